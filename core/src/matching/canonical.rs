@@ -1,12 +1,12 @@
-//! The canonical form of an identifier, which keys and tables hold: the raw one where it is short, and a digest otherwise.
+//! The canonical form of an identifier, as keys contain it: the raw identifier if it is short, a digest otherwise.
 
 use alloc::vec::Vec;
 use sha2::{Digest, Sha256};
 
-/// A canonical identifier is never longer: tables keep it in place.
+/// Longest canonical identifier in bytes.
 pub const MAX_IDENTIFIER_BYTES: usize = 64;
 
-/// Every digest begins so; a raw identifier that begins so is digested, whatever its length.
+/// Prefix of every digest. A raw identifier with this prefix is always digested.
 pub const DIGEST_PREFIX: &[u8] = b"sha256:";
 
 /// Length of every digest.
@@ -23,8 +23,8 @@ pub fn canonical_identifier(raw: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends what stands for a canonical identifier since a reset, where there is no other place for its epoch: in epoch 0 the
-/// identifier itself, else an identifier that no request has, as `\@` is in none.
+/// Appends a canonical identifier with its epoch, for stores without a place for the epoch. In epoch 0 it is the identifier itself, else
+/// one that no request can have, as `\@` does not occur in identifiers.
 pub fn identifier_in_epoch(canonical: &[u8], epoch: u32, out: &mut Vec<u8>) {
     let start = out.len();
     out.extend_from_slice(canonical);

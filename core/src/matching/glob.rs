@@ -1,19 +1,16 @@
 //! Thousands of `*` patterns against one identifier, in time linear in the identifier.
 //!
-//! Trying every pattern costs (patterns × length), and a careless matcher of `*a*a*a*b` far more; both are a client's
-//! to provoke. So: one automaton finds all literal fragments of all patterns at once (`fragments`). The first sweep learns
-//! which patterns have their longest fragment in the identifier, and begin and end as it does. The second follows the
-//! patterns with a middle, all together: each waits for its next fragment, and a hit moves all that wait for it.
-//! A pattern moves at most once per fragment, so the work is the identifier's length plus the patterns' own.
+//! Trying every pattern costs (patterns × length), and a naive matcher of `*a*a*a*b` far more; clients can cause both. So one automaton
+//! finds all literal fragments of all patterns at once (`fragments`). The first sweep finds the patterns whose longest fragment, beginning
+//! and end are in the identifier. The second follows all patterns with a middle together: each waits for its next fragment, and a hit moves
+//! all patterns that wait for it (`scratch`). A pattern moves at most once for each fragment, so the work is the identifier's length plus
+//! the patterns' own.
 //!
-//! Where `com`, `.com` and `example.com` are fragments, the longest of them ends wherever the others do, and they would all
-//! be hits at each such place. But whoever has seen a fragment has seen those that it ends in; and of these, only those
-//! that a pattern waits for are looked at again.
+//! If `com`, `.com` and `example.com` are fragments, all of them end where the longest does. The automaton reports the longest only, and of
+//! the others only those that a pattern waits for are visited.
 //!
-//! A `*` stands for whole characters: `\|` in a raw identifier is one, so no fragment begins inside it. Thus
-//! `*|gold|*` cannot be met by a client that puts `x|gold` into the first part. See [`set_apart`].
-//!
-//! Leaves to others: finding fragments (`fragments`), noting who waits for which (`scratch`).
+//! A `*` matches whole characters: `\|` in a raw identifier is one, so no fragment begins inside it. A client that puts `x|gold` into the
+//! first part thus does not match `*|gold|*`. See [`set_apart`].
 
 mod fragments;
 mod scratch;
@@ -44,8 +41,8 @@ pub(crate) struct Glob {
 }
 
 impl Pattern {
-    /// Reads a pattern; `None` when it has a backslash that no raw identifier can have. As `\*` is not in raw
-    /// identifiers either, it is free to mean the star itself. The text is UTF-8.
+    /// Parses a pattern; `None` if it has a backslash that no raw identifier can have. `\*` matches a star, as it does not occur in raw
+    /// identifiers. The text is UTF-8.
     pub fn parse(text: &[u8]) -> Option<Pattern> {
         let mut pieces = Vec::from([Vec::new()]);
         let mut literal_chars: usize = 0;
@@ -110,7 +107,7 @@ impl Glob {
     }
 }
 
-/// Patterns and what they stand for, best first.
+/// Patterns with their values, best first.
 #[derive(Clone, Debug)]
 pub(crate) struct GlobSet<V> {
     patterns: Vec<Compiled<V>>,
@@ -118,7 +115,7 @@ pub(crate) struct GlobSet<V> {
     triggers: Vec<Vec<u32>>,
     /// Finds all fragments; absent when no pattern has one.
     finder: Option<Finder>,
-    /// The patterns of stars only, best first.
+    /// Patterns of stars only, best first.
     everything: Vec<u32>,
 }
 
@@ -132,14 +129,14 @@ struct Compiled<V> {
 }
 
 impl<V: Copy> GlobSet<V> {
-    /// Best is the pattern with most literal characters, of equals the first. `None` when the automaton would be too large.
+    /// The best pattern is the one with most literal characters, among equals the first. `None` if the automaton would be too large.
     pub fn build(mut globs: Vec<(Glob, V)>) -> Option<GlobSet<V>> {
         // A stable sort: equals stay in the order of their listing.
         globs.sort_by_key(|(glob, _)| core::cmp::Reverse(glob.literal_chars));
         GlobSet::in_order(&globs)
     }
 
-    /// Best is the first. `None` when the automaton would be too large.
+    /// The best pattern is the first. `None` if the automaton would be too large.
     pub fn in_order(globs: &[(Glob, V)]) -> Option<GlobSet<V>> {
         let mut fragments = Fragments::default();
         let mut patterns = Vec::with_capacity(globs.len());
@@ -186,8 +183,7 @@ impl<V: Copy> GlobSet<V> {
         self.patterns.get(index(rank))
     }
 
-    /// Finds the best pattern without a middle, if it is better than `best`, and notes those whose middles are still to be
-    /// followed.
+    /// Finds the best pattern without a middle, if it is better than `best`, and notes patterns whose middles must be followed.
     fn sweep_triggers(
         &self,
         finder: &Finder,
@@ -313,7 +309,7 @@ impl<V> Compiled<V> {
     }
 }
 
-/// A raw identifier as patterns are compared with it; into `apart` if it has escaped pairs.
+/// A raw identifier in the form in which it is matched; written to `apart` if it has escaped pairs.
 fn with_pairs_apart<'a>(text: &'a [u8], apart: &'a mut Vec<u8>) -> &'a [u8] {
     if memchr::memchr(b'\\', text).is_none() {
         return text;

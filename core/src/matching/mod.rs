@@ -1,4 +1,4 @@
-//! How texts and addresses are compared, by rules and by live control alike.
+//! Matching of texts and addresses, for rules and live control.
 //!
 //! - `canonical`: the form of an identifier that is counted.
 //! - `glob`: patterns over identifiers.

@@ -1,7 +1,7 @@
-//! Networks by address: the longest prefix that holds an address, found without looking at all of them.
+//! Networks by address: finds the longest prefix that contains an address, without comparing all of them.
 //!
-//! Two networks lie one within the other or apart. Sorted by their first address, larger ones first, the last that begins
-//! at or before an address holds it, or one of those that it lies in does; so each knows its parent.
+//! Of two networks one contains the other, or they are disjoint. They are sorted by first address, larger ones first. The network that
+//! contains an address is the last one that begins at or before it, or one of those that contain that one; each has a link to its parent.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -17,7 +17,7 @@ pub struct Networks<V> {
 #[derive(Clone, Debug)]
 struct Node<V> {
     network: IpNet,
-    /// The place of the smallest network that this one lies in.
+    /// The smallest network that contains this one.
     parent: Option<usize>,
     value: V,
 }
@@ -29,7 +29,7 @@ impl<V> Default for Networks<V> {
 }
 
 impl<V: Copy> Networks<V> {
-    /// Of networks whose bits behind the prefix are cleared. Of equal ones the last counts.
+    /// Builds the set of networks whose host bits are 0. Of equal ones the last applies.
     pub fn build(networks: impl IntoIterator<Item = (IpNet, V)>) -> Networks<V> {
         let mut all: Vec<(IpNet, V)> = networks.into_iter().collect();
         all.sort_by_key(|(network, _)| *network);
@@ -48,7 +48,7 @@ impl<V: Copy> Networks<V> {
         self.sorted.is_empty()
     }
 
-    /// Length of the longest prefix of those that hold `address` and are acceptable, and its value.
+    /// The longest acceptable prefix that contains `address`, with its value.
     pub fn find(&self, address: IpAddr, accept: impl Fn(&V) -> bool) -> Option<(u8, V)> {
         let alone = IpNet::from(address);
         let before = self.sorted.partition_point(|node| node.network <= alone).checked_sub(1);
@@ -57,7 +57,7 @@ impl<V: Copy> Networks<V> {
         Some((node.network.prefix_len(), node.value))
     }
 
-    /// A node and those that it lies in.
+    /// A network and those that contain it.
     fn upwards(&self, from: Option<usize>) -> impl Iterator<Item = (usize, &Node<V>)> {
         let node = |place: Option<usize>| place.and_then(|place| Some((place, self.sorted.get(place)?)));
         core::iter::successors(node(from), move |(_, below)| node(below.parent))
@@ -69,7 +69,7 @@ impl<V: Copy> Networks<V> {
 #[error("{0:?} is not a network; expected an address with a prefix, such as 203.0.113.0/24 or 2001:db8::/32")]
 pub struct NotANetwork(String);
 
-/// A network, with the bits behind its prefix cleared; an address alone is a network of one. IPv4 in IPv6 is IPv4.
+/// Parses a network and clears its host bits; an address alone is a network of one. IPv4 mapped to IPv6 becomes IPv4.
 pub fn parse_network(text: &str) -> Result<IpNet, NotANetwork> {
     let alone = || text.parse::<IpAddr>().ok().map(IpNet::from);
     let network = text.parse::<IpNet>().ok().or_else(alone);

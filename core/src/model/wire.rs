@@ -332,21 +332,21 @@ pub struct LogLimit {
     pub most: u64,
 }
 
-/// A zone of the ledger, which knows rate and window.
+/// A zone of the ledger, which defines rate and window.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct LedgerLimit {
     /// The zone's number.
     #[prost(uint32, tag = "1")]
     pub zone: u32,
-    /// Whose attempts are counted together.
+    /// The identifier whose attempts are counted.
     #[prost(bytes = "vec", tag = "2")]
     pub bucket: Vec<u8>,
 }
 
-/// The aggregator's word on an [`ExactRequest`].
+/// The response to an [`ExactRequest`].
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ExactResponse {
-    /// The question's id.
+    /// The request's id.
     #[prost(uint64, tag = "1")]
     pub id: u64,
     /// One for each charge, in order; missing ones are undecided.
@@ -354,7 +354,7 @@ pub struct ExactResponse {
     pub results: Vec<ChargeResult>,
 }
 
-/// What became of one charge; see [`crate::model::exact::ChargeResult`].
+/// Result of one charge; see [`crate::model::exact::ChargeResult`].
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ChargeResult {
     /// 0 undecided, 1 untried, 2 allowed, 3 denied.
@@ -383,27 +383,27 @@ pub struct ChargeResult {
     pub never: bool,
 }
 
-/// The charges of an [`ExactRequest`] that was allowed are to be undone. May be repeated.
+/// The charges of an [`ExactRequest`] are to be refunded. May be repeated.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Refund {
-    /// The question.
+    /// The exact request.
     #[prost(message, optional, tag = "1")]
     pub request: Option<ExactRequest>,
-    /// What was ruled, as far as it is known: the ledger's numbers matter.
+    /// The results that were received; the ledger's numbers are needed.
     #[prost(message, repeated, tag = "2")]
     pub results: Vec<ChargeResult>,
 }
 
-/// Between the aggregators of one region: cells that changed, as the region's store holds them now.
+/// A broadcast among the aggregators of one region: changed cells, as the region's store has them.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Changes {
-    /// Which aggregator says it: 16 bytes, so that it can leave out its own.
+    /// The sending aggregator: 16 bytes, by which it skips its own broadcasts.
     #[prost(bytes = "vec", tag = "1")]
     pub sender: Vec<u8>,
     /// At most [`MAX_FRAME_CELLS`].
     #[prost(message, repeated, tag = "2")]
     pub cells: Vec<Change>,
-    /// The sender's Envoys changed: who counts as alive is to be asked anew.
+    /// The sender's Envoys changed: the list of live nodes is to be read again.
     #[prost(bool, tag = "3")]
     pub origins_changed: bool,
     /// Live controls changed: the database is to be read.
@@ -420,18 +420,18 @@ pub struct Change {
     /// Which cell.
     #[prost(uint64, tag = "2")]
     pub sequence: u64,
-    /// Lowest limit known to apply; the highest number if unknown.
+    /// Lowest limit that applies; the highest number if unknown.
     #[prost(uint64, tag = "3")]
     pub limit: u64,
-    /// Those of the sender's own Envoys.
+    /// The components of the sender's own Envoys.
     #[prost(message, repeated, tag = "4")]
     pub parts: Vec<Part>,
 }
 
-/// One origin's count.
+/// One node's component.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Part {
-    /// Whose: 16 bytes; all zero for what nobody knows the origin of.
+    /// The node: 16 bytes; all zero for a baseline.
     #[prost(bytes = "vec", tag = "1")]
     pub origin: Vec<u8>,
     /// Absolute.
@@ -439,16 +439,16 @@ pub struct Part {
     pub own: u64,
 }
 
-/// Up to which change of live controls the process knows all of them.
+/// The revision up to which a process has all live controls.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub struct ControlsKnown {
-    /// Of which life of the database; 0 if none.
+    /// The incarnation's digest; 0 if none.
     #[prost(uint64, tag = "1")]
     pub incarnation: u64,
-    /// Up to which revision.
+    /// The revision.
     #[prost(uint64, tag = "2")]
     pub revision: u64,
-    /// What was told with it, see [`Controls::proof`].
+    /// The proof that was received with it, see [`Controls::proof`].
     #[prost(uint64, tag = "3")]
     pub proof: u64,
 }
@@ -456,33 +456,31 @@ pub struct ControlsKnown {
 /// Live controls, in the order of their revisions.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Controls {
-    /// The life of the database that they come from, by a digest: another one counts its revisions anew, and what was known of
-    /// the former is void.
+    /// Digest of the database's incarnation. Another incarnation has other revisions, and replaces the controls of the former.
     #[prost(uint64, tag = "1")]
     pub incarnation: u64,
     /// At most [`MAX_FRAME_CONTROLS`].
     #[prost(message, repeated, tag = "2")]
     pub entries: Vec<Control>,
-    /// With this frame the process knows all controls up to this revision; 0 in frames before the last. A database begins at 1, so
-    /// that it can be told that there are none.
+    /// With this frame the process has all controls up to this revision; 0 in frames before the last. Revisions begin at 1, so that an empty
+    /// set has one too.
     #[prost(uint64, tag = "3")]
     pub complete_through: u64,
-    /// The first frame of all that there are: what the process holds is to be replaced, once all is there.
+    /// The first frame of a set from scratch, which replaces the process' controls once it is complete.
     #[prost(bool, tag = "4")]
     pub from_scratch: bool,
-    /// The highest revision in the frame before, or what the process said it knows; 0 from scratch. A process that has not been
-    /// told all up to it has missed a frame: it takes the entries, but does not count itself complete.
+    /// The highest revision in the frame before, or the one that the process had; 0 from scratch. A process that has not all up to it has
+    /// missed a frame: it applies the entries, but its set is not complete.
     #[prost(uint64, tag = "5")]
     pub after: u64,
-    /// The sender's clock in Unix milliseconds: what was over long before need not be kept any longer; 0 if it does not say.
+    /// The sender's clock in Unix milliseconds, by which controls that expired long ago are dropped; 0: not stated.
     #[prost(uint64, tag = "6")]
     pub now_ms: u64,
-    /// In each frame of all that there are: the revision at which that was so. Frames of different moments do not make a whole,
-    /// as what is gone is not told. 0 in frames of what has changed.
+    /// In each frame of a set from scratch: the revision of the set. Frames of different revisions do not make a complete set, as deletions
+    /// are not listed. 0 in frames of changes.
     #[prost(uint64, tag = "7")]
     pub as_of: u64,
-    /// With `complete_through`: shows an aggregator that the process was told of that revision. Only who can read the database can
-    /// make it.
+    /// With `complete_through`: proves to an aggregator that the process received that revision. Making it requires to read the database.
     #[prost(uint64, tag = "8")]
     pub proof: u64,
 }
@@ -493,19 +491,19 @@ pub struct Control {
     /// Grows with each change in the database.
     #[prost(uint64, tag = "1")]
     pub revision: u64,
-    /// Whose limits.
+    /// The workspace.
     #[prost(string, tag = "2")]
     pub workspace: String,
-    /// Of which namespace, `*` for all; of a shadow switch the rule's name.
+    /// The namespace, `*` for all; of a shadow switch the rule's name.
     #[prost(string, tag = "3")]
     pub scope: String,
-    /// An identifier or a pattern, as in a rule's overrides; empty if it is not about identifiers.
+    /// An identifier or a pattern, as in a rule's overrides; empty if the target is not an identifier.
     #[prost(string, tag = "4")]
     pub identifier: String,
-    /// A network such as `203.0.113.0/24`; empty if it is not about addresses.
+    /// A network such as `203.0.113.0/24`; empty if the target is not a network.
     #[prost(string, tag = "5")]
     pub network: String,
-    /// Of windows of this length in milliseconds alone; 0 for all.
+    /// Only windows of this length in milliseconds; 0 for all.
     #[prost(uint64, tag = "6")]
     pub window_ms: u64,
     /// 1 limit, 2 exemption, 3 ban, 4 credit, 5 reset, 6 shadow switch.
@@ -514,21 +512,21 @@ pub struct Control {
     /// The limit, the credit, or 1 for a shadow switch that is on.
     #[prost(uint64, tag = "8")]
     pub amount: u64,
-    /// Unix milliseconds until which it is in force; 0 for ever.
+    /// Unix milliseconds of its end; 0: none.
     #[prost(uint64, tag = "9")]
     pub expires_ms: u64,
-    /// It is no more; target and kind say what.
+    /// A deletion of the control of this target and kind.
     #[prost(bool, tag = "10")]
     pub deleted: bool,
 }
 
-/// A rule's own ban: so many denials in so long.
+/// A ban that a rule proposes.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Ban {
-    /// Whose limits.
+    /// The workspace.
     #[prost(string, tag = "1")]
     pub workspace: String,
-    /// Of which namespace.
+    /// The namespace.
     #[prost(string, tag = "2")]
     pub namespace: String,
     /// The raw identifier, not a pattern.
@@ -537,19 +535,18 @@ pub struct Ban {
     /// Unix milliseconds until which it is denied.
     #[prost(uint64, tag = "4")]
     pub until_ms: u64,
-    /// Which ban in a row this is, from 1.
+    /// Number of consecutive bans, from 1.
     #[prost(uint32, tag = "5")]
     pub level: u32,
     /// The rule's name.
     #[prost(string, tag = "6")]
     pub rule: String,
-    /// Unix milliseconds at which the rule made it, so that what a person says afterwards stays; 0 if that is unknown, which
-    /// is taken for the moment at which it is heard.
+    /// Unix milliseconds at which the rule made it, so that a later change by an operator has precedence; 0: the time of receipt.
     #[prost(uint64, tag = "7")]
     pub since_ms: u64,
 }
 
-/// What one worker's rules have decided.
+/// Counts of one worker's decisions.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Counters {
     /// One for each rule.
@@ -560,43 +557,43 @@ pub struct Counters {
     pub workspace: String,
 }
 
-/// What one rule has decided, since the worker loaded it.
+/// Counts of one rule's decisions since the worker loaded it.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RuleCounters {
     /// Its name.
     #[prost(string, tag = "1")]
     pub name: String,
-    /// Where its identifiers are counted.
+    /// Its namespace.
     #[prost(string, tag = "2")]
     pub namespace: String,
-    /// `window`, `log` or `ledger`.
+    /// `sliding_window`, `sliding_log` or `ledger`.
     #[prost(string, tag = "3")]
     pub algorithm: String,
-    /// Before overrides.
+    /// Its limit, before overrides.
     #[prost(uint64, tag = "4")]
     pub limit: u64,
     /// Its window in milliseconds.
     #[prost(uint64, tag = "5")]
     pub window_ms: u64,
-    /// It never denies, as configured or as a live control says.
+    /// Whether it is in shadow mode, by configuration or live control.
     #[prost(bool, tag = "6")]
     pub shadow: bool,
     /// Requests that passed.
     #[prost(uint64, tag = "7")]
     pub allowed: u64,
-    /// Requests that were refused.
+    /// Requests that were denied.
     #[prost(uint64, tag = "8")]
     pub denied: u64,
-    /// Requests that a rule in shadow would have refused.
+    /// Requests that the rule would have denied outside of shadow mode.
     #[prost(uint64, tag = "9")]
     pub shadow_denied: u64,
-    /// Requests of identifiers that are exempt.
+    /// Requests of exempt identifiers.
     #[prost(uint64, tag = "10")]
     pub exempt: u64,
-    /// Requests that nobody decided.
+    /// Requests that were not decided.
     #[prost(uint64, tag = "11")]
     pub undecided: u64,
-    /// Requests that were refused by a ban; not among those refused.
+    /// Requests that were denied by a ban; not included in the denied ones.
     #[prost(uint64, tag = "12")]
     pub banned: u64,
 }

@@ -1,9 +1,7 @@
 //! The distinct literal fragments of patterns, and an automaton that finds them all in one sweep.
 //!
-//! At each place it tells the longest fragment that ends there. All others that end there are those that the longest one ends
-//! in, one [`within`](Finder::within) the other, so whoever needs them can ask, and whoever does not pays nothing.
-//!
-//! Leaves to others: what it means that a fragment is there (`glob`).
+//! At each place it reports the longest fragment that ends there. The others that end there are suffixes of it, each
+//! [`within`](Finder::within) the other, and can be followed if they are needed.
 
 use aho_corasick::automaton::Automaton;
 use aho_corasick::nfa::{contiguous, noncontiguous};
@@ -13,13 +11,13 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
 
-/// Nobody: no fragment, an end of a list, or no pattern found yet.
+/// No fragment, the end of a list, or no pattern found yet.
 pub(super) const NONE: u32 = u32::MAX;
 
-/// So few fragments get a whole table, which is faster and larger.
+/// Up to this number of fragments a full table is used, which is faster and larger.
 const MAX_IN_A_TABLE: usize = 100;
 
-/// Distinct fragments, numbered in the order in which they are first met.
+/// Distinct fragments, numbered in the order of their first occurrence.
 #[derive(Default)]
 pub(super) struct Fragments<'a> {
     ids: BTreeMap<&'a [u8], u32>,
@@ -86,7 +84,7 @@ impl<'a> Fragments<'a> {
 }
 
 impl Finder {
-    /// How many fragments there are.
+    /// Number of fragments.
     pub fn len(&self) -> usize {
         self.fragments.len()
     }
@@ -95,12 +93,12 @@ impl Finder {
         self.fragments.get(index(fragment)).map_or(0, |known| known.bytes)
     }
 
-    /// The longest other fragment that this one ends in.
+    /// The longest other fragment that is a suffix of this one.
     pub fn within(&self, fragment: u32) -> u32 {
         self.fragments.get(index(fragment)).map_or(NONE, |known| known.within)
     }
 
-    /// Tells each place where a fragment ends, and the longest that does, until it hears that this is enough.
+    /// Calls `found` for each place where a fragment ends, with the longest one, until it breaks.
     pub fn sweep(&self, text: &[u8], found: impl FnMut(u32, usize) -> ControlFlow<()>) {
         match &self.automaton {
             Kind::Table(automaton) => sweep(automaton.as_ref(), text, found),
@@ -113,7 +111,7 @@ fn sweep<A: Automaton>(automaton: &A, text: &[u8], mut found: impl FnMut(u32, us
     let Ok(mut state) = automaton.start_state(Anchored::No) else { return };
     for (end, byte) in (1_usize..).zip(text) {
         state = automaton.next_state(Anchored::No, state, *byte);
-        // The longest comes first, as the others are of states that this one falls back to.
+        // The longest comes first, as the others belong to states to which this one falls back.
         if automaton.is_special(state)
             && automaton.is_match(state)
             && found(automaton.match_pattern(state, 0).as_u32(), end).is_break()

@@ -1,9 +1,7 @@
-//! What a search notes of each fragment: whether it was seen, and which patterns wait for it.
+//! Working memory of a search: for each fragment, whether it was found, and which patterns wait for it.
 //!
-//! Marks have the number of their search, so that nothing is cleared and nothing is allocated once it has grown. The way from a
-//! fragment to the next one that is waited for, of those that it ends in, is walked once and then skipped.
-//!
-//! Leaves to others: when a pattern waits for what (`glob`).
+//! Marks have the number of their search, so that nothing is cleared, and nothing is allocated once the memory has grown. The path from a
+//! fragment to the next shorter one that a pattern waits for is found once and then cached.
 
 use super::fragments::{Finder, NONE, index};
 use alloc::vec::Vec;
@@ -15,10 +13,10 @@ pub(crate) struct Scratch {
     search: u64,
     fragments: Vec<Fragment>,
     pub(super) waits: Vec<Wait>,
-    /// Patterns on the waiting lists, and the best that ever was on one.
+    /// Number of patterns on the waiting lists.
     pub(super) waiting: usize,
     pub(super) best_waiting: u32,
-    /// Grows when a fragment comes to be waited for: what was noted of those that are not is void.
+    /// Grows when a pattern begins to wait for a fragment, which invalidates cached paths.
     notes: u64,
     /// The text, if it has escaped pairs.
     pub(super) apart: Vec<u8>,
@@ -29,11 +27,11 @@ pub(crate) struct Scratch {
 #[derive(Clone, Copy, Debug, Default)]
 struct Fragment {
     seen: u64,
-    /// Somebody waits for it, or did when it was looked at last.
+    /// Whether a pattern waits for it, or did at the last visit.
     waited: u64,
     listed: u64,
     first_wait: u32,
-    /// As long as `noted` is up to date: those in between are not waited for.
+    /// While `noted` is current: no pattern waits for the fragments in between.
     skip_to: u32,
     noted: u64,
 }
@@ -89,7 +87,7 @@ impl Scratch {
         }
     }
 
-    /// The longest of a fragment and those that it ends in, for which somebody waits.
+    /// The longest suffix of a fragment, or itself, for which a pattern waits.
     pub(super) fn next_waited(&mut self, finder: &Finder, fragment: u32) -> u32 {
         let mut found = fragment;
         while let Some(entry) = self.fragments.get(index(found)).filter(|entry| entry.waited != self.search) {
