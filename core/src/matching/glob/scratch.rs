@@ -15,6 +15,7 @@ pub(crate) struct Scratch {
     pub(super) waits: Vec<Wait>,
     /// Number of patterns on the waiting lists.
     pub(super) waiting: usize,
+    /// The best pattern that was on a list in this search.
     pub(super) best_waiting: u32,
     /// Grows when a pattern begins to wait for a fragment, which invalidates cached paths.
     notes: u64,
