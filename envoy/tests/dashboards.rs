@@ -1,8 +1,6 @@
 //! The dashboard and the alerts name only what the programs export: every metric, its labels, and the values by which
 //! they choose among them. A renamed metric would otherwise leave an empty panel, and an alert that never comes.
 //! The tables of `aggregator/METRICS.md` name all that is exported, with its labels, and nothing else.
-//!
-//! Leaves to others: whether thresholds are wise, and Grafana's and Prometheus' own checks of the files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

@@ -1,6 +1,4 @@
 //! What is shipped for containers agrees with itself: manifests, Dockerfiles, the compose file and what the programs read.
-//!
-//! Leaves to others: whether Kubernetes, Istio and Envoy Gateway do with it what they say.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -4,11 +4,10 @@
 //! `effective = current + floor(previous × (1 − elapsed)) + cost`, denied when above the limit. The share falls
 //! with time, so a denial knows the earliest moment at which the same cost could pass.
 //!
-//! A share is an average: where all that a cell holds was used at its end, a true window holds up to twice the limit. With
-//! finer cells (a key's resolution) all cells that a window touches count in full, so no true window ever holds more than
-//! the limit.
+//! The share is an average: if all use of a cell was at its end, a true window contains up to twice the limit. With finer cells (a key's
+//! resolution) all cells of a window count in full, so no true window contains more than the limit.
 //!
-//! Everything saturates; nothing wraps. Leaves to others: where the numbers come from (`table`, `region`).
+//! All arithmetic saturates.
 
 use crate::model::key::MAX_RESOLUTION;
 use crate::model::time::UnixMs;
@@ -16,7 +15,7 @@ use crate::model::time::UnixMs;
 /// Highest value of any count: what a double holds exactly, as some stores compute in doubles.
 pub const MAX_COUNT: u64 = 1 << 53;
 
-/// A moment as cells see it: which one it falls into, and how far.
+/// A time as a position in cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     /// `floor(unix_ms / cell_ms)`.
@@ -28,7 +27,7 @@ pub struct Position {
 }
 
 impl Position {
-    /// Where `now` falls in cells of `cell_ms` (0 counts as 1).
+    /// The position of `now` in cells of `cell_ms` (0 counts as 1).
     pub fn at(now: UnixMs, cell_ms: u64) -> Position {
         let cell_ms = cell_ms.max(1);
         let sequence = now.0.checked_div(cell_ms).unwrap_or(0);
@@ -41,7 +40,7 @@ impl Position {
         self.cell_ms.saturating_sub(self.elapsed_ms)
     }
 
-    /// The moment itself.
+    /// The time.
     pub const fn unix(&self) -> UnixMs {
         UnixMs(self.sequence.saturating_mul(self.cell_ms).saturating_add(self.elapsed_ms))
     }
@@ -51,7 +50,7 @@ impl Position {
         UnixMs(self.sequence.saturating_add(1).saturating_mul(self.cell_ms))
     }
 
-    /// The same moment seen from cell `sequence`: its start if it lies ahead, its last millisecond if it is over.
+    /// The position in cell `sequence`: its start if it is ahead, its last millisecond if it has ended.
     pub const fn seen_from(&self, sequence: u64) -> Position {
         let elapsed_ms = if sequence == self.sequence {
             self.elapsed_ms
@@ -64,28 +63,28 @@ impl Position {
     }
 }
 
-/// Most cells that a window touches: one more than it is cut into.
+/// Most cells that a window touches: one more than its resolution.
 pub const MAX_CELLS: usize = MAX_RESOLUTION as usize + 1;
 
-/// What all known writers have used in the cells that a window touches.
+/// The use in the cells of a window, by all nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Used {
     /// Two cells as long as the window: the previous one counts by the share of it that the window still covers.
     Average {
-        /// In the current cell.
+        /// Use in the current cell.
         current: u64,
-        /// In the one before.
+        /// Use in the cell before.
         previous: u64,
     },
     /// Finer cells, all of which count in full.
     HardLimit(Counts),
 }
 
-/// What was used in each cell that a window touches, from the current one back.
+/// The use in each cell of a window, from the current one back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counts {
     counts: [u64; MAX_CELLS],
-    /// Cells that a window touches; at least 1.
+    /// Number of cells; at least 1.
     cells: usize,
 }
 
@@ -111,7 +110,7 @@ impl Counts {
         Counts::new(self.cells, newer.chain(self.counts.iter().copied()))
     }
 
-    /// After how many cells no more than `spare` is left of what counts, if nothing more is used.
+    /// Number of cells after which no more than `spare` counts, if nothing more is used.
     fn cells_until(&self, spare: u64) -> u64 {
         let mut sum: u64 = 0;
         let stay = self.counts.iter().take(self.cells).take_while(|count| {
@@ -123,10 +122,10 @@ impl Counts {
 }
 
 impl Used {
-    /// Nothing, in the two cells of a usual window.
+    /// No use, in the two cells of a usual window.
     pub const NOTHING: Used = Used::Average { current: 0, previous: 0 };
 
-    /// What was used of a key of this `resolution`, by its cells from the current one back; missing ones are 0.
+    /// The use of a key of this `resolution`, by its cells from the current one back; missing ones are 0.
     pub fn of(resolution: u16, counts: impl IntoIterator<Item = u64>) -> Used {
         let cells = usize::from(resolution).saturating_add(1);
         match Counts::new(cells, counts) {
@@ -152,12 +151,12 @@ impl Used {
         cost <= limit && self.effective(at) <= limit.saturating_sub(cost)
     }
 
-    /// The budget as it is at `at`, whatever anybody asks for.
+    /// The remaining budget at `at`.
     pub fn remaining(&self, at: &Position, limit: u64) -> u64 {
         limit.saturating_sub(self.effective(at))
     }
 
-    /// The same amounts `ms` after `at`, and the moment that is then: rollovers move them on.
+    /// The same use `ms` after `at`, and the position then.
     pub fn later(&self, at: &Position, ms: u64) -> (Used, Position) {
         let into = at.elapsed_ms.saturating_add(ms);
         let cells = into.checked_div(at.cell_ms).unwrap_or(0);
@@ -187,7 +186,7 @@ impl Used {
     }
 }
 
-/// Milliseconds until no more than `spare` of two cells counts, of which more does now.
+/// Milliseconds until no more than `spare` of two cells counts; more counts now.
 fn wait_for_share((current, previous): (u64, u64), spare: u64, at: &Position) -> u64 {
     if let Some(spare_now) = spare.checked_sub(current) {
         let covered_ms = longest_cover(previous, spare_now, at.cell_ms);

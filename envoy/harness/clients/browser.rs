@@ -21,8 +21,6 @@
 //!
 //! A name that is not this machine's resolves to nothing in it. The programs are named by `WEIR_CHROMIUM` and `WEIR_CHROMEDRIVER`,
 //! which `envoy/tools/install/browser.sh` finds or installs.
-//!
-//! Leaves to others: serving pages, and what is right on them (the tests).
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -110,7 +110,7 @@ impl Connection {
     }
 
     /// Whether the server keeps the connection open for another request.
-    pub fn is_deferred(&self) -> bool {
+    pub fn is_open(&self) -> bool {
         match &self.sender {
             Sender::Http1(sender) => !sender.is_closed(),
             Sender::Http2(sender) => !sender.is_closed(),

@@ -169,7 +169,7 @@ async fn send_one(
     request: Request,
 ) -> Result<Response> {
     let slot = connections.get_mut(target).context("the request names a target that is not in the plan")?;
-    let mut connection = match slot.take().filter(Connection::is_deferred) {
+    let mut connection = match slot.take().filter(Connection::is_open) {
         Some(connection) => connection,
         None => match Connection::open(plan.targets[target]).await {
             Ok(connection) => connection,

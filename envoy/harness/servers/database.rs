@@ -3,8 +3,6 @@
 //! `envoy/tools/install/databases.sh` finds and installs the servers. MariaDB is expected to be there: `WEIR_MARIADBD`, or
 //! `mariadbd` in the usual places. MySQL may be missing: `WEIR_MYSQLD_ROOT`, or `.tools/mysql-sid`, names a folder that
 //! holds a Debian with MySQL in it, whose server runs here with that folder's libraries.
-//!
-//! Leaves to others: tables and queries.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

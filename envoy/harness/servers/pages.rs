@@ -1,6 +1,4 @@
 //! A folder of static files over HTTP, read when it starts: what is not in it then is not there, whatever a path says.
-//!
-//! Leaves to others: what the files are.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;

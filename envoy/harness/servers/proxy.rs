@@ -3,8 +3,6 @@
 //! It forwards; goes silent (a black hole: connections are accepted and kept, and no byte moves, as behind a cable that
 //! was pulled); refuses new connections; or cuts those that there are. What a silent proxy holds back is delivered
 //! when it forwards again, as TCP would do.
-//!
-//! Leaves to others: what is said on the connections, and who is on either side.
 
 use std::io;
 use std::net::SocketAddr;

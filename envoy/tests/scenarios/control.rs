@@ -1,7 +1,5 @@
 //! Live control on real Envoys of two regions: what an operator says bites on every one of them, reset and credit too, and is kept
 //! while everything behind the Envoys is away and after a VM died.
-//!
-//! Leaves to others: storing and telling (the aggregator's own tests), which of several words counts (`weir_core::control`).
 
 use std::time::{Duration, Instant};
 

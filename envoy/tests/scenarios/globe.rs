@@ -1,8 +1,5 @@
 //! Regions on real Envoys, aggregators and databases: what one has used counts in the others, soon, exactly and once,
 //! whatever the identifier; what nobody has used counts nowhere.
-//!
-//! Leaves to others: what happens when something fails (`globe_faults`), exact intervals and borders (the aggregator's own
-//! tests).
 
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,5 @@
 //! The database, the way to it, or a region fails under load: no request fails or waits, and once it is over every
 //! region's row is what passed there, but for grants that were not used, and every other region has heard of exactly that.
-//!
-//! Leaves to others: what is counted when nothing fails (`globe`), which call fails how (the aggregator's own tests).
 
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,5 @@
 //! A region of several aggregators that meet in one Redis, its Envoys, and a load whose outcome can be checked to the
 //! last request.
-//!
-//! Leaves to others: what fails (`redis`, `redis_faults`).
 
 use std::time::{Duration, Instant};
 

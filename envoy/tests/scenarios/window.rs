@@ -1,6 +1,4 @@
 //! What people see who look: a real Envoy's decisions at the aggregator's admin pages and in a terminal.
-//!
-//! Leaves to others: the page in a browser (`pages`), single answers (the aggregator's own tests).
 
 use std::process::Command;
 

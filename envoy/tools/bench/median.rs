@@ -1,6 +1,4 @@
 //! The median, by which the benchmarks speak of their rounds.
-//!
-//! Leaves to others: what is measured.
 
 /// The middle of the values; of an even number, the mean of the two in the middle.
 pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {

@@ -1,7 +1,5 @@
 //! Who asks an aggregator for decisions, and what stands behind it: a filter's stream about exact limits, an application
 //! over HTTP, an Envoy's own rate-limit filter.
-//!
-//! Leaves to others: how often is asked, and what is measured (`decide`).
 
 use std::process::Command;
 

@@ -2,8 +2,6 @@
 //!
 //! Every client asks, waits for the answer and asks again, so with many clients a time holds the wait behind the others. The clients share the processors with the aggregator: what it could do with a core of its
 //! own is told by its processor time.
-//!
-//! Leaves to others: connections and questions ([`apis`]).
 
 use std::time::{Duration, Instant};
 

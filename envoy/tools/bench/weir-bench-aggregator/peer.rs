@@ -1,6 +1,4 @@
 //! A filter's stream, as a worker of an Envoy opens it, and the cells that it speaks of.
-//!
-//! Leaves to others: what is said, and when.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

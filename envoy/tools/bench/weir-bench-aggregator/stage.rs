@@ -1,6 +1,4 @@
 //! What stands behind a measurement: aggregators, with or without a Redis.
-//!
-//! Leaves to others: the streams (`peer`), and databases (`regions`).
 
 use std::time::Duration;
 

@@ -1,6 +1,4 @@
 //! Percentiles and how much a measurement varies; and what an aggregator's metrics say.
-//!
-//! Leaves to others: what is measured.
 
 use std::time::Duration;
 

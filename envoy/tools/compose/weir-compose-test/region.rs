@@ -1,6 +1,4 @@
 //! A region of the compose file as clients and operators see it, and a book of what passed in it.
-//!
-//! Leaves to others: containers (`compose`), what should pass (`checks`).
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
