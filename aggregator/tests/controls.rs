@@ -361,7 +361,7 @@ async fn a_name_that_no_filter_has_is_warned_of() {
             "{body}: {warning}"
         );
     }
-    says(&weir, &["set", "--rule", "slip", "--shadow", "off"], "\nwarning: no filter here").await;
+    says(&weir, &["set", "--rule", "slip", "--shadow", "off"], "\nwarning: no filter of this region").await;
 }
 
 async fn run(weir: &Weir, arguments: &[&str]) -> Output {

@@ -245,7 +245,7 @@ fn invalid_sections() {
         ),
         (
             with_rules(&format!("[{RULE}, {}, {RULE}]", RULE.replace("\"r\"", "\"s\""))),
-            &["rules[2].name: \"r\" is also the name of rules[0]; expected a name of its own"],
+            &["rules[2].name: \"r\" is also the name of rules[0]; expected a different name for each rule"],
         ),
     ] {
         check(&text, expected);
@@ -365,7 +365,7 @@ fn invalid_rules() {
         ),
         (
             r#""match": {"path": {"segments": "/a*/b"}}"#,
-            r#"rules[0].match.path.segments: "/a*/b" has a star beside other characters"#,
+            r#"rules[0].match.path.segments: "/a*/b" has a star next to other characters"#,
         ),
         (
             r#""match": {"path": {"exact": "/a;b"}}"#,
@@ -494,7 +494,7 @@ fn a_hard_limit_requires_a_window_of_ten_whole_cells() {
     check(
         &with_fields(r#""window": "1001ms", "hard_limit": true"#),
         &[
-            r#"rules[0].window: "1001ms" cannot be cut into ten cells of whole milliseconds, as a hard limit needs; expected a multiple of 10ms"#,
+            r#"rules[0].window: "1001ms" cannot be divided into ten cells of whole milliseconds, as a hard limit requires; expected a multiple of 10ms"#,
         ],
     );
     check(&with_fields(r#""hard_limit": "yes""#), &[r#"rules[0].hard_limit: "yes" is"#]);

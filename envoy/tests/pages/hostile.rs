@@ -148,8 +148,8 @@ async fn links_of_anybody_are_bounded_and_run_no_scripts() {
         ("javascript:document.title='hacked'".to_owned(), "neither a plan nor a scenario"),
         ("scenario=steady&seed=1e3".to_owned(), "the seed"),
         ("scenario=steady&seed=18446744073709551616".to_owned(), "the seed"),
-        (format!("plan={}", "A".repeat(100_000)), "no plan"),
-        (format!("plan={}", BASE64_URL_SAFE_NO_PAD.encode("[".repeat(100_000))), "no plan"),
+        (format!("plan={}", "A".repeat(100_000)), "no valid plan"),
+        (format!("plan={}", BASE64_URL_SAFE_NO_PAD.encode("[".repeat(100_000))), "no valid plan"),
         (with(&|plan| plan["topology"]["regions"] = json!(u32::MAX)), "regions; a page simulates 1 to 16"),
         (with(&|plan| plan["topology"]["buckets"] = json!(u32::MAX)), "buckets"),
         (
