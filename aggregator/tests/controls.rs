@@ -156,7 +156,7 @@ async fn what_is_said_in_one_region_holds_in_all_and_outlasts_the_database() {
     drop(held);
     drop(other);
 
-    // While the database is unavailable, nothing is forgotten and no change is half done.
+    // While the database is unavailable, no control is lost and no change is half done.
     server.process().kill().unwrap();
     let answer = Client::connect(&here).await.send("PUT", OVERRIDES, &[JSON], late.as_bytes()).await;
     assert_eq!((answer.status, &answer.body["error"]["code"]), (503, &json!("database_unavailable")));

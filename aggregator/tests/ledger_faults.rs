@@ -112,7 +112,7 @@ async fn a_held_lock_costs_its_time_only(store: &Store) {
         tokio::time::sleep(Duration::from_millis(150)).await;
         scene.number("SELECT COUNT(*) FROM information_schema.innodb_trx").await == 0
     };
-    wait::until("nothing goes on", WITHIN, settled).await.unwrap();
+    wait::until("no transaction is open", WITHIN, settled).await.unwrap();
     let rows = recorded(&scene).await;
     let of_x = rows.iter().filter(|row| row.bucket == b"x").count() as u64;
     // The attempt whose caller gave up may have been recorded after the lock was released.

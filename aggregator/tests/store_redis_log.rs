@@ -249,7 +249,7 @@ async fn damage_is_mended_or_refused_for_this_key_only() {
         &[(b"note", "-5")],                // in front of the sum
         &[(b"t", "-3"), (b"note", never)], // after all entries
         &[(b"t", "-inf")],                 // not a number
-        &[(b"t", "-3"), (b"r", "-7")],     // half of what tells of a step
+        &[(b"t", "-3"), (b"r", "-7")],     // one of the two marks of a step
         &[(b"t", "-2.5"), (b"o", "-1"), (b"x", "-9")],
         &[(b"t", "5")],                  // on the wrong side
         &[(b"t", "0"), (&[0; 20], "1")], // an entry without cost

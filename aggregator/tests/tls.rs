@@ -253,7 +253,11 @@ async fn a_new_certificate_is_for_new_connections_and_a_broken_one_for_none() {
     assert_eq!((stale(), read("failed")), (0.0, 1.0));
     assert!(is_served(&weir, &new, None).await && !is_served(&weir, &old, None).await);
     assert!(is_welcomed(&weir, &new, None).await);
-    assert_eq!(kept.send("GET", "/openapi.json", &[], b"").await.status, 200, "what was open goes on");
+    assert_eq!(
+        kept.send("GET", "/openapi.json", &[], b"").await.status,
+        200,
+        "open connections must continue"
+    );
 }
 
 #[tokio::test]

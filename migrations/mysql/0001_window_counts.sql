@@ -1,5 +1,5 @@
--- What each region has used of each cell. The text columns are bytes: collations would take Alice and alice, or a name
--- and the same name with a space behind it, for one.
+-- Each region's count of each cell. The text columns are bytes, because collations would treat Alice and alice, or a
+-- name with and without a trailing space, as equal.
 CREATE TABLE IF NOT EXISTS ratelimit_window_counts (
     pk           BIGINT UNSIGNED NOT NULL AUTO_INCREMENT,
     workspace_id VARBINARY(191)  NOT NULL,
@@ -12,8 +12,8 @@ CREATE TABLE IF NOT EXISTS ratelimit_window_counts (
     expires_at   BIGINT UNSIGNED NOT NULL,
     updated_at   BIGINT UNSIGNED NOT NULL,
     CONSTRAINT ratelimit_window_counts_pk PRIMARY KEY (pk),
-    -- For the upsert. It also serves whoever looks for a cell, as its columns come first.
+    -- For the upsert. It also serves lookups of a key, because the columns of the key come first.
     CONSTRAINT unique_window_region UNIQUE (workspace_id, namespace, identifier, duration_ms, sequence, region),
-    -- For the import, which reads what is alive, and the cleanup, which deletes what is not.
+    -- For the import, which reads rows that have not expired, and the cleanup, which deletes expired ones.
     INDEX expires_at_idx (expires_at)
 ) ENGINE = InnoDB

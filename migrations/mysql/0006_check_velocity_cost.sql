@@ -1,10 +1,12 @@
--- Decides an attempt and records it: allowed if its cost and what counts in the window before now are the zone's rate at
--- most. An attempt counts while it is younger than the window. Answers one row.
+-- Decides an attempt and records it. The attempt is allowed if its cost plus the counted costs in the window before now
+-- are at most the zone's rate. An attempt counts while it is younger than the window. Returns one row.
 --
--- It depends on no setting of the session that calls it, and commits whatever transaction that has open. An error undoes
--- the attempt and is raised again; a deadlock, which undoes all of it, is tried again first.
+-- The procedure does not depend on the session's settings, and commits a transaction that the session has open. An
+-- error rolls the attempt back and is raised again. A deadlock, which rolls back the whole transaction, is retried
+-- first.
 CREATE PROCEDURE check_velocity_cost(
-    -- Wider than the columns, as a session that is not strict cuts what does not fit before anything here sees it.
+    -- Wider than the columns, because a session without strict mode truncates values before the procedure can check
+    -- them.
     IN p_zone_id    BIGINT,
     IN p_bucket_key LONGBLOB,
     IN p_cost       BIGINT,
@@ -26,17 +28,17 @@ BEGIN
     END;
 
     COMMIT AND NO CHAIN NO RELEASE;
-    -- A session may have stopped its own clock.
+    -- The session may have set a fixed time.
     SET timestamp = DEFAULT;
     IF p_zone_id IS NULL OR p_bucket_key IS NULL OR p_cost IS NULL OR p_region IS NULL THEN
-        SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = 31002, MESSAGE_TEXT = 'check_velocity takes no NULL';
+        SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = 31002, MESSAGE_TEXT = 'check_velocity does not accept NULL';
     END IF;
     IF p_cost < 0 OR p_cost > 9007199254740992 THEN
-        SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = 31002, MESSAGE_TEXT = 'check_velocity takes costs of 0 to 2^53';
+        SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = 31002, MESSAGE_TEXT = 'check_velocity accepts costs of 0 to 2^53';
     END IF;
     IF LENGTH(p_bucket_key) > 255 OR LENGTH(p_region) > 48 THEN
         SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = 31002,
-            MESSAGE_TEXT = 'check_velocity takes buckets of up to 255 bytes and regions of up to 48';
+            MESSAGE_TEXT = 'check_velocity accepts buckets of up to 255 bytes and regions of up to 48';
     END IF;
 
     attempt: LOOP
@@ -50,7 +52,7 @@ BEGIN
             SET v_deadlocks = v_deadlocks + 1;
         END;
 
-        -- What is read sees all that is committed by then, and no gap between rows is locked.
+        -- READ COMMITTED: reads see everything committed before, and gaps between rows are not locked.
         SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
         START TRANSACTION;
         SET v_rate = NULL, v_enough = NULL;
@@ -60,12 +62,13 @@ BEGIN
             SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = 31001, MESSAGE_TEXT = v_error;
         END IF;
 
-        -- One statement makes the row and locks it, so that there is no moment in which it could be deleted between.
+        -- One statement inserts and locks the row, so it cannot be deleted in between.
         INSERT INTO zone_bucket_lock (zone_id, bucket_key, used_at)
         VALUES (p_zone_id, p_bucket_key, UTC_TIMESTAMP(6))
         ON DUPLICATE KEY UPDATE used_at = UTC_TIMESTAMP(6);
 
-        -- Only now, as the lock may have taken its time. What is younger still, as the clock was set back, counts.
+        -- Read after the lock, which may have been waited for. Attempts in the future, after the clock was set back,
+        -- count.
         SET v_now = UTC_TIMESTAMP(6);
         SET v_since = v_now - INTERVAL v_window SECOND;
         SELECT COALESCE(SUM(cost), 0), MIN(created_at) INTO v_used, v_oldest
@@ -105,7 +108,8 @@ BEGIN
            v_rate AS rate,
            v_window AS `window`,
            v_used AS used,
-           -- Milliseconds until the oldest that counts no longer does, and until enough have left; rounded up.
+           -- Milliseconds until the oldest counted attempt expires, and until enough has expired for this cost; rounded
+           -- up.
            COALESCE((TIMESTAMPDIFF(MICROSECOND, v_since, v_oldest) + 999) DIV 1000, 0) AS reset_ms,
            (TIMESTAMPDIFF(MICROSECOND, v_since, v_enough) + 999) DIV 1000 AS retry_after_ms;
 END

@@ -1,4 +1,4 @@
--- Decides an attempt that costs 1, for whoever asks by hand.
+-- Decides an attempt with a cost of 1, for calls by hand.
 CREATE PROCEDURE check_velocity(IN p_zone_id BIGINT, IN p_bucket_key LONGBLOB)
     MODIFIES SQL DATA
     SQL SECURITY DEFINER

@@ -1,9 +1,9 @@
--- One row, which every change of live control locks: so changes are seen in the order of their revisions.
+-- One row. Every change of live control locks it, so changes become visible in the order of their revisions.
 CREATE TABLE IF NOT EXISTS weir_control_edition (
     id       TINYINT UNSIGNED NOT NULL,
-    -- Random: another number is another database.
+    -- Random; a different value means a different or wiped database.
     incarnation     BIGINT UNSIGNED  NOT NULL,
-    -- Of the last change.
+    -- The revision of the last change.
     revision BIGINT UNSIGNED  NOT NULL,
     -- The highest revision that was dropped.
     floor    BIGINT UNSIGNED  NOT NULL,

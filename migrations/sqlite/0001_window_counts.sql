@@ -1,4 +1,4 @@
--- What each region has used of each cell. The text columns are bytes, compared as such.
+-- Each region's count of each cell. The text columns are bytes, compared as bytes.
 CREATE TABLE IF NOT EXISTS ratelimit_window_counts (
     pk           INTEGER NOT NULL PRIMARY KEY,
     workspace_id BLOB    NOT NULL,

@@ -1,8 +1,8 @@
--- What the ledger limits: in each zone, how much may be used in any window of so many seconds.
+-- The zones of the ledger: the most that may be used in any window.
 CREATE TABLE IF NOT EXISTS zone_master (
     id          INTEGER NOT NULL PRIMARY KEY,
     description TEXT    NOT NULL,
     rate        INTEGER NOT NULL,
-    -- Seconds.
+    -- In seconds.
     "window"    INTEGER NOT NULL
 ) STRICT;

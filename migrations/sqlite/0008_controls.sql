@@ -1,8 +1,8 @@
--- Live control: the newest word on each target and slot, what is deleted or expired included until the cleanup. What a
--- target does not have is empty, or 0.
+-- Live control: the newest entry of each target and slot, deleted and expired ones included until the cleanup. A
+-- missing part of a target is empty, or 0.
 CREATE TABLE IF NOT EXISTS weir_controls (
     workspace  BLOB    NOT NULL,
-    -- A namespace, * for all, or a rule's name.
+    -- A namespace, * for all, or the name of a rule.
     scope      BLOB    NOT NULL,
     identifier BLOB    NOT NULL,
     network    BLOB    NOT NULL,
@@ -12,11 +12,11 @@ CREATE TABLE IF NOT EXISTS weir_controls (
     -- 1 limit, 2 exemption, 3 ban, 4 credit, 5 reset, 6 shadow switch.
     kind       INTEGER NOT NULL,
     amount     INTEGER NOT NULL,
-    -- Milliseconds since the Unix epoch, here and below; 0 for ever.
+    -- Milliseconds since the Unix epoch, as are the times below; 0 for no expiry.
     expires_at INTEGER NOT NULL,
     reason     BLOB    NOT NULL,
     author     BLOB    NOT NULL,
-    -- A rule said it, not a person.
+    -- Whether a rule set it, not a person.
     automatic  INTEGER NOT NULL,
     deleted    INTEGER NOT NULL,
     revision   INTEGER NOT NULL UNIQUE,

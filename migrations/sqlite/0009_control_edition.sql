@@ -1,9 +1,9 @@
 -- One row, which every change of live control writes.
 CREATE TABLE IF NOT EXISTS weir_control_edition (
     id       INTEGER NOT NULL PRIMARY KEY,
-    -- Random: another number is another database.
+    -- Random; a different value means a different or wiped database.
     incarnation     INTEGER NOT NULL,
-    -- Of the last change.
+    -- The revision of the last change.
     revision INTEGER NOT NULL,
     -- The highest revision that was dropped.
     floor    INTEGER NOT NULL

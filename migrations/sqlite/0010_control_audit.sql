@@ -1,4 +1,5 @@
--- Who changed live control, when, and how it was before and after. `was` and `is_now` are JSON, or empty if there was nothing.
+-- The audit of live control: author, time, and the control before and after each change. was and is_now are JSON, or
+-- empty if there was no control.
 CREATE TABLE IF NOT EXISTS weir_control_audit (
     id         INTEGER NOT NULL PRIMARY KEY AUTOINCREMENT,
     created_at INTEGER NOT NULL,

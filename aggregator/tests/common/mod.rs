@@ -175,7 +175,7 @@ impl Peer {
         Ok(Peer { frames, region, before: VecDeque::new() })
     }
 
-    /// Reports decisions of a rule of the default workspace, so that the aggregator knows a rule that counts in
+    /// Reports decisions of a rule of the default workspace, so that the aggregator has a rule that counts in
     /// `namespace`.
     pub async fn has_rule(&self, namespace: &str) {
         let rule = RuleCounters {

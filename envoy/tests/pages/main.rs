@@ -3,5 +3,6 @@
 mod harness;
 mod hostile;
 mod playground;
+mod screenshots;
 mod verdict;
 mod window;

@@ -139,9 +139,9 @@ function judge(verdict, window) {
   const control = window.control;
   const denied = window.but_for_shadow;
   if (window.outdated) say(verdict, "Used before a reset; no longer counted.");
-  else if (denied) say(verdict, `✓ Every request passes because of shadow mode. Without it, requests would be denied${denied.wait_ms !== null ? `, and would pass again in ${words.time(denied.wait_ms)}` : control.banned ? ": it is banned" : ": the limit is 0"}.`);
-  else if (control.exempt) say(verdict, "✓ Every request passes: it is exempt.");
-  else if (control.banned && (window.wait_ms === null || window.wait_ms === undefined)) say(verdict, "✕ Every request is denied: it is banned.");
+  else if (denied) say(verdict, `✓ Every request passes because of shadow mode. Without it, requests would be denied${denied.wait_ms !== null ? `, and would pass again in ${words.time(denied.wait_ms)}` : control.banned ? ": the key is banned" : ": the limit is 0"}.`);
+  else if (control.exempt) say(verdict, "✓ Every request passes: the key is exempt.");
+  else if (control.banned && (window.wait_ms === null || window.wait_ms === undefined)) say(verdict, "✕ Every request is denied: the key is banned.");
   else if (passes === true) say(verdict, `✓ A request of cost 1 would pass. ${words.count(window.remaining)} left.`);
   else if (passes === false && window.wait_ms !== null && window.wait_ms !== undefined) say(verdict, `✕ A request of cost 1 would be denied. It would pass again in ${words.time(window.wait_ms)}, if nothing more is used.`);
   else if (passes === false) say(verdict, "✕ Every request would be denied: the limit is 0.");

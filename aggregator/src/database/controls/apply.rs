@@ -157,7 +157,7 @@ impl Draft {
     }
 }
 
-/// Appends a condition that these places meet. In this form, all three databases look up each place by the primary key.
+/// Appends a condition that matches these places. In this form, all three databases look up each place by the primary key.
 fn push_places<'a>(places: impl Iterator<Item = (&'a Target, Slot)>, sql: &mut String) {
     for (number, (target, slot)) in places.enumerate() {
         let place = Place::of(target, slot);
