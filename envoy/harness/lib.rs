@@ -1,11 +1,9 @@
 //! Starts real Envoys with Weir around them, for the launcher, the end-to-end tests and the benchmarks.
 //!
-//! A scenario is made of parts, each of which dies with its value: an [`EchoUpstream`], an [`Aggregator`], one or
-//! more [`Envoy`]s whose configuration [`bootstrap`] writes. [`http`] sends single requests and [`load`] many.
-//! A [`Redis`] or a [`RedisCluster`] stands behind aggregators.
-//! [`browser`] looks at pages, and [`Pages`] serves those that are files. Which requests should pass is left to the tests.
-//!
-//! Both `servers` and `clients` use `processes`; `servers` also use `clients`.
+//! A scenario is made of parts, each of which ends when its value is dropped: an [`EchoUpstream`], an [`Aggregator`],
+//! and one or more [`Envoy`]s with a configuration from [`bootstrap`]. [`http`] sends single requests and [`load`]
+//! many. A [`Redis`] or a [`RedisCluster`] serves the aggregators. [`Pages`] serves static pages and [`browser`] opens
+//! them. Both `servers` and `clients` use `processes`; `servers` also use `clients`.
 
 mod clients;
 mod processes;

@@ -1,4 +1,4 @@
-//! The harness against the real aggregator: what the scenarios with both stand on.
+//! The harness with the real aggregator, on which the scenarios depend.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
-//! The dashboard and the alerts name only what the programs export: every metric, its labels, and the values by which
-//! they choose among them. A renamed metric would otherwise leave an empty panel, and an alert that never comes.
-//! The tables of `aggregator/METRICS.md` name all that is exported, with its labels, and nothing else.
+//! The dashboard and the alerts use only what the programs export: metrics, labels, and label values. Otherwise a
+//! renamed metric would leave a panel empty, or disable an alert. The tables of `aggregator/METRICS.md` list exactly
+//! the exported metrics with their labels.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -15,10 +15,10 @@ use weir_envoy::{
 };
 
 const SOON: Duration = Duration::from_secs(30);
-/// What Prometheus itself adds to every sample, and the metric that it makes.
+/// The labels that Prometheus adds to every sample, and the metric that it generates.
 const SCRAPED: [&str; 2] = ["instance", "job"];
 const UP: &str = "up";
-/// What is counted of convergence, wherever it is counted.
+/// Convergence metrics that must be exported under these names, by the filter or by the aggregator.
 const PROMISED: [&str; 14] = [
     "weir_ratelimit_global_writes_total",
     "weir_ratelimit_global_write_errors_total",
@@ -36,19 +36,19 @@ const PROMISED: [&str; 14] = [
     "weir_ratelimit_origin_errors_total",
 ];
 
-/// A label's name, and the values that would do.
+/// A label's name and the accepted values.
 type Matcher = (String, Vec<String>);
 
-/// What an expression asks for.
+/// The metrics and labels of an expression.
 #[derive(Debug, Default)]
 struct Asked {
-    /// Each metric, and what is said of its labels: a name, and the values that would do.
+    /// Each metric with its label matchers.
     metrics: Vec<(String, Vec<Matcher>)>,
     /// Labels by which results are grouped.
     grouped: BTreeSet<String>,
 }
 
-/// Reads what matters here of PromQL: names, matchers, groups.
+/// Reads the relevant parts of PromQL: metric names, matchers, groups.
 fn read(expression: &str) -> Asked {
     let mut asked = Asked::default();
     let mut rest = expression;
@@ -86,7 +86,7 @@ fn read(expression: &str) -> Asked {
 /// Samples by name, each with its labels.
 type Samples = BTreeMap<String, Vec<BTreeMap<String, String>>>;
 
-/// Reads Prometheus' text format.
+/// Parses Prometheus' text format.
 fn samples(text: &str) -> Samples {
     let mut samples = Samples::new();
     for line in text.lines().filter(|line| line.starts_with("weir")) {
@@ -99,7 +99,7 @@ fn samples(text: &str) -> Samples {
     samples
 }
 
-/// Everything that is exported, and the filter itself for what it exports only once it happens.
+/// All exported samples, and the bytes of the filter, for series that it only exports once they count.
 struct Exported {
     samples: Samples,
     filter: Vec<u8>,
@@ -150,12 +150,12 @@ impl Exported {
         Exported { samples: samples(&text), filter: std::fs::read(wasm).unwrap() }
     }
 
-    /// Whether the filter has the word: a counter with labels appears in Envoy when it first counts.
+    /// Whether the filter contains the word. Envoy only exports a counter with labels once it has counted.
     fn filter_names(&self, word: &str) -> bool {
         self.filter.windows(word.len()).any(|bytes| bytes == word.as_bytes())
     }
 
-    /// Each metric with the names of its labels; a histogram's series as one.
+    /// Each metric with the names of its labels. The series of a histogram are one metric.
     fn metrics(&self) -> Metrics {
         let mut metrics = Metrics::new();
         for (name, found) in &self.samples {
@@ -182,7 +182,7 @@ impl Exported {
             for (label, values) in matchers.iter().filter(|(label, _)| !SCRAPED.contains(&&**label)) {
                 for value in values {
                     let exported = found.iter().any(|sample| sample.get(label) == Some(value));
-                    // One value of a label that only some calls have: the filter or the aggregator names it.
+                    // A value that is not exported yet is accepted if the label is, and the filter contains the value.
                     let known = exported
                         || found.iter().any(|sample| sample.contains_key(label)) && self.filter_names(value);
                     assert!(known, "{place}: {name} has no {label}={value:?}: {found:?}");
@@ -193,7 +193,7 @@ impl Exported {
     }
 }
 
-/// What an aggregator with a certificate exports: only there is one whose end can be told.
+/// The metrics of an aggregator with a certificate: only these include its expiry.
 async fn figures_with_certificate() -> String {
     let folder = tempfile::tempdir().unwrap();
     let put = |name: &str, text: String| {
@@ -218,10 +218,10 @@ async fn figures_with_certificate() -> String {
     text
 }
 
-/// Names of metrics, each with those of its labels.
+/// Names of metrics, each with the names of its labels.
 type Metrics = BTreeMap<String, BTreeSet<String>>;
 
-/// Those of the tables of `aggregator/METRICS.md`, below "All metrics".
+/// The metrics in the tables of `aggregator/METRICS.md`, below "All metrics".
 fn documented() -> Metrics {
     let page = file("../../../aggregator/METRICS.md");
     let (_, section) = page.split_once("\n## All metrics\n").expect("a section");

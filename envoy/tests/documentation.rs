@@ -1,5 +1,5 @@
-//! The Markdown pages: relative links and anchors lead to something, pages keep to their length, the configurations that they
-//! show are accepted, and `filter/CONFIGURATION.md` has every field of the parser.
+//! The Markdown pages: relative links and anchors resolve, pages keep to their length, their configurations are
+//! accepted, and `filter/CONFIGURATION.md` has every field of the parser.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use weir_core::rules::Config;
 
-/// Every page, and how many lines it has at most.
+/// Every page with its maximum number of lines.
 const PAGES: [(&str, usize); 21] = [
     ("ARCHITECTURE.md", 350),
     ("CHANGELOG.md", usize::MAX),
@@ -32,7 +32,7 @@ const PAGES: [(&str, usize); 21] = [
     ("migrations/README.md", 60),
 ];
 
-/// Objects of the configuration with a field that none of them has: what the parser expects there is what it reads.
+/// Objects of the configuration with an unknown field `x`. The parser's error lists the fields that it accepts there.
 const OBJECTS: [(&str, &str); 19] = [
     ("", r#"{"x": 1}"#),
     ("aggregator", r#"{"aggregator": {"x": 1}}"#),
@@ -148,7 +148,7 @@ fn anchors_are_those_of_github() {
     assert_eq!(prose("a `[b](c)` d\n```\n[e](f)\n```\n<!-- [g](h) -->i"), "a  d\ni");
 }
 
-/// The repository's pages, by path.
+/// The paths of the repository's pages.
 fn pages() -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
     let mut folders = vec![PathBuf::new()];
@@ -186,7 +186,7 @@ fn prose(page: &str) -> String {
     shown.split('`').step_by(2).collect()
 }
 
-/// Relative targets of links and images.
+/// The relative targets of links and images.
 fn links(prose: &str) -> Vec<String> {
     let marked = prose.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     let quoted = ["src=\"", "srcset=\""]
@@ -195,7 +195,7 @@ fn links(prose: &str) -> Vec<String> {
     marked.chain(quoted).filter(|link| !link.contains("://")).map(str::to_owned).collect()
 }
 
-/// The anchors that GitHub gives to headings.
+/// The anchors that GitHub generates for headings.
 fn anchors(page: &str) -> BTreeSet<String> {
     let mut fenced = false;
     let mut all = BTreeSet::new();
@@ -219,13 +219,13 @@ fn anchors(page: &str) -> BTreeSet<String> {
     all
 }
 
-/// The code blocks of a language.
+/// The code blocks in a language.
 fn fragments(page: &str, language: &str) -> Vec<String> {
     let start = format!("```{language}\n");
     page.split(&start).skip(1).filter_map(|rest| Some(rest.split("\n```").next()?.to_owned())).collect()
 }
 
-/// The path of a link, from the page's folder.
+/// The path of a link, relative to the page's folder.
 fn joined(page: &Path, link: &str) -> PathBuf {
     let mut path = page.parent().unwrap().to_owned();
     for part in Path::new(link).components() {

@@ -1,4 +1,4 @@
-//! The configuration that users copy is one that Envoy accepts, with the filter in it.
+//! Envoy accepts the configuration for users (`deploy/envoy.yaml`) with the filter.
 
 use std::path::Path;
 

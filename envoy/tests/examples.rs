@@ -1,5 +1,5 @@
-//! The policies in `examples/`: `check-config` accepts each, a real Envoy loads each, and each does what its page says.
-//! The fragments of `envoy/README.md` and `filter/README.md` make a configuration that Envoy accepts.
+//! The policies in `examples/`: `check-config` accepts each of them, a real Envoy loads it, and it behaves as
+//! documented. The fragments of `envoy/README.md` and `filter/README.md` form a configuration that Envoy accepts.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,7 +15,7 @@ use weir_envoy::{
 };
 
 const SOON: Duration = Duration::from_secs(20);
-/// What a test may take of a window: none of them is to see one end.
+/// Seconds of a window that a test may use; no test may run across the end of a window.
 const ROOM_S: u64 = 10;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -46,7 +46,7 @@ async fn api_keys_have_plans() {
     let elsewhere = policy.send(Request::get("/").header("x-api-key", "free_1")).await;
     assert_eq!(elsewhere.status, 200, "no rule is for this path");
 
-    // The shadow let both of free_1's requests pass, though the first alone costs more than it would allow.
+    // The shadow rule let both requests of free_1 pass, although the first alone costs more than its limit.
     policy.decisions("api-keys-30", "shadow_denied", 1).await;
     policy.decisions("api-keys", "denied", 1).await;
     policy.decisions("api-keys", "exempt", 70).await;
@@ -241,7 +241,7 @@ fn the_pages_fragments_make_an_envoy() {
     validate_file(&file).unwrap();
 }
 
-/// An Envoy with one of the policies, connected to its region.
+/// An Envoy with one of the policies, connected to an aggregator.
 struct Policy {
     envoy: Envoy,
     aggregator: Aggregator,
@@ -257,7 +257,7 @@ impl Policy {
         check_config(&file);
         let mut config: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
         for rule in config["rules"].as_array_mut().unwrap() {
-            // As long as a rule may wait: a busy machine holds up answers.
+            // The longest timeout that a rule may have, because a busy machine delays responses.
             rule["timeout"] = "1s".into();
         }
         let aggregator = Aggregator::start(AggregatorOptions::default()).await.unwrap();
@@ -269,7 +269,7 @@ impl Policy {
             ..EnvoyOptions::default()
         };
         let envoy = Envoy::start(options).await.unwrap();
-        // One stream of the worker, one of the main thread.
+        // One stream of the worker, and one of the main thread.
         for streams in ["wasmcustom.weir_streams_connected", "wasmcustom.weir_streams_settled"] {
             envoy.wait_stat(streams, SOON, |streams| streams == 2).await.unwrap();
         }
@@ -280,11 +280,11 @@ impl Policy {
         self.envoy.send(request).await.unwrap()
     }
 
-    /// Waits until a window of this length, an hour's part, has room for a test. The clock is Envoy's.
+    /// Waits until the current window of this length (which divides an hour) has room for a test, by Envoy's clock.
     async fn begin_window(&self, window_s: u64) {
         let has_room = async || {
             let date = self.envoy.admin_get("/ready").await.unwrap();
-            // Such as `Sat, 21 Nov 2026 03:48:45 GMT`.
+            // For example `Sat, 21 Nov 2026 03:48:45 GMT`.
             let time = date.header("date").unwrap().split(' ').nth(4).unwrap().to_owned();
             let parts: Vec<u64> = time.split(':').map(|part| part.parse().unwrap()).collect();
             (parts[1] * 60 + parts[2]) % window_s + ROOM_S < window_s
@@ -292,7 +292,7 @@ impl Policy {
         wait::until("a window with room", SOON, has_room).await.unwrap();
     }
 
-    /// How many of so many requests pass, each from the address that `address` names.
+    /// How many of `requests` requests pass, each from the address that `address` returns.
     async fn passed_of(&self, requests: u64, address: impl Fn(u64) -> String + Send + Sync + 'static) -> u64 {
         let target = vec![self.envoy.address()];
         let request = move |n| (0, Request::get("/").header("x-forwarded-for", address(n)));
@@ -301,13 +301,13 @@ impl Policy {
         report.count(200)
     }
 
-    /// Waits until the rule has come to that outcome so many times.
+    /// Waits until the rule has this outcome `expected` times.
     async fn decisions(&self, rule: &str, outcome: &str, expected: u64) {
         let name = format!("wasmcustom.weir_decisions_total.rule.{rule}.outcome.{outcome}");
         self.envoy.wait_stat(&name, SOON, |count| count == expected).await.unwrap();
     }
 
-    /// Waits until the access log shows these response code details.
+    /// Waits until the access log contains these response code details.
     async fn details(&self, expected: &str) {
         let shown = async || self.envoy.access_log().unwrap().iter().any(|line| line["details"] == expected);
         wait::until(expected, SOON, shown).await.unwrap();

@@ -1,4 +1,4 @@
-//! The harness against real Envoys, without Weir: what the other tests stand on must itself stand.
+//! The harness with real Envoys, without Weir; the other tests depend on it.
 
 use std::cmp::Ordering;
 use std::time::Duration;
@@ -59,7 +59,7 @@ async fn a_listener_is_reloaded_or_refused() {
 
     let nothing_passes = Filter::Local { tokens: 1 };
     assert_eq!(envoy.reload(nothing_passes).await.unwrap(), Reload::Accepted);
-    // A worker may still serve by the listener before when the main thread has taken the new one.
+    // A worker may still use the previous listener when the main thread has accepted the new one.
     let limited = async || envoy.get("/", &[]).await.unwrap().status == 429;
     weir_envoy::wait::until("the new listener serves", Duration::from_secs(10), limited).await.unwrap();
     let report = load::run(LoadPlan::new(envoy.address(), 1, 10, ("x-api-key", "k"))).await.unwrap();
@@ -127,7 +127,7 @@ async fn a_load_on_a_dead_target_counts_errors() {
     assert!(report.first_error.unwrap().contains("connecting to"));
 }
 
-/// By the `date` header of a response, such as `Sat, 21 Nov 2026 03:48:45 GMT`.
+/// From the `date` header of a response, for example `Sat, 21 Nov 2026 03:48:45 GMT`.
 async fn year_of(envoy: &Envoy) -> u32 {
     let answer = envoy.get("/", &[]).await.unwrap();
     answer.header("date").unwrap().split(' ').nth(3).unwrap().parse().unwrap()

@@ -25,7 +25,7 @@ fn parsed(path: &str, text: &str) -> Vec<Value> {
     each.map(|one| serde_yaml_ng::from_str(one).unwrap_or_else(|error| panic!("{path}: {error}"))).collect()
 }
 
-/// Every document of the folder.
+/// All documents of the folder.
 fn manifests() -> Vec<Value> {
     let files = std::fs::read_dir(root().join("envoy/deploy/kubernetes")).unwrap();
     let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
@@ -34,7 +34,7 @@ fn manifests() -> Vec<Value> {
     all
 }
 
-/// The one document of a kind and a name.
+/// The only document of this kind and name.
 fn manifest(kind: &str, name: &str) -> Value {
     let mut all = manifests();
     all.retain(|one| one["kind"] == kind && one["metadata"]["name"] == name);
@@ -42,7 +42,7 @@ fn manifest(kind: &str, name: &str) -> Value {
     all.remove(0)
 }
 
-/// Every value under this name, anywhere.
+/// Every value with this field name, at any depth.
 fn values<'a>(within: &'a Value, name: &str, found: &mut Vec<&'a Value>) {
     match within {
         Value::Object(fields) => {
@@ -64,7 +64,7 @@ fn all<'a>(within: &'a Value, name: &str) -> Vec<&'a Value> {
     found
 }
 
-/// A filter's configuration and the cluster that stands beside it, of Istio and of Envoy Gateway.
+/// The filter's configuration and the aggregators' cluster, for Istio and for Envoy Gateway.
 fn filters() -> [(Value, Value); 2] {
     let at = |kind, name, place| manifest(kind, name).pointer(place).unwrap_or(&Value::Null).clone();
     [
@@ -114,7 +114,7 @@ fn images_have_one_name_and_version_everywhere() {
     let mut named = BTreeSet::new();
     for one in manifests() {
         for image in all(&one, "image").into_iter().chain(all(&one, "url")) {
-            // An image by reference, or an object that holds its URL.
+            // An image reference, or an object that contains its URL.
             if let Some(image) = image.as_str() {
                 named.insert(image.rsplit('/').next().unwrap().to_owned());
             }
@@ -159,7 +159,8 @@ fn selectors_find_the_aggregators() {
     }
 }
 
-/// The image listens there, the Deployment names the ports, and the Service, the policy and the probes mean those.
+/// The image listens on these ports, the Deployment names them, and the Service, the policy and the probes refer to
+/// them.
 #[test]
 fn ports_are_those_of_the_image() {
     let deployment = manifest("Deployment", "weir-aggregator");
@@ -179,7 +180,7 @@ fn ports_are_those_of_the_image() {
     }
 }
 
-/// The same file with every line in force that is there to be uncommented. Sentences are comments that stay.
+/// The file with all optional lines uncommented. Comments that are sentences stay.
 fn uncommented(text: &str) -> String {
     let lines = text.lines().map(|line| {
         let Some((indent, rest)) = line.split_once("# ").filter(|(indent, _)| indent.trim().is_empty())
@@ -193,8 +194,8 @@ fn uncommented(text: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// All that the comments offer fits together: what listens has a port, which the Service names and the policy lets in, and
-/// what is mounted is there.
+/// The optional lines are consistent: each listener has a port that the Service names and the policy admits, and each
+/// mounted volume exists.
 #[test]
 fn what_may_be_uncommented_agrees_with_itself() {
     let path = "envoy/deploy/kubernetes/aggregator.yaml";
@@ -224,7 +225,7 @@ fn what_may_be_uncommented_agrees_with_itself() {
     }
 }
 
-/// What containers are told in their environment is what the program reads.
+/// The program reads every variable that the containers set.
 #[test]
 fn variables_are_those_of_the_program() {
     let page = read("aggregator/README.md");
@@ -269,7 +270,7 @@ fn containers_are_not_root_and_change_nothing_of_their_own() {
     assert!(read("aggregator/Dockerfile").contains("\nUSER 65532:65532\n"), "a number, for runAsNonRoot");
 }
 
-/// What the profile named `restricted` asks of a pod, by the Pod Security Standards, beside what is checked above.
+/// Requirements of the profile `restricted` of the Pod Security Standards, except those checked above.
 #[test]
 fn pods_meet_the_restricted_profile() {
     for one in manifests() {
@@ -288,7 +289,7 @@ fn pods_meet_the_restricted_profile() {
     }
 }
 
-/// Outwards an aggregator reaches what its variables name, and what is there to be uncommented.
+/// An aggregator's egress: the stores that its variables name, and the optional ones.
 #[test]
 fn the_policy_lets_aggregators_reach_their_stores_and_nothing_else() {
     let path = "envoy/deploy/kubernetes/aggregator.yaml";
@@ -303,7 +304,7 @@ fn the_policy_lets_aggregators_reach_their_stores_and_nothing_else() {
     assert_eq!(ports(&parsed(path, &uncommented(&read(path)))), [53, 3306, 4317, 6379].into());
 }
 
-/// Every container of the compose file has the rights that it needs and no others.
+/// Every container of the compose file has only the rights that it needs.
 #[test]
 fn the_compose_files_containers_are_confined() {
     let compose: Value = serde_yaml_ng::from_str(&read("envoy/deploy/docker-compose.yml")).unwrap();
@@ -319,11 +320,11 @@ fn the_compose_files_containers_are_confined() {
         let adds = of("cap_add");
         assert_eq!(adds.is_array(), name == "mysql", "{name}: {adds}");
     }
-    // They keep data in their images' own folders.
+    // These store data in folders of their images.
     assert_eq!(writable, ["grafana", "mysql", "prometheus"].into());
 }
 
-/// A field of a service, or of what it takes over by YAML's merge key.
+/// A field of a service, or of the mapping that it includes by YAML's merge key.
 fn merged(service: &Value, field: &str) -> Value {
     match (service.get(field), service.get("<<")) {
         (Some(value), _) => value.clone(),
@@ -340,7 +341,7 @@ fn the_compose_files_envoys_take_their_configuration() {
     let parsed = Config::parse(plugins[0].json.as_bytes()).unwrap_or_else(|errors| panic!("{errors}"));
     let clusters = config["static_resources"]["clusters"].as_array().unwrap();
     assert!(clusters.iter().any(|cluster| cluster["name"] == parsed.aggregator.cluster.as_str()));
-    // Prometheus, Grafana and the dashboards' folder are where the compose file says.
+    // The files of Prometheus, Grafana and the dashboards exist where the compose file mounts them.
     let compose: Value = serde_yaml_ng::from_str(&read("envoy/deploy/docker-compose.yml")).unwrap();
     let mounted = all(&compose, "volumes").into_iter().filter_map(Value::as_array).flatten();
     let files = mounted.filter_map(|mount| mount.as_str()?.strip_prefix("./")?.split(':').next());

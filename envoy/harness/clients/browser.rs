@@ -1,16 +1,16 @@
-//! A headless Chromium for the tests of pages, driven through chromedriver by the WebDriver protocol (W3C) and, where that has no
-//! word for it, by Chromium's own (CDP).
+//! A headless Chromium for the tests of pages. It is driven through chromedriver by the WebDriver protocol (W3C), and by
+//! Chromium's own protocol (CDP) for what WebDriver lacks.
 //!
 //! ```no_run
 //! # async fn test(address: &str) -> anyhow::Result<()> {
 //! use weir_envoy::browser::{Browser, TAB, ENTER};
-//! let mut browser = Browser::start().await?;               // a profile and a driver of its own, gone when dropped
+//! let mut browser = Browser::start().await?;               // has its own profile and driver, removed when dropped
 //! browser.open(&format!("http://{address}/")).await?;      // waits for the page's load event
 //! browser.until("rows", "return document.querySelectorAll('tr').length > 3").await?;   // a value that is truthy
-//! browser.fill("#limit", "10").await?;                     // replaces what a field holds, as typing would
-//! browser.click("#run").await?;                            // fails where something else lies above it
-//! browser.press(&[TAB, ENTER]).await?;                     // at whatever has the focus
-//! let text = browser.text("#result").await?;               // as it is seen
+//! browser.fill("#limit", "10").await?;                     // replaces the value of a field, by typing
+//! browser.click("#run").await?;                            // fails if another element covers it
+//! browser.press(&[TAB, ENTER]).await?;                     // goes to the element with the focus
+//! let text = browser.text("#result").await?;               // as rendered
 //! let width = browser.run("return document.documentElement.scrollWidth", &[]).await?;  // any script, with arguments
 //! browser.size(360, 740).await?;                           // a phone; and `browser.dark(true)`
 //! browser.screenshot("page-phone").await?;                 // the whole page, to target/screenshots/page-phone.png
@@ -39,7 +39,7 @@ use crate::clients::http::{self, Request};
 use crate::processes::process::Process;
 use crate::processes::{binaries, ports, wait};
 
-/// Keys for [`Browser::press`], by WebDriver's code points; other text is the keys that write it.
+/// Keys for [`Browser::press`], as WebDriver's code points. Other text stands for the keys that type it.
 pub const TAB: &str = "\u{e004}";
 pub const ENTER: &str = "\u{e007}";
 pub const SPACE: &str = " ";
@@ -54,16 +54,16 @@ pub const HOME: &str = "\u{e011}";
 pub const BACK_TAB: &str = "\u{e008}\u{e004}";
 
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long [`Browser::until`] asks.
+/// How long [`Browser::until`] polls.
 const UNTIL_TIMEOUT: Duration = Duration::from_secs(60);
-/// The member that names an element, by WebDriver.
+/// The JSON member that identifies an element in WebDriver.
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
-/// What is narrower is emulated as a phone, whose pages say how wide they are.
+/// A narrower viewport is emulated as a phone, where a page's viewport meta tag applies.
 const PHONE_WIDTH: u32 = 600;
 
 /// A browser with one tab.
 pub struct Browser {
-    // Ends before the folder that it writes to is removed.
+    // Declared before `folder`, because the driver must end before its folder is removed.
     driver: Process,
     address: SocketAddr,
     session: String,
@@ -77,7 +77,7 @@ impl Browser {
         let folder = tempfile::tempdir()?;
         let address = ports::local(ports::free()?);
         let mut command = Command::new(binaries::from_environment("WEIR_CHROMEDRIVER")?);
-        // What Chromium keeps beside its profile stays in the folder too.
+        // The files that Chromium writes outside its profile also stay in the folder.
         command
             .arg(format!("--port={}", address.port()))
             .env("HOME", folder.path())
@@ -96,7 +96,7 @@ impl Browser {
         let profile = self.folder.path().join("profile");
         let arguments = [
             "--headless=new".to_owned(),
-            // Tests run as root, in containers: no namespaces, and little shared memory.
+            // Tests run as root in containers, where namespaces are unavailable and shared memory is small.
             "--no-sandbox".to_owned(),
             "--disable-dev-shm-usage".to_owned(),
             "--disable-gpu".to_owned(),
@@ -117,18 +117,20 @@ impl Browser {
         }}})
     }
 
-    /// Goes to a page and waits until it has loaded. A link to another fragment of the same page only changes that.
+    /// Opens a page and waits until it has loaded. If the URL differs only in the fragment, the page is not loaded
+    /// again.
     pub async fn open(&mut self, url: &str) -> Result<()> {
         self.post("/url", json!({"url": url})).await.map(drop)
     }
 
-    /// Runs the body of a function and gives what it returns; a promise is waited for. `arguments` are its `arguments`.
+    /// Runs `script` as the body of a function and returns its result, after awaiting a promise. `arguments` are the
+    /// function's `arguments`.
     pub async fn run(&mut self, script: &str, arguments: &[Value]) -> Result<Value> {
         let sent = json!({"script": script, "args": arguments});
         self.post("/execute/sync", sent).await.with_context(|| script.to_owned())
     }
 
-    /// Runs the body of a function again and again until it returns something truthy, which is given. Fails with `what` after a minute.
+    /// Runs `script` repeatedly until it returns a truthy value, and returns that. Fails with `what` after a minute.
     pub async fn until(&mut self, what: &str, script: &str) -> Result<Value> {
         wait::until_some(what, UNTIL_TIMEOUT, async || {
             let value = self.run(script, &[]).await?;
@@ -139,14 +141,14 @@ impl Browser {
         .await
     }
 
-    /// The text of the first element that a CSS selector finds, as it is seen.
+    /// The rendered text of the first element that a CSS selector matches.
     pub async fn text(&mut self, selector: &str) -> Result<String> {
         let element = self.find(selector).await?;
         let sent = self.get(&format!("/element/{element}/text")).await?;
         Ok(sent.as_str().unwrap_or_default().to_owned())
     }
 
-    /// Clicks an element, which is scrolled into view.
+    /// Scrolls an element into view and clicks it.
     pub async fn click(&mut self, selector: &str) -> Result<()> {
         let element = self.find(selector).await?;
         self.post(&format!("/element/{element}/click"), json!({}))
@@ -155,18 +157,19 @@ impl Browser {
             .with_context(|| selector.to_owned())
     }
 
-    /// Replaces what a field holds.
+    /// Replaces the value of a field.
     pub async fn fill(&mut self, selector: &str, text: &str) -> Result<()> {
         let element = self.find(selector).await?;
         self.post(&format!("/element/{element}/clear"), json!({})).await?;
         self.post(&format!("/element/{element}/value"), json!({"text": text})).await.map(drop)
     }
 
-    /// Presses keys at whatever has the focus, one after the other.
+    /// Presses keys one after the other; they go to the element with the focus.
     pub async fn press(&mut self, keys: &[&str]) -> Result<()> {
         let mut actions = Vec::new();
         for key in keys {
-            // The parts of a chord go down in order and up again in the other; of text, each by itself.
+            // The keys of a chord are released in reverse order. The keys of a text are pressed and released one by
+            // one.
             let chord = *key == BACK_TAB;
             let parts: Vec<String> = key.chars().map(String::from).collect();
             let down = |part: &String| json!({"type": "keyDown", "value": part});
@@ -181,7 +184,7 @@ impl Browser {
         self.post("/actions", json!({"actions": [keyboard]})).await.map(drop)
     }
 
-    /// Moves the pointer over an element: so many pixels from its middle.
+    /// Moves the pointer to an offset in pixels from the centre of an element.
     pub async fn hover(&mut self, selector: &str, x: i64, y: i64) -> Result<()> {
         let origin = json!({ELEMENT: self.find(selector).await?});
         let steps = json!([{"type": "pointerMove", "duration": 0, "origin": origin, "x": x, "y": y}]);
@@ -190,22 +193,22 @@ impl Browser {
             .map(drop)
     }
 
-    /// How large the page is seen, in CSS pixels. What is narrower than 600 is a phone.
+    /// Sets the size of the viewport in CSS pixels. A width below 600 emulates a phone.
     pub async fn size(&mut self, width: u32, height: u32) -> Result<()> {
         let mobile = width < PHONE_WIDTH;
-        // Else they take their room from the page and are missing in its screenshot.
+        // Otherwise scrollbars would narrow the page, and be missing in its screenshot.
         self.devtools("Emulation.setScrollbarsHidden", json!({"hidden": true})).await?;
         let metrics = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": mobile});
         self.devtools("Emulation.setDeviceMetricsOverride", metrics).await.map(drop)
     }
 
-    /// Whether the reader prefers dark pages.
+    /// Sets whether the browser prefers a dark colour scheme.
     pub async fn dark(&mut self, dark: bool) -> Result<()> {
         let scheme = json!({"name": "prefers-color-scheme", "value": if dark { "dark" } else { "light" }});
         self.devtools("Emulation.setEmulatedMedia", json!({"features": [scheme]})).await.map(drop)
     }
 
-    /// Writes the whole page, as high as it is, to `target/screenshots/<name>.png`.
+    /// Writes a screenshot of the whole page, in its full height, to `target/screenshots/<name>.png`.
     pub async fn screenshot(&mut self, name: &str) -> Result<PathBuf> {
         let shot = json!({"format": "png", "captureBeyondViewport": true});
         let data = self.devtools("Page.captureScreenshot", shot).await?;
@@ -217,7 +220,7 @@ impl Browser {
         Ok(path)
     }
 
-    /// Warnings and errors on the console since this was asked last: also of resources that did not come.
+    /// Warnings and errors of the console since the last call, including resources that failed to load.
     pub async fn console_errors(&mut self) -> Result<Vec<String>> {
         let log = self.post("/se/log", json!({"type": "browser"})).await?;
         let entries = log.as_array().context("a log is a list")?.iter();
@@ -225,8 +228,8 @@ impl Browser {
         Ok(bad.map(|entry| entry["message"].as_str().unwrap_or_default().to_owned()).collect())
     }
 
-    /// The addresses of all that was asked for since this was asked last, by the page and by its workers; data and
-    /// blobs, which nobody is asked for, aside.
+    /// The URLs that the page and its workers have requested since the last call, without data and blob URLs, which
+    /// cause no traffic.
     pub async fn requests(&mut self) -> Result<Vec<String>> {
         let log = self.post("/se/log", json!({"type": "performance"})).await?;
         let mut urls = Vec::new();
@@ -240,7 +243,7 @@ impl Browser {
         Ok(urls)
     }
 
-    /// A command of Chromium's own protocol.
+    /// Sends a command of Chromium's own protocol.
     pub async fn devtools(&mut self, command: &str, parameters: Value) -> Result<Value> {
         self.post("/goog/cdp/execute", json!({"cmd": command, "params": parameters})).await
     }
@@ -276,7 +279,8 @@ impl Browser {
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        // Chromium's processes are in the group that the driver leads. Those that are gone need no signal.
+        // Chromium's processes are in the driver's process group. If they have ended already, the signal fails, which
+        // is ignored.
         if let Ok(group) = i32::try_from(self.driver.pid()) {
             let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
         }

@@ -1,5 +1,5 @@
-//! A small client for HTTP/1.1, and for HTTP/2 without TLS: one connection, one request at a time. Redirects, TLS and pooling
-//! are left out.
+//! A small client for HTTP/1.1, and for HTTP/2 without TLS: one connection, one request at a time. It has no redirects,
+//! TLS or pooling.
 
 use std::net::SocketAddr;
 
@@ -14,7 +14,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use serde_json::Value;
 use tokio::net::TcpStream;
 
-/// What is sent. Headers are bytes: scenarios also send what is not text.
+/// A request. Header values are bytes, because scenarios also send values that are not text.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub method: Method,
@@ -32,7 +32,7 @@ impl Request {
         Self { method: Method::POST, body: body.into(), ..Self::get(path) }
     }
 
-    /// Adds a header. Panics on a name or value that HTTP does not allow, as scenarios write both down.
+    /// Adds a header. Panics on a name or value that HTTP does not allow; scenarios only pass constants.
     #[must_use]
     pub fn header(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {
         let name = HeaderName::from_bytes(name.as_bytes()).expect("a header name");
@@ -42,7 +42,7 @@ impl Request {
     }
 }
 
-/// What came back, complete.
+/// A complete response.
 #[derive(Clone, Debug)]
 pub struct Response {
     pub status: u16,
@@ -51,7 +51,7 @@ pub struct Response {
 }
 
 impl Response {
-    /// A header's value as text; None when it is missing or not text.
+    /// A header's value as text; `None` if the header is missing or not text.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
     }
@@ -76,11 +76,11 @@ enum Sender {
     Http2(http2::SendRequest<Full<Bytes>>),
 }
 
-/// What a request is sent by.
+/// The protocol of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     Http1,
-    /// With prior knowledge. `host` of a request becomes its `:authority`.
+    /// HTTP/2 with prior knowledge. The `host` header of a request becomes its `:authority`.
     Http2,
 }
 
@@ -93,7 +93,7 @@ impl Connection {
         let stream = TcpStream::connect(address).await.with_context(|| format!("connecting to {address}"))?;
         stream.set_nodelay(true)?;
         let stream = TokioIo::new(stream);
-        // A connection ends with its sender; what went wrong is reported to the request that was under way.
+        // A connection ends with its sender. Its errors are returned to the request in progress.
         let sender = match protocol {
             Protocol::Http1 => {
                 let (sender, connection) = http1::handshake(stream).await?;
@@ -149,12 +149,12 @@ impl Connection {
     }
 }
 
-/// Sends one request on a connection of its own.
+/// Sends one request on a new connection.
 pub async fn send(address: SocketAddr, request: Request) -> Result<Response> {
     send_by(Protocol::Http1, address, request).await
 }
 
-/// Sends one request on a connection of its own, by that protocol.
+/// Sends one request on a new connection, with that protocol.
 pub async fn send_by(protocol: Protocol, address: SocketAddr, request: Request) -> Result<Response> {
     Connection::open_by(protocol, address).await?.send(request).await
 }

@@ -1,5 +1,5 @@
-//! Many requests at once over kept connections, and what became of each. Pipelining and HTTP/2 are left out; the
-//! benchmark uses wrk.
+//! Sends many requests concurrently over persistent connections and counts the results. It has neither pipelining nor
+//! HTTP/2; the benchmark uses wrk.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,34 +14,34 @@ use tokio::time::{sleep, sleep_until, timeout};
 
 use crate::clients::http::{Connection, Request, Response};
 
-/// After a refused connection, so that a dead target does not turn all time into attempts.
+/// Delay after a failed connection, so that an unavailable target does not cause a tight loop of attempts.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(5);
 
-/// Makes the request with the given number, and says to which target it goes.
+/// Builds the request with the given number, and selects its target by index.
 pub type RequestFor = dyn Fn(u64) -> (usize, Request) + Send + Sync;
 
-/// What to send, and how fast.
+/// The requests of a load, and their rate.
 #[derive(Clone)]
 pub struct LoadPlan {
     pub targets: Vec<SocketAddr>,
-    /// Requests under way at once; each has a connection of its own to each target that it meets.
+    /// Requests in progress at once. Each of them has its own connection to each target that it uses.
     pub connections: usize,
     pub requests: u64,
-    /// Requests a second over all connections; None is as fast as they go.
+    /// Requests per second over all connections; `None` means as fast as possible.
     pub rate: Option<f64>,
-    /// What a request may take before it counts as an error.
+    /// Time after which a request counts as an error.
     pub request_timeout: Duration,
     pub request: Arc<RequestFor>,
 }
 
 impl LoadPlan {
-    /// `requests` times GET / with one header, to one target, as fast as they go.
+    /// `requests` times GET / with one header, to one target, as fast as possible.
     pub fn new(target: SocketAddr, connections: usize, requests: u64, header: (&str, &str)) -> Self {
         let request = Request::get("/").header(header.0, header.1);
         Self::of(vec![target], connections, requests, move |_| (0, request.clone()))
     }
 
-    /// The request with number n is `request(n)`, which also chooses its target.
+    /// The request with number n is `request(n)`, which also selects its target.
     pub fn of(
         targets: Vec<SocketAddr>,
         connections: usize,
@@ -59,15 +59,15 @@ impl LoadPlan {
     }
 }
 
-/// What became of a load.
+/// The results of a load.
 #[derive(Default)]
 pub struct LoadReport {
     pub statuses: BTreeMap<u16, u64>,
-    /// Requests without an answer: refused, cut off, or too late.
+    /// Requests without a response: connection refused, cut, or timed out.
     pub errors: u64,
     pub first_error: Option<String>,
     pub elapsed: Duration,
-    /// Requests answered with 200: their numbers, and when each was answered, from the load's begin on.
+    /// Requests answered with 200: number, and time of the response since the load began.
     pub passed: Vec<(u64, Duration)>,
     latencies_us: Vec<u32>,
 }
@@ -77,7 +77,7 @@ impl LoadReport {
         self.statuses.get(&status).copied().unwrap_or(0)
     }
 
-    /// The latency under which `share` (0 to 1) of the answered requests stayed.
+    /// The latency that a `share` (0 to 1) of the answered requests did not exceed.
     pub fn latency(&self, share: f64) -> Duration {
         let last = self.latencies_us.len().saturating_sub(1);
         let index = (share.clamp(0.0, 1.0) * last as f64).round() as usize;
@@ -114,7 +114,7 @@ impl fmt::Debug for LoadReport {
     }
 }
 
-/// Sends all of the plan's requests. Those that fail are counted, not repeated.
+/// Sends all requests of the plan. Failed requests are counted, not repeated.
 pub async fn run(plan: LoadPlan) -> Result<LoadReport> {
     let plan = Arc::new(plan);
     let next = Arc::new(AtomicU64::new(0));
@@ -179,7 +179,7 @@ async fn send_one(
             }
         },
     };
-    // A connection on which a request failed or is still under way is dropped, not used again.
+    // A connection is not reused after a request on it failed or timed out.
     let response =
         timeout(plan.request_timeout, connection.send(request)).await.context("no answer in time")??;
     *slot = Some(connection);

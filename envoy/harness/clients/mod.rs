@@ -1,4 +1,4 @@
-//! What a scenario sends requests with: `http` (single requests), `load` (many at once) and `browser` (a headless Chromium).
+//! Clients of scenarios: `http` (single requests), `load` (many at once) and `browser` (a headless Chromium).
 
 pub mod browser;
 pub mod http;

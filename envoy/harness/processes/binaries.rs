@@ -1,5 +1,5 @@
-//! Where the programs are that scenarios start. The scripts in `envoy/tools` find, install and build them, and pass
-//! their paths in the environment; nothing is searched for here.
+//! Paths of the programs that scenarios start. The scripts in `envoy/tools` find, install or build the programs and
+//! pass their paths in the environment; this module does not search for them.
 
 use std::path::PathBuf;
 
@@ -20,7 +20,7 @@ pub fn filter() -> Result<PathBuf> {
     from_environment("WEIR_FILTER_WASM")
 }
 
-/// The playground's page, among all that belongs to it.
+/// The playground's page; its other files are in the same folder.
 pub fn playground() -> Result<PathBuf> {
     from_environment("WEIR_PLAYGROUND")
 }
@@ -30,7 +30,7 @@ pub fn clock_shim() -> Result<PathBuf> {
     from_environment("WEIR_CLOCK_SHIM")
 }
 
-/// The file that an environment variable names, which must exist.
+/// The path in an environment variable; the file must exist.
 pub fn from_environment(name: &str) -> Result<PathBuf> {
     let path = std::env::var_os(name).with_context(|| {
         format!("{name} is not set: run ./justw test, which builds everything and sets it")

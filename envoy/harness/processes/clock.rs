@@ -1,5 +1,5 @@
-//! Another wall clock for processes: it can be moved, forwards and back, while they run. Monotonic clocks are left
-//! alone, as they are on a machine whose wall clock is corrected. The other half is `envoy/tools/test/clock-shim.rs`.
+//! A wall clock for processes that a test can move forwards and back while they run. Monotonic clocks are not changed,
+//! as when an operator corrects the wall clock. `envoy/tools/test/clock-shim.rs` is the part inside the processes.
 
 use std::fs::File;
 use std::num::NonZeroUsize;
@@ -15,20 +15,20 @@ use crate::processes::binaries;
 
 const SIZE: NonZeroUsize = NonZeroUsize::new(size_of::<AtomicI64>()).expect("not zero");
 
-/// A clock that runs at the usual speed, some time away from this machine's.
+/// A clock that runs at normal speed, at an offset from this machine's clock.
 pub struct Clock {
-    // Shared with the processes: so a move is seen at once, and whole.
+    // Shared with the processes and atomic, so that they read each change at once and never in part.
     offset_nanos: NonNull<AtomicI64>,
     folder: TempDir,
 }
 
-// SAFETY: all access to what is shared is atomic.
+// SAFETY: all access to the shared value is atomic.
 unsafe impl Send for Clock {}
 // SAFETY: as above.
 unsafe impl Sync for Clock {}
 
 impl Clock {
-    /// One that shows the right time until it is moved.
+    /// A clock with offset 0.
     pub fn new() -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("weir-clock-").tempdir()?;
         let file =
@@ -41,14 +41,14 @@ impl Clock {
         Ok(Self { offset_nanos: mapping.context("mapping the clock")?.cast(), folder })
     }
 
-    /// Moves it so many seconds before (negative) or after this machine's clock.
+    /// Sets the offset from this machine's clock in seconds; a negative offset is in the past.
     pub fn set(&self, offset_seconds: i64) {
         // SAFETY: the mapping lives as long as this value, and starts at zero, which is a valid number.
         unsafe { self.offset_nanos.as_ref() }
             .store(offset_seconds.saturating_mul(1_000_000_000), Ordering::Relaxed);
     }
 
-    /// What a process needs in its environment to live by this clock. Any number of processes may.
+    /// The environment variables with which a process uses this clock. Several processes may share it.
     pub fn environment(&self) -> Result<Vec<(String, String)>> {
         let file: PathBuf = self.folder.path().join("offset");
         let pairs = [("LD_PRELOAD", binaries::clock_shim()?), ("WEIR_CLOCK_FILE", file)];
@@ -58,7 +58,7 @@ impl Clock {
 
 impl Drop for Clock {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made with this size, and nothing refers to it any more.
+        // SAFETY: the mapping was created with this size, and no reference to it remains.
         let _ = unsafe { munmap(self.offset_nanos.cast(), SIZE.get()) };
     }
 }

@@ -1,4 +1,4 @@
-//! What each part of a scenario is started with: `binaries` (paths of the programs), `process` (a child that ends with its value), `ports`,
+//! Processes of scenarios: `binaries` (paths of the programs), `process` (a child that ends with its value), `ports`,
 //! `clock` (a wall clock that a test moves) and `wait` (conditions with deadlines).
 
 pub mod binaries;

@@ -1,7 +1,7 @@
-//! Ports for scenarios: free ones for tests, named ones checked for the launcher.
+//! Ports for scenarios: free ports for tests, and checks of fixed ports for the launcher.
 //!
-//! A free port lies below those that the kernel gives to connections, and belongs to its process until that ends: tests that run
-//! at the same time, in several processes, do not meet in one between asking and listening.
+//! A free port is below the range that the kernel assigns to outgoing connections. It is reserved for its process until
+//! that ends, so tests in several processes do not choose the same port between the check and the bind.
 
 use std::collections::hash_map::RandomState;
 use std::fs::{self, File};
@@ -13,22 +13,22 @@ use std::sync::Mutex;
 
 use anyhow::{Context, Result};
 
-/// Linux gives connections 32768 and above.
+/// Below 32768, where Linux's ephemeral ports begin.
 const PORTS: Range<u16> = 20_000..32_000;
-/// A process takes so many at a time.
+/// Number of ports that a process reserves at a time.
 const BLOCK: u16 = 100;
 
-/// What this process has taken.
+/// The ports that this process has reserved.
 static TAKEN: Mutex<Taken> = Mutex::new(Taken { locks: Vec::new(), left: 0..0 });
 
 struct Taken {
-    /// Of each block; they end with the process.
+    /// A lock for each block; the locks end with the process.
     locks: Vec<File>,
-    /// Those that nobody has got yet.
+    /// The ports of the last block that have not been handed out.
     left: Range<u16>,
 }
 
-/// A port that nobody listens on, and that no other caller gets while this process lives.
+/// A port without a listener. No other caller receives it while this process lives.
 pub fn free() -> Result<u16> {
     let mut taken = TAKEN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     loop {
@@ -41,18 +41,18 @@ pub fn free() -> Result<u16> {
     }
 }
 
-/// A block that no process has, looked for from a place of chance.
+/// Reserves a block that no other process has, searching from a random start.
 fn take_block() -> Result<(File, Range<u16>)> {
     let locks = std::env::temp_dir().join("weir-ports");
     fs::create_dir_all(&locks).with_context(|| locks.display().to_string())?;
-    // Everybody's, if it is ours.
+    // Makes the folder writable for all users, if this user owns it.
     let _ = fs::set_permissions(&locks, fs::Permissions::from_mode(0o1777));
     let blocks = (PORTS.end - PORTS.start) / BLOCK;
     let first = u16::try_from(RandomState::new().hash_one(()) % u64::from(blocks))?;
     for block in (first..blocks).chain(0..first) {
         let start = PORTS.start + block * BLOCK;
         let file = locks.join(start.to_string());
-        // One that somebody else made can be locked all the same.
+        // A lock file of another user can be opened for reading, which suffices to lock it.
         let lock = File::open(&file).or_else(|_| File::create(&file)).context("reserving ports")?;
         if lock.try_lock().is_ok() {
             return Ok((lock, start..start + BLOCK));
@@ -61,12 +61,12 @@ fn take_block() -> Result<(File, Range<u16>)> {
     anyhow::bail!("all ports of {PORTS:?} are taken by tests")
 }
 
-/// Whether `address` can be listened on. What is wrong with it otherwise is in the error.
+/// Checks that `address` can be bound; otherwise returns the error.
 pub fn check_free(address: SocketAddr) -> std::io::Result<()> {
     TcpListener::bind(address).map(drop)
 }
 
-/// `port` on this machine alone.
+/// `port` on the loopback address.
 pub fn local(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }

@@ -1,7 +1,7 @@
-//! A child process that cannot outlive the scenario: killed when dropped, and by the kernel when its parent dies.
+//! A child process that cannot outlive the scenario: it is killed when dropped, and by the kernel when its parent dies.
 //!
-//! Signals go to the child's id alone. The kernel's signal follows the *thread* that spawned the child, so a child
-//! must not be spawned from a short-lived thread (such as one of `spawn_blocking`).
+//! Signals are sent to the child's process id alone. The kernel's signal is tied to the *thread* that spawned the
+//! child, so a child must not be spawned from a short-lived thread (such as one of `spawn_blocking`).
 
 use std::fs::File;
 use std::os::unix::process::CommandExt;
@@ -57,24 +57,24 @@ impl Process {
         &self.log
     }
 
-    /// How it ended, if it did.
+    /// Its exit status, if it has ended.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
     }
 
-    /// Freezes it: it keeps its sockets and answers nothing. Returns when its last thread stands still.
+    /// Stops it with SIGSTOP: its sockets stay open, and it answers nothing. Returns once its last thread has stopped.
     pub async fn pause(&self) -> Result<()> {
         self.signal(Signal::SIGSTOP)?;
         wait::until_some("every thread stops", PAUSE_TIMEOUT, async || Ok(self.is_paused()?.then_some(())))
             .await
     }
 
-    /// Lets it go on after [`Process::pause`].
+    /// Continues it after [`Process::pause`].
     pub fn resume(&self) -> Result<()> {
         self.signal(Signal::SIGCONT)
     }
 
-    /// Kills it without warning, and waits until it is gone.
+    /// Kills it with SIGKILL and waits until it has ended.
     pub fn kill(&mut self) -> Result<()> {
         if self.ended()?.is_none() {
             self.child.kill()?;
@@ -83,7 +83,7 @@ impl Process {
         Ok(())
     }
 
-    /// Asks it to end, and waits until it has. It is killed if it takes longer than `timeout`, which is an error.
+    /// Sends SIGTERM and waits until it has ended. If that takes longer than `timeout`, kills it and returns an error.
     pub async fn terminate(&mut self, timeout: Duration) -> Result<ExitStatus> {
         if let Some(status) = self.ended()? {
             return Ok(status);
@@ -97,7 +97,7 @@ impl Process {
         ended.with_context(|| format!("{} ignored SIGTERM. {}", self.name, self.tail()))
     }
 
-    /// Waits until `condition` holds. Fails at once, with the end of the log, when the process ends before.
+    /// Waits until `condition` holds. If the process ends first, fails at once with the end of its log.
     pub async fn wait_for(
         &mut self,
         what: &str,
@@ -123,7 +123,7 @@ impl Process {
         format!("The end of {}:\n{last}", self.log.display())
     }
 
-    /// Bytes of memory that are resident now.
+    /// Resident memory in bytes.
     pub fn resident_bytes(&self) -> Result<u64> {
         let status = self.proc_file("status")?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
@@ -131,10 +131,11 @@ impl Process {
         Ok(kib * 1024)
     }
 
-    /// Time that its threads have spent on processors, in user mode and in the kernel.
+    /// CPU time of its threads, in user mode and in the kernel.
     pub fn cpu_time(&self) -> Result<Duration> {
         let stat = self.proc_file("stat")?;
-        // The second field is the program's name in parentheses, which may hold spaces; utime and stime are 14 and 15.
+        // The second field is the program's name in parentheses, which may contain spaces; utime and stime are fields
+        // 14 and 15.
         let (_, fields) = stat.rsplit_once(") ").context("no name in stat")?;
         let ticks: u64 = fields.split(' ').skip(11).take(2).map(str::parse::<u64>).sum::<Result<_, _>>()?;
         let per_second = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK)?.context("no clock tick")?;
@@ -143,9 +144,9 @@ impl Process {
 
     fn is_paused(&self) -> Result<bool> {
         for task in std::fs::read_dir(format!("/proc/{}/task", self.pid()))? {
-            // A thread that has ended since does not stand still either; the next look does not find it.
+            // A thread has ended since the listing. It counts as running; the next listing will not contain it.
             let Ok(stat) = std::fs::read_to_string(task?.path().join("stat")) else { return Ok(false) };
-            // The state follows the thread's name, which may hold spaces.
+            // The state follows the thread's name, which may contain spaces.
             if !stat.rsplit_once(") ").is_some_and(|(_, fields)| fields.starts_with('T')) {
                 return Ok(false);
             }
@@ -169,7 +170,7 @@ impl Drop for Process {
         if std::thread::panicking() {
             eprintln!("{}", self.tail());
         }
-        // A process that is gone already, or cannot be reaped, leaves nothing more to do.
+        // Errors mean that the process has ended already or cannot be reaped; both are ignored.
         let _ = self.kill();
     }
 }

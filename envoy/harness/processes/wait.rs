@@ -1,4 +1,4 @@
-//! Waiting for conditions with deadlines. Scenarios never sleep and hope.
+//! Waits for conditions with deadlines, so that scenarios need no fixed sleeps.
 
 use std::time::{Duration, Instant};
 
@@ -6,12 +6,12 @@ use anyhow::{Result, bail};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Asks until `condition` holds, and fails with `what` when it does not within `timeout`.
+/// Polls until `condition` holds; fails with `what` if it does not hold within `timeout`.
 pub async fn until(what: &str, timeout: Duration, mut condition: impl AsyncFnMut() -> bool) -> Result<()> {
     until_some(what, timeout, async || Ok(condition().await.then_some(()))).await
 }
 
-/// Asks until `condition` answers with a value. An error from it ends the wait at once.
+/// Polls until `condition` returns a value. An error from it ends the wait at once.
 pub async fn until_some<T>(
     what: &str,
     timeout: Duration,

@@ -1,4 +1,4 @@
-//! The built `weir-aggregator` as a part of a scenario: started, frozen, killed, started again where it was.
+//! The built `weir-aggregator` as a part of a scenario: can be started, paused, killed and restarted on the same ports.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::processes::{binaries, ports};
 
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How the aggregator is started. Ports of 0 are replaced by free ones.
+/// Options of an aggregator. Ports of 0 are replaced by free ones.
 #[derive(Clone, Debug)]
 pub struct AggregatorOptions {
     pub region: String,
@@ -41,7 +41,7 @@ impl Default for AggregatorOptions {
     }
 }
 
-/// A running aggregator; it dies with this value.
+/// A running aggregator; it ends when this value is dropped.
 pub struct Aggregator {
     options: AggregatorOptions,
     process: Process,
@@ -49,7 +49,7 @@ pub struct Aggregator {
 }
 
 impl Aggregator {
-    /// Starts it, and waits until it is ready.
+    /// Starts it and waits until it is ready.
     pub async fn start(mut options: AggregatorOptions) -> Result<Self> {
         for port in [&mut options.grpc_port, &mut options.admin_port, &mut options.http_port] {
             if *port == 0 {
@@ -63,7 +63,7 @@ impl Aggregator {
         Ok(aggregator)
     }
 
-    /// Kills it if it still runs, and starts it again on the same ports.
+    /// Kills it if it is running, and starts it again on the same ports.
     pub async fn restart(&mut self) -> Result<()> {
         self.process.kill()?;
         self.process = spawn(&self.options, &self.folder)?;
@@ -80,7 +80,7 @@ impl Aggregator {
         self.process.wait_for("GET /readyz answers 200", READY_TIMEOUT, ready).await
     }
 
-    /// The process: to freeze, kill or measure it.
+    /// The process, to pause, kill or measure it.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
     }
@@ -98,12 +98,12 @@ impl Aggregator {
         ports::local(self.options.admin_port)
     }
 
-    /// Where applications connect.
+    /// The address of the HTTP API.
     pub fn http_address(&self) -> SocketAddr {
         ports::local(self.options.http_port)
     }
 
-    /// Asks its admin server.
+    /// Sends a GET request to its admin server.
     pub async fn admin_get(&self, path: &str) -> Result<http::Response> {
         http::send(self.admin_address(), http::Request::get(path)).await
     }
@@ -117,13 +117,13 @@ fn spawn(options: &AggregatorOptions, folder: &TempDir) -> Result<Process> {
         .args(["--grpc-listen", &ports::local(options.grpc_port).to_string()])
         .args(["--admin-listen", &ports::local(options.admin_port).to_string()])
         .args(["--http-listen", &ports::local(options.http_port).to_string()])
-        // All listeners are of this machine; live control is tried without tokens.
+        // All listeners are on this machine, and the tests use live control without tokens.
         .args(["--insecure", "control"])
         .args(&options.arguments)
         .current_dir(folder.path())
         .envs(options.environment.iter().map(|(name, value)| (name, value)));
     if let Some(token) = &options.token {
-        // Not as an argument: those can be read by every user of the machine.
+        // Not an argument, because every user of the machine can read the arguments of a process.
         command.env("WEIR_FILTER_TOKEN", token);
     }
     Process::spawn("aggregator", command, folder.path())

@@ -1,40 +1,41 @@
-//! Envoy's configuration for a scenario: one listener, one filter at most, one upstream, the aggregator's cluster.
+//! Envoy's configuration for a scenario: one listener, at most one filter, one upstream, the aggregators' cluster.
 //!
-//! All of it is pure: options in, JSON out (which Envoy reads as YAML). The configuration that users copy is
-//! `envoy/deploy/envoy.yaml`, which says the same with comments. Running it is left to [`crate::Envoy`].
+//! The functions are pure: options in, JSON out (Envoy reads it as YAML). The configuration for users is
+//! `envoy/deploy/envoy.yaml`, which has the same content with comments. [`crate::Envoy`] runs it.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-/// The listener's name, and that of its HTTP filter chain in the statistics.
+/// The listener's name, which is also the `stat_prefix` of its HTTP connection manager.
 pub const LISTENER: &str = "ingress";
-/// The cluster that a plugin configuration names to reach the aggregator.
+/// The name of the aggregators' cluster in the filter's configuration.
 pub const AGGREGATOR_CLUSTER: &str = "weir_aggregator";
-/// The cluster of the collector of Envoy's own spans.
+/// The cluster of the collector that receives Envoy's own spans.
 const COLLECTOR_CLUSTER: &str = "collector";
 
-/// How an Envoy is started. Ports of 0 are replaced by free ones.
+/// Options of an Envoy. Ports of 0 are replaced by free ones.
 #[derive(Clone, Debug)]
 pub struct EnvoyOptions {
     /// Worker threads.
     pub concurrency: u32,
-    /// The address that the listener binds. Everything else stays on this machine.
+    /// The address that the listener binds. All other listeners bind the loopback address.
     pub host: IpAddr,
     pub port: u16,
     pub admin_port: u16,
     pub filter: Filter,
     pub route: Route,
-    /// The gRPC ports of the region's aggregators on this machine. None leaves their cluster out.
+    /// The gRPC ports of the region's aggregators on this machine. If there is none, their cluster is left out.
     pub aggregator_ports: Vec<u16>,
-    /// How TLS is spoken to the aggregators: files as PEM, or plain text.
+    /// TLS to the aggregators, with PEM files; `None` for plain text.
     pub aggregator_tls: Option<UpstreamTls>,
-    /// Read the listener from a file that [`crate::Envoy::reload`] replaces. Otherwise a wrong listener ends Envoy.
+    /// Read the listener from a file that [`crate::Envoy::reload`] replaces. Without this, an invalid listener ends
+    /// Envoy.
     pub reloadable: bool,
     /// Write a JSON line for each request to `access.log` in the scenario's folder.
     pub access_log: bool,
-    /// The OTLP collector on this machine to which Envoy's own spans go.
+    /// The port of the OTLP collector on this machine that receives Envoy's own spans.
     pub collector_port: Option<u16>,
     pub log_level: String,
     pub environment: Vec<(String, String)>,
@@ -60,57 +61,57 @@ impl Default for EnvoyOptions {
     }
 }
 
-/// What an Envoy needs for mutual TLS with its aggregators.
+/// The parameters of mutual TLS from Envoy to its aggregators.
 #[derive(Clone, Debug)]
 pub struct UpstreamTls {
-    /// The authority of the aggregators' certificates.
+    /// The CA of the aggregators' certificates.
     pub authority: PathBuf,
-    /// The name in them.
+    /// The DNS name in those certificates.
     pub name: String,
-    /// Envoy's own certificate and its key, if it shows one.
+    /// Envoy's own certificate and key, if it presents one.
     pub own: Option<(PathBuf, PathBuf)>,
 }
 
-/// What a request passes before it is routed.
+/// The filter that a request passes before it is routed.
 #[derive(Clone, Debug)]
 pub enum Filter {
     None,
     Weir(Weir),
-    /// Envoy's own limiter: so many tokens an hour for the whole listener.
+    /// Envoy's own limiter, with `tokens` per hour for the whole listener.
     Local {
         tokens: u32,
     },
-    /// Envoy's own filter for the rate-limit service, which is asked of the aggregators. Envoy asks only about requests
+    /// Envoy's own filter for the rate-limit service, which the aggregators serve. Envoy only queries it for requests
     /// to an upstream.
     RateLimit(RateLimit),
 }
 
-/// What Envoy's own filter asks the rate-limit service.
+/// The queries of Envoy's own filter to the rate-limit service.
 #[derive(Clone, Debug, Default)]
 pub struct RateLimit {
     pub domain: String,
-    /// One descriptor for each list of request headers; an entry's key is its header's name. A request without one of
-    /// them is not asked about by that descriptor.
+    /// One descriptor for each list of request headers; the key of an entry is its header's name. A request without one
+    /// of the headers does not produce that descriptor.
     pub descriptors: Vec<Vec<&'static str>>,
-    /// What the aggregator wants to be shown.
+    /// The aggregator's bearer token.
     pub token: Option<String>,
-    /// Answer 500 where the service does not answer.
+    /// Answer 500 if the service does not respond.
     pub failure_mode_deny: bool,
 }
 
-/// A WASM filter: Weir's, or another one in its place.
+/// A WASM filter: Weir's, or another module in its place.
 #[derive(Clone, Debug)]
 pub struct Weir {
     pub wasm: PathBuf,
-    /// VMs of one id share their memory between workers and reloads.
+    /// VMs with the same id share their data between workers and across reloads.
     pub vm_id: String,
     /// The plugin's configuration.
     pub config: Value,
 }
 
 impl Weir {
-    /// The filter `wasm`; where the configuration asks for headers on allowed responses, has a ledger, whose transactions
-    /// they carry, or costs that they tell, the module beside it that hears of responses.
+    /// The filter `wasm`, or the module beside it that receives responses, if the configuration needs that: headers on
+    /// allowed responses, a ledger (whose transactions are response headers), or costs from a response.
     pub fn new(wasm: PathBuf, config: Value) -> Self {
         let rules = config["rules"].as_array();
         let has_ledger = rules.is_some_and(|rules| rules.iter().any(|rule| rule["algorithm"] == "ledger"));
@@ -123,16 +124,16 @@ impl Weir {
     }
 }
 
-/// Where a request goes.
+/// The destination of a request.
 #[derive(Clone, Copy, Debug)]
 pub enum Route {
     /// Envoy answers by itself: 200, `ok`.
     Direct,
-    /// To an upstream on this port of this machine.
+    /// An upstream on this port of this machine.
     Upstream(u16),
 }
 
-/// The whole configuration. `listeners` names the file of a reloadable listener; ports must be chosen.
+/// The whole bootstrap. `folder` contains the file of a reloadable listener. All ports must be set.
 pub fn bootstrap(options: &EnvoyOptions, folder: &Path) -> Value {
     let mut clusters = Vec::new();
     if let Route::Upstream(port) = options.route {
@@ -171,7 +172,7 @@ pub fn listener_file(folder: &Path) -> PathBuf {
     folder.join("listeners.json")
 }
 
-/// What [`listener_file`] holds.
+/// The content of [`listener_file`].
 pub fn discovery_response(options: &EnvoyOptions, folder: &Path, version: u64) -> Value {
     let mut resource = listener(options, folder);
     resource["@type"] = json!("type.googleapis.com/envoy.config.listener.v3.Listener");
@@ -273,7 +274,7 @@ fn rate_limit_service(service: &RateLimit) -> Value {
     json!({ "name": "ratelimit", "typed_config": {
         "@type": "type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimit",
         "domain": service.domain,
-        // Envoy waits 20 ms if it is not told, which a busy machine exceeds.
+        // Envoy's default timeout of 20 ms is too short for a busy machine.
         "timeout": "10s",
         "failure_mode_deny": service.failure_mode_deny,
         "enable_x_ratelimit_headers": "DRAFT_VERSION_03",
@@ -287,7 +288,7 @@ fn rate_limit_service(service: &RateLimit) -> Value {
     }})
 }
 
-/// Each request is recorded, in the trace of the request's `traceparent` if it has one.
+/// Traces every request; a request with a `traceparent` header stays in that trace.
 fn tracing() -> Value {
     json!({ "provider": { "name": "envoy.tracers.opentelemetry", "typed_config": {
         "@type": "type.googleapis.com/envoy.config.trace.v3.OpenTelemetryConfig",
@@ -312,8 +313,8 @@ fn access_log(folder: &Path) -> Value {
     }})
 }
 
-/// Without these, each rule's name would be a part of a metric's name. The keys are those that the filter writes; a
-/// rule's name may hold dots.
+/// Without these tags, the name of each rule would be a part of a metric's name. The tags match the keys that the
+/// filter writes; a rule's name may contain dots.
 fn stats_tags() -> Vec<Value> {
     let rule = r"^wasmcustom\.weir_\w+(\.rule\.(.+?))(?:\.(?:outcome|reason|result)\.[^.]+)*$".to_owned();
     let last =
@@ -335,8 +336,8 @@ fn cluster(name: &str, ports: &[u16]) -> Value {
     })
 }
 
-/// Keepalive ends a connection to an aggregator that is frozen or cut off: Envoy would buffer for it without limit. One
-/// to which streams fail is left out for a while, unless there is no other: then all are tried.
+/// Keepalive closes a connection to an aggregator that is stopped or unreachable; otherwise Envoy would buffer for it
+/// without a limit. An aggregator whose streams fail is ejected for a while. If all are ejected, all of them are tried.
 fn aggregator_cluster(ports: &[u16]) -> Value {
     let mut cluster = cluster(AGGREGATOR_CLUSTER, ports);
     cluster["lb_policy"] = json!("ROUND_ROBIN");

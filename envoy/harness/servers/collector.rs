@@ -1,6 +1,4 @@
-//! A collector of spans inside this process: OTLP over gRPC, kept as they came.
-//!
-//! What spans should say is left to the tests.
+//! A collector of spans inside this process: receives OTLP over gRPC and stores the spans unchanged.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -26,7 +24,7 @@ use tonic::{Request, Response, Status};
 
 use crate::processes::{ports, wait};
 
-/// Serves until it is dropped.
+/// A running collector; it ends when this value is dropped.
 pub struct Collector {
     address: SocketAddr,
     heard: Arc<State>,
@@ -39,14 +37,14 @@ struct State {
     connections: AtomicUsize,
 }
 
-/// A span, and who sent it.
+/// A span and its sender.
 #[derive(Clone, Debug)]
 pub struct Received {
     /// The resource's `service.name`.
     pub service: String,
-    /// What else the resource says.
+    /// All attributes of the resource.
     pub resource: Vec<KeyValue>,
-    /// The headers of the call that brought it.
+    /// The headers of the call that contained it.
     pub metadata: MetadataMap,
     pub span: Span,
 }
@@ -64,7 +62,7 @@ impl Received {
 }
 
 impl Collector {
-    /// On a free port; with a certificate and its key (PEM) it speaks TLS.
+    /// Starts on a free port; uses TLS if a certificate and its key (PEM) are given.
     pub async fn start(identity: Option<(String, String)>) -> Result<Collector> {
         let listener = TcpListener::bind(ports::local(0)).await.context("starting the collector")?;
         let address = listener.local_addr()?;
@@ -89,17 +87,17 @@ impl Collector {
         self.address.port()
     }
 
-    /// Connections that were ever made to it.
+    /// Number of connections that it has accepted.
     pub fn connections(&self) -> usize {
         self.heard.connections.load(Relaxed)
     }
 
-    /// All that came so far.
+    /// All spans received so far.
     pub fn spans(&self) -> Vec<Received> {
         self.heard.spans.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits for a span that fits.
+    /// Waits for a span that matches.
     pub async fn wait_for(
         &self,
         what: &str,

@@ -1,4 +1,5 @@
-//! A real MariaDB or MySQL as a part of a scenario: private, small, frozen, killed and started again where it was.
+//! A real MariaDB or MySQL as a part of a scenario: private and small; can be paused, killed, and restarted with its
+//! data.
 //!
 //! `envoy/tools/install/databases.sh` finds and installs the servers. MariaDB is expected to be there: `WEIR_MARIADBD`, or
 //! `mariadbd` in the usual places. MySQL may be missing: `WEIR_MYSQLD_ROOT`, or `.tools/mysql-sid`, names a folder that
@@ -21,14 +22,14 @@ const READY_TIMEOUT: Duration = Duration::from_secs(60);
 const GREETING_TIMEOUT: Duration = Duration::from_secs(2);
 const LOADER: &str = "lib64/ld-linux-x86-64.so.2";
 
-/// May do anything, and has a password.
+/// The tests' account has all privileges and a password.
 const ACCOUNTS: &str = "\
 CREATE USER IF NOT EXISTS 'weir'@'%' IDENTIFIED BY 'geheim';
 GRANT ALL PRIVILEGES ON *.* TO 'weir'@'%' WITH GRANT OPTION;
 FLUSH PRIVILEGES;
 ";
 
-/// Small enough to start in a moment.
+/// Small buffers and logs, so that the server starts quickly.
 const COMMON: [&str; 8] = [
     "--bind-address=127.0.0.1",
     "--skip-name-resolve",
@@ -40,14 +41,14 @@ const COMMON: [&str; 8] = [
     "--secure-file-priv=",
 ];
 
-/// Which server.
+/// The kind of server, and the path of its program or root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Kind {
     MariaDb(PathBuf),
     MySql(PathBuf),
 }
 
-/// A running database server; it dies with this value, and its data with it.
+/// A running database server; it ends when this value is dropped, and its data is removed.
 pub struct DatabaseServer {
     kind: Kind,
     process: Process,
@@ -57,12 +58,12 @@ pub struct DatabaseServer {
 }
 
 impl DatabaseServer {
-    /// Starts a MariaDB, and waits until it answers.
+    /// Starts a MariaDB and waits until it is ready.
     pub async fn mariadb() -> Result<Self> {
         Self::start(Kind::MariaDb(find_mariadbd()?), &[]).await
     }
 
-    /// Starts a MySQL; `None` where there is none. `arguments` go to the server.
+    /// Starts a MySQL; `None` if none is installed. `arguments` are passed to the server.
     pub async fn mysql(arguments: &[&str]) -> Result<Option<Self>> {
         match find_mysql() {
             Some(root) => Self::start(Kind::MySql(root), arguments).await.map(Some),
@@ -82,34 +83,34 @@ impl DatabaseServer {
         Ok(server)
     }
 
-    /// Kills it if it still runs, and starts it again with its data, on the same port.
+    /// Kills it if it is running, and starts it again with its data, on the same port.
     pub async fn restart(&mut self) -> Result<()> {
         self.process.kill()?;
         self.process = self.kind.spawn(self.folder.path(), self.port, &self.arguments)?;
         self.wait_ready().await
     }
 
-    /// The URL of one of its databases, for an account that may do anything.
+    /// The URL of one of its databases, with an account that has all privileges.
     pub fn url(&self, database: &str) -> String {
         format!("mysql://weir:geheim@127.0.0.1:{}/{database}", self.port)
     }
 
-    /// Its Unix socket.
+    /// The path of its Unix socket.
     pub fn socket(&self) -> PathBuf {
         self.folder.path().join("socket")
     }
 
-    /// Where it listens.
+    /// Its TCP port.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The process: to freeze or kill it.
+    /// The process, to pause or kill it.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
     }
 
-    /// A server greets first; one that still starts does not.
+    /// A server that is ready sends a greeting first; one that is starting does not.
     async fn wait_ready(&mut self) -> Result<()> {
         let address = ports::local(self.port);
         let greets = async || {
@@ -144,7 +145,7 @@ impl Kind {
                 command
             }
         };
-        // A server that starts removes what it takes for leftovers of others in the temporary folder.
+        // On start, a server removes files of other servers in the temporary folder; so each server has its own.
         command.arg(data).args(run_as()).env("TMPDIR", folder);
         let output = command.stdin(Stdio::null()).output().context("creating a database's folder")?;
         let said = String::from_utf8_lossy(&output.stderr);
@@ -173,13 +174,13 @@ impl Kind {
     }
 }
 
-/// Database servers refuse to run as root unless told to.
+/// Database servers only run as root if an option permits it.
 fn run_as() -> Option<&'static str> {
     let own = std::fs::metadata("/proc/self").ok()?;
     (own.uid() == 0).then_some("--user=root")
 }
 
-/// MySQL's server with the libraries of its own Debian.
+/// Runs MySQL's server with the libraries of its own Debian root.
 fn mysqld(root: &Path) -> Command {
     let mut command = Command::new(root.join(LOADER));
     let libraries: Vec<_> = ["usr/lib/x86_64-linux-gnu", "usr/lib/mysql/private"]

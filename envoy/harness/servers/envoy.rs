@@ -1,5 +1,5 @@
-//! A real Envoy as a part of a scenario: started, asked, reloaded, measured. Its configuration is
-//! [`crate::bootstrap`]'s.
+//! A real Envoy as a part of a scenario: can be started, queried, reloaded and measured. [`crate::bootstrap`] writes
+//! its configuration.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -20,32 +20,32 @@ use crate::servers::bootstrap::{self, EnvoyOptions, Filter};
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A running Envoy; it dies with this value.
+/// A running Envoy; it ends when this value is dropped.
 pub struct Envoy {
     options: EnvoyOptions,
     process: Process,
     listener_version: u64,
-    // Last, so that Envoy is gone when its folder goes.
+    // Declared last, because Envoy must have ended before its folder is removed.
     folder: TempDir,
 }
 
-/// What became of a new listener configuration.
+/// The result of a new listener configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reload {
     Accepted,
-    /// The one before stays in force. Why is in Envoy's log.
+    /// The previous configuration stays in force. Envoy's log has the reason.
     Rejected,
 }
 
 impl Envoy {
-    /// Starts it, and waits until it answers.
+    /// Starts it and waits until it is ready.
     pub async fn start(options: EnvoyOptions) -> Result<Self> {
         let mut envoy = Self::spawn(options)?;
         envoy.wait_ready().await?;
         Ok(envoy)
     }
 
-    /// Starts it without waiting: for scenarios in which it never gets ready.
+    /// Starts it without waiting, for scenarios in which it never becomes ready.
     pub fn spawn(mut options: EnvoyOptions) -> Result<Self> {
         choose_ports(&mut options)?;
         let folder = folder()?;
@@ -55,7 +55,7 @@ impl Envoy {
         Ok(Self { options, process, listener_version: 1, folder })
     }
 
-    /// Kills it if it still runs, and starts a new process with the same options and ports.
+    /// Kills it if it is running, and starts a new process with the same options and ports.
     pub async fn restart(&mut self) -> Result<()> {
         self.process.kill()?;
         let command = command(&self.options, self.folder.path())?;
@@ -75,7 +75,7 @@ impl Envoy {
         self.process.wait_for("it is ready", READY_TIMEOUT, ready).await
     }
 
-    /// Checks the configuration with Envoy's own validation, without serving. The error holds Envoy's words.
+    /// Checks the configuration with Envoy's own validation, without serving. The error contains Envoy's message.
     pub fn validate(mut options: EnvoyOptions) -> Result<()> {
         choose_ports(&mut options)?;
         let folder = folder()?;
@@ -83,7 +83,7 @@ impl Envoy {
         validate_file(&folder.path().join("envoy.json"))
     }
 
-    /// Puts another filter into the listener while Envoy serves, and says whether Envoy took it.
+    /// Replaces the listener's filter while Envoy serves; returns whether Envoy accepted it.
     pub async fn reload(&mut self, filter: Filter) -> Result<Reload> {
         ensure!(self.options.reloadable, "this Envoy was not started with `reloadable`");
         let options = EnvoyOptions { filter, ..self.options.clone() };
@@ -105,17 +105,17 @@ impl Envoy {
         Ok(outcome)
     }
 
-    /// Sends one request through the listener, on a connection of its own.
+    /// Sends one request through the listener, on a new connection.
     pub async fn send(&self, request: http::Request) -> Result<http::Response> {
         http::send(self.address(), request).await
     }
 
-    /// Sends a request by HTTP/1.1 or HTTP/2.
+    /// Sends a request with HTTP/1.1 or HTTP/2.
     pub async fn send_by(&self, protocol: Protocol, request: http::Request) -> Result<http::Response> {
         http::send_by(protocol, self.address(), request).await
     }
 
-    /// GET with headers.
+    /// Sends a GET request with headers.
     pub async fn get(&self, path: &str, headers: &[(&str, &str)]) -> Result<http::Response> {
         let request = headers
             .iter()
@@ -123,12 +123,12 @@ impl Envoy {
         self.send(request).await
     }
 
-    /// Asks its admin server.
+    /// Sends a GET request to its admin server.
     pub async fn admin_get(&self, path: &str) -> Result<http::Response> {
         http::send(self.admin_address(), http::Request::get(path)).await
     }
 
-    /// Its counters and gauges. Histograms are left out.
+    /// Its counters and gauges, without histograms.
     pub async fn stats(&self) -> Result<BTreeMap<String, u64>> {
         let text = self.admin_get("/stats").await?.text();
         let numbers = text.lines().filter_map(|line| {
@@ -138,12 +138,12 @@ impl Envoy {
         Ok(numbers.collect())
     }
 
-    /// One counter or gauge; 0 while it does not exist.
+    /// One counter or gauge; 0 if it does not exist.
     pub async fn stat(&self, name: &str) -> Result<u64> {
         Ok(self.stats().await?.get(name).copied().unwrap_or(0))
     }
 
-    /// Waits until a counter or gauge is as wanted, and returns it.
+    /// Waits until `wanted` accepts a counter or gauge, and returns its value.
     pub async fn wait_stat(
         &self,
         name: &str,
@@ -157,7 +157,7 @@ impl Envoy {
         waited.await.with_context(|| self.process.tail())
     }
 
-    /// What its allocator says (`allocated`, `heap_size`, …), in bytes.
+    /// The statistics of its allocator (`allocated`, `heap_size`, …), in bytes.
     pub async fn memory(&self) -> Result<BTreeMap<String, u64>> {
         let answer = self.admin_get("/memory").await?.json()?;
         let fields = answer.as_object().context("no object from /memory")?.iter();
@@ -168,21 +168,21 @@ impl Envoy {
         self.admin_get("/config_dump").await?.json()
     }
 
-    /// The access log's lines so far. Envoy writes them about once a second.
+    /// The lines of the access log so far. Envoy writes them about once a second.
     pub fn access_log(&self) -> Result<Vec<Value>> {
         let text = std::fs::read_to_string(self.folder.path().join("access.log"))
             .context("reading the access log")?;
-        // The last line may be half written.
+        // The last line may be incomplete.
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         whole.lines().map(|line| Ok(serde_json::from_str(line)?)).collect()
     }
 
-    /// Everything that Envoy logged.
+    /// Envoy's whole log.
     pub fn log(&self) -> Result<String> {
         Ok(String::from_utf8_lossy(&std::fs::read(self.process.log())?).into_owned())
     }
 
-    /// Where it can be reached from this machine.
+    /// The listener's address as seen from this machine.
     pub fn address(&self) -> SocketAddr {
         let host = self.options.host;
         if host.is_unspecified() {
@@ -196,7 +196,7 @@ impl Envoy {
         ports::local(self.options.admin_port)
     }
 
-    /// The process: to freeze, kill or measure it.
+    /// The process, to pause, kill or measure it.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
     }
@@ -217,7 +217,7 @@ impl Envoy {
     }
 }
 
-/// Checks a configuration file with Envoy's own validation. The error holds Envoy's words.
+/// Checks a configuration file with Envoy's own validation. The error contains Envoy's message.
 pub fn validate_file(file: &Path) -> Result<()> {
     let output = Command::new(binaries::envoy()?).args(["--mode", "validate", "-c"]).arg(file).output()?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -251,7 +251,7 @@ fn write_files(options: &EnvoyOptions, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// By rename, which is what Envoy watches for, and so that it never reads half a file.
+/// Replaces the file by a rename: Envoy watches for renames, and never reads a partial file.
 fn write_listener(options: &EnvoyOptions, folder: &Path, version: u64) -> Result<()> {
     let file = bootstrap::listener_file(folder);
     let partial = file.with_extension("partial");
@@ -267,16 +267,16 @@ fn command(options: &EnvoyOptions, folder: &Path) -> Result<Command> {
         .arg(folder.join("envoy.json"))
         .args(["--concurrency", &options.concurrency.to_string()])
         .args(["--log-level", &options.log_level])
-        // Several Envoys run on one machine, and none takes over from another.
+        // Several Envoys run on one machine, and none of them replaces another.
         .arg("--disable-hot-restart")
-        // Connections leave a replaced listener quickly.
+        // Connections are drained from a replaced listener quickly.
         .args(["--drain-time-s", "1", "--parent-shutdown-time-s", "2"])
         .current_dir(folder)
         .envs(options.environment.iter().map(|(name, value)| (name, value)));
     Ok(command)
 }
 
-/// With its port, so that a message tells one Envoy from another.
+/// The name contains the port, so that messages distinguish several Envoys.
 fn process_name(options: &EnvoyOptions) -> String {
     format!("envoy-{}", options.port)
 }

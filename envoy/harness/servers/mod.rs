@@ -1,5 +1,6 @@
-//! The servers of a scenario. Programs: `aggregator`, `envoy` (configured by `bootstrap`), `redis` and `database`. Parts of the test's own
-//! process: `upstream`, `collector` (of spans), `pages` (static files) and `proxy` (a network that fails on demand).
+//! The servers of a scenario. Programs: `aggregator`, `envoy` (configured by `bootstrap`), `redis` and `database`.
+//! Parts of the test's own process: `upstream`, `collector` (of spans), `pages` (static files) and `proxy` (a network
+//! that fails on demand).
 
 pub mod aggregator;
 pub mod bootstrap;

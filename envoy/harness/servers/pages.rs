@@ -19,14 +19,14 @@ use tokio::task::JoinHandle;
 
 type Files = Arc<BTreeMap<String, (HeaderValue, Bytes)>>;
 
-/// Serves until it is dropped.
+/// A running server; it ends when this value is dropped.
 pub struct Pages {
     address: SocketAddr,
     serving: JoinHandle<()>,
 }
 
 impl Pages {
-    /// Serves the files of `folder`, not those of folders in it, at `address`; at a free port where that is 0.
+    /// Serves the files of `folder`, without its subfolders, at `address`; on a free port if that is 0.
     pub async fn start(folder: &Path, address: SocketAddr) -> Result<Self> {
         let files: Files = Arc::new(read(folder).with_context(|| folder.display().to_string())?);
         let listener = TcpListener::bind(address).await.with_context(|| format!("listening on {address}"))?;
@@ -49,7 +49,7 @@ impl Pages {
         Ok(Self { address, serving })
     }
 
-    /// Where.
+    /// The address of the server.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -74,7 +74,7 @@ fn read(folder: &Path) -> Result<BTreeMap<String, (HeaderValue, Bytes)>> {
     Ok(files)
 }
 
-/// Browsers compile WASM while it comes only under its own type.
+/// Browsers only compile WASM while downloading if it has its own content type.
 fn content_type(path: &Path) -> &'static str {
     match path.extension().and_then(|extension| extension.to_str()) {
         Some("html") => "text/html; charset=utf-8",
@@ -97,7 +97,7 @@ fn answer(files: &Files, request: &Request<Incoming>) -> Response<Full<Bytes>> {
         (&Method::GET | &Method::HEAD, Some((content_type, bytes))) => {
             *response.body_mut() = Full::new(bytes.clone());
             response.headers_mut().insert(CONTENT_TYPE, content_type.clone());
-            // What was built anew is seen at the next reload.
+            // Browsers show a new build at the next reload.
             response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
         }
         (&Method::GET | &Method::HEAD, None) => *response.status_mut() = StatusCode::NOT_FOUND,

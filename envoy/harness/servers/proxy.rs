@@ -1,4 +1,5 @@
-//! A TCP proxy whose network fails on demand: between an aggregator and a store, or an Envoy and its aggregator.
+//! A TCP proxy whose network fails on demand: between an aggregator and a store, or between an Envoy and its
+//! aggregator.
 //!
 //! It forwards; goes silent (a black hole: connections are accepted and kept, and no byte moves, as behind a cable that
 //! was pulled); refuses new connections; or cuts those that there are. What a silent proxy holds back is delivered
@@ -19,7 +20,7 @@ use crate::processes::ports;
 const BACKLOG: u32 = 1_024;
 const BUFFER_BYTES: usize = 16 * 1024;
 
-/// A proxy on a port of its own; it ends, with its connections, when dropped.
+/// A proxy on its own port; it ends when this value is dropped, and its connections with it.
 pub struct Proxy {
     port: u16,
     wanted: watch::Sender<Wanted>,
@@ -27,7 +28,7 @@ pub struct Proxy {
     serving: JoinHandle<()>,
 }
 
-/// What becomes of bytes and connections.
+/// How the proxy treats bytes and connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Forward,
@@ -38,19 +39,20 @@ enum Mode {
 #[derive(Clone, Copy, Debug)]
 struct Wanted {
     mode: Mode,
-    /// Connections that were made at a lower number are to end.
+    /// Connections that were accepted at a lower number must end.
     cuts: u64,
 }
 
 impl Proxy {
-    /// Forwards to `target`, which need not be there yet.
+    /// Starts forwarding to `target`, which may start later.
     pub async fn start(target: SocketAddr) -> Result<Self> {
         let port = ports::free()?;
         let bound = bind(port).context("starting a proxy")?;
         let (wanted, wants) = watch::channel(Wanted { mode: Mode::Forward, cuts: 0 });
         let (listens, listening) = watch::channel(false);
         let serving = tokio::spawn(async move {
-            // Only if the port is lost to somebody else: then nobody is served, and the scenario's deadlines tell.
+            // Only if another process took the port. The proxy then serves no clients, and the scenario's deadlines
+            // fail.
             if let Err(error) = serve(bound, target, wants, listens).await {
                 eprintln!("the proxy on port {port} ends: {error}");
             }
@@ -60,7 +62,7 @@ impl Proxy {
         Ok(proxy)
     }
 
-    /// Where clients connect to.
+    /// The address to which clients connect.
     pub fn address(&self) -> SocketAddr {
         ports::local(self.port)
     }
@@ -70,22 +72,22 @@ impl Proxy {
         self.port
     }
 
-    /// Lets everything pass again, what was held back first.
+    /// Forwards everything again, beginning with the bytes that were held back.
     pub async fn forward(&self) -> Result<()> {
         self.enter(Mode::Forward).await
     }
 
-    /// Moves no byte from now on. Connections stay, and new ones are accepted.
+    /// Moves no bytes from now on. Connections stay open, and new ones are accepted.
     pub async fn black_hole(&self) -> Result<()> {
         self.enter(Mode::BlackHole).await
     }
 
-    /// Refuses new connections from now on; those that there are go on until they are [cut](Self::cut).
+    /// Refuses new connections from now on; existing ones continue until they are [cut](Self::cut).
     pub async fn refuse(&self) -> Result<()> {
         self.enter(Mode::Refuse).await
     }
 
-    /// Ends all connections that there are, on both sides. What was under way on them is lost.
+    /// Closes all existing connections on both sides. Bytes in transit are lost.
     pub fn cut(&self) {
         self.wanted.send_modify(|wanted| wanted.cuts += 1);
     }
@@ -108,7 +110,7 @@ impl Drop for Proxy {
     }
 }
 
-/// A socket that holds the port without listening, so that whoever connects is refused.
+/// A socket that holds the port without listening, so that connections are refused.
 fn bind(port: u16) -> io::Result<TcpSocket> {
     let socket = TcpSocket::new_v4()?;
     socket.set_reuseaddr(true)?;
@@ -123,7 +125,7 @@ async fn serve(
     listens: watch::Sender<bool>,
 ) -> io::Result<()> {
     let port = bound.local_addr()?.port();
-    // Ends with this task.
+    // All connections end with this task.
     let mut connections = JoinSet::new();
     loop {
         if wants.wait_for(|wanted| wanted.mode != Mode::Refuse).await.is_err() {
@@ -138,7 +140,7 @@ async fn serve(
     }
 }
 
-/// Takes connections until none are wanted.
+/// Accepts connections until the mode is `Refuse`.
 async fn accept(
     listener: &TcpListener,
     target: SocketAddr,
@@ -159,7 +161,7 @@ async fn accept(
         let carried = carry(client, target, state.clone());
         connections.spawn(async move {
             tokio::select! {
-                // A side that fails ends both, which is all that there is to do.
+                // An error on one side closes both, which needs no further handling.
                 _ = carried => {}
                 _ = until_cut.wait_for(|wanted| wanted.cuts > cuts) => {}
             }
@@ -194,9 +196,9 @@ async fn pump(
     }
 }
 
-/// Waits while no byte may move.
+/// Waits until the mode is not `BlackHole`.
 async fn passing(wants: &mut watch::Receiver<Wanted>) {
-    // An error means that the proxy is gone, and then this task is as well.
+    // An error means that the proxy was dropped, which ends this task too.
     let _ = wants.wait_for(|wanted| wanted.mode != Mode::BlackHole).await;
 }
 
@@ -209,10 +211,10 @@ mod tests {
     use super::*;
 
     const SOON: Duration = Duration::from_secs(10);
-    /// Long enough for a byte to pass on one machine, were it let through.
+    /// Long enough for a byte to arrive on one machine if it were forwarded.
     const MOMENT: Duration = Duration::from_millis(100);
 
-    /// A server that returns what it is sent.
+    /// A server that returns the bytes that it receives.
     async fn echo() -> SocketAddr {
         let listener = TcpListener::bind(ports::local(0)).await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -1,7 +1,5 @@
-//! Real Redis servers as parts of a scenario: private ones on free ports that keep nothing on disk. They can be
-//! frozen, killed, and started again empty; three of them make a cluster.
-//!
-//! What they are asked is left to the tests; only what is needed to know that they are ready is asked here.
+//! Real Redis servers as parts of a scenario: private, on free ports, without persistence. They can be paused, killed,
+//! and restarted empty; several of them can form a cluster.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -19,15 +17,15 @@ use crate::processes::{ports, wait};
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
 const SLOTS: usize = 16_384;
 
-/// How a server is started. A port of 0 is replaced by a free one.
+/// Options of a server. A port of 0 is replaced by a free one.
 #[derive(Clone, Debug, Default)]
 pub struct RedisOptions {
     pub port: u16,
-    /// Further settings, each `--name` followed by its values.
+    /// Further options, each `--name` followed by its values.
     pub arguments: Vec<String>,
 }
 
-/// A running server; it dies with this value.
+/// A running server; it ends when this value is dropped.
 pub struct Redis {
     options: RedisOptions,
     process: Process,
@@ -35,7 +33,7 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// Starts it, and waits until it answers.
+    /// Starts it and waits until it is ready.
     pub async fn start(mut options: RedisOptions) -> Result<Self> {
         if options.port == 0 {
             options.port = ports::free()?;
@@ -47,14 +45,14 @@ impl Redis {
         Ok(redis)
     }
 
-    /// Kills it if it still runs, and starts it again, empty, on the same port.
+    /// Kills it if it is running, and starts it again, empty, on the same port.
     pub async fn restart(&mut self) -> Result<()> {
         self.process.kill()?;
         self.process = spawn(&self.options, &self.folder)?;
         self.wait_ready().await
     }
 
-    /// The process: to freeze, kill or measure it.
+    /// The process, to pause, kill or measure it.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process
     }
@@ -75,7 +73,8 @@ impl Redis {
         format!("redis://{}", self.address())
     }
 
-    /// Sends one command without spaces in its words, as an unnamed user, and returns the answer's text.
+    /// Sends one command as the default user and returns the text of the reply. The words of the command must not
+    /// contain spaces.
     pub async fn command(&self, command: &str) -> Result<String> {
         let mut stream = TcpStream::connect(self.address()).await?;
         stream.write_all(format!("{command}\r\nQUIT\r\n").as_bytes()).await?;
@@ -97,13 +96,14 @@ impl Redis {
     }
 }
 
-/// A Redis Cluster of masters without replicas; it dies with this value.
+/// A Redis Cluster of masters without replicas; it ends when this value is dropped.
 pub struct RedisCluster {
     nodes: Vec<Redis>,
 }
 
 impl RedisCluster {
-    /// Starts `count` nodes, gives each an equal share of the slots, and waits until all know of all.
+    /// Starts `count` nodes, assigns each an equal share of the slots, and waits until every node has the whole
+    /// topology.
     pub async fn start(count: usize) -> Result<Self> {
         let mut nodes = Vec::new();
         let mut bus_ports = Vec::new();
@@ -112,9 +112,9 @@ impl RedisCluster {
             let arguments = [
                 ["--cluster-enabled", "yes"],
                 ["--cluster-port", &bus_port],
-                // Of nodes that a busy machine keeps from answering, none is to be given up.
+                // Longer than a busy machine delays a node, so that no node is marked as failed.
                 ["--cluster-node-timeout", "30000"],
-                // A part that is away leaves the others at work.
+                // If a node is unavailable, the others continue to serve their slots.
                 ["--cluster-require-full-coverage", "no"],
             ];
             let arguments = arguments.concat().into_iter().map(str::to_owned).collect();
@@ -130,7 +130,7 @@ impl RedisCluster {
         &mut self.nodes
     }
 
-    /// The first node; the others are to be discovered.
+    /// The URL of the first node; clients discover the others.
     pub fn url(&self) -> String {
         self.nodes.first().map(Redis::url).unwrap_or_default()
     }

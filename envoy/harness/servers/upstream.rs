@@ -1,5 +1,5 @@
-//! An upstream inside this process that answers with what it was sent: method, path and headers as JSON; and with the
-//! header that it is asked for, as `name=value` in `x-echo-header`.
+//! An upstream inside this process. It answers with the method, path and headers of the request as JSON, and adds the
+//! header that `x-echo-header` names as `name=value`.
 
 use std::convert::Infallible;
 
@@ -17,14 +17,14 @@ use tokio::task::JoinHandle;
 
 use crate::processes::ports;
 
-/// Serves until it is dropped.
+/// A running upstream; it ends when this value is dropped.
 pub struct EchoUpstream {
     port: u16,
     serving: JoinHandle<()>,
 }
 
 impl EchoUpstream {
-    /// Listens on `port`, or on a free one when it is 0.
+    /// Listens on `port`, or on a free one if it is 0.
     pub async fn start(port: u16) -> Result<Self> {
         let listener = TcpListener::bind(ports::local(port)).await.context("starting the echo upstream")?;
         let port = listener.local_addr()?.port();

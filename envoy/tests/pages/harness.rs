@@ -1,4 +1,4 @@
-//! The browser harness itself, on a page of its own: what the other tests stand on must itself stand.
+//! The browser harness on a page of its own; the other tests of pages depend on it.
 
 use serde_json::json;
 use weir_envoy::browser::{BACK_TAB, Browser, ENTER, SPACE, TAB};

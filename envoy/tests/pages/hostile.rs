@@ -1,4 +1,5 @@
-//! The playground under whatever is pasted, typed or sent as a link: it says what is wrong, stays alive, and runs nobody's scripts.
+//! The playground with hostile input that is pasted, typed or sent as a link: it reports the error, stays responsive,
+//! and runs no foreign script.
 
 use std::time::{Duration, Instant};
 
@@ -10,10 +11,10 @@ use weir_simulator::scenarios::{self, link};
 
 use super::playground::{is_clean, playground, ran, until_text};
 
-/// What hangs a page does so for hours; a browser itself takes seconds to lay out ten million letters.
+/// A hanging page would hang for hours. A browser needs seconds to lay out ten million letters.
 const ALIVE: Duration = Duration::from_secs(30);
 
-/// Pastes the text that an expression gives, as a paste does: all at once.
+/// Pastes the value of an expression at once, as a paste does.
 async fn paste(browser: &mut Browser, expression: &str) {
     let script = format!(
         "document.getElementById('judged').textContent = '';
@@ -53,10 +54,10 @@ async fn whatever_is_pasted_is_answered() {
         ("'static_resources: {}'".to_owned(), "has no Weir filter"),
         (json!(many.to_string()).to_string(), "at most 50"),
         ("'x'.repeat(10 << 20)".to_owned(), "10.0 MB are too much"),
-        // The reader of YAML would take days.
+        // A YAML parser would take days.
         ("'['.repeat(4 << 20)".to_owned(), "did not finish within"),
         ("'- '.repeat(1 << 16)".to_owned(), "neither JSON nor YAML"),
-        // Each list has ten of the one before.
+        // Each list contains the previous one ten times.
         (
             "'a0: &a0 [x]\\n' + Array.from({ length: 30 }, (_, n) => \
              `a${n + 1}: &a${n + 1} [${Array(10).fill(`*a${n}`).join()}]\\n`).join('')"
@@ -69,7 +70,7 @@ async fn whatever_is_pasted_is_answered() {
         assert!(said.len() < 20_000, "{} bytes are told of {text:.80}", said.len());
         is_alive(&mut browser, &text).await;
     }
-    // What was refused changed nothing, and what is right is taken over at once.
+    // Rejected input has changed nothing, and valid input is accepted at once.
     paste(&mut browser, &json!(login).to_string()).await;
     browser.click("#run").await.unwrap();
     ran(&mut browser, 2).await;
@@ -105,7 +106,7 @@ async fn numbers_out_of_bounds_are_not_run() {
         assert_eq!(browser.run(marked, &[json!(field)]).await.unwrap(), true, "{field} = {number}");
         browser.fill(field, &before).await.unwrap();
     }
-    // Two that are each right and together too much.
+    // Two values that are valid alone but too large together.
     browser.fill("#seconds", "86400").await.unwrap();
     browser.fill("#sources .fields label:last-child input", "1e6").await.unwrap();
     browser.click("#run").await.unwrap();
@@ -140,7 +141,7 @@ async fn links_of_anybody_are_bounded_and_run_no_scripts() {
         of_json(&value)
     };
     let whole = link::of_plan(&plan);
-    // The first is the page's first, with nothing before it to go back to.
+    // The first fragment is also the first of the page, which has no earlier state to return to.
     for (fragment, told) in [
         (whole[..whole.len() / 2].to_owned(), "the link"),
         ("scenario=<script>document.title='hacked'</script>&seed=1".to_owned(), "there is no scenario"),
@@ -167,7 +168,7 @@ async fn links_of_anybody_are_bounded_and_run_no_scripts() {
     }
     assert_eq!(browser.run("return document.body.dataset.runs ?? 0", &[]).await.unwrap(), 0, "none was run");
 
-    // The worst that is allowed: as many faults as there may be, most of them of nobody who is there.
+    // The largest plan that is allowed: the maximum number of faults, most of them on parts that do not exist.
     let mut crowded: Plan = plan.clone();
     crowded.traffic_ms = 2_000;
     (crowded.topology.regions, crowded.topology.envoys) = (16, 64);
@@ -188,7 +189,7 @@ async fn links_of_anybody_are_bounded_and_run_no_scripts() {
     assert_eq!(browser.run("return document.title", &[]).await.unwrap(), "Weir playground");
     is_clean(&mut browser, &url).await;
 
-    // Even a script that got into the page would not be run.
+    // The content security policy also blocks a script that was inserted into the page.
     let script = "const script = document.createElement('script');
         script.textContent = 'document.title = \"hacked\"';
         document.body.append(script);

@@ -1,4 +1,4 @@
-//! Pages in a real browser: what their readers do, and what they see.
+//! Tests of the pages in a real browser, by mouse and keyboard.
 
 mod harness;
 mod hostile;

@@ -9,12 +9,12 @@ use weir_simulator::report::series;
 use weir_simulator::run::Expected;
 use weir_simulator::scenarios::{self, link};
 
-/// Serves the playground, and a browser that looks at it.
+/// Serves the playground and starts a browser.
 pub async fn playground() -> (Pages, Browser, String) {
     served(binaries::playground().unwrap().parent().unwrap()).await
 }
 
-/// Serves a folder that holds a playground, and a browser that looks at it.
+/// Serves a folder that contains a playground, and starts a browser.
 pub async fn served(folder: &Path) -> (Pages, Browser, String) {
     let pages = Pages::start(folder, ports::local(0)).await.unwrap();
     let url = format!("http://{}/", pages.address());
@@ -23,7 +23,7 @@ pub async fn served(folder: &Path) -> (Pages, Browser, String) {
     (pages, browser, url)
 }
 
-/// Waits until so many runs have been shown, of those since the page was loaded.
+/// Waits until `runs` runs have been shown since the page was loaded.
 pub async fn ran(browser: &mut Browser, runs: usize) {
     let script = format!("return Number(document.body.dataset.runs ?? 0) >= {runs}");
     browser.until("the run is over", &script).await.unwrap();
@@ -35,14 +35,14 @@ pub async fn is_clean(browser: &mut Browser, url: &str) {
     assert!(!requests.is_empty() && requests.iter().all(|one| one.starts_with(url)), "{requests:?}");
 }
 
-/// What the page offers to save.
+/// The run that the page offers to save.
 pub async fn saved(browser: &mut Browser) -> Value {
     let script = "return fetch(document.getElementById('save').href).then(saved => saved.text())";
     let text = browser.run(script, &[]).await.unwrap();
     serde_json::from_str(text.as_str().unwrap()).unwrap()
 }
 
-/// Bytes of a table are those of a machine: a browser's pointers are shorter.
+/// Removes the sizes of tables in bytes, which depend on the machine: a browser's pointers are shorter.
 fn without_bytes(mut recorded: Value) -> Value {
     let peaks = recorded["outcome"]["figures"]["peaks"].as_array_mut().unwrap();
     peaks.retain(|peak| !peak["what"].as_str().unwrap().contains("bytes"));
@@ -62,7 +62,7 @@ async fn the_first_run_is_seen_on_every_screen() {
     assert_eq!(drawn, json!([4, 3, 2]), "all lines rise and fall, but for limits");
     assert!(browser.text("#verdict").await.unwrap().starts_with("All invariants held"));
 
-    // What is under the pointer is told, and by keys the next.
+    // The plots show the values at the pointer; keys move to the next point.
     browser.hover("#plot-requests > svg", 0, 0).await.unwrap();
     let when = browser.text("#plot-snapshots .when").await.unwrap();
     assert!(when.starts_with("at "), "all plots tell of one moment: {when}");
@@ -98,7 +98,7 @@ async fn errors_are_told_as_the_filter_does_and_keys_are_enough() {
     until_text(&mut browser, "#status", "The limit has errors.").await;
     assert_eq!(browser.run("return document.activeElement.id", &[]).await.unwrap(), "rules");
 
-    // A whole Envoy configuration, and from there on no pointer.
+    // A whole Envoy configuration. From here on the test only uses the keyboard.
     let config = json!({"aggregator": {"cluster": "weir"}, "rules": [
         {"name": "keys", "identifier": {"header": "x"}, "limit": 40, "window": "10s", "hard_limit": true}]});
     let envoy = format!(
@@ -112,14 +112,14 @@ async fn errors_are_told_as_the_filter_does_and_keys_are_enough() {
         .await
         .unwrap();
     until_text(&mut browser, "#judged", "✓ keys: 40 in 10s, in any window").await;
-    // What skips to the results leaves the settings as they are, and the address, which is theirs.
+    // The skip link changes neither the settings nor the page's address, which encodes them.
     browser.run("document.getElementById('skip').focus()", &[]).await.unwrap();
     browser.press(&[ENTER]).await.unwrap();
     assert_eq!(browser.run("return document.activeElement.id", &[]).await.unwrap(), "results");
     assert_eq!(browser.run("return rules.value", &[]).await.unwrap(), envoy.as_str());
     browser.until("the address is the plan's", "return location.hash.startsWith('#plan=')").await.unwrap();
     browser.run("document.getElementById('rules').focus()", &[]).await.unwrap();
-    // Regions, Envoys, and back again; then on to a fault.
+    // Through the regions and Envoys and back, then on to a fault.
     browser.press(&[TAB, TAB, "2", BACK_TAB, TAB]).await.unwrap();
     until_focus(&mut browser, "add-fault").await;
     browser.press(&[ENTER]).await.unwrap();
@@ -137,7 +137,7 @@ async fn errors_are_told_as_the_filter_does_and_keys_are_enough() {
     is_clean(&mut browser, &url).await;
 }
 
-/// Screenshots for a reader, wide, dark and on a phone, and what a machine can say of them.
+/// Takes screenshots (wide, dark, phone) and checks that the layout fits.
 pub async fn look_at(browser: &mut Browser, name: &str) {
     for (look, width, dark) in [("wide", 1280, false), ("dark", 1280, true), ("phone", 360, false)] {
         browser.size(width, 900).await.unwrap();
@@ -149,7 +149,7 @@ pub async fn look_at(browser: &mut Browser, name: &str) {
         let ground =
             browser.run("return getComputedStyle(document.body).backgroundColor", &[]).await.unwrap();
         assert_eq!(ground == "rgb(14, 19, 26)", dark, "{ground}");
-        // As high as it is, so that what sticks to a window's end is where the page ends.
+        // The viewport is as high as the page, so that elements fixed to its end appear at the end of the page.
         let high = browser.run("return document.documentElement.scrollHeight", &[]).await.unwrap();
         browser.size(width, u32::try_from(high.as_u64().unwrap()).unwrap()).await.unwrap();
         browser.screenshot(&format!("{name}-{look}")).await.unwrap();
@@ -158,7 +158,7 @@ pub async fn look_at(browser: &mut Browser, name: &str) {
     browser.dark(false).await.unwrap();
 }
 
-/// Waits until an element says this among other things, and gives all of it.
+/// Waits until the text of an element contains `part`, and returns the text.
 pub async fn until_text(browser: &mut Browser, selector: &str, part: &str) -> String {
     let says = format!("document.querySelector({})?.innerText", json!(selector));
     let script = format!("return {says}?.includes({}) && {says}", json!(part));
@@ -166,7 +166,7 @@ pub async fn until_text(browser: &mut Browser, selector: &str, part: &str) -> St
     said.unwrap().as_str().unwrap().to_owned()
 }
 
-/// Goes on by Tab until this has the focus.
+/// Presses Tab until this element has the focus.
 async fn until_focus(browser: &mut Browser, id: &str) {
     for _ in 0..60 {
         browser.press(&[TAB]).await.unwrap();
@@ -201,7 +201,7 @@ async fn links_give_the_very_run_of_the_native_simulator() {
         link = browser.run("return location.hash.slice(1)", &[]).await.unwrap();
         assert_eq!(link, fragment, "an unchanged link stays");
     }
-    // A change makes another link, which opens as what it was.
+    // A change results in another link, which opens with that change.
     browser.fill("#envoys", "2").await.unwrap();
     let changed =
         format!("return location.hash != '#{link}' && location.hash", link = link.as_str().unwrap());
@@ -214,7 +214,7 @@ async fn links_give_the_very_run_of_the_native_simulator() {
         .await
         .unwrap();
     assert!(browser.text("#status").await.unwrap().contains("the link"));
-    // What takes long can be ended, and the next run begins.
+    // A long run can be cancelled, and the next run starts.
     browser.open(&format!("{url}#scenario=day&seed=1")).await.unwrap();
     browser.until("it runs", "return !document.getElementById('cancel').hidden").await.unwrap();
     browser.click("#cancel").await.unwrap();

@@ -1,4 +1,4 @@
-//! The playground's verdict where a law was broken: what, where, and how to have the same failure on a machine.
+//! The playground's verdict after a violated invariant: what failed, where, and how to reproduce it on a machine.
 
 use serde_json::{Value, json};
 use weir_envoy::binaries;
@@ -12,11 +12,11 @@ use weir_simulator::scenarios::{self, link};
 
 use super::playground::{is_clean, look_at, playground, ran, saved, served, until_text};
 
-/// A worker that answers as it is told by the seed, where the real one would simulate.
+/// A worker that returns the prepared answer for a seed instead of simulating.
 const WORKER: &str = "onmessage = ({ data: { text, seed } }) => postMessage(text === undefined
     ? ANSWERS[seed] : { judged: { rules: [], errors: [], notes: [] } });";
 
-/// A copy of the playground with this worker in place of its own.
+/// A copy of the playground with this worker instead of its own.
 fn with_worker(worker: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     let page = binaries::playground().unwrap();
@@ -28,7 +28,7 @@ fn with_worker(worker: &str) -> tempfile::TempDir {
     folder
 }
 
-/// What a run of `scenario` came to, had it broken two laws as well and missed what is expected of it.
+/// The record of a run of `scenario`, changed so that it violates two invariants and misses its expectation.
 fn failing(scenario: &str) -> String {
     let plan = (scenarios::find(scenario).unwrap().plan)(1);
     let mut recorded = series::record(&plan, &Expected::default(), &mut |_| {});
@@ -75,7 +75,7 @@ async fn a_broken_law_is_told_with_its_place_and_how_to_have_it_again() {
         assert!(told.contains(part), "{part} is missing:\n{told}");
     }
     assert!(!told.contains("the same again"), "{told}");
-    // In all plots, at its moment; what is not of a moment is in none.
+    // A failure with a time is marked in all plots; one without a time in none.
     let crosses =
         "return [...document.querySelectorAll('line.failure title')].map(title => title.textContent)";
     let crosses = browser.run(crosses, &[]).await.unwrap();
@@ -88,7 +88,7 @@ async fn a_broken_law_is_told_with_its_place_and_how_to_have_it_again() {
     assert_eq!(colours[0], colours[1], "both are seen to be bad");
     look_at(&mut browser, "playground-failed").await;
 
-    // Anything else than a scenario goes by a file, whose plan is the link's.
+    // A plan other than a scenario is reproduced from a file, whose plan is that of the link.
     browser.fill("#envoys", "2").await.unwrap();
     browser.click("#run").await.unwrap();
     ran(&mut browser, 2).await;
@@ -98,7 +98,7 @@ async fn a_broken_law_is_told_with_its_place_and_how_to_have_it_again() {
     let plan = link::read(browser.run("return location.hash", &[]).await.unwrap().as_str().unwrap()).unwrap();
     assert_eq!(serde_json::from_value::<Plan>(file).unwrap(), plan);
 
-    // A panic is a failure like any other, and the next run begins anew.
+    // A panic is shown as a failure, and the next run starts anew.
     browser.fill("#seed", "2").await.unwrap();
     browser.click("#run").await.unwrap();
     let told = until_text(&mut browser, "#verdict", "The simulation failed before its end").await;
@@ -145,7 +145,7 @@ async fn a_link_to_a_broken_law_shows_what_the_native_simulator_says() {
     is_clean(&mut browser, &url).await;
 }
 
-/// What a link would save.
+/// The plan that a link would save.
 async fn saved_plan(browser: &mut Browser, selector: &str) -> Value {
     let script = "const link = document.querySelector(arguments[0]);
         link.addEventListener('click', event => event.preventDefault(), { once: true });

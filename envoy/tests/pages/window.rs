@@ -1,5 +1,5 @@
-//! The aggregator's own page: live figures of a real Envoy, by mouse, by keyboard, on a phone, light and dark, with nothing to
-//! show, with much, and when the aggregator has gone.
+//! The aggregator's own page with live data of a real Envoy: by mouse, by keyboard, on a phone, light and dark, empty,
+//! with many keys, and after the aggregator has ended.
 
 use serde_json::{Value, json};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,7 +10,7 @@ use weir_envoy::{Aggregator, AggregatorOptions, Envoy, EnvoyOptions, Filter, Wei
 const HOSTILE: &str = "<img src=x onerror=window.hurt=1>";
 const WIDE: &str = "return document.documentElement.scrollWidth <= 360";
 
-/// A rule whose limits are reached, and one in shadow; over a window that does not end while this runs.
+/// A rule whose limits are reached, and one in shadow. Their window does not end during the test.
 fn config() -> Value {
     let identifier = json!({ "header": "x-key" });
     json!({ "aggregator": { "cluster": bootstrap::AGGREGATOR_CLUSTER }, "rules": [
@@ -33,7 +33,7 @@ async fn the_window_shows_a_live_region() {
     let mut browser = Browser::start().await.unwrap();
     browser.requests().await.unwrap();
 
-    // Nothing to show yet.
+    // The page is empty.
     browser.open(&url("#/")).await.unwrap();
     browser.until("it says that there is nothing", SHOWS_NOTHING).await.unwrap();
     browser.screenshot("window-empty").await.unwrap();
@@ -62,7 +62,7 @@ async fn the_window_shows_a_live_region() {
         .unwrap();
     browser.screenshot("window-overview").await.unwrap();
 
-    // By keyboard: to the keys, to the filter, down to a row, into its explanation.
+    // By keyboard: to the keys, to the filter, down to a row, and to its explanation.
     browser.press(&["2"]).await.unwrap();
     browser.until("the keys", "return document.querySelectorAll('tbody tr').length > 40").await.unwrap();
     browser.screenshot("window-keys").await.unwrap();
@@ -78,7 +78,7 @@ async fn the_window_shows_a_live_region() {
     let inert = "return window.hurt === undefined && document.querySelectorAll('main img').length === 0";
     assert_eq!(browser.run(inert, &[]).await.unwrap(), true, "an identifier is text");
     browser.screenshot("window-key").await.unwrap();
-    // The first key that Tab leads to from there is seen to have the focus.
+    // The next element that Tab reaches shows the focus.
     browser.press(&[TAB]).await.unwrap();
     let outline = "return getComputedStyle(document.activeElement).outlineStyle";
     assert_eq!(browser.run(outline, &[]).await.unwrap(), "solid");
@@ -107,7 +107,7 @@ async fn the_window_shows_a_live_region() {
     for (snapshot, fragment) in
         [("overview", "#/"), ("keys", "#/keys"), ("rules", "#/rules"), ("parts", "#/parts")]
     {
-        // Another address, so that the filter is forgotten.
+        // Another address, so that the page's filter is reset.
         browser.open(&url(&format!("?phone{fragment}"))).await.unwrap();
         browser
             .until(
@@ -123,7 +123,7 @@ async fn the_window_shows_a_live_region() {
     let requests = browser.requests().await.unwrap();
     assert!(requests.iter().all(|asked| asked.starts_with(&url(""))), "{requests:?}");
 
-    // The aggregator goes, and comes back.
+    // The aggregator ends and is restarted.
     browser.size(1280, 900).await.unwrap();
     browser.open(&url("#/keys")).await.unwrap();
     browser.until("the keys", "return document.querySelectorAll('tbody tr').length > 40").await.unwrap();

@@ -1,4 +1,4 @@
-//! Clients that are let pass or denied by their address, whatever rules say: what each gets, and what operators see.
+//! Client networks that are exempt or denied before any rule: responses, metrics and access logs.
 
 use serde_json::{Value, json};
 use weir_envoy::http::{Request, Response};
@@ -27,7 +27,7 @@ async fn region(config: &Value) -> Region {
 async fn the_closest_network_lets_pass_or_denies() {
     let region = region(&listed(json!({}))).await;
     for (at, (address, expected)) in [
-        // One budget of one request for all of them, as they say that they are the same client.
+        // They share one budget of one request, because they send the same key.
         ("198.51.100.1", 200),
         ("198.51.100.1", 429),
         ("10.1.1.1", 200),
@@ -37,10 +37,10 @@ async fn the_closest_network_lets_pass_or_denies() {
         ("203.0.113.7", 200),
         ("2001:db8:1::1", 403),
         ("2001:db9::1", 429),
-        // What stands further left is the client's own story.
+        // Entries further left are claims of the client and are ignored.
         ("10.1.1.1, 203.0.113.6", 403),
         ("203.0.113.6, 10.1.1.1", 200),
-        // No address at all: the peer's counts, which no list names.
+        // No valid address: the peer's address counts, which is in no list.
         ("nonsense", 429),
     ]
     .into_iter()

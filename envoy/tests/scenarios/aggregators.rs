@@ -1,5 +1,5 @@
-//! Several aggregators behind one cluster. These do not know of each other, as while their store is away: what one of
-//! them knows is lost with it, unless the Envoys tell it to another.
+//! Several aggregators behind one cluster without a shared store, as while their Redis is unavailable. The counts of
+//! one are lost with it unless the Envoys resend them to another.
 
 use std::time::Duration;
 
@@ -26,12 +26,12 @@ async fn split() -> ([Aggregator; 2], Envoy) {
     ([one, other], envoy)
 }
 
-/// Sends `requests` of one client; returns how many pass.
+/// Sends `requests` requests of one client; returns how many pass.
 async fn passing(envoy: &Envoy, requests: u64) -> u64 {
     let plan = LoadPlan::new(envoy.address(), 8, requests, (KEY, "a"));
     let report = load::run(plan.rate(400.0)).await.unwrap();
     assert_eq!(report.count(200) + report.count(429), requests, "{report:?}");
-    // Of a few requests, those that are under way in one bad moment are many.
+    // With few requests one delay affects a large share of them, so only the median has a tight bound.
     assert!(report.latency(0.5) < Duration::from_millis(500), "{report:?}");
     assert!(report.latency(1.0) < STALL, "{report:?}");
     report.count(200)
@@ -44,7 +44,7 @@ async fn settles_at(aggregator: &Aggregator, expected: u64) {
     }
 }
 
-/// Whichever of two dies for good, the other one is told all that the first had acknowledged.
+/// If either aggregator ends for good, the other receives all counts that it had acknowledged.
 async fn check_death(victim: usize) {
     let ([one, other], envoy) = split().await;
     let (mut dead, left) = if victim == 0 { (one, other) } else { (other, one) };
@@ -96,7 +96,7 @@ async fn an_aggregator_behind_a_network_that_fails() {
     let streams = "wasmcustom.weir_streams_connected";
     let mut passed = passing(&envoy, 20).await;
     proxy.black_hole().await.unwrap();
-    // Keepalive ends the connections that move nothing.
+    // Keepalive closes connections that transfer nothing.
     envoy.wait_stat(streams, SOON, |streams| streams == 0).await.unwrap();
     passed += passing(&envoy, 20).await;
     proxy.forward().await.unwrap();

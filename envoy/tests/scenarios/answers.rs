@@ -1,5 +1,4 @@
-//! What a refused client is told, what an allowed one is, and what operators see: headers, bodies, gRPC, access logs,
-//! metrics.
+//! Responses to denied and allowed requests, and what operators see: headers, bodies, gRPC, access logs, metrics.
 
 use serde_json::json;
 use weir_envoy::http::{Request, Response};
@@ -76,7 +75,7 @@ async fn grpc_clients_are_told_in_their_own_words() {
         Request::post("/service/Method", "").header(KEY, "a").header("content-type", "application/grpc");
     assert_eq!(region.envoy().send(call.clone()).await.unwrap().status, 200);
     let refused = region.envoy().send(call).await.unwrap();
-    // gRPC says what went wrong in a header, with HTTP's 200.
+    // A gRPC error is in a header, with HTTP status 200.
     assert_eq!((refused.status, refused.header("grpc-status")), (200, Some("8")), "{refused:?}");
     assert!(number(&refused, "retry-after") >= 1);
     region.is_sound().await;
@@ -112,14 +111,14 @@ async fn access_logs_name_rule_and_outcome() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn metrics_have_labels() {
-    // Dots in a name would tear a metric's name apart, were it not for the tags.
+    // Without the tags, dots in a rule's name would split the metric's name.
     let shadow = with(rule("v1.watched", 1), json!({ "shadow_mode": true }));
     let exempt = with(rule("paid", 2), json!({ "overrides": [{ "identifier": "vip", "exempt": true }] }));
     let region = region(&config(&[shadow, exempt])).await;
     for key in ["a", "a", "a", "vip"] {
         region.envoy().send(get_as(key)).await.unwrap();
     }
-    // A shadow rule counts every request, also one that another rule refuses, and is never asked about.
+    // A shadow rule counts every request, including those that another rule denies, and never queries the region.
     let lines = [
         r#"weir_decisions_total{rule="v1.watched",outcome="allowed"} 2"#,
         r#"weir_decisions_total{rule="v1.watched",outcome="shadow_denied"} 2"#,
@@ -142,13 +141,13 @@ async fn metrics_have_labels() {
     region.is_sound().await;
 }
 
-/// Weir's own lines of Envoy's metrics.
+/// The metrics of Weir in Envoy's text format.
 async fn metrics(envoy: &Envoy) -> Vec<String> {
     let text = envoy.admin_get("/stats/prometheus").await.unwrap().text();
     text.lines().filter(|line| line.starts_with("weir_")).map(in_order).collect()
 }
 
-/// With labels in alphabetical order: Envoy has an order of its own.
+/// Sorts the labels, because Envoy's order is arbitrary.
 fn in_order(line: &str) -> String {
     let (name, rest) = line.split_once('{').unwrap();
     let (labels, value) = rest.split_once("} ").unwrap();

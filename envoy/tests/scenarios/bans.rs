@@ -1,4 +1,5 @@
-//! Rules that ban: who is denied too often is denied for a while, by all workers, longer each time, whatever dies meanwhile.
+//! Rules that ban: an identifier that is denied too often is denied for a while by all workers, and longer each time.
+//! Bans survive faults.
 
 use serde_json::{Value, json};
 use weir_envoy::http::Response;
@@ -9,7 +10,7 @@ use crate::common::{Region, SOON, config, get_as, rule, vm_reloads, with};
 
 const DENIALS: u64 = 10;
 
-/// A rule of one request that bans for so long.
+/// A rule with a limit of 1 and a ban of these durations.
 fn banning(first: &str, longest: &str) -> Value {
     let ban = json!({ "threshold": DENIALS, "window": "1m", "duration": first, "max_duration": longest });
     with(rule("r", 1), json!({ "ban": ban }))
@@ -19,14 +20,14 @@ async fn ask(envoy: &Envoy, key: &str) -> Response {
     envoy.send(get_as(key)).await.unwrap()
 }
 
-/// Seconds that a ban has still to go; `None` where the answer is none of a ban's.
+/// Seconds until a ban ends; `None` if the response is not that of a ban.
 fn banned_for(answer: &Response) -> Option<u64> {
-    // A denial by the limit tells what the limit is.
+    // A denial by the limit has headers about the limit; one by a ban has none.
     let is_ban = answer.status == 429 && answer.header("x-ratelimit-limit").is_none();
     is_ban.then(|| answer.header("retry-after").unwrap().parse().unwrap())
 }
 
-/// Goes on until a ban begins; how long it lasts, and how many denials it took.
+/// Sends requests until a ban begins; returns its duration and the number of denials before it.
 async fn until_banned(envoy: &Envoy, key: &str) -> (u64, u64) {
     let (mut seconds, mut denials) = (0, 0);
     let banned = async || match ask(envoy, key).await {
@@ -53,7 +54,7 @@ async fn who_hammers_is_banned_on_all_workers_and_longer_the_next_time() {
     let envoy = region.envoy();
     let (first, _) = until_banned(envoy, "mallory").await;
     assert!((1..=4).contains(&first), "{first} s");
-    // Whatever connection, so whatever worker: those that have not heard of it yet do so by their next ticks.
+    // On any connection, and so any worker: workers without the ban receive it at their next ticks.
     let all_deny = async || {
         let answers = [ask(envoy, "mallory").await, ask(envoy, "mallory").await, ask(envoy, "mallory").await];
         answers.iter().all(|answer| banned_for(answer).is_some())
@@ -83,7 +84,7 @@ async fn a_dead_vm_keeps_the_ban() {
     let region = Region::start(1, EnvoyOptions::default(), &faulty).await;
     let envoy = region.envoy();
     until_banned(envoy, "mallory").await;
-    // What a worker has decided it writes down on its next tick.
+    // A worker stores its decisions at its next tick.
     let counted = async || vm_reloads(envoy).await > 0;
     envoy
         .wait_stat("wasmcustom.weir_decisions_total.rule.r.outcome.banned", SOON, |bans| bans > 0)

@@ -1,4 +1,4 @@
-//! What the scenarios share: a region with real Envoys, configurations, and what Weir says of itself.
+//! Shared parts of the scenarios: a region with real Envoys, configurations, and readers of Weir's metrics and state.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -8,9 +8,9 @@ use weir_envoy::http::Request;
 use weir_envoy::load::LoadReport;
 use weir_envoy::{Aggregator, AggregatorOptions, Envoy, EnvoyOptions, Filter, Weir, bootstrap, wait};
 
-/// Generous: a loaded machine is slow, and a condition that never comes true is rare.
+/// Generous, because a busy machine is slow and conditions rarely fail to come true.
 pub const SOON: Duration = Duration::from_secs(20);
-/// What a busy machine may at worst add to a single wait.
+/// The longest delay that a busy machine may add to a single wait.
 pub const STALL: Duration = Duration::from_secs(5);
 /// The header that identifies clients in most scenarios.
 pub const KEY: &str = "x-key";
@@ -22,8 +22,8 @@ pub struct Region {
 }
 
 impl Region {
-    /// `envoys` Envoys with `config`, connected, that know how many they are: until then each request asks, and what is granted
-    /// to several at once and not used up stays counted.
+    /// `envoys` Envoys with `config`, connected and settled. Before an Envoy has the number of nodes, each of its
+    /// requests is a query. The region then grants budget to several nodes at once, and unused grants stay counted.
     pub async fn start(envoys: usize, options: EnvoyOptions, config: &Value) -> Self {
         let aggregator = Aggregator::start(AggregatorOptions::default()).await.unwrap();
         let mut region = Self { envoys: Vec::new(), aggregator };
@@ -34,7 +34,7 @@ impl Region {
         region
     }
 
-    /// One more Envoy, connected.
+    /// Starts another Envoy and waits until it is connected.
     pub async fn add(&mut self, options: EnvoyOptions, config: &Value) {
         let aggregator_ports = vec![self.aggregator.grpc_port()];
         let envoy = Envoy::start(EnvoyOptions { filter: filter(config), aggregator_ports, ..options });
@@ -53,12 +53,12 @@ impl Region {
         &self.envoys[0]
     }
 
-    /// What the region holds of an identifier in the namespace, summed over its cells.
+    /// The region's count of an identifier in the namespace, summed over its cells.
     pub async fn total(&self, namespace: &str, identifier: &str) -> u64 {
         total_in(&self.aggregator, namespace, identifier).await
     }
 
-    /// Waits until the region holds exactly `expected`; the aggregator must be there.
+    /// Waits until the region's count is exactly `expected`; the aggregator must be available.
     pub async fn settles_at(&self, namespace: &str, identifier: &str, expected: u64) {
         let settled = async || self.total(namespace, identifier).await == expected;
         let waited = wait::until("the region settles", SOON, settled).await;
@@ -68,8 +68,8 @@ impl Region {
         }
     }
 
-    /// Waits until the region holds what passed of a load over so many connections that has reached a limit; returns how
-    /// much it holds.
+    /// Waits until the region's count covers a load that reached a limit over `connections` connections and of which
+    /// `passed` requests passed; returns the count.
     pub async fn comes_to_hold(
         &self,
         namespace: &str,
@@ -89,7 +89,7 @@ impl Region {
         seen.0
     }
 
-    /// Waits until the statistics hold every one of `decisions`: they are told in batches.
+    /// Waits until the metrics contain all `decisions`, which workers add in batches.
     pub async fn counted(&self, decisions: u64) {
         let counted = async || {
             let mut sum = 0;
@@ -101,7 +101,7 @@ impl Region {
         wait::until("every decision is counted", SOON, counted).await.unwrap();
     }
 
-    /// Questions asked of the aggregator, over all Envoys and reasons.
+    /// Queries to the aggregator, over all Envoys and reasons.
     pub async fn consults(&self) -> u64 {
         let mut sum = 0;
         for envoy in &self.envoys {
@@ -110,7 +110,7 @@ impl Region {
         sum
     }
 
-    /// No VM has died, and nothing odd stands in the logs.
+    /// Checks that no VM has died and the logs contain no unexpected lines.
     pub async fn is_sound(&self) {
         for envoy in &self.envoys {
             sound(envoy).await;
@@ -128,8 +128,8 @@ pub fn config(rules: &[Value]) -> Value {
     json!({ "aggregator": { "cluster": bootstrap::AGGREGATOR_CLUSTER }, "rules": rules })
 }
 
-/// A rule by [`KEY`] over a window in which nothing rolls over while the test runs. It waits for the region as long as a rule
-/// may: a busy machine holds up an answer for longer than a request usually waits.
+/// A rule by [`KEY`] whose window does not end during the test. Its timeout is the longest allowed, because a busy
+/// machine delays responses longer than the default timeout.
 pub fn rule(name: &str, limit: u64) -> Value {
     json!({ "name": name, "identifier": { "header": KEY }, "limit": limit, "window": long_window(),
             "timeout": "1s" })
@@ -142,7 +142,7 @@ pub fn with(mut base: Value, more: Value) -> Value {
     base
 }
 
-/// An hour, or 31 days where the hour is almost over.
+/// An hour, or 31 days if the current hour ends soon.
 pub fn long_window() -> &'static str {
     const ROOM_MS: u64 = 5 * 60_000;
     let left = |window_ms: u64| window_ms - unix_ms() % window_ms;
@@ -166,25 +166,25 @@ pub async fn connected(envoy: &Envoy) {
     envoy.wait_stat("wasmcustom.weir_streams_connected", SOON, |streams| streams == workers).await.unwrap();
 }
 
-/// Waits until the Envoy knows how many others there are, and need not ask about each request any more.
+/// Waits until the Envoy has the number of nodes, so that not every request is a query.
 pub async fn settled(envoy: &Envoy) {
     let workers = workers(envoy).await;
     envoy.wait_stat("wasmcustom.weir_streams_settled", SOON, |streams| streams == workers).await.unwrap();
 }
 
-/// How much more than what passed a region of several Envoys may hold: grants that were not used.
+/// How much more than the requests that passed a region of several Envoys may count: unused grants.
 ///
-/// A filter that waits no longer for an answer decides by what it knows; so does one that has learnt, before the answer
-/// came, that the others have reached the limit: what they use comes on a stream of its own. Where it denies then, the
-/// grant counts all the same: no less is ever counted than passed, and at each moment at which a limit is reached at most
-/// as much more as requests were waiting for a word.
+/// A filter whose query times out decides by its own counts. So does a filter that receives, before the response, that
+/// others have reached the limit: their counts arrive on another stream. If it then denies, the grant stays counted.
+/// The region therefore never counts less than what passed. Each time a limit is reached, it counts at most as much
+/// more as requests were waiting for a response.
 ///
-/// Statistics are told in batches, so this grows for a moment after a load.
+/// Workers add to the metrics in batches, so this value grows for a moment after a load.
 pub async fn unused_grants(envoys: &[Envoy], connections: usize) -> u64 {
     connections as u64 + unanswered(envoys).await
 }
 
-/// Questions for whose answers nobody waited to the end.
+/// Queries that timed out or whose stream broke.
 pub async fn unanswered(envoys: &[Envoy]) -> u64 {
     let mut sum = 0;
     for envoy in envoys {
@@ -195,7 +195,7 @@ pub async fn unanswered(envoys: &[Envoy]) -> u64 {
     sum
 }
 
-/// Whether of each client as much is counted as passed, but for [`unused_grants`]: each reaches its limit once.
+/// Whether each client is counted as it passed, except for [`unused_grants`]; each client reaches its limit once.
 pub async fn all_counted(envoys: &[Envoy], connections: usize, passed: &[u64], totals: &[u64]) -> bool {
     let pairs = || passed.iter().zip(totals);
     let beyond: u64 = pairs().map(|(passed, total)| total.saturating_sub(passed + connections as u64)).sum();
@@ -204,7 +204,8 @@ pub async fn all_counted(envoys: &[Envoy], connections: usize, passed: &[u64], t
         && beyond <= unanswered(envoys).await
 }
 
-/// How much of a load passed of each of so many clients, and of all others; `client` tells whose a request was.
+/// The passed requests of a load for each of `clients` clients, and for all others; `client` maps a request's number to
+/// its client.
 pub fn passed_of(report: &LoadReport, clients: u64, client: impl Fn(u64) -> Option<u64>) -> (Vec<u64>, u64) {
     let mut passed = vec![0; usize::try_from(clients).unwrap()];
     let mut others = 0;
@@ -214,19 +215,19 @@ pub fn passed_of(report: &LoadReport, clients: u64, client: impl Fn(u64) -> Opti
     (passed, others)
 }
 
-/// No request of a load waited for as long as something is away, and nearly all no longer than they may: each by itself
-/// can be held up by a busy machine, though not all of them again and again.
+/// Checks that no request waited as long as the fault lasted, and nearly all no longer than they may. A busy machine
+/// can delay single requests, but not most of them.
 pub fn assert_prompt(report: &LoadReport, may_wait: Duration) {
     assert!(report.latency(0.95) < may_wait + Duration::from_millis(500), "{report:?}");
     assert!(report.latency(1.0) < may_wait + STALL, "{report:?}");
 }
 
-/// Waits until so many requests have come.
+/// Waits until Envoy has received `requests` requests.
 pub async fn came(envoy: &Envoy, requests: u64) {
     envoy.wait_stat("http.ingress.downstream_rq_total", SOON, |came| came >= requests).await.unwrap();
 }
 
-/// Ends connections, and waits until Envoy knows.
+/// Closes connections and waits until Envoy has noticed.
 pub async fn leave(envoy: &Envoy, connections: Vec<TcpStream>) {
     const LEFT: &str = "http.ingress.downstream_cx_destroy_remote";
     let all = envoy.stat(LEFT).await.unwrap() + connections.len() as u64;
@@ -234,28 +235,28 @@ pub async fn leave(envoy: &Envoy, connections: Vec<TcpStream>) {
     envoy.wait_stat(LEFT, SOON, |left| left >= all).await.unwrap();
 }
 
-/// Waits until no request is under way any more.
+/// Waits until no request is in progress.
 pub async fn idle(envoy: &Envoy) {
     envoy.wait_stat("http.ingress.downstream_rq_active", SOON, |active| active == 0).await.unwrap();
 }
 
-/// Threads of an Envoy that hold a stream: its workers and the main thread.
+/// Threads of an Envoy that have a stream: its workers and the main thread.
 async fn workers(envoy: &Envoy) -> u64 {
     envoy.stat("server.concurrency").await.unwrap() + 1
 }
 
-/// All statistics whose names begin so, added up.
+/// The sum of all metrics whose names begin with `prefix`.
 pub async fn sum_of(envoy: &Envoy, prefix: &str) -> u64 {
     stats_of(envoy, prefix).await.iter().map(|(_, value)| value).sum()
 }
 
-/// The statistics whose names begin so, as `rest of the name: value`.
+/// The metrics whose names begin with `prefix`, as the rest of the name and the value.
 pub async fn stats_of(envoy: &Envoy, prefix: &str) -> Vec<(String, u64)> {
     let stats = envoy.stats().await.unwrap();
     stats.into_iter().filter_map(|(name, n)| Some((name.strip_prefix(prefix)?.to_owned(), n))).collect()
 }
 
-/// No VM has died, and Envoy's log holds neither errors nor warnings about the filter.
+/// Checks that no VM has died, and that Envoy's log has neither errors nor warnings about the filter.
 pub async fn sound(envoy: &Envoy) {
     assert_eq!(vm_reloads(envoy).await, 0, "a VM died: {}", envoy.log().unwrap());
     let log = envoy.log().unwrap();
@@ -268,13 +269,13 @@ pub async fn vm_reloads(envoy: &Envoy) -> u64 {
     stats.iter().filter(|(name, _)| name.contains("vm_reload")).map(|(_, n)| n).sum()
 }
 
-/// That a stream ended and came back is to be told, and is no defect.
+/// Lines about a lost or restored stream are expected.
 fn is_odd(line: &str) -> bool {
     let loud = ["[error]", "[critical]", "[warning][wasm]"].iter().any(|level| line.contains(level));
     loud && !line.contains("stream to the aggregator")
 }
 
-/// What an aggregator holds of an identifier in the namespace, summed over its cells.
+/// An aggregator's count of an identifier in the namespace, summed over its cells.
 pub async fn total_in(aggregator: &Aggregator, namespace: &str, identifier: &str) -> u64 {
     let path = format!("/v1/keys?namespace={namespace}&identifier={identifier}");
     let answer = aggregator.admin_get(&path).await.unwrap();

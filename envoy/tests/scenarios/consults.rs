@@ -1,5 +1,5 @@
-//! Requests that wait for their region: once for each key, no longer than their rule says, and whatever becomes of
-//! those who wait.
+//! Requests that wait for their region: one query for each key, no longer than the rule's timeout, and without harm if
+//! clients leave.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use weir_envoy::{Envoy, EnvoyOptions, wait};
 
 use crate::common::{Region, SOON, came, config, get_as, idle, leave, rule, with};
 
-/// What a busy machine may add to a wait.
+/// The delay that a busy machine may add to a wait.
 const SLACK: Duration = Duration::from_millis(500);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -32,7 +32,7 @@ async fn a_cold_key_is_asked_about_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_rule_waits_as_long_as_it_says() {
     let path = |prefix: &str| json!({ "match": { "path": { "prefix": prefix } } });
-    // What they ask for is all there is: their own question must not stand in their way.
+    // The cost is the whole limit: the amount reserved for a query must not deny its own request after a timeout.
     let short = with(with(rule("short", 1), path("/short")), json!({ "timeout": "50ms" }));
     let long = with(with(rule("long", 1), path("/long")), json!({ "timeout": "300ms" }));
     let config = config(&[short, long]);
@@ -51,7 +51,7 @@ async fn each_rule_waits_as_long_as_it_says() {
         if in_time {
             break region;
         }
-        // A machine that stood still ends waits late, and streams early.
+        // A machine that stalled lets timeouts fire late and streams end early.
         attempts += 1;
         assert!(attempts < 5, "never waited as long as it says");
     };
@@ -78,7 +78,7 @@ async fn a_rule_may_rather_deny_than_guess() {
     region.is_sound().await;
 }
 
-/// The connections of some who wait are cut, the first asker's included; the others are served all the same.
+/// Some waiting clients disconnect, including the one whose request caused the query; the others are served.
 async fn check_departures(resume: bool) {
     let mut region = Region::start(1, EnvoyOptions::default(), &config(&[rule("r", 100)])).await;
     region.aggregator.process().pause().await.unwrap();
@@ -104,7 +104,7 @@ async fn check_departures(resume: bool) {
     assert_eq!((report.count(200), report.errors), (4, 0), "{report:?}");
     idle(region.envoy()).await;
     region.aggregator.process().resume().unwrap();
-    // Those who left were let in before they knew: they are charged, nobody is charged twice.
+    // The clients that left were admitted before Envoy noticed, so they are charged; no client is charged twice.
     region.settles_at("r", "a", 8).await;
     assert_eq!(region.envoy().send(get_as("a")).await.unwrap().status, 200);
     region.settles_at("r", "a", 9).await;

@@ -11,10 +11,10 @@ use crate::common::{KEY, SOON, config, get_as, rule, vm_reloads, with};
 use crate::globe::{Country, Globe, LARGE, SMALL};
 
 const LIMIT: u64 = 4;
-/// Who is denied so often is banned by the rule itself.
+/// Number of denials after which the rule bans.
 const DENIALS: u64 = 200;
 
-/// Two regions, the first with two Envoys and two aggregators that meet in Redis.
+/// Two regions; the first has two Envoys and two aggregators that share a Redis.
 struct World {
     globe: Globe,
     regions: [Country; 2],
@@ -36,7 +36,7 @@ impl World {
         self.regions.iter().flat_map(|region| &region.envoys)
     }
 
-    /// Says something through an aggregator of the first region.
+    /// Puts an override through an aggregator of the first region.
     async fn say(&self, body: Value) {
         let mut request =
             Request::post("/v1/overrides", body.to_string()).header("content-type", "application/json");
@@ -49,7 +49,8 @@ impl World {
         &self.regions[0].aggregators[0]
     }
 
-    /// Waits until every Envoy answers `client` so; how long that took in the own region, and in all.
+    /// Waits until every Envoy answers `client` with this status; returns how long that took in the first region and in
+    /// both.
     async fn answer(&self, client: &str, expected: u16) -> (Duration, Duration) {
         let began = Instant::now();
         let mut took = [Duration::ZERO; 2];
@@ -80,7 +81,7 @@ async fn passing(envoy: &Envoy, client: &str, requests: u64) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_an_operator_says_bites_everywhere_and_stays() {
     let mut world = World::start().await;
-    // A limit of nothing denies whoever had not used anything.
+    // A limit of 0 also denies clients without any use.
     world.say(json!({"namespace": "r", "identifier": "low", "limit": 0})).await;
     let (own, all) = world.answer("low", 429).await;
     eprintln!(
@@ -92,7 +93,7 @@ async fn what_an_operator_says_bites_everywhere_and_stays() {
     let denied = world.envoys().next().unwrap().send(get_as("bad-2")).await.unwrap();
     assert_eq!(denied.status, 429);
 
-    // Whoever is exempt, or has a credit, passes where he had been denied.
+    // A client that was denied passes after an exemption or a credit.
     let envoys: Vec<&Envoy> = world.envoys().collect();
     for client in ["free", "more", "anew"] {
         let passed = passing(envoys[0], client, 2 * LIMIT).await;
@@ -112,7 +113,7 @@ async fn what_an_operator_says_bites_everywhere_and_stays() {
     eprintln!("a reset reached all Envoys after {:?}", began.elapsed());
     world.answer("anew", 429).await;
 
-    // A rule in shadow denies nobody, and denies again.
+    // A rule in shadow denies no request, and denies again once the shadow ends.
     world.say(json!({"rule": "r", "shadow": true})).await;
     world.answer("low", 200).await;
     world.say(json!({"rule": "r", "shadow": false})).await;
@@ -122,7 +123,7 @@ async fn what_an_operator_says_bites_everywhere_and_stays() {
     keeps_it(&mut world).await;
 }
 
-/// What a rule bans in one Envoy its aggregator makes everybody's.
+/// A ban by a rule on one Envoy applies to all Envoys, through their aggregators.
 async fn a_rules_ban_holds_everywhere(world: &World) {
     let hammer = || Request::get("/hammer").header(KEY, "mallory");
     let here = &world.regions[0].envoys[0];
@@ -132,14 +133,14 @@ async fn a_rules_ban_holds_everywhere(world: &World) {
     }
     let there = world.regions[1].aggregators[0].http_address();
     let heard = async || {
-        // Where a minute ended meanwhile, those of the one before count for less.
+        // If a minute ended meanwhile, the violations of the previous one have less weight.
         hammers().await;
         let listed = http::send(there, Request::get("/v1/overrides?namespace=hammered")).await.unwrap();
         listed.text().contains("rule hammered")
     };
     wait::until("the other region hears of the ban", SOON, heard).await.unwrap();
     for envoy in world.envoys() {
-        // A denial by the limit tells what the limit is.
+        // A denial by the limit has headers about the limit; one by a ban has none.
         let banned = async || {
             let answer = envoy.send(hammer()).await.unwrap();
             answer.status == 429 && answer.header("x-ratelimit-limit").is_none()
@@ -150,7 +151,7 @@ async fn a_rules_ban_holds_everywhere(world: &World) {
     assert_eq!(here.send(alike).await.unwrap().status, 200, "others are not concerned");
 }
 
-/// Everything behind the Envoys is gone, and a VM dies: nothing that was said is forgotten.
+/// Everything behind the Envoys is unavailable and a VM dies; live control stays in force.
 async fn keeps_it(world: &mut World) {
     for region in &mut world.regions {
         region.stop_redis();
@@ -161,7 +162,7 @@ async fn keeps_it(world: &mut World) {
     world.globe.server().process().kill().unwrap();
     let envoys: Vec<&Envoy> = world.envoys().collect();
     for envoy in &envoys {
-        // The request that kills its VM is lost.
+        // The request that aborts its VM gets no response.
         drop(envoy.send(get_as("x").header("x-weir-fault", "panic")).await);
         let replaced = async || status(envoy, "free").await == 200 && vm_reloads(envoy).await > 0;
         wait::until("the VM is replaced and serves", SOON, replaced).await.unwrap();

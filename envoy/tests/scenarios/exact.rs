@@ -1,5 +1,4 @@
-//! Limits that are held exactly, elsewhere: what passes and what clients are told, what Redis is spared, and what
-//! becomes of requests about which nobody rules.
+//! Exact limits: admitted requests and response headers, load on Redis, and requests that remain undecided.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -20,10 +19,10 @@ use crate::common::{
 use crate::globe::Globe;
 use crate::peers::{CONNECTIONS, Peers, Wiring};
 
-/// What a busy machine may add to a wait.
+/// The delay that a busy machine may add to a wait.
 const SLACK: Duration = Duration::from_millis(1_000);
 
-/// A log that would rather deny, and waits until the slowest machine has ruled.
+/// A log that denies on failure. Its timeout exceeds any delay of a busy machine.
 fn log(name: &str, limit: u64) -> Value {
     let exact = json!({ "algorithm": "sliding_log", "timeout": "5s", "on_failure": "deny" });
     with(rule(name, limit), exact)
@@ -48,7 +47,8 @@ async fn timed(envoy: &Envoy, request: Request) -> (Response, Duration) {
     (answer, started.elapsed())
 }
 
-/// Asks a region that is silent, once for each case. `None` if this machine stood still: then waits end late, and streams early.
+/// Sends one request for each case to a region that does not answer. `None` if this machine stalled: timeouts then fire
+/// late and streams end early.
 async fn all_wait(config: &Value, cases: &[(&str, u64, u16, &str)]) -> Option<Region> {
     let options = EnvoyOptions { access_log: true, ..EnvoyOptions::default() };
     let mut region = Region::start(1, options, config).await;
@@ -70,8 +70,8 @@ async fn all_wait(config: &Value, cases: &[(&str, u64, u16, &str)]) -> Option<Re
     in_time.then_some(region)
 }
 
-/// A stream that is up and silent: every rule waits as long as it says and then has its say, and clients, operators and
-/// access logs are told that nothing was decided.
+/// The stream is up but the region does not answer: each rule waits for its timeout and then applies `on_failure`.
+/// Headers, metrics and access logs show that it is undecided.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_nobody_rules_is_left_to_each_rule() {
     let open = with(with(log("open", 9), at("/open")), json!({ "timeout": "100ms" }));
@@ -101,7 +101,7 @@ async fn what_nobody_rules_is_left_to_each_rule() {
         let name = format!("wasmcustom.weir_decisions_total.rule.{rule}.outcome.undecided");
         region.envoy().wait_stat(&name, SOON, |undecided| undecided == 1).await.unwrap();
     }
-    // Once it has been silent for a while nobody waits for it any more.
+    // After some time without a response, requests no longer wait for the region.
     let exact_unsent = async || {
         region.envoy().send(Request::get("/open").header(KEY, "a")).await.unwrap();
         sum_of(region.envoy(), "wasmcustom.weir_exact_unsent_total").await > 0
@@ -111,7 +111,7 @@ async fn what_nobody_rules_is_left_to_each_rule() {
     region.is_sound().await;
 }
 
-/// The usual module does not hear of responses, so it says what it has to say only where it answers itself.
+/// The usual module does not receive responses, so it only adds headers to the responses that it writes itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_module_that_hears_of_no_responses_still_denies_and_counts() {
     let open = with(log("open", 9), json!({ "timeout": "50ms", "on_failure": "allow" }));
@@ -149,7 +149,7 @@ async fn whoever_waits_is_answered_when_the_aggregator_dies() {
     region.is_sound().await;
 }
 
-/// The connections of some who wait are cut; the others are served all the same, and nothing hangs.
+/// Some waiting clients disconnect; the others are served, and no request hangs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_that_leave_while_they_wait_harm_nobody() {
     let open = with(log("open", 100), json!({ "timeout": "2s", "on_failure": "allow" }));
@@ -191,7 +191,7 @@ fn number(answer: &Response, header: &str) -> u64 {
     answer.header(header).unwrap_or_else(|| panic!("no {header}: {answer:?}")).parse().unwrap()
 }
 
-/// Two Envoys and two aggregators pass exactly the limit together, however many ask at once.
+/// Two Envoys and two aggregators together pass exactly the limit, at any concurrency.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_log_is_exact_over_envoys_and_aggregators() {
     const LIMIT: u64 = 100;
@@ -218,7 +218,7 @@ async fn a_log_is_exact_over_envoys_and_aggregators() {
     }
 }
 
-/// What a log once denied is denied from memory: however many requests come, Redis hears next to nothing of them.
+/// Workers cache the denials of a log: even a flood of requests causes few calls to Redis.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_denied_flood_spares_redis() {
     const FLOOD: u64 = 20_000;
@@ -243,16 +243,17 @@ async fn a_denied_flood_spares_redis() {
     wait::until("every request is counted", SOON, counted).await.unwrap();
     println!("{FLOOD} denied: {asks} asks, {spared} spared, {during} scripts in Redis, {report:?}");
     assert_eq!(report.count(429), FLOOD, "{report:?}");
-    // Each worker asks once for each of its connections, before it has heard of the first denial, and again now and then.
+    // Each worker may query once per connection before it has received the first denial, and repeats queries from time
+    // to time.
     let seconds = report.elapsed.as_secs() + 1;
     let again = 4 * (seconds / 5 + 1);
     assert!(asks <= 4 + 4 * CONNECTIONS as u64 + again, "{asks} asks");
-    // The aggregators look after Redis all the time.
+    // The aggregators poll Redis all the time.
     assert!(during < FLOOD / 50 + 40 * seconds, "{during} scripts");
     peers.are_sound().await;
 }
 
-/// Scripts that a Redis has run.
+/// Number of scripts that a Redis has run.
 async fn scripts(redis: &Redis) -> u64 {
     let info = redis.command("INFO commandstats").await.unwrap();
     let calls = info.lines().filter_map(|line| line.strip_prefix("cmdstat_")?.split_once(":calls="));
@@ -260,7 +261,8 @@ async fn scripts(redis: &Redis) -> u64 {
     scripts.map(|(_, rest)| rest.split(',').next().unwrap().parse::<u64>().unwrap()).sum()
 }
 
-/// What a window denies is charged to no log, and what a log denies to no window.
+/// A request denied by a window is not charged to the log, and a request denied by the log is not charged to the
+/// window.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn windows_and_logs_are_charged_together_or_not_at_all() {
     let both = with(with(rule("window", 4), at("/both")), json!({ "on_failure": "deny" }));
@@ -274,7 +276,7 @@ async fn windows_and_logs_are_charged_together_or_not_at_all() {
     };
     let passed = run("/both").await;
     assert!((1..=4).contains(&passed), "{passed} passed both");
-    // What windows denied after all is taken back.
+    // Charges of requests that a window then denied are refunded.
     let mut more = 0;
     let used_up = async || {
         more += run("/log").await;
@@ -305,7 +307,7 @@ fn run_aggregator(url: &str, arguments: &[&str]) {
     assert!(output.status.success(), "{arguments:?}: {output:?}");
 }
 
-/// Every attempt is recorded, and its number told, whether it passes or not.
+/// Every attempt is recorded, and its response has the transaction's number, whether it passes or not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_ledger_tells_every_transaction() {
     let globe = Globe::mariadb().await;

@@ -1,4 +1,4 @@
-//! One Envoy, several workers: a limit of N passes N.
+//! One Envoy with several workers: a limit of N passes exactly N.
 
 use serde_json::json;
 use weir_envoy::http::Request;
@@ -19,7 +19,7 @@ async fn hammer(envoy: &Envoy, requests: u64, request: Request) -> LoadReport {
     load::run(plan).await.unwrap()
 }
 
-/// Sends `requests` of one client; exactly `limit` pass, and the region comes to know of each.
+/// Sends `requests` requests of one client; exactly `limit` pass, and the region counts each of them.
 async fn check(limit: u64, requests: u64) {
     let region = Region::start(1, options(), &config(&[rule("r", limit)])).await;
     let report = hammer(region.envoy(), requests, get_as("a")).await;
@@ -54,7 +54,7 @@ async fn four_rules_at_once_pass_the_least_of_their_limits() {
     println!("four rules: {} of 20000 passed, {report:?}", report.count(200));
     assert_eq!((report.count(200), report.count(429)), (1_000, 19_000), "{report:?}");
     for (name, _) in limits {
-        // What is refused by one rule is charged to none.
+        // A request that one rule denies is charged to no rule.
         region.settles_at(name, "k", 1_000).await;
     }
     region.is_sound().await;
@@ -79,7 +79,7 @@ async fn a_vm_that_dies_gives_nothing_back() {
     let region = Region::start(1, options(), &config).await;
     let envoy = region.envoy();
     let plan = LoadPlan::of(vec![envoy.address()], CONNECTIONS, REQUESTS, |number| {
-        // In the midst of what passes.
+        // In the middle of the admitted requests.
         let dies = number == LIMIT / 2;
         (0, if dies { get_as("a").header("x-weir-fault", "panic") } else { get_as("a") })
     });
@@ -90,7 +90,8 @@ async fn a_vm_that_dies_gives_nothing_back() {
     assert!(vm_reloads(envoy).await >= 1);
     let served = async || envoy.send(get_as("b")).await.unwrap().status == 200;
     wait::until("the worker serves again", SOON, served).await.unwrap();
-    // What the dead VM held counts as spent: the region hears of all that passed, and of no more than the limit.
+    // Budget reserved by the dead VM counts as spent: the region's count covers all that passed, and never exceeds the
+    // limit.
     let passed = report.count(200);
     let heard = async || (passed..=LIMIT).contains(&region.total("r", "a").await);
     wait::until("the region hears of the dead worker's use", SOON, heard).await.unwrap();

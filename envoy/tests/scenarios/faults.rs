@@ -1,5 +1,5 @@
-//! The aggregator fails under load: no request fails or waits long, memory stays bounded, and once it is back all
-//! agree again, with nothing lost and nothing counted twice.
+//! The aggregator fails under load: no request fails or waits long, and memory stays bounded. After its return all
+//! counts agree, with nothing lost and nothing counted twice.
 
 use std::time::{Duration, Instant};
 
@@ -14,12 +14,12 @@ use crate::common::{
 const CONNECTIONS: usize = 8;
 const PER_SECOND: u64 = 1_000;
 const TIMEOUT_MS: u64 = 50;
-/// Of each client: reached in every scenario, so both outcomes occur.
+/// The limit of each client, which is reached in every scenario, so that both outcomes occur.
 const LIMIT: u64 = 60;
-/// Clients whose use is compared; one request in ten is of a client that is never seen again.
+/// Clients whose use is compared. One request in ten is of a client that sends no other.
 const CLIENTS: u64 = 19;
 const ONE_IN: u64 = 10;
-/// Whoever comes back is found, told all and asked again within 2 s; the rest is for a busy machine.
+/// Reconnecting and resynchronising takes at most 2 s; the rest is for a busy machine.
 const AGREEMENT: Duration = Duration::from_secs(2 + 8);
 
 fn limits() -> Value {
@@ -38,12 +38,12 @@ fn load(region: &Region, seconds: u64) -> LoadPlan {
     plan.rate(PER_SECOND as f64)
 }
 
-/// Whose a request is, unless it is of a client that comes once.
+/// The client of a request; `None` for a client that sends a single request.
 fn client(number: u64) -> Option<u64> {
     (!number.is_multiple_of(ONE_IN)).then_some(number % CLIENTS)
 }
 
-/// What passed of the load of each client that is compared; all others pass.
+/// How many requests of each compared client passed; all requests of other clients pass.
 fn compared(report: &LoadReport, seconds: u64) -> Vec<u64> {
     let (passed, others) = passed_of(report, CLIENTS, client);
     assert_eq!(others, PER_SECOND * seconds / ONE_IN, "{report:?}");
@@ -63,7 +63,7 @@ async fn totals(region: &Region) -> Vec<u64> {
     totals
 }
 
-/// Waits until the region holds what passed, but for grants that were not used; returns how long that took.
+/// Waits until the region has counted what passed, except for unused grants; returns how long that took.
 async fn agreed(region: &Region, passed: &[u64]) -> Duration {
     let started = Instant::now();
     let mut held = Vec::new();
@@ -77,7 +77,7 @@ async fn agreed(region: &Region, passed: &[u64]) -> Duration {
     started.elapsed()
 }
 
-/// Every Envoy knows by now that every client has used up its limit.
+/// Checks that every Envoy denies every client, since all limits are used up.
 async fn all_deny(region: &Region) {
     for envoy in &region.envoys {
         for client in 0..CLIENTS {

@@ -1,4 +1,5 @@
-//! Random identifiers without end: memory stays bounded, and a known client gets no fresh limit by them.
+//! An endless flood of random identifiers: memory stays bounded, and a client that has used up its limit gets no new
+//! budget.
 
 use serde_json::{Value, json};
 use weir_envoy::load::{self, LoadPlan};
@@ -8,12 +9,12 @@ use crate::common::{Region, SOON, config, get_as, rule, stats_of, with};
 
 const KNOWN: u64 = 20;
 const LIMIT: u64 = 3;
-/// Keys that the table holds.
+/// Keys that fit the table.
 const TABLE_KEYS: u64 = 1_024 * 8;
-/// Of keys that found no room.
+/// Keys of the overflow cells.
 const OVERFLOW_KEYS: u64 = 64;
 const GROWTH: u64 = 32 * 1024 * 1024;
-/// So many find room beside each other, however their places fall.
+/// This many keys fit the table at once, however they are distributed over the buckets.
 const CHUNK: u64 = 3_000;
 const REQUESTS: &str = "http.ingress.downstream_rq_total";
 const DECISIONS: &str = "wasmcustom.weir_decisions_total";
@@ -23,7 +24,7 @@ fn limits() -> Value {
     with(config(&[rule]), json!({ "table": { "max_keys": 8_192 } }))
 }
 
-/// Every request is of another client; returns how many were refused.
+/// Sends each request as another client; returns how many were denied.
 async fn flood(region: &Region, requests: u64, salt: u64) -> u64 {
     let address = region.envoy().address();
     let plan = LoadPlan::of(vec![address], 8, requests, move |number| {
@@ -36,7 +37,7 @@ async fn flood(region: &Region, requests: u64, salt: u64) -> u64 {
     report.count(429)
 }
 
-/// The same, no faster than the region acknowledges: what it has not acknowledged keeps its place in the table.
+/// The same, no faster than the region acknowledges: a key whose use is not acknowledged is not evicted.
 async fn flood_that_is_told(region: &Region, requests: u64, salt: u64) -> u64 {
     let mut refused = 0;
     for chunk in 0..requests / CHUNK {
@@ -46,7 +47,7 @@ async fn flood_that_is_told(region: &Region, requests: u64, salt: u64) -> u64 {
     refused
 }
 
-/// Waits until the region has acknowledged everything. Statistics are told in batches, all at once.
+/// Waits until the region has acknowledged everything. Workers add to the metrics in batches.
 async fn all_sent(region: &Region) {
     let asked = region.envoy().stat(REQUESTS).await.unwrap();
     let told = async || {
@@ -67,7 +68,7 @@ async fn use_up(region: &Region) {
     region.settles_at("r", &format!("known-{}", KNOWN - 1), LIMIT).await;
 }
 
-/// Known clients that pass although their limits are used up.
+/// Clients that pass although their limits are used up.
 async fn fresh(region: &Region) -> u64 {
     let mut fresh = 0;
     for known in 0..KNOWN {
@@ -91,7 +92,7 @@ async fn a_flood_of_identifiers_frees_nobody() {
     let options = EnvoyOptions { concurrency: 2, ..EnvoyOptions::default() };
     let mut region = Region::start(1, options, &limits()).await;
     use_up(&region).await;
-    // Once the table is full, nothing grows any more.
+    // Memory does not grow once the table is full.
     let mut refused = flood_that_is_told(&region, 15_000, 1).await;
     let before = region.envoys[0].process().resident_bytes().unwrap();
     refused += flood_that_is_told(&region, 60_000, 2).await;

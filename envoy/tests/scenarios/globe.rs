@@ -15,10 +15,10 @@ use weir_envoy::{
 use crate::common::{SOON, config, connected, filter, get_as, rule, settled, sound, unused_grants, with};
 
 const CONNECTIONS: usize = 8;
-/// One publication and one import at the tests' schedule, with their jitter; and what a busy machine adds.
+/// One publication and one import at the interval of `--test-schedule` with jitter, and the delay of a busy machine.
 const HEARD: Duration = Duration::from_millis(2 * 300 * 12 / 10 + 9_000);
 
-/// Where regions meet.
+/// The database that the regions share.
 pub enum Globe {
     Server(Box<DatabaseServer>),
     File(TempDir),
@@ -53,13 +53,13 @@ impl Globe {
         }
     }
 
-    /// Runs a statement of the test's own on the server.
+    /// Runs a statement of the test on the server.
     pub async fn run(&self, sql: &str) {
         let mut connection = MySqlConnection::connect(&self.url()).await.unwrap();
         sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(&mut connection).await.unwrap();
     }
 
-    /// The sum of a region's rows of cells whose identifiers begin so; 0 while there are none.
+    /// The sum of a region's rows of cells whose identifiers begin with `prefix`; 0 if there are none.
     pub async fn rows(&self, region: &str, prefix: &[u8]) -> u64 {
         let (region, prefix_hex, bytes) = (hex(region.as_bytes()), hex(prefix), prefix.len());
         let query = format!(
@@ -85,7 +85,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// How many of each a region has.
+/// The number of aggregators and Envoys of a region, and whether it has a Redis.
 #[derive(Clone, Copy)]
 pub struct Shape {
     pub aggregators: usize,
@@ -93,12 +93,12 @@ pub struct Shape {
     pub redis: bool,
 }
 
-/// One of each, and the aggregator's memory is the region's.
+/// One aggregator without a Redis, and one Envoy.
 pub const SMALL: Shape = Shape { aggregators: 1, envoys: 1, redis: false };
-/// Two aggregators that meet in a Redis, and two Envoys.
+/// Two aggregators that share a Redis, and two Envoys.
 pub const LARGE: Shape = Shape { aggregators: 2, envoys: 2, redis: true };
 
-/// A region that hears of others; Envoys go before aggregators.
+/// A region that shares counts with others. Its Envoys are dropped before its aggregators.
 pub struct Country {
     pub name: &'static str,
     pub envoys: Vec<Envoy>,
@@ -137,12 +137,12 @@ impl Country {
         country
     }
 
-    /// Ends its Redis, if it has one.
+    /// Stops its Redis, if it has one.
     pub fn stop_redis(&mut self) {
         self.redis = None;
     }
 
-    /// Sends requests of one client to all Envoys in turn; none fails.
+    /// Sends requests of one client to all Envoys in turn; returns how many passed, and panics if one failed.
     pub async fn sends(&self, requests: u64, request: impl Fn() -> Request + Send + Sync + 'static) -> u64 {
         let addresses: Vec<_> = self.envoys.iter().map(Envoy::address).collect();
         let sides = addresses.len() as u64;
@@ -154,7 +154,7 @@ impl Country {
         report.count(200)
     }
 
-    /// What each aggregator holds of an identifier of the rule `r`: the region's own use, and the others'.
+    /// Each aggregator's counts of an identifier of the rule `r`: the region's own use, and the other regions'.
     pub async fn hold(&self, identifier: &[u8]) -> Vec<(u64, u64)> {
         let mut all = Vec::new();
         for aggregator in &self.aggregators {
@@ -163,7 +163,7 @@ impl Country {
         all
     }
 
-    /// Waits until every aggregator holds so much.
+    /// Waits until every aggregator has these counts.
     pub async fn comes_to_hold(&self, identifier: &[u8], expected: (u64, u64)) {
         let agreed = async || self.hold(identifier).await.iter().all(|held| *held == expected);
         if wait::until("all agree", SOON, agreed).await.is_err() {
@@ -172,12 +172,12 @@ impl Country {
         }
     }
 
-    /// Waits until every aggregator has published and imported `times` more, from begin to end.
+    /// Waits until every aggregator has completed `times` more publications and imports.
     pub async fn intervals(&self, times: u64) {
         for aggregator in &self.aggregators {
             for operation in ["read_global_marker", "import"] {
                 let name = format!("weir_ratelimit_origin_operations_total{{op=\"{operation}\"}}");
-                // The one that may be under way does not count.
+                // One that is in progress does not count.
                 let enough = metric(aggregator, &name).await + (times + 1) as f64;
                 wait::until(&name, SOON, async || metric(aggregator, &name).await >= enough).await.unwrap();
             }
@@ -191,7 +191,7 @@ impl Country {
     }
 }
 
-/// What an aggregator holds of an identifier of the rule `r`, over its cells: own use, and other regions'.
+/// An aggregator's counts of an identifier of the rule `r`, over its cells: own use, and other regions'.
 async fn held(aggregator: &Aggregator, identifier: &[u8]) -> (u64, u64) {
     let windows = windows(aggregator, identifier).await;
     let cells = windows.iter().flat_map(|window| window["cells"].as_array().unwrap());
@@ -201,7 +201,7 @@ async fn held(aggregator: &Aggregator, identifier: &[u8]) -> (u64, u64) {
     })
 }
 
-/// What an aggregator says of an identifier of the rule `r`.
+/// An aggregator's explanation of an identifier of the rule `r`.
 async fn windows(aggregator: &Aggregator, identifier: &[u8]) -> Vec<Value> {
     let identifier: String = identifier.iter().map(|byte| format!("%{byte:02x}")).collect();
     let answer =
@@ -213,14 +213,14 @@ async fn windows(aggregator: &Aggregator, identifier: &[u8]) -> Vec<Value> {
     answer.json().unwrap()["windows"].as_array().unwrap().clone()
 }
 
-/// One sample of an aggregator's metrics, its labels in the name; 0 while it is not there.
+/// One sample of an aggregator's metrics, with its labels in `name`; 0 if it does not exist.
 pub async fn metric(aggregator: &Aggregator, name: &str) -> f64 {
     let text = aggregator.admin_get("/metrics").await.unwrap().text();
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     value.map_or(0.0, |value| value.parse().unwrap())
 }
 
-/// Two regions, each of two Envoys and two aggregators around a Redis, keep one limit.
+/// Two regions, each with two Envoys, two aggregators and a Redis, share one limit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_regions_keep_one_limit() {
     const LIMIT: u64 = 100;
@@ -258,7 +258,7 @@ async fn two_regions_keep_one_limit() {
     b.is_sound().await;
 }
 
-/// Each of three hears the sum of the other two, and a request that costs too much costs nobody anything.
+/// Each of three regions imports the sum of the other two. A request whose cost exceeds the limit is charged nowhere.
 async fn three_regions(globe: Globe) {
     const LIMIT: u64 = 100;
     let costly = with(
@@ -271,7 +271,7 @@ async fn three_regions(globe: Globe) {
     let c = Country::start("c", SMALL, globe.url(), &config).await;
     assert_eq!(a.sends(3, || get_as("cold").header("x-cost", "101")).await, 0, "more than the limit");
     assert_eq!(a.sends(60, || get_as("x")).await, 60);
-    // The first has spoken, so the others do, however little they have used.
+    // Once one region has published the cell, the others publish theirs too, however small.
     assert_eq!(b.sends(17, || get_as("x")).await, 17);
     assert_eq!(c.sends(5, || get_as("x")).await, 5);
     a.comes_to_hold(b"x", (60, 22)).await;
@@ -308,7 +308,7 @@ async fn three_regions_on_mysql() {
     }
 }
 
-/// What has been taken for one identifier by one store or another: each has its own count at every layer.
+/// Identifiers that some store or encoding may confuse: each keeps its own count at every layer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn identifiers_stay_apart_at_every_layer() {
     const LIMIT: u64 = 8;
@@ -375,7 +375,7 @@ async fn identifiers_stay_apart_at_every_layer() {
     let envoy = &a.envoys[0];
     let mut expected = Vec::new();
     for (place, trap) in (0..).zip(&traps) {
-        // More than half the limit, so that all of the region and other regions hear of it; neighbours differ.
+        // More than half of the limit, so that the cell is hot and published; counts of successive identifiers differ.
         let times = LIMIT / 2 + 1 + place % 4;
         let escaped: String = trap.iter().map(|byte| format!("%{byte:02x}")).collect();
         for _ in 0..times {
@@ -393,7 +393,7 @@ async fn identifiers_stay_apart_at_every_layer() {
     }
     let sum: u64 = expected.iter().map(|(_, times)| times).sum();
     assert_eq!(globe.rows("a", b"").await, sum);
-    // Aggregators and Envoy forget; what is told again comes from Redis, and not from the table.
+    // Aggregators and the Envoy lose their memory, so the counts can only come from Redis, not from the database table.
     globe.run("TRUNCATE TABLE ratelimit_window_counts").await;
     for aggregator in &mut a.aggregators {
         aggregator.process().kill().unwrap();
@@ -410,7 +410,7 @@ async fn identifiers_stay_apart_at_every_layer() {
     b.is_sound().await;
 }
 
-/// Two regions on one file, without any server; and one of them is started anew.
+/// Two regions on one SQLite file, without any server; one of them is restarted.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn regions_on_one_file() {
     const LIMIT: u64 = 50;

@@ -17,9 +17,9 @@ const PER_SECOND: u64 = 250;
 const SECONDS: u64 = 4;
 const REQUESTS: u64 = PER_SECOND * SECONDS;
 const CLIENTS: u64 = 10;
-/// Of each client: reached in every scenario, so both outcomes occur.
+/// The limit of each client, which is reached in every scenario, so that both outcomes occur.
 const LIMIT: u64 = 100;
-/// How long each fault lasts, and when it begins.
+/// Duration of each fault, and its start.
 const FAULT: Duration = Duration::from_millis(1_500);
 const BEGIN: Duration = Duration::from_millis(800);
 const BREAKER: &str = "weir_aggregator_breaker_state{store=\"global\"}";
@@ -32,7 +32,7 @@ fn client(phase: &str, number: u64) -> String {
     format!("{phase}-{}", number % CLIENTS)
 }
 
-/// Two regions, the second of which reaches the database through a proxy.
+/// Two regions; the second reaches the database through a proxy.
 struct World {
     globe: Globe,
     proxy: Proxy,
@@ -59,12 +59,14 @@ impl World {
         plan.rate(PER_SECOND as f64)
     }
 
-    /// Each region's row is its total, is what passed there but for grants that were not used, and what the other one has heard.
+    /// Checks that each region's row equals its total, that the total covers what passed there except for unused
+    /// grants, and that the other region has imported it.
     async fn agrees(&self, phase: &str, loads: [LoadReport; 2]) {
         let began = Instant::now();
         for report in &loads {
             assert_eq!(report.count(200) + report.count(429), REQUESTS, "{phase}: {report:?}");
-            // Its rule may let it wait, but no request waits for a database, a call of which may take ten seconds.
+            // Queries may use their rules' timeouts, but no request waits for the database, whose calls may take ten
+            // seconds.
             assert_prompt(report, Duration::ZERO);
         }
         let passed = loads.each_ref().map(|report| passed_of(report, CLIENTS, |n| Some(n % CLIENTS)).0);
@@ -76,7 +78,7 @@ impl World {
                 let rows = self.globe.rows(region.name, format!("{phase}-").as_bytes()).await;
                 let (mut own, mut others) = (Vec::new(), 0);
                 for number in 0..CLIENTS {
-                    // What every aggregator of the region has heard; one alone may know less for a moment.
+                    // The minimum over the region's aggregators, because one may lag for a moment.
                     let held = region.hold(client(phase, number).as_bytes()).await;
                     own.push(held.iter().map(|held| held.0).min().unwrap_or_default());
                     others += held.iter().map(|held| held.1).min().unwrap_or_default();
@@ -91,7 +93,7 @@ impl World {
         if wait::until("all agree", SOON, agreed).await.is_err() {
             panic!("{phase}: {here:?} passed; rows, totals and imports are {seen:?}");
         }
-        // While they do not hear of each other, each keeps the limit by itself, as exactly as several Envoys do.
+        // While the regions are separated, each enforces the limit by itself, as precisely as several Envoys do.
         let most = CLIENTS * (LIMIT + LIMIT / 20);
         assert!(here.iter().all(|passed| *passed <= most), "{phase}: {here:?}");
         println!(
@@ -172,7 +174,7 @@ async fn the_way_to_the_database_fails_under_load() {
     world.agrees("refused", [one.unwrap(), other.unwrap()]).await;
     wait::until("the breaker closes", SOON, async || metric(cut_off, BREAKER).await == 0.0).await.unwrap();
 
-    // Somebody else's transactions hold the same rows, in another order.
+    // Transactions of another client lock the same rows in the reverse order.
     let (one, other) = (world.load(0, "locked"), world.load(1, "locked"));
     let fault = async {
         let ended = Instant::now() + Duration::from_secs(SECONDS);
@@ -190,7 +192,7 @@ async fn the_way_to_the_database_fails_under_load() {
                 }
                 sleep(Duration::from_millis(5)).await;
             }
-            // Where it was ended, there is nothing to commit.
+            // If the server ended the transaction, there is nothing to commit.
             let _ = transaction.commit().await;
         }
     };
@@ -201,7 +203,7 @@ async fn the_way_to_the_database_fails_under_load() {
     }
 }
 
-/// A region without a store, of which everything dies at once: what it has published is all that is left.
+/// A region without a Redis loses its Envoy and its aggregator at once: only the published counts are left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_region_that_has_only_the_database_to_remember() {
     const USED: u64 = 80;

@@ -1,4 +1,5 @@
-//! `hard_limit: true`: no true window holds more than the limit, measured from when each request was sent and answered.
+//! `hard_limit: true`: no window of any placement holds more than the limit, by the times at which requests were sent
+//! and answered.
 
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
@@ -13,18 +14,19 @@ use crate::common::{Region, config, rule, unix_ms, with};
 
 const LIMIT: usize = 60;
 const WINDOW: Duration = Duration::from_secs(3);
-/// Envoy's clock follows the aggregator's by some milliseconds, so a window may be so much shorter by another clock.
+/// Envoy's clock follows the aggregator's with a difference of some milliseconds, so a window may be this much shorter
+/// by another clock.
 const CLOCKS: Duration = Duration::from_millis(50);
 const CONNECTIONS: usize = 4;
 
-/// A request that passed: decided somewhere between the two.
+/// An admitted request, which was decided between these two times.
 #[derive(Clone, Copy, Debug)]
 struct Passed {
     sent: Instant,
     answered: Instant,
 }
 
-/// A rule for those who send the header `by`, with the fields of `more`.
+/// A rule for requests with the header `by`, with the fields of `more`.
 fn rule_by(name: &str, by: &str, limit: u64, more: Value) -> Value {
     with(
         with(rule(name, limit), json!({ "identifier": { "header": by }, "on_missing_identifier": "skip" })),
@@ -32,7 +34,7 @@ fn rule_by(name: &str, by: &str, limit: u64, more: Value) -> Value {
     )
 }
 
-/// Requests that certainly passed within one window's length, in the fullest of all such windows.
+/// The number of requests that certainly passed within one window's length, in the fullest such window.
 fn worst(passed: &[Passed]) -> usize {
     let within = |begin: Instant| {
         let end = begin + WINDOW - CLOCKS;
@@ -41,7 +43,7 @@ fn worst(passed: &[Passed]) -> usize {
     passed.iter().map(|one| within(one.sent)).max().unwrap_or(0)
 }
 
-/// Sends over some connections, `count` in all, every `pause` on each.
+/// Sends `count` requests over several connections, with a pause after each; returns those that passed.
 async fn send(envoy: &Envoy, request: &Request, count: usize, pause: Duration) -> Vec<Passed> {
     let mut senders = JoinSet::new();
     for _ in 0..CONNECTIONS {
@@ -66,8 +68,8 @@ async fn send(envoy: &Envoy, request: &Request, count: usize, pause: Duration) -
     senders.join_all().await.into_iter().flatten().collect()
 }
 
-/// The whole limit just before a window ends, then ten times as much as could pass, for two windows and more. `None` if
-/// this machine was too slow for the first part.
+/// Sends the whole limit just before a window ends, then ten times as much as could pass, for more than two windows.
+/// `None` if this machine was too slow for the first part.
 async fn attack(envoy: &Envoy, by: &str, client: &str) -> Option<Vec<Passed>> {
     const BEFORE_MS: u64 = 500;
     let window_ms = u64::try_from(WINDOW.as_millis()).unwrap();
@@ -88,8 +90,8 @@ async fn attack(envoy: &Envoy, by: &str, client: &str) -> Option<Vec<Passed>> {
     Some(passed)
 }
 
-/// The worst true window of attacks that this machine was fast enough for: of the first, or of as many as it takes to come
-/// to `wanted`.
+/// The fullest window among the attacks for which this machine was fast enough; stops at the first attack that reaches
+/// `wanted`.
 async fn worst_of_attack(envoy: &Envoy, by: &str, wanted: usize) -> usize {
     let mut found = None;
     for attempt in 0..10 {
@@ -120,8 +122,8 @@ async fn an_attack_on_a_windows_end_meets_the_hard_limit() {
     region.is_sound().await;
 }
 
-/// What a single limiter with a hard limit passes of requests at `times`: a window covers up to eleven of its tenths, and each
-/// counts in full.
+/// The number of requests at `times` that a single limiter with a hard limit admits: a window covers up to eleven
+/// tenths, and each tenth counts in full.
 fn passed_by_one(times: &[u64], limit: u64, window_ms: u64) -> u64 {
     let mut passed: Vec<u64> = Vec::new();
     for time in times {
@@ -152,11 +154,11 @@ async fn steady_traffic_gets_nine_tenths_of_a_hard_limit() {
     });
     let report = load::run(plan.rate(2.0 * PER_SECOND as f64)).await.unwrap();
     let passed = report.count(200);
-    // Nine tenths, of what this machine has sent in time, and of what the division into cells leaves.
+    // Nine tenths of the requests that this machine sent in time and that a single limiter admits.
     let exact = passed_by_one(&times.lock().unwrap(), PER_SECOND, 1_000);
     println!("twice a limit of {PER_SECOND}: {passed} passed of {exact}, {report:?}");
     assert!(passed * 10 >= exact * 9, "{passed} of {exact}: {report:?}");
-    // In so much time not more than that many windows may be full, whichever way they are placed.
+    // At most this many windows can be full within the elapsed time.
     let windows = report.elapsed.as_secs() + 1;
     assert!(passed <= PER_SECOND * windows, "{passed} in {windows} windows");
     region.is_sound().await;

@@ -1,5 +1,5 @@
-//! What nobody should send: wrong configurations, peers that are no aggregators, headers that are no text, clocks that
-//! jump. Never a crash; a clear error, or the limit holds.
+//! Hostile input: invalid configurations, peers that are not aggregators, headers that are not text, clocks that jump.
+//! Envoy never crashes; it reports a clear error, or the limit holds.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -49,17 +49,17 @@ async fn wrong_configurations_are_refused_with_reasons() {
     }
 }
 
-/// A rule for which requests do not wait long: nobody answers.
+/// A rule with a short timeout, for peers that never answer.
 fn hasty(limit: u64) -> Value {
     with(rule("r", limit), json!({ "timeout": format!("{HASTY_MS}ms") }))
 }
 
 const HASTY_MS: u64 = 50;
 
-/// What a peer does to each connection.
+/// What a peer does with each connection.
 type Peer = fn(TcpStream, &mut JoinSet<()>);
 
-/// A port on which something answers that is no aggregator.
+/// A port on which a server that is not an aggregator listens.
 struct Impostor {
     port: u16,
     serving: AbortHandle,
@@ -85,7 +85,7 @@ impl Drop for Impostor {
     }
 }
 
-/// With such a peer, a worker goes on by itself: exactly `limit` pass, none fails, none waits for long.
+/// With such a peer, a worker decides alone: exactly `limit` requests pass, none fails, and none waits long.
 async fn check_impostor(peer: Peer) {
     const LIMIT: u64 = 200;
     let impostor = Impostor::start(peer).await;
@@ -126,7 +126,7 @@ async fn a_peer_that_says_nothing() {
 async fn a_peer_that_speaks_no_http() {
     check_impostor(|mut connection, connections| {
         connections.spawn(async move {
-            // It may be gone already.
+            // The peer may have closed the connection.
             let _ = connection.write_all(&[0xff; 4_096]).await;
         });
     })
@@ -139,18 +139,18 @@ async fn a_peer_that_streams_nonsense() {
         connections.spawn(async move {
             let service = service_fn(async |request| Ok::<_, Infallible>(nonsense(request)));
             let served = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-            // Envoy resets what it cannot read.
+            // Envoy resets a stream that it cannot read.
             let _ = served.serve_connection(TokioIo::new(connection), service).await;
         });
     })
     .await;
 }
 
-/// Among two peers, one that answers every ping and acknowledges nothing: all workers come to the other one.
+/// One of two peers answers every ping but acknowledges nothing: all workers move to the other one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_that_acknowledges_nothing() {
     const LIMIT: u64 = 200;
-    /// Streams that the deaf one was asked for.
+    /// Streams that were opened to the peer that acknowledges nothing.
     static STREAMS: AtomicUsize = AtomicUsize::new(0);
     let deaf = Impostor::start(|connection, connections| {
         connections.spawn(async move {
@@ -159,7 +159,7 @@ async fn a_peer_that_acknowledges_nothing() {
                 Ok::<_, Infallible>(deaf(request))
             });
             let served = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-            // Envoy ends it when it has had enough.
+            // Envoy closes the connection after a while.
             let _ = served.serve_connection(TokioIo::new(connection), service).await;
         });
     })
@@ -171,7 +171,7 @@ async fn a_peer_that_acknowledges_nothing() {
         concurrency: 4,
         ..EnvoyOptions::default()
     };
-    // Each worker begins with either; now and then all begin with the one that hears, and there is nothing to see.
+    // Each worker chooses a peer. If all choose the aggregator, the test starts another Envoy.
     let envoy = loop {
         let envoy = Envoy::start(options.clone()).await.unwrap();
         connected(&envoy).await;
@@ -183,7 +183,7 @@ async fn a_peer_that_acknowledges_nothing() {
     let given_up = "wasmcustom.weir_streams_unacknowledged_total";
     let mut others = 0;
     let gives_up = async || {
-        // Until a worker that speaks to the deaf one has something to tell.
+        // Sends requests until a worker connected to this peer has something to report.
         others += 1;
         envoy.send(get_as(&format!("other-{others}"))).await.unwrap();
         envoy.stat(given_up).await.unwrap() > 0
@@ -201,7 +201,7 @@ async fn a_peer_that_acknowledges_nothing() {
     assert_eq!(vm_reloads(&envoy).await, 0);
 }
 
-/// A gRPC stream that welcomes and echoes pings, and hears nothing else.
+/// A gRPC stream that sends a welcome and answers pings, and ignores all other frames.
 fn deaf(request: hyper::Request<Incoming>) -> hyper::Response<Spoken> {
     let (frames, spoken) = mpsc::unbounded_channel();
     // Ends with the request.
@@ -211,7 +211,7 @@ fn deaf(request: hyper::Request<Incoming>) -> hyper::Response<Spoken> {
         while let Some(Ok(frame)) = body.frame().await {
             heard.extend_from_slice(&frame.into_data().unwrap_or_default());
             while let Some(message) = next_message(&mut heard) {
-                // A frame that holds a ping holds nothing else: its field and length, then the moment it was sent.
+                // A frame with a ping contains nothing else: its field and length, then the time at which it was sent.
                 if let [0x22, _, ping @ ..] = &message[..] {
                     let pong = [ping, &[16], &varint(unix_ms()), &[24, 2]].concat();
                     let _ = frames.send(grpc(&field(5, &pong)));
@@ -223,7 +223,7 @@ fn deaf(request: hyper::Request<Incoming>) -> hyper::Response<Spoken> {
     answer.body(Spoken(spoken)).unwrap()
 }
 
-/// A number as protobuf writes it.
+/// A number as a protobuf varint.
 fn varint(mut number: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     while number > 0x7f {
@@ -234,14 +234,14 @@ fn varint(mut number: u64) -> Vec<u8> {
     bytes
 }
 
-/// Takes a whole gRPC message off what was heard.
+/// Removes a complete gRPC message from the received bytes.
 fn next_message(heard: &mut Vec<u8>) -> Option<Vec<u8>> {
     let length = heard.get(1..5)?.try_into().map(u32::from_be_bytes).ok()?;
     let end = 5 + usize::try_from(length).ok()?;
     (heard.len() >= end).then(|| heard.drain(..end).skip(5).collect())
 }
 
-/// A body that grows as somebody speaks.
+/// A body whose parts arrive over a channel.
 struct Spoken(mpsc::UnboundedReceiver<Bytes>);
 
 impl hyper::body::Body for Spoken {
@@ -256,23 +256,23 @@ impl hyper::body::Body for Spoken {
     }
 }
 
-/// A gRPC stream that welcomes, then says what no aggregator says; each stream says something else.
+/// A gRPC stream that sends a welcome and then a malformed or invalid frame, a different one on each stream.
 fn nonsense(_: hyper::Request<Incoming>) -> hyper::Response<Said> {
     static STREAMS: AtomicUsize = AtomicUsize::new(0);
     const HUGE: &[u8] = &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1];
     let welcome = field(1, &[&[8, 1][..], &field(2, b"region")].concat());
     let sayings = [
-        // No protobuf.
+        // Not protobuf.
         vec![0xff; 64],
         // A length beyond the end.
         vec![0x22, 0x7f, 1],
         // A welcome of another version.
         field(1, &[8, 99]),
-        // An acknowledgement, an answer and a pong for what was never sent, with the largest numbers.
+        // An acknowledgement, a response and a pong for frames that were never sent, with the largest numbers.
         field(2, &[&[8], HUGE].concat()),
         field(3, &[&[8], HUGE, &[16, 1]].concat()),
         field(5, &[&[8], HUGE, &[16], HUGE, &[24, 0xff, 0xff, 0xff, 0xff, 15]].concat()),
-        // A view of a key that is none.
+        // A snapshot of an invalid key.
         field(4, &[&field(1, &field(1, b"no key"))[..], &[16, 1]].concat()),
         Vec::new(),
     ];
@@ -282,7 +282,7 @@ fn nonsense(_: hyper::Request<Incoming>) -> hyper::Response<Said> {
     answer.body(Said(frames.into())).unwrap()
 }
 
-/// A body that stays open once everything is said.
+/// A body that stays open after its last frame.
 struct Said(VecDeque<Bytes>);
 
 impl hyper::body::Body for Said {
@@ -297,13 +297,13 @@ impl hyper::body::Body for Said {
     }
 }
 
-/// A message as gRPC frames it: not compressed, its length.
+/// A message in gRPC framing: uncompressed, with its length.
 fn grpc(message: &[u8]) -> Bytes {
     let length = u32::try_from(message.len()).unwrap().to_be_bytes();
     [&[0][..], &length, message].concat().into()
 }
 
-/// A protobuf field that holds bytes; fewer than 128 of them.
+/// A protobuf field with fewer than 128 bytes.
 fn field(tag: u8, bytes: &[u8]) -> Vec<u8> {
     [&[tag << 3 | 2, u8::try_from(bytes.len()).unwrap()], bytes].concat()
 }
@@ -344,7 +344,7 @@ async fn identifiers_that_are_huge_or_no_text() {
     region.is_sound().await;
 }
 
-/// `requests` of one client in half a second; returns how many pass.
+/// Sends `requests` requests of one client in half a second; returns how many pass.
 async fn passing(envoy: &Envoy, requests: u64) -> u64 {
     let plan = LoadPlan::new(envoy.address(), 4, requests, (KEY, "a")).rate(2.0 * requests as f64);
     let report = load::run(plan).await.unwrap();
@@ -433,7 +433,8 @@ async fn a_filter_is_served_with_the_token_and_refused_with_another() {
     sound(&known).await;
 }
 
-/// A filter's own token and the key of its digests come from Envoy's environment, so that no configuration dump shows them.
+/// The filter's token and the key of its digests come from Envoy's environment, so that no configuration dump contains
+/// them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn secrets_come_from_the_environment_and_stand_in_no_dump() {
     const KEY: &str = "a-key-of-this-test-alone";

@@ -1,5 +1,5 @@
-//! What Weir promises, on real Envoys and the real aggregator. Every scenario starts its own processes on free ports
-//! and waits for conditions; the figures that it prints are seen with `--nocapture`.
+//! Weir's guarantees, tested with real Envoys and the real aggregator. Every scenario starts its own processes on free
+//! ports and waits for conditions; run with `--nocapture` to see the figures that it prints.
 
 mod addresses;
 mod aggregators;

@@ -12,28 +12,28 @@ use crate::common::{
     total_in, with,
 };
 
-/// What a request may wait for the region.
+/// The timeout of the rules, in milliseconds.
 pub const TIMEOUT_MS: u64 = 50;
-/// Workers of each Envoy; Envoy spreads their streams over the aggregators that it knows.
+/// Workers of each Envoy. Envoy distributes their streams over its aggregators.
 pub const WORKERS: u32 = 2;
-/// Of each client: reached in every scenario, so that both outcomes occur.
+/// The limit of each client, which is reached in every scenario, so that both outcomes occur.
 pub const LIMIT: u64 = 60;
-/// Clients whose use is compared; one request in ten is of a client that is never seen again.
+/// Clients whose use is compared. One request in ten is of a client that sends no other.
 pub const CLIENTS: u64 = 19;
 pub const PER_SECOND: u64 = 500;
 const ONE_IN: u64 = 10;
 pub const CONNECTIONS: usize = 8;
 
-/// Who is connected to whom.
+/// Which aggregators each Envoy is connected to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wiring {
-    /// Every Envoy knows all aggregators.
+    /// Every Envoy is connected to all aggregators.
     Crossed,
-    /// Each Envoy has an aggregator of its own; Redis is all that joins them.
+    /// Each Envoy has its own aggregator; they only share Redis.
     Apart,
 }
 
-/// All parts but Redis.
+/// All parts except Redis.
 pub struct Peers {
     pub envoys: Vec<Envoy>,
     pub aggregators: Vec<Aggregator>,
@@ -42,12 +42,12 @@ pub struct Peers {
     config: Value,
 }
 
-/// A rule by client with the limit that loads reach.
+/// A rule by client whose limit the loads reach.
 pub fn limits() -> Value {
     config(&[with(rule("r", LIMIT), json!({ "timeout": format!("{TIMEOUT_MS}ms") }))])
 }
 
-/// The same, where requests wait for a busy machine too, so that what passes is as exact as regions are.
+/// The same with the longest timeout, so that the result is exact on a busy machine too.
 pub fn patient_limits() -> Value {
     config(&[rule("r", LIMIT)])
 }
@@ -71,7 +71,7 @@ impl Peers {
         (peers, redis)
     }
 
-    /// One more aggregator; which Envoys that run do not know of.
+    /// Starts another aggregator. Envoys that already run do not connect to it.
     pub async fn add_aggregator(&mut self) {
         let options = AggregatorOptions {
             arguments: vec!["--test-schedule".to_owned()],
@@ -81,7 +81,7 @@ impl Peers {
         self.aggregators.push(Aggregator::start(options).await.unwrap());
     }
 
-    /// One more Envoy.
+    /// Starts another Envoy.
     pub async fn add_envoy(&mut self) {
         let ports: Vec<u16> = self.aggregators.iter().map(Aggregator::grpc_port).collect();
         let aggregator_ports = match self.wiring {
@@ -94,7 +94,7 @@ impl Peers {
         self.envoys.push(Envoy::start(options).await.unwrap());
     }
 
-    /// Waits until every aggregator counts so many live Envoys.
+    /// Waits until every aggregator counts this many live Envoys.
     pub async fn know_all(&self, envoys: u64) {
         for aggregator in &self.aggregators {
             let known = async || metric(aggregator, "weir_aggregator_live_origins").await == envoys as f64;
@@ -102,12 +102,12 @@ impl Peers {
         }
     }
 
-    /// The clients in turn, half of their requests to each of the first two Envoys.
+    /// Requests of the clients in turn, distributed over the first two Envoys.
     pub fn load(&self, seconds: u64) -> LoadPlan {
         self.load_of(seconds, ONE_IN)
     }
 
-    /// The same without clients that come once.
+    /// The same without clients that send a single request.
     pub fn load_of_clients(&self, seconds: u64) -> LoadPlan {
         self.load_of(seconds, u64::MAX)
     }
@@ -122,7 +122,7 @@ impl Peers {
         plan.rate(PER_SECOND as f64)
     }
 
-    /// What one aggregator holds of each client that is compared.
+    /// One aggregator's count of each client that is compared.
     async fn totals_at(&self, aggregator: &Aggregator) -> Vec<u64> {
         let mut totals = Vec::new();
         for client in 0..CLIENTS {
@@ -131,10 +131,8 @@ impl Peers {
         totals
     }
 
-    /// Waits until every aggregator holds what passed of each client, and all the same; returns how long that took, and
-    /// how much they hold.
-    ///
-    /// To the last request, but for grants that were not used.
+    /// Waits until every aggregator has counted what passed of each client, except for unused grants, and all have the
+    /// same counts. Returns how long that took, and the sum of the counts.
     pub async fn agree(&self, passed: &[u64]) -> (Duration, u64) {
         let started = Instant::now();
         let mut totals = Vec::new();
@@ -152,7 +150,7 @@ impl Peers {
         (took, sum)
     }
 
-    /// Waits until all aggregators hold the same, and returns how much that is.
+    /// Waits until all aggregators have the same counts, and returns their sum.
     pub async fn totals_agree(&self) -> u64 {
         let same = async || {
             let totals = self.totals().await;
@@ -170,7 +168,7 @@ impl Peers {
         totals
     }
 
-    /// Every Envoy knows by now that every client has used up its limit.
+    /// Checks that every Envoy denies every client, since all limits are used up.
     pub async fn all_deny(&self) {
         for envoy in &self.envoys {
             for client in 0..CLIENTS {
@@ -180,7 +178,7 @@ impl Peers {
         }
     }
 
-    /// A metric, added up over the aggregators.
+    /// The sum of a metric over the aggregators.
     pub async fn metric(&self, name: &str) -> f64 {
         let mut sum = 0.0;
         for aggregator in &self.aggregators {
@@ -189,7 +187,7 @@ impl Peers {
         sum
     }
 
-    /// Waits until a metric is as wanted at every aggregator.
+    /// Waits until `wanted` accepts a metric at every aggregator.
     pub async fn each_metric(&self, name: &str, wanted: impl Fn(f64) -> bool) {
         for aggregator in &self.aggregators {
             let held = async || wanted(metric(aggregator, name).await);
@@ -197,7 +195,7 @@ impl Peers {
         }
     }
 
-    /// Questions asked of the aggregators, over all Envoys and reasons.
+    /// Queries to the aggregators, over all Envoys and reasons.
     pub async fn consults(&self) -> u64 {
         let mut sum = 0;
         for envoy in &self.envoys {
@@ -206,7 +204,7 @@ impl Peers {
         sum
     }
 
-    /// No VM has died, and nothing odd stands in the logs.
+    /// Checks that no VM has died and the logs contain no unexpected lines.
     pub async fn are_sound(&self) {
         for envoy in &self.envoys {
             sound(envoy).await;
@@ -214,32 +212,32 @@ impl Peers {
     }
 }
 
-/// Runs a load beside something that goes wrong in the meantime.
+/// Runs a load and a fault concurrently.
 pub async fn load_while(plan: LoadPlan, fault: impl Future<Output = ()>) -> LoadReport {
     let (report, ()) = tokio::join!(load::run(plan), fault);
     report.unwrap()
 }
 
-/// Whose a request is, unless it is of a client that comes once.
+/// The client of a request; `None` for a client that sends a single request.
 fn client(number: u64, one_in: u64) -> Option<u64> {
     let once = number > 0 && number.is_multiple_of(one_in);
     (!once).then_some(number % CLIENTS)
 }
 
-/// What passed of a load of each client that is compared; all others pass.
+/// How many requests of each compared client passed; all requests of other clients pass.
 pub fn compared(report: &LoadReport, seconds: u64) -> Vec<u64> {
     let (passed, others) = passed_of(report, CLIENTS, |number| client(number, ONE_IN));
     assert_eq!(others, (PER_SECOND * seconds - 1) / ONE_IN, "{report:?}");
     passed
 }
 
-/// Every request was decided, and hardly one waited longer than it may.
+/// Checks that every request was decided, and hardly any waited longer than its timeout.
 pub fn assert_served(report: &LoadReport, seconds: u64) {
     assert_eq!(report.count(200) + report.count(429), PER_SECOND * seconds, "{report:?}");
     assert_prompt(report, Duration::from_millis(TIMEOUT_MS));
 }
 
-/// A metric of an aggregator, labels included in the name; 0 while there is none.
+/// A metric of an aggregator, with its labels in `name`; 0 if it does not exist.
 pub async fn metric(aggregator: &Aggregator, name: &str) -> f64 {
     let text = aggregator.admin_get("/metrics").await.unwrap().text();
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));

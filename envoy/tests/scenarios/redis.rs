@@ -1,5 +1,5 @@
-//! Several aggregators that meet in one Redis are one region: a limit is kept by all together, each knows everything,
-//! and an Envoy hears of the others' use whichever aggregator it is connected to.
+//! Several aggregators that share one Redis form one region: they enforce a limit together, each has all counts, and an
+//! Envoy receives the others' use from any aggregator.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use weir_envoy::{Envoy, wait};
 use crate::common::{SOON, config, connected, get_as, rule, settled, sum_of, total_in, unused_grants, with};
 use crate::peers::{CONNECTIONS, Peers, Wiring, assert_served, compared, limits, load_while, metric};
 
-/// Which of two Envoys a request goes to: at random, the same in every run.
+/// The Envoy of a request: pseudo-random, and the same in every run.
 fn side(number: u64) -> usize {
     usize::from((number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63 == 1)
 }
 
-/// Both Envoys together pass what one exact limiter would, within 5 %, and both aggregators know how much.
+/// Both Envoys together admit as many requests as one exact limiter, within 5 %, and both aggregators count them.
 async fn check_share(wiring: Wiring, limit: u64) {
     let (peers, _redis) = Peers::start(wiring, &config(&[rule("r", limit)])).await;
     for envoy in &peers.envoys {
@@ -77,7 +77,7 @@ async fn two_aggregators_share_2_000_of_envoys_that_only_redis_joins() {
     check_share(Wiring::Apart, 2_000).await;
 }
 
-/// An Envoy that never spends anything of a key knows all the same that it is used up, at once and without asking.
+/// An Envoy that never used a key receives that the key is used up, and denies without a query.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_envoy_hears_through_another_aggregator() {
     const LIMIT: u64 = 50;
@@ -102,7 +102,7 @@ async fn an_envoy_hears_through_another_aggregator() {
     assert_eq!(sum_of(reader, "wasmcustom.weir_consults_total").await, 0, "without asking");
 }
 
-/// A rule that trusts a complete snapshot does not let a key pass that is used up, whoever knows of it.
+/// A rule with `assume_low` relies on a complete snapshot: it does not admit a key that is used up in the region.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_trusting_envoy_that_starts_late_knows_what_is_used_up() {
     const LIMIT: u64 = 50;
@@ -110,7 +110,7 @@ async fn a_trusting_envoy_that_starts_late_knows_what_is_used_up() {
     let (mut peers, _redis) = Peers::start(Wiring::Apart, &config(&[trusting])).await;
     let load = LoadPlan::of(vec![peers.envoys[0].address()], CONNECTIONS, 2 * LIMIT, |_| (0, get_as("a")));
     assert_eq!(load::run(load).await.unwrap().count(200), LIMIT);
-    // The aggregator that the late Envoy meets starts anew as well: it has to read what it never heard.
+    // The aggregator of the late Envoy restarts too, so it has to read the counts from Redis.
     peers.aggregators[1].process().kill().unwrap();
     peers.aggregators[1].restart().await.unwrap();
     peers.envoys[1].restart().await.unwrap();
@@ -120,13 +120,13 @@ async fn a_trusting_envoy_that_starts_late_knows_what_is_used_up() {
     peers.are_sound().await;
 }
 
-/// Redis that answers late is waited for no longer than a request may wait.
+/// Requests wait for a slow Redis no longer than their timeout.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_redis_is_not_waited_for() {
     const SECONDS: u64 = 6;
     let (peers, redis) = Peers::start(Wiring::Apart, &limits()).await;
     let fault = async {
-        // Over and over: all clients are held up for longer than any request may wait.
+        // Repeatedly delays all of its clients for longer than a request's timeout.
         for _ in 0..20 {
             redis.command("CLIENT PAUSE 150 ALL").await.unwrap();
             sleep(Duration::from_millis(100)).await;

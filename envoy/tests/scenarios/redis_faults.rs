@@ -1,8 +1,8 @@
-//! Redis and aggregators fail under load: no request fails or waits long, and once all is quiet every aggregator holds
+//! Redis and aggregators fail under load: no request fails or waits long, and after the fault every aggregator counts
 //! exactly what passed.
 //!
-//! While Redis is away, aggregators that only Redis joins do not hear of each other: then each may let pass what it
-//! knows to be left. Nothing else lets a client pass more than its limit and what the last consult leaves open.
+//! While Redis is unavailable, aggregators that only share Redis do not exchange counts, and each may admit what is
+//! left by its own counts. Nothing else lets a client pass more than its limit and the margin of the last query.
 
 use std::time::Duration;
 
@@ -16,18 +16,18 @@ use crate::peers::{
 };
 
 const SECONDS: u64 = 8;
-/// When something goes wrong, and when it is whole again: amid the load, and amid what the limits leave.
+/// Start and duration of a fault: during the load, while budget is left.
 const FAULT: Duration = Duration::from_millis(1_000);
 const OUTAGE: Duration = Duration::from_millis(2_500);
-/// Once Redis is back, all are of one mind within 5 s; the rest is for a busy machine.
+/// After the return of Redis, all counts agree within 5 s; the rest is for a busy machine.
 const AGREEMENT: Duration = Duration::from_secs(5 + 5);
 const EXACT: u64 = CLIENTS * LIMIT;
 
 const BREAKER: &str = "weir_aggregator_breaker_state{store=\"regional\"}";
 const WIPES: &str = "weir_aggregator_store_wipes_total{store=\"regional\"}";
 
-/// What must hold after every fault: `most` may have passed, and whoever knows of it does so to the last request. An
-/// aggregator that was not there is told by Redis alone.
+/// Invariants after every fault: at most `most` requests passed, and every aggregator counts them exactly. An
+/// aggregator that starts afterwards reads the same counts from Redis.
 async fn check(what: &str, peers: &mut Peers, report: &LoadReport, seconds: u64, most: u64) {
     let each = compared(report, seconds);
     let passed = each.iter().sum::<u64>();
@@ -45,12 +45,12 @@ async fn check(what: &str, peers: &mut Peers, report: &LoadReport, seconds: u64,
     peers.are_sound().await;
 }
 
-/// Each of two aggregators lets pass what it knows to be left.
+/// Each of two aggregators admits what is left by its own counts.
 const APART: u64 = 2 * EXACT;
-/// What a consult or two of each client may have let pass before all knew.
+/// The margin of one or two queries of each client before all nodes have the counts.
 const TOGETHER: u64 = EXACT + EXACT / 20;
 
-/// It is gone, and comes back with nothing; whoever still knows writes it all again.
+/// Redis is killed and restarted empty; every part that has counts writes them again.
 async fn check_killed(wiring: Wiring, most: u64) {
     let (mut peers, mut redis) = Peers::start(wiring, &limits()).await;
     let fault = async {
@@ -89,7 +89,7 @@ async fn redis_emptied_under_load() {
     check("emptied", &mut peers, &report, SECONDS, TOGETHER).await;
 }
 
-/// It keeps its connections and answers nothing; then it answers all that it was asked meanwhile.
+/// Redis keeps its connections but does not answer; afterwards it processes all pending calls.
 async fn check_frozen(outage: Duration, seconds: u64) {
     let (mut peers, mut redis) = Peers::start(Wiring::Apart, &limits()).await;
     let fault = async {
@@ -114,7 +114,7 @@ async fn redis_frozen_under_load_for_long() {
     check_frozen(Duration::from_secs(30), 35).await;
 }
 
-/// Whoever it served goes to the other one; what it alone knew is told again.
+/// Its Envoys connect to the other aggregator and resync the counts that only the first one had.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_of_two_aggregators_killed_for_good() {
     let (mut peers, _redis) = Peers::start(Wiring::Crossed, &patient_limits()).await;
@@ -133,7 +133,7 @@ async fn both_aggregators_killed_and_restarted() {
     check_restart(None).await;
 }
 
-/// Only the filters know what has been used.
+/// Only the filters have the counts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn both_aggregators_killed_and_restarted_on_an_empty_redis() {
     check_restart(Some("FLUSHALL")).await;
@@ -159,11 +159,11 @@ async fn check_restart(meanwhile: Option<&str>) {
     check(&format!("both restarted, {meanwhile:?}"), &mut peers, &report, SECONDS, APART).await;
 }
 
-/// An Envoy ends in good order and another one takes its place: what it had used counts on. Requests that meet it
-/// while it is down, or on its way down, fail; none else does.
+/// An Envoy is terminated gracefully and restarted: its use stays counted. Only requests to it while it stops or is
+/// down fail.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_envoy_is_rolled_under_load() {
-    /// What passes between two reports of an Envoy, or is answered to nobody as it ends.
+    /// Requests that pass between two reports of an Envoy, or whose responses are lost while it ends.
     const UNTOLD: u64 = PER_SECOND / 10;
     let (mut peers, _redis) = Peers::start(Wiring::Apart, &patient_limits()).await;
     let load = peers.load_of_clients(SECONDS);

@@ -1,4 +1,4 @@
-//! Several Envoys of one region keep a limit together, and one that is started anew does not start from zero.
+//! Several Envoys of one region share a limit, and a restarted Envoy does not start from zero.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -11,17 +11,17 @@ use crate::common::{Region, SOON, config, connected, get_as, rule, unix_ms, with
 
 const CONNECTIONS: usize = 8;
 
-/// Which of two Envoys a request goes to: at random, the same in every run.
+/// The Envoy of a request: pseudo-random, and the same in every run.
 fn side(number: u64) -> usize {
     usize::from((number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63 == 1)
 }
 
-/// What two Envoys may differ from one limiter.
+/// How much two Envoys may differ from one exact limiter.
 fn margin(exact: u64) -> u64 {
     (exact / 20).max(1)
 }
 
-/// Both Envoys together pass what one exact limiter would, within 5 %.
+/// Checks that both Envoys together admit as many requests as one exact limiter, within 5 %.
 fn assert_close(passed: u64, exact: u64) {
     assert!(
         passed.abs_diff(exact) <= margin(exact),
@@ -41,7 +41,7 @@ async fn check(limit: u64) {
     println!("two Envoys, limit {limit}: {passed} passed with {consults} consults, {report:?}");
     assert_eq!(passed + report.count(429), 2 * limit, "{report:?}");
     let counted = region.comes_to_hold("r", "a", passed, CONNECTIONS).await;
-    // What was granted and not used is nobody's any more.
+    // Unused grants stay counted, so the count must reach the limit, and what passed need not.
     assert!(
         passed <= limit + margin(limit) && counted + margin(limit) >= limit,
         "{passed}, {counted} counted"
@@ -88,7 +88,7 @@ async fn two_envoys_share_a_window_that_moves() {
     region.is_sound().await;
 }
 
-/// What a single limiter with a sliding window passes of requests at `times`.
+/// How many requests at `times` a single limiter with a sliding window admits.
 fn passed_by_one(times: &[u64], limit: u64, window_ms: u64) -> u64 {
     let (mut sequence, mut current, mut previous, mut passed) = (0, 0, 0, 0);
     for time in times {
@@ -112,7 +112,7 @@ enum End {
     Killed,
 }
 
-/// One of two Envoys is started anew when 600 of 1 000 are used; it passes what the region knows to be left.
+/// One of two Envoys is restarted when 600 of 1 000 are used; it admits what is left in the region.
 async fn check_restart(end: End) {
     const PER_SECOND: f64 = 2_000.0;
     let mut region = Region::start(2, EnvoyOptions::default(), &config(&[rule("r", 1_000)])).await;
@@ -121,7 +121,7 @@ async fn check_restart(end: End) {
     assert_eq!(load::run(sent(600).rate(PER_SECOND)).await.unwrap().count(200), 600);
     let mut told = 600;
     match end {
-        // It tells at its end what it has not told yet; Envoy does not always get that across.
+        // On shutdown the filter sends its pending reports, but Envoy may close the stream before they arrive.
         End::Graceful => {
             let enough = async || {
                 told = region.total("r", "a").await;
@@ -160,7 +160,7 @@ async fn an_envoy_that_was_killed_does_not_start_from_zero() {
     check_restart(End::Killed).await;
 }
 
-/// Without waiting for anything: what was not told yet is lost, and that is at most what passed in a moment.
+/// The kill comes without a wait: unreported use is lost, which is at most what passed within 500 ms.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_envoy_killed_under_load_loses_a_moment_at_most() {
     const PER_SECOND: u64 = 400;

@@ -1,4 +1,4 @@
-//! The configuration changes while Envoy serves: counts stay, and a broken one changes nothing.
+//! The configuration changes while Envoy serves: counts stay, and an invalid configuration changes nothing.
 
 use serde_json::{Value, json};
 use weir_envoy::load::{self, LoadPlan};
@@ -10,7 +10,8 @@ fn options() -> EnvoyOptions {
     EnvoyOptions { reloadable: true, concurrency: 2, ..EnvoyOptions::default() }
 }
 
-/// Requests of `key` that pass until one is refused by `limit`; before that, a worker may still know the last one.
+/// Sends requests of `key` until one is denied by `limit`; returns how many passed. Until then a worker may still use
+/// the previous configuration.
 async fn passed(envoy: &Envoy, key: &str, limit: &str) -> u64 {
     let mut passed = 0;
     let refused = async || {
@@ -65,7 +66,7 @@ async fn a_broken_configuration_is_refused_and_the_old_one_stays() {
     assert_eq!(crate::common::vm_reloads(region.envoy()).await, 0);
 }
 
-/// Old and new workers share the table while one listener gives way to the other.
+/// Old and new workers share the table while one listener replaces the other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reload_under_load_passes_no_more() {
     const LIMIT: u64 = 3_000;
@@ -80,7 +81,7 @@ async fn a_reload_under_load_passes_no_more() {
     let (report, ()) = tokio::join!(load::run(plan), reloads);
     let report = report.unwrap();
     println!("reloaded under load: {} of {LIMIT} passed, {report:?}", report.count(200));
-    // Whose connection the listener before ends is charged and hears nothing.
+    // A request is charged but gets no response if the old listener closes its connection.
     assert!((LIMIT - report.errors..=LIMIT).contains(&report.count(200)), "{report:?}");
     assert_eq!(report.count(200) + report.count(429) + report.errors, 2 * LIMIT, "{report:?}");
     region.settles_at("r", "a", LIMIT).await;

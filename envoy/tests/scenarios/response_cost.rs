@@ -1,4 +1,4 @@
-//! Costs that only responses tell: what is under way holds its reserve, and what the response says is charged.
+//! Costs that only responses state: a request in progress holds its reserve, and the cost in the response is charged.
 
 use std::convert::Infallible;
 use std::io;
@@ -20,14 +20,14 @@ use weir_envoy::{EnvoyOptions, Filter, Reload, Weir, binaries, wait};
 
 use crate::common::{Region, SOON, config, get_as, rule, unanswered, with};
 
-/// What the upstream's answer is to be: a number of tokens, `reset`, or nothing said.
+/// The response that the upstream should give: a number of tokens, `reset`, or no header.
 const ANSWER: &str = "x-answer";
 
-/// An upstream that says what a request has used, when its gate is open.
+/// An upstream that states what a request used, once its gate is open.
 struct Upstream {
     port: u16,
     gate: watch::Sender<bool>,
-    /// Requests that have come.
+    /// Number of requests received.
     arrived: Arc<AtomicU64>,
     serving: JoinHandle<Infallible>,
 }
@@ -56,7 +56,7 @@ impl Drop for Upstream {
     }
 }
 
-/// Serves until it is aborted, with all of its connections.
+/// Serves until it is aborted; its connections end with it.
 async fn serve(listener: TcpListener, gate: watch::Sender<bool>, arrived: Arc<AtomicU64>) -> Infallible {
     let mut connections = JoinSet::new();
     loop {
@@ -96,7 +96,7 @@ fn ask(tokens: &str) -> Request {
     get_as("a").header(ANSWER, tokens)
 }
 
-/// Sends so many at once to the Envoys in turn; what became of those that are answered is known when all are.
+/// Sends `requests` requests at once, to the Envoys in turn; returns their statuses as they complete.
 fn send_all(region: &Region, requests: usize, request: &Request) -> JoinSet<u16> {
     let mut sent = JoinSet::new();
     for at in 0..requests {
@@ -106,7 +106,8 @@ fn send_all(region: &Region, requests: usize, request: &Request) -> JoinSet<u16>
     sent
 }
 
-/// Waits until all but those that are under way have been refused; how many are under way. `before` have come earlier.
+/// Waits until all requests are denied except those in progress; returns how many those are. `before` requests arrived
+/// earlier.
 async fn held_back(upstream: &Upstream, before: u64, sent: &mut JoinSet<u16>) -> u64 {
     let all = sent.len() as u64 + before;
     let mut refused = 0;
@@ -215,7 +216,8 @@ async fn what_a_dead_vm_held_counts_as_spent() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_envoys_hold_together() {
     let upstream = Upstream::start().await;
-    // Where the region does not answer in time each Envoy goes by what it knows, which is not what this is about.
+    // The region must decide: after a timeout each Envoy would decide by its own counts, which this test does not
+    // cover.
     let patient = json!({ "timeout": "1s", "on_failure": "deny" });
     let rule = with(tokens(1_000, json!({ "reserve": 50 })), patient);
     let region = Region::start(2, upstream.options(), &config(&[rule])).await;
@@ -231,7 +233,7 @@ async fn two_envoys_hold_together() {
         assert!(sent.join_all().await.iter().all(|status| *status == 200));
         asked += 60;
         region.counted(asked).await;
-        // Each may hold an eighth of what it takes to be left without asking.
+        // Each Envoy may hold an eighth of what is left without a query.
         assert!(under_way <= 24, "{under_way}");
         let late_before = std::mem::replace(&mut late, unanswered(&region.envoys).await);
         if late == late_before {

@@ -1,4 +1,5 @@
-//! Envoys without the filter: their own rate-limit filter asks the aggregator, and a limit that is the filter's too is one.
+//! Envoys without the filter: Envoy's own rate-limit filter queries the aggregator, and shares a limit with Weir's
+//! filter.
 
 use std::path::Path;
 
@@ -18,7 +19,7 @@ const USER: &str = "x-user";
 const SHADE: &str = "x-shade";
 const CONNECTIONS: usize = 8;
 
-/// A unit of time in which nothing rolls over while the test runs, as the service and as the filter name it.
+/// A unit of time that does not end during the test, as the service and as the filter name it.
 fn long_unit() -> (&'static str, &'static str) {
     const ROOM_MS: u64 = 5 * 60_000;
     let hour_ms = 3_600_000;
@@ -28,7 +29,7 @@ fn long_unit() -> (&'static str, &'static str) {
     (unit, window)
 }
 
-/// An aggregator that knows limits, on files that go with this value.
+/// An aggregator with a limits file, whose folder is removed with this value.
 struct Service {
     aggregator: Aggregator,
     upstream: EchoUpstream,
@@ -49,7 +50,7 @@ impl Service {
         Service { aggregator: aggregator.await.unwrap(), upstream, _folder: folder }
     }
 
-    /// An Envoy that knows nothing of Weir.
+    /// An Envoy without Weir's filter.
     async fn envoy(&self, asks: RateLimit) -> Envoy {
         let envoy = Envoy::start(EnvoyOptions {
             concurrency: 2,
@@ -72,7 +73,7 @@ async fn get(envoy: &Envoy, headers: &[(&str, &str)]) -> Response {
     http::send(envoy.address(), request).await.unwrap()
 }
 
-/// Status, and what the client is told of the limit.
+/// The status and the headers about the limit.
 fn told(response: &Response) -> (u16, Option<&str>, Option<&str>) {
     (response.status, response.header("x-ratelimit-limit"), response.header("x-ratelimit-remaining"))
 }
@@ -147,7 +148,7 @@ async fn without_an_aggregator_envoy_does_as_it_was_told() {
     wait::until("the aggregator is asked again", SOON, answers).await.unwrap();
 }
 
-/// The same namespace, window and identifier: an Envoy with the filter and one without count on one key.
+/// With the same namespace, window and identifier, an Envoy with the filter and one without count the same key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_envoy_with_the_filter_and_one_without_share_a_limit() {
     const LIMIT: u64 = 2_000;

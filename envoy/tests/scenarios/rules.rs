@@ -1,4 +1,4 @@
-//! Rules as requests meet them: what a rule is for, whom it counts, and whom it lets go.
+//! Rules and requests: matching, identifiers, overrides and exemptions.
 
 use serde_json::{Value, json};
 use weir_envoy::EnvoyOptions;
@@ -104,11 +104,11 @@ async fn clients_are_told_apart_by_address() {
             (from("203.0.113.1"), 429),
             (from("198.51.100.9, 203.0.113.1"), 429),
             (from("203.0.113.2"), 200),
-            // Neighbours in one /64 are one client.
+            // Addresses in the same /64 are one client.
             (from("2001:db8::1"), 200),
             (from("2001:db8::ffff"), 429),
             (from("2001:db8:0:1::1"), 200),
-            // No proxy said anything, or nonsense: the peer's own address.
+            // No proxy address, or an invalid one: the peer's own address.
             (Request::get("/"), 200),
             (from("nonsense"), 429),
         ],

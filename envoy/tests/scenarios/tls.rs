@@ -1,4 +1,4 @@
-//! The way between filters and their aggregator over mutual TLS.
+//! Mutual TLS between filters and their aggregator.
 
 use crate::common::{SOON, config, connected, filter, get_as, rule, settled, sound, total_in};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use weir_envoy::bootstrap::UpstreamTls;
 use weir_envoy::{Aggregator, AggregatorOptions, Envoy, EnvoyOptions, wait};
 
-/// The files of an authority, and of what it signed.
+/// The files of a CA and of the certificates that it signed.
 struct Files {
     authority: PathBuf,
     server: (PathBuf, PathBuf),
@@ -27,7 +27,7 @@ impl Files {
         let sign = |name: &str| {
             let key = KeyPair::generate().unwrap();
             let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
-            // One whose subject is its issuer's would count as self-signed.
+            // A certificate whose subject equals its issuer would count as self-signed.
             params.distinguished_name.push(DnType::CommonName, name);
             let signed = params.signed_by(&key, &authority).unwrap();
             (put(&format!("{name}.crt"), signed.pem()), put(&format!("{name}.key"), key.serialize_pem()))

@@ -1,4 +1,4 @@
-//! What an Envoy's own tracing says of a request, and what Weir says of the question that it waited for: joined.
+//! Spans of Envoy's own tracing for a request, joined with Weir's spans for its query.
 
 use serde_json::{Value, json};
 use weir_envoy::http::Request;
@@ -6,7 +6,7 @@ use weir_envoy::{Aggregator, AggregatorOptions, Collector, EnvoyOptions, Receive
 
 use crate::common::{KEY, Region, SOON, config, rule, with};
 
-/// Traces of callers, and the span from which each calls.
+/// Traces of callers, and the span that each of them calls from.
 const CALLER: &str = "b7ad6b7169203331";
 const CONSULTED: &str = "0af7651916cd43dd8448eb211c80319c";
 const ASKED: &str = "1bf7651916cd43dd8448eb211c80319c";
@@ -37,7 +37,7 @@ async fn start(collector: &Collector, config: &Value) -> Region {
     region
 }
 
-/// GET as a client of its own, in a trace if one is given: its flags are 00 or 01.
+/// Sends a GET request as the client `key`, in a trace if one is given; the trace's flags are 00 or 01.
 async fn get(region: &Region, path: &str, key: &str, trace: Option<(&str, &str)>) {
     let request = Request::get(path).header(KEY, key);
     let request = match trace {
@@ -55,7 +55,7 @@ fn is_in(received: &Received, trace: &str) -> bool {
     hex(&received.span.trace_id) == trace
 }
 
-/// Weir's span, and Envoy's of the same request.
+/// Weir's span, and Envoy's span of the same request.
 async fn both(collector: &Collector, name: &str, fits: impl Fn(&Received) -> bool) -> (Received, Received) {
     let fits = |received: &Received| received.span.name == name && fits(received);
     let weir = collector.wait_for(name, SOON, fits).await.unwrap();
@@ -77,7 +77,7 @@ async fn what_a_request_waits_for_is_in_its_trace() {
     for (name, trace, outcome) in [("consult", CONSULTED, "granted"), ("exact_request", ASKED, "allowed")] {
         let (weir, envoy) = both(&collector, name, |received| is_in(received, trace)).await;
         assert!(is_in(&envoy, trace), "{envoy:#?}");
-        // Envoy tells filters whence a request came; of its own span it tells upstreams only.
+        // Envoy passes the incoming trace context to filters; only upstreams receive its own span.
         assert_eq!(
             (hex(&weir.span.parent_span_id), hex(&envoy.span.parent_span_id)),
             (CALLER.into(), CALLER.into())
@@ -87,7 +87,8 @@ async fn what_a_request_waits_for_is_in_its_trace() {
         assert_eq!(weir.attribute("weir.outcome").as_deref(), Some(outcome));
         assert!(!format!("{:?}", weir.span).contains("\"a\""), "an identifier is told: {weir:#?}");
     }
-    // Whoever calls without a trace: Envoy begins one and does not tell filters, so the request's id alone joins them.
+    // For a caller without a trace, Envoy starts one that filters do not receive. Only the request's id joins the
+    // spans.
     let other = |received: &Received| ![CONSULTED, ASKED].iter().any(|trace| is_in(received, trace));
     let (weir, envoy) = both(&collector, "consult", other).await;
     assert_ne!(weir.span.trace_id, envoy.span.trace_id);

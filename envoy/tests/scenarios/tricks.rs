@@ -1,5 +1,5 @@
-//! Tricks of clients: many spellings of what the upstream takes for one identifier or one path, over HTTP/1.1 and HTTP/2. All
-//! spellings together get one limit.
+//! Evasion by clients: many spellings of one identifier or path as the upstream sees it, over HTTP/1.1 and HTTP/2. All
+//! spellings together share one limit.
 
 use std::collections::BTreeSet;
 
@@ -15,10 +15,10 @@ const LIMIT: u64 = 2;
 /// Spellings that meet one rule.
 struct Trick {
     name: &'static str,
-    /// What the rule has beside its name, limit and window.
+    /// The fields of the rule besides its name, limit and window.
     rule: Value,
     spelt: Vec<Request>,
-    /// What the upstream sees of each that passes: a header's name and value.
+    /// The header, as name and value, that the upstream receives for each spelling that passes.
     seen: Option<(&'static str, &'static str)>,
 }
 
@@ -94,7 +94,7 @@ fn tricks() -> Vec<Trick> {
     ]
 }
 
-/// For each trick alone, as its rule would also meet the requests of others.
+/// Runs each trick with a configuration of its own, because its rule may match requests of other tricks.
 async fn check(protocol: Protocol) {
     let mut wrong = Vec::new();
     for Trick { name, rule: fields, spelt, seen } in tricks() {
@@ -102,7 +102,7 @@ async fn check(protocol: Protocol) {
         let options = EnvoyOptions { route: Route::Upstream(upstream.port()), ..EnvoyOptions::default() };
         let region = Region::start(1, options, &config(&[with(rule(name, LIMIT), fields)])).await;
         let (mut passed, mut found) = (0, BTreeSet::new());
-        // Each spelling first, so that each has its chance of a limit of its own.
+        // All spellings come once before any repeats, so that each could get its own budget.
         let requests = spelt.iter().chain(&spelt).chain(&spelt);
         for request in requests {
             let answer = region.envoy().send_by(protocol, request.clone()).await.unwrap();

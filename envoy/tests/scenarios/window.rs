@@ -13,7 +13,7 @@ async fn page(aggregator: &Aggregator, path: &str) -> Value {
     aggregator.admin_get(path).await.unwrap().json().unwrap()
 }
 
-/// What a command prints.
+/// The output of a command.
 fn printed(aggregator: &Aggregator, arguments: &[&str]) -> String {
     let server = format!("http://{}", aggregator.admin_address());
     let mut command = Command::new(binaries::aggregator().unwrap());
@@ -39,7 +39,7 @@ async fn decisions_of_an_envoy_are_seen_as_they_were() {
         let of = |outcome: &str| rule["decided"][outcome].as_u64().unwrap();
         (of("allowed"), of("denied"), of("shadow_denied"))
     };
-    // What the first rule denies, the one in shadow would have denied too.
+    // The shadow rule would also have denied what the first rule denies.
     let all = async || decided("r").await == (7, 3, 0) && matches!(decided("tight").await, (5, 0, 2..=5));
     let waited = wait::until("all decisions are told", SOON, all).await;
     assert!(waited.is_ok(), "r {:?}, tight {:?}", decided("r").await, decided("tight").await);
