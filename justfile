@@ -21,9 +21,10 @@ test *ARGS:
 compose-test:
     @exec envoy/tools/compose/test.sh
 
-# Check formatting, lints (natively and for the filter's WASM target), and that imports run one way.
+# Check formatting, lints (natively and for the WASM target), that imports run one way, and the glossary's terms.
 lint: fmt-check
     @python3 envoy/tools/lint/rooms.py
+    @python3 envoy/tools/lint/words.py
     cargo clippy --workspace --all-targets {{ locked }} -- -D warnings
     @envoy/tools/lint/filter.sh
 
