@@ -234,10 +234,12 @@ fn what_a_vm_that_died_had_banned_is_proposed_by_the_next() {
 #[test]
 fn denials_that_led_to_a_ban_lead_to_no_other() {
     // Forgotten sooner than its denials leave the window, the ban would be repeated at each single denial.
-    let config = CONFIG.replace("\"within\": \"1m\"", "\"within\": \"1h\"").replace(
-        "\"duration\": \"10m\", \"max_duration\": \"30m\"",
-        "\"duration\": \"1m\", \"max_duration\": \"1m\"",
-    );
+    let config = CONFIG
+        .replace("\"threshold\": 3, \"window\": \"1m\"", "\"threshold\": 3, \"window\": \"1h\"")
+        .replace(
+            "\"duration\": \"10m\", \"max_duration\": \"30m\"",
+            "\"duration\": \"1m\", \"max_duration\": \"1m\"",
+        );
     let mut world = World::with(1, &config);
     world.deny(0, "mallory", 3);
     world.pass(100);

@@ -191,7 +191,7 @@ async fn ask_http(connection: &mut Connection, number: usize) -> Result<bool> {
     let request = Request::post("/v1/check", body.to_string()).header("content-type", "application/json");
     let response = connection.send(request).await?;
     ensure!(response.status == 200, "HTTP {}: {}", response.status, response.text());
-    response.json()?["success"].as_bool().context("an answer without allowed")
+    response.json()?["allowed"].as_bool().context("an answer without allowed")
 }
 
 async fn ask_service(grpc: &mut Grpc<Channel>, number: usize) -> Result<bool> {

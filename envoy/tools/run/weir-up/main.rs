@@ -207,7 +207,7 @@ fn print_trials(options: &Options) {
     let aggregator = program.strip_prefix(here).unwrap_or(&program).display();
     let server = match options.http_port {
         7072 => String::new(),
-        port => format!(" --admin-url http://127.0.0.1:{port}"),
+        port => format!(" --api-url http://127.0.0.1:{port}"),
     };
     println!("  {aggregator} overrides set{server} --namespace per-key --identifier bob --limit 20");
 }
