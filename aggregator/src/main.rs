@@ -46,14 +46,14 @@ fn main() -> ExitCode {
                 cleanup_controls(&database, control, batch).await.and(ledger).and(counts)
             })
         }
-        Command::Token(asked) => match token(asked.into()) {
+        Command::Token(arguments) => match token(arguments.into()) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => fail(&error, UNUSABLE),
         },
         Command::Zones { command } => zones::run(command),
         Command::Overrides { command } => overrides::run(*command),
         Command::Top(Top { admin, once }) => top(&admin, once),
-        Command::Explain(asked) => explain(asked),
+        Command::Explain(arguments) => explain(arguments),
         Command::Serve(arguments) => {
             let settings = match arguments.settings() {
                 Ok(settings) => settings,
@@ -158,8 +158,8 @@ async fn top(admin: &AdminOptions, once: bool) -> ExitCode {
 async fn explain(arguments: Explain) -> ExitCode {
     let Explain { admin, workspace, namespace, identifier, window } = arguments;
     let window_ms = window.map(|window| u64::try_from(window.as_millis()).unwrap_or(u64::MAX));
-    let asked = KeyName { workspace, namespace, identifier, window_ms };
-    shown(terminal::explain(&admin.admin_url, &asked, admin.json).await)
+    let arguments = KeyName { workspace, namespace, identifier, window_ms };
+    shown(terminal::explain(&admin.admin_url, &arguments, admin.json).await)
 }
 
 fn shown(result: Result<(), TerminalError>) -> ExitCode {

@@ -25,8 +25,8 @@ async fn hellos_that_are_refused() {
     for (frame, reason, code) in cases {
         let mut peer = Peer::open(weir.connect().await).await;
         peer.send(frame.clone()).await;
-        let (said, ended) = peer.refused().await;
-        assert!(said.contains(reason), "{frame:?}: {said:?} does not contain {reason:?}");
+        let (message, ended) = peer.refused().await;
+        assert!(message.contains(reason), "{frame:?}: {message:?} does not contain {reason:?}");
         assert_eq!(ended, code, "{frame:?}");
     }
     assert_eq!(weir.server.services().stats().keys, 0, "nothing is accepted before a hello");
@@ -59,12 +59,12 @@ async fn a_token_is_checked_before_a_frame_is_decoded() {
 }
 
 #[tokio::test]
-async fn a_peer_that_says_nothing_is_refused_after_two_seconds() {
+async fn a_peer_without_a_hello_is_refused_after_two_seconds() {
     let weir = start(None).await;
     let opened = Instant::now();
     let mut peer = Peer::open(weir.connect().await).await;
-    let (said, ended) = peer.refused().await;
-    assert!(said.contains("no hello"), "{said}");
+    let (message, ended) = peer.refused().await;
+    assert!(message.contains("no hello"), "{message}");
     assert_eq!(ended, Code::DeadlineExceeded);
     assert!(opened.elapsed() > Duration::from_millis(1_500));
 }
@@ -83,8 +83,8 @@ async fn frames_over_a_cap_or_of_another_origin_end_their_stream() {
     for (frame, reason) in cases {
         let mut peer = weir.join(1, false).await;
         peer.send(frame).await;
-        let (said, _) = peer.refused().await;
-        assert!(said.contains(reason), "{said:?} does not contain {reason:?}");
+        let (message, _) = peer.refused().await;
+        assert!(message.contains(reason), "{message:?} does not contain {reason:?}");
     }
     assert_eq!(weir.server.services().stats().keys, 0);
 }
@@ -102,8 +102,8 @@ async fn a_subscription_that_flaps_is_refused() {
         peer.try_send(hello_frame(1, false));
         tokio::task::yield_now().await;
     }
-    let (said, ended) = peer.refused().await;
-    assert!(said.contains("too often"), "{said}");
+    let (message, ended) = peer.refused().await;
+    assert!(message.contains("too often"), "{message}");
     assert_eq!(ended, Code::ResourceExhausted);
 }
 
@@ -139,7 +139,7 @@ async fn bytes_that_are_no_frame_end_only_their_stream() {
 }
 
 #[tokio::test]
-async fn a_subscriber_that_never_reads_is_dropped_and_harms_nobody() {
+async fn a_subscriber_that_never_reads_is_dropped_and_harms_no_other() {
     let weir = start(None).await;
     let frozen = weir.join(1, true).await;
     let mut writer = weir.join(2, false).await;
@@ -167,8 +167,11 @@ async fn a_subscriber_that_never_reads_is_dropped_and_harms_nobody() {
     println!("dropped after {:?} and {report} reports; slowest ack {slowest:?}", began.elapsed());
     // Each key is queued once for each of two subscribers, however often it changed.
     assert!(most_pending <= 2 * 200 * 256, "{most_pending} pushes were pending");
-    common::until("the frozen one is gone", || weir.metric("weir_aggregator_streams") == 2.0).await;
-    common::until("its queue is gone", || services.stats().pending_pushes <= 200 * 256).await;
+    common::until("the subscriber that never reads is dropped", || {
+        weir.metric("weir_aggregator_streams") == 2.0
+    })
+    .await;
+    common::until("its queue is dropped", || services.stats().pending_pushes <= 200 * 256).await;
     writer.send(weir.report(1_000_000, "after", 900)).await;
     reader.pushed("after", |snapshot| snapshot.region_others == 900).await;
     drop(frozen);

@@ -7,7 +7,7 @@ mod http_common;
 
 use common::{DEADLINE, Peer, Weir, hello_frame, settings, start_with};
 use database_support::Store;
-use http_common::{Client, JSON, OVERRIDES, knows, put, token, write};
+use http_common::{Client, JSON, OVERRIDES, put, token, until_read_back, write};
 use serde_json::{Value, json};
 use sqlx::{Connection, Executor};
 use std::path::Path;
@@ -37,20 +37,20 @@ fn sqlite(folder: &Path) -> String {
 }
 
 /// A subscriber that reports the revision it has.
-async fn subscriber(weir: &Weir, known: ControlsKnown) -> Peer {
+async fn subscriber(weir: &Weir, revision: ControlsKnown) -> Peer {
     let mut peer = Peer::open(weir.connect().await).await;
     peer.send(hello_frame(1, true)).await;
     peer.next_with(|frame| frame.welcome).await;
-    peer.send(FilterFrame { controls_known: Some(known), ..FilterFrame::default() }).await;
+    peer.send(FilterFrame { controls_known: Some(revision), ..FilterFrame::default() }).await;
     peer
 }
 
-async fn told(peer: &mut Peer) -> Controls {
+async fn next_controls(peer: &mut Peer) -> Controls {
     peer.next_with(|frame| frame.controls).await
 }
 
 /// Waits until a subscriber receives a control for an identifier.
-async fn told_of(peer: &mut Peer, identifier: &str) -> weir_core::model::wire::Control {
+async fn control_of(peer: &mut Peer, identifier: &str) -> weir_core::model::wire::Control {
     let named = |frame: Controls| frame.entries.into_iter().find(|entry| entry.identifier == identifier);
     peer.next_with(|frame| named(frame.controls?)).await
 }
@@ -62,10 +62,10 @@ async fn limit(weir: &Weir, identifier: &str) -> Value {
 
 /// The explanation of a key, once it is as expected.
 async fn explained(weir: &Weir, identifier: &str, is_so: impl Fn(&Explanation) -> bool) {
-    let asked = KeyQuery::parse(&format!("namespace=n&identifier={identifier}")).unwrap();
+    let query = KeyQuery::parse(&format!("namespace=n&identifier={identifier}")).unwrap();
     let explaining = async {
         loop {
-            let explanation = explain(weir.server.services(), &asked).await;
+            let explanation = explain(weir.server.services(), &query).await;
             if is_so(&explanation) {
                 return;
             }
@@ -78,7 +78,7 @@ async fn explained(weir: &Weir, identifier: &str, is_so: impl Fn(&Explanation) -
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_said_in_one_region_holds_in_all_and_outlasts_the_database() {
+async fn live_control_of_one_region_applies_in_all_and_outlasts_the_database() {
     let mut store = Store::mariadb().await;
     let scene = store.fresh().await;
     let url = scene.url.clone();
@@ -87,18 +87,18 @@ async fn what_is_said_in_one_region_holds_in_all_and_outlasts_the_database() {
     let there = start_with(of("there", &url, Schedule::for_tests())).await;
     let nothing = ControlsKnown::default();
     let (mut near, mut far) = (subscriber(&here, nothing).await, subscriber(&there, nothing).await);
-    let first = told(&mut near).await;
+    let first = next_controls(&mut near).await;
     assert!(first.from_scratch && first.entries.is_empty() && first.complete_through > 0);
-    assert_eq!(told(&mut far).await.incarnation, first.incarnation);
+    assert_eq!(next_controls(&mut far).await.incarnation, first.incarnation);
 
     let began = Instant::now();
     let launch = || json!({"namespace": "n", "identifier": "alice", "limit": 3, "reason": "launch"});
-    let said = put(&here, launch()).await;
-    assert_eq!(said["changed"], true);
-    let control = told_of(&mut near, "alice").await;
+    let stored = put(&here, launch()).await;
+    assert_eq!(stored["changed"], true);
+    let control = control_of(&mut near, "alice").await;
     eprintln!("a filter of the same region received the control after {:?}", began.elapsed());
-    assert_eq!((control.kind, control.amount, Some(control.revision)), (1, 3, said["revision"].as_u64()));
-    assert_eq!(told_of(&mut far, "alice").await, control);
+    assert_eq!((control.kind, control.amount, Some(control.revision)), (1, 3, stored["revision"].as_u64()));
+    assert_eq!(control_of(&mut far, "alice").await, control);
     eprintln!(
         "a filter of another region received it after {:?}, with an import each 300 ms",
         began.elapsed()
@@ -113,34 +113,46 @@ async fn what_is_said_in_one_region_holds_in_all_and_outlasts_the_database() {
         assert_eq!(limit(weir, "alice").await["limit"], 3);
     }
     let credit = json!({"namespace": "*", "identifier": "alice", "credit": 10, "expires_in": "1h"});
-    knows(&there, &put(&here, credit).await).await;
+    until_read_back(&there, &put(&here, credit).await).await;
     assert_eq!(limit(&there, "alice").await["limit"], 13);
     let ban =
         json!({"namespace": "n", "identifier": "ma*", "ban": true, "reason": "spam", "expires_in": "1h"});
-    knows(&there, &put(&here, ban).await).await;
+    until_read_back(&there, &put(&here, ban).await).await;
     for weir in [&here, &there] {
         let answer = limit(weir, "mallory").await;
         assert_eq!((&answer["allowed"], &answer["decided"]), (&json!(false), &json!(true)), "{answer}");
         assert!(answer["retry_after_ms"].as_u64().is_some_and(|ms| ms > 3_000_000), "{answer}");
     }
-    explained(&there, "alice", |told| (told.control.limit, told.control.credit) == (Some(3), 10)).await;
-    explained(&there, "mallory", |told| {
-        told.control.banned_until_unix_ms.is_some() && told.windows.is_empty()
+    explained(&there, "alice", |explanation| {
+        (explanation.control.limit, explanation.control.credit) == (Some(3), 10)
+    })
+    .await;
+    explained(&there, "mallory", |explanation| {
+        explanation.control.banned_until_unix_ms.is_some() && explanation.windows.is_empty()
     })
     .await;
     for expected in [true, true, false] {
         assert_eq!(limit(&there, "carol").await["allowed"], expected);
     }
-    knows(&there, &put(&here, json!({"namespace": "n", "identifier": "carol", "reset": true})).await).await;
+    until_read_back(
+        &there,
+        &put(&here, json!({"namespace": "n", "identifier": "carol", "reset": true})).await,
+    )
+    .await;
     for expected in [true, true, false] {
         assert_eq!(limit(&there, "carol").await["allowed"], expected, "the reset starts a new count");
     }
-    knows(&there, &put(&here, json!({"namespace": "n", "identifier": "carol", "exempt": true})).await).await;
+    until_read_back(
+        &there,
+        &put(&here, json!({"namespace": "n", "identifier": "carol", "exempt": true})).await,
+    )
+    .await;
     for _ in 0..3 {
         assert_eq!(limit(&there, "carol").await["allowed"], true);
     }
-    let two_epochs = |told: &Explanation| {
-        let verdicts: Vec<_> = told.windows.iter().map(|window| (window.outdated, window.passes)).collect();
+    let two_epochs = |explanation: &Explanation| {
+        let verdicts: Vec<_> =
+            explanation.windows.iter().map(|window| (window.outdated, window.passes)).collect();
         verdicts == [(true, None), (false, Some(true))] || verdicts == [(false, Some(true)), (true, None)]
     };
     explained(&there, "carol", two_epochs).await;
@@ -163,9 +175,9 @@ async fn what_is_said_in_one_region_holds_in_all_and_outlasts_the_database() {
     assert_eq!(limit(&there, "mallory").await["allowed"], false);
     let mut newcomer = subscriber(&there, nothing).await;
     assert_eq!(
-        told(&mut newcomer).await.entries.len(),
+        next_controls(&mut newcomer).await.entries.len(),
         5,
-        "a filter that starts now must receive all known controls"
+        "a filter that starts now must receive all controls"
     );
     let blind = start_with(of("blind", &url, Schedule::for_tests())).await;
     let mut waiting = subscriber(
@@ -175,10 +187,10 @@ async fn what_is_said_in_one_region_holds_in_all_and_outlasts_the_database() {
     .await;
     server.restart().await.unwrap();
     // An instruction to discard the filter's controls would have been sent first.
-    let news = told(&mut waiting).await;
+    let update = next_controls(&mut waiting).await;
     assert!(
-        !news.from_scratch && news.entries.iter().all(|entry| entry.revision > control.revision),
-        "{news:?}"
+        !update.from_scratch && update.entries.iter().all(|entry| entry.revision > control.revision),
+        "{update:?}"
     );
 }
 
@@ -195,7 +207,7 @@ async fn start_informed(settings: impl Fn() -> Settings) -> Weir {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_peers_of_a_region_hear_at_once() {
+async fn peers_of_a_region_receive_live_control_at_once() {
     let (folder, redis) =
         (tempfile::tempdir().unwrap(), Redis::start(RedisOptions::default()).await.unwrap());
     // Within the test, a change arrives only by reading it back or by a peer's message.
@@ -203,19 +215,19 @@ async fn the_peers_of_a_region_hear_at_once() {
     let store = StoreOptions::parse(&redis.url(), "here").unwrap();
     let settings = || Settings { store: Some(store.clone()), ..of("here", &sqlite(folder.path()), schedule) };
     let (one, other) = (start_informed(settings).await, start_informed(settings).await);
-    let listens = |weir: &Weir| weir.server.services().state(|state, _| state.receives_broadcasts());
-    common::until("the peers are subscribed", || listens(&one) && listens(&other)).await;
+    let subscribed = |weir: &Weir| weir.server.services().state(|state, _| state.receives_broadcasts());
+    common::until("the peers are subscribed", || subscribed(&one) && subscribed(&other)).await;
     let mut far = subscriber(&other, ControlsKnown::default()).await;
-    told(&mut far).await;
+    next_controls(&mut far).await;
     let began = Instant::now();
     put(&one, json!({"rule": "per-key", "shadow": true})).await;
-    let frame = told(&mut far).await;
+    let frame = next_controls(&mut far).await;
     eprintln!("a filter of the peer received the control after {:?}", began.elapsed());
     assert_eq!((frame.entries[0].scope.as_str(), frame.entries[0].kind), ("per-key", 6));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn bans_that_rules_propose_reach_other_regions_and_yield_to_people() {
+async fn bans_by_rules_reach_other_regions_and_yield_to_operators() {
     let folder = tempfile::tempdir().unwrap();
     let here = start_with(of("here", &sqlite(folder.path()), Schedule::for_tests())).await;
     let there = start_with(of("there", &sqlite(folder.path()), Schedule::for_tests())).await;
@@ -235,17 +247,17 @@ async fn bans_that_rules_propose_reach_other_regions_and_yield_to_people() {
     };
     let proposals = |bans| FilterFrame { bans, ..FilterFrame::default() };
     near.send(proposals(vec![ban("a*", until_ms), ban("a*", until_ms - 9), ban("", until_ms)])).await;
-    let control = told_of(&mut far, r"a\*").await;
+    let control = control_of(&mut far, r"a\*").await;
     assert_eq!((control.kind, control.expires_ms), (3, until_ms));
     near.send(proposals(vec![ban("a*", until_ms + 9)])).await;
-    assert_eq!(told_of(&mut far, r"a\*").await.expires_ms, until_ms + 9, "the later end wins");
+    assert_eq!(control_of(&mut far, r"a\*").await.expires_ms, until_ms + 9, "the later end wins");
     let listed = Client::connect(&there).await.send("GET", OVERRIDES, &[], b"").await.body;
     let entry = &listed["overrides"][0];
     assert_eq!((&entry["author"], &entry["automatic"]), (&json!("rule per-key"), &json!(true)), "{listed}");
 
     put(&here, json!({"namespace": "n", "identifier": r"a\*", "exempt": true})).await;
     near.send(proposals(vec![ban("a*", until_ms + 99), ban("b", until_ms)])).await;
-    assert_eq!(told_of(&mut far, "b").await.kind, 3);
+    assert_eq!(control_of(&mut far, "b").await.kind, 3);
     let listed =
         Client::connect(&there).await.send("GET", "/v1/overrides?identifier=a%5C*", &[], b"").await.body;
     assert_eq!(listed["overrides"][0]["exempt"], true, "{listed}");
@@ -253,16 +265,16 @@ async fn bans_that_rules_propose_reach_other_regions_and_yield_to_people() {
     // A lifted ban is not restored by a decision that an Envoy made before.
     let since_ms = here.server.services().now().0 - 1;
     near.send(proposals(vec![Ban { since_ms, ..ban("d", until_ms) }])).await;
-    assert!(!told_of(&mut far, "d").await.deleted);
+    assert!(!control_of(&mut far, "d").await.deleted);
     let lift = "/v1/overrides?namespace=n&identifier=d";
     assert_eq!(Client::connect(&here).await.send("DELETE", lift, &[], b"").await.status, 200);
-    assert!(told_of(&mut far, "d").await.deleted);
+    assert!(control_of(&mut far, "d").await.deleted);
     near.send(proposals(vec![Ban { since_ms, ..ban("d", until_ms + 9) }, ban("e", until_ms)])).await;
-    assert_eq!(told_of(&mut far, "e").await.kind, 3);
+    assert_eq!(control_of(&mut far, "e").await.kind, 3);
     let listed = Client::connect(&here).await.send("GET", "/v1/overrides?identifier=d", &[], b"").await.body;
     assert_eq!(listed["overrides"], json!([]), "{listed}");
     near.send(proposals(vec![ban("d", until_ms)])).await;
-    assert!(!told_of(&mut far, "d").await.deleted, "a new decision must ban again");
+    assert!(!control_of(&mut far, "d").await.deleted, "a new decision must ban again");
 
     let mut bad = Peer::open(here.connect().await).await;
     bad.send(hello_frame(2, false)).await;
@@ -271,7 +283,7 @@ async fn bans_that_rules_propose_reach_other_regions_and_yield_to_people() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_token_changes_what_its_entry_lets_it() {
+async fn a_token_changes_what_its_entry_allows() {
     let folder = tempfile::tempdir().unwrap();
     let (reader, plain) = token("reader", "default", "[]");
     let (operator, entry) = token("operator", "shop", "[]");
@@ -291,15 +303,15 @@ async fn a_token_changes_what_its_entry_lets_it() {
         let problem = if expected == 403 { json!("control_not_allowed") } else { Value::Null };
         assert_eq!(answer.body["error"]["code"], problem);
         if expected == 200 {
-            let told = &answer.body["override"];
-            assert_eq!((&told["workspace"], &told["author"]), (&json!("shop"), &json!("operator")));
+            let stored = &answer.body["override"];
+            assert_eq!((&stored["workspace"], &stored["author"]), (&json!("shop"), &json!("operator")));
         }
     }
 }
 
 /// A server that answers with JSON is not taken for an aggregator.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn others_that_answer_are_no_aggregators() {
+async fn servers_that_are_no_aggregators_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let weir = start_with(of("here", &sqlite(folder.path()), Schedule::default())).await;
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -324,12 +336,12 @@ async fn others_that_answer_are_no_aggregators() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_name_that_no_filter_has_is_warned_of() {
+async fn a_name_that_no_filter_reported_causes_a_warning() {
     let folder = tempfile::tempdir().unwrap();
     let weir = start_with(of("here", &sqlite(folder.path()), Schedule::default())).await;
     let slip = json!({"namespace": "slip", "identifier": "a", "limit": 1});
-    let said = put(&weir, slip.clone()).await;
-    assert_eq!(said["warning"], Value::Null, "no filter has reported rules: {said}");
+    let stored = put(&weir, slip.clone()).await;
+    assert_eq!(stored["warning"], Value::Null, "no filter has reported rules: {stored}");
     let filter = subscriber(&weir, ControlsKnown::default()).await;
     let rule = RuleCounters {
         name: "keys".into(),
@@ -342,10 +354,10 @@ async fn a_name_that_no_filter_has_is_warned_of() {
     };
     let counters = Counters { rules: vec![rule], workspace: "demo".into() };
     filter.send(FilterFrame { counters: Some(counters), ..FilterFrame::default() }).await;
-    let heard = || {
+    let reported = || {
         !weir.server.services().status.counters.lock().rules(weir.server.services().moment().mono).is_empty()
     };
-    common::until("the filter's rule is known", heard).await;
+    common::until("the filter's rule is reported", reported).await;
     for (body, part) in [
         (slip, Some("namespace \"slip\" in workspace \"default\"; there is demo/n")),
         (
@@ -355,13 +367,18 @@ async fn a_name_that_no_filter_has_is_warned_of() {
         (json!({"workspace": "demo", "namespace": "n", "identifier": "a", "limit": 1}), None),
     ] {
         let warning = put(&weir, body.clone()).await["warning"].clone();
-        let told = warning.as_str();
+        let message = warning.as_str();
         assert!(
-            told.is_some() == part.is_some() && part.is_none_or(|part| told.unwrap().contains(part)),
+            message.is_some() == part.is_some() && part.is_none_or(|part| message.unwrap().contains(part)),
             "{body}: {warning}"
         );
     }
-    says(&weir, &["set", "--rule", "slip", "--shadow", "off"], "\nwarning: no filter of this region").await;
+    succeeds_with(
+        &weir,
+        &["set", "--rule", "slip", "--shadow", "off"],
+        "\nwarning: no filter of this region",
+    )
+    .await;
 }
 
 async fn run(weir: &Weir, arguments: &[&str]) -> Output {
@@ -372,60 +389,81 @@ async fn run(weir: &Weir, arguments: &[&str]) -> Output {
     command.kill_on_drop(true).output().await.unwrap()
 }
 
-async fn says(weir: &Weir, arguments: &[&str], part: &str) -> String {
+async fn succeeds_with(weir: &Weir, arguments: &[&str], part: &str) -> String {
     let output = run(weir, arguments).await;
-    let (said, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success() && said.contains(part), "{arguments:?}: {said}{error}");
-    said.into_owned()
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success() && stdout.contains(part), "{arguments:?}: {stdout}{stderr}");
+    stdout.into_owned()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_commands_say_what_curl_would() {
+async fn the_commands_print_what_the_api_returns() {
     let folder = tempfile::tempdir().unwrap();
     let weir = start_with(of("here", &sqlite(folder.path()), Schedule::default())).await;
     let alice = ["--namespace", "per-key", "--identifier", "alice|*"];
     let with = |first: &[&'static str], more: &[&'static str]| [first, &alice, more].concat();
-    says(&weir, &["list"], "NAMESPACE").await;
-    says(&weir, &with(&["set"], &["--limit", "5", "--window", "1m"]), "limit 5 in 1m for alice|*").await;
+    succeeds_with(&weir, &["list"], "NAMESPACE").await;
+    succeeds_with(&weir, &with(&["set"], &["--limit", "5", "--window", "1m"]), "limit 5 in 1m for alice|*")
+        .await;
     let expires = ["--ban", "--reason", "spam", "--expires-at", "2199-01-01T00:00:00Z"];
-    says(
+    succeeds_with(
         &weir,
         &with(&["set"], &expires),
         "ban for alice|* in per-key of default until 2199-01-01T00:00:00Z",
     )
     .await;
-    says(&weir, &with(&["credit", "7"], &["--expires-in", "1h"]), "credit 7").await;
-    says(&weir, &with(&["reset"], &["--reason", "support"]), "reset for").await;
-    says(&weir, &["set", "--rule", "per-key", "--shadow", "on"], "shadow on for rule per-key").await;
-    says(&weir, &["set", "--namespace", "*", "--network", "10.1.2.3/8", "--exempt"], "exempt for 10.0.0.0/8")
-        .await;
-    assert_eq!(says(&weir, &["list"], "shadow on").await.lines().count(), 7);
-    let listed = says(&weir, &["list", "--kind", "credit", "--json"], "[").await;
+    succeeds_with(&weir, &with(&["credit", "7"], &["--expires-in", "1h"]), "credit 7").await;
+    succeeds_with(&weir, &with(&["reset"], &["--reason", "support"]), "reset for").await;
+    succeeds_with(&weir, &["set", "--rule", "per-key", "--shadow", "on"], "shadow on for rule per-key").await;
+    succeeds_with(
+        &weir,
+        &["set", "--namespace", "*", "--network", "10.1.2.3/8", "--exempt"],
+        "exempt for 10.0.0.0/8",
+    )
+    .await;
+    assert_eq!(succeeds_with(&weir, &["list"], "shadow on").await.lines().count(), 7);
+    let listed = succeeds_with(&weir, &["list", "--kind", "credit", "--json"], "[").await;
     let listed: Value = serde_json::from_str(&listed).unwrap();
     assert_eq!((listed.as_array().unwrap().len(), &listed[0]["credit"]), (1, &json!(7)));
-    says(&weir, &with(&["delete"], &["--window", "1m"]), "deleted: limit 5 in 1m").await;
-    says(&weir, &["delete", "--rule", "per-key"], "deleted: shadow on").await;
-    let audit = says(&weir, &["audit", "--identifier", "alice|*"], "deleted").await;
+    succeeds_with(&weir, &with(&["delete"], &["--window", "1m"]), "deleted: limit 5 in 1m").await;
+    succeeds_with(&weir, &["delete", "--rule", "per-key"], "deleted: shadow on").await;
+    let audit = succeeds_with(&weir, &["audit", "--identifier", "alice|*"], "deleted").await;
     assert_eq!(audit.lines().count(), 6, "{audit}");
     assert!(audit.contains("  ann (unverified)  here"), "{audit}");
 
     // `--matching` finds the controls of patterns, networks and other namespaces that match an identifier.
-    for (who, count) in [("alice|x", 3), ("10.9.9.9", 1), ("bob", 0)] {
-        let listed = says(&weir, &["list", "--matching", who, "--namespace", "per-key", "--json"], "[").await;
+    for (identifier, count) in [("alice|x", 3), ("10.9.9.9", 1), ("bob", 0)] {
+        let listed = succeeds_with(
+            &weir,
+            &["list", "--matching", identifier, "--namespace", "per-key", "--json"],
+            "[",
+        )
+        .await;
         let listed: Value = serde_json::from_str(&listed).unwrap();
-        assert_eq!(listed.as_array().unwrap().len(), count, "{who}: {listed}");
+        assert_eq!(listed.as_array().unwrap().len(), count, "{identifier}: {listed}");
     }
-    says(&weir, &["list", "--matching", "alice|x", "--namespace", "other"], "(none)").await;
+    succeeds_with(&weir, &["list", "--matching", "alice|x", "--namespace", "other"], "(none)").await;
     // All remaining controls are deleted at once.
-    let gone = says(&weir, &with(&["delete"], &["--all-kinds", "--author", ""]), "deleted: credit 7").await;
-    assert!(gone.contains("deleted: ban for") && gone.contains("deleted: reset for"), "{gone}");
-    says(&weir, &["list", "--matching", "alice|x"], "(none)").await;
-    says(&weir, &["audit"], "  anybody  ").await;
+    let deleted =
+        succeeds_with(&weir, &with(&["delete"], &["--all-kinds", "--author", ""]), "deleted: credit 7").await;
+    assert!(deleted.contains("deleted: ban for") && deleted.contains("deleted: reset for"), "{deleted}");
+    succeeds_with(&weir, &["list", "--matching", "alice|x"], "(none)").await;
+    succeeds_with(&weir, &["audit"], "  anybody  ").await;
     let odd = ["--namespace", "per-key", "--identifier", r"we\|ird"];
     let with_odd = |first: &[&'static str]| [first, &odd].concat();
-    says(&weir, &with_odd(&["set", "--limit", "5", "--expires-in", "1w"]), r"limit 5 for we\|ird in").await;
-    says(&weir, &with_odd(&["set", "--limit", "5", "--expires-in", "2w"]), "; before: limit 5 until 2").await;
-    says(&weir, &["reset", "--namespace", "*", "--identifier", "*", "--yes"], "reset for *").await;
+    succeeds_with(
+        &weir,
+        &with_odd(&["set", "--limit", "5", "--expires-in", "1w"]),
+        r"limit 5 for we\|ird in",
+    )
+    .await;
+    succeeds_with(
+        &weir,
+        &with_odd(&["set", "--limit", "5", "--expires-in", "2w"]),
+        "; before: limit 5 until 2",
+    )
+    .await;
+    succeeds_with(&weir, &["reset", "--namespace", "*", "--identifier", "*", "--yes"], "reset for *").await;
 
     for (arguments, code, part) in [
         (with(&["delete"], &["--window", "1m"]), 1, "see weir-aggregator overrides list"),
@@ -433,7 +471,11 @@ async fn the_commands_say_what_curl_would() {
         (vec!["reset", "--namespace", "*", "--identifier", "*"], 2, "--yes"),
         (with(&["credit", "7"], &["--expires-in", "1"]), 2, "1s to 3650d"),
         (with(&["set"], &["--limit", "1", "--expires-at", "2001-01-01T00:00:00Z"]), 1, "--expires-at is not"),
-        (with(&["set"], &["--limit", "1", "--window", "5x"]), 1, "--window: expected"),
+        (
+            with(&["set"], &["--limit", "1", "--window", "5x"]),
+            1,
+            "--window: \"5x\" is not a duration; expected",
+        ),
         (with(&["set"], &["--ban"]), 1, "a ban needs one"),
         (with(&["credit", "7"], &[]), 1, "a credit adds to the limit until it expires"),
         (with(&["set"], &[]), 2, "--limit"),

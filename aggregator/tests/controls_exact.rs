@@ -8,7 +8,7 @@ mod http_common;
 use common::{Weir, settings, start_with, until};
 use database_support::ledger::{ZONE, set_zone};
 use database_support::{Scene, Store, run};
-use http_common::{Client, OVERRIDES, knows, put};
+use http_common::{Client, OVERRIDES, put, until_read_back};
 use redis::Commands;
 use serde_json::{Value, json};
 use weir_aggregator::database::DatabaseOptions;
@@ -31,7 +31,7 @@ async fn start(region: &str, scene: &Scene, redis: Option<&Redis>) -> Weir {
     let weir = start_with(settings).await;
     let services = weir.server.services();
     until("Redis is found", || redis.is_none() || services.store_is_usable()).await;
-    until("live controls are known", || services.control.book().edition().is_some()).await;
+    until("live control has been read", || services.control.book().edition().is_some()).await;
     weir
 }
 
@@ -67,7 +67,7 @@ impl Algorithm {
     }
 
     /// Sends several requests and returns the last answer.
-    async fn asked(&self, weir: &Weir, identifier: &str, passes: &[bool]) -> Value {
+    async fn decides(&self, weir: &Weir, identifier: &str, passes: &[bool]) -> Value {
         let mut last = Value::Null;
         for (at, passes) in passes.iter().enumerate() {
             last = self.decide(weir, identifier).await;
@@ -76,7 +76,7 @@ impl Algorithm {
         last
     }
 
-    async fn say(&self, weir: &Weir, identifier: &str, what: Value) -> Value {
+    async fn set(&self, weir: &Weir, identifier: &str, what: Value) -> Value {
         let mut body = json!({"namespace": self.namespace, "identifier": identifier});
         body.as_object_mut().unwrap().extend(what.as_object().unwrap().clone());
         put(weir, body).await
@@ -87,91 +87,91 @@ impl Algorithm {
         let path = format!("{OVERRIDES}?namespace={namespace}&identifier={identifier}&kind={kind}");
         let answer = Client::connect(weir).await.send("DELETE", &path, &[], b"").await;
         assert_eq!(answer.status, 200, "{answer:?}");
-        knows(weir, &answer.body).await;
+        until_read_back(weir, &answer.body).await;
     }
 }
 
 async fn a_ban_denies_and_counts_nothing(algorithm: &Algorithm, weir: &Weir) {
-    algorithm.asked(weir, "mallory", &[true]).await;
-    algorithm.say(weir, "mallory", json!({"ban": true, "reason": "spam", "expires_in": "1h"})).await;
-    let denied = algorithm.asked(weir, "mallory", &[false, false, false]).await;
+    algorithm.decides(weir, "mallory", &[true]).await;
+    algorithm.set(weir, "mallory", json!({"ban": true, "reason": "spam", "expires_in": "1h"})).await;
+    let denied = algorithm.decides(weir, "mallory", &[false, false, false]).await;
     let wait = denied["retry_after_ms"].as_u64().unwrap();
     assert!((3_500_000..=3_600_000).contains(&wait), "until the ban ends: {denied}");
     assert!(denied["transaction"].is_null(), "nothing is recorded: {denied}");
     algorithm.take_back(weir, "mallory", "override").await;
-    algorithm.asked(weir, "mallory", &[true, false]).await;
+    algorithm.decides(weir, "mallory", &[true, false]).await;
 
-    algorithm.say(weir, "eve*", json!({"ban": true, "reason": "spam"})).await;
-    let denied = algorithm.asked(weir, "eve-1", &[false]).await;
+    algorithm.set(weir, "eve*", json!({"ban": true, "reason": "spam"})).await;
+    let denied = algorithm.decides(weir, "eve-1", &[false]).await;
     assert!(denied["retry_after_ms"].is_null(), "a permanent ban has no end: {denied}");
 }
 
 async fn the_exempt_pass_uncounted(algorithm: &Algorithm, weir: &Weir) {
-    algorithm.asked(weir, "ann", &[true, true, false]).await;
-    algorithm.asked(weir, "dan", &[true]).await;
+    algorithm.decides(weir, "ann", &[true, true, false]).await;
+    algorithm.decides(weir, "dan", &[true]).await;
     for name in ["ann", "dan"] {
-        algorithm.say(weir, name, json!({"exempt": true})).await;
-        let passed = algorithm.asked(weir, name, &[true, true, true, true]).await;
+        algorithm.set(weir, name, json!({"exempt": true})).await;
+        let passed = algorithm.decides(weir, name, &[true, true, true, true]).await;
         assert!(passed["transaction"].is_null(), "nothing is recorded: {passed}");
         algorithm.take_back(weir, name, "override").await;
     }
-    algorithm.asked(weir, "ann", &[false]).await;
-    algorithm.asked(weir, "dan", &[true, false]).await;
+    algorithm.decides(weir, "ann", &[false]).await;
+    algorithm.decides(weir, "dan", &[true, false]).await;
 }
 
 async fn a_reset_counts_anew_until_it_is_taken_back(algorithm: &Algorithm, weir: &Weir) {
-    algorithm.asked(weir, "carol", &[true, true, false]).await;
+    algorithm.decides(weir, "carol", &[true, true, false]).await;
     for _ in 0..2 {
-        algorithm.say(weir, "carol", json!({"reset": true})).await;
-        let denied = algorithm.asked(weir, "carol", &[true, true, false]).await;
+        algorithm.set(weir, "carol", json!({"reset": true})).await;
+        let denied = algorithm.decides(weir, "carol", &[true, true, false]).await;
         assert_eq!((&denied["limit"], &denied["remaining"]), (&json!(RATE), &json!(0)), "{denied}");
     }
     algorithm.take_back(weir, "carol", "reset").await;
-    algorithm.asked(weir, "carol", &[false]).await;
+    algorithm.decides(weir, "carol", &[false]).await;
 }
 
 /// The other aggregator receives the control by itself, and both count in one place.
-async fn both_obey(algorithm: &Algorithm, one: &Weir, other: &Weir) {
-    algorithm.asked(one, "grace", &[true]).await;
-    algorithm.asked(other, "grace", &[true, false]).await;
-    knows(other, &algorithm.say(one, "grace", json!({"reset": true})).await).await;
-    algorithm.asked(other, "grace", &[true]).await;
-    algorithm.asked(one, "grace", &[true, false]).await;
-    algorithm.asked(other, "grace", &[false]).await;
-    knows(other, &algorithm.say(one, "grace", json!({"exempt": true})).await).await;
-    algorithm.asked(other, "grace", &[true]).await;
-    knows(other, &algorithm.say(one, "grace", json!({"ban": true, "reason": "spam"})).await).await;
-    algorithm.asked(other, "grace", &[false]).await;
+async fn both_apply_controls(algorithm: &Algorithm, one: &Weir, other: &Weir) {
+    algorithm.decides(one, "grace", &[true]).await;
+    algorithm.decides(other, "grace", &[true, false]).await;
+    until_read_back(other, &algorithm.set(one, "grace", json!({"reset": true})).await).await;
+    algorithm.decides(other, "grace", &[true]).await;
+    algorithm.decides(one, "grace", &[true, false]).await;
+    algorithm.decides(other, "grace", &[false]).await;
+    until_read_back(other, &algorithm.set(one, "grace", json!({"exempt": true})).await).await;
+    algorithm.decides(other, "grace", &[true]).await;
+    until_read_back(other, &algorithm.set(one, "grace", json!({"ban": true, "reason": "spam"})).await).await;
+    algorithm.decides(other, "grace", &[false]).await;
 }
 
 /// The behaviour of both algorithms.
-async fn obeys(algorithm: &Algorithm, one: &Weir, other: &Weir) {
+async fn applies_controls(algorithm: &Algorithm, one: &Weir, other: &Weir) {
     a_ban_denies_and_counts_nothing(algorithm, one).await;
     the_exempt_pass_uncounted(algorithm, one).await;
     a_reset_counts_anew_until_it_is_taken_back(algorithm, one).await;
-    both_obey(algorithm, one, other).await;
+    both_apply_controls(algorithm, one, other).await;
 }
 
-async fn a_log_obeys_limits_and_credits(weir: &Weir) {
+async fn a_log_applies_limits_and_credits(weir: &Weir) {
     let log = Algorithm::log();
-    log.asked(weir, "bob", &[true, true, false]).await;
-    log.say(weir, "bob", json!({"limit": 4})).await;
-    let denied = log.asked(weir, "bob", &[true, true, false]).await;
+    log.decides(weir, "bob", &[true, true, false]).await;
+    log.set(weir, "bob", json!({"limit": 4})).await;
+    let denied = log.decides(weir, "bob", &[true, true, false]).await;
     assert_eq!(denied["limit"], 4, "{denied}");
-    log.say(weir, "bob", json!({"limit": 3})).await;
-    let denied = log.asked(weir, "bob", &[false]).await;
+    log.set(weir, "bob", json!({"limit": 3})).await;
+    let denied = log.decides(weir, "bob", &[false]).await;
     assert_eq!((&denied["limit"], &denied["remaining"]), (&json!(3), &json!(0)), "{denied}");
-    log.say(weir, "bob", json!({"limit": 100, "window": "1m"})).await;
-    log.asked(weir, "bob", &[false]).await;
-    log.say(weir, "bob", json!({"limit": 5, "window": "1h"})).await;
-    log.asked(weir, "bob", &[true, false]).await;
+    log.set(weir, "bob", json!({"limit": 100, "window": "1m"})).await;
+    log.decides(weir, "bob", &[false]).await;
+    log.set(weir, "bob", json!({"limit": 5, "window": "1h"})).await;
+    log.decides(weir, "bob", &[true, false]).await;
 
-    log.asked(weir, "kate", &[true, true, false]).await;
-    log.say(weir, "kate", json!({"credit": 1, "expires_in": "1h"})).await;
-    let denied = log.asked(weir, "kate", &[true, false]).await;
+    log.decides(weir, "kate", &[true, true, false]).await;
+    log.set(weir, "kate", json!({"credit": 1, "expires_in": "1h"})).await;
+    let denied = log.decides(weir, "kate", &[true, false]).await;
     assert_eq!(denied["limit"], RATE + 1, "{denied}");
-    log.say(weir, "kate", json!({"limit": MAX_LOG_LIMIT + 9})).await;
-    let passed = log.asked(weir, "kate", &[true]).await;
+    log.set(weir, "kate", json!({"limit": MAX_LOG_LIMIT + 9})).await;
+    let passed = log.decides(weir, "kate", &[true]).await;
     assert_eq!(passed["limit"], MAX_LOG_LIMIT, "the limit must be that of a log: {passed}");
 }
 
@@ -188,8 +188,8 @@ async fn a_log_in_redis() {
     let (store, redis) = (Store::sqlite(), Redis::start(RedisOptions::default()).await.unwrap());
     let scene = store.fresh().await;
     let (one, other) = (start("here", &scene, Some(&redis)).await, start("here", &scene, Some(&redis)).await);
-    obeys(&Algorithm::log(), &one, &other).await;
-    a_log_obeys_limits_and_credits(&one).await;
+    applies_controls(&Algorithm::log(), &one, &other).await;
+    a_log_applies_limits_and_credits(&one).await;
     assert_eq!(logs(&redis, "eve-1").len(), 0, "a banned identifier must have no log");
     assert_eq!(logs(&redis, "carol").len(), 3, "one of each epoch: {:?}", logs(&redis, "carol"));
 }
@@ -202,7 +202,7 @@ async fn a_log_in_memory() {
     a_ban_denies_and_counts_nothing(&log, &weir).await;
     the_exempt_pass_uncounted(&log, &weir).await;
     a_reset_counts_anew_until_it_is_taken_back(&log, &weir).await;
-    a_log_obeys_limits_and_credits(&weir).await;
+    a_log_applies_limits_and_credits(&weir).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -227,7 +227,7 @@ async fn a_ledger(store: &Store) {
     let scene = store.fresh().await;
     set_zone(&scene.open("here"), ZONE, RATE, 3_600).await;
     let (here, there) = (start("here", &scene, None).await, start("there", &scene, None).await);
-    obeys(&Algorithm::ledger(), &here, &there).await;
+    applies_controls(&Algorithm::ledger(), &here, &there).await;
     a_ledger_has_its_own_rate_and_no_namespace(&here).await;
     // A banned or exempt identifier, or a check after a denial of another check, causes no attempt.
     let attempts = async |bucket: &str| {
@@ -235,21 +235,21 @@ async fn a_ledger(store: &Store) {
         scene.number(&format!("SELECT COUNT(*) FROM zone_txn WHERE bucket_key = X'{hex}'")).await
     };
     assert_eq!((attempts("mallory").await, attempts("eve-1").await, attempts("ann").await), (3, 0, 4));
-    checks_stand_or_fall_together(&here).await;
+    all_checks_of_a_request_pass_or_none(&here).await;
     assert_eq!((attempts("heidi").await, attempts("ivan").await), (0, 0));
 }
 
 async fn a_ledger_has_its_own_rate_and_no_namespace(weir: &Weir) {
     let ledger = Algorithm::ledger();
-    ledger.say(weir, "bob", json!({"limit": 9})).await;
-    ledger.say(weir, "bob", json!({"credit": 9, "expires_in": "1h"})).await;
+    ledger.set(weir, "bob", json!({"limit": 9})).await;
+    ledger.set(weir, "bob", json!({"credit": 9, "expires_in": "1h"})).await;
     put(weir, json!({"namespace": "n", "identifier": "bob", "ban": true, "reason": "elsewhere"})).await;
-    let denied = ledger.asked(weir, "bob", &[true, true, false]).await;
+    let denied = ledger.decides(weir, "bob", &[true, true, false]).await;
     assert_eq!(denied["limit"], RATE, "{denied}");
 }
 
 /// A control of one of several checks decides the whole request.
-async fn checks_stand_or_fall_together(weir: &Weir) {
+async fn all_checks_of_a_request_pass_or_none(weir: &Weir) {
     let (log, ledger) = (Algorithm::log(), Algorithm::ledger());
     let both = json!({"checks": [log.check("heidi"), ledger.check("ivan")], "timeout": "5s"});
     let all = async |success: bool| {
@@ -257,14 +257,14 @@ async fn checks_stand_or_fall_together(weir: &Weir) {
         assert_eq!((&answer["allowed"], &answer["decided"]), (&json!(success), &json!(true)), "{answer}");
         answer["checks"].clone()
     };
-    ledger.say(weir, "ivan", json!({"ban": true, "reason": "spam"})).await;
+    ledger.set(weir, "ivan", json!({"ban": true, "reason": "spam"})).await;
     let checks = all(false).await;
     assert_eq!((&checks[0]["decided"], &checks[1]["decided"]), (&json!(false), &json!(true)), "{checks}");
-    ledger.say(weir, "ivan", json!({"exempt": true})).await;
+    ledger.set(weir, "ivan", json!({"exempt": true})).await;
     for remaining in [RATE - 1, RATE - 2] {
         assert_eq!(all(true).await[0]["remaining"], remaining, "the ban must not charge the other check");
     }
     all(false).await;
-    log.say(weir, "heidi", json!({"reset": true})).await;
+    log.set(weir, "heidi", json!({"reset": true})).await;
     assert_eq!(all(true).await[0]["remaining"], RATE - 1);
 }

@@ -44,12 +44,12 @@ impl Service {
         let api = ApiSettings { rls_config: Some(file), ..settings().api };
         let schedule = Schedule::for_tests();
         let weir = start_with(Settings { api, database, migrate: true, schedule, ..settings() }).await;
-        let known = || weir.server.services().control.book().edition().is_some();
-        until("live controls are known", known).await;
+        let has_controls = || weir.server.services().control.book().edition().is_some();
+        until("live control has been read", has_controls).await;
         Service { channel: weir.connect().await, weir, _folder: folder }
     }
 
-    async fn say(&self, namespace: &str, identifier: &str, what: Value) {
+    async fn set(&self, namespace: &str, identifier: &str, what: Value) {
         let mut body = json!({"namespace": namespace, "identifier": identifier});
         body.as_object_mut().unwrap().extend(what.as_object().unwrap().clone());
         put(&self.weir, body).await;
@@ -62,14 +62,14 @@ impl Service {
 
     /// Sends several requests about one descriptor. Returns the code, the limit and the remainder of each answer, which
     /// Envoy sends to its client.
-    async fn asked(&self, entries: Entries<'_>, expected: &[(Code, u32, u32)]) -> RateLimitResponse {
+    async fn responds(&self, entries: Entries<'_>, expected: &[(Code, u32, u32)]) -> RateLimitResponse {
         let mut last = RateLimitResponse::default();
         for (at, expected) in expected.iter().enumerate() {
             last = self.check(&[entries]).await;
             let status = &last.statuses[0];
             let limit = status.current_limit.as_ref().unwrap().requests_per_unit;
-            let told = (last.overall_code(), limit, status.limit_remaining);
-            assert_eq!(told, *expected, "{entries:?}, answer {at}: {last:?}");
+            let result = (last.overall_code(), limit, status.limit_remaining);
+            assert_eq!(result, *expected, "{entries:?}, answer {at}: {last:?}");
         }
         last
     }
@@ -79,15 +79,15 @@ impl Service {
 async fn bans_deny_until_they_end() {
     let service = Service::start().await;
     let (mallory, path): (Entries, Entries) = (&[("user", "mallory")], &[("path", "/")]);
-    service.asked(mallory, &[(OK, 2, 1)]).await;
-    service.say("users", "mal*", json!({"ban": true, "reason": "spam", "expires_in": "1h"})).await;
-    let denied = service.asked(mallory, &[(OVER, 2, 0); 3]).await;
+    service.responds(mallory, &[(OK, 2, 1)]).await;
+    service.set("users", "mal*", json!({"ban": true, "reason": "spam", "expires_in": "1h"})).await;
+    let denied = service.responds(mallory, &[(OVER, 2, 0); 3]).await;
     let wait: u64 = denied.response_headers_to_add[0].value.parse().unwrap();
     assert!((3_500..=3_600).contains(&wait), "{denied:?}");
     assert_eq!(codes(&service.check(&[mallory, path]).await), (OVER, vec![OVER, OK]));
-    service.asked(path, &[(OK, 9, 8)]).await;
-    service.say("users", "mal*", json!({"ban": true, "reason": "for ever"})).await;
-    let denied = service.asked(mallory, &[(OVER, 2, 0)]).await;
+    service.responds(path, &[(OK, 9, 8)]).await;
+    service.set("users", "mal*", json!({"ban": true, "reason": "for ever"})).await;
+    let denied = service.responds(mallory, &[(OVER, 2, 0)]).await;
     assert_eq!(denied.response_headers_to_add, [], "a permanent ban has no reset time");
 }
 
@@ -96,27 +96,27 @@ async fn the_exempt_pass_and_resets_count_anew() {
     let service = Service::start().await;
     let ann: Entries = &[("user", "ann")];
     let counts = [(OK, 2, 1), (OK, 2, 0), (OVER, 2, 0)];
-    service.asked(ann, &counts).await;
-    service.say("users", "ann", json!({"reset": true})).await;
-    service.asked(ann, &counts).await;
-    service.say("*", "ann", json!({"exempt": true})).await;
-    service.asked(ann, &[(OK, 2, 2); 3]).await;
+    service.responds(ann, &counts).await;
+    service.set("users", "ann", json!({"reset": true})).await;
+    service.responds(ann, &counts).await;
+    service.set("*", "ann", json!({"exempt": true})).await;
+    service.responds(ann, &[(OK, 2, 2); 3]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_limit_that_operators_say_is_the_one_that_is_shown() {
+async fn a_limit_of_live_control_is_the_one_that_is_shown() {
     let service = Service::start().await;
     let (bob, shade): (Entries, Entries) = (&[("user", "bob")], &[("shade", "bob")]);
-    service.asked(bob, &[(OK, 2, 1)]).await;
-    service.say("users", "bob", json!({"limit": 4})).await;
-    service.asked(bob, &[(OK, 4, 2)]).await;
-    service.say("users", "bob", json!({"credit": 1, "expires_in": "1h"})).await;
-    let shown = service.asked(bob, &[(OK, 5, 2), (OK, 5, 1), (OK, 5, 0), (OVER, 5, 0)]).await;
+    service.responds(bob, &[(OK, 2, 1)]).await;
+    service.set("users", "bob", json!({"limit": 4})).await;
+    service.responds(bob, &[(OK, 4, 2)]).await;
+    service.set("users", "bob", json!({"credit": 1, "expires_in": "1h"})).await;
+    let shown = service.responds(bob, &[(OK, 5, 2), (OK, 5, 1), (OK, 5, 0), (OVER, 5, 0)]).await;
     assert_eq!(shown.statuses[0].current_limit.as_ref().unwrap().name, "users");
-    service.say("users", "bob", json!({"limit": u64::from(u32::MAX) + 9})).await;
-    service.asked(bob, &[(OK, u32::MAX, u32::MAX)]).await;
-    service.say("shades", "bob", json!({"limit": 1})).await;
-    service.asked(shade, &[(OK, 1, 0), (OK, 1, 0)]).await;
+    service.set("users", "bob", json!({"limit": u64::from(u32::MAX) + 9})).await;
+    service.responds(bob, &[(OK, u32::MAX, u32::MAX)]).await;
+    service.set("shades", "bob", json!({"limit": 1})).await;
+    service.responds(shade, &[(OK, 1, 0), (OK, 1, 0)]).await;
     let shadowed = "weir_aggregator_api_decisions_total{api=\"rls\",result=\"shadow_denied\"}";
     assert_eq!(service.weir.metric(shadowed), 1.0);
 }

@@ -20,9 +20,9 @@ async fn idle_connections_do_not_delay_a_health_check() {
     for _ in 0..300 {
         idle.push(TcpStream::connect(weir.server.admin_address()).await.unwrap());
     }
-    let asked = Instant::now();
+    let began = Instant::now();
     assert!(healthz(&weir).await.starts_with("HTTP/1.1 200"));
-    let took = asked.elapsed();
+    let took = began.elapsed();
     println!("/healthz took {took:?} beside {} idle connections", idle.len());
     assert!(took < PROBE, "{took:?}");
     assert!(weir.metric("weir_aggregator_connections_evicted_total{api=\"admin\"}") > 0.0);
@@ -32,7 +32,7 @@ async fn idle_connections_do_not_delay_a_health_check() {
 async fn streams_without_a_hello_are_bounded_and_keep_no_filter_out() {
     let weir = start(Some(TOKEN)).await;
     let mut channel = weir.connect().await;
-    let mut silent = Vec::new();
+    let mut idle = Vec::new();
     let mut refused = None;
     for opened in 0..300 {
         if opened % 100 == 0 {
@@ -40,15 +40,15 @@ async fn streams_without_a_hello_are_bounded_and_keep_no_filter_out() {
             channel = weir.connect().await;
         }
         match Peer::try_open(channel.clone(), Some(TOKEN)).await {
-            Ok(peer) => silent.push(peer),
+            Ok(peer) => idle.push(peer),
             Err(status) => refused = refused.or(Some((opened, status))),
         }
     }
     let (opened, status) = refused.expect("a bound");
     println!("stream {opened} is refused: {status:?}");
     assert_eq!((opened, status.code()), (256, Code::ResourceExhausted));
-    // The silent streams end after two seconds at most. Then filters of the same address are admitted.
-    until("silent streams are gone", || weir.metric("weir_aggregator_streams") == 0.0).await;
+    // The idle streams end after two seconds at most. Then filters of the same address are admitted.
+    until("streams without a hello have ended", || weir.metric("weir_aggregator_streams") == 0.0).await;
     let mut filter = weir.join(1, false).await;
     filter.send(weir.report(1, "k", 1)).await;
     filter.next_with(|frame| frame.ack).await;
@@ -111,7 +111,7 @@ async fn a_full_listener_closes_the_oldest_connection_that_nothing_depends_on() 
         peer.write_all(&[first]).await.unwrap();
         peer
     };
-    let mut known = connect(1).await;
+    let mut admitted_peer = connect(1).await;
     first.recv().await.unwrap();
     let mut idle = [connect(0).await, connect(0).await];
     let mut last = connect(0).await;
@@ -119,6 +119,6 @@ async fn a_full_listener_closes_the_oldest_connection_that_nothing_depends_on() 
         tokio::time::timeout(Duration::from_millis(300), peer.read_u8()).await.is_ok()
     };
     assert!(ended(&mut idle[0]).await, "the oldest connection that is not admitted must end");
-    assert!(!ended(&mut known).await && !ended(&mut idle[1]).await && !ended(&mut last).await);
+    assert!(!ended(&mut admitted_peer).await && !ended(&mut idle[1]).await && !ended(&mut last).await);
     serving.abort();
 }

@@ -10,7 +10,7 @@ use weir_aggregator::database::{
     MAX_OF_WORKSPACE, PlaceFilter, StoredControl, Wish,
 };
 use weir_core::control::book::{Book, Edition, sent_incarnation};
-use weir_core::control::{Effect, MAX_CONTROLS, Slot, Target, Who};
+use weir_core::control::{Effect, MAX_CONTROLS, Selector, Slot, Target};
 use weir_core::matching::networks::parse_network;
 use weir_core::model::time::UnixMs;
 use weir_core::model::wire::ControlsKnown;
@@ -25,18 +25,23 @@ on_servers!(|store| scenarios(&store));
 async fn scenarios(store: &Store) {
     run!(
         store,
-        what_was_said_is_read_and_audited,
-        rules_extend_what_rules_said_and_nothing_else,
-        what_people_lifted_comes_back_only_if_it_happens_again,
+        changes_are_read_and_audited,
+        rules_extend_bans_by_rules_and_nothing_else,
+        a_lifted_ban_returns_only_after_new_violations,
         changes_at_once_are_all_made_in_order,
-        no_more_are_in_force_than_may_be,
-        what_is_over_leaves_and_who_missed_it_is_told_anew,
+        controls_in_force_are_bounded,
+        expired_controls_are_dropped_and_outdated_readers_start_from_scratch,
         a_database_that_was_wiped_or_set_back_begins_another_incarnation,
     );
 }
 
 fn target(name: &str) -> Target {
-    Target { workspace: "w".into(), scope: "n".into(), who: Who::Identifier(name.into()), window_ms: None }
+    Target {
+        workspace: "w".into(),
+        scope: "n".into(),
+        selector: Selector::Identifier(name.into()),
+        window_ms: None,
+    }
 }
 
 fn change(name: &str, wish: Wish) -> Change {
@@ -94,7 +99,7 @@ async fn listed(database: &Database, filter: ControlFilter) -> Vec<StoredControl
     database.controls(&ControlFilter { limit: 100, ..filter }, NOW, WITHIN).await.unwrap()
 }
 
-async fn what_was_said_is_read_and_audited(store: &Store) {
+async fn changes_are_read_and_audited(store: &Store) {
     let scene = store.fresh().await;
     let (a, b) = (scene.open("a"), scene.open("b"));
     let mut book = Book::new();
@@ -109,7 +114,7 @@ async fn what_was_said_is_read_and_audited(store: &Store) {
     let (second, was) = done(one(&a, ban, UnixMs(NOW.0 + 10)).await);
     assert_eq!(was.as_ref(), Some(&first));
     assert_eq!((second.control.revision, second.created_at), (first.control.revision + 1, NOW.0));
-    let network = Target { who: Who::Network(parse_network("10.0.0.0/8").unwrap()), ..target("") };
+    let network = Target { selector: Selector::Network(parse_network("10.0.0.0/8").unwrap()), ..target("") };
     done(one(&a, Change { target: network, ..set("", Effect::Exempt) }, NOW).await);
     let (reset, _) = done(one(&a, set("alice|*", Effect::Reset), NOW).await);
     let (again, _) = done(one(&a, set("alice|*", Effect::Reset), UnixMs(NOW.0 + 11)).await);
@@ -128,14 +133,15 @@ async fn what_was_said_is_read_and_audited(store: &Store) {
     let after = ControlFilter { after: second.control.revision, ..Default::default() };
     assert_eq!(listed(&b, after).await.len(), 2);
 
-    let missing = one(&b, change("nobody", Wish::Delete(Slot::Override)), NOW).await;
+    let missing = one(&b, change("unset", Wish::Delete(Slot::Override)), NOW).await;
     assert_eq!(missing, Changed::Missing);
-    let (gone, _) = done(one(&b, change("alice|*", Wish::Delete(Slot::Override)), UnixMs(NOW.0 + 20)).await);
-    assert!(gone.is_deleted && gone.control.effect == Effect::Ban);
+    let (deleted, _) =
+        done(one(&b, change("alice|*", Wish::Delete(Slot::Override)), UnixMs(NOW.0 + 20)).await);
+    assert!(deleted.is_deleted && deleted.control.effect == Effect::Ban);
     let lost = one(&b, change("alice|*", Wish::Delete(Slot::Override)), UnixMs(NOW.0 + 20)).await;
     assert_eq!(
         lost,
-        Changed::Same(Box::new(gone)),
+        Changed::Same(Box::new(deleted)),
         "a deletion repeated after a lost answer must change nothing"
     );
     assert!(read(&b, &mut book, NOW).await);
@@ -158,7 +164,7 @@ async fn what_was_said_is_read_and_audited(store: &Store) {
     assert_eq!(a.control_audit(&older, WITHIN).await.unwrap().len(), 2);
 }
 
-async fn rules_extend_what_rules_said_and_nothing_else(store: &Store) {
+async fn rules_extend_bans_by_rules_and_nothing_else(store: &Store) {
     let scene = store.fresh().await;
     let database = scene.open("a");
     let (until, later) = (NOW.0 + 60_000, NOW.0 + 90_000);
@@ -177,7 +183,7 @@ async fn rules_extend_what_rules_said_and_nothing_else(store: &Store) {
     assert_eq!((was, anew.created_at), (None, until), "the first has expired");
 }
 
-async fn what_people_lifted_comes_back_only_if_it_happens_again(store: &Store) {
+async fn a_lifted_ban_returns_only_after_new_violations(store: &Store) {
     let scene = store.fresh().await;
     let database = scene.open("a");
     let (until, at) = (NOW.0 + 60_000, |ms| UnixMs(NOW.0 + ms));
@@ -199,7 +205,7 @@ async fn what_people_lifted_comes_back_only_if_it_happens_again(store: &Store) {
 async fn changes_at_once_are_all_made_in_order(store: &Store) {
     const EACH: usize = 15;
     let scene = store.fresh().await;
-    let says = |region: &'static str| {
+    let write = |region: &'static str| {
         let database = scene.open(region);
         async move {
             let mut last = 0;
@@ -218,20 +224,19 @@ async fn changes_at_once_are_all_made_in_order(store: &Store) {
     };
     let reading = async {
         let (database, mut book) = (scene.open("c"), Book::new());
-        let mut known: Option<Edition> = None;
+        let mut last_read: Option<Edition> = None;
         while in_force_count(&book) <= 2 * EACH {
             if read(&database, &mut book, NOW).await {
                 // A control with a lower revision than the last reading must never appear later.
                 let edition = book.edition().unwrap();
-                assert!(known.is_none_or(
-                    |known| known.revision < edition.revision && known.incarnation == edition.incarnation
-                ));
-                known = Some(edition);
+                assert!(last_read.is_none_or(|last_read| last_read.revision < edition.revision
+                    && last_read.incarnation == edition.incarnation));
+                last_read = Some(edition);
             }
         }
         book
     };
-    let all = async { tokio::join!(says("a"), says("b"), reading).2 };
+    let all = async { tokio::join!(write("a"), write("b"), reading).2 };
     let mut book = tokio::time::timeout(Duration::from_secs(60), all).await.unwrap();
     read(&scene.open("c"), &mut book, NOW).await;
     assert_eq!(in_force_count(&book), 2 * EACH + 1);
@@ -245,11 +250,11 @@ fn in_force_count(book: &Book) -> usize {
     book.in_force(NOW)
 }
 
-async fn no_more_are_in_force_than_may_be(store: &Store) {
+async fn controls_in_force_are_bounded(store: &Store) {
     let scene = store.fresh().await;
     let database = scene.open("a");
     assert!(read(&database, &mut Book::new(), NOW).await);
-    let (ban, said) = (by_rule("x", NOW.0 + 9), set("x", Effect::Ban));
+    let (ban, ban_by_operator) = (by_rule("x", NOW.0 + 9), set("x", Effect::Ban));
     // Two workspaces, w and v, each with the maximum number of controls.
     let (w, v, rules) = (1, 1 + MAX_OF_WORKSPACE, MAX_AUTOMATIC_OF_WORKSPACE);
     fill(&scene, "w", w, rules, true).await;
@@ -259,19 +264,19 @@ async fn no_more_are_in_force_than_may_be(store: &Store) {
     fill(&scene, "v", v, rules, true).await;
     assert_eq!(one(&database, of("u", ban), NOW).await, Changed::Full(Bound::Rules));
     fill(&scene, "w", w + rules, MAX_OF_WORKSPACE - rules, false).await;
-    assert_eq!(one(&database, said.clone(), NOW).await, Changed::Full(Bound::Workspace));
+    assert_eq!(one(&database, ban_by_operator.clone(), NOW).await, Changed::Full(Bound::Workspace));
     // A deletion makes room for another change of the same group.
     let together = [
         change("f4", Wish::Delete(Slot::Override)),
         set("z", Effect::Exempt),
         set("f5", Effect::Exempt),
-        said.clone(),
+        ban_by_operator.clone(),
     ];
     let changed = database.change_controls(&together, &Book::new(), NOW, WITHIN).await.unwrap();
     use Changed::{Done, Full};
     assert!(matches!(changed[..], [Done(..), Done(..), Done(..), Full(Bound::Workspace)]), "{changed:?}");
     fill(&scene, "v", v + rules, MAX_OF_WORKSPACE - rules, false).await;
-    assert_eq!(one(&database, of("u", said), NOW).await, Changed::Full(Bound::All));
+    assert_eq!(one(&database, of("u", ban_by_operator), NOW).await, Changed::Full(Bound::All));
     done(one(&database, set("f1", Effect::Exempt), NOW).await);
     done(one(&database, change("f2", Wish::Delete(Slot::Override)), NOW).await);
     done(one(&database, set("x", Effect::Ban), NOW).await);
@@ -319,14 +324,14 @@ async fn fill_with(scene: &Scene, first: usize, many: usize, row: impl Fn(usize)
     }
 }
 
-async fn what_is_over_leaves_and_who_missed_it_is_told_anew(store: &Store) {
+async fn expired_controls_are_dropped_and_outdated_readers_start_from_scratch(store: &Store) {
     let scene = store.fresh().await;
     let database = scene.open("a");
     let mut behind = Book::new();
     done(one(&database, set("deleted", Effect::Ban), NOW).await);
     done(one(&database, change("expired", Wish::Set(Effect::Ban, Some(UnixMs(NOW.0 + 5)))), NOW).await);
     assert!(read(&database, &mut behind, NOW).await);
-    let known = behind.edition().unwrap();
+    let last_read = behind.edition().unwrap();
     done(one(&database, set("stays", Effect::Ban), NOW).await);
     done(one(&database, change("deleted", Wish::Delete(Slot::Override)), NOW).await);
     let day = Duration::from_secs(24 * 3_600);
@@ -337,11 +342,11 @@ async fn what_is_over_leaves_and_who_missed_it_is_told_anew(store: &Store) {
     assert_eq!((tidied.controls, tidied.audited), (2, 0), "in two batches");
     assert!(read(&database, &mut behind, later(30)).await);
     let edition = behind.edition().unwrap();
-    assert!(edition.floor > known.revision, "{edition:?}");
+    assert!(edition.floor > last_read.revision, "{edition:?}");
     assert_eq!(behind.entries().count(), 1);
     let old = ControlsKnown {
-        incarnation: sent_incarnation(known.incarnation),
-        revision: known.revision,
+        incarnation: sent_incarnation(last_read.incarnation),
+        revision: last_read.revision,
         proof: 0,
     };
     assert!(behind.frame_since(Some(old), later(30)).unwrap().from_scratch);

@@ -9,7 +9,7 @@ use sqlx::{Connection, Executor};
 use std::time::{Duration, Instant};
 use weir_aggregator::database::{Change, Changed, Database, DatabaseError, Wish};
 use weir_core::control::book::Book;
-use weir_core::control::{Effect, Target, Who};
+use weir_core::control::{Effect, Selector, Target};
 use weir_core::model::time::UnixMs;
 use weir_envoy::{Proxy, ports};
 
@@ -26,15 +26,15 @@ on_servers!(|store| scenarios(&store));
 async fn scenarios(store: &Store) {
     run!(
         store,
-        a_batch_takes_as_many_round_trips_as_one_change_and_lets_people_in,
-        one_who_is_cut_off_in_the_middle_does_not_keep_others_waiting,
+        a_batch_takes_as_many_round_trips_as_one_change_and_admits_other_changes,
+        a_transaction_that_is_cut_off_does_not_delay_others,
     );
 }
 
 fn change(name: &str, wish: Wish) -> Change {
-    let who = Who::Identifier(name.into());
+    let selector = Selector::Identifier(name.into());
     Change {
-        target: Target { workspace: "w".into(), scope: "n".into(), who, window_ms: None },
+        target: Target { workspace: "w".into(), scope: "n".into(), selector, window_ms: None },
         wish,
         reason: "why".into(),
         author: "ann".into(),
@@ -67,7 +67,7 @@ fn through(scene: &Scene, store: &Store, way: u16) -> Database {
     open(&scene.url.replace(&format!(":{}/", port(store)), &format!(":{way}/")), "a")
 }
 
-async fn a_batch_takes_as_many_round_trips_as_one_change_and_lets_people_in(store: &Store) {
+async fn a_batch_takes_as_many_round_trips_as_one_change_and_admits_other_changes(store: &Store) {
     let scene = store.fresh().await;
     let far = Far::start(ports::local(port(store)), ROUND_TRIP).await;
     let (rules, person) = (through(&scene, store, far.port()), through(&scene, store, far.port()));
@@ -108,7 +108,7 @@ async fn a_batch_takes_as_many_round_trips_as_one_change_and_lets_people_in(stor
     println!("four batches took {flood:?}, and an operator waited {longest:?} at most");
 }
 
-async fn one_who_is_cut_off_in_the_middle_does_not_keep_others_waiting(store: &Store) {
+async fn a_transaction_that_is_cut_off_does_not_delay_others(store: &Store) {
     let scene = store.fresh().await;
     let proxy = Proxy::start(ports::local(port(store))).await.unwrap();
     let (lost, other) = (through(&scene, store, proxy.port()), scene.open("b"));
@@ -126,7 +126,7 @@ async fn one_who_is_cut_off_in_the_middle_does_not_keep_others_waiting(store: &S
             async move { made(&lost, &[change("held", Wish::Set(Effect::Ban, None))], WITHIN).await },
         )
     };
-    scene.until_somebody_waits().await;
+    scene.until_a_transaction_waits().await;
     proxy.black_hole().await.unwrap();
     row.rollback().await.unwrap();
 

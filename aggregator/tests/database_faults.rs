@@ -38,14 +38,14 @@ async fn passwords_and_rights(store: &Store) {
     reader.check_schema(WITHIN).await.unwrap();
     let other = open(&scene.url.replace(database, "nowhere"), "a");
     let wrong = open(&scene.url.replace("geheim", "falsch"), "a");
-    let nobody = open(&scene.url.replace("weir:geheim", "niemand:falsch"), "a");
+    let without_rights = open(&scene.url.replace("weir:geheim", "niemand:falsch"), "a");
     let published = reader.publish(&[row("x", 1)], NOW, WITHIN, |_| {}).await;
     let cases = [
         (reader.migrate().await.err(), "refused", "CREATE command denied"),
         (published.last_error, "refused", "INSERT"),
         (other.migrate().await.err(), "schema", "nowhere"),
         (wrong.incarnation(WITHIN).await.err(), "refused", "Access denied"),
-        (nobody.migrate().await.err(), "refused", "Access denied"),
+        (without_rights.migrate().await.err(), "refused", "Access denied"),
     ];
     for (error, reason, part) in cases {
         let error = error.expect(part);
@@ -77,7 +77,7 @@ async fn a_deadlock_is_tried_again(store: &Store) {
         let a = a.clone();
         tokio::spawn(async move { publish(&a, &[row("first", 5), row("second", 5)]).await })
     };
-    scene.until_somebody_waits().await;
+    scene.until_a_transaction_waits().await;
     transaction.execute(sqlx::raw_sql(lock("first"))).await.unwrap();
     transaction.commit().await.unwrap();
     publishing.await.unwrap();
@@ -204,7 +204,7 @@ async fn a_server_that_is_not_there() {
 
 /// MySQL's default authentication needs an encrypted connection, for which the server generates a key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn mysql_without_encryption_says_so() {
+async fn mysql_without_encryption_is_logged() {
     let Some(server) = DatabaseServer::mysql(&["--tls-version="]).await.unwrap() else {
         eprintln!("SKIPPED: no MySQL here; envoy/tools/install/databases.sh mysql --build unpacks one");
         return;

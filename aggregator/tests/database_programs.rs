@@ -56,7 +56,7 @@ async fn migrate_and_clean_up(store: &Store) {
 
     // Two concurrent migrations both succeed, and each migration is applied by one of them.
     let spawn = || program(&["migrate"], url).stdout(Stdio::piped()).spawn().unwrap();
-    let said: String = [spawn(), spawn()]
+    let output: String = [spawn(), spawn()]
         .into_iter()
         .map(|child| {
             let output = child.wait_with_output().unwrap();
@@ -64,8 +64,8 @@ async fn migrate_and_clean_up(store: &Store) {
             String::from_utf8(output.stdout).unwrap()
         })
         .collect();
-    assert_eq!(said.matches("applied 0001 window counts\n").count(), 1, "{said}");
-    assert_eq!(said.matches("applied 0002 region leases\n").count(), 1, "{said}");
+    assert_eq!(output.matches("applied 0001 window counts\n").count(), 1, "{output}");
+    assert_eq!(output.matches("applied 0002 region leases\n").count(), 1, "{output}");
     let all = migrations(&scene);
     let nothing = (Some(0), format!("nothing to do: all {all} migrations had been applied\n"), String::new());
     assert_eq!(run(&["migrate", "--database-url", &scene.url], None), nothing);
@@ -83,8 +83,8 @@ async fn migrate_and_clean_up(store: &Store) {
     let deleted = |output: (Option<i32>, String, String), expected: &str| {
         let ledger = "deleted 0 transactions of the ledger and 0 bucket locks older than 90d";
         let controls = "deleted 0 live controls that ended more than 30d ago and 0 changes older than 400d";
-        let said = format!("deleted {expected} ago\n{ledger}\n{controls}\n");
-        assert_eq!(output, (Some(0), said, String::new()));
+        let expected_output = format!("deleted {expected} ago\n{ledger}\n{controls}\n");
+        assert_eq!(output, (Some(0), expected_output, String::new()));
     };
     deleted(run(&["cleanup", "--batch", "7"], url), "30 rows that expired more than 1h");
     deleted(run(&["cleanup"], url), "0 rows that expired more than 1h");
@@ -97,26 +97,26 @@ async fn zones(store: &Store) {
     let scene = store.fresh().await;
     let url = Some(scene.url.as_str());
     let aggregator = scene.open("here");
-    let said = |arguments: &[&str]| {
-        let (code, said, error) = run(arguments, url);
+    let output_of = |arguments: &[&str]| {
+        let (code, stdout, error) = run(arguments, url);
         assert_eq!((code, error.as_str()), (Some(0), ""), "{arguments:?}");
-        said
+        stdout
     };
-    assert_eq!(said(&["zones", "list", "--json"]), "[]\n");
+    assert_eq!(output_of(&["zones", "list", "--json"]), "[]\n");
     let set = ["zones", "set", "--zone", "7", "--rate", "1", "--window", "1m", "--description", "log-ins, é"];
-    assert_eq!(said(&set), "created zone 7 with 1 per 1m\n");
+    assert_eq!(output_of(&set), "created zone 7 with 1 per 1m\n");
     assert!(!check(&aggregator, "x", 1).await.blocked && check(&aggregator, "x", 1).await.blocked);
     let more = ["zones", "set", "--zone", "7", "--rate", "2", "--window", "1h"];
-    assert_eq!(said(&more), "changed zone 7 to 2 per 1h; before: 1 per 1m\n");
+    assert_eq!(output_of(&more), "changed zone 7 to 2 per 1h; before: 1 per 1m\n");
     assert!(!check(&aggregator, "x", 1).await.blocked && check(&aggregator, "x", 1).await.blocked);
-    let listed: serde_json::Value = serde_json::from_str(&said(&["zones", "list", "--json"])).unwrap();
+    let listed: serde_json::Value = serde_json::from_str(&output_of(&["zones", "list", "--json"])).unwrap();
     let expected =
         serde_json::json!([{"id": 7, "description": "log-ins, é", "rate": 2, "window_seconds": 3_600}]);
     assert_eq!(listed, expected);
-    let table = said(&["zones", "list"]);
+    let table = output_of(&["zones", "list"]);
     assert!(table.lines().count() == 2 && table.contains("log-ins, é") && table.contains(" 1h "), "{table}");
     let deleted = "deleted zone 7; 4 of its transactions stay until the cleanup\n";
-    assert_eq!(said(&["zones", "delete", "--zone", "7"]), deleted);
+    assert_eq!(output_of(&["zones", "delete", "--zone", "7"]), deleted);
     let (code, _, error) = run(&["zones", "delete", "--zone", "7"], url);
     assert!(code == Some(1) && error.contains("no zone 7"), "{error}");
     // The retention decides, and nothing is deleted earlier.
@@ -131,40 +131,40 @@ async fn zones(store: &Store) {
 
 #[test]
 fn what_cannot_be_used() {
-    let away = format!("mysql://u:geheim@127.0.0.1:{}/d", ports::free().unwrap());
+    let unreachable = format!("mysql://u:geheim@127.0.0.1:{}/d", ports::free().unwrap());
     let folder = tempfile::tempdir().unwrap();
     let unwritable = format!("sqlite://{}/no/such/folder/x.db", folder.path().display());
     let zone = ["zones", "set", "--zone", "1", "--rate"];
     let with = |rest: [&'static str; 3]| [zone.as_slice(), &rest].concat();
     let (rate, window) = (with(["9007199254740993", "--window", "1m"]), with(["1", "--window", "1500ms"]));
     let file = format!("{unwritable} (--database-url): ");
-    let server = format!("{} (--database-url): ", away.replace("u:geheim@", ""));
+    let server = format!("{} (--database-url): ", unreachable.replace("u:geheim@", ""));
     let cases: [(&[&str], Option<&str>, i32, &str); 20] = [
         (&["zones", "list"], None, 2, "WEIR_DATABASE_URL"),
-        (&["zones", "delete", "--zone", "-1"], Some(&away), 2, "--zone"),
-        (&rate, Some(&away), 2, "--rate"),
-        (&window, Some(&away), 2, "--window"),
-        (&["zones", "list"], Some(&away), 1, "cannot be reached"),
-        (&["cleanup", "--ledger-retention", "soon"], Some(&away), 2, "--ledger-retention"),
+        (&["zones", "delete", "--zone", "-1"], Some(&unreachable), 2, "--zone"),
+        (&rate, Some(&unreachable), 2, "--rate"),
+        (&window, Some(&unreachable), 2, "--window"),
+        (&["zones", "list"], Some(&unreachable), 1, "cannot be reached"),
+        (&["cleanup", "--ledger-retention", "soon"], Some(&unreachable), 2, "--ledger-retention"),
         (&["migrate"], None, 2, "WEIR_DATABASE_URL"),
         (&["cleanup"], None, 2, "--database-url"),
         (&["migrate"], Some(""), 2, "WEIR_DATABASE_URL"),
         (&["migrate"], Some("postgres://u:geheim@h/d"), 2, "\"postgres\""),
         (&["migrate"], Some("mysql://u:geheim@h"), 2, "names no database"),
-        (&["cleanup", "--batch", "0"], Some(&away), 2, "--batch"),
-        (&["cleanup", "--older-than", "soon"], Some(&away), 2, "--older-than"),
-        (&["cleanup", "--region", "r"], Some(&away), 2, "--region"),
-        (&["migrate"], Some(&away), 1, "cannot be reached"),
-        (&["cleanup"], Some(&away), 1, "cannot be reached"),
+        (&["cleanup", "--batch", "0"], Some(&unreachable), 2, "--batch"),
+        (&["cleanup", "--older-than", "soon"], Some(&unreachable), 2, "--older-than"),
+        (&["cleanup", "--region", "r"], Some(&unreachable), 2, "--region"),
+        (&["migrate"], Some(&unreachable), 1, "cannot be reached"),
+        (&["cleanup"], Some(&unreachable), 1, "cannot be reached"),
         (&["migrate"], Some(&unwritable), 1, "unable to open"),
         (&["migrate"], Some(&unwritable), 1, &file),
-        (&["migrate"], Some(&away), 1, &server),
-        (&["zones", "list"], Some(&away), 1, &server),
+        (&["migrate"], Some(&unreachable), 1, &server),
+        (&["zones", "list"], Some(&unreachable), 1, &server),
     ];
     for (arguments, url, expected, part) in cases {
-        let (code, said, error) = run(arguments, url);
-        assert_eq!(code, Some(expected), "{arguments:?} {url:?}: {said}{error}");
+        let (code, stdout, error) = run(arguments, url);
+        assert_eq!(code, Some(expected), "{arguments:?} {url:?}: {stdout}{error}");
         assert!(error.contains(part), "{arguments:?} {url:?}: {error}");
-        assert!(!format!("{said}{error}").contains("geheim"), "{error}");
+        assert!(!format!("{stdout}{error}").contains("geheim"), "{error}");
     }
 }

@@ -19,24 +19,24 @@ async fn sqlite() {
 async fn scenarios(store: &Store) {
     run!(
         store,
-        regions_see_each_other_and_not_themselves,
+        regions_import_from_each_other_and_not_from_themselves,
         counts_only_rise,
         identifiers_are_bytes,
         epochs_and_resolutions_come_back,
-        what_cannot_be_stored_is_left_out,
-        what_cannot_be_read_is_left_out,
-        chunks_succeed_and_fail_alone,
+        values_that_cannot_be_stored_are_left_out,
+        unreadable_rows_are_left_out,
+        chunks_succeed_and_fail_separately,
         a_wipe_is_seen,
         a_lease_has_one_holder,
         cleanup_deletes_what_is_over,
         cleanup_runs_beside_writers,
         thirty_writers_of_the_same_rows,
-        missing_tables_say_what_to_do,
+        errors_about_missing_tables_name_the_command,
         two_migrations_at_once,
     );
 }
 
-async fn regions_see_each_other_and_not_themselves(store: &Store) {
+async fn regions_import_from_each_other_and_not_from_themselves(store: &Store) {
     let scene = store.fresh().await;
     let (a, b, c) = (scene.open("a"), scene.open("b"), scene.open("c"));
     let over = Publication { expires: NOW, ..row("over", 1) };
@@ -121,7 +121,7 @@ async fn epochs_and_resolutions_come_back(store: &Store) {
     assert_eq!(import(&scene.open("b")).await, cells(&rows));
 }
 
-async fn what_cannot_be_stored_is_left_out(store: &Store) {
+async fn values_that_cannot_be_stored_are_left_out(store: &Store) {
     let scene = store.fresh().await;
     let bad = [
         Publication { sequence: i64::MAX as u64 + 1, ..row("x", 1) },
@@ -139,7 +139,7 @@ async fn what_cannot_be_stored_is_left_out(store: &Store) {
     assert_eq!(import(&scene.open("b")).await, cells(&good));
 }
 
-async fn what_cannot_be_read_is_left_out(store: &Store) {
+async fn unreadable_rows_are_left_out(store: &Store) {
     let scene = store.fresh().await;
     let (a, b) = (scene.open("a"), scene.open("b"));
     publish(&a, &[row("good", 3), row("shared", 4)]).await;
@@ -182,7 +182,7 @@ async fn what_cannot_be_read_is_left_out(store: &Store) {
     assert!(imported.cells.contains(&Stored { key: key(b"full"), sequence: sequence(), count: MAX_COUNT }));
 }
 
-async fn chunks_succeed_and_fail_alone(store: &Store) {
+async fn chunks_succeed_and_fail_separately(store: &Store) {
     let scene = store.fresh().await;
     let poison = row("k06000", 0);
     let trigger = if scene.is_mysql() {
@@ -255,12 +255,12 @@ async fn a_lease_has_one_holder(store: &Store) {
     assert_eq!(a.lease(&one, short, WITHIN).await, Ok(Lease::Mine));
     // Of many concurrent requests, one gets the lease.
     let c = scene.open("c");
-    let mut asked = tokio::task::JoinSet::new();
+    let mut attempts = tokio::task::JoinSet::new();
     for holder in 0..8 {
         let c = c.clone();
-        asked.spawn(async move { c.lease(&[holder; 16], long, WITHIN).await.unwrap() });
+        attempts.spawn(async move { c.lease(&[holder; 16], long, WITHIN).await.unwrap() });
     }
-    let mine = asked.join_all().await.into_iter().filter(|lease| *lease == Lease::Mine).count();
+    let mine = attempts.join_all().await.into_iter().filter(|lease| *lease == Lease::Mine).count();
     assert_eq!(mine, 1);
 }
 
@@ -326,7 +326,7 @@ async fn thirty_writers_of_the_same_rows(store: &Store) {
     assert_eq!(import(&scene.open("b")).await, cells(&expected));
 }
 
-async fn missing_tables_say_what_to_do(store: &Store) {
+async fn errors_about_missing_tables_name_the_command(store: &Store) {
     let scene = store.empty().await;
     let database = scene.open("a");
     let published = database.publish(&[row("x", 1)], NOW, WITHIN, |_| panic!("nothing is stored")).await;

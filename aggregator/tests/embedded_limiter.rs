@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
-use weir_aggregator::api::{Answer, EmbeddedLimiter, Failure, MAX_QUESTIONS, Question};
+use weir_aggregator::api::{Answer, EmbeddedLimiter, Failure, LimitCheck, MAX_LIMIT_CHECKS};
 use weir_aggregator::redis::StoreOptions;
 use weir_aggregator::server::{Server, Settings};
 use weir_aggregator::telemetry::clock::Clock;
@@ -21,8 +21,8 @@ use weir_envoy::{Redis, RedisOptions};
 /// More than a busy machine takes to decide. With less, an API may have to decide from its own counts.
 const WITHIN: Duration = Duration::from_secs(5);
 
-fn window(identifier: &str, limit: u64, cost: u64) -> Question {
-    Question {
+fn window(identifier: &str, limit: u64, cost: u64) -> LimitCheck {
+    LimitCheck {
         algorithm: Algorithm::Window,
         workspace: b"default".to_vec(),
         namespace: b"api".to_vec(),
@@ -34,11 +34,11 @@ fn window(identifier: &str, limit: u64, cost: u64) -> Question {
     }
 }
 
-async fn decide(weir: &Weir, questions: &[Question]) -> Answer {
+async fn decide(weir: &Weir, questions: &[LimitCheck]) -> Answer {
     weir.server.embedded().decide(questions, Failure::Deny, WITHIN).await
 }
 
-async fn passes(weir: &Weir, question: Question) -> bool {
+async fn passes(weir: &Weir, question: LimitCheck) -> bool {
     decide(weir, &[question]).await.allowed
 }
 
@@ -50,7 +50,7 @@ fn remaining(answer: &Answer) -> Vec<u64> {
     answer.results.iter().map(|result| result.remaining).collect()
 }
 
-/// The region's use of an identifier in all live cells, as known to one aggregator.
+/// The region's use of an identifier in all live cells, as one aggregator has it.
 fn used(weir: &Weir, identifier: &str) -> u64 {
     let explained = weir.server.services().explain(b"default", b"api", identifier.as_bytes());
     explained.iter().flat_map(|key| &key.cells).map(weir_core::region::CellState::regional_total).sum()
@@ -80,7 +80,7 @@ async fn flood(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_limit_is_held_and_told() {
+async fn a_limit_is_enforced_and_reported() {
     let weir = start(None).await;
     for left in [2, 1, 0] {
         let answer = decide(&weir, &[window("a", 3, 1)]).await;
@@ -108,7 +108,7 @@ async fn a_limit_is_held_and_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_api_is_an_origin_only_while_it_is_used() {
+async fn an_api_is_an_origin_only_while_it_is_used() {
     let weir = start(None).await;
     let _filter = weir.join(1, false).await;
     assert_eq!(weir.server.services().stats().live_origins, 1);
@@ -117,7 +117,7 @@ async fn a_api_is_an_origin_only_while_it_is_used() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_that_ask_at_once_exactly_the_limit_passes() {
+async fn of_many_concurrent_requests_exactly_the_limit_passes() {
     let weir = start(None).await;
     assert_eq!(flood(weir.server.embedded(), "hot", 1_000, 64, 50).await, 1_000);
     until("the region has the count", || used(&weir, "hot") == 1_000).await;
@@ -126,13 +126,13 @@ async fn of_many_that_ask_at_once_exactly_the_limit_passes() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_of_a_call_pass_or_none() {
     let weir = start(None).await;
-    let all: Vec<_> = (0..MAX_QUESTIONS).map(|at| window(&format!("k{at}"), 5, 1)).collect();
+    let all: Vec<_> = (0..MAX_LIMIT_CHECKS).map(|at| window(&format!("k{at}"), 5, 1)).collect();
     let answer = decide(&weir, &all).await;
     assert!(
         answer.allowed && answer.results.iter().all(|result| result.is_allowed() && result.remaining == 4)
     );
     // The last limit is used up, so nothing is charged to the others.
-    let last = MAX_QUESTIONS - 1;
+    let last = MAX_LIMIT_CHECKS - 1;
     assert!(passes(&weir, window(&format!("k{last}"), 5, 4)).await);
     let answer = decide(&weir, &all).await;
     assert!(!answer.allowed);
@@ -150,7 +150,7 @@ async fn all_of_a_call_pass_or_none() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn questions_about_one_window_are_one() {
+async fn checks_of_one_window_are_coalesced() {
     let weir = start(None).await;
     let other = window("other", 9, 1);
     let answer = decide(&weir, &[window("twice", 5, 2), other.clone(), window("twice", 4, 3)]).await;
@@ -165,10 +165,10 @@ async fn questions_about_one_window_are_one() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_asked_is_not_decided() {
+async fn invalid_checks_are_not_decided() {
     let weir = start(None).await;
-    let too_many = vec![window("a", 5, 1); MAX_QUESTIONS + 1];
-    let bad = [window("a", 5, 1), Question { duration_ms: 0, ..window("b", 5, 1) }];
+    let too_many = vec![window("a", 5, 1); MAX_LIMIT_CHECKS + 1];
+    let bad = [window("a", 5, 1), LimitCheck { duration_ms: 0, ..window("b", 5, 1) }];
     for questions in [too_many.as_slice(), &bad] {
         let answer = decide(&weir, questions).await;
         assert!(!answer.allowed && answer.results.len() == questions.len());
@@ -186,7 +186,7 @@ async fn a_window_moves_on() {
     let since_ms = clock.now().0 % WINDOW_MS;
     clock.0.store(-since_ms.cast_signed(), Relaxed);
     let weir = Weir { server: Server::start(settings(), clock.clone()).await.unwrap(), clock };
-    let short = |cost| Question { duration_ms: WINDOW_MS, ..window("a", 20, cost) };
+    let short = |cost| LimitCheck { duration_ms: WINDOW_MS, ..window("a", 20, cost) };
     let first = weir.clock.now().0 / WINDOW_MS;
     assert!(passes(&weir, short(20)).await);
     weir.clock.0.fetch_add(HOUR_MS.cast_signed(), Relaxed);
@@ -203,15 +203,15 @@ async fn a_window_moves_on() {
 /// If the region is blocked, no caller waits longer than its timeout. Each task of the aggregator that needs the region
 /// meanwhile blocks a thread; there are more threads than tasks, so timers still run.
 #[tokio::test(flavor = "multi_thread", worker_threads = 24)]
-async fn nobody_waits_longer_than_was_said() {
-    const PATIENCE: Duration = Duration::from_millis(50);
+async fn no_caller_waits_longer_than_its_timeout() {
+    const TIMEOUT: Duration = Duration::from_millis(50);
     let weir = start(None).await;
     assert!(passes(&weir, window("a", 10, 1)).await);
     let services = weir.server.services().clone();
     let (release, held) = std::sync::mpsc::channel::<()>();
     let holds = std::thread::spawn(move || services.region(|_, _| held.recv_timeout(DEADLINE)));
     // The key is new to the API, so the region is queried.
-    let answer = weir.server.embedded().decide(&[window("b", 10, 1)], Failure::Deny, PATIENCE).await;
+    let answer = weir.server.embedded().decide(&[window("b", 10, 1)], Failure::Deny, TIMEOUT).await;
     assert!(answer.allowed, "the request must be decided from local counts");
     release.send(()).expect("the region must be blocked all the time");
     tokio::task::spawn_blocking(move || holds.join()).await.unwrap().unwrap().unwrap();
@@ -243,7 +243,7 @@ async fn spends(mut filter: Peer, decide: Consult, times: u64) -> (Peer, u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn api_and_filters_of_a_region_hold_one_limit() {
+async fn api_and_filters_of_a_region_enforce_one_limit() {
     const LIMIT: u64 = 1_000;
     let redis = Redis::start(RedisOptions::default()).await.unwrap();
     let weirs = [on(&redis).await, on(&redis).await, on(&redis).await];
@@ -261,11 +261,11 @@ async fn api_and_filters_of_a_region_hold_one_limit() {
     let passed = by_api.iter().chain(&by_filters).sum::<u64>();
     println!("passed {passed} of {LIMIT}: APIs {by_api:?}, filters {by_filters:?}");
     assert!((LIMIT..=LIMIT + LIMIT / 20).contains(&passed), "{passed}");
-    // A grant that arrived after the caller's timeout stays counted, so the known use is never below the actual use.
-    let known = || weirs.iter().map(|weir| used(weir, "shared")).collect::<Vec<_>>();
+    // A grant that arrived after the caller's timeout stays counted, so the counted use is never below the actual use.
+    let counted = || weirs.iter().map(|weir| used(weir, "shared")).collect::<Vec<_>>();
     until("all aggregators have the count", || {
-        let known = known();
-        known.iter().all(|used| *used == known[0] && (passed..=LIMIT + LIMIT / 20).contains(used))
+        let counted = counted();
+        counted.iter().all(|used| *used == counted[0] && (passed..=LIMIT + LIMIT / 20).contains(used))
     })
     .await;
     for weir in &weirs {
@@ -274,7 +274,7 @@ async fn api_and_filters_of_a_region_hold_one_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_api_spent_outlives_it() {
+async fn counts_of_an_api_outlive_it() {
     let redis = Redis::start(RedisOptions::default()).await.unwrap();
     let one = on(&redis).await;
     let spent = flood(one.server.embedded(), "a", 60, 8, 10).await;
@@ -313,7 +313,7 @@ async fn a_flood_of_identifiers_takes_no_more_room() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn where_an_exact_limit_is_not_decided_no_window_is_charged() {
     let weir = start(None).await;
-    let ledger = Question { algorithm: Algorithm::Ledger { zone: 1 }, ..window("a", 0, 1) };
+    let ledger = LimitCheck { algorithm: Algorithm::Ledger { zone: 1 }, ..window("a", 0, 1) };
     let answer = decide(&weir, &[window("a", 5, 1), ledger]).await;
     assert!(!answer.allowed, "there is no database");
     assert_eq!(verdicts(&answer), [Verdict::Untried, Verdict::Undecided]);
@@ -323,13 +323,13 @@ async fn where_an_exact_limit_is_not_decided_no_window_is_charged() {
 
 /// If a caller continues after an undecided limit, the decided limits still apply.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn where_a_caller_goes_on_what_was_decided_holds() {
+async fn where_a_caller_continues_the_decided_limits_apply() {
     const ALLOWED: Verdict = Verdict::Allowed;
     const UNDECIDED: Verdict = Verdict::Undecided;
     const UNTRIED: Verdict = Verdict::Untried;
     let weir = start(None).await;
-    let log = |limit, cost| Question { algorithm: Algorithm::Log, ..window("log", limit, cost) };
-    let ledger = Question { algorithm: Algorithm::Ledger { zone: 1 }, ..window("a", 0, 1) };
+    let log = |limit, cost| LimitCheck { algorithm: Algorithm::Log, ..window("log", limit, cost) };
+    let ledger = LimitCheck { algorithm: Algorithm::Ledger { zone: 1 }, ..window("a", 0, 1) };
     // The caller stops: nothing is charged.
     let answer = decide(&weir, &[window("w", 3, 1), log(5, 1), ledger.clone(), log(5, 2)]).await;
     assert_eq!(verdicts(&answer), [UNTRIED, UNTRIED, UNDECIDED, UNTRIED], "there is no database");
@@ -339,8 +339,9 @@ async fn where_a_caller_goes_on_what_was_decided_holds() {
         assert!(began.elapsed() < DEADLINE, "the log's charges must be refunded");
     }
     // The caller continues, up to the limits.
-    let goes_on =
-        async |questions: &[Question]| weir.server.embedded().decide(questions, Failure::Allow, WITHIN).await;
+    let goes_on = async |questions: &[LimitCheck]| {
+        weir.server.embedded().decide(questions, Failure::Allow, WITHIN).await
+    };
     for left in [2, 1, 0] {
         let answer = goes_on(&[window("w", 3, 1), log(5, 1), ledger.clone()]).await;
         assert_eq!(verdicts(&answer), [ALLOWED, ALLOWED, UNDECIDED]);
@@ -357,7 +358,7 @@ async fn where_a_caller_goes_on_what_was_decided_holds() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_log_and_a_window_pass_together() {
     let weir = start(None).await;
-    let log = |limit, cost| Question { algorithm: Algorithm::Log, ..window("log", limit, cost) };
+    let log = |limit, cost| LimitCheck { algorithm: Algorithm::Log, ..window("log", limit, cost) };
     let answer = decide(&weir, &[log(3, 2), window("w", 5, 1)]).await;
     assert!(answer.allowed, "{answer:?}");
     assert_eq!(remaining(&answer), [1, 4]);

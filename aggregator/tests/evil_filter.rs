@@ -15,7 +15,7 @@ use weir_core::model::schedule::Schedule;
 use weir_core::model::wire::{Ban, ControlsKnown, Count, Counters, FilterFrame, Hello, Ping, Report};
 use weir_core::region::MOST_A_SECOND;
 
-/// What a reader of the admin listener, of Redis or of a log learns of the filter that sends `secret`.
+/// What a reader of the admin listener, of Redis or of a log can read about the filter that sends `secret`.
 fn public(secret: u8) -> Vec<u8> {
     origin_of(OriginId([secret; 16])).0.to_vec()
 }
@@ -26,17 +26,17 @@ async fn pong(peer: &mut Peer) -> u32 {
 }
 
 #[tokio::test]
-async fn it_cannot_take_the_place_of_a_node_whose_public_origin_it_knows() {
+async fn it_cannot_take_the_place_of_a_node_whose_public_origin_it_has() {
     let weir = start(None).await;
     let mut victim = weir.join(1, true).await;
     victim.send(weir.report(1, "k", 3)).await;
     victim.next_with(|frame| frame.ack).await;
-    let mut evil = Peer::open(weir.connect().await).await;
+    let mut attacker = Peer::open(weir.connect().await).await;
     let taken = Hello { origin: public(1), ..hello(1, true) };
-    evil.send(FilterFrame { hello: Some(taken), ..FilterFrame::default() }).await;
-    evil.next_with(|frame| frame.welcome).await;
-    evil.send(weir.report(1, "k", 500)).await;
-    evil.next_with(|frame| frame.ack).await;
+    attacker.send(FilterFrame { hello: Some(taken), ..FilterFrame::default() }).await;
+    attacker.next_with(|frame| frame.welcome).await;
+    attacker.send(weir.report(1, "k", 500)).await;
+    attacker.next_with(|frame| frame.ack).await;
     // The victim still receives its own pushes, and its count is what it reported.
     let snapshot = victim.pushed("k", |snapshot| snapshot.region_others == 500).await;
     assert_eq!(snapshot.own, 3);
@@ -80,12 +80,12 @@ async fn it_counts_as_no_node_before_it_reports_and_as_64_at_the_most() {
 #[tokio::test]
 async fn it_cannot_raise_a_component_beyond_what_a_node_can_pass() {
     let weir = start(None).await;
-    let mut evil = weir.join(1, false).await;
+    let mut attacker = weir.join(1, false).await;
     let most = 3_660 * MOST_A_SECOND;
     let count = |own, region_others| Count { own, region_others, limit: u64::MAX, ..weir.count("k", 0) };
     let counts = vec![count(1 << 53, 0), count(most, 0), count(1, 1 << 53), count(0, 1 << 53), count(9, 0)];
-    evil.send(FilterFrame { report: Some(Report { id: 1, counts }), ..FilterFrame::default() }).await;
-    assert_eq!(evil.next_with(|frame| frame.ack).await.refused, [0, 1, 2, 3]);
+    attacker.send(FilterFrame { report: Some(Report { id: 1, counts }), ..FilterFrame::default() }).await;
+    assert_eq!(attacker.next_with(|frame| frame.ack).await.refused, [0, 1, 2, 3]);
     let cells = weir.server.services().explain(b"default", b"api", b"k");
     assert_eq!(cells[0].cells[0].regional_total(), 9);
     assert_eq!(weir.metric("weir_aggregator_counts_refused_total{reason=\"component\"}"), 4.0);
@@ -95,25 +95,25 @@ async fn it_cannot_raise_a_component_beyond_what_a_node_can_pass() {
 async fn it_cannot_have_the_database_begin_another_incarnation() {
     let (weir, _folder) = with_database().await;
     let edition = || weir.server.services().control.book().edition();
-    until("live control is known", || edition().is_some()).await;
+    until("live control has been read", || edition().is_some()).await;
     let before = edition().unwrap();
-    let mut evil = weir.join(1, true).await;
-    let nothing = ControlsKnown::default();
-    evil.send(FilterFrame { controls_known: Some(nothing), ..FilterFrame::default() }).await;
-    let told = evil.next_with(|frame| frame.controls).await;
+    let mut attacker = weir.join(1, true).await;
+    let none = ControlsKnown::default();
+    attacker.send(FilterFrame { controls_known: Some(none), ..FilterFrame::default() }).await;
+    let received = attacker.next_with(|frame| frame.controls).await;
     assert_ne!(
-        told.incarnation, before.incarnation,
+        received.incarnation, before.incarnation,
         "the wire must contain only a digest of the incarnation"
     );
     // It claims a newer revision than the database has, as after a restore.
     for ahead in 1..5 {
-        let known = ControlsKnown {
-            incarnation: told.incarnation,
+        let newer = ControlsKnown {
+            incarnation: received.incarnation,
             revision: before.revision + ahead,
-            proof: told.proof,
+            proof: received.proof,
         };
-        evil.send(FilterFrame { controls_known: Some(known), ..FilterFrame::default() }).await;
-        pong(&mut evil).await;
+        attacker.send(FilterFrame { controls_known: Some(newer), ..FilterFrame::default() }).await;
+        pong(&mut attacker).await;
     }
     // A change makes the aggregator read the database and compare it with the filters' revisions.
     http_common::put(&weir, json!({"namespace": "n", "identifier": "a", "limit": 5})).await;
@@ -124,7 +124,7 @@ async fn it_cannot_have_the_database_begin_another_incarnation() {
 #[tokio::test]
 async fn it_cannot_ban_in_all_namespaces() {
     let (weir, _folder) = with_database().await;
-    let evil = weir.join(1, true).await;
+    let attacker = weir.join(1, true).await;
     let until_ms = weir.clock.now().0 + 60_000;
     let ban = |namespace: &str| Ban {
         workspace: "default".into(),
@@ -135,7 +135,7 @@ async fn it_cannot_ban_in_all_namespaces() {
         rule: "r".into(),
         since_ms: 0,
     };
-    evil.send(FilterFrame { bans: vec![ban("*"), ban("api")], ..FilterFrame::default() }).await;
+    attacker.send(FilterFrame { bans: vec![ban("*"), ban("api")], ..FilterFrame::default() }).await;
     let scopes = || {
         let book = weir.server.services().control.book();
         book.entries().map(|entry| entry.control.target.scope.clone()).collect::<Vec<_>>()

@@ -183,7 +183,7 @@ async fn no_window_of_the_trace_holds_more_than_the_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_saturated_log_lets_exactly_its_limit_pass() {
+async fn a_saturated_log_allows_exactly_its_limit() {
     let redis = redis().await;
     let mut tasks = JoinSet::new();
     for engine in 0..4_u64 {
@@ -205,7 +205,7 @@ async fn a_saturated_log_lets_exactly_its_limit_pass() {
 }
 
 #[tokio::test]
-async fn a_denied_flood_reaches_no_store() {
+async fn denied_requests_reach_no_store() {
     let (redis, exact) = on_redis().await;
     let mut hand = hand(&redis);
     for number in 0..5 {
@@ -218,9 +218,9 @@ async fn a_denied_flood_reaches_no_store() {
         let Verdict::Denied { retry_after_ms: Some(wait) } = result.verdict else { panic!("{result:?}") };
         assert!(wait <= 60_000 && result.remaining == 0 && result.limit == 5);
     }
-    let (asked, took) = (calls(&mut hand) - before, began.elapsed());
-    println!("10000 denials in {took:?} with {asked} calls of the store");
-    assert!(asked <= 2 + took.as_secs(), "one a second");
+    let (calls_made, took) = (calls(&mut hand) - before, began.elapsed());
+    println!("10000 denials in {took:?} with {calls_made} calls of the store");
+    assert!(calls_made <= 2 + took.as_secs(), "one a second");
     // A refund of this aggregator takes effect at once.
     let charges = [minute("alice", 1, 5)];
     exact.refund(request(3), &charges, &[]).await;
@@ -280,7 +280,7 @@ async fn all_or_nothing(exact: &Exact) {
 }
 
 #[tokio::test]
-async fn a_question_passes_as_a_whole_or_not_at_all() {
+async fn all_charges_of_an_exact_request_pass_or_none() {
     let (_redis, exact) = on_redis().await;
     all_or_nothing(&exact).await;
 }
@@ -328,9 +328,9 @@ async fn whatever_redis_does_every_call_ends_in_time() {
 async fn undecided_in_time(exact: &Exact) {
     for number in 0..20 {
         let charges = [minute("alice", 1, 5), minute("bob", 1, 5)];
-        let asked = exact.decide(request(1_000 + number), &charges, SHORT);
+        let deciding = exact.decide(request(1_000 + number), &charges, SHORT);
         let results =
-            timeout(SHORT + Duration::from_secs(1), asked).await.expect("a result within the deadline");
+            timeout(SHORT + Duration::from_secs(1), deciding).await.expect("a result within the deadline");
         assert_eq!(verdicts(&results), ["undecided", "undecided"]);
     }
     let began = Instant::now();
@@ -348,11 +348,11 @@ async fn back(exact: &Exact) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_charged_in_vain_is_taken_back() {
+async fn charges_of_denied_requests_are_refunded() {
     let redis = redis().await;
     let mut hand = hand(&redis);
     let exact = Arc::new(Exact::new(Some(open(&options(&redis.url())).await), None));
-    let (mut asked, mut allowed) = (0, 0);
+    let (mut requested, mut allowed) = (0, 0);
     for round in 0..8 {
         back(&exact).await;
         let mut tasks = JoinSet::new();
@@ -372,12 +372,12 @@ async fn what_was_charged_in_vain_is_taken_back() {
         sleep(Duration::from_millis(round)).await;
         redis::cmd("CLIENT").arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"]).exec(&mut hand).unwrap();
         for result in tasks.join_all().await.into_iter().flatten() {
-            asked += 1;
+            requested += 1;
             allowed += u64::from(result);
         }
     }
-    println!("{allowed} of {asked} were allowed while connections broke");
-    assert!((1..asked).contains(&allowed));
+    println!("{allowed} of {requested} were allowed while connections broke");
+    assert!((1..requested).contains(&allowed));
     let settled = async || used_by_hand(&mut hand) == allowed;
     wait::until("only what was allowed counts", HEALED, settled).await.unwrap();
 }

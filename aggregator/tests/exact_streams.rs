@@ -37,9 +37,9 @@ fn exact_requests(exact_requests: Vec<ExactRequest>) -> FilterFrame {
 }
 
 /// This many results, by the ids of their requests.
-async fn results(peer: &mut Peer, wanted: usize) -> BTreeMap<u64, Vec<ChargeResult>> {
+async fn results(peer: &mut Peer, expected: usize) -> BTreeMap<u64, Vec<ChargeResult>> {
     let mut found = BTreeMap::new();
-    while found.len() < wanted {
+    while found.len() < expected {
         let some = peer.next_with(|frame| Some(frame.results).filter(|results| !results.is_empty())).await;
         for ExactResponse { id, results } in some {
             assert!(found.insert(id, results).is_none(), "each request must have one answer");
@@ -48,9 +48,9 @@ async fn results(peer: &mut Peer, wanted: usize) -> BTreeMap<u64, Vec<ChargeResu
     found
 }
 
-async fn ruled(peer: &mut Peer, question: ExactRequest) -> Vec<ChargeResult> {
-    let id = question.id;
-    peer.send(exact_requests(vec![question])).await;
+async fn exact_results(peer: &mut Peer, request: ExactRequest) -> Vec<ChargeResult> {
+    let id = request.id;
+    peer.send(exact_requests(vec![request])).await;
     results(peer, 1).await.remove(&id).expect("the answer to this request")
 }
 
@@ -58,7 +58,7 @@ fn verdicts(results: &[ChargeResult]) -> Vec<u32> {
     results.iter().map(|result| result.verdict).collect()
 }
 
-async fn are_ruled_on(weir: &Weir) {
+async fn are_decided(weir: &Weir) {
     let mut peer = weir.join(1, false).await;
     peer.send(exact_requests((1..=5).map(|id| request(id, vec![log("alice", 1, 3)])).collect())).await;
     let answers = results(&mut peer, 5).await;
@@ -68,7 +68,7 @@ async fn are_ruled_on(weir: &Weir) {
     let denied = &answers.values().find(|r| verdicts(r) == [DENIED]).unwrap()[0];
     assert_eq!((denied.limit, denied.remaining, denied.window_ms), (3, 0, common::HOUR_MS));
     assert!((3_590_000..=3_600_000).contains(&denied.retry_after_ms) && !denied.never, "{denied:?}");
-    let repeated = a_denial_is_remembered(weir, &mut peer, allowed[0]).await;
+    let repeated = a_denial_is_cached(weir, &mut peer, allowed[0]).await;
 
     let refund = |id| Refund { request: Some(request(id, vec![log("alice", 1, 3)])), results: Vec::new() };
     let refunds = vec![refund(allowed[0]), refund(allowed[0]), Refund::default()];
@@ -80,15 +80,18 @@ async fn are_ruled_on(weir: &Weir) {
     let mut frame = hello_frame(2, false);
     frame.hello.as_mut().unwrap().worker = 2;
     other.send(frame).await;
-    assert_eq!(verdicts(&ruled(&mut other, request(allowed[1], vec![log("alice", 1, 3)])).await), [ALLOWED]);
-    assert_eq!(verdicts(&ruled(&mut peer, request(99, vec![log("alice", 1, 3)])).await), [DENIED]);
+    assert_eq!(
+        verdicts(&exact_results(&mut other, request(allowed[1], vec![log("alice", 1, 3)])).await),
+        [ALLOWED]
+    );
+    assert_eq!(verdicts(&exact_results(&mut peer, request(99, vec![log("alice", 1, 3)])).await), [DENIED]);
 
-    let mixed = ruled(&mut peer, request(100, vec![log("bob", 1, 3), ledger()])).await;
+    let mixed = exact_results(&mut peer, request(100, vec![log("bob", 1, 3), ledger()])).await;
     assert_eq!(verdicts(&mixed), [ALLOWED, UNDECIDED], "an undecided charge must not prevent the others");
     let malformed = Charge { log: None, ledger: None, cost: 1 };
-    let wrong = ruled(&mut peer, request(101, vec![log("bob", 1, 3), malformed])).await;
+    let wrong = exact_results(&mut peer, request(101, vec![log("bob", 1, 3), malformed])).await;
     assert_eq!(verdicts(&wrong), [UNDECIDED, UNDECIDED]);
-    assert_eq!(verdicts(&ruled(&mut peer, request(102, vec![log("bob", 2, 3)])).await), [ALLOWED]);
+    assert_eq!(verdicts(&exact_results(&mut peer, request(102, vec![log("bob", 2, 3)])).await), [ALLOWED]);
     for (name, value) in [
         ("requests_total{result=\"malformed\"}", 1.0),
         ("charges_total{algorithm=\"sliding_log\",result=\"allowed\"}", 6.0 + repeated),
@@ -100,38 +103,38 @@ async fn are_ruled_on(weir: &Weir) {
 
 /// Repeats a charge that had passed while a later denial is cached. Returns how often the denial was not cached,
 /// because it is cached for only one second.
-async fn a_denial_is_remembered(weir: &Weir, peer: &mut Peer, passed: u64) -> f64 {
-    const REMEMBERED: &str = "weir_aggregator_exact_cached_denials_total";
-    let question = |id| request(id, vec![log("alice", 1, 3)]);
-    for forgotten in 0..10 {
-        let before = weir.metric(REMEMBERED);
-        let again = ruled(peer, question(passed)).await;
-        if weir.metric(REMEMBERED) > before {
+async fn a_denial_is_cached(weir: &Weir, peer: &mut Peer, passed: u64) -> f64 {
+    const CACHED_DENIALS: &str = "weir_aggregator_exact_cached_denials_total";
+    let repeated = |id| request(id, vec![log("alice", 1, 3)]);
+    for expired in 0..10 {
+        let before = weir.metric(CACHED_DENIALS);
+        let again = exact_results(peer, repeated(passed)).await;
+        if weir.metric(CACHED_DENIALS) > before {
             assert_eq!(
                 verdicts(&again),
                 [DENIED],
                 "the cached denial must also apply to the charge that had passed"
             );
-            return f64::from(forgotten);
+            return f64::from(expired);
         }
         assert_eq!(verdicts(&again), [ALLOWED], "a repeated request must be charged once");
-        assert_eq!(verdicts(&ruled(peer, question(98)).await), [DENIED]);
+        assert_eq!(verdicts(&exact_results(peer, repeated(98)).await), [DENIED]);
     }
     panic!("no denial was cached");
 }
 
 #[tokio::test]
-async fn questions_are_ruled_on_in_memory() {
-    are_ruled_on(&start(None).await).await;
+async fn exact_requests_are_decided_in_memory() {
+    are_decided(&start(None).await).await;
 }
 
 #[tokio::test]
-async fn questions_are_ruled_on_in_redis() {
+async fn exact_requests_are_decided_in_redis() {
     let redis = Redis::start(RedisOptions::default()).await.unwrap();
     let store = Some(StoreOptions::parse(&redis.url(), "test-region").unwrap());
     let weir = start_with(Settings { store, ..settings() }).await;
     ready(&weir).await;
-    are_ruled_on(&weir).await;
+    are_decided(&weir).await;
 }
 
 async fn ready(weir: &Weir) {
@@ -140,7 +143,7 @@ async fn ready(weir: &Weir) {
 }
 
 #[tokio::test]
-async fn questions_that_wait_keep_nothing_else_waiting_and_are_bounded() {
+async fn waiting_exact_requests_delay_nothing_else_and_are_bounded() {
     let mut redis = Redis::start(RedisOptions::default()).await.unwrap();
     let store = Some(StoreOptions::parse(&redis.url(), "test-region").unwrap());
     let weir = start_with(Settings { store, ..settings() }).await;
@@ -154,19 +157,19 @@ async fn questions_that_wait_keep_nothing_else_waiting_and_are_bounded() {
     peer.send(many(1_000)).await;
     peer.send(FilterFrame { ping: Some(Ping { sent_ms: 7 }), ..FilterFrame::default() }).await;
     let mut answered = BTreeMap::new();
-    let mut hears = async |answered: &mut BTreeMap<u64, Vec<u32>>| {
+    let mut receive = async |answered: &mut BTreeMap<u64, Vec<u32>>| {
         let frame = peer.next().await.unwrap().unwrap();
         answered.extend(frame.results.into_iter().map(|results| (results.id, verdicts(&results.results))));
         frame.pong.is_some()
     };
-    while !hears(&mut answered).await {}
+    while !receive(&mut answered).await {}
     assert!(answered.len() < 2 * MAX_FRAME_CELLS, "{}", answered.len());
     assert!(answered.values().all(|verdicts| *verdicts == [UNDECIDED]));
     let rejected = weir.metric("weir_aggregator_exact_requests_total{result=\"rejected\"}");
     assert!(rejected >= 1.0 && rejected <= MAX_FRAME_CELLS as f64, "{rejected}");
     redis.process().resume().unwrap();
     while answered.len() < 2 * MAX_FRAME_CELLS {
-        hears(&mut answered).await;
+        receive(&mut answered).await;
     }
     let allowed = answered.values().filter(|verdicts| **verdicts == [ALLOWED]).count();
     assert!(allowed <= 9, "{allowed}");
@@ -187,8 +190,8 @@ async fn too_much_at_once_ends_the_stream() {
     ] {
         let mut peer = weir.join(1, false).await;
         peer.send(frame).await;
-        let (told, code) = peer.refused().await;
-        assert!(told.starts_with(reason), "{told}");
+        let (message, code) = peer.refused().await;
+        assert!(message.starts_with(reason), "{message}");
         assert_eq!(code, tonic::Code::InvalidArgument);
     }
 }

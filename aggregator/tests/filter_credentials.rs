@@ -66,7 +66,7 @@ async fn a_stream_opens_with_a_filters_credential_alone() {
     for (origin, token) in [(1, &gateways), (2, &next)] {
         join(&weir, origin, token).await;
     }
-    for token in [None, Some("weir_nobody"), Some(&*shop.token)] {
+    for token in [None, Some("weir_unknown"), Some(&*shop.token)] {
         let (reason, code) = error(&weir, token).await;
         assert_eq!(code, Code::Unauthenticated, "{token:?}");
         assert!(reason.contains("workspaces"), "{reason}");
@@ -170,12 +170,12 @@ async fn live_control_is_sent_to_filters_of_its_workspace() {
         let headers = [("content-type", "application/json"), ("authorization", &*bearer)];
         let answer = client.send("PUT", "/v1/overrides", &headers, limit.as_bytes()).await;
         assert_eq!(answer.status, 200, "{answer:?}");
-        http_common::knows(&weir, &answer.body).await;
+        http_common::until_read_back(&weir, &answer.body).await;
     }
     for (origin, token, expected) in [(1, &mine, vec!["default"]), (2, &both, vec!["default", "other"])] {
         let mut peer = join(&weir, origin, token).await;
-        let known = Some(ControlsKnown::default());
-        peer.send(FilterFrame { controls_known: known, ..FilterFrame::default() }).await;
+        let revision = Some(ControlsKnown::default());
+        peer.send(FilterFrame { controls_known: revision, ..FilterFrame::default() }).await;
         let mut workspaces = Vec::new();
         loop {
             let controls = peer.next_with(|frame| frame.controls).await;

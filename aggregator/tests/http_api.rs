@@ -39,7 +39,7 @@ fn calls(weir: &Weir, result: &str) -> f64 {
 }
 
 #[tokio::test]
-async fn a_limit_is_used_up_and_says_when_to_come_back() {
+async fn a_used_up_limit_returns_when_to_retry() {
     let weir = start(None).await;
     let mut client = Client::connect(&weir).await;
     for left in [2, 1, 0] {
@@ -68,7 +68,7 @@ async fn a_limit_is_used_up_and_says_when_to_come_back() {
 }
 
 #[tokio::test]
-async fn what_filters_reported_counts_here_too() {
+async fn use_that_filters_reported_counts_here_too() {
     let weir = start(None).await;
     let mut filter = weir.join(1, false).await;
     let counts = vec![weir.count("alice", 7)];
@@ -105,7 +105,7 @@ async fn several_limits_pass_together_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn what_is_not_decided_says_so_and_the_caller_chooses() {
+async fn an_undecided_check_is_marked_and_the_caller_chooses() {
     let weir = start(None).await;
     let mut client = Client::connect(&weir).await;
     // Without a database, no ledger can decide.
@@ -140,7 +140,7 @@ async fn tokens_are_bound_to_workspaces_and_zones() {
         (Some(format!("Basic {shop}")), "token_malformed", "Bearer error=\"invalid_request\""),
         (Some(format!("Bearer {shop} ")), "", ""),
         (Some(format!("Bearer {}", "x".repeat(600))), "token_malformed", "Bearer error=\"invalid_request\""),
-        (Some("Bearer weir_nobody".to_owned()), "token_unknown", "Bearer error=\"invalid_token\""),
+        (Some("Bearer weir_unknown".to_owned()), "token_unknown", "Bearer error=\"invalid_token\""),
         (Some(format!("Bearer {}", shop.to_uppercase())), "token_unknown", "Bearer error=\"invalid_token\""),
     ] {
         let mut headers = vec![JSON];
@@ -186,8 +186,8 @@ async fn tokens_are_bound_to_namespaces_and_costs() {
     let filter = weir.join(1, false).await;
     filter.has_rule("api").await;
     let services = weir.server.services();
-    let is_known = || !services.status.counters.lock().rules(services.moment().mono).is_empty();
-    until("the filter's rule is known", is_known).await;
+    let is_reported = || !services.status.counters.lock().rules(services.moment().mono).is_empty();
+    until("the filter's rule is reported", is_reported).await;
     let mut client = Client::connect(&weir).await;
     let body = |namespace: &str, cost: u64| json!({"namespace": namespace, "identifier": "alice", "limit": 1_000, "duration": "1h", "cost": cost});
     let cases = [
@@ -233,7 +233,7 @@ async fn tokens_are_read_again_and_a_broken_file_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_api_that_anybody_could_use_does_not_open() {
+async fn an_api_without_authentication_does_not_open() {
     let refused = async |api: ApiSettings| {
         let started = Server::start(
             Settings { api, ..common::settings() },
@@ -246,8 +246,8 @@ async fn a_api_that_anybody_could_use_does_not_open() {
         }
     };
     let open = ApiSettings { http_listen: Some("0.0.0.0:0".into()), ..ApiSettings::default() };
-    let said = refused(open.clone()).await;
-    assert!(said.contains("--tokens-file") && said.contains("--http-listen"), "{said}");
+    let error = refused(open.clone()).await;
+    assert!(error.contains("--tokens-file") && error.contains("--http-listen"), "{error}");
     let folder = tempfile::tempdir().unwrap();
     let with = |tokens_file: PathBuf| ApiSettings { tokens_file: Some(tokens_file), ..open.clone() };
     let (_, entry) = token("a", "default", "all");
@@ -268,18 +268,18 @@ async fn a_api_that_anybody_could_use_does_not_open() {
         ("- {name: a, san: b, workspace: c}\n- {name: d, san: b, workspaces: all}", "the same san"),
         (&"- {name: a, sha256: b, workspace: c}\n".repeat(10_001), "10001 entries"),
     ] {
-        let said = refused(with(write(folder.path(), "tokens.yaml", text))).await;
-        assert!(said.contains(part) && said.contains("WEIR_TOKENS_FILE"), "{said}");
+        let error = refused(with(write(folder.path(), "tokens.yaml", text))).await;
+        assert!(error.contains(part) && error.contains("WEIR_TOKENS_FILE"), "{error}");
     }
-    let said = refused(with(folder.path().join("none.yaml"))).await;
-    assert!(said.contains("none.yaml") && said.contains("--tokens-file"), "{said}");
+    let error = refused(with(folder.path().join("none.yaml"))).await;
+    assert!(error.contains("none.yaml") && error.contains("--tokens-file"), "{error}");
     let weir =
         start_with(Settings { api: with(write(folder.path(), "tokens.yaml", &entry)), ..common::settings() });
     assert!(weir.await.server.http_address().unwrap().ip().is_unspecified());
 }
 
 #[tokio::test]
-async fn what_cannot_be_answered_says_why() {
+async fn errors_state_their_cause() {
     let weir = start(None).await;
     let mut client = Client::connect(&weir).await;
     let sound = hourly("a", 1, 1).to_string();
@@ -298,17 +298,17 @@ async fn what_cannot_be_answered_says_why() {
         ("POST", "/v1/check", &[JSON], &long, 413, "too_large"),
         ("POST", "/v1/check/batch", &[JSON], &long, 400, "invalid_json"),
         ("GET", "/v1/check", &[], b"", 405, "method_not_allowed"),
-        ("HEAD", "/openapi.json", &[], b"", 405, ""),
+        ("HEAD", "/openapi.json", &[], b"", 200, ""),
         ("DELETE", "/v1/ledger/1", &[], b"", 405, "method_not_allowed"),
         ("POST", "/v2/limit", &[JSON], sound, 404, "not_found"),
         ("GET", "/v1/ledger/1/2", &[], b"", 404, "not_found"),
     ];
     for (method, path, headers, body, status, code) in cases {
         let answer = client.send(method, path, headers, body).await;
-        let said = answer.body["error"]["code"].as_str().unwrap_or_default();
-        assert_eq!((answer.status, said), (status, code), "{method} {path} {answer:?}");
+        let found = answer.body["error"]["code"].as_str().unwrap_or_default();
+        assert_eq!((answer.status, found), (status, code), "{method} {path} {answer:?}");
         if status == 405 {
-            let allowed = if path == "/v1/check" { "POST" } else { "GET" };
+            let allowed = if path == "/v1/check" { "POST" } else { "GET,HEAD" };
             assert_eq!(answer.headers["allow"], allowed);
         }
         if status != 200 && method != "HEAD" {
@@ -358,11 +358,11 @@ async fn kept_connections_end_after_their_answer_when_the_program_drains() {
     let listening = tracing::subscriber::set_default(subscriber.finish());
     weir.server.stop().await;
     drop(listening);
-    let said = log.text();
-    assert!(said.contains("weir-aggregator ends"), "{said}");
+    let logged = log.text();
+    assert!(logged.contains("weir-aggregator ends"), "{logged}");
     assert!(
-        !said.contains("closing connections that did not end in time"),
-        "no connection may have been cut: {said}"
+        !logged.contains("closing connections that did not end in time"),
+        "no connection may have been cut: {logged}"
     );
     until("both connections are closed", || busy.is_over() && idle.is_over()).await;
 }

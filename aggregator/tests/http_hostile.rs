@@ -1,4 +1,4 @@
-//! Tests with clients of the HTTP API that are slow, silent, greedy or malformed. Each affects only itself.
+//! Tests with clients of the HTTP API that are slow, idle, oversized or malformed. Each affects only itself.
 
 mod common;
 mod http_common;
@@ -20,11 +20,12 @@ async fn connect(weir: &Weir) -> TcpStream {
 
 /// What the server sends until it closes the connection.
 async fn rest(connection: &mut TcpStream) -> String {
-    let mut said = Vec::new();
+    let mut received = Vec::new();
     // A reset also ends the connection.
-    let _ =
-        timeout(CUT_WITHIN, connection.read_to_end(&mut said)).await.expect("the connection is still held");
-    String::from_utf8_lossy(&said).into_owned()
+    let _ = timeout(CUT_WITHIN, connection.read_to_end(&mut received))
+        .await
+        .expect("the connection is still held");
+    String::from_utf8_lossy(&received).into_owned()
 }
 
 /// Sends one byte at intervals until the server closes the connection.
@@ -39,20 +40,20 @@ async fn drip(connection: &mut TcpStream, byte: u8) -> Duration {
 
 async fn others_are_served(weir: &Weir) {
     let mut client = Client::connect(weir).await;
-    let body = json!({"identifier": "somebody", "limit": 1_000, "duration": "1h"});
+    let body = json!({"identifier": "alice", "limit": 1_000, "duration": "1h"});
     assert_eq!(client.post("/v1/check", &body).await.status, 200);
 }
 
 #[tokio::test]
-async fn whoever_says_nothing_or_drips_a_head_is_cut() {
+async fn connections_without_a_timely_head_are_cut() {
     let weir = start(None).await;
-    let mut silent = connect(&weir).await;
+    let mut idle = connect(&weir).await;
     let mut halfway = connect(&weir).await;
     halfway.write_all(b"POST /v1/check HTTP/1.1\r\nhost: localhost\r\n").await.unwrap();
     let mut slow = connect(&weir).await;
     slow.write_all(b"POST /v1/check HTTP/1.1\r\nx: ").await.unwrap();
     others_are_served(&weir).await;
-    let (first, second, _) = tokio::join!(rest(&mut silent), rest(&mut halfway), drip(&mut slow, b'a'));
+    let (first, second, _) = tokio::join!(rest(&mut idle), rest(&mut halfway), drip(&mut slow, b'a'));
     assert_eq!((first.as_str(), second.as_str()), ("", ""));
     until("all connections are closed", || weir.metric("weir_aggregator_connections{api=\"http\"}") == 0.0)
         .await;
@@ -63,16 +64,16 @@ async fn a_second_head_that_drips_is_cut_as_well() {
     let weir = start(None).await;
     let mut slow = connect(&weir).await;
     slow.write_all(b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
-    let mut said = vec![0; 17];
-    timeout(CUT_WITHIN, slow.read_exact(&mut said)).await.unwrap().unwrap();
-    assert!(said.starts_with(b"HTTP/1.1 200 OK"));
+    let mut received = vec![0; 17];
+    timeout(CUT_WITHIN, slow.read_exact(&mut received)).await.unwrap().unwrap();
+    assert!(received.starts_with(b"HTTP/1.1 200 OK"));
     slow.write_all(b"GET /").await.unwrap();
     let took = drip(&mut slow, b'a').await;
     assert!(took < Duration::from_secs(15), "the connection was cut as if it were idle: {took:?}");
 }
 
 #[tokio::test]
-async fn a_body_that_drips_is_told_and_cut() {
+async fn a_body_that_drips_is_refused_and_cut() {
     let weir = start(None).await;
     let head = "POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n";
     let mut fixed = connect(&weir).await;
@@ -90,13 +91,14 @@ async fn a_body_that_drips_is_told_and_cut() {
             interval.tick().await;
         }
     });
-    let mut said = Vec::new();
-    let _ = timeout(CUT_WITHIN, reader.read_to_end(&mut said)).await.expect("the connection is still held");
+    let mut received = Vec::new();
+    let _ =
+        timeout(CUT_WITHIN, reader.read_to_end(&mut received)).await.expect("the connection is still held");
     dripping.abort();
-    let said = String::from_utf8_lossy(&said).into_owned();
-    for said in [said, rest(&mut chunked).await] {
-        assert!(said.starts_with("HTTP/1.1 408") && said.contains("too_slow"), "{said}");
-        assert!(said.contains("connection: close"), "{said}");
+    let received = String::from_utf8_lossy(&received).into_owned();
+    for received in [received, rest(&mut chunked).await] {
+        assert!(received.starts_with("HTTP/1.1 408") && received.contains("too_slow"), "{received}");
+        assert!(received.contains("connection: close"), "{received}");
     }
 }
 
@@ -111,8 +113,8 @@ async fn too_much_is_refused_before_it_is_taken() {
         .await
         .unwrap();
     announced.write_all(&vec![b' '; 400_000]).await.unwrap();
-    let said = rest(&mut announced).await;
-    assert!(said.starts_with("HTTP/1.1 413") && said.contains("262144"), "{said}");
+    let received = rest(&mut announced).await;
+    assert!(received.starts_with("HTTP/1.1 413") && received.contains("262144"), "{received}");
     // A large body without a length.
     let mut endless = connect(&weir).await;
     endless.write_all(format!("{head}transfer-encoding: chunked\r\n\r\n").as_bytes()).await.unwrap();
@@ -127,18 +129,18 @@ async fn too_much_is_refused_before_it_is_taken() {
     let _ = long
         .write_all(format!("GET /openapi.json HTTP/1.1\r\nx: {}\r\n", "a".repeat(40_000)).as_bytes())
         .await;
-    let said = rest(&mut long).await;
-    assert!(said.is_empty() || said.starts_with("HTTP/1.1 431"), "{said}");
+    let received = rest(&mut long).await;
+    assert!(received.is_empty() || received.starts_with("HTTP/1.1 431"), "{received}");
     // Not HTTP.
     let mut other = connect(&weir).await;
     other.write_all(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n").await.unwrap();
-    let said = rest(&mut other).await;
-    assert!(said.is_empty() || said.starts_with("HTTP/1.1 400"), "{said}");
+    let received = rest(&mut other).await;
+    assert!(received.is_empty() || received.starts_with("HTTP/1.1 400"), "{received}");
     others_are_served(&weir).await;
 }
 
 #[tokio::test]
-async fn a_web_page_whose_name_leads_here_may_not_ask_without_a_token() {
+async fn a_foreign_web_page_may_not_call_without_a_token() {
     let weir = start(None).await;
     let address = weir.server.http_address().unwrap().to_string();
     for (line, host, expected) in [
@@ -154,22 +156,23 @@ async fn a_web_page_whose_name_leads_here_may_not_ask_without_a_token() {
         let mut connection = connect(&weir).await;
         let head = format!("{line} HTTP/1.1\r\n{host}connection: close\r\n\r\n");
         connection.write_all(head.as_bytes()).await.unwrap();
-        let said = rest(&mut connection).await;
-        assert!(said.starts_with(&format!("HTTP/1.1 {expected} ")), "{line} {host:?}: {said}");
-        assert_eq!(expected == 421, said.contains("wrong_host"), "{said}");
+        let received = rest(&mut connection).await;
+        assert!(received.starts_with(&format!("HTTP/1.1 {expected} ")), "{line} {host:?}: {received}");
+        assert_eq!(expected == 421, received.contains("wrong_host"), "{received}");
     }
 }
 
 #[tokio::test]
-async fn whoever_does_not_read_answers_is_cut() {
+async fn clients_that_do_not_read_responses_are_cut() {
     let weir = start(None).await;
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4_096).unwrap();
-    let mut deaf = socket.connect(weir.server.http_address().unwrap()).await.unwrap();
+    let mut unread = socket.connect(weir.server.http_address().unwrap()).await.unwrap();
     let request = b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(100);
     let began = Instant::now();
     // Ends when the server closes the connection; until then the write waits while all buffers are full.
-    while timeout(CUT_WITHIN, deaf.write_all(&request)).await.expect("the connection is still held").is_ok() {
+    while timeout(CUT_WITHIN, unread.write_all(&request)).await.expect("the connection is still held").is_ok()
+    {
         assert!(began.elapsed() < 2 * CUT_WITHIN, "the server must close the connection");
     }
     others_are_served(&weir).await;

@@ -55,9 +55,9 @@ async fn start_ledger(attempts: usize) -> (Weir, String, TempDir) {
 #[tokio::test]
 async fn every_status_of_every_path_is_seen_and_looks_as_described() {
     let (weir, bearer, folder) = start_ledger(3).await;
-    let away =
-        DatabaseOptions { url: "mysql://nobody@127.0.0.1:1/none".into(), read_url: None, region: "r".into() };
-    let no_database = start_with(Settings { database: Some(away), ..settings() }).await;
+    let unavailable =
+        DatabaseOptions { url: "mysql://none@127.0.0.1:1/none".into(), read_url: None, region: "r".into() };
+    let no_database = start_with(Settings { database: Some(unavailable), ..settings() }).await;
     let document = document(&weir).await;
     let mut seen = BTreeSet::new();
     let mut see = |path: &str, method: &str, answer: &Answer| {
@@ -94,7 +94,7 @@ async fn every_status_of_every_path_is_seen_and_looks_as_described() {
         }
         see(path, "post", &too_slow(&weir, "POST", path, bearer.1).await);
     }
-    for (path, asked, headers, status) in [
+    for (path, target, headers, status) in [
         ("/v1/ledger", "/v1/ledger?zone=1&bucket=a%7Cb", vec![bearer], 200),
         ("/v1/ledger", "/v1/ledger?zone=1&identifier=a&identifier=b&limit=2", vec![bearer], 200),
         ("/v1/ledger", "/v1/ledger?zone=1", vec![bearer], 400),
@@ -108,14 +108,15 @@ async fn every_status_of_every_path_is_seen_and_looks_as_described() {
         ("/v1/ledger/{id}", "/v1/ledger/4", vec![bearer], 404),
         ("/openapi.json", "/openapi.json", vec![], 200),
     ] {
-        let answer = client.send("GET", asked, &headers, b"").await;
-        assert_eq!(answer.status, status, "{asked} {answer:?}");
+        let answer = client.send("GET", target, &headers, b"").await;
+        assert_eq!(answer.status, status, "{target} {answer:?}");
         see(path, "get", &answer);
     }
     let mut alone = Client::connect(&no_database).await;
-    for (path, asked) in [("/v1/ledger", "/v1/ledger?zone=1&bucket=a"), ("/v1/ledger/{id}", "/v1/ledger/1")] {
-        let answer = alone.send("GET", asked, &[], b"").await;
-        assert_eq!(answer.status, 503, "{asked} {answer:?}");
+    for (path, target) in [("/v1/ledger", "/v1/ledger?zone=1&bucket=a"), ("/v1/ledger/{id}", "/v1/ledger/1")]
+    {
+        let answer = alone.send("GET", target, &[], b"").await;
+        assert_eq!(answer.status, 503, "{target} {answer:?}");
         see(path, "get", &answer);
     }
     let without = start_with(settings()).await;
@@ -132,7 +133,7 @@ async fn every_status_of_every_path_is_seen_and_looks_as_described() {
 /// Every status of live control: path, method and answer.
 async fn overrides(
     weir: &Weir,
-    away: &Weir,
+    unavailable: &Weir,
     without: &Weir,
     bearer: Header<'_>,
     folder: &TempDir,
@@ -165,7 +166,7 @@ async fn overrides(
     }
     for (path, method, query, headers, status) in [
         (PATH, "delete", "rule=r&reason=over", vec![bearer], 200),
-        (PATH, "delete", "rule=never-said", vec![bearer], 404),
+        (PATH, "delete", "rule=never-set", vec![bearer], 404),
         (PATH, "delete", "rule=r&x=1", vec![bearer], 400),
         (PATH, "delete", "rule=r", vec![], 401),
         (PATH, "delete", "rule=r&workspace=elsewhere", vec![bearer], 403),
@@ -183,7 +184,7 @@ async fn overrides(
         assert_eq!(answer.status, status, "{method} {path}?{query} {answer:?}");
         seen.push((path, method, answer));
     }
-    for (weir, status) in [(away, 503), (without, 501)] {
+    for (weir, status) in [(unavailable, 503), (without, 501)] {
         let mut client = Client::connect(weir).await;
         for (path, method, query, body) in [
             (PATH, "get", "", ""),
@@ -221,10 +222,13 @@ async fn too_slow(weir: &Weir, method: &str, path: &str, bearer: &str) -> Answer
          content-length: 9\r\n\r\n{{"
     );
     slow.write_all(head.as_bytes()).await.unwrap();
-    let mut said = String::new();
-    tokio::time::timeout(Duration::from_secs(15), slow.read_to_string(&mut said)).await.unwrap().unwrap();
-    assert!(said.starts_with("HTTP/1.1 408 ") && said.contains("content-type: application/json"), "{said}");
-    let (_, body) = said.split_once("\r\n\r\n").unwrap();
+    let mut response = String::new();
+    tokio::time::timeout(Duration::from_secs(15), slow.read_to_string(&mut response)).await.unwrap().unwrap();
+    assert!(
+        response.starts_with("HTTP/1.1 408 ") && response.contains("content-type: application/json"),
+        "{response}"
+    );
+    let (_, body) = response.split_once("\r\n\r\n").unwrap();
     Answer {
         status: 408,
         headers: [(hyper::header::CONTENT_TYPE, "application/json".parse().unwrap())].into_iter().collect(),
@@ -233,7 +237,7 @@ async fn too_slow(weir: &Weir, method: &str, path: &str, bearer: &str) -> Answer
 }
 
 #[tokio::test]
-async fn the_ledger_tells_what_it_recorded() {
+async fn the_ledger_returns_what_it_recorded() {
     let (weir, bearer, _folder) = start_ledger(3).await;
     let mut client = Client::connect(&weir).await;
     let headers = [("authorization", bearer.as_str())];

@@ -24,21 +24,21 @@ async fn sqlite() {
 async fn scenarios(store: &Store) {
     run!(
         store,
-        an_attempt_tells_what_counts,
+        an_attempt_returns_what_counts,
         extremes_of_rates_and_costs,
         buckets_are_bytes,
         zones_are_in_force_at_once,
-        what_is_unknown_is_not_recorded,
+        attempts_in_unknown_zones_are_not_recorded,
         two_hundred_at_once,
         every_window_of_a_trace,
-        what_is_refunded_counts_no_more,
+        refunded_attempts_do_not_count,
         history_is_read_page_by_page,
-        a_clock_that_steps_back_lets_nothing_more_pass,
-        cleanup_deletes_what_no_zone_counts,
+        a_clock_that_steps_back_allows_nothing_more,
+        cleanup_deletes_attempts_that_no_zone_counts,
         cleanup_runs_beside_attempts,
         results_are_those_of_the_ledger,
-        a_filter_takes_back_only_what_it_was_told_of,
-        tables_of_the_version_before_are_brought_up,
+        a_filter_refunds_only_attempts_of_its_own_requests,
+        tables_of_the_previous_version_are_migrated,
     );
 }
 
@@ -59,7 +59,7 @@ async fn shift(scene: &Scene, seconds: i64) {
     scene.run(&sql).await;
 }
 
-async fn an_attempt_tells_what_counts(store: &Store) {
+async fn an_attempt_returns_what_counts(store: &Store) {
     let (scene, database) = ledger(store, 5, 60).await;
     let velocity = |transaction, blocked, used| Velocity {
         transaction,
@@ -175,7 +175,7 @@ async fn zones_are_in_force_at_once(store: &Store) {
     assert!(check(&database, "x", 1).await.blocked);
 }
 
-async fn what_is_unknown_is_not_recorded(store: &Store) {
+async fn attempts_in_unknown_zones_are_not_recorded(store: &Store) {
     let (scene, database) = ledger(store, 1, 60).await;
     let mut attempts = JoinSet::new();
     for _ in 0..40 {
@@ -204,7 +204,7 @@ async fn two_hundred_at_once(store: &Store) {
     let mut attempts = JoinSet::new();
     for database in aggregators.iter().cycle().take(200) {
         let database = database.clone();
-        attempts.spawn(async move { check_in_a_crowd(&database, "x", 1).await });
+        attempts.spawn(async move { check_despite_busy_connections(&database, "x", 1).await });
     }
     let velocities = attempts.join_all().await;
     assert_eq!(velocities.iter().filter(|velocity| !velocity.blocked).count(), 5);
@@ -217,7 +217,7 @@ async fn two_hundred_at_once(store: &Store) {
 }
 
 /// Retries if a busy machine has no free connection for 2 s; no attempt was made then.
-async fn check_in_a_crowd(database: &Database, bucket: &str, cost: u64) -> Velocity {
+async fn check_despite_busy_connections(database: &Database, bucket: &str, cost: u64) -> Velocity {
     let attempt = Attempt { zone: ZONE, bucket: bucket.as_bytes(), cost };
     for _ in 0..20 {
         match database.check_velocity(&attempt, WITHIN).await {
@@ -246,7 +246,7 @@ async fn every_window_of_a_trace(store: &Store) {
                     break;
                 }
                 let bucket = format!("bucket {}", client % 2);
-                let velocity = check_in_a_crowd(&database, &bucket, cost).await;
+                let velocity = check_despite_busy_connections(&database, &bucket, cost).await;
                 assert!(velocity.used <= RATE && velocity.reset_ms <= 1_000, "{velocity:?}");
                 if !velocity.blocked {
                     allowed += 1;
@@ -265,7 +265,7 @@ async fn every_window_of_a_trace(store: &Store) {
     decisions_are_right(&rows, RATE, 1);
 }
 
-async fn what_is_refunded_counts_no_more(store: &Store) {
+async fn refunded_attempts_do_not_count(store: &Store) {
     let (scene, database) = ledger(store, 2, 3_600).await;
     let (first, second) = (check(&database, "x", 1).await, check(&database, "x", 1).await);
     let blocked = check(&database, "x", 1).await;
@@ -328,7 +328,7 @@ async fn history_is_read_page_by_page(store: &Store) {
 }
 
 /// Moving the recorded attempts into the future is equivalent to setting the clock back.
-async fn a_clock_that_steps_back_lets_nothing_more_pass(store: &Store) {
+async fn a_clock_that_steps_back_allows_nothing_more(store: &Store) {
     let (scene, database) = ledger(store, 3, 60).await;
     check(&database, "x", 2).await;
     shift(&scene, 600).await;
@@ -352,11 +352,11 @@ async fn clean(database: &Database, retention: Duration, batch: u32) -> (Vec<u64
     (transactions, locks)
 }
 
-async fn cleanup_deletes_what_no_zone_counts(store: &Store) {
+async fn cleanup_deletes_attempts_that_no_zone_counts(store: &Store) {
     const DAY: u64 = 24 * 3_600;
     let (scene, database) = ledger(store, 100, 60).await;
-    let (long, gone) = (9, u32::MAX);
-    for (zone, window_seconds) in [(long, 100 * DAY), (gone, 60)] {
+    let (long, deleted) = (9, u32::MAX);
+    for (zone, window_seconds) in [(long, 100 * DAY), (deleted, 60)] {
         set_zone(&database, zone, 100, window_seconds).await;
     }
     let fill = async |zone, rows: u32| {
@@ -366,10 +366,10 @@ async fn cleanup_deletes_what_no_zone_counts(store: &Store) {
             database.check_velocity(&attempt, WITHIN).await.unwrap().unwrap();
         }
     };
-    for zone in [ZONE, long, gone] {
+    for zone in [ZONE, long, deleted] {
         fill(zone, 5).await;
     }
-    database.delete_zone(gone, WITHIN).await.unwrap();
+    database.delete_zone(deleted, WITHIN).await.unwrap();
     let days = |days: u64| Duration::from_secs(days * DAY);
     // Attempts of a deleted zone are not needed; attempts that other zones count stay.
     assert_eq!(clean(&database, Duration::ZERO, 2).await, (vec![0, 0, 2, 2, 1], 0));
@@ -451,27 +451,27 @@ async fn results_are_those_of_the_ledger(store: &Store) {
     assert_eq!(outcomes, [2, 1, 1, 0]);
 }
 
-async fn a_filter_takes_back_only_what_it_was_told_of(store: &Store) {
+async fn a_filter_refunds_only_attempts_of_its_own_requests(store: &Store) {
     let (_scene, database) = ledger(store, 1, 3_600).await;
     let exact = Exact::new(None, Some(database.clone()));
     let limit = wire::LedgerLimit { zone: ZONE, bucket: b"x".to_vec() };
     let charges = vec![wire::Charge { log: None, ledger: Some(limit), cost: 1 }];
     let request = wire::ExactRequest { id: 1, charges, timeout_ms: 10_000, trace: None };
-    let (honest, evil) = (7, 8);
-    let told = exact.answer(honest, &request).await;
-    assert_eq!(told.results[0].verdict, 2);
+    let (owner, other) = (7, 8);
+    let response = exact.answer(owner, &request).await;
+    assert_eq!(response.results[0].verdict, 2);
     let refund = |transaction| {
-        let result = wire::ChargeResult { transaction, ..told.results[0] };
+        let result = wire::ChargeResult { transaction, ..response.results[0] };
         wire::Refund { request: Some(request.clone()), results: vec![result] }
     };
-    let of = told.results[0].transaction;
+    let of = response.results[0].transaction;
     for transaction in [of, of + 1, of + 2] {
-        exact.undo(evil, &refund(transaction));
+        exact.undo(other, &refund(transaction));
     }
     let figures = exact.figures();
     assert_eq!(figures.refunds("foreign"), 3);
     assert!(check(&database, "x", 1).await.blocked, "another filter must not refund the attempt");
-    exact.undo(honest, &refund(of));
+    exact.undo(owner, &refund(of));
     let began = Instant::now();
     while figures.refunds("done") == 0 {
         assert!(
@@ -483,7 +483,7 @@ async fn a_filter_takes_back_only_what_it_was_told_of(store: &Store) {
     assert!(!check(&database, "x", 1).await.blocked);
 }
 
-async fn tables_of_the_version_before_are_brought_up(store: &Store) {
+async fn tables_of_the_previous_version_are_migrated(store: &Store) {
     let scene = store.fresh().await;
     publish(&scene.open("a"), &[row("kept", 3)]).await;
     let tables = if scene.is_mysql() { "zone_master, zone_txn, zone_bucket_lock" } else { "zone_master" };

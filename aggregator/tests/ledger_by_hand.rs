@@ -16,12 +16,12 @@ const WRONG_ARGUMENT: u16 = 31_002;
 on_servers!(|store| scenarios(&store));
 
 async fn scenarios(store: &Store) {
-    people_and_programs_share_a_bucket(store).await;
+    manual_and_automatic_calls_share_a_bucket(store).await;
     no_setting_of_a_session_matters(store).await;
     an_old_snapshot_does_not_hide_what_is_new(store).await;
-    what_is_wrong_is_said(store).await;
+    invalid_calls_return_errors(store).await;
     to_the_microsecond(store).await;
-    who_may_only_call_it(store).await;
+    a_user_with_rights_to_call_it_alone(store).await;
     two_hundred_sessions_at_once(store).await;
     first_attempts_of_many_at_once(store).await;
 }
@@ -36,7 +36,7 @@ async fn run(connection: &mut MySqlConnection, sql: &str) {
     connection.execute(sqlx::raw_sql(AssertSqlSafe(sql.to_owned()))).await.unwrap();
 }
 
-async fn people_and_programs_share_a_bucket(store: &Store) {
+async fn manual_and_automatic_calls_share_a_bucket(store: &Store) {
     let scene = zone(store, 4, 3_600).await;
     let (database, mut person) = (scene.open("here"), scene.mysql().await);
     for (turn, blocked) in (0..8).zip([false, false, false, false, true, true, true, true]) {
@@ -138,7 +138,7 @@ async fn an_old_snapshot_does_not_hide_what_is_new(store: &Store) {
     assert!(recorded(&scene).await.last().unwrap().at_us >= freed);
 }
 
-async fn what_is_wrong_is_said(store: &Store) {
+async fn invalid_calls_return_errors(store: &Store) {
     let scene = zone(store, 1, 3_600).await;
     let mut person = scene.mysql().await;
     for mode in ["STRICT_ALL_TABLES", ""] {
@@ -179,8 +179,8 @@ async fn what_is_wrong_is_said(store: &Store) {
     })
     .await
     .unwrap();
-    let said = by_hand(&mut person, "CALL check_velocity(8, 'x')").await.unwrap_err().to_string();
-    assert!(said.contains("no zone 8") && said.contains("weir-aggregator zones"), "{said}");
+    let error = by_hand(&mut person, "CALL check_velocity(8, 'x')").await.unwrap_err().to_string();
+    assert!(error.contains("no zone 8") && error.contains("weir-aggregator zones"), "{error}");
 }
 
 /// Compares the procedure, with a clock that the test sets, with a model. Attempts are often exactly one window apart.
@@ -227,8 +227,8 @@ fn model(past: &[(u64, u64)], now: u64, cost: u64, rate: u64, window_us: u64) ->
     let blocked = used + cost > rate;
     let until_ms = |at: u64| (at + window_us - now).div_ceil(1_000);
     let mut left = used;
-    let enough = counted.iter().find(|(_, gone)| {
-        left -= gone;
+    let enough = counted.iter().find(|(_, of_entry)| {
+        left -= of_entry;
         left + cost <= rate
     });
     let oldest = counted.first().map(|(at, _)| *at).or((!blocked && cost > 0).then_some(now));
@@ -254,7 +254,7 @@ async fn with_a_clock_of_ours(connection: &mut MySqlConnection) {
     run(connection, &text).await;
 }
 
-async fn who_may_only_call_it(store: &Store) {
+async fn a_user_with_rights_to_call_it_alone(store: &Store) {
     let scene = zone(store, 1, 3_600).await;
     let name = scene.url.rsplit_once('/').unwrap().1.to_owned();
     let user = format!("caller_{name}");

@@ -44,7 +44,7 @@ async fn ledger(store: &Store, rate: u64, window_seconds: u64) -> (Scene, Databa
     (scene, database)
 }
 
-async fn until_somebody_waits(scene: &Scene) {
+async fn until_a_transaction_waits(scene: &Scene) {
     let waiting = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'";
     let waits = async || {
         // The server returns old information if it is queried again within 100 ms.
@@ -68,7 +68,7 @@ async fn a_deadlock_is_tried_again_inside(store: &Store) {
     transaction.execute("SELECT * FROM zone_txn WHERE zone_id = 7 FOR UPDATE").await.unwrap();
     let mut person = scene.mysql().await;
     let call = tokio::spawn(async move { by_hand(&mut person, "CALL check_velocity(7, 'x')").await });
-    until_somebody_waits(&scene).await;
+    until_a_transaction_waits(&scene).await;
     let deadlocks = if scene.number("@@version LIKE '%MariaDB%'").await == 1 {
         "SELECT VARIABLE_VALUE FROM information_schema.global_status WHERE VARIABLE_NAME = 'INNODB_DEADLOCKS'"
     } else {
@@ -115,7 +115,7 @@ async fn a_held_lock_costs_its_time_only(store: &Store) {
     wait::until("no transaction is open", WITHIN, settled).await.unwrap();
     let rows = recorded(&scene).await;
     let of_x = rows.iter().filter(|row| row.bucket == b"x").count() as u64;
-    // The attempt whose caller gave up may have been recorded after the lock was released.
+    // The attempt whose caller timed out may have been recorded after the lock was released.
     assert!(of_x == 2 || of_x == 3, "{rows:?}");
     assert!(velocity.used <= of_x);
 }
@@ -136,7 +136,7 @@ async fn counts_and_attempts_do_not_starve_each_other(store: &Store) {
         let database = database.clone();
         waiting.spawn(async move { attempt(&database, "x", Duration::from_secs(2)).await });
     }
-    until_somebody_waits(&scene).await;
+    until_a_transaction_waits(&scene).await;
     publish(&database, &[row("beside", 1)]).await;
     transaction.rollback().await.unwrap();
     waiting.join_all().await;
@@ -149,7 +149,7 @@ async fn counts_and_attempts_do_not_starve_each_other(store: &Store) {
         let database = database.clone();
         publishing.spawn(async move { database.publish(&[row("locked", 9)], NOW, WITHIN, |_| {}).await });
     }
-    until_somebody_waits(&scene).await;
+    until_a_transaction_waits(&scene).await;
     let answered = async || attempt(&database, "z", WITHIN).await.is_ok();
     wait::until("the ledger answers", WITHIN, answered).await.unwrap();
     assert!(!publishing.is_empty() && publishing.try_join_next().is_none());
@@ -192,11 +192,11 @@ async fn a_server_that_is_killed_over_and_over(store: &mut Store) {
         let database = databases[client % 2].clone();
         let (done, answered) = (done.clone(), answered.clone());
         clients.spawn(async move {
-            let (mut told, mut failed) = (Vec::new(), 0);
+            let (mut attempts, mut failed) = (Vec::new(), 0);
             while !done.load(Relaxed) {
                 match attempt(&database, &format!("bucket {}", client % 3), SHORT).await {
                     Ok(velocity) => {
-                        told.push((velocity.transaction, velocity.blocked));
+                        attempts.push((velocity.transaction, velocity.blocked));
                         answered.fetch_add(1, Relaxed);
                     }
                     Err(_) => {
@@ -205,7 +205,7 @@ async fn a_server_that_is_killed_over_and_over(store: &mut Store) {
                     }
                 }
             }
-            (told, failed)
+            (attempts, failed)
         });
     }
     let more_are_answered = async || {
@@ -220,9 +220,9 @@ async fn a_server_that_is_killed_over_and_over(store: &mut Store) {
     }
     more_are_answered().await;
     done.store(true, Relaxed);
-    let (mut told, mut failed) = (Vec::new(), 0);
+    let (mut velocities, mut failed) = (Vec::new(), 0);
     for (of_one, failures) in clients.join_all().await {
-        told.extend(of_one);
+        velocities.extend(of_one);
         failed += failures;
     }
     assert!(failed > 0, "no call failed");
@@ -230,15 +230,15 @@ async fn a_server_that_is_killed_over_and_over(store: &mut Store) {
     no_window_holds_more(&rows, RATE, 1);
     decisions_are_right(&rows, RATE, 1);
     // Every answered attempt is recorded as it was answered.
-    let allowed = told.iter().filter(|(_, blocked)| !blocked).count();
-    let ids = told.iter().map(|(id, _)| id.to_string()).collect::<Vec<_>>().join(",");
+    let allowed = velocities.iter().filter(|(_, blocked)| !blocked).count();
+    let ids = velocities.iter().map(|(id, _)| id.to_string()).collect::<Vec<_>>().join(",");
     let count =
         |blocked: u8| format!("SELECT COUNT(*) FROM zone_txn WHERE blocked = {blocked} AND id IN ({ids})");
     assert_eq!(scene.number(&count(0)).await, i64::try_from(allowed).unwrap());
-    assert_eq!(scene.number(&count(1)).await, i64::try_from(told.len() - allowed).unwrap());
-    told.sort_unstable();
-    told.dedup_by_key(|(id, _)| *id);
-    assert_eq!(told.len(), answered.load(Relaxed), "two attempts have the same number");
+    assert_eq!(scene.number(&count(1)).await, i64::try_from(velocities.len() - allowed).unwrap());
+    velocities.sort_unstable();
+    velocities.dedup_by_key(|(id, _)| *id);
+    assert_eq!(velocities.len(), answered.load(Relaxed), "two attempts have the same number");
 }
 
 #[tokio::test]

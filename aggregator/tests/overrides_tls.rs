@@ -53,11 +53,11 @@ impl Api {
 
     /// The output of a command that trusts the server.
     async fn trusting(&self, arguments: &[&str]) -> String {
-        let said = command(arguments, &self.url()).arg("--api-ca-file").arg(&self.ca_file).output();
-        let Output { status, stdout, stderr } = said.await.unwrap();
-        let (said, error) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
-        assert!(status.success() && error.is_empty(), "{arguments:?}: {said}{error}");
-        said.into_owned()
+        let output = command(arguments, &self.url()).arg("--api-ca-file").arg(&self.ca_file).output();
+        let Output { status, stdout, stderr } = output.await.unwrap();
+        let (stdout, stderr) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+        assert!(status.success() && stderr.is_empty(), "{arguments:?}: {stdout}{stderr}");
+        stdout.into_owned()
     }
 
     async fn in_force(&self) -> usize {
@@ -104,7 +104,7 @@ async fn a_server_is_trusted_whose_authority_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_not_trusted_is_told_nothing() {
+async fn an_untrusted_server_receives_no_request() {
     let api = Api::start(false).await;
     api.trusting(&BAN).await;
     let other = write(api.folder.path(), "other.crt", &Authority::new().pem());
@@ -127,7 +127,7 @@ async fn a_server_that_is_not_trusted_is_told_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_else_stands_in_the_way_is_said() {
+async fn other_errors_of_tls_state_their_cause() {
     let api = Api::start(false).await;
     let with = |ca_file: PathBuf, server: &str| {
         let mut command = command(&["list"], server);

@@ -49,7 +49,7 @@ async fn ready_with(url: &str, schedule: Schedule) -> Weir {
 
 /// Any aggregator reports on the whole region: the decisions of the rules at each aggregator, and the state of both.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_tells_of_all_rules_and_aggregators() {
+async fn each_aggregator_shows_all_rules_and_aggregators() {
     let redis = redis().await;
     let (one, two) = (ready(&redis.url()).await, ready(&redis.url()).await);
     let (first, second) = (one.join(1, false).await, two.join(2, false).await);
@@ -123,7 +123,7 @@ async fn report(weir: &Weir, peer: &mut Peer, id: u64, identifier: &str, own: u6
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_acknowledged_is_in_redis_and_known_to_all() {
+async fn acknowledged_reports_are_in_redis_and_at_all_aggregators() {
     let redis = redis().await;
     let (one, other) = (ready(&redis.url()).await, ready(&redis.url()).await);
     let mut writer = one.join(1, false).await;
@@ -151,12 +151,12 @@ async fn grants_of_all_aggregators_together_never_exceed_the_limit() {
     for (place, weir) in (0u8..).zip(&weirs) {
         for origin in 0..3 {
             let mut peer = weir.join(1 + 3 * place + origin, false).await;
-            let ask = weir.consult(1, "alice", 0, 1, LIMIT);
+            let query = weir.consult(1, "alice", 0, 1, LIMIT);
             tasks.spawn(async move {
                 let mut own = 0;
                 for id in 0..LIMIT {
-                    let ask = Consult { id, own, timeout_ms: 5_000, ..ask.clone() };
-                    let answer: Answer = peer.answers(vec![ask]).await.remove(0);
+                    let query = Consult { id, own, timeout_ms: 5_000, ..query.clone() };
+                    let answer: Answer = peer.answers(vec![query]).await.remove(0);
                     own += u64::from(answer.granted);
                 }
                 (peer, own)
@@ -210,7 +210,7 @@ async fn a_wiped_redis_holds_everything_again_after_one_round() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_damaged_cell_turns_no_other_away_from_redis() {
+async fn a_damaged_cell_keeps_no_other_from_redis() {
     const LOOKS: &str = "weir_ratelimit_origin_operations_total{op=\"read_markers\"}";
     let redis = redis().await;
     let weir = ready(&redis.url()).await;
@@ -273,8 +273,8 @@ async fn without_redis_memory_answers_at_once_and_nothing_is_lost() {
     // 2 is open, 1 half open; each lasts only until the next probe.
     while states.len() < 2 {
         assert!(Instant::now() < deadline, "the breaker was {states:?}");
-        let ask = Consult { timeout_ms: FOR_EVER, ..weir.consult(own, "alice", own, 1, 1_000_000) };
-        assert!(peer.answers(vec![ask]).await.remove(0).granted, "{own}");
+        let query = Consult { timeout_ms: FOR_EVER, ..weir.consult(own, "alice", own, 1, 1_000_000) };
+        assert!(peer.answers(vec![query]).await.remove(0).granted, "{own}");
         own += 1;
         states.insert(weir.metric(BREAKER) as u8);
     }
@@ -282,8 +282,8 @@ async fn without_redis_memory_answers_at_once_and_nothing_is_lost() {
     assert_eq!(states.into_iter().collect::<Vec<_>>(), [1, 2], "half open, open");
     redis.restart().await.unwrap();
     common::until("the breaker closes", || weir.metric(BREAKER) == 0.0).await;
-    let told = async || stored(&redis.url(), &weir, "alice").await == [(common::origin(1), own)];
-    wait::until("Redis has the counts", DEADLINE, told).await.unwrap();
+    let stored_all = async || stored(&redis.url(), &weir, "alice").await == [(common::origin(1), own)];
+    wait::until("Redis has the counts", DEADLINE, stored_all).await.unwrap();
     let before = weir.metric(CONSULTS);
     assert!(peer.answers(vec![weir.consult(1, "alice", own, 1, 1_000_000)]).await.remove(0).granted);
     assert_eq!(weir.metric(CONSULTS), before + 1.0, "Redis must be queried again");
@@ -291,7 +291,7 @@ async fn without_redis_memory_answers_at_once_and_nothing_is_lost() {
 
 /// Redis answers nothing for longer than any timeout; every report is still acknowledged, in order.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redis_that_hangs_keeps_nobody_waiting_for_long() {
+async fn a_redis_that_hangs_delays_no_query_for_long() {
     const MANY: u64 = 1_000;
     let mut redis = redis().await;
     let weir = ready(&redis.url()).await;
@@ -315,42 +315,42 @@ async fn a_redis_that_hangs_keeps_nobody_waiting_for_long() {
     let before = weir.metric(CONSULTS);
     let (mut own, mut quickest) = (0, None);
     while own < MANY || paused.elapsed() < Duration::from_secs(4) {
-        let (asked, count) = (Instant::now(), weir.metric(CONSULTS));
-        let ask = Consult { timeout_ms: 50, ..weir.consult(own, "bob", own, 1, 100_000) };
-        assert!(sender.answers(vec![ask]).await.remove(0).granted);
+        let (began, count) = (Instant::now(), weir.metric(CONSULTS));
+        let query = Consult { timeout_ms: 50, ..weir.consult(own, "bob", own, 1, 100_000) };
+        assert!(sender.answers(vec![query]).await.remove(0).granted);
         own += 1;
         if weir.metric(CONSULTS) > count {
-            let took = asked.elapsed();
+            let took = began.elapsed();
             quickest = Some(quickest.map_or(took, |quickest: Duration| quickest.min(took)));
         }
     }
-    let asked = weir.metric(CONSULTS) - before;
-    println!("{own} consults, {asked} of the store, the quickest of which took {quickest:?}");
+    let queries = weir.metric(CONSULTS) - before;
+    println!("{own} consults, {queries} of the store, the quickest of which took {quickest:?}");
     let window = Schedule::for_tests().store_breaker.window;
-    assert!(asked <= f64::from(window), "an open breaker must not delay queries: {asked}");
+    assert!(queries <= f64::from(window), "an open breaker must not delay queries: {queries}");
     // The store's own calls have a deadline of 2 s.
     assert!(quickest.is_none_or(|quickest| quickest < Duration::from_secs(1)), "{quickest:?}");
     let _reporter = reporting.await.unwrap();
     redis.process().resume().unwrap();
     common::until("the breaker closes", || weir.metric(BREAKER) == 0.0).await;
-    let told = async || {
+    let stored_all = async || {
         stored(&redis.url(), &weir, "alice").await == [(common::origin(1), 17)]
             && stored(&redis.url(), &weir, "bob").await == [(common::origin(2), own)]
     };
-    wait::until("Redis has the counts", DEADLINE, told).await.unwrap();
+    wait::until("Redis has the counts", DEADLINE, stored_all).await.unwrap();
 }
 
-/// Redis, both aggregators and one of two Envoys are gone. Only the counts that the other Envoy received are left.
+/// Redis, both aggregators and one of two Envoys are lost. Only the counts that the other Envoy received are left.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_region_is_rebuilt_from_what_a_living_filter_was_told() {
+async fn a_lost_region_is_rebuilt_from_the_counts_of_a_live_filter() {
     let redis = redis().await;
     // A store that was emptied just now.
     let (one, other) = (ready(&redis.url()).await, ready(&redis.url()).await);
-    let mut living = one.join(1, true).await;
+    let mut survivor = one.join(1, true).await;
     let snapshot = |own, region_others| Count { own, region_others, ..one.count("alice", 0) };
     let resend = Report { id: 1, counts: vec![snapshot(100, 400)] };
-    living.send(FilterFrame { report: Some(resend), ..FilterFrame::default() }).await;
-    acknowledged(&mut living, 1).await;
+    survivor.send(FilterFrame { report: Some(resend), ..FilterFrame::default() }).await;
+    acknowledged(&mut survivor, 1).await;
     // The limit does not restart from zero, although the nodes of the use are unknown.
     let mut new = one.join(9, false).await;
     let answers =
@@ -366,24 +366,24 @@ async fn a_lost_region_is_rebuilt_from_what_a_living_filter_was_told() {
     report(&one, &mut new, 1, "alice", 60).await;
     let grown = total(&one, "alice");
     assert_eq!(grown, whole + 50, "new use must add to the baseline");
-    let knows = async || total(&other, "alice") == grown;
-    wait::until("the other aggregator has the counts", DEADLINE, knows).await.unwrap();
+    let received = async || total(&other, "alice") == grown;
+    wait::until("the other aggregator has the counts", DEADLINE, received).await.unwrap();
     let third = ready(&redis.url()).await;
     assert_eq!(total(&third, "alice"), grown);
 }
 
 /// Counts of a filter that reconnects after the recovery grace period are accepted too, with and without a store.
 #[tokio::test(flavor = "multi_thread")]
-async fn late_evidence_of_a_loss_counts_as_well() {
+async fn counts_after_the_grace_period_also_count() {
     let redis = redis().await;
     let weirs = [ready(&redis.url()).await, common::start(None).await];
     tokio::time::sleep(Duration::from_millis(2_500)).await;
     for weir in &weirs {
-        let mut living = weir.join(1, true).await;
+        let mut survivor = weir.join(1, true).await;
         let count = Count { own: 100, region_others: 400, ..weir.count("alice", 0) };
         let report = Report { id: 1, counts: vec![count] };
-        living.send(FilterFrame { report: Some(report), ..FilterFrame::default() }).await;
-        acknowledged(&mut living, 1).await;
+        survivor.send(FilterFrame { report: Some(report), ..FilterFrame::default() }).await;
+        acknowledged(&mut survivor, 1).await;
     }
     for weir in &weirs {
         holds(weir, "alice", &[(0, 400), (1, 100)]).await;
@@ -406,19 +406,19 @@ async fn a_snapshot_is_complete_only_after_all_that_is_hot_was_read() {
     let proxy = Proxy::start(redis.address()).await.unwrap();
     proxy.black_hole().await.unwrap();
     let late = on(&format!("redis://{}", proxy.address()), Schedule::for_tests()).await;
-    let mut trusting = late.join(2, true).await;
+    let mut subscriber = late.join(2, true).await;
     for ping in 1..20 {
         let frame = FilterFrame { ping: Some(Ping { sent_ms: ping }), ..FilterFrame::default() };
-        trusting.send(frame).await;
-        let frame = trusting.next().await.unwrap().unwrap();
+        subscriber.send(frame).await;
+        let frame = subscriber.next().await.unwrap().unwrap();
         assert!(frame.push.is_none_or(|push| !push.complete), "the snapshot cannot be complete yet");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     proxy.forward().await.unwrap();
-    let mut told = std::collections::BTreeSet::new();
+    let mut received = std::collections::BTreeSet::new();
     loop {
-        let push = trusting.next_with(|frame| frame.push).await;
-        told.extend(
+        let push = subscriber.next_with(|frame| frame.push).await;
+        received.extend(
             push.snapshots
                 .into_iter()
                 .filter(|snapshot| snapshot.region_others == 1_000)
@@ -429,7 +429,7 @@ async fn a_snapshot_is_complete_only_after_all_that_is_hot_was_read() {
         }
     }
     let all: std::collections::BTreeSet<_> = ["alice", "bob", "carol"].map(key).into_iter().collect();
-    assert_eq!(told, all);
+    assert_eq!(received, all);
 }
 
 async fn live_origins(peer: &mut Peer) -> u32 {
@@ -444,37 +444,37 @@ async fn live_envoys_are_counted_once_wherever_they_are_connected() {
     let mut first = one.join(1, false).await;
     let split = other.join(1, false).await;
     let second = other.join(2, false).await;
-    known(&mut first, 2).await;
+    until_live_envoys(&mut first, 2).await;
     // A worker's stream ends, while the Envoy continues.
     drop(split);
     drop(second);
-    known(&mut first, 1).await;
+    until_live_envoys(&mut first, 1).await;
     let again = other.join(2, false).await;
-    known(&mut first, 2).await;
+    until_live_envoys(&mut first, 2).await;
     // If an aggregator dies, its Envoys are not alive until they reconnect elsewhere.
     drop(again);
     drop(other);
-    known(&mut first, 1).await;
+    until_live_envoys(&mut first, 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_an_envoy_that_comes_the_other_aggregators_hear_at_once() {
+async fn other_aggregators_receive_a_new_envoy_at_once() {
     let redis = redis().await;
     // Not by the next interval.
     let schedule = Schedule { heartbeat_ms: FOR_EVER.into(), ..Schedule::for_tests() };
     let (one, other) = (ready_with(&redis.url(), schedule).await, ready_with(&redis.url(), schedule).await);
-    let listens = || one.server.services().state(|state, _| state.receives_broadcasts());
-    common::until("the first is subscribed", listens).await;
+    let subscribed = || one.server.services().state(|state, _| state.receives_broadcasts());
+    common::until("the first is subscribed", subscribed).await;
     let mut first = one.join(1, false).await;
-    known(&mut first, 1).await;
+    until_live_envoys(&mut first, 1).await;
     let _second = other.join(2, false).await;
-    known(&mut first, 2).await;
+    until_live_envoys(&mut first, 2).await;
 }
 
 /// Waits until the Envoy receives this number of live nodes.
-async fn known(peer: &mut Peer, envoys: u32) {
-    let known = async || live_origins(peer).await == envoys;
-    wait::until("as many as there are", DEADLINE, known).await.unwrap();
+async fn until_live_envoys(peer: &mut Peer, envoys: u32) {
+    let received = async || live_origins(peer).await == envoys;
+    wait::until("as many as there are", DEADLINE, received).await.unwrap();
 }
 
 /// An Envoy's workers are connected to different aggregators; their reports of the same component count once.
@@ -502,7 +502,7 @@ async fn an_envoy_that_is_split_over_aggregators_counts_once() {
 
 /// The last counts of an Envoy and of its aggregator are in Redis after both ended.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_aggregator_that_ends_in_good_order_leaves_nothing_behind() {
+async fn an_aggregator_that_shuts_down_leaves_no_status_behind() {
     let redis = redis().await;
     let (one, other) = (ready(&redis.url()).await, ready(&redis.url()).await);
     let peer = one.join(1, false).await;
@@ -525,14 +525,14 @@ async fn an_aggregator_that_ends_in_good_order_leaves_nothing_behind() {
 
 /// A denied query's counts of earlier use are also broadcast.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_comes_with_a_refused_consult_is_told_to_the_others() {
+async fn counts_of_a_denied_query_are_broadcast() {
     let redis = redis().await;
     let (one, other) = (ready(&redis.url()).await, ready(&redis.url()).await);
     let mut reader = other.join(2, true).await;
     report(&other, &mut reader, 1, "alice", 400).await;
     let mut sender = one.join(1, false).await;
-    let ask = Consult { timeout_ms: 5_000, ..one.consult(1, "alice", 300, 400, 1_000) };
-    let answer = sender.answers(vec![ask]).await.remove(0);
+    let query = Consult { timeout_ms: 5_000, ..one.consult(1, "alice", 300, 400, 1_000) };
+    let answer = sender.answers(vec![query]).await.remove(0);
     assert!(!answer.granted, "Redis has counts that this aggregator has not received");
     assert_eq!(answer.current.map(|snapshot| (snapshot.own, snapshot.region_others)), Some((300, 400)));
     reader.pushed("alice", |snapshot| snapshot.region_others == 300).await;
@@ -580,11 +580,11 @@ async fn without_redis_a_second_aggregator_of_a_region_is_refused() {
     let started = Instant::now();
     let second = serve().wait_with_output();
     let second = tokio::time::timeout(2 * DEADLINE, second).await.unwrap().unwrap();
-    let said = String::from_utf8_lossy(&second.stderr).into_owned();
-    println!("refused after {:?}: {said}", started.elapsed());
-    assert_eq!(second.status.code(), Some(1), "{said}");
+    let stderr = String::from_utf8_lossy(&second.stderr).into_owned();
+    println!("refused after {:?}: {stderr}", started.elapsed());
+    assert_eq!(second.status.code(), Some(1), "{stderr}");
     for part in ["another aggregator serves region \"eu\"", "--redis-url", "WEIR_REDIS_URL"] {
-        assert!(said.contains(part), "{said}");
+        assert!(stderr.contains(part), "{stderr}");
     }
     // After a crash, the next aggregator waits until the lease expires.
     first.kill().await.unwrap();

@@ -16,7 +16,7 @@ fn program(arguments: &[&str]) -> Command {
     command
 }
 
-fn said(output: &Output) -> String {
+fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -51,7 +51,7 @@ impl Drop for Running {
 }
 
 #[test]
-fn a_missing_or_empty_region_is_an_error_that_says_how_to_set_it() {
+fn a_missing_or_empty_region_is_an_error_that_names_the_option() {
     let long = "r".repeat(49);
     let cases: [(&[&str], Option<&str>); 6] = [
         (&["serve"], None),
@@ -63,10 +63,10 @@ fn a_missing_or_empty_region_is_an_error_that_says_how_to_set_it() {
     ];
     for (arguments, variable) in cases {
         let output = program(arguments).envs(variable.map(|value| ("WEIR_REGION", value))).output().unwrap();
-        let said = said(&output);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+        let stderr = stderr(&output);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
         for part in ["region", "--region", "WEIR_REGION"] {
-            assert!(said.contains(part), "{arguments:?}: {said}");
+            assert!(stderr.contains(part), "{arguments:?}: {stderr}");
         }
     }
 }
@@ -97,9 +97,9 @@ fn other_arguments_that_cannot_be_used_have_the_same_exit_code() {
         assert_eq!(program(arguments).output().unwrap().status.code(), Some(2), "{arguments:?}");
     }
     let output = program(&["serve", "--region", "r", "--grpc-listen", "localhost"]).output().unwrap();
-    assert!(said(&output).contains("a host and a port"), "{}", said(&output));
+    assert!(stderr(&output).contains("a host and a port"), "{}", stderr(&output));
     let explain = ["explain", "--namespace", "n", "--identifier", "i", "--window", "32d"];
-    assert!(said(&program(&explain).output().unwrap()).contains("1s to 31d"));
+    assert!(stderr(&program(&explain).output().unwrap()).contains("1s to 31d"));
     assert!(program(&["--version"]).output().unwrap().status.success());
 }
 
@@ -113,15 +113,15 @@ fn a_busy_port_is_named_in_one_line() {
         let others = others.flat_map(|other| [*other, "127.0.0.1:0"]);
         let arguments = ["serve", "--region", "r", option, &address, "--log", "error"];
         let output = program(&arguments).args(others).output().unwrap();
-        let said = said(&output);
-        assert_eq!(output.status.code(), Some(1), "{said}");
-        assert_eq!(said.lines().count(), 1, "{said}");
-        assert!(said.contains(&address) && said.contains(option), "{said}");
+        let stderr = stderr(&output);
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
+        assert!(stderr.contains(&address) && stderr.contains(option), "{stderr}");
     }
 }
 
 #[test]
-fn it_says_where_it_serves_and_ends_well_on_a_signal() {
+fn it_logs_its_addresses_and_ends_in_good_order_on_a_signal() {
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
         let listen =
             ["--grpc-listen", "0.0.0.0:0", "--admin-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"];
@@ -133,8 +133,8 @@ fn it_says_where_it_serves_and_ends_well_on_a_signal() {
         let mut running = Running(child);
         let mut log = BufReader::new(running.0.stderr.take().unwrap());
         let line = line_with(&mut log, "weir-aggregator serves");
-        let told: serde_json::Value = serde_json::from_str(&line).unwrap();
-        assert_eq!(told["fields"]["region"], "here", "{line}");
+        let logged: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(logged["fields"]["region"], "here", "{line}");
         kill(Pid::from_raw(running.0.id().cast_signed()), signal).unwrap();
         let mut rest = String::new();
         log.read_to_string(&mut rest).unwrap();
@@ -159,10 +159,13 @@ fn a_listener_without_authentication_serves_no_other_machines() {
         for insecure in [&[][..], &["--insecure", "control"]] {
             let output =
                 program(&["serve", "--region", "here"]).args(insecure).args(&listen).output().unwrap();
-            let said = said(&output);
-            assert_eq!(output.status.code(), Some(1), "{said}");
+            let stderr = stderr(&output);
+            assert_eq!(output.status.code(), Some(1), "{stderr}");
             let accepted = format!("--insecure {part} (WEIR_INSECURE={part})");
-            assert!(said.contains(option) && said.contains(&accepted) && !said.contains("serves"), "{said}");
+            assert!(
+                stderr.contains(option) && stderr.contains(&accepted) && !stderr.contains("serves"),
+                "{stderr}"
+            );
         }
         let insecure = ["--insecure", &format!("control,{part}")];
         let (_running, mut log) = start(program(&["serve", "--region", "here"]).args(insecure).args(&listen));
@@ -185,7 +188,7 @@ fn secrets_may_be_files() {
     };
     let url = file("url", &format!("sqlite://{}/weir.db\n", folder.path().display()));
     let output = program(&["migrate"]).env("WEIR_DATABASE_URL_FILE", &url).output().unwrap();
-    assert!(output.status.success() && folder.path().join("weir.db").exists(), "{}", said(&output));
+    assert!(output.status.success() && folder.path().join("weir.db").exists(), "{}", stderr(&output));
     let token = file("token", "a secret\r\n");
     let mut serve = program(&["serve", "--region", "here"]);
     serve.args(ANYWHERE).env("WEIR_FILTER_TOKEN_FILE", &token).env("WEIR_DATABASE_URL_FILE", &url);
@@ -199,8 +202,8 @@ fn secrets_may_be_files() {
         let mut serve = program(&["serve", "--region", "here"]);
         let output =
             serve.args(ANYWHERE).env("WEIR_FILTER_TOKEN_FILE", &token).env(variable, value).output().unwrap();
-        assert_eq!(output.status.code(), Some(2), "{}", said(&output));
-        parts.iter().for_each(|part| assert!(said(&output).contains(part), "{}", said(&output)));
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        parts.iter().for_each(|part| assert!(stderr(&output).contains(part), "{}", stderr(&output)));
     }
 }
 
@@ -216,13 +219,13 @@ fn live_control_needs_tokens_unless_it_is_insecure() {
         let line: serde_json::Value = serde_json::from_str(&line).unwrap();
         let server = format!("http://{}", line["fields"]["http"].as_str().unwrap());
         let output = program(&["overrides", "list"]).env("WEIR_API_URL", &server).output().unwrap();
-        assert_eq!(output.status.success(), allowed, "{}", said(&output));
-        assert!(allowed || said(&output).contains("--insecure control"), "{}", said(&output));
+        assert_eq!(output.status.success(), allowed, "{}", stderr(&output));
+        assert!(allowed || stderr(&output).contains("--insecure control"), "{}", stderr(&output));
     }
 }
 
 #[test]
-fn it_says_who_opens_which_api() {
+fn it_logs_how_each_api_is_authenticated() {
     let folder = tempfile::tempdir().unwrap();
     let tokens = folder.path().join("tokens.yaml");
     std::fs::write(&tokens, "[]").unwrap();
@@ -246,7 +249,7 @@ fn it_says_who_opens_which_api() {
 }
 
 #[test]
-fn the_log_says_what_changed_and_not_of_whom() {
+fn changes_are_logged_without_identifiers() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}/weir.db", folder.path().display());
     let mut command = program(&["serve", "--region", "here", "--migrate", "--log-format", "json"]);
@@ -255,29 +258,29 @@ fn the_log_says_what_changed_and_not_of_whom() {
     let line: serde_json::Value =
         serde_json::from_str(&line_with(&mut log, "weir-aggregator serves")).unwrap();
     let server = format!("http://{}", line["fields"]["http"].as_str().unwrap());
-    let of_whom = ["--namespace", "per-key", "--identifier", "sk-secret"];
+    let target = ["--namespace", "per-key", "--identifier", "sk-secret"];
     for (arguments, action) in [(&["set", "--limit", "5"][..], "set"), (&["delete"], "deleted")] {
         let mut command = program(&["overrides"]);
         let output = command
             .args(arguments)
-            .args(of_whom)
+            .args(target)
             .env("WEIR_API_URL", &server)
             .env_remove("USER")
             .output()
             .unwrap();
-        assert!(output.status.success(), "{}", said(&output));
+        assert!(output.status.success(), "{}", stderr(&output));
         let line = line_with(&mut log, "live control changed");
         assert!(!line.contains("sk-secret"), "{line}");
         let line: serde_json::Value = serde_json::from_str(&line).unwrap();
-        let said = |name: &str| line["fields"][name].as_str().unwrap_or_default().to_owned();
+        let field = |name: &str| line["fields"][name].as_str().unwrap_or_default().to_owned();
         let expected = [action, "limit", "default", "per-key", "anybody"];
-        assert_eq!(["action", "kind", "workspace", "scope", "author"].map(said), expected, "{line}");
+        assert_eq!(["action", "kind", "workspace", "scope", "author"].map(field), expected, "{line}");
         assert!(line["fields"]["revision"].as_u64().unwrap() > 0, "{line}");
     }
 }
 
 #[test]
-fn a_healthcheck_tells_who_is_ready_from_who_is_not() {
+fn a_healthcheck_fails_unless_the_aggregator_is_ready() {
     // On all interfaces, as in a container; queried on this machine.
     let admin = format!("0.0.0.0:{}", ports::free().unwrap());
     let listen = ["--grpc-listen", "127.0.0.1:0", "--admin-listen", &admin, "--http-listen", "127.0.0.1:0"];
@@ -285,19 +288,19 @@ fn a_healthcheck_tells_who_is_ready_from_who_is_not() {
         start(program(&["serve", "--region", "here", "--insecure", "admin"]).args(listen));
     let line = line_with(&mut log, "weir-aggregator serves");
     let address = line.split("admin=").nth(1).unwrap().split_whitespace().next().unwrap();
-    let ask = || program(&["healthcheck"]).env("WEIR_ADMIN_LISTEN", address).output().unwrap();
-    let output = ask();
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    let healthcheck = || program(&["healthcheck"]).env("WEIR_ADMIN_LISTEN", address).output().unwrap();
+    let output = healthcheck();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     running.0.kill().unwrap();
     running.0.wait().unwrap();
-    let output = ask();
-    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
-    assert!(said(&output).contains(address) && said(&output).lines().count() == 1, "{}", said(&output));
+    let output = healthcheck();
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stderr(&output).contains(address) && stderr(&output).lines().count() == 1, "{}", stderr(&output));
     // Another server on that port that does not answer.
-    let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = deaf.local_addr().unwrap().to_string();
+    let unresponsive = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = unresponsive.local_addr().unwrap().to_string();
     let output = program(&["healthcheck", "--admin-listen", &address]).output().unwrap();
-    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
 }
 
 /// Full listeners need more open files than systems allow by default.
@@ -318,7 +321,7 @@ fn it_opens_as_many_files_as_it_may() {
 /// The output of `weir-aggregator token` with these arguments.
 fn made(arguments: &[&str]) -> String {
     let output = program(&[&["token"], arguments].concat()).output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -380,7 +383,7 @@ fn top_and_explain_show_what_the_page_shows() {
     let server = format!("http://{}", line["fields"]["admin"].as_str().unwrap());
     let run = |arguments: &[&str]| {
         let output = program(arguments).env("WEIR_ADMIN_URL", &server).output().unwrap();
-        (output.status.code(), String::from_utf8(output.stdout.clone()).unwrap() + &said(&output))
+        (output.status.code(), String::from_utf8(output.stdout.clone()).unwrap() + &stderr(&output))
     };
     for arguments in [&["top"][..], &["top", "--once"]] {
         let (code, shown) = run(arguments);
@@ -402,8 +405,8 @@ fn top_and_explain_show_what_the_page_shows() {
     let (code, shown) = run(&["top", "--admin-url", "https://weir"]);
     let hint = "(it has no TLS), as in http://127.0.0.1:7070";
     assert_eq!((code, shown.contains(hint)), (Some(2), true), "{shown}");
-    let nobody = ports::local(ports::free().unwrap());
-    let (code, shown) = run(&["top", "--admin-url", &format!("http://{nobody}")]);
+    let unreachable = ports::local(ports::free().unwrap());
+    let (code, shown) = run(&["top", "--admin-url", &format!("http://{unreachable}")]);
     assert_eq!((code, shown.contains("cannot reach an aggregator at")), (Some(1), true), "{shown}");
 }
 
@@ -422,16 +425,16 @@ fn configurations_are_checked() {
     );
     let wrong = write("wrong.json", r#"{"aggregator": {"cluster": "weir"}, "rules": [{"limit": -1}]}"#);
     let output = program(&["check-config", &sound]).output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(String::from_utf8_lossy(&output.stdout).contains("keys: 100 per 1h"));
     let output = program(&["check-config", &wrong]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(said(&output).contains("rules[0].limit: ") && said(&output).contains("expected"));
+    assert!(stderr(&output).contains("rules[0].limit: ") && stderr(&output).contains("expected"));
     let piped = std::fs::File::open(&sound).unwrap();
     let output = program(&["check-config", "-"]).stdin(piped).output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(String::from_utf8_lossy(&output.stdout).contains("keys: 100 per 1h"));
     let output = program(&["check-config", "/nowhere.json"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
-    assert!(said(&output).contains("/nowhere.json"));
+    assert!(stderr(&output).contains("/nowhere.json"));
 }

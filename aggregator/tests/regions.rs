@@ -52,17 +52,17 @@ async fn sqlite() {
 }
 
 async fn scenarios(store: &Store) {
-    each_region_tells_its_own_use_and_hears_the_sum_of_the_others(store).await;
+    each_region_publishes_its_own_use_and_imports_the_sum_of_the_others(store).await;
     a_key_is_explained_across_regions(store).await;
     a_denial_costs_nothing_anywhere(store).await;
-    a_denial_by_the_window_before_pins_nobody(store).await;
-    little_use_and_short_windows_stay_at_home(store).await;
+    a_denial_by_the_previous_window_counts_nowhere(store).await;
+    little_use_and_short_windows_are_not_published(store).await;
     an_unchanged_row_is_not_written_again(store).await;
     one_namespace_cannot_take_all_room(store).await;
     rows_that_are_none_are_skipped(store).await;
     a_table_that_is_wiped_is_written_again(store).await;
     identifiers_stay_apart(store).await;
-    who_starts_anew_knows_what_was_used(store).await;
+    an_aggregator_that_restarts_reads_what_was_used(store).await;
 }
 
 fn schedule() -> Schedule {
@@ -171,7 +171,14 @@ impl Region {
         assert_eq!(ack.refused, [0; 0]);
     }
 
-    async fn asks(&mut self, identifier: &[u8], duration_ms: u64, own: u64, cost: u64, limit: u64) -> Answer {
+    async fn query(
+        &mut self,
+        identifier: &[u8],
+        duration_ms: u64,
+        own: u64,
+        cost: u64,
+        limit: u64,
+    ) -> Answer {
         let key = key(identifier, duration_ms).as_bytes().to_vec();
         let sequence = self.sequence(duration_ms);
         let consult = Consult { id: 9, key, sequence, own, cost, limit, ..Default::default() };
@@ -207,8 +214,8 @@ impl Region {
         }
     }
 
-    async fn metric_becomes(&self, name: &str, wanted: impl Fn(f64) -> bool) {
-        let waited = wait::until(name, SOON, async || wanted(self.weir.metric(name))).await;
+    async fn metric_becomes(&self, name: &str, accept: impl Fn(f64) -> bool) {
+        let waited = wait::until(name, SOON, async || accept(self.weir.metric(name))).await;
         assert!(waited.is_ok(), "{name} is {}", self.weir.metric(name));
     }
 }
@@ -247,7 +254,7 @@ impl Scene {
     }
 }
 
-async fn each_region_tells_its_own_use_and_hears_the_sum_of_the_others(store: &Store) {
+async fn each_region_publishes_its_own_use_and_imports_the_sum_of_the_others(store: &Store) {
     let (scene, clock) = (store.fresh().await, clock());
     let mut regions = Vec::new();
     for (name, own) in [("a", 60), ("b", 55), ("c", 51)] {
@@ -283,10 +290,10 @@ async fn a_key_is_explained_across_regions(store: &Store) {
     a.comes_to_hold(b"x", HOUR_MS, (60, 55)).await;
     b.comes_to_hold(b"x", HOUR_MS, (55, 60)).await;
     let services = a.weir.server.services();
-    let asked = KeyQuery::parse("workspace=w&namespace=n&identifier=x").unwrap();
+    let key = KeyQuery::parse("workspace=w&namespace=n&identifier=x").unwrap();
     // Answers are cached for a while, so the first may be older than the writes.
     wait::until("both regions' rows are shown", SOON, async || {
-        let window = explain(services, &asked).await.windows.remove(0);
+        let window = explain(services, &key).await.windows.remove(0);
         let shares: Vec<_> =
             window.regions.iter().map(|one| (one.region.as_str(), one.own, one.count)).collect();
         (window.used, window.global_others, window.passes) == (115, 55, Some(false))
@@ -297,10 +304,10 @@ async fn a_key_is_explained_across_regions(store: &Store) {
     .unwrap();
     // A slow database is queried again only after a pause.
     wait::until("both regions are shown", SOON, async || {
-        let known = parts(services).await;
+        let shown = parts(services).await;
         let regions: Vec<_> =
-            known.regions.iter().map(|one| (one.name.as_str(), one.own, one.rows)).collect();
-        known.regions_unknown.is_none() && regions == [("a", true, 1), ("b", false, 1)]
+            shown.regions.iter().map(|one| (one.name.as_str(), one.own, one.rows)).collect();
+        shown.regions_unknown.is_none() && regions == [("a", true, 1), ("b", false, 1)]
     })
     .await
     .unwrap();
@@ -310,25 +317,25 @@ async fn a_denial_costs_nothing_anywhere(store: &Store) {
     let (scene, clock) = (store.fresh().await, clock());
     let mut a = Region::start("a", &scene, &clock).await;
     let mut b = Region::start("b", &scene, &clock).await;
-    assert!(!a.asks(b"cold", HOUR_MS, 0, 2 * LIMIT, LIMIT).await.granted);
+    assert!(!a.query(b"cold", HOUR_MS, 0, 2 * LIMIT, LIMIT).await.granted);
     a.intervals(2).await;
     b.intervals(2).await;
     assert_eq!(scene.cells().await, 0);
     assert_eq!((a.holds(b"cold", HOUR_MS), b.holds(b"cold", HOUR_MS)), ((0, 0), (0, 0)));
-    assert!(b.asks(b"cold", HOUR_MS, 0, LIMIT, LIMIT).await.granted, "all of the limit is left");
+    assert!(b.query(b"cold", HOUR_MS, 0, LIMIT, LIMIT).await.granted, "all of the limit is left");
 }
 
-async fn a_denial_by_the_window_before_pins_nobody(store: &Store) {
+async fn a_denial_by_the_previous_window_counts_nowhere(store: &Store) {
     const FULL: u64 = 10;
     let (scene, clock) = (store.fresh().await, clock());
     let mut a = Region::start("a", &scene, &clock).await;
     let mut b = Region::start("b", &scene, &clock).await;
-    assert!(a.asks(b"x", MINUTE_MS, 0, 8, FULL).await.granted);
+    assert!(a.query(b"x", MINUTE_MS, 0, 8, FULL).await.granted);
     b.comes_to_hold(b"x", MINUTE_MS, (0, 8)).await;
     let into_next = |ms: u64| MINUTE_MS - clock.now().0 % MINUTE_MS + ms;
     clock.0.fetch_add(into_next(50).cast_signed(), Relaxed);
     for region in [&mut a, &mut b] {
-        let denied = region.asks(b"x", MINUTE_MS, 0, 4, FULL).await;
+        let denied = region.query(b"x", MINUTE_MS, 0, 4, FULL).await;
         assert!(!denied.granted, "8 of the previous window and 4 exceed 10");
     }
     a.intervals(2).await;
@@ -337,11 +344,11 @@ async fn a_denial_by_the_window_before_pins_nobody(store: &Store) {
     assert_eq!(scene.cells().await, 1, "only the previous window must be published");
     // Half a window later, 4 of the 8 still count.
     clock.0.fetch_add(30_000, Relaxed);
-    assert!(a.asks(b"x", MINUTE_MS, 0, 4, FULL).await.granted);
-    assert!(b.asks(b"x", MINUTE_MS, 0, 4, FULL).await.granted);
+    assert!(a.query(b"x", MINUTE_MS, 0, 4, FULL).await.granted);
+    assert!(b.query(b"x", MINUTE_MS, 0, 4, FULL).await.granted);
 }
 
-async fn little_use_and_short_windows_stay_at_home(store: &Store) {
+async fn little_use_and_short_windows_are_not_published(store: &Store) {
     let (scene, clock) = (store.fresh().await, clock());
     let mut a = Region::start("a", &scene, &clock).await;
     let mut b = Region::start("b", &scene, &clock).await;
@@ -528,7 +535,7 @@ async fn identifiers_stay_apart(store: &Store) {
     assert_eq!(scene.cells().await, i64::try_from(traps.len()).unwrap());
 }
 
-async fn who_starts_anew_knows_what_was_used(store: &Store) {
+async fn an_aggregator_that_restarts_reads_what_was_used(store: &Store) {
     let (scene, clock) = (store.fresh().await, clock());
     let mut a = Region::start("a", &scene, &clock).await;
     let mut b = Region::start("b", &scene, &clock).await;
@@ -542,21 +549,21 @@ async fn who_starts_anew_knows_what_was_used(store: &Store) {
     let mut a = Region::start_informed("a", &scene, &clock).await;
     // Another Envoy, with its first query.
     a.peer = join(&a.weir, 2).await;
-    assert!(!a.asks(b"y", HOUR_MS, 0, 1, LIMIT).await.granted, "used up by this region");
-    assert!(!a.asks(b"z", HOUR_MS, 0, 1, LIMIT).await.granted, "used up by another");
-    assert!(!a.asks(b"x", HOUR_MS, 0, 21, LIMIT).await.granted, "80 are used");
-    assert!(a.asks(b"x", HOUR_MS, 0, 3, LIMIT).await.granted);
+    assert!(!a.query(b"y", HOUR_MS, 0, 1, LIMIT).await.granted, "used up by this region");
+    assert!(!a.query(b"z", HOUR_MS, 0, 1, LIMIT).await.granted, "used up by another");
+    assert!(!a.query(b"x", HOUR_MS, 0, 21, LIMIT).await.granted, "80 are used");
+    assert!(a.query(b"x", HOUR_MS, 0, 3, LIMIT).await.granted);
     a.used(HOUR_MS, &[(b"x", 5)]).await;
     assert_eq!(a.holds(b"x", HOUR_MS), (85, 0), "what is new comes on top at once");
-    // The use known before the loss becomes a baseline, to which new use is added.
+    // The use counted before the loss becomes a baseline, to which new use is added.
     let settled = async || {
         let explained = a.weir.server.services().explain(b"w", b"n", b"x");
         explained.iter().flat_map(|key| &key.cells).any(|cell| cell.components.len() == 2)
     };
     wait::until("the baseline is set", SOON, settled).await.unwrap();
     assert_eq!(a.holds(b"x", HOUR_MS), (85, 0));
-    assert!(!a.asks(b"x", HOUR_MS, 5, 16, LIMIT).await.granted);
-    assert!(a.asks(b"x", HOUR_MS, 5, 15, LIMIT).await.granted);
+    assert!(!a.query(b"x", HOUR_MS, 5, 16, LIMIT).await.granted);
+    assert!(a.query(b"x", HOUR_MS, 5, 15, LIMIT).await.granted);
     assert_eq!(a.holds(b"x", HOUR_MS), (100, 0));
     b.comes_to_hold(b"x", HOUR_MS, (0, 100)).await;
 }
@@ -683,7 +690,7 @@ async fn a_database_that_is_cut_off(store: &Store) {
             "the region must continue with its own counts"
         );
         // No query waits for the database, which does not answer until this query has been answered.
-        assert!(!a.asks(b"x", HOUR_MS, more, LIMIT, LIMIT).await.granted);
+        assert!(!a.query(b"x", HOUR_MS, more, LIMIT, LIMIT).await.granted);
         proxy.forward().await.unwrap();
         a.comes_to_hold(b"x", HOUR_MS, (more, others)).await;
         b.comes_to_hold(b"x", HOUR_MS, (others, more)).await;
@@ -714,7 +721,7 @@ async fn a_database_that_comes_back_after_the_grace_period(store: &Store) {
     assert_eq!(a.holds(b"x", HOUR_MS), (0, 0));
     proxy.forward().await.unwrap();
     a.comes_to_hold(b"x", HOUR_MS, (80, 0)).await;
-    let granted = a.asks(b"x", HOUR_MS, 0, 20, LIMIT).await.granted;
-    assert!(granted && !a.asks(b"x", HOUR_MS, 20, 1, LIMIT).await.granted);
+    let granted = a.query(b"x", HOUR_MS, 0, 20, LIMIT).await.granted;
+    assert!(granted && !a.query(b"x", HOUR_MS, 20, 1, LIMIT).await.granted);
     scene.row_becomes(b"x", "a", 100).await;
 }

@@ -34,8 +34,8 @@ impl Aggregator {
         let mut process = command.spawn().unwrap();
         let log = BufReader::new(process.stderr.take().unwrap()).lines();
         let mut aggregator = Aggregator { process, log, grpc: String::new(), http: String::new() };
-        let said = aggregator.line("weir-aggregator serves");
-        let address = |name: &str| said["fields"][name].as_str().unwrap().to_owned();
+        let logged = aggregator.line("weir-aggregator serves");
+        let address = |name: &str| logged["fields"][name].as_str().unwrap().to_owned();
         (aggregator.grpc, aggregator.http) = (address("grpc"), address("http"));
         aggregator
     }

@@ -72,7 +72,7 @@ impl Service {
     }
 
     /// The result of a call whose message neither begins nor ends.
-    async fn say_nothing(&self, authorization: Option<&str>) -> Status {
+    async fn send_no_message(&self, authorization: Option<&str>) -> Status {
         let mut grpc = Grpc::new(self.channel.clone());
         grpc.ready().await.unwrap();
         let mut request = Request::new(tokio_stream::pending::<RateLimitRequest>());
@@ -147,7 +147,7 @@ async fn all_descriptors_are_charged_or_none() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_has_no_limit_passes() {
+async fn requests_without_a_limit_pass() {
     let service = Service::start(None).await;
     let response =
         service.check(&[&[("free", "x")], &[("unknown", "x")], &[("user", "a"), ("more", "")]]).await;
@@ -170,9 +170,9 @@ async fn hits_overrides_and_replacements() {
     assert_eq!(remaining(&service.call(hits(2)).await.unwrap()), [1]);
     assert_eq!(codes(&service.call(hits(2)).await.unwrap()), (OVER, vec![OVER]));
     let own = Descriptor { hits_addend: Some(0), ..user.clone() };
-    let asked = service.call(RateLimitRequest { hits_addend: 9, ..request(vec![own]) }).await.unwrap();
+    let response = service.call(RateLimitRequest { hits_addend: 9, ..request(vec![own]) }).await.unwrap();
     assert_eq!(
-        (codes(&asked), remaining(&asked)),
+        (codes(&response), remaining(&response)),
         ((OK, vec![OK]), vec![1]),
         "a cost of 0 must charge nothing"
     );
@@ -215,7 +215,7 @@ async fn a_limit_in_shadow_mode_decides_and_never_refuses() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_malformed_or_too_much_is_an_error() {
+async fn malformed_or_oversized_requests_are_errors() {
     let service = Service::start(None).await;
     let user = || descriptor(&[("user", "a")]);
     let long = "x".repeat(2_000);
@@ -267,12 +267,12 @@ async fn any_value_is_limited_as_any_other() {
     let odd = b"\xff\xfe no text \xc3".to_vec();
     for value in [long, odd] {
         let entries = vec![Entry { key: "user".into(), value: value.clone() }];
-        let asked = request(vec![Descriptor { entries, ..Descriptor::default() }]);
+        let message = request(vec![Descriptor { entries, ..Descriptor::default() }]);
         for left in [2, 1, 0] {
-            let response = service.call(asked.clone()).await.unwrap();
+            let response = service.call(message.clone()).await.unwrap();
             assert_eq!((codes(&response), remaining(&response)), ((OK, vec![OK]), vec![left]));
         }
-        assert_eq!(codes(&service.call(asked).await.unwrap()), (OVER, vec![OVER]));
+        assert_eq!(codes(&service.call(message).await.unwrap()), (OVER, vec![OVER]));
         let entries = vec![Entry { key: "user".into(), value: [&value[..], b"y"].concat() }];
         let other = request(vec![Descriptor { entries, ..Descriptor::default() }]);
         assert_eq!(
@@ -284,13 +284,13 @@ async fn any_value_is_limited_as_any_other() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_call_that_says_nothing_is_cut() {
+async fn a_call_without_a_message_is_cut() {
     let service = Service::start(Some(TOKEN)).await;
     let began = std::time::Instant::now();
-    assert_eq!(service.say_nothing(None).await.code(), GrpcCode::Unauthenticated);
+    assert_eq!(service.send_no_message(None).await.code(), GrpcCode::Unauthenticated);
     assert!(began.elapsed() < MAX_CALL, "the caller must be authenticated before the message is read");
-    let silent = service.say_nothing(Some(&format!("Bearer {TOKEN}"))).await;
-    assert_eq!(silent.code(), GrpcCode::DeadlineExceeded);
+    let unfinished = service.send_no_message(Some(&format!("Bearer {TOKEN}"))).await;
+    assert_eq!(unfinished.code(), GrpcCode::DeadlineExceeded);
     assert_eq!(service.decisions("refused"), 2.0);
 }
 
@@ -302,10 +302,10 @@ fn token(name: &str, workspace: &str) -> NewToken {
 async fn tokens_of_the_file_open_their_workspace() {
     let (ours, theirs) = (token("ours", "default"), token("theirs", "elsewhere"));
     let file = format!("{}{}", ours.entry, theirs.entry);
-    let stranger = token("stranger", "default").token;
+    let unlisted = token("unlisted", "default").token;
     for token in [None, Some(TOKEN)] {
         let service = Service::start_with(token, Some(&file)).await;
-        let asked = |token: Option<&str>| {
+        let call = |token: Option<&str>| {
             let mut request = Request::new(request(vec![descriptor(&[("user", "a")])]));
             if let Some(token) = token {
                 request.metadata_mut().insert("authorization", format!("Bearer {token}").parse().unwrap());
@@ -314,17 +314,17 @@ async fn tokens_of_the_file_open_their_workspace() {
             service.send(request)
         };
         let (unknown, other) = (GrpcCode::Unauthenticated, GrpcCode::PermissionDenied);
-        for (shown, expected) in [(None, unknown), (Some(&stranger), unknown), (Some(&theirs.token), other)] {
-            assert_eq!(asked(shown.map(String::as_str)).await.unwrap_err().code(), expected, "{token:?}");
+        for (shown, expected) in [(None, unknown), (Some(&unlisted), unknown), (Some(&theirs.token), other)] {
+            assert_eq!(call(shown.map(String::as_str)).await.unwrap_err().code(), expected, "{token:?}");
         }
-        assert_eq!(remaining(&asked(Some(&ours.token)).await.unwrap()), [2], "{token:?}");
+        assert_eq!(remaining(&call(Some(&ours.token)).await.unwrap()), [2], "{token:?}");
         match token {
             Some(token) => assert_eq!(
-                remaining(&asked(Some(token)).await.unwrap()),
+                remaining(&call(Some(token)).await.unwrap()),
                 [1],
                 "either credential must be accepted"
             ),
-            None => assert_eq!(asked(Some(TOKEN)).await.unwrap_err().code(), unknown),
+            None => assert_eq!(call(Some(TOKEN)).await.unwrap_err().code(), unknown),
         }
     }
 }
@@ -335,24 +335,24 @@ async fn tokens_are_bound_to_namespaces_and_costs() {
     let [plain, named] = ["plain", "named"].map(|name| token(name, "default"));
     let file = format!("{}{}  namespaces: [users]\n  max_cost: 1\n", plain.entry, named.entry);
     let service = Service::start_with(None, Some(&file)).await;
-    let asked = |token: &NewToken, hits: u32| {
-        let mut asked = request(vec![descriptor(&[("user", "a")])]);
-        asked.hits_addend = hits;
-        let mut request = Request::new(asked);
+    let call = |token: &NewToken, hits: u32| {
+        let mut message = request(vec![descriptor(&[("user", "a")])]);
+        message.hits_addend = hits;
+        let mut request = Request::new(message);
         request.metadata_mut().insert("authorization", format!("Bearer {}", token.token).parse().unwrap());
         request.set_timeout(Duration::from_secs(5));
         service.send(request)
     };
-    assert_eq!(remaining(&asked(&plain, 1).await.unwrap()), [2], "no filter counts there");
+    assert_eq!(remaining(&call(&plain, 1).await.unwrap()), [2], "no filter counts there");
     let filter = service.weir.join(1, false).await;
     filter.has_rule("users").await;
-    let refused = until_refused(|| asked(&plain, 1)).await;
+    let refused = until_refused(|| call(&plain, 1)).await;
     assert_eq!(refused.code(), GrpcCode::PermissionDenied);
     assert!(refused.message().contains("\"users\""), "{refused:?}");
-    let refused = asked(&named, 2).await.unwrap_err();
+    let refused = call(&named, 2).await.unwrap_err();
     assert_eq!(refused.code(), GrpcCode::PermissionDenied);
     assert!(refused.message().contains("at most 1"), "{refused:?}");
-    asked(&named, 1).await.unwrap();
+    call(&named, 1).await.unwrap();
 }
 
 /// Repeats the call until the aggregator has the filter's rule.
@@ -370,9 +370,9 @@ async fn until_refused<F: Future<Output = Result<RateLimitResponse, Status>>>(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_token_is_asked_for() {
+async fn a_token_is_required() {
     let service = Service::start(Some(TOKEN)).await;
-    let asked = |authorization: Option<String>| {
+    let call = |authorization: Option<String>| {
         let mut request = Request::new(request(vec![descriptor(&[("user", "a")])]));
         if let Some(authorization) = authorization {
             request.metadata_mut().insert("authorization", authorization.parse().unwrap());
@@ -380,10 +380,10 @@ async fn a_token_is_asked_for() {
         service.send(request)
     };
     for wrong in [None, Some("Bearer wrong".to_owned()), Some(TOKEN.to_owned())] {
-        let status = asked(wrong.clone()).await.unwrap_err();
+        let status = call(wrong.clone()).await.unwrap_err();
         assert_eq!(status.code(), GrpcCode::Unauthenticated, "{wrong:?}");
     }
-    let response = asked(Some(format!("Bearer {TOKEN}"))).await.unwrap();
+    let response = call(Some(format!("Bearer {TOKEN}"))).await.unwrap();
     assert_eq!(remaining(&response), [2]);
 }
 
@@ -407,7 +407,7 @@ async fn limits_are_read_again_when_they_change() {
 }
 
 #[tokio::test]
-async fn nothing_starts_with_limits_that_cannot_be_used() {
+async fn invalid_limits_prevent_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("limits.yaml");
     std::fs::write(

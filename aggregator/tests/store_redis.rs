@@ -15,12 +15,12 @@ use weir_core::region::exchange::{BASELINE, LowerBound, Merge, Proposal};
 use weir_envoy::wait;
 
 #[tokio::test]
-async fn components_merge_by_max_and_all_are_told() {
+async fn components_merge_by_max_and_all_are_returned() {
     let (_redis, store) = started().await;
     let key = key(b"alice");
-    let told = merge_one(&store, merge(&key, &[(A, 5), (C, 0)])).await;
-    assert_eq!(told.current, [(C, 0), (A, 5)], "a count of 0 shows that the origin uses the cell");
-    assert_eq!((told.granted, told.previous, told.limit), (None, vec![], u64::MAX));
+    let merged = merge_one(&store, merge(&key, &[(A, 5), (C, 0)])).await;
+    assert_eq!(merged.current, [(C, 0), (A, 5)], "a count of 0 shows that the origin uses the cell");
+    assert_eq!((merged.granted, merged.previous, merged.limit), (None, vec![], u64::MAX));
     for (parts, expected) in [
         (vec![(A, 3)], vec![(C, 0), (A, 5)]), // late
         (vec![(A, 5)], vec![(C, 0), (A, 5)]), // repeated
@@ -31,8 +31,8 @@ async fn components_merge_by_max_and_all_are_told() {
         assert_eq!(merge_one(&store, merge(&key, &parts)).await.current, expected, "{parts:?}");
     }
     let next = Merge { sequence: CELL + 1, wants_previous: true, ..merge(&key, &[(A, 1)]) };
-    let told = merge_one(&store, next).await;
-    assert_eq!((told.current, told.previous), (vec![(A, 1)], vec![vec![(C, 2), (A, 5), (B, 7)]]));
+    let merged = merge_one(&store, next).await;
+    assert_eq!((merged.current, merged.previous), (vec![(A, 1)], vec![vec![(C, 2), (A, 5), (B, 7)]]));
     let read = store.read(&[(key.clone(), CELL), (numbered(1), CELL)], AMPLE).await;
     assert_eq!(read[0].as_ref().unwrap().current, [(C, 2), (A, 5), (B, 7)]);
     assert_eq!(read[1].as_ref().unwrap().current, []);
@@ -43,19 +43,19 @@ async fn counts_are_exact_up_to_the_highest() {
     let (_redis, store) = started().await;
     let key = key(b"huge");
     for count in [MAX_COUNT / 2, MAX_COUNT - 2, MAX_COUNT - 1, MAX_COUNT, u64::MAX] {
-        let told = merge_one(&store, merge(&key, &[(A, count), (B, count)])).await;
+        let merged = merge_one(&store, merge(&key, &[(A, count), (B, count)])).await;
         let count = count.min(MAX_COUNT);
-        assert_eq!(told.current, [(A, count), (B, count)]);
+        assert_eq!(merged.current, [(A, count), (B, count)]);
     }
     // If the total is above 2^53, a proposal is refused, whatever the limit.
-    let told = merge_one(&store, proposing(&key, proposal(C, 0, u64::MAX))).await;
-    assert_eq!(told.granted, Some(false));
+    let merged = merge_one(&store, proposing(&key, proposal(C, 0, u64::MAX))).await;
+    assert_eq!(merged.granted, Some(false));
     for near in [MAX_COUNT - 1, MAX_COUNT] {
         let alone = numbered(usize::try_from(near).unwrap());
-        let told = merge_one(&store, proposing(&alone, proposal(A, near, near))).await;
-        assert_eq!((told.granted, told.current), (Some(true), vec![(A, near)]));
-        let told = merge_one(&store, proposing(&alone, proposal(B, 1, near))).await;
-        assert_eq!(told.granted, Some(false));
+        let merged = merge_one(&store, proposing(&alone, proposal(A, near, near))).await;
+        assert_eq!((merged.granted, merged.current), (Some(true), vec![(A, near)]));
+        let merged = merge_one(&store, proposing(&alone, proposal(B, 1, near))).await;
+        assert_eq!(merged.granted, Some(false));
     }
 }
 
@@ -64,8 +64,8 @@ async fn the_lowest_limit_stays() {
     let (_redis, store) = started().await;
     let key = key(b"alice");
     for (limit, expected) in [(u64::MAX, u64::MAX), (100, 100), (200, 100), (u64::MAX, 100), (0, 0), (5, 0)] {
-        let told = merge_one(&store, Merge { limit, ..merge(&key, &[(A, 1)]) }).await;
-        assert_eq!(told.limit, expected);
+        let merged = merge_one(&store, Merge { limit, ..merge(&key, &[(A, 1)]) }).await;
+        assert_eq!(merged.limit, expected);
     }
     assert_eq!(store.read(&[(key, CELL)], AMPLE).await[0].as_ref().unwrap().limit, 0);
     let most = merge_one(&store, Merge { limit: u64::MAX - 1, ..merge(&numbered(1), &[]) }).await;
@@ -96,10 +96,10 @@ async fn a_proposal_considers_all_that_is_used() {
             merge_one(&store, Merge { sequence, ..merge(&key, &[(A, count)]) }).await;
         }
         let proposal = Proposal { global_current, global_previous, ..proposal(B, own, limit) };
-        let told = merge_one(&store, proposing(&key, proposal)).await;
-        assert_eq!(told.granted, Some(granted), "case {number}");
+        let merged = merge_one(&store, proposing(&key, proposal)).await;
+        assert_eq!(merged.granted, Some(granted), "case {number}");
         let expected = if granted { vec![(A, 4), (B, own)] } else { vec![(A, 4)] };
-        assert_eq!(told.current, expected, "case {number}");
+        assert_eq!(merged.current, expected, "case {number}");
     }
 }
 
@@ -132,13 +132,13 @@ async fn a_proposal_of_a_hard_limit_considers_eleven_cells_in_full() {
         (3, 25, 0, 0, true), // repeated
         (4, 25, 0, 0, false),
     ] {
-        let told = merge_one(&store, proposing(&key, full(own, limit, now, before))).await;
-        assert_eq!(told.granted, Some(granted), "{own} of {limit} with {now} and {before} elsewhere");
+        let merged = merge_one(&store, proposing(&key, full(own, limit, now, before))).await;
+        assert_eq!(merged.granted, Some(granted), "{own} of {limit} with {now} and {before} elsewhere");
     }
-    let wanted = Merge { wants_previous: true, ..merge(&key, &[]) };
-    let told = merge_one(&store, wanted).await;
-    assert_eq!(told.current, [(C, 1), (A, 1), (B, 3)]);
-    assert_eq!(told.previous, vec![vec![(C, 1), (A, 1)]; 10], "the eleventh cell must not count");
+    let with_previous = Merge { wants_previous: true, ..merge(&key, &[]) };
+    let merged = merge_one(&store, with_previous).await;
+    assert_eq!(merged.current, [(C, 1), (A, 1), (B, 3)]);
+    assert_eq!(merged.previous, vec![vec![(C, 1), (A, 1)]; 10], "the eleventh cell must not count");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -158,8 +158,8 @@ async fn proposers_in_different_cells_of_a_hard_limit_never_pass_its_limit() {
                     cell_ms: 6_000,
                     ..proposal(origin(number), own + 1, LIMIT)
                 };
-                let asked = Merge { sequence, ..proposing(&fine(b"all"), full) };
-                own += u64::from(merge_one(&store, asked).await.granted.unwrap());
+                let request = Merge { sequence, ..proposing(&fine(b"all"), full) };
+                own += u64::from(merge_one(&store, request).await.granted.unwrap());
             }
             (sequence, own)
         });
@@ -172,8 +172,8 @@ async fn proposers_in_different_cells_of_a_hard_limit_never_pass_its_limit() {
     // A proposal in the newer cell counts both.
     let full = Proposal { covered_ms: 6_000, cell_ms: 6_000, ..proposal(A, 1, LIMIT) };
     let store = open(&options(&redis.url())).await;
-    let asked = Merge { sequence: CELL + 1, ..proposing(&fine(b"all"), full) };
-    assert_eq!(merge_one(&store, asked).await.granted, Some(false));
+    let request = Merge { sequence: CELL + 1, ..proposing(&fine(b"all"), full) };
+    assert_eq!(merge_one(&store, request).await.granted, Some(false));
 }
 
 #[tokio::test]
@@ -186,8 +186,8 @@ async fn a_proposal_is_absolute_and_may_be_repeated() {
     // A proposal below the stored count is judged by the stored count.
     assert_eq!(merge_one(&store, proposing(&key, proposal(A, 3, 9))).await.granted, Some(false));
     let own = Merge { parts: vec![(B, 2)], ..proposing(&key, proposal(B, 3, 13)) };
-    let told = merge_one(&store, own).await;
-    assert_eq!((told.granted, told.current), (Some(true), vec![(A, 10), (B, 3)]));
+    let merged = merge_one(&store, own).await;
+    assert_eq!((merged.granted, merged.current), (Some(true), vec![(A, 10), (B, 3)]));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -201,12 +201,12 @@ async fn concurrent_proposers_reach_the_limit_and_never_pass_it() {
         tasks.spawn(async move {
             let mut own = 0;
             loop {
-                let told =
+                let merged =
                     merge_one(&store, proposing(&key(b"all"), proposal(origin(number), own + 1, LIMIT)))
                         .await;
-                let total: u64 = told.current.iter().map(|part| part.1).sum();
+                let total: u64 = merged.current.iter().map(|part| part.1).sum();
                 assert!(total <= LIMIT);
-                match told.granted.unwrap() {
+                match merged.granted.unwrap() {
                     true => own += 1,
                     false => return own,
                 }
@@ -233,14 +233,14 @@ async fn the_script_decides_as_the_core_does() {
         expected.push(case.granted());
     }
     assert!(store.merge(&before, AMPLE).await.iter().all(Result::is_ok));
-    let told = store.merge(&proposals, AMPLE).await;
+    let merged = store.merge(&proposals, AMPLE).await;
     let granted = expected.iter().filter(|granted| **granted).count();
     assert!(
         granted > CASES / 5 && granted < CASES * 4 / 5,
         "{granted} of {CASES} are too one-sided for a meaningful test"
     );
-    for ((told, expected), proposal) in told.into_iter().zip(expected).zip(proposals) {
-        assert_eq!(told.unwrap().granted, Some(expected), "{proposal:?}");
+    for ((merged, expected), proposal) in merged.into_iter().zip(expected).zip(proposals) {
+        assert_eq!(merged.unwrap().granted, Some(expected), "{proposal:?}");
     }
 }
 
@@ -307,7 +307,7 @@ impl Case {
 }
 
 #[tokio::test]
-async fn a_cell_expires_and_never_sooner_than_told_before() {
+async fn a_cell_expires_and_never_sooner_than_set_before() {
     let (redis, store) = started().await;
     let mut hand = hand(&redis);
     let name = "weir:eu:{default/login/alice/60000/0/1}:29000000";
@@ -341,9 +341,10 @@ async fn a_baseline_is_set_once_and_only_where_something_is_missing() {
         [vec![(BASELINE, 70), (A, 30)], vec![(A, 130)], vec![(BASELINE, 100)], vec![(BASELINE, MAX_COUNT)]];
     let lower_bounds =
         [lower_bound(0, 100), lower_bound(1, 100), lower_bound(2, 100), lower_bound(3, u64::MAX)];
-    let raised = |told: Vec<Result<_, _>>| -> Vec<Vec<_>> {
-        told.into_iter()
-            .map(|told: Result<weir_core::region::exchange::Merged, _>| told.unwrap().current)
+    let raised = |merged: Vec<Result<_, _>>| -> Vec<Vec<_>> {
+        merged
+            .into_iter()
+            .map(|merged: Result<weir_core::region::exchange::Merged, _>| merged.unwrap().current)
             .collect()
     };
     assert_eq!(raised(store.raise_to(&lower_bounds, AMPLE).await), expected);
@@ -401,15 +402,15 @@ async fn identifiers_that_look_alike_count_apart() {
             cells.push(merge(&Key::new(&parts).unwrap(), &[(A, count * 10 + more)]));
         }
     }
-    for told in [store.merge(&cells, AMPLE).await, store.merge(&cells, AMPLE).await] {
-        for (told, cell) in told.into_iter().zip(&cells) {
-            assert_eq!(told.unwrap().current, cell.parts, "{:?}", cell.key);
+    for merged in [store.merge(&cells, AMPLE).await, store.merge(&cells, AMPLE).await] {
+        for (merged, cell) in merged.into_iter().zip(&cells) {
+            assert_eq!(merged.unwrap().current, cell.parts, "{:?}", cell.key);
         }
     }
 }
 
 #[tokio::test]
-async fn what_somebody_wrote_by_hand_harms_no_other_cell() {
+async fn foreign_values_harm_no_other_cell() {
     let (redis, store) = started().await;
     let mut hand = hand(&redis);
     merge_one(&store, Merge { limit: 9, ..merge(&numbered(0), &[(A, 5)]) }).await;
@@ -429,21 +430,21 @@ async fn what_somebody_wrote_by_hand_harms_no_other_cell() {
         .exec(&mut hand)
         .unwrap();
     let cells: Vec<_> = (0..3).map(|number| merge(&numbered(number), &[(A, 6)])).collect();
-    let told = store.merge(&cells, AMPLE).await;
-    assert_eq!(told[0].as_ref().unwrap().current, [(A, 6)]);
-    assert_eq!(told[1].as_ref().unwrap_err().reason(), "refused");
-    assert!(told[1].as_ref().unwrap_err().to_string().contains("WRONGTYPE"));
-    assert_eq!(told[2].as_ref().unwrap().current, [(A, 6)]);
+    let merged = store.merge(&cells, AMPLE).await;
+    assert_eq!(merged[0].as_ref().unwrap().current, [(A, 6)]);
+    assert_eq!(merged[1].as_ref().unwrap_err().reason(), "refused");
+    assert!(merged[1].as_ref().unwrap_err().to_string().contains("WRONGTYPE"));
+    assert_eq!(merged[2].as_ref().unwrap().current, [(A, 6)]);
     let healed = merge_one(&store, Merge { limit: 8, ..merge(&numbered(0), &[(B, 1), (C, 2)]) }).await;
     assert_eq!((healed.current, healed.limit), (vec![(C, 2), (A, 6), (B, 1)], 8));
 }
 
 #[tokio::test]
-async fn a_cell_of_very_many_origins_is_written_and_read_whole() {
+async fn a_cell_of_many_origins_is_written_and_read_completely() {
     let (_redis, store) = started().await;
     let parts: Vec<_> = (0..4_096).map(|number| (origin(number), number)).collect();
-    let told = merge_one(&store, merge(&key(b"all"), &parts)).await;
-    assert_eq!(told.current, parts);
+    let merged = merge_one(&store, merge(&key(b"all"), &parts)).await;
+    assert_eq!(merged.current, parts);
 }
 
 #[tokio::test]
@@ -451,8 +452,8 @@ async fn a_large_batch_keeps_its_order() {
     let (_redis, store) = started().await;
     let cells: Vec<_> =
         (0..5_000).map(|number| merge(&numbered(number), &[(A, u64::try_from(number).unwrap())])).collect();
-    for (told, cell) in store.merge(&cells, AMPLE).await.into_iter().zip(&cells) {
-        assert_eq!(told.unwrap().current, cell.parts);
+    for (merged, cell) in store.merge(&cells, AMPLE).await.into_iter().zip(&cells) {
+        assert_eq!(merged.unwrap().current, cell.parts);
     }
     assert!(store.merge(&[], AMPLE).await.is_empty());
 }
@@ -471,7 +472,7 @@ async fn regions_and_prefixes_count_apart() {
 }
 
 #[tokio::test]
-async fn the_hot_index_tells_cells_until_they_expire() {
+async fn the_hot_index_returns_cells_until_they_expire() {
     let (redis, store) = started().await;
     let cells: Vec<_> = (0..200)
         .map(|number| {
@@ -486,7 +487,7 @@ async fn the_hot_index_tells_cells_until_they_expire() {
     // The upper half is left, and at most two in each shard.
     let rest = hot(&store, UnixMs(LATE.0 + 99), 1_000).await;
     assert_eq!(rest, cells[100..].iter().map(|cell| (cell.0.clone(), cell.1)).collect());
-    assert_eq!(hot(&store, soon, 1_000).await, rest, "the others are gone");
+    assert_eq!(hot(&store, soon, 1_000).await, rest, "the others have expired");
     assert!(hot(&store, soon, 2).await.len() <= 2 * HOT_SHARDS);
     assert_eq!(hot(&store, soon, 0).await.len(), 0);
     assert_eq!(store.hot(HOT_SHARDS, LATE, 10, AMPLE).await, Ok(vec![]));
@@ -507,7 +508,7 @@ async fn hot(store: &Store, now: UnixMs, at_most: usize) -> BTreeSet<(Key, u64)>
 }
 
 #[tokio::test]
-async fn origins_are_alive_while_somebody_names_them() {
+async fn origins_are_live_while_an_aggregator_reports_them() {
     let (_redis, store) = started().await;
     let (one, two) = ([1; 16], [2; 16]);
     // Less than 3 s may pass between two calls.
@@ -522,7 +523,7 @@ async fn origins_are_alive_while_somebody_names_them() {
         let alive = store.origins(&[B], &two, AMPLE).await.unwrap();
         alive.origins == [B] && alive.aggregators == [two]
     };
-    wait::until("the silent are dropped", HEALED, only_two).await.unwrap();
+    wait::until("origins that are not reported are dropped", HEALED, only_two).await.unwrap();
     let many: Vec<_> = (0..5_000).map(origin).collect();
     wait::until("the newest stay", HEALED, async || {
         assert_eq!(store.origins(&many, &two, AMPLE).await.unwrap().origins.len(), 4_096);
@@ -533,7 +534,7 @@ async fn origins_are_alive_while_somebody_names_them() {
 }
 
 #[tokio::test]
-async fn messages_reach_all_who_listen() {
+async fn messages_reach_all_subscribers() {
     let (_redis, store) = started().await;
     let (mut one, mut two) = (store.subscribe(), store.clone().subscribe());
     for listener in [&mut one, &mut two] {
@@ -543,14 +544,14 @@ async fn messages_reach_all_who_listen() {
     for payload in payloads {
         store.publish(payload, AMPLE).await.unwrap();
         for listener in [&mut one, &mut two] {
-            let heard = timeout(AMPLE, listener.recv()).await.unwrap();
-            assert_eq!(heard, Some(Received::Message(payload.to_vec())));
+            let received = timeout(AMPLE, listener.recv()).await.unwrap();
+            assert_eq!(received, Some(Received::Message(payload.to_vec())));
         }
     }
 }
 
 #[tokio::test]
-async fn a_listener_that_does_not_keep_up_is_told_of_the_gap() {
+async fn a_subscriber_that_does_not_keep_up_is_notified_of_the_gap() {
     let (_redis, store) = started().await;
     let mut slow = store.subscribe();
     assert_eq!(timeout(AMPLE, slow.recv()).await.unwrap(), Some(Received::Connected));

@@ -24,8 +24,8 @@ async fn started() -> (RedisCluster, Store) {
 async fn everything_works_on_a_cluster() {
     let (mut cluster, store) = started().await;
     let cells: Vec<_> = (0..CELLS).map(|number| merge(&numbered(number), &[(A, 1), (C, 3)])).collect();
-    for (told, cell) in store.merge(&cells, AMPLE).await.into_iter().zip(&cells) {
-        assert_eq!(told.unwrap().current, [(C, 3), (A, 1)], "{:?}", cell.key);
+    for (merged, cell) in store.merge(&cells, AMPLE).await.into_iter().zip(&cells) {
+        assert_eq!(merged.unwrap().current, [(C, 3), (A, 1)], "{:?}", cell.key);
     }
     for node in cluster.nodes() {
         let size: usize = redis::cmd("DBSIZE").query(&mut hand(node)).unwrap();
@@ -40,15 +40,15 @@ async fn everything_works_on_a_cluster() {
     for (own, granted) in [(5, true), (6, false)] {
         let proposals: Vec<_> =
             (0..50).map(|number| proposing(&numbered(number), proposal(B, own, 9))).collect();
-        for told in store.merge(&proposals, AMPLE).await {
-            assert_eq!(told.unwrap().granted, Some(granted));
+        for merged in store.merge(&proposals, AMPLE).await {
+            assert_eq!(merged.unwrap().granted, Some(granted));
         }
     }
     let lower_bounds: Vec<_> = (100..150)
         .map(|number| LowerBound { key: numbered(number), sequence: CELL, total: 10, expires: LATE })
         .collect();
-    for told in store.raise_to(&lower_bounds, AMPLE).await {
-        assert_eq!(told.unwrap().current, [(BASELINE, 6), (C, 3), (A, 1)]);
+    for merged in store.raise_to(&lower_bounds, AMPLE).await {
+        assert_eq!(merged.unwrap().current, [(BASELINE, 6), (C, 3), (A, 1)]);
     }
     let hot: Vec<_> = (0..200).map(|number| (numbered(number), CELL, LATE)).collect();
     store.note_hot(&hot, AMPLE).await.unwrap();
@@ -91,7 +91,7 @@ async fn a_wipe_or_death_of_one_part_is_seen_and_leaves_the_others() {
     };
     wait::until("a third is unavailable", HEALED, partly).await.unwrap();
     let cells: Vec<_> = (0..CELLS).map(|number| merge(&numbered(number), &[(A, 1)])).collect();
-    let failed = store.merge(&cells, AMPLE).await.iter().filter(|told| told.is_err()).count();
+    let failed = store.merge(&cells, AMPLE).await.iter().filter(|result| result.is_err()).count();
     assert!((CELLS / 5..CELLS / 2).contains(&failed), "each cell must fail separately: {failed}");
 
     cluster.nodes()[2].restart().await.unwrap();
@@ -134,7 +134,7 @@ async fn a_moving_slot_is_followed() {
     }
     // The old owner no longer owns the slot (MOVED), whether or not the map has been read again.
     for count in 2..50 {
-        let told = merge_one(&store, proposing(&numbered(0), proposal(B, count, 1_000))).await;
-        assert_eq!(told.current, [(A, 5), (B, count)]);
+        let merged = merge_one(&store, proposing(&numbered(0), proposal(B, count, 1_000))).await;
+        assert_eq!(merged.current, [(A, 5), (B, count)]);
     }
 }

@@ -20,7 +20,7 @@ use weir_envoy::{Redis, RedisOptions, ports, wait};
 const SHORT: Duration = Duration::from_millis(100);
 
 #[tokio::test]
-async fn forgotten_scripts_are_loaded_again() {
+async fn flushed_scripts_are_loaded_again() {
     let (redis, store) = started().await;
     let mut hand = hand(&redis);
     let cells: Vec<_> = (0..600).map(|number| merge(&numbered(number), &[(A, 1)])).collect();
@@ -58,7 +58,7 @@ async fn a_wipe_is_seen_though_the_connection_stays() {
 }
 
 #[tokio::test]
-async fn looks_are_counted_for_each_client_and_a_marker_is_renewed_once() {
+async fn marker_reads_are_counted_for_each_client_and_a_marker_is_renewed_once() {
     let (redis, store) = started().await;
     let other = open(&options(&redis.url())).await;
     let mut hand = hand(&redis);
@@ -106,11 +106,11 @@ async fn a_server_that_starts_again_empty_is_used_again() {
     merge_one(&store, merge(&key(b"alice"), &[(A, 5)])).await;
     redis.process().kill().unwrap();
     until_refused(&store, "unavailable").await;
-    let asked = Instant::now();
+    let began = Instant::now();
     for _ in 0..100 {
         assert_eq!(store.incarnations(AMPLE).await.unwrap_err().reason(), "unavailable");
     }
-    assert!(asked.elapsed() < AMPLE, "a call must not wait while the store is unavailable");
+    assert!(began.elapsed() < AMPLE, "a call must not wait while the store is unavailable");
     redis.restart().await.unwrap();
     connected(&store).await;
     assert_ne!(id(&store).await, before);
@@ -140,15 +140,15 @@ async fn a_short_freeze_costs_a_timeout_and_nothing_else() {
         redis.process().pause().await.unwrap();
         let mut frozen = Vec::new();
         for cells in [&cells[..], &cells[..1]] {
-            let told =
+            let results =
                 timeout(AMPLE, store.merge(cells, SHORT)).await.expect("a call must end at its deadline");
-            frozen.extend(told.into_iter().map(|told| told.unwrap_err().reason()));
+            frozen.extend(results.into_iter().map(|result| result.unwrap_err().reason()));
         }
         redis.process().resume().unwrap();
-        let told = store.merge(&cells, AMPLE).await;
+        let results = store.merge(&cells, AMPLE).await;
         if clients(&mut hand) == connections {
             assert!(frozen.iter().all(|reason| *reason == "timeout"), "{frozen:?}");
-            assert!(told.iter().all(Result::is_ok), "{told:?}");
+            assert!(results.iter().all(Result::is_ok), "{results:?}");
             return;
         }
         // On a busy machine the freeze was not short, and the connection was dropped.
@@ -158,17 +158,17 @@ async fn a_short_freeze_costs_a_timeout_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_long_freeze_is_noticed_and_its_end_too() {
+async fn a_long_freeze_and_its_end_are_detected() {
     let (mut redis, store) = started().await;
     let late = Store::open(&options(&redis.url())).unwrap();
     redis.process().pause().await.unwrap();
     // Abandoned calls are bounded: many calls fail with `unavailable` long before the freeze is noticed.
-    let mut crowd = tokio::task::JoinSet::new();
+    let mut calls = tokio::task::JoinSet::new();
     for _ in 0..2_000 {
         let store = store.clone();
-        crowd.spawn(async move { store.incarnations(SHORT).await.unwrap_err().reason() });
+        calls.spawn(async move { store.incarnations(SHORT).await.unwrap_err().reason() });
     }
-    let reasons = timeout(AMPLE, crowd.join_all()).await.unwrap();
+    let reasons = timeout(AMPLE, calls.join_all()).await.unwrap();
     assert!(reasons.contains(&"timeout") && reasons.contains(&"unavailable"));
     for store in [&store, &late] {
         until_refused(store, "unavailable").await;
@@ -182,8 +182,8 @@ async fn a_long_freeze_is_noticed_and_its_end_too() {
 
 #[tokio::test]
 async fn a_server_that_never_answers_is_unavailable() {
-    let deaf = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let store = Store::open(&options(&format!("redis://{}", deaf.local_addr().unwrap()))).unwrap();
+    let unresponsive = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let store = Store::open(&options(&format!("redis://{}", unresponsive.local_addr().unwrap()))).unwrap();
     for _ in 0..10 {
         assert_eq!(
             timeout(AMPLE, store.incarnations(SHORT)).await.unwrap().unwrap_err().reason(),
@@ -193,25 +193,28 @@ async fn a_server_that_never_answers_is_unavailable() {
 }
 
 #[tokio::test]
-async fn a_listener_hears_again_after_a_restart() {
+async fn a_subscription_resumes_after_a_restart() {
     let (mut redis, store) = started().await;
-    let mut heard = store.subscribe();
-    assert_eq!(timeout(AMPLE, heard.recv()).await.unwrap(), Some(Received::Connected));
+    let mut subscription = store.subscribe();
+    assert_eq!(timeout(AMPLE, subscription.recv()).await.unwrap(), Some(Received::Connected));
     redis.restart().await.unwrap();
-    assert_eq!(timeout(HEALED, heard.recv()).await.unwrap(), Some(Received::Connected));
+    assert_eq!(timeout(HEALED, subscription.recv()).await.unwrap(), Some(Received::Connected));
     connected(&store).await;
     store.publish(b"again", AMPLE).await.unwrap();
-    assert_eq!(timeout(AMPLE, heard.recv()).await.unwrap(), Some(Received::Message(b"again".to_vec())));
+    assert_eq!(
+        timeout(AMPLE, subscription.recv()).await.unwrap(),
+        Some(Received::Message(b"again".to_vec()))
+    );
     redis.process().pause().await.unwrap();
     let paused = Instant::now();
     until_refused(&store, "unavailable").await;
     // The subscriber has its own connection and pings: one each 500 ms, which may take 2 s.
     sleep_until(paused + Duration::from_secs(4)).await;
     redis.process().resume().unwrap();
-    assert_eq!(timeout(HEALED, heard.recv()).await.unwrap(), Some(Received::Connected));
+    assert_eq!(timeout(HEALED, subscription.recv()).await.unwrap(), Some(Received::Connected));
     drop(store);
     assert_eq!(
-        timeout(HEALED, heard.recv()).await.unwrap(),
+        timeout(HEALED, subscription.recv()).await.unwrap(),
         None,
         "the subscription must end with the store"
     );
@@ -230,7 +233,7 @@ async fn connections_end_with_the_last_clone() {
 }
 
 #[tokio::test]
-async fn a_error_is_named() {
+async fn an_error_states_its_reason() {
     let (redis, store) = started().await;
     let mut hand = hand(&redis);
     let mut set = |command: &[&str]| redis::cmd(command[0]).arg(&command[1..]).exec(&mut hand).unwrap();
@@ -258,7 +261,7 @@ async fn a_error_is_named() {
 }
 
 #[tokio::test]
-async fn a_login_is_used_and_never_told() {
+async fn a_login_is_used_and_never_shown() {
     const PASSWORD: &str = "hunter2:/@,%";
     const ENCODED: &str = "hunter2%3A%2F%40%2C%25";
     let rules = format!("--user weir on >{PASSWORD} ~weir:* &weir:* +@all --user default off");
@@ -267,18 +270,18 @@ async fn a_login_is_used_and_never_told() {
     let url = |login: &str| format!("redis://{login}{}", redis.address());
     let good = options(&url(&format!("weir:{ENCODED}@")));
     let store = open(&good).await;
-    let mut heard = store.subscribe();
-    assert_eq!(timeout(AMPLE, heard.recv()).await.unwrap(), Some(Received::Connected));
+    let mut subscription = store.subscribe();
+    assert_eq!(timeout(AMPLE, subscription.recv()).await.unwrap(), Some(Received::Connected));
     merge_one(&store, merge(&key(b"alice"), &[(A, 1)])).await;
     store.origins(&[A], &[1; 16], AMPLE).await.unwrap();
     assert!(!format!("{good:?} {store:?}").contains("hunter2"));
 
     for login in
-        [format!("weir:not{ENCODED}@"), format!("nobody:{ENCODED}@"), format!(":{ENCODED}@"), String::new()]
+        [format!("weir:not{ENCODED}@"), format!("unknown:{ENCODED}@"), format!(":{ENCODED}@"), String::new()]
     {
         let store = Store::open(&options(&url(&login))).unwrap();
         let error = until_refused(&store, "refused").await;
-        assert!(!error.contains("hunter2") && !error.contains("nobody"), "{error}");
+        assert!(!error.contains("hunter2") && !error.contains("unknown"), "{error}");
     }
     let foreign = StoreOptions { prefix: "other".to_owned(), ..good };
     let store = Store::open(&foreign).unwrap();
@@ -316,7 +319,7 @@ async fn the_documented_rights_suffice_and_allow_no_more() {
     store.hot(0, UnixMs(1), 10, AMPLE).await.unwrap();
     store.origins(&[A], &[1; 16], AMPLE).await.unwrap();
     store.status(&[1; 16], b"well", AMPLE).await.unwrap();
-    store.forget_status(&[1; 16], AMPLE).await.unwrap();
+    store.delete_status(&[1; 16], AMPLE).await.unwrap();
     let id = EntryId { request: ExactRequestId::of(9, 1), place: 0 };
     let charge = LogCharge { key: cell, id, cost: 1, most: 1 };
     store.charge_logs(std::slice::from_ref(&charge), AMPLE).await.pop().unwrap().unwrap();
@@ -372,13 +375,13 @@ async fn tls_with_an_authority_of_one_s_own() {
     let url = format!("rediss://127.0.0.1:{tls_port}");
     let trusting = StoreOptions { ca_file: Some(folder.path().join("ca.pem")), ..options(&url) };
     let store = open(&trusting).await;
-    let mut heard = store.subscribe();
-    assert_eq!(timeout(AMPLE, heard.recv()).await.unwrap(), Some(Received::Connected));
+    let mut subscription = store.subscribe();
+    assert_eq!(timeout(AMPLE, subscription.recv()).await.unwrap(), Some(Received::Connected));
     merge_one(&store, Merge { limit: 7, ..merge(&key(b"alice"), &[(A, 1)]) }).await;
     let others_ca = StoreOptions { ca_file: Some(folder.path().join("other.pem")), ..options(&url) };
-    for stranger in [others_ca, options(&url)] {
+    for untrusting in [others_ca, options(&url)] {
         let refusals = refused_handshakes(&redis);
-        let store = Store::open(&stranger).unwrap();
+        let store = Store::open(&untrusting).unwrap();
         wait::until("a handshake was tried", HEALED, async || refused_handshakes(&redis) > refusals)
             .await
             .unwrap();

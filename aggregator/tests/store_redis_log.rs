@@ -139,7 +139,7 @@ async fn the_script_and_the_log_in_memory_agree_at_each_step() {
 }
 
 #[tokio::test]
-async fn long_walks_are_cut_short_and_still_sound() {
+async fn long_scans_are_bounded_and_deny_correctly() {
     let redis = redis().await;
     let mut steered = Steered::new(hand(&redis));
     let mut log = Log::new(MINUTE);
@@ -158,7 +158,7 @@ async fn long_walks_are_cut_short_and_still_sound() {
 }
 
 #[tokio::test]
-async fn known_steps_ahead_are_time_that_did_not_pass() {
+async fn reported_steps_ahead_are_time_that_did_not_pass() {
     let redis = redis().await;
     let mut steered = Steered::new(hand(&redis));
     let begin = 1_000 * MINUTE;
@@ -174,9 +174,9 @@ async fn known_steps_ahead_are_time_that_did_not_pass() {
         (0, MINUTE.cast_signed() - 5),
         "by the stepped clock alone, the entry would have expired"
     );
-    let known = step(10 * MINUTE - 1_000_000);
-    assert_eq!(status(steered.charge(ahead, &charge(2, 1, 2), &known)), (1, 1_000_000));
-    // A caller that does not know of the step continues from there.
+    let reported = step(10 * MINUTE - 1_000_000);
+    assert_eq!(status(steered.charge(ahead, &charge(2, 1, 2), &reported)), (1, 1_000_000));
+    // A caller without the step continues from there.
     let minute = MINUTE.cast_signed();
     assert_eq!(status(steered.charge(ahead + MINUTE - 1_000_001, &charge(3, 1, 2), &[])), (0, minute - 1));
     assert_eq!(status(steered.charge(ahead + MINUTE - 1_000_000, &charge(3, 1, 2), &[])), (1, minute));
@@ -221,7 +221,7 @@ async fn a_charge_is_an_entry_that_leaves_by_itself() {
 }
 
 #[tokio::test]
-async fn damage_is_mended_or_refused_for_this_key_only() {
+async fn damage_is_repaired_or_refused_for_this_key_only() {
     let (redis, store) = started().await;
     let mut hand = hand(&redis);
     let mut run = |command: &[&[u8]]| {
@@ -261,8 +261,8 @@ async fn damage_is_mended_or_refused_for_this_key_only() {
         for (member, score) in damage {
             run(&[b"ZADD", name, score.as_bytes(), member]);
         }
-        let told = decide(&store, charge(number, 1, 5)).await;
-        assert_eq!((told.outcome, told.used), (Outcome::Allowed, 4), "{damage:?}");
+        let result = decide(&store, charge(number, 1, 5)).await;
+        assert_eq!((result.outcome, result.used), (Outcome::Allowed, 4), "{damage:?}");
         assert_eq!(decide(&store, charge(number, 1, 5)).await.used, 4, "{damage:?}");
         assert!(refund(&store, charge(102, 2, 5)).await, "{damage:?}");
         assert_eq!(decide(&store, charge(0, 0, 5)).await.used, 2, "{damage:?}");
@@ -281,7 +281,7 @@ async fn damage_is_mended_or_refused_for_this_key_only() {
 }
 
 #[tokio::test]
-async fn scripts_that_were_forgotten_and_data_that_was_lost_are_no_trouble() {
+async fn calls_survive_flushed_scripts_and_lost_data() {
     let (redis, store) = started().await;
     let mut hand = hand(&redis);
     for round in 0..3 {
@@ -330,7 +330,7 @@ async fn memory_is_bounded_by_the_limit() {
 }
 
 #[tokio::test]
-async fn logs_of_a_cluster_are_where_their_keys_are() {
+async fn logs_of_a_cluster_are_in_the_slots_of_their_keys() {
     let cluster = RedisCluster::start(3).await.unwrap();
     let options = StoreOptions { cluster: true, ..options(&cluster.url()) };
     let store = open(&options).await;
@@ -409,7 +409,7 @@ async fn a_clock_that_is_set_lets_nothing_leave_early() {
     let (waited, window) = (began.elapsed(), Duration::from_millis(WINDOW_MS));
     println!("the entries expired after {waited:?}, with a window of {window:?}");
     assert!(waited >= window, "no entry may expire early");
-    // Keys that Redis itself expires by its clock are gone.
+    // Keys that Redis itself expires by its clock have expired.
     server.clock.set(3_600);
     assert_eq!(fill(&store, &mut numbers, WINDOW_MS, MOST).await, MOST);
 }

@@ -34,7 +34,7 @@ async fn a_report_is_acknowledged_and_pushed_to_the_others() {
 }
 
 #[tokio::test]
-async fn bad_counts_are_told_apart_from_good_ones() {
+async fn bad_counts_are_refused_and_good_ones_taken() {
     let weir = start(None).await;
     let mut peer = weir.join(1, false).await;
     let good = weir.count("alice", 5);
@@ -160,7 +160,7 @@ async fn a_shutdown_takes_what_was_sent_and_ends_the_streams() {
 }
 
 #[tokio::test(flavor = "current_thread")]
-async fn forgetting_many_keys_lets_others_have_their_turn() {
+async fn evicting_many_keys_does_not_delay_other_calls() {
     const MANY: usize = 20_000;
     let weir = start(None).await;
     let services = weir.server.services();

@@ -84,10 +84,10 @@ async fn is_served(weir: &Weir, trusted: &Authority, own: Option<&Pair>) -> bool
         return false;
     };
     let request = b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
-    let mut said = Vec::new();
+    let mut received = Vec::new();
     let _ = stream.write_all(request).await;
-    let _ = timeout(DEADLINE, stream.read_to_end(&mut said)).await.unwrap();
-    said.starts_with(b"HTTP/1.1 200 OK")
+    let _ = timeout(DEADLINE, stream.read_to_end(&mut received)).await.unwrap();
+    received.starts_with(b"HTTP/1.1 200 OK")
 }
 
 async fn grpc(
@@ -117,7 +117,7 @@ async fn is_welcomed(weir: &Weir, trusted: &Authority, own: Option<&Pair>) -> bo
 }
 
 #[tokio::test]
-async fn both_api_speak_tls_and_nothing_else() {
+async fn both_apis_serve_tls_alone() {
     let (weir, authority, _folder) = start_tls(false).await;
     assert!(is_served(&weir, &authority, None).await);
     assert!(is_welcomed(&weir, &authority, None).await);
@@ -129,9 +129,9 @@ async fn both_api_speak_tls_and_nothing_else() {
     assert!(connect(weir.server.grpc_address(), &authority, None, b"http/1.1").await.is_err());
     let mut plain = TcpStream::connect(weir.server.http_address().unwrap()).await.unwrap();
     plain.write_all(b"GET /openapi.json HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
-    let mut said = Vec::new();
-    let _ = timeout(DEADLINE, plain.read_to_end(&mut said)).await.unwrap();
-    assert!(!said.starts_with(b"HTTP"), "plain text is not answered");
+    let mut received = Vec::new();
+    let _ = timeout(DEADLINE, plain.read_to_end(&mut received)).await.unwrap();
+    assert!(!received.starts_with(b"HTTP"), "plain text is not answered");
     let ends = weir.metric("weir_aggregator_certificate_not_after_seconds{use=\"server\"}");
     // The test's certificates end in the year 4096.
     assert!(ends > 60e9, "{ends}");
@@ -140,10 +140,10 @@ async fn both_api_speak_tls_and_nothing_else() {
 #[tokio::test]
 async fn with_client_authorities_only_their_clients_are_served() {
     let (weir, authority, _folder) = start_tls(true).await;
-    let (known, stranger) = (authority.sign("filter"), Authority::new().sign("filter"));
-    assert!(is_served(&weir, &authority, Some(&known)).await);
-    assert!(is_welcomed(&weir, &authority, Some(&known)).await);
-    for own in [None, Some(&stranger)] {
+    let (trusted, untrusted) = (authority.sign("filter"), Authority::new().sign("filter"));
+    assert!(is_served(&weir, &authority, Some(&trusted)).await);
+    assert!(is_welcomed(&weir, &authority, Some(&trusted)).await);
+    for own in [None, Some(&untrusted)] {
         assert!(!is_served(&weir, &authority, own).await);
         assert!(
             grpc(&weir, &authority, own).await.is_err() || !is_welcomed_soon(&weir, &authority, own).await
@@ -154,11 +154,11 @@ async fn with_client_authorities_only_their_clients_are_served() {
             && weir.metric("weir_aggregator_handshakes_failed_total{api=\"grpc\"}") >= 2.0
     })
     .await;
-    assert!(is_welcomed(&weir, &authority, Some(&known)).await);
+    assert!(is_welcomed(&weir, &authority, Some(&trusted)).await);
 }
 
 /// The status of a call to the HTTP API, and the code of its error.
-async fn asked(weir: &Weir, trusted: &Authority, own: &Pair, body: &str) -> String {
+async fn checked(weir: &Weir, trusted: &Authority, own: &Pair, body: &str) -> String {
     let address = weir.server.http_address().unwrap();
     let mut stream = connect(address, trusted, Some(own), b"http/1.1").await.unwrap();
     let length = body.len();
@@ -183,20 +183,20 @@ async fn names_in_certificates_have_workspaces_and_roles() {
     let tokens_file = Some(write(folder.path(), "tokens.yaml", &entries));
     let weir = start_apis(ApiSettings { tls, tokens_file, ..ApiSettings::default() }).await;
     let (shop, gateway) = (authority.sign("SHOP.example"), authority.sign_uri(GATEWAY));
-    let nobody = authority.sign("nobody.example");
+    let unmapped = authority.sign("unmapped.example");
     let body = |workspace: &str| {
         format!(r#"{{"workspace": "{workspace}", "identifier": "a", "limit": 5, "duration": "1h"}}"#)
     };
     for (own, workspace, expected) in [
         (&shop, "one", "200 OK"),
         (&shop, "two", "workspace_not_allowed"),
-        (&nobody, "one", "token_missing"),
+        (&unmapped, "one", "token_missing"),
         (&gateway, "default", "credential_of_a_filter"),
     ] {
-        let answer = asked(&weir, &authority, own, &body(workspace)).await;
+        let answer = checked(&weir, &authority, own, &body(workspace)).await;
         assert!(answer.contains(expected), "{workspace}: {answer}");
     }
-    for (own, expected) in [(&shop, false), (&nobody, false), (&gateway, true)] {
+    for (own, expected) in [(&shop, false), (&unmapped, false), (&gateway, true)] {
         let channel = grpc(&weir, &authority, Some(own)).await.unwrap();
         let mut peer = Peer::try_open(channel, None).await.unwrap();
         let _ = peer.try_send(hello_frame(1, false));
@@ -261,7 +261,7 @@ async fn a_new_certificate_is_for_new_connections_and_a_broken_one_for_none() {
 }
 
 #[tokio::test]
-async fn who_does_not_finish_a_handshake_is_cut_and_keeps_nobody_waiting() {
+async fn unfinished_handshakes_are_cut_and_delay_no_client() {
     let (weir, authority, _folder) = start_tls(false).await;
     let mut stuck = Vec::new();
     for address in [weir.server.http_address().unwrap(), weir.server.grpc_address()] {
@@ -280,8 +280,9 @@ async fn who_does_not_finish_a_handshake_is_cut_and_keeps_nobody_waiting() {
     // Stuck handshakes have 5 s.
     assert!(held("http") >= 100.0 && held("grpc") >= 100.0, "stuck connections must not delay others");
     for mut socket in stuck {
-        let mut said = Vec::new();
-        let _ = timeout(CUT_WITHIN, socket.read_to_end(&mut said)).await.expect("a connection is still held");
+        let mut received = Vec::new();
+        let _ =
+            timeout(CUT_WITHIN, socket.read_to_end(&mut received)).await.expect("a connection is still held");
     }
     until("all connections are closed", || weir.metric("weir_aggregator_connections{api=\"http\"}") == 0.0)
         .await;
@@ -290,13 +291,14 @@ async fn who_does_not_finish_a_handshake_is_cut_and_keeps_nobody_waiting() {
 #[tokio::test]
 async fn a_grpc_client_without_a_preface_is_cut() {
     let weir = start_with(settings()).await;
-    let mut silent = TcpStream::connect(weir.server.grpc_address()).await.unwrap();
+    let mut idle = TcpStream::connect(weir.server.grpc_address()).await.unwrap();
     let mut slow = TcpStream::connect(weir.server.grpc_address()).await.unwrap();
     slow.write_all(b"PRI * HTTP/2.0\r\n").await.unwrap();
-    for socket in [&mut silent, &mut slow] {
-        let mut said = Vec::new();
-        let _ =
-            timeout(CUT_WITHIN, socket.read_to_end(&mut said)).await.expect("the connection is still held");
+    for socket in [&mut idle, &mut slow] {
+        let mut received = Vec::new();
+        let _ = timeout(CUT_WITHIN, socket.read_to_end(&mut received))
+            .await
+            .expect("the connection is still held");
     }
     weir.join(1, false).await;
 }
@@ -310,11 +312,11 @@ async fn files_that_are_wrong_are_named() {
         change(&mut files);
         let api = ApiSettings { tls: Some(files), ..ApiSettings::default() };
         let clock = Arc::new(common::ShiftedClock::default());
-        let said = match Server::start(Settings { api, ..settings() }, clock).await {
+        let error = match Server::start(Settings { api, ..settings() }, clock).await {
             Ok(_) => panic!("the server must not start: {parts:?}"),
             Err(error) => error.to_string(),
         };
-        parts.iter().for_each(|part| assert!(said.contains(part), "{said}"));
+        parts.iter().for_each(|part| assert!(error.contains(part), "{error}"));
     };
     let put = |name: &str, text: &str| write(folder.path(), name, text);
     check(&|files| files.certificate = folder.path().join("none"), &["none", "--tls-cert-file"]).await;

@@ -48,10 +48,10 @@ impl Aggregator {
         let mut process = Running(child);
         let mut log = BufReader::new(process.0.stderr.take().unwrap()).lines();
         let line = log.find_map(|line| line.ok().filter(|line| line.contains("weir-aggregator serves")));
-        let said: Value = serde_json::from_str(&line.expect("the program must serve")).unwrap();
+        let logged: Value = serde_json::from_str(&line.expect("the program must serve")).unwrap();
         // A log that is not read could block the program.
         std::thread::spawn(move || log.for_each(drop));
-        let address = |name: &str| said["fields"][name].as_str().unwrap().to_owned();
+        let address = |name: &str| logged["fields"][name].as_str().unwrap().to_owned();
         Aggregator { process, admin: address("admin"), http: address("http") }
     }
 
@@ -67,13 +67,13 @@ impl Aggregator {
         self
     }
 
-    fn signal(&self, wanted: Signal) {
-        signal(&self.process.0, wanted);
+    fn signal(&self, number: Signal) {
+        signal(&self.process.0, number);
     }
 }
 
-fn signal(child: &Child, wanted: Signal) {
-    kill(Pid::from_raw(child.id().cast_signed()), wanted).unwrap();
+fn signal(child: &Child, number: Signal) {
+    kill(Pid::from_raw(child.id().cast_signed()), number).unwrap();
 }
 
 fn top(terminal: &Terminal, aggregator: &Aggregator) -> Running {
@@ -87,8 +87,8 @@ fn tabs(screen: &Screen) -> String {
 
 /// The shown age of the data.
 fn age_s(screen: &Screen) -> u64 {
-    let said = screen.line(1).split("as of ").nth(1).unwrap_or_default().to_owned();
-    said.split('s').next().and_then(|seconds| seconds.parse().ok()).unwrap_or(0)
+    let age = screen.line(1).split("as of ").nth(1).unwrap_or_default().to_owned();
+    age.split('s').next().and_then(|seconds| seconds.parse().ok()).unwrap_or(0)
 }
 
 /// How the user quits.
@@ -111,19 +111,20 @@ async fn it_follows_keys_and_sizes() {
     let terminal = Terminal::new(120, 30);
     let before = terminal.modes();
     let mut running = top(&terminal, &aggregator);
-    let screen = terminal.says(&["region here", "all well", "[1 keys]", "user-0", "user-11", "80%"]).await;
+    let screen =
+        terminal.shows_all(&["region here", "all well", "[1 keys]", "user-0", "user-11", "80%"]).await;
     println!("{}", screen.text());
     assert!(terminal.is_raw() && screen.is_alternate && screen.hides_cursor && screen.cuts_lines);
 
     terminal.press(b"2");
-    let screen = terminal.says(&["[2 rules]", "no filter has reported its rules yet"]).await;
+    let screen = terminal.shows_all(&["[2 rules]", "no filter has reported its rules yet"]).await;
     assert_eq!(tabs(&screen), "1 keys  [2 rules]  3 parts");
     terminal.press(b"\t");
-    terminal.says(&["[3 parts]", "this aggregator", "embedded limiter"]).await;
+    terminal.shows_all(&["[3 parts]", "this aggregator", "embedded limiter"]).await;
     terminal.press(b"?\x1b[5;3~");
     // In one read, as held keys arrive.
     terminal.press(b"1\x1b[B\x1b[Bj");
-    terminal.says(&["[1 keys]", "user-0"]).await;
+    terminal.shows_all(&["[1 keys]", "user-0"]).await;
 
     terminal.resize(70, 8);
     let is_cut = |screen: &Screen| (3..8).all(|row| screen.line(row).ends_with('…'));
@@ -157,11 +158,11 @@ async fn however_it_is_ended_the_terminal_is_as_before() {
         let terminal = Terminal::new(80, 24);
         let before = terminal.modes();
         let mut running = top(&terminal, &aggregator);
-        terminal.says(&["all well", "no key has used any of its limit recently"]).await;
+        terminal.shows_all(&["all well", "no key has used any of its limit recently"]).await;
         assert!(terminal.is_raw());
         match end {
             End::Key(key) => terminal.press(key),
-            End::Signal(wanted) => signal(&running.0, wanted),
+            End::Signal(number) => signal(&running.0, number),
         }
         assert_eq!(running.code().await, Some(0), "{end:?}");
         is_as_before(&terminal, &before).await;
@@ -169,28 +170,29 @@ async fn however_it_is_ended_the_terminal_is_as_before() {
 }
 
 #[tokio::test]
-async fn an_aggregator_that_goes_away_is_said_to_and_keeps_nobody() {
+async fn a_lost_aggregator_is_shown_and_blocks_no_input() {
     // The port stays reserved until the second aggregator has it.
     let admin = ports::local(ports::free().unwrap()).to_string();
     let aggregator = Aggregator::start(&admin).with_keys().await;
     let terminal = Terminal::new(80, 24);
     let before = terminal.modes();
     let mut running = top(&terminal, &aggregator);
-    let screen = terminal.says(&["all well", "user-0"]).await;
+    let screen = terminal.shows_all(&["all well", "user-0"]).await;
     assert!(screen.line(3).ends_with("WAIT"), "{}", screen.text());
     // The aggregator hangs.
     aggregator.signal(Signal::SIGSTOP);
     terminal.shows("its age", |screen| age_s(screen) >= 2).await;
     terminal.press(b"3");
     // Before the pending request times out.
-    let screen = terminal.says(&["[3 parts]"]).await;
+    let screen = terminal.shows_all(&["[3 parts]"]).await;
     assert!(
         !screen.text().contains("does not answer"),
         "keys must not wait for the aggregator:\n{}",
         screen.text()
     );
-    let screen =
-        terminal.says(&["! the aggregator does not answer", "no answer within 5 s", "this aggregator"]).await;
+    let screen = terminal
+        .shows_all(&["! the aggregator does not answer", "no answer within 5 s", "this aggregator"])
+        .await;
     println!("{}", screen.text());
     assert!(!screen.text().contains("all well"), "{}", screen.text());
     aggregator.signal(Signal::SIGCONT);
@@ -202,21 +204,21 @@ async fn an_aggregator_that_goes_away_is_said_to_and_keeps_nobody() {
     // The aggregator ends, and another starts in its place.
     drop(aggregator);
     let screen = terminal
-        .says(&["! the aggregator does not answer", "! cannot reach an aggregator at http://127."])
+        .shows_all(&["! the aggregator does not answer", "! cannot reach an aggregator at http://127."])
         .await;
     println!("{}", screen.text());
     let other = Aggregator::start(&admin);
     terminal.shows("the other aggregator", |screen| screen.line(0).contains("all well")).await;
     terminal.press(b"1");
-    terminal.says(&["no key has used any of its limit recently"]).await;
+    terminal.shows_all(&["no key has used any of its limit recently"]).await;
 
     // Quitting takes effect at once, even if the aggregator does not answer.
     other.signal(Signal::SIGSTOP);
     terminal.shows("its age", |screen| age_s(screen) >= 2).await;
     terminal.press(b"q");
-    let asked = Instant::now();
+    let began = Instant::now();
     assert_eq!(running.code().await, Some(0));
     // A request may take 5 s.
-    assert!(asked.elapsed() < Duration::from_millis(4_500), "{:?}", asked.elapsed());
+    assert!(began.elapsed() < Duration::from_millis(4_500), "{:?}", began.elapsed());
     is_as_before(&terminal, &before).await;
 }

@@ -1,4 +1,4 @@
-//! Tests of spans as a collector receives them, and of collectors that are unavailable, silent or foreign: they cost
+//! Tests of spans as a collector receives them, and of collectors that are unavailable, unresponsive or untrusted: they cost
 //! only spans.
 
 mod common;
@@ -29,7 +29,7 @@ async fn consulted(peer: &mut Peer, request: Consult, traces: Vec<wire::Trace>) 
 }
 
 #[tokio::test]
-async fn questions_are_told_in_the_traces_of_those_who_wait() {
+async fn queries_are_in_the_traces_of_their_requests() {
     let collector = Collector::start(None).await.unwrap();
     let weir = start_with(to(&collector)).await;
     let mut peer = weir.join(1, false).await;
@@ -44,7 +44,7 @@ async fn questions_are_told_in_the_traces_of_those_who_wait() {
         id: 3,
         charges: vec![charge],
         timeout_ms: 5_000,
-        trace: Some(trace(RECORDED, "asked")),
+        trace: Some(trace(RECORDED, "exact")),
     };
     peer.send(FilterFrame { exact_requests: vec![request], ..FilterFrame::default() }).await;
 
@@ -69,7 +69,7 @@ async fn questions_are_told_in_the_traces_of_those_who_wait() {
     assert_eq!(parent(&request), RECORDED[3..52]);
     attributes(
         &request,
-        &[("guid:x-request-id", "asked"), ("weir.outcome", "denied"), ("weir.charges.log", "1")],
+        &[("guid:x-request-id", "exact"), ("weir.outcome", "denied"), ("weir.charges.log", "1")],
     );
     let all = collector.spans();
     assert_eq!(
@@ -77,8 +77,8 @@ async fn questions_are_told_in_the_traces_of_those_who_wait() {
         1,
         "one is not recorded"
     );
-    let told = format!("{all:?}");
-    assert!(["alice", "bob"].iter().all(|identifier| !told.contains(identifier)), "{told}");
+    let text = format!("{all:?}");
+    assert!(["alice", "bob"].iter().all(|identifier| !text.contains(identifier)), "{text}");
     until("they are counted", || spans(&weir, "exported") == all.len() as f64).await;
 }
 
@@ -89,17 +89,17 @@ async fn calls_over_http_are_named_by_their_methods() {
     let mut client = Client::connect(&weir).await;
     // A client may send any method.
     let cases = [("GET", "GET"), ("PUT", "PUT"), ("DELETE", "DELETE"), ("POST", "POST"), ("ALICE", "_OTHER")];
-    for (method, told) in cases {
+    for (method, recorded) in cases {
         let head = [("traceparent", LINKED)];
         client.send(method, "/v1/overrides", &head, b"").await;
-        let shown = if told == "_OTHER" { "HTTP" } else { told };
+        let shown = if recorded == "_OTHER" { "HTTP" } else { recorded };
         let span = found(&collector, &format!("{shown} /v1/overrides"), |_| true).await;
-        attributes(&span, &[("http.request.method", told), ("http.route", "/v1/overrides")]);
+        attributes(&span, &[("http.request.method", recorded), ("http.route", "/v1/overrides")]);
     }
 }
 
 #[tokio::test]
-async fn stores_are_beneath_whoever_asks_them() {
+async fn calls_of_stores_are_children_of_their_requests() {
     let collector = Collector::start(None).await.unwrap();
     let redis = Redis::start(RedisOptions::default()).await.unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -150,17 +150,18 @@ async fn stores_are_beneath_whoever_asks_them() {
     let last = collector.spans().len();
     consulted(&mut peer, weir.consult(2, "erin", 0, 1, 10), vec![trace(RECORDED, "the-last")]).await;
     weir.server.stop().await;
-    let told = collector.spans();
-    let the_last =
-        told[last..].iter().any(|span| span.attribute("guid:x-request-id").as_deref() == Some("the-last"));
+    let exported = collector.spans();
+    let the_last = exported[last..]
+        .iter()
+        .any(|span| span.attribute("guid:x-request-id").as_deref() == Some("the-last"));
     assert!(the_last, "spans that ended before the shutdown must be exported");
 }
 
 /// The collector does not accept connections; the system's backlog does.
 #[tokio::test]
-async fn a_collector_that_is_silent_costs_spans_alone() {
-    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let endpoint = format!("http://{}", silent.local_addr().unwrap());
+async fn an_unresponsive_collector_costs_spans_alone() {
+    let unresponsive = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let endpoint = format!("http://{}", unresponsive.local_addr().unwrap());
     let weir = start_with(Settings { telemetry: options(endpoint, None), ..settings() }).await;
     let mut peer = weir.join(1, false).await;
     const FRAMES: usize = 16;
@@ -189,19 +190,19 @@ async fn a_collector_that_is_unavailable_costs_spans_alone_until_it_is_there() {
 }
 
 #[tokio::test]
-async fn tls_shows_who_the_collector_is() {
+async fn tls_authenticates_the_collector() {
     let folder = tempfile::tempdir().unwrap();
     let authority = || {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
         CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
     };
-    let (known, other) = (authority(), authority());
+    let (trusted, other) = (authority(), authority());
     let key = KeyPair::generate().unwrap();
     let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
-    let certificate = params.signed_by(&key, &known).unwrap().pem();
+    let certificate = params.signed_by(&key, &trusted).unwrap().pem();
     let collector = Collector::start(Some((certificate, key.serialize_pem()))).await.unwrap();
-    for (authority, result) in [(&known, "exported"), (&other, "failed")] {
+    for (authority, result) in [(&trusted, "exported"), (&other, "failed")] {
         let ca_file = Some(write(folder.path(), result, &authority.pem()));
         let endpoint = format!("https://localhost:{}", collector.port());
         let weir = start_with(Settings { telemetry: options(endpoint, ca_file), ..settings() }).await;

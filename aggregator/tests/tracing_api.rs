@@ -29,8 +29,8 @@ descriptors: [{key: user, rate_limit: {unit: month, requests_per_unit: 1}}]
 ";
 
 /// A call of the rate-limit service with these additional headers.
-fn rls(asked: RateLimitRequest, headers: &[(&'static str, &str)]) -> Request<RateLimitRequest> {
-    let mut request = Request::new(asked);
+fn rls(message: RateLimitRequest, headers: &[(&'static str, &str)]) -> Request<RateLimitRequest> {
+    let mut request = Request::new(message);
     request.set_timeout(Duration::from_secs(5));
     for (name, value) in headers {
         request.metadata_mut().insert(*name, value.parse().unwrap());
@@ -45,22 +45,22 @@ async fn calls_of_the_rate_limit_service_are_in_the_traces_of_their_callers() {
     let api = ApiSettings { rls_config: Some(file), ..ApiSettings::default() };
     let weir = start_with(Settings { api, token: Some(TOKEN.into()), ..to(&collector) }).await;
     let (channel, bearer) = (weir.connect().await, format!("Bearer {TOKEN}"));
-    let asked = || request(vec![descriptor(&[("user", "alice")])]);
+    let message = || request(vec![descriptor(&[("user", "alice")])]);
     let headers = |traceparent: &'static str, id: &'static str| {
         [("authorization", bearer.as_str()), ("traceparent", traceparent), ("x-request-id", id)]
     };
-    send(&channel, rls(asked(), &headers(UNRECORDED, "unrecorded"))).await.unwrap();
-    let denied = send(&channel, rls(asked(), &headers(RECORDED, "denied"))).await.unwrap();
+    send(&channel, rls(message(), &headers(UNRECORDED, "unrecorded"))).await.unwrap();
+    let denied = send(&channel, rls(message(), &headers(RECORDED, "denied"))).await.unwrap();
     assert_eq!(denied.overall_code(), OVER);
     let malformed = send(&channel, rls(request(Vec::new()), &headers(LINKED, "malformed"))).await;
     assert_eq!(malformed.unwrap_err().code(), Code::InvalidArgument);
-    let stranger = send(&channel, rls(asked(), &[("x-request-id", "stranger")])).await;
-    assert_eq!(stranger.unwrap_err().code(), Code::Unauthenticated);
+    let tokenless = send(&channel, rls(message(), &[("x-request-id", "tokenless")])).await;
+    assert_eq!(tokenless.unwrap_err().code(), Code::Unauthenticated);
 
     for (id, above, code) in [
         ("denied", Some(RECORDED), Code::Ok),
         ("malformed", Some(LINKED), Code::InvalidArgument),
-        ("stranger", None, Code::Unauthenticated),
+        ("tokenless", None, Code::Unauthenticated),
     ] {
         let is_it = |span: &Received| span.attribute("guid:x-request-id").as_deref() == Some(id);
         let call = found(&collector, METHOD.trim_start_matches('/'), is_it).await;
@@ -71,25 +71,25 @@ async fn calls_of_the_rate_limit_service_are_in_the_traces_of_their_callers() {
         }
         let code = (code as i32).to_string();
         let (service, method) = METHOD[1..].split_once('/').unwrap();
-        let said = [("rpc.system", "grpc"), ("rpc.service", service), ("rpc.method", method)];
-        attributes(&call, &[&said[..], &[("rpc.grpc.status_code", &code)]].concat());
+        let expected = [("rpc.system", "grpc"), ("rpc.service", service), ("rpc.method", method)];
+        attributes(&call, &[&expected[..], &[("rpc.grpc.status_code", &code)]].concat());
         let error = (code != "0").then(|| "grpc_status".to_owned());
         assert_eq!(call.attribute("error.type"), error, "a denial must not be an error");
     }
-    let told = format!("{:?}", collector.spans());
-    assert!(!told.contains("alice") && !told.contains("\"unrecorded\"") && !told.contains(TOKEN), "{told}");
+    let text = format!("{:?}", collector.spans());
+    assert!(!text.contains("alice") && !text.contains("\"unrecorded\"") && !text.contains(TOKEN), "{text}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ledgers_of_mariadb() {
     let mut store = Store::mariadb().await;
-    run!(&store, ledgers_are_beneath_whoever_asks_them);
+    run!(&store, calls_of_ledgers_are_children_of_their_requests);
     a_ledger_that_is_unavailable(&mut store).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ledgers_of_sqlite() {
-    run!(&Store::sqlite(), ledgers_are_beneath_whoever_asks_them);
+    run!(&Store::sqlite(), calls_of_ledgers_are_children_of_their_requests);
 }
 
 /// A server with a zone, and with spans.
@@ -109,7 +109,7 @@ fn exact_request(id: u64, zones: &[u32], request_id: &str, timeout_ms: u32) -> F
 }
 
 /// The span of the request once it has ended, and its single child.
-async fn asked(collector: &Collector, request_id: &str) -> (Received, Received) {
+async fn ended(collector: &Collector, request_id: &str) -> (Received, Received) {
     let is_it = |span: &Received| span.attribute("guid:x-request-id").as_deref() == Some(request_id);
     let exact_request = found(collector, "exact_request", is_it).await;
     let call = found(collector, CALL, |call| is_beneath(call, &exact_request)).await;
@@ -117,12 +117,12 @@ async fn asked(collector: &Collector, request_id: &str) -> (Received, Received) 
     (exact_request, call)
 }
 
-async fn ledgers_are_beneath_whoever_asks_them(store: &Store) {
+async fn calls_of_ledgers_are_children_of_their_requests(store: &Store) {
     let (collector, scene) = (Collector::start(None).await.unwrap(), store.fresh().await);
     let weir = start(&scene, &collector).await;
     let peer = weir.join(1, false).await;
     peer.send(exact_request(1, &[ZONE], "first", 5_000)).await;
-    asked(&collector, "first").await;
+    ended(&collector, "first").await;
     peer.send(exact_request(2, &[ZONE, ZONE], "second", 5_000)).await;
     peer.send(exact_request(3, &[ZONE + 1], "no-zone", 5_000)).await;
     let system = if scene.is_mysql() { "mysql" } else { "sqlite" };
@@ -133,17 +133,18 @@ async fn ledgers_are_beneath_whoever_asks_them(store: &Store) {
         ("no-zone", "undecided", "1", Some("no_zone")),
     ];
     for (id, outcome, ledgers, error) in cases {
-        let (exact_request, call) = asked(&collector, id).await;
-        let said = [("weir.outcome", outcome), ("weir.charges.ledger", ledgers), ("weir.charges.log", "0")];
-        attributes(&exact_request, &said);
+        let (exact_request, call) = ended(&collector, id).await;
+        let expected =
+            [("weir.outcome", outcome), ("weir.charges.ledger", ledgers), ("weir.charges.log", "0")];
+        attributes(&exact_request, &expected);
         attributes(&call, &[("db.system.name", system), ("db.operation.name", "CALL")]);
         assert_eq!(call.attribute("error.type").as_deref(), error, "{call:#?}");
         let calls = collector.spans().into_iter().filter(|span| is_beneath(span, &exact_request)).count();
         assert_eq!(calls, 1, "beneath {id}");
     }
     by_http(&weir, &collector).await;
-    let told = format!("{:?}", collector.spans());
-    assert!(!told.contains("alice") && !told.contains("bob"), "{told}");
+    let text = format!("{:?}", collector.spans());
+    assert!(!text.contains("alice") && !text.contains("bob"), "{text}");
 }
 
 async fn by_http(weir: &Weir, collector: &Collector) {
@@ -173,7 +174,7 @@ async fn a_ledger_that_is_unavailable(store: &mut Store) {
     let peer = weir.join(1, false).await;
     store.server.as_mut().unwrap().process().kill().unwrap();
     peer.send(exact_request(1, &[ZONE], "unavailable", 5_000)).await;
-    let (exact_request, call) = asked(&collector, "unavailable").await;
+    let (exact_request, call) = ended(&collector, "unavailable").await;
     attributes(&exact_request, &[("weir.outcome", "undecided")]);
     attributes(&call, &[("error.type", "unavailable")]);
     let undecided = "weir_aggregator_ledger_undecided_total{reason=\"unavailable\"}";

@@ -8,6 +8,7 @@ use std::hint::black_box;
 use std::time::Duration;
 use weir_core::limiter::table::{Geometry, Meta};
 use weir_core::limiter::{Check, Decision, Limiter, Policy, Setup};
+use weir_core::model::exact::Algorithm;
 use weir_core::model::key::{HashKey, KeyParts, OriginId};
 use weir_core::model::shared::{Place, Shared, Version};
 use weir_core::model::time::{MonoMs, Now, UnixMs};
@@ -100,7 +101,8 @@ impl Bench {
         self.next = (self.next + 611_953) % self.keys.len();
         let policy = Policy { trust_first: true, timeout_ms: 50, ..Policy::default() };
         let key = &self.keys[self.next];
-        let check = Check { rule: 0, key, cell_ms: MINUTE, limit, cost, policy };
+        let check =
+            Check { rule: 0, algorithm: Algorithm::Window, key, cell_ms: MINUTE, limit, cost, policy };
         self.limiter.decide(&mut self.shared, 1, &[check], START.mono).decision
     }
 

@@ -6,7 +6,7 @@
 use criterion::{Criterion, criterion_group, criterion_main};
 use std::hint::black_box;
 use std::time::Duration;
-use weir_core::control::{Control, Controls, Effect, Target, Who};
+use weir_core::control::{Control, Controls, Effect, Selector, Target};
 use weir_core::matching::networks::parse_network;
 use weir_core::model::time::UnixMs;
 use weir_core::model::wire;
@@ -44,11 +44,15 @@ impl Request for Client {
     }
 }
 
-/// Controls for `count` clients; `who` returns the target for a number.
-fn said(count: usize, effect: Effect, who: impl Fn(usize) -> Who) -> Controls {
+/// `count` controls; `selector` returns the selector for a number.
+fn controls_of(count: usize, effect: Effect, selector: impl Fn(usize) -> Selector) -> Controls {
     let entry = |number: usize| {
-        let target =
-            Target { workspace: "acme".into(), scope: "requests".into(), who: who(number), window_ms: None };
+        let target = Target {
+            workspace: "acme".into(),
+            scope: "requests".into(),
+            selector: selector(number),
+            window_ms: None,
+        };
         let revision = number as u64 + 1;
         Control { target, effect, expires: None, revision }.to_wire()
     };
@@ -64,17 +68,17 @@ fn said(count: usize, effect: Effect, who: impl Fn(usize) -> Who) -> Controls {
     controls
 }
 
-fn identifier(number: usize) -> Who {
-    Who::Identifier(format!("api-key-{number:08}"))
+fn identifier(number: usize) -> Selector {
+    Selector::Identifier(format!("api-key-{number:08}"))
 }
 
 /// Distinct patterns, of which each client matches at most one.
-fn pattern(number: usize) -> Who {
-    Who::Identifier(format!("api-*-{number:08}*"))
+fn pattern(number: usize) -> Selector {
+    Selector::Identifier(format!("api-*-{number:08}*"))
 }
 
-fn network(number: usize) -> Who {
-    Who::Network(parse_network(&format!("10.{}.{}.0/24", number / 256 % 256, number % 256)).unwrap())
+fn network(number: usize) -> Selector {
+    Selector::Network(parse_network(&format!("10.{}.{}.0/24", number / 256 % 256, number % 256)).unwrap())
 }
 
 fn resolve(c: &mut Criterion) {
@@ -89,12 +93,15 @@ fn resolve(c: &mut Criterion) {
     let clients: Vec<Client> = (0..REQUESTS).map(Client::new).collect();
     let cases = [
         ("nothing", Controls::default()),
-        ("1 of another identifier", said(1, Effect::Limit(7), |_| Who::Identifier("somebody-else".into()))),
-        ("10k identifiers", said(10_000, Effect::Limit(7), identifier)),
-        ("10 patterns", said(10, Effect::Limit(7), pattern)),
-        ("100 patterns", said(100, Effect::Limit(7), pattern)),
-        ("1k patterns", said(1_000, Effect::Limit(7), pattern)),
-        ("1k networks", said(1_000, Effect::Exempt, network)),
+        (
+            "1 of another identifier",
+            controls_of(1, Effect::Limit(7), |_| Selector::Identifier("somebody-else".into())),
+        ),
+        ("10k identifiers", controls_of(10_000, Effect::Limit(7), identifier)),
+        ("10 patterns", controls_of(10, Effect::Limit(7), pattern)),
+        ("100 patterns", controls_of(100, Effect::Limit(7), pattern)),
+        ("1k patterns", controls_of(1_000, Effect::Limit(7), pattern)),
+        ("1k networks", controls_of(1_000, Effect::Exempt, network)),
     ];
     let mut group = c.benchmark_group("resolve");
     group.warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1)).sample_size(20);

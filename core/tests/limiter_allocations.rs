@@ -5,7 +5,8 @@ mod common;
 
 use common::allocations;
 use weir_core::limiter::table::{Geometry, Meta};
-use weir_core::limiter::{Check, Decision, ExactCheck, ExactLimit, Limiter, Policy, Setup};
+use weir_core::limiter::{Check, Decision, Limiter, Policy, Setup};
+use weir_core::model::exact::Algorithm;
 use weir_core::model::key::{HashKey, Key, KeyParts, OriginId};
 use weir_core::model::shared::{MemoryShared, Place, Shared, Version};
 use weir_core::model::time::{MonoMs, Now, UnixMs};
@@ -56,12 +57,19 @@ fn limiter() -> (Limiter, Counted) {
 /// Decides 100 requests on one key after `warm_up` others. Returns allocations, loads and stores.
 fn costs(limit: u64, warm_up: usize) -> (usize, usize, usize) {
     let (mut limiter, mut shared) = limiter();
-    // A process waits for its first stream until that fails.
+    // Requests wait for the first stream until it has failed to open.
     limiter.on_opening(NOW.mono);
     limiter.on_closed(&mut shared, NOW.mono);
     let key = key("alice");
-    let check =
-        Check { rule: 0, key: key.as_bytes(), cell_ms: 60_000, limit, cost: 1, policy: Policy::default() };
+    let check = Check {
+        rule: 0,
+        algorithm: Algorithm::Window,
+        key: key.as_bytes(),
+        cell_ms: 60_000,
+        limit,
+        cost: 1,
+        policy: Policy::default(),
+    };
     let mut decide = |shared: &mut Counted| {
         let outcome = limiter.decide(shared, 1, &[check], NOW.mono);
         assert!(matches!(outcome.decision, Decision::Allow(_)), "{outcome:?}");
@@ -92,11 +100,17 @@ fn a_cached_denial_of_a_log_costs_neither_an_allocation_nor_an_access() {
     limiter.on_frame(&mut shared, &wire::RegionFrame { welcome, ..Default::default() }, NOW.mono);
     let key = key("alice");
     let policy = Policy { timeout_ms: 100, ..Policy::default() };
-    let log =
-        ExactCheck { rule: 0, limit: ExactLimit::Log { key: key.as_bytes(), most: 5 }, cost: 1, policy };
-    let decide = |shared: &mut Counted, limiter: &mut Limiter| {
-        limiter.decide_exact(shared, 1, &[], &[log], NOW.mono).decision
+    let log = Check {
+        rule: 0,
+        algorithm: Algorithm::Log,
+        key: key.as_bytes(),
+        cell_ms: 0,
+        limit: 5,
+        cost: 1,
+        policy,
     };
+    let decide =
+        |shared: &mut Counted, limiter: &mut Limiter| limiter.decide(shared, 1, &[log], NOW.mono).decision;
     assert_eq!(decide(&mut shared, &mut limiter), Decision::Wait);
     assert_eq!(
         limiter

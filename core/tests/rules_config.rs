@@ -56,7 +56,7 @@ fn the_least_configuration_has_the_documented_defaults() {
     assert_eq!((rule.on_failure, rule.unknown_key), (OnFailure::Allow, UnknownKey::Query));
 }
 
-const WHOLE: &str = r#"{
+const COMPLETE: &str = r#"{
     "workspace": "acme.prod",
     "aggregator": {"cluster": "outbound|80||weir.svc", "token": "secret", "authority": "weir.example",
         "trace": true},
@@ -84,7 +84,7 @@ const WHOLE: &str = r#"{
 
 #[test]
 fn every_field_is_read() {
-    let config = Config::parse(WHOLE.as_bytes()).unwrap();
+    let config = Config::parse(COMPLETE.as_bytes()).unwrap();
     assert_eq!(config.workspace, "acme.prod");
     assert_eq!(config.aggregator.cluster, "outbound|80||weir.svc");
     assert_eq!(config.aggregator.token.as_ref().map(|token| token.reveal()), Some("secret"));
@@ -105,7 +105,7 @@ fn every_field_is_read() {
 
 #[test]
 fn the_token_is_never_printed() {
-    let config = Config::parse(WHOLE.as_bytes()).unwrap();
+    let config = Config::parse(COMPLETE.as_bytes()).unwrap();
     assert!(!format!("{config:?}").contains("secret"));
     let errors = errors(r#"{"aggregator": {"cluster": "c", "token": "not so secret"}, "rules": []}"#);
     assert!(!format!("{errors:?}").contains("secret"), "{errors:?}");
@@ -223,8 +223,8 @@ fn invalid_sections() {
         (
             format!(r#"{{"workspce": "a", "zzz": 1, "aggregator": {{"cluster": "a b"}}, "rules": {rule}}}"#),
             &[
-                "configuration: there is no field \"workspce\" here; did you mean workspace?; expected workspace,",
-                "configuration: there is no field \"zzz\" here; expected workspace,",
+                "workspce: there is no such field; did you mean workspace?; expected workspace,",
+                "zzz: there is no such field; expected workspace,",
                 "aggregator.cluster: \"a b\" contains characters other than printable ASCII",
             ],
         ),
@@ -258,7 +258,7 @@ fn invalid_rules() {
         (r#""name": "ünï""#, r#"rules[0].name: "ünï" is not a name"#),
         (r#""name": """#, r#"rules[0].name: "" is not a name"#),
         (r#""namespace": null"#, "rules[0].namespace: null is not a name"),
-        (r#""limits": 5"#, r#"rules[0]: there is no field "limits" here; did you mean limit?"#),
+        (r#""limits": 5"#, r#"rules[0].limits: there is no such field; did you mean limit?"#),
         (
             r#""limit": -1"#,
             "rules[0].limit: -1 is not a whole number in range; expected a whole number, 0 or more",
@@ -281,7 +281,7 @@ fn invalid_rules() {
         (r#""cost": {"request": {"header": "x"}}"#, "rules[0].cost.max: it is missing"),
         (
             r#""cost": {"response": {"header": "x"}, "max": 9, "header": "y", "reserve": 1}"#,
-            "rules[0].cost: there is no field \"header\" here",
+            "rules[0].cost.header: there is no such field",
         ),
         (r#""cost": {"response": {"header": "x"}, "max": 9}"#, "rules[0].cost.reserve: it is missing"),
         (
@@ -436,13 +436,13 @@ fn invalid_rules() {
 }
 
 /// A configuration of one rule with a name, an identifier and these fields.
-fn held(fields: &str) -> String {
+fn with_identifier(fields: &str) -> String {
     with_rules(&format!(r#"[{{"name": "r", "identifier": {{"header": "x"}}, {fields}}}]"#))
 }
 
 #[test]
 fn a_rule_names_its_algorithm() {
-    let read = |fields: &str| Config::parse(held(fields).as_bytes()).unwrap().rules.remove(0);
+    let read = |fields: &str| Config::parse(with_identifier(fields).as_bytes()).unwrap().rules.remove(0);
     let window = read(r#""limit": 5, "window": "1m", "algorithm": "sliding_window""#);
     assert_eq!((window.algorithm, window.timeout_ms), (exact::Algorithm::Window, 50));
     let log = read(r#""limit": 100000, "window": "1m", "algorithm": "sliding_log""#);
@@ -460,13 +460,14 @@ fn a_rule_names_its_algorithm() {
 
 #[test]
 fn exact_algorithms_deny_on_failure_by_default() {
-    let read = |fields: &str| Config::parse(held(fields).as_bytes()).unwrap().rules.remove(0).on_failure;
+    let read =
+        |fields: &str| Config::parse(with_identifier(fields).as_bytes()).unwrap().rules.remove(0).on_failure;
     for exact in
         [r#""limit": 5, "window": "1m", "algorithm": "sliding_log""#, r#""algorithm": "ledger", "zone": 1"#]
     {
         assert_eq!(read(exact), OnFailure::Deny, "{exact}");
-        let told = format!(r#"{exact}, "on_failure": "allow""#);
-        assert_eq!(read(&told), OnFailure::Allow, "{told}");
+        let configured = format!(r#"{exact}, "on_failure": "allow""#);
+        assert_eq!(read(&configured), OnFailure::Allow, "{configured}");
     }
     for window in
         [r#""limit": 5, "window": "1m""#, r#""limit": 5, "window": "1m", "algorithm": "sliding_window""#]
@@ -581,7 +582,7 @@ fn fields_without_effect_on_the_algorithm_are_refused() {
             &[r#"rules[0].namespace: "n" has no effect here, as a ledger counts by its zone"#],
         ),
     ] {
-        check(&held(&fields), expected);
+        check(&with_identifier(&fields), expected);
     }
 }
 
@@ -597,12 +598,12 @@ fn all_errors_are_reported_together() {
         text,
         &[
             "workspace: 5 is not a name",
-            "aggregator: there is no field \"clutser\" here; did you mean cluster?",
+            "aggregator.clutser: there is no such field; did you mean cluster?",
             "aggregator.cluster: it is missing",
             "table.max_keys: \"many\" is not a whole number",
             "rules[1].match.path: both exact and regex are given",
             "rules[1].match.methods[0]: \"get\" is not a method",
-            "rules[1].identifier[1]: there is no field \"headr\" here; did you mean header?",
+            "rules[1].identifier[1].headr: there is no such field; did you mean header?",
             "rules[1].identifier[1]: none of header, cookie",
             "rules[1].limit: -1 is not a whole number",
             "rules[1].window: \"5x\" is not a duration",
@@ -617,11 +618,11 @@ fn all_errors_are_reported_together() {
 fn nearly_right() -> impl Strategy<Value = String> {
     let values =
         ["null", "-1", "1e400", "0.5", "\"\"", "[]", "{}", "[[]]", "{\"a\": 1}", "true", "\"*\"", "\"\\\\\""];
-    let places: Vec<usize> = WHOLE.match_indices(": ").map(|(at, _)| at + 2).collect();
+    let places: Vec<usize> = COMPLETE.match_indices(": ").map(|(at, _)| at + 2).collect();
     (proptest::sample::select(places), proptest::sample::select(values.to_vec())).prop_map(|(at, value)| {
-        let rest = &WHOLE[at..];
+        let rest = &COMPLETE[at..];
         let end = rest.find([',', '}', ']']).unwrap_or(rest.len());
-        format!("{}{value}{}", &WHOLE[..at], &rest[end..])
+        format!("{}{value}{}", &COMPLETE[..at], &rest[end..])
     })
 }
 
@@ -644,8 +645,8 @@ proptest! {
     }
 
     #[test]
-    fn damaged_configurations_are_read_or_refused(at in 0..WHOLE.len(), byte in any::<u8>()) {
-        let mut text = WHOLE.as_bytes().to_vec();
+    fn damaged_configurations_are_read_or_refused(at in 0..COMPLETE.len(), byte in any::<u8>()) {
+        let mut text = COMPLETE.as_bytes().to_vec();
         text[at] = byte;
         let _ = Config::parse(&text);
         let _ = Config::parse(&text[..at]);

@@ -1,11 +1,11 @@
-//! Rules applied to requests through the public API: which checks result, for any request, and how much is allocated.
+//! Rules applied to requests through the public API: which matches result, for any request, and how much is allocated.
 
 mod common;
 
 use common::allocations;
 use proptest::prelude::*;
 use std::sync::LazyLock;
-use weir_core::control::{Banned, Control, Controls, Effect, Target, Who};
+use weir_core::control::{Banned, Control, Controls, Effect, Selector, Target};
 use weir_core::matching::canonical::MAX_IDENTIFIER_BYTES;
 use weir_core::matching::networks::parse_network;
 use weir_core::model::time::UnixMs;
@@ -73,12 +73,16 @@ fn check(lines: &[(&str, &str)], expected: &[Expected<'_>]) {
     let request = Headers::of(lines);
     // Twice, since nothing of a request may remain in the scratch.
     for _ in 0..2 {
-        let checks = config.resolve(&request, &Live::default(), &mut scratch);
-        assert_eq!(checks.len(), expected.len(), "{lines:?}");
-        for (check, (rule, identifier, action)) in checks.zip(expected) {
-            let found = String::from_utf8_lossy(check.identifier);
-            assert_eq!((check.rule_index, &*found, &check.action), (*rule, *identifier, action), "{lines:?}");
-            assert_eq!(check.rule.name, config.rules[*rule].name);
+        let matches = config.resolve(&request, &Live::default(), &mut scratch);
+        assert_eq!(matches.len(), expected.len(), "{lines:?}");
+        for (matched, (rule, identifier, action)) in matches.zip(expected) {
+            let found = String::from_utf8_lossy(matched.identifier);
+            assert_eq!(
+                (matched.rule_index, &*found, &matched.action),
+                (*rule, *identifier, action),
+                "{lines:?}"
+            );
+            assert_eq!(matched.rule.name, config.rules[*rule].name);
         }
         let other = Headers::of(&[(":path", "/claims/other/"), ("x-api-key", "other")]);
         config.resolve(&other, &Live::default(), &mut scratch);
@@ -86,7 +90,7 @@ fn check(lines: &[(&str, &str)], expected: &[Expected<'_>]) {
 }
 
 #[test]
-fn requests_resolve_to_checks() {
+fn requests_resolve_to_matches() {
     let limit = |limit, cost| Action::Limit { limit, cost, epoch: 0 };
     let login = [(":method", "POST"), (":authority", "www.Example.com"), (":path", "//login?user=al%7Cice")];
     let and = |more: &[(&'static str, &'static str)]| [&login[..], more].concat();
@@ -154,22 +158,23 @@ fn a_warm_scratch_allocates_nothing() {
     let mut resolve_all =
         || requests.iter().map(|request| config.resolve(request, &live, &mut scratch).count()).sum::<usize>();
     resolve_all();
-    let mut checks = 0;
-    let allocated = allocations(|| checks = (0..100).map(|_| resolve_all()).sum());
-    assert_eq!((checks, allocated), (500, 0));
+    let mut matches = 0;
+    let allocated = allocations(|| matches = (0..100).map(|_| resolve_all()).sum());
+    assert_eq!((matches, allocated), (500, 0));
 }
 
 /// Live controls in force at moment 0, each with a scope, an identifier or a network, and an effect.
-fn controls(said: &[(&str, &str, Effect)]) -> Controls {
-    let entry = |(revision, (scope, who, effect)): (u64, &(&str, &str, Effect))| {
-        let who = match parse_network(who) {
-            Ok(network) => Who::Network(network),
-            Err(_) => Who::Identifier((*who).to_owned()),
+fn controls(given: &[(&str, &str, Effect)]) -> Controls {
+    let entry = |(revision, (scope, name, effect)): (u64, &(&str, &str, Effect))| {
+        let selector = match parse_network(name) {
+            Ok(network) => Selector::Network(network),
+            Err(_) => Selector::Identifier((*name).to_owned()),
         };
-        let target = Target { workspace: "default".into(), scope: (*scope).into(), who, window_ms: None };
+        let target =
+            Target { workspace: "default".into(), scope: (*scope).into(), selector, window_ms: None };
         Control { target, effect: *effect, expires: None, revision }.to_wire()
     };
-    let entries: Vec<_> = (1..).zip(said).map(entry).collect();
+    let entries: Vec<_> = (1..).zip(given).map(entry).collect();
     let mut controls = Controls::default();
     controls.apply(&wire::Controls {
         incarnation: 1,
@@ -178,14 +183,14 @@ fn controls(said: &[(&str, &str, Effect)]) -> Controls {
         from_scratch: true,
         ..Default::default()
     });
-    assert_eq!(controls.iter().count(), said.len());
+    assert_eq!(controls.iter().count(), given.len());
     controls
 }
 
 fn actions(config: &Config, controls: &Controls, lines: &[(&str, &str)]) -> Vec<Action> {
     let live = Live { controls: Some(controls), now: UnixMs(0) };
     let mut scratch = Scratch::default();
-    config.resolve(&Headers::of(lines), &live, &mut scratch).map(|check| check.action).collect()
+    config.resolve(&Headers::of(lines), &live, &mut scratch).map(|matched| matched.action).collect()
 }
 
 #[test]
@@ -240,9 +245,9 @@ fn secret_identifiers_leave_the_filter_as_keyed_digests() {
     let other = Config::parse(other.as_bytes()).unwrap();
     let found = |config: &Config, lines: &[(&str, &str)]| {
         let mut scratch = Scratch::default();
-        let checks = config.resolve(&Headers::of(lines), &Live::default(), &mut scratch);
-        checks
-            .map(|check| (String::from_utf8(check.identifier.into()).unwrap(), check.action))
+        let matches = config.resolve(&Headers::of(lines), &Live::default(), &mut scratch);
+        matches
+            .map(|matched| (String::from_utf8(matched.identifier.into()).unwrap(), matched.action))
             .collect::<Vec<_>>()
     };
     let limit = |limit| Action::Limit { limit, cost: 1, epoch: 0 };
@@ -275,9 +280,9 @@ fn hashing_allocates_nothing() {
     let mut scratch = Scratch::default();
     let mut resolve = || config.resolve(&request, &Live::default(), &mut scratch).count();
     resolve();
-    let mut checks = 0;
-    let allocated = allocations(|| checks = (0..100).map(|_| resolve()).sum());
-    assert_eq!((checks, allocated), (200, 0));
+    let mut matches = 0;
+    let allocated = allocations(|| matches = (0..100).map(|_| resolve()).sum());
+    assert_eq!((matches, allocated), (200, 0));
 }
 
 #[test]
@@ -287,13 +292,13 @@ fn limits_of_logs_and_ledgers_are_capped() {
         {"name": "cards", "algorithm": "ledger", "identifier": {"header": "x"}, "zone": 7}]}"#;
     let config = Config::parse(text.as_bytes()).unwrap();
     let limit = |limit, epoch| Action::Limit { limit, cost: 1, epoch };
-    for (said, expected) in [
+    for (given, expected) in [
         (&[("*", "a", Effect::Limit(1_000_000))][..], [limit(100_000, 0), limit(0, 0)]),
         (&[("*", "a", Effect::Credit(1 << 53))], [limit(100_000, 0), limit(0, 0)]),
         (&[("*", "b", Effect::Exempt), ("*", "a", Effect::Reset)], [limit(9, 2), limit(0, 2)]),
         (&[("*", "a", Effect::Exempt)], [Action::Exempt; 2]),
     ] {
-        assert_eq!(actions(&config, &controls(said), &[("x", "a")]), expected, "{said:?}");
+        assert_eq!(actions(&config, &controls(given), &[("x", "a")]), expected, "{given:?}");
     }
 }
 
@@ -328,9 +333,9 @@ fn addresses_are_exempt_or_denied() {
             let request = Headers::of(&[("x-forwarded-for", address), ("x-api-key", key)]);
             let mut scratch = Scratch::default();
             let live = Live { controls: Some(controls), now: UnixMs(0) };
-            let mut checks = config.resolve(&request, &live, &mut scratch);
-            assert_eq!(checks.address_is_denied(), expected.is_none(), "{address} {key}");
-            assert_eq!(checks.next().map(|check| check.action), expected, "{address} {key}");
+            let mut matches = config.resolve(&request, &live, &mut scratch);
+            assert_eq!(matches.address_is_denied(), expected.is_none(), "{address} {key}");
+            assert_eq!(matches.next().map(|matched| matched.action), expected, "{address} {key}");
         }
     }
 }
@@ -341,7 +346,7 @@ fn huge_headers_are_digested() {
     let mut scratch = Scratch::default();
     let request = Headers::of(&[("x-api-key", &"|\\".repeat(32_768)), (":path", &"/..".repeat(20_000))]);
     let identifiers: Vec<_> =
-        config.resolve(&request, &Live::default(), &mut scratch).map(|check| check.identifier).collect();
+        config.resolve(&request, &Live::default(), &mut scratch).map(|matched| matched.identifier).collect();
     assert!(
         identifiers.iter().all(|identifier| identifier.starts_with(b"sha256:") && identifier.len() == 50)
     );
@@ -361,8 +366,8 @@ fn any_headers() -> impl Strategy<Value = Headers> {
         "other",
     ];
     let bytes = proptest::collection::vec(any::<u8>(), 0..100);
-    let telling = "(/claims/|/login|POST|GET|a\\.example\\.com|s=|user=|\\?|&|;|,|%[0-9a-f]{2}|\\[::1\\]:8|1\\.2\\.3\\.4|\\\\|\\||vip-|[0-9]{1,25}){0,8}";
-    let value = prop_oneof![bytes.clone(), telling.prop_map(String::into_bytes)];
+    let significant = "(/claims/|/login|POST|GET|a\\.example\\.com|s=|user=|\\?|&|;|,|%[0-9a-f]{2}|\\[::1\\]:8|1\\.2\\.3\\.4|\\\\|\\||vip-|[0-9]{1,25}){0,8}";
+    let value = prop_oneof![bytes.clone(), significant.prop_map(String::into_bytes)];
     let line = (proptest::sample::select(names.to_vec()), value.clone())
         .prop_map(|(name, value)| (name.into(), value));
     (proptest::collection::vec(line, 0..12), value, bytes).prop_map(|(lines, peer, claim)| Headers {

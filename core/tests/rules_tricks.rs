@@ -56,8 +56,8 @@ fn outcome(config: &Config, request: &Sent) -> String {
     let mut scratch = Scratch::default();
     match config.resolve(request, &Live::default(), &mut scratch).next() {
         None => "unlimited".to_owned(),
-        Some(check) => match check.action {
-            Action::Limit { .. } => String::from_utf8_lossy(check.identifier).into_owned(),
+        Some(matched) => match matched.action {
+            Action::Limit { .. } => String::from_utf8_lossy(matched.identifier).into_owned(),
             _ => "denied".to_owned(),
         },
     }
@@ -137,7 +137,7 @@ fn an_ambiguous_identifier_is_not_a_missing_one() {
 }
 
 #[test]
-fn spellings_of_a_path_meet_its_rule() {
+fn spellings_of_a_path_match_its_rule() {
     let rule = r#""identifier": {"constant": "met"}, "match": {"path": {"exact": "/login"}}"#;
     let spelt =
         ["/login;a=b", "/login;", "/x/..;a=b/login", "/x/..;/login", "/;x/login", "/login;a/../login"];

@@ -5,7 +5,7 @@ use std::time::Duration;
 use weir_envoy::{Aggregator, AggregatorOptions, ports};
 
 #[tokio::test]
-async fn an_aggregator_can_be_asked_killed_and_started_again() {
+async fn an_aggregator_can_be_queried_killed_and_restarted() {
     let mut aggregator = Aggregator::start(AggregatorOptions::default()).await.unwrap();
     let (grpc, admin) = (aggregator.grpc_port(), aggregator.admin_address());
     assert_eq!(aggregator.admin_get("/healthz").await.unwrap().status, 200);
@@ -24,7 +24,7 @@ async fn an_aggregator_can_be_asked_killed_and_started_again() {
 }
 
 #[tokio::test]
-async fn an_aggregator_that_cannot_start_says_why() {
+async fn an_aggregator_that_cannot_start_returns_its_log() {
     let options = AggregatorOptions { region: String::new(), ..AggregatorOptions::default() };
     let Err(error) = Aggregator::start(options).await else { panic!("it started without a region") };
     assert!(format!("{error:#}").contains("WEIR_REGION"), "{error:#}");

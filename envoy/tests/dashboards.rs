@@ -19,7 +19,7 @@ const SOON: Duration = Duration::from_secs(30);
 const SCRAPED: [&str; 2] = ["instance", "job"];
 const UP: &str = "up";
 /// Convergence metrics that must be exported under these names, by the filter or by the aggregator.
-const PROMISED: [&str; 14] = [
+const REQUIRED: [&str; 14] = [
     "weir_ratelimit_global_writes_total",
     "weir_ratelimit_global_write_errors_total",
     "weir_ratelimit_global_sync_rows_applied_total",
@@ -41,7 +41,7 @@ type Matcher = (String, Vec<String>);
 
 /// The metrics and labels of an expression.
 #[derive(Debug, Default)]
-struct Asked {
+struct Expression {
     /// Each metric with its label matchers.
     metrics: Vec<(String, Vec<Matcher>)>,
     /// Labels by which results are grouped.
@@ -49,8 +49,8 @@ struct Asked {
 }
 
 /// Reads the relevant parts of PromQL: metric names, matchers, groups.
-fn read(expression: &str) -> Asked {
-    let mut asked = Asked::default();
+fn read(expression: &str) -> Expression {
+    let mut parsed = Expression::default();
     let mut rest = expression;
     while let Some(start) = rest.find(|c: char| c.is_ascii_alphabetic() || matches!(c, '"' | '[' | '_')) {
         rest = &rest[start..];
@@ -64,7 +64,7 @@ fn read(expression: &str) -> Asked {
         if word == "by" {
             let list = after.trim_start().strip_prefix('(').expect("a group is a list");
             let (list, after) = list.split_once(')').expect("a list ends");
-            asked.grouped.extend(list.split(',').map(|label| label.trim().to_owned()));
+            parsed.grouped.extend(list.split(',').map(|label| label.trim().to_owned()));
             rest = after;
         } else if word.starts_with("weir") || word == UP {
             let mut matchers = Vec::new();
@@ -77,10 +77,10 @@ fn read(expression: &str) -> Asked {
                     matchers.push((label.to_owned(), value.split('|').map(str::to_owned).collect()));
                 }
             }
-            asked.metrics.push((word.to_owned(), matchers));
+            parsed.metrics.push((word.to_owned(), matchers));
         }
     }
-    asked
+    parsed
 }
 
 /// Samples by name, each with its labels.
@@ -141,8 +141,8 @@ impl Exported {
             text = envoy.admin_get("/stats/prometheus").await.unwrap().text();
             text += &aggregator.admin_get("/metrics").await.unwrap().text();
             let results = ["weir_consult_results_total{", "weir_exact_results_total{"];
-            let mut wanted = ["outcome=\"denied\"", "outcome=\"allowed\""].into_iter().chain(results);
-            wanted.all(|wanted| text.contains(wanted))
+            let mut expected = ["outcome=\"denied\"", "outcome=\"allowed\""].into_iter().chain(results);
+            expected.all(|expected| text.contains(expected))
         })
         .await
         .unwrap();
@@ -168,28 +168,28 @@ impl Exported {
     }
 
     fn check(&self, place: &str, expression: &str) {
-        let asked = read(expression);
-        assert!(!asked.metrics.is_empty(), "{place}: no metric in {expression}");
+        let parsed = read(expression);
+        assert!(!parsed.metrics.is_empty(), "{place}: no metric in {expression}");
         let count = |c: char| expression.matches(c).count();
         assert_eq!((count('('), count('{')), (count(')'), count('}')), "{place}: {expression}");
         let mut labels = BTreeSet::from(SCRAPED.map(str::to_owned));
-        for (name, matchers) in &asked.metrics {
+        for (name, matchers) in &parsed.metrics {
             if name == UP {
                 continue;
             }
-            let Some(found) = self.samples.get(name) else { panic!("{place}: nobody exports {name}") };
+            let Some(found) = self.samples.get(name) else { panic!("{place}: {name} is not exported") };
             labels.extend(found.iter().flat_map(BTreeMap::keys).cloned());
             for (label, values) in matchers.iter().filter(|(label, _)| !SCRAPED.contains(&&**label)) {
                 for value in values {
                     let exported = found.iter().any(|sample| sample.get(label) == Some(value));
                     // A value that is not exported yet is accepted if the label is, and the filter contains the value.
-                    let known = exported
+                    let accepted = exported
                         || found.iter().any(|sample| sample.contains_key(label)) && self.filter_names(value);
-                    assert!(known, "{place}: {name} has no {label}={value:?}: {found:?}");
+                    assert!(accepted, "{place}: {name} has no {label}={value:?}: {found:?}");
                 }
             }
         }
-        assert!(asked.grouped.is_subset(&labels), "{place}: {:?} of {labels:?}", asked.grouped);
+        assert!(parsed.grouped.is_subset(&labels), "{place}: {:?} of {labels:?}", parsed.grouped);
     }
 }
 
@@ -209,7 +209,7 @@ async fn figures_with_certificate() -> String {
     let options = AggregatorOptions { arguments, ..AggregatorOptions::default() };
     let aggregator = Aggregator::start(options).await.unwrap();
     let mut text = String::new();
-    wait::until("the certificate's end is told", SOON, async || {
+    wait::until("the certificate's expiry is exported", SOON, async || {
         text = aggregator.admin_get("/metrics").await.unwrap().text();
         text.contains("weir_aggregator_certificate_not_after_seconds{")
     })
@@ -250,7 +250,7 @@ fn text<'a>(value: &'a Value, field: &str) -> &'a str {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_dashboard_and_alerts_name_is_exported() {
     let exported = Exported::gather().await;
-    for name in PROMISED {
+    for name in REQUIRED {
         assert!(exported.samples.contains_key(name), "{name}");
     }
     let dashboard: Value = serde_json::from_str(&file("weir.json")).unwrap();
@@ -289,11 +289,11 @@ async fn what_dashboard_and_alerts_name_is_exported() {
 
 #[test]
 fn expressions_are_read() {
-    let asked = read(
+    let parsed = read(
         r#"sum by (rule, le) (rate(weir_a_total{x="y",z=~"$v|w"}[$__rate_interval])) / max(weir_b) > 1e3"#,
     );
     let x = ("x".to_owned(), vec!["y".to_owned()]);
     let z = ("z".to_owned(), vec!["$v".to_owned(), "w".to_owned()]);
-    assert_eq!(asked.metrics, [("weir_a_total".to_owned(), vec![x, z]), ("weir_b".to_owned(), vec![])]);
-    assert_eq!(asked.grouped, BTreeSet::from(["le".to_owned(), "rule".to_owned()]));
+    assert_eq!(parsed.metrics, [("weir_a_total".to_owned(), vec![x, z]), ("weir_b".to_owned(), vec![])]);
+    assert_eq!(parsed.grouped, BTreeSet::from(["le".to_owned(), "rule".to_owned()]));
 }

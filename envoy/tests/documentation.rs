@@ -56,11 +56,11 @@ const OBJECTS: [(&str, &str); 19] = [
 ];
 
 #[test]
-fn pages_are_known_and_short() {
-    let known: BTreeMap<PathBuf, usize> = PAGES.iter().map(|(page, most)| (page.into(), *most)).collect();
+fn pages_are_listed_and_short() {
+    let listed: BTreeMap<PathBuf, usize> = PAGES.iter().map(|(page, most)| (page.into(), *most)).collect();
     let found = pages();
-    assert_eq!(found, known.keys().cloned().collect::<BTreeSet<_>>(), "the table of pages is complete");
-    for (page, most) in &known {
+    assert_eq!(found, listed.keys().cloned().collect::<BTreeSet<_>>(), "the table of pages is complete");
+    for (page, most) in &listed {
         let lines = read(page).lines().count();
         assert!(lines <= *most, "{}: {lines} lines, at most {most}", page.display());
     }
@@ -115,7 +115,7 @@ fn the_reference_has_every_field() {
     let mut fields = 0;
     for (object, text) in OBJECTS {
         let errors = Config::parse(text.as_bytes()).unwrap_err().to_string();
-        let unknown = errors.lines().find(|line| line.contains("there is no field \"x\" here")).unwrap();
+        let unknown = errors.lines().find(|line| line.contains("x: there is no such field")).unwrap();
         let (_, expected) = unknown.split_once("expected ").unwrap();
         for field in expected.split(", ").flat_map(|names| names.split(" or ")) {
             let path = if object.is_empty() { field.to_owned() } else { format!("{object}.{field}") };
@@ -140,6 +140,39 @@ fn the_labels_are_those_of_the_configuration_to_copy() {
     assert_eq!(tags(shown), tags(&copied));
 }
 
+/// Pages for developers name modules, types and functions of the code. A renamed one is found here.
+#[test]
+fn names_of_the_code_exist() {
+    let sources = sources();
+    let words: BTreeSet<&str> =
+        sources.iter().flat_map(|source| source.words.iter().map(String::as_str)).collect();
+    let (mut wrong, mut checked) = (Vec::new(), 0);
+    for page in ["ARCHITECTURE.md", "core/README.md", "core/DECISIONS.md"] {
+        let text = read(Path::new(page));
+        let diagrams = fragments(&text, "mermaid").join("\n");
+        let quoted = text.split('`').skip(1).step_by(2);
+        for name in quoted.chain(diagrams.split(|c: char| !is_name(c)).filter(|name| name.contains("::"))) {
+            let name = name.trim_end_matches("()").trim_end_matches(':');
+            let segments: Vec<&str> = name.split("::").collect();
+            let exists = match segments[..] {
+                _ if !name.chars().all(is_name) || segments.contains(&"") => continue,
+                [only] if is_type(only) || is_constant(only) => words.contains(only),
+                [_] => continue,
+                [.., owner, item] => {
+                    sources.iter().any(|source| source.has(owner) && source.words.contains(item))
+                }
+                [] => continue,
+            };
+            checked += 1;
+            if !exists {
+                wrong.push(format!("{page}: {name}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "names that are not in the code:\n{}", wrong.join("\n"));
+    assert!(checked > 100, "{checked} names");
+}
+
 #[test]
 fn anchors_are_those_of_github() {
     let page = "# A `b`, c!\n## [Link](x.md) – two\n```\n# no heading\n```\n## A b c\n";
@@ -148,10 +181,58 @@ fn anchors_are_those_of_github() {
     assert_eq!(prose("a `[b](c)` d\n```\n[e](f)\n```\n<!-- [g](h) -->i"), "a  d\ni");
 }
 
+/// A file of source code.
+struct Source {
+    path: PathBuf,
+    words: BTreeSet<String>,
+}
+
+impl Source {
+    /// Whether it is the module `owner`, is in it, or names the type `owner`.
+    fn has(&self, owner: &str) -> bool {
+        match is_type(owner) {
+            true => self.words.contains(owner),
+            false => self.path.with_extension("").components().any(|part| part.as_os_str() == owner),
+        }
+    }
+}
+
+fn sources() -> Vec<Source> {
+    let files =
+        ["core/src", "filter/src", "aggregator/src", "examples"].map(|folder| files(Path::new(folder), "rs"));
+    let source = |path: PathBuf| {
+        let text = read(&path);
+        let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let words =
+            code.flat_map(|line| line.split(|c: char| !c.is_alphanumeric() && c != '_')).map(str::to_owned);
+        Source { words: words.collect(), path }
+    };
+    files.into_iter().flatten().map(source).collect()
+}
+
+fn is_name(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_' || c == ':'
+}
+
+/// Whether a name is a constant's.
+fn is_constant(name: &str) -> bool {
+    name.contains('_') && name.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_')
+}
+
+/// Whether a name is a type's: it begins with a capital and has a small letter.
+fn is_type(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_uppercase()) && name.contains(|c: char| c.is_ascii_lowercase())
+}
+
 /// The paths of the repository's pages.
 fn pages() -> BTreeSet<PathBuf> {
+    files(Path::new(""), "md")
+}
+
+/// The files with an extension in a folder of the repository and below.
+fn files(folder: &Path, extension: &str) -> BTreeSet<PathBuf> {
     let mut found = BTreeSet::new();
-    let mut folders = vec![PathBuf::new()];
+    let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(root().join(&folder)).unwrap() {
             let entry = entry.unwrap();
@@ -161,7 +242,7 @@ fn pages() -> BTreeSet<PathBuf> {
                 if !name.starts_with('.') && name != "target" {
                     folders.push(path);
                 }
-            } else if name.ends_with(".md") {
+            } else if path.extension().is_some_and(|it| it == extension) {
                 found.insert(path);
             }
         }

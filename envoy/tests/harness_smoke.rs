@@ -97,11 +97,11 @@ async fn a_process_can_be_frozen_restarted_and_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_envoy_that_cannot_start_says_why() {
+async fn an_envoy_that_cannot_start_returns_its_log() {
     let filter = Filter::Weir(Weir::new("/nowhere.wasm".into(), serde_json::json!({})));
     let options = EnvoyOptions { filter, ..EnvoyOptions::default() };
-    let said = format!("{:#}", Envoy::validate(options.clone()).unwrap_err());
-    assert!(said.contains("/nowhere.wasm"), "{said}");
+    let error = format!("{:#}", Envoy::validate(options.clone()).unwrap_err());
+    assert!(error.contains("/nowhere.wasm"), "{error}");
     let Err(error) = Envoy::start(options).await else { panic!("it started") };
     assert!(format!("{error:#}").contains("/nowhere.wasm"), "{error:#}");
 }
@@ -121,8 +121,8 @@ async fn an_envoys_clock_can_be_moved() {
 
 #[tokio::test]
 async fn a_load_on_a_dead_target_counts_errors() {
-    let nobody = weir_envoy::ports::local(weir_envoy::ports::free().unwrap());
-    let report = load::run(LoadPlan::new(nobody, 2, 10, ("x-api-key", "k"))).await.unwrap();
+    let unreachable = weir_envoy::ports::local(weir_envoy::ports::free().unwrap());
+    let report = load::run(LoadPlan::new(unreachable, 2, 10, ("x-api-key", "k"))).await.unwrap();
     assert_eq!((report.errors, report.statuses.len()), (10, 0));
     assert!(report.first_error.unwrap().contains("connecting to"));
 }

@@ -151,9 +151,10 @@ fn selectors_find_the_aggregators() {
     }
     assert_eq!(selectors.len(), 6);
     for selector in selectors {
-        let wanted = selector.as_object().unwrap();
+        let labels_of_selector = selector.as_object().unwrap();
         assert!(
-            !wanted.is_empty() && wanted.iter().all(|(name, value)| labels.get(name) == Some(value)),
+            !labels_of_selector.is_empty()
+                && labels_of_selector.iter().all(|(name, value)| labels.get(name) == Some(value)),
             "{selector}"
         );
     }
@@ -187,8 +188,8 @@ fn uncommented(text: &str) -> String {
         else {
             return line.to_owned();
         };
-        let said = rest.trim();
-        let is_yaml = said.starts_with("- ") || said.ends_with(':') && !said.contains(' ');
+        let text = rest.trim();
+        let is_yaml = text.starts_with("- ") || text.ends_with(':') && !text.contains(' ');
         if is_yaml { format!("{indent}{rest}") } else { line.to_owned() }
     });
     lines.collect::<Vec<_>>().join("\n")

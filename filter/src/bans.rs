@@ -141,7 +141,7 @@ impl Bans {
 
     /// Notes that a ban denied the current request. If it is a ban of this very identifier, wherever it was made, the rule's next
     /// ban lasts twice as long.
-    pub fn heard(&mut self, keeper: &mut Keeper, rule: usize, now: UnixMs) {
+    pub fn on_banned(&mut self, keeper: &mut Keeper, rule: usize, now: UnixMs) {
         let Some(Banning { ban, namespace, .. }) = self.rules.get(rule).and_then(Option::as_ref) else {
             return;
         };
@@ -156,8 +156,8 @@ impl Bans {
         }
         let mark = within(ban.max_duration_ms);
         let level = ban.level_lasting(mark.0.saturating_sub(now.0)).max(last.map_or(1, |last| last.level));
-        let remembered = mark.after(ban.memory_ms());
-        keeper.ban(names, identifier, Local { mark, level, remembered, ..Local::default() }, now);
+        let kept_until = mark.after(ban.kept_ms());
+        keeper.ban(names, identifier, Local { mark, level, kept_until, ..Local::default() }, now);
     }
 
     /// Bans identifiers whose violations reached the threshold.
@@ -218,8 +218,8 @@ impl Bans {
                 break;
             }
             let name = (open.namespace.to_owned(), open.identifier.to_vec());
-            let known = before.remove(&name).filter(|known| known.ban.until_ms == open.ban.until.0);
-            let proposal = known.unwrap_or_else(|| Proposal {
+            let same = before.remove(&name).filter(|same| same.ban.until_ms == open.ban.until.0);
+            let proposal = same.unwrap_or_else(|| Proposal {
                 ban: wire::Ban {
                     workspace: self.workspace.clone(),
                     namespace: rule.namespace.clone(),
@@ -246,7 +246,7 @@ fn next_ban(rule: &Ban, last: Option<Local>, now: UnixMs) -> Local {
     let until = now.after(rule.length_ms(level));
     // Denials from now on do not count towards the ban that was just made.
     let mark = last.map_or(until, |last| until.max(last.mark.after(EPOCH_MS)));
-    Local { mark, level, until, since: now, remembered: mark.after(rule.memory_ms()), taken_over: false }
+    Local { mark, level, until, since: now, kept_until: mark.after(rule.kept_ms()), taken_over: false }
 }
 
 fn epoch(until: UnixMs) -> u32 {

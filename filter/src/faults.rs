@@ -16,7 +16,7 @@ pub enum Fault {
 }
 
 /// The fault that the header of `request` names.
-pub fn asked(request: &impl Request) -> Option<Fault> {
+pub fn requested(request: &impl Request) -> Option<Fault> {
     let Lines::One(fault) = request.header(b"x-weir-fault") else { return None };
     if fault == b"panic" {
         return Some(Fault::Panic);

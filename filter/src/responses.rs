@@ -16,7 +16,7 @@ use weir_core::rules::{Cost, Responses, Rule};
 
 /// Problem type of the draft's section on quotas.
 const PROBLEM_TYPE: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
-/// Problem type of a response that says no more than its status (RFC 9457).
+/// Problem type of a response that states no more than its status (RFC 9457).
 const PROBLEM_BLANK: &str = "about:blank";
 /// gRPC's PERMISSION_DENIED.
 const GRPC_PERMISSION_DENIED: i32 = 7;
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_decided_is_said_to_be_so() {
+    fn an_undecided_response_is_marked_so() {
         let undecided = denial_of(1, Some(1_000), Cause::Undecided);
         let answer = check_details(
             "{}",
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn an_allowed_response_tells_of_exact_rules_whether_or_not_of_budgets() {
+    fn an_allowed_response_lists_exact_rules_with_or_without_budgets() {
         let budget = Budget { rule: 1, limit: 9, remaining: 6, reset_ms: 12_001 };
         let get = |responses: &str, details: &ExactDetails| {
             let config = config(responses);
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_denial_says_when_and_how_much() {
+    fn a_denial_states_the_wait_and_the_budget() {
         let expected = |retry_after| {
             [
                 ("retry-after", retry_after),
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn the_drafts_formats_come_where_asked_for() {
+    fn the_drafts_formats_are_used_where_configured() {
         let answer = check(
             r#"{"ietf_headers": true, "problem_json": true}"#,
             &denial(Some(30_000), Cause::Limit),
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ban_says_when_it_ends_if_it_does() {
+    fn a_ban_states_its_end_if_it_has_one() {
         let formats = config(r#"{"problem_json": true, "ietf_headers": true}"#);
         let responses = &formats.responses;
         let now = UnixMs(1_000);
@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn who_lacks_an_identifier_is_details_so_and_not_to_wait() {
+    fn a_missing_identifier_is_denied_without_a_wait() {
         let problem = r#"{"detail":"identifier missing","status":429,"title":"Too Many Requests","type":"about:blank"}"#;
         for (responses, kind, body) in [
             ("{}", "text/plain", "identifier missing"),
@@ -424,10 +424,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_follows_what_the_response_has_cost() {
+    fn the_remaining_budget_follows_the_cost_of_the_response() {
         let text = r#"{"aggregator": {"cluster": "c"}, "rules": [
             {"name": "fixed", "identifier": {"header": "x-key"}, "limit": 1000, "window": "1m"},
-            {"name": "told", "identifier": {"header": "x-key"}, "limit": 1000, "window": "1m",
+            {"name": "stated", "identifier": {"header": "x-key"}, "limit": 1000, "window": "1m",
              "cost": {"response": {"header": "x-used"}, "reserve": 100, "max": 5000}}]}"#;
         let config = Config::parse(text.as_bytes()).unwrap();
         for (rule, remaining, cost, expected) in [
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn a_denied_address_is_details_so() {
+    fn a_denied_address_gets_403() {
         for (responses, client) in [("{}", Client::Http), (r#"{"problem_json": true}"#, Client::Grpc)] {
             let answer = denied_address(&config(responses).responses, client);
             assert_eq!((answer.status, answer.body.as_str()), (403, "address denied"));

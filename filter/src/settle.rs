@@ -18,24 +18,24 @@ pub struct Ended<'a> {
     rules: &'a [Rule],
     /// Whether there are response headers.
     answered: bool,
-    came: Option<Came>,
+    ending: Option<Ending>,
 }
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Came {
+enum Ending {
     /// The upstream responded.
-    Response,
+    Responded,
     /// No response, but an upstream may have received the request.
-    Silence,
+    Unanswered,
     /// No upstream received the request.
-    Nothing,
+    NotSent,
 }
 
 impl<'a> Ended<'a> {
     /// The current request under these rules, `answered` or ended without a response.
     pub fn new(rules: &'a [Rule], answered: bool) -> Self {
-        Ended { rules, answered, came: None }
+        Ended { rules, answered, ending: None }
     }
 
     /// The cost under a rule.
@@ -43,25 +43,25 @@ impl<'a> Ended<'a> {
         let Some(Cost::Response(cost)) = self.rules.get(usize::from(rule)).map(|rule| &rule.cost) else {
             return 0;
         };
-        self.said(cost).unwrap_or_else(|| match self.came() {
-            Came::Response => cost.of(None),
-            Came::Silence => cost.reserve,
-            Came::Nothing => 0,
+        self.stated(cost).unwrap_or_else(|| match self.ending() {
+            Ending::Responded => cost.of(None),
+            Ending::Unanswered => cost.reserve,
+            Ending::NotSent => 0,
         })
     }
 
-    fn said(&self, cost: &ResponseCost) -> Option<u64> {
+    fn stated(&self, cost: &ResponseCost) -> Option<u64> {
         let read = |value: Option<&[u8]>| value.map(|value| cost.of(Some(value)));
         self.answered.then(|| calls::response_header(&cost.name, read)).flatten()
     }
 
-    fn came(&mut self) -> Came {
+    fn ending(&mut self) -> Ending {
         let answered = self.answered;
-        *self.came.get_or_insert_with(|| {
+        *self.ending.get_or_insert_with(|| {
             match (answered && is(b"response\0code_details", VIA_UPSTREAM), reached()) {
-                (true, _) => Came::Response,
-                (false, true) => Came::Silence,
-                (false, false) => Came::Nothing,
+                (true, _) => Ending::Responded,
+                (false, true) => Ending::Unanswered,
+                (false, false) => Ending::NotSent,
             }
         })
     }

@@ -11,7 +11,7 @@ use crate::region::status::counters::Rule;
 use crate::region::status::peers::FRESH_MS;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use weir_core::control::{ALL_NAMESPACES, Banned, Effect, Found, Scratch, Slot, Subject, Who};
+use weir_core::control::{ALL_NAMESPACES, Banned, Effect, Found, Scratch, Selector, Slot, Subject};
 use weir_core::matching::networks::parse_network;
 use weir_core::model::key::KeyParts;
 use weir_core::model::time::UnixMs;
@@ -19,12 +19,18 @@ use weir_core::region::Explained;
 use weir_core::region::top::{KeyUsage, Ranked};
 
 /// Live control for an identifier: for windows of this length, or for all windows if `window_ms` is 0.
-pub fn said(services: &Services, asked: &KeyQuery, canonical: &[u8], window_ms: u64, now: UnixMs) -> Control {
-    find(services, (&asked.workspace, &asked.namespace), (&asked.identifier, canonical), window_ms, now, true)
+pub fn control_of(
+    services: &Services,
+    query: &KeyQuery,
+    canonical: &[u8],
+    window_ms: u64,
+    now: UnixMs,
+) -> Control {
+    find(services, (&query.workspace, &query.namespace), (&query.identifier, canonical), window_ms, now, true)
 }
 
-/// Like [`said`], for a key of which only the counted identifier is known.
-fn said_of(services: &Services, key: &KeyParts<'_>, now: UnixMs) -> Control {
+/// Like [`control_of`], for a key of which only the counted identifier is known.
+fn control_of_key(services: &Services, key: &KeyParts<'_>, now: UnixMs) -> Control {
     find(
         services,
         (key.workspace, key.namespace),
@@ -72,8 +78,8 @@ fn address(raw: &[u8]) -> Option<IpAddr> {
     Some(parse_network(text).ok()?.addr())
 }
 
-fn entry(said: &weir_core::control::Control) -> Option<Entry> {
-    let kind = match said.effect {
+fn entry(control: &weir_core::control::Control) -> Option<Entry> {
+    let kind = match control.effect {
         Effect::Limit(_) => "limit",
         Effect::Exempt => "exempt",
         Effect::Ban => "ban",
@@ -81,29 +87,29 @@ fn entry(said: &weir_core::control::Control) -> Option<Entry> {
         Effect::Reset => "reset",
         Effect::Shadow(_) => return None,
     };
-    let (identifier, network) = match &said.target.who {
-        Who::Identifier(text) => (Some(text.clone()), None),
-        Who::Network(network) => (None, Some(network.to_string())),
-        Who::Rule => return None,
+    let (identifier, network) = match &control.target.selector {
+        Selector::Identifier(text) => (Some(text.clone()), None),
+        Selector::Network(network) => (None, Some(network.to_string())),
+        Selector::Rule => return None,
     };
     Some(Entry {
         kind: kind.to_owned(),
-        namespace: said.target.scope.clone(),
+        namespace: control.target.scope.clone(),
         identifier,
         network,
-        window_ms: said.target.window_ms,
-        revision: said.revision,
+        window_ms: control.target.window_ms,
+        revision: control.revision,
     })
 }
 
 /// Windows of a namespace for which there are controls that do not apply to all windows.
-pub fn windows_said(services: &Services, workspace: &str, namespace: &str) -> BTreeSet<u64> {
-    let is_here = |said: &weir_core::control::Control| {
-        said.target.workspace == workspace
-            && [namespace, ALL_NAMESPACES].contains(&said.target.scope.as_str())
+pub fn windows_controlled(services: &Services, workspace: &str, namespace: &str) -> BTreeSet<u64> {
+    let is_here = |control: &weir_core::control::Control| {
+        control.target.workspace == workspace
+            && [namespace, ALL_NAMESPACES].contains(&control.target.scope.as_str())
     };
     let set = services.control.set();
-    set.iter().filter(is_here).filter_map(|said| said.target.window_ms).collect()
+    set.iter().filter(is_here).filter_map(|control| control.target.window_ms).collect()
 }
 
 /// The limits that apply to keys now.
@@ -152,10 +158,10 @@ impl<'a> Limits<'a> {
         super::view::Rule { name: rule.name.clone(), limit: rule.limit, shadow }
     }
 
-    /// The usage of a key under live control `said`.
-    pub fn explained(&self, key: &Explained, said: &Control) -> KeyUsage {
+    /// The usage of a key under live control `control`.
+    pub fn explained(&self, key: &Explained, control: &Control) -> KeyUsage {
         let usage = key.usage(self.now);
-        match self.changed(&key.key.parts(), said, usage.limit) {
+        match self.changed(&key.key.parts(), control, usage.limit) {
             None => usage,
             changed => key.usage_under(changed, self.now),
         }
@@ -164,17 +170,17 @@ impl<'a> Limits<'a> {
     /// The usage of a key that a scan found.
     pub fn ranked(&self, found: &Ranked) -> KeyUsage {
         let key = found.key.parts();
-        let said = said_of(self.services, &key, self.now);
-        let Some(changed) = self.changed(&key, &said, found.usage.limit) else { return found.usage };
+        let control = control_of_key(self.services, &key, self.now);
+        let Some(changed) = self.changed(&key, &control, found.usage.limit) else { return found.usage };
         let known = self.services.explain(key.workspace, key.namespace, key.identifier);
         let known = known.iter().find(|known| known.key == found.key);
         known.map_or(found.usage, |known| known.usage_under(Some(changed), self.now))
     }
 
     /// The limit that applies from now on, if it differs from the limit that was applied last.
-    fn changed(&self, key: &KeyParts<'_>, said: &Control, applied: Option<u64>) -> Option<u64> {
+    fn changed(&self, key: &KeyParts<'_>, control: &Control, applied: Option<u64>) -> Option<u64> {
         let rules: Vec<u64> = self.rules(key).map(|rule| rule.limit).collect();
-        said.limit_over(&rules, applied).filter(|limit| Some(*limit) != applied)
+        control.limit_over(&rules, applied).filter(|limit| Some(*limit) != applied)
     }
 }
 

@@ -1,4 +1,4 @@
-//! `/v1/explain`: a key's counts in this region and in the others, their ages, the limit that applies, and what would
+//! `/v1/keys`: a key's counts in this region and in the others, their ages, the limit that applies, and what would
 //! happen to a request now.
 
 use super::control::{self, Limits};
@@ -28,38 +28,38 @@ const MAX_SCOPES: usize = 8;
 const MAX_COMPONENTS: usize = 100;
 
 /// All counts of the requested key; without windows if there are none.
-pub async fn explain(services: &Services, asked: &KeyQuery) -> Explanation {
-    let canonical = canonical(asked);
+pub async fn explain(services: &Services, query: &KeyQuery) -> Explanation {
+    let canonical = canonical(query);
     let now = services.now();
-    let mut found = services.explain(&asked.workspace, &asked.namespace, &canonical);
+    let mut found = services.explain(&query.workspace, &query.namespace, &canonical);
     found.sort_by_key(|key| key.key.parts().duration_ms);
     let (limits, mut windows) = (Limits::new(services, now), Vec::new());
-    let said = |window_ms| control::said(services, asked, &canonical, window_ms, now);
-    let is_wanted = |ms| asked.window_ms.is_none_or(|wanted| wanted == ms);
+    let control_of = |window_ms| control::control_of(services, query, &canonical, window_ms, now);
+    let is_wanted = |ms| query.window_ms.is_none_or(|wanted| wanted == ms);
     for key in found.iter().filter(|key| is_wanted(key.key.parts().duration_ms)).take(MAX_WINDOWS) {
-        let said = said(key.key.parts().duration_ms);
-        let mut window = window(services, key, (&limits, &said), now);
-        control::judge(&mut window, said, now);
+        let control = control_of(key.key.parts().duration_ms);
+        let mut window = window(services, key, (&limits, &control), now);
+        control::judge(&mut window, control, now);
         if let Some(global) = &services.global {
             add_regions(&mut window, services, global, key, now).await;
         }
         windows.push(window);
     }
-    let of_all = said(0);
-    let here = (text(&asked.workspace), text(&asked.namespace));
+    let of_all = control_of(0);
+    let here = (text(&query.workspace), text(&query.namespace));
     for window_ms in windows_of(services, &limits, &here).into_iter().filter(|ms| is_wanted(*ms)) {
-        let said = said(window_ms);
+        let control = control_of(window_ms);
         let is_there = |window: &Window| window.duration_ms == window_ms && !window.outdated;
         let is_known = windows.iter().any(is_there) || windows.len() >= MAX_WINDOWS;
-        windows.extend(unused(&limits, &here, (window_ms, said, &of_all), now).filter(|_| !is_known));
+        windows.extend(unused(&limits, &here, (window_ms, control, &of_all), now).filter(|_| !is_known));
     }
     windows.sort_by_key(|window| window.duration_ms);
     let exact: Vec<_> =
         limits.region_rules().filter(|rule| is_exact(rule, &here)).map(exact(services)).collect();
     let is_nothing = windows.is_empty() && of_all == Control::default();
     let lengths: Vec<u64> = found.iter().map(|key| key.key.parts().duration_ms).collect();
-    let unknown = (is_nothing && (exact.is_empty() || asked.window_ms.is_some()))
-        .then(|| unknown(asked, &limits, &here, &lengths));
+    let unknown = (is_nothing && (exact.is_empty() || query.window_ms.is_some()))
+        .then(|| unknown(query, &limits, &here, &lengths));
     Explanation {
         region: services.region_name.clone(),
         now_unix_ms: now.0,
@@ -80,7 +80,7 @@ fn windows_of(
     limits: &Limits<'_>,
     (workspace, namespace): &(String, String),
 ) -> BTreeSet<u64> {
-    let mut lengths = control::windows_said(services, workspace, namespace);
+    let mut lengths = control::windows_controlled(services, workspace, namespace);
     let is_here = |rule: &&counters::Rule| {
         rule.algorithm == "sliding_window" && rule.workspace == *workspace && rule.namespace == *namespace
     };
@@ -93,7 +93,7 @@ fn windows_of(
 fn unused(
     limits: &Limits<'_>,
     (workspace, namespace): &(String, String),
-    (duration_ms, said, of_all): (u64, Control, &Control),
+    (duration_ms, control, of_all): (u64, Control, &Control),
     now: UnixMs,
 ) -> Option<Window> {
     let is_here = |rule: &&counters::Rule| {
@@ -101,15 +101,15 @@ fn unused(
         here && rule.algorithm == "sliding_window" && rule.window_ms == duration_ms
     };
     let rules: Vec<&counters::Rule> = limits.region_rules().filter(is_here).collect();
-    if said == Control::default() || (rules.is_empty() && said == *of_all) {
+    if control == Control::default() || (rules.is_empty() && control == *of_all) {
         return None;
     }
     let lowest = rules.iter().map(|rule| rule.limit).min();
     let of_rules: Vec<u64> = rules.iter().map(|rule| rule.limit).collect();
-    let limit = said.limit_over(&of_rules, None).or(lowest);
+    let limit = control.limit_over(&of_rules, None).or(lowest);
     let mut window = Window {
         duration_ms,
-        epoch: said.epoch,
+        epoch: control.epoch,
         resolution: 1,
         limit,
         remaining: limit,
@@ -118,7 +118,7 @@ fn unused(
         rules: rules.into_iter().map(|rule| limits.shown(rule)).collect(),
         ..Window::default()
     };
-    control::judge(&mut window, said, now);
+    control::judge(&mut window, control, now);
     Some(window)
 }
 
@@ -137,23 +137,23 @@ fn exact(services: &Services) -> impl Fn(&counters::Rule) -> Exact {
 
 /// The text for a key without windows: its other windows, or the namespaces that filters count.
 fn unknown(
-    asked: &KeyQuery,
+    query: &KeyQuery,
     limits: &Limits<'_>,
     (workspace, namespace): &(String, String),
     lengths: &[u64],
 ) -> String {
-    if let (Some(window_ms), false) = (asked.window_ms, lengths.is_empty()) {
+    if let (Some(window_ms), false) = (query.window_ms, lengths.is_empty()) {
         let mut lengths: Vec<String> = lengths.iter().map(|ms| length(*ms)).collect();
         lengths.dedup();
-        let (asked, others) = (length(window_ms), lengths.join(", "));
-        return format!("this identifier has used nothing in a window of {asked}, but has in {others}");
+        let (window, others) = (length(window_ms), lengths.join(", "));
+        return format!("this identifier has used nothing in a window of {window}, but has in {others}");
     }
     let scopes: BTreeSet<(&str, &str)> =
         limits.region_rules().map(|rule| (rule.workspace.as_str(), rule.namespace.as_str())).collect();
     if scopes.is_empty() || scopes.contains(&(workspace.as_str(), namespace.as_str())) {
         return UNKNOWN.to_owned();
     }
-    let said: Vec<String> = scopes
+    let shown: Vec<String> = scopes
         .iter()
         .take(MAX_SCOPES)
         .map(|(workspace, namespace)| {
@@ -166,8 +166,8 @@ fn unknown(
         .collect();
     format!(
         "{UNKNOWN}; filters count in {}{}",
-        said.join(", "),
-        if scopes.len() > said.len() { ", …" } else { "" }
+        shown.join(", "),
+        if scopes.len() > shown.len() { ", …" } else { "" }
     )
 }
 
@@ -176,22 +176,22 @@ fn length(ms: u64) -> String {
 }
 
 /// The identifier in the form in which it is counted.
-pub fn canonical(asked: &KeyQuery) -> Vec<u8> {
-    if asked.is_counted {
-        return asked.identifier.clone();
+pub fn canonical(query: &KeyQuery) -> Vec<u8> {
+    if query.is_counted {
+        return query.identifier.clone();
     }
     let mut canonical = Vec::new();
-    canonical_identifier(&asked.identifier, &mut canonical);
+    canonical_identifier(&query.identifier, &mut canonical);
     canonical
 }
 
 fn window(
     services: &Services,
     key: &Explained,
-    (limits, said): (&Limits<'_>, &Control),
+    (limits, control): (&Limits<'_>, &Control),
     now: UnixMs,
 ) -> Window {
-    let (parts, usage) = (key.key.parts(), limits.explained(key, said));
+    let (parts, usage) = (key.key.parts(), limits.explained(key, control));
     let at = Position::at(now, parts.cell_ms());
     let here = services.status.streams.origins();
     Window {

@@ -8,7 +8,6 @@
 
 pub mod control;
 pub mod explain;
-pub mod keys;
 pub mod page;
 pub mod parts;
 pub mod query;
@@ -19,6 +18,7 @@ pub mod view;
 
 use crate::net::hosts::Hosts;
 use crate::net::listen::{Connection, Listener, Patience};
+use crate::net::serve;
 use crate::net::tls::Protocol;
 use crate::region::services::Services;
 use axum::extract::{RawQuery, Request, State};
@@ -27,10 +27,6 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 use axum::{Router, body};
-use hyper::server::conn::http1;
-use hyper::service::{Service, service_fn};
-use hyper_util::rt::TokioIo;
-use hyper_util::service::TowerToHyperService;
 use serde_json::json;
 use std::future::pending;
 use std::sync::Arc;
@@ -42,6 +38,8 @@ use tracing::debug;
 
 /// Deadline for the head of a request, and the longest idle time of a connection.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
+/// Longest head of a request. An identifier of 16 KiB fits, with each byte percent-encoded.
+const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// Longest life of a connection; clients then reconnect.
 const CONNECTION_LIFE: Duration = Duration::from_secs(60);
 /// Most connections at one time. A further connection replaces an idle one, so that probes are answered even if many
@@ -53,7 +51,7 @@ const MAX_REQUESTS: usize = 32;
 /// Content type of Prometheus' text format, as the encoder of the metrics writes it.
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-const NO_SUCH_PAGE: &str = "no such page; there are /, /healthz, /readyz, /metrics, /v1/keys, /v1/top, /v1/explain, /v1/rules \
+const NO_SUCH_PAGE: &str = "no such page; there are /, /healthz, /readyz, /metrics, /v1/keys, /v1/top, /v1/rules \
     and /v1/parts";
 
 const TOO_MANY_REQUESTS: &str = "too many requests at once; try again in a second";
@@ -83,9 +81,8 @@ pub async fn serve(services: Arc<Services>, hosts: Hosts, socket: TcpListener) {
 pub fn router(services: Arc<Services>, hosts: Hosts) -> Router {
     let gate = Arc::new(Gate { hosts, room: Semaphore::new(MAX_REQUESTS) });
     Router::new()
-        .route("/v1/keys", get(keys_of))
+        .route("/v1/keys", get(explained))
         .route("/v1/top", get(nearest))
-        .route("/v1/explain", get(explained))
         .route(
             "/v1/rules",
             get(|State(services): State<Arc<Services>>| async move { Json(rules::rules(&services).await) }),
@@ -109,20 +106,7 @@ pub fn router(services: Arc<Services>, hosts: Hosts) -> Router {
 }
 
 async fn serve_connection(router: Router, connection: Connection) {
-    let turn = connection.turn();
-    let router = TowerToHyperService::new(router);
-    let served = http1::Builder::new().serve_connection(
-        TokioIo::new(connection),
-        service_fn(move |request| {
-            turn.begin();
-            let (answer, turn) = (router.call(request), turn.clone());
-            async move {
-                let answer = answer.await;
-                turn.end();
-                answer
-            }
-        }),
-    );
+    let served = serve::serve_connection(router, connection, MAX_HEAD_BYTES, pending());
     if let Ok(Err(error)) = timeout(CONNECTION_LIFE, served).await {
         debug!(%error, "a connection to the admin HTTP ended");
     }
@@ -157,19 +141,9 @@ async fn metrics(State(services): State<Arc<Services>>) -> Response {
     ([(header::CONTENT_TYPE, METRICS_TYPE)], body::Body::from(text)).into_response()
 }
 
-async fn keys_of(State(services): State<Arc<Services>>, RawQuery(raw): RawQuery) -> Response {
-    match query::KeyQuery::parse(raw.as_deref().unwrap_or_default()) {
-        Ok(asked) => match keys::explain(&services, &asked) {
-            Some(found) => Json(found).into_response(),
-            None => error(StatusCode::NOT_FOUND, explain::UNKNOWN),
-        },
-        Err(reason) => error(StatusCode::BAD_REQUEST, &reason.to_string()),
-    }
-}
-
 async fn explained(State(services): State<Arc<Services>>, RawQuery(raw): RawQuery) -> Response {
     match query::KeyQuery::parse(raw.as_deref().unwrap_or_default()) {
-        Ok(asked) => Json(explain::explain(&services, &asked).await).into_response(),
+        Ok(query) => Json(explain::explain(&services, &query).await).into_response(),
         Err(reason) => error(StatusCode::BAD_REQUEST, &reason.to_string()),
     }
 }

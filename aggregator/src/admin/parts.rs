@@ -197,11 +197,11 @@ fn aggregator(services: &Services) -> Aggregator {
     }
 }
 
-fn peer(heard: peers::Peer) -> Peer {
-    let age_ms = heard.age_ms();
-    let mut status = heard.status;
+fn peer(received: peers::Peer) -> Peer {
+    let age_ms = received.age_ms();
+    let mut status = received.status;
     status.rules.clear();
-    Peer { id: heard.id, age_ms, silent: age_ms > FRESH_MS, status }
+    Peer { id: received.id, age_ms, silent: age_ms > FRESH_MS, status }
 }
 
 fn redis(services: &Services) -> Option<Redis> {

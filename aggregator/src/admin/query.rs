@@ -1,4 +1,4 @@
-//! Parses the queries of `/v1/keys`, `/v1/explain` and `/v1/top`.
+//! Parses the queries of `/v1/keys` and `/v1/top`.
 //!
 //! Identifiers come from headers and need not be UTF-8, so they are decoded as bytes. A text decoder would select
 //! another key.

@@ -42,7 +42,7 @@ pub struct TopKey {
     pub namespace: String,
     /// The identifier as text.
     pub identifier: String,
-    /// The identifier percent-encoded, for `/v1/explain?counted=…`.
+    /// The identifier percent-encoded, for `/v1/keys?counted=…`.
     pub counted: String,
     /// The window in milliseconds.
     pub duration_ms: u64,

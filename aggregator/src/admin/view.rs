@@ -1,8 +1,8 @@
-//! The JSON of `/v1/explain` and `/v1/keys`.
+//! The JSON of `/v1/keys`.
 
 use crate::region::status::counters;
 use serde::{Deserialize, Serialize};
-use weir_core::control::credited;
+use weir_core::control::effective_limit;
 use weir_core::model::key::KeyParts;
 use weir_core::model::window::MAX_COUNT;
 
@@ -212,33 +212,33 @@ impl Control {
             (None, [rule]) if applied.is_none_or(|applied| applied == *rule) => *rule,
             (None, _) => return None,
         };
-        let is_said = self.limit.is_some() || self.credit > 0;
-        is_said.then(|| credited(limit, self.credit).min(MAX_COUNT))
+        let is_controlled = self.limit.is_some() || self.credit > 0;
+        is_controlled.then(|| effective_limit(limit, self.limit, self.credit, MAX_COUNT))
     }
 
     /// A description, one sentence for each part; `time` formats durations.
     pub fn sentences(&self, now_unix_ms: u64, time: impl Fn(u64) -> String) -> Vec<String> {
         let mut sentences = Vec::new();
         let by = |kind: &str| self.entries.iter().find(|entry| entry.kind == kind).map(Entry::named);
-        let mut say = |what: String, kind: &str| sentences.push(what + &by(kind).unwrap_or_default());
+        let mut add = |what: String, kind: &str| sentences.push(what + &by(kind).unwrap_or_default());
         match self.banned_until_unix_ms {
             Some(until) => {
-                say(format!("banned for another {}", time(until.saturating_sub(now_unix_ms))), "ban");
+                add(format!("banned for another {}", time(until.saturating_sub(now_unix_ms))), "ban");
             }
-            None if self.banned => say("banned permanently".to_owned(), "ban"),
+            None if self.banned => add("banned permanently".to_owned(), "ban"),
             None => {}
         }
         if self.exempt {
-            say("exempt: neither decided nor counted".to_owned(), "exempt");
+            add("exempt: neither decided nor counted".to_owned(), "exempt");
         }
         if let Some(limit) = self.limit {
-            say(format!("a limit of {limit} instead of the rule's"), "limit");
+            add(format!("a limit of {limit} instead of the rule's"), "limit");
         }
         if self.credit > 0 {
-            say(format!("a credit of {} beyond the limit", self.credit), "credit");
+            add(format!("a credit of {} beyond the limit", self.credit), "credit");
         }
         if self.epoch > 0 {
-            say(format!("reset; counted in epoch {}", self.epoch), "reset");
+            add(format!("reset; counted in epoch {}", self.epoch), "reset");
         }
         sentences
     }

@@ -2,7 +2,7 @@
 
 use super::{ApiSettings, Insecure};
 use crate::auth::{Authenticator, Tokens, TokensError};
-use crate::net::follow::Followed;
+use crate::net::follow::{Contents, Followed};
 use crate::net::tls::{Tls, TlsError};
 use crate::telemetry::metrics::Metrics;
 use std::net::SocketAddr;
@@ -16,8 +16,8 @@ pub struct Authentication {
     pub tls: Option<Arc<Tls>>,
     /// The credentials of callers.
     pub tokens: Arc<Tokens>,
-    certificate_files: Option<Followed>,
-    token_file: Option<Followed>,
+    certificate_files: Option<Followed<Contents>>,
+    token_file: Option<Followed<Contents>>,
 }
 
 /// Why authentication cannot be set up.

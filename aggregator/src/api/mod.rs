@@ -10,5 +10,5 @@ pub mod rls;
 pub mod ruled;
 pub mod settings;
 
-pub use embedded::{Answer, EmbeddedLimiter, Failure, MAX_QUESTIONS, Question, QuestionError};
+pub use embedded::{Answer, EmbeddedLimiter, Failure, LimitCheck, LimitCheckError, MAX_LIMIT_CHECKS};
 pub use settings::{ApiSettings, Insecure};

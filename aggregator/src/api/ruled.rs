@@ -1,7 +1,7 @@
 //! The namespaces in which filters' rules count, here and at the region's other aggregators. A token may count in such a
 //! namespace only if its entry names it.
 
-use super::embedded::Question;
+use super::embedded::LimitCheck;
 use crate::auth::Caller;
 use crate::region::services::Services;
 use parking_lot::Mutex;
@@ -19,7 +19,7 @@ type Names = HashSet<(Vec<u8>, Vec<u8>)>;
 /// The names as last collected.
 #[derive(Debug, Default)]
 pub struct Ruled {
-    known: Mutex<Option<(MonoMs, Arc<Names>)>>,
+    cached: Mutex<Option<(MonoMs, Arc<Names>)>>,
 }
 
 /// What a caller's token does not allow.
@@ -33,13 +33,13 @@ pub enum Forbidden {
 
 impl Ruled {
     /// What `caller` is not allowed in this check; `None` if it is allowed. A ledger has zones instead of namespaces.
-    pub fn forbids(&self, services: &Services, caller: &Caller, question: &Question) -> Option<Forbidden> {
-        let is_ruled = || self.has(services, &question.workspace, &question.namespace);
-        let is_ledger = matches!(question.algorithm, Algorithm::Ledger { .. });
-        if !is_ledger && !caller.may_count(&question.namespace, is_ruled) {
+    pub fn forbids(&self, services: &Services, caller: &Caller, check: &LimitCheck) -> Option<Forbidden> {
+        let is_ruled = || self.has(services, &check.workspace, &check.namespace);
+        let is_ledger = matches!(check.algorithm, Algorithm::Ledger { .. });
+        if !is_ledger && !caller.may_count(&check.namespace, is_ruled) {
             return Some(Forbidden::Namespace);
         }
-        (question.cost > caller.max_cost()).then(|| Forbidden::Cost(caller.max_cost()))
+        (check.cost > caller.max_cost()).then(|| Forbidden::Cost(caller.max_cost()))
     }
 
     /// Whether a filter's rule counts in this namespace.
@@ -49,8 +49,8 @@ impl Ruled {
 
     fn names(&self, services: &Services) -> Arc<Names> {
         let now = services.moment().mono;
-        let mut known = self.known.lock();
-        if let Some((_, names)) = known.as_ref().filter(|(since, _)| now.since(*since) < KEPT_MS) {
+        let mut cached = self.cached.lock();
+        if let Some((_, names)) = cached.as_ref().filter(|(since, _)| now.since(*since) < KEPT_MS) {
             return names.clone();
         }
         let mut rules = services.status.counters.lock().rules(now);
@@ -59,7 +59,7 @@ impl Ruled {
             (rule.workspace.into_bytes(), rule.namespace.into_bytes())
         };
         let names: Arc<Names> = Arc::new(rules.into_iter().map(name).collect());
-        *known = Some((now, names.clone()));
+        *cached = Some((now, names.clone()));
         names
     }
 }

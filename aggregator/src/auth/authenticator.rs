@@ -21,7 +21,7 @@ impl Authenticator {
     /// Authenticates a caller of the rate-limit service.
     pub fn admit(&self, presented: Presented<'_>) -> Result<Arc<Caller>, Status> {
         match (self.token.as_deref(), self.tokens.is_required()) {
-            (Some(token), _) if presents(presented, token) => Ok(Arc::new(Caller::anybody(false))),
+            (Some(token), _) if presents(presented, token) => Ok(Arc::new(Caller::without_credential(false))),
             (Some(_), false) => Err(Status::unauthenticated(
                 "the token is missing or wrong; send the metadata \"authorization: Bearer …\" with the aggregator's, \
                  which --filter-token or WEIR_FILTER_TOKEN sets",

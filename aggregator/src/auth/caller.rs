@@ -67,14 +67,14 @@ impl Holder {
         let Holder::Filter(scope) = self else { return };
         match new {
             Some(Holder::Filter(new)) if new.is_same(scope) => *new = scope.clone(),
-            _ => scope.refund(),
+            _ => scope.revoke(),
         }
     }
 }
 
 impl Caller {
     /// The caller if no credentials are configured; it may use live control if `control` is set.
-    pub const fn anybody(control: bool) -> Caller {
+    pub const fn without_credential(control: bool) -> Caller {
         Caller {
             name: String::new(),
             workspace: None,
@@ -85,12 +85,12 @@ impl Caller {
         }
     }
 
-    /// The workspace of a request that names `asked` or none; `None` if the caller may not use it.
-    pub fn workspace<'a>(&'a self, asked: Option<&'a [u8]>) -> Option<&'a [u8]> {
-        match (&self.workspace, asked) {
-            (None, asked) => Some(asked.unwrap_or(b"default")),
+    /// The workspace of a request that names `requested` or none; `None` if the caller may not use it.
+    pub fn workspace<'a>(&'a self, requested: Option<&'a [u8]>) -> Option<&'a [u8]> {
+        match (&self.workspace, requested) {
+            (None, requested) => Some(requested.unwrap_or(b"default")),
             (Some(own), None) => Some(own),
-            (Some(own), Some(asked)) => (own == asked).then_some(asked),
+            (Some(own), Some(requested)) => (own == requested).then_some(requested),
         }
     }
 
@@ -100,7 +100,7 @@ impl Caller {
     }
 
     /// Whether the caller has no credential.
-    pub fn is_anybody(&self) -> bool {
+    pub fn has_no_credential(&self) -> bool {
         self.name.is_empty()
     }
 
@@ -144,7 +144,7 @@ impl Scope {
     }
 
     /// Revokes the scope: its credential is no longer valid, or has other permissions now.
-    pub(super) fn refund(&self) {
+    pub(super) fn revoke(&self) {
         self.revoked.send_replace(true);
     }
 

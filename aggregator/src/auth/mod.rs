@@ -58,7 +58,7 @@ pub const PREFIX: &str = "weir_";
 pub struct Tokens {
     table: Option<RwLock<Arc<Table>>>,
     /// The caller if there is no file.
-    anybody: Arc<Caller>,
+    without_credential: Arc<Caller>,
     /// The file has named a filter since the start. Removing the last filter's entry therefore does not admit all
     /// filters.
     names_filters: AtomicBool,
@@ -165,7 +165,7 @@ impl Tokens {
     }
 
     /// Reads the file at the start.
-    pub fn read(path: PathBuf) -> Result<(Arc<Tokens>, Followed), TokensError> {
+    pub fn read(path: PathBuf) -> Result<(Arc<Tokens>, Followed<Contents>), TokensError> {
         let followed = Followed::open(vec![path.clone()])?;
         let text = text_of(followed.contents());
         let tokens = Tokens::parse(text).map_err(|reason| TokensError::Wrong { path, reason })?;
@@ -181,7 +181,7 @@ impl Tokens {
         Tokens {
             names_filters: AtomicBool::new(table.as_ref().is_some_and(Table::names_filters)),
             table: table.map(|table| RwLock::new(Arc::new(table))),
-            anybody: Arc::new(Caller::anybody(control)),
+            without_credential: Arc::new(Caller::without_credential(control)),
         }
     }
 
@@ -198,7 +198,7 @@ impl Tokens {
     /// Authenticates an application or another proxy.
     pub fn check(&self, presented: Presented<'_>) -> Result<Arc<Caller>, Unauthorized> {
         match self.holder(presented)? {
-            None => Ok(self.anybody.clone()),
+            None => Ok(self.without_credential.clone()),
             Some(Holder::Application(caller)) => Ok(caller),
             Some(Holder::Filter(_)) => Err(Unauthorized::OfFilter),
         }
@@ -236,7 +236,7 @@ impl Tokens {
     }
 
     /// Watches the file for as long as the program runs.
-    pub async fn follow(self: Arc<Self>, followed: Followed, metrics: Arc<Metrics>) {
+    pub async fn follow(self: Arc<Self>, followed: Followed<Contents>, metrics: Arc<Metrics>) {
         let take = |contents: &Contents| {
             let new = Table::parse(text_of(contents)).map_err(|wrong| wrong.to_string())?;
             self.replace(new);
@@ -319,8 +319,8 @@ impl Table {
     /// Compares with every entry, even after a match, so that the time is constant.
     fn find(&self, digest: &Words) -> Option<Holder> {
         let mut found = u64::MAX;
-        for (index, known) in (0_u64..).zip(&self.digests) {
-            found.conditional_assign(&index, same(known, digest));
+        for (index, stored) in (0_u64..).zip(&self.digests) {
+            found.conditional_assign(&index, same(stored, digest));
         }
         self.holders.get(usize::try_from(found).ok()?).cloned()
     }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use weir_core::model::exact::Algorithm;
 use weir_core::rules::rule::Rule;
 use weir_core::rules::{
-    Ban, Config, Cost, PluginConfig, ResponseCost, STAND_IN, Written, static_clusters, tell_written,
+    Ban, Config, Cost, PluginConfig, ResponseCost, STAND_IN, Written, recognise, static_clusters,
 };
 
 /// The module without response callbacks, and the one with them.
@@ -50,7 +50,7 @@ pub fn check(file: &Path) -> Verdict {
 /// Validates the content of a file.
 pub fn check_text(text: &[u8]) -> Verdict {
     let parsed = serde_yaml_ng::from_slice(text);
-    match tell_written(text, &parsed) {
+    match recognise(text, &parsed) {
         Ok(Written::Filter) => judge_plugin(text),
         Ok(Written::Envoy(plugins)) => {
             let clusters = parsed.as_ref().ok().and_then(static_clusters);
@@ -70,13 +70,13 @@ fn judge_plugin(text: &[u8]) -> Verdict {
 fn judge_envoy(plugins: &[PluginConfig], clusters: Option<&[&str]>) -> Verdict {
     let (mut sound, mut wrong) = (String::new(), String::new());
     for plugin in plugins {
-        let (place, said) = match judge_among(plugin, clusters) {
-            Ok(said) => (&mut sound, said),
+        let (place, report) = match judge_among(plugin, clusters) {
+            Ok(report) => (&mut sound, report),
             Err(errors) => (&mut wrong, errors),
         };
-        let said = said.replace('\n', "\n  ");
+        let report = report.replace('\n', "\n  ");
         // Writing to a `String` cannot fail.
-        let _ = writeln!(place, "{}:\n  {said}", plugin.path);
+        let _ = writeln!(place, "{}:\n  {report}", plugin.path);
     }
     if wrong.is_empty() {
         return Verdict::Sound(sound.trim_end().to_owned());
@@ -255,8 +255,8 @@ mod tests {
         ];
         for (text, expected) in cases {
             match (check_text(text.as_bytes()), expected) {
-                (Verdict::Sound(said), Ok(part)) | (Verdict::Wrong(said), Err(part)) => {
-                    assert!(said.contains(part), "{text}\nsaid {said}\nnot {part}");
+                (Verdict::Sound(report), Ok(part)) | (Verdict::Wrong(report), Err(part)) => {
+                    assert!(report.contains(part), "{text}\nhas {report}\nnot {part}");
                 }
                 (verdict, _) => panic!("{text}\n{verdict:?}\nnot {expected:?}"),
             }
@@ -330,9 +330,9 @@ mod tests {
             (rule("address", &format!("\"on_missing_identifier\": \"skip\", {by_address}")), false),
         ] {
             let text = format!(r#"{{"aggregator": {{"cluster": "weir"}}, "rules": [{rules}]}}"#);
-            let Verdict::Sound(said) = check_text(text.as_bytes()) else { panic!("{text}") };
-            assert_eq!(said.contains("].on_missing_identifier: skip allows"), warned, "{text}\n{said}");
-            assert_eq!(said.contains("without header x-key"), warned, "{text}\n{said}");
+            let Verdict::Sound(report) = check_text(text.as_bytes()) else { panic!("{text}") };
+            assert_eq!(report.contains("].on_missing_identifier: skip allows"), warned, "{text}\n{report}");
+            assert_eq!(report.contains("without header x-key"), warned, "{text}\n{report}");
         }
     }
 
@@ -340,7 +340,7 @@ mod tests {
     fn the_module_is_held_against_the_configuration() {
         let headers_on_allowed =
             PLUGIN.replace("\"rules\"", "\"responses\": {\"headers_on_allowed\": true}, \"rules\"");
-        let told = PLUGIN.replace(
+        let responsive = PLUGIN.replace(
             "\"limit\"",
             "\"cost\": {\"response\": {\"header\": \"x-used\"}, \"reserve\": 1, \"max\": 9}, \"limit\"",
         );
@@ -356,7 +356,7 @@ mod tests {
                 true,
                 "needs weir-filter-responses.wasm, for responses.headers_on_allowed",
             ),
-            (told.clone(), true, "needs weir-filter-responses.wasm, for rules[0].cost.response.header"),
+            (responsive.clone(), true, "needs weir-filter-responses.wasm, for rules[0].cost.response.header"),
             (envoy(&headers_on_allowed), true, "needs weir-filter-responses.wasm"),
             (
                 loading(&headers_on_allowed, "/etc/envoy/weir-filter.wasm"),
@@ -364,7 +364,7 @@ mod tests {
                 "responses.headers_on_allowed: the module \"/etc/envoy/weir-filter.wasm\" receives no responses; expected \
                  weir-filter-responses.wasm in vm_config.code",
             ),
-            (loading(&told, "weir-filter.wasm"), false, "rules[0].cost.response.header: the module"),
+            (loading(&responsive, "weir-filter.wasm"), false, "rules[0].cost.response.header: the module"),
             (loading(&headers_on_allowed, "/etc/envoy/weir-filter-responses.wasm"), true, "valid"),
             (
                 loading(&headers_on_allowed, "/etc/envoy/plugin.wasm"),
@@ -375,10 +375,10 @@ mod tests {
         ] {
             check_said(&text, sound, part);
         }
-        let Verdict::Sound(said) = check_text(PLUGIN.as_bytes()) else {
+        let Verdict::Sound(report) = check_text(PLUGIN.as_bytes()) else {
             panic!("the configuration must be valid")
         };
-        assert!(!said.contains("needs"), "{said}");
+        assert!(!report.contains("needs"), "{report}");
     }
 
     #[test]
@@ -421,8 +421,8 @@ mod tests {
 
     fn check_said(text: &str, sound: bool, part: &str) {
         match (check_text(text.as_bytes()), sound) {
-            (Verdict::Sound(said), true) | (Verdict::Wrong(said), false) => {
-                assert!(said.contains(part), "{text}\nsaid {said}\nnot {part}");
+            (Verdict::Sound(report), true) | (Verdict::Wrong(report), false) => {
+                assert!(report.contains(part), "{text}\nhas {report}\nnot {part}");
             }
             (verdict, _) => panic!("{text}\n{verdict:?}\nnot {part}"),
         }
@@ -431,6 +431,6 @@ mod tests {
     #[test]
     fn a_file_that_is_not_there_is_named() {
         let verdict = check(Path::new("/nowhere/weir.json"));
-        assert!(matches!(verdict, Verdict::Unreadable(said) if said.contains("/nowhere/weir.json")));
+        assert!(matches!(verdict, Verdict::Unreadable(report) if report.contains("/nowhere/weir.json")));
     }
 }

@@ -21,8 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Fails unless the aggregator that listens on `admin_listen` is ready.
 #[tokio::main(flavor = "current_thread")]
 pub async fn run(admin_listen: &str) -> anyhow::Result<()> {
-    let asked = timeout(PATIENCE, request_status(admin_listen)).await;
-    let status = asked
+    let answered = timeout(PATIENCE, request_status(admin_listen)).await;
+    let status = answered
         .with_context(|| format!("no answer within {PATIENCE:?}"))
         .flatten()
         .with_context(|| format!("cannot query {PAGE} of {admin_listen}"))?;

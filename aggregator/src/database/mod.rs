@@ -29,7 +29,7 @@ pub use connection::statements::CHUNK_ROWS;
 pub use controls::{
     Action, AuditFilter, Audited, Bound, Change, Changed, ControlFilter, MAX_AUTHOR_BYTES, MAX_AUTOMATIC,
     MAX_AUTOMATIC_OF_WORKSPACE, MAX_OF_WORKSPACE, MAX_PAGE, MAX_REASON_BYTES, News, PlaceFilter,
-    StoredControl, Tidied, Wish, said,
+    StoredControl, Tidied, Wish, name_and_value,
 };
 pub use counts::import::{Imported, MAX_IMPORT_CELLS};
 pub use counts::lease::Lease;

@@ -1,18 +1,19 @@
-//! Files that are read again when they change: certificates, tokens.
+//! Files that are read again when they change: certificates, tokens, limits of the rate-limit service.
 //!
 //! Contents are compared, not times: a symbolic link that is swapped, as Kubernetes does with secrets, keeps old times.
 //! A change is taken once two readings in a row are equal, so that a file is not taken while it is being written, nor a
 //! certificate without its new key.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::spawn_blocking;
 use tokio::time::{MissedTickBehavior, interval};
 
 /// How often files are read.
-pub const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+const INTERVAL: Duration = Duration::from_secs(1);
 /// Largest file that is read, in bytes.
 pub const MAX_FILE_BYTES: u64 = 4 * 1024 * 1024;
 
@@ -27,113 +28,95 @@ pub struct ReadError {
     source: io::Error,
 }
 
-/// Watched files, and the contents in force.
-#[derive(Debug)]
-pub struct Followed {
-    paths: Vec<PathBuf>,
-    taken: Contents,
-    /// The contents at the last reading, if they were new.
-    seen: Option<Contents>,
-    refused: Option<Contents>,
-    unreadable: Option<String>,
+/// Something that is read again and again, and its contents in force.
+pub struct Followed<C> {
+    read: Read<C>,
+    in_force: Arc<C>,
+    /// What was handled last: the contents in force, rejected contents, or why nothing could be read.
+    handled: Result<Arc<C>, String>,
+    /// The last reading, if it was new.
+    seen: Option<Result<C, String>>,
 }
 
-/// The result of a reading.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Change {
-    /// Nothing new.
-    Same,
-    /// The files contain again what is in force; before this they had other contents, or could not be read.
-    Back,
-    /// New and stable contents. Answer with [`Followed::take`] or [`Followed::refuse`].
-    Changed(Contents),
-    /// The files cannot be read, for a reason not returned before.
-    Unreadable(String),
+type Read<C> = Box<dyn Fn() -> Result<C, String> + Send>;
+
+impl Followed<Contents> {
+    /// Reads these files for the first time.
+    pub fn open(paths: Vec<PathBuf>) -> Result<Followed<Contents>, ReadError> {
+        let contents = read_all(&paths)?;
+        Ok(Followed::new(contents, move || read_all(&paths).map_err(|error| error.to_string())))
+    }
 }
 
-impl Followed {
-    /// Reads all files for the first time.
-    pub fn open(paths: Vec<PathBuf>) -> Result<Followed, ReadError> {
-        let taken = read_all(&paths)?;
-        Ok(Followed { paths, taken, seen: None, refused: None, unreadable: None })
+impl<C: PartialEq + Send + Sync + 'static> Followed<C> {
+    /// The contents in force, and how to read them again.
+    pub fn new(in_force: C, read: impl Fn() -> Result<C, String> + Send + 'static) -> Followed<C> {
+        let in_force = Arc::new(in_force);
+        Followed { read: Box::new(read), handled: Ok(in_force.clone()), in_force, seen: None }
     }
 
     /// The contents in force.
-    pub fn contents(&self) -> &Contents {
-        &self.taken
+    pub fn contents(&self) -> &C {
+        &self.in_force
     }
 
-    /// Reads all files again. Blocks as long as their file system does.
-    pub fn poll(&mut self) -> Change {
-        let found = match read_all(&self.paths) {
-            Ok(found) => found,
-            Err(error) => return self.complain(error.to_string()),
+    /// Handles a reading. The result is `None` unless the reading is new and the second of its kind in a row. Otherwise it is
+    /// whether the contents read are in force, because `take` accepted them or because they were before.
+    fn handle(
+        &mut self,
+        reading: Result<C, String>,
+        mut take: impl FnMut(&C) -> Result<(), String>,
+    ) -> Option<Result<(), String>> {
+        let is_handled = match (&self.handled, &reading) {
+            (Ok(handled), Ok(contents)) => **handled == *contents,
+            (Err(handled), Err(error)) => handled == error,
+            _ => false,
         };
-        let was_unreadable = self.unreadable.take().is_some();
-        if found == self.taken {
+        if is_handled {
             self.seen = None;
-            let was_refused = self.refused.take().is_some();
-            return if was_unreadable || was_refused { Change::Back } else { Change::Same };
+            return None;
         }
-        if self.refused.as_ref() == Some(&found) {
-            return Change::Same;
+        if self.seen.as_ref() != Some(&reading) {
+            self.seen = Some(reading);
+            return None;
         }
-        if self.seen.as_ref() == Some(&found) {
-            return Change::Changed(found);
-        }
-        self.seen = Some(found);
-        Change::Same
-    }
-
-    /// Puts these contents in force.
-    pub fn take(&mut self, contents: Contents) {
-        (self.taken, self.seen, self.refused) = (contents, None, None);
-    }
-
-    /// Rejects these contents; those in force stay.
-    pub fn refuse(&mut self, contents: Contents) {
-        (self.seen, self.refused) = (None, Some(contents));
-    }
-
-    fn complain(&mut self, reason: String) -> Change {
         self.seen = None;
-        if self.unreadable.as_ref() == Some(&reason) {
-            return Change::Same;
+        self.handled = reading.map(Arc::new);
+        let contents = match &self.handled {
+            Ok(contents) => contents.clone(),
+            Err(reason) => return Some(Err(reason.clone())),
+        };
+        if contents != self.in_force {
+            if let Err(reason) = take(&contents) {
+                return Some(Err(reason));
+            }
+            self.in_force = contents;
         }
-        self.unreadable = Some(reason.clone());
-        Change::Unreadable(reason)
+        Some(Ok(()))
     }
 }
 
-/// Watches files until the program ends. `take` puts new contents in force, or returns why it cannot. `tell` is called after
-/// each change: with `Ok` if the contents of the files are in force, otherwise with the reason why not.
-pub async fn follow(
-    mut followed: Followed,
-    mut take: impl FnMut(&Contents) -> Result<(), String>,
-    mut tell: impl FnMut(Result<(), &str>),
+/// Watches until the program ends. `take` puts new contents in force, or returns why it cannot. `report` is called after each
+/// change: with `Ok` if the present contents are in force, otherwise with the reason why not.
+pub async fn follow<C: PartialEq + Send + Sync + 'static>(
+    mut followed: Followed<C>,
+    mut take: impl FnMut(&C) -> Result<(), String>,
+    mut report: impl FnMut(Result<(), &str>),
 ) {
-    let mut looks = interval(LOOK_INTERVAL);
-    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut readings = interval(INTERVAL);
+    readings.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        looks.tick().await;
-        let looked = spawn_blocking(move || (followed.poll(), followed)).await;
+        readings.tick().await;
+        // Reading blocks as long as the file system does.
+        let read = spawn_blocking(move || ((followed.read)(), followed)).await;
         // Fails only while the runtime shuts down.
-        let Ok((poll, back)) = looked else { return };
+        let Ok((reading, back)) = read else { return };
         followed = back;
-        match poll {
-            Change::Same => {}
-            Change::Back => tell(Ok(())),
-            Change::Unreadable(reason) => tell(Err(&reason)),
-            Change::Changed(contents) => match take(&contents) {
-                Ok(()) => {
-                    followed.take(contents);
-                    tell(Ok(()));
-                }
-                Err(reason) => {
-                    followed.refuse(contents);
-                    tell(Err(&reason));
-                }
-            },
+        if let Some(state) = followed.handle(reading, &mut take) {
+            report(match &state {
+                Ok(()) => Ok(()),
+                Err(reason) => Err(reason),
+            });
         }
     }
 }
@@ -165,36 +148,38 @@ mod tests {
     use std::fs::{remove_file, write};
 
     #[test]
-    fn what_changed_is_taken_when_it_rests_and_told_once() {
+    fn a_change_is_taken_once_two_readings_are_equal() {
         let folder = tempfile::tempdir().unwrap();
         let paths: Vec<PathBuf> = ["a", "b"].map(|name| folder.path().join(name)).into();
         let set = |index: usize, text: &str| write(&paths[index], text).unwrap();
         set(0, "1");
-        assert!(Followed::open(paths.clone()).unwrap_err().to_string().contains("/b"));
+        assert!(Followed::open(paths.clone()).err().unwrap().to_string().contains("/b"));
         set(1, "1");
         let mut followed = Followed::open(paths.clone()).unwrap();
-        assert_eq!(followed.poll(), Change::Same);
+        let mut poll = |accepted: bool| {
+            let reading = (followed.read)();
+            followed.handle(reading, |_| if accepted { Ok(()) } else { Err("rejected".to_owned()) })
+        };
+        let rejected = Some(Err("rejected".to_owned()));
+        assert_eq!(poll(true), None);
         set(0, "2");
-        assert_eq!(followed.poll(), Change::Same);
+        assert_eq!(poll(true), None);
         set(1, "2");
-        assert_eq!(followed.poll(), Change::Same, "it changed since the last reading");
-        let both = vec![b"2".to_vec(), b"2".to_vec()];
-        assert_eq!(followed.poll(), Change::Changed(both.clone()));
-        followed.refuse(both.clone());
-        assert_eq!((followed.poll(), followed.poll()), (Change::Same, Change::Same));
+        assert_eq!(poll(true), None, "it changed since the last reading");
+        assert_eq!((poll(false), poll(false), poll(false)), (rejected, None, None), "reported once");
         set(0, "1");
         set(1, "1");
-        assert_eq!((followed.poll(), followed.poll()), (Change::Back, Change::Same));
+        assert_eq!((poll(false), poll(false), poll(false)), (None, Some(Ok(())), None), "never replaced");
         set(0, "2");
         set(1, "2");
-        assert_eq!((followed.poll(), followed.poll()), (Change::Same, Change::Changed(both.clone())));
-        followed.take(both);
+        assert_eq!((poll(true), poll(true), poll(true)), (None, Some(Ok(())), None));
         remove_file(&paths[0]).unwrap();
-        assert!(matches!(followed.poll(), Change::Unreadable(_)));
-        assert_eq!(followed.poll(), Change::Same);
+        let unreadable = (poll(true), poll(true), poll(true));
+        assert!(matches!(unreadable, (None, Some(Err(_)), None)), "{unreadable:?}");
         set(0, "2");
-        assert_eq!((followed.poll(), followed.poll()), (Change::Back, Change::Same));
+        assert_eq!((poll(false), poll(false), poll(false)), (None, Some(Ok(())), None));
         set(0, &"x".repeat(MAX_FILE_BYTES as usize + 1));
-        assert!(matches!(followed.poll(), Change::Unreadable(reason) if reason.contains("longer")));
+        let unreadable = (poll(true), poll(true));
+        assert!(matches!(unreadable, (None, Some(Err(reason))) if reason.contains("longer")));
     }
 }

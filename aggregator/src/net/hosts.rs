@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_twice_has_to_be_right_twice() {
+    fn a_host_given_twice_has_to_be_allowed_twice() {
         let cases: [(&str, &[&[u8]], bool); 6] = [
             ("/v1/top", &[], false),
             ("/v1/top", &[b"localhost", b"localhost"], false),

@@ -356,7 +356,7 @@ impl Connection {
 
 impl Reading {
     /// Notes that bytes were received.
-    fn heard(&mut self, bytes: usize, turn: &Turn) {
+    fn received(&mut self, bytes: usize, turn: &Turn) {
         match self {
             Reading::Free => {}
             Reading::Preface { bytes_left, .. } => {
@@ -365,11 +365,11 @@ impl Reading {
                     *self = Reading::Free;
                 }
             }
-            Reading::Exchange { head, turn: known, until, began, .. } => {
+            Reading::Exchange { head, turn: last, until, began, .. } => {
                 if let Some(now) = turn.of_peer()
-                    && (*known != now || !*began)
+                    && (*last != now || !*began)
                 {
-                    (*known, *until, *began) = (now, Some(Instant::now() + *head), true);
+                    (*last, *until, *began) = (now, Some(Instant::now() + *head), true);
                 }
             }
         }
@@ -380,10 +380,10 @@ impl Reading {
         match self {
             Reading::Free => None,
             Reading::Preface { until, .. } => Some(*until),
-            Reading::Exchange { idle, turn: known, until, began, .. } => {
+            Reading::Exchange { idle, turn: last, until, began, .. } => {
                 let now = turn.of_peer()?;
-                if *known != now {
-                    (*known, *until, *began) = (now, Some(Instant::now() + *idle), false);
+                if *last != now {
+                    (*last, *until, *began) = (now, Some(Instant::now() + *idle), false);
                 }
                 *until
             }
@@ -433,7 +433,7 @@ impl AsyncRead for Connection {
             Stream::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
         };
         if read.is_ready() {
-            this.reading.heard(buf.filled().len() - before, &this.turn);
+            this.reading.received(buf.filled().len() - before, &this.turn);
             return read;
         }
         if this.has_given_way(cx) {

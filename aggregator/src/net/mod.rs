@@ -1,8 +1,9 @@
-//! Connections and files: listeners, TLS, the host names of a listener, watched files.
+//! Connections and files: listeners, TLS, HTTP/1.1, the host names of a listener, watched files.
 
 pub mod follow;
 pub mod hosts;
 pub mod listen;
 pub mod percent;
+pub mod serve;
 pub mod shutdown;
 pub mod tls;

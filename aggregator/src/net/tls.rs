@@ -109,7 +109,7 @@ const AUTHORITIES: &str = "--tls-client-ca-file or WEIR_TLS_CLIENT_CA_FILE";
 
 impl Tls {
     /// Reads the files for the first time.
-    pub fn open(files: TlsFiles) -> Result<(Arc<Tls>, Followed), TlsError> {
+    pub fn open(files: TlsFiles) -> Result<(Arc<Tls>, Followed<Contents>), TlsError> {
         let paths = [Some(&files.certificate), Some(&files.key), files.client_authorities.as_ref()];
         let followed = Followed::open(paths.into_iter().flatten().cloned().collect())?;
         let current = Current::read(&files, followed.contents())?;
@@ -137,7 +137,7 @@ impl Tls {
     }
 
     /// Watches the files until the program ends.
-    pub async fn follow(self: Arc<Self>, followed: Followed, metrics: Arc<Metrics>) {
+    pub async fn follow(self: Arc<Self>, followed: Followed<Contents>, metrics: Arc<Metrics>) {
         let metrics = &metrics.api;
         metrics.certificate_ends(self.not_after());
         let take = |contents: &Contents| {

@@ -81,14 +81,14 @@ impl StoreError {
 /// Why a connection failed, in a fixed text: the crate's error text may contain parts of the URL.
 fn why_unreachable(error: &RedisError) -> Option<&'static str> {
     let text = error.to_string().to_lowercase();
-    let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
+    let mentions = |words: &[&str]| words.iter().any(|word| text.contains(word));
     if error.is_connection_refusal() {
         Some("nothing listens at its address")
-    } else if says(&["lookup", "resolve", "no addresses", "name or service"]) {
+    } else if mentions(&["lookup", "resolve", "no addresses", "name or service"]) {
         Some("its host name cannot be resolved")
-    } else if says(&["certificate", "tls", "handshake"]) {
+    } else if mentions(&["certificate", "tls", "handshake"]) {
         Some("the TLS handshake failed; check that its certificate is trusted and issued for this host name")
-    } else if error.is_timeout() || says(&["timed out"]) {
+    } else if error.is_timeout() || mentions(&["timed out"]) {
         Some("the connection timed out")
     } else {
         None

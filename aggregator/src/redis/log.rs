@@ -43,8 +43,8 @@ impl Store {
                 break;
             }
             let latest = now.checked_add(patience).map_or(deadline, |latest| latest.min(deadline));
-            let asked = open.iter().filter_map(|place| charges.get(*place)).collect();
-            let answers = self.try_logs(asked, latest, deadline).await;
+            let open_charges = open.iter().filter_map(|place| charges.get(*place)).collect();
+            let answers = self.try_logs(open_charges, latest, deadline).await;
             let tried = std::mem::take(&mut open);
             for (place, answer) in tried.into_iter().zip(answers) {
                 match answer {
@@ -91,13 +91,13 @@ impl Store {
             charges.iter().map(|charge| self.log_command(charge, latest)).unzip();
         let sent = Instant::now();
         let answers = self.inner.nodes.run(commands, deadline).await;
-        let heard = Instant::now();
+        let received = Instant::now();
         let answers = answers.into_iter().zip(nodes).zip(charges);
         answers
             .map(|((answer, node), charge)| {
                 let Answered { shown_us, decided } = answered(answer?, charge)?;
                 if let (Some(node), Some(shown_us)) = (node, shown_us) {
-                    node.showed(shown_us, 0, sent, heard);
+                    node.showed(shown_us, 0, sent, received);
                 }
                 Ok(decided)
             })
@@ -117,8 +117,8 @@ impl Store {
 
 impl Node {
     /// Records the time that this server's clock showed; see `ServerClock::showed`.
-    pub(super) fn showed(&self, shown_us: u64, coarse_us: u64, sent: Instant, heard: Instant) {
-        let step = self.clock.showed(shown_us, coarse_us, sent, heard);
+    pub(super) fn showed(&self, shown_us: u64, coarse_us: u64, sent: Instant, received: Instant) {
+        let step = self.clock.showed(shown_us, coarse_us, sent, received);
         if let Some(step) = step.filter(|step| *step >= NOTABLE_STEP) {
             tracing::warn!(server = %self.address, ?step, "the clock of the regional store stepped forward");
         }

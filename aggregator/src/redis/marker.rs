@@ -39,13 +39,13 @@ impl Store {
         });
         let sent = Instant::now();
         let answers = self.run(commands.collect(), within).await;
-        let heard = Instant::now();
+        let received = Instant::now();
         let mut incarnations = Incarnations::default();
         let mut problem = StoreError::Unavailable;
         for (place, answer) in (0..).zip(answers) {
             match answer.and_then(|answer| parse(place, &answer)) {
                 Ok((incarnation, now)) => {
-                    self.note_clock(place, now, sent, heard);
+                    self.note_clock(place, now, sent, received);
                     incarnations.seen.push(incarnation);
                 }
                 Err(error) => {
@@ -58,11 +58,11 @@ impl Store {
     }
 
     /// A read of a marker also observes its server's clock, in whole milliseconds.
-    fn note_clock(&self, place: u16, now: UnixMs, sent: Instant, heard: Instant) {
+    fn note_clock(&self, place: u16, now: UnixMs, sent: Instant, received: Instant) {
         let name = self.inner.markers.get(usize::from(place));
         let node = name.and_then(|name| self.inner.nodes.owner(slot_of(name.as_bytes())));
         if let Some(node) = node {
-            node.showed(now.0.saturating_mul(1_000), 999, sent, heard);
+            node.showed(now.0.saturating_mul(1_000), 999, sent, received);
         }
     }
 }

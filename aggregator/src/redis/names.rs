@@ -219,8 +219,8 @@ mod tests {
             assert!(name.len() <= MAX_CELL_NAME_BYTES);
             let next = names.cell(&key, sequence.wrapping_add(1));
             assert_eq!(slots::slot_of(name.as_bytes()), slots::slot_of(next.as_bytes()));
-            let known = seen.entry(name).or_insert_with(|| (key.clone(), sequence)).clone();
-            assert_eq!(known, (key, sequence));
+            let first = seen.entry(name).or_insert_with(|| (key.clone(), sequence)).clone();
+            assert_eq!(first, (key, sequence));
         }
     }
 

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_say_what_is_wrong_and_not_the_password() {
+    fn errors_name_the_problem_and_not_the_password() {
         let cases = [
             ("", OptionsError::Count),
             ("http://u:hunter2@a", OptionsError::Url(1)),

@@ -150,7 +150,7 @@ impl Live {
 
 async fn keep(now: Arc<Now>, client: Client, server: String) {
     let mut pause = RETRY_MIN;
-    let mut told = None;
+    let mut logged = None;
     loop {
         match connect(&client).await {
             Ok(connection) => {
@@ -165,7 +165,7 @@ async fn keep(now: Arc<Now>, client: Client, server: String) {
                 };
                 *now.lock() = Ok(live.clone());
                 tracing::info!(server, "connected to the regional store");
-                told = None;
+                logged = None;
                 let since = Instant::now();
                 live.watch().await;
                 *now.lock() = Err(StoreError::Unavailable);
@@ -178,9 +178,9 @@ async fn keep(now: Arc<Now>, client: Client, server: String) {
             Err(error) => {
                 let error = StoreError::of_connection(&error);
                 // Logs each reason once, not each try.
-                if told.as_ref() != Some(&error) {
+                if logged.as_ref() != Some(&error) {
                     tracing::warn!(server, %error, "cannot connect to the regional store");
-                    told = Some(error.clone());
+                    logged = Some(error.clone());
                 }
                 *now.lock() = Err(error);
                 sleep(pause).await;

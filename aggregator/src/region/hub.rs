@@ -209,7 +209,7 @@ impl Hub {
         let started = Instant::now();
         let taken = self.state(|state, now| state.take(origin, frame, now));
         let taken = taken.map_err(|_| StreamError::TooManyOrigins)?;
-        self.metrics.frame_seconds.observe(started.elapsed().as_secs_f64());
+        self.metrics.program.frame_seconds.observe(started.elapsed().as_secs_f64());
         Ok(taken)
     }
 

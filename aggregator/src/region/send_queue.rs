@@ -145,7 +145,7 @@ mod tests {
     async fn an_ended_stream_is_read_to_its_status() {
         let (send_queue, mut frames) = queue();
         send_queue.send(RegionFrame::default()).await.unwrap();
-        send_queue.end(Status::unauthenticated("who?"));
+        send_queue.end(Status::unauthenticated("no token"));
         assert!(frames.next().await.is_some_and(|frame| frame.is_ok()));
         assert!(frames.next().await.is_some_and(|frame| frame.is_err()));
         assert!(frames.next().await.is_none());

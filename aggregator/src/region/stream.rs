@@ -41,7 +41,7 @@ const QUIET: Duration = Duration::from_millis(30);
 /// Most reports of one stream that wait for their acknowledgement; a filter sends at most sixteen.
 const LATE_ACKS: usize = 64;
 /// Most frames of one stream whose queries wait for the store; the queries of further frames are decided from memory.
-const OPEN_QUESTIONS: usize = 32;
+const MAX_OPEN_QUERIES: usize = 32;
 /// Most exact requests of one stream that wait; further ones are answered as undecided.
 const MAX_OPEN_EXACT: usize = 256;
 /// How often a stream may change its subscription at once; one more change is allowed for each second of its life.
@@ -52,7 +52,7 @@ pub trait Incoming: FrameStream<Item = Result<FilterFrame, Status>> + Send + Unp
 
 impl<S: FrameStream<Item = Result<FilterFrame, Status>> + Send + Unpin> Incoming for S {}
 
-/// Serves a stream until it ends, within the `scope` of its credential. A stream that came over a connection has been
+/// Serves a stream until it ends, within the `scope` of its credential. A stream over a connection has been
 /// authenticated and has a slot; the stream of the embedded limiter has none.
 pub async fn run(
     services: Arc<Services>,
@@ -61,12 +61,12 @@ pub async fn run(
     scope: Arc<Scope>,
     mut slot: Option<Slot>,
 ) {
-    services.metrics.streams.inc();
+    services.metrics.program.streams.inc();
     let mut origin = None;
     let end = serve(&services, &mut incoming, &send_queue, scope, &mut origin, slot.as_mut()).await;
-    services.metrics.streams.dec();
+    services.metrics.program.streams.dec();
     if send_queue.was_abandoned() {
-        services.metrics.slow_streams.inc();
+        services.metrics.program.slow_streams_dropped.inc();
         services.warn(
             "closed a stream whose node does not read its frames; the node resyncs when it reconnects",
             origin,
@@ -127,7 +127,7 @@ async fn serve(
         began: Instant::now(),
         changes: 0,
         acks,
-        questions: Arc::new(Semaphore::new(OPEN_QUESTIONS)),
+        open_queries: Arc::new(Semaphore::new(MAX_OPEN_QUERIES)),
         exact: Arc::new(Semaphore::new(MAX_OPEN_EXACT)),
     };
     match stream.serve(hello, first, incoming).await {
@@ -136,7 +136,7 @@ async fn serve(
     }
 }
 
-/// The checked hello, and the frame that it came in.
+/// The checked hello, and the frame that contained it.
 async fn first_frame(
     services: &Services,
     incoming: &mut impl Incoming,
@@ -231,7 +231,7 @@ struct Stream<'a> {
     began: Instant,
     changes: u64,
     acks: mpsc::Sender<LateAck>,
-    questions: Arc<Semaphore>,
+    open_queries: Arc<Semaphore>,
     exact: Arc<Semaphore>,
 }
 
@@ -368,7 +368,7 @@ impl Stream<'_> {
 
     /// Lets the store answer these queries without blocking the stream.
     async fn query(&self, consults: Vec<Consult>, mut traced: Option<Consults>) -> Result<(), End> {
-        let room = self.questions.clone().try_acquire_owned();
+        let room = self.open_queries.clone().try_acquire_owned();
         let (Some(store), Ok(room)) = (self.services.regional.clone(), room) else {
             let answers = self.services.answer_from_memory(self.origin, &consults);
             traced.iter_mut().for_each(|traced| traced.answered(&answers));

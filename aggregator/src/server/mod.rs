@@ -199,7 +199,7 @@ impl Server {
         if !admin_address.ip().is_loopback() {
             warn!(admin = %admin_address, "other machines can connect to the admin HTTP, which shows identifiers");
         }
-        say_what_is_shared(&settings);
+        log_what_is_shared(&settings);
         let Settings { region, limits, schedule, admin_hosts, .. } = settings;
         let services = Arc::new(Services::new(region, limits, clock, regional, global, exact, telemetry));
         prepare(&services).await;
@@ -317,19 +317,19 @@ impl Server {
         self.embedded.stop();
         // The last reports may be unacknowledged, and their filters gone. After the second round the hot index contains the
         // cells that became hot in the first, so the region's other aggregators find them.
-        let told = async {
+        let written = async {
             self.services.stored().await;
             self.services.stored().await;
         };
         let schedule =
             self.services.regional.as_ref().map_or_else(Schedule::default, |regional| regional.schedule);
-        if timeout(Duration::from_millis(schedule.last_replay_ms), told).await.is_err() {
+        if timeout(Duration::from_millis(schedule.last_replay_ms), written).await.is_err() {
             info!("could not write the last reports to the regional store in time");
         }
         if let Some(regional) = &self.services.regional {
-            let goodbye = peers::say_goodbye(&self.services.hub, &self.services.status, regional);
+            let removal = peers::remove_status(&self.services.hub, &self.services.status, regional);
             // If the removal fails, the peers list this aggregator as silent for a minute.
-            let _ = timeout(GOODBYE, goodbye).await;
+            let _ = timeout(GOODBYE, removal).await;
         }
         if let (None, Some(global)) = (&self.services.regional, &self.services.global) {
             lease::release(global).await;
@@ -430,7 +430,7 @@ async fn migrate_later(database: Database) {
     }
 }
 
-fn say_what_is_shared(settings: &Settings) {
+fn log_what_is_shared(settings: &Settings) {
     if settings.store.is_none() {
         info!(
             "no Redis is set (--redis-url): this is the region's only aggregator, and the region's counts are in its memory"

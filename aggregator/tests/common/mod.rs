@@ -149,7 +149,7 @@ impl Weir {
     }
 }
 
-/// One stream, as the filter sees it.
+/// One stream, from the filter's side.
 pub struct Peer {
     frames: mpsc::Sender<FilterFrame>,
     region: Streaming<RegionFrame>,
@@ -205,7 +205,7 @@ impl Peer {
         timeout(DEADLINE, self.region.message()).await.expect("a frame or the end within the deadline")
     }
 
-    /// The first frame with the wanted part; skips others.
+    /// The first frame with the expected part; skips others.
     pub async fn next_with<T>(&mut self, part: impl Fn(RegionFrame) -> Option<T>) -> T {
         loop {
             let frame = self.next().await.expect("a frame").expect("a frame, not the end");
@@ -220,11 +220,11 @@ impl Peer {
         self.next_with(|frame| Some(frame.answers).filter(|answers| !answers.is_empty())).await
     }
 
-    /// The next pushed snapshot of `identifier` that satisfies `wanted`.
-    pub async fn pushed(&mut self, identifier: &str, wanted: impl Fn(&Snapshot) -> bool) -> Snapshot {
+    /// The next pushed snapshot of `identifier` that satisfies `accept`.
+    pub async fn pushed(&mut self, identifier: &str, accept: impl Fn(&Snapshot) -> bool) -> Snapshot {
         let key = key(identifier);
         self.next_with(|frame| {
-            frame.push?.snapshots.into_iter().find(|snapshot| snapshot.key == key && wanted(snapshot))
+            frame.push?.snapshots.into_iter().find(|snapshot| snapshot.key == key && accept(snapshot))
         })
         .await
     }

@@ -55,15 +55,15 @@ fn carry(client: TcpStream, server: TcpStream, delay: Duration, trips: &Arc<Atom
     server.set_nodelay(true).unwrap();
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
-    let client_speaks = Arc::new(AtomicBool::new(false));
-    let (spoke, trips) = (client_speaks.clone(), trips.clone());
+    let client_sends = Arc::new(AtomicBool::new(false));
+    let (sending, trips) = (client_sends.clone(), trips.clone());
     let up = move || {
-        if !spoke.swap(true, Relaxed) {
+        if !sending.swap(true, Relaxed) {
             trips.fetch_add(1, Relaxed);
         }
     };
     pump(from_client, to_server, delay, up);
-    pump(from_server, to_client, delay, move || client_speaks.store(false, Relaxed));
+    pump(from_server, to_client, delay, move || client_sends.store(false, Relaxed));
 }
 
 /// Forwards bytes in one direction; any number may be in flight.
@@ -71,13 +71,13 @@ fn pump(
     mut from: impl AsyncRead + Send + Unpin + 'static,
     mut to: impl AsyncWrite + Send + Unpin + 'static,
     delay: Duration,
-    heard: impl Fn() + Send + 'static,
+    on_read: impl Fn() + Send + 'static,
 ) {
     let (send, mut receive) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
     tokio::spawn(async move {
         let mut buffer = vec![0; 64 * 1024];
         while let Ok(read @ 1..) = from.read(&mut buffer).await {
-            heard();
+            on_read();
             if send.send((Instant::now() + delay, buffer[..read].to_vec())).is_err() {
                 return;
             }

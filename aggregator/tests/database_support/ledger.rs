@@ -37,17 +37,17 @@ pub async fn by_hand(connection: &mut MySqlConnection, call: &str) -> Result<Ans
         let text: Option<String> = row.try_get_unchecked(name).unwrap();
         text.map(|text| text.parse().unwrap())
     };
-    let known = |name| number(name).unwrap_or_else(|| panic!("{call}: no {name}"));
+    let required = |name| number(name).unwrap_or_else(|| panic!("{call}: no {name}"));
     let velocity = Velocity {
-        transaction: known("transaction_id"),
-        blocked: known("blocked") != 0,
-        rate: known("rate"),
-        window_ms: known("window") * 1_000,
-        used: known("used"),
-        reset_ms: known("reset_ms"),
+        transaction: required("transaction_id"),
+        blocked: required("blocked") != 0,
+        rate: required("rate"),
+        window_ms: required("window") * 1_000,
+        used: required("used"),
+        reset_ms: required("reset_ms"),
         retry_after_ms: number("retry_after_ms"),
     };
-    Ok(Answer { velocity, zone: known("zone_id"), bucket: row.try_get_unchecked("bucket_key").unwrap() })
+    Ok(Answer { velocity, zone: required("zone_id"), bucket: row.try_get_unchecked("bucket_key").unwrap() })
 }
 
 /// The number of an error that the server raised.

@@ -147,7 +147,7 @@ impl Scene {
     }
 
     /// Waits until a transaction waits for another.
-    pub async fn until_somebody_waits(&self) {
+    pub async fn until_a_transaction_waits(&self) {
         let waiting = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'";
         let waits = async || {
             // The server returns old information if it is queried again within 100 ms.

@@ -93,16 +93,16 @@ pub async fn put(weir: &Weir, body: Value) -> Value {
     let mut client = Client::connect(weir).await;
     let answer = client.send("PUT", OVERRIDES, &[JSON], body.to_string().as_bytes()).await;
     assert_eq!(answer.status, 200, "{answer:?}");
-    knows(weir, &answer.body).await;
+    until_read_back(weir, &answer.body).await;
     answer.body
 }
 
 /// Waits until an aggregator has a change.
-pub async fn knows(weir: &Weir, said: &Value) {
-    let revision = said["revision"].as_u64().unwrap();
+pub async fn until_read_back(weir: &Weir, change: &Value) {
+    let revision = change["revision"].as_u64().unwrap();
     let book = || weir.server.services().control.book();
-    let known = || book().edition().is_some_and(|held| held.revision >= revision);
-    until("the change is read back", known).await;
+    let is_read = || book().edition().is_some_and(|held| held.revision >= revision);
+    until("the change is read back", is_read).await;
 }
 
 /// A new token and its entry with these zones.

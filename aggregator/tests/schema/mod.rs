@@ -98,31 +98,41 @@ impl Document {
     fn wrong(&self, schema: &Value, value: &Value) -> Option<String> {
         let schema = self.resolve(schema);
         let not = |what: &Value| Some(format!("{value} is not {what}"));
-        for (keyword, said) in schema.as_object().expect("a schema") {
+        for (keyword, constraint) in schema.as_object().expect("a schema") {
             let fits = match keyword.as_str() {
                 "description" | "default" => true,
-                "type" => is_of_type(said.as_str().unwrap(), value),
-                "enum" => said.as_array().unwrap().contains(value),
-                "minimum" => value.as_f64().is_none_or(|number| number >= said.as_f64().unwrap()),
-                "maximum" => value.as_u64().is_none_or(|number| number <= said.as_u64().unwrap()),
-                "minLength" => value.as_str().is_none_or(|text| text.len() as u64 >= said.as_u64().unwrap()),
-                "maxLength" => value.as_str().is_none_or(|text| text.len() as u64 <= said.as_u64().unwrap()),
-                "minItems" => value.as_array().is_none_or(|list| list.len() as u64 >= said.as_u64().unwrap()),
-                "maxItems" => value.as_array().is_none_or(|list| list.len() as u64 <= said.as_u64().unwrap()),
+                "type" => is_of_type(constraint.as_str().unwrap(), value),
+                "enum" => constraint.as_array().unwrap().contains(value),
+                "minimum" => value.as_f64().is_none_or(|number| number >= constraint.as_f64().unwrap()),
+                "maximum" => value.as_u64().is_none_or(|number| number <= constraint.as_u64().unwrap()),
+                "minLength" => {
+                    value.as_str().is_none_or(|text| text.len() as u64 >= constraint.as_u64().unwrap())
+                }
+                "maxLength" => {
+                    value.as_str().is_none_or(|text| text.len() as u64 <= constraint.as_u64().unwrap())
+                }
+                "minItems" => {
+                    value.as_array().is_none_or(|list| list.len() as u64 >= constraint.as_u64().unwrap())
+                }
+                "maxItems" => {
+                    value.as_array().is_none_or(|list| list.len() as u64 <= constraint.as_u64().unwrap())
+                }
                 "pattern" => {
-                    let pattern = Regex::new(said.as_str().unwrap()).unwrap();
+                    let pattern = Regex::new(constraint.as_str().unwrap()).unwrap();
                     value.as_str().is_none_or(|text| pattern.is_match(text))
                 }
-                "required" => said.as_array().unwrap().iter().all(|name| {
+                "required" => constraint.as_array().unwrap().iter().all(|name| {
                     value.as_object().is_none_or(|object| object.contains_key(name.as_str().unwrap()))
                 }),
                 "additionalProperties" => {
-                    assert_eq!(said, false);
-                    let known = schema["properties"].as_object().unwrap();
-                    value.as_object().is_none_or(|object| object.keys().all(|name| known.contains_key(name)))
+                    assert_eq!(constraint, false);
+                    let properties = schema["properties"].as_object().unwrap();
+                    value
+                        .as_object()
+                        .is_none_or(|object| object.keys().all(|name| properties.contains_key(name)))
                 }
                 "properties" => {
-                    let wrong = said.as_object().unwrap().iter().find_map(|(name, schema)| {
+                    let wrong = constraint.as_object().unwrap().iter().find_map(|(name, schema)| {
                         self.wrong(schema, value.get(name)?).map(|reason| format!("{name}: {reason}"))
                     });
                     if wrong.is_some() {
@@ -132,20 +142,20 @@ impl Document {
                 }
                 "items" => {
                     let wrong =
-                        value.as_array().into_iter().flatten().find_map(|item| self.wrong(said, item));
+                        value.as_array().into_iter().flatten().find_map(|item| self.wrong(constraint, item));
                     if wrong.is_some() {
                         return wrong;
                     }
                     true
                 }
                 "oneOf" => {
-                    let kinds = said.as_array().unwrap().iter();
+                    let kinds = constraint.as_array().unwrap().iter();
                     kinds.filter(|kind| self.wrong(kind, value).is_none()).count() == 1
                 }
                 other => panic!("the keyword {other} is not supported by this test"),
             };
             if !fits {
-                return not(&json!({keyword: said}));
+                return not(&json!({keyword: constraint}));
             }
         }
         None

@@ -46,10 +46,10 @@ impl Terminal {
         let line = OpenOptions::new().read(true).write(true).open(name).unwrap();
         let terminal = Terminal { keyboard, line, screen: Arc::default() };
         terminal.resize(columns, rows);
-        let (mut heard, screen) = (terminal.keyboard.try_clone().unwrap(), terminal.screen.clone());
+        let (mut output, screen) = (terminal.keyboard.try_clone().unwrap(), terminal.screen.clone());
         std::thread::spawn(move || {
             let mut bytes = [0; 4_096];
-            while let Ok(length @ 1..) = heard.read(&mut bytes) {
+            while let Ok(length @ 1..) = output.read(&mut bytes) {
                 screen.lock().unwrap().take(&bytes[..length]);
             }
         });
@@ -97,7 +97,7 @@ impl Terminal {
     }
 
     /// Waits until the screen contains these parts.
-    pub async fn says(&self, parts: &[&str]) -> Screen {
+    pub async fn shows_all(&self, parts: &[&str]) -> Screen {
         let has = |screen: &Screen| parts.iter().all(|part| screen.text().contains(part));
         self.shows(&format!("{parts:?}"), has).await
     }

@@ -3,7 +3,7 @@
 //! Each ban of an identifier has a higher mark than the bans before it, so workers can merge them in any order. Once the region has a ban of
 //! the same identifier in force, the region's applies instead, since an operator can lift it.
 
-use super::{Banned, Control, Effect, Who};
+use super::{Banned, Control, Effect, Selector};
 use crate::matching::glob::Pattern;
 use crate::model::key::MAX_TEXT_BYTES;
 use crate::model::time::UnixMs;
@@ -33,7 +33,7 @@ pub struct Local {
     /// When it was made.
     pub since: UnixMs,
     /// Until when it is stored, for the next ban's duration; at least [`Local::mark`].
-    pub remembered: UnixMs,
+    pub kept_until: UnixMs,
     /// The region has it in force, so it no longer denies by itself.
     pub taken_over: bool,
 }
@@ -120,7 +120,7 @@ impl Bans {
     /// The last ban of an identifier.
     pub fn get(&self, workspace: &str, namespace: &str, canonical: &[u8], now: UnixMs) -> Option<Local> {
         let ban = self.by_name.get(workspace)?.get(namespace)?.get(canonical).copied()?;
-        (now < ban.remembered).then_some(ban)
+        (now < ban.kept_until).then_some(ban)
     }
 
     /// The bans that deny now.
@@ -150,14 +150,14 @@ impl Bans {
         now: UnixMs,
     ) -> bool {
         let short = [workspace.len(), namespace.len(), canonical.len()].iter().all(|n| *n <= MAX_TEXT_BYTES);
-        let ban = Local { remembered: ban.remembered.max(ban.mark), ..ban };
-        if !short || ban.remembered <= now {
+        let ban = Local { kept_until: ban.kept_until.max(ban.mark), ..ban };
+        if !short || ban.kept_until <= now {
             return false;
         }
-        if let Some(known) = self.get_mut(workspace, namespace, canonical) {
+        if let Some(stored) = self.get_mut(workspace, namespace, canonical) {
             // The same ban after the region has it sorts above the one before.
-            let changes = ban > *known;
-            *known = ban.max(*known);
+            let changes = ban > *stored;
+            *stored = ban.max(*stored);
             self.version = self.version.wrapping_add(u64::from(changes));
             return changes;
         }
@@ -198,7 +198,7 @@ impl Bans {
         let mut changed = false;
         for entry in frame.entries.iter().filter(|entry| entry.deleted && entry.revision > known.revision) {
             let Ok(control) = Control::from_wire(entry) else { continue };
-            let Who::Identifier(text) = &control.target.who else { continue };
+            let Selector::Identifier(text) = &control.target.selector else { continue };
             let Some(Pattern::Exact(raw)) = Pattern::parse(text.as_bytes()) else { continue };
             let (workspace, namespace) = (&control.target.workspace, &control.target.scope);
             if control.effect == Effect::Ban
@@ -213,8 +213,8 @@ impl Bans {
     }
 
     /// Drops bans that are no longer needed; returns whether there were any.
-    pub fn forget(&mut self, now: UnixMs) -> bool {
-        self.retain(|ban| now < ban.remembered)
+    pub fn drop_expired(&mut self, now: UnixMs) -> bool {
+        self.retain(|ban| now < ban.kept_until)
     }
 
     /// Merges the bans of another worker; returns whether anything changed.
@@ -228,7 +228,7 @@ impl Bans {
                 level: stored.level,
                 until: UnixMs(stored.until_ms),
                 since: UnixMs(stored.since_ms),
-                remembered: UnixMs(stored.cached_ms),
+                kept_until: UnixMs(stored.cached_ms),
                 taken_over: stored.taken_over,
             };
             changed |= self.put((&stored.workspace, &stored.namespace), &stored.identifier, ban, now);
@@ -245,7 +245,7 @@ impl Bans {
             level: ban.level,
             until_ms: ban.until.0,
             since_ms: ban.since.0,
-            cached_ms: ban.remembered.0,
+            cached_ms: ban.kept_until.0,
             taken_over: ban.taken_over,
         };
         let bans = self.all().map(stored).collect();
@@ -261,7 +261,7 @@ impl Bans {
 
     /// Drops the least important bans.
     fn make_room(&mut self, now: UnixMs) {
-        self.forget(now);
+        self.drop_expired(now);
         if self.count < MAX_BANS {
             return;
         }

@@ -7,10 +7,11 @@
 //!
 //! Expired controls are skipped, so that controls which they hid apply again. Lookups do not allocate.
 
-use super::scope::{Part, Said, Scope, canonical};
+use super::scope::{ControlBody, Part, Scope, canonical};
 use super::stock::Stock;
-use super::{ALL_NAMESPACES, Effect, Slot, Target, Who};
+use super::{ALL_NAMESPACES, Effect, Selector, Slot, Target};
 use crate::matching::glob::{self, Pattern};
+use crate::model::exact::Algorithm;
 use crate::model::time::UnixMs;
 use crate::model::window::MAX_COUNT;
 use alloc::boxed::Box;
@@ -30,7 +31,7 @@ pub struct Subject<'a> {
     pub namespace: &'a str,
     /// The raw identifier.
     pub raw: &'a [u8],
-    /// The canonical identifier, see [`canonical_identifier`].
+    /// The canonical identifier, see [`canonical_identifier`](crate::matching::canonical::canonical_identifier).
     pub canonical: &'a [u8],
     /// The rule's window in milliseconds; 0 for a ledger, whose window is defined by its zone.
     pub window_ms: u64,
@@ -55,9 +56,20 @@ pub struct Found {
     pub epoch: u32,
 }
 
-/// A limit with a credit; without a credit the limit is returned unchanged.
-pub fn credited(limit: u64, credit: u64) -> u64 {
-    if credit > 0 { limit.min(MAX_COUNT).saturating_add(credit) } else { limit }
+impl Found {
+    /// The limit of a check under `algorithm` whose configuration states `configured`.
+    pub fn limit_of(&self, configured: u64, algorithm: Algorithm) -> u64 {
+        effective_limit(configured, self.limit, self.credit, algorithm.max_limit())
+    }
+}
+
+/// A limit under live control: `limit` precedes `configured`, and `credit` is added to either; the sum is at most `most`. Without live
+/// control, `configured` is returned unchanged.
+pub fn effective_limit(configured: u64, limit: Option<u64>, credit: u64, most: u64) -> u64 {
+    match (limit, credit) {
+        (None, 0) => configured,
+        (limit, credit) => limit.unwrap_or(configured).min(MAX_COUNT).saturating_add(credit).min(most),
+    }
 }
 
 /// The end of a ban.
@@ -83,7 +95,7 @@ pub(super) struct Index {
 #[derive(Clone, Debug, Default)]
 struct Workspace {
     scopes: BTreeMap<Box<str>, Scope>,
-    shadows: BTreeMap<Box<str>, Said>,
+    shadows: BTreeMap<Box<str>, ControlBody>,
     /// Whether a control names a network.
     networks: bool,
 }
@@ -91,18 +103,18 @@ struct Workspace {
 impl Index {
     /// Replaces the control of a target and slot. Controls of rules and exact identifiers apply at once, those of patterns and networks
     /// from the next [`Index::settle`] on.
-    pub fn change(&mut self, target: &Target, before: Option<Said>, after: Option<Said>) {
+    pub fn change(&mut self, target: &Target, before: Option<ControlBody>, after: Option<ControlBody>) {
         if before == after {
             return;
         }
         self.count_work(1);
-        let part = match &target.who {
-            Who::Rule => return self.change_shadow(target, after),
-            Who::Network(_) => Part::Networks,
-            Who::Identifier(text) => match Pattern::parse(text.as_bytes()) {
+        let part = match &target.selector {
+            Selector::Rule => return self.change_shadow(target, after),
+            Selector::Network(_) => Part::Networks,
+            Selector::Identifier(text) => match Pattern::parse(text.as_bytes()) {
                 Some(Pattern::Exact(raw)) => return self.change_exact(target, canonical(raw), before, after),
                 Some(Pattern::Glob(_)) => match after.or(before) {
-                    Some(said) => Part::Patterns(said.effect.slot()),
+                    Some(control) => Part::Patterns(control.effect.slot()),
                     None => return,
                 },
                 None => return,
@@ -115,17 +127,18 @@ impl Index {
     pub fn settle(&mut self, stock: &Stock) {
         while let Some((workspace, scope, part)) = self.stale.pop_first() {
             let mut visited = 0_usize;
-            let said = stock.of_scope(&workspace, &scope).inspect(|_| visited = visited.saturating_add(1));
-            self.scope(&workspace, &scope).build(part, said);
+            let controls =
+                stock.of_scope(&workspace, &scope).inspect(|_| visited = visited.saturating_add(1));
+            self.scope(&workspace, &scope).build(part, controls);
             self.count_work(visited);
             self.tidy(&workspace, &scope);
         }
     }
 
-    fn change_shadow(&mut self, target: &Target, after: Option<Said>) {
+    fn change_shadow(&mut self, target: &Target, after: Option<ControlBody>) {
         let shadows = &mut self.workspace(&target.workspace).shadows;
         match after {
-            Some(said) => drop(shadows.insert(target.scope.as_str().into(), said)),
+            Some(control) => drop(shadows.insert(target.scope.as_str().into(), control)),
             None => drop(shadows.remove(target.scope.as_str())),
         }
         self.tidy(&target.workspace, &target.scope);
@@ -135,8 +148,8 @@ impl Index {
         &mut self,
         target: &Target,
         canonical: Box<[u8]>,
-        before: Option<Said>,
-        after: Option<Said>,
+        before: Option<ControlBody>,
+        after: Option<ControlBody>,
     ) {
         self.scope(&target.workspace, &target.scope).change(canonical, before, after);
         if after.is_none() {
@@ -184,9 +197,9 @@ impl Index {
 
     /// A rule's shadow switch.
     pub fn shadow(&self, workspace: &str, rule: &str, now: UnixMs) -> Option<bool> {
-        let said = self.workspaces.get(workspace)?.shadows.get(rule)?;
-        match said.effect {
-            Effect::Shadow(on) if said.expires.is_none_or(|expires| now < expires) => Some(on),
+        let control = self.workspaces.get(workspace)?.shadows.get(rule)?;
+        match control.effect {
+            Effect::Shadow(on) if control.expires.is_none_or(|expires| now < expires) => Some(on),
             _ => None,
         }
     }
@@ -194,13 +207,13 @@ impl Index {
     /// The ban of exactly this identifier in exactly this namespace, expired or not.
     pub fn named(&self, workspace: &str, namespace: &str, canonical: &[u8]) -> Option<Banned> {
         // If there are several, a ban comes first.
-        let said = self
+        let control = self
             .workspaces
             .get(workspace)?
             .scopes
             .get(namespace)?
-            .exact(canonical, |said| said.effect == Effect::Ban)?;
-        Some(Banned::from(said.expires))
+            .exact(canonical, |control| control.effect == Effect::Ban)?;
+        Some(Banned::from(control.expires))
     }
 
     /// The live control of a subject, without bans that rules made.
@@ -210,7 +223,7 @@ impl Index {
         let scopes = [workspace.scopes.get(subject.namespace), workspace.scopes.get(ALL_NAMESPACES)];
         let scopes = Scopes { scopes, subject, now };
         let mut found = scopes.override_of(scratch);
-        found.credit = match scopes.by_identifier(Slot::Credit, scratch).map(|said| said.effect) {
+        found.credit = match scopes.by_identifier(Slot::Credit, scratch).map(|control| control.effect) {
             Some(Effect::Credit(amount)) => amount,
             _ => 0,
         };
@@ -229,20 +242,20 @@ impl Index {
         let workspace = self.workspaces.get(subject.workspace)?;
         let scopes = [workspace.scopes.get(subject.namespace), workspace.scopes.get(ALL_NAMESPACES)];
         let scopes = Scopes { scopes, subject, now };
-        let said = match slot {
+        let control = match slot {
             Slot::Override => scopes.by_identifier(slot, scratch).or_else(|| scopes.by_network()),
             Slot::Credit => scopes.by_identifier(slot, scratch),
             Slot::Reset => return scopes.newest_reset(scratch),
             Slot::Shadow => None,
         };
-        said.map(|said| said.revision)
+        control.map(|control| control.revision)
     }
 
     /// Length of the prefix by which a network of all namespaces is exempt, and whether it is denied instead.
     pub fn network(&self, workspace: &str, address: IpAddr, now: UnixMs) -> Option<(u8, bool)> {
         let scope = self.workspaces.get(workspace)?.scopes.get(ALL_NAMESPACES)?;
-        let (prefix, said) = scope.network(address, |said| said.counts(Slot::Override, 0, now))?;
-        Some((prefix, said.effect == Effect::Ban))
+        let (prefix, control) = scope.network(address, |control| control.counts(Slot::Override, 0, now))?;
+        Some((prefix, control.effect == Effect::Ban))
     }
 }
 
@@ -258,37 +271,39 @@ impl Scopes<'_> {
         self.scopes.iter().copied().flatten()
     }
 
-    fn counts(&self, slot: Slot) -> impl Fn(&Said) -> bool {
-        move |said| said.counts(slot, self.subject.window_ms, self.now)
+    fn counts(&self, slot: Slot) -> impl Fn(&ControlBody) -> bool {
+        move |control| control.counts(slot, self.subject.window_ms, self.now)
     }
 
-    fn exact(&self, scope: &Scope, slot: Slot) -> Option<Said> {
+    fn exact(&self, scope: &Scope, slot: Slot) -> Option<ControlBody> {
         scope.exact(self.subject.canonical, self.counts(slot))
     }
 
-    fn glob(&self, scope: &Scope, slot: Slot, scratch: &mut Scratch) -> Option<Said> {
+    fn glob(&self, scope: &Scope, slot: Slot, scratch: &mut Scratch) -> Option<ControlBody> {
         scope.pattern(slot, self.subject.raw, self.counts(slot), &mut scratch.0)
     }
 
-    fn by_identifier(&self, slot: Slot, scratch: &mut Scratch) -> Option<Said> {
+    fn by_identifier(&self, slot: Slot, scratch: &mut Scratch) -> Option<ControlBody> {
         let exact = self.each().find_map(|scope| self.exact(scope, slot));
         exact.or_else(|| self.each().find_map(|scope| self.glob(scope, slot, scratch)))
     }
 
     /// By the client's network, unless the configuration exempts a smaller one.
-    fn by_network(&self) -> Option<Said> {
+    fn by_network(&self) -> Option<ControlBody> {
         let address = self.subject.address?;
         let found = |scope: &Scope| scope.network(address, self.counts(Slot::Override));
-        let (prefix, said) = self.each().find_map(found)?;
-        self.subject.allowed.is_none_or(|allowed| prefix >= allowed).then_some(said)
+        let (prefix, control) = self.each().find_map(found)?;
+        self.subject.allowed.is_none_or(|allowed| prefix >= allowed).then_some(control)
     }
 
     fn override_of(&self, scratch: &mut Scratch) -> Found {
-        let said = self.by_identifier(Slot::Override, scratch).or_else(|| self.by_network());
+        let control = self.by_identifier(Slot::Override, scratch).or_else(|| self.by_network());
         let nothing = Found::default();
-        let Some(said) = said else { return Found { exempt: self.subject.allowed.is_some(), ..nothing } };
-        match said.effect {
-            Effect::Ban => Found { ban: Some(Banned::from(said.expires)), ..nothing },
+        let Some(control) = control else {
+            return Found { exempt: self.subject.allowed.is_some(), ..nothing };
+        };
+        match control.effect {
+            Effect::Ban => Found { ban: Some(Banned::from(control.expires)), ..nothing },
             Effect::Exempt => Found { exempt: true, ..nothing },
             Effect::Limit(limit) => {
                 Found { limit: Some(limit), exempt: self.subject.allowed.is_some(), ..nothing }
@@ -304,7 +319,7 @@ impl Scopes<'_> {
     fn newest_reset(&self, scratch: &mut Scratch) -> Option<u64> {
         let newest = |scope| {
             let glob = self.glob(scope, Slot::Reset, scratch);
-            self.exact(scope, Slot::Reset).into_iter().chain(glob).map(|said| said.revision).max()
+            self.exact(scope, Slot::Reset).into_iter().chain(glob).map(|control| control.revision).max()
         };
         self.scopes.iter().copied().flatten().filter_map(newest).max()
     }

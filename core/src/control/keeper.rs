@@ -37,7 +37,7 @@ pub struct Keeper {
     looked: MonoMs,
     relooked: MonoMs,
     /// The state that was sent last on the stream.
-    told: Option<wire::ControlsKnown>,
+    sent: Option<wire::ControlsKnown>,
     buffer: Vec<u8>,
 }
 
@@ -110,8 +110,8 @@ impl Keeper {
         let before = core::mem::replace(&mut self.head, head);
         if relook {
             self.relooked = now.mono;
-            self.controls.bans_mut().forget(now.unix);
-            self.controls.forget(now.unix);
+            self.controls.bans_mut().drop_expired(now.unix);
+            self.controls.drop_expired(now.unix);
         }
         if relook || head.set != before.set {
             self.load_set(shared);
@@ -135,11 +135,11 @@ impl Keeper {
     /// The state to send to the aggregator, if it changed. `subscribed`: this worker's stream is the subscriber's.
     pub fn to_send(&mut self, subscribed: bool) -> Option<wire::ControlsKnown> {
         if !subscribed {
-            self.told = None;
+            self.sent = None;
             return None;
         }
         let known = Some(self.controls.known());
-        (core::mem::replace(&mut self.told, known) != known).then_some(known).flatten()
+        (core::mem::replace(&mut self.sent, known) != known).then_some(known).flatten()
     }
 
     fn load_set(&mut self, shared: &mut impl Shared) {
@@ -197,7 +197,7 @@ impl Keeper {
         for _ in 0..MAX_TRIES {
             let version = shared.load(Place::Bans, &mut self.buffer);
             self.controls.bans_mut().merge(&self.buffer, now);
-            self.controls.bans_mut().forget(now);
+            self.controls.bans_mut().drop_expired(now);
             if shared.store(Place::Bans, &self.controls.bans().encode(), version) {
                 self.unsaved.bans = false;
                 self.unsaved.head.bans = 1;

@@ -18,7 +18,7 @@ mod stock;
 mod stored;
 
 pub use bans::{Local, MAX_BANS, Named};
-pub use index::{Banned, Found, Scratch, Subject, credited};
+pub use index::{Banned, Found, Scratch, Subject, effective_limit};
 pub use keeper::Keeper;
 pub use set::Controls;
 
@@ -42,7 +42,7 @@ pub const ALL_NAMESPACES: &str = "*";
 /// One live control.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Control {
-    /// Whom it concerns.
+    /// What it applies to.
     pub target: Target,
     /// Its effect.
     pub effect: Effect,
@@ -57,17 +57,17 @@ pub struct Control {
 pub struct Target {
     /// The workspace, 1 to 64 bytes.
     pub workspace: String,
-    /// The namespace, 1 to 64 bytes, or [`ALL_NAMESPACES`]; for [`Who::Rule`] the rule's name.
+    /// The namespace, 1 to 64 bytes, or [`ALL_NAMESPACES`]; for [`Selector::Rule`] the rule's name.
     pub scope: String,
     /// An identifier, a network or a rule.
-    pub who: Who,
+    pub selector: Selector,
     /// Only windows of this length; `None` for all. Only for limits and credits.
     pub window_ms: Option<u64>,
 }
 
 /// What a target names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Who {
+pub enum Selector {
     /// An identifier or a pattern, written as in a rule's overrides, 1 to [`MAX_PATTERN_BYTES`] bytes.
     Identifier(String),
     /// Clients of this network.
@@ -155,23 +155,27 @@ impl Target {
             return Err(ControlError::Name("a workspace"));
         }
         if !name(&self.scope) {
-            return Err(ControlError::Name(if self.who == Who::Rule { "a rule" } else { "a namespace" }));
+            return Err(ControlError::Name(if self.selector == Selector::Rule {
+                "a rule"
+            } else {
+                "a namespace"
+            }));
         }
         if self.window_ms.is_some_and(|ms| !(MIN_DURATION_MS..=MAX_DURATION_MS).contains(&ms)) {
             return Err(ControlError::Window);
         }
-        match (&self.who, effect) {
-            (Who::Rule, Effect::Shadow(_)) => {}
-            (Who::Rule, _) => return Err(ControlError::Mismatch("only a shadow switch is for a rule")),
+        match (&self.selector, effect) {
+            (Selector::Rule, Effect::Shadow(_)) => {}
+            (Selector::Rule, _) => return Err(ControlError::Mismatch("only a shadow switch is for a rule")),
             (_, Effect::Shadow(_)) => return Err(ControlError::Mismatch("a shadow switch is for a rule")),
-            (Who::Identifier(text), _) if !(1..=MAX_PATTERN_BYTES).contains(&text.len()) => {
+            (Selector::Identifier(text), _) if !(1..=MAX_PATTERN_BYTES).contains(&text.len()) => {
                 return Err(ControlError::Identifier);
             }
-            (Who::Identifier(text), _) if Pattern::parse(text.as_bytes()).is_none() => {
+            (Selector::Identifier(text), _) if Pattern::parse(text.as_bytes()).is_none() => {
                 return Err(ControlError::Pattern);
             }
-            (Who::Identifier(_), _) | (Who::Network(_), Effect::Ban | Effect::Exempt) => {}
-            (Who::Network(_), _) => {
+            (Selector::Identifier(_), _) | (Selector::Network(_), Effect::Ban | Effect::Exempt) => {}
+            (Selector::Network(_), _) => {
                 return Err(ControlError::Mismatch("a network is exempt or banned, and nothing else"));
             }
         }
@@ -206,10 +210,10 @@ impl Control {
             Effect::Reset => (5, 0),
             Effect::Shadow(on) => (6, u64::from(on)),
         };
-        let (identifier, network) = match &self.target.who {
-            Who::Identifier(text) => (text.clone(), String::new()),
-            Who::Network(network) => (String::new(), network.to_string()),
-            Who::Rule => (String::new(), String::new()),
+        let (identifier, network) = match &self.target.selector {
+            Selector::Identifier(text) => (text.clone(), String::new()),
+            Selector::Network(network) => (String::new(), network.to_string()),
+            Selector::Rule => (String::new(), String::new()),
         };
         wire::Control {
             revision: self.revision,
@@ -236,17 +240,17 @@ impl Control {
             6 => Effect::Shadow(from.amount != 0),
             kind => return Err(ControlError::Kind(kind)),
         };
-        let who = match (from.identifier.as_str(), from.network.as_str()) {
-            ("", "") => Who::Rule,
-            ("", network) => Who::Network(parse_network(network)?),
-            (_, "") => Who::Identifier(from.identifier.clone()),
+        let selector = match (from.identifier.as_str(), from.network.as_str()) {
+            ("", "") => Selector::Rule,
+            ("", network) => Selector::Network(parse_network(network)?),
+            (_, "") => Selector::Identifier(from.identifier.clone()),
             _ => return Err(ControlError::Mismatch("either an identifier or a network")),
         };
         let control = Control {
             target: Target {
                 workspace: from.workspace.clone(),
                 scope: from.scope.clone(),
-                who,
+                selector,
                 window_ms: (from.window_ms != 0).then_some(from.window_ms),
             },
             effect,
@@ -260,13 +264,13 @@ impl Control {
 impl Target {
     /// Whether it names a raw identifier: exactly, by a pattern, or as an address in a network. Scope and window are not compared.
     pub fn meets(&self, raw: &[u8]) -> bool {
-        match &self.who {
-            Who::Rule => false,
-            Who::Network(network) => {
+        match &self.selector {
+            Selector::Rule => false,
+            Selector::Network(network) => {
                 let address = core::str::from_utf8(raw).ok().and_then(|text| text.parse::<IpAddr>().ok());
                 address.is_some_and(|address| network.contains(&address.to_canonical()))
             }
-            Who::Identifier(text) => scope::names(text, raw),
+            Selector::Identifier(text) => scope::names(text, raw),
         }
     }
 }

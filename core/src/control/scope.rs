@@ -3,7 +3,7 @@
 //! Exact identifiers are in a map, so that a change is cheap: clients can cause many, by rules with a ban. Patterns of a slot share one
 //! automaton, and networks a sorted list. These are rebuilt after a change, which only operators make.
 
-use super::{Effect, Slot, Target, Who};
+use super::{Effect, Selector, Slot, Target};
 use crate::matching::canonical::{DIGEST_BYTES, DIGEST_PREFIX, canonical_identifier};
 use crate::matching::glob::{self, Glob, GlobSet, Pattern};
 use crate::matching::networks::Networks;
@@ -18,7 +18,7 @@ use siphasher::sip::SipHasher13;
 
 /// A control without its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Said {
+pub(super) struct ControlBody {
     pub effect: Effect,
     pub window_ms: Option<u64>,
     pub expires: Option<UnixMs>,
@@ -30,10 +30,10 @@ pub(super) struct Said {
 pub(super) struct Scope {
     /// By canonical identifier: overrides, credits and resets, those that win first.
     exact: ExactMap,
-    overrides: Option<GlobSet<Said>>,
-    credits: Option<GlobSet<Said>>,
-    resets: Option<GlobSet<Said>>,
-    networks: Networks<Said>,
+    overrides: Option<GlobSet<ControlBody>>,
+    credits: Option<GlobSet<ControlBody>>,
+    resets: Option<GlobSet<ControlBody>>,
+    networks: Networks<ControlBody>,
 }
 
 /// A part of a scope that is built as a whole.
@@ -46,9 +46,9 @@ pub(super) enum Part {
 }
 
 /// A fixed hash key is safe here: clients only cause lookups. Operators insert entries, and rules insert banned identifiers, which are few.
-type ExactMap = HashMap<Box<[u8]>, Vec<Said>, BuildHasherDefault<SipHasher13>>;
+type ExactMap = HashMap<Box<[u8]>, Vec<ControlBody>, BuildHasherDefault<SipHasher13>>;
 
-impl Said {
+impl ControlBody {
     #[inline]
     pub fn counts(&self, slot: Slot, window_ms: u64, now: UnixMs) -> bool {
         self.effect.slot() == slot
@@ -74,8 +74,8 @@ impl Scope {
 
     /// The control of an exact identifier in one slot.
     #[inline]
-    pub fn exact(&self, canonical: &[u8], counts: impl Fn(&Said) -> bool) -> Option<Said> {
-        self.exact.get(canonical)?.iter().copied().find(|said| counts(said))
+    pub fn exact(&self, canonical: &[u8], counts: impl Fn(&ControlBody) -> bool) -> Option<ControlBody> {
+        self.exact.get(canonical)?.iter().copied().find(|control| counts(control))
     }
 
     /// The control of the first matching pattern.
@@ -84,9 +84,9 @@ impl Scope {
         &self,
         slot: Slot,
         raw: &[u8],
-        counts: impl Fn(&Said) -> bool,
+        counts: impl Fn(&ControlBody) -> bool,
         scratch: &mut glob::Scratch,
-    ) -> Option<Said> {
+    ) -> Option<ControlBody> {
         let globs = match slot {
             Slot::Override => &self.overrides,
             Slot::Credit => &self.credits,
@@ -97,23 +97,27 @@ impl Scope {
 
     /// The control of the smallest network that contains an address, and the length of its prefix.
     #[inline]
-    pub fn network(&self, address: IpAddr, counts: impl Fn(&Said) -> bool) -> Option<(u8, Said)> {
+    pub fn network(
+        &self,
+        address: IpAddr,
+        counts: impl Fn(&ControlBody) -> bool,
+    ) -> Option<(u8, ControlBody)> {
         self.networks.find(address, counts)
     }
 
     /// Replaces the control of an exact identifier.
-    pub fn change(&mut self, canonical: Box<[u8]>, before: Option<Said>, after: Option<Said>) {
+    pub fn change(&mut self, canonical: Box<[u8]>, before: Option<ControlBody>, after: Option<ControlBody>) {
         let Some(all) = self.exact.get_mut(&canonical) else {
             if let Some(after) = after {
                 self.exact.insert(canonical, Vec::from([after]));
             }
             return;
         };
-        if let Some(at) = before.and_then(|before| all.iter().position(|said| *said == before)) {
+        if let Some(at) = before.and_then(|before| all.iter().position(|control| *control == before)) {
             all.remove(at);
         }
         if let Some(after) = after {
-            let at = all.partition_point(|said| said.rank() <= after.rank());
+            let at = all.partition_point(|control| control.rank() <= after.rank());
             all.insert(at, after);
         }
         if all.is_empty() {
@@ -122,19 +126,19 @@ impl Scope {
     }
 
     /// Builds a part from all controls of this scope.
-    pub fn build<'a>(&mut self, part: Part, said: impl Iterator<Item = (&'a Target, Said)>) {
+    pub fn build<'a>(&mut self, part: Part, controls: impl Iterator<Item = (&'a Target, ControlBody)>) {
         match part {
             Part::Networks => {
-                let network = |(target, said): (&Target, Said)| match target.who {
-                    Who::Network(network) => Some((network, said)),
+                let network = |(target, control): (&Target, ControlBody)| match target.selector {
+                    Selector::Network(network) => Some((network, control)),
                     _ => None,
                 };
-                self.networks = Networks::build(said.filter_map(network));
+                self.networks = Networks::build(controls.filter_map(network));
             }
             Part::Patterns(slot) => {
-                let of_slot = said.filter(|(_, said)| said.effect.slot() == slot);
+                let of_slot = controls.filter(|(_, control)| control.effect.slot() == slot);
                 let globs =
-                    build_globs(slot, of_slot.filter_map(|(target, said)| Some((glob(target)?, said))));
+                    build_globs(slot, of_slot.filter_map(|(target, control)| Some((glob(target)?, control))));
                 match slot {
                     Slot::Override => self.overrides = globs,
                     Slot::Credit => self.credits = globs,
@@ -146,7 +150,7 @@ impl Scope {
 }
 
 fn glob(target: &Target) -> Option<Glob> {
-    let Who::Identifier(text) = &target.who else { return None };
+    let Selector::Identifier(text) = &target.selector else { return None };
     // Most identifiers are exact; without a star they need not be parsed as patterns.
     let text = Some(text.as_bytes()).filter(|text| memchr::memchr(b'*', text).is_some())?;
     match Pattern::parse(text)? {
@@ -167,12 +171,12 @@ pub(super) fn names(text: &str, raw: &[u8]) -> bool {
     }
 }
 
-fn build_globs(slot: Slot, globs: impl Iterator<Item = (Glob, Said)>) -> Option<GlobSet<Said>> {
-    let mut globs: Vec<(Glob, Said)> = globs.collect();
+fn build_globs(slot: Slot, globs: impl Iterator<Item = (Glob, ControlBody)>) -> Option<GlobSet<ControlBody>> {
+    let mut globs: Vec<(Glob, ControlBody)> = globs.collect();
     if globs.is_empty() {
         return None;
     }
-    globs.sort_by_key(|(_, said)| said.rank());
+    globs.sort_by_key(|(_, control)| control.rank());
     // Ten thousand patterns of the greatest length fit the automaton's bound.
     if slot == Slot::Reset { GlobSet::in_order(&globs) } else { GlobSet::build(globs) }
 }

@@ -6,7 +6,7 @@
 
 use super::bans::{Bans, Local, Named};
 use super::index::{Banned, Found, Index, Scratch, Subject};
-use super::stock::{Stock, unheard};
+use super::stock::{Stock, ignore_change};
 use super::{Control, Slot, Target};
 use crate::model::time::UnixMs;
 use crate::model::wire;
@@ -35,8 +35,8 @@ impl Controls {
         let before = self.known();
         let mut changed = false;
         if self.stock.incarnation == frame.incarnation {
-            let hear = |target: &Target, was, is| self.index.change(target, was, is);
-            changed |= self.stock.take(frame, &mut self.refused, hear);
+            let on_change = |target: &Target, was, is| self.index.change(target, was, is);
+            changed |= self.stock.take(frame, &mut self.refused, on_change);
             // A set from scratch does not list what was deleted.
             if !frame.from_scratch && frame.as_of == 0 {
                 self.stock.complete(frame);
@@ -45,7 +45,7 @@ impl Controls {
         if let Some(mut incoming) = self.incoming.take_if(|incoming| incoming.belongs(frame))
             && incoming.follows(frame)
         {
-            incoming.take(frame, &mut 0, unheard);
+            incoming.take(frame, &mut 0, ignore_change);
             match incoming.complete(frame) {
                 true => changed |= self.replace(incoming),
                 false => self.incoming = Some(incoming),
@@ -64,8 +64,8 @@ impl Controls {
     }
 
     /// Drops controls that expired long ago by `now` and by the sender's clock, as one of them may be wrong.
-    pub fn forget(&mut self, now: UnixMs) {
-        self.stock.forget(now, |target, was, is| self.index.change(target, was, is));
+    pub fn drop_expired(&mut self, now: UnixMs) {
+        self.stock.drop_expired(now, |target, was, is| self.index.change(target, was, is));
         self.settle();
     }
 

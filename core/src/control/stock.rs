@@ -3,8 +3,8 @@
 //! [`Stock::take`] and the others call back for each replaced control, so that what is derived from them is updated, not rebuilt.
 
 use super::book::{KEPT_OVER_MS, MAX_KEPT};
-use super::scope::Said;
-use super::{Control, Effect, Slot, Target, Who};
+use super::scope::ControlBody;
+use super::{Control, Effect, Selector, Slot, Target};
 use crate::model::time::UnixMs;
 use crate::model::wire;
 use alloc::collections::BTreeMap;
@@ -21,11 +21,11 @@ pub(super) struct Stock {
     /// The incarnation; 0 before the first frame.
     pub(super) incarnation: u64,
     /// All up to this revision was received.
-    known: u64,
+    complete_through: u64,
     /// The proof that was received with it.
     proof: u64,
     /// The same while frames of one set arrive.
-    told: u64,
+    received: u64,
     /// The revision of a set that is sent from scratch.
     as_of: u64,
     entries: BTreeMap<(Target, Slot), Stored>,
@@ -48,18 +48,18 @@ struct Stored {
 }
 
 /// Called with a target, its control before and its control now.
-pub(super) trait OnChange: FnMut(&Target, Option<Said>, Option<Said>) {}
+pub(super) trait OnChange: FnMut(&Target, Option<ControlBody>, Option<ControlBody>) {}
 
-impl<F: FnMut(&Target, Option<Said>, Option<Said>)> OnChange for F {}
+impl<F: FnMut(&Target, Option<ControlBody>, Option<ControlBody>)> OnChange for F {}
 
 /// For a set that is not in use yet.
-pub(super) fn unheard(_: &Target, _: Option<Said>, _: Option<Said>) {}
+pub(super) fn ignore_change(_: &Target, _: Option<ControlBody>, _: Option<ControlBody>) {}
 
 impl Stock {
     /// An empty stock for a set from scratch, of which this is the first frame.
     pub fn begin(frame: &wire::Controls) -> Stock {
-        let wire::Controls { incarnation, as_of, after: told, .. } = *frame;
-        Stock { incarnation, as_of, told, ..Stock::default() }
+        let wire::Controls { incarnation, as_of, after: received, .. } = *frame;
+        Stock { incarnation, as_of, received, ..Stock::default() }
     }
 
     /// The stock of a stored frame.
@@ -69,22 +69,27 @@ impl Stock {
         stock
     }
 
-    /// Applies a frame with all that is newer than the known revision.
+    /// Applies a frame with all that is newer than the complete revision.
     pub fn follow(&mut self, frame: &wire::Controls) {
-        self.take(frame, &mut 0, unheard);
+        self.take(frame, &mut 0, ignore_change);
         self.complete(frame);
     }
 
     /// The revision up to which all was received.
     pub fn known(&self) -> wire::ControlsKnown {
-        wire::ControlsKnown { incarnation: self.incarnation, revision: self.known, proof: self.proof }
+        wire::ControlsKnown {
+            incarnation: self.incarnation,
+            revision: self.complete_through,
+            proof: self.proof,
+        }
     }
 
     /// What is newer than a revision; `None` if deletions since then may be missing.
     pub fn since(&self, revision: u64) -> Option<wire::Controls> {
-        let is_new = |stored: &Stored| (revision..self.known).contains(&stored.revision.saturating_sub(1));
+        let is_new =
+            |stored: &Stored| (revision..self.complete_through).contains(&stored.revision.saturating_sub(1));
         let news = || self.entries.iter().filter(|(_, stored)| is_new(stored)).map(to_entry).collect();
-        let entries = (self.dropped..=self.known).contains(&revision).then(news)?;
+        let entries = (self.dropped..=self.complete_through).contains(&revision).then(news)?;
         Some(wire::Controls { entries, now_ms: self.clock, ..Default::default() })
     }
 
@@ -93,7 +98,7 @@ impl Stock {
         wire::Controls {
             incarnation: self.incarnation,
             entries: self.entries.iter().map(to_entry).collect(),
-            complete_through: self.known,
+            complete_through: self.complete_through,
             proof: self.proof,
             from_scratch: true,
             now_ms: self.clock,
@@ -114,14 +119,14 @@ impl Stock {
     }
 
     /// The controls of one scope, and of the rule of that name.
-    pub fn of_scope(&self, workspace: &str, scope: &str) -> impl Iterator<Item = (&Target, Said)> {
-        let who = Who::Identifier(String::new());
-        let first = Target { workspace: workspace.into(), scope: scope.into(), who, window_ms: None };
+    pub fn of_scope(&self, workspace: &str, scope: &str) -> impl Iterator<Item = (&Target, ControlBody)> {
+        let selector = Selector::Identifier(String::new());
+        let first = Target { workspace: workspace.into(), scope: scope.into(), selector, window_ms: None };
         let is_here = move |target: &Target| target.workspace == workspace && target.scope == scope;
         let from_here = self.entries.range((first, Slot::Override)..);
         from_here
             .take_while(move |((target, _), _)| is_here(target))
-            .filter_map(|((target, _), stored)| Some((target, stored.said(target)?)))
+            .filter_map(|((target, _), stored)| Some((target, stored.body(target)?)))
     }
 
     /// Whether a frame belongs to the set from scratch that is collected here.
@@ -131,12 +136,12 @@ impl Stock {
 
     /// Whether it continues what was received of the set.
     pub fn follows(&self, frame: &wire::Controls) -> bool {
-        frame.after <= self.told
+        frame.after <= self.received
     }
 
     /// Marks that earlier deletions are unknown, as this set replaces another.
     pub fn begin_anew(&mut self) {
-        self.dropped = self.known;
+        self.dropped = self.complete_through;
     }
 
     /// Calls back with the differences from `before`; returns whether there are any.
@@ -152,10 +157,10 @@ impl Stock {
             let was = if order.is_le() { old.next() } else { None };
             let is = if order.is_ge() { new.next() } else { None };
             let Some(((target, _), _)) = is.or(was) else { return differs };
-            let said = |stored: Option<(&(Target, Slot), &Stored)>| {
-                stored.and_then(|(_, stored)| stored.said(target))
+            let body = |stored: Option<(&(Target, Slot), &Stored)>| {
+                stored.and_then(|(_, stored)| stored.body(target))
             };
-            let (was, is) = (said(was), said(is));
+            let (was, is) = (body(was), body(is));
             if was != is {
                 differs = true;
                 on_change(target, was, is);
@@ -163,11 +168,14 @@ impl Stock {
         }
     }
 
-    /// Drops controls that expired long ago by all clocks. What they replaced is older than the known revision and will not be sent again.
-    pub fn forget(&mut self, now: UnixMs, on_change: impl OnChange) {
+    /// Drops controls that expired long ago by all clocks. What they replaced is older than the complete revision and is not sent again.
+    pub fn drop_expired(&mut self, now: UnixMs, on_change: impl OnChange) {
         let Some(long_ago) = self.clock.min(now.0).checked_sub(KEPT_OVER_MS) else { return };
-        let known = self.known;
-        self.drop_where(|stored| stored.over_at(known).is_some_and(|at| at <= long_ago), on_change);
+        let complete_through = self.complete_through;
+        self.drop_where(
+            |stored| stored.over_at(complete_through).is_some_and(|at| at <= long_ago),
+            on_change,
+        );
     }
 
     /// Makes room for a frame: drops deletions, then the controls that expired first.
@@ -176,11 +184,11 @@ impl Stock {
         if excess(self.entries.len()) > 0 && self.deletions > 0 {
             self.drop_deletions();
         }
-        let (known, excess) = (self.known, excess(self.entries.len()));
+        let (complete_through, excess) = (self.complete_through, excess(self.entries.len()));
         if excess == 0 {
             return;
         }
-        let over_at = |stored: &Stored| stored.over_at(known).filter(|at| *at <= frame.now_ms);
+        let over_at = |stored: &Stored| stored.over_at(complete_through).filter(|at| *at <= frame.now_ms);
         let mut ends: Vec<u64> = self.entries.values().filter_map(over_at).collect();
         ends.sort_unstable();
         if let Some(last) = ends.get(excess.saturating_sub(1)).or(ends.last()).copied() {
@@ -196,8 +204,8 @@ impl Stock {
         self.make_room(frame, &mut on_change);
         let mut changed = false;
         for entry in &frame.entries {
-            // An entry up to the known revision was received already, and may have been dropped.
-            if entry.revision <= self.known {
+            // An entry up to the revision that is complete was received already, and may have been dropped.
+            if entry.revision <= self.complete_through {
                 continue;
             }
             match Control::from_wire(entry) {
@@ -231,25 +239,25 @@ impl Stock {
         self.deletions =
             self.deletions.saturating_add(usize::from(deleted)).saturating_sub(usize::from(was_deleted));
         let target = &key.0;
-        on_change(target, before.and_then(|before| before.said(target)), stored.said(target));
+        on_change(target, before.and_then(|before| before.body(target)), stored.body(target));
         self.entries.insert(key, stored);
         before.is_some() || !deleted
     }
 
     /// Notes the revision up to which a frame completes the set; returns whether the set is complete.
     pub fn complete(&mut self, frame: &wire::Controls) -> bool {
-        if frame.after > self.told.max(self.known) {
+        if frame.after > self.received.max(self.complete_through) {
             return false;
         }
         let last = frame.entries.iter().map(|entry| entry.revision).max().unwrap_or(0);
-        self.told = self.told.max(last);
+        self.received = self.received.max(last);
         if frame.complete_through == 0 {
             return false;
         }
-        if self.known <= frame.complete_through {
-            (self.known, self.proof) = (frame.complete_through, frame.proof);
+        if self.complete_through <= frame.complete_through {
+            (self.complete_through, self.proof) = (frame.complete_through, frame.proof);
         }
-        self.told = self.known;
+        self.received = self.complete_through;
         if self.deletions > MAX_DELETIONS {
             self.drop_deletions();
         }
@@ -257,9 +265,9 @@ impl Stock {
     }
 
     fn drop_deletions(&mut self) {
-        let known = self.known;
-        self.drop_where(|stored| stored.deleted && stored.revision <= known, unheard);
-        self.dropped = known;
+        let complete_through = self.complete_through;
+        self.drop_where(|stored| stored.deleted && stored.revision <= complete_through, ignore_change);
+        self.dropped = complete_through;
     }
 
     fn drop_where(&mut self, over: impl Fn(&Stored) -> bool, mut on_change: impl OnChange) {
@@ -267,7 +275,7 @@ impl Stock {
         self.entries.retain(|(target, _), stored| {
             let stays = !over(stored);
             if !stays {
-                on_change(target, stored.said(target), None);
+                on_change(target, stored.body(target), None);
             }
             deletions = deletions.saturating_add(usize::from(stays && stored.deleted));
             stays
@@ -291,12 +299,12 @@ impl Stored {
     }
 
     /// Its end; `None` if it has none, or if an older control may arrive that it replaces.
-    fn over_at(&self, known: u64) -> Option<u64> {
-        self.expires.map(|at| at.0).filter(|_| self.revision <= known)
+    fn over_at(&self, complete_through: u64) -> Option<u64> {
+        self.expires.map(|at| at.0).filter(|_| self.revision <= complete_through)
     }
 
-    fn said(&self, target: &Target) -> Option<Said> {
+    fn body(&self, target: &Target) -> Option<ControlBody> {
         let Stored { effect, expires, revision, deleted } = *self;
-        (!deleted).then_some(Said { effect, window_ms: target.window_ms, expires, revision })
+        (!deleted).then_some(ControlBody { effect, window_ms: target.window_ms, expires, revision })
     }
 }

@@ -1,15 +1,21 @@
 //! Checks that a limiter decides, and its outcomes.
 
+use crate::model::exact::Algorithm;
+use alloc::vec::Vec;
+
 /// One rule that applies to a request, resolved to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Check<'a> {
     /// The rule's index, chosen by the caller; below 64 for shadow rules.
     pub rule: u16,
-    /// Canonical key bytes.
+    /// Where the limit is decided: by this limiter, or in one place for all nodes (see [`crate::model::exact`]).
+    pub algorithm: Algorithm,
+    /// Canonical key bytes; for a ledger its bucket, the canonical identifier.
     pub key: &'a [u8],
-    /// Length of one cell of the key in milliseconds.
+    /// Length of one cell of the key in milliseconds; not used by exact rules.
     pub cell_ms: u64,
-    /// Most that may be used in a window; values above [`crate::model::window::MAX_COUNT`] count as that.
+    /// Most that may be used in a window; values above [`crate::model::window::MAX_COUNT`] count as that. Not used for a
+    /// ledger, whose zone defines it.
     pub limit: u64,
     /// Cost of the request; 0 only checks.
     pub cost: u64,
@@ -17,12 +23,84 @@ pub struct Check<'a> {
     pub policy: Policy,
 }
 
+impl Check<'_> {
+    /// Whether this limiter decides it.
+    pub fn is_window(&self) -> bool {
+        self.algorithm == Algorithm::Window
+    }
+}
+
+/// The checks of one request, with their keys in one buffer. Clearing keeps the memory.
+#[derive(Clone, Debug, Default)]
+pub struct Checks {
+    keys: Vec<u8>,
+    checks: Vec<Stored>,
+}
+
+/// A check whose key ends at `key_end`, where that of the next check begins.
+#[derive(Clone, Copy, Debug)]
+struct Stored {
+    key_end: usize,
+    check: Check<'static>,
+}
+
+impl Checks {
+    /// Copies checks.
+    pub fn of(checks: &[Check<'_>]) -> Checks {
+        let mut copies = Checks::default();
+        for check in checks {
+            copies.push(Check { key: &[], ..*check }, |keys| keys.extend_from_slice(check.key));
+        }
+        copies
+    }
+
+    /// Appends a check. `write_key` appends its key to the buffer; the check's own key is not used.
+    pub fn push(&mut self, check: Check<'static>, write_key: impl FnOnce(&mut Vec<u8>)) {
+        write_key(&mut self.keys);
+        self.checks.push(Stored { key_end: self.keys.len(), check });
+    }
+
+    /// Removes all checks.
+    pub fn clear(&mut self) {
+        self.keys.clear();
+        self.checks.clear();
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.checks.is_empty()
+    }
+
+    /// The check at this place.
+    pub fn get(&self, place: usize) -> Option<Check<'_>> {
+        self.iter().nth(place)
+    }
+
+    /// The check of a request with one.
+    pub fn only(&self) -> Option<Check<'_>> {
+        match self.checks.as_slice() {
+            [stored] => Some(Check { key: &self.keys, ..stored.check }),
+            _ => None,
+        }
+    }
+
+    /// Each check, in order.
+    pub fn iter(&self) -> impl Iterator<Item = Check<'_>> + '_ {
+        let mut begin = 0;
+        self.checks.iter().map(move |stored| {
+            let key = self.keys.get(begin..stored.key_end).unwrap_or_default();
+            begin = stored.key_end;
+            Check { key, ..stored.check }
+        })
+    }
+}
+
 /// Policy of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
     /// Decides and counts, but never denies nor pauses.
     pub shadow: bool,
-    /// Assume without a query that a key which is not in the complete snapshot is below half its limit.
+    /// Assume without a query that a key which is not in the complete snapshot is below half its limit. No effect on exact rules.
     pub trust_first: bool,
     /// If a query fails, deny instead of deciding by the local count.
     pub deny_on_failure: bool,
@@ -33,38 +111,6 @@ pub struct Policy {
     pub settles_within_ms: u32,
     /// Highest cost that the response may state. It is charged at once if too many requests wait for their cost.
     pub settles_at_most: u64,
-}
-
-/// One exact rule that applies to a request: its limit is decided in one place for all nodes (see [`crate::model::exact`]).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ExactCheck<'a> {
-    /// The rule's index, chosen by the caller, below 64.
-    pub rule: u16,
-    /// Which limit.
-    pub limit: ExactLimit<'a>,
-    /// Cost of the request; 0 only checks.
-    pub cost: u64,
-    /// Policy of the rule; `trust_first` has no effect.
-    pub policy: Policy,
-}
-
-/// An exact limit for one identifier; see [`crate::model::exact::Limit`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExactLimit<'a> {
-    /// An exact sliding log.
-    Log {
-        /// Canonical key bytes.
-        key: &'a [u8],
-        /// Most in any window.
-        most: u64,
-    },
-    /// A zone of the ledger.
-    Ledger {
-        /// The zone's number.
-        zone: u32,
-        /// The canonical identifier.
-        bucket: &'a [u8],
-    },
 }
 
 /// The outcome of one request.

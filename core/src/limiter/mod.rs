@@ -2,16 +2,14 @@
 //!
 //! [`Limiter::decide`] tries the cheapest first: a cached denial, then a lease, then one change of the shared table
 //! (`decide::charge`; `decide::judge` has the rule). If the local count may be stale, the request waits for a query to the region
-//! (`remote::consults`), at most for its rule's timeout. Counts go through the `report::outbox` to the aggregator; others' counts are
-//! merged by max (`decide::snapshots`). [`Limiter::decide_exact`] also handles rules with exact limits: the request waits for an exact
-//! response first (`decide::exact`). A cost may be known only from the response (`decide::deferred`): [`Limiter::settle_cost`] settles it.
-//!
-//! Call one of the two for each request, [`Limiter::tick`] every [`Limiter::next_tick_ms`], and [`Limiter::on_frame`] for each frame.
-//! After each of them send the frames of [`Limiter::take_frames`], answer the requests of [`Limiter::take_resolved`], and count the
-//! outcomes of [`Limiter::take_shadow_outcomes`].
+//! (`remote::consults`, `remote::waiting`), at most for its rule's timeout. Counts go through the `report::outbox` to the aggregator; others' counts are
+//! merged by max (`decide::snapshots`). Requests with exact rules (`decide::exact`) wait for an exact
+//! response first. A cost may be known only from the response (`decide::deferred`): [`Limiter::settle_cost`] settles it.
 
 mod cache;
 mod check;
+mod clock;
+mod compiled;
 mod decide;
 mod remote;
 mod report;
@@ -20,35 +18,35 @@ pub mod table;
 mod transact;
 mod upkeep;
 
-use crate::limiter::table::{Bucket, Meta};
+use crate::limiter::table::Meta;
 use crate::model::key::OriginId;
 use crate::model::shared::Shared;
-use crate::model::time::{MonoMs, Now, UnixMs};
+use crate::model::time::{MonoMs, Now};
 use crate::model::trace::Trace;
 use crate::model::wire;
-use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use cache::denials::Denials;
 use cache::worker_cache::WorkerCache;
+use clock::Clock;
 use decide::deferred::DeferredCosts;
-use decide::exact::PendingExact;
+use decide::exact::Exact;
 use decide::item::Item;
 use decide::judge::Health;
-use decide::lease::Due;
+use decide::lease::Leases;
 use decide::violations::Violations;
-use remote::consults::{Consults, Need, Waiting};
-use remote::exact_requests::ExactRequests;
+use remote::consults::{Need, Queries};
 use remote::link::Link;
-use remote::ration::Ration;
 use remote::registry::WorkerRegistry;
+use remote::subscription::Subscription;
+use remote::waiting::{ExactPart, WaitingRequest, WaitingRequests};
 use report::outbox::Outbox;
-use report::resync::{Offer, Resync};
+use report::resync::Resyncs;
 use transact::{Make, Table};
 
 pub use check::{
-    Budget, Cause, Check, ConsultResult, Decision, Denial, ExactCheck, ExactDetails, ExactLimit, ExactResult,
+    Budget, Cause, Check, Checks, ConsultResult, Decision, Denial, ExactDetails, ExactResult,
     MAX_TRANSACTIONS, Outcome, Policy, Reason, ShadowOutcome, Transactions,
 };
+pub use compiled::CompiledRule;
 pub use decide::deferred::MAX_DEFERRED_REQUESTS;
 pub use decide::judge::{ANSWER_SERVES_MS, SLACK_PART, STALE_MS, STRICT_PER_SECOND, TOLERANCE_PART, slack};
 pub use decide::round::MAX_CHECKS;
@@ -63,19 +61,8 @@ pub const TICK_MS: u64 = 50;
 pub const WAITING_TICK_MS: u64 = 10;
 /// A report with this many cells is sent at once.
 const FLUSH_ROWS: usize = wire::MAX_FRAME_CELLS;
-/// Most leases that are returned in one tick.
-const SETTLES_A_TICK: usize = 4_096;
 /// Least time between two reads of the worker registry; a little less than a tick, as ticks jitter.
 const REGISTRY_MS: u64 = 40;
-/// A step of the clock by more than this invalidates cached denials and leases.
-const CLOCK_STEP_MS: u64 = 1_000;
-/// Most queries a second of a worker for keys in strict mode; beyond them it spends slack.
-const STRICT_QUESTIONS_PER_SECOND: u64 = 200;
-/// Most queries a second of a worker for new keys. Beyond them, it assumes that a key which is not in the complete snapshot is below
-/// half its limit.
-const COLD_QUESTIONS_PER_SECOND: u64 = 500;
-/// A measurement of the region's clock is used for this long.
-const CLOCK_MEMORY_MS: u64 = 60_000;
 
 /// Parameters of a limiter.
 #[derive(Clone, Debug)]
@@ -90,7 +77,16 @@ pub struct Setup {
     pub local_sets: usize,
 }
 
-/// The state machine of one worker.
+/// The state machine of one worker. It performs no I/O; the caller passes time and shared data to each method.
+///
+/// - Inputs: [`Limiter::decide`] for each request and [`Limiter::settle_cost`] for each deferred cost; [`Limiter::tick`] after
+///   [`Limiter::next_tick_ms`]; [`Limiter::on_opening`], [`Limiter::on_frame`] and [`Limiter::on_closed`] for the stream.
+/// - Outputs, to be taken after each input: the frames of [`Limiter::take_frames`], the decided requests of
+///   [`Limiter::take_resolved`], the outcomes of [`Limiter::take_shadow_outcomes`].
+/// - When to act: [`Limiter::should_open`] and [`Limiter::should_give_up`] for the stream; [`Limiter::is_urgent`] if frames are to be
+///   sent before the next tick.
+///
+/// [`Limiter::shutdown`] returns the last frames.
 #[derive(Debug)]
 pub struct Limiter {
     origin: OriginId,
@@ -100,54 +96,26 @@ pub struct Limiter {
     worker_cache: WorkerCache,
     outbox: Outbox,
     link: Link,
-    consults: Consults,
-    exact_requests: ExactRequests,
-    /// Requests that wait for queries after their exact rules were decided.
-    pending_exact: BTreeMap<u64, PendingExact>,
-    denials: Denials,
-    shadow_outcomes: Vec<(u16, ShadowOutcome)>,
+    /// Requests that wait for an exact response or for answers.
+    waiting: WaitingRequests,
+    queries: Queries,
+    exact: Exact,
     /// Requests whose cost comes from the response.
     deferred: DeferredCosts,
     violations: Violations,
     registry: WorkerRegistry,
-    resync: Option<Resync>,
-    offer: Offer,
-    resync_bucket: Bucket,
-    /// The stream was opened since the last read of the registry.
-    gap: bool,
-    /// A resync has sent everything up to this gap; written at the next access to the registry.
-    resent: Option<u64>,
-    /// When this worker first read the gap that is to be closed next.
-    gap_seen: Option<MonoMs>,
+    resync: Resyncs,
     /// Live nodes of the region, as the aggregators of the process' workers reported them.
     others_origins: u32,
-    /// Dead workers whose counts a resync has reported; they are removed at the next access to the registry.
-    reaped: Vec<u64>,
-    /// When each lease is to be returned.
-    leases: Due,
-    /// Keys on which leased budget caused a denial since the last access to the registry.
-    recall: Vec<u64>,
-    /// Leases that are still to be returned, if too many keys were recalled to list them.
-    returning: usize,
-    /// Unix time minus monotonic time, by the machine's own clock.
-    wall_offset_ms: u64,
-    /// The same, by the clock that was used at the last tick.
-    offset_ms: u64,
+    leases: Leases,
+    clock: Clock,
     /// When this worker last updated the registry.
     synced: Option<MonoMs>,
     flushed: MonoMs,
-    /// Whether the stream was last opened or renewed as the subscriber; `None` before its first frame.
-    reported_subscriber: Option<bool>,
-    /// The registry was updated since the stream was opened. An earlier subscription may have ended: if this worker claimed it while
-    /// another one has it, and released it then, the process would have no subscriber.
-    listed: bool,
-    /// A complete snapshot was received on the stream.
-    complete: bool,
+    subscription: Subscription,
     serves: bool,
     items: Vec<Item>,
     resolved: Vec<(u64, Outcome)>,
-    strict_questions: Ration,
-    cold_questions: Ration,
     stats: Stats,
 }
 
@@ -163,37 +131,22 @@ impl Limiter {
             worker_cache: WorkerCache::new(setup.local_sets),
             outbox: Outbox::default(),
             link: Link::new(worker),
-            consults: Consults::default(),
-            exact_requests: ExactRequests::default(),
-            pending_exact: BTreeMap::new(),
-            denials: Denials::default(),
-            shadow_outcomes: Vec::new(),
+            waiting: WaitingRequests::default(),
+            queries: Queries::new(now.mono),
+            exact: Exact::default(),
             deferred: DeferredCosts::default(),
             violations: Violations::default(),
             registry: WorkerRegistry::default(),
-            resync: None,
-            offer: Offer::default(),
-            resync_bucket: Bucket::default(),
-            gap: false,
-            resent: None,
-            gap_seen: None,
+            resync: Resyncs::default(),
             others_origins: 1,
-            reaped: Vec::new(),
-            leases: Due::default(),
-            recall: Vec::new(),
-            returning: 0,
-            wall_offset_ms: now.unix.0.saturating_sub(now.mono.0),
-            offset_ms: now.unix.0.saturating_sub(now.mono.0),
+            leases: Leases::default(),
+            clock: Clock::new(now),
             synced: None,
             flushed: MonoMs(0),
-            reported_subscriber: None,
-            listed: false,
-            complete: false,
+            subscription: Subscription::default(),
             serves: false,
             items: Vec::new(),
             resolved: Vec::new(),
-            strict_questions: Ration::new(STRICT_QUESTIONS_PER_SECOND, now.mono),
-            cold_questions: Ration::new(COLD_QUESTIONS_PER_SECOND, now.mono),
             stats: Stats::default(),
         }
     }
@@ -208,27 +161,63 @@ impl Limiter {
     ) -> Outcome {
         self.serves = true;
         let now = self.enter(shared, now);
-        match self.round(shared, request, checks, false, now) {
+        let windows = checks.iter().take_while(|check| check.is_window()).count();
+        let (windows, others) = checks.split_at_checked(windows).unwrap_or_default();
+        if others.iter().any(Check::is_window) {
+            let mut sorted = checks.to_vec();
+            sorted.sort_by_key(|check| !check.is_window());
+            let windows = sorted.partition_point(Check::is_window);
+            let (windows, exact) = sorted.split_at_checked(windows).unwrap_or_default();
+            return self.decide_exact(shared, request, windows, exact, now);
+        }
+        match others.is_empty() {
+            true => self.decide_windows_alone(shared, request, windows, now),
+            false => self.decide_exact(shared, request, windows, others, now),
+        }
+    }
+
+    fn decide_windows_alone(
+        &mut self,
+        shared: &mut impl Shared,
+        request: u64,
+        checks: &[Check<'_>],
+        now: Now,
+    ) -> Outcome {
+        match self.decide_windows(shared, request, checks, now) {
             Ok(outcome) => outcome,
-            Err(_) if self.consults.is_full() => self.unanswered(shared, request, checks, now),
             Err(needs) => {
-                self.query(request, Waiting::new(checks, now.mono), &needs, now.mono);
+                let waiting = WaitingRequest::for_answers(checks, ExactPart::default(), now.mono);
+                self.query(request, waiting, &needs, now.mono);
                 Outcome::of(Decision::Wait, 0)
             }
         }
     }
 
-    /// Adds a trace context to the queries of `request`, which has just been told to wait. Changes no decision.
+    /// The outcome of a request's windows, or the queries that they need first.
+    fn decide_windows(
+        &mut self,
+        shared: &mut impl Shared,
+        request: u64,
+        checks: &[Check<'_>],
+        now: Now,
+    ) -> Result<Outcome, Vec<Need>> {
+        match self.round(shared, request, checks, false, now) {
+            Err(_) if self.waiting.is_full() => Ok(self.unanswered(shared, request, checks, now)),
+            decided => decided,
+        }
+    }
+
+    /// Adds a trace context to the queries of `request`, which has just begun to wait. Changes no decision.
     pub fn trace(&mut self, request: u64, trace: &Trace<'_>) {
         let trace = trace.to_wire();
-        if !self.consults.trace(request, &trace) {
-            self.exact_requests.trace(request, trace);
+        if self.waiting.set_trace(request, &trace) {
+            self.exact.requests.set_trace(request, trace);
         }
     }
 
     /// Does periodic work: leases, the registry, timeouts, resync. `now.unix` is the machine's clock.
     pub fn tick(&mut self, shared: &mut impl Shared, now: Now) {
-        self.wall_offset_ms = now.unix.0.saturating_sub(now.mono.0);
+        self.clock.set_machine(now);
         let now = self.moment(now.mono);
         self.notice_clock_steps(now);
         self.expire_exact(shared, now);
@@ -247,7 +236,7 @@ impl Limiter {
 
     /// Milliseconds until the next tick.
     pub fn next_tick_ms(&self) -> u64 {
-        match self.consults.is_empty() && !self.exact_requests.is_waited_for() {
+        match self.waiting.is_empty() {
             true => TICK_MS,
             false => WAITING_TICK_MS,
         }
@@ -260,8 +249,8 @@ impl Limiter {
 
     /// Whether nothing waits, nothing is leased and all counts are stored, so that the stream can end without loss.
     pub fn is_at_rest(&self) -> bool {
-        let nothing_held = self.leases.len() == 0 && !self.has_deferred();
-        self.consults.is_empty() && nothing_held && self.resync.is_none() && self.outbox.is_empty()
+        let nothing_held = self.leases.is_empty() && !self.has_deferred();
+        !self.waiting.has_queries() && nothing_held && self.resync.is_idle() && self.outbox.is_empty()
     }
 
     /// Whether the stream is open.
@@ -271,7 +260,7 @@ impl Limiter {
 
     /// Whether this worker is the subscriber: its stream receives the region's pushes.
     pub fn is_subscribed(&self) -> bool {
-        self.reported_subscriber == Some(true) && self.link.is_up()
+        self.subscription.is_active() && self.link.is_up()
     }
 
     /// The frames to send now, in order. Empty unless a stream is open.
@@ -281,21 +270,18 @@ impl Limiter {
         if self.link.is_closed() {
             return frames;
         }
-        let subscriber = self.is_subscriber() && self.link.is_up() && self.listed;
-        if self.reported_subscriber != Some(subscriber) {
-            self.reported_subscriber = Some(subscriber);
-            // A new subscription begins with a new snapshot, as pushes may have been missed since the last one.
-            self.complete = false;
+        let wanted = self.is_subscriber() && self.link.is_up();
+        if let Some(subscriber) = self.subscription.renew(wanted) {
             frames.push(wire::FilterFrame { hello: Some(self.hello(subscriber)), ..Default::default() });
         }
         if !self.link.is_up() {
             return frames;
         }
-        let consults = self.send_questions(shared, now);
+        let consults = self.send_queries(shared, now);
         for some in consults.chunks(wire::MAX_FRAME_CELLS) {
             frames.push(wire::FilterFrame { consults: some.to_vec(), ..Default::default() });
         }
-        self.exact_requests.take_frames(self.link.echo(), now.mono, &mut frames);
+        self.exact.requests.take_frames(self.link.echo(), now.mono, &mut frames);
         if self.outbox.len() >= FLUSH_ROWS || now.mono.since(self.flushed) >= REGISTRY_MS {
             self.flushed = now.mono;
             self.push_reports(false, now.mono, &mut frames);
@@ -323,8 +309,8 @@ impl Limiter {
 
     /// Notes that a stream is being opened.
     pub fn on_opening(&mut self, now: MonoMs) {
-        self.link.deferred_cost(now);
-        self.reported_subscriber = None;
+        self.link.opening(now);
+        self.subscription.opening();
     }
 
     /// Notes that the stream ended, or could not be opened.
@@ -334,9 +320,7 @@ impl Limiter {
         self.stats.unacknowledged = self.stats.unacknowledged.saturating_add(u64::from(unacknowledged));
         self.link.closed(now.mono);
         self.outbox.broken();
-        self.complete = false;
-        self.listed = false;
-        self.reported_subscriber = None;
+        self.subscription.closed();
         self.break_exact(shared, now);
         self.break_waiting(shared, now);
     }
@@ -344,43 +328,48 @@ impl Limiter {
     /// Applies a frame of the aggregator.
     pub fn on_frame(&mut self, shared: &mut impl Shared, frame: &wire::RegionFrame, now: MonoMs) {
         let now = self.moment(now);
-        if frame.welcome.as_ref().is_some_and(|welcome| welcome.version == wire::PROTOCOL_VERSION) {
-            self.link.welcomed(now.mono);
-            self.reported_subscriber = Some(false);
-            self.listed = false;
-            // The aggregator of this stream may have fewer counts than the process.
-            self.gap = true;
+        if let Some(welcome) = &frame.welcome {
+            self.on_welcome(welcome, now);
         }
         if let Some(pong) = &frame.pong {
-            self.link.echoed(pong, now.mono);
+            self.link.on_pong(pong, now.mono);
         }
         for answer in &frame.answers {
-            self.answered(shared, answer, now);
+            self.on_answer(shared, answer, now);
         }
-        for results in &frame.results {
-            self.ruled(shared, results, now);
+        for response in &frame.results {
+            self.on_exact_response(shared, response, now);
         }
         if let Some(ack) = &frame.ack {
-            self.stats.refused = self.stats.refused.saturating_add(ack.refused.len() as u64);
-            let worker_cache = &mut self.worker_cache;
-            let acknowledged = self.outbox.acknowledged(
-                ack.report_id,
-                &ack.refused,
-                now.mono,
-                |fingerprint, sequence, own| {
-                    if let Some(slot) = worker_cache.get(fingerprint) {
-                        slot.acked.note(sequence, own);
-                    }
-                },
-            );
-            self.unmark_stored(shared, &acknowledged.stored, now);
-            self.keep_unstored(shared, &acknowledged.refused, now);
-            self.merge_snapshots(shared, &ack.baselines, Make::Never, now);
+            self.on_ack(shared, ack, now);
         }
         if let Some(push) = &frame.push {
             self.merge_snapshots(shared, &push.snapshots, Make::WhereFree, now);
-            self.complete |= push.complete;
+            self.subscription.on_push(push.complete);
         }
+    }
+
+    fn on_welcome(&mut self, welcome: &wire::Welcome, now: Now) {
+        if welcome.version == wire::PROTOCOL_VERSION {
+            self.link.on_welcome(now.mono);
+            self.subscription.on_welcome();
+            // The aggregator of this stream may have fewer counts than the process.
+            self.resync.note_gap();
+        }
+    }
+
+    fn on_ack(&mut self, shared: &mut impl Shared, ack: &wire::Ack, now: Now) {
+        self.stats.refused = self.stats.refused.saturating_add(ack.refused.len() as u64);
+        let worker_cache = &mut self.worker_cache;
+        let acknowledged =
+            self.outbox.on_ack(ack.report_id, &ack.refused, now.mono, |fingerprint, sequence, own| {
+                if let Some(slot) = worker_cache.get(fingerprint) {
+                    slot.acked.note(sequence, own);
+                }
+            });
+        self.unmark_stored(shared, &acknowledged.stored, now);
+        self.keep_unstored(shared, &acknowledged.refused, now);
+        self.merge_snapshots(shared, &ack.baselines, Make::Never, now);
     }
 
     /// Ends the worker: returns leases to the table, returns unreported counts as frames to send, and leaves the registry, so that other
@@ -395,7 +384,7 @@ impl Limiter {
         self.flush_violations(shared, now);
         let mut frames = Vec::new();
         if self.link.is_up() {
-            self.exact_requests.take_frames(self.link.echo(), now.mono, &mut frames);
+            self.exact.requests.take_frames(self.link.echo(), now.mono, &mut frames);
             self.push_reports(true, now.mono, &mut frames);
         }
         WorkerRegistry::sign_off(shared, self.worker, now.mono);
@@ -421,34 +410,23 @@ impl Limiter {
     /// Handles a step of the clock: cached denials are dropped, as their times are wrong. The counts belong to other cells now, so they
     /// are reported again.
     fn notice_clock_steps(&mut self, now: Now) {
-        let offset_ms = now.unix.0.saturating_sub(now.mono.0);
-        if offset_ms.abs_diff(self.offset_ms) > CLOCK_STEP_MS {
+        if self.clock.steps_to(now) {
             self.version = self.version.wrapping_add(1);
-            self.gap |= self.is_subscriber();
+            if self.is_subscriber() {
+                self.resync.note_gap();
+            }
         }
-        self.offset_ms = offset_ms;
     }
 
     /// Makes `request` wait for the answers that it needs.
-    fn query(&mut self, request: u64, waiting: Waiting, needs: &[Need], now: MonoMs) {
-        let (stats, strict, cold) = (&mut self.stats, &mut self.strict_questions, &mut self.cold_questions);
-        self.consults.wait(request, waiting, needs, |reason| {
-            stats.asked(reason);
-            match reason {
-                Reason::Strict => strict.take(now),
-                Reason::Cold | Reason::Baseline => cold.take(now),
-                Reason::Stale | Reason::Slack => {}
-            }
-        });
+    fn query(&mut self, request: u64, waiting: WaitingRequest, needs: &[Need], now: MonoMs) {
+        self.queries.wait(&mut self.waiting, request, waiting, needs, &mut self.stats, now);
     }
 
     /// Both clocks at `mono`, the same for all workers of the process: Unix time by the region's clock if the registry has a measurement
     /// of the last minute, else by the machine's.
     pub fn moment(&self, mono: MonoMs) -> Now {
-        let clock = self.registry.clock;
-        let is_measured = clock.measured != MonoMs(0) && mono.since(clock.measured) < CLOCK_MEMORY_MS;
-        let offset = if is_measured { clock.offset_ms } else { self.wall_offset_ms };
-        Now { unix: UnixMs(mono.0.saturating_add(offset)), mono }
+        self.clock.moment(self.registry.clock, mono)
     }
 
     fn health(&self, now: MonoMs) -> Health {
@@ -459,8 +437,8 @@ impl Limiter {
                 && now.since(self.registry.echo) < FRESH_MS,
             complete: self.registry.complete,
             origins: self.origins(now),
-            strict: self.strict_questions.is_left(now),
-            cold: self.cold_questions.is_left(now),
+            strict: self.queries.strict.is_left(now),
+            cold: self.queries.cold.is_left(now),
         }
     }
 

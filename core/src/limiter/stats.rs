@@ -59,13 +59,13 @@ pub struct Stats {
 }
 
 impl Stats {
-    pub(super) fn asked(&mut self, reason: Reason) {
+    pub(super) fn count_query(&mut self, reason: Reason) {
         if let Some(count) = self.consults.get_mut(reason as usize) {
             *count += 1;
         }
     }
 
-    pub(super) fn ruled(&mut self, result: ExactResult) {
+    pub(super) fn count_exact(&mut self, result: ExactResult) {
         if let Some(count) = self.exact_results.get_mut(result as usize) {
             *count += 1;
         }
@@ -78,7 +78,7 @@ impl Stats {
         self.evictions += u64::from(left.evicted);
     }
 
-    pub(super) fn ended(&mut self, result: ConsultResult) {
+    pub(super) fn count_result(&mut self, result: ConsultResult) {
         if let Some(count) = self.results.get_mut(result as usize) {
             *count += 1;
         }

@@ -1,6 +1,7 @@
-//! Scenarios of one or more processes: several workers over one table, a region behind them, time in steps.
+//! Scenarios of one or more processes: several workers share a table, a region is behind them, and time advances in steps.
 //!
-//! `harness` and `network` drive the two state machines as the shells do, `exact_store` holds exact limits; the others say what must hold.
+//! `harness` and `network` drive the limiter and the region as the filter and the aggregator do. `exact_store` holds the
+//! exact limits. The other files hold the tests.
 
 mod accuracy;
 mod aggregators;

@@ -1,4 +1,4 @@
-//! Load, change, store: one entry of the shared table, until nobody was faster.
+//! Load, change, store: one entry of the shared table, until no other worker was faster.
 //!
 //! Also where a key finds its place: its bucket, room made by eviction, or the overflow cell when the bucket is full
 //! of work that must not be forgotten.
@@ -88,7 +88,7 @@ impl Table {
         &self.key
     }
 
-    /// Runs `change` on the entry as it is now; stores it if `change` says so.
+    /// Runs `change` on the entry as it is now; stores it if `change` returns true for it.
     pub(super) fn transact<R>(
         &mut self,
         shared: &mut impl Shared,

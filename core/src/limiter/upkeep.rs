@@ -1,7 +1,7 @@
 //! Periodic work of each tick: the worker registry, due leases, the end of a resync.
 
+use super::Limiter;
 use super::remote::registry::{self, WorkerRegistry};
-use super::{Limiter, SETTLES_A_TICK};
 use crate::model::shared::Shared;
 use crate::model::time::{MonoMs, Now};
 use alloc::vec::Vec;
@@ -14,32 +14,31 @@ impl Limiter {
             serves: self.serves,
             connected: self.link.is_up(),
             echo: self.link.echo(),
-            complete: self.complete,
-            heard: self.link.heard(),
+            complete: self.subscription.is_complete(),
+            last_seen: self.link.last_seen(),
             clock: self.link.clock(),
             origins: self.link.origins(now.mono),
-            gap: self.gap,
-            resent: self.resent,
-            recall: core::mem::take(&mut self.recall),
+            gap: self.resync.gap(),
+            resent: self.resync.resent(),
+            recall: self.leases.take_recalls(),
         };
-        let Some(registry) = WorkerRegistry::sync(shared, &me, &self.reaped, now.mono) else {
-            self.recall = me.recall;
+        let Some(registry) = WorkerRegistry::sync(shared, &me, self.resync.reaped(), now.mono) else {
+            self.leases.keep_recalls(me.recall);
             return;
         };
         self.synced = Some(now.mono);
-        self.reaped.clear();
-        (self.gap, self.resent) = (false, None);
-        self.listed = me.connected;
+        self.resync.registered();
+        self.subscription.registered(me.connected);
         let before = core::mem::replace(&mut self.registry, registry);
         self.table.safe_before = self.registry.safe_before(now.mono);
         self.others_origins = self.registry.origins(now.mono);
-        if let Some(known) = self.registry.settled_origins(now.mono) {
-            self.link.suppose_origins(known);
+        if let Some(count) = self.registry.settled_origins(now.mono) {
+            self.link.suppose_origins(count);
         }
         let recalled: Option<Vec<u64>> = self.registry.recalled_since(&before).map(Iterator::collect);
         match recalled {
             Some(recalled) => recalled.into_iter().for_each(|key| self.settle(shared, key, false, now)),
-            None => self.returning = self.leases.len(),
+            None => self.leases.recall_all(),
         }
     }
 
@@ -59,20 +58,16 @@ impl Limiter {
 
     /// The time before which all of this worker's counts are stored in the region; `None` if unknown.
     fn acked_through(&self, now: MonoMs) -> Option<MonoMs> {
-        let recovering = self.resync.as_ref().is_some_and(|resync| resync.recovers);
+        let recovering = self.resync.recovers();
         self.outbox.acked_through(now).filter(|_| !recovering)
     }
 
     /// Returns leases that are due, or all leases if they were recalled together.
     pub(super) fn settle_due(&mut self, shared: &mut impl Shared, now: Now) {
-        let returned = self.returning.min(SETTLES_A_TICK);
-        self.returning -= returned;
-        for _ in 0..returned {
-            let Some((_, fingerprint)) = self.leases.pop(MonoMs(u64::MAX)) else { break };
+        for fingerprint in self.leases.take_recalled() {
             self.settle(shared, fingerprint, false, now);
         }
-        for _ in 0..SETTLES_A_TICK {
-            let Some((due, fingerprint)) = self.leases.pop(now.mono) else { return };
+        for (due, fingerprint) in self.leases.take_due(now.mono) {
             // A lease that was renewed early is listed twice; the later entry applies.
             if self.is_due(fingerprint, due) {
                 self.settle(shared, fingerprint, true, now);
@@ -89,9 +84,6 @@ impl Limiter {
     /// Ends a resync once all that it reported is stored.
     pub(super) fn finish_resync(&mut self, now: Now) {
         let stored = self.outbox.stored_through(now.mono);
-        if let Some(resync) = self.resync.take_if(|resync| resync.is_over(stored)) {
-            self.resent = resync.resends.or(self.resent);
-            self.reaped.extend(resync.reaping);
-        }
+        self.resync.finish(stored);
     }
 }

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn identifiers_of_epochs_are_nobodys() {
+    fn identifiers_in_epochs_are_distinct() {
         let (short, long) = ([b'a'; 58], [b'a'; 59]);
         let mut all = Vec::new();
         for (canonical, epoch) in
@@ -105,7 +105,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn canonical_identifiers_are_short_and_never_meet(
+        fn canonical_identifiers_are_short_and_distinct(
             raws in proptest::collection::vec("(sha256:)?[ab]{0,80}", 1..50)
         ) {
             let mut seen: BTreeMap<Vec<u8>, String> = BTreeMap::new();
@@ -114,7 +114,7 @@ mod tests {
                 canonical_identifier(raw.as_bytes(), &mut out);
                 prop_assert!(out.len() <= MAX_IDENTIFIER_BYTES);
                 let earlier = seen.entry(out).or_insert_with(|| raw.clone());
-                prop_assert_eq!(&*earlier, &raw, "{}", format!("{earlier} and {raw} meet"));
+                prop_assert_eq!(&*earlier, &raw, "{}", format!("{earlier} and {raw} have the same canonical identifier"));
             }
         }
     }

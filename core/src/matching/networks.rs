@@ -113,14 +113,18 @@ mod tests {
             assert_eq!(networks.find(address.parse().unwrap(), |_| true), expected, "{address}");
         }
         let address = "10.1.2.3".parse().unwrap();
-        assert_eq!(networks.find(address, |n| *n != 2), Some((16, 1)), "the next one, if that will not do");
+        assert_eq!(
+            networks.find(address, |n| *n != 2),
+            Some((16, 1)),
+            "the next shorter prefix if the longest is rejected"
+        );
         assert_eq!(networks.find(address, |_| false), None);
         assert_eq!(build(&[]).find(address, |_| true), None);
     }
 
     proptest! {
         #[test]
-        fn as_a_look_at_all_of_them(
+        fn the_result_equals_that_of_a_search_of_all_networks(
             networks in proptest::collection::vec("(10|11)\\.[0-3]\\.[0-3]\\.[0-3]/([0-9]|[12][0-9]|3[0-2])|2001:[0-3]::[0-3]/[0-9]{1,2}", 0..40),
             addresses in proptest::collection::vec("(10|11)\\.[0-3]\\.[0-3]\\.[0-3]|2001:[0-3]::[0-3]", 1..20),
         ) {

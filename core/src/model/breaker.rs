@@ -118,22 +118,22 @@ mod tests {
         let mut breaker = Breaker::new(POLICY);
         for at in 0..3 {
             breaker.failed(MonoMs(at));
-            assert_eq!(breaker.state(MonoMs(at)), State::Closed, "too few to tell");
+            assert_eq!(breaker.state(MonoMs(at)), State::Closed, "too few calls");
         }
-        let mut mostly_well = Breaker::new(POLICY);
+        let mut mostly_successful = Breaker::new(POLICY);
         for at in 0..30 {
             if at % 3 == 2 {
-                mostly_well.failed(MonoMs(at))
+                mostly_successful.failed(MonoMs(at))
             } else {
-                mostly_well.succeeded()
+                mostly_successful.succeeded()
             }
-            assert_eq!(mostly_well.state(MonoMs(at)), State::Closed, "a third");
+            assert_eq!(mostly_successful.state(MonoMs(at)), State::Closed, "a third of the calls failed");
         }
         assert_eq!(opened().state(MonoMs(4)), State::Open);
     }
 
     #[test]
-    fn old_calls_are_forgotten() {
+    fn only_the_most_recent_calls_count() {
         let mut breaker = Breaker::new(POLICY);
         (0..100).for_each(|_| breaker.succeeded());
         for at in 0..4 {
@@ -141,26 +141,26 @@ mod tests {
             assert_eq!(breaker.state(MonoMs(at)), State::Closed);
         }
         breaker.failed(MonoMs(4));
-        assert_eq!(breaker.state(MonoMs(4)), State::Open, "five of the last ten");
+        assert_eq!(breaker.state(MonoMs(4)), State::Open, "five of the last ten calls failed");
     }
 
     #[test]
-    fn after_a_rest_one_call_finds_out() {
+    fn after_a_rest_one_call_probes() {
         let mut breaker = opened();
         assert!(!breaker.allows(MonoMs(500)));
         assert!(breaker.allows(MonoMs(1_003)));
-        assert!(!breaker.allows(MonoMs(1_003)), "one at a time");
+        assert!(!breaker.allows(MonoMs(1_003)), "one probe at a time");
         breaker.failed(MonoMs(1_100));
-        assert!(!breaker.allows(MonoMs(2_000)), "another rest");
+        assert!(!breaker.allows(MonoMs(2_000)), "the failed probe begins another rest");
         assert!(breaker.allows(MonoMs(2_100)));
         breaker.succeeded();
         assert_eq!(breaker.state(MonoMs(2_100)), State::Closed);
         breaker.failed(MonoMs(2_101));
-        assert_eq!(breaker.state(MonoMs(2_101)), State::Closed, "the past is forgotten");
+        assert_eq!(breaker.state(MonoMs(2_101)), State::Closed, "earlier failures do not count");
     }
 
     #[test]
-    fn calls_that_were_on_their_way_do_not_prolong_the_rest() {
+    fn calls_in_flight_do_not_prolong_the_rest() {
         let mut breaker = opened();
         breaker.failed(MonoMs(900));
         assert!(breaker.allows(MonoMs(1_003)));

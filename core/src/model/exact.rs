@@ -29,6 +29,17 @@ pub enum Algorithm {
     },
 }
 
+impl Algorithm {
+    /// Highest limit that has an effect; 0 for a ledger, whose zone has it.
+    pub fn max_limit(self) -> u64 {
+        match self {
+            Algorithm::Window => MAX_COUNT,
+            Algorithm::Log => MAX_LOG_LIMIT,
+            Algorithm::Ledger { .. } => 0,
+        }
+    }
+}
+
 /// One charge of a request to an exact limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Charge {
@@ -216,8 +227,8 @@ pub fn all_allowed(results: &[ChargeResult]) -> bool {
 }
 
 /// The charges of an exact request, or its first error.
-pub fn charges(ask: &wire::ExactRequest) -> Result<Vec<Charge>, ChargeError> {
-    ask.charges.iter().map(Charge::from_wire).collect()
+pub fn charges(request: &wire::ExactRequest) -> Result<Vec<Charge>, ChargeError> {
+    request.charges.iter().map(Charge::from_wire).collect()
 }
 
 #[cfg(test)]
@@ -267,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_charge_is_refused() {
+    fn invalid_charges_are_refused() {
         let log = wire::LogLimit { key: key().as_bytes().to_vec(), most: u64::MAX };
         let ledger = wire::LedgerLimit { zone: 1, bucket: Vec::from([0; MAX_TEXT_BYTES + 1]) };
         let charge = |log, ledger| Charge::from_wire(&wire::Charge { log, ledger, cost: u64::MAX });

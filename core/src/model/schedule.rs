@@ -85,7 +85,7 @@ pub struct Interval {
     anchor: MonoMs,
     interval_ms: u64,
     jitter_ms: u64,
-    struck: u64,
+    ticks: u64,
 }
 
 impl Interval {
@@ -94,14 +94,14 @@ impl Interval {
         let interval_ms = interval_ms.max(1);
         let jitter_ms = interval_ms.saturating_mul(jitter_percent.min(49)) / 100;
         let phase = random.checked_rem(interval_ms).unwrap_or(0);
-        Interval { anchor: now.after(phase), interval_ms, jitter_ms, struck: 0 }
+        Interval { anchor: now.after(phase), interval_ms, jitter_ms, ticks: 0 }
     }
 
     /// The time of the next tick; `random` is uniform.
     pub fn next(&mut self, now: MonoMs, random: u64) -> MonoMs {
         let passed = now.since(self.anchor).div_ceil(self.interval_ms);
-        self.struck = self.struck.saturating_add(1).max(passed.saturating_add(1));
-        let tick = self.anchor.after((self.struck - 1).saturating_mul(self.interval_ms));
+        self.ticks = self.ticks.saturating_add(1).max(passed.saturating_add(1));
+        let tick = self.anchor.after((self.ticks - 1).saturating_mul(self.interval_ms));
         let earlier = random.checked_rem(2 * self.jitter_ms + 1).unwrap_or(0);
         MonoMs(tick.after(earlier).0.saturating_sub(self.jitter_ms)).max(now)
     }
@@ -113,17 +113,17 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_slow_tick_does_not_move_the_rhythm_and_missed_ones_are_dropped() {
+    fn a_slow_tick_does_not_shift_the_interval_and_missed_ticks_are_dropped() {
         let mut interval = Interval::new(100, 0, MonoMs(0), 30);
         assert_eq!(interval.next(MonoMs(0), 0), MonoMs(30));
-        assert_eq!(interval.next(MonoMs(75), 0), MonoMs(130), "took 45 ms");
-        assert_eq!(interval.next(MonoMs(391), 0), MonoMs(430), "two were missed");
+        assert_eq!(interval.next(MonoMs(75), 0), MonoMs(130), "the tick took 45 ms");
+        assert_eq!(interval.next(MonoMs(391), 0), MonoMs(430), "missed ticks are dropped");
         assert_eq!(interval.next(MonoMs(430), 0), MonoMs(530));
     }
 
     proptest! {
         #[test]
-        fn ticks_are_jittered_about_a_fixed_rhythm(
+        fn ticks_are_jittered_around_a_fixed_interval(
             seed in any::<u64>(), randoms in prop::collection::vec(any::<u64>(), 1..50)
         ) {
             let start = MonoMs(1_000_000);

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_traceparent_is_read_as_the_standard_has_it() {
+    fn a_traceparent_is_parsed_as_the_standard_defines() {
         let cases = [
             (format!("00-{TRACE}-{SPAN}-01"), Some(1)),
             (format!("00-{TRACE}-{SPAN}-00"), Some(0)),
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_sound_is_absent() {
+    fn invalid_parts_are_absent() {
         let parent = format!("00-{TRACE}-{SPAN}-01");
         let longest = "x".repeat(MAX_REQUEST_ID_BYTES);
         let cases: [(&str, &str, _); 6] = [
@@ -194,17 +194,17 @@ mod tests {
     }
 
     #[test]
-    fn a_hostile_frame_brings_no_trace() {
-        let sound =
+    fn an_invalid_trace_in_a_frame_is_ignored() {
+        let valid =
             Trace::of_headers(Some(format!("00-{TRACE}-{SPAN}-01").as_bytes()), None).unwrap().to_wire();
-        let wrong = [
-            wire::Trace { trace_id: [1; 15].to_vec(), ..sound.clone() },
-            wire::Trace { trace_id: [0; 16].to_vec(), ..sound.clone() },
-            wire::Trace { span_id: [1; 9].to_vec(), ..sound.clone() },
-            wire::Trace { flags: 256, ..sound.clone() },
+        let invalid = [
+            wire::Trace { trace_id: [1; 15].to_vec(), ..valid.clone() },
+            wire::Trace { trace_id: [0; 16].to_vec(), ..valid.clone() },
+            wire::Trace { span_id: [1; 9].to_vec(), ..valid.clone() },
+            wire::Trace { flags: 256, ..valid.clone() },
             wire::Trace { request_id: "\n".to_string(), ..wire::Trace::default() },
         ];
-        assert!(Trace::of_wire(&sound).is_some());
-        wrong.iter().for_each(|trace| assert_eq!(Trace::of_wire(trace), None, "{trace:?}"));
+        assert!(Trace::of_wire(&valid).is_some());
+        invalid.iter().for_each(|trace| assert_eq!(Trace::of_wire(trace), None, "{trace:?}"));
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Usually over two: the current cell counts in full, the previous one by the share of it that the window still covers:
 //! `effective = current + floor(previous × (1 − elapsed)) + cost`, denied when above the limit. The share falls
-//! with time, so a denial knows the earliest moment at which the same cost could pass.
+//! with time, so a denial states the earliest moment at which the same cost could pass.
 //!
 //! The share is an average: if all use of a cell was at its end, a true window contains up to twice the limit. With finer cells (a key's
 //! resolution) all cells of a window count in full, so no true window contains more than the limit.
@@ -231,7 +231,7 @@ mod tests {
             ((10, 0, 999, 1, 10), (false, 0, Some(2))),
             ((10, 0, 0, 0, 10), (true, 0, Some(0))), // cost 0 passes at exactly the limit
             ((11, 0, 0, 0, 10), (false, 0, Some(1_001))), // 11 × (1 − x) below 11
-            ((4, 0, 0, 7, 10), (false, 6, Some(1_001))), // refused a cost of 7 with 6 left is told 6
+            ((4, 0, 0, 7, 10), (false, 6, Some(1_001))), // a denial of a cost of 7 with 6 left reports 6
             ((0, 10, 0, 1, 10), (false, 0, Some(1))), // floor(10 × 0.999) = 9
             ((0, 10, 500, 5, 10), (true, 5, Some(0))),
             ((0, 10, 500, 6, 10), (false, 5, Some(1))),
@@ -254,7 +254,7 @@ mod tests {
         }
     }
 
-    /// What counts of cells is told by a list, newest first.
+    /// Counts of cells, newest first.
     fn hard_limit(counts: &[u64]) -> Used {
         Used::HardLimit(Counts::new(counts.len(), counts.iter().copied()))
     }
@@ -302,13 +302,13 @@ mod tests {
                 Some(wait) => {
                     prop_assert!(passes(wait));
                     prop_assert!(wait == 0 || !passes(wait - 1));
-                    prop_assert!(passes(wait + 1), "what passes once passes from then on");
+                    prop_assert!(passes(wait + 1), "a cost that passes also passes later");
                 }
             }
         }
 
         #[test]
-        fn a_hard_limit_is_the_sum_of_what_was_used_in_the_cells_that_a_window_touches(
+        fn a_hard_limit_counts_the_sum_of_the_cells_that_a_window_touches(
             spent in prop::collection::vec((0u64..3_000, 1u64..5), 0..30), now in 2_000u64..4_000,
             resolution in 1u64..=10, later in 0u64..3_000
         ) {
@@ -329,7 +329,7 @@ mod tests {
             let (moved, then) = used.later(&at, later);
             prop_assert_eq!(moved, counted(now + later, now));
             prop_assert_eq!(then, Position::at(UnixMs(now + later), cell_ms));
-            prop_assert!(moved.effective(&then) <= used.effective(&at), "what counts only falls");
+            prop_assert!(moved.effective(&then) <= used.effective(&at), "the used amount only falls without new charges");
         }
 
         #[test]

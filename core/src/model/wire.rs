@@ -3,6 +3,18 @@
 //! Each worker has one bidirectional gRPC stream, `/weir.v1.Region/Follow`, with [`FilterFrame`]s up and [`RegionFrame`]s down. All counts
 //! are absolute components, so a frame may be lost, repeated or late. The first frame of a stream has a [`Hello`]; a stream of an unknown
 //! version ends with a [`StreamError`]. Receivers validate all contents.
+//!
+//! | field | from | handled by |
+//! |---|---|---|
+//! | `hello`, `ping` | each worker | `region::stream` of the aggregator |
+//! | `report` | each worker | `RegionState::take` |
+//! | `consults` (queries) | each worker | `Queries`, or `Region::consult` without Redis |
+//! | `exact_requests`, `refunds` | each worker | `Exact` of the aggregator |
+//! | `counters` | each worker | `Seat::received` |
+//! | `controls_known`, `bans` | the subscriber; each worker | `Book`, `Bans` |
+//! | `welcome`, `pong`, `answers`, `results`, `ack` | the aggregator of the stream | `Limiter::on_frame` of that worker |
+//! | `push` | the same, to subscribers | `Limiter::on_frame` |
+//! | `controls` | the same, to subscribers | `Keeper::on_frame` |
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -154,7 +166,7 @@ pub struct Trace {
     pub request_id: String,
 }
 
-/// Asks for a sign of life.
+/// Probes the aggregator, which answers with a [`Pong`].
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Ping {
     /// Returned in the [`Pong`]; the sender's monotonic clock in milliseconds.

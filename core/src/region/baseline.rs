@@ -143,8 +143,8 @@ mod tests {
 
     fn queries(region: &mut Region, origin: OriginId, own: u64, cost: u64) -> bool {
         let key = key().as_bytes().to_vec();
-        let ask = wire::Consult { key, sequence: 1_000, own, cost, limit: 100, ..Default::default() };
-        region.consult(origin, &ask, NOW).unwrap().granted
+        let query = wire::Consult { key, sequence: 1_000, own, cost, limit: 100, ..Default::default() };
+        region.consult(origin, &query, NOW).unwrap().granted
     }
 
     fn reports(region: &mut Region, origin: OriginId, own: u64) {
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_granted_in_the_grace_period_comes_on_top() {
+    fn grants_in_the_grace_period_add_to_the_lower_bound() {
         let mut region = region();
         assert!(!queries(&mut region, NEW, 0, 21));
         assert!(queries(&mut region, NEW, 0, 5));
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_repeated_in_the_grace_period_is_not_counted_twice() {
+    fn counts_repeated_in_the_grace_period_are_not_counted_twice() {
         let mut region = region();
         // Reports of two workers of one process, the first with an older count.
         reports(&mut region, OLD, 30);

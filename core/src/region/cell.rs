@@ -1,4 +1,5 @@
-//! One cell: what each node has used in it, and how much of that the region's stores are known to hold.
+//! One cell: a grow-only counter (a state-based CRDT) with a component for each node, and how much of each component the region's
+//! stores are known to have.
 
 use super::Refused;
 use super::exchange::{BASELINE, Part};

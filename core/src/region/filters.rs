@@ -88,11 +88,13 @@ impl Region {
 
     /// The baseline after the store was queried. `None` if the store has not answered for that cell, so that the
     /// baseline may be higher than what is stored here.
-    pub fn baseline(&self, origin: OriginId, asked: &wire::Snapshot) -> Option<wire::Snapshot> {
-        let key = Key::parse(&asked.key).ok()?;
+    pub fn baseline(&self, origin: OriginId, requested: &wire::Snapshot) -> Option<wire::Snapshot> {
+        let key = Key::parse(&requested.key).ok()?;
         let state = self.keys.get(&key)?;
-        sends_baseline(state, asked.sequence, self.backing.incarnation())
-            .then(|| wire::Snapshot { key: asked.key.clone(), ..state.snapshot(asked.sequence, origin) })
+        sends_baseline(state, requested.sequence, self.backing.incarnation()).then(|| wire::Snapshot {
+            key: requested.key.clone(),
+            ..state.snapshot(requested.sequence, origin)
+        })
     }
 
     /// Whether [`Region::next_push`] has cells for `origin`.

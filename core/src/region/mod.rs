@@ -25,7 +25,7 @@
 //! that all regions share (`publish`). What all of them have lost is restored by `baseline`.
 //!
 //! In reading order: `filters` (reports, queries, pushes), `cells` and [`cell`] (what is stored), `replay`, `publish`,
-//! `baseline`, and `work` (the queues between them); [`top`] for status pages.
+//! `baseline`, and `work` (the queues between them); [`nodes`] (which are alive); [`top`] for status pages.
 
 mod baseline;
 pub mod cell;
@@ -34,6 +34,7 @@ pub mod exchange;
 mod filters;
 mod keys;
 pub mod log;
+pub mod nodes;
 mod publish;
 mod replay;
 mod subscribers;
@@ -44,9 +45,9 @@ use crate::model::key::{Key, KeyParts, OriginId};
 use crate::model::time::{MonoMs, UnixMs};
 use crate::model::window::{MAX_COUNT, Position};
 use crate::model::wire;
-use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 use keys::Keys;
+use nodes::Nodes;
 use replay::Backing;
 use subscribers::Subscribers;
 use work::{Errand, Work};
@@ -56,10 +57,6 @@ pub use cells::SHORTEST_PUBLISHED_MS;
 pub use publish::{Choice, Due, most_used};
 pub use replay::{HotCell, Proposed};
 
-/// A node counts as alive for this long after its last frame.
-pub const ORIGIN_ALIVE_MS: u64 = 2_000;
-/// A node is removed after this long without a frame.
-const SILENT_MS: u64 = 3_600_000;
 /// How many windows a sequence may differ from the aggregator's own. A greater difference means that a clock is wrong.
 pub const MAX_WINDOW_SKEW: u64 = 2;
 
@@ -68,10 +65,6 @@ pub const MAX_WINDOW_SKEW: u64 = 2;
 pub const MOST_A_SECOND: u64 = 1 << 40;
 /// Seconds added to the time that a cell has lasted, since clocks differ.
 const CLOCKS_DIFFER_S: u64 = 60;
-/// Most nodes that are counted of one peer (an address). A peer that invents nodes can reduce the slack of the others
-/// by this factor at most.
-pub const MAX_NODES_OF_PEER: usize = 64;
-
 /// Bounds of a [`Region`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionLimits {
@@ -155,15 +148,9 @@ pub struct RegionStats {
 /// The state machine. It is driven by frames and by [`Region::tick`], and never reads a clock.
 #[derive(Debug)]
 pub struct Region {
-    max_origins: usize,
     keys: Keys,
-    /// When each node last sent a frame, by the monotonic clock. After a step of the other clock all nodes would seem
-    /// dead for a moment, and each would spend as if it were alone.
-    origins: BTreeMap<OriginId, MonoMs>,
-    /// Nodes that have reported counts, each with the peer that it belongs to.
-    nodes: BTreeMap<OriginId, u64>,
-    /// Nodes connected to the region's other aggregators.
-    elsewhere: BTreeSet<OriginId>,
+    /// Its nodes.
+    pub nodes: Nodes,
     subscribers: Subscribers,
     work: Work,
     backing: Backing,
@@ -176,11 +163,8 @@ impl Region {
     /// An empty region. `secret` must be random and unknown to clients.
     pub fn new(limits: RegionLimits, secret: (u64, u64)) -> Region {
         Region {
-            max_origins: limits.max_origins,
             keys: Keys::new(limits.max_keys, secret),
-            origins: BTreeMap::new(),
-            nodes: BTreeMap::new(),
-            elsewhere: BTreeSet::new(),
+            nodes: Nodes::new(limits.max_origins),
             subscribers: Subscribers::default(),
             work: Work::default(),
             backing: Backing::default(),
@@ -189,62 +173,10 @@ impl Region {
         }
     }
 
-    /// Records that `origin` is alive. Returns false if there are too many nodes already.
-    pub fn heard(&mut self, origin: OriginId, now: MonoMs) -> bool {
-        if !self.origins.contains_key(&origin) && self.origins.len() >= self.max_origins {
-            self.origins.retain(|_, last| now.since(*last) < SILENT_MS);
-            self.nodes.retain(|origin, _| self.origins.contains_key(origin));
-        }
-        if !self.origins.contains_key(&origin) && self.origins.len() >= self.max_origins {
-            return false;
-        }
-        let last = self.origins.entry(origin).or_default();
-        *last = now.max(*last);
-        true
-    }
-
-    /// Records that `origin`, whose streams come from `peer`, has reported counts. From now on it counts as a node,
-    /// unless [`MAX_NODES_OF_PEER`] nodes of the same peer do already. Returns true if it is newly counted.
-    pub fn count_node(&mut self, origin: OriginId, peer: u64) -> bool {
-        if !self.origins.contains_key(&origin) || self.nodes.contains_key(&origin) {
-            return false;
-        }
-        let of_peer = self.nodes.values().filter(|of| **of == peer).count();
-        if of_peer < MAX_NODES_OF_PEER {
-            self.nodes.insert(origin, peer);
-        }
-        of_peer < MAX_NODES_OF_PEER
-    }
-
     /// Records that the last stream of `origin` ended, so that it no longer counts as alive.
     pub fn gone(&mut self, origin: OriginId) {
-        self.origins.remove(&origin);
-        self.nodes.remove(&origin);
+        self.nodes.remove(origin);
         self.subscribers.remove(origin);
-    }
-
-    /// Nodes that sent a frame within [`ORIGIN_ALIVE_MS`], to this aggregator or to another one of the region.
-    pub fn live_origins(&self, now: MonoMs) -> usize {
-        let here = self.origins_here(now).count();
-        here + self.elsewhere.iter().filter(|origin| !self.nodes.contains_key(*origin)).count()
-    }
-
-    /// The number as sent to `origin`: it includes `origin`, even if that has reported nothing yet.
-    pub fn live_origins_with(&self, origin: OriginId, now: MonoMs) -> usize {
-        let is_counted = self.nodes.contains_key(&origin) || self.elsewhere.contains(&origin);
-        self.live_origins(now) + usize::from(!is_counted)
-    }
-
-    /// Nodes that sent a frame to this aggregator within [`ORIGIN_ALIVE_MS`].
-    pub fn origins_here(&self, now: MonoMs) -> impl Iterator<Item = OriginId> + '_ {
-        let alive = move |last: &MonoMs| now.since(*last) <= ORIGIN_ALIVE_MS;
-        let alive = self.origins.iter().filter(move |(_, last)| alive(last)).map(|(origin, _)| *origin);
-        alive.filter(|origin| self.nodes.contains_key(origin))
-    }
-
-    /// Replaces the nodes that are alive anywhere in the region.
-    pub fn set_origins_elsewhere(&mut self, origins: &[OriginId]) {
-        self.elsewhere = origins.iter().copied().take(self.max_origins).collect();
     }
 
     /// Drops cells that no window touches any more. Returns true if it should be called again soon, as one call drops a
@@ -268,7 +200,7 @@ impl Region {
     pub fn stats(&self, now: MonoMs) -> RegionStats {
         RegionStats {
             keys: self.keys.len(),
-            live_origins: self.live_origins(now),
+            live_origins: self.nodes.alive(now),
             pending_pushes: self.subscribers.pending(),
             windows: self.live_cells(),
             windows_created: self.work.created,

@@ -358,7 +358,7 @@ impl Region {
     fn change_of(&self, spot: Spot) -> Option<wire::Change> {
         let (key, state) = self.keys.at(spot.slot)?;
         let cell = state.cell(spot.sequence)?;
-        let ours = |origin: OriginId| origin == BASELINE || self.origins.contains_key(&origin);
+        let ours = |origin: OriginId| origin == BASELINE || self.nodes.contains(origin);
         // If the components are few, all are sent: also those of an Envoy that has disconnected meanwhile.
         let few = cell.components.len() <= MAX_REPEATED;
         let parts = cell.stored(self.backing.incarnation?).filter(|(origin, _)| few || ours(*origin));

@@ -127,10 +127,10 @@ impl Subscribers {
             queue.order = VecDeque::new();
             queue.queued = HashSet::default();
         }
-        let told =
+        let sent =
             queue.order.is_empty() && matches!(queue.delivered, Delivered::Draining | Delivered::Partial);
-        let complete = told && all_read;
-        if told {
+        let complete = sent && all_read;
+        if sent {
             queue.delivered = if all_read { Delivered::Complete } else { Delivered::Partial };
         }
         (slots, complete)

@@ -75,9 +75,9 @@ impl Events {
 
     /// Removes and returns the first notified event that is in `awaited`.
     pub fn take(&mut self, awaited: Events) -> Option<Event> {
-        let heard = self.iter().find(|event| awaited.has(*event))?;
-        self.0 &= !heard.bit();
-        Some(heard)
+        let event = self.iter().find(|event| awaited.has(*event))?;
+        self.0 &= !event.bit();
+        Some(event)
     }
 
     /// The notified events, in the order of [`Event::ALL`].

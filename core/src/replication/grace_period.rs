@@ -151,7 +151,7 @@ mod tests {
     use std::vec;
 
     #[test]
-    fn in_memory_what_no_node_accounts_for_becomes_the_baseline() {
+    fn in_memory_the_use_that_no_node_accounts_for_becomes_the_baseline() {
         let mut state = state();
         let mut grace = GracePeriod::anew(Schedule::default(), NOW.unix);
         state.region.witness(&key("i"), SEQUENCE, 8, NOW.unix).unwrap();
@@ -176,8 +176,9 @@ mod tests {
         let mut grace = GracePeriod::begin(&mut state, Schedule::default(), NOW);
         assert!(state.take_events().has(Event::Recover));
         state.region.witness(&key("i"), SEQUENCE, 8, NOW.unix).unwrap();
-        let word = Merged { current: vec![(BASELINE, 5), (ORIGIN, 3)], limit: u64::MAX, ..Merged::default() };
-        for (result, settled) in [(Err(Failure::Unavailable), 0), (Ok(word), 1)] {
+        let merged =
+            Merged { current: vec![(BASELINE, 5), (ORIGIN, 3)], limit: u64::MAX, ..Merged::default() };
+        for (result, settled) in [(Err(Failure::Unavailable), 0), (Ok(merged), 1)] {
             assert_eq!(grace.next(&mut at(&mut state, 0)), Next::Sleep(2_000));
             let Next::Call(lower_bounds) = grace.next(&mut at(&mut state, 2_000)) else {
                 panic!("a lower bound to raise")

@@ -1,4 +1,4 @@
-//! The logic of an aggregator without I/O: what it stores, what it sends to whom, and when.
+//! The logic of an aggregator without I/O: what it stores, what it sends to which part, and when.
 //!
 //! In reading order:
 //!

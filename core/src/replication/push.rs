@@ -1,7 +1,7 @@
 //! Pushes the others' use to a subscriber: soon, but with many changes coalesced.
 //!
 //! The task that waits for [`Event::Push`](super::Event::Push) wakes the subscribers for which cells wait
-//! ([`RegionState::to_be_sent`](super::RegionState::to_be_told)), then sleeps for [`COALESCE_MS`]. A key that changes a
+//! ([`RegionState::to_be_sent`](super::RegionState::to_be_sent)), then sleeps for [`COALESCE_MS`]. A key that changes a
 //! thousand times in that time is sent once. Each subscriber is sent the counts that the region holds at the moment of
 //! sending.
 

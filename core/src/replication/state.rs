@@ -58,7 +58,7 @@ pub struct LateAck {
     /// The round of replays that must have ended.
     pub after: u64,
     ack: Ack,
-    /// Counts that came without a baseline: the position of each in the report, and what the region held of it. They
+    /// Counts that were reported without a baseline: the position of each in the report, and what the region held of it. They
     /// are checked again when the round has ended.
     baselines: Vec<(u32, Snapshot)>,
 }
@@ -162,7 +162,7 @@ impl RegionState {
 
     /// Registers a stream of `origin`. To remove it, call [`RegionState::leave`].
     pub fn enter(&mut self, origin: OriginId, now: Now) -> Result<Entered, TooManyOrigins> {
-        if !self.region.heard(origin, now.mono) {
+        if !self.region.nodes.received_from(origin, now.mono) {
             return Err(TooManyOrigins);
         }
         Ok(self.streams.enter(origin))
@@ -170,7 +170,7 @@ impl RegionState {
 
     /// Records that `origin` has reported counts over a stream from `peer`. From now on it counts as a node.
     pub fn count_node(&mut self, origin: OriginId, peer: u64) {
-        if self.region.count_node(origin, peer) {
+        if self.region.nodes.count(origin, peer) {
             self.notify(Event::Heartbeat);
         }
     }
@@ -217,7 +217,7 @@ impl RegionState {
 
     /// Processes a frame, except for its hello and what concerns exact limits.
     pub fn take(&mut self, origin: OriginId, frame: FilterFrame, now: Now) -> Result<Taken, TooManyOrigins> {
-        if !self.region.heard(origin, now.mono) {
+        if !self.region.nodes.received_from(origin, now.mono) {
             return Err(TooManyOrigins);
         }
         let mut taken = Taken::default();
@@ -225,7 +225,7 @@ impl RegionState {
         taken.reply.pong = frame.ping.as_ref().map(|ping| Pong {
             sent_ms: ping.sent_ms,
             unix_ms: now.unix.0,
-            live_origins: u32::try_from(self.region.live_origins_with(origin, now.mono)).unwrap_or(u32::MAX),
+            live_origins: u32::try_from(self.region.nodes.alive_with(origin, now.mono)).unwrap_or(u32::MAX),
         });
         if self.is_usable(now.mono) {
             taken.queries = frame.consults;
@@ -255,8 +255,8 @@ impl RegionState {
     /// The acknowledgement of a report after the end of the round that it waited for.
     pub fn acknowledge(&self, origin: OriginId, late: LateAck) -> Ack {
         let mut ack = late.ack;
-        for (place, asked) in late.baselines {
-            match self.region.baseline(origin, &asked) {
+        for (place, snapshot) in late.baselines {
+            match self.region.baseline(origin, &snapshot) {
                 Some(baseline) => ack.baselines.push(baseline),
                 None => ack.refused.push(place),
             }

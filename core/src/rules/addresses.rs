@@ -3,10 +3,10 @@
 //! Of the networks that contain an address, the one with the longest prefix applies. Live control may name networks
 //! too; `resolve` combines both.
 
-use super::parse::errors::{Errors, Path};
-use super::parse::fields::Node;
 use super::request::Request;
 use super::request::client_address::{Peer, TRUSTED_PROXIES_MAX, client_address};
+use crate::fields::Node;
+use crate::fields::{Errors, Path};
 use crate::matching::networks::{Networks, parse_network};
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -114,19 +114,19 @@ fn reject_contradictions(
 
 #[cfg(test)]
 mod tests {
-    use super::super::parse::json::Json;
     use super::*;
+    use crate::fields::{Bounds, Value};
     use alloc::string::{String, ToString};
 
     fn read(text: &str) -> Result<Addresses, String> {
         let mut errors = Errors::default();
-        let json = Json::parse(text.as_bytes(), &mut errors).unwrap();
-        let addresses = Addresses::read(Node::root(&json), &mut errors);
+        let json = Value::parse(text.as_bytes(), Bounds::OF_A_FILE).unwrap();
+        let addresses = Addresses::read(Node::root("configuration", &json), &mut errors);
         errors.finish(addresses).map_err(|errors| errors.to_string())
     }
 
     #[test]
-    fn the_longest_prefix_of_both_lists_counts() {
+    fn the_longest_prefix_of_both_lists_applies() {
         let addresses = read(
             r#"{"exempt": ["10.0.0.0/8", "203.0.113.7"], "deny": ["203.0.113.0/24", "10.6.6.0/24", "2001:db8::/32"]}"#,
         )
@@ -155,10 +155,10 @@ mod tests {
                 "configuration.deny[0]: 10.0.0.0/8 is also in exempt[1]",
             ),
             (r#"{"trusted_hops": 33}"#, "configuration.trusted_hops: 33 is out of range"),
-            (r#"{"block": []}"#, "configuration: there is no field \"block\" here"),
+            (r#"{"block": []}"#, "block: there is no such field"),
         ] {
-            let told = read(text).unwrap_err().replace("configuration.", "");
-            assert!(told.starts_with(&expected.replace("configuration.", "")), "{told}");
+            let message = read(text).unwrap_err().replace("configuration.", "");
+            assert!(message.starts_with(&expected.replace("configuration.", "")), "{message}");
         }
     }
 }

@@ -1,13 +1,13 @@
 //! The filter's whole configuration: [`Config::parse`], and all fields except rules.
 
 use super::addresses::Addresses;
-use super::parse::errors::{ConfigErrors, Errors, Path};
-use super::parse::fields::Node;
-use super::parse::json::{Json, quoted};
 use super::parse::structure;
 use super::rule::Rule;
 use super::rule::cost::Cost;
 use super::secret::{SecretKey, SecretKind, Variables, read_secret};
+use crate::fields::Node;
+use crate::fields::{Bounds, Value, quoted};
+use crate::fields::{Errors, FieldErrors, Path};
 use crate::model::exact::Algorithm;
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -25,6 +25,9 @@ pub const RULES_MAX: usize = 64;
 const MAX_KEYS_DEFAULT: u32 = 262_144;
 const MAX_KEYS: u64 = 8_388_608;
 const CLUSTER_BYTES_MAX: usize = 255;
+
+/// The whole configuration, as errors name it.
+const ROOT: Path<'static> = Path::Root("configuration");
 
 /// The filter's configuration, free of errors.
 #[derive(Clone, Debug)]
@@ -88,12 +91,12 @@ pub struct Token(String);
 impl Config {
     /// Parses a configuration that names no environment variables, or returns all errors in it. `text` is JSON, or an
     /// encoded `google.protobuf.Struct`.
-    pub fn parse(text: &[u8]) -> Result<Config, ConfigErrors> {
+    pub fn parse(text: &[u8]) -> Result<Config, FieldErrors> {
         Config::parse_with(text, &|_| None)
     }
 
     /// Parses a configuration, reading the environment variables that it names, or returns all errors in it.
-    pub fn parse_with(text: &[u8], variables: Variables<'_>) -> Result<Config, ConfigErrors> {
+    pub fn parse_with(text: &[u8], variables: Variables<'_>) -> Result<Config, FieldErrors> {
         let mut errors = Errors::default();
         let config = read_text(text, variables, &mut errors);
         errors.finish(config)
@@ -105,8 +108,8 @@ impl Config {
         if self.responses.headers_on_allowed {
             return Some("responses.headers_on_allowed".to_string());
         }
-        let told = |rule: &Rule| matches!(rule.cost, Cost::Response(_));
-        if let Some(at) = self.rules.iter().position(told) {
+        let by_response = |rule: &Rule| matches!(rule.cost, Cost::Response(_));
+        if let Some(at) = self.rules.iter().position(by_response) {
             return Some(format!("rules[{at}].cost.response.header"));
         }
         let ledger = |rule: &Rule| matches!(rule.algorithm, Algorithm::Ledger { .. });
@@ -136,12 +139,30 @@ impl fmt::Debug for Token {
 fn read_text(text: &[u8], variables: Variables<'_>, errors: &mut Errors) -> Option<Config> {
     if text.len() > CONFIG_BYTES_MAX {
         let problem = format!("it has {} bytes", text.len());
-        return errors.reject(&Path::Root, problem, format!("at most {CONFIG_BYTES_MAX} bytes"));
+        return errors.reject(&ROOT, problem, format!("at most {CONFIG_BYTES_MAX} bytes"));
     }
     let decoded = structure::json_of(text);
     let text = decoded.as_deref().map_or(text, str::as_bytes);
-    let json = Json::parse(text, errors)?;
-    read_config(Node::root(&json), version_of(text), variables, errors)
+    let value = parse_json(text, errors)?;
+    read_config(Node { value: &value, path: ROOT }, version_of(text), variables, errors)
+}
+
+/// Parses JSON. A syntax error is reported with line and column.
+fn parse_json<'a>(text: &'a [u8], errors: &mut Errors) -> Option<Value<'a>> {
+    if text.iter().all(u8::is_ascii_whitespace) {
+        return errors.reject(&ROOT, "it is empty", "a JSON object");
+    }
+    match Value::parse(text, Bounds::OF_A_FILE) {
+        Ok(value) => Some(value),
+        Err(error) => {
+            let (line, column) = (error.line(), error.column());
+            let message = error.to_string();
+            let message =
+                message.strip_suffix(&format!(" at line {line} column {column}")).unwrap_or(&message);
+            let problem = format!("not JSON at line {line}, column {column}: {message}");
+            errors.reject(&ROOT, problem, "a JSON object")
+        }
+    }
 }
 
 fn version_of(text: &[u8]) -> u64 {
@@ -181,7 +202,7 @@ fn read_config(
     if let (Some(at), Some(None)) = (hashed, &hash_key) {
         let problem = format!("it is missing, and rules[{at}].hash requires it");
         let expected = format!("{}, or hash_key_env", SecretKey::KIND.expected);
-        return errors.reject(&Path::Field(&Path::Root, "hash_key"), problem, expected);
+        return errors.reject(&Path::Field(&ROOT, "hash_key"), problem, expected);
     }
     Some(Config {
         workspace: workspace?,
@@ -204,11 +225,11 @@ fn read_rules(node: Node<'_>, errors: &mut Errors) -> Option<Vec<Rule>> {
 
 /// Checks the text rather than the parsed rules, since an invalid rule has a name too.
 fn reject_repeated_names(node: Node<'_>, errors: &mut Errors) {
-    let Json::List(rules) = node.json else { return };
+    let Value::List(rules) = node.value else { return };
     let mut first_of: BTreeMap<&str, usize> = BTreeMap::new();
     for (index, rule) in rules.iter().enumerate() {
-        let Json::Object(fields) = rule else { continue };
-        let Some((_, Json::Text(name))) = fields.iter().find(|(field, _)| field == "name") else { continue };
+        let Value::Object(fields) = rule else { continue };
+        let Some((_, Value::Text(name))) = fields.iter().find(|(field, _)| field == "name") else { continue };
         let first = *first_of.entry(name).or_insert(index);
         if first != index {
             let rule = Path::Index(&node.path, index);

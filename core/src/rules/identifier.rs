@@ -9,15 +9,15 @@
 //! blanks.
 
 use super::matcher::NormalPath;
-use super::parse::errors::Errors;
-use super::parse::fields::{Fields, Node};
-use super::parse::json::Json;
 use super::request::client_address::{ClientAddress, Peer};
 use super::request::cookie::cookies;
 use super::request::host::host_and_port;
 use super::request::path::segment;
 use super::request::query::{Decoded, parameters};
 use super::request::{Lines, Request, joined_header, trim};
+use crate::fields::Errors;
+use crate::fields::Value;
+use crate::fields::{Fields, Node};
 use crate::matching::canonical::canonical_identifier;
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
@@ -195,9 +195,9 @@ impl Source {
                 let number = node.integer(1..=PATH_SEGMENT_MAX, errors)?;
                 usize::try_from(number).ok().map(Source::PathSegment)
             }
-            "host" => match node.json {
-                Json::Bool(true) => Some(Source::Authority { port: false }),
-                Json::Object(_) => {
+            "host" => match node.value {
+                Value::Bool(true) => Some(Source::Authority { port: false }),
+                Value::Object(_) => {
                     let fields = node.object(&["port"], errors)?;
                     let port = fields.or("port", false, errors, |node, errors| node.boolean(errors))?;
                     Some(Source::Authority { port })
@@ -303,9 +303,9 @@ pub(super) struct Sources {
 }
 
 impl Sources {
-    pub fn forget(&mut self) {
-        self.path.forget();
-        self.peer.forget();
+    pub fn reset(&mut self) {
+        self.path.reset();
+        self.peer.reset();
     }
 }
 
@@ -401,14 +401,15 @@ fn push_escaped_byte(byte: u8, out: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fields::Bounds;
     use crate::rules::testing::TestRequest;
     use alloc::vec;
     use proptest::prelude::*;
 
     fn raw(json: &str, request: &TestRequest) -> (String, Found) {
         let mut errors = Errors::default();
-        let json = Json::parse(json.as_bytes(), &mut errors).unwrap();
-        let parts = Part::read_all(Node::root(&json), &mut errors);
+        let json = Value::parse(json.as_bytes(), Bounds::OF_A_FILE).unwrap();
+        let parts = Part::read_all(Node::root("configuration", &json), &mut errors);
         let parts = errors.finish(parts).unwrap_or_else(|errors| panic!("{errors}"));
         let mut out = Vec::new();
         let written = write_raw(&parts, request, &mut Sources::default(), &mut out);

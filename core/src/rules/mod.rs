@@ -1,16 +1,16 @@
-//! The configuration, and the checks that a request must pass.
+//! The configuration, and the rules that match a request.
 //!
 //! ```text
-//! JSON text ─ json ─ fields ─┬─ config: workspace, aggregator, table, responses
-//!                            ├─ addresses: networks that are exempt or denied
-//!                            └─ rule ─┬─ matcher: path, methods, headers, host
-//!                                     ├─ identifier: parts of the request (secret: those that are hashed)
-//!                                     ├─ algorithm: how the limit is enforced
-//!                                     ├─ overrides: identifiers with another limit
-//!                                     ├─ cost
-//!                                     └─ ban
+//! JSON text ─ fields ─┬─ config: workspace, aggregator, table, responses
+//!                     ├─ addresses: networks that are exempt or denied
+//!                     └─ rule ─┬─ matcher: path, methods, headers, host
+//!                              ├─ identifier: parts of the request (secret: those that are hashed)
+//!                              ├─ algorithm: how the limit is enforced
+//!                              ├─ overrides: identifiers with another limit
+//!                              ├─ cost
+//!                              └─ ban
 //!
-//! Request ─ resolve ─ addresses, then for each rule: matcher → identifier → live control → overrides → cost → Check
+//! Request ─ resolve ─ addresses, then for each rule: matcher → identifier → live control → overrides → cost → Match
 //! ```
 //!
 //! [`Config::parse`] turns text into a [`Config`] or returns every error in it. A `Config` is always valid:
@@ -38,10 +38,9 @@ mod testing;
 
 pub use addresses::Addresses;
 pub use config::{Aggregator, Config, Responses, Table, Token};
-pub use parse::envoy_config::{PluginConfig, Written, find_plugin_configs, static_clusters, tell_written};
-pub use parse::errors::{ConfigError, ConfigErrors};
+pub use parse::envoy_config::{PluginConfig, Written, find_plugin_configs, recognise, static_clusters};
 pub use request::{Lines, Request};
-pub use resolve::{Action, Check, Checks, Live, Scratch};
+pub use resolve::{Action, Live, Match, Matches, Scratch};
 pub use rule::ban::Ban;
 pub use rule::cost::{Cost, ResponseCost};
 pub use rule::overrides::Override;

@@ -11,17 +11,16 @@ use super::request::Request;
 use super::rule::overrides::Override;
 use super::rule::{Ambiguous, Missing, Rule};
 use super::secret::SecretKey;
-use crate::control::{self, Banned, Controls, Found, Subject, credited};
+use crate::control::{self, Banned, Controls, Found, Subject};
 use crate::matching::canonical::canonical_identifier;
 use crate::matching::glob;
-use crate::model::exact::{Algorithm, MAX_LOG_LIMIT};
 use crate::model::time::UnixMs;
 use alloc::vec::Vec;
 use core::net::IpAddr;
 
 /// One rule that matches a request.
 #[derive(Clone, Copy, Debug)]
-pub struct Check<'a> {
+pub struct Match<'a> {
     /// The rule's index in [`Config::rules`].
     pub rule_index: usize,
     /// The rule.
@@ -93,9 +92,9 @@ struct Applied {
     action: Action,
 }
 
-/// The checks of one request, in the order of the rules.
+/// The rules that match one request, in their order.
 #[derive(Clone, Debug)]
-pub struct Checks<'a> {
+pub struct Matches<'a> {
     rules: &'a [Rule],
     identifiers: &'a [u8],
     found: core::slice::Iter<'a, Applied>,
@@ -104,33 +103,33 @@ pub struct Checks<'a> {
 }
 
 impl Config {
-    /// The checks that this request must pass; none if no rule matches.
+    /// The rules that match this request, each with its action.
     pub fn resolve<'a, R: Request + ?Sized>(
         &'a self,
         request: &R,
         live: &Live<'_>,
         scratch: &'a mut Scratch,
-    ) -> Checks<'a> {
+    ) -> Matches<'a> {
         scratch.begin();
-        let said = Said {
+        let live = WorkspaceControls {
             controls: live.controls.filter(|controls| !controls.is_empty()),
             now: live.now,
             workspace: &self.workspace,
         };
         let hash_key = self.hash_key.as_ref();
-        let address_is_denied = scratch.is_denied(self, request, &said);
+        let address_is_denied = scratch.is_denied(self, request, &live);
         if !address_is_denied {
             for (rule_index, rule) in self.rules.iter().enumerate() {
-                scratch.apply(rule_index, rule, hash_key, request, &said);
+                scratch.apply(rule_index, rule, hash_key, request, &live);
             }
         }
         let (identifiers, found) = (scratch.identifiers.as_slice(), scratch.found.iter());
-        Checks { rules: &self.rules, identifiers, found, identifier_start: 0, address_is_denied }
+        Matches { rules: &self.rules, identifiers, found, identifier_start: 0, address_is_denied }
     }
 }
 
 /// The live control of this workspace; no controls if there are none.
-struct Said<'a> {
+struct WorkspaceControls<'a> {
     controls: Option<&'a Controls>,
     now: UnixMs,
     workspace: &'a str,
@@ -138,15 +137,20 @@ struct Said<'a> {
 
 impl Scratch {
     fn begin(&mut self) {
-        self.sources.forget();
+        self.sources.reset();
         self.identifiers.clear();
         self.found.clear();
         self.client = Client::default();
     }
 
-    /// Whether the client's address is denied. Stores the address for [`Scratch::said_of`].
-    fn is_denied<R: Request + ?Sized>(&mut self, config: &Config, request: &R, said: &Said<'_>) -> bool {
-        let named = said.controls.is_some_and(|controls| controls.has_networks(said.workspace));
+    /// Whether the client's address is denied. Stores the address for [`Scratch::controls_of`].
+    fn is_denied<R: Request + ?Sized>(
+        &mut self,
+        config: &Config,
+        request: &R,
+        live: &WorkspaceControls<'_>,
+    ) -> bool {
+        let named = live.controls.is_some_and(|controls| controls.has_networks(live.workspace));
         if !named && !config.addresses.are_listed() {
             return false;
         }
@@ -160,9 +164,9 @@ impl Scratch {
                 false
             }
             Some((prefix, Listed::Deny)) => {
-                let live =
-                    said.controls.and_then(|controls| controls.network(said.workspace, address, said.now));
-                !live.is_some_and(|(live, banned)| live >= prefix && !banned)
+                let control =
+                    live.controls.and_then(|controls| controls.network(live.workspace, address, live.now));
+                !control.is_some_and(|(live_prefix, banned)| live_prefix >= prefix && !banned)
             }
         }
     }
@@ -173,7 +177,7 @@ impl Scratch {
         rule: &Rule,
         hash_key: Option<&SecretKey>,
         request: &R,
-        said: &Said<'_>,
+        live: &WorkspaceControls<'_>,
     ) {
         let Sources { path, buffer, .. } = &mut self.sources;
         if !rule.conditions.matches(request, path, buffer) {
@@ -192,7 +196,7 @@ impl Scratch {
             }
             None => canonical_identifier(&self.raw, &mut self.identifiers),
         }
-        let action = match self.said_of(rule, start, said) {
+        let action = match self.controls_of(rule, start, live) {
             Found { ban: Some(banned), .. } => Action::Ban(banned),
             Found { exempt: true, .. } => Action::Exempt,
             found => match written.found {
@@ -205,13 +209,13 @@ impl Scratch {
     }
 
     /// The live controls of the identifier that begins at `start`, and of the client's address.
-    fn said_of(&mut self, rule: &Rule, start: usize, said: &Said<'_>) -> Found {
+    fn controls_of(&mut self, rule: &Rule, start: usize, live: &WorkspaceControls<'_>) -> Found {
         let Client { address, allowed } = self.client;
-        let Some(controls) = said.controls else {
+        let Some(controls) = live.controls else {
             return Found { exempt: allowed.is_some(), ..Found::default() };
         };
         let subject = Subject {
-            workspace: said.workspace,
+            workspace: live.workspace,
             namespace: &rule.namespace,
             raw: if self.hashed.is_empty() { &self.raw } else { &self.hashed },
             canonical: self.identifiers.get(start..).unwrap_or_default(),
@@ -219,43 +223,38 @@ impl Scratch {
             address,
             allowed,
         };
-        controls.find(&subject, said.now, &mut self.live)
+        controls.find(&subject, live.now, &mut self.live)
     }
 
     fn limit<R: Request + ?Sized>(&mut self, rule: &Rule, request: &R, found: &Found) -> Action {
-        let limit = match (found.limit, rule.overrides.find(&self.raw, &mut self.globs)) {
-            (Some(limit), _) | (None, Some(Override::Limit(limit))) => limit,
-            (None, Some(Override::Exempt)) => return Action::Exempt,
-            (None, None) => rule.limit,
-        };
-        let most = match rule.algorithm {
-            Algorithm::Window => u64::MAX,
-            Algorithm::Log => MAX_LOG_LIMIT,
-            Algorithm::Ledger { .. } => 0,
+        let configured = match rule.overrides.find(&self.raw, &mut self.globs) {
+            Some(Override::Exempt) if found.limit.is_none() => return Action::Exempt,
+            Some(Override::Limit(limit)) => limit,
+            Some(Override::Exempt) | None => rule.limit,
         };
         Action::Limit {
-            limit: credited(limit, found.credit).min(most),
+            limit: found.limit_of(configured, rule.algorithm),
             cost: rule.cost.of(request, &mut self.sources.buffer),
             epoch: found.epoch,
         }
     }
 }
 
-impl Checks<'_> {
+impl Matches<'_> {
     /// Whether the client's address is denied. No rule is applied then.
     pub fn address_is_denied(&self) -> bool {
         self.address_is_denied
     }
 }
 
-impl<'a> Iterator for Checks<'a> {
-    type Item = Check<'a>;
+impl<'a> Iterator for Matches<'a> {
+    type Item = Match<'a>;
 
-    fn next(&mut self) -> Option<Check<'a>> {
+    fn next(&mut self) -> Option<Match<'a>> {
         let Applied { rule_index, identifier_end, action } = *self.found.next()?;
         let identifier = self.identifiers.get(self.identifier_start..identifier_end)?;
         self.identifier_start = identifier_end;
-        Some(Check { rule_index, rule: self.rules.get(rule_index)?, identifier, action })
+        Some(Match { rule_index, rule: self.rules.get(rule_index)?, identifier, action })
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -263,4 +262,4 @@ impl<'a> Iterator for Checks<'a> {
     }
 }
 
-impl ExactSizeIterator for Checks<'_> {}
+impl ExactSizeIterator for Matches<'_> {}

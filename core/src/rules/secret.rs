@@ -2,9 +2,9 @@
 //!
 //! With a plain digest, a person with access to the counts could test guessed secrets against it.
 
-use super::parse::errors::Errors;
-use super::parse::fields::Fields;
-use super::parse::json::{Json, quoted};
+use crate::fields::Errors;
+use crate::fields::Fields;
+use crate::fields::{Value, quoted};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -56,7 +56,7 @@ pub(super) fn read_secret<T>(
         return fields.exactly_one(&[name, variable], errors).and(None);
     }
     let given = fields.optional(name, errors, |node, errors| {
-        let secret = if let Json::Text(text) = node.json { kind.read(text) } else { None };
+        let secret = if let Value::Text(text) = node.value { kind.read(text) } else { None };
         secret.or_else(|| errors.reject(&node.path, kind.problem, kind.expected))
     })?;
     let read = fields.optional(variable, errors, |node, errors| {

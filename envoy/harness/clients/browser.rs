@@ -14,8 +14,8 @@
 //! let width = browser.run("return document.documentElement.scrollWidth", &[]).await?;  // any script, with arguments
 //! browser.size(360, 740).await?;                           // a phone; and `browser.dark(true)`
 //! browser.screenshot("page-phone").await?;                 // the whole page, to target/screenshots/page-phone.png
-//! assert_eq!(browser.console_errors().await?, Vec::<String>::new());       // console warnings and errors since asked last
-//! assert!(browser.requests().await?.iter().all(|url| url.contains(address)));  // all that was asked for, since asked last
+//! assert_eq!(browser.console_errors().await?, Vec::<String>::new());       // console warnings and errors since the last call
+//! assert!(browser.requests().await?.iter().all(|url| url.contains(address)));  // all that was requested since the last call
 //! # Ok(()) }
 //! ```
 //!
@@ -86,7 +86,7 @@ impl Browser {
         driver.wait_for("chromedriver listens", START_TIMEOUT, async || is_ready(address).await).await?;
         let mut browser = Self { driver, address, session: String::new(), folder };
         let options = browser.capabilities(&chromium);
-        let session = browser.ask(Method::POST, "/session", options).await.context("starting Chromium")?;
+        let session = browser.call(Method::POST, "/session", options).await.context("starting Chromium")?;
         browser.session = session["sessionId"].as_str().context("a session has an id")?.to_owned();
         browser.size(1280, 900).await?;
         Ok(browser)
@@ -234,9 +234,9 @@ impl Browser {
         let log = self.post("/se/log", json!({"type": "performance"})).await?;
         let mut urls = Vec::new();
         for entry in log.as_array().context("a log is a list")? {
-            let said: Value = serde_json::from_str(entry["message"].as_str().unwrap_or_default())?;
-            let url = said["message"]["params"]["request"]["url"].as_str();
-            let sent = said["message"]["method"] == "Network.requestWillBeSent";
+            let event: Value = serde_json::from_str(entry["message"].as_str().unwrap_or_default())?;
+            let url = event["message"]["params"]["request"]["url"].as_str();
+            let sent = event["message"]["method"] == "Network.requestWillBeSent";
             let outside = |url: &&str| !url.starts_with("data:") && !url.starts_with("blob:");
             urls.extend(url.filter(|_| sent).filter(outside).map(str::to_owned));
         }
@@ -255,15 +255,15 @@ impl Browser {
 
     async fn post(&mut self, path: &str, body: Value) -> Result<Value> {
         let path = format!("/session/{}{path}", self.session);
-        self.ask(Method::POST, &path, body).await
+        self.call(Method::POST, &path, body).await
     }
 
     async fn get(&mut self, path: &str) -> Result<Value> {
         let path = format!("/session/{}{path}", self.session);
-        self.ask(Method::GET, &path, Value::Null).await
+        self.call(Method::GET, &path, Value::Null).await
     }
 
-    async fn ask(&mut self, method: Method, path: &str, body: Value) -> Result<Value> {
+    async fn call(&mut self, method: Method, path: &str, body: Value) -> Result<Value> {
         let body = if method == Method::POST { body.to_string() } else { String::new() };
         let sent = Request { method, ..Request::post(path, body) }.header("content-type", "application/json");
         if let Some(status) = self.driver.ended()? {

@@ -1,5 +1,5 @@
 //! Sends many requests concurrently over persistent connections and counts the results. It has neither pipelining nor
-//! HTTP/2; the benchmark uses wrk.
+//! HTTP/2.
 
 use std::collections::BTreeMap;
 use std::fmt;

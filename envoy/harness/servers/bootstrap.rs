@@ -25,6 +25,8 @@ pub struct EnvoyOptions {
     pub port: u16,
     pub admin_port: u16,
     pub filter: Filter,
+    /// How often the filter stands in the chain. The cost of one is small beside a machine's noise, that of ten is not.
+    pub copies: usize,
     pub route: Route,
     /// The gRPC ports of the region's aggregators on this machine. If there is none, their cluster is left out.
     pub aggregator_ports: Vec<u16>,
@@ -49,6 +51,7 @@ impl Default for EnvoyOptions {
             port: 0,
             admin_port: 0,
             filter: Filter::None,
+            copies: 1,
             route: Route::Direct,
             aggregator_ports: Vec::new(),
             aggregator_tls: None,
@@ -115,8 +118,10 @@ impl Weir {
     pub fn new(wasm: PathBuf, config: Value) -> Self {
         let rules = config["rules"].as_array();
         let has_ledger = rules.is_some_and(|rules| rules.iter().any(|rule| rule["algorithm"] == "ledger"));
-        let told = rules.is_some_and(|rules| rules.iter().any(|rule| rule["cost"]["response"].is_object()));
-        let wasm = match config["responses"]["headers_on_allowed"] == true || has_ledger || told {
+        let has_response_cost =
+            rules.is_some_and(|rules| rules.iter().any(|rule| rule["cost"]["response"].is_object()));
+        let wasm = match config["responses"]["headers_on_allowed"] == true || has_ledger || has_response_cost
+        {
             true => wasm.with_file_name("weir-filter-responses.wasm"),
             false => wasm,
         };
@@ -141,7 +146,7 @@ pub fn bootstrap(options: &EnvoyOptions, folder: &Path) -> Value {
     }
     if let Some(port) = options.collector_port {
         let mut cluster = cluster(COLLECTOR_CLUSTER, &[port]);
-        speak_http2(&mut cluster, json!({}));
+        use_http2(&mut cluster, json!({}));
         clusters.push(cluster);
     }
     if !options.aggregator_ports.is_empty() {
@@ -185,7 +190,7 @@ fn listener(options: &EnvoyOptions, folder: &Path) -> Value {
         "stat_prefix": LISTENER,
         "codec_type": "AUTO",
         "route_config": { "virtual_hosts": [virtual_host(options)] },
-        "http_filters": http_filters(&options.filter),
+        "http_filters": http_filters(&options.filter, options.copies),
     });
     if options.access_log {
         manager["access_log"] = json!([access_log(folder)]);
@@ -222,7 +227,7 @@ fn route(route: Route) -> Value {
     }
 }
 
-fn http_filters(filter: &Filter) -> Vec<Value> {
+fn http_filters(filter: &Filter, copies: usize) -> Vec<Value> {
     let router = json!({ "name": "router", "typed_config": {
         "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router",
     }});
@@ -232,7 +237,8 @@ fn http_filters(filter: &Filter) -> Vec<Value> {
         Filter::Local { tokens } => Some(local_ratelimit(*tokens)),
         Filter::RateLimit(service) => Some(rate_limit_service(service)),
     };
-    first.into_iter().chain([router]).collect()
+    let filters = first.into_iter().flat_map(|filter| std::iter::repeat_n(filter, copies));
+    filters.chain([router]).collect()
 }
 
 fn wasm_filter(weir: &Weir) -> Value {
@@ -349,12 +355,12 @@ fn aggregator_cluster(ports: &[u16]) -> Value {
         "max_ejection_time": "10s",
         "max_ejection_percent": 100,
     });
-    speak_http2(&mut cluster, json!({ "connection_keepalive": { "interval": "1s", "timeout": "1s" } }));
+    use_http2(&mut cluster, json!({ "connection_keepalive": { "interval": "1s", "timeout": "1s" } }));
     cluster["circuit_breakers"] = json!({ "thresholds": [{ "max_connections": 64, "max_requests": 1024 }] });
     cluster
 }
 
-fn speak_http2(cluster: &mut Value, options: Value) {
+fn use_http2(cluster: &mut Value, options: Value) {
     cluster["typed_extension_protocol_options"] = json!({ "envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
         "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions",
         "explicit_http_config": { "http2_protocol_options": options },
@@ -427,7 +433,7 @@ mod tests {
     #[test]
     fn the_plugins_configuration_travels_as_a_string() {
         let weir = Weir::new("/weir.wasm".into(), json!({ "workspace": "w" }));
-        let [filter, _router] = &http_filters(&Filter::Weir(weir))[..] else { panic!("two filters") };
+        let [filter, _router] = &http_filters(&Filter::Weir(weir), 1)[..] else { panic!("two filters") };
         assert_eq!(filter["typed_config"]["config"]["configuration"]["value"], r#"{"workspace":"w"}"#);
     }
 }

@@ -27,7 +27,7 @@ use crate::processes::{ports, wait};
 /// A running collector; it ends when this value is dropped.
 pub struct Collector {
     address: SocketAddr,
-    heard: Arc<State>,
+    state: Arc<State>,
     serving: JoinHandle<()>,
 }
 
@@ -66,21 +66,21 @@ impl Collector {
     pub async fn start(identity: Option<(String, String)>) -> Result<Collector> {
         let listener = TcpListener::bind(ports::local(0)).await.context("starting the collector")?;
         let address = listener.local_addr()?;
-        let heard = Arc::new(State::default());
+        let state = Arc::new(State::default());
         let mut server = Server::builder();
         if let Some((certificate, key)) = identity {
             let tls = ServerTlsConfig::new().identity(Identity::from_pem(certificate, key));
             server = server.tls_config(tls)?;
         }
-        let counted = heard.clone();
+        let counted = state.clone();
         let incoming = TcpIncoming::from(listener).map(move |connection| {
             counted.connections.fetch_add(1, Relaxed);
             connection
         });
-        let service = TraceServiceServer::new(Service(heard.clone()));
+        let service = TraceServiceServer::new(Service(state.clone()));
         let serving = server.add_service(service).serve_with_incoming(incoming);
         let serving = tokio::spawn(async move { drop(serving.await) });
-        Ok(Collector { address, heard, serving })
+        Ok(Collector { address, state, serving })
     }
 
     pub fn port(&self) -> u16 {
@@ -89,12 +89,12 @@ impl Collector {
 
     /// Number of connections that it has accepted.
     pub fn connections(&self) -> usize {
-        self.heard.connections.load(Relaxed)
+        self.state.connections.load(Relaxed)
     }
 
     /// All spans received so far.
     pub fn spans(&self) -> Vec<Received> {
-        self.heard.spans.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.state.spans.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Waits for a span that matches.

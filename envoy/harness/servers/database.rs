@@ -148,8 +148,8 @@ impl Kind {
         // On start, a server removes files of other servers in the temporary folder; so each server has its own.
         command.arg(data).args(run_as()).env("TMPDIR", folder);
         let output = command.stdin(Stdio::null()).output().context("creating a database's folder")?;
-        let said = String::from_utf8_lossy(&output.stderr);
-        ensure!(output.status.success(), "creating a database's folder: {}\n{said}", output.status);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        ensure!(output.status.success(), "creating a database's folder: {}\n{stderr}", output.status);
         Ok(())
     }
 

@@ -143,16 +143,16 @@ impl Envoy {
         Ok(self.stats().await?.get(name).copied().unwrap_or(0))
     }
 
-    /// Waits until `wanted` accepts a counter or gauge, and returns its value.
+    /// Waits until `accept` accepts a counter or gauge, and returns its value.
     pub async fn wait_stat(
         &self,
         name: &str,
         timeout: Duration,
-        wanted: impl Fn(u64) -> bool,
+        accept: impl Fn(u64) -> bool,
     ) -> Result<u64> {
         let waited = wait::until_some(name, timeout, async || {
             let value = self.stat(name).await?;
-            Ok(wanted(value).then_some(value))
+            Ok(accept(value).then_some(value))
         });
         waited.await.with_context(|| self.process.tail())
     }

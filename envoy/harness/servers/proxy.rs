@@ -1,8 +1,8 @@
 //! A TCP proxy whose network fails on demand: between an aggregator and a store, or between an Envoy and its
 //! aggregator.
 //!
-//! It forwards; goes silent (a black hole: connections are accepted and kept, and no byte moves, as behind a cable that
-//! was pulled); refuses new connections; or cuts those that there are. What a silent proxy holds back is delivered
+//! It forwards; holds back (a black hole: connections are accepted and kept, and no byte moves, as behind a cable that
+//! was pulled); refuses new connections; or cuts those that there are. What the proxy holds back is delivered
 //! when it forwards again, as TCP would do.
 
 use std::io;
@@ -23,7 +23,7 @@ const BUFFER_BYTES: usize = 16 * 1024;
 /// A proxy on its own port; it ends when this value is dropped, and its connections with it.
 pub struct Proxy {
     port: u16,
-    wanted: watch::Sender<Wanted>,
+    state: watch::Sender<State>,
     listening: watch::Receiver<bool>,
     serving: JoinHandle<()>,
 }
@@ -37,7 +37,7 @@ enum Mode {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Wanted {
+struct State {
     mode: Mode,
     /// Connections that were accepted at a lower number must end.
     cuts: u64,
@@ -48,16 +48,16 @@ impl Proxy {
     pub async fn start(target: SocketAddr) -> Result<Self> {
         let port = ports::free()?;
         let bound = bind(port).context("starting a proxy")?;
-        let (wanted, wants) = watch::channel(Wanted { mode: Mode::Forward, cuts: 0 });
+        let (state, states) = watch::channel(State { mode: Mode::Forward, cuts: 0 });
         let (listens, listening) = watch::channel(false);
         let serving = tokio::spawn(async move {
             // Only if another process took the port. The proxy then serves no clients, and the scenario's deadlines
             // fail.
-            if let Err(error) = serve(bound, target, wants, listens).await {
+            if let Err(error) = serve(bound, target, states, listens).await {
                 eprintln!("the proxy on port {port} ends: {error}");
             }
         });
-        let proxy = Self { port, wanted, listening, serving };
+        let proxy = Self { port, state, listening, serving };
         proxy.settled(true).await?;
         Ok(proxy)
     }
@@ -89,17 +89,17 @@ impl Proxy {
 
     /// Closes all existing connections on both sides. Bytes in transit are lost.
     pub fn cut(&self) {
-        self.wanted.send_modify(|wanted| wanted.cuts += 1);
+        self.state.send_modify(|state| state.cuts += 1);
     }
 
     async fn enter(&self, mode: Mode) -> Result<()> {
-        self.wanted.send_modify(|wanted| wanted.mode = mode);
+        self.state.send_modify(|state| state.mode = mode);
         self.settled(mode != Mode::Refuse).await
     }
 
     async fn settled(&self, listening: bool) -> Result<()> {
-        let mut state = self.listening.clone();
-        state.wait_for(|now| *now == listening).await.context("the proxy has ended")?;
+        let mut listens = self.listening.clone();
+        listens.wait_for(|now| *now == listening).await.context("the proxy has ended")?;
         Ok(())
     }
 }
@@ -121,19 +121,19 @@ fn bind(port: u16) -> io::Result<TcpSocket> {
 async fn serve(
     mut bound: TcpSocket,
     target: SocketAddr,
-    mut wants: watch::Receiver<Wanted>,
+    mut states: watch::Receiver<State>,
     listens: watch::Sender<bool>,
 ) -> io::Result<()> {
     let port = bound.local_addr()?.port();
     // All connections end with this task.
     let mut connections = JoinSet::new();
     loop {
-        if wants.wait_for(|wanted| wanted.mode != Mode::Refuse).await.is_err() {
+        if states.wait_for(|state| state.mode != Mode::Refuse).await.is_err() {
             return Ok(());
         }
         let listener = bound.listen(BACKLOG)?;
         listens.send_replace(true);
-        accept(&listener, target, &mut wants, &mut connections).await;
+        accept(&listener, target, &mut states, &mut connections).await;
         drop(listener);
         bound = bind(port)?;
         listens.send_replace(false);
@@ -144,51 +144,51 @@ async fn serve(
 async fn accept(
     listener: &TcpListener,
     target: SocketAddr,
-    wants: &mut watch::Receiver<Wanted>,
+    states: &mut watch::Receiver<State>,
     connections: &mut JoinSet<()>,
 ) {
-    let state = wants.clone();
+    let watched = states.clone();
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            _ = wants.wait_for(|wanted| wanted.mode == Mode::Refuse) => return,
+            _ = states.wait_for(|state| state.mode == Mode::Refuse) => return,
             Some(_) = connections.join_next() => continue,
         };
         // An accept fails when file descriptors run out; the next one may succeed.
         let Ok((client, _)) = accepted else { continue };
-        let mut until_cut = state.clone();
+        let mut until_cut = watched.clone();
         let cuts = until_cut.borrow().cuts;
-        let carried = carry(client, target, state.clone());
+        let carried = carry(client, target, watched.clone());
         connections.spawn(async move {
             tokio::select! {
                 // An error on one side closes both, which needs no further handling.
                 _ = carried => {}
-                _ = until_cut.wait_for(|wanted| wanted.cuts > cuts) => {}
+                _ = until_cut.wait_for(|state| state.cuts > cuts) => {}
             }
         });
     }
 }
 
-async fn carry(client: TcpStream, target: SocketAddr, mut wants: watch::Receiver<Wanted>) -> io::Result<()> {
-    passing(&mut wants).await;
+async fn carry(client: TcpStream, target: SocketAddr, mut states: watch::Receiver<State>) -> io::Result<()> {
+    passing(&mut states).await;
     let server = TcpStream::connect(target).await?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
-    let up = pump(from_client, to_server, wants.clone());
-    tokio::try_join!(up, pump(from_server, to_client, wants)).map(drop)
+    let up = pump(from_client, to_server, states.clone());
+    tokio::try_join!(up, pump(from_server, to_client, states)).map(drop)
 }
 
 async fn pump(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
-    mut wants: watch::Receiver<Wanted>,
+    mut states: watch::Receiver<State>,
 ) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {
         let read = from.read(&mut buffer).await?;
-        passing(&mut wants).await;
+        passing(&mut states).await;
         if read == 0 {
             return to.shutdown().await;
         }
@@ -197,9 +197,9 @@ async fn pump(
 }
 
 /// Waits until the mode is not `BlackHole`.
-async fn passing(wants: &mut watch::Receiver<Wanted>) {
+async fn passing(states: &mut watch::Receiver<State>) {
     // An error means that the proxy was dropped, which ends this task too.
-    let _ = wants.wait_for(|wanted| wanted.mode != Mode::BlackHole).await;
+    let _ = states.wait_for(|state| state.mode != Mode::BlackHole).await;
 }
 
 #[cfg(test)]
@@ -229,13 +229,13 @@ mod tests {
         address
     }
 
-    async fn answers(stream: &mut TcpStream, said: &[u8]) -> bool {
-        let mut heard = vec![0; said.len()];
-        let asked = async {
-            stream.write_all(said).await?;
-            stream.read_exact(&mut heard).await
+    async fn answers(stream: &mut TcpStream, sent: &[u8]) -> bool {
+        let mut received = vec![0; sent.len()];
+        let exchange = async {
+            stream.write_all(sent).await?;
+            stream.read_exact(&mut received).await
         };
-        asked.await.is_ok() && heard == said
+        exchange.await.is_ok() && received == sent
     }
 
     #[tokio::test]
@@ -246,20 +246,20 @@ mod tests {
 
         proxy.black_hole().await.unwrap();
         kept.write_all(b"held").await.unwrap();
-        let mut heard = [0; 4];
-        assert!(timeout(MOMENT, kept.read_exact(&mut heard)).await.is_err(), "no byte moves");
+        let mut received = [0; 4];
+        assert!(timeout(MOMENT, kept.read_exact(&mut received)).await.is_err(), "no byte moves");
         let mut new = TcpStream::connect(proxy.address()).await.unwrap();
         assert!(timeout(MOMENT, answers(&mut new, b"new")).await.is_err(), "though it is accepted");
         proxy.forward().await.unwrap();
-        timeout(SOON, kept.read_exact(&mut heard)).await.unwrap().unwrap();
-        assert_eq!(&heard, b"held");
+        timeout(SOON, kept.read_exact(&mut received)).await.unwrap().unwrap();
+        assert_eq!(&received, b"held");
 
         proxy.refuse().await.unwrap();
         let refused = TcpStream::connect(proxy.address()).await.unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
         assert!(answers(&mut kept, b"goes on").await);
         proxy.cut();
-        assert_eq!(timeout(SOON, kept.read(&mut heard)).await.unwrap().unwrap_or(0), 0, "cut");
+        assert_eq!(timeout(SOON, kept.read(&mut received)).await.unwrap().unwrap_or(0), 0, "cut");
 
         proxy.forward().await.unwrap();
         let mut again = TcpStream::connect(proxy.address()).await.unwrap();
@@ -267,17 +267,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_tells_either_side_that_the_other_has_ended() {
+    async fn it_closes_either_side_when_the_other_has_ended() {
         let proxy = Proxy::start(echo().await).await.unwrap();
         let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
         stream.write_all(b"last").await.unwrap();
         stream.shutdown().await.unwrap();
-        let mut heard = Vec::new();
-        timeout(SOON, stream.read_to_end(&mut heard)).await.unwrap().unwrap();
-        assert_eq!(heard, b"last");
+        let mut received = Vec::new();
+        timeout(SOON, stream.read_to_end(&mut received)).await.unwrap().unwrap();
+        assert_eq!(received, b"last");
 
-        let nobody = Proxy::start(ports::local(ports::free().unwrap())).await.unwrap();
-        let mut stream = TcpStream::connect(nobody.address()).await.unwrap();
+        let unreachable = Proxy::start(ports::local(ports::free().unwrap())).await.unwrap();
+        let mut stream = TcpStream::connect(unreachable.address()).await.unwrap();
         assert_eq!(timeout(SOON, stream.read(&mut [0; 1])).await.unwrap().unwrap_or(0), 0);
     }
 }

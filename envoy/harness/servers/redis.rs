@@ -147,7 +147,7 @@ impl RedisCluster {
             }
         }
         for node in &self.nodes {
-            wait::until("every node knows the cluster", READY_TIMEOUT, async || {
+            wait::until("every node has the cluster's slots", READY_TIMEOUT, async || {
                 let (info, slots) = (node.command("CLUSTER INFO").await, node.command("CLUSTER SLOTS").await);
                 info.is_ok_and(|info| {
                     info.contains("cluster_state:ok") && info.contains("slots_assigned:16384")

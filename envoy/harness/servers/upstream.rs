@@ -68,11 +68,11 @@ async fn echo(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infal
     });
     let mut response = Response::new(Full::new(Bytes::from(format!("{answer}\n"))));
     response.headers_mut().insert("content-type", HeaderValue::from_static("application/json"));
-    response.headers_mut().extend(asked_for(request.headers()));
+    response.headers_mut().extend(requested_header(request.headers()));
     Ok(response)
 }
 
-fn asked_for(headers: &HeaderMap) -> Option<(HeaderName, HeaderValue)> {
+fn requested_header(headers: &HeaderMap) -> Option<(HeaderName, HeaderValue)> {
     let (name, value) = headers.get("x-echo-header")?.to_str().ok()?.split_once('=')?;
     Some((name.parse().ok()?, value.parse().ok()?))
 }

@@ -32,7 +32,7 @@ async fn is_alive(browser: &mut Browser, after: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_is_pasted_is_answered() {
+async fn any_pasted_text_gets_a_result() {
     let (_pages, mut browser, url) = playground().await;
     browser.open(&format!("{url}#scenario=one-envoy&seed=1")).await.unwrap();
     ran(&mut browser, 1).await;
@@ -42,7 +42,7 @@ async fn whatever_is_pasted_is_answered() {
     let login = std::fs::read_to_string(login).unwrap();
     let many = json!({"aggregator": {"cluster": "a"}, "rules": (0..60).map(|at| json!(
         {"name": at.to_string(), "identifier": {"header": "x"}, "limit": 1, "window": "1s"})).collect::<Vec<_>>()});
-    for (text, told) in [
+    for (text, expected) in [
         (json!(envoy).to_string(), "✓ "),
         (json!(login).to_string(), "✓ login-user: 5 in 15m"),
         ("''".to_owned(), "it is empty"),
@@ -66,8 +66,8 @@ async fn whatever_is_pasted_is_answered() {
         ),
     ] {
         paste(&mut browser, &text).await;
-        let said = until_text(&mut browser, "#judged", told).await;
-        assert!(said.len() < 20_000, "{} bytes are told of {text:.80}", said.len());
+        let shown = until_text(&mut browser, "#judged", expected).await;
+        assert!(shown.len() < 20_000, "{} bytes are shown of {text:.80}", shown.len());
         is_alive(&mut browser, &text).await;
     }
     // Rejected input has changed nothing, and valid input is accepted at once.
@@ -132,7 +132,7 @@ fn of_json(plan: &Value) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn links_of_anybody_are_bounded_and_run_no_scripts() {
+async fn foreign_links_are_bounded_and_run_no_scripts() {
     let (_pages, mut browser, url) = playground().await;
     let plan = (scenarios::find("steady").unwrap().plan)(1);
     let with = |change: &dyn Fn(&mut Value)| {
@@ -142,7 +142,7 @@ async fn links_of_anybody_are_bounded_and_run_no_scripts() {
     };
     let whole = link::of_plan(&plan);
     // The first fragment is also the first of the page, which has no earlier state to return to.
-    for (fragment, told) in [
+    for (fragment, expected) in [
         (whole[..whole.len() / 2].to_owned(), "the link"),
         ("scenario=<script>document.title='hacked'</script>&seed=1".to_owned(), "there is no scenario"),
         ("scenario=%3Cimg%20src=x%20onerror=document.title=1%3E".to_owned(), "there is no scenario"),
@@ -162,16 +162,16 @@ async fn links_of_anybody_are_bounded_and_run_no_scripts() {
         (with(&|plan| plan["__proto__"] = json!({"seed": 1})), "unknown field"),
     ] {
         browser.open(&format!("{url}#{fragment}")).await.unwrap();
-        until_text(&mut browser, "#status.wrong", told).await;
+        until_text(&mut browser, "#status.wrong", expected).await;
         browser.run("document.getElementById('status').textContent = ''", &[]).await.unwrap();
         is_alive(&mut browser, &fragment).await;
     }
     assert_eq!(browser.run("return document.body.dataset.runs ?? 0", &[]).await.unwrap(), 0, "none was run");
 
     // The largest plan that is allowed: the maximum number of faults, most of them on parts that do not exist.
-    let mut crowded: Plan = plan.clone();
-    crowded.traffic_ms = 2_000;
-    (crowded.topology.regions, crowded.topology.envoys) = (16, 64);
+    let mut largest: Plan = plan.clone();
+    largest.traffic_ms = 2_000;
+    (largest.topology.regions, largest.topology.envoys) = (16, 64);
     let wrongs = json!([
         {"Cut": {"link": {"Streams": {"region": 99, "envoy": 1000, "aggregator": 7}}}},
         {"Crash": {"part": {"Aggregator": {"region": 4_000_000_000u32, "aggregator": 4_000_000_000u32}}}},
@@ -180,10 +180,10 @@ async fn links_of_anybody_are_bounded_and_run_no_scripts() {
         {"Roll": {"region": 99}},
         {"Flood": {"part": {"Envoy": {"region": 99, "envoy": 0}, }, "identifiers": 5}},
     ]);
-    let mut crowded = serde_json::to_value(&crowded).unwrap();
+    let mut largest = serde_json::to_value(&largest).unwrap();
     let fault = |at: usize| json!({"at_ms": at, "for_ms": 500, "what": wrongs[at % 6]});
-    crowded["faults"] = (0..1_000).map(fault).collect();
-    browser.open(&format!("{url}#{}", of_json(&crowded))).await.unwrap();
+    largest["faults"] = (0..1_000).map(fault).collect();
+    browser.open(&format!("{url}#{}", of_json(&largest))).await.unwrap();
     until_text(&mut browser, "#faults", "And 960 more").await;
     is_alive(&mut browser, "a thousand faults").await;
     assert_eq!(browser.run("return document.title", &[]).await.unwrap(), "Weir playground");

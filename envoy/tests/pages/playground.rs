@@ -65,12 +65,12 @@ async fn the_first_run_is_seen_on_every_screen() {
     // The plots show the values at the pointer; keys move to the next point.
     browser.hover("#plot-requests > svg", 0, 0).await.unwrap();
     let when = browser.text("#plot-snapshots .when").await.unwrap();
-    assert!(when.starts_with("at "), "all plots tell of one moment: {when}");
+    assert!(when.starts_with("at "), "all plots show one moment: {when}");
     browser.run("document.querySelector('#plot-snapshots > svg').focus()", &[]).await.unwrap();
     browser.press(&[END, LEFT]).await.unwrap();
-    let told = "return document.activeElement.getAttribute('aria-valuetext')";
-    let told = browser.run(told, &[]).await.unwrap();
-    assert!(told.as_str().unwrap().contains("Truth "), "{told}");
+    let shown = "return document.activeElement.getAttribute('aria-valuetext')";
+    let shown = browser.run(shown, &[]).await.unwrap();
+    assert!(shown.as_str().unwrap().contains("True use "), "{shown}");
     browser.click("#points > summary").await.unwrap();
     let rows = "return document.querySelectorAll('#points-table tbody tr').length";
     browser.until("the table is there", &format!("{rows} > 50")).await.unwrap();
@@ -83,7 +83,7 @@ async fn the_first_run_is_seen_on_every_screen() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn errors_are_told_as_the_filter_does_and_keys_are_enough() {
+async fn errors_are_those_of_the_filter_and_the_keyboard_is_enough() {
     let (_pages, mut browser, url) = playground().await;
     browser.open(&format!("{url}#scenario=one-envoy&seed=3")).await.unwrap();
     ran(&mut browser, 1).await;
@@ -91,8 +91,8 @@ async fn errors_are_told_as_the_filter_does_and_keys_are_enough() {
         json!({"name": "keys", "identifier": {"header": "x"}, "limit": limit, "window": "10s"}).to_string()
     };
     browser.fill("#rules", &rule("many")).await.unwrap();
-    let told = until_text(&mut browser, "#judged", "rules[0].limit").await;
-    assert!(told.contains("expected"), "{told}");
+    let shown = until_text(&mut browser, "#judged", "rules[0].limit").await;
+    assert!(shown.contains("expected"), "{shown}");
     browser.screenshot("playground-error").await.unwrap();
     browser.click("#run").await.unwrap();
     until_text(&mut browser, "#status", "The limit has errors.").await;
@@ -160,10 +160,10 @@ pub async fn look_at(browser: &mut Browser, name: &str) {
 
 /// Waits until the text of an element contains `part`, and returns the text.
 pub async fn until_text(browser: &mut Browser, selector: &str, part: &str) -> String {
-    let says = format!("document.querySelector({})?.innerText", json!(selector));
-    let script = format!("return {says}?.includes({}) && {says}", json!(part));
-    let said = browser.until(&format!("{selector} says {part}"), &script).await;
-    said.unwrap().as_str().unwrap().to_owned()
+    let text = format!("document.querySelector({})?.innerText", json!(selector));
+    let script = format!("return {text}?.includes({}) && {text}", json!(part));
+    let found = browser.until(&format!("{selector} contains {part}"), &script).await;
+    found.unwrap().as_str().unwrap().to_owned()
 }
 
 /// Presses Tab until this element has the focus.
@@ -196,8 +196,8 @@ async fn links_give_the_very_run_of_the_native_simulator() {
         let native = without_bytes(native);
         assert_eq!(without_bytes(saved(&mut browser).await), native, "{fragment}");
         let admitted = native["outcome"]["comparison"]["admitted"].as_u64().unwrap();
-        let told = browser.text("#judges tbody tr td").await.unwrap();
-        assert_eq!(told.replace(',', ""), admitted.to_string());
+        let shown = browser.text("#judges tbody tr td").await.unwrap();
+        assert_eq!(shown.replace(',', ""), admitted.to_string());
         link = browser.run("return location.hash.slice(1)", &[]).await.unwrap();
         assert_eq!(link, fragment, "an unchanged link stays");
     }
@@ -210,7 +210,7 @@ async fn links_give_the_very_run_of_the_native_simulator() {
 
     browser.open(&format!("{url}#plan=broken")).await.unwrap();
     browser
-        .until("it is told", "return document.getElementById('status').className == 'wrong'")
+        .until("the error is shown", "return document.getElementById('status').className == 'wrong'")
         .await
         .unwrap();
     assert!(browser.text("#status").await.unwrap().contains("the link"));

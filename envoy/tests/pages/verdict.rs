@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use weir_envoy::binaries;
 use weir_envoy::browser::Browser;
 use weir_simulator::measure::figures::{Figures, Violation};
-use weir_simulator::measure::observe::Nobody;
+use weir_simulator::measure::observe::NoObserver;
 use weir_simulator::plan::{Plan, Rule};
 use weir_simulator::report::series;
 use weir_simulator::run::{Expected, judge, run};
@@ -52,7 +52,7 @@ fn failing(scenario: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_broken_law_is_told_with_its_place_and_how_to_have_it_again() {
+async fn a_broken_invariant_is_shown_with_its_place_and_its_command() {
     let answers = json!({
         "1": {"recorded": failing("steady"), "took": 12.0},
         "2": {"broken": "panicked at somewhere.rs:1:2:\nindex out of bounds"},
@@ -63,18 +63,18 @@ async fn a_broken_law_is_told_with_its_place_and_how_to_have_it_again() {
     browser.open(&format!("{url}#scenario=steady&seed=1")).await.unwrap();
     ran(&mut browser, 1).await;
 
-    let told = browser.text("#verdict").await.unwrap();
+    let shown = browser.text("#verdict").await.unwrap();
     for part in [
         "An invariant was violated",
         "An Envoy’s own count fell at 2.5 s",
         "owner: Envoy 1 holds 3 of CellId",
-        "At rest, not all agree at 999 s, after the traffic",
+        "At rest, the counts differ at 999 s, after the traffic",
         "Over the whole run, more was admitted than the scenario allows",
         "./justw simulate --scenario steady --seed 1",
     ] {
-        assert!(told.contains(part), "{part} is missing:\n{told}");
+        assert!(shown.contains(part), "{part} is missing:\n{shown}");
     }
-    assert!(!told.contains("the same again"), "{told}");
+    assert!(!shown.contains("the same again"), "{shown}");
     // A failure with a time is marked in all plots; one without a time in none.
     let crosses =
         "return [...document.querySelectorAll('line.failure title')].map(title => title.textContent)";
@@ -92,8 +92,8 @@ async fn a_broken_law_is_told_with_its_place_and_how_to_have_it_again() {
     browser.fill("#envoys", "2").await.unwrap();
     browser.click("#run").await.unwrap();
     ran(&mut browser, 2).await;
-    let told = browser.text("#verdict").await.unwrap();
-    assert!(told.contains("./justw simulate --plan weir-plan.json"), "{told}");
+    let shown = browser.text("#verdict").await.unwrap();
+    assert!(shown.contains("./justw simulate --plan weir-plan.json"), "{shown}");
     let file = saved_plan(&mut browser, "#verdict a").await;
     let plan = link::read(browser.run("return location.hash", &[]).await.unwrap().as_str().unwrap()).unwrap();
     assert_eq!(serde_json::from_value::<Plan>(file).unwrap(), plan);
@@ -101,8 +101,8 @@ async fn a_broken_law_is_told_with_its_place_and_how_to_have_it_again() {
     // A panic is shown as a failure, and the next run starts anew.
     browser.fill("#seed", "2").await.unwrap();
     browser.click("#run").await.unwrap();
-    let told = until_text(&mut browser, "#verdict", "The simulation failed before its end").await;
-    assert!(told.contains("index out of bounds") && told.contains("--plan weir-plan.json"), "{told}");
+    let shown = until_text(&mut browser, "#verdict", "The simulation failed before its end").await;
+    assert!(shown.contains("index out of bounds") && shown.contains("--plan weir-plan.json"), "{shown}");
     until_text(&mut browser, "#status", "The simulation failed.").await;
     assert_eq!(browser.text("#tiles").await.unwrap(), "", "nothing is left of the run before");
     browser.screenshot("playground-broke").await.unwrap();
@@ -118,7 +118,7 @@ async fn a_broken_law_is_told_with_its_place_and_how_to_have_it_again() {
 }
 
 /// A network so slow that no count reaches the region before the run ends.
-fn far_away() -> Plan {
+fn distant_regions() -> Plan {
     let mut plan = (scenarios::find("steady").unwrap().plan)(1);
     plan.network.regional_us = (30_000_000, 30_000_000);
     (plan.rules, plan.traffic_ms, plan.quiet_ms) = (vec![Rule::new(1_000, 60_000)], 8_000, 20_000);
@@ -126,22 +126,24 @@ fn far_away() -> Plan {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_link_to_a_broken_law_shows_what_the_native_simulator_says() {
-    let plan = far_away();
-    let native = run(&plan, &Expected::default(), &mut Nobody).failures;
+async fn a_link_to_a_broken_invariant_shows_what_the_native_simulator_reports() {
+    let plan = distant_regions();
+    let native = run(&plan, &Expected::default(), &mut NoObserver).failures;
     assert_eq!(native[0].checker, "rest", "this world has to break a law: {native:?}");
     let (_pages, mut browser, url) = playground().await;
     browser.open(&format!("{url}#{}", link::of_plan(&plan))).await.unwrap();
     ran(&mut browser, 1).await;
-    let told = browser.text("#verdict").await.unwrap();
-    let at =
-        format!("At rest, not all agree at {} s, after the traffic", native[0].at_ms.unwrap() as f64 / 1e3);
-    assert!(told.contains(&at) && told.contains(&native[0].what), "{at} is missing:\n{told}");
+    let shown = browser.text("#verdict").await.unwrap();
+    let at = format!(
+        "At rest, the counts differ at {} s, after the traffic",
+        native[0].at_ms.unwrap() as f64 / 1e3
+    );
+    assert!(shown.contains(&at) && shown.contains(&native[0].what), "{at} is missing:\n{shown}");
     let failures = &saved(&mut browser).await["outcome"]["failures"];
     assert_eq!(failures, &serde_json::to_value(&native).unwrap());
     let file = saved_plan(&mut browser, "#verdict a").await;
     assert_eq!(serde_json::from_value::<Plan>(file).unwrap(), plan, "and the file gives the same world");
-    browser.screenshot("playground-far-away").await.unwrap();
+    browser.screenshot("playground-distant-regions").await.unwrap();
     is_clean(&mut browser, &url).await;
 }
 

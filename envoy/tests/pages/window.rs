@@ -35,7 +35,7 @@ async fn the_window_shows_a_live_region() {
 
     // The page is empty.
     browser.open(&url("#/")).await.unwrap();
-    browser.until("it says that there is nothing", SHOWS_NOTHING).await.unwrap();
+    browser.until("it shows that there is nothing", SHOWS_NOTHING).await.unwrap();
     browser.screenshot("window-empty").await.unwrap();
 
     let filter = Filter::Weir(Weir::new(binaries::filter().unwrap(), config()));
@@ -86,7 +86,7 @@ async fn the_window_shows_a_live_region() {
     browser.press(&["3"]).await.unwrap();
     browser
         .until(
-            "whom a shadow rule would deny",
+            "keys that a shadow rule would deny",
             "return document.querySelector('.would:not([hidden])')?.textContent.includes('client-1')",
         )
         .await
@@ -121,17 +121,17 @@ async fn the_window_shows_a_live_region() {
     }
     assert_eq!(browser.console_errors().await.unwrap(), Vec::<String>::new());
     let requests = browser.requests().await.unwrap();
-    assert!(requests.iter().all(|asked| asked.starts_with(&url(""))), "{requests:?}");
+    assert!(requests.iter().all(|url_of_request| url_of_request.starts_with(&url(""))), "{requests:?}");
 
     // The aggregator ends and is restarted.
     browser.size(1280, 900).await.unwrap();
     browser.open(&url("#/keys")).await.unwrap();
     browser.until("the keys", "return document.querySelectorAll('tbody tr').length > 40").await.unwrap();
     aggregator.process().kill().unwrap();
-    browser.until("it says so", "return !document.getElementById('banner').hidden").await.unwrap();
+    browser.until("the banner is shown", "return !document.getElementById('banner').hidden").await.unwrap();
     let kept = "return document.querySelectorAll('tbody tr').length > 40";
-    assert_eq!(browser.run(kept, &[]).await.unwrap(), true, "what was known stays");
-    browser.screenshot("window-gone").await.unwrap();
+    assert_eq!(browser.run(kept, &[]).await.unwrap(), true, "the keys stay");
+    browser.screenshot("window-disconnected").await.unwrap();
     aggregator.restart().await.unwrap();
     browser.until("it is back", "return document.getElementById('banner').hidden").await.unwrap();
 }

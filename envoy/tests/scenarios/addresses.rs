@@ -49,23 +49,24 @@ async fn the_closest_network_lets_pass_or_denies() {
         let answer = region.envoy().send(from(address)).await.unwrap();
         assert_eq!(answer.status, expected, "request {at} from {address}");
     }
-    let told = async || {
+    let counted = async || {
         let denied = sum_of(region.envoy(), "wasmcustom.weir_addresses_denied_total").await;
         let exempt = sum_of(region.envoy(), "wasmcustom.weir_decisions_total.rule.r.outcome.exempt").await;
         (denied, exempt) == (4, 4)
     };
-    wait::until("both are counted", SOON, told).await.unwrap();
-    let said = |line: &Value| {
+    wait::until("both are counted", SOON, counted).await.unwrap();
+    let is_denial = |line: &Value| {
         [&line["details"], &line["rule"], &line["outcome"]]
             == ["weir_denied_address", "client_networks", "denied_address"]
     };
-    let lines = async || region.envoy().access_log().unwrap().iter().filter(|line| said(line)).count() == 4;
-    wait::until("access logs say so", SOON, lines).await.unwrap();
+    let lines =
+        async || region.envoy().access_log().unwrap().iter().filter(|line| is_denial(line)).count() == 4;
+    wait::until("access logs show them", SOON, lines).await.unwrap();
     region.is_sound().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_denied_address_is_told_so_in_each_format() {
+async fn a_denied_address_gets_a_response_in_each_format() {
     let plain = |answer: &Response| (answer.status, answer.header("content-type").map(str::to_owned));
     let region = region(&listed(json!({ "problem_json": true }))).await;
     let denied = region.envoy().send(from("203.0.113.1")).await.unwrap();
@@ -73,7 +74,7 @@ async fn a_denied_address_is_told_so_in_each_format() {
     let problem =
         json!({ "type": "about:blank", "title": "Forbidden", "status": 403, "detail": "address denied" });
     assert_eq!(denied.json().unwrap(), problem);
-    assert_eq!(denied.header("retry-after"), None, "to come back is of no use");
+    assert_eq!(denied.header("retry-after"), None, "a retry is of no use");
     let call = from("203.0.113.1").header("content-type", "application/grpc");
     let refused = region.envoy().send(call).await.unwrap();
     assert_eq!((refused.status, refused.header("grpc-status")), (200, Some("7")), "{refused:?}");

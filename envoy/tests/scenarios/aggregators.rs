@@ -39,8 +39,8 @@ async fn passing(envoy: &Envoy, requests: u64) -> u64 {
 
 async fn settles_at(aggregator: &Aggregator, expected: u64) {
     let settled = async || total_in(aggregator, "r", "a").await == expected;
-    if wait::until("it knows all", SOON, settled).await.is_err() {
-        panic!("it knows {}, not {expected}", total_in(aggregator, "r", "a").await);
+    if wait::until("it has all counts", SOON, settled).await.is_err() {
+        panic!("it counts {}, not {expected}", total_in(aggregator, "r", "a").await);
     }
 }
 

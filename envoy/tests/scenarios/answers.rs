@@ -15,10 +15,10 @@ fn number(answer: &Response, header: &str) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_denial_says_when_to_come_back() {
+async fn a_denial_states_when_to_retry() {
     let region = region(&config(&[rule("r", 1)])).await;
     let allowed = region.envoy().send(get_as("a")).await.unwrap();
-    assert_eq!((allowed.status, allowed.header("x-ratelimit-limit")), (200, None), "only where asked for");
+    assert_eq!((allowed.status, allowed.header("x-ratelimit-limit")), (200, None), "only if configured");
     let denied = region.envoy().send(get_as("a")).await.unwrap();
     assert_eq!(denied.status, 429);
     assert!(number(&denied, "retry-after") >= 1);
@@ -26,12 +26,12 @@ async fn a_denial_says_when_to_come_back() {
     assert!(number(&denied, "x-ratelimit-reset") >= 1);
     assert_eq!(denied.header("content-type"), Some("text/plain"));
     assert_eq!(denied.text().trim_end(), "rate limit exceeded");
-    assert!(denied.header("ratelimit").is_none(), "only where asked for");
+    assert!(denied.header("ratelimit").is_none(), "only if configured");
     region.is_sound().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_remains_is_told_as_it_is() {
+async fn the_remaining_budget_is_reported_exactly() {
     let rule = with(rule("r", 20), json!({ "cost": { "request": { "header": "x-cost" }, "max": 10 } }));
     let region = region(&config(&[rule])).await;
     let send = async |cost: &str| region.envoy().send(get_as("a").header("x-cost", cost)).await.unwrap();
@@ -69,7 +69,7 @@ async fn the_drafts_formats_and_allowed_responses() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn grpc_clients_are_told_in_their_own_words() {
+async fn grpc_clients_receive_a_grpc_status() {
     let region = region(&config(&[rule("r", 1)])).await;
     let call =
         Request::post("/service/Method", "").header(KEY, "a").header("content-type", "application/grpc");
@@ -92,7 +92,7 @@ async fn access_logs_name_rule_and_outcome() {
     let written = async || region.envoy().access_log().unwrap().len() == 4;
     wait::until("the access log is written", SOON, written).await.unwrap();
     let lines = region.envoy().access_log().unwrap();
-    let told = lines.iter().map(|line| {
+    let logged = lines.iter().map(|line| {
         let text = |name: &str| line[name].as_str().unwrap_or("-").to_owned();
         (line["status"].as_u64().unwrap(), text("details"), text("rule"), text("outcome"))
     });
@@ -105,7 +105,7 @@ async fn access_logs_name_rule_and_outcome() {
     let expected = expected.map(|(status, details, rule, outcome)| {
         (status, details.to_owned(), rule.to_owned(), outcome.to_owned())
     });
-    assert_eq!(told.collect::<Vec<_>>(), expected);
+    assert_eq!(logged.collect::<Vec<_>>(), expected);
     region.is_sound().await;
 }
 

@@ -16,7 +16,7 @@ fn banning(first: &str, longest: &str) -> Value {
     with(rule("r", 1), json!({ "ban": ban }))
 }
 
-async fn ask(envoy: &Envoy, key: &str) -> Response {
+async fn send_as(envoy: &Envoy, key: &str) -> Response {
     envoy.send(get_as(key)).await.unwrap()
 }
 
@@ -30,7 +30,7 @@ fn banned_for(answer: &Response) -> Option<u64> {
 /// Sends requests until a ban begins; returns its duration and the number of denials before it.
 async fn until_banned(envoy: &Envoy, key: &str) -> (u64, u64) {
     let (mut seconds, mut denials) = (0, 0);
-    let banned = async || match ask(envoy, key).await {
+    let banned = async || match send_as(envoy, key).await {
         answer if answer.status == 200 => false,
         answer => match banned_for(&answer) {
             Some(left) => {
@@ -48,7 +48,7 @@ async fn until_banned(envoy: &Envoy, key: &str) -> (u64, u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_hammers_is_banned_on_all_workers_and_longer_the_next_time() {
+async fn repeated_violations_ban_on_all_workers_and_longer_each_time() {
     let options = EnvoyOptions { concurrency: 2, ..EnvoyOptions::default() };
     let region = Region::start(1, options, &config(&[banning("4s", "8s")])).await;
     let envoy = region.envoy();
@@ -56,16 +56,20 @@ async fn who_hammers_is_banned_on_all_workers_and_longer_the_next_time() {
     assert!((1..=4).contains(&first), "{first} s");
     // On any connection, and so any worker: workers without the ban receive it at their next ticks.
     let all_deny = async || {
-        let answers = [ask(envoy, "mallory").await, ask(envoy, "mallory").await, ask(envoy, "mallory").await];
+        let answers = [
+            send_as(envoy, "mallory").await,
+            send_as(envoy, "mallory").await,
+            send_as(envoy, "mallory").await,
+        ];
         answers.iter().all(|answer| banned_for(answer).is_some())
     };
     wait::until("all workers deny", SOON, all_deny).await.unwrap();
-    assert_eq!(ask(envoy, "alice").await.status, 200, "others are not concerned");
+    assert_eq!(send_as(envoy, "alice").await.status, 200, "others are not concerned");
 
     let plan = LoadPlan::of(vec![envoy.address()], 8, 500, |_| (0, get_as("mallory")));
     let hammered = load::run(plan).await.unwrap();
     assert_eq!(hammered.count(429), 500, "{hammered:?}");
-    let over = async || banned_for(&ask(envoy, "mallory").await).is_none();
+    let over = async || banned_for(&send_as(envoy, "mallory").await).is_none();
     wait::until("the ban is over, hammered or not", SOON, over).await.unwrap();
 
     let (second, denials) = until_banned(envoy, "mallory").await;
@@ -91,9 +95,9 @@ async fn a_dead_vm_keeps_the_ban() {
         .await
         .unwrap();
     assert_eq!(envoy.send(get_as("x").header("x-weir-fault", "panic")).await.unwrap().status, 503);
-    let again = async || ask(envoy, "x").await.status == 200;
+    let again = async || send_as(envoy, "x").await.status == 200;
     wait::until("another VM serves", SOON, again).await.unwrap();
-    assert!(banned_for(&ask(envoy, "mallory").await).is_some());
+    assert!(banned_for(&send_as(envoy, "mallory").await).is_some());
     wait::until("it was another VM", SOON, counted).await.unwrap();
 }
 
@@ -101,15 +105,15 @@ async fn a_dead_vm_keeps_the_ban() {
 async fn the_envoys_of_a_region_count_denials_together() {
     let region = Region::start(2, EnvoyOptions::default(), &config(&[banning("10m", "24h")])).await;
     let [one, other] = &region.envoys[..] else { panic!("two Envoys") };
-    while ask(one, "mallory").await.status == 200 {}
+    while send_as(one, "mallory").await.status == 200 {}
     for _ in 1..DENIALS - 2 {
-        assert!(banned_for(&ask(one, "mallory").await).is_none());
+        assert!(banned_for(&send_as(one, "mallory").await).is_none());
     }
     region.settles_at("~r", "mallory", DENIALS - 2).await;
     let (seconds, denials) = until_banned(other, "mallory").await;
     println!("after {denials} denials of its own, for {seconds} s");
     assert!(denials < DENIALS, "{denials} alone would have been too few");
-    assert!(banned_for(&ask(other, "mallory").await).is_some());
-    assert_eq!(ask(other, "alice").await.status, 200);
+    assert!(banned_for(&send_as(other, "mallory").await).is_some());
+    assert_eq!(send_as(other, "alice").await.status, 200);
     region.is_sound().await;
 }

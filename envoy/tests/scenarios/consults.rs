@@ -16,7 +16,7 @@ use crate::common::{Region, SOON, came, config, get_as, idle, leave, rule, with}
 const SLACK: Duration = Duration::from_millis(500);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cold_key_is_asked_about_once() {
+async fn a_cold_key_is_queried_once() {
     let region = Region::start(2, EnvoyOptions::default(), &config(&[rule("r", 30)])).await;
     assert_eq!(region.envoys[0].send(get_as("a")).await.unwrap().status, 200);
     let others = LoadPlan::of(vec![region.envoys[1].address()], 16, 16, |_| (0, get_as("a")));
@@ -30,7 +30,7 @@ async fn a_cold_key_is_asked_about_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_rule_waits_as_long_as_it_says() {
+async fn each_rule_waits_for_its_timeout() {
     let path = |prefix: &str| json!({ "match": { "path": { "prefix": prefix } } });
     // The cost is the whole limit: the amount reserved for a query must not deny its own request after a timeout.
     let short = with(with(rule("short", 1), path("/short")), json!({ "timeout": "50ms" }));
@@ -45,7 +45,7 @@ async fn each_rule_waits_as_long_as_it_says() {
             let timeout = Duration::from_millis(timeout);
             let (answer, waited) = timed(region.envoy(), Request::get(path).header("x-key", "a")).await;
             println!("{path}: waited {waited:?}");
-            assert_eq!(answer.status, 200, "decided by what is known");
+            assert_eq!(answer.status, 200, "decided by the own counts");
             in_time &= waited >= timeout && waited < timeout + SLACK;
         }
         if in_time {
@@ -53,7 +53,7 @@ async fn each_rule_waits_as_long_as_it_says() {
         }
         // A machine that stalled lets timeouts fire late and streams end early.
         attempts += 1;
-        assert!(attempts < 5, "never waited as long as it says");
+        assert!(attempts < 5, "never waited for exactly the timeout");
     };
     region.aggregator.process().resume().unwrap();
     region.settles_at("long", "a", 1).await;
@@ -61,7 +61,7 @@ async fn each_rule_waits_as_long_as_it_says() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_rule_may_rather_deny_than_guess() {
+async fn a_rule_may_deny_after_a_timeout() {
     let wary = with(rule("r", 9), json!({ "on_failure": "deny" }));
     let options = EnvoyOptions { access_log: true, ..EnvoyOptions::default() };
     let mut region = Region::start(1, options, &config(&[wary])).await;
@@ -113,12 +113,12 @@ async fn check_departures(resume: bool) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_that_leave_before_the_answer_harm_nobody() {
+async fn clients_that_leave_before_the_response_affect_no_other() {
     check_departures(true).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_that_leave_before_the_timeout_harm_nobody() {
+async fn clients_that_leave_before_the_timeout_affect_no_other() {
     check_departures(false).await;
 }
 

@@ -1,5 +1,5 @@
-//! Live control on real Envoys of two regions: what an operator says bites on every one of them, reset and credit too, and is kept
-//! while everything behind the Envoys is away and after a VM died.
+//! Live control on real Envoys of two regions: overrides, bans, credits and resets apply on all of them, and stay
+//! in force while everything behind the Envoys is unavailable and after a VM died.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use weir_envoy::http::{self, Request};
 use weir_envoy::{Aggregator, Envoy, wait};
 
 use crate::common::{KEY, SOON, config, get_as, rule, vm_reloads, with};
-use crate::globe::{Country, Globe, LARGE, SMALL};
+use crate::global::{GlobalRegion, LARGE, SMALL, SharedDatabase};
 
 const LIMIT: u64 = 4;
 /// Number of denials after which the rule bans.
@@ -16,20 +16,20 @@ const DENIALS: u64 = 200;
 
 /// Two regions; the first has two Envoys and two aggregators that share a Redis.
 struct World {
-    globe: Globe,
-    regions: [Country; 2],
+    database: SharedDatabase,
+    regions: [GlobalRegion; 2],
 }
 
 impl World {
     async fn start() -> World {
-        let globe = Globe::mariadb().await;
+        let database = SharedDatabase::mariadb().await;
         let ban = json!({ "threshold": DENIALS, "window": "1m", "duration": "10m", "max_duration": "24h" });
         let hammered =
             with(rule("hammered", 1), json!({ "match": { "path": { "prefix": "/hammer" } }, "ban": ban }));
         let config = with(config(&[rule("r", LIMIT), hammered]), json!({ "test_faults": true }));
-        let a = Country::start("a", LARGE, globe.url(), &config).await;
-        let b = Country::start("b", SMALL, globe.url(), &config).await;
-        World { globe, regions: [a, b] }
+        let a = GlobalRegion::start("a", LARGE, database.url(), &config).await;
+        let b = GlobalRegion::start("b", SMALL, database.url(), &config).await;
+        World { database, regions: [a, b] }
     }
 
     fn envoys(&self) -> impl Iterator<Item = &Envoy> {
@@ -37,7 +37,7 @@ impl World {
     }
 
     /// Puts an override through an aggregator of the first region.
-    async fn say(&self, body: Value) {
+    async fn put(&self, body: Value) {
         let mut request =
             Request::post("/v1/overrides", body.to_string()).header("content-type", "application/json");
         request.method = "PUT".parse().unwrap();
@@ -79,17 +79,17 @@ async fn passing(envoy: &Envoy, client: &str, requests: u64) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_an_operator_says_bites_everywhere_and_stays() {
+async fn live_control_applies_everywhere_and_stays() {
     let mut world = World::start().await;
     // A limit of 0 also denies clients without any use.
-    world.say(json!({"namespace": "r", "identifier": "low", "limit": 0})).await;
+    world.put(json!({"namespace": "r", "identifier": "low", "limit": 0})).await;
     let (own, all) = world.answer("low", 429).await;
     eprintln!(
-        "an override bites in the own region after {own:?}, in both after {all:?} (imports each 300 ms)"
+        "an override applies in its own region after {own:?}, in both after {all:?} (imports each 300 ms)"
     );
-    world.say(json!({"namespace": "*", "identifier": "bad-*", "ban": true, "reason": "spam", "expires_in": "1h"})).await;
+    world.put(json!({"namespace": "*", "identifier": "bad-*", "ban": true, "reason": "spam", "expires_in": "1h"})).await;
     let (own, all) = world.answer("bad-1", 429).await;
-    eprintln!("a ban bites in the own region after {own:?}, in both after {all:?}");
+    eprintln!("a ban applies in its own region after {own:?}, in both after {all:?}");
     let denied = world.envoys().next().unwrap().send(get_as("bad-2")).await.unwrap();
     assert_eq!(denied.status, 429);
 
@@ -100,23 +100,23 @@ async fn what_an_operator_says_bites_everywhere_and_stays() {
         assert!((1..=LIMIT).contains(&passed), "{client}: {passed}");
         world.answer(client, 429).await;
     }
-    world.say(json!({"namespace": "r", "identifier": "free", "exempt": true})).await;
+    world.put(json!({"namespace": "r", "identifier": "free", "exempt": true})).await;
     world.answer("free", 200).await;
-    world.say(json!({"namespace": "r", "identifier": "more", "credit": 30, "expires_in": "1h"})).await;
+    world.put(json!({"namespace": "r", "identifier": "more", "credit": 30, "expires_in": "1h"})).await;
     world.answer("more", 200).await;
-    world.say(json!({"namespace": "r", "identifier": "anew", "reset": true})).await;
+    world.put(json!({"namespace": "r", "identifier": "anew", "reset": true})).await;
     let began = Instant::now();
     for envoy in &envoys {
-        // In a region that has heard of the reset, and of few that passed since, somebody passes again.
-        wait::until("the reset is there", SOON, async || status(envoy, "anew").await == 200).await.unwrap();
+        // A region that has the reset, and counts few requests since, allows requests again.
+        wait::until("the reset applies", SOON, async || status(envoy, "anew").await == 200).await.unwrap();
     }
     eprintln!("a reset reached all Envoys after {:?}", began.elapsed());
     world.answer("anew", 429).await;
 
     // A rule in shadow denies no request, and denies again once the shadow ends.
-    world.say(json!({"rule": "r", "shadow": true})).await;
+    world.put(json!({"rule": "r", "shadow": true})).await;
     world.answer("low", 200).await;
-    world.say(json!({"rule": "r", "shadow": false})).await;
+    world.put(json!({"rule": "r", "shadow": false})).await;
     world.answer("low", 429).await;
 
     a_rules_ban_holds_everywhere(&world).await;
@@ -132,13 +132,13 @@ async fn a_rules_ban_holds_everywhere(world: &World) {
         hammers().await;
     }
     let there = world.regions[1].aggregators[0].http_address();
-    let heard = async || {
+    let listed_there = async || {
         // If a minute ended meanwhile, the violations of the previous one have less weight.
         hammers().await;
         let listed = http::send(there, Request::get("/v1/overrides?namespace=hammered")).await.unwrap();
         listed.text().contains("rule hammered")
     };
-    wait::until("the other region hears of the ban", SOON, heard).await.unwrap();
+    wait::until("the other region has the ban", SOON, listed_there).await.unwrap();
     for envoy in world.envoys() {
         // A denial by the limit has headers about the limit; one by a ban has none.
         let banned = async || {
@@ -159,7 +159,7 @@ async fn keeps_it(world: &mut World) {
             aggregator.process().kill().unwrap();
         }
     }
-    world.globe.server().process().kill().unwrap();
+    world.database.server().process().kill().unwrap();
     let envoys: Vec<&Envoy> = world.envoys().collect();
     for envoy in &envoys {
         // The request that aborts its VM gets no response.

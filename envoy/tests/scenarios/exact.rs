@@ -16,7 +16,7 @@ use crate::common::{
     KEY, Region, SOON, came, config, connected, filter, get_as, idle, leave, rule, sound, stats_of, sum_of,
     with,
 };
-use crate::globe::Globe;
+use crate::global::SharedDatabase;
 use crate::peers::{CONNECTIONS, Peers, Wiring};
 
 /// The delay that a busy machine may add to a wait.
@@ -62,7 +62,7 @@ async fn all_wait(config: &Value, cases: &[(&str, u64, u16, &str)]) -> Option<Re
             (*status, Some(*rule)),
             "{answer:?}"
         );
-        assert_eq!(answer.header("x-ratelimit-limit"), None, "nothing is known: {answer:?}");
+        assert_eq!(answer.header("x-ratelimit-limit"), None, "no count is shown: {answer:?}");
         assert_eq!(answer.header("retry-after"), (*status == 429).then_some("1"));
         let timeout = Duration::from_millis(*timeout_ms);
         in_time &= waited >= timeout && waited < timeout + SLACK;
@@ -73,7 +73,7 @@ async fn all_wait(config: &Value, cases: &[(&str, u64, u16, &str)]) -> Option<Re
 /// The stream is up but the region does not answer: each rule waits for its timeout and then applies `on_failure`.
 /// Headers, metrics and access logs show that it is undecided.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_nobody_rules_is_left_to_each_rule() {
+async fn undecided_requests_follow_on_failure() {
     let open = with(with(log("open", 9), at("/open")), json!({ "timeout": "100ms" }));
     let open = with(open, json!({ "on_failure": "allow" }));
     let wary = with(with(log("wary", 9), at("/wary")), json!({ "timeout": "300ms" }));
@@ -85,7 +85,7 @@ async fn what_nobody_rules_is_left_to_each_rule() {
             break region;
         }
         attempts += 1;
-        assert!(attempts < 5, "never waited as long as it says");
+        assert!(attempts < 5, "never waited for exactly the timeout");
     };
     let written = async || region.envoy().access_log().unwrap().len() == 2;
     wait::until("the access log is written", SOON, written).await.unwrap();
@@ -106,14 +106,14 @@ async fn what_nobody_rules_is_left_to_each_rule() {
         region.envoy().send(Request::get("/open").header(KEY, "a")).await.unwrap();
         sum_of(region.envoy(), "wasmcustom.weir_exact_unsent_total").await > 0
     };
-    wait::until("nobody is asked", SOON, exact_unsent).await.unwrap();
+    wait::until("no exact request is sent", SOON, exact_unsent).await.unwrap();
     region.aggregator.process().resume().unwrap();
     region.is_sound().await;
 }
 
 /// The usual module does not receive responses, so it only adds headers to the responses that it writes itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_module_that_hears_of_no_responses_still_denies_and_counts() {
+async fn a_module_without_responses_still_denies_and_counts() {
     let open = with(log("open", 9), json!({ "timeout": "50ms", "on_failure": "allow" }));
     let mut region = Region::start(1, EnvoyOptions::default(), &config(&[open])).await;
     region.aggregator.process().pause().await.unwrap();
@@ -126,20 +126,20 @@ async fn a_module_that_hears_of_no_responses_still_denies_and_counts() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_waits_is_answered_when_the_aggregator_dies() {
+async fn waiting_requests_are_answered_when_the_aggregator_dies() {
     let patient = with(log("r", 9), json!({ "timeout": "10s" }));
     let mut region = Region::start(1, EnvoyOptions::default(), &config(&[patient])).await;
     region.aggregator.process().pause().await.unwrap();
     let address = region.envoy().address();
-    let asking = tokio::spawn(async move {
+    let waiting = tokio::spawn(async move {
         let started = Instant::now();
         let answer = weir_envoy::http::send(address, get_as("a")).await.unwrap();
         (answer, started.elapsed())
     });
-    let asks = "wasmcustom.weir_exact_requests_total";
-    region.envoy().wait_stat(asks, SOON, |asks| asks == 1).await.unwrap();
+    let requests = "wasmcustom.weir_exact_requests_total";
+    region.envoy().wait_stat(requests, SOON, |requests| requests == 1).await.unwrap();
     region.aggregator.process().kill().unwrap();
-    let (answer, waited) = asking.await.unwrap();
+    let (answer, waited) = waiting.await.unwrap();
     assert_eq!((answer.status, answer.header("x-ratelimit-undecided")), (429, Some("r")), "{answer:?}");
     assert!(waited < Duration::from_secs(9), "not by its timeout: {waited:?}");
     let broken = stats_of(region.envoy(), "wasmcustom.weir_exact_results_total.result.broken").await;
@@ -151,7 +151,7 @@ async fn whoever_waits_is_answered_when_the_aggregator_dies() {
 
 /// Some waiting clients disconnect; the others are served, and no request hangs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_that_leave_while_they_wait_harm_nobody() {
+async fn clients_that_leave_while_they_wait_affect_no_other() {
     let open = with(log("open", 100), json!({ "timeout": "2s", "on_failure": "allow" }));
     let mut region = Region::start(1, EnvoyOptions::default(), &config(&[open])).await;
     region.aggregator.process().pause().await.unwrap();
@@ -176,12 +176,13 @@ async fn clients_that_leave_while_they_wait_harm_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_ledger_needs_the_module_that_hears_of_responses() {
+async fn a_ledger_needs_the_module_with_responses() {
     let options = EnvoyOptions { reloadable: true, ..EnvoyOptions::default() };
     let mut region = Region::start(1, options, &config(&[rule("r", 3)])).await;
     let ledger = config(&[rule("r", 3), ledger("cards", 7)]);
-    let deaf = Weir { config: ledger.clone(), ..Weir::new(binaries::filter().unwrap(), config(&[])) };
-    assert_eq!(region.envoys[0].reload(Filter::Weir(deaf)).await.unwrap(), Reload::Rejected);
+    let without_responses =
+        Weir { config: ledger.clone(), ..Weir::new(binaries::filter().unwrap(), config(&[])) };
+    assert_eq!(region.envoys[0].reload(Filter::Weir(without_responses)).await.unwrap(), Reload::Rejected);
     let log = region.envoy().log().unwrap();
     assert!(log.contains("rules[1].algorithm: responses carry a ledger's transaction"), "{log}");
     assert_eq!(region.envoys[0].reload(filter(&ledger)).await.unwrap(), Reload::Accepted);
@@ -231,23 +232,25 @@ async fn a_denied_flood_spares_redis() {
     let plan = LoadPlan::of(addresses, CONNECTIONS, FLOOD, |n| ((n % 2) as usize, get_as("a")));
     let report = load::run(plan).await.unwrap();
     let during = scripts(&redis).await - before;
-    let (mut asks, mut spared) = (0, 0);
+    let (mut requests, mut spared) = (0, 0);
     let counted = async || {
-        (asks, spared) = (0, 0);
+        (requests, spared) = (0, 0);
         for envoy in &peers.envoys {
-            asks += sum_of(envoy, "wasmcustom.weir_exact_requests_total").await;
+            requests += sum_of(envoy, "wasmcustom.weir_exact_requests_total").await;
             spared += sum_of(envoy, "wasmcustom.weir_exact_cached_denials_total").await;
         }
-        asks + spared == FLOOD + 4
+        requests + spared == FLOOD + 4
     };
     wait::until("every request is counted", SOON, counted).await.unwrap();
-    println!("{FLOOD} denied: {asks} asks, {spared} spared, {during} scripts in Redis, {report:?}");
+    println!(
+        "{FLOOD} denied: {requests} exact requests, {spared} spared, {during} scripts in Redis, {report:?}"
+    );
     assert_eq!(report.count(429), FLOOD, "{report:?}");
     // Each worker may query once per connection before it has received the first denial, and repeats queries from time
     // to time.
     let seconds = report.elapsed.as_secs() + 1;
     let again = 4 * (seconds / 5 + 1);
-    assert!(asks <= 4 + 4 * CONNECTIONS as u64 + again, "{asks} asks");
+    assert!(requests <= 4 + 4 * CONNECTIONS as u64 + again, "{requests} exact requests");
     // The aggregators poll Redis all the time.
     assert!(during < FLOOD / 50 + 40 * seconds, "{during} scripts");
     peers.are_sound().await;
@@ -288,7 +291,7 @@ async fn windows_and_logs_are_charged_together_or_not_at_all() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_shadow_log_is_counted_and_denies_nobody() {
+async fn a_shadow_log_is_counted_and_denies_nothing() {
     let shadow = with(log("watched", 3), json!({ "shadow_mode": true }));
     let (peers, _redis) = Peers::start(Wiring::Crossed, &config(&[shadow])).await;
     for _ in 0..8 {
@@ -309,12 +312,12 @@ fn run_aggregator(url: &str, arguments: &[&str]) {
 
 /// Every attempt is recorded, and its response has the transaction's number, whether it passes or not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_ledger_tells_every_transaction() {
-    let globe = Globe::mariadb().await;
-    run_aggregator(&globe.url(), &["migrate"]);
-    run_aggregator(&globe.url(), &["zones", "set", "--zone", "7", "--rate", "5", "--window", "1h"]);
+async fn a_ledger_returns_every_transaction() {
+    let database = SharedDatabase::mariadb().await;
+    run_aggregator(&database.url(), &["migrate"]);
+    run_aggregator(&database.url(), &["zones", "set", "--zone", "7", "--rate", "5", "--window", "1h"]);
     let options = AggregatorOptions {
-        environment: vec![("WEIR_DATABASE_URL".to_owned(), globe.url())],
+        environment: vec![("WEIR_DATABASE_URL".to_owned(), database.url())],
         ..AggregatorOptions::default()
     };
     let aggregator = Aggregator::start(options).await.unwrap();
@@ -325,17 +328,17 @@ async fn a_ledger_tells_every_transaction() {
     });
     let envoy = envoy.await.unwrap();
     connected(&envoy).await;
-    let mut told = Vec::new();
+    let mut transactions = Vec::new();
     for attempt in 0..8 {
         let answer = envoy.send(get_as("alice")).await.unwrap();
         assert_eq!(answer.status, if attempt < 5 { 200 } else { 429 }, "{answer:?}");
-        told.push(number(&answer, "x-ratelimit-transaction"));
+        transactions.push(number(&answer, "x-ratelimit-transaction"));
         assert_eq!(answer.header("x-ratelimit-limit"), (attempt >= 5).then_some("5"), "{answer:?}");
         if attempt >= 5 {
             assert!((1..=3_600).contains(&number(&answer, "retry-after")));
         }
     }
-    assert!(told.windows(2).all(|pair| pair[0] < pair[1]), "{told:?}");
+    assert!(transactions.windows(2).all(|pair| pair[0] < pair[1]), "{transactions:?}");
     assert_eq!(envoy.send(get_as("bob")).await.unwrap().status, 200, "another bucket");
     sound(&envoy).await;
 }

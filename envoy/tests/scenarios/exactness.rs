@@ -93,6 +93,6 @@ async fn a_vm_that_dies_gives_nothing_back() {
     // Budget reserved by the dead VM counts as spent: the region's count covers all that passed, and never exceeds the
     // limit.
     let passed = report.count(200);
-    let heard = async || (passed..=LIMIT).contains(&region.total("r", "a").await);
-    wait::until("the region hears of the dead worker's use", SOON, heard).await.unwrap();
+    let counted = async || (passed..=LIMIT).contains(&region.total("r", "a").await);
+    wait::until("the region counts the dead worker's use", SOON, counted).await.unwrap();
 }

@@ -7,7 +7,7 @@ use weir_envoy::{EnvoyOptions, wait};
 
 use crate::common::{Region, SOON, config, get_as, rule, stats_of, with};
 
-const KNOWN: u64 = 20;
+const CLIENTS: u64 = 20;
 const LIMIT: u64 = 3;
 /// Keys that fit the table.
 const TABLE_KEYS: u64 = 1_024 * 8;
@@ -38,7 +38,7 @@ async fn flood(region: &Region, requests: u64, salt: u64) -> u64 {
 }
 
 /// The same, no faster than the region acknowledges: a key whose use is not acknowledged is not evicted.
-async fn flood_that_is_told(region: &Region, requests: u64, salt: u64) -> u64 {
+async fn acknowledged_flood(region: &Region, requests: u64, salt: u64) -> u64 {
     let mut refused = 0;
     for chunk in 0..requests / CHUNK {
         refused += flood(region, CHUNK, salt << 8 | chunk).await;
@@ -49,31 +49,31 @@ async fn flood_that_is_told(region: &Region, requests: u64, salt: u64) -> u64 {
 
 /// Waits until the region has acknowledged everything. Workers add to the metrics in batches.
 async fn all_sent(region: &Region) {
-    let asked = region.envoy().stat(REQUESTS).await.unwrap();
-    let told = async || {
+    let requests = region.envoy().stat(REQUESTS).await.unwrap();
+    let acknowledged = async || {
         let stats = region.envoy().stats().await.unwrap();
         let decisions: u64 =
             stats.iter().filter(|(name, _)| name.starts_with(DECISIONS)).map(|(_, count)| count).sum();
-        decisions >= asked && stats["wasmcustom.weir_report_queue"] == 0
+        decisions >= requests && stats["wasmcustom.weir_report_queue"] == 0
     };
-    wait::until("everything is acknowledged", SOON, told).await.unwrap();
+    wait::until("everything is acknowledged", SOON, acknowledged).await.unwrap();
 }
 
 async fn use_up(region: &Region) {
-    for known in 0..KNOWN {
+    for client in 0..CLIENTS {
         for _ in 0..LIMIT {
-            assert_eq!(region.envoy().send(get_as(&format!("known-{known}"))).await.unwrap().status, 200);
+            assert_eq!(region.envoy().send(get_as(&format!("client-{client}"))).await.unwrap().status, 200);
         }
     }
-    region.settles_at("r", &format!("known-{}", KNOWN - 1), LIMIT).await;
+    region.settles_at("r", &format!("client-{}", CLIENTS - 1), LIMIT).await;
 }
 
 /// Clients that pass although their limits are used up.
 async fn fresh(region: &Region) -> u64 {
     let mut fresh = 0;
-    for known in 0..KNOWN {
+    for client in 0..CLIENTS {
         fresh +=
-            u64::from(region.envoy().send(get_as(&format!("known-{known}"))).await.unwrap().status == 200);
+            u64::from(region.envoy().send(get_as(&format!("client-{client}"))).await.unwrap().status == 200);
     }
     fresh
 }
@@ -88,24 +88,24 @@ async fn assert_bounded(region: &mut Region, before: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flood_of_identifiers_frees_nobody() {
+async fn a_flood_of_identifiers_resets_no_limit() {
     let options = EnvoyOptions { concurrency: 2, ..EnvoyOptions::default() };
     let mut region = Region::start(1, options, &limits()).await;
     use_up(&region).await;
     // Memory does not grow once the table is full.
-    let mut refused = flood_that_is_told(&region, 15_000, 1).await;
+    let mut refused = acknowledged_flood(&region, 15_000, 1).await;
     let before = region.envoys[0].process().resident_bytes().unwrap();
-    refused += flood_that_is_told(&region, 60_000, 2).await;
-    // What is reported makes room: newcomers hardly ever have to share what is set aside for a full table.
+    refused += acknowledged_flood(&region, 60_000, 2).await;
+    // Reported keys can be evicted, so new keys rarely share the overflow cells.
     assert!(refused < 750, "{refused} were refused");
-    assert_eq!(fresh(&region).await, 0, "known clients got fresh limits");
+    assert_eq!(fresh(&region).await, 0, "clients got fresh limits");
     assert_bounded(&mut region, before).await;
     assert!(region.envoy().stat("wasmcustom.weir_table_evictions_total").await.unwrap() > 0);
     region.is_sound().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flood_while_nobody_listens_is_bounded() {
+async fn a_flood_without_an_aggregator_is_bounded() {
     let mut region = Region::start(1, EnvoyOptions::default(), &limits()).await;
     use_up(&region).await;
     region.aggregator.process().kill().unwrap();
@@ -115,7 +115,7 @@ async fn a_flood_while_nobody_listens_is_bounded() {
     assert_bounded(&mut region, before).await;
     region.aggregator.restart().await.unwrap();
     crate::common::connected(region.envoy()).await;
-    let answers = region.envoy().send(get_as("anybody")).await.unwrap();
+    let answers = region.envoy().send(get_as("another")).await.unwrap();
     assert!([200, 429].contains(&answers.status), "{answers:?}");
     region.is_sound().await;
 }

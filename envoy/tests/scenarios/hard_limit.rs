@@ -91,14 +91,14 @@ async fn attack(envoy: &Envoy, by: &str, client: &str) -> Option<Vec<Passed>> {
 }
 
 /// The fullest window among the attacks for which this machine was fast enough; stops at the first attack that reaches
-/// `wanted`.
-async fn worst_of_attack(envoy: &Envoy, by: &str, wanted: usize) -> usize {
+/// `expected`.
+async fn worst_of_attack(envoy: &Envoy, by: &str, expected: usize) -> usize {
     let mut found = None;
     for attempt in 0..10 {
         if let Some(passed) = attack(envoy, by, &format!("attacker-{attempt}")).await {
             found = found.max(Some(worst(&passed)));
         }
-        if found.is_some_and(|found| found >= wanted) {
+        if found.is_some_and(|found| found >= expected) {
             break;
         }
     }

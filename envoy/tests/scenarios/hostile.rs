@@ -44,8 +44,8 @@ async fn wrong_configurations_are_refused_with_reasons() {
     for (config, expected) in cases {
         let options = || EnvoyOptions { filter: filter(&config), ..EnvoyOptions::default() };
         let Err(error) = Envoy::start(options()).await else { panic!("it started with {config}") };
-        let said = format!("{error:#}");
-        assert!(said.contains("weir: configuration: ") && said.contains(expected), "{expected}: {said}");
+        let text = format!("{error:#}");
+        assert!(text.contains("weir: configuration: ") && text.contains(expected), "{expected}: {text}");
     }
 }
 
@@ -112,7 +112,7 @@ async fn a_peer_that_hangs_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_peer_that_says_nothing() {
+async fn a_peer_that_sends_nothing() {
     check_impostor(|connection, connections| {
         connections.spawn(async move {
             let _open = connection;
@@ -123,7 +123,7 @@ async fn a_peer_that_says_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_peer_that_speaks_no_http() {
+async fn a_peer_without_http() {
     check_impostor(|mut connection, connections| {
         connections.spawn(async move {
             // The peer may have closed the connection.
@@ -152,11 +152,11 @@ async fn a_peer_that_acknowledges_nothing() {
     const LIMIT: u64 = 200;
     /// Streams that were opened to the peer that acknowledges nothing.
     static STREAMS: AtomicUsize = AtomicUsize::new(0);
-    let deaf = Impostor::start(|connection, connections| {
+    let unacknowledging = Impostor::start(|connection, connections| {
         connections.spawn(async move {
             let service = service_fn(async |request| {
                 STREAMS.fetch_add(1, Ordering::Relaxed);
-                Ok::<_, Infallible>(deaf(request))
+                Ok::<_, Infallible>(unacknowledging(request))
             });
             let served = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
             // Envoy closes the connection after a while.
@@ -167,7 +167,7 @@ async fn a_peer_that_acknowledges_nothing() {
     let aggregator = Aggregator::start(AggregatorOptions::default()).await.unwrap();
     let options = EnvoyOptions {
         filter: filter(&config(&[hasty(LIMIT)])),
-        aggregator_ports: vec![deaf.port, aggregator.grpc_port()],
+        aggregator_ports: vec![unacknowledging.port, aggregator.grpc_port()],
         concurrency: 4,
         ..EnvoyOptions::default()
     };
@@ -188,12 +188,12 @@ async fn a_peer_that_acknowledges_nothing() {
         envoy.send(get_as(&format!("other-{others}"))).await.unwrap();
         envoy.stat(given_up).await.unwrap() > 0
     };
-    wait::until("the deaf one is given up", SOON, gives_up).await.unwrap();
+    wait::until("the peer that acknowledges nothing is given up", SOON, gives_up).await.unwrap();
     assert!(envoy.log().unwrap().contains("acknowledges nothing"), "{}", envoy.log().unwrap());
-    let told = async || total_in(&aggregator, "r", "a").await == 50;
-    if wait::until("the other one is told everything", SOON, told).await.is_err() {
+    let reported = async || total_in(&aggregator, "r", "a").await == 50;
+    if wait::until("the other one has all counts", SOON, reported).await.is_err() {
         panic!(
-            "the other one knows {}: {:#?}",
+            "the other one counts {}: {:#?}",
             total_in(&aggregator, "r", "a").await,
             stats_of(&envoy, "wasmcustom.").await
         );
@@ -202,15 +202,15 @@ async fn a_peer_that_acknowledges_nothing() {
 }
 
 /// A gRPC stream that sends a welcome and answers pings, and ignores all other frames.
-fn deaf(request: hyper::Request<Incoming>) -> hyper::Response<Spoken> {
-    let (frames, spoken) = mpsc::unbounded_channel();
+fn unacknowledging(request: hyper::Request<Incoming>) -> hyper::Response<ChannelBody> {
+    let (frames, sent) = mpsc::unbounded_channel();
     // Ends with the request.
     tokio::spawn(async move {
         let _ = frames.send(grpc(&field(1, &[&[8, 1][..], &field(2, b"region")].concat())));
-        let (mut body, mut heard) = (request.into_body(), Vec::new());
+        let (mut body, mut received) = (request.into_body(), Vec::new());
         while let Some(Ok(frame)) = body.frame().await {
-            heard.extend_from_slice(&frame.into_data().unwrap_or_default());
-            while let Some(message) = next_message(&mut heard) {
+            received.extend_from_slice(&frame.into_data().unwrap_or_default());
+            while let Some(message) = next_message(&mut received) {
                 // A frame with a ping contains nothing else: its field and length, then the time at which it was sent.
                 if let [0x22, _, ping @ ..] = &message[..] {
                     let pong = [ping, &[16], &varint(unix_ms()), &[24, 2]].concat();
@@ -220,7 +220,7 @@ fn deaf(request: hyper::Request<Incoming>) -> hyper::Response<Spoken> {
         }
     });
     let answer = hyper::Response::builder().header("content-type", "application/grpc");
-    answer.body(Spoken(spoken)).unwrap()
+    answer.body(ChannelBody(sent)).unwrap()
 }
 
 /// A number as a protobuf varint.
@@ -235,16 +235,16 @@ fn varint(mut number: u64) -> Vec<u8> {
 }
 
 /// Removes a complete gRPC message from the received bytes.
-fn next_message(heard: &mut Vec<u8>) -> Option<Vec<u8>> {
-    let length = heard.get(1..5)?.try_into().map(u32::from_be_bytes).ok()?;
+fn next_message(received: &mut Vec<u8>) -> Option<Vec<u8>> {
+    let length = received.get(1..5)?.try_into().map(u32::from_be_bytes).ok()?;
     let end = 5 + usize::try_from(length).ok()?;
-    (heard.len() >= end).then(|| heard.drain(..end).skip(5).collect())
+    (received.len() >= end).then(|| received.drain(..end).skip(5).collect())
 }
 
 /// A body whose parts arrive over a channel.
-struct Spoken(mpsc::UnboundedReceiver<Bytes>);
+struct ChannelBody(mpsc::UnboundedReceiver<Bytes>);
 
-impl hyper::body::Body for Spoken {
+impl hyper::body::Body for ChannelBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -252,16 +252,16 @@ impl hyper::body::Body for Spoken {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        self.0.poll_recv(context).map(|said| said.map(|bytes| Ok(Frame::data(bytes))))
+        self.0.poll_recv(context).map(|part| part.map(|bytes| Ok(Frame::data(bytes))))
     }
 }
 
 /// A gRPC stream that sends a welcome and then a malformed or invalid frame, a different one on each stream.
-fn nonsense(_: hyper::Request<Incoming>) -> hyper::Response<Said> {
+fn nonsense(_: hyper::Request<Incoming>) -> hyper::Response<FramesBody> {
     static STREAMS: AtomicUsize = AtomicUsize::new(0);
     const HUGE: &[u8] = &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1];
     let welcome = field(1, &[&[8, 1][..], &field(2, b"region")].concat());
-    let sayings = [
+    let messages = [
         // Not protobuf.
         vec![0xff; 64],
         // A length beyond the end.
@@ -276,16 +276,16 @@ fn nonsense(_: hyper::Request<Incoming>) -> hyper::Response<Said> {
         field(4, &[&field(1, &field(1, b"no key"))[..], &[16, 1]].concat()),
         Vec::new(),
     ];
-    let saying = &sayings[STREAMS.fetch_add(1, Ordering::Relaxed) % sayings.len()];
-    let frames = [&welcome, saying, saying].map(|message| grpc(message));
+    let message = &messages[STREAMS.fetch_add(1, Ordering::Relaxed) % messages.len()];
+    let frames = [&welcome, message, message].map(|message| grpc(message));
     let answer = hyper::Response::builder().header("content-type", "application/grpc");
-    answer.body(Said(frames.into())).unwrap()
+    answer.body(FramesBody(frames.into())).unwrap()
 }
 
 /// A body that stays open after its last frame.
-struct Said(VecDeque<Bytes>);
+struct FramesBody(VecDeque<Bytes>);
 
-impl hyper::body::Body for Said {
+impl hyper::body::Body for FramesBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -417,20 +417,20 @@ async fn a_filter_is_served_with_the_token_and_refused_with_another() {
         };
         Envoy::start(options).await.unwrap()
     };
-    let (known, stranger) = (start("the-token").await, start("another").await);
-    connected(&known).await;
-    known.send(get_as("a")).await.unwrap();
+    let (accepted, refused) = (start("the-token").await, start("another").await);
+    connected(&accepted).await;
+    accepted.send(get_as("a")).await.unwrap();
     let reported = async || total_in(&aggregator, "r", "a").await == 1;
     wait::until("a report is stored", SOON, reported).await.unwrap();
-    let refused = "weir_aggregator_frames_refused_total{reason=\"token\"}";
+    let prefix = "weir_aggregator_frames_refused_total{reason=\"token\"}";
     let refusals = async || {
         let metrics = aggregator.admin_get("/metrics").await.unwrap().text();
-        metrics.lines().any(|line| line.strip_prefix(refused).is_some_and(|count| count.trim() != "0"))
+        metrics.lines().any(|line| line.strip_prefix(prefix).is_some_and(|count| count.trim() != "0"))
     };
-    wait::until("the stranger is refused", SOON, refusals).await.unwrap();
-    assert_eq!(stranger.stat("wasmcustom.weir_streams_connected").await.unwrap(), 0);
-    assert!(stranger.log().unwrap().contains("token is missing or wrong"), "the log says why");
-    sound(&known).await;
+    wait::until("the other token is refused", SOON, refusals).await.unwrap();
+    assert_eq!(refused.stat("wasmcustom.weir_streams_connected").await.unwrap(), 0);
+    assert!(refused.log().unwrap().contains("token is missing or wrong"), "the log names the cause");
+    sound(&accepted).await;
 }
 
 /// The filter's token and the key of its digests come from Envoy's environment, so that no configuration dump contains

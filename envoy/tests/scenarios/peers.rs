@@ -67,7 +67,7 @@ impl Peers {
         for envoy in &peers.envoys {
             connected(envoy).await;
         }
-        peers.know_all(2).await;
+        peers.until_all_count(2).await;
         (peers, redis)
     }
 
@@ -95,10 +95,10 @@ impl Peers {
     }
 
     /// Waits until every aggregator counts this many live Envoys.
-    pub async fn know_all(&self, envoys: u64) {
+    pub async fn until_all_count(&self, envoys: u64) {
         for aggregator in &self.aggregators {
-            let known = async || metric(aggregator, "weir_aggregator_live_origins").await == envoys as f64;
-            wait::until("all know how many Envoys are alive", SOON, known).await.unwrap();
+            let counted = async || metric(aggregator, "weir_aggregator_live_origins").await == envoys as f64;
+            wait::until("all count the live Envoys", SOON, counted).await.unwrap();
         }
     }
 
@@ -187,10 +187,10 @@ impl Peers {
         sum
     }
 
-    /// Waits until `wanted` accepts a metric at every aggregator.
-    pub async fn each_metric(&self, name: &str, wanted: impl Fn(f64) -> bool) {
+    /// Waits until `accept` accepts a metric at every aggregator.
+    pub async fn each_metric(&self, name: &str, accept: impl Fn(f64) -> bool) {
         for aggregator in &self.aggregators {
-            let held = async || wanted(metric(aggregator, name).await);
+            let held = async || accept(metric(aggregator, name).await);
             wait::until(name, SOON, held).await.unwrap();
         }
     }

@@ -27,13 +27,13 @@ async fn check_share(wiring: Wiring, limit: u64) {
     let plan = LoadPlan::of(addresses, CONNECTIONS, 2 * limit, |number| (side(number), get_as("a")));
     let report = load::run(plan).await.unwrap();
     let passed = report.count(200);
-    let asked = peers.metric(CONSULTS_OF_STORE).await - before;
+    let calls = peers.metric(CONSULTS_OF_STORE).await - before;
     let consults = peers.consults().await;
-    println!("{wiring:?}, {limit}: {passed} passed, {consults} consults, {asked} asked of Redis, {report:?}");
+    println!("{wiring:?}, {limit}: {passed} passed, {consults} consults, {calls} calls of Redis, {report:?}");
     assert_eq!(passed + report.count(429), 2 * limit, "{report:?}");
     let margin = (limit / 20).max(1);
     assert!(passed <= limit + margin, "{passed} passed of {limit}");
-    assert!(asked > 0.0, "Redis has the last word");
+    assert!(calls > 0.0, "Redis must be queried");
     let mut totals = [0, 0];
     let same = async || {
         for (total, aggregator) in totals.iter_mut().zip(&peers.aggregators) {
@@ -42,10 +42,10 @@ async fn check_share(wiring: Wiring, limit: u64) {
         let counted = passed..=passed + unused_grants(&peers.envoys, CONNECTIONS).await;
         counted.contains(&totals[0]) && totals[0] == totals[1]
     };
-    let same = wait::until("both know what passed", SOON, same).await;
-    println!("{wiring:?}, {limit}: aggregators stand at {totals:?}");
-    same.unwrap_or_else(|error| panic!("{error}: {passed} passed, aggregators stand at {totals:?}"));
-    // What was granted and not used is nobody's any more.
+    let same = wait::until("both count what passed", SOON, same).await;
+    println!("{wiring:?}, {limit}: aggregators count {totals:?}");
+    same.unwrap_or_else(|error| panic!("{error}: {passed} passed, aggregators count {totals:?}"));
+    // Unused grants stay counted.
     assert!(totals[0] + margin >= limit, "{passed} passed of {limit}, {} are counted", totals[0]);
     peers.are_sound().await;
 }
@@ -79,35 +79,35 @@ async fn two_aggregators_share_2_000_of_envoys_that_only_redis_joins() {
 
 /// An Envoy that never used a key receives that the key is used up, and denies without a query.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_envoy_hears_through_another_aggregator() {
+async fn an_envoy_receives_counts_through_another_aggregator() {
     const LIMIT: u64 = 50;
     let (peers, _redis) = Peers::start(Wiring::Apart, &config(&[rule("r", LIMIT)])).await;
     let [writer, reader] = &peers.envoys[..] else { panic!("two Envoys") };
     let load = LoadPlan::of(vec![writer.address()], CONNECTIONS, LIMIT, |_| (0, get_as("a")));
     assert_eq!(load::run(load).await.unwrap().count(200), LIMIT);
-    let knows = async || total_in(&peers.aggregators[1], "r", "a").await == LIMIT;
-    wait::until("the other aggregator knows", SOON, knows).await.unwrap();
-    // It is the only subscriber there: it has taken in all when it has seen as many cells as were sent.
-    let told = async || {
+    let received = async || total_in(&peers.aggregators[1], "r", "a").await == LIMIT;
+    wait::until("the other aggregator has the count", SOON, received).await.unwrap();
+    // It is the only subscriber there: it has merged all when it counts as many cells as were sent.
+    let merged = async || {
         let waiting = metric(&peers.aggregators[1], "weir_aggregator_push_queue").await;
         let sent = metric(&peers.aggregators[1], "weir_aggregator_pushed_cells_total").await;
-        let seen = reader.stat("wasmcustom.weir_snapshots_total").await.unwrap();
-        waiting == 0.0 && seen > 0 && seen as f64 >= sent
+        let cells = reader.stat("wasmcustom.weir_snapshots_total").await.unwrap();
+        waiting == 0.0 && cells > 0 && cells as f64 >= sent
     };
-    wait::until("the other Envoy is told", SOON, told).await.unwrap();
-    assert_eq!(reader.send(get_as("a")).await.unwrap().status, 429, "it heard");
-    // Its statistics are told in batches, questions no later than decisions.
+    wait::until("the other Envoy has the count", SOON, merged).await.unwrap();
+    assert_eq!(reader.send(get_as("a")).await.unwrap().status, 429, "it received the count");
+    // Its statistics are sent in batches, queries no later than decisions.
     let counted = async || sum_of(reader, "wasmcustom.weir_decisions_total").await == 1;
     wait::until("the decision is counted", SOON, counted).await.unwrap();
-    assert_eq!(sum_of(reader, "wasmcustom.weir_consults_total").await, 0, "without asking");
+    assert_eq!(sum_of(reader, "wasmcustom.weir_consults_total").await, 0, "without a query");
 }
 
 /// A rule with `assume_low` relies on a complete snapshot: it does not admit a key that is used up in the region.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_trusting_envoy_that_starts_late_knows_what_is_used_up() {
+async fn an_envoy_that_starts_late_and_assumes_low_denies_what_is_used_up() {
     const LIMIT: u64 = 50;
-    let trusting = with(rule("r", LIMIT), json!({ "unknown_key": "assume_low" }));
-    let (mut peers, _redis) = Peers::start(Wiring::Apart, &config(&[trusting])).await;
+    let assuming_low = with(rule("r", LIMIT), json!({ "unknown_key": "assume_low" }));
+    let (mut peers, _redis) = Peers::start(Wiring::Apart, &config(&[assuming_low])).await;
     let load = LoadPlan::of(vec![peers.envoys[0].address()], CONNECTIONS, 2 * LIMIT, |_| (0, get_as("a")));
     assert_eq!(load::run(load).await.unwrap().count(200), LIMIT);
     // The aggregator of the late Envoy restarts too, so it has to read the counts from Redis.

@@ -71,7 +71,7 @@ async fn redis_killed_under_load_and_started_again_empty() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn redis_killed_while_envoys_know_both_aggregators() {
+async fn redis_killed_while_envoys_have_streams_to_both_aggregators() {
     check_killed(Wiring::Crossed, APART).await;
 }
 
@@ -181,7 +181,7 @@ async fn an_envoy_is_rolled_under_load() {
     println!("rolled: {passed} passed, the region stands at {total}, {report:?}");
     assert!(total.abs_diff(passed) <= UNTOLD, "the region stands at {total}, but {passed} passed");
     assert!(passed <= TOGETHER + UNTOLD, "{passed} passed, {EXACT} are allowed");
-    peers.know_all(2).await;
+    peers.until_all_count(2).await;
     peers.all_deny().await;
     peers.are_sound().await;
 }

@@ -119,15 +119,15 @@ async fn check_restart(end: End) {
     let first = region.envoys[0].address();
     let sent = |requests| LoadPlan::of(vec![first], CONNECTIONS, requests, |_| (0, get_as("a")));
     assert_eq!(load::run(sent(600).rate(PER_SECOND)).await.unwrap().count(200), 600);
-    let mut told = 600;
+    let mut reported = 600;
     match end {
         // On shutdown the filter sends its pending reports, but Envoy may close the stream before they arrive.
         End::Graceful => {
             let enough = async || {
-                told = region.total("r", "a").await;
-                told >= 500
+                reported = region.total("r", "a").await;
+                reported >= 500
             };
-            wait::until("most is told", SOON, enough).await.unwrap();
+            wait::until("most is reported", SOON, enough).await.unwrap();
             let ended = region.envoys[0].process().terminate(SOON).await.unwrap();
             assert!(ended.success(), "{ended}");
         }
@@ -138,15 +138,15 @@ async fn check_restart(end: End) {
     }
     region.envoys[0].restart().await.unwrap();
     connected(&region.envoys[0]).await;
-    let known = region.total("r", "a").await;
+    let counted = region.total("r", "a").await;
     let report = load::run(sent(1_000)).await.unwrap();
     let passed = report.count(200);
-    println!("started anew: {known} of 600 are known, {passed} passed, {report:?}");
-    assert!((told..=600).contains(&known), "{told} were told, {known} are known");
-    assert_close(passed, 1_000 - known);
-    region.settles_at("r", "a", known + passed).await;
+    println!("restarted: {counted} of 600 are counted, {passed} passed, {report:?}");
+    assert!((reported..=600).contains(&counted), "{reported} were reported, {counted} are counted");
+    assert_close(passed, 1_000 - counted);
+    region.settles_at("r", "a", counted + passed).await;
     let other = region.envoys[1].send(get_as("a")).await.unwrap();
-    assert_eq!(other.status, 429, "the other Envoy knows");
+    assert_eq!(other.status, 429, "the other Envoy denies too");
     region.is_sound().await;
 }
 
@@ -172,11 +172,11 @@ async fn an_envoy_killed_under_load_loses_a_moment_at_most() {
     let safe = report.elapsed - LOST;
     let last = report.passed.iter().filter(|(_, answered)| *answered > safe).count() as u64;
     let mut lost = 0;
-    let told = async || {
+    let reported = async || {
         lost = report.count(200) - region.total("r", "a").await;
         lost <= last
     };
-    let told = wait::until("all but the last is told", SOON, told).await;
+    let reported = wait::until("all but the last is reported", SOON, reported).await;
     println!("killed under load: {lost} of {} lost, {last} were the last", report.count(200));
-    told.unwrap();
+    reported.unwrap();
 }

@@ -92,7 +92,7 @@ fn tokens(limit: u64, cost: Value) -> Value {
     with(rule("r", limit), json!({ "cost": cost_of }))
 }
 
-fn ask(tokens: &str) -> Request {
+fn costing(tokens: &str) -> Request {
     get_as("a").header(ANSWER, tokens)
 }
 
@@ -124,32 +124,32 @@ async fn held_back(upstream: &Upstream, before: u64, sent: &mut JoinSet<u16>) ->
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_under_way_cannot_pass_the_limit_together() {
+async fn requests_in_progress_cannot_exceed_the_limit_together() {
     let upstream = Upstream::start().await;
     let options = EnvoyOptions { concurrency: 2, ..upstream.options() };
     let region = Region::start(1, options, &config(&[tokens(100, json!({ "reserve": 10 }))])).await;
     upstream.gate.send_replace(false);
-    let mut sent = send_all(&region, 40, &ask("3"));
+    let mut sent = send_all(&region, 40, &costing("3"));
     assert_eq!(held_back(&upstream, 0, &mut sent).await, 10, "as many as the limit has reserves");
     upstream.gate.send_replace(true);
     assert_eq!(sent.join_all().await, [200; 10]);
     region.settles_at("r", "a", 30).await;
 
-    assert_eq!(region.envoy().send(ask("90")).await.unwrap().status, 200, "room has come back");
+    assert_eq!(region.envoy().send(costing("90")).await.unwrap().status, 200, "unused reserves are returned");
     region.settles_at("r", "a", 120).await;
-    let denied = region.envoy().send(ask("1")).await.unwrap();
+    let denied = region.envoy().send(costing("1")).await.unwrap();
     assert_eq!((denied.status, denied.header("x-ratelimit-remaining")), (429, Some("0")));
     region.is_sound().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_response_tells_what_is_left_after_its_own_cost() {
+async fn a_response_states_what_is_left_after_its_own_cost() {
     let upstream = Upstream::start().await;
     let rule = with(tokens(1_000, json!({ "reserve": 100 })), json!({ "window": "31d" }));
     let headers_on_allowed = with(config(&[rule]), json!({ "responses": { "headers_on_allowed": true } }));
     let region = Region::start(1, upstream.options(), &headers_on_allowed).await;
     for (tokens, left) in [("300", "700"), ("0", "700"), ("50", "650")] {
-        let allowed = region.envoy().send(ask(tokens)).await.unwrap();
+        let allowed = region.envoy().send(costing(tokens)).await.unwrap();
         assert_eq!((allowed.status, allowed.header("x-ratelimit-remaining")), (200, Some(left)), "{tokens}");
     }
     region.is_sound().await;
@@ -162,13 +162,13 @@ async fn each_end_of_a_request_has_its_cost() {
     let region = Region::start(1, upstream.options(), &config(&[rule])).await;
     let mut total = 0;
     for (request, status, cost, why) in [
-        (ask("0"), 200, 0, "an upstream may say nothing was used"),
-        (ask("11"), 200, 11, "less than reserved"),
-        (ask("444"), 200, 444, "more than reserved"),
+        (costing("0"), 200, 0, "an upstream may report a cost of 0"),
+        (costing("11"), 200, 11, "less than reserved"),
+        (costing("444"), 200, 444, "more than reserved"),
         (get_as("a"), 200, 7, "without the header the default"),
-        (ask("many"), 200, 500, "no number costs the cap"),
-        (ask("99999999999999999999"), 200, 500, "nor does more than the cap"),
-        (ask("reset"), 503, 20, "an upstream that said nothing may have used what was reserved"),
+        (costing("many"), 200, 500, "no number costs the cap"),
+        (costing("99999999999999999999"), 200, 500, "nor does more than the cap"),
+        (costing("reset"), 503, 20, "an upstream that did not respond may have used what was reserved"),
     ] {
         assert_eq!(region.envoy().send(request).await.unwrap().status, status, "{why}");
         total += cost;
@@ -177,17 +177,18 @@ async fn each_end_of_a_request_has_its_cost() {
 
     upstream.gate.send_replace(false);
     let before = upstream.arrived();
-    let mut gone = send_all(&region, 1, &ask("1"));
+    let mut aborted = send_all(&region, 1, &costing("1"));
     let came = async || upstream.arrived() > before;
-    wait::until("it is under way", SOON, came).await.unwrap();
-    gone.abort_all();
-    while gone.join_next().await.is_some() {}
+    wait::until("it is in progress", SOON, came).await.unwrap();
+    aborted.abort_all();
+    while aborted.join_next().await.is_some() {}
     region.settles_at("r", "a", total + 20).await;
 
     drop(upstream);
-    let unreached = async || region.envoy().send(ask("1")).await.unwrap().header("x-tokens-used").is_none();
-    wait::until("the upstream is gone", SOON, unreached).await.unwrap();
-    assert_eq!(region.envoy().send(ask("1")).await.unwrap().status, 503);
+    let unreached =
+        async || region.envoy().send(costing("1")).await.unwrap().header("x-tokens-used").is_none();
+    wait::until("the upstream is unreachable", SOON, unreached).await.unwrap();
+    assert_eq!(region.envoy().send(costing("1")).await.unwrap().status, 503);
     assert_eq!(region.envoy().send(get_as("b")).await.unwrap().status, 503);
     assert_eq!(region.total("r", "b").await, 0, "an upstream that was never reached used nothing");
     region.is_sound().await;
@@ -200,13 +201,13 @@ async fn what_a_dead_vm_held_counts_as_spent() {
     let faulty = with(config(&[rule]), json!({ "test_faults": true }));
     let region = Region::start(1, upstream.options(), &faulty).await;
     upstream.gate.send_replace(false);
-    let _under_way = send_all(&region, 1, &ask("1"));
+    let _under_way = send_all(&region, 1, &costing("1"));
     let came = async || upstream.arrived() == 1;
-    wait::until("it is under way", SOON, came).await.unwrap();
+    wait::until("it is in progress", SOON, came).await.unwrap();
     let died = region.envoy().send(get_as("b").header("x-weir-fault", "panic")).await.unwrap();
     assert_eq!(died.status, 503);
     let spent = async || {
-        let refused = region.envoy().send(ask("1")).await.unwrap();
+        let refused = region.envoy().send(costing("1")).await.unwrap();
         assert!([429, 503].contains(&refused.status), "{refused:?}");
         region.total("r", "a").await == 10
     };
@@ -221,7 +222,7 @@ async fn two_envoys_hold_together() {
     let patient = json!({ "timeout": "1s", "on_failure": "deny" });
     let rule = with(tokens(1_000, json!({ "reserve": 50 })), patient);
     let region = Region::start(2, upstream.options(), &config(&[rule])).await;
-    let (mut asked, mut late) = (0, 0);
+    let (mut sent_so_far, mut late) = (0, 0);
     for attempt in 1.. {
         let before = upstream.arrived();
         upstream.gate.send_replace(false);
@@ -231,8 +232,8 @@ async fn two_envoys_hold_together() {
         println!("{under_way} of 60 under way, 20 reserves in the limit");
         upstream.gate.send_replace(true);
         assert!(sent.join_all().await.iter().all(|status| *status == 200));
-        asked += 60;
-        region.counted(asked).await;
+        sent_so_far += 60;
+        region.counted(sent_so_far).await;
         // Each Envoy may hold an eighth of what is left without a query.
         assert!(under_way <= 24, "{under_way}");
         let late_before = std::mem::replace(&mut late, unanswered(&region.envoys).await);
@@ -240,21 +241,21 @@ async fn two_envoys_hold_together() {
             assert!(under_way >= 10, "{under_way}");
             break;
         }
-        // Who heard nothing in time was denied.
+        // Requests whose query timed out were denied.
         assert!(attempt < 5, "the region is never in time");
     }
     region.is_sound().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_module_that_does_not_hear_of_responses_says_so() {
+async fn a_module_without_responses_refuses_costs_from_responses() {
     let options = EnvoyOptions { reloadable: true, ..EnvoyOptions::default() };
     let mut region = Region::start(1, options, &config(&[rule("r", 3)])).await;
-    let told = Weir {
+    let without_responses = Weir {
         wasm: binaries::filter().unwrap(),
         ..Weir::new(binaries::filter().unwrap(), config(&[tokens(10, json!({ "reserve": 1 }))]))
     };
-    assert_eq!(region.envoys[0].reload(Filter::Weir(told)).await.unwrap(), Reload::Rejected);
+    assert_eq!(region.envoys[0].reload(Filter::Weir(without_responses)).await.unwrap(), Reload::Rejected);
     let log = region.envoy().log().unwrap();
-    assert!(log.contains("rules[0].cost.response.header: this module does not hear of responses"), "{log}");
+    assert!(log.contains("rules[0].cost.response.header: this module does not receive responses"), "{log}");
 }

@@ -51,10 +51,10 @@ impl Service {
     }
 
     /// An Envoy without Weir's filter.
-    async fn envoy(&self, asks: RateLimit) -> Envoy {
+    async fn envoy(&self, rate_limit: RateLimit) -> Envoy {
         let envoy = Envoy::start(EnvoyOptions {
             concurrency: 2,
-            filter: Filter::RateLimit(RateLimit { domain: DOMAIN.to_owned(), ..asks }),
+            filter: Filter::RateLimit(RateLimit { domain: DOMAIN.to_owned(), ..rate_limit }),
             route: Route::Upstream(self.upstream.port()),
             aggregator_ports: vec![self.aggregator.grpc_port()],
             ..EnvoyOptions::default()
@@ -74,12 +74,12 @@ async fn get(envoy: &Envoy, headers: &[(&str, &str)]) -> Response {
 }
 
 /// The status and the headers about the limit.
-fn told(response: &Response) -> (u16, Option<&str>, Option<&str>) {
+fn shown(response: &Response) -> (u16, Option<&str>, Option<&str>) {
     (response.status, response.header("x-ratelimit-limit"), response.header("x-ratelimit-remaining"))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn envoys_own_filter_holds_a_limit_and_tells_of_it() {
+async fn envoys_own_filter_enforces_a_limit_and_sends_its_headers() {
     let (unit, _) = long_unit();
     let limits = format!(
         "
@@ -93,28 +93,28 @@ descriptors:
 "
     );
     let service = Service::start(&limits, Some("a token")).await;
-    let asks = RateLimit {
+    let rate_limit = RateLimit {
         descriptors: vec![vec![USER], vec![SHADE]],
         token: Some("a token".to_owned()),
         failure_mode_deny: true,
         ..RateLimit::default()
     };
-    let envoy = service.envoy(asks.clone()).await;
-    let stranger = service.envoy(RateLimit { token: None, ..asks }).await;
+    let envoy = service.envoy(rate_limit.clone()).await;
+    let tokenless = service.envoy(RateLimit { token: None, ..rate_limit }).await;
     let seconds = json!({ "hour": 3_600, "day": 86_400, "week": 604_800, "month": 2_592_000 })[unit].clone();
     for left in ["2", "1", "0"] {
         let response = get(&envoy, &[(USER, "a")]).await;
-        let (status, limit, remaining) = told(&response);
+        let (status, limit, remaining) = shown(&response);
         assert_eq!((status, remaining), (200, Some(left)));
         let expected = format!("3, 3;w={seconds};name=\"users\"");
         assert_eq!(limit.map(|limit| limit.replace("; ", ";")), Some(expected));
         assert!(response.header("x-ratelimit-reset").unwrap().parse::<u64>().unwrap() > 0);
     }
     let refused = get(&envoy, &[(USER, "a")]).await;
-    assert_eq!((refused.status, told(&refused).2), (429, Some("0")));
+    assert_eq!((refused.status, shown(&refused).2), (429, Some("0")));
     assert!(refused.header("retry-after").unwrap().parse::<u64>().unwrap() > 0);
     assert_eq!(get(&envoy, &[(USER, "b")]).await.status, 200);
-    assert_eq!(get(&envoy, &[]).await.status, 200, "what nobody limits passes");
+    assert_eq!(get(&envoy, &[]).await.status, 200, "a request without a limit passes");
     for _ in 0..3 {
         assert_eq!(get(&envoy, &[(SHADE, "s")]).await.status, 200, "shadow mode never refuses");
     }
@@ -122,22 +122,22 @@ descriptors:
     assert!(
         metrics.contains("weir_aggregator_api_decisions_total{api=\"rls\",result=\"shadow_denied\"} 2\n")
     );
-    assert_eq!(get(&stranger, &[(USER, "c")]).await.status, 500, "without the token nobody is answered");
+    assert_eq!(get(&tokenless, &[(USER, "c")]).await.status, 500, "a call without the token is refused");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_an_aggregator_envoy_does_as_it_was_told() {
+async fn without_an_aggregator_envoy_applies_failure_mode_deny() {
     let (unit, _) = long_unit();
     let limits = format!(
         "domain: {DOMAIN}\ndescriptors: [{{key: {USER}, rate_limit: {{unit: {unit}, requests_per_unit: 1}}}}]"
     );
     let mut service = Service::start(&limits, None).await;
-    let asks = |failure_mode_deny| RateLimit {
+    let rate_limit = |failure_mode_deny| RateLimit {
         descriptors: vec![vec![USER]],
         failure_mode_deny,
         ..RateLimit::default()
     };
-    let (open, closed) = (service.envoy(asks(false)).await, service.envoy(asks(true)).await);
+    let (open, closed) = (service.envoy(rate_limit(false)).await, service.envoy(rate_limit(true)).await);
     assert_eq!(get(&open, &[(USER, "a")]).await.status, 200);
     assert_eq!(get(&closed, &[(USER, "a")]).await.status, 429, "both count on one key");
     service.aggregator.process().kill().unwrap();
@@ -145,7 +145,7 @@ async fn without_an_aggregator_envoy_does_as_it_was_told() {
     assert_eq!(get(&closed, &[(USER, "a")]).await.status, 500);
     service.aggregator.restart().await.unwrap();
     let answers = async || get(&closed, &[(USER, "b")]).await.status != 500;
-    wait::until("the aggregator is asked again", SOON, answers).await.unwrap();
+    wait::until("the aggregator is queried again", SOON, answers).await.unwrap();
 }
 
 /// With the same namespace, window and identifier, an Envoy with the filter and one without count the same key.
@@ -162,8 +162,9 @@ descriptors:
 "
     );
     let service = Service::start(&limits, None).await;
-    let asks = RateLimit { descriptors: vec![vec![KEY]], failure_mode_deny: true, ..RateLimit::default() };
-    let native = service.envoy(asks).await;
+    let rate_limit =
+        RateLimit { descriptors: vec![vec![KEY]], failure_mode_deny: true, ..RateLimit::default() };
+    let native = service.envoy(rate_limit).await;
     let rule = json!({ "name": "shared", "identifier": { "header": KEY }, "limit": LIMIT, "window": window,
                        "timeout": "1s" });
     let weir = Envoy::start(EnvoyOptions {
@@ -187,7 +188,7 @@ descriptors:
         let counted = passed.max(LIMIT)..=passed + unused_grants(&envoys, CONNECTIONS).await;
         counted.contains(&total_in(&service.aggregator, "shared", "a").await)
     };
-    wait::until("the region knows what passed", SOON, counted).await.unwrap();
+    wait::until("the region counts what passed", SOON, counted).await.unwrap();
     let [weir] = envoys;
     sound(&weir).await;
 }

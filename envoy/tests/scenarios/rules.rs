@@ -94,7 +94,7 @@ async fn rules_are_for_the_requests_that_they_match() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn clients_are_told_apart_by_address() {
+async fn clients_are_distinguished_by_address() {
     let by_address = json!({ "identifier": { "client_address": { "trusted_hops": 1 } } });
     let from = |hops: &str| Request::get("/").header("x-forwarded-for", hops);
     check(

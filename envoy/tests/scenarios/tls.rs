@@ -77,21 +77,21 @@ async fn filters_reach_their_aggregator_over_mutual_tls_and_only_with_a_certific
     for _ in 0..5 {
         assert_eq!(first.send(get_as("a")).await.unwrap().status, 200);
     }
-    let told = async || total_in(&aggregator, "keys", "a").await == 5;
-    wait::until("the region knows", SOON, told).await.unwrap();
+    let counted = async || total_in(&aggregator, "keys", "a").await == 5;
+    wait::until("the region has the count", SOON, counted).await.unwrap();
     let refused = async || second.send(get_as("a")).await.unwrap().status == 429;
-    wait::until("the other Envoy hears of it", SOON, refused).await.unwrap();
+    wait::until("the other Envoy denies", SOON, refused).await.unwrap();
     assert_eq!(total_in(&aggregator, "keys", "a").await, 5);
 
-    let stranger = start(false).await;
+    let without_certificate = start(false).await;
     let failed = async || {
         let metrics = aggregator.admin_get("/metrics").await.unwrap().text();
         let prefix = "weir_aggregator_handshakes_failed_total{api=\"grpc\"} ";
         metrics.lines().any(|line| line.strip_prefix(prefix).is_some_and(|number| number != "0"))
     };
     wait::until("the Envoy without a certificate is refused", SOON, failed).await.unwrap();
-    assert_eq!(stranger.stat("wasmcustom.weir_streams_connected").await.unwrap(), 0);
-    assert_eq!(stranger.send(get_as("b")).await.unwrap().status, 200, "it goes on alone");
+    assert_eq!(without_certificate.stat("wasmcustom.weir_streams_connected").await.unwrap(), 0);
+    assert_eq!(without_certificate.send(get_as("b")).await.unwrap().status, 200, "it continues alone");
     sound(&first).await;
     sound(&second).await;
 }

@@ -1,4 +1,4 @@
-//! Evasion by clients: many spellings of one identifier or path as the upstream sees it, over HTTP/1.1 and HTTP/2. All
+//! Evasion by clients: many spellings of one identifier or path as the upstream reads it, over HTTP/1.1 and HTTP/2. All
 //! spellings together share one limit.
 
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use crate::common::{Region, config, get_as, rule, with};
 const LIMIT: u64 = 2;
 
 /// Spellings that meet one rule.
-struct Trick {
+struct Spelling {
     name: &'static str,
     /// The fields of the rule besides its name, limit and window.
     rule: Value,
@@ -22,37 +22,37 @@ struct Trick {
     seen: Option<(&'static str, &'static str)>,
 }
 
-fn tricks() -> Vec<Trick> {
+fn spellings() -> Vec<Spelling> {
     let header = |value: &str| Request::get("/").header("x-user", value);
     let cookie = |value: &str| Request::get("/").header("cookie", value);
     let blanks = ["alice", " alice", "  alice", "\talice", "alice ", " alice\t"];
     let met = json!({ "constant": "met" });
     vec![
-        Trick {
+        Spelling {
             name: "header",
             rule: json!({ "identifier": { "header": "x-user" } }),
             spelt: blanks.map(header).into(),
             seen: Some(("x-user", "alice")),
         },
-        Trick {
+        Spelling {
             name: "condition",
             rule: json!({ "identifier": met, "match": { "headers": [{ "name": "x-user", "exact": "alice" }] } }),
             spelt: blanks.map(header).into(),
             seen: Some(("x-user", "alice")),
         },
-        Trick {
+        Spelling {
             name: "lines",
             rule: json!({ "identifier": { "header": "x-user" }, "on_missing_identifier": "skip" }),
             spelt: ["a", "b", "c"].map(|value| header(value).header("x-user", "alice")).into(),
             seen: None,
         },
-        Trick {
+        Spelling {
             name: "cookies",
             rule: json!({ "identifier": { "cookie": "u" }, "on_missing_identifier": "skip" }),
             spelt: ["a", "b", "c"].map(|value| cookie(&format!("u={value}; u=alice"))).into(),
             seen: None,
         },
-        Trick {
+        Spelling {
             name: "cookie-lines",
             rule: json!({ "identifier": { "cookie": "u" }, "on_missing_identifier": "skip" }),
             spelt: ["a", "b", "c"]
@@ -60,19 +60,19 @@ fn tricks() -> Vec<Trick> {
                 .into(),
             seen: None,
         },
-        Trick {
+        Spelling {
             name: "last-cookie",
             rule: json!({ "identifier": { "cookie": "u", "pick": "last" } }),
             spelt: ["u=a; u=alice", "u=b; u=%61lice", "u=\"alice\""].map(cookie).into(),
             seen: None,
         },
-        Trick {
+        Spelling {
             name: "query",
             rule: json!({ "identifier": { "query": "u" }, "on_missing_identifier": "skip" }),
             spelt: ["/?u=a&u=alice", "/?u=b&u=alice", "/?u=c;u=alice"].map(Request::get).into(),
             seen: None,
         },
-        Trick {
+        Spelling {
             name: "path",
             rule: json!({
                 "identifier": met,
@@ -83,7 +83,7 @@ fn tricks() -> Vec<Trick> {
                 .into(),
             seen: None,
         },
-        Trick {
+        Spelling {
             name: "authority",
             rule: json!({ "identifier": { "host": true } }),
             spelt: ["example.com", "Example.com", "example.com:80", "example.com:8080"]
@@ -94,10 +94,10 @@ fn tricks() -> Vec<Trick> {
     ]
 }
 
-/// Runs each trick with a configuration of its own, because its rule may match requests of other tricks.
+/// Runs each spelling with a configuration of its own, because its rule may match requests of other spellings.
 async fn check(protocol: Protocol) {
     let mut wrong = Vec::new();
-    for Trick { name, rule: fields, spelt, seen } in tricks() {
+    for Spelling { name, rule: fields, spelt, seen } in spellings() {
         let upstream = EchoUpstream::start(0).await.unwrap();
         let options = EnvoyOptions { route: Route::Upstream(upstream.port()), ..EnvoyOptions::default() };
         let region = Region::start(1, options, &config(&[with(rule(name, LIMIT), fields)])).await;

@@ -1,4 +1,4 @@
-//! What people see who look: a real Envoy's decisions at the aggregator's admin pages and in a terminal.
+//! A real Envoy's decisions as the aggregator's admin API and the terminal commands show them.
 
 use std::process::Command;
 
@@ -23,13 +23,14 @@ fn printed(aggregator: &Aggregator, arguments: &[&str]) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn decisions_of_an_envoy_are_seen_as_they_were() {
+async fn decisions_of_an_envoy_are_shown_exactly() {
     let shadow = with(rule("tight", 3), json!({ "shadow_mode": true }));
     let config = config(&[rule("r", 5), shadow]);
     let region = Region::start(1, EnvoyOptions::default(), &config).await;
-    let told = async || page(&region.aggregator, "/v1/rules").await["rules"].as_array().unwrap().len() == 2;
-    wait::until("the filter has told of its rules", SOON, told).await.unwrap();
-    for key in [HOSTILE; 8].into_iter().chain(["tame"; 2]) {
+    let reported =
+        async || page(&region.aggregator, "/v1/rules").await["rules"].as_array().unwrap().len() == 2;
+    wait::until("the filter has reported its rules", SOON, reported).await.unwrap();
+    for key in [HOSTILE; 8].into_iter().chain(["light"; 2]) {
         http::send(region.envoy().address(), get_as(key)).await.unwrap();
     }
     let decided = async |name: &str| {
@@ -41,7 +42,7 @@ async fn decisions_of_an_envoy_are_seen_as_they_were() {
     };
     // The shadow rule would also have denied what the first rule denies.
     let all = async || decided("r").await == (7, 3, 0) && matches!(decided("tight").await, (5, 0, 2..=5));
-    let waited = wait::until("all decisions are told", SOON, all).await;
+    let waited = wait::until("all decisions are reported", SOON, all).await;
     assert!(waited.is_ok(), "r {:?}, tight {:?}", decided("r").await, decided("tight").await);
 
     let first = async || page(&region.aggregator, "/v1/top").await["keys"][0]["identifier"] == HOSTILE;

@@ -4,18 +4,25 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../common.sh"
 
 help_of weir-bench-filter envoy/tools/bench/weir-bench-filter/main.rs "$@"
 ENVOY_BIN="$("$root/envoy/tools/install/envoy.sh")"
-WEIR_WRK="$("$root/envoy/tools/install/tool.sh" wrk)"
 "$root/envoy/tools/build/filter.sh"
 say "building the no-op filter that Weir is compared with"
 "$root/envoy/tools/build/wasm-cargo.sh" build "${locked[@]}" --profile filter \
     --manifest-path envoy/tools/bench/noop-filter/Cargo.toml --target-dir target/noop-filter
+say "building the floors: the host calls of a decision without the decision"
+"$root/envoy/tools/build/wasm-cargo.sh" build "${locked[@]}" --profile filter \
+    --manifest-path envoy/tools/bench/floor-filter/Cargo.toml --target-dir target/floor-filter
 say "building the aggregator and the benchmark"
-cargo build "${locked[@]}" --release -p weir-aggregator -p weir-envoy --bins
-target/release/weir-wasm --keep proxy_on_context_create,proxy_on_request_headers,proxy_on_delete \
+# As the tests build them: of the programs, only Envoy and the filter are measured.
+cargo build "${locked[@]}" -p weir-aggregator -p weir-envoy --bins
+target/debug/weir-wasm --keep proxy_on_context_create,proxy_on_request_headers,proxy_on_delete \
     target/noop-filter/wasm32-wasip1/filter/weir_noop_filter.wasm target/weir-noop-filter.wasm
 
-export ENVOY_BIN WEIR_WRK
-export WEIR_AGGREGATOR_BIN="$root/target/release/weir-aggregator"
+target/debug/weir-wasm --keep proxy_on_memory_allocate,proxy_on_configure,proxy_on_request_headers \
+    target/floor-filter/wasm32-wasip1/filter/weir_floor_filter.wasm target/weir-floor-filter.wasm
+
+export ENVOY_BIN
+export WEIR_AGGREGATOR_BIN="$root/target/debug/weir-aggregator"
 export WEIR_FILTER_WASM="$root/target/weir-filter.wasm"
 export WEIR_NOOP_WASM="$root/target/weir-noop-filter.wasm"
-exec target/release/weir-bench-filter "$@"
+export WEIR_FLOOR_WASM="$root/target/weir-floor-filter.wasm"
+exec target/debug/weir-bench-filter "$@"

@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
-# tool.sh wrk | redis-server: finds or installs a tool that benchmarks or tests use, and prints where it is.
+# tool.sh redis-server: finds or installs a tool that benchmarks or tests use, and prints where it is.
 source "$(dirname -- "${BASH_SOURCE[0]}")/../common.sh"
 
 find_tool() {
     case "$1" in
-    wrk) command -v wrk ;;
     # The tests start servers of their own; the one that a package may start by itself is not used.
     redis-server) command -v "${WEIR_REDIS_SERVER:-redis-server}" ;;
-    *) die "no tool is called '$1'" "Ask for wrk or redis-server." ;;
+    *) die "no tool is called '$1'" "Ask for redis-server." ;;
     esac
 }
 

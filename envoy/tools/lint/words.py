@@ -32,6 +32,7 @@ TERMS = {
     "consult_timeout": "timeout",
     "on_consult_failure": "on_failure",
     "shadow_deny": "shadow_denied",
+    "missing: deny": "on_missing_identifier: deny",
 }
 # This list itself, and files of others.
 SKIPPED = re.compile(r"^(envoy/tools/lint/words\.py|Cargo\.lock|LICENSE|.*\.(png|svg)|.*/corpus/.*)$")

@@ -1,7 +1,7 @@
 // The page: settings become a plan; the plan becomes a link and a run.
 import init, { judge, listScenarios, readLink, writeLink } from './weir_playground.js';
 import { $, Form, make, rulesText } from './form.js';
-import { forget, judgeAway, settled } from './judge.js';
+import { discard, judgeInWorker, settled } from './judge.js';
 import { clear, show } from './results.js';
 import { broken, planText, savesPlan } from './verdict.js';
 import { duration } from './words.js';
@@ -23,7 +23,7 @@ const SHARED_MS = 60000;
 // Browsers truncate or refuse a longer address.
 const LINK_MAX = 500000;
 // Errors and rules that are shown. Further ones are only counted.
-const TOLD_MAX = 20;
+const SHOWN_MAX = 20;
 
 let scenarios = [];
 let scenario = '';
@@ -41,7 +41,7 @@ function changed() {
   scenario = '';
   welcome = false;
   $('scenario').value = '';
-  tellJudged();
+  showJudged();
   describe();
   address();
 }
@@ -54,14 +54,14 @@ function address() {
     if (!$('seed').checkValidity()) throw 'the seed must be a whole number';
     fragment = scenario ? `scenario=${scenario}&seed=${$('seed').value}` : writeLink(JSON.stringify(form.plan), $('seed').value);
   } catch (error) {
-    tell(said(error), true);
+    showStatus(errorText(error), true);
     return false;
   }
   addressing = setTimeout(showAddress, 200);
   $('plan').value = planText(form.plan, $('seed').value);
   $('plan').removeAttribute('aria-invalid');
   $('plan-error').textContent = '';
-  tell('');
+  showStatus('');
   return true;
 }
 
@@ -71,33 +71,33 @@ function showAddress() {
 }
 
 // The simulator's errors are text. Anything else that is thrown is a bug of the page.
-function said(error) {
+function errorText(error) {
   if (typeof error === 'string') return error;
   console.error(error);
   return 'The page failed. Load it again.';
 }
 
-function tell(says, wrong = false) {
-  $('status').textContent = says;
+function showStatus(message, wrong = false) {
+  $('status').textContent = message;
   $('status').className = wrong ? 'wrong' : '';
 }
 
 function describe() {
   const own = welcome ? 'Two regions share a limit, and one loses the database for a while. Change anything below.' : 'Your own settings.';
-  $('scenario-says').textContent = scenarios.find(one => one.name === scenario)?.says.replace(/^./, first => first.toUpperCase()) ?? own;
+  $('scenario-description').textContent = scenarios.find(one => one.name === scenario)?.description.replace(/^./, first => first.toUpperCase()) ?? own;
 }
 
 // Shows a plan that does not come from the fields.
-function take(plan, seed, name) {
+function load(plan, seed, name) {
   scenario = name;
   welcome = plan.traffic_ms === WELCOME.traffic_ms && JSON.stringify(plan.faults) === JSON.stringify(WELCOME.faults);
   $('scenario').value = name;
   $('seed').value = seed;
   form.show(plan);
-  forget();
+  discard();
   $('rules').value = rulesText(plan.rules);
   judged = JSON.parse(judge($('rules').value));
-  tellJudged();
+  showJudged();
   describe();
   return address();
 }
@@ -105,14 +105,14 @@ function take(plan, seed, name) {
 // Shows the plan of a link. An invalid link changes nothing.
 function open(link) {
   try {
-    if (!link) return take(structuredClone(WELCOME), '1', '');
+    if (!link) return load(structuredClone(WELCOME), '1', '');
     const { plan, seed } = JSON.parse(readLink(link));
-    return take(plan, seed, new URLSearchParams(link).has('plan') ? '' : new URLSearchParams(link).get('scenario'));
+    return load(plan, seed, new URLSearchParams(link).has('plan') ? '' : new URLSearchParams(link).get('scenario'));
   } catch (error) {
-    if (!form.plan) take(structuredClone(WELCOME), '1', '');
+    if (!form.plan) load(structuredClone(WELCOME), '1', '');
     clearTimeout(addressing);
     $('scenario').value = scenario;
-    tell(said(error), true);
+    showStatus(errorText(error), true);
     return false;
   }
 }
@@ -120,24 +120,24 @@ function open(link) {
 // A limit was typed or pasted.
 async function judgeRules() {
   const slow = setTimeout(() => $('judged').replaceChildren(make('p', { className: 'hint', textContent: 'Reading…' })), 300);
-  const answer = await judgeAway($('rules').value);
+  const result = await judgeInWorker($('rules').value);
   clearTimeout(slow);
-  if (!answer) return;
-  judged = answer;
-  if (judged.errors.length) { tellJudged(); return; }
+  if (!result) return;
+  judged = result;
+  if (judged.errors.length) { showJudged(); return; }
   form.setRules(judged.rules.map(({ rule }) => rule));
   changed();
 }
 
 // Shows the result of the filter's parser.
-function tellJudged() {
+function showJudged() {
   const { rules, errors, notes } = judged;
   const wrong = errors.length > 0;
   const hint = textContent => make('p', { className: 'hint', textContent });
-  const more = all => all.length > TOLD_MAX ? [hint(`And ${all.length - TOLD_MAX} more.`)] : [];
-  const few = all => all.slice(0, TOLD_MAX);
+  const more = all => all.length > SHOWN_MAX ? [hint(`And ${all.length - SHOWN_MAX} more.`)] : [];
+  const few = all => all.slice(0, SHOWN_MAX);
   $('rules').setAttribute('aria-invalid', wrong);
-  const errorLines = () => [make('ul', { className: 'wrong' }, ...few(errors).map(({ path, says }) => make('li', {}, make('b', { textContent: path }), path ? ' ' : '', says))), ...more(errors)];
+  const errorLines = () => [make('ul', { className: 'wrong' }, ...few(errors).map(({ path, message }) => make('li', {}, make('b', { textContent: path }), path ? ' ' : '', message))), ...more(errors)];
   const ruleLines = () => [...few(rules).map(({ name, rule }) => make('p', { className: 'sound' }, `✓ ${name}: ${rule.limit} in ${duration(rule.window_ms)}${rule.hard_limit ? ', in any window' : ''}${rule.shadow ? ', in shadow' : ''}`)), ...more(rules)];
   const alone = form.plan.topology.regions > 1 && rules.some(({ rule }) => rule.window_ms < SHARED_MS);
   $('judged').replaceChildren(...wrong ? errorLines() : ruleLines(), ...few(notes).map(hint), ...more(notes),
@@ -148,31 +148,31 @@ async function run() {
   await settled();
   stop();
   if (!$('settings').checkValidity()) { $('settings').reportValidity(); return; }
-  if (judged.errors.length) { tell('The limit has errors.', true); $('rules').focus(); return; }
+  if (judged.errors.length) { showStatus('The limit has errors.', true); $('rules').focus(); return; }
   if (!address()) return;
   showAddress();
   worker ??= new Worker('worker.js', { type: 'module' });
   const ran = { plan: JSON.stringify(form.plan), seed: $('seed').value, scenario };
-  worker.onmessage = ({ data }) => heard(data, ran);
-  worker.onerror = () => heard({ wrong: 'The simulator did not load. Load the page again.' }, ran);
+  worker.onmessage = ({ data }) => onResult(data, ran);
+  worker.onerror = () => onResult({ wrong: 'The simulator did not load. Load the page again.' }, ran);
   running(true);
   worker.postMessage(ran);
 }
 
-function heard({ part, recorded, took, wrong, broken: says }, ran) {
+function onResult({ part, recorded, took, wrong, broken: message }, ran) {
   if (part !== undefined) { $('progress').value = part; return; }
   running(false);
   if (recorded === undefined) {
     end();
-    if (says) { clear(); broken(says, ran); }
-    tell(wrong ?? 'The simulation failed.', true);
+    if (message) { clear(); broken(message, ran); }
+    showStatus(wrong ?? 'The simulation failed.', true);
     return;
   }
   show(recorded, ran);
   const { settle_ms, traffic_ms, quiet_ms } = JSON.parse(ran.plan);
   // On a phone the verdict is outside the visible part.
-  if ($('verdict').classList.contains('failed')) tell('An invariant was violated: see the verdict.', true);
-  else tell(`${(settle_ms + traffic_ms + quiet_ms) / 1000} s simulated in ${(took / 1000).toFixed(1)} s.`);
+  if ($('verdict').classList.contains('failed')) showStatus('An invariant was violated: see the verdict.', true);
+  else showStatus(`${(settle_ms + traffic_ms + quiet_ms) / 1000} s simulated in ${(took / 1000).toFixed(1)} s.`);
   document.body.dataset.runs = Number(document.body.dataset.runs ?? 0) + 1;
 }
 
@@ -187,7 +187,7 @@ function running(is) {
   $('progress').hidden = !is;
   $('progress').value = 0;
   $('results').setAttribute('aria-busy', is);
-  if (is) tell('Simulating…');
+  if (is) showStatus('Simulating…');
 }
 
 // A worker that computes receives no messages, so it is ended. The next run starts another.
@@ -200,22 +200,22 @@ function stop() {
   if (document.body.dataset.running !== 'true') return;
   end();
   running(false);
-  tell('Cancelled.');
+  showStatus('Cancelled.');
 }
 
 async function share() {
   if (!address()) return;
   showAddress();
-  if (fragment.length > LINK_MAX) { tell('These settings are too large for a link: save the plan as a file.', true); return; }
+  if (fragment.length > LINK_MAX) { showStatus('These settings are too large for a link: save the plan as a file.', true); return; }
   try {
     await navigator.clipboard.writeText(location.href);
-    tell('Link copied.');
+    showStatus('Link copied.');
   } catch {
-    tell('Copy the link from the address bar. It contains all settings.');
+    showStatus('Copy the link from the address bar. It contains all settings.');
   }
 }
 
-function listen() {
+function addListeners() {
   // The fragment contains the settings, so this link only moves the focus.
   $('skip').addEventListener('click', event => { event.preventDefault(); $('results').focus(); });
   $('settings').addEventListener('submit', event => { event.preventDefault(); run(); });
@@ -235,7 +235,7 @@ function listen() {
       open(writeLink($('plan').value, seed));
     } catch (error) {
       $('plan').setAttribute('aria-invalid', 'true');
-      $('plan-error').textContent = said(error);
+      $('plan-error').textContent = errorText(error);
     }
   });
   savesPlan($('save-plan'), () => planText(form.plan, $('seed').value));
@@ -243,16 +243,16 @@ function listen() {
 }
 
 async function begin() {
-  tell('Loading…');
+  showStatus('Loading…');
   try {
     await init({ module_or_path: 'weir_playground_bg.wasm' });
   } catch (error) {
-    tell(`The simulator did not load: ${error}. It needs WebAssembly.`, true);
+    showStatus(`The simulator did not load: ${error}. It needs WebAssembly.`, true);
     return;
   }
   scenarios = JSON.parse(listScenarios());
   $('scenario').append(make('option', { value: '', textContent: OWN }), ...scenarios.map(({ name, long }) => make('option', { value: name, textContent: long ? `${name} (long)` : name })));
-  listen();
+  addListeners();
   if (open(location.hash.slice(1))) run();
 }
 

@@ -42,16 +42,16 @@ export class Form {
     this.changed = changed;
     const numbers = { regions: 1, envoys: 1, aggregators: 1 };
     for (const id of Object.keys(numbers)) {
-      this.listen(id, value => { this.plan.topology[id] = value; this.faults(); });
+      this.onInput(id, value => { this.plan.topology[id] = value; this.faults(); });
     }
-    this.listen('seconds', value => { this.plan.traffic_ms = Math.round(value * 1000); });
-    this.listen('publish', value => { this.plan.schedule.publish_ms = Math.round(value * 1000); });
-    this.listen('import', value => { this.plan.schedule.import_ms = Math.round(value * 1000); });
+    this.onInput('seconds', value => { this.plan.traffic_ms = Math.round(value * 1000); });
+    this.onInput('publish', value => { this.plan.schedule.publish_ms = Math.round(value * 1000); });
+    this.onInput('import', value => { this.plan.schedule.import_ms = Math.round(value * 1000); });
     $('add-source').addEventListener('click', () => this.add('traffic', 'sources', this.newSource()));
     $('add-fault').addEventListener('click', () => this.add('faults', 'faults', this.newFault('Cut')));
   }
 
-  listen(id, set) {
+  onInput(id, set) {
     $(id).addEventListener('input', () => {
       if (number($(id)) === null || !$(id).checkValidity()) return;
       set(number($(id)));
@@ -62,8 +62,8 @@ export class Form {
   // A field has changed the plan.
   touch() {
     // After the traffic, regions need time to exchange their counts. Otherwise the run ends before the counts agree.
-    const paces = this.plan.schedule.publish_ms + this.plan.schedule.import_ms;
-    if (this.plan.topology.regions > 1) this.plan.quiet_ms = Math.max(this.plan.quiet_ms, 5000 + 2 * paces);
+    const intervals = this.plan.schedule.publish_ms + this.plan.schedule.import_ms;
+    if (this.plan.topology.regions > 1) this.plan.quiet_ms = Math.max(this.plan.quiet_ms, 5000 + 2 * intervals);
     this.changed();
   }
 
@@ -98,8 +98,8 @@ export class Form {
     this[container]();
     this.touch();
     // After a removal by keyboard, the focus moves to the next item, or to the button that adds one.
-    const left = $(container).querySelectorAll('.quiet');
-    (left[Math.min(index, left.length - 1)] ?? $(button)).focus();
+    const remaining = $(container).querySelectorAll('.quiet');
+    (remaining[Math.min(index, remaining.length - 1)] ?? $(button)).focus();
   }
 
   newSource() {
@@ -123,16 +123,16 @@ export class Form {
 
   items(list, container, button, item) {
     const all = this.plan[list];
-    const left = all.length - ITEMS_MAX;
+    const hidden = all.length - ITEMS_MAX;
     $(container).replaceChildren(...all.slice(0, ITEMS_MAX).map(item));
-    if (left > 0) $(container).append(make('p', { className: 'hint', textContent: `And ${left} more: see the plan below.` }));
-    $(button).disabled = left >= 0;
+    if (hidden > 0) $(container).append(make('p', { className: 'hint', textContent: `And ${hidden} more: see the plan below.` }));
+    $(button).disabled = hidden >= 0;
   }
 
   source(source, index) {
     const kind = Object.keys(source.shape)[0];
     const values = source.shape[kind];
-    const options = Object.entries(SHAPES).map(([name, { says }]) => [name, says]);
+    const options = Object.entries(SHAPES).map(([name, { label }]) => [name, label]);
     if (!SHAPES[kind]) options.push([kind, `Recorded: ${values.arrivals?.length ?? 0} requests`]);
     const select = choice(`Traffic ${index + 1}`, options, kind, chosen => {
       source.shape = { [chosen]: SHAPES[chosen] ? defaults(SHAPES[chosen].fields) : values };
@@ -164,7 +164,7 @@ export class Form {
     const kind = Object.keys(fault.what)[0];
     const values = fault.what[kind];
     const { of, fields } = FAULTS[kind];
-    const kinds = Object.entries(FAULTS).filter(([name]) => name === kind || targets(name, this.plan.topology).length).map(([name, { says }]) => [name, says]);
+    const kinds = Object.entries(FAULTS).filter(([name]) => name === kind || targets(name, this.plan.topology).length).map(([name, { label }]) => [name, label]);
     const select = choice(`Fault ${index + 1}`, kinds, kind, chosen => {
       fault.what = this.wrong(chosen);
       this.faults();

@@ -21,9 +21,9 @@ export function ticks(most, count) {
 }
 
 const places = step => Math.max(0, -Math.floor(Math.log10(step || 1) + 1e-9));
-export const say = value => value === null ? '–' : value.toLocaleString('en-GB', { maximumFractionDigits: value < 10 ? 1 : 0 });
+export const format = value => value === null ? '–' : value.toLocaleString('en-GB', { maximumFractionDigits: value < 10 ? 1 : 0 });
 
-// All plots of a run: `times` in seconds, faults as {from, to, says}, failures as {at, says}, and the `end` of the
+// All plots of a run: `times` in seconds, faults as {from, to, label}, failures as {at, label}, and the `end` of the
 // traffic.
 export class Plots {
   constructor({ times, bands, marks, end }) {
@@ -31,9 +31,9 @@ export class Plots {
     this.observer = new ResizeObserver(() => this.plots.forEach(plot => plot.draw()));
   }
 
-  // `lines`: {says, values, colour, dash?, width?, area?}. A value is null if there is none.
-  add(figure, { title, says, unit, lines, shade }) {
-    const plot = new Plot(this, figure, { title, says, unit, lines, shade });
+  // `lines`: {label, values, colour, dash?, width?, area?}. A value is null if there is none.
+  add(figure, { title, description, unit, lines, shade }) {
+    const plot = new Plot(this, figure, { title, description, unit, lines, shade });
     this.plots.push(plot);
     this.observer.observe(figure);
     plot.draw();
@@ -52,12 +52,12 @@ class Plot {
     Object.assign(this, { plots, figure }, given);
     this.legend = make('ul', { className: 'legend' });
     this.svg = svg('svg', { tabindex: 0, role: 'slider', 'aria-label': `${this.title}, over time`, 'aria-valuemin': 0, 'aria-valuemax': plots.times.length - 1 });
-    figure.replaceChildren(make('figcaption', {}, make('h2', { textContent: this.title }), make('p', { textContent: this.says })), this.legend, this.svg);
+    figure.replaceChildren(make('figcaption', {}, make('h2', { textContent: this.title }), make('p', { textContent: this.description })), this.legend, this.svg);
     this.values = this.lines.map(line => {
       const value = make('b');
       const dash = line.dash ? { 'stroke-dasharray': line.dash } : {};
       const mark = svg('svg', { viewBox: '0 0 24 10', 'aria-hidden': 'true' }, svg('path', { d: 'M0 5H24', 'stroke-width': (line.width ?? 2) + 0.5, fill: 'none', style: `stroke:var(${line.colour})`, ...dash }));
-      this.legend.append(make('li', {}, mark, line.says, value));
+      this.legend.append(make('li', {}, mark, line.label, value));
       return value;
     });
     this.when = make('li', { className: 'when' });
@@ -100,9 +100,9 @@ class Plot {
     this.top = Math.max(1, ...values) * 1.06;
     this.cursor = svg('line', { class: 'cursor', y1: TOP, y2: height - BOTTOM, visibility: 'hidden' });
     const clip = svg('g', {});
-    for (const { from, to, says } of bands) {
+    for (const { from, to, label } of bands) {
       const left = this.x(Math.min(from, this.most)), right = this.x(Math.min(to, this.most));
-      clip.append(svg('rect', { class: 'band', x: left, y: TOP, width: Math.max(2, right - left), height: height - TOP - BOTTOM }, titled(says)));
+      clip.append(svg('rect', { class: 'band', x: left, y: TOP, width: Math.max(2, right - left), height: height - TOP - BOTTOM }, titled(label)));
     }
     if (end < this.most) clip.append(svg('rect', { class: 'after', x: this.x(end), y: TOP, width: this.x(this.most) - this.x(end), height: height - TOP - BOTTOM }, titled('After the traffic')));
     this.svg.replaceChildren(...this.axes(), clip, ...this.shading(), ...this.lines.flatMap(line => this.line(line)), ...this.failures(), this.cursor);
@@ -111,11 +111,11 @@ class Plot {
 
   // Failures before or after the shown time are drawn at its edge.
   failures() {
-    return this.plots.marks.flatMap(({ at, says }) => {
+    return this.plots.marks.flatMap(({ at, label }) => {
       const x = this.x(Math.max(0, Math.min(at, this.most)));
       return [
-        svg('line', { class: 'failure', x1: x, x2: x, y1: TOP, y2: this.height - BOTTOM }, titled(says)),
-        svg('text', { class: 'failure', x, y: TOP - 3, 'text-anchor': 'middle' }, '✗', titled(says)),
+        svg('line', { class: 'failure', x1: x, x2: x, y1: TOP, y2: this.height - BOTTOM }, titled(label)),
+        svg('text', { class: 'failure', x, y: TOP - 3, 'text-anchor': 'middle' }, '✗', titled(label)),
       ];
     });
   }
@@ -166,18 +166,18 @@ class Plot {
   mark() {
     const { at, times } = this.plots;
     this.cursor?.setAttribute('visibility', at === null ? 'hidden' : 'visible');
-    this.values.forEach((value, line) => { value.textContent = at === null ? '' : say(this.lines[line].values[at]); });
+    this.values.forEach((value, line) => { value.textContent = at === null ? '' : format(this.lines[line].values[at]); });
     this.when.textContent = at === null ? '' : `at ${times[at]} s`;
     if (at === null) return;
     const x = this.x(times[at]);
     this.cursor?.setAttribute('x1', x);
     this.cursor?.setAttribute('x2', x);
     this.svg.setAttribute('aria-valuenow', at);
-    this.svg.setAttribute('aria-valuetext', `at ${times[at]} s: ${this.lines.map(line => `${line.says} ${say(line.values[at])}`).join(', ')}`);
+    this.svg.setAttribute('aria-valuetext', `at ${times[at]} s: ${this.lines.map(line => `${line.label} ${format(line.values[at])}`).join(', ')}`);
   }
 }
 
-const titled = says => svg('title', {}, says);
+const titled = label => svg('title', {}, label);
 
 function short(value, digits) {
   if (value >= 1e6) return `${+(value / 1e6).toFixed(1)}M`;

@@ -1,20 +1,20 @@
 // Shows the results of a run: figures, plots, and the plots as tables. `verdict.js` shows the verdict.
 import { $, make } from './form.js';
 import { CHECKERS, FAULTS, duration, targets } from './words.js';
-import { Plots, say } from './plot.js';
+import { Plots, format } from './plot.js';
 import { verdict } from './verdict.js';
 
 const whole = value => value.toLocaleString('en-GB');
 const percent = part => `${(part * 100).toLocaleString('en-GB', { maximumFractionDigits: 1 })} %`;
 let plots = null;
 
-// `ran` is what was run, as sent to the worker; `file` is its answer.
+// `ran` is what was run, as sent to the worker; `file` is its result.
 export function show(file, ran) {
   const { outcome, series } = JSON.parse(file);
   verdict(outcome.failures, ran);
   tiles(outcome);
   plot(series, JSON.parse(ran.plan), outcome.failures);
-  judges(outcome.comparison);
+  comparison(outcome.comparison);
   figures(outcome.figures);
   $('summary').hidden = false;
   URL.revokeObjectURL($('save').href);
@@ -31,7 +31,7 @@ export function clear() {
 
 function tiles({ comparison, figures }) {
   const { requests, admitted, exact, worst_window, over } = comparison;
-  const tile = (name, value, says) => make('div', {}, make('dt', { textContent: name }), make('dd', { textContent: value }), make('dd', { textContent: says }));
+  const tile = (name, value, note) => make('div', {}, make('dt', { textContent: name }), make('dd', { textContent: value }), make('dd', { textContent: note }));
   $('tiles').replaceChildren(
     tile('Requests', whole(requests), `${whole(comparison.lost)} lost when a process ended`),
     tile('Admitted', whole(admitted), `${whole(exact.admitted)} by an exact log`),
@@ -51,8 +51,8 @@ function faults({ faults, topology }) {
   };
   return faults.map(({ at_ms, for_ms, what }) => {
     const [[kind, values]] = Object.entries(what);
-    const says = [place(kind, values[FAULTS[kind].of]), FAULTS[kind].says.toLowerCase()];
-    return { from: at_ms / 1000, to: (at_ms + for_ms) / 1000, says: says.filter(Boolean).join(': ') };
+    const parts = [place(kind, values[FAULTS[kind].of]), FAULTS[kind].label.toLowerCase()];
+    return { from: at_ms / 1000, to: (at_ms + for_ms) / 1000, label: parts.filter(Boolean).join(': ') };
   });
 }
 
@@ -63,37 +63,37 @@ function plot(series, plan, failures) {
   const of = name => points.map(point => point[name]);
   const rate = name => of(name).map(count => count / seconds);
   const bands = faults(plan);
-  const named = [...new Set(bands.map(band => band.says))];
-  const marks = failures.filter(failure => failure.at_ms !== null).map(({ at_ms, checker }) => ({ at: at_ms / 1000, says: `${CHECKERS[checker] ?? checker} at ${at_ms / 1000} s` }));
+  const named = [...new Set(bands.map(band => band.label))];
+  const marks = failures.filter(failure => failure.at_ms !== null).map(({ at_ms, checker }) => ({ at: at_ms / 1000, label: `${CHECKERS[checker] ?? checker} at ${at_ms / 1000} s` }));
   const banded = [
     named.length ? ` Shaded: ${named.slice(0, 3).join('; ')}${named.length > 3 ? '; and more' : ''}.` : '',
     marks.length ? ' ✗: an invariant was violated.' : '',
   ].join('');
   plots = new Plots({ times: points.map(point => point.at_ms / 1000), bands, marks, end: plan.traffic_ms / 1000 });
-  const limit = { says: 'Limit', values: points.map(() => key.limit), colour: '--limit', dash: '2 4', width: 1.5 };
+  const limit = { label: 'Limit', values: points.map(() => key.limit), colour: '--limit', dash: '2 4', width: 1.5 };
   plots.add($('plot-requests'), {
-    title: 'Requests', says: `Requests that arrived, and the decisions on them.${banded}`, unit: 'a second',
+    title: 'Requests', description: `Requests that arrived, and the decisions on them.${banded}`, unit: 'a second',
     lines: [
-      { says: 'Arrivals', values: rate('arrived'), colour: '--arrived', width: 1.5 },
-      { says: 'Admitted', values: rate('admitted'), colour: '--admitted', width: 2.4, area: true },
-      { says: 'Denied', values: rate('denied'), colour: '--denied', dash: '7 3' },
-      { says: 'Admitted by an exact log', values: rate('exact_admitted'), colour: '--exact', dash: '1.5 3', width: 1.6 },
+      { label: 'Arrivals', values: rate('arrived'), colour: '--arrived', width: 1.5 },
+      { label: 'Admitted', values: rate('admitted'), colour: '--admitted', width: 2.4, area: true },
+      { label: 'Denied', values: rate('denied'), colour: '--denied', dash: '7 3' },
+      { label: 'Admitted by an exact log', values: rate('exact_admitted'), colour: '--exact', dash: '1.5 3', width: 1.6 },
     ],
   });
   const dashes = ['', '9 4', '3 3', '12 3 3 3', '5 2', '14 5'];
   const regions = (points[0]?.snapshots ?? []).map((_, at) => ({
-    says: plan.topology.regions > 1 ? `Region ${at + 1}` : 'The region', values: points.map(point => point.snapshots[at].region), colour: `--r${at % 6}`, dash: dashes[at % 6],
+    label: plan.topology.regions > 1 ? `Region ${at + 1}` : 'The region', values: points.map(point => point.snapshots[at].region), colour: `--r${at % 6}`, dash: dashes[at % 6],
   }));
-  const whose = `key ${key.identifier}, ${whole(key.limit)} in ${duration(key.window_ms)}`;
+  const keyName = `key ${key.identifier}, ${whole(key.limit)} in ${duration(key.window_ms)}`;
   plots.add($('plot-snapshots'), {
-    title: 'Counts of each region', says: `What counts against the limit of ${whose}: in each region’s aggregators, and in truth.`, unit: 'used',
-    lines: [{ says: 'Truth', values: of('truth'), colour: '--exact', width: 3.2 }, ...regions, limit],
+    title: 'Counts of each region', description: `What counts against the limit of ${keyName}: in each region’s aggregators, and the true use.`, unit: 'used',
+    lines: [{ label: 'True use', values: of('truth'), colour: '--exact', width: 3.2 }, ...regions, limit],
   });
   plots.add($('plot-window'), {
-    title: 'Overshoot', says: `What was admitted of the same key in the ${duration(key.window_ms)} before each moment. An exact log never exceeds its limit.`, unit: 'admitted',
+    title: 'Overshoot', description: `What was admitted of the same key in the ${duration(key.window_ms)} before each moment. An exact log never exceeds its limit.`, unit: 'admitted',
     lines: [
-      { says: 'Weir', values: of('window'), colour: '--admitted', width: 2.4 },
-      { says: 'Exact log', values: of('exact_window'), colour: '--exact', dash: '1.5 3', width: 1.6 }, limit,
+      { label: 'Weir', values: of('window'), colour: '--admitted', width: 2.4 },
+      { label: 'Exact log', values: of('exact_window'), colour: '--exact', dash: '1.5 3', width: 1.6 }, limit,
     ],
     shade: { line: 0, above: key.limit },
   });
@@ -101,8 +101,8 @@ function plot(series, plan, failures) {
 
 const row = (cell, values) => make('tr', {}, ...values.map((value, at) => make(at ? cell : 'th', { textContent: value, ...at === 0 && cell === 'td' && { scope: 'row' } })));
 
-function judges({ requests, admitted, admitted_cost, exact, central }) {
-  const line = (name, judge, beyond, wrongly) => row('td', [name, whole(judge.admitted), whole(requests - judge.admitted), whole(judge.admitted_cost), beyond, wrongly]);
+function comparison({ requests, admitted, admitted_cost, exact, central }) {
+  const line = (name, limiter, beyond, wrongly) => row('td', [name, whole(limiter.admitted), whole(requests - limiter.admitted), whole(limiter.admitted_cost), beyond, wrongly]);
   $('judges').replaceChildren(
     make('thead', {}, row('th', ['Decided by', 'admits', 'denies', 'cost admitted', 'Weir admits beyond', 'Weir denies wrongly'])),
     make('tbody', {},
@@ -115,7 +115,7 @@ function figures({ frames, messages, redis_commands, database_statements, consul
   const pairs = [
     ['Frames on streams', whole(frames)], ['Messages between aggregators', whole(messages)], ['Redis commands', whole(redis_commands)],
     ['Database statements', whole(database_statements)], ['Queries that requests waited for', whole(consults)],
-    ['Waits, median', `${say(waits.p50 / 1000)} ms`], ['Waits, 99 %', `${say(waits.p99 / 1000)} ms`], ['Longest wait', `${say(waits.max / 1000)} ms`],
+    ['Waits, median', `${format(waits.p50 / 1000)} ms`], ['Waits, 99 %', `${format(waits.p99 / 1000)} ms`], ['Longest wait', `${format(waits.max / 1000)} ms`],
   ];
   $('figures').replaceChildren(...pairs.map(([name, value]) => make('div', {}, make('dt', { textContent: name }), make('dd', { textContent: value }))));
 }
@@ -124,7 +124,7 @@ function figures({ frames, messages, redis_commands, database_statements, consul
 function table({ points }) {
   const fill = () => {
     if (!$('points').open) return;
-    const head = ['Until, s', 'Arrived', 'Admitted', 'Denied', 'By exact log', 'In window', 'By exact log', 'Truth', ...points[0]?.snapshots.map((_, at) => `Region ${at + 1}`) ?? []];
+    const head = ['Until, s', 'Arrived', 'Admitted', 'Denied', 'By exact log', 'In window', 'By exact log', 'True use', ...points[0]?.snapshots.map((_, at) => `Region ${at + 1}`) ?? []];
     const body = points.map(point => row('td', [
       point.at_ms / 1000, point.arrived, point.admitted, point.denied, point.exact_admitted, point.window, point.exact_window, point.truth,
       ...point.snapshots.map(snapshot => snapshot.region ?? '–'),

@@ -2,7 +2,7 @@
 import { $, make } from './form.js';
 import { CHECKERS } from './words.js';
 
-const HELD = 'Checkers follow every write, decision and message: no count falls, nothing is counted twice, no request waits too long, and at rest all counts agree. By how much a limit is exceeded is measured below.';
+const HELD = 'Checkers test every write, decision and message: no count falls, nothing is counted twice, no request waits too long, and at rest all counts agree. By how much a limit is exceeded is measured below.';
 const FAILED = 'Weir has a bug, or a checker reports one wrongly, which can happen with tables that are too small and clocks that step. The first violation of each kind is shown.';
 const FILE = 'weir-plan.json';
 // A failure names keys and counts of one part; a longer text is in the saved run only.
@@ -11,9 +11,9 @@ const LONGEST = 2000;
 // `ran` is what was run: a plan and a seed as text, and the scenario's name if it is one.
 export function verdict(failures, ran) {
   const failed = failures.length > 0;
-  const says = make('strong', { textContent: failed ? 'An invariant was violated' : 'All invariants held' });
+  const heading = make('strong', { textContent: failed ? 'An invariant was violated' : 'All invariants held' });
   $('verdict').className = failed ? 'verdict failed' : 'verdict';
-  $('verdict').replaceChildren(says, ...failed
+  $('verdict').replaceChildren(heading, ...failed
     ? [make('ul', {}, ...failures.map(failure => line(failure, JSON.parse(ran.plan)))), ...natively(ran), make('p', { className: 'hint', textContent: FAILED })]
     : [make('span', { className: 'hint', textContent: HELD })]);
   $('verdict').hidden = false;

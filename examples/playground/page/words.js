@@ -5,54 +5,54 @@ const identifier = field('Key', 1);
 const rate = value => field('Requests', value, '/s', 0, 'any');
 
 export const SHAPES = {
-  Steady: { says: 'Steady, one key', fields: { identifier, rate: rate(20) } },
-  Spread: { says: 'Evenly over many keys', fields: { identifiers: field('Keys', 20, '', 1), rate: rate(100) } },
-  Zipf: { says: 'Many keys, few of them busy (Zipf)', fields: { identifiers: field('Keys', 10000, '', 1), exponent: field('Exponent', 1, '', 0, 'any', 10), rate: rate(200) } },
-  Bursts: { says: 'Bursts, one key', fields: { identifier, requests: field('Requests', 100), every_ms: field('Every', 10000, 'ms', 1), over_ms: field('Within', 20, 'ms') } },
-  WindowEnd: { says: 'At a window’s end, then all at once', fields: { identifier, limit: field('Burst', 100), window_ms: field('Window', 10000, 'ms', 1), rate: rate(50) } },
-  UnderFloor: { says: 'Just below what regions publish', fields: { identifier, requests: field('Each region', 49), window_ms: field('Window', 10000, 'ms', 1) } },
-  Fresh: { says: 'Always new keys', fields: { from: field('First key', 1000000), rate: rate(200) } },
+  Steady: { label: 'Steady, one key', fields: { identifier, rate: rate(20) } },
+  Spread: { label: 'Evenly over many keys', fields: { identifiers: field('Keys', 20, '', 1), rate: rate(100) } },
+  Zipf: { label: 'Many keys by Zipf’s law', fields: { identifiers: field('Keys', 10000, '', 1), exponent: field('Exponent', 1, '', 0, 'any', 10), rate: rate(200) } },
+  Bursts: { label: 'Bursts, one key', fields: { identifier, requests: field('Requests', 100), every_ms: field('Every', 10000, 'ms', 1), over_ms: field('Within', 20, 'ms') } },
+  WindowEnd: { label: 'At a window’s end, then saturation', fields: { identifier, limit: field('Burst', 100), window_ms: field('Window', 10000, 'ms', 1), rate: rate(50) } },
+  UnderFloor: { label: 'Just below what regions publish', fields: { identifier, requests: field('Each region', 49), window_ms: field('Window', 10000, 'ms', 1) } },
+  Fresh: { label: 'Always new keys', fields: { from: field('First key', 1000000), rate: rate(200) } },
 };
 
 const DAY_MS = 86400000;
 const ms = (label, value, min = 0) => ({ ms: field(label, value, 'ms', min, 1, DAY_MS) });
 const perMille = { per_mille: field('Of a thousand', 100, '', 0, 1, 1000) };
 const stores = ['Redis', 'Database'];
-const everybody = ['Envoy', 'Aggregator', ...stores];
+const allParts = ['Envoy', 'Aggregator', ...stores];
 
 // `of`: whether the fault has a `link`, a `part` or a `region`.
 export const FAULTS = {
-  Cut: { says: 'Cut off', of: 'link', fields: {} },
-  Delay: { says: 'Messages are delayed', of: 'link', fields: ms('By up to', 300) },
-  Lose: { says: 'Messages get lost', of: 'link', fields: perMille },
-  Repeat: { says: 'Messages come twice', of: 'link', fields: perMille },
-  Reorder: { says: 'Messages overtake each other', of: 'link', fields: {} },
-  Crash: { says: 'Crash', of: 'part', parts: everybody, fields: {} },
-  Freeze: { says: 'Freeze', of: 'part', parts: everybody, fields: {} },
-  Restart: { says: 'Restart in good order', of: 'part', parts: everybody, fields: {} },
-  Wipe: { says: 'Loses its data', of: 'part', parts: stores, fields: {} },
-  Slow: { says: 'Responds slowly', of: 'part', parts: stores, fields: ms('By', 500) },
-  Skew: { says: 'Clock is off', of: 'part', parts: ['Envoy', 'Aggregator', 'Database'], fields: ms('Ahead by', 2000, -DAY_MS) },
-  Rebuild: { says: 'Listener is rebuilt', of: 'part', parts: ['Envoy'], fields: {} },
-  Roll: { says: 'All Envoys are replaced in turn', of: 'region', fields: {} },
-  Flood: { says: 'A flood of new keys', of: 'part', parts: ['Envoy'], fields: { identifiers: field('Keys', 2000, '/s', 1) } },
+  Cut: { label: 'Cut off', of: 'link', fields: {} },
+  Delay: { label: 'Messages are delayed', of: 'link', fields: ms('By up to', 300) },
+  Lose: { label: 'Messages are lost', of: 'link', fields: perMille },
+  Repeat: { label: 'Messages are delivered twice', of: 'link', fields: perMille },
+  Reorder: { label: 'Messages overtake each other', of: 'link', fields: {} },
+  Crash: { label: 'Crash', of: 'part', parts: allParts, fields: {} },
+  Freeze: { label: 'Freeze', of: 'part', parts: allParts, fields: {} },
+  Restart: { label: 'Orderly restart', of: 'part', parts: allParts, fields: {} },
+  Wipe: { label: 'Loses its data', of: 'part', parts: stores, fields: {} },
+  Slow: { label: 'Responds slowly', of: 'part', parts: stores, fields: ms('By', 500) },
+  Skew: { label: 'Clock is wrong', of: 'part', parts: ['Envoy', 'Aggregator', 'Database'], fields: ms('Ahead by', 2000, -DAY_MS) },
+  Rebuild: { label: 'Listener is rebuilt', of: 'part', parts: ['Envoy'], fields: {} },
+  Roll: { label: 'All Envoys are replaced in turn', of: 'region', fields: {} },
+  Flood: { label: 'A flood of new keys', of: 'part', parts: ['Envoy'], fields: { identifiers: field('Keys', 2000, '/s', 1) } },
 };
 
 // Labels of the invariants that a checker, or a scenario's expectation, found violated.
 export const CHECKERS = {
   owner: 'An Envoy’s own count fell',
   charge: 'More was counted than was admitted',
-  truth: 'More use of others was received than they had',
+  truth: 'More use of others was received than they had spent',
   limit: 'An Envoy admitted more than its own use allows',
-  denial: 'A request was denied that the use of all allows',
+  denial: 'A request was denied although the use of all allows it',
   wait: 'A request waited longer than its timeout',
   answers: 'A request was decided twice',
-  bounds: 'Something grew beyond its bound',
+  bounds: 'An amount exceeded its bound',
   messages: 'A message between aggregators could not be read',
-  rest: 'At rest, not all agree',
+  rest: 'At rest, the counts differ',
   over: 'Over the whole run, more was admitted than the scenario allows',
   under: 'Over the whole run, less was admitted than the scenario requires',
-  'worst-window': 'A window was fuller than the scenario allows',
+  'worst-window': 'A window held more than the scenario allows',
   panic: 'The simulation failed before its end',
 };
 

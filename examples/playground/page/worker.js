@@ -3,7 +3,7 @@ import init, { judge, simulate } from './weir_playground.js';
 
 let panic = '';
 globalThis.weirProgress = part => postMessage({ part });
-globalThis.weirPanicked = says => { panic = says; };
+globalThis.weirPanicked = message => { panic = message; };
 const ready = init({ module_or_path: 'weir_playground_bg.wasm' }).then(() => null, error => error);
 
 onmessage = async ({ data: { text, plan, seed, scenario } }) => {

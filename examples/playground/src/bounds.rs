@@ -190,11 +190,11 @@ mod tests {
     #[test]
     fn plans_that_are_too_large_for_a_tab_are_refused() {
         let plan = (scenarios::find("steady").unwrap().plan)(1);
-        let refused = |change: fn(&mut Plan), said: &str| {
+        let refused = |change: fn(&mut Plan), message: &str| {
             let mut plan = plan.clone();
             change(&mut plan);
             let error = check(&plan).unwrap_err();
-            assert!(error.contains(said), "{error}");
+            assert!(error.contains(message), "{error}");
         };
         refused(|plan| plan.topology.regions = usize::MAX, "regions");
         refused(|plan| plan.topology.envoys = 0, "Envoys");
@@ -245,14 +245,14 @@ mod tests {
         }
         let part = Part::Envoy { region: 0, envoy: 0 };
         let link = Link::Peers { region: 0 };
-        for (what, said) in [
+        for (what, message) in [
             (Wrong::Flood { part, identifiers: most }, "requests"),
             (Wrong::Delay { link, ms: most }, "ms of a fault"),
             (Wrong::Skew { part, ms: i64::MIN }, "ms of a fault"),
         ] {
             let faults = vec![Fault { at_ms: 0, for_ms: most, what }];
             let error = check(&Plan { faults, ..plan.clone() }).unwrap_err();
-            assert!(error.contains(said), "{error}");
+            assert!(error.contains(message), "{error}");
         }
     }
 }

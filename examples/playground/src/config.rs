@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde_json::Value;
 use std::borrow::Cow;
 use weir_core::model::exact::Algorithm;
-use weir_core::rules::{self, Config, OnFailure, STAND_IN, UnknownKey, Written, tell_written};
+use weir_core::rules::{self, Config, OnFailure, STAND_IN, UnknownKey, Written, recognise};
 use weir_simulator::plan::Rule;
 
 const MB: usize = 1 << 20;
@@ -42,7 +42,7 @@ pub struct Wrong {
     /// The path of the value; empty for the text as a whole.
     pub path: String,
     /// The problem, and what is expected.
-    pub says: String,
+    pub message: String,
 }
 
 /// Parses and checks a text.
@@ -62,7 +62,7 @@ pub fn judge(text: &str) -> Judged {
     let is_json = json.is_some();
     let parsed = json.map_or_else(|| serde_yaml_ng::from_str(text), Ok);
     let mut judged = Judged::default();
-    match (tell_written(text.as_bytes(), &parsed), parsed) {
+    match (recognise(text.as_bytes(), &parsed), parsed) {
         (Err(error), _) => return Judged::wrong(error),
         (Ok(Written::Envoy(plugins)), _) => plugins.iter().for_each(|one| judged.add(&one.path, &one.json)),
         // JSON is passed on as text, since only the text shows a field that is given twice.
@@ -93,8 +93,8 @@ fn is_rule(value: &Value) -> bool {
 }
 
 impl Judged {
-    fn wrong(says: String) -> Judged {
-        Judged { errors: vec![Wrong { path: String::new(), says }], ..Judged::default() }
+    fn wrong(message: String) -> Judged {
+        Judged { errors: vec![Wrong { path: String::new(), message }], ..Judged::default() }
     }
 
     /// Adds the rules or errors of a plugin's configuration at `place`.
@@ -108,7 +108,7 @@ impl Judged {
                         .filter(|part| !part.is_empty())
                         .collect::<Vec<_>>()
                         .join(": "),
-                    says: format!("{}; expected {}", error.problem, error.expected),
+                    message: format!("{}; expected {}", error.problem, error.expected),
                 }
             })),
         }
@@ -116,7 +116,7 @@ impl Judged {
 
     /// Adds the error, if any, of the text as a whole.
     fn close(&mut self) {
-        let says = match (self.rules.len(), self.notes.is_empty()) {
+        let message = match (self.rules.len(), self.notes.is_empty()) {
             _ if !self.errors.is_empty() => return,
             (0, true) => "there is no rule in it".to_owned(),
             (0, false) => "none of its rules can be simulated, as they have no window".to_owned(),
@@ -125,14 +125,14 @@ impl Judged {
             }
             _ => return,
         };
-        self.errors.push(Wrong { path: String::new(), says });
+        self.errors.push(Wrong { path: String::new(), message });
     }
 
     fn find(&mut self, rule: &rules::Rule) {
         let name = rule.name.clone();
         if rule.limit > SAFE_MAX {
-            let says = format!("{} is too much to simulate here; expected at most 2⁵³ - 1", rule.limit);
-            return self.errors.push(Wrong { path: format!("{name}: limit"), says });
+            let message = format!("{} is too much to simulate here; expected at most 2⁵³ - 1", rule.limit);
+            return self.errors.push(Wrong { path: format!("{name}: limit"), message });
         }
         if rule.algorithm != Algorithm::Window {
             let how = if rule.algorithm == Algorithm::Log { "a log" } else { "a ledger" };
@@ -198,7 +198,7 @@ mod tests {
         let judged = judge(&whole(&format!("{RULE}, {log}")));
         assert_eq!((judged.rules, judged.errors, judged.notes.len()), (expected, Vec::new(), 1));
         let judged = judge(log);
-        assert!(judged.errors[0].says.contains("no window") && judged.notes.len() == 1, "{judged:?}");
+        assert!(judged.errors[0].message.contains("no window") && judged.notes.len() == 1, "{judged:?}");
     }
 
     #[test]

@@ -23,7 +23,7 @@ extern "C" {
     /// Defined by the worker: receives the message of a panic before the module ends. The page itself does not define
     /// it.
     #[wasm_bindgen(js_name = weirPanicked, catch)]
-    fn panicked(says: &str) -> Result<(), wasm_bindgen::JsValue>;
+    fn panicked(message: &str) -> Result<(), wasm_bindgen::JsValue>;
 }
 
 #[cfg(target_arch = "wasm32")]
@@ -42,8 +42,9 @@ pub fn judge(text: &str) -> String {
 /// All scenarios as JSON, with names and descriptions.
 #[wasm_bindgen(js_name = listScenarios)]
 pub fn list_scenarios() -> String {
-    let all: Vec<_> =
-        scenarios::all().map(|one| json!({"name": one.name, "says": one.says, "long": one.long})).collect();
+    let all: Vec<_> = scenarios::all()
+        .map(|one| json!({"name": one.name, "description": one.description, "long": one.long}))
+        .collect();
     to_json(&all)
 }
 

@@ -7,7 +7,8 @@ use weir_simulator::plan::Plan;
 
 /// Parses and checks a plan and its seed.
 pub fn read(plan: &str, seed: &str) -> Result<Plan, String> {
-    let mut plan: Plan = serde_json::from_str(plan).map_err(|error| format!("this is no plan: {error}"))?;
+    let mut plan: Plan =
+        serde_json::from_str(plan).map_err(|error| format!("this is not a plan: {error}"))?;
     plan.seed = seed.parse().map_err(|_| format!("the seed {seed:?} is not a whole number below 2⁶⁴"))?;
     check(&plan)?;
     Ok(plan)
@@ -35,7 +36,7 @@ mod tests {
     use weir_simulator::scenarios;
 
     #[test]
-    fn every_scenario_goes_to_a_page_and_back() {
+    fn plans_round_trip_through_the_page() {
         for scenario in scenarios::all() {
             for seed in [1, u64::MAX] {
                 let plan = (scenario.plan)(seed);
@@ -49,7 +50,7 @@ mod tests {
     fn invalid_plans_are_reported() {
         let mut plan = (scenarios::find("steady").unwrap().plan)(1);
         let text = for_page(&plan).unwrap().to_string();
-        assert!(read("{}", "1").unwrap_err().contains("no plan"));
+        assert!(read("{}", "1").unwrap_err().contains("not a plan"));
         assert!(read(&text, "-").unwrap_err().contains("seed"));
         assert!(
             read(&text.replace("\"regions\":1", "\"regions\":17"), "1").unwrap_err().contains("17 regions")

@@ -28,7 +28,7 @@ impl Random {
     }
 
     /// Uniform over all numbers.
-    #[allow(clippy::should_implement_trait, reason = "chance is no sequence that ends")]
+    #[allow(clippy::should_implement_trait, reason = "random numbers are not a sequence that ends")]
     pub fn next(&mut self) -> u64 {
         let [a, b, c, d] = self.state;
         let drawn = a.wrapping_add(d).rotate_left(23).wrapping_add(a);
@@ -71,19 +71,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_and_a_name_decide() {
+    fn draws_depend_on_the_seed_and_the_name_only() {
         let draws = |mut random: Random| [(); 4].map(|()| random.next());
         assert_eq!(draws(Random::new(1)), draws(Random::new(1)));
         assert_ne!(draws(Random::new(1)), draws(Random::new(2)));
         let mut parent = Random::new(1);
         let before = draws(parent.fork("network", 3));
         parent.next();
-        assert_eq!(before, draws(parent.fork("network", 3)), "whatever the parent drew");
+        assert_eq!(before, draws(parent.fork("network", 3)), "independent of the parent's draws");
         assert_ne!(before, draws(parent.fork("network", 4)));
     }
 
     #[test]
-    fn draws_are_spread() {
+    fn draws_are_uniform() {
         let mut random = Random::new(7);
         let mut counts = [0u32; 10];
         (0..100_000).for_each(|_| counts[usize::try_from(random.below(10)).unwrap()] += 1);

@@ -20,7 +20,7 @@ impl Table {
         Table { array: ArrayShared::new(geometry), written: Vec::new(), noted: vec![false; places] }
     }
 
-    /// The memory that the table takes, in bytes.
+    /// The memory that the table holds, in bytes.
     pub fn held_bytes(&self) -> usize {
         self.array.held_bytes()
     }

@@ -20,7 +20,7 @@ fn directory(name: &str) -> PathBuf {
 }
 
 #[test]
-fn scenarios_are_listed_with_a_sentence_each() {
+fn scenarios_are_listed_with_descriptions() {
     let listed = text(&simulate(&directory("list"), &["--list"]).stdout);
     assert!(listed.lines().count() > 30, "{listed}");
     assert!(listed.lines().any(|line| line.starts_with("skew-2s ")), "{listed}");
@@ -28,7 +28,7 @@ fn scenarios_are_listed_with_a_sentence_each() {
 }
 
 #[test]
-fn the_seed_comes_first_and_decides_every_byte() {
+fn the_seed_is_printed_first_and_determines_every_byte() {
     let directory = directory("seed");
     let run = || simulate(&directory, &["--scenario", "one-envoy", "--seed", "4", "--runs", "2", "--json"]);
     let (first, second) = (run(), run());
@@ -46,7 +46,7 @@ fn the_seed_comes_first_and_decides_every_byte() {
 }
 
 #[test]
-fn a_plan_and_a_trace_can_be_written_and_run_again() {
+fn a_plan_and_a_trace_can_be_written_and_repeated() {
     let directory = directory("files");
     let shown = text(&simulate(&directory, &["--scenario", "one-envoy", "--seed", "4", "--show"]).stdout);
     let plan = shown.strip_prefix("seed 4\n").unwrap();
@@ -63,7 +63,7 @@ fn a_plan_and_a_trace_can_be_written_and_run_again() {
 }
 
 #[test]
-fn what_cannot_be_understood_is_named() {
+fn invalid_arguments_and_files_return_errors() {
     let directory = directory("errors");
     std::fs::write(directory.join("plan.json"), "{\"seed\": 1}").unwrap();
     std::fs::write(directory.join("trace.txt"), "1 2 3\n").unwrap();

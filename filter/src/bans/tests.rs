@@ -1,4 +1,4 @@
-//! Workers of one process over simulated time: who is banned, for how long, and what is proposed.
+//! Workers of one process over simulated time: which identifiers are banned, for how long, and what is proposed.
 
 use super::*;
 use weir_core::limiter::Setup;
@@ -71,7 +71,7 @@ impl World {
         (left_ms > 0).then_some((ban.level, left_ms))
     }
 
-    /// The region tells the first worker of a ban that lasts so long, and of nothing else.
+    /// The region sends the first worker one ban of this length, and no other control.
     fn send_ban(&mut self, identifier: &str, minutes: u64, revision: u64) {
         let control = wire::Control {
             revision,
@@ -82,15 +82,15 @@ impl World {
             expires_ms: self.now.unix.0 + minutes * MINUTE,
             ..Default::default()
         };
-        self.tell(vec![control], revision);
+        self.send(vec![control], revision);
     }
 
-    /// The region tells the first worker that nothing is said any more.
+    /// The region sends the first worker an empty set of controls.
     fn lift_all(&mut self, revision: u64) {
-        self.tell(Vec::new(), revision);
+        self.send(Vec::new(), revision);
     }
 
-    fn tell(&mut self, entries: Vec<wire::Control>, revision: u64) {
+    fn send(&mut self, entries: Vec<wire::Control>, revision: u64) {
         let controls = wire::Controls {
             incarnation: 1,
             entries,
@@ -107,7 +107,7 @@ impl World {
         let (_, keeper, bans) = &mut self.workers[0];
         bans.begin();
         bans.accuse(0, identifier.as_bytes());
-        bans.heard(keeper, 0, self.now.unix);
+        bans.on_banned(keeper, 0, self.now.unix);
     }
 
     fn proposed(&mut self, worker: usize) -> Vec<wire::Ban> {
@@ -117,7 +117,7 @@ impl World {
 }
 
 #[test]
-fn bans_double_up_to_the_longest_and_are_forgotten() {
+fn bans_double_up_to_the_longest_and_expire() {
     let mut world = World::of(1);
     for (level, minutes) in [(1, 10), (2, 20), (3, 30), (4, 30)] {
         world.deny(0, "mallory", 2);
@@ -125,8 +125,8 @@ fn bans_double_up_to_the_longest_and_are_forgotten() {
         assert_eq!(world.banned(0, "mallory"), None, "two are not three");
         world.deny(0, "mallory", 1);
         world.pass(100);
-        let (known, left_ms) = world.banned(0, "mallory").unwrap();
-        assert_eq!((known, left_ms.div_ceil(MINUTE)), (level, minutes));
+        let (made, left_ms) = world.banned(0, "mallory").unwrap();
+        assert_eq!((made, left_ms.div_ceil(MINUTE)), (level, minutes));
         world.pass(minutes * MINUTE);
     }
     world.pass(30 * MINUTE);
@@ -145,14 +145,14 @@ fn a_ban_holds_on_all_workers_and_is_made_once() {
     world.pass(200);
     let bans: Vec<_> = (0..3).map(|worker| world.banned(worker, "mallory")).collect();
     assert!(bans[0].is_some() && bans.iter().all(|ban| *ban == bans[0]), "{bans:?}");
-    // What came to a worker before it heard of the ban is no reason for another one.
+    // Denials on a worker before it has the ban lead to no other ban.
     world.deny(1, "mallory", 2);
     world.pass(200);
     assert_eq!(world.banned(1, "mallory").unwrap().0, 1);
 }
 
 #[test]
-fn a_new_vm_knows_the_bans() {
+fn a_new_vm_loads_the_bans() {
     let mut world = World::of(1);
     world.deny(0, "mallory", 3);
     world.pass(100);
@@ -166,7 +166,7 @@ fn a_new_vm_knows_the_bans() {
 }
 
 #[test]
-fn a_ban_is_proposed_until_the_region_tells_of_it() {
+fn a_ban_is_proposed_until_the_region_sends_it() {
     let mut world = World::of(1);
     world.deny(0, "mallory", 3);
     let [ban] = &world.proposed(0)[..] else { panic!("one proposal") };
@@ -181,7 +181,7 @@ fn a_ban_is_proposed_until_the_region_tells_of_it() {
 }
 
 #[test]
-fn a_ban_of_somebody_else_is_one_of_the_row() {
+fn a_ban_from_elsewhere_counts_in_the_row() {
     let mut world = World::of(1);
     world.send_ban("mallory", 15, 1);
     world.meets_a_ban("mallory");
@@ -210,7 +210,7 @@ fn after_a_long_ban_was_lifted_the_rule_bans_again() {
 }
 
 #[test]
-fn who_only_shares_a_banned_network_is_in_no_row() {
+fn a_banned_network_does_not_count_in_the_row() {
     let mut world = World::of(1);
     world.meets_a_ban("mallory");
     world.pass(100);
@@ -233,7 +233,7 @@ fn what_a_vm_that_died_had_banned_is_proposed_by_the_next() {
 
 #[test]
 fn denials_that_led_to_a_ban_lead_to_no_other() {
-    // Forgotten sooner than its denials leave the window, the ban would be repeated at each single denial.
+    // If it expired sooner than its denials leave the window, the ban would be repeated at each single denial.
     let config = CONFIG
         .replace("\"threshold\": 3, \"window\": \"1m\"", "\"threshold\": 3, \"window\": \"1h\"")
         .replace(

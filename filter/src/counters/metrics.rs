@@ -27,7 +27,7 @@ const EXACT_RESULTS: [&str; 5] = ["allowed", "denied", "undecided", "timeout", "
 pub struct Metrics {
     decisions: Vec<[Option<u32>; Outcome::VARIANTS.len()]>,
     /// `None` before the first batch, which defines all metrics without labels, so that alerts find them at 0.
-    told: Option<Stats>,
+    flushed_stats: Option<Stats>,
     ids: Vec<(&'static str, u32)>,
     flushed: MonoMs,
 }
@@ -42,7 +42,7 @@ impl Metrics {
     pub fn flush(
         &mut self,
         rules: &[Rule],
-        (counters, told): (&mut Counters, &mut CounterReporter),
+        (counters, reporter): (&mut Counters, &mut CounterReporter),
         stats: Stats,
         now: MonoMs,
         now_or_never: bool,
@@ -53,7 +53,7 @@ impl Metrics {
         self.flushed = now;
         let decisions = &mut self.decisions;
         counters.drain(|rule, outcome, count| {
-            told.add(rule, outcome, count);
+            reporter.add(rule, outcome, count);
             let Some(id) = decisions.get_mut(rule).and_then(|ids| ids.get_mut(outcome as usize)) else {
                 return;
             };
@@ -68,7 +68,7 @@ impl Metrics {
             }
         });
         const DENIED: &str = "weir_addresses_denied_total";
-        if self.told.is_none() {
+        if self.flushed_stats.is_none() {
             self.id(MetricType::Counter, DENIED);
         }
         self.moved(MetricType::Counter, DENIED, std::mem::take(&mut counters.denied_addresses), 0);
@@ -76,34 +76,34 @@ impl Metrics {
     }
 
     fn flush_stats(&mut self, stats: Stats) {
-        let first = self.told.is_none();
-        let told = self.told.replace(stats).unwrap_or_default();
-        for ((reason, count), before) in REASONS.iter().zip(stats.consults).zip(told.consults) {
+        let first = self.flushed_stats.is_none();
+        let last = self.flushed_stats.replace(stats).unwrap_or_default();
+        for ((reason, count), before) in REASONS.iter().zip(stats.consults).zip(last.consults) {
             self.labelled("weir_consults_total.reason.", reason, count, before);
         }
-        for ((result, count), before) in RESULTS.iter().zip(stats.results).zip(told.results) {
+        for ((result, count), before) in RESULTS.iter().zip(stats.results).zip(last.results) {
             self.labelled("weir_consult_results_total.result.", result, count, before);
         }
-        for ((result, count), before) in EXACT_RESULTS.iter().zip(stats.exact_results).zip(told.exact_results)
+        for ((result, count), before) in EXACT_RESULTS.iter().zip(stats.exact_results).zip(last.exact_results)
         {
             self.labelled("weir_exact_results_total.result.", result, count, before);
         }
         let counters = [
-            ("weir_exact_requests_total", stats.exact_requests, told.exact_requests),
-            ("weir_exact_cached_denials_total", stats.spared, told.spared),
-            ("weir_exact_unsent_total", stats.exact_unsent, told.exact_unsent),
-            ("weir_refunds_total", stats.refunds, told.refunds),
-            ("weir_refunds_lost_total", stats.refunds_lost, told.refunds_lost),
-            ("weir_table_evictions_total", stats.evictions, told.evictions),
-            ("weir_table_overflows_total", stats.overflows, told.overflows),
-            ("weir_table_conflicts_total", stats.conflicts, told.conflicts),
-            ("weir_table_exhausted_total", stats.exhausted, told.exhausted),
-            ("weir_costs_unawaited_total", stats.unawaited, told.unawaited),
-            ("weir_leases_total", stats.leases, told.leases),
-            ("weir_snapshots_total", stats.snapshots, told.snapshots),
-            ("weir_refused_cells_total", stats.refused, told.refused),
-            (STRICT, stats.strict, told.strict),
-            ("weir_streams_unacknowledged_total", stats.unacknowledged, told.unacknowledged),
+            ("weir_exact_requests_total", stats.exact_requests, last.exact_requests),
+            ("weir_exact_cached_denials_total", stats.spared, last.spared),
+            ("weir_exact_unsent_total", stats.exact_unsent, last.exact_unsent),
+            ("weir_refunds_total", stats.refunds, last.refunds),
+            ("weir_refunds_lost_total", stats.refunds_lost, last.refunds_lost),
+            ("weir_table_evictions_total", stats.evictions, last.evictions),
+            ("weir_table_overflows_total", stats.overflows, last.overflows),
+            ("weir_table_conflicts_total", stats.conflicts, last.conflicts),
+            ("weir_table_exhausted_total", stats.exhausted, last.exhausted),
+            ("weir_costs_unawaited_total", stats.unawaited, last.unawaited),
+            ("weir_leases_total", stats.leases, last.leases),
+            ("weir_snapshots_total", stats.snapshots, last.snapshots),
+            ("weir_refused_cells_total", stats.refused, last.refused),
+            (STRICT, stats.strict, last.strict),
+            ("weir_streams_unacknowledged_total", stats.unacknowledged, last.unacknowledged),
         ];
         for (name, count, before) in counters {
             if first {
@@ -113,11 +113,11 @@ impl Metrics {
         }
         let keys = |stats: &Stats| stats.keys_added.wrapping_sub(stats.keys_removed);
         let gauges = [
-            ("weir_table_keys", keys(&stats), keys(&told)),
-            ("weir_report_queue", stats.report_queue, told.report_queue),
-            ("weir_streams_connected", u64::from(stats.connected), u64::from(told.connected)),
-            ("weir_streams_settled", u64::from(stats.settled), u64::from(told.settled)),
-            ("weir_subscribers", u64::from(stats.subscriber), u64::from(told.subscriber)),
+            ("weir_table_keys", keys(&stats), keys(&last)),
+            ("weir_report_queue", stats.report_queue, last.report_queue),
+            ("weir_streams_connected", u64::from(stats.connected), u64::from(last.connected)),
+            ("weir_streams_settled", u64::from(stats.settled), u64::from(last.settled)),
+            ("weir_subscribers", u64::from(stats.subscriber), u64::from(last.subscriber)),
         ];
         for (name, value, before) in gauges {
             if first {

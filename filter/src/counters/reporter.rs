@@ -47,9 +47,11 @@ impl CounterReporter {
 
     /// Sets a rule's shadow mode in place of its configuration.
     pub fn set_shadow(&mut self, rule: usize, shadow: bool) {
-        let (Some(known), Some(news)) = (self.shadows.get_mut(rule), self.news.get_mut(rule)) else { return };
-        *news |= known.is_some_and(|known| known != shadow);
-        *known = Some(shadow);
+        let (Some(current), Some(news)) = (self.shadows.get_mut(rule), self.news.get_mut(rule)) else {
+            return;
+        };
+        *news |= current.is_some_and(|current| current != shadow);
+        *current = Some(shadow);
     }
 
     /// Reports all rules, on a new stream.
@@ -71,14 +73,14 @@ impl CounterReporter {
         self.last = Some(now);
         let rules = config.rules.iter().zip(&self.totals).zip(&self.shadows).zip(&mut self.news);
         let rules = rules.filter_map(|(((rule, totals), shadow), news)| {
-            std::mem::take(news).then(|| told(rule, totals, shadow.unwrap_or(rule.shadow)))
+            std::mem::take(news).then(|| counters_of(rule, totals, shadow.unwrap_or(rule.shadow)))
         });
         let counters = Counters { rules: rules.collect(), workspace: config.workspace.clone() };
         Some(FilterFrame { counters: Some(counters), ..FilterFrame::default() })
     }
 }
 
-fn told(rule: &Rule, totals: &[u64; Outcome::VARIANTS.len()], shadow: bool) -> RuleCounters {
+fn counters_of(rule: &Rule, totals: &[u64; Outcome::VARIANTS.len()], shadow: bool) -> RuleCounters {
     let of = |outcome: Outcome| totals.get(outcome as usize).copied().unwrap_or_default();
     let algorithm = match rule.algorithm {
         Algorithm::Window => "sliding_window",
@@ -112,7 +114,7 @@ mod tests {
         Config::parse(text).unwrap()
     }
 
-    fn said(frame: Option<FilterFrame>) -> Vec<(String, u64, u64)> {
+    fn rows(frame: Option<FilterFrame>) -> Vec<(String, u64, u64)> {
         let rules = frame.and_then(|frame| frame.counters).map(|counters| counters.rules).unwrap_or_default();
         rules.into_iter().map(|rule| (rule.name, rule.allowed, rule.denied)).collect()
     }
@@ -120,31 +122,31 @@ mod tests {
     #[test]
     fn all_rules_first_then_those_with_news_once_a_second_and_all_to_a_new_stream() {
         let config = config();
-        let mut told = CounterReporter::new(2);
-        let frame = told.next(&config, MonoMs(5));
+        let mut reporter = CounterReporter::new(2);
+        let frame = reporter.next(&config, MonoMs(5));
         let counters = frame.clone().and_then(|frame| frame.counters).unwrap();
         let facts = |rule: &RuleCounters| (rule.limit, rule.window_ms, rule.shadow, rule.algorithm.clone());
         assert_eq!(facts(&counters.rules[1]), (6, 3_600_000, true, "sliding_window".to_owned()));
-        assert_eq!(said(frame), [("a".to_owned(), 0, 0), ("b".to_owned(), 0, 0)]);
-        told.add(0, Outcome::Allowed, 3);
-        told.add(7, Outcome::Allowed, 3);
-        assert_eq!(told.next(&config, MonoMs(1_004)), None);
-        assert_eq!(said(told.next(&config, MonoMs(1_005))), [("a".to_owned(), 3, 0)]);
-        assert_eq!(told.next(&config, MonoMs(9_000)), None, "nothing is new");
-        told.add(0, Outcome::Exempt, 1);
-        told.hurry();
-        assert_eq!(said(told.next(&config, MonoMs(1_006))), [("a".to_owned(), 3, 0)]);
-        told.set_shadow(0, false);
-        assert_eq!(told.next(&config, MonoMs(8_000)), None, "as it was");
-        told.set_shadow(0, true);
-        told.add(0, Outcome::Banned, 2);
-        let counters = told.next(&config, MonoMs(8_000)).and_then(|frame| frame.counters).unwrap();
+        assert_eq!(rows(frame), [("a".to_owned(), 0, 0), ("b".to_owned(), 0, 0)]);
+        reporter.add(0, Outcome::Allowed, 3);
+        reporter.add(7, Outcome::Allowed, 3);
+        assert_eq!(reporter.next(&config, MonoMs(1_004)), None);
+        assert_eq!(rows(reporter.next(&config, MonoMs(1_005))), [("a".to_owned(), 3, 0)]);
+        assert_eq!(reporter.next(&config, MonoMs(9_000)), None, "nothing is new");
+        reporter.add(0, Outcome::Exempt, 1);
+        reporter.hurry();
+        assert_eq!(rows(reporter.next(&config, MonoMs(1_006))), [("a".to_owned(), 3, 0)]);
+        reporter.set_shadow(0, false);
+        assert_eq!(reporter.next(&config, MonoMs(8_000)), None, "as it was");
+        reporter.set_shadow(0, true);
+        reporter.add(0, Outcome::Banned, 2);
+        let counters = reporter.next(&config, MonoMs(8_000)).and_then(|frame| frame.counters).unwrap();
         assert_eq!((counters.rules[0].shadow, counters.rules[0].banned), (true, 2));
-        told.add(1, Outcome::Denied, u64::MAX);
-        told.add(1, Outcome::Denied, 1);
-        told.begin();
+        reporter.add(1, Outcome::Denied, u64::MAX);
+        reporter.add(1, Outcome::Denied, 1);
+        reporter.begin();
         assert_eq!(
-            said(told.next(&config, MonoMs(10_000))),
+            rows(reporter.next(&config, MonoMs(10_000))),
             [("a".to_owned(), 3, 0), ("b".to_owned(), 0, u64::MAX)]
         );
     }

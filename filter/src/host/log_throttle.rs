@@ -18,27 +18,27 @@ pub struct LogThrottle {
     /// A failure was logged. Failures until the next accepted stream are mostly its consequences and are not logged.
     open: bool,
     minute: MonoMs,
-    told: u32,
+    logged: u32,
 }
 
 impl LogThrottle {
     /// For streams to this cluster.
     pub fn new(cluster: &str) -> LogThrottle {
-        LogThrottle { cluster: cluster.to_owned(), open: false, minute: MonoMs(0), told: 0 }
+        LogThrottle { cluster: cluster.to_owned(), open: false, minute: MonoMs(0), logged: 0 }
     }
 
     /// Notes a failure. Returns the line to log, if any.
     pub fn wrong(&mut self, what: &str, now: MonoMs) -> Option<String> {
         if now.since(self.minute) >= MINUTE_MS {
-            (self.minute, self.told) = (now, 0);
+            (self.minute, self.logged) = (now, 0);
         }
-        if self.open || self.told >= MAX_A_MINUTE {
+        if self.open || self.logged >= MAX_A_MINUTE {
             return None;
         }
         self.open = true;
-        self.told = self.told.saturating_add(1);
+        self.logged = self.logged.saturating_add(1);
         Some(format!(
-            "weir: no stream to the aggregator (cluster {:?}): {what}. Limits hold by what this Envoy knows; retrying",
+            "weir: no stream to the aggregator (cluster {:?}): {what}. This Envoy decides by its own counts; retrying",
             self.cluster
         ))
     }
@@ -61,12 +61,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_trouble_is_told_once_and_that_it_is_over() {
+    fn a_failure_is_logged_once_and_so_is_its_end() {
         let mut log_throttle = LogThrottle::new("weir");
         assert_eq!(log_throttle.right(), None, "nothing was wrong");
-        let told = log_throttle.wrong("it is away", MonoMs(5)).unwrap();
-        assert!(told.contains("(cluster \"weir\"): it is away. "), "{told}");
-        assert_eq!(log_throttle.wrong("it is away still", MonoMs(MINUTE_MS * 3)), None);
+        let logged = log_throttle.wrong("it is unavailable", MonoMs(5)).unwrap();
+        assert!(logged.contains("(cluster \"weir\"): it is unavailable. "), "{logged}");
+        assert_eq!(log_throttle.wrong("it is still unavailable", MonoMs(MINUTE_MS * 3)), None);
         assert!(log_throttle.right().unwrap().ends_with("is up"));
         assert_eq!(log_throttle.right(), None);
     }
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_say_is_a_part_of_one_line() {
+    fn a_text_from_outside_is_a_part_of_one_line() {
         assert_eq!(quoted("too many\nstreams\u{1b}[2J"), "too many streams [2J");
         assert_eq!(quoted(&"ö".repeat(MAX_CHARS * 9)).chars().count(), MAX_CHARS);
     }

@@ -21,7 +21,7 @@ impl Plugin {
         match calls::grpc_message(|bytes| RegionFrame::decode(bytes)) {
             Ok(frame) => self.take(&frame, mono),
             Err(error) => {
-                self.stream.log_failure(&format!("what it says is malformed: {error}"), mono);
+                self.stream.log_failure(&format!("its message is malformed: {error}"), mono);
                 self.break_stream(mono);
             }
         }
@@ -46,7 +46,7 @@ impl Plugin {
         }
         if frame.welcome.is_some() {
             self.stream.welcomed();
-            self.told.begin();
+            self.statistics.begin();
             self.bans.propose_anew();
         }
         self.limiter.on_frame(&mut EnvoyShared, frame, mono);
@@ -57,7 +57,7 @@ impl Plugin {
     }
 
     /// Closes a stream that the limiter gave up, and opens one if there is none.
-    pub(super) fn mind_stream(&mut self, mono: MonoMs) {
+    pub(super) fn check_stream(&mut self, mono: MonoMs) {
         if let Some(why) = self.limiter.should_give_up(mono) {
             let what = match why {
                 GiveUp::Unanswered => "the aggregator does not answer",
@@ -95,9 +95,9 @@ impl Plugin {
     }
 
     /// Sends counts of decisions. A failure is ignored here, as frames of the limiter find a broken stream.
-    pub(super) fn tell(&mut self, mono: MonoMs) {
+    pub(super) fn send_counters(&mut self, mono: MonoMs) {
         if self.stream.is_welcome()
-            && let Some(frame) = self.told.next(&self.config, mono)
+            && let Some(frame) = self.statistics.frame(&self.config, mono)
         {
             self.stream.send(&frame);
         }

@@ -1,21 +1,18 @@
 //! Makes a plugin from the text of a configuration.
 
 use super::Plugin;
-use super::compiled_rule::CompiledRule;
+use super::requests::Requests;
+use super::statistics::Statistics;
 use crate::bans::Bans;
-use crate::counters::Counters;
-use crate::counters::metrics::Metrics;
-use crate::counters::reporter::CounterReporter;
 use crate::host::arena;
 use crate::host::calls;
 use crate::host::shared::EnvoyShared;
 use crate::host::stream::Stream;
 use proxy_wasm::types::LogLevel;
-use std::collections::BTreeMap;
 use weir_core::control::Keeper;
 use weir_core::limiter::table::{Geometry, Meta};
-use weir_core::limiter::{Limiter, Setup};
-use weir_core::model::key::{HashKey, MAX_KEY_BYTES, OriginId};
+use weir_core::limiter::{Checks, Limiter, Setup};
+use weir_core::model::key::{HashKey, OriginId};
 use weir_core::model::time::Now;
 use weir_core::rules::{Config, Scratch};
 
@@ -24,10 +21,8 @@ const LOCAL_SETS: usize = 8_192;
 /// Time until the first tick, which opens the stream. The stream is not opened at once, since Envoy first tries a configuration in a
 /// VM that it discards.
 const FIRST_TICK_MS: u64 = 1;
-/// Checks that fit a request without allocating.
-const INLINE_CHECKS: usize = 4;
 
-const NEEDS_RESPONSES: &str = "this module does not hear of responses, which spares every request a crossing; load \
+const NEEDS_RESPONSES: &str = "this module does not receive responses, which spares every request a crossing; load \
     weir-filter-responses.wasm instead";
 
 impl Plugin {
@@ -57,22 +52,18 @@ impl Plugin {
             compiled_rules: config
                 .rules
                 .iter()
-                .map(|rule| CompiledRule::of(&config.workspace, rule))
+                .zip(0..)
+                .map(|(rule, number)| rule.compiled(number, &config.workspace))
                 .collect(),
             limiter: Limiter::new(setup, now),
             keeper,
             bans: Bans::new(&config),
             stream: Stream::new(&config.aggregator),
             scratch: Scratch::default(),
-            keys: Vec::with_capacity(MAX_KEY_BYTES.saturating_mul(INLINE_CHECKS)),
-            resolved: Vec::with_capacity(INLINE_CHECKS),
-            counters: Counters::new(rules),
-            told: CounterReporter::new(rules),
-            metrics: Metrics::new(rules),
+            checks: Checks::default(),
+            statistics: Statistics::new(rules),
+            requests: Requests::new(has_response_callback),
             tick_ms: FIRST_TICK_MS,
-            paused: BTreeMap::new(),
-            allowed: BTreeMap::new(),
-            has_response_callback,
             clock_shift_ms: 0,
             config,
         };

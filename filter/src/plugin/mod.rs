@@ -2,34 +2,32 @@
 //!
 //! The path of a request:
 //!
-//! 1. `request`: rules that match the request become checks (`compiled_rule` has their constant parts), which the limiter decides.
+//! 1. `request`: rules that match the request become checks (`CompiledRule` has their constant parts), which the limiter decides.
 //! 2. If the region has to be queried, the request waits: `aggregator` sends the query and receives the answer.
 //! 3. `verdict`: the decision is counted and becomes an [`Effect`].
 //!
 //! `dispatch` applies the effects, as applying one may call back into the VM.
 
 mod aggregator;
-mod compiled_rule;
 mod configure;
 mod request;
+mod requests;
+mod statistics;
 mod verdict;
 
 use crate::bans::Bans;
-use crate::counters::Counters;
-use crate::counters::metrics::Metrics;
-use crate::counters::reporter::CounterReporter;
 use crate::faults;
 use crate::host::calls;
 use crate::host::headers::Headers;
 use crate::host::shared::EnvoyShared;
 use crate::host::stream::Stream;
-use crate::responses::{self, Client};
+use crate::responses;
 use crate::settle::Ended;
-use compiled_rule::{Applied, CompiledRule, Resolved};
 use request::Envoy;
-use std::collections::BTreeMap;
+use requests::{Allowed, Requests};
+use statistics::Statistics;
 use weir_core::control::Keeper;
-use weir_core::limiter::{self, Limiter, Stats};
+use weir_core::limiter::{Checks, CompiledRule, Limiter, Stats};
 use weir_core::model::time::{MonoMs, Now, UnixMs};
 use weir_core::rules::{Config, Scratch};
 
@@ -45,32 +43,12 @@ pub struct Plugin {
     bans: Bans,
     stream: Stream,
     scratch: Scratch,
-    keys: Vec<u8>,
-    resolved: Vec<Resolved>,
-    counters: Counters,
-    told: CounterReporter,
-    metrics: Metrics,
+    /// The checks of the current request.
+    checks: Checks,
+    statistics: Statistics,
+    requests: Requests,
     tick_ms: u64,
-    paused: BTreeMap<u32, Paused>,
-    /// Allowed requests whose response gets headers.
-    allowed: BTreeMap<u32, Allowed>,
-    /// Whether Envoy calls this module with response headers.
-    has_response_callback: bool,
     clock_shift_ms: i64,
-}
-
-/// The values for the headers of an allowed request's response.
-struct Allowed {
-    budget: Option<limiter::Budget>,
-    told: limiter::ExactDetails,
-}
-
-/// A request that waits: the rules that apply, the format of its response, and its identifiers.
-struct Paused {
-    applied: Vec<Applied>,
-    client: Client,
-    /// See [`Bans::accused`].
-    accused: Vec<u8>,
 }
 
 impl Plugin {
@@ -87,20 +65,19 @@ impl Plugin {
     /// Settles the cost of a request by its response. Returns headers for the response of an allowed request.
     pub fn on_response(&mut self, context: u32) -> Vec<(&'static str, String)> {
         self.settle(context, true);
-        let Some(Allowed { budget, told }) = self.allowed.remove(&context) else { return Vec::new() };
-        responses::allowed_headers(&self.config.rules, budget.as_ref(), &told, &self.config.responses)
+        let Some(Allowed { budget, exact }) = self.requests.take_allowed(context) else { return Vec::new() };
+        responses::allowed_headers(&self.config.rules, budget.as_ref(), &exact, &self.config.responses)
     }
 
     /// Ends a request, with or without a response.
     pub fn on_request_done(&mut self, context: u32) {
-        self.paused.remove(&context);
-        self.allowed.remove(&context);
+        self.requests.remove(context);
         self.settle(context, false);
     }
 
     /// Whether a request has left state that must be cleaned up.
     pub fn is_tracking(&self) -> bool {
-        !self.paused.is_empty() || !self.allowed.is_empty() || self.limiter.has_deferred()
+        !self.requests.is_empty() || self.limiter.has_deferred()
     }
 
     /// Does periodic work. Returns effects on waiting requests.
@@ -112,17 +89,11 @@ impl Plugin {
         self.keeper.tick(&mut EnvoyShared, now);
         self.switch_shadows(now.unix);
         self.bans.ban_struck(&mut self.limiter, &mut self.keeper, now);
-        self.mind_stream(mono);
+        self.check_stream(mono);
         let effects = self.go_on(mono);
         self.set_tick(self.limiter.next_tick_ms());
-        self.metrics.flush(
-            &self.config.rules,
-            (&mut self.counters, &mut self.told),
-            self.limiter.stats(mono),
-            mono,
-            false,
-        );
-        self.tell(mono);
+        self.statistics.flush(&self.config.rules, self.limiter.stats(mono), mono);
+        self.send_counters(mono);
         effects
     }
 
@@ -140,9 +111,8 @@ impl Plugin {
         // Removes this worker's part of the gauges; its counts stay in the table.
         let stats =
             Stats { connected: false, subscriber: false, report_queue: 0, ..self.limiter.stats(mono) };
-        self.metrics.flush(&self.config.rules, (&mut self.counters, &mut self.told), stats, mono, true);
-        self.told.hurry();
-        self.tell(mono);
+        self.statistics.finish(&self.config.rules, stats, mono);
+        self.send_counters(mono);
         effects
     }
 
@@ -151,7 +121,7 @@ impl Plugin {
         let request = u64::from(context);
         if self.limiter.is_deferred(request) {
             let mut ended = Ended::new(&self.config.rules, answered);
-            let mut shown = self.allowed.get_mut(&context).and_then(|allowed| allowed.budget.as_mut());
+            let mut shown = self.requests.budget(context);
             let cost = |rule| {
                 let cost = ended.cost(rule);
                 if let Some(budget) = shown.as_mut().filter(|budget| budget.rule == rule) {
@@ -168,7 +138,7 @@ impl Plugin {
         let (controls, workspace) = (self.keeper.controls(), &self.config.workspace);
         for (number, (compiled, rule)) in self.compiled_rules.iter_mut().zip(&self.config.rules).enumerate() {
             compiled.policy.shadow = controls.shadow(workspace, &rule.name, now).unwrap_or(rule.shadow);
-            self.told.set_shadow(number, compiled.policy.shadow);
+            self.statistics.set_shadow(number, compiled.policy.shadow);
         }
     }
 
@@ -185,7 +155,7 @@ impl Plugin {
         for (request, outcome) in self.limiter.take_resolved() {
             let Ok(context) = u32::try_from(request) else { continue };
             // If the client has disconnected, the request stays charged and no response is sent.
-            let Some(paused) = self.paused.remove(&context) else {
+            let Some(paused) = self.requests.take_paused(context) else {
                 // Its deferred cost is 0, as it did not reach the upstream.
                 self.limiter.settle_cost(&mut EnvoyShared, request, |_| 0, mono);
                 continue;

@@ -7,9 +7,9 @@
 //! ```
 //! All of it reads the headers in the memory into which Envoy wrote them.
 
-use super::compiled_rule::{Resolved, applied, check, exact_check, exact_limit};
-use super::verdict::{Effect, Refused, Said};
-use super::{Paused, Plugin};
+use super::Plugin;
+use super::requests::Paused;
+use super::verdict::{Decided, Effect, Refused, applied};
 use crate::counters::Outcome;
 use crate::faults::{self, Fault};
 use crate::host::calls;
@@ -17,7 +17,6 @@ use crate::host::headers::{Beyond, Headers};
 use crate::host::shared::EnvoyShared;
 use crate::responses::Client;
 use weir_core::limiter::Decision;
-use weir_core::model::exact::Algorithm;
 use weir_core::model::time::{MonoMs, UnixMs};
 use weir_core::model::trace::Trace;
 use weir_core::rules::{self, Action, Lines, Live, Request};
@@ -39,41 +38,40 @@ impl Beyond for Envoy {
 impl Plugin {
     pub(super) fn decide(&mut self, context: u32, request: &Headers<'_, Envoy>) -> Effect {
         if self.config.test_faults {
-            match faults::asked(request) {
+            match faults::requested(request) {
                 Some(Fault::Panic) => faults::die(),
                 Some(Fault::Clock(shift_ms)) => self.clock_shift_ms = shift_ms,
                 None => {}
             }
         }
-        self.keys.clear();
-        self.resolved.clear();
+        self.checks.clear();
         self.bans.begin();
         // Reading the clock is a host call, made once and only if needed.
-        let asked = (!self.keeper.controls().is_empty()).then(calls::mono_now);
+        let mono = (!self.keeper.controls().is_empty()).then(calls::mono_now);
         // The time at which live control is evaluated; any time while there is none.
-        let said_at = asked.map_or(UnixMs(0), |mono| self.limiter.moment(mono).unix);
-        match self.resolve(request, said_at) {
-            Ok(label) if self.resolved.is_empty() => {
+        let live_at = mono.map_or(UnixMs(0), |mono| self.limiter.moment(mono).unix);
+        match self.resolve(request, live_at) {
+            Ok(label) if self.checks.is_empty() => {
                 label.map_or(Effect::Pass, |label| Effect::PassLabelled(self.label(label)))
             }
-            Ok(label) => self.limit(context, request, label, asked.unwrap_or_else(calls::mono_now)),
-            Err(refused) => self.refuse(refused, client(request), said_at),
+            Ok(label) => self.limit(context, request, label, mono.unwrap_or_else(calls::mono_now)),
+            Err(refused) => self.refuse(refused, client(request), live_at),
         }
     }
 
-    /// Writes the checks of a request into `resolved`. Returns an outcome to count besides, or the reason to deny it at once.
-    fn resolve(&mut self, request: &Headers<'_, Envoy>, now: UnixMs) -> Result<Option<Said>, Refused> {
+    /// Writes the checks of a request into `checks`. Returns an outcome to count besides, or the reason to deny it at once.
+    fn resolve(&mut self, request: &Headers<'_, Envoy>, now: UnixMs) -> Result<Option<Decided>, Refused> {
         let mut label = None;
         let live = Live { controls: Some(self.keeper.controls()), now };
-        let checks = self.config.resolve(request, &live, &mut self.scratch);
-        if checks.address_is_denied() {
+        let matches = self.config.resolve(request, &live, &mut self.scratch);
+        if matches.address_is_denied() {
             return Err(Refused::Address);
         }
-        for rules::Check { rule_index: rule, identifier, action, .. } in checks {
+        for rules::Match { rule_index: rule, identifier, action, .. } in matches {
             let Some(compiled) = self.compiled_rules.get(rule) else { continue };
             match action {
                 Action::DenyMissing | Action::DenyAmbiguous | Action::Ban(_) if compiled.policy.shadow => {
-                    self.counters.count(rule, Outcome::ShadowDenied);
+                    self.statistics.count(rule, Outcome::ShadowDenied);
                     label = Some((rule, Outcome::ShadowDenied));
                 }
                 Action::DenyMissing => return Err(Refused::Missing(rule)),
@@ -83,58 +81,39 @@ impl Plugin {
                     return Err(Refused::Banned(rule, banned));
                 }
                 Action::Exempt => {
-                    self.counters.count(rule, Outcome::Exempt);
+                    self.statistics.count(rule, Outcome::Exempt);
                     label = Some((rule, Outcome::Exempt));
                 }
                 Action::Limit { limit, cost, epoch } => {
                     self.bans.accuse(rule, identifier);
-                    compiled.write_key(identifier, epoch, &mut self.keys);
-                    self.resolved.push(Resolved { rule, key_end: self.keys.len(), limit, cost });
+                    compiled.check(identifier, epoch, limit, cost, &mut self.checks);
                 }
             }
         }
         Ok(label)
     }
 
-    /// Has the limiter decide the checks in `resolved`.
+    /// Has the limiter decide the checks in `checks`.
     fn limit(
         &mut self,
         context: u32,
         headers: &Headers<'_, Envoy>,
-        label: Option<Said>,
+        label: Option<Decided>,
         now: MonoMs,
     ) -> Effect {
         let request = u64::from(context);
-        let (keys, compiled_rules) = (&self.keys, &self.compiled_rules);
-        let mut begin = 0;
-        let mut resolved = self.resolved.iter().filter_map(|resolved| {
-            let key = keys.get(begin..resolved.key_end)?;
-            begin = resolved.key_end;
-            Some((resolved, compiled_rules.get(resolved.rule)?, key))
-        });
-        let outcome = match (resolved.next(), resolved.next()) {
-            (Some((one, compiled, key)), None) if compiled.algorithm == Algorithm::Window => {
-                self.limiter.decide(&mut EnvoyShared, request, &[check(one, compiled, key)], now)
-            }
-            (first, second) => {
-                let (mut checks, mut exact) = (Vec::new(), Vec::new());
-                for (one, compiled, key) in first.into_iter().chain(second).chain(resolved) {
-                    match exact_limit(one, compiled, key) {
-                        None => checks.push(check(one, compiled, key)),
-                        Some(limit) => exact.push(exact_check(one, compiled, limit)),
-                    }
-                }
-                match exact.is_empty() {
-                    true => self.limiter.decide(&mut EnvoyShared, request, &checks, now),
-                    false => self.limiter.decide_exact(&mut EnvoyShared, request, &checks, &exact, now),
-                }
+        let outcome = match self.checks.only() {
+            Some(only) => self.limiter.decide(&mut EnvoyShared, request, &[only], now),
+            None => {
+                let checks: Vec<_> = self.checks.iter().collect();
+                self.limiter.decide(&mut EnvoyShared, request, &checks, now)
             }
         };
         if outcome.decision == Decision::Wait {
             self.trace(request, headers);
-            let applied = applied(&self.resolved, &self.compiled_rules).collect();
+            let applied = applied(&self.checks).collect();
             let paused = Paused { applied, client: client(headers), accused: self.bans.accused() };
-            self.paused.insert(context, paused);
+            self.requests.pause(context, paused);
             return Effect::Pause;
         }
         match self.conclude(context, outcome, None, || client(headers), now) {

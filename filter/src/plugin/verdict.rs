@@ -3,22 +3,20 @@
 //! `refuse` handles requests that are denied without the limiter; `conclude` handles the limiter's outcome, at once or after the
 //! request has waited.
 
-use super::compiled_rule::{Applied, applied};
-use super::{Allowed, Plugin};
-use crate::counters::{Counters, Outcome};
+use super::Plugin;
+use super::requests::{Allowed, Applied};
+use super::statistics::Statistics;
+use crate::counters::Outcome;
 use crate::host::shared::EnvoyShared;
 use crate::responses::{self, Answer, Client};
 use weir_core::control::Banned;
-use weir_core::limiter::{self, Cause, Decision, Denial, ShadowOutcome};
+use weir_core::limiter::{self, Cause, Checks, Decision, Denial, ShadowOutcome};
 use weir_core::model::time::{MonoMs, UnixMs};
 use weir_core::rules::Config;
 
 /// What access logs show in place of a rule when the client's address is denied, and as its outcome.
 const ADDRESSES: &str = "client_networks";
 const DENIED_ADDRESS: &str = "denied_address";
-/// Most allowed requests that wait for their response headers; further responses get no headers of the filter.
-const MAX_TRACKED: usize = 16_384;
-
 /// What is done to a request.
 #[derive(Debug)]
 pub enum Effect {
@@ -42,7 +40,7 @@ pub struct Label {
 }
 
 /// A rule and its outcome for a request.
-pub(super) type Said = (usize, Outcome);
+pub(super) type Decided = (usize, Outcome);
 
 /// Why a request is denied without the limiter.
 #[derive(Clone, Copy, Debug)]
@@ -61,7 +59,7 @@ impl Plugin {
     /// Counts and answers a request that is denied without the limiter.
     pub(super) fn refuse(&mut self, refused: Refused, client: Client, now: UnixMs) -> Effect {
         if let Refused::Banned(rule, Banned::Until(_)) = refused {
-            self.bans.heard(&mut self.keeper, rule, now);
+            self.bans.on_banned(&mut self.keeper, rule, now);
         }
         let formats = &self.config.responses;
         let answer = match refused {
@@ -70,17 +68,17 @@ impl Plugin {
             Refused::Ambiguous(_) => responses::ambiguous_identifier(formats, client),
             Refused::Banned(_, banned) => responses::banned(banned, now, formats, client),
         };
-        let said = match refused {
+        let decided = match refused {
             Refused::Address => {
-                self.counters.denied_addresses = self.counters.denied_addresses.saturating_add(1);
+                self.statistics.count_denied_address();
                 let label = Label { rule: ADDRESSES.to_owned(), outcome: DENIED_ADDRESS };
                 return Effect::Refuse(label, Box::new(answer));
             }
             Refused::Missing(rule) | Refused::Ambiguous(rule) => (rule, Outcome::Denied),
             Refused::Banned(rule, _) => (rule, Outcome::Banned),
         };
-        self.counters.count(said.0, said.1);
-        Effect::Refuse(self.label(said), Box::new(answer))
+        self.statistics.count(decided.0, decided.1);
+        Effect::Refuse(self.label(decided), Box::new(answer))
     }
 
     /// Counts an outcome and turns it into an effect. `paused` are the rules of a request that had to wait.
@@ -97,10 +95,9 @@ impl Plugin {
             Decision::Deny(denial) => self.deny(&denial, &outcome, client, now),
             Decision::Allow(budget) => {
                 match paused {
-                    Some(rules) => count_allowed(&mut self.counters, rules.iter().copied(), &outcome),
+                    Some(rules) => count_allowed(&mut self.statistics, rules.iter().copied(), &outcome),
                     None => {
-                        let rules = applied(&self.resolved, &self.compiled_rules);
-                        count_allowed(&mut self.counters, rules, &outcome);
+                        count_allowed(&mut self.statistics, applied(&self.checks), &outcome);
                     }
                 }
                 self.allow(context, budget, outcome)
@@ -123,12 +120,12 @@ impl Plugin {
             self.bans.denied(&mut EnvoyShared, limiter, keeper, rule, now);
         }
         // Denied by `on_failure: deny`.
-        let said = match denial.cause == Cause::Undecided && bit(undecided, rule) {
+        let decided = match denial.cause == Cause::Undecided && bit(undecided, rule) {
             true => Outcome::Undecided,
             false => Outcome::Denied,
         };
-        if said == Outcome::Denied {
-            self.counters.count(rule, said);
+        if decided == Outcome::Denied {
+            self.statistics.count(rule, decided);
         }
         self.count_each(undecided, Outcome::Undecided);
         self.count_each(outcome.shadow_denied, Outcome::ShadowDenied);
@@ -136,13 +133,14 @@ impl Plugin {
         let Some(answer) = responses::denied(rules, denial, &outcome.exact, responses, client()) else {
             return Effect::Pass;
         };
-        Effect::Refuse(self.label((rule, said)), Box::new(answer))
+        Effect::Refuse(self.label((rule, decided)), Box::new(answer))
     }
 
     fn allow(&mut self, context: u32, budget: Option<limiter::Budget>, outcome: limiter::Outcome) -> Effect {
         let limiter::Outcome { exact, shadow_denied, .. } = outcome;
         let undecided = exact.undecided;
-        self.track(context, budget, exact);
+        let budget = budget.filter(|_| self.config.responses.headers_on_allowed);
+        self.requests.allow(context, Allowed { budget, exact });
         let lowest = |rules: u64| usize::try_from(rules.trailing_zeros()).unwrap_or(0);
         match (undecided, shadow_denied) {
             (0, 0) => Effect::Pass,
@@ -151,48 +149,51 @@ impl Plugin {
         }
     }
 
-    /// Keeps the values for an allowed request's response headers, if there are any.
-    fn track(&mut self, context: u32, budget: Option<limiter::Budget>, told: limiter::ExactDetails) {
-        let budget = budget.filter(|_| self.config.responses.headers_on_allowed);
-        let tells = budget.is_some() || told.undecided != 0 || !told.transactions.is_empty();
-        if tells && self.has_response_callback && self.allowed.len() < MAX_TRACKED {
-            self.allowed.insert(context, Allowed { budget, told });
-        }
-    }
-
     fn count_each(&mut self, rules: u64, outcome: Outcome) {
         for rule in (0..self.config.rules.len()).filter(|rule| bit(rules, *rule)) {
-            self.counters.count(rule, outcome);
+            self.statistics.count(rule, outcome);
         }
     }
 
     /// Counts the outcomes of exact shadow rules.
     pub(super) fn count_shadow_outcomes(&mut self) {
-        for (rule, said) in self.limiter.take_shadow_outcomes() {
-            let outcome = match said {
+        for (rule, decided) in self.limiter.take_shadow_outcomes() {
+            let outcome = match decided {
                 ShadowOutcome::Allowed => Outcome::Allowed,
                 ShadowOutcome::Denied => Outcome::ShadowDenied,
                 ShadowOutcome::Undecided => Outcome::Undecided,
             };
-            self.counters.count(usize::from(rule), outcome);
+            self.statistics.count(usize::from(rule), outcome);
         }
     }
 
-    pub(super) fn label(&self, (rule, outcome): Said) -> Label {
+    pub(super) fn label(&self, (rule, outcome): Decided) -> Label {
         let rule = self.config.rules.get(rule).map(|rule| rule.name.clone()).unwrap_or_default();
         Label { rule, outcome: <&'static str>::from(outcome) }
     }
 }
 
-fn count_allowed(counters: &mut Counters, rules: impl Iterator<Item = Applied>, outcome: &limiter::Outcome) {
+/// The rules that are decided together with the current request. Exact shadow rules are decided later.
+pub(super) fn applied(checks: &Checks) -> impl Iterator<Item = Applied> {
+    checks.iter().filter(|check| check.is_window() || !check.policy.shadow).map(|check| {
+        let (rule, shadow) = (usize::from(check.rule), check.policy.shadow);
+        Applied { rule, shadow }
+    })
+}
+
+fn count_allowed(
+    statistics: &mut Statistics,
+    rules: impl Iterator<Item = Applied>,
+    outcome: &limiter::Outcome,
+) {
     for applied in rules {
         let refused = applied.shadow && bit(outcome.shadow_denied, applied.rule);
-        let said = match (bit(outcome.exact.undecided, applied.rule), refused) {
+        let decided = match (bit(outcome.exact.undecided, applied.rule), refused) {
             (true, _) => Outcome::Undecided,
             (false, true) => Outcome::ShadowDenied,
             (false, false) => Outcome::Allowed,
         };
-        counters.count(applied.rule, said);
+        statistics.count(applied.rule, decided);
     }
 }
 

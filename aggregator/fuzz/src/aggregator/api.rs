@@ -3,8 +3,10 @@
 use prost::Message;
 use sha2::{Digest, Sha256};
 use std::time::Duration;
-use weir_aggregator::api::Question;
-use weir_aggregator::api::http::{Asked, MAX_CHECKS, Problem, parse_batch, parse_check, parse_history};
+use weir_aggregator::api::LimitCheck;
+use weir_aggregator::api::http::{
+    CheckRequest, MAX_CHECKS, Problem, parse_batch, parse_check, parse_history,
+};
 use weir_aggregator::api::rls::call::{Applied, applied};
 use weir_aggregator::api::rls::config::Limits;
 use weir_aggregator::api::rls::service;
@@ -39,41 +41,41 @@ descriptors:
 
 /// The body of `POST /v1/check`.
 pub fn limit_body(data: &[u8]) {
-    let asked = parse_check(data);
-    assert_eq!(asked, parse_check(data));
-    check_body(&asked, 1);
+    let request = parse_check(data);
+    assert_eq!(request, parse_check(data));
+    check_body(&request, 1);
 }
 
 /// The body of `POST /v1/check/batch`.
 pub fn limits_body(data: &[u8]) {
-    let asked = parse_batch(data);
-    assert_eq!(asked, parse_batch(data));
-    check_body(&asked, MAX_CHECKS);
+    let request = parse_batch(data);
+    assert_eq!(request, parse_batch(data));
+    check_body(&request, MAX_CHECKS);
 }
 
-fn check_body(asked: &Result<Asked, Problem>, most: usize) {
-    let asked = match asked {
-        Ok(asked) => asked,
+fn check_body(request: &Result<CheckRequest, Problem>, most: usize) {
+    let request = match request {
+        Ok(request) => request,
         Err(problem) => return check_problem(problem),
     };
-    assert!((1..=most).contains(&asked.questions.len()));
-    assert!((Duration::from_millis(1)..=Duration::from_secs(5)).contains(&asked.within));
-    assert!(asked.workspace.as_ref().is_none_or(|text| (1..=MAX_TEXT_BYTES).contains(&text.len())));
-    for question in &asked.questions {
-        check_question(question);
-        assert!(question.cost <= MAX_COUNT && question.limit <= MAX_COUNT);
-        match question.algorithm {
-            Algorithm::Log => assert!(question.limit <= MAX_LOG_LIMIT),
+    assert!((1..=most).contains(&request.checks.len()));
+    assert!((Duration::from_millis(1)..=Duration::from_secs(5)).contains(&request.within));
+    assert!(request.workspace.as_ref().is_none_or(|text| (1..=MAX_TEXT_BYTES).contains(&text.len())));
+    for check in &request.checks {
+        validate_check(check);
+        assert!(check.cost <= MAX_COUNT && check.limit <= MAX_COUNT);
+        match check.algorithm {
+            Algorithm::Log => assert!(check.limit <= MAX_LOG_LIMIT),
             Algorithm::Ledger { zone } => assert!(zone > 0),
             Algorithm::Window => {}
         }
     }
 }
 
-/// Whoever takes a question finds nothing wrong with it that its parser let pass.
-fn check_question(question: &Question) {
-    assert!((1..=MAX_IDENTIFIER_BYTES).contains(&question.identifier.len()), "{question:?}");
-    assert_eq!(question.check(), Ok(()), "{question:?}");
+/// A check that a parser accepted is valid for the embedded limiter too.
+fn validate_check(check: &LimitCheck) {
+    assert!((1..=MAX_IDENTIFIER_BYTES).contains(&check.identifier.len()), "{check:?}");
+    assert_eq!(check.validate(), Ok(()), "{check:?}");
 }
 
 fn check_problem(problem: &Problem) {
@@ -169,7 +171,7 @@ pub fn rate_limits(data: &[u8]) {
     check_call(&limits, &again, &request);
 }
 
-/// A call of the rate-limit service: what it asks can be asked.
+/// A call of the rate-limit service: what it asks can be request.
 pub fn rate_limit_request(data: &[u8]) {
     let Ok(request) = RateLimitRequest::decode(data) else { return };
     let limits = || Limits::parse([("f", LIMITS)]).expect("the limits above are sound");
@@ -182,14 +184,14 @@ fn check_call(limits: &Limits, again: &Limits, request: &RateLimitRequest) {
     let Ok(found) = found else { return };
     assert_eq!(found.len(), request.descriptors.len());
     for (applied, descriptor) in found.iter().zip(&request.descriptors) {
-        let questions = [applied.question(false), applied.question(true)];
-        let asked: Vec<&Question> = questions.into_iter().flatten().collect();
-        assert_eq!(asked.len(), usize::from(matches!(applied, Applied::Limit { .. })));
-        for question in asked {
-            check_question(question);
-            assert!(question.limit <= u64::from(u32::MAX));
+        let checks = [applied.check(false), applied.check(true)];
+        let checks: Vec<&LimitCheck> = checks.into_iter().flatten().collect();
+        assert_eq!(checks.len(), usize::from(matches!(applied, Applied::Limit { .. })));
+        for check in checks {
+            validate_check(check);
+            assert!(check.limit <= u64::from(u32::MAX));
             let hits = descriptor.hits_addend.unwrap_or(u64::from(request.hits_addend.max(1)));
-            assert_eq!(question.cost, hits);
+            assert_eq!(check.cost, hits);
         }
     }
 }

@@ -53,7 +53,7 @@ fn check(set: &Controls) {
     let mut scratch = Scratch::default();
     for control in set.iter() {
         assert_eq!(control.check(), Ok(()));
-        let raw = format!("{:?}", control.target.who);
+        let raw = format!("{:?}", control.target.selector);
         let mut canonical = Vec::new();
         canonical_identifier(raw.as_bytes(), &mut canonical);
         let subject = Subject {

@@ -3,8 +3,8 @@
 use prost::Message;
 use std::collections::BTreeMap;
 use weir_core::limiter::table::{Geometry, Meta};
-use weir_core::limiter::{Check, Decision, ExactCheck, ExactLimit, Limiter, Policy, Setup};
-use weir_core::model::exact::{self, ChargeResult};
+use weir_core::limiter::{Check, Decision, Limiter, Policy, Setup};
+use weir_core::model::exact::{self, Algorithm, ChargeResult};
 use weir_core::model::key::{HashKey, Key, KeyParts, OriginId};
 use weir_core::model::shared::MemoryShared;
 use weir_core::model::time::{MonoMs, Now, UnixMs};
@@ -29,7 +29,7 @@ pub fn key(data: &[u8]) {
 pub fn filter_frame(data: &[u8]) {
     let Ok(frame) = FilterFrame::decode(data) else { return };
     let mut region = Region::new(RegionLimits { max_keys: 64, ..RegionLimits::default() }, (1, 2));
-    region.heard(ORIGIN, MonoMs(NOW.0));
+    region.nodes.received_from(ORIGIN, MonoMs(NOW.0));
     region.subscribe(ORIGIN);
     for _ in 0..2 {
         if let Some(report) = &frame.report {
@@ -86,18 +86,21 @@ fn wait_for_results(frame: &RegionFrame) {
     limiter.on_frame(&mut shared, &RegionFrame { welcome, ..RegionFrame::default() }, MONO);
     let (window, log, shadow) = (sample_key(b"i"), sample_key(b"log"), sample_key(b"shadow"));
     let policy = Policy { timeout_ms: TIMEOUT_MS, deny_on_failure: true, ..Policy::default() };
-    let exact =
-        |rule, limit, shadow| ExactCheck { rule, limit, cost: 1, policy: Policy { shadow, ..policy } };
-    let exact = [
-        exact(1, ExactLimit::Log { key: log.as_bytes(), most: 3 }, false),
-        exact(2, ExactLimit::Ledger { zone: 7, bucket: b"b" }, false),
-        exact(3, ExactLimit::Log { key: shadow.as_bytes(), most: 3 }, true),
+    let exact = |rule, algorithm, key, shadow| {
+        let policy = Policy { shadow, ..policy };
+        Check { rule, algorithm, key, cell_ms: 0, limit: 3, cost: 1, policy }
+    };
+    let checks = [
+        sample_check(&window),
+        exact(1, Algorithm::Log, log.as_bytes(), false),
+        exact(2, Algorithm::Ledger { zone: 7 }, b"b", false),
+        exact(3, Algorithm::Log, shadow.as_bytes(), true),
     ];
     // By their requests: what was asked.
     let mut asked: BTreeMap<u64, Option<u64>> = BTreeMap::new();
     for request in 0..4 {
         let mono = MONO.after(request * 2 * u64::from(TIMEOUT_MS));
-        let outcome = limiter.decide_exact(&mut shared, request, &[sample_check(&window)], &exact, mono);
+        let outcome = limiter.decide(&mut shared, request, &checks, mono);
         assert!(!matches!(outcome.decision, Decision::Allow(_)), "it passes unasked");
         if outcome.decision == Decision::Wait {
             asked.insert(request, None);
@@ -167,7 +170,15 @@ fn limiter(shared: &mut MemoryShared) -> Limiter {
 
 fn sample_check(key: &Key) -> Check<'_> {
     let policy = Policy { timeout_ms: TIMEOUT_MS, ..Policy::default() };
-    Check { rule: 0, key: key.as_bytes(), cell_ms: 60_000, limit: 5, cost: 1, policy }
+    Check {
+        rule: 0,
+        algorithm: Algorithm::Window,
+        key: key.as_bytes(),
+        cell_ms: 60_000,
+        limit: 5,
+        cost: 1,
+        policy,
+    }
 }
 
 fn sample_key(identifier: &[u8]) -> Key {

@@ -84,8 +84,10 @@ pub fn resolve(data: &[u8]) {
     let request = Lined::new(data);
     let resolved = || {
         let mut scratch = Scratch::default();
-        let checks = config.resolve(&request, &Live::default(), &mut scratch);
-        checks.map(|check| (check.rule_index, check.identifier.to_vec(), check.action)).collect::<Vec<_>>()
+        let matches = config.resolve(&request, &Live::default(), &mut scratch);
+        matches
+            .map(|matched| (matched.rule_index, matched.identifier.to_vec(), matched.action))
+            .collect::<Vec<_>>()
     };
     let once = resolved();
     assert!(once.iter().all(|(_, identifier, _)| identifier.len() <= MAX_IDENTIFIER_BYTES));

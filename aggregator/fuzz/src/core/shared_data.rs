@@ -2,6 +2,7 @@
 
 use weir_core::limiter::table::{Geometry, Meta};
 use weir_core::limiter::{Check, Limiter, Policy, Setup};
+use weir_core::model::exact::Algorithm;
 use weir_core::model::key::{HashKey, Key, KeyParts, OriginId};
 use weir_core::model::shared::{Place, Shared, Version};
 use weir_core::model::time::{MonoMs, Now, UnixMs};
@@ -46,6 +47,7 @@ pub fn shared_data(data: &[u8]) {
     let key = Key::new(&parts).expect("the parts are short");
     let check = Check {
         rule: 0,
+        algorithm: Algorithm::Window,
         key: key.as_bytes(),
         cell_ms: 3_600_000,
         limit: 3,

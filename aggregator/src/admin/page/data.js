@@ -68,6 +68,6 @@ async function ask(path) {
 /** Drops the answers of keys that are no longer shown. */
 function forget(paths) {
   for (const path of state.said.keys()) {
-    if (path.startsWith("/v1/explain") && !paths.includes(path)) state.said.delete(path);
+    if (path.startsWith("/v1/keys") && !paths.includes(path)) state.said.delete(path);
   }
 }

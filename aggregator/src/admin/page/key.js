@@ -8,7 +8,7 @@ const MAX_POINTS = 300;
 const timelines = new Map();
 
 export function key(query, raw) {
-  const path = `/v1/explain?${raw}`;
+  const path = `/v1/keys?${raw}`;
   const name = query.get("counted") ?? query.get("identifier") ?? "";
   const title = h("h1", { class: "identifier" }, name);
   const where = h("p", { class: "muted" });

@@ -3,16 +3,15 @@
 //!
 //! The API receives identifiers in canonical form; patterns are matched against the digest of those over 64 bytes.
 
-use super::question::{Answer, Question};
-use weir_core::control::{Banned, Controls, Found, Scratch, Subject, credited};
-use weir_core::model::exact::{Algorithm, ChargeResult, MAX_LOG_LIMIT, Verdict};
+use super::check::{Answer, LimitCheck};
+use weir_core::control::{Banned, Controls, Found, Scratch, Subject};
+use weir_core::model::exact::{Algorithm, ChargeResult, Verdict};
 use weir_core::model::time::UnixMs;
-use weir_core::model::window::MAX_COUNT;
 
 /// The checks of a call after live control.
 pub(super) struct Controlled {
     /// The checks that are left to decide.
-    pub questions: Vec<Question>,
+    pub checks: Vec<LimitCheck>,
     /// The epoch in which each of them counts.
     pub epochs: Vec<u32>,
     /// Their positions in the call.
@@ -23,25 +22,25 @@ pub(super) struct Controlled {
 }
 
 impl Controlled {
-    pub(super) fn of(questions: &[Question], controls: &Controls, now: UnixMs) -> Controlled {
+    pub(super) fn of(checks: &[LimitCheck], controls: &Controls, now: UnixMs) -> Controlled {
         let mut controlled = Controlled {
-            questions: Vec::with_capacity(questions.len()),
-            epochs: Vec::with_capacity(questions.len()),
-            places: Vec::with_capacity(questions.len()),
-            results: questions.iter().map(Question::untried).collect(),
+            checks: Vec::with_capacity(checks.len()),
+            epochs: Vec::with_capacity(checks.len()),
+            places: Vec::with_capacity(checks.len()),
+            results: checks.iter().map(LimitCheck::untried).collect(),
             is_banned: false,
         };
         let mut scratch = Scratch::default();
-        for (place, question) in questions.iter().enumerate() {
-            let found = find(question, controls, now, &mut scratch);
-            controlled.add(place, question, found, now);
+        for (place, check) in checks.iter().enumerate() {
+            let found = find(check, controls, now, &mut scratch);
+            controlled.add(place, check, found, now);
         }
         controlled
     }
 
     /// The answer, if nothing is left to decide.
     pub(super) fn answer(&self) -> Option<Answer> {
-        let is_decided = self.is_banned || self.questions.is_empty();
+        let is_decided = self.is_banned || self.checks.is_empty();
         is_decided.then(|| Answer { allowed: !self.is_banned, results: self.results.clone() })
     }
 
@@ -53,7 +52,7 @@ impl Controlled {
         Answer { allowed: answer.allowed, results: self.results }
     }
 
-    fn add(&mut self, place: usize, question: &Question, found: Found, now: UnixMs) {
+    fn add(&mut self, place: usize, check: &LimitCheck, found: Found, now: UnixMs) {
         if let Some(ban) = found.ban {
             let retry_after_ms = match ban {
                 Banned::Until(at) => Some(at.0.saturating_sub(now.0)),
@@ -66,11 +65,8 @@ impl Controlled {
             self.results[place] =
                 ChargeResult { verdict: Verdict::Allowed, remaining: limit, ..self.results[place] };
         } else {
-            let most = if question.algorithm == Algorithm::Log { MAX_LOG_LIMIT } else { MAX_COUNT };
-            let is_said = found.limit.is_some() || found.credit > 0;
-            let limit = credited(found.limit.unwrap_or(question.limit), found.credit);
-            let limit = if is_said { limit.min(most) } else { question.limit };
-            self.questions.push(Question { limit, ..question.clone() });
+            let limit = found.limit_of(check.limit, check.algorithm);
+            self.checks.push(LimitCheck { limit, ..check.clone() });
             self.epochs.push(found.epoch);
             self.places.push(place);
         }
@@ -78,19 +74,15 @@ impl Controlled {
 }
 
 /// Keys are bytes. Live control can name only text, so a part that is not UTF-8 matches as empty.
-fn find(question: &Question, controls: &Controls, now: UnixMs, scratch: &mut Scratch) -> Found {
+fn find(check: &LimitCheck, controls: &Controls, now: UnixMs, scratch: &mut Scratch) -> Found {
     let text = |bytes: &[u8]| std::str::from_utf8(bytes).unwrap_or_default().to_owned();
-    let (workspace, namespace) = (text(&question.workspace), text(&question.namespace));
+    let (workspace, namespace) = (text(&check.workspace), text(&check.namespace));
     let subject = Subject {
         workspace: &workspace,
         namespace: &namespace,
-        raw: &question.identifier,
-        canonical: &question.identifier,
-        window_ms: if matches!(question.algorithm, Algorithm::Ledger { .. }) {
-            0
-        } else {
-            question.duration_ms
-        },
+        raw: &check.identifier,
+        canonical: &check.identifier,
+        window_ms: if matches!(check.algorithm, Algorithm::Ledger { .. }) { 0 } else { check.duration_ms },
         address: None,
         allowed: None,
     };

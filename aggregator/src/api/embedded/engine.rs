@@ -22,7 +22,7 @@ pub(super) struct Engine {
     waiting: HashMap<u64, oneshot::Sender<Outcome>>,
     requests: u64,
     /// When the last check was made.
-    asked: MonoMs,
+    last_check: MonoMs,
     ticked: MonoMs,
     /// A query waits to be sent, or the stream has ended.
     unattended: bool,
@@ -43,7 +43,7 @@ impl Engine {
             table,
             waiting: HashMap::new(),
             requests: 0,
-            asked: now.mono,
+            last_check: now.mono,
             ticked: MonoMs(0),
             unattended: true,
         }
@@ -63,7 +63,7 @@ impl Engine {
         checks: &[Check<'_>],
         now: MonoMs,
     ) -> Result<Outcome, oneshot::Receiver<Outcome>> {
-        self.asked = now;
+        self.last_check = now;
         self.requests += 1;
         let outcome = self.limiter.decide(&mut self.table, self.requests, checks, now);
         if outcome.decision != Decision::Wait {
@@ -80,7 +80,7 @@ impl Engine {
     }
 
     /// Whether there is something to send before the next tick.
-    pub(super) fn wants_turn(&self) -> bool {
+    pub(super) fn has_work(&self) -> bool {
         self.unattended || self.limiter.is_urgent()
     }
 
@@ -104,7 +104,7 @@ impl Engine {
 
     pub(super) fn on_frame(&mut self, frame: &RegionFrame, now: MonoMs) {
         self.limiter.on_frame(&mut self.table, frame, now);
-        self.tell();
+        self.send_outcomes();
     }
 
     /// Whether to open a stream now; if so, the limiter is notified that it opens.
@@ -127,12 +127,12 @@ impl Engine {
     pub(super) fn on_closed(&mut self, now: MonoMs) {
         self.limiter.on_closed(&mut self.table, now);
         self.unattended = false;
-        self.tell();
+        self.send_outcomes();
     }
 
     /// Ends the stream if no check was made for `ms` and the region has acknowledged all counts; true if it did.
-    pub(super) fn falls_asleep(&mut self, ms: u64, now: MonoMs) -> bool {
-        let idle = now.since(self.asked) >= ms && self.limiter.is_at_rest();
+    pub(super) fn leaves_if_idle(&mut self, ms: u64, now: MonoMs) -> bool {
+        let idle = now.since(self.last_check) >= ms && self.limiter.is_at_rest();
         if idle {
             self.on_closed(now);
             self.unattended = true;
@@ -141,7 +141,7 @@ impl Engine {
     }
 
     /// The counts that are not known to be stored. They are returned even if the stream has ended.
-    pub(super) fn last_words(&mut self, now: Now) -> Vec<FilterFrame> {
+    pub(super) fn final_frames(&mut self, now: Now) -> Vec<FilterFrame> {
         self.on_closed(now.mono);
         self.limiter.on_opening(now.mono);
         let welcome = Welcome { version: PROTOCOL_VERSION, region: String::new() };
@@ -153,11 +153,11 @@ impl Engine {
     pub(super) fn tick(&mut self, now: Now) {
         self.ticked = now.mono;
         self.limiter.tick(&mut self.table, now);
-        self.tell();
+        self.send_outcomes();
     }
 
     /// Sends outcomes to the calls that wait for them.
-    fn tell(&mut self) {
+    fn send_outcomes(&mut self) {
         for (request, outcome) in self.limiter.take_resolved() {
             if let Some(sender) = self.waiting.remove(&request) {
                 // The caller may have disconnected.

@@ -40,20 +40,20 @@ impl Api {
     /// Runs the limiter until it has been idle.
     async fn serve(self: &Arc<Self>) {
         let mut link: Option<Link> = None;
-        let mut heard = Event::Turn;
+        let mut event = Event::Turn;
         loop {
             let now = self.now();
-            if self.turn(&mut link, heard, now) {
+            if self.turn(&mut link, event, now) {
                 return;
             }
-            heard = self.next_event(link.as_mut()).await;
+            event = self.next_event(link.as_mut()).await;
         }
     }
 
     /// Processes an event and sends what is due; true if the limiter is idle and has left its region.
-    fn turn(&self, link: &mut Option<Link>, heard: Event, now: Now) -> bool {
+    fn turn(&self, link: &mut Option<Link>, event: Event, now: Now) -> bool {
         let mut engine = self.engine.lock();
-        let mut closed = match heard {
+        let mut closed = match event {
             Event::Turn => false,
             Event::Closed => true,
             Event::Frame(frame) => {
@@ -72,13 +72,13 @@ impl Api {
             engine.on_closed(now.mono);
         }
         if link.is_none() || engine.is_connected(now.mono) {
-            self.awake.send_if_modified(|awake| !std::mem::replace(awake, true));
+            self.joined.send_if_modified(|joined| !std::mem::replace(joined, true));
         }
-        let asleep = engine.falls_asleep(IDLE_MS, now.mono);
-        if asleep {
-            self.awake.send_replace(false);
+        let left = engine.leaves_if_idle(IDLE_MS, now.mono);
+        if left {
+            self.joined.send_replace(false);
         }
-        asleep
+        left
     }
 
     async fn next_event(&self, link: Option<&mut Link>) -> Event {

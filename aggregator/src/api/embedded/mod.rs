@@ -6,17 +6,17 @@
 //! same key. It joins its region with the first check and leaves after an idle time, because each connected node reduces
 //! what the others may spend without a query.
 //!
-//! In reading order: `question` (a check, and its validation), `controlled` (live control applied to a call), `engine`
+//! In reading order: `check` (a check, and its validation), `controlled` (live control applied to a call), `engine`
 //! (the limiter behind its lock), `link` (its stream), `windows` (the limiter's outcomes as decisions), and here: all
 //! limits of a call together.
 
+mod check;
 mod controlled;
 mod engine;
 mod link;
-mod question;
 mod windows;
 
-pub use question::{Answer, Failure, Question, QuestionError};
+pub use check::{Answer, Failure, LimitCheck, LimitCheckError};
 
 use crate::region::exact::overturned;
 use crate::region::services::Services;
@@ -38,7 +38,7 @@ use weir_core::model::key::OriginId;
 use windows::Windows;
 
 /// Most checks of one call.
-pub const MAX_QUESTIONS: usize = MAX_CHECKS;
+pub const MAX_LIMIT_CHECKS: usize = MAX_CHECKS;
 /// First pause before a check is repeated whose budget others have reserved for a moment; the pause doubles each time.
 const RESERVED_PAUSE: Duration = Duration::from_millis(2);
 /// Longest such pause.
@@ -59,11 +59,11 @@ struct Api {
     /// Notified when there is something to send.
     wake: Notify,
     /// Whether the embedded limiter has joined its region, or has tried to.
-    awake: watch::Sender<bool>,
+    joined: watch::Sender<bool>,
     started: Instant,
     /// Identifies the exact requests of this limiter.
     sender: u64,
-    asked: AtomicU64,
+    exact_requests: AtomicU64,
 }
 
 impl EmbeddedLimiter {
@@ -76,10 +76,10 @@ impl EmbeddedLimiter {
             origin: origin_of(engine.origin()),
             engine: Mutex::new(engine),
             wake: Notify::new(),
-            awake: watch::Sender::new(false),
+            joined: watch::Sender::new(false),
             started,
             sender: rand::random(),
-            asked: AtomicU64::new(0),
+            exact_requests: AtomicU64::new(0),
         });
         tasks.spawn(link::run(api.clone()));
         Arc::new(EmbeddedLimiter { api })
@@ -89,47 +89,47 @@ impl EmbeddedLimiter {
     ///
     /// A check that is [`weir_core::model::exact::Verdict::Undecided`] does not pass. If nothing denies, `failure` states
     /// whether the caller continues nevertheless; if it does, the decided checks stay charged. Windows are always decided,
-    /// from local counts if the region does not answer in time. If a check is invalid (see [`Question::check`]) or there
-    /// are more than [`MAX_QUESTIONS`], nothing is decided.
+    /// from local counts if the region does not answer in time. If a check is invalid (see [`LimitCheck::validate`]) or there
+    /// are more than [`MAX_LIMIT_CHECKS`], nothing is decided.
     ///
     /// Checks with the same key of a window or of a log count as one: the sum of their costs against the lowest of their
     /// limits.
-    pub async fn decide(&self, questions: &[Question], failure: Failure, within: Duration) -> Answer {
-        if questions.len() > MAX_QUESTIONS || questions.iter().any(|question| question.check().is_err()) {
-            return Answer::undecided(questions.len());
+    pub async fn decide(&self, checks: &[LimitCheck], failure: Failure, within: Duration) -> Answer {
+        if checks.len() > MAX_LIMIT_CHECKS || checks.iter().any(|check| check.validate().is_err()) {
+            return Answer::undecided(checks.len());
         }
-        if questions.is_empty() {
+        if checks.is_empty() {
             return Answer { allowed: true, results: Vec::new() };
         }
         let services = &self.api.services;
         let controls = services.control.set();
         if controls.is_empty() {
-            return self.decide_the_rest(questions, &vec![0; questions.len()], failure, within).await;
+            return self.decide_the_rest(checks, &vec![0; checks.len()], failure, within).await;
         }
-        let controlled = Controlled::of(questions, &controls, services.now());
+        let controlled = Controlled::of(checks, &controls, services.now());
         if let Some(answer) = controlled.answer() {
             return answer;
         }
-        let answer = self.decide_the_rest(&controlled.questions, &controlled.epochs, failure, within).await;
+        let answer = self.decide_the_rest(&controlled.checks, &controlled.epochs, failure, within).await;
         controlled.complete(answer)
     }
 
     async fn decide_the_rest(
         &self,
-        questions: &[Question],
+        checks: &[LimitCheck],
         epochs: &[u32],
         failure: Failure,
         within: Duration,
     ) -> Answer {
         let deadline = Instant::now() + within;
         self.api.join_region(deadline).await;
-        let (windows, exact) = match split(questions, epochs) {
+        let (windows, exact) = match split(checks, epochs) {
             Ok(parts) => parts,
-            Err(_) => return Answer::undecided(questions.len()),
+            Err(_) => return Answer::undecided(checks.len()),
         };
         if exact.is_empty() {
             let (allowed, decided) = self.api.decide_windows(&windows, deadline).await;
-            let mut results = vec![ChargeResult::UNDECIDED; questions.len()];
+            let mut results = vec![ChargeResult::UNDECIDED; checks.len()];
             windows.put(decided, &mut results);
             return Answer { allowed, results };
         }
@@ -140,13 +140,13 @@ impl EmbeddedLimiter {
         let decided = tokio::spawn(deciding.in_current_span()).await;
         decided.unwrap_or_else(|error| {
             error!(%error, "deciding a call failed");
-            Answer::undecided(questions.len())
+            Answer::undecided(checks.len())
         })
     }
 
     /// Reports what was spent last, during the shutdown. Call it before the last replay.
     pub fn stop(&self) {
-        let frames = self.api.engine.lock().last_words(self.api.now());
+        let frames = self.api.engine.lock().final_frames(self.api.now());
         for frame in frames {
             // An error means that the region takes no more counts, and they are lost.
             let _ = self.api.services.take(self.api.origin, frame);
@@ -173,12 +173,12 @@ impl Exactly {
     }
 }
 
-fn split(questions: &[Question], epochs: &[u32]) -> Result<(Windows, Exactly), QuestionError> {
+fn split(checks: &[LimitCheck], epochs: &[u32]) -> Result<(Windows, Exactly), LimitCheckError> {
     let mut windows = Windows::default();
     let mut exact = Exactly { charges: Vec::new(), places: Vec::new(), untried: Vec::new() };
-    for (place, (question, epoch)) in questions.iter().zip(epochs).enumerate() {
-        match question.charge(*epoch)? {
-            None => windows.add(question, *epoch, place)?,
+    for (place, (check, epoch)) in checks.iter().zip(epochs).enumerate() {
+        match check.charge(*epoch)? {
+            None => windows.add(check, *epoch, place)?,
             Some(charge) => {
                 exact.charges.push(charge);
                 exact.places.push(place);
@@ -186,7 +186,7 @@ fn split(questions: &[Question], epochs: &[u32]) -> Result<(Windows, Exactly), Q
         }
     }
     if !exact.is_empty() {
-        exact.untried = questions.iter().map(Question::untried).collect();
+        exact.untried = checks.iter().map(LimitCheck::untried).collect();
     }
     Ok((windows, exact))
 }
@@ -211,7 +211,7 @@ impl Api {
             windows.put(denied, &mut results);
             return Answer { allowed: false, results };
         }
-        let id = ExactRequestId::of(self.sender, self.asked.fetch_add(1, Ordering::Relaxed));
+        let id = ExactRequestId::of(self.sender, self.exact_requests.fetch_add(1, Ordering::Relaxed));
         let within = deadline.saturating_duration_since(Instant::now());
         let ruled = self.services.exact.decide(id, &charges, within).await;
         put(&ruled, &places, &mut results);
@@ -248,12 +248,12 @@ impl Api {
     /// Waits until the region has been joined, if the limiter was idle. Once an attempt to join has failed, further calls do
     /// not wait.
     async fn join_region(&self, deadline: Instant) {
-        if *self.awake.borrow() {
+        if *self.joined.borrow() {
             return;
         }
         self.wake.notify_one();
-        let mut awake = self.awake.subscribe();
+        let mut joined = self.joined.subscribe();
         // On a timeout the table alone decides.
-        let _ = timeout_at(deadline, awake.wait_for(|awake| *awake)).await;
+        let _ = timeout_at(deadline, joined.wait_for(|joined| *joined)).await;
     }
 }

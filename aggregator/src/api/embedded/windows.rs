@@ -1,13 +1,13 @@
 //! The windows of one call: the limiter's checks for them, and its outcomes as decisions.
 
+use super::check::{LimitCheck, LimitCheckError};
 use super::engine::Engine;
-use super::question::{Question, QuestionError};
 use super::{Api, LONGEST_RESERVED_PAUSE, RESERVED_PAUSE};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout_at};
 use weir_core::limiter::{Budget, Cause, Check, Decision, Denial, Outcome, Policy};
-use weir_core::model::exact::{ChargeResult, Verdict};
+use weir_core::model::exact::{Algorithm, ChargeResult, Verdict};
 use weir_core::model::key::MAX_KEY_BYTES;
 use weir_core::model::time::MonoMs;
 
@@ -27,7 +27,7 @@ pub(super) struct Window {
 pub(super) struct Windows(Vec<Window>);
 
 /// The limiter's immediate result.
-pub(super) enum Said {
+pub(super) enum Attempt {
     /// Decided, with the decisions.
     Decided(bool, Vec<ChargeResult>),
     /// The rest of the budget is reserved by others for a moment.
@@ -38,16 +38,17 @@ pub(super) enum Said {
 
 impl Window {
     /// The window of the check at position `place`, in this epoch.
-    fn of(question: &Question, epoch: u32, place: usize) -> Result<Window, QuestionError> {
+    fn of(check: &LimitCheck, epoch: u32, place: usize) -> Result<Window, LimitCheckError> {
         let mut key = Vec::with_capacity(MAX_KEY_BYTES);
-        let parts = question.parts(epoch);
+        let parts = check.parts(epoch);
         parts.encode(&mut key)?;
-        let Question { duration_ms, limit, cost, .. } = *question;
+        let LimitCheck { duration_ms, limit, cost, .. } = *check;
         Ok(Window { key, cell_ms: parts.cell_ms(), duration_ms, limit, cost, places: vec![place] })
     }
 
     fn check(&self, rule: usize, timeout_ms: u32) -> Check<'_> {
         Check {
+            algorithm: Algorithm::Window,
             rule: u16::try_from(rule).unwrap_or(u16::MAX),
             key: &self.key,
             cell_ms: self.cell_ms,
@@ -72,8 +73,13 @@ impl Window {
 impl Windows {
     /// Adds the window of the check at position `place`. Checks of the same window count as one: the sum of their costs
     /// against the lowest of their limits.
-    pub(super) fn add(&mut self, question: &Question, epoch: u32, place: usize) -> Result<(), QuestionError> {
-        let window = Window::of(question, epoch, place)?;
+    pub(super) fn add(
+        &mut self,
+        check: &LimitCheck,
+        epoch: u32,
+        place: usize,
+    ) -> Result<(), LimitCheckError> {
+        let window = Window::of(check, epoch, place)?;
         match self.0.iter_mut().find(|other| other.key == window.key) {
             Some(same) => {
                 same.cost = same.cost.saturating_add(window.cost);
@@ -93,7 +99,7 @@ impl Windows {
     }
 
     /// Lets the limiter decide.
-    fn consult(&self, engine: &mut Engine, timeout_ms: u32, now: MonoMs) -> Said {
+    fn decide(&self, engine: &mut Engine, timeout_ms: u32, now: MonoMs) -> Attempt {
         let outcome = match self.0.as_slice() {
             [only] => engine.decide(&[only.check(0, timeout_ms)], now),
             all => {
@@ -102,20 +108,20 @@ impl Windows {
             }
         };
         match outcome {
-            Ok(outcome) => self.said(engine, &outcome, now),
-            Err(receiver) => Said::Wait(receiver),
+            Ok(outcome) => self.attempt(engine, &outcome, now),
+            Err(receiver) => Attempt::Wait(receiver),
         }
     }
 
-    fn said(&self, engine: &mut Engine, outcome: &Outcome, now: MonoMs) -> Said {
+    fn attempt(&self, engine: &mut Engine, outcome: &Outcome, now: MonoMs) -> Attempt {
         match &outcome.decision {
             Decision::Deny(denial) if denial.cause == Cause::Reserved => {
-                Said::Reserved(self.denied(engine, denial, now))
+                Attempt::Reserved(self.denied(engine, denial, now))
             }
-            Decision::Deny(denial) => Said::Decided(false, self.denied(engine, denial, now)),
-            Decision::Allow(budget) => Said::Decided(true, self.allowed(engine, budget.as_ref(), now)),
+            Decision::Deny(denial) => Attempt::Decided(false, self.denied(engine, denial, now)),
+            Decision::Allow(budget) => Attempt::Decided(true, self.allowed(engine, budget.as_ref(), now)),
             // A resolved request is never in this state.
-            Decision::Wait => Said::Decided(false, vec![ChargeResult::UNDECIDED; self.0.len()]),
+            Decision::Wait => Attempt::Decided(false, vec![ChargeResult::UNDECIDED; self.0.len()]),
         }
     }
 
@@ -158,21 +164,21 @@ impl Api {
         let mut pause = RESERVED_PAUSE;
         loop {
             let timeout_ms = ms_until(deadline);
-            let said = {
+            let attempt = {
                 let mut engine = self.engine.lock();
-                let said = windows.consult(&mut engine, timeout_ms, self.mono());
-                if engine.wants_turn() {
+                let attempt = windows.decide(&mut engine, timeout_ms, self.mono());
+                if engine.has_work() {
                     self.wake.notify_one();
                 }
-                said
+                attempt
             };
-            let said = match said {
-                Said::Wait(receiver) => self.waited(windows, receiver, deadline).await,
+            let attempt = match attempt {
+                Attempt::Wait(receiver) => self.waited(windows, receiver, deadline).await,
                 other => other,
             };
-            match said {
-                Said::Decided(allowed, results) => return (allowed, results),
-                Said::Reserved(results) => {
+            match attempt {
+                Attempt::Decided(allowed, results) => return (allowed, results),
+                Attempt::Reserved(results) => {
                     let now = Instant::now();
                     if now + RESERVED_PAUSE >= deadline {
                         return (false, results);
@@ -180,7 +186,7 @@ impl Api {
                     sleep_until((now + pause).min(deadline - RESERVED_PAUSE)).await;
                     pause = (pause * 2).min(LONGEST_RESERVED_PAUSE);
                 }
-                Said::Wait(_) => return (false, vec![ChargeResult::UNDECIDED; windows.0.len()]),
+                Attempt::Wait(_) => return (false, vec![ChargeResult::UNDECIDED; windows.0.len()]),
             }
         }
     }
@@ -191,7 +197,7 @@ impl Api {
         windows: &Windows,
         mut receiver: oneshot::Receiver<Outcome>,
         deadline: Instant,
-    ) -> Said {
+    ) -> Attempt {
         // The limiter counts in whole milliseconds.
         let late = deadline + Duration::from_millis(1);
         let outcome = match timeout_at(late, &mut receiver).await {
@@ -203,8 +209,8 @@ impl Api {
             }
         };
         match outcome {
-            Some(outcome) => windows.said(&mut self.engine.lock(), &outcome, self.mono()),
-            None => Said::Decided(false, vec![ChargeResult::UNDECIDED; windows.0.len()]),
+            Some(outcome) => windows.attempt(&mut self.engine.lock(), &outcome, self.mono()),
+            None => Attempt::Decided(false, vec![ChargeResult::UNDECIDED; windows.0.len()]),
         }
     }
 

@@ -4,8 +4,8 @@
 //! {"allowed": true, "decided": true, "limit": 100, "remaining": 42, "reset": 1767225600000}
 //! ```
 
-use super::ask::{Asked, OnFailure};
-use crate::api::{Answer, Question};
+use super::checks::{CheckRequest, OnFailure};
+use crate::api::{Answer, LimitCheck};
 use serde::Serialize;
 use weir_core::model::exact::{Algorithm, ChargeResult, Verdict};
 use weir_core::model::time::UnixMs;
@@ -43,27 +43,27 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// The response to `asked`, given the embedded limiter's `answer`.
-    pub fn of(asked: &Asked, answer: &Answer, now: UnixMs) -> Checked {
+    /// The response to `request`, given the embedded limiter's `answer`.
+    pub fn of(request: &CheckRequest, answer: &Answer, now: UnixMs) -> Checked {
         let denied = answer.results.iter().any(|result| matches!(result.verdict, Verdict::Denied { .. }));
         let decided = answer.allowed || denied;
-        let goes_on = answer.allowed || !decided && asked.on_failure == OnFailure::Allow;
+        let goes_on = answer.allowed || !decided && request.on_failure == OnFailure::Allow;
         let outcome =
-            |(question, result): (&Question, &ChargeResult)| Outcome::of(question, result, goes_on, now);
-        let checks = asked.questions.iter().zip(&answer.results).map(outcome).collect();
+            |(check, result): (&LimitCheck, &ChargeResult)| Outcome::of(check, result, goes_on, now);
+        let checks = request.checks.iter().zip(&answer.results).map(outcome).collect();
         Checked { allowed: goes_on, decided, checks }
     }
 }
 
 impl Outcome {
-    fn of(question: &Question, result: &ChargeResult, goes_on: bool, now: UnixMs) -> Outcome {
+    fn of(check: &LimitCheck, result: &ChargeResult, goes_on: bool, now: UnixMs) -> Outcome {
         let (decided, retry_after_ms) = match result.verdict {
             Verdict::Undecided | Verdict::Untried => (false, None),
             Verdict::Allowed => (true, None),
             Verdict::Denied { retry_after_ms } => (true, retry_after_ms),
         };
-        let limit = match (question.algorithm, result.verdict) {
-            (Algorithm::Window | Algorithm::Log, Verdict::Undecided) => question.limit,
+        let limit = match (check.algorithm, result.verdict) {
+            (Algorithm::Window | Algorithm::Log, Verdict::Undecided) => check.limit,
             // Live control may have replaced the limit.
             _ => result.limit,
         };

@@ -5,7 +5,7 @@ use crate::auth::Caller;
 use crate::database::{Database, DatabaseError, MAX_BUCKET_BYTES, MAX_HISTORY_ROWS, Outcome, Transaction};
 use crate::net::percent::decode;
 use crate::telemetry::throttle::Throttle;
-use hyper::StatusCode;
+use axum::http::StatusCode;
 use serde::Serialize;
 use std::time::Duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -226,7 +226,7 @@ mod tests {
     use proptest::prelude::{prop_assert, proptest};
 
     #[tokio::test(start_paused = true)]
-    async fn who_gets_no_turn_is_told_in_time() {
+    async fn a_request_without_a_turn_is_refused_in_time() {
         let options = DatabaseOptions {
             url: "sqlite:///nowhere/weir.db".to_owned(),
             read_url: None,
@@ -235,7 +235,7 @@ mod tests {
         let ledger = Ledger::new(Database::open(&options).unwrap());
         let others = [ledger.turn().await.unwrap(), ledger.turn().await.unwrap()];
         let began = Instant::now();
-        let problem = one(Some(&ledger), "1", &Caller::anybody(false)).await.unwrap_err();
+        let problem = one(Some(&ledger), "1", &Caller::without_credential(false)).await.unwrap_err();
         assert!(problem.message.contains("too many"), "{}", problem.message);
         assert_eq!((problem.status, began.elapsed()), (StatusCode::SERVICE_UNAVAILABLE, WITHIN));
         drop(others);
@@ -281,8 +281,8 @@ mod tests {
     proptest! {
         #[test]
         fn any_query_is_answered(query in "(zone=[0-9]{0,3}|&|bucket=|%[0-9a-f]{0,2}|identifier=|.){0,12}") {
-            if let Ok(asked) = parse_history(&query) {
-                prop_assert!(asked.bucket.len() <= MAX_BUCKET_BYTES && (1..=1_000).contains(&asked.limit));
+            if let Ok(request) = parse_history(&query) {
+                prop_assert!(request.bucket.len() <= MAX_BUCKET_BYTES && (1..=1_000).contains(&request.limit));
             }
         }
     }

@@ -6,25 +6,25 @@
 //! GET, PUT, DELETE /v1/overrides, GET /v1/overrides/audit   live control
 //! GET /openapi.json     the description of all of this (OpenAPI 3.1)
 //!
-//! bytes ─ value ─ ask: the checks ─ EmbeddedLimiter ─ answer ─ bytes
-//!           └──────┴─ problem: why the request is refused
+//! bytes ─ checks ─ EmbeddedLimiter ─ answer ─ bytes
+//!           └─ problem: why the request is refused
 //! ```
 //!
-//! In reading order: this file (connections), `routes` (a request → its response), `ask` and `value` (parsing of checks),
+//! In reading order: this file (connections), `routes` (a request → its response), `checks` (parsing),
 //! `answer`, `ledger`, `overrides`, `problem`, `body`.
 
 mod answer;
-mod ask;
 mod body;
+mod checks;
 mod ledger;
 mod overrides;
 mod problem;
 mod routes;
-mod value;
 
 pub use answer::{Checked, Outcome};
-pub use ask::{
-    Asked, MAX_CHECKS, MAX_NAMESPACE_BYTES, MAX_PART_BYTES, MAX_PARTS, OnFailure, parse_batch, parse_check,
+pub use checks::{
+    CheckRequest, MAX_CHECKS, MAX_NAMESPACE_BYTES, MAX_PART_BYTES, MAX_PARTS, OnFailure, parse_batch,
+    parse_check,
 };
 pub use ledger::{HistoryQuery, Ledger, parse_history};
 pub use overrides::RegionState as OverridesApi;
@@ -34,33 +34,27 @@ pub use routes::{MAX_BATCH_BYTES, MAX_CHECK_BYTES};
 use super::EmbeddedLimiter;
 use super::ruled::Ruled;
 use crate::auth::Tokens;
-use crate::net::listen::{Connection, Listener, Patience};
+use crate::net::listen::{Listener, Patience};
+use crate::net::serve::serve_connection;
 use crate::net::shutdown::draining;
 use crate::net::tls::{Protocol, Tls};
 use crate::region::services::Services;
-use crate::telemetry::request_log;
-use hyper::Request;
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tonic::transport::server::Connected;
-use tracing::{Instrument, debug};
+use tracing::debug;
 
 /// Most connections at one time. A further one displaces one whose client has not presented a token.
 pub const MAX_CONNECTIONS: usize = 4_096;
 /// How long a connection may be idle between requests. Applications keep connections open. Load balancers usually close
 /// idle ones after at most 60 s, and should be the first to close them.
 pub const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
+/// Longest head of a request.
+const MAX_HEAD_BYTES: usize = 16 * 1024;
 /// How long a request's head may take from its first byte.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a client may take to read a response.
 pub const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest head, in bytes; a longer one is answered with 431.
-const MAX_HEAD_BYTES: usize = 16 * 1024;
 
 /// The parts of the program that the API uses.
 #[derive(Clone)]
@@ -90,38 +84,16 @@ pub async fn serve(api: HttpApi, socket: TcpListener, tls: Option<Arc<Tls>>) {
         patience: Patience::Exchange { idle: IDLE_TIMEOUT, head: HEAD_TIMEOUT, write: WRITE_TIMEOUT },
     };
     let services = api.services.clone();
-    let ending = draining(services.draining.subscribe());
-    listener
-        .run(services.metrics.clone(), ending, move |connection| serve_connection(api.clone(), connection))
-        .await;
-}
-
-/// Serves a connection until its client closes it. During the shutdown it ends after the response in progress.
-async fn serve_connection(api: HttpApi, connection: Connection) {
-    let (info, api) = (connection.connect_info(), &api);
-    let service = service_fn(|mut request: Request<Incoming>| {
-        info.turn.begin();
-        request.extensions_mut().insert(info.clone());
-        let turn = &info.turn;
+    let router = routes::router(api);
+    let drain = services.draining.clone();
+    let serve = move |connection| {
+        let served =
+            serve_connection(router.clone(), connection, MAX_HEAD_BYTES, draining(drain.subscribe()));
         async move {
-            let span = request_log::of_headers(request.headers());
-            let answer = routes::handle(api, request).instrument(span).await;
-            turn.end();
-            Ok::<_, std::convert::Infallible>(answer)
-        }
-    });
-    let served = http1::Builder::new()
-        .max_buf_size(MAX_HEAD_BYTES)
-        .serve_connection(TokioIo::new(connection), service);
-    tokio::pin!(served);
-    let ended = tokio::select! {
-        ended = &mut served => ended,
-        () = draining(api.services.draining.subscribe()) => {
-            served.as_mut().graceful_shutdown();
-            served.await
+            if let Err(error) = served.await {
+                debug!(%error, "connection of an application failed");
+            }
         }
     };
-    if let Err(error) = ended {
-        debug!(%error, "connection of an application failed");
-    }
+    listener.run(services.metrics.clone(), draining(services.draining.subscribe()), serve).await;
 }

@@ -2,11 +2,11 @@
 //! `{"error": {"code": "invalid_request", "message": "…", "field": "checks[3].limit", "problems": [{"field", "message"}]}}`.
 
 use crate::auth::Unauthorized;
-use http_body_util::Full;
-use hyper::body::Bytes;
-use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, WWW_AUTHENTICATE};
-use hyper::{Response, StatusCode};
+use axum::http::StatusCode;
+use axum::http::header::{CONNECTION, HeaderName, WWW_AUTHENTICATE};
+use axum::response::{IntoResponse, Json, Response};
 use serde::Serialize;
+use weir_core::fields::FieldError;
 
 /// Most invalid fields of one request that are reported.
 pub(super) const MAX_PROBLEMS: usize = 20;
@@ -35,13 +35,19 @@ pub struct FieldProblem {
     pub message: String,
 }
 
-#[derive(Serialize)]
-struct Body<'a> {
-    error: Told<'a>,
+impl From<&FieldError> for FieldProblem {
+    fn from(error: &FieldError) -> FieldProblem {
+        FieldProblem { field: error.path.clone(), message: error.message() }
+    }
 }
 
 #[derive(Serialize)]
-struct Told<'a> {
+struct Body<'a> {
+    error: ErrorBody<'a>,
+}
+
+#[derive(Serialize)]
+struct ErrorBody<'a> {
     code: &'static str,
     message: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -63,7 +69,7 @@ impl Problem {
     /// Some fields are invalid; the list has at least one.
     pub(super) fn fields(fields: Vec<FieldProblem>) -> Problem {
         let message = match fields.as_slice() {
-            [only] if only.field.is_empty() => format!("the body is {}", only.message),
+            [only] if only.field.is_empty() => format!("the body: {}", only.message),
             [first] => format!("{}: {}", first.field, first.message),
             [first, more @ ..] => format!("{}: {} (and {} more)", first.field, first.message, more.len()),
             [] => String::new(),
@@ -90,11 +96,6 @@ impl Problem {
         Problem::new(StatusCode::UNAUTHORIZED, code, reason.to_string()).with(WWW_AUTHENTICATE, challenge)
     }
 
-    pub(super) fn method(allowed: &'static str) -> Problem {
-        let message = format!("this path accepts only {allowed}");
-        Problem::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message).with(ALLOW, allowed)
-    }
-
     pub(super) fn too_slow() -> Problem {
         let message = "the body did not arrive in time";
         Problem::new(StatusCode::REQUEST_TIMEOUT, "too_slow", message).with(CONNECTION, "close")
@@ -103,29 +104,20 @@ impl Problem {
     fn with(self, name: HeaderName, value: &'static str) -> Problem {
         Problem { header: Some((name, value)), ..self }
     }
+}
 
-    /// The error as a response.
-    pub(super) fn response(&self) -> Response<Full<Bytes>> {
-        let error = Told {
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let error = ErrorBody {
             code: self.code,
             message: &self.message,
             field: self.fields.first().map(|first| first.field.as_str()).filter(|field| !field.is_empty()),
             problems: &self.fields,
         };
-        let mut response = json(self.status, &Body { error });
-        if let Some((name, value)) = &self.header {
-            response.headers_mut().insert(name, HeaderValue::from_static(value));
+        let body = Json(Body { error });
+        match self.header {
+            Some(header) => (self.status, [header], body).into_response(),
+            None => (self.status, body).into_response(),
         }
-        response
     }
-}
-
-/// A response with a JSON body.
-pub(super) fn json(status: StatusCode, body: &impl Serialize) -> Response<Full<Bytes>> {
-    // The bodies are structs of text and numbers, whose serialisation cannot fail.
-    let bytes = serde_json::to_vec(body).unwrap_or_default();
-    let mut response = Response::new(Full::new(Bytes::from(bytes)));
-    *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
 }

@@ -10,7 +10,7 @@ use super::wire::{
     Code, Descriptor, DescriptorStatus, Duration as ProtoDuration, Entry, HeaderValue, Override, RateLimit,
     RateLimitRequest, RateLimitResponse, Unit,
 };
-use crate::api::embedded::{EmbeddedLimiter, Failure, Question};
+use crate::api::embedded::{EmbeddedLimiter, Failure, LimitCheck};
 use std::collections::HashSet;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -83,7 +83,7 @@ pub enum Applied {
         /// Whether it is in shadow mode and never denies.
         shadow: bool,
         /// The check for the embedded limiter.
-        question: Question,
+        check: LimitCheck,
     },
 }
 
@@ -94,8 +94,8 @@ pub async fn answer(
     within: Duration,
 ) -> Result<(RateLimitResponse, Outcome), Refused> {
     let deadline = Instant::now() + within;
-    let enforced: Vec<Question> =
-        applied.iter().filter_map(|applied| applied.question(false)).cloned().collect();
+    let enforced: Vec<LimitCheck> =
+        applied.iter().filter_map(|applied| applied.check(false)).cloned().collect();
     let decided = embedded.decide(&enforced, Failure::Deny, within).await;
     if decided.results.iter().any(|result| result.verdict == Verdict::Undecided) {
         return Err(Refused::Undecided);
@@ -221,7 +221,7 @@ fn limit(
     shadow: bool,
     cost: u64,
 ) -> Applied {
-    let question = Question {
+    let check = LimitCheck {
         algorithm: Algorithm::Window,
         workspace: domain.workspace.clone(),
         namespace,
@@ -232,31 +232,30 @@ fn limit(
         limit: u64::from(requests_per_unit),
         cost,
     };
-    Applied::Limit { shown: RateLimit { requests_per_unit, unit: unit as i32, name }, shadow, question }
+    Applied::Limit { shown: RateLimit { requests_per_unit, unit: unit as i32, name }, shadow, check }
 }
 
 /// The decisions of the limits in shadow mode, in order.
 async fn shadow(
     embedded: &EmbeddedLimiter,
     applied: &[Applied],
-    enforced: &[Question],
+    enforced: &[LimitCheck],
     allowed: bool,
     deadline: Instant,
 ) -> Vec<ChargeResult> {
-    let key =
-        |question: &Question| (question.namespace.clone(), question.identifier.clone(), question.duration_ms);
+    let key = |check: &LimitCheck| (check.namespace.clone(), check.identifier.clone(), check.duration_ms);
     let mut results = Vec::new();
     let mut charged: HashSet<_> = HashSet::new();
-    for question in applied.iter().filter_map(|applied| applied.question(true)) {
+    for check in applied.iter().filter_map(|applied| applied.check(true)) {
         if charged.is_empty() {
             charged.extend(enforced.iter().map(key));
         }
         // If the key has been charged already, or the call is denied, the count is only read.
-        let charges = allowed && charged.insert(key(question));
-        let cost = if charges { question.cost } else { 0 };
-        let asked = [Question { cost, ..question.clone() }];
+        let charges = allowed && charged.insert(key(check));
+        let cost = if charges { check.cost } else { 0 };
+        let shadowed = [LimitCheck { cost, ..check.clone() }];
         let within = deadline.saturating_duration_since(Instant::now());
-        let answer = embedded.decide(&asked, Failure::Deny, within).await;
+        let answer = embedded.decide(&shadowed, Failure::Deny, within).await;
         results.extend(answer.results);
     }
     results
@@ -264,9 +263,9 @@ async fn shadow(
 
 impl Applied {
     /// The check for the embedded limiter, if there is a limit and its shadow mode is as given.
-    pub fn question(&self, shadowed: bool) -> Option<&Question> {
+    pub fn check(&self, shadowed: bool) -> Option<&LimitCheck> {
         match self {
-            Applied::Limit { shadow, question, .. } if *shadow == shadowed => Some(question),
+            Applied::Limit { shadow, check, .. } if *shadow == shadowed => Some(check),
             _ => None,
         }
     }

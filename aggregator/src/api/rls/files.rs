@@ -1,25 +1,18 @@
 //! The configuration's files: read at the start, and again when they change.
 //!
-//! The path is a file, or a folder whose `.yaml` and `.yml` files are read in the order of their names. Contents are compared
-//! each second, not times of change: these are not reliable if links are swapped or two changes share one timestamp. A
-//! change is taken once two readings in a row are equal, so a file is not taken while it is being written. If files cannot
-//! be read or used, or one has no domain, the former limits stay in force.
+//! The path is a file, or a folder whose `.yaml` and `.yml` files are read in the order of their names. If files cannot be
+//! read or used, or one has no domain, the former limits stay in force.
 
-use super::config::{Errors, Limits, MAX_FILE_BYTES};
-use crate::net::follow;
+use super::config::{LimitErrors, Limits, MAX_FILE_BYTES};
+use crate::net::follow::{self, Followed};
 use crate::region::services::Services;
 use crate::telemetry::metrics::api;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 use tokio::sync::watch;
-use tokio::task::spawn_blocking;
-use tokio::time::sleep;
 use tracing::{error, info};
 
-/// Time between two readings.
-const PAUSE: Duration = Duration::from_secs(1);
 /// Most files of a folder.
 const MAX_FILES: usize = 1_024;
 
@@ -42,7 +35,7 @@ pub enum FilesError {
     Empty(String),
     /// The files are invalid.
     #[error("{0}")]
-    Wrong(#[from] Errors),
+    Wrong(#[from] LimitErrors),
 }
 
 /// Names and texts of all files.
@@ -54,10 +47,7 @@ pub type Current = watch::Receiver<Arc<Limits>>;
 /// Watched files.
 pub struct Files {
     path: PathBuf,
-    /// The last contents accepted or rejected, or why they could not be read.
-    last: Result<Texts, String>,
-    /// The result of the last reading, if it was new.
-    seen: Option<Result<Texts, String>>,
+    followed: Followed<Texts>,
     current: watch::Sender<Arc<Limits>>,
 }
 
@@ -67,7 +57,15 @@ impl Files {
         let texts = read(&path)?;
         let limits = parse(&texts)?;
         info!(path = %path.display(), domains = limits.len(), "read the rate-limit service's limits");
-        Ok(Files { path, last: Ok(texts), seen: None, current: watch::Sender::new(Arc::new(limits)) })
+        let read = {
+            let path = path.clone();
+            move || read(&path).map_err(|error| error.to_string())
+        };
+        Ok(Files {
+            path,
+            followed: Followed::new(texts, read),
+            current: watch::Sender::new(Arc::new(limits)),
+        })
     }
 
     /// The configuration in force, now and after changes.
@@ -76,51 +74,31 @@ impl Files {
     }
 
     /// Watches the files until the program ends.
-    pub async fn follow(mut self, services: Arc<Services>) {
-        loop {
-            sleep(PAUSE).await;
-            let path = self.path.clone();
-            // A reading that panicked has no result.
-            let Ok(texts) = spawn_blocking(move || read(&path)).await else { continue };
-            if let Some(good) = self.take(texts) {
-                services.metrics.api.files_read(api::Files::RateLimits, good);
-            }
-        }
-    }
-
-    /// Takes the result of a reading. `None` if it is not new or not yet stable, otherwise whether it is valid.
-    fn take(&mut self, texts: Result<Texts, FilesError>) -> Option<bool> {
-        let new = texts.map_err(|error| error.to_string());
-        if new == self.last {
-            self.seen = None;
-            return None;
-        }
-        if self.seen.as_ref() != Some(&new) {
-            self.seen = Some(new);
-            return None;
-        }
-        self.seen = None;
-        let limits = match &new {
-            Ok(texts) => parse(texts).map_err(|error| error.to_string()),
-            Err(error) => Err(error.clone()),
+    pub async fn follow(self, services: Arc<Services>) {
+        let Files { path, followed, current } = self;
+        let path = path.display();
+        let take = |texts: &Texts| {
+            let limits = parse(texts).map_err(|error| error.to_string())?;
+            current.send_replace(Arc::new(limits));
+            Ok(())
         };
-        self.last = new;
-        let path = self.path.display();
-        match limits {
-            Ok(limits) => {
-                info!(%path, domains = limits.len(), "the rate-limit service's limits changed");
-                self.current.send_replace(Arc::new(limits));
-                Some(true)
+        follow::follow(followed, take, |state| {
+            services.metrics.api.files_read(api::Files::RateLimits, state.is_ok());
+            match state {
+                Ok(()) => {
+                    let domains = current.borrow().len();
+                    info!(%path, domains, "the rate-limit service's limits changed");
+                }
+                Err(error) => {
+                    error!(%path, error, "the rate-limit service's limits changed and cannot be used, the former limits stay in force");
+                }
             }
-            Err(error) => {
-                error!(%path, %error, "the rate-limit service's limits changed and cannot be used, the former limits stay in force");
-                Some(false)
-            }
-        }
+        })
+        .await;
     }
 }
 
-fn parse(texts: &Texts) -> Result<Limits, Errors> {
+fn parse(texts: &Texts) -> Result<Limits, LimitErrors> {
     Limits::parse(texts.iter().map(|(name, text)| (name.as_str(), text.as_str())))
 }
 
@@ -164,48 +142,36 @@ mod tests {
     const LIMIT: &str = "descriptors: [{key: k, rate_limit: {unit: second, requests_per_unit: 1}}]";
 
     #[test]
-    fn a_broken_file_leaves_in_force_what_was() {
+    fn files_that_can_be_used_are_parsed() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a.yaml");
-        let write = |domain: &str| std::fs::write(&file, format!("domain: {domain}\n{LIMIT}")).unwrap();
-        write("one");
-        let mut files = Files::open(folder.path().to_owned()).unwrap();
-        let current = files.current();
-        let mut look = || files.take(read(folder.path()));
-        let knows = |domain: &str| current.borrow().domain(domain).is_some();
-        assert_eq!((look(), look(), knows("one")), (None, None, true), "nothing new");
-        write("two");
-        assert_eq!((look(), knows("one")), (None, true), "it may be partly written");
-        assert_eq!((look(), knows("one"), knows("two")), (Some(true), false, true));
-        write("other");
-        assert_eq!(look(), None);
-        write("two");
-        assert_eq!((look(), look(), knows("two")), (None, None, true));
+        let parsed = || {
+            parse(&read(folder.path()).map_err(|error| error.to_string())?).map_err(|error| error.to_string())
+        };
         for broken in ["domain: [", "", "# nothing yet\n"] {
             std::fs::write(&file, broken).unwrap();
-            assert_eq!((look(), look(), knows("two")), (None, Some(false), true), "{broken:?}");
-            assert_eq!((look(), look()), (None, None), "reported once");
+            assert!(parsed().is_err(), "{broken:?}");
         }
         std::fs::remove_file(&file).unwrap();
-        assert_eq!((look(), look(), knows("two")), (None, Some(false), true));
         mkfifo(&file, Mode::S_IRWXU).unwrap();
-        assert_eq!((look(), look(), knows("two")), (None, Some(false), true), "a pipe does not block");
+        assert!(parsed().is_err_and(|error| error.contains("not a regular file")), "a pipe does not block");
         std::fs::remove_file(&file).unwrap();
-        write("three");
+        std::fs::write(&file, format!("domain: three\n{LIMIT}")).unwrap();
         std::fs::write(folder.path().join("b.yml"), format!("domain: four\n{LIMIT}")).unwrap();
         std::fs::write(folder.path().join(".hidden.yaml"), "[").unwrap();
         std::fs::write(folder.path().join("notes.txt"), "[").unwrap();
-        assert_eq!((look(), look(), knows("three"), knows("four")), (None, Some(true), true, true));
+        let limits = parsed().unwrap();
+        assert!(limits.domain("three").is_some() && limits.domain("four").is_some());
     }
 
     #[test]
-    fn what_cannot_be_read_is_named() {
+    fn errors_name_the_path() {
         let folder = tempfile::tempdir().unwrap();
-        let said = |path: &Path| Files::open(path.to_owned()).map(drop).unwrap_err().to_string();
-        assert!(said(&folder.path().join("none.yaml")).contains("none.yaml: cannot be read"));
-        assert!(said(folder.path()).contains("has no .yaml or .yml file"));
+        let error = |path: &Path| Files::open(path.to_owned()).map(drop).unwrap_err().to_string();
+        assert!(error(&folder.path().join("none.yaml")).contains("none.yaml: cannot be read"));
+        assert!(error(folder.path()).contains("has no .yaml or .yml file"));
         let empty = folder.path().join("empty.yaml");
         std::fs::write(&empty, "---\n").unwrap();
-        assert!(said(&empty).contains("empty.yaml: the file has no domain"));
+        assert!(error(&empty).contains("empty.yaml: the file has no domain"));
     }
 }

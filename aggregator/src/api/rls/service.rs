@@ -119,9 +119,9 @@ impl RateLimitService {
                 let status = Status::from_header_map(response.headers());
                 match status.filter(|status| status.code() != tonic::Code::Unavailable) {
                     Some(status) => {
-                        let said = status.message();
+                        let message = status.message();
                         self.services
-                            .warn(&format!("refused a call of the rate-limit service: {said}"), None);
+                            .warn(&format!("refused a call of the rate-limit service: {message}"), None);
                         ApiResult::Refused
                     }
                     None => ApiResult::Undecided,
@@ -137,18 +137,18 @@ impl RateLimitService {
         request: &Request<RateLimitRequest>,
     ) -> Result<(RateLimitResponse, Outcome), Status> {
         let limits = self.limits.borrow().clone();
-        let asked = request.get_ref();
-        match limits.domain(&asked.domain) {
+        let message = request.get_ref();
+        match limits.domain(&message.domain) {
             Some(domain) if caller.workspace(Some(&domain.workspace)).is_none() => {
                 return Err(Status::permission_denied(format!(
                     "the token {:?} belongs to another workspace than the domain {:?}",
                     caller.name, domain.name
                 )));
             }
-            None if !asked.domain.is_empty() => self.warn_of_domain(&asked.domain),
+            None if !message.domain.is_empty() => self.warn_of_domain(&message.domain),
             _ => {}
         }
-        let applied = call::applied(&limits, asked)?;
+        let applied = call::applied(&limits, message)?;
         self.admit(caller, &applied)?;
         Ok(call::answer(&self.embedded, &applied, patience(request.metadata())).await?)
     }
@@ -156,14 +156,14 @@ impl RateLimitService {
     /// Refuses namespaces and costs that the caller's token does not allow.
     fn admit(&self, caller: &Caller, applied: &[Applied]) -> Result<(), Status> {
         for applied in applied {
-            let Applied::Limit { question, .. } = applied else { continue };
-            let refused = match self.ruled.forbids(&self.services, caller, question) {
+            let Applied::Limit { check, .. } = applied else { continue };
+            let refused = match self.ruled.forbids(&self.services, caller, check) {
                 None => continue,
                 Some(Forbidden::Namespace) => format!(
                     "the token {:?} may not count in the namespace {:?}; name it under namespaces in the token's entry of the \
                                          tokens file, which is required for a namespace that a filter's rule counts",
                     caller.name,
-                    String::from_utf8_lossy(&question.namespace)
+                    String::from_utf8_lossy(&check.namespace)
                 ),
                 Some(Forbidden::Cost(most)) => {
                     format!("the token {:?} allows at most {most} hits", caller.name)
@@ -189,11 +189,11 @@ impl RateLimitService {
 
 impl From<Refused> for Status {
     fn from(refused: Refused) -> Status {
-        let said = refused.to_string();
+        let message = refused.to_string();
         match refused {
-            Refused::Undecided => Status::unavailable(said),
-            Refused::Negative(_) => Status::unimplemented(said),
-            _ => Status::invalid_argument(said),
+            Refused::Undecided => Status::unavailable(message),
+            Refused::Negative(_) => Status::unimplemented(message),
+            _ => Status::invalid_argument(message),
         }
     }
 }
@@ -247,8 +247,8 @@ where
 
 /// How long a decision may take, as a part of the caller's timeout.
 fn patience(metadata: &MetadataMap) -> Duration {
-    let said = metadata.get("grpc-timeout").and_then(|value| timeout(value.as_bytes()));
-    let waits = said.unwrap_or(DEFAULT_PATIENCE).min(MAX_PATIENCE);
+    let sent = metadata.get("grpc-timeout").and_then(|value| timeout(value.as_bytes()));
+    let waits = sent.unwrap_or(DEFAULT_PATIENCE).min(MAX_PATIENCE);
     waits.saturating_sub(RESERVE).max(waits / 2)
 }
 
@@ -287,12 +287,12 @@ mod tests {
             (Some("-5m"), 15_000),
             (Some("+5m"), 15_000),
         ];
-        for (said, expected_us) in cases {
+        for (sent, expected_us) in cases {
             let mut metadata = MetadataMap::new();
-            if let Some(said) = said {
-                metadata.insert("grpc-timeout", said.parse().unwrap());
+            if let Some(sent) = sent {
+                metadata.insert("grpc-timeout", sent.parse().unwrap());
             }
-            assert_eq!(patience(&metadata), Duration::from_micros(expected_us), "{said:?}");
+            assert_eq!(patience(&metadata), Duration::from_micros(expected_us), "{sent:?}");
         }
     }
 }

@@ -293,13 +293,13 @@ impl Set {
     /// The request body.
     pub fn body(&self) -> Value {
         let mut fields = self.place.fields();
-        let said = [
+        let given = [
             ("limit", self.limit.map(Value::from)),
             ("exempt", self.exempt.then_some(json!(true))),
             ("ban", self.ban.then_some(json!(true))),
             ("shadow", self.shadow.map(|switch| json!(switch == Switch::On))),
         ];
-        fields.extend(said.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
+        fields.extend(given.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))));
         self.when.put(&mut fields);
         Value::Object(fields)
     }

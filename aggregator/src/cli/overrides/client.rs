@@ -156,8 +156,8 @@ mod tests {
             ("invalid_request", "credit", "credit: expected", "NUMBER: expected"),
             ("busy", "", "others are changing", "others are changing"),
         ] {
-            let said = refusal(&serde_json::json!({"code": code, "field": field, "message": message}));
-            assert!(said.contains(expected), "{code}: {said}");
+            let text = refusal(&serde_json::json!({"code": code, "field": field, "message": message}));
+            assert!(text.contains(expected), "{code}: {text}");
         }
     }
 

@@ -50,7 +50,7 @@ async fn perform(command: Overrides) -> anyhow::Result<String> {
             let matching = matching.map(|text| ("matching", text));
             let pairs: Vec<_> = which.pairs().into_iter().chain(kind_of(kind)).chain(matching).collect();
             let found = list(&server, pairs).await?;
-            Ok(told(&server, &Value::from(found.clone()), || show::overrides(&found)))
+            Ok(output(&server, &Value::from(found.clone()), || show::overrides(&found)))
         }
         Overrides::Set(set) => put(&set.server, &set.body()).await,
         Overrides::Credit { server, place, amount, when } => {
@@ -75,20 +75,20 @@ async fn perform(command: Overrides) -> anyhow::Result<String> {
             let pairs: Vec<_> = which.pairs().into_iter().chain(author).chain(limit).collect();
             let mut answer = call(&server, Method::GET, &with_query(AUDIT, &pairs), None, "changes").await?;
             let found = entries(&mut answer, "changes");
-            Ok(told(&server, &Value::from(found.clone()), || show::audit(&found)))
+            Ok(output(&server, &Value::from(found.clone()), || show::audit(&found)))
         }
     }
 }
 
 async fn put(server: &Server, body: &Value) -> anyhow::Result<String> {
     let answer = call(server, Method::PUT, PATH, Some(body), REVISION).await?;
-    Ok(told(server, &answer, || show::changed(&answer)))
+    Ok(output(server, &answer, || show::changed(&answer)))
 }
 
 async fn delete(server: &Server, place: &Place, kind: Option<Kind>, why: &Why) -> anyhow::Result<String> {
     let pairs: Vec<_> = place.pairs().into_iter().chain(kind_of(kind)).chain(why.pairs()).collect();
     let answer = call(server, Method::DELETE, &with_query(PATH, &pairs), None, REVISION).await?;
-    Ok(told(server, &answer, || show::changed(&answer)))
+    Ok(output(server, &answer, || show::changed(&answer)))
 }
 
 /// Deletes every control of the target, each by its own kind and window.
@@ -105,7 +105,7 @@ async fn delete_all(server: &Server, place: &Place, why: &Why) -> anyhow::Result
         let pairs: Vec<_> = pairs.chain(why.pairs()).collect();
         answers.push(call(server, Method::DELETE, &with_query(PATH, &pairs), None, REVISION).await?);
     }
-    Ok(told(server, &Value::from(answers.clone()), || answers.iter().map(show::changed).collect()))
+    Ok(output(server, &Value::from(answers.clone()), || answers.iter().map(show::changed).collect()))
 }
 
 async fn list(server: &Server, pairs: Vec<(&'static str, String)>) -> anyhow::Result<Vec<Value>> {
@@ -130,6 +130,6 @@ fn entries(answer: &mut Value, name: &str) -> Vec<Value> {
     }
 }
 
-fn told(server: &Server, answer: &Value, text: impl FnOnce() -> String) -> String {
+fn output(server: &Server, answer: &Value, text: impl FnOnce() -> String) -> String {
     if server.json { format!("{answer}\n") } else { text() }
 }

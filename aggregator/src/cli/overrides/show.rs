@@ -32,7 +32,7 @@ pub fn overrides(found: &[Value]) -> String {
         vec![
             text(entry, "workspace"),
             scope(entry),
-            who(entry),
+            target(entry),
             what(entry),
             when,
             number(entry, "revision"),
@@ -54,7 +54,7 @@ pub fn audit(found: &[Value]) -> String {
             text(entry, "region"),
             text(entry, "action"),
             scope(entry),
-            who(entry),
+            target(entry),
             state(&entry["before"]),
             state(&entry["after"]),
             text(entry, "reason"),
@@ -71,10 +71,10 @@ pub fn changed(answer: &Value) -> String {
     let warning = warning.unwrap_or_default();
     let now = &answer["override"];
     if answer["changed"] == false {
-        let said = if now.is_null() { "already deleted".to_owned() } else { sentence(now) };
-        return format!("nothing changed: {said} (revision {revision})\n{warning}");
+        let description = if now.is_null() { "already deleted".to_owned() } else { sentence(now) };
+        return format!("nothing changed: {description} (revision {revision})\n{warning}");
     }
-    let said = match (now.is_null(), &answer["before"]) {
+    let description = match (now.is_null(), &answer["before"]) {
         (true, before) => format!("deleted: {}", sentence(before)),
         (false, Value::Null) => sentence(now),
         (false, before) => format!("{}; before: {}{}", sentence(now), what(before), until(before)),
@@ -85,7 +85,7 @@ pub fn changed(answer: &Value) -> String {
             "stored, but not read back in this region yet; all regions receive it with their next import"
         }
     };
-    format!("{said} (revision {revision}); {reach}\n{warning}")
+    format!("{description} (revision {revision}); {reach}\n{warning}")
 }
 
 /// The kind of an entry, as the API's parameter names it.
@@ -103,7 +103,7 @@ fn sentence(entry: &Value) -> String {
     let until = until(entry);
     let place = match entry["rule"].as_str() {
         Some(rule) => format!("rule {}", safe(rule)),
-        None => format!("{} in {}", who(entry), scope(entry)),
+        None => format!("{} in {}", target(entry), scope(entry)),
     };
     format!("{} for {place} of {}{until}", what(entry), text(entry, "workspace"))
 }
@@ -119,15 +119,15 @@ fn what(entry: &Value) -> String {
     let amount = |name: &str| entry[name].as_u64().map(|amount| format!("{name} {amount}"));
     let word = |name: &str| (entry[name] == true).then(|| name.to_owned());
     let shadow = entry["shadow"].as_bool().map(|on| format!("shadow {}", if on { "on" } else { "off" }));
-    let said =
+    let description =
         amount("limit").or_else(|| amount("credit")).or_else(|| word("exempt")).or_else(|| word("ban"));
-    let said = said.or_else(|| word("reset")).or(shadow).unwrap_or_else(|| "-".to_owned());
-    format!("{said}{}", window.unwrap_or_default())
+    let description = description.or_else(|| word("reset")).or(shadow).unwrap_or_else(|| "-".to_owned());
+    format!("{description}{}", window.unwrap_or_default())
 }
 
-fn who(entry: &Value) -> String {
-    let who = entry["identifier"].as_str().or_else(|| entry["network"].as_str());
-    who.map_or_else(|| "(rule)".to_owned(), safe)
+fn target(entry: &Value) -> String {
+    let name = entry["identifier"].as_str().or_else(|| entry["network"].as_str());
+    name.map_or_else(|| "(rule)".to_owned(), safe)
 }
 
 fn scope(entry: &Value) -> String {

@@ -52,7 +52,7 @@ fn authorities(file: Option<&Path>) -> anyhow::Result<RootCertStore> {
 
 fn explained(error: io::Error, url: &str) -> Error {
     let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
-    let said = match cause {
+    let context = match cause {
         Some(rustls::Error::InvalidCertificate(_)) => {
             format!("the certificate of {url} is not trusted; {SEE}")
         }
@@ -60,5 +60,5 @@ fn explained(error: io::Error, url: &str) -> Error {
             "the TLS handshake with {url} failed; if it does not use TLS, use http://; check --api-url or WEIR_API_URL"
         ),
     };
-    Error::new(error).context(said)
+    Error::new(error).context(context)
 }

@@ -49,9 +49,9 @@ impl Client {
     /// Requests `path` and returns the answer's text.
     pub async fn text(&self, path: &str) -> Result<String, TerminalError> {
         let unavailable = |reason: String| TerminalError::Unavailable { server: self.server.clone(), reason };
-        let asked = timeout(WITHIN, self.get_once(path)).await;
+        let answered = timeout(WITHIN, self.get_once(path)).await;
         let (status, body) =
-            asked.map_err(|_| unavailable("no answer within 5 s".to_owned()))?.map_err(unavailable)?;
+            answered.map_err(|_| unavailable("no answer within 5 s".to_owned()))?.map_err(unavailable)?;
         let text =
             String::from_utf8(body.to_vec()).map_err(|_| TerminalError::Foreign(self.server.clone()))?;
         match status {
@@ -62,19 +62,19 @@ impl Client {
 
     /// The error in the answer, or that the server is not an aggregator.
     fn refused(&self, text: &str) -> TerminalError {
-        let said: Option<serde_json::Value> = serde_json::from_str(text).ok();
-        match said.as_ref().and_then(|said| said["error"].as_str()) {
+        let answer: Option<serde_json::Value> = serde_json::from_str(text).ok();
+        match answer.as_ref().and_then(|answer| answer["error"].as_str()) {
             Some(reason) => TerminalError::Refused(reason.to_owned()),
             None => TerminalError::Foreign(self.server.clone()),
         }
     }
 
     async fn get_once(&self, path: &str) -> Result<(StatusCode, Bytes), String> {
-        let said = |error: &dyn std::error::Error| error.to_string();
-        let socket = TcpStream::connect(&self.authority).await.map_err(|error| said(&error))?;
+        let text = |error: &dyn std::error::Error| error.to_string();
+        let socket = TcpStream::connect(&self.authority).await.map_err(|error| text(&error))?;
         let request = Request::get(path).header("host", &self.authority).body(Empty::<Bytes>::new());
-        let request = request.map_err(|error| said(&error))?;
-        exchange(socket, request, MAX_ANSWER_BYTES).await.map_err(|error| said(&error))
+        let request = request.map_err(|error| text(&error))?;
+        exchange(socket, request, MAX_ANSWER_BYTES).await.map_err(|error| text(&error))
     }
 }
 

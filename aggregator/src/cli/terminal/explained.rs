@@ -1,4 +1,4 @@
-//! Formats the answer of `/v1/explain` as text.
+//! Formats the answer of `/v1/keys` as text.
 
 use super::format::{bar, count, fit, percent, plain, right, time};
 use crate::admin::view::Control;
@@ -13,7 +13,7 @@ pub fn lines(explanation: &Explanation) -> Vec<String> {
         plain(&explanation.workspace),
         plain(&explanation.region)
     )];
-    lines.extend(said(&explanation.control, explanation.now_unix_ms));
+    lines.extend(control_lines(&explanation.control, explanation.now_unix_ms));
     for rule in &explanation.exact {
         lines.push(of_exact(rule, &explanation.control));
     }
@@ -21,7 +21,7 @@ pub fn lines(explanation: &Explanation) -> Vec<String> {
         lines.push(String::new());
         lines.extend(of_window(window));
         if window.control != explanation.control {
-            lines.extend(said(&window.control, explanation.now_unix_ms));
+            lines.extend(control_lines(&window.control, explanation.now_unix_ms));
         }
     }
     lines
@@ -38,7 +38,7 @@ fn of_exact(rule: &Exact, control: &Control) -> String {
     format!("  rule {}, counted exactly ({}): {verdict}", plain(&rule.name), plain(&rule.algorithm))
 }
 
-fn said(control: &Control, now_unix_ms: u64) -> Vec<String> {
+fn control_lines(control: &Control, now_unix_ms: u64) -> Vec<String> {
     let sentences = control.sentences(now_unix_ms, time);
     sentences.into_iter().map(|sentence| format!("  live control: {sentence}")).collect()
 }

@@ -35,20 +35,20 @@ pub fn time(ms: u64) -> String {
         return format!("{ms} ms");
     }
     let mut rest = ms / 1_000 * 1_000;
-    let mut said = Vec::new();
+    let mut parts = Vec::new();
     for (unit, length) in UNITS {
         let many = rest / length;
         rest %= length;
         if many > 0 {
-            said.push(format!("{many}{unit}"));
-        } else if !said.is_empty() {
+            parts.push(format!("{many}{unit}"));
+        } else if !parts.is_empty() {
             break;
         }
-        if said.len() == 2 {
+        if parts.len() == 2 {
             break;
         }
     }
-    said.join(" ")
+    parts.join(" ")
 }
 
 /// A share of a limit in whole per cent, rounded down, so that 100 % is shown only when the limit is reached.

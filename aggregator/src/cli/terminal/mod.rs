@@ -99,15 +99,15 @@ pub async fn top(server: &str, manner: Manner) -> Result<(), TerminalError> {
 }
 
 /// Explains a key.
-pub async fn explain(server: &str, asked: &KeyName, json: bool) -> Result<(), TerminalError> {
+pub async fn explain(server: &str, key: &KeyName, json: bool) -> Result<(), TerminalError> {
     let client = Client::new(server)?;
-    let window = asked.window_ms.map(|ms| format!("&window_ms={ms}")).unwrap_or_default();
+    let window = key.window_ms.map(|ms| format!("&window_ms={ms}")).unwrap_or_default();
     let text = |text: &str| encode(text.as_bytes());
     let path = format!(
-        "/v1/explain?workspace={}&namespace={}&identifier={}{window}",
-        text(&asked.workspace),
-        text(&asked.namespace),
-        text(&asked.identifier)
+        "/v1/keys?workspace={}&namespace={}&identifier={}{window}",
+        text(&key.workspace),
+        text(&key.namespace),
+        text(&key.identifier)
     );
     if json {
         return print(&(client.text(&path).await? + "\n"));

@@ -50,7 +50,7 @@ pub async fn run(client: &Client) -> Result<(), TerminalError> {
     let (mut interrupted, mut ended) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let mut resized = signal(SignalKind::window_change())?;
     let _raw = Raw::enter()?;
-    let (mut wishes, mut looks) = (wishes(), looks(client.clone()));
+    let (mut wishes, mut snapshots) = (wishes(), snapshots(client.clone()));
     let mut ages = interval(INTERVAL);
     ages.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -64,7 +64,7 @@ pub async fn run(client: &Client) -> Result<(), TerminalError> {
             _ = ended.recv() => return Ok(()),
             _ = resized.recv() => {}
             _ = ages.tick() => {}
-            Some(snapshot) = looks.recv() => match snapshot {
+            Some(snapshot) = snapshots.recv() => match snapshot {
                 Ok(snapshot) => (shown, problem) = ((snapshot, Instant::now()), None),
                 Err(error) => problem = Some(error.to_string()),
             },
@@ -168,7 +168,7 @@ fn draw(
 ) -> Result<(), TerminalError> {
     let size = tcgetwinsize(stdout()).map_err(std::io::Error::from)?;
     // Some terminals do not report their size.
-    let or = |said: u16, usual: usize| if said == 0 { usual } else { usize::from(said) };
+    let or = |given: u16, usual: usize| if given == 0 { usual } else { usize::from(given) };
     let size = (or(size.ws_col, COLUMNS).max(20), or(size.ws_row, ROWS).max(5));
     let lines = lines(snapshot, age, place, problem, size);
     let mut screen = String::from("\x1b[H");
@@ -191,19 +191,19 @@ fn draw(
 }
 
 /// Reads the data each second, in a separate task, so that a hung aggregator does not block the keyboard.
-fn looks(client: Client) -> mpsc::Receiver<Result<Snapshot, TerminalError>> {
-    let (told, looks) = mpsc::channel(1);
+fn snapshots(client: Client) -> mpsc::Receiver<Result<Snapshot, TerminalError>> {
+    let (sender, snapshots) = mpsc::channel(1);
     tokio::spawn(async move {
         let mut ticks = interval(INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            if told.send(snapshot(&client).await).await.is_err() {
+            if sender.send(snapshot(&client).await).await.is_err() {
                 return;
             }
         }
     });
-    looks
+    snapshots
 }
 
 /// Reads keys in a thread that ends with the program, because a blocking read of a terminal cannot be cancelled.

@@ -282,9 +282,9 @@ mod tests {
             assert!(head[0].ends_with("WAIT") && head[1].contains("9,999,999"), "{head:#?}");
         }
         assert!(!keys[1].contains('█') && wide[1].contains('█') && keys[1].ends_with("59m 59s"), "{keys:#?}");
-        let told = Rules { rules: vec![ShownRule::default()], ..Rules::default() };
+        let shown = Rules { rules: vec![ShownRule::default()], ..Rules::default() };
         for (columns, last) in [(80, "OTHER/S"), (WIDE_RULES, "DECIDED")] {
-            let rules = rules(&told, columns);
+            let rules = rules(&shown, columns);
             assert!(rules[0].ends_with(last) && rules[0].chars().count() == columns, "{rules:#?}");
             assert!(!rules[0].contains('…'), "{rules:#?}");
         }

@@ -186,7 +186,7 @@ fn push_control(stored: &StoredControl, sql: &mut String) {
     let wire = control.to_wire();
     push_args(&Place::of(&control.target, control.effect.slot()).args(&control.target), sql);
     sql.push(',');
-    let said = [
+    let values = [
         Arg::Int(wire.kind.into()),
         Arg::Int(wire.amount),
         Arg::Int(wire.expires_ms),
@@ -198,7 +198,7 @@ fn push_control(stored: &StoredControl, sql: &mut String) {
         Arg::Int(*created_at),
         Arg::Int(*updated_at),
     ];
-    push_args(&said, sql);
+    push_args(&values, sql);
 }
 
 /// The values of [`RECORD`].

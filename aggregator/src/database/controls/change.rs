@@ -115,20 +115,20 @@ impl Change {
 
 /// The control as JSON, for the audit.
 pub(super) fn described(stored: &StoredControl) -> String {
-    let mut told = serde_json::Map::new();
-    let (name, value) = said(&stored.control.effect);
-    told.insert(name.to_owned(), value);
+    let mut fields = serde_json::Map::new();
+    let (name, value) = name_and_value(&stored.control.effect);
+    fields.insert(name.to_owned(), value);
     if let Some(expires) = stored.control.expires {
-        told.insert("expires_at".to_owned(), expires.0.into());
+        fields.insert("expires_at".to_owned(), expires.0.into());
     }
-    told.insert("reason".to_owned(), stored.reason.as_str().into());
-    told.insert("author".to_owned(), stored.author.as_str().into());
-    told.insert("revision".to_owned(), stored.control.revision.into());
-    serde_json::Value::Object(told).to_string()
+    fields.insert("reason".to_owned(), stored.reason.as_str().into());
+    fields.insert("author".to_owned(), stored.author.as_str().into());
+    fields.insert("revision".to_owned(), stored.control.revision.into());
+    serde_json::Value::Object(fields).to_string()
 }
 
 /// An effect as a JSON field and its value.
-pub fn said(effect: &Effect) -> (&'static str, serde_json::Value) {
+pub fn name_and_value(effect: &Effect) -> (&'static str, serde_json::Value) {
     match effect {
         Effect::Limit(limit) => ("limit", (*limit).into()),
         Effect::Exempt => ("exempt", true.into()),

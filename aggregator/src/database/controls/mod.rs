@@ -14,7 +14,7 @@ mod room;
 mod tidy;
 
 pub use action::Action;
-pub use change::{Change, Changed, Wish, said};
+pub use change::{Change, Changed, Wish, name_and_value};
 pub use read::{AuditFilter, Audited, ControlFilter, MAX_PAGE, News, PlaceFilter};
 pub use room::{Bound, MAX_AUTOMATIC, MAX_AUTOMATIC_OF_WORKSPACE, MAX_OF_WORKSPACE};
 pub use tidy::Tidied;
@@ -23,7 +23,7 @@ use super::connection::mysql;
 use super::connection::{Arg, Connection, Row};
 use super::{DatabaseError, Reason};
 use weir_core::control::book::{Edition, Entry, MAX_REVISION, first_revision};
-use weir_core::control::{Control, Slot, Target, Who};
+use weir_core::control::{Control, Selector, Slot, Target};
 use weir_core::model::time::UnixMs;
 use weir_core::model::wire;
 
@@ -90,17 +90,17 @@ struct Place {
 
 impl Place {
     fn of(target: &Target, slot: Slot) -> Place {
-        let network = match &target.who {
-            Who::Network(network) => network.to_string(),
-            Who::Identifier(_) | Who::Rule => String::new(),
+        let network = match &target.selector {
+            Selector::Network(network) => network.to_string(),
+            Selector::Identifier(_) | Selector::Rule => String::new(),
         };
         Place { network, window_ms: target.window_ms.unwrap_or(0), slot: slot_number(slot) }
     }
 
     fn args<'a>(&'a self, target: &'a Target) -> [Arg<'a>; 6] {
-        let identifier = match &target.who {
-            Who::Identifier(text) => text.as_bytes(),
-            Who::Network(_) | Who::Rule => b"",
+        let identifier = match &target.selector {
+            Selector::Identifier(text) => text.as_bytes(),
+            Selector::Network(_) | Selector::Rule => b"",
         };
         [
             Arg::Bytes(target.workspace.as_bytes()),

@@ -125,11 +125,11 @@ async fn run_chunk(
     deadline: Instant,
 ) -> Vec<Answer> {
     let mut answers = node.send(&commands, quick, deadline).await;
-    let forgotten = which(&answers, |error| error == "NOSCRIPT");
-    if !forgotten.is_empty() {
-        let again = pick(&commands, &forgotten);
+    let unloaded = which(&answers, |error| error == "NOSCRIPT");
+    if !unloaded.is_empty() {
+        let again = pick(&commands, &unloaded);
         let (loads, skip) = script::load_all();
-        put(&mut answers, &forgotten, node.send_after(loads, skip, &again, quick, deadline).await);
+        put(&mut answers, &unloaded, node.send_after(loads, skip, &again, quick, deadline).await);
     }
     if !servers.is_cluster() && !which(&answers, |code| code == "READONLY" || code == "MASTERDOWN").is_empty()
     {

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 /// Most eras stored. Beyond that, the two oldest are merged into one with the larger correction.
 const MAX_ERAS: usize = 8;
 /// An era is dropped once no log entry can be as old.
-const FORGET_AFTER_US: u64 = 32 * 24 * 3_600 * 1_000_000;
+const ERA_KEPT_US: u64 = 32 * 24 * 3_600 * 1_000_000;
 /// A clock that is being slewed runs too fast or too slow by at most one part in this many.
 const DRIFT_PARTS: u64 = 1_000;
 
@@ -71,16 +71,16 @@ impl ServerClock {
     }
 
     /// Records that the server's clock showed between `shown_us` and `shown_us + coarse_us` at some point between
-    /// `sent` and `heard`. Returns the size of a detected forward step.
+    /// `sent` and `received`. Returns the size of a detected forward step.
     pub(in crate::redis) fn showed(
         &self,
         shown_us: u64,
         coarse_us: u64,
         sent: Instant,
-        heard: Instant,
+        received: Instant,
     ) -> Option<Duration> {
-        let (sent, heard) = (self.us(sent), self.us(heard));
-        self.state.lock().showed(shown_us, coarse_us, sent, heard).map(Duration::from_micros)
+        let (sent, received) = (self.us(sent), self.us(received));
+        self.state.lock().showed(shown_us, coarse_us, sent, received).map(Duration::from_micros)
     }
 
     fn us(&self, moment: Instant) -> u64 {
@@ -97,11 +97,14 @@ impl Seen {
 }
 
 impl State {
-    fn showed(&mut self, shown: u64, coarse: u64, sent: u64, heard: u64) -> Option<u64> {
+    fn showed(&mut self, shown: u64, coarse: u64, sent: u64, received: u64) -> Option<u64> {
         let latest = shown.saturating_add(coarse);
-        let fresh =
-            Seen { at_us: heard, least: shown.saturating_sub(heard), most: latest.saturating_sub(sent) };
-        let Some(before) = self.seen.map(|seen| seen.after(heard)) else {
+        let fresh = Seen {
+            at_us: received,
+            least: shown.saturating_sub(received),
+            most: latest.saturating_sub(sent),
+        };
+        let Some(before) = self.seen.map(|seen| seen.after(received)) else {
             self.seen = Some(fresh);
             return None;
         };
@@ -111,16 +114,16 @@ impl State {
             self.seen = Some(Seen { at_us, least, most });
             return None;
         }
-        let last_seen = self.seen.map_or(heard, |seen| seen.at_us);
+        let last_seen = self.seen.map_or(received, |seen| seen.at_us);
         let ahead = fresh.most.cast_signed().saturating_sub(before.least.cast_signed());
-        self.end_era(before.most.saturating_add(heard), ahead, heard);
+        self.end_era(before.most.saturating_add(received), ahead, received);
         self.first_us = fresh.least.saturating_add(last_seen);
         self.seen = Some(fresh);
         u64::try_from(ahead).ok()
     }
 
     fn end_era(&mut self, last_us: u64, ahead: i64, now: u64) {
-        self.eras.retain(|era| now.saturating_sub(era.over_us) < FORGET_AFTER_US);
+        self.eras.retain(|era| now.saturating_sub(era.over_us) < ERA_KEPT_US);
         self.eras.push(Era { first_us: self.first_us, last_us, ahead_us: 0, over_us: now });
         for era in &mut self.eras {
             era.ahead_us = era.ahead_us.saturating_add(ahead);
@@ -158,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn each_era_is_as_far_ahead_as_the_steps_since_it_say() {
+    fn each_era_is_ahead_by_the_steps_since_it() {
         const STEPS: [i64; 6] = [3_600, -60, -3_600, 5, 60, -1];
         const SECOND: u64 = 1_000_000;
         let (mut state, mut offset, mut now) = (State::default(), 0_i64, 0);
@@ -193,7 +196,7 @@ mod tests {
         }
         assert_eq!(state.eras.len(), MAX_ERAS);
         assert_eq!((state.eras[0].first_us, state.eras[0].ahead_us / 1_000_000), (0, 2 * 99));
-        state.showed(0, 0, FORGET_AFTER_US + DAY, FORGET_AFTER_US + DAY);
+        state.showed(0, 0, ERA_KEPT_US + DAY, ERA_KEPT_US + DAY);
         assert_eq!(state.eras.len(), 1);
     }
 }

@@ -75,7 +75,7 @@ fn parse_range(range: &Value, from: &Address) -> Option<Range> {
     };
     let [host, Value::Int(port), ..] = master.as_slice() else { return None };
     let host = match host {
-        // A server that does not know its own address sends nothing or "?".
+        // A server without an address of its own sends nothing or "?".
         Value::BulkString(host) if !host.is_empty() && host != b"?" => {
             String::from_utf8(host.clone()).ok()?
         }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 use tracing::debug;
-use weir_core::control::{ALL_NAMESPACES, Control, Effect, MAX_PATTERN_BYTES, Target, Who};
+use weir_core::control::{ALL_NAMESPACES, Control, Effect, MAX_PATTERN_BYTES, Selector, Target};
 use weir_core::model::key::MAX_DURATION_MS;
 use weir_core::model::time::UnixMs;
 use weir_core::model::wire::Ban;
@@ -107,7 +107,7 @@ fn read(ban: &Ban, now: UnixMs) -> Option<(Target, Proposal)> {
     let target = Target {
         workspace: ban.workspace.clone(),
         scope: ban.namespace.clone(),
-        who: Who::Identifier(pattern(&ban.identifier)?),
+        selector: Selector::Identifier(pattern(&ban.identifier)?),
         window_ms: None,
     };
     let control = Control { target, effect: Effect::Ban, expires: Some(until), revision: 0 };
@@ -196,7 +196,7 @@ mod tests {
         );
         let changes = proposals.take();
         assert_eq!((refused, changes.len()), (7, 1));
-        assert_eq!(changes[0].target.who, Who::Identifier(r"a\*b".into()));
+        assert_eq!(changes[0].target.selector, Selector::Identifier(r"a\*b".into()));
         assert_eq!(changes[0].wish, Wish::Set(Effect::Ban, Some(UnixMs(later))));
         assert_eq!(changes[0].author, "rule per-key");
         proposals.propose(&[ban(b"long", u64::MAX)], NOW);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn when_a_ban_was_made_is_told_and_never_later_than_now() {
+    fn the_start_of_a_ban_is_stored_and_never_in_the_future() {
         let proposals = Proposals::default();
         for (since_ms, expected) in [(NOW.0 - 5, NOW.0 - 5), (NOW.0 + 5, NOW.0), (0, NOW.0)] {
             proposals.propose(&[Ban { since_ms, ..ban(b"a", NOW.0 + 9) }], NOW);

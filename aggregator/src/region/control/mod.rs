@@ -1,7 +1,7 @@
 //! Live control: each change by an operator reaches every filter of the region, and changes of other regions are read.
 //!
 //! ```text
-//! HTTP PUT ─ change ─ database ─ read ─ book ─ tell ─ each subscriber's stream
+//! HTTP PUT ─ change ─ database ─ read ─ book ─ push ─ each subscriber's stream
 //!               └ message to the region's other aggregators ─ read ─ …
 //!                 each import interval, in every region       ─ read ─ …
 //! ```
@@ -88,7 +88,7 @@ impl Live {
     fn take(&self, news: News) {
         let News { edition, since, entries, bad } = news;
         if bad > 0 {
-            self.hub.metrics.bad_rows.inc_by(bad);
+            self.hub.metrics.program.bad_rows.inc_by(bad);
             self.hub.warn(&format!("skipped {bad} live controls in the database that cannot be read"), None);
         }
         let now = self.hub.now();
@@ -101,7 +101,7 @@ impl Live {
         let mut set = Controls::clone(&self.set.read());
         if let Some(frame) = book.frame_since(Some(set.known()), now) {
             set.apply(&frame);
-            set.forget(now);
+            set.drop_expired(now);
             *self.set.write() = Arc::new(set);
         }
         drop(book);
@@ -115,7 +115,7 @@ impl Live {
             }
             None => info!(in_force, "live controls read from the database"),
         }
-        self.hub.metrics.controls.set(i64::try_from(in_force).unwrap_or(i64::MAX));
+        self.hub.metrics.program.controls.set(i64::try_from(in_force).unwrap_or(i64::MAX));
         self.versions.send_modify(|version| *version += 1);
     }
     /// Reads the database once.
@@ -173,8 +173,8 @@ impl Live {
         if changed.iter().any(|changed| matches!(changed, Changed::Done(..))) {
             // In a task of its own, so that the announcement completes if the caller disconnects.
             let (live, global) = (self.clone(), global.clone());
-            let told = tokio::spawn(async move { live.heartbeat(&global).await }.in_current_span());
-            let _ = timeout(READ_BACK, told).await;
+            let broadcast = tokio::spawn(async move { live.heartbeat(&global).await }.in_current_span());
+            let _ = timeout(READ_BACK, broadcast).await;
         }
         Ok(changed)
     }

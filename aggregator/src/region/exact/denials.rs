@@ -36,26 +36,26 @@ impl Denials {
     pub(super) fn find(&self, charges: &[LogCharge], now: Instant) -> Option<(usize, Decided)> {
         let generations = self.generations.lock();
         charges.iter().enumerate().find_map(|(place, charge)| {
-            let known = generations.iter().find_map(|generation| generation.get(&charge.key))?;
-            Some((place, known.still(charge, now)?))
+            let cached = generations.iter().find_map(|generation| generation.get(&charge.key))?;
+            Some((place, cached.still(charge, now)?))
         })
     }
 
-    /// Caches a denial of a request made at `asked`.
-    pub(super) fn insert(&self, charge: &LogCharge, decided: &Decided, asked: Instant) {
+    /// Caches a denial of a request made at `requested`.
+    pub(super) fn insert(&self, charge: &LogCharge, decided: &Decided, requested: Instant) {
         let Outcome::Denied { retry_after_us } = decided.outcome else { return };
         let wait = retry_after_us.map_or(LONGEST, |us| Duration::from_micros(us).min(LONGEST));
         let denial = Denial {
             cost: charge.cost,
             most: charge.most,
             decided: *decided,
-            since: asked,
-            until: asked + wait,
+            since: requested,
+            until: requested + wait,
         };
         let mut generations = self.generations.lock();
         let [young, old] = &mut *generations;
-        let known = young.get(&charge.key).or_else(|| old.get(&charge.key));
-        if known.is_some_and(|known| known.until > asked && known.covers(charge)) {
+        let cached = young.get(&charge.key).or_else(|| old.get(&charge.key));
+        if cached.is_some_and(|cached| cached.until > requested && cached.covers(charge)) {
             return;
         }
         if young.len() >= MAX_CACHED_DENIALS {
@@ -66,7 +66,7 @@ impl Denials {
     }
 
     /// Drops the denial of a key that a refund concerns.
-    pub(super) fn forget(&self, key: &Key) {
+    pub(super) fn remove(&self, key: &Key) {
         for generation in self.generations.lock().iter_mut() {
             generation.remove(key);
         }
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(find(charge(b"a", 2, 10), now), None, "a lower cost may pass");
         assert_eq!(find(charge(b"a", 3, 11), now), None, "the same cost may pass against a higher limit");
         assert_eq!(find(charge(b"b", 3, 10), now), None);
-        denials.forget(&charge(b"a", 0, 0).key);
+        denials.remove(&charge(b"a", 0, 0).key);
         assert_eq!(find(charge(b"a", 3, 10), now), None);
         denials.insert(&charge(b"a", 11, 10), &denied(None), now);
         assert!(find(charge(b"a", 11, 10), after(999)).is_some());
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_are_remembered_as_stated() {
+    fn at_most_the_stated_number_is_cached() {
         let denials = Denials::default();
         let now = Instant::now();
         for number in 0..MAX_CACHED_DENIALS * 3 {

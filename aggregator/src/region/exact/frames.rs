@@ -15,10 +15,10 @@ impl Exact {
     /// The exact response to a request of `sender`, within the request's timeout. An invalid request is undecided.
     pub async fn answer(&self, sender: u64, request: &wire::ExactRequest) -> wire::ExactResponse {
         let Ok(charges) = charges(request) else {
-            self.figures().asked("malformed");
+            self.figures().requested("malformed");
             return undecided(request);
         };
-        self.figures().asked("taken");
+        self.figures().requested("taken");
         let results =
             self.decide(ExactRequestId::of(sender, request.id), &charges, patience(request.timeout_ms)).await;
         let transactions = results.iter().filter(|result| result.is_allowed());
@@ -28,7 +28,7 @@ impl Exact {
 
     /// The exact response to a request for which there is no room.
     pub fn reject(&self, request: &wire::ExactRequest) -> wire::ExactResponse {
-        self.figures().asked("rejected");
+        self.figures().requested("rejected");
         undecided(request)
     }
 
@@ -52,7 +52,7 @@ impl Exact {
                     patience(request.timeout_ms),
                 );
             }
-            Err(_) => self.figures().asked("malformed"),
+            Err(_) => self.figures().requested("malformed"),
         }
     }
 }

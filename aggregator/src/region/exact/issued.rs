@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_transaction_is_of_the_one_that_was_told_of_it() {
+    fn a_transaction_belongs_to_the_sender_that_received_it() {
         let (issued, now) = (Issued::default(), Instant::now());
         issued.note(1, [7, 8].into_iter(), now);
         issued.note(2, [9].into_iter(), now);

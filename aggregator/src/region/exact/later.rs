@@ -4,7 +4,7 @@
 //! fails is tried again until the charge would have left its window, or for a minute. A charge whose refund finds no
 //! room here, or is given up, only counts for longer than it should.
 
-use super::plan::{Asked, Plan, Transaction};
+use super::plan::{ChargeCall, Plan, Transaction};
 use super::{REFUND, Stores};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -72,14 +72,14 @@ impl PendingRefund {
         };
         let mut logs = vec![false; plan.logs.len()];
         let mut transactions = Vec::new();
-        for (place, asked) in plan.asked.iter().enumerate() {
-            match asked {
-                Asked::Log(log) => {
+        for (place, call) in plan.calls.iter().enumerate() {
+            match call {
+                ChargeCall::Log(log) => {
                     if let Some(log) = logs.get_mut(*log) {
                         *log |= charged(place);
                     }
                 }
-                Asked::Ledger { zone, bucket, .. } => {
+                ChargeCall::Ledger { zone, bucket, .. } => {
                     let id = results.get(place).filter(|_| charged(place)).and_then(|r| r.transaction);
                     let bucket = bucket.clone();
                     transactions.extend(id.map(|id| Transaction { id, zone: *zone, bucket }));

@@ -74,7 +74,7 @@ impl Logs {
         }
     }
 
-    /// Refunds charges. For each, whether it was present; `None` if that is not known by `deadline`.
+    /// Refunds charges. For each, whether it was present; `None` if that is undecided at `deadline`.
     pub(super) async fn refund(&self, charges: &[LogCharge], deadline: Instant) -> Vec<Option<bool>> {
         match self {
             Logs::Redis(remote) => remote.refund(charges, deadline).await,
@@ -149,12 +149,12 @@ impl Remote {
         let Some(call) = self.call(charges, deadline) else { return vec![None; charges.len()] };
         let results = self.store.refund_logs(charges, call.patience).await;
         call.done(&results);
-        let known = |result: Result<bool, StoreError>| match result {
+        let refunded = |result: Result<bool, StoreError>| match result {
             // The key holds a value of another type, which will not become a log, so there is nothing to refund.
             Err(error) if error.is_of_the_cell() => Some(false),
             result => result.ok(),
         };
-        results.into_iter().map(known).collect()
+        results.into_iter().map(refunded).collect()
     }
 
     /// A call, if there is anything to charge and the circuit breaker permits it.

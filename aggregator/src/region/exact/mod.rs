@@ -26,7 +26,7 @@ use issued::Issued;
 use later::{Later, PendingRefund};
 use ledger::Undecided;
 use logs::{Logs, NoAnswer};
-use plan::{Asked, LogAnswer, Plan, Transaction};
+use plan::{ChargeCall, LogAnswer, Plan, Transaction};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -87,7 +87,7 @@ impl Exact {
             Some(plan) => self.rule(&plan, began, began + within).await,
             None => vec![ChargeResult::UNDECIDED; charges.len()],
         };
-        self.stores.figures.ruled(charges, &results, began.elapsed());
+        self.stores.figures.decided(charges, &results, began.elapsed());
         results
     }
 
@@ -136,7 +136,7 @@ impl Exact {
 
     async fn rule(&self, plan: &Plan, began: Instant, deadline: Instant) -> Vec<ChargeResult> {
         if let Some((place, denied)) = self.stores.denials.find(&plan.logs, began) {
-            self.stores.figures.cached_denial.inc();
+            self.stores.figures.exact_cached_denials.inc();
             let answer = |log| if log == place { LogAnswer::Decided(denied) } else { LogAnswer::Untried };
             return plan.results(answer, &[], true);
         }
@@ -167,8 +167,8 @@ impl Exact {
     /// Charges ledgers one after the other, up to the first that denies.
     async fn charge_ledgers(&self, plan: &Plan, deadline: Instant) -> Vec<ChargeResult> {
         let mut results = Vec::new();
-        for asked in &plan.asked {
-            let Asked::Ledger { zone, bucket, cost } = asked else { continue };
+        for call in &plan.calls {
+            let ChargeCall::Ledger { zone, bucket, cost } = call else { continue };
             let within = deadline.saturating_duration_since(Instant::now());
             let result = self.stores.charge_ledger(*zone, bucket, *cost, within).await;
             results.push(result);
@@ -229,7 +229,7 @@ impl Stores {
         let (mut left, mut open) = (refund, Vec::new());
         let charges = std::mem::take(&mut left.charges);
         for (charge, refunded) in charges.iter().zip(self.logs.refund(&charges, deadline).await) {
-            self.denials.forget(&charge.key);
+            self.denials.remove(&charge.key);
             match refunded {
                 Some(true) => self.figures.refunded("done"),
                 Some(false) => self.figures.refunded("missing"),

@@ -13,11 +13,11 @@ pub(super) struct Plan {
     /// Each log once.
     pub(super) logs: Vec<LogCharge>,
     /// For each charge, in order, where it is decided.
-    pub(super) asked: Vec<Asked>,
+    pub(super) calls: Vec<ChargeCall>,
 }
 
 /// Where a charge is decided.
-pub(super) enum Asked {
+pub(super) enum ChargeCall {
     /// The log at this index.
     Log(usize),
     /// A zone of the ledger.
@@ -35,15 +35,15 @@ pub(super) struct Transaction {
 impl Plan {
     /// The plan for a request; `None` for too many charges.
     pub(super) fn of(request: ExactRequestId, charges: &[Charge]) -> Option<Plan> {
-        let mut plan = Plan { logs: Vec::new(), asked: Vec::new() };
+        let mut plan = Plan { logs: Vec::new(), calls: Vec::new() };
         let mut places = BTreeMap::new();
         if charges.len() > MAX_CHARGES {
             return None;
         }
         for (place, charge) in (0_u8..).zip(charges) {
-            let asked = match &charge.limit {
+            let call = match &charge.limit {
                 Limit::Ledger { zone, bucket } => {
-                    Asked::Ledger { zone: *zone, bucket: bucket.clone(), cost: charge.cost }
+                    ChargeCall::Ledger { zone: *zone, bucket: bucket.clone(), cost: charge.cost }
                 }
                 Limit::Log { key, most } => {
                     let log = *places.entry(key).or_insert(plan.logs.len());
@@ -59,19 +59,19 @@ impl Plan {
                             most: *most,
                         }),
                     }
-                    Asked::Log(log)
+                    ChargeCall::Log(log)
                 }
             };
-            plan.asked.push(asked);
+            plan.calls.push(call);
         }
         Some(plan)
     }
 
     /// The transactions of the attempts that ledgers allowed, given the ledgers' decisions in order.
     pub(super) fn transactions(&self, ledgers: &[ChargeResult]) -> Vec<Transaction> {
-        let buckets = self.asked.iter().filter_map(|asked| match asked {
-            Asked::Ledger { zone, bucket, .. } => Some((*zone, bucket.clone())),
-            Asked::Log(_) => None,
+        let buckets = self.calls.iter().filter_map(|call| match call {
+            ChargeCall::Ledger { zone, bucket, .. } => Some((*zone, bucket.clone())),
+            ChargeCall::Log(_) => None,
         });
         let allowed = buckets.zip(ledgers).filter(|(_, result)| result.is_allowed());
         let transaction = |((zone, bucket), result): ((u32, Box<[u8]>), &ChargeResult)| {
@@ -89,12 +89,12 @@ impl Plan {
         in_vain: bool,
     ) -> Vec<ChargeResult> {
         let mut ledgers = ledgers.iter().copied();
-        let each = self.asked.iter().map(|asked| match asked {
-            Asked::Log(place) => self.logs.get(*place).map_or(ChargeResult::UNDECIDED, |charge| {
+        let each = self.calls.iter().map(|call| match call {
+            ChargeCall::Log(place) => self.logs.get(*place).map_or(ChargeResult::UNDECIDED, |charge| {
                 let result = log_result(charge, log(*place));
                 if in_vain && result.is_allowed() { untried(result, charge.cost) } else { result }
             }),
-            Asked::Ledger { cost, .. } => match ledgers.next() {
+            ChargeCall::Ledger { cost, .. } => match ledgers.next() {
                 Some(result) if in_vain && result.is_allowed() => untried(result, *cost),
                 Some(result) => result,
                 None => ChargeResult { verdict: Verdict::Untried, ..ChargeResult::UNDECIDED },
@@ -104,7 +104,7 @@ impl Plan {
     }
 }
 
-/// What is known of a log's decision.
+/// A log's decision, as far as there is one.
 #[derive(Clone, Copy)]
 pub(super) enum LogAnswer {
     Decided(Decided),
@@ -114,11 +114,11 @@ pub(super) enum LogAnswer {
 
 fn log_result(charge: &LogCharge, answer: LogAnswer) -> ChargeResult {
     let window_ms = charge.key.parts().duration_ms;
-    let known = ChargeResult { limit: charge.most, window_ms, ..ChargeResult::UNDECIDED };
+    let undecided = ChargeResult { limit: charge.most, window_ms, ..ChargeResult::UNDECIDED };
     match answer {
         LogAnswer::Decided(decided) => decided.result(charge.most, window_ms),
-        LogAnswer::Undecided => known,
-        LogAnswer::Untried => ChargeResult { verdict: Verdict::Untried, ..known },
+        LogAnswer::Undecided => undecided,
+        LogAnswer::Untried => ChargeResult { verdict: Verdict::Untried, ..undecided },
     }
 }
 
@@ -144,16 +144,16 @@ mod tests {
         let charges = [ledger(1), log(b"a", 2, 9), log(b"b", 1, 5), log(b"a", 3, 7), ledger(2)];
         let plan = Plan::of(ExactRequestId([1; 16]), &charges).unwrap();
         let logs: Vec<_> = plan.logs.iter().map(|log| (log.id.place, log.cost, log.most)).collect();
-        let ledgers = plan.asked.iter().filter(|asked| matches!(asked, Asked::Ledger { .. })).count();
+        let ledgers = plan.calls.iter().filter(|call| matches!(call, ChargeCall::Ledger { .. })).count();
         assert_eq!((logs, ledgers), (vec![(1, 5, 7), (2, 1, 5)], 2));
         let decided = Decided { outcome: Outcome::Allowed, at: Micros(1), used: 6, reset_us: 1 };
         let answer = |place| if place == 0 { LogAnswer::Decided(decided) } else { LogAnswer::Undecided };
         let results = plan.results(answer, &[], true);
-        let told: Vec<_> = results.iter().map(|r| (r.verdict, r.limit, r.remaining)).collect();
+        let summary: Vec<_> = results.iter().map(|r| (r.verdict, r.limit, r.remaining)).collect();
         let (untried, undecided) = (Verdict::Untried, Verdict::Undecided);
         let expected =
             [(untried, 0, 0), (untried, 7, 6), (undecided, 5, 0), (untried, 7, 6), (untried, 0, 0)];
-        assert_eq!(told, expected);
+        assert_eq!(summary, expected);
     }
 
     #[test]

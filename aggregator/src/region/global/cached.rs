@@ -39,40 +39,40 @@ type Answer<T> = Result<Arc<[T]>, String>;
 impl CachedReads {
     /// Each region's share of a key's cells from the cell number `oldest` on.
     pub async fn shares(&self, hub: &Hub, global: &Global, key: &Key, oldest: u64) -> Answer<Share> {
-        let asked = async {
+        let query = async {
             let mut kept = self.kept.lock().await;
             kept.shares.retain(|_, (at, _)| at.elapsed() < KEPT);
             if let Some((_, answer)) = kept.shares.get(key) {
                 return answer.clone();
             }
-            is_there(hub)?;
-            let answer = told(global.database.shares(&key.parts(), oldest, WITHIN).await);
+            require_available(hub)?;
+            let answer = to_answer(global.database.shares(&key.parts(), oldest, WITHIN).await);
             if kept.shares.len() < MAX_KEPT {
                 kept.shares.insert(key.clone(), (Instant::now(), answer.clone()));
             }
             answer
         };
-        timeout(WITHIN, asked).await.unwrap_or_else(|_| Err(late()))
+        timeout(WITHIN, query).await.unwrap_or_else(|_| Err(late()))
     }
 
     /// Every region that has published.
     pub async fn regions(&self, hub: &Hub, global: &Global) -> Answer<Wrote> {
-        let asked = async {
+        let query = async {
             let mut kept = self.kept.lock().await;
             if let Some((_, answer)) = kept.regions.as_ref().filter(|(at, _)| at.elapsed() < REGIONS_KEPT) {
                 return answer.clone();
             }
-            is_there(hub)?;
-            let answer = told(global.database.regions(hub.now(), WITHIN).await);
+            require_available(hub)?;
+            let answer = to_answer(global.database.regions(hub.now(), WITHIN).await);
             kept.regions = Some((Instant::now(), answer.clone()));
             answer
         };
-        timeout(WITHIN, asked).await.unwrap_or_else(|_| Err(late()))
+        timeout(WITHIN, query).await.unwrap_or_else(|_| Err(late()))
     }
 }
 
 /// An error unless the circuit breaker is closed: an operator's query never probes an unavailable database.
-fn is_there(hub: &Hub) -> Result<(), String> {
+fn require_available(hub: &Hub) -> Result<(), String> {
     let states = hub.state(|state, now| state.database().map(|breakers| breakers.states(now.mono)));
     match states.map(|(primary, replica)| replica.unwrap_or(primary)) {
         Some(State::Closed) => Ok(()),
@@ -80,7 +80,7 @@ fn is_there(hub: &Hub) -> Result<(), String> {
     }
 }
 
-fn told<T>(result: Result<Vec<T>, DatabaseError>) -> Answer<T> {
+fn to_answer<T>(result: Result<Vec<T>, DatabaseError>) -> Answer<T> {
     // The whole error may name hosts and users, and more people can read the page than the log.
     result.map(Arc::from).map_err(|error| format!("the query to the database failed: {}", error.reason()))
 }

@@ -59,7 +59,7 @@ async fn read(hub: &Hub, global: &Global, importer: &mut Importer, call: Import,
     match result {
         Ok(mut imported) => {
             let polled = i64::try_from(imported.cells.len()).unwrap_or(i64::MAX);
-            hub.metrics.global_rows_last_poll.set(polled);
+            hub.metrics.convergence.global_rows_last_poll.set(polled);
             if imported.truncated {
                 hub.warn(
                     "the database holds more cells than one import may read; the rest is not imported",
@@ -83,7 +83,7 @@ fn conclude(hub: &Hub, going: Going) {
         let (merged, refused) = merged(hub);
         let bad = bad + refused.saturating_sub(going.before.1);
         if bad > 0 {
-            hub.metrics.bad_rows.inc_by(bad);
+            hub.metrics.program.bad_rows.inc_by(bad);
             let example = bad_example.unwrap_or_default();
             hub.warn(&format!("skipped {bad} invalid rows of the database: {example}"), None);
         }

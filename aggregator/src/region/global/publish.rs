@@ -62,16 +62,16 @@ async fn write(
     round: &mut Round,
 ) {
     let (started, span) = (Instant::now(), round.call(&hub.telemetry));
-    let told = |rows: &[Publication]| stored(&mut &*hub, rows);
-    let publishing = global.database.publish(&rows, hub.now(), global.within(), told);
+    let on_stored = |rows: &[Publication]| stored(&mut &*hub, rows);
+    let publishing = global.database.publish(&rows, hub.now(), global.within(), on_stored);
     let published = around(span.as_ref(), publishing).await;
     round.called(published.rows, published.last_error.as_ref().map(DatabaseError::reason));
-    hub.metrics.global_writes.inc_by(published.rows);
+    hub.metrics.convergence.global_writes.inc_by(published.rows);
     for (reason, count) in &published.errors {
         hub.metrics.global_write_failed(reason, *count);
     }
     if published.skipped > 0 {
-        hub.metrics.bad_rows.inc_by(published.skipped);
+        hub.metrics.program.bad_rows.inc_by(published.skipped);
         let example = &published.skipped_example;
         hub.warn(&format!("cells that do not fit in a row are not published, such as {example:?}"), None);
     }

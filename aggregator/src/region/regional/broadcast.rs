@@ -38,9 +38,9 @@ pub(super) async fn send(hub: &Hub, regional: &Regional, changes: &Changes) -> R
 
 /// Processes the messages of the peers, until the program ends.
 pub async fn listen(hub: Arc<Hub>, regional: Arc<Regional>) {
-    let mut heard = regional.store.subscribe();
-    while let Some(heard) = heard.recv().await {
-        match heard {
+    let mut messages = regional.store.subscribe();
+    while let Some(received) = messages.recv().await {
+        match received {
             Received::Connected => broadcast::connected(&mut &*hub),
             Received::Message(message) => {
                 if broadcast::receive(&mut &*hub, &regional.id, &message).is_err() {

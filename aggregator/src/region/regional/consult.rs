@@ -26,10 +26,10 @@ pub async fn answer(
         return answers;
     }
     let patience = Duration::from_millis(queries.patience_ms());
-    let calls = traced.as_ref().map(|traced| traced.calls(queries.asked()));
+    let calls = traced.as_ref().map(|traced| traced.calls(queries.queries()));
     let results = failures(regional.store.merge(queries.merges(), patience).await);
     if let (Some(traced), Some(calls)) = (&mut traced, calls) {
-        traced.called(queries.asked(), calls, &results);
+        traced.called(queries.queries(), calls, &results);
     }
     if queries.were_hurried(&results) {
         hub.metrics.operation_failed(Operation::Consult, "hurried");

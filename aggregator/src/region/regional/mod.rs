@@ -46,13 +46,13 @@ impl Regional {
     }
 
     /// Writes this aggregator's status and returns the status of the others.
-    pub async fn exchange_status(&self, word: &[u8]) -> Result<Vec<PeerStatus>, StoreError> {
-        self.store.status(&self.id, word, self.within()).await
+    pub async fn exchange_status(&self, status: &[u8]) -> Result<Vec<PeerStatus>, StoreError> {
+        self.store.status(&self.id, status, self.within()).await
     }
 
     /// Removes this aggregator's status from the store.
-    pub async fn forget_status(&self) -> Result<(), StoreError> {
-        self.store.forget_status(&self.id, self.within()).await
+    pub async fn delete_status(&self) -> Result<(), StoreError> {
+        self.store.delete_status(&self.id, self.within()).await
     }
 
     /// The timeout of most calls.

@@ -16,36 +16,36 @@ pub async fn run(hub: Arc<Hub>, regional: Arc<Regional>) {
     let mut watch = Watch::new(regional.schedule);
     loop {
         match watch.next(&mut &*hub) {
-            Next::Call(()) => look(&hub, &regional, &mut watch).await,
+            Next::Call(()) => read_markers(&hub, &regional, &mut watch).await,
             idle => drop(hub.idle(idle).await),
         }
     }
 }
 
-async fn look(hub: &Arc<Hub>, regional: &Arc<Regional>, watch: &mut Watch) {
+async fn read_markers(hub: &Arc<Hub>, regional: &Arc<Regional>, watch: &mut Watch) {
     let started = Instant::now();
     let within = Duration::from_millis(regional.schedule.marker_timeout_ms);
     let incarnations = regional.store.renew(watch.renewals(), within).await;
     let error = incarnations.as_ref().err().map(ToString::to_string);
     let incarnations = counted(&hub.metrics, Operation::ReadMarkers, started, incarnations);
-    let looked = watch.looked(&mut &**hub, incarnations.as_ref().map_err(|failure| *failure));
-    say(&looked, &error.unwrap_or_default());
-    if let Some(grace) = looked.grace {
+    let read = watch.looked(&mut &**hub, incarnations.as_ref().map_err(|failure| *failure));
+    log_changes(&read, &error.unwrap_or_default());
+    if let Some(grace) = read.grace {
         tokio::spawn(make_up(hub.clone(), regional.clone(), grace));
     }
 }
 
-fn say(looked: &MarkersRead, error: &str) {
-    if looked.is_found {
+fn log_changes(read: &MarkersRead, error: &str) {
+    if read.is_found {
         info!("regional store available");
     }
-    if looked.is_wiped {
+    if read.is_wiped {
         warn!("the regional store has lost its data; writing all counts again");
     }
-    if looked.is_back {
+    if read.is_back {
         info!("regional store available again");
     }
-    if looked.became_unavailable {
+    if read.became_unavailable {
         warn!(%error, "regional store unavailable, deciding from memory");
     }
 }
@@ -87,7 +87,7 @@ pub async fn heartbeat(hub: Arc<Hub>, regional: Arc<Regional>) {
                 let result = regional.store.origins(&mine, &regional.id, regional.within()).await;
                 let alive = counted(&hub.metrics, Operation::Heartbeat, started, result);
                 let alive = alive.as_ref().map(|alive| alive.origins.as_slice());
-                heartbeat.heard(&mut &*hub, alive.map_err(|failure| *failure));
+                heartbeat.received(&mut &*hub, alive.map_err(|failure| *failure));
             }
             Next::Call(Call::Broadcast(changes)) => {
                 let result = broadcast::send(&hub, &regional, &changes).await;

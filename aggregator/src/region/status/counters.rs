@@ -18,7 +18,7 @@ pub const MAX_RULES: usize = 1_024;
 /// Most rules of one stream that are counted.
 const MAX_STREAM_RULES: usize = 256;
 /// A rule of which no counts arrived for so long, and which no stream reports, is evicted when room is needed.
-const FORGOTTEN_MS: u64 = 600_000;
+const SILENT_KEPT_MS: u64 = 600_000;
 /// More than any worker decides between two frames; a larger increase is ignored.
 const MAX_GROWTH: u64 = 1 << 32;
 /// Number of seconds that are kept, one by one.
@@ -103,7 +103,7 @@ pub struct OfStream {
 #[derive(Debug, Default)]
 struct Counted {
     facts: Rule,
-    heard: MonoMs,
+    last_received: MonoMs,
     /// Decisions in each second, the newest last.
     seconds: VecDeque<Outcomes<u32>>,
     /// The number of the newest second.
@@ -163,16 +163,16 @@ impl Rule {
 
 impl Counters {
     /// Takes the counts that a stream sent.
-    pub fn take(&mut self, stream: &mut OfStream, said: &wire::Counters, now: MonoMs) {
-        for rule in said.rules.iter().filter(|rule| is_named(&said.workspace, rule)) {
-            let name = (said.workspace.clone(), rule.name.clone());
+    pub fn take(&mut self, stream: &mut OfStream, sent: &wire::Counters, now: MonoMs) {
+        for rule in sent.rules.iter().filter(|rule| is_named(&sent.workspace, rule)) {
+            let name = (sent.workspace.clone(), rule.name.clone());
             let counts = counts_of(rule);
             let is_new = !stream.last.contains_key(&name);
             if is_new && stream.last.len() >= MAX_STREAM_RULES {
                 continue;
             }
             let Some(counted) = self.rule(&name, now) else { continue };
-            counted.note(&said.workspace, rule, now);
+            counted.note(&sent.workspace, rule, now);
             match stream.last.insert(name, counts) {
                 None => counted.facts.workers += 1,
                 Some(before) => counted.grow(growth(before, counts), now),
@@ -197,8 +197,9 @@ impl Counters {
     /// The rule's counts, added if there is room.
     fn rule(&mut self, name: &Name, now: MonoMs) -> Option<&mut Counted> {
         if !self.rules.contains_key(name) && self.rules.len() >= MAX_RULES {
-            let silent =
-                |counted: &Counted| counted.facts.workers == 0 && now.since(counted.heard) > FORGOTTEN_MS;
+            let silent = |counted: &Counted| {
+                counted.facts.workers == 0 && now.since(counted.last_received) > SILENT_KEPT_MS
+            };
             self.rules.retain(|_, counted| !silent(counted));
             if self.rules.len() >= MAX_RULES {
                 return None;
@@ -211,7 +212,7 @@ impl Counters {
 impl Counted {
     /// Stores the rule's properties as last received.
     fn note(&mut self, workspace: &str, rule: &wire::RuleCounters, now: MonoMs) {
-        self.heard = now;
+        self.last_received = now;
         let facts = &mut self.facts;
         facts.workspace.replace_range(.., workspace);
         facts.name.replace_range(.., &rule.name);

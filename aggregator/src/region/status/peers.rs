@@ -18,7 +18,7 @@ pub const FRESH_MS: u64 = 10_000;
 /// Most rules in an aggregator's status, the busiest first.
 const MAX_RULES_SENT: usize = 256;
 /// Longest status of a peer that is parsed.
-const MAX_WORD_BYTES: usize = 512 * 1024;
+const MAX_STATUS_BYTES: usize = 512 * 1024;
 
 /// The status of an aggregator, as it sends it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -44,9 +44,9 @@ pub struct PeerStatus {
 /// The last status of each peer.
 #[derive(Default)]
 pub struct Peers {
-    heard: Mutex<Vec<Peer>>,
+    received: Mutex<Vec<Peer>>,
     /// Whether this aggregator has removed its status. The lock is held during an exchange, so that none follows the removal.
-    gone: tokio::sync::Mutex<bool>,
+    removed: tokio::sync::Mutex<bool>,
 }
 
 /// Another aggregator of the region.
@@ -72,12 +72,12 @@ impl Peer {
 impl Peers {
     /// All peers whose status was read at the last exchange.
     pub fn all(&self) -> Vec<Peer> {
-        self.heard.lock().clone()
+        self.received.lock().clone()
     }
 }
 
 /// This aggregator's status, with its rules.
-fn word(hub: &Hub, status: &Status) -> PeerStatus {
+fn own_with_rules(hub: &Hub, status: &Status) -> PeerStatus {
     let mut rules = status.counters.lock().rules(hub.moment().mono);
     if rules.len() > MAX_RULES_SENT {
         let busy = |rule: &Rule| rule.decided.allowed.saturating_add(rule.decided.denied);
@@ -94,7 +94,7 @@ pub fn own(hub: &Hub, status: &Status) -> PeerStatus {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         uptime_ms: now.0,
         draining: hub.draining.borrow().is_some(),
-        streams: u64::try_from(hub.metrics.streams.get()).unwrap_or(0),
+        streams: u64::try_from(hub.metrics.program.streams.get()).unwrap_or(0),
         envoys: status.streams.connected() as u64,
         keys: hub.stats().keys as u64,
         rules: Vec::new(),
@@ -104,38 +104,40 @@ pub fn own(hub: &Hub, status: &Status) -> PeerStatus {
 /// Exchanges the status with the peers, until the program ends.
 pub async fn exchange(hub: Arc<Hub>, status: Arc<Status>, regional: Arc<Regional>) {
     loop {
-        let gone = status.peers.gone.lock().await;
-        if *gone {
+        let removed = status.peers.removed.lock().await;
+        if *removed {
             return;
         }
         if hub.store_is_usable() {
-            let word = serde_json::to_vec(&word(&hub, &status)).unwrap_or_default();
-            match regional.exchange_status(&word).await {
-                Ok(words) => *status.peers.heard.lock() = words.into_iter().filter_map(peer).collect(),
+            let record = serde_json::to_vec(&own_with_rules(&hub, &status)).unwrap_or_default();
+            match regional.exchange_status(&record).await {
+                Ok(statuses) => {
+                    *status.peers.received.lock() = statuses.into_iter().filter_map(peer).collect()
+                }
                 Err(error) => debug!(%error, "could not exchange the status with the other aggregators"),
             }
         }
-        drop(gone);
+        drop(removed);
         sleep(INTERVAL).await;
     }
 }
 
 /// Removes this aggregator's status, so that the peers do not list it as silent.
-pub async fn say_goodbye(hub: &Hub, status: &Status, regional: &Regional) {
-    *status.peers.gone.lock().await = true;
+pub async fn remove_status(hub: &Hub, status: &Status, regional: &Regional) {
+    *status.peers.removed.lock().await = true;
     if !hub.store_is_usable() {
         return;
     }
-    if let Err(error) = regional.forget_status().await {
+    if let Err(error) = regional.delete_status().await {
         debug!(%error, "could not remove this aggregator's status from the store");
     }
 }
 
-fn peer((id, age_ms, word): ([u8; 16], u64, Vec<u8>)) -> Option<Peer> {
-    if word.len() > MAX_WORD_BYTES {
+fn peer((id, age_ms, record): ([u8; 16], u64, Vec<u8>)) -> Option<Peer> {
+    if record.len() > MAX_STATUS_BYTES {
         return None;
     }
-    let mut status: PeerStatus = serde_json::from_slice(&word).ok()?;
+    let mut status: PeerStatus = serde_json::from_slice(&record).ok()?;
     status.rules.truncate(MAX_RULES_SENT);
     Some(Peer { id: format!("{:032x}", u128::from_be_bytes(id)), status, age_ms, read: Instant::now() })
 }
@@ -145,18 +147,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_that_are_none_are_not_heard() {
-        let word = |bytes: &[u8]| peer(([7; 16], 5, bytes.to_vec()));
+    fn an_invalid_status_is_ignored() {
+        let record = |bytes: &[u8]| peer(([7; 16], 5, bytes.to_vec()));
         for bad in [b"".as_slice(), b"7", b"{\"keys\":-1}", b"{\"rules\":[{\"limit\":\"x\"}]}"] {
-            assert!(word(bad).is_none());
+            assert!(record(bad).is_none());
         }
-        assert!(word(&vec![b' '; MAX_WORD_BYTES + 1]).is_none());
+        assert!(record(&vec![b' '; MAX_STATUS_BYTES + 1]).is_none());
         let many = PeerStatus { rules: vec![Rule::default(); MAX_RULES_SENT + 1], ..PeerStatus::default() };
-        let heard = peer(([7; 16], 5, serde_json::to_vec(&many).unwrap())).unwrap();
-        assert_eq!((heard.id.as_str(), heard.status.rules.len()), ("07".repeat(16).as_str(), MAX_RULES_SENT));
-        assert!(heard.age_ms() >= 5);
+        let received = peer(([7; 16], 5, serde_json::to_vec(&many).unwrap())).unwrap();
         assert_eq!(
-            word(b"{\"newer\":1,\"keys\":3}").unwrap().status.keys,
+            (received.id.as_str(), received.status.rules.len()),
+            ("07".repeat(16).as_str(), MAX_RULES_SENT)
+        );
+        assert!(received.age_ms() >= 5);
+        assert_eq!(
+            record(b"{\"newer\":1,\"keys\":3}").unwrap().status.keys,
             3,
             "fields of newer versions are ignored"
         );

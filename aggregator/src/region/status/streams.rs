@@ -36,7 +36,7 @@ pub struct Seat<'a> {
     status: &'a Status,
     id: u64,
     stream: Arc<Stream>,
-    said: OfStream,
+    counted: OfStream,
 }
 
 /// An Envoy, or the embedded limiter.
@@ -106,7 +106,7 @@ impl Status {
             subscriber: AtomicBool::new(false),
         });
         self.streams.streams.lock().insert(id, stream.clone());
-        Seat { status: self, id, stream, said: OfStream::default() }
+        Seat { status: self, id, stream, counted: OfStream::default() }
     }
 }
 
@@ -115,7 +115,7 @@ impl Seat<'_> {
     pub fn received(&mut self, counters: Option<&wire::Counters>, now: MonoMs) {
         self.stream.received.store(now.0, Relaxed);
         if let Some(counters) = counters {
-            self.status.counters.lock().take(&mut self.said, counters, now);
+            self.status.counters.lock().take(&mut self.counted, counters, now);
         }
     }
 
@@ -128,6 +128,6 @@ impl Seat<'_> {
 impl Drop for Seat<'_> {
     fn drop(&mut self) {
         self.status.streams.streams.lock().remove(&self.id);
-        Counters::left(&mut self.status.counters.lock(), &self.said);
+        Counters::left(&mut self.status.counters.lock(), &self.counted);
     }
 }

@@ -95,9 +95,9 @@ fn growth(top: &Top, before: &Scan, at: Instant) -> HashMap<Key, f64> {
     if span > MAX_SPAN || span.is_zero() {
         return HashMap::new();
     }
-    let known: HashMap<_, _> = before.top.nearest.iter().map(|one| (&one.key, one.usage)).collect();
+    let previous: HashMap<_, _> = before.top.nearest.iter().map(|one| (&one.key, one.usage)).collect();
     let grown = top.nearest.iter().filter_map(|one| {
-        let then = known.get(&one.key).filter(|then| then.sequence == one.usage.sequence)?;
+        let then = previous.get(&one.key).filter(|then| then.sequence == one.usage.sequence)?;
         let more = one.usage.current.saturating_sub(then.current);
         Some((one.key.clone(), more as f64 / span.as_secs_f64()))
     });

@@ -1,10 +1,5 @@
 //! The metrics of this program: names, help texts and handles. No label contains an identifier or an origin.
 
-pub mod api;
-mod process;
-pub mod recent;
-pub mod spans;
-
 use crate::telemetry::metrics::api::ApiMetrics;
 use crate::telemetry::metrics::recent::{Recent, RefusedStreams};
 use crate::telemetry::metrics::spans::SpanFigures;
@@ -14,7 +9,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::{Metric, Registry};
+use prometheus_client::registry::Registry;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 use strum::{IntoStaticStr, VariantArray};
@@ -29,83 +24,6 @@ use weir_core::replication::figures::Refusals;
 pub const PREFIX: &str = "weir_aggregator";
 /// Prefix of the metrics of convergence.
 pub const RATELIMIT_PREFIX: &str = "weir_ratelimit";
-
-const STREAMS: (&str, &str) = ("streams", "Open streams of filters' workers");
-const LIVE_ORIGINS: (&str, &str) = ("live_origins", "Envoy processes seen within the last two seconds");
-const KEYS: (&str, &str) = ("keys", "Keys in the region's memory");
-const KEYS_EVICTED: (&str, &str) =
-    ("keys_evicted", "Keys of low use that were evicted to make room for others");
-const PUSH_QUEUE: (&str, &str) = ("push_queue", "Keys that wait to be pushed, summed over subscribers");
-const REPORTS: (&str, &str) = ("reports", "Reports received and acknowledged");
-const COUNTS_MERGED: (&str, &str) = ("counts_merged", "Counts of reports merged into the region");
-const COUNTS_REFUSED: (&str, &str) = ("counts_refused", "Counts of reports that were not merged, by reason");
-const CONSULTS: (&str, &str) = ("consults", "Queries of filters by result: granted, refused, unjudged");
-const PUSHES: (&str, &str) = ("pushes", "Frames pushed to subscribers");
-const PUSHED_CELLS: (&str, &str) = ("pushed_cells", "Cells pushed to subscribers");
-const SLOW_STREAMS: (&str, &str) =
-    ("slow_streams_dropped", "Streams closed because their node did not read its frames");
-const FRAMES_REFUSED: (&str, &str) = ("frames_refused", "Frames that ended their stream, by reason");
-const FRAME_SECONDS: (&str, &str) =
-    ("frame_seconds", "Time to process one frame in the region, including the wait for its lock");
-
-const HOT_LEFT: (&str, &str) = (
-    "hot_left",
-    "Hot cells that waited for the next update of the hot index because their namespace had too many",
-);
-const CHANGES_RECEIVED: (&str, &str) =
-    ("changes_received", "Changed cells received from other aggregators of the region");
-const STORE_WIPES: (&str, &str) = ("store_wipes", "Losses of data found in a store");
-const BREAKER: (&str, &str) = ("breaker_state", "Circuit breaker of a store: 0 closed, 1 half open, 2 open");
-const QUEUE: (&str, &str) = ("queue_cells", "Cells that wait, by queue: replay, share, publish");
-const AGE: (&str, &str) = (
-    "snapshot_age_seconds",
-    "Time since the hot index was read (hot), or cells were published (publish) or imported (import); -1 if never",
-);
-const API_DECISIONS: (&str, &str) = ("api_decisions", "Calls of an API by API and result");
-const CONTROLS: (&str, &str) = ("controls", "Live controls in force at the last reading");
-const BAD_ROWS: (&str, &str) =
-    ("bad_rows", "Invalid rows of the database, and cells that do not fit in a row, that were skipped");
-
-const EXACT_CHARGES: (&str, &str) = ("exact_charges", "Charges of exact requests by algorithm and result");
-const EXACT_SECONDS: (&str, &str) =
-    ("exact_seconds", "Time to decide one exact request with all its charges");
-const EXACT_CACHED_DENIALS: (&str, &str) =
-    ("exact_cached_denials", "Exact requests that a cached denial answered without a call to a store");
-const EXACT_REFUNDS: (&str, &str) = (
-    "exact_refunds",
-    "Refunds of charges by result: done, missing (nothing was charged), foreign (issued to another worker), given_up",
-);
-const LEDGER_UNDECIDED: (&str, &str) =
-    ("ledger_undecided", "Charges that a ledger could not decide, by reason");
-const EXACT_REQUESTS: (&str, &str) = (
-    "exact_requests",
-    "Exact requests of filters by result: taken, malformed, rejected (too many of the stream wait)",
-);
-
-const SPANS: (&str, &str) = (
-    "spans",
-    "Ended spans by result: exported, dropped (too many waited), failed (not accepted by the collector)",
-);
-
-const WINDOWS: (&str, &str) = ("windows", "Cells in memory");
-const WINDOWS_CREATED: (&str, &str) = ("windows_created", "Cells created by use");
-const WINDOWS_EVICTED: (&str, &str) =
-    ("windows_evicted", "Cells evicted because no window touches them any more");
-const OPERATIONS: (&str, &str) = ("origin_operations", "Calls to the stores of this region, by operation");
-const LATENCY: (&str, &str) =
-    ("origin_latency_seconds", "Duration of calls to the stores of this region, by operation");
-const ERRORS: (&str, &str) =
-    ("origin_errors", "Failed calls to the stores of this region, by operation and reason");
-const GLOBAL_WRITES: (&str, &str) = ("global_writes", "Rows written for other regions");
-const GLOBAL_WRITE_ERRORS: (&str, &str) =
-    ("global_write_errors", "Failed writes for other regions, by reason");
-const GLOBAL_APPLIED: (&str, &str) = ("global_sync_rows_applied", "Imported rows merged into the region");
-const GLOBAL_SYNC_ERRORS: (&str, &str) = ("global_sync_errors", "Imports that failed, by reason");
-const GLOBAL_CREATED: (&str, &str) = ("global_entries_created", "Cells created by counts of another region");
-const GLOBAL_POLLED: (&str, &str) = ("global_rows_last_poll", "Rows read by the last import");
-const GLOBAL_LEFT: (&str, &str) =
-    ("global_left", "Cells that waited for the next publication because their namespace had too many");
-const GLOBAL_SECONDS: (&str, &str) = ("global_tick_seconds", "Duration of a publication or an import");
 
 /// Reasons of failed statements.
 pub const DATABASE_REASONS: [&str; 8] =
@@ -142,6 +60,41 @@ const FRAME_REASONS: [&str; 21] = [
     "malformed",
     "oversized",
 ];
+
+/// Metrics as a table. A row is a metric: its name, type and help text, and its value at the start if that is not the type's default.
+///
+/// Makes a struct with a field for each row, `Default`, and `register`, which adds all rows to a registry.
+macro_rules! table {
+    ($(#[$meta:meta])* $vis:vis struct $group:ident {
+        $($field_vis:vis $name:ident: $kind:ty = $help:literal $(, $initial:expr)?;)*
+    }) => {
+        $(#[$meta])*
+        #[derive(Debug)]
+        $vis struct $group {
+            $(#[doc = $help] $field_vis $name: $kind,)*
+        }
+
+        impl Default for $group {
+            fn default() -> Self {
+                Self { $($name: table!(@initial $($initial)?),)* }
+            }
+        }
+
+        impl $group {
+            /// Adds the metrics to a registry.
+            $vis fn register(&self, registry: &mut prometheus_client::registry::Registry) {
+                $(registry.register(stringify!($name), $help, self.$name.clone());)*
+            }
+        }
+    };
+    (@initial) => { Default::default() };
+    (@initial $initial:expr) => { $initial };
+}
+
+pub mod api;
+mod process;
+pub mod recent;
+pub mod spans;
 
 /// A label, with name and value from fixed sets.
 pub(crate) type Label = [(&'static str, &'static str); 1];
@@ -225,45 +178,31 @@ impl Operation {
     ];
 }
 
-/// The metrics of exact requests. Clones share their counts.
-#[derive(Clone, Debug)]
-pub struct ExactFigures {
-    /// [`EXACT_CACHED_DENIALS`].
-    pub cached_denial: Counter,
-    charges: Family<Labels, Counter>,
-    seconds: Histogram,
-    refunds: Family<Label, Counter>,
-    ledger_undecided: Family<Label, Counter>,
-    exact_requests: Family<Label, Counter>,
-}
-
-impl Default for ExactFigures {
-    fn default() -> Self {
-        let charges: Family<Labels, Counter> = Family::default();
-        for algorithm in ["sliding_log", "ledger"] {
-            for result in ["allowed", "denied", "untried", "undecided"] {
-                drop(charges.get_or_create(&[("algorithm", algorithm), ("result", result)]));
-            }
-        }
-        let ledger_undecided = at_zero("reason", &["no_database"]);
-        DATABASE_REASONS
-            .iter()
-            .for_each(|reason| drop(ledger_undecided.get_or_create(&[("reason", *reason)])));
-        ExactFigures {
-            cached_denial: Counter::default(),
-            charges,
-            seconds: Histogram::new(exponential_buckets(1e-5, 2.5, 14)), // 10 µs to 1.5 s
-            refunds: at_zero("result", &["done", "missing", "foreign", "given_up"]),
-            ledger_undecided,
-            exact_requests: at_zero("result", &["taken", "malformed", "rejected"]),
-        }
+table! {
+    /// The metrics of exact requests. Clones share their counts.
+    #[derive(Clone)]
+    pub struct ExactFigures {
+        exact_charges: Family<Labels, Counter> = "Charges of exact requests by algorithm and result",
+            at_zero_by("algorithm", &["sliding_log", "ledger"], "result", &["allowed", "denied", "untried", "undecided"]);
+        exact_seconds: Histogram = "Time to decide one exact request with all its charges",
+            Histogram::new(exponential_buckets(1e-5, 2.5, 14)); // 10 µs to 1.5 s
+        pub exact_cached_denials: Counter =
+            "Exact requests that a cached denial answered without a call to a store";
+        exact_refunds: Family<Label, Counter> =
+            "Refunds of charges by result: done, missing (nothing was charged), foreign (issued to another worker), given_up",
+            at_zero("result", &["done", "missing", "foreign", "given_up"]);
+        ledger_undecided: Family<Label, Counter> = "Charges that a ledger could not decide, by reason",
+            at_zero("reason", &[&["no_database"], &DATABASE_REASONS[..]].concat());
+        exact_requests: Family<Label, Counter> =
+            "Exact requests of filters by result: taken, malformed, rejected (too many of the stream wait)",
+            at_zero("result", &["taken", "malformed", "rejected"]);
     }
 }
 
 impl ExactFigures {
     /// Counts the decisions on an exact request.
-    pub fn ruled(&self, charges: &[Charge], results: &[ChargeResult], took: Duration) {
-        self.seconds.observe(took.as_secs_f64());
+    pub fn decided(&self, charges: &[Charge], results: &[ChargeResult], took: Duration) {
+        self.exact_seconds.observe(took.as_secs_f64());
         for (charge, charge_result) in charges.iter().zip(results) {
             let algorithm = match charge.limit {
                 Limit::Log { .. } => "sliding_log",
@@ -275,23 +214,23 @@ impl ExactFigures {
                 Verdict::Untried => "untried",
                 Verdict::Undecided => "undecided",
             };
-            self.charges.get_or_create(&[("algorithm", algorithm), ("result", result)]).inc();
+            self.exact_charges.get_or_create(&[("algorithm", algorithm), ("result", result)]).inc();
         }
     }
 
     /// Counts a refund: `done`, `missing` or `foreign`.
     pub fn refunded(&self, result: &'static str) {
-        self.refunds.get_or_create(&[("result", result)]).inc();
+        self.exact_refunds.get_or_create(&[("result", result)]).inc();
     }
 
     /// The number of refunds with this result.
     pub fn refunds(&self, result: &'static str) -> u64 {
-        self.refunds.get_or_create(&[("result", result)]).get()
+        self.exact_refunds.get_or_create(&[("result", result)]).get()
     }
 
     /// Counts charges whose refund was given up.
     pub fn refunds_given_up(&self, charges: u64) {
-        self.refunds.get_or_create(&[("result", "given_up")]).inc_by(charges);
+        self.exact_refunds.get_or_create(&[("result", "given_up")]).inc_by(charges);
     }
 
     /// Counts a charge that a ledger could not decide: `no_database`, `no_zone`, or one of a database's reasons.
@@ -300,17 +239,72 @@ impl ExactFigures {
     }
 
     /// Counts an exact request of a filter: `taken`, `malformed` or `rejected`.
-    pub fn asked(&self, result: &'static str) {
+    pub fn requested(&self, result: &'static str) {
         self.exact_requests.get_or_create(&[("result", result)]).inc();
     }
+}
 
-    fn register(&self, registry: &mut Registry) {
-        register(registry, EXACT_CHARGES, self.charges.clone());
-        register(registry, EXACT_SECONDS, self.seconds.clone());
-        register(registry, EXACT_CACHED_DENIALS, self.cached_denial.clone());
-        register(registry, EXACT_REFUNDS, self.refunds.clone());
-        register(registry, LEDGER_UNDECIDED, self.ledger_undecided.clone());
-        register(registry, EXACT_REQUESTS, self.exact_requests.clone());
+table! {
+    /// The metrics of this program.
+    pub struct ProgramMetrics {
+        pub streams: Gauge = "Open streams of filters' workers";
+        live_origins: Gauge = "Envoy processes seen within the last two seconds";
+        keys: Gauge = "Keys in the region's memory";
+        keys_evicted: Counter = "Keys of low use that were evicted to make room for others";
+        push_queue: Gauge = "Keys that wait to be pushed, summed over subscribers";
+        reports: Counter = "Reports received and acknowledged";
+        counts_merged: Counter = "Counts of reports merged into the region";
+        counts_refused: Family<Label, Counter> = "Counts of reports that were not merged, by reason",
+            at_zero("reason", &COUNT_REASONS);
+        consults: Family<Label, Counter> = "Queries of filters by result: granted, refused, unjudged",
+            at_zero("result", &CONSULT_RESULTS);
+        pushes: Counter = "Frames pushed to subscribers";
+        pushed_cells: Counter = "Cells pushed to subscribers";
+        pub slow_streams_dropped: Counter = "Streams closed because their node did not read its frames";
+        frames_refused: Family<Label, Counter> = "Frames that ended their stream, by reason",
+            at_zero("reason", &FRAME_REASONS);
+        pub frame_seconds: Histogram =
+            "Time to process one frame in the region, including the wait for its lock",
+            Histogram::new(exponential_buckets(1e-6, 4.0, 10)); // 1 µs to 0.26 s
+        hot_left: Counter =
+            "Hot cells that waited for the next update of the hot index because their namespace had too many";
+        changes_received: Counter = "Changed cells received from other aggregators of the region";
+        store_wipes: Family<Label, Counter> = "Losses of data found in a store", at_zero("store", &STORES);
+        breaker_state: Family<Label, Gauge> = "Circuit breaker of a store: 0 closed, 1 half open, 2 open";
+        queue_cells: Family<Label, Gauge> = "Cells that wait, by queue: replay, share, publish";
+        snapshot_age_seconds: Family<Label, Gauge<f64, AtomicU64>> =
+            "Time since the hot index was read (hot), or cells were published (publish) or imported (import); -1 if never";
+        api_decisions: Family<Labels, Counter> = "Calls of an API by API and result";
+        pub controls: Gauge = "Live controls in force at the last reading";
+        pub bad_rows: Counter =
+            "Invalid rows of the database, and cells that do not fit in a row, that were skipped";
+    }
+}
+
+table! {
+    /// The metrics of convergence.
+    pub struct ConvergenceMetrics {
+        windows: Gauge = "Cells in memory";
+        windows_created: Counter = "Cells created by use";
+        windows_evicted: Counter = "Cells evicted because no window touches them any more";
+        origin_operations: Family<Label, Counter> = "Calls to the stores of this region, by operation",
+            at_zero("op", &operations());
+        origin_latency_seconds: Family<Label, Histogram> =
+            "Duration of calls to the stores of this region, by operation", latencies();
+        origin_errors: Family<Labels, Counter> =
+            "Failed calls to the stores of this region, by operation and reason", operation_errors();
+        pub global_writes: Counter = "Rows written for other regions";
+        global_write_errors: Family<Label, Counter> = "Failed writes for other regions, by reason",
+            at_zero("reason", &DATABASE_REASONS);
+        global_sync_rows_applied: Counter = "Imported rows merged into the region";
+        global_sync_errors: Family<Label, Counter> = "Imports that failed, by reason",
+            at_zero("reason", &DATABASE_REASONS);
+        global_entries_created: Counter = "Cells created by counts of another region";
+        pub global_rows_last_poll: Gauge = "Rows read by the last import";
+        global_left: Counter =
+            "Cells that waited for the next publication because their namespace had too many";
+        global_tick_seconds: Family<Label, Histogram> = "Duration of a publication or an import",
+            Family::new_with_constructor(|| Histogram::new(exponential_buckets(1e-3, 2.0, 14))); // 1 ms to 8 s
     }
 }
 
@@ -326,52 +320,14 @@ pub struct Metrics {
     pub refusals: RefusedStreams,
     /// The metrics of the APIs.
     pub api: ApiMetrics,
-    /// [`STREAMS`].
-    pub streams: Gauge,
-    /// [`SLOW_STREAMS`].
-    pub slow_streams: Counter,
-    /// [`FRAME_SECONDS`].
-    pub frame_seconds: Histogram,
-    /// [`BAD_ROWS`].
-    pub bad_rows: Counter,
-    /// [`CONTROLS`].
-    pub controls: Gauge,
-    /// [`GLOBAL_WRITES`].
-    pub global_writes: Counter,
-    /// [`GLOBAL_POLLED`].
-    pub global_rows_last_poll: Gauge,
-    /// [`GLOBAL_SECONDS`] of publications.
+    /// The metrics of this program.
+    pub program: ProgramMetrics,
+    /// The metrics of convergence.
+    pub convergence: ConvergenceMetrics,
+    /// Durations of publications, in seconds.
     pub publish_seconds: Histogram,
-    /// [`GLOBAL_SECONDS`] of imports.
+    /// Durations of imports, in seconds.
     pub import_seconds: Histogram,
-    reports: Counter,
-    counts_merged: Counter,
-    pushes: Counter,
-    pushed_cells: Counter,
-    hot_left: Counter,
-    changes_received: Counter,
-    global_left: Counter,
-    global_rows_applied: Counter,
-    global_entries_created: Counter,
-    store_wipes: Family<Label, Counter>,
-    breaker: Family<Label, Gauge>,
-    queue: Family<Label, Gauge>,
-    age: Family<Label, Gauge<f64, AtomicU64>>,
-    windows: Gauge,
-    windows_created: Counter,
-    windows_evicted: Counter,
-    operations: Family<Label, Counter>,
-    latency: Family<Label, Histogram>,
-    errors: Family<Labels, Counter>,
-    global_write_errors: Family<Label, Counter>,
-    global_sync_errors: Family<Label, Counter>,
-    live_origins: Gauge,
-    keys: Gauge,
-    push_queue: Gauge,
-    keys_evicted: Counter,
-    counts_refused: Family<Label, Counter>,
-    consults: Family<Label, Counter>,
-    frames_refused: Family<Label, Counter>,
     /// By [`Api`] and [`ApiResult`] in their order, so that a decision looks up no name.
     api_decisions: [[Counter; ApiResult::VARIANTS.len()]; Api::VARIANTS.len()],
 }
@@ -380,113 +336,40 @@ impl Metrics {
     /// All at zero, except for `exact` and `spans`, which are counted elsewhere.
     pub fn new(exact: &ExactFigures, spans: &SpanFigures) -> Self {
         const WARNING_INTERVAL: Duration = Duration::from_secs(10);
+        let (program, convergence) = (ProgramMetrics::default(), ConvergenceMetrics::default());
+        let api = ApiMetrics::default();
         let mut registry = Registry::default();
         process::register(&mut registry);
-        let w = registry.sub_registry_with_prefix(RATELIMIT_PREFIX);
-        let seconds: Family<Label, Histogram> = Family::new_with_constructor(|| {
-            Histogram::new(exponential_buckets(1e-3, 2.0, 14)) // 1 ms to 8 s
-        });
-        w.register(GLOBAL_SECONDS.0, GLOBAL_SECONDS.1, seconds.clone());
-        let latency: Family<Label, Histogram> = Family::new_with_constructor(|| {
-            Histogram::new(exponential_buckets(1e-4, 2.0, 16)) // 0.1 ms to 3.3 s
-        });
-        w.register(LATENCY.0, LATENCY.1, latency.clone());
-        let global_writes = register(w, GLOBAL_WRITES, Counter::default());
-        let global_left = register(w, GLOBAL_LEFT, Counter::default());
-        let global_rows_applied = register(w, GLOBAL_APPLIED, Counter::default());
-        let global_entries_created = register(w, GLOBAL_CREATED, Counter::default());
-        let global_rows_last_poll = register(w, GLOBAL_POLLED, Gauge::default());
-        let windows = register(w, WINDOWS, Gauge::default());
-        let windows_created = register(w, WINDOWS_CREATED, Counter::default());
-        let windows_evicted = register(w, WINDOWS_EVICTED, Counter::default());
-        let operations: Family<Label, Counter> = register(w, OPERATIONS, Family::default());
-        let errors: Family<Labels, Counter> = register(w, ERRORS, Family::default());
-        let global_write_errors: Family<Label, Counter> = register(w, GLOBAL_WRITE_ERRORS, Family::default());
-        let global_sync_errors: Family<Label, Counter> = register(w, GLOBAL_SYNC_ERRORS, Family::default());
-        let operations_known = Operation::REGIONAL.into_iter().chain(Operation::GLOBAL);
-        for op in operations_known.map(|operation| ("op", operation.into_str())) {
-            drop(operations.get_or_create(&[op]));
-            drop(latency.get_or_create(&[op]));
-        }
-        for op in Operation::REGIONAL.map(|operation| ("op", operation.into_str())) {
-            REGIONAL_REASONS.iter().for_each(|reason| drop(errors.get_or_create(&[op, ("reason", *reason)])));
-        }
-        for reason in DATABASE_REASONS.map(|reason| ("reason", reason)) {
-            for op in Operation::GLOBAL.map(|operation| ("op", operation.into_str())) {
-                drop(errors.get_or_create(&[op, reason]));
-            }
-            drop(global_write_errors.get_or_create(&[reason]));
-            drop(global_sync_errors.get_or_create(&[reason]));
-        }
-        let r = registry.sub_registry_with_prefix(PREFIX);
-        exact.register(r);
-        register(r, SPANS, spans.results.clone());
-        // In separate statements, as each holds the family's lock until its end.
-        let publish_seconds = seconds.get_or_create(&[("op", "publish")]).clone();
-        let import_seconds = seconds.get_or_create(&[("op", "import")]).clone();
-        let age: Family<Label, Gauge<f64, AtomicU64>> = Family::default();
-        r.register(AGE.0, AGE.1, age.clone());
-        let decisions: Family<Labels, Counter> = register(r, API_DECISIONS, Family::default());
+        convergence.register(registry.sub_registry_with_prefix(RATELIMIT_PREFIX));
+        let prefixed = registry.sub_registry_with_prefix(PREFIX);
+        program.register(prefixed);
+        exact.register(prefixed);
+        spans.register(prefixed);
+        api.register(prefixed);
         let api_decisions = std::array::from_fn(|api| {
             std::array::from_fn(|result| {
                 let api = ("api", Api::VARIANTS[api].into_str());
-                decisions.get_or_create(&[api, ("result", ApiResult::VARIANTS[result].into_str())]).clone()
+                let result = ("result", ApiResult::VARIANTS[result].into_str());
+                program.api_decisions.get_or_create_owned(&[api, result])
             })
         });
         Metrics {
             api_decisions,
             recent: Recent::default(),
             refusals: RefusedStreams::default(),
-            api: ApiMetrics::register(r),
             warnings: Throttle::new(WARNING_INTERVAL),
-            streams: register(r, STREAMS, Gauge::default()),
-            reports: register(r, REPORTS, Counter::default()),
-            counts_merged: register(r, COUNTS_MERGED, Counter::default()),
-            pushes: register(r, PUSHES, Counter::default()),
-            pushed_cells: register(r, PUSHED_CELLS, Counter::default()),
-            slow_streams: register(r, SLOW_STREAMS, Counter::default()),
-            frame_seconds: register(
-                r,
-                FRAME_SECONDS,
-                Histogram::new(exponential_buckets(1e-6, 4.0, 10)), // 1 µs to 0.26 s
-            ),
-            hot_left: register(r, HOT_LEFT, Counter::default()),
-            changes_received: register(r, CHANGES_RECEIVED, Counter::default()),
-            bad_rows: register(r, BAD_ROWS, Counter::default()),
-            controls: register(r, CONTROLS, Gauge::default()),
-            global_writes,
-            global_left,
-            global_rows_applied,
-            global_entries_created,
-            global_rows_last_poll,
-            publish_seconds,
-            import_seconds,
-            store_wipes: register(r, STORE_WIPES, at_zero("store", &STORES)),
-            breaker: register(r, BREAKER, Family::default()),
-            queue: register(r, QUEUE, Family::default()),
-            age,
-            windows,
-            windows_created,
-            windows_evicted,
-            operations,
-            latency,
-            errors,
-            global_write_errors,
-            global_sync_errors,
-            live_origins: register(r, LIVE_ORIGINS, Gauge::default()),
-            keys_evicted: register(r, KEYS_EVICTED, Counter::default()),
-            keys: register(r, KEYS, Gauge::default()),
-            push_queue: register(r, PUSH_QUEUE, Gauge::default()),
-            counts_refused: register(r, COUNTS_REFUSED, at_zero("reason", &COUNT_REASONS)),
-            consults: register(r, CONSULTS, at_zero("result", &CONSULT_RESULTS)),
-            frames_refused: register(r, FRAMES_REFUSED, at_zero("reason", &FRAME_REASONS)),
+            publish_seconds: convergence.global_tick_seconds.get_or_create_owned(&[("op", "publish")]),
+            import_seconds: convergence.global_tick_seconds.get_or_create_owned(&[("op", "import")]),
+            api,
+            program,
+            convergence,
             registry,
         }
     }
 
     /// Counts a frame that ended its stream.
     pub fn frame_refused(&self, reason: &'static str) {
-        self.frames_refused.get_or_create(&[("reason", reason)]).inc();
+        self.program.frames_refused.get_or_create(&[("reason", reason)]).inc();
         self.refusals.note(reason);
     }
 
@@ -505,24 +388,27 @@ impl Metrics {
     pub fn operation(&self, operation: Operation, took: Duration) {
         self.recent.made(operation, took);
         let label = [("op", operation.into_str())];
-        self.operations.get_or_create(&label).inc();
-        self.latency.get_or_create(&label).observe(took.as_secs_f64());
+        self.convergence.origin_operations.get_or_create(&label).inc();
+        self.convergence.origin_latency_seconds.get_or_create(&label).observe(took.as_secs_f64());
     }
 
     /// Counts a failed call to a store.
     pub fn operation_failed(&self, operation: Operation, reason: &'static str) {
         self.recent.failed(operation, reason);
-        self.errors.get_or_create(&[("op", operation.into_str()), ("reason", reason)]).inc();
+        self.convergence
+            .origin_errors
+            .get_or_create(&[("op", operation.into_str()), ("reason", reason)])
+            .inc();
     }
 
     /// Counts failed writes for other regions.
     pub fn global_write_failed(&self, reason: &'static str, times: u64) {
-        self.global_write_errors.get_or_create(&[("reason", reason)]).inc_by(times);
+        self.convergence.global_write_errors.get_or_create(&[("reason", reason)]).inc_by(times);
     }
 
     /// Counts an import that failed.
     pub fn global_sync_failed(&self, reason: &'static str) {
-        self.global_sync_errors.get_or_create(&[("reason", reason)]).inc();
+        self.convergence.global_sync_errors.get_or_create(&[("reason", reason)]).inc();
     }
 
     /// All metrics in Prometheus' text format; `figures`, `stats` and `breakers` are kept elsewhere.
@@ -533,21 +419,22 @@ impl Metrics {
         stats: RegionStats,
         breakers: &[(&'static str, State)],
     ) -> String {
+        let (program, convergence) = (&self.program, &self.convergence);
         self.raise(figures);
-        set(&self.live_origins, stats.live_origins);
-        set(&self.keys, stats.keys);
-        raise(&self.keys_evicted, stats.keys_evicted);
-        set(&self.push_queue, stats.pending_pushes);
-        self.windows.set(i64::try_from(stats.windows).unwrap_or(i64::MAX));
-        raise(&self.windows_created, stats.windows_created);
-        raise(&self.windows_evicted, stats.windows_forgotten);
+        set(&program.live_origins, stats.live_origins);
+        set(&program.keys, stats.keys);
+        raise(&program.keys_evicted, stats.keys_evicted);
+        set(&program.push_queue, stats.pending_pushes);
+        convergence.windows.set(i64::try_from(stats.windows).unwrap_or(i64::MAX));
+        raise(&convergence.windows_created, stats.windows_created);
+        raise(&convergence.windows_evicted, stats.windows_forgotten);
         for (store, state) in breakers {
             let state = match state {
                 State::Closed => 0,
                 State::HalfOpen => 1,
                 State::Open => 2,
             };
-            self.breaker.get_or_create(&[("store", *store)]).set(state);
+            program.breaker_state.get_or_create(&[("store", *store)]).set(state);
         }
         let queues = [
             ("replay", stats.pending_replays),
@@ -555,7 +442,7 @@ impl Metrics {
             ("publish", stats.pending_publications),
         ];
         for (queue, cells) in queues {
-            set(&self.queue.get_or_create(&[("queue", queue)]), cells);
+            set(&program.queue_cells.get_or_create(&[("queue", queue)]), cells);
         }
         let moments = [
             ("hot", figures.complete_at),
@@ -565,7 +452,7 @@ impl Metrics {
         for (what, moment) in moments {
             // Seconds since that time; -1 if never.
             let age = moment.map_or(-1.0, |moment| now.since(moment) as f64 / 1e3);
-            self.age.get_or_create(&[("what", what)]).set(age);
+            program.snapshot_age_seconds.get_or_create(&[("what", what)]).set(age);
         }
         let mut text = String::new();
         // Writing into a string cannot fail.
@@ -574,42 +461,74 @@ impl Metrics {
     }
 
     fn raise(&self, figures: &Figures) {
+        let (program, convergence) = (&self.program, &self.convergence);
         let counters = [
-            (&self.reports, figures.reports),
-            (&self.counts_merged, figures.counts_merged),
-            (&self.pushes, figures.pushes),
-            (&self.pushed_cells, figures.pushed_cells),
-            (&self.hot_left, figures.hot_left),
-            (&self.changes_received, figures.changes_received),
-            (&self.global_left, figures.publications_left),
-            (&self.global_rows_applied, figures.imports_merged),
-            (&self.global_entries_created, figures.imports_created),
+            (&program.reports, figures.reports),
+            (&program.counts_merged, figures.counts_merged),
+            (&program.pushes, figures.pushes),
+            (&program.pushed_cells, figures.pushed_cells),
+            (&program.hot_left, figures.hot_left),
+            (&program.changes_received, figures.changes_received),
+            (&convergence.global_left, figures.publications_left),
+            (&convergence.global_sync_rows_applied, figures.imports_merged),
+            (&convergence.global_entries_created, figures.imports_created),
         ];
         counters.iter().for_each(|(counter, value)| raise(counter, *value));
         let Refusals { key, sequence, component, full, baseline } = figures.counts_refused;
         let refused = [key, sequence, component, full, baseline];
         let results = [figures.granted, figures.denied, figures.unjudged];
-        raise_each(&self.counts_refused, "reason", COUNT_REASONS.iter().zip(refused));
-        raise_each(&self.consults, "result", CONSULT_RESULTS.iter().zip(results));
+        raise_each(&program.counts_refused, "reason", COUNT_REASONS.iter().zip(refused));
+        raise_each(&program.consults, "result", CONSULT_RESULTS.iter().zip(results));
         let wipes = [figures.store_wipes, figures.database_wipes];
-        raise_each(&self.store_wipes, "store", STORES.iter().zip(wipes));
+        raise_each(&program.store_wipes, "store", STORES.iter().zip(wipes));
     }
-}
-
-/// Adds a metric by its name and help text.
-pub(crate) fn register<M: Metric + Clone>(
-    registry: &mut Registry,
-    (name, help): (&str, &str),
-    metric: M,
-) -> M {
-    registry.register(name, help, metric.clone());
-    metric
 }
 
 /// A family that shows each of its values from the start, as an alert does not see the first increase of a new series.
 pub(crate) fn at_zero(label: &'static str, values: &[&'static str]) -> Family<Label, Counter> {
     let family = Family::default();
     values.iter().for_each(|value| drop(family.get_or_create(&[(label, *value)])));
+    family
+}
+
+/// The same with two labels.
+pub(crate) fn at_zero_by(
+    label: &'static str,
+    values: &[&'static str],
+    other: &'static str,
+    others: &[&'static str],
+) -> Family<Labels, Counter> {
+    let family = Family::default();
+    for value in values {
+        others.iter().for_each(|second| drop(family.get_or_create(&[(label, *value), (other, *second)])));
+    }
+    family
+}
+
+fn operations() -> Vec<&'static str> {
+    Operation::REGIONAL.into_iter().chain(Operation::GLOBAL).map(|operation| operation.into_str()).collect()
+}
+
+fn latencies() -> Family<Label, Histogram> {
+    let family: Family<Label, Histogram> =
+        Family::new_with_constructor(|| Histogram::new(exponential_buckets(1e-4, 2.0, 16))); // 0.1 ms to 3.3 s
+    operations().iter().for_each(|operation| drop(family.get_or_create(&[("op", *operation)])));
+    family
+}
+
+/// Each operation with the reasons of its store.
+fn operation_errors() -> Family<Labels, Counter> {
+    let family = at_zero_by(
+        "op",
+        &Operation::REGIONAL.map(|operation| operation.into_str()),
+        "reason",
+        &REGIONAL_REASONS,
+    );
+    for operation in Operation::GLOBAL.map(|operation| operation.into_str()) {
+        for reason in DATABASE_REASONS {
+            drop(family.get_or_create(&[("op", operation), ("reason", reason)]));
+        }
+    }
     family
 }
 

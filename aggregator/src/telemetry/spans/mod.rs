@@ -153,15 +153,15 @@ fn remote(parent: TraceParent) -> SpanContext {
 
 /// The attributes of this program: those of `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`, and what is known otherwise.
 fn resource(region: &str) -> Resource {
-    let said = Resource::builder().build();
-    let named = said.get(&Key::from_static_str(SERVICE_NAME));
+    let resource = Resource::builder().build();
+    let named = resource.get(&Key::from_static_str(SERVICE_NAME));
     let unknown = named.is_none_or(|name| name.as_str().starts_with("unknown_service"));
     let own = [
         ("service.version", env!("CARGO_PKG_VERSION").to_owned()),
         ("service.instance.id", format!("{:032x}", rand::random::<u128>())),
         ("weir.region", region.to_owned()),
     ];
-    let own = own.into_iter().filter(|(key, _)| said.get(&Key::from_static_str(key)).is_none());
+    let own = own.into_iter().filter(|(key, _)| resource.get(&Key::from_static_str(key)).is_none());
     let service = unknown.then(|| KeyValue::new(SERVICE_NAME, "weir-aggregator"));
     let own = own.map(|(key, value)| KeyValue::new(key, value)).chain(service);
     Resource::builder().with_attributes(own).build()

@@ -64,8 +64,8 @@ impl TelemetryOptions {
             let of_traces = set(&format!("OTEL_EXPORTER_OTLP_TRACES_{what}"));
             of_traces.or_else(|| set(&format!("OTEL_EXPORTER_OTLP_{what}")))
         };
-        let is_off = set("OTEL_SDK_DISABLED").is_some_and(|said| said.eq_ignore_ascii_case("true"))
-            || set("OTEL_TRACES_EXPORTER").is_some_and(|said| said == "none");
+        let is_off = set("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"))
+            || set("OTEL_TRACES_EXPORTER").is_some_and(|value| value == "none");
         let endpoint = Some(endpoint.to_owned()).filter(|given| !given.is_empty());
         let Some(endpoint) = endpoint.or_else(|| exporter("ENDPOINT")).filter(|_| !is_off) else {
             return Ok(None);

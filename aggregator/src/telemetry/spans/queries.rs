@@ -87,25 +87,25 @@ impl Active {
 }
 
 impl Consults {
-    /// Spans of the calls to the store, one for each of `asked`.
-    pub fn calls(&self, asked: &[Consult]) -> Vec<Option<Active>> {
-        asked
+    /// Spans of the calls to the store, one for each of `queries`.
+    pub fn calls(&self, queries: &[Consult]) -> Vec<Option<Active>> {
+        queries
             .iter()
-            .map(|asked| self.find(asked.id).and_then(|at| self.open.get(at)?.span.scripts(1)))
+            .map(|query| self.find(query.id).and_then(|at| self.open.get(at)?.span.scripts(1)))
             .collect()
     }
 
     /// Ends those spans.
     pub fn called<T>(
         &mut self,
-        asked: &[Consult],
+        queries: &[Consult],
         calls: Vec<Option<Active>>,
         results: &[Result<T, Failure>],
     ) {
-        for ((asked, call), result) in asked.iter().zip(calls).zip(results) {
+        for ((query, call), result) in queries.iter().zip(calls).zip(results) {
             match result {
                 Ok(_) => {
-                    let open = self.find(asked.id).and_then(|at| self.open.get_mut(at));
+                    let open = self.find(query.id).and_then(|at| self.open.get_mut(at));
                     open.into_iter().for_each(|open| open.answered_by = STORE);
                 }
                 Err(failure) => call.iter().for_each(|call| call.fail(failure.as_str())),

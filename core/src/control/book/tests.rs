@@ -1,4 +1,4 @@
-use super::super::{Controls, Effect, MAX_PATTERN_BYTES, Who};
+use super::super::{Controls, Effect, MAX_PATTERN_BYTES, Selector};
 use super::*;
 use crate::model::key::MAX_TEXT_BYTES;
 use crate::model::wire::MAX_FRAME_BYTES;
@@ -10,8 +10,8 @@ use std::string::String;
 const NOW: UnixMs = UnixMs(1_800_000_000_000);
 
 fn entry(name: &str, effect: Effect, revision: u64) -> Entry {
-    let who = Who::Identifier(name.into());
-    let target = Target { workspace: "w".into(), scope: "n".into(), who, window_ms: None };
+    let selector = Selector::Identifier(name.into());
+    let target = Target { workspace: "w".into(), scope: "n".into(), selector, window_ms: None };
     Entry { control: Control { target, effect, expires: None, revision }, is_deleted: false }
 }
 
@@ -24,20 +24,24 @@ fn known(incarnation: u64, revision: u64) -> Option<ControlsKnown> {
 }
 
 #[test]
-fn who_knows_all_is_told_nothing_and_others_what_they_miss() {
+fn a_filter_is_sent_only_the_controls_that_it_lacks() {
     let mut book = Book::new();
-    assert_eq!(book.frames_since(None, NOW), vec![], "nothing is known of a database that nobody has read");
+    assert_eq!(
+        book.frames_since(None, NOW),
+        vec![],
+        "a book that was never read from the database sends nothing"
+    );
     let entries = (1..=300).map(|i| entry(&format!("i{i}"), Effect::Ban, i)).collect();
     assert!(book.take(edition(7, 300, 0), 0, entries, NOW));
     assert_eq!(book.frames_since(known(7, 300), NOW), vec![]);
-    assert_eq!(book.frames_since(known(7, 301), NOW), vec![], "it knows more");
+    assert_eq!(book.frames_since(known(7, 301), NOW), vec![], "the filter has a newer revision");
     let shape = |known| -> Vec<(usize, bool, u64)> {
         let frames = book.frames_since(known, NOW);
         frames.iter().map(|frame| (frame.entries.len(), frame.from_scratch, frame.complete_through)).collect()
     };
     assert_eq!(shape(known(7, 298)), vec![(2, false, 300)]);
-    for stranger in [None, known(8, 300), known(0, 0)] {
-        assert_eq!(shape(stranger), vec![(128, true, 0), (128, false, 0), (44, false, 300)]);
+    for unrelated in [None, known(8, 300), known(0, 0)] {
+        assert_eq!(shape(unrelated), vec![(128, true, 0), (128, false, 0), (44, false, 300)]);
     }
     let nothing = edition(9, 1, 0);
     assert!(book.take(nothing, 0, vec![], NOW));
@@ -55,7 +59,7 @@ fn who_knows_all_is_told_nothing_and_others_what_they_miss() {
 }
 
 #[test]
-fn what_is_to_be_read() {
+fn the_part_of_the_database_that_is_read_next() {
     let mut book = Book::new();
     assert_eq!(book.reading(edition(7, 5, 0)), Reading::All);
     assert!(book.take(edition(7, 5, 0), 0, vec![], NOW));
@@ -77,40 +81,40 @@ fn what_is_to_be_read() {
         ControlsKnown { revision: 8, ..known(7, 7).unwrap() },
     ] {
         book.acknowledged(claim, NOW);
-        assert_eq!(book.reading(edition(7, 5, 0)), Reading::Nothing, "{claim:?} was told to no filter");
+        assert_eq!(book.reading(edition(7, 5, 0)), Reading::Nothing, "no filter was sent {claim:?}");
     }
     let too_many = NOW.0 / 1_000 + MAX_AHEAD + 1;
     for revision in [too_many, MAX_REVISION, u64::MAX] {
         book.acknowledged(known(7, revision).unwrap(), NOW);
     }
-    assert_eq!(book.reading(edition(7, 5, 0)), Reading::Nothing, "neither says anything");
+    assert_eq!(book.reading(edition(7, 5, 0)), Reading::Nothing, "implausible revisions are ignored");
     book.acknowledged(known(7, 8).unwrap(), NOW);
-    assert_eq!(book.reading(edition(7, 7, 0)), Reading::WentBack(8), "a filter knows more");
+    assert_eq!(book.reading(edition(7, 7, 0)), Reading::WentBack(8), "a filter has a newer revision");
     assert_eq!(book.reading(edition(7, 8, 0)), Reading::Since(5));
     assert!(book.take(edition(8, 9, 0), 0, vec![], NOW));
-    assert_eq!(book.reading(edition(7, 20, 0)), Reading::WentBack(9), "a life that was over");
+    assert_eq!(book.reading(edition(7, 20, 0)), Reading::WentBack(9), "an incarnation that had ended");
     assert_eq!(book.reading(edition(6, 20, 0)), Reading::All);
 }
 
 #[test]
-fn what_was_dropped_here_stays_so_though_the_database_has_it_again() {
+fn dropped_controls_stay_dropped_after_the_database_is_set_back() {
     let mut book = Book::new();
     assert!(book.take(edition(7, 5, 5), 0, vec![], NOW));
     assert_eq!(book.reading(edition(7, 5, 0)), Reading::Nothing);
     assert_eq!(book.reading(edition(7, 6, 0)), Reading::Since(5));
     assert!(book.take(edition(7, 6, 0), 5, vec![entry("a", Effect::Ban, 6)], NOW));
     let frames = book.frames_since(known(7, 4), NOW);
-    assert!(frames[0].from_scratch, "nobody can tell what the fifth change was");
+    assert!(frames[0].from_scratch, "the fifth change was dropped");
 }
 
 #[test]
-fn what_does_not_continue_what_is_held_is_not_taken() {
+fn a_read_that_does_not_continue_the_book_is_refused() {
     let mut book = Book::new();
     assert!(!book.take(edition(7, 5, 0), 4, vec![entry("a", Effect::Ban, 5)], NOW));
     assert!(book.take(edition(7, 5, 0), 0, vec![entry("a", Effect::Ban, 5)], NOW));
     assert!(!book.take(edition(7, 4, 0), 0, vec![], NOW), "read before");
     assert!(!book.take(edition(7, 9, 0), 6, vec![], NOW), "a gap");
-    assert!(!book.take(edition(8, 9, 0), 5, vec![], NOW), "another life");
+    assert!(!book.take(edition(8, 9, 0), 5, vec![], NOW), "another incarnation");
     assert!(book.take(
         edition(7, 6, 0),
         5,
@@ -118,11 +122,11 @@ fn what_does_not_continue_what_is_held_is_not_taken() {
         NOW
     ));
     let held: Vec<u64> = book.entries().map(|entry| entry.control.revision).collect();
-    assert_eq!(held, vec![6], "the newer word on a, and nothing from after the edition");
+    assert_eq!(held, vec![6], "the newer control of a, and none from after the edition");
 }
 
 #[test]
-fn what_is_over_is_dropped_with_the_floor() {
+fn expired_and_deleted_controls_are_dropped_up_to_the_floor() {
     let mut book = Book::new();
     let expired = |mut entry: Entry| {
         entry.control.expires = Some(UnixMs(NOW.0 - KEPT_OVER_MS));
@@ -141,12 +145,12 @@ fn what_is_over_is_dropped_with_the_floor() {
     assert_eq!(book.entries().map(|entry| entry.control.revision).collect::<Vec<_>>(), vec![3, 4]);
     let since_three = book.frames_since(known(7, 3), NOW);
     assert!(since_three[0].entries[0].deleted && !since_three[0].from_scratch);
-    let anew = book.frames_since(known(7, 1), NOW);
-    assert!(anew[0].from_scratch && anew[0].entries.len() == 1, "{anew:?}");
+    let from_scratch = book.frames_since(known(7, 1), NOW);
+    assert!(from_scratch[0].from_scratch && from_scratch[0].entries.len() == 1, "{from_scratch:?}");
 }
 
 #[test]
-fn an_aggregator_whose_clock_is_fast_keeps_and_tells_what_is_in_force() {
+fn an_aggregator_with_a_fast_clock_keeps_and_sends_controls_in_force() {
     let soon = |name, revision| {
         let mut entry = entry(name, Effect::Ban, revision);
         entry.control.expires = Some(UnixMs(NOW.0 + 1_000));
@@ -155,15 +159,15 @@ fn an_aggregator_whose_clock_is_fast_keeps_and_tells_what_is_in_force() {
     let fast = UnixMs(NOW.0 + 60 * 60 * 1_000);
     let mut book = Book::new();
     assert!(book.take(edition(7, 2, 0), 0, vec![soon("a", 1), soon("b", 2)], fast));
-    assert!(book.take(edition(7, 2, 1), 2, vec![], fast), "something was dropped from the database");
+    assert!(book.take(edition(7, 2, 1), 2, vec![], fast), "the database has dropped a control");
     let mut peer = Controls::default();
-    book.frames_since(None, fast).iter().for_each(|frame| tell(&mut peer, frame));
+    book.frames_since(None, fast).iter().for_each(|frame| apply(&mut peer, frame));
     assert_eq!(held(&peer), ["a", "b"]);
     assert_eq!(book.frames_since(None, UnixMs(NOW.0 + KEPT_OVER_MS + 1_000))[0].entries, vec![]);
 }
 
 #[test]
-fn what_the_database_drops_by_another_clock_is_bounded() {
+fn a_full_book_drops_expired_controls_up_to_the_floor() {
     let mut book = Book::new();
     let many = MAX_KEPT as u64;
     let over = |revision| {
@@ -177,12 +181,12 @@ fn what_the_database_drops_by_another_clock_is_bounded() {
 }
 
 #[test]
-fn the_largest_frame_is_one_that_a_peer_takes() {
+fn the_largest_frame_is_within_the_limits_of_a_frame() {
     let long = |bytes| "x".repeat(bytes);
     let target = |i: u64| Target {
         workspace: long(MAX_TEXT_BYTES),
         scope: long(MAX_TEXT_BYTES),
-        who: Who::Identifier(format!("{i:0width$}", width = MAX_PATTERN_BYTES)),
+        selector: Selector::Identifier(format!("{i:0width$}", width = MAX_PATTERN_BYTES)),
         window_ms: Some(2_678_400_000),
     };
     let control = |i| Control {
@@ -199,36 +203,36 @@ fn the_largest_frame_is_one_that_a_peer_takes() {
     }
 }
 
-/// What a database may do.
+/// A step of the database, the aggregator or the filter.
 #[derive(Clone, Debug)]
-enum Act {
+enum Action {
     Set(u8, bool),
     Delete(u8),
-    /// Drops what is over.
+    /// Drops expired and deleted controls.
     Clean,
-    /// Is set back to what it was before the last few changes.
+    /// Sets the database back to a copy from before the last changes.
     Restore,
     Wipe,
-    /// The aggregator reads.
+    /// The aggregator reads the database.
     Read,
-    /// The filter is told; so many of the frames arrive.
+    /// The aggregator sends frames to the filter, of which this many arrive.
     Broadcast(usize),
 }
 
-/// A database, as far as it matters here.
+/// A simplified database.
 #[derive(Clone, Debug)]
 struct Tables {
     edition: Edition,
     rows: BTreeMap<String, Entry>,
 }
 
-/// A life that nobody has heard of.
+/// An incarnation that was never used before.
 fn fresh_incarnation(held: Edition, book: &Book) -> u64 {
     held.incarnation.max(book.edition().map_or(0, |edition| edition.incarnation)) + 1
 }
 
 impl Tables {
-    /// Through the aggregator that holds `book`.
+    /// Stores a change through the aggregator that holds `book`.
     fn change(&mut self, book: &Book, name: u8, is_deleted: bool, is_over: bool) {
         self.renew(book);
         self.edition.revision += 1;
@@ -244,7 +248,7 @@ impl Tables {
         self.rows.retain(|_, entry| !entry.is_over(NOW));
     }
 
-    /// Another life, where it is older than what is known of it.
+    /// Begins a new incarnation if the database is older than the book.
     fn renew(&mut self, book: &Book) {
         if let Reading::WentBack(known) = book.reading(self.edition) {
             self.edition.incarnation = fresh_incarnation(self.edition, book);
@@ -268,15 +272,15 @@ impl Tables {
     }
 }
 
-/// Whether that changed anything does not matter here.
-fn tell(peer: &mut Controls, frame: &wire::Controls) {
+/// Applies a frame. Ignores whether it changed anything.
+fn apply(peer: &mut Controls, frame: &wire::Controls) {
     peer.apply(frame);
 }
 
-/// What a filter's process has in force.
+/// The names of a filter's controls in force.
 fn held(peer: &Controls) -> Vec<String> {
-    let name = |control: Control| match control.target.who {
-        Who::Identifier(name) => name,
+    let name = |control: Control| match control.target.selector {
+        Selector::Identifier(name) => name,
         other => panic!("{other:?}"),
     };
     let mut names: Vec<String> = peer.iter().filter(|control| control.is_in_force(NOW)).map(name).collect();
@@ -284,50 +288,50 @@ fn held(peer: &Controls) -> Vec<String> {
     names
 }
 
-fn acts() -> impl Strategy<Value = Vec<Act>> {
-    let act = prop_oneof![
-        4 => (0..6_u8, any::<bool>()).prop_map(|(name, over)| Act::Set(name, over)),
-        2 => (0..6_u8).prop_map(Act::Delete),
-        1 => Just(Act::Clean),
-        1 => Just(Act::Restore),
-        1 => Just(Act::Wipe),
-        4 => Just(Act::Read),
-        4 => (0..3_usize).prop_map(Act::Broadcast),
+fn actions() -> impl Strategy<Value = Vec<Action>> {
+    let action = prop_oneof![
+        4 => (0..6_u8, any::<bool>()).prop_map(|(name, over)| Action::Set(name, over)),
+        2 => (0..6_u8).prop_map(Action::Delete),
+        1 => Just(Action::Clean),
+        1 => Just(Action::Restore),
+        1 => Just(Action::Wipe),
+        4 => Just(Action::Read),
+        4 => (0..3_usize).prop_map(Action::Broadcast),
     ];
-    prop::collection::vec(act, 0..60)
+    prop::collection::vec(action, 0..60)
 }
 
 proptest! {
-    /// Whatever is changed, cleaned, wiped, set back, read late or lost on the way: at the end all agree.
+    /// After any changes, cleaning, wipes, restores, late reads and lost frames, all hold the same controls.
     #[test]
-    fn filters_come_to_hold_what_the_database_holds(acts in acts()) {
+    fn filters_converge_to_the_controls_of_the_database(actions in actions()) {
         let mut tables = Tables { edition: edition(1, 1, 0), rows: BTreeMap::new() };
         let (mut backup, mut book, mut peer) = (tables.clone(), Book::new(), Controls::default());
-        for act in acts {
-            match act {
-                Act::Set(name, is_over) => tables.change(&book, name, false, is_over),
-                Act::Delete(name) => tables.change(&book, name, true, false),
-                Act::Clean => {
+        for action in actions {
+            match action {
+                Action::Set(name, is_over) => tables.change(&book, name, false, is_over),
+                Action::Delete(name) => tables.change(&book, name, true, false),
+                Action::Clean => {
                     backup = tables.clone();
                     tables.clean();
                 }
-                Act::Restore => tables = backup.clone(),
-                Act::Wipe => {
+                Action::Restore => tables = backup.clone(),
+                Action::Wipe => {
                     tables = Tables { edition: edition(fresh_incarnation(tables.edition, &book), 1, 0), rows: BTreeMap::new() };
                     backup = tables.clone();
                 }
-                Act::Read => tables.read_by(&mut book),
-                Act::Broadcast(arrive) => {
+                Action::Read => tables.read_by(&mut book),
+                Action::Broadcast(arrive) => {
                     book.acknowledged(peer.known(), NOW);
                     let frames = book.frames_since(Some(peer.known()), NOW);
-                    frames.iter().take(arrive).for_each(|frame| tell(&mut peer, frame));
+                    frames.iter().take(arrive).for_each(|frame| apply(&mut peer, frame));
                 }
             }
         }
         book.acknowledged(peer.known(), NOW);
         tables.read_by(&mut book);
         let mut push = ControlPush::new(peer.known());
-        push.next(&book, NOW).iter().for_each(|frame| tell(&mut peer, frame));
+        push.next(&book, NOW).iter().for_each(|frame| apply(&mut peer, frame));
         prop_assert_eq!(push.next(&book, NOW), vec![]);
         prop_assert_eq!(held(&peer), tables.in_force());
         prop_assert_eq!(book.in_force(NOW), held(&peer).len());

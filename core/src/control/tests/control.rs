@@ -1,14 +1,14 @@
 use super::*;
 
-fn of(who: Who, effect: Effect) -> Control {
-    let target = Target { workspace: "w".into(), scope: "n".into(), who, window_ms: None };
+fn of(selector: Selector, effect: Effect) -> Control {
+    let target = Target { workspace: "w".into(), scope: "n".into(), selector, window_ms: None };
     Control { target, effect, expires: Some(UnixMs(7)), revision: 3 }
 }
 
 #[test]
-fn every_kind_travels() {
-    let alice = || Who::Identifier("alice|*".into());
-    let network = Who::Network(parse_network("10.1.2.3/8").unwrap());
+fn every_kind_survives_encoding() {
+    let alice = || Selector::Identifier("alice|*".into());
+    let network = Selector::Network(parse_network("10.1.2.3/8").unwrap());
     for control in [
         of(alice(), Effect::Limit(5)),
         of(alice(), Effect::Exempt),
@@ -16,29 +16,29 @@ fn every_kind_travels() {
         of(alice(), Effect::Credit(9)),
         of(alice(), Effect::Reset),
         of(network, Effect::Ban),
-        of(Who::Rule, Effect::Shadow(true)),
-        of(Who::Rule, Effect::Shadow(false)),
+        of(Selector::Rule, Effect::Shadow(true)),
+        of(Selector::Rule, Effect::Shadow(false)),
     ] {
         assert_eq!(Control::from_wire(&control.to_wire()), Ok(control));
     }
 }
 
 #[test]
-fn what_does_not_go_together_is_refused() {
-    let network = || Who::Network(parse_network("10.0.0.0/8").unwrap());
+fn invalid_combinations_are_refused() {
+    let network = || Selector::Network(parse_network("10.0.0.0/8").unwrap());
     let windowed = |effect| {
-        let mut control = of(Who::Identifier("a".into()), effect);
+        let mut control = of(Selector::Identifier("a".into()), effect);
         control.target.window_ms = Some(60_000);
         control
     };
     assert_eq!(windowed(Effect::Limit(1)).check(), Ok(()));
     for wrong in [
-        of(Who::Rule, Effect::Ban),
+        of(Selector::Rule, Effect::Ban),
         of(network(), Effect::Limit(1)),
         of(network(), Effect::Shadow(true)),
-        of(Who::Identifier(String::new()), Effect::Ban),
-        of(Who::Identifier(r"a\b".into()), Effect::Ban),
-        of(Who::Identifier("a".into()), Effect::Limit(MAX_COUNT + 1)),
+        of(Selector::Identifier(String::new()), Effect::Ban),
+        of(Selector::Identifier(r"a\b".into()), Effect::Ban),
+        of(Selector::Identifier("a".into()), Effect::Limit(MAX_COUNT + 1)),
         windowed(Effect::Ban),
     ] {
         assert!(wrong.check().is_err(), "{wrong:?}");
@@ -65,8 +65,8 @@ fn networks() {
 }
 
 #[test]
-fn targets_meet_whom_they_name() {
-    for (who, raw, expected) in [
+fn targets_match_the_identifiers_that_they_name() {
+    for (name, raw, expected) in [
         ("alice", "alice", true),
         ("alice", "alicia", false),
         ("al*", "alice", true),
@@ -74,14 +74,14 @@ fn targets_meet_whom_they_name() {
         ("al*|x", "alice|y", false),
         (r"al\*", "al*", true),
         (r"al\*", "alice", false),
-        ("*", "anybody", true),
+        ("*", "anything", true),
         ("10.0.0.0/8", "10.1.2.3", true),
         ("10.0.0.0/8", "::ffff:10.1.2.3", true),
         ("10.0.0.0/8", "11.1.2.3", false),
         ("10.0.0.0/8", "alice", false),
     ] {
-        let effect = if who.contains('.') { Effect::Ban } else { Effect::Limit(1) };
-        assert_eq!(control(1, "n", who, effect).target.meets(raw.as_bytes()), expected, "{who} {raw}");
+        let effect = if name.contains('.') { Effect::Ban } else { Effect::Limit(1) };
+        assert_eq!(control(1, "n", name, effect).target.meets(raw.as_bytes()), expected, "{name} {raw}");
     }
     assert!(!control(1, "r", "rule", Effect::Shadow(true)).target.meets(b"r"));
     let long = "x".repeat(100);

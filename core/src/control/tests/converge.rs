@@ -1,10 +1,10 @@
-//! Frames against a model: a database of which each process is told what it lacks, over a network that does what it likes.
+//! Frames against a model: a database sends each process what it lacks, over a network that loses, repeats and delays.
 
 use super::*;
 use alloc::collections::BTreeMap;
 use proptest::prelude::*;
 
-/// What is in the database: each change has a revision, from 2 on; deletions stay as such.
+/// The rows of the database. Each change has a revision, from 2 on. A deletion is a row too.
 #[derive(Clone)]
 struct Database {
     incarnation: u64,
@@ -17,16 +17,16 @@ impl Database {
         Database { incarnation, revision: 1, rows: BTreeMap::new() }
     }
 
-    fn change(&mut self, (who, effect, deleted): (u8, u8, bool)) {
+    fn change(&mut self, (name, effect, deleted): (u8, u8, bool)) {
         self.revision += 1;
-        let who = ["alice", "a*", "bob", "10.0.0.0/8"][usize::from(who % 4)];
-        let effect = match (effect % 4, who.contains('.')) {
+        let name = ["alice", "a*", "bob", "10.0.0.0/8"][usize::from(name % 4)];
+        let effect = match (effect % 4, name.contains('.')) {
             (0, false) => Effect::Limit(self.revision),
             (1, false) => Effect::Reset,
             (2, _) => Effect::Exempt,
             _ => Effect::Ban,
         };
-        let control = control(self.revision, "n", who, effect);
+        let control = control(self.revision, "n", name, effect);
         self.rows.insert((control.target.clone(), effect.slot()), (control, deleted));
     }
 
@@ -34,7 +34,7 @@ impl Database {
         self.rows.values().filter(|(_, deleted)| !deleted).map(|(control, _)| control.clone()).collect()
     }
 
-    /// The frames for a process that knows so much, a few entries each.
+    /// The frames for a process that has received changes up to `known`, a few entries each.
     fn frames(&self, known: wire::ControlsKnown, from_scratch: bool) -> Vec<wire::Controls> {
         let from_scratch =
             from_scratch || known.incarnation != self.incarnation || known.revision > self.revision;
@@ -75,15 +75,15 @@ fn held(set: &Controls) -> Vec<Control> {
 #[derive(Clone, Debug)]
 enum Step {
     Change(u8, u8, bool),
-    /// The database is gone, and another one begins.
+    /// The database is lost, and another incarnation begins.
     Wipe,
-    /// The process is told; some frames are lost, come twice, or come later.
+    /// Frames are sent to the process. Some are lost, repeated or delayed.
     Broadcast {
         from_scratch: bool,
         fates: Vec<u8>,
     },
-    /// A frame that was held back arrives.
-    Late(usize),
+    /// A delayed frame arrives.
+    Delayed(usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -92,7 +92,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Wipe),
         4 => (proptest::bool::weighted(0.2), proptest::collection::vec(any::<u8>(), 4))
             .prop_map(|(from_scratch, fates)| Step::Broadcast { from_scratch, fates }),
-        2 => any::<usize>().prop_map(Step::Late),
+        2 => any::<usize>().prop_map(Step::Delayed),
     ]
 }
 
@@ -100,34 +100,34 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
     #[test]
-    fn whatever_the_network_does_a_whole_telling_brings_all(steps in proptest::collection::vec(step(), 1..40)) {
+    fn after_any_network_faults_a_complete_update_converges(steps in proptest::collection::vec(step(), 1..40)) {
         let mut database = Database::new(1);
-        let (mut set, mut late) = (Controls::default(), Vec::new());
+        let (mut set, mut delayed) = (Controls::default(), Vec::new());
         for step in steps {
             match step {
-                Step::Change(who, effect, deleted) => database.change((who, effect, deleted)),
+                Step::Change(name, effect, deleted) => database.change((name, effect, deleted)),
                 Step::Wipe => database = Database::new(database.incarnation + 1),
                 Step::Broadcast { from_scratch, fates } => {
                     let frames = database.frames(set.known(), from_scratch);
                     for (frame, fate) in frames.iter().zip(fates.iter().cycle()) {
                         match fate % 8 {
                             0 => {}
-                            1 => late.push(frame.clone()),
+                            1 => delayed.push(frame.clone()),
                             2 => { set.apply(frame); set.apply(frame); }
                             _ => { set.apply(frame); }
                         }
                     }
                 }
-                Step::Late(which) if !late.is_empty() => {
-                    let frame = late.swap_remove(which % late.len());
+                Step::Delayed(which) if !delayed.is_empty() => {
+                    let frame = delayed.swap_remove(which % delayed.len());
                     set.apply(&frame);
                 }
-                Step::Late(_) => {}
+                Step::Delayed(_) => {}
             }
             let known = set.known();
             prop_assert!(known.incarnation != database.incarnation || known.revision <= database.revision);
         }
-        // What is said last, in order and whole, is what counts.
+        // The last update arrives in order and complete.
         for frame in database.frames(set.known(), false) {
             set.apply(&frame);
         }
@@ -142,15 +142,15 @@ proptest! {
     }
 
     #[test]
-    fn entries_may_come_in_any_order_and_twice(
+    fn entries_may_arrive_in_any_order_and_twice(
         changes in proptest::collection::vec((any::<u8>(), any::<u8>(), proptest::bool::weighted(0.3)), 1..30),
         order in proptest::collection::vec(any::<proptest::sample::Index>(), 60),
     ) {
-        // All rows that ever were, not only the last of each target.
+        // All rows that ever existed, not only the last of each target.
         let mut database = Database::new(INCARNATION);
         let mut history = Vec::new();
-        for (who, effect, deleted) in changes {
-            database.change((who, effect, deleted));
+        for (name, effect, deleted) in changes {
+            database.change((name, effect, deleted));
             let (control, _) = database.rows.values().max_by_key(|(control, _)| control.revision).unwrap();
             history.push(wire::Control { deleted, ..control.to_wire() });
         }
@@ -160,19 +160,19 @@ proptest! {
         for entry in all {
             set.apply(&wire::Controls { incarnation: INCARNATION, entries: [entry.clone()].into(), ..Default::default() });
         }
-        prop_assert_eq!(held(&set), [], "nothing counts before all is there");
+        prop_assert_eq!(held(&set), [], "no control applies before the update is complete");
         set.apply(&wire::Controls { incarnation: INCARNATION, complete_through: database.revision, ..Default::default() });
         prop_assert_eq!(held(&set), database.controls());
     }
 
     #[test]
-    fn any_frame_is_borne(
+    fn any_frame_is_tolerated(
         bytes in proptest::collection::vec(any::<u8>(), 0..300),
         kind in 0_u32..8, amount in any::<u64>(), text in "[a*|\\\\-]{0,6}", network in "[0-9./:]{0,12}",
     ) {
         use prost::Message;
         let mut set = set(&[control(1, "n", "alice", Effect::Ban)]);
-        let own = Local { mark: UnixMs(1), until: UnixMs(1), remembered: UnixMs(9), ..Local::default() };
+        let own = Local { mark: UnixMs(1), until: UnixMs(1), kept_until: UnixMs(9), ..Local::default() };
         set.ban_here(("w", "n"), b"a", own, UnixMs(0));
         if let Ok(frame) = wire::Controls::decode(bytes.as_slice()) {
             let known = set.known();
@@ -187,34 +187,34 @@ proptest! {
         let known = set.known();
         set.apply(&frame);
         set.bans_mut().lift(&frame, known);
-        ask(&set, &text, "10.0.0.1", amount);
+        find(&set, &text, "10.0.0.1", amount);
         prop_assert!(set.iter().count() <= 3);
     }
 }
 
 #[test]
-fn another_database_counts_only_as_a_whole() {
+fn another_incarnation_applies_only_once_it_is_complete() {
     let mut set = set(&[control(9, "n", "alice", Effect::Ban)]);
-    let mut other = whole(&[control(1, "n", "bob", Effect::Ban)], 2);
+    let mut other = full_frame(&[control(1, "n", "bob", Effect::Ban)], 2);
     other.incarnation = 8;
     assert!(!set.apply(&wire::Controls { from_scratch: false, ..other.clone() }));
     assert!(!set.apply(&wire::Controls { complete_through: 0, ..other.clone() }));
-    assert!(ask(&set, "alice", "", 0).ban.is_some() && ask(&set, "bob", "", 0).ban.is_none());
+    assert!(find(&set, "alice", "", 0).ban.is_some() && find(&set, "bob", "", 0).ban.is_none());
     let rest = wire::Controls { entries: Vec::new(), from_scratch: false, after: 1, ..other };
     assert!(set.apply(&rest));
-    assert!(ask(&set, "alice", "", 0).ban.is_none() && ask(&set, "bob", "", 0).ban.is_some());
+    assert!(find(&set, "alice", "", 0).ban.is_none() && find(&set, "bob", "", 0).ban.is_some());
     assert_eq!(set.known(), wire::ControlsKnown { incarnation: 8, revision: 2, proof: 0 });
 }
 
 #[test]
-fn who_says_nothing_changes_nothing() {
+fn a_frame_without_an_incarnation_changes_nothing() {
     let mut set = set(&[control(9, "n", "alice", Effect::Ban)]);
     assert!(!set.apply(&wire::Controls { from_scratch: true, complete_through: 5, ..Default::default() }));
-    assert!(ask(&set, "alice", "", u64::MAX).ban.is_some());
+    assert!(find(&set, "alice", "", u64::MAX).ban.is_some());
 }
 
 #[test]
-fn a_frame_that_follows_on_a_lost_one_does_not_make_it_whole() {
+fn a_frame_that_follows_on_a_lost_one_does_not_advance_the_known_revision() {
     let mut set = set(&[]);
     let frame = |revision, after| wire::Controls {
         incarnation: INCARNATION,
@@ -224,8 +224,8 @@ fn a_frame_that_follows_on_a_lost_one_does_not_make_it_whole() {
         ..Default::default()
     };
     set.apply(&frame(1_002, 1_001));
-    assert_eq!(ask(&set, "alice", "", 0).limit, Some(1_002), "what it says counts all the same");
+    assert_eq!(find(&set, "alice", "", 0).limit, Some(1_002), "its control applies at once");
     assert_eq!(set.known().revision, 1_000);
     set.apply(&frame(1_001, 1_000));
-    assert_eq!((ask(&set, "alice", "", 0).limit, set.known().revision), (Some(1_002), 1_001));
+    assert_eq!((find(&set, "alice", "", 0).limit, set.known().revision), (Some(1_002), 1_001));
 }

@@ -9,28 +9,28 @@ fn at(ms: u64) -> Now {
 }
 
 fn banned(keeper: &Keeper, raw: &str) -> bool {
-    ask(keeper.controls(), raw, "", at(0).unix.0).ban.is_some()
+    find(keeper.controls(), raw, "", at(0).unix.0).ban.is_some()
 }
 
 fn ban(name: &str, revision: u64) -> wire::Controls {
-    whole(&[control(revision, "n", name, Effect::Ban)], revision)
+    full_frame(&[control(revision, "n", name, Effect::Ban)], revision)
 }
 
 fn local(until: u64) -> Local {
     let until = at(until).unix;
-    Local { mark: until, level: 1, until, remembered: until, ..Local::default() }
+    Local { mark: until, level: 1, until, kept_until: until, ..Local::default() }
 }
 
-/// Refuses stores while it is told to, and counts loads.
+/// Fails stores while `refuses` is set, and counts loads.
 #[derive(Default)]
-struct Stubborn {
+struct FailingShared {
     memory: MemoryShared,
     refuses: bool,
     loads: usize,
     set_loads: usize,
 }
 
-impl Shared for Stubborn {
+impl Shared for FailingShared {
     fn load(&mut self, place: Place, into: &mut Vec<u8>) -> Option<Version> {
         self.loads += 1;
         self.set_loads += usize::from(place == Place::ControlSet);
@@ -43,7 +43,7 @@ impl Shared for Stubborn {
 }
 
 #[test]
-fn all_workers_have_what_one_was_told_and_those_who_come_later_too() {
+fn controls_that_one_worker_received_reach_all_workers_and_later_ones() {
     let mut shared = MemoryShared::default();
     let mut workers = [Keeper::load(&mut shared, at(0)), Keeper::load(&mut shared, at(0))];
     workers[0].on_frame(&mut shared, &ban("alice", 3));
@@ -63,8 +63,8 @@ fn all_workers_have_what_one_was_told_and_those_who_come_later_too() {
 }
 
 #[test]
-fn a_look_at_what_has_not_changed_is_one_load() {
-    let mut shared = Stubborn::default();
+fn a_tick_without_a_change_costs_one_load() {
+    let mut shared = FailingShared::default();
     let mut worker = Keeper::load(&mut shared, at(0));
     worker.on_frame(&mut shared, &ban("alice", 3));
     worker.tick(&mut shared, at(50));
@@ -74,13 +74,13 @@ fn a_look_at_what_has_not_changed_is_one_load() {
 }
 
 #[test]
-fn what_could_not_be_stored_is_stored_later() {
-    let mut shared = Stubborn { refuses: true, ..Stubborn::default() };
+fn a_failed_store_is_repeated_later() {
+    let mut shared = FailingShared { refuses: true, ..FailingShared::default() };
     let mut workers = [Keeper::load(&mut shared, at(0)), Keeper::load(&mut shared, at(0))];
     workers[0].on_frame(&mut shared, &ban("alice", 3));
     workers[0].ban(("w", "n"), b"bob", local(5_000), at(0).unix);
     workers[0].tick(&mut shared, at(50));
-    assert!(banned(&workers[0], "alice"), "it holds here all the same");
+    assert!(banned(&workers[0], "alice"), "the ban applies in this worker at once");
     shared.refuses = false;
     workers[0].tick(&mut shared, at(100));
     workers[1].tick(&mut shared, at(101));
@@ -88,11 +88,11 @@ fn what_could_not_be_stored_is_stored_later() {
 }
 
 #[test]
-fn who_knows_more_of_the_same_incarnation_wins() {
+fn the_highest_revision_of_an_incarnation_wins() {
     let mut shared = MemoryShared::default();
     let mut workers = [Keeper::load(&mut shared, at(0)), Keeper::load(&mut shared, at(0))];
     workers[0].on_frame(&mut shared, &ban("alice", 5));
-    // An aggregator that lags behind, on the stream of a worker that has not looked yet.
+    // An aggregator that lags behind sends to a worker that has not loaded the set yet.
     workers[1].on_frame(&mut shared, &ban("bob", 4));
     assert!(banned(&workers[1], "alice") && !banned(&workers[1], "bob"));
     workers[0].tick(&mut shared, at(50));
@@ -100,7 +100,7 @@ fn who_knows_more_of_the_same_incarnation_wins() {
 }
 
 #[test]
-fn a_worker_that_died_before_it_announced_is_heard_all_the_same() {
+fn a_set_is_loaded_though_its_writer_died_before_marking_the_change() {
     let mut shared = MemoryShared::default();
     let mut other = Keeper::load(&mut shared, at(0));
     Keeper::load(&mut shared, at(0)).on_frame(&mut shared, &ban("alice", 3));
@@ -114,7 +114,7 @@ fn a_worker_that_died_before_it_announced_is_heard_all_the_same() {
 }
 
 #[test]
-fn the_aggregator_is_told_once_for_each_stream_and_change() {
+fn the_known_revision_is_sent_once_for_each_stream_and_change() {
     let mut shared = MemoryShared::default();
     let mut worker = Keeper::load(&mut shared, at(0));
     let known = |revision| {
@@ -132,16 +132,16 @@ fn the_aggregator_is_told_once_for_each_stream_and_change() {
     assert_eq!((worker.to_send(true), worker.to_send(false), worker.to_send(true)), (None, None, known(3)));
 }
 
-/// What brings one control more than all up to the one before.
+/// A frame with one control, which follows on the revision before it.
 fn one_more(revision: u64, name: &str, deleted: bool) -> wire::Controls {
-    let said = wire::Control { deleted, ..control(revision, "n", name, Effect::Ban).to_wire() };
-    let (entries, after, complete_through) = ([said].into(), revision - 1, revision);
+    let entry = wire::Control { deleted, ..control(revision, "n", name, Effect::Ban).to_wire() };
+    let (entries, after, complete_through) = ([entry].into(), revision - 1, revision);
     wire::Controls { incarnation: INCARNATION, entries, after, complete_through, ..Default::default() }
 }
 
 #[test]
-fn who_stored_a_set_does_not_load_it() {
-    let mut shared = Stubborn::default();
+fn a_worker_does_not_load_the_set_that_it_stored() {
+    let mut shared = FailingShared::default();
     let mut worker = Keeper::load(&mut shared, at(0));
     worker.on_frame(&mut shared, &ban("alice", 3));
     shared.set_loads = 0;
@@ -150,8 +150,8 @@ fn who_stored_a_set_does_not_load_it() {
 }
 
 #[test]
-fn others_are_told_when_a_telling_is_complete() {
-    let mut shared = Stubborn::default();
+fn an_update_is_stored_once_it_is_complete() {
+    let mut shared = FailingShared::default();
     let mut worker = Keeper::load(&mut shared, at(0));
     worker.on_frame(&mut shared, &ban("alice", 3));
     shared.set_loads = 0;
@@ -162,18 +162,18 @@ fn others_are_told_when_a_telling_is_complete() {
             &wire::Controls { complete_through, ..one_more(n, &format!("i{n}"), false) },
         );
     }
-    assert_eq!(shared.set_loads, 1, "one store for all of it");
+    assert_eq!(shared.set_loads, 1, "one load to store the whole update");
     assert!(banned(&Keeper::load(&mut shared, at(0)), "i4"));
 }
 
 #[test]
-fn who_is_a_little_behind_reads_what_came_since_and_nothing_else() {
+fn a_worker_that_is_slightly_behind_reads_only_newer_changes() {
     let mut shared = MemoryShared::default();
     let mut workers = [Keeper::load(&mut shared, at(0)), Keeper::load(&mut shared, at(0))];
     workers[0].on_frame(&mut shared, &ban("alice", 3));
     workers[1].tick(&mut shared, at(50));
     workers[0].on_frame(&mut shared, &one_more(4, "bob", false));
-    // The head stays, and what is said of bob at the end.
+    // Damages the record of alice. The head and the newest record, that of bob, stay intact.
     let mut bytes = Vec::new();
     let version = shared.load(Place::ControlSet, &mut bytes);
     let alice = bytes.windows(5).position(|text| text == b"alice").unwrap();
@@ -181,40 +181,42 @@ fn who_is_a_little_behind_reads_what_came_since_and_nothing_else() {
     assert!(shared.store(Place::ControlSet, &bytes, version));
     workers[1].tick(&mut shared, at(100));
     assert!(banned(&workers[1], "alice") && banned(&workers[1], "bob"));
-    assert!(!banned(&Keeper::load(&mut shared, at(100)), "bob"), "it cannot read the rest");
+    assert!(!banned(&Keeper::load(&mut shared, at(100)), "bob"), "the rest cannot be read");
 }
 
-/// Thousands of bans, one after the other, some of them lifted: whether a worker looks each time, seldom, or once.
+/// Thousands of bans, one after the other, some of them lifted. Workers load the set each time, rarely, or once.
 #[test]
-fn workers_agree_however_seldom_they_look() {
+fn workers_converge_at_any_polling_interval() {
     let mut shared = MemoryShared::default();
-    let [mut writer, mut keen, mut lazy] = [(); 3].map(|()| Keeper::load(&mut shared, at(0)));
+    let [mut writer, mut frequent, mut rare] = [(); 3].map(|()| Keeper::load(&mut shared, at(0)));
     writer.on_frame(&mut shared, &ban("alice", 1));
     let mut largest = 0;
     for n in 2..=6_000_u64 {
         let (name, deleted) = (format!("i{}", n / 3 % 700), n.is_multiple_of(3));
         writer.on_frame(&mut shared, &one_more(n, &name, deleted));
-        keen.tick(&mut shared, at(n * 50));
+        frequent.tick(&mut shared, at(n * 50));
         if n.is_multiple_of(257) {
-            lazy.tick(&mut shared, at(n * 50));
+            rare.tick(&mut shared, at(n * 50));
         }
         let mut bytes = Vec::new();
         shared.load(Place::ControlSet, &mut bytes);
         largest = largest.max(bytes.len());
     }
-    lazy.tick(&mut shared, at(400_000));
+    rare.tick(&mut shared, at(400_000));
     let late = Keeper::load(&mut shared, at(400_000));
-    for worker in [&keen, &lazy, &late] {
+    for worker in [&frequent, &rare, &late] {
         assert_eq!(worker.controls().known(), writer.controls().known());
         assert!(worker.controls().iter().eq(writer.controls().iter()));
     }
-    assert!(banned(&keen, "i0") == banned(&writer, "i0") && banned(&keen, "i1") == banned(&writer, "i1"));
-    assert!(largest < 64_000, "what is said again does not pile up: {largest} bytes");
+    assert!(
+        banned(&frequent, "i0") == banned(&writer, "i0") && banned(&frequent, "i1") == banned(&writer, "i1")
+    );
+    assert!(largest < 64_000, "repeated changes do not accumulate: {largest} bytes");
 }
 
 proptest! {
     #[test]
-    fn any_stored_bytes_are_borne(
+    fn any_stored_bytes_are_tolerated(
         bytes in proptest::collection::vec(any::<u8>(), 0..200), cut in any::<proptest::sample::Index>()
     ) {
         let mut sound = MemoryShared::default();

@@ -1,6 +1,8 @@
 use super::*;
 use crate::control::book::MAX_KEPT;
 use crate::matching::canonical::DIGEST_BYTES;
+use crate::model::exact::{Algorithm, MAX_LOG_LIMIT};
+use crate::model::window::MAX_COUNT;
 use std::format;
 use std::string::String;
 
@@ -13,7 +15,7 @@ fn limit(limit: u64) -> Found {
 }
 
 #[test]
-fn who_is_named_most_closely_wins() {
+fn the_most_specific_control_wins() {
     let set = set(&[
         control(1, "n", "alice", Effect::Limit(1)),
         control(2, "*", "alice", Effect::Limit(2)),
@@ -41,9 +43,9 @@ fn who_is_named_most_closely_wins() {
         ("dora", "12.1.1.1", NOTHING),
         ("dora", "", NOTHING),
     ] {
-        assert_eq!(ask(&set, raw, address, 0), expected, "{raw} {address}");
+        assert_eq!(find(&set, raw, address, 0), expected, "{raw} {address}");
     }
-    let elsewhere = |raw, address| ask_in(&set, "m", 60_000, raw, address, None, 0);
+    let elsewhere = |raw, address| find_in(&set, "m", 60_000, raw, address, None, 0);
     assert_eq!(elsewhere("alice", ""), limit(2));
     assert_eq!(elsewhere("bo-x-1", ""), limit(6));
     assert_eq!(elsewhere("bert", "10.1.0.1"), EXEMPT);
@@ -51,7 +53,7 @@ fn who_is_named_most_closely_wins() {
 }
 
 #[test]
-fn a_window_of_its_own_wins_but_for_a_ban() {
+fn a_control_of_a_window_precedes_all_others_except_bans() {
     let set = set(&[
         control(9, "n", "alice", Effect::Limit(1)),
         control(2, "n/60000", "alice", Effect::Limit(2)),
@@ -62,17 +64,17 @@ fn a_window_of_its_own_wins_but_for_a_ban() {
         control(7, "n/60000", "alice", Effect::Credit(70)),
         control(8, "n", "alice", Effect::Credit(80)),
     ]);
-    let asked = |raw, window_ms| ask_in(&set, "n", window_ms, raw, "", None, 0);
-    assert_eq!(asked("alice", 60_000), Found { credit: 70, ..limit(2) });
-    assert_eq!(asked("alice", 1_000), Found { credit: 80, ..limit(1) });
-    assert_eq!(asked("alice", 0), Found { credit: 80, ..limit(1) });
-    assert_eq!(asked("bob", 60_000), BANNED);
-    assert_eq!(asked("carol", 60_000), limit(5));
-    assert_eq!(asked("carol", 1_000), EXEMPT);
+    let found = |raw, window_ms| find_in(&set, "n", window_ms, raw, "", None, 0);
+    assert_eq!(found("alice", 60_000), Found { credit: 70, ..limit(2) });
+    assert_eq!(found("alice", 1_000), Found { credit: 80, ..limit(1) });
+    assert_eq!(found("alice", 0), Found { credit: 80, ..limit(1) });
+    assert_eq!(found("bob", 60_000), BANNED);
+    assert_eq!(found("carol", 60_000), limit(5));
+    assert_eq!(found("carol", 1_000), EXEMPT);
 }
 
 #[test]
-fn what_has_expired_no_longer_hides_the_rest() {
+fn an_expired_control_no_longer_hides_others() {
     let set = set(&[
         until(control(1, "n", "alice", Effect::Ban), 100),
         until(control(2, "n", "al*", Effect::Exempt), 200),
@@ -87,7 +89,7 @@ fn what_has_expired_no_longer_hides_the_rest() {
     for (now, expected) in
         [(99, banned), (100, EXEMPT), (199, EXEMPT), (200, limit(3)), (299, limit(3)), (300, limit(4))]
     {
-        assert_eq!(ask(&set, "alice", "", now), expected, "{now}");
+        assert_eq!(find(&set, "alice", "", now), expected, "{now}");
     }
     let expected = Banned::Until(UnixMs(100));
     let set = self::set(&[
@@ -95,15 +97,15 @@ fn what_has_expired_no_longer_hides_the_rest() {
         control(6, "n", "10.0.0.0/8", Effect::Exempt),
         until(control(8, "rule-1", "rule", Effect::Shadow(true)), 100),
     ]);
-    assert_eq!(ask(&set, "x", "10.1.1.1", 99).ban, Some(expected));
-    assert_eq!(ask(&set, "x", "10.1.1.1", 100), EXEMPT);
+    assert_eq!(find(&set, "x", "10.1.1.1", 99).ban, Some(expected));
+    assert_eq!(find(&set, "x", "10.1.1.1", 100), EXEMPT);
     assert_eq!(set.shadow("w", "rule-1", UnixMs(99)), Some(true));
     assert_eq!(set.shadow("w", "rule-1", UnixMs(100)), None);
     assert_eq!(set.shadow("v", "rule-1", UnixMs(0)), None);
 }
 
 #[test]
-fn the_newest_reset_counts_whoever_it_names() {
+fn the_newest_matching_reset_sets_the_epoch() {
     let set = set(&[
         control(5, "n", "alice", Effect::Reset),
         control(9, "*", "a*", Effect::Reset),
@@ -112,25 +114,25 @@ fn the_newest_reset_counts_whoever_it_names() {
         control(u64::MAX, "n", "z", Effect::Reset),
     ]);
     for (raw, epoch) in [("alice", 9), ("bob", 8), ("carol", 7), ("z", u32::MAX)] {
-        assert_eq!(ask(&set, raw, "", 0).epoch, epoch, "{raw}");
+        assert_eq!(find(&set, raw, "", 0).epoch, epoch, "{raw}");
     }
 }
 
 #[test]
-fn configured_and_live_networks_meet_by_prefix() {
+fn the_longer_prefix_of_configured_and_live_networks_wins() {
     let set = set(&[
         control(1, "n", "10.1.0.0/16", Effect::Ban),
         control(2, "n", "bob", Effect::Ban),
         control(3, "n", "carol", Effect::Limit(5)),
     ]);
-    let asked = |raw, address, allowed| ask_in(&set, "n", 60_000, raw, address, allowed, 0);
-    assert_eq!(asked("x", "10.1.0.1", Some(8)), BANNED);
-    assert_eq!(asked("x", "10.1.0.1", Some(16)), BANNED);
-    assert_eq!(asked("x", "10.1.0.1", Some(24)), EXEMPT);
-    assert_eq!(asked("x", "10.2.0.1", Some(8)), EXEMPT);
-    assert_eq!(asked("bob", "10.2.0.1", Some(8)), BANNED);
-    assert!(asked("carol", "10.2.0.1", Some(8)).exempt, "a limit takes no exemption back");
-    assert_eq!(ask_in(&Controls::default(), "n", 1_000, "x", "10.0.0.1", Some(8), 0), EXEMPT);
+    let found = |raw, address, allowed| find_in(&set, "n", 60_000, raw, address, allowed, 0);
+    assert_eq!(found("x", "10.1.0.1", Some(8)), BANNED);
+    assert_eq!(found("x", "10.1.0.1", Some(16)), BANNED);
+    assert_eq!(found("x", "10.1.0.1", Some(24)), EXEMPT);
+    assert_eq!(found("x", "10.2.0.1", Some(8)), EXEMPT);
+    assert_eq!(found("bob", "10.2.0.1", Some(8)), BANNED);
+    assert!(found("carol", "10.2.0.1", Some(8)).exempt, "a limit does not revoke an exemption");
+    assert_eq!(find_in(&Controls::default(), "n", 1_000, "x", "10.0.0.1", Some(8), 0), EXEMPT);
 }
 
 #[test]
@@ -154,38 +156,38 @@ fn identifiers_are_raw_ones_or_digests() {
         (&format!("{long}x"), NOTHING),
         (&digest, NOTHING),
     ] {
-        assert_eq!(ask(&set, raw, "", 0), expected, "{raw}");
+        assert_eq!(find(&set, raw, "", 0), expected, "{raw}");
     }
 }
 
 #[test]
-fn workspaces_are_apart() {
+fn workspaces_are_separate() {
     let mut other = control(1, "n", "alice", Effect::Ban);
     other.target.workspace = "v".into();
     let set = set(&[other]);
-    assert_eq!(ask(&set, "alice", "", 0), NOTHING);
+    assert_eq!(find(&set, "alice", "", 0), NOTHING);
     assert!(!set.is_empty());
 }
 
 #[test]
-fn ten_thousand_of_each_kind_are_told_apart() {
-    let who = |n: u64| match n % 3 {
+fn ten_thousand_controls_are_looked_up() {
+    let name = |n: u64| match n % 3 {
         0 => format!("user-{n}"),
         1 => format!("*-user-{n}"),
         _ => format!("10.{}.{}.0/24", n / 256, n % 256),
     };
-    let said = |n: u64| if n % 3 == 2 { Effect::Ban } else { Effect::Limit(n) };
+    let effect = |n: u64| if n % 3 == 2 { Effect::Ban } else { Effect::Limit(n) };
     let controls: Vec<Control> =
-        (1..=MAX_CONTROLS as u64).map(|n| control(n, "n", &who(n), said(n))).collect();
+        (1..=MAX_CONTROLS as u64).map(|n| control(n, "n", &name(n), effect(n))).collect();
     let mut set = Controls::default();
-    set.apply(&whole(&controls, 10_000));
+    set.apply(&full_frame(&controls, 10_000));
     for (raw, address, expected) in [
         ("user-9999", "", limit(9_999)),
         ("a-user-9997", "", limit(9_997)),
-        ("nobody", "10.39.14.7", BANNED),
-        ("nobody", "10.39.15.7", NOTHING),
+        ("unlisted", "10.39.14.7", BANNED),
+        ("unlisted", "10.39.15.7", NOTHING),
     ] {
-        assert_eq!(ask(&set, raw, address, 0), expected, "{raw} {address}");
+        assert_eq!(find(&set, raw, address, 0), expected, "{raw} {address}");
     }
     let many = MAX_KEPT as u64;
     set.apply(&wire::Controls {
@@ -197,36 +199,36 @@ fn ten_thousand_of_each_kind_are_told_apart() {
         ..wire::Controls { incarnation: INCARNATION, ..Default::default() }
     });
     assert_eq!((set.iter().count(), set.refused()), (MAX_KEPT, 1));
-    assert_eq!(ask(&set, &format!("more-{}", many + 1), "", 0), NOTHING);
+    assert_eq!(find(&set, &format!("more-{}", many + 1), "", 0), NOTHING);
 }
 
 #[test]
-fn a_rules_own_ban_holds_until_its_end_or_the_regions_word() {
+fn a_local_ban_applies_until_its_end_or_until_the_region_lifts_it() {
     let mut set = Controls::default();
-    let ban = |until: u64, level| Local { level, remembered: UnixMs(until + 50), ..made(until) };
-    let local = |set: &Controls, now| ask(set, "alice", "", now).ban;
+    let ban = |until: u64, level| Local { level, kept_until: UnixMs(until + 50), ..made(until) };
+    let local = |set: &Controls, now| find(set, "alice", "", now).ban;
     assert!(set.ban_here(("w", "n"), b"alice", ban(100, 1), UnixMs(0)));
-    assert!(!set.ban_here(("w", "n"), b"alice", ban(90, 1), UnixMs(0)), "the later end counts");
+    assert!(!set.ban_here(("w", "n"), b"alice", ban(90, 1), UnixMs(0)), "an earlier end has no effect");
     assert_eq!(local(&set, 99), Some(Banned::Until(UnixMs(100))));
     assert_eq!(local(&set, 100), None);
-    assert_eq!(ask_in(&set, "m", 60_000, "alice", "", None, 0), NOTHING);
+    assert_eq!(find_in(&set, "m", 60_000, "alice", "", None, 0), NOTHING);
     assert_eq!(set.banned_here(("w", "n"), b"alice", UnixMs(149)).map(|ban| ban.level), Some(1));
     assert_eq!(set.banned_here(("w", "n"), b"alice", UnixMs(150)), None);
     assert!(set.ban_here(("w", "n"), b"alice", ban(300, 2), UnixMs(120)));
 
-    // An earlier ban, told late, says nothing of this one; nor does one that is not in force yet, as its telling goes on.
+    // An earlier ban that arrives late does not affect this one. Neither does a ban of an incomplete update.
     let early = until(control(3, "n", "alice", Effect::Ban), 100);
-    set.apply(&whole(core::slice::from_ref(&early), 3));
-    let told = until(control(4, "n", "alice", Effect::Ban), 300);
-    let all = whole(core::slice::from_ref(&told), 4);
+    set.apply(&full_frame(core::slice::from_ref(&early), 3));
+    let stored = until(control(4, "n", "alice", Effect::Ban), 300);
+    let all = full_frame(core::slice::from_ref(&stored), 4);
     set.apply(&wire::Controls { incarnation: INCARNATION + 1, complete_through: 0, ..all.clone() });
     assert!(!set.take_over());
     assert_eq!(local(&set, 200), Some(Banned::Until(UnixMs(300))));
-    // The region knows it: now it can be lifted there.
+    // The region has stored the ban, so it can be lifted there.
     set.apply(&all);
     assert!(set.take_over() && !set.take_over());
     assert_eq!(local(&set, 200), Some(Banned::Until(UnixMs(300))));
-    let lifted = wire::Control { deleted: true, revision: 5, ..told.to_wire() };
+    let lifted = wire::Control { deleted: true, revision: 5, ..stored.to_wire() };
     set.apply(&wire::Controls {
         entries: [lifted].into(),
         after: 4,
@@ -238,16 +240,16 @@ fn a_rules_own_ban_holds_until_its_end_or_the_regions_word() {
 }
 
 #[test]
-fn an_exemption_lifts_a_rules_own_ban_and_a_limit_does_not() {
+fn an_exemption_lifts_a_local_ban_and_a_limit_does_not() {
     for (effect, banned) in [(Effect::Exempt, false), (Effect::Limit(5), true)] {
         let mut set = set(&[control(1, "n", "alice", effect)]);
         set.ban_here(("w", "n"), b"alice", made(100), UnixMs(0));
-        assert_eq!(ask(&set, "alice", "", 0).ban.is_some(), banned, "{effect:?}");
+        assert_eq!(find(&set, "alice", "", 0).ban.is_some(), banned, "{effect:?}");
     }
 }
 
 #[test]
-fn a_ban_that_was_stored_and_lifted_unseen_is_lifted_here_as_well() {
+fn a_local_ban_is_lifted_if_the_region_has_stored_and_lifted_it() {
     let deleted = |revision, until_ms| wire::Control {
         deleted: true,
         ..until(control(revision, "n", "alice", Effect::Ban), until_ms).to_wire()
@@ -258,18 +260,21 @@ fn a_ban_that_was_stored_and_lifted_unseen_is_lifted_here_as_well() {
         let frame = wire::Controls { incarnation, entries: [entry].into(), ..Default::default() };
         bans.lift(&frame, wire::ControlsKnown { incarnation: INCARNATION, revision: 4, proof: 0 })
     };
-    assert!(!lifts(INCARNATION + 1, deleted(5, 300)), "of another database");
-    assert!(!lifts(INCARNATION, deleted(4, 300)), "heard of before");
-    assert!(!lifts(INCARNATION, deleted(5, 299)), "an earlier ban");
-    assert!(!lifts(INCARNATION, until(control(5, "n", "alice", Effect::Ban), 300).to_wire()), "not lifted");
+    assert!(!lifts(INCARNATION + 1, deleted(5, 300)), "an entry of another database");
+    assert!(!lifts(INCARNATION, deleted(4, 300)), "an entry that was received before");
+    assert!(!lifts(INCARNATION, deleted(5, 299)), "a deletion of an earlier ban");
+    assert!(
+        !lifts(INCARNATION, until(control(5, "n", "alice", Effect::Ban), 300).to_wire()),
+        "an entry that is not a deletion"
+    );
     assert!(lifts(INCARNATION, deleted(5, 300)));
     assert_eq!(bans.until("w", "n", b"alice", UnixMs(0)), None);
-    assert!(bans.put(("w", "n"), b"alice", made(400), UnixMs(0)), "but another one is not");
+    assert!(bans.put(("w", "n"), b"alice", made(400), UnixMs(0)), "another ban can be set");
     assert_eq!(bans.until("w", "n", b"alice", UnixMs(0)), Some(UnixMs(400)));
 }
 
 #[test]
-fn a_later_ban_counts_though_it_ends_before_one_that_is_over() {
+fn a_later_ban_applies_though_it_ends_before_an_earlier_one() {
     let mut bans = bans::Bans::default();
     bans.put(("w", "n"), b"alice", Local { taken_over: true, ..made(900) }, UnixMs(0));
     assert_eq!(bans.until("w", "n", b"alice", UnixMs(0)), None);
@@ -281,12 +286,12 @@ fn a_later_ban_counts_though_it_ends_before_one_that_is_over() {
 }
 
 #[test]
-fn of_too_many_bans_those_stay_that_deny_longest() {
+fn of_too_many_bans_those_that_end_last_are_kept() {
     let mut bans = bans::Bans::default();
     let put = |bans: &mut bans::Bans, name: &str, ban| bans.put(("w", "n"), name.as_bytes(), ban, UnixMs(0));
     let most = MAX_BANS as u64;
     for n in 0..most {
-        // What is only remembered goes first, however long it is.
+        // Bans that have ended are dropped first, even those that are kept for longer.
         let is_ours = n % 2 == 0;
         let ban = if is_ours { made(1_000 + n) } else { Local { until: UnixMs(0), ..made(9_000 + n) } };
         assert!(put(&mut bans, &n.to_string(), ban));
@@ -295,21 +300,43 @@ fn of_too_many_bans_those_stay_that_deny_longest() {
     for n in most..most + MAX_BANS as u64 / 2 {
         assert!(put(&mut bans, &n.to_string(), made(20_000 + n)));
     }
-    assert_eq!(bans.open(UnixMs(0)).count(), MAX_BANS, "all that deny, new ones too");
+    assert_eq!(bans.open(UnixMs(0)).count(), MAX_BANS, "all bans in force, with the new ones");
     assert!(put(&mut bans, "short", made(10)), "there is room again");
-    assert_eq!(bans.until("w", "n", b"0", UnixMs(0)), None, "that ended first");
+    assert_eq!(bans.until("w", "n", b"0", UnixMs(0)), None, "the ban that ends first is dropped");
     let last = most + MAX_BANS as u64 / 2 - 1;
     assert!(bans.until("w", "n", last.to_string().as_bytes(), UnixMs(0)).is_some());
     let kept = bans.encode();
     let mut other = bans.clone();
     assert!(!other.merge(&kept, UnixMs(0)), "nothing new");
-    assert!(!put(&mut bans, &"x".repeat(65), made(9_999)), "no canonical identifier");
-    assert!(bans.forget(UnixMs(99_000)));
+    assert!(!put(&mut bans, &"x".repeat(65), made(9_999)), "not a canonical identifier");
+    assert!(bans.drop_expired(UnixMs(99_000)));
     assert!(bans.is_empty());
 }
 
 /// A rule's first ban.
 fn made(until: u64) -> Local {
     let until = UnixMs(until);
-    Local { mark: until, level: 1, until, remembered: until, ..Local::default() }
+    Local { mark: until, level: 1, until, kept_until: until, ..Local::default() }
+}
+
+#[test]
+fn a_controls_limit_replaces_the_configured_one_and_a_credit_is_added() {
+    let ledger = Algorithm::Ledger { zone: 1 };
+    for (replaced, credit, configured, algorithm, expected) in [
+        (None, 0, u64::MAX, Algorithm::Window, u64::MAX),
+        (None, 5, 10, Algorithm::Window, 15),
+        (Some(3), 0, 10, Algorithm::Window, 3),
+        (Some(3), 5, 10, Algorithm::Window, 8),
+        (Some(u64::MAX), 5, 10, Algorithm::Window, MAX_COUNT),
+        (None, 1, u64::MAX, Algorithm::Window, MAX_COUNT),
+        (Some(MAX_LOG_LIMIT), 1, 10, Algorithm::Log, MAX_LOG_LIMIT),
+        (Some(7), 7, 0, ledger, 0),
+    ] {
+        let found = Found { limit: replaced, credit, ..NOTHING };
+        assert_eq!(
+            found.limit_of(configured, algorithm),
+            expected,
+            "{found:?} of {configured}, {algorithm:?}"
+        );
+    }
 }

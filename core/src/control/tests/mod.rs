@@ -1,4 +1,4 @@
-//! What is said of whom, how a set follows what it is told, and how workers keep it together.
+//! Lookups of live controls, updates of a set by frames, and the set that the workers of a process share.
 
 mod control;
 mod converge;
@@ -13,18 +13,18 @@ use std::vec::Vec;
 
 const INCARNATION: u64 = 7;
 
-/// `who` is an identifier, a network if it has dots, or `rule`; the window follows a `/` at the end of the scope.
-fn control(revision: u64, scope: &str, who: &str, effect: Effect) -> Control {
+/// `name` is an identifier, a network if it has dots, or `rule`. A `/` and the window may follow the scope.
+fn control(revision: u64, scope: &str, name: &str, effect: Effect) -> Control {
     let (scope, window_ms) = match scope.split_once('/') {
         Some((scope, window_ms)) => (scope, Some(window_ms.parse().unwrap())),
         None => (scope, None),
     };
-    let who = match who {
-        "rule" => Who::Rule,
-        network if network.contains('.') => Who::Network(parse_network(network).unwrap()),
-        identifier => Who::Identifier(identifier.into()),
+    let selector = match name {
+        "rule" => Selector::Rule,
+        network if network.contains('.') => Selector::Network(parse_network(network).unwrap()),
+        identifier => Selector::Identifier(identifier.into()),
     };
-    let target = Target { workspace: "w".into(), scope: scope.into(), who, window_ms };
+    let target = Target { workspace: "w".into(), scope: scope.into(), selector, window_ms };
     let control = Control { target, effect, expires: None, revision };
     assert_eq!(control.check(), Ok(()));
     control
@@ -35,8 +35,8 @@ fn until(mut control: Control, at: u64) -> Control {
     control
 }
 
-/// All there is, in one frame.
-fn whole(controls: &[Control], complete_through: u64) -> wire::Controls {
+/// A frame with all controls.
+fn full_frame(controls: &[Control], complete_through: u64) -> wire::Controls {
     let entries = controls.iter().map(Control::to_wire).collect();
     wire::Controls {
         incarnation: INCARNATION,
@@ -49,17 +49,17 @@ fn whole(controls: &[Control], complete_through: u64) -> wire::Controls {
 
 fn set(controls: &[Control]) -> Controls {
     let mut set = Controls::default();
-    set.apply(&whole(controls, 1_000));
+    set.apply(&full_frame(controls, 1_000));
     assert_eq!((set.iter().count(), set.refused()), (controls.len(), 0));
     set
 }
 
-/// Asks about an identifier in namespace `n`, in the window of a minute.
-fn ask(set: &Controls, raw: &str, address: &str, now: u64) -> Found {
-    ask_in(set, "n", 60_000, raw, address, None, now)
+/// Looks up an identifier in namespace `n` and the window of a minute.
+fn find(set: &Controls, raw: &str, address: &str, now: u64) -> Found {
+    find_in(set, "n", 60_000, raw, address, None, now)
 }
 
-fn ask_in(
+fn find_in(
     set: &Controls,
     namespace: &str,
     window_ms: u64,

@@ -20,7 +20,7 @@ const RECHECKING_MS: u64 = 1_000;
 
 /// A cached denial.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::limiter) struct KnownDenial {
+pub(in crate::limiter) struct CachedDenial {
     pub(in crate::limiter) fingerprint: u64,
     /// Version of the configuration under which it was made.
     pub(in crate::limiter) version: u64,
@@ -37,7 +37,7 @@ pub(in crate::limiter) struct KnownDenial {
 
 #[derive(Debug, Default)]
 pub(in crate::limiter) struct Denials {
-    places: Vec<KnownDenial>,
+    places: Vec<CachedDenial>,
 }
 
 impl Denials {
@@ -49,41 +49,41 @@ impl Denials {
         version: u64,
         may_send: bool,
         now: MonoMs,
-    ) -> Option<KnownDenial> {
+    ) -> Option<CachedDenial> {
         let set = self.places.get_mut(set(fingerprint))?;
-        let holds = |known: &&mut KnownDenial| {
-            let same = (known.fingerprint, known.version) == (fingerprint, version);
-            same && cost >= known.cost && limit <= known.limit && now < known.until
+        let holds = |cached: &&mut CachedDenial| {
+            let same = (cached.fingerprint, cached.version) == (fingerprint, version);
+            same && cost >= cached.cost && limit <= cached.limit && now < cached.until
         };
-        let known = set.iter_mut().filter(holds).max_by_key(|known| known.until)?;
-        if may_send && known.recheck <= now {
-            known.recheck = now.after(RECHECKING_MS);
+        let cached = set.iter_mut().filter(holds).max_by_key(|cached| cached.until)?;
+        if may_send && cached.recheck <= now {
+            cached.recheck = now.after(RECHECKING_MS);
             return None;
         }
-        Some(*known)
+        Some(*cached)
     }
 
     /// Removes denials that contradict that `cost` has passed against `limit`.
     pub(in crate::limiter) fn refute(&mut self, fingerprint: u64, (cost, limit): (u64, u64)) {
-        for known in self.places.get_mut(set(fingerprint)).unwrap_or_default() {
-            if known.fingerprint == fingerprint && cost >= known.cost && limit <= known.limit {
-                known.until = MonoMs(0);
+        for cached in self.places.get_mut(set(fingerprint)).unwrap_or_default() {
+            if cached.fingerprint == fingerprint && cost >= cached.cost && limit <= cached.limit {
+                cached.until = MonoMs(0);
             }
         }
     }
 
-    pub(in crate::limiter) fn put(&mut self, denial: KnownDenial) {
+    pub(in crate::limiter) fn put(&mut self, denial: CachedDenial) {
         if self.places.is_empty() {
-            self.places.resize(SETS * WAYS, KnownDenial::default());
+            self.places.resize(SETS * WAYS, CachedDenial::default());
         }
         let Some(set) = self.places.get_mut(set(denial.fingerprint)) else { return };
-        let same = |known: &KnownDenial| {
-            (known.fingerprint, known.cost, known.limit) == (denial.fingerprint, denial.cost, denial.limit)
+        let same = |cached: &CachedDenial| {
+            (cached.fingerprint, cached.cost, cached.limit) == (denial.fingerprint, denial.cost, denial.limit)
         };
         let at = set.iter().position(same);
         let place = match at {
             Some(at) => set.get_mut(at),
-            None => set.iter_mut().min_by_key(|known| known.until),
+            None => set.iter_mut().min_by_key(|cached| cached.until),
         };
         if let Some(place) = place {
             *place = denial;
@@ -100,16 +100,16 @@ fn set(fingerprint: u64) -> core::ops::Range<usize> {
 mod tests {
     use super::*;
 
-    fn denial(fingerprint: u64, cost: u64, limit: u64, until: u64) -> KnownDenial {
+    fn denial(fingerprint: u64, cost: u64, limit: u64, until: u64) -> CachedDenial {
         let until = MonoMs(until);
         let recheck = MonoMs(1_000_000);
-        KnownDenial { fingerprint, version: 1, cost, limit, until, recheck, remaining: 0, reset: until }
+        CachedDenial { fingerprint, version: 1, cost, limit, until, recheck, remaining: 0, reset: until }
     }
 
     #[test]
-    fn one_asks_again_now_and_then_and_may_refute_it() {
+    fn one_request_a_second_rechecks_a_denial_and_may_refute_it() {
         let mut denials = Denials::default();
-        denials.put(KnownDenial { recheck: MonoMs(5_000), ..denial(5, 3, 10, 100_000) });
+        denials.put(CachedDenial { recheck: MonoMs(5_000), ..denial(5, 3, 10, 100_000) });
         let mut holds = |now| denials.find(5, (3, 10), 1, true, MonoMs(now)).is_some();
         assert!(holds(4_999) && !holds(5_000) && holds(5_001) && holds(5_999) && !holds(6_000));
         for (passed, still) in [((2, 10), true), ((3, 11), true), ((3, 10), false)] {
@@ -119,11 +119,12 @@ mod tests {
     }
 
     #[test]
-    fn a_denial_holds_for_no_smaller_cost_no_higher_limit_and_no_longer() {
+    fn a_denial_applies_to_no_smaller_cost_no_higher_limit_and_no_longer() {
         let mut denials = Denials::default();
         assert_eq!(denials.find(5, (3, 10), 1, true, MonoMs(0)), None);
         denials.put(denial(5, 3, 10, 100));
-        let mut holds = |asked, version, now| denials.find(5, asked, version, true, MonoMs(now)).is_some();
+        let mut holds =
+            |request, version, now| denials.find(5, request, version, true, MonoMs(now)).is_some();
         assert!(holds((3, 10), 1, 99) && holds((9, 10), 1, 99) && holds((3, 4), 1, 99));
         assert!(!holds((2, 10), 1, 99) && !holds((3, 11), 1, 99));
         assert!(!holds((3, 10), 1, 100) && !holds((3, 10), 2, 99));
@@ -135,19 +136,19 @@ mod tests {
     }
 
     #[test]
-    fn the_one_that_ends_first_leaves_a_full_set() {
+    fn a_full_set_evicts_the_denial_that_ends_first() {
         let mut denials = Denials::default();
         for n in 0..5 {
             denials.put(denial(7 + n * SETS as u64, 1, 1, 100 + n));
         }
-        let mut known = |n: u64| denials.find(7 + n * SETS as u64, (1, 1), 1, true, MonoMs(0)).is_some();
-        assert_eq!((0..5).map(&mut known).collect::<Vec<_>>(), [false, true, true, true, true]);
+        let mut is_cached = |n: u64| denials.find(7 + n * SETS as u64, (1, 1), 1, true, MonoMs(0)).is_some();
+        assert_eq!((0..5).map(&mut is_cached).collect::<Vec<_>>(), [false, true, true, true, true]);
         assert_eq!(denials.places.len(), SETS * WAYS);
         denials.put(denial(7 + 4 * SETS as u64, 1, 1, 50));
         assert_eq!(
             denials.find(7 + 4 * SETS as u64, (1, 1), 1, true, MonoMs(60)),
             None,
-            "the later word counts"
+            "the later denial replaces the earlier one"
         );
     }
 }

@@ -135,15 +135,14 @@ impl Remains {
 }
 
 impl CachedDenial {
-    /// Until when `asked` (cost and limit) is denied, what is left at `now`, and milliseconds to the next cell. `same`: they are those that
+    /// Until when `(cost, limit)` is denied, what is left at `now`, and milliseconds to the next cell. `same`: they are those that
     /// were denied. `None` if a denial does not follow.
     pub(in crate::limiter) fn seen_at(
         &self,
         now: MonoMs,
         same: bool,
-        asked: (u64, u64),
+        (cost, limit): (u64, u64),
     ) -> Option<(MonoMs, u64, u64)> {
-        let (cost, limit) = asked;
         let passed_ms = now.since(self.since);
         match self.used {
             Remains::Cells(current, previous) => {
@@ -180,10 +179,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_cells_are_remembered_as_acknowledged_whatever_the_order() {
-        let acked = |told: &[(u64, u64)]| {
+    fn the_acknowledged_counts_of_two_cells_are_kept_in_any_order() {
+        let acked = |acks: &[(u64, u64)]| {
             let mut acked = Acked::default();
-            told.iter().for_each(|(sequence, own)| acked.note(*sequence, *own));
+            acks.iter().for_each(|(sequence, own)| acked.note(*sequence, *own));
             (acked.sequence, acked.own, acked.before)
         };
         assert_eq!(acked(&[(7, 3), (8, 2)]), (8, 2, 3));

@@ -6,7 +6,6 @@ use super::lease::{self, settle_into, take_lease};
 use crate::limiter::Limiter;
 use crate::limiter::cache::worker_cache::{CachedDenial, Lease, Remains, Slot};
 use crate::limiter::check::{Budget, Cause, Check, Denial, Reason};
-use crate::limiter::remote::registry::MAX_RECALLED;
 use crate::limiter::report::outbox::row;
 use crate::limiter::table::{Cell, Entry, Reservation, ReservationKind, Tag};
 use crate::limiter::transact::{Done, Failed, Make, Subject};
@@ -98,10 +97,10 @@ impl Limiter {
         now: MonoMs,
     ) -> Option<Denial> {
         let version = self.version;
-        let known =
-            self.worker_cache.get(item.fingerprint)?.denied.filter(|known| known.version == version)?;
-        let same = (item.cost, item.limit) == (known.cost, known.limit);
-        let (until, remaining, reset_ms) = known.seen_at(now, same, (item.cost, item.limit))?;
+        let cached =
+            self.worker_cache.get(item.fingerprint)?.denied.filter(|cached| cached.version == version)?;
+        let same = (item.cost, item.limit) == (cached.cost, cached.limit);
+        let (until, remaining, reset_ms) = cached.seen_at(now, same, (item.cost, item.limit))?;
         (now < until).then(|| Denial {
             budget: Budget { rule: check.rule, limit: item.limit, remaining, reset_ms },
             retry_after_ms: Some(until.since(now)),
@@ -328,9 +327,8 @@ impl Limiter {
                 // Holds and queries end by themselves soon.
                 let lease = |held: &Reservation| held.tag.kind == ReservationKind::Lease;
                 let fingerprint = done.entry.fingerprint;
-                let told = self.recall.len() > MAX_RECALLED || self.recall.contains(&fingerprint);
-                if !told && done.entry.reservations.iter().any(lease) {
-                    self.recall.push(fingerprint);
+                if done.entry.reservations.iter().any(lease) {
+                    self.leases.recall(fingerprint);
                 }
                 Charged::Denied(Denial {
                     budget,

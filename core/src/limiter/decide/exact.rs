@@ -8,14 +8,16 @@
 use super::charge::UNDECIDED_RETRY_MS;
 use super::round::{tighter, worse};
 use crate::limiter::Limiter;
-use crate::limiter::cache::denials::{KnownDenial, RECHECK_MS};
+use crate::limiter::cache::denials::{CachedDenial, Denials, RECHECK_MS};
 use crate::limiter::check::{
-    Budget, Cause, Check, Decision, Denial, ExactCheck, ExactDetails, ExactLimit, ExactResult, Outcome,
-    ShadowOutcome, Transactions,
+    Budget, Cause, Check, Decision, Denial, ExactDetails, ExactResult, Outcome, ShadowOutcome,
 };
-use crate::limiter::remote::consults::Waiting;
-use crate::limiter::remote::exact_requests::{Known, Paused, PendingCharge, PendingRequest};
-use crate::model::exact::{ChargeResult, Verdict};
+use crate::limiter::remote::consults::Need;
+use crate::limiter::remote::exact_requests::{
+    AwaitedRequest, ExactRequests, PendingCharge, PendingRequest, Response,
+};
+use crate::limiter::remote::waiting::{ExactPart, Settled, WaitingRequest};
+use crate::model::exact::{Algorithm, ChargeResult, Verdict};
 use crate::model::key::fingerprint;
 use crate::model::shared::Shared;
 use crate::model::time::{MonoMs, Now};
@@ -27,38 +29,24 @@ const LIVE_MS: u64 = 1_000;
 /// Most outcomes of shadow rules that wait to be taken.
 const MAX_SHADOW_OUTCOMES: usize = 4 * crate::limiter::remote::exact_requests::MAX_SHADOW;
 
-/// Outcome of a request's exact rules.
+/// State of the exact rules.
 #[derive(Debug, Default)]
-struct Settled {
-    denial: Option<Denial>,
-    budget: Option<Budget>,
-    /// The window of each decided rule, in milliseconds.
-    windows: Vec<(u16, u64)>,
-    undecided: u64,
-    transactions: Transactions,
-}
-
-/// State of a request until its windows are decided.
-#[derive(Debug, Default)]
-pub(in crate::limiter) struct PendingExact {
-    /// The exact request with its charges.
-    request: Option<u64>,
-    settled: Settled,
-    shadows: Vec<PendingRequest>,
+pub(in crate::limiter) struct Exact {
+    pub(in crate::limiter) requests: ExactRequests,
+    denials: Denials,
+    shadow_outcomes: Vec<(u16, ShadowOutcome)>,
 }
 
 impl Limiter {
-    /// Decides a request that `exact` rules apply to beside `checks`; else like [`Limiter::decide`].
-    pub fn decide_exact(
+    /// Decides a request that `exact` rules apply to beside the windows of `checks`.
+    pub(in crate::limiter) fn decide_exact(
         &mut self,
         shared: &mut impl Shared,
         request: u64,
         checks: &[Check<'_>],
-        exact: &[ExactCheck<'_>],
-        now: MonoMs,
+        exact: &[Check<'_>],
+        now: Now,
     ) -> Outcome {
-        self.serves = true;
-        let now = self.enter(shared, now);
         let denied =
             self.cached_exact_denial(exact, now.mono).or_else(|| self.certain_denial(shared, checks, now));
         if let Some(denial) = denied {
@@ -71,128 +59,120 @@ impl Limiter {
             .filter_map(|check| PendingRequest::about([check].into_iter(), secret, now.mono))
             .collect();
         let Some(pending) = PendingRequest::about(enforcing, secret, now.mono) else {
-            return self.decide_windows(
-                shared,
-                request,
-                checks,
-                PendingExact { shadows, ..PendingExact::default() },
-                now,
-            );
+            let exact = ExactPart { shadows, ..ExactPart::default() };
+            return self.decide_settled(shared, request, checks, exact, now);
         };
-        if self.may_send(now.mono) && !self.exact_requests.is_full() {
+        if self.may_send(now.mono) && !self.exact.requests.is_full() {
             self.stats.exact_requests += 1;
-            self.exact_requests.pause(request, pending, checks, shadows, now.mono);
+            self.exact.requests.await_response(request, pending);
+            let exact = ExactPart { shadows, ..ExactPart::default() };
+            self.waiting.insert(request, WaitingRequest::for_exact_response(checks, exact));
             return Outcome::of(Decision::Wait, 0);
         }
         self.stats.exact_unsent += 1;
-        let pending_exact = PendingExact { request: None, settled: unruled(&pending), shadows };
-        self.decide_settled(shared, request, checks, pending_exact, now)
+        let exact = ExactPart { id: None, settled: without_response(&pending), shadows };
+        self.decide_settled(shared, request, checks, exact, now)
     }
 
     /// Takes the outcomes of exact shadow rules since the last call, each with its rule.
     pub fn take_shadow_outcomes(&mut self) -> Vec<(u16, ShadowOutcome)> {
-        core::mem::take(&mut self.shadow_outcomes)
+        core::mem::take(&mut self.exact.shadow_outcomes)
     }
 
     /// Applies an exact response.
-    pub(in crate::limiter) fn ruled(
+    pub(in crate::limiter) fn on_exact_response(
         &mut self,
         shared: &mut impl Shared,
-        came: &wire::ExactResponse,
+        response: &wire::ExactResponse,
         now: Now,
     ) {
-        if let Some(Paused { mut pending, request, windows, shadows }) =
-            self.exact_requests.paused.remove(&came.id)
-        {
-            self.count_results(&pending, &came.results);
-            self.cache_denials(&pending, &came.results, now.mono);
-            let pending_exact =
-                PendingExact { request: Some(came.id), settled: settle(&pending, &came.results), shadows };
-            pending.known = Known::Ruled(pending.of_charges(came));
-            self.exact_requests.open.insert(came.id, pending);
-            self.go_on(shared, request, &windows, pending_exact, now);
-        } else if let Some(mut pending) = self.exact_requests.open.remove(&came.id) {
-            self.cache_denials(&pending, &came.results, now.mono);
-            if matches!(pending.known, Known::Awaited) {
-                pending.known = Known::Ruled(pending.of_charges(came));
+        let (id, results) = (response.id, &response.results);
+        if let Some(AwaitedRequest { mut pending, request }) = self.exact.requests.awaited.remove(&id) {
+            self.count_results(&pending, results);
+            self.cache_denials(&pending, results, now.mono);
+            let settled = settle(&pending, results);
+            pending.response = Response::Arrived(pending.of_charges(response));
+            self.exact.requests.open.insert(id, pending);
+            self.go_on(shared, request, id, settled, now);
+        } else if let Some(mut pending) = self.exact.requests.open.remove(&id) {
+            self.cache_denials(&pending, results, now.mono);
+            if matches!(pending.response, Response::Awaited) {
+                pending.response = Response::Arrived(pending.of_charges(response));
             }
-            self.exact_requests.open.insert(came.id, pending);
-        } else if let Some(pending) = self.exact_requests.given_up.remove(&came.id) {
-            self.cache_denials(&pending, &came.results, now.mono);
-            let results = pending.of_charges(came);
-            self.exact_requests.take_back(pending.request, results, &mut self.stats);
-        } else if let Some(pending) = self.exact_requests.shadow.remove(&came.id) {
-            self.count_results(&pending, &came.results);
-            self.cache_denials(&pending, &came.results, now.mono);
-            for (asked, result) in pending.results(&came.results) {
-                let said = match result.verdict {
+            self.exact.requests.open.insert(id, pending);
+        } else if let Some(pending) = self.exact.requests.given_up.remove(&id) {
+            self.cache_denials(&pending, results, now.mono);
+            let results = pending.of_charges(response);
+            self.exact.requests.take_back(pending.request, results, &mut self.stats);
+        } else if let Some(pending) = self.exact.requests.shadow.remove(&id) {
+            self.count_results(&pending, results);
+            self.cache_denials(&pending, results, now.mono);
+            for (charge, result) in pending.results(results) {
+                let outcome = match result.verdict {
                     Verdict::Allowed => ShadowOutcome::Allowed,
                     Verdict::Denied { .. } => ShadowOutcome::Denied,
                     Verdict::Undecided | Verdict::Untried => ShadowOutcome::Undecided,
                 };
-                self.push_shadow_outcome(asked.rule, said);
+                self.push_shadow_outcome(charge.rule, outcome);
             }
         }
     }
 
     /// Ends exact requests whose deadline has passed.
     pub(in crate::limiter) fn expire_exact(&mut self, shared: &mut impl Shared, now: Now) {
-        if self.exact_requests.is_idle() {
+        if self.exact.requests.is_idle() {
             return;
         }
-        for (id, paused) in self.exact_requests.overdue(now.mono) {
-            self.give_up(shared, id, paused, ExactResult::Timeout, now);
+        for (id, awaited) in self.exact.requests.take_overdue(now.mono) {
+            self.give_up(shared, id, awaited, ExactResult::Timeout, now);
         }
-        self.exact_requests.forget_given_up(now.mono, &mut self.stats);
-        while let Some(pending) = self.exact_requests.next_unheard(now.mono) {
-            self.unheard(&pending, ExactResult::Timeout);
+        self.exact.requests.expire_given_up(now.mono, &mut self.stats);
+        while let Some(pending) = self.exact.requests.next_overdue_shadow(now.mono) {
+            self.end_shadow(&pending, ExactResult::Timeout);
         }
     }
 
     /// Ends all exact requests, as the stream has ended.
     pub(in crate::limiter) fn break_exact(&mut self, shared: &mut impl Shared, now: Now) {
-        for pending in core::mem::take(&mut self.exact_requests.shadow).into_values() {
-            self.unheard(&pending, ExactResult::Broken);
+        for pending in core::mem::take(&mut self.exact.requests.shadow).into_values() {
+            self.end_shadow(&pending, ExactResult::Broken);
         }
-        for (id, mut paused) in self.exact_requests.lose_all(&mut self.stats) {
-            paused.pending.known = Known::Lost;
-            self.give_up(shared, id, paused, ExactResult::Broken, now);
+        for (id, mut awaited) in self.exact.requests.lose_all(&mut self.stats) {
+            awaited.pending.response = Response::Lost;
+            self.give_up(shared, id, awaited, ExactResult::Broken, now);
         }
     }
 
     /// Resolves a request that waited, and adds the outcome of its exact rules.
-    pub(in crate::limiter) fn resolve(&mut self, request: u64, outcome: Outcome, now: Now) {
-        let outcome = match self.pending_exact.remove(&request) {
-            Some(pending_exact) => self.finish(pending_exact, outcome, now),
-            None => outcome,
-        };
+    pub(in crate::limiter) fn resolve(&mut self, request: u64, exact: ExactPart, outcome: Outcome, now: Now) {
+        let outcome = self.finish(exact, outcome, now);
         self.resolved.push((request, outcome));
     }
 
     /// Whether an exact request can be sent now.
     fn may_send(&self, now: MonoMs) -> bool {
-        self.link.is_usable() && (self.link.is_first() || now.since(self.link.heard()) <= LIVE_MS)
+        self.link.is_usable() && (self.link.is_first() || now.since(self.link.last_seen()) <= LIVE_MS)
     }
 
     /// The longest denial that needs no exact request.
-    fn cached_exact_denial(&mut self, exact: &[ExactCheck<'_>], now: MonoMs) -> Option<Denial> {
+    fn cached_exact_denial(&mut self, exact: &[Check<'_>], now: MonoMs) -> Option<Denial> {
         let mut denied = None;
         for check in exact.iter().filter(|check| !check.policy.shadow) {
-            let ExactLimit::Log { key, most } = check.limit else { continue };
+            let Check { algorithm: Algorithm::Log, key, limit: most, .. } = *check else { continue };
             let budget = Budget { rule: check.rule, limit: most, remaining: 0, reset_ms: 0 };
             let denial = match check.cost > most {
                 true => Some(Denial { budget, retry_after_ms: None, cause: Cause::Cost }),
-                false => self.known_denial(fingerprint(key, self.table.secret), (check.cost, most), now).map(
-                    |known| Denial {
+                false => self
+                    .cached_log_denial(fingerprint(key, self.table.secret), (check.cost, most), now)
+                    .map(|cached| Denial {
                         budget: Budget {
-                            remaining: known.remaining,
-                            reset_ms: known.reset.since(now),
+                            remaining: cached.remaining,
+                            reset_ms: cached.reset.since(now),
                             ..budget
                         },
-                        retry_after_ms: Some(known.until.since(now)),
+                        retry_after_ms: Some(cached.until.since(now)),
                         cause: Cause::Limit,
-                    },
-                ),
+                    }),
             };
             denied = worse(denied, denial);
         }
@@ -200,83 +180,85 @@ impl Limiter {
         denied
     }
 
-    fn known_denial(
+    fn cached_log_denial(
         &mut self,
         fingerprint: u64,
         cost_and_limit: (u64, u64),
         now: MonoMs,
-    ) -> Option<KnownDenial> {
-        let may_send = self.may_send(now) && !self.exact_requests.is_full();
-        self.denials.find(fingerprint, cost_and_limit, self.version, may_send, now)
+    ) -> Option<CachedDenial> {
+        let may_send = self.may_send(now) && !self.exact.requests.is_full();
+        self.exact.denials.find(fingerprint, cost_and_limit, self.version, may_send, now)
     }
 
-    /// Continues a request whose exact rules were decided.
-    fn go_on(
-        &mut self,
-        shared: &mut impl Shared,
-        request: u64,
-        windows: &Waiting,
-        pending_exact: PendingExact,
-        now: Now,
-    ) {
-        let outcome = self.decide_settled(shared, request, &windows.checks(), pending_exact, now);
-        if outcome.decision != Decision::Wait {
-            self.resolved.push((request, outcome));
-        } else if let Some(trace) = &windows.trace {
-            self.consults.trace(request, trace);
+    /// Continues a request whose exact rules were decided by the exact request of `id`.
+    fn go_on(&mut self, shared: &mut impl Shared, request: u64, id: u64, settled: Settled, now: Now) {
+        let Some(mut waiting) = self.waiting.remove(request) else {
+            return self.exact.requests.end(id, false, now.mono, &mut self.stats);
+        };
+        let denial = settled.denial;
+        (waiting.exact.id, waiting.exact.settled) = (Some(id), settled);
+        match self.outcome_after(shared, request, &waiting.windows(), denial, now) {
+            Ok(outcome) => self.resolve(request, waiting.exact, outcome, now),
+            Err(needs) => {
+                waiting.wait_for_answers(now.mono);
+                self.query(request, waiting, &needs, now.mono);
+            }
         }
     }
 
     /// Ends the wait of a request without a response.
-    fn give_up(&mut self, shared: &mut impl Shared, id: u64, paused: Paused, result: ExactResult, now: Now) {
-        let Paused { pending, request, windows, shadows } = paused;
-        self.stats.ruled(result);
-        let pending_exact = PendingExact { request: Some(id), settled: unruled(&pending), shadows };
-        self.exact_requests.open.insert(id, pending);
-        self.go_on(shared, request, &windows, pending_exact, now);
+    fn give_up(
+        &mut self,
+        shared: &mut impl Shared,
+        id: u64,
+        awaited: AwaitedRequest,
+        result: ExactResult,
+        now: Now,
+    ) {
+        let AwaitedRequest { pending, request } = awaited;
+        self.stats.count_exact(result);
+        let settled = without_response(&pending);
+        self.exact.requests.open.insert(id, pending);
+        self.go_on(shared, request, id, settled, now);
     }
 
-    /// Denies if the exact rules deny, else decides the windows.
+    /// Decides a new request whose exact rules are settled, or makes it wait for answers about its windows.
     fn decide_settled(
         &mut self,
         shared: &mut impl Shared,
         request: u64,
-        checks: &[Check<'_>],
-        pending_exact: PendingExact,
+        windows: &[Check<'_>],
+        exact: ExactPart,
         now: Now,
     ) -> Outcome {
-        match pending_exact.settled.denial {
-            Some(denial) => {
-                let outcome = self.refused(shared, checks, denial, now);
-                self.finish(pending_exact, outcome, now)
+        match self.outcome_after(shared, request, windows, exact.settled.denial, now) {
+            Ok(outcome) => self.finish(exact, outcome, now),
+            Err(needs) => {
+                let waiting = WaitingRequest::for_answers(windows, exact, now.mono);
+                self.query(request, waiting, &needs, now.mono);
+                Outcome::of(Decision::Wait, 0)
             }
-            None => self.decide_windows(shared, request, checks, pending_exact, now),
         }
     }
 
-    fn decide_windows(
+    /// The outcome of a request whose exact rules have led to `denial`, or the queries that its windows need first.
+    fn outcome_after(
         &mut self,
         shared: &mut impl Shared,
         request: u64,
-        checks: &[Check<'_>],
-        pending_exact: PendingExact,
+        windows: &[Check<'_>],
+        denial: Option<Denial>,
         now: Now,
-    ) -> Outcome {
-        let outcome = match self.round(shared, request, checks, false, now) {
-            Ok(outcome) => outcome,
-            Err(_) if self.consults.is_full() => self.unanswered(shared, request, checks, now),
-            Err(needs) => {
-                self.pending_exact.insert(request, pending_exact);
-                self.query(request, Waiting::new(checks, now.mono), &needs, now.mono);
-                return Outcome::of(Decision::Wait, 0);
-            }
-        };
-        self.finish(pending_exact, outcome, now)
+    ) -> Result<Outcome, Vec<Need>> {
+        match denial {
+            Some(denial) => Ok(self.refused(shared, windows, denial, now)),
+            None => self.decide_windows(shared, request, windows, now),
+        }
     }
 
     /// Adds the outcome of the exact rules, and keeps or refunds their charges.
-    fn finish(&mut self, pending_exact: PendingExact, mut outcome: Outcome, now: Now) -> Outcome {
-        let PendingExact { request, settled, shadows } = pending_exact;
+    fn finish(&mut self, exact: ExactPart, mut outcome: Outcome, now: Now) -> Outcome {
+        let ExactPart { id, settled, shadows } = exact;
         let shown = match &mut outcome.decision {
             Decision::Allow(budget) => {
                 *budget = tighter(*budget, settled.budget);
@@ -292,8 +274,8 @@ impl Limiter {
             transactions: settled.transactions,
         };
         let passes = outcome.passes();
-        if let Some(id) = request {
-            self.exact_requests.end(id, passes, now.mono, &mut self.stats);
+        if let Some(id) = id {
+            self.exact.requests.end(id, passes, now.mono, &mut self.stats);
         }
         for pending in shadows.into_iter().filter(|_| passes) {
             self.send_shadow(pending, now.mono);
@@ -303,42 +285,43 @@ impl Limiter {
 
     /// Sends the exact request of a shadow rule, once its request has passed.
     fn send_shadow(&mut self, pending: PendingRequest, now: MonoMs) {
-        let Some(asked) = pending.asked.first().copied() else { return };
-        if let Some(fingerprint) = asked.fingerprint {
-            let known = self.known_denial(fingerprint, (asked.cost, asked.limit), now).is_some();
-            self.stats.spared += u64::from(known);
-            if known || asked.cost > asked.limit {
-                return self.push_shadow_outcome(asked.rule, ShadowOutcome::Denied);
+        let Some(charge) = pending.charges.first().copied() else { return };
+        if let Some(fingerprint) = charge.fingerprint {
+            let denied = self.cached_log_denial(fingerprint, (charge.cost, charge.limit), now).is_some();
+            self.stats.spared += u64::from(denied);
+            if denied || charge.cost > charge.limit {
+                return self.push_shadow_outcome(charge.rule, ShadowOutcome::Denied);
             }
         }
-        if self.may_send(now) && self.exact_requests.send_shadow(pending, now) {
+        if self.may_send(now) && self.exact.requests.send_shadow(pending, now) {
             self.stats.exact_requests += 1;
         } else {
             self.stats.exact_unsent += 1;
-            self.push_shadow_outcome(asked.rule, ShadowOutcome::Undecided);
+            self.push_shadow_outcome(charge.rule, ShadowOutcome::Undecided);
         }
     }
 
-    fn unheard(&mut self, pending: &PendingRequest, result: ExactResult) {
-        self.stats.ruled(result);
-        for asked in &pending.asked {
-            self.push_shadow_outcome(asked.rule, ShadowOutcome::Undecided);
+    /// Leaves the exact request of a shadow rule undecided.
+    fn end_shadow(&mut self, pending: &PendingRequest, result: ExactResult) {
+        self.stats.count_exact(result);
+        for charge in &pending.charges {
+            self.push_shadow_outcome(charge.rule, ShadowOutcome::Undecided);
         }
     }
 
-    fn push_shadow_outcome(&mut self, rule: u16, said: ShadowOutcome) {
-        if self.shadow_outcomes.len() < MAX_SHADOW_OUTCOMES {
-            self.shadow_outcomes.push((rule, said));
+    fn push_shadow_outcome(&mut self, rule: u16, outcome: ShadowOutcome) {
+        if self.exact.shadow_outcomes.len() < MAX_SHADOW_OUTCOMES {
+            self.exact.shadow_outcomes.push((rule, outcome));
         }
     }
 
-    fn count_results(&mut self, pending: &PendingRequest, came: &[wire::ChargeResult]) {
+    fn count_results(&mut self, pending: &PendingRequest, results: &[wire::ChargeResult]) {
         let (mut denied, mut allowed) = (false, true);
-        for (_, result) in pending.results(came) {
+        for (_, result) in pending.results(results) {
             denied |= matches!(result.verdict, Verdict::Denied { .. });
             allowed &= result.is_allowed();
         }
-        self.stats.ruled(match (denied, allowed) {
+        self.stats.count_exact(match (denied, allowed) {
             (true, _) => ExactResult::Denied,
             (false, true) => ExactResult::Allowed,
             (false, false) => ExactResult::Undecided,
@@ -347,25 +330,25 @@ impl Limiter {
 
     /// Caches denials of logs, and removes those that no longer apply. Their time counts from when the request was sent, so that none is
     /// applied too long.
-    fn cache_denials(&mut self, pending: &PendingRequest, came: &[wire::ChargeResult], now: MonoMs) {
+    fn cache_denials(&mut self, pending: &PendingRequest, results: &[wire::ChargeResult], now: MonoMs) {
         let sent = pending.sent.unwrap_or_default();
-        for (asked, result) in pending.results(came) {
-            let Some(fingerprint) = asked.fingerprint else { continue };
+        for (charge, result) in pending.results(results) {
+            let Some(fingerprint) = charge.fingerprint else { continue };
             let retry_after_ms = match result.verdict {
                 Verdict::Denied { retry_after_ms: Some(retry_after_ms) } => retry_after_ms,
                 Verdict::Allowed => {
-                    self.denials.refute(fingerprint, (asked.cost, asked.limit));
+                    self.exact.denials.refute(fingerprint, (charge.cost, charge.limit));
                     continue;
                 }
                 _ => continue,
             };
             let until = sent.after(retry_after_ms);
             if now < until {
-                self.denials.put(KnownDenial {
+                self.exact.denials.put(CachedDenial {
                     fingerprint,
                     version: self.version,
-                    cost: asked.cost,
-                    limit: asked.limit,
+                    cost: charge.cost,
+                    limit: charge.limit,
                     until,
                     recheck: now.after(RECHECK_MS),
                     remaining: result.remaining,
@@ -377,21 +360,21 @@ impl Limiter {
 }
 
 /// Outcome of a request by the results of its charges.
-fn settle(pending: &PendingRequest, came: &[wire::ChargeResult]) -> Settled {
+fn settle(pending: &PendingRequest, results: &[wire::ChargeResult]) -> Settled {
     let mut settled = Settled::default();
     let is_denied =
         |(_, result): (&PendingCharge, ChargeResult)| matches!(result.verdict, Verdict::Denied { .. });
-    let denied = pending.results(came).any(is_denied);
-    for (asked, result) in pending.results(came) {
+    let denied = pending.results(results).any(is_denied);
+    for (charge, result) in pending.results(results) {
         if let Some(transaction) = result.transaction {
             settled.transactions.push(transaction);
         }
         if result.window_ms > 0 {
-            settled.windows.push((asked.rule, result.window_ms));
+            settled.windows.push((charge.rule, result.window_ms));
         }
-        let limit = if result.limit > 0 { result.limit } else { asked.limit };
+        let limit = if result.limit > 0 { result.limit } else { charge.limit };
         let ChargeResult { remaining, reset_ms, .. } = result;
-        let budget = Budget { rule: asked.rule, limit, remaining, reset_ms };
+        let budget = Budget { rule: charge.rule, limit, remaining, reset_ms };
         match result.verdict {
             Verdict::Allowed => settled.budget = tighter(settled.budget, Some(budget)),
             Verdict::Denied { retry_after_ms } => {
@@ -400,25 +383,25 @@ fn settle(pending: &PendingRequest, came: &[wire::ChargeResult]) -> Settled {
             }
             // Another charge was denied, so this one was not tried.
             Verdict::Untried if denied => {}
-            Verdict::Untried | Verdict::Undecided => settled.leave_undecided(asked, denied),
+            Verdict::Untried | Verdict::Undecided => settled.leave_undecided(charge, denied),
         }
     }
     settled
 }
 
 /// Outcome of a request without results.
-fn unruled(pending: &PendingRequest) -> Settled {
+fn without_response(pending: &PendingRequest) -> Settled {
     let mut settled = Settled::default();
-    pending.asked.iter().for_each(|asked| settled.leave_undecided(asked, false));
+    pending.charges.iter().for_each(|charge| settled.leave_undecided(charge, false));
     settled
 }
 
 impl Settled {
     /// Leaves a charge undecided: its rules' `on_failure` applies, unless another charge is `denied`.
-    fn leave_undecided(&mut self, asked: &PendingCharge, denied: bool) {
-        self.undecided |= asked.rules;
-        if asked.deny_on_failure && !denied {
-            let budget = Budget { rule: asked.rule, limit: asked.limit, remaining: 0, reset_ms: 0 };
+    fn leave_undecided(&mut self, charge: &PendingCharge, denied: bool) {
+        self.undecided |= charge.rules;
+        if charge.deny_on_failure && !denied {
+            let budget = Budget { rule: charge.rule, limit: charge.limit, remaining: 0, reset_ms: 0 };
             self.denial.get_or_insert(Denial {
                 budget,
                 retry_after_ms: Some(UNDECIDED_RETRY_MS),

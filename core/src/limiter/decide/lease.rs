@@ -8,10 +8,12 @@
 
 use super::judge::slack;
 use crate::limiter::cache::worker_cache::{Acked, Slot};
+use crate::limiter::remote::registry::MAX_RECALLED;
 use crate::limiter::table::{Entry, Tag};
 use crate::model::time::MonoMs;
 use crate::model::window::MAX_COUNT;
 use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
 
 /// Time after which a lease is returned. It may be spent for twice as long if ticks are late, and counts as spent after four times as
 /// long, since its worker must be dead.
@@ -36,26 +38,68 @@ pub(in crate::limiter) fn settle_ms(amount: u64, limit: u64) -> u64 {
     if amount <= limit / SMALL_PART { SETTLE_SMALL_MS } else { SETTLE_MS }
 }
 
-/// The leases to be returned, by time.
+/// Most leases that are returned in one tick.
+const RETURNS_A_TICK: usize = 4_096;
+
+/// The leases of a worker, and those that other workers are to return.
 #[derive(Debug, Default)]
-pub(in crate::limiter) struct Due {
+pub(in crate::limiter) struct Leases {
+    /// When each lease is to be returned.
     by_time: BTreeSet<(MonoMs, u64)>,
+    /// Keys on which leased budget caused a denial since the last access to the registry.
+    recalled: Vec<u64>,
+    /// Leases that are still to be returned, if too many keys were recalled to list them.
+    returning: usize,
 }
 
-impl Due {
+impl Leases {
     pub(in crate::limiter) fn push(&mut self, due: MonoMs, fingerprint: u64) {
         self.by_time.insert((due, fingerprint));
     }
 
-    /// The next lease that is due.
-    pub(in crate::limiter) fn pop(&mut self, now: MonoMs) -> Option<(MonoMs, u64)> {
-        let first = self.by_time.first().copied().filter(|(due, _)| *due <= now)?;
-        self.by_time.remove(&first);
-        Some(first)
+    pub(in crate::limiter) fn is_empty(&self) -> bool {
+        self.by_time.is_empty()
     }
 
-    pub(in crate::limiter) fn len(&self) -> usize {
-        self.by_time.len()
+    /// The leases to return in this tick, because all are recalled.
+    pub(in crate::limiter) fn take_recalled(&mut self) -> Vec<u64> {
+        let returned = self.returning.min(RETURNS_A_TICK);
+        self.returning -= returned;
+        (0..returned).map_while(|_| self.by_time.pop_first()).map(|(_, fingerprint)| fingerprint).collect()
+    }
+
+    /// The leases that are due, at most those of one tick.
+    pub(in crate::limiter) fn take_due(&mut self, now: MonoMs) -> Vec<(MonoMs, u64)> {
+        let mut due = Vec::new();
+        while due.len() < RETURNS_A_TICK
+            && let Some(first) = self.by_time.first().copied().filter(|(at, _)| *at <= now)
+        {
+            self.by_time.remove(&first);
+            due.push(first);
+        }
+        due
+    }
+
+    /// All leases are to be returned.
+    pub(in crate::limiter) fn recall_all(&mut self) {
+        self.returning = self.by_time.len();
+    }
+
+    /// Asks the other workers to return their leases on a key. One key more than a recall can list recalls all leases.
+    pub(in crate::limiter) fn recall(&mut self, fingerprint: u64) {
+        if self.recalled.len() <= MAX_RECALLED && !self.recalled.contains(&fingerprint) {
+            self.recalled.push(fingerprint);
+        }
+    }
+
+    /// The keys to recall with the next access to the registry.
+    pub(in crate::limiter) fn take_recalls(&mut self) -> Vec<u64> {
+        core::mem::take(&mut self.recalled)
+    }
+
+    /// Keeps the recalls of a failed access to the registry.
+    pub(in crate::limiter) fn keep_recalls(&mut self, recalls: Vec<u64>) {
+        self.recalled = recalls;
     }
 
     /// All leases.

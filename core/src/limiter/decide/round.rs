@@ -25,19 +25,19 @@ enum Table {
 }
 
 impl Limiter {
-    /// The outcome, or the queries that are needed first (none if `asked`: the region was queried already).
+    /// The outcome, or the queries that are needed first (none if `queried`: the region was queried already).
     pub(in crate::limiter) fn round(
         &mut self,
         shared: &mut impl Shared,
         request: u64,
         checks: &[Check<'_>],
-        asked: bool,
+        queried: bool,
         now: Now,
     ) -> Result<Outcome, Vec<Need>> {
         if let [check] = checks
             && !check.policy.shadow
         {
-            let decision = self.decide_one(shared, check, asked, now)?;
+            let decision = self.decide_one(shared, check, queried, now)?;
             if check.policy.settles_within_ms > 0 {
                 self.keep_open(shared, request, now);
             }
@@ -45,7 +45,7 @@ impl Limiter {
         }
         let mut items = core::mem::take(&mut self.items);
         self.coalesce(checks, &mut items);
-        let health = (!asked).then(|| self.health(now.mono));
+        let health = (!queried).then(|| self.health(now.mono));
         let decided = self.enforce(shared, checks, &items, health.as_ref(), now);
         let outcome = decided.map(|decision| {
             let passes = matches!(decision, Decision::Allow(_));
@@ -62,7 +62,7 @@ impl Limiter {
         &mut self,
         shared: &mut impl Shared,
         check: &Check<'_>,
-        asked: bool,
+        queried: bool,
         now: Now,
     ) -> Result<Decision, Vec<Need>> {
         let item = self.item(0, check);
@@ -72,7 +72,7 @@ impl Limiter {
         if let Some(decision) = self.decide_from_cache(&item, check, now) {
             return Ok(decision);
         }
-        let health = (!asked).then(|| self.health(now.mono));
+        let health = (!queried).then(|| self.health(now.mono));
         match self.charge(shared, &item, check, Mode::Spend, health.as_ref(), now) {
             Charged::Admitted(budget) | Charged::Deferred { budget, .. } => Ok(Decision::Allow(Some(budget))),
             Charged::Denied(denial) => Ok(Decision::Deny(denial)),

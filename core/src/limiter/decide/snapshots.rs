@@ -2,7 +2,8 @@
 
 use super::charge::{Charged, Mode, UNDECIDED_RETRY_MS};
 use crate::limiter::check::{Budget, Cause, Check, ConsultResult, Decision, Denial, Outcome, Reason};
-use crate::limiter::remote::consults::{MAX_ROUNDS, Need, PendingQuery, Sent, Waiting};
+use crate::limiter::remote::consults::{MAX_ROUNDS, Need, PendingQuery, Sent};
+use crate::limiter::remote::waiting::WaitingRequest;
 use crate::limiter::table::{Entry, ReservationKind};
 use crate::limiter::transact::{Make, Subject};
 use crate::limiter::{ANSWER_SERVES_MS, Limiter, TICK_MS};
@@ -61,7 +62,7 @@ impl Limiter {
         now: Now,
     ) {
         if !fingerprints.is_empty() {
-            self.offer.plan(now.mono);
+            self.resync.plan_offer(now.mono);
         }
         for fingerprint in fingerprints {
             let subject = Subject { fingerprint: *fingerprint, key: None, make: Make::Never };
@@ -93,22 +94,22 @@ impl Limiter {
             };
             let marked = self.table.transact(shared, subject, now, &mut self.stats, change);
             if marked.is_ok_and(|done| done.result) {
-                self.offer.plan(now.mono);
+                self.resync.plan_offer(now.mono);
             }
         }
     }
 
     /// The queries to send now; each reserves its cost in the table.
-    pub(in crate::limiter) fn send_questions(
+    pub(in crate::limiter) fn send_queries(
         &mut self,
         shared: &mut impl Shared,
         now: Now,
     ) -> Vec<wire::Consult> {
         let tag = self.tag(ReservationKind::Consult);
-        let mut asked = Vec::new();
-        for fingerprint in self.consults.take_unsent() {
-            let traces = self.consults.traces(fingerprint);
-            let Some(pending) = self.consults.unsent(fingerprint) else { continue };
+        let mut queries = Vec::new();
+        for fingerprint in self.queries.consults.take_unsent() {
+            let Some(pending) = self.queries.consults.unsent(fingerprint) else { continue };
+            let traces = self.waiting.traces(pending.joined());
             let subject = Subject { fingerprint, key: Some(&pending.key), make: Make::Always };
             let change = |entry: &mut Entry, at: &Position| {
                 if entry.is_without_baseline() || pending.cost == 0 {
@@ -147,31 +148,36 @@ impl Limiter {
                 consult.without_baseline = done.entry.is_without_baseline();
             }
             pending.sent = Some(Sent { sequence: consult.sequence, inquiry: consult.cost == 0, overflow });
-            asked.push(consult);
+            queries.push(consult);
             if let Some(entry) = reaped {
                 self.note_cells(&entry, now.mono);
             }
         }
-        asked
+        queries
     }
 
     /// Applies an answer, and decides the requests that waited for it.
-    pub(in crate::limiter) fn answered(&mut self, shared: &mut impl Shared, answer: &wire::Answer, now: Now) {
-        let Some((fingerprint, pending)) = self.consults.answered(answer.id) else { return };
-        self.link.answered();
+    pub(in crate::limiter) fn on_answer(
+        &mut self,
+        shared: &mut impl Shared,
+        answer: &wire::Answer,
+        now: Now,
+    ) {
+        let Some((fingerprint, pending)) = self.queries.consults.take(answer.id) else { return };
+        self.link.on_answer();
         let result = match (answer.granted, &answer.current) {
             (true, _) => ConsultResult::Granted,
             (false, Some(_)) => ConsultResult::Refused,
             (false, None) => ConsultResult::Unjudged,
         };
-        self.stats.ended(result);
+        self.stats.count_result(result);
         let snapshots = answer.older.iter().rev().chain(&answer.previous).chain(&answer.current);
-        self.close_question(shared, fingerprint, &pending, snapshots, now);
+        self.close_query(shared, fingerprint, &pending, snapshots, now);
         let inquiry = pending.sent.is_some_and(|sent| sent.inquiry) && pending.cost > 0;
         let granted = answer.granted && !inquiry && !pending.inquires;
-        for (request, waiting) in self.consults.released(&pending, granted) {
+        for (request, waiting) in pending.release(&mut self.waiting, granted) {
             match result {
-                ConsultResult::Unjudged => self.decide_unanswered(shared, request, &waiting, now),
+                ConsultResult::Unjudged => self.decide_unanswered(shared, request, waiting, now),
                 _ => self.decide_again(shared, request, waiting, now),
             }
         }
@@ -190,22 +196,22 @@ impl Limiter {
 
     /// Ends the wait of requests whose timeout has passed, and queries that no request waits for.
     pub(in crate::limiter) fn expire_waiting(&mut self, shared: &mut impl Shared, now: Now) {
-        let overdue = self.consults.overdue(now.mono);
+        let overdue = self.waiting.take_overdue(now.mono);
         if overdue.is_empty() {
             return;
         }
         // First, so that a query's reservation does not deny the requests that waited for it.
-        let mut late = self.consults.unanswered();
+        let mut late = self.queries.consults.unanswered(&self.waiting);
         for _ in &late {
-            self.stats.ended(ConsultResult::Timeout);
+            self.stats.count_result(ConsultResult::Timeout);
             self.link.timed_out(now.mono);
         }
-        late.extend(self.consults.abandoned());
+        late.extend(self.queries.consults.abandoned(&self.waiting));
         for (fingerprint, pending) in late {
-            self.close_question(shared, fingerprint, &pending, [].iter(), now);
+            self.close_query(shared, fingerprint, &pending, [].iter(), now);
         }
         for (request, waiting) in overdue {
-            self.decide_unanswered(shared, request, &waiting, now);
+            self.decide_unanswered(shared, request, waiting, now);
         }
         if !self.link.is_usable() {
             self.break_waiting(shared, now);
@@ -214,17 +220,17 @@ impl Limiter {
 
     /// Ends all queries, as the stream has ended.
     pub(in crate::limiter) fn break_waiting(&mut self, shared: &mut impl Shared, now: Now) {
-        let all = self.consults.all();
-        for (fingerprint, pending) in self.consults.abandoned() {
-            self.stats.ended(ConsultResult::Broken);
-            self.close_question(shared, fingerprint, &pending, [].iter(), now);
+        let all = self.waiting.take_queries();
+        for (fingerprint, pending) in self.queries.consults.abandoned(&self.waiting) {
+            self.stats.count_result(ConsultResult::Broken);
+            self.close_query(shared, fingerprint, &pending, [].iter(), now);
         }
         for (request, waiting) in all {
-            self.decide_unanswered(shared, request, &waiting, now);
+            self.decide_unanswered(shared, request, waiting, now);
         }
     }
 
-    fn close_question<'a>(
+    fn close_query<'a>(
         &mut self,
         shared: &mut impl Shared,
         fingerprint: u64,
@@ -256,14 +262,22 @@ impl Limiter {
     }
 
     /// Decides a request whose answers have all arrived, or makes it wait for another query.
-    fn decide_again(&mut self, shared: &mut impl Shared, request: u64, mut waiting: Waiting, now: Now) {
-        waiting.rounds += 1;
-        match self.round(shared, request, &waiting.checks(), waiting.granted, now) {
-            Ok(outcome) => self.resolve(request, outcome, now),
-            Err(needs) if waiting.rounds < MAX_ROUNDS => self.query(request, waiting, &needs, now.mono),
+    fn decide_again(
+        &mut self,
+        shared: &mut impl Shared,
+        request: u64,
+        mut waiting: WaitingRequest,
+        now: Now,
+    ) {
+        let Some(answers) = waiting.answers() else { return };
+        answers.rounds += 1;
+        let (rounds, granted) = (answers.rounds, answers.granted);
+        match self.round(shared, request, &waiting.windows(), granted, now) {
+            Ok(outcome) => self.resolve(request, waiting.exact, outcome, now),
+            Err(needs) if rounds < MAX_ROUNDS => self.query(request, waiting, &needs, now.mono),
             Err(needs) => {
-                let outcome = self.outbid(shared, request, &waiting.checks(), &needs, now);
-                self.resolve(request, outcome, now);
+                let outcome = self.outbid(shared, request, &waiting.windows(), &needs, now);
+                self.resolve(request, waiting.exact, outcome, now);
             }
         }
     }
@@ -288,9 +302,15 @@ impl Limiter {
     }
 
     /// Decides a request without an answer by the local counts, unless a rule denies on failure.
-    fn decide_unanswered(&mut self, shared: &mut impl Shared, request: u64, waiting: &Waiting, now: Now) {
-        let outcome = self.unanswered(shared, request, &waiting.checks(), now);
-        self.resolve(request, outcome, now);
+    fn decide_unanswered(
+        &mut self,
+        shared: &mut impl Shared,
+        request: u64,
+        waiting: WaitingRequest,
+        now: Now,
+    ) {
+        let outcome = self.unanswered(shared, request, &waiting.windows(), now);
+        self.resolve(request, waiting.exact, outcome, now);
     }
 
     /// The outcome without an answer: by the local counts, unless a rule denies on failure.

@@ -1,27 +1,25 @@
 //! Exact requests on their way, the requests that wait for them, and the refunds of their charges.
 //!
 //! ```text
-//! paused ─ response, timeout, end of the stream ─→ open ─ the request passes ─→ removed, the charges stay
-//!                                                       ─ it is denied ─→ given up until its response has arrived,
-//! shadow ─ response, timeout ─→ outcome                                    then its charges are refunded
+//! awaited ─ response, timeout, end of the stream ─→ open ─ the request passes ─→ removed, the charges stay
+//!                                                        ─ it is denied ─→ given up until its response has arrived,
+//! shadow ─ response, timeout ─→ outcome                                     then its charges are refunded
 //! ```
 //! Each list is bounded. A request that must be removed before its response is refunded unseen: a refund of a charge that was never made
 //! has no effect.
 
-use super::consults::Waiting;
-use crate::limiter::check::{Check, ExactCheck, ExactLimit};
+use crate::limiter::check::Check;
 use crate::limiter::stats::Stats;
-use crate::model::exact::{ChargeResult, Verdict};
+use crate::model::exact::{Algorithm, ChargeResult, Verdict};
 use crate::model::key::{HashKey, fingerprint};
 use crate::model::time::MonoMs;
 use crate::model::wire;
-use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use prost::Message;
 
 /// Most requests that wait for an exact response at once; for further ones none is sent.
-pub(in crate::limiter) const MAX_PAUSED: usize = 16_384;
+pub(in crate::limiter) const MAX_AWAITED: usize = 16_384;
 /// Most exact requests of shadow rules under way; further ones are not sent.
 pub(in crate::limiter) const MAX_SHADOW: usize = 1_024;
 /// Most denied requests whose exact response has not arrived; beyond that the oldest is refunded unseen.
@@ -49,43 +47,40 @@ pub(in crate::limiter) struct PendingCharge {
     pub(in crate::limiter) limit: u64,
 }
 
-/// State of an exact request's charges.
+/// The response to an exact request.
 #[derive(Debug, Default)]
-pub(in crate::limiter) enum Known {
+pub(in crate::limiter) enum Response {
     #[default]
     Awaited,
     /// No response will arrive.
     Lost,
-    Ruled(Vec<wire::ChargeResult>),
+    Arrived(Vec<wire::ChargeResult>),
 }
 
 #[derive(Debug)]
 pub(in crate::limiter) struct PendingRequest {
     pub(in crate::limiter) request: wire::ExactRequest,
     /// For each charge.
-    pub(in crate::limiter) asked: Vec<PendingCharge>,
+    pub(in crate::limiter) charges: Vec<PendingCharge>,
     pub(in crate::limiter) sent: Option<MonoMs>,
     /// The deadline.
     pub(in crate::limiter) until: MonoMs,
-    pub(in crate::limiter) known: Known,
+    pub(in crate::limiter) response: Response,
 }
 
-/// A request that waits.
+/// An exact request that a request waits for.
 #[derive(Debug)]
-pub(in crate::limiter) struct Paused {
+pub(in crate::limiter) struct AwaitedRequest {
     pub(in crate::limiter) pending: PendingRequest,
+    /// The request that waits.
     pub(in crate::limiter) request: u64,
-    /// Its windows are decided afterwards.
-    pub(in crate::limiter) windows: Waiting,
-    /// Exact requests of its shadow rules, sent once it has passed.
-    pub(in crate::limiter) shadows: Vec<PendingRequest>,
 }
 
 #[derive(Debug, Default)]
 pub(in crate::limiter) struct ExactRequests {
     last_id: u64,
     unsent: Vec<u64>,
-    pub(in crate::limiter) paused: BTreeMap<u64, Paused>,
+    pub(in crate::limiter) awaited: BTreeMap<u64, AwaitedRequest>,
     pub(in crate::limiter) open: BTreeMap<u64, PendingRequest>,
     pub(in crate::limiter) given_up: BTreeMap<u64, PendingRequest>,
     pub(in crate::limiter) shadow: BTreeMap<u64, PendingRequest>,
@@ -97,91 +92,76 @@ pub(in crate::limiter) struct ExactRequests {
 impl PendingRequest {
     /// An exact request for all `checks`. Checks of one limit are coalesced: largest cost, lowest limit. `None` if there are none.
     pub(in crate::limiter) fn about<'a>(
-        checks: impl Iterator<Item = &'a ExactCheck<'a>>,
+        checks: impl Iterator<Item = &'a Check<'a>>,
         secret: HashKey,
         now: MonoMs,
     ) -> Option<PendingRequest> {
         let mut request = wire::ExactRequest::default();
-        let mut asked: Vec<PendingCharge> = Vec::new();
+        let mut charges: Vec<PendingCharge> = Vec::new();
         let mut timeout_ms = u32::MAX;
         for check in checks {
             timeout_ms = timeout_ms.min(check.policy.timeout_ms);
             let (charge, new) = charge(check, secret);
             match request.charges.iter_mut().position(|other| same_limit(other, &charge)) {
                 Some(at) => {
-                    if let (Some(other), Some(known)) = (request.charges.get_mut(at), asked.get_mut(at)) {
-                        coalesce(other, known, &new);
+                    if let (Some(other), Some(merged)) = (request.charges.get_mut(at), charges.get_mut(at)) {
+                        coalesce(other, merged, &new);
                     }
                 }
                 None => {
                     request.charges.push(charge);
-                    asked.push(new);
+                    charges.push(new);
                 }
             }
         }
         request.timeout_ms = timeout_ms;
         let until = now.after(u64::from(timeout_ms));
-        (!asked.is_empty()).then_some(PendingRequest {
+        (!charges.is_empty()).then_some(PendingRequest {
             request,
-            asked,
+            charges,
             sent: None,
             until,
-            known: Known::Awaited,
+            response: Response::Awaited,
         })
     }
 
     /// The results for its charges, without excess ones, to be returned in a refund.
-    pub(in crate::limiter) fn of_charges(&self, came: &wire::ExactResponse) -> Vec<wire::ChargeResult> {
-        came.results.iter().take(self.asked.len()).cloned().collect()
+    pub(in crate::limiter) fn of_charges(&self, response: &wire::ExactResponse) -> Vec<wire::ChargeResult> {
+        response.results.iter().take(self.charges.len()).cloned().collect()
     }
 
     /// The result of each charge; a missing one is undecided.
     pub(in crate::limiter) fn results<'a>(
         &'a self,
-        came: &'a [wire::ChargeResult],
+        results: &'a [wire::ChargeResult],
     ) -> impl Iterator<Item = (&'a PendingCharge, ChargeResult)> {
-        let came =
-            came.iter().map(ChargeResult::from_wire).chain(core::iter::repeat(ChargeResult::UNDECIDED));
-        self.asked.iter().zip(came)
+        let results =
+            results.iter().map(ChargeResult::from_wire).chain(core::iter::repeat(ChargeResult::UNDECIDED));
+        self.charges.iter().zip(results)
     }
 }
 
 impl ExactRequests {
     /// Whether nothing is under way.
     pub(in crate::limiter) fn is_idle(&self) -> bool {
-        self.paused.is_empty() && self.given_up.is_empty() && self.shadow.is_empty()
-    }
-
-    /// Whether a request waits.
-    pub(in crate::limiter) fn is_waited_for(&self) -> bool {
-        !self.paused.is_empty()
+        self.awaited.is_empty() && self.given_up.is_empty() && self.shadow.is_empty()
     }
 
     pub(in crate::limiter) fn is_full(&self) -> bool {
-        self.paused.len() >= MAX_PAUSED
+        self.awaited.len() >= MAX_AWAITED
     }
 
     /// Makes `request` wait for the response to `pending`.
-    pub(in crate::limiter) fn pause(
-        &mut self,
-        request: u64,
-        mut pending: PendingRequest,
-        checks: &[Check<'_>],
-        shadows: Vec<PendingRequest>,
-        now: MonoMs,
-    ) {
-        let id = self.name(&mut pending);
-        let windows = Waiting::new(checks, now);
-        self.paused.insert(id, Paused { pending, request, windows, shadows });
+    pub(in crate::limiter) fn await_response(&mut self, request: u64, mut pending: PendingRequest) {
+        let id = self.assign_id(&mut pending);
+        self.awaited.insert(id, AwaitedRequest { pending, request });
     }
 
-    /// Sets the trace context of the request that was paused last.
-    pub(in crate::limiter) fn trace(&mut self, request: u64, trace: wire::Trace) {
-        let Some(mut last) = self.paused.last_entry().filter(|last| last.get().request == request) else {
-            return;
-        };
-        last.get_mut().windows.trace = Some(Box::new(trace.clone()));
-        last.get_mut().pending.request.trace = Some(trace);
+    /// Sets the trace context of the last exact request, if it is of `request`.
+    pub(in crate::limiter) fn set_trace(&mut self, request: u64, trace: wire::Trace) {
+        if let Some(mut last) = self.awaited.last_entry().filter(|last| last.get().request == request) {
+            last.get_mut().pending.request.trace = Some(trace);
+        }
     }
 
     /// Sends the exact request of a shadow rule. False if too many are under way.
@@ -190,7 +170,7 @@ impl ExactRequests {
             return false;
         }
         pending.until = now.after(u64::from(pending.request.timeout_ms).saturating_add(LATE_MS));
-        let id = self.name(&mut pending);
+        let id = self.assign_id(&mut pending);
         self.shadow.insert(id, pending);
         true
     }
@@ -201,10 +181,10 @@ impl ExactRequests {
         if passes || pending.sent.is_none() {
             return;
         }
-        match core::mem::take(&mut pending.known) {
-            Known::Ruled(results) => self.take_back(pending.request, results, stats),
-            Known::Lost => self.refund(pending.request, Vec::new(), stats),
-            Known::Awaited => {
+        match core::mem::take(&mut pending.response) {
+            Response::Arrived(results) => self.take_back(pending.request, results, stats),
+            Response::Lost => self.refund(pending.request, Vec::new(), stats),
+            Response::Awaited => {
                 pending.until = now.after(LATE_MS);
                 self.given_up.insert(id, pending);
                 if self.given_up.len() > MAX_GIVEN_UP
@@ -229,14 +209,14 @@ impl ExactRequests {
     }
 
     /// Removes the requests whose deadline has passed.
-    pub(in crate::limiter) fn overdue(&mut self, now: MonoMs) -> Vec<(u64, Paused)> {
-        let late = self.paused.iter().filter(|(_, paused)| paused.pending.until <= now);
+    pub(in crate::limiter) fn take_overdue(&mut self, now: MonoMs) -> Vec<(u64, AwaitedRequest)> {
+        let late = self.awaited.iter().filter(|(_, awaited)| awaited.pending.until <= now);
         let late: Vec<u64> = late.map(|(id, _)| *id).collect();
-        late.into_iter().filter_map(|id| self.paused.remove(&id).map(|paused| (id, paused))).collect()
+        late.into_iter().filter_map(|id| self.awaited.remove(&id).map(|awaited| (id, awaited))).collect()
     }
 
     /// Refunds requests whose response is no longer expected.
-    pub(in crate::limiter) fn forget_given_up(&mut self, now: MonoMs, stats: &mut Stats) {
+    pub(in crate::limiter) fn expire_given_up(&mut self, now: MonoMs, stats: &mut Stats) {
         while let Some(oldest) = self.given_up.first_entry().filter(|oldest| oldest.get().until <= now) {
             let pending = oldest.remove();
             self.refund(pending.request, Vec::new(), stats);
@@ -244,17 +224,17 @@ impl ExactRequests {
     }
 
     /// Removes a shadow rule's request whose response is no longer expected.
-    pub(in crate::limiter) fn next_unheard(&mut self, now: MonoMs) -> Option<PendingRequest> {
+    pub(in crate::limiter) fn next_overdue_shadow(&mut self, now: MonoMs) -> Option<PendingRequest> {
         let oldest = self.shadow.first_entry().filter(|oldest| oldest.get().until <= now)?;
         Some(oldest.remove())
     }
 
-    /// Ends all requests, as the stream has ended. Returns the requests that wait.
-    pub(in crate::limiter) fn lose_all(&mut self, stats: &mut Stats) -> BTreeMap<u64, Paused> {
+    /// Ends all requests, as the stream has ended. Returns those that requests wait for.
+    pub(in crate::limiter) fn lose_all(&mut self, stats: &mut Stats) -> BTreeMap<u64, AwaitedRequest> {
         self.unsent.clear();
         for pending in self.open.values_mut() {
-            if matches!(pending.known, Known::Awaited) {
-                pending.known = Known::Lost;
+            if matches!(pending.response, Response::Awaited) {
+                pending.response = Response::Lost;
             }
         }
         while let Some((_, refund)) = self.sent_refunds.pop_back() {
@@ -263,7 +243,7 @@ impl ExactRequests {
         for pending in core::mem::take(&mut self.given_up).into_values() {
             self.refund(pending.request, Vec::new(), stats);
         }
-        core::mem::take(&mut self.paused)
+        core::mem::take(&mut self.awaited)
     }
 
     /// The frames to send now, exact requests first, as requests wait for them. All that was sent before a ping that was answered on the
@@ -276,12 +256,12 @@ impl ExactRequests {
     ) {
         let mut exact_requests = Vec::new();
         for id in core::mem::take(&mut self.unsent) {
-            if let Some(paused) = self.paused.get_mut(&id) {
-                let left = paused.pending.until.since(now);
-                paused.pending.request.timeout_ms = u32::try_from(left).unwrap_or(u32::MAX).max(1);
+            if let Some(awaited) = self.awaited.get_mut(&id) {
+                let left = awaited.pending.until.since(now);
+                awaited.pending.request.timeout_ms = u32::try_from(left).unwrap_or(u32::MAX).max(1);
             }
-            let paused = self.paused.get_mut(&id).map(|paused| &mut paused.pending);
-            let Some(pending) = paused.or_else(|| self.shadow.get_mut(&id)) else { continue };
+            let awaited = self.awaited.get_mut(&id).map(|awaited| &mut awaited.pending);
+            let Some(pending) = awaited.or_else(|| self.shadow.get_mut(&id)) else { continue };
             pending.sent = Some(now);
             exact_requests.push(pending.request.clone());
         }
@@ -304,7 +284,7 @@ impl ExactRequests {
         self.refunds.push_back(wire::Refund { request, results });
     }
 
-    fn name(&mut self, pending: &mut PendingRequest) -> u64 {
+    fn assign_id(&mut self, pending: &mut PendingRequest) -> u64 {
         self.last_id += 1;
         pending.request.id = self.last_id;
         self.unsent.push(self.last_id);
@@ -333,8 +313,8 @@ fn pack<T: Message>(
     }
 }
 
-fn charge(check: &ExactCheck<'_>, secret: HashKey) -> (wire::Charge, PendingCharge) {
-    let asked = PendingCharge {
+fn charge(check: &Check<'_>, secret: HashKey) -> (wire::Charge, PendingCharge) {
+    let pending = PendingCharge {
         rule: check.rule,
         rules: 1u64.checked_shl(u32::from(check.rule)).unwrap_or(0),
         deny_on_failure: check.policy.deny_on_failure,
@@ -343,15 +323,16 @@ fn charge(check: &ExactCheck<'_>, secret: HashKey) -> (wire::Charge, PendingChar
         limit: 0,
     };
     let free = wire::Charge { cost: check.cost, ..Default::default() };
-    match check.limit {
-        ExactLimit::Log { key, most } => {
-            let log = Some(wire::LogLimit { key: key.to_vec(), most });
-            let fingerprint = Some(fingerprint(key, secret));
-            (wire::Charge { log, ..free }, PendingCharge { fingerprint, limit: most, ..asked })
+    let key = check.key.to_vec();
+    match check.algorithm {
+        Algorithm::Ledger { zone } => {
+            let ledger = Some(wire::LedgerLimit { zone, bucket: key });
+            (wire::Charge { ledger, ..free }, pending)
         }
-        ExactLimit::Ledger { zone, bucket } => {
-            let ledger = Some(wire::LedgerLimit { zone, bucket: bucket.to_vec() });
-            (wire::Charge { ledger, ..free }, asked)
+        Algorithm::Log | Algorithm::Window => {
+            let log = Some(wire::LogLimit { key, most: check.limit });
+            let fingerprint = Some(fingerprint(check.key, secret));
+            (wire::Charge { log, ..free }, PendingCharge { fingerprint, limit: check.limit, ..pending })
         }
     }
 }
@@ -362,15 +343,15 @@ fn same_limit(one: &wire::Charge, other: &wire::Charge) -> bool {
 }
 
 /// Adds a rule to a charge.
-fn coalesce(charge: &mut wire::Charge, known: &mut PendingCharge, new: &PendingCharge) {
-    if new.limit < known.limit {
-        (known.limit, known.rule) = (new.limit, new.rule);
+fn coalesce(charge: &mut wire::Charge, merged: &mut PendingCharge, new: &PendingCharge) {
+    if new.limit < merged.limit {
+        (merged.limit, merged.rule) = (new.limit, new.rule);
         if let Some(log) = &mut charge.log {
             log.most = new.limit;
         }
     }
-    known.cost = known.cost.max(new.cost);
-    charge.cost = known.cost;
-    known.rules |= new.rules;
-    known.deny_on_failure |= new.deny_on_failure;
+    merged.cost = merged.cost.max(new.cost);
+    charge.cost = merged.cost;
+    merged.rules |= new.rules;
+    merged.deny_on_failure |= new.deny_on_failure;
 }

@@ -39,7 +39,7 @@ pub enum GiveUp {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Down { retry_at: MonoMs },
-    DeferredCost { since: MonoMs },
+    Opening { since: MonoMs },
     Up,
 }
 
@@ -52,7 +52,7 @@ pub(in crate::limiter) struct Link {
     unanswered: u32,
     echo: MonoMs,
     /// Time of the last frame of the peer; zero while the stream is closed.
-    heard: MonoMs,
+    last_seen: MonoMs,
     /// Live nodes of the region, as received last.
     origins: u32,
     /// The same, as received last on a settled stream.
@@ -80,7 +80,7 @@ impl Link {
             pinged: MonoMs(0),
             unanswered: 0,
             echo: MonoMs(0),
-            heard: MonoMs(0),
+            last_seen: MonoMs(0),
             origins: 1,
             settled_origins: None,
             welcomed: MonoMs(0),
@@ -94,8 +94,8 @@ impl Link {
         matches!(self.state, State::Down { retry_at } if retry_at <= now)
     }
 
-    pub(in crate::limiter) fn deferred_cost(&mut self, now: MonoMs) {
-        self.state = State::DeferredCost { since: now };
+    pub(in crate::limiter) fn opening(&mut self, now: MonoMs) {
+        self.state = State::Opening { since: now };
     }
 
     /// Whether to give the stream up, by the time since when an acknowledgement is overdue. Only if a later ping was answered: otherwise
@@ -106,7 +106,7 @@ impl Link {
         now: MonoMs,
     ) -> Option<GiveUp> {
         match self.state {
-            State::DeferredCost { since } => (now.since(since) > WELCOME_MS).then_some(GiveUp::Unanswered),
+            State::Opening { since } => (now.since(since) > WELCOME_MS).then_some(GiveUp::Unanswered),
             State::Up => owed_since
                 .is_some_and(|since| self.echo.since(since) > UNACKED_MS)
                 .then_some(GiveUp::Unacknowledged),
@@ -114,9 +114,9 @@ impl Link {
         }
     }
 
-    pub(in crate::limiter) fn welcomed(&mut self, now: MonoMs) {
+    pub(in crate::limiter) fn on_welcome(&mut self, now: MonoMs) {
         self.state = State::Up;
-        (self.heard, self.welcomed) = (now, now);
+        (self.last_seen, self.welcomed) = (now, now);
         self.failures = 0;
         self.unanswered = 0;
         (self.pinged, self.echo) = (MonoMs(0), MonoMs(0));
@@ -128,7 +128,7 @@ impl Link {
     pub(in crate::limiter) fn closed(&mut self, now: MonoMs) {
         self.failures = self.failures.saturating_add(1);
         self.state = State::Down { retry_at: now.after(self.backoff_ms()) };
-        (self.echo, self.heard) = (MonoMs(0), MonoMs(0));
+        (self.echo, self.last_seen) = (MonoMs(0), MonoMs(0));
     }
 
     pub(in crate::limiter) fn is_up(&self) -> bool {
@@ -154,8 +154,8 @@ impl Link {
     }
 
     /// Time of the last frame of the peer; zero while the stream is closed.
-    pub(in crate::limiter) fn heard(&self) -> MonoMs {
-        self.heard
+    pub(in crate::limiter) fn last_seen(&self) -> MonoMs {
+        self.last_seen
     }
 
     /// Live nodes of the region, this one included. The number from a stream that has not settled may only raise it, and the first stream's
@@ -195,12 +195,12 @@ impl Link {
         Some(wire::Ping { sent_ms: now.0 })
     }
 
-    pub(in crate::limiter) fn echoed(&mut self, pong: &wire::Pong, now: MonoMs) {
+    pub(in crate::limiter) fn on_pong(&mut self, pong: &wire::Pong, now: MonoMs) {
         let sent = MonoMs(pong.sent_ms);
         if sent > now || sent < self.echo {
             return;
         }
-        (self.echo, self.heard) = (sent, self.heard.max(sent));
+        (self.echo, self.last_seen) = (sent, self.last_seen.max(sent));
         self.unanswered = 0;
         self.origins = pong.live_origins.max(1);
         if self.has_settled(now) {
@@ -213,7 +213,7 @@ impl Link {
         }
     }
 
-    pub(in crate::limiter) fn answered(&mut self) {
+    pub(in crate::limiter) fn on_answer(&mut self) {
         self.timeouts = 0;
     }
 
@@ -227,8 +227,8 @@ impl Link {
     /// Updates the offset by a measurement, but only as far as its round trip leaves certain.
     fn measure(&mut self, unix: UnixMs, round_trip_ms: u64, now: MonoMs) {
         let measured = unix.0.saturating_add(round_trip_ms / 2).saturating_sub(now.0);
-        let known = self.offset.map(|offset| offset.unix_minus_mono.abs_diff(measured));
-        let certain = known.is_none_or(|difference| difference > round_trip_ms / 2 + 2);
+        let difference = self.offset.map(|offset| offset.unix_minus_mono.abs_diff(measured));
+        let certain = difference.is_none_or(|difference| difference > round_trip_ms / 2 + 2);
         if certain || self.offset.is_some_and(|offset| round_trip_ms < offset.round_trip_ms) {
             self.offset = Some(Offset { unix_minus_mono: measured, round_trip_ms });
         }
@@ -265,69 +265,69 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_is_not_believed_that_it_is_alone_before_it_has_settled() {
+    fn the_number_of_nodes_is_used_only_after_a_stream_has_settled() {
         let mut link = Link::new(1);
-        assert_eq!(link.origins(MonoMs(5)), 1, "without any stream nobody is asked");
-        link.welcomed(MonoMs(10));
-        link.echoed(&pong(20, 0), MonoMs(21));
+        assert_eq!(link.origins(MonoMs(5)), 1, "without a stream only this node is counted");
+        link.on_welcome(MonoMs(10));
+        link.on_pong(&pong(20, 0), MonoMs(21));
         assert_eq!(link.origins(MonoMs(21)), UNKNOWN_ORIGINS);
         let settled = 10 + SETTLING_MS;
         assert_eq!(link.origins(MonoMs(settled)), 2);
-        link.echoed(&pong(settled, 0), MonoMs(settled));
+        link.on_pong(&pong(settled, 0), MonoMs(settled));
         link.closed(MonoMs(settled));
-        link.welcomed(MonoMs(settled + 50));
-        link.echoed(&wire::Pong { live_origins: 1, ..pong(settled + 60, 0) }, MonoMs(settled + 60));
+        link.on_welcome(MonoMs(settled + 50));
+        link.on_pong(&wire::Pong { live_origins: 1, ..pong(settled + 60, 0) }, MonoMs(settled + 60));
         assert_eq!(
             link.origins(MonoMs(settled + 60)),
             2,
-            "the new aggregator has not heard of the other yet"
+            "the new aggregator has not received frames of the other node yet"
         );
-        link.echoed(&wire::Pong { live_origins: 3, ..pong(settled + 70, 0) }, MonoMs(settled + 70));
+        link.on_pong(&wire::Pong { live_origins: 3, ..pong(settled + 70, 0) }, MonoMs(settled + 70));
         assert_eq!(link.origins(MonoMs(settled + 70)), 3);
     }
 
     #[test]
-    fn three_timeouts_open_the_breaker_until_a_later_ping_returns() {
+    fn three_timeouts_open_the_circuit_breaker_until_a_later_ping_returns() {
         let mut link = Link::new(1);
-        link.welcomed(MonoMs(1));
+        link.on_welcome(MonoMs(1));
         link.timed_out(MonoMs(100));
         link.timed_out(MonoMs(150));
-        link.answered();
+        link.on_answer();
         for at in [200, 250, 300] {
             assert!(link.is_usable());
             link.timed_out(MonoMs(at));
         }
         assert!(!link.is_usable());
-        link.echoed(&pong(299, 0), MonoMs(310));
-        assert!(!link.is_usable(), "sent before the breaker opened");
-        link.echoed(&pong(300, 0), MonoMs(320));
+        link.on_pong(&pong(299, 0), MonoMs(310));
+        assert!(!link.is_usable(), "the ping was sent before the circuit breaker opened");
+        link.on_pong(&pong(300, 0), MonoMs(320));
         assert!(link.is_usable());
     }
 
     #[test]
-    fn the_first_stream_is_waited_for_until_it_fails() {
+    fn requests_wait_for_the_first_stream_until_it_fails() {
         let mut link = Link::new(1);
         assert!(link.is_usable() && link.is_first());
-        link.deferred_cost(MonoMs(1));
+        link.opening(MonoMs(1));
         assert!(link.is_usable());
         link.closed(MonoMs(20));
         assert!(!link.is_usable());
-        link.deferred_cost(MonoMs(80));
-        assert!(!link.is_usable(), "the second one is not");
-        link.welcomed(MonoMs(90));
+        link.opening(MonoMs(80));
+        assert!(!link.is_usable(), "requests do not wait for the second stream");
+        link.on_welcome(MonoMs(90));
         assert!(link.is_usable() && !link.is_first());
         let mut link = Link::new(1);
-        link.deferred_cost(MonoMs(1));
+        link.opening(MonoMs(1));
         (50..53).for_each(|at| link.timed_out(MonoMs(at)));
-        assert!(!link.is_usable(), "requests have waited in vain");
-        link.welcomed(MonoMs(90));
+        assert!(!link.is_usable(), "waiting requests have timed out");
+        link.on_welcome(MonoMs(90));
         assert!(link.is_usable());
     }
 
     #[test]
-    fn a_frozen_peer_is_pinged_rarely() {
+    fn an_aggregator_that_does_not_respond_is_pinged_rarely() {
         let mut link = Link::new(1);
-        link.welcomed(MonoMs(1));
+        link.on_welcome(MonoMs(1));
         let pings = (1..=100).filter(|tick| link.next_ping(MonoMs(tick * 50)).is_some()).count();
         assert!((4..=10).contains(&pings), "{pings} pings in 5 s");
     }
@@ -337,14 +337,14 @@ mod tests {
     }
 
     #[test]
-    fn the_offset_follows_the_aggregator_and_ignores_slow_echoes() {
+    fn the_offset_follows_the_aggregator_and_ignores_slow_pongs() {
         let mut link = Link::new(1);
-        link.welcomed(MonoMs(1));
-        link.echoed(&pong(1_000, 501_001), MonoMs(1_002));
+        link.on_welcome(MonoMs(1));
+        link.on_pong(&pong(1_000, 501_001), MonoMs(1_002));
         assert_eq!(offset_ms(&link), Some(500_000));
-        link.echoed(&pong(2_000, 502_001), MonoMs(2_400));
-        assert_eq!(offset_ms(&link), Some(500_000), "within what a slow echo leaves open");
-        link.echoed(&pong(3_000, 403_001), MonoMs(3_002));
+        link.on_pong(&pong(2_000, 502_001), MonoMs(2_400));
+        assert_eq!(offset_ms(&link), Some(500_000), "the offset is within the uncertainty of a slow pong");
+        link.on_pong(&pong(3_000, 403_001), MonoMs(3_002));
         assert_eq!(offset_ms(&link), Some(400_000), "the aggregator's clock was set");
     }
 }

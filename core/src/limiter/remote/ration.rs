@@ -43,17 +43,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_second_refills_it_and_no_time_overfills_it() {
+    fn a_ration_refills_in_a_second_and_is_capped() {
         let mut ration = Ration::new(3, MonoMs(1_000));
         for _ in 0..3 {
             assert!(ration.is_left(MonoMs(1_000)));
             ration.take(MonoMs(1_000));
         }
-        assert!(!ration.is_left(MonoMs(1_333)), "a third of a second is not a whole question yet");
+        assert!(!ration.is_left(MonoMs(1_333)), "a third of a second does not refill a whole query");
         assert!(ration.is_left(MonoMs(1_334)));
         ration.take(MonoMs(1_334));
         assert!(!ration.is_left(MonoMs(1_335)));
-        // Time that stands still or runs back refills nothing.
+        // Time that stands still or goes back refills nothing.
         assert!(!ration.is_left(MonoMs(900)));
         let later = MonoMs(u64::MAX);
         for _ in 0..3 {

@@ -55,7 +55,7 @@ pub(in crate::limiter) struct Entry {
     /// Last answered ping of its stream.
     pub(in crate::limiter) echo: MonoMs,
     /// Time of its aggregator's last frame; zero while its stream is closed.
-    pub(in crate::limiter) heard: MonoMs,
+    pub(in crate::limiter) last_seen: MonoMs,
     /// The clock of its aggregator, if its stream has measured it.
     pub(in crate::limiter) clock: Option<Clock>,
     /// Live nodes of the region, as its aggregator counts them.
@@ -97,7 +97,7 @@ struct Worker {
     id: u64,
     heartbeat: MonoMs,
     acked_through: MonoMs,
-    heard: MonoMs,
+    last_seen: MonoMs,
     origins: u64,
 }
 
@@ -141,8 +141,8 @@ impl WorkerRegistry {
     /// Time before which all charges of the process are stored in the region. It is zero while any worker is disconnected, including a dead
     /// one that was not reaped: its last aggregator may have been lost with what it had acknowledged.
     pub(in crate::limiter) fn safe_before(&self, now: MonoMs) -> MonoMs {
-        let deaf = |worker: &Worker| now.since(worker.heard) > SILENT_MS;
-        if self.workers.len() >= MAX_WORKERS || !self.is_resent() || self.workers.iter().any(deaf) {
+        let silent = |worker: &Worker| now.since(worker.last_seen) > SILENT_MS;
+        if self.workers.len() >= MAX_WORKERS || !self.is_resent() || self.workers.iter().any(silent) {
             return MonoMs(0);
         }
         self.workers.iter().map(|worker| worker.acked_through).min().unwrap_or_default()
@@ -156,7 +156,7 @@ impl WorkerRegistry {
     /// Whether every live worker is connected.
     pub(in crate::limiter) fn all_receive(&self, now: MonoMs) -> bool {
         let alive = |worker: &&Worker| now.since(worker.heartbeat) <= DEAD_MS;
-        self.workers.iter().filter(alive).all(|worker| now.since(worker.heard) <= SILENT_MS)
+        self.workers.iter().filter(alive).all(|worker| now.since(worker.last_seen) <= SILENT_MS)
     }
 
     /// Live nodes of the region. Aggregators that cannot reach each other count different ones; the largest number is the safe one.
@@ -170,9 +170,9 @@ impl WorkerRegistry {
     }
 
     fn reported_origins(&self, now: MonoMs) -> impl Iterator<Item = u32> + '_ {
-        let hears = move |worker: &&Worker| now.since(worker.heard) <= SILENT_MS;
-        let told = self.workers.iter().filter(hears).map(|worker| worker.origins);
-        told.map(|origins| u32::try_from(origins).unwrap_or(u32::MAX))
+        let live = move |worker: &&Worker| now.since(worker.last_seen) <= SILENT_MS;
+        let counts = self.workers.iter().filter(live).map(|worker| worker.origins);
+        counts.map(|origins| u32::try_from(origins).unwrap_or(u32::MAX))
     }
 
     /// Dead workers.
@@ -189,9 +189,9 @@ impl WorkerRegistry {
         before: &WorkerRegistry,
     ) -> Option<impl Iterator<Item = u64> + '_> {
         let missed = self.recalls.saturating_sub(before.recalls);
-        let told =
+        let keys =
             (before.recalls..self.recalls).filter_map(|at| self.recalled.get(at as usize % MAX_RECALLED));
-        (missed <= MAX_RECALLED as u64).then(|| told.copied())
+        (missed <= MAX_RECALLED as u64).then(|| keys.copied())
     }
 
     fn update(&mut self, me: &Entry, reaped: &[u64], now: MonoMs) {
@@ -219,16 +219,22 @@ impl WorkerRegistry {
     fn heartbeat(&mut self, me: &Entry, now: MonoMs) {
         let acked_through = me.acked_through;
         let room = self.workers.len() < MAX_WORKERS;
-        let (heard, origins) = (me.heard, u64::from(me.origins));
+        let (last_seen, origins) = (me.last_seen, u64::from(me.origins));
         match self.workers.iter_mut().find(|worker| worker.id == me.worker) {
             Some(worker) => {
-                (worker.heartbeat, worker.heard, worker.origins) = (now, heard, origins);
+                (worker.heartbeat, worker.last_seen, worker.origins) = (now, last_seen, origins);
                 worker.acked_through =
                     acked_through.unwrap_or(worker.acked_through).max(worker.acked_through);
             }
             None if room => {
                 let acked_through = acked_through.unwrap_or_default();
-                self.workers.push(Worker { id: me.worker, heartbeat: now, acked_through, heard, origins });
+                self.workers.push(Worker {
+                    id: me.worker,
+                    heartbeat: now,
+                    acked_through,
+                    last_seen,
+                    origins,
+                });
             }
             None => {}
         }
@@ -248,7 +254,7 @@ impl WorkerRegistry {
             self.clock.measured.0,
         ];
         let words = |worker: &Worker| {
-            [worker.id, worker.heartbeat.0, worker.acked_through.0, worker.heard.0, worker.origins]
+            [worker.id, worker.heartbeat.0, worker.acked_through.0, worker.last_seen.0, worker.origins]
         };
         let workers = self.workers.iter().flat_map(words);
         header.into_iter().chain(self.recalled).chain(workers).flat_map(u64::to_le_bytes).collect()
@@ -277,11 +283,11 @@ impl WorkerRegistry {
             return WorkerRegistry::default();
         };
         let (workers, _) = rest.as_chunks::<WORKER_WORDS>();
-        let worker = |&[id, heartbeat, acked, heard, origins]: &[u64; WORKER_WORDS]| Worker {
+        let worker = |&[id, heartbeat, acked, last_seen, origins]: &[u64; WORKER_WORDS]| Worker {
             id,
             heartbeat: MonoMs(heartbeat),
             acked_through: MonoMs(acked),
-            heard: MonoMs(heard),
+            last_seen: MonoMs(last_seen),
             origins,
         };
         WorkerRegistry {

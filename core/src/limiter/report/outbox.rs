@@ -157,7 +157,7 @@ impl Outbox {
     }
 
     /// Applies an acknowledgement; calls `confirmed(fingerprint, sequence, own)` for each stored cell.
-    pub(in crate::limiter) fn acknowledged(
+    pub(in crate::limiter) fn on_ack(
         &mut self,
         id: u64,
         refused: &[u32],
@@ -314,24 +314,24 @@ mod tests {
         }
     }
 
-    fn told(reports: &[wire::Report]) -> Vec<(String, u64)> {
+    fn counts_of(reports: &[wire::Report]) -> Vec<(String, u64)> {
         let counts = reports.iter().flat_map(|report| &report.counts);
         counts.map(|count| (String::from_utf8(count.key.clone()).unwrap(), count.own)).collect()
     }
 
     #[test]
-    fn a_cell_is_told_once_with_its_latest_count() {
+    fn a_cell_is_reported_once_with_its_latest_count() {
         let mut outbox = Outbox::default();
         for (key, own) in [("a", 1), ("bb", 5), ("a", 3), ("a", 2)] {
             outbox.note(&row(key.as_bytes(), own), MonoMs(1));
         }
         let mut reports = vec![];
         outbox.take(false, MonoMs(6), &mut reports);
-        assert_eq!(told(&reports), [("a".into(), 3), ("bb".into(), 5)]);
+        assert_eq!(counts_of(&reports), [("a".into(), 3), ("bb".into(), 5)]);
     }
 
     #[test]
-    fn what_was_not_acknowledged_is_told_again_after_a_break() {
+    fn unacknowledged_counts_are_reported_again_after_the_stream_was_closed() {
         let mut outbox = Outbox::default();
         let keys: Vec<String> =
             (0..600).map(|n| std::format!("{}-{n}", char::from(b'a' + (n % 26) as u8))).collect();
@@ -345,20 +345,19 @@ mod tests {
         assert_eq!(reports.iter().map(|report| report.counts.len()).collect::<Vec<_>>(), [256, 256, 88]);
         assert_eq!(outbox.acked_through(MonoMs(9)), Some(MonoMs(5)));
         let mut confirmed = vec![];
-        let acknowledged = outbox.acknowledged(2, &[1, 0, 9_999], MonoMs(7), |fingerprint, _, own| {
-            confirmed.push((fingerprint, own))
-        });
+        let acknowledged = outbox
+            .on_ack(2, &[1, 0, 9_999], MonoMs(7), |fingerprint, _, own| confirmed.push((fingerprint, own)));
         assert_eq!(acknowledged, Acknowledged { refused: vec![256, 257], stored: vec![(258, 7, 258)] });
         assert_eq!(confirmed, (258..512).map(|at| (at, at)).collect::<Vec<_>>());
         outbox.broken();
         let mut again = vec![];
         outbox.take(true, MonoMs(6), &mut again);
         let expected: Vec<_> = (0..256).chain(512..600).map(|at| (keys[at].clone(), at as u64)).collect();
-        assert_eq!(told(&again), expected);
+        assert_eq!(counts_of(&again), expected);
     }
 
     #[test]
-    fn a_peer_that_acknowledges_nothing_gets_no_more() {
+    fn reports_in_flight_are_bounded_without_acknowledgements() {
         let mut outbox = Outbox::default();
         let mut reports = vec![];
         for fingerprint in 0..(MAX_ROWS as u64) {

@@ -29,7 +29,7 @@ const MAX_OFFERED_ROWS: usize = 4_096;
 
 /// The next offer of refused counts.
 #[derive(Debug, Default)]
-pub(in crate::limiter) struct Offer {
+struct Offer {
     due: Option<MonoMs>,
     /// The first bucket of the scan.
     from: u32,
@@ -37,7 +37,7 @@ pub(in crate::limiter) struct Offer {
 
 impl Offer {
     /// Plans an offer after a refusal.
-    pub(in crate::limiter) fn plan(&mut self, now: MonoMs) {
+    fn plan(&mut self, now: MonoMs) {
         self.due.get_or_insert(now.after(OFFER_MS));
     }
 
@@ -47,18 +47,86 @@ impl Offer {
 }
 
 #[derive(Debug, Default)]
-pub(in crate::limiter) struct Resync {
+struct Resync {
     next: u32,
     /// Dead workers whose counts it reports.
-    pub(in crate::limiter) reaping: Vec<u64>,
+    reaping: Vec<u64>,
     /// It finds rows that had no room in the outbox.
-    pub(in crate::limiter) recovers: bool,
+    recovers: bool,
     /// It repeats all counts after this many gaps.
-    pub(in crate::limiter) resends: Option<u64>,
+    resends: Option<u64>,
     /// It only offers refused counts: the first bucket, and the cells offered so far.
     offers: Option<(u32, usize)>,
     /// When it had scanned the whole table.
-    pub(in crate::limiter) done: Option<MonoMs>,
+    done: Option<MonoMs>,
+}
+
+/// The resyncs of a worker: the one under way, and why the next one is needed.
+#[derive(Debug, Default)]
+pub(in crate::limiter) struct Resyncs {
+    scan: Option<Resync>,
+    offer: Offer,
+    /// A buffer for the scan.
+    bucket: Bucket,
+    /// The stream was opened since the last access to the registry.
+    gap: bool,
+    /// A resync has sent everything up to this gap; written at the next access to the registry.
+    resent: Option<u64>,
+    /// When this worker first read the gap that is to be closed next.
+    gap_seen: Option<MonoMs>,
+    /// Dead workers whose counts a resync has reported; they are removed at the next access to the registry.
+    reaped: Vec<u64>,
+}
+
+impl Resyncs {
+    /// The aggregator may have fewer counts than the process.
+    pub(in crate::limiter) fn note_gap(&mut self) {
+        self.gap = true;
+    }
+
+    /// Plans an offer of refused counts.
+    pub(in crate::limiter) fn plan_offer(&mut self, now: MonoMs) {
+        self.offer.plan(now);
+    }
+
+    /// Whether no resync is under way.
+    pub(in crate::limiter) fn is_idle(&self) -> bool {
+        self.scan.is_none()
+    }
+
+    /// Whether the resync under way finds rows that had no room in the outbox.
+    pub(in crate::limiter) fn recovers(&self) -> bool {
+        self.scan.as_ref().is_some_and(|resync| resync.recovers)
+    }
+
+    /// Whether to write a gap to the registry.
+    pub(in crate::limiter) fn gap(&self) -> bool {
+        self.gap
+    }
+
+    /// Which gap to write to the registry as closed.
+    pub(in crate::limiter) fn resent(&self) -> Option<u64> {
+        self.resent
+    }
+
+    /// The workers to remove from the registry.
+    pub(in crate::limiter) fn reaped(&self) -> &[u64] {
+        &self.reaped
+    }
+
+    /// The registry has these values.
+    pub(in crate::limiter) fn registered(&mut self) {
+        (self.gap, self.resent) = (false, None);
+        self.reaped.clear();
+    }
+
+    /// Ends the resync once all that it reported is stored.
+    pub(in crate::limiter) fn finish(&mut self, stored: MonoMs) {
+        if let Some(resync) = self.scan.take_if(|resync| resync.is_over(stored)) {
+            self.resent = resync.resends.or(self.resent);
+            self.reaped.extend(resync.reaping);
+        }
+    }
 }
 
 /// What a resync reports of a bucket.
@@ -72,7 +140,7 @@ struct Visit {
 
 impl Resync {
     /// Whether the table was scanned and all that it reported is stored. An offer need not be stored, as a refusal plans the next one.
-    pub(in crate::limiter) fn is_over(&self, stored: MonoMs) -> bool {
+    fn is_over(&self, stored: MonoMs) -> bool {
         self.done.is_some_and(|done| stored > done || self.offers.is_some())
     }
 }
@@ -80,7 +148,7 @@ impl Resync {
 impl Limiter {
     /// Begins a resync if one is due and none is under way. An offer is replaced by any other.
     pub(in crate::limiter) fn plan_resync(&mut self, now: Now) {
-        let offers = self.resync.as_ref().map(|resync| resync.offers.is_some());
+        let offers = self.resync.scan.as_ref().map(|resync| resync.offers.is_some());
         if offers == Some(false) {
             return;
         }
@@ -91,31 +159,31 @@ impl Limiter {
         if recovers || resends.is_some() || !reaping.is_empty() {
             self.outbox.found_again();
             if offers.is_some() {
-                self.offer.plan(now.mono);
+                self.resync.offer.plan(now.mono);
             }
-            self.resync = Some(Resync { reaping, recovers, resends, ..Resync::default() });
-        } else if offers.is_none() && self.offer.is_due(now.mono) && self.link.is_up() {
-            let Offer { from, .. } = core::mem::take(&mut self.offer);
-            self.resync = Some(Resync { next: from, offers: Some((from, 0)), ..Resync::default() });
+            self.resync.scan = Some(Resync { reaping, recovers, resends, ..Resync::default() });
+        } else if offers.is_none() && self.resync.offer.is_due(now.mono) && self.link.is_up() {
+            let Offer { from, .. } = core::mem::take(&mut self.resync.offer);
+            self.resync.scan = Some(Resync { next: from, offers: Some((from, 0)), ..Resync::default() });
         }
     }
 
     /// The number of gaps that a resync which begins now would close; `None` if none is needed yet.
     fn gaps_to_close(&mut self, now: Now) -> Option<u64> {
         if self.registry.is_resent() {
-            self.gap_seen = None;
+            self.resync.gap_seen = None;
             return None;
         }
-        let seen = *self.gap_seen.get_or_insert(now.mono);
+        let seen = *self.resync.gap_seen.get_or_insert(now.mono);
         let gathered = self.registry.all_receive(now.mono) || now.mono.since(seen) >= GATHER_MS;
         gathered.then_some(self.registry.gaps)
     }
 
     /// Continues the resync.
     pub(in crate::limiter) fn step_resync(&mut self, shared: &mut impl Shared, now: Now) {
-        let Some(mut resync) = self.resync.take() else { return };
+        let Some(mut resync) = self.resync.scan.take() else { return };
         let end = self.table.geometry.buckets;
-        let mut bucket = core::mem::take(&mut self.resync_bucket);
+        let mut bucket = core::mem::take(&mut self.resync.bucket);
         for _ in 0..BUCKETS_A_TICK {
             if resync.done.is_some() || self.outbox.len() >= MAX_WAITING_ROWS {
                 break;
@@ -129,16 +197,16 @@ impl Limiter {
                 *offered = offered.saturating_add(noted);
                 let goes_on = resync.done.is_none() && *offered >= MAX_OFFERED_ROWS;
                 if goes_on {
-                    (self.offer.from, resync.done) = (resync.next, Some(now.mono));
+                    (self.resync.offer.from, resync.done) = (resync.next, Some(now.mono));
                 }
                 // A scan that began in the middle leaves the first part to the next one.
                 if goes_on || (resync.done.is_some() && *from > 0) {
-                    self.offer.plan(now.mono);
+                    self.resync.offer.plan(now.mono);
                 }
             }
         }
-        self.resync_bucket = bucket;
-        self.resync = Some(resync);
+        self.resync.bucket = bucket;
+        self.resync.scan = Some(resync);
     }
 
     /// Notes the own counts in live cells of a bucket, and returns the number of cells.

@@ -80,7 +80,7 @@ fn named_entries() -> impl Strategy<Value = Vec<(Vec<u8>, Entry)>> {
 
 proptest! {
     #[test]
-    fn what_is_put_is_found_and_may_change_its_size(named in named_entries(), later in entry()) {
+    fn a_stored_entry_is_found_and_may_change_its_size(named in named_entries(), later in entry()) {
         let mut bucket = Bucket::default();
         bucket.check();
         for (key, entry) in &named {
@@ -100,7 +100,7 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_bytes_are_no_danger(bytes in prop::collection::vec(any::<u8>(), 0..600), entry in entry()) {
+    fn arbitrary_bytes_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..600), entry in entry()) {
         let mut bucket = Bucket::default();
         *bucket.buffer() = bytes;
         bucket.check();
@@ -112,7 +112,7 @@ proptest! {
     }
 
     #[test]
-    fn spending_is_never_forgotten_while_a_window_touches_it(
+    fn charges_are_kept_while_a_window_touches_their_cell(
         steps in prop::collection::vec((0u64..3, 1u64..5), 1..40), resolution in 1u16..=10
     ) {
         let mut entry = Entry::new(1, resolution, 10);
@@ -142,7 +142,7 @@ proptest! {
             (now, offset) = (now.after(passes_ms), (offset + step).max(0));
             let unix = UnixMs(now.0 + offset as u64);
             let seen = entry.advance(&Position::at(unix, CELL_MS), now);
-            // Of what a step takes away only the tolerated part of a cell may be lost.
+            // A step may lose at most the tolerated part of a cell.
             let age = |at: &MonoMs| now.since(*at) + CELL_MS / 8;
             let window_ms = CELL_MS * u64::from(resolution);
             let least: u64 = match resolution {
@@ -154,7 +154,7 @@ proptest! {
             entry.charge(cost, now);
             spent.push((now, cost));
         }
-        // And nothing counts for longer than three windows after the last step.
+        // No count applies for longer than three windows after the last step.
         let later = now.after(3 * CELL_MS * u64::from(resolution) + 3 * CELL_MS);
         let unix = UnixMs(later.0 + offset as u64);
         let seen = entry.advance(&Position::at(unix, CELL_MS), later);
@@ -185,7 +185,7 @@ proptest! {
 }
 
 #[test]
-fn a_reservation_of_the_dead_counts_as_spent() {
+fn an_expired_reservation_counts_as_spent() {
     let mut entry = Entry { sequence: 10, ..Entry::default() };
     assert!(entry.reserve(LEASE, 5, MonoMs(100)));
     let start = |sequence| Position { elapsed_ms: 0, ..at(sequence) };
@@ -197,7 +197,7 @@ fn a_reservation_of_the_dead_counts_as_spent() {
 }
 
 #[test]
-fn what_is_reserved_counts_in_its_cell_while_a_window_touches_that() {
+fn a_reservation_counts_in_its_cell_while_a_window_touches_it() {
     let mut entry = Entry::new(1, 10, 100);
     assert!(entry.reserve(LEASE, 5, MonoMs(110_001)));
     let sum = |entry: &Entry| entry.used_and_reserved().effective(&at(entry.sequence));
@@ -207,15 +207,19 @@ fn what_is_reserved_counts_in_its_cell_while_a_window_touches_that() {
     }
     let mut spent = entry.clone();
     spent.advance(&at(110), MonoMs(110_001));
-    assert_eq!((spent.cell(100).map(|cell| cell.own), sum(&spent)), (Some(5), 5), "its owner is dead");
+    assert_eq!(
+        (spent.cell(100).map(|cell| cell.own), sum(&spent)),
+        (Some(5), 5),
+        "the reservation has expired"
+    );
     entry.reservations[0].expires = MonoMs(u64::MAX);
     entry.advance(&at(111), mono(111));
     assert_eq!((sum(&entry), entry.release(LEASE, 100)), (0, None));
 }
 
 #[test]
-fn a_clock_set_right_leaves_all_counts_of_a_hard_limit() {
-    // (cells back) → the sequence that the newest count is in
+fn a_clock_correction_keeps_all_counts_of_a_hard_limit() {
+    // (cells back) → the sequence of the newest count
     for (back, expected) in [(1, 100), (20, 100), (21, 79), (90, 10)] {
         let mut entry = Entry::new(1, 10, 95);
         entry.charge(4, MonoMs(1));
@@ -227,7 +231,7 @@ fn a_clock_set_right_leaves_all_counts_of_a_hard_limit() {
 }
 
 #[test]
-fn an_entry_of_two_cells_takes_no_more_room_than_ever() {
+fn the_encoded_size_of_an_entry() {
     let length = |entry: Entry| {
         let mut bucket = Bucket::default();
         bucket.check();
@@ -251,9 +255,9 @@ fn a_baseline_is_added_once() {
 }
 
 #[test]
-fn a_clock_that_steps_moves_no_cell_that_is_empty() {
+fn a_clock_step_moves_no_empty_cell() {
     let at_ms = |ms| Position::at(UnixMs(ms), 1_000);
-    // (milliseconds until it is touched again) → whether the count is in the clock's cell or the next
+    // (milliseconds until the next access) → the sequence of the count: the clock's cell or the next
     for (later, expected) in [(300, 11), (3_000, 13)] {
         let mut entry = Entry::new(1, 1, 10);
         entry.advance(&at_ms(10_100), MonoMs(100));
@@ -264,8 +268,8 @@ fn a_clock_that_steps_moves_no_cell_that_is_empty() {
 }
 
 #[test]
-fn a_clock_stepping_back_starts_nothing_afresh() {
-    // (steps back) → the sequence that the count is in
+fn a_clock_step_back_resets_no_count() {
+    // (cells back) → the sequence of the count
     for (back, expected) in [(1, 10), (2, 10), (3, 7), (9, 1)] {
         let mut entry = Entry { sequence: 10, ..Entry::default() };
         entry.charge(4, MonoMs(1));
@@ -280,8 +284,8 @@ fn a_clock_stepping_back_starts_nothing_afresh() {
 }
 
 #[test]
-fn a_clock_stepping_back_keeps_nothing_that_is_over() {
-    // The entry is touched again eleven cells later, when the clock has gone back by so many.
+fn a_clock_step_back_keeps_no_expired_count() {
+    // The next access is eleven cells later, after the clock has stepped back by `back` cells.
     for back in [1, 9, 10, 11, 12, 13, 20] {
         for resolution in [1, 5] {
             let mut entry = Entry::new(1, resolution, 100);
@@ -289,7 +293,7 @@ fn a_clock_stepping_back_keeps_nothing_that_is_over() {
             entry.charge(4, mono(100));
             let seen = entry.advance(&at(111 - back), mono(111));
             assert_eq!(entry.used().effective(&seen), 0, "back {back} at {resolution}");
-            assert_eq!(entry.sequence, 111 - back, "what is used now counts in the clock's cell");
+            assert_eq!(entry.sequence, 111 - back, "new use counts in the clock's cell");
         }
     }
 }
@@ -303,7 +307,7 @@ fn leases_leave_room_for_other_reservations() {
 }
 
 #[test]
-fn the_least_used_leaves_but_none_that_is_held_back() {
+fn the_least_used_entry_is_evicted_unless_it_is_held_back() {
     let mut bucket = Bucket::default();
     bucket.check();
     for (name, hits) in [(b"a", 9u8), (b"b", 2), (b"c", 5)] {
@@ -321,13 +325,13 @@ fn the_least_used_leaves_but_none_that_is_held_back() {
     assert_eq!(
         bucket.make_room(2, MonoMs(0), |_| at(12), |_| false),
         Ok(Left { over: 1, evicted: 0 }),
-        "cells that are over hold nobody back"
+        "expired entries are not held back"
     );
     assert_eq!(bucket.evicted_through(), end);
 }
 
 #[test]
-fn an_entry_of_many_cells_is_over_with_the_window_that_touches_its_newest() {
+fn an_entry_of_many_cells_expires_with_the_last_window_that_touches_its_newest() {
     let mut bucket = Bucket::default();
     bucket.check();
     let found = bucket.vacant(Entry::new(1, 10, 100));
@@ -338,7 +342,7 @@ fn an_entry_of_many_cells_is_over_with_the_window_that_touches_its_newest() {
 
 proptest! {
     #[test]
-    fn whatever_the_bytes_were_what_is_put_is_found_again(
+    fn an_entry_stored_after_corruption_is_found_again(
         named in named_entries(), from in any::<prop::sample::Index>(), junk in prop::collection::vec(any::<u8>(), 0..60)
     ) {
         let mut bucket = Bucket::default();
@@ -376,8 +380,12 @@ fn a_push_is_no_baseline() {
     entry.charge(3, MonoMs(1));
     let push = wire::Snapshot { sequence: 7, own: 4, region_others: 2, ..Default::default() };
     entry.merge(&push, false, MonoMs(2));
-    assert!(entry.is_without_baseline(), "another aggregator may have heard more");
-    assert_eq!(entry.used(), Used::Average { current: 9, previous: 0 }, "but it has heard of that much");
+    assert!(entry.is_without_baseline(), "another aggregator may hold more");
+    assert_eq!(
+        entry.used(),
+        Used::Average { current: 9, previous: 0 },
+        "the pushed count applies in the meantime"
+    );
     entry.merge(&wire::Snapshot { own: 5, ..push }, true, MonoMs(3));
     assert!(!entry.is_without_baseline());
     assert_eq!((entry.current.own, entry.used()), (8, Used::Average { current: 10, previous: 0 }));

@@ -1,4 +1,4 @@
-//! Processes of one region under twice the traffic that their limit allows.
+//! Processes of one region under traffic at twice their limit.
 
 use super::harness::*;
 use crate::limiter::Decision;
@@ -23,7 +23,7 @@ struct Figures {
     consults: u64,
 }
 
-/// Random traffic at twice the limit for some windows; what passed in each, and what one exact limiter would pass.
+/// Sends random traffic at twice the limit for some windows. Returns the admissions in each, and those of one exact limiter.
 fn run(case: &Case) -> Figures {
     let mut world = World::connected(case.processes, case.workers);
     world.latency = case.latency;
@@ -74,8 +74,8 @@ fn run(case: &Case) -> Figures {
     figures
 }
 
-/// Prints what was measured, and says whether it is within 1 % below and 5 % above one exact limiter.
-fn judge(case: &Case, figures: &Figures) -> bool {
+/// Prints the figures. Returns whether each window is within 1 % below and 5 % above one exact limiter.
+fn is_accurate(case: &Case, figures: &Figures) -> bool {
     let passed: u64 = figures.passed.values().sum();
     let exact: u64 = figures.exact.values().sum();
     let error = (passed as f64 / exact as f64 - 1.0) * 100.0;
@@ -88,14 +88,14 @@ fn judge(case: &Case, figures: &Figures) -> bool {
 }
 
 #[test]
-fn processes_of_a_region_keep_to_a_limit_together() {
+fn processes_of_a_region_share_a_limit_within_the_error_bounds() {
     for processes in [2, 5] {
         for limit in [10, 100, 1_000] {
             for latency in [(0, 0), (0, 20)] {
                 for workers in [1, 3] {
                     let case = Case { processes, workers, limit, latency };
                     let figures = run(&case);
-                    assert!(judge(&case, &figures), "{case:?}: {figures:?}");
+                    assert!(is_accurate(&case, &figures), "{case:?}: {figures:?}");
                     let rare = limit < 1_000 || figures.consults <= limit / 10;
                     assert!(rare, "{case:?}: {} consults", figures.consults);
                 }

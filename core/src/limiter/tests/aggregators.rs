@@ -1,4 +1,4 @@
-//! Several aggregators behind one name, each of which may know less than the others, lose all or be of no use.
+//! Several aggregators behind one name. Each may hold fewer counts than the others, lose all of them, or not respond.
 
 use super::harness::*;
 use super::network::Frame;
@@ -13,21 +13,21 @@ fn sequence(world: &World, key: &Key) -> u64 {
     Position::at(world.unix(), key.parts().cell_ms()).sequence
 }
 
-/// The views that were repeated: identifier, own, region_others and limit, each once.
-fn repeated(world: &World) -> Vec<(String, u64, u64, u64)> {
-    let told = world.snapshots.iter().map(|(_, count)| {
+/// The counts that were reported with a snapshot: identifier, own, region_others and limit, each once.
+fn reported_with_snapshot(world: &World) -> Vec<(String, u64, u64, u64)> {
+    let counts = world.snapshots.iter().map(|(_, count)| {
         let key = Key::parse(&count.key).unwrap();
         let identifier = String::from_utf8(key.parts().identifier.to_vec()).unwrap();
         (identifier, count.own, count.region_others, count.limit)
     });
-    let mut told: Vec<_> = told.collect();
-    told.sort();
-    told.dedup();
-    told
+    let mut counts: Vec<_> = counts.collect();
+    counts.sort();
+    counts.dedup();
+    counts
 }
 
 #[test]
-fn a_region_that_lost_all_is_told_what_the_others_had_used() {
+fn after_a_loss_the_region_receives_the_use_of_ended_nodes() {
     let mut world = World::connected(2, 2);
     let (shared, foreign, old) = (key("shared", HOUR), key("foreign", HOUR), key("old", MINUTE));
     assert!(world.passes(1, 0, &[check(&old, 10, 9)]));
@@ -36,17 +36,23 @@ fn a_region_that_lost_all_is_told_what_the_others_had_used() {
     assert!(world.passes(1, 0, &[check(&foreign, 10, 8)]));
     assert!(world.passes(0, 0, &[check(&shared, 100, 3)]));
     world.run(2_000);
-    assert_eq!(repeated(&world), [], "a report alone repeats nothing");
+    assert_eq!(reported_with_snapshot(&world), [], "a normal report carries no snapshot");
     world.kill_process(1);
     world.restart_region();
     world.run(3_000);
-    assert_eq!(repeated(&world), [("foreign".into(), 0, 8, u64::MAX), ("shared".into(), 3, 7, 100)]);
+    assert_eq!(
+        reported_with_snapshot(&world),
+        [("foreign".into(), 0, 8, u64::MAX), ("shared".into(), 3, 7, 100)]
+    );
     let entry = world.entry(0, &foreign).unwrap();
-    assert!(!entry.unstored && world.regional(&foreign, sequence(&world, &foreign)).0 == 0, "no component");
+    assert!(
+        !entry.unstored && world.regional(&foreign, sequence(&world, &foreign)).0 == 0,
+        "no component of it"
+    );
 }
 
 #[test]
-fn a_peer_that_acknowledges_nothing_is_left_for_another() {
+fn a_worker_leaves_an_aggregator_that_acknowledges_nothing() {
     let mut world = World::connected(1, 1);
     let other = world.add_aggregator();
     (world.ack_ms[0], world.latency) = (None, (1, 5));
@@ -55,20 +61,24 @@ fn a_peer_that_acknowledges_nothing_is_left_for_another() {
     for _ in 0..2 {
         assert!(
             world.passes(0, 0, &[check(&key, 10, 1)]),
-            "the first one is granted, the second one reported"
+            "the first request is granted, the second one is reported"
         );
     }
     world.run(4_900);
     assert_eq!(world.sum_of(|stats| stats.unacknowledged), 0);
     world.run(1_000);
     assert_eq!(world.sum_of(|stats| stats.unacknowledged), 1);
-    assert_eq!(world.known_to(other, &key, sequence(&world, &key)).0, 2, "the other one knows");
+    assert_eq!(
+        world.components_at(other, &key, sequence(&world, &key)).0,
+        2,
+        "the other aggregator has the count"
+    );
     world.run(30_000);
     assert_eq!(world.sum_of(|stats| stats.unacknowledged), 1);
 }
 
 #[test]
-fn a_peer_that_takes_its_time_is_not_given_up() {
+fn a_worker_stays_with_a_slow_aggregator() {
     let mut world = World::connected(1, 1);
     world.ack_ms[0] = Some(2_500);
     let keys = keys(2_000, HOUR);
@@ -82,7 +92,7 @@ fn a_peer_that_takes_its_time_is_not_given_up() {
 }
 
 #[test]
-fn a_peer_that_is_silent_or_a_worker_that_slept_is_no_reason() {
+fn a_paused_aggregator_or_a_suspended_worker_does_not_count_as_unacknowledged() {
     let mut world = World::connected(1, 1);
     let key = key("k", HOUR);
     assert!(world.passes(0, 0, &[check(&key, 10, 1)]));
@@ -92,14 +102,14 @@ fn a_peer_that_is_silent_or_a_worker_that_slept_is_no_reason() {
     assert_eq!(world.sum_of(|stats| stats.unacknowledged), 0);
     world.paused = false;
     world.run(2_000);
-    let slept = world.processes[0].workers[0].as_mut().unwrap();
-    slept.next_tick += 8_000;
+    let suspended = world.processes[0].workers[0].as_mut().unwrap();
+    suspended.next_tick += 8_000;
     world.request(0, 0, &[check(&key, 10, 1)]);
     world.run(10_000);
     assert_eq!(world.sum_of(|stats| stats.unacknowledged), 0);
 }
 
-/// Processes of three workers each: the second one of each talks to an aggregator of its own, which nobody else knows.
+/// Processes of three workers each. The second worker of each process is connected to another aggregator than the rest.
 fn split(processes: usize, geometry: Geometry) -> (World, usize) {
     let mut world = World::with(processes, 3, geometry, false);
     let other = world.add_aggregator();
@@ -121,7 +131,7 @@ const SMALL: Geometry = Geometry { buckets: 64, keys_per_bucket: 8 };
 const TINY: Geometry = Geometry { buckets: 4, keys_per_bucket: 2 };
 
 #[test]
-fn what_only_a_lost_aggregator_had_acknowledged_is_told_to_another() {
+fn counts_that_only_a_lost_aggregator_acknowledged_are_reported_to_another() {
     let (mut world, other) = split(1, SMALL);
     let key = key("k", HOUR);
     for _ in 0..8 {
@@ -129,25 +139,25 @@ fn what_only_a_lost_aggregator_had_acknowledged_is_told_to_another() {
     }
     world.run(1_000);
     let at = sequence(&world, &key);
-    assert_eq!((world.known_to(0, &key, at).0, world.known_to(other, &key, at).0), (0, 8));
+    assert_eq!((world.components_at(0, &key, at).0, world.components_at(other, &key, at).0), (0, 8));
     world.lose_aggregator(other, 0);
     world.run(3_000);
-    assert_eq!(world.regional(&key, at).0, 8, "acknowledged or not");
+    assert_eq!(world.regional(&key, at).0, 8, "all counts, acknowledged or not");
     assert!(limiter(&world, 0, 0).table.safe_before.0 > world.now - 1_000);
 }
 
 #[test]
-fn nothing_leaves_while_any_worker_has_lost_its_aggregator() {
+fn no_key_is_evicted_while_a_worker_has_lost_its_aggregator() {
     let (mut world, other) = split(1, TINY);
-    let known = keys(4, HOUR);
-    for key in &known {
+    let used_up = keys(4, HOUR);
+    for key in &used_up {
         for _ in 0..3 {
             assert!(world.passes(0, 1, &[check(key, 3, 1)]));
             world.run(150);
         }
     }
-    let known: Vec<_> = known.into_iter().filter(|key| world.entry(0, key).is_some()).collect();
-    assert!(known.len() >= 2);
+    let used_up: Vec<_> = used_up.into_iter().filter(|key| world.entry(0, key).is_some()).collect();
+    assert!(used_up.len() >= 2);
     world.lose_aggregator(other, usize::MAX);
     world.run(200);
     let before = world.sum_of(|stats| stats.evictions);
@@ -158,21 +168,21 @@ fn nothing_leaves_while_any_worker_has_lost_its_aggregator() {
     assert_eq!(world.sum_of(|stats| stats.evictions), before);
     world.routes.clear();
     world.run(3_000);
-    for key in &known {
-        assert_eq!(world.regional(key, sequence(&world, key)).0, 3, "the other one knows now");
+    for key in &used_up {
+        assert_eq!(world.regional(key, sequence(&world, key)).0, 3, "the other aggregator has the count");
     }
     for flooder in keys(204, HOUR).iter().skip(104) {
         world.decide(0, 0, &[check(flooder, 3, 1)]);
         world.run(100);
     }
-    assert!(world.sum_of(|stats| stats.evictions) > before, "and what it knows may leave");
-    for key in &known {
-        assert!(!world.passes(0, 0, &[check(key, 3, 1)]), "started afresh");
+    assert!(world.sum_of(|stats| stats.evictions) > before, "keys whose counts it has are evicted");
+    for key in &used_up {
+        assert!(!world.passes(0, 0, &[check(key, 3, 1)]), "the count restarted at zero");
     }
 }
 
 #[test]
-fn workers_of_aggregators_that_have_lost_each_other_lose_nothing() {
+fn no_count_is_lost_between_partitioned_aggregators() {
     for repeat in [false, true] {
         let (mut world, other) = split(2, SMALL);
         (world.repeat_frames, world.latency) = (repeat, (0, 15));
@@ -181,7 +191,7 @@ fn workers_of_aggregators_that_have_lost_each_other_lose_nothing() {
         for turn in 0..6_000u64 {
             match turn {
                 1_500 | 4_500 => world.lose_aggregator(other, 0),
-                // The subscriber's falls, and the other one takes over.
+                // The subscriber's aggregator is lost, and the other one takes over.
                 3_000 => world.lose_aggregator(0, other),
                 _ => {}
             }
@@ -198,16 +208,16 @@ fn workers_of_aggregators_that_have_lost_each_other_lose_nothing() {
         }
         for (key, passed) in keys.iter().zip(passed) {
             let own = [0, 1].map(|process| world.entry(process, key).map_or(0, |entry| entry.current.own));
-            assert_eq!(own, passed, "own is what passed");
+            assert_eq!(own, passed, "own is the admitted cost");
             let (sum, _) = world.regional(key, sequence(&world, key));
             let all: u64 = passed.iter().sum();
-            assert!((all..=all + 8).contains(&sum), "{sum} are known to the one that is left, {all} passed");
+            assert!((all..=all + 8).contains(&sum), "the remaining aggregator holds {sum}, {all} passed");
         }
     }
 }
 
 #[test]
-fn a_restart_that_all_workers_see_is_answered_by_one_walk_or_two() {
+fn a_restart_seen_by_all_workers_causes_at_most_two_resyncs() {
     const KEYS: usize = 300;
     let mut world = World::with(1, 8, Geometry { buckets: 1_024, keys_per_bucket: 8 }, false);
     world.run(1_000);
@@ -218,12 +228,12 @@ fn a_restart_that_all_workers_see_is_answered_by_one_walk_or_two() {
     let before = world.reported;
     world.restart_region();
     world.run(6_000);
-    let told = world.reported - before;
-    assert!((KEYS..=2 * KEYS).contains(&told), "{told} counts for {KEYS} cells");
+    let reported = world.reported - before;
+    assert!((KEYS..=2 * KEYS).contains(&reported), "{reported} counts for {KEYS} cells");
 }
 
 #[test]
-fn the_largest_number_of_processes_that_any_aggregator_knows_counts() {
+fn the_number_of_processes_is_the_maximum_over_the_aggregators() {
     let mut world = World::with(2, 2, SMALL, false);
     let other = world.add_aggregator();
     world.routes.insert((0, 1), other);
@@ -234,7 +244,7 @@ fn the_largest_number_of_processes_that_any_aggregator_knows_counts() {
 }
 
 #[test]
-fn a_worker_that_ends_leaves_the_registry_and_its_duties() {
+fn a_worker_that_shuts_down_leaves_the_registry_and_hands_over_its_duties() {
     let mut world = World::connected(1, 3);
     let first = (0..3).find(|worker| limiter(&world, 0, *worker).is_subscriber()).unwrap();
     let key = key("k", HOUR);
@@ -246,10 +256,10 @@ fn a_worker_that_ends_leaves_the_registry_and_its_duties() {
     assert_eq!(rest.iter().filter(|worker| limiter(&world, 0, **worker).is_subscriber()).count(), 1);
     assert_eq!(world.regional(&key, sequence(&world, &key)).0, 5);
     let safe = limiter(&world, 0, rest[0]).table.safe_before.0;
-    assert!(safe > world.now - 500, "nobody waits for its death");
+    assert!(safe > world.now - 500, "the registry does not wait for the ended worker to expire");
 }
 
-/// Takes the welcome of a worker's stream off the network, if it is on its way.
+/// Removes the welcome frame for a worker from the network, if it is in flight.
 fn take_welcome(world: &mut World, worker: usize) -> Option<(u64, Frame)> {
     let streams = &world.streams;
     let welcomes = |(stream, frame): &(u64, Frame)| match frame {
@@ -263,7 +273,7 @@ fn take_welcome(world: &mut World, worker: usize) -> Option<(u64, Frame)> {
 }
 
 #[test]
-fn who_was_subscriber_before_an_outage_does_not_put_off_who_is_now() {
+fn the_subscriber_from_before_an_outage_does_not_keep_another_worker_from_subscribing() {
     let mut world = World::connected(1, 2);
     let origin = world.processes[0].meta.origin;
     let before = world.streams[&world.subscribers[&(0, origin)]].worker;
@@ -286,8 +296,8 @@ fn who_was_subscriber_before_an_outage_does_not_put_off_who_is_now() {
     while world.subscribers.is_empty() {
         world.run(1);
     }
-    // The other one is welcomed after that and before its next look at the registry.
+    // The former subscriber is welcomed after that and before it reads the registry again.
     arrives(&mut world, second);
     world.run(1_000);
-    assert_eq!(world.subscribers.len(), 1, "somebody is told for the process");
+    assert_eq!(world.subscribers.len(), 1, "one worker subscribes for the process");
 }

@@ -1,4 +1,4 @@
-//! Clocks that are wrong, disagree or step: the workers of a process follow one, and counts age by the monotonic clock.
+//! Clocks that are wrong, differ or step. The workers of a process use one clock, and counts age by the monotonic clock.
 
 use super::super::{Check, Limiter, Policy};
 use super::harness::*;
@@ -8,13 +8,13 @@ use crate::model::time::MonoMs;
 
 const SECOND: u64 = 1_000;
 
-/// Lets time pass until a window of `duration_ms` begins.
+/// Advances the time to the start of a window of `duration_ms`.
 fn to_next_window(world: &mut World, duration_ms: u64) {
     let left = duration_ms - world.unix().0 % duration_ms;
     world.run(left);
 }
 
-/// How many of `requests` pass that worker after worker makes in a few milliseconds.
+/// How many of `requests`, sent to the workers in turn within a few milliseconds, pass.
 fn passed(world: &mut World, workers: usize, requests: usize, key: &Key) -> usize {
     (0..requests).filter(|turn| world.passes(0, turn % workers, &[check(key, 10, 1)])).count()
 }
@@ -23,7 +23,7 @@ fn limiter(world: &World, worker: usize) -> &Limiter {
     &world.processes[0].workers[worker].as_ref().unwrap().limiter
 }
 
-/// A process of two workers, each with an aggregator of its own, the clock of the second one off by `error_ms`.
+/// A process of two workers with an aggregator each. The clock of the second aggregator is off by `error_ms`.
 fn two_aggregators(error_ms: i64) -> World {
     let mut world = World::with(1, 2, Geometry { buckets: 64, keys_per_bucket: 8 }, false);
     let other = world.add_aggregator();
@@ -34,7 +34,7 @@ fn two_aggregators(error_ms: i64) -> World {
 }
 
 #[test]
-fn workers_of_aggregators_whose_clocks_differ_pass_one_limit() {
+fn workers_share_one_limit_though_the_clocks_of_their_aggregators_differ() {
     for (duration_ms, error_ms) in [(SECOND, 3_500), (SECOND, -3_500), (MINUTE, 200_000), (MINUTE, -200_000)]
     {
         let mut world = two_aggregators(error_ms);
@@ -48,7 +48,7 @@ fn workers_of_aggregators_whose_clocks_differ_pass_one_limit() {
 }
 
 #[test]
-fn a_worker_without_a_stream_follows_the_clock_of_the_others() {
+fn a_worker_without_a_stream_uses_the_clock_of_the_other_workers() {
     for error_ms in [200_000, -200_000] {
         let mut world = World::with(1, 2, Geometry { buckets: 64, keys_per_bucket: 8 }, false);
         world.routes.insert((0, 1), usize::MAX);
@@ -85,7 +85,7 @@ fn a_closed_stream_does_not_change_the_clock_for_a_minute() {
 }
 
 #[test]
-fn a_step_ahead_frees_nothing_before_its_time() {
+fn a_clock_step_ahead_frees_no_budget_early() {
     for step in [MINUTE as i64, 90_000, 2 * MINUTE as i64, 10 * MINUTE as i64, 1 << 50] {
         for workers in [1, 3] {
             let mut world = World::alone(1, workers);
@@ -99,13 +99,16 @@ fn a_step_ahead_frees_nothing_before_its_time() {
                 world.run(1_000);
             }
             world.run(3 * MINUTE);
-            assert!(world.passes(0, 0, &[check(&key, 10, 1)]), "no longer than its windows");
+            assert!(
+                world.passes(0, 0, &[check(&key, 10, 1)]),
+                "a request passes once the windows have ended"
+            );
         }
     }
 }
 
 #[test]
-fn what_a_lease_has_spent_survives_a_step() {
+fn costs_spent_from_a_lease_survive_a_clock_step() {
     for step in [-3_600_000i64, 3_600_000] {
         let mut world = World::alone(1, 1);
         let key = key("k", MINUTE);
@@ -123,7 +126,7 @@ fn what_a_lease_has_spent_survives_a_step() {
 }
 
 #[test]
-fn counts_that_a_step_numbered_anew_are_reported_again() {
+fn counts_renumbered_by_a_clock_step_are_reported_again() {
     for step in [3_600_000i64, -3_600_000] {
         let mut world = World::connected(1, 2);
         let key = key("k", MINUTE);
@@ -137,14 +140,14 @@ fn counts_that_a_step_numbered_anew_are_reported_again() {
     }
 }
 
-/// A process of one connected worker and a table that a few keys fill.
+/// A process of one connected worker, with a table that a few keys fill.
 fn crowded() -> World {
     let mut world = World::with(1, 1, Geometry { buckets: 4, keys_per_bucket: 2 }, false);
     world.run(2_000);
     world
 }
 
-/// Requests of many new keys at a worker, all of which are reported.
+/// Sends a worker requests on many new keys, and time to report each.
 fn flood(world: &mut World, worker: usize, keys: &[Key]) {
     for key in keys {
         world.decide(0, worker, &[check(key, 3, 1)]);
@@ -153,19 +156,19 @@ fn flood(world: &mut World, worker: usize, keys: &[Key]) {
 }
 
 #[test]
-fn what_a_worker_charges_before_its_first_tick_or_after_a_sleep_stays_in_the_table() {
-    for sleeps in [false, true] {
+fn a_charge_before_the_first_tick_or_after_a_suspension_is_not_evicted() {
+    for suspended in [false, true] {
         let mut world = crowded();
         let other = world.add_worker(0);
-        if sleeps {
+        if suspended {
             world.run(2_000);
         }
-        // Its timer is late. Shadow rules charge without asking.
+        // Its timer is late. Shadow rules charge without a query.
         let late = |world: &mut World, ms: u64| {
             world.processes[0].workers[other].as_mut().unwrap().next_tick = world.now + ms;
         };
         late(&mut world, 8_000);
-        world.run(if sleeps { 7_000 } else { 0 });
+        world.run(if suspended { 7_000 } else { 0 });
         late(&mut world, 1_000);
         let key = key("k", HOUR);
         let shadow =
@@ -178,12 +181,12 @@ fn what_a_worker_charges_before_its_first_tick_or_after_a_sleep_stays_in_the_tab
             world.decide(0, 0, &[check(&flooder, 3, 1)]);
             world.run(20);
         }
-        assert!(world.entry(0, &key).is_some(), "unreported, so it stays; after a sleep: {sleeps}");
+        assert!(world.entry(0, &key).is_some(), "an unreported count was evicted; suspended: {suspended}");
     }
 }
 
 #[test]
-fn what_left_under_a_clock_far_ahead_takes_no_baseline_from_later_keys() {
+fn an_eviction_under_a_clock_far_ahead_leaves_later_keys_their_baselines() {
     let mut world = crowded();
     world.clock_errors.insert(0, 400 * 24 * HOUR as i64);
     world.run(1_000);

@@ -1,4 +1,4 @@
-//! Questions about keys at first sight, of which a worker has a ration.
+//! Queries for cold keys, of which a worker may send a ration.
 
 use super::harness::*;
 use crate::limiter::Stats;
@@ -6,7 +6,7 @@ use crate::limiter::table::Geometry;
 use std::vec::Vec;
 
 #[test]
-fn beyond_its_ration_a_worker_asks_nothing_about_keys_at_first_sight() {
+fn beyond_its_ration_a_worker_sends_no_queries_for_cold_keys() {
     let mut world = World::with(2, 1, Geometry { buckets: 2_048, keys_per_bucket: 8 }, false);
     world.run(3_000);
     let used_up = key("used-up", HOUR);
@@ -14,18 +14,18 @@ fn beyond_its_ration_a_worker_asks_nothing_about_keys_at_first_sight() {
         assert!(world.passes(0, 0, &[check(&used_up, 10, 1)]));
         world.run(100);
     }
-    let at_first_sight = |stats: &Stats| stats.consults[0] + stats.consults[1];
-    let (before, begun) = (world.sum_of(at_first_sight), world.now);
+    let cold = |stats: &Stats| stats.consults[0] + stats.consults[1];
+    let (before, begun) = (world.sum_of(cold), world.now);
     let invented = keys(3_000, HOUR);
     let together: Vec<_> = invented.iter().map(|key| world.request(1, 0, &[check(key, 10, 1)])).collect();
     for (id, outcome) in together {
         assert!(allowed(&world.wait_for(id, outcome).1));
     }
-    let asked = world.sum_of(at_first_sight) - before;
-    let ration = super::super::COLD_QUESTIONS_PER_SECOND;
+    let sent = world.sum_of(cold) - before;
+    let ration = crate::limiter::remote::consults::COLD_QUERIES_PER_SECOND;
     let most = ration + (world.now - begun) * ration / 1_000 + 1;
-    assert!((ration..=most).contains(&asked) && most < 1_000, "{asked} asked of at most {most}");
-    // What the snapshot has brought holds, and what was spent without a question is reported.
+    assert!((ration..=most).contains(&sent) && most < 1_000, "{sent} queries of at most {most}");
+    // The snapshot's counts apply, and costs spent without a query are reported.
     assert!(!world.passes(1, 0, &[check(&used_up, 10, 1)]));
     world.run(500);
     let at = crate::model::window::Position::at(world.unix(), HOUR).sequence;

@@ -1,4 +1,4 @@
-//! What one process answers: several rules, shadow rules, costs and limits at their ends, what a denial says.
+//! Decisions of one process: several rules, shadow rules, extreme costs and limits, and the fields of a denial.
 
 use super::harness::*;
 use crate::limiter::{Cause, Check, Decision, Outcome, Policy};
@@ -54,7 +54,7 @@ fn four_rules_pass_the_smallest_limit_and_charge_all_or_none() {
 fn a_hundred_checks_pass_together_or_not_at_all() {
     let mut world = World::alone(1, 1);
     let keys = keys(100, HOUR);
-    // One of the last stands in the way of the third round.
+    // One of the last checks denies the third round.
     let checks: Vec<_> =
         keys.iter().enumerate().map(|(at, key)| check(key, if at == 97 { 2 } else { 10 }, 1)).collect();
     for expected in [true, true, false, false] {
@@ -68,7 +68,7 @@ fn a_hundred_checks_pass_together_or_not_at_all() {
 }
 
 #[test]
-fn rules_of_one_cell_fold_into_the_largest_cost_and_the_lowest_limit() {
+fn rules_of_one_cell_coalesce_into_the_largest_cost_and_the_lowest_limit() {
     let mut world = World::alone(1, 1);
     let key = key("k", HOUR);
     let both = [check(&key, 10, 1), Check { rule: 1, ..check(&key, 8, 3) }];
@@ -78,15 +78,15 @@ fn rules_of_one_cell_fold_into_the_largest_cost_and_the_lowest_limit() {
     }
     let denial = denial(world.decide(0, 0, &both));
     assert_eq!((denial.budget.rule, denial.budget.remaining, own(&mut world, &key)), (1, 2, 6));
-    assert!(world.passes(0, 0, &[check(&key, 10, 4)]), "the limit is no part of the key");
+    assert!(world.passes(0, 0, &[check(&key, 10, 4)]), "the limit is not a part of the key");
 }
 
 #[test]
-fn shadow_rules_never_deny_and_charge_only_what_passes() {
+fn shadow_rules_never_deny_and_charge_only_admitted_requests() {
     let mut world = World::alone(1, 1);
     let keys = keys(2, HOUR);
     let both = |cost| [check(&keys[0], 5, cost), shadow(check(&keys[1], 3, cost), 9)];
-    let said: Vec<_> = (0..7)
+    let outcomes: Vec<_> = (0..7)
         .map(|_| {
             let outcome = world.decide(0, 0, &both(1));
             (allowed(&outcome), outcome.shadow_denied)
@@ -94,7 +94,7 @@ fn shadow_rules_never_deny_and_charge_only_what_passes() {
         .collect();
     let bit = 1 << 9;
     let expected = [(true, 0), (true, 0), (true, 0), (true, bit), (true, bit), (false, bit), (false, bit)];
-    assert_eq!(said, expected);
+    assert_eq!(outcomes, expected);
     assert_eq!((own(&mut world, &keys[0]), own(&mut world, &keys[1])), (5, 3));
     let alone = world.decide(0, 0, &[shadow(check(&keys[1], 3, 9), 2)]);
     assert_eq!(alone, Outcome::of(Decision::Allow(None), 4), "cost above its limit");
@@ -106,14 +106,14 @@ fn a_shadow_rule_on_an_enforced_cell_charges_nothing_twice() {
     let key = key("k", HOUR);
     let checks = [check(&key, 10, 1), shadow(check(&key, 4, 1), 1), shadow(check(&key, 6, 1), 2)];
     let bits: Vec<_> = (0..8).map(|_| world.decide(0, 0, &checks).shadow_denied).collect();
-    // They judge the request as if each enforced alone.
+    // Each shadow rule decides as if it alone enforced its limit.
     assert_eq!((bits, own(&mut world, &key)), (vec![0, 0, 0, 0, 2, 2, 6, 6], 8));
 }
 
 #[test]
-fn costs_and_limits_at_their_ends() {
+fn extreme_costs_and_limits() {
     const MAX: u64 = u64::MAX;
-    // (used before, limit, cost) → (passes, cause, remaining, retry is known)
+    // (used before, limit, cost) → (passes, cause, remaining, whether there is a retry_after)
     let cases = [
         ((0, 5, 0), (true, None, 5, true)),
         ((5, 5, 0), (true, None, 0, true)), // cost 0 passes at exactly the limit
@@ -152,11 +152,11 @@ fn costs_and_limits_at_their_ends() {
 }
 
 #[test]
-fn a_denial_names_the_earliest_moment_and_keeps_its_word() {
+fn a_denied_request_passes_at_retry_after_and_not_before() {
     for (spent, cost, later_ms) in
         [(10, 1, 0), (10, 7, 0), (4, 7, 0), (10, 1, 30_000), (10, 10, 59_999), (7, 4, 61_000)]
     {
-        // Asked again just before and just at the moment, by the worker that remembers and by one that does not.
+        // The request is repeated 1 ms before that time and at it, by the worker that cached the denial and by another.
         for worker in [0, 1] {
             let mut world = World::alone(1, 2);
             let key = key("k", MINUTE);
@@ -182,7 +182,7 @@ fn a_denial_names_the_earliest_moment_and_keeps_its_word() {
 }
 
 #[test]
-fn a_remembered_denial_touches_nothing_and_other_questions_get_their_own_answers() {
+fn a_cached_denial_loads_nothing_and_other_checks_get_their_own_outcomes() {
     let mut world = World::alone(1, 1);
     let key = key("k", MINUTE);
     let start = MINUTE - world.unix().0 % MINUTE;
@@ -195,20 +195,20 @@ fn a_remembered_denial_touches_nothing_and_other_questions_get_their_own_answers
     assert!(larger.retry_after_ms > first.retry_after_ms);
     let lower = denial(world.decide(0, 0, &[check(&key, 9, 3)]));
     assert_eq!((lower.budget.remaining, lower.budget.limit), (1, 9));
-    assert_eq!(world.processes[0].shared.loads, 0, "cached_denial");
+    assert_eq!(world.processes[0].shared.loads, 0, "all from the cached denial");
     world.processes[0].workers[0].as_mut().unwrap().limiter.version = 2;
     denial(world.decide(0, 0, &[check(&key, 10, 3)]));
-    assert_eq!(world.processes[0].shared.loads, 1, "another version is decided anew");
+    assert_eq!(world.processes[0].shared.loads, 1, "a new version of the configuration is decided again");
     assert!(world.passes(0, 0, &[check(&key, 10, 1)]), "a smaller cost");
     assert!(world.passes(0, 0, &[check(&key, 12, 3)]), "a higher limit");
-    // What is told later is what is left then, not what was left at the time of the denial.
+    // A later denial reports what remains then, not what remained at the time of the first denial.
     denial(world.decide(0, 0, &[check(&key, 12, 12)]));
     world.run(90_000);
     assert_eq!(denial(world.decide(0, 0, &[check(&key, 12, 12)])).budget.remaining, 6);
 }
 
 #[test]
-fn strict_mode_begins_once_however_many_are_denied() {
+fn strict_mode_begins_once_for_many_denials() {
     let mut world = World::alone(1, 2);
     let (key, other) = (key("k", MINUTE), super::harness::key("other", MINUTE));
     let strict = |world: &World| world.sum_of(|stats| stats.strict);
@@ -222,11 +222,11 @@ fn strict_mode_begins_once_however_many_are_denied() {
     assert_eq!(strict(&world), 1);
     assert!(world.passes(0, 0, &[check(&other, 10, 1)]));
     assert!(!world.passes(0, 0, &[check(&other, 10, 10)]));
-    assert_eq!(strict(&world), 2, "each key for itself");
+    assert_eq!(strict(&world), 2, "each key has its own strict mode");
     world.run(10 * MINUTE);
     assert!(world.passes(0, 0, &[check(&key, 10, 10)]));
     assert!(!world.passes(0, 0, &[check(&key, 10, 1)]));
-    assert_eq!(strict(&world), 3, "it had ended in between");
+    assert_eq!(strict(&world), 3, "strict mode had ended in between");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Costs that only the response tells: what is reserved, what is settled, and what becomes of it where nobody settles.
+//! Deferred costs, which only the response states: reserves, settling, and responses that do not arrive.
 
 use super::harness::*;
 use crate::limiter::table::Geometry;
@@ -10,7 +10,7 @@ use std::vec::Vec;
 
 const WITHIN_MS: u32 = 600_000;
 
-/// A check whose cost of `reserve` the response replaces.
+/// A check with a deferred cost: the response replaces `reserve`.
 pub(super) fn deferred_check(key: &Key, limit: u64, reserve: u64) -> Check<'_> {
     let usual = check(key, limit, reserve);
     Check { policy: Policy { settles_within_ms: WITHIN_MS, ..usual.policy }, ..usual }
@@ -21,29 +21,29 @@ impl World {
         &mut self.processes[process].workers[worker].as_mut().unwrap().limiter
     }
 
-    /// The response of a request says what it cost.
+    /// Settles a request at the cost that its response states.
     pub(super) fn settle(&mut self, (process, worker): (usize, usize), request: u64, cost: u64) {
         let now = MonoMs(self.now);
         let Process { shared, workers, .. } = &mut self.processes[process];
         workers[worker].as_mut().unwrap().limiter.settle_cost(shared, request, |_| cost, now);
     }
 
-    /// A request, however long its decision takes.
+    /// Sends a request and waits for its outcome.
     pub(super) fn begin(&mut self, process: usize, worker: usize, check: Check<'_>) -> (u64, Outcome) {
         let (id, outcome) = self.request(process, worker, &[check]);
         (id, self.wait_for(id, outcome).1)
     }
 
-    /// One that passes.
+    /// The same. Returns the id of a request that passes.
     pub(super) fn begins(&mut self, process: usize, worker: usize, check: Check<'_>) -> Option<u64> {
         let (id, outcome) = self.begin(process, worker, check);
         allowed(&outcome).then_some(id)
     }
 
-    /// Spent in all cells of the process' entry, and reserved in it.
-    pub(super) fn held(&mut self, key: &Key) -> (u64, u64) {
+    /// The sum spent in all cells of the first process' entry, and the sum reserved in it.
+    pub(super) fn spent_and_reserved(&mut self, key: &Key) -> (u64, u64) {
         let entry = self.entry(0, key).unwrap();
-        let reserved = entry.reservations.iter().map(|held| held.amount).sum();
+        let reserved = entry.reservations.iter().map(|reservation| reservation.amount).sum();
         (entry.cells().map(|(_, cell)| cell.own).sum(), reserved)
     }
 }
@@ -53,59 +53,59 @@ fn cause(outcome: Outcome) -> Cause {
 }
 
 #[test]
-fn what_is_under_way_holds_its_reserve() {
+fn a_request_in_flight_holds_its_reserve() {
     let mut world = World::alone(1, 2);
     let key = key("a", HOUR);
     let first = world.begins(0, 0, deferred_check(&key, 10, 4)).unwrap();
     let second = world.begins(0, 1, deferred_check(&key, 10, 4)).unwrap();
-    assert_eq!(world.held(&key), (0, 8));
+    assert_eq!(world.spent_and_reserved(&key), (0, 8));
     assert_eq!(cause(world.begin(0, 0, deferred_check(&key, 10, 4)).1), Cause::Reserved);
     world.settle((0, 0), first, 1);
-    assert_eq!(world.held(&key), (1, 4), "less than reserved gives the rest back");
+    assert_eq!(world.spent_and_reserved(&key), (1, 4), "a cost below the reserve returns the rest");
     let third = world.begins(0, 1, deferred_check(&key, 10, 4)).unwrap();
     assert_eq!(world.entry(0, &key).unwrap().reservations.len(), 1, "one reservation for each worker");
     world.settle((0, 1), second, 30);
     world.settle((0, 1), second, 30);
-    assert_eq!(world.held(&key), (31, 4), "more is charged in full, and once");
+    assert_eq!(world.spent_and_reserved(&key), (31, 4), "a higher cost is charged in full, and once");
     assert_eq!(cause(world.begin(0, 0, deferred_check(&key, 10, 4)).1), Cause::Limit);
     world.settle((0, 1), third, 0);
-    assert_eq!(world.held(&key), (31, 0));
+    assert_eq!(world.spent_and_reserved(&key), (31, 0));
 }
 
 #[test]
-fn a_reserve_of_nothing_only_checks() {
+fn a_reserve_of_zero_only_checks() {
     let mut world = World::alone(1, 1);
     let key = key("a", HOUR);
     let ids: Vec<u64> = (0..9).map(|_| world.begins(0, 0, deferred_check(&key, 5, 0)).unwrap()).collect();
-    assert_eq!(world.held(&key), (0, 0));
+    assert_eq!(world.spent_and_reserved(&key), (0, 0));
     for id in ids {
         world.settle((0, 0), id, 2);
     }
-    assert_eq!(world.held(&key), (18, 0));
+    assert_eq!(world.spent_and_reserved(&key), (18, 0));
     assert_eq!(cause(world.begin(0, 0, deferred_check(&key, 5, 0)).1), Cause::Limit);
 }
 
 #[test]
-fn a_response_that_never_comes_is_spent_and_a_late_one_only_adds() {
+fn a_missing_response_costs_its_reserve_and_a_late_one_adds_only_the_excess() {
     let mut world = World::alone(1, 1);
     let key = key("a", HOUR);
     let late = world.begins(0, 0, deferred_check(&key, 100, 10)).unwrap();
     let cheap = world.begins(0, 0, deferred_check(&key, 100, 10)).unwrap();
     world.run(u64::from(WITHIN_MS) - 1_000);
     let fresh = world.begins(0, 0, deferred_check(&key, 100, 10)).unwrap();
-    assert_eq!(world.held(&key), (0, 30));
+    assert_eq!(world.spent_and_reserved(&key), (0, 30));
     world.run(1_100);
-    assert_eq!(world.held(&key), (20, 10), "each has its own time");
+    assert_eq!(world.spent_and_reserved(&key), (20, 10), "each has its own deadline");
     world.settle((0, 0), late, 15);
     world.settle((0, 0), cheap, 1);
-    assert_eq!(world.held(&key), (25, 10));
+    assert_eq!(world.spent_and_reserved(&key), (25, 10));
     world.settle((0, 0), fresh, 1);
-    assert_eq!(world.held(&key), (26, 0));
+    assert_eq!(world.spent_and_reserved(&key), (26, 0));
     assert!(!world.limiter(0, 0).has_deferred());
 }
 
 #[test]
-fn what_a_dead_worker_held_counts_as_spent() {
+fn the_reserves_of_a_dead_worker_count_as_spent() {
     let mut world = World::alone(1, 2);
     let key = key("a", HOUR);
     world.begins(0, 0, deferred_check(&key, 10, 6)).unwrap();
@@ -115,20 +115,20 @@ fn what_a_dead_worker_held_counts_as_spent() {
     world.run(2_000);
     assert_eq!(cause(world.begin(0, 1, deferred_check(&key, 10, 6)).1), Cause::Limit);
     assert!(world.begins(0, 1, deferred_check(&key, 10, 4)).is_some());
-    assert_eq!(world.held(&key), (6, 4));
+    assert_eq!(world.spent_and_reserved(&key), (6, 4));
 }
 
 #[test]
-fn a_worker_that_ends_spends_what_it_held() {
+fn a_worker_that_shuts_down_spends_its_reserves() {
     let mut world = World::alone(1, 2);
     let key = key("a", HOUR);
     world.begins(0, 0, deferred_check(&key, 10, 6)).unwrap();
     world.end(0, 0);
-    assert_eq!(world.held(&key), (6, 0));
+    assert_eq!(world.spent_and_reserved(&key), (6, 0));
 }
 
 #[test]
-fn an_open_request_counts_in_full_in_every_cell_until_it_ends_in_one() {
+fn a_reserve_counts_in_every_cell_until_the_response_is_charged_to_one() {
     let mut world = World::alone(1, 1);
     let key = key("a", MINUTE);
     let long = world.begins(0, 0, deferred_check(&key, 10, 10)).unwrap();
@@ -144,13 +144,16 @@ fn an_open_request_counts_in_full_in_every_cell_until_it_ends_in_one() {
 }
 
 #[test]
-fn an_entry_with_open_requests_does_not_leave_its_bucket() {
+fn an_entry_with_reserves_is_not_evicted() {
     let mut world = World::with(1, 1, Geometry { buckets: 1, keys_per_bucket: 1 }, true);
     let key = key("a", 1_000);
     let id = world.begins(0, 0, deferred_check(&key, 10, 6)).unwrap();
     world.run(10_000);
     let other = &keys(1, 1_000)[0];
-    assert!(world.begins(0, 0, deferred_check(other, 10, 6)).is_some(), "it goes to the overflow cell");
+    assert!(
+        world.begins(0, 0, deferred_check(other, 10, 6)).is_some(),
+        "it is reserved in the overflow cell"
+    );
     world.settle((0, 0), id, 9);
     assert_eq!(world.entry(0, &key).unwrap().current.own, 9);
 }
@@ -170,45 +173,49 @@ fn requests_in_an_overflow_cell_are_settled_there() {
 }
 
 #[test]
-fn where_there_is_no_room_the_reserve_is_spent_at_once() {
+fn without_room_for_a_reservation_the_reserve_is_spent_at_once() {
     let mut world = World::alone(1, 33);
     let key = key("a", HOUR);
     let ids: Vec<u64> =
         (0..33).map(|at| world.begins(0, at, deferred_check(&key, 1_000, 10)).unwrap()).collect();
-    assert_eq!(world.held(&key), (10, 320), "32 workers have a reservation");
+    assert_eq!(world.spent_and_reserved(&key), (10, 320), "32 workers have a reservation");
     world.settle((0, 32), ids[32], 3);
-    assert_eq!(world.held(&key), (10, 320), "what is spent does not come back");
+    assert_eq!(world.spent_and_reserved(&key), (10, 320), "a spent reserve is not returned");
     world.settle((0, 31), ids[31], 3);
-    assert_eq!(world.held(&key), (13, 310));
+    assert_eq!(world.spent_and_reserved(&key), (13, 310));
 }
 
 #[test]
-fn a_denied_request_over_several_cells_holds_nothing() {
+fn a_denied_request_on_several_cells_holds_no_reserve() {
     let mut world = World::alone(1, 1);
     let (wide, narrow) = (key("wide", HOUR), key("narrow", HOUR));
     let checks = [deferred_check(&wide, 100, 10), Check { rule: 1, ..deferred_check(&narrow, 15, 10) }];
     let (id, outcome) = world.request(0, 0, &checks);
     assert!(allowed(&outcome));
-    assert_eq!((world.held(&wide), world.held(&narrow)), ((0, 10), (0, 10)));
+    assert_eq!((world.spent_and_reserved(&wide), world.spent_and_reserved(&narrow)), ((0, 10), (0, 10)));
     let (refused, outcome) = world.request(0, 0, &checks);
-    assert_eq!((cause(outcome), world.held(&wide)), (Cause::Reserved, (0, 10)));
+    assert_eq!((cause(outcome), world.spent_and_reserved(&wide)), (Cause::Reserved, (0, 10)));
     assert!(!world.limiter(0, 0).is_deferred(refused));
     let now = MonoMs(world.now);
     let Process { shared, workers, .. } = &mut world.processes[0];
     let limiter = &mut workers[0].as_mut().unwrap().limiter;
     limiter.settle_cost(shared, id, |rule| [3, 4][usize::from(rule)], now);
-    assert_eq!((world.held(&wide), world.held(&narrow)), ((3, 0), (4, 0)));
+    assert_eq!((world.spent_and_reserved(&wide), world.spent_and_reserved(&narrow)), ((3, 0), (4, 0)));
 }
 
 #[test]
-fn rules_of_one_cell_cost_what_the_dearest_says() {
+fn rules_of_one_cell_charge_the_highest_of_their_costs() {
     let mut world = World::alone(1, 1);
     let key = key("a", HOUR);
     let checks = [check(&key, 100, 5), Check { rule: 1, ..deferred_check(&key, 100, 10) }];
     let (id, _) = world.request(0, 0, &checks);
-    assert_eq!(world.held(&key), (0, 10));
+    assert_eq!(world.spent_and_reserved(&key), (0, 10));
     world.settle((0, 0), id, 2);
-    assert_eq!(world.held(&key), (5, 0), "one of them knew what it costs at the least");
+    assert_eq!(
+        world.spent_and_reserved(&key),
+        (5, 0),
+        "the cost of the rule without a deferred cost is the minimum"
+    );
 }
 
 #[test]
@@ -222,11 +229,11 @@ fn a_shadow_rule_reserves_and_settles_as_others_do() {
     assert_eq!((first.shadow_denied, second.shadow_denied), (0, 1));
     assert!(allowed(&second), "it never denies");
     world.settle((0, 0), id, 2);
-    assert_eq!(world.held(&key), (2, 0));
+    assert_eq!(world.spent_and_reserved(&key), (2, 0));
 }
 
 #[test]
-fn several_processes_hold_together() {
+fn reserves_of_several_processes_share_the_limit() {
     let mut world = World::connected(2, 1);
     let key = key("a", HOUR);
     let (limit, reserve) = (1_000, 50);
@@ -239,35 +246,36 @@ fn several_processes_hold_together() {
         }
         world.run(5);
     }
-    // What a process may hold without asking is a part of what is left.
-    assert!((20..=22).contains(&open.len()), "{} under way", open.len());
+    // Without a query a process may reserve only a part of what is left.
+    assert!((20..=22).contains(&open.len()), "{} in flight", open.len());
     for (process, id) in open {
         world.settle((process, 0), id, 10);
     }
     world.run(200);
     assert!(
         world.begin(0, 0, deferred_check(&key, limit, reserve)).1.passes(),
-        "what was granted is filled up"
+        "unspent grants are used first"
     );
 }
 
 #[test]
-fn a_herd_at_several_processes_holds_together() {
+fn reserves_of_a_burst_at_several_processes_share_the_limit() {
     for latency in [(1, 1), (0, 8), (5, 30)] {
         let mut world = World::connected(2, 2);
         world.latency = latency;
         let key = key("a", HOUR);
         let usual = deferred_check(&key, 1_000, 50);
-        let patient = Check { policy: Policy { timeout_ms: 500, ..usual.policy }, ..usual };
-        let sent: Vec<_> = (0..80).map(|turn| world.request(turn % 2, turn / 2 % 2, &[patient])).collect();
-        let under_way =
+        let waiting_long = Check { policy: Policy { timeout_ms: 500, ..usual.policy }, ..usual };
+        let sent: Vec<_> =
+            (0..80).map(|turn| world.request(turn % 2, turn / 2 % 2, &[waiting_long])).collect();
+        let in_flight =
             sent.into_iter().filter(|(id, outcome)| allowed(&world.wait_for(*id, *outcome).1)).count();
-        assert!((18..=24).contains(&under_way), "{under_way} under way, {latency:?}");
+        assert!((18..=24).contains(&in_flight), "{in_flight} in flight, {latency:?}");
     }
 }
 
-/// The only process whose stream is not routed yet, connected again just now.
-fn connects(world: &mut World, process: usize) {
+/// Routes a process' stream to the aggregator again, and waits until it is connected.
+fn connect(world: &mut World, process: usize) {
     world.routes.remove(&(process, 0));
     while !world.limiter(process, 0).is_connected() {
         world.run(1);
@@ -275,7 +283,7 @@ fn connects(world: &mut World, process: usize) {
 }
 
 #[test]
-fn an_open_request_after_a_restart_is_not_told_its_own_use_as_that_of_others() {
+fn after_a_restart_a_process_does_not_receive_its_own_use_as_that_of_others() {
     for resolution in [1, HARD_LIMIT_RESOLUTION] {
         let mut world = World::connected(2, 1);
         let usual = key("a", HOUR);
@@ -285,11 +293,11 @@ fn an_open_request_after_a_restart_is_not_told_its_own_use_as_that_of_others() {
         assert!(world.passes(1, 0, &[check(&key, 100, 30)]));
         world.run(500);
         assert_eq!(world.entry(1, &key).unwrap().current.region_others, 40);
-        // The other process repeats what it knows before this one is there again.
+        // The other process sends its snapshot before this one has connected again.
         world.routes.insert((0, 0), 9);
         world.restart_region();
         world.run(2_000);
-        connects(&mut world, 0);
+        connect(&mut world, 0);
         assert!(world.begins(0, 0, deferred_check(&key, 100, 1)).is_some());
         let current = world.entry(0, &key).unwrap().current;
         assert_eq!((current.own, current.region_others), (40, 30), "resolution {resolution}");
@@ -301,7 +309,7 @@ fn use_below_a_grant_is_reported_after_the_region_was_lost() {
     let mut world = World::connected(2, 1);
     let key = key("a", HOUR);
     let check = || deferred_check(&key, 10_000, 100);
-    // Requests that are open together: the region grants what they reserve, and their responses cost less.
+    // Requests in flight at once: the region grants their reserves, and their responses state lower costs.
     let open: Vec<u64> = (0..30).map(|_| world.begins(0, 0, check()).unwrap()).collect();
     open.into_iter().for_each(|request| world.settle((0, 0), request, 5));
     world.run(100);
@@ -315,5 +323,5 @@ fn use_below_a_grant_is_reported_after_the_region_was_lost() {
         world.run(10);
     }
     world.run(100);
-    assert_eq!((world.held(&key).0, world.regional(&key, at).0), (1_150, 1_150));
+    assert_eq!((world.spent_and_reserved(&key).0, world.regional(&key, at).0), (1_150, 1_150));
 }

@@ -1,5 +1,5 @@
-//! Random schedules of requests whose cost their responses tell, among others that know theirs: whatever happens, what
-//! passes fits beside what was settled and all that is under way.
+//! Random schedules of requests with deferred costs, among others with known costs: every admission fits beside the
+//! settled costs and the reserves in flight.
 
 use super::deferred::deferred_check;
 use super::harness::*;
@@ -12,18 +12,18 @@ use std::vec::Vec;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A request whose response tells its cost.
+    /// A request with a deferred cost.
     Begin {
         worker: usize,
         key: usize,
         reserve: u64,
     },
-    /// The response of one of those under way.
+    /// The response of a request in flight.
     End {
         which: prop::sample::Index,
         cost: u64,
     },
-    /// Requests that know their cost.
+    /// Requests with known costs.
     Burst {
         worker: usize,
         key: usize,
@@ -59,14 +59,14 @@ fn step(kills: bool) -> impl Strategy<Value = Step> {
 const LIMITS: [u64; 2] = [90, 3_000];
 const WINDOW: u64 = 5_000;
 
-/// No schedule lasts so long.
-fn patient(check: Check<'_>) -> Check<'_> {
+/// The same check, with a deadline beyond the end of any schedule.
+fn waiting_long(check: Check<'_>) -> Check<'_> {
     Check { policy: Policy { settles_within_ms: 3_600_000, ..check.policy }, ..check }
 }
 
-/// A request under way: where, on which key, and what is reserved.
+/// A request in flight: its worker, its key and its reserve.
 #[derive(Clone, Copy, Debug)]
-struct Flight {
+struct InFlight {
     worker: usize,
     key: usize,
     reserve: u64,
@@ -77,9 +77,9 @@ struct Run {
     world: World,
     keys: Vec<Key>,
     settled: BTreeMap<(usize, u64), u64>,
-    flights: Vec<Flight>,
-    /// Of dead workers.
-    lost: Vec<Flight>,
+    in_flight: Vec<InFlight>,
+    /// Requests of dead workers.
+    lost: Vec<InFlight>,
 }
 
 impl Run {
@@ -87,30 +87,30 @@ impl Run {
         let mut world = if connected { World::connected(1, 4) } else { World::alone(1, 4) };
         world.latency = (1, 3);
         let keys = keys(2, WINDOW);
-        let mut run = Run { world, keys, settled: BTreeMap::new(), flights: Vec::new(), lost: Vec::new() };
+        let mut run = Run { world, keys, settled: BTreeMap::new(), in_flight: Vec::new(), lost: Vec::new() };
         steps.iter().for_each(|step| run.take(step));
         run
     }
 
     fn take(&mut self, step: &Step) {
         match step {
-            Step::Begin { worker, key, reserve } if self.incarnations(*worker) => {
+            Step::Begin { worker, key, reserve } if self.is_alive(*worker) => {
                 let (id, outcome) = self.world.begin(
                     0,
                     *worker,
-                    patient(deferred_check(&self.keys[*key], LIMITS[*key], *reserve)),
+                    waiting_long(deferred_check(&self.keys[*key], LIMITS[*key], *reserve)),
                 );
                 if let Decision::Allow(_) = outcome.decision {
                     self.fits(*key, *reserve);
-                    self.flights.push(Flight { worker: *worker, key: *key, reserve: *reserve, id });
+                    self.in_flight.push(InFlight { worker: *worker, key: *key, reserve: *reserve, id });
                 }
             }
-            Step::End { which, cost } if !self.flights.is_empty() => {
-                let flight = self.flights.swap_remove(which.index(self.flights.len()));
-                self.world.settle((0, flight.worker), flight.id, *cost);
-                self.charge(flight.key, *cost);
+            Step::End { which, cost } if !self.in_flight.is_empty() => {
+                let request = self.in_flight.swap_remove(which.index(self.in_flight.len()));
+                self.world.settle((0, request.worker), request.id, *cost);
+                self.charge(request.key, *cost);
             }
-            Step::Burst { worker, key, times } if self.incarnations(*worker) => {
+            Step::Burst { worker, key, times } if self.is_alive(*worker) => {
                 for _ in 0..*times {
                     if self.world.passes(0, *worker, &[check(&self.keys[*key], LIMITS[*key], 1)]) {
                         self.fits(*key, 1);
@@ -121,15 +121,15 @@ impl Run {
             Step::Pass { ms } => self.world.run(*ms),
             Step::Kill { worker } => {
                 self.world.kill(0, *worker);
-                let dead = |flight: &mut Flight| flight.worker == *worker;
-                self.lost.extend(self.flights.extract_if(.., dead));
+                let dead = |request: &mut InFlight| request.worker == *worker;
+                self.lost.extend(self.in_flight.extract_if(.., dead));
             }
             Step::Cut { worker } => self.world.cut(0, *worker),
             Step::Begin { .. } | Step::End { .. } | Step::Burst { .. } => {}
         }
     }
 
-    fn incarnations(&self, worker: usize) -> bool {
+    fn is_alive(&self, worker: usize) -> bool {
         self.world.processes[0].workers[worker].is_some()
     }
 
@@ -138,12 +138,12 @@ impl Run {
         *self.settled.entry((key, sequence)).or_default() += cost;
     }
 
-    /// What has just passed fits beside what was settled and everything that is under way, be its worker alive or dead.
+    /// Asserts that an admission fits beside the settled costs and the reserves in flight, also those of dead workers.
     fn fits(&self, key: usize, cost: u64) {
         let at = Position::at(self.world.unix(), WINDOW);
         let count = |sequence| self.settled.get(&(key, sequence)).copied().unwrap_or(0);
-        let under_way = self.flights.iter().chain(&self.lost).filter(|flight| flight.key == key);
-        let reserved: u64 = under_way.map(|flight| flight.reserve).sum();
+        let reserves = self.in_flight.iter().chain(&self.lost).filter(|request| request.key == key);
+        let reserved: u64 = reserves.map(|request| request.reserve).sum();
         let current = count(at.sequence) + reserved;
         let used = Used::Average { current, previous: count(at.sequence - 1) };
         assert!(used.admits(&at, cost, LIMITS[key]), "{used:?} and {cost} passed {at:?}");
@@ -154,21 +154,21 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
-    fn nothing_passes_that_does_not_fit_beside_what_is_under_way(
+    fn every_admission_fits_beside_the_reserves_in_flight(
         steps in prop::collection::vec(step(true), 1..80), connected in any::<bool>()
     ) {
         Run::of(&steps, connected);
     }
 
     #[test]
-    fn what_was_settled_is_what_the_table_holds(
+    fn the_table_holds_the_settled_costs(
         steps in prop::collection::vec(step(false), 1..80), connected in any::<bool>()
     ) {
         let mut run = Run::of(&steps, connected);
         let reserved: [u64; 2] = [0, 1].map(|key| {
-            run.flights.iter().filter(|flight| flight.key == key).map(|flight| flight.reserve).sum()
+            run.in_flight.iter().filter(|request| request.key == key).map(|request| request.reserve).sum()
         });
-        // Leases come back.
+        // By then all leases are returned.
         run.world.run(10_400);
         for (key, reserved) in reserved.into_iter().enumerate() {
             let Some(entry) = run.world.entry(0, &run.keys[key]) else { continue };
@@ -176,8 +176,8 @@ proptest! {
             for (sequence, cell) in entry.cells() {
                 prop_assert_eq!(cell.own, settled(sequence), "key {} in {}", key, sequence);
             }
-            let held: u64 = entry.reservations.iter().map(|held| held.amount).sum();
-            prop_assert_eq!(held, reserved, "key {}", key);
+            let in_table: u64 = entry.reservations.iter().map(|reservation| reservation.amount).sum();
+            prop_assert_eq!(in_table, reserved, "key {}", key);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A table far too small for what comes: what leaves it, what never does, and what those who return know.
+//! A table far too small for its traffic: which keys are evicted, which never are, and the counts of keys that return.
 
 use super::harness::*;
 use crate::limiter::table::{Entry, Geometry};
@@ -23,7 +23,7 @@ fn table_bytes(world: &mut World) -> usize {
 }
 
 #[test]
-fn a_key_that_was_evicted_does_not_start_afresh() {
+fn an_evicted_key_does_not_restart_at_zero() {
     let mut world = World::with(1, 2, TINY, false);
     world.run(1_000);
     let keys = keys(40, HOUR);
@@ -31,7 +31,7 @@ fn a_key_that_was_evicted_does_not_start_afresh() {
         for (at, key) in keys.iter().enumerate() {
             let passes = world.passes(0, at % 2, &[check(key, 3, 1)]);
             assert_eq!(passes, round < 3, "key {at} in round {round}");
-            // Time to report, so that entries may leave.
+            // Time to report, so that entries may be evicted.
             world.run(150);
         }
     }
@@ -46,7 +46,7 @@ fn a_key_that_was_evicted_does_not_start_afresh() {
 }
 
 #[test]
-fn unreported_work_stays_and_newcomers_share_a_cell() {
+fn unreported_counts_are_not_evicted_and_new_keys_share_the_overflow_cell() {
     let mut world = World::with(1, 1, TINY, true);
     world.run(200);
     let keys = keys(100, HOUR);
@@ -60,19 +60,19 @@ fn unreported_work_stays_and_newcomers_share_a_cell() {
     assert_eq!(world.sum_of(|stats| stats.evictions), 0);
     assert!(world.sum_of(|stats| stats.overflows) >= 92);
     assert!(table_bytes(&mut world) < 4_000);
-    // Once the region is there all of it is told, and those who come then find room.
+    // Once the region is connected all counts are reported, and new keys find room.
     world.down = false;
     world.run(3_000);
     let overflow = key(core::str::from_utf8(OVERFLOW_IDENTIFIER).unwrap(), HOUR);
     let at = crate::model::window::Position::at(world.unix(), HOUR).sequence;
-    let told: u64 = keys.iter().chain([&overflow]).map(|key| world.regional(key, at).0).sum();
-    assert_eq!(told, 8 + 5, "eight keys, and five in the cell that the others share");
+    let reported: u64 = keys.iter().chain([&overflow]).map(|key| world.regional(key, at).0).sum();
+    assert_eq!(reported, 8 + 5, "eight keys, and five in the overflow cell that the others share");
     assert!(world.passes(0, 0, &[check(&keys[99], 5, 1)]));
     assert!(world.entry(0, &keys[99]).is_some());
 }
 
 #[test]
-fn what_was_acknowledged_of_a_key_says_nothing_of_the_cell_that_it_shares() {
+fn acknowledgements_of_a_key_do_not_apply_to_the_overflow_cell() {
     let mut world = World::with(1, 1, Geometry { buckets: 1, keys_per_bucket: 2 }, false);
     world.run(1_000);
     let known = key("known", HOUR);
@@ -81,12 +81,12 @@ fn what_was_acknowledged_of_a_key_says_nothing_of_the_cell_that_it_shares() {
         world.run(60);
     }
     world.run(500);
-    // Two that are not stored yet take its place.
-    for stranger in keys(2, HOUR) {
-        assert!(world.passes(0, 0, &[check(&stranger, 100, 1)]));
+    // Two keys whose counts are not acknowledged yet take its place.
+    for new_key in keys(2, HOUR) {
+        assert!(world.passes(0, 0, &[check(&new_key, 100, 1)]));
     }
     assert!(world.entry(0, &known).is_none());
-    // Without a question, whose answer would tell the region as well.
+    // A query would report the count too, so the check is one of a shadow rule.
     let mut shadow = check(&known, 100, 1);
     shadow.policy.shadow = true;
     assert!(world.passes(0, 0, &[shadow]));
@@ -97,24 +97,24 @@ fn what_was_acknowledged_of_a_key_says_nothing_of_the_cell_that_it_shares() {
     assert_eq!((world.regional(&known, at).0, world.regional(&overflow, at).0), (20, 1));
 }
 
-/// A process whose full bucket had evicted a key, and that has spent on it again while the region was silent. Then the region
-/// acknowledges that, with the bases of the newest `baselines` cells. Returns what the entry was before.
+/// A process that has evicted a key from a full bucket, and has charged it again while the region was paused. Then the region
+/// acknowledges that count, with the baselines of the newest `baselines` cells. Returns the entry before the acknowledgement.
 fn spent_without_baseline(known: &Key, baselines: u64) -> (World, Entry) {
     let mut world = World::with(1, 1, Geometry { buckets: 1, keys_per_bucket: 2 }, false);
     world.run(1_000);
     assert!(world.passes(0, 0, &[check(known, 100, 1)]));
     world.run(500);
-    for stranger in keys(2, HOUR) {
-        assert!(world.passes(0, 0, &[check(&stranger, 100, 1)]));
+    for new_key in keys(2, HOUR) {
+        assert!(world.passes(0, 0, &[check(&new_key, 100, 1)]));
         world.run(500);
     }
     assert!(world.entry(0, known).is_none());
     world.paused = true;
-    assert!(world.passes(0, 0, &[exact_unsent(known)]));
+    assert!(world.passes(0, 0, &[without_query(known)]));
     let entry = world.entry(0, known).unwrap();
     assert!(entry.without_baseline_cells() > 1);
     world.run(300);
-    let reports = world.held_up.iter().filter_map(|(_, frame)| frame.report.as_ref());
+    let reports = world.delayed_frames.iter().filter_map(|(_, frame)| frame.report.as_ref());
     let is_of = |report: &&wire::Report| report.counts.iter().any(|count| count.key == known.as_bytes());
     let report_id = reports.rev().find(is_of).unwrap().id;
     let baseline = |back| wire::Snapshot {
@@ -131,15 +131,15 @@ fn spent_without_baseline(known: &Key, baselines: u64) -> (World, Entry) {
     (world, entry)
 }
 
-/// A check that waits for no answer.
-fn exact_unsent(key: &Key) -> Check<'_> {
+/// A check that sends no query.
+fn without_query(key: &Key) -> Check<'_> {
     let mut shadow = check(key, 100, 1);
     shadow.policy.shadow = true;
     shadow
 }
 
 #[test]
-fn a_count_whose_baseline_comes_before_those_of_its_window_is_reported() {
+fn a_count_is_reported_once_its_own_baseline_has_arrived() {
     let known = hard_limit_key("known", HOUR);
     let (mut world, entry) = spent_without_baseline(&known, 1);
     let later = MonoMs(world.now).after(1_000);
@@ -155,13 +155,13 @@ fn a_count_whose_baseline_comes_before_those_of_its_window_is_reported() {
 }
 
 #[test]
-fn a_count_that_was_spent_without_its_baseline_stays_until_the_region_has_it() {
+fn a_count_charged_without_a_baseline_is_not_evicted_until_the_region_stores_it() {
     let known = key("known", HOUR);
     let (mut world, entry) = spent_without_baseline(&known, 2);
-    // The report is on its way while others want the room.
+    // The report is in flight while other keys need the room.
     world.run(200);
-    for stranger in keys(6, HOUR).iter().skip(2) {
-        world.request(0, 0, &[exact_unsent(stranger)]);
+    for new_key in keys(6, HOUR).iter().skip(2) {
+        world.request(0, 0, &[without_query(new_key)]);
         world.run(20);
     }
     let own = |world: &mut World| world.entry(0, &known).and_then(|now| Some(now.cell(entry.sequence)?.own));
@@ -172,22 +172,22 @@ fn a_count_that_was_spent_without_its_baseline_stays_until_the_region_has_it() {
 }
 
 #[test]
-fn a_flood_leaves_the_limits_of_known_keys_intact() {
+fn a_flood_leaves_the_limits_of_other_keys_intact() {
     let mut world = World::with(1, 1, TINY, false);
     world.run(1_000);
     let known = key("known", HOUR);
     let mut passed = 0;
     for round in 0..600 {
         passed += u64::from(world.passes(0, 0, &[check(&known, 100, 1)]));
-        let stranger = key(&std::format!("stranger-{round}"), HOUR);
-        world.passes(0, 0, &[check(&stranger, 100, 1)]);
+        let new_key = key(&std::format!("new-{round}"), HOUR);
+        world.passes(0, 0, &[check(&new_key, 100, 1)]);
         world.run(30);
     }
     assert_eq!(passed, 100);
 }
 
 #[test]
-fn nothing_leaves_while_the_region_that_acknowledged_it_may_be_dead() {
+fn no_key_is_evicted_while_the_region_that_acknowledged_it_may_be_lost() {
     let mut world = World::with(1, 1, TINY, false);
     world.run(1_000);
     let known = keys(4, HOUR);
@@ -197,7 +197,7 @@ fn nothing_leaves_while_the_region_that_acknowledged_it_may_be_dead() {
             world.run(150);
         }
     }
-    // Those that three of one bucket have not pushed out already.
+    // Those that other keys of their bucket have not evicted yet.
     let known: Vec<_> = known.into_iter().filter(|key| world.entry(0, key).is_some()).collect();
     assert!(known.len() >= 2);
     let before = world.sum_of(|stats| stats.evictions);
@@ -210,18 +210,18 @@ fn nothing_leaves_while_the_region_that_acknowledged_it_may_be_dead() {
     }
     assert_eq!(world.sum_of(|stats| stats.evictions), before);
     for key in &known {
-        assert!(!world.passes(0, 0, &[check(key, 3, 1)]), "started afresh");
+        assert!(!world.passes(0, 0, &[check(key, 3, 1)]), "the count restarted at zero");
     }
     world.down = false;
     world.run(3_000);
     for key in &known {
         let at = crate::model::window::Position::at(world.unix(), HOUR).sequence;
-        assert_eq!(world.regional(key, at).0, 3, "the new region knows");
+        assert_eq!(world.regional(key, at).0, 3, "the new region has the count");
     }
 }
 
 #[test]
-fn what_the_region_has_refused_is_offered_again_until_it_has_room() {
+fn refused_counts_are_reported_again_until_the_region_has_room() {
     let mut world = World::connected(1, 2);
     world.regions[0] = Region::new(RegionLimits { max_keys: 1, ..RegionLimits::default() }, (3, 4));
     let (short, long) = (key("short", MINUTE), key("long", HOUR));
@@ -233,24 +233,24 @@ fn what_the_region_has_refused_is_offered_again_until_it_has_room() {
     assert_eq!((world.regional(&long, at).0, world.entry(0, &long).unwrap().unstored), (0, true));
     world.reported = 0;
     world.run(60_000);
-    assert!((5..=13).contains(&world.reported), "{} offered in a minute", world.reported);
-    // The other key is forgotten after its windows.
+    assert!((5..=13).contains(&world.reported), "{} reported in a minute", world.reported);
+    // The region drops the other key after its windows.
     world.run(65_000);
     assert_eq!((world.regional(&long, at).0, world.entry(0, &long).unwrap().unstored), (7, false));
     world.reported = 0;
     world.run(60_000);
-    assert_eq!(world.reported, 0, "nothing is left to offer");
+    assert_eq!(world.reported, 0, "no count is left to report");
 }
 
 #[test]
-fn many_refused_counts_are_offered_in_parts() {
+fn many_refused_counts_are_reported_again_in_steps() {
     let geometry = Geometry { buckets: 2_048, keys_per_bucket: 8 };
     let mut world = World::with(1, 1, geometry, false);
     world.run(2_000);
     world.regions[0] = Region::new(RegionLimits { max_keys: 0, ..RegionLimits::default() }, (3, 4));
     let keys = keys(6_000, HOUR);
-    for some in keys.chunks(100) {
-        for key in some {
+    for chunk in keys.chunks(100) {
+        for key in chunk {
             world.request(0, 0, &[check(key, 100, 1)]);
         }
         world.run(100);
@@ -258,18 +258,18 @@ fn many_refused_counts_are_offered_in_parts() {
     world.run(20_000);
     world.reported = 0;
     world.run(20_000);
-    assert!(world.reported <= 5 * 4_200, "{} offered in 20 s", world.reported);
+    assert!(world.reported <= 5 * 4_200, "{} reported in 20 s", world.reported);
     world.regions[0] = new_region();
     world.run(30_000);
     let at = Position::at(world.unix(), HOUR).sequence;
-    let (mut held, mut missing) = (0, 0);
+    let (mut in_table, mut missing) = (0, 0);
     for key in &keys {
-        let is_held = world.entry(0, key).is_some();
-        held += u64::from(is_held);
-        missing += usize::from(is_held && world.regional(key, at).0 != 1);
+        let is_in_table = world.entry(0, key).is_some();
+        in_table += u64::from(is_in_table);
+        missing += usize::from(is_in_table && world.regional(key, at).0 != 1);
     }
-    // Where a bucket was full of refused counts, one of low use left for a newcomer.
-    let left = keys.len() as u64 - held;
+    // In buckets full of refused counts, a little-used one was evicted for a new key.
+    let evicted = keys.len() as u64 - in_table;
     assert_eq!((missing, world.sum_of(|stats| stats.overflows)), (0, 0));
-    assert_eq!(world.sum_of(|stats| stats.evictions), left);
+    assert_eq!(world.sum_of(|stats| stats.evictions), evicted);
 }

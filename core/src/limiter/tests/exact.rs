@@ -1,28 +1,29 @@
-//! Requests that wait for results: what is asked, what follows from what is ruled, and what if nothing is.
+//! Exact requests: what is sent, how the results are applied, and what happens without a response.
 
 use super::harness::*;
 use crate::limiter::*;
+use crate::model::exact::Algorithm;
 use crate::model::key::Key;
 use std::vec;
 use std::vec::Vec;
 
-/// A log of rule `rule` that is asked about for up to 100 ms.
-fn log(rule: u16, key: &Key, most: u64, cost: u64) -> ExactCheck<'_> {
+/// A check of a log by rule `rule`, with a timeout of 100 ms.
+fn log(rule: u16, key: &Key, most: u64, cost: u64) -> Check<'_> {
     let policy = Policy { timeout_ms: 100, ..Policy::default() };
-    ExactCheck { rule, limit: ExactLimit::Log { key: key.as_bytes(), most }, cost, policy }
+    Check { rule, algorithm: Algorithm::Log, key: key.as_bytes(), cell_ms: 0, limit: most, cost, policy }
 }
 
-fn ledger(rule: u16, zone: u32, cost: u64) -> ExactCheck<'static> {
+fn ledger(rule: u16, zone: u32, cost: u64) -> Check<'static> {
     let policy = Policy { timeout_ms: 100, ..Policy::default() };
-    ExactCheck { rule, limit: ExactLimit::Ledger { zone, bucket: b"alice" }, cost, policy }
+    Check { rule, algorithm: Algorithm::Ledger { zone }, key: b"alice", cell_ms: 0, limit: 0, cost, policy }
 }
 
-fn denying(check: ExactCheck<'_>) -> ExactCheck<'_> {
-    ExactCheck { policy: Policy { deny_on_failure: true, ..check.policy }, ..check }
+fn denying(check: Check<'_>) -> Check<'_> {
+    Check { policy: Policy { deny_on_failure: true, ..check.policy }, ..check }
 }
 
-fn shadow(check: ExactCheck<'_>) -> ExactCheck<'_> {
-    ExactCheck { policy: Policy { shadow: true, ..check.policy }, ..check }
+fn shadow(check: Check<'_>) -> Check<'_> {
+    Check { policy: Policy { shadow: true, ..check.policy }, ..check }
 }
 
 /// One process of one worker; zone 7 allows 2 a minute.
@@ -41,7 +42,7 @@ fn results(world: &World) -> [u64; 5] {
 }
 
 #[test]
-fn a_log_passes_exactly_its_limit_and_says_what_is_left() {
+fn a_log_admits_exactly_its_limit_and_reports_the_remaining_budget() {
     let mut world = world();
     let key = key("k", MINUTE);
     for left in [2, 1, 0] {
@@ -58,7 +59,7 @@ fn a_log_passes_exactly_its_limit_and_says_what_is_left() {
 }
 
 #[test]
-fn a_denial_is_remembered_as_long_as_it_is_true_and_no_longer() {
+fn a_denial_by_a_log_is_cached_until_its_retry_time_and_no_longer() {
     let mut world = world();
     let key = key("k", MINUTE);
     let first = world.now;
@@ -68,55 +69,55 @@ fn a_denial_is_remembered_as_long_as_it_is_true_and_no_longer() {
     }
     let (_, denied) = world.decide_exact(&[], &[log(5, &key, 3, 1)]);
     let exact_requests = world.exact_store.exact_requests.len();
-    let truth = first + 1 + MINUTE;
+    let earliest = first + 1 + MINUTE;
     for _ in 0..1_000 {
         let again = denial(world.decide_exact(&[], &[log(5, &key, 3, 1)]).1);
-        let told = world.now + again.retry_after_ms.unwrap();
+        let retry_at = world.now + again.retry_after_ms.unwrap();
         assert_eq!((again.cause, again.budget.remaining), (Cause::Limit, 0));
-        assert!((truth - 2..=truth + 2).contains(&told), "{told} is not {truth}");
+        assert!((earliest - 2..=earliest + 2).contains(&retry_at), "{retry_at} is not {earliest}");
         world.run(50);
     }
-    // In 50 seconds one request asks again every five.
+    // In these 50 seconds one exact request is sent every 5 s.
     let again = world.exact_store.exact_requests.len() - exact_requests;
-    assert!(!allowed(&denied) && (8..=10).contains(&again), "{again} asked again");
+    assert!(!allowed(&denied) && (8..=10).contains(&again), "{again} exact requests");
     assert_eq!(stats(&world).spared, 1_000 - again as u64);
     let exact_requests = exact_requests + again;
-    // A higher limit, a smaller cost and another key may pass, so they are asked about.
+    // A higher limit, a smaller cost and another key may pass, so they need exact requests.
     for check in [log(5, &key, 3, 0), log(5, &key, 4, 1), log(5, &super::harness::key("l", MINUTE), 3, 1)] {
         assert!(allowed(&world.decide_exact(&[], &[check]).1));
     }
     assert_eq!(world.exact_store.exact_requests.len(), exact_requests + 3);
-    // The first use leaves; what was charged above the old limit does not.
-    world.run(truth - world.now - 3);
-    assert_eq!(world.decide_exact(&[], &[log(5, &key, 4, 1)]).0, 2, "asked about a moment before");
+    // The first use leaves the window; the later ones do not.
+    world.run(earliest - world.now - 3);
+    assert_eq!(world.decide_exact(&[], &[log(5, &key, 4, 1)]).0, 2, "an exact request a moment before");
     world.run(1);
     assert!(allowed(&world.decide_exact(&[], &[log(5, &key, 4, 1)]).1));
 }
 
 #[test]
-fn a_denial_that_rests_on_what_was_taken_back_does_not_last() {
+fn a_cached_denial_ends_soon_if_the_charge_that_caused_it_is_refunded() {
     let mut world = world();
     let (window, exact) = (key("w", HOUR), key("k", HOUR));
-    world.exact_store.slowness = (10, 10);
+    world.exact_store.delay_ms = (10, 10);
     assert!(allowed(&world.decide(0, 0, &[check(&window, 2, 1)])), "warm");
     let (id, waiting) = world.request_exact(0, 0, &[check(&window, 2, 1)], &[log(1, &exact, 1, 1)]);
     assert!(world.passes(0, 0, &[check(&window, 2, 1)]));
-    // Denied for an hour by a charge that is taken back a moment later.
+    // Denied for an hour because of a charge that is refunded a moment later.
     assert!(!allowed(&world.decide_exact(&[], &[log(1, &exact, 1, 1)]).1));
     assert!(!allowed(&world.wait_for(id, waiting).1));
     world.run(100);
     assert_eq!(world.exact_store.charged(exact.as_bytes()), 0);
-    let asked = world.now;
+    let start = world.now;
     while !allowed(&world.decide_exact(&[], &[log(1, &exact, 1, 1)]).1) {
         world.run(100);
-        assert!(world.now < asked + 6_000, "denied for ever");
+        assert!(world.now < start + 6_000, "the denial does not end");
     }
-    // The one that has passed was the only one: now it is denied for a reason.
+    // That request used up the limit, so the next denial is right.
     assert!(!allowed(&world.decide_exact(&[], &[log(1, &exact, 1, 1)]).1));
 }
 
 #[test]
-fn an_attempt_at_a_ledger_is_always_recorded() {
+fn every_attempt_at_a_ledger_is_recorded() {
     let mut world = world();
     let mut numbers = Vec::new();
     for attempt in 0..5 {
@@ -130,7 +131,7 @@ fn an_attempt_at_a_ledger_is_always_recorded() {
 }
 
 #[test]
-fn a_cost_above_a_logs_limit_is_denied_without_asking() {
+fn a_cost_above_the_limit_of_a_log_is_denied_without_an_exact_request() {
     let mut world = world();
     let key = key("k", MINUTE);
     let (took, outcome) = world.decide_exact(&[], &[log(0, &key, 3, 4), ledger(1, 7, 1)]);
@@ -140,7 +141,7 @@ fn a_cost_above_a_logs_limit_is_denied_without_asking() {
 }
 
 #[test]
-fn a_window_that_would_deny_spares_the_question() {
+fn a_denial_by_a_window_saves_the_exact_request() {
     let mut world = world();
     let (window, exact) = (key("w", HOUR), key("k", HOUR));
     assert!(allowed(&world.decide_exact(&[check(&window, 1, 1)], &[log(1, &exact, 9, 1)]).1));
@@ -159,13 +160,17 @@ fn a_denied_log_charges_no_window_and_a_denied_ledger_no_log() {
     let all = [log(1, &exact, 9, 1), ledger(2, 7, 1)];
     let (_, outcome) = world.decide_exact(&[check(&window, 9, 1)], &all);
     assert_eq!(denial(outcome).budget.rule, 2);
-    assert_eq!(outcome.exact.transactions.iter().collect::<Vec<_>>(), [3], "and it is told of");
-    assert_eq!(outcome.exact.undecided, 0, "the log was left untried because of the ledger");
+    assert_eq!(
+        outcome.exact.transactions.iter().collect::<Vec<_>>(),
+        [3],
+        "the denied attempt is recorded too"
+    );
+    assert_eq!(outcome.exact.undecided, 0, "the log is untried, not undecided");
     assert!(world.entry(0, &window).is_none() && world.exact_store.charged(exact.as_bytes()) == 0);
 }
 
-/// A window that passes when it is looked at, and is used up while the result is under way.
-fn overtaken(world: &mut World, exact: &[ExactCheck<'_>], window: &Key) -> Outcome {
+/// A request whose window has room when it is sent, and is used up while the exact response is in flight.
+fn overtaken(world: &mut World, exact: &[Check<'_>], window: &Key) -> Outcome {
     assert!(allowed(&world.decide(0, 0, &[check(window, 2, 1)])), "warm");
     let (id, waiting) = world.request_exact(0, 0, &[check(window, 2, 1)], exact);
     assert_eq!(waiting.decision, Decision::Wait);
@@ -174,13 +179,13 @@ fn overtaken(world: &mut World, exact: &[ExactCheck<'_>], window: &Key) -> Outco
 }
 
 #[test]
-fn what_was_charged_is_refunded_where_a_window_denies_after_all() {
+fn charges_are_refunded_if_a_window_denies_afterwards() {
     let mut world = world();
     let (window, exact) = (key("w", HOUR), key("k", HOUR));
     let outcome = overtaken(&mut world, &[log(1, &exact, 9, 1), ledger(2, 7, 1)], &window);
     assert_eq!(denial(outcome).budget.rule, 0);
     assert_eq!(outcome.exact.transactions.iter().count(), 1);
-    assert_eq!(world.exact_store.charged(exact.as_bytes()), 1, "still under way");
+    assert_eq!(world.exact_store.charged(exact.as_bytes()), 1, "the refund is in flight");
     world.run(50);
     assert_eq!(
         (world.exact_store.charged(exact.as_bytes()), world.exact_store.recorded(7, b"alice")),
@@ -196,25 +201,25 @@ fn a_refund_survives_the_end_of_its_stream() {
     world.latency = (5, 5);
     overtaken(&mut world, &[log(1, &exact, 9, 1)], &window);
     world.cut(0, 0);
-    assert_eq!(world.exact_store.charged(exact.as_bytes()), 1, "lost with the stream");
+    assert_eq!(world.exact_store.charged(exact.as_bytes()), 1, "the refund was lost with the stream");
     world.run(3_000);
-    assert_eq!(world.exact_store.charged(exact.as_bytes()), 0, "and said again");
+    assert_eq!(world.exact_store.charged(exact.as_bytes()), 0, "the refund was sent again");
     world.exact_store.refunded.clear();
     world.cut(0, 0);
     world.run(3_000);
-    assert!(world.exact_store.refunded.is_empty(), "once it is known to have arrived");
+    assert!(world.exact_store.refunded.is_empty(), "an acknowledged refund is not sent again");
 }
 
 #[test]
-fn what_nobody_decides_in_time_is_left_to_the_rule() {
+fn after_a_timeout_on_failure_decides() {
     for (deny, passes) in [(false, true), (true, false)] {
         let mut world = world();
         let (window, exact) = (key("w", HOUR), key("k", HOUR));
-        world.exact_store.slowness = (300, 300);
-        let asked = log(1, &exact, 9, 1);
-        let asked = if deny { denying(asked) } else { asked };
+        world.exact_store.delay_ms = (300, 300);
+        let check_of_log = log(1, &exact, 9, 1);
+        let check_of_log = if deny { denying(check_of_log) } else { check_of_log };
         assert!(allowed(&world.decide(0, 0, &[check(&window, 9, 1)])), "warm");
-        let (took, outcome) = world.decide_exact(&[check(&window, 9, 1)], &[asked]);
+        let (took, outcome) = world.decide_exact(&[check(&window, 9, 1)], &[check_of_log]);
         assert!((100..=112).contains(&took), "{took} ms");
         assert_eq!((allowed(&outcome), outcome.exact.undecided), (passes, 2));
         if deny {
@@ -222,7 +227,7 @@ fn what_nobody_decides_in_time_is_left_to_the_rule() {
             assert_eq!((denied.cause, denied.budget.rule), (Cause::Undecided, 1));
         }
         assert_eq!(results(&world), [0, 0, 0, 1, 0]);
-        // Where the request passed, what is ruled late stays charged; else it is taken back.
+        // If the request passed, a late charge stays. Otherwise it is refunded.
         world.run(400);
         assert_eq!(world.exact_store.charged(exact.as_bytes()), u64::from(passes));
         assert_eq!(stats(&world).refunds, u64::from(deny));
@@ -232,11 +237,11 @@ fn what_nobody_decides_in_time_is_left_to_the_rule() {
 }
 
 #[test]
-fn a_late_denial_is_remembered() {
+fn a_late_denial_is_cached() {
     let mut world = world();
     let key = key("k", HOUR);
     assert!(allowed(&world.decide_exact(&[], &[log(1, &key, 1, 1)]).1));
-    world.exact_store.slowness = (200, 200);
+    world.exact_store.delay_ms = (200, 200);
     assert!(allowed(&world.decide_exact(&[], &[denying(ledger(1, 7, 1)), log(2, &key, 2, 1)][1..]).1));
     let (_, outcome) = world.decide_exact(&[], &[denying(log(1, &key, 2, 1))]);
     assert_eq!(denial(outcome).cause, Cause::Undecided);
@@ -246,7 +251,7 @@ fn a_late_denial_is_remembered() {
 }
 
 #[test]
-fn an_exact_request_without_response_is_refunded_unseen() {
+fn an_exact_request_without_response_is_refunded() {
     let mut world = world();
     let key = key("k", HOUR);
     world.exact_store.loses_one_in = 1;
@@ -257,10 +262,10 @@ fn an_exact_request_without_response_is_refunded_unseen() {
 }
 
 #[test]
-fn each_undecided_rule_has_its_say() {
+fn on_failure_applies_to_each_undecided_rule() {
     let mut world = world();
     let (one, other) = (key("a", HOUR), key("b", HOUR));
-    world.exact_store.away = true;
+    world.exact_store.unavailable = true;
     let (took, outcome) = world.decide_exact(&[], &[log(1, &one, 9, 1), log(4, &other, 9, 1)]);
     assert!(allowed(&outcome) && took < 20, "{took} ms");
     assert_eq!(outcome.exact.undecided, 0b1_0010);
@@ -269,19 +274,22 @@ fn each_undecided_rule_has_its_say() {
     assert_eq!((denial(outcome).budget.rule, denial(outcome).cause), (4, Cause::Undecided));
     assert_eq!(results(&world), [0, 0, 2, 0, 0]);
     assert!(denial(outcome).retry_after_ms.is_some());
-    world.exact_store.away = false;
-    assert!(allowed(&world.decide_exact(&[], &[denying(log(4, &other, 9, 1))]).1), "nothing is remembered");
+    world.exact_store.unavailable = false;
+    assert!(
+        allowed(&world.decide_exact(&[], &[denying(log(4, &other, 9, 1))]).1),
+        "an undecided result is not cached"
+    );
 }
 
 #[test]
-fn nobody_waits_where_nobody_can_be_asked() {
+fn no_request_waits_without_a_working_stream() {
     let key = key("k", HOUR);
     let mut alone = World::alone(1, 1);
     for (check, passes) in [(log(1, &key, 9, 1), true), (denying(log(1, &key, 9, 1)), false)] {
         let (took, outcome) = alone.decide_exact(&[], &[check]);
         assert_eq!((took, allowed(&outcome), outcome.exact.undecided), (0, passes, 2));
     }
-    // A stream that is up and silent.
+    // A stream that is open but delivers nothing.
     let mut frozen = world();
     frozen.paused = true;
     let took: Vec<u64> = (0..40)
@@ -295,11 +303,11 @@ fn nobody_waits_where_nobody_can_be_asked() {
     assert!(stats(&frozen).exact_unsent > 15, "{:?}", stats(&frozen));
     frozen.paused = false;
     frozen.run(2_500);
-    assert!(frozen.decide_exact(&[], &[log(1, &key, 99, 1)]).1.exact.undecided == 0, "heard of again");
+    assert!(frozen.decide_exact(&[], &[log(1, &key, 99, 1)]).1.exact.undecided == 0, "decided again");
 }
 
 #[test]
-fn exact_requests_that_time_out_leave_queries_alone() {
+fn timeouts_of_exact_requests_do_not_stop_queries() {
     let mut world = World::connected(2, 1);
     let (exact, windows) = (key("k", HOUR), keys(2, HOUR));
     world.exact_store.loses_one_in = 1;
@@ -307,8 +315,8 @@ fn exact_requests_that_time_out_leave_queries_alone() {
         assert!(world.decide_exact(&[], &[log(1, &exact, 9, 1)]).0 >= 100);
     }
     let (_, outcome) = world.request(0, 0, &[check(&windows[0], 10, 1)]);
-    assert_eq!(outcome.decision, Decision::Wait, "the region is asked as ever");
-    // And the breaker that consults opened is respected.
+    assert_eq!(outcome.decision, Decision::Wait, "queries are still sent");
+    // A circuit breaker opened by queries applies to exact requests too.
     world.paused = true;
     for _ in 0..3 {
         world.decide(0, 0, &[check(&windows[1], 10, 1)]);
@@ -317,58 +325,57 @@ fn exact_requests_that_time_out_leave_queries_alone() {
 }
 
 #[test]
-fn a_broken_stream_settles_all_who_wait_at_once() {
+fn a_closed_stream_resolves_waiting_requests_at_once() {
     for (deny, passes) in [(false, true), (true, false)] {
         let mut world = world();
         let key = key("k", HOUR);
-        world.exact_store.slowness = (60, 60);
-        let asked = if deny { denying(log(1, &key, 9, 1)) } else { log(1, &key, 9, 1) };
-        let (id, _) = world.request_exact(0, 0, &[], &[asked]);
+        world.exact_store.delay_ms = (60, 60);
+        let check = if deny { denying(log(1, &key, 9, 1)) } else { log(1, &key, 9, 1) };
+        let (id, _) = world.request_exact(0, 0, &[], &[check]);
         world.run(10);
         world.cut(0, 0);
         let (at, outcome) = world.resolved[&id];
         assert_eq!((at, allowed(&outcome), outcome.exact.undecided), (world.now, passes, 2));
         assert_eq!(results(&world), [0, 0, 0, 0, 1]);
-        // Nobody will say what became of it, so it is refunded unseen on the next stream.
+        // Its result is lost, so a denied request is refunded on the next stream.
         world.run(3_000);
         assert_eq!(world.exact_store.charged(key.as_bytes()), u64::from(passes));
     }
 }
 
 #[test]
-fn a_request_may_wait_for_its_windows_too() {
+fn a_request_may_wait_for_its_windows_after_its_logs() {
     for passes in [true, false] {
         let mut world = World::connected(2, 1);
         let (window, exact) = (key("w", HOUR), key("k", HOUR));
         if !passes {
-            // Known to the other process only, and to the region.
+            // Used up by the other process and known to the region only.
             assert!(world.passes(1, 0, &[check(&window, 9, 1)]));
             world.run(100);
-            world.exact_store.slowness = (20, 20);
+            world.exact_store.delay_ms = (20, 20);
         }
-        let forgotten =
-            Check { policy: Policy { timeout_ms: 80, ..Policy::default() }, ..check(&window, 9, 9) };
+        let cold = Check { policy: Policy { timeout_ms: 80, ..Policy::default() }, ..check(&window, 9, 9) };
         world.consults = 0;
-        let (_, outcome) = world.decide_exact(&[forgotten], &[log(1, &exact, 9, 1)]);
+        let (_, outcome) = world.decide_exact(&[cold], &[log(1, &exact, 9, 1)]);
         assert_eq!(allowed(&outcome), passes);
         assert_eq!((world.consults > 0, world.exact_store.exact_requests.len()), (true, 1));
         world.run(100);
         assert_eq!(world.exact_store.charged(exact.as_bytes()), u64::from(passes));
-        assert!(world.processes[0].workers[0].as_ref().unwrap().limiter.pending_exact.is_empty());
+        assert!(world.processes[0].workers[0].as_ref().unwrap().limiter.waiting.is_empty());
     }
 }
 
 #[test]
-fn what_is_ruled_while_the_windows_are_asked_about_is_taken_back_too() {
+fn a_response_that_arrives_during_the_query_of_a_window_is_refunded_if_the_window_denies() {
     let mut world = World::connected(2, 1);
     let (window, exact) = (key("w", HOUR), key("k", HOUR));
     assert!(world.passes(1, 0, &[check(&window, 9, 1)]));
     world.run(100);
-    // The result comes 110 ms after the question, the deadline is at 100, and the consult takes 40.
+    // The exact response takes more than 100 ms, its timeout is 100 ms, and the query takes 40 ms.
     world.latency = (20, 20);
-    world.exact_store.slowness = (80, 80);
-    let patient = Check { policy: Policy { timeout_ms: 500, ..Policy::default() }, ..check(&window, 9, 9) };
-    let (took, outcome) = world.decide_exact(&[patient], &[log(1, &exact, 9, 1)]);
+    world.exact_store.delay_ms = (80, 80);
+    let slow = Check { policy: Policy { timeout_ms: 500, ..Policy::default() }, ..check(&window, 9, 9) };
+    let (took, outcome) = world.decide_exact(&[slow], &[log(1, &exact, 9, 1)]);
     assert_eq!((denial(outcome).budget.rule, outcome.exact.undecided), (0, 2), "after {took} ms");
     world.run(200);
     assert_eq!(world.exact_store.charged(exact.as_bytes()), 0);
@@ -381,15 +388,15 @@ fn rules_of_one_limit_are_charged_once() {
     let checks = [log(1, &key, 9, 2), log(2, &key, 5, 1), ledger(3, 7, 1), ledger(4, 7, 1)];
     let (_, outcome) = world.decide_exact(&[], &checks);
     assert_eq!((world.exact_store.charged(key.as_bytes()), world.exact_store.recorded(7, b"alice")), (2, 1));
-    assert_eq!(budget(outcome).remaining, 1, "the ledger's");
+    assert_eq!(budget(outcome).remaining, 1, "the budget of the ledger");
     let request = &world.exact_store.exact_requests[0].1;
     assert_eq!((request.charges.len(), request.charges[0].log.as_ref().unwrap().most), (2, 5));
-    world.exact_store.away = true;
-    assert_eq!(world.decide_exact(&[], &checks).1.exact.undecided, 0b1_1110, "and all of them are undecided");
+    world.exact_store.unavailable = true;
+    assert_eq!(world.decide_exact(&[], &checks).1.exact.undecided, 0b1_1110, "all four rules are undecided");
 }
 
 #[test]
-fn shadow_rules_are_asked_beside_and_never_in_the_way() {
+fn exact_shadow_rules_never_delay_or_deny_a_request() {
     let mut world = world();
     let (exact, window) = (key("k", HOUR), key("w", HOUR));
     let shadows = [shadow(log(1, &exact, 1, 1)), shadow(ledger(2, 7, 1))];
@@ -398,25 +405,25 @@ fn shadow_rules_are_asked_beside_and_never_in_the_way() {
         assert!(took <= 5 && allowed(&outcome), "{outcome:?}");
         world.run(100);
     }
-    let said = |rule| {
-        let of = |(one, said): &(u16, ShadowOutcome)| (*one == rule).then_some(*said);
+    let outcomes_of = |rule| {
+        let of = |(one, outcome): &(u16, ShadowOutcome)| (*one == rule).then_some(*outcome);
         world.shadow.iter().filter_map(of).collect::<Vec<_>>()
     };
-    assert_eq!(said(1), [ShadowOutcome::Allowed, ShadowOutcome::Denied, ShadowOutcome::Denied]);
-    assert_eq!(said(2), [ShadowOutcome::Allowed, ShadowOutcome::Allowed, ShadowOutcome::Denied]);
+    assert_eq!(outcomes_of(1), [ShadowOutcome::Allowed, ShadowOutcome::Denied, ShadowOutcome::Denied]);
+    assert_eq!(outcomes_of(2), [ShadowOutcome::Allowed, ShadowOutcome::Allowed, ShadowOutcome::Denied]);
     assert_eq!(
         world.exact_store.exact_requests.len(),
         5,
-        "each alone, and a denial of the log is remembered"
+        "one for each rule, and a denial by the log is cached"
     );
-    // A refused request is nothing to them.
+    // For a denied request the shadow rules send nothing.
     assert!(!allowed(&world.decide_exact(&[check(&window, 3, 1)], &shadows).1));
     world.run(100);
     assert_eq!((world.exact_store.exact_requests.len(), world.shadow.len()), (5, 6));
 }
 
 #[test]
-fn shadow_rules_that_nobody_rules_are_said_to_be_undecided() {
+fn exact_shadow_rules_without_a_response_are_undecided() {
     let mut world = world();
     let key = key("k", HOUR);
     world.exact_store.loses_one_in = 1;
@@ -432,44 +439,44 @@ fn shadow_rules_that_nobody_rules_are_said_to_be_undecided() {
 }
 
 #[test]
-fn a_flood_of_those_who_wait_is_bounded_and_sent_in_frames() {
+fn the_number_of_waiting_requests_is_bounded_and_sent_in_several_frames() {
     let mut world = world();
-    world.exact_store.slowness = (60, 60);
+    world.exact_store.delay_ms = (60, 60);
     let keys = keys(64, HOUR);
-    let many: Vec<ExactCheck<'_>> =
+    let many: Vec<Check<'_>> =
         keys.iter().enumerate().map(|(at, key)| log(at as u16, key, 1_000_000, 1)).collect();
-    let asked: Vec<_> = (0..300).map(|_| world.request_exact(0, 0, &[], &many).0).collect();
+    let sent: Vec<_> = (0..300).map(|_| world.request_exact(0, 0, &[], &many).0).collect();
     world.run(200);
     assert!(
-        asked.iter().all(|id| allowed(&world.resolved[id].1) && world.resolved[id].1.exact.undecided == 0)
+        sent.iter().all(|id| allowed(&world.resolved[id].1) && world.resolved[id].1.exact.undecided == 0)
     );
     world.exact_store.loses_one_in = 1;
     world.paused = true;
     let one = [denying(log(0, &keys[0], 1_000_000, 1))];
-    for _ in 0..remote::exact_requests::MAX_PAUSED {
+    for _ in 0..remote::exact_requests::MAX_AWAITED {
         assert_eq!(world.request_exact(0, 0, &[], &one).1.decision, Decision::Wait);
     }
     let (_, outcome) = world.request_exact(0, 0, &[], &one);
-    assert_eq!(denial(outcome).cause, Cause::Undecided, "one too many");
+    assert_eq!(denial(outcome).cause, Cause::Undecided, "one request too many");
     world.run(200);
-    let exact_requests = &world.processes[0].workers[0].as_ref().unwrap().limiter.exact_requests;
+    let exact_requests = &world.processes[0].workers[0].as_ref().unwrap().limiter.exact.requests;
     assert_eq!(
-        (exact_requests.paused.len(), exact_requests.open.len(), exact_requests.given_up.len()),
+        (exact_requests.awaited.len(), exact_requests.open.len(), exact_requests.given_up.len()),
         (0, 0, remote::exact_requests::MAX_GIVEN_UP)
     );
     let stats = stats(&world);
     assert_eq!(
         stats.refunds + stats.refunds_lost,
-        (remote::exact_requests::MAX_PAUSED - remote::exact_requests::MAX_GIVEN_UP) as u64
+        (remote::exact_requests::MAX_AWAITED - remote::exact_requests::MAX_GIVEN_UP) as u64
     );
     assert!(stats.refunds_lost > 0);
 }
 
 #[test]
-fn many_refunds_go_out_in_frames() {
+fn many_refunds_are_sent_in_several_frames() {
     let mut world = world();
     let (window, exact) = (key("w", HOUR), key("k", HOUR));
-    world.exact_store.slowness = (20, 20);
+    world.exact_store.delay_ms = (20, 20);
     assert!(allowed(&world.decide(0, 0, &[check(&window, 2, 1)])), "warm");
     for _ in 0..1_000 {
         world.request_exact(0, 0, &[check(&window, 2, 1)], &[log(1, &exact, 9_000, 1)]);
@@ -480,10 +487,10 @@ fn many_refunds_go_out_in_frames() {
 }
 
 #[test]
-fn a_worker_that_ends_lets_nobody_wait_and_takes_back_what_it_knows() {
+fn a_worker_that_shuts_down_refunds_the_requests_that_wait() {
     let mut world = world();
     let key = key("k", HOUR);
-    world.exact_store.slowness = (60, 60);
+    world.exact_store.delay_ms = (60, 60);
     world.request_exact(0, 0, &[], &[denying(log(1, &key, 9, 1))]);
     world.run(10);
     assert_eq!(world.exact_store.charged(key.as_bytes()), 1);
@@ -492,7 +499,7 @@ fn a_worker_that_ends_lets_nobody_wait_and_takes_back_what_it_knows() {
 }
 
 #[test]
-fn malformed_exact_responses_harm_nobody() {
+fn malformed_exact_responses_do_no_harm() {
     let mut world = world();
     let key = key("k", HOUR);
     let results = vec![
@@ -508,8 +515,8 @@ fn malformed_exact_responses_harm_nobody() {
     let limiter = &mut workers[0].as_mut().unwrap().limiter;
     limiter.on_frame(shared, &frame, now);
     assert_eq!(limiter.take_resolved(), []);
-    // Too few, unknown and repeated ones: undecided, and decided once.
-    limiter.decide_exact(shared, 77, &[], &[log(1, &key, 9, 1), ledger(2, 7, 1)], now);
+    // Too few results, an unknown verdict and a repeated response: undecided, and decided once.
+    limiter.decide(shared, 77, &[log(1, &key, 9, 1), ledger(2, 7, 1)], now);
     let few =
         wire::ExactResponse { id: 1, results: vec![wire::ChargeResult { verdict: 9, ..Default::default() }] };
     let frame = wire::RegionFrame { results: vec![few.clone(), few], ..Default::default() };

@@ -1,27 +1,28 @@
-//! Random schedules of requests with windows, logs and ledgers: what passed is what stands charged, and nothing else.
+//! Random schedules of requests with windows, logs and ledgers: the charges equal the costs of the admitted requests.
 
 use super::harness::*;
 use crate::limiter::*;
+use crate::model::exact::Algorithm;
 use crate::model::key::Key;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::vec::Vec;
 
-/// One thing that happens.
+/// One step of a schedule.
 #[derive(Clone, Debug)]
 enum Step {
-    Request { worker: usize, of: Of },
+    Request { worker: usize, of: RequestSpec },
     Pass { ms: u64 },
     Cut { worker: usize },
     Slow { most_ms: u64 },
     Lose { one_in: u64 },
-    Unavailable { away: bool },
+    Unavailable { unavailable: bool },
     Freeze { frozen: bool },
 }
 
-/// What applies to a request.
+/// The limits, the cost and the policy of a request.
 #[derive(Clone, Debug)]
-struct Of {
+struct RequestSpec {
     windows: Vec<usize>,
     log: Option<usize>,
     ledger: bool,
@@ -35,12 +36,12 @@ const LOG_LIMITS: [u64; 2] = [10, 300];
 const ZONE: u32 = 7;
 const RATE: u64 = 20;
 
-fn of() -> impl Strategy<Value = Of> {
+fn of() -> impl Strategy<Value = RequestSpec> {
     let windows = prop::collection::btree_set(0usize..2, 0..3);
     (windows, prop::option::of(0usize..2), any::<bool>(), 0u64..4, any::<bool>(), 20u32..150).prop_map(
         |(windows, log, ledger, cost, deny, timeout_ms)| {
             let windows = windows.into_iter().collect();
-            Of { windows, log, ledger, cost, deny, timeout_ms }
+            RequestSpec { windows, log, ledger, cost, deny, timeout_ms }
         },
     )
 }
@@ -53,14 +54,14 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0usize..2).prop_map(|worker| Step::Cut { worker }),
         1 => (0u64..300).prop_map(|most_ms| Step::Slow { most_ms }),
         1 => (0u64..4).prop_map(|one_in| Step::Lose { one_in }),
-        1 => any::<bool>().prop_map(|away| Step::Unavailable { away }),
+        1 => any::<bool>().prop_map(|unavailable| Step::Unavailable { unavailable }),
         1 => any::<bool>().prop_map(|frozen| Step::Freeze { frozen }),
     ]
 }
 
-/// Who waits, since when, and for what.
-struct Asker {
-    of: Of,
+/// A request that waits, and since when.
+struct PendingRequest {
+    of: RequestSpec,
     since: u64,
 }
 
@@ -68,9 +69,9 @@ struct Run {
     world: World,
     windows: Vec<Key>,
     logs: Vec<Key>,
-    waiting: BTreeMap<u64, Asker>,
-    passed: Vec<(Of, ExactDetails)>,
-    /// How long a request waited beyond what its rules allow.
+    waiting: BTreeMap<u64, PendingRequest>,
+    passed: Vec<(RequestSpec, ExactDetails)>,
+    /// The longest time that a request waited beyond its timeouts.
     overdue_ms: u64,
 }
 
@@ -86,7 +87,7 @@ impl Run {
         for step in steps {
             run.take(step);
         }
-        // Everything that is under way arrives, or is given up.
+        // All frames in flight arrive, and all requests are resolved.
         run.take(&Step::Freeze { frozen: false });
         run.pass_time(remote::exact_requests::LATE_MS + 12_000);
         run
@@ -97,15 +98,15 @@ impl Run {
             Step::Request { worker, of } => self.request(*worker, of),
             Step::Pass { ms } => self.pass_time(*ms),
             Step::Cut { worker } => self.world.cut(*worker, 0),
-            Step::Slow { most_ms } => self.world.exact_store.slowness = (0, *most_ms),
+            Step::Slow { most_ms } => self.world.exact_store.delay_ms = (0, *most_ms),
             Step::Lose { one_in } => self.world.exact_store.loses_one_in = *one_in,
-            Step::Unavailable { away } => self.world.exact_store.away = *away,
+            Step::Unavailable { unavailable } => self.world.exact_store.unavailable = *unavailable,
             Step::Freeze { frozen } => self.world.paused = *frozen,
         }
         self.collect();
     }
 
-    fn request(&mut self, worker: usize, of: &Of) {
+    fn request(&mut self, worker: usize, of: &RequestSpec) {
         let policy = Policy { deny_on_failure: of.deny, timeout_ms: of.timeout_ms, ..Policy::default() };
         let windows: Vec<Check<'_>> = of
             .windows
@@ -117,17 +118,26 @@ impl Run {
             })
             .collect();
         let log = of.log.map(|at| {
-            let limit = ExactLimit::Log { key: self.logs[at].as_bytes(), most: LOG_LIMITS[at] };
-            ExactCheck { rule: 2 + at as u16, limit, cost: of.cost, policy }
+            let (key, limit) = (self.logs[at].as_bytes(), LOG_LIMITS[at]);
+            Check {
+                rule: 2 + at as u16,
+                algorithm: Algorithm::Log,
+                key,
+                cell_ms: 0,
+                limit,
+                cost: of.cost,
+                policy,
+            }
         });
-        let limit = ExactLimit::Ledger { zone: ZONE, bucket: b"b" };
-        let ledger = of.ledger.then_some(ExactCheck { rule: 4, limit, cost: of.cost, policy });
-        let exact: Vec<ExactCheck<'_>> = log.into_iter().chain(ledger).collect();
+        let algorithm = Algorithm::Ledger { zone: ZONE };
+        let ledger = Check { rule: 4, algorithm, key: b"b", cell_ms: 0, limit: 0, cost: of.cost, policy };
+        let ledger = of.ledger.then_some(ledger);
+        let exact: Vec<Check<'_>> = log.into_iter().chain(ledger).collect();
         let (id, outcome) = self.world.request_exact(worker, 0, &windows, &exact);
-        let sender = Asker { of: of.clone(), since: self.world.now };
+        let sender = PendingRequest { of: of.clone(), since: self.world.now };
         match outcome.decision {
             Decision::Wait => drop(self.waiting.insert(id, sender)),
-            _ => self.note(&sender, self.world.now, &outcome),
+            _ => self.record(&sender, self.world.now, &outcome),
         }
     }
 
@@ -139,12 +149,12 @@ impl Run {
     fn collect(&mut self) {
         for (id, (at, outcome)) in std::mem::take(&mut self.world.resolved) {
             let sender = self.waiting.remove(&id).unwrap();
-            self.note(&sender, at, &outcome);
+            self.record(&sender, at, &outcome);
         }
     }
 
-    fn note(&mut self, sender: &Asker, at: u64, outcome: &Outcome) {
-        // A tick late at each of the two deadlines.
+    fn record(&mut self, sender: &PendingRequest, at: u64, outcome: &Outcome) {
+        // Each of the two timeouts may be noticed one tick late.
         let windows = if sender.of.windows.is_empty() { 0 } else { 50 + WAITING_TICK_MS };
         let most = u64::from(sender.of.timeout_ms) + WAITING_TICK_MS + windows;
         self.overdue_ms = self.overdue_ms.max((at - sender.since).saturating_sub(most));
@@ -153,10 +163,10 @@ impl Run {
         }
     }
 
-    /// Costs of what passed under `rule`, and how much of that was decided by it.
-    fn sums(&self, rule: u16, applies: impl Fn(&Of) -> bool) -> (u64, u64) {
+    /// The sum of the admitted costs under `rule`, and the part of it that the rule decided.
+    fn sums(&self, rule: u16, applies: impl Fn(&RequestSpec) -> bool) -> (u64, u64) {
         let all = || self.passed.iter().filter(|(of, _)| applies(of));
-        let decided = all().filter(|(_, told)| told.undecided & (1 << rule) == 0);
+        let decided = all().filter(|(_, details)| details.undecided & (1 << rule) == 0);
         (all().map(|(of, _)| of.cost).sum(), decided.map(|(of, _)| of.cost).sum())
     }
 }
@@ -165,14 +175,14 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_passed_is_charged_everywhere_and_what_did_not_nowhere(
+    fn admitted_requests_are_charged_to_all_their_limits_and_denied_ones_to_none(
         steps in prop::collection::vec(step(), 1..80)
     ) {
         let mut run = Run::of(&steps);
-        prop_assert!(run.waiting.is_empty(), "somebody waits for ever");
-        prop_assert_eq!(run.overdue_ms, 0, "somebody waited too long");
+        prop_assert!(run.waiting.is_empty(), "a request is never resolved");
+        prop_assert_eq!(run.overdue_ms, 0, "a request waited too long");
         for (at, limit) in LOG_LIMITS.into_iter().enumerate() {
-            // What was let pass undecided may have been charged: its result came late, or not at all.
+            // A request admitted without a decision may have been charged, if its result came late or was lost.
             let (all, decided) = run.sums(2 + at as u16, |of| of.log == Some(at));
             let charged = run.world.exact_store.charged(run.logs[at].as_bytes());
             prop_assert!((decided..=all).contains(&charged), "log {at}: {charged}, of {decided} to {all}");
@@ -189,7 +199,7 @@ proptest! {
         }
         for process in 0..2 {
             let limiter = &run.world.processes[process].workers[0].as_ref().unwrap().limiter;
-            prop_assert!(limiter.exact_requests.is_idle() && limiter.exact_requests.open.is_empty() && limiter.pending_exact.is_empty());
+            prop_assert!(limiter.exact.requests.is_idle() && limiter.exact.requests.open.is_empty() && limiter.waiting.is_empty());
         }
     }
 }

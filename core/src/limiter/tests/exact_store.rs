@@ -1,4 +1,4 @@
-//! Exact limits as the aggregators of a region hold them, on the world's clock: logs and ledgers, and their faults.
+//! The exact limits of a region, as its aggregators hold them: logs and ledgers on the world's clock, with faults.
 
 use super::harness::Random;
 use crate::model::exact::{self, Charge, ChargeResult, Limit, Verdict};
@@ -6,86 +6,87 @@ use crate::model::wire;
 use std::collections::{BTreeMap, BTreeSet};
 use std::vec::Vec;
 
-/// A worker's question: worker numbers are not known to the network, places are.
-type Name = ((usize, usize), u64);
+/// A worker's exact request: the worker's place in the world, and the id of the request.
+type RequestId = ((usize, usize), u64);
 
-/// What was charged, in the order of time.
+/// A charge.
 #[derive(Clone, Debug)]
 pub(super) struct Use {
-    pub(super) name: Name,
+    pub(super) id: RequestId,
     pub(super) at: u64,
     pub(super) cost: u64,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct ExactStore {
+    /// Charges in the order of time.
     pub(super) logs: BTreeMap<Vec<u8>, Vec<Use>>,
-    /// What passed, by zone and bucket.
+    /// Admitted charges, by zone and bucket.
     pub(super) ledgers: BTreeMap<(u32, Vec<u8>), Vec<Use>>,
     /// Rate and window of each zone.
     pub(super) zones: BTreeMap<u32, (u64, u64)>,
     pub(super) transactions: u64,
-    /// How long a result takes, at the least and at the most.
-    pub(super) slowness: (u64, u64),
-    /// One result in so many never comes; 0: all come.
+    /// The least and the most that a response is delayed.
+    pub(super) delay_ms: (u64, u64),
+    /// One response in so many is lost; 0: none is lost.
     pub(super) loses_one_in: u64,
-    /// Charges nothing and decides nothing.
-    pub(super) away: bool,
-    pub(super) exact_requests: Vec<(Name, wire::ExactRequest)>,
-    names: BTreeSet<Name>,
-    pub(super) refunded: BTreeSet<Name>,
+    /// Charges nothing, and responds that all is undecided.
+    pub(super) unavailable: bool,
+    pub(super) exact_requests: Vec<(RequestId, wire::ExactRequest)>,
+    received: BTreeSet<RequestId>,
+    pub(super) refunded: BTreeSet<RequestId>,
 }
 
 impl ExactStore {
-    pub(super) fn takes_ms(&mut self, random: &mut Random) -> Option<u64> {
-        let (least, most) = self.slowness;
+    pub(super) fn draw_delay_ms(&mut self, random: &mut Random) -> Option<u64> {
+        let (least, most) = self.delay_ms;
         let lost = self.loses_one_in > 0 && random.below(self.loses_one_in) == 0;
         (!lost).then(|| 1 + least + random.below(most - least + 1))
     }
 
-    pub(super) fn rule(
+    pub(super) fn respond(
         &mut self,
         worker: (usize, usize),
         request: &wire::ExactRequest,
         now: u64,
     ) -> wire::ExactResponse {
-        let name = (worker, request.id);
-        assert!(self.names.insert(name), "asked twice under one name");
+        let id = (worker, request.id);
+        assert!(self.received.insert(id), "two exact requests with one id");
         assert!(request.timeout_ms > 0);
-        self.exact_requests.push((name, request.clone()));
+        self.exact_requests.push((id, request.clone()));
         let charges = exact::charges(request).unwrap();
-        let results: Vec<ChargeResult> = match self.away {
+        let results: Vec<ChargeResult> = match self.unavailable {
             true => charges.iter().map(|_| ChargeResult::UNDECIDED).collect(),
-            false => self.judge(name, &charges, now),
+            false => self.decide(id, &charges, now),
         };
         wire::ExactResponse { id: request.id, results: results.iter().map(ChargeResult::to_wire).collect() }
     }
 
-    /// Undoes what a question charged, whatever is told of it.
+    /// Removes the charges of an exact request.
     pub(super) fn refund(&mut self, worker: (usize, usize), refund: &wire::Refund) {
-        let name = (worker, refund.request.as_ref().unwrap().id);
-        self.refunded.insert(name);
+        let id = (worker, refund.request.as_ref().unwrap().id);
+        self.refunded.insert(id);
         let all = self.logs.values_mut().chain(self.ledgers.values_mut());
-        all.for_each(|uses| uses.retain(|one| one.name != name));
+        all.for_each(|uses| uses.retain(|one| one.id != id));
     }
 
-    /// Sum of what stands in a log.
+    /// The sum of the charges in a log.
     pub(super) fn charged(&self, key: &[u8]) -> u64 {
         self.logs.get(key).into_iter().flatten().map(|one| one.cost).sum()
     }
 
-    /// Sum of what stands in a ledger.
+    /// The sum of the charges in a ledger.
     pub(super) fn recorded(&self, zone: u32, bucket: &[u8]) -> u64 {
         self.ledgers.get(&(zone, bucket.to_vec())).into_iter().flatten().map(|one| one.cost).sum()
     }
 
-    fn judge(&mut self, name: Name, charges: &[Charge], now: u64) -> Vec<ChargeResult> {
+    fn decide(&mut self, id: RequestId, charges: &[Charge], now: u64) -> Vec<ChargeResult> {
         let mut results: Vec<ChargeResult> =
-            charges.iter().map(|charge| self.judge_one(charge, now)).collect();
+            charges.iter().map(|charge| self.decide_one(charge, now)).collect();
         if exact::all_allowed(&results) {
             for charge in charges {
                 let cost = charge.cost;
-                self.uses(charge).push(Use { name, at: now, cost });
+                self.uses(charge).push(Use { id, at: now, cost });
             }
             return results;
         }
@@ -95,7 +96,7 @@ impl ExactStore {
         results
     }
 
-    fn judge_one(&mut self, charge: &Charge, now: u64) -> ChargeResult {
+    fn decide_one(&mut self, charge: &Charge, now: u64) -> ChargeResult {
         let (most, window) = match &charge.limit {
             Limit::Log { key, most } => (*most, key.parts().duration_ms),
             Limit::Ledger { zone, .. } => self.zones[zone],

@@ -1,4 +1,4 @@
-//! What goes wrong: dead workers, wiped regions, repeated frames, clocks that step.
+//! Faults: dead workers, wiped regions, repeated frames, clocks that step.
 
 use super::harness::*;
 use crate::limiter::table::Geometry;
@@ -11,7 +11,7 @@ fn sequence(world: &World, key: &Key) -> u64 {
 }
 
 #[test]
-fn a_dead_worker_frees_nothing_and_its_work_is_reported() {
+fn a_dead_worker_frees_no_budget_and_its_counts_are_reported() {
     let mut world = World::connected(1, 3);
     let key = key("k", HOUR);
     let limit = 20_000;
@@ -35,24 +35,24 @@ fn a_dead_worker_frees_nothing_and_its_work_is_reported() {
     let entry = world.entry(0, &key).unwrap();
     assert_eq!((entry.current.own, entry.reservations.len()), (limit, 0), "its lease counts as spent");
     let at = sequence(&world, &key);
-    assert_eq!(world.regional(&key, at).0, limit, "and the region knows");
+    assert_eq!(world.regional(&key, at).0, limit, "the region has all counts");
 }
 
 #[test]
-fn a_worker_that_dies_with_unreported_work_is_reaped_by_the_subscriber() {
+fn the_subscriber_reports_the_counts_of_a_dead_worker() {
     let mut world = World::connected(1, 2);
     let key = key("k", HOUR);
-    let victim = (0..2)
+    let killed = (0..2)
         .find(|worker| !world.processes[0].workers[*worker].as_ref().unwrap().limiter.is_subscriber())
         .unwrap();
-    assert!(world.passes(0, victim, &[check(&key, 10, 1)]));
-    world.request(0, victim, &[check(&key, 10, 6)]);
-    world.kill(0, victim);
+    assert!(world.passes(0, killed, &[check(&key, 10, 1)]));
+    world.request(0, killed, &[check(&key, 10, 6)]);
+    world.kill(0, killed);
     let at = sequence(&world, &key);
-    // The table is under load all the while, so that reports are always under way.
+    // The other worker is under load, so that reports are always in flight.
     let other = super::harness::key("other", HOUR);
     for _ in 0..800 {
-        world.request(0, 1 - victim, &[check(&other, 1_000_000, 1)]);
+        world.request(0, 1 - killed, &[check(&other, 1_000_000, 1)]);
         world.run(10);
     }
     let own = world.entry(0, &key).unwrap().current.own;
@@ -60,7 +60,7 @@ fn a_worker_that_dies_with_unreported_work_is_reaped_by_the_subscriber() {
 }
 
 #[test]
-fn a_wiped_region_is_told_everything_again_and_counts_nothing_twice() {
+fn a_wiped_region_receives_all_counts_again_and_counts_none_twice() {
     for (processes, workers, repeat) in [(1, 1, false), (2, 3, false), (2, 3, true), (3, 2, true)] {
         let mut world = World::connected(processes, workers);
         world.repeat_frames = repeat;
@@ -92,8 +92,8 @@ fn a_wiped_region_is_told_everything_again_and_counts_nothing_twice() {
             let at = sequence(&world, key);
             let own: u64 =
                 (0..processes).map(|process| world.entry(process, key).map_or(0, |e| e.current.own)).sum();
-            assert_eq!(own, passed, "own is what passed");
-            // A grant that nobody used stays with the region; nothing else does.
+            assert_eq!(own, passed, "own is the admitted cost");
+            // Only unspent grants stay with the region.
             let regional = world.regional(key, at).0;
             assert!((passed..=passed + 4).contains(&regional), "{regional} in the region, {passed} passed");
             assert!(passed <= 210, "{passed} of 200");
@@ -117,7 +117,7 @@ fn a_restarted_process_does_not_start_from_zero() {
 }
 
 #[test]
-fn the_previous_window_weighs_in() {
+fn the_previous_window_is_weighted() {
     let mut world = World::alone(1, 2);
     let key = key("k", MINUTE);
     let start = MINUTE - world.unix().0 % MINUTE;
@@ -126,10 +126,10 @@ fn the_previous_window_weighs_in() {
         assert!(world.passes(0, 0, &[check(&key, 10, 1)]));
     }
     world.run(MINUTE);
-    assert!(!world.passes(0, 1, &[check(&key, 10, 1)]), "all of it at the rollover");
+    assert!(!world.passes(0, 1, &[check(&key, 10, 1)]), "at the rollover all of it counts");
     world.run(MINUTE / 2);
     let passed = (0..10).filter(|turn| world.passes(0, turn % 2, &[check(&key, 10, 1)])).count();
-    assert_eq!(passed, 5, "half of it half a window later");
+    assert_eq!(passed, 5, "half a window later half of it counts");
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn a_lease_is_charged_to_the_cell_that_it_was_taken_in() {
 }
 
 #[test]
-fn no_step_of_the_clock_gives_a_fresh_limit() {
+fn no_clock_step_resets_a_limit() {
     for step in [-100i64, -60_000, -150_000, -3_600_000, -40_000_000_000, -i64::MAX / 2] {
         for workers in [1, 3] {
             let mut world = World::alone(1, workers);
@@ -177,7 +177,7 @@ fn no_step_of_the_clock_gives_a_fresh_limit() {
 }
 
 #[test]
-fn more_cells_than_the_outbox_holds_are_found_again() {
+fn cells_beyond_the_capacity_of_the_outbox_are_reported() {
     const MANY: usize = 20_000;
     let mut world = World::with(1, 1, Geometry { buckets: 16_384, keys_per_bucket: 8 }, true);
     world.run(100);
@@ -194,5 +194,8 @@ fn more_cells_than_the_outbox_holds_are_found_again() {
     let missing = keys.iter().filter(|key| world.regional(key, at).0 != 1).count();
     assert_eq!(missing, 0);
     let limiter = &world.processes[0].workers[0].as_ref().unwrap().limiter;
-    assert!(limiter.resync.is_none() && limiter.registry.is_resent(), "and all is known to be stored");
+    assert!(
+        limiter.resync.is_idle() && limiter.registry.is_resent(),
+        "the resync is complete, and all counts are acknowledged"
+    );
 }

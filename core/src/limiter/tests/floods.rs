@@ -1,4 +1,4 @@
-//! Floods of invented identifiers: who is locked out, and what is forgotten.
+//! Floods of invented identifiers: which keys are denied, and which are evicted.
 
 use super::harness::*;
 use crate::limiter::table::Geometry;
@@ -21,7 +21,7 @@ fn table_bytes(world: &mut World) -> usize {
 }
 
 #[test]
-fn a_slow_flood_locks_no_newcomer_out() {
+fn a_slow_flood_causes_no_denials_of_new_keys() {
     let mut world = World::with(1, 1, SMALL, false);
     let limits = RegionLimits { max_keys: REGION_KEYS, ..RegionLimits::default() };
     world.regions[0] = Region::new(limits, (3, 4));
@@ -33,7 +33,7 @@ fn a_slow_flood_locks_no_newcomer_out() {
             world.run(100);
         }
     }
-    let (mut locked_out, mut passed_again, mut newcomers) = (0, 0, 0);
+    let (mut denied, mut passed_again, mut new_requests) = (0, 0, 0);
     // An invented key each 2.5 s, for an hour.
     for invented in 0..1_440 {
         world.passes(0, 0, &[check(&key(&format!("invented-{invented}"), MONTH), LIMIT, 1)]);
@@ -43,18 +43,18 @@ fn a_slow_flood_locks_no_newcomer_out() {
             passed_again += u32::from(world.passes(0, 0, &[check(again, LIMIT, 1)]));
         }
         if invented % 36 == 0 {
-            let newcomer = key(&format!("newcomer-{invented}"), MONTH);
+            let new_key = key(&format!("new-{invented}"), MONTH);
             for _ in 0..LIMIT {
-                newcomers += 1;
-                locked_out += u32::from(!world.passes(0, 0, &[check(&newcomer, LIMIT, 1)]));
+                new_requests += 1;
+                denied += u32::from(!world.passes(0, 0, &[check(&new_key, LIMIT, 1)]));
                 world.run(100);
             }
-            passed_again += u32::from(world.passes(0, 0, &[check(&newcomer, LIMIT, 1)]));
+            passed_again += u32::from(world.passes(0, 0, &[check(&new_key, LIMIT, 1)]));
         }
         let unix = world.unix();
         world.regions[0].tick(unix);
         assert!(world.regions[0].stats(MonoMs(world.now)).keys <= REGION_KEYS);
     }
-    assert_eq!((locked_out, passed_again), (0, 0), "of {newcomers} requests of newcomers");
+    assert_eq!((denied, passed_again), (0, 0), "of {new_requests} requests on new keys");
     assert!(table_bytes(&mut world) < 16 * 200 + 64 * 200, "{} bytes", table_bytes(&mut world));
 }

@@ -1,4 +1,4 @@
-//! Windows cut into ten cells that all count in full: no true window holds more than the limit, wherever it is placed.
+//! Hard limits: the ten cells of a window count in full, so no window of any placement holds more than the limit.
 
 use super::harness::*;
 use crate::limiter::table::Geometry;
@@ -11,7 +11,7 @@ use std::vec::Vec;
 
 const WINDOW: u64 = 5_000;
 
-/// When what passed, in order.
+/// The times and costs of the admitted requests, in order.
 #[derive(Debug, Default)]
 struct Passed {
     log: Vec<(u64, u64)>,
@@ -26,7 +26,7 @@ impl Passed {
         self.log.iter().map(|(_, cost)| cost).sum()
     }
 
-    /// What passed in the fullest of all windows.
+    /// The cost admitted in the fullest of all windows.
     fn worst(&self) -> u64 {
         let (mut first, mut held, mut worst) = (0, 0, 0);
         for (now, cost) in &self.log {
@@ -41,7 +41,7 @@ impl Passed {
     }
 }
 
-/// Requests of one process or several on one key, and what became of them.
+/// Requests of one or more processes on one key, and their outcomes.
 struct Run {
     world: World,
     key: Key,
@@ -67,8 +67,8 @@ impl Run {
         self.collect();
     }
 
-    /// Of any worker that lives.
-    fn request_of_some(&mut self) {
+    /// Sends a request to a random worker.
+    fn request_at_random(&mut self) {
         let process = self.world.random.below(self.world.processes.len() as u64) as usize;
         let workers = self.world.processes[process].workers.len() as u64;
         let worker = self.world.random.below(workers) as usize;
@@ -91,12 +91,12 @@ impl Run {
         }
     }
 
-    /// Silence, the whole limit just before a window ends, then more than ever could pass.
+    /// Sends nothing for a while, then the whole limit just before a window ends, then more than can pass.
     fn attack(&mut self) {
         let into = self.world.unix().0 % WINDOW;
         self.pass_time(3 * WINDOW - into - 3);
         for _ in 0..self.limit {
-            self.request_of_some();
+            self.request_at_random();
         }
         self.saturate(2 * WINDOW);
     }
@@ -104,7 +104,7 @@ impl Run {
     fn saturate(&mut self, ms: u64) {
         for _ in 0..ms {
             for _ in 0..2 + 3 * self.limit / WINDOW {
-                self.request_of_some();
+                self.request_at_random();
             }
             self.pass_time(1);
         }
@@ -142,16 +142,16 @@ proptest! {
         let mut world = if connected { World::connected(1, 4) } else { World::alone(1, 4) };
         world.latency = (1, 8);
         let mut run = Run::new(world, hard_limit_key("k", WINDOW), limit);
-        let mut living = std::vec![true; 4];
+        let mut alive = std::vec![true; 4];
         for step in steps {
             match step {
-                Step::Request { worker, cost } if living[worker] => run.request(0, worker, cost),
-                Step::Burst { worker, times } if living[worker] => {
+                Step::Request { worker, cost } if alive[worker] => run.request(0, worker, cost),
+                Step::Burst { worker, times } if alive[worker] => {
                     (0..times).for_each(|_| run.request(0, worker, 1));
                 }
                 Step::Pass { ms } => run.pass_time(ms),
-                Step::Kill { worker } if living.iter().filter(|incarnations| **incarnations).count() > 1 => {
-                    living[worker] = false;
+                Step::Kill { worker } if alive.iter().filter(|is_alive| **is_alive).count() > 1 => {
+                    alive[worker] = false;
                     run.world.kill(0, worker);
                 }
                 Step::Wipe => run.world.restart_region(),
@@ -163,7 +163,7 @@ proptest! {
 }
 
 #[test]
-fn an_attack_on_a_windows_end_gets_twice_the_average_and_no_more_than_the_hard_limit() {
+fn a_burst_at_the_end_of_a_window_gets_twice_an_average_limit_but_no_more_than_a_hard_limit() {
     for (connected, limit) in [(false, 20), (true, 20), (false, 700), (true, 700)] {
         let world = || if connected { World::connected(1, 3) } else { World::alone(1, 3) };
         let mut usual = Run::new(world(), key("k", WINDOW), limit);
@@ -171,7 +171,7 @@ fn an_attack_on_a_windows_end_gets_twice_the_average_and_no_more_than_the_hard_l
         usual.attack();
         hard_limit.attack();
         let (usual, hard_limit) = (usual.passed.worst(), hard_limit.passed.worst());
-        assert!(usual >= limit * 18 / 10, "{usual} of {limit}, as two cells are an average");
+        assert!(usual >= limit * 18 / 10, "{usual} of {limit}, by the average over two cells");
         assert!(hard_limit <= limit && hard_limit >= limit * 98 / 100, "{hard_limit} of {limit}");
     }
 }
@@ -189,7 +189,7 @@ fn steady_traffic_gets_nine_tenths_of_the_limit() {
 }
 
 #[test]
-fn processes_of_a_region_keep_to_a_hard_limit_together() {
+fn processes_of_a_region_share_a_hard_limit() {
     for (processes, limit, latency) in [(2, 20, (0, 0)), (3, 100, (0, 5)), (3, 1_000, (0, 5))] {
         let mut world = World::connected(processes, 2);
         world.latency = latency;
@@ -209,7 +209,7 @@ fn processes_of_a_region_keep_to_a_hard_limit_together() {
 }
 
 #[test]
-fn a_denial_says_when_the_oldest_cells_leave() {
+fn retry_after_is_the_time_until_enough_of_the_oldest_cells_leave() {
     let mut world = World::alone(1, 2);
     let key = hard_limit_key("k", WINDOW);
     world.run(WINDOW - world.unix().0 % WINDOW);
@@ -218,7 +218,7 @@ fn a_denial_says_when_the_oldest_cells_leave() {
         world.run(500);
     }
     world.run(100);
-    // Eleven cells after the first was used, 2.6 seconds of which have passed.
+    // The first cell counts for eleven cells, 5.5 seconds, of which 2.6 have passed.
     for (worker, cost, wait_ms) in
         [(0, 1, 2_900), (0, 1, 2_900), (1, 2, 2_900), (0, 3, 3_400), (1, 10, 4_900)]
     {
@@ -233,7 +233,7 @@ fn a_denial_says_when_the_oldest_cells_leave() {
 }
 
 #[test]
-fn a_remembered_denial_serves_until_its_cell_ends() {
+fn a_cached_denial_applies_until_its_cell_ends() {
     let mut world = World::alone(1, 1);
     let key = hard_limit_key("k", WINDOW);
     world.run(WINDOW - world.unix().0 % WINDOW);
@@ -247,14 +247,14 @@ fn a_remembered_denial_serves_until_its_cell_ends() {
         assert_eq!(denied.budget.reset_ms, 500 - since % 500);
         world.now += 1;
     }
-    assert_eq!(world.processes[0].shared.loads, loads, "no look at the table");
+    assert_eq!(world.processes[0].shared.loads, loads, "no load of the table");
     world.now += 100;
     assert!(!world.passes(0, 0, &[check(&key, 5, 1)]));
-    assert_eq!(world.processes[0].shared.loads, loads + 1, "one look in the next cell");
+    assert_eq!(world.processes[0].shared.loads, loads + 1, "one load in the next cell");
 }
 
 #[test]
-fn what_was_forgotten_comes_back_in_every_cell() {
+fn an_evicted_key_receives_the_baselines_of_all_its_cells() {
     let mut world = World::with(1, 2, Geometry { buckets: 1, keys_per_bucket: 2 }, false);
     world.run(1_000);
     let key = hard_limit_key("k", 60_000);
@@ -267,9 +267,9 @@ fn what_was_forgotten_comes_back_in_every_cell() {
         world.run(150);
     }
     assert!(world.entry(0, &key).is_none());
-    let asked = world.consults;
+    let before = world.consults;
     assert!(!world.passes(0, 0, &[check(&key, 10, 1)]), "ten are used in five cells");
-    assert_eq!(world.consults, asked + 1);
+    assert_eq!(world.consults, before + 1);
     let entry = world.entry(0, &key).unwrap();
     assert!(!entry.is_without_baseline());
     let own: Vec<u64> = entry.cells().map(|(_, cell)| cell.own).collect();
@@ -277,7 +277,7 @@ fn what_was_forgotten_comes_back_in_every_cell() {
 }
 
 #[test]
-fn a_lost_region_is_told_of_every_cell_and_another_process_hears_of_them() {
+fn after_a_loss_every_cell_is_reported_and_received_by_another_process() {
     let mut world = World::connected(2, 2);
     let key = hard_limit_key("k", 60_000);
     for turn in 0..8 {
@@ -289,13 +289,13 @@ fn a_lost_region_is_told_of_every_cell_and_another_process_hears_of_them() {
     let newest = Position::at(world.unix(), 6_000).sequence;
     let held: u64 = (newest - 10..=newest).map(|at| world.regional(&key, at).0).sum();
     assert_eq!(held, 8);
-    assert!(!world.passes(1, 0, &[check(&key, 8, 1)]), "what the other has used counts in full");
+    assert!(!world.passes(1, 0, &[check(&key, 8, 1)]), "the use of the other process counts in full");
     let others = world.entry(1, &key).unwrap();
     assert_eq!(others.cells().map(|(_, cell)| cell.region_others).sum::<u64>(), 8);
 }
 
 #[test]
-fn what_is_acknowledged_is_not_told_again() {
+fn acknowledged_cells_are_not_reported_again() {
     let mut world = World::connected(1, 1);
     let key = hard_limit_key("k", 60_000);
     let checks: [Check<'_>; 1] = [check(&key, 1_000, 1)];
@@ -306,5 +306,5 @@ fn what_is_acknowledged_is_not_told_again() {
     let reported = world.reported;
     assert!(world.passes(0, 0, &checks));
     world.run(1_000);
-    assert!(world.reported <= reported + 2, "{} rows for one charge", world.reported - reported);
+    assert!(world.reported <= reported + 2, "{} counts reported for one charge", world.reported - reported);
 }

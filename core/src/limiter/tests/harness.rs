@@ -1,14 +1,16 @@
 //! Processes and a region on fake time, with a small network between them.
 //!
-//! Every worker has one stream, to the first aggregator unless `routes` says otherwise; aggregators do not know of each
-//! other. A region that is down refuses all streams. What travels on them is in `network`.
+//! Every worker has one stream, to the first aggregator unless `routes` names another. The aggregators are not connected to
+//! each other. A region that is down refuses all streams. `network` carries the frames.
 
 use super::super::*;
 use super::exact_store::ExactStore;
 use super::network::{Frame, Stream};
-use crate::limiter::table::Geometry;
+use crate::limiter::table::{Bucket, Geometry};
+use crate::model::exact::Algorithm;
 use crate::model::key::{Key, KeyParts};
 use crate::model::shared::{MemoryShared, Place, Version};
+use crate::model::time::UnixMs;
 use crate::region::{Region, RegionLimits};
 use std::collections::{BTreeMap, VecDeque};
 use std::vec;
@@ -16,7 +18,7 @@ use std::vec;
 pub(super) const START_MONO: u64 = 1_000_000;
 pub(super) const START_UNIX: u64 = 1_700_000_040_000;
 
-/// Shared data that counts how often it is touched.
+/// Shared data that counts its loads and stores.
 #[derive(Debug, Default)]
 pub(super) struct Counting {
     pub(super) memory: MemoryShared,
@@ -53,17 +55,17 @@ pub(super) struct World {
     pub(super) now: u64,
     /// Unix minus monotonic time, of every machine.
     pub(super) unix_offset: i64,
-    /// How far each aggregator's clock is off.
+    /// The error of each aggregator's clock.
     pub(super) clock_errors: BTreeMap<usize, i64>,
-    /// Of each aggregator. All but the first are made by `add_aggregator`.
+    /// One for each aggregator. All but the first are added by `add_aggregator`.
     pub(super) regions: Vec<Region>,
-    /// Which aggregator a worker's next stream goes to; one that does not exist refuses it.
+    /// The aggregator of a worker's next stream. A number that does not exist refuses the stream.
     pub(super) routes: BTreeMap<(usize, usize), usize>,
-    /// How long each aggregator takes to acknowledge; `None`: it does not.
+    /// The delay of each aggregator's acknowledgements. `None`: it sends none.
     pub(super) ack_ms: Vec<Option<u64>>,
-    /// Counts in all reports.
+    /// The number of counts in all reports.
     pub(super) reported: usize,
-    /// Counts that came with a view, and to which aggregator.
+    /// The counts that were reported with a snapshot, and the aggregators that received them.
     pub(super) snapshots: Vec<(usize, wire::Count)>,
     pub(super) processes: Vec<Process>,
     pub(super) resolved: BTreeMap<u64, (u64, Outcome)>,
@@ -72,33 +74,33 @@ pub(super) struct World {
     pub(super) paused: bool,
     pub(super) repeat_frames: bool,
     pub(super) consults: u64,
-    /// What the next requests that wait say of whence they come.
+    /// The trace context of the next requests that wait.
     pub(super) traceparent: Option<&'static str>,
-    /// Every question as it was sent, and when.
-    pub(super) asked: Vec<(u64, wire::Consult)>,
+    /// Every query as it was sent, and when.
+    pub(super) sent_queries: Vec<(u64, wire::Consult)>,
     /// Holds the exact limits, for all aggregators.
     pub(super) exact_store: ExactStore,
-    /// Verdicts of exact shadow rules, as they came.
+    /// Verdicts of exact shadow rules, in the order of arrival.
     pub(super) shadow: Vec<(u16, ShadowOutcome)>,
     pub(super) random: Random,
     pub(super) streams: BTreeMap<u64, Stream>,
     pub(super) subscribers: BTreeMap<(usize, OriginId), u64>,
     pub(super) network: BTreeMap<(u64, u64), (u64, Frame)>,
-    /// What a paused region has not taken yet.
-    pub(super) held_up: VecDeque<(u64, wire::FilterFrame)>,
+    /// Frames that a paused region has not processed yet.
+    pub(super) delayed_frames: VecDeque<(u64, wire::FilterFrame)>,
     pub(super) push_at: Option<u64>,
     pub(super) last_id: u64,
 }
 
-/// Tells a limiter whence a request comes that it lets wait.
-fn say_whence(limiter: &mut Limiter, id: u64, outcome: Outcome, traceparent: Option<&str>) {
+/// Passes the trace context of a request that waits to the limiter.
+fn attach_trace(limiter: &mut Limiter, id: u64, outcome: Outcome, traceparent: Option<&str>) {
     let trace = traceparent.and_then(|header| Trace::of_headers(Some(header.as_bytes()), Some(b"an-id")));
     if let (Decision::Wait, Some(trace)) = (outcome.decision, trace) {
         limiter.trace(id, &trace);
     }
 }
 
-/// xorshift: the same seed, the same schedule.
+/// xorshift: the same seed gives the same schedule.
 #[derive(Clone, Debug)]
 pub(super) struct Random(u64);
 
@@ -116,15 +118,15 @@ impl Random {
 }
 
 impl World {
-    /// `workers` in each of `processes`, no region.
+    /// `workers` in each of `processes`, without a region.
     pub(super) fn alone(processes: usize, workers: usize) -> World {
         let mut world = World::with(processes, workers, Geometry { buckets: 64, keys_per_bucket: 8 }, true);
-        // The first stream fails: until then requests wait for it.
+        // Requests wait for the first stream until it has failed to open.
         world.run(50);
         world
     }
 
-    /// The same with a region, connected and settled.
+    /// The same with a region, after all workers have connected.
     pub(super) fn connected(processes: usize, workers: usize) -> World {
         let mut world = World::with(processes, workers, Geometry { buckets: 64, keys_per_bucket: 8 }, false);
         world.run(2_000);
@@ -149,14 +151,14 @@ impl World {
             repeat_frames: false,
             consults: 0,
             traceparent: None,
-            asked: Vec::new(),
+            sent_queries: Vec::new(),
             exact_store: ExactStore::default(),
             shadow: Vec::new(),
             random: Random::new(7),
             streams: BTreeMap::new(),
             subscribers: BTreeMap::new(),
             network: BTreeMap::new(),
-            held_up: VecDeque::new(),
+            delayed_frames: VecDeque::new(),
             push_at: None,
             last_id: 0,
         };
@@ -187,7 +189,7 @@ impl World {
         let place = &mut self.processes[process];
         let setup = Setup { meta: place.meta, worker, version: 1, local_sets: 256 };
         let limiter = Limiter::new(setup, now);
-        // Ticks of different workers fall between each other.
+        // The workers tick at different times.
         let next_tick = now.mono.0 + place.workers.len() as u64 * 7 % TICK_MS;
         place.workers.push(Some(Worker { limiter, next_tick, stream: None }));
         place.workers.len() - 1
@@ -207,67 +209,67 @@ impl World {
         UnixMs(self.unix().0.saturating_add_signed(error))
     }
 
-    /// Decides a request now; what waits is answered in `resolved` under the id that is returned.
+    /// Decides a request now. If it waits, its outcome arrives in `resolved` under the returned id.
     pub(super) fn request(&mut self, process: usize, worker: usize, checks: &[Check<'_>]) -> (u64, Outcome) {
         self.last_id += 1;
         let (id, now) = (self.last_id, MonoMs(self.now));
         let Process { shared, workers, .. } = &mut self.processes[process];
         let worker_state = workers[worker].as_mut().unwrap();
         let outcome = worker_state.limiter.decide(shared, id, checks, now);
-        say_whence(&mut worker_state.limiter, id, outcome, self.traceparent);
+        attach_trace(&mut worker_state.limiter, id, outcome, self.traceparent);
         self.send(process, worker);
         (id, outcome)
     }
 
-    /// The same for a request that exact rules apply to.
+    /// The same for a request with exact rules.
     pub(super) fn request_exact(
         &mut self,
         process: usize,
         worker: usize,
         checks: &[Check<'_>],
-        exact: &[ExactCheck<'_>],
+        exact: &[Check<'_>],
     ) -> (u64, Outcome) {
         self.last_id += 1;
         let (id, now) = (self.last_id, MonoMs(self.now));
         let Process { shared, workers, .. } = &mut self.processes[process];
         let worker_state = workers[worker].as_mut().unwrap();
-        let outcome = worker_state.limiter.decide_exact(shared, id, checks, exact, now);
-        say_whence(&mut worker_state.limiter, id, outcome, self.traceparent);
+        let outcome = worker_state.limiter.decide(shared, id, &[checks, exact].concat(), now);
+        attach_trace(&mut worker_state.limiter, id, outcome, self.traceparent);
         self.send(process, worker);
         (id, outcome)
     }
 
-    /// The outcome of a request that exact rules apply to, and after how many milliseconds.
-    pub(super) fn decide_exact(&mut self, checks: &[Check<'_>], exact: &[ExactCheck<'_>]) -> (u64, Outcome) {
+    /// The outcome of a request with exact rules, and how many milliseconds it took.
+    pub(super) fn decide_exact(&mut self, checks: &[Check<'_>], exact: &[Check<'_>]) -> (u64, Outcome) {
         let (id, outcome) = self.request_exact(0, 0, checks, exact);
         self.wait_for(id, outcome)
     }
 
-    /// Whether a request passes, however long it takes.
+    /// Whether a request passes. Waits for its outcome.
     pub(super) fn passes(&mut self, process: usize, worker: usize, checks: &[Check<'_>]) -> bool {
         matches!(self.decide(process, worker, checks).decision, Decision::Allow(_))
     }
 
-    /// The outcome of a request, however long it takes.
+    /// The outcome of a request. Waits for it.
     pub(super) fn decide(&mut self, process: usize, worker: usize, checks: &[Check<'_>]) -> Outcome {
         let (id, outcome) = self.request(process, worker, checks);
         self.wait_for(id, outcome).1
     }
 
-    /// What becomes of request `id`, and after how many milliseconds.
+    /// The outcome of request `id`, and how many milliseconds it took.
     pub(super) fn wait_for(&mut self, id: u64, mut outcome: Outcome) -> (u64, Outcome) {
-        let asked = self.now;
+        let start = self.now;
         while outcome.decision == Decision::Wait {
-            assert!(self.now < asked + 1_000, "request {id} waits for ever");
+            assert!(self.now < start + 1_000, "request {id} is never resolved");
             self.run(1);
             if let Some((_, resolved)) = self.resolved.get(&id) {
                 outcome = *resolved;
             }
         }
-        (self.now - asked, outcome)
+        (self.now - start, outcome)
     }
 
-    /// Lets `ms` pass, millisecond by millisecond where something happens.
+    /// Advances the time by `ms`. Stops at each millisecond in which a tick, a frame or a push is due.
     pub(super) fn run(&mut self, ms: u64) {
         let end = self.now + ms;
         loop {
@@ -286,7 +288,7 @@ impl World {
         self.now = end;
     }
 
-    /// Kills a worker without any farewell.
+    /// Kills a worker, which sends nothing more.
     pub(super) fn kill(&mut self, process: usize, worker: usize) {
         let killed = self.processes[process].workers[worker].take();
         if let Some(stream) = killed.and_then(|worker| worker.stream) {
@@ -294,14 +296,14 @@ impl World {
         }
     }
 
-    /// Ends a worker in good order.
+    /// Shuts a worker down in good order.
     pub(super) fn end(&mut self, process: usize, worker: usize) {
         let now = MonoMs(self.now);
         let Process { shared, workers, .. } = &mut self.processes[process];
         let mut ended = workers[worker].take().unwrap();
         let frames = ended.limiter.shutdown(shared, now);
         if let Some(stream) = ended.stream {
-            frames.into_iter().for_each(|frame| self.region_takes(stream, frame));
+            frames.into_iter().for_each(|frame| self.region_receives(stream, frame));
             self.close(stream);
         }
     }
@@ -313,7 +315,7 @@ impl World {
         }
     }
 
-    /// Breaks a worker's stream; what is under way on it is lost.
+    /// Closes a worker's stream. Frames in flight on it are lost.
     pub(super) fn cut(&mut self, process: usize, worker: usize) {
         let now = MonoMs(self.now);
         let Process { shared, workers, .. } = &mut self.processes[process];
@@ -331,38 +333,38 @@ impl World {
         }
     }
 
-    /// The region loses everything and starts again.
+    /// Restarts the region with empty memory.
     pub(super) fn restart_region(&mut self) {
         self.cut_all();
         self.regions[0] = new_region();
     }
 
-    /// One more aggregator, which knows nothing of the others.
+    /// Adds an aggregator, which holds no counts and is not connected to the others.
     pub(super) fn add_aggregator(&mut self) -> usize {
         self.regions.push(new_region());
         self.ack_ms.push(Some(0));
         self.regions.len() - 1
     }
 
-    /// An aggregator dies for good with all that it knew; its workers go to `heir`.
-    pub(super) fn lose_aggregator(&mut self, lost: usize, heir: usize) {
-        self.routes.values_mut().filter(|route| **route == lost).for_each(|route| *route = heir);
+    /// Ends an aggregator for good, with all its counts. Its workers connect to `successor`.
+    pub(super) fn lose_aggregator(&mut self, lost: usize, successor: usize) {
+        self.routes.values_mut().filter(|route| **route == lost).for_each(|route| *route = successor);
         let cut = self.streams.values().filter(|stream| stream.aggregator == lost);
         let workers: Vec<_> = cut.map(|stream| (stream.process, stream.worker)).collect();
         for (process, worker) in workers {
-            self.routes.insert((process, worker), heir);
+            self.routes.insert((process, worker), successor);
             self.cut(process, worker);
         }
         self.regions[lost] = new_region();
     }
 
-    /// What the region holds of a cell: the sum, and each process' component.
+    /// A cell in the first aggregator: the sum, and the component of each process.
     pub(super) fn regional(&self, key: &Key, sequence: u64) -> (u64, Vec<u64>) {
-        self.known_to(0, key, sequence)
+        self.components_at(0, key, sequence)
     }
 
-    /// The same of any aggregator.
-    pub(super) fn known_to(&self, aggregator: usize, key: &Key, sequence: u64) -> (u64, Vec<u64>) {
+    /// The same for any aggregator.
+    pub(super) fn components_at(&self, aggregator: usize, key: &Key, sequence: u64) -> (u64, Vec<u64>) {
         let parts = key.parts();
         let explained = self.regions[aggregator].explain(parts.workspace, parts.namespace, parts.identifier);
         let cells = explained.iter().flat_map(|one| &one.cells).filter(|cell| cell.sequence == sequence);
@@ -443,10 +445,18 @@ pub(super) fn hard_limit_key(identifier: &str, duration_ms: u64) -> Key {
 pub(super) const HOUR: u64 = 3_600_000;
 pub(super) const MINUTE: u64 = 60_000;
 
-/// A check of rule 0 that waits up to 50 ms.
+/// A check of rule 0, with a timeout of 50 ms.
 pub(super) fn check(key: &Key, limit: u64, cost: u64) -> Check<'_> {
     let policy = Policy { timeout_ms: 50, ..Policy::default() };
-    Check { rule: 0, key: key.as_bytes(), cell_ms: key.parts().cell_ms(), limit, cost, policy }
+    Check {
+        rule: 0,
+        algorithm: Algorithm::Window,
+        key: key.as_bytes(),
+        cell_ms: key.parts().cell_ms(),
+        limit,
+        cost,
+        policy,
+    }
 }
 
 pub(super) fn denial(outcome: Outcome) -> Denial {
@@ -467,7 +477,7 @@ pub(super) fn allowed(outcome: &Outcome) -> bool {
     matches!(outcome.decision, Decision::Allow(_))
 }
 
-/// Numbers 0 to `n` as identifiers.
+/// Keys with the identifiers `id-0` to `id-(n-1)`.
 pub(super) fn keys(n: usize, duration_ms: u64) -> Vec<Key> {
     (0..n).map(|at| key(&std::format!("id-{at}"), duration_ms)).collect::<vec::Vec<_>>()
 }

@@ -1,10 +1,10 @@
-//! One process without a region: a limit of N passes N, however many workers.
+//! One process without a region: a limit of N passes exactly N, however many workers there are.
 
 use super::harness::*;
 use crate::limiter::{Cause, Decision};
 use std::vec::Vec;
 
-/// Sends requests over the workers in turn until nothing passes any more; returns the cost that passed.
+/// Sends requests to the workers in turn until none passes any more. Returns the admitted cost.
 fn exhaust(world: &mut World, limit: u64, costs: &[u64], every_ms: u64, patience: u64) -> u64 {
     let key = key("k", HOUR);
     let workers = world.processes[0].workers.len();
@@ -36,7 +36,7 @@ fn a_limit_of_n_passes_n() {
     for workers in [1, 2, 3, 8] {
         for limit in [5, 1_000, 100_000] {
             for costs in [&[1][..], &[7], &[7, 1, 3]] {
-                // Time stands still, time passes slowly (leases), one request every so often.
+                // All requests in one moment; 40 requests a millisecond, so that leases are taken; one request a millisecond.
                 for every_ms in [0, 40, 1] {
                     if limit == 100_000 && every_ms == 1 {
                         continue;
@@ -59,7 +59,7 @@ fn a_limit_of_n_passes_n() {
 }
 
 #[test]
-fn what_is_spent_from_leases_ends_up_in_the_table() {
+fn costs_spent_from_leases_are_written_to_the_table() {
     let mut world = World::alone(1, 4);
     let key = key("k", HOUR);
     let passed = (0..40_000).filter(|turn| {
@@ -76,7 +76,7 @@ fn what_is_spent_from_leases_ends_up_in_the_table() {
 }
 
 #[test]
-fn a_lease_touches_nothing_shared_and_a_charge_loads_and_stores_once() {
+fn a_lease_needs_no_table_access_and_a_charge_one_load_and_one_store() {
     let mut world = World::alone(1, 1);
     let key = key("k", HOUR);
     for _ in 0..3_000 {
@@ -97,7 +97,7 @@ fn a_lease_touches_nothing_shared_and_a_charge_loads_and_stores_once() {
         let shared = &world.processes[0].shared;
         assert_eq!((shared.loads - before.0, shared.stores - before.1), (turn, turn), "charged");
     }
-    // The first refusal looks, the others remember.
+    // The first denial loads the bucket, the others come from the worker cache.
     for _ in 0..10 {
         assert_eq!(denial(world.decide(0, 0, &[check(&few, 10, 1)])).cause, Cause::Limit);
         let shared = &world.processes[0].shared;

@@ -1,20 +1,20 @@
 //! The network between processes and their region, and the region's side of the protocol.
 //!
-//! A worker's frames arrive in order, late by `latency`. A cut stream loses what is under way. A paused region takes
-//! nothing until it goes on.
+//! A worker's frames arrive in order, delayed by `latency`. A closed stream loses the frames in flight. A paused region
+//! processes no frames until it resumes.
 
 use super::super::*;
 use super::harness::{Process, World};
 use crate::model::time::MonoMs;
 use std::vec;
 
-/// What the region's side knows of a stream.
+/// A stream, as the region's side sees it.
 pub(super) struct Stream {
     pub(super) process: usize,
     pub(super) worker: usize,
     pub(super) aggregator: usize,
     pub(super) origin: OriginId,
-    /// When the last frame arrives in each direction, so that none overtakes another.
+    /// When the last frame arrives in each direction, so that frames stay in order.
     pub(super) up: u64,
     pub(super) down: u64,
 }
@@ -25,7 +25,7 @@ pub(super) enum Frame {
 }
 
 impl World {
-    /// Does what is to be done after each call of a limiter.
+    /// Sends and records what a call of a limiter has produced.
     pub(super) fn send(&mut self, process: usize, worker: usize) {
         let now = MonoMs(self.now);
         let Process { shared, workers, .. } = &mut self.processes[process];
@@ -35,18 +35,18 @@ impl World {
             assert!(self.resolved.insert(id, (now.0, outcome)).is_none(), "request {id} resolved twice");
         }
         self.shadow.extend(state.limiter.take_shadow_outcomes());
-        // Deciding needs a tick sooner than was planned.
+        // A decision may need a tick sooner than planned.
         state.next_tick = state.next_tick.min(now.0 + state.limiter.next_tick_ms());
         let Some(stream) = state.stream else { return };
         for frame in frames {
             assert!(prost::Message::encoded_len(&frame) <= wire::MAX_FRAME_BYTES);
             assert!(frame.exact_requests.len().max(frame.refunds.len()) <= wire::MAX_FRAME_CELLS);
-            self.asked.extend(frame.consults.iter().map(|query| (self.now, query.clone())));
-            self.carry(stream, Frame::Up(frame));
+            self.sent_queries.extend(frame.consults.iter().map(|query| (self.now, query.clone())));
+            self.transmit(stream, Frame::Up(frame));
         }
     }
 
-    fn carry(&mut self, stream: u64, frame: Frame) {
+    fn transmit(&mut self, stream: u64, frame: Frame) {
         let (least, most) = self.latency;
         let copies = if self.repeat_frames { 1 + self.random.below(2) } else { 1 };
         let delay = least + self.random.below(most - least + 1);
@@ -65,20 +65,20 @@ impl World {
     }
 
     pub(super) fn deliver(&mut self) {
-        while let Some((stream, frame)) = self.held_up.pop_front_if(|_| !self.paused) {
-            self.region_takes(stream, frame);
+        while let Some((stream, frame)) = self.delayed_frames.pop_front_if(|_| !self.paused) {
+            self.region_receives(stream, frame);
         }
         while let Some(next) = self.network.first_entry().filter(|next| next.key().0 <= self.now) {
             let (stream, frame) = next.remove();
             match frame {
-                Frame::Up(frame) if self.paused => self.held_up.push_back((stream, frame)),
-                Frame::Up(frame) => self.region_takes(stream, frame),
-                Frame::Down(frame) => self.worker_takes(stream, &frame),
+                Frame::Up(frame) if self.paused => self.delayed_frames.push_back((stream, frame)),
+                Frame::Up(frame) => self.region_receives(stream, frame),
+                Frame::Down(frame) => self.worker_receives(stream, &frame),
             }
         }
     }
 
-    fn worker_takes(&mut self, stream: u64, frame: &wire::RegionFrame) {
+    fn worker_receives(&mut self, stream: u64, frame: &wire::RegionFrame) {
         let now = MonoMs(self.now);
         let Some(&Stream { process, worker, .. }) = self.streams.get(&stream) else { return };
         let Process { shared, workers, .. } = &mut self.processes[process];
@@ -89,13 +89,13 @@ impl World {
         self.send(process, worker);
     }
 
-    pub(super) fn region_takes(&mut self, stream: u64, frame: wire::FilterFrame) {
+    pub(super) fn region_receives(&mut self, stream: u64, frame: wire::FilterFrame) {
         let Some(state) = self.streams.get(&stream) else { return };
         let (origin, at, worker) = (state.origin, state.aggregator, (state.process, state.worker));
         let now = self.unix_of(at);
-        assert!(self.regions[at].heard(origin, MonoMs(self.now)));
-        // A filter tells what its rules have decided as soon as it is welcome.
-        self.regions[at].count_node(origin, u64::from(origin.0[0]));
+        assert!(self.regions[at].nodes.received_from(origin, MonoMs(self.now)));
+        // A filter reports its counters as soon as it is welcomed.
+        self.regions[at].nodes.count(origin, u64::from(origin.0[0]));
         let mut answer = wire::RegionFrame::default();
         if let Some(hello) = frame.hello {
             assert_eq!((hello.origin, hello.version), (origin.0.to_vec(), wire::PROTOCOL_VERSION));
@@ -129,29 +129,29 @@ impl World {
             }
         }
         for query in &frame.exact_requests {
-            let results = self.exact_store.rule(worker, query, self.now);
-            let Some(ms) = self.exact_store.takes_ms(&mut self.random) else { continue };
+            let results = self.exact_store.respond(worker, query, self.now);
+            let Some(ms) = self.exact_store.draw_delay_ms(&mut self.random) else { continue };
             self.last_id += 1;
-            let ruled = wire::RegionFrame { results: vec![results], ..Default::default() };
-            self.network.insert((self.now + ms, self.last_id), (stream, Frame::Down(ruled)));
+            let response = wire::RegionFrame { results: vec![results], ..Default::default() };
+            self.network.insert((self.now + ms, self.last_id), (stream, Frame::Down(response)));
         }
         for refund in &frame.refunds {
             self.exact_store.refund(worker, refund);
         }
         self.consults += frame.consults.len() as u64;
-        let unjudged = |query: &wire::Consult| wire::Answer { id: query.id, ..Default::default() };
+        let undecided = |query: &wire::Consult| wire::Answer { id: query.id, ..Default::default() };
         let region = &mut self.regions[at];
-        let asked = frame
+        let answers = frame
             .consults
             .iter()
-            .map(|query| region.consult(origin, query, now).unwrap_or_else(|_| unjudged(query)));
-        answer.answers = asked.collect();
+            .map(|query| region.consult(origin, query, now).unwrap_or_else(|_| undecided(query)));
+        answer.answers = answers.collect();
         if let Some(ping) = frame.ping {
-            let live_origins = self.regions[at].live_origins(MonoMs(self.now)) as u32;
+            let live_origins = self.regions[at].nodes.alive(MonoMs(self.now)) as u32;
             answer.pong = Some(wire::Pong { sent_ms: ping.sent_ms, unix_ms: now.0, live_origins });
         }
         if answer != wire::RegionFrame::default() {
-            self.carry(stream, Frame::Down(answer));
+            self.transmit(stream, Frame::Down(answer));
         }
         self.push_at.get_or_insert(self.now + 5);
     }
@@ -172,7 +172,10 @@ impl World {
             let now = self.unix_of(at);
             while let Some(push) = self.regions[at].next_push(origin, now) {
                 assert!(push.snapshots.len() <= wire::MAX_FRAME_CELLS);
-                self.carry(stream, Frame::Down(wire::RegionFrame { push: Some(push), ..Default::default() }));
+                self.transmit(
+                    stream,
+                    Frame::Down(wire::RegionFrame { push: Some(push), ..Default::default() }),
+                );
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Random schedules: whatever happens, an exact count of what passed agrees with what the limiters say.
+//! Random schedules: the decisions of the limiters agree with an exact count of the admitted costs.
 
 use super::harness::*;
 use crate::limiter::{Check, Decision};
@@ -8,16 +8,16 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::vec::Vec;
 
-/// One thing that happens.
+/// One step of a schedule.
 #[derive(Clone, Debug)]
 enum Step {
-    /// A worker is asked about some keys.
+    /// A worker decides a request on some keys.
     Request {
         worker: usize,
         keys: Vec<usize>,
         cost: u64,
     },
-    /// As many requests as that, one after another in the same moment.
+    /// `times` requests, one after another in the same moment.
     Burst {
         worker: usize,
         key: usize,
@@ -55,31 +55,31 @@ fn step(kills: bool) -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Limits of the three keys: tiny, one with leases near its end, one that is never reached.
+/// Limits of the three keys: a tiny one, one low enough that leases end near it, and one that is never reached.
 const LIMITS: [u64; 3] = [9, 600, 1_000_000];
 const WINDOW: u64 = 5_000;
 
-/// Runs a schedule on one process of four workers; checks every pass against an exact count of all that passed.
+/// Runs a schedule on one process of four workers. Checks every admission against an exact count of all admitted costs.
 struct Run {
     world: World,
     keys: Vec<Key>,
     passed: BTreeMap<(usize, u64), u64>,
     waiting: BTreeMap<u64, (Vec<usize>, u64)>,
-    said: Vec<(u64, bool)>,
+    outcomes: Vec<(u64, bool)>,
     kills: usize,
 }
 
 impl Run {
     fn of(steps: &[Step], connected: bool) -> Run {
         let mut world = if connected { World::connected(1, 4) } else { World::alone(1, 4) };
-        // A pong is never faster than the one that the clocks are set by: else they might be a millisecond off at a cell's border.
+        // No pong is faster than the one that set the clocks. Otherwise they could be off by 1 ms at the border of a cell.
         world.latency = (1, 8);
         let mut run = Run {
             world,
             keys: keys(3, WINDOW),
             passed: BTreeMap::new(),
             waiting: BTreeMap::new(),
-            said: Vec::new(),
+            outcomes: Vec::new(),
             kills: 0,
         };
         for step in steps {
@@ -126,12 +126,12 @@ impl Run {
             Decision::Wait => {
                 self.waiting.insert(id, (keys.to_vec(), cost));
             }
-            _ => self.note(id, keys, cost, allowed(&outcome)),
+            _ => self.record(id, keys, cost, allowed(&outcome)),
         }
         self.collect();
     }
 
-    /// Millisecond by millisecond, so that what waited is judged at the moment of its answer.
+    /// Advances by single milliseconds, so that each outcome is checked at the time of its decision.
     fn pass_time(&mut self, ms: u64) {
         for _ in 0..ms {
             self.world.run(1);
@@ -142,12 +142,12 @@ impl Run {
     fn collect(&mut self) {
         for (id, (_, outcome)) in std::mem::take(&mut self.world.resolved) {
             let (keys, cost) = self.waiting.remove(&id).unwrap();
-            self.note(id, &keys, cost, allowed(&outcome));
+            self.record(id, &keys, cost, allowed(&outcome));
         }
     }
 
-    fn note(&mut self, id: u64, keys: &[usize], cost: u64, passes: bool) {
-        self.said.push((id, passes));
+    fn record(&mut self, id: u64, keys: &[usize], cost: u64, passes: bool) {
+        self.outcomes.push((id, passes));
         if !passes {
             return;
         }
@@ -160,7 +160,7 @@ impl Run {
         }
     }
 
-    /// What the table holds of a key in its two cells, and what passed in them; and its reservations.
+    /// The table's counts of a key in its two cells, the costs admitted in them, and the number of its reservations.
     fn counts(&mut self, key: usize) -> Option<([u64; 2], [u64; 2], usize)> {
         let entry = self.world.entry(0, &self.keys[key])?;
         let passed = |sequence| self.passed.get(&(key, sequence)).copied().unwrap_or(0);
@@ -173,19 +173,19 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
     #[test]
-    fn nothing_passes_that_an_exact_count_would_refuse(
+    fn every_admission_fits_an_exact_count(
         steps in prop::collection::vec(step(true), 1..60), connected in any::<bool>()
     ) {
         Run::of(&steps, connected);
     }
 
     #[test]
-    fn what_passed_is_what_the_table_holds_once_reservations_are_back(
+    fn the_table_holds_all_admitted_costs_after_leases_were_returned(
         steps in prop::collection::vec(step(false), 1..60), connected in any::<bool>()
     ) {
         let mut run = Run::of(&steps, connected);
-        // The longest lease comes back after five seconds, and once more if it was in use then. The newest cell stays
-        // in the entry until somebody asks again.
+        // The longest lease is returned after five seconds, or after another five if it was in use then. The entry keeps
+        // its newest cell until the next request.
         run.pass_time(10_400);
         for key in 0..LIMITS.len() {
             if let Some((own, passed, reservations)) = run.counts(key) {
@@ -195,9 +195,9 @@ proptest! {
     }
 
     #[test]
-    fn the_same_schedule_gives_the_same_answers(
+    fn the_same_schedule_gives_the_same_outcomes(
         steps in prop::collection::vec(step(true), 1..40), connected in any::<bool>()
     ) {
-        prop_assert_eq!(Run::of(&steps, connected).said, Run::of(&steps, connected).said);
+        prop_assert_eq!(Run::of(&steps, connected).outcomes, Run::of(&steps, connected).outcomes);
     }
 }

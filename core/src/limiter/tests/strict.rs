@@ -1,4 +1,4 @@
-//! Strict mode: a key that was denied is decided by the region, where its limit makes that affordable.
+//! Strict mode: the region decides a key that was denied, if its limit is low enough for a query per request.
 
 use super::harness::*;
 use crate::limiter::{Decision, Reason, STRICT_PER_SECOND};
@@ -7,15 +7,15 @@ use std::collections::BTreeMap;
 
 const WINDOW: u64 = 10_000;
 
-fn asked_strictly(world: &World) -> u64 {
+fn strict_queries(world: &World) -> u64 {
     world.sum_of(|stats| stats.consults[Reason::Strict as usize])
 }
 
-fn asked_for_slack(world: &World) -> u64 {
+fn slack_queries(world: &World) -> u64 {
     world.sum_of(|stats| stats.consults[Reason::Slack as usize])
 }
 
-/// `processes` of one region that have all denied `key`, in the last quarter of a window.
+/// `processes` of one region that have all denied `key` in the last quarter of a window.
 fn denied_everywhere(processes: usize, key: &crate::model::key::Key, limit: u64) -> World {
     let mut world = World::connected(processes, 1);
     world.run(2 * WINDOW - WINDOW / 4 - world.unix().0 % WINDOW);
@@ -31,23 +31,23 @@ fn denied_everywhere(processes: usize, key: &crate::model::key::Key, limit: u64)
 }
 
 #[test]
-fn a_denied_key_is_decided_by_the_region_beyond_the_rollover() {
+fn the_region_decides_a_denied_key_beyond_the_rollover() {
     let key = key("k", WINDOW);
     let mut world = denied_everywhere(3, &key, 100);
     world.run(WINDOW - world.unix().0 % WINDOW);
-    let (before, slack, mut passed) = (asked_strictly(&world), asked_for_slack(&world), 0);
-    // What was used before the rollover leaves the window a little at a time.
+    let (before, slack, mut passed) = (strict_queries(&world), slack_queries(&world), 0);
+    // Use from before the rollover leaves the window gradually.
     for turn in 0..200 {
         world.run(20);
         passed += u64::from(world.passes(turn % 3, 0, &[check(&key, 100, 1)]));
     }
     assert!(passed >= 30, "{passed} passed in 4 s of a window of 10 s");
-    assert!(asked_strictly(&world) - before >= passed, "each admission was the region's");
-    assert_eq!(asked_for_slack(&world), slack);
+    assert!(strict_queries(&world) - before >= passed, "the region decided each admission");
+    assert_eq!(slack_queries(&world), slack);
 }
 
 #[test]
-fn processes_in_strict_mode_pass_what_one_exact_limiter_would() {
+fn processes_in_strict_mode_admit_no_more_than_one_exact_limiter() {
     let key = key("k", WINDOW);
     let limit = 500;
     let mut world = denied_everywhere(5, &key, limit);
@@ -80,26 +80,26 @@ fn processes_in_strict_mode_pass_what_one_exact_limiter_would() {
     }
     let sum: u64 = passed.values().sum();
     assert!(sum >= 4 * limit, "{sum} passed");
-    // Without strict mode: 7 beyond the limit.
+    // Without strict mode it is 7 beyond the limit.
     assert_eq!(worst, 0, "beyond the limit; {sum} passed");
 }
 
 #[test]
-fn a_limit_of_too_many_a_second_spends_slack_after_a_denial() {
+fn a_limit_of_too_many_a_second_is_not_subject_to_strict_mode() {
     for (limit, strict) in [(STRICT_PER_SECOND * 10, true), (STRICT_PER_SECOND * 10 + 1, false)] {
         let key = key("k", WINDOW);
         let mut world = denied_everywhere(3, &key, limit);
-        let before = asked_strictly(&world);
+        let before = strict_queries(&world);
         world.run(WINDOW / 2);
         for process in [0, 1, 2] {
             assert!(world.passes(process, 0, &[check(&key, limit, 1)]));
         }
-        assert_eq!(asked_strictly(&world) - before, if strict { 3 } else { 0 }, "limit {limit}");
+        assert_eq!(strict_queries(&world) - before, if strict { 3 } else { 0 }, "limit {limit}");
     }
 }
 
 #[test]
-fn alone_in_its_region_a_process_asks_nothing_in_strict_mode() {
+fn a_process_alone_in_its_region_sends_no_queries_in_strict_mode() {
     let key = key("k", WINDOW);
     let mut world = denied_everywhere(1, &key, 10);
     let before = world.consults;
@@ -119,14 +119,14 @@ fn beyond_its_ration_a_worker_spends_slack_in_strict_mode() {
         assert!(world.passes(0, 0, &[check(key, 400, 400)]));
         assert!(!world.passes(0, 0, &[check(key, 400, 1)]));
     }
-    // A part of each limit is left again, and slack of it.
+    // A part of each limit is left again, so there is slack.
     world.run(WINDOW + WINDOW / 8 - world.unix().0 % WINDOW);
-    let (before, begun) = (asked_strictly(&world), world.now);
+    let (before, begun) = (strict_queries(&world), world.now);
     for key in &many {
         assert!(world.passes(0, 0, &[check(key, 400, 1)]));
     }
-    let asked = asked_strictly(&world) - before;
-    let ration = super::super::STRICT_QUESTIONS_PER_SECOND;
+    let sent = strict_queries(&world) - before;
+    let ration = crate::limiter::remote::consults::STRICT_QUERIES_PER_SECOND;
     let most = ration + (world.now - begun) * ration / 1_000 + 1;
-    assert!((ration..=most).contains(&asked), "{asked} asked of at most {most}");
+    assert!((ration..=most).contains(&sent), "{sent} queries of at most {most}");
 }

@@ -1,18 +1,27 @@
-//! Whence requests come, as their questions say it: of those that wait, bounded, and without a change to anything else.
+//! The trace contexts in queries: those of the requests that wait, bounded in number, and without effect on decisions.
 
 use super::harness::*;
-use crate::limiter::{Check, Decision, ExactCheck, ExactLimit, Outcome, Policy};
+use crate::limiter::{Check, Decision, Outcome, Policy};
+use crate::model::exact::Algorithm;
 use crate::model::key::Key;
 use crate::model::trace::{MAX_TRACES, Trace};
 use crate::model::wire;
 use std::vec::Vec;
 
-const RECORDED: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-const UNRECORDED: &str = "00-1bf7651916cd43dd8448eb211c80319c-c7ad6b7169203331-00";
+const SAMPLED: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+const UNSAMPLED: &str = "00-1bf7651916cd43dd8448eb211c80319c-c7ad6b7169203331-00";
 
-fn log(key: &Key, most: u64) -> ExactCheck<'_> {
+fn log(key: &Key, most: u64) -> Check<'_> {
     let policy = Policy { timeout_ms: 100, ..Policy::default() };
-    ExactCheck { rule: 1, limit: ExactLimit::Log { key: key.as_bytes(), most }, cost: 1, policy }
+    Check {
+        rule: 1,
+        algorithm: Algorithm::Log,
+        key: key.as_bytes(),
+        cell_ms: 0,
+        limit: most,
+        cost: 1,
+        policy,
+    }
 }
 
 /// The flags of each trace.
@@ -20,7 +29,7 @@ fn flags(traces: &[wire::Trace]) -> Vec<u8> {
     traces.iter().map(|trace| Trace::of_wire(trace).unwrap().parent.unwrap().flags).collect()
 }
 
-/// Requests on cold, warm and exact keys: what each came to, and what was asked.
+/// Sends requests on cold, warm and exact keys. Returns their outcomes, and the world with what was sent.
 fn run(traceparent: Option<&'static str>) -> (Vec<(u64, Outcome)>, World) {
     let mut world = World::connected(2, 1);
     world.traceparent = traceparent;
@@ -36,22 +45,22 @@ fn run(traceparent: Option<&'static str>) -> (Vec<(u64, Outcome)>, World) {
 }
 
 #[test]
-fn decisions_and_questions_are_the_same_with_and_without() {
-    let ((with, traced), (without, silent)) = (run(Some(RECORDED)), run(None));
+fn decisions_and_queries_are_the_same_with_and_without_traces() {
+    let ((with, traced), (without, untraced)) = (run(Some(SAMPLED)), run(None));
     assert_eq!(with, without);
-    assert!(silent.asked.iter().all(|(_, request)| request.traces.is_empty()));
-    assert!(silent.exact_store.exact_requests.iter().all(|(_, request)| request.trace.is_none()));
-    assert!(traced.asked.iter().any(|(_, request)| flags(&request.traces) == [1]));
+    assert!(untraced.sent_queries.iter().all(|(_, request)| request.traces.is_empty()));
+    assert!(untraced.exact_store.exact_requests.iter().all(|(_, request)| request.trace.is_none()));
+    assert!(traced.sent_queries.iter().any(|(_, request)| flags(&request.traces) == [1]));
     assert!(traced.exact_store.exact_requests.iter().any(|(_, request)| request.trace.is_some()));
     let bare = |world: &World| -> Vec<_> {
-        let each = world.asked.iter().cloned();
+        let each = world.sent_queries.iter().cloned();
         each.map(|(at, request)| (at, wire::Consult { traces: Vec::new(), ..request })).collect()
     };
-    assert_eq!(bare(&traced), bare(&silent));
+    assert_eq!(bare(&traced), bare(&untraced));
 }
 
 #[test]
-fn of_many_that_join_a_question_a_few_are_named_and_a_recorded_one_first() {
+fn a_query_of_many_requests_carries_a_few_traces_and_a_sampled_one_first() {
     let mut world = World::connected(2, 1);
     world.paused = true;
     let key = key("k", HOUR);
@@ -61,25 +70,25 @@ fn of_many_that_join_a_question_a_few_are_named_and_a_recorded_one_first() {
         let (_, outcome) = world.request(0, 0, &[Check { policy, ..check(&key, 100, 1) }]);
         assert_eq!(outcome.decision, Decision::Wait);
     };
-    // The others wait for the question that is asked when the first has given up.
+    // The others wait for the query that is sent once the first request has timed out.
     request(&mut world, None, 20);
-    let others = [Some(UNRECORDED), None, Some(UNRECORDED), Some(RECORDED), Some(RECORDED), Some(UNRECORDED)];
+    let others = [Some(UNSAMPLED), None, Some(UNSAMPLED), Some(SAMPLED), Some(SAMPLED), Some(UNSAMPLED)];
     others.into_iter().for_each(|traceparent| request(&mut world, traceparent, 200));
     world.run(40);
-    let asked: Vec<_> = world.asked.iter().map(|(_, request)| flags(&request.traces)).collect();
-    assert_eq!(asked, [Vec::new(), [1, 0, 0, 1].to_vec()]);
-    assert_eq!(asked[1].len(), MAX_TRACES);
+    let sent: Vec<_> = world.sent_queries.iter().map(|(_, request)| flags(&request.traces)).collect();
+    assert_eq!(sent, [Vec::new(), [1, 0, 0, 1].to_vec()]);
+    assert_eq!(sent[1].len(), MAX_TRACES);
 }
 
 #[test]
-fn a_window_that_is_asked_about_after_a_log_says_it_too() {
+fn the_query_for_a_window_after_an_exact_request_carries_the_trace() {
     let mut world = World::connected(2, 1);
-    world.traceparent = Some(RECORDED);
+    world.traceparent = Some(SAMPLED);
     let (exact, window) = (key("exact", MINUTE), key("window", HOUR));
     assert!(allowed(&world.decide_exact(&[check(&window, 4, 1)], &[log(&exact, 9)]).1));
     let [(_, request)] = world.exact_store.exact_requests.as_slice() else {
-        panic!("one question about the log")
+        panic!("one exact request for the log")
     };
-    let [(_, consult)] = world.asked.as_slice() else { panic!("one about the cold window") };
+    let [(_, consult)] = world.sent_queries.as_slice() else { panic!("one query for the cold window") };
     assert_eq!((request.trace.as_ref(), consult.traces.len()), (consult.traces.first(), 1));
 }

@@ -1,4 +1,4 @@
-//! Denials that lead to a ban, over workers and processes.
+//! Violations that lead to a ban, counted by several workers and processes.
 
 use super::harness::*;
 use crate::limiter::table::Geometry;
@@ -15,7 +15,7 @@ impl World {
         workers[worker].as_mut().unwrap().limiter.violation(shared, &violation, now);
     }
 
-    fn struck(&mut self, process: usize, worker: usize) -> Vec<Violator> {
+    fn take_violators(&mut self, process: usize, worker: usize) -> Vec<Violator> {
         self.limiter(process, worker).take_struck()
     }
 }
@@ -25,7 +25,7 @@ fn of(key: &Key) -> Vec<Violator> {
 }
 
 #[test]
-fn workers_count_together_and_write_on_their_ticks() {
+fn workers_share_a_count_of_violations_and_write_it_on_their_ticks() {
     let mut world = World::alone(1, 2);
     let key = key("a", MINUTE);
     world.run(100);
@@ -34,61 +34,61 @@ fn workers_count_together_and_write_on_their_ticks() {
         world.violation(0, 0, &key, 50);
         world.violation(0, 1, &key, 50);
     }
-    assert_eq!(world.processes[0].shared.stores, stores, "hammering touches nothing shared");
+    assert_eq!(world.processes[0].shared.stores, stores, "violations are stored on ticks only");
     world.run(2 * TICK_MS);
-    let struck = [world.struck(0, 0), world.struck(0, 1)].concat();
-    assert_eq!(struck, of(&key));
+    let violators = [world.take_violators(0, 0), world.take_violators(0, 1)].concat();
+    assert_eq!(violators, of(&key));
     assert_eq!(world.entry(0, &key).unwrap().current.own, 60);
 }
 
 #[test]
-fn as_many_as_lead_to_a_ban_do_so_at_once() {
+fn the_violation_that_reaches_the_threshold_leads_to_a_ban_at_once() {
     let mut world = World::alone(1, 1);
     let key = key("a", MINUTE);
     for _ in 0..49 {
         world.violation(0, 0, &key, 50);
     }
-    assert_eq!(world.struck(0, 0), []);
+    assert_eq!(world.take_violators(0, 0), []);
     world.violation(0, 0, &key, 50);
-    assert_eq!(world.struck(0, 0), of(&key));
-    assert_eq!(world.struck(0, 0), [], "told once");
+    assert_eq!(world.take_violators(0, 0), of(&key));
+    assert_eq!(world.take_violators(0, 0), [], "each violator is returned once");
 }
 
 #[test]
-fn denials_leave_the_window() {
+fn violations_outside_the_window_do_not_count() {
     let mut world = World::alone(1, 1);
     let key = key("a", 1_000);
     for _ in 0..40 {
         world.violation(0, 0, &key, 10);
         world.run(250);
-        assert_eq!(world.struck(0, 0), [], "four a second are not ten");
+        assert_eq!(world.take_violators(0, 0), [], "four in a second are fewer than ten");
     }
 }
 
 #[test]
-fn processes_of_a_region_count_together() {
+fn processes_of_a_region_share_a_count_of_violations() {
     let mut world = World::connected(2, 1);
     let key = key("a", MINUTE);
     for turn in 0..8 {
         world.violation(turn % 2, 0, &key, 10);
         world.run(300);
     }
-    assert_eq!((world.struck(0, 0), world.struck(1, 0)), (Vec::new(), Vec::new()));
+    assert_eq!((world.take_violators(0, 0), world.take_violators(1, 0)), (Vec::new(), Vec::new()));
     for _ in 0..2 {
         world.violation(0, 0, &key, 10);
     }
     world.run(2 * TICK_MS);
-    assert_eq!(world.struck(0, 0), of(&key));
+    assert_eq!(world.take_violators(0, 0), of(&key));
 }
 
 #[test]
-fn a_flood_of_identifiers_is_bounded_and_bans_nobody_by_others_denials() {
+fn a_flood_of_identifiers_is_bounded_and_bans_no_identifier_for_the_denials_of_others() {
     let mut world = World::with(1, 1, Geometry { buckets: 1, keys_per_bucket: 2 }, true);
     let keys = keys(MAX_VIOLATORS + 9, HOUR);
     for key in &keys {
         world.violation(0, 0, key, 3);
     }
     world.run(2 * TICK_MS);
-    assert_eq!(world.struck(0, 0), []);
+    assert_eq!(world.take_violators(0, 0), []);
     assert!(world.sum_of(|stats| stats.overflows) >= MAX_VIOLATORS as u64 - 2);
 }

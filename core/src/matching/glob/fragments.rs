@@ -28,7 +28,7 @@ pub(super) struct Fragments<'a> {
 #[derive(Clone, Debug)]
 pub(super) struct Finder {
     automaton: Kind,
-    fragments: Arc<[Known]>,
+    fragments: Arc<[Fragment]>,
 }
 
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ enum Kind {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct Fragment {
     bytes: usize,
     within: u32,
 }
@@ -70,16 +70,16 @@ impl<'a> Fragments<'a> {
         } else {
             Kind::States(Arc::new(contiguous::Builder::new().build_from_noncontiguous(&states).ok()?))
         };
-        let known = |fragment: &&[u8]| {
+        let measure = |fragment: &&[u8]| {
             let mut within = NONE;
             let shorter = fragment.get(1..).unwrap_or_default();
             sweep(&states, shorter, |found, end| {
                 within = if end == shorter.len() { found } else { NONE };
                 ControlFlow::Continue(())
             });
-            Known { bytes: fragment.len(), within }
+            Fragment { bytes: fragment.len(), within }
         };
-        Some(Finder { automaton, fragments: self.order.iter().map(known).collect() })
+        Some(Finder { automaton, fragments: self.order.iter().map(measure).collect() })
     }
 }
 
@@ -90,12 +90,12 @@ impl Finder {
     }
 
     pub fn bytes_of(&self, fragment: u32) -> usize {
-        self.fragments.get(index(fragment)).map_or(0, |known| known.bytes)
+        self.fragments.get(index(fragment)).map_or(0, |found| found.bytes)
     }
 
     /// The longest other fragment that is a suffix of this one.
     pub fn within(&self, fragment: u32) -> u32 {
-        self.fragments.get(index(fragment)).map_or(NONE, |known| known.within)
+        self.fragments.get(index(fragment)).map_or(NONE, |found| found.within)
     }
 
     /// Calls `found` for each place where a fragment ends, with the longest one, until it breaks.

@@ -141,7 +141,7 @@ fn fragments_that_end_in_each_other_stay_linear() {
 }
 
 #[test]
-fn the_search_ends_when_nothing_better_can_come() {
+fn the_search_ends_when_no_better_match_is_possible() {
     let set = set(&["best-of-all*", "*a*", "*a*b*"]);
     let mut scratch = Scratch::default();
     let text = [b"best-of-all".as_slice(), &vec![b'a'; 60_000]].concat();

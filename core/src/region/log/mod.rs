@@ -68,7 +68,7 @@ pub enum Outcome {
     Allowed,
     /// It is not charged.
     Denied {
-        /// Microseconds until enough entries will have ended; less if more than [`MAX_WALK`] entries would have to end.
+        /// Microseconds until enough entries will have ended; less if more than [`MAX_SCAN`] entries would have to end.
         /// `None` means never, as the cost exceeds the limit.
         retry_after_us: Option<u64>,
     },

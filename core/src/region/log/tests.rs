@@ -207,9 +207,9 @@ fn a_flood_of_single_uses_evicts_itself_and_nothing_else() {
     assert_eq!(decide(&mut logs, 2, 1, 3), Ok(false), "still used up");
     assert_eq!(decide(&mut logs, 2, 2, 1), Ok(false), "still used up");
     for _ in 0..3 {
-        assert_eq!(decide(&mut logs, 2, 3, 3), Ok(true), "a newcomer");
+        assert_eq!(decide(&mut logs, 2, 3, 3), Ok(true), "a new key");
     }
-    assert_eq!(decide(&mut logs, 2, 3, 3), Ok(false), "a newcomer is held to its limit");
+    assert_eq!(decide(&mut logs, 2, 3, 3), Ok(false), "a new key is held to its limit");
     assert_eq!(decide(&mut logs, WINDOW + 1, 1, 3), Ok(true), "the window has ended");
     while logs.tick(Micros(3 * WINDOW)) {}
     assert_eq!((logs.len(), logs.entries(), logs.leaving.len(), logs.singles.len()), (0, 0, 0, 0));

@@ -21,14 +21,14 @@ fn the_others_use_that_a_filter_reports_counts_at_once_as_a_lower_bound() {
 #[test]
 fn a_query_is_answered_with_the_others_use_without_its_own() {
     let (mut region, mut backed) = (region(), backed());
-    let inquiry = query(6, 0);
+    let query_of_own = query(6, 0);
     region.witness(&key("k"), SEQUENCE, 10, NOW).unwrap();
     backed.witness(&key("k"), SEQUENCE, 10, NOW).unwrap();
-    let Proposed::Query(merge) = backed.propose(origin(1), &inquiry, NOW).unwrap() else { panic!() };
+    let Proposed::Query(merge) = backed.propose(origin(1), &query_of_own, NOW).unwrap() else { panic!() };
     let merged = holding(&merge.parts);
     let answers = [
-        region.consult(origin(1), &inquiry, NOW).unwrap(),
-        backed.concluded(origin(1), &inquiry, &merge, &merged, NOW).unwrap(),
+        region.consult(origin(1), &query_of_own, NOW).unwrap(),
+        backed.concluded(origin(1), &query_of_own, &merge, &merged, NOW).unwrap(),
     ];
     for answer in answers {
         let snapshot = answer.current.unwrap();
@@ -43,7 +43,7 @@ fn a_query_is_answered_with_the_others_use_without_its_own() {
 }
 
 #[test]
-fn what_no_component_accounts_for_becomes_the_baseline_once() {
+fn the_use_that_no_component_accounts_for_becomes_the_baseline_once() {
     let mut region = region();
     region.witness(&key("k"), SEQUENCE, 7, NOW).unwrap();
     region.report(origin(1), &[count("k", SEQUENCE, 3)], NOW);
@@ -109,8 +109,8 @@ fn the_baseline_is_published_with_the_rest_and_goes_to_the_store() {
     region.settle(&lower_bounds, NOW);
     region.report(origin(1), &[count("k", SEQUENCE, 1)], NOW);
     assert_eq!(region.next_due(9).0[0].publication.count, 8);
-    let told = region.next_merges(9);
-    assert!(told[0].parts.contains(&(BASELINE, 7)));
+    let merges = region.next_merges(9);
+    assert!(merges[0].parts.contains(&(BASELINE, 7)));
 }
 
 #[test]

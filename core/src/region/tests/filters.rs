@@ -20,7 +20,7 @@ fn grants_never_exceed_the_limit_and_may_be_repeated() {
 }
 
 #[test]
-fn a_denied_query_still_merges_what_was_spent() {
+fn a_denied_query_still_merges_the_own_count() {
     let mut region = region();
     assert!(!region.consult(origin(1), &query(9, 5), NOW).unwrap().granted);
     let snapshot = region.consult(origin(2), &query(0, 0), NOW).unwrap().current.unwrap();
@@ -93,9 +93,12 @@ fn a_full_region_refuses_new_keys_and_keeps_the_old_ones() {
     let reported = region.report(origin(1), &[count("a", SEQUENCE, 6), count("b", SEQUENCE, 1)], NOW);
     assert_eq!(reported.refused, vec![(1, Refused::Full)]);
     assert_eq!(region.report(origin(1), &[count("a", SEQUENCE, 7)], NOW).refused, vec![]);
-    assert!(region.heard(origin(1), MonoMs(NOW.0)));
-    assert!(!region.heard(origin(2), MonoMs(NOW.0)));
-    assert!(region.heard(origin(2), MonoMs(NOW.0 + 3_600_000)), "the first one has been silent for an hour");
+    assert!(region.nodes.received_from(origin(1), MonoMs(NOW.0)));
+    assert!(!region.nodes.received_from(origin(2), MonoMs(NOW.0)));
+    assert!(
+        region.nodes.received_from(origin(2), MonoMs(NOW.0 + 3_600_000)),
+        "the first node has sent no frame for an hour"
+    );
 }
 
 #[test]
@@ -173,7 +176,7 @@ fn changes_are_pushed_to_followers_and_those_of_hot_keys_to_all() {
 }
 
 #[test]
-fn a_subscriber_is_sent_a_snapshot_and_told_when_it_is_complete() {
+fn a_subscriber_receives_a_snapshot_marked_as_complete_at_its_end() {
     let mut region = region();
     region.report(origin(1), &[count("touched", SEQUENCE, 1), count("other", SEQUENCE, 1)], NOW);
     region.report(origin(2), &[count("touched", SEQUENCE, 2), count("hot", SEQUENCE, 9)], NOW);
@@ -227,13 +230,16 @@ fn a_key_in_use_stays_and_its_old_cells_are_dropped() {
 #[test]
 fn nodes_are_alive_for_a_while_after_their_last_frame() {
     let mut region = region();
-    assert!(region.heard(origin(1), MonoMs(5_000)) && region.heard(origin(2), MonoMs(6_000)));
-    assert!(!region.count_node(origin(3), 1), "it has sent no frame");
-    assert!(region.count_node(origin(1), 1) && region.count_node(origin(2), 1));
-    assert_eq!(region.live_origins(MonoMs(6_000)), 2);
-    assert_eq!(region.live_origins(MonoMs(7_001)), 1);
+    assert!(
+        region.nodes.received_from(origin(1), MonoMs(5_000))
+            && region.nodes.received_from(origin(2), MonoMs(6_000))
+    );
+    assert!(!region.nodes.count(origin(3), 1), "it has sent no frame");
+    assert!(region.nodes.count(origin(1), 1) && region.nodes.count(origin(2), 1));
+    assert_eq!(region.nodes.alive(MonoMs(6_000)), 2);
+    assert_eq!(region.nodes.alive(MonoMs(7_001)), 1);
     region.gone(origin(2));
-    assert_eq!(region.live_origins(MonoMs(5_000)), 1);
+    assert_eq!(region.nodes.alive(MonoMs(5_000)), 1);
 }
 
 #[test]

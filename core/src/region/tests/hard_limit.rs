@@ -94,10 +94,10 @@ fn cells_are_kept_for_as_long_as_a_window_touches_them() {
 }
 
 #[test]
-fn a_key_is_hot_by_what_its_window_holds() {
+fn a_key_is_hot_by_the_sum_of_its_window() {
     let mut region = backed();
     region.set_complete(true);
-    region.heard(origin(9), MonoMs(NOW.0));
+    region.nodes.received_from(origin(9), MonoMs(NOW.0));
     region.subscribe(origin(9));
     assert_eq!(pushed(&mut region, origin(9), NOW), (vec![], true));
     used(&mut region, 5, 10);
@@ -120,7 +120,7 @@ fn a_key_is_hot_by_what_its_window_holds() {
 #[test]
 fn a_cell_that_makes_a_window_hot_lets_its_other_cells_be_shared() {
     let mut region = backed();
-    region.heard(origin(1), MonoMs(NOW.0));
+    region.nodes.received_from(origin(1), MonoMs(NOW.0));
     region.subscribe(origin(1));
     used(&mut region, 5, 10);
     for merge in region.next_merges(99) {
@@ -148,14 +148,14 @@ fn cells_are_published_once_their_window_has_reached_half_and_each_again_when_it
     assert_eq!(due(&mut region), vec![]);
     region.report(origin(1), &[tenth(NEWEST, 2, 10)], NOW);
     let rows = due(&mut region);
-    let said: Vec<_> = rows.iter().map(|row| (row.sequence, row.count)).collect();
-    assert_eq!(said, vec![(NEWEST - 3, 1), (NEWEST - 2, 1), (NEWEST - 1, 1), (NEWEST, 2)]);
+    let published: Vec<_> = rows.iter().map(|row| (row.sequence, row.count)).collect();
+    assert_eq!(published, vec![(NEWEST - 3, 1), (NEWEST - 2, 1), (NEWEST - 1, 1), (NEWEST, 2)]);
     let ends: Vec<_> = rows.iter().map(|row| row.expires.0).collect();
     assert_eq!(ends[3], NOW.0 + 11 * TENTH_MS, "no window touches it from then on");
     region.published(&rows);
     region.report(origin(1), &[tenth(NEWEST + 1, 1, 10)], NOW);
-    let said: Vec<_> = due(&mut region).iter().map(|row| (row.sequence, row.count)).collect();
-    assert_eq!(said, vec![(NEWEST + 1, 1)], "the new cell of a full window, and no cell twice");
+    let published: Vec<_> = due(&mut region).iter().map(|row| (row.sequence, row.count)).collect();
+    assert_eq!(published, vec![(NEWEST + 1, 1)], "the new cell of a full window, and no cell twice");
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn the_stores_first_answer_contains_all_cells_before_and_a_proposal_contains_imp
 #[test]
 fn a_push_holds_no_more_cells_than_a_frame_may() {
     let mut region = region();
-    region.heard(origin(9), MonoMs(NOW.0));
+    region.nodes.received_from(origin(9), MonoMs(NOW.0));
     region.subscribe(origin(9));
     for n in 0..60u32 {
         let key = key(&std::format!("k{n}"));
@@ -210,10 +210,10 @@ fn a_push_holds_no_more_cells_than_a_frame_may() {
             .collect();
         region.report(origin(1), &counts, NOW);
     }
-    let mut told = BTreeSet::new();
+    let mut pushed_cells = BTreeSet::new();
     while let Some(push) = region.next_push(origin(9), NOW) {
         assert!(push.snapshots.len() <= wire::MAX_FRAME_CELLS);
-        told.extend(push.snapshots.into_iter().map(|snapshot| (snapshot.key, snapshot.sequence)));
+        pushed_cells.extend(push.snapshots.into_iter().map(|snapshot| (snapshot.key, snapshot.sequence)));
     }
-    assert_eq!(told.len(), 60 * 11);
+    assert_eq!(pushed_cells.len(), 60 * 11);
 }

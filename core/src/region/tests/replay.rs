@@ -79,7 +79,7 @@ fn answers_out_of_order_lose_nothing() {
 fn a_node_that_reports_to_another_aggregator_gets_pushes_where_it_subscribes() {
     let subscribed = || {
         let mut region = backed();
-        assert!(region.heard(origin(1), MonoMs(NOW.0)));
+        assert!(region.nodes.received_from(origin(1), MonoMs(NOW.0)));
         region.subscribe(origin(1));
         pushed(&mut region, origin(1), NOW);
         region
@@ -107,7 +107,7 @@ fn a_wipe_voids_every_mark() {
     assert!(region.has_merges());
     let again = region.next_merges(9);
     assert_eq!(sequences(&again), vec![(SEQUENCE, vec![(origin(1), 3)])]);
-    assert!(again[0].wants_previous, "nothing is known of the new incarnation");
+    assert!(again[0].wants_previous, "the new incarnation has not returned its cells yet");
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn many_cells_are_written_again_in_steps() {
     let mut region = backed();
     let counts: Vec<_> = (0..MANY).map(|n| count(&std::format!("k{n}"), SEQUENCE, 1)).collect();
     region.report(origin(1), &counts, NOW);
-    let mut told = 0;
+    let mut written = 0;
     for wiped in [false, true] {
         if wiped {
             region.store_wiped();
@@ -151,16 +151,16 @@ fn many_cells_are_written_again_in_steps() {
         while region.has_merges() {
             let merges = region.next_merges(1_000);
             merges.iter().for_each(|merge| took(&mut region, merge));
-            told += merges.len() as u64;
+            written += merges.len() as u64;
         }
     }
-    assert_eq!(told, 2 * MANY);
+    assert_eq!(written, 2 * MANY);
 }
 
 #[test]
 fn only_what_the_store_holds_is_shared_with_peers() {
     let mut region = backed();
-    region.heard(origin(1), MonoMs(NOW.0));
+    region.nodes.received_from(origin(1), MonoMs(NOW.0));
     report(&mut region, 1, 6);
     let merge = region.next_merges(9).remove(0);
     took(&mut region, &merge);
@@ -179,7 +179,7 @@ fn only_what_the_store_holds_is_shared_with_peers() {
 #[test]
 fn counts_of_a_disconnected_envoy_are_shared_with_peers() {
     let mut region = backed();
-    region.heard(origin(1), MonoMs(NOW.0));
+    region.nodes.received_from(origin(1), MonoMs(NOW.0));
     report(&mut region, 1, 6);
     region.gone(origin(1));
     let merge = region.next_merges(9).remove(0);
@@ -199,7 +199,7 @@ fn a_cell_is_shared_if_one_of_its_users_may_be_subscribed_elsewhere() {
         (&[1], &[1], &[2], true),
         (&[1, 2], &[1], &[2], false),
     ];
-    for (here, users, before, told) in cases {
+    for (here, users, before, expected) in cases {
         let mut region = backed();
         here.iter().for_each(|by| region.subscribe(origin(*by)));
         for by in before {
@@ -210,8 +210,8 @@ fn a_cell_is_shared_if_one_of_its_users_may_be_subscribed_elsewhere() {
         for merge in merges.iter().filter(|merge| merge.sequence == SEQUENCE) {
             took(&mut region, merge);
         }
-        let heard = region.next_changes(9).iter().any(|change| change.sequence == SEQUENCE);
-        assert_eq!(heard, told, "{here:?} {users:?} {before:?}");
+        let shared = region.next_changes(9).iter().any(|change| change.sequence == SEQUENCE);
+        assert_eq!(shared, expected, "{here:?} {users:?} {before:?}");
     }
 }
 
@@ -249,7 +249,7 @@ fn the_store_decides_a_query() {
 }
 
 #[test]
-fn what_a_denied_query_wrote_to_the_store_is_shared_with_peers() {
+fn counts_that_a_denied_query_wrote_to_the_store_are_shared_with_peers() {
     let mut region = backed();
     let query = query(3, 6);
     let Proposed::Query(merge) = region.propose(origin(1), &query, NOW).unwrap() else { panic!() };
@@ -292,11 +292,11 @@ fn without_baseline(region: &mut Region) -> wire::Snapshot {
 #[test]
 fn a_baseline_is_sent_only_after_the_store_has_returned_all_it_holds() {
     let mut region = backed();
-    let asked = without_baseline(&mut region);
-    assert_eq!(region.baseline(origin(1), &asked), None);
+    let wanted = without_baseline(&mut region);
+    assert_eq!(region.baseline(origin(1), &wanted), None);
     region.learn(&key("k"), SEQUENCE, 10, &[(origin(2), 3)], NOW).unwrap();
     assert_eq!(
-        region.baseline(origin(1), &asked),
+        region.baseline(origin(1), &wanted),
         None,
         "a change from another aggregator contains only a part"
     );
@@ -309,7 +309,7 @@ fn a_baseline_is_sent_only_after_the_store_has_returned_all_it_holds() {
     let merge = region.next_merges(9).remove(0);
     region.merged(&merge, &holding(&[(origin(1), 7), (origin(2), 3)]), NOW);
     assert_eq!(
-        region.baseline(origin(1), &asked).map(|snapshot| (snapshot.own, snapshot.region_others)),
+        region.baseline(origin(1), &wanted).map(|snapshot| (snapshot.own, snapshot.region_others)),
         Some((7, 3))
     );
 }
@@ -321,11 +321,11 @@ fn the_store_is_queried_again_for_each_baseline() {
     let merge = region.next_merges(9).remove(0);
     took(&mut region, &merge);
     // Another worker of the same Envoy reports 7 through another aggregator, then the process evicts the cell.
-    let asked = without_baseline(&mut region);
-    assert_eq!(region.baseline(origin(1), &asked), None);
+    let wanted = without_baseline(&mut region);
+    assert_eq!(region.baseline(origin(1), &wanted), None);
     let merge = region.next_merges(9).remove(0);
     region.merged(&merge, &holding(&[(origin(1), 7)]), NOW);
-    assert_eq!(region.baseline(origin(1), &asked).map(|snapshot| snapshot.own), Some(7));
+    assert_eq!(region.baseline(origin(1), &wanted).map(|snapshot| snapshot.own), Some(7));
 }
 
 #[test]

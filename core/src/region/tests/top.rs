@@ -10,7 +10,7 @@ fn limited(identifier: &str, sequence: u64, own: u64, limit: u64) -> wire::Count
     wire::Count { limit, ..count(identifier, sequence, own) }
 }
 
-fn walk(region: &Region, scopes: Vec<Scope>) -> Top {
+fn rank_all(region: &Region, scopes: Vec<Scope>) -> Top {
     let mut top = Top::new(scopes);
     while region.rank(&mut top, NOW) {}
     top
@@ -35,7 +35,7 @@ fn the_nearest_come_first_and_those_without_a_limit_not_at_all() {
         limited("unused", SEQUENCE, 0, 10),
     ];
     region.report(origin(1), &counts, NOW);
-    let top = walk(&region, vec![scope("n", CELL_MS), scope("other", CELL_MS), scope("n", 1)]);
+    let top = rank_all(&region, vec![scope("n", CELL_MS), scope("other", CELL_MS), scope("n", 1)]);
     assert_eq!(names(&top.nearest), ["first", "second", "third"]);
     assert_eq!((top.past_half, top.over), (2, 1));
     let over: Vec<_> = top.scopes.iter().map(|over| (over.keys, names(&over.furthest))).collect();
@@ -62,7 +62,7 @@ fn the_use_of_a_key_is_computed_as_for_a_decision() {
 }
 
 #[test]
-fn lists_are_bounded_and_a_walk_over_many_keys_goes_in_steps() {
+fn lists_are_bounded_and_many_keys_are_ranked_in_steps() {
     let mut region = region();
     for batch in 0..100 {
         let counts: Vec<_> =
@@ -85,7 +85,7 @@ fn the_highest_numbers_do_not_overflow() {
         region.learn(&key(name), SEQUENCE, limit, &[(origin(1), MAX_COUNT)], NOW).unwrap();
     }
     region.report(origin(1), &[limited("c", SEQUENCE, 1, u64::MAX - 1)], NOW);
-    assert_eq!(names(&walk(&region, vec![]).nearest), ["a", "b", "c"]);
+    assert_eq!(names(&rank_all(&region, vec![]).nearest), ["a", "b", "c"]);
 }
 
 proptest! {
@@ -97,7 +97,7 @@ proptest! {
         for (at, (own, limit)) in used.iter().enumerate() {
             region.report(origin(1), &[limited(&format!("{at}"), SEQUENCE, *own, *limit)], NOW);
         }
-        let top = walk(&region, vec![]);
+        let top = rank_all(&region, vec![]);
         let mut shares: Vec<_> = used.iter().map(|(own, limit)| own * 1_000_000 / limit).collect();
         shares.sort_unstable_by(|a, b| b.cmp(a));
         shares.truncate(MAX_TOP);

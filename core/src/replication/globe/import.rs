@@ -26,7 +26,7 @@ pub struct Import {
 enum Stage {
     /// The pause until the next interval is about to begin.
     Resting,
-    Violator,
+    Due,
     Merging {
         cells: Vec<Stored>,
         done: usize,
@@ -51,7 +51,7 @@ impl Importer {
 
     /// For an aggregator that starts: a single import.
     pub fn once() -> Importer {
-        Importer { within_ms: PREPARATION_MS, interval: None, stage: Stage::Violator }
+        Importer { within_ms: PREPARATION_MS, interval: None, stage: Stage::Due }
     }
 
     /// What to do now; `random` is uniform.
@@ -60,10 +60,10 @@ impl Importer {
             match core::mem::replace(&mut self.stage, Stage::Resting) {
                 Stage::Resting => {
                     let Some(interval) = &mut self.interval else { return Next::Over };
-                    self.stage = Stage::Violator;
+                    self.stage = Stage::Due;
                     return Next::Sleep(access.state(|_, now| until(interval, now, random)));
                 }
-                Stage::Violator => {
+                Stage::Due => {
                     let is_first = self.interval.is_none();
                     if is_first || access.state(|state, now| allows(state, Traffic::Import, now)) {
                         return Next::Call(Import { within_ms: self.within_ms });
@@ -123,14 +123,14 @@ mod tests {
     fn each_interval_imports_the_other_regions_use_in_steps() {
         let mut state = state().with_database(Schedule::default().global_breaker, false);
         let mut importer = Importer::new(Schedule::default(), NOW.mono, 0);
-        let mut brought = cells(2 * STEP_CELLS + 1);
-        brought[7].sequence += 9;
+        let mut imported = cells(2 * STEP_CELLS + 1);
+        imported[7].sequence += 9;
         for created in [2 * STEP_CELLS as u64, 0] {
             let before = state.figures.imports_created;
             assert!(matches!(importer.next(&mut at(&mut state, 0), 0), Next::Sleep(_)));
             let within_ms = Schedule::default().global_timeout_ms;
             assert_eq!(importer.next(&mut at(&mut state, 0), 0), Next::Call(Import { within_ms }));
-            importer.imported(&mut at(&mut state, 0), Ok(brought.clone()));
+            importer.imported(&mut at(&mut state, 0), Ok(imported.clone()));
             for _ in 0..3 {
                 assert_eq!(importer.next(&mut at(&mut state, 0), 0), Next::Yield);
             }

@@ -101,23 +101,27 @@ impl Keeping {
 mod tests {
     use super::*;
 
-    const AWAY: Result<Holder, Failure> = Err(Failure::Unavailable);
+    const UNAVAILABLE: Result<Holder, Failure> = Err(Failure::Unavailable);
 
     #[test]
     fn a_region_is_taken_after_its_holder_released_it() {
         let mut taking = Taking::new(MonoMs(0));
         assert_eq!(taking.answered(Ok(Holder::Another), MonoMs(100)), Then::Again(250));
         assert!(taking.is_held());
-        assert_eq!(taking.answered(AWAY, MonoMs(PATIENCE_MS)), Then::Again(250), "assumed to hold it still");
+        assert_eq!(
+            taking.answered(UNAVAILABLE, MonoMs(PATIENCE_MS)),
+            Then::Again(250),
+            "assumed to hold it still"
+        );
         assert_eq!(taking.answered(Ok(Holder::Mine), MonoMs(6_500)), Then::Serve { is_sure: true });
     }
 
     #[test]
     fn a_holder_keeps_the_region_and_an_unavailable_database_prevents_nothing() {
         let mut taking = Taking::new(MonoMs(0));
-        assert_eq!(taking.answered(AWAY, MonoMs(1)), Then::Serve { is_sure: false });
+        assert_eq!(taking.answered(UNAVAILABLE, MonoMs(1)), Then::Serve { is_sure: false });
         taking.answered(Ok(Holder::Another), MonoMs(1));
-        assert_eq!(taking.answered(AWAY, MonoMs(6_001)), Then::Serve { is_sure: false });
+        assert_eq!(taking.answered(UNAVAILABLE, MonoMs(6_001)), Then::Serve { is_sure: false });
         assert_eq!(taking.answered(Ok(Holder::Another), MonoMs(6_000)), Then::Again(250));
         assert_eq!(taking.answered(Ok(Holder::Another), MonoMs(6_001)), Then::TakenOver);
     }
@@ -125,9 +129,9 @@ mod tests {
     #[test]
     fn the_lease_is_lost_after_another_was_found_as_holder_twice() {
         let mut keeping = Keeping::default();
-        let words = [Ok(Holder::Another), Ok(Holder::Mine), AWAY, Ok(Holder::Another), AWAY];
-        for word in words {
-            assert!(!keeping.answered(word), "{word:?}");
+        let answers = [Ok(Holder::Another), Ok(Holder::Mine), UNAVAILABLE, Ok(Holder::Another), UNAVAILABLE];
+        for answer in answers {
+            assert!(!keeping.answered(answer), "{answer:?}");
         }
         assert!(keeping.answered(Ok(Holder::Another)));
     }

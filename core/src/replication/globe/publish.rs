@@ -30,7 +30,7 @@ pub enum Call {
 enum Stage {
     /// The pause until the next interval is about to begin.
     Resting,
-    Violator,
+    Due,
     /// Collects the due cells. Stops once it has more than `most`.
     Collecting {
         all: Vec<Due>,
@@ -71,10 +71,10 @@ impl Publisher {
         loop {
             match core::mem::replace(&mut self.stage, Stage::Resting) {
                 Stage::Resting => {
-                    self.stage = Stage::Violator;
+                    self.stage = Stage::Due;
                     return Next::Sleep(access.state(|_, now| until(&mut self.interval, now, random)));
                 }
-                Stage::Violator => {
+                Stage::Due => {
                     if access.state(|state, now| allows(state, Traffic::Own, now)) {
                         return Next::Call(Call::Incarnation);
                     }

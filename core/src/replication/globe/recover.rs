@@ -31,9 +31,9 @@ enum Stage {
     Waiting,
     Woken,
     /// The call is to be made, for the first time or again.
-    Asking(Now),
+    Due(Now),
     /// The call was made.
-    Asked(Now),
+    Called(Now),
     Failed(Now),
 }
 
@@ -66,22 +66,22 @@ impl Recovery {
                 self.stage = Stage::Woken;
                 Next::Wait { events: Event::Recover.into(), at_most_ms: None }
             }
-            (Stage::Woken, _) => self.ask(now),
-            (Stage::Asking(lost) | Stage::Asked(lost), _) => self.ask(lost),
+            (Stage::Woken, _) => self.call(now),
+            (Stage::Due(lost) | Stage::Called(lost), _) => self.call(lost),
             (Stage::Failed(_), None) => {
                 self.stage = Stage::Waiting;
                 access.state(|state, _| state.notify(Event::Recover));
                 Next::Over
             }
             (Stage::Failed(lost), Some(schedule)) => {
-                self.stage = Stage::Asking(lost);
+                self.stage = Stage::Due(lost);
                 Next::Sleep(if is_late(schedule, lost, now) { schedule.publish_ms } else { PAUSE_MS })
             }
         }
     }
 
-    fn ask(&mut self, lost: Now) -> Next<Own> {
-        self.stage = Stage::Asked(lost);
+    fn call(&mut self, lost: Now) -> Next<Own> {
+        self.stage = Stage::Called(lost);
         Next::Call(Own {
             within_ms: self.schedule.map_or(PREPARATION_MS, |schedule| schedule.grace_period_ms / 2),
         })
@@ -89,7 +89,7 @@ impl Recovery {
 
     /// Takes the result.
     pub fn recovered(&mut self, access: &mut impl Access, result: Result<&[Stored], Failure>) {
-        let Stage::Asked(lost) = self.stage else { return };
+        let Stage::Called(lost) = self.stage else { return };
         access.state(|state, now| note(state, Traffic::Own, result.is_ok(), now));
         let Ok(cells) = result else {
             self.stage = Stage::Failed(lost);

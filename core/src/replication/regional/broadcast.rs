@@ -119,8 +119,8 @@ mod tests {
         assert!(matches!(broadcaster.next(&mut at(&mut state, 0)), Next::Wait { .. }));
         state.take(ORIGIN, report(1, 7), NOW).unwrap();
         for merge in state.region.next_merges(9) {
-            let word = Merged { current: merge.parts.clone(), limit: 10, ..Merged::default() };
-            state.region.merged(&merge, &word, NOW.unix);
+            let merged = Merged { current: merge.parts.clone(), limit: 10, ..Merged::default() };
+            state.region.merged(&merge, &merged, NOW.unix);
         }
         let Next::Call(changes) = broadcaster.next(&mut at(&mut state, 0)) else { panic!("it is hot") };
         broadcaster.sent(&mut at(&mut state, 0), Ok(()));

@@ -12,7 +12,7 @@ use alloc::vec::Vec;
 /// A call to the store. Its deadline is [`Schedule::replay_timeout_ms`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Call {
-    /// Record that these are alive and return all that are alive in the region; then call [`Heartbeat::heard`].
+    /// Record that these are alive and return all that are alive in the region; then call [`Heartbeat::received`].
     Origins(Vec<OriginId>),
     /// Publish this message; then call [`Heartbeat::sent`].
     Broadcast(Changes),
@@ -47,7 +47,7 @@ impl Heartbeat {
             Stage::Woken => {
                 let mine = access.state(|state, now| {
                     let usable = state.is_usable(now.mono);
-                    usable.then(|| state.region.origins_here(now.mono).collect())
+                    usable.then(|| state.region.nodes.alive_here(now.mono).collect())
                 });
                 if let Some(mine) = mine {
                     self.stage = Stage::Named;
@@ -73,11 +73,11 @@ impl Heartbeat {
     }
 
     /// Takes the nodes that are alive in the region.
-    pub fn heard(&mut self, access: &mut impl Access, alive: Result<&[OriginId], Failure>) {
+    pub fn received(&mut self, access: &mut impl Access, alive: Result<&[OriginId], Failure>) {
         access.state(|state, now| {
             note(state, alive, now);
             if let Ok(alive) = alive {
-                state.region.set_origins_elsewhere(alive);
+                state.region.nodes.set_elsewhere(alive);
             }
         });
     }
@@ -106,8 +106,8 @@ mod tests {
             event.into_iter().for_each(|event| heartbeat.notified(event));
             let call = heartbeat.next(&mut at(&mut state, 0));
             assert_eq!(call, Next::Call(Call::Origins(vec![ORIGIN])));
-            heartbeat.heard(&mut at(&mut state, 0), Ok(&[ORIGIN, origin(9)]));
-            assert_eq!(state.region.live_origins(NOW.mono), 2);
+            heartbeat.received(&mut at(&mut state, 0), Ok(&[ORIGIN, origin(9)]));
+            assert_eq!(state.region.nodes.alive(NOW.mono), 2);
             if event == Some(Event::Heartbeat) {
                 let Next::Call(Call::Broadcast(changes)) = heartbeat.next(&mut at(&mut state, 0)) else {
                     panic!()

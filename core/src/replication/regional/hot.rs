@@ -190,25 +190,25 @@ mod tests {
     use crate::replication::testing::{ORIGIN, SEQUENCE, at, backed, key, sum};
     use std::vec;
 
-    fn word() -> Result<Merged, Failure> {
+    fn merged() -> Result<Merged, Failure> {
         Ok(Merged { current: vec![(ORIGIN, 7)], limit: 10, ..Merged::default() })
     }
 
-    /// A reader whose pause has begun.
-    fn woken(state: &mut RegionState) -> HotReader {
+    /// A reader that waits for its first interval.
+    fn started(state: &mut RegionState) -> HotReader {
         let mut reader = HotReader::new(Schedule::default());
         assert!(matches!(reader.next(&mut at(state, 0)), Next::Wait { at_most_ms: Some(312), .. }));
         reader
     }
 
-    fn reads(reader: &mut HotReader, state: &mut RegionState, expected: usize) {
+    fn expect_read(reader: &mut HotReader, state: &mut RegionState, expected: usize) {
         assert_eq!(reader.next(&mut at(state, 0)), Next::Call(Call::Shard(expected)));
     }
 
     #[test]
     fn first_all_shards_are_read_and_then_one_at_each_interval() {
         let mut state = backed();
-        let mut reader = woken(&mut state);
+        let mut reader = started(&mut state);
         assert!(
             matches!(reader.next(&mut at(&mut state, 0)), Next::Wait { .. }),
             "there is no subscription to messages yet"
@@ -217,13 +217,13 @@ mod tests {
         reader.notified(&mut at(&mut state, 0));
         for shard in 0..HOT_SHARDS {
             assert_eq!(state.figures.complete_at, None);
-            reads(&mut reader, &mut state, shard);
+            expect_read(&mut reader, &mut state, shard);
             assert_eq!(reader.indexed(&mut at(&mut state, 1), Ok(vec![])), Some(Ok(())));
         }
         assert!(state.figures.complete_at.is_some());
         for shard in 0..2 {
             assert!(matches!(reader.next(&mut at(&mut state, 0)), Next::Wait { .. }));
-            reads(&mut reader, &mut state, shard);
+            expect_read(&mut reader, &mut state, shard);
             assert_eq!(reader.indexed(&mut at(&mut state, 1), Ok(vec![])), Some(Ok(())));
         }
     }
@@ -232,14 +232,14 @@ mod tests {
     fn after_a_failure_a_full_read_begins_with_the_next_shard() {
         let mut state = backed();
         connected(&mut at(&mut state, 0));
-        let mut reader = woken(&mut state);
-        reads(&mut reader, &mut state, 0);
+        let mut reader = started(&mut state);
+        expect_read(&mut reader, &mut state, 0);
         assert_eq!(
             reader.indexed(&mut at(&mut state, 0), Err(Failure::Unavailable)),
             Some(Err(Failure::Unavailable))
         );
         assert!(matches!(reader.next(&mut at(&mut state, 0)), Next::Wait { .. }));
-        reads(&mut reader, &mut state, 1);
+        expect_read(&mut reader, &mut state, 1);
         assert_eq!(reader.to_complete, HOT_SHARDS);
     }
 
@@ -248,8 +248,8 @@ mod tests {
         let mut state = backed();
         connected(&mut at(&mut state, 0));
         for (wiped, expected) in [(true, 0), (false, 7)] {
-            let mut reader = woken(&mut state);
-            reads(&mut reader, &mut state, 0);
+            let mut reader = started(&mut state);
+            expect_read(&mut reader, &mut state, 0);
             let named = vec![(key("i"), SEQUENCE); READ_CELLS + 1];
             assert_eq!(reader.indexed(&mut at(&mut state, 0), Ok(named)), None);
             if wiped {
@@ -260,8 +260,8 @@ mod tests {
                     panic!("cells")
                 };
                 assert_eq!(cells.len(), count);
-                let words: Vec<_> = cells.iter().map(|_| word()).collect();
-                assert_eq!(reader.read(&mut at(&mut state, 0), &cells, &words), over);
+                let results: Vec<_> = cells.iter().map(|_| merged()).collect();
+                assert_eq!(reader.read(&mut at(&mut state, 0), &cells, &results), over);
             }
             assert_eq!(sum(&state), expected);
         }
@@ -271,10 +271,10 @@ mod tests {
     fn a_cell_with_a_wrong_value_does_not_prevent_reading_the_others() {
         type Case<'a> = (&'a [Result<Merged, Failure>], Option<Failure>);
         let cases: [Case; 4] = [
-            (&[word(), Err(Failure::OfTheCell)], None),
-            (&[word(), Err(Failure::Refused), Err(Failure::Unavailable)], Some(Failure::Unavailable)),
+            (&[merged(), Err(Failure::OfTheCell)], None),
+            (&[merged(), Err(Failure::Refused), Err(Failure::Unavailable)], Some(Failure::Unavailable)),
             (&[Err(Failure::Refused)], Some(Failure::Refused)),
-            (&[word()], None),
+            (&[merged()], None),
         ];
         for (results, expected) in cases {
             assert_eq!(failure_of(results), expected, "{results:?}");

@@ -31,20 +31,20 @@ impl Queries {
     /// Judges the queries from memory. Those that memory cannot settle are for the store.
     pub fn propose(access: &mut impl Access, origin: OriginId, consults: Vec<Consult>) -> Queries {
         let answers = Vec::with_capacity(consults.len());
-        let mut questions = Queries { origin, queries: Vec::new(), merges: Vec::new(), answers };
+        let mut proposed = Queries { origin, queries: Vec::new(), merges: Vec::new(), answers };
         access.state(|state, now| {
             for consult in consults {
                 match state.region.propose(origin, &consult, now.unix) {
-                    Ok(Proposed::Settled(answer)) => questions.answers.push(state.judged(answer)),
+                    Ok(Proposed::Settled(answer)) => proposed.answers.push(state.judged(answer)),
                     Ok(Proposed::Query(merge)) => {
-                        questions.queries.push(consult);
-                        questions.merges.push(merge);
+                        proposed.queries.push(consult);
+                        proposed.merges.push(merge);
                     }
-                    Err(_) => questions.answers.push(state.unjudged(&consult)),
+                    Err(_) => proposed.answers.push(state.unjudged(&consult)),
                 }
             }
         });
-        questions
+        proposed
     }
 
     /// What to send to the store. If it is empty, call [`Queries::conclude`] without results.
@@ -53,7 +53,7 @@ impl Queries {
     }
 
     /// The queries that belong to [`Queries::merges`], in the same order.
-    pub fn asked(&self) -> &[Consult] {
+    pub fn queries(&self) -> &[Consult] {
         &self.queries
     }
 
@@ -72,10 +72,10 @@ impl Queries {
 
     /// The answers to all queries, in any order. `results` are the store's, in the order of [`Queries::merges`].
     pub fn conclude(self, access: &mut impl Access, results: &[Result<Merged, Failure>]) -> Vec<Answer> {
-        let speaks = !self.merges.is_empty() && !self.were_hurried(results);
+        let is_noted = !self.merges.is_empty() && !self.were_hurried(results);
         let Queries { origin, queries, merges, mut answers } = self;
         access.state(|state, now| {
-            if speaks {
+            if is_noted {
                 note_parts(state, results, now);
             }
             for (place, (query, merge)) in queries.iter().zip(&merges).enumerate() {
@@ -126,8 +126,8 @@ mod tests {
         for (timeout_ms, usable) in [(30, true), (50, false)] {
             for id in 0..10 {
                 let consult = Consult { timeout_ms, ..consult(id, 1, 100) };
-                let questions = Queries::propose(&mut at(&mut state, 0), ORIGIN, vec![consult]);
-                questions.conclude(&mut at(&mut state, 0), &[Err(Failure::Timeout)]);
+                let proposed = Queries::propose(&mut at(&mut state, 0), ORIGIN, vec![consult]);
+                proposed.conclude(&mut at(&mut state, 0), &[Err(Failure::Timeout)]);
             }
             assert_eq!(state.is_usable(NOW.mono), usable, "{timeout_ms} ms");
         }
@@ -142,14 +142,14 @@ mod tests {
             consult(3, 6, 10),
             Consult { id: 4, ..Consult::default() }, // not a valid query
         ];
-        let questions = Queries::propose(&mut at(&mut state, 0), ORIGIN, consults);
-        assert_eq!(questions.merges().len(), 2);
-        let word = Merged { granted: Some(true), current: vec![(ORIGIN, 5)], ..Merged::default() };
-        let results = [Ok(word), Err(Failure::Unavailable)];
-        let answers = questions.conclude(&mut at(&mut state, 1), &results);
+        let proposed = Queries::propose(&mut at(&mut state, 0), ORIGIN, consults);
+        assert_eq!(proposed.merges().len(), 2);
+        let merged = Merged { granted: Some(true), current: vec![(ORIGIN, 5)], ..Merged::default() };
+        let results = [Ok(merged), Err(Failure::Unavailable)];
+        let answers = proposed.conclude(&mut at(&mut state, 1), &results);
         let mut granted: Vec<_> = answers.iter().map(|answer| (answer.id, answer.granted)).collect();
         granted.sort_unstable();
-        // Memory judges the third: its own count, proposed for the same node, is 6.
+        // The third query is decided from memory: its own count, proposed for the same node, is 6.
         assert_eq!(granted, vec![(1, false), (2, true), (3, true), (4, false)]);
         assert_eq!((state.figures.granted, state.figures.denied, state.figures.unjudged), (2, 1, 1));
         let events = state.take_events();

@@ -39,7 +39,7 @@ pub enum Call {
 enum Outcome {
     /// The store has all that waited, apart from cells that it rejected.
     #[default]
-    Told,
+    Stored,
     /// Some cells were not written; one of the store's servers may be unavailable.
     Partly,
     /// Some call failed for all its cells; the store may be unavailable.
@@ -50,8 +50,8 @@ enum Outcome {
 enum Stage {
     Waiting,
     Woken,
-    Telling(Round),
-    Told(Round),
+    Writing(Round),
+    Written(Round),
     Resting,
 }
 
@@ -62,9 +62,9 @@ pub struct Replay {
     stage: Stage,
     outcome: Outcome,
     /// Cells offered in this round.
-    told: usize,
+    offered: usize,
     /// Cells that were not written.
-    away: Vec<Merge>,
+    unwritten: Vec<Merge>,
     /// Hot cells beyond the number that the index may hold of their namespace.
     left: Vec<HotCell>,
     refused: SetAside,
@@ -76,9 +76,9 @@ impl Replay {
         Replay {
             schedule,
             stage: Stage::Waiting,
-            outcome: Outcome::Told,
-            told: 0,
-            away: Vec::new(),
+            outcome: Outcome::Stored,
+            offered: 0,
+            unwritten: Vec::new(),
             left: Vec::new(),
             refused: SetAside::default(),
         }
@@ -93,14 +93,14 @@ impl Replay {
                     return Next::Wait { events: Event::Replay.into(), at_most_ms: None };
                 }
                 Stage::Woken => self.begin(access),
-                Stage::Telling(round) => {
-                    self.stage = Stage::Telling(round);
+                Stage::Writing(round) => {
+                    self.stage = Stage::Writing(round);
                     match self.more(access, round) {
                         Some(merges) => return Next::Call(Call::Merge(merges)),
-                        None => self.stage = Stage::Told(round),
+                        None => self.stage = Stage::Written(round),
                     }
                 }
-                Stage::Told(round) => {
+                Stage::Written(round) => {
                     self.finish(access, round);
                     self.stage = Stage::Resting;
                     if let Some(hot) = self.hot(access) {
@@ -141,7 +141,7 @@ impl Replay {
             match result {
                 Ok(_) => {}
                 Err(Failure::OfTheCell) => self.refused.set_aside(merge, now),
-                Err(_) => self.away.push(merge),
+                Err(_) => self.unwritten.push(merge),
             }
         }
     }
@@ -168,29 +168,29 @@ impl Replay {
             }
             (round, state.is_usable(now.mono))
         });
-        self.told = 0;
-        self.outcome = if usable { Outcome::Told } else { Outcome::Failed };
-        self.stage = Stage::Telling(round);
+        self.offered = 0;
+        self.outcome = if usable { Outcome::Stored } else { Outcome::Failed };
+        self.stage = Stage::Writing(round);
     }
 
     /// The next cells of this round, until a call has failed for all its cells.
     fn more(&mut self, access: &mut impl Access, round: Round) -> Option<Vec<Merge>> {
-        if self.outcome == Outcome::Failed || self.told >= round.waiting {
+        if self.outcome == Outcome::Failed || self.offered >= round.waiting {
             return None;
         }
         let merges = access.state(|state, _| state.region.next_merges(CALL_CELLS));
-        self.told = self.told.saturating_add(merges.len());
+        self.offered = self.offered.saturating_add(merges.len());
         (!merges.is_empty()).then_some(merges)
     }
 
     fn finish(&mut self, access: &mut impl Access, round: Round) {
-        let away = core::mem::take(&mut self.away);
-        if self.outcome == Outcome::Told && !away.is_empty() {
+        let unwritten = core::mem::take(&mut self.unwritten);
+        if self.outcome == Outcome::Stored && !unwritten.is_empty() {
             self.outcome = Outcome::Partly;
         }
         let failed = self.outcome == Outcome::Failed;
         access.state(|state, now| {
-            state.region.merge_failed(&away);
+            state.region.merge_failed(&unwritten);
             // While it is uncertain whether the store is unavailable, unwritten counts are not acknowledged; the next
             // round decides.
             if !failed || !state.is_usable(now.mono) {
@@ -225,7 +225,7 @@ impl Replay {
             }
         });
         // What one of several servers did not take is offered again only after a longer pause.
-        if self.outcome == Outcome::Told { self.schedule.replay_ms } else { self.schedule.marker_ms }
+        if self.outcome == Outcome::Stored { self.schedule.replay_ms } else { self.schedule.marker_ms }
     }
 }
 
@@ -263,7 +263,7 @@ mod tests {
     use crate::replication::testing::{NOW, ORIGIN, at, backed, count, report};
     use std::vec;
 
-    fn word(merge: &Merge) -> Result<Merged, Failure> {
+    fn stored(merge: &Merge) -> Result<Merged, Failure> {
         Ok(Merged { current: merge.parts.clone(), limit: merge.limit, ..Merged::default() })
     }
 
@@ -289,13 +289,13 @@ mod tests {
     }
 
     #[test]
-    fn a_round_writes_what_waits_names_hot_cells_and_acknowledges() {
+    fn a_round_writes_pending_cells_names_hot_ones_and_acknowledges() {
         let (mut state, mut replay) = (backed(), replay());
         state.take(ORIGIN, report(1, 7), NOW).unwrap();
-        let told = merges(&mut replay, &mut state);
-        assert_eq!((told.len(), state.replayed()), (1, 0));
-        let words: Vec<_> = told.iter().map(word).collect();
-        replay.merged(&mut at(&mut state, 1), told, &words);
+        let sent = merges(&mut replay, &mut state);
+        assert_eq!((sent.len(), state.replayed()), (1, 0));
+        let results: Vec<_> = sent.iter().map(stored).collect();
+        replay.merged(&mut at(&mut state, 1), sent, &results);
         let Next::Call(Call::NameHot(hot)) = replay.next(&mut at(&mut state, 1)) else { panic!("it is hot") };
         assert_eq!((hot.len(), state.replayed()), (1, 1));
         replay.named(&mut at(&mut state, 2), &hot, Err(Failure::Timeout));
@@ -307,18 +307,18 @@ mod tests {
     }
 
     #[test]
-    fn counts_that_no_server_took_are_not_acknowledged_until_the_breaker_opens() {
+    fn counts_that_no_server_stored_are_not_acknowledged_until_the_circuit_breaker_opens() {
         let (mut state, mut replay) = (backed(), replay());
         three(&mut state);
         for round in 1..=5 {
-            let told = merges(&mut replay, &mut state);
-            let words: Vec<_> = told.iter().map(|_| Err(Failure::Unavailable)).collect();
-            replay.merged(&mut at(&mut state, 1), told, &words);
+            let sent = merges(&mut replay, &mut state);
+            let results: Vec<_> = sent.iter().map(|_| Err(Failure::Unavailable)).collect();
+            replay.merged(&mut at(&mut state, 1), sent, &results);
             assert_eq!(replay.next(&mut at(&mut state, 1)), Next::Sleep(Schedule::default().marker_ms));
             assert_eq!(
                 state.replayed(),
                 if round < 5 { 0 } else { 5 },
-                "the breaker opens after five failures"
+                "the circuit breaker opens after five failures"
             );
             assert_eq!(state.region.pending_merges(), 3);
             replay.next(&mut at(&mut state, 1));
@@ -328,21 +328,21 @@ mod tests {
     }
 
     #[test]
-    fn what_some_servers_took_is_acknowledged_and_the_rest_waits() {
+    fn counts_that_some_servers_stored_are_acknowledged_and_the_rest_waits() {
         let (mut state, mut replay) = (backed(), replay());
         three(&mut state);
-        let told = merges(&mut replay, &mut state);
-        let words = vec![word(&told[0]), Err(Failure::Unavailable), Err(Failure::OfTheCell)];
-        replay.merged(&mut at(&mut state, 0), told, &words);
+        let sent = merges(&mut replay, &mut state);
+        let results = vec![stored(&sent[0]), Err(Failure::Unavailable), Err(Failure::OfTheCell)];
+        replay.merged(&mut at(&mut state, 0), sent, &results);
         // The cell that was not written is not offered again in this round.
         assert_eq!(replay.next(&mut at(&mut state, 0)), Next::Sleep(Schedule::default().marker_ms));
         assert_eq!((state.replayed(), state.region.pending_merges()), (1, 1));
         assert!(state.is_usable(NOW.mono) && state.take_events().has(Event::Replay));
         replay.next(&mut at(&mut state, 0));
-        let told = merges(&mut replay, &mut state);
-        assert_eq!(told.len(), 1);
-        let words = vec![word(&told[0])];
-        replay.merged(&mut at(&mut state, 4_999), told, &words);
+        let sent = merges(&mut replay, &mut state);
+        assert_eq!(sent.len(), 1);
+        let results = vec![stored(&sent[0])];
+        replay.merged(&mut at(&mut state, 4_999), sent, &results);
         assert!(matches!(replay.next(&mut at(&mut state, 4_999)), Next::Sleep(10)));
         assert_eq!(state.region.pending_merges(), 0, "set aside");
         replay.next(&mut at(&mut state, 5_000));

@@ -43,7 +43,7 @@ pub struct Incarnation {
 pub struct Incarnations {
     /// In the order of `place`.
     pub seen: Vec<Incarnation>,
-    /// Number of markers whose server did not answer. Nothing is known about these.
+    /// Number of markers whose server did not answer. Nothing is last_read about these.
     pub unseen: usize,
 }
 
@@ -67,10 +67,10 @@ pub struct MarkersRead {
 pub struct Watch {
     schedule: Schedule,
     /// The id that each marker had at the last read, and its number of reads.
-    known: BTreeMap<u16, (u128, u64)>,
+    last_read: BTreeMap<u16, (u128, u64)>,
     /// Markers that were set back, and the id that each of them had then.
     renewals: BTreeMap<u16, u128>,
-    away: bool,
+    unavailable: bool,
     looks: bool,
 }
 
@@ -84,7 +84,13 @@ struct Compared {
 impl Watch {
     /// A watch that has read nothing yet.
     pub fn new(schedule: Schedule) -> Watch {
-        Watch { schedule, known: BTreeMap::new(), renewals: BTreeMap::new(), away: false, looks: false }
+        Watch {
+            schedule,
+            last_read: BTreeMap::new(),
+            renewals: BTreeMap::new(),
+            unavailable: false,
+            looks: false,
+        }
     }
 
     /// What to do now: read the markers within [`Schedule::marker_timeout_ms`], then call [`Watch::looked`].
@@ -118,7 +124,7 @@ impl Watch {
         let mut looked = MarkersRead::default();
         // The region must be notified of a loss before the breaker can close.
         if let Ok(incarnations) = result {
-            looked.is_found = self.known.is_empty();
+            looked.is_found = self.last_read.is_empty();
             let compared = self.compare(incarnations);
             looked.is_wiped = compared.changed;
             access.state(|state, now| {
@@ -136,7 +142,7 @@ impl Watch {
         let mut compared = Compared::default();
         for incarnation in &incarnations.seen {
             let renewed = self.renewals.remove(&incarnation.place);
-            match self.known.insert(incarnation.place, (incarnation.id, incarnation.looks)) {
+            match self.last_read.insert(incarnation.place, (incarnation.id, incarnation.looks)) {
                 Some((id, _)) if id != incarnation.id => compared.changed |= renewed != Some(id),
                 Some((id, looks)) if looks >= incarnation.looks => {
                     compared.changed = true;
@@ -158,7 +164,7 @@ impl Watch {
     ) {
         note(state, result, now);
         match result {
-            Ok(()) if core::mem::take(&mut self.away) => {
+            Ok(()) if core::mem::take(&mut self.unavailable) => {
                 looked.is_back = true;
                 state.notify(Event::Missed);
                 state.notify(Event::Heartbeat);
@@ -166,7 +172,7 @@ impl Watch {
             Ok(()) => {}
             Err(_) => {
                 let closed = state.store().is_some_and(|breaker| breaker.state(now.mono) == State::Closed);
-                looked.became_unavailable = !closed && !core::mem::replace(&mut self.away, true);
+                looked.became_unavailable = !closed && !core::mem::replace(&mut self.unavailable, true);
             }
         }
         // Only this wakes the replay for cells that wait again after a failure.
@@ -293,16 +299,16 @@ mod tests {
     fn the_store_becomes_unavailable_with_its_breaker_and_a_later_read_finds_it_again() {
         let (mut state, mut watch) = (fresh(), Watch::new(Schedule::default()));
         looks(&mut watch, &mut state, &incarnations(1, 5, 90_000));
-        let mut away = 0;
+        let mut unavailable = 0;
         for look in 0..10 {
             if watch.next(&mut at(&mut state, look)) == Next::Call(()) {
-                away += u8::from(
+                unavailable += u8::from(
                     watch.looked(&mut at(&mut state, look), Err(Failure::Timeout)).became_unavailable,
                 );
                 watch.next(&mut at(&mut state, look));
             }
         }
-        assert_eq!(away, 1, "it is reported once");
+        assert_eq!(unavailable, 1, "it is reported once");
         assert!(matches!(watch.next(&mut at(&mut state, 300)), Next::Sleep(_)), "the breaker is open");
         assert_eq!(watch.next(&mut at(&mut state, 600)), Next::Call(()));
         assert!(watch.looked(&mut at(&mut state, 600), Ok(&incarnations(1, 6, 90_000))).is_back);

@@ -21,9 +21,9 @@ fn an_envoy_is_there_from_its_first_stream_to_its_last() {
     let second = state.enter(ORIGIN, NOW).unwrap();
     assert!(!second.is_first && state.take_events().is_empty());
     assert!(!state.leave(ORIGIN, first.id));
-    assert_eq!(state.region.live_origins(NOW.mono), 1);
+    assert_eq!(state.region.nodes.alive(NOW.mono), 1);
     assert!(state.leave(ORIGIN, second.id) && state.take_events().has(Event::Heartbeat));
-    assert_eq!(state.region.live_origins(NOW.mono), 0);
+    assert_eq!(state.region.nodes.alive(NOW.mono), 0);
 }
 
 #[test]

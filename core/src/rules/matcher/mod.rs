@@ -5,8 +5,8 @@ mod text;
 
 use self::segments::Segments;
 use self::text::{TEXT_BYTES_MAX, Text};
-use crate::rules::parse::errors::Errors;
-use crate::rules::parse::fields::{Fields, Node, is_token_byte};
+use crate::fields::Errors;
+use crate::fields::{Fields, Node, is_token_byte};
 use crate::rules::request::host::Host;
 use crate::rules::request::path;
 use crate::rules::request::{Lines, Request, joined_header};
@@ -93,7 +93,7 @@ pub(in crate::rules) struct NormalPath {
 }
 
 impl NormalPath {
-    pub fn forget(&mut self) {
+    pub fn reset(&mut self) {
         self.ready = false;
     }
 
@@ -242,13 +242,13 @@ fn read_method(node: Node<'_>, errors: &mut Errors) -> Option<Box<[u8]>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::parse::json::Json;
+    use crate::fields::{Bounds, Value};
     use crate::rules::testing::TestRequest;
 
     fn read(json: &str) -> Conditions {
         let mut errors = Errors::default();
-        let json = Json::parse(json.as_bytes(), &mut errors).unwrap();
-        let conditions = Conditions::read(Node::root(&json), &mut errors);
+        let json = Value::parse(json.as_bytes(), Bounds::OF_A_FILE).unwrap();
+        let conditions = Conditions::read(Node::root("configuration", &json), &mut errors);
         errors.finish(conditions).unwrap_or_else(|errors| panic!("{errors}"))
     }
 

@@ -1,8 +1,8 @@
 //! Paths compared segment by segment, so that other spellings of a path that upstreams treat as equal cannot bypass a
 //! rule: a trailing slash, and blanks and dots at the end of a segment, are ignored.
 
-use crate::rules::parse::errors::Errors;
-use crate::rules::parse::fields::Node;
+use crate::fields::Errors;
+use crate::fields::Node;
 use crate::rules::request::path;
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -83,10 +83,10 @@ fn without_tail(mut segment: &[u8]) -> &[u8] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::parse::json::Json;
+    use crate::fields::Value;
 
     fn read(text: &str) -> Option<Segments> {
-        Segments::read(text, Node::root(&Json::Text(text.into())), &mut Errors::default())
+        Segments::read(text, Node::root("configuration", &Value::Text(text.into())), &mut Errors::default())
     }
 
     #[test]

@@ -3,8 +3,8 @@
 //! Text is bytes. A regular expression must match the whole text, as in Envoy. It has ASCII classes (`\w`, `\d`,
 //! `(?i)`), runs in time linear in the text, and its compiled size is bounded.
 
-use crate::rules::parse::errors::Errors;
-use crate::rules::parse::fields::Node;
+use crate::fields::Errors;
+use crate::fields::Node;
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::ToString;
@@ -78,10 +78,10 @@ fn compile(text: &str) -> Result<Regex, regex::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::parse::json::Json;
+    use crate::fields::Value;
 
     fn text(kind: &str, pattern: &str) -> Option<Text> {
-        Text::read(kind, Node::root(&Json::Text(pattern.into())), &mut Errors::default())
+        Text::read(kind, Node::root("configuration", &Value::Text(pattern.into())), &mut Errors::default())
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! Finds the filter's configuration in a text: the configuration itself, or a whole Envoy configuration that contains
-//! it. The caller parses YAML, and [`Config::parse`](super::Config::parse) parses what was found.
+//! it. The caller parses YAML, and [`Config::parse`](crate::rules::Config::parse) parses what was found.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -28,7 +28,7 @@ pub enum Written {
 
 /// Determines what `text` contains. `parsed` is the result of parsing it as YAML, which includes JSON. Returns a
 /// message if the text cannot be used.
-pub fn tell_written<E: Display>(text: &[u8], parsed: &Result<Value, E>) -> Result<Written, String> {
+pub fn recognise<E: Display>(text: &[u8], parsed: &Result<Value, E>) -> Result<Written, String> {
     let value = match parsed {
         Ok(value) => value,
         // It is meant to be JSON; the filter's parser reports the syntax error.
@@ -237,14 +237,14 @@ mod tests {
 
     #[test]
     fn the_kind_of_a_text_is_recognised() {
-        let told = |text: &str, parsed: Result<Value, &str>| tell_written(text.as_bytes(), &parsed);
-        assert_eq!(told("{}", Ok(json!({"rules": []}))), Ok(Written::Filter));
-        assert_eq!(told("", Ok(json!(null))), Ok(Written::Filter));
-        assert_eq!(told(" {\"rules\": [", Err("it ends")), Ok(Written::Filter), "meant to be JSON");
-        let error = told("a: b: c", Err("no map here")).unwrap_err();
+        let recognised = |text: &str, parsed: Result<Value, &str>| recognise(text.as_bytes(), &parsed);
+        assert_eq!(recognised("{}", Ok(json!({"rules": []}))), Ok(Written::Filter));
+        assert_eq!(recognised("", Ok(json!(null))), Ok(Written::Filter));
+        assert_eq!(recognised(" {\"rules\": [", Err("it ends")), Ok(Written::Filter), "meant to be JSON");
+        let error = recognised("a: b: c", Err("no map here")).unwrap_err();
         assert_eq!(error, "this is neither JSON nor YAML: no map here");
         for field in ENVOY_FIELDS {
-            let error = told("", Ok(json!({field: {}}))).unwrap_err();
+            let error = recognised("", Ok(json!({field: {}}))).unwrap_err();
             assert!(error.starts_with("this Envoy configuration has no Weir filter; expected"), "{error}");
         }
         let filter = json!([{"name": "weir", "typed_config": wasm(json!({"name": "weir"}))}]);
@@ -255,7 +255,11 @@ mod tests {
             module: None,
             variables: Vec::new(),
         }]));
-        assert_eq!(told("", Ok(filter)), Ok(found), "a list of filters is a part of an Envoy configuration");
+        assert_eq!(
+            recognised("", Ok(filter)),
+            Ok(found),
+            "a list of filters is a part of an Envoy configuration"
+        );
     }
 
     #[test]

@@ -2,8 +2,8 @@
 //!
 //! An IPv6 client usually owns a /64, which is the default prefix. An IPv4-mapped IPv6 address counts as IPv4.
 
-use crate::rules::parse::errors::Errors;
-use crate::rules::parse::fields::Node;
+use crate::fields::Errors;
+use crate::fields::Node;
 use crate::rules::request::{Request, joined_header};
 use alloc::vec::Vec;
 use core::fmt::{self, Write};
@@ -91,19 +91,19 @@ fn forwarded<R: Request + ?Sized>(trusted_hops: usize, request: &R, buffer: &mut
 /// The peer's address, read at most once for each request.
 #[derive(Debug, Default)]
 pub(in crate::rules) struct Peer {
-    asked: bool,
+    ready: bool,
     address: Option<IpAddr>,
     text: Vec<u8>,
 }
 
 impl Peer {
-    pub fn forget(&mut self) {
-        self.asked = false;
+    pub fn reset(&mut self) {
+        self.ready = false;
     }
 
     fn address<R: Request + ?Sized>(&mut self, request: &R) -> Option<IpAddr> {
-        if !self.asked {
-            self.asked = true;
+        if !self.ready {
+            self.ready = true;
             self.text.clear();
             request.peer_address(&mut self.text);
             self.address = parse_address(&self.text);

@@ -1,7 +1,7 @@
 //! Host conditions: which `:authority` a rule matches. Ports, case and the root's trailing dot are ignored.
 
-use crate::rules::parse::errors::Errors;
-use crate::rules::parse::fields::Node;
+use crate::fields::Errors;
+use crate::fields::Node;
 use alloc::boxed::Box;
 
 const HOST_BYTES_MAX: usize = 255;
@@ -77,10 +77,10 @@ pub(in crate::rules) fn host_and_port(authority: &[u8]) -> (&[u8], &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::parse::json::Json;
+    use crate::fields::Value;
 
     fn host(text: &str) -> Option<Host> {
-        Host::read(Node::root(&Json::Text(text.into())), &mut Errors::default())
+        Host::read(Node::root("configuration", &Value::Text(text.into())), &mut Errors::default())
     }
 
     fn check(pattern: &str, authority: Option<&str>, expected: bool) {

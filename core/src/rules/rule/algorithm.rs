@@ -4,11 +4,11 @@
 //! effect on the algorithm is an error, since its author expects an effect.
 
 use super::cost::Cost;
+use crate::fields::Errors;
+use crate::fields::duration::Span;
+use crate::fields::{Fields, Node};
 use crate::model::exact::{Algorithm, MAX_LOG_LIMIT};
 use crate::model::key::HARD_LIMIT_RESOLUTION;
-use crate::rules::parse::duration::Span;
-use crate::rules::parse::errors::Errors;
-use crate::rules::parse::fields::{Fields, Node};
 
 const WINDOW: Span = Span { min_ms: 1_000, max_ms: 2_678_400_000, words: ("1s", "31d"), example: "1m" };
 
@@ -126,7 +126,7 @@ impl Kind {
     /// Refuses fields without effect on the algorithm.
     pub fn check_others(self, fields: &Fields<'_>, errors: &mut Errors) -> Option<()> {
         let why = "has no effect here, as every request is queried";
-        let asks = self == Kind::Window
+        let unknown_key_fits = self == Kind::Window
             || without(
                 "unknown_key",
                 why,
@@ -136,9 +136,9 @@ impl Kind {
             )
             .is_some();
         let why = "has no effect here, as a ledger counts by its zone";
-        let counts =
+        let namespace_fits =
             self != Kind::Ledger || without("namespace", why, "no namespace", fields, errors).is_some();
-        (asks && counts).then_some(())
+        (unknown_key_fits && namespace_fits).then_some(())
     }
 }
 

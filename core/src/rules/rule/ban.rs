@@ -1,9 +1,9 @@
 //! A rule's ban: an identifier that is denied a number of times within a window is banned, for a time that doubles from
 //! ban to ban.
 
-use crate::rules::parse::duration::Span;
-use crate::rules::parse::errors::Errors;
-use crate::rules::parse::fields::Node;
+use crate::fields::Errors;
+use crate::fields::Node;
+use crate::fields::duration::Span;
 
 const WITHIN: Span = Span { min_ms: 1_000, max_ms: 2_678_400_000, words: ("1s", "31d"), example: "1m" };
 const FOR: Span = Span { min_ms: 1_000, max_ms: 2_678_400_000, words: ("1s", "31d"), example: "10m" };
@@ -55,7 +55,7 @@ impl Ban {
 
     /// How long after its end a ban must be stored, in milliseconds: until the next one is again a first one, and no
     /// violation that led to it counts any more.
-    pub fn memory_ms(&self) -> u64 {
+    pub fn kept_ms(&self) -> u64 {
         self.max_duration_ms.max(self.window_ms.saturating_mul(2))
     }
 

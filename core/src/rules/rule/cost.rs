@@ -4,10 +4,10 @@
 //! The client must be trusted to set the request's header. A header that is not a number costs the maximum. The
 //! response's header is set by the upstream and may be 0. Until the response arrives, an amount is reserved.
 
-use crate::rules::parse::duration::Span;
-use crate::rules::parse::errors::Errors;
-use crate::rules::parse::fields::Node;
-use crate::rules::parse::json::Json;
+use crate::fields::Errors;
+use crate::fields::Node;
+use crate::fields::Value;
+use crate::fields::duration::Span;
 use crate::rules::request::{Request, joined_header};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -37,11 +37,11 @@ pub enum Cost {
 
 impl Cost {
     pub(in crate::rules) fn read(node: Node<'_>, errors: &mut Errors) -> Option<Cost> {
-        match node.json {
-            Json::Object(fields) if fields.iter().any(|(name, _)| name == "response") => {
+        match node.value {
+            Value::Object(fields) if fields.iter().any(|(name, _)| name == "response") => {
                 ResponseCost::read(node, errors).map(Cost::Response)
             }
-            Json::Object(_) => Cost::read_header(node, errors),
+            Value::Object(_) => Cost::read_header(node, errors),
             json => match json.as_integer() {
                 Some(cost) => Some(Cost::Fixed(cost)),
                 None => node.reject(errors, "is not a cost", EXPECTED),

@@ -8,10 +8,11 @@ pub(super) mod overrides;
 
 use super::identifier::{Part, optional_parts};
 use super::matcher::Conditions;
-use super::parse::errors::Errors;
-use super::parse::fields::Node;
+use crate::fields::Errors;
+use crate::fields::Node;
+use crate::limiter::{CompiledRule, Policy};
 use crate::model::exact::Algorithm;
-use crate::model::key::{HARD_LIMIT_RESOLUTION, MAX_TEXT_BYTES};
+use crate::model::key::{HARD_LIMIT_RESOLUTION, KeyParts, MAX_TEXT_BYTES};
 use algorithm::{Held, Kind};
 use alloc::format;
 use alloc::string::String;
@@ -146,6 +147,34 @@ impl Rule {
         if self.hard_limit { HARD_LIMIT_RESOLUTION } else { 1 }
     }
 
+    /// The rule as a limiter applies it, with the rule's number in its configuration.
+    pub fn compiled(&self, number: u16, workspace: &str) -> CompiledRule {
+        let parts = KeyParts {
+            workspace: workspace.as_bytes(),
+            namespace: self.namespace.as_bytes(),
+            identifier: b"",
+            duration_ms: self.duration_ms,
+            epoch: 0,
+            resolution: self.resolution(),
+        };
+        CompiledRule::new(number, self.algorithm, &parts, self.policy())
+    }
+
+    fn policy(&self) -> Policy {
+        let (settles_within_ms, settles_at_most) = match &self.cost {
+            Cost::Response(cost) => (cost.hold_timeout_ms, cost.max),
+            Cost::Fixed(_) | Cost::Header { .. } => (0, 0),
+        };
+        Policy {
+            shadow: self.shadow,
+            trust_first: self.unknown_key == UnknownKey::AssumeLow,
+            deny_on_failure: self.on_failure == OnFailure::Deny,
+            timeout_ms: u32::try_from(self.timeout_ms).unwrap_or(u32::MAX),
+            settles_within_ms,
+            settles_at_most,
+        }
+    }
+
     /// How many identifiers and patterns have an override.
     pub fn overrides_listed(&self) -> usize {
         self.overrides.count
@@ -181,7 +210,7 @@ impl Rule {
         let held = of.read_limit(&fields, errors);
         let hard_limit = of.read_hard_limit(&fields, held.as_ref(), errors);
         let cost = fields.or("cost", Cost::Fixed(1), errors, Cost::read);
-        let told = of.check_cost(&fields, cost.as_ref(), hard_limit == Some(true), errors);
+        let cost_fits = of.check_cost(&fields, cost.as_ref(), hard_limit == Some(true), errors);
         let overrides =
             fields.or("overrides", Overrides::default(), errors, |n, e| Overrides::read(n, of, e));
         let missing = fields.or("on_missing_identifier", Missing::default(), errors, Missing::read);
@@ -193,7 +222,7 @@ impl Rule {
         let unknown_key = fields.or("unknown_key", UnknownKey::default(), errors, UnknownKey::read);
         let ban = fields.optional("ban", errors, Ban::read);
         let others = of.check_others(&fields, errors);
-        let (name, _, (), ()) = (name?, kind?, others?, told?);
+        let (name, _, (), ()) = (name?, kind?, others?, cost_fits?);
         let Held { algorithm, limit, duration_ms } = held?;
         let namespace = namespace?.unwrap_or_else(|| name.clone());
         let long = namespace.len() >= MAX_TEXT_BYTES;

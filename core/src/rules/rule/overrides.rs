@@ -4,10 +4,10 @@
 //! ones the first in the list. Patterns are implemented by `glob`.
 
 use super::algorithm::Kind;
+use crate::fields::Errors;
+use crate::fields::Value;
+use crate::fields::{Fields, Node};
 use crate::matching::glob::{self, GlobSet, Pattern};
-use crate::rules::parse::errors::Errors;
-use crate::rules::parse::fields::{Fields, Node};
-use crate::rules::parse::json::Json;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::hash::BuildHasherDefault;
@@ -104,7 +104,7 @@ fn read_value(fields: &Fields<'_>, kind: Kind, errors: &mut Errors) -> Option<Ov
     match fields.exactly_one(&["limit", "exempt"], errors)? {
         "limit" => kind.read_most(fields.get("limit")?, errors).map(Override::Limit),
         _ => match fields.get("exempt")? {
-            Node { json: Json::Bool(true), .. } => Some(Override::Exempt),
+            Node { value: Value::Bool(true), .. } => Some(Override::Exempt),
             node => node.reject(errors, "has no effect", "true"),
         },
     }
@@ -113,13 +113,14 @@ fn read_value(fields: &Fields<'_>, kind: Kind, errors: &mut Errors) -> Option<Ov
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fields::Bounds;
     use alloc::format;
     use alloc::string::String;
 
     fn read(json: &str) -> Overrides {
         let mut errors = Errors::default();
-        let json = Json::parse(json.as_bytes(), &mut errors).unwrap();
-        let overrides = Overrides::read(Node::root(&json), Kind::Window, &mut errors);
+        let json = Value::parse(json.as_bytes(), Bounds::OF_A_FILE).unwrap();
+        let overrides = Overrides::read(Node::root("configuration", &json), Kind::Window, &mut errors);
         errors.finish(overrides).unwrap_or_else(|errors| panic!("{errors}"))
     }
 

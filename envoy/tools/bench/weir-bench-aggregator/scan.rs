@@ -48,7 +48,7 @@ pub fn measure_here(cells: usize) -> Result<()> {
     let before = resident_bytes()?;
     let limits = RegionLimits { max_keys: cells, ..RegionLimits::default() };
     let mut region = Region::new(limits, (1, 2));
-    region.heard(ORIGIN, MonoMs(NOW.0));
+    region.nodes.received_from(ORIGIN, MonoMs(NOW.0));
     // Nothing is due yet.
     report(&mut region, cells, 1, 1);
     let bytes = (resident_bytes()? - before) as f64 / cells as f64;

@@ -1,28 +1,25 @@
-//! `just bench-filter`: what a filter adds to a request, in interleaved rounds on one machine.
+//! `just bench-filter`: what a filter adds to a request.
 //!
-//! Each measurement has a fresh Envoy with one worker and a direct response, and wrk on another core. [`variants`]
-//! says what is measured, [`wrk`] drives it, [`report`] makes the table.
+//! One Envoy for each variant runs all the time, and each gets a short slice of every round, one request at a time. A machine's speed
+//! changes from second to second, so only measurements of the same round are compared. Half a microsecond is less than its noise, so
+//! ten equal filters stand in the chain, and a tenth of what they add is reported. [`variants`] lists what is measured, [`client`]
+//! sends the requests, [`report`] makes the table.
 
+mod client;
 #[path = "../median.rs"]
 mod median;
 mod report;
 mod variants;
-mod wrk;
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::{Parser, ValueEnum};
-use weir_envoy::Envoy;
 
+use crate::client::Client;
 use crate::report::{Sample, Samples};
 use crate::variants::{Scene, Variant};
-use crate::wrk::Wrk;
 
-/// More than a request for every 12 µs does not fit through one worker.
-const REQUESTS_PER_SECOND_MAX: u64 = 80_000;
-/// Of all variants' rules.
-const WINDOW_S: u64 = 60;
 /// A few requests of a new key pass before the rest is denied.
 const DENIED_SHARE_MIN: f64 = 0.95;
 
@@ -31,17 +28,14 @@ const DENIED_SHARE_MIN: f64 = 0.95;
 #[command(name = "just bench-filter")]
 struct Options {
     /// Rounds; the table shows medians over them.
-    #[arg(long, default_value_t = 9)]
+    #[arg(long, default_value_t = 40)]
     rounds: usize,
-    /// Seconds of each measurement, after as many as `--warm-up` says.
-    #[arg(long, default_value_t = 4)]
-    seconds: u32,
-    /// Seconds before each measurement: all code is compiled and every identifier has been seen.
-    #[arg(long, default_value_t = 3)]
-    warm_up: u32,
-    /// Connections of wrk.
-    #[arg(long, default_value_t = 32)]
-    connections: u32,
+    /// Milliseconds of each variant in a round.
+    #[arg(long, default_value_t = 400)]
+    slice: u64,
+    /// Milliseconds of each variant before the first round, in which V8 compiles all code and keys are used once.
+    #[arg(long, default_value_t = 2_000)]
+    warm_up: u64,
     /// Measure only these (comma-separated).
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Variant>,
@@ -51,66 +45,34 @@ struct Options {
 async fn main() -> Result<()> {
     let options = Options::parse();
     let chosen = if options.only.is_empty() { Variant::value_variants() } else { &options.only[..] };
+    let mut scenes = Vec::new();
+    for variant in chosen {
+        let scene = Scene::start(variant.measure()).await?;
+        let mut client = Client::connect(scene.envoy.address(), scene.measure.requests())?;
+        client.run(Duration::from_millis(options.warm_up))?;
+        scenes.push((*variant, scene, client));
+    }
     let mut samples = Samples::new();
     for round in 0..options.rounds {
-        // Each round starts with another variant: none always follows the same one's heat.
-        for index in 0..chosen.len() {
-            let variant = chosen[(index + round) % chosen.len()];
-            let sample = measure(variant, &options).await?;
-            eprintln!(
-                "round {} of {}: {:24} {:6.0} requests/s {:6.2} µs",
-                round + 1,
-                options.rounds,
-                variant.title(),
-                sample.run.per_second,
-                sample.cpu_us
-            );
-            samples.entry(variant).or_default().push(sample);
+        // Each round starts with another variant, so that none always follows the same one.
+        for index in 0..scenes.len() {
+            let at = (index + round) % scenes.len();
+            let (variant, scene, client) = &mut scenes[at];
+            let sample = measure(scene, client, Duration::from_millis(options.slice))?;
+            samples.entry(*variant).or_default().push(sample);
         }
+        eprintln!("round {} of {}", round + 1, options.rounds);
     }
     println!("{}", report::markdown(&samples)?);
     Ok(())
 }
 
-/// Waits where a window would end in the measurement: then each identifier passes once more.
-async fn keep_clear_of_rollover(options: &Options) -> Result<()> {
-    #[expect(clippy::disallowed_methods, reason = "the one place where this program reads it")]
-    let now = SystemTime::now();
-    let left = WINDOW_S - now.duration_since(UNIX_EPOCH)?.as_secs() % WINDOW_S;
-    if left <= u64::from(options.warm_up + options.seconds) + 1 {
-        tokio::time::sleep(Duration::from_secs(left)).await;
-    }
-    Ok(())
-}
-
-async fn measure(variant: Variant, options: &Options) -> Result<Sample> {
-    let mut scene = Scene::start(variant).await?;
-    let requests_max = REQUESTS_PER_SECOND_MAX * u64::from(options.seconds + options.warm_up);
-    let folder = tempfile::tempdir()?;
-    let wrk = Wrk::new(folder.path(), variant.identifiers(requests_max), options.connections)?;
-    let envoy: &mut Envoy = &mut scene.envoy;
-    let target = envoy.address();
-
-    if variant.denies() {
-        keep_clear_of_rollover(options).await?;
-    }
-    tokio::task::block_in_place(|| wrk.run(target, options.warm_up))?;
-    let before = envoy.process().cpu_time()?;
-    let run = tokio::task::block_in_place(|| wrk.run(target, options.seconds))?;
-    let cpu = envoy.process().cpu_time()? - before;
-
-    let denied = run.refused as f64 / run.requests as f64;
-    ensure!(
-        variant.denies() || run.refused == 0,
-        "{}: {:.1} % were refused",
-        variant.title(),
-        denied * 100.0
-    );
-    ensure!(
-        !variant.denies() || denied > DENIED_SHARE_MIN,
-        "{}: {:.1} % were refused",
-        variant.title(),
-        denied * 100.0
-    );
+fn measure(scene: &mut Scene, client: &mut Client, slice: Duration) -> Result<Sample> {
+    let before = scene.envoy.process().threads_cpu_time()?;
+    let run = client.run(slice)?;
+    let cpu = scene.envoy.process().threads_cpu_time()?.saturating_sub(before);
+    let (title, denied) = (scene.measure.title, run.denied as f64 / run.requests as f64);
+    let expected = if scene.measure.denies { denied > DENIED_SHARE_MIN } else { run.denied == 0 };
+    ensure!(expected, "{title}: {:.1} % were denied", denied * 100.0);
     Ok(Sample { run, cpu_us: cpu.as_secs_f64() * 1e6 / run.requests as f64 })
 }

@@ -5,15 +5,15 @@ use std::fmt::Write;
 
 use anyhow::Result;
 
+use crate::client::Run;
 use crate::median::median;
 use crate::variants::Variant;
-use crate::wrk::Run;
 
 /// One variant in one round.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
     pub run: Run,
-    /// Processor time of the Envoy process for each request.
+    /// Processor time of the Envoy process for each request, in microseconds.
     pub cpu_us: f64,
 }
 
@@ -22,25 +22,23 @@ pub type Samples = BTreeMap<Variant, Vec<Sample>>;
 
 pub fn markdown(samples: &Samples) -> Result<String> {
     let mut table = String::from(
-        "| variant | requests/s | CPU µs/request | added µs | added ÷ no-op's | requests ÷ no-op's | p50 µs | p99 µs |\n\
-         |---|--:|--:|--:|--:|--:|--:|--:|\n",
+        "| variant | Envoy µs/request | one filter adds µs | ÷ its floor | ÷ no-op | p50 µs | p99 µs |\n\
+         |---|--:|--:|--:|--:|--:|--:|\n",
     );
-    let noop_added = added(samples, Variant::Noop);
     for (variant, own) in samples {
         let of = |field: fn(&Sample) -> f64| median(own.iter().map(field));
-        let added = added(samples, *variant);
-        let added_ratio = added.zip(noop_added).map(|(own, noop)| own / noop);
-        let rate_ratio =
-            paired(samples, *variant, Variant::Noop, |own, noop| own.run.per_second / noop.run.per_second);
+        let measure = variant.measure();
+        let added = median_of(added(samples, *variant));
+        let floor = measure.floor.and_then(|floor| median_of(ratios(samples, *variant, floor)));
+        let noop = median_of(ratios(samples, *variant, Variant::Noop));
         writeln!(
             table,
-            "| {} | {:.0} | {:.2} | {} | {} | {} | {:.0} | {:.0} |",
-            variant.title(),
-            of(|sample| sample.run.per_second),
+            "| {} | {:.2} | {} | {} | {} | {:.0} | {:.0} |",
+            measure.title,
             of(|sample| sample.cpu_us),
             cell(added),
-            cell(added_ratio),
-            cell(rate_ratio),
+            cell(floor),
+            cell(noop),
             of(|sample| sample.run.p50_us),
             of(|sample| sample.run.p99_us),
         )?;
@@ -48,22 +46,27 @@ pub fn markdown(samples: &Samples) -> Result<String> {
     Ok(table)
 }
 
-/// Processor time that a variant adds to no filter; None for that one itself, or when it was not measured.
-fn added(samples: &Samples, variant: Variant) -> Option<f64> {
-    if variant == Variant::None {
-        return None;
+/// Processor time that one copy of a variant's filter adds, in each round; none for a variant without a filter.
+fn added(samples: &Samples, variant: Variant) -> Vec<f64> {
+    let measure = variant.measure();
+    let (Some(own), Some(without)) = (samples.get(&variant), samples.get(&measure.without)) else {
+        return Vec::new();
+    };
+    if measure.is_bare() {
+        return Vec::new();
     }
-    paired(samples, variant, Variant::None, |own, none| own.cpu_us - none.cpu_us)
+    let copies = measure.copies() as f64;
+    own.iter().zip(without).map(|(own, without)| (own.cpu_us - without.cpu_us) / copies).collect()
 }
 
-fn paired(
-    samples: &Samples,
-    one: Variant,
-    other: Variant,
-    compare: fn(&Sample, &Sample) -> f64,
-) -> Option<f64> {
-    let (one, other) = (samples.get(&one)?, samples.get(&other)?);
-    Some(median(one.iter().zip(other).map(|(one, other)| compare(one, other))))
+/// What `one` adds, as multiples of what `other` adds, in each round.
+fn ratios(samples: &Samples, one: Variant, other: Variant) -> Vec<f64> {
+    let (one, other) = (added(samples, one), added(samples, other));
+    one.iter().zip(&other).map(|(one, other)| one / other).collect()
+}
+
+fn median_of(values: Vec<f64>) -> Option<f64> {
+    (!values.is_empty()).then(|| median(values))
 }
 
 fn cell(value: Option<f64>) -> String {
@@ -74,19 +77,21 @@ fn cell(value: Option<f64>) -> String {
 mod tests {
     use super::*;
 
-    fn sample(cpu_us: f64, per_second: f64) -> Sample {
-        Sample { cpu_us, run: Run { per_second, ..Run::default() } }
+    fn sample(cpu_us: f64) -> Sample {
+        Sample { cpu_us, run: Run::default() }
     }
 
     #[test]
     fn additions_are_compared_inside_each_round() {
         let samples = Samples::from([
-            (Variant::None, vec![sample(10.0, 100.0), sample(20.0, 50.0)]),
-            (Variant::Noop, vec![sample(14.0, 80.0), sample(24.0, 40.0)]),
-            (Variant::Leased, vec![sample(15.0, 76.0), sample(25.0, 38.0)]),
+            (Variant::None, vec![sample(10.0), sample(20.0)]),
+            (Variant::Noop, vec![sample(50.0), sample(60.0)]),
+            (Variant::FloorHeaders, vec![sample(60.0), sample(70.0)]),
+            (Variant::Leased, vec![sample(70.0), sample(80.0)]),
         ]);
         let table = markdown(&samples).unwrap();
-        assert!(table.contains("| no filter | 75 | 15.00 | – | – | 1.25 |"), "{table}");
-        assert!(table.contains("| Weir allowing, 1 M/min | 57 | 20.00 | 5.00 | 1.25 | 0.95 |"), "{table}");
+        assert!(table.contains("| no filter | 15.00 | – | – | – |"), "{table}");
+        assert!(table.contains("| no-op on the SDK, one header | 55.00 | 4.00 | – | 1.00 |"), "{table}");
+        assert!(table.contains("| Weir, lease serves | 75.00 | 6.00 | 1.20 | 1.50 |"), "{table}");
     }
 }

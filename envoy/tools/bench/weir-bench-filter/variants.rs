@@ -1,8 +1,9 @@
-//! What is measured: one Envoy after another with the same route, and nothing, something or Weir before it.
+//! What is measured: one Envoy after another with the same route, and nothing, a floor or Weir before it.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::client::Requests;
 use anyhow::Result;
 use clap::ValueEnum;
 use serde_json::{Value, json};
@@ -10,102 +11,228 @@ use weir_envoy::bootstrap::AGGREGATOR_CLUSTER;
 use weir_envoy::{Aggregator, AggregatorOptions, Envoy, EnvoyOptions, Filter, Weir, binaries};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Copies of a filter in a chain.
+const CHAIN: usize = 10;
+/// So much a minute that leases serve.
+const HIGH_LIMIT: u64 = 1_000_000;
+/// The highest limit of which no lease is taken: a lease is at least 4, and at most a 64th.
+const LOW_LIMIT: u64 = 255;
 
 /// One row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Variant {
-    /// No filter at all: what the others are compared with.
+    /// No filter.
     None,
     /// Envoy's own local_ratelimit, allowing.
     Local,
-    /// A filter on the same SDK that reads one header: the least that any such filter adds.
+    /// Envoy's own local_ratelimit, denying.
+    LocalDenying,
+    /// A filter on the same SDK that reads one header.
     Noop,
-    /// Weir allowing, where leases serve: a million a minute for each key.
+    /// Floor (a): one header.
+    FloorHeader,
+    /// Floor (b): all headers and the time.
+    FloorHeaders,
+    /// Weir allowing, where leases serve.
     Leased,
-    /// Weir allowing, where each request charges the table: 10 a minute for each of many keys.
-    Unleased,
+    /// Weir with eight rules of which one applies, where leases serve.
+    EightRules,
+    /// Weir with 10 000 keys at random: leases serve some requests.
+    TenThousandKeys,
+    /// Weir with a million keys at random: nearly every request has a key that is not in the table.
+    MillionKeys,
+    /// Floor (c): all headers, the time, and one get and set of shared data.
+    FloorCharge,
+    /// Weir allowing, where each request charges the table.
+    Charged,
+    /// Floor (d): all headers, the time, and a local response with Weir's headers.
+    FloorDenial,
     /// Weir denying.
-    Denying,
+    Denied,
+    /// No filter, with the headers of a browser.
+    NoneManyHeaders,
+    /// Floor (b) with the headers of a browser.
+    FloorManyHeaders,
+    /// Weir with the headers of a browser, where leases serve.
+    LeasedManyHeaders,
+    /// No filter, with two workers.
+    NoneTwoWorkers,
+    /// Weir with two workers, where leases serve.
+    LeasedTwoWorkers,
+}
+
+/// What a variant measures.
+pub struct Measure {
+    pub title: &'static str,
+    pub filter: FilterKind,
+    /// What the floor of this path is.
+    pub floor: Option<Variant>,
+    /// The same without a filter.
+    pub without: Variant,
+    pub denies: bool,
+    pub many_headers: bool,
+    pub workers: u32,
+    /// Number of keys.
+    pub keys: u64,
+}
+
+/// A filter before the route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FilterKind {
+    None,
+    /// Envoy's own, with so many tokens an hour.
+    Local(u32),
+    Noop,
+    Floor(&'static str),
+    /// Weir with this limit for each key.
+    Weir {
+        limit: u64,
+        window: &'static str,
+        rules: usize,
+    },
 }
 
 impl Variant {
-    pub fn title(self) -> &'static str {
+    pub fn measure(self) -> Measure {
+        let plain = |title, filter, floor| Measure {
+            title,
+            filter,
+            floor,
+            without: Self::None,
+            denies: false,
+            many_headers: false,
+            workers: 1,
+            keys: 100,
+        };
+        let weir = |limit, window| FilterKind::Weir { limit, window, rules: 1 };
+        let leased = weir(HIGH_LIMIT, "1m");
+        let many = |measure| Measure { many_headers: true, without: Self::NoneManyHeaders, ..measure };
+        let two = |measure| Measure { workers: 2, without: Self::NoneTwoWorkers, ..measure };
         match self {
-            Self::None => "no filter",
-            Self::Local => "native local_ratelimit",
-            Self::Noop => "no-op filter, one header",
-            Self::Leased => "Weir allowing, 1 M/min",
-            Self::Unleased => "Weir allowing, 10/min",
-            Self::Denying => "Weir denying",
+            Self::None => plain("no filter", FilterKind::None, None),
+            Self::Local => plain("native local_ratelimit", FilterKind::Local(u32::MAX), None),
+            Self::LocalDenying => Measure {
+                denies: true,
+                ..plain("native local_ratelimit, denying", FilterKind::Local(1), None)
+            },
+            Self::Noop => plain("no-op on the SDK, one header", FilterKind::Noop, None),
+            Self::FloorHeader => plain("(a) one header", FilterKind::Floor("header"), None),
+            Self::FloorHeaders => plain("(b) all headers, time", FilterKind::Floor("headers"), None),
+            Self::Leased => plain("Weir, lease serves", leased, Some(Self::FloorHeaders)),
+            Self::EightRules => plain(
+                "Weir, lease serves, one of eight rules applies",
+                FilterKind::Weir { limit: HIGH_LIMIT, window: "1m", rules: 8 },
+                Some(Self::FloorHeaders),
+            ),
+            Self::TenThousandKeys => Measure {
+                keys: 10_000,
+                ..plain("Weir, 10 000 keys at random", leased, Some(Self::FloorHeaders))
+            },
+            Self::MillionKeys => Measure {
+                keys: 1_000_000,
+                ..plain("Weir, 1 000 000 keys at random", leased, Some(Self::FloorCharge))
+            },
+            Self::FloorCharge => plain("(c) as (b), one get and set", FilterKind::Floor("charge"), None),
+            Self::Charged => Measure {
+                keys: 10_000,
+                ..plain("Weir, table charged", weir(LOW_LIMIT, "1m"), Some(Self::FloorCharge))
+            },
+            Self::FloorDenial => Measure {
+                denies: true,
+                ..plain("(d) as (b), local response", FilterKind::Floor("denial"), None)
+            },
+            Self::Denied => Measure {
+                denies: true,
+                ..plain("Weir, denied from memory", weir(1, "1h"), Some(Self::FloorDenial))
+            },
+            Self::NoneManyHeaders => many(plain("no filter, 20 headers", FilterKind::None, None)),
+            Self::FloorManyHeaders => many(plain("(b) with 20 headers", FilterKind::Floor("headers"), None)),
+            Self::LeasedManyHeaders => {
+                many(plain("Weir, lease serves, 20 headers", leased, Some(Self::FloorManyHeaders)))
+            }
+            Self::NoneTwoWorkers => two(plain("no filter, two workers", FilterKind::None, None)),
+            Self::LeasedTwoWorkers => two(plain("Weir, lease serves, two workers", leased, None)),
         }
     }
+}
 
-    pub fn denies(self) -> bool {
-        self == Self::Denying
+impl Measure {
+    /// Whether no filter stands in the chain.
+    pub fn is_bare(&self) -> bool {
+        self.filter == FilterKind::None
     }
 
-    /// Identifiers that the requests name in turn. Where the limit is low they must be many, so that none is used up.
-    pub fn identifiers(self, requests_max: u64) -> u64 {
-        match self {
-            Self::Unleased => (requests_max / 8).max(10_000),
-            _ => 10_000,
-        }
+    /// How often the filter stands in the chain. The first one that denies ends it.
+    pub fn copies(&self) -> usize {
+        if self.denies { 1 } else { CHAIN }
     }
 
-    fn limit(self) -> Option<u64> {
-        match self {
-            Self::None | Self::Local | Self::Noop => None,
-            Self::Leased => Some(1_000_000),
-            Self::Unleased => Some(10),
-            Self::Denying => Some(1),
-        }
+    pub fn requests(&self) -> Requests {
+        Requests { keys: self.keys, many_headers: self.many_headers }
     }
 
-    fn filter(self) -> Result<Filter> {
+    fn filter(&self) -> Result<Filter> {
         let wasm = |file: PathBuf, config| Filter::Weir(Weir::new(file, config));
-        Ok(match (self, self.limit()) {
-            (_, Some(limit)) => wasm(binaries::filter()?, plugin_config(limit)),
-            (Self::Local, None) => Filter::Local { tokens: u32::MAX },
-            (Self::Noop, None) => wasm(binaries::from_environment("WEIR_NOOP_WASM")?, json!({})),
-            (_, None) => Filter::None,
+        Ok(match self.filter {
+            FilterKind::None => Filter::None,
+            FilterKind::Local(tokens) => Filter::Local { tokens },
+            FilterKind::Noop => wasm(binaries::from_environment("WEIR_NOOP_WASM")?, json!({})),
+            FilterKind::Floor(floor) => wasm(binaries::from_environment("WEIR_FLOOR_WASM")?, json!(floor)),
+            FilterKind::Weir { limit, window, rules } => {
+                wasm(binaries::filter()?, plugin_config(limit, window, rules))
+            }
         })
     }
 }
 
-/// An Envoy that is ready to be measured, and what it needs.
+/// An Envoy that is measured, and what it needs.
 pub struct Scene {
     pub envoy: Envoy,
+    pub measure: Measure,
     _aggregator: Option<Aggregator>,
 }
 
 impl Scene {
-    /// A fresh Envoy and, for Weir, a fresh aggregator: no count is left from the round before.
-    pub async fn start(variant: Variant) -> Result<Self> {
-        let aggregator = match variant.limit() {
-            Some(_) => Some(Aggregator::start(AggregatorOptions::default()).await?),
-            None => None,
+    pub async fn start(measure: Measure) -> Result<Self> {
+        let aggregator = match measure.filter {
+            FilterKind::Weir { .. } => Some(Aggregator::start(AggregatorOptions::default()).await?),
+            _ => None,
         };
-        let aggregator_ports = aggregator.iter().map(Aggregator::grpc_port).collect();
-        let options = EnvoyOptions { filter: variant.filter()?, aggregator_ports, ..EnvoyOptions::default() };
+        let options = EnvoyOptions {
+            filter: measure.filter()?,
+            copies: measure.copies(),
+            concurrency: measure.workers,
+            aggregator_ports: aggregator.iter().map(Aggregator::grpc_port).collect(),
+            ..EnvoyOptions::default()
+        };
         let envoy = Envoy::start(options).await?;
         if aggregator.is_some() {
             let streams = format!("cluster.{AGGREGATOR_CLUSTER}.upstream_rq_active");
             envoy.wait_stat(&streams, CONNECT_TIMEOUT, |active| active > 0).await?;
         }
-        Ok(Self { envoy, _aggregator: aggregator })
+        Ok(Self { envoy, measure, _aggregator: aggregator })
     }
 }
 
-fn plugin_config(limit: u64) -> Value {
+/// One rule that applies, after the others that do not.
+fn plugin_config(limit: u64, window: &str, rules: usize) -> Value {
+    let rule = |name: String| {
+        json!({
+            "name": name,
+            "identifier": { "header": "x-api-key" },
+            "limit": limit,
+            "window": window,
+            "unknown_key": "assume_low",
+        })
+    };
+    let others = (1..rules).map(|number| {
+        let mut other = rule(format!("other-{number}"));
+        other["match"] = json!({ "path": { "prefix": format!("/service-{number}/") } });
+        other
+    });
     json!({
         "workspace": "bench",
         "aggregator": { "cluster": AGGREGATOR_CLUSTER },
-        "rules": [{
-            "name": "per-key",
-            "identifier": { "header": "x-api-key" },
-            "limit": limit,
-            "window": "1m",
-            "unknown_key": "assume_low",
-        }],
+        "rules": others.chain([rule("per-key".to_owned())]).collect::<Vec<_>>(),
     })
 }

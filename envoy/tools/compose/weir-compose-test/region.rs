@@ -207,7 +207,7 @@ impl Region {
         for aggregator in &self.aggregators {
             let path = format!("/v1/keys?namespace=per-key&identifier={key}");
             let answer = look(*aggregator, &path).await?;
-            all.push(if answer.status == 404 { Snapshot::default() } else { Snapshot::of(&answer.json()?) });
+            all.push(Snapshot::of(&answer.json()?));
         }
         Ok(all)
     }
@@ -242,7 +242,7 @@ struct Snapshot {
 }
 
 impl Snapshot {
-    /// Reads what `/v1/keys` says.
+    /// Reads the response of `/v1/keys`.
     fn of(explanation: &Value) -> Self {
         let list = |value: &Value, name: &str| value[name].as_array().cloned().unwrap_or_default();
         let number = |value: &Value, name: &str| value[name].as_u64().unwrap_or(0);

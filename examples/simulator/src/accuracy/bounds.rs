@@ -62,12 +62,12 @@ impl Case {
 
     /// Most that all regions together admit beyond the limit.
     ///
-    /// A region admits up to the limit whatever it has not received from others. It receives nothing about another
-    /// region's cell below the floor of half the limit, and the rest after one publication and one import: `late`. In
-    /// that time each other region grows by g = load ÷ regions × late ÷ window. So each of them hides at most half a
-    /// limit and g, or, near a rollover, g in each of two cells; never more than a limit; and all regions together
-    /// never more than arrives. Each region rounds down what is left of a previous cell, so each may admit one more
-    /// request. Requests that arrive while clocks disagree on a rollover may fall into either cell.
+    /// A region admits up to the limit, independent of use that it has not received from others. It receives nothing
+    /// about another region's cell below the floor of half the limit, and the rest after one publication and one
+    /// import: `late`. In that time each other region grows by g = load ÷ regions × late ÷ window. So each of them
+    /// hides at most half a limit and g, or, near a rollover, g in each of two cells; never more than a limit; and all
+    /// regions together never more than arrives. Each region rounds down what is left of a previous cell, so each may
+    /// admit one more request. Requests that arrive while clocks disagree on a rollover may fall into either cell.
     pub fn over(&self) -> f64 {
         let region = self.over_region();
         if self.regions <= 1 {
@@ -84,8 +84,8 @@ impl Case {
 
     /// Most that is admitted less than by one limiter in one place, as part of what that limiter admits.
     ///
-    /// Budget that others reserve (a grant, a lease) is unavailable for the duration of an answer, once in each
-    /// window. The region also counts a grant for a request that was answered too late; the process spends that grant
+    /// Budget that others reserve (a grant, a lease) is unavailable for the duration of a query, once in each
+    /// window. The region also counts a grant that arrived after the request's timeout; the process spends that grant
     /// next. Whatever is admitted in excess in one window is unavailable in the next.
     pub fn under(&self) -> f64 {
         if self.envoys <= 1 && self.regions <= 1 {
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bounds_say_what_the_design_does() {
+    fn bounds_follow_the_design() {
         let case = Case { regions: 1, envoys: 1, limit: 100, window_ms: 60_000, load: 10.0 };
         assert_eq!((case.over(), case.under()), (0.0, 0.0), "one Envoy is exact");
         let nine = Case { envoys: 9, limit: 10_000, ..case };

@@ -6,7 +6,7 @@ pub mod bounds;
 
 use crate::accuracy::bounds::Case;
 use crate::measure::Comparison;
-use crate::measure::observe::Nobody;
+use crate::measure::observe::NoObserver;
 use crate::plan::traffic::{Shape, Traffic};
 use crate::plan::{Network, Plan, Rule, Schedule, Topology};
 use crate::run::{Expected, run};
@@ -23,7 +23,7 @@ const LOADS: [f64; 6] = [0.5, 0.9, 1.0, 1.5, 2.0, 10.0];
 const WINDOWS: u64 = 3;
 const LEAST_MS: u64 = 20_000;
 /// Least traffic with several regions, in intervals of the exchange between regions.
-const BEATS: u64 = 2;
+const INTERVALS: u64 = 2;
 
 /// The measurement of one case.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -72,7 +72,7 @@ pub fn plan(case: &Case, seed: u64) -> Plan {
     let topology = Topology { regions: size(regions), ..Topology::region(size(envoys)) };
     let rate = load * limit as f64 * 1_000.0 / window_ms as f64;
     let shape = Shape::Steady { identifier: 1, rate };
-    let intervals_ms = if regions > 1 { BEATS * crate::accuracy::bounds::late_ms() } else { 0 };
+    let intervals_ms = if regions > 1 { INTERVALS * crate::accuracy::bounds::late_ms() } else { 0 };
     Plan {
         seed,
         topology,
@@ -89,7 +89,7 @@ pub fn plan(case: &Case, seed: u64) -> Plan {
 
 /// Measures a case.
 pub fn measure(case: &Case, seed: u64) -> Cell {
-    let outcome = run(&plan(case, seed), &Expected::default(), &mut Nobody);
+    let outcome = run(&plan(case, seed), &Expected::default(), &mut NoObserver);
     let Case { regions, envoys, limit, window_ms, load } = *case;
     let (more, less, over) =
         (outcome.comparison.beyond(), outcome.comparison.under(), outcome.comparison.over);
@@ -216,8 +216,8 @@ pub fn zipf_plan(envoys: usize, seed: u64) -> Plan {
 
 /// The results of the Zipf traffic, as Markdown.
 pub fn zipf_table(runs: &[(usize, Comparison)]) -> String {
-    let mut text = "| Envoys | requests | otherwise than the exact log | of these by the law alone | \
-                    otherwise than in one place | passed too many or too few of a source |\n|---:|---:|---:|---:|---:|---:|\n"
+    let mut text = "| Envoys | requests | decided differently from the exact log | of these by the formula alone | \
+                    decided differently from one place | too many or too few per source |\n|---:|---:|---:|---:|---:|---:|\n"
         .to_owned();
     for (envoys, comparison) in runs {
         let share = |count: u64| format!("{:.4} %", 100.0 * count as f64 / comparison.requests.max(1) as f64);
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_name_the_median_and_the_worst() {
+    fn tables_show_the_median_and_the_worst_case() {
         let cells = [cell(3, 5, 0.2), cell(3, 50, 0.04), cell(3, 500, 0.0), cell(9, 5, 0.0)];
         let text = table(&cells);
         assert_eq!(text.lines().count(), 4, "{text}");

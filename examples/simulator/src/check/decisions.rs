@@ -13,13 +13,13 @@ use weir_core::model::time::UnixMs;
 use weir_core::model::window::Position;
 use weir_core::model::wire::Consult;
 
-/// A decision this near to the border of two cells may have been made in either, because the worker's time moves a
-/// little while it takes frames.
+/// A decision this near to the border of two cells may have been made in either, because frames move the worker's
+/// time a little.
 const BORDER_MS: u64 = 10;
 /// How long a denial by the region is applied to its key.
 const REFUSED_MS: u64 = BORDER_MS + ANSWER_SERVES_MS;
-/// Time from a change of a cell until the first check whether the cell has come to rest.
-pub(crate) const FIRST_LOOK_US: u64 = 20_000;
+/// Time from a change of a cell until the first check whether the cell is at rest.
+pub(crate) const FIRST_CHECK_US: u64 = 20_000;
 
 /// The process that decided, and the time.
 #[derive(Clone, Copy, Debug)]
@@ -84,8 +84,8 @@ impl Check {
     }
 
     /// Records the cost of an open request that its response states. Returns the cells to check for rest, each with
-    /// the time of the check. The request was admitted at `since_us`. If the response came after the reserve had
-    /// expired, because its worker slept, the reserve counts as spent in any of the cells since then.
+    /// the time of the check. The request was admitted at `since_us`. If the response arrived after the reserve had
+    /// expired, because its worker was frozen, the reserve counts as spent in any of the cells since then.
     pub(crate) fn settled(
         &mut self,
         by: &Decision,
@@ -156,9 +156,9 @@ impl Check {
         };
         let id = CellId { rule, sequence: query.sequence, identifier };
         let Some((cell, at)) = self.truth.share(id, origin, now_us) else { return };
-        let before = cell.shares[at].known();
+        let before = cell.shares[at].at_rest();
         note(&mut cell.shares[at]);
-        if cell.shares[at].known() > before {
+        if cell.shares[at].at_rest() > before {
             cell.changed_us = now_us;
         }
     }
@@ -184,17 +184,17 @@ impl Check {
             share.border += cost;
         }
         cell.changed_us = now_us;
-        (!std::mem::replace(&mut cell.watched, true)).then_some((id, now_us + FIRST_LOOK_US))
+        (!std::mem::replace(&mut cell.watched, true)).then_some((id, now_us + FIRST_CHECK_US))
     }
 
-    /// The other cell into which the decision may fall.
+    /// The other cell to which the decision may belong.
     fn neighbour(&self, id: CellId, at: &Position) -> Option<CellId> {
         if at.until_next_ms() <= BORDER_MS {
             Some(CellId { sequence: id.sequence + 1, ..id })
         } else if at.elapsed_ms < BORDER_MS {
             Some(CellId { sequence: id.sequence.saturating_sub(1), ..id })
         } else {
-            // The cells of others show a worker whose clock is behind that the next cell has begun.
+            // Others' counts of the next cell move a worker whose clock is behind into that cell.
             let next = CellId { sequence: id.sequence + 1, ..id };
             self.truth.cell(next).is_some().then_some(next)
         }
@@ -202,22 +202,22 @@ impl Check {
 
     /// Checks that an admission fits into the limit by the Envoy's own use.
     fn passed(&mut self, by: &Decision, origin: u32, id: CellId, at: &Position, cost: u64, limit: u64) {
-        let Some(who) = self.truth.origin(origin).copied() else { return };
+        let Some(process) = self.truth.origin(origin).copied() else { return };
         let used = self.truth.used(id, |id| {
             let share = self.truth.share_of(id, origin);
             share.admitted.saturating_sub(share.border)
         });
-        // The worker's time may have moved while it took frames.
+        // Frames may have moved the worker's time.
         let (used, at) = used.later(at, BORDER_MS.min(at.until_next_ms() - 1));
-        if who.forgets || used.admits(&at, cost, limit) {
+        if process.incomplete || used.admits(&at, cost, limit) {
             return;
         }
-        let born_us = self.truth.born_us(id).unwrap_or(0);
-        if !self.is_unsteady(id.rule, born_us) {
+        let first_used_us = self.truth.first_used_us(id).unwrap_or(0);
+        if !self.is_unsteady(id.rule, first_used_us) {
             self.violated("limit", by.now_us, || {
                 format!(
-                    "Envoy {} let {cost} of {id:?} pass with {used:?} of its own, limit {limit}",
-                    who.envoy
+                    "Envoy {} admitted {cost} of {id:?} with {used:?} of its own, limit {limit}",
+                    process.envoy
                 )
             });
         }
@@ -225,28 +225,31 @@ impl Check {
 
     /// Checks that a denial for a used-up limit is right by the use of all Envoys.
     fn denied(&mut self, by: &Decision, id: CellId, at: &Position, cost: u64, limit: u64) {
-        let who = self.truth.number(by.origin).and_then(|number| self.truth.origin(number));
-        if who.is_some_and(|who| who.forgets) {
+        let process = self.truth.number(by.origin).and_then(|number| self.truth.origin(number));
+        if process.is_some_and(|process| process.incomplete) {
             // Identifiers that share an overflow cell are denied for each other's use.
             return;
         }
         let after = CellId { sequence: id.sequence + 1, ..id };
         let all = |id| self.truth.sum(id, |_| true, super::truth::Share::most);
         let used = self.truth.used(id, all);
-        let born_us = self.truth.born_us(id).unwrap_or(u64::MAX);
-        let made_up = (0..self.truth.lost_us.len()).any(|region| self.truth.is_made_up(region, born_us));
+        let first_used_us = self.truth.first_used_us(id).unwrap_or(u64::MAX);
+        let inexact =
+            (0..self.truth.lost_us.len()).any(|region| self.truth.is_inexact(region, first_used_us));
         // A worker whose clock is behind may be in the cell before one that others have begun.
         let ahead = self.truth.used(after, all);
         let start = at.seen_from(id.sequence + 1);
         let earlier = Position { elapsed_ms: at.elapsed_ms.saturating_sub(REFUSED_MS), ..*at };
-        if !used.admits(&earlier, cost, limit) || made_up || self.is_unsteady(id.rule, born_us.min(by.now_us))
+        if !used.admits(&earlier, cost, limit)
+            || inexact
+            || self.is_unsteady(id.rule, first_used_us.min(by.now_us))
         {
             return;
         }
         let first = at.elapsed_ms < REFUSED_MS;
         if ahead.admits(&start, cost, limit) && !first {
             self.violated("denial", by.now_us, || {
-                format!("{cost} of {id:?} was denied though all have used {used:?}, limit {limit}")
+                format!("{cost} of {id:?} was denied, though the use of all is {used:?}, limit {limit}")
             });
         }
     }

@@ -4,7 +4,7 @@
 //!
 //! Two kinds of charges may remain although their request was not admitted; both count until their window is over.
 //! First, charges that no part can refund: the worker or aggregator that would have done so has ended, or a ledger's
-//! answer with the transaction's number was lost. Second, charges of a request that the network delays until after
+//! reply with the transaction's number was lost. Second, charges of a request that the network delays until after
 //! its refund, because stores do not record refunds.
 
 use super::Check;
@@ -15,9 +15,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use weir_core::limiter::{Cause, Decision, Outcome};
 use weir_core::model::exact::ExactRequestId;
 
-/// A key is at rest if no request has used it for this long: refunds wait for late answers.
+/// A key is at rest if no request has used it for this long: refunds wait for late replies.
 const REST_US: u64 = 12_000_000;
-/// Longest time from a denial at its keeper until it is recorded here: the answer's delay, and rounding to
+/// Longest time from a denial at its keeper until it is recorded here: the reply's delay, and rounding to
 /// milliseconds.
 const LATE_US: u64 = 20_000;
 
@@ -49,23 +49,23 @@ pub struct Use {
 #[derive(Debug, Default)]
 pub struct Exact {
     keys: BTreeMap<(usize, u64), Account>,
-    asked: BTreeSet<ExactRequestId>,
+    received: BTreeSet<ExactRequestId>,
 }
 
 #[derive(Debug, Default)]
 struct Account {
     /// All charges, in order of time.
-    uses: Vec<(Use, Standing)>,
+    uses: Vec<(Use, ChargeState)>,
     refunded: BTreeSet<ExactRequestId>,
     /// Cost of requests that were admitted by a decision of the limit.
     decided: u64,
     /// Cost of all charges that may remain.
     all: u64,
-    asked_us: u64,
+    last_used_us: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum ChargeState {
     Counts,
     /// The keeper has lost its data.
     Lost,
@@ -77,19 +77,15 @@ impl Exact {
     /// before.
     pub fn charged(&mut self, key: &[u8], one: Use, window_us: u64) -> Option<u64> {
         let account = self.keys.entry(keys::parse(key)?).or_default();
-        if account
-            .uses
-            .iter()
-            .any(|(other, standing)| other.name == one.name && *standing == Standing::Counts)
-        {
+        if account.uses.iter().any(|(other, state)| other.name == one.name && *state == ChargeState::Counts) {
             return None;
         }
         if account.refunded.contains(&one.name) {
             account.all += one.cost;
         }
-        account.uses.push((one, Standing::Counts));
-        let counts = |(other, standing): &&(Use, Standing)| {
-            *standing == Standing::Counts && other.keeper == one.keeper && one.at_us < other.at_us + window_us
+        account.uses.push((one, ChargeState::Counts));
+        let counts = |(other, state): &&(Use, ChargeState)| {
+            *state == ChargeState::Counts && other.keeper == one.keeper && one.at_us < other.at_us + window_us
         };
         Some(account.uses.iter().rev().filter(counts).map(|(other, _)| other.cost).sum())
     }
@@ -98,20 +94,20 @@ impl Exact {
     pub fn refunded(&mut self, key: &[u8], name: ExactRequestId) {
         let Some(account) = keys::parse(key).and_then(|key| self.keys.get_mut(&key)) else { return };
         account.refunded.insert(name);
-        for (one, standing) in &mut account.uses {
+        for (one, state) in &mut account.uses {
             if one.name == name {
-                *standing = Standing::Refunded;
+                *state = ChargeState::Refunded;
             }
         }
     }
 
     /// Whether an exact request arrives for the first time.
     pub fn is_first(&mut self, name: ExactRequestId) -> bool {
-        self.asked.insert(name)
+        self.received.insert(name)
     }
 
     /// A charge may remain because no part can refund it.
-    pub fn doubted(&mut self, key: &[u8], cost: u64) {
+    pub fn may_remain(&mut self, key: &[u8], cost: u64) {
         if let Some(key) = keys::parse(key) {
             self.keys.entry(key).or_default().all += cost;
         }
@@ -119,15 +115,15 @@ impl Exact {
 
     /// A keeper has lost all its data.
     pub fn lost(&mut self, keeper: Keeper) {
-        for (one, standing) in self.keys.values_mut().flat_map(|account| &mut account.uses) {
-            if one.keeper == keeper && *standing == Standing::Counts {
-                *standing = Standing::Lost;
+        for (one, state) in self.keys.values_mut().flat_map(|account| &mut account.uses) {
+            if one.keeper == keeper && *state == ChargeState::Counts {
+                *state = ChargeState::Lost;
             }
         }
     }
 
     /// The decision about this request will not be recorded, so its charges may remain.
-    pub fn gave_up(&mut self, arrival: &Arrival, shapes: &[Shape]) {
+    pub fn abandoned(&mut self, arrival: &Arrival, shapes: &[Shape]) {
         for (rule, _) in exact_rules(arrival, shapes) {
             self.keys.entry((rule, arrival.identifier)).or_default().all += arrival.cost;
         }
@@ -145,7 +141,7 @@ impl Check {
     ) {
         for (rule, shape) in exact_rules(arrival, shapes) {
             let account = self.exact.keys.entry((rule, arrival.identifier)).or_default();
-            account.asked_us = now_us;
+            account.last_used_us = now_us;
             let undecided = outcome.exact.undecided >> rule & 1 == 1;
             match outcome.decision {
                 Decision::Allow(_) => {
@@ -205,11 +201,13 @@ impl Check {
     pub(crate) fn finish_exact(&mut self, now_us: u64) {
         let mut wrong = Vec::new();
         for (key, account) in &self.exact.keys {
-            let stands = account.uses.iter().filter(|(_, standing)| *standing != Standing::Refunded);
-            let stands: u64 = stands.map(|(one, _)| one.cost).sum();
+            let remaining = account.uses.iter().filter(|(_, state)| *state != ChargeState::Refunded);
+            let remaining: u64 = remaining.map(|(one, _)| one.cost).sum();
             let (decided, all) = (account.decided, account.all);
-            if now_us >= account.asked_us + REST_US && !(decided..=all).contains(&stands) {
-                wrong.push(format!("{stands} of {key:?} are charged, where {decided} to {all} passed"));
+            if now_us >= account.last_used_us + REST_US && !(decided..=all).contains(&remaining) {
+                wrong.push(format!(
+                    "{remaining} of {key:?} are charged, where {decided} to {all} were admitted"
+                ));
             }
         }
         wrong.into_iter().for_each(|what| self.violated("exact", now_us, || what));

@@ -25,7 +25,7 @@ use weir_core::limiter::table::{Bucket, tolerated_ms};
 use weir_core::model::key::OriginId;
 
 pub use decisions::Decision;
-pub(crate) use decisions::FIRST_LOOK_US;
+pub(crate) use decisions::FIRST_CHECK_US;
 pub use truth::CellId;
 
 /// Most violations that are recorded; further ones usually repeat them.
@@ -41,13 +41,13 @@ pub struct Check {
     pub(crate) truth: Truth,
     /// The true use of exact limits.
     pub(crate) exact: exact::Exact,
-    /// Times that cells took to converge.
+    /// Times until cells converged.
     pub(crate) convergence_ms: Vec<u64>,
     begin_us: u64,
     violations: Vec<Violation>,
     peaks: BTreeMap<String, (u64, u64)>,
     /// Since when each Envoy has been running without a freeze; `u64::MAX` while it is frozen.
-    awake_us: BTreeMap<usize, u64>,
+    running_since_us: BTreeMap<usize, u64>,
     /// When a clock was last set.
     set_us: Option<u64>,
     /// For each rule: when the clock of a process last stepped by more than the rule's cells tolerate.
@@ -59,7 +59,7 @@ pub struct Check {
     /// A fault of the plan makes a Redis unavailable or slow.
     store_fails: bool,
     /// A fault of the plan freezes an Envoy or impairs its streams.
-    comes_back: bool,
+    reconnects: bool,
     /// A buffer for buckets.
     bucket: Bucket,
 }
@@ -76,13 +76,13 @@ impl Check {
             begin_us: plan.settle_ms * 1_000,
             violations: Vec::new(),
             peaks: BTreeMap::new(),
-            awake_us: BTreeMap::new(),
+            running_since_us: BTreeMap::new(),
             set_us: None,
             stepped_us: vec![None; shapes.len()],
             numbered_by: BTreeMap::new(),
             has_redis: plan.topology.aggregators > 1,
             store_fails: plan.faults.iter().any(|fault| fails_stores(&fault.what)),
-            comes_back: plan.faults.iter().any(|fault| parts_envoys(&fault.what)),
+            reconnects: plan.faults.iter().any(|fault| disconnects_envoys(&fault.what)),
             bucket: Bucket::default(),
         }
     }
@@ -117,18 +117,19 @@ impl Check {
     }
 
     /// The clocks of a region's aggregators differ from now on, or agree again.
-    pub(crate) fn apart(&mut self, region: usize, differ: bool, now_us: u64) {
-        if let Some(apart_us) = self.truth.apart_us.get_mut(region) {
-            *apart_us = if differ { Some(u64::MAX) } else { apart_us.map(|_| now_us) };
+    pub(crate) fn aggregators_skewed(&mut self, region: usize, differ: bool, now_us: u64) {
+        if let Some(skewed_us) = self.truth.skewed_us.get_mut(region) {
+            *skewed_us = if differ { Some(u64::MAX) } else { skewed_us.map(|_| now_us) };
         }
     }
 
-    /// Whether a clock that stepped may have moved a cell that was first used at `born_us`. Counts age by elapsed
+    /// Whether a clock that stepped may have moved a cell that was first used at `first_used_us`. Counts age by elapsed
     /// time, so for a window their cell numbers differ from the true ones. After a step back, an entry waits up to
     /// two windows and a cell until the clock reaches its cell.
-    pub(crate) fn is_unsteady(&self, rule: usize, born_us: u64) -> bool {
+    pub(crate) fn is_unsteady(&self, rule: usize, first_used_us: u64) -> bool {
         let stepped_us = self.set_us.max(self.stepped_us.get(rule).copied().flatten());
-        stepped_us.is_some_and(|stepped_us| born_us <= stepped_us + 4 * self.truth.window_ms(rule) * 1_000)
+        stepped_us
+            .is_some_and(|stepped_us| first_used_us <= stepped_us + 4 * self.truth.window_ms(rule) * 1_000)
     }
 
     /// An aggregator's memory is lost, and with it all that no store holds.
@@ -158,20 +159,20 @@ impl Check {
     }
 
     /// An Envoy or one of its workers is frozen, or continues.
-    pub(crate) fn slept(&mut self, envoy: usize, now_us: u64, begins: bool) {
-        self.awake_us.insert(envoy, if begins { u64::MAX } else { now_us });
+    pub(crate) fn set_frozen(&mut self, envoy: usize, now_us: u64, begins: bool) {
+        self.running_since_us.insert(envoy, if begins { u64::MAX } else { now_us });
     }
 
     /// Checks the time that a request waited against the sum of its timeouts.
     pub(crate) fn waited(&mut self, envoy: usize, waited_us: u64, timeouts_ms: &[u32], now_us: u64) {
-        let awake_us = self.awake_us.get(&envoy).copied().unwrap_or(0);
-        let was_awake = awake_us <= now_us.saturating_sub(waited_us);
+        let running_since_us = self.running_since_us.get(&envoy).copied().unwrap_or(0);
+        let was_running = running_since_us <= now_us.saturating_sub(waited_us);
         let bound_us = timeouts_ms
             .iter()
             .map(|timeout_ms| u64::from(*timeout_ms) * 1_000 + LATE_US)
             .sum::<u64>()
             .max(LATE_US);
-        if was_awake && waited_us > bound_us {
+        if was_running && waited_us > bound_us {
             self.violated("wait", now_us, || {
                 format!("a request waited {waited_us} µs with {timeouts_ms:?} ms")
             });
@@ -188,11 +189,11 @@ impl Check {
         if !self.peaks.contains_key(what) {
             self.peaks.insert(what.to_owned(), (0, bound));
         }
-        let Some((most, known)) = self.peaks.get_mut(what) else { return };
+        let Some((most, highest_bound)) = self.peaks.get_mut(what) else { return };
         let rises = much > *most;
-        (*most, *known) = (much.max(*most), bound.max(*known));
+        (*most, *highest_bound) = (much.max(*most), bound.max(*highest_bound));
         // The highest bound so far applies: a queue may be emptied later than the state that filled it.
-        let bound = *known;
+        let bound = *highest_bound;
         if rises && much > bound {
             self.violated("bounds", now_us, || format!("{what}: {much} of at most {bound}"));
         }
@@ -230,7 +231,7 @@ fn behind_ms(wrong: &Wrong) -> u64 {
     }
 }
 
-fn parts_envoys(what: &Wrong) -> bool {
+fn disconnects_envoys(what: &Wrong) -> bool {
     match what {
         Wrong::Freeze { part } => matches!(part, Part::Envoy { .. } | Part::Worker { .. }),
         Wrong::Cut { link } | Wrong::Lose { link, .. } | Wrong::Delay { link, .. } => {

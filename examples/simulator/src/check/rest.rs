@@ -1,8 +1,8 @@
-//! Checks the state of all parts after a cell has come to rest: each part that must have received the cell holds
+//! Checks the state of all parts of a cell at rest: each part that must have received the cell holds
 //! exactly the true use.
 //!
 //! Some use counts although no request was admitted for it: a grant that was not spent ([`Share::granted`], or
-//! [`Share::proposed`] if the answer was lost), and what workers that ended or slept had reserved
+//! [`Share::proposed`] if the reply was lost), and what workers that ended or froze had reserved
 //! ([`Share::reserved`]). If a region lost data that only it held, its baseline replaces the data inexactly. Then the
 //! least is what running processes hold, and the most is twice the use that any part may have counted.
 
@@ -37,7 +37,7 @@ pub struct Held {
 
 /// A cell in an Envoy's table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct TableCell {
     /// The Envoy's own component.
     pub own: u64,
     /// Use of others in the region.
@@ -65,23 +65,23 @@ impl Check {
             |region| self.truth.load(id, |id| self.truth.sum(id, |one: &Origin| one.region == region, &of));
         let mut regions = 0..self.truth.lost_us.len();
         let is_long = regions.len() > 1 && window_ms >= SHORTEST_PUBLISHED_MS;
-        let spoken_of = is_long && regions.any(|region| load(region) >= limit.div_ceil(2));
-        let far = if spoken_of { self.truth.sum(id, |one| one.region != region, &of) } else { 0 };
+        let is_published = is_long && regions.any(|region| load(region) >= limit.div_ceil(2));
+        let far = if is_published { self.truth.sum(id, |one| one.region != region, &of) } else { 0 };
         Expected { near, far, by_all: far > 0 || load(region) > limit / 2 }
     }
 
-    /// Checks what a part of a region holds of a cell at rest; `who` names the part. The part must hold all of the
+    /// Checks what a part of a region holds of a cell at rest; `holder` names the part. The part must hold all of the
     /// region's use.
     pub(crate) fn rests_in_region(
         &mut self,
         id: CellId,
-        (region, who): (usize, &str),
+        (region, holder): (usize, &str),
         held: &Held,
         now_us: u64,
     ) {
         let Some(cell) = self.truth.cell(id) else { return };
-        let (born_us, shares) = (cell.born_us, cell.shares.clone());
-        let made_up = self.truth.is_made_up(region, born_us);
+        let (first_used_us, shares) = (cell.first_used_us, cell.shares.clone());
+        let inexact = self.truth.is_inexact(region, first_used_us);
         let crowded = self.truth.is_crowded(region);
         let (mut least, mut most) = (0u64, 0u64);
         for share in &shares {
@@ -91,37 +91,37 @@ impl Check {
             };
             let part = held.parts.get(&origin.id).copied().unwrap_or(0);
             // No process reports a grant that its region lost and that was not spent.
-            let known = match origin.incarnations {
-                true if made_up => share.own,
-                true => share.known(),
-                false => share.left,
+            let at_rest = match origin.running {
+                true if inexact => share.own,
+                true => share.at_rest(),
+                false => share.at_end,
             };
             // A region that lost all data may or may not have restored what only ended processes had reported. A
             // table cannot report again what it has evicted, which is permitted if the region refused the cell.
             let may_miss = crowded
-                || made_up && (!origin.incarnations || origin.forgets)
-                || share.refused && origin.forgets;
-            least += if may_miss { 0 } else { known };
+                || inexact && (!origin.running || origin.incomplete)
+                || share.refused && origin.incomplete;
+            least += if may_miss { 0 } else { at_rest };
             most += share.most();
-            let fits = (known..=share.most()).contains(&part);
-            // The query may have been granted by an answer that was lost.
-            let exact = !origin.incarnations || part == known || (part > known && share.proposed >= part);
-            let lost = may_miss && part <= known;
+            let fits = (at_rest..=share.most()).contains(&part);
+            // The query may have been granted by a reply that was lost.
+            let exact = !origin.running || part == at_rest || (part > at_rest && share.proposed >= part);
+            let lost = may_miss && part <= at_rest;
             if !(fits && exact || lost) {
                 self.violated("rest", now_us, || {
                     format!(
-                        "{who} of region {region} holds {part} of Envoy {} in {id:?}: {share:?}",
+                        "{holder} of region {region} holds {part} of Envoy {} in {id:?}: {share:?}",
                         origin.envoy
                     )
                 });
             }
         }
         let baseline = held.parts.get(&BASELINE).copied().unwrap_or(0);
-        let fits = if made_up { least..=2 * most } else { least..=most }.contains(&held.total);
-        if !fits || (baseline > 0 && !made_up) {
+        let fits = if inexact { least..=2 * most } else { least..=most }.contains(&held.total);
+        if !fits || (baseline > 0 && !inexact) {
             self.violated("rest", now_us, || {
                 format!(
-                    "{who} of region {region} counts {} of {least} to {most} in {id:?}, base {baseline}",
+                    "{holder} of region {region} counts {} of {least} to {most} in {id:?}, baseline {baseline}",
                     held.total
                 )
             });
@@ -135,62 +135,71 @@ impl Check {
         &mut self,
         id: CellId,
         origin: OriginId,
-        seen: Option<Seen>,
+        cell: Option<TableCell>,
         (near, far): (Option<u64>, Option<u64>),
         now_us: u64,
     ) {
         let Some(number) = self.truth.number(origin) else { return };
-        let Some(who) = self.truth.origin(number).copied() else { return };
+        let Some(process) = self.truth.origin(number).copied() else { return };
         let share = self.truth.share_of(id, number);
-        let Some(seen) = seen else {
+        let Some(cell) = cell else {
             // A table that is too small may have evicted or not stored what its region holds; the next request for
             // the key queries the region.
             let should = near.is_some_and(|near| near > 0) || share.admitted > share.border;
-            if should && !who.forgets {
+            if should && !process.incomplete {
                 self.violated("rest", now_us, || {
-                    format!("Envoy {} knows nothing of {id:?}, which used {near:?} and {far:?}", who.envoy)
+                    format!(
+                        "Envoy {} does not hold {id:?}, of which {near:?} and {far:?} were used",
+                        process.envoy
+                    )
                 });
             }
             return;
         };
-        let least = share.admitted.saturating_sub(share.border + seen.reserved);
+        let least = share.admitted.saturating_sub(share.border + cell.reserved);
         let most = share.admitted + share.neighbour + share.reserved;
         // If a bucket was full of entries that must stay, the overflow cell took the use.
-        let missing = least.saturating_sub(seen.own);
+        let missing = least.saturating_sub(cell.own);
         // Evicted use is lost if the region lost it too, had no room for it or refused it.
-        let crowded = self.truth.is_crowded(who.region);
-        let born_us = self.truth.cell(id).map_or(0, |cell| cell.born_us);
-        let made_up = self.truth.is_made_up(who.region, born_us);
-        let gone = who.forgets && (crowded || share.refused || made_up);
-        // A push brings an evicted key back without its baseline. The next request for the key queries the region,
+        let crowded = self.truth.is_crowded(process.region);
+        let first_used_us = self.truth.cell(id).map_or(0, |cell| cell.first_used_us);
+        let inexact = self.truth.is_inexact(process.region, first_used_us);
+        let is_lost = process.incomplete && (crowded || share.refused || inexact);
+        // A push restores an evicted key without its baseline. The next request for the key queries the region,
         // and the checks of the region's parts cover what the region holds. An aggregator without room for the key
         // has no baseline to send.
-        let waits_for_baseline = who.forgets && seen.without_baseline && (seen.own == 0 || crowded);
-        let counted = match who.forgets {
+        let waits_for_baseline = process.incomplete && cell.without_baseline && (cell.own == 0 || crowded);
+        let counted = match process.incomplete {
             true => {
-                waits_for_baseline || gone && seen.own <= most || self.truth.accounts_for(id, number, missing)
+                waits_for_baseline
+                    || is_lost && cell.own <= most
+                    || self.truth.accounts_for(id, number, missing)
             }
-            false => (least..=most).contains(&seen.own),
+            false => (least..=most).contains(&cell.own),
         };
-        if !waits_for_baseline && (!counted || seen.without_baseline) {
-            self.violated("rest", now_us, || {
-                format!("Envoy {} holds {seen:?} of {id:?}, where it let {least} to {most} pass", who.envoy)
-            });
-        }
-        // The region may hold a grant for this Envoy whose answer was lost, so the Envoy does not count it.
-        let others = near.map(|near| near.saturating_sub(share.known().max(share.proposed)));
-        let others_most = near.map(|near| near.saturating_sub(if gone { 0 } else { share.own }));
-        // What is reported before a region that lost all data has restored the use of ended processes is contained in
-        // the restored use. So that use counts less than the others' component may hold.
-        let others_most = if made_up { others_most.map(|_| u64::MAX) } else { others_most };
-        let knows = others.zip(others_most).is_none_or(|(least, most)| (least..=most).contains(&seen.near));
-        // The answer to a query for a cell's baseline contains what others used of it, which the region had pushed
-        // before the table evicted the key.
-        if !waits_for_baseline && (!knows || far.is_some_and(|far| far != seen.far)) {
+        if !waits_for_baseline && (!counted || cell.without_baseline) {
             self.violated("rest", now_us, || {
                 format!(
-                    "Envoy {} holds {seen:?} of {id:?}, where the region has {near:?} and others {far:?}",
-                    who.envoy
+                    "Envoy {} holds {cell:?} of {id:?}, where it admitted {least} to {most}",
+                    process.envoy
+                )
+            });
+        }
+        // The region may hold a grant for this Envoy whose reply was lost, so the Envoy does not count it.
+        let others = near.map(|near| near.saturating_sub(share.at_rest().max(share.proposed)));
+        let others_most = near.map(|near| near.saturating_sub(if is_lost { 0 } else { share.own }));
+        // What is reported before a region that lost all data has restored the use of ended processes is contained in
+        // the restored use. So that use counts less than the others' component may hold.
+        let others_most = if inexact { others_most.map(|_| u64::MAX) } else { others_most };
+        let others_match =
+            others.zip(others_most).is_none_or(|(least, most)| (least..=most).contains(&cell.near));
+        // The reply to a query for a cell's baseline contains what others used of it, which the region had pushed
+        // before the table evicted the key.
+        if !waits_for_baseline && (!others_match || far.is_some_and(|far| far != cell.far)) {
+            self.violated("rest", now_us, || {
+                format!(
+                    "Envoy {} holds {cell:?} of {id:?}, where the region has {near:?} and others {far:?}",
+                    process.envoy
                 )
             });
         }

@@ -15,10 +15,10 @@ const OPEN_MS: u64 = HOLD_MS + 2_000;
 impl Check {
     /// Checks the buckets that were written since the last call.
     pub(crate) fn wrote(&mut self, origin: OriginId, table: &mut Table, now_us: u64) {
-        let written = table.take_written();
+        let places = table.take_written();
         let Some(origin) = self.truth.number(origin) else { return };
         let mut bucket = std::mem::take(&mut self.bucket);
-        for place in written {
+        for place in places {
             table.read(place, &mut bucket);
             self.wrote_bucket(&bucket, place, origin, now_us);
         }
@@ -58,14 +58,14 @@ impl Check {
         let mut bucket = std::mem::take(&mut self.bucket);
         table.read(Place::Overflow, &mut bucket);
         if !bucket.is_empty() {
-            self.truth.forgets(origin);
+            self.truth.mark_incomplete(origin);
         }
         self.bucket = bucket;
     }
 
     fn wrote_bucket(&mut self, bucket: &Bucket, place: Place, origin: u32, now_us: u64) {
         if bucket.evicted_through().0 > 0 || place == Place::Overflow {
-            self.truth.forgets(origin);
+            self.truth.mark_incomplete(origin);
         }
         for (key, found) in bucket.entries() {
             if let Some(rule) = keys::parse_rule(key).filter(|_| place == Place::Overflow) {
@@ -84,48 +84,49 @@ impl Check {
         }
     }
 
-    fn wrote_cell(&mut self, id: CellId, said: &Cell, refused: bool, origin: u32, now_us: u64) {
-        let Some(who) = self.truth.origin(origin).copied() else { return };
+    fn wrote_cell(&mut self, id: CellId, written: &Cell, refused: bool, origin: u32, now_us: u64) {
+        let Some(process) = self.truth.origin(origin).copied() else { return };
         let Some((cell, at)) = self.truth.share(id, origin, now_us) else { return };
-        let born_us = cell.born_us;
+        let first_used_us = cell.first_used_us;
         let share = &mut cell.shares[at];
-        share.refused |= refused && said.own > 0;
-        let heard = (said.region_others, said.global_others);
-        let is_news = std::mem::replace(&mut share.heard, heard) != heard;
-        if !is_news && said.own == share.own && said.without_baseline == share.forgotten {
+        share.refused |= refused && written.own > 0;
+        let others = (written.region_others, written.global_others);
+        let others_changed = std::mem::replace(&mut share.others, others) != others;
+        if !others_changed && written.own == share.own && written.without_baseline == share.evicted {
             return;
         }
-        let fell = said.own < share.own && !said.without_baseline && !share.forgotten;
-        share.forgotten = said.without_baseline;
-        if said.own > share.own {
-            share.own = said.own;
+        let fell = written.own < share.own && !written.without_baseline && !share.evicted;
+        share.evicted = written.without_baseline;
+        if written.own > share.own {
+            share.own = written.own;
         }
         let share = *share;
-        if self.is_unsteady(id.rule, born_us) {
+        if self.is_unsteady(id.rule, first_used_us) {
             return;
         }
-        let made_up = self.truth.is_made_up(who.region, born_us);
+        let inexact = self.truth.is_inexact(process.region, first_used_us);
         // Evicted use is in no place, and no baseline restores it, if the region has no room for it or refused it.
         // The same applies to an aggregator whose clock is ahead by windows, because the cell is over there, and to
         // one that has not received what another one acknowledged while the store was unavailable.
-        let is_refused = share.refused || self.truth.is_crowded(who.region);
-        let is_nowhere = is_refused || self.store_fails || self.truth.is_apart(who.region, born_us);
-        if fell && !made_up && !(who.forgets && is_nowhere) {
+        let is_refused = share.refused || self.truth.is_crowded(process.region);
+        let is_nowhere =
+            is_refused || self.store_fails || self.truth.is_skewed(process.region, first_used_us);
+        if fell && !inexact && !(process.incomplete && is_nowhere) {
             self.violated("owner", now_us, || {
-                format!("Envoy {} holds {} of {id:?} after {}", who.envoy, said.own, share.own)
+                format!("Envoy {} holds {} of {id:?} after {}", process.envoy, written.own, share.own)
             });
         }
         let passed = share.admitted + share.neighbour + share.reserved;
         // A baseline from the region may contain a grant that was never spent, and new use is added to it.
-        let passed = if who.forgets { passed.saturating_add(share.proposed) } else { passed };
-        if share.own > passed && !made_up {
+        let passed = if process.incomplete { passed.saturating_add(share.proposed) } else { passed };
+        if share.own > passed && !inexact {
             self.violated("charge", now_us, || {
-                format!("Envoy {} holds {} of {id:?} where {passed} passed", who.envoy, share.own)
+                format!("Envoy {} holds {} of {id:?} where {passed} were admitted", process.envoy, share.own)
             });
         }
         // If clocks differ, a cell of others that moved with a clock may become current for this Envoy windows later.
-        if is_news && !self.truth.is_apart(who.region, born_us) {
-            self.heard(id, said, origin, now_us);
+        if others_changed && !self.truth.is_skewed(process.region, first_used_us) {
+            self.check_others(id, written, origin, now_us);
         }
     }
 
@@ -140,12 +141,12 @@ impl Check {
     ) {
         let Some((rule, identifier)) = keys::parse(key.as_bytes()) else { return };
         let id = CellId { rule, sequence, identifier };
-        let born_us = self.truth.cell(id).map_or(0, |cell| cell.born_us);
+        let first_used_us = self.truth.cell(id).map_or(0, |cell| cell.first_used_us);
         // A count that moved with the clock of one aggregator may be in a cell that another aggregator's clock begins
         // later.
-        if self.is_unsteady(rule, born_us)
-            || self.truth.is_made_up(region, born_us)
-            || self.truth.is_apart(region, born_us)
+        if self.is_unsteady(rule, first_used_us)
+            || self.truth.is_inexact(region, first_used_us)
+            || self.truth.is_skewed(region, first_used_us)
         {
             return;
         }
@@ -161,41 +162,41 @@ impl Check {
     }
 
     /// Checks what a table holds of others' use.
-    fn heard(&mut self, id: CellId, said: &Cell, origin: u32, now_us: u64) {
-        let Some(who) = self.truth.origin(origin).copied() else { return };
+    fn check_others(&mut self, id: CellId, written: &Cell, origin: u32, now_us: u64) {
+        let Some(process) = self.truth.origin(origin).copied() else { return };
         let Some(cell) = self.truth.cell(id) else { return };
         let (mut near, mut near_own, mut far) = (0, 0, 0);
         for share in &cell.shares {
             match self.truth.origin(share.origin) {
-                Some(one) if one.id == who.id => {
+                Some(one) if one.id == process.id => {
                     near_own = share.most();
                     // An aggregator may receive this Envoy's grants from its peers before it receives the reports.
                     // There, the unspent part of these grants counts as use of others.
                     near += share.proposed.saturating_sub(share.own);
                 }
-                Some(one) if one.region == who.region => near += share.most(),
+                Some(one) if one.region == process.region => near += share.most(),
                 _ => far += share.most(),
             }
         }
         // A baseline may contain use that was granted and evicted, and that running processes report again later. An
         // Envoy counts none of its own use as that of others, unless its table has evicted it.
-        if self.truth.is_made_up(who.region, cell.born_us) {
-            let unknown = match who.forgets {
+        if self.truth.is_inexact(process.region, cell.first_used_us) {
+            let unknown = match process.incomplete {
                 true => 2 * near_own,
                 // The Envoy reconnected after the baseline was made, from snapshots of its use that others held.
-                false if self.comes_back => near_own,
-                false => near_own.saturating_sub(said.own),
+                false if self.reconnects => near_own,
+                false => near_own.saturating_sub(written.own),
             };
             near = 2 * near + unknown;
         }
-        if (0..self.truth.lost_us.len()).any(|region| self.truth.is_made_up(region, cell.born_us)) {
+        if (0..self.truth.lost_us.len()).any(|region| self.truth.is_inexact(region, cell.first_used_us)) {
             far *= 2;
         }
-        if said.region_others > near || said.global_others > far {
+        if written.region_others > near || written.global_others > far {
             self.violated("truth", now_us, || {
                 format!(
-                    "Envoy {} believes {} + {} of others in {id:?}, which used {near} + {far}",
-                    who.envoy, said.region_others, said.global_others
+                    "Envoy {} counts {} + {} of others in {id:?}, which used {near} + {far}",
+                    process.envoy, written.region_others, written.global_others
                 )
             });
         }

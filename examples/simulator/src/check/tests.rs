@@ -1,9 +1,9 @@
 //! Each checker must report a violation that the test creates.
 
 use crate::check::exact::{Keeper, Use};
-use crate::check::rest::Seen;
-use crate::check::{CellId, Decision as By};
-use crate::measure::observe::Nobody;
+use crate::check::rest::TableCell;
+use crate::check::{CellId, Decision as DecidedBy};
+use crate::measure::observe::NoObserver;
 use crate::plan::keys::Shape;
 use crate::plan::traffic::Arrival;
 use crate::plan::{Exact, Network, Plan, Rule, Schedule, Topology};
@@ -43,13 +43,13 @@ fn arrivals() -> impl Iterator<Item = Arrival> {
 /// A world at rest in which 30 of 40 were used, half of it at each of two Envoys.
 fn rested(plan: &Plan) -> World<'static> {
     let mut world = World::with_arrivals(plan, arrivals());
-    world.run_until(24_000, &mut Nobody);
+    world.run_until(24_000, &mut NoObserver);
     world
 }
 
 /// The checkers that report a violation in the final state.
 fn violated(mut world: World<'_>) -> Vec<&'static str> {
-    let figures = world.run(&mut Nobody);
+    let figures = world.run(&mut NoObserver);
     let mut checkers: Vec<_> = figures.violations.iter().map(|violation| violation.checker).collect();
     checkers.dedup();
     checkers
@@ -58,12 +58,12 @@ fn violated(mut world: World<'_>) -> Vec<&'static str> {
 fn with_entry(change: impl Fn(&mut Entry)) -> Vec<&'static str> {
     let plan = plan(1);
     let mut world = rested(&plan);
-    assert!(world.doctor_table(0, 7, change), "the table has no such entry");
+    assert!(world.change_table(0, 7, change), "the table has no such entry");
     violated(world)
 }
 
 #[test]
-fn nobody_complains_where_all_is_well() {
+fn a_correct_world_has_no_violation() {
     for aggregators in [1, 2] {
         let plan = plan(aggregators);
         assert_eq!(violated(rested(&plan)), Vec::<&str>::new());
@@ -71,80 +71,80 @@ fn nobody_complains_where_all_is_well() {
 }
 
 #[test]
-fn an_own_count_that_falls_is_seen() {
+fn an_own_count_that_falls_is_reported() {
     assert_eq!(with_entry(|entry| entry.current.own -= 1).first(), Some(&"owner"));
 }
 
 #[test]
-fn a_charge_for_what_did_not_pass_is_seen() {
+fn a_charge_without_an_admission_is_reported() {
     assert_eq!(with_entry(|entry| entry.current.own += 1).first(), Some(&"charge"));
 }
 
 #[test]
-fn a_belief_that_exceeds_the_truth_is_seen() {
+fn others_counts_above_the_true_use_are_reported() {
     assert_eq!(with_entry(|entry| entry.current.region_others += 1).first(), Some(&"truth"));
     assert_eq!(with_entry(|entry| entry.current.global_others += 1).first(), Some(&"truth"));
 }
 
 #[test]
-fn an_envoy_that_does_not_know_all_in_the_end_is_seen() {
+fn an_envoy_without_all_use_at_rest_is_reported() {
     assert_eq!(with_entry(|entry| entry.current.region_others -= 1), ["rest"]);
 }
 
-/// Violations for a table that has evicted entries, and that holds `seen` of a cell of which it admitted 15.
-fn forgetful(identifier: u64, seen: Seen, overflow: u64, looks: usize) -> usize {
+/// Violations for a table that has evicted entries, and that holds `cell` of a cell of which it admitted 15.
+fn evicting(identifier: u64, cell: TableCell, overflow: u64, checks: usize) -> usize {
     let plan = plan(1);
     let mut world = rested(&plan);
     let origin = world.origin_of(0);
     let check = world.check_mut();
     let number = check.truth.number(origin).unwrap();
     let sequence = check.truth.since(0, 0).next().unwrap().sequence;
-    check.truth.forgets(number);
+    check.truth.mark_incomplete(number);
     check.truth.overflows(0, sequence, number, overflow);
-    for _ in 0..looks {
+    for _ in 0..checks {
         let id = CellId { rule: 0, sequence, identifier };
-        check.rests_in_table(id, origin, Some(seen), (None, None), 24_000_000);
+        check.rests_in_table(id, origin, Some(cell), (None, None), 24_000_000);
     }
     check.violations().len()
 }
 
 #[test]
-fn what_neither_an_entry_nor_the_overflow_cell_holds_is_seen() {
-    let seen = Seen { own: 13, ..Seen::default() };
-    assert_eq!(forgetful(7, seen, 0, 1), 1);
-    assert_eq!(forgetful(7, seen, 1, 1), 1);
-    assert_eq!(forgetful(7, seen, 3, 1), 0);
-    assert_eq!(forgetful(7, seen, 3, 2), 1, "the overflow cell accounts for no more than it holds");
+fn use_that_neither_an_entry_nor_the_overflow_cell_holds_is_reported() {
+    let cell = TableCell { own: 13, ..TableCell::default() };
+    assert_eq!(evicting(7, cell, 0, 1), 1);
+    assert_eq!(evicting(7, cell, 1, 1), 1);
+    assert_eq!(evicting(7, cell, 3, 1), 0);
+    assert_eq!(evicting(7, cell, 3, 2), 1, "the overflow cell accounts for no more than it holds");
 }
 
 #[test]
-fn a_baseline_that_is_not_known_is_seen_where_there_is_one() {
-    let without_baseline = Seen { without_baseline: true, ..Seen::default() };
-    assert_eq!(forgetful(8, without_baseline, 0, 1), 0, "nothing was spent");
-    assert_eq!(forgetful(8, Seen { own: 1, ..without_baseline }, 0, 1), 1);
+fn a_missing_baseline_is_reported_if_the_key_has_use() {
+    let without_baseline = TableCell { without_baseline: true, ..TableCell::default() };
+    assert_eq!(evicting(8, without_baseline, 0, 1), 0, "nothing was spent");
+    assert_eq!(evicting(8, TableCell { own: 1, ..without_baseline }, 0, 1), 1);
     assert_eq!(
-        forgetful(7, without_baseline, 15, 1),
+        evicting(7, without_baseline, 15, 1),
         0,
         "a push restored the key: the next request queries for its baseline"
     );
-    assert_eq!(forgetful(7, Seen { own: 15, ..without_baseline }, 0, 1), 1);
+    assert_eq!(evicting(7, TableCell { own: 15, ..without_baseline }, 0, 1), 1);
 }
 
 #[test]
-fn a_store_that_forgets_a_component_is_seen() {
+fn a_store_that_loses_a_component_is_reported() {
     let plan = plan(2);
     let mut world = rested(&plan);
-    assert!(world.doctor_redis(0, |parts| {
+    assert!(world.change_redis(0, |parts| {
         parts.pop_first();
     }));
     assert_eq!(violated(world), ["rest"]);
     let mut world = rested(&plan);
-    assert!(world.doctor_redis(0, |parts| parts.values_mut().for_each(|own| *own += 1)));
+    assert!(world.change_redis(0, |parts| parts.values_mut().for_each(|own| *own += 1)));
     assert_eq!(violated(world).first(), Some(&"rest"));
 }
 
 #[test]
-fn decisions_against_the_truth_are_seen() {
+fn decisions_that_contradict_the_true_use_are_reported() {
     let plan = plan(1);
     let shapes = [Shape::new(0, plan.rules[0])];
     let budget = Budget { rule: 0, limit: 40, remaining: 1, reset_ms: 9 };
@@ -152,8 +152,8 @@ fn decisions_against_the_truth_are_seen() {
     for (passes, others, expected) in [(10, 0, vec![]), (11, 0, vec!["limit"]), (0, 40, vec!["denial"])] {
         let mut world = rested(&plan);
         let origin = world.origin_of(0);
-        // Near the end of the cell, whatever the clocks show.
-        let by = By { origin, unix: UnixMs(1_699_999_800_000 + 290_000), now_us: 9_000_000 };
+        // Near the end of the cell, independent of the clocks.
+        let by = DecidedBy { origin, unix: UnixMs(1_699_999_800_000 + 290_000), now_us: 9_000_000 };
         let admit = Decision::Allow(Some(budget));
         let deny = Decision::Deny(Denial { budget, retry_after_ms: Some(1), cause: Cause::Limit });
         // This Envoy has admitted 15.
@@ -165,15 +165,15 @@ fn decisions_against_the_truth_are_seen() {
             let outcome = Outcome { decision: deny, shadow_denied: 0, exact: ExactDetails::default() };
             world.check_mut().decided(&by, &arrival, &outcome, &shapes);
         }
-        let mut seen: Vec<_> =
+        let mut reported: Vec<_> =
             world.check_mut().violations().iter().map(|violation| violation.checker).collect();
-        seen.dedup();
-        assert_eq!(seen, expected, "{passes}");
+        reported.dedup();
+        assert_eq!(reported, expected, "{passes}");
     }
 }
 
 #[test]
-fn waits_bounds_and_second_answers_are_seen() {
+fn long_waits_exceeded_bounds_and_second_decisions_are_reported() {
     let plan = plan(1);
     let mut world = rested(&plan);
     let check = world.check_mut();
@@ -183,8 +183,8 @@ fn waits_bounds_and_second_answers_are_seen() {
     check.waited(0, 70_000, &[50], 9_000_000);
     check.held("things", 5, 4, 9_000_000);
     check.resolved_twice(3, 9_000_000);
-    let seen: Vec<_> = check.violations().iter().map(|violation| violation.checker).collect();
-    assert_eq!(seen, ["wait", "bounds", "answers"]);
+    let reported: Vec<_> = check.violations().iter().map(|violation| violation.checker).collect();
+    assert_eq!(reported, ["wait", "bounds", "answers"]);
 }
 
 /// A world of one rule with a log of 3, whose only aggregator has made these charges.
@@ -203,7 +203,7 @@ fn logged(charges: &[(u8, u64)]) -> (World<'static>, Vec<Shape>, Vec<Option<u64>
 }
 
 #[test]
-fn what_a_window_of_a_log_holds_is_counted() {
+fn the_use_of_a_window_of_a_log_is_counted() {
     let at = 1_000_000;
     let (mut world, shapes, counts) =
         logged(&[(1, at), (2, at), (2, at), (3, at + 9_999_999), (4, 11_000_001)]);
@@ -229,7 +229,7 @@ fn exactly(decision: Decision, undecided: u64, deny: bool, charged: bool) -> usi
 }
 
 #[test]
-fn exact_limits_that_are_not_are_seen() {
+fn violations_of_exact_limits_are_reported() {
     let budget = Budget { rule: 0, limit: 3, remaining: 0, reset_ms: 9 };
     let admit = Decision::Allow(Some(budget));
     let deny = |cause| Decision::Deny(Denial { budget, retry_after_ms: Some(1), cause });

@@ -28,7 +28,7 @@ pub struct Cell {
     /// One share for each origin that used or queried the cell.
     pub shares: SmallVec<[Share; 2]>,
     /// When it was first used.
-    pub born_us: u64,
+    pub first_used_us: u64,
     /// When it last changed.
     pub changed_us: u64,
     /// The Envoy that was last found without the current use, by its number in the world.
@@ -48,7 +48,7 @@ pub struct Share {
     pub border: u64,
     /// Cost that was admitted at the border, is recorded in a neighbouring cell, and may be in this one.
     pub neighbour: u64,
-    /// Cost that workers had reserved when they ended or slept, and that may count as spent.
+    /// Cost that workers had reserved when they ended or froze, and that may count as spent.
     pub reserved: u64,
     /// The largest component that the region granted it.
     pub granted: u64,
@@ -57,11 +57,11 @@ pub struct Share {
     /// What its table holds as spent; if the table has evicted the cell, the most that it held.
     pub own: u64,
     /// What its region held of it when the process ended.
-    pub left: u64,
+    pub at_end: u64,
     /// What its table held of others' use: in its region, and in other regions.
-    pub heard: (u64, u64),
+    pub others: (u64, u64),
     /// The table has evicted the cell and does not have its baseline.
-    pub forgotten: bool,
+    pub evicted: bool,
     /// Its region has refused to store it at some time.
     pub refused: bool,
 }
@@ -76,9 +76,9 @@ pub struct Origin {
     /// Its region.
     pub region: usize,
     /// The process is running.
-    pub incarnations: bool,
+    pub running: bool,
     /// Entries were evicted from its table or went to an overflow cell, so its own components may be incomplete.
-    pub forgets: bool,
+    pub incomplete: bool,
 }
 
 /// All cells and origins.
@@ -98,7 +98,7 @@ pub struct Truth {
     /// For each region: when it lost data that only its aggregators held.
     pub lost_us: Vec<Option<u64>>,
     /// For each region: until when the clocks of its aggregators differed; `u64::MAX` while they differ.
-    pub apart_us: Vec<Option<u64>>,
+    pub skewed_us: Vec<Option<u64>>,
     /// The most that a clock of the plan may be behind.
     pub behind_ms: u64,
     /// Regions with an aggregator that has held its maximum of keys. Use for which the aggregator had no room stays
@@ -113,12 +113,12 @@ impl Share {
     }
 
     /// What every part must receive soon, including what is leased and not yet returned.
-    pub fn believed(&self) -> u64 {
-        self.admitted.max(self.known())
+    pub fn expected(&self) -> u64 {
+        self.admitted.max(self.at_rest())
     }
 
     /// What every part must hold when the cell is at rest.
-    pub fn known(&self) -> u64 {
+    pub fn at_rest(&self) -> u64 {
         self.own.max(self.granted)
     }
 }
@@ -136,7 +136,7 @@ impl Truth {
             numbers: BTreeMap::new(),
             envoys: envoys.max(1),
             lost_us: vec![None; regions],
-            apart_us: vec![None; regions],
+            skewed_us: vec![None; regions],
             behind_ms: 0,
             crowded: vec![false; regions],
         }
@@ -145,12 +145,12 @@ impl Truth {
     pub fn begins(&mut self, id: OriginId, envoy: usize) {
         self.numbers.insert(id, self.origins.len() as u32);
         let region = envoy / self.envoys;
-        self.origins.push(Origin { id, envoy, region, incarnations: true, forgets: false });
+        self.origins.push(Origin { id, envoy, region, running: true, incomplete: false });
     }
 
     pub fn ends(&mut self, id: OriginId) {
         if let Some(origin) = self.origin_mut(id) {
-            origin.incarnations = false;
+            origin.running = false;
         }
     }
 
@@ -168,23 +168,24 @@ impl Truth {
     }
 
     /// The origin's own components may be incomplete from now on.
-    pub fn forgets(&mut self, number: u32) {
+    pub fn mark_incomplete(&mut self, number: u32) {
         if let Some(origin) = self.origins.get_mut(number as usize) {
-            origin.forgets = true;
+            origin.incomplete = true;
         }
     }
 
     /// An origin's overflow cell holds `own` as spent.
     pub fn overflows(&mut self, rule: usize, sequence: u64, origin: u32, own: u64) {
-        let known = self.overflows.entry((rule, sequence, origin)).or_default();
-        *known = own.max(*known);
+        let held = self.overflows.entry((rule, sequence, origin)).or_default();
+        *held = own.max(*held);
     }
 
     /// Whether an origin's overflow cell accounts for `missing` of cell `id`. The amount is subtracted, so that in
     /// total the overflow cell accounts for no more than it holds.
     pub fn accounts_for(&mut self, id: CellId, origin: u32, missing: u64) -> bool {
-        let left = self.overflows.get_mut(&(id.rule, id.sequence, origin));
-        missing == 0 || left.is_some_and(|left| left.checked_sub(missing).map(|less| *left = less).is_some())
+        let remaining = self.overflows.get_mut(&(id.rule, id.sequence, origin));
+        missing == 0
+            || remaining.is_some_and(|held| held.checked_sub(missing).map(|less| *held = less).is_some())
     }
 
     pub fn cell_ms(&self, rule: usize) -> u64 {
@@ -200,9 +201,9 @@ impl Truth {
     }
 
     /// When the first of the cells of the window that ends in cell `id` was first used.
-    pub fn born_us(&self, id: CellId) -> Option<u64> {
+    pub fn first_used_us(&self, id: CellId) -> Option<u64> {
         let cells = (0..=u64::from(self.resolution(id.rule))).map_while(|back| id.sequence.checked_sub(back));
-        cells.filter_map(|sequence| self.cell(CellId { sequence, ..id })).map(|cell| cell.born_us).min()
+        cells.filter_map(|sequence| self.cell(CellId { sequence, ..id })).map(|cell| cell.first_used_us).min()
     }
 
     /// The use of the cells of the window that ends in cell `id`; `of` gives the use of each.
@@ -239,7 +240,8 @@ impl Truth {
             return None;
         }
         let cell = self.cells.get_mut(id.rule)?.entry((id.sequence, id.identifier));
-        let cell = cell.or_insert_with(|| Cell { born_us: now_us, changed_us: now_us, ..Cell::default() });
+        let cell =
+            cell.or_insert_with(|| Cell { first_used_us: now_us, changed_us: now_us, ..Cell::default() });
         let at = match cell.shares.iter().position(|share| share.origin == origin) {
             Some(at) => at,
             None => {
@@ -270,15 +272,15 @@ impl Truth {
     }
 
     /// Whether one aggregator of a region may have considered a cell over while another did not, if it was first used
-    /// at `born_us`.
-    pub fn is_apart(&self, region: usize, born_us: u64) -> bool {
-        self.apart_us.get(region).copied().flatten().is_some_and(|apart_us| born_us <= apart_us)
+    /// at `first_used_us`.
+    pub fn is_skewed(&self, region: usize, first_used_us: u64) -> bool {
+        self.skewed_us.get(region).copied().flatten().is_some_and(|skewed_us| first_used_us <= skewed_us)
     }
 
-    /// Whether a region may have lost use of a cell that was first used at `born_us` and restored it as an inexact
-    /// baseline.
-    pub fn is_made_up(&self, region: usize, born_us: u64) -> bool {
-        self.lost_us.get(region).copied().flatten().is_some_and(|lost_us| born_us <= lost_us)
+    /// Whether a region may have lost use of a cell that was first used at `first_used_us`, and restored it as an
+    /// inexact baseline.
+    pub fn is_inexact(&self, region: usize, first_used_us: u64) -> bool {
+        self.lost_us.get(region).copied().flatten().is_some_and(|lost_us| first_used_us <= lost_us)
     }
 
     /// All cells of a rule from cell number `sequence` on, in order.
@@ -292,7 +294,7 @@ impl Truth {
     }
 
     /// Removes the cells that no window touches any more.
-    pub fn forget(&mut self, unix_ms: u64) {
+    pub fn evict(&mut self, unix_ms: u64) {
         let rules = self.cells.iter_mut().zip(&self.cell_ms).zip(&self.resolutions).zip(&mut self.oldest);
         for (((cells, cell_ms), resolution), oldest) in rules {
             let kept = (KEPT_WINDOWS * u64::from(*resolution)).max(KEPT_MS / cell_ms);

@@ -61,7 +61,7 @@ mod tests {
     use weir_core::model::window::{Position, Used};
 
     #[test]
-    fn two_cells_are_the_cores() {
+    fn two_cells_agree_with_the_core() {
         let mut random = crate::random::Random::new(1);
         let mut cells = Cells::new(&Rule::new(1, 1_000));
         let (mut counts, mut sequence, mut at_us) = ([0; 2], 0, 0);

@@ -18,7 +18,7 @@ pub struct Figures {
     /// Times that requests waited, in microseconds.
     pub waits: Spread,
     /// Time from the last change of a cell until every part that must receive it has it, in milliseconds. There is
-    /// one value for each cell and each time that the cell came to rest.
+    /// one value for each cell and each time that the cell reached rest.
     pub convergence: Spread,
     /// Largest amounts that parts held, with their bounds.
     pub peaks: Vec<Peak>,

@@ -8,7 +8,7 @@ use weir_core::region::log::{EntryId, Log, Micros, Outcome};
 
 /// A reference limiter.
 #[derive(Clone, Copy, Debug)]
-pub enum Judge {
+pub enum Reference {
     /// The sliding log; the number identifies the request's charge in it.
     Exact(u64),
     /// The rule's formula in one place.
@@ -47,22 +47,22 @@ impl Key {
         }
     }
 
-    /// Whether `judge` admits `cost`; charges nothing.
-    pub fn admits(&mut self, judge: Judge, at_us: u64, cost: u64, limit: u64) -> bool {
-        match judge {
-            Judge::Exact(number) => {
-                let said = self.exact.peek(Micros(at_us), entry(number), cost, limit);
-                said.outcome == Outcome::Allowed
+    /// Whether `reference` admits `cost`; charges nothing.
+    pub fn admits(&mut self, reference: Reference, at_us: u64, cost: u64, limit: u64) -> bool {
+        match reference {
+            Reference::Exact(number) => {
+                let decided = self.exact.peek(Micros(at_us), entry(number), cost, limit);
+                decided.outcome == Outcome::Allowed
             }
-            Judge::Central => self.central.effective(at_us).saturating_add(cost) <= limit,
+            Reference::Central => self.central.effective(at_us).saturating_add(cost) <= limit,
         }
     }
 
-    /// Charges an admitted cost to `judge`.
-    pub fn charge(&mut self, judge: Judge, at_us: u64, cost: u64) {
-        match judge {
-            Judge::Exact(number) => drop(self.exact.decide(Micros(at_us), entry(number), cost, u64::MAX)),
-            Judge::Central => self.central.charge(at_us, cost),
+    /// Charges an admitted cost to `reference`.
+    pub fn charge(&mut self, reference: Reference, at_us: u64, cost: u64) {
+        match reference {
+            Reference::Exact(number) => drop(self.exact.decide(Micros(at_us), entry(number), cost, u64::MAX)),
+            Reference::Central => self.central.charge(at_us, cost),
         }
     }
 
@@ -74,7 +74,7 @@ impl Key {
     /// Adds what Weir admitted. Returns the excess over the limit by the rule's formula, and the use of the true
     /// window that ends now, both as parts of the limit.
     pub fn passed(&mut self, at_us: u64, cost: u64, limit: u64) -> (f64, f64) {
-        self.forget(at_us);
+        self.evict(at_us);
         if cost > 0 {
             self.recent.push_back((at_us, cost));
         }
@@ -87,12 +87,12 @@ impl Key {
 
     /// The use of the true window that ends at `at_us`: by the exact log, and by Weir.
     pub fn in_window(&mut self, at_us: u64) -> (u64, u64) {
-        self.forget(at_us);
+        self.evict(at_us);
         // A cost of 0 reads without charging.
         (self.exact.peek(Micros(at_us), entry(0), 0, u64::MAX).used, self.recent_cost)
     }
 
-    fn forget(&mut self, at_us: u64) {
+    fn evict(&mut self, at_us: u64) {
         while let Some((at, cost)) = self.recent.front().copied()
             && at_us.saturating_sub(at) >= self.window_us
         {

@@ -44,7 +44,7 @@ impl Keys {
     /// The key of one identifier under the rule with this number, which must exist.
     pub fn get(&mut self, rule: usize, identifier: u64, at_us: u64) -> &mut Key {
         let of_rule = &mut self.rules[rule];
-        of_rule.forget(at_us);
+        of_rule.evict(at_us);
         let OfRule { rule, keys, leaving, .. } = of_rule;
         let key = keys.entry(identifier).or_insert_with(|| {
             leaving.push_back((at_us.saturating_add(kept_us(rule)), identifier));
@@ -75,7 +75,7 @@ impl Keys {
 }
 
 impl OfRule {
-    fn forget(&mut self, at_us: u64) {
+    fn evict(&mut self, at_us: u64) {
         for _ in 0..KEYS_A_USE {
             let Some((_, identifier)) = self.leaving.pop_front_if(|(when, _)| *when <= at_us) else { return };
             let when = self.keys.get(&identifier).map_or(0, |key| key.last_used_us + kept_us(&self.rule));

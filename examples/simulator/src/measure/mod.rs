@@ -1,4 +1,4 @@
-//! Compares a run's decisions with those of two reference limiters that get the same arrivals in one place without
+//! Compares a run's decisions with those of two reference limiters that receive the same arrivals in one place without
 //! delay.
 //!
 //! The *exact* reference is a sliding log for each key. The *central* reference uses the rule's own formula (two
@@ -17,7 +17,7 @@ pub mod observe;
 use crate::measure::observe::{Decided, Observer, Verdict};
 use crate::plan::traffic::Arrival;
 use crate::plan::{Plan, Rule};
-use key::Judge;
+use key::Reference;
 use keys::Keys;
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
@@ -97,8 +97,8 @@ pub struct Measure {
     rules: Vec<Rule>,
     keys: Keys,
     /// The references' decisions about requests that Weir has not decided yet, by request; equal requests in order.
-    waiting: BTreeMap<Request, VecDeque<Said>>,
-    judged: u64,
+    waiting: BTreeMap<Request, VecDeque<Decisions>>,
+    request_count: u64,
     comparison: Comparison,
 }
 
@@ -107,7 +107,7 @@ type Request = (u64, u16, u16, u16, u64, u64, u64);
 
 /// The references' decisions about a request.
 #[derive(Clone, Copy, Debug)]
-struct Said {
+struct Decisions {
     number: u64,
     exact: Expected,
     central: Expected,
@@ -125,7 +125,7 @@ impl Measure {
     pub fn new(plan: &Plan) -> Measure {
         let rules = plan.rules.clone();
         let keys = Keys::new(&rules);
-        Measure { rules, keys, waiting: BTreeMap::new(), judged: 0, comparison: Comparison::default() }
+        Measure { rules, keys, waiting: BTreeMap::new(), request_count: 0, comparison: Comparison::default() }
     }
 
     /// The comparison so far.
@@ -143,26 +143,26 @@ impl Measure {
         self.keys.len()
     }
 
-    fn judge(&mut self, arrival: &Arrival, at_us: u64) -> Said {
-        self.judged += 1;
-        let exact = self.rule(Judge::Exact(self.judged), arrival, at_us);
-        let central = self.rule(Judge::Central, arrival, at_us);
-        Said { number: self.judged, exact, central }
+    fn decide(&mut self, arrival: &Arrival, at_us: u64) -> Decisions {
+        self.request_count += 1;
+        let exact = self.decide_by(Reference::Exact(self.request_count), arrival, at_us);
+        let central = self.decide_by(Reference::Central, arrival, at_us);
+        Decisions { number: self.request_count, exact, central }
     }
 
     /// Charges all enforced rules or none. A shadow rule charges what it and the enforced rules admit.
-    fn rule(&mut self, judge: Judge, arrival: &Arrival, at_us: u64) -> Expected {
+    fn decide_by(&mut self, reference: Reference, arrival: &Arrival, at_us: u64) -> Expected {
         let cost = arrival.cost;
         let (mut admitted, mut shadow_denied) = (true, 0);
         for (number, rule) in applying(&self.rules, arrival.rules) {
-            if !self.keys.get(number, arrival.identifier, at_us).admits(judge, at_us, cost, rule.limit) {
+            if !self.keys.get(number, arrival.identifier, at_us).admits(reference, at_us, cost, rule.limit) {
                 admitted &= rule.shadow;
                 shadow_denied |= u64::from(rule.shadow) << number;
             }
         }
         for (number, _) in applying(&self.rules, arrival.rules).filter(|_| admitted) {
             if shadow_denied & 1 << number == 0 {
-                self.keys.get(number, arrival.identifier, at_us).charge(judge, at_us, cost);
+                self.keys.get(number, arrival.identifier, at_us).charge(reference, at_us, cost);
             }
         }
         Expected { admitted, shadow_denied }
@@ -182,14 +182,14 @@ impl Measure {
     }
 
     /// Refunds the exact log's charge of a request that was lost.
-    fn take_back(&mut self, decided: &Decided, said: &Said) {
+    fn refund(&mut self, decided: &Decided, expected: &Decisions) {
         let Arrival { identifier, rules, .. } = decided.arrival;
         for (number, _) in applying(&self.rules, rules) {
-            self.keys.get(number, identifier, decided.at_us).refund(said.number);
+            self.keys.get(number, identifier, decided.at_us).refund(expected.number);
         }
     }
 
-    fn compare(&mut self, decided: &Decided, said: &Said) {
+    fn compare(&mut self, decided: &Decided, expected: &Decisions) {
         let Arrival { cost, rules, .. } = decided.arrival;
         let comparison = &mut self.comparison;
         let admitted = decided.verdict == Verdict::Admitted;
@@ -201,22 +201,23 @@ impl Measure {
             Verdict::Undecided => comparison.undecided += 1,
             Verdict::Lost => {}
         }
-        for (against, expected) in
-            [(&mut comparison.exact, said.exact), (&mut comparison.central, said.central)]
+        for (against, one) in
+            [(&mut comparison.exact, expected.exact), (&mut comparison.central, expected.central)]
         {
-            against.admitted += u64::from(expected.admitted);
-            against.admitted_cost += if expected.admitted { cost } else { 0 };
-            against.beyond += u64::from(admitted && !expected.admitted);
-            against.wrongly_denied += u64::from(!admitted && expected.admitted);
+            against.admitted += u64::from(one.admitted);
+            against.admitted_cost += if one.admitted { cost } else { 0 };
+            against.beyond += u64::from(admitted && !one.admitted);
+            against.wrongly_denied += u64::from(!admitted && one.admitted);
         }
         if let Some((number, _)) = applying(&self.rules, rules).find(|(_, rule)| !rule.shadow) {
             let key = self.keys.get(number, decided.arrival.identifier, decided.at_us);
-            key.balance += i64::from(admitted) - i64::from(said.exact.admitted);
+            key.balance += i64::from(admitted) - i64::from(expected.exact.admitted);
         }
-        comparison.law_differs += u64::from(said.exact.admitted != said.central.admitted);
+        comparison.law_differs += u64::from(expected.exact.admitted != expected.central.admitted);
         if admitted {
             comparison.admitted_cost += cost;
-            let differs = said.exact.admitted && (decided.shadow_denied & rules) != said.exact.shadow_denied;
+            let differs =
+                expected.exact.admitted && (decided.shadow_denied & rules) != expected.exact.shadow_denied;
             comparison.shadow_differs += u64::from(differs);
             self.passed(decided);
         }
@@ -225,25 +226,25 @@ impl Measure {
 
 impl Observer for Measure {
     fn arrived(&mut self, arrival: &Arrival) {
-        let said = self.judge(arrival, arrival.at_us);
-        self.waiting.entry(request(arrival)).or_default().push_back(said);
+        let expected = self.decide(arrival, arrival.at_us);
+        self.waiting.entry(request(arrival)).or_default().push_back(expected);
     }
 
     fn decided(&mut self, decided: &Decided) {
         let request = request(&decided.arrival);
-        let said = self.waiting.get_mut(&request).and_then(VecDeque::pop_front);
+        let expected = self.waiting.get_mut(&request).and_then(VecDeque::pop_front);
         if self.waiting.get(&request).is_some_and(VecDeque::is_empty) {
             self.waiting.remove(&request);
         }
-        match (decided.verdict, said) {
-            (Verdict::Lost, said) => {
+        match (decided.verdict, expected) {
+            (Verdict::Lost, expected) => {
                 self.comparison.lost += 1;
-                said.iter().for_each(|said| self.take_back(decided, said));
+                expected.iter().for_each(|expected| self.refund(decided, expected));
             }
-            (_, Some(said)) => self.compare(decided, &said),
+            (_, Some(expected)) => self.compare(decided, &expected),
             (_, None) => {
-                let said = self.judge(&decided.arrival, decided.at_us);
-                self.compare(decided, &said);
+                let expected = self.decide(&decided.arrival, decided.at_us);
+                self.compare(decided, &expected);
             }
         }
     }

@@ -48,6 +48,6 @@ pub trait Observer {
 
 /// Ignores everything.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Nobody;
+pub struct NoObserver;
 
-impl Observer for Nobody {}
+impl Observer for NoObserver {}

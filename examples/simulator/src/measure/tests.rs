@@ -1,4 +1,4 @@
-//! Comparisons with naive references, and with runs of known outcome.
+//! Comparisons with naive references, and with runs with a given outcome.
 
 use super::*;
 use crate::plan::Topology;
@@ -19,11 +19,11 @@ fn plan(rules: Vec<Rule>) -> Plan {
     }
 }
 
-fn asks(at_ms: u64, identifier: u64, cost: u64, rules: u64) -> Arrival {
+fn arrival_at(at_ms: u64, identifier: u64, cost: u64, rules: u64) -> Arrival {
     Arrival { at_us: at_ms * 1_000, region: 0, envoy: 0, worker: 0, identifier, cost, rules }
 }
 
-fn says(measure: &mut Measure, arrival: Arrival, verdict: Verdict, shadow_denied: u64) {
+fn decide(measure: &mut Measure, arrival: Arrival, verdict: Verdict, shadow_denied: u64) {
     let at_us = arrival.at_us;
     measure.decided(&Decided { arrival, at_us, verdict, shadow_denied, retry_after_ms: None });
 }
@@ -31,7 +31,7 @@ fn says(measure: &mut Measure, arrival: Arrival, verdict: Verdict, shadow_denied
 /// Weir admits every request.
 fn pass(measure: &mut Measure, arrival: Arrival) {
     measure.arrived(&arrival);
-    says(measure, arrival, Verdict::Admitted, 0);
+    decide(measure, arrival, Verdict::Admitted, 0);
 }
 
 /// A naive exact log that keeps every charge.
@@ -40,8 +40,8 @@ struct Naive(Vec<(u64, usize, u64, u64)>);
 
 impl Naive {
     fn admits(&self, rule: usize, limits: &Rule, arrival: &Arrival) -> bool {
-        let counts = |(at, of, whose, _): &&(u64, usize, u64, u64)| {
-            *of == rule && *whose == arrival.identifier && arrival.at_us - at < limits.window_ms * 1_000
+        let counts = |(at, of, identifier, _): &&(u64, usize, u64, u64)| {
+            *of == rule && *identifier == arrival.identifier && arrival.at_us - at < limits.window_ms * 1_000
         };
         let used: u64 = self.0.iter().filter(counts).map(|(_, _, _, cost)| cost).sum();
         used + arrival.cost <= limits.limit
@@ -60,14 +60,14 @@ impl Naive {
 }
 
 #[test]
-fn the_oracle_is_an_exact_log_of_all_rules_or_none() {
+fn the_exact_reference_charges_all_rules_or_none() {
     let rules = vec![Rule::new(9, 1_000), Rule::new(20, 3_000), Rule { shadow: true, ..Rule::new(4, 2_000) }];
     let mut random = Random::new(9);
     let (mut measure, mut naive) = (Measure::new(&plan(rules.clone())), Naive::default());
     let (mut admitted, mut at_ms) = (0, 0);
     for _ in 0..4_000 {
         at_ms += random.below(150);
-        let arrival = asks(at_ms, random.below(3), random.below(4), 1 + random.below(7));
+        let arrival = arrival_at(at_ms, random.below(3), random.below(4), 1 + random.below(7));
         pass(&mut measure, arrival);
         admitted += u64::from(naive.decide(&rules, &arrival));
         assert_eq!(measure.comparison().exact.admitted, admitted, "{arrival:?}");
@@ -77,7 +77,7 @@ fn the_oracle_is_an_exact_log_of_all_rules_or_none() {
 }
 
 #[test]
-fn what_differs_is_counted_by_request_and_by_cost() {
+fn differences_are_counted_by_request_and_by_cost() {
     let mut measure = Measure::new(&plan(vec![Rule::new(10, 1_000)]));
     for (cost, verdict) in [
         (6, Verdict::Admitted),
@@ -87,13 +87,13 @@ fn what_differs_is_counted_by_request_and_by_cost() {
         (1, Verdict::Reserved),
         (1, Verdict::Undecided),
     ] {
-        let arrival = asks(100, 1, cost, 1);
+        let arrival = arrival_at(100, 1, cost, 1);
         measure.arrived(&arrival);
-        says(&mut measure, arrival, verdict, 0);
+        decide(&mut measure, arrival, verdict, 0);
     }
-    let lost = asks(1_200, 1, 10, 1);
+    let lost = arrival_at(1_200, 1, 10, 1);
     measure.arrived(&lost);
-    says(&mut measure, lost, Verdict::Lost, 0);
+    decide(&mut measure, lost, Verdict::Lost, 0);
     let got = measure.comparison();
     let against = Against { admitted: 2, admitted_cost: 10, beyond: 1, wrongly_denied: 1 };
     assert_eq!((got.exact, got.central), (against, against));
@@ -104,29 +104,29 @@ fn what_differs_is_counted_by_request_and_by_cost() {
     assert_eq!((got.admitted_cost, got.over, got.worst_window), (12, 0.2, 1.2));
     assert_eq!(got.off_by, 0, "as many of the same identifier");
     assert_eq!((got.differently(), got.beyond(), got.under()), (2.0 / 6.0, 0.2, 0.0));
-    pass(&mut measure, asks(1_200, 1, 10, 1));
-    assert_eq!(measure.comparison().exact.beyond, 1, "what was lost has used nothing");
+    pass(&mut measure, arrival_at(1_200, 1, 10, 1));
+    assert_eq!(measure.comparison().exact.beyond, 1, "a lost request uses no budget");
 }
 
 #[test]
-fn equal_requests_are_told_apart_by_their_order() {
+fn equal_requests_are_matched_in_order() {
     let mut measure = Measure::new(&plan(vec![Rule::new(1, 1_000)]));
-    let arrival = asks(5, 1, 1, 1);
+    let arrival = arrival_at(5, 1, 1, 1);
     measure.arrived(&arrival);
     measure.arrived(&arrival);
-    says(&mut measure, arrival, Verdict::Admitted, 0);
-    says(&mut measure, arrival, Verdict::Denied, 0);
+    decide(&mut measure, arrival, Verdict::Admitted, 0);
+    decide(&mut measure, arrival, Verdict::Denied, 0);
     assert_eq!(measure.comparison().differently(), 0.0);
     assert!(measure.waiting.is_empty());
 }
 
 #[test]
-fn a_window_across_two_cells_is_seen_and_only_a_hard_limit_forbids_it() {
+fn the_excess_of_a_window_across_two_cells_is_measured() {
     for (hard_limit, beyond_law) in [(false, 1), (true, 10)] {
         let rule = Rule { hard_limit, ..Rule::new(10, 1_000) };
         let mut measure = Measure::new(&plan(vec![rule]));
-        (0..10).for_each(|_| pass(&mut measure, asks(999, 1, 1, 1)));
-        (0..10).for_each(|_| pass(&mut measure, asks(1_900, 1, 1, 1)));
+        (0..10).for_each(|_| pass(&mut measure, arrival_at(999, 1, 1, 1)));
+        (0..10).for_each(|_| pass(&mut measure, arrival_at(1_900, 1, 1, 1)));
         let got = measure.comparison();
         assert_eq!(got.worst_window, 2.0);
         assert_eq!((got.exact.beyond, got.central.beyond), (10, beyond_law));
@@ -145,9 +145,9 @@ fn shadow_rules_count_and_never_deny() {
         (2, Verdict::Admitted, 0), // it should have denied
         (3, Verdict::Denied, 2),
     ] {
-        let arrival = asks(at_ms, 1, 1, 3);
+        let arrival = arrival_at(at_ms, 1, 1, 3);
         measure.arrived(&arrival);
-        says(&mut measure, arrival, verdict, shadow_denied);
+        decide(&mut measure, arrival, verdict, shadow_denied);
     }
     let got = measure.comparison();
     assert_eq!((got.differently(), got.shadow_differs), (0.0, 1));
@@ -155,15 +155,15 @@ fn shadow_rules_count_and_never_deny() {
 }
 
 #[test]
-fn keys_leave_when_their_windows_are_over() {
+fn keys_are_dropped_when_their_windows_are_over() {
     let mut measure = Measure::new(&plan(vec![Rule::new(10, 1_000)]));
     for identifier in 0..100_000 {
-        pass(&mut measure, asks(identifier, identifier, 1, 1));
+        pass(&mut measure, arrival_at(identifier, identifier, 1, 1));
     }
-    let denied = asks(100_000, 5, 1, 1);
+    let denied = arrival_at(100_000, 5, 1, 1);
     measure.arrived(&denied);
-    says(&mut measure, denied, Verdict::Denied, 0);
-    (0..12).for_each(|_| pass(&mut measure, asks(100_000, 6, 1, 1)));
+    decide(&mut measure, denied, Verdict::Denied, 0);
+    (0..12).for_each(|_| pass(&mut measure, arrival_at(100_000, 6, 1, 1)));
     assert_eq!(measure.comparison().off_by, 3, "one too few, two too many");
     assert!(measure.keys() <= 7_100, "{} after 100 s of a key a millisecond", measure.keys());
 }

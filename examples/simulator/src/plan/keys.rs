@@ -1,8 +1,8 @@
 //! The plan's rules as the limiter checks them: the key of a rule and identifier, and the checks of a request.
 
 use crate::plan::{Exact, HOLD_MS, Rule};
-use weir_core::limiter::{Check, ExactCheck, ExactLimit, Policy};
-use weir_core::model::exact::MAX_LOG_LIMIT;
+use weir_core::limiter::{Check, Checks, CompiledRule, Policy};
+use weir_core::model::exact::{Algorithm, MAX_LOG_LIMIT};
 use weir_core::model::key::{KeyParts, MAX_KEY_BYTES};
 
 /// The workspace of all keys.
@@ -17,9 +17,10 @@ pub struct Shape {
     pub namespace: Vec<u8>,
     /// The length of its cells, in milliseconds.
     pub cell_ms: u64,
-    before: Vec<u8>,
-    after: Vec<u8>,
-    policy: Policy,
+    /// Each rule has its own zone of the ledger.
+    algorithm: Algorithm,
+    /// Writes the keys. A ledger's buckets are whole keys here, which show their rule.
+    compiled: CompiledRule,
 }
 
 impl Shape {
@@ -34,11 +35,6 @@ impl Shape {
             epoch: 0,
             resolution: rule.resolution(),
         };
-        let mut before = Vec::with_capacity(MAX_KEY_BYTES);
-        // A window that does not fit into a key gives empty bytes; the first request then shows the plan's error.
-        let _ = parts.encode(&mut before);
-        let after = before.split_off(before.len().saturating_sub(8 + 4 + 2));
-        before.pop(); // the length of the empty identifier
         let policy = Policy {
             shadow: rule.shadow,
             trust_first: rule.trust_first,
@@ -47,17 +43,20 @@ impl Shape {
             settles_within_ms: if rule.reserve > 0 { HOLD_MS as u32 } else { 0 },
             settles_at_most: rule.reserve,
         };
-        Shape { rule, cell_ms: parts.cell_ms(), before, after, policy, namespace }
+        let algorithm = match rule.exact {
+            None => Algorithm::Window,
+            Some(Exact::Log) => Algorithm::Log,
+            Some(Exact::Ledger) => Algorithm::Ledger { zone: number as u32 },
+        };
+        let compiled = CompiledRule::new(number as u16, Algorithm::Window, &parts, policy);
+        Shape { rule, cell_ms: parts.cell_ms(), algorithm, compiled, namespace }
     }
 
     /// Appends the key of `identifier` to `out`.
     pub fn write_key(&self, identifier: u64, out: &mut Vec<u8>) {
         let mut text = [0u8; 20];
         let digits = decimal(identifier, &mut text);
-        out.extend_from_slice(&self.before);
-        out.push(digits.len() as u8);
-        out.extend_from_slice(digits);
-        out.extend_from_slice(&self.after);
+        self.compiled.write_key(digits, 0, out);
     }
 
     /// The key of `identifier`.
@@ -72,25 +71,15 @@ impl Shape {
         if self.rule.reserve > 0 { self.rule.reserve } else { cost }
     }
 
-    /// The exact check of a request under this rule.
-    pub fn exact_check<'a>(
-        &self,
-        (number, held): (usize, Exact),
-        key: &'a [u8],
-        cost: u64,
-    ) -> ExactCheck<'a> {
-        let limit = match held {
-            Exact::Log => ExactLimit::Log { key, most: self.rule.limit.min(MAX_LOG_LIMIT) },
-            // Each rule has its own zone.
-            Exact::Ledger => ExactLimit::Ledger { zone: number as u32, bucket: key },
+    /// Appends the check of a request under this rule, the `number`-th of the plan.
+    pub fn check(&self, number: usize, identifier: u64, cost: u64, checks: &mut Checks) {
+        let (limit, cost) = match self.algorithm {
+            Algorithm::Window => (self.rule.limit, self.judged_cost(cost)),
+            Algorithm::Log | Algorithm::Ledger { .. } => (self.rule.limit.min(MAX_LOG_LIMIT), cost),
         };
-        ExactCheck { rule: number as u16, limit, cost, policy: self.policy }
-    }
-
-    /// The check of a request under this rule.
-    pub fn check<'a>(&self, number: usize, key: &'a [u8], cost: u64) -> Check<'a> {
-        let (rule, cost) = (number as u16, self.judged_cost(cost));
-        Check { rule, key, cell_ms: self.cell_ms, limit: self.rule.limit, cost, policy: self.policy }
+        let (algorithm, cell_ms, policy) = (self.algorithm, self.cell_ms, self.compiled.policy);
+        let check = Check { rule: number as u16, algorithm, key: &[], cell_ms, limit, cost, policy };
+        checks.push(check, |keys| self.write_key(identifier, keys));
     }
 }
 
@@ -134,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_says_whose_it_is() {
+    fn a_key_parses_to_its_rule_and_identifier() {
         for (rule, identifier) in [(0, 0), (3, 17), (63, u64::MAX)] {
             let shape = Shape::new(rule, Rule::new(5, 60_000));
             assert_eq!(parse(&shape.key(identifier)), Some((rule, identifier)));

@@ -10,14 +10,14 @@ pub mod traffic;
 use serde::{Deserialize, Serialize};
 use traffic::Traffic;
 use weir_core::model::key::HARD_LIMIT_RESOLUTION;
-use weir_core::model::schedule::Schedule as Paces;
+use weir_core::model::schedule::Schedule as CoreSchedule;
 use weir_core::region::RegionLimits;
 
 /// Unix time at which the traffic of every run begins, in milliseconds. It is a whole minute, so every window that
 /// divides a minute begins there too.
 pub const START_UNIX_MS: u64 = 1_700_000_040_000;
 
-/// A reserve counts as spent if no response has come for this long, in milliseconds.
+/// A reserve counts as spent if no response has arrived for this long, in milliseconds.
 pub const HOLD_MS: u64 = 2_000;
 
 /// Everything that determines a run.
@@ -192,16 +192,16 @@ pub struct Schedule {
 
 impl Default for Schedule {
     fn default() -> Self {
-        let Paces { publish_ms, import_ms, .. } = Paces::default();
+        let CoreSchedule { publish_ms, import_ms, .. } = CoreSchedule::default();
         Schedule { publish_ms, import_ms }
     }
 }
 
 impl Schedule {
     /// This schedule with the default of every other interval of an aggregator.
-    pub fn paces(&self) -> Paces {
+    pub fn intervals(&self) -> CoreSchedule {
         let (publish_ms, import_ms) = (self.publish_ms.max(1), self.import_ms.max(1));
-        Paces { publish_ms, import_ms, ..Paces::default() }
+        CoreSchedule { publish_ms, import_ms, ..CoreSchedule::default() }
     }
 }
 
@@ -211,7 +211,7 @@ impl Schedule {
 pub struct Fault {
     /// When it begins, in milliseconds after the traffic's beginning.
     pub at_ms: u64,
-    /// How long it lasts, in milliseconds. A part that crashes or restarts comes back after this time.
+    /// How long it lasts, in milliseconds. A part that crashes or restarts starts again after this time.
     pub for_ms: u64,
     /// The kind of fault, and the part or link that it affects.
     pub what: Wrong,
@@ -220,7 +220,7 @@ pub struct Fault {
 /// Kinds of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Wrong {
-    /// Each message of a link takes longer, by a random time up to `ms`.
+    /// Each message of a link is delayed by a random time of up to `ms`.
     Delay {
         /// The link.
         link: Link,
@@ -246,7 +246,7 @@ pub enum Wrong {
         /// The link.
         link: Link,
     },
-    /// No message of a link arrives, and neither end is notified; keepalives find the connections dead.
+    /// No message of a link arrives, and neither end is notified; the keepalives time out.
     Cut {
         /// The link.
         link: Link,
@@ -256,7 +256,7 @@ pub enum Wrong {
         /// The part.
         part: Part,
     },
-    /// A part ends at once and loses its memory; it comes back empty.
+    /// A part ends at once and loses its memory; it starts again without it.
     Crash {
         /// The part.
         part: Part,
@@ -278,7 +278,7 @@ pub enum Wrong {
         /// How far it is ahead, in milliseconds; negative: behind.
         ms: i64,
     },
-    /// A store takes longer for each call.
+    /// A store needs more time for each call.
     Slow {
         /// The store.
         part: Part,

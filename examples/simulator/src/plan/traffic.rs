@@ -119,7 +119,7 @@ pub enum Shape {
         /// Requests per second.
         rate: f64,
     },
-    /// Recorded arrivals. They bring their own places, costs and rules; their times count from the source's
+    /// Recorded arrivals. They have their own places, costs and rules; their times count from the source's
     /// beginning.
     Trace {
         /// The arrivals. Those at Envoys or workers that the topology does not have are left out.

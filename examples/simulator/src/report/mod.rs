@@ -31,7 +31,7 @@ pub struct Row {
 
 impl Row {
     /// Whether the run has no failure.
-    pub fn is_well(&self) -> bool {
+    pub fn has_passed(&self) -> bool {
         self.outcome.failures.is_empty()
     }
 }
@@ -73,7 +73,7 @@ pub fn table(rows: &[Row]) -> String {
         }
         let _ = writeln!(text, "{}", out.trim_end());
     }
-    let failed = rows.iter().filter(|row| !row.is_well()).count();
+    let failed = rows.iter().filter(|row| !row.has_passed()).count();
     let _ = writeln!(text, "{} runs, {failed} failed", rows.len());
     text.push_str(
         "beyond, denied wrongly: against an exact sliding log; window: most cost in any true window, as part of the limit;\n\
@@ -116,12 +116,12 @@ pub fn failure(row: &Row, repeat: &str, fragment: &str) -> String {
         let _ = writeln!(text, "  {checker}{at}: {what}");
     }
     let _ = writeln!(text, "  repeat the run: ./justw simulate {repeat}");
-    show(&mut text, fragment);
+    append_link(&mut text, fragment);
     text
 }
 
 /// Appends the playground's address of the run, unless it is too long.
-fn show(text: &mut String, fragment: &str) {
+fn append_link(text: &mut String, fragment: &str) {
     if fragment.len() <= link::LONGEST {
         let _ = writeln!(text, "  show the run: start ./justw playground and open {PLAYGROUND}#{fragment}");
     }
@@ -136,7 +136,7 @@ pub fn shrunk(plan: &Plan, runs: usize, failure: &Failure, trail: &Trail, repeat
     }
     let json = serde_json::to_string(plan).unwrap_or_else(|error| error.to_string());
     let _ = writeln!(text, "  {json}\n  repeat the shrunk run: ./justw simulate {repeat}");
-    show(&mut text, &link::of_plan(plan));
+    append_link(&mut text, &link::of_plan(plan));
     text
 }
 
@@ -157,9 +157,9 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_a_line_for_each_run_and_columns_that_stand_below_each_other() {
-        let well = Row { scenario: "one-envoy".to_owned(), seed: 123_456, outcome: Outcome::default() };
-        let text = table(&[well, failed()]);
+    fn the_table_has_a_line_for_each_run_and_aligned_columns() {
+        let passed = Row { scenario: "one-envoy".to_owned(), seed: 123_456, outcome: Outcome::default() };
+        let text = table(&[passed, failed()]);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 6, "{text}");
         for (line, verdict) in [(lines[0], "verdict"), (lines[1], "ok"), (lines[2], "FAILED: falls")] {
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_says_when_whose_and_how_to_see_it_again() {
+    fn a_failure_has_its_time_its_key_and_the_command_to_repeat_it() {
         let row = failed();
         let text = failure(&row, "--scenario random --seed 7", "scenario=random&seed=7");
         assert!(text.starts_with("random with seed 7 failed:\n  falls at 1234 ms: Envoy 1 holds"), "{text}");
@@ -179,7 +179,8 @@ mod tests {
         let long = failure(&row, "--plan p.json", &"x".repeat(link::LONGEST + 1));
         assert!(long.ends_with("./justw simulate --plan p.json\n"), "{long}");
         assert_eq!(identifier(&row.outcome.failures[0]), Some(17));
-        let nobody = Failure { what: "a request waited".to_owned(), ..row.outcome.failures[0].clone() };
-        assert_eq!(identifier(&nobody), None);
+        let without_identifier =
+            Failure { what: "a request waited".to_owned(), ..row.outcome.failures[0].clone() };
+        assert_eq!(identifier(&without_identifier), None);
     }
 }

@@ -110,7 +110,7 @@ pub fn watched(plan: &Plan) -> Watched {
         ) => *identifier,
         Some(Shape::Fresh { from, .. }) => *from,
         Some(Shape::Trace { arrivals }) => arrivals.first().map_or(0, |arrival| arrival.identifier),
-        // Of several identifiers the first; under Zipf's law it gets the most requests.
+        // The first of several identifiers; under Zipf's law it has the most requests.
         Some(Shape::Spread { .. } | Shape::Zipf { .. }) | None => 0,
     };
     let limits = plan.rules.get(rule).map_or((0, 0), |rule| (rule.limit, rule.window_ms));
@@ -135,9 +135,9 @@ impl Watch {
         *before = now;
         let at_us = at_ms.saturating_mul(1_000);
         let (exact_window, window) = self.measure.in_window(key.rule, key.identifier, at_us);
-        let standing = world.standing(key.identifier, key.rule);
+        let key_counts = world.key_counts(key.identifier, key.rule);
         let (truth, snapshots) =
-            standing.map_or_else(Default::default, |standing| (standing.truth, standing.snapshots));
+            key_counts.map_or_else(Default::default, |key_counts| (key_counts.truth, key_counts.snapshots));
         let counted = std::mem::take(&mut self.point);
         Point { at_ms, exact_admitted, window, exact_window, truth, snapshots, ..counted }
     }
@@ -162,12 +162,12 @@ impl Observer for Watch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::measure::observe::Nobody;
+    use crate::measure::observe::NoObserver;
     use crate::run::run;
     use crate::scenarios;
 
     #[test]
-    fn looking_changes_nothing_and_the_points_add_up() {
+    fn recording_does_not_change_a_run_and_points_sum_to_its_totals() {
         for name in ["one-envoy", "skew-2s", "random"] {
             let plan = (scenarios::find(name).unwrap().plan)(3);
             let mut last = 0.0;
@@ -175,7 +175,7 @@ mod tests {
                 assert!(part >= last);
                 last = part;
             });
-            let outcome = run(&plan, &Expected::default(), &mut Nobody);
+            let outcome = run(&plan, &Expected::default(), &mut NoObserver);
             assert_eq!(recorded.outcome, outcome, "{name}");
             assert_eq!(last, 1.0);
             let sum = |of: fn(&Point) -> u64| recorded.series.points.iter().map(of).sum::<u64>();
@@ -188,21 +188,21 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_region_learns_the_truth_while_the_exact_window_holds_its_limit() {
+    fn every_region_receives_the_key_and_the_exact_log_keeps_the_limit() {
         let plan = (scenarios::find("ten-regions").unwrap().plan)(1);
         let Series { key, points, .. } = record(&plan, &Expected::default(), &mut |_| {}).series;
         assert!(points.iter().all(|point| point.exact_window <= key.limit));
         assert!(points.iter().all(|point| point.snapshots.len() == plan.topology.regions));
-        let knows = |point: &Point| {
+        let received_by_all = |point: &Point| {
             point.truth > 0 && point.snapshots.iter().all(|snapshot| snapshot.region > Some(0))
         };
-        assert!(points.iter().any(knows), "every region receives the key");
+        assert!(points.iter().any(received_by_all), "every region receives the key");
         let late = |point: &Point| point.snapshots.iter().any(|snapshot| snapshot.region < Some(point.truth));
         assert!(points.iter().any(late), "no region receives it at once");
     }
 
     #[test]
-    fn steps_are_round_and_few() {
+    fn intervals_between_points_are_round() {
         for (shown_ms, step) in [(0, 10), (40_000, 250), (60_000, 500), (198_000, 2_500), (6_600_000, 60_000)]
         {
             assert_eq!(step_ms(shown_ms), step, "{shown_ms}");

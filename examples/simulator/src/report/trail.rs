@@ -38,8 +38,8 @@ impl Trail {
         self.events.iter()
     }
 
-    fn keep(&mut self, at_us: u64, whose: u64, event: Event) {
-        if at_us < self.until_us && self.identifier.is_none_or(|identifier| identifier == whose) {
+    fn keep(&mut self, at_us: u64, of: u64, event: Event) {
+        if at_us < self.until_us && self.identifier.is_none_or(|identifier| identifier == of) {
             self.events.push_back(event);
             if self.events.len() > self.most {
                 self.events.pop_front();
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_before_the_moment_are_kept_and_told_in_a_line_each() {
+    fn the_last_events_before_the_failure_are_kept_and_printed() {
         let mut trail = Trail::new(Some(20), Some(7), 3);
         let arrival = |at_us, identifier| Arrival {
             at_us,
@@ -122,10 +122,10 @@ mod tests {
         trail.arrived(&arrival(20_999, 7));
         trail.decided(&decided(arrival(20_000, 7), 20_999, Verdict::Denied));
         trail.decided(&decided(arrival(20_999, 7), 21_000, Verdict::Lost));
-        let told: Vec<String> = trail.events().map(Event::to_string).collect();
+        let lines: Vec<String> = trail.events().map(Event::to_string).collect();
         let start = "ms  region 0 Envoy 2 worker 1  identifier 7 cost 3 rules 0b101";
         assert_eq!(
-            told,
+            lines,
             [
                 format!("        3.500 {start}  admitted"),
                 format!("       20.999 {start}  waits"),

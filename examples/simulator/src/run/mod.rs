@@ -1,4 +1,4 @@
-//! One run of a plan: it is carried out, compared with the reference limiters, and judged.
+//! One run of a plan: it is carried out, compared with the reference limiters, and checked for failures.
 //!
 //! - `shrink`: makes a failing plan smaller.
 
@@ -46,7 +46,7 @@ pub struct Failure {
     pub what: String,
 }
 
-/// Carries out `plan`, reports its requests to `also`, and judges the result. A panic counts as a failure.
+/// Carries out `plan`, reports its requests to `also`, and lists its failures. A panic counts as a failure.
 pub fn run(plan: &Plan, expected: &Expected, also: &mut dyn Observer) -> Outcome {
     let mut measure = Measure::new(plan);
     // After a panic the world is not used any more, and observers only count.
@@ -56,9 +56,9 @@ pub fn run(plan: &Plan, expected: &Expected, also: &mut dyn Observer) -> Outcome
     let figures = match ran {
         Ok(figures) => figures,
         Err(panic) => {
-            let said = panic.downcast_ref::<String>().cloned();
-            let what = said.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
-            let what = what.unwrap_or_else(|| "a panic without words".to_owned());
+            let message = panic.downcast_ref::<String>().cloned();
+            let what = message.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+            let what = what.unwrap_or_else(|| "a panic without a message".to_owned());
             let failures = vec![Failure { checker: "panic".to_owned(), at_ms: None, what }];
             return Outcome { comparison, figures: Figures::default(), failures };
         }
@@ -82,7 +82,7 @@ pub fn judge(expected: &Expected, comparison: &Comparison, figures: &Figures) ->
         ("worst-window", comparison.worst_window, expected.worst_window),
     ] {
         if let Some(most) = most.filter(|most| got > *most) {
-            let what = format!("{got:.4} where {most:.4} is expected at the most");
+            let what = format!("{got:.4}; expected at most {most:.4}");
             failures.push(Failure { checker: name.to_owned(), at_ms: None, what });
         }
     }
@@ -110,7 +110,7 @@ mod tests {
     use crate::measure::figures::Violation;
 
     #[test]
-    fn each_checker_fails_once_and_each_expectation_is_held() {
+    fn each_checker_fails_once_and_each_bound_is_checked() {
         let violation = |checker, at_ms| Violation { at_ms, checker, what: at_ms.to_string() };
         let violations = vec![violation("truth", 5), violation("wait", 6), violation("truth", 7)];
         let figures = Figures { violations, ..Figures::default() };

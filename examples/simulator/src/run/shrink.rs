@@ -77,10 +77,10 @@ fn topologies(steps: &mut Vec<Plan>, plan: &Plan) {
 }
 
 fn rules(steps: &mut Vec<Plan>, plan: &Plan) {
-    for gone in (0..plan.rules.len()).filter(|_| plan.rules.len() > 1) {
+    for removed in (0..plan.rules.len()).filter(|_| plan.rules.len() > 1) {
         let mut smaller = plan.clone();
-        smaller.rules.remove(gone);
-        let below = (1u64 << gone) - 1;
+        smaller.rules.remove(removed);
+        let below = (1u64 << removed) - 1;
         let without = |mask: u64| mask & below | mask >> 1 & !below;
         for traffic in &mut smaller.traffic {
             traffic.rules = without(traffic.rules);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_matters_is_left() {
+    fn shrinking_keeps_only_what_the_failure_needs() {
         let is_crash = |fault: &&Fault| matches!(fault.what, Wrong::Crash { .. });
         let fails = |plan: &Plan| {
             plan.faults.iter().any(|fault| is_crash(&fault) && fault.for_ms > 1_000)
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn masks_follow_the_rules_that_stay() {
+    fn rule_masks_follow_the_remaining_rules() {
         let (rule, other) = (large().rules[0], crate::plan::Rule::new(7, 7_000));
         let mut plan = large();
         plan.rules = vec![rule, other, rule];
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_are_bounded_and_what_cannot_shrink_stays() {
+    fn runs_are_bounded_and_a_plan_that_cannot_shrink_is_unchanged() {
         let mut runs = 0;
         let shrunk = shrink(&large(), 7, |_| {
             runs += 1;
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_can_shrink_to_nothing_much() {
+    fn every_scenario_can_shrink_to_a_minimal_plan() {
         for scenario in scenarios::all() {
             let plan = shrink(&(scenario.plan)(2), 2_000, |_| true).plan;
             assert_eq!(

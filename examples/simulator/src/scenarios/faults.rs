@@ -13,98 +13,119 @@ const TO_REDIS: Link = Link::Redis { region: 0, aggregator: None };
 const TO_DATABASE: Link = Link::Database { region: None };
 
 pub(super) const ALL: &[Scenario] = &[
-    Scenario::new("delay", "frames take up to 300 ms longer", |seed| {
+    Scenario::new("delay", "frames are delayed by up to 300 ms", |seed| {
         region(seed, Wrong::Delay { link: STREAMS, ms: 300 })
     }),
-    Scenario::new("loss", "streams break over and over, and messages between aggregators get lost", |seed| {
-        let mut plan = region(seed, Wrong::Lose { link: STREAMS, per_mille: 5 });
-        plan.faults.extend(
-            [TO_REDIS, Link::Peers { region: 0 }].map(|link| during(Wrong::Lose { link, per_mille: 200 })),
-        );
-        plan
-    }),
-    Scenario::new("repeats", "messages come twice", |seed| {
+    Scenario::new(
+        "loss",
+        "streams break repeatedly, and messages to Redis and between aggregators are lost",
+        |seed| {
+            let mut plan = region(seed, Wrong::Lose { link: STREAMS, per_mille: 5 });
+            plan.faults.extend(
+                [TO_REDIS, Link::Peers { region: 0 }]
+                    .map(|link| during(Wrong::Lose { link, per_mille: 200 })),
+            );
+            plan
+        },
+    ),
+    Scenario::new("repeats", "messages to Redis and between aggregators are delivered twice", |seed| {
         let mut plan = region(seed, Wrong::Repeat { link: Link::Peers { region: 0 }, per_mille: 500 });
         plan.faults.push(during(Wrong::Repeat { link: TO_REDIS, per_mille: 500 }));
         plan
     }),
-    Scenario::new("reordering", "messages overtake each other", |seed| {
+    Scenario::new("reordering", "messages between aggregators overtake each other", |seed| {
         let mut plan = region(seed, Wrong::Reorder { link: Link::Peers { region: 0 } });
         plan.faults.push(during(Wrong::Delay { link: Link::Peers { region: 0 }, ms: 500 }));
         plan
     }),
     Scenario::new(
         "partition-streams",
-        "an Envoy and an aggregator do not hear each other, and are not told",
+        "no message passes between an Envoy and an aggregator, and neither is notified",
         |seed| region(seed, Wrong::Cut { link: SOME_STREAMS }),
     ),
-    Scenario::new("partition-redis", "an aggregator does not reach Redis, the other does", |seed| {
+    Scenario::new("partition-redis", "one of two aggregators cannot reach Redis", |seed| {
         region(seed, Wrong::Cut { link: Link::Redis { region: 0, aggregator: Some(0) } })
     }),
-    Scenario::new("partition-database", "a region does not reach the database for four intervals", |seed| {
+    Scenario::new("partition-database", "one region cannot reach the database for four intervals", |seed| {
         regions(seed, Wrong::Cut { link: Link::Database { region: Some(0) } })
     }),
-    Scenario::new("freeze-aggregator", "an aggregator does nothing for a while, and then goes on", |seed| {
-        region(seed, Wrong::Freeze { part: AGGREGATOR })
-    }),
-    Scenario::new("freeze-worker", "a worker stops with what it holds, and then goes on", |seed| {
+    Scenario::new(
+        "freeze-aggregator",
+        "an aggregator stops for four seconds, then continues with its state",
+        |seed| region(seed, Wrong::Freeze { part: AGGREGATOR }),
+    ),
+    Scenario::new("freeze-worker", "a worker stops with its leases and reserves, then continues", |seed| {
         region(seed, Wrong::Freeze { part: Part::Worker { region: 0, envoy: 0, worker: 1 } })
     }),
-    Scenario::new("freeze-redis", "Redis does not answer", |seed| {
+    Scenario::new("freeze-redis", "Redis does not reply for four seconds", |seed| {
         region(seed, Wrong::Freeze { part: REDIS })
     }),
-    Scenario::new("crash-aggregator", "an aggregator loses its memory", |seed| {
+    Scenario::new("crash-aggregator", "an aggregator crashes and loses its memory", |seed| {
         region(seed, Wrong::Crash { part: AGGREGATOR })
     }),
     Scenario::new(
         "crash-only-aggregator",
-        "the region's only aggregator, without any store, loses its memory",
+        "the only aggregator of a region without a store crashes and loses its memory",
         |seed| {
             let mut plan = region(seed, Wrong::Crash { part: AGGREGATOR });
             plan.topology.aggregators = 1;
             plan
         },
     ),
-    Scenario::new("crash-envoy", "an Envoy dies at once", |seed| region(seed, Wrong::Crash { part: ENVOY })),
-    Scenario::new("restart-aggregator", "an aggregator is replaced in good order", |seed| {
+    Scenario::new("crash-envoy", "an Envoy crashes and loses its table", |seed| {
+        region(seed, Wrong::Crash { part: ENVOY })
+    }),
+    Scenario::new("restart-aggregator", "an aggregator shuts down in order and is replaced", |seed| {
         region(seed, Wrong::Restart { part: AGGREGATOR })
     }),
-    Scenario::new("wipe-redis", "Redis loses everything, three times", |seed| {
+    Scenario::new("wipe-redis", "Redis loses all data three times", |seed| {
         let mut plan = region(seed, Wrong::Wipe { part: REDIS });
         plan.faults = [3_000, 3_050, 8_000]
             .map(|at_ms| Fault { at_ms, ..during(Wrong::Wipe { part: REDIS }) })
             .to_vec();
         plan
     }),
-    Scenario::new("wipe-database", "the database loses everything", |seed| {
+    Scenario::new("wipe-database", "the database loses all data", |seed| {
         regions(seed, Wrong::Wipe { part: Part::Database })
     }),
-    Scenario::new("clock-steps", "clocks of an Envoy and an aggregator jump and come back", |seed| {
-        let mut plan = region(seed, Wrong::Skew { part: ENVOY, ms: 7_000 });
-        let part = Part::Aggregator { region: 0, aggregator: 1 };
-        plan.faults.push(during(Wrong::Skew { part, ms: -1_500 }));
-        plan
-    }),
-    Scenario::new("slow-redis", "Redis takes 80 ms over each call", |seed| {
+    Scenario::new(
+        "clock-steps",
+        "the clocks of an Envoy and an aggregator step, and later step back",
+        |seed| {
+            let mut plan = region(seed, Wrong::Skew { part: ENVOY, ms: 7_000 });
+            let part = Part::Aggregator { region: 0, aggregator: 1 };
+            plan.faults.push(during(Wrong::Skew { part, ms: -1_500 }));
+            plan
+        },
+    ),
+    Scenario::new("slow-redis", "Redis needs 80 ms more for each call", |seed| {
         region(seed, Wrong::Slow { part: REDIS, ms: 80 })
     }),
-    Scenario::new("slow-database", "the database takes 5 s over each flush", |seed| {
+    Scenario::new("slow-database", "the database needs 5 s more for each call", |seed| {
         regions(seed, Wrong::Slow { part: Part::Database, ms: 5_000 })
     }),
     Scenario::new("listener", "a listener is removed and added", |seed| {
         region(seed, Wrong::Rebuild { part: ENVOY })
     }),
-    Scenario::new("rolling-deployment", "all Envoys of a region are replaced one after the other", |seed| {
+    Scenario::new("rolling-deployment", "all Envoys of a region are replaced one after another", |seed| {
         region(seed, Wrong::Roll { region: 0 })
     }),
     Scenario::new("key-flood", "5 000 new identifiers a second at one Envoy", |seed| {
         region(seed, Wrong::Flood { part: ENVOY, identifiers: 5_000 })
     }),
-    Scenario::new("global-delay", "statements take a second longer and may overtake each other", |seed| {
-        let mut plan = regions(seed, Wrong::Delay { link: TO_DATABASE, ms: 1_000 });
-        plan.faults.push(Fault { at_ms: 5_000, for_ms: 40_000, what: Wrong::Reorder { link: TO_DATABASE } });
-        plan
-    }),
+    Scenario::new(
+        "global-delay",
+        "statements to the database are delayed by up to a second and may overtake each other",
+        |seed| {
+            let mut plan = regions(seed, Wrong::Delay { link: TO_DATABASE, ms: 1_000 });
+            plan.faults.push(Fault {
+                at_ms: 5_000,
+                for_ms: 40_000,
+                what: Wrong::Reorder { link: TO_DATABASE },
+            });
+            plan
+        },
+    ),
 ];
 
 fn during(what: Wrong) -> Fault {

@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_plan_survives_its_link() {
+    fn plans_round_trip_through_links() {
         for scenario in scenarios::all() {
             let plan = (scenario.plan)(u64::MAX);
             assert_eq!(read(&of_plan(&plan)), Ok(plan.clone()), "{}", scenario.name);
@@ -52,8 +52,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_link_is_said() {
-        for (fragment, said) in [
+    fn an_invalid_link_returns_its_error() {
+        for (fragment, message) in [
             ("", "neither a plan nor a scenario"),
             ("plan=%%%", "damaged"),
             ("plan=e30", "no valid plan: missing field"),
@@ -61,7 +61,7 @@ mod tests {
             ("scenario=random&seed=-1", "not a whole number"),
         ] {
             let error = read(fragment).unwrap_err();
-            assert!(error.contains(said), "{fragment}: {error}");
+            assert!(error.contains(message), "{fragment}: {error}");
         }
     }
 }

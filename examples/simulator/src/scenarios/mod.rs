@@ -22,7 +22,7 @@ pub struct Scenario {
     /// The name by which it is selected.
     pub name: &'static str,
     /// A sentence that describes it.
-    pub says: &'static str,
+    pub description: &'static str,
     /// The plan for a seed.
     pub plan: fn(u64) -> Plan,
     /// Bounds of its result; a violation fails every scenario.
@@ -33,8 +33,8 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    const fn new(name: &'static str, says: &'static str, plan: fn(u64) -> Plan) -> Scenario {
-        Scenario { name, says, plan, expected: nothing, long: false }
+    const fn new(name: &'static str, description: &'static str, plan: fn(u64) -> Plan) -> Scenario {
+        Scenario { name, description, plan, expected: no_bounds, long: false }
     }
 
     const fn expecting(self, expected: fn(&Plan) -> Expected) -> Scenario {
@@ -48,12 +48,12 @@ impl Scenario {
 
 /// The plan that is drawn from the seed.
 pub const RANDOM: Scenario =
-    Scenario::new("random", "topology, rules, traffic and faults are all drawn from the seed", random::plan);
+    Scenario::new("random", "topology, rules, traffic and faults are drawn from the seed", random::plan);
 
 /// As `random`, with tables that are too small and clocks that step. It runs only when it is selected by name.
 const WILD: Scenario = Scenario::new(
     "wild",
-    "as random, with tables that are too small and clocks that step; checkers may see what is not there",
+    "like random, with tables that are too small and clocks that step; a checker may report a violation that is none",
     random::wild,
 )
 .long();
@@ -68,7 +68,7 @@ pub fn find(name: &str) -> Option<Scenario> {
     all().find(|scenario| scenario.name == name)
 }
 
-fn nothing(_: &Plan) -> Expected {
+fn no_bounds(_: &Plan) -> Expected {
     Expected::default()
 }
 
@@ -102,7 +102,7 @@ mod tests {
     use std::mem::discriminant;
 
     #[test]
-    fn names_are_words_and_each_is_there_once() {
+    fn scenario_names_are_valid_and_unique() {
         let mut names = BTreeSet::new();
         for scenario in all() {
             assert!(scenario.name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-'));
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn every_plan_is_its_seeds_and_survives_json() {
+    fn plans_depend_on_the_seed_only_and_round_trip_through_json() {
         for scenario in all() {
             let plan = (scenario.plan)(5);
             assert_eq!(plan, (scenario.plan)(5), "{}", scenario.name);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_fault_is_in_a_scenario_of_its_own_and_chance_finds_all() {
+    fn each_kind_of_fault_has_a_scenario_and_occurs_in_random_plans() {
         let kind = |wrong: &Wrong| format!("{:?}", discriminant(wrong));
         let kinds = |plans: Vec<Plan>| -> BTreeSet<String> {
             plans.iter().flat_map(|plan| plan.faults.iter().map(|fault| kind(&fault.what))).collect()

@@ -9,53 +9,57 @@ use crate::run::Expected;
 pub(super) const ALL: &[Scenario] = &[
     Scenario::new(
         "figure-overtaken",
-        "a region's figure is pushed while the origin's own moves on: nothing may count twice or be forgotten",
+        "pushes of a region's total arrive late while an Envoy's own count grows: nothing counts twice or is lost",
         figure_overtaken,
     ),
     Scenario::new(
         "two-aggregators",
-        "one origin's workers report to two aggregators, neither of which hears all",
+        "one Envoy's workers report to two aggregators, so neither receives all reports",
         two_aggregators,
     ),
     Scenario::new(
         "evicted-in-outage",
-        "keys leave a crowded table while no aggregator lives, and come back after",
+        "a full table evicts keys while no aggregator runs, and their requests resume afterwards",
         evicted_in_outage,
     ),
     Scenario::new(
         "rollback-seen",
-        "requests of two rules hold on one and are denied by the other, while other workers look",
+        "requests of two rules reserve budget of one and are denied by the other, while other workers read the table",
         rollback_seen,
     ),
-    Scenario::new(
-        "wipe-keeps-connections",
-        "Redis loses everything and nobody's connection breaks",
-        |seed| wiped(seed, &[wipe(4_000)]),
-    ),
-    Scenario::new("death-before-wipe", "an Envoy dies, then Redis loses what it alone had spent", |seed| {
-        wiped(seed, &[die(3_000), wipe(4_000)])
+    Scenario::new("wipe-keeps-connections", "Redis loses all data and keeps its connections", |seed| {
+        wiped(seed, &[wipe_redis(4_000)])
     }),
     Scenario::new(
+        "death-before-wipe",
+        "an Envoy crashes, then Redis loses the use that only this Envoy had spent",
+        |seed| wiped(seed, &[crash_envoy(3_000), wipe_redis(4_000)]),
+    ),
+    Scenario::new(
         "death-after-wipe",
-        "Redis loses everything, and an Envoy dies before it has said all anew",
-        |seed| wiped(seed, &[wipe(3_000), die(3_200)]),
+        "Redis loses all data, and an Envoy crashes before its resync is complete",
+        |seed| wiped(seed, &[wipe_redis(3_000), crash_envoy(3_200)]),
     ),
     Scenario::new(
         "listener-rebuilt",
-        "a listener is removed and added: a new origin on the machine of the old",
+        "a listener is removed and added: its machine has a new origin",
         listener_rebuilt,
     ),
-    Scenario::new("lease-over-rollover", "leases are held as their cell ends", lease_over_rollover)
+    Scenario::new("lease-over-rollover", "workers hold leases while their cell ends", lease_over_rollover)
         .expecting(lease_expected),
     Scenario::new(
         "strict-storm",
-        "ten times what may pass, where nobody may pass unasked and the aggregator stops for a moment",
+        "ten times the limit with on_failure: deny, while the aggregator freezes for a second",
         strict_storm,
     ),
-    Scenario::new("flood-at-one", "thousands of identifiers of which each may pass once", flood_at_one),
+    Scenario::new(
+        "flood-at-one",
+        "thousands of identifiers with a limit of one request each, and a flood of new ones at one Envoy",
+        flood_at_one,
+    ),
     Scenario::new(
         "skew-2s",
-        "two Envoys' clocks are two seconds off, one each way, on windows of one second",
+        "the clocks of two Envoys are two seconds off, one ahead and one behind, with windows of one second",
         skew_2s,
     ),
 ];
@@ -93,11 +97,11 @@ fn rollback_seen(seed: u64) -> Plan {
     plan(seed, topology, rules, vec![both, second, steady(1, 60.0)], 15_000)
 }
 
-fn wipe(at_ms: u64) -> Fault {
+fn wipe_redis(at_ms: u64) -> Fault {
     Fault { at_ms, for_ms: 0, what: Wrong::Wipe { part: Part::Redis { region: 0 } } }
 }
 
-fn die(at_ms: u64) -> Fault {
+fn crash_envoy(at_ms: u64) -> Fault {
     Fault { at_ms, for_ms: 6_000, what: Wrong::Crash { part: Part::Envoy { region: 0, envoy: 0 } } }
 }
 

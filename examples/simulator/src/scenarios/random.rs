@@ -28,9 +28,9 @@ pub(super) fn plan(seed: u64) -> Plan {
     plan
 }
 
-/// The plan of a seed with tables that are too small and clocks that step. The checkers do not know exactly what an
-/// Envoy evicted, or which cell a moment falls into by a wrong clock, so they occasionally report a violation that is
-/// none.
+/// The plan of a seed with tables that are too small and clocks that step. The checkers track neither exactly what
+/// an Envoy evicted, nor to which cell a time belongs by a wrong clock. So they occasionally report a violation that
+/// is none.
 pub(super) fn wild(seed: u64) -> Plan {
     let mut dice = Random::new(seed).fork("scenario", 0);
     let topology = topology(&mut dice);

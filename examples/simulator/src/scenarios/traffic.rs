@@ -7,40 +7,40 @@ use crate::plan::{Plan, Rule, Topology};
 use crate::run::Expected;
 
 pub(super) const ALL: &[Scenario] = &[
-    Scenario::new("one-envoy", "half again what may pass, in one Envoy: exact", one_envoy).expecting(one_envoy_expected),
-    Scenario::new("steady", "half again what may pass, over three Envoys", three_envoys).expecting(three_envoys_expected),
-    Scenario::new("bursts", "a whole limit within 20 ms, again and again", bursts),
+    Scenario::new("one-envoy", "1.5 times the limit at one Envoy: the limit is exact", one_envoy).expecting(one_envoy_expected),
+    Scenario::new("steady", "1.5 times the limit over three Envoys", three_envoys).expecting(three_envoys_expected),
+    Scenario::new("bursts", "repeated bursts of a whole limit within 20 ms", bursts),
     Scenario::new(
         "one-flooded",
-        "one of five Envoys gets three limits within 8 ms, and the others what they need not ask for: the worst that slack allows",
+        "three limits within 8 ms at one of five Envoys, while the others receive what they admit without a query: the largest excess by slack",
         one_flooded,
     )
     .expecting(one_flooded_expected),
     Scenario::new(
         "window-end",
-        "a limit at a window's very end, then saturation: an average over two cells lets almost twice the limit pass",
+        "a burst of one limit at a window's end, then saturation: the average over two cells admits almost two limits in a window",
         |seed| window_end(seed, false),
     )
     .expecting(|_| Expected { worst_window: Some(2.2), ..Expected::default() }),
     Scenario::new(
         "window-end-hard-limit",
-        "the same against a hard limit: no true window exceeds the limit",
+        "the same traffic with a hard limit: no true window exceeds the limit",
         |seed| window_end(seed, true),
     )
     .expecting(|_| Expected { over: Some(0.0), worst_window: Some(1.0), ..Expected::default() }),
     Scenario::new(
         "under-floor",
-        "ten regions, each just under the half of the limit at which it is spoken of",
+        "ten regions, each just below half the limit, from which on a region publishes its count",
         under_floor,
     )
     .expecting(under_floor_expected),
     Scenario::new("many-identifiers", "more identifiers than a table holds, at three Envoys", many_identifiers),
-    Scenario::new("ten-regions", "ten regions spend one limit together", ten_regions).expecting(ten_regions_expected),
-    Scenario::new("zipf-million", "a million identifiers by Zipf's law", zipf_million),
+    Scenario::new("ten-regions", "ten regions share one limit", ten_regions).expecting(ten_regions_expected),
+    Scenario::new("zipf-million", "a million identifiers distributed by Zipf's law", zipf_million),
     Scenario::new("day", "a day of little traffic", day).long(),
     Scenario::new(
         "slow-flood",
-        "four invented identifiers a second for four hours under windows of 31 days: newcomers pass, a used-up key stays refused",
+        "four new identifiers a second for four hours with windows of 31 days: new keys are admitted, a used-up key stays denied",
         slow_flood,
     )
     .expecting(|_| Expected { over: Some(0.0), under: Some(0.0), ..Expected::default() })

@@ -39,7 +39,7 @@ impl Iterator for Arrivals<'_> {
     }
 }
 
-/// One source: its requests, with the places and costs that they get.
+/// One source: its requests, with their places and costs.
 struct Source<'a> {
     moments: Box<dyn Iterator<Item = Moment> + 'a>,
     until_us: u64,
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn another_source_moves_nobody_elses_dice() {
+    fn an_additional_source_does_not_change_the_others() {
         let first = source(Shape::Spread { identifiers: 10, rate: 50.0 });
         let alone = plan(vec![first.clone()], Vec::new());
         let two = plan(
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_keeps_its_places_and_what_is_not_there_is_left_out() {
+    fn a_trace_keeps_its_places_and_skips_places_outside_the_topology() {
         let here = Arrival { at_us: 7, region: 1, envoy: 2, worker: 1, identifier: 9, cost: 5, rules: 2 };
         let recorded = vec![here, Arrival { region: 2, ..here }, Arrival { at_us: 3, ..here }];
         let traffic = Traffic { from_ms: 1, ..source(Shape::Trace { arrivals: recorded }) };

@@ -68,18 +68,19 @@ pub(super) fn fresh(first: u64, rate: f64, from_us: u64, random: Random) -> impl
     independent(rate, from_us, random, move |number, _| first.wrapping_add(number))
 }
 
-/// Independent requests; `whose` maps the number of each to its identifier. Without a positive rate there are none.
+/// Independent requests; `identifier_of` maps the number of each to its identifier. Without a positive rate there are
+/// none.
 fn independent(
     rate: f64,
     from_us: u64,
     mut random: Random,
-    mut whose: impl FnMut(u64, &mut Random) -> u64,
+    mut identifier_of: impl FnMut(u64, &mut Random) -> u64,
 ) -> impl Iterator<Item = Moment> {
-    let comes = rate.is_finite() && rate > 0.0;
+    let has_requests = rate.is_finite() && rate > 0.0;
     let mut at = from_us as f64;
-    (0..if comes { u64::MAX } else { 0 }).map(move |number| {
+    (0..if has_requests { u64::MAX } else { 0 }).map(move |number| {
         at += random.exponential(1e6 / rate);
-        Moment { at_us: at as u64, identifier: whose(number, &mut random), place: Where::Anywhere }
+        Moment { at_us: at as u64, identifier: identifier_of(number, &mut random), place: Where::Anywhere }
     })
 }
 
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn bursts_come_evenly_and_again() {
+    fn bursts_are_even_and_repeat() {
         let shape = Shape::Bursts { identifier: 1, requests: 2, every_ms: 10, over_ms: 4 };
         assert_eq!(times(&shape, 500, 5), [500, 2_500, 10_500, 12_500, 20_500]);
     }
@@ -180,14 +181,14 @@ mod tests {
         assert_eq!(all[..4], [1_990_000, 1_992_500, 1_995_000, 1_997_500]);
         let saturation = all[4..].iter().take_while(|at| **at < 3_000_000).count();
         assert!((60..140).contains(&saturation), "{saturation}");
-        assert_eq!(all[4 + saturation], 4_990_000, "then two windows of silence");
+        assert_eq!(all[4 + saturation], 4_990_000, "then two windows without requests");
         // 300 s do not divide the beginning of the traffic: the next window begins 60 s later.
         let long = Shape::WindowEnd { identifier: 1, limit: 1, window_ms: 300_000, rate: 1.0 };
         assert_eq!(times(&long, 0, 1), [60_000_000 + 600_000_000 - 10_000]);
     }
 
     #[test]
-    fn numbers_beyond_all_measure_end_in_silence_and_not_in_a_panic() {
+    fn extreme_numbers_do_not_panic() {
         let most = u64::MAX;
         for shape in [
             Shape::Bursts { identifier: 1, requests: most, every_ms: most, over_ms: most },
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn independent_arrivals_have_their_rate_and_none_has_none() {
+    fn independent_arrivals_have_their_rate_and_an_invalid_rate_has_none() {
         let shape = Shape::Spread { identifiers: 3, rate: 1_000.0 };
         let all: Vec<Moment> =
             moments(&shape, 1, 0, Random::new(5)).take_while(|moment| moment.at_us < 10_000_000).collect();
@@ -222,8 +223,8 @@ mod tests {
             assert_eq!(times(&Shape::Steady { identifier: 1, rate }, 0, 1), [0u64; 0]);
         }
         let fresh = Shape::Fresh { from: 7, rate: 10.0 };
-        let whose: Vec<u64> =
+        let identifiers: Vec<u64> =
             moments(&fresh, 1, 0, Random::new(5)).take(3).map(|moment| moment.identifier).collect();
-        assert_eq!(whose, [7, 8, 9]);
+        assert_eq!(identifiers, [7, 8, 9]);
     }
 }

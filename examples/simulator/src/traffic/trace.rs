@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_can_be_read() {
+    fn traces_round_trip_through_text() {
         let first =
             Arrival { at_us: 1, region: 2, envoy: 3, worker: 4, identifier: u64::MAX, cost: 6, rules: 1 };
         let all = [first, Arrival { rules: 0, ..first }, Arrival { at_us: 9, rules: 1 << 63 | 5, ..first }];
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_line_is_named_with_its_reason() {
+    fn an_invalid_line_returns_its_number_and_error() {
         for (text, line, why) in [
             ("1 0 0 0 1 1", 1, "6 fields instead of 7"),
             (

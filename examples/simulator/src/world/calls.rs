@@ -1,4 +1,4 @@
-//! Calls of aggregators to stores: on their way, at the store, answered, or timed out.
+//! Calls of aggregators to stores: on their way, at the store, completed, or timed out.
 
 use super::World;
 use super::event::{Event, Inbox};
@@ -7,7 +7,7 @@ use super::request::{Caller, Reply, Request, Store};
 use std::collections::BTreeMap;
 use weir_core::replication::Failure;
 
-/// Calls without an answer so far.
+/// Calls without a reply so far.
 #[derive(Debug, Default)]
 pub struct Calls {
     pending: BTreeMap<u64, Pending>,
@@ -41,7 +41,7 @@ impl World<'_> {
                 self.queue.plan(arrives, Event::StoreTakes(store, at, id, copy));
             }
         }
-        self.queue.plan(self.now_us + within_ms * 1_000, Event::Answered(id, None));
+        self.queue.plan(self.now_us + within_ms * 1_000, Event::Replied(id, None));
         let incarnation = self.aggregators[at].incarnation;
         self.calls.pending.insert(id, Pending { aggregator: at, incarnation, caller, request });
     }
@@ -53,41 +53,40 @@ impl World<'_> {
             return;
         }
         let slow_us = self.slow_us(store);
-        let reply = match self.is_store_there(store) {
+        let reply = match self.is_store_running(store) {
             true => self.execute(store, at, *request),
             // A stopped store refuses the connection at once.
             false => request.failed(Failure::Unavailable),
         };
         let back = self.network.pass(self.path_to(at, store));
         if !back.lost {
-            self.queue
-                .plan(self.now_us + slow_us + back.delay_us, Event::Answered(id, Some(Box::new(reply))));
+            self.queue.plan(self.now_us + slow_us + back.delay_us, Event::Replied(id, Some(Box::new(reply))));
         }
     }
 
-    /// An answer arrives, or the call times out.
-    pub(super) fn answered(&mut self, id: u64, reply: Option<Box<Reply>>) {
+    /// A reply arrives, or the call times out.
+    pub(super) fn replied(&mut self, id: u64, reply: Option<Box<Reply>>) {
         let Some(pending) = self.calls.pending.get(&id) else { return };
         let host = &mut self.aggregators[pending.aggregator];
         if host.is_frozen() && host.incarnation == pending.incarnation {
-            host.inbox.push_back(Inbox::Answer(id, reply));
+            host.inbox.push_back(Inbox::Reply(id, reply));
             return;
         }
         let Some(pending) = self.calls.pending.remove(&id) else { return };
         let Pending { aggregator, incarnation, caller, request } = pending;
         if self.aggregators[aggregator].incarnation != incarnation {
             if let Caller::PendingRefund(refund) = caller {
-                self.doubt_refund(&refund);
+                self.record_failed_refund(&refund);
             }
             return;
         }
         let reply = reply.map_or_else(|| request.failed(Failure::Timeout), |reply| *reply);
         match caller {
-            Caller::Machine(number) => self.machine_answered(aggregator, number, request, reply),
-            Caller::Queries(queries, stream) => self.conclude_questions(aggregator, *queries, stream, reply),
-            Caller::Exact(asking) => self.exact_answered(aggregator, *asking, reply),
-            Caller::PendingRefund(refund) => self.refund_answered(aggregator, *refund, reply),
-            Caller::Nobody => {}
+            Caller::Machine(number) => self.machine_replied(aggregator, number, request, reply),
+            Caller::Queries(queries, stream) => self.conclude_queries(aggregator, *queries, stream, reply),
+            Caller::Exact(pending) => self.exact_replied(aggregator, *pending, reply),
+            Caller::PendingRefund(refund) => self.refund_replied(aggregator, *refund, reply),
+            Caller::None => {}
         }
     }
 
@@ -135,8 +134,8 @@ impl World<'_> {
             }
             let incarnation = host.incarnation;
             let sooner = self.now_us + passage.delay_us;
-            let arrives = if passage.overtakes { sooner } else { sooner.max(host.heard_us) };
-            self.aggregators[at].heard_us = arrives.max(host.heard_us);
+            let arrives = if passage.overtakes { sooner } else { sooner.max(host.last_broadcast_us) };
+            self.aggregators[at].last_broadcast_us = arrives.max(host.last_broadcast_us);
             for _ in 0..1 + usize::from(passage.twice) {
                 self.queue.plan(arrives, Event::Received(at, incarnation, message.into()));
             }

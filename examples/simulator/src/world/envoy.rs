@@ -5,7 +5,7 @@ use super::World;
 use super::clock::Clock;
 use super::event::{Carried, End, Event, WorkerAt};
 use super::network::StreamId;
-use crate::check::Decision as Said;
+use crate::check::Decision as DecidedBy;
 use crate::measure::observe::{Decided, Verdict};
 use crate::plan::HOLD_MS;
 use crate::plan::keys;
@@ -23,8 +23,8 @@ const LOCAL_SETS: usize = 1_024;
 /// Most delay of a timer, like on a busy machine, in microseconds.
 const TIMER_LATE_US: u64 = 1_500;
 
-/// Time after a denial within which a worker has sent the refunds of the request's exact charges.
-const IN_VAIN_US: u64 = 12_000_000;
+/// Within this time after a denial, a worker has sent the refunds of the request's exact charges.
+const REFUNDED_US: u64 = 12_000_000;
 
 /// A machine with an Envoy.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ pub struct Worker {
     /// The number of the timer that is valid.
     timer: u64,
     waiting: BTreeMap<u64, Waiting>,
-    /// What arrived while it was frozen.
+    /// Input that arrived while it was frozen.
     inbox: VecDeque<Inbox>,
     /// Requests under exact rules that were denied, with the time.
     denied: VecDeque<(u64, Arrival)>,
@@ -155,7 +155,7 @@ impl World<'_> {
         for worker in 0..workers {
             self.end_worker(WorkerAt { envoy: number, worker }, in_order);
         }
-        self.note_left(number);
+        self.note_final_counts(number);
         if let Some(process) = self.envoys[number].process.take() {
             self.check.ends(process.origin);
         }
@@ -191,11 +191,11 @@ impl World<'_> {
             self.check.may_reap(process.origin, process.meta.geometry, &process.table, self.now_us);
         }
         // No worker refunds the exact charges of these requests, if they were charged.
-        let denied = ended.denied.iter().filter(|(since_us, _)| since_us + IN_VAIN_US >= self.now_us);
+        let denied = ended.denied.iter().filter(|(since_us, _)| since_us + REFUNDED_US >= self.now_us);
         for arrival in
             denied.map(|(_, arrival)| arrival).chain(ended.waiting.values().map(|one| &one.arrival))
         {
-            self.check.exact.gave_up(arrival, &self.shapes);
+            self.check.exact.abandoned(arrival, &self.shapes);
         }
         for (_, waiting) in ended.waiting {
             self.decided(waiting.arrival, Verdict::Lost, None, 0);
@@ -211,52 +211,37 @@ impl World<'_> {
             envoy: self.envoy_at(usize::from(arrival.region), usize::from(arrival.envoy)),
             worker: usize::from(arrival.worker) + 1,
         };
-        if self.holds_up(at, || Inbox::Arrival(arrival)) {
+        if self.hold_if_frozen(at, || Inbox::Arrival(arrival)) {
             return;
         }
         let now = self.envoys.get(at.envoy).map(|envoy| envoy.clock.mono(self.now_us)).unwrap_or_default();
         self.requests += 1;
         let request = self.requests;
-        let mut keys = std::mem::take(&mut self.keys);
-        keys.clear();
-        let mut ends = [0usize; 64];
-        for (place, rule) in self.rules_of(&arrival).enumerate() {
-            self.shapes[rule].write_key(arrival.identifier, &mut keys);
-            ends[place] = keys.len();
+        let mut request_checks = std::mem::take(&mut self.checks);
+        request_checks.clear();
+        for rule in self.rules_of(&arrival) {
+            self.shapes[rule].check(rule, arrival.identifier, arrival.cost, &mut request_checks);
         }
-        let mut checks = smallvec::SmallVec::<[_; 4]>::new();
-        let mut exact = smallvec::SmallVec::<[_; 2]>::new();
-        let mut begin = 0;
-        for (end, rule) in ends.into_iter().zip(self.rules_of(&arrival)) {
-            let (shape, key) = (&self.shapes[rule], &keys[begin..end]);
-            match shape.rule.exact {
-                None => checks.push(shape.check(rule, key, arrival.cost)),
-                Some(held) => exact.push(shape.exact_check((rule, held), key, arrival.cost)),
-            }
-            begin = end;
-        }
+        let checks: smallvec::SmallVec<[_; 4]> = request_checks.iter().collect();
         let worker = self.envoys.get_mut(at.envoy).and_then(|envoy| worker_of(envoy, at.worker));
         let outcome = worker.map(|(table, worker)| {
-            let outcome = match exact.is_empty() {
-                true => worker.limiter.decide(table, request, &checks, now),
-                false => worker.limiter.decide_exact(table, request, &checks, &exact, now),
-            };
+            let outcome = worker.limiter.decide(table, request, &checks, now);
             let urgent = worker.limiter.is_urgent();
             if outcome.decision == Decision::Wait {
                 worker.waiting.insert(request, Waiting { arrival, since_us: self.now_us });
             }
             (outcome, urgent)
         });
-        drop((checks, exact));
-        self.keys = keys;
+        drop(checks);
+        self.checks = request_checks;
         let Some((outcome, urgent)) = outcome else { return };
-        self.told.push(super::Told::Arrived(arrival));
+        self.reports.push(super::Report::Arrived(arrival));
         if outcome.decision != Decision::Wait {
             self.conclude(at, request, arrival, &outcome);
         }
         if outcome.decision == Decision::Wait || urgent {
             self.send(at);
-            self.hurry(at);
+            self.advance_timer(at);
         }
         self.check_writes(at.envoy);
     }
@@ -264,7 +249,7 @@ impl World<'_> {
     /// A worker's timer fires.
     pub(super) fn tick(&mut self, at: WorkerAt, timer: u64) {
         let counts = self.worker(at).is_some_and(|(_, worker)| worker.timer == timer);
-        if !counts || self.holds_up(at, || Inbox::Tick) {
+        if !counts || self.hold_if_frozen(at, || Inbox::Tick) {
             return;
         }
         self.tick_now(at);
@@ -274,7 +259,7 @@ impl World<'_> {
         let now = self.envoys[at.envoy].clock.now(self.now_us);
         let Some((table, worker)) = self.worker(at) else { return };
         worker.limiter.tick(table, now);
-        self.note_clock(at);
+        self.check_clock(at);
         let Some((_, worker)) = self.worker(at) else { return };
         if worker.limiter.should_give_up(now.mono).is_some() {
             self.break_stream(at);
@@ -287,7 +272,7 @@ impl World<'_> {
                 worker.stream = Some(stream);
             }
         }
-        self.go_on(at);
+        self.handle_effects(at);
         let Some((_, worker)) = self.worker(at) else { return };
         worker.tick_ms = worker.limiter.next_tick_ms();
         let tick_us = worker.tick_ms * 1_000;
@@ -295,11 +280,11 @@ impl World<'_> {
     }
 
     /// A frame reaches the worker's end of a stream; `None`: the stream has ended.
-    pub(super) fn worker_hears(&mut self, id: StreamId, frame: Option<Box<RegionFrame>>) {
+    pub(super) fn worker_receives(&mut self, id: StreamId, frame: Option<Box<RegionFrame>>) {
         let Some(stream) = self.streams.get(id) else { return };
         let at = stream.at;
         let mut frame = Some(frame);
-        if self.holds_up(at, || Inbox::Frame(id, frame.take().flatten())) {
+        if self.hold_if_frozen(at, || Inbox::Frame(id, frame.take().flatten())) {
             return;
         }
         self.take_frame(at, id, frame.flatten());
@@ -314,12 +299,12 @@ impl World<'_> {
             Some(frame) => worker.limiter.on_frame(table, &frame, now),
             None => self.break_stream(at),
         }
-        self.note_clock(at);
-        self.go_on(at);
+        self.check_clock(at);
+        self.handle_effects(at);
     }
 
     /// A worker that is connected to another aggregator may use another clock from then on.
-    fn note_clock(&mut self, at: WorkerAt) {
+    fn check_clock(&mut self, at: WorkerAt) {
         let mono = self.envoys[at.envoy].clock.mono(self.now_us);
         let Some(process) = self.envoys[at.envoy].process.as_ref() else { return };
         let Some(worker) = process.workers.get(at.worker).and_then(Option::as_ref) else { return };
@@ -331,7 +316,7 @@ impl World<'_> {
     /// The response to a request that was admitted at `since_us` states its cost. A worker that started later does
     /// not have the request.
     pub(super) fn respond(&mut self, at: WorkerAt, request: u64, arrival: Arrival, since_us: u64) {
-        if self.holds_up(at, || Inbox::Response(request, arrival, since_us)) {
+        if self.hold_if_frozen(at, || Inbox::Response(request, arrival, since_us)) {
             return;
         }
         let now = self.envoys.get(at.envoy).map(|envoy| envoy.clock.mono(self.now_us)).unwrap_or_default();
@@ -347,7 +332,7 @@ impl World<'_> {
         worker.limiter.settle_cost(table, request, cost_of, now);
         let unix = worker.limiter.moment(now).unix;
         let Some(process) = self.envoys[at.envoy].process.as_ref() else { return };
-        let by = Said { origin: process.origin, unix, now_us: self.now_us };
+        let by = DecidedBy { origin: process.origin, unix, now_us: self.now_us };
         let arrival = Arrival { rules: settled, ..arrival };
         for (cell, due_us) in self.check.settled(&by, &arrival, since_us, &self.shapes) {
             self.queue.plan(due_us, Event::Rest(cell));
@@ -378,7 +363,7 @@ impl World<'_> {
         envoy.frozen > 0 || worker.is_some_and(|worker| worker.frozen > 0)
     }
 
-    fn holds_up(&mut self, at: WorkerAt, what: impl FnOnce() -> Inbox) -> bool {
+    fn hold_if_frozen(&mut self, at: WorkerAt, what: impl FnOnce() -> Inbox) -> bool {
         let frozen = self.is_worker_frozen(at);
         if frozen && let Some((_, worker)) = self.worker(at) {
             worker.inbox.push_back(what());
@@ -387,9 +372,9 @@ impl World<'_> {
     }
 
     /// Handles the effects of a limiter call: frames to send, an earlier tick, and resolved requests.
-    fn go_on(&mut self, at: WorkerAt) {
+    fn handle_effects(&mut self, at: WorkerAt) {
         self.send(at);
-        self.hurry(at);
+        self.advance_timer(at);
         self.take_resolved(at);
         self.check_writes(at.envoy);
     }
@@ -428,7 +413,7 @@ impl World<'_> {
         }
     }
 
-    fn hurry(&mut self, at: WorkerAt) {
+    fn advance_timer(&mut self, at: WorkerAt) {
         let Some((_, worker)) = self.worker(at) else { return };
         let wanted = worker.limiter.next_tick_ms();
         if wanted < worker.tick_ms {
@@ -465,9 +450,9 @@ impl World<'_> {
         if verdict == Verdict::Denied {
             self.check.may_overflow(process.origin, &process.table);
         }
-        let said =
-            Said { origin: process.origin, unix: worker.limiter.moment(mono).unix, now_us: self.now_us };
-        for (cell, due_us) in self.check.decided(&said, &arrival, outcome, &self.shapes) {
+        let by =
+            DecidedBy { origin: process.origin, unix: worker.limiter.moment(mono).unix, now_us: self.now_us };
+        for (cell, due_us) in self.check.decided(&by, &arrival, outcome, &self.shapes) {
             self.queue.plan(due_us, Event::Rest(cell));
         }
         let place = (self.place(at.envoy).0, self.now_us);
@@ -475,14 +460,14 @@ impl World<'_> {
         let (now_us, is_exact) = (self.now_us, self.is_exact(&arrival));
         if let Some((_, worker)) = self.worker(at).filter(|_| is_exact && verdict != Verdict::Admitted) {
             worker.denied.push_back((now_us, arrival));
-            while worker.denied.pop_front_if(|(since_us, _)| *since_us + IN_VAIN_US < now_us).is_some() {}
+            while worker.denied.pop_front_if(|(since_us, _)| *since_us + REFUNDED_US < now_us).is_some() {}
         }
         let responds = self.rules_of(&arrival).map(|rule| &self.shapes[rule].rule);
         let response_ms = responds.filter(|rule| rule.reserve > 0).map(|rule| rule.response_ms).max();
         if let Some(response_ms) = response_ms.filter(|_| verdict == Verdict::Admitted) {
             if self.worker(at).is_some_and(|(_, worker)| worker.ended) {
                 // The request waited, and its reserve was spent when its worker shut down.
-                self.check.unsettled(&said, &arrival, 0, &self.shapes);
+                self.check.unsettled(&by, &arrival, 0, &self.shapes);
             }
             let takes_us = self.chance.responses.below(response_ms.min(HOLD_MS) * 1_000 + 1);
             let responds = Event::Response(at, request, arrival, self.now_us);
@@ -499,7 +484,7 @@ impl World<'_> {
         shadow_denied: u64,
     ) {
         let at_us = self.now_us.saturating_sub(self.begin_us);
-        self.told.push(super::Told::Decided(Decided {
+        self.reports.push(super::Report::Decided(Decided {
             arrival,
             at_us,
             verdict,
@@ -513,8 +498,8 @@ impl World<'_> {
     }
 
     fn rules_of(&self, arrival: &Arrival) -> impl Iterator<Item = usize> + use<> {
-        let known = self.shapes.len();
-        keys::rules(arrival.rules).filter(move |rule| *rule < known)
+        let rules = self.shapes.len();
+        keys::rules(arrival.rules).filter(move |rule| *rule < rules)
     }
 
     fn worker(&mut self, at: WorkerAt) -> Option<(&mut Table, &mut Worker)> {

@@ -45,9 +45,9 @@ pub enum Due {
     /// A pause of a machine is over: the numbers of the machine and of the pause.
     Pause(usize, u64),
     /// The subscription to peers' messages is established.
-    Listens,
+    Subscribed,
     /// Checks whether an orderly shutdown is complete.
-    Ending,
+    Shutdown,
     /// The aggregator starts again.
     Start,
 }
@@ -70,8 +70,8 @@ pub enum Event {
     Aggregator(usize, u64, Due),
     /// A call reaches a store: the store, the aggregator's number, the call's number, and the request.
     StoreTakes(Store, usize, u64, Box<Request>),
-    /// The answer to a call, by its number; `None`: the call times out.
-    Answered(u64, Option<Box<Reply>>),
+    /// The reply to a call, by its number; `None`: the call times out.
+    Replied(u64, Option<Box<Reply>>),
     /// A message of a peer reaches an aggregator, by its number and incarnation; void in another incarnation.
     Received(usize, u64, Box<[u8]>),
     /// A fault, by its number in the plan, begins (`true`) or ends.
@@ -79,8 +79,8 @@ pub enum Event {
     /// A rolling restart ends an Envoy (`true`) or starts its next process.
     Roll(usize, bool),
     /// The checkers compare what all parts hold with the bounds.
-    Look,
-    /// The checkers test whether a cell has come to rest.
+    CheckBounds,
+    /// The checkers test whether a cell is at rest.
     Rest(CellId),
 }
 
@@ -91,8 +91,8 @@ pub enum Inbox {
     Frame(StreamId, Option<Box<FilterFrame>>),
     /// A scheduled action and its incarnation.
     Due(u64, Due),
-    /// The answer to a call, or its timeout.
-    Answer(u64, Option<Box<Reply>>),
+    /// The reply to a call, or its timeout.
+    Reply(u64, Option<Box<Reply>>),
     /// A message of a peer and the incarnation it was sent to.
     Received(u64, Box<[u8]>),
 }

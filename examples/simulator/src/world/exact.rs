@@ -7,7 +7,7 @@
 
 use super::World;
 use super::network::StreamId;
-use super::request::{Asking, Attempt, Caller, PendingRefund, Reply, Request, Store, Trial};
+use super::request::{Caller, LedgerCharge, PendingExact, PendingRefund, Reply, Request, Store, Transaction};
 use crate::check::exact::{Keeper, Use};
 use crate::plan::keys;
 use std::collections::BTreeMap;
@@ -16,18 +16,18 @@ use weir_core::model::wire;
 use weir_core::region::log::{Decided, EntryId, LogCharge, Logs, Micros, Outcome};
 use weir_core::replication::Failure;
 
-/// The part of a request's timeout that the aggregator leaves for the answer's way back, in milliseconds.
+/// The part of a request's timeout that the aggregator leaves for the reply's delay, in milliseconds.
 const RESERVE_MS: u64 = 10;
 /// Time from the deadline of an undecided charge until it is refunded.
 const GRACE_US: u64 = 100_000;
-/// Interval between two attempts of a refund, and the time after which the aggregator gives up.
-const AGAIN_US: u64 = 250_000;
+/// Interval between two attempts of a refund, and the time after which the aggregator stops trying.
+const RETRY_US: u64 = 250_000;
 const GIVE_UP_US: u64 = 60_000_000;
 /// Timeout of a refund call, in milliseconds.
 const REFUND_MS: u64 = 1_000;
 
 /// The database's ledger: the transactions that count in each bucket. Its zones are the rules of the plan.
-pub type Ledger = BTreeMap<Box<[u8]>, Vec<Attempt>>;
+pub type Ledger = BTreeMap<Box<[u8]>, Vec<Transaction>>;
 
 impl World<'_> {
     /// An exact request of a worker reaches an aggregator.
@@ -42,7 +42,7 @@ impl World<'_> {
             return self.check.violated("exact", self.now_us, || format!("{request:?} cannot be read"));
         };
         let patience_ms = u64::from(request.timeout_ms).saturating_sub(RESERVE_MS).max(1);
-        let asking = Asking {
+        let pending = PendingExact {
             stream,
             id: request.id,
             name: ExactRequestId::of(worker, request.id),
@@ -50,52 +50,52 @@ impl World<'_> {
             charges,
             deadline_us: self.now_us + patience_ms * 1_000,
         };
-        let logs = asking.logs();
+        let logs = pending.logs();
         // Only a simulated network delivers a request twice. The second may be charged although the first was denied.
-        if !self.check.exact.is_first(asking.name) {
-            logs.iter().for_each(|charge| self.check.exact.doubted(charge.key.as_bytes(), charge.cost));
-            asking.charges.iter().for_each(|charge| self.doubt_ledger(charge));
+        if !self.check.exact.is_first(pending.name) {
+            logs.iter().for_each(|charge| self.check.exact.may_remain(charge.key.as_bytes(), charge.cost));
+            pending.charges.iter().for_each(|charge| self.record_unknown_charge(charge));
         }
         if logs.is_empty() {
-            return self.charge_ledgers(at, asking);
+            return self.charge_ledgers(at, pending);
         }
         if self.has_redis() {
-            let request = Request::ChargeLogs(logs, asking.deadline_us);
-            return self.ask_store(at, Store::Redis(self.aggregators[at].region), request, asking);
+            let request = Request::ChargeLogs(logs, pending.deadline_us);
+            return self.call_store(at, Store::Redis(self.aggregators[at].region), request, pending);
         }
         let decided = self.charge_logs(Keeper::Aggregator(at), &logs);
-        self.logs_decided(at, asking, decided);
+        self.logs_decided(at, pending, decided);
     }
 
-    fn ask_store(&mut self, at: usize, store: Store, request: Request, asking: Asking) {
-        let within_ms = asking.deadline_us.saturating_sub(self.now_us) / 1_000;
-        self.call(at, store, request, within_ms, Caller::Exact(Box::new(asking)));
+    fn call_store(&mut self, at: usize, store: Store, request: Request, pending: PendingExact) {
+        let within_ms = pending.deadline_us.saturating_sub(self.now_us) / 1_000;
+        self.call(at, store, request, within_ms, Caller::Exact(Box::new(pending)));
     }
 
-    /// A store has answered, or the call has timed out.
-    pub(super) fn exact_answered(&mut self, at: usize, mut asking: Asking, reply: Reply) {
+    /// A store has replied, or the call has timed out.
+    pub(super) fn exact_replied(&mut self, at: usize, mut pending: PendingExact, reply: Reply) {
         match reply {
-            Reply::Decided(decided) => self.logs_decided(at, asking, decided),
-            Reply::Ruled(ruled) => {
-                let next = asking.next_ledger();
-                if let (Err(_), Some(place)) = (&ruled, next) {
-                    self.doubt_ledger(&asking.charges[place]);
+            Reply::Decided(decided) => self.logs_decided(at, pending, decided),
+            Reply::Charged(result) => {
+                let next = pending.next_ledger();
+                if let (Err(_), Some(place)) = (&result, next) {
+                    self.record_unknown_charge(&pending.charges[place]);
                 }
                 if let Some(place) = next {
-                    asking.results[place] = Some(ruled.unwrap_or(ChargeResult::UNDECIDED));
+                    pending.results[place] = Some(result.unwrap_or(ChargeResult::UNDECIDED));
                 }
-                self.charge_ledgers(at, asking);
+                self.charge_ledgers(at, pending);
             }
             _ => {}
         }
     }
 
-    fn logs_decided(&mut self, at: usize, mut asking: Asking, decided: Vec<Result<Decided, Failure>>) {
-        let logs = asking.logs();
+    fn logs_decided(&mut self, at: usize, mut pending: PendingExact, decided: Vec<Result<Decided, Failure>>) {
+        let logs = pending.logs();
         let mut undecided = Vec::new();
         for (charge, decided) in logs.iter().zip(decided) {
             let place = usize::from(charge.id.place);
-            asking.results[place] = Some(match decided {
+            pending.results[place] = Some(match decided {
                 Ok(decided) => decided.result(charge.most, charge.key.parts().duration_ms),
                 Err(_) => {
                     undecided.push(charge.clone());
@@ -104,39 +104,40 @@ impl World<'_> {
             });
         }
         if !undecided.is_empty() {
-            let due_us = asking.deadline_us.max(self.now_us) + GRACE_US;
+            let due_us = pending.deadline_us.max(self.now_us) + GRACE_US;
             self.refund(at, Request::RefundLogs(undecided), due_us);
         }
-        self.charge_ledgers(at, asking);
+        self.charge_ledgers(at, pending);
     }
 
-    /// Charges the next ledger; answers if a limit has denied or no ledger is left.
-    fn charge_ledgers(&mut self, at: usize, mut asking: Asking) {
-        while let Some(place) = asking.next_ledger().filter(|_| !asking.is_denied()) {
-            let Limit::Ledger { zone, bucket } = &asking.charges[place].limit else { break };
+    /// Charges the next ledger. Sends the response if a limit has denied or no ledger remains.
+    fn charge_ledgers(&mut self, at: usize, mut pending: PendingExact) {
+        while let Some(place) = pending.next_ledger().filter(|_| !pending.is_denied()) {
+            let Limit::Ledger { zone, bucket } = &pending.charges[place].limit else { break };
             if self.has_database() {
-                let (cost, until_us) = (asking.charges[place].cost, asking.deadline_us);
-                let trial = Trial { name: asking.name, zone: *zone, bucket: bucket.clone(), cost, until_us };
-                return self.ask_store(at, Store::Database, Request::ChargeLedger(trial), asking);
+                let (cost, until_us) = (pending.charges[place].cost, pending.deadline_us);
+                let charge =
+                    LedgerCharge { name: pending.name, zone: *zone, bucket: bucket.clone(), cost, until_us };
+                return self.call_store(at, Store::Database, Request::ChargeLedger(charge), pending);
             }
-            asking.results[place] = Some(ChargeResult::UNDECIDED);
+            pending.results[place] = Some(ChargeResult::UNDECIDED);
         }
-        let in_vain = asking.is_denied();
-        if in_vain {
+        let denied = pending.is_denied();
+        if denied {
             let passed = |result: &Option<ChargeResult>| result.is_some_and(|result| result.is_allowed());
-            let passed: Vec<bool> = asking.results.iter().map(passed).collect();
-            self.take_back(at, asking.name, &asking.charges, &passed);
+            let passed: Vec<bool> = pending.results.iter().map(passed).collect();
+            self.refund_charges(at, pending.name, &pending.charges, &passed);
         }
-        let results = asking.results.iter().map(|result| match result {
-            Some(result) if in_vain && result.is_allowed() => {
+        let results = pending.results.iter().map(|result| match result {
+            Some(result) if denied && result.is_allowed() => {
                 ChargeResult { verdict: Verdict::Untried, ..*result }
             }
             Some(result) => *result,
             None => ChargeResult { verdict: Verdict::Untried, ..ChargeResult::UNDECIDED },
         });
         let results = results.map(|result| result.to_wire()).collect();
-        let results = vec![wire::ExactResponse { id: asking.id, results }];
-        self.reply(asking.stream, wire::RegionFrame { results, ..wire::RegionFrame::default() });
+        let results = vec![wire::ExactResponse { id: pending.id, results }];
+        self.reply(pending.stream, wire::RegionFrame { results, ..wire::RegionFrame::default() });
     }
 
     /// A worker refunds a request that was not admitted in the end.
@@ -154,10 +155,10 @@ impl World<'_> {
         let charged: Vec<bool> = (0..charges.len()).map(charged).collect();
         for (place, charge) in charges.iter().enumerate() {
             if matches!(charge.limit, Limit::Ledger { .. }) && results.get(place).is_none() {
-                self.doubt_ledger(charge);
+                self.record_unknown_charge(charge);
             }
         }
-        self.take_back(at, name, &charges, &charged);
+        self.refund_charges(at, name, &charges, &charged);
         if results.len() < charges.len() {
             // The exact request may still be on its way and charge something before its deadline.
             let due_us = self.now_us + u64::from(request.timeout_ms) * 1_000;
@@ -168,7 +169,7 @@ impl World<'_> {
         }
     }
 
-    fn take_back(&mut self, at: usize, name: ExactRequestId, charges: &[Charge], which: &[bool]) {
+    fn refund_charges(&mut self, at: usize, name: ExactRequestId, charges: &[Charge], which: &[bool]) {
         let mut logs = logs(name, charges);
         logs.retain(|log| which[usize::from(log.id.place)]);
         if !logs.is_empty() {
@@ -185,7 +186,7 @@ impl World<'_> {
     fn refund(&mut self, at: usize, what: Request, due_us: u64) {
         let refund = PendingRefund { what, due_us, until_us: due_us + GIVE_UP_US };
         if due_us <= self.now_us {
-            return self.take_back_now(at, refund);
+            return self.send_refund(at, refund);
         }
         if let Some(process) = self.aggregators[at].process.as_mut() {
             process.refunds.push(refund);
@@ -198,10 +199,10 @@ impl World<'_> {
         let Some(process) = self.aggregators[at].process.as_mut() else { return };
         let due: Vec<PendingRefund> =
             process.refunds.extract_if(.., |refund| refund.due_us <= now_us).collect();
-        due.into_iter().for_each(|refund| self.take_back_now(at, refund));
+        due.into_iter().for_each(|refund| self.send_refund(at, refund));
     }
 
-    fn take_back_now(&mut self, at: usize, refund: PendingRefund) {
+    fn send_refund(&mut self, at: usize, refund: PendingRefund) {
         let store = match &refund.what {
             Request::RefundLogs(charges) if !self.has_redis() => {
                 return self.refund_logs(Keeper::Aggregator(at), charges);
@@ -213,31 +214,31 @@ impl World<'_> {
     }
 
     /// A refund was made, or its call has failed.
-    pub(super) fn refund_answered(&mut self, at: usize, refund: PendingRefund, reply: Reply) {
-        let due_us = self.now_us + AGAIN_US;
+    pub(super) fn refund_replied(&mut self, at: usize, refund: PendingRefund, reply: Reply) {
+        let due_us = self.now_us + RETRY_US;
         if matches!(reply, Reply::Done(Ok(()))) {
             return;
         }
         match self.aggregators[at].process.as_mut().filter(|_| due_us < refund.until_us) {
             Some(process) => process.refunds.push(PendingRefund { due_us, ..refund }),
-            None => self.doubt_refund(&refund),
+            None => self.record_failed_refund(&refund),
         }
     }
 
-    /// An aggregator ended before it could make a refund, so the charge remains.
-    pub(super) fn doubt_refund(&mut self, refund: &PendingRefund) {
+    /// Records that an aggregator ended before it could make a refund, so the charge remains.
+    pub(super) fn record_failed_refund(&mut self, refund: &PendingRefund) {
         if let Request::RefundLogs(charges) = &refund.what {
-            charges.iter().for_each(|charge| self.check.exact.doubted(charge.key.as_bytes(), charge.cost));
+            charges.iter().for_each(|charge| self.check.exact.may_remain(charge.key.as_bytes(), charge.cost));
         } else if let Request::RefundLedger(name, bucket) = &refund.what {
             let counted = self.ledger.get(bucket).into_iter().flatten().find(|one| one.name == *name);
-            self.check.exact.doubted(bucket, counted.map_or(0, |one| one.cost));
+            self.check.exact.may_remain(bucket, counted.map_or(0, |one| one.cost));
         }
     }
 
-    /// A ledger may have recorded a transaction whose number is not known.
-    fn doubt_ledger(&mut self, charge: &Charge) {
+    /// Records that a ledger may hold a transaction whose number the aggregator has not received.
+    fn record_unknown_charge(&mut self, charge: &Charge) {
         if let Limit::Ledger { bucket, .. } = &charge.limit {
-            self.check.exact.doubted(bucket, charge.cost);
+            self.check.exact.may_remain(bucket, charge.cost);
         }
     }
 
@@ -257,13 +258,13 @@ impl World<'_> {
                 self.refund_logs(keeper, charges);
                 Some(Reply::Done(Ok(())))
             }
-            Request::ChargeLedger(trial) if trial.until_us < self.now_us => {
-                Some(Reply::Ruled(Err(Failure::Timeout)))
+            Request::ChargeLedger(charge) if charge.until_us < self.now_us => {
+                Some(Reply::Charged(Err(Failure::Timeout)))
             }
-            Request::ChargeLedger(trial) => Some(Reply::Ruled(Ok(self.charge_ledger(trial)))),
+            Request::ChargeLedger(charge) => Some(Reply::Charged(Ok(self.charge_ledger(charge)))),
             Request::RefundLedger(name, bucket) => {
-                if let Some(attempts) = self.ledger.get_mut(bucket) {
-                    attempts.retain(|attempt| attempt.name != *name);
+                if let Some(transactions) = self.ledger.get_mut(bucket) {
+                    transactions.retain(|transaction| transaction.name != *name);
                 }
                 self.check.exact.refunded(bucket, *name);
                 Some(Reply::Done(Ok(())))
@@ -274,7 +275,7 @@ impl World<'_> {
 
     fn charge_logs(&mut self, keeper: Keeper, charges: &[LogCharge]) -> Vec<Result<Decided, Failure>> {
         let now = Micros(self.now_us);
-        let mut answers = Vec::new();
+        let mut decisions = Vec::new();
         for charge in charges {
             let Some(logs) = self.logs_of(keeper) else {
                 return vec![Err(Failure::Unavailable); charges.len()];
@@ -285,9 +286,9 @@ impl World<'_> {
                 let one = Use { keeper, name: charge.id.request, at_us: now.0, cost: charge.cost };
                 self.exact_charged(charge.key.as_bytes(), one, (charge.most, window_us));
             }
-            answers.push(decided);
+            decisions.push(decided);
         }
-        answers
+        decisions
     }
 
     fn refund_logs(&mut self, keeper: Keeper, charges: &[LogCharge]) {
@@ -307,24 +308,24 @@ impl World<'_> {
         }
     }
 
-    fn charge_ledger(&mut self, trial: &Trial) -> ChargeResult {
+    fn charge_ledger(&mut self, charge: &LedgerCharge) -> ChargeResult {
         let now_us = self.now_us;
-        let Some(shape) = self.shapes.get(trial.zone as usize) else { return ChargeResult::UNDECIDED };
+        let Some(shape) = self.shapes.get(charge.zone as usize) else { return ChargeResult::UNDECIDED };
         let (most, window_ms) = (shape.rule.limit, shape.rule.window_ms);
-        let attempts = self.ledger.entry(trial.bucket.clone()).or_default();
-        attempts.retain(|attempt| now_us < attempt.at_us + window_ms * 1_000);
-        let used: u64 = attempts.iter().map(|attempt| attempt.cost).sum();
+        let transactions = self.ledger.entry(charge.bucket.clone()).or_default();
+        transactions.retain(|transaction| now_us < transaction.at_us + window_ms * 1_000);
+        let used: u64 = transactions.iter().map(|transaction| transaction.cost).sum();
         // A transaction is recorded once. Repeated messages exist only in the simulated network.
-        let again = attempts.iter().any(|attempt| attempt.name == trial.name);
-        let fits = again || used + trial.cost <= most;
-        if fits && !again && trial.cost > 0 {
-            attempts.push(Attempt { name: trial.name, at_us: now_us, cost: trial.cost });
-            let one = Use { keeper: Keeper::Database, name: trial.name, at_us: now_us, cost: trial.cost };
-            self.exact_charged(&trial.bucket, one, (most, window_ms * 1_000));
+        let is_recorded = transactions.iter().any(|transaction| transaction.name == charge.name);
+        let fits = is_recorded || used + charge.cost <= most;
+        if fits && !is_recorded && charge.cost > 0 {
+            transactions.push(Transaction { name: charge.name, at_us: now_us, cost: charge.cost });
+            let one = Use { keeper: Keeper::Database, name: charge.name, at_us: now_us, cost: charge.cost };
+            self.exact_charged(&charge.bucket, one, (most, window_ms * 1_000));
         }
         let verdict = match fits {
             true => Verdict::Allowed,
-            false => Verdict::Denied { retry_after_ms: (trial.cost <= most).then_some(window_ms) },
+            false => Verdict::Denied { retry_after_ms: (charge.cost <= most).then_some(window_ms) },
         };
         ChargeResult { verdict, limit: most, remaining: 0, reset_ms: 0, window_ms, transaction: Some(1) }
     }
@@ -332,15 +333,15 @@ impl World<'_> {
     fn exact_charged(&mut self, key: &[u8], one: Use, (most, window_us): (u64, u64)) {
         let now_us = self.now_us;
         if let Some(counts) = self.check.exact.charged(key, one, window_us).filter(|counts| *counts > most) {
-            let whose = keys::parse(key);
+            let key = keys::parse(key);
             self.check.violated("exact", now_us, || {
-                format!("{:?} charged {counts} of {most} in one window of {whose:?}", one.keeper)
+                format!("{:?} charged {counts} of {most} in one window of {key:?}", one.keeper)
             });
         }
     }
 }
 
-impl Asking {
+impl PendingExact {
     fn logs(&self) -> Vec<LogCharge> {
         logs(self.name, &self.charges)
     }

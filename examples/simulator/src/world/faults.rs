@@ -53,7 +53,7 @@ impl World<'_> {
             | Wrong::Cut { .. } => match begins {
                 true => {
                     self.network.begin(number, what);
-                    self.doubt_all();
+                    self.plan_keepalives();
                 }
                 false => {
                     self.network.end(number);
@@ -62,7 +62,7 @@ impl World<'_> {
                     if let Wrong::Cut { link: Link::Redis { region, .. } | Link::Peers { region } } = what
                         && region < self.redis.len()
                     {
-                        self.listen_anew(region);
+                        self.resubscribe(region);
                     }
                 }
             },
@@ -87,7 +87,7 @@ impl World<'_> {
                 if let Some(process) = envoy.process.as_ref().filter(|_| begins) {
                     self.check.may_reap(process.origin, process.meta.geometry, &process.table, self.now_us);
                 }
-                self.check.slept(at, self.now_us, begins);
+                self.check.set_frozen(at, self.now_us, begins);
                 let workers = self.envoys[at].process.as_ref().map_or(0, |process| process.workers.len());
                 if !begins {
                     (0..workers).for_each(|worker| self.thaw(WorkerAt { envoy: at, worker }));
@@ -103,7 +103,7 @@ impl World<'_> {
                 if let Some(process) = self.envoys[at.envoy].process.as_ref().filter(|_| begins) {
                     self.check.may_reap(process.origin, process.meta.geometry, &process.table, self.now_us);
                 }
-                self.check.slept(at.envoy, self.now_us, begins);
+                self.check.set_frozen(at.envoy, self.now_us, begins);
                 if !begins {
                     self.thaw(at);
                 }
@@ -119,7 +119,7 @@ impl World<'_> {
             Part::Redis { .. } | Part::Database => self.freeze_store(part, begins),
         }
         if begins {
-            self.doubt_all();
+            self.plan_keepalives();
         }
     }
 
@@ -137,8 +137,8 @@ impl World<'_> {
             Part::Worker { region, envoy, worker } => {
                 let at = WorkerAt { envoy: self.envoy_at(region, envoy), worker };
                 let process = self.envoys.get(at.envoy).and_then(|envoy| envoy.process.as_ref());
-                let is_there = process.and_then(|process| process.workers.get(worker)).map(Option::is_some);
-                match (is_there, begins) {
+                let is_running = process.and_then(|process| process.workers.get(worker)).map(Option::is_some);
+                match (is_running, begins) {
                     (Some(true), true) => self.end_worker(at, in_order),
                     (Some(false), false) => self.start_worker(at),
                     _ => {}
@@ -151,7 +151,7 @@ impl World<'_> {
                     Some(_) if begins => self.end_aggregator(at, in_order),
                     Some(host) if host.process.is_none() => self.start_aggregator(at),
                     // The process is still shutting down.
-                    Some(_) if in_order => self.aggregators[at].begins_anew = true,
+                    Some(_) if in_order => self.aggregators[at].restarts = true,
                     Some(_) => {}
                 }
             }
@@ -179,7 +179,7 @@ impl World<'_> {
             let of = self.plan.topology.aggregators;
             let mut hosts = self.aggregators.iter().skip(region * of).take(of);
             let differ = hosts.any(|host| host.clock.skew_ms != 0);
-            self.check.apart(region, differ, self.now_us);
+            self.check.aggregators_skewed(region, differ, self.now_us);
         }
     }
 }

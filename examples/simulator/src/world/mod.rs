@@ -55,7 +55,7 @@ use streams::Streams;
 use weir_core::model::wire::FilterFrame;
 use weir_core::region::log::{Logs, LogsLimits};
 
-pub use inspect::standing::{Snapshot, Standing};
+pub use inspect::key_counts::{KeyCounts, Snapshot};
 
 /// The state of a run.
 pub struct World<'a> {
@@ -82,13 +82,13 @@ pub struct World<'a> {
     check: Check,
     counts: Counts,
     waits_us: Vec<u64>,
-    told: Vec<Told>,
+    reports: Vec<Report>,
     /// Number of requests so far.
     requests: u64,
     /// Number of workers so far.
     incarnations: u64,
-    /// A buffer for the keys of a request.
-    keys: Vec<u8>,
+    /// The checks of the current request.
+    checks: weir_core::limiter::Checks,
     finished: bool,
     /// A fault of the plan may keep peers' messages from arriving.
     loses_messages: bool,
@@ -114,7 +114,7 @@ struct Counts {
 }
 
 /// A report to the observer.
-enum Told {
+enum Report {
     Arrived(Arrival),
     Decided(Decided),
 }
@@ -166,10 +166,10 @@ impl<'a> World<'a> {
             calls: Calls::default(),
             counts: Counts::default(),
             waits_us: Vec::new(),
-            told: Vec::new(),
+            reports: Vec::new(),
             requests: 0,
             incarnations: 0,
-            keys: Vec::new(),
+            checks: weir_core::limiter::Checks::default(),
             finished: false,
             loses_messages: plan.faults.iter().any(|fault| faults::loses_messages(&fault.what)),
             plan: plan.clone(),
@@ -182,7 +182,7 @@ impl<'a> World<'a> {
         (0..self.aggregators.len()).for_each(|at| self.start_aggregator(at));
         (0..self.envoys.len()).for_each(|at| self.start_envoy(at));
         self.plan_faults();
-        self.plan_look();
+        self.plan_bounds_check();
     }
 
     /// Carries out the rest of the plan and returns the figures of the run.
@@ -211,12 +211,12 @@ impl<'a> World<'a> {
                     self.arrive(arrival);
                 }
             } else if let Some(event) = self.queue.pop() {
-                self.happen(event);
+                self.handle(event);
             }
-            for told in self.told.drain(..) {
-                match told {
-                    Told::Arrived(arrival) => observer.arrived(&arrival),
-                    Told::Decided(decided) => observer.decided(&decided),
+            for report in self.reports.drain(..) {
+                match report {
+                    Report::Arrived(arrival) => observer.arrived(&arrival),
+                    Report::Decided(decided) => observer.decided(&decided),
                 }
             }
         }
@@ -243,20 +243,20 @@ impl<'a> World<'a> {
         self.queue.planned()
     }
 
-    fn happen(&mut self, event: Event) {
+    fn handle(&mut self, event: Event) {
         match event {
             Event::Tick(at, timer) => self.tick(at, timer),
             Event::Response(at, request, arrival, since_us) => self.respond(at, request, arrival, since_us),
             Event::Up(id, frame) => self.arrives(id, Carried::Up(frame)),
             Event::Down(id, frame) => self.arrives(id, Carried::Down(frame)),
             Event::Keepalive(id, end) => self.keepalive(id, end),
-            Event::Aggregator(at, incarnation, due) => self.aggregator_does(at, incarnation, due),
+            Event::Aggregator(at, incarnation, due) => self.aggregator_due(at, incarnation, due),
             Event::StoreTakes(store, at, id, request) => self.store_takes(store, at, id, request),
-            Event::Answered(id, reply) => self.answered(id, reply),
-            Event::Received(at, incarnation, message) => self.peer_says(at, incarnation, message),
+            Event::Replied(id, reply) => self.replied(id, reply),
+            Event::Received(at, incarnation, message) => self.receive_broadcast(at, incarnation, message),
             Event::Fault(number, begins) => self.fault(number, begins),
             Event::Roll(at, ends) => self.roll(at, ends),
-            Event::Look => self.look(),
+            Event::CheckBounds => self.check_bounds(),
             Event::Rest(cell) => self.rest(cell),
         }
     }
@@ -267,7 +267,7 @@ impl<'a> World<'a> {
     }
 
     fn envoy_at(&self, region: usize, envoy: usize) -> usize {
-        // A place that the topology does not have gets a number without a part.
+        // A place outside the topology has a number without a part.
         let exists = region < self.plan.topology.regions && envoy < self.plan.topology.envoys;
         if exists { region * self.plan.topology.envoys + envoy } else { usize::MAX }
     }

@@ -19,7 +19,7 @@ pub enum Path {
     Database(usize),
 }
 
-/// What happens to one message.
+/// The delivery of one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passage {
     /// Its delay in microseconds.
@@ -32,7 +32,7 @@ pub struct Passage {
     pub overtakes: bool,
 }
 
-/// The network and its present faults.
+/// The network and its current faults.
 #[derive(Debug)]
 pub struct Network {
     speeds: Speeds,
@@ -62,7 +62,7 @@ impl Network {
         self.wrongs.iter().any(|(_, wrong)| cuts(wrong))
     }
 
-    /// Draws what happens to a message.
+    /// Draws the delivery of a message.
     pub fn pass(&mut self, path: Path) -> Passage {
         let (least, most) = match path {
             Path::Database(_) => self.speeds.global_us,

@@ -37,8 +37,8 @@ pub enum Request {
     Origins(Vec<OriginId>),
     /// Publish a message to all subscribers.
     Publish(Vec<u8>),
-    /// Read the marker. `reader` identifies the reading aggregator. The marker gets the id `fresh` if it has none, or
-    /// if its id is `renewed`.
+    /// Read the marker. `reader` identifies the reading aggregator. If the marker has no id, or the id
+    /// `renewed`, its id becomes `fresh`.
     Incarnations { fresh: u128, reader: [u8; 16], renewed: Option<u128> },
     /// Read the incarnation of the table.
     TableIncarnation,
@@ -57,7 +57,7 @@ pub enum Request {
     /// Refund charges of logs.
     RefundLogs(Vec<LogCharge>),
     /// Charge a ledger.
-    ChargeLedger(Trial),
+    ChargeLedger(LedgerCharge),
     /// Refund a transaction in a bucket of a ledger.
     RefundLedger(ExactRequestId, Box<[u8]>),
 }
@@ -84,27 +84,27 @@ pub enum Reply {
     /// The decision of each log.
     Decided(Vec<Result<Decided, Failure>>),
     /// The decision of a ledger.
-    Ruled(Result<ChargeResult, Failure>),
+    Charged(Result<ChargeResult, Failure>),
 }
 
-/// The caller that waits for an answer.
+/// The caller that waits for a reply.
 #[derive(Debug)]
 pub enum Caller {
     /// A machine, by its number in the aggregator.
     Machine(usize),
-    /// The queries of a frame, and the stream on which the frame came.
+    /// The queries of a frame, and the stream of the frame.
     Queries(Box<Queries>, StreamId),
     /// An exact request.
-    Exact(Box<Asking>),
+    Exact(Box<PendingExact>),
     /// A refund.
     PendingRefund(Box<PendingRefund>),
     /// No caller.
-    Nobody,
+    None,
 }
 
 /// An exact request in progress.
 #[derive(Debug)]
-pub struct Asking {
+pub struct PendingExact {
     pub stream: StreamId,
     pub id: u64,
     pub name: ExactRequestId,
@@ -123,7 +123,7 @@ pub struct PendingRefund {
 
 /// A transaction to charge to a ledger.
 #[derive(Clone, Debug)]
-pub struct Trial {
+pub struct LedgerCharge {
     pub name: ExactRequestId,
     pub zone: u32,
     pub bucket: Box<[u8]>,
@@ -133,7 +133,7 @@ pub struct Trial {
 
 /// A recorded transaction of a ledger.
 #[derive(Clone, Copy, Debug)]
-pub struct Attempt {
+pub struct Transaction {
     pub name: ExactRequestId,
     pub at_us: u64,
     pub cost: u64,
@@ -169,7 +169,7 @@ impl Request {
             | Request::RefundLogs(_)
             | Request::RefundLedger(..) => Reply::Done(Err(failure)),
             Request::ChargeLogs(charges, _) => Reply::Decided(vec![Err(failure); charges.len()]),
-            Request::ChargeLedger(_) => Reply::Ruled(Err(failure)),
+            Request::ChargeLedger(_) => Reply::Charged(Err(failure)),
             Request::Shard(_) => Reply::Named(Err(failure)),
             Request::Origins(_) => Reply::Alive(Err(failure)),
             Request::Incarnations { .. } => Reply::Incarnations(Err(failure)),

@@ -6,10 +6,10 @@ use super::event::{Carried, End, Event, WorkerAt};
 use super::network::Path;
 use super::network::StreamId;
 
-/// Interval of the keepalive of each end, which is also the time in which the peer must answer; the worker's as in
+/// Interval of the keepalive of each end, which is also the time within which the peer must reply; the worker's as in
 /// the documented cluster, the aggregator's as in its program.
 const KEEPALIVE_US: [u64; 2] = [1_000_000, 5_000_000];
-/// Envoy gives up a connection attempt after this time.
+/// Timeout of Envoy's connection attempts.
 const CONNECT_TIMEOUT_US: u64 = 250_000;
 
 /// A stream with at least one open end.
@@ -75,9 +75,9 @@ impl World<'_> {
         let aggregator = self.aggregator_at(region, number);
         let path = Path::Stream(region, envoy, at.worker, number);
         let host = &self.aggregators[aggregator];
-        let (listens, aggregator_incarnation) = (host.listens(), host.incarnation);
+        let (accepts, aggregator_incarnation) = (host.accepts_streams(), host.incarnation);
         let (cut, passage) = (self.network.is_cut(path), self.network.pass(path));
-        // The connection takes a round trip.
+        // The connection needs a round trip.
         let connected = self.now_us + 2 * passage.delay_us;
         let stream = Stream {
             at,
@@ -85,14 +85,14 @@ impl World<'_> {
             aggregator_incarnation,
             path,
             arrives_us: [connected; 2],
-            open: [true, listens && !cut],
+            open: [true, accepts && !cut],
             held: Vec::new(),
         };
         let id = self.streams.add(stream);
-        match (cut, listens) {
+        match (cut, accepts) {
             (true, _) => self.queue.plan(self.now_us + CONNECT_TIMEOUT_US, Event::Down(id, None)),
             (false, false) => self.queue.plan(connected, Event::Down(id, None)),
-            (false, true) => self.doubt(id),
+            (false, true) => self.plan_keepalive(id),
         }
         id
     }
@@ -130,17 +130,17 @@ impl World<'_> {
     }
 
     /// A message arrives at an end. If the link was cut meanwhile, the message is held and sent again when the cut is
-    /// over. What a closed or cut end does by itself, such as giving up, is not held.
+    /// over. Events of the end itself, such as a timeout, are not held.
     pub(super) fn arrives(&mut self, id: StreamId, carried: Carried) {
         let Some(stream) = self.streams.get_mut(id) else { return };
-        let hears = stream.open[1] || matches!(carried, Carried::Up(_));
-        if hears && self.network.is_cut(stream.path) {
+        let is_delivered = stream.open[1] || matches!(carried, Carried::Up(_));
+        if is_delivered && self.network.is_cut(stream.path) {
             stream.held.push(carried);
             return;
         }
         match carried {
-            Carried::Up(frame) if stream.open[1] => self.aggregator_hears(id, frame),
-            Carried::Down(frame) if stream.open[0] => self.worker_hears(id, frame),
+            Carried::Up(frame) if stream.open[1] => self.aggregator_receives(id, frame),
+            Carried::Down(frame) if stream.open[0] => self.worker_receives(id, frame),
             _ => {}
         }
     }
@@ -166,7 +166,7 @@ impl World<'_> {
         self.streams.get(id).is_some_and(|stream| stream.open[end as usize])
     }
 
-    /// Sends again what cuts held up that are over.
+    /// Sends the messages that ended cuts had held.
     pub(super) fn heal(&mut self) {
         for id in self.streams.ids() {
             let Some(stream) = self.streams.get_mut(id) else { continue };
@@ -179,12 +179,12 @@ impl World<'_> {
         }
     }
 
-    /// A part or link has become silent: keepalives may find the streams over it dead.
-    pub(super) fn doubt_all(&mut self) {
-        self.streams.ids().into_iter().for_each(|id| self.doubt(id));
+    /// Schedules keepalives after a part or link stopped, which may time out.
+    pub(super) fn plan_keepalives(&mut self) {
+        self.streams.ids().into_iter().for_each(|id| self.plan_keepalive(id));
     }
 
-    fn doubt(&mut self, id: StreamId) {
+    fn plan_keepalive(&mut self, id: StreamId) {
         for end in [End::Worker, End::Aggregator] {
             if self.is_open(id, end) && !self.receives_from_peer(id, end) {
                 let interval = KEEPALIVE_US[end as usize];
@@ -200,8 +200,8 @@ impl World<'_> {
             return;
         }
         match end {
-            End::Worker => self.worker_hears(id, None),
-            End::Aggregator => self.aggregator_hears(id, None),
+            End::Worker => self.worker_receives(id, None),
+            End::Aggregator => self.aggregator_receives(id, None),
         }
     }
 

@@ -73,7 +73,7 @@ fn run(plan: &Plan, arrivals: Vec<Arrival>) -> (Counters, Figures) {
 }
 
 #[test]
-fn a_quiet_world_converges() {
+fn a_world_without_faults_converges() {
     let plan = plan(1, Topology::region(3), vec![Rule::new(100, 60_000)], 20_000);
     let (counters, figures) = run(&plan, steady(&plan, 3, 20.0));
     assert_eq!(figures.violations, []);
@@ -83,7 +83,7 @@ fn a_quiet_world_converges() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_bytes() {
+fn the_same_seed_gives_the_same_decisions_and_figures() {
     let plan = plan(7, Topology::region(3), vec![Rule::new(20, 5_000), Rule::new(50, 60_000)], 10_000);
     let (first, again) = (run(&plan, steady(&plan, 5, 50.0)), run(&plan, steady(&plan, 5, 50.0)));
     assert_eq!(first.0.text, again.0.text);
@@ -97,15 +97,15 @@ fn topology(regions: usize, aggregators: usize, envoys: usize) -> Topology {
 }
 
 /// Runs a plan that must have no violation.
-fn well(plan: &Plan, identifiers: u64, a_second: f64) -> (Counters, Figures) {
+fn run_without_violation(plan: &Plan, identifiers: u64, a_second: f64) -> (Counters, Figures) {
     let (counters, figures) = run(plan, steady(plan, identifiers, a_second));
-    let seen: Vec<_> = figures.violations.iter().take(5).collect();
-    assert!(seen.is_empty(), "{} violations: {seen:#?} of {:?}", figures.violations.len(), plan.faults);
+    let first: Vec<_> = figures.violations.iter().take(5).collect();
+    assert!(first.is_empty(), "{} violations: {first:#?} of {:?}", figures.violations.len(), plan.faults);
     (counters, figures)
 }
 
 #[test]
-fn each_fault_is_overcome() {
+fn no_kind_of_fault_violates_an_invariant() {
     let envoy = Part::Envoy { region: 0, envoy: 1 };
     let worker = Part::Worker { region: 0, envoy: 1, worker: 1 };
     let aggregator = Part::Aggregator { region: 0, aggregator: 0 };
@@ -155,22 +155,22 @@ fn each_fault_is_overcome() {
 }
 
 #[test]
-fn aggregators_are_of_one_mind() {
+fn aggregators_of_a_region_converge() {
     let plan = plan(2, topology(1, 3, 3), vec![Rule::new(100, 60_000)], 20_000);
-    let (counters, figures) = well(&plan, 3, 20.0);
+    let (counters, figures) = run_without_violation(&plan, 3, 20.0);
     assert!(counters.admitted > 250 && counters.admitted < 310, "{}", counters.admitted);
     assert!(figures.convergence.p50 < 300, "{:?}", figures.convergence);
     assert!(figures.redis_commands > 100 && figures.messages > 10);
 }
 
 #[test]
-fn regions_hear_of_each_other() {
+fn regions_exchange_counts() {
     let mut plan = plan(3, topology(3, 1, 2), vec![Rule::new(200, 300_000)], 60_000);
     plan.quiet_ms = 60_000;
-    let (_, figures) = well(&plan, 2, 10.0);
+    let (_, figures) = run_without_violation(&plan, 2, 10.0);
     assert!(figures.convergence.max > 5_000, "{:?}", figures.convergence);
     let plan = Plan { topology: topology(2, 2, 2), ..plan };
-    well(&plan, 2, 10.0);
+    run_without_violation(&plan, 2, 10.0);
 }
 
 /// A random plan within bounds.
@@ -230,7 +230,7 @@ fn random_wrong(chance: &mut Random, topology: Topology) -> Wrong {
 }
 
 #[test]
-fn whatever_happens_nothing_is_lost_and_nothing_counts_twice() {
+fn random_faults_violate_no_invariant() {
     let mut bad = Vec::new();
     for seed in 0..40 {
         let plan = random_plan(seed);

@@ -1,26 +1,25 @@
 //! Live control over HTTP: `GET`, `PUT` and `DELETE /v1/overrides`, and `GET /v1/overrides/audit`.
 //!
 //! A change is stored in the database or not made at all, and is sent to this region's filters at once. In reading order:
-//! this file (permissions, turns, responses), `parse` (requests), `told` (responses as JSON), `reach` (whether a filter
+//! this file (permissions, turns, responses), `parse` (requests), `responses` (as JSON), `reach` (whether a filter
 //! counts there).
 
 mod parse;
 mod reach;
-mod told;
+mod responses;
 
 use parse::{Removal, parse_audit, parse_delete, parse_list, parse_put};
 
+use super::HttpApi;
 use super::problem::{FieldProblem, Problem};
-use super::{HttpApi, body};
 use crate::auth::Caller;
 use crate::database::{
     Bound, Change, Changed, DatabaseError, MAX_AUTOMATIC, MAX_OF_WORKSPACE, MAX_REASON_BYTES, Reason,
-    StoredControl, Wish, said,
+    StoredControl, Wish, name_and_value,
 };
 use crate::region::global::Global;
 use crate::telemetry::throttle::Throttle;
-use hyper::StatusCode;
-use hyper::body::Incoming;
+use axum::http::StatusCode;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,7 +42,7 @@ const BETWEEN_WARNINGS: Duration = Duration::from_secs(5);
 /// Latest end of a control, the end of the year 9999; a later one is assumed to be a mistake.
 const LATEST: UnixMs = UnixMs(253_402_300_799_999);
 /// The author of a change without tokens.
-const ANYBODY: &str = "anybody";
+const UNNAMED: &str = "anybody";
 /// Appended to an author's name that was given without a token.
 const UNVERIFIED: &str = " (unverified)";
 
@@ -68,8 +67,8 @@ pub(super) async fn list(api: &HttpApi, query: &str, caller: &Caller) -> Result<
     let found = found.map_err(|error| api.overrides.unavailable(&error))?;
     let full = found.len() == usize::try_from(filter.limit).unwrap_or(usize::MAX);
     let next = found.last().filter(|_| full).map(|last| last.control.revision);
-    let mut answer = json!({"overrides": found.iter().map(told::stored).collect::<Vec<_>>()});
-    told::put(&mut answer, "next", next.map(Value::from));
+    let mut answer = json!({"overrides": found.iter().map(responses::stored).collect::<Vec<_>>()});
+    responses::put(&mut answer, "next", next.map(Value::from));
     Ok(answer)
 }
 
@@ -82,24 +81,24 @@ pub(super) async fn audit(api: &HttpApi, query: &str, caller: &Caller) -> Result
     let found = found.map_err(|error| api.overrides.unavailable(&error))?;
     let full = found.len() == usize::try_from(filter.limit).unwrap_or(usize::MAX);
     let next = found.last().filter(|_| full).map(|last| last.id);
-    let mut answer = json!({"changes": found.iter().map(told::audited).collect::<Vec<_>>()});
-    told::put(&mut answer, "next", next.map(Value::from));
+    let mut answer = json!({"changes": found.iter().map(responses::audited).collect::<Vec<_>>()});
+    responses::put(&mut answer, "next", next.map(Value::from));
     Ok(answer)
 }
 
 /// `PUT /v1/overrides`
-pub(super) async fn put(api: &HttpApi, body: &mut Incoming, caller: &Caller) -> Result<Value, Problem> {
-    let asked = parse_put(&body::read(body, MAX_BYTES).await?)?;
-    let workspace = workspace(caller, asked.place.workspace.as_deref())?;
+pub(super) async fn put(api: &HttpApi, body: &[u8], caller: &Caller) -> Result<Value, Problem> {
+    let request = parse_put(body)?;
+    let workspace = workspace(caller, request.place.workspace.as_deref())?;
     let now = api.services.now();
-    let expires = asked.expires.map(|expiry| expiry.at(now)).transpose()?;
-    let target = asked.place.target(workspace);
-    let control = Control { target, effect: asked.effect, expires, revision: 0 };
-    control.check().map_err(|error| parse::explain(&error, asked.effect))?;
-    let wish = Wish::Set(asked.effect, expires);
+    let expires = request.expires.map(|expiry| expiry.at(now)).transpose()?;
+    let target = request.place.target(workspace);
+    let control = Control { target, effect: request.effect, expires, revision: 0 };
+    control.check().map_err(|error| parse::explain(&error, request.effect))?;
+    let wish = Wish::Set(request.effect, expires);
     let warning = reach::warning(&api.services, caller, &control.target);
-    let mut answer = change(api, by(caller, asked.author, control.target, wish, asked.reason)).await?;
-    told::put(&mut answer, "warning", warning.map(Value::from));
+    let mut answer = change(api, by(caller, request.author, control.target, wish, request.reason)).await?;
+    responses::put(&mut answer, "warning", warning.map(Value::from));
     Ok(answer)
 }
 
@@ -114,7 +113,7 @@ pub(super) async fn delete(api: &HttpApi, query: &str, caller: &Caller) -> Resul
 fn by(caller: &Caller, claimed: Option<String>, target: Target, wish: Wish, reason: String) -> Change {
     let author = match (caller.name.as_str(), claimed) {
         ("", Some(name)) => name + UNVERIFIED,
-        ("", None) => ANYBODY.to_owned(),
+        ("", None) => UNNAMED.to_owned(),
         (name, _) => name.to_owned(),
     };
     Change { target, wish, reason, author, automatic: None }
@@ -125,21 +124,23 @@ async fn change(api: &HttpApi, change: Change) -> Result<Value, Problem> {
     let changed = api.services.control.change(global, std::slice::from_ref(&change), within).await;
     drop(turn);
     let changed = changed.map_err(|error| api.overrides.unavailable(&error))?;
-    let known = api.services.control.book().edition().map_or(0, |edition| edition.revision);
+    let book_revision = api.services.control.book().edition().map_or(0, |edition| edition.revision);
     match changed.into_iter().next() {
         Some(Changed::Done(stored, was)) => {
             log_change(&stored);
             let revision = stored.control.revision;
-            let mut answer = json!({"revision": revision, "changed": true, "known": known >= revision});
-            let is_now = (!stored.is_deleted).then(|| told::stored(&stored));
-            told::put(&mut answer, "override", is_now);
-            told::put(&mut answer, "before", was.as_deref().map(told::stored));
+            let mut answer =
+                json!({"revision": revision, "changed": true, "known": book_revision >= revision});
+            let is_now = (!stored.is_deleted).then(|| responses::stored(&stored));
+            responses::put(&mut answer, "override", is_now);
+            responses::put(&mut answer, "before", was.as_deref().map(responses::stored));
             Ok(answer)
         }
         Some(Changed::Same(stored) | Changed::Kept(stored)) => {
             let revision = stored.control.revision;
-            let mut answer = json!({"revision": revision, "changed": false, "known": known >= revision});
-            told::put(&mut answer, "override", (!stored.is_deleted).then(|| told::stored(&stored)));
+            let mut answer =
+                json!({"revision": revision, "changed": false, "known": book_revision >= revision});
+            responses::put(&mut answer, "override", (!stored.is_deleted).then(|| responses::stored(&stored)));
             Ok(answer)
         }
         Some(Changed::Full(bound)) => Err(full(bound)),
@@ -154,7 +155,7 @@ async fn change(api: &HttpApi, change: Change) -> Result<Value, Problem> {
 /// has both.
 fn log_change(stored: &StoredControl) {
     let Control { target, effect, revision, .. } = &stored.control;
-    let (action, kind) = (if stored.is_deleted { "deleted" } else { "set" }, said(effect).0);
+    let (action, kind) = (if stored.is_deleted { "deleted" } else { "set" }, name_and_value(effect).0);
     let (workspace, scope, author) = (&target.workspace, &target.scope, &stored.author);
     info!(action, kind, workspace, scope, revision, author, "live control changed");
 }
@@ -180,9 +181,9 @@ fn full(bound: Bound) -> Problem {
 }
 
 /// The requested workspace, if the caller may see and change its controls.
-fn workspace(caller: &Caller, asked: Option<&str>) -> Result<String, Problem> {
+fn workspace(caller: &Caller, named: Option<&str>) -> Result<String, Problem> {
     if !caller.may_control() {
-        let message = match caller.is_anybody() {
+        let message = match caller.has_no_credential() {
             true => {
                 "live control needs a token, and this aggregator has no tokens file; set --tokens-file, or allow live \
                                  control without tokens with --insecure control"
@@ -193,8 +194,8 @@ fn workspace(caller: &Caller, asked: Option<&str>) -> Result<String, Problem> {
         };
         return Err(Problem::new(StatusCode::FORBIDDEN, "control_not_allowed", message));
     }
-    let asked = asked.filter(|asked| !asked.is_empty()).map(str::as_bytes);
-    match caller.workspace(asked).map(|found| String::from_utf8_lossy(found).into_owned()) {
+    let named = named.filter(|named| !named.is_empty()).map(str::as_bytes);
+    match caller.workspace(named).map(|found| String::from_utf8_lossy(found).into_owned()) {
         Some(workspace) => Ok(workspace),
         None => {
             let message = "this token is for another workspace; leave the field out".to_owned();

@@ -1,32 +1,52 @@
 //! Parsers of the requests for live control: pure functions from bytes to requests, or to what is invalid in them.
 
-use super::super::ask::{Fields, Problems};
+use super::super::checks::read_body;
 use super::super::problem::Problem;
-use super::super::value::Value;
 use super::{LATEST, wrong};
 use crate::database::{AuditFilter, ControlFilter, MAX_PAGE, MAX_REASON_BYTES, PlaceFilter};
 use crate::net::percent::decode;
 use std::ops::RangeInclusive;
 use std::time::UNIX_EPOCH;
-use weir_core::control::{ControlError, Effect, MAX_PATTERN_BYTES, Slot, Target, Who};
+use weir_core::control::{ControlError, Effect, MAX_PATTERN_BYTES, Selector, Slot, Target};
+use weir_core::fields::{Errors, Fields, Node, Span, Value, parse_ms};
 use weir_core::matching::networks::parse_network;
 use weir_core::model::key::{MAX_DURATION_MS, MAX_TEXT_BYTES, MIN_DURATION_MS};
 use weir_core::model::time::UnixMs;
 use weir_core::model::window::MAX_COUNT;
-use weir_core::rules::parse::duration::parse_ms;
 
 /// From a second to ten years.
-const EXPIRES_IN_MS: RangeInclusive<u64> = 1_000..=315_360_000_000;
-const EFFECTS: &str = "one of limit, exempt, ban, credit, reset and shadow";
+const EXPIRES_IN: Span =
+    Span { min_ms: 1_000, max_ms: 315_360_000_000, words: ("1s", "3650d"), example: "1h" };
+const WINDOW: Span =
+    Span { min_ms: MIN_DURATION_MS, max_ms: MAX_DURATION_MS, words: ("1s", "31d"), example: "1m" };
+const EFFECTS: [&str; 6] = ["limit", "exempt", "ban", "credit", "reset", "shadow"];
+const PUT_FIELDS: [&str; 16] = [
+    "workspace",
+    "namespace",
+    "identifier",
+    "network",
+    "rule",
+    "window",
+    "limit",
+    "exempt",
+    "ban",
+    "credit",
+    "reset",
+    "shadow",
+    "expires_in",
+    "expires_at",
+    "reason",
+    "author",
+];
 const MOMENT: &str =
-    "expected a time in the future, such as \"2030-01-31T12:00:00Z\", or in milliseconds of Unix time";
+    "a time in the future, such as \"2030-01-31T12:00:00Z\", or in milliseconds of Unix time";
 /// Longest author's name without a token; the stored name has a suffix that marks it as unverified.
 const MAX_CLAIMED_BYTES: usize = 100;
 const DEFAULT_PAGE: u32 = 100;
 
 /// A parsed `PUT`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct ControlRequest {
     /// The target.
     pub place: Place,
     /// The effect.
@@ -58,7 +78,7 @@ pub struct Place {
     /// The workspace, if given.
     pub workspace: Option<String>,
     scope: String,
-    who: Who,
+    selector: Selector,
     window_ms: Option<u64>,
 }
 
@@ -76,84 +96,82 @@ impl Expiry {
         match self {
             Expiry::In(ms) => Ok(UnixMs(now.0.saturating_add(ms))),
             Expiry::At(at) if (now..=LATEST).contains(&at) && at != now => Ok(at),
-            Expiry::At(_) => Err(wrong("expires_at", MOMENT)),
+            Expiry::At(_) => Err(wrong("expires_at", &format!("expected {MOMENT}"))),
         }
     }
 }
 
 impl Place {
     pub(super) fn target(&self, workspace: String) -> Target {
-        Target { workspace, scope: self.scope.clone(), who: self.who.clone(), window_ms: self.window_ms }
+        Target {
+            workspace,
+            scope: self.scope.clone(),
+            selector: self.selector.clone(),
+            window_ms: self.window_ms,
+        }
     }
 }
 
-/// Parses the body of `PUT /v1/overrides`.
-pub fn parse_put(json: &[u8]) -> Result<Asked, Problem> {
-    let value = Value::parse(json).map_err(|error| Problem::json(&error))?;
-    let mut problems = Problems::default();
-    let asked = Fields::of(value, None, &mut problems).and_then(|mut fields| {
-        let asked = asked(&mut fields, &mut problems);
-        fields.end(&mut problems);
-        asked
-    });
-    match asked {
-        Some(asked) if problems.0.is_empty() => Ok(asked),
-        _ => Err(Problem::fields(problems.0)),
-    }
+/// Parses the body of `PUT /v1/overrides`. Every invalid field is reported.
+pub fn parse_put(json: &[u8]) -> Result<ControlRequest, Problem> {
+    read_body(json, |node, errors| {
+        let fields = node.object(&PUT_FIELDS, errors)?;
+        let effect = effect(fields, errors);
+        let place = place(fields, errors);
+        let expires_in = fields.optional("expires_in", errors, |n, e| EXPIRES_IN.read_with(span_ms, n, e));
+        let expires_at = fields.optional("expires_at", errors, moment);
+        let reason = fields.optional("reason", errors, |n, e| n.plain_text(MAX_REASON_BYTES, e));
+        let author = fields.optional("author", errors, |n, e| n.plain_text(MAX_CLAIMED_BYTES, e));
+        let expires = match (expires_in?, expires_at?) {
+            (Some(_), Some(_)) => {
+                return fields.reject(
+                    "expires_at",
+                    "both this and expires_in are given",
+                    "one of them",
+                    errors,
+                );
+            }
+            (Some(ms), None) => Some(Expiry::In(ms)),
+            (None, at) => at.map(Expiry::At),
+        };
+        let (effect, reason) = (effect?, reason?);
+        let (field, problem) = match effect {
+            Effect::Ban if reason.is_none() => {
+                ("reason", "it is missing; a ban needs one, so that it can be understood later")
+            }
+            Effect::Credit(_) if expires.is_none() => {
+                ("expires_in", "it is missing; a credit adds to the limit until it expires, such as \"1h\"")
+            }
+            Effect::Reset if expires.is_some() => {
+                ("expires_in", "a reset cannot expire, because the former counts would return; leave it out")
+            }
+            _ => {
+                return Some(ControlRequest {
+                    place: place?,
+                    effect,
+                    expires,
+                    reason: reason.unwrap_or_default().to_owned(),
+                    author: author?.map(str::to_owned),
+                });
+            }
+        };
+        fields.reject(field, problem, "", errors)
+    })
 }
 
-/// Reads all fields even if some are invalid, so that every error is reported.
-fn asked(fields: &mut Fields<'_>, problems: &mut Problems) -> Option<Asked> {
-    let effect = effect(fields, problems);
-    let place = place(fields, problems);
-    let spans = "1s to 3650d, such as \"1h\" or 3600000";
-    let expires_in = fields.span_read("expires_in", EXPIRES_IN_MS, spans, span_ms, problems);
-    let expires_at = moment(fields, problems);
-    let reason = fields.text("reason", MAX_REASON_BYTES, problems);
-    let author = fields.text("author", MAX_CLAIMED_BYTES, problems);
-    let expires = match (expires_in?, expires_at?) {
-        (Some(_), Some(_)) => {
-            return problems.wrong(None, "expires_at", "expected either this or expires_in".to_owned());
-        }
-        (Some(ms), None) => Some(Expiry::In(ms)),
-        (None, at) => at.map(|at| Expiry::At(UnixMs(at))),
-    };
-    let (effect, reason) = (effect?, reason?.map(std::borrow::Cow::into_owned));
-    let lacks = match effect {
-        Effect::Ban if reason.is_none() => {
-            Some(("reason", "missing; a ban needs one, so that it can be understood later"))
-        }
-        Effect::Credit(_) if expires.is_none() => {
-            Some(("expires_in", "missing; a credit adds to the limit until it expires, such as \"1h\""))
-        }
-        Effect::Reset if expires.is_some() => Some((
-            "expires_in",
-            "a reset cannot expire, because the former counts would return; leave it out",
-        )),
-        _ => None,
-    };
-    if let Some((field, message)) = lacks {
-        return problems.wrong(None, field, message.to_owned());
-    }
-    let author = author?.map(std::borrow::Cow::into_owned);
-    Some(Asked { place: place?, effect, expires, reason: reason.unwrap_or_default(), author })
-}
-
-/// The end as RFC 3339, or in milliseconds.
-fn moment(fields: &mut Fields<'_>, problems: &mut Problems) -> Option<Option<u64>> {
-    let ms = match fields.take("expires_at") {
-        None => return Some(None),
-        Some(Value::Integer(ms)) => Some(ms),
-        Some(Value::Text(text)) => {
-            let at = humantime::parse_rfc3339_weak(&text).ok();
+/// A time as RFC 3339, or in milliseconds.
+fn moment(node: Node<'_>, errors: &mut Errors) -> Option<UnixMs> {
+    let ms = match node.value {
+        Value::Text(text) if node.value.as_integer().is_none() => {
+            let at = humantime::parse_rfc3339_weak(text).ok();
             let since = at.and_then(|at| at.duration_since(UNIX_EPOCH).ok());
             since.and_then(|since| u64::try_from(since.as_millis()).ok())
         }
-        Some(_) => None,
+        other => other.as_integer(),
     };
     match ms.filter(|ms| (1..=LATEST.0).contains(ms)) {
-        Some(ms) => Some(Some(ms)),
-        None => problems.wrong(None, "expires_at", MOMENT.to_owned()),
+        Some(ms) => Some(UnixMs(ms)),
+        None => node.reject(errors, "is not such a time", MOMENT),
     }
 }
 
@@ -163,61 +181,50 @@ fn span_ms(text: &str) -> Option<u64> {
     parse_ms(text).or_else(of_commands)
 }
 
-fn effect(fields: &mut Fields<'_>, problems: &mut Problems) -> Option<Effect> {
-    let amount =
-        |fields: &mut Fields<'_>, name, problems: &mut Problems| fields.number(name, 0..=MAX_COUNT, problems);
-    let limit = amount(fields, "limit", problems);
-    let credit = amount(fields, "credit", problems);
-    let exempt = only_true(fields, "exempt", problems);
-    let ban = only_true(fields, "ban", problems);
-    let reset = only_true(fields, "reset", problems);
-    let shadow = fields.boolean("shadow", problems);
-    let found: Vec<Effect> = [
-        limit?.map(Effect::Limit),
-        credit?.map(Effect::Credit),
-        exempt?.map(|_| Effect::Exempt),
-        ban?.map(|_| Effect::Ban),
-        reset?.map(|_| Effect::Reset),
-        shadow?.map(Effect::Shadow),
-    ]
-    .into_iter()
-    .flatten()
-    .collect();
-    match found.as_slice() {
-        [only] => Some(*only),
-        [] => problems.wrong(None, "limit", format!("missing; expected {EFFECTS}")),
-        _ => problems.wrong(None, "limit", format!("expected {EFFECTS}, and no more than one")),
+fn effect(fields: Fields<'_>, errors: &mut Errors) -> Option<Effect> {
+    match fields.exactly_one(&EFFECTS, errors)? {
+        "limit" => fields.required("limit", "", errors, amount).map(Effect::Limit),
+        "credit" => fields.required("credit", "", errors, amount).map(Effect::Credit),
+        "exempt" => fields.required("exempt", "", errors, only_true).map(|()| Effect::Exempt),
+        "ban" => fields.required("ban", "", errors, only_true).map(|()| Effect::Ban),
+        "reset" => fields.required("reset", "", errors, only_true).map(|()| Effect::Reset),
+        _ => fields.required("shadow", "", errors, |n, e| n.boolean(e)).map(Effect::Shadow),
     }
 }
 
-fn only_true(fields: &mut Fields<'_>, name: &'static str, problems: &mut Problems) -> Option<Option<bool>> {
-    match fields.take(name) {
-        None => Some(None),
-        Some(Value::Bool(true)) => Some(Some(true)),
-        Some(_) => problems.wrong(None, name, "expected true; to remove it, use DELETE".to_owned()),
+fn amount(node: Node<'_>, errors: &mut Errors) -> Option<u64> {
+    node.integer(0..=MAX_COUNT, errors)
+}
+
+fn only_true(node: Node<'_>, errors: &mut Errors) -> Option<()> {
+    match node.value {
+        Value::Bool(true) => Some(()),
+        _ => node.reject(errors, "is not true", "true; DELETE removes it"),
     }
 }
 
-fn place(fields: &mut Fields<'_>, problems: &mut Problems) -> Option<Place> {
-    let workspace = fields.text("workspace", MAX_TEXT_BYTES, problems);
-    let namespace = fields.text("namespace", MAX_TEXT_BYTES, problems);
-    let identifier = fields.text("identifier", MAX_PATTERN_BYTES, problems);
-    let network = fields.text("network", MAX_TEXT_BYTES, problems);
-    let rule = fields.text("rule", MAX_TEXT_BYTES, problems);
-    let windows = MIN_DURATION_MS..=MAX_DURATION_MS;
-    let window = fields.span_read("window", windows, "1s to 31d, such as \"1m\"", span_ms, problems);
-    let text = |text: Option<std::borrow::Cow<'_, str>>| text.map(std::borrow::Cow::into_owned);
+fn place(fields: Fields<'_>, errors: &mut Errors) -> Option<Place> {
+    let mut text = |name, bytes_max| {
+        let text = fields.optional(name, errors, |n, e| n.plain_text(bytes_max, e));
+        text.map(|text| text.map(str::to_owned))
+    };
+    let workspace = text("workspace", MAX_TEXT_BYTES);
+    let namespace = text("namespace", MAX_TEXT_BYTES);
+    let identifier = text("identifier", MAX_PATTERN_BYTES);
+    let network = text("network", MAX_TEXT_BYTES);
+    let rule = text("rule", MAX_TEXT_BYTES);
+    let window_ms = fields.optional("window", errors, |n, e| WINDOW.read_with(span_ms, n, e));
     let given = Given {
-        workspace: text(workspace?),
-        namespace: text(namespace?),
-        identifier: text(identifier?),
-        network: text(network?),
-        rule: text(rule?),
-        window_ms: window?,
+        workspace: workspace?,
+        namespace: namespace?,
+        identifier: identifier?,
+        network: network?,
+        rule: rule?,
+        window_ms: window_ms?,
     };
     match given.place() {
         Ok(place) => Some(place),
-        Err((field, message)) => problems.wrong(None, field, message),
+        Err((field, message)) => fields.reject(field, message, "", errors),
     }
 }
 
@@ -234,16 +241,16 @@ struct Given {
 
 impl Given {
     fn place(self) -> Result<Place, (&'static str, String)> {
-        const WHO: &str = "expected an identifier or a network in a namespace, or a rule";
+        const TARGETS: &str = "expected an identifier or a network in a namespace, or a rule";
         let Given { workspace, namespace, identifier, network, rule, window_ms } = self;
-        let who = match (identifier, network, &rule) {
-            (Some(identifier), None, None) => Who::Identifier(identifier),
+        let selector = match (identifier, network, &rule) {
+            (Some(identifier), None, None) => Selector::Identifier(identifier),
             (None, Some(network), None) => {
-                Who::Network(parse_network(&network).map_err(|error| ("network", error.to_string()))?)
+                Selector::Network(parse_network(&network).map_err(|error| ("network", error.to_string()))?)
             }
-            (None, None, Some(_)) => Who::Rule,
-            (None, None, None) => return Err(("identifier", format!("missing; {WHO}"))),
-            _ => return Err(("identifier", format!("{WHO}, and no more than one"))),
+            (None, None, Some(_)) => Selector::Rule,
+            (None, None, None) => return Err(("identifier", format!("missing; {TARGETS}"))),
+            _ => return Err(("identifier", format!("{TARGETS}, and no more than one"))),
         };
         let scope = match (namespace, rule) {
             (None, Some(rule)) => rule,
@@ -255,7 +262,7 @@ impl Given {
                 return Err(("namespace", "missing; expected a namespace, or * for all".to_owned()));
             }
         };
-        Ok(Place { workspace, scope, who, window_ms })
+        Ok(Place { workspace, scope, selector, window_ms })
     }
 }
 
@@ -288,9 +295,9 @@ pub fn parse_delete(query: &str) -> Result<Removal, Problem> {
         Ok(())
     })?;
     let place = given.place().map_err(|(field, message)| wrong(field, &message))?;
-    let slot = match (&place.who, slot) {
-        (Who::Rule, None | Some(Slot::Shadow)) => Slot::Shadow,
-        (Who::Rule, _) | (_, Some(Slot::Shadow)) => {
+    let slot = match (&place.selector, slot) {
+        (Selector::Rule, None | Some(Slot::Shadow)) => Slot::Shadow,
+        (Selector::Rule, _) | (_, Some(Slot::Shadow)) => {
             return Err(wrong(
                 "kind",
                 "a rule has a shadow switch and no other control; only a rule has one",
@@ -351,7 +358,7 @@ pub(super) fn explain(error: &ControlError, effect: Effect) -> Problem {
         ControlError::Network(_) => "network",
         ControlError::Window => "window",
         ControlError::Amount | ControlError::Kind(_) | ControlError::Mismatch(_) => {
-            crate::database::said(&effect).0
+            crate::database::name_and_value(&effect).0
         }
         _ => "identifier",
     };

@@ -5,7 +5,7 @@ use crate::auth::Caller;
 use crate::region::services::Services;
 use crate::region::status::counters::Rule;
 use std::collections::BTreeSet;
-use weir_core::control::{ALL_NAMESPACES, Target, Who};
+use weir_core::control::{ALL_NAMESPACES, Selector, Target};
 
 /// Most names in a warning.
 const MAX_NAMES: usize = 5;
@@ -15,14 +15,14 @@ pub(super) fn warning(services: &Services, caller: &Caller, target: &Target) -> 
     let mut rules = services.status.counters.lock().rules(services.moment().mono);
     let peers = services.status.peers.all();
     rules.extend(peers.iter().flat_map(|peer| peer.status.rules.iter().cloned()));
-    unheard(&rules, target, |workspace| caller.workspace(Some(workspace.as_bytes())).is_some())
+    unreported(&rules, target, |workspace| caller.workspace(Some(workspace.as_bytes())).is_some())
 }
 
 /// Names in workspaces that the caller may not use are left out.
-fn unheard(rules: &[Rule], target: &Target, may_name: impl Fn(&str) -> bool) -> Option<String> {
-    let name = |rule: &'_ Rule| match target.who {
-        Who::Rule => rule.name.clone(),
-        Who::Identifier(_) | Who::Network(_) => rule.namespace.clone(),
+fn unreported(rules: &[Rule], target: &Target, may_name: impl Fn(&str) -> bool) -> Option<String> {
+    let name = |rule: &'_ Rule| match target.selector {
+        Selector::Rule => rule.name.clone(),
+        Selector::Identifier(_) | Selector::Network(_) => rule.namespace.clone(),
     };
     let is_there = |rule: &Rule| {
         rule.workspace == target.workspace && (target.scope == ALL_NAMESPACES || name(rule) == target.scope)
@@ -30,8 +30,8 @@ fn unheard(rules: &[Rule], target: &Target, may_name: impl Fn(&str) -> bool) -> 
     if rules.is_empty() || rules.iter().any(is_there) {
         return None;
     }
-    let what = match (&target.who, target.scope.as_str()) {
-        (Who::Rule, rule) => format!("no filter of this region has reported a rule {rule:?}"),
+    let what = match (&target.selector, target.scope.as_str()) {
+        (Selector::Rule, rule) => format!("no filter of this region has reported a rule {rule:?}"),
         (_, ALL_NAMESPACES) => "no filter of this region has reported a rule".to_owned(),
         (_, namespace) => {
             format!("no filter of this region has reported a rule with namespace {namespace:?}")
@@ -65,38 +65,42 @@ mod tests {
         }
     }
 
-    fn of(workspace: &str, scope: &str, who: Who) -> Target {
-        Target { workspace: workspace.into(), scope: scope.into(), who, window_ms: None }
+    fn of(workspace: &str, scope: &str, selector: Selector) -> Target {
+        Target { workspace: workspace.into(), scope: scope.into(), selector, window_ms: None }
     }
 
     #[test]
     fn names_that_no_filter_has() {
         let rules =
             [rule("demo", "per-key", "keys"), rule("shop", "carts", "carts"), rule("demo", "ip", "ips")];
-        let said = |workspace, scope, who| unheard(&rules, &of(workspace, scope, who), |_| true);
-        let alice = || Who::Identifier("alice".into());
-        assert_eq!(said("demo", "per-key", alice()), None);
-        assert_eq!(said("demo", "*", alice()), None);
-        assert_eq!(said("demo", "keys", Who::Rule), None);
+        let warning =
+            |workspace, scope, selector| unreported(&rules, &of(workspace, scope, selector), |_| true);
+        let alice = || Selector::Identifier("alice".into());
+        assert_eq!(warning("demo", "per-key", alice()), None);
+        assert_eq!(warning("demo", "*", alice()), None);
+        assert_eq!(warning("demo", "keys", Selector::Rule), None);
         let cases = [
             (
-                said("default", "per-key", alice()),
+                warning("default", "per-key", alice()),
                 "namespace \"per-key\" in workspace \"default\"; there is demo/per-key, demo/ip",
             ),
             (
-                said("default", "*", alice()),
+                warning("default", "*", alice()),
                 "a rule in workspace \"default\"; there is demo/ip, demo/per-key, shop/carts",
             ),
             (
-                said("shop", "per-key", Who::Rule),
+                warning("shop", "per-key", Selector::Rule),
                 "a rule \"per-key\" in workspace \"shop\"; there is shop/carts, demo/ips, demo/keys",
             ),
         ];
-        for (said, expected) in cases {
-            assert!(said.as_ref().is_some_and(|said| said.contains(expected)), "{said:?}: {expected}");
+        for (warning, expected) in cases {
+            assert!(
+                warning.as_ref().is_some_and(|warning| warning.contains(expected)),
+                "{warning:?}: {expected}"
+            );
         }
-        let closed = unheard(&rules, &of("other", "x", alice()), |workspace| workspace == "other");
-        assert!(closed.is_some_and(|said| said.ends_with("in workspace \"other\"")));
-        assert_eq!(unheard(&[], &of("default", "per-key", alice()), |_| true), None);
+        let closed = unreported(&rules, &of("other", "x", alice()), |workspace| workspace == "other");
+        assert!(closed.is_some_and(|warning| warning.ends_with("in workspace \"other\"")));
+        assert_eq!(unreported(&[], &of("default", "per-key", alice()), |_| true), None);
     }
 }

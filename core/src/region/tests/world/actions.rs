@@ -38,7 +38,7 @@ impl World {
             .collect();
         let id = envoy.id;
         let aggregator = &mut self.aggregators[region][to];
-        aggregator.region.heard(id, MonoMs(self.now.0));
+        aggregator.region.nodes.received_from(id, MonoMs(self.now.0));
         for _ in 0..1 + usize::from(repeats) {
             assert_eq!(aggregator.region.report(id, &counts, self.now).refused, vec![]);
         }
@@ -50,7 +50,7 @@ impl World {
     pub(super) fn query(&mut self, n: usize) {
         let key = self.keys[self.random.below(self.keys.len())].clone();
         let at = (key.clone(), self.sequence(&key));
-        let (cost, away) = (self.random.below(4) as u64, self.random.percent(10));
+        let (cost, is_lost) = (self.random.below(4) as u64, self.random.percent(10));
         let envoy = &mut self.envoys[n];
         let own = envoy.own.get(&at).copied().unwrap_or(0);
         let granted = envoy.granted.entry(at.clone()).or_default();
@@ -67,23 +67,23 @@ impl World {
         let (store, id) = (&mut self.stores[envoy.region], envoy.id);
         let aggregator = &mut self.aggregators[envoy.region][envoy.home];
         let Ok(Proposed::Query(merge)) = aggregator.region.propose(id, &query, self.now) else { return };
-        let word = (!store.away).then(|| store.merge(&merge));
-        let call = Call::Asked(n, query, merge, word.filter(|_| !away));
+        let answer = (!store.unavailable).then(|| store.merge(&merge));
+        let call = Call::Query(n, query, merge, answer.filter(|_| !is_lost));
         aggregator.calls.push(call);
     }
 
-    pub(super) fn tell(&mut self, region: usize, one: usize) {
+    pub(super) fn replay(&mut self, region: usize, one: usize) {
         let most = 1 + self.random.below(4);
         let store = &mut self.stores[region];
         let aggregator = &mut self.aggregators[region][one];
         for merge in aggregator.region.next_merges(most) {
-            let word = (!store.away).then(|| store.merge(&merge));
+            let answer = (!store.unavailable).then(|| store.merge(&merge));
             // Some calls time out although the store has executed them.
-            let word = word.filter(|_| !self.random.percent(10));
-            aggregator.calls.push(Call::Told(merge, word));
+            let answer = answer.filter(|_| !self.random.percent(10));
+            aggregator.calls.push(Call::Write(merge, answer));
         }
         let hot = aggregator.region.next_hot(most);
-        if store.away {
+        if store.unavailable {
             aggregator.region.hot_failed(&hot);
         } else {
             store.hot.extend(hot.into_iter().map(|hot| (hot.key, hot.sequence)));
@@ -98,21 +98,21 @@ impl World {
         }
         let call = aggregator.calls.swap_remove(self.random.below(aggregator.calls.len()));
         match call {
-            Call::Told(merge, Some(word)) => aggregator.region.merged(&merge, &word, self.now),
-            Call::Told(merge, _) => aggregator.region.merge_failed(&[merge]),
-            Call::Asked(n, query, merge, word) => {
+            Call::Write(merge, Some(answer)) => aggregator.region.merged(&merge, &answer, self.now),
+            Call::Write(merge, _) => aggregator.region.merge_failed(&[merge]),
+            Call::Query(n, query, merge, answer) => {
                 let id = self.envoys[n].id;
-                let answer = match word {
-                    Some(word) => aggregator.region.concluded(id, &query, &merge, &word, self.now),
+                let result = match answer {
+                    Some(answer) => aggregator.region.concluded(id, &query, &merge, &answer, self.now),
                     None => aggregator.region.consult(id, &query, self.now),
                 };
-                let Ok(answer) = answer else { return };
-                if answer.granted && query.cost > 0 {
+                let Ok(result) = result else { return };
+                if result.granted && query.cost > 0 {
                     let own = self.envoys[n].own.entry((merge.key.clone(), merge.sequence)).or_default();
                     *own = (query.own + query.cost).max(*own);
                     self.envoys[n].unacknowledged.insert((merge.key.clone(), merge.sequence));
                 }
-                for snapshot in answer.current.into_iter().chain(answer.previous).chain(answer.older) {
+                for snapshot in result.current.into_iter().chain(result.previous).chain(result.older) {
                     self.see(n, (merge.key.clone(), snapshot.sequence), &snapshot);
                 }
             }
@@ -142,10 +142,10 @@ impl World {
     }
 
     /// Reads the marker.
-    pub(super) fn look(&mut self, region: usize, one: usize) {
+    pub(super) fn read_marker(&mut self, region: usize, one: usize) {
         let store = &self.stores[region];
         let aggregator = &mut self.aggregators[region][one];
-        if store.away || aggregator.incarnation == Some(store.incarnation) {
+        if store.unavailable || aggregator.incarnation == Some(store.incarnation) {
             return;
         }
         // Even the first read may find another incarnation than the one that something was written to.
@@ -161,13 +161,13 @@ impl World {
 
     pub(super) fn read_hot(&mut self, region: usize, one: usize) {
         let store = &self.stores[region];
-        if store.away {
+        if store.unavailable {
             return;
         }
         for at in &store.hot {
-            let word = store.word(at);
+            let cell = store.cell(at);
             let aggregator = &mut self.aggregators[region][one].region;
-            let _ = aggregator.learn(&at.0, at.1, word.limit, &word.current, self.now);
+            let _ = aggregator.learn(&at.0, at.1, cell.limit, &cell.current, self.now);
         }
     }
 
@@ -238,14 +238,14 @@ impl World {
         let Some(lost) = self.aggregators[region][one].lost.take() else { return };
         let lower_bounds = self.aggregators[region][one].region.end_grace_period(lost);
         for lower_bound in lower_bounds {
-            let word = self.stores[region].raise_to(&lower_bound);
+            let answer = self.stores[region].raise_to(&lower_bound);
             assert!(
-                self.queries || !word.current.iter().any(|(by, _)| *by == BASELINE),
+                self.queries || !answer.current.iter().any(|(by, _)| *by == BASELINE),
                 "no node has ended, so no baseline is needed"
             );
             let aggregator = &mut self.aggregators[region][one];
             let incarnation = aggregator.region.store_incarnation();
-            aggregator.region.floored(&lower_bound, &word, incarnation, self.now);
+            aggregator.region.floored(&lower_bound, &answer, incarnation, self.now);
         }
     }
 

@@ -44,9 +44,9 @@ impl World {
         all
     }
 
-    /// All members of a region send what waits and receive what is on its way.
+    /// All members of a region send what waits and receive what is in flight.
     pub(super) fn settle_region(&mut self, region: usize) {
-        self.stores[region].away = false;
+        self.stores[region].unavailable = false;
         for _ in 0..3 {
             for n in (0..self.envoys.len()).filter(|n| n / ENVOYS == region) {
                 for _ in 0..8 {
@@ -54,9 +54,9 @@ impl World {
                 }
             }
             for one in 0..AGGREGATORS {
-                self.look(region, one);
+                self.read_marker(region, one);
                 for _ in 0..24 {
-                    self.tell(region, one);
+                    self.replay(region, one);
                     self.deliver(region, one);
                     self.deliver(region, one);
                 }
@@ -148,8 +148,8 @@ impl World {
             (0..REGIONS).filter(|other| *other != region).map(|other| self.truth(other, at)).sum();
         let is_long = at.0.parts().duration_ms >= SHORTEST_PUBLISHED_MS;
         let published = self.table.get(&(region, at.clone())).copied().unwrap_or(0);
-        let spoken_of = sum >= LIMIT.div_ceil(2) || others >= LIMIT.div_ceil(2);
-        if is_long && spoken_of {
+        let due = sum >= LIMIT.div_ceil(2) || others >= LIMIT.div_ceil(2);
+        if is_long && due {
             assert_eq!(published, sum, "region {region} has published {at:?}");
         }
         for (one, aggregator) in self.aggregators[region].iter().enumerate() {
@@ -173,8 +173,8 @@ impl World {
         }
         for envoy in self.envoys.iter().filter(|envoy| envoy.region == region && sum > LIMIT / 2) {
             let own = store.get(&envoy.id).copied().unwrap_or(0);
-            let told = envoy.snapshot.get(at).copied().unwrap_or(0);
-            assert!(told >= sum - own, "{:?} received {told} of {}: {at:?}", envoy.id, sum - own);
+            let received = envoy.snapshot.get(at).copied().unwrap_or(0);
+            assert!(received >= sum - own, "{:?} received {received} of {}: {at:?}", envoy.id, sum - own);
         }
     }
 }

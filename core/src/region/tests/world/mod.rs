@@ -40,10 +40,10 @@ impl Random {
     }
 }
 
-/// A call whose answer is on its way.
+/// A call whose answer is in flight.
 enum Call {
-    Told(Merge, Option<Merged>),
-    Asked(usize, wire::Consult, Merge, Option<Merged>),
+    Write(Merge, Option<Merged>),
+    Query(usize, wire::Consult, Merge, Option<Merged>),
 }
 
 struct Aggregator {
@@ -146,7 +146,7 @@ impl World {
     fn connect(&mut self, n: usize) {
         let envoy = &self.envoys[n];
         let region = &mut self.aggregators[envoy.region][envoy.home].region;
-        region.heard(envoy.id, MonoMs(self.now.0));
+        region.nodes.received_from(envoy.id, MonoMs(self.now.0));
         region.subscribe(envoy.id);
     }
 
@@ -174,10 +174,10 @@ impl World {
             0..20 => self.spend(n),
             20..40 => self.report(n),
             40..45 if self.queries => self.query(n),
-            45..57 => self.tell(region, one),
+            45..57 => self.replay(region, one),
             57..70 => self.deliver(region, one),
             70..75 => self.share(region, one),
-            75..79 => self.look(region, one),
+            75..79 => self.read_marker(region, one),
             79..82 => self.read_hot(region, one),
             82..86 => self.publish(region, one),
             86..89 => self.import(region, one),
@@ -185,7 +185,7 @@ impl World {
             92..94 => self.end_grace_period(region, one),
             94..96 => self.pass_time(),
             96..98 => self.break_something(region, one),
-            _ => self.stores[region].away ^= self.random.percent(50),
+            _ => self.stores[region].unavailable ^= self.random.percent(50),
         }
         self.check_bounds();
     }
@@ -201,7 +201,7 @@ fn run(seed: u64, queries: bool, loses: bool) {
         world.check_quiet(!loses);
     });
     if let Err(panic) = outcome {
-        eprintln!("seed {seed}, asks {queries}, loses {loses}");
+        eprintln!("seed {seed}, queries {queries}, loses {loses}");
         std::panic::resume_unwind(panic);
     }
 }

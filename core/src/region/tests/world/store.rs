@@ -6,14 +6,14 @@ use super::*;
 #[derive(Default)]
 pub(super) struct Store {
     pub(super) incarnation: u64,
-    pub(super) away: bool,
+    pub(super) unavailable: bool,
     pub(super) cells: BTreeMap<At, BTreeMap<OriginId, u64>>,
     pub(super) limits: BTreeMap<At, u64>,
     pub(super) hot: BTreeSet<At>,
 }
 
 impl Store {
-    pub(super) fn word(&self, at: &At) -> Merged {
+    pub(super) fn cell(&self, at: &At) -> Merged {
         let parts = self.cells.get(at).map(|cell| cell.iter().map(|(o, n)| (*o, *n)).collect());
         Merged {
             granted: None,
@@ -26,31 +26,31 @@ impl Store {
     pub(super) fn merge(&mut self, merge: &Merge) -> Merged {
         let at = (merge.key.clone(), merge.sequence);
         let resolution = u64::from(merge.key.parts().resolution);
-        let word = |back| self.word(&(merge.key.clone(), merge.sequence - back)).current;
-        let before: Vec<Vec<Part>> = (1..=resolution).map(word).collect();
-        let cell = self.cells.entry(at.clone()).or_default();
+        let cell_before = |back| self.cell(&(merge.key.clone(), merge.sequence - back)).current;
+        let before: Vec<Vec<Part>> = (1..=resolution).map(cell_before).collect();
+        let components = self.cells.entry(at.clone()).or_default();
         for (origin, own) in &merge.parts {
-            let held = cell.entry(*origin).or_default();
+            let held = components.entry(*origin).or_default();
             *held = (*own).max(*held);
         }
         let mut granted = None;
         if let Some(proposal) = &merge.proposal {
             let sum = |parts: &mut dyn Iterator<Item = u64>| parts.sum::<u64>();
-            let mut with = cell.clone();
+            let mut with = components.clone();
             let own = with.entry(proposal.origin).or_default();
             *own = proposal.own.max(*own);
             let previous = sum(&mut before.iter().flatten().map(|(_, own)| *own)) + proposal.global_previous;
             let used = sum(&mut with.values().copied()) + proposal.global_current;
             let fits = used + previous * proposal.covered_ms / proposal.cell_ms <= proposal.limit;
             if fits {
-                *cell = with;
+                *components = with;
             }
             granted = Some(fits);
         }
         let limit = self.limits.entry(at.clone()).or_insert(u64::MAX);
         *limit = merge.limit.min(*limit);
         let previous = if merge.wants_previous { before } else { vec![] };
-        Merged { granted, previous, ..self.word(&at) }
+        Merged { granted, previous, ..self.cell(&at) }
     }
 
     pub(super) fn raise_to(&mut self, lower_bound: &exchange::LowerBound) -> Merged {
@@ -60,10 +60,11 @@ impl Store {
         if missing > 0 {
             cell.entry(BASELINE).or_insert(missing);
         }
-        self.word(&at)
+        self.cell(&at)
     }
 
     pub(super) fn wipe(&mut self) {
-        *self = Store { incarnation: self.incarnation + 1, away: self.away, ..Store::default() };
+        *self =
+            Store { incarnation: self.incarnation + 1, unavailable: self.unavailable, ..Store::default() };
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use weir_simulator::measure::observe::Nobody;
+use weir_simulator::measure::observe::NoObserver;
 use weir_simulator::plan::Plan;
 use weir_simulator::report::Row;
 use weir_simulator::run::{Expected, run};
@@ -18,7 +18,7 @@ pub struct Job {
 
 impl Job {
     pub fn run(&self) -> Row {
-        let outcome = run(&self.plan, &self.expected, &mut Nobody);
+        let outcome = run(&self.plan, &self.expected, &mut NoObserver);
         Row { scenario: self.name.clone(), seed: self.plan.seed, outcome }
     }
 }
@@ -50,9 +50,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_are_in_order_whoever_is_first() {
+    fn results_are_in_the_order_of_the_items() {
         let items: Vec<u64> = (0..500).collect();
-        // The first items take longest.
+        // The first items need the most time.
         let work = |item: &u64| (0..(500 - item) * 100).fold(*item, |sum, one| sum ^ one ^ one);
         assert_eq!(in_order(&items, work), items);
         assert_eq!(in_order(&[], |item: &u64| *item), Vec::<u64>::new());

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use weir_simulator::accuracy;
-use weir_simulator::measure::observe::Nobody;
+use weir_simulator::measure::observe::NoObserver;
 use weir_simulator::plan::Plan;
 use weir_simulator::plan::traffic::{Shape, Traffic};
 use weir_simulator::report::trail::Trail;
@@ -27,7 +27,7 @@ use weir_simulator::traffic::{arrivals, trace};
 
 /// How many failures are shrunk; further ones are only reported.
 const SHRUNK_MAX: usize = 3;
-/// Most runs that shrinking one failure may take.
+/// Most runs for shrinking one failure.
 const SHRINK_RUNS: usize = 80;
 /// Most events that are printed of a shrunk failure.
 const TRAIL: usize = 40;
@@ -104,7 +104,7 @@ fn simulate(args: &Args) -> Result<bool> {
     }
     let source = Source::of(args)?;
     if args.show || args.record.is_some() {
-        return tell(&source, seed, args);
+        return show_or_record(&source, seed, args);
     }
     let rows = carry_out(&source, seed, args)?;
     if args.json {
@@ -115,8 +115,8 @@ fn simulate(args: &Args) -> Result<bool> {
     } else {
         print(&report::table(&rows))?;
     }
-    explain(&source, &rows, args)?;
-    Ok(rows.iter().all(Row::is_well))
+    report_failures(&source, &rows, args)?;
+    Ok(rows.iter().all(Row::has_passed))
 }
 
 /// The source of the plans.
@@ -196,10 +196,10 @@ fn carry_out(source: &Source, seed: u64, args: &Args) -> Result<Vec<Row>> {
 }
 
 /// Reports each failure, and shrinks the first few.
-fn explain(source: &Source, rows: &[Row], args: &Args) -> Result<()> {
+fn report_failures(source: &Source, rows: &[Row], args: &Args) -> Result<()> {
     let mut shrunk = 0;
-    for row in rows.iter().filter(|row| !row.is_well()) {
-        let (repeat, fragment) = ways(source, row);
+    for row in rows.iter().filter(|row| !row.has_passed()) {
+        let (repeat, fragment) = repeat_and_fragment(source, row);
         let mut text = report::failure(row, &repeat, &fragment);
         // An expectation applies to the scenario as it is; a smaller plan may miss it without being wrong.
         let broken =
@@ -216,7 +216,7 @@ fn explain(source: &Source, rows: &[Row], args: &Args) -> Result<()> {
 }
 
 /// The arguments of `./justw simulate` that repeat a run, and the fragment of the playground's link that shows it.
-fn ways(source: &Source, row: &Row) -> (String, String) {
+fn repeat_and_fragment(source: &Source, row: &Row) -> (String, String) {
     let named = format!("--scenario {} --seed {}", row.scenario, row.seed);
     match source {
         Source::File(name, plan) => (format!("--plan {name}"), link::of_plan(plan)),
@@ -236,7 +236,7 @@ fn job_of(source: &Source, row: &Row) -> Option<Job> {
 /// Shrinks a failing run, writes the plan, and describes the last events before the failure.
 fn smallest(job: &Job, checker: &str, out: &Path) -> Result<String> {
     let failure = |plan: &Plan| {
-        let outcome = run(plan, &Expected::default(), &mut Nobody);
+        let outcome = run(plan, &Expected::default(), &mut NoObserver);
         outcome.failures.into_iter().find(|failure| failure.checker == checker)
     };
     let shrunk = shrink(&job.plan, SHRINK_RUNS, |plan| failure(plan).is_some());
@@ -254,7 +254,7 @@ fn smallest(job: &Job, checker: &str, out: &Path) -> Result<String> {
 }
 
 /// Prints plans or records their arrivals, instead of running them.
-fn tell(source: &Source, seed: u64, args: &Args) -> Result<bool> {
+fn show_or_record(source: &Source, seed: u64, args: &Args) -> Result<bool> {
     let jobs = source.jobs(seed);
     if let Some(path) = &args.record {
         let [job] = &jobs[..] else {
@@ -275,7 +275,7 @@ fn measure(seed: u64, full: bool) -> Result<bool> {
     let cells = in_order(&accuracy::cases(), |case| accuracy::measure(case, seed));
     print(&if full { accuracy::full_table(&cells) } else { accuracy::table(&cells) })?;
     let runs = in_order(&accuracy::ZIPF_ENVOYS, |envoys| {
-        let outcome = run(&accuracy::zipf_plan(*envoys, seed), &Expected::default(), &mut Nobody);
+        let outcome = run(&accuracy::zipf_plan(*envoys, seed), &Expected::default(), &mut NoObserver);
         (*envoys, outcome.comparison)
     });
     print(&format!("\n{}", accuracy::zipf_table(&runs)))?;
@@ -286,7 +286,7 @@ fn list() -> String {
     let width = scenarios::all().map(|scenario| scenario.name.len()).max().unwrap_or(0);
     let line = |scenario: Scenario| {
         let long = if scenario.long { " (long: runs only if named)" } else { "" };
-        format!("{:<width$}  {}{long}\n", scenario.name, scenario.says)
+        format!("{:<width$}  {}{long}\n", scenario.name, scenario.description)
     };
     scenarios::all().map(line).collect()
 }

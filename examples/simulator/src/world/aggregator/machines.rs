@@ -19,8 +19,8 @@ use weir_core::replication::regional::replay::{self, Replay};
 use weir_core::replication::regional::watch::Watch;
 use weir_core::replication::{Alone, Event as RegionEvent, Events as RegionEvents, Next};
 
-/// Time until a program that lost its region to another one is started again.
-const AGAIN_US: u64 = 1_000_000;
+/// Time until a program whose region lease another one took is started again.
+const RESTART_US: u64 = 1_000_000;
 
 /// A background task.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub enum Machine {
     Replay(Replay),
     /// Reads the marker of Redis.
     Watch(Watch),
-    /// Announces origins to the peers.
+    /// Sends heartbeats with the aggregator's origins to Redis and the peers.
     Heartbeat(Heartbeat),
     /// Broadcasts messages to the peers.
     Broadcaster(Broadcaster),
@@ -144,8 +144,8 @@ impl World<'_> {
         self.notify(at);
     }
 
-    /// Passes a store's answer to the machine that called.
-    pub(in crate::world) fn machine_answered(
+    /// Passes a store's reply to the machine that called.
+    pub(in crate::world) fn machine_replied(
         &mut self,
         at: usize,
         number: usize,
@@ -170,7 +170,7 @@ impl World<'_> {
                 grace = watch.looked(&mut access, incarnations.as_ref().map_err(|failure| *failure)).grace;
             }
             (Machine::Heartbeat(heartbeat), _, Reply::Alive(alive)) => {
-                heartbeat.heard(&mut access, alive.as_deref().map_err(|failure| *failure));
+                heartbeat.received(&mut access, alive.as_deref().map_err(|failure| *failure));
             }
             (Machine::Heartbeat(heartbeat), _, Reply::Done(result)) => heartbeat.sent(&mut access, result),
             (Machine::Broadcaster(broadcaster), _, Reply::Done(result)) => {
@@ -245,14 +245,14 @@ impl World<'_> {
             for event in process.state.take_events().iter() {
                 process.notified.notify(event);
             }
-            let awakened = process.machines.iter_mut().enumerate().find_map(|(number, running)| {
+            let woken = process.machines.iter_mut().enumerate().find_map(|(number, running)| {
                 let running = running.as_mut()?;
                 let event = process.notified.take(running.awaits?)?;
                 running.awaits = None;
                 notified(&mut running.machine, event, &mut Alone { state: &mut process.state, now });
                 Some(number)
             });
-            match awakened {
+            match woken {
                 Some(number) => self.drive(at, number),
                 None => break,
             }
@@ -265,7 +265,7 @@ impl World<'_> {
     fn taken_over(&mut self, at: usize) {
         self.end_aggregator_now(at);
         let incarnation = self.aggregators[at].incarnation;
-        self.queue.plan(self.now_us + AGAIN_US, Event::Aggregator(at, incarnation, Due::Start));
+        self.queue.plan(self.now_us + RESTART_US, Event::Aggregator(at, incarnation, Due::Start));
     }
 }
 
@@ -281,7 +281,7 @@ fn step(machine: &mut Machine, access: &mut Alone<'_>, region: usize, random: u6
     let schedule = Schedule::default();
     let (redis, database) = (Store::Redis(region), Store::Database);
     let replay_ms = schedule.replay_timeout_ms;
-    let tell = |changes: Changes| Step::Call(redis, Request::Publish(changes.encode_to_vec()), replay_ms);
+    let publish = |changes: Changes| Step::Call(redis, Request::Publish(changes.encode_to_vec()), replay_ms);
     match machine {
         Machine::Replay(replay) => of(replay.next(access), |call| match call {
             replay::Call::Merge(merges) => Step::Call(redis, Request::Merge(merges), replay_ms),
@@ -290,14 +290,14 @@ fn step(machine: &mut Machine, access: &mut Alone<'_>, region: usize, random: u6
         Machine::Watch(watch) => of(watch.next(access), |()| {
             let fresh = u128::from(random) << 64 | u128::from(random.rotate_left(17));
             let renewed = watch.renewals().get(&0).copied();
-            let look = Request::Incarnations { fresh, reader: id, renewed };
-            Step::Call(redis, look, schedule.marker_timeout_ms)
+            let request = Request::Incarnations { fresh, reader: id, renewed };
+            Step::Call(redis, request, schedule.marker_timeout_ms)
         }),
         Machine::Heartbeat(heartbeat) => of(heartbeat.next(access), |call| match call {
             heartbeat::Call::Origins(mine) => Step::Call(redis, Request::Origins(mine), replay_ms),
-            heartbeat::Call::Broadcast(changes) => tell(changes),
+            heartbeat::Call::Broadcast(changes) => publish(changes),
         }),
-        Machine::Broadcaster(broadcaster) => of(broadcaster.next(access), tell),
+        Machine::Broadcaster(broadcaster) => of(broadcaster.next(access), publish),
         Machine::HotReader(reader) => of(reader.next(access), |call| match call {
             hot::Call::Shard(shard) => Step::Call(redis, Request::Shard(shard), replay_ms),
             hot::Call::Cells(cells) => Step::Call(redis, Request::Cells(cells), replay_ms),

@@ -1,11 +1,11 @@
 //! Aggregators: the core's region state behind streams. The files here do what the program does around the core: they
 //! accept streams, pass frames to the state, send its replies, and start and end the program. They decide no counts.
 //!
-//! - `life`: how the program starts and ends.
+//! - `lifecycle`: how the program starts and ends.
 //! - `peers`: the streams of workers: frames, queries, acknowledgements and pushes.
 //! - `machines`: the core's background tasks, driven by events.
 
-mod life;
+mod lifecycle;
 pub mod machines;
 mod peers;
 
@@ -25,7 +25,7 @@ use weir_core::replication::regional::broadcast as others;
 use weir_core::replication::state::{Alone, LateAck, RegionState, TICK_MS};
 
 /// Time to establish a subscription to peers' messages.
-const LISTEN_US: u64 = 2_000;
+const SUBSCRIBE_US: u64 = 2_000;
 
 /// A machine with an aggregator.
 #[derive(Debug)]
@@ -36,17 +36,17 @@ pub struct Aggregator {
     pub number: usize,
     /// The machine's clocks.
     pub clock: Clock,
-    /// The number of its present or last incarnation.
+    /// The number of its current or last incarnation.
     pub incarnation: u64,
     /// The running program; `None` if there is none.
     pub process: Option<Process>,
     /// Number of faults that freeze it now.
     pub frozen: u32,
     /// When the last message of a peer arrives.
-    pub heard_us: u64,
+    pub last_broadcast_us: u64,
     /// It starts again as soon as its shutdown is complete.
-    pub begins_anew: bool,
-    /// What arrived while it was frozen.
+    pub restarts: bool,
+    /// Input that arrived while it was frozen.
     pub inbox: VecDeque<Inbox>,
 }
 
@@ -68,14 +68,14 @@ pub struct Process {
     peers: BTreeMap<StreamId, Peer>,
     late: VecDeque<(StreamId, LateAck)>,
     serves: bool,
-    listens: bool,
-    push_rests: bool,
+    subscribed: bool,
+    push_paused: bool,
     /// When its shutdown began.
-    ending_us: Option<Ending>,
+    shutdown: Option<Shutdown>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Ending {
+struct Shutdown {
     since_us: u64,
     /// The round of replays that must be over before it ends, and the time at which it ends anyway.
     last: Option<(u64, u64)>,
@@ -89,9 +89,9 @@ struct Peer {
     id: weir_core::replication::StreamId,
     pusher: Option<Pusher>,
     queries: usize,
-    heard_us: u64,
-    /// Queries without an answer so far.
-    asked: BTreeMap<u64, Consult>,
+    last_frame_us: u64,
+    /// Queries without a reply so far.
+    open_queries: BTreeMap<u64, Consult>,
 }
 
 impl Aggregator {
@@ -104,20 +104,20 @@ impl Aggregator {
             incarnation: 0,
             process: None,
             frozen: 0,
-            heard_us: 0,
-            begins_anew: false,
+            last_broadcast_us: 0,
+            restarts: false,
             inbox: VecDeque::new(),
         }
     }
 
     /// Whether it accepts connections, at least by its operating system.
-    pub fn listens(&self) -> bool {
-        self.process.as_ref().is_some_and(|process| process.serves && process.ending_us.is_none())
+    pub fn accepts_streams(&self) -> bool {
+        self.process.as_ref().is_some_and(|process| process.serves && process.shutdown.is_none())
     }
 
     /// Whether messages of its peers reach it.
     pub fn receives_broadcasts(&self) -> bool {
-        self.process.as_ref().is_some_and(|process| process.listens)
+        self.process.as_ref().is_some_and(|process| process.subscribed)
     }
 
     /// Whether a fault freezes it.
@@ -134,16 +134,16 @@ impl World<'_> {
         }
         for held in std::mem::take(&mut self.aggregators[at].inbox) {
             match held {
-                Inbox::Frame(id, frame) => self.aggregator_hears(id, frame),
-                Inbox::Due(incarnation, due) => self.aggregator_does(at, incarnation, due),
-                Inbox::Answer(id, reply) => self.answered(id, reply),
-                Inbox::Received(incarnation, message) => self.peer_says(at, incarnation, message),
+                Inbox::Frame(id, frame) => self.aggregator_receives(id, frame),
+                Inbox::Due(incarnation, due) => self.aggregator_due(at, incarnation, due),
+                Inbox::Reply(id, reply) => self.replied(id, reply),
+                Inbox::Received(incarnation, message) => self.receive_broadcast(at, incarnation, message),
             }
         }
     }
 
     /// A frame reaches the aggregator's end of a stream; `None`: the stream has ended.
-    pub(in crate::world) fn aggregator_hears(&mut self, id: StreamId, frame: Option<Box<FilterFrame>>) {
+    pub(in crate::world) fn aggregator_receives(&mut self, id: StreamId, frame: Option<Box<FilterFrame>>) {
         let Some(stream) = self.streams.get(id) else { return };
         let (at, incarnation) = (stream.aggregator, stream.aggregator_incarnation);
         let host = &mut self.aggregators[at];
@@ -155,13 +155,13 @@ impl World<'_> {
             return;
         }
         match frame {
-            Some(frame) => self.take(at, id, *frame),
+            Some(frame) => self.receive_frame(at, id, *frame),
             None => self.leave(at, id),
         }
         self.notify(at);
     }
 
-    pub(in crate::world) fn aggregator_does(&mut self, at: usize, incarnation: u64, due: Due) {
+    pub(in crate::world) fn aggregator_due(&mut self, at: usize, incarnation: u64, due: Due) {
         let now_us = self.now_us;
         let host = &mut self.aggregators[at];
         if host.incarnation != incarnation {
@@ -186,21 +186,21 @@ impl World<'_> {
                 self.refunds_due(at);
                 self.queue.plan(now_us + TICK_MS * 1_000, Event::Aggregator(at, incarnation, Due::Tick));
             }
-            Due::Pushed => process.push_rests = false,
+            Due::Pushed => process.push_paused = false,
             Due::Pusher(id) => self.push(at, id),
             Due::Pause(number, pause) => self.pause_over(at, number, pause),
-            Due::Listens => {
-                process.listens = true;
+            Due::Subscribed => {
+                process.subscribed = true;
                 others::connected(&mut Alone { state: &mut process.state, now });
             }
-            Due::Ending => self.go_on_ending(at),
+            Due::Shutdown => self.continue_shutdown(at),
             Due::Start => {}
         }
         self.notify(at);
     }
 
     /// A message of a peer or of the aggregator itself arrives.
-    pub(in crate::world) fn peer_says(&mut self, at: usize, incarnation: u64, message: Box<[u8]>) {
+    pub(in crate::world) fn receive_broadcast(&mut self, at: usize, incarnation: u64, message: Box<[u8]>) {
         let now_us = self.now_us;
         let host = &mut self.aggregators[at];
         if host.incarnation != incarnation {
@@ -214,18 +214,20 @@ impl World<'_> {
         let Some(process) = host.process.as_mut() else { return };
         let mut access = Alone { state: &mut process.state, now };
         if others::receive(&mut access, &process.id, &message).is_err() {
-            self.check.violated("messages", now_us, || "a peer sent what is no message".to_owned());
+            self.check.violated("messages", now_us, || "a peer sent an invalid message".to_owned());
         }
         self.notify(at);
     }
 
     /// Messages of peers may have been missed, so the region's aggregators subscribe again.
-    pub(in crate::world) fn listen_anew(&mut self, region: usize) {
+    pub(in crate::world) fn resubscribe(&mut self, region: usize) {
         for number in 0..self.plan.topology.aggregators {
             let at = self.aggregator_at(region, number);
             let incarnation = self.aggregators[at].incarnation;
-            self.queue
-                .plan(self.now_us + 100_000 + LISTEN_US, Event::Aggregator(at, incarnation, Due::Listens));
+            self.queue.plan(
+                self.now_us + 100_000 + SUBSCRIBE_US,
+                Event::Aggregator(at, incarnation, Due::Subscribed),
+            );
         }
     }
 }

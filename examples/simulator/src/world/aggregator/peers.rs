@@ -1,4 +1,4 @@
-//! The streams of workers: their frames, and the answers, acknowledgements and pushes to them.
+//! The streams of workers: their frames, and the replies, acknowledgements and pushes to them.
 
 use super::Peer;
 use crate::world::World;
@@ -13,11 +13,11 @@ use weir_core::replication::push::{COALESCE_MS, Pusher, Step};
 use weir_core::replication::regional::queries::Queries;
 use weir_core::replication::state::Alone;
 
-/// Most frames of a stream whose queries wait for the store. Queries of further frames are answered from memory.
-const OPEN_QUESTIONS: usize = 32;
+/// Most frames of a stream whose queries wait for the store. Queries of further frames are decided from memory.
+const OPEN_QUERIES_MAX: usize = 32;
 
 impl World<'_> {
-    pub(super) fn take(&mut self, at: usize, id: StreamId, mut frame: FilterFrame) {
+    pub(super) fn receive_frame(&mut self, at: usize, id: StreamId, mut frame: FilterFrame) {
         let now_us = self.now_us;
         let host = &mut self.aggregators[at];
         let now = host.clock.now(now_us);
@@ -41,8 +41,8 @@ impl World<'_> {
                 id: entered.id,
                 pusher: None,
                 queries: 0,
-                heard_us: now_us,
-                asked: BTreeMap::new(),
+                last_frame_us: now_us,
+                open_queries: BTreeMap::new(),
             };
             process.peers.insert(id, peer);
             welcome = Some(Welcome { version: PROTOCOL_VERSION, region: "simulated".to_owned() });
@@ -52,17 +52,17 @@ impl World<'_> {
         }
         let subscribes = frame.hello.take().map(|hello| hello.subscriber);
         if let Some(subscribes) = subscribes {
-            self.take_role(at, id, subscribes);
+            self.set_subscription(at, id, subscribes);
         }
         let host = &mut self.aggregators[at];
         let Some(process) = host.process.as_mut() else { return };
         let Some(peer) = process.peers.get_mut(&id) else { return };
-        peer.heard_us = now_us;
+        peer.last_frame_us = now_us;
         let (origin, worker) = (peer.origin, peer.worker);
         let (exact, refunds) =
             (std::mem::take(&mut frame.exact_requests), std::mem::take(&mut frame.refunds));
         for query in frame.consults.iter().filter(|query| query.cost > 0) {
-            peer.asked.insert(query.id, query.clone());
+            peer.open_queries.insert(query.id, query.clone());
             self.check.proposed(origin, query, now_us);
         }
         let Ok(taken) = process.state.take(origin, frame, now) else {
@@ -90,21 +90,21 @@ impl World<'_> {
         let region = host.region;
         let Some(process) = host.process.as_mut() else { return };
         let Some(peer) = process.peers.get_mut(&id) else { return };
-        if peer.queries >= OPEN_QUESTIONS {
+        if peer.queries >= OPEN_QUERIES_MAX {
             let answers = process.state.answer_from_memory(origin, &queries, now);
             return self.reply(id, RegionFrame { answers, ..RegionFrame::default() });
         }
         peer.queries += 1;
         let queries = Queries::propose(&mut Alone { state: &mut process.state, now }, origin, queries);
         if queries.merges().is_empty() {
-            return self.conclude_questions(at, queries, id, Reply::Merged(Vec::new()));
+            return self.conclude_queries(at, queries, id, Reply::Merged(Vec::new()));
         }
         let (request, within_ms) = (Request::Merge(queries.merges().to_vec()), queries.patience_ms());
         let caller = Caller::Queries(Box::new(queries), id);
         self.call(at, Store::Redis(region), request, within_ms, caller);
     }
 
-    pub(in crate::world) fn conclude_questions(
+    pub(in crate::world) fn conclude_queries(
         &mut self,
         at: usize,
         queries: Queries,
@@ -124,7 +124,7 @@ impl World<'_> {
     }
 
     /// Starts or ends pushes, as the worker states whether it is the subscriber of its process.
-    fn take_role(&mut self, at: usize, id: StreamId, subscribes: bool) {
+    fn set_subscription(&mut self, at: usize, id: StreamId, subscribes: bool) {
         let Some(process) = self.aggregators[at].process.as_mut() else { return };
         let Some(peer) = process.peers.get_mut(&id) else { return };
         if subscribes == peer.pusher.is_some() {
@@ -165,7 +165,7 @@ impl World<'_> {
         let process = stream.and_then(|at| self.aggregators[at].process.as_mut());
         if let Some(peer) = process.and_then(|process| process.peers.get_mut(&id)) {
             for Answer { id, granted, .. } in &frame.answers {
-                if let Some(query) = peer.asked.remove(id).filter(|_| *granted) {
+                if let Some(query) = peer.open_queries.remove(id).filter(|_| *granted) {
                     self.check.granted(peer.origin, &query, self.now_us);
                 }
             }
@@ -194,15 +194,15 @@ impl World<'_> {
         let host = &mut self.aggregators[at];
         let incarnation = host.incarnation;
         let Some(process) = host.process.as_mut() else { return };
-        if process.push_rests || process.notified.take(RegionEvent::Push.into()).is_none() {
+        if process.push_paused || process.notified.take(RegionEvent::Push.into()).is_none() {
             return;
         }
-        process.push_rests = true;
-        let told: Vec<_> = process.state.to_be_sent().collect();
-        let peers = process.peers.iter().filter(|(_, peer)| told.contains(&peer.id));
+        process.push_paused = true;
+        let subscribers: Vec<_> = process.state.to_be_sent().collect();
+        let peers = process.peers.iter().filter(|(_, peer)| subscribers.contains(&peer.id));
         let ids: Vec<StreamId> = peers.map(|(id, _)| *id).collect();
-        let rested = self.now_us + COALESCE_MS * 1_000;
-        self.queue.plan(rested, Event::Aggregator(at, incarnation, Due::Pushed));
+        let pause_ends = self.now_us + COALESCE_MS * 1_000;
+        self.queue.plan(pause_ends, Event::Aggregator(at, incarnation, Due::Pushed));
         ids.into_iter().for_each(|id| self.push(at, id));
     }
 

@@ -1,14 +1,14 @@
 //! Reads the state of all parts for the checkers.
 //!
-//! - `standing`: the counts of one key in all parts, for plots.
+//! - `key_counts`: the counts of one key in all parts, for plots.
 
-pub mod standing;
+pub mod key_counts;
 
 use super::World;
 use super::envoy::Process;
 use super::event::Event;
 use crate::check::CellId;
-use crate::check::rest::{Expected, Held, Seen};
+use crate::check::rest::{Expected, Held, TableCell};
 use crate::check::truth::Share;
 use crate::plan::START_UNIX_MS;
 use crate::plan::keys::{WORKSPACE, decimal};
@@ -18,7 +18,7 @@ use weir_core::model::window::MAX_COUNT;
 use weir_core::region::SHORTEST_PUBLISHED_MS;
 
 /// Interval between two checks of all bounds.
-const LOOK_US: u64 = 1_000_000;
+const BOUNDS_CHECK_US: u64 = 1_000_000;
 /// Most cells that wait to be reported by one worker; the worker's own bound.
 const MAX_ROWS: u64 = 16_384;
 /// Most requests that wait at one worker; the worker's own bound.
@@ -29,18 +29,18 @@ const MAX_WAITING: u64 = 16_384;
 const REST_US: u64 = 13_000_000;
 /// All regions have received a cell after 5/2 of the sum of the publish and import intervals: two of each, with their
 /// jitter, and a failed one.
-const GLOBAL_REST_HALF_BEATS: u64 = 5;
+const GLOBAL_REST_HALF_INTERVALS: u64 = 5;
 /// Most cells that are checked at the end.
 const MOST_CELLS: usize = 20_000;
 
 impl World<'_> {
-    /// The true Unix time, whatever the clocks show.
+    /// The true Unix time, independent of the parts' clocks.
     pub(in crate::world) fn unix_ms(&self) -> u64 {
         START_UNIX_MS.saturating_sub(self.plan.settle_ms) + self.now_us / 1_000
     }
 
-    pub(in crate::world) fn plan_look(&mut self) {
-        self.queue.plan(self.now_us + LOOK_US, Event::Look);
+    pub(in crate::world) fn plan_bounds_check(&mut self) {
+        self.queue.plan(self.now_us + BOUNDS_CHECK_US, Event::CheckBounds);
     }
 
     /// Checks what was written to an Envoy's table.
@@ -52,10 +52,10 @@ impl World<'_> {
     }
 
     /// Compares what all parts hold with the bounds.
-    pub(in crate::world) fn look(&mut self) {
-        self.plan_look();
+    pub(in crate::world) fn check_bounds(&mut self) {
+        self.plan_bounds_check();
         let now_us = self.now_us;
-        self.check.truth.forget(self.unix_ms());
+        self.check.truth.evict(self.unix_ms());
         for envoy in &self.envoys {
             let Some(process) = &envoy.process else { continue };
             let geometry = process.meta.geometry;
@@ -71,10 +71,10 @@ impl World<'_> {
                 self.check.held("requests that wait at a worker", waiting, MAX_WAITING, now_us);
             }
         }
-        self.look_at_regions();
+        self.check_region_bounds();
     }
 
-    /// Tests whether a changed cell has come to rest, that is whether all parts that must have received it have it.
+    /// Tests whether a changed cell is at rest: all parts that must receive it hold it.
     pub(in crate::world) fn rest(&mut self, id: CellId) {
         let now_us = self.now_us;
         let Some(shape) = self.shapes.get(id.rule) else { return };
@@ -87,14 +87,14 @@ impl World<'_> {
             cell.watched = false;
             return;
         }
-        if rested_us < crate::check::FIRST_LOOK_US {
-            self.queue.plan(changed_us + crate::check::FIRST_LOOK_US, Event::Rest(id));
+        if rested_us < crate::check::FIRST_CHECK_US {
+            self.queue.plan(changed_us + crate::check::FIRST_CHECK_US, Event::Rest(id));
             return;
         }
-        match self.knowledge(id, limit, window_ms) {
-            Knowledge::Complete { others: 0 } => {}
-            Knowledge::Complete { .. } => self.check.convergence_ms.push(rested_us / 1_000),
-            Knowledge::Missing => {
+        match self.convergence(id, limit, window_ms) {
+            Convergence::Complete { others: 0 } => {}
+            Convergence::Complete { .. } => self.check.convergence_ms.push(rested_us / 1_000),
+            Convergence::Missing => {
                 let step_us = (rested_us / 8).max(5_000);
                 self.queue.plan(now_us + step_us, Event::Rest(id));
                 return;
@@ -105,37 +105,37 @@ impl World<'_> {
         }
     }
 
-    /// Whether all Envoys that must have a cell have it. The one that lacked it last is tested first.
-    fn knowledge(&mut self, id: CellId, limit: u64, window_ms: u64) -> Knowledge {
-        let Some(shape) = self.shapes.get(id.rule) else { return Knowledge::Missing };
+    /// Whether all Envoys that must hold a cell hold it. The one that lacked it last is tested first.
+    fn convergence(&mut self, id: CellId, limit: u64, window_ms: u64) -> Convergence {
+        let Some(shape) = self.shapes.get(id.rule) else { return Convergence::Missing };
         let key = shape.key(id.identifier);
         let expected: Vec<Expected> = (0..self.plan.topology.regions)
-            .map(|region| self.check.expected(id, region, limit, window_ms, Share::believed))
+            .map(|region| self.check.expected(id, region, limit, window_ms, Share::expected))
             .collect();
         let lags = self.check.truth.cell(id).map_or(0, |cell| cell.lags);
         let mut others = 0;
         for at in [lags].into_iter().chain(0..self.envoys.len()) {
-            match self.knows(id, at, &key, &expected) {
+            match self.has_received(id, at, &key, &expected) {
                 None => {}
                 Some(true) => others += 1,
                 Some(false) => {
                     if let Some(cell) = self.check.truth.cell_mut(id) {
                         cell.lags = at;
                     }
-                    return Knowledge::Missing;
+                    return Convergence::Missing;
                 }
             }
         }
-        Knowledge::Complete { others }
+        Convergence::Complete { others }
     }
 
-    /// Whether an Envoy has the use of a cell; `None` if it need not have it, or has nothing to receive.
-    fn knows(&self, id: CellId, at: usize, key: &[u8], expected: &[Expected]) -> Option<bool> {
+    /// Whether an Envoy holds the use of a cell; `None` if it need not hold it, or has nothing to receive.
+    fn has_received(&self, id: CellId, at: usize, key: &[u8], expected: &[Expected]) -> Option<bool> {
         let process = self.envoys.get(at)?.process.as_ref()?;
         let expected = expected.get(self.place(at).0)?;
         let share = self.check.truth.share_of(id, self.check.truth.number(process.origin)?);
         let all = expected.near + expected.far;
-        if !(share.admitted > 0 || expected.by_all) || all == share.believed() {
+        if !(share.admitted > 0 || expected.by_all) || all == share.expected() {
             return None;
         }
         let used = entry_of(process, key).map_or(0, |entry| {
@@ -145,7 +145,7 @@ impl World<'_> {
         Some(used >= all.min(MAX_COUNT))
     }
 
-    fn look_at_regions(&mut self) {
+    fn check_region_bounds(&mut self) {
         let now_us = self.now_us;
         for host in &self.aggregators {
             let Some(process) = &host.process else { continue };
@@ -159,7 +159,7 @@ impl World<'_> {
     }
 
     /// An Envoy is about to end. Records what its region holds of it, which must not be lost.
-    pub(in crate::world) fn note_left(&mut self, number: usize) {
+    pub(in crate::world) fn note_final_counts(&mut self, number: usize) {
         let Some(process) = self.envoys[number].process.as_ref() else { return };
         let (region, origin) = (self.place(number).0, process.origin);
         let Some(share) = self.check.truth.number(origin) else { return };
@@ -169,9 +169,9 @@ impl World<'_> {
                 continue;
             }
             let parts = self.holders(id, region).into_iter().map(|(_, held)| held.parts);
-            let left = parts.filter_map(|parts| parts.get(&origin).copied()).max().unwrap_or(0);
+            let at_end = parts.filter_map(|parts| parts.get(&origin).copied()).max().unwrap_or(0);
             if let Some((cell, at)) = self.check.truth.share(id, share, self.now_us) {
-                cell.shares[at].left = left;
+                cell.shares[at].at_end = at_end;
             }
         }
     }
@@ -181,21 +181,21 @@ impl World<'_> {
         if std::mem::replace(&mut self.finished, true) {
             return;
         }
-        self.look();
+        self.check_bounds();
         self.check.finish_exact(self.now_us);
         let faults_end_us = if self.plan.faults.is_empty() { 0 } else { self.plan.traffic_ms * 1_000 };
         let faults_end_us = self.begin_us.max(self.begin_us + faults_end_us);
-        let paces = self.plan.schedule.paces();
-        let global_rest_us = paces
+        let intervals = self.plan.schedule.intervals();
+        let global_rest_us = intervals
             .publish_ms
-            .saturating_add(paces.import_ms)
-            .saturating_mul(1_000 * GLOBAL_REST_HALF_BEATS / 2)
+            .saturating_add(intervals.import_ms)
+            .saturating_mul(1_000 * GLOBAL_REST_HALF_INTERVALS / 2)
             .max(REST_US);
         let cells: Vec<CellId> = self.live_cells().take(MOST_CELLS).collect();
         for id in cells {
             let Some(cell) = self.check.truth.cell(id) else { continue };
             let rested_us = self.now_us - cell.changed_us.max(faults_end_us);
-            if rested_us >= REST_US && !self.check.is_unsteady(id.rule, cell.born_us) {
+            if rested_us >= REST_US && !self.check.is_unsteady(id.rule, cell.first_used_us) {
                 self.finish_cell(id, rested_us >= global_rest_us);
             }
         }
@@ -211,35 +211,35 @@ impl World<'_> {
         let truth = &self.check.truth;
         // A grant that a region lost and that was not spent is not reported again, nor is the limit of processes that
         // have ended.
-        let known = |id, region| {
-            let lost = truth.cell(id).is_some_and(|cell| truth.is_made_up(region, cell.born_us));
-            let of = |share: &Share| if lost { share.own } else { share.known() };
-            truth.sum(id, |one| one.region == region && (one.incarnations || !lost), of)
+        let at_rest = |id, region| {
+            let lost = truth.cell(id).is_some_and(|cell| truth.is_inexact(region, cell.first_used_us));
+            let of = |share: &Share| if lost { share.own } else { share.at_rest() };
+            truth.sum(id, |one| one.region == region && (one.running || !lost), of)
         };
         // What parts hold of the other cells of a window with several cells is less exact, because it may change or be
         // evicted. Use that a region has only as a lower bound has no limit, so the region pushes none of it.
-        let born_us = truth.cell(id).map_or(0, |cell| cell.born_us);
-        let load = |region| match shape.rule.hard_limit || truth.is_made_up(region, born_us) {
-            true => truth.load(id, |id| known(id, region)),
+        let first_used_us = truth.cell(id).map_or(0, |cell| cell.first_used_us);
+        let load = |region| match shape.rule.hard_limit || truth.is_inexact(region, first_used_us) {
+            true => truth.load(id, |id| at_rest(id, region)),
             false => sums[region],
         };
         let loads: Vec<u64> = (0..regions).map(load).collect();
         let is_long = window_ms >= SHORTEST_PUBLISHED_MS && regions > 1;
-        let spoken_of = is_long && loads.iter().any(|load| *load >= limit.div_ceil(2));
+        let is_published = is_long && loads.iter().any(|load| *load >= limit.div_ceil(2));
         for region in 0..regions {
             let sum = sums[region];
-            let far = if spoken_of { sums.iter().sum::<u64>() - sum } else { 0 };
+            let far = if is_published { sums.iter().sum::<u64>() - sum } else { 0 };
             let is_hot = loads[region] > limit / 2 || far > 0;
             let surely = is_hot || !self.loses_messages;
-            for (who, held) in self.holders(id, region) {
-                if who == "Redis" || !self.has_redis() || is_hot {
-                    self.check.rests_in_region(id, (region, &who), &held, self.now_us);
+            for (holder, held) in self.holders(id, region) {
+                if holder == "Redis" || !self.has_redis() || is_hot {
+                    self.check.rests_in_region(id, (region, &holder), &held, self.now_us);
                 }
-                if globally && held.far != far && spoken_of && !self.check.truth.crowded.contains(&true) {
+                if globally && held.far != far && is_published && !self.check.truth.crowded.contains(&true) {
                     let now_us = self.now_us;
                     self.check.violated("rest", now_us, || {
                         format!(
-                            "{who} of region {region} believes that others used {} of {far} in {id:?}",
+                            "{holder} of region {region} counts {} of {far} of other regions in {id:?}",
                             held.far
                         )
                     });
@@ -247,23 +247,24 @@ impl World<'_> {
             }
             // Envoys cannot receive from their region what it had no room for, nor what other regions had no room
             // for.
-            let learns = !self.check.truth.is_crowded(region);
-            let learns_far = !self.check.truth.crowded.contains(&true);
+            let receives = !self.check.truth.is_crowded(region);
+            let receives_far = !self.check.truth.crowded.contains(&true);
             for envoy in 0..self.plan.topology.envoys {
                 let Some(process) = self.envoys[self.envoy_at(region, envoy)].process.as_ref() else {
                     continue;
                 };
                 let origin = process.origin;
-                let seen = entry_of(process, &key).and_then(|entry| seen_in(&entry, id.sequence));
+                let cell = entry_of(process, &key).and_then(|entry| table_cell(&entry, id.sequence));
                 let number = self.check.truth.number(origin);
                 let uses = number.is_some_and(|number| self.check.truth.share_of(id, number).own > 0);
                 let has_room = !is_crowded(process, &key);
                 let near = ((uses && surely) || (is_hot && has_room)).then_some(sum);
-                let near = near.filter(|_| learns);
-                let far = (globally && learns_far && near.is_some() && (spoken_of || !shape.rule.hard_limit))
-                    .then_some(far);
-                if seen.is_some() || near.is_some() {
-                    self.check.rests_in_table(id, origin, seen, (near, far), self.now_us);
+                let near = near.filter(|_| receives);
+                let far =
+                    (globally && receives_far && near.is_some() && (is_published || !shape.rule.hard_limit))
+                        .then_some(far);
+                if cell.is_some() || near.is_some() {
+                    self.check.rests_in_table(id, origin, cell, (near, far), self.now_us);
                 }
             }
         }
@@ -327,7 +328,7 @@ impl World<'_> {
     }
 
     /// Changes an Envoy's entry of an identifier under the first rule. Returns false if there is none.
-    pub(crate) fn doctor_table(
+    pub(crate) fn change_table(
         &mut self,
         envoy: usize,
         identifier: u64,
@@ -350,7 +351,7 @@ impl World<'_> {
     }
 
     /// Changes each cell of a region's Redis. Returns false if there is none.
-    pub(crate) fn doctor_redis(
+    pub(crate) fn change_redis(
         &mut self,
         region: usize,
         change: impl Fn(&mut std::collections::BTreeMap<weir_core::model::key::OriginId, u64>),
@@ -369,15 +370,15 @@ fn is_crowded(process: &Process, key: &[u8]) -> bool {
     bucket.len() >= usize::from(process.meta.geometry.keys_per_bucket)
 }
 
-fn seen_in(entry: &Entry, sequence: u64) -> Option<Seen> {
+fn table_cell(entry: &Entry, sequence: u64) -> Option<TableCell> {
     let cell = entry.cell(sequence)?;
     let (own, near, far, without_baseline) =
         (cell.own, cell.region_others, cell.global_others, cell.without_baseline);
-    Some(Seen { own, near, far, reserved: entry.reserved_in(sequence), without_baseline })
+    Some(TableCell { own, near, far, reserved: entry.reserved_in(sequence), without_baseline })
 }
 
-enum Knowledge {
-    /// All have it; `others` of them had to receive it.
+enum Convergence {
+    /// All hold it; `others` of them had to receive it.
     Complete { others: usize },
     /// At least one lacks it.
     Missing,

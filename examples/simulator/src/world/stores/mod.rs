@@ -13,11 +13,11 @@ use crate::world::request::{Request, Store};
 use redis::Redis;
 use weir_core::region::log::{Logs, LogsLimits};
 
-/// The present faults of a store.
+/// The current faults of a store.
 #[derive(Debug, Default)]
 pub struct Condition {
     frozen: u32,
-    gone: u32,
+    stopped: u32,
     slow_us: u64,
     /// Calls that arrived while it was frozen: the aggregator's number, the call's number, and the request.
     held: Vec<(usize, u64, Box<Request>)>,
@@ -53,8 +53,8 @@ impl World<'_> {
         self.condition(store).frozen > 0
     }
 
-    pub(in crate::world) fn is_store_there(&self, store: Store) -> bool {
-        self.condition(store).gone == 0
+    pub(in crate::world) fn is_store_running(&self, store: Store) -> bool {
+        self.condition(store).stopped == 0
     }
 
     pub(in crate::world) fn slow_us(&self, store: Store) -> u64 {
@@ -73,7 +73,7 @@ impl World<'_> {
             for (at, id, request) in std::mem::take(&mut condition.held) {
                 self.store_takes(store, at, id, request);
             }
-            self.missed(store);
+            self.reconnect_subscribers(store);
         }
     }
 
@@ -89,14 +89,14 @@ impl World<'_> {
     pub(in crate::world) fn stop_store(&mut self, part: Part, begins: bool) {
         let Some(store) = self.store_of(part) else { return };
         let condition = self.condition_mut(store);
-        condition.gone = if begins { condition.gone + 1 } else { condition.gone.saturating_sub(1) };
+        condition.stopped = if begins { condition.stopped + 1 } else { condition.stopped.saturating_sub(1) };
         if begins {
             condition.held.clear();
         }
         match (store, begins) {
             (Store::Redis(_), true) => self.wipe_store(part),
             (_, true) => {}
-            (_, false) => self.missed(store),
+            (_, false) => self.reconnect_subscribers(store),
         }
     }
 
@@ -130,9 +130,9 @@ impl World<'_> {
     }
 
     /// Subscribers have to connect to the store again.
-    fn missed(&mut self, store: Store) {
+    fn reconnect_subscribers(&mut self, store: Store) {
         if let Store::Redis(region) = store {
-            self.listen_anew(region);
+            self.resubscribe(region);
         }
     }
 

@@ -10,10 +10,10 @@ use weir_core::region::exchange::{BASELINE, LowerBound, Merge, Merged, Part, Pro
 use weir_core::replication::regional::hot::{HOT_SHARDS, SHARD_CELLS};
 use weir_core::replication::regional::watch::{Incarnation, Incarnations};
 
-/// Least lifetime of a cell, whatever its expiry by the clocks of others, in milliseconds.
+/// Least lifetime of a cell, independent of its expiry by other clocks, in milliseconds.
 const MARGIN_MS: u64 = 60_000;
-/// An origin that no aggregator has named for this long is not live, in milliseconds.
-const SILENT_AFTER_MS: u64 = 3_000;
+/// An origin is live for this long after an aggregator named it, in milliseconds.
+const LIVE_MS: u64 = 3_000;
 /// Interval between two removals of expired data, in milliseconds.
 const SWEEP_MS: u64 = 1_000;
 
@@ -59,7 +59,7 @@ impl Redis {
             Request::Raise(lower_bounds) => Reply::Merged(
                 lower_bounds.iter().map(|lower_bound| Ok(self.raise_to(lower_bound, now_ms))).collect(),
             ),
-            Request::Cells(cells) => Reply::Merged(cells.iter().map(|at| Ok(self.word(at))).collect()),
+            Request::Cells(cells) => Reply::Merged(cells.iter().map(|at| Ok(self.merged(at))).collect()),
             Request::NameHot(cells) => {
                 self.hot.extend(cells.into_iter().map(|cell| ((cell.key, cell.sequence), cell.expires.0)));
                 Reply::Done(Ok(()))
@@ -70,15 +70,16 @@ impl Redis {
             }
             Request::Origins(mine) => {
                 self.origins.extend(mine.into_iter().map(|origin| (origin, now_ms)));
-                self.origins.retain(|_, named_ms| now_ms.saturating_sub(*named_ms) <= SILENT_AFTER_MS);
+                self.origins.retain(|_, named_ms| now_ms.saturating_sub(*named_ms) <= LIVE_MS);
                 Reply::Alive(Ok(self.origins.keys().copied().collect()))
             }
             Request::Incarnations { fresh, reader, renewed } => {
                 self.marker.take_if(|(id, ..)| renewed == Some(*id));
-                let (id, since, looks) = self.marker.get_or_insert_with(|| (fresh, now_ms, BTreeMap::new()));
-                let looks = looks.entry(reader).or_default();
-                *looks += 1;
-                let (id, since, looks) = (*id, *since, *looks);
+                let (id, since, readers) =
+                    self.marker.get_or_insert_with(|| (fresh, now_ms, BTreeMap::new()));
+                let reads = readers.entry(reader).or_default();
+                *reads += 1;
+                let (id, since, looks) = (*id, *since, *reads);
                 let incarnation = Incarnation {
                     place: 0,
                     id,
@@ -103,7 +104,7 @@ impl Redis {
         let resolution = u64::from(merge.key.parts().resolution.max(1));
         let cells_before = (1..=resolution).map_while(|back| merge.sequence.checked_sub(back));
         let before: Vec<Vec<Part>> =
-            cells_before.map(|sequence| self.word(&(merge.key.clone(), sequence)).current).collect();
+            cells_before.map(|sequence| self.merged(&(merge.key.clone(), sequence)).current).collect();
         let cell = self.cells.entry(at.clone()).or_default();
         for (origin, own) in &merge.parts {
             raise(cell, *origin, *own);
@@ -119,7 +120,7 @@ impl Redis {
         cell.expires_ms = cell.expires_ms.max(merge.expires.0).max(now_ms + MARGIN_MS);
         self.written.push(at.clone());
         let previous = if merge.wants_previous { before } else { Vec::new() };
-        Merged { granted, previous, ..self.word(&at) }
+        Merged { granted, previous, ..self.merged(&at) }
     }
 
     fn raise_to(&mut self, lower_bound: &LowerBound, now_ms: u64) -> Merged {
@@ -131,10 +132,10 @@ impl Redis {
         }
         cell.expires_ms = cell.expires_ms.max(lower_bound.expires.0).max(now_ms + MARGIN_MS);
         self.written.push(at.clone());
-        self.word(&at)
+        self.merged(&at)
     }
 
-    fn word(&self, at: &At) -> Merged {
+    fn merged(&self, at: &At) -> Merged {
         let Some(cell) = self.cells.get(at) else { return Merged { limit: u64::MAX, ..Merged::default() } };
         let current = cell.parts.iter().map(|(origin, own)| (*origin, *own)).collect();
         Merged { granted: None, current, previous: Vec::new(), limit: cell.limit }

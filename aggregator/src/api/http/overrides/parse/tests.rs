@@ -4,17 +4,17 @@ use serde_json::json;
 
 const NOW: UnixMs = UnixMs(1_800_000_000_000);
 
-fn put(json: &serde_json::Value) -> Result<Asked, Problem> {
+fn put(json: &serde_json::Value) -> Result<ControlRequest, Problem> {
     parse_put(json.to_string().as_bytes())
 }
 
 #[test]
-fn everything_can_be_said() {
-    let alice = |effect, expires, reason: &str| Asked {
+fn all_fields_are_read() {
+    let alice = |effect, expires, reason: &str| ControlRequest {
         place: Place {
             workspace: None,
             scope: "n".into(),
-            who: Who::Identifier("alice".into()),
+            selector: Selector::Identifier("alice".into()),
             window_ms: None,
         },
         effect,
@@ -45,21 +45,21 @@ fn everything_can_be_said() {
     let network =
         put(&json!({"workspace": "w", "namespace": "*", "network": "10.1.2.3/8", "exempt": true})).unwrap();
     assert_eq!(network.place.workspace.as_deref(), Some("w"));
-    assert_eq!(network.place.who, Who::Network(parse_network("10.0.0.0/8").unwrap()));
+    assert_eq!(network.place.selector, Selector::Network(parse_network("10.0.0.0/8").unwrap()));
     let switch = put(&json!({"rule": "per-key", "shadow": false})).unwrap();
-    assert_eq!((switch.place.who, switch.effect), (Who::Rule, Effect::Shadow(false)));
+    assert_eq!((switch.place.selector, switch.effect), (Selector::Rule, Effect::Shadow(false)));
     let window = put(&json!({"namespace": "n", "identifier": "a", "limit": 1, "window": "1m"})).unwrap();
     assert_eq!(window.place.window_ms, Some(60_000));
 }
 
 #[test]
-fn what_is_wrong_is_told() {
+fn every_invalid_field_is_reported() {
     for (json, field, part) in [
         (json!([]), "", "not an object"),
-        (json!({"namespace": "n", "identifier": "a"}), "limit", "one of limit, exempt"),
-        (json!({"namespace": "n", "identifier": "a", "limit": 1, "exempt": true}), "limit", "no more"),
+        (json!({"namespace": "n", "identifier": "a"}), "", "exactly one of limit, exempt"),
+        (json!({"namespace": "n", "identifier": "a", "limit": 1, "exempt": true}), "", "exactly one of"),
         (json!({"namespace": "n", "identifier": "a", "limit": -1}), "limit", "from 0"),
-        (json!({"namespace": "n", "identifier": "a", "ban": false}), "ban", "expected true"),
+        (json!({"namespace": "n", "identifier": "a", "ban": false}), "ban", "is not true"),
         (json!({"namespace": "n", "identifier": "a", "ban": true}), "reason", "missing"),
         (json!({"namespace": "n", "identifier": "a", "credit": 1}), "expires_in", "missing"),
         (
@@ -67,11 +67,15 @@ fn what_is_wrong_is_told() {
             "expires_in",
             "leave it out",
         ),
-        (json!({"namespace": "n", "identifier": "a", "limit": 1, "expires_in": 1}), "expires_in", "1s to"),
+        (
+            json!({"namespace": "n", "identifier": "a", "limit": 1, "expires_in": 1}),
+            "expires_in",
+            "between 1s",
+        ),
         (
             json!({"namespace": "n", "identifier": "a", "limit": 1, "expires_in": "1h", "expires_at": 9}),
             "expires_at",
-            "either",
+            "both this and",
         ),
         (
             json!({"namespace": "n", "identifier": "a", "limit": 1, "expires_at": "soon"}),
@@ -116,8 +120,8 @@ fn queries() {
         parse_delete("namespace=n&identifier=a%7Cb&kind=credit&window=1m&reason=it+is+over&author=ann")
             .unwrap();
     assert_eq!(
-        (place.who, slot, reason.as_str(), author.as_deref()),
-        (Who::Identifier("a|b".into()), Slot::Credit, "it is over", Some("ann"))
+        (place.selector, slot, reason.as_str(), author.as_deref()),
+        (Selector::Identifier("a|b".into()), Slot::Credit, "it is over", Some("ann"))
     );
     assert_eq!(parse_delete("rule=r").unwrap().slot, Slot::Shadow);
     assert_eq!(parse_delete("namespace=*&network=::1").unwrap().slot, Slot::Override);
@@ -152,9 +156,9 @@ fn queries() {
 
 proptest! {
     #[test]
-    fn anything_is_answered(bytes in proptest::collection::vec(any::<u8>(), 0..200), query in ".{0,80}") {
+    fn any_input_has_a_result(bytes in proptest::collection::vec(any::<u8>(), 0..200), query in ".{0,80}") {
         let (put, delete) = (parse_put(&bytes), parse_delete(&query));
-        prop_assert!(put.is_ok_and(|asked| asked.reason.len() <= MAX_REASON_BYTES) || parse_put(&bytes).is_err());
+        prop_assert!(put.is_ok_and(|change| change.reason.len() <= MAX_REASON_BYTES) || parse_put(&bytes).is_err());
         prop_assert!(delete.is_ok() || delete.is_err_and(|problem| !problem.message.is_empty()));
         prop_assert!(parse_list(&query).is_ok_and(|filter| filter.limit <= MAX_PAGE) || parse_list(&query).is_err());
     }

@@ -1,5 +1,5 @@
 //! The database, the way to it, or a region fails under load: no request fails or waits, and once it is over every
-//! region's row is what passed there, but for grants that were not used, and every other region has heard of exactly that.
+//! region's row is what passed there, but for grants that were not used, and every other region has imported exactly that.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use weir_envoy::load::{self, LoadPlan, LoadReport};
 use weir_envoy::{Envoy, Proxy, ports, wait};
 
 use crate::common::{SOON, all_counted, assert_prompt, config, connected, get_as, passed_of, rule, with};
-use crate::globe::{Country, Globe, LARGE, SMALL, metric};
+use crate::global::{GlobalRegion, LARGE, SMALL, SharedDatabase, metric};
 
 const CONNECTIONS: usize = 4;
 const PER_SECOND: u64 = 250;
@@ -34,20 +34,20 @@ fn client(phase: &str, number: u64) -> String {
 
 /// Two regions; the second reaches the database through a proxy.
 struct World {
-    globe: Globe,
+    database: SharedDatabase,
     proxy: Proxy,
-    regions: [Country; 2],
+    regions: [GlobalRegion; 2],
 }
 
 impl World {
     async fn start() -> World {
-        let mut globe = Globe::mariadb().await;
-        let port = globe.server().port();
+        let mut database = SharedDatabase::mariadb().await;
+        let port = database.server().port();
         let proxy = Proxy::start(ports::local(port)).await.unwrap();
-        let through = globe.url().replace(&format!(":{port}/"), &format!(":{}/", proxy.port()));
-        let a = Country::start("a", LARGE, globe.url(), &limits()).await;
-        let b = Country::start("b", SMALL, through, &limits()).await;
-        World { globe, proxy, regions: [a, b] }
+        let through = database.url().replace(&format!(":{port}/"), &format!(":{}/", proxy.port()));
+        let a = GlobalRegion::start("a", LARGE, database.url(), &limits()).await;
+        let b = GlobalRegion::start("b", SMALL, through, &limits()).await;
+        World { database, proxy, regions: [a, b] }
     }
 
     fn load(&self, region: usize, phase: &'static str) -> LoadPlan {
@@ -75,7 +75,7 @@ impl World {
         let agreed = async || {
             let mut counted = true;
             for (place, region) in self.regions.iter().enumerate() {
-                let rows = self.globe.rows(region.name, format!("{phase}-").as_bytes()).await;
+                let rows = self.database.rows(region.name, format!("{phase}-").as_bytes()).await;
                 let (mut own, mut others) = (Vec::new(), 0);
                 for number in 0..CLIENTS {
                     // The minimum over the region's aggregators, because one may lag for a moment.
@@ -87,8 +87,8 @@ impl World {
                 counted &= all_counted(&region.envoys, CONNECTIONS, &passed[place], &own).await;
             }
             let rows = seen.map(|[rows, ..]| rows);
-            let known = seen == [[rows[0], rows[0], rows[1]], [rows[1], rows[1], rows[0]]];
-            known && counted
+            let imported = seen == [[rows[0], rows[0], rows[1]], [rows[1], rows[1], rows[0]]];
+            imported && counted
         };
         if wait::until("all agree", SOON, agreed).await.is_err() {
             panic!("{phase}: {here:?} passed; rows, totals and imports are {seen:?}");
@@ -118,7 +118,7 @@ async fn the_database_fails_under_load() {
     let fault = async {
         for _ in 0..3 {
             sleep(BEGIN).await;
-            world.globe.run("TRUNCATE TABLE ratelimit_window_counts").await;
+            world.database.run("TRUNCATE TABLE ratelimit_window_counts").await;
         }
     };
     let (one, other, ()) = tokio::join!(load::run(one), load::run(other), fault);
@@ -127,9 +127,9 @@ async fn the_database_fails_under_load() {
     let (one, other) = (world.load(0, "killed"), world.load(1, "killed"));
     let fault = async {
         sleep(BEGIN).await;
-        world.globe.server().process().kill().unwrap();
+        world.database.server().process().kill().unwrap();
         sleep(FAULT).await;
-        world.globe.server().restart().await.unwrap();
+        world.database.server().restart().await.unwrap();
     };
     let (one, other, ()) = tokio::join!(load::run(one), load::run(other), fault);
     world.agrees("killed", [one.unwrap(), other.unwrap()]).await;
@@ -137,9 +137,9 @@ async fn the_database_fails_under_load() {
     let (one, other) = (world.load(0, "frozen"), world.load(1, "frozen"));
     let fault = async {
         sleep(BEGIN).await;
-        world.globe.server().process().pause().await.unwrap();
+        world.database.server().process().pause().await.unwrap();
         sleep(FAULT).await;
-        world.globe.server().process().resume().unwrap();
+        world.database.server().process().resume().unwrap();
     };
     let (one, other, ()) = tokio::join!(load::run(one), load::run(other), fault);
     world.agrees("frozen", [one.unwrap(), other.unwrap()]).await;
@@ -151,7 +151,7 @@ async fn the_database_fails_under_load() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_way_to_the_database_fails_under_load() {
     let world = World::start().await;
-    let (one, other) = (world.load(0, "silent"), world.load(1, "silent"));
+    let (one, other) = (world.load(0, "unresponsive"), world.load(1, "unresponsive"));
     let fault = async {
         sleep(BEGIN).await;
         world.proxy.black_hole().await.unwrap();
@@ -159,7 +159,7 @@ async fn the_way_to_the_database_fails_under_load() {
         world.proxy.forward().await.unwrap();
     };
     let (one, other, ()) = tokio::join!(load::run(one), load::run(other), fault);
-    world.agrees("silent", [one.unwrap(), other.unwrap()]).await;
+    world.agrees("unresponsive", [one.unwrap(), other.unwrap()]).await;
 
     let (one, other) = (world.load(0, "refused"), world.load(1, "refused"));
     let cut_off = &world.regions[1].aggregators[0];
@@ -178,7 +178,7 @@ async fn the_way_to_the_database_fails_under_load() {
     let (one, other) = (world.load(0, "locked"), world.load(1, "locked"));
     let fault = async {
         let ended = Instant::now() + Duration::from_secs(SECONDS);
-        let mut connection = MySqlConnection::connect(&world.globe.url()).await.unwrap();
+        let mut connection = MySqlConnection::connect(&world.database.url()).await.unwrap();
         while Instant::now() < ended {
             let mut transaction = connection.begin().await.unwrap();
             for number in (0..CLIENTS).rev() {
@@ -205,16 +205,16 @@ async fn the_way_to_the_database_fails_under_load() {
 
 /// A region without a Redis loses its Envoy and its aggregator at once: only the published counts are left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_region_that_has_only_the_database_to_remember() {
+async fn a_region_recovers_from_the_database_alone() {
     const USED: u64 = 80;
-    let globe = Globe::mariadb().await;
+    let database = SharedDatabase::mariadb().await;
     let costly = with(
         rule("r", LIMIT),
         json!({ "cost": { "request": { "header": "x-cost" }, "max": 1_000, "default": 1 } }),
     );
     let config = config(&[costly]);
-    let mut a = Country::start("a", SMALL, globe.url(), &config).await;
-    let b = Country::start("b", SMALL, globe.url(), &config).await;
+    let mut a = GlobalRegion::start("a", SMALL, database.url(), &config).await;
+    let b = GlobalRegion::start("b", SMALL, database.url(), &config).await;
     assert_eq!(a.sends(USED, || get_as("x")).await, USED);
     assert_eq!(b.sends(LIMIT, || get_as("y")).await, LIMIT);
     b.comes_to_hold(b"x", (0, USED)).await;
@@ -231,7 +231,7 @@ async fn a_region_that_has_only_the_database_to_remember() {
     assert_eq!(more, LIMIT - USED);
     a.comes_to_hold(b"x", (LIMIT, 0)).await;
     b.comes_to_hold(b"x", (0, LIMIT)).await;
-    assert_eq!(globe.rows("a", b"x").await, LIMIT);
+    assert_eq!(database.rows("a", b"x").await, LIMIT);
     assert_eq!(b.sends(5, || get_as("x")).await, 0);
     a.is_sound().await;
     b.is_sound().await;

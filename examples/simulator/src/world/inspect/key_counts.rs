@@ -10,7 +10,7 @@ use weir_core::model::window::Position;
 
 /// A key at a moment. All values are what counts against the limit then, by the rule's formula and the true time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Standing {
+pub struct KeyCounts {
     /// What all Envoys of all regions have admitted.
     pub truth: u64,
     /// The counts in each region, in order.
@@ -28,7 +28,7 @@ pub struct Snapshot {
 
 impl World<'_> {
     /// The counts of an identifier under a rule; `None` if there is no such rule.
-    pub fn standing(&self, identifier: u64, rule: usize) -> Option<Standing> {
+    pub fn key_counts(&self, identifier: u64, rule: usize) -> Option<KeyCounts> {
         let shape = self.shapes.get(rule)?;
         let at = Position::at(UnixMs(self.unix_ms()), shape.cell_ms);
         let id = CellId { rule, sequence: at.sequence, identifier };
@@ -62,6 +62,6 @@ impl World<'_> {
             });
             snapshot.region = snapshot.region.max(Some(used));
         }
-        Some(Standing { truth: count(&passed), snapshots })
+        Some(KeyCounts { truth: count(&passed), snapshots })
     }
 }

@@ -1,34 +1,35 @@
-//! Configuration errors, and the collector that gathers all of them in one pass.
+//! Errors of fields, and the collector that gathers all of them in one pass.
 
+use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 
 /// Further errors are counted, but not kept: four megabytes of invalid text must not exhaust a VM's memory.
-const ERRORS_KEPT_MAX: usize = 1_000;
+const KEPT_MAX: usize = 1_000;
 
-/// One error in a configuration.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{path}: {problem}; expected {expected}")]
-pub struct ConfigError {
-    /// The path of the value: `rules[2].identifier[0].header`, or `configuration` for the whole.
+/// One error in a text: `path: problem; expected …`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldError {
+    /// The path of the value, such as `rules[2].identifier[0].header`. The whole text has the path that the caller named,
+    /// which may be empty.
     pub path: String,
     /// The value, and what is wrong with it.
     pub problem: String,
-    /// What is expected instead.
+    /// What is expected instead, unless `problem` implies it.
     pub expected: String,
 }
 
-/// All errors in a configuration, in the order of its text; never empty.
+/// All errors in a text; never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConfigErrors {
-    kept: Vec<ConfigError>,
+pub struct FieldErrors {
+    kept: Vec<FieldError>,
     omitted: usize,
 }
 
-impl ConfigErrors {
-    /// The errors; at most the first thousand.
-    pub fn iter(&self) -> core::slice::Iter<'_, ConfigError> {
+impl FieldErrors {
+    /// The errors that are kept, the first ones.
+    pub fn iter(&self) -> core::slice::Iter<'_, FieldError> {
         self.kept.iter()
     }
 
@@ -38,16 +39,37 @@ impl ConfigErrors {
     }
 }
 
-impl<'a> IntoIterator for &'a ConfigErrors {
-    type Item = &'a ConfigError;
-    type IntoIter = core::slice::Iter<'a, ConfigError>;
+impl FieldError {
+    /// The error without its path.
+    pub fn message(&self) -> String {
+        match self.expected.is_empty() {
+            true => self.problem.clone(),
+            false => format!("{}; expected {}", self.problem, self.expected),
+        }
+    }
+}
+
+impl fmt::Display for FieldError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.path.is_empty() {
+            write!(f, "{}: ", self.path)?;
+        }
+        f.write_str(&self.message())
+    }
+}
+
+impl core::error::Error for FieldError {}
+
+impl<'a> IntoIterator for &'a FieldErrors {
+    type Item = &'a FieldError;
+    type IntoIter = core::slice::Iter<'a, FieldError>;
 
     fn into_iter(self) -> Self::IntoIter {
         self.iter()
     }
 }
 
-impl fmt::Display for ConfigErrors {
+impl fmt::Display for FieldErrors {
     /// One error in each line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, error) in self.kept.iter().enumerate() {
@@ -63,21 +85,23 @@ impl fmt::Display for ConfigErrors {
     }
 }
 
-impl core::error::Error for ConfigErrors {}
+impl core::error::Error for FieldErrors {}
 
-/// The path from the configuration's root to a value. It is formatted only for an error.
+/// The path from the whole text to a value. It is formatted only for an error.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::rules) enum Path<'a> {
-    Root,
+pub enum Path<'a> {
+    /// The whole text, by the name that errors show for it.
+    Root(&'a str),
+    /// A field of an object.
     Field(&'a Path<'a>, &'a str),
+    /// A value of a list.
     Index(&'a Path<'a>, usize),
 }
 
 impl fmt::Display for Path<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Path::Root => f.write_str("configuration"),
-            Path::Field(Path::Root, name) => f.write_str(name),
+            Path::Root(name) | Path::Field(Path::Root(_), name) => f.write_str(name),
             Path::Field(parent, name) => write!(f, "{parent}.{name}"),
             Path::Index(parent, index) => write!(f, "{parent}[{index}]"),
         }
@@ -85,13 +109,25 @@ impl fmt::Display for Path<'_> {
 }
 
 /// Collects errors while parsing continues.
-#[derive(Debug, Default)]
-pub(in crate::rules) struct Errors {
-    kept: Vec<ConfigError>,
+#[derive(Debug)]
+pub struct Errors {
+    kept: Vec<FieldError>,
+    kept_max: usize,
     omitted: usize,
 }
 
+impl Default for Errors {
+    fn default() -> Errors {
+        Errors::keeping(KEPT_MAX)
+    }
+}
+
 impl Errors {
+    /// Keeps at most this many errors, and counts the others.
+    pub fn keeping(kept_max: usize) -> Errors {
+        Errors { kept: Vec::new(), kept_max, omitted: 0 }
+    }
+
     /// Records one error. Returns `None` in place of the value that could not be read.
     pub fn reject<T>(
         &mut self,
@@ -99,9 +135,9 @@ impl Errors {
         problem: impl Into<String>,
         expected: impl Into<String>,
     ) -> Option<T> {
-        if self.kept.len() < ERRORS_KEPT_MAX {
+        if self.kept.len() < self.kept_max {
             let (path, problem, expected) = (path.to_string(), problem.into(), expected.into());
-            self.kept.push(ConfigError { path, problem, expected });
+            self.kept.push(FieldError { path, problem, expected });
         } else {
             self.omitted = self.omitted.saturating_add(1);
         }
@@ -109,14 +145,14 @@ impl Errors {
     }
 
     /// Returns the value if it was read and no error was recorded.
-    pub fn finish<T>(mut self, value: Option<T>) -> Result<T, ConfigErrors> {
+    pub fn finish<T>(mut self, value: Option<T>) -> Result<T, FieldErrors> {
         match value {
             Some(value) if self.kept.is_empty() => Ok(value),
             _ => {
                 if self.kept.is_empty() {
-                    self.reject::<T>(&Path::Root, "it could not be read", "a complete configuration");
+                    self.reject::<T>(&Path::Root(""), "it could not be read", "");
                 }
-                Err(ConfigErrors { kept: self.kept, omitted: self.omitted })
+                Err(FieldErrors { kept: self.kept, omitted: self.omitted })
             }
         }
     }
@@ -125,11 +161,9 @@ impl Errors {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::format;
-
     #[test]
     fn paths_read_like_the_configuration() {
-        let root = Path::Root;
+        let root = Path::Root("configuration");
         let rules = Path::Field(&root, "rules");
         let rule = Path::Index(&rules, 2);
         assert_eq!(format!("{root}"), "configuration");
@@ -139,12 +173,12 @@ mod tests {
     #[test]
     fn errors_past_the_cap_are_counted() {
         let mut errors = Errors::default();
-        for _ in 0..ERRORS_KEPT_MAX + 5 {
-            errors.reject::<()>(&Path::Root, "wrong", "right");
+        for _ in 0..KEPT_MAX + 5 {
+            errors.reject::<()>(&Path::Root(""), "wrong", "right");
         }
         let errors = errors.finish(Some(())).unwrap_err();
-        assert_eq!(errors.iter().count(), ERRORS_KEPT_MAX);
-        assert_eq!(errors.count(), ERRORS_KEPT_MAX + 5);
+        assert_eq!(errors.iter().count(), KEPT_MAX);
+        assert_eq!(errors.count(), KEPT_MAX + 5);
         assert!(format!("{errors}").ends_with("\nand 5 more"));
     }
 }

@@ -7,7 +7,7 @@ use weir_core::model::window::MAX_COUNT;
 
 /// A check against one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Question {
+pub struct LimitCheck {
     /// How the limit is counted.
     pub algorithm: Algorithm,
     /// The workspace of the counts; at most 64 bytes, as are the next two.
@@ -46,7 +46,7 @@ pub struct Answer {
 
 /// Why a check is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum QuestionError {
+pub enum LimitCheckError {
     /// One of the three texts is too long.
     #[error("the {field} has {bytes} bytes; at most {MAX_TEXT_BYTES} are allowed")]
     TooLong {
@@ -66,9 +66,9 @@ pub enum QuestionError {
     Key(#[from] KeyError),
 }
 
-impl Question {
+impl LimitCheck {
     /// Validates the check.
-    pub fn check(&self) -> Result<(), QuestionError> {
+    pub fn validate(&self) -> Result<(), LimitCheckError> {
         let texts = [
             ("workspace", &self.workspace),
             ("namespace", &self.namespace),
@@ -76,16 +76,18 @@ impl Question {
         ];
         for (field, text) in texts {
             if text.len() > MAX_TEXT_BYTES {
-                return Err(QuestionError::TooLong { field, bytes: text.len() });
+                return Err(LimitCheckError::TooLong { field, bytes: text.len() });
             }
         }
         match self.algorithm {
             Algorithm::Ledger { .. } => return Ok(()),
-            Algorithm::Log if self.limit > MAX_LOG_LIMIT => return Err(QuestionError::LogLimit(self.limit)),
+            Algorithm::Log if self.limit > MAX_LOG_LIMIT => {
+                return Err(LimitCheckError::LogLimit(self.limit));
+            }
             Algorithm::Log | Algorithm::Window => {}
         }
         match self.parts(0).check() {
-            Err(KeyError::Duration(ms)) => Err(QuestionError::Duration(ms)),
+            Err(KeyError::Duration(ms)) => Err(LimitCheckError::Duration(ms)),
             other => Ok(other?),
         }
     }
@@ -103,7 +105,7 @@ impl Question {
     }
 
     /// Its charge, if the limit is a log or a ledger.
-    pub(super) fn charge(&self, epoch: u32) -> Result<Option<Charge>, QuestionError> {
+    pub(super) fn charge(&self, epoch: u32) -> Result<Option<Charge>, LimitCheckError> {
         let limit = match self.algorithm {
             Algorithm::Window => return Ok(None),
             Algorithm::Log => Limit::Log { key: Key::new(&self.parts(epoch))?, most: self.limit },
@@ -118,11 +120,11 @@ impl Question {
 
     /// The decision if the check was not tried.
     pub(super) fn untried(&self) -> ChargeResult {
-        let known = !matches!(self.algorithm, Algorithm::Ledger { .. });
+        let has_window = !matches!(self.algorithm, Algorithm::Ledger { .. });
         ChargeResult {
             verdict: Verdict::Untried,
-            limit: if known { self.limit.min(MAX_COUNT) } else { 0 },
-            window_ms: if known { self.duration_ms } else { 0 },
+            limit: if has_window { self.limit.min(MAX_COUNT) } else { 0 },
+            window_ms: if has_window { self.duration_ms } else { 0 },
             ..ChargeResult::UNDECIDED
         }
     }
@@ -130,8 +132,8 @@ impl Question {
 
 impl Answer {
     /// The answer if nothing is decided.
-    pub(super) fn undecided(questions: usize) -> Answer {
-        Answer { allowed: false, results: vec![ChargeResult::UNDECIDED; questions] }
+    pub(super) fn undecided(checks: usize) -> Answer {
+        Answer { allowed: false, results: vec![ChargeResult::UNDECIDED; checks] }
     }
 }
 
@@ -139,8 +141,8 @@ impl Answer {
 mod tests {
     use super::*;
 
-    fn question(algorithm: Algorithm) -> Question {
-        Question {
+    fn limit_check(algorithm: Algorithm) -> LimitCheck {
+        LimitCheck {
             algorithm,
             workspace: b"w".to_vec(),
             namespace: b"n".to_vec(),
@@ -153,38 +155,38 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_asked_is_said() {
-        let window = question(Algorithm::Window);
-        let log = question(Algorithm::Log);
-        let ledger = question(Algorithm::Ledger { zone: 3 });
+    fn an_invalid_check_is_reported() {
+        let window = limit_check(Algorithm::Window);
+        let log = limit_check(Algorithm::Log);
+        let ledger = limit_check(Algorithm::Ledger { zone: 3 });
         let long = vec![b'x'; 65];
-        let too_long = |field| Err(QuestionError::TooLong { field, bytes: 65 });
+        let too_long = |field| Err(LimitCheckError::TooLong { field, bytes: 65 });
         let day_ms = 24 * 3_600 * 1_000;
         let cases = [
             (window.clone(), Ok(())),
-            (Question { workspace: long.clone(), ..window.clone() }, too_long("workspace")),
-            (Question { namespace: long.clone(), ..log.clone() }, too_long("namespace")),
-            (Question { identifier: long, ..ledger.clone() }, too_long("identifier")),
-            (Question { identifier: vec![0xff; 64], ..window.clone() }, Ok(())),
-            (Question { duration_ms: 999, ..window.clone() }, Err(QuestionError::Duration(999))),
-            (Question { duration_ms: 31 * day_ms, ..window.clone() }, Ok(())),
-            (Question { hard_limit: true, ..window.clone() }, Ok(())),
+            (LimitCheck { workspace: long.clone(), ..window.clone() }, too_long("workspace")),
+            (LimitCheck { namespace: long.clone(), ..log.clone() }, too_long("namespace")),
+            (LimitCheck { identifier: long, ..ledger.clone() }, too_long("identifier")),
+            (LimitCheck { identifier: vec![0xff; 64], ..window.clone() }, Ok(())),
+            (LimitCheck { duration_ms: 999, ..window.clone() }, Err(LimitCheckError::Duration(999))),
+            (LimitCheck { duration_ms: 31 * day_ms, ..window.clone() }, Ok(())),
+            (LimitCheck { hard_limit: true, ..window.clone() }, Ok(())),
             (
-                Question { hard_limit: true, duration_ms: 1_005, ..window.clone() },
-                Err(QuestionError::Key(KeyError::Resolution(10))),
+                LimitCheck { hard_limit: true, duration_ms: 1_005, ..window.clone() },
+                Err(LimitCheckError::Key(KeyError::Resolution(10))),
             ),
             (
-                Question { duration_ms: 31 * day_ms + 1, ..log.clone() },
-                Err(QuestionError::Duration(31 * day_ms + 1)),
+                LimitCheck { duration_ms: 31 * day_ms + 1, ..log.clone() },
+                Err(LimitCheckError::Duration(31 * day_ms + 1)),
             ),
-            (Question { duration_ms: 0, ..ledger.clone() }, Ok(())),
-            (Question { limit: u64::MAX, cost: u64::MAX, ..window.clone() }, Ok(())),
-            (Question { limit: 100_001, ..log.clone() }, Err(QuestionError::LogLimit(100_001))),
-            (Question { limit: 100_000, ..log }, Ok(())),
-            (Question { limit: u64::MAX, ..ledger }, Ok(())),
+            (LimitCheck { duration_ms: 0, ..ledger.clone() }, Ok(())),
+            (LimitCheck { limit: u64::MAX, cost: u64::MAX, ..window.clone() }, Ok(())),
+            (LimitCheck { limit: 100_001, ..log.clone() }, Err(LimitCheckError::LogLimit(100_001))),
+            (LimitCheck { limit: 100_000, ..log }, Ok(())),
+            (LimitCheck { limit: u64::MAX, ..ledger }, Ok(())),
         ];
-        for (question, expected) in cases {
-            assert_eq!(question.check(), expected, "{question:?}");
+        for (check, expected) in cases {
+            assert_eq!(check.validate(), expected, "{check:?}");
         }
     }
 }

@@ -1,25 +1,39 @@
-//! Durations in a configuration: `"90s"`, or a whole number of milliseconds.
+//! Durations: `"90s"`, or a whole number of milliseconds.
 
 use super::errors::Errors;
-use super::fields::Node;
-use super::json::Json;
+use super::reader::Node;
+use super::value::Value;
 use alloc::format;
 use alloc::string::String;
 
 /// The range of durations that a field allows, in milliseconds, and its ends as text.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::rules) struct Span {
+pub struct Span {
+    /// The shortest.
     pub min_ms: u64,
+    /// The longest.
     pub max_ms: u64,
+    /// Both as text.
     pub words: (&'static str, &'static str),
+    /// An example as text.
     pub example: &'static str,
 }
 
 impl Span {
     /// Reads a field's value in milliseconds.
     pub fn read(&self, node: Node<'_>, errors: &mut Errors) -> Option<u64> {
-        let parsed = match node.json {
-            Json::Text(text) => parse_ms(text),
+        self.read_with(parse_ms, node, errors)
+    }
+
+    /// Reads a field's value in milliseconds. `parse` turns a text into milliseconds.
+    pub fn read_with(
+        &self,
+        parse: fn(&str) -> Option<u64>,
+        node: Node<'_>,
+        errors: &mut Errors,
+    ) -> Option<u64> {
+        let parsed = match node.value {
+            Value::Text(text) => parse(text),
             other => other.as_integer(),
         };
         match parsed {

@@ -4,7 +4,8 @@
 //! errors too.
 
 use super::errors::{Errors, Path};
-use super::json::{Json, quoted};
+use super::value::{QUOTED_CHARS_MAX, Value};
+use alloc::borrow::Cow;
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -12,37 +13,40 @@ use alloc::vec::Vec;
 use core::ops::RangeInclusive;
 
 /// Names of rules, namespaces and workspaces are part of headers and metrics, so they must be short and plain.
-pub(in crate::rules) const NAME_BYTES_MAX: usize = 64;
+pub const NAME_BYTES_MAX: usize = 64;
 
 const HEADER_NAME_BYTES_MAX: usize = 128;
 
 /// A value and its path.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::rules) struct Node<'a> {
-    pub json: &'a Json,
+pub struct Node<'a> {
+    /// The value.
+    pub value: &'a Value<'a>,
+    /// Its path.
     pub path: Path<'a>,
 }
 
 impl<'a> Node<'a> {
-    pub fn root(json: &'a Json) -> Self {
-        Node { json, path: Path::Root }
+    /// The whole text; `name` is shown in errors for it, and may be empty.
+    pub fn root(name: &'a str, value: &'a Value<'a>) -> Self {
+        Node { value, path: Path::Root(name) }
     }
 
     /// Reports this value as invalid.
     pub fn reject<T>(&self, errors: &mut Errors, why: &str, expected: impl Into<String>) -> Option<T> {
-        errors.reject(&self.path, format!("{} {why}", self.json.describe()), expected)
+        errors.reject(&self.path, format!("{} {why}", self.value.describe()), expected)
     }
 
     /// The object's fields, after reporting unknown and repeated ones.
     pub fn object(&'a self, known: &[&str], errors: &mut Errors) -> Option<Fields<'a>> {
-        let Json::Object(entries) = self.json else {
+        let Value::Object(entries) = self.value else {
             return self.reject(errors, "is not an object", format!("an object with {}", list_of(known)));
         };
         let fields = Fields { path: &self.path, entries };
         for (index, (name, _)) in entries.iter().enumerate() {
-            if !known.contains(&name.as_str()) {
+            if !known.contains(&name.as_ref()) {
                 fields.reject_unknown(name, known, errors);
-            } else if entries.iter().take(index).any(|(earlier, _)| earlier == name) {
+            } else if entries.iter().take(index).any(|(earlier, _)| *earlier == *name) {
                 errors.reject::<()>(&Path::Field(&self.path, name), "it is given twice", "one value");
             }
         }
@@ -57,17 +61,20 @@ impl<'a> Node<'a> {
         errors: &mut Errors,
         mut read: impl FnMut(Node<'_>, &mut Errors) -> Option<T>,
     ) -> Option<Vec<T>> {
-        let expected = || format!("a list of {} to {} {of}", count.start(), count.end());
-        let Json::List(items) = self.json else {
+        let expected = || match *count.end() {
+            usize::MAX => format!("a list of {of}"),
+            end => format!("a list of {} to {end} {of}", count.start()),
+        };
+        let Value::List(items) = self.value else {
             return self.reject(errors, "is not a list", expected());
         };
         if !count.contains(&items.len()) {
             errors.reject::<()>(&self.path, format!("it has {} {of}", items.len()), expected());
         }
         let mut values = Vec::new();
-        for (index, json) in items.iter().enumerate().take(*count.end()) {
+        for (index, value) in items.iter().enumerate().take(*count.end()) {
             let path = Path::Index(&self.path, index);
-            values.extend(read(Node { json, path }, errors));
+            values.extend(read(Node { value, path }, errors));
         }
         (values.len() == items.len()).then_some(values)
     }
@@ -80,26 +87,28 @@ impl<'a> Node<'a> {
         errors: &mut Errors,
         mut read: impl FnMut(Node<'_>, &mut Errors) -> Option<T>,
     ) -> Option<Vec<T>> {
-        match self.json {
-            Json::List(_) => self.list(count, of, errors, read),
+        match self.value {
+            Value::List(_) => self.list(count, of, errors, read),
             _ => read(*self, errors).map(|value| Vec::from([value])),
         }
     }
 
+    /// `true` or `false`.
     pub fn boolean(&self, errors: &mut Errors) -> Option<bool> {
-        match self.json {
-            Json::Bool(value) => Some(*value),
+        match self.value {
+            Value::Bool(value) => Some(*value),
             _ => self.reject(errors, "is not a boolean", "true or false"),
         }
     }
 
+    /// A whole number in `range`.
     pub fn integer(&self, range: RangeInclusive<u64>, errors: &mut Errors) -> Option<u64> {
         let expected = || match (*range.start(), *range.end()) {
             (0, u64::MAX) => "a whole number, 0 or more".to_string(),
             (start, u64::MAX) => format!("a whole number of at least {start}"),
             (start, end) => format!("a whole number from {start} to {end}"),
         };
-        match self.json.as_integer() {
+        match self.value.as_integer() {
             Some(value) if range.contains(&value) => Some(value),
             Some(_) => self.reject(errors, "is out of range", expected()),
             None => self.reject(errors, "is not a whole number in range", expected()),
@@ -109,14 +118,23 @@ impl<'a> Node<'a> {
     /// A text of 1 to `bytes_max` bytes.
     pub fn text(&self, bytes_max: usize, errors: &mut Errors) -> Option<&'a str> {
         let expected = || format!("a string of 1 to {bytes_max} bytes");
-        match self.json {
-            Json::Text(text) if text.is_empty() => self.reject(errors, "is empty", expected()),
-            Json::Text(text) if text.len() > bytes_max => {
+        match self.value {
+            Value::Text(text) if text.is_empty() => self.reject(errors, "is empty", expected()),
+            Value::Text(text) if text.len() > bytes_max => {
                 self.reject(errors, &format!("has {} bytes", text.len()), expected())
             }
-            Json::Text(text) => Some(text),
+            Value::Text(text) => Some(text),
             _ => self.reject(errors, "is not a string", expected()),
         }
+    }
+
+    /// A text of 1 to `bytes_max` bytes without control characters.
+    pub fn plain_text(&self, bytes_max: usize, errors: &mut Errors) -> Option<&'a str> {
+        let text = self.text(bytes_max, errors)?;
+        if text.chars().any(char::is_control) {
+            return self.reject(errors, "contains control characters", "a string without control characters");
+        }
+        Some(text)
     }
 
     /// A text of printable ASCII without spaces, for names that are defined elsewhere.
@@ -133,9 +151,9 @@ impl<'a> Node<'a> {
     pub fn name(&self, errors: &mut Errors) -> Option<String> {
         let expected = format!("1 to {NAME_BYTES_MAX} characters of A-Z, a-z, 0-9, '_', '.' and '-'");
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
-        match self.json {
-            Json::Text(text) if (1..=NAME_BYTES_MAX).contains(&text.len()) && text.bytes().all(plain) => {
-                Some(text.clone())
+        match self.value {
+            Value::Text(text) if (1..=NAME_BYTES_MAX).contains(&text.len()) && text.bytes().all(plain) => {
+                Some(text.clone().into_owned())
             }
             _ => self.reject(errors, "is not a name", expected),
         }
@@ -154,10 +172,10 @@ impl<'a> Node<'a> {
     /// One of several keywords.
     pub fn word<T: Copy>(&self, words: &[(&str, T)], errors: &mut Errors) -> Option<T> {
         let names: Vec<&str> = words.iter().map(|(name, _)| *name).collect();
-        let Json::Text(text) = self.json else {
+        let Value::Text(text) = self.value else {
             return self.reject(errors, "is not a string", list_of(&names));
         };
-        match words.iter().find(|(name, _)| name == text) {
+        match words.iter().find(|(name, _)| *name == *text) {
             Some((_, value)) => Some(*value),
             None => self.reject(errors, "is not one of its values", list_of(&names)),
         }
@@ -166,15 +184,36 @@ impl<'a> Node<'a> {
 
 /// The fields of one object.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::rules) struct Fields<'a> {
+pub struct Fields<'a> {
     path: &'a Path<'a>,
-    entries: &'a [(String, Json)],
+    entries: &'a [(Cow<'a, str>, Value<'a>)],
 }
 
 impl<'a> Fields<'a> {
+    /// The field of that name, if it is given.
     pub fn get(&self, name: &'a str) -> Option<Node<'a>> {
-        let (_, json) = self.entries.iter().find(|(field, _)| field == name)?;
-        Some(Node { json, path: Path::Field(self.path, name) })
+        let (_, value) = self.entries.iter().find(|(field, _)| field == name)?;
+        Some(Node { value, path: Path::Field(self.path, name) })
+    }
+
+    /// Reports each field of `names` that is given, as it has no meaning here.
+    pub fn reject_given(&self, names: &[&str], why: &str, errors: &mut Errors) {
+        for name in names {
+            if self.entries.iter().any(|(field, _)| field == name) {
+                errors.reject::<()>(&Path::Field(self.path, name), why, "");
+            }
+        }
+    }
+
+    /// Reports a field as invalid, whether it is given or not.
+    pub fn reject<T>(
+        &self,
+        name: &str,
+        problem: impl Into<String>,
+        expected: impl Into<String>,
+        errors: &mut Errors,
+    ) -> Option<T> {
+        errors.reject(&Path::Field(self.path, name), problem, expected)
     }
 
     /// A required field. If it is missing, `expected` is reported as what is expected.
@@ -230,12 +269,12 @@ impl<'a> Fields<'a> {
     }
 
     fn reject_unknown(&self, name: &str, known: &[&str], errors: &mut Errors) {
-        let shown = quoted(name);
         let problem = match closest(name, known) {
-            Some(near) => format!("there is no field {shown} here; did you mean {near}?"),
-            None => format!("there is no field {shown} here"),
+            Some(near) => format!("there is no such field; did you mean {near}?"),
+            None => "there is no such field".to_string(),
         };
-        errors.reject::<()>(self.path, problem, list_of(known));
+        let shown: String = name.chars().take(QUOTED_CHARS_MAX).flat_map(char::escape_debug).collect();
+        errors.reject::<()>(&Path::Field(self.path, &shown), problem, list_of(known));
     }
 }
 
@@ -282,7 +321,7 @@ fn distance(left: &str, right: &str) -> usize {
 }
 
 /// The `tchar` of RFC 9110.
-pub(in crate::rules) fn is_token_byte(byte: u8) -> bool {
+pub fn is_token_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 

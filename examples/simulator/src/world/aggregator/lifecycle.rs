@@ -1,7 +1,7 @@
 //! Start and end of an aggregator's program. It ends at once or with an orderly shutdown.
 
 use super::machines::Machine;
-use super::{Ending, LISTEN_US, Peer, Process};
+use super::{Peer, Process, SUBSCRIBE_US, Shutdown};
 use crate::check::exact::Keeper;
 use crate::world::World;
 use crate::world::event::{Due, End, Event};
@@ -27,16 +27,16 @@ const QUIET_US: u64 = 30_000;
 /// Longest time for which streams are served during a shutdown.
 const DRAIN_US: u64 = 2_000_000;
 /// Interval of the checks whether a shutdown is complete.
-const ENDING_US: u64 = 10_000;
+const SHUTDOWN_CHECK_US: u64 = 10_000;
 
 impl World<'_> {
     /// Starts a program with an empty state.
     pub(in crate::world) fn start_aggregator(&mut self, at: usize) {
         let (has_store, has_database) = (self.has_redis(), self.has_database());
-        let schedule = self.plan.schedule.paces();
+        let schedule = self.plan.schedule.intervals();
         let host = &mut self.aggregators[at];
         host.incarnation += 1;
-        host.begins_anew = false;
+        host.restarts = false;
         let mut chance = self.chance.root.fork("aggregator", at as u64).fork("incarnation", host.incarnation);
         let limits = RegionLimits { max_keys: self.plan.topology.region_keys, ..RegionLimits::default() };
         let mut state = RegionState::new(limits, (chance.next(), chance.next()));
@@ -58,9 +58,9 @@ impl World<'_> {
             peers: BTreeMap::new(),
             late: VecDeque::new(),
             serves: false,
-            listens: false,
-            push_rests: false,
-            ending_us: None,
+            subscribed: false,
+            push_paused: false,
+            shutdown: None,
         });
         let mono = host.clock.mono(self.now_us);
         match has_database && !has_store {
@@ -85,7 +85,7 @@ impl World<'_> {
     /// Begins to serve once the machines that must finish before have finished.
     pub(in crate::world) fn serve_when_ready(&mut self, at: usize) {
         let (has_store, has_database) = (self.has_redis(), self.has_database());
-        let schedule = self.plan.schedule.paces();
+        let schedule = self.plan.schedule.intervals();
         let (one, two) = (self.chance.stores.next(), self.chance.stores.next());
         let now_us = self.now_us;
         let host = &mut self.aggregators[at];
@@ -109,7 +109,7 @@ impl World<'_> {
             machines.push(Machine::Heartbeat(heartbeat::Heartbeat::new(id, schedule)));
             machines.push(Machine::Broadcaster(broadcast::Broadcaster::new(id, schedule)));
             machines.push(Machine::HotReader(HotReader::new(schedule)));
-            self.queue.plan(now_us + LISTEN_US, Event::Aggregator(at, incarnation, Due::Listens));
+            self.queue.plan(now_us + SUBSCRIBE_US, Event::Aggregator(at, incarnation, Due::Subscribed));
         } else {
             machines.push(Machine::GracePeriod(GracePeriod::anew(schedule, now.unix)));
             if has_database {
@@ -128,8 +128,8 @@ impl World<'_> {
         let incarnation = host.incarnation;
         let Some(process) = host.process.as_mut() else { return };
         if in_order && process.serves {
-            process.ending_us.get_or_insert(Ending { since_us: now_us, last: None });
-            self.queue.plan(now_us, Event::Aggregator(at, incarnation, Due::Ending));
+            process.shutdown.get_or_insert(Shutdown { since_us: now_us, last: None });
+            self.queue.plan(now_us, Event::Aggregator(at, incarnation, Due::Shutdown));
         } else {
             self.check.region_lost(host.region, now_us, !in_order);
             self.end_aggregator_now(at);
@@ -140,7 +140,7 @@ impl World<'_> {
         let host = &mut self.aggregators[at];
         host.inbox.clear();
         let Some(process) = host.process.take() else { return };
-        process.refunds.iter().for_each(|refund| self.doubt_refund(refund));
+        process.refunds.iter().for_each(|refund| self.record_failed_refund(refund));
         self.check.exact.lost(Keeper::Aggregator(at));
         let host = &mut self.aggregators[at];
         // Events that were planned for this incarnation are void for the next one.
@@ -156,38 +156,38 @@ impl World<'_> {
 
     /// Continues a shutdown: ends streams without frames on the way, waits until the store has their last counts,
     /// then ends the program.
-    pub(super) fn go_on_ending(&mut self, at: usize) {
+    pub(super) fn continue_shutdown(&mut self, at: usize) {
         let now_us = self.now_us;
-        let last_replay_us = self.plan.schedule.paces().last_replay_ms * 1_000;
+        let last_replay_us = self.plan.schedule.intervals().last_replay_ms * 1_000;
         let host = &mut self.aggregators[at];
         let (incarnation, region) = (host.incarnation, host.region);
         let Some(process) = host.process.as_mut() else { return };
-        let Some(mut ending) = process.ending_us else { return };
-        let late = now_us - ending.since_us > DRAIN_US;
-        let over = |peer: &Peer| late || now_us - peer.heard_us.max(ending.since_us) > QUIET_US;
+        let Some(mut shutdown) = process.shutdown else { return };
+        let late = now_us - shutdown.since_us > DRAIN_US;
+        let over = |peer: &Peer| late || now_us - peer.last_frame_us.max(shutdown.since_us) > QUIET_US;
         let quiet: Vec<StreamId> =
             process.peers.iter().filter(|(_, peer)| over(peer)).map(|(id, _)| *id).collect();
         let all = quiet.len() == process.peers.len();
-        if all && ending.last.is_none() {
+        if all && shutdown.last.is_none() {
             // The round after the next: it names in the hot index what became hot in the round before.
-            ending.last = Some((process.state.next_round() + 1, now_us + last_replay_us));
-            process.ending_us = Some(ending);
+            shutdown.last = Some((process.state.next_round() + 1, now_us + last_replay_us));
+            process.shutdown = Some(shutdown);
         }
         process.state.notify(RegionEvent::Replay);
         let (replayed, id) = (process.state.replayed(), process.id);
         quiet.into_iter().for_each(|id| self.leave(at, id));
         let stored = |(round, until): (u64, u64)| replayed >= round || now_us >= until;
-        if !ending.last.is_some_and(|last| !self.has_redis() || stored(last)) {
-            self.queue.plan(now_us + ENDING_US, Event::Aggregator(at, incarnation, Due::Ending));
+        if !shutdown.last.is_some_and(|last| !self.has_redis() || stored(last)) {
+            self.queue.plan(now_us + SHUTDOWN_CHECK_US, Event::Aggregator(at, incarnation, Due::Shutdown));
             return;
         }
         if self.has_database() && !self.has_redis() {
-            self.call(at, Store::Database, Request::Release(id), 700, Caller::Nobody);
+            self.call(at, Store::Database, Request::Release(id), 700, Caller::None);
         }
         self.check.region_lost(region, now_us, false);
-        let begins_anew = self.aggregators[at].begins_anew;
+        let restarts = self.aggregators[at].restarts;
         self.end_aggregator_now(at);
-        if begins_anew {
+        if restarts {
             self.start_aggregator(at);
         }
     }

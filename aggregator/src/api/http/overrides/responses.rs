@@ -1,0 +1,83 @@
+//! Live control as JSON; fields without meaning are left out.
+
+use crate::database::{Action, Audited, StoredControl, name_and_value};
+use serde_json::{Map, Value, json};
+use weir_core::control::{Selector, Slot, Target};
+
+/// A control.
+pub(super) fn stored(stored: &StoredControl) -> Value {
+    let control = &stored.control;
+    let mut fields = place(&control.target);
+    let (name, value) = name_and_value(&control.effect);
+    fields.insert(name.to_owned(), value);
+    if let Some(expires) = control.expires {
+        fields.insert("expires_at".to_owned(), expires.0.into());
+    }
+    for (name, value) in [
+        ("reason", stored.reason.as_str().into()),
+        ("author", stored.author.as_str().into()),
+        ("automatic", stored.automatic.into()),
+        ("revision", control.revision.into()),
+        ("created_at", stored.created_at.into()),
+        ("updated_at", stored.updated_at.into()),
+    ] {
+        fields.insert(name.to_owned(), value);
+    }
+    Value::Object(fields)
+}
+
+/// A change.
+pub(super) fn audited(change: &Audited) -> Value {
+    let kind = match change.slot {
+        Slot::Override => "override",
+        Slot::Credit => "credit",
+        Slot::Reset => "reset",
+        Slot::Shadow => "shadow",
+    };
+    let mut response = json!({
+        "id": change.id,
+        "at": change.created_at,
+        "author": change.author,
+        "automatic": change.automatic,
+        "region": change.region,
+        "action": match change.action { Action::Set => "set", Action::Deleted => "deleted" },
+        "kind": kind,
+        "workspace": change.workspace,
+        "revision": change.revision,
+        "reason": change.reason,
+    });
+    let scope = if change.slot == Slot::Shadow { "rule" } else { "namespace" };
+    put(&mut response, scope, Some(change.scope.as_str().into()));
+    let text = |text: &String| Some(Value::from(text.as_str())).filter(|_| !text.is_empty());
+    put(&mut response, "identifier", text(&change.identifier));
+    put(&mut response, "network", text(&change.network));
+    put(&mut response, "window", (change.window_ms > 0).then(|| change.window_ms.into()));
+    put(&mut response, "before", serde_json::from_str(&change.was).ok());
+    put(&mut response, "after", serde_json::from_str(&change.is_now).ok());
+    response
+}
+
+/// Adds a field, if it has a value.
+pub(super) fn put(response: &mut Value, name: &str, value: Option<Value>) {
+    if let (Value::Object(fields), Some(value)) = (response, value) {
+        fields.insert(name.to_owned(), value);
+    }
+}
+
+fn place(target: &Target) -> Map<String, Value> {
+    let mut fields = Map::new();
+    fields.insert("workspace".to_owned(), target.workspace.as_str().into());
+    let (scope, selector) = match &target.selector {
+        Selector::Identifier(text) => ("namespace", Some(("identifier", text.clone()))),
+        Selector::Network(network) => ("namespace", Some(("network", network.to_string()))),
+        Selector::Rule => ("rule", None),
+    };
+    fields.insert(scope.to_owned(), target.scope.as_str().into());
+    if let Some((name, text)) = selector {
+        fields.insert(name.to_owned(), text.into());
+    }
+    if let Some(window_ms) = target.window_ms {
+        fields.insert("window".to_owned(), window_ms.into());
+    }
+    fields
+}

@@ -1,0 +1,104 @@
+//! The constant part of a rule's checks, prepared once. With the values of a request it becomes a check.
+
+use super::check::{Check, Checks, Policy};
+use crate::matching::canonical::identifier_in_epoch;
+use crate::model::exact::Algorithm;
+use crate::model::key::{KeyParts, MAX_KEY_BYTES};
+use alloc::vec::Vec;
+
+/// A rule as a limiter applies it. The key of a request is its identifier between the constant beginning and end of the rule's
+/// keys.
+#[derive(Clone, Debug)]
+pub struct CompiledRule {
+    /// How the rule behaves.
+    pub policy: Policy,
+    number: u16,
+    algorithm: Algorithm,
+    cell_ms: u64,
+    before: Vec<u8>,
+    duration: [u8; 8],
+    resolution: [u8; 2],
+}
+
+impl CompiledRule {
+    /// Rule `number`, whose keys have these parts. Their identifier and epoch come from each request.
+    pub fn new(number: u16, algorithm: Algorithm, parts: &KeyParts<'_>, policy: Policy) -> CompiledRule {
+        let mut before = Vec::with_capacity(MAX_KEY_BYTES);
+        // Configurations have the same bounds as keys, so this succeeds for all rules but ledgers, which have no key.
+        let _ = KeyParts { identifier: b"", epoch: 0, ..*parts }.encode(&mut before);
+        // The length of the identifier, which is empty, and the window, epoch and resolution follow.
+        before.truncate(before.len().saturating_sub(1 + 8 + 4 + 2));
+        CompiledRule {
+            policy,
+            number,
+            algorithm,
+            cell_ms: parts.cell_ms(),
+            before,
+            duration: parts.duration_ms.to_le_bytes(),
+            resolution: parts.resolution.to_le_bytes(),
+        }
+    }
+
+    /// Appends the check of an identifier that was last reset at `epoch`.
+    pub fn check(&self, identifier: &[u8], epoch: u32, limit: u64, cost: u64, checks: &mut Checks) {
+        let CompiledRule { number: rule, algorithm, cell_ms, policy, .. } = *self;
+        let check = Check { rule, algorithm, key: &[], cell_ms, limit, cost, policy };
+        checks.push(check, |keys| self.write_key(identifier, epoch, keys));
+    }
+
+    /// Appends the key of an identifier that was last reset at `epoch`, or the bucket of a ledger.
+    pub fn write_key(&self, identifier: &[u8], epoch: u32, out: &mut Vec<u8>) {
+        if matches!(self.algorithm, Algorithm::Ledger { .. }) {
+            return identifier_in_epoch(identifier, epoch, out);
+        }
+        out.extend_from_slice(&self.before);
+        out.push(u8::try_from(identifier.len()).unwrap_or(u8::MAX));
+        out.extend_from_slice(identifier);
+        out.extend_from_slice(&self.duration);
+        out.extend_from_slice(&epoch.to_le_bytes());
+        out.extend_from_slice(&self.resolution);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::key::Key;
+
+    #[test]
+    fn keys_are_those_of_their_parts() {
+        let parts = |identifier, epoch| KeyParts {
+            workspace: b"w",
+            namespace: b"n",
+            identifier,
+            duration_ms: 60_000,
+            epoch,
+            resolution: 10,
+        };
+        let rule = CompiledRule::new(3, Algorithm::Window, &parts(b"ignored", 9), Policy::default());
+        let mut checks = Checks::default();
+        for (identifier, epoch) in [(b"alice".as_slice(), 0), (b"b", 7)] {
+            rule.check(identifier, epoch, 5, 1, &mut checks);
+        }
+        let keys = [parts(b"alice", 0), parts(b"b", 7)].map(|parts| Key::new(&parts).unwrap());
+        let found: Vec<&[u8]> = checks.iter().map(|check| check.key).collect();
+        assert_eq!(found, keys.each_ref().map(Key::as_bytes));
+        assert!(checks.iter().all(|check| check.rule == 3 && check.cell_ms == 6_000));
+    }
+
+    #[test]
+    fn a_ledger_has_a_bucket() {
+        let parts = KeyParts {
+            workspace: b"w",
+            namespace: b"n",
+            identifier: b"",
+            duration_ms: 0,
+            epoch: 0,
+            resolution: 1,
+        };
+        let rule = CompiledRule::new(0, Algorithm::Ledger { zone: 7 }, &parts, Policy::default());
+        let mut checks = Checks::default();
+        rule.check(b"alice", 0, 0, 1, &mut checks);
+        assert_eq!(checks.get(0).unwrap().key, b"alice");
+    }
+}

@@ -1,0 +1,95 @@
+//! The region's nodes: those with a stream to this aggregator, and those of its peers.
+
+use crate::model::key::OriginId;
+use crate::model::time::MonoMs;
+use alloc::collections::{BTreeMap, BTreeSet};
+
+/// A node counts as alive for this long after its last frame.
+pub const NODE_ALIVE_MS: u64 = 2_000;
+/// A node is removed after this long without a frame.
+const SILENT_MS: u64 = 3_600_000;
+/// Most nodes that are counted of one peer (an address). A peer that invents nodes can reduce the slack of the others
+/// by this factor at most.
+pub const MAX_NODES_OF_PEER: usize = 64;
+
+/// The nodes of a region.
+#[derive(Debug)]
+pub struct Nodes {
+    max: usize,
+    /// When each node last sent a frame, by the monotonic clock. After a step of the other clock all nodes would seem
+    /// dead for a moment, and each would spend as if it were alone.
+    last_frames: BTreeMap<OriginId, MonoMs>,
+    /// Nodes that have reported counts, each with the peer that it belongs to.
+    counted: BTreeMap<OriginId, u64>,
+    /// Nodes connected to the region's other aggregators.
+    elsewhere: BTreeSet<OriginId>,
+}
+
+impl Nodes {
+    /// At most `max` nodes at the same time.
+    pub(super) fn new(max: usize) -> Nodes {
+        Nodes { max, last_frames: BTreeMap::new(), counted: BTreeMap::new(), elsewhere: BTreeSet::new() }
+    }
+
+    /// Whether `node` has a stream to this aggregator.
+    pub(super) fn contains(&self, node: OriginId) -> bool {
+        self.last_frames.contains_key(&node)
+    }
+
+    /// Records a frame of `node`. Returns false if there are too many nodes already.
+    pub fn received_from(&mut self, node: OriginId, now: MonoMs) -> bool {
+        if !self.contains(node) && self.last_frames.len() >= self.max {
+            self.last_frames.retain(|_, last| now.since(*last) < SILENT_MS);
+            self.counted.retain(|node, _| self.last_frames.contains_key(node));
+        }
+        if !self.contains(node) && self.last_frames.len() >= self.max {
+            return false;
+        }
+        let last = self.last_frames.entry(node).or_default();
+        *last = now.max(*last);
+        true
+    }
+
+    /// Counts `node`, whose streams come from `peer`, as it has reported counts; but only if fewer than
+    /// [`MAX_NODES_OF_PEER`] nodes of the same peer are counted. Returns true if it is newly counted.
+    pub fn count(&mut self, node: OriginId, peer: u64) -> bool {
+        if !self.contains(node) || self.counted.contains_key(&node) {
+            return false;
+        }
+        let of_peer = self.counted.values().filter(|of| **of == peer).count();
+        if of_peer < MAX_NODES_OF_PEER {
+            self.counted.insert(node, peer);
+        }
+        of_peer < MAX_NODES_OF_PEER
+    }
+
+    /// Removes a node whose last stream has ended.
+    pub(super) fn remove(&mut self, node: OriginId) {
+        self.last_frames.remove(&node);
+        self.counted.remove(&node);
+    }
+
+    /// The number of nodes that sent a frame within [`NODE_ALIVE_MS`], to this aggregator or to a peer.
+    pub fn alive(&self, now: MonoMs) -> usize {
+        let here = self.alive_here(now).count();
+        here + self.elsewhere.iter().filter(|node| !self.counted.contains_key(*node)).count()
+    }
+
+    /// The number as sent to `node`: it includes `node`, even if that has reported nothing yet.
+    pub fn alive_with(&self, node: OriginId, now: MonoMs) -> usize {
+        let is_counted = self.counted.contains_key(&node) || self.elsewhere.contains(&node);
+        self.alive(now) + usize::from(!is_counted)
+    }
+
+    /// Nodes that sent a frame to this aggregator within [`NODE_ALIVE_MS`].
+    pub fn alive_here(&self, now: MonoMs) -> impl Iterator<Item = OriginId> + '_ {
+        let alive = move |last: &MonoMs| now.since(*last) <= NODE_ALIVE_MS;
+        let alive = self.last_frames.iter().filter(move |(_, last)| alive(last)).map(|(node, _)| *node);
+        alive.filter(|node| self.counted.contains_key(node))
+    }
+
+    /// Replaces the nodes that are alive anywhere in the region.
+    pub fn set_elsewhere(&mut self, nodes: &[OriginId]) {
+        self.elsewhere = nodes.iter().copied().take(self.max).collect();
+    }
+}
