@@ -7,8 +7,8 @@ use weir_envoy::{Pages, ports};
 
 const PAGE: &str = r#"<!doctype html><html lang=en><link rel=icon href=data:,>
 <meta name=viewport content="width=device-width"><title>Page</title>
-<input id=name value=old><input id=tick type=checkbox><button id=go onclick="go()">Go</button><p id=said>nothing</p>
-<script>function go() { said.textContent = name_.value + ' ' + tick.checked } const name_ = document.getElementById('name')
+<input id=name value=old><input id=tick type=checkbox><button id=go onclick="go()">Go</button><p id=result>nothing</p>
+<script>function go() { result.textContent = name_.value + ' ' + tick.checked } const name_ = document.getElementById('name')
 onmousemove = event => window.seen = event.target.id</script>"#;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -28,19 +28,20 @@ async fn a_page_is_used_and_looked_at() {
     browser.open(&url).await.unwrap();
     browser.fill("#name", "new").await.unwrap();
     browser.press(&[TAB, SPACE, TAB, ENTER]).await.unwrap();
-    assert_eq!(browser.text("#said").await.unwrap(), "new true");
+    assert_eq!(browser.text("#result").await.unwrap(), "new true");
     browser.press(&[BACK_TAB, BACK_TAB, "er"]).await.unwrap();
     browser.click("#go").await.unwrap();
-    let said =
-        browser.until("it is said", "return said.textContent.includes('er') && said.textContent").await;
-    assert!(said.unwrap().as_str().unwrap().ends_with(" true"));
+    let shown = browser
+        .until("the result is shown", "return result.textContent.includes('er') && result.textContent")
+        .await;
+    assert!(shown.unwrap().as_str().unwrap().ends_with(" true"));
     browser.hover("#tick", 0, 0).await.unwrap();
     assert_eq!(browser.run("return window.seen", &[]).await.unwrap(), "tick");
 
     let dark = "return matchMedia('(prefers-color-scheme: dark)').matches";
-    for wanted in [true, false] {
-        browser.dark(wanted).await.unwrap();
-        assert_eq!(browser.run(dark, &[]).await.unwrap(), wanted);
+    for is_dark in [true, false] {
+        browser.dark(is_dark).await.unwrap();
+        assert_eq!(browser.run(dark, &[]).await.unwrap(), is_dark);
     }
     browser.size(360, 740).await.unwrap();
     browser.until("the page is as wide", "return innerWidth == 360").await.unwrap();
@@ -77,8 +78,8 @@ async fn only_what_was_in_the_folder_is_served() {
         (Request::get("/%2e%2e/secret"), 404, None),
         (Request::post("/", ""), 405, None),
     ] {
-        let said = format!("{request:?}");
+        let shown = format!("{request:?}");
         let response = http::send(pages.address(), request).await.unwrap();
-        assert_eq!((response.status, response.header("content-type")), (status, content_type), "{said}");
+        assert_eq!((response.status, response.header("content-type")), (status, content_type), "{shown}");
     }
 }
