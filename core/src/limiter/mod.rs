@@ -52,7 +52,7 @@ pub use decide::judge::{ANSWER_SERVES_MS, SLACK_PART, STALE_MS, STRICT_PER_SECON
 pub use decide::round::MAX_CHECKS;
 pub use decide::violations::{MAX_VIOLATORS, Violation, Violator, counts_denials, violations_namespace};
 pub use remote::link::{FRESH_MS, GiveUp, PING_MS};
-pub use stats::Stats;
+pub use stats::{Gauges, Stats};
 pub use transact::OVERFLOW_IDENTIFIER;
 
 /// Time between ticks while no request waits: the interval of reports, pings and pushes.
@@ -387,7 +387,7 @@ impl Limiter {
             self.exact.requests.take_frames(self.link.echo(), now.mono, &mut frames);
             self.push_reports(true, now.mono, &mut frames);
         }
-        WorkerRegistry::sign_off(shared, self.worker, now.mono);
+        self.stats.gauges.add(&WorkerRegistry::sign_off(shared, self.worker, now.mono));
         frames
     }
 
@@ -395,8 +395,6 @@ impl Limiter {
     pub fn stats(&self, now: MonoMs) -> Stats {
         Stats {
             report_queue: self.outbox.len() as u64,
-            connected: self.link.is_up(),
-            settled: self.link.has_settled(now),
             subscriber: self.is_subscriber(),
             snapshot_age_ms: if self.registry.echo == MonoMs(0) {
                 u64::MAX

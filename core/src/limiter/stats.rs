@@ -38,12 +38,10 @@ pub struct Stats {
     pub keys_added: u64,
     /// Keys that left it, evicted or expired.
     pub keys_removed: u64,
-    /// Cells waiting to be reported.
+    /// Cells of this worker that wait to be reported.
     pub report_queue: u64,
-    /// Whether the stream is open.
-    pub connected: bool,
-    /// Whether it has been open long enough to rely on the number of nodes.
-    pub settled: bool,
+    /// What this worker has added to the gauges of its process.
+    pub gauges: Gauges,
     /// Whether this worker is the subscriber.
     pub subscriber: bool,
     /// Milliseconds since the subscription was last confirmed; `u64::MAX` if never.
@@ -56,6 +54,43 @@ pub struct Stats {
     pub strict: u64,
     /// Streams given up as [`super::GiveUp::Unacknowledged`].
     pub unacknowledged: u64,
+}
+
+/// The gauges of a process, or a change of them: a decrease is the two's complement.
+///
+/// The worker registry holds them, and the worker whose update changes them adds the change to the metrics. So a worker that ends without
+/// a last word, as after a failure of its VM, does not stay in them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gauges {
+    /// Workers whose streams are open.
+    pub streams_connected: u64,
+    /// Workers whose streams have been open long enough to rely on the number of nodes.
+    pub streams_settled: u64,
+    /// Workers that receive the region's pushes: one, or none.
+    pub subscribers: u64,
+    /// Cells that wait to be reported.
+    pub report_queue: u64,
+}
+
+impl Gauges {
+    /// The change from `before` to `self`.
+    pub(super) fn since(&self, before: &Gauges) -> Gauges {
+        self.merge(before, u64::wrapping_sub)
+    }
+
+    /// Adds a change.
+    pub(super) fn add(&mut self, change: &Gauges) {
+        *self = self.merge(change, u64::wrapping_add);
+    }
+
+    fn merge(&self, other: &Gauges, of: impl Fn(u64, u64) -> u64) -> Gauges {
+        Gauges {
+            streams_connected: of(self.streams_connected, other.streams_connected),
+            streams_settled: of(self.streams_settled, other.streams_settled),
+            subscribers: of(self.subscribers, other.subscribers),
+            report_queue: of(self.report_queue, other.report_queue),
+        }
+    }
 }
 
 impl Stats {

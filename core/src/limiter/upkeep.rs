@@ -21,12 +21,15 @@ impl Limiter {
             gap: self.resync.gap(),
             resent: self.resync.resent(),
             recall: self.leases.take_recalls(),
+            settled: self.link.has_settled(now.mono),
+            report_queue: self.outbox.len() as u64,
         };
         let Some(registry) = WorkerRegistry::sync(shared, &me, self.resync.reaped(), now.mono) else {
             self.leases.keep_recalls(me.recall);
             return;
         };
         self.synced = Some(now.mono);
+        self.stats.gauges.add(&registry.gauge_changes);
         self.resync.registered();
         self.subscription.registered(me.connected);
         let before = core::mem::replace(&mut self.registry, registry);

@@ -114,10 +114,10 @@ impl Metrics {
         let keys = |stats: &Stats| stats.keys_added.wrapping_sub(stats.keys_removed);
         let gauges = [
             ("weir_table_keys", keys(&stats), keys(&last)),
-            ("weir_report_queue", stats.report_queue, last.report_queue),
-            ("weir_streams_connected", u64::from(stats.connected), u64::from(last.connected)),
-            ("weir_streams_settled", u64::from(stats.settled), u64::from(last.settled)),
-            ("weir_subscribers", u64::from(stats.subscriber), u64::from(last.subscriber)),
+            ("weir_report_queue", stats.gauges.report_queue, last.gauges.report_queue),
+            ("weir_streams_connected", stats.gauges.streams_connected, last.gauges.streams_connected),
+            ("weir_streams_settled", stats.gauges.streams_settled, last.gauges.streams_settled),
+            ("weir_subscribers", stats.gauges.subscribers, last.gauges.subscribers),
         ];
         for (name, value, before) in gauges {
             if first {

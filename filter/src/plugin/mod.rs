@@ -27,7 +27,7 @@ use request::Envoy;
 use requests::{Allowed, Requests};
 use statistics::Statistics;
 use weir_core::control::Keeper;
-use weir_core::limiter::{Checks, CompiledRule, Limiter, Stats};
+use weir_core::limiter::{Checks, CompiledRule, Limiter};
 use weir_core::model::time::{MonoMs, Now, UnixMs};
 use weir_core::rules::{Config, Scratch};
 
@@ -108,10 +108,7 @@ impl Plugin {
         self.keeper.shutdown(&mut EnvoyShared, now.unix);
         self.count_shadow_outcomes();
         let effects = self.take_effects(mono);
-        // Removes this worker's part of the gauges; its counts stay in the table.
-        let stats =
-            Stats { connected: false, subscriber: false, report_queue: 0, ..self.limiter.stats(mono) };
-        self.statistics.finish(&self.config.rules, stats, mono);
+        self.statistics.finish(&self.config.rules, self.limiter.stats(mono), mono);
         self.send_counters(mono);
         effects
     }

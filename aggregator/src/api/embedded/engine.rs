@@ -120,8 +120,8 @@ impl Engine {
         self.limiter.should_give_up(now).is_some()
     }
 
-    pub(super) fn is_connected(&self, now: MonoMs) -> bool {
-        self.limiter.stats(now).connected
+    pub(super) fn is_connected(&self) -> bool {
+        self.limiter.is_connected()
     }
 
     pub(super) fn on_closed(&mut self, now: MonoMs) {

@@ -71,7 +71,7 @@ impl Api {
             *link = None;
             engine.on_closed(now.mono);
         }
-        if link.is_none() || engine.is_connected(now.mono) {
+        if link.is_none() || engine.is_connected() {
             self.joined.send_if_modified(|joined| !std::mem::replace(joined, true));
         }
         let left = engine.leaves_if_idle(IDLE_MS, now.mono);

@@ -8,6 +8,7 @@
 //! stream counts as a *gap*. Nothing is evicted until the subscriber has sent all counts again to its aggregator (`resent`), nor while a
 //! worker is disconnected.
 
+use crate::limiter::stats::Gauges;
 use crate::model::shared::{Place, Shared};
 use crate::model::time::MonoMs;
 use alloc::vec::Vec;
@@ -27,11 +28,11 @@ const MAX_TRIES: usize = 8;
 /// Number of recalled keys that are listed; a worker that missed more returns all its leases.
 pub(in crate::limiter) const MAX_RECALLED: usize = 16;
 
-const LAYOUT: u64 = 5;
-const HEADER_WORDS: usize = 10 + MAX_RECALLED;
+const LAYOUT: u64 = 6;
+const HEADER_WORDS: usize = 14 + MAX_RECALLED;
 /// For eviction, a stream without a frame for this time counts as ended.
 const SILENT_MS: u64 = 1_000;
-const WORKER_WORDS: usize = 5;
+const WORKER_WORDS: usize = 7;
 
 /// The region's clock as the subscriber measured it. All workers of the process use it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,6 +69,10 @@ pub(in crate::limiter) struct Entry {
     pub(in crate::limiter) resent: Option<u64>,
     /// Fingerprints of keys on which leased budget caused a denial.
     pub(in crate::limiter) recall: Vec<u64>,
+    /// Whether its stream has been open long enough to rely on `origins`.
+    pub(in crate::limiter) settled: bool,
+    /// Cells that it has to report.
+    pub(in crate::limiter) report_queue: u64,
 }
 
 /// The registry as a worker reads it.
@@ -89,6 +94,10 @@ pub(in crate::limiter) struct WorkerRegistry {
     recalls: u64,
     /// The last recalls: number `n` is at `n` modulo the length.
     recalled: [u64; MAX_RECALLED],
+    /// The process' gauges as the last update left them.
+    gauges: Gauges,
+    /// What the update that returned this registry changed in them. Not stored.
+    pub(in crate::limiter) gauge_changes: Gauges,
     workers: Vec<Worker>,
 }
 
@@ -99,6 +108,8 @@ struct Worker {
     acked_through: MonoMs,
     last_seen: MonoMs,
     origins: u64,
+    settled: bool,
+    report_queue: u64,
 }
 
 impl WorkerRegistry {
@@ -113,16 +124,18 @@ impl WorkerRegistry {
     }
 
     /// Removes `worker`, which ends in good order, so that others need not detect its end. Its last report may not be stored, and no worker
-    /// would notice the loss of its aggregator, so a gap is counted.
-    pub(in crate::limiter) fn sign_off(shared: &mut impl Shared, worker: u64, now: MonoMs) {
-        // If conflicts do not end, other workers reap it later.
-        let _ = WorkerRegistry::change(shared, |registry| {
+    /// would notice the loss of its aggregator, so a gap is counted. Returns the change of the process' gauges.
+    pub(in crate::limiter) fn sign_off(shared: &mut impl Shared, worker: u64, now: MonoMs) -> Gauges {
+        let registry = WorkerRegistry::change(shared, |registry| {
             registry.workers.retain(|other| other.id != worker);
             registry.gaps += 1;
             if registry.subscriber == worker {
                 (registry.subscriber, registry.subscribed_until) = (0, now);
             }
+            registry.update_gauges(now);
         });
+        // If conflicts do not end, other workers reap it later.
+        registry.map(|registry| registry.gauge_changes).unwrap_or_default()
     }
 
     fn change(shared: &mut impl Shared, change: impl Fn(&mut WorkerRegistry)) -> Option<WorkerRegistry> {
@@ -214,15 +227,33 @@ impl WorkerRegistry {
         }
         self.gaps += u64::from(me.gap);
         self.resent = self.resent.max(me.resent.unwrap_or(0));
+        self.update_gauges(now);
+    }
+
+    /// Brings the process' gauges up to date. A worker that ended without signing off leaves them once it is dead.
+    fn update_gauges(&mut self, now: MonoMs) {
+        let alive = |worker: &&Worker| now.since(worker.heartbeat) <= DEAD_MS;
+        let connected = |worker: &&Worker| now.since(worker.last_seen) <= SILENT_MS;
+        let workers = || self.workers.iter().filter(alive);
+        let gauges = Gauges {
+            streams_connected: workers().filter(connected).count() as u64,
+            streams_settled: workers().filter(|worker| worker.settled).count() as u64,
+            subscribers: u64::from(self.subscriber != 0 && self.subscribed_until > now),
+            report_queue: workers().map(|worker| worker.report_queue).fold(0, u64::saturating_add),
+        };
+        self.gauge_changes = gauges.since(&self.gauges);
+        self.gauges = gauges;
     }
 
     fn heartbeat(&mut self, me: &Entry, now: MonoMs) {
         let acked_through = me.acked_through;
         let room = self.workers.len() < MAX_WORKERS;
         let (last_seen, origins) = (me.last_seen, u64::from(me.origins));
+        let (settled, report_queue) = (me.settled, me.report_queue);
         match self.workers.iter_mut().find(|worker| worker.id == me.worker) {
             Some(worker) => {
                 (worker.heartbeat, worker.last_seen, worker.origins) = (now, last_seen, origins);
+                (worker.settled, worker.report_queue) = (settled, report_queue);
                 worker.acked_through =
                     acked_through.unwrap_or(worker.acked_through).max(worker.acked_through);
             }
@@ -234,6 +265,8 @@ impl WorkerRegistry {
                     acked_through,
                     last_seen,
                     origins,
+                    settled,
+                    report_queue,
                 });
             }
             None => {}
@@ -252,9 +285,14 @@ impl WorkerRegistry {
             self.recalls,
             self.clock.offset_ms,
             self.clock.measured.0,
+            self.gauges.streams_connected,
+            self.gauges.streams_settled,
+            self.gauges.subscribers,
+            self.gauges.report_queue,
         ];
         let words = |worker: &Worker| {
-            [worker.id, worker.heartbeat.0, worker.acked_through.0, worker.last_seen.0, worker.origins]
+            let Worker { id, heartbeat, acked_through, last_seen, origins, settled, report_queue } = *worker;
+            [id, heartbeat.0, acked_through.0, last_seen.0, origins, u64::from(settled), report_queue]
         };
         let workers = self.workers.iter().flat_map(words);
         header.into_iter().chain(self.recalled).chain(workers).flat_map(u64::to_le_bytes).collect()
@@ -277,18 +315,27 @@ impl WorkerRegistry {
             recalls,
             offset_ms,
             measured,
+            streams_connected,
+            streams_settled,
+            subscribers,
+            report_queue,
             recalled @ ..,
         ] = *header
         else {
             return WorkerRegistry::default();
         };
         let (workers, _) = rest.as_chunks::<WORKER_WORDS>();
-        let worker = |&[id, heartbeat, acked, last_seen, origins]: &[u64; WORKER_WORDS]| Worker {
-            id,
-            heartbeat: MonoMs(heartbeat),
-            acked_through: MonoMs(acked),
-            last_seen: MonoMs(last_seen),
-            origins,
+        let worker = |words: &[u64; WORKER_WORDS]| {
+            let [id, heartbeat, acked, last_seen, origins, settled, report_queue] = *words;
+            Worker {
+                id,
+                heartbeat: MonoMs(heartbeat),
+                acked_through: MonoMs(acked),
+                last_seen: MonoMs(last_seen),
+                origins,
+                settled: settled == 1,
+                report_queue,
+            }
         };
         WorkerRegistry {
             subscriber,
@@ -300,6 +347,8 @@ impl WorkerRegistry {
             resent,
             recalls,
             recalled,
+            gauges: Gauges { streams_connected, streams_settled, subscribers, report_queue },
+            gauge_changes: Gauges::default(),
             workers: workers.iter().map(worker).collect(),
         }
     }

@@ -2,7 +2,7 @@
 
 use super::harness::*;
 use crate::limiter::table::Geometry;
-use crate::limiter::{Cause, Decision};
+use crate::limiter::{Cause, Decision, Gauges};
 use crate::model::key::Key;
 use crate::model::window::Position;
 
@@ -198,4 +198,28 @@ fn cells_beyond_the_capacity_of_the_outbox_are_reported() {
         limiter.resync.is_idle() && limiter.registry.is_resent(),
         "the resync is complete, and all counts are acknowledged"
     );
+}
+
+#[test]
+fn a_worker_that_ends_leaves_the_gauges_of_its_process() {
+    let mut world = World::connected(1, 4);
+    let of = |workers| Gauges {
+        streams_connected: workers,
+        streams_settled: workers,
+        subscribers: 1,
+        report_queue: 0,
+    };
+    world.run(3_000);
+    assert_eq!(world.gauges(), of(4));
+    world.request(0, 1, &[check(&key("k", HOUR), 10, 1)]);
+    world.kill(0, 1);
+    world.run(8_000);
+    assert_eq!(world.gauges(), of(3), "after it has died");
+    world.end(0, 2);
+    world.run(1_000);
+    assert_eq!(world.gauges(), of(2), "after it has signed off");
+    world.down = true;
+    world.cut_all();
+    world.run(1_000);
+    assert_eq!(world.gauges(), Gauges::default(), "without a region");
 }

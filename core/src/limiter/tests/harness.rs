@@ -90,6 +90,8 @@ pub(super) struct World {
     pub(super) delayed_frames: VecDeque<(u64, wire::FilterFrame)>,
     pub(super) push_at: Option<u64>,
     pub(super) last_id: u64,
+    /// What workers that have ended added to their processes' gauges.
+    pub(super) ended_gauges: Gauges,
 }
 
 /// Passes the trace context of a request that waits to the limiter.
@@ -161,6 +163,7 @@ impl World {
             delayed_frames: VecDeque::new(),
             push_at: None,
             last_id: 0,
+            ended_gauges: Gauges::default(),
         };
         for _ in 0..processes {
             world.add_process(workers, geometry);
@@ -290,8 +293,9 @@ impl World {
 
     /// Kills a worker, which sends nothing more.
     pub(super) fn kill(&mut self, process: usize, worker: usize) {
-        let killed = self.processes[process].workers[worker].take();
-        if let Some(stream) = killed.and_then(|worker| worker.stream) {
+        let Some(killed) = self.processes[process].workers[worker].take() else { return };
+        self.ended_gauges.add(&killed.limiter.stats(MonoMs(self.now)).gauges);
+        if let Some(stream) = killed.stream {
             self.close(stream);
         }
     }
@@ -302,6 +306,7 @@ impl World {
         let Process { shared, workers, .. } = &mut self.processes[process];
         let mut ended = workers[worker].take().unwrap();
         let frames = ended.limiter.shutdown(shared, now);
+        self.ended_gauges.add(&ended.limiter.stats(now).gauges);
         if let Some(stream) = ended.stream {
             frames.into_iter().for_each(|frame| self.region_receives(stream, frame));
             self.close(stream);
@@ -381,6 +386,14 @@ impl World {
         shared.memory.load(meta.geometry.place(fingerprint), bucket.buffer());
         bucket.check();
         bucket.find(fingerprint, key.as_bytes()).map(|found| found.entry)
+    }
+
+    /// The gauges of all processes, as their metrics show them.
+    pub(super) fn gauges(&self) -> Gauges {
+        let mut sum = self.ended_gauges;
+        let workers = self.processes.iter().flat_map(|process| process.workers.iter().flatten());
+        workers.for_each(|worker| sum.add(&worker.limiter.stats(MonoMs(self.now)).gauges));
+        sum
     }
 
     /// Counters summed over the live workers of all processes.
