@@ -1,12 +1,18 @@
 //! Finds the plugin that a callback belongs to, and applies to requests what plugins decide.
 //!
+//! A VM usually runs one plugin: its worker's filter. There are several while a reload replaces a listener, or if filters with
+//! different configurations have one `vm_id`. Envoy passes the root of a request to `on_context_create` alone, a crossing for every request. So
+//! requests are only assigned to a root if there are several, by [`roots::current`]. The default module is not called
+//! either when a root ends: the ticks of the others find that out.
+//!
 //! Resuming or answering a request can call back into the VM, so effects are applied while no plugin is borrowed. A callback that
 //! arrives during another one (a stream that closes while it is opened) is queued until the next.
 
 use crate::host::calls;
 use crate::host::headers::serialise;
+use crate::host::roots;
 use crate::plugin::{Effect, Label, Plugin};
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 
 /// What `on_request_headers` returns.
 const CONTINUE: u32 = 0;
@@ -24,17 +30,8 @@ const MAX_EVENTS: usize = 1_024;
 
 thread_local! {
     static PLUGINS: RefCell<Vec<(u32, Plugin)>> = const { RefCell::new(Vec::new()) };
-    /// The request created last and its root: Envoy creates a request's context right before it passes the headers.
-    static LAST: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
     /// Streams that closed while a plugin was borrowed: root, token and status.
     static CLOSED: RefCell<Vec<(u32, u32, u32)>> = const { RefCell::new(Vec::new()) };
-}
-
-/// Creates a root (if `root` is 0) or a request of a root.
-pub fn on_context_create(context: u32, root: u32) {
-    if root != 0 {
-        LAST.set((context, root));
-    }
 }
 
 /// Configures a plugin; false rejects the configuration.
@@ -44,12 +41,14 @@ pub fn on_configure(root: u32) -> bool {
         let Ok(mut plugins) = plugins.try_borrow_mut() else { return false };
         plugins.retain(|(of, _)| *of != root);
         plugins.push((root, plugin));
+        roots::declare(root);
         true
     })
 }
 
 /// Handles a root's timer.
 pub fn on_tick(root: u32) {
+    end_plugins(root);
     let effects = with(root, Plugin::on_tick);
     apply(root, effects);
     let closed = CLOSED.with(|closed| closed.try_borrow_mut().map(|mut closed| std::mem::take(&mut *closed)));
@@ -60,7 +59,7 @@ pub fn on_tick(root: u32) {
 
 /// Handles a request's headers; returns whether Envoy continues or pauses the request.
 pub fn on_request_headers(context: u32) -> u32 {
-    let effect = with(root_of(context), |plugin| plugin.on_request(context)).unwrap_or(Effect::Pass);
+    let effect = with_current(|plugin| plugin.on_request(context)).unwrap_or(Effect::Pass);
     match effect {
         Effect::Pass => CONTINUE,
         Effect::Pause => PAUSE,
@@ -119,7 +118,7 @@ pub fn on_done(context: u32) {
     let ended = PLUGINS.with(|plugins| {
         let mut plugins = plugins.try_borrow_mut().ok()?;
         if let Some(at) = plugins.iter().position(|(root, _)| *root == context) {
-            return Some(plugins.swap_remove(at));
+            return Some(plugins.remove(at));
         }
         for (_, plugin) in plugins.iter_mut().filter(|(_, plugin)| plugin.is_tracking()) {
             plugin.on_request_done(context);
@@ -131,20 +130,38 @@ pub fn on_done(context: u32) {
     }
 }
 
-/// The root of a request.
-fn root_of(context: u32) -> u32 {
-    let (last, root) = LAST.get();
-    if last == context { root } else { 0 }
+/// Ends the plugins whose roots Envoy has deleted. `root` is the one that is called.
+fn end_plugins(root: u32) {
+    let ended: Vec<(u32, Plugin)> = PLUGINS.with(|plugins| match plugins.try_borrow_mut() {
+        Ok(mut plugins) if plugins.len() > 1 => plugins
+            .extract_if(.., |(of, _)| *of != root && calls::set_effective_context(*of).is_err())
+            .collect(),
+        _ => Vec::new(),
+    });
+    let _ = calls::set_effective_context(root);
+    for (_, mut plugin) in ended {
+        // Its requests ended before it, so there is nothing to apply the effects to.
+        plugin.on_shutdown();
+    }
 }
 
-/// Runs `work` on the plugin of `root`, or on the only one. `None` if there is none or it is borrowed.
+/// Runs `work` on the plugin of `root`. `None` if there is none or it is borrowed.
 fn with<R>(root: u32, work: impl FnOnce(&mut Plugin) -> R) -> Option<R> {
     PLUGINS.with(|plugins| {
         let mut plugins = plugins.try_borrow_mut().ok()?;
-        match plugins.as_mut_slice() {
-            [(of, plugin)] if *of == root || root == 0 => Some(work(plugin)),
-            several => several.iter_mut().find(|(of, _)| *of == root).map(|(_, plugin)| work(plugin)),
-        }
+        plugins.iter_mut().find(|(of, _)| *of == root).map(|(_, plugin)| work(plugin))
+    })
+}
+
+/// Runs `work` on the plugin of the current request. `None` if there is none or it is borrowed.
+fn with_current<R>(work: impl FnOnce(&mut Plugin) -> R) -> Option<R> {
+    PLUGINS.with(|plugins| {
+        let mut plugins = plugins.try_borrow_mut().ok()?;
+        let root = if plugins.len() > 1 { roots::current() } else { None };
+        let at = root.and_then(|root| plugins.iter().position(|(of, _)| *of == root));
+        // The newest, unless the root is known.
+        let at = at.or_else(|| plugins.len().checked_sub(1))?;
+        plugins.get_mut(at).map(|(_, plugin)| work(plugin))
     })
 }
 

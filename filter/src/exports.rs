@@ -1,8 +1,9 @@
 //! The functions that Envoy calls.
 //!
 //! Each exported callback costs every request a call into the VM, so only these are exported: the build renames `weir_…` to
-//! `proxy_…` and drops the SDK's own. The SDK's dispatcher would keep a map of contexts, and needs `on_delete` to
-//! clean it; here a request leaves nothing that must be cleaned up.
+//! `proxy_…` and drops the SDK's own. The SDK's dispatcher would keep a map of contexts, and needs `on_context_create` and
+//! `on_delete` for it. Of a request, the default module receives the headers alone: the build also drops `on_response_headers` and
+//! `on_done` from it, as only deferred costs and headers of allowed responses need these.
 //!
 //! The memory into which Envoy writes is in `host::arena`; `dispatch` does the work.
 
@@ -23,12 +24,6 @@ pub extern "C" fn _initialize() {
 /// Declares the version of the ABI by its name.
 #[unsafe(no_mangle)]
 pub extern "C" fn weir_abi_version_0_2_1() {}
-
-/// Creates the context of a root or a request.
-#[unsafe(no_mangle)]
-pub extern "C" fn weir_on_context_create(context: u32, root: u32) {
-    dispatch::on_context_create(context, root);
-}
 
 /// The VM starts.
 #[unsafe(no_mangle)]
@@ -73,7 +68,7 @@ pub extern "C" fn weir_on_grpc_close(root: u32, token: u32, status: u32) {
     dispatch::on_grpc_close(root, token, status);
 }
 
-/// Ends the context of a request or a root. Returns 1: it can be deleted at once.
+/// Ends a request or a root. Returns 1: its context can be deleted at once.
 #[unsafe(no_mangle)]
 pub extern "C" fn weir_on_done(context: u32) -> u32 {
     dispatch::on_done(context);

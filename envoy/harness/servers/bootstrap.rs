@@ -27,6 +27,8 @@ pub struct EnvoyOptions {
     pub filter: Filter,
     /// How often the filter stands in the chain. The cost of one is small beside a machine's noise, that of ten is not.
     pub copies: usize,
+    /// The port and the filter of a second listener with the same route.
+    pub second: Option<(u16, Filter)>,
     pub route: Route,
     /// The gRPC ports of the region's aggregators on this machine. If there is none, their cluster is left out.
     pub aggregator_ports: Vec<u16>,
@@ -52,6 +54,7 @@ impl Default for EnvoyOptions {
             admin_port: 0,
             filter: Filter::None,
             copies: 1,
+            second: None,
             route: Route::Direct,
             aggregator_ports: Vec::new(),
             aggregator_tls: None,
@@ -167,7 +170,7 @@ pub fn bootstrap(options: &EnvoyOptions, folder: &Path) -> Value {
             "path": listener_file(folder), "watched_directory": { "path": folder },
         }}});
     } else {
-        bootstrap["static_resources"]["listeners"] = json!([listener(options, folder)]);
+        bootstrap["static_resources"]["listeners"] = json!(listeners(options, folder));
     }
     bootstrap
 }
@@ -179,18 +182,27 @@ pub fn listener_file(folder: &Path) -> PathBuf {
 
 /// The content of [`listener_file`].
 pub fn discovery_response(options: &EnvoyOptions, folder: &Path, version: u64) -> Value {
-    let mut resource = listener(options, folder);
-    resource["@type"] = json!("type.googleapis.com/envoy.config.listener.v3.Listener");
-    json!({ "version_info": version.to_string(), "resources": [resource] })
+    let mut resources = listeners(options, folder);
+    for resource in &mut resources {
+        resource["@type"] = json!("type.googleapis.com/envoy.config.listener.v3.Listener");
+    }
+    json!({ "version_info": version.to_string(), "resources": resources })
 }
 
-fn listener(options: &EnvoyOptions, folder: &Path) -> Value {
+fn listeners(options: &EnvoyOptions, folder: &Path) -> Vec<Value> {
+    let first = listener(options, folder, LISTENER, options.port, &options.filter);
+    let second = options.second.as_ref();
+    let second = second.map(|(port, filter)| listener(options, folder, "second", *port, filter));
+    std::iter::once(first).chain(second).collect()
+}
+
+fn listener(options: &EnvoyOptions, folder: &Path, name: &str, port: u16, filter: &Filter) -> Value {
     let mut manager = json!({
         "@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
-        "stat_prefix": LISTENER,
+        "stat_prefix": name,
         "codec_type": "AUTO",
         "route_config": { "virtual_hosts": [virtual_host(options)] },
-        "http_filters": http_filters(&options.filter, options.copies),
+        "http_filters": http_filters(filter, options.copies),
     });
     if options.access_log {
         manager["access_log"] = json!([access_log(folder)]);
@@ -199,8 +211,8 @@ fn listener(options: &EnvoyOptions, folder: &Path) -> Value {
         manager["tracing"] = tracing();
     }
     json!({
-        "name": LISTENER,
-        "address": address(options.host, options.port),
+        "name": name,
+        "address": address(options.host, port),
         "filter_chains": [{ "filters": [{ "name": "http", "typed_config": manager }] }],
     })
 }

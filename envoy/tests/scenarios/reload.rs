@@ -2,9 +2,12 @@
 
 use serde_json::{Value, json};
 use weir_envoy::load::{self, LoadPlan};
-use weir_envoy::{Envoy, EnvoyOptions, Reload, wait};
+use weir_envoy::{Aggregator, AggregatorOptions, Envoy, EnvoyOptions, Reload, http, ports, wait};
 
-use crate::common::{Region, SOON, config, filter, get_as, rule, with};
+use crate::common::{
+    Region, SOON, config, connected, filter, get_as, rule, settled, sum_of, vm_reloads, with,
+};
+use crate::global::metric;
 
 fn options() -> EnvoyOptions {
     EnvoyOptions { reloadable: true, concurrency: 2, ..EnvoyOptions::default() }
@@ -63,7 +66,7 @@ async fn a_broken_configuration_is_refused_and_the_old_one_stays() {
         assert!(log.contains(field), "{field} is not named: {log}");
     }
     assert_eq!(passed(region.envoy(), "a", "3").await, 3);
-    assert_eq!(crate::common::vm_reloads(region.envoy()).await, 0);
+    assert_eq!(vm_reloads(region.envoy()).await, 0);
 }
 
 /// Old and new workers share the table while one listener replaces the other.
@@ -86,4 +89,77 @@ async fn a_reload_under_load_passes_no_more() {
     assert_eq!(report.count(200) + report.count(429) + report.errors, 2 * LIMIT, "{report:?}");
     region.settles_at("r", "a", LIMIT).await;
     region.is_sound().await;
+}
+
+/// The listeners' filters have one name and one VM, and only their configurations differ.
+async fn check_listeners_rules(more: Value) {
+    let of = |name, limit| with(config(&[rule(name, limit)]), more.clone());
+    let port = ports::free().unwrap();
+    let aggregator = Aggregator::start(AggregatorOptions::default()).await.unwrap();
+    let options = EnvoyOptions {
+        filter: filter(&of("r", 6)),
+        second: Some((port, filter(&of("s", 4)))),
+        aggregator_ports: vec![aggregator.grpc_port()],
+        ..EnvoyOptions::default()
+    };
+    let region = Region { envoys: vec![Envoy::start(options).await.unwrap()], aggregator };
+    // The main thread and the worker each have both.
+    let settled = region.envoy().wait_stat("wasmcustom.weir_streams_settled", SOON, |streams| streams == 4);
+    settled.await.unwrap();
+    for turn in 0..8 {
+        let answer = region.envoy().send(get_as("a")).await.unwrap();
+        assert_eq!((turn, answer.status), (turn, if turn < 6 { 200 } else { 429 }), "the first listener");
+        let answer = http::send(ports::local(port), get_as("a")).await.unwrap();
+        assert_eq!((turn, answer.status), (turn, if turn < 4 { 200 } else { 429 }), "the second listener");
+    }
+    region.settles_at("r", "a", 6).await;
+    region.settles_at("s", "a", 4).await;
+    region.is_sound().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn listeners_of_one_vm_have_their_own_rules() {
+    check_listeners_rules(json!({})).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn listeners_of_one_vm_have_their_own_rules_with_responses() {
+    check_listeners_rules(json!({ "responses": { "headers_on_allowed": true } })).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replaced_configuration_ends_its_streams() {
+    let mut region = Region::start(1, options(), &config(&[rule("r", 3)])).await;
+    for limit in [4, 5] {
+        assert_eq!(reload(&mut region, &config(&[rule("r", limit)])).await, Reload::Accepted);
+    }
+    assert_eq!(passed(region.envoy(), "a", "5").await, 5);
+    connected(region.envoy()).await;
+    let streams = async || metric(&region.aggregator, "weir_aggregator_streams").await == 3.0;
+    wait::until("the aggregator has a stream of each thread", SOON, streams).await.unwrap();
+    region.is_sound().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failed_vm_leaves_the_gauges() {
+    let faulty = with(config(&[rule("r", 1_000_000)]), json!({ "test_faults": true }));
+    let region = Region::start(1, EnvoyOptions::default(), &faulty).await;
+    let envoy = region.envoy();
+    for failed in 1..=2 {
+        assert_eq!(envoy.send(get_as("a").header("x-weir-fault", "panic")).await.unwrap().status, 503);
+        let again = async || envoy.send(get_as("a")).await.unwrap().status == 200;
+        wait::until("another VM serves", SOON, again).await.unwrap();
+        wait::until("it is another VM", SOON, async || vm_reloads(envoy).await >= failed).await.unwrap();
+        // The new worker is connected and has added itself to the gauges with its decisions.
+        let streams = async || metric(&region.aggregator, "weir_aggregator_streams").await == 2.0;
+        wait::until("the new worker is connected", SOON, streams).await.unwrap();
+        let before = sum_of(envoy, "wasmcustom.weir_decisions_total").await;
+        let reported = async || {
+            envoy.send(get_as("a")).await.unwrap();
+            sum_of(envoy, "wasmcustom.weir_decisions_total").await > before + 1
+        };
+        wait::until("the new worker reports its decisions", SOON, reported).await.unwrap();
+    }
+    connected(envoy).await;
+    settled(envoy).await;
 }

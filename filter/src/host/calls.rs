@@ -88,6 +88,14 @@ mod raw {
         ) -> u32;
         pub fn proxy_grpc_send(token: u32, message: *const u8, length: usize, end: u32) -> u32;
         pub fn proxy_grpc_cancel(token: u32) -> u32;
+        pub fn proxy_call_foreign_function(
+            name: *const u8,
+            name_length: usize,
+            argument: *const u8,
+            argument_length: usize,
+            data: *mut *const u8,
+            length: *mut usize,
+        ) -> u32;
     }
 
     #[link(wasm_import_module = "wasi_snapshot_preview1")]
@@ -214,6 +222,16 @@ pub fn property(path: &[u8], out: &mut Vec<u8>) -> bool {
         out.extend_from_slice(bytes);
         status == OK
     })
+}
+
+/// Calls a function of Envoy's that is not part of the ABI. `read` gets its status and result.
+pub fn call_foreign<R>(name: &[u8], argument: &[u8], read: impl FnOnce(u32, &[u8]) -> R) -> R {
+    // SAFETY: the host reads two live slices; `fetch` gives valid places for the answer.
+    let call = |data, length| unsafe {
+        let (name, argument) = ((name.as_ptr(), name.len()), (argument.as_ptr(), argument.len()));
+        raw::proxy_call_foreign_function(name.0, name.1, argument.0, argument.1, data, length)
+    };
+    fetch(Arena::Other, call, read)
 }
 
 /// Sets filter state of the current request, under `wasm.<name>`.

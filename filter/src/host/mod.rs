@@ -8,6 +8,8 @@ pub(crate) mod calls;
 pub mod headers;
 pub mod log_throttle;
 #[cfg(target_arch = "wasm32")]
+pub(crate) mod roots;
+#[cfg(target_arch = "wasm32")]
 pub(crate) mod shared;
 #[cfg(target_arch = "wasm32")]
 pub(crate) mod stream;

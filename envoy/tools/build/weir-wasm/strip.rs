@@ -17,14 +17,14 @@ const ALWAYS_KEPT: [&str; 6] =
 
 /// A module that asks itself whether it hears of responses finds `yes` behind this in its data.
 const RESPONSES_MARKER: &[u8] = b"weir:on_response_headers=";
-/// The callback that it is about.
-const RESPONSES_CALLBACK: &str = "weir_on_response_headers";
+/// The callbacks that only modules with responses need: for their headers, and for costs that wait for them.
+const RESPONSES_CALLBACKS: [&str; 2] = ["weir_on_response_headers", "weir_on_done"];
 
 /// Which callbacks stay.
 pub enum Callbacks {
     /// Those exported as `weir_<x>`, under the name `proxy_<x>`.
     Prefixed,
-    /// The same without the one for response headers, and the module knows it: each request pays for a crossing less.
+    /// The same without those for responses, which spares each request two crossings. The module's marker states it.
     WithoutResponses,
     /// Those named here, under the names that they have.
     Named(BTreeSet<String>),
@@ -83,7 +83,7 @@ fn choose_exports(
     // Prefixed ones first: a filter may replace even what is always kept.
     for export in &all {
         let name = match callbacks {
-            Callbacks::WithoutResponses if export.name == RESPONSES_CALLBACK => None,
+            Callbacks::WithoutResponses if RESPONSES_CALLBACKS.contains(&export.name) => None,
             Callbacks::Prefixed | Callbacks::WithoutResponses => {
                 export.name.strip_prefix("weir_").map(|rest| format!("proxy_{rest}"))
             }
@@ -278,7 +278,8 @@ mod tests {
 
     #[test]
     fn a_module_without_responses_knows_it() {
-        let mut marked = module(("env", "proxy_log"), &["weir_on_tick", "weir_on_response_headers"]);
+        let exported = ["weir_on_tick", "weir_on_response_headers", "weir_on_done"];
+        let mut marked = module(("env", "proxy_log"), &exported);
         let text = b"\x01mweir:on_response_headers=yes";
         // A data segment's place is enough for the search: an active one needs more than this test has to say.
         marked.extend([0x0b, u8::try_from(text.len() + 2).unwrap(), 1]);
