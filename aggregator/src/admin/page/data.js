@@ -1,10 +1,10 @@
-// Polls the aggregator one second after each answer, while the page is visible.
+// Polls the aggregator one second after each response, while the page is visible.
 
 const INTERVAL_MS = 1_000;
 const PATIENCE_MS = 6_000;
 
-/** The last answer of each path with its time, and the current problem if requests fail. */
-export const state = { said: new Map(), problem: null, since: null, paused: false, asking: false };
+/** The last response of each path with its time, and the current problem if requests fail. */
+export const state = { responses: new Map(), problem: null, since: null, paused: false, polling: false };
 
 let wanted = () => [];
 let changed = () => {};
@@ -19,13 +19,13 @@ export function begin(paths, onChange) {
   soon();
 }
 
-/** The last answer of a path: {body} or {error}, with its time. */
-export const said = (path) => state.said.get(path);
+/** The last response of a path: {body} or {error}, with its time. */
+export const responseOf = (path) => state.responses.get(path);
 
 /** Polls at once. */
 export function soon() {
   stop();
-  if (!state.asking) round();
+  if (!state.polling) round();
 }
 
 /** Pauses or resumes polling. */
@@ -41,33 +41,33 @@ function stop() {
 
 async function round() {
   const paths = wanted();
-  state.asking = true;
+  state.polling = true;
   try {
-    await Promise.all(paths.map(ask));
+    await Promise.all(paths.map(poll));
     state.problem = null;
     state.since = null;
   } catch (error) {
     state.problem = error.name === "TimeoutError" ? "timeout" : "no connection";
     state.since ??= Date.now();
   }
-  state.asking = false;
+  state.polling = false;
   forget(paths);
   changed();
   // The view may have changed during the round.
-  const fresh = wanted().some((path) => !state.said.has(path)) && !state.problem;
+  const fresh = wanted().some((path) => !state.responses.has(path)) && !state.problem;
   if (!document.hidden && !state.paused) timer = setTimeout(round, fresh ? 0 : INTERVAL_MS);
 }
 
-async function ask(path) {
-  const answer = await fetch(path, { signal: AbortSignal.timeout(PATIENCE_MS), cache: "no-store" });
-  const body = await answer.json();
+async function poll(path) {
+  const response = await fetch(path, { signal: AbortSignal.timeout(PATIENCE_MS), cache: "no-store" });
+  const body = await response.json();
   const at = Date.now();
-  state.said.set(path, answer.ok ? { body, at } : { error: body.error ?? `status ${answer.status}`, status: answer.status, at });
+  state.responses.set(path, response.ok ? { body, at } : { error: body.error ?? `status ${response.status}`, status: response.status, at });
 }
 
 /** Drops the answers of keys that are no longer shown. */
 function forget(paths) {
-  for (const path of state.said.keys()) {
-    if (path.startsWith("/v1/keys") && !paths.includes(path)) state.said.delete(path);
+  for (const path of state.responses.keys()) {
+    if (path.startsWith("/v1/keys") && !paths.includes(path)) state.responses.delete(path);
   }
 }

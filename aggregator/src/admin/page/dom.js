@@ -22,7 +22,7 @@ function fill(element, attributes, children) {
 }
 
 /** Sets a text only if it differs, so that screen readers and selections are not disturbed. */
-export function say(element, text) {
+export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
@@ -120,7 +120,7 @@ export function table({ caption, columns, keyOf, sort, onSort, empty }) {
 /** A text cell. */
 export const textual = (words) => () => {
   const element = h("span");
-  return { element, update: (item) => say(element, words(item)) };
+  return { element, update: (item) => setText(element, words(item)) };
 };
 
 function compare(a, b) {

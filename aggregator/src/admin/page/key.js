@@ -1,6 +1,6 @@
 // One key: the outcome of a request now, its use over time, and the components of Envoys and regions with their ages.
 
-import { h, meter, say, svg, table, textual } from "./dom.js";
+import { h, meter, setText, svg, table, textual } from "./dom.js";
 import * as words from "./words.js";
 
 const MAX_POINTS = 300;
@@ -17,17 +17,17 @@ export function key(query, raw) {
   const windows = h("div", { class: "stack" });
   const shown = new Map();
   const element = h("div", { class: "view" }, h("p", {}, h("a", { href: "#/keys" }, "← All keys")), title, where, control, problem, windows);
-  function update(said) {
-    const body = said.body;
+  function update(response) {
+    const body = response.body;
     showControl(control, body);
     // A banned or exempt key may have used nothing.
-    const wrong = said.error ?? (body.windows.length === 0 ? (body.unknown ? `${words.sentence(body.unknown)}.` : nothing(body)) : null);
+    const wrong = response.error ?? (body.windows.length === 0 ? (body.unknown ? `${words.sentence(body.unknown)}.` : nothing(body)) : null);
     problem.hidden = !wrong;
     windows.hidden = Boolean(wrong);
-    if (wrong) return say(problem, wrong);
-    say(title, body.identifier === "" ? "(all clients)" : body.identifier);
+    if (wrong) return setText(problem, wrong);
+    setText(title, body.identifier === "" ? "(all clients)" : body.identifier);
     document.title = `${body.identifier} · Weir`;
-    say(where, `Namespace ${body.namespace}, workspace ${body.workspace}; counts as known in region ${body.region}.`);
+    setText(where, `Namespace ${body.namespace}, workspace ${body.workspace}; counts as known in region ${body.region}.`);
     for (const window of body.windows) {
       const id = `${window.duration_ms}/${window.epoch}/${window.resolution}`;
       if (!shown.has(id)) {
@@ -48,30 +48,30 @@ function nothing(body) {
 
 /** Live control for all windows of the key; a window panel shows its own. */
 function showControl(list, body) {
-  const said = body ? sentences(body.control, body.now_unix_ms) : [];
-  list.hidden = said.length === 0;
-  const shown = said.join("\n");
+  const items = body ? sentences(body.control, body.now_unix_ms) : [];
+  list.hidden = items.length === 0;
+  const shown = items.join("\n");
   if (list.dataset.shown === shown) return;
   list.dataset.shown = shown;
-  list.replaceChildren(...said.map((sentence) => h("li", {}, sentence)));
+  list.replaceChildren(...items.map((sentence) => h("li", {}, sentence)));
 }
 
 function sentences(control, nowMs) {
   const all = [];
-  const say = (what, kind) => all.push(`${what}${named(control.entries.find((entry) => entry.kind === kind))}.`);
-  if (control.banned) say(control.banned_until_unix_ms ? `Banned for another ${words.time(Math.max(control.banned_until_unix_ms - nowMs, 0))}` : "Banned permanently", "ban");
-  if (control.exempt) say("Exempt: neither decided nor counted", "exempt");
-  if (control.limit !== null && control.limit !== undefined) say(`A limit of ${words.count(control.limit)} instead of the rule's`, "limit");
-  if (control.credit > 0) say(`A credit of ${words.count(control.credit)} beyond the limit`, "credit");
-  if (control.epoch > 0) say(`Reset: counted in epoch ${control.epoch}`, "reset");
+  const add = (what, kind) => all.push(`${what}${named(control.entries.find((entry) => entry.kind === kind))}.`);
+  if (control.banned) add(control.banned_until_unix_ms ? `Banned for another ${words.time(Math.max(control.banned_until_unix_ms - nowMs, 0))}` : "Banned permanently", "ban");
+  if (control.exempt) add("Exempt: neither decided nor counted", "exempt");
+  if (control.limit !== null && control.limit !== undefined) add(`A limit of ${words.count(control.limit)} instead of the rule's`, "limit");
+  if (control.credit > 0) add(`A credit of ${words.count(control.credit)} beyond the limit`, "credit");
+  if (control.epoch > 0) add(`Reset: counted in epoch ${control.epoch}`, "reset");
   return all;
 }
 
 /** Identifies the entry, as in `overrides list` and `overrides audit`. */
 function named(entry) {
   if (!entry) return "";
-  const whom = entry.identifier === null ? `network ${entry.network}` : `identifier ${entry.identifier}`;
-  return ` (${whom}, namespace ${entry.namespace}, revision ${entry.revision})`;
+  const target = entry.identifier === null ? `network ${entry.network}` : `identifier ${entry.identifier}`;
+  return ` (${target}, namespace ${entry.namespace}, revision ${entry.revision})`;
 }
 
 function windowPanel(window, id) {
@@ -120,7 +120,7 @@ function windowPanel(window, id) {
       judge(verdict, now);
       element.dataset.level = level;
       bar.set(now.used, now.limit ?? Math.max(now.used, 1), level);
-      say(use, now.limit === null || now.limit === undefined ? `${words.count(now.used)} used` : `${words.count(now.used)} of ${words.count(now.limit)} used (${words.percent(now.used, now.limit)})`);
+      setText(use, now.limit === null || now.limit === undefined ? `${words.count(now.used)} used` : `${words.count(now.used)} of ${words.count(now.limit)} used (${words.percent(now.used, now.limit)})`);
       facts.replaceChildren(...factsOf(now, nowMs));
       chart.replaceChildren(timeline(remember(id, nowMs, now.used), now.limit));
       cells.replaceChildren(...now.cells.map((cell) => cellBar(cell, now.cells)));
@@ -128,7 +128,7 @@ function windowPanel(window, id) {
       envoys.update([...now.cells].reverse().flatMap((cell) => cell.components.map((part) => ({ ...part, sequence: cell.sequence, cell: named.get(cell.sequence) }))));
       regions.update([...now.regions].reverse().map((one) => ({ ...one, cell: named.get(one.sequence) ?? String(one.sequence) })));
       unknown.hidden = !now.regions_unknown;
-      say(unknown, now.regions_unknown ? `Unavailable: ${now.regions_unknown}.` : "");
+      setText(unknown, now.regions_unknown ? `Unavailable: ${now.regions_unknown}.` : "");
     },
   };
 }
@@ -138,14 +138,14 @@ function judge(verdict, window) {
   verdict.dataset.passes = String(passes);
   const control = window.control;
   const denied = window.but_for_shadow;
-  if (window.outdated) say(verdict, "Used before a reset; no longer counted.");
-  else if (denied) say(verdict, `✓ Every request passes because of shadow mode. Without it, requests would be denied${denied.wait_ms !== null ? `, and would pass again in ${words.time(denied.wait_ms)}` : control.banned ? ": the key is banned" : ": the limit is 0"}.`);
-  else if (control.exempt) say(verdict, "✓ Every request passes: the key is exempt.");
-  else if (control.banned && (window.wait_ms === null || window.wait_ms === undefined)) say(verdict, "✕ Every request is denied: the key is banned.");
-  else if (passes === true) say(verdict, `✓ A request of cost 1 would pass. ${words.count(window.remaining)} left.`);
-  else if (passes === false && window.wait_ms !== null && window.wait_ms !== undefined) say(verdict, `✕ A request of cost 1 would be denied. It would pass again in ${words.time(window.wait_ms)}, if nothing more is used.`);
-  else if (passes === false) say(verdict, "✕ Every request would be denied: the limit is 0.");
-  else say(verdict, "No limit is known for this window.");
+  if (window.outdated) setText(verdict, "Used before a reset; no longer counted.");
+  else if (denied) setText(verdict, `✓ Every request passes because of shadow mode. Without it, requests would be denied${denied.wait_ms !== null ? `, and would pass again in ${words.time(denied.wait_ms)}` : control.banned ? ": the key is banned" : ": the limit is 0"}.`);
+  else if (control.exempt) setText(verdict, "✓ Every request passes: the key is exempt.");
+  else if (control.banned && (window.wait_ms === null || window.wait_ms === undefined)) setText(verdict, "✕ Every request is denied: the key is banned.");
+  else if (passes === true) setText(verdict, `✓ A request of cost 1 would pass. ${words.count(window.remaining)} left.`);
+  else if (passes === false && window.wait_ms !== null && window.wait_ms !== undefined) setText(verdict, `✕ A request of cost 1 would be denied. It would pass again in ${words.time(window.wait_ms)}, if nothing more is used.`);
+  else if (passes === false) setText(verdict, "✕ Every request would be denied: the limit is 0.");
+  else setText(verdict, "No limit is known for this window.");
 }
 
 function factsOf(window, nowMs) {
@@ -165,7 +165,7 @@ function originCell() {
   return {
     element: h("span", {}, code, " ", here),
     update(part) {
-      say(code, part.origin.slice(0, 12));
+      setText(code, part.origin.slice(0, 12));
       code.title = part.origin;
       here.hidden = !part.here;
     },

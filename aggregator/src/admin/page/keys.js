@@ -1,6 +1,6 @@
 // The keys nearest their limits: a live table with sorting and a filter; each row links to the key's explanation.
 
-import { h, meter, say, table, textual } from "./dom.js";
+import { h, meter, setText, table, textual } from "./dom.js";
 import * as words from "./words.js";
 
 const kept = { filter: "", sort: null };
@@ -26,9 +26,9 @@ export function keys() {
     const wanted = kept.filter.trim().toLowerCase();
     const found = top.keys.filter((key) => [key.identifier, key.namespace, key.workspace].some((text) => text.toLowerCase().includes(wanted)));
     rows.update(found);
-    say(shown, wanted ? `${found.length} of ${top.keys.length} match` : `${words.plural(top.keys_over, "key", "keys")} over, ${words.count(top.keys_past_half)} past half, of ${words.count(top.keys_held)}`);
+    setText(shown, wanted ? `${found.length} of ${top.keys.length} match` : `${words.plural(top.keys_over, "key", "keys")} over, ${words.count(top.keys_past_half)} past half, of ${words.count(top.keys_held)}`);
   }
-  return { title: "Keys", paths: ["/v1/top"], element, update: (said) => { top = said.body ?? top; draw(); } };
+  return { title: "Keys", paths: ["/v1/top"], element, update: (response) => { top = response.body ?? top; draw(); } };
 }
 
 /** A form to explain a key that is not in the table. */
@@ -47,7 +47,7 @@ function lookup() {
 /** A table of keys. */
 export function keyTable({ caption, sortable }) {
   const columns = [
-    { id: "who", title: "Identifier", value: (key) => key.identifier, cell: whoCell },
+    { id: "identifier", title: "Identifier", value: (key) => key.identifier, cell: identifierCell },
     { id: "window", title: "Window", kind: "number", value: (key) => key.duration_ms, cell: textual((key) => words.time(key.duration_ms)) },
     { id: "share", title: "Share of limit", value: (key) => key.used / Math.max(key.limit, 1), cell: shareCell },
     { id: "used", title: "Used", kind: "number", value: (key) => key.used, cell: textual((key) => words.count(key.used)) },
@@ -56,7 +56,7 @@ export function keyTable({ caption, sortable }) {
     { id: "others", title: "Other regions", kind: "number", value: (key) => key.global_others, cell: textual((key) => (key.global_others ? words.count(key.global_others) : "–")) },
     { id: "wait", title: "Passes", kind: "number", value: (key) => key.wait_ms ?? Infinity, cell: textual(passes) },
   ];
-  const few = ["who", "share", "used", "limit", "wait"];
+  const few = ["identifier", "share", "used", "limit", "wait"];
   return table({
     caption,
     columns: sortable ? columns : columns.filter((column) => few.includes(column.id)).map(({ value, ...column }) => column),
@@ -69,16 +69,16 @@ export function keyTable({ caption, sortable }) {
 
 const passes = (key) => (key.wait_ms === 0 ? "now" : key.wait_ms === null || key.wait_ms === undefined ? "never" : `in ${words.time(key.wait_ms)}`);
 
-function whoCell() {
+function identifierCell() {
   const link = h("a", { class: "row" });
   const where = h("span", { class: "where" });
   return {
-    element: h("span", { class: "who" }, link, where),
+    element: h("span", { class: "key-name" }, link, where),
     update(key) {
       const target = linkOf(key);
       if (link.getAttribute("href") !== target) link.setAttribute("href", target);
-      say(link, key.identifier === "" ? "(all clients)" : key.identifier);
-      say(where, words.scope(key.workspace, key.namespace));
+      setText(link, key.identifier === "" ? "(all clients)" : key.identifier);
+      setText(where, words.scope(key.workspace, key.namespace));
     },
   };
 }
@@ -92,7 +92,7 @@ function shareCell() {
       const level = words.level(key.used, key.limit);
       bar.set(key.used, key.limit, level);
       row.dataset.level = level;
-      say(text, words.percent(key.used, key.limit));
+      setText(text, words.percent(key.used, key.limit));
     },
   };
 }

@@ -1,7 +1,7 @@
 // The page: navigation between views, keyboard shortcuts, and the age of the shown data.
 
 import * as data from "./data.js";
-import { say } from "./dom.js";
+import { setText } from "./dom.js";
 import * as words from "./words.js";
 import { overview } from "./overview.js";
 import { keys } from "./keys.js";
@@ -43,30 +43,30 @@ function open() {
 }
 
 function draw() {
-  const answers = view.paths.map((path) => data.said(path));
-  const region = answers.find((answer) => answer?.body?.region)?.body.region;
-  if (region) say(document.getElementById("region"), region);
-  if (answers.every((answer) => answer !== undefined)) view.update(...answers);
+  const responses = view.paths.map((path) => data.responseOf(path));
+  const region = responses.find((response) => response?.body?.region)?.body.region;
+  if (region) setText(document.getElementById("region"), region);
+  if (responses.every((response) => response !== undefined)) view.update(...responses);
   freshness();
 }
 
-/** Shows the age of the data, and whether the aggregator answers. */
+/** Shows the age of the data, and whether the aggregator responds. */
 function freshness() {
   const { problem, since, paused } = data.state;
-  const ats = view.paths.map((path) => data.said(path)?.at).filter(Boolean);
+  const ats = view.paths.map((path) => data.responseOf(path)?.at).filter(Boolean);
   const age = ats.length > 0 ? Date.now() - Math.min(...ats) : null;
   const lost = problem !== null;
   document.body.dataset.state = lost ? "lost" : paused ? "paused" : "live";
   const fresh = age !== null && age < 3_000;
-  say(document.getElementById("age"), lost ? "no answer" : paused ? `paused, ${words.time(age ?? 0)} old` : fresh ? "live" : age === null ? "…" : words.ago(age));
+  setText(document.getElementById("age"), lost ? "no answer" : paused ? `paused, ${words.time(age ?? 0)} old` : fresh ? "live" : age === null ? "…" : words.ago(age));
   document.getElementById("pause").setAttribute("aria-pressed", String(paused));
   document.getElementById("pause").title = paused ? "Resume (p)" : "Pause (p)";
   banner.hidden = !lost;
   if (lost) {
     const shown = age === null ? "No data yet." : `The data shown is ${words.time(age)} old.`;
-    say(banner, `The aggregator has not answered since ${words.clock(since)} (${problem}). ${shown} Retrying every second.`);
+    setText(banner, `The aggregator has not answered since ${words.clock(since)} (${problem}). ${shown} Retrying every second.`);
   }
-  if (lost !== wasLost) say(document.getElementById("said"), lost ? "" : "The aggregator answers again.");
+  if (lost !== wasLost) setText(document.getElementById("announcement"), lost ? "" : "The aggregator answers again.");
   wasLost = lost;
 }
 

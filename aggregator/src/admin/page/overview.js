@@ -1,6 +1,6 @@
 // The overview: rates, keys near their limits, and the state of the parts.
 
-import { h, say, spark } from "./dom.js";
+import { h, setText, spark } from "./dom.js";
 import * as words from "./words.js";
 import { keyTable } from "./keys.js";
 import { health, stateLine } from "./parts.js";
@@ -25,9 +25,9 @@ export function overview() {
       h("div", { class: "stack" },
         h("section", { class: "panel" }, h("h2", {}, "Parts ", h("a", { class: "more", href: "#/parts" }, "all parts")), parts),
         h("section", { class: "panel" }, h("h2", {}, "Busiest rules ", h("a", { class: "more", href: "#/rules" }, "all rules")), rules))));
-  function update(top, said, state) {
-    if (!top.body || !said.body || !state.body) return;
-    const all = said.body.rules;
+  function update(top, decisions, state) {
+    if (!top.body || !decisions.body || !state.body) return;
+    const all = decisions.body.rules;
     const over = (kind) => sumOf(all, (rule) => rule.per_second.last_10s[kind]);
     const points = (kinds) => history(all, kinds);
     figures.allowed.set(words.rate(over("allowed")), "per second", points(["allowed", "exempt", "undecided"]));
@@ -50,9 +50,9 @@ function figure(title, kind) {
   return {
     element,
     set(text, more, points) {
-      say(value, text);
+      setText(value, text);
       value.classList.toggle("zero", text === "0");
-      say(note, more);
+      setText(note, more);
       if (points) drawing.replaceChildren(spark([{ values: points, kind }], { height: 30, label: `${title}, the last five minutes` }));
     },
   };

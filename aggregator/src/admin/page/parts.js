@@ -1,6 +1,6 @@
 // The state of every part: aggregators, Envoys, Redis, the database, regions.
 
-import { h, say, table, textual } from "./dom.js";
+import { h, setText, table, textual } from "./dom.js";
 import * as words from "./words.js";
 
 const MARKS = { well: "✓", warn: "!", bad: "✕", none: "–" };
@@ -54,7 +54,7 @@ export function parts() {
     { id: "state", title: "State", cell: textual((one) => (one.silent_ms > 2_000 ? `! silent for ${words.time(one.silent_ms)}` : "✓ active")) },
     { id: "address", title: "From", cell: textual((one) => one.address ?? "embedded limiter") },
     { id: "streams", title: "Streams", kind: "number", cell: textual((one) => words.count(one.streams)) },
-    { id: "told", title: "Receives pushes", cell: textual((one) => (one.subscriber ? "yes" : "elsewhere")) },
+    { id: "subscriber", title: "Receives pushes", cell: textual((one) => (one.subscriber ? "yes" : "elsewhere")) },
     { id: "since", title: "Connected", kind: "number", cell: textual((one) => words.ago(one.connected_ms)) },
   ] });
   const regions = table({ caption: "Regions", keyOf: (one) => one.name, empty: "No region has written to the database.", columns: [
@@ -78,8 +78,8 @@ export function parts() {
     h("div", { class: "columns even" }, panel("State", states), panel("This aggregator", facts)),
     panel("Aggregators of the region", aggregators.element), panel("Envoys connected here", envoys.element),
     h("div", { class: "columns even" }, panel("Store calls", calls.element), regionPanel));
-  function update(said) {
-    const body = said.body;
+  function update(response) {
+    const body = response.body;
     if (!body) return;
     states.replaceChildren(...health(body).map(stateLine));
     facts.replaceChildren(...factsOf(body));
@@ -88,7 +88,7 @@ export function parts() {
     regionPanel.hidden = !body.database;
     regions.update(body.regions);
     unknown.hidden = !body.regions_unknown;
-    say(unknown, body.regions_unknown ? `Unavailable: ${body.regions_unknown}.` : "");
+    setText(unknown, body.regions_unknown ? `Unavailable: ${body.regions_unknown}.` : "");
     calls.update([...(body.redis?.calls ?? []), ...(body.database?.calls ?? [])]);
   }
   return { title: "Parts", paths: ["/v1/parts"], element, update };

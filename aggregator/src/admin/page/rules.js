@@ -1,6 +1,6 @@
 // The decisions of each rule, and the keys that a shadow rule would deny.
 
-import { h, keyed, say, spark } from "./dom.js";
+import { h, keyed, setText, spark } from "./dom.js";
 import * as words from "./words.js";
 import { linkOf } from "./keys.js";
 
@@ -32,12 +32,12 @@ export function rules() {
   let last = null;
   function draw() {
     if (!last) return;
-    const heard = words.plural(last.aggregators, "aggregator", "aggregators");
-    say(scope, `requests per second, summed over the region's ${heard}${last.aggregators_silent ? `; ${last.aggregators_silent} silent` : ""}`);
+    const aggregators = words.plural(last.aggregators, "aggregator", "aggregators");
+    setText(scope, `requests per second, summed over the region's ${aggregators}${last.aggregators_silent ? `; ${last.aggregators_silent} silent` : ""}`);
     none.hidden = last.rules.length > 0;
     cards(last.rules, (rule) => `${rule.workspace}\n${rule.name}`);
   }
-  return { title: "Rules", paths: ["/v1/rules"], element, update: (said) => { last = said.body ?? last; draw(); } };
+  return { title: "Rules", paths: ["/v1/rules"], element, update: (response) => { last = response.body ?? last; draw(); } };
 }
 
 function card() {
@@ -51,10 +51,10 @@ function card() {
   return {
     element,
     update(rule) {
-      say(name, rule.name);
-      say(mode, rule.shadow ? "shadow" : "enforced");
+      setText(name, rule.name);
+      setText(mode, rule.shadow ? "shadow" : "enforced");
       mode.classList.toggle("shadow", rule.shadow);
-      say(facts, about(rule));
+      setText(facts, about(rule));
       const points = (kinds) => history([rule], kinds);
       const series = [
         { values: points(["allowed", "exempt", "undecided", "shadow_denied"]), kind: "allowed" },
@@ -93,12 +93,12 @@ function wouldDeny(rule) {
   const all = Object.values(now).reduce((sum, one) => sum + one, 0);
   const share = all > 0 ? `${((now.shadow_denied / all) * 100).toFixed(1)} % of its requests` : "no requests now";
   const would = rule.would_deny;
-  const said = [h("p", {}, h("strong", {}, "Would deny "), `${words.rate(now.shadow_denied)} per second, ${share}; ${words.count(rule.decided.shadow_denied)} so far.`)];
-  if (!would) return said;
-  if (would.keys === 0) return [...said, h("p", { class: "muted" }, "No key is over its limit now.")];
+  const items = [h("p", {}, h("strong", {}, "Would deny "), `${words.rate(now.shadow_denied)} per second, ${share}; ${words.count(rule.decided.shadow_denied)} so far.`)];
+  if (!would) return items;
+  if (would.keys === 0) return [...items, h("p", { class: "muted" }, "No key is over its limit now.")];
   const key = (one) => h("li", {}, h("a", { href: linkOf(one), class: "row" }, one.identifier === "" ? "(all clients)" : one.identifier), h("span", {}, `${words.count(one.used)} of ${words.count(one.limit)}`));
   const more = would.keys - would.furthest.length;
-  return [...said,
+  return [...items,
     h("p", { class: "muted" }, `${words.plural(would.keys, "key is", "keys are")} over the limit now, the furthest first:`),
     h("ol", { class: "chips" }, would.furthest.map(key), more > 0 ? h("li", { class: "muted" }, `and ${words.count(more)} more`) : null)];
 }

@@ -22,16 +22,16 @@ export function rate(perSecond) {
 export function time(ms) {
   if (ms === null || ms === undefined) return "–";
   if (ms < 1_000) return `${Math.round(ms)} ms`;
-  const said = [];
+  const parts = [];
   let rest = Math.floor(ms / 1_000) * 1_000;
   for (const [unit, length] of UNITS) {
     const many = Math.floor(rest / length);
     rest %= length;
-    if (many > 0) said.push(`${many} ${unit}`);
-    else if (said.length > 0) break;
-    if (said.length === 2) break;
+    if (many > 0) parts.push(`${many} ${unit}`);
+    else if (parts.length > 0) break;
+    if (parts.length === 2) break;
   }
-  return said.join(" ");
+  return parts.join(" ");
 }
 
 /** An age; less than a second is "just now". */
