@@ -92,7 +92,8 @@ pub(super) struct Usage {
 pub(super) struct Load {
     /// Past half its limit, here or in another region: all nodes of the region must receive it.
     pub(super) is_hot: bool,
-    /// It has reached half its limit, or another region has published it: the other regions must receive it.
+    /// It has reached half its limit, or another region has published it: the other regions must receive it, if the key is
+    /// shared between regions.
     pub(super) is_global: bool,
     /// The used share of the limit in thousandths, to order cells by use.
     pub(super) utilisation: u64,

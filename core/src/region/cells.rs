@@ -9,7 +9,8 @@ use crate::model::wire;
 use alloc::vec::Vec;
 use smallvec::SmallVec;
 
-/// Windows shorter than this are not shared between regions: they would end before other regions receive their counts.
+/// Windows shorter than this are not shared between regions. A count arrives in another region after 28 s at most, so that a shorter window is
+/// over, or nearly so, when the other regions receive its counts.
 pub const SHORTEST_PUBLISHED_MS: u64 = 60_000;
 
 #[derive(Clone, Debug)]
@@ -43,8 +44,8 @@ impl KeyState {
         KeyState { cell_ms, duration_ms, cells: Vec::new(), followers: SmallVec::new() }
     }
 
-    /// Whether it is shared with other regions.
-    pub(super) fn is_published(&self) -> bool {
+    /// Whether other regions receive its counts, once they are large enough.
+    pub(super) fn is_shared_between_regions(&self) -> bool {
         u64::from(self.duration_ms) >= SHORTEST_PUBLISHED_MS
     }
 

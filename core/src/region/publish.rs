@@ -1,9 +1,9 @@
 //! The exchange with other regions: which cells are published to them, and what is imported from them.
 //!
 //! A region publishes the sum of its own components and nothing that it imported, so that no region counts its own use
-//! twice. It publishes a cell once the cell (or, if windows have several cells, a window that touches it) has reached
-//! half its limit, or once another region has published it; and again when it has grown. Cells are queued in the order
-//! in which they became due, so that no walk over all cells is needed.
+//! twice. It publishes a cell of a window of at least [`SHORTEST_PUBLISHED_MS`](super::SHORTEST_PUBLISHED_MS) once the cell
+//! (or, if windows have several cells, a window that touches it) has reached half its limit, or once another region has published
+//! it; and again when it has grown. Cells are queued in the order in which they became due, so that no walk over all cells is needed.
 
 use super::cell::CellState;
 use super::exchange::Publication;

@@ -69,7 +69,7 @@ impl Work {
         state: &mut KeyState,
         incarnation: Option<u32>,
     ) {
-        let published = state.is_published();
+        let published = state.is_shared_between_regions();
         let load = state.load(sequence);
         let Some(cell) = state.known_mut(sequence) else { return };
         if !cell.queued.counted {
@@ -95,7 +95,7 @@ impl Work {
     /// The same for the other cells of the windows that touch `sequence`: the use of one cell may make the window hot,
     /// and then all its cells must be sent.
     fn note_windows(&mut self, slot: usize, sequence: u64, state: &mut KeyState, incarnation: Option<u32>) {
-        let (published, near) = (state.is_published(), state.resolution());
+        let (published, near) = (state.is_shared_between_regions(), state.resolution());
         let unhot = |cell: &CellState| {
             incarnation.filter(|incarnation| cell.hot_in != *incarnation && !cell.queued.hot)
         };
