@@ -8,11 +8,13 @@ use std::time::Duration;
 
 use rcgen::{CertificateParams, KeyPair};
 use serde_json::{Value, json};
+use strum::VariantArray;
 use weir_envoy::http::Request;
 use weir_envoy::{
     Aggregator, AggregatorOptions, Envoy, EnvoyOptions, Filter, Redis, RedisOptions, Weir, binaries,
     bootstrap, wait,
 };
+use weir_filter::counters::RuleOutcome;
 
 const SOON: Duration = Duration::from_secs(30);
 /// The labels that Prometheus adds to every sample, and the metric that it generates.
@@ -241,6 +243,26 @@ fn documented() -> Metrics {
 fn file(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/grafana").join(name);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+#[test]
+fn every_outcome_is_documented() {
+    let names = RuleOutcome::VARIANTS.iter().map(<&str>::from);
+    let names: BTreeSet<String> = names.map(str::to_owned).collect();
+    // The words in quotes of the first line that begins with `start`, after `start`.
+    let listed = |page: &str, start: &str, quote: char| -> BTreeSet<String> {
+        let page = file(page);
+        let line = page.lines().find_map(|line| line.strip_prefix(start)).expect(start);
+        line.split(quote).skip(1).step_by(2).map(str::to_owned).collect()
+    };
+    let metric = "| `weir_decisions_total{rule,outcome}` | ";
+    assert_eq!(listed("../../../aggregator/METRICS.md", metric, '`'), names);
+    assert_eq!(listed("../../../aggregator/src/admin/page/rules.js", "const KINDS = ", '"'), names);
+    // An access log has none of them for a request that passed in the ordinary way.
+    let mut logged = listed("../../../filter/README.md", "`weir_outcome` is ", '`');
+    logged.insert("allowed".to_owned());
+    assert_eq!(logged.difference(&names).collect::<Vec<_>>(), ["client_networks", "denied_address"]);
+    assert!(logged.is_superset(&names), "{logged:?}");
 }
 
 fn text<'a>(value: &'a Value, field: &str) -> &'a str {

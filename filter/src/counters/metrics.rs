@@ -6,7 +6,7 @@
 //! Workers share Envoy's metrics, so gauges are changed by differences, not set.
 
 use crate::counters::reporter::CounterReporter;
-use crate::counters::{Counters, Outcome};
+use crate::counters::{Counters, RuleOutcome};
 use crate::host::calls;
 use proxy_wasm::types::MetricType;
 use strum::VariantArray;
@@ -25,7 +25,7 @@ const EXACT_RESULTS: [&str; 5] = ["allowed", "denied", "undecided", "timeout", "
 /// Metrics of one worker.
 #[derive(Debug, Default)]
 pub struct Metrics {
-    decisions: Vec<[Option<u32>; Outcome::VARIANTS.len()]>,
+    decisions: Vec<[Option<u32>; RuleOutcome::VARIANTS.len()]>,
     /// `None` before the first batch, which defines all metrics without labels, so that alerts find them at 0.
     flushed_stats: Option<Stats>,
     ids: Vec<(&'static str, u32)>,
@@ -35,7 +35,7 @@ pub struct Metrics {
 impl Metrics {
     /// For `rules` rules.
     pub fn new(rules: usize) -> Metrics {
-        Metrics { decisions: vec![[None; Outcome::VARIANTS.len()]; rules], ..Metrics::default() }
+        Metrics { decisions: vec![[None; RuleOutcome::VARIANTS.len()]; rules], ..Metrics::default() }
     }
 
     /// Writes what has changed since the last batch, if the next one is due or `now_or_never`.

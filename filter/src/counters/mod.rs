@@ -6,10 +6,10 @@ pub mod reporter;
 
 use strum::{IntoStaticStr, VariantArray};
 
-/// How a rule's check ended.
+/// How a rule's check ended: a value of the label `outcome` of `weir_decisions_total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
-pub enum Outcome {
+pub enum RuleOutcome {
     /// The request passed.
     Allowed,
     /// The request was denied.
@@ -27,7 +27,7 @@ pub enum Outcome {
 /// Counts by rule and outcome.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
-    counts: Vec<[u64; Outcome::VARIANTS.len()]>,
+    counts: Vec<[u64; RuleOutcome::VARIANTS.len()]>,
     /// Requests that were denied for their client's address, before any rule.
     pub denied_addresses: u64,
 }
@@ -35,20 +35,20 @@ pub struct Counters {
 impl Counters {
     /// For `rules` rules.
     pub fn new(rules: usize) -> Counters {
-        Counters { counts: vec![[0; Outcome::VARIANTS.len()]; rules], denied_addresses: 0 }
+        Counters { counts: vec![[0; RuleOutcome::VARIANTS.len()]; rules], denied_addresses: 0 }
     }
 
     /// Counts one decision.
-    pub fn count(&mut self, rule: usize, outcome: Outcome) {
+    pub fn count(&mut self, rule: usize, outcome: RuleOutcome) {
         if let Some(count) = self.counts.get_mut(rule).and_then(|counts| counts.get_mut(outcome as usize)) {
             *count = count.saturating_add(1);
         }
     }
 
     /// Passes each count that is not 0 to `out`, and resets it.
-    pub fn drain(&mut self, mut out: impl FnMut(usize, Outcome, u64)) {
+    pub fn drain(&mut self, mut out: impl FnMut(usize, RuleOutcome, u64)) {
         for (rule, counts) in self.counts.iter_mut().enumerate() {
-            for (outcome, count) in Outcome::VARIANTS.iter().copied().zip(counts.iter_mut()) {
+            for (outcome, count) in RuleOutcome::VARIANTS.iter().copied().zip(counts.iter_mut()) {
                 if *count > 0 {
                     out(rule, outcome, std::mem::take(count));
                 }
@@ -64,14 +64,17 @@ mod tests {
     #[test]
     fn counts_are_handed_out_once() {
         let mut counters = Counters::new(2);
-        counters.count(1, Outcome::Denied);
-        counters.count(1, Outcome::Denied);
-        counters.count(0, Outcome::Exempt);
-        counters.count(0, Outcome::Undecided);
-        counters.count(7, Outcome::Allowed);
+        counters.count(1, RuleOutcome::Denied);
+        counters.count(1, RuleOutcome::Denied);
+        counters.count(0, RuleOutcome::Exempt);
+        counters.count(0, RuleOutcome::Undecided);
+        counters.count(7, RuleOutcome::Allowed);
         let mut drained = Vec::new();
         counters.drain(|rule, outcome, count| drained.push((rule, outcome, count)));
-        assert_eq!(drained, [(0, Outcome::Exempt, 1), (0, Outcome::Undecided, 1), (1, Outcome::Denied, 2)]);
+        assert_eq!(
+            drained,
+            [(0, RuleOutcome::Exempt, 1), (0, RuleOutcome::Undecided, 1), (1, RuleOutcome::Denied, 2)]
+        );
         counters.drain(|_, _, _| panic!("nothing is left"));
     }
 }

@@ -3,7 +3,7 @@
 //! A report is sent at most once a second and holds only rules that decided a request since the last one; after a stream is opened it
 //! holds all. It sums the counts that `counters` drains for Envoy's statistics, so that a request costs nothing more.
 
-use crate::counters::Outcome;
+use crate::counters::RuleOutcome;
 use strum::VariantArray;
 use weir_core::model::exact::Algorithm;
 use weir_core::model::time::MonoMs;
@@ -16,7 +16,7 @@ const REPORT_MS: u64 = 1_000;
 /// Counts by rule and outcome.
 #[derive(Debug, Default)]
 pub struct CounterReporter {
-    totals: Vec<[u64; Outcome::VARIANTS.len()]>,
+    totals: Vec<[u64; RuleOutcome::VARIANTS.len()]>,
     /// Rules to report.
     news: Vec<bool>,
     /// The current shadow mode of rules that live control has changed.
@@ -28,7 +28,7 @@ impl CounterReporter {
     /// For `rules` rules.
     pub fn new(rules: usize) -> CounterReporter {
         CounterReporter {
-            totals: vec![[0; Outcome::VARIANTS.len()]; rules],
+            totals: vec![[0; RuleOutcome::VARIANTS.len()]; rules],
             news: vec![true; rules],
             shadows: vec![None; rules],
             last: None,
@@ -36,7 +36,7 @@ impl CounterReporter {
     }
 
     /// Adds decisions.
-    pub fn add(&mut self, rule: usize, outcome: Outcome, count: u64) {
+    pub fn add(&mut self, rule: usize, outcome: RuleOutcome, count: u64) {
         if let Some(total) = self.totals.get_mut(rule).and_then(|totals| totals.get_mut(outcome as usize)) {
             *total = total.saturating_add(count);
         }
@@ -80,8 +80,8 @@ impl CounterReporter {
     }
 }
 
-fn counters_of(rule: &Rule, totals: &[u64; Outcome::VARIANTS.len()], shadow: bool) -> RuleCounters {
-    let of = |outcome: Outcome| totals.get(outcome as usize).copied().unwrap_or_default();
+fn counters_of(rule: &Rule, totals: &[u64; RuleOutcome::VARIANTS.len()], shadow: bool) -> RuleCounters {
+    let of = |outcome: RuleOutcome| totals.get(outcome as usize).copied().unwrap_or_default();
     let algorithm = match rule.algorithm {
         Algorithm::Window => "sliding_window",
         Algorithm::Log => "sliding_log",
@@ -94,12 +94,12 @@ fn counters_of(rule: &Rule, totals: &[u64; Outcome::VARIANTS.len()], shadow: boo
         limit: rule.limit,
         window_ms: rule.duration_ms,
         shadow,
-        allowed: of(Outcome::Allowed),
-        denied: of(Outcome::Denied),
-        shadow_denied: of(Outcome::ShadowDenied),
-        exempt: of(Outcome::Exempt),
-        undecided: of(Outcome::Undecided),
-        banned: of(Outcome::Banned),
+        allowed: of(RuleOutcome::Allowed),
+        denied: of(RuleOutcome::Denied),
+        shadow_denied: of(RuleOutcome::ShadowDenied),
+        exempt: of(RuleOutcome::Exempt),
+        undecided: of(RuleOutcome::Undecided),
+        banned: of(RuleOutcome::Banned),
     }
 }
 
@@ -128,22 +128,22 @@ mod tests {
         let facts = |rule: &RuleCounters| (rule.limit, rule.window_ms, rule.shadow, rule.algorithm.clone());
         assert_eq!(facts(&counters.rules[1]), (6, 3_600_000, true, "sliding_window".to_owned()));
         assert_eq!(rows(frame), [("a".to_owned(), 0, 0), ("b".to_owned(), 0, 0)]);
-        reporter.add(0, Outcome::Allowed, 3);
-        reporter.add(7, Outcome::Allowed, 3);
+        reporter.add(0, RuleOutcome::Allowed, 3);
+        reporter.add(7, RuleOutcome::Allowed, 3);
         assert_eq!(reporter.next(&config, MonoMs(1_004)), None);
         assert_eq!(rows(reporter.next(&config, MonoMs(1_005))), [("a".to_owned(), 3, 0)]);
         assert_eq!(reporter.next(&config, MonoMs(9_000)), None, "nothing is new");
-        reporter.add(0, Outcome::Exempt, 1);
+        reporter.add(0, RuleOutcome::Exempt, 1);
         reporter.hurry();
         assert_eq!(rows(reporter.next(&config, MonoMs(1_006))), [("a".to_owned(), 3, 0)]);
         reporter.set_shadow(0, false);
         assert_eq!(reporter.next(&config, MonoMs(8_000)), None, "as it was");
         reporter.set_shadow(0, true);
-        reporter.add(0, Outcome::Banned, 2);
+        reporter.add(0, RuleOutcome::Banned, 2);
         let counters = reporter.next(&config, MonoMs(8_000)).and_then(|frame| frame.counters).unwrap();
         assert_eq!((counters.rules[0].shadow, counters.rules[0].banned), (true, 2));
-        reporter.add(1, Outcome::Denied, u64::MAX);
-        reporter.add(1, Outcome::Denied, 1);
+        reporter.add(1, RuleOutcome::Denied, u64::MAX);
+        reporter.add(1, RuleOutcome::Denied, 1);
         reporter.begin();
         assert_eq!(
             rows(reporter.next(&config, MonoMs(10_000))),

@@ -10,7 +10,7 @@
 use super::Plugin;
 use super::requests::Paused;
 use super::verdict::{Decided, Effect, Refused, applied};
-use crate::counters::Outcome;
+use crate::counters::RuleOutcome;
 use crate::faults::{self, Fault};
 use crate::host::calls;
 use crate::host::headers::{Beyond, Headers};
@@ -71,8 +71,8 @@ impl Plugin {
             let Some(compiled) = self.compiled_rules.get(rule) else { continue };
             match action {
                 Action::DenyMissing | Action::DenyAmbiguous | Action::Ban(_) if compiled.policy.shadow => {
-                    self.statistics.count(rule, Outcome::ShadowDenied);
-                    label = Some((rule, Outcome::ShadowDenied));
+                    self.statistics.count(rule, RuleOutcome::ShadowDenied);
+                    label = Some((rule, RuleOutcome::ShadowDenied));
                 }
                 Action::DenyMissing => return Err(Refused::Missing(rule)),
                 Action::DenyAmbiguous => return Err(Refused::Ambiguous(rule)),
@@ -81,8 +81,8 @@ impl Plugin {
                     return Err(Refused::Banned(rule, banned));
                 }
                 Action::Exempt => {
-                    self.statistics.count(rule, Outcome::Exempt);
-                    label = Some((rule, Outcome::Exempt));
+                    self.statistics.count(rule, RuleOutcome::Exempt);
+                    label = Some((rule, RuleOutcome::Exempt));
                 }
                 Action::Limit { limit, cost, epoch } => {
                     self.bans.accuse(rule, identifier);

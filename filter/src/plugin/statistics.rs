@@ -2,7 +2,7 @@
 
 use crate::counters::metrics::Metrics;
 use crate::counters::reporter::CounterReporter;
-use crate::counters::{Counters, Outcome};
+use crate::counters::{Counters, RuleOutcome};
 use weir_core::limiter::Stats;
 use weir_core::model::time::MonoMs;
 use weir_core::model::wire::FilterFrame;
@@ -26,7 +26,7 @@ impl Statistics {
     }
 
     /// Counts a decision.
-    pub(super) fn count(&mut self, rule: usize, outcome: Outcome) {
+    pub(super) fn count(&mut self, rule: usize, outcome: RuleOutcome) {
         self.counters.count(rule, outcome);
     }
 

@@ -6,7 +6,7 @@
 use super::Plugin;
 use super::requests::{Allowed, Applied};
 use super::statistics::Statistics;
-use crate::counters::Outcome;
+use crate::counters::RuleOutcome;
 use crate::host::shared::EnvoyShared;
 use crate::responses::{self, Answer, Client};
 use weir_core::control::Banned;
@@ -40,7 +40,7 @@ pub struct Label {
 }
 
 /// A rule and its outcome for a request.
-pub(super) type Decided = (usize, Outcome);
+pub(super) type Decided = (usize, RuleOutcome);
 
 /// Why a request is denied without the limiter.
 #[derive(Clone, Copy, Debug)]
@@ -74,8 +74,8 @@ impl Plugin {
                 let label = Label { rule: ADDRESSES.to_owned(), outcome: DENIED_ADDRESS };
                 return Effect::Refuse(label, Box::new(answer));
             }
-            Refused::Missing(rule) | Refused::Ambiguous(rule) => (rule, Outcome::Denied),
-            Refused::Banned(rule, _) => (rule, Outcome::Banned),
+            Refused::Missing(rule) | Refused::Ambiguous(rule) => (rule, RuleOutcome::Denied),
+            Refused::Banned(rule, _) => (rule, RuleOutcome::Banned),
         };
         self.statistics.count(decided.0, decided.1);
         Effect::Refuse(self.label(decided), Box::new(answer))
@@ -121,14 +121,14 @@ impl Plugin {
         }
         // Denied by `on_failure: deny`.
         let decided = match denial.cause == Cause::Undecided && bit(undecided, rule) {
-            true => Outcome::Undecided,
-            false => Outcome::Denied,
+            true => RuleOutcome::Undecided,
+            false => RuleOutcome::Denied,
         };
-        if decided == Outcome::Denied {
+        if decided == RuleOutcome::Denied {
             self.statistics.count(rule, decided);
         }
-        self.count_each(undecided, Outcome::Undecided);
-        self.count_each(outcome.shadow_denied, Outcome::ShadowDenied);
+        self.count_each(undecided, RuleOutcome::Undecided);
+        self.count_each(outcome.shadow_denied, RuleOutcome::ShadowDenied);
         let Config { rules, responses, .. } = &self.config;
         let Some(answer) = responses::denied(rules, denial, &outcome.exact, responses, client()) else {
             return Effect::Pass;
@@ -144,12 +144,12 @@ impl Plugin {
         let lowest = |rules: u64| usize::try_from(rules.trailing_zeros()).unwrap_or(0);
         match (undecided, shadow_denied) {
             (0, 0) => Effect::Pass,
-            (0, denied) => Effect::PassLabelled(self.label((lowest(denied), Outcome::ShadowDenied))),
-            (undecided, _) => Effect::PassLabelled(self.label((lowest(undecided), Outcome::Undecided))),
+            (0, denied) => Effect::PassLabelled(self.label((lowest(denied), RuleOutcome::ShadowDenied))),
+            (undecided, _) => Effect::PassLabelled(self.label((lowest(undecided), RuleOutcome::Undecided))),
         }
     }
 
-    fn count_each(&mut self, rules: u64, outcome: Outcome) {
+    fn count_each(&mut self, rules: u64, outcome: RuleOutcome) {
         for rule in (0..self.config.rules.len()).filter(|rule| bit(rules, *rule)) {
             self.statistics.count(rule, outcome);
         }
@@ -159,9 +159,9 @@ impl Plugin {
     pub(super) fn count_shadow_outcomes(&mut self) {
         for (rule, decided) in self.limiter.take_shadow_outcomes() {
             let outcome = match decided {
-                ShadowOutcome::Allowed => Outcome::Allowed,
-                ShadowOutcome::Denied => Outcome::ShadowDenied,
-                ShadowOutcome::Undecided => Outcome::Undecided,
+                ShadowOutcome::Allowed => RuleOutcome::Allowed,
+                ShadowOutcome::Denied => RuleOutcome::ShadowDenied,
+                ShadowOutcome::Undecided => RuleOutcome::Undecided,
             };
             self.statistics.count(usize::from(rule), outcome);
         }
@@ -189,9 +189,9 @@ fn count_allowed(
     for applied in rules {
         let refused = applied.shadow && bit(outcome.shadow_denied, applied.rule);
         let decided = match (bit(outcome.exact.undecided, applied.rule), refused) {
-            (true, _) => Outcome::Undecided,
-            (false, true) => Outcome::ShadowDenied,
-            (false, false) => Outcome::Allowed,
+            (true, _) => RuleOutcome::Undecided,
+            (false, true) => RuleOutcome::ShadowDenied,
+            (false, false) => RuleOutcome::Allowed,
         };
         statistics.count(applied.rule, decided);
     }

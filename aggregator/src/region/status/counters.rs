@@ -27,6 +27,9 @@ const SECONDS: usize = 300;
 const POINTS: usize = 30;
 const POINT_SECONDS: usize = 10;
 
+/// Number of outcomes.
+const OUTCOMES: usize = 6;
+
 /// How requests ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -70,7 +73,7 @@ pub struct Rule {
     /// Decisions per second.
     pub per_second: Rates,
     /// The last five minutes, one point for ten seconds, the newest last. Each holds the outcomes in the order of [`Outcomes`].
-    pub history: Vec<[u64; 6]>,
+    pub history: Vec<[u64; OUTCOMES]>,
 }
 
 /// Decisions per second, over several spans of time.
@@ -127,8 +130,10 @@ impl<T: Copy> Outcomes<T> {
         self.zip(self, |one, _| with(one))
     }
 
-    fn in_order(self) -> [T; 6] {
-        [self.allowed, self.denied, self.shadow_denied, self.exempt, self.undecided, self.banned]
+    fn in_order(self) -> [T; OUTCOMES] {
+        // With all fields, so that the compiler finds one that is missing here.
+        let Outcomes { allowed, denied, shadow_denied, exempt, undecided, banned } = self;
+        [allowed, denied, shadow_denied, exempt, undecided, banned]
     }
 
     fn all(self, is: impl Fn(T) -> bool) -> bool {
@@ -153,7 +158,7 @@ impl Rule {
         rates.last_10s = rates.last_10s.zip(others.last_10s, sum);
         rates.last_1m = rates.last_1m.zip(others.last_1m, sum);
         rates.last_5m = rates.last_5m.zip(others.last_5m, sum);
-        self.history.resize(POINTS, [0; 6]);
+        self.history.resize(POINTS, [0; OUTCOMES]);
         // Both histories have their newest point last.
         for (point, more) in self.history.iter_mut().rev().zip(other.history.iter().rev()) {
             point.iter_mut().zip(more).for_each(|(count, more)| *count = count.saturating_add(*more));
