@@ -5,7 +5,7 @@ use super::judge::{Health, Verdict, is_strict, judge};
 use super::lease::{self, settle_into, take_lease};
 use crate::limiter::Limiter;
 use crate::limiter::cache::worker_cache::{CachedDenial, Lease, Remains, Slot};
-use crate::limiter::check::{Budget, Cause, Check, Denial, Reason};
+use crate::limiter::check::{Budget, Cause, Check, Decision, Denial, Reason};
 use crate::limiter::report::outbox::row;
 use crate::limiter::table::{Cell, Entry, Reservation, ReservationKind, Tag};
 use crate::limiter::transact::{Done, Failed, Make, Subject};
@@ -69,15 +69,26 @@ impl Limiter {
     ) -> Option<Budget> {
         let slot = self.worker_cache.get(item.fingerprint)?;
         slot.used = now.mono;
-        if slot.lease.amount == 0 || slot.lease.limit > item.limit || item.deferred.is_some() {
-            return None;
-        }
-        let at = Position::at(now.unix, check.cell_ms);
         let mut lease = slot.lease;
-        lease.spend(item.cost, at.sequence, now.mono).then(|| {
-            let remaining = lease.spare.saturating_add(lease.amount - lease.spent);
-            Budget { rule: check.rule, limit: item.limit, remaining, reset_ms: at.until_next_ms() }
-        })
+        spend(&mut lease, item, check, now)
+    }
+
+    /// Decides by the worker cache alone: a cached denial, or a lease, which is spent.
+    pub(in crate::limiter) fn decide_from_cache(
+        &mut self,
+        item: &Item,
+        check: &Check<'_>,
+        now: Now,
+    ) -> Option<Decision> {
+        let version = self.version;
+        let slot = self.worker_cache.get(item.fingerprint)?;
+        if let Some(denial) = cached_denial(slot, version, item, check, now.mono) {
+            return Some(Decision::Deny(denial));
+        }
+        slot.used = now.mono;
+        let budget = spend(&mut slot.lease, item, check, now)?;
+        slot.denied = None;
+        Some(Decision::Allow(Some(budget)))
     }
 
     /// Spends the lease that [`Limiter::covered_by_lease`] found.
@@ -97,15 +108,7 @@ impl Limiter {
         now: MonoMs,
     ) -> Option<Denial> {
         let version = self.version;
-        let cached =
-            self.worker_cache.get(item.fingerprint)?.denied.filter(|cached| cached.version == version)?;
-        let same = (item.cost, item.limit) == (cached.cost, cached.limit);
-        let (until, remaining, reset_ms) = cached.seen_at(now, same, (item.cost, item.limit))?;
-        (now < until).then(|| Denial {
-            budget: Budget { rule: check.rule, limit: item.limit, remaining, reset_ms },
-            retry_after_ms: Some(until.since(now)),
-            cause: Cause::Limit,
-        })
+        cached_denial(self.worker_cache.get(item.fingerprint)?, version, item, check, now)
     }
 
     /// Decides one item in the table. `health` is `None` if the region was queried already or is not to be queried.
@@ -407,4 +410,27 @@ fn note_strict(entry: &mut Entry, at: &Position, now: MonoMs) -> bool {
         entry.strict_until = until;
     }
     moves
+}
+
+/// Spends the item's cost of a lease; returns the remaining budget. `None`, and nothing is spent, if the lease does not cover it.
+fn spend(lease: &mut Lease, item: &Item, check: &Check<'_>, now: Now) -> Option<Budget> {
+    if lease.amount == 0 || lease.limit > item.limit || item.deferred.is_some() {
+        return None;
+    }
+    let at = Position::at(now.unix, check.cell_ms);
+    lease.spend(item.cost, at.sequence, now.mono).then(|| {
+        let remaining = lease.spare.saturating_add(lease.amount - lease.spent);
+        Budget { rule: check.rule, limit: item.limit, remaining, reset_ms: at.until_next_ms() }
+    })
+}
+
+fn cached_denial(slot: &Slot, version: u64, item: &Item, check: &Check<'_>, now: MonoMs) -> Option<Denial> {
+    let cached = slot.denied.as_ref().filter(|cached| cached.version == version)?;
+    let same = (item.cost, item.limit) == (cached.cost, cached.limit);
+    let (until, remaining, reset_ms) = cached.seen_at(now, same, (item.cost, item.limit))?;
+    (now < until).then(|| Denial {
+        budget: Budget { rule: check.rule, limit: item.limit, remaining, reset_ms },
+        retry_after_ms: Some(until.since(now)),
+        cause: Cause::Limit,
+    })
 }

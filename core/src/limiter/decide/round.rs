@@ -142,19 +142,6 @@ impl Limiter {
         Outcome::of(Decision::Deny(denial), shadow_denied)
     }
 
-    /// Decides by the worker cache: a cached denial, or a lease.
-    fn decide_from_cache(&mut self, item: &Item, check: &Check<'_>, now: Now) -> Option<Decision> {
-        let slot = self.worker_cache.get(item.fingerprint)?;
-        if slot.denied.is_some()
-            && let Some(denial) = self.cached_denial(item, check, now.mono)
-        {
-            return Some(Decision::Deny(denial));
-        }
-        let budget = self.covered_by_lease(item, check, now)?;
-        self.spend_lease(item, check, now);
-        Some(Decision::Allow(Some(budget)))
-    }
-
     /// The item of one check.
     pub(in crate::limiter) fn item(&self, at: usize, check: &Check<'_>) -> Item {
         Item {
