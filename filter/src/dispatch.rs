@@ -83,7 +83,7 @@ pub fn on_response_headers(context: u32) {
         plugins.iter_mut().filter_map(tracking).find(|headers| !headers.is_empty())
     });
     for (name, value) in headers.unwrap_or_default() {
-        calls::add_response_header(name, &value);
+        value.with_text(|value| calls::add_response_header(name, value));
     }
 }
 
@@ -190,15 +190,15 @@ fn perform(effect: Effect) {
             show(&label);
             let _ = calls::resume_request();
         }
-        Effect::Refuse(label, answer) => {
+        Effect::Refuse(label, response) => {
             show(&label);
-            let headers = serialise(&answer.headers);
+            let headers = serialise(&response.headers);
             let _ = calls::respond(
-                answer.status,
-                answer.details,
+                response.status,
+                response.details,
                 &headers,
-                answer.body.as_bytes(),
-                answer.grpc_status,
+                response.body.as_bytes(),
+                response.grpc_status,
             );
         }
     }

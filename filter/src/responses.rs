@@ -8,11 +8,16 @@
 //! `x-ratelimit-transaction` has the numbers under which the ledger recorded the request, `x-ratelimit-undecided` the
 //! exact rules that were not decided; both may be lists.
 
+use crate::host::headers::HeaderValue;
+use std::borrow::Cow;
 use weir_core::control::Banned;
 use weir_core::limiter::{Budget, Cause, Denial, ExactDetails};
 use weir_core::model::exact::Algorithm;
 use weir_core::model::time::UnixMs;
 use weir_core::rules::{Cost, Responses, Rule};
+
+/// Headers of a denial with all formats.
+const HEADERS: usize = 8;
 
 /// Problem type of the draft's section on quotas.
 const PROBLEM_TYPE: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
@@ -26,17 +31,20 @@ const GRPC_RESOURCE_EXHAUSTED: i32 = 8;
 const FORBIDDEN: (u32, &str, i32) = (403, "Forbidden", GRPC_PERMISSION_DENIED);
 const TOO_MANY: (u32, &str, i32) = (429, "Too Many Requests", GRPC_RESOURCE_EXHAUSTED);
 
-/// A response.
+/// A header of a response.
+pub type Header = (&'static str, HeaderValue);
+
+/// A response of the filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct Response {
     /// HTTP status.
     pub status: u32,
     /// For `%RESPONSE_CODE_DETAILS%` of access logs.
     pub details: &'static str,
     /// Response headers.
-    pub headers: Vec<(&'static str, String)>,
+    pub headers: Vec<Header>,
     /// Response body.
-    pub body: String,
+    pub body: Cow<'static, str>,
     /// The gRPC status; gRPC requests get it in place of the HTTP status.
     pub grpc_status: i32,
 }
@@ -57,11 +65,12 @@ pub fn denied(
     details: &ExactDetails,
     formats: &Responses,
     client: Client,
-) -> Option<Answer> {
+) -> Option<Response> {
     let rule = rules.get(usize::from(denial.budget.rule))?;
     // A cost above the limit never passes; the window's length makes the client wait before it tries again.
     let retry_after_s = seconds(denial.retry_after_ms.unwrap_or(window_ms(rule, details))).max(1);
-    let mut headers = vec![("retry-after", retry_after_s.to_string())];
+    let mut headers = Vec::with_capacity(HEADERS);
+    headers.push(("retry-after", retry_after_s.into()));
     // The budget of an undecided exact rule is unknown.
     if denial.cause != Cause::Undecided || rule.algorithm == Algorithm::Window {
         // The draft's `t` is the time until budget is available: here the wait, not the end of the cell.
@@ -83,29 +92,29 @@ pub fn denied(
 }
 
 /// The response to a request without an identifier, if the rule denies those. It has no `retry-after`, as waiting has no use.
-pub fn missing_identifier(formats: &Responses, client: Client) -> Answer {
+pub fn missing_identifier(formats: &Responses, client: Client) -> Response {
     rejected(TOO_MANY, "weir_missing_identifier", "identifier missing", Vec::new(), formats, client)
 }
 
 /// The response to a request with several values of an identifier, if the rule denies those.
-pub fn ambiguous_identifier(formats: &Responses, client: Client) -> Answer {
+pub fn ambiguous_identifier(formats: &Responses, client: Client) -> Response {
     rejected(TOO_MANY, "weir_ambiguous_identifier", "identifier ambiguous", Vec::new(), formats, client)
 }
 
 /// The response to a request whose identifier or network is banned.
-pub fn banned(banned: Banned, now: UnixMs, formats: &Responses, client: Client) -> Answer {
+pub fn banned(banned: Banned, now: UnixMs, formats: &Responses, client: Client) -> Response {
     let (status, headers) = match banned {
         Banned::ForEver => (FORBIDDEN, Vec::new()),
         Banned::Until(until) => {
             let retry_after_s = seconds(until.0.saturating_sub(now.0)).max(1);
-            (TOO_MANY, vec![("retry-after", retry_after_s.to_string())])
+            (TOO_MANY, vec![("retry-after", retry_after_s.into())])
         }
     };
     rejected(status, "weir_banned", "banned", headers, formats, client)
 }
 
 /// The response to a request of a client whose address is denied.
-pub fn denied_address(formats: &Responses, client: Client) -> Answer {
+pub fn denied_address(formats: &Responses, client: Client) -> Response {
     rejected(FORBIDDEN, "weir_denied_address", "address denied", Vec::new(), formats, client)
 }
 
@@ -115,7 +124,7 @@ pub fn allowed_headers(
     budget: Option<&Budget>,
     details: &ExactDetails,
     formats: &Responses,
-) -> Vec<(&'static str, String)> {
+) -> Vec<Header> {
     let mut headers = Vec::new();
     if let Some(budget) = budget.filter(|_| formats.headers_on_allowed)
         && let Some(rule) = rules.get(usize::from(budget.rule))
@@ -134,16 +143,16 @@ pub fn settle(budget: &mut Budget, rules: &[Rule], cost: u64) {
     }
 }
 
-fn exact_headers(rules: &[Rule], details: &ExactDetails, headers: &mut Vec<(&'static str, String)>) {
+fn exact_headers(rules: &[Rule], details: &ExactDetails, headers: &mut Vec<Header>) {
     if !details.transactions.is_empty() {
         let transactions: Vec<String> =
             details.transactions.iter().map(|number| number.to_string()).collect();
-        headers.push(("x-ratelimit-transaction", transactions.join(", ")));
+        headers.push(("x-ratelimit-transaction", transactions.join(", ").into()));
     }
     if details.undecided != 0 {
         let undecided = (0u16..).zip(rules).filter(|(index, _)| details.undecided & bit(*index) != 0);
         let names: Vec<&str> = undecided.map(|(_, rule)| rule.name.as_str()).collect();
-        headers.push(("x-ratelimit-undecided", names.join(", ")));
+        headers.push(("x-ratelimit-undecided", names.join(", ").into()));
     }
 }
 
@@ -152,16 +161,16 @@ fn budget_headers(
     details: &ExactDetails,
     (budget, draft): (&Budget, &Budget),
     formats: &Responses,
-    headers: &mut Vec<(&'static str, String)>,
+    headers: &mut Vec<Header>,
 ) {
-    headers.push(("x-ratelimit-limit", budget.limit.to_string()));
-    headers.push(("x-ratelimit-remaining", budget.remaining.to_string()));
-    headers.push(("x-ratelimit-reset", seconds(budget.reset_ms).to_string()));
+    headers.push(("x-ratelimit-limit", budget.limit.into()));
+    headers.push(("x-ratelimit-remaining", budget.remaining.into()));
+    headers.push(("x-ratelimit-reset", seconds(budget.reset_ms).into()));
     if formats.ietf_headers {
         let (name, window_s) = (&rule.name, seconds(window_ms(rule, details)));
-        headers
-            .push(("ratelimit", format!("\"{name}\";r={};t={}", draft.remaining, seconds(draft.reset_ms))));
-        headers.push(("ratelimit-policy", format!("\"{name}\";q={};w={window_s}", budget.limit)));
+        let limit = format!("\"{name}\";r={};t={}", draft.remaining, seconds(draft.reset_ms));
+        headers.push(("ratelimit", limit.into()));
+        headers.push(("ratelimit-policy", format!("\"{name}\";q={};w={window_s}", budget.limit).into()));
     }
 }
 
@@ -178,12 +187,12 @@ pub fn bit(rule: u16) -> u64 {
 fn error(
     rule: &Rule,
     details: &'static str,
-    mut headers: Vec<(&'static str, String)>,
+    mut headers: Vec<Header>,
     formats: &Responses,
     client: Client,
-) -> Answer {
+) -> Response {
     let body = if formats.problem_json && client == Client::Http {
-        headers.push(("content-type", "application/problem+json".to_owned()));
+        headers.push(("content-type", "application/problem+json".into()));
         serde_json::json!({
             "type": PROBLEM_TYPE,
             "title": "Request cannot be satisfied as assigned quota has been exceeded",
@@ -191,33 +200,34 @@ fn error(
             "violated-policies": [rule.name],
         })
         .to_string()
+        .into()
     } else {
-        headers.push(("content-type", "text/plain".to_owned()));
-        "rate limit exceeded".to_owned()
+        headers.push(("content-type", "text/plain".into()));
+        "rate limit exceeded".into()
     };
-    Answer { status: 429, details, headers, body, grpc_status: GRPC_RESOURCE_EXHAUSTED }
+    Response { status: 429, details, headers, body, grpc_status: GRPC_RESOURCE_EXHAUSTED }
 }
 
 /// The response of a denial that is not about a quota.
 fn rejected(
     (status, title, grpc_status): (u32, &str, i32),
     details: &'static str,
-    why: &str,
-    mut headers: Vec<(&'static str, String)>,
+    why: &'static str,
+    mut headers: Vec<Header>,
     formats: &Responses,
     client: Client,
-) -> Answer {
+) -> Response {
     let (kind, body) = match formats.problem_json && client == Client::Http {
         true => {
             let problem = serde_json::json!({
                 "type": PROBLEM_BLANK, "title": title, "status": status, "detail": why,
             });
-            ("application/problem+json", problem.to_string())
+            ("application/problem+json", problem.to_string().into())
         }
-        false => ("text/plain", why.to_owned()),
+        false => ("text/plain", why.into()),
     };
-    headers.push(("content-type", kind.to_owned()));
-    Answer { status, details, headers, body, grpc_status }
+    headers.push(("content-type", HeaderValue::from(kind)));
+    Response { status, details, headers, body, grpc_status }
 }
 
 /// Whole seconds, rounded up.
@@ -256,7 +266,7 @@ mod tests {
         ExactDetails { undecided, window_ms, transactions }
     }
 
-    fn check(responses: &str, denial: &Denial, expected: &[(&str, &str)]) -> Answer {
+    fn check(responses: &str, denial: &Denial, expected: &[(&str, &str)]) -> Response {
         check_details(responses, denial, &ExactDetails::default(), expected)
     }
 
@@ -265,12 +275,14 @@ mod tests {
         denial: &Denial,
         details: &ExactDetails,
         expected: &[(&str, &str)],
-    ) -> Answer {
+    ) -> Response {
         let config = config(responses);
-        let answer = denied(&config.rules, denial, details, &config.responses, Client::Http).unwrap();
-        let got: Vec<_> = answer.headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
-        assert_eq!((answer.status, got.as_slice()), (429, expected));
-        answer
+        let response = denied(&config.rules, denial, details, &config.responses, Client::Http).unwrap();
+        let got: Vec<_> =
+            response.headers.iter().map(|(name, value)| (*name, value.with_text(str::to_owned))).collect();
+        let expected: Vec<_> = expected.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+        assert_eq!((response.status, got), (429, expected));
+        response
     }
 
     #[test]
@@ -297,13 +309,13 @@ mod tests {
     #[test]
     fn an_undecided_response_is_marked_so() {
         let undecided = denial_of(1, Some(1_000), Cause::Undecided);
-        let answer = check_details(
+        let response = check_details(
             "{}",
             &undecided,
             &details(0b110, 0, &[]),
             &[("retry-after", "1"), ("x-ratelimit-undecided", "log, cards"), ("content-type", "text/plain")],
         );
-        assert_eq!(answer.details, "weir_undecided");
+        assert_eq!(response.details, "weir_undecided");
         // For a window the local count is shown, even if the region was to be queried.
         check(
             "{}",
@@ -325,7 +337,10 @@ mod tests {
         let get = |responses: &str, details: &ExactDetails| {
             let config = config(responses);
             let headers = allowed_headers(&config.rules, Some(&budget), details, &config.responses);
-            headers.into_iter().map(|(name, value)| format!("{name}: {value}")).collect::<Vec<_>>()
+            headers
+                .iter()
+                .map(|(name, value)| value.with_text(|text| format!("{name}: {text}")))
+                .collect::<Vec<_>>()
         };
         assert!(get("{}", &details(0, 0, &[])).is_empty());
         let exact = ["x-ratelimit-transaction: 5, 7", "x-ratelimit-undecided: cards"];
@@ -354,7 +369,7 @@ mod tests {
 
     #[test]
     fn the_drafts_formats_are_used_where_configured() {
-        let answer = check(
+        let response = check(
             r#"{"ietf_headers": true, "problem_json": true}"#,
             &denial(Some(30_000), Cause::Limit),
             &[
@@ -367,7 +382,7 @@ mod tests {
                 ("content-type", "application/problem+json"),
             ],
         );
-        let body: serde_json::Value = serde_json::from_str(&answer.body).unwrap();
+        let body: serde_json::Value = serde_json::from_str(&response.body).unwrap();
         assert_eq!(body["type"], PROBLEM_TYPE);
         assert_eq!(body["violated-policies"][0], "per-key");
     }
@@ -377,8 +392,8 @@ mod tests {
         let config = config(r#"{"problem_json": true}"#);
         let denial = denial(Some(1), Cause::Limit);
         let details = ExactDetails::default();
-        let answer = denied(&config.rules, &denial, &details, &config.responses, Client::Grpc).unwrap();
-        assert_eq!(answer.body, "rate limit exceeded");
+        let response = denied(&config.rules, &denial, &details, &config.responses, Client::Grpc).unwrap();
+        assert_eq!(response.body, "rate limit exceeded");
     }
 
     #[test]
@@ -386,19 +401,19 @@ mod tests {
         let formats = config(r#"{"problem_json": true, "ietf_headers": true}"#);
         let responses = &formats.responses;
         let now = UnixMs(1_000);
-        for (until, retry_after) in [(61_000, "60"), (61_001, "61"), (1_001, "1"), (0, "1")] {
-            let answer = banned(Banned::Until(UnixMs(until)), now, responses, Client::Http);
-            assert_eq!((answer.status, answer.details), (429, "weir_banned"));
-            assert_eq!(answer.headers[0], ("retry-after", retry_after.to_owned()));
+        for (until, retry_after) in [(61_000, 60), (61_001, 61), (1_001, 1), (0, 1)] {
+            let response = banned(Banned::Until(UnixMs(until)), now, responses, Client::Http);
+            assert_eq!((response.status, response.details), (429, "weir_banned"));
+            assert_eq!(response.headers[0], ("retry-after", retry_after.into()));
             assert_eq!(
-                answer.body,
+                response.body,
                 r#"{"detail":"banned","status":429,"title":"Too Many Requests","type":"about:blank"}"#
             );
-            assert_eq!(answer.grpc_status, GRPC_RESOURCE_EXHAUSTED);
+            assert_eq!(response.grpc_status, GRPC_RESOURCE_EXHAUSTED);
         }
         let for_ever = banned(Banned::ForEver, now, responses, Client::Http);
         assert_eq!((for_ever.status, for_ever.grpc_status), (403, GRPC_PERMISSION_DENIED));
-        assert_eq!(for_ever.headers, [("content-type", "application/problem+json".to_owned())]);
+        assert_eq!(for_ever.headers, [("content-type", "application/problem+json".into())]);
         assert_eq!(
             for_ever.body,
             r#"{"detail":"banned","status":403,"title":"Forbidden","type":"about:blank"}"#
@@ -412,13 +427,13 @@ mod tests {
             ("{}", "text/plain", "identifier missing"),
             (r#"{"problem_json": true}"#, "application/problem+json", problem),
         ] {
-            let answer = missing_identifier(&config(responses).responses, Client::Http);
-            assert_eq!((answer.status, answer.details), (429, "weir_missing_identifier"));
-            assert_eq!(answer.headers, [("content-type", kind.to_owned())]);
-            assert_eq!(answer.body, body);
+            let response = missing_identifier(&config(responses).responses, Client::Http);
+            assert_eq!((response.status, response.details), (429, "weir_missing_identifier"));
+            assert_eq!(response.headers, [("content-type", kind.into())]);
+            assert_eq!(response.body, body);
             let ambiguous = ambiguous_identifier(&config(responses).responses, Client::Http);
             assert_eq!((ambiguous.status, ambiguous.details), (429, "weir_ambiguous_identifier"));
-            assert_eq!(ambiguous.headers, answer.headers);
+            assert_eq!(ambiguous.headers, response.headers);
             assert_eq!(ambiguous.body, body.replace("missing", "ambiguous"));
         }
     }
@@ -449,9 +464,9 @@ mod tests {
     #[test]
     fn a_denied_address_gets_403() {
         for (responses, client) in [("{}", Client::Http), (r#"{"problem_json": true}"#, Client::Grpc)] {
-            let answer = denied_address(&config(responses).responses, client);
-            assert_eq!((answer.status, answer.body.as_str()), (403, "address denied"));
-            assert_eq!(answer.headers, [("content-type", "text/plain".to_owned())]);
+            let response = denied_address(&config(responses).responses, client);
+            assert_eq!((response.status, &*response.body), (403, "address denied"));
+            assert_eq!(response.headers, [("content-type", "text/plain".into())]);
         }
     }
 }

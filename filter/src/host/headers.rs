@@ -6,6 +6,7 @@
 //! Little-endian. One call for all headers costs as much as a call for one of them.
 //! The peer's address and metadata come through [`Beyond`], as each costs a host call.
 
+use std::borrow::Cow;
 use weir_core::rules::{Lines, Request};
 
 /// Attributes of a request besides its headers.
@@ -80,19 +81,60 @@ impl<B: Beyond> Request for Headers<'_, B> {
     }
 }
 
+/// The value of a header that is sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HeaderValue {
+    /// A number in decimal digits. They are written into the serialised headers, so that a response allocates no text for them.
+    Number(u64),
+    /// Any text.
+    Text(Cow<'static, str>),
+}
+
+impl From<u64> for HeaderValue {
+    fn from(number: u64) -> HeaderValue {
+        HeaderValue::Number(number)
+    }
+}
+
+impl From<String> for HeaderValue {
+    fn from(text: String) -> HeaderValue {
+        HeaderValue::Text(text.into())
+    }
+}
+
+impl From<&'static str> for HeaderValue {
+    fn from(text: &'static str) -> HeaderValue {
+        HeaderValue::Text(text.into())
+    }
+}
+
+impl HeaderValue {
+    /// Passes the value's text to `read`.
+    pub fn with_text<R>(&self, read: impl FnOnce(&str) -> R) -> R {
+        match self {
+            HeaderValue::Number(number) => read(itoa::Buffer::new().format(*number)),
+            HeaderValue::Text(text) => read(text),
+        }
+    }
+}
+
+/// Bytes of the usual headers of a denial, and more.
+const SERIALISED_BYTES: usize = 256;
+
 /// Serialises headers for a response or a call, in the same format.
-pub fn serialise(headers: &[(&str, String)]) -> Vec<u8> {
-    let length = |text: &str| u32::try_from(text.len()).unwrap_or(0).to_le_bytes();
-    let mut bytes = u32::try_from(headers.len()).unwrap_or(0).to_le_bytes().to_vec();
+pub fn serialise(headers: &[(&str, HeaderValue)]) -> Vec<u8> {
+    let number = |number: usize| u32::try_from(number).unwrap_or(0).to_le_bytes();
+    let mut bytes = Vec::with_capacity(SERIALISED_BYTES);
+    bytes.extend_from_slice(&number(headers.len()));
     for (name, value) in headers {
-        bytes.extend_from_slice(&length(name));
-        bytes.extend_from_slice(&length(value));
+        bytes.extend_from_slice(&number(name.len()));
+        bytes.extend_from_slice(&number(value.with_text(str::len)));
     }
     for (name, value) in headers {
-        for text in [*name, value.as_str()] {
-            bytes.extend_from_slice(text.as_bytes());
-            bytes.push(0);
-        }
+        bytes.extend_from_slice(name.as_bytes());
+        bytes.push(0);
+        value.with_text(|text| bytes.extend_from_slice(text.as_bytes()));
+        bytes.push(0);
     }
     bytes
 }
@@ -111,7 +153,7 @@ mod tests {
     }
 
     fn headers(pairs: &[(&str, &str)]) -> Vec<u8> {
-        serialise(&pairs.iter().map(|(name, value)| (*name, (*value).to_owned())).collect::<Vec<_>>())
+        serialise(&pairs.iter().map(|(name, value)| (*name, (*value).to_owned().into())).collect::<Vec<_>>())
     }
 
     #[test]
@@ -125,6 +167,16 @@ mod tests {
         let mut lines = Vec::new();
         request.for_each_header(b"x-b", &mut |line| lines.push(line.to_vec()));
         assert_eq!(lines, [b"1", b"2"]);
+    }
+
+    #[test]
+    fn numbers_are_serialised_as_text() {
+        let numbers = [0, 7, 1_000, u64::MAX];
+        let texts = numbers.map(|number| ("x-a", number.to_string().into()));
+        assert_eq!(serialise(&numbers.map(|number| ("x-a", number.into()))), serialise(&texts));
+        let bytes = serialise(&[("x-a", 42.into()), ("x-b", "text".into())]);
+        let request = Headers::new(&bytes, Nothing);
+        assert_eq!((request.first(b"x-a"), request.first(b"x-b")), (Some(&b"42"[..]), Some(&b"text"[..])));
     }
 
     #[test]

@@ -50,7 +50,7 @@ impl Stream {
         let service = GrpcService { envoy_grpc: Some(envoy_grpc) }.encode_to_vec();
         let log_throttle = LogThrottle::new(&aggregator.cluster);
         let token = aggregator.token.as_ref();
-        let bearer = token.map(|token| ("authorization", format!("Bearer {}", token.reveal())));
+        let bearer = token.map(|token| ("authorization", format!("Bearer {}", token.reveal()).into()));
         let metadata = serialise(bearer.as_slice());
         Stream { service, metadata, token: None, buffer: Vec::new(), log_throttle, is_welcome: false }
     }

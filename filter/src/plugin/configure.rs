@@ -55,6 +55,7 @@ impl Plugin {
                 .zip(0..)
                 .map(|(rule, number)| rule.compiled(number, &config.workspace))
                 .collect(),
+            rule_names: config.rules.iter().map(|rule| rule.name.as_str().into()).collect(),
             limiter: Limiter::new(setup, now),
             keeper,
             bans: Bans::new(&config),

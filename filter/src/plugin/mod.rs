@@ -21,11 +21,12 @@ use crate::host::calls;
 use crate::host::headers::Headers;
 use crate::host::shared::EnvoyShared;
 use crate::host::stream::Stream;
-use crate::responses;
+use crate::responses::{self, Header};
 use crate::settle::Ended;
 use request::Envoy;
 use requests::{Allowed, Requests};
 use statistics::Statistics;
+use std::rc::Rc;
 use weir_core::control::Keeper;
 use weir_core::limiter::{Checks, CompiledRule, Limiter};
 use weir_core::model::time::{MonoMs, Now, UnixMs};
@@ -37,6 +38,8 @@ pub use verdict::{Effect, Label};
 pub struct Plugin {
     config: Config,
     compiled_rules: Vec<CompiledRule>,
+    /// The rules' names, for labels.
+    rule_names: Vec<Rc<str>>,
     limiter: Limiter,
     /// Live control.
     keeper: Keeper,
@@ -63,7 +66,7 @@ impl Plugin {
     }
 
     /// Settles the cost of a request by its response. Returns headers for the response of an allowed request.
-    pub fn on_response(&mut self, context: u32) -> Vec<(&'static str, String)> {
+    pub fn on_response(&mut self, context: u32) -> Vec<Header> {
         self.settle(context, true);
         let Some(Allowed { budget, exact }) = self.requests.take_allowed(context) else { return Vec::new() };
         responses::allowed_headers(&self.config.rules, budget.as_ref(), &exact, &self.config.responses)

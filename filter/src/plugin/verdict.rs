@@ -8,7 +8,8 @@ use super::requests::{Allowed, Applied};
 use super::statistics::Statistics;
 use crate::counters::RuleOutcome;
 use crate::host::shared::EnvoyShared;
-use crate::responses::{self, Answer, Client};
+use crate::responses::{self, Client, Response};
+use std::rc::Rc;
 use weir_core::control::Banned;
 use weir_core::limiter::{self, Cause, Checks, Decision, Denial, ShadowOutcome};
 use weir_core::model::time::{MonoMs, UnixMs};
@@ -27,14 +28,14 @@ pub enum Effect {
     /// It waits; another effect follows.
     Pause,
     /// It is denied with this response.
-    Refuse(Label, Box<Answer>),
+    Refuse(Label, Box<Response>),
 }
 
 /// Rule and outcome for access logs.
 #[derive(Clone, Debug)]
 pub struct Label {
     /// The rule's name.
-    pub rule: String,
+    pub rule: Rc<str>,
     /// As metrics name it.
     pub outcome: &'static str,
 }
@@ -62,7 +63,7 @@ impl Plugin {
             self.bans.on_banned(&mut self.keeper, rule, now);
         }
         let formats = &self.config.responses;
-        let answer = match refused {
+        let response = match refused {
             Refused::Address => responses::denied_address(formats, client),
             Refused::Missing(_) => responses::missing_identifier(formats, client),
             Refused::Ambiguous(_) => responses::ambiguous_identifier(formats, client),
@@ -71,14 +72,14 @@ impl Plugin {
         let decided = match refused {
             Refused::Address => {
                 self.statistics.count_denied_address();
-                let label = Label { rule: ADDRESSES.to_owned(), outcome: DENIED_ADDRESS };
-                return Effect::Refuse(label, Box::new(answer));
+                let label = Label { rule: ADDRESSES.into(), outcome: DENIED_ADDRESS };
+                return Effect::Refuse(label, Box::new(response));
             }
             Refused::Missing(rule) | Refused::Ambiguous(rule) => (rule, RuleOutcome::Denied),
             Refused::Banned(rule, _) => (rule, RuleOutcome::Banned),
         };
         self.statistics.count(decided.0, decided.1);
-        Effect::Refuse(self.label(decided), Box::new(answer))
+        Effect::Refuse(self.label(decided), Box::new(response))
     }
 
     /// Counts an outcome and turns it into an effect. `paused` are the rules of a request that had to wait.
@@ -130,10 +131,10 @@ impl Plugin {
         self.count_each(undecided, RuleOutcome::Undecided);
         self.count_each(outcome.shadow_denied, RuleOutcome::ShadowDenied);
         let Config { rules, responses, .. } = &self.config;
-        let Some(answer) = responses::denied(rules, denial, &outcome.exact, responses, client()) else {
+        let Some(response) = responses::denied(rules, denial, &outcome.exact, responses, client()) else {
             return Effect::Pass;
         };
-        Effect::Refuse(self.label((rule, decided)), Box::new(answer))
+        Effect::Refuse(self.label((rule, decided)), Box::new(response))
     }
 
     fn allow(&mut self, context: u32, budget: Option<limiter::Budget>, outcome: limiter::Outcome) -> Effect {
@@ -168,7 +169,7 @@ impl Plugin {
     }
 
     pub(super) fn label(&self, (rule, outcome): Decided) -> Label {
-        let rule = self.config.rules.get(rule).map(|rule| rule.name.clone()).unwrap_or_default();
+        let rule = self.rule_names.get(rule).cloned().unwrap_or_default();
         Label { rule, outcome: <&'static str>::from(outcome) }
     }
 }

@@ -77,10 +77,10 @@ static ARENA: Memory<[u8; 65_536]> = Memory(UnsafeCell::new([0; 65_536]));
 static FLOOR: Memory<Floor> = Memory(UnsafeCell::new(Floor::Header));
 static NEXT: Memory<u32> = Memory(UnsafeCell::new(0));
 
-/// `x-ratelimit-limit`, `-remaining`, `-reset` and `retry-after` as the ABI serialises them: count, lengths, then names and values.
-static HEADERS: &[u8] = b"\x04\0\0\0\
-    \x11\0\0\0\x02\0\0\0\x15\0\0\0\x01\0\0\0\x11\0\0\0\x02\0\0\0\x0b\0\0\0\x02\0\0\0\
-    x-ratelimit-limit\010\0x-ratelimit-remaining\00\0x-ratelimit-reset\042\0retry-after\042\0";
+/// The headers of Weir's denials as the ABI serialises them: count, lengths, then names and values.
+static HEADERS: &[u8] = b"\x05\0\0\0\
+    \x0b\0\0\0\x02\0\0\0\x11\0\0\0\x02\0\0\0\x15\0\0\0\x01\0\0\0\x11\0\0\0\x02\0\0\0\x0c\0\0\0\x0a\0\0\0\
+    retry-after\042\0x-ratelimit-limit\010\0x-ratelimit-remaining\00\0x-ratelimit-reset\042\0content-type\0text/plain\0";
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
@@ -161,7 +161,7 @@ pub extern "C" fn proxy_on_request_headers(_context: u32, _count: usize, _end: u
                 for (name, value) in [("weir_rule", "per-key"), ("weir_outcome", "denied")] {
                     proxy_set_property(name.as_ptr(), name.len(), value.as_ptr(), value.len());
                 }
-                let (details, body) = ("weir_denied", "rate limit exceeded\n");
+                let (details, body) = ("weir_limit_exceeded", "rate limit exceeded");
                 proxy_send_local_response(
                     429,
                     details.as_ptr(),
