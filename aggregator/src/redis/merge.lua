@@ -37,8 +37,8 @@ end
 
 save(cell)
 extend(KEYS[1], ARGV[1])
-local told = {}
+local others = {}
 if ARGV[3] == '1' then
-    for i, one in ipairs(before) do told[i] = one.flat end
+    for i, one in ipairs(before) do others[i] = one.flat end
 end
-return { granted, cell.flat, told }
+return { granted, cell.flat, others }

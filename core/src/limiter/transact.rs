@@ -45,7 +45,7 @@ pub(super) enum Make {
     /// Leave it so.
     Never,
     /// Make one, unless an entry that this process uses would have to leave; then the bucket notes that it does not
-    /// know all, and whoever comes to it next asks.
+    /// have all counts, and the next request on it sends a query.
     WhereFree,
     /// Make one, in an overflow cell if need be.
     Always,

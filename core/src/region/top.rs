@@ -2,7 +2,7 @@
 //! million keys.
 //!
 //! The use of a key is computed as for decisions: what counts of its cells, against the limit that was applied last. If
-//! the caller knows which limit applies from now on, that limit is used instead.
+//! the caller passes the limit that applies from now on, that limit is used instead.
 
 use super::cell::CellState;
 use super::{Explained, Region};

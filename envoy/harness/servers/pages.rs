@@ -1,4 +1,4 @@
-//! A folder of static files over HTTP, read when it starts: what is not in it then is not there, whatever a path says.
+//! A folder of static files over HTTP, read when it starts. Only these files are served.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;

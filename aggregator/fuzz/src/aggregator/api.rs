@@ -20,7 +20,7 @@ use weir_core::model::window::MAX_COUNT;
 
 /// A token whose digest seeds of the tokens file have.
 const TOKEN: &str = "weir_a";
-/// Most problems that a caller is told, and the longest of their texts.
+/// Most problems in a response, and the longest of their texts.
 const MAX_PROBLEMS: usize = 20;
 const MAX_SENT_BYTES: usize = 1_024;
 
@@ -151,8 +151,8 @@ pub fn rate_limits(data: &[u8]) {
     let (limits, again) = match (Limits::parse(files), Limits::parse(files)) {
         (Ok(limits), Ok(again)) => (limits, again),
         (limits, again) => {
-            let told = limits.expect_err("it is refused once").to_string();
-            return assert_eq!(told, again.expect_err("it is refused once").to_string());
+            let error = limits.expect_err("it is refused once").to_string();
+            return assert_eq!(error, again.expect_err("it is refused once").to_string());
         }
     };
     assert_eq!(limits.len(), again.len());
@@ -171,7 +171,7 @@ pub fn rate_limits(data: &[u8]) {
     check_call(&limits, &again, &request);
 }
 
-/// A call of the rate-limit service: what it asks can be request.
+/// A call of the rate-limit service.
 pub fn rate_limit_request(data: &[u8]) {
     let Ok(request) = RateLimitRequest::decode(data) else { return };
     let limits = || Limits::parse([("f", LIMITS)]).expect("the limits above are sound");

@@ -49,17 +49,17 @@ pub fn log_answer(data: &[u8]) {
     let charge =
         LogCharge { key, id: EntryId { request: ExactRequestId::of(7, 1), place: 0 }, cost: 1, most: 5 };
     let answer = || Value::Array(numbers.iter().map(|number| Value::Int(*number)).collect());
-    let said = answered(answer(), &charge);
-    let [status, shown, now, used, ..] = numbers[..] else { return assert!(said.is_err()) };
-    match said {
-        Ok(said) => {
+    let reading = answered(answer(), &charge);
+    let [status, shown, now, used, ..] = numbers[..] else { return assert!(reading.is_err()) };
+    match reading {
+        Ok(reading) => {
             assert_eq!(numbers.len(), 6);
-            assert_eq!(said.shown_us, u64::try_from(shown).ok());
-            assert_eq!(said.decided.is_some(), status >= 0);
-            if let Some(decided) = said.decided {
+            assert_eq!(reading.shown_us, u64::try_from(shown).ok());
+            assert_eq!(reading.decided.is_some(), status >= 0);
+            if let Some(decided) = reading.decided {
                 assert_eq!(decided.outcome == Outcome::Allowed, status == 1);
                 assert_eq!((Ok(decided.at.0), Ok(decided.used)), (now.try_into(), used.try_into()));
-                // Whatever is said can be told.
+                // Every answer has a result.
                 decided.result(charge.most, 1_000);
             }
         }

@@ -1,4 +1,4 @@
-//! Live control: what an aggregator tells of it, and what workers find in shared data.
+//! Live control: frames of an aggregator, and shared data.
 
 use prost::Message;
 use weir_core::control::{Controls, Keeper, MAX_CONTROLS, Scratch, Subject};
@@ -9,7 +9,7 @@ use weir_core::model::wire;
 
 const NOW: Now = Now { unix: UnixMs(1_700_000_040_000), mono: MonoMs(1_000_000) };
 
-/// A frame, told twice: the second time says nothing new, and what is held is sound and comes out of shared data as it went in.
+/// A frame, applied twice: the second time changes nothing. The controls are sound, and shared data returns them as they were stored.
 pub fn controls(data: &[u8]) {
     let Ok(frame) = wire::Controls::decode(data) else { return };
     let mut set = Controls::default();
@@ -20,7 +20,7 @@ pub fn controls(data: &[u8]) {
         ..Default::default()
     });
     set.apply(&frame);
-    assert!(!set.apply(&frame), "it was told before");
+    assert!(!set.apply(&frame), "it was applied before");
     check(&set);
     let mut shared = MemoryShared::default();
     let mut keeper = Keeper::load(&mut shared, NOW);
@@ -30,7 +30,7 @@ pub fn controls(data: &[u8]) {
     assert!(other.controls().iter().eq(keeper.controls().iter()));
 }
 
-/// The bytes of each place in turn, as another version may have left them: whoever reads them goes on, and hears what comes later.
+/// The bytes of each place in turn, as another version may have left them: the reader goes on, and applies later frames.
 pub fn stored_controls(data: &[u8]) {
     for place in [Place::Controls, Place::ControlSet, Place::Bans] {
         let mut shared = MemoryShared::default();

@@ -45,7 +45,7 @@ pub fn filter_frame(data: &[u8]) {
         while region.tick(NOW) {}
     }
     for request in
-        frame.exact_requests.iter().chain(frame.refunds.iter().filter_map(|said| said.request.as_ref()))
+        frame.exact_requests.iter().chain(frame.refunds.iter().filter_map(|refund| refund.request.as_ref()))
     {
         if let Ok(charges) = exact::charges(request) {
             let wire: Vec<_> = charges.iter().map(exact::Charge::to_wire).collect();
@@ -96,14 +96,14 @@ fn wait_for_results(frame: &RegionFrame) {
         exact(2, Algorithm::Ledger { zone: 7 }, b"b", false),
         exact(3, Algorithm::Log, shadow.as_bytes(), true),
     ];
-    // By their requests: what was asked.
-    let mut asked: BTreeMap<u64, Option<u64>> = BTreeMap::new();
+    // The exact requests, by their requests.
+    let mut waiting: BTreeMap<u64, Option<u64>> = BTreeMap::new();
     for request in 0..4 {
         let mono = MONO.after(request * 2 * u64::from(TIMEOUT_MS));
         let outcome = limiter.decide(&mut shared, request, &checks, mono);
-        assert!(!matches!(outcome.decision, Decision::Allow(_)), "it passes unasked");
+        assert!(!matches!(outcome.decision, Decision::Allow(_)), "it passes without a query");
         if outcome.decision == Decision::Wait {
-            asked.insert(request, None);
+            waiting.insert(request, None);
         }
         for sent in limiter.take_frames(&mut shared, mono) {
             let enforced = sent
@@ -111,14 +111,14 @@ fn wait_for_results(frame: &RegionFrame) {
                 .iter()
                 .find(|request| request.charges.len() == 2)
                 .map(|request| request.id);
-            asked.entry(request).and_modify(|id| *id = id.or(enforced));
+            waiting.entry(request).and_modify(|id| *id = id.or(enforced));
         }
         limiter.on_frame(&mut shared, frame, mono);
-        end(&mut limiter, &mut asked, frame);
+        end(&mut limiter, &mut waiting, frame);
         let late = mono.after(u64::from(TIMEOUT_MS));
         limiter.tick(&mut shared, Now { unix: NOW, mono: late });
-        end(&mut limiter, &mut asked, frame);
-        assert!(asked.is_empty(), "a request waits beyond its timeout");
+        end(&mut limiter, &mut waiting, frame);
+        assert!(waiting.is_empty(), "a request waits beyond its timeout");
         limiter.take_shadow_outcomes();
     }
     limiter.shutdown(&mut shared, MONO.after(500));
@@ -126,9 +126,9 @@ fn wait_for_results(frame: &RegionFrame) {
 }
 
 /// Takes the requests that need not wait any more from those that do.
-fn end(limiter: &mut Limiter, asked: &mut BTreeMap<u64, Option<u64>>, frame: &RegionFrame) {
+fn end(limiter: &mut Limiter, waiting: &mut BTreeMap<u64, Option<u64>>, frame: &RegionFrame) {
     for (request, outcome) in limiter.take_resolved() {
-        let id = asked.remove(&request).expect("it ends once");
+        let id = waiting.remove(&request).expect("it ends once");
         assert_ne!(outcome.decision, Decision::Wait);
         let mut results = frame.results.iter().filter(|results| Some(results.id) == id);
         let allowed = results.any(|results| match results.results.as_slice() {
@@ -137,11 +137,11 @@ fn end(limiter: &mut Limiter, asked: &mut BTreeMap<u64, Option<u64>>, frame: &Re
             }
             _ => false,
         });
-        assert!(allowed || !matches!(outcome.decision, Decision::Allow(_)), "it passes unruled");
+        assert!(allowed || !matches!(outcome.decision, Decision::Allow(_)), "it passes without a result");
     }
 }
 
-/// What an aggregator hears of another.
+/// Changes that an aggregator receives from a peer.
 pub fn changes(data: &[u8]) {
     let Ok(changes) = Changes::decode(data) else { return };
     let mut region = Region::new(RegionLimits { max_keys: 64, ..RegionLimits::default() }, (1, 2));

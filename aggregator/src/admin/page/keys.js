@@ -36,8 +36,8 @@ function lookup() {
   const field = (name, title, value, more) => h("label", {}, title, h("input", { name, value, autocomplete: "off", spellcheck: "false", maxlength: "4096", ...more }));
   const form = h("form", { onsubmit: (event) => {
     event.preventDefault();
-    const asked = new URLSearchParams(new FormData(form));
-    location.hash = `#/key?${asked}`;
+    const parameters = new URLSearchParams(new FormData(form));
+    location.hash = `#/key?${parameters}`;
   } },
     field("namespace", "Namespace, as in the rule", "", { required: "" }), field("identifier", "Identifier, as a request carries it", "", { required: "" }), field("workspace", "Workspace", "default", { required: "" }),
     h("button", { class: "button" }, "Explain"));

@@ -21,7 +21,7 @@ pub struct Transaction {
     pub bucket: Vec<u8>,
     /// The outcome.
     pub outcome: Outcome,
-    /// The cost that was used, or was asked for if the attempt was not allowed.
+    /// The cost that was used, or was requested if the attempt was not allowed.
     pub cost: u64,
     /// The region of the aggregator that made the attempt; empty if it was made by hand.
     pub region: Vec<u8>,
