@@ -1,20 +1,19 @@
-# Shared by the scripts of these folders: where tools live, how a step reports, how packages come here. Sourced, never run.
-# What to install, and which version, is left to the scripts that need it.
+# Functions of the scripts in these folders: folders, progress messages, packages. Sourced, never run.
 set -euo pipefail
 
 root="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/../.." && pwd)"
 tools="${WEIR_TOOLS:-$root/.tools}"
 cd "$root"
-# What is built is found again under target/, whatever the caller's cargo is told.
+# Programs are expected under target/, so the caller's target folder is not used.
 export CARGO_TARGET_DIR="$root/target"
 
-# CI builds what was committed; at a state a changed Cargo.toml may change Cargo.lock.
+# CI builds with the committed Cargo.lock; elsewhere a changed Cargo.toml may change it.
 locked=(${CI:+--locked})
 
-# Progress goes to standard error, so that a script's standard output can be its answer.
-say() { printf 'weir: %s\n' "$*" >&2; }
+# Writes a progress message to standard error, as the standard output is a script's result.
+log() { printf 'weir: %s\n' "$*" >&2; }
 
-# die WHAT HOW: what failed, and what to do about it.
+# die WHAT HOW...: ends the script with an error: what failed, and what to do about it.
 die() {
     printf 'weir: error: %s\n' "$1" >&2
     printf '      %s\n' "${@:2}" >&2
@@ -54,7 +53,7 @@ help_of() {
     exit
 }
 
-# cargo_build ARGUMENT...: unless everything is built already (WEIR_BUILT). To build a part again by itself is not free: alone it has
+# cargo_build ARGUMENT...: unless everything is built already (WEIR_BUILT). Building a part again by itself takes time: alone it has
 # other features of libraries than together with the tests.
 cargo_build() {
     [[ -n "${WEIR_BUILT:-}" ]] || cargo build "${locked[@]}" "$@"
@@ -71,7 +70,7 @@ apt_install() {
     local apt=("${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq
         -o DPkg::Lock::Timeout=300 -o Acquire::Retries=5)
     local install=("${apt[@]}" -y --no-install-recommends --no-remove install "$@") pause
-    say "installing $* with apt-get"
+    log "installing $* with apt-get"
     {
         # The lists have a lock for which apt-get does not wait.
         flock 8

@@ -5,7 +5,7 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../common.sh"
 help_of weir-bench-aggregator envoy/tools/bench/weir-bench-aggregator/main.rs "$@"
 WEIR_REDIS_SERVER="$("$root/envoy/tools/install/tool.sh" redis-server)"
 WEIR_MARIADBD="$("$root/envoy/tools/install/databases.sh" mariadb)"
-say "building the aggregator and the benchmark"
+log "building the aggregator and the benchmark"
 cargo build "${locked[@]}" --release -p weir-aggregator -p weir-envoy --bin weir-aggregator --bin weir-bench-aggregator
 
 export WEIR_REDIS_SERVER WEIR_MARIADBD

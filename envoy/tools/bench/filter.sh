@@ -5,13 +5,13 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../common.sh"
 help_of weir-bench-filter envoy/tools/bench/weir-bench-filter/main.rs "$@"
 ENVOY_BIN="$("$root/envoy/tools/install/envoy.sh")"
 "$root/envoy/tools/build/filter.sh"
-say "building the no-op filter that Weir is compared with"
+log "building the no-op filter that Weir is compared with"
 "$root/envoy/tools/build/wasm-cargo.sh" build "${locked[@]}" --profile filter \
     --manifest-path envoy/tools/bench/noop-filter/Cargo.toml --target-dir target/noop-filter
-say "building the floors: the host calls of a decision without the decision"
+log "building the floors: the host calls of a decision without the decision"
 "$root/envoy/tools/build/wasm-cargo.sh" build "${locked[@]}" --profile filter \
     --manifest-path envoy/tools/bench/floor-filter/Cargo.toml --target-dir target/floor-filter
-say "building the aggregator and the benchmark"
+log "building the aggregator and the benchmark"
 # As the tests build them: of the programs, only Envoy and the filter are measured.
 cargo build "${locked[@]}" -p weir-aggregator -p weir-envoy --bins
 target/debug/weir-wasm --keep proxy_on_context_create,proxy_on_request_headers,proxy_on_delete \

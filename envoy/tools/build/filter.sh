@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Builds target/weir-filter.wasm: compiles the filter, then keeps only the exports that it uses. A second module,
-# target/weir-filter-responses.wasm, also hears of responses, which costs every request a crossing: it is for
-# configurations with "responses": {"headers_on_allowed": true}, a ledger, or costs that responses tell.
+# target/weir-filter-responses.wasm, also receives responses, which costs each request two crossings. Configurations with
+# responses.headers_on_allowed, a ledger, or costs from responses need it.
 source "$(dirname -- "${BASH_SOURCE[0]}")/../common.sh"
 
-say "building the filter"
+log "building the filter"
 "$root/envoy/tools/build/wasm-cargo.sh" build "${locked[@]}" -p weir-filter --profile filter
-say "stripping its unused exports"
+log "stripping its unused exports"
 strip=(cargo run --quiet "${locked[@]}" -p weir-envoy --bin weir-wasm -- target/wasm32-wasip1/filter/weir_filter.wasm)
 "${strip[@]}" target/weir-filter-responses.wasm
 "${strip[@]}" target/weir-filter.wasm --without-responses

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# wasm-cargo.sh COMMAND ARGS...: runs cargo for the filter's target, or for that of WEIR_WASM_TARGET, in whichever way its standard library is here.
+# wasm-cargo.sh COMMAND ARGS...: runs cargo for the filter's target, or for that of WEIR_WASM_TARGET, with the standard library that wasm-std.sh found.
 source "$(dirname -- "${BASH_SOURCE[0]}")/../common.sh"
 
 way="$("$root/envoy/tools/build/wasm-std.sh")"

@@ -12,13 +12,13 @@ has_std() { compgen -G "$(rustc --print target-libdir --target "$target" 2>/dev/
 from_rustup() {
     has_std && return
     command -v rustup >/dev/null || return 1
-    say "adding $target with rustup (at most $rustup_seconds_max s)"
+    log "adding $target with rustup (at most $rustup_seconds_max s)"
     timeout "$rustup_seconds_max" rustup target add "$target" </dev/null >&2 && has_std
 }
 
 debian_is_there() { [[ -x /usr/bin/cargo && -d /usr/lib/wasm32-wasi ]] && dpkg -s rustc-web rust-web-src >/dev/null 2>&1; }
 
-# Debian's newer toolchain ships the library's sources, and is used beside the usual one for the filter alone.
+# Debian's newer toolchain has the library's sources. It builds the filter; the usual toolchain builds everything else.
 from_debian() {
     debian_is_there && return
     apt_install rustc-web cargo-web rust-web-src wasi-libc && debian_is_there
@@ -34,7 +34,7 @@ choose() {
         if from_rustup; then
             echo rustup
         else
-            say "rustup could not bring $target; trying Debian's toolchain, which builds it from source"
+            log "rustup could not install $target; trying Debian's toolchain, which builds it from source"
             from_debian && echo debian
         fi
         ;;
@@ -49,6 +49,6 @@ way="$(choose)" || die "no standard library for $target could be found or instal
 if [[ "$(cat "$remembered" 2>/dev/null)" != "$way" ]]; then
     mkdir -p "$tools"
     echo "$way" >"$remembered"
-    say "built with the $target library from $way"
+    log "built with the $target library from $way"
 fi
 echo "$way"

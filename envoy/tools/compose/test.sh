@@ -21,7 +21,7 @@ day_seconds=86400
 test_seconds_max=360
 stand_ins=()
 
-leave_out() { say "left out: $1"; exit 3; }
+leave_out() { log "left out: $1"; exit 3; }
 
 command -v docker >/dev/null || leave_out "docker is not installed"
 timeout 20 docker info >/dev/null 2>&1 || leave_out "no Docker engine answers"
@@ -33,7 +33,7 @@ else
     leave_out "there is neither docker compose nor docker-compose"
 fi
 
-# Two runs would remove each other's stand-ins. A folder can be locked whoever made it.
+# A lock, as two runs would remove each other's stand-ins. A folder can be locked by any user.
 lock="${TMPDIR:-/tmp}/weir-compose-test"
 mkdir -p "$lock"
 exec 9<"$lock"
@@ -47,7 +47,7 @@ remove_leftovers() {
     local project
     docker ps --all --format '{{.Label "com.docker.compose.project"}}' | { grep '^weir-test-' || true; } | sort -u |
         while read -r project; do
-            say "removing what $project has left"
+            log "removing what $project has left"
             down "$project" </dev/null >/dev/null 2>&1 || true
         done
 }
@@ -61,14 +61,14 @@ clean_up() {
 missing_images() {
     local name reachable=true
     {
-        # Those of services without a profile, of each of which Compose says the image before the profiles.
+        # The images of services without a profile; Compose prints each image before the profiles.
         $compose -f "$file" config | awk '/^    image:/ { image = $2; print image } /^    profiles:/ { print "-", image }' |
             awk '$1 == "-" { delete names[$2]; next } { names[$1] } END { for (name in names) print name }' | grep -v '^weir-'
         sed -n 's/^ARG BUSYBOX_IMAGE=//p' filter/Dockerfile
     } | sort -u | while read -r name; do
         docker image inspect "$name" >/dev/null 2>&1 && continue
         if $reachable; then
-            say "pulling $name"
+            log "pulling $name"
             timeout "$pull_seconds_max" docker pull --quiet "$name" >/dev/null 2>&1 </dev/null && continue
             reachable=false
         fi
@@ -111,7 +111,7 @@ check_filter_image() {
 }
 
 rm -rf "$work" && mkdir -p "$work/saved"
-say "building the aggregator, the filter and the test"
+log "building the aggregator, the filter and the test"
 cargo_build --quiet -p weir-aggregator
 cargo_build --quiet -p weir-envoy --bin weir-compose-test
 "$root/envoy/tools/build/filter.sh"
@@ -131,9 +131,9 @@ check_filter_image
 export WEIR_COMPOSE="$compose -f $file --project-name $run" WEIR_COMPOSE_PROJECT="$run"
 left=$((day_seconds - $(date +%s) % day_seconds))
 if ((left < test_seconds_max)); then
-    say "waiting $left s for the day to end"
+    log "waiting $left s for the day to end"
     sleep "$left"
 fi
-say "testing"
+log "testing"
 # Without the lock: what outlives this script must not hold it.
 target/debug/weir-compose-test 9<&-

@@ -6,7 +6,7 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../common.sh"
 case "$1" in
 chromium) names=("${WEIR_CHROMIUM:-}" chromium chromium-browser google-chrome) ;;
 chromedriver) names=("${WEIR_CHROMEDRIVER:-}" chromedriver /usr/lib/chromium-browser/chromedriver) ;;
-*) die "nothing is called '$1'" "Ask for chromium or chromedriver." ;;
+*) die "there is no program '$1'" "Ask for chromium or chromedriver." ;;
 esac
 
 find_one() {

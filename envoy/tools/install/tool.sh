@@ -4,9 +4,9 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../common.sh"
 
 find_tool() {
     case "$1" in
-    # The tests start servers of their own; the one that a package may start by itself is not used.
+    # The tests start their own servers; they do not use one that the package starts.
     redis-server) command -v "${WEIR_REDIS_SERVER:-redis-server}" ;;
-    *) die "no tool is called '$1'" "Ask for redis-server." ;;
+    *) die "there is no tool '$1'" "Ask for redis-server." ;;
     esac
 }
 

@@ -5,5 +5,5 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../common.sh"
 if [[ "$("$root/envoy/tools/build/wasm-std.sh")" == rustup ]]; then
     "$root/envoy/tools/build/wasm-cargo.sh" clippy "${locked[@]}" -p weir-filter -- -D warnings
 else
-    say "skipping the lint for WASM: it needs rustup's wasm32-wasip1"
+    log "skipping the lint for WASM: it needs rustup's wasm32-wasip1"
 fi

@@ -12,14 +12,14 @@ if [[ "${1:-}" == --build-only ]]; then
     folder="${2:?--build-only takes a folder}"
 fi
 
-say "building the playground"
+log "building the playground"
 WEIR_WASM_TARGET=wasm32-unknown-unknown "$root/envoy/tools/build/wasm-cargo.sh" \
     build "${locked[@]}" -p weir-playground --lib --profile playground
 mkdir -p "$folder"
 cargo run --quiet "${locked[@]}" -p weir-playground --features bindgen --bin weir-bindgen -- \
     target/wasm32-unknown-unknown/playground/weir_playground.wasm "$folder"
 cp examples/playground/page/* "$folder/"
-say "the playground is in $folder"
+log "the playground is in $folder"
 if [[ "${1:-}" != --build-only ]]; then
     exec cargo run --quiet "${locked[@]}" -p weir-envoy --bin weir-pages -- "$folder" "$@"
 fi

@@ -4,9 +4,9 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../common.sh"
 
 help_of weir-up envoy/tools/run/weir-up/options.rs "$@"
 ENVOY_BIN="$("$root/envoy/tools/install/envoy.sh")"
-say "Envoy: $ENVOY_BIN"
+log "Envoy: $ENVOY_BIN"
 "$root/envoy/tools/build/filter.sh"
-say "building the aggregator and the launcher"
+log "building the aggregator and the launcher"
 cargo build "${locked[@]}" -p weir-aggregator -p weir-envoy --bin weir-aggregator --bin weir-up
 
 export ENVOY_BIN

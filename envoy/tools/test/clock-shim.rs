@@ -1,7 +1,7 @@
 //! A library for LD_PRELOAD that moves the wall clock of a process by as many nanoseconds as the file that
 //! `WEIR_CLOCK_FILE` names holds now, a native i64. Monotonic clocks are left alone. Compiled by itself, for tests.
 //!
-//! Not libfaketime: that allocates in its first `clock_gettime`, and Envoy's allocator asks the time in its first
+//! Not libfaketime: that allocates in its first `clock_gettime`, and Envoy's allocator reads the clock in its first
 //! allocation. Here nothing allocates.
 #![deny(unsafe_op_in_unsafe_fn)]
 
@@ -68,7 +68,7 @@ pub unsafe extern "C" fn clock_gettime(clock: c_int, out: *mut Timespec) -> c_in
 pub unsafe extern "C" fn gettimeofday(out: *mut Timeval, _zone: *mut c_void) -> c_int {
     let now = now();
     if !out.is_null() {
-        // SAFETY: the caller says that the pointer is good.
+        // SAFETY: the caller passes a valid pointer.
         unsafe { *out = Timeval { seconds: now.seconds, micros: now.nanos / 1_000 } };
     }
     0
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn gettimeofday(out: *mut Timeval, _zone: *mut c_void) -> 
 pub unsafe extern "C" fn time(out: *mut i64) -> i64 {
     let now = now();
     if !out.is_null() {
-        // SAFETY: the caller says that the pointer is good.
+        // SAFETY: the caller passes a valid pointer.
         unsafe { *out = now.seconds };
     }
     now.seconds
@@ -93,7 +93,7 @@ fn now() -> Timespec {
     now
 }
 
-/// The file's mapping. Two threads that make it at once leave one mapping unused, which harms nobody.
+/// The file's mapping. Two threads that make it at once leave one mapping unused, which does no harm.
 static MAPPING: AtomicPtr<AtomicI64> = AtomicPtr::new(null_mut());
 
 fn offset_nanos() -> i64 {

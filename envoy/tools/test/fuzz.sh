@@ -2,13 +2,13 @@
 # fuzz.sh [--seconds N] [TARGET...]: runs a fuzzer on parsers, each target (such as core/key) for N seconds (30); all of them by default.
 #
 # The fuzzer starts from the inputs in aggregator/fuzz/corpus, and continues where its last run ended: target/fuzz/corpus keeps what
-# reached new code. An input that breaks a target is left in target/fuzz/crashes. Add such an input, with a name that says what it
+# reached new code. An input that breaks a target is left in target/fuzz/crashes. Add such an input, named by what it
 # shows, to aggregator/fuzz/corpus once it is mended: the tests run those, at most ten of each target.
 source "$(dirname -- "${BASH_SOURCE[0]}")/../common.sh"
 
 corpus="$root/aggregator/fuzz/corpus"
 work="$root/target/fuzz"
-# Inputs are to be read and to stay small.
+# Inputs are short, so that they can be read.
 max_bytes=4096
 seconds=30
 targets=()
@@ -30,7 +30,7 @@ done
 [[ "$seconds" =~ ^[1-9][0-9]*$ ]] || die "--seconds $seconds is no number of seconds." "Try --seconds 30."
 ((${#targets[@]})) || mapfile -t targets < <(all_targets)
 
-# The address sanitizer is an unstable option of the compiler; a stable one takes it when told to.
+# The address sanitizer is an unstable option; RUSTC_BOOTSTRAP lets a stable compiler use it.
 if rustup toolchain list 2>/dev/null | grep -q '^nightly'; then
     export RUSTUP_TOOLCHAIN=nightly
 else
@@ -41,7 +41,7 @@ host="$(rustc -vV | sed -n 's/^host: //p')"
 flags="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters
     -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares
     -Zsanitizer=address -Cdebug-assertions -Ccodegen-units=1"
-say "building the targets"
+log "building the targets"
 # Named, the host's target keeps the flags from what runs while building.
 RUSTFLAGS="$flags" cargo build --quiet "${locked[@]}" --release -p weir-fuzz --features libfuzzer --bin weir-fuzz \
     --target "$host" --target-dir "$work/build"
@@ -51,7 +51,7 @@ export ASAN_OPTIONS="detect_odr_violation=0${ASAN_OPTIONS:+:$ASAN_OPTIONS}"
 
 failed=()
 for target in "${targets[@]}"; do
-    say "$target, for $seconds s"
+    log "$target, for $seconds s"
     log="$work/${target//\//-}.log"
     mkdir -p "$work/corpus/$target" "$work/crashes/$target"
     if "$work/build/$host/release/weir-fuzz" --target="$target" "$work/corpus/$target" "$corpus/$target" \
@@ -64,4 +64,4 @@ for target in "${targets[@]}"; do
     fi
 done
 ((${#failed[@]} == 0)) || die "broken by some input: ${failed[*]}." "The inputs are in $work/crashes."
-say "no target was broken"
+log "no input broke a target"

@@ -6,7 +6,7 @@ if [[ "${1:-}" == --help || "${1:-}" == -h ]]; then exec cargo test --help; fi
 logs="$root/target/tests"
 mkdir -p "$logs"
 
-# Others' programs that tests start, found or installed, as variables.
+# Programs that the tests start and that are not built here, as variables.
 find_programs() {
     local install="$root/envoy/tools/install" name
     ENVOY_BIN="$("$install/envoy.sh")"
@@ -14,7 +14,7 @@ find_programs() {
     WEIR_MARIADBD="$("$install/databases.sh" mariadb)"
     WEIR_CHROMIUM="$("$install/browser.sh" chromium)"
     WEIR_CHROMEDRIVER="$("$install/browser.sh" chromedriver)"
-    # MySQL is tested where it can be had; where not, its tests say that they are left out.
+    # MySQL is tested where it can be had; elsewhere its tests are left out.
     WEIR_MYSQLD_ROOT="$("$install/databases.sh" mysql --build)" || unset WEIR_MYSQLD_ROOT
     for name in ENVOY_BIN WEIR_REDIS_SERVER WEIR_MARIADBD WEIR_CHROMIUM WEIR_CHROMEDRIVER ${WEIR_MYSQLD_ROOT:+WEIR_MYSQLD_ROOT}; do
         printf '%s=%q\n' "$name" "${!name}"
@@ -22,24 +22,24 @@ find_programs() {
 }
 
 tests=(cargo test "${locked[@]}" --workspace --no-fail-fast)
-# The network is as slow as the compiler: both at the same time.
+# Downloads take as long as the compiler, so both run at the same time.
 find_programs >"$logs/programs" &
 finding=$!
-# Somebody who names tests wants those.
+# With names of tests, only what these need is built.
 if (($# > 0)); then
-    say "building the aggregator"
+    log "building the aggregator"
     cargo_build -p weir-aggregator
 else
-    say "building the tests, and the programs that they start"
+    log "building the tests, and the programs that they start"
     "${tests[@]}" --no-run
     export WEIR_BUILT=1
 fi
 "$root/envoy/tools/build/filter.sh"
 "$root/envoy/tools/run/playground.sh" --build-only "$root/target/playground-page"
-say "building the clock that tests move"
+log "building the clock that tests move"
 rustc --edition 2024 --crate-type cdylib -C opt-level=2 -C panic=abort -D warnings \
     -o target/libweir_clock_shim.so envoy/tools/test/clock-shim.rs
-wait "$finding" || die "A program that the tests start is missing; what is said above tells which."
+wait "$finding" || die "A program that the tests start is missing." "The messages above name it."
 set -a
 source "$logs/programs"
 set +a
@@ -56,7 +56,7 @@ if (($# > 0)); then
     exec "${tests[@]}" "$@"
 fi
 "$root/envoy/tools/test/simulate.sh"
-say "running the tests; those without an Envoy beside the scenarios, as both mostly wait"
+log "running the tests (those without an Envoy beside the scenarios, as both mostly wait)"
 { "${tests[@]}" --lib --bins --test '[!s]*' --test 's[!c]*' && "${tests[@]}" --doc; } >"$logs/others.log" 2>&1 &
 others=$!
 failed=0

@@ -1,5 +1,5 @@
-//! Who asks an aggregator for decisions, and what stands behind it: a filter's stream about exact limits, an application
-//! over HTTP, an Envoy's own rate-limit filter.
+//! Clients that request decisions of an aggregator, and its stores: a filter's stream with exact requests, an application over
+//! HTTP, Envoy's own rate-limit filter.
 
 use std::process::Command;
 
@@ -19,14 +19,14 @@ use weir_envoy::{Aggregator, AggregatorOptions, DatabaseServer, Redis, RedisOpti
 use crate::peer::{HOUR_MS, Peer};
 use crate::stage::Cpu;
 
-/// No limit of these is reached unless it is meant to be.
+/// Large enough not to be reached.
 const AMPLE: u32 = 1_000_000_000;
-/// What a log remembers; entries leave as fast as they come then.
+/// The window of a log: entries expire as fast as they are added.
 const LOG_WINDOW_MS: u64 = 1_000;
 const ZONE: u32 = 1;
 /// Connections of Envoys to the rate-limit service.
 const CHANNELS: usize = 4;
-/// Long enough for everything that is not lost.
+/// Longer than any response takes.
 const TIMEOUT_MS: u32 = 10_000;
 const RATE_LIMITS: &str = "domain: bench\n\
     descriptors:\n\
@@ -35,14 +35,14 @@ const RATE_LIMITS: &str = "domain: bench\n\
 /// `RateLimitResponse.Code.OK`.
 const RLS_OK: i32 = 1;
 
-/// How is asked, and what for.
+/// The API, and the kind of limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Api {
     /// A log in the aggregator's memory, over a filter's stream.
     LogInMemory,
     /// A log in Redis.
     LogInRedis,
-    /// The same, used up: most questions get their answer from what is remembered.
+    /// The same, used up: cached denials answer most requests.
     LogDenied,
     /// A ledger in MariaDB.
     Ledger,
@@ -52,7 +52,7 @@ pub enum Api {
     RateLimitService,
 }
 
-/// What stands behind an API; all of it dies with this value.
+/// The processes behind an API; they end with this value.
 pub struct Scene {
     api: Api,
     aggregator: Aggregator,
@@ -127,7 +127,7 @@ impl Scene {
         Ok(Scene { api, aggregator, redis, database, channels, _folder: folder })
     }
 
-    /// What the `number`th client asks through.
+    /// The connection of the `number`th client.
     pub async fn connect(&self, number: usize) -> Result<Asker> {
         let charge = match self.api {
             Api::Http => return Ok(Asker::Http(Connection::open(self.aggregator.http_address()).await?)),
@@ -160,8 +160,8 @@ impl Scene {
 }
 
 impl Asker {
-    /// Asks about the `number`th identifier; whether it passed. What is not decided is an error.
-    pub async fn ask(&mut self, number: usize) -> Result<bool> {
+    /// Sends a request for the `number`th identifier; returns whether it passed. One that is not decided is an error.
+    pub async fn decide(&mut self, number: usize) -> Result<bool> {
         match self {
             Asker::Stream { peer, charge, last } => {
                 *last += 1;
@@ -174,13 +174,13 @@ impl Asker {
 }
 
 async fn ask_stream(peer: &mut Peer, charge: &Charge, id: u64) -> Result<bool> {
-    let ask = ExactRequest { id, charges: vec![charge.to_wire()], timeout_ms: TIMEOUT_MS, trace: None };
-    peer.frames.send(FilterFrame { exact_requests: vec![ask], ..FilterFrame::default() }).await?;
+    let request = ExactRequest { id, charges: vec![charge.to_wire()], timeout_ms: TIMEOUT_MS, trace: None };
+    peer.frames.send(FilterFrame { exact_requests: vec![request], ..FilterFrame::default() }).await?;
     let answer = peer.next_with(|frame| frame.results.into_iter().next()).await?;
     match answer.results.first().map(|result| result.verdict) {
         Some(2) => Ok(true),
         Some(3) => Ok(false),
-        other => anyhow::bail!("a question was not decided: verdict {other:?}"),
+        other => anyhow::bail!("a request was not decided: verdict {other:?}"),
     }
 }
 
@@ -191,7 +191,7 @@ async fn ask_http(connection: &mut Connection, number: usize) -> Result<bool> {
     let request = Request::post("/v1/check", body.to_string()).header("content-type", "application/json");
     let response = connection.send(request).await?;
     ensure!(response.status == 200, "HTTP {}: {}", response.status, response.text());
-    response.json()?["allowed"].as_bool().context("an answer without allowed")
+    response.json()?["allowed"].as_bool().context("a response without allowed")
 }
 
 async fn ask_service(grpc: &mut Grpc<Channel>, number: usize) -> Result<bool> {
@@ -225,7 +225,7 @@ fn ledger(number: usize) -> Result<Charge> {
     Ok(Charge { limit: Limit::Ledger { zone: ZONE, bucket: bucket.into() }, cost: 1 })
 }
 
-/// Commits as a ledger's server would: each one on the disk before it is answered.
+/// Commits as a ledger's server does: each transaction is on the disk before its response.
 async fn prepare_ledger(url: &str) -> Result<()> {
     use sqlx::{Connection, MySqlConnection};
     let mut database = MySqlConnection::connect(url).await?;
@@ -243,7 +243,7 @@ fn run_aggregator(arguments: &[&str], environment: &[(String, String)]) -> Resul
     Ok(())
 }
 
-/// What is written and read of `envoy.service.ratelimit.v3`'s messages.
+/// The fields of `envoy.service.ratelimit.v3` that are used.
 #[derive(Clone, PartialEq, prost::Message)]
 struct RateLimitRequest {
     #[prost(string, tag = "1")]

@@ -1,7 +1,7 @@
-//! Questions: how long a request waits for the region's word.
+//! Queries: how long a request waits for the aggregator.
 //!
-//! The loop is open: a question is due at its moment, whatever became of those before, and its latency counts from
-//! then. So a server that pauses is charged for everybody who would have come meanwhile.
+//! The loop is open: each query is due at its time, whether or not earlier ones were answered, and its latency counts from that time.
+//! So a pause of the server counts for all queries that are due during it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -22,10 +22,10 @@ const STREAMS: usize = 8;
 const PER_SECOND: u64 = 5_000;
 const KEYS: usize = 20_000;
 const WARM_UP: Duration = Duration::from_secs(1);
-/// What a filter waits at the longest unless it is told otherwise.
+/// The filter's default timeout.
 const TIMEOUT_MS: u32 = 50;
 
-/// What is asked about, and what goes on beside it.
+/// The keys of the queries, and other load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Load {
     /// Many keys in turn.
@@ -33,7 +33,7 @@ pub enum Load {
     /// One key.
     One,
     /// Many keys, while two streams report as fast as they can.
-    ShadowOutcome,
+    BesideReports,
 }
 
 pub const COLUMNS: [&str; 8] = [
@@ -51,7 +51,7 @@ pub async fn measure(store: Store, load: Load, time: Duration) -> Result<Vec<f64
     let mut stage = Stage::start(store, 1).await?;
     let ends = Arc::new(AtomicBool::new(false));
     let mut reports = JoinSet::new();
-    for stream in 0..if load == Load::ShadowOutcome { 2 } else { 0 } {
+    for stream in 0..if load == Load::BesideReports { 2 } else { 0 } {
         let peer = Peer::join(stage.port(0), false).await?;
         reports.spawn(ingest::send(peer, format!("rep{stream}"), Arc::default(), ends.clone()));
     }
@@ -59,15 +59,15 @@ pub async fn measure(store: Store, load: Load, time: Duration) -> Result<Vec<f64
     let mut senders = Vec::new();
     let mut streams = JoinSet::new();
     for _ in 0..STREAMS {
-        // Every Envoy has a subscriber, so all are pushed to as well.
+        // Every Envoy has a subscriber, so all receive pushes as well.
         let peer = Peer::join(stage.port(0), true).await?;
         senders.push(peer.frames.clone());
         streams.spawn(receive(peer, started, started.elapsed() + WARM_UP));
     }
     let before = stage.cpu()?;
-    let asked = thread::spawn(move || ask(&senders, load, started, WARM_UP + time));
-    let asked = tokio::task::spawn_blocking(move || asked.join()).await?;
-    let asked = asked.ok().context("the asking thread panicked")??;
+    let sender = thread::spawn(move || send(&senders, load, started, WARM_UP + time));
+    let sent = tokio::task::spawn_blocking(move || sender.join()).await?;
+    let sent = sent.ok().context("the sending thread panicked")??;
     let cpu = stage.cpu()?.since(before);
     let mut times = Times::default();
     while let Some(stream) = streams.join_next().await {
@@ -77,9 +77,9 @@ pub async fn measure(store: Store, load: Load, time: Duration) -> Result<Vec<f64
     while let Some(ended) = reports.join_next().await {
         ended??;
     }
-    // What the reports beside cost cannot be told apart.
+    // Beside reports, their cost cannot be separated from that of the queries.
     let per_answer = |cpu: Duration, known: bool| {
-        if known && load != Load::ShadowOutcome { cpu.as_secs_f64() / asked as f64 * 1e6 } else { f64::NAN }
+        if known && load != Load::BesideReports { cpu.as_secs_f64() / sent as f64 * 1e6 } else { f64::NAN }
     };
     let late = times.over(Duration::from_millis(u64::from(TIMEOUT_MS)));
     Ok(vec![
@@ -94,8 +94,8 @@ pub async fn measure(store: Store, load: Load, time: Duration) -> Result<Vec<f64
     ])
 }
 
-/// Asks at a fixed rate; returns how often. A thread of its own, as the runtime's timer has only milliseconds.
-fn ask(senders: &[mpsc::Sender<FilterFrame>], load: Load, started: Instant, time: Duration) -> Result<u64> {
+/// Sends queries at a fixed rate; returns their number. It needs its own thread, as the runtime's timer has only milliseconds.
+fn send(senders: &[mpsc::Sender<FilterFrame>], load: Load, started: Instant, time: Duration) -> Result<u64> {
     let keys: Vec<_> = (0..KEYS).map(|number| key("cons", number)).collect();
     let began = started.elapsed();
     let mut owns = vec![0; KEYS * STREAMS];
@@ -110,7 +110,7 @@ fn ask(senders: &[mpsc::Sender<FilterFrame>], load: Load, started: Instant, time
         let at = if load == Load::One { 0 } else { number as usize * 7 % KEYS };
         let own = &mut owns[at * STREAMS + stream];
         let consult = Consult {
-            // The moment at which it is due is all that has to be known when the answer comes.
+            // The time at which the query is due; the answer returns it.
             id: due.as_micros() as u64,
             key: keys[at].clone(),
             sequence: sequence(),
@@ -128,7 +128,7 @@ fn ask(senders: &[mpsc::Sender<FilterFrame>], load: Load, started: Instant, time
     Ok(total)
 }
 
-/// Takes answers until the asker has let go of the stream and all have come; those due before `from` do not count.
+/// Receives answers until the sender has closed the stream and all have arrived; those due before `from` do not count.
 async fn receive(peer: Peer, started: Instant, from: Duration) -> Result<Times> {
     let Peer { frames, mut region } = peer;
     drop(frames);

@@ -1,7 +1,7 @@
-//! Decisions: how many an aggregator makes a second, through each of its api, and how long one takes.
+//! Decisions: how many an aggregator makes a second through each of its APIs, and how long one takes.
 //!
-//! Every client asks, waits for the answer and asks again, so with many clients a time holds the wait behind the others. The clients share the processors with the aggregator: what it could do with a core of its
-//! own is told by its processor time.
+//! Every client sends a request, waits for the response and sends the next, so with many clients a time includes the wait behind the others.
+//! The clients share the processors with the aggregator; its processor time shows what it could do with a core of its own.
 
 use std::time::{Duration, Instant};
 
@@ -13,10 +13,10 @@ use crate::api::{Api, Asker, Scene};
 use crate::stats::Times;
 
 const WARM_UP: Duration = Duration::from_secs(1);
-/// Different identifiers, where there are many.
+/// Number of identifiers, if there are many.
 const MANY: usize = 10_000;
 
-/// Who asks about what.
+/// The clients and their identifiers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Crowd {
     pub api: Api,
@@ -65,17 +65,17 @@ pub async fn measure(crowd: Crowd, time: Duration) -> Result<Vec<f64>> {
         let sender = scene.connect(client).await?;
         // Clients begin at different keys.
         let first = client * (keys / crowd.clients).max(1);
-        clients.spawn(ask(sender, first, keys, (from, until)));
+        clients.spawn(run_client(sender, first, keys, (from, until)));
     }
     sleep(from.saturating_duration_since(Instant::now())).await;
     let before = scene.cpu()?;
     sleep(until.saturating_duration_since(Instant::now())).await;
     let cpu = scene.cpu()?.since(before);
-    let mut all = Asked::default();
+    let mut all = Measured::default();
     while let Some(client) = clients.join_next().await {
-        let asked = client?.context("a client could not go on")?;
-        all.times.extend(asked.times);
-        all.allowed += asked.allowed;
+        let measured = client?.context("a client failed")?;
+        all.times.extend(measured.times);
+        all.allowed += measured.allowed;
     }
     let decisions = all.times.len() as f64;
     let aggregator = cpu.aggregators.as_secs_f64();
@@ -91,32 +91,32 @@ pub async fn measure(crowd: Crowd, time: Duration) -> Result<Vec<f64>> {
     ])
 }
 
-/// What one client saw.
+/// The times and results of clients.
 #[derive(Default)]
-struct Asked {
+struct Measured {
     times: Times,
     allowed: usize,
 }
 
-/// Asks about one key after the other; only what begins and ends within the time counts.
-async fn ask(
+/// Sends requests for one key after the other; only those that begin and end within the time count.
+async fn run_client(
     mut sender: Asker,
     first: usize,
     keys: usize,
     (from, until): (Instant, Instant),
-) -> Result<Asked> {
-    let mut asked = Asked::default();
+) -> Result<Measured> {
+    let mut measured = Measured::default();
     for number in first.. {
         let began = Instant::now();
         if began >= until {
             break;
         }
-        let allowed = sender.ask(number % keys).await?;
+        let allowed = sender.decide(number % keys).await?;
         let ended = Instant::now();
         if began >= from && ended <= until {
-            asked.times.push(ended - began);
-            asked.allowed += usize::from(allowed);
+            measured.times.push(ended - began);
+            measured.allowed += usize::from(allowed);
         }
     }
-    Ok(asked)
+    Ok(measured)
 }

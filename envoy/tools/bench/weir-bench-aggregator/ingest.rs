@@ -24,7 +24,7 @@ const WARM_UP: Duration = Duration::from_secs(1);
 pub enum Keys {
     /// Each its own.
     Own,
-    /// All the same; and each stream is a subscriber, so each hears of what the others said.
+    /// All the same. Each stream is a subscriber, so each receives the counts of the others.
     Shared,
 }
 
@@ -60,7 +60,7 @@ pub async fn measure(store: Store, keys: Keys, time: Duration) -> Result<Vec<f64
     Ok(vec![counts / took, aggregator / counts * 1e6, counts / aggregator, redis_us, both])
 }
 
-/// Reports without pause until it is told to end.
+/// Reports without pause until `ends` is set.
 pub async fn send(
     mut peer: Peer,
     group: String,

@@ -1,9 +1,9 @@
-//! `just bench-aggregator`: what an aggregator takes, how soon it answers and tells others, and what many regions cost
-//! their database, in interleaved rounds on one machine.
+//! `just bench-aggregator`: how many reports an aggregator merges, how soon it answers queries and pushes counts, and what many
+//! regions cost their database, in interleaved rounds on one machine.
 //!
 //! Everything is real: `weir-aggregator` processes, a Redis, a MariaDB, and gRPC streams as filters open them, all started
 //! here and ended with this program. [`ingest`], [`consult`], [`decide`], [`push`], [`regions`] and [`scan`] measure; [`stage`],
-//! [`apis`] and [`peer`] are what they have in common; [`tables`] and [`stats`] say what came out.
+//! [`api`] and [`peer`] are shared by them; [`tables`] and [`stats`] hold the results.
 
 mod api;
 mod consult;
@@ -41,7 +41,7 @@ struct Options {
     /// Seconds of each measurement of streams.
     #[arg(long, default_value_t = 5)]
     seconds: u64,
-    /// Seconds of each measurement of regions, after as many as they need to settle; a interval comes every ten.
+    /// Seconds of each measurement of regions, after as many as they need to settle; an interval comes every ten.
     #[arg(long, default_value_t = 40)]
     region_seconds: u64,
     /// Measure only these (comma-separated).
@@ -57,17 +57,17 @@ struct Options {
 /// One table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Measurement {
-    /// Reports taken.
+    /// Reports merged.
     Ingest,
-    /// Questions answered.
+    /// Queries answered.
     Consult,
-    /// Decisions for those who cannot make them: exact limits, applications, other Envoys.
+    /// Decisions of the aggregator: exact limits, applications, Envoy's rate-limit filter.
     Decide,
     /// From a report at one aggregator to the push at another.
     Push,
     /// Ten regions on one database.
     Regions,
-    /// The core's search for what is due, and the weight of a cell.
+    /// The core's search for cells that are due, and the memory of a cell.
     Scan,
 }
 
@@ -89,7 +89,7 @@ impl Measurement {
         match self {
             Self::Ingest => "Reports of 256 counts, 4 streams",
             Self::Consult => "Consults, 5 000 a second in an open loop, 8 streams",
-            Self::Decide => "Decisions, each client asks when it has its answer",
+            Self::Decide => "Decisions, each client sends a request when it has the last response",
             Self::Push => "From a report at one aggregator to the push at another",
             Self::Regions => "Ten regions on one MariaDB",
             Self::Scan => "Everything due for other regions is taken; memory",
@@ -118,7 +118,7 @@ impl Case {
             Case::Consult(Store::Memory, Load::One),
             Case::Consult(Store::Redis, Load::Many),
             Case::Consult(Store::Redis, Load::One),
-            Case::Consult(Store::Redis, Load::ShadowOutcome),
+            Case::Consult(Store::Redis, Load::BesideReports),
         ];
         cases.extend(Crowd::all().map(Case::Decide));
         cases.extend([Case::Push, Case::Regions(1)]);
@@ -151,7 +151,7 @@ impl Case {
             }
             Case::Consult(place, Load::Many) => format!("{}, many keys", store(place)),
             Case::Consult(place, Load::One) => format!("{}, one key", store(place)),
-            Case::Consult(place, Load::ShadowOutcome) => {
+            Case::Consult(place, Load::BesideReports) => {
                 format!("{}, many keys, beside reports without pause", store(place))
             }
             Case::Decide(crowd) => crowd.title(),
@@ -167,7 +167,7 @@ impl Case {
             Case::Ingest(store, keys) => ingest::measure(store, keys, time).await,
             Case::Consult(store, load) => consult::measure(store, load, time).await,
             Case::Decide(crowd) => decide::measure(crowd, time).await,
-            // Rare events are what is looked for.
+            // The longest times are rare.
             Case::Push => push::measure(4 * time).await,
             Case::Regions(scale) => {
                 let time = Duration::from_secs(options.region_seconds);
@@ -196,7 +196,7 @@ async fn run(options: &Options) -> Result<()> {
     let mut tables = Tables::default();
     let load_before = load_average();
     for round in 0..options.rounds {
-        // Each round starts with another case: none always follows the same one's heat.
+        // Each round starts with another case, so that none always follows the same one.
         for place in 0..cases.len() {
             let case = cases[(place + round) % cases.len()];
             eprintln!(

@@ -1,4 +1,4 @@
-//! A filter's stream, as a worker of an Envoy opens it, and the cells that it speaks of.
+//! A filter's stream, as a worker of an Envoy opens it, and the cells that it reports.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -20,7 +20,7 @@ use weir_envoy::ports;
 pub const HOUR_MS: u64 = 3_600_000;
 /// Reports that a filter sends before the first of them is acknowledged.
 pub const MAX_IN_FLIGHT: usize = 16;
-/// Nothing that is waited for takes so long unless something is broken.
+/// Longer than any wait, unless something is broken.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 /// Frames that wait for the transport: more than an open loop ever has waiting.
 const QUEUE: usize = 65_536;
@@ -60,7 +60,7 @@ impl Peer {
         timeout(PATIENCE, self.region.message()).await??.context("the stream ended")
     }
 
-    /// The first frame that has what is looked for; others are skipped.
+    /// The first frame for which `part` returns something; others are skipped.
     pub async fn next_with<T>(&mut self, part: impl Fn(RegionFrame) -> Option<T>) -> Result<T> {
         loop {
             if let Some(found) = part(self.next().await?) {

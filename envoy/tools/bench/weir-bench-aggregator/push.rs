@@ -17,13 +17,13 @@ use crate::stats::Times;
 /// Keys on which a push is waited for.
 const PROBES: usize = 64;
 const PROBE_INTERVAL: Duration = Duration::from_millis(5);
-/// What each aggregator is told beside: so many counts, of so many keys, so often.
+/// Other reports to each aggregator: the number of counts and of keys, and the interval.
 const BACKGROUND_COUNTS: usize = 100;
 const BACKGROUND_KEYS: usize = 20_000;
 const BACKGROUND_INTERVAL: Duration = Duration::from_millis(50);
 const LIMIT: u64 = 1_000_000_000;
 const SETTLING: Duration = Duration::from_millis(500);
-/// Longer than any report needs that is not lost.
+/// Longer than any report takes.
 const STRAGGLERS: Duration = Duration::from_secs(1);
 
 pub const COLUMNS: [&str; 6] = ["reports", "p50 ms", "p99 ms", "p99.9 ms", "max ms", "never pushed"];
@@ -35,7 +35,7 @@ pub async fn measure(time: Duration) -> Result<Vec<f64>> {
     let stage = Stage::start(Store::Redis, 2).await?;
     let follower = Peer::join(stage.port(1), true).await?;
     let reporter = Peer::join(stage.port(0), false).await?;
-    // The follower uses every key once, so that the other aggregator is told of its users by Redis.
+    // The follower uses every key once, so that the other aggregator learns from Redis that the key has a follower.
     follower.report(0, (0..PROBES).map(|probe| count("prob", probe, 1)).collect()).await?;
     let background = [beside(&stage, 0, "bckA").await?, beside(&stage, 1, "bckB").await?];
     let sent: Arc<Sent> = Arc::new(Mutex::new(vec![VecDeque::new(); PROBES]));

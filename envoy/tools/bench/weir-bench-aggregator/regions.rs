@@ -51,7 +51,7 @@ pub const COLUMNS: [&str; 13] = [
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
     pub time: Duration,
-    /// A interval each 300 ms.
+    /// An interval each 300 ms.
     pub quick: bool,
 }
 
@@ -157,7 +157,7 @@ async fn report(mut peer: Peer, region: usize, scale: usize) -> Result<()> {
     Ok(())
 }
 
-/// Counters, by the database's own word and by the aggregators'.
+/// Counters of the database and of the aggregators.
 #[derive(Debug, Default)]
 struct Figures {
     statements: f64,
@@ -188,7 +188,7 @@ impl Figures {
             add_ticks(&text, &mut figures.ticks);
         }
         figures.statements = status(database, "Queries").await?;
-        // An upsert tries to insert, whatever becomes of it.
+        // An upsert counts as an insert, also if it updates.
         figures.rows_upserted = status(database, "Handler_write").await?;
         figures.rows_read = status(database, "Handler_read_next").await?;
         Ok(figures)

@@ -16,7 +16,7 @@ use crate::peer::{HOUR_MS, key};
 
 const NOW: UnixMs = UnixMs(1_700_000_000_000);
 const LIMIT: u64 = 1_000;
-/// As many as the aggregator takes at once while others wait.
+/// Cells that the aggregator takes at once while others wait.
 const STEP_CELLS: usize = 4_096;
 const ORIGIN: OriginId = OriginId([7; 16]);
 const TIMES: u64 = 5;
@@ -91,7 +91,7 @@ fn report(region: &mut Region, cells: usize, own: u64, every: usize) -> Duration
     took
 }
 
-/// Takes all that is due, and says that it was published; returns how many milliseconds the taking took, and its longest
+/// Takes all cells that are due and marks them as published; returns how many milliseconds the taking took, and its longest
 /// step.
 fn scan(region: &mut Region, expected: usize) -> Result<(f64, f64)> {
     let (mut taken, mut took, mut longest) = (0, Duration::ZERO, Duration::ZERO);

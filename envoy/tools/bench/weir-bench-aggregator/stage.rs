@@ -1,18 +1,18 @@
-//! What stands behind a measurement: aggregators, with or without a Redis.
+//! The processes of a measurement: aggregators, with or without a Redis.
 
 use std::time::Duration;
 
 use anyhow::Result;
 use weir_envoy::{Aggregator, AggregatorOptions, Redis, RedisOptions};
 
-/// Where a region is kept.
+/// The region's store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Store {
     Memory,
     Redis,
 }
 
-/// Fresh processes of one region, which die with this value.
+/// New processes of one region; they end with this value.
 pub struct Stage {
     pub aggregators: Vec<Aggregator>,
     pub redis: Option<Redis>,

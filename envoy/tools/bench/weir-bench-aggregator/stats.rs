@@ -1,4 +1,4 @@
-//! Percentiles and how much a measurement varies; and what an aggregator's metrics say.
+//! Percentiles, the spread of a measurement, and sums of an aggregator's metrics.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub fn spread_percent(values: &[f64]) -> f64 {
     if middle == 0.0 { 0.0 } else { (most - least) / middle * 100.0 }
 }
 
-/// Times, of which shares are asked.
+/// Times, for percentiles.
 #[derive(Debug, Default)]
 pub struct Times(Vec<Duration>);
 

@@ -7,7 +7,7 @@ use crate::median::median;
 use crate::stats::spread_percent;
 use crate::{Case, Measurement};
 
-/// What each case gave, round by round.
+/// The results of each case, by round.
 #[derive(Default)]
 pub struct Tables(BTreeMap<Case, Vec<Vec<f64>>>);
 
@@ -36,7 +36,7 @@ impl Tables {
         text
     }
 
-    /// By how much the rounds of a case differ: what a reader should know of this machine.
+    /// How much the rounds of a case differ, which shows how quiet the machine was.
     pub fn noise(&self) -> String {
         let mut text = String::new();
         for (case, rounds) in self.0.iter().filter(|(_, rounds)| rounds.len() > 1) {

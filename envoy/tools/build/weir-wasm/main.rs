@@ -1,4 +1,4 @@
-//! `weir-wasm IN OUT`: prepares a compiled filter for Envoy and says what was kept. The work is `strip`.
+//! `weir-wasm IN OUT`: prepares a compiled filter for Envoy and prints the exports that it kept. `strip` does the work.
 
 mod strip;
 
@@ -35,7 +35,7 @@ fn main() -> Result<()> {
         std::fs::read(&options.input).with_context(|| format!("reading {}", options.input.display()))?;
     let stripped =
         strip(&input, &callbacks).with_context(|| format!("preparing {}", options.input.display()))?;
-    // By rename: an Envoy that watches the file never sees half of it.
+    // By rename, so that an Envoy that watches the file never reads a partial one.
     let partial = options.output.with_extension("wasm.partial");
     std::fs::write(&partial, &stripped.module)
         .and_then(|()| std::fs::rename(&partial, &options.output))

@@ -15,7 +15,7 @@ use wasmparser::{ExternalKind, Parser, Payload, TypeRef};
 const ALWAYS_KEPT: [&str; 6] =
     ["memory", "_initialize", "_start", "malloc", "proxy_on_memory_allocate", "proxy_abi_version_0_2_1"];
 
-/// A module that asks itself whether it hears of responses finds `yes` behind this in its data.
+/// Precedes `yes` or `no ` in the data of a module: whether it receives responses.
 const RESPONSES_MARKER: &[u8] = b"weir:on_response_headers=";
 /// The callbacks that only modules with responses need: for their headers, and for costs that wait for them.
 const RESPONSES_CALLBACKS: [&str; 2] = ["weir_on_response_headers", "weir_on_done"];
@@ -277,11 +277,11 @@ mod tests {
     }
 
     #[test]
-    fn a_module_without_responses_knows_it() {
+    fn the_marker_states_that_a_module_receives_no_responses() {
         let exported = ["weir_on_tick", "weir_on_response_headers", "weir_on_done"];
         let mut marked = module(("env", "proxy_log"), &exported);
         let text = b"\x01mweir:on_response_headers=yes";
-        // A data segment's place is enough for the search: an active one needs more than this test has to say.
+        // A passive data segment is enough for the search.
         marked.extend([0x0b, u8::try_from(text.len() + 2).unwrap(), 1]);
         marked.extend([1, u8::try_from(text.len() - 1).unwrap()]);
         marked.extend(&text[1..]);
@@ -290,8 +290,8 @@ mod tests {
         assert!(error.to_string().contains("0 times"), "{error:#}");
         let stripped = strip(&marked, &Callbacks::WithoutResponses).unwrap();
         assert_eq!(exports_of(&stripped.module), [("memory".to_owned(), 0), ("proxy_on_tick".to_owned(), 1)]);
-        let says = |text: &[u8]| stripped.module.windows(text.len()).any(|window| window == text);
-        assert!(says(b"weir:on_response_headers=no ") && !says(b"weir:on_response_headers=yes"));
+        let contains = |text: &[u8]| stripped.module.windows(text.len()).any(|window| window == text);
+        assert!(contains(b"weir:on_response_headers=no ") && !contains(b"weir:on_response_headers=yes"));
     }
 
     #[test]

@@ -1,8 +1,7 @@
-//! What must hold in the project: limits, through every fault, and a book that is right to the last request.
+//! What must hold in the compose project: limits, through every fault, and counts that are right to the last request.
 //!
-//! Every check has clients of its own, whose limit is [`LIMIT`]. Faults come where all is told, so that what is known after
-//! them can be compared exactly; that something is lost with a part that dies amid requests, and how much at most, is the
-//! business of the end-to-end tests (`envoy/tests`).
+//! Every check has clients of its own, whose limit is [`LIMIT`]. A fault begins once all counts have been reported, so that the
+//! counts after it can be compared exactly. How much is lost with a part that ends amid requests is tested in `envoy/tests`.
 
 use std::time::Duration;
 
@@ -14,13 +13,13 @@ use weir_envoy::wait;
 use crate::compose::Compose;
 use crate::region::{LIMIT, Region};
 
-/// What a region may let pass too much where bursts meet the limit: 4 %, by `examples/simulator/ACCURACY.md`.
+/// The most that a region may admit when bursts reach the limit: 4 % too much, by `examples/simulator/ACCURACY.md`.
 const REGIONAL_MOST: u64 = LIMIT + LIMIT * 4 / 100;
-/// Less than half a limit, so that no region speaks of it.
+/// Less than half a limit, so that no region publishes it.
 const SOME: u64 = 150;
-/// More than half a limit, so that regions speak of it.
+/// More than half a limit, so that regions publish it.
 const MUCH: u64 = 600;
-/// So many denials in a row say that a limit is used up.
+/// This many denials in a row show that a limit is used up.
 const FEW: u64 = 50;
 const SOON: Duration = Duration::from_secs(20);
 const BOTH: &[usize] = &[0, 1];
@@ -31,7 +30,7 @@ pub struct Regions {
     pub us: Region,
 }
 
-/// A part of a region to which something happens.
+/// A part of a region that is to fail.
 #[derive(Clone, Copy)]
 pub struct Part {
     pub service: &'static str,
@@ -45,7 +44,7 @@ pub const PARTS: [Part; 3] = [
     Part { service: "redis", living: BOTH },
 ];
 
-/// What is done to a part, and what undoes it.
+/// A command that makes a part fail, and the one that undoes it.
 #[derive(Clone, Copy)]
 pub struct Fault {
     pub verb: &'static str,
@@ -65,11 +64,11 @@ pub async fn region_holds(region: &Region, key: &str) -> Result<()> {
 pub async fn regions_share(regions: &Regions) -> Result<()> {
     let Regions { eu, us } = regions;
     try_join!(region_holds(eu, "gold-eu"), region_holds(us, "gold-us"))?;
-    try_join!(us.hears("gold-eu", eu), eu.hears("gold-us", us))?;
+    try_join!(us.receives("gold-eu", eu), eu.receives("gold-us", us))?;
     try_join!(used_up(us, "gold-eu"), used_up(eu, "gold-us")).map(drop)
 }
 
-/// A region without the other ones goes on; once it is connected again all of them know all.
+/// A region that is cut off from the others goes on; once it is connected again, all regions have all counts.
 pub async fn region_cut_off(compose: &Compose, regions: &Regions) -> Result<()> {
     let key = "gold-cut-off";
     let Regions { eu, us } = regions;
@@ -79,15 +78,15 @@ pub async fn region_cut_off(compose: &Compose, regions: &Regions) -> Result<()> 
     }
     try_join!(passes(eu, key, MUCH, BOTH), passes(us, key, MUCH, BOTH))?;
     eu.misses_the_database(&before).await?;
-    ensure!(us.has_heard_nothing(key).await?, "us hears of eu, which is cut off");
+    ensure!(us.has_received_nothing(key).await?, "us has counts of eu, which is cut off");
     for part in ["aggregator-1", "aggregator-2"] {
         compose.network("connect", "world", &eu.service(part)).await?;
     }
-    try_join!(us.hears(key, eu), eu.hears(key, us))?;
+    try_join!(us.receives(key, eu), eu.receives(key, us))?;
     try_join!(used_up(eu, key), used_up(us, key)).map(drop)
 }
 
-/// A part of a region is gone, then back: clients are served all the time, and what they used is known to the last request.
+/// A part of a region fails and returns: clients are served all the time, and their requests are counted to the last one.
 pub async fn part_fails(compose: &Compose, region: &Region, part: Part, fault: Fault) -> Result<()> {
     let service = region.service(part.service);
     let key = format!("gold-{}-{service}", fault.verb);
@@ -105,7 +104,7 @@ pub async fn part_fails(compose: &Compose, region: &Region, part: Part, fault: F
     fills(region, &key).await
 }
 
-/// The database is gone, then back: regions go on, and hear of each other afterwards.
+/// The database fails and returns: regions go on, and receive each other's counts afterwards.
 pub async fn database_fails(compose: &Compose, regions: &Regions, fault: Fault) -> Result<()> {
     let key = format!("gold-{}-mysql", fault.verb);
     let Regions { eu, us } = regions;
@@ -116,7 +115,7 @@ pub async fn database_fails(compose: &Compose, regions: &Regions, fault: Fault) 
     try_join!(eu.misses_the_database(&before.0), us.misses_the_database(&before.1))?;
     compose.container(fault.undo, "mysql").await?;
     compose.healthy("mysql").await?;
-    try_join!(us.hears(&key, eu), eu.hears(&key, us))?;
+    try_join!(us.receives(&key, eu), eu.receives(&key, us))?;
     try_join!(used_up(eu, &key), used_up(us, &key)).map(drop)
 }
 
@@ -134,14 +133,14 @@ pub async fn rolling_update(compose: &Compose, region: &Region) -> Result<()> {
     fills(region, key).await
 }
 
-/// Whatever happened: each region knows exactly what passed in it, and what the other one told of.
-pub async fn books_are_right(regions: &Regions) -> Result<()> {
+/// After all faults each region has the exact count of what passed in it, and what the other region published.
+pub async fn counts_are_right(regions: &Regions) -> Result<()> {
     let Regions { eu, us } = regions;
     for (here, there) in [(eu, us), (us, eu)] {
         for key in here.keys() {
             here.agrees(&key).await?;
             if here.passed(&key) > LIMIT / 2 {
-                there.hears(&key, here).await?;
+                there.receives(&key, here).await?;
             }
         }
     }
@@ -150,15 +149,15 @@ pub async fn books_are_right(regions: &Regions) -> Result<()> {
 
 /// What is left of a limit passes, and no more than that.
 ///
-/// Where the region did not answer in time, Envoys have decided alone, as the rule says: that tells nothing of what they do
-/// together, so another client tries it.
+/// If the region did not answer a query in time, an Envoy decided by its own counts, as the rule states. That shows nothing about
+/// the limit of the region, so the check is repeated with another client.
 async fn fills(region: &Region, key: &str) -> Result<()> {
     const ATTEMPTS: usize = 4;
     let mut key = key.to_owned();
     for _ in 0..ATTEMPTS {
         let before = region.unanswered().await?;
         region.send(&key, 2 * LIMIT, BOTH).await?;
-        // Whoever was refused for a moment leaves a grant to those who come next.
+        // A query that was refused for a moment leaves a remainder to later requests.
         region.send(&key, FEW, BOTH).await?;
         let passed = region.passed(&key);
         let unanswered = region.unanswered().await?.saturating_sub(before);
@@ -171,7 +170,7 @@ async fn fills(region: &Region, key: &str) -> Result<()> {
             );
             return Ok(());
         }
-        println!("   {}: {passed} passed for {key}, with {unanswered} questions unanswered", region.name);
+        println!("   {}: {passed} passed for {key}, with {unanswered} queries unanswered", region.name);
         key.push_str("-again");
     }
     bail!("{}: this machine is too slow to judge how much passes a limit", region.name)
@@ -188,19 +187,18 @@ async fn passes(region: &Region, key: &str, requests: u64, envoys: &[usize]) -> 
     Ok(())
 }
 
-/// Nothing passes any more. Envoys hear a moment after their aggregators, and may spend their part of what they believe to be
-/// left until then.
+/// Nothing passes any more. Envoys receive counts a moment after their aggregators, and may spend their slack until then.
 async fn used_up(region: &Region, key: &str) -> Result<()> {
     let before = region.passed(key);
     let denied = async || region.send(key, FEW, BOTH).await.is_ok_and(|passed| passed == 0);
-    let heard = wait::until(&format!("{} denies {key}", region.name), SOON, denied).await;
+    let refused = wait::until(&format!("{} denies {key}", region.name), SOON, denied).await;
     let meanwhile = region.passed(key) - before;
     if meanwhile > 0 {
         region.disturb(key);
     }
     let most = LIMIT.saturating_sub(before) / SLACK_PART;
     ensure!(
-        heard.is_ok() && meanwhile <= most,
+        refused.is_ok() && meanwhile <= most,
         "{}: {meanwhile} passed for {key}, which has used up its limit",
         region.name
     );

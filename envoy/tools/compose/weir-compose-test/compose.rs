@@ -18,7 +18,7 @@ const HEALTHY_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// One project of the compose file.
 pub struct Compose {
-    /// The program and what it is always told: the file and the project's name.
+    /// The program and its constant arguments: the file and the project's name.
     command: Vec<String>,
     project: String,
     /// Ports and tags, as variables of the compose file.
@@ -70,7 +70,7 @@ impl Compose {
         wait::until(&format!("{service} is healthy"), HEALTHY_TIMEOUT, healthy).await
     }
 
-    /// The last lines that a service's container said.
+    /// The last lines of a service's log.
     pub async fn log(&self, service: &str) -> Result<String> {
         let id = self.id(service).await?;
         let output = Command::new("docker").args(["logs", "--tail", "15", &id]).output().await?;
@@ -111,10 +111,10 @@ async fn docker(arguments: &[&str]) -> Result<String> {
 }
 
 async fn run(mut command: Command, within: Duration) -> Result<String> {
-    let said = format!("{:?}", command.as_std());
+    let shown = format!("{:?}", command.as_std());
     let output = command.stdin(Stdio::null()).kill_on_drop(true).output();
     let output = tokio::time::timeout(within, output).await;
-    let output = output.with_context(|| format!("{said} takes more than {within:?}"))??;
-    ensure!(output.status.success(), "{said}: {}", String::from_utf8_lossy(&output.stderr));
+    let output = output.with_context(|| format!("{shown} takes more than {within:?}"))??;
+    ensure!(output.status.success(), "{shown}: {}", String::from_utf8_lossy(&output.stderr));
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }

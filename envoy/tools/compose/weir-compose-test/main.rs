@@ -63,7 +63,7 @@ async fn all(compose: &Compose, regions: &Regions) -> Result<()> {
     timed("eu is cut off", checks::region_cut_off(compose, regions)).await?;
     timed("mysql is paused", checks::database_fails(compose, regions, PAUSE)).await?;
     timed("mysql is killed", checks::database_fails(compose, regions, KILL)).await?;
-    timed("nothing is lost, nothing is doubled", checks::books_are_right(regions)).await
+    timed("nothing is lost, nothing is doubled", checks::counts_are_right(regions)).await
 }
 
 async fn start(compose: &Compose, regions: &Regions) -> Result<()> {
@@ -77,7 +77,7 @@ async fn start(compose: &Compose, regions: &Regions) -> Result<()> {
     Ok(())
 }
 
-/// Does a check and says how long it took.
+/// Runs a check and prints how long it took.
 async fn timed<T>(what: &str, check: impl Future<Output = Result<T>>) -> Result<()> {
     let started = Instant::now();
     check.await.with_context(|| format!("FAILED: {what}"))?;

@@ -1,4 +1,4 @@
-//! A region of the compose file as clients and operators see it, and a book of what passed in it.
+//! A region of the compose file as clients and operators see it, and a record of what passed in it.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,10 +20,10 @@ pub const LIMIT: u64 = 1_000;
 const CONNECTED: Duration = Duration::from_secs(150);
 /// Until the parts of a region agree.
 const AGREEMENT: Duration = Duration::from_secs(60);
-/// Until another region has heard: two intervals of 12 s, a call of 10 s that was under way, a breaker that has to close.
-pub const HEARD: Duration = Duration::from_secs(90);
-/// Of one look at a part.
-const LOOK: Duration = Duration::from_secs(10);
+/// Until another region has the counts: two intervals of 12 s, a call of 10 s that was under way, a breaker that has to close.
+pub const RECEIVED: Duration = Duration::from_secs(90);
+/// Timeout of a request to a part.
+const TIMEOUT: Duration = Duration::from_secs(10);
 const CONNECTIONS: usize = 8;
 /// One grant for each request under way, and as much again for those that waited before.
 const UNSPENT_MOST: u64 = 2 * CONNECTIONS as u64;
@@ -40,14 +40,14 @@ pub struct Region {
     aggregators: Vec<SocketAddr>,
     /// What passed, by key.
     book: RefCell<BTreeMap<String, u64>>,
-    /// Clients for whom something may have been granted that they did not use.
+    /// Clients whose grants may be unused in part.
     disturbed: RefCell<BTreeSet<String>>,
-    /// Questions about the slack that each Envoy had asked before the last requests.
-    asked: RefCell<BTreeMap<usize, u64>>,
+    /// Queries for slack that each Envoy had sent before the last requests.
+    queries: RefCell<BTreeMap<usize, u64>>,
 }
 
 impl Region {
-    /// A region of which nothing runs yet: takes free ports and tells Compose of them.
+    /// A region of which nothing runs yet: chooses free ports and passes them to Compose.
     pub fn plan(name: &'static str, compose: &mut Compose) -> Result<Self> {
         let prefix = name.to_uppercase();
         let mut publish = |part: &str| {
@@ -65,7 +65,7 @@ impl Region {
             aggregators: publish("AGGREGATOR_#")?,
             book: RefCell::default(),
             disturbed: RefCell::default(),
-            asked: RefCell::default(),
+            queries: RefCell::default(),
         })
     }
 
@@ -74,15 +74,14 @@ impl Region {
         format!("{}-{part}", self.name)
     }
 
-    /// Sends requests of one client over these of its Envoys (0 and 1) in turn, each of which is answered, and says how many
-    /// passed.
+    /// Sends requests of one client over these of its Envoys (0 and 1) in turn. Each must be answered. Returns how many passed.
     pub async fn send(&self, key: &str, requests: u64, envoys: &[usize]) -> Result<u64> {
         let targets: Vec<_> = envoys.iter().map(|number| self.envoys[*number]).collect();
         let request = Request::get("/").header("x-api-key", key);
         let sides = targets.len();
         for number in envoys {
-            let asked = asked(self.envoy_admins[*number]).await.unwrap_or(0);
-            self.asked.borrow_mut().insert(*number, asked);
+            let sent = slack_queries(self.envoy_admins[*number]).await.unwrap_or(0);
+            self.queries.borrow_mut().insert(*number, sent);
         }
         let plan = LoadPlan::of(targets, CONNECTIONS, requests, move |number| {
             (usize::try_from(number).unwrap_or(0) % sides, request.clone())
@@ -98,7 +97,7 @@ impl Region {
         Ok(passed)
     }
 
-    /// Parts fail while this client asks, or its Envoys asked the region: what is granted may stay unused.
+    /// Notes that grants to this client may stay unused, as a part failed during its requests or Envoys sent queries for them.
     pub fn disturb(&self, key: &str) {
         self.disturbed.borrow_mut().insert(key.to_owned());
     }
@@ -108,12 +107,12 @@ impl Region {
         self.book.borrow().get(key).copied().unwrap_or(0)
     }
 
-    /// Every client that ever asked in this region.
+    /// Every client that has sent requests in this region.
     pub fn keys(&self) -> Vec<String> {
         self.book.borrow().keys().cloned().collect()
     }
 
-    /// Waits until every worker of these Envoys has had a stream for long enough to know the others.
+    /// Waits until the streams of these Envoys have settled.
     pub async fn settled(&self, envoys: &[usize]) -> Result<()> {
         for number in envoys {
             let admin = self.envoy_admins[*number];
@@ -124,9 +123,9 @@ impl Region {
         Ok(())
     }
 
-    /// Waits until the aggregators hold exactly what passed here for this client: together, as each is told only of what its own Envoys
-    /// use, and each by itself past half the limit, of which all are told. At the limit, where parts failed, and where a slow machine had
-    /// Envoys ask before they had to, they may hold a little more: what was granted and not used.
+    /// Waits until the aggregators hold exactly what passed here for this client: together, as each receives the counts of its own
+    /// Envoys, and past half the limit each by itself, as hot cells go to all. They may hold a little more, which was granted and not
+    /// used: at the limit, after a fault, and if a slow machine made Envoys send queries early.
     pub async fn agrees(&self, key: &str) -> Result<()> {
         let passed = self.passed(key);
         let agreed = async || {
@@ -145,9 +144,9 @@ impl Region {
 
     /// How much may have been granted to this client's requests that none of them used.
     async fn unused(&self, key: &str) -> Result<u64> {
-        let before = self.asked.borrow().clone();
+        let before = self.queries.borrow().clone();
         for (number, before) in before {
-            if asked(self.envoy_admins[number]).await.is_ok_and(|now| now > before) {
+            if slack_queries(self.envoy_admins[number]).await.is_ok_and(|now| now > before) {
                 self.disturb(key);
             }
         }
@@ -156,15 +155,15 @@ impl Region {
     }
 
     /// Waits until both aggregators count exactly what those of `other` hold of this client.
-    pub async fn hears(&self, key: &str, other: &Region) -> Result<()> {
+    pub async fn receives(&self, key: &str, other: &Region) -> Result<()> {
         other.agrees(key).await?;
-        let heard = async || {
+        let received = async || {
             let (here, there) = (self.snapshots(key).await, other.snapshots(key).await);
             let (Ok(here), Ok(there)) = (here, there) else { return false };
             let used = Snapshot::merged(&there).own();
             here.iter().all(|snapshot| snapshot.others == used)
         };
-        if wait::until("hearing", HEARD, heard).await.is_err() {
+        if wait::until("the counts arrive", RECEIVED, received).await.is_err() {
             let (here, there) = (self.snapshots(key).await, other.snapshots(key).await);
             bail!("of {key}, {} holds {here:?} and {} {there:?}", self.name, other.name);
         }
@@ -172,9 +171,11 @@ impl Region {
     }
 
     /// Whether no aggregator counts anything that this client used in other regions.
-    pub async fn has_heard_nothing(&self, key: &str) -> Result<bool> {
-        let snapshots =
-            wait::until_some("both tell", AGREEMENT, async || Ok(self.snapshots(key).await.ok())).await?;
+    pub async fn has_received_nothing(&self, key: &str) -> Result<bool> {
+        let snapshots = wait::until_some("both aggregators answer", AGREEMENT, async || {
+            Ok(self.snapshots(key).await.ok())
+        })
+        .await?;
         Ok(snapshots.iter().all(|snapshot| snapshot.others == 0))
     }
 
@@ -182,7 +183,7 @@ impl Region {
     pub async fn uses_redis(&self) -> Result<()> {
         let used = async || {
             for aggregator in &self.aggregators {
-                let parts = look(*aggregator, "/v1/parts").await.and_then(|answer| answer.json());
+                let parts = get(*aggregator, "/v1/parts").await.and_then(|answer| answer.json());
                 if !parts.is_ok_and(|parts| parts["redis"]["usable"] == true) {
                     return false;
                 }
@@ -192,12 +193,12 @@ impl Region {
         wait::until(&format!("{} uses its Redis", self.name), AGREEMENT, used).await
     }
 
-    /// Questions of its Envoys, since these started, that the region did not answer in time: who asked decided alone.
+    /// Queries of its Envoys, since these started, that the region did not answer in time. The Envoys decided those alone.
     pub async fn unanswered(&self) -> Result<u64> {
         let mut sum = 0;
         for admin in &self.envoy_admins {
             let counts = async || Ok(unanswered(*admin).await.ok());
-            sum += wait::until_some("an Envoy tells", AGREEMENT, counts).await?;
+            sum += wait::until_some("an Envoy answers", AGREEMENT, counts).await?;
         }
         Ok(sum)
     }
@@ -206,7 +207,7 @@ impl Region {
         let mut all = Vec::new();
         for aggregator in &self.aggregators {
             let path = format!("/v1/keys?namespace=per-key&identifier={key}");
-            let answer = look(*aggregator, &path).await?;
+            let answer = get(*aggregator, &path).await?;
             all.push(Snapshot::of(&answer.json()?));
         }
         Ok(all)
@@ -217,18 +218,18 @@ impl Region {
         let mut all = Vec::new();
         for aggregator in &self.aggregators {
             let failures = async || Ok(database_failures(*aggregator).await.ok());
-            all.push(wait::until_some("an aggregator tells", AGREEMENT, failures).await?);
+            all.push(wait::until_some("an aggregator answers", AGREEMENT, failures).await?);
         }
         Ok(all)
     }
 
-    /// Waits until both aggregators have found that the database does not answer.
+    /// Waits until calls of the database have failed at both aggregators.
     pub async fn misses_the_database(&self, before: &[f64]) -> Result<()> {
         let missed = async || {
             let now = self.database_failures().await;
             now.is_ok_and(|now| now.iter().zip(before).all(|(now, before)| now > before))
         };
-        wait::until(&format!("{} finds the database away", self.name), HEARD, missed).await
+        wait::until(&format!("{} finds the database unavailable", self.name), RECEIVED, missed).await
     }
 }
 
@@ -257,7 +258,7 @@ impl Snapshot {
         snapshot
     }
 
-    /// What several know together: of each component the most.
+    /// The maximum of each component.
     fn merged(snapshots: &[Self]) -> Self {
         let mut whole = Self::default();
         for (name, own) in snapshots.iter().flat_map(|snapshot| &snapshot.components) {
@@ -272,9 +273,9 @@ impl Snapshot {
     }
 }
 
-/// An answer that does not come is an error, so that whoever waits looks again.
-async fn look(address: SocketAddr, path: &str) -> Result<Response> {
-    timeout(LOOK, http::send(address, Request::get(path))).await.context("no answer")?
+/// A response that does not arrive in time is an error, so that the caller can try again.
+async fn get(address: SocketAddr, path: &str) -> Result<Response> {
+    timeout(TIMEOUT, http::send(address, Request::get(path))).await.context("no response")?
 }
 
 async fn unanswered(admin: SocketAddr) -> Result<u64> {
@@ -284,25 +285,25 @@ async fn unanswered(admin: SocketAddr) -> Result<u64> {
 
 /// The statistics of an Envoy with this name and label, added up.
 async fn sum_of(admin: SocketAddr, name: &str, label: &str) -> Result<u64> {
-    let stats = look(admin, &format!("/stats?filter={name}")).await?.text();
+    let stats = get(admin, &format!("/stats?filter={name}")).await?.text();
     let found = stats.lines().filter(|line| line.contains(label));
     found.map(|line| Ok(line.rsplit(' ').next().unwrap_or_default().parse::<u64>()?)).sum()
 }
 
-/// Questions that an Envoy asked because it had spent its slack.
-async fn asked(admin: SocketAddr) -> Result<u64> {
+/// Queries that an Envoy sent because its slack was spent.
+async fn slack_queries(admin: SocketAddr) -> Result<u64> {
     sum_of(admin, "weir_consults_total", "reason.slack").await
 }
 
 async fn streams_settled(admin: SocketAddr) -> Result<u64> {
-    let stats = look(admin, "/stats?filter=weir_streams_settled").await?.text();
+    let stats = get(admin, "/stats?filter=weir_streams_settled").await?.text();
     let value = stats.lines().find_map(|line| line.strip_prefix("wasmcustom.weir_streams_settled: "));
     Ok(value.unwrap_or("0").trim().parse()?)
 }
 
-/// The metric says each operation and reason by itself.
+/// Failed calls of the database: the metric has a series for each operation and reason.
 async fn database_failures(aggregator: SocketAddr) -> Result<f64> {
-    let text = look(aggregator, "/metrics").await?.text();
+    let text = get(aggregator, "/metrics").await?.text();
     let failures = text.lines().filter_map(|line| line.strip_prefix("weir_ratelimit_origin_errors_total{"));
     let of_database = failures.filter(|line| DATABASE_CALLS.iter().any(|call| line.contains(call)));
     Ok(of_database.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum())

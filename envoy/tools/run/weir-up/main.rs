@@ -1,5 +1,5 @@
-//! `just up`: runs a whole Weir on this machine until it is stopped. What it can be told is in [`options`]; what it
-//! starts is the harness's, with ports that a user can remember.
+//! `just up`: runs a whole Weir on this machine until it is stopped. [`options`] has its options. The harness starts
+//! the parts, on fixed ports.
 
 mod options;
 
@@ -36,7 +36,7 @@ async fn main() -> ExitCode {
 }
 
 async fn run(options: &Options) -> Result<()> {
-    // It ends with whatever started it, even when that is killed.
+    // It ends with its parent process, even if that is killed.
     set_pdeathsig(Signal::SIGTERM)?;
     let mut stop = StopSignals::new()?;
     options.check_ports()?;
@@ -47,7 +47,7 @@ async fn run(options: &Options) -> Result<()> {
         running = start(options) => running?,
     };
     print_ready(options, &running)?;
-    warn_of_the_lonely(&running).await;
+    warn_of_disconnected(&running).await;
     tokio::select! {
         () = stop.recv() => running.stop().await,
         ended = running.watch() => ended,
@@ -55,11 +55,11 @@ async fn run(options: &Options) -> Result<()> {
 }
 
 struct Running {
-    // In the order in which they stop: nobody waits for a part that is gone.
+    // In the order in which they stop, so that no part waits for one that has ended.
     envoys: Vec<Envoy>,
     aggregators: Vec<Aggregator>,
     _upstream: EchoUpstream,
-    /// The database that regions meet in, unless one is named; it goes with this value.
+    /// The database that the regions share, unless one is named; it is removed with this value.
     _database: TempDir,
 }
 
@@ -165,14 +165,14 @@ fn print_ready(options: &Options, running: &Running) -> Result<()> {
     println!("  upstream     http://127.0.0.1:{}", options.upstream_port);
     print_trials(options);
     if options.regions > 1 {
-        println!("\nRegions tell each other every ten seconds or so of keys past half their limit.");
+        println!("\nRegions publish keys past half their limit to each other, about every ten seconds.");
     }
     println!("\nCtrl-C stops everything.");
     Ok(())
 }
 
-/// An Envoy that its aggregator does not hear of keeps its limits alone.
-async fn warn_of_the_lonely(running: &Running) {
+/// Warns of each Envoy without a stream: it applies its limits by itself.
+async fn warn_of_disconnected(running: &Running) {
     for (number, envoy) in (1..).zip(&running.envoys) {
         let connected =
             envoy.wait_stat("wasmcustom.weir_streams_connected", STREAM_TIMEOUT, |streams| streams > 0);
@@ -189,14 +189,14 @@ fn print_trials(options: &Options) {
     let address = options.listen;
     if options.config.is_some() {
         println!(
-            "\nTry it with requests that your rules are for. The upstream answers with what it was asked, and with the headers"
+            "\nTry it with requests that your rules match. The upstream returns the request that it received, with the response headers"
         );
-        println!("that it is told by `x-echo-header: name=value`:\n");
+        println!("that `x-echo-header: name=value` names:\n");
         println!("  curl -i http://{address}/");
         return;
     }
     println!(
-        "\nTry it: the first shows one answer, the second what a caller is told who asks 12 times, the third gives bob more.\n"
+        "\nTry it: the first command shows one response, the second the status of 12 requests, the third raises bob's limit.\n"
     );
     println!("  curl -i -H 'x-api-key: alice' http://{address}/");
     println!(

@@ -1,4 +1,4 @@
-//! What `just up` can be told, by option or by environment variable, and which ports follow from it.
+//! The options of `just up`, also as environment variables, and the ports that follow from them.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -13,8 +13,8 @@ use weir_envoy::ports;
 #[derive(Parser)]
 #[command(name = "./justw up", bin_name = "./justw up")]
 pub struct Options {
-    /// How many regions. They meet, and live control is kept, in the database that WEIR_DATABASE_URL names, or in an SQLite file that
-    /// goes at the end.
+    /// How many regions. They share the database that WEIR_DATABASE_URL names, or an SQLite file that is removed
+    /// at the end; it also holds live control.
     #[arg(long, env = "WEIR_UP_REGIONS", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=4))]
     pub regions: u16,
     /// How many aggregators each region has; more than one need a Redis, named by WEIR_REDIS_URL.
@@ -77,7 +77,7 @@ pub struct EnvoyPorts {
 }
 
 impl Options {
-    /// The filter's configuration. Its aggregator is the one that is started here, whatever its cluster is called elsewhere.
+    /// The filter's configuration. Its aggregator is the one that is started here, whatever name its cluster has.
     pub fn plugin_config(&self) -> Result<Value> {
         let Some(file) = &self.config else { return Ok(demo_config()) };
         let text = std::fs::read(file).with_context(|| format!("reading {}", file.display()))?;
@@ -118,7 +118,7 @@ impl Options {
         (0..self.regions * self.envoys).map(plan).collect()
     }
 
-    /// Where a plan cannot work, says why.
+    /// Rejects options that do not fit together.
     pub fn check_stores(&self, redis_url: Option<&str>) -> Result<()> {
         if self.aggregators > 1 && redis_url.is_none_or(str::is_empty) {
             bail!(
