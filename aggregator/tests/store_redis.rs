@@ -12,7 +12,7 @@ use weir_core::model::key::{Key, KeyParts, OriginId};
 use weir_core::model::time::UnixMs;
 use weir_core::model::window::{MAX_COUNT, Position, Used};
 use weir_core::region::exchange::{BASELINE, LowerBound, Merge, Proposal};
-use weir_envoy::wait;
+use weir_envoy::{Redis, wait};
 
 #[tokio::test]
 async fn components_merge_by_max_and_all_are_returned() {
@@ -307,15 +307,14 @@ impl Case {
 }
 
 #[tokio::test]
-async fn a_cell_expires_and_never_sooner_than_set_before() {
+async fn a_cell_expires_when_its_first_writer_requested_but_not_within_a_minute() {
     let (redis, store) = started().await;
     let mut hand = hand(&redis);
     let name = "weir:eu:{default/login/alice/60000/0/1}:29000000";
-    for (expires, expected) in [(LATE.0, LATE.0), (LATE.0 - 5_000, LATE.0), (LATE.0 + 5_000, LATE.0 + 5_000)]
-    {
-        merge_one(&store, Merge { expires: UnixMs(expires), ..merge(&key(b"alice"), &[(A, 1)]) }).await;
+    for (count, expires) in [(1, LATE.0), (2, LATE.0 - 5_000), (3, 1)] {
+        merge_one(&store, Merge { expires: UnixMs(expires), ..merge(&key(b"alice"), &[(A, count)]) }).await;
         let at: u64 = redis::cmd("PEXPIRETIME").arg(name).query(&mut hand).unwrap();
-        assert_eq!(at, expected);
+        assert_eq!(at, LATE.0);
     }
     let unread = merge_one(&store, merge(&key(b"bob"), &[])).await;
     assert_eq!(unread.current, []);
@@ -328,6 +327,10 @@ async fn a_cell_expires_and_never_sooner_than_set_before() {
         (50_000..=60_000).contains(&left),
         "the expiry must not depend on the aggregator's clock: {left} ms"
     );
+    redis::cmd("PEXPIRE").arg(over).arg(30_000).exec(&mut hand).unwrap();
+    merge_one(&store, Merge { expires: UnixMs(1), ..merge(&key(b"over"), &[(A, 1)]) }).await;
+    let left: u64 = redis::cmd("PTTL").arg(over).query(&mut hand).unwrap();
+    assert!((50_000..=60_000).contains(&left), "a cell in use is kept: {left} ms");
 }
 
 #[tokio::test]
@@ -429,8 +432,17 @@ async fn foreign_values_harm_no_other_cell() {
         .arg("text")
         .exec(&mut hand)
         .unwrap();
-    let cells: Vec<_> = (0..3).map(|number| merge(&numbered(number), &[(A, 6)])).collect();
+    let crowd: Vec<(String, u64)> = (0..8_193).map(|number| (format!("field-{number}"), 1)).collect();
+    let crowded = "weir:eu:{default/login/user-3/60000/0/1}:29000000";
+    redis::cmd("HSET").arg(crowded).arg(&crowd).exec(&mut hand).unwrap();
+    // So many cells are merged by few calls.
+    let cells: Vec<_> = (0..200).map(|number| merge(&numbered(number), &[(A, 6)])).collect();
     let merged = store.merge(&cells, AMPLE).await;
+    assert!(merged[3].as_ref().unwrap_err().to_string().contains("too many fields"));
+    assert!(
+        merged[1].as_ref().unwrap_err().is_of_the_cell() && merged[3].as_ref().unwrap_err().is_of_the_cell()
+    );
+    assert_eq!(merged.iter().filter(|merged| merged.is_err()).count(), 2);
     assert_eq!(merged[0].as_ref().unwrap().current, [(A, 6)]);
     assert_eq!(merged[1].as_ref().unwrap_err().reason(), "refused");
     assert!(merged[1].as_ref().unwrap_err().to_string().contains("WRONGTYPE"));
@@ -448,13 +460,38 @@ async fn a_cell_of_many_origins_is_written_and_read_completely() {
 }
 
 #[tokio::test]
+async fn a_call_that_has_read_much_leaves_cells_for_the_next() {
+    let (redis, store) = started().await;
+    let crowd: Vec<_> = (0..1_000).map(|number| (origin(number), number)).collect();
+    let cells: Vec<_> = (0..40).map(|number| merge(&numbered(number), &crowd)).collect();
+    let first = store.merge(&cells, AMPLE).await;
+    let before = calls(&redis);
+    let more: Vec<_> = (0..40).map(|number| merge(&numbered(number), &[(A, 5)])).collect();
+    for (number, merged) in store.merge(&more, AMPLE).await.into_iter().enumerate() {
+        assert_eq!(first[number].as_ref().unwrap().current, crowd);
+        assert_eq!(merged.unwrap().current, [&[(A, 5)], &crowd[..]].concat(), "{number}");
+    }
+    // Five cells of 1 000 fields and values in turn end a call.
+    assert_eq!(calls(&redis) - before, 8);
+}
+
+/// Script calls that the server has executed.
+fn calls(redis: &Redis) -> u64 {
+    let stats: String = redis::cmd("INFO").arg("commandstats").query(&mut hand(redis)).unwrap();
+    let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls=")).unwrap();
+    calls.split(',').next().unwrap().parse().unwrap()
+}
+
+#[tokio::test]
 async fn a_large_batch_keeps_its_order() {
-    let (_redis, store) = started().await;
+    let (redis, store) = started().await;
+    let before = calls(&redis);
     let cells: Vec<_> =
         (0..5_000).map(|number| merge(&numbered(number), &[(A, u64::try_from(number).unwrap())])).collect();
     for (merged, cell) in store.merge(&cells, AMPLE).await.into_iter().zip(&cells) {
         assert_eq!(merged.unwrap().current, cell.parts);
     }
+    assert_eq!(calls(&redis) - before, 79, "64 cells in a call");
     assert!(store.merge(&[], AMPLE).await.is_empty());
 }
 

@@ -5,8 +5,11 @@
 local MAX = 9007199254740992
 local OVER = 9007199254740994 -- the next double, higher than any limit
 
+local KEYS, ARGV = KEYS, ARGV
+local call, find, tonumber, unpack = redis.call, string.find, tonumber, unpack
+
 local function number(text)
-    if not text or #text > 16 or not string.find(text, '^%d+$') then return nil end
+    if not text or #text > 16 or not find(text, '^%d+$') then return nil end
     local n = tonumber(text)
     if n > MAX then return nil end
     return n
@@ -35,66 +38,94 @@ end
 
 local MAX_FIELDS = 8192 -- twice the number that aggregators write into one cell
 
--- Fields and values in turn, the position of each field's value, and each node's count.
+-- Fields and values in turn, the position of each field's value, and the number of fields and values that were stored.
 local function load(key)
-    if redis.call('HLEN', key) > MAX_FIELDS then error('this cell has too many fields', 0) end
-    local flat = redis.call('HGETALL', key)
-    local place, counts = {}, {}
-    for i = 1, #flat, 2 do
-        place[flat[i]] = i + 1
-        if #flat[i] == 16 then counts[flat[i]] = number(flat[i + 1]) end
-    end
-    return { key = key, flat = flat, place = place, counts = counts, changed = {} }
+    if call('HLEN', key) > MAX_FIELDS then error('this cell has too many fields', 0) end
+    local flat, place = call('HGETALL', key), {}
+    local size = #flat
+    for i = 1, size, 2 do place[flat[i]] = i + 1 end
+    return { key = key, flat = flat, place = place, size = size, changed = nil }
 end
 
 local function put(cell, field, text)
-    local place = cell.place[field]
+    local flat, place = cell.flat, cell.place[field]
     if not place then
-        place = #cell.flat + 2
-        cell.flat[place - 1] = field
+        place = #flat + 2
+        flat[place - 1] = field
         cell.place[field] = place
     end
-    cell.flat[place] = text
-    cell.changed[field] = text
+    flat[place] = text
+    local changed = cell.changed
+    if changed then
+        changed[#changed + 1] = field
+        changed[#changed + 1] = text
+    else
+        cell.changed = { field, text }
+    end
 end
 
--- Raises one node's count. A 0 is written if there is no count, to show that the node uses the cell.
+-- A node's count; nil if there is none.
+local function count_of(cell, origin)
+    local place = cell.place[origin]
+    return place and number(cell.flat[place])
+end
+
+-- Raises one node's count. A 0 is written if there is no count, to show that the node uses the cell. Returns whether
+-- the cell now holds exactly this count.
 local function raise(cell, origin, text)
-    local count, stored = tonumber(text), cell.counts[origin]
-    if stored and stored >= count then return end
-    cell.counts[origin] = count
+    local place = cell.place[origin]
+    if place then
+        local stored = cell.flat[place]
+        if stored == text then return true end
+        stored = number(stored)
+        if stored and stored >= tonumber(text) then return false end
+    end
     put(cell, origin, text)
+    return true
 end
 
 local function save(cell)
-    local batch = {}
-    for field, text in pairs(cell.changed) do
-        batch[#batch + 1] = field
-        batch[#batch + 1] = text
-        if #batch >= 1000 then -- unpack takes fewer than 8000 values
-            redis.call('HSET', cell.key, unpack(batch))
-            batch = {}
-        end
+    local changed = cell.changed
+    if not changed then return end
+    for i = 1, #changed, 2000 do -- unpack takes fewer than 8000 values
+        call('HSET', cell.key, unpack(changed, i, math.min(i + 1999, #changed)))
     end
-    if #batch > 0 then redis.call('HSET', cell.key, unpack(batch)) end
+end
+
+local function now_ms()
+    local time = call('TIME')
+    return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 end
 
 local MARGIN_MS = 60000
+local MARGIN_SPENT_MS = 15000 -- the margin is renewed after this time, and not at each write
 
--- Extends the key's life until expires_ms, and for at least a minute, because expires_ms is by another machine's clock.
-local function extend(key, expires_ms)
-    local left_ms = redis.call('PTTL', key)
-    if left_ms == -2 then return end
-    local time = redis.call('TIME')
-    local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-    local until_ms = math.max(tonumber(expires_ms), now_ms + MARGIN_MS)
-    if left_ms < 0 or now_ms + left_ms < until_ms then
-        redis.call('PEXPIREAT', key, string.format('%.0f', until_ms))
+-- Extends the key's life until expires_ms, and for some time from now, because expires_ms is by another machine's clock.
+local function extend(key, expires_ms, now)
+    local until_ms = tonumber(expires_ms)
+    local needed_ms = until_ms
+    if until_ms < now + MARGIN_MS then
+        until_ms = now + MARGIN_MS
+        needed_ms = until_ms - MARGIN_SPENT_MS
+    end
+    local left_ms = call('PTTL', key)
+    if left_ms < 0 or now + left_ms < needed_ms then
+        call('PEXPIREAT', key, string.format('%.0f', until_ms))
     end
 end
 
-local function sum(counts)
-    local total = 0
-    for _, count in pairs(counts) do total = add(total, count) end
+-- The same for a cell that was saved. All its writers give the same expires_ms, so only the first has to set it.
+local function extend_cell(cell, expires_ms, now)
+    if #cell.flat > 0 and (cell.size == 0 or tonumber(expires_ms) < now + MARGIN_MS) then
+        extend(cell.key, expires_ms, now)
+    end
+end
+
+-- The sum of the nodes' counts.
+local function sum(cell)
+    local total, flat = 0, cell.flat
+    for i = 1, #flat, 2 do
+        if #flat[i] == 16 then total = add(total, number(flat[i + 1]) or 0) end
+    end
     return total
 end

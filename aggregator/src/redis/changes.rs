@@ -7,7 +7,6 @@
 use super::Store;
 use super::cluster::nodes::{Command, Nodes};
 use super::error::StoreError;
-use super::slots::slot_of;
 use super::wire::HUNG_AFTER;
 use redis::aio::{PubSubSink, PubSubStream};
 use std::sync::Weak;
@@ -39,7 +38,7 @@ impl Store {
         let channel = self.inner.names.channel();
         let mut what = redis::cmd("PUBLISH");
         what.arg(&channel).arg(payload);
-        self.run_one(Command { slot: slot_of(channel.as_bytes()), what }, within).await.map(|_| ())
+        self.run_one(Command::on(&channel, what), within).await.map(|_| ())
     }
 
     /// Subscribes to the channel, for as long as both the receiver and the store exist. Reconnects by itself.

@@ -3,5 +3,5 @@
 
 for i = 3, #ARGV, 2 do redis.call('ZADD', KEYS[1], ARGV[i], ARGV[i + 1]) end
 redis.call('ZREMRANGEBYRANK', KEYS[1], 0, -(tonumber(ARGV[2]) + 1))
-extend(KEYS[1], ARGV[1])
+extend(KEYS[1], ARGV[1], now_ms())
 return redis.call('ZCARD', KEYS[1])

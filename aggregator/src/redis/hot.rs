@@ -5,7 +5,6 @@ use super::cluster::nodes::Command;
 use super::error::StoreError;
 use super::names::{HOT_SHARDS, hot_shard, member, parse_member};
 use super::script::{self, SCRIPTS};
-use super::slots::slot_of;
 use redis::Value;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -46,12 +45,11 @@ impl Store {
             return Ok(Vec::new());
         }
         let name = self.inner.names.hot(shard);
-        let slot = slot_of(name.as_bytes());
         let mut remove = redis::cmd("ZREMRANGEBYSCORE");
         remove.arg(&name).arg("-inf").arg(now.0);
         let mut read = redis::cmd("ZREVRANGE");
         read.arg(&name).arg(0).arg(at_most - 1);
-        let commands = vec![Command { slot, what: remove }, Command { slot, what: read }];
+        let commands = vec![Command::on(&name, remove), Command::on_several(&name, at_most, read)];
         let mut answers = self.run(commands, within).await;
         let members = script::array(answers.pop().unwrap_or(Err(StoreError::Protocol))?)?;
         answers.into_iter().try_for_each(|answer| answer.map(|_| ()))?;
@@ -70,6 +68,6 @@ impl Store {
         for (key, sequence, expires) in cells {
             what.arg(expires.0).arg(member(key, *sequence));
         }
-        Command { slot: slot_of(name.as_bytes()), what }
+        Command::on_several(&name, cells.len(), what)
     }
 }

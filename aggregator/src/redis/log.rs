@@ -10,7 +10,7 @@ use super::cluster::nodes::Command;
 use super::cluster::servers::Node;
 use super::error::StoreError;
 use super::script::{self, SCRIPTS};
-use super::{Store, command, deadline};
+use super::{Store, deadline};
 use redis::{Cmd, Value};
 use std::sync::Arc;
 use std::time::Duration;
@@ -70,7 +70,7 @@ impl Store {
             let name = self.inner.names.log(&charge.key);
             let mut what = script::call(&SCRIPTS.log_refund, &[&name]);
             what.arg(&entry(charge)[..]);
-            command(&name, what)
+            Command::on(&name, what)
         });
         let answers = self.run(commands.collect(), within).await;
         let refunded = |answer: Result<Value, StoreError>| match answer? {
@@ -108,10 +108,9 @@ impl Store {
         let name = self.inner.names.log(&charge.key);
         let mut what = script::call(&SCRIPTS.log, &[&name]);
         what.arg(&entry(charge)[..]).arg(charge.cost).arg(charge.most).arg(window_us(charge));
-        let slot = super::slots::slot_of(name.as_bytes());
-        let node = self.inner.nodes.owner(slot);
+        let node = self.inner.nodes.owner(&name);
         add_clock(&mut what, node.as_deref(), latest);
-        (Command { slot, what }, node)
+        (Command::on(&name, what), node)
     }
 }
 

@@ -9,7 +9,6 @@ use super::Store;
 use super::cluster::nodes::Command;
 use super::error::StoreError;
 use super::script::{self, SCRIPTS};
-use super::slots::slot_of;
 use redis::Value;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -35,7 +34,7 @@ impl Store {
             what.arg(format!("{:032x}", rand::random::<u128>()));
             what.arg(format!("{:032x}", self.inner.reader));
             what.arg(renewals.get(&place).map(|id| format!("{id:032x}")).unwrap_or_default());
-            Command { slot: slot_of(name.as_bytes()), what }
+            Command::on(name, what)
         });
         let sent = Instant::now();
         let answers = self.run(commands.collect(), within).await;
@@ -60,7 +59,7 @@ impl Store {
     /// A read of a marker also observes its server's clock, in whole milliseconds.
     fn note_clock(&self, place: u16, now: UnixMs, sent: Instant, received: Instant) {
         let name = self.inner.markers.get(usize::from(place));
-        let node = name.and_then(|name| self.inner.nodes.owner(slot_of(name.as_bytes())));
+        let node = name.and_then(|name| self.inner.nodes.owner(name));
         if let Some(node) = node {
             node.showed(now.0.saturating_mul(1_000), 999, sent, received);
         }

@@ -1,44 +1,84 @@
--- KEYS: the cell, and the earlier cells that the window touches if they are wanted or there is a proposal, newest
--- first.
--- ARGV: expires_ms, limit or '', '1' if the earlier cells are wanted, '1' if there is a proposal;
---       of the proposal: node, own, limit, global_current, global_previous, covered_ms, cell_ms;
---       then node and count in turn.
--- Returns 1, 0 or -1 (granted, refused, no proposal), the cell, and the list of earlier cells if they are wanted.
+-- Merges several cells. A cell that fails is answered with its error; the others are merged nevertheless.
+--
+-- KEYS: for each cell its own name, and the names of the earlier cells that the window touches if they are wanted or
+-- there is a proposal, newest first.
+-- ARGV: for each cell expires_ms, limit or '', the number of counts, the number of earlier cells, and node and count in
+--       turn. If there are earlier cells: '1' if they are wanted, '1' if there is a proposal, and of the proposal: node,
+--       own, limit, global_current, global_previous, covered_ms, cell_ms.
+-- Returns an answer for each of the first cells; those left were not merged, so that one call remains short. An answer
+-- is 0 if the cell holds what was sent and nothing else, or else: 1, 0 or -1 (granted, refused, no proposal), the cell,
+-- and the list of earlier cells if they are wanted.
 
-local cell = load(KEYS[1])
-local proposed = ARGV[4] == '1'
-for i = proposed and 12 or 5, #ARGV, 2 do raise(cell, ARGV[i], ARGV[i + 1]) end
+local MOST_VALUES = 8192 -- after reading so many fields and values a call ends
 
-if ARGV[2] ~= '' then
-    local place = cell.place['l']
-    local stored = place and number(cell.flat[place])
-    if not stored or tonumber(ARGV[2]) < stored then put(cell, 'l', ARGV[2]) end
+local now = now_ms()
+local read = 0
+
+local function total_of_earlier(earlier, previous)
+    for _, one in ipairs(earlier) do previous = add(previous, sum(one)) end
+    return math.min(MAX, previous)
 end
 
-local before = {}
-for i = 2, #KEYS do before[i - 1] = load(KEYS[i]) end
+-- Grants a proposal whose arguments begin at `at`, if it fits.
+local function propose(cell, earlier, at)
+    local origin, own = ARGV[at], tonumber(ARGV[at + 1])
+    local stored = count_of(cell, origin) or 0
+    local others = sum(cell)
+    -- A sum beyond MAX is not exact, and fits no limit.
+    local used = others > MAX and OVER or add(others - stored, math.max(stored, own))
+    used = add(used, tonumber(ARGV[at + 3]))
+    local previous = total_of_earlier(earlier, tonumber(ARGV[at + 4]))
+    used = add(used, share(previous, tonumber(ARGV[at + 5]), tonumber(ARGV[at + 6])))
+    if used > tonumber(ARGV[at + 2]) then return 0 end
+    raise(cell, origin, ARGV[at + 1])
+    return 1
+end
 
-local granted = -1
-if proposed then
-    local origin, own = ARGV[5], tonumber(ARGV[6])
-    local stored = cell.counts[origin]
-    cell.counts[origin] = math.max(stored or 0, own)
-    local used = add(sum(cell.counts), tonumber(ARGV[8]))
-    cell.counts[origin] = stored
-    local previous = tonumber(ARGV[9])
-    for _, one in ipairs(before) do previous = add(previous, sum(one.counts)) end
-    used = add(used, share(math.min(MAX, previous), tonumber(ARGV[10]), tonumber(ARGV[11])))
-    granted = 0
-    if used <= tonumber(ARGV[7]) then
-        granted = 1
-        raise(cell, origin, ARGV[6])
+-- Merges the cell KEYS[key], whose arguments begin at `at`. Its counts end before `last`.
+local function merge(key, at, last, earlier_cells)
+    local cell = load(KEYS[key])
+    read = read + cell.size
+    local sent, same = last - at - 4, true
+    for i = at + 4, last - 1, 2 do same = raise(cell, ARGV[i], ARGV[i + 1]) and same end
+    local limit = ARGV[at + 1]
+    if limit ~= '' then
+        local place = cell.place['l']
+        local stored = place and cell.flat[place]
+        sent = sent + 2
+        if stored ~= limit then
+            stored = number(stored)
+            if not stored or tonumber(limit) < stored then put(cell, 'l', limit) else same = false end
+        end
     end
+    if earlier_cells == 0 then
+        save(cell)
+        extend_cell(cell, ARGV[at], now)
+        if same and #cell.flat == sent then return 0 end
+        return { -1, cell.flat, {} }
+    end
+    local earlier, others, granted = {}, {}, -1
+    for i = 1, earlier_cells do
+        earlier[i] = load(KEYS[key + i])
+        read = read + earlier[i].size
+    end
+    if ARGV[last + 1] == '1' then granted = propose(cell, earlier, last + 2) end
+    save(cell)
+    extend_cell(cell, ARGV[at], now)
+    if ARGV[last] == '1' then
+        for i, one in ipairs(earlier) do others[i] = one.flat end
+    end
+    return { granted, cell.flat, others }
 end
 
-save(cell)
-extend(KEYS[1], ARGV[1])
-local others = {}
-if ARGV[3] == '1' then
-    for i, one in ipairs(before) do others[i] = one.flat end
+local answers = {}
+local key, at = 1, 1
+while key <= #KEYS and read < MOST_VALUES do
+    local earlier_cells = tonumber(ARGV[at + 3])
+    local last = at + 4 + 2 * ARGV[at + 2]
+    local merged, answer = pcall(merge, key, at, last, earlier_cells)
+    if not merged and type(answer) ~= 'table' then answer = redis.error_reply('ERR ' .. answer) end
+    answers[#answers + 1] = answer
+    key, at = key + 1 + earlier_cells, last
+    if earlier_cells > 0 then at = last + (ARGV[last + 1] == '1' and 9 or 2) end
 end
-return { granted, cell.flat, others }
+return answers

@@ -44,6 +44,8 @@ use tokio::time::Instant;
 use weir_core::model::key::Key;
 use weir_core::region::exchange::{LowerBound, Merge, Merged};
 
+/// Most cells merged by one script call, which blocks the server meanwhile.
+const CELLS_A_CALL: usize = 64;
 /// Longest time that a call may be given.
 const MAX_WITHIN: Duration = Duration::from_secs(3_600);
 
@@ -82,16 +84,31 @@ impl Store {
     /// results are in the order of `cells`. After `within`, cells without an answer fail with [`StoreError::Timeout`];
     /// they may have been merged nevertheless. Counts above `MAX_COUNT` are taken as `MAX_COUNT`.
     pub async fn merge(&self, cells: &[Merge], within: Duration) -> Vec<Result<Merged, StoreError>> {
-        let commands = cells.iter().map(|cell| {
-            let current = self.inner.names.cell(&cell.key, cell.sequence);
-            let previous = match script::needs_previous(cell) {
-                true => self.inner.names.cells_before(&cell.key, cell.sequence),
-                false => Vec::new(),
-            };
-            command(&current, script::merge(cell, &current, &previous))
-        });
-        let answers = self.run(commands.collect(), within).await;
-        answers.into_iter().map(|answer| answer.and_then(script::merged)).collect()
+        // A cluster takes only keys of one slot in a call. Cells that are merged together rarely share one.
+        let most = if self.inner.nodes.is_cluster() { 1 } else { CELLS_A_CALL };
+        let deadline = deadline(within);
+        let mut results = Vec::with_capacity(cells.len());
+        results.resize_with(cells.len(), || Err(StoreError::Unavailable));
+        let mut left: Vec<usize> = (0..cells.len()).collect();
+        while !left.is_empty() {
+            let of =
+                |places: &[usize]| places.iter().filter_map(|&place| cells.get(place)).collect::<Vec<_>>();
+            let calls: Vec<&[usize]> = left.chunks(most).collect();
+            let commands = calls.iter().map(|places| script::merge(&of(places), &self.inner.names)).collect();
+            let answers = self.inner.nodes.run(commands, deadline).await;
+            let mut unmerged = Vec::new();
+            for (places, answer) in calls.into_iter().zip(answers) {
+                let merged = script::merged(answer, &of(places));
+                unmerged.extend(places.iter().skip(merged.len()));
+                for (&place, merged) in places.iter().zip(merged) {
+                    if let Some(result) = results.get_mut(place) {
+                        *result = merged;
+                    }
+                }
+            }
+            left = unmerged;
+        }
+        results
     }
 
     /// If the sum of a cell's components is below a lower bound and the cell has no `BASELINE` yet, sets `BASELINE` to
@@ -103,10 +120,10 @@ impl Store {
     ) -> Vec<Result<Merged, StoreError>> {
         let commands = lower_bounds.iter().map(|lower_bound| {
             let current = self.inner.names.cell(&lower_bound.key, lower_bound.sequence);
-            command(&current, script::lower_bound(lower_bound, &current))
+            Command::on(&current, script::lower_bound(lower_bound, &current))
         });
         let answers = self.run(commands.collect(), within).await;
-        answers.into_iter().map(|answer| answer.and_then(script::merged)).collect()
+        answers.into_iter().map(|answer| answer.and_then(script::stored)).collect()
     }
 
     /// Reads cells without changing them; a missing cell is empty.
@@ -115,7 +132,7 @@ impl Store {
             let name = self.inner.names.cell(key, *sequence);
             let mut read = redis::cmd("HGETALL");
             read.arg(&name);
-            command(&name, read)
+            Command::on(&name, read)
         });
         let answers = self.run(commands.collect(), within).await;
         answers.into_iter().map(|answer| answer.and_then(script::stored)).collect()
@@ -128,10 +145,6 @@ impl Store {
     async fn run_one(&self, command: Command, within: Duration) -> Result<Value, StoreError> {
         self.inner.nodes.run_one(command, deadline(within)).await
     }
-}
-
-fn command(key: &str, what: redis::Cmd) -> Command {
-    Command { slot: slots::slot_of(key.as_bytes()), what }
 }
 
 fn deadline(within: Duration) -> Instant {

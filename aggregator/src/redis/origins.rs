@@ -4,7 +4,6 @@ use super::Store;
 use super::cluster::nodes::Command;
 use super::error::StoreError;
 use super::script::{self, SCRIPTS};
-use super::slots::slot_of;
 use redis::Value;
 use std::time::Duration;
 use weir_core::model::key::OriginId;
@@ -41,7 +40,7 @@ impl Store {
         for origin in mine.iter().take(MAX_ALIVE) {
             what.arg(&origin.0);
         }
-        let answer = self.run_one(Command { slot: slot_of(origins.as_bytes()), what }, within).await?;
+        let answer = self.run_one(Command::on(&origins, what), within).await?;
         let [now, origins, aggregators] =
             script::array(answer)?.try_into().map_err(|_| StoreError::Protocol)?;
         let origins = ids(origins)?.into_iter().filter_map(|id| OriginId::parse(&id)).collect();

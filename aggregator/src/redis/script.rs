@@ -3,8 +3,10 @@
 //! Each script runs atomically on the keys of one slot. Redis loses scripts on a restart or by `SCRIPT FLUSH`; `nodes`
 //! then loads them again.
 
+use super::cluster::nodes::Command;
 use super::error::StoreError;
-use redis::{Cmd, Pipeline, Script, Value};
+use super::names::Names;
+use redis::{Cmd, Pipeline, Script, ToRedisArgs, Value};
 use std::sync::LazyLock;
 use weir_core::model::key::OriginId;
 use weir_core::model::window::MAX_COUNT;
@@ -56,7 +58,7 @@ pub(super) fn load_all() -> (Pipeline, usize) {
 }
 
 /// A call of `script` on `keys`; arguments follow.
-pub(super) fn call(script: &Script, keys: &[&str]) -> Cmd {
+pub(super) fn call<K: ToRedisArgs>(script: &Script, keys: &[K]) -> Cmd {
     let mut command = redis::cmd("EVALSHA");
     command.arg(script.get_hash()).arg(keys.len()).arg(keys);
     command
@@ -67,25 +69,39 @@ pub(super) fn needs_previous(cell: &Merge) -> bool {
     cell.wants_previous || cell.proposal.is_some()
 }
 
-/// A call of `merge.lua` on the cell named `current`, with the previous cells only if they are read: while a cluster
-/// migrates a slot, it may reject commands with two keys.
-pub(super) fn merge(cell: &Merge, current: &str, previous: &[String]) -> Cmd {
-    let keys: Vec<&str> = std::iter::once(current).chain(previous.iter().map(String::as_str)).collect();
+/// A call of `merge.lua` on `cells`, each with its name and, only if they are read, the names of the previous cells: while
+/// a cluster migrates a slot, it may reject commands with two keys.
+pub(super) fn merge(cells: &[&Merge], names: &Names) -> Command {
+    let mut keys = Vec::with_capacity(cells.len());
+    for cell in cells {
+        keys.push(names.cell(&cell.key, cell.sequence));
+        if needs_previous(cell) {
+            keys.extend(names.cells_before(&cell.key, cell.sequence));
+        }
+    }
     let mut command = call(&SCRIPTS.merge, &keys);
+    cells.iter().for_each(|cell| add_cell(&mut command, cell));
+    Command::on_several(keys.first().map_or("", String::as_str), keys.len(), command)
+}
+
+fn add_cell(command: &mut Cmd, cell: &Merge) {
     command.arg(cell.expires.0);
     if cell.limit == u64::MAX {
         command.arg("");
     } else {
         command.arg(cell.limit.min(MAX_COUNT));
     }
-    command.arg(u8::from(cell.wants_previous)).arg(u8::from(cell.proposal.is_some()));
-    if let Some(proposal) = &cell.proposal {
-        add_proposal(&mut command, proposal);
-    }
+    let previous = if needs_previous(cell) { cell.key.parts().resolution } else { 0 };
+    command.arg(cell.parts.len()).arg(previous);
     for (origin, count) in &cell.parts {
         command.arg(&origin.0).arg((*count).min(MAX_COUNT));
     }
-    command
+    if previous > 0 {
+        command.arg(u8::from(cell.wants_previous)).arg(u8::from(cell.proposal.is_some()));
+    }
+    if let Some(proposal) = &cell.proposal {
+        add_proposal(command, proposal);
+    }
 }
 
 fn add_proposal(command: &mut Cmd, proposal: &Proposal) {
@@ -105,9 +121,28 @@ pub(super) fn lower_bound(lower_bound: &LowerBound, current: &str) -> Cmd {
     command
 }
 
-/// Parses the answer of `merge.lua` and `lower_bound.lua`.
-pub(super) fn merged(answer: Value) -> Result<Merged, StoreError> {
-    let [granted, current, previous] = array(answer)?.try_into().map_err(|_| StoreError::Protocol)?;
+/// Parses the answer of `merge.lua`: a result for each of the first `cells`, and for one at least. The others were not
+/// merged.
+pub(super) fn merged(answer: Result<Value, StoreError>, cells: &[&Merge]) -> Vec<Result<Merged, StoreError>> {
+    let all_failed = |error: StoreError| cells.iter().map(|_| Err(error.clone())).collect();
+    match answer.and_then(array) {
+        Ok(answers) if answers.is_empty() => all_failed(StoreError::Protocol),
+        Ok(answers) => {
+            answers.into_iter().zip(cells).map(|(answer, cell)| merged_cell(answer, cell)).collect()
+        }
+        Err(error) => all_failed(error),
+    }
+}
+
+fn merged_cell(answer: Value, cell: &Merge) -> Result<Merged, StoreError> {
+    if answer == Value::Int(0) {
+        return Ok(as_sent(cell));
+    }
+    let answer = match answer {
+        Value::ServerError(error) => return Err(StoreError::of_command(&error)),
+        answer => array(answer)?,
+    };
+    let [granted, current, previous] = answer.try_into().map_err(|_| StoreError::Protocol)?;
     let granted = match granted {
         Value::Int(1) => Some(true),
         Value::Int(0) => Some(false),
@@ -117,6 +152,15 @@ pub(super) fn merged(answer: Value) -> Result<Merged, StoreError> {
     let parts = |cell: Value| stored(cell).map(|cell| cell.current);
     let previous = array(previous)?.into_iter().map(parts).collect::<Result<_, _>>()?;
     Ok(Merged { granted, previous, ..stored(current)? })
+}
+
+/// The store holds of a cell what was sent, and nothing else.
+fn as_sent(cell: &Merge) -> Merged {
+    let mut current: Vec<Part> =
+        cell.parts.iter().map(|(origin, count)| (*origin, (*count).min(MAX_COUNT))).collect();
+    current.sort_unstable();
+    let limit = if cell.limit == u64::MAX { u64::MAX } else { cell.limit.min(MAX_COUNT) };
+    Merged { granted: None, current, previous: Vec::new(), limit }
 }
 
 /// Parses a cell as returned by `HGETALL`: fields and values in turn. Skips fields that no aggregator wrote.
@@ -170,6 +214,24 @@ pub(super) fn decimal(answer: &Value) -> Result<u64, StoreError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_core::model::key::{Key, KeyParts};
+    use weir_core::model::time::UnixMs;
+
+    fn cell() -> Merge {
+        let texts: [&[u8]; 3] = [b"default", b"login", b"alice"];
+        let [workspace, namespace, identifier] = texts;
+        let key = KeyParts { workspace, namespace, identifier, duration_ms: 60_000, epoch: 0, resolution: 1 };
+        Merge {
+            key: Key::new(&key).unwrap(),
+            sequence: 7,
+            parts: vec![(OriginId([1; 16]), 5)],
+            limit: 12,
+            expires: UnixMs(0),
+            proposal: None,
+            wants_previous: false,
+            incarnation: 0,
+        }
+    }
 
     fn bulk(text: &[u8]) -> Value {
         Value::BulkString(text.to_vec())
@@ -187,6 +249,23 @@ mod tests {
     }
 
     #[test]
+    fn cells_left_by_a_call_have_no_result() {
+        let (cell, as_sent) = (cell(), Value::Int(0));
+        let merged = |answers| merged(answers, &[&cell, &cell]);
+        let sent = Merged { current: cell.parts.clone(), limit: 12, ..Merged::default() };
+        assert_eq!(merged(Ok(Value::Array(vec![as_sent.clone()]))), [Ok(sent.clone())]);
+        let three = Value::Array(vec![Value::Nil, as_sent.clone(), as_sent]);
+        assert_eq!(merged(Ok(three)), [Err(StoreError::Protocol), Ok(sent)]);
+        for (answer, error) in [
+            (Ok(Value::Array(vec![])), StoreError::Protocol),
+            (Ok(Value::Nil), StoreError::Protocol),
+            (Err(StoreError::Timeout), StoreError::Timeout),
+        ] {
+            assert_eq!(merged(answer), [Err(error.clone()), Err(error)], "each call has a result at least");
+        }
+    }
+
+    #[test]
     fn other_answers_are_errors() {
         let answers = [
             Value::Nil,
@@ -199,7 +278,7 @@ mod tests {
             Value::Array(vec![Value::Int(1), Value::Array(vec![Value::Nil, Value::Nil]), Value::Nil]),
         ];
         for answer in answers {
-            assert_eq!(merged(answer), Err(StoreError::Protocol));
+            assert_eq!(merged_cell(answer, &cell()), Err(StoreError::Protocol));
         }
     }
 }

@@ -4,7 +4,6 @@ use super::Store;
 use super::cluster::nodes::Command;
 use super::error::StoreError;
 use super::script::{self, SCRIPTS};
-use super::slots::slot_of;
 use redis::Value;
 use std::time::Duration;
 
@@ -25,7 +24,7 @@ impl Store {
         let name = self.inner.names.status();
         let mut what = script::call(&SCRIPTS.status, &[&name]);
         what.arg(SILENT_AFTER_MS).arg(aggregator).arg(record);
-        let answer = self.run_one(Command { slot: slot_of(name.as_bytes()), what }, within).await?;
+        let answer = self.run_one(Command::on(&name, what), within).await?;
         Ok(script::array(answer)?.into_iter().filter_map(parse).collect())
     }
 
@@ -34,7 +33,7 @@ impl Store {
         let name = self.inner.names.status();
         let mut what = redis::cmd("HDEL");
         what.arg(&name).arg(aggregator);
-        self.run_one(Command { slot: slot_of(name.as_bytes()), what }, within).await.map(drop)
+        self.run_one(Command::on(&name, what), within).await.map(drop)
     }
 }
 

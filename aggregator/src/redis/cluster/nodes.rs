@@ -8,6 +8,7 @@ use super::topology::Address;
 use crate::redis::error::StoreError;
 use crate::redis::options::Checked;
 use crate::redis::script;
+use crate::redis::slots::slot_of;
 use redis::{Client, Cmd, Pipeline};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,17 +16,31 @@ use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 
-/// Most commands in one pipeline.
-const CHUNK: usize = 256;
+/// Most keys of the commands in one pipeline.
+const CHUNK_KEYS: usize = 256;
 /// Most pipelines of one call in flight to one server.
 const CHUNKS_IN_FLIGHT: usize = 4;
-/// Calls of at most this many commands use the connection for small calls.
-const QUICK_COMMANDS: usize = 8;
+/// Calls of commands with at most this many keys use the connection for small calls.
+const QUICK_KEYS: usize = 8;
 
 /// A command, with the slot that determines its server.
 pub(in crate::redis) struct Command {
-    pub(in crate::redis) slot: u16,
-    pub(in crate::redis) what: Cmd,
+    slot: u16,
+    what: Cmd,
+    /// How many keys it works on, or members of a key.
+    keys: usize,
+}
+
+impl Command {
+    /// A command on `key`.
+    pub(in crate::redis) fn on(key: &str, what: Cmd) -> Command {
+        Command { slot: slot_of(key.as_bytes()), what, keys: 1 }
+    }
+
+    /// A command on `keys` keys or members, of which `first` is one.
+    pub(in crate::redis) fn on_several(first: &str, keys: usize, what: Cmd) -> Command {
+        Command { keys, ..Command::on(first, what) }
+    }
 }
 
 /// Sends commands to the servers.
@@ -37,7 +52,25 @@ pub(in crate::redis) struct Nodes {
 /// One server's part of a call: commands with their positions in the call.
 struct Share {
     node: Arc<Node>,
-    work: Vec<(usize, Cmd)>,
+    work: Vec<(usize, Command)>,
+}
+
+impl Share {
+    /// Splits the work into pipelines.
+    fn chunks(self) -> Vec<Vec<(usize, Cmd)>> {
+        let (mut chunks, mut keys) = (Vec::new(), CHUNK_KEYS);
+        for (place, command) in self.work {
+            keys = keys.saturating_add(command.keys);
+            if keys > CHUNK_KEYS {
+                chunks.push(Vec::new());
+                keys = command.keys;
+            }
+            if let Some(chunk) = chunks.last_mut() {
+                chunk.push((place, command.what));
+            }
+        }
+        chunks
+    }
 }
 
 impl Drop for Nodes {
@@ -58,16 +91,15 @@ impl Nodes {
 
     /// Sends every command to its server. The answers are in the order of the commands.
     pub(in crate::redis) async fn run(&self, commands: Vec<Command>, deadline: Instant) -> Vec<Answer> {
-        let quick = commands.len() <= QUICK_COMMANDS;
+        let quick = commands.iter().map(|command| command.keys).sum::<usize>() <= QUICK_KEYS;
         let mut answers: Vec<Answer> = commands.iter().map(|_| Err(StoreError::Unavailable)).collect();
         let mut tasks = JoinSet::new();
         for share in self.shares(commands, &mut answers) {
             let turns = Arc::new(Semaphore::new(CHUNKS_IN_FLIGHT));
-            let mut work = share.work.into_iter().peekable();
-            while work.peek().is_some() {
-                let chunk: Vec<_> = work.by_ref().take(CHUNK).collect();
+            let node = Arc::clone(&share.node);
+            for chunk in share.chunks() {
                 let (servers, node, turns) =
-                    (Arc::clone(&self.servers), Arc::clone(&share.node), Arc::clone(&turns));
+                    (Arc::clone(&self.servers), Arc::clone(&node), Arc::clone(&turns));
                 tasks.spawn(async move {
                     let _turn = turns.acquire().await;
                     let (places, commands): (Vec<_>, Vec<_>) = chunk.into_iter().unzip();
@@ -89,9 +121,14 @@ impl Nodes {
         self.run(vec![command], deadline).await.pop().unwrap_or(Err(StoreError::Unavailable))
     }
 
-    /// The server that holds `slot`, if known.
-    pub(in crate::redis) fn owner(&self, slot: u16) -> Option<Arc<Node>> {
-        self.servers.owner(slot).ok()
+    /// The server that holds `key`, if known.
+    pub(in crate::redis) fn owner(&self, key: &str) -> Option<Arc<Node>> {
+        self.servers.owner(slot_of(key.as_bytes())).ok()
+    }
+
+    /// Whether the store is a Redis Cluster.
+    pub(in crate::redis) fn is_cluster(&self) -> bool {
+        self.servers.is_cluster()
     }
 
     /// The client of some server of the store. If there are several servers, each `attempt` selects another one.
@@ -108,7 +145,7 @@ impl Nodes {
                     let share = shares
                         .entry(node.address.clone())
                         .or_insert_with(|| Share { node, work: Vec::new() });
-                    share.work.push((place, command.what));
+                    share.work.push((place, command));
                 }
                 Err(problem) => put(answers, &[place], vec![Err(problem)]),
             }
