@@ -19,7 +19,7 @@ pub fn current() -> Option<Active> {
     AROUND.try_with(Active::clone).ok()
 }
 
-/// A span for this many Redis scripts, if the task has a parent span.
+/// A span for Redis scripts with this many cells or logs, if the task has a parent span.
 pub fn redis(scripts: usize) -> Option<Active> {
     AROUND.try_with(|around| around.scripts(scripts)).ok().flatten()
 }
@@ -40,7 +40,7 @@ pub fn failed(call: Option<Active>, failure: Option<&'static str>) {
 }
 
 impl Active {
-    /// A span for this many Redis scripts in one pipeline.
+    /// A span for Redis scripts in one pipeline, which merge or charge this many cells or logs.
     pub fn scripts(&self, scripts: usize) -> Option<Active> {
         let call = self.call("EVALSHA")?;
         call.describe("redis", "EVALSHA", scripts);

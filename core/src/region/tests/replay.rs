@@ -30,6 +30,9 @@ fn a_cell_is_written_once_until_it_changes() {
     assert!(region.next_merges(9).is_empty());
     took(&mut region, &merges[0]);
     assert!(region.next_merges(9).is_empty(), "the store holds it");
+    report(&mut region, 1, 4);
+    report(&mut region, 1, 2);
+    assert!(!region.has_merges(), "a report that changes nothing causes no call");
     report(&mut region, 2, 1);
     assert_eq!(
         sequences(&region.next_merges(9)),
