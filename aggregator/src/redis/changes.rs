@@ -5,7 +5,8 @@
 //! [`Received::Connected`] and must then read what it may have missed.
 
 use super::Store;
-use super::cluster::nodes::{Command, Nodes};
+use super::cluster::nodes::Nodes;
+use super::command::Command;
 use super::error::StoreError;
 use super::wire::HUNG_AFTER;
 use redis::aio::{PubSubSink, PubSubStream};

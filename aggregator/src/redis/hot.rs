@@ -1,7 +1,7 @@
 //! The hot index: the cells of the region that an aggregator must read in full after it missed messages.
 
 use super::Store;
-use super::cluster::nodes::Command;
+use super::command::Command;
 use super::error::StoreError;
 use super::names::{HOT_SHARDS, hot_shard, member, parse_member};
 use super::script::{self, SCRIPTS};

@@ -6,8 +6,8 @@
 //! A log is stored only in Redis. If a server loses entries, by a wipe, an eviction, a restart, or a failover before
 //! replication, their charges no longer count. The log continues with the remaining entries.
 
-use super::cluster::nodes::Command;
 use super::cluster::servers::Node;
+use super::command::Command;
 use super::error::StoreError;
 use super::script::{self, SCRIPTS};
 use super::{Store, deadline};

@@ -6,7 +6,7 @@
 //! cannot hide that the server was set back.
 
 use super::Store;
-use super::cluster::nodes::Command;
+use super::command::Command;
 use super::error::StoreError;
 use super::script::{self, SCRIPTS};
 use redis::Value;

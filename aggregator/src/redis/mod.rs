@@ -15,6 +15,7 @@
 
 pub mod changes;
 mod cluster;
+mod command;
 pub mod error;
 pub mod hot;
 pub mod log;
@@ -35,7 +36,8 @@ pub use options::{OptionsError, StoreOptions};
 pub use origins::Alive;
 pub use status::PeerStatus;
 
-use cluster::nodes::{Command, Nodes};
+use cluster::nodes::Nodes;
+use command::Command;
 use names::Names;
 use redis::Value;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Liveness in a region: each aggregator reports its live Envoys and reads all live ones, by the server's clock.
 
 use super::Store;
-use super::cluster::nodes::Command;
+use super::command::Command;
 use super::error::StoreError;
 use super::script::{self, SCRIPTS};
 use redis::Value;

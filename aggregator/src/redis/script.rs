@@ -3,7 +3,7 @@
 //! Each script runs atomically on the keys of one slot. Redis loses scripts on a restart or by `SCRIPT FLUSH`; `nodes`
 //! then loads them again.
 
-use super::cluster::nodes::Command;
+use super::command::Command;
 use super::error::StoreError;
 use super::names::Names;
 use redis::{Cmd, Pipeline, Script, ToRedisArgs, Value};

@@ -1,7 +1,7 @@
 //! Status records of the region's aggregators: each writes its own and reads the others', by the server's clock.
 
 use super::Store;
-use super::cluster::nodes::Command;
+use super::command::Command;
 use super::error::StoreError;
 use super::script::{self, SCRIPTS};
 use redis::Value;

@@ -5,6 +5,7 @@
 
 use super::servers::{Answer, Node, Servers, keep_map};
 use super::topology::Address;
+use crate::redis::command::Command;
 use crate::redis::error::StoreError;
 use crate::redis::options::Checked;
 use crate::redis::script;
@@ -22,26 +23,6 @@ const CHUNK_KEYS: usize = 256;
 const CHUNKS_IN_FLIGHT: usize = 4;
 /// Calls of commands with at most this many keys use the connection for small calls.
 const QUICK_KEYS: usize = 8;
-
-/// A command, with the slot that determines its server.
-pub(in crate::redis) struct Command {
-    slot: u16,
-    what: Cmd,
-    /// How many keys it works on, or members of a key.
-    keys: usize,
-}
-
-impl Command {
-    /// A command on `key`.
-    pub(in crate::redis) fn on(key: &str, what: Cmd) -> Command {
-        Command { slot: slot_of(key.as_bytes()), what, keys: 1 }
-    }
-
-    /// A command on `keys` keys or members, of which `first` is one.
-    pub(in crate::redis) fn on_several(first: &str, keys: usize, what: Cmd) -> Command {
-        Command { keys, ..Command::on(first, what) }
-    }
-}
 
 /// Sends commands to the servers.
 pub(in crate::redis) struct Nodes {
