@@ -5,6 +5,8 @@
 //! are what most gateways send. `RateLimit` and `RateLimit-Policy` are those of
 //! draft-ietf-httpapi-ratelimit-headers-08 to -11, whose problem type `quota-exceeded` the JSON body is of.
 //!
+//! `x-envoy-ratelimited` marks each 429, as Envoy's own limiters do: an Envoy in front does not retry such a response.
+//!
 //! `x-ratelimit-transaction` has the numbers under which the ledger recorded the request, `x-ratelimit-undecided` the
 //! exact rules that were not decided; both may be lists.
 
@@ -17,8 +19,10 @@ use weir_core::model::time::UnixMs;
 use weir_core::rules::{Cost, Responses, Rule};
 
 /// Headers of a denial with all formats.
-const HEADERS: usize = 8;
+const HEADERS: usize = 9;
 
+/// An Envoy in front does not retry a response with this header.
+const RATE_LIMITED: &str = "x-envoy-ratelimited";
 /// Problem type of the draft's section on quotas.
 const PROBLEM_TYPE: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 /// Problem type of a response that states no more than its status (RFC 9457).
@@ -205,6 +209,7 @@ fn error(
         headers.push(("content-type", "text/plain".into()));
         "rate limit exceeded".into()
     };
+    headers.push((RATE_LIMITED, "true".into()));
     Response { status: 429, details, headers, body, grpc_status: GRPC_RESOURCE_EXHAUSTED }
 }
 
@@ -227,6 +232,9 @@ fn rejected(
         false => ("text/plain", why.into()),
     };
     headers.push(("content-type", HeaderValue::from(kind)));
+    if status == TOO_MANY.0 {
+        headers.push((RATE_LIMITED, "true".into()));
+    }
     Response { status, details, headers, body, grpc_status }
 }
 
@@ -280,7 +288,8 @@ mod tests {
         let response = denied(&config.rules, denial, details, &config.responses, Client::Http).unwrap();
         let got: Vec<_> =
             response.headers.iter().map(|(name, value)| (*name, value.with_text(str::to_owned))).collect();
-        let expected: Vec<_> = expected.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+        let marked = expected.iter().chain(&[(RATE_LIMITED, "true")]);
+        let expected: Vec<_> = marked.map(|(name, value)| (*name, (*value).to_owned())).collect();
         assert_eq!((response.status, got), (429, expected));
         response
     }
@@ -405,6 +414,7 @@ mod tests {
             let response = banned(Banned::Until(UnixMs(until)), now, responses, Client::Http);
             assert_eq!((response.status, response.details), (429, "weir_banned"));
             assert_eq!(response.headers[0], ("retry-after", retry_after.into()));
+            assert_eq!(response.headers[2], (RATE_LIMITED, "true".into()));
             assert_eq!(
                 response.body,
                 r#"{"detail":"banned","status":429,"title":"Too Many Requests","type":"about:blank"}"#
@@ -429,7 +439,7 @@ mod tests {
         ] {
             let response = missing_identifier(&config(responses).responses, Client::Http);
             assert_eq!((response.status, response.details), (429, "weir_missing_identifier"));
-            assert_eq!(response.headers, [("content-type", kind.into())]);
+            assert_eq!(response.headers, [("content-type", kind.into()), (RATE_LIMITED, "true".into())]);
             assert_eq!(response.body, body);
             let ambiguous = ambiguous_identifier(&config(responses).responses, Client::Http);
             assert_eq!((ambiguous.status, ambiguous.details), (429, "weir_ambiguous_identifier"));

@@ -25,6 +25,7 @@ async fn a_denial_states_when_to_retry() {
     assert_eq!((number(&denied, "x-ratelimit-limit"), number(&denied, "x-ratelimit-remaining")), (1, 0));
     assert!(number(&denied, "x-ratelimit-reset") >= 1);
     assert_eq!(denied.header("content-type"), Some("text/plain"));
+    assert_eq!(denied.header("x-envoy-ratelimited"), Some("true"), "Envoys in front do not retry it");
     assert_eq!(denied.text().trim_end(), "rate limit exceeded");
     assert!(denied.header("ratelimit").is_none(), "only if configured");
     region.is_sound().await;
