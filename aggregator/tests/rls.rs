@@ -294,6 +294,24 @@ async fn a_call_without_a_message_is_cut() {
     assert_eq!(service.decisions("refused"), 2.0);
 }
 
+/// All calls of a connection run in its task.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_waits_delays_no_other_of_its_connection() {
+    let service = Service::start(None).await;
+    // The embedded limiter joins its region with the first call.
+    service.check(&[&[("free", "x")]]).await;
+    let others = async {
+        let began = Instant::now();
+        for _ in 0..100 {
+            assert_eq!(codes(&service.check(&[&[("free", "x")]]).await).0, OK);
+        }
+        began.elapsed()
+    };
+    let (waits, took) = tokio::join!(service.send_no_message(None), others);
+    assert_eq!(waits.code(), GrpcCode::DeadlineExceeded);
+    assert!(took < MAX_CALL, "{took:?}");
+}
+
 fn token(name: &str, workspace: &str) -> NewToken {
     NewToken::new(auth::Entry::application(name, workspace)).unwrap()
 }

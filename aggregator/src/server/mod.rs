@@ -4,6 +4,7 @@
 //! (`stream`), ends the streams, and closes the remaining connections.
 
 pub mod descriptors;
+mod grpc;
 
 use crate::admin;
 use crate::api::authentication::{Authentication, AuthenticationError};
@@ -14,9 +15,6 @@ use crate::api::{ApiSettings, EmbeddedLimiter};
 use crate::auth::Authenticator;
 use crate::database::{Database, DatabaseError, DatabaseOptions, Reason};
 use crate::net::hosts::Hosts;
-use crate::net::listen::{Connection, Listener, Patience};
-use crate::net::shutdown::draining;
-use crate::net::tls::{Protocol, Tls};
 use crate::redis::{Store, StoreOptions};
 use crate::region::control;
 use crate::region::exact::Exact;
@@ -26,7 +24,6 @@ use crate::region::hub::Hub;
 use crate::region::push;
 use crate::region::regional::{self, Regional};
 use crate::region::services::Services;
-use crate::region::slots::MAX_STREAMS;
 use crate::region::status::peers;
 use crate::region::stream::DRAIN;
 use crate::telemetry::clock::Clock;
@@ -36,10 +33,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle, JoinSet, yield_now};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
-use tokio_stream::wrappers::ReceiverStream;
 use tracing::{error, info, warn};
 use weir_core::model::schedule::Schedule;
 use weir_core::region::RegionLimits;
@@ -47,12 +43,6 @@ use weir_core::replication::Next;
 use weir_core::replication::grace_period::GracePeriod;
 use weir_core::replication::state::TICK_MS;
 
-/// How often an idle connection is pinged, and how long the answer may take.
-const KEEPALIVE: Duration = Duration::from_secs(5);
-/// Most streams on one connection. A worker of an Envoy opens one or two on its own connection.
-const MAX_STREAMS_PER_CONNECTION: u32 = 256;
-/// How long a gRPC client may take to send the HTTP/2 preface.
-const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the check of the database's tables may take at the start.
 const SCHEMA_CHECK: Duration = Duration::from_secs(5);
 /// How long connections may stay open after their streams have ended, to close in order.
@@ -126,9 +116,6 @@ pub enum ServeError {
          same Redis for both with --redis-url or WEIR_REDIS_URL"
     )]
     RegionTaken(String),
-    /// The transport failed.
-    #[error("the gRPC server failed: {0}")]
-    Grpc(#[from] tonic::transport::Error),
     /// A server ended although no shutdown was requested.
     #[error("the gRPC or the HTTP server ended unexpectedly")]
     Ended,
@@ -144,7 +131,7 @@ pub struct Server {
     grpc_address: SocketAddr,
     admin_address: SocketAddr,
     http_address: Option<SocketAddr>,
-    grpc: JoinHandle<Result<(), tonic::transport::Error>>,
+    grpc: JoinHandle<()>,
     http: JoinHandle<()>,
     helpers: JoinSet<()>,
 }
@@ -246,13 +233,9 @@ impl Server {
             Some((socket, _)) => tokio::spawn(http::serve(api, socket, authentication.tls.clone())),
             None => tokio::spawn(drained(services.clone())),
         };
-        let grpc = tokio::spawn(serve_grpc(
-            services.clone(),
-            authenticator,
-            rate_limits,
-            grpc_socket,
-            authentication.tls,
-        ));
+        let region = RegionService::new(services.clone(), authenticator);
+        let serving = grpc::serve(services.clone(), region, rate_limits, grpc_socket, authentication.tls);
+        let grpc = tokio::spawn(serving);
         Ok(Server { services, embedded, grpc_address, admin_address, http_address, grpc, http, helpers })
     }
 
@@ -286,8 +269,7 @@ impl Server {
         loop {
             tokio::select! {
                 ended = &mut self.grpc => return match ended {
-                    Ok(Ok(())) => ServeError::Ended,
-                    Ok(Err(error)) => error.into(),
+                    Ok(()) => ServeError::Ended,
                     Err(error) => error.into(),
                 },
                 ended = &mut self.http => return match ended {
@@ -473,46 +455,6 @@ async fn listen(
     let listener = TcpListener::bind(address).await.map_err(failed)?;
     let bound = listener.local_addr().map_err(failed)?;
     Ok((listener, bound))
-}
-
-async fn serve_grpc(
-    services: Arc<Services>,
-    authenticator: Authenticator,
-    rate_limits: RateLimitService,
-    socket: TcpListener,
-    tls: Option<Arc<Tls>>,
-) -> Result<(), tonic::transport::Error> {
-    let listener = Listener {
-        api: "grpc",
-        socket,
-        tls,
-        protocol: Protocol::Grpc,
-        // Each worker of an Envoy has its own connection.
-        max_connections: MAX_STREAMS,
-        patience: Patience::Preface(PREFACE_TIMEOUT),
-    };
-    let (opened, connections) = mpsc::channel::<io::Result<Connection>>(1);
-    let accepting =
-        listener.run(services.metrics.clone(), draining(services.draining.subscribe()), move |connection| {
-            let opened = opened.clone();
-            // The send fails only after the server has ended, which then needs no more connections.
-            async move { drop(opened.send(Ok(connection)).await) }
-        });
-    let serving = tonic::transport::Server::builder()
-        .http2_keepalive_interval(Some(KEEPALIVE))
-        .http2_keepalive_timeout(Some(KEEPALIVE))
-        .max_concurrent_streams(MAX_STREAMS_PER_CONNECTION)
-        .add_service(RegionService::new(services.clone(), authenticator))
-        .add_service(rate_limits)
-        .serve_with_incoming_shutdown(
-            ReceiverStream::new(connections),
-            draining(services.draining.subscribe()),
-        );
-    tokio::pin!(accepting, serving);
-    tokio::select! {
-        served = &mut serving => served,
-        () = &mut accepting => serving.await,
-    }
 }
 
 async fn tick(services: Arc<Services>) {

@@ -43,13 +43,15 @@ const MAX_SHOWN: usize = 100;
 
 /// Answers each call independently.
 #[derive(Clone)]
-pub struct RateLimitService {
+pub struct RateLimitService(Arc<Shared>);
+
+struct Shared {
     services: Arc<Services>,
     embedded: Arc<EmbeddedLimiter>,
     limits: Current,
-    authenticator: Arc<Authenticator>,
+    authenticator: Authenticator,
     ruled: Arc<Ruled>,
-    unknown_domains: Arc<Throttle>,
+    unknown_domains: Throttle,
 }
 
 /// A call of an authenticated caller.
@@ -70,15 +72,9 @@ impl RateLimitService {
         authenticator: Authenticator,
         ruled: Arc<Ruled>,
     ) -> RateLimitService {
-        let unknown_domains = Arc::new(Throttle::new(BETWEEN_WARNINGS));
-        RateLimitService {
-            services,
-            embedded,
-            limits,
-            authenticator: Arc::new(authenticator),
-            ruled,
-            unknown_domains,
-        }
+        let unknown_domains = Throttle::new(BETWEEN_WARNINGS);
+        let shared = Shared { services, embedded, limits, authenticator, ruled, unknown_domains };
+        RateLimitService(Arc::new(shared))
     }
 
     /// Serves one call. Reads nothing of its body before its caller is authenticated.
@@ -88,9 +84,9 @@ impl RateLimitService {
         B::Error: Into<StdError> + Send + 'static,
     {
         let outcome = Arc::default();
-        let span = self.services.telemetry.rpc(SERVICE, METHOD, request.headers());
+        let span = self.0.services.telemetry.rpc(SERVICE, METHOD, request.headers());
         let connection = request.extensions().get::<ConnectionInfo>();
-        let response = match self.authenticator.admit(Presented::in_call(request.headers(), connection)) {
+        let response = match self.0.authenticator.admit(Presented::in_call(request.headers(), connection)) {
             Ok(caller) => {
                 connection.into_iter().for_each(|connection| connection.turn.admit());
                 let call = Call { service: self.clone(), caller, outcome: Arc::clone(&outcome) };
@@ -120,7 +116,8 @@ impl RateLimitService {
                 match status.filter(|status| status.code() != tonic::Code::Unavailable) {
                     Some(status) => {
                         let message = status.message();
-                        self.services
+                        self.0
+                            .services
                             .warn(&format!("refused a call of the rate-limit service: {message}"), None);
                         ApiResult::Refused
                     }
@@ -128,7 +125,7 @@ impl RateLimitService {
                 }
             }
         };
-        self.services.metrics.api_decided(Api::Rls, result);
+        self.0.services.metrics.api_decided(Api::Rls, result);
     }
 
     async fn decide(
@@ -136,7 +133,7 @@ impl RateLimitService {
         caller: &Caller,
         request: &Request<RateLimitRequest>,
     ) -> Result<(RateLimitResponse, Outcome), Status> {
-        let limits = self.limits.borrow().clone();
+        let limits = self.0.limits.borrow().clone();
         let message = request.get_ref();
         match limits.domain(&message.domain) {
             Some(domain) if caller.workspace(Some(&domain.workspace)).is_none() => {
@@ -150,14 +147,14 @@ impl RateLimitService {
         }
         let applied = call::applied(&limits, message)?;
         self.admit(caller, &applied)?;
-        Ok(call::answer(&self.embedded, &applied, patience(request.metadata())).await?)
+        Ok(call::answer(&self.0.embedded, &applied, patience(request.metadata())).await?)
     }
 
     /// Refuses namespaces and costs that the caller's token does not allow.
     fn admit(&self, caller: &Caller, applied: &[Applied]) -> Result<(), Status> {
         for applied in applied {
             let Applied::Limit { check, .. } = applied else { continue };
-            let refused = match self.ruled.forbids(&self.services, caller, check) {
+            let refused = match self.0.ruled.forbids(&self.0.services, caller, check) {
                 None => continue,
                 Some(Forbidden::Namespace) => format!(
                     "the token {:?} may not count in the namespace {:?}; name it under namespaces in the token's entry of the \
@@ -176,7 +173,7 @@ impl RateLimitService {
 
     /// Warns because the domain may be mistyped here or in Envoy's configuration, so that its limits do not apply.
     fn warn_of_domain(&self, domain: &str) {
-        if let Some(held_back) = self.unknown_domains.pass() {
+        if let Some(held_back) = self.0.unknown_domains.pass() {
             let domain: String = domain.chars().take(MAX_SHOWN).collect();
             warn!(
                 domain,
