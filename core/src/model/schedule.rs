@@ -13,6 +13,9 @@ pub struct Schedule {
     pub publish_ms: u64,
     /// Time between two imports, in milliseconds.
     pub import_ms: u64,
+    /// Time between two reads of the edition of live control, in milliseconds: a statement that reads one row. A change is in force in all
+    /// regions after one such interval and its jitter. After a failure, the next read waits for `import_ms`.
+    pub controls_ms: u64,
     /// Jitter: each interval is up to this many per cent shorter or longer, so that regions do not call the database at the same time.
     pub jitter_percent: u64,
     /// Timeout of a publication or import.
@@ -49,6 +52,7 @@ impl Default for Schedule {
         Schedule {
             publish_ms: 10_000,
             import_ms: 10_000,
+            controls_ms: 1_000,
             jitter_percent: 20,
             global_timeout_ms: 10_000,
             replay_ms: 10,
@@ -73,9 +77,17 @@ impl Schedule {
     /// For tests that wait for other regions: intervals of 300 ms, and a longer timeout at the end for busy machines.
     pub fn for_tests() -> Schedule {
         let global_breaker = breaker::Policy { rest_ms: 400, ..Schedule::default().global_breaker };
-        let (publish_ms, import_ms, hot_read_ms) = (300, 300, 500);
+        let (publish_ms, import_ms, controls_ms, hot_read_ms) = (300, 300, 300, 500);
         let last_replay_ms = 10_000;
-        Schedule { publish_ms, import_ms, last_replay_ms, hot_read_ms, global_breaker, ..Schedule::default() }
+        Schedule {
+            publish_ms,
+            import_ms,
+            controls_ms,
+            last_replay_ms,
+            hot_read_ms,
+            global_breaker,
+            ..Schedule::default()
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 //! ```text
 //! HTTP PUT ─ change ─ database ─ read ─ book ─ push ─ each subscriber's stream
 //!               └ message to the region's other aggregators ─ read ─ …
-//!                 each import interval, in every region       ─ read ─ …
+//!                 once a second, in every region              ─ read ─ …
 //! ```
 //!
 //! While the database is unavailable, the controls in memory stay in force. An aggregator that has not read the database
@@ -128,7 +128,9 @@ impl Live {
         loop {
             match reader.next(&mut &*self.hub, rand::random()) {
                 Next::Call(call) => {
-                    if let Err(error) = self.read(global, Duration::from_millis(call.within_ms)).await {
+                    let read = self.read(global, Duration::from_millis(call.within_ms)).await;
+                    reader.read(read.is_ok());
+                    if let Err(error) = read {
                         self.hub
                             .warn(&format!("could not read live controls from the database: {error}"), None);
                     }

@@ -1,6 +1,7 @@
 //! When live controls are read: at an interval of their own, and at once after a message that they have changed.
 //!
-//! Such a message may be lost, and a read may fail; the next interval makes up for both.
+//! Such a message may be lost, and a read may fail; the next interval makes up for both. A database that fails is read less
+//! often.
 
 use super::PREPARATION_MS;
 use crate::model::schedule::{Interval, Schedule};
@@ -8,7 +9,7 @@ use crate::model::time::MonoMs;
 use crate::replication::events::Event;
 use crate::replication::{Access, Next};
 
-/// Read the controls from the database, then call [`Reader::next`] again.
+/// Read the controls from the database, then call [`Reader::read`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Read {
     /// The deadline in milliseconds.
@@ -24,23 +25,35 @@ pub struct Reader {
     /// The next tick of the interval. A message in between does not move it.
     tick: MonoMs,
     is_due: bool,
+    /// After a failure, the time until the next read.
+    rest_ms: u64,
+    has_failed: bool,
 }
 
 impl Reader {
     /// Begins at a random point of the interval after `now`; `random` is uniform.
     pub fn new(schedule: Schedule, now: MonoMs, random: u64) -> Reader {
-        let interval = Interval::new(schedule.import_ms, schedule.jitter_percent, now, random);
+        let interval = Interval::new(schedule.controls_ms, schedule.jitter_percent, now, random);
         Reader {
             within_ms: schedule.global_timeout_ms,
             interval: Some(interval),
             tick: MonoMs(0),
             is_due: false,
+            rest_ms: schedule.import_ms,
+            has_failed: false,
         }
     }
 
     /// For an aggregator that starts: a single read.
     pub fn once() -> Reader {
-        Reader { within_ms: PREPARATION_MS, interval: None, tick: MonoMs(0), is_due: true }
+        Reader {
+            within_ms: PREPARATION_MS,
+            interval: None,
+            tick: MonoMs(0),
+            is_due: true,
+            rest_ms: 0,
+            has_failed: false,
+        }
     }
 
     /// What to do now; `random` is uniform.
@@ -52,9 +65,15 @@ impl Reader {
         self.is_due = true;
         let now = access.state(|_, now| now.mono);
         if self.tick <= now {
-            self.tick = interval.next(now, random);
+            let tick = interval.next(now, random);
+            self.tick = if self.has_failed { now.after(self.rest_ms) } else { tick };
         }
         Next::Wait { events: Event::Controls.into(), at_most_ms: Some(self.tick.since(now)) }
+    }
+
+    /// Takes whether the controls were read.
+    pub fn read(&mut self, went_well: bool) {
+        self.has_failed = !went_well;
     }
 }
 
@@ -71,13 +90,32 @@ mod tests {
             let wait = reader.next(&mut at(&mut state, 0), 0);
             let Next::Wait { events, at_most_ms: Some(ms) } = wait else { panic!("{wait:?}") };
             assert!(
-                events.has(Event::Controls) && ms <= 12_000,
+                events.has(Event::Controls) && ms <= 1_200,
                 "a message does not postpone the interval: {ms}"
             );
             assert_eq!(reader.next(&mut at(&mut state, 0), 0), Next::Call(Read { within_ms: 10_000 }));
+            reader.read(true);
         }
         let mut once = Reader::once();
         assert_eq!(once.next(&mut at(&mut state, 0), 0), Next::Call(Read { within_ms: PREPARATION_MS }));
         assert_eq!(once.next(&mut at(&mut state, 0), 0), Next::Over);
+    }
+
+    #[test]
+    fn a_database_that_fails_is_read_less_often() {
+        let mut state = state();
+        let mut reader = Reader::new(Schedule::default(), NOW.mono, 0);
+        let mut now_ms = 0;
+        for (went_well, longest_ms) in
+            [(true, 1_200), (false, 1_200), (false, 10_000), (true, 10_000), (true, 1_200)]
+        {
+            let Next::Wait { at_most_ms: Some(ms), .. } = reader.next(&mut at(&mut state, now_ms), 0) else {
+                panic!("it waits for the next tick")
+            };
+            assert!(ms <= longest_ms && (longest_ms < 10_000 || ms == longest_ms), "{ms} of {longest_ms}");
+            now_ms += ms;
+            assert!(matches!(reader.next(&mut at(&mut state, now_ms), 0), Next::Call(_)));
+            reader.read(went_well);
+        }
     }
 }
