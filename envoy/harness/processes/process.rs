@@ -144,13 +144,7 @@ impl Process {
 
     /// CPU time of the threads that live, more exact than [`Self::cpu_time`].
     pub fn threads_cpu_time(&self) -> Result<Duration> {
-        let mut nanos = 0;
-        for task in std::fs::read_dir(format!("/proc/{}/task", self.pid()))? {
-            // A thread has ended since the listing.
-            let Ok(stat) = std::fs::read_to_string(task?.path().join("schedstat")) else { continue };
-            nanos += stat.split(' ').next().context("no time in schedstat")?.parse::<u64>()?;
-        }
-        Ok(Duration::from_nanos(nanos))
+        threads_cpu_time(self.pid())
     }
 
     fn is_paused(&self) -> Result<bool> {
@@ -184,4 +178,16 @@ impl Drop for Process {
         // Errors mean that the process has ended already or cannot be reaped; both are ignored.
         let _ = self.kill();
     }
+}
+
+/// CPU time of the threads of a process that live, in user mode and in the kernel.
+pub fn threads_cpu_time(pid: u32) -> Result<Duration> {
+    let mut nanos = 0;
+    let tasks = format!("/proc/{pid}/task");
+    for task in std::fs::read_dir(&tasks).with_context(|| format!("reading {tasks}"))? {
+        // A thread has ended since the listing.
+        let Ok(stat) = std::fs::read_to_string(task?.path().join("schedstat")) else { continue };
+        nanos += stat.split(' ').next().context("no time in schedstat")?.parse::<u64>()?;
+    }
+    Ok(Duration::from_nanos(nanos))
 }

@@ -12,8 +12,13 @@ log "building the floors: the host calls of a decision without the decision"
 "$root/envoy/tools/build/wasm-cargo.sh" build "${locked[@]}" --profile filter \
     --manifest-path envoy/tools/bench/floor-filter/Cargo.toml --target-dir target/floor-filter
 log "building the aggregator and the benchmark"
-# As the tests build them: of the programs, only Envoy and the filter are measured.
+# As the tests build them: of the programs, only Envoy and the filter are measured, with --peers also the aggregator.
 cargo build "${locked[@]}" -p weir-aggregator -p weir-envoy --bins
+aggregator_profile=debug
+if [[ " $* " == *" --peers"* ]]; then
+    cargo build "${locked[@]}" --release -p weir-aggregator --bin weir-aggregator
+    aggregator_profile=release
+fi
 target/debug/weir-wasm --keep proxy_on_context_create,proxy_on_request_headers,proxy_on_delete \
     target/noop-filter/wasm32-wasip1/filter/weir_noop_filter.wasm target/weir-noop-filter.wasm
 
@@ -21,7 +26,7 @@ target/debug/weir-wasm --keep proxy_on_memory_allocate,proxy_on_configure,proxy_
     target/floor-filter/wasm32-wasip1/filter/weir_floor_filter.wasm target/weir-floor-filter.wasm
 
 export ENVOY_BIN
-export WEIR_AGGREGATOR_BIN="$root/target/debug/weir-aggregator"
+export WEIR_AGGREGATOR_BIN="$root/target/$aggregator_profile/weir-aggregator"
 export WEIR_FILTER_WASM="$root/target/weir-filter.wasm"
 export WEIR_NOOP_WASM="$root/target/weir-noop-filter.wasm"
 export WEIR_FLOOR_WASM="$root/target/weir-floor-filter.wasm"

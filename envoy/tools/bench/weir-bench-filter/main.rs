@@ -3,11 +3,12 @@
 //! One Envoy for each variant runs all the time, and each gets a short slice of every round, one request at a time. A machine's speed
 //! changes from second to second, so only measurements of the same round are compared. Half a microsecond is less than its noise, so
 //! ten equal filters stand in the chain, and a tenth of what they add is reported. [`variants`] lists what is measured, [`client`]
-//! sends the requests, [`report`] makes the table.
+//! sends the requests, [`report`] makes the table. [`peers`] compares with limiters that ask a service for each request.
 
 mod client;
 #[path = "../median.rs"]
 mod median;
+mod peers;
 mod report;
 mod variants;
 
@@ -17,6 +18,7 @@ use anyhow::{Result, ensure};
 use clap::{Parser, ValueEnum};
 
 use crate::client::Client;
+use crate::peers::Peer;
 use crate::report::{Sample, Samples};
 use crate::variants::{Scene, Variant};
 
@@ -39,11 +41,20 @@ struct Options {
     /// Measure only these (comma-separated).
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Variant>,
+    /// Compare instead with Envoy's ratelimit filter and a rate-limit service: Weir's own, and these on this machine
+    /// (NAME=PORT, or NAME=PORT/PID to measure its processor time too; comma-separated). Each needs a high limit of the domain
+    /// "bench" with the descriptor "x-api-key".
+    #[arg(long, value_name = "SERVICE", num_args = 0.., value_delimiter = ',')]
+    peers: Option<Vec<Peer>>,
 }
 
 #[tokio::main]
 async fn main() -> Result<()> {
     let options = Options::parse();
+    if let Some(peers) = &options.peers {
+        println!("{}", peers::compare(peers, options.rounds).await?);
+        return Ok(());
+    }
     let chosen = if options.only.is_empty() { Variant::value_variants() } else { &options.only[..] };
     let mut scenes = Vec::new();
     for variant in chosen {

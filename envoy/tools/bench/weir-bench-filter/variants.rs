@@ -11,6 +11,8 @@ use weir_envoy::bootstrap::AGGREGATOR_CLUSTER;
 use weir_envoy::{Aggregator, AggregatorOptions, Envoy, EnvoyOptions, Filter, Weir, binaries};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The header whose value is the key.
+pub const KEY_HEADER: &str = "x-api-key";
 /// Copies of a filter in a chain.
 const CHAIN: usize = 10;
 /// So much a minute that leases serve.
@@ -214,12 +216,17 @@ impl Scene {
     }
 }
 
+/// Weir with one rule, where leases serve.
+pub fn weir_filter() -> Result<Filter> {
+    Ok(Filter::Weir(Weir::new(binaries::filter()?, plugin_config(HIGH_LIMIT, "1m", 1))))
+}
+
 /// One rule that applies, after the others that do not.
 fn plugin_config(limit: u64, window: &str, rules: usize) -> Value {
     let rule = |name: String| {
         json!({
             "name": name,
-            "identifier": { "header": "x-api-key" },
+            "identifier": { "header": KEY_HEADER },
             "limit": limit,
             "window": window,
             "unknown_key": "assume_low",

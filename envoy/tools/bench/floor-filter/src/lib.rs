@@ -78,9 +78,9 @@ static FLOOR: Memory<Floor> = Memory(UnsafeCell::new(Floor::Header));
 static NEXT: Memory<u32> = Memory(UnsafeCell::new(0));
 
 /// The headers of Weir's denials as the ABI serialises them: count, lengths, then names and values.
-static HEADERS: &[u8] = b"\x05\0\0\0\
-    \x0b\0\0\0\x02\0\0\0\x11\0\0\0\x02\0\0\0\x15\0\0\0\x01\0\0\0\x11\0\0\0\x02\0\0\0\x0c\0\0\0\x0a\0\0\0\
-    retry-after\042\0x-ratelimit-limit\010\0x-ratelimit-remaining\00\0x-ratelimit-reset\042\0content-type\0text/plain\0";
+static HEADERS: &[u8] = b"\x06\0\0\0\
+    \x0b\0\0\0\x02\0\0\0\x11\0\0\0\x02\0\0\0\x15\0\0\0\x01\0\0\0\x11\0\0\0\x02\0\0\0\x0c\0\0\0\x0a\0\0\0\x13\0\0\0\x04\0\0\0\
+    retry-after\042\0x-ratelimit-limit\010\0x-ratelimit-remaining\00\0x-ratelimit-reset\042\0content-type\0text/plain\0x-envoy-ratelimited\0true\0";
 
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
