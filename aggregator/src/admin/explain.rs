@@ -4,8 +4,7 @@
 use super::control::{self, Limits};
 use super::query::KeyQuery;
 use super::text::{encode, identifier, text};
-use super::view::{Cell, Control, Exact, Explanation, Part, Region, Window};
-use crate::region::global::Global;
+use super::view::{Cell, Control, Exact, Explanation, OtherPart, Part, Window};
 use crate::region::services::Services;
 use crate::region::status::counters;
 use std::collections::BTreeSet;
@@ -14,7 +13,7 @@ use weir_core::model::key::OriginId;
 use weir_core::model::time::UnixMs;
 use weir_core::model::window::Position;
 use weir_core::region::exchange::BASELINE;
-use weir_core::region::{CellState, Component, Explained};
+use weir_core::region::{CellState, Component, Explained, OtherComponent};
 
 /// The explanation of a key without windows.
 pub const UNKNOWN: &str = "no counts of this identifier: it was not used in this window or the previous one, or it \
@@ -28,7 +27,7 @@ const MAX_SCOPES: usize = 8;
 const MAX_COMPONENTS: usize = 100;
 
 /// All counts of the requested key; without windows if there are none.
-pub async fn explain(services: &Services, query: &KeyQuery) -> Explanation {
+pub fn explain(services: &Services, query: &KeyQuery) -> Explanation {
     let canonical = canonical(query);
     let now = services.now();
     let mut found = services.explain(&query.workspace, &query.namespace, &canonical);
@@ -40,9 +39,6 @@ pub async fn explain(services: &Services, query: &KeyQuery) -> Explanation {
         let control = control_of(key.key.parts().duration_ms);
         let mut window = window(services, key, (&limits, &control), now);
         control::judge(&mut window, control, now);
-        if let Some(global) = &services.global {
-            add_regions(&mut window, services, global, key, now).await;
-        }
         windows.push(window);
     }
     let of_all = control_of(0);
@@ -205,12 +201,18 @@ fn window(
         passes: usage.limit.map(|_| usage.wait_ms == Some(0)),
         wait_ms: usage.wait_ms,
         rules: limits.rules(&parts).map(|rule| limits.shown(rule)).collect(),
-        cells: key.cells.iter().map(|state| cell(&here, state, &at, now)).collect(),
+        cells: key.cells.iter().map(|state| cell(services, &here, state, &at, now)).collect(),
         ..Window::default()
     }
 }
 
-fn cell(here: &BTreeSet<OriginId>, state: &CellState, at: &Position, now: UnixMs) -> Cell {
+fn cell(
+    services: &Services,
+    here: &BTreeSet<OriginId>,
+    state: &CellState,
+    at: &Position,
+    now: UnixMs,
+) -> Cell {
     let start = state.sequence.saturating_mul(at.cell_ms);
     let age = |moment: UnixMs| now.0.saturating_sub(moment.0);
     let part = |component: &Component| Part {
@@ -223,6 +225,11 @@ fn cell(here: &BTreeSet<OriginId>, state: &CellState, at: &Position, now: UnixMs
         own: component.own,
         age_ms: age(component.updated),
     };
+    let other = |component: &OtherComponent| OtherPart {
+        region: services.region(|region, _| text(region.name_of_other(component.region))),
+        count: component.count,
+        age_ms: age(component.updated),
+    };
     let mut components: Vec<&Component> = state.components.iter().collect();
     components.sort_by_key(|component| std::cmp::Reverse(component.own));
     Cell {
@@ -233,32 +240,8 @@ fn cell(here: &BTreeSet<OriginId>, state: &CellState, at: &Position, now: UnixMs
         limit: (state.limit != u64::MAX).then_some(state.limit),
         regional_total: state.regional_total(),
         global_others: state.global_others,
-        global_others_age_ms: (state.global_others > 0).then(|| age(state.global_updated)),
+        regions: state.others.iter().map(other).collect(),
         components: components.iter().take(MAX_COMPONENTS).map(|component| part(component)).collect(),
         components_all: components.len() as u64,
-    }
-}
-
-async fn add_regions(
-    window: &mut Window,
-    services: &Services,
-    global: &Global,
-    key: &Explained,
-    now: UnixMs,
-) {
-    let parts = key.key.parts();
-    let oldest = Position::at(now, parts.cell_ms()).sequence.saturating_sub(u64::from(parts.resolution));
-    match global.cached.shares(services, global, &key.key, oldest).await {
-        Ok(shares) => {
-            let region = |share: &crate::database::Share| Region {
-                region: text(&share.region),
-                own: share.region == services.region_name.as_bytes(),
-                sequence: share.sequence,
-                count: share.count,
-                age_ms: now.0.saturating_sub(share.updated.0),
-            };
-            window.regions = shares.iter().map(region).collect();
-        }
-        Err(reason) => window.regions_unknown = Some(reason),
     }
 }

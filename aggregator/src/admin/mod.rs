@@ -143,7 +143,7 @@ async fn metrics(State(services): State<Arc<Services>>) -> Response {
 
 async fn explained(State(services): State<Arc<Services>>, RawQuery(raw): RawQuery) -> Response {
     match query::KeyQuery::parse(raw.as_deref().unwrap_or_default()) {
-        Ok(query) => Json(explain::explain(&services, &query).await).into_response(),
+        Ok(query) => Json(explain::explain(&services, &query)).into_response(),
         Err(reason) => error(StatusCode::BAD_REQUEST, &reason.to_string()),
     }
 }

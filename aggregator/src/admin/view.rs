@@ -78,11 +78,6 @@ pub struct Window {
     pub rules: Vec<Rule>,
     /// By sequence.
     pub cells: Vec<Cell>,
-    /// Each region's counts of these cells in the database, this region's included. Regions write keys past half their
-    /// limits, every ten seconds.
-    pub regions: Vec<Region>,
-    /// Why `regions` is unknown, if so.
-    pub regions_unknown: Option<String>,
 }
 
 /// The predicted outcome of a request.
@@ -125,8 +120,8 @@ pub struct Cell {
     pub regional_total: u64,
     /// What the other regions used.
     pub global_others: u64,
-    /// Milliseconds since `global_others` last grew; absent if it never did.
-    pub global_others_age_ms: Option<u64>,
+    /// The components of the other regions.
+    pub regions: Vec<OtherPart>,
     /// The components of Envoys, highest first; the first 100.
     pub components: Vec<Part>,
     /// Number of components.
@@ -147,19 +142,15 @@ pub struct Part {
     pub age_ms: u64,
 }
 
-/// A region's component of a cell.
+/// Another region's component of a cell.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Region {
+pub struct OtherPart {
     /// The name of the region.
     pub region: String,
-    /// Whether it is this region.
-    pub own: bool,
-    /// The number of the cell.
-    pub sequence: u64,
-    /// Its count.
+    /// Its count, as far as it has published it.
     pub count: u64,
-    /// Milliseconds since its last write, by its clock and this aggregator's.
+    /// Milliseconds since this aggregator received the count.
     pub age_ms: u64,
 }
 

@@ -4,7 +4,7 @@
 //! late or out of order. The ledger has one row for each attempt. In reading order:
 //!
 //! 1. [`DatabaseOptions`] (`options`): the database and the region.
-//! 2. `publish`, `import`: writing this region's rows, reading the others' sums. `rows` converts keys to columns.
+//! 2. `publish`, `import`: writing this region's rows, reading the others'. `rows` converts keys to columns.
 //! 3. `ledger`, `zones`, `history`: decisions on attempts, the zones' limits, and the recorded attempts.
 //! 4. `controls`: live control, its audit, and newer controls.
 //! 5. `marker`, `lease`, `cleanup`, `migrate`: the detection of a wiped table, the region lease, deletion, the tables.
@@ -31,11 +31,11 @@ pub use controls::{
     MAX_AUTOMATIC_OF_WORKSPACE, MAX_OF_WORKSPACE, MAX_PAGE, MAX_REASON_BYTES, News, PlaceFilter,
     StoredControl, Tidied, Wish, name_and_value,
 };
-pub use counts::import::{Imported, MAX_IMPORT_CELLS};
+pub use counts::import::{Imported, MAX_IMPORT_ROWS};
 pub use counts::lease::Lease;
 pub use counts::publish::Published;
 pub use counts::rows::{decode_identifier, encode_identifier};
-pub use counts::status::{REGION_ROWS, Share, Wrote};
+pub use counts::status::{REGION_ROWS, Wrote};
 pub use error::{DatabaseError, Reason};
 pub use ledger::history::{MAX_HISTORY_ROWS, Outcome, Transaction};
 pub use ledger::zones::{MAX_RATE, MAX_WINDOW, Remains, Zone, ZoneChange, ZoneError};

@@ -5,10 +5,11 @@ pub mod far;
 pub mod ledger;
 
 use sqlx::{AssertSqlSafe, Connection, MySqlConnection, SqliteConnection};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use tempfile::TempDir;
-use weir_aggregator::database::{Database, DatabaseOptions, Published};
+use weir_aggregator::database::{Database, DatabaseOptions, Imported, Published};
 use weir_core::model::key::{Key, KeyParts};
 use weir_core::model::time::UnixMs;
 use weir_core::region::exchange::{Publication, Stored};
@@ -215,11 +216,20 @@ pub async fn publish(database: &Database, rows: &[Publication]) -> Published {
     published
 }
 
-/// The counts of other regions, sorted by key.
+/// The sums of the other regions' counts, sorted by key.
 pub async fn import(database: &Database) -> Vec<Stored> {
     let imported = database.import(NOW, WITHIN).await.unwrap();
     assert_eq!((imported.bad, imported.truncated), (0, false), "{:?}", imported.bad_example);
-    sorted(imported.cells)
+    sums(imported)
+}
+
+/// The sums over all regions, sorted by key.
+pub fn sums(imported: Imported) -> Vec<Stored> {
+    let mut sums = BTreeMap::new();
+    for cell in imported.regions.into_iter().flat_map(|region| region.cells) {
+        *sums.entry((cell.key, cell.sequence)).or_default() += cell.count;
+    }
+    sums.into_iter().map(|((key, sequence), count)| Stored { key, sequence, count }).collect()
 }
 
 pub fn sorted(mut cells: Vec<Stored>) -> Vec<Stored> {

@@ -3,6 +3,7 @@
 
 use super::Refused;
 use super::exchange::{BASELINE, Part};
+use super::others::{self, OtherComponents, OtherRegion};
 use crate::model::key::OriginId;
 use crate::model::time::UnixMs;
 use crate::model::window::MAX_COUNT;
@@ -40,10 +41,10 @@ pub struct CellState {
     pub sequence: u64,
     /// Ordered by node.
     pub components: Components,
-    /// The sum of the other regions; it never falls.
+    /// What each of the other regions has published.
+    pub others: OtherComponents,
+    /// The sum of the other regions, at most [`MAX_COUNT`]; it never falls.
     pub global_others: u64,
-    /// When that last grew.
-    pub global_updated: UnixMs,
     /// The lowest limit applied to this cell; `u64::MAX` if unknown.
     pub limit: u64,
     /// The sum of the components, updated as they grow.
@@ -140,8 +141,8 @@ impl CellState {
         CellState {
             sequence,
             components: SmallVec::new(),
+            others: OtherComponents::new(),
             global_others: 0,
-            global_updated: UnixMs(0),
             limit: u64::MAX,
             sum: 0,
             lower_bound: 0,
@@ -219,12 +220,12 @@ impl CellState {
         Ok(own > before)
     }
 
-    pub(super) fn raise_global(&mut self, sum: u64, now: UnixMs) -> bool {
-        let grew = self.global_others < sum;
-        if grew {
-            (self.global_others, self.global_updated) = (sum, now);
-        }
-        grew
+    /// Merges another region's component. Returns true if the sum of the other regions grew.
+    pub(super) fn raise_other(&mut self, region: OtherRegion, count: u64, now: UnixMs) -> bool {
+        let before = self.global_others;
+        let grown = others::raise(&mut self.others, region, count, now);
+        self.global_others = before.saturating_add(grown).min(MAX_COUNT);
+        self.global_others > before
     }
 
     /// Records that the region has used at least `total`. Returns true if that is more than the sum of the components.

@@ -2,7 +2,7 @@
 //!
 //! A regional store (Redis) holds components of cells. [`Merge`] raises some and requests the others, which are
 //! returned as [`Merged`]. A global store (MySQL, SQLite) holds one count for each region and cell: [`Publication`] is
-//! this region's, [`Stored`] the sum of the others'. All counts are absolute, so that every message may be repeated.
+//! written, [`Stored`] is read. All counts are absolute, so that every message may be repeated.
 
 use crate::model::key::{Key, OriginId};
 use crate::model::time::UnixMs;
@@ -95,7 +95,16 @@ pub struct Publication {
     pub expires: UnixMs,
 }
 
-/// What a global store holds of one cell: the sum of other regions, or this region's own count.
+/// What a global store holds of one region.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoredRegion {
+    /// The region's name.
+    pub region: Vec<u8>,
+    /// Its cells.
+    pub cells: Vec<Stored>,
+}
+
+/// What a global store holds of one cell of one region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
     /// The key.

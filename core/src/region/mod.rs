@@ -25,7 +25,7 @@
 //! that all regions share (`publish`). What all of them have lost is restored by `baseline`.
 //!
 //! In reading order: `filters` (reports, queries, pushes), `cells` and [`cell`] (what is stored), `replay`, `publish`,
-//! `baseline`, and `work` (the queues between them); [`nodes`] (which are alive); [`top`] for status pages.
+//! `others` (the other regions), `baseline`, and `work` (the queues between them); [`nodes`] (which are alive); [`top`] for status pages.
 
 mod baseline;
 pub mod cell;
@@ -35,6 +35,7 @@ mod filters;
 mod keys;
 pub mod log;
 pub mod nodes;
+mod others;
 mod publish;
 mod replay;
 mod subscribers;
@@ -48,12 +49,14 @@ use crate::model::wire;
 use alloc::vec::Vec;
 use keys::Keys;
 use nodes::Nodes;
+use others::OtherRegions;
 use replay::Backing;
 use subscribers::Subscribers;
 use work::{Errand, Work};
 
 pub use cell::{CellState, Component};
 pub use cells::SHORTEST_PUBLISHED_MS;
+pub use others::{MAX_OTHER_REGIONS, OtherComponent, OtherComponents, OtherRegion};
 pub use publish::{Choice, Due, most_used};
 pub use replay::{HotCell, Proposed};
 
@@ -154,6 +157,7 @@ pub struct Region {
     subscribers: Subscribers,
     work: Work,
     backing: Backing,
+    others: OtherRegions,
     /// A loss of the global store requires all cells to be published again; the slot at which that continues.
     republish: Option<usize>,
     imported: u64,
@@ -168,6 +172,7 @@ impl Region {
             subscribers: Subscribers::default(),
             work: Work::default(),
             backing: Backing::default(),
+            others: OtherRegions::default(),
             republish: None,
             imported: 0,
         }

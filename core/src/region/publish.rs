@@ -8,10 +8,9 @@
 use super::cell::CellState;
 use super::exchange::Publication;
 use super::work::Errand;
-use super::{Refused, Region, checked};
+use super::{OtherRegion, Refused, Region, checked};
 use crate::model::key::Key;
 use crate::model::time::UnixMs;
-use crate::model::window::MAX_COUNT;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
@@ -86,18 +85,26 @@ impl Region {
         self.republish = Some(0);
     }
 
-    /// Takes what the other regions used in a cell, a sum that only grows. Returns true if the cell was not stored
-    /// before.
+    /// The number of another region, for [`Region::import`]. Refused if there are too many regions.
+    pub fn other_region(&mut self, name: &[u8]) -> Result<OtherRegion, Refused> {
+        self.others.entry(name)
+    }
+
+    /// The name of another region.
+    pub fn name_of_other(&self, region: OtherRegion) -> &[u8] {
+        self.others.name(region)
+    }
+
+    /// Takes what another region has used in a cell, which only grows. Returns true if the cell was not stored before.
     pub fn import(
         &mut self,
+        region: OtherRegion,
         key: &Key,
         sequence: u64,
-        global_others: u64,
+        count: u64,
         now: UnixMs,
     ) -> Result<bool, Refused> {
-        // The sum of many regions may exceed the highest count; it is capped.
-        let global_others = global_others.min(MAX_COUNT);
-        checked(key.as_bytes(), sequence, global_others, now)?;
+        checked(key.as_bytes(), sequence, count, now)?;
         if !self.keys.has_room_for(key.as_bytes()) {
             return Err(Refused::Full);
         }
@@ -105,7 +112,7 @@ impl Region {
         let cell = state.cell_mut(sequence)?;
         let created = !core::mem::replace(&mut cell.queued.counted, true);
         self.imported = self.imported.saturating_add(u64::from(created));
-        if cell.raise_global(global_others, now) {
+        if cell.raise_other(region, count, now) {
             self.subscribers.changed_outside(slot, state);
             self.work.note(slot, sequence, state, self.backing.incarnation());
         }

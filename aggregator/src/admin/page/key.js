@@ -95,15 +95,14 @@ function windowPanel(window, id) {
   const regions = table({
     caption: "Regions",
     columns: [
-      { id: "region", title: "Region", cell: textual((one) => one.region + (one.own ? " (this one)" : "")) },
+      { id: "region", title: "Region", cell: textual((one) => one.region) },
       { id: "cell", title: "In cell", cell: textual((one) => one.cell) },
       { id: "count", title: "Used", kind: "number", cell: textual((one) => words.count(one.count)) },
-      { id: "age", title: "Last write", kind: "number", cell: textual((one) => words.ago(one.age_ms)) },
+      { id: "age", title: "Received", kind: "number", cell: textual((one) => words.ago(one.age_ms)) },
     ],
     keyOf: (one) => `${one.sequence} ${one.region}`,
-    empty: "No region has published this key. Regions publish keys past half their limit.",
+    empty: "No other region has published this key.",
   });
-  const unknown = h("p", { class: "empty", hidden: "" });
   const hardLimit = window.resolution > 1 ? `, a hard limit of ${window.resolution} cells` : "";
   const element = h("section", { class: "panel window" },
     h("h2", {}, `Window of ${words.time(window.duration_ms)}${hardLimit}${window.epoch ? `, epoch ${window.epoch}` : ""}`),
@@ -112,7 +111,7 @@ function windowPanel(window, id) {
     h("h3", {}, "Cells"), cells,
     h("div", { class: "columns even" },
       h("section", {}, h("h3", {}, "Envoys of this region"), envoys.element),
-      h("section", {}, h("h3", {}, "Published by regions"), regions.element, unknown)));
+      h("section", {}, h("h3", {}, "Published by other regions"), regions.element)));
   return {
     element,
     update(now, nowMs) {
@@ -126,9 +125,7 @@ function windowPanel(window, id) {
       cells.replaceChildren(...now.cells.map((cell) => cellBar(cell, now.cells)));
       const named = new Map(now.cells.map((cell) => [cell.sequence, cell.current ? "current" : words.clock(cell.start_unix_ms)]));
       envoys.update([...now.cells].reverse().flatMap((cell) => cell.components.map((part) => ({ ...part, sequence: cell.sequence, cell: named.get(cell.sequence) }))));
-      regions.update([...now.regions].reverse().map((one) => ({ ...one, cell: named.get(one.sequence) ?? String(one.sequence) })));
-      unknown.hidden = !now.regions_unknown;
-      setText(unknown, now.regions_unknown ? `Unavailable: ${now.regions_unknown}.` : "");
+      regions.update([...now.cells].reverse().flatMap((cell) => cell.regions.map((part) => ({ ...part, sequence: cell.sequence, cell: named.get(cell.sequence) }))));
     },
   };
 }
@@ -179,7 +176,7 @@ function cellBar(cell, cells) {
     bar.style.setProperty("inline-size", `${(number / most) * 100}%`);
     return bar;
   };
-  const others = cell.global_others > 0 ? `, other regions ${words.count(cell.global_others)} (last grew ${words.ago(cell.global_others_age_ms)})` : "";
+  const others = cell.global_others > 0 ? `, other regions ${words.count(cell.global_others)}` : "";
   return h("div", { class: "cell" },
     h("span", { class: "when" }, `${words.clock(cell.start_unix_ms)} – ${words.clock(cell.end_unix_ms)}${cell.current ? " (now)" : ""}`),
     h("span", { class: "parts", "aria-hidden": "true" }, part("here", cell.regional_total), part("others", cell.global_others)),

@@ -63,7 +63,6 @@ fn of_window(window: &Window) -> Vec<String> {
         lines.push(format!("  rule {}, {} before overrides{shadow}", plain(&rule.name), count(rule.limit)));
     }
     lines.extend(window.cells.iter().rev().flat_map(of_cell));
-    lines.extend(of_regions(window));
     lines
 }
 
@@ -111,11 +110,9 @@ fn denied(window: &Window, judged: &Judged) -> String {
 
 fn of_cell(cell: &Cell) -> Vec<String> {
     let when = if cell.current { "current cell" } else { "cell" };
-    let globe = match (cell.global_others, cell.global_others_age_ms) {
-        (0, _) => String::new(),
-        (others, age) => {
-            format!(", other regions {} (last grew {} ago)", count(others), time(age.unwrap_or(0)))
-        }
+    let globe = match cell.global_others {
+        0 => String::new(),
+        others => format!(", other regions {}", count(others)),
     };
     let mut lines =
         vec![format!("  {when} {}: this region {}{globe}", cell.sequence, count(cell.regional_total))];
@@ -130,22 +127,10 @@ fn of_cell(cell: &Cell) -> Vec<String> {
     if more > 0 {
         lines.push(format!("    and {} more", count(more)));
     }
-    lines
-}
-
-fn of_regions(window: &Window) -> Vec<String> {
-    if let Some(reason) = &window.regions_unknown {
-        return vec![format!("  the counts of other regions are unavailable: {}", plain(reason))];
-    }
-    let mut lines = Vec::new();
-    if !window.regions.is_empty() {
-        lines.push("  published by regions:".to_owned());
-    }
-    for region in &window.regions {
-        let own = if region.own { " (this one)" } else { "" };
-        let name = fit(&(plain(&region.region) + own), 32);
-        let (used, age) = (right(&count(region.count), 13), time(region.age_ms));
-        lines.push(format!("    {name}  {used}  in cell {}, written {age} ago", region.sequence));
+    for part in &cell.regions {
+        let (used, age) = (right(&count(part.count), 13), time(part.age_ms));
+        let name = fit(&format!("region {}", plain(&part.region)), 32);
+        lines.push(format!("    {name}  {used}  received {age} ago"));
     }
     lines
 }

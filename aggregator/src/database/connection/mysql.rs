@@ -34,22 +34,15 @@ ON DUPLICATE KEY UPDATE
     upsert_rows: CHUNK_ROWS,
     // Without the index hint, the optimizer reads the whole table, expired rows included, if most rows are alive.
     import: "
-SELECT workspace_id, namespace, identifier, duration_ms, sequence,
-       CAST(SUM(IF(count > 9007199254740992, 0, count)) AS UNSIGNED) AS imported,
-       CAST(SUM(count > 9007199254740992) AS UNSIGNED) AS implausible
+SELECT workspace_id, namespace, identifier, duration_ms, sequence, count, region
 FROM ratelimit_window_counts FORCE INDEX (expires_at_idx)
 WHERE expires_at > ? AND region <> ?
-GROUP BY workspace_id, namespace, identifier, duration_ms, sequence
-ORDER BY NULL
 LIMIT ?",
     own: "
-SELECT workspace_id, namespace, identifier, duration_ms, sequence,
-       CAST(IF(count > 9007199254740992, 0, count) AS UNSIGNED) AS own,
-       CAST(count > 9007199254740992 AS UNSIGNED) AS implausible
+SELECT workspace_id, namespace, identifier, duration_ms, sequence, count, region
 FROM ratelimit_window_counts FORCE INDEX (expires_at_idx)
 WHERE expires_at > ? AND region = ?
 LIMIT ?",
-    shares: Statements::SHARES,
     regions: "
 SELECT region, CAST(MAX(updated_at) AS UNSIGNED) AS wrote, CAST(SUM(counts) AS UNSIGNED) AS found
 FROM (

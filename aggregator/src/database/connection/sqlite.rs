@@ -18,23 +18,16 @@ ON CONFLICT (workspace_id, namespace, identifier, duration_ms, sequence, region)
 SET count = excluded.count, updated_at = excluded.updated_at
 WHERE excluded.count > count",
     upsert_rows: UPSERT_ROWS,
-    // TOTAL does not fail on overflow, unlike SUM, and is exact up to 2^53.
     import: "
-SELECT workspace_id, namespace, identifier, duration_ms, sequence,
-       CAST(TOTAL(IIF(count > 9007199254740992, 0, count)) AS INTEGER) AS imported,
-       SUM(count > 9007199254740992) AS implausible
+SELECT workspace_id, namespace, identifier, duration_ms, sequence, count, region
 FROM ratelimit_window_counts INDEXED BY expires_at_idx
 WHERE expires_at > ? AND region <> ?
-GROUP BY workspace_id, namespace, identifier, duration_ms, sequence
 LIMIT ?",
     own: "
-SELECT workspace_id, namespace, identifier, duration_ms, sequence,
-       IIF(count > 9007199254740992, 0, count) AS own,
-       count > 9007199254740992 AS implausible
+SELECT workspace_id, namespace, identifier, duration_ms, sequence, count, region
 FROM ratelimit_window_counts INDEXED BY expires_at_idx
 WHERE expires_at > ? AND region = ?
 LIMIT ?",
-    shares: Statements::SHARES,
     regions: "
 SELECT region, MAX(updated_at) AS wrote, SUM(counts) AS found
 FROM (

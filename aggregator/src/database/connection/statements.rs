@@ -18,12 +18,10 @@ pub struct Statements {
     pub upsert_end: &'static str,
     /// Most rows in one upsert.
     pub upsert_rows: usize,
-    /// The sums of other regions for each cell: now, region, most cells.
+    /// The rows of other regions: now, region, most rows.
     pub import: &'static str,
-    /// The counts that this region published: now, region, most cells.
+    /// The rows that this region published: now, region, most rows.
     pub own: &'static str,
-    /// Every region's component of a key: workspace, namespace, identifier, window, oldest cell, most rows.
-    pub shares: &'static str,
     /// Every region with rows, its last write, and how many of the rows that expire last belong to it: now, number of
     /// rows to read.
     pub regions: &'static str,
@@ -84,12 +82,6 @@ impl Statements {
         "SELECT id, incarnation, revision, floor FROM weir_control_edition LIMIT 0",
         "SELECT id, created_at, author, automatic, region, action, was, is_now FROM weir_control_audit LIMIT 0",
     ];
-    /// [`Statements::shares`], the same for both.
-    pub const SHARES: &'static str = "
-SELECT region, sequence, count, updated_at FROM ratelimit_window_counts
-WHERE workspace_id = ? AND namespace = ? AND identifier = ? AND duration_ms = ? AND sequence >= ?
-ORDER BY sequence, region
-LIMIT ?";
     /// [`Statements::upsert_begin`], the same for both.
     pub const UPSERT_BEGIN: &'static str = "
 INSERT INTO ratelimit_window_counts

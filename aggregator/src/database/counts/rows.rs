@@ -84,8 +84,8 @@ pub(in crate::database) fn push_row(row: &Publication, region: &[u8], updated_at
     let _ = write!(sql, ",{},{},{updated_at})", row.count, row.expires.0);
 }
 
-/// Reads an imported row as a cell, or returns what is wrong with it.
-pub(in crate::database) fn read_row(row: &Row<'_>) -> Result<Stored, String> {
+/// Reads an imported row as a cell of a region, or returns what is wrong with it.
+pub(in crate::database) fn read_row<'a>(row: &'a Row<'_>) -> Result<(&'a [u8], Stored), String> {
     let text = |column| row.bytes(column).ok_or_else(|| "a text is none".to_owned());
     let number = |column, name| row.number(column).ok_or_else(|| format!("its {name} is out of range"));
     let (workspace, namespace, stored) = (text(0)?, text(1)?, text(2)?);
@@ -95,7 +95,11 @@ pub(in crate::database) fn read_row(row: &Row<'_>) -> Result<Stored, String> {
     let sequence = number(4, "sequence")?;
     let parts = KeyParts { workspace, namespace, identifier, duration_ms, epoch, resolution };
     let key = Key::new(&parts).map_err(|error| error.to_string())?;
-    Ok(Stored { key, sequence, count: number(5, "count")?.min(MAX_COUNT) })
+    let count = number(5, "count")?;
+    if count > MAX_COUNT {
+        return Err("its count is above 2^53".to_owned());
+    }
+    Ok((text(6)?, Stored { key, sequence, count }))
 }
 
 #[cfg(test)]

@@ -53,20 +53,20 @@ async fn read(hub: &Hub, global: &Global, importer: &mut Importer, call: Import,
     let (began, before, span) = (Instant::now(), merged(hub), round.call(&hub.telemetry));
     let importing = global.database.import(hub.now(), Duration::from_millis(call.within_ms));
     let result = around(span.as_ref(), importing).await;
-    let cells = result.as_ref().map_or(0, |imported| imported.cells.len() as u64);
+    let cells = result.as_ref().map_or(0, |imported| imported.cells() as u64);
     round.called(cells, result.as_ref().err().map(DatabaseError::reason));
     count(hub, global, Operation::Import, began, &result);
     match result {
         Ok(mut imported) => {
-            let polled = i64::try_from(imported.cells.len()).unwrap_or(i64::MAX);
+            let polled = i64::try_from(cells).unwrap_or(i64::MAX);
             hub.metrics.convergence.global_rows_last_poll.set(polled);
             if imported.truncated {
                 hub.warn(
-                    "the database holds more cells than one import may read; the rest is not imported",
+                    "the database holds more rows than one import may read; the rest is not imported",
                     None,
                 );
             }
-            importer.imported(&mut &*hub, Ok(std::mem::take(&mut imported.cells)));
+            importer.imported(&mut &*hub, Ok(std::mem::take(&mut imported.regions)));
             Going { began, read: Some(imported), before }
         }
         Err(error) => {

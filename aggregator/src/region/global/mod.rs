@@ -16,7 +16,7 @@ mod recover;
 use crate::database::{Database, DatabaseError};
 use crate::region::hub::Hub;
 use crate::telemetry::metrics::Operation;
-use cached::CachedReads;
+use cached::CachedRegions;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -35,8 +35,8 @@ pub struct Global {
     id: [u8; 16],
     /// Intervals, timeouts and circuit breakers of the calls.
     pub schedule: Schedule,
-    /// Results of operators' queries.
-    pub cached: CachedReads,
+    /// The list of regions for operators.
+    pub cached: CachedRegions,
     /// Whether the last import failed, and the last call of any other kind. They are separate, as only the replica may be
     /// unavailable.
     failing: [AtomicBool; 2],
@@ -49,7 +49,7 @@ impl Global {
             database,
             id: rand::random(),
             schedule,
-            cached: CachedReads::default(),
+            cached: CachedRegions::default(),
             failing: Default::default(),
         }
     }

@@ -29,11 +29,12 @@ async fn read(hub: &Hub, global: &Global, recovery: &mut Recovery, call: Own) {
     let started = Instant::now();
     let result = global.database.own(hub.now(), Duration::from_millis(call.within_ms)).await;
     count(hub, global, Operation::Recover, started, &result);
-    let own = result.as_ref().map(|own| own.cells.as_slice());
+    // All rows are of this region.
+    let own = result.as_ref().map(|own| own.regions.first().map_or(&[][..], |region| &region.cells));
     recovery.recovered(&mut &*hub, own.map_err(failure));
     match &result {
-        Ok(own) if !own.cells.is_empty() => {
-            info!(cells = own.cells.len(), "read the counts that this region had published");
+        Ok(own) if own.cells() > 0 => {
+            info!(cells = own.cells(), "read the counts that this region had published");
         }
         Ok(_) => {}
         Err(error) => warn!(%error, "could not read the counts that this region had published"),

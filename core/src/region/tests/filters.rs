@@ -246,8 +246,8 @@ fn nodes_are_alive_for_a_while_after_their_last_frame() {
 fn imports_count_as_global_and_only_grow() {
     let mut region = region();
     region.report(origin(1), &[count("k", SEQUENCE, 1)], NOW);
-    region.import(&key("k"), SEQUENCE, 8, NOW).unwrap();
-    region.import(&key("k"), SEQUENCE, 3, NOW).unwrap();
+    other(&mut region, &key("k"), SEQUENCE, 8, NOW).unwrap();
+    other(&mut region, &key("k"), SEQUENCE, 3, NOW).unwrap();
     let answer = region.consult(origin(1), &query(1, 2), NOW).unwrap();
     assert!(!answer.granted);
     assert_eq!(answer.current.map(|snapshot| snapshot.global_others), Some(8));

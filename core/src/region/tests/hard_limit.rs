@@ -162,7 +162,7 @@ fn cells_are_published_once_their_window_has_reached_half_and_each_again_when_it
 fn an_import_of_one_cell_makes_the_whole_window_due() {
     let mut region = region();
     used(&mut region, 2, 1_000);
-    region.import(&fine(), NEWEST - 5, 400, NOW).unwrap();
+    other(&mut region, &fine(), NEWEST - 5, 400, NOW).unwrap();
     let mut due: Vec<_> = region.next_due(99).0.iter().map(|due| due.publication.sequence).collect();
     due.sort_unstable();
     assert_eq!(due, vec![NEWEST - 1, NEWEST]);
@@ -179,10 +179,10 @@ fn the_stores_first_answer_contains_all_cells_before_and_a_proposal_contains_imp
     let previous: Vec<Vec<Part>> = (1..=10).map(|back| vec![(origin(2), back)]).collect();
     region.merged(&merge, &Merged { previous, ..holding(&merge.parts) }, NOW);
     assert_eq!(sequences(&region), (NEWEST - 10..=NEWEST).collect::<Vec<_>>());
-    region.import(&fine(), NEWEST - 3, 7, NOW).unwrap();
-    region.import(&fine(), NEWEST - 10, 8, NOW).unwrap();
-    region.import(&fine(), NEWEST - 11, 100, NOW).unwrap();
-    region.import(&fine(), NEWEST, 9, NOW).unwrap();
+    other(&mut region, &fine(), NEWEST - 3, 7, NOW).unwrap();
+    other(&mut region, &fine(), NEWEST - 10, 8, NOW).unwrap();
+    other(&mut region, &fine(), NEWEST - 11, 100, NOW).unwrap();
+    other(&mut region, &fine(), NEWEST, 9, NOW).unwrap();
     let Ok(Proposed::Query(merge)) = region.propose(origin(3), &queries(NEWEST, 0, 1, 500), NOW) else {
         panic!("it fits by the counts stored here");
     };

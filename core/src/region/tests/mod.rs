@@ -59,6 +59,18 @@ pub(super) fn region() -> Region {
     Region::new(RegionLimits::default(), (1, 2))
 }
 
+/// Imports the count of another region.
+pub(super) fn other(
+    region: &mut Region,
+    key: &Key,
+    sequence: u64,
+    count: u64,
+    now: UnixMs,
+) -> Result<bool, Refused> {
+    let other = region.other_region(b"another")?;
+    region.import(other, key, sequence, count, now)
+}
+
 /// All snapshots pushed to `to`, and whether they completed its snapshot.
 pub(super) fn pushed(region: &mut Region, to: OriginId, now: UnixMs) -> (Vec<(u64, u64, u64)>, bool) {
     let (mut snapshots, mut complete) = (Vec::new(), false);

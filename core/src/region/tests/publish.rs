@@ -25,9 +25,9 @@ fn half_of_the_limit_is_published_and_less_is_not() {
 fn imported_use_is_never_published_but_makes_a_cell_due() {
     let mut region = region();
     region.report(origin(1), &[count("k", SEQUENCE, 1)], NOW);
-    assert_eq!(region.import(&key("k"), SEQUENCE, 9, NOW), Ok(false));
+    assert_eq!(other(&mut region, &key("k"), SEQUENCE, 9, NOW), Ok(false));
     assert_eq!(due(&mut region), vec![(SEQUENCE, 1)]);
-    assert_eq!(region.import(&key("other"), SEQUENCE, 9, NOW), Ok(true));
+    assert_eq!(other(&mut region, &key("other"), SEQUENCE, 9, NOW), Ok(true));
     assert_eq!(due(&mut region), vec![], "this region has used nothing of it");
 }
 
@@ -40,7 +40,7 @@ fn short_windows_stay_in_their_region() {
     let count =
         wire::Count { key: short.as_bytes().to_vec(), sequence, own: 10, limit: 10, ..Default::default() };
     region.report(origin(1), &[count], NOW);
-    region.import(&short, sequence, 5, NOW).unwrap();
+    other(&mut region, &short, sequence, 5, NOW).unwrap();
     region.forget_published();
     assert_eq!(due(&mut region), vec![]);
 }
@@ -96,20 +96,46 @@ fn sums_beyond_the_highest_count_are_that_count() {
     region.published(&rows);
     region.publish_failed(&rows);
     assert_eq!(due(&mut region), vec![], "it is not due again and again");
-    assert_eq!(
-        region.import(&key("k"), SEQUENCE, u64::MAX, NOW),
-        Ok(false),
-        "a sum above the highest count is capped"
-    );
+    for name in [&b"one"[..], b"two"] {
+        let other = region.other_region(name).unwrap();
+        assert_eq!(region.import(other, &key("k"), SEQUENCE, MAX_COUNT, NOW), Ok(false));
+    }
     assert_eq!(cell(&region).global_others, MAX_COUNT);
+}
+
+/// A table that was wiped holds less of one region while it holds more of another.
+#[test]
+fn each_other_regions_component_only_grows() {
+    let mut region = region();
+    let names = [&b"north"[..], b"south", b"north"];
+    let [north, south, again] = names.map(|name| region.other_region(name).unwrap());
+    assert_eq!(north, again);
+    for (other, count, sum) in [(north, 5, 5), (south, 3, 8), (north, 2, 8), (south, 4, 9), (north, 6, 10)] {
+        region.import(other, &key("k"), SEQUENCE, count, NOW).unwrap();
+        assert_eq!(cell(&region).global_others, sum);
+    }
+    let held = cell(&region).others;
+    let held: Vec<_> = held.iter().map(|part| (region.name_of_other(part.region), part.count)).collect();
+    assert_eq!(held, vec![(&b"north"[..], 6), (&b"south"[..], 4)]);
+}
+
+#[test]
+fn the_number_of_other_regions_is_bounded() {
+    let mut region = region();
+    for number in 0..MAX_OTHER_REGIONS {
+        assert!(region.other_region(&number.to_le_bytes()).is_ok());
+    }
+    assert_eq!(region.other_region(b"one more"), Err(Refused::Full));
+    assert!(region.other_region(&0_usize.to_le_bytes()).is_ok(), "a known one stays");
 }
 
 #[test]
 fn implausible_cells_are_not_imported() {
     let mut region = region();
     for sequence in [SEQUENCE - 3, SEQUENCE + 3] {
-        assert_eq!(region.import(&key("k"), sequence, 1, NOW), Err(Refused::Sequence));
+        assert_eq!(other(&mut region, &key("k"), sequence, 1, NOW), Err(Refused::Sequence));
     }
+    assert_eq!(other(&mut region, &key("k"), SEQUENCE, MAX_COUNT + 1, NOW), Err(Refused::Component));
 }
 
 #[test]
@@ -129,7 +155,7 @@ fn the_most_used_of_each_namespace_go_first() {
 fn imports_leave_the_last_quarter_of_the_room() {
     let mut region = Region::new(RegionLimits { max_keys: 4, max_origins: 9 }, (1, 2));
     for (identifier, taken) in [("a", true), ("b", true), ("c", true), ("d", false), ("a", true)] {
-        assert_eq!(region.import(&key(identifier), SEQUENCE, 5, NOW).is_ok(), taken, "{identifier}");
+        assert_eq!(other(&mut region, &key(identifier), SEQUENCE, 5, NOW).is_ok(), taken, "{identifier}");
     }
     assert_eq!(region.report(origin(1), &[count("e", SEQUENCE, 1)], NOW).refused, vec![]);
 }

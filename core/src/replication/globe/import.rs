@@ -1,9 +1,9 @@
-//! Imports the other regions' use: at each interval the sum of all other regions, cell by cell.
+//! Imports the other regions' use: at each interval all that they have published, region by region.
 
 use super::{PREPARATION_MS, allows, note, until};
 use crate::model::schedule::{Interval, Schedule};
 use crate::model::time::{MonoMs, UnixMs};
-use crate::region::exchange::Stored;
+use crate::region::exchange::{Stored, StoredRegion};
 use crate::replication::circuit_breaker::Traffic;
 use crate::replication::events::Event;
 use crate::replication::failure::Failure;
@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 /// Most cells merged in one step, since other tasks wait meanwhile: each is pushed to every Envoy.
 const STEP_CELLS: usize = 256;
 
-/// A call to the database: return the sum of all other regions, cell by cell; then call [`Importer::imported`].
+/// A call to the database: return all cells of the other regions; then call [`Importer::imported`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Import {
     /// The deadline in milliseconds.
@@ -27,8 +27,9 @@ enum Stage {
     /// The pause until the next interval is about to begin.
     Resting,
     Due,
+    /// `done` cells of the last region are merged; the regions before it follow.
     Merging {
-        cells: Vec<Stored>,
+        regions: Vec<StoredRegion>,
         done: usize,
     },
 }
@@ -69,35 +70,44 @@ impl Importer {
                         return Next::Call(Import { within_ms: self.within_ms });
                     }
                 }
-                Stage::Merging { cells, done } => {
+                Stage::Merging { mut regions, done } => {
+                    let Some(StoredRegion { region, cells }) = regions.last() else {
+                        access.state(|state, now| state.figures.imported_at = Some(now.mono));
+                        continue;
+                    };
                     let left = cells.get(done..).unwrap_or_default();
                     let step = left.get(..STEP_CELLS).unwrap_or(left);
-                    if !step.is_empty() {
-                        access.state(|state, now| merge(state, step, now.unix));
-                        let done = done.saturating_add(step.len());
-                        self.stage = Stage::Merging { cells, done };
-                        return Next::Yield;
+                    if step.is_empty() {
+                        regions.pop();
+                        self.stage = Stage::Merging { regions, done: 0 };
+                        continue;
                     }
-                    access.state(|state, now| state.figures.imported_at = Some(now.mono));
+                    access.state(|state, now| merge(state, region, step, now.unix));
+                    let done = done.saturating_add(step.len());
+                    self.stage = Stage::Merging { regions, done };
+                    return Next::Yield;
                 }
             }
         }
     }
 
     /// Takes the result.
-    pub fn imported(&mut self, access: &mut impl Access, result: Result<Vec<Stored>, Failure>) {
+    pub fn imported(&mut self, access: &mut impl Access, result: Result<Vec<StoredRegion>, Failure>) {
         access.state(|state, now| note(state, Traffic::Import, result.is_ok(), now));
         self.stage = match result {
-            Ok(cells) => Stage::Merging { cells, done: 0 },
+            Ok(regions) => Stage::Merging { regions, done: 0 },
             Err(_) => Stage::Resting,
         };
     }
 }
 
-fn merge(state: &mut RegionState, cells: &[Stored], now: UnixMs) {
+fn merge(state: &mut RegionState, region: &[u8], cells: &[Stored], now: UnixMs) {
+    let figures = &mut state.figures;
+    let Ok(region) = state.region.other_region(region) else {
+        return add(&mut figures.imports_refused, cells.len());
+    };
     for cell in cells {
-        let figures = &mut state.figures;
-        match state.region.import(&cell.key, cell.sequence, cell.count, now) {
+        match state.region.import(region, &cell.key, cell.sequence, cell.count, now) {
             Ok(created) => {
                 add(&mut figures.imports_merged, 1);
                 add(&mut figures.imports_created, usize::from(created));
@@ -115,30 +125,37 @@ mod tests {
     use std::format;
     use std::vec;
 
-    fn cells(count: usize) -> Vec<Stored> {
-        (0..count).map(|i| Stored { key: key(&format!("i{i}")), sequence: SEQUENCE, count: 4 }).collect()
+    /// A row of as many cells in each region.
+    fn regions(cells: &[usize]) -> Vec<StoredRegion> {
+        let stored = |i: usize| Stored { key: key(&format!("i{i}")), sequence: SEQUENCE, count: 4 };
+        let region = |(number, cells): (usize, &usize)| StoredRegion {
+            region: format!("region{number}").into_bytes(),
+            cells: (0..*cells).map(stored).collect(),
+        };
+        cells.iter().enumerate().map(region).collect()
     }
 
     #[test]
     fn each_interval_imports_the_other_regions_use_in_steps() {
         let mut state = state().with_database(Schedule::default().global_breaker, false);
         let mut importer = Importer::new(Schedule::default(), NOW.mono, 0);
-        let mut imported = cells(2 * STEP_CELLS + 1);
-        imported[7].sequence += 9;
+        let mut imported = regions(&[2 * STEP_CELLS + 1, 0, 1]);
+        imported[0].cells[7].sequence += 9;
         for created in [2 * STEP_CELLS as u64, 0] {
             let before = state.figures.imports_created;
             assert!(matches!(importer.next(&mut at(&mut state, 0), 0), Next::Sleep(_)));
             let within_ms = Schedule::default().global_timeout_ms;
             assert_eq!(importer.next(&mut at(&mut state, 0), 0), Next::Call(Import { within_ms }));
             importer.imported(&mut at(&mut state, 0), Ok(imported.clone()));
-            for _ in 0..3 {
+            for _ in 0..4 {
                 assert_eq!(importer.next(&mut at(&mut state, 0), 0), Next::Yield);
             }
             assert!(state.take_events().has(Event::Push));
             assert_eq!(state.figures.imports_created - before, created);
         }
         let figures = &state.figures;
-        assert_eq!((figures.imports_merged, figures.imports_refused), (4 * STEP_CELLS as u64, 2));
+        assert_eq!((figures.imports_merged, figures.imports_refused), (4 * STEP_CELLS as u64 + 2, 2));
+        assert_eq!(state.region.explain(b"w", b"n", b"i0")[0].cells[0].global_others, 8, "of two regions");
     }
 
     #[test]

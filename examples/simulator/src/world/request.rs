@@ -4,7 +4,7 @@ use super::network::StreamId;
 use weir_core::model::exact::{Charge, ChargeResult, ExactRequestId};
 use weir_core::model::key::{Key, OriginId};
 use weir_core::region::HotCell;
-use weir_core::region::exchange::{LowerBound, Merge, Merged, Publication, Stored};
+use weir_core::region::exchange::{LowerBound, Merge, Merged, Publication, Stored, StoredRegion};
 use weir_core::region::log::{Decided, LogCharge};
 use weir_core::replication::Failure;
 use weir_core::replication::globe::lease::Holder;
@@ -44,7 +44,7 @@ pub enum Request {
     TableIncarnation,
     /// Raise rows of a region.
     Write(Vec<Publication>),
-    /// Read the sums over all other regions.
+    /// Read the rows of all other regions.
     Import,
     /// Read what the region itself has published.
     Own,
@@ -77,8 +77,10 @@ pub enum Reply {
     Incarnations(Result<Incarnations, Failure>),
     /// The incarnation of the table.
     TableIncarnation(Result<u64, Failure>),
-    /// Rows.
-    Rows(Result<Vec<Stored>, Failure>),
+    /// The region's own rows.
+    Own(Result<Vec<Stored>, Failure>),
+    /// The rows of other regions.
+    Imported(Result<Vec<StoredRegion>, Failure>),
     /// The holder of the region lease.
     Holder(Result<Holder, Failure>),
     /// The decision of each log.
@@ -174,7 +176,8 @@ impl Request {
             Request::Origins(_) => Reply::Alive(Err(failure)),
             Request::Incarnations { .. } => Reply::Incarnations(Err(failure)),
             Request::TableIncarnation => Reply::TableIncarnation(Err(failure)),
-            Request::Import | Request::Own => Reply::Rows(Err(failure)),
+            Request::Import => Reply::Imported(Err(failure)),
+            Request::Own => Reply::Own(Err(failure)),
             Request::Lease(_) => Reply::Holder(Err(failure)),
         }
     }

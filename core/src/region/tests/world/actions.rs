@@ -197,13 +197,11 @@ impl World {
     }
 
     pub(super) fn import(&mut self, region: usize, one: usize) {
-        let mut sums: BTreeMap<At, u64> = BTreeMap::new();
-        for ((_, at), count) in self.table.iter().filter(|((by, _), _)| *by != region) {
-            *sums.entry(at.clone()).or_default() += count;
-        }
-        for (at, sum) in sums {
+        let importing = &mut self.aggregators[region][one].region;
+        for ((by, at), count) in self.table.iter().filter(|((by, _), _)| *by != region) {
+            let other = importing.other_region(&by.to_le_bytes()).unwrap();
             // Cells that have ended are refused.
-            let _ = self.aggregators[region][one].region.import(&at.0, at.1, sum, self.now);
+            let _ = importing.import(other, &at.0, at.1, *count, self.now);
         }
     }
 

@@ -194,8 +194,8 @@ impl World<'_> {
                 }
                 publisher.wrote(&mut access, rows, result);
             }
-            (Machine::Importer(importer), _, Reply::Rows(rows)) => importer.imported(&mut access, rows),
-            (Machine::Recovery(recovery), _, Reply::Rows(rows)) => {
+            (Machine::Importer(importer), _, Reply::Imported(rows)) => importer.imported(&mut access, rows),
+            (Machine::Recovery(recovery), _, Reply::Own(rows)) => {
                 recovery.recovered(&mut access, rows.as_deref().map_err(|failure| *failure));
             }
             (Machine::Taking(taking), _, Reply::Holder(holder)) => {

@@ -3,7 +3,7 @@
 use crate::world::request::{Reply, Request};
 use std::collections::BTreeMap;
 use weir_core::model::key::Key;
-use weir_core::region::exchange::Stored;
+use weir_core::region::exchange::{Stored, StoredRegion};
 use weir_core::replication::globe::lease::{Holder, TTL_MS};
 
 /// Interval of the cleanup, in milliseconds.
@@ -42,8 +42,12 @@ impl Database {
                 }
                 Reply::Done(Ok(()))
             }
-            Request::Import => Reply::Rows(Ok(self.sums(now_ms, |by| by != region))),
-            Request::Own => Reply::Rows(Ok(self.sums(now_ms, |by| by == region))),
+            Request::Import => Reply::Imported(Ok(self.others(region, now_ms))),
+            Request::Own => Reply::Own(Ok(self
+                .live(now_ms)
+                .filter(|(by, _)| *by == region)
+                .map(|(_, row)| row)
+                .collect())),
             Request::Lease(id) => {
                 let held = self.leases.get(&region).filter(|(by, until)| *by != id && *until > now_ms);
                 let holder = if held.is_some() { Holder::Another } else { Holder::Mine };
@@ -68,13 +72,24 @@ impl Database {
         *self = Database { swept_ms: self.swept_ms, ..Database::new(incarnation) };
     }
 
-    fn sums(&self, now_ms: u64, of: impl Fn(usize) -> bool) -> Vec<Stored> {
-        let sum = |((key, sequence), regions): (&(Key, u64), &Counts)| {
-            let counted = regions.iter().filter(|(by, (_, expires_ms))| of(**by) && *expires_ms > now_ms);
-            let count = counted.fold(0, |sum: u64, (_, (count, _))| sum.saturating_add(*count));
-            (count > 0).then(|| Stored { key: key.clone(), sequence: *sequence, count })
-        };
-        self.rows.iter().filter_map(sum).collect()
+    /// The rows of all regions but one.
+    fn others(&self, region: usize, now_ms: u64) -> Vec<StoredRegion> {
+        let mut regions: BTreeMap<usize, Vec<Stored>> = BTreeMap::new();
+        for (by, row) in self.live(now_ms).filter(|(by, _)| *by != region) {
+            regions.entry(by).or_default().push(row);
+        }
+        let named = |(by, cells): (usize, _)| StoredRegion { region: by.to_string().into_bytes(), cells };
+        regions.into_iter().map(named).collect()
+    }
+
+    /// The rows that have not expired, each with its region.
+    fn live(&self, now_ms: u64) -> impl Iterator<Item = (usize, Stored)> {
+        self.rows.iter().flat_map(move |((key, sequence), regions)| {
+            let live = regions.iter().filter(move |(_, (_, expires_ms))| *expires_ms > now_ms);
+            live.map(|(by, (count, _))| {
+                (*by, Stored { key: key.clone(), sequence: *sequence, count: *count })
+            })
+        })
     }
 
     fn sweep(&mut self, now_ms: u64) {
