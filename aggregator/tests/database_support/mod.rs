@@ -190,7 +190,13 @@ pub fn sequence() -> u64 {
 }
 
 pub fn row_of(key: Key, count: u64) -> Publication {
-    Publication { key, sequence: sequence(), count, expires: UnixMs((sequence() + 2) * HOUR_MS) }
+    Publication {
+        key,
+        sequence: sequence(),
+        count,
+        limit: u64::MAX,
+        expires: UnixMs((sequence() + 2) * HOUR_MS),
+    }
 }
 
 pub fn row(identifier: &str, count: u64) -> Publication {
@@ -229,7 +235,9 @@ pub fn sums(imported: Imported) -> Vec<Stored> {
     for cell in imported.regions.into_iter().flat_map(|region| region.cells) {
         *sums.entry((cell.key, cell.sequence)).or_default() += cell.count;
     }
-    sums.into_iter().map(|((key, sequence), count)| Stored { key, sequence, count }).collect()
+    sums.into_iter()
+        .map(|((key, sequence), count)| Stored { key, sequence, count, limit: u64::MAX })
+        .collect()
 }
 
 pub fn sorted(mut cells: Vec<Stored>) -> Vec<Stored> {
@@ -241,7 +249,12 @@ pub fn sorted(mut cells: Vec<Stored>) -> Vec<Stored> {
 pub fn cells(rows: &[Publication]) -> Vec<Stored> {
     sorted(
         rows.iter()
-            .map(|row| Stored { key: row.key.clone(), sequence: row.sequence, count: row.count })
+            .map(|row| Stored {
+                key: row.key.clone(),
+                sequence: row.sequence,
+                count: row.count,
+                limit: u64::MAX,
+            })
             .collect(),
     )
 }

@@ -91,6 +91,9 @@ pub struct Publication {
     pub sequence: u64,
     /// The sum of the region's components, without imported counts.
     pub count: u64,
+    /// The lowest limit that the region has applied to the cell; `u64::MAX` if unknown. It makes other regions publish early, and denies
+    /// nothing there.
+    pub limit: u64,
     /// The time from which no window touches the cell.
     pub expires: UnixMs,
 }
@@ -113,4 +116,6 @@ pub struct Stored {
     pub sequence: u64,
     /// The count.
     pub count: u64,
+    /// The lowest limit that the region has applied to the cell; `u64::MAX` if unknown.
+    pub limit: u64,
 }

@@ -51,6 +51,7 @@ impl Region {
                     key: key.clone(),
                     sequence: spot.sequence,
                     count: cell.sum(),
+                    limit: cell.limit,
                     expires: state.expires(spot.sequence),
                 },
                 utilisation: load.utilisation,

@@ -99,7 +99,7 @@ pub(in crate::database) fn read_row<'a>(row: &'a Row<'_>) -> Result<(&'a [u8], S
     if count > MAX_COUNT {
         return Err("its count is above 2^53".to_owned());
     }
-    Ok((text(6)?, Stored { key, sequence, count }))
+    Ok((text(6)?, Stored { key, sequence, count, limit: u64::MAX }))
 }
 
 #[cfg(test)]

@@ -127,7 +127,8 @@ mod tests {
 
     /// A row of as many cells in each region.
     fn regions(cells: &[usize]) -> Vec<StoredRegion> {
-        let stored = |i: usize| Stored { key: key(&format!("i{i}")), sequence: SEQUENCE, count: 4 };
+        let stored =
+            |i: usize| Stored { key: key(&format!("i{i}")), sequence: SEQUENCE, count: 4, limit: u64::MAX };
         let region = |(number, cells): (usize, &usize)| StoredRegion {
             region: format!("region{number}").into_bytes(),
             cells: (0..*cells).map(stored).collect(),

@@ -12,6 +12,7 @@
 pub mod controls;
 pub mod import;
 pub mod lease;
+pub mod packet;
 pub mod publish;
 pub mod recover;
 

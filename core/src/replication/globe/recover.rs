@@ -147,7 +147,7 @@ mod tests {
                 assert_eq!(recovery.next(&mut at(&mut state, ms)), Next::Sleep(pause));
             }
             assert_eq!(recovery.next(&mut at(&mut state, 12_001)), OWN);
-            let own = vec![Stored { key: key("i"), sequence: SEQUENCE, count: 6 }];
+            let own = vec![Stored { key: key("i"), sequence: SEQUENCE, count: 6, limit: u64::MAX }];
             recovery.recovered(&mut at(&mut state, 12_001), Ok(&own));
             assert_eq!(figures(&state), expected, "with a store: {store}");
             assert!(state.take_events().has(Event::Push));
@@ -165,7 +165,7 @@ mod tests {
         assert!(state.take_events().has(Event::Recover));
         let mut first = Recovery::once();
         assert_eq!(first.next(&mut at(&mut state, 0)), OWN);
-        let own = vec![Stored { key: key("i"), sequence: SEQUENCE, count: 6 }];
+        let own = vec![Stored { key: key("i"), sequence: SEQUENCE, count: 6, limit: u64::MAX }];
         first.recovered(&mut at(&mut state, 0), Ok(&own));
         assert_eq!(first.next(&mut at(&mut state, 0)), Next::Over);
         assert_eq!((figures(&state), state.take_events().has(Event::Recover)), ((0, 6), false));

@@ -87,7 +87,7 @@ impl Database {
         self.rows.iter().flat_map(move |((key, sequence), regions)| {
             let live = regions.iter().filter(move |(_, (_, expires_ms))| *expires_ms > now_ms);
             live.map(|(by, (count, _))| {
-                (*by, Stored { key: key.clone(), sequence: *sequence, count: *count })
+                (*by, Stored { key: key.clone(), sequence: *sequence, count: *count, limit: u64::MAX })
             })
         })
     }
