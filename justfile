@@ -21,10 +21,11 @@ test *ARGS:
 compose-test:
     @exec envoy/tools/compose/test.sh
 
-# Check formatting, lints (natively and for the WASM target), that imports run one way, and the glossary's terms.
+# Check formatting, lints (natively and for the WASM target), that imports run one way, the glossary's terms, and rendered manifests.
 lint: fmt-check
     @python3 envoy/tools/lint/rooms.py
     @python3 envoy/tools/lint/words.py
+    @python3 envoy/tools/lint/kubernetes.py
     cargo clippy --workspace --all-targets {{ locked }} -- -D warnings
     @envoy/tools/lint/filter.sh
 

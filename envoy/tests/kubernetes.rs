@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use weir_core::rules::{Config, find_plugin_configs};
+use weir_envoy::EnvoyOptions;
+use weir_envoy::bootstrap::bootstrap;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -25,13 +27,56 @@ fn parsed(path: &str, text: &str) -> Vec<Value> {
     each.map(|one| serde_yaml_ng::from_str(one).unwrap_or_else(|error| panic!("{path}: {error}"))).collect()
 }
 
-/// All documents of the folder.
+/// The paths of the YAML files in a folder and below. Links are left out: the chart's lead to the same files.
+fn files(folder: &str) -> Vec<String> {
+    let entries = std::fs::read_dir(root().join(folder)).unwrap().map(Result::unwrap);
+    let within = |entry: std::fs::DirEntry| {
+        let path = format!("{folder}/{}", entry.file_name().into_string().unwrap());
+        match entry.file_type().unwrap().is_dir() {
+            true => files(&path),
+            false => vec![path],
+        }
+    };
+    entries.flat_map(within).filter(|path| path.ends_with(".yaml")).collect()
+}
+
+/// All manifests, without kustomize's own files.
 fn manifests() -> Vec<Value> {
-    let files = std::fs::read_dir(root().join("envoy/deploy/kubernetes")).unwrap();
-    let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
-    let all: Vec<_> = names.flat_map(|name| documents(&format!("envoy/deploy/kubernetes/{name}"))).collect();
-    assert!(all.len() >= 13, "{} documents", all.len());
+    let folders = ["base", "components", "overlays"].map(|name| format!("envoy/deploy/kubernetes/{name}"));
+    let paths = folders.iter().flat_map(|folder| files(folder));
+    let paths = paths.filter(|path| !path.ends_with("/kustomization.yaml"));
+    let all: Vec<_> = paths.flat_map(|path| documents(&path)).collect();
+    assert!(all.len() >= 16, "{} documents", all.len());
     all
+}
+
+/// The manifests of the base with the patches of all components.
+fn with_all_components() -> Vec<Value> {
+    let mut all = manifests();
+    let components = files("envoy/deploy/kubernetes/components");
+    for path in components.iter().filter(|path| path.ends_with("/kustomization.yaml")) {
+        for patch in documents(path)[0]["patches"].as_array().into_iter().flatten() {
+            let target = &patch["target"];
+            let is_target =
+                |one: &&mut Value| one["kind"] == target["kind"] && one["metadata"]["name"] == target["name"];
+            let object = all.iter_mut().find(is_target).unwrap_or_else(|| panic!("{path}: no {target}"));
+            let operations: Value = serde_yaml_ng::from_str(patch["patch"].as_str().unwrap()).unwrap();
+            for operation in operations.as_array().unwrap() {
+                apply(object, operation);
+            }
+        }
+    }
+    all
+}
+
+/// One operation of a JSON patch: `add` at the end of a list or of a field, or `replace`.
+fn apply(object: &mut Value, operation: &Value) {
+    let (holder, name) = operation["path"].as_str().unwrap().rsplit_once('/').unwrap();
+    match object.pointer_mut(holder).unwrap_or_else(|| panic!("{operation}")) {
+        Value::Array(list) if name == "-" => list.push(operation["value"].clone()),
+        Value::Object(fields) => drop(fields.insert(name.to_owned(), operation["value"].clone())),
+        other => panic!("{operation} of {other}"),
+    }
 }
 
 /// The only document of this kind and name.
@@ -98,12 +143,36 @@ fn filters_take_their_configurations_and_find_the_aggregators() {
 }
 
 #[test]
-fn envoy_takes_the_clusters() {
+fn envoy_takes_the_clusters_and_the_metric_labels() {
     let folder = tempfile::tempdir().unwrap();
-    for (number, (_, cluster)) in filters().into_iter().enumerate() {
+    for (number, ((_, cluster), mut bootstrap)) in filters().into_iter().zip(bootstraps()).enumerate() {
         let file = folder.path().join(format!("{number}.json"));
-        std::fs::write(&file, json!({ "static_resources": { "clusters": [cluster] } }).to_string()).unwrap();
+        bootstrap["static_resources"] = json!({ "clusters": [cluster] });
+        std::fs::write(&file, bootstrap.to_string()).unwrap();
         weir_envoy::validate_file(&file).unwrap();
+    }
+}
+
+/// What Istio's agent and Envoy Gateway add to an Envoy's bootstrap for metric labels.
+fn bootstraps() -> [Value; 2] {
+    let at = |kind, name, place| manifest(kind, name).pointer(place).unwrap_or(&Value::Null).clone();
+    let texts = [
+        at("ConfigMap", "weir-bootstrap", "/data/custom_bootstrap.json"),
+        at("EnvoyProxy", "weir", "/spec/bootstrap/value"),
+    ];
+    texts.map(|text| serde_yaml_ng::from_str(text.as_str().unwrap()).unwrap())
+}
+
+/// All configurations of Envoy have the metric labels of the harness, with which `dashboards.rs` checks that an Envoy's
+/// metrics have the labels that dashboard and alerts use.
+#[test]
+fn metric_labels_are_those_of_the_tests() {
+    let envoys =
+        ["envoy/deploy/envoy.yaml", "envoy/deploy/docker/envoy.yaml"].map(|path| documents(path).remove(0));
+    let tags = bootstrap(&EnvoyOptions::default(), Path::new("/"))["stats_config"]["stats_tags"].clone();
+    assert!(tags.as_array().unwrap().len() >= 4, "{tags}");
+    for config in envoys.into_iter().chain(bootstraps()) {
+        assert_eq!(config["stats_config"]["stats_tags"], tags);
     }
 }
 
@@ -129,6 +198,8 @@ fn images_have_one_name_and_version_everywhere() {
         assert!(dockerfile.contains(&format!("\nARG VERSION={VERSION}\n")), "{name}");
         assert!(dockerfile.contains(&format!("-t weir-{name}:{VERSION} .")), "{name}");
     }
+    let chart = &documents("envoy/deploy/kubernetes/chart/Chart.yaml")[0];
+    assert_eq!((&chart["version"], &chart["appVersion"]), (&json!(VERSION), &json!(VERSION)));
     let compose = read("envoy/deploy/docker-compose.yml");
     for name in ["weir-aggregator", "weir-filter-installer"] {
         assert!(compose.contains(&format!("image: {name}:${{WEIR_TAG:-{VERSION}}}\n")), "{name}");
@@ -181,27 +252,16 @@ fn ports_are_those_of_the_image() {
     }
 }
 
-/// The file with all optional lines uncommented. Comments that are sentences stay.
-fn uncommented(text: &str) -> String {
-    let lines = text.lines().map(|line| {
-        let Some((indent, rest)) = line.split_once("# ").filter(|(indent, _)| indent.trim().is_empty())
-        else {
-            return line.to_owned();
-        };
-        let text = rest.trim();
-        let is_yaml = text.starts_with("- ") || text.ends_with(':') && !text.contains(' ');
-        if is_yaml { format!("{indent}{rest}") } else { line.to_owned() }
-    });
-    lines.collect::<Vec<_>>().join("\n")
-}
-
-/// The optional lines are consistent: each listener has a port that the Service names and the policy admits, and each
+/// The components are consistent: each listener has a port that the Service names and the policy admits, and each
 /// mounted volume exists.
 #[test]
-fn what_may_be_uncommented_agrees_with_itself() {
-    let path = "envoy/deploy/kubernetes/aggregator.yaml";
-    let all_of_it = parsed(path, &uncommented(&read(path)));
-    let of = |kind: &str| all_of_it.iter().find(|one| one["kind"] == kind).unwrap();
+fn components_agree_with_each_other() {
+    let all_of_it = with_all_components();
+    let of = |kind: &str| {
+        let is_aggregator =
+            |one: &&Value| one["kind"] == kind && one["metadata"]["name"] == "weir-aggregator";
+        all_of_it.iter().find(is_aggregator).unwrap()
+    };
     let container = &of("Deployment")["spec"]["template"]["spec"]["containers"][0];
     let names = |list: &Value, name: &str| -> BTreeSet<String> {
         let list = list.as_array().unwrap_or_else(|| panic!("no list of {name}"));
@@ -231,16 +291,13 @@ fn what_may_be_uncommented_agrees_with_itself() {
 fn variables_are_those_of_the_program() {
     let page = read("aggregator/README.md");
     let mut names = BTreeSet::new();
-    for (place, text) in [
-        ("aggregator.yaml", read("envoy/deploy/kubernetes/aggregator.yaml")),
-        ("secrets.yaml", read("envoy/deploy/kubernetes/secrets.yaml")),
-        ("cleanup.yaml", read("envoy/deploy/kubernetes/cleanup.yaml")),
-        ("Dockerfile", read("aggregator/Dockerfile")),
-        ("docker-compose.yml", read("envoy/deploy/docker-compose.yml")),
-    ] {
+    let manifests = files("envoy/deploy/kubernetes");
+    let others = ["aggregator/Dockerfile", "envoy/deploy/docker-compose.yml"].map(str::to_owned);
+    for place in manifests.into_iter().chain(others) {
+        let text = read(&place);
         let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
         let variables = words.filter(|word| word.starts_with("WEIR_") && !word.ends_with('_'));
-        names.extend(variables.map(|name| (place, name.to_owned())));
+        names.extend(variables.map(|name| (place.clone(), name.to_owned())));
     }
     assert!(names.len() > 10, "{names:?}");
     for (place, name) in names {
@@ -290,10 +347,9 @@ fn pods_meet_the_restricted_profile() {
     }
 }
 
-/// An aggregator's egress: the stores that its variables name, and the optional ones.
+/// An aggregator's egress: DNS, the stores of its components and the collector.
 #[test]
 fn the_policy_lets_aggregators_reach_their_stores_and_nothing_else() {
-    let path = "envoy/deploy/kubernetes/aggregator.yaml";
     let ports = |documents: &[Value]| -> BTreeSet<u64> {
         let policy = documents.iter().find(|one| one["kind"] == "NetworkPolicy").unwrap();
         assert_eq!(policy["spec"]["policyTypes"], json!(["Ingress", "Egress"]));
@@ -301,8 +357,8 @@ fn the_policy_lets_aggregators_reach_their_stores_and_nothing_else() {
         assert!(rules.iter().all(|rule| !rule["to"].as_array().unwrap().is_empty()), "{rules:?}");
         rules.iter().flat_map(|rule| all(&rule["ports"], "port")).filter_map(Value::as_u64).collect()
     };
-    assert_eq!(ports(&documents(path)), [53, 3306, 6379].into());
-    assert_eq!(ports(&parsed(path, &uncommented(&read(path)))), [53, 3306, 4317, 6379].into());
+    assert_eq!(ports(&manifests()), [53].into());
+    assert_eq!(ports(&with_all_components()), [53, 3306, 4317, 6379].into());
 }
 
 /// Every container of the compose file has only the rights that it needs.

@@ -54,7 +54,7 @@ def main():
         try:
             with open(file, encoding="utf-8") as opened:
                 lines = opened.read().split("\n")
-        except (UnicodeDecodeError, FileNotFoundError):
+        except (UnicodeDecodeError, FileNotFoundError, IsADirectoryError):
             continue
         for number, line in enumerate(lines, 1):
             for regex, (word, term) in words.items():
