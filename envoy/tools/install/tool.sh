@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# tool.sh redis-server: finds or installs a tool that benchmarks or tests use, and prints where it is.
+# tool.sh redis-server | prometheus: finds or installs a tool that benchmarks or tests use, and prints where it is.
 source "$(dirname -- "${BASH_SOURCE[0]}")/../common.sh"
 
 find_tool() {
     case "$1" in
     # The tests start their own servers; they do not use one that the package starts.
     redis-server) command -v "${WEIR_REDIS_SERVER:-redis-server}" ;;
-    *) die "there is no tool '$1'" "Ask for redis-server." ;;
+    prometheus) command -v "${WEIR_PROMETHEUS:-prometheus}" ;;
+    *) die "there is no tool '$1'" "Ask for redis-server or prometheus." ;;
     esac
 }
 

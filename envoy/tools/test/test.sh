@@ -11,12 +11,13 @@ find_programs() {
     local install="$root/envoy/tools/install" name
     ENVOY_BIN="$("$install/envoy.sh")"
     WEIR_REDIS_SERVER="$("$install/tool.sh" redis-server)"
+    WEIR_PROMETHEUS="$("$install/tool.sh" prometheus)"
     WEIR_MARIADBD="$("$install/databases.sh" mariadb)"
     WEIR_CHROMIUM="$("$install/browser.sh" chromium)"
     WEIR_CHROMEDRIVER="$("$install/browser.sh" chromedriver)"
     # MySQL is tested where it can be had; elsewhere its tests are left out.
     WEIR_MYSQLD_ROOT="$("$install/databases.sh" mysql --build)" || unset WEIR_MYSQLD_ROOT
-    for name in ENVOY_BIN WEIR_REDIS_SERVER WEIR_MARIADBD WEIR_CHROMIUM WEIR_CHROMEDRIVER ${WEIR_MYSQLD_ROOT:+WEIR_MYSQLD_ROOT}; do
+    for name in ENVOY_BIN WEIR_REDIS_SERVER WEIR_PROMETHEUS WEIR_MARIADBD WEIR_CHROMIUM WEIR_CHROMEDRIVER ${WEIR_MYSQLD_ROOT:+WEIR_MYSQLD_ROOT}; do
         printf '%s=%q\n' "$name" "${!name}"
     done
 }
@@ -56,6 +57,8 @@ if (($# > 0)); then
     exec "${tests[@]}" "$@"
 fi
 "$root/envoy/tools/test/simulate.sh"
+log "evaluating the queries of the dashboard and the alerts"
+python3 "$root/envoy/tools/test/metrics.py"
 log "running the tests (those without an Envoy beside the scenarios, as both mostly wait)"
 { "${tests[@]}" --lib --bins --test '[!s]*' --test 's[!c]*' && "${tests[@]}" --doc; } >"$logs/others.log" 2>&1 &
 others=$!

@@ -70,7 +70,7 @@ async fn start(compose: &Compose, regions: &Regions) -> Result<()> {
     compose.up().await?;
     try_join!(regions.eu.settled(&[0, 1]), regions.us.settled(&[0, 1]))?;
     for service in compose.services().await? {
-        if !["migrate", "filter"].contains(&service.as_str()) {
+        if !["migrate", "filter", "cleanup"].contains(&service.as_str()) {
             compose.healthy(&service).await?;
         }
     }
