@@ -21,11 +21,13 @@ test *ARGS:
 compose-test:
     @exec envoy/tools/compose/test.sh
 
-# Check formatting, lints (natively and for the WASM target), that imports run one way, the glossary's terms, and rendered manifests.
+# Check formatting, lints (natively and for WASM), the direction of imports, terms, rendered manifests, workflows and release scripts.
 lint: fmt-check
     @python3 envoy/tools/lint/rooms.py
     @python3 envoy/tools/lint/words.py
     @python3 envoy/tools/lint/kubernetes.py
+    @"$(envoy/tools/install/actionlint.sh)"
+    @envoy/tools/release/test.sh
     cargo clippy --workspace --all-targets {{ locked }} -- -D warnings
     @envoy/tools/lint/filter.sh
 

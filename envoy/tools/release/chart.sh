@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# chart.sh REGISTRY FOLDER: packages the chart into FOLDER, with the images of a registry in place of those to change.
+source "$(dirname -- "${BASH_SOURCE[0]}")/../common.sh"
+
+helm="$("$root/envoy/tools/install/kubernetes.sh")/bin/helm"
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
+cp -a envoy/deploy/kubernetes envoy/deploy/grafana "$work/"
+sed -i "s,registry\.example\.com,$1,; s, *# CHANGE\( *;.*\)\?$,," "$work/kubernetes/chart/values.yaml"
+"$helm" package "$work/kubernetes/chart" --destination "$2" >&2
