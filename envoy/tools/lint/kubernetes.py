@@ -210,6 +210,28 @@ def refused(expected, *values):
         yield f"the chart refuses {values} for another reason than {expected!r}: {done.stderr}"
 
 
+def taken(own, routes, least):
+    """Values that no overlay has."""
+    objects = {one["kind"]: one for one in own}
+    pod = objects["Deployment"]["spec"]["template"]["spec"]
+    policy = objects["NetworkPolicy"]["spec"]
+    env = [(one["name"], one["value"]) for one in pod["containers"][0]["env"]]
+    secrets = [one["spec"]["template"]["spec"]["containers"][0]["envFrom"][0]["secretRef"]["name"] for one in least if one["kind"] == "Deployment"]
+    (extension,) = (one for one in routes if one["kind"] == "EnvoyExtensionPolicy")
+    found = {
+        "replicas": objects["Deployment"]["spec"]["replicas"] == 3,
+        "env": sorted(env) == sorted(set(env)) and {("WEIR_MAX_KEYS", "5000000"), ("WEIR_LOG_FORMAT", "text")} <= set(env) and len(env) == 4,
+        "pod": pod["nodeSelector"] == {"pool": "edge"} and len(pod["containers"]) == 1,
+        "resources": pod["containers"][0]["resources"] == {"limits": {"memory": "4Gi"}},
+        "networkPolicy.from": policy["ingress"][0]["from"] == [{"podSelector": {}}],
+        "networkPolicy.to": policy["egress"][1]["to"] == [{"ipBlock": {"cidr": "10.1.0.0/16"}}],
+        "envoyGateway.routes": [(one["kind"], one["name"]) for one in extension["spec"]["targetRefs"]] == [("HTTPRoute", "a"), ("HTTPRoute", "b")],
+        "secret.name": secrets == ["own"],
+        "enabled: false": sorted(one["kind"] for one in least) == ["Deployment", "Service"],
+    }
+    return [f"the chart does not take {value}" for value, is_taken in found.items() if not is_taken]
+
+
 def tags():
     """The metric labels of each configuration of Envoy."""
     for path in ("envoy.yaml", "docker/envoy.yaml"):
@@ -282,6 +304,7 @@ def main():
         failures += differences(place, rendered[f"chart: {place}"], rendered[f"overlays/{place}"])
     failures += differences("all components", rendered["chart: all components"], rendered["all components"])
 
+    failures += taken(rendered["chart: own values"], rendered["chart: HTTPRoutes"], rendered["chart: least"])
     failures += refused("secret.filterToken is required")
     failures += refused("need redis.enabled", TOKEN, {"replicas": 2})
     failures += refused("redis.url is required", TOKEN, {"redis": {"enabled": True}})
