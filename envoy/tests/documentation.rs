@@ -33,7 +33,7 @@ const PAGES: [(&str, usize); 21] = [
 ];
 
 /// Objects of the configuration with an unknown field `x`. The parser's error lists the fields that it accepts there.
-const OBJECTS: [(&str, &str); 19] = [
+const OBJECTS: [(&str, &str); 20] = [
     ("", r#"{"x": 1}"#),
     ("aggregator", r#"{"aggregator": {"x": 1}}"#),
     ("table", r#"{"table": {"x": 1}}"#),
@@ -52,6 +52,7 @@ const OBJECTS: [(&str, &str); 19] = [
     ("cost.request", r#"{"rules": [{"cost": {"request": {"x": 1}}}]}"#),
     ("cost.response", r#"{"rules": [{"cost": {"response": {"x": 1}}}]}"#),
     ("ban", r#"{"rules": [{"ban": {"x": 1}}]}"#),
+    ("response", r#"{"rules": [{"response": {"x": 1}}]}"#),
     ("", r#"{"rules": [{"overrides": [{"x": 1}]}]}"#),
 ];
 

@@ -7,6 +7,8 @@
 //!
 //! `x-envoy-ratelimited` marks each 429, as Envoy's own limiters do: an Envoy in front does not retry such a response.
 //!
+//! A rule may have a status and a body of its own, and may hide all headers about its limit (`OwnResponse`).
+//!
 //! `x-ratelimit-transaction` has the numbers under which the ledger recorded the request, `x-ratelimit-undecided` the
 //! exact rules that were not decided; both may be lists.
 
@@ -23,6 +25,8 @@ const HEADERS: usize = 9;
 
 /// An Envoy in front does not retry a response with this header.
 const RATE_LIMITED: &str = "x-envoy-ratelimited";
+/// The text of a denial by a limit.
+const EXCEEDED: &str = "rate limit exceeded";
 /// Problem type of the draft's section on quotas.
 const PROBLEM_TYPE: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 /// Problem type of a response that states no more than its status (RFC 9457).
@@ -73,6 +77,22 @@ pub fn denied(
     let rule = rules.get(usize::from(denial.budget.rule))?;
     // A cost above the limit never passes; the window's length makes the client wait before it tries again.
     let retry_after_s = seconds(denial.retry_after_ms.unwrap_or(window_ms(rule, details))).max(1);
+    let numbers = Numbers { limit: denial.budget.limit, retry_after_s };
+    let cause = match denial.cause {
+        Cause::Limit | Cause::Cost => "weir_limit_exceeded",
+        Cause::Reserved => "weir_limit_reserved",
+        Cause::Undecided => "weir_undecided",
+    };
+    if rule.is_hidden() {
+        return Some(rejected(
+            TOO_MANY,
+            cause,
+            EXCEEDED,
+            Vec::new(),
+            (Some((rule, numbers)), formats),
+            client,
+        ));
+    }
     let mut headers = Vec::with_capacity(HEADERS);
     headers.push(("retry-after", retry_after_s.into()));
     // The budget of an undecided exact rule is unknown.
@@ -87,39 +107,42 @@ pub fn denied(
         &ExactDetails { undecided: details.undecided | undecided, ..*details },
         &mut headers,
     );
-    let details = match denial.cause {
-        Cause::Limit | Cause::Cost => "weir_limit_exceeded",
-        Cause::Reserved => "weir_limit_reserved",
-        Cause::Undecided => "weir_undecided",
-    };
-    Some(error(rule, details, headers, formats, client))
+    Some(error(rule, cause, headers, (numbers, formats), client))
 }
 
 /// The response to a request without an identifier, if the rule denies those. It has no `retry-after`, as waiting has no use.
-pub fn missing_identifier(formats: &Responses, client: Client) -> Response {
-    rejected(TOO_MANY, "weir_missing_identifier", "identifier missing", Vec::new(), formats, client)
+pub fn missing_identifier(rule: Option<&Rule>, formats: &Responses, client: Client) -> Response {
+    let of = rule.map(|rule| (rule, Numbers::without_wait(rule)));
+    rejected(TOO_MANY, "weir_missing_identifier", "identifier missing", Vec::new(), (of, formats), client)
 }
 
 /// The response to a request with several values of an identifier, if the rule denies those.
-pub fn ambiguous_identifier(formats: &Responses, client: Client) -> Response {
-    rejected(TOO_MANY, "weir_ambiguous_identifier", "identifier ambiguous", Vec::new(), formats, client)
+pub fn ambiguous_identifier(rule: Option<&Rule>, formats: &Responses, client: Client) -> Response {
+    let of = rule.map(|rule| (rule, Numbers::without_wait(rule)));
+    rejected(TOO_MANY, "weir_ambiguous_identifier", "identifier ambiguous", Vec::new(), (of, formats), client)
 }
 
 /// The response to a request whose identifier or network is banned.
-pub fn banned(banned: Banned, now: UnixMs, formats: &Responses, client: Client) -> Response {
-    let (status, headers) = match banned {
-        Banned::ForEver => (FORBIDDEN, Vec::new()),
-        Banned::Until(until) => {
-            let retry_after_s = seconds(until.0.saturating_sub(now.0)).max(1);
-            (TOO_MANY, vec![("retry-after", retry_after_s.into())])
-        }
+pub fn banned(
+    banned: Banned,
+    now: UnixMs,
+    rule: Option<&Rule>,
+    formats: &Responses,
+    client: Client,
+) -> Response {
+    let (status, retry_after_s) = match banned {
+        Banned::ForEver => (FORBIDDEN, 0),
+        Banned::Until(until) => (TOO_MANY, seconds(until.0.saturating_sub(now.0)).max(1)),
     };
-    rejected(status, "weir_banned", "banned", headers, formats, client)
+    let is_shown = retry_after_s > 0 && !rule.is_some_and(Rule::is_hidden);
+    let headers = if is_shown { vec![("retry-after", retry_after_s.into())] } else { Vec::new() };
+    let of = rule.map(|rule| (rule, Numbers { limit: rule.limit, retry_after_s }));
+    rejected(status, "weir_banned", "banned", headers, (of, formats), client)
 }
 
 /// The response to a request of a client whose address is denied.
 pub fn denied_address(formats: &Responses, client: Client) -> Response {
-    rejected(FORBIDDEN, "weir_denied_address", "address denied", Vec::new(), formats, client)
+    rejected(FORBIDDEN, "weir_denied_address", "address denied", Vec::new(), (None, formats), client)
 }
 
 /// The headers of an allowed request's response: those of its budget if configured, and those of exact rules.
@@ -130,13 +153,19 @@ pub fn allowed_headers(
     formats: &Responses,
 ) -> Vec<Header> {
     let mut headers = Vec::new();
-    if let Some(budget) = budget.filter(|_| formats.headers_on_allowed)
+    if let Some(budget) = budget.filter(|budget| shows(rules, budget, formats))
         && let Some(rule) = rules.get(usize::from(budget.rule))
     {
         budget_headers(rule, details, (budget, budget), formats, &mut headers);
     }
     exact_headers(rules, details, &mut headers);
     headers
+}
+
+/// Whether the response to an allowed request has headers about this budget.
+pub fn shows(rules: &[Rule], budget: &Budget, formats: &Responses) -> bool {
+    let is_hidden = || rules.get(usize::from(budget.rule)).is_none_or(Rule::is_hidden);
+    formats.headers_on_allowed && !is_hidden()
 }
 
 /// Corrects the remaining budget by the cost that the response stated, which replaces what was reserved.
@@ -155,8 +184,11 @@ fn exact_headers(rules: &[Rule], details: &ExactDetails, headers: &mut Vec<Heade
     }
     if details.undecided != 0 {
         let undecided = (0u16..).zip(rules).filter(|(index, _)| details.undecided & bit(*index) != 0);
-        let names: Vec<&str> = undecided.map(|(_, rule)| rule.name.as_str()).collect();
-        headers.push(("x-ratelimit-undecided", names.join(", ").into()));
+        let shown = undecided.filter(|(_, rule)| !rule.is_hidden());
+        let names: Vec<&str> = shown.map(|(_, rule)| rule.name.as_str()).collect();
+        if !names.is_empty() {
+            headers.push(("x-ratelimit-undecided", names.join(", ").into()));
+        }
     }
 }
 
@@ -188,54 +220,97 @@ pub fn bit(rule: u16) -> u64 {
     1u64.checked_shl(u32::from(rule)).unwrap_or(0)
 }
 
+/// The values of a body's placeholders.
+#[derive(Clone, Copy, Debug)]
+struct Numbers {
+    limit: u64,
+    /// 0 if waiting has no use.
+    retry_after_s: u64,
+}
+
+impl Numbers {
+    fn without_wait(rule: &Rule) -> Numbers {
+        Numbers { limit: rule.limit, retry_after_s: 0 }
+    }
+}
+
+/// Status and body of a rule's own response, for what of both the rule states. The message of a gRPC status is text, so
+/// it is never JSON.
+fn own(rule: &Rule, numbers: Numbers, client: Client) -> (Option<u32>, Option<(String, String)>) {
+    let Some(own) = &rule.response else { return (None, None) };
+    let body = own.body.as_ref().filter(|body| client == Client::Http || !body.is_json);
+    let body = body.map(|body| {
+        (body.content_type.clone(), body.render(&rule.name, numbers.limit, numbers.retry_after_s))
+    });
+    (own.status.map(u32::from), body)
+}
+
+/// The response of a denial by a limit that clients may see.
 fn error(
     rule: &Rule,
     details: &'static str,
     mut headers: Vec<Header>,
-    formats: &Responses,
+    (numbers, formats): (Numbers, &Responses),
     client: Client,
 ) -> Response {
-    let body = if formats.problem_json && client == Client::Http {
+    let (own_status, own_body) = own(rule, numbers, client);
+    let status = own_status.unwrap_or(TOO_MANY.0);
+    let body = if let Some((kind, body)) = own_body {
+        headers.push(("content-type", kind.into()));
+        body.into()
+    } else if formats.problem_json && client == Client::Http {
         headers.push(("content-type", "application/problem+json".into()));
         serde_json::json!({
             "type": PROBLEM_TYPE,
             "title": "Request cannot be satisfied as assigned quota has been exceeded",
-            "status": 429,
+            "status": status,
             "violated-policies": [rule.name],
         })
         .to_string()
         .into()
     } else {
         headers.push(("content-type", "text/plain".into()));
-        "rate limit exceeded".into()
+        EXCEEDED.into()
     };
-    headers.push((RATE_LIMITED, "true".into()));
-    Response { status: 429, details, headers, body, grpc_status: GRPC_RESOURCE_EXHAUSTED }
+    mark(status, &mut headers);
+    Response { status, details, headers, body, grpc_status: GRPC_RESOURCE_EXHAUSTED }
 }
 
-/// The response of a denial that is not about a quota.
+/// The response of a denial that states no quota. `of` is the rule that denies, with the values for its body.
 fn rejected(
-    (status, title, grpc_status): (u32, &str, i32),
+    (usual_status, title, grpc_status): (u32, &str, i32),
     details: &'static str,
     why: &'static str,
     mut headers: Vec<Header>,
-    formats: &Responses,
+    (of, formats): (Option<(&Rule, Numbers)>, &Responses),
     client: Client,
 ) -> Response {
-    let (kind, body) = match formats.problem_json && client == Client::Http {
-        true => {
-            let problem = serde_json::json!({
+    let (own_status, own_body) = of.map_or((None, None), |(rule, numbers)| own(rule, numbers, client));
+    let status = own_status.unwrap_or(usual_status);
+    let (kind, body) = if let Some((kind, body)) = own_body {
+        (HeaderValue::from(kind), body.into())
+    } else if formats.problem_json && client == Client::Http {
+        // The title of a blank problem is the phrase of its status, which is known of the usual one alone.
+        let problem = match status == usual_status {
+            true => serde_json::json!({
                 "type": PROBLEM_BLANK, "title": title, "status": status, "detail": why,
-            });
-            ("application/problem+json", problem.to_string().into())
-        }
-        false => ("text/plain", why.into()),
+            }),
+            false => serde_json::json!({"type": PROBLEM_BLANK, "status": status, "detail": why}),
+        };
+        ("application/problem+json".into(), problem.to_string().into())
+    } else {
+        ("text/plain".into(), why.into())
     };
-    headers.push(("content-type", HeaderValue::from(kind)));
+    headers.push(("content-type", kind));
+    mark(status, &mut headers);
+    Response { status, details, headers, body, grpc_status }
+}
+
+/// Marks a 429 as Envoy's own limiters do.
+fn mark(status: u32, headers: &mut Vec<Header>) {
     if status == TOO_MANY.0 {
         headers.push((RATE_LIMITED, "true".into()));
     }
-    Response { status, details, headers, body, grpc_status }
 }
 
 /// Whole seconds, rounded up.
@@ -411,7 +486,7 @@ mod tests {
         let responses = &formats.responses;
         let now = UnixMs(1_000);
         for (until, retry_after) in [(61_000, 60), (61_001, 61), (1_001, 1), (0, 1)] {
-            let response = banned(Banned::Until(UnixMs(until)), now, responses, Client::Http);
+            let response = banned(Banned::Until(UnixMs(until)), now, None, responses, Client::Http);
             assert_eq!((response.status, response.details), (429, "weir_banned"));
             assert_eq!(response.headers[0], ("retry-after", retry_after.into()));
             assert_eq!(response.headers[2], (RATE_LIMITED, "true".into()));
@@ -421,7 +496,7 @@ mod tests {
             );
             assert_eq!(response.grpc_status, GRPC_RESOURCE_EXHAUSTED);
         }
-        let for_ever = banned(Banned::ForEver, now, responses, Client::Http);
+        let for_ever = banned(Banned::ForEver, now, None, responses, Client::Http);
         assert_eq!((for_ever.status, for_ever.grpc_status), (403, GRPC_PERMISSION_DENIED));
         assert_eq!(for_ever.headers, [("content-type", "application/problem+json".into())]);
         assert_eq!(
@@ -437,11 +512,11 @@ mod tests {
             ("{}", "text/plain", "identifier missing"),
             (r#"{"problem_json": true}"#, "application/problem+json", problem),
         ] {
-            let response = missing_identifier(&config(responses).responses, Client::Http);
+            let response = missing_identifier(None, &config(responses).responses, Client::Http);
             assert_eq!((response.status, response.details), (429, "weir_missing_identifier"));
             assert_eq!(response.headers, [("content-type", kind.into()), (RATE_LIMITED, "true".into())]);
             assert_eq!(response.body, body);
-            let ambiguous = ambiguous_identifier(&config(responses).responses, Client::Http);
+            let ambiguous = ambiguous_identifier(None, &config(responses).responses, Client::Http);
             assert_eq!((ambiguous.status, ambiguous.details), (429, "weir_ambiguous_identifier"));
             assert_eq!(ambiguous.headers, response.headers);
             assert_eq!(ambiguous.body, body.replace("missing", "ambiguous"));
@@ -469,6 +544,106 @@ mod tests {
             settle(&mut budget, &config.rules, cost);
             assert_eq!(budget.remaining, expected, "{rule} {remaining} {cost}");
         }
+    }
+
+    /// A rule with its own response.
+    fn own_config(response: &str, responses: &str) -> Config {
+        let text = format!(
+            r#"{{"aggregator": {{"cluster": "c"}}, "responses": {responses}, "rules": [
+            {{"name": "per-key", "identifier": {{"header": "x-key"}}, "limit": 100, "window": "1m", "response": {response}}},
+            {{"name": "open", "algorithm": "sliding_log", "identifier": {{"header": "x-key"}}, "limit": 9, "window": "1m"}}]}}"#
+        );
+        Config::parse(text.as_bytes()).unwrap()
+    }
+
+    /// Status, body, gRPC status and headers of each kind of denial by the rule.
+    fn all_denials(config: &Config, client: Client) -> Vec<(u32, String, i32, Vec<String>)> {
+        let (rules, formats, rule) = (&config.rules, &config.responses, config.rules.first());
+        let none = ExactDetails::default();
+        let by_limit = |wait, cause| denied(rules, &denial(wait, cause), &none, formats, client).unwrap();
+        let all = [
+            by_limit(Some(2_000), Cause::Limit),
+            by_limit(Some(2_000), Cause::Undecided),
+            missing_identifier(rule, formats, client),
+            ambiguous_identifier(rule, formats, client),
+            banned(Banned::Until(UnixMs(9_000)), UnixMs(0), rule, formats, client),
+            banned(Banned::ForEver, UnixMs(0), rule, formats, client),
+        ];
+        let shown = all.into_iter().map(|response| {
+            let name = |(name, value): &Header| value.with_text(|text| format!("{name}: {text}"));
+            let headers = response.headers.iter().map(name).collect();
+            (response.status, response.body.into_owned(), response.grpc_status, headers)
+        });
+        shown.collect()
+    }
+
+    #[test]
+    fn a_rules_own_status_and_body_are_those_of_all_its_denials() {
+        let response = r#"{"status": 503, "body": "{\"a\":\"{rule}\",\"l\":{limit},\"r\":{retry_after}}", "content_type": "application/json"}"#;
+        let config = own_config(response, r#"{"problem_json": true}"#);
+        let found = all_denials(&config, Client::Http);
+        for ((status, body, _, headers), wait) in found.iter().zip([2, 2, 0, 0, 9, 0]) {
+            assert_eq!(*status, 503);
+            assert_eq!(body, &format!(r#"{{"a":"per-key","l":100,"r":{wait}}}"#));
+            assert!(headers.contains(&"content-type: application/json".to_owned()), "{headers:?}");
+            assert!(!headers.iter().any(|header| header.starts_with(RATE_LIMITED)), "{headers:?}");
+            assert_eq!(headers.contains(&format!("retry-after: {wait}")), wait > 0, "{headers:?}");
+        }
+        assert!(found[0].3.contains(&"x-ratelimit-limit: 100".to_owned()));
+        // gRPC clients get the same gRPC status as without it, and no JSON.
+        let grpc = all_denials(&config, Client::Grpc);
+        let texts: Vec<_> = grpc.iter().map(|(_, body, status, _)| (body.as_str(), *status)).collect();
+        let expected = [
+            ("rate limit exceeded", 8),
+            ("rate limit exceeded", 8),
+            ("identifier missing", 8),
+            ("identifier ambiguous", 8),
+            ("banned", 8),
+            ("banned", 7),
+        ];
+        assert_eq!(texts, expected);
+        let text = own_config(r#"{"body": "slow down, {rule}"}"#, "{}");
+        assert!(all_denials(&text, Client::Grpc).iter().all(|(_, body, ..)| body == "slow down, per-key"));
+        let statuses: Vec<_> = all_denials(&text, Client::Http).iter().map(|(status, ..)| *status).collect();
+        assert_eq!(statuses, [429, 429, 429, 429, 429, 403], "only the body is the rule's own");
+    }
+
+    #[test]
+    fn a_status_without_a_body_is_that_of_the_problem() {
+        let config = own_config(r#"{"status": 420}"#, r#"{"problem_json": true}"#);
+        for (status, body, ..) in all_denials(&config, Client::Http) {
+            let problem: serde_json::Value = serde_json::from_str(&body).unwrap();
+            assert_eq!((status, &problem["status"]), (420, &420.into()));
+            assert!(problem["type"] == PROBLEM_TYPE || problem.get("title").is_none(), "{problem}");
+        }
+    }
+
+    #[test]
+    fn a_hidden_limit_is_in_no_header() {
+        let formats = r#"{"ietf_headers": true, "headers_on_allowed": true, "problem_json": true}"#;
+        let config = own_config(r#"{"headers": "hidden"}"#, formats);
+        for (status, body, _, headers) in all_denials(&config, Client::Http) {
+            let kind = "content-type: application/problem+json";
+            let expected: &[&str] =
+                if status == 429 { &[kind, "x-envoy-ratelimited: true"] } else { &[kind] };
+            assert_eq!(headers, expected);
+            assert!(!body.contains("per-key"), "{body}");
+        }
+        let (rules, formats) = (&config.rules, &config.responses);
+        let names = |rule, undecided| -> Vec<&str> {
+            let budget = Budget { rule, limit: 9, remaining: 6, reset_ms: 1 };
+            let exact = details(undecided, 0, &[]);
+            let headers = allowed_headers(rules, Some(&budget), &exact, formats);
+            headers.iter().map(|(name, _)| *name).collect()
+        };
+        assert!(names(0, 0b01).is_empty());
+        assert_eq!(names(0, 0b11), ["x-ratelimit-undecided"]);
+        assert_eq!(names(1, 0).len(), 5, "the limits that are shown stay so");
+        // A denial by another rule does not name the hidden one.
+        let denial = denial_of(1, Some(1), Cause::Undecided);
+        let response = denied(rules, &denial, &details(0b01, 0, &[]), formats, Client::Http).unwrap();
+        let undecided = response.headers.iter().find(|(name, _)| *name == "x-ratelimit-undecided").unwrap();
+        assert_eq!(undecided.1.with_text(str::to_owned), "open");
     }
 
     #[test]

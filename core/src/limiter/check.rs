@@ -104,6 +104,8 @@ pub struct Policy {
     pub trust_first: bool,
     /// If a query fails, deny instead of deciding by the local count.
     pub deny_on_failure: bool,
+    /// Clients do not see this limit: an allowed request's outcome has neither its budget nor its transaction.
+    pub hidden: bool,
     /// Longest time that a request waits for queries, in milliseconds.
     pub timeout_ms: u32,
     /// The cost comes from the response. Until [`Limiter::settle_cost`](super::Limiter::settle_cost) the check's cost is reserved, and

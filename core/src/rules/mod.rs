@@ -8,7 +8,8 @@
 //!                              ├─ algorithm: how the limit is enforced
 //!                              ├─ overrides: identifiers with another limit
 //!                              ├─ cost
-//!                              └─ ban
+//!                              ├─ ban
+//!                              └─ response: status and body of denials
 //!
 //! Request ─ resolve ─ addresses, then for each rule: matcher → identifier → live control → overrides → cost → Match
 //! ```
@@ -44,5 +45,6 @@ pub use resolve::{Action, Live, Match, Matches, Scratch};
 pub use rule::ban::Ban;
 pub use rule::cost::{Cost, ResponseCost};
 pub use rule::overrides::Override;
+pub use rule::response::{Body, OwnResponse};
 pub use rule::{Ambiguous, Missing, OnFailure, Rule, UnknownKey};
 pub use secret::{STAND_IN, SecretKey, Variables};

@@ -70,6 +70,44 @@ async fn the_drafts_formats_and_allowed_responses() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rule_has_its_own_response() {
+    let body = r#"{"limit":{limit},"rule":"{rule}","retry_after":{retry_after}}"#;
+    let own = json!({ "response": { "status": 503, "content_type": "application/json", "body": body } });
+    let region = region(&config(&[with(rule("r", 1), own)])).await;
+    assert_eq!(region.envoy().send(get_as("a")).await.unwrap().status, 200);
+    let denied = region.envoy().send(get_as("a")).await.unwrap();
+    assert_eq!((denied.status, denied.header("content-type")), (503, Some("application/json")), "{denied:?}");
+    let wait = number(&denied, "retry-after");
+    assert_eq!(denied.json().unwrap(), json!({ "limit": 1, "rule": "r", "retry_after": wait }));
+    assert_eq!(number(&denied, "x-ratelimit-limit"), 1);
+    assert_eq!(denied.header("x-envoy-ratelimited"), None, "on 429 only");
+    let call =
+        Request::post("/service/Method", "").header(KEY, "a").header("content-type", "application/grpc");
+    let refused = region.envoy().send(call).await.unwrap();
+    assert_eq!((refused.status, refused.header("grpc-status")), (200, Some("8")), "{refused:?}");
+    assert_eq!(refused.header("grpc-message"), Some("rate limit exceeded"), "never JSON");
+    region.is_sound().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hidden_limit_is_in_no_response() {
+    let formats = json!({ "responses": { "ietf_headers": true, "headers_on_allowed": true } });
+    let hidden = with(rule("secret", 2), json!({ "response": { "headers": "hidden" } }));
+    let region = region(&with(config(&[hidden, rule("open", 9)]), formats)).await;
+    for left in [8, 7] {
+        let allowed = region.envoy().send(get_as("a")).await.unwrap();
+        let shown = (number(&allowed, "x-ratelimit-limit"), number(&allowed, "x-ratelimit-remaining"));
+        assert_eq!((allowed.status, shown), (200, (9, left)), "the hidden rule has less left: {allowed:?}");
+    }
+    let denied = region.envoy().send(get_as("a")).await.unwrap();
+    assert_eq!((denied.status, denied.header("x-envoy-ratelimited")), (429, Some("true")), "{denied:?}");
+    let is_of_limit =
+        |name: &str| name.contains("ratelimit-") || name == "ratelimit" || name == "retry-after";
+    assert!(!denied.headers.keys().any(|name| is_of_limit(name.as_str())), "{denied:?}");
+    region.is_sound().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn grpc_clients_receive_a_grpc_status() {
     let region = region(&config(&[rule("r", 1)])).await;
     let call =

@@ -62,12 +62,12 @@ impl Plugin {
         if let Refused::Banned(rule, Banned::Until(_)) = refused {
             self.bans.on_banned(&mut self.keeper, rule, now);
         }
-        let formats = &self.config.responses;
+        let Config { rules, responses: formats, .. } = &self.config;
         let response = match refused {
             Refused::Address => responses::denied_address(formats, client),
-            Refused::Missing(_) => responses::missing_identifier(formats, client),
-            Refused::Ambiguous(_) => responses::ambiguous_identifier(formats, client),
-            Refused::Banned(_, banned) => responses::banned(banned, now, formats, client),
+            Refused::Missing(rule) => responses::missing_identifier(rules.get(rule), formats, client),
+            Refused::Ambiguous(rule) => responses::ambiguous_identifier(rules.get(rule), formats, client),
+            Refused::Banned(rule, banned) => responses::banned(banned, now, rules.get(rule), formats, client),
         };
         let decided = match refused {
             Refused::Address => {
@@ -140,7 +140,8 @@ impl Plugin {
     fn allow(&mut self, context: u32, budget: Option<limiter::Budget>, outcome: limiter::Outcome) -> Effect {
         let limiter::Outcome { exact, shadow_denied, .. } = outcome;
         let undecided = exact.undecided;
-        let budget = budget.filter(|_| self.config.responses.headers_on_allowed);
+        let Config { rules, responses, .. } = &self.config;
+        let budget = budget.filter(|budget| responses::shows(rules, budget, responses));
         self.requests.allow(context, Allowed { budget, exact });
         let lowest = |rules: u64| usize::try_from(rules.trailing_zeros()).unwrap_or(0);
         match (undecided, shadow_denied) {

@@ -366,7 +366,7 @@ fn settle(pending: &PendingRequest, results: &[wire::ChargeResult]) -> Settled {
         |(_, result): (&PendingCharge, ChargeResult)| matches!(result.verdict, Verdict::Denied { .. });
     let denied = pending.results(results).any(is_denied);
     for (charge, result) in pending.results(results) {
-        if let Some(transaction) = result.transaction {
+        if let Some(transaction) = result.transaction.filter(|_| !charge.hidden) {
             settled.transactions.push(transaction);
         }
         if result.window_ms > 0 {
@@ -376,6 +376,7 @@ fn settle(pending: &PendingRequest, results: &[wire::ChargeResult]) -> Settled {
         let ChargeResult { remaining, reset_ms, .. } = result;
         let budget = Budget { rule: charge.rule, limit, remaining, reset_ms };
         match result.verdict {
+            Verdict::Allowed if charge.hidden => {}
             Verdict::Allowed => settled.budget = tighter(settled.budget, Some(budget)),
             Verdict::Denied { retry_after_ms } => {
                 let cause = if retry_after_ms.is_some() { Cause::Limit } else { Cause::Cost };

@@ -202,7 +202,7 @@ impl Limiter {
         let mut covered_by_lease: Places = 0;
         for (at, item, check) in enforced(items, checks) {
             if let Some(left) = self.covered_by_lease(item, check, now) {
-                budget = tighter(budget, Some(left));
+                budget = tighter(budget, shown(left, check));
                 covered_by_lease |= 1 << at;
             }
         }
@@ -257,9 +257,9 @@ impl Limiter {
                 (false, false) => Mode::Hold,
             };
             match self.charge(shared, item, check, mode, health, now) {
-                Charged::Admitted(left) => budget = tighter(budget, Some(left)),
+                Charged::Admitted(left) => budget = tighter(budget, shown(left, check)),
                 Charged::Deferred { budget: left, overflow } => {
-                    budget = tighter(budget, Some(left));
+                    budget = tighter(budget, shown(left, check));
                     held |= 1 << at;
                     diverted |= Places::from(overflow) << at;
                 }
@@ -349,6 +349,11 @@ fn enforced<'a, 'c>(
 ) -> impl Iterator<Item = (usize, &'a Item, &'a Check<'c>)> {
     let enforcing = items.iter().enumerate().filter(|(_, item)| !item.shadow);
     enforcing.filter_map(|(at, item)| checks.get(item.check).map(|check| (at, item, check)))
+}
+
+/// The budget of a check, unless clients must not see it.
+fn shown(budget: Budget, check: &Check<'_>) -> Option<Budget> {
+    (!check.policy.hidden).then_some(budget)
 }
 
 /// The budget with less left.

@@ -40,6 +40,8 @@ pub(in crate::limiter) struct PendingCharge {
     pub(in crate::limiter) rules: u64,
     /// One of them has `on_failure: deny`.
     pub(in crate::limiter) deny_on_failure: bool,
+    /// Clients see nothing of any of them.
+    pub(in crate::limiter) hidden: bool,
     /// Fingerprint of a log's key; denials of ledgers are not cached.
     pub(in crate::limiter) fingerprint: Option<u64>,
     pub(in crate::limiter) cost: u64,
@@ -318,6 +320,7 @@ fn charge(check: &Check<'_>, secret: HashKey) -> (wire::Charge, PendingCharge) {
         rule: check.rule,
         rules: 1u64.checked_shl(u32::from(check.rule)).unwrap_or(0),
         deny_on_failure: check.policy.deny_on_failure,
+        hidden: check.policy.hidden,
         fingerprint: None,
         cost: check.cost,
         limit: 0,
@@ -354,4 +357,5 @@ fn coalesce(charge: &mut wire::Charge, merged: &mut PendingCharge, new: &Pending
     charge.cost = merged.cost;
     merged.rules |= new.rules;
     merged.deny_on_failure |= new.deny_on_failure;
+    merged.hidden &= new.hidden;
 }

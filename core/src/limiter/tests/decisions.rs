@@ -68,6 +68,21 @@ fn a_hundred_checks_pass_together_or_not_at_all() {
 }
 
 #[test]
+fn a_hidden_limit_is_not_the_budget_that_is_shown() {
+    let mut world = World::alone(1, 1);
+    let keys = keys(2, HOUR);
+    let hidden = |check: Check<'_>| Policy { hidden: true, ..check.policy };
+    let tight = check(&keys[0], 3, 1);
+    let checks = [Check { policy: hidden(tight), ..tight }, Check { rule: 1, ..check(&keys[1], 100, 1) }];
+    for left in [99, 98, 97] {
+        let Decision::Allow(Some(budget)) = world.decide(0, 0, &checks).decision else { panic!("allowed") };
+        assert_eq!((budget.rule, budget.remaining), (1, left));
+    }
+    let Decision::Deny(denial) = world.decide(0, 0, &checks).decision else { panic!("denied") };
+    assert_eq!(denial.budget.rule, 0);
+}
+
+#[test]
 fn rules_of_one_cell_coalesce_into_the_largest_cost_and_the_lowest_limit() {
     let mut world = World::alone(1, 1);
     let key = key("k", HOUR);

@@ -169,6 +169,18 @@ fn a_denied_log_charges_no_window_and_a_denied_ledger_no_log() {
     assert!(world.entry(0, &window).is_none() && world.exact_store.charged(exact.as_bytes()) == 0);
 }
 
+#[test]
+fn hidden_rules_have_neither_budget_nor_transaction() {
+    let mut world = world();
+    let exact = key("k", HOUR);
+    let hidden = |check: Check<'static>| Check { policy: Policy { hidden: true, ..check.policy }, ..check };
+    let (_, outcome) = world.decide_exact(&[], &[log(1, &exact, 9, 1), hidden(ledger(2, 7, 1))]);
+    let Decision::Allow(Some(budget)) = outcome.decision else { panic!("{outcome:?}") };
+    assert_eq!((budget.rule, outcome.exact.transactions.iter().count()), (1, 0));
+    let (_, outcome) = world.decide_exact(&[], &[hidden(ledger(2, 7, 1))]);
+    assert_eq!(outcome.decision, Decision::Allow(None));
+}
+
 /// A request whose window has room when it is sent, and is used up while the exact response is in flight.
 fn overtaken(world: &mut World, exact: &[Check<'_>], window: &Key) -> Outcome {
     assert!(allowed(&world.decide(0, 0, &[check(window, 2, 1)])), "warm");

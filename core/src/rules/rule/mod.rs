@@ -1,10 +1,11 @@
 //! One rule: which requests it limits, and how much. Its parts are in `matcher`, `identifier`, `algorithm`,
-//! `overrides`, `cost` and `ban`.
+//! `overrides`, `cost`, `ban` and `response`.
 
 pub(super) mod algorithm;
 pub(super) mod ban;
 pub(super) mod cost;
 pub(super) mod overrides;
+pub(super) mod response;
 
 use super::identifier::{Part, optional_parts};
 use super::matcher::Conditions;
@@ -14,11 +15,13 @@ use crate::limiter::{CompiledRule, Policy};
 use crate::model::exact::Algorithm;
 use crate::model::key::{HARD_LIMIT_RESOLUTION, KeyParts, MAX_TEXT_BYTES};
 use algorithm::{Held, Kind};
+use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
 use ban::Ban;
 use cost::Cost;
 use overrides::Overrides;
+use response::OwnResponse;
 
 /// One of `rules`. It applies to each request that fulfils its `match`.
 #[derive(Clone, Debug)]
@@ -68,6 +71,9 @@ pub struct Rule {
     /// `ban` (default: none): bans an identifier that is denied too often; see [`Ban`]. Needs a namespace of at most 63
     /// characters.
     pub ban: Option<Ban>,
+    /// `response` (default: as `responses` states): the response to requests that the rule denies; see
+    /// [`OwnResponse`].
+    pub response: Option<Box<OwnResponse>>,
     /// `match` (default: every request).
     pub(super) conditions: Conditions,
     /// `identifier` (required): one part or a list of up to 8.
@@ -119,7 +125,7 @@ pub enum UnknownKey {
     AssumeLow,
 }
 
-const FIELDS: [&str; 19] = [
+const FIELDS: [&str; 20] = [
     "name",
     "match",
     "namespace",
@@ -139,6 +145,7 @@ const FIELDS: [&str; 19] = [
     "on_failure",
     "unknown_key",
     "ban",
+    "response",
 ];
 
 impl Rule {
@@ -169,10 +176,16 @@ impl Rule {
             shadow: self.shadow,
             trust_first: self.unknown_key == UnknownKey::AssumeLow,
             deny_on_failure: self.on_failure == OnFailure::Deny,
+            hidden: self.is_hidden(),
             timeout_ms: u32::try_from(self.timeout_ms).unwrap_or(u32::MAX),
             settles_within_ms,
             settles_at_most,
         }
+    }
+
+    /// Whether no response has headers about this limit.
+    pub fn is_hidden(&self) -> bool {
+        self.response.as_ref().is_some_and(|response| response.hidden)
     }
 
     /// How many identifiers and patterns have an override.
@@ -221,6 +234,7 @@ impl Rule {
         let on_failure = fields.or("on_failure", on_failure, errors, OnFailure::read);
         let unknown_key = fields.or("unknown_key", UnknownKey::default(), errors, UnknownKey::read);
         let ban = fields.optional("ban", errors, Ban::read);
+        let response = fields.optional("response", errors, OwnResponse::read);
         let others = of.check_others(&fields, errors);
         let (name, _, (), ()) = (name?, kind?, others?, cost_fits?);
         let Held { algorithm, limit, duration_ms } = held?;
@@ -249,6 +263,7 @@ impl Rule {
             on_failure: on_failure?,
             unknown_key: unknown_key?,
             ban: ban?,
+            response: response?.map(Box::new),
             conditions: conditions?,
             parts: parts?,
             overrides: overrides?,

@@ -39,6 +39,7 @@ impl Shape {
             shadow: rule.shadow,
             trust_first: rule.trust_first,
             deny_on_failure: rule.deny_on_failure,
+            hidden: false,
             timeout_ms: rule.timeout_ms,
             settles_within_ms: if rule.reserve > 0 { HOLD_MS as u32 } else { 0 },
             settles_at_most: rule.reserve,
