@@ -398,3 +398,38 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_enforced_share_is_that_of_the_identifier() {
+    let text = |percent: &str, hash: &str| {
+        format!(
+            r#"{{"aggregator": {{"cluster": "weir"}}, "hash_key": "0123456789abcdef", "rules": [
+            {{"name": "r", "identifier": {{"header": "x-key"}}, "limit": 1, "window": "1m", "hash": {hash}, "enforce_percent": {percent}}},
+            {{"name": "s", "namespace": "r", "identifier": {{"header": "x-key"}}, "limit": 1, "window": "1h", "hash": {hash}, "enforce_percent": {percent},
+             "on_missing_identifier": "deny"}}]}}"#
+        )
+    };
+    let enforced = |config: &Config, request: &Headers| -> Vec<bool> {
+        let mut scratch = Scratch::default();
+        config.resolve(request, &Live::default(), &mut scratch).map(|found| found.enforced).collect()
+    };
+    let parse = |percent, hash| Config::parse(text(percent, hash).as_bytes()).unwrap();
+    for hash in ["false", "true"] {
+        let (none, some, all) = (parse("0", hash), parse("30", hash), parse("100", hash));
+        let mut members = 0;
+        for n in 0..1_000 {
+            // Spellings of one identifier are in the same share.
+            let [one, blank] =
+                [format!("k-{n}"), format!(" k-{n}\t")].map(|key| Headers::of(&[("x-key", &key)]));
+            let share = enforced(&some, &one);
+            assert_eq!(share, enforced(&some, &blank));
+            assert_eq!(share[0], share[1], "rules of one namespace have one share");
+            assert_eq!(share, enforced(&parse("30.0", hash), &one), "another text, the same share");
+            assert_eq!((enforced(&none, &one), enforced(&all, &one)), (vec![false; 2], vec![true; 2]));
+            members += usize::from(share[0]);
+        }
+        assert!((230..370).contains(&members), "{members} of 1000");
+    }
+    // Requests without an identifier are one identifier.
+    assert_eq!(enforced(&parse("0", "false"), &Headers::default()), [false, false]);
+}

@@ -10,7 +10,7 @@ use std::time::Duration;
 use weir_core::model::exact::Algorithm;
 use weir_core::rules::rule::Rule;
 use weir_core::rules::{
-    Ban, Config, Cost, PluginConfig, ResponseCost, STAND_IN, Written, recognise, static_clusters,
+    Ban, Config, Cost, PluginConfig, ResponseCost, STAND_IN, Share, Written, recognise, static_clusters,
 };
 
 /// The module without response callbacks, and the one with them.
@@ -155,7 +155,7 @@ fn addresses_summary(config: &Config) -> Option<String> {
 }
 
 fn rule_summary(rule: &Rule) -> String {
-    let Rule { name, namespace, limit, duration_ms, hash, hard_limit, shadow, .. } = rule;
+    let Rule { name, namespace, limit, duration_ms, hash, hard_limit, shadow, enforced, .. } = rule;
     let window = duration(*duration_ms);
     let limited = match rule.algorithm {
         Algorithm::Window => format!("{limit} per {window} in namespace {namespace:?}"),
@@ -171,7 +171,11 @@ fn rule_summary(rule: &Rule) -> String {
         many => format!(", {many} overrides"),
     };
     let ban = rule.ban.as_ref().map(ban_summary).unwrap_or_default();
-    let shadow = if *shadow { ", in shadow mode: never denies" } else { "" };
+    let shadow = match (*shadow, *enforced == Share::ALL) {
+        (true, _) => ", in shadow mode: never denies".to_owned(),
+        (false, false) => format!(", enforced for {enforced} % of identifiers"),
+        (false, true) => String::new(),
+    };
     format!("{name}: {limited}{hashed}{hard_limit}{cost}{overrides}{ban}{shadow}")
 }
 
@@ -281,6 +285,7 @@ mod tests {
                 with(r#""cost": {"response": {"header": "x-used"}, "reserve": 2, "max": 9}"#),
                 ", a request costs the value of x-used in its response (2 until then), at most 9",
             ),
+            (with("\"enforce_percent\": 0.5"), "\"api\", enforced for 0.5 % of identifiers"),
             (with(&format!("\"overrides\": [{one}]")), "\"api\", 1 override"),
             (
                 with(&format!("\"overrides\": [{one}, {{\"identifier\": \"t*\", \"limit\": 5}}]")),
@@ -316,6 +321,7 @@ mod tests {
             (alone.clone(), true),
             (format!("{}, {alone}", rule("all", by_address)), false),
             (format!("{}, {alone}", rule("all", &format!("{by_address}, \"shadow_mode\": true"))), true),
+            (format!("{}, {alone}", rule("all", &format!("{by_address}, \"enforce_percent\": 99"))), true),
             (format!("{}, {alone}", rule("all", &format!("{by_address}{on}"))), true),
             (
                 format!(

@@ -39,9 +39,18 @@ impl CompiledRule {
         }
     }
 
-    /// Appends the check of an identifier that was last reset at `epoch`.
-    pub fn check(&self, identifier: &[u8], epoch: u32, limit: u64, cost: u64, checks: &mut Checks) {
+    /// Appends the check of an identifier that was last reset at `epoch`. If it is not `enforced` for this identifier, the
+    /// check is in shadow mode.
+    pub fn check(
+        &self,
+        identifier: &[u8],
+        epoch: u32,
+        (limit, cost): (u64, u64),
+        enforced: bool,
+        checks: &mut Checks,
+    ) {
         let CompiledRule { number: rule, algorithm, cell_ms, policy, .. } = *self;
+        let policy = Policy { shadow: policy.shadow || !enforced, ..policy };
         let check = Check { rule, algorithm, key: &[], cell_ms, limit, cost, policy };
         checks.push(check, |keys| self.write_key(identifier, epoch, keys));
     }
@@ -78,12 +87,33 @@ mod tests {
         let rule = CompiledRule::new(3, Algorithm::Window, &parts(b"ignored", 9), Policy::default());
         let mut checks = Checks::default();
         for (identifier, epoch) in [(b"alice".as_slice(), 0), (b"b", 7)] {
-            rule.check(identifier, epoch, 5, 1, &mut checks);
+            rule.check(identifier, epoch, (5, 1), true, &mut checks);
         }
         let keys = [parts(b"alice", 0), parts(b"b", 7)].map(|parts| Key::new(&parts).unwrap());
         let found: Vec<&[u8]> = checks.iter().map(|check| check.key).collect();
         assert_eq!(found, keys.each_ref().map(Key::as_bytes));
         assert!(checks.iter().all(|check| check.rule == 3 && check.cell_ms == 6_000));
+    }
+
+    #[test]
+    fn a_check_that_is_not_enforced_is_in_shadow_mode() {
+        let parts = KeyParts {
+            workspace: b"w",
+            namespace: b"n",
+            identifier: b"",
+            duration_ms: 1_000,
+            epoch: 0,
+            resolution: 1,
+        };
+        for (shadow, enforced, expected) in
+            [(false, true, false), (false, false, true), (true, true, true), (true, false, true)]
+        {
+            let policy = Policy { shadow, ..Policy::default() };
+            let rule = CompiledRule::new(0, Algorithm::Window, &parts, policy);
+            let mut checks = Checks::default();
+            rule.check(b"alice", 0, (1, 1), enforced, &mut checks);
+            assert_eq!(checks.only().unwrap().policy.shadow, expected);
+        }
     }
 
     #[test]
@@ -98,7 +128,7 @@ mod tests {
         };
         let rule = CompiledRule::new(0, Algorithm::Ledger { zone: 7 }, &parts, Policy::default());
         let mut checks = Checks::default();
-        rule.check(b"alice", 0, 0, 1, &mut checks);
+        rule.check(b"alice", 0, (0, 1), true, &mut checks);
         assert_eq!(checks.get(0).unwrap().key, b"alice");
     }
 }

@@ -8,6 +8,7 @@
 //!                              ├─ algorithm: how the limit is enforced
 //!                              ├─ overrides: identifiers with another limit
 //!                              ├─ cost
+//!                              ├─ share: identifiers for which it is enforced
 //!                              ├─ ban
 //!                              └─ response: status and body of denials
 //!
@@ -46,5 +47,6 @@ pub use rule::ban::Ban;
 pub use rule::cost::{Cost, ResponseCost};
 pub use rule::overrides::Override;
 pub use rule::response::{Body, OwnResponse};
+pub use rule::share::Share;
 pub use rule::{Ambiguous, Missing, OnFailure, Rule, UnknownKey};
 pub use secret::{STAND_IN, SecretKey, Variables};

@@ -29,6 +29,8 @@ pub struct Match<'a> {
     pub identifier: &'a [u8],
     /// What to do for the rule.
     pub action: Action,
+    /// Whether the identifier is in the share for which the rule is enforced. If not, the rule is in shadow mode for it.
+    pub enforced: bool,
 }
 
 /// What to do for a rule.
@@ -90,6 +92,7 @@ struct Applied {
     rule_index: usize,
     identifier_end: usize,
     action: Action,
+    enforced: bool,
 }
 
 /// The rules that match one request, in their order.
@@ -205,7 +208,9 @@ impl Scratch {
                 _ => self.limit(rule, request, &found),
             },
         };
-        self.found.push(Applied { rule_index, identifier_end: self.identifiers.len(), action });
+        let identifier = self.identifiers.get(start..).unwrap_or_default();
+        let enforced = rule.enforced.has(live.workspace, &rule.namespace, identifier);
+        self.found.push(Applied { rule_index, identifier_end: self.identifiers.len(), action, enforced });
     }
 
     /// The live controls of the identifier that begins at `start`, and of the client's address.
@@ -251,10 +256,10 @@ impl<'a> Iterator for Matches<'a> {
     type Item = Match<'a>;
 
     fn next(&mut self) -> Option<Match<'a>> {
-        let Applied { rule_index, identifier_end, action } = *self.found.next()?;
+        let Applied { rule_index, identifier_end, action, enforced } = *self.found.next()?;
         let identifier = self.identifiers.get(self.identifier_start..identifier_end)?;
         self.identifier_start = identifier_end;
-        Some(Match { rule_index, rule: self.rules.get(rule_index)?, identifier, action })
+        Some(Match { rule_index, rule: self.rules.get(rule_index)?, identifier, action, enforced })
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

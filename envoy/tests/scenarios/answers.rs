@@ -1,6 +1,7 @@
 //! Responses to denied and allowed requests, and what operators see: headers, bodies, gRPC, access logs, metrics.
 
-use serde_json::json;
+use serde_json::{Value, json};
+use weir_core::rules::Config;
 use weir_envoy::http::{Request, Response};
 use weir_envoy::{Envoy, EnvoyOptions, wait};
 
@@ -104,6 +105,62 @@ async fn a_hidden_limit_is_in_no_response() {
     let is_of_limit =
         |name: &str| name.contains("ratelimit-") || name == "ratelimit" || name == "retry-after";
     assert!(!denied.headers.keys().any(|name| is_of_limit(name.as_str())), "{denied:?}");
+    region.is_sound().await;
+}
+
+/// The identifiers of which half are in the share of rule `half`.
+const KEYS: usize = 40;
+
+/// Sends four requests for each of [`KEYS`] identifiers; returns how many identifiers are in the share that `config`
+/// enforces. Those are denied after the first request, all others pass.
+async fn enforced_for_half(region: &Region, config: &Value) -> usize {
+    let share = Config::parse(config.to_string().as_bytes()).unwrap().rules[0].enforced;
+    let mut members = 0;
+    for key in (0..KEYS).map(|number| format!("user-{number}")) {
+        let mut statuses = Vec::new();
+        for _ in 0..4 {
+            statuses.push(region.envoy().send(get_as(&key)).await.unwrap().status);
+        }
+        let enforced = share.has("default", "half", key.as_bytes());
+        assert_eq!(statuses, if enforced { [200, 429, 429, 429] } else { [200; 4] }, "{key}");
+        members += usize::from(enforced);
+    }
+    assert!((8..=32).contains(&members), "{members} of {KEYS}");
+    members
+}
+
+/// Waits until a rule has this outcome so many times.
+async fn decided(region: &Region, rule: &str, outcome: &str, count: usize) {
+    let line = format!(r#"weir_decisions_total{{rule="{rule}",outcome="{outcome}"}} {count}"#);
+    let shown = async || metrics(region.envoy()).await.contains(&in_order(&line));
+    if wait::until(&line, SOON, shown).await.is_err() {
+        panic!("{line} is not in {:#?}", metrics(region.envoy()).await);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_rule_is_enforced_for_a_share_of_identifiers() {
+    let half = with(rule("half", 1), json!({ "enforce_percent": 50 }));
+    let log = json!({ "algorithm": "sliding_log", "namespace": "half", "on_failure": "allow", "enforce_percent": 50 });
+    let config = config(&[half, with(rule("log", 3), log)]);
+    let region = region(&config).await;
+    let members = enforced_for_half(&region, &config).await;
+    // Outside of the share a rule counts as in shadow mode, and denies nothing.
+    decided(&region, "half", "denied", 3 * members).await;
+    decided(&region, "half", "shadow_denied", 3 * (KEYS - members)).await;
+    decided(&region, "log", "shadow_denied", KEYS - members).await;
+    region.is_sound().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_identifiers_of_the_share_are_banned() {
+    let ban = json!({ "threshold": 1, "window": "1m", "duration": "1h" });
+    let config = config(&[with(rule("half", 1), json!({ "enforce_percent": 50, "ban": ban }))]);
+    let region = region(&config).await;
+    let members = enforced_for_half(&region, &config).await;
+    decided(&region, "half", "denied", members).await;
+    decided(&region, "half", "banned", 2 * members).await;
+    decided(&region, "half", "shadow_denied", 3 * (KEYS - members)).await;
     region.is_sound().await;
 }
 

@@ -67,10 +67,11 @@ impl Plugin {
         if matches.address_is_denied() {
             return Err(Refused::Address);
         }
-        for rules::Match { rule_index: rule, identifier, action, .. } in matches {
+        for rules::Match { rule_index: rule, identifier, action, enforced, .. } in matches {
             let Some(compiled) = self.compiled_rules.get(rule) else { continue };
+            let shadow = compiled.policy.shadow || !enforced;
             match action {
-                Action::DenyMissing | Action::DenyAmbiguous | Action::Ban(_) if compiled.policy.shadow => {
+                Action::DenyMissing | Action::DenyAmbiguous | Action::Ban(_) if shadow => {
                     self.statistics.count(rule, RuleOutcome::ShadowDenied);
                     label = Some((rule, RuleOutcome::ShadowDenied));
                 }
@@ -86,7 +87,7 @@ impl Plugin {
                 }
                 Action::Limit { limit, cost, epoch } => {
                     self.bans.accuse(rule, identifier);
-                    compiled.check(identifier, epoch, limit, cost, &mut self.checks);
+                    compiled.check(identifier, epoch, (limit, cost), enforced, &mut self.checks);
                 }
             }
         }

@@ -1,11 +1,12 @@
 //! One rule: which requests it limits, and how much. Its parts are in `matcher`, `identifier`, `algorithm`,
-//! `overrides`, `cost`, `ban` and `response`.
+//! `overrides`, `cost`, `ban`, `response` and `share`.
 
 pub(super) mod algorithm;
 pub(super) mod ban;
 pub(super) mod cost;
 pub(super) mod overrides;
 pub(super) mod response;
+pub(super) mod share;
 
 use super::identifier::{Part, optional_parts};
 use super::matcher::Conditions;
@@ -22,6 +23,7 @@ use ban::Ban;
 use cost::Cost;
 use overrides::Overrides;
 use response::OwnResponse;
+use share::Share;
 
 /// One of `rules`. It applies to each request that fulfils its `match`.
 #[derive(Clone, Debug)]
@@ -59,6 +61,9 @@ pub struct Rule {
     pub ambiguous: Ambiguous,
     /// `shadow_mode` (default false): the rule decides, counts and reports, but never denies.
     pub shadow: bool,
+    /// `enforce_percent` (default 100): 0 to 100 with two decimals; the share of identifiers for which the rule is
+    /// enforced. For the others it is in shadow mode.
+    pub enforced: Share,
     /// `timeout` (default `"50ms"`, `"100ms"` for a log or a ledger): `"1ms"` to `"1s"`, up to `"10s"` for a log or a
     /// ledger, or whole milliseconds; here in milliseconds.
     pub timeout_ms: u64,
@@ -125,7 +130,7 @@ pub enum UnknownKey {
     AssumeLow,
 }
 
-const FIELDS: [&str; 20] = [
+const FIELDS: [&str; 21] = [
     "name",
     "match",
     "namespace",
@@ -141,6 +146,7 @@ const FIELDS: [&str; 20] = [
     "on_missing_identifier",
     "on_ambiguous_identifier",
     "shadow_mode",
+    "enforce_percent",
     "timeout",
     "on_failure",
     "unknown_key",
@@ -202,7 +208,10 @@ impl Rule {
     pub fn covers(&self, other: &Rule) -> bool {
         // Conditions contain compiled expressions, which can only be compared by their text.
         let alike = || format!("{:?}", self.conditions) == format!("{:?}", other.conditions);
-        !self.shadow && self.left_out().is_none() && (self.conditions.is_empty() || alike())
+        !self.shadow
+            && self.enforced == Share::ALL
+            && self.left_out().is_none()
+            && (self.conditions.is_empty() || alike())
     }
 
     pub(super) fn read(node: Node<'_>, errors: &mut Errors) -> Option<Rule> {
@@ -229,6 +238,7 @@ impl Rule {
         let missing = fields.or("on_missing_identifier", Missing::default(), errors, Missing::read);
         let ambiguous = fields.optional("on_ambiguous_identifier", errors, Ambiguous::read);
         let shadow = fields.or("shadow_mode", false, errors, |n, e| n.boolean(e));
+        let enforced = fields.or("enforce_percent", Share::ALL, errors, Share::read);
         let timeout_ms = of.read_timeout(&fields, errors);
         let on_failure = OnFailure::default_of(of);
         let on_failure = fields.or("on_failure", on_failure, errors, OnFailure::read);
@@ -259,6 +269,7 @@ impl Rule {
                 Missing::Shared | Missing::Skip => Ambiguous::Shared,
             }),
             shadow: shadow?,
+            enforced: enforced?,
             timeout_ms: timeout_ms?,
             on_failure: on_failure?,
             unknown_key: unknown_key?,
