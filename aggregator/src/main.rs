@@ -32,7 +32,11 @@ fn main() -> ExitCode {
     let cli =
         Cli::from_arg_matches(&command.get_matches_from(arguments)).unwrap_or_else(|error| error.exit());
     match cli.command {
-        Command::CheckConfig { file } => check(&file),
+        Command::CheckConfig { file: Some(file), .. } => check(&file),
+        Command::CheckConfig { file: None, .. } => {
+            println!("{:#}", weir_core::rules::schema());
+            ExitCode::SUCCESS
+        }
         Command::Healthcheck(AdminListen { admin_listen }) => match healthcheck::run(&admin_listen) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => fail(&format_args!("{error:#}"), 1),

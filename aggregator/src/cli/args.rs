@@ -43,7 +43,11 @@ pub enum Command {
     /// Validate a filter's configuration with the filter's own parser.
     CheckConfig {
         /// The filter's JSON, or a whole Envoy configuration in YAML or JSON; - reads the standard input.
-        file: PathBuf,
+        #[arg(required_unless_present = "schema")]
+        file: Option<PathBuf>,
+        /// Print the JSON Schema of the filter's configuration, for editors.
+        #[arg(long, conflicts_with = "file")]
+        schema: bool,
     },
     /// Query the readiness of the aggregator on this machine: exit code 0 if ready, else 1. For container health
     /// checks.

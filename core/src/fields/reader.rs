@@ -15,7 +15,7 @@ use core::ops::RangeInclusive;
 /// Names of rules, namespaces and workspaces are part of headers and metrics, so they must be short and plain.
 pub const NAME_BYTES_MAX: usize = 64;
 
-const HEADER_NAME_BYTES_MAX: usize = 128;
+pub(crate) const HEADER_NAME_BYTES_MAX: usize = 128;
 
 /// A value and its path.
 #[derive(Clone, Copy, Debug)]

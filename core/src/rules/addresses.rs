@@ -15,9 +15,10 @@ use core::net::IpAddr;
 use ipnet::IpNet;
 
 /// Most networks of one list.
-const NETWORKS_MAX: usize = 10_000;
+pub(super) const NETWORKS_MAX: usize = 10_000;
 /// Length of the longest notation of a network.
-const NETWORK_BYTES_MAX: usize = 64;
+pub(super) const NETWORK_BYTES_MAX: usize = 64;
+pub(super) const FIELDS: [&str; 3] = ["trusted_hops", "exempt", "deny"];
 
 /// `client_networks`: networks whose clients are exempt from all rules, and networks whose clients are denied.
 #[derive(Clone, Debug, Default)]
@@ -41,7 +42,7 @@ pub(super) enum Listed {
 
 impl Addresses {
     pub(super) fn read(node: Node<'_>, errors: &mut Errors) -> Option<Addresses> {
-        let fields = node.object(&["trusted_hops", "exempt", "deny"], errors)?;
+        let fields = node.object(&FIELDS, errors)?;
         let trusted_hops =
             fields.or("trusted_hops", 0, errors, |node, e| node.integer(0..=TRUSTED_PROXIES_MAX, e));
         let allow = fields.or("exempt", Vec::new(), errors, read_list);

@@ -14,6 +14,7 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
+use core::ops::RangeInclusive;
 use sha2::{Digest, Sha256};
 
 /// A longer text is refused without parsing it.
@@ -23,8 +24,23 @@ pub const CONFIG_BYTES_MAX: usize = 4 * 1_024 * 1_024;
 pub const RULES_MAX: usize = 64;
 
 const MAX_KEYS_DEFAULT: u32 = 262_144;
-const MAX_KEYS: u64 = 8_388_608;
-const CLUSTER_BYTES_MAX: usize = 255;
+pub(super) const MAX_KEYS: RangeInclusive<u64> = 8..=8_388_608;
+pub(super) const CLUSTER_BYTES_MAX: usize = 255;
+
+pub(super) const FIELDS: [&str; 9] = [
+    "workspace",
+    "aggregator",
+    "table",
+    "responses",
+    "client_networks",
+    "hash_key",
+    "hash_key_env",
+    "test_faults",
+    "rules",
+];
+pub(super) const AGGREGATOR_FIELDS: [&str; 5] = ["cluster", "token", "token_env", "authority", "trace"];
+pub(super) const TABLE_FIELDS: [&str; 1] = ["max_keys"];
+pub(super) const RESPONSES_FIELDS: [&str; 3] = ["ietf_headers", "problem_json", "headers_on_allowed"];
 
 /// The whole configuration, as errors name it.
 const ROOT: Path<'static> = Path::Root("configuration");
@@ -176,18 +192,7 @@ fn read_config(
     variables: Variables<'_>,
     errors: &mut Errors,
 ) -> Option<Config> {
-    let known = [
-        "workspace",
-        "aggregator",
-        "table",
-        "responses",
-        "client_networks",
-        "hash_key",
-        "hash_key_env",
-        "test_faults",
-        "rules",
-    ];
-    let fields = node.object(&known, errors)?;
+    let fields = node.object(&FIELDS, errors)?;
     let workspace = fields.or("workspace", "default".to_string(), errors, |n, e| n.name(e));
     let aggregator = fields.required("aggregator", "an object with cluster", errors, |node, errors| {
         Aggregator::read(node, variables, errors)
@@ -241,7 +246,7 @@ fn reject_repeated_names(node: Node<'_>, errors: &mut Errors) {
 
 impl Aggregator {
     fn read(node: Node<'_>, variables: Variables<'_>, errors: &mut Errors) -> Option<Aggregator> {
-        let fields = node.object(&["cluster", "token", "token_env", "authority", "trace"], errors)?;
+        let fields = node.object(&AGGREGATOR_FIELDS, errors)?;
         let cluster = fields.required("cluster", "the name of an Envoy cluster", errors, |n, e| {
             n.visible(CLUSTER_BYTES_MAX, e).map(String::from)
         });
@@ -254,7 +259,7 @@ impl Aggregator {
 }
 
 impl Token {
-    const KIND: SecretKind<Token> = SecretKind {
+    pub(super) const KIND: SecretKind<Token> = SecretKind {
         problem: "it is not a token",
         expected: "a string of 1 to 1024 printable ASCII characters without spaces",
         bytes: 1..=1_024,
@@ -264,9 +269,8 @@ impl Token {
 
 impl Table {
     fn read(node: Node<'_>, errors: &mut Errors) -> Option<Table> {
-        let fields = node.object(&["max_keys"], errors)?;
-        let max_keys =
-            fields.or("max_keys", MAX_KEYS_DEFAULT.into(), errors, |n, e| n.integer(8..=MAX_KEYS, e));
+        let fields = node.object(&TABLE_FIELDS, errors)?;
+        let max_keys = fields.or("max_keys", MAX_KEYS_DEFAULT.into(), errors, |n, e| n.integer(MAX_KEYS, e));
         Some(Table { max_keys: u32::try_from(max_keys?).ok()? })
     }
 }
@@ -279,7 +283,7 @@ impl Default for Table {
 
 impl Responses {
     fn read(node: Node<'_>, errors: &mut Errors) -> Option<Responses> {
-        let fields = node.object(&["ietf_headers", "problem_json", "headers_on_allowed"], errors)?;
+        let fields = node.object(&RESPONSES_FIELDS, errors)?;
         let ietf_headers = fields.or("ietf_headers", false, errors, |n, e| n.boolean(e));
         let problem_json = fields.or("problem_json", false, errors, |n, e| n.boolean(e));
         let headers_on_allowed = fields.or("headers_on_allowed", false, errors, |n, e| n.boolean(e));

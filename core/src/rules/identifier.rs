@@ -22,6 +22,7 @@ use crate::matching::canonical::canonical_identifier;
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use core::ops::RangeInclusive;
 
 /// Replaces a part that is absent or empty. No value can produce it.
 const ABSENT: &[u8] = br"\-";
@@ -32,9 +33,9 @@ const AMBIGUOUS: &[u8] = br"\+";
 /// Most parts of one identifier.
 pub(super) const PARTS_MAX: usize = 8;
 
-const PART_NAME_BYTES_MAX: usize = 256;
-const PATH_SEGMENT_MAX: u64 = 64;
-const CLAIM_DEPTH_MAX: usize = 8;
+pub(super) const PART_NAME_BYTES_MAX: usize = 256;
+pub(super) const PATH_SEGMENTS: RangeInclusive<u64> = 1..=64;
+pub(super) const CLAIM_DEPTH_MAX: usize = 8;
 const JWT_NAMESPACE: &str = "envoy.filters.http.jwt_authn";
 const JWT_PAYLOAD: &str = "jwt_payload";
 
@@ -94,11 +95,11 @@ pub(super) enum Found {
 }
 
 /// A part has exactly one of these fields.
-const PART_KINDS: [&str; 8] =
+pub(super) const PART_KINDS: [&str; 8] =
     ["header", "cookie", "query", "client_address", "path_segment", "host", "jwt_claim", "constant"];
 
 /// All fields of a part.
-const PART_FIELDS: [&str; 10] = [
+pub(super) const PART_FIELDS: [&str; 10] = [
     "header",
     "cookie",
     "query",
@@ -111,6 +112,15 @@ const PART_FIELDS: [&str; 10] = [
     "pick",
 ];
 
+/// The parts beside which `lowercase` and `pick` have an effect.
+pub(super) const LOWERCASE_KINDS: [&str; 5] = ["header", "cookie", "query", "path_segment", "jwt_claim"];
+pub(super) const PICK_KINDS: [&str; 2] = ["cookie", "query"];
+/// The values of `pick`.
+const PICKS: [(&str, Pick); 2] = [("first", Pick::First), ("last", Pick::Last)];
+pub(super) const PICK_WORDS: [&str; 2] = [PICKS[0].0, PICKS[1].0];
+pub(super) const HOST_FIELDS: [&str; 1] = ["port"];
+pub(super) const CLAIM_FIELDS: [&str; 2] = ["payload", "claim"];
+
 impl Part {
     /// Reads `identifier`: one part, or a list of them.
     pub fn read_all(node: Node<'_>, errors: &mut Errors) -> Option<Vec<Part>> {
@@ -121,16 +131,16 @@ impl Part {
         let fields = node.object(&PART_FIELDS, errors)?;
         let kind = fields.exactly_one(&PART_KINDS, errors)?;
         let lowercase = match kind {
-            "header" | "cookie" | "query" | "path_segment" | "jwt_claim" => {
+            kind if LOWERCASE_KINDS.contains(&kind) => {
                 fields.or("lowercase", false, errors, |node, errors| node.boolean(errors))
             }
             _ => of_no_use(&fields, "lowercase", "header, cookie, query, path_segment or jwt_claim", errors)
                 .map(|()| false),
         };
         let pick = match kind {
-            "cookie" | "query" => fields.or("pick", Pick::Only, errors, |node, errors| {
-                node.word(&[("first", Pick::First), ("last", Pick::Last)], errors)
-            }),
+            kind if PICK_KINDS.contains(&kind) => {
+                fields.or("pick", Pick::Only, errors, |node, errors| node.word(&PICKS, errors))
+            }
             _ => of_no_use(&fields, "pick", "cookie or query", errors).map(|()| Pick::Only),
         };
         let source = Source::read(kind, pick.unwrap_or(Pick::Only), fields.get(kind)?, errors);
@@ -192,13 +202,13 @@ impl Source {
             "query" => node.text(PART_NAME_BYTES_MAX, errors).map(|name| Source::Query(bytes(name), pick)),
             "client_address" => ClientAddress::read(node, errors).map(Source::ClientAddress),
             "path_segment" => {
-                let number = node.integer(1..=PATH_SEGMENT_MAX, errors)?;
+                let number = node.integer(PATH_SEGMENTS, errors)?;
                 usize::try_from(number).ok().map(Source::PathSegment)
             }
             "host" => match node.value {
                 Value::Bool(true) => Some(Source::Authority { port: false }),
                 Value::Object(_) => {
-                    let fields = node.object(&["port"], errors)?;
+                    let fields = node.object(&HOST_FIELDS, errors)?;
                     let port = fields.or("port", false, errors, |node, errors| node.boolean(errors))?;
                     Some(Source::Authority { port })
                 }
@@ -344,7 +354,7 @@ fn bytes(text: &str) -> Box<[u8]> {
 
 /// `jwt_claim`: the path to the claim in the metadata that Envoy's JWT filter writes.
 fn read_claim(node: Node<'_>, errors: &mut Errors) -> Option<Vec<String>> {
-    let fields = node.object(&["payload", "claim"], errors)?;
+    let fields = node.object(&CLAIM_FIELDS, errors)?;
     let payload = fields.or("payload", JWT_PAYLOAD.to_string(), errors, read_key);
     let claim = read_claim_path(&fields, errors);
     let mut path = Vec::from([JWT_NAMESPACE.to_string(), payload?]);

@@ -15,6 +15,8 @@
 //! Request ─ resolve ─ addresses, then for each rule: matcher → identifier → live control → overrides → cost → Match
 //! ```
 //!
+//! [`schema`](schema()) describes the same fields, by the parser's tables of names, words and ranges, for editors.
+//!
 //! [`Config::parse`] turns text into a [`Config`] or returns every error in it. A `Config` is always valid:
 //! [`Config::resolve`] has no error, never panics, and allocates nothing once its [`Scratch`] has grown to the size of
 //! the requests. It takes time linear in the size of the request.
@@ -33,6 +35,7 @@ mod matcher;
 pub mod parse;
 mod request;
 mod resolve;
+mod schema;
 mod secret;
 
 #[cfg(test)]
@@ -49,4 +52,5 @@ pub use rule::overrides::Override;
 pub use rule::response::{Body, OwnResponse};
 pub use rule::share::Share;
 pub use rule::{Ambiguous, Missing, OnFailure, Rule, UnknownKey};
+pub use schema::schema;
 pub use secret::{STAND_IN, SecretKey, Variables};

@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 const PREFIX: &[u8] = b"hmac:";
 
 /// Length of the longest name of an environment variable, in bytes.
-const VARIABLE_BYTES_MAX: usize = 255;
+pub(super) const VARIABLE_BYTES_MAX: usize = 255;
 const BLOCK_BYTES: usize = 64;
 const DIGEST_BYTES_KEPT: usize = 16;
 

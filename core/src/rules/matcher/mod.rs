@@ -1,7 +1,7 @@
 //! Which requests a rule matches: the conditions on path, methods, headers and host must all hold.
 
 mod segments;
-mod text;
+pub(super) mod text;
 
 use self::segments::Segments;
 use self::text::{TEXT_BYTES_MAX, Text};
@@ -15,14 +15,19 @@ use alloc::format;
 use alloc::string::ToString;
 use alloc::vec::Vec;
 
-const METHODS_MAX: usize = 32;
-const METHOD_BYTES_MAX: usize = 32;
-const HEADERS_MAX: usize = 16;
-const HOSTS_MAX: usize = 64;
+pub(super) const METHODS_MAX: usize = 32;
+pub(super) const METHOD_BYTES_MAX: usize = 32;
+pub(super) const HEADERS_MAX: usize = 16;
+pub(super) const HOSTS_MAX: usize = 64;
+
+pub(super) const FIELDS: [&str; 4] = ["path", "methods", "headers", "host"];
+pub(super) const PATH_FIELDS: [&str; 5] = ["segments", "exact", "prefix", "regex", "ignore_case"];
+pub(super) const HEADER_FIELDS: [&str; 8] =
+    ["name", "exact", "prefix", "suffix", "contains", "regex", "present", "invert"];
 
 /// The kinds of condition on a path, and on a header.
-const PATH_KINDS: [&str; 4] = ["segments", "exact", "prefix", "regex"];
-const HEADER_KINDS: [&str; 6] = ["exact", "prefix", "suffix", "contains", "regex", "present"];
+pub(super) const PATH_KINDS: [&str; 4] = ["segments", "exact", "prefix", "regex"];
+pub(super) const HEADER_KINDS: [&str; 6] = ["exact", "prefix", "suffix", "contains", "regex", "present"];
 
 /// `match`: all of its conditions must hold. Without any, every request matches.
 #[derive(Clone, Debug, Default)]
@@ -35,7 +40,7 @@ pub(in crate::rules) struct Conditions {
 
 impl Conditions {
     pub fn read(node: Node<'_>, errors: &mut Errors) -> Option<Conditions> {
-        let fields = node.object(&["path", "methods", "headers", "host"], errors)?;
+        let fields = node.object(&FIELDS, errors)?;
         let path = fields.optional("path", errors, PathCondition::read);
         let methods = fields.or("methods", Vec::new(), errors, |node, errors| {
             node.one_or_list(1..=METHODS_MAX, "methods", errors, read_method)
@@ -123,8 +128,7 @@ enum HeaderTest {
 
 impl HeaderCondition {
     fn read(node: Node<'_>, errors: &mut Errors) -> Option<HeaderCondition> {
-        let known = ["name", "exact", "prefix", "suffix", "contains", "regex", "present", "invert"];
-        let fields = node.object(&known, errors)?;
+        let fields = node.object(&HEADER_FIELDS, errors)?;
         let name = fields.required("name", "a header name such as \"x-api-key\"", errors, |node, errors| {
             node.header_name(errors)
         });
@@ -171,7 +175,7 @@ enum PathTest {
 
 impl PathCondition {
     fn read(node: Node<'_>, errors: &mut Errors) -> Option<PathCondition> {
-        let fields = node.object(&["segments", "exact", "prefix", "regex", "ignore_case"], errors)?;
+        let fields = node.object(&PATH_FIELDS, errors)?;
         let kind = fields.exactly_one(&PATH_KINDS, errors)?;
         let ignore_case = fields.or("ignore_case", false, errors, |node, errors| node.boolean(errors));
         if let Some(node) = fields.get("ignore_case").filter(|_| kind == "regex") {

@@ -8,9 +8,14 @@ use crate::rules::request::{Request, joined_header};
 use alloc::vec::Vec;
 use core::fmt::{self, Write};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use core::ops::RangeInclusive;
 
 /// More trusted proxies in a row than any deployment has.
 pub(in crate::rules) const TRUSTED_PROXIES_MAX: u64 = 32;
+
+pub(in crate::rules) const FIELDS: [&str; 3] = ["ipv4_prefix", "ipv6_prefix", "trusted_hops"];
+pub(in crate::rules) const IPV4_PREFIXES: RangeInclusive<u64> = 0..=32;
+pub(in crate::rules) const IPV6_PREFIXES: RangeInclusive<u64> = 0..=128;
 
 /// `client_address`: the peer's address, or one that trusted proxies have added to `x-forwarded-for`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,9 +27,11 @@ pub(in crate::rules) struct ClientAddress {
 
 impl ClientAddress {
     pub fn read(node: Node<'_>, errors: &mut Errors) -> Option<ClientAddress> {
-        let fields = node.object(&["ipv4_prefix", "ipv6_prefix", "trusted_hops"], errors)?;
-        let ipv4_prefix = fields.or("ipv4_prefix", 32, errors, |node, errors| node.integer(0..=32, errors));
-        let ipv6_prefix = fields.or("ipv6_prefix", 64, errors, |node, errors| node.integer(0..=128, errors));
+        let fields = node.object(&FIELDS, errors)?;
+        let ipv4_prefix =
+            fields.or("ipv4_prefix", 32, errors, |node, errors| node.integer(IPV4_PREFIXES, errors));
+        let ipv6_prefix =
+            fields.or("ipv6_prefix", 64, errors, |node, errors| node.integer(IPV6_PREFIXES, errors));
         let trusted_hops = fields
             .or("trusted_hops", 0, errors, |node, errors| node.integer(0..=TRUSTED_PROXIES_MAX, errors));
         Some(ClientAddress {

@@ -4,7 +4,7 @@ use crate::fields::Errors;
 use crate::fields::Node;
 use alloc::boxed::Box;
 
-const HOST_BYTES_MAX: usize = 255;
+pub(in crate::rules) const HOST_BYTES_MAX: usize = 255;
 
 /// One host that a rule matches.
 #[derive(Clone, Debug, PartialEq, Eq)]

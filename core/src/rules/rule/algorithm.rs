@@ -9,14 +9,18 @@ use crate::fields::duration::Span;
 use crate::fields::{Fields, Node};
 use crate::model::exact::{Algorithm, MAX_LOG_LIMIT};
 use crate::model::key::HARD_LIMIT_RESOLUTION;
+use core::ops::RangeInclusive;
 
-const WINDOW: Span = Span { min_ms: 1_000, max_ms: 2_678_400_000, words: ("1s", "31d"), example: "1m" };
+pub(in crate::rules) const WINDOW: Span =
+    Span { min_ms: 1_000, max_ms: 2_678_400_000, words: ("1s", "31d"), example: "1m" };
 
 /// With a window, the decision can be made without the query's answer.
-const QUERY_TIMEOUT: Span = Span { min_ms: 1, max_ms: 1_000, words: ("1ms", "1s"), example: "50ms" };
+pub(in crate::rules) const QUERY_TIMEOUT: Span =
+    Span { min_ms: 1, max_ms: 1_000, words: ("1ms", "1s"), example: "50ms" };
 const QUERY_TIMEOUT_MS_DEFAULT: u64 = 50;
 /// With a log or a ledger, the answer is the decision.
-const EXACT_TIMEOUT: Span = Span { min_ms: 1, max_ms: 10_000, words: ("1ms", "10s"), example: "100ms" };
+pub(in crate::rules) const EXACT_TIMEOUT: Span =
+    Span { min_ms: 1, max_ms: 10_000, words: ("1ms", "10s"), example: "100ms" };
 const EXACT_TIMEOUT_MS_DEFAULT: u64 = 100;
 
 /// The values of `algorithm`.
@@ -38,13 +42,16 @@ pub(in crate::rules) struct Held {
     pub duration_ms: u64,
 }
 
+/// The numbers of zones.
+pub(in crate::rules) const ZONES: RangeInclusive<u64> = 1..=u32::MAX as u64;
+
 impl Kind {
+    pub const WORDS: [(&str, Kind); 3] =
+        [("sliding_window", Kind::Window), ("sliding_log", Kind::Log), ("ledger", Kind::Ledger)];
+
     /// Reads `algorithm`.
     pub fn read(node: Node<'_>, errors: &mut Errors) -> Option<Kind> {
-        node.word(
-            &[("sliding_window", Kind::Window), ("sliding_log", Kind::Log), ("ledger", Kind::Ledger)],
-            errors,
-        )
+        node.word(&Kind::WORDS, errors)
     }
 
     /// Reads `limit`, `window` and `zone`, of which each algorithm has some.
@@ -160,7 +167,7 @@ fn read_ledger(fields: &Fields<'_>, errors: &mut Errors) -> Option<Held> {
     let limitless = without("limit", why, "no limit: see `weir-aggregator zones`", fields, errors);
     let windowless = without("window", why, "no window: see `weir-aggregator zones`", fields, errors);
     let expected = "the number of the ledger's zone, 1 or more";
-    let zone = fields.required("zone", expected, errors, |n, e| n.integer(1..=u64::from(u32::MAX), e));
+    let zone = fields.required("zone", expected, errors, |n, e| n.integer(ZONES, e));
     limitless.and(windowless)?;
     Some(Held { algorithm: Algorithm::Ledger { zone: u32::try_from(zone?).ok()? }, limit: 0, duration_ms: 0 })
 }

@@ -4,11 +4,15 @@
 use crate::fields::Errors;
 use crate::fields::Node;
 use crate::fields::duration::Span;
+use core::ops::RangeInclusive;
 
-const WITHIN: Span = Span { min_ms: 1_000, max_ms: 2_678_400_000, words: ("1s", "31d"), example: "1m" };
-const FOR: Span = Span { min_ms: 1_000, max_ms: 2_678_400_000, words: ("1s", "31d"), example: "10m" };
+pub(in crate::rules) const WITHIN: Span =
+    Span { min_ms: 1_000, max_ms: 2_678_400_000, words: ("1s", "31d"), example: "1m" };
+pub(in crate::rules) const FOR: Span =
+    Span { min_ms: 1_000, max_ms: 2_678_400_000, words: ("1s", "31d"), example: "10m" };
 const UP_TO_MS_DEFAULT: u64 = 86_400_000;
-const DENIALS_MAX: u64 = 1_000_000;
+pub(in crate::rules) const DENIALS: RangeInclusive<u64> = 1..=1_000_000;
+pub(in crate::rules) const FIELDS: [&str; 4] = ["threshold", "window", "duration", "max_duration"];
 
 /// `ban`: when a rule bans an identifier, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,10 +33,10 @@ pub struct Ban {
 
 impl Ban {
     pub(in crate::rules) fn read(node: Node<'_>, errors: &mut Errors) -> Option<Ban> {
-        let fields = node.object(&["threshold", "window", "duration", "max_duration"], errors)?;
+        let fields = node.object(&FIELDS, errors)?;
         let threshold =
             fields.required("threshold", "a number of violations, such as 100", errors, |n, e| {
-                n.integer(1..=DENIALS_MAX, e)
+                n.integer(DENIALS, e)
             });
         let within = fields.required("window", "a duration such as \"1m\"", errors, |n, e| WITHIN.read(n, e));
         let lasts = fields.required("duration", "a duration such as \"10m\"", errors, |n, e| FOR.read(n, e));

@@ -12,10 +12,13 @@ use crate::rules::request::{Request, joined_header};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-const TIMEOUT: Span = Span { min_ms: 1_000, max_ms: 3_600_000, words: ("1s", "1h"), example: "5m" };
+pub(in crate::rules) const TIMEOUT: Span =
+    Span { min_ms: 1_000, max_ms: 3_600_000, words: ("1s", "1h"), example: "5m" };
 const TIMEOUT_MS_DEFAULT: u64 = 300_000;
-const REQUEST_FIELDS: [&str; 3] = ["request", "max", "default"];
-const RESPONSE_FIELDS: [&str; 5] = ["response", "reserve", "max", "default", "hold_timeout"];
+pub(in crate::rules) const REQUEST_FIELDS: [&str; 3] = ["request", "max", "default"];
+pub(in crate::rules) const RESPONSE_FIELDS: [&str; 5] =
+    ["response", "reserve", "max", "default", "hold_timeout"];
+pub(in crate::rules) const HEADER_FIELDS: [&str; 1] = ["header"];
 
 /// The cost of a request under a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,7 +134,7 @@ impl ResponseCost {
 
 /// `{"header": …}`: the name of a header, in lower case.
 fn read_header(node: Node<'_>, errors: &mut Errors) -> Option<Box<[u8]>> {
-    let fields = node.object(&["header"], errors)?;
+    let fields = node.object(&HEADER_FIELDS, errors)?;
     fields.required("header", "a header name such as \"x-cost\"", errors, |n, e| n.header_name(e))
 }
 

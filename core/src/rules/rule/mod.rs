@@ -130,7 +130,7 @@ pub enum UnknownKey {
     AssumeLow,
 }
 
-const FIELDS: [&str; 21] = [
+pub(super) const FIELDS: [&str; 21] = [
     "name",
     "match",
     "namespace",
@@ -283,18 +283,26 @@ impl Rule {
 }
 
 impl Missing {
+    pub(super) const WORDS: [(&str, Missing); 3] =
+        [("shared", Missing::Shared), ("skip", Missing::Skip), ("deny", Missing::Deny)];
+
     fn read(node: Node<'_>, errors: &mut Errors) -> Option<Missing> {
-        node.word(&[("shared", Missing::Shared), ("skip", Missing::Skip), ("deny", Missing::Deny)], errors)
+        node.word(&Missing::WORDS, errors)
     }
 }
 
 impl Ambiguous {
+    pub(super) const WORDS: [(&str, Ambiguous); 2] =
+        [("shared", Ambiguous::Shared), ("deny", Ambiguous::Deny)];
+
     fn read(node: Node<'_>, errors: &mut Errors) -> Option<Ambiguous> {
-        node.word(&[("shared", Ambiguous::Shared), ("deny", Ambiguous::Deny)], errors)
+        node.word(&Ambiguous::WORDS, errors)
     }
 }
 
 impl OnFailure {
+    pub(super) const WORDS: [(&str, OnFailure); 2] = [("allow", OnFailure::Allow), ("deny", OnFailure::Deny)];
+
     /// For a log or a ledger an Envoy has no counts of its own to decide from. A limit that is worth a round trip must
     /// not be exceeded because an answer is missing.
     fn default_of(kind: Kind) -> OnFailure {
@@ -305,12 +313,15 @@ impl OnFailure {
     }
 
     fn read(node: Node<'_>, errors: &mut Errors) -> Option<OnFailure> {
-        node.word(&[("allow", OnFailure::Allow), ("deny", OnFailure::Deny)], errors)
+        node.word(&OnFailure::WORDS, errors)
     }
 }
 
 impl UnknownKey {
+    pub(super) const WORDS: [(&str, UnknownKey); 2] =
+        [("query", UnknownKey::Query), ("assume_low", UnknownKey::AssumeLow)];
+
     fn read(node: Node<'_>, errors: &mut Errors) -> Option<UnknownKey> {
-        node.word(&[("query", UnknownKey::Query), ("assume_low", UnknownKey::AssumeLow)], errors)
+        node.word(&UnknownKey::WORDS, errors)
     }
 }

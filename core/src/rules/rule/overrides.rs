@@ -15,9 +15,12 @@ use hashbrown::HashMap;
 use siphasher::sip::SipHasher13;
 
 /// Most overrides of one rule.
-const OVERRIDES_MAX: usize = 10_000;
+pub(in crate::rules) const OVERRIDES_MAX: usize = 10_000;
 
-const IDENTIFIER_BYTES_MAX: usize = 1_024;
+pub(in crate::rules) const IDENTIFIER_BYTES_MAX: usize = 1_024;
+pub(in crate::rules) const FIELDS: [&str; 3] = ["identifier", "limit", "exempt"];
+/// An override has exactly one of these fields.
+pub(in crate::rules) const KINDS: [&str; 2] = ["limit", "exempt"];
 
 /// What replaces the rule's limit for an identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +88,7 @@ impl Overrides {
 }
 
 fn read_entry(node: Node<'_>, kind: Kind, errors: &mut Errors) -> Option<(Pattern, Override)> {
-    let fields = node.object(&["identifier", "limit", "exempt"], errors)?;
+    let fields = node.object(&FIELDS, errors)?;
     let pattern = fields.required("identifier", "an identifier or a pattern with *", errors, read_pattern);
     let value = read_value(&fields, kind, errors);
     Some((pattern?, value?))
@@ -101,7 +104,7 @@ fn read_pattern(node: Node<'_>, errors: &mut Errors) -> Option<Pattern> {
 }
 
 fn read_value(fields: &Fields<'_>, kind: Kind, errors: &mut Errors) -> Option<Override> {
-    match fields.exactly_one(&["limit", "exempt"], errors)? {
+    match fields.exactly_one(&KINDS, errors)? {
         "limit" => kind.read_most(fields.get("limit")?, errors).map(Override::Limit),
         _ => match fields.get("exempt")? {
             Node { value: Value::Bool(true), .. } => Some(Override::Exempt),

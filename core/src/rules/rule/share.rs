@@ -10,6 +10,8 @@ use sha2::{Digest, Sha256};
 
 /// All identifiers, in hundredths of a percent.
 const ALL: u16 = 10_000;
+/// The highest percentage.
+pub(in crate::rules) const PERCENT_MAX: u64 = 100;
 
 /// `enforce_percent`: a share of identifiers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,346 @@
+//! The JSON Schema of the configuration, for editors.
+//!
+//! Names of fields, words, ranges and lengths are the tables that the parser reads with. A configuration that the parser
+//! accepts is valid by the schema. The reverse does not hold for what a schema cannot express: regular expressions,
+//! paths, networks, patterns, templates, the order of two values, repeated names. Lengths are in bytes in the parser and
+//! in characters here, which are never more.
+
+use super::config::{self, RULES_MAX, Token};
+use super::identifier::{self, PART_NAME_BYTES_MAX, PARTS_MAX};
+use super::matcher::text::TEXT_BYTES_MAX;
+use super::request::client_address::{self, TRUSTED_PROXIES_MAX};
+use super::request::host::HOST_BYTES_MAX;
+use super::rule::algorithm::{self, Kind};
+use super::rule::{self, Ambiguous, Missing, OnFailure, UnknownKey, ban, cost, overrides, response, share};
+use super::secret::{SecretKey, VARIABLE_BYTES_MAX};
+use super::{addresses, matcher};
+use crate::fields::Span;
+use crate::fields::reader::{HEADER_NAME_BYTES_MAX, NAME_BYTES_MAX};
+use crate::model::exact::MAX_LOG_LIMIT;
+use alloc::format;
+use alloc::string::ToString;
+use core::ops::RangeInclusive;
+use serde_json::{Map, Value, json};
+
+/// Any count.
+const ANY: RangeInclusive<u64> = 0..=u64::MAX;
+
+/// The schema of the configuration, by JSON Schema's draft 2020-12.
+pub fn schema() -> Value {
+    let mut schema = object(&config::FIELDS, &["aggregator", "rules"], |name| match name {
+        "workspace" => self::name(),
+        "aggregator" => aggregator(),
+        "table" => object(&config::TABLE_FIELDS, &[], |_| integer(config::MAX_KEYS)),
+        "responses" => object(&config::RESPONSES_FIELDS, &[], |_| boolean()),
+        "client_networks" => client_networks(),
+        "hash_key" => secret(&SecretKey::KIND.bytes),
+        "hash_key_env" => visible(1..=VARIABLE_BYTES_MAX),
+        "test_faults" => boolean(),
+        "rules" => list(rule(), 1..=RULES_MAX),
+        _ => unknown(),
+    });
+    extend(
+        &mut schema,
+        json!({
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "title": "Configuration of Weir's filter for Envoy",
+            "not": { "required": ["hash_key", "hash_key_env"] },
+        }),
+    );
+    schema
+}
+
+fn aggregator() -> Value {
+    let mut schema = object(&config::AGGREGATOR_FIELDS, &["cluster"], |name| match name {
+        "cluster" | "authority" => visible(1..=config::CLUSTER_BYTES_MAX),
+        "token" => secret(&Token::KIND.bytes),
+        "token_env" => visible(1..=VARIABLE_BYTES_MAX),
+        "trace" => boolean(),
+        _ => unknown(),
+    });
+    extend(&mut schema, json!({ "not": { "required": ["token", "token_env"] } }));
+    schema
+}
+
+fn client_networks() -> Value {
+    object(&addresses::FIELDS, &[], |name| match name {
+        "trusted_hops" => integer(0..=TRUSTED_PROXIES_MAX),
+        "exempt" | "deny" => list(text(addresses::NETWORK_BYTES_MAX), 0..=addresses::NETWORKS_MAX),
+        _ => unknown(),
+    })
+}
+
+fn rule() -> Value {
+    let mut schema = object(&rule::FIELDS, &["name", "identifier"], |name| match name {
+        "name" | "namespace" => self::name(),
+        "match" => conditions(),
+        "identifier" => one_or_list(part(), PARTS_MAX),
+        "hash" | "hard_limit" | "shadow_mode" => boolean(),
+        "algorithm" => words(&Kind::WORDS),
+        "zone" => integer(algorithm::ZONES),
+        "limit" => integer(ANY),
+        "window" => duration(&algorithm::WINDOW),
+        "cost" => cost(),
+        "overrides" => list(override_(), 0..=overrides::OVERRIDES_MAX),
+        "on_missing_identifier" => words(&Missing::WORDS),
+        "on_ambiguous_identifier" => words(&Ambiguous::WORDS),
+        "enforce_percent" => json!({ "type": "number", "minimum": 0, "maximum": share::PERCENT_MAX }),
+        "timeout" => duration(&algorithm::EXACT_TIMEOUT),
+        "on_failure" => words(&OnFailure::WORDS),
+        "unknown_key" => words(&UnknownKey::WORDS),
+        "ban" => ban(),
+        "response" => response(),
+        _ => unknown(),
+    });
+    let is =
+        |word: &str| json!({ "properties": { "algorithm": { "const": word } }, "required": ["algorithm"] });
+    let without = |names: &[&str]| -> Value {
+        names.iter().map(|name| (name.to_string(), Value::Bool(false))).collect::<Map<_, _>>().into()
+    };
+    let mut of_log = without(&["zone", "hard_limit", "unknown_key"]);
+    extend(&mut of_log, json!({ "limit": integer(0..=MAX_LOG_LIMIT) }));
+    let mut of_window = without(&["zone"]);
+    extend(&mut of_window, json!({ "timeout": duration(&algorithm::QUERY_TIMEOUT) }));
+    let of_ledger = without(&["limit", "window", "hard_limit", "namespace", "unknown_key"]);
+    extend(
+        &mut schema,
+        json!({
+            "if": is("ledger"),
+            "then": { "properties": of_ledger, "required": ["zone"] },
+            "else": {
+                "required": ["limit", "window"],
+                "if": is("sliding_log"),
+                "then": { "properties": of_log },
+                "else": { "properties": of_window },
+            },
+        }),
+    );
+    schema
+}
+
+fn conditions() -> Value {
+    object(&matcher::FIELDS, &[], |name| match name {
+        "path" => one_of(
+            &matcher::PATH_KINDS,
+            object(&matcher::PATH_FIELDS, &[], |name| match name {
+                "ignore_case" => boolean(),
+                _ => text(TEXT_BYTES_MAX),
+            }),
+        ),
+        "methods" => {
+            let pattern = "^[!#$%&'*+.^_`|~0-9A-Z-]+$";
+            let method =
+                json!({ "type": "string", "pattern": pattern, "maxLength": matcher::METHOD_BYTES_MAX });
+            one_or_list(method, matcher::METHODS_MAX)
+        }
+        "headers" => list(one_of(&matcher::HEADER_KINDS, header_condition()), 1..=matcher::HEADERS_MAX),
+        "host" => one_or_list(visible(1..=HOST_BYTES_MAX), matcher::HOSTS_MAX),
+        _ => unknown(),
+    })
+}
+
+fn header_condition() -> Value {
+    object(&matcher::HEADER_FIELDS, &["name"], |name| match name {
+        "name" => header_name(),
+        "present" | "invert" => boolean(),
+        _ => text(TEXT_BYTES_MAX),
+    })
+}
+
+fn part() -> Value {
+    let part = object(&identifier::PART_FIELDS, &[], |name| match name {
+        "header" => header_name(),
+        "cookie" => visible(1..=PART_NAME_BYTES_MAX),
+        "query" | "constant" => text(PART_NAME_BYTES_MAX),
+        "client_address" => object(&client_address::FIELDS, &[], |name| match name {
+            "ipv4_prefix" => integer(client_address::IPV4_PREFIXES),
+            "ipv6_prefix" => integer(client_address::IPV6_PREFIXES),
+            "trusted_hops" => integer(0..=TRUSTED_PROXIES_MAX),
+            _ => unknown(),
+        }),
+        "path_segment" => integer(identifier::PATH_SEGMENTS),
+        "host" => any_of([json!({ "const": true }), object(&identifier::HOST_FIELDS, &[], |_| boolean())]),
+        "jwt_claim" => object(&identifier::CLAIM_FIELDS, &["claim"], |name| match name {
+            "claim" => one_or_list(text(PART_NAME_BYTES_MAX), identifier::CLAIM_DEPTH_MAX),
+            _ => text(PART_NAME_BYTES_MAX),
+        }),
+        "lowercase" => boolean(),
+        "pick" => json!({ "enum": identifier::PICK_WORDS }),
+        _ => unknown(),
+    });
+    let mut part = one_of(&identifier::PART_KINDS, part);
+    let beside = |kinds: &[&str]| json!({ "anyOf": required_each(kinds) });
+    let dependent =
+        json!({ "lowercase": beside(&identifier::LOWERCASE_KINDS), "pick": beside(&identifier::PICK_KINDS) });
+    extend(&mut part, json!({ "dependentSchemas": dependent }));
+    part
+}
+
+fn cost() -> Value {
+    let header = || object(&cost::HEADER_FIELDS, &["header"], |_| header_name());
+    let of_request = object(&cost::REQUEST_FIELDS, &["request", "max"], |name| match name {
+        "request" => header(),
+        _ => integer(1..=u64::MAX),
+    });
+    let of_response = object(&cost::RESPONSE_FIELDS, &["response", "reserve", "max"], |name| match name {
+        "response" => header(),
+        "max" => integer(1..=u64::MAX),
+        "reserve" | "default" => integer(ANY),
+        "hold_timeout" => duration(&cost::TIMEOUT),
+        _ => unknown(),
+    });
+    any_of([integer(ANY), of_request, of_response])
+}
+
+fn override_() -> Value {
+    let fields = object(&overrides::FIELDS, &["identifier"], |name| match name {
+        "identifier" => text(overrides::IDENTIFIER_BYTES_MAX),
+        "limit" => integer(ANY),
+        "exempt" => json!({ "const": true }),
+        _ => unknown(),
+    });
+    one_of(&overrides::KINDS, fields)
+}
+
+fn ban() -> Value {
+    object(&ban::FIELDS, &["threshold", "window", "duration"], |name| match name {
+        "threshold" => integer(ban::DENIALS),
+        "window" => duration(&ban::WITHIN),
+        "duration" | "max_duration" => duration(&ban::FOR),
+        _ => unknown(),
+    })
+}
+
+fn response() -> Value {
+    let mut schema = object(&response::FIELDS, &[], |name| match name {
+        "status" => integer(response::STATUS),
+        "body" => text(response::BODY_BYTES_MAX),
+        "content_type" => text(response::CONTENT_TYPE_BYTES_MAX),
+        "headers" => words(&response::HEADERS),
+        _ => unknown(),
+    });
+    extend(&mut schema, json!({ "dependentRequired": { "content_type": ["body"] } }));
+    schema
+}
+
+/// A field without a description here. A test finds it.
+fn unknown() -> Value {
+    json!({})
+}
+
+fn object(fields: &[&str], required: &[&str], of: impl Fn(&str) -> Value) -> Value {
+    let properties: Map<_, _> = fields.iter().map(|name| (name.to_string(), of(name))).collect();
+    let mut schema = json!({ "type": "object", "properties": properties, "additionalProperties": false });
+    if !required.is_empty() {
+        extend(&mut schema, json!({ "required": required }));
+    }
+    schema
+}
+
+/// An object with exactly one of the fields `kinds`.
+fn one_of(kinds: &[&str], mut object: Value) -> Value {
+    extend(&mut object, json!({ "oneOf": required_each(kinds) }));
+    object
+}
+
+fn required_each(names: &[&str]) -> Value {
+    names.iter().map(|name| json!({ "required": [name] })).collect()
+}
+
+fn any_of<const N: usize>(schemas: [Value; N]) -> Value {
+    json!({ "anyOf": Value::from_iter(schemas) })
+}
+
+fn list(item: Value, count: RangeInclusive<usize>) -> Value {
+    json!({ "type": "array", "items": item, "minItems": count.start(), "maxItems": count.end() })
+}
+
+fn one_or_list(item: Value, most: usize) -> Value {
+    any_of([item.clone(), list(item, 1..=most)])
+}
+
+fn boolean() -> Value {
+    json!({ "type": "boolean" })
+}
+
+/// A whole number. Envoy's YAML reader makes strings of those that need more than 32 bits.
+fn integer(range: RangeInclusive<u64>) -> Value {
+    let number = json!({ "type": "integer", "minimum": range.start(), "maximum": range.end() });
+    match *range.end() > i32::MAX as u64 {
+        true => any_of([number, json!({ "type": "string", "pattern": "^[0-9]{10,}$" })]),
+        false => number,
+    }
+}
+
+fn duration(span: &Span) -> Value {
+    let text = json!({ "type": "string", "pattern": "^[0-9]+(ms|s|m|h|d)$" });
+    let mut schema =
+        any_of([text, json!({ "type": "integer", "minimum": span.min_ms, "maximum": span.max_ms })]);
+    let (min, max) = span.words;
+    extend(
+        &mut schema,
+        json!({ "description": format!("A duration from {min} to {max}, or milliseconds.") }),
+    );
+    schema
+}
+
+fn text(most: usize) -> Value {
+    json!({ "type": "string", "minLength": 1, "maxLength": most })
+}
+
+fn visible(length: RangeInclusive<usize>) -> Value {
+    json!({ "type": "string", "pattern": "^[!-~]+$", "minLength": length.start(), "maxLength": length.end() })
+}
+
+fn secret(bytes: &RangeInclusive<usize>) -> Value {
+    visible(bytes.clone())
+}
+
+fn name() -> Value {
+    json!({ "type": "string", "pattern": "^[A-Za-z0-9_.-]+$", "maxLength": NAME_BYTES_MAX })
+}
+
+fn header_name() -> Value {
+    let pattern = "^:?[!#$%&'*+.^_`|~0-9A-Za-z-]+$";
+    json!({ "type": "string", "pattern": pattern, "maxLength": HEADER_NAME_BYTES_MAX })
+}
+
+fn words<T>(words: &[(&str, T)]) -> Value {
+    let names: Value = words.iter().map(|(name, _)| Value::from(*name)).collect();
+    json!({ "enum": names })
+}
+
+/// Adds the fields of `more`.
+fn extend(schema: &mut Value, more: Value) {
+    if let (Value::Object(fields), Value::Object(more)) = (schema, more) {
+        fields.extend(more);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::String;
+    use alloc::vec::Vec;
+
+    /// The paths of fields without a description.
+    fn undescribed(schema: &Value, path: &str, found: &mut Vec<String>) {
+        match schema {
+            Value::Object(fields) if fields.is_empty() => found.push(path.to_string()),
+            Value::Object(fields) => {
+                for (name, child) in fields {
+                    undescribed(child, &format!("{path}/{name}"), found);
+                }
+            }
+            Value::Array(items) => items.iter().for_each(|item| undescribed(item, path, found)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn every_field_of_the_parser_is_described() {
+        let mut found = Vec::new();
+        undescribed(&schema(), "", &mut found);
+        assert!(found.is_empty(), "{found:?}");
+    }
+}
