@@ -13,7 +13,7 @@ use weir_aggregator::auth::{Entry, NewToken};
 use weir_aggregator::cli::args::{
     AdminListen, AdminOptions, Cleanup, Cli, Command, ControlRetention, Explain, LogFormat, Top,
 };
-use weir_aggregator::cli::check_config::{self, Verdict};
+use weir_aggregator::cli::check_config;
 use weir_aggregator::cli::database::with_database;
 use weir_aggregator::cli::outcome::{UNUSABLE, fail, in_days};
 use weir_aggregator::cli::terminal::{self, KeyName, Manner, TerminalError};
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
     let cli =
         Cli::from_arg_matches(&command.get_matches_from(arguments)).unwrap_or_else(|error| error.exit());
     match cli.command {
-        Command::CheckConfig { file: Some(file), .. } => check(&file),
+        Command::CheckConfig { file: Some(file), json, .. } => check(&file, json),
         Command::CheckConfig { file: None, .. } => {
             println!("{:#}", weir_core::rules::schema());
             ExitCode::SUCCESS
@@ -174,18 +174,17 @@ fn shown(result: Result<(), TerminalError>) -> ExitCode {
     }
 }
 
-fn check(file: &Path) -> ExitCode {
-    match check_config::check(file) {
-        Verdict::Sound(summary) => {
-            println!("{summary}");
-            ExitCode::SUCCESS
-        }
-        Verdict::Wrong(errors) => {
-            eprintln!("{errors}");
-            ExitCode::FAILURE
-        }
-        Verdict::Unreadable(reason) => fail(&reason, UNUSABLE),
+fn check(file: &Path, json: bool) -> ExitCode {
+    let report = match check_config::check(file) {
+        Ok(report) => report,
+        Err(reason) => return fail(&reason, UNUSABLE),
+    };
+    match (json, report.is_valid()) {
+        (true, _) => println!("{:#}", report.to_json()),
+        (false, true) => println!("{}", report.to_text()),
+        (false, false) => eprintln!("{}", report.to_text()),
     }
+    if report.is_valid() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn start_log(directives: &str, format: LogFormat) -> anyhow::Result<()> {

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::{Value, json};
 use weir_core::rules::{Config, find_plugin_configs};
-use weir_envoy::EnvoyOptions;
 use weir_envoy::bootstrap::bootstrap;
+use weir_envoy::{EnvoyOptions, binaries};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -140,6 +141,44 @@ fn filters_take_their_configurations_and_find_the_aggregators() {
             manifest("Secret", "weir-aggregator")["stringData"]["WEIR_FILTER_TOKEN"]
         );
     }
+}
+
+/// What `weir-aggregator check-config --json` prints about a text.
+fn check_config(text: &str) -> Value {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), text).unwrap();
+    let mut command = Command::new(binaries::aggregator().unwrap());
+    let output = command.args(["check-config", "--json"]).arg(file.path()).output().unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["valid"], output.status.success(), "{report}");
+    report
+}
+
+#[test]
+fn check_config_reads_the_manifests() {
+    let folders = ["base", "components", "overlays"].map(|name| format!("envoy/deploy/kubernetes/{name}"));
+    let texts: Vec<_> = folders.iter().flat_map(|folder| files(folder)).map(|path| read(&path)).collect();
+    let report = check_config(&texts.join("\n---\n"));
+    assert_eq!(report["errors"], json!([]));
+    let of = |report: &Value| -> Vec<(Value, Value)> {
+        let found = report["configurations"].as_array().unwrap();
+        found.iter().map(|one| (one["object"].clone(), one["path"].clone())).collect()
+    };
+    let istio = (json!("WasmPlugin weir"), json!("spec.pluginConfig"));
+    let gateway = (json!("EnvoyExtensionPolicy weir"), json!("spec.wasm[0].config"));
+    let mut found = of(&report);
+    found.sort_by_key(|(object, _)| object.to_string());
+    assert_eq!(found, [gateway, istio]);
+    // As the component `traffic-extension` changes it.
+    let mut plugin = manifest("WasmPlugin", "weir");
+    plugin["kind"] = "TrafficExtension".into();
+    let config = plugin["spec"]["pluginConfig"].take();
+    plugin["spec"] = json!({ "wasm": { "pluginConfig": config } });
+    let extension = (json!("TrafficExtension weir"), json!("spec.wasm.pluginConfig"));
+    assert_eq!(of(&check_config(&plugin.to_string())), [extension]);
+    plugin["spec"]["wasm"]["pluginConfig"]["rules"][0]["limit"] = "many".into();
+    let errors = &check_config(&plugin.to_string())["errors"];
+    assert_eq!(errors[0]["path"], "spec.wasm.pluginConfig.rules[0].limit");
 }
 
 #[test]

@@ -42,12 +42,16 @@ pub enum Command {
     Serve(Box<Serve>),
     /// Validate a filter's configuration with the filter's own parser.
     CheckConfig {
-        /// The filter's JSON, or a whole Envoy configuration in YAML or JSON; - reads the standard input.
+        /// The filter's object, Kubernetes objects or a whole Envoy configuration, in YAML or JSON; - reads the standard
+        /// input.
         #[arg(required_unless_present = "schema")]
         file: Option<PathBuf>,
         /// Print the JSON Schema of the filter's configuration, for editors.
-        #[arg(long, conflicts_with = "file")]
+        #[arg(long, conflicts_with_all = ["file", "json"])]
         schema: bool,
+        /// Print one JSON object with the errors: document, path and message.
+        #[arg(long)]
+        json: bool,
     },
     /// Query the readiness of the aggregator on this machine: exit code 0 if ready, else 1. For container health
     /// checks.

@@ -1,16 +1,21 @@
 //! `check-config`: validates a filter's configuration with the parser that runs in the filter.
 //!
-//! The file is the filter's JSON, or a whole Envoy configuration in YAML or JSON, of which every Weir filter is
-//! validated. Any other file is treated as the filter's JSON, so that an error always names what is expected.
+//! The file has the filter's own object, a whole Envoy configuration or Kubernetes objects, in JSON or YAML, also several
+//! documents of YAML. All configurations of the filter in it are validated. Kubernetes objects without one are left alone.
+//! Any other document is taken for the filter's object, so that an error always names what is expected.
 
+use serde_json::{Map, json};
+use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::io::Read as _;
 use std::path::Path;
 use std::time::Duration;
+use weir_core::fields::{Bounds, FieldErrors, Value};
 use weir_core::model::exact::Algorithm;
 use weir_core::rules::rule::Rule;
 use weir_core::rules::{
-    Ban, Config, Cost, PluginConfig, ResponseCost, STAND_IN, Share, Written, recognise, static_clusters,
+    Ban, Config, Cost, PluginConfig, ResponseCost, STAND_IN, Share, Written, object_name, recognise,
+    static_clusters,
 };
 
 /// The module without response callbacks, and the one with them.
@@ -20,20 +25,40 @@ const MODULE_OF_RESPONSES: &str = "weir-filter-responses.wasm";
 const STDIN: &str = "-";
 /// Most cluster names in an error.
 const NAMES_SHOWN: usize = 10;
+/// The path of an error about a whole configuration.
+const WHOLE: &str = "configuration";
+const NOTHING_FOUND: &str = "no document of this file has a configuration of Weir's filter; expected a WasmPlugin, a \
+    TrafficExtension, an EnvoyExtensionPolicy, an EnvoyFilter, an Envoy configuration or the filter's own object";
 
 /// The result of a validation.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Valid; a summary of the rules.
-    Sound(String),
-    /// Invalid; one line for each error.
-    Wrong(String),
-    /// The file could not be read.
-    Unreadable(String),
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// What was found: each valid configuration with a summary of its rules.
+    valid: Vec<(Place, String)>,
+    errors: Vec<Problem>,
 }
 
-/// Validates a file, or the standard input if the name is `-`.
-pub fn check(file: &Path) -> Verdict {
+/// Where a configuration stands in a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Place {
+    /// The document's number from 1; 0 if the file has only one.
+    document: usize,
+    /// Kind and name of the Kubernetes object.
+    object: Option<String>,
+    /// The path in the document; empty for the filter's own object.
+    path: String,
+}
+
+/// An error at a path in a configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Problem {
+    place: Place,
+    path: String,
+    message: String,
+}
+
+/// Validates a file, or the standard input if the name is `-`. Returns the reason if it cannot be read.
+pub fn check(file: &Path) -> Result<Report, String> {
     let read = match file == Path::new(STDIN) {
         true => {
             let mut text = Vec::new();
@@ -41,61 +66,239 @@ pub fn check(file: &Path) -> Verdict {
         }
         false => std::fs::read(file),
     };
-    match read {
-        Ok(text) => check_text(&text),
-        Err(error) => Verdict::Unreadable(format!("cannot read {}: {error}", file.display())),
-    }
+    let text = read.map_err(|error| format!("cannot read {}: {error}", file.display()))?;
+    Ok(check_text(&text))
 }
 
 /// Validates the content of a file.
-pub fn check_text(text: &[u8]) -> Verdict {
-    let parsed = serde_yaml_ng::from_slice(text);
-    match recognise(text, &parsed) {
-        Ok(Written::Filter) => judge_plugin(text),
-        Ok(Written::Envoy(plugins)) => {
-            let clusters = parsed.as_ref().ok().and_then(static_clusters);
-            judge_envoy(&plugins, clusters.as_deref())
+pub fn check_text(text: &[u8]) -> Report {
+    let mut report = Report::default();
+    let documents = match documents(text) {
+        Ok(documents) => documents,
+        Err(error) => {
+            match recognise(text, &Err::<serde_json::Value, _>(error)) {
+                Ok(_) => report.judge_text(Place::default(), text),
+                Err(message) => report.reject(Place::default(), "", message),
+            }
+            return report;
         }
-        Err(error) => Verdict::Wrong(error),
+    };
+    // The filter's parser reports where JSON is wrong, and repeated fields.
+    if let [_] | [] = documents.as_slice()
+        && text.iter().find(|byte| !byte.is_ascii_whitespace()).is_none_or(|first| *first == b'{')
+        && matches!(
+            documents.first().map(|one| recognise_plain(&plain(one))),
+            None | Some(Ok(Written::Filter))
+        )
+        && documents.first().and_then(|one| object_name(&plain(one))).is_none()
+    {
+        report.judge_text(Place::default(), text);
+        return report;
     }
-}
-
-fn judge_plugin(text: &[u8]) -> Verdict {
-    match Config::parse_with(text, &|_| Some(STAND_IN.to_owned())) {
-        Ok(config) => Verdict::Sound(summary(&config)),
-        Err(errors) => Verdict::Wrong(errors.to_string()),
-    }
-}
-
-fn judge_envoy(plugins: &[PluginConfig], clusters: Option<&[&str]>) -> Verdict {
-    let (mut sound, mut wrong) = (String::new(), String::new());
-    for plugin in plugins {
-        let (place, report) = match judge_among(plugin, clusters) {
-            Ok(report) => (&mut sound, report),
-            Err(errors) => (&mut wrong, errors),
+    let several = documents.len() > 1;
+    for (number, document) in
+        (1..).zip(&documents).filter(|(_, document)| !several || **document != Value::Null)
+    {
+        let json = plain(document);
+        let place = Place {
+            document: if several { number } else { 0 },
+            object: object_name(&json),
+            path: String::new(),
         };
-        let report = report.replace('\n', "\n  ");
-        // Writing to a `String` cannot fail.
-        let _ = writeln!(place, "{}:\n  {report}", plugin.path);
+        report.judge_document(&place, document, &json);
     }
-    if wrong.is_empty() {
-        return Verdict::Sound(sound.trim_end().to_owned());
+    if report.valid.is_empty() && report.errors.is_empty() {
+        report.reject(Place::default(), "", NOTHING_FOUND.to_owned());
     }
-    Verdict::Wrong(wrong.trim_end().to_owned())
+    report
 }
 
-/// Validates a filter's configuration by itself, and against the Envoy configuration that contains it.
-fn judge_among(plugin: &PluginConfig, clusters: Option<&[&str]>) -> Result<String, String> {
-    let is_shown = |name: &str| plugin.variables.iter().any(|shown| shown == name);
-    let variables = |name: &str| is_shown(name).then(|| STAND_IN.to_owned());
-    let config =
-        Config::parse_with(plugin.json.as_bytes(), &variables).map_err(|errors| errors.to_string())?;
-    let cluster = clusters.and_then(|clusters| no_such_cluster(&config.aggregator.cluster, clusters));
-    let errors: Vec<String> = [cluster, wrong_module(&config, plugin)].into_iter().flatten().collect();
-    if errors.is_empty() { Ok(summary(&config)) } else { Err(errors.join("\n")) }
+/// The documents of a YAML text, which JSON is too.
+fn documents(text: &[u8]) -> Result<Vec<Value<'_>>, serde_yaml_ng::Error> {
+    serde_yaml_ng::Deserializer::from_slice(text)
+        .map(|document| Value::read(document, Bounds::OF_A_FILE))
+        .collect()
 }
 
-fn no_such_cluster(cluster: &str, clusters: &[&str]) -> Option<String> {
+fn recognise_plain(json: &serde_json::Value) -> Result<Written, String> {
+    recognise(b"", &Ok::<_, Infallible>(json.clone()))
+}
+
+/// A value without what JSON has not. Of repeated fields the last one is kept; `report_repeated` finds them.
+fn plain(value: &Value<'_>) -> serde_json::Value {
+    match value {
+        Value::Null => serde_json::Value::Null,
+        Value::Bool(value) => (*value).into(),
+        Value::Unsigned(value) => (*value).into(),
+        Value::Negative(value) => (*value).into(),
+        Value::Float(value) => (*value).into(),
+        Value::Text(text) => text.as_ref().into(),
+        Value::List(items) => items.iter().map(plain).collect(),
+        Value::Object(fields) => {
+            fields.iter().map(|(name, value)| (name.to_string(), plain(value))).collect::<Map<_, _>>().into()
+        }
+    }
+}
+
+impl Report {
+    /// Whether all that was found is valid.
+    pub fn is_valid(&self) -> bool {
+        self.errors.is_empty()
+    }
+
+    /// What was found, as text: a summary of the rules, or one line for each error.
+    pub fn to_text(&self) -> String {
+        let mut text = String::new();
+        let mut last = None;
+        let errors = self.errors.iter().map(|problem| (&problem.place, problem.line()));
+        let valid = self.valid.iter().map(|(place, summary)| (place, summary.clone()));
+        let lines: Vec<_> = if self.is_valid() { valid.collect() } else { errors.collect() };
+        for (place, line) in lines {
+            let heading = place.heading();
+            if last != Some(place) && !heading.is_empty() {
+                // Writing to a `String` cannot fail.
+                let _ = writeln!(text, "{heading}:");
+            }
+            let indent = if heading.is_empty() { "" } else { "  " };
+            let _ = writeln!(text, "{indent}{}", line.replace('\n', &format!("\n{indent}")));
+            last = Some(place);
+        }
+        text.trim_end().to_owned()
+    }
+
+    /// What was found, as one JSON object.
+    pub fn to_json(&self) -> serde_json::Value {
+        let of = |place: &Place, path: &str| {
+            let path = if path == WHOLE { "" } else { path };
+            let dot = if place.path.is_empty() || path.is_empty() { "" } else { "." };
+            let path = format!("{}{dot}{path}", place.path);
+            json!({ "document": place.document.max(1), "object": place.object, "path": path })
+        };
+        let with = |mut object: serde_json::Value, name: &str, text: &str| {
+            object[name] = text.into();
+            object
+        };
+        let valid = self.valid.iter().map(|(place, summary)| with(of(place, ""), "summary", summary));
+        let errors = self.errors.iter();
+        let errors =
+            errors.map(|problem| with(of(&problem.place, &problem.path), "message", &problem.message));
+        json!({
+            "valid": self.is_valid(),
+            "configurations": valid.collect::<Vec<_>>(),
+            "errors": errors.collect::<Vec<_>>(),
+        })
+    }
+
+    fn reject(&mut self, place: Place, path: impl Into<String>, message: String) {
+        self.errors.push(Problem { place, path: path.into(), message });
+    }
+
+    fn reject_all(&mut self, place: &Place, errors: &FieldErrors) {
+        for error in errors {
+            self.reject(place.clone(), error.path.as_str(), error.message());
+        }
+        match errors.count() - errors.iter().count() {
+            0 => {}
+            more => self.reject(place.clone(), "", format!("and {more} more")),
+        }
+    }
+
+    /// Validates the filter's own object.
+    fn judge_text(&mut self, place: Place, text: &[u8]) {
+        match Config::parse_with(text, &|_| Some(STAND_IN.to_owned())) {
+            Ok(config) => self.valid.push((place, summary(&config))),
+            Err(errors) => self.reject_all(&place, &errors),
+        }
+    }
+
+    fn judge_document(&mut self, place: &Place, document: &Value<'_>, json: &serde_json::Value) {
+        let before = self.errors.len();
+        match recognise_plain(json) {
+            // Also a `Kustomization`, whose field `resources` an Envoy configuration has too.
+            Ok(Written::Filter) | Err(_) if place.object.is_some() => return,
+            Ok(Written::Filter) => self.judge_text(place.clone(), json.to_string().as_bytes()),
+            Ok(Written::Envoy(plugins)) => {
+                let clusters = static_clusters(json);
+                for plugin in &plugins {
+                    self.judge_plugin(
+                        Place { path: plugin.path.clone(), ..place.clone() },
+                        plugin,
+                        clusters.as_deref(),
+                    );
+                }
+            }
+            Err(message) => self.reject(place.clone(), "", message),
+        }
+        let mut repeated = Vec::new();
+        find_repeated(document, String::new(), &mut repeated);
+        let problem = |path| Problem {
+            place: place.clone(),
+            path,
+            message: "it is given twice; expected one value".to_owned(),
+        };
+        drop(self.errors.splice(before..before, repeated.into_iter().map(problem)));
+    }
+
+    /// Validates a filter's configuration by itself, and against the document that contains it.
+    fn judge_plugin(&mut self, place: Place, plugin: &PluginConfig, clusters: Option<&[&str]>) {
+        let is_shown = |name: &str| plugin.variables.iter().any(|shown| shown == name);
+        let variables = |name: &str| is_shown(name).then(|| STAND_IN.to_owned());
+        let config = match Config::parse_with(plugin.json.as_bytes(), &variables) {
+            Ok(config) => config,
+            Err(errors) => return self.reject_all(&place, &errors),
+        };
+        let cluster = clusters.and_then(|clusters| no_such_cluster(&config.aggregator.cluster, clusters));
+        let wrong = [cluster, wrong_module(&config, plugin)];
+        if wrong.iter().all(Option::is_none) {
+            return self.valid.push((place, summary(&config)));
+        }
+        for (path, message) in wrong.into_iter().flatten() {
+            self.reject(place.clone(), path, message);
+        }
+    }
+}
+
+impl Place {
+    fn heading(&self) -> String {
+        let document = (self.document > 0).then(|| format!("document {}", self.document));
+        let object = self.object.clone().filter(|_| self.document > 0);
+        let path = Some(self.path.clone()).filter(|path| !path.is_empty());
+        [document, object, path].into_iter().flatten().collect::<Vec<_>>().join(", ")
+    }
+}
+
+impl Problem {
+    fn line(&self) -> String {
+        let colon = if self.path.is_empty() { "" } else { ": " };
+        format!("{}{colon}{}", self.path, self.message)
+    }
+}
+
+/// The paths of fields that an object has twice. A parser of YAML keeps one of them, and which one differs.
+fn find_repeated(value: &Value<'_>, path: String, found: &mut Vec<String>) {
+    match value {
+        Value::Object(fields) => {
+            for (at, (name, child)) in fields.iter().enumerate() {
+                let dot = if path.is_empty() { "" } else { "." };
+                let path = format!("{path}{dot}{name}");
+                if fields.iter().take(at).any(|(earlier, _)| earlier == name) {
+                    found.push(path.clone());
+                }
+                find_repeated(child, path, found);
+            }
+        }
+        Value::List(items) => {
+            let each = items.iter().enumerate();
+            each.for_each(|(at, item)| find_repeated(item, format!("{path}[{at}]"), found));
+        }
+        _ => {}
+    }
+}
+
+/// A path in the configuration, and what is wrong there.
+type Wrong = (String, String);
+
+fn no_such_cluster(cluster: &str, clusters: &[&str]) -> Option<Wrong> {
     if clusters.contains(&cluster) {
         return None;
     }
@@ -104,20 +307,26 @@ fn no_such_cluster(cluster: &str, clusters: &[&str]) -> Option<String> {
         names.push("…".to_owned());
     }
     let names = names.join(", ");
-    Some(format!("aggregator.cluster: this file has no cluster {cluster:?}; expected one of {names}"))
+    let message = format!("this file has no cluster {cluster:?}; expected one of {names}");
+    Some(("aggregator.cluster".to_owned(), message))
 }
 
 /// Rejects a module without response callbacks where the configuration needs them: Envoy would reject the listener. A
 /// module with another name may be either.
-fn wrong_module(config: &Config, plugin: &PluginConfig) -> Option<String> {
+fn wrong_module(config: &Config, plugin: &PluginConfig) -> Option<Wrong> {
     let module = plugin.module.as_deref()?;
     if module.rsplit('/').next() != Some(MODULE) {
         return None;
     }
     let why = config.needs_responses()?;
-    Some(format!(
-        "{why}: the module {module:?} receives no responses; expected {MODULE_OF_RESPONSES} in vm_config.code"
-    ))
+    let (path, reason) = match why.split_once(": ") {
+        Some((path, reason)) => (path, format!("{reason}: ")),
+        None => (why.as_str(), String::new()),
+    };
+    let message = format!(
+        "{reason}the module {module:?} receives no responses; expected {MODULE_OF_RESPONSES} in vm_config.code"
+    );
+    Some((path.to_owned(), message))
 }
 
 fn summary(config: &Config) -> String {
@@ -258,12 +467,8 @@ mod tests {
             ("\u{feff}\0".to_owned(), Err("")),
         ];
         for (text, expected) in cases {
-            match (check_text(text.as_bytes()), expected) {
-                (Verdict::Sound(report), Ok(part)) | (Verdict::Wrong(report), Err(part)) => {
-                    assert!(report.contains(part), "{text}\nhas {report}\nnot {part}");
-                }
-                (verdict, _) => panic!("{text}\n{verdict:?}\nnot {expected:?}"),
-            }
+            let (sound, part) = expected.map_or_else(|part| (false, part), |part| (true, part));
+            check_said(&text, sound, part);
         }
     }
 
@@ -336,7 +541,7 @@ mod tests {
             (rule("address", &format!("\"on_missing_identifier\": \"skip\", {by_address}")), false),
         ] {
             let text = format!(r#"{{"aggregator": {{"cluster": "weir"}}, "rules": [{rules}]}}"#);
-            let Verdict::Sound(report) = check_text(text.as_bytes()) else { panic!("{text}") };
+            let report = valid(&text);
             assert_eq!(report.contains("].on_missing_identifier: skip allows"), warned, "{text}\n{report}");
             assert_eq!(report.contains("without header x-key"), warned, "{text}\n{report}");
         }
@@ -381,9 +586,7 @@ mod tests {
         ] {
             check_said(&text, sound, part);
         }
-        let Verdict::Sound(report) = check_text(PLUGIN.as_bytes()) else {
-            panic!("the configuration must be valid")
-        };
+        let report = valid(PLUGIN);
         assert!(!report.contains("needs"), "{report}");
     }
 
@@ -426,17 +629,99 @@ mod tests {
     }
 
     fn check_said(text: &str, sound: bool, part: &str) {
-        match (check_text(text.as_bytes()), sound) {
-            (Verdict::Sound(report), true) | (Verdict::Wrong(report), false) => {
-                assert!(report.contains(part), "{text}\nhas {report}\nnot {part}");
-            }
-            (verdict, _) => panic!("{text}\n{verdict:?}\nnot {part}"),
-        }
+        let report = check_text(text.as_bytes());
+        assert_eq!(report.is_valid(), sound, "{text}\n{report:?}");
+        let report = report.to_text();
+        assert!(report.contains(part), "{text}\nhas {report}\nnot {part}");
+    }
+
+    fn valid(text: &str) -> String {
+        let report = check_text(text.as_bytes());
+        assert!(report.is_valid(), "{text}\n{report:?}");
+        report.to_text()
     }
 
     #[test]
     fn a_file_that_is_not_there_is_named() {
-        let verdict = check(Path::new("/nowhere/weir.json"));
-        assert!(matches!(verdict, Verdict::Unreadable(report) if report.contains("/nowhere/weir.json")));
+        let reason = check(Path::new("/nowhere/weir.json")).unwrap_err();
+        assert!(reason.contains("/nowhere/weir.json"), "{reason}");
+    }
+
+    /// PLUGIN in YAML, at an indent.
+    fn yaml(limit: &str, indent: usize) -> String {
+        let lines = [
+            "aggregator: { cluster: weir }".to_owned(),
+            "rules:".to_owned(),
+            format!("- {{ name: keys, identifier: {{ header: x-api-key }}, limit: {limit}, window: 1h }}"),
+        ];
+        lines.map(|line| format!("{:indent$}{line}\n", "")).concat()
+    }
+
+    fn object(kind: &str, spec: &str) -> String {
+        format!("apiVersion: v1\nkind: {kind}\nmetadata: {{ name: weir }}\n{spec}")
+    }
+
+    #[test]
+    fn what_operators_ship_is_read() {
+        let of_istio =
+            |limit: &str| object("WasmPlugin", &format!("spec:\n  pluginConfig:\n{}", yaml(limit, 4)));
+        let extension =
+            object("TrafficExtension", &format!("spec:\n  wasm:\n    pluginConfig:\n{}", yaml("many", 6)));
+        let gateway = object(
+            "EnvoyExtensionPolicy",
+            &format!("spec:\n  wasm:\n  - name: weir\n    config:\n{}", yaml("-1", 6)),
+        );
+        let config_map = object("ConfigMap", "data: { rules: \"[7]\" }\n");
+        let several = |documents: &[&str]| documents.join("---\n");
+        check_said(&yaml("5", 0), true, "keys: 5 per 1h");
+        check_said(&yaml("many", 0), false, "rules[0].limit: \"many\" is not");
+        check_said(&of_istio("5"), true, "spec.pluginConfig:\n  valid");
+        check_said(&of_istio("many"), false, "spec.pluginConfig:\n  rules[0].limit: ");
+        check_said(
+            &several(&[&config_map, &of_istio("5")]),
+            true,
+            "document 2, WasmPlugin weir, spec.pluginConfig:\n  valid",
+        );
+        let kustomization = object("Kustomization", "resources: [a.yaml]\n");
+        check_said(&several(&[&kustomization, &of_istio("5")]), true, "document 2, WasmPlugin weir");
+        check_said(&config_map, false, "no document of this file has a configuration of Weir's filter");
+        check_said(&several(&[&config_map, "---\n"]), false, "no document of this file");
+        let all = several(&["~\n", &of_istio("5"), &extension, &config_map, &gateway, &yaml("0.5", 0)]);
+        let report = check_text(all.as_bytes());
+        assert_eq!(report.to_text().lines().count(), 6, "{}", report.to_text());
+        let json = report.to_json();
+        assert_eq!((&json["valid"], &json["configurations"][0]["document"]), (&false.into(), &2.into()));
+        let errors = json["errors"].as_array().unwrap();
+        let places = errors.iter().map(|error| {
+            assert!(error["message"].as_str().unwrap().contains("expected a whole number"), "{error}");
+            (error["document"].as_u64().unwrap(), error["object"].as_str(), error["path"].as_str().unwrap())
+        });
+        let expected = [
+            (3, Some("TrafficExtension weir"), "spec.wasm.pluginConfig.rules[0].limit"),
+            (5, Some("EnvoyExtensionPolicy weir"), "spec.wasm[0].config.rules[0].limit"),
+            (6, None, "rules[0].limit"),
+        ];
+        assert_eq!(places.collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn one_object_of_json_has_the_result() {
+        let errors = |text: &str| check_text(text.as_bytes()).to_json();
+        let sound = errors(PLUGIN);
+        assert_eq!((&sound["valid"], &sound["errors"]), (&true.into(), &json!([])));
+        assert!(sound["configurations"][0]["summary"].as_str().unwrap().contains("keys: 100 per 1h"));
+        let whole = json!([{ "document": 1, "object": null, "path": "", "message": "it is empty; expected a JSON object" }]);
+        assert_eq!(errors("")["errors"], whole);
+        assert_eq!(errors("a: b: c")["errors"].as_array().unwrap().len(), 1);
+        let path =
+            errors(&envoy(&PLUGIN.replace("100", "-1")))["errors"][0]["path"].as_str().unwrap().to_owned();
+        assert!(path.ends_with(".config.configuration.value.rules[0].limit"), "{path}");
+    }
+
+    #[test]
+    fn a_field_given_twice_in_yaml_is_found() {
+        let twice = object("WasmPlugin", &format!("spec:\n  pluginConfig:\n{}    rules: []\n", yaml("5", 4)));
+        check_said(&twice, false, "spec.pluginConfig.rules: it is given twice");
+        check_said(&format!("{}rules: []\n", yaml("5", 0)), false, "rules: it is given twice");
     }
 }

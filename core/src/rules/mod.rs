@@ -43,7 +43,9 @@ mod testing;
 
 pub use addresses::Addresses;
 pub use config::{Aggregator, Config, Responses, Table, Token};
-pub use parse::envoy_config::{PluginConfig, Written, find_plugin_configs, recognise, static_clusters};
+pub use parse::envoy_config::{Written, find_plugin_configs, recognise, static_clusters};
+pub use parse::manifest::object_name;
+pub use parse::plugin::PluginConfig;
 pub use request::{Lines, Request};
 pub use resolve::{Action, Live, Match, Matches, Scratch};
 pub use rule::ban::Ban;

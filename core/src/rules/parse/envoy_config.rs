@@ -1,6 +1,8 @@
-//! Finds the filter's configuration in a text: the configuration itself, or a whole Envoy configuration that contains
-//! it. The caller parses YAML, and [`Config::parse`](crate::rules::Config::parse) parses what was found.
+//! Finds the filter's configuration in a text: the configuration itself, a whole Envoy configuration that contains it, or
+//! a Kubernetes object that attaches it (see `manifest`). The caller parses YAML, and [`Config::parse`](crate::rules::Config::parse) parses what was found.
 
+use super::manifest;
+use super::plugin::{PluginConfig, has_rules, names_us};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -13,7 +15,6 @@ const ENVOY_FIELDS: [&str; 6] =
 
 const WASM_FILTER: &str = "envoy.extensions.filters.http.wasm.v3.Wasm";
 const TYPED_STRUCT: &str = ".TypedStruct";
-const OUR_NAME: &str = "weir";
 /// Names of fields are shortened to this many characters in a path.
 const NAME_CHARS_MAX: usize = 64;
 
@@ -47,19 +48,6 @@ pub fn recognise<E: Display>(text: &[u8], parsed: &Result<Value, E>) -> Result<W
     Ok(Written::Filter)
 }
 
-/// One configuration of the filter.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PluginConfig {
-    /// The path in the Envoy configuration: `static_resources.listeners[0]…configuration.value`.
-    pub path: String,
-    /// The configuration's text as the filter receives it; empty if the plugin has none.
-    pub json: String,
-    /// The file or URL of the module, if the plugin names one.
-    pub module: Option<String>,
-    /// The environment variables that Envoy passes to the plugin.
-    pub variables: Vec<String>,
-}
-
 /// Names of the clusters that an Envoy configuration lists; `None` if it lists none, or may receive more dynamically.
 pub fn static_clusters(value: &Value) -> Option<Vec<&str>> {
     let dynamic = either(value, "dynamic_resources", "dynamicResources");
@@ -74,7 +62,8 @@ pub fn static_clusters(value: &Value) -> Option<Vec<&str>> {
 
 /// Finds the configurations of Weir's plugins in any JSON value, in its order.
 ///
-/// A plugin belongs to Weir if its name, root id or VM id contains `weir`, or if its configuration has `rules`.
+/// A plugin belongs to Weir if its name, root id, VM id or, in Kubernetes, module contains `weir`, or if its
+/// configuration has `rules`.
 pub fn find_plugin_configs(value: &Value) -> Vec<PluginConfig> {
     let mut found = Vec::new();
     let mut steps = Vec::from([Step { from: 0, to: Child::Root }]);
@@ -84,6 +73,10 @@ pub fn find_plugin_configs(value: &Value) -> Vec<PluginConfig> {
         if let Some(plugin) = plugin_of(value) {
             found.extend(weir_config(|| path_to(&steps, step), plugin));
         }
+        let attached = manifest::attached(value).into_iter();
+        found.extend(
+            attached.map(|one| PluginConfig { path: join(&path_to(&steps, step), &one.path), ..one }),
+        );
         // Reversed, so that the first child is taken first.
         for (to, child) in children(value).into_iter().rev() {
             pending.push((steps.len(), child));
@@ -201,13 +194,7 @@ fn module_of(plugin: &Value) -> Option<String> {
 
 fn is_named_ours(plugin: &Value) -> bool {
     let vm_id = either(plugin, "vm_config", "vmConfig").and_then(|vm| either(vm, "vm_id", "vmId"));
-    let names = [plugin.get("name"), either(plugin, "root_id", "rootId"), vm_id];
-    let mut names = names.into_iter().flatten().filter_map(Value::as_str);
-    names.any(|name| name.to_ascii_lowercase().contains(OUR_NAME))
-}
-
-fn has_rules(json: &str) -> bool {
-    serde_json::from_str::<Value>(json).is_ok_and(|config| config.get("rules").is_some())
+    names_us([plugin.get("name"), either(plugin, "root_id", "rootId"), vm_id])
 }
 
 /// A field by its name in protobuf, or by that in protobuf's JSON mapping.
