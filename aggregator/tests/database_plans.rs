@@ -129,18 +129,19 @@ async fn the_table_is_as_specified(scene: &Scene) {
         let rows = query(&mut connection, sql.to_owned()).await;
         String::from_utf8(rows[0].try_get_unchecked(0).unwrap()).unwrap()
     };
-    let columns = text(columns).await.replace("bigint(20)", "bigint");
+    let columns = text(columns).await.replace("bigint(20)", "bigint").replace("int(10)", "int");
     assert_eq!(
         columns,
         "pk bigint unsigned,workspace_id varbinary(191),namespace varbinary(255),identifier varbinary(255),\
          duration_ms bigint unsigned,sequence bigint,region varbinary(48),count bigint unsigned,\
-         expires_at bigint unsigned,updated_at bigint unsigned"
+         expires_at bigint unsigned,updated_at bigint unsigned,lowest_limit bigint unsigned,writer int unsigned,\
+         version bigint unsigned"
     );
     assert_eq!(
         text(indexes).await,
-        "expires_at_idx expires_at,PRIMARY pk,unique_window_region workspace_id,unique_window_region namespace,\
-         unique_window_region identifier,unique_window_region duration_ms,unique_window_region sequence,\
-         unique_window_region region"
+        "expires_at_idx expires_at,feed_idx writer,feed_idx version,PRIMARY pk,unique_window_region workspace_id,\
+         unique_window_region namespace,unique_window_region identifier,unique_window_region duration_ms,\
+         unique_window_region sequence,unique_window_region region"
     );
 }
 

@@ -104,7 +104,7 @@ impl Store {
 /// Number of migrations of a database.
 pub fn migrations(scene: &Scene) -> usize {
     // SQLite has neither bucket locks nor procedures.
-    if scene.is_mysql() { 10 } else { 7 }
+    if scene.is_mysql() { 11 } else { 8 }
 }
 
 /// One database.

@@ -72,8 +72,8 @@ pub struct Statements {
 
 impl Statements {
     pub const CHECK_SCHEMA: &'static [&'static str] = &[
-        "SELECT pk, workspace_id, namespace, identifier, duration_ms, sequence, region, count, expires_at, updated_at
-         FROM ratelimit_window_counts LIMIT 0",
+        "SELECT pk, workspace_id, namespace, identifier, duration_ms, sequence, region, count, expires_at, updated_at,
+                lowest_limit, writer, version FROM ratelimit_window_counts LIMIT 0",
         "SELECT region, holder, expires_at FROM weir_region_leases LIMIT 0",
         "SELECT id, description, rate, `window` FROM zone_master LIMIT 0",
         "SELECT id, zone_id, bucket_key, blocked, created_at, cost, region FROM zone_txn LIMIT 0",
