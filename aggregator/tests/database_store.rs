@@ -155,7 +155,7 @@ async fn unreadable_rows_are_left_out(store: &Store) {
     let bad = [
         foreign(&"x".repeat(65), &hour, &now, "1"),
         foreign("short window", "999", &now, "1"),
-        foreign("no window", "0", &now, "1"),
+        foreign("no window", "1", &now, "1"),
         foreign("endless window", &huge, &now, "1"),
         foreign("before time", &hour, "-1", "1"),
         foreign("huge", &hour, &now, &huge),

@@ -415,7 +415,7 @@ async fn rows_that_are_none_are_skipped(store: &Store) {
     let bad = [
         (br"\@1".as_slice(), HOUR_MS, sequence, 7),
         (b"much", HOUR_MS, sequence, 1_u64 << 60),
-        (b"none", 0, sequence, 7),
+        (b"none", 1, sequence, 7),
         (b"early", HOUR_MS, sequence + 9, 7),
     ];
     for (identifier, duration_ms, sequence, count) in

@@ -19,24 +19,27 @@ SET count = excluded.count, updated_at = excluded.updated_at
 WHERE excluded.count > count",
     upsert_rows: UPSERT_ROWS,
     import: "
-SELECT workspace_id, namespace, identifier, duration_ms, sequence, count, region
+SELECT workspace_id, namespace, identifier, duration_ms, sequence, count, region, lowest_limit
 FROM ratelimit_window_counts INDEXED BY expires_at_idx
-WHERE expires_at > ? AND region <> ?
+WHERE expires_at > ? AND region <> ? AND duration_ms > 0
 LIMIT ?",
     own: "
-SELECT workspace_id, namespace, identifier, duration_ms, sequence, count, region
+SELECT workspace_id, namespace, identifier, duration_ms, sequence, count, region, lowest_limit
 FROM ratelimit_window_counts INDEXED BY expires_at_idx
-WHERE expires_at > ? AND region = ?
+WHERE expires_at > ? AND region = ? AND duration_ms > 0
 LIMIT ?",
     regions: "
 SELECT region, MAX(updated_at) AS wrote, SUM(counts) AS found
 FROM (
-    SELECT region, 0 AS updated_at, 0 AS counts FROM ratelimit_window_counts
-    WHERE workspace_id = x'' AND namespace = x'' AND identifier = x'' AND duration_ms = 0 AND sequence = 0
+    SELECT * FROM (
+        SELECT region, IIF(sequence = 0, 0, updated_at) AS updated_at, 0 AS counts FROM ratelimit_window_counts
+        WHERE workspace_id = x'' AND namespace = x'' AND identifier = x'' AND duration_ms = 0 AND sequence >= 0
+        LIMIT 5000
+    ) AS markers
     UNION ALL
     SELECT * FROM (
         SELECT region, updated_at, 1 AS counts FROM ratelimit_window_counts INDEXED BY expires_at_idx
-        WHERE expires_at > ? ORDER BY expires_at DESC LIMIT ?
+        WHERE expires_at > ? AND duration_ms > 0 ORDER BY expires_at DESC LIMIT ?
     ) AS newest
 ) AS written
 GROUP BY region

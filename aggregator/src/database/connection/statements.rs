@@ -22,8 +22,8 @@ pub struct Statements {
     pub import: &'static str,
     /// The rows that this region published: now, region, most rows.
     pub own: &'static str,
-    /// Every region with rows, its last write, and how many of the rows that expire last belong to it: now, number of
-    /// rows to read.
+    /// Every region with rows or markers, its last write, and how many of the rows that expire last belong to it: now,
+    /// number of rows to read.
     pub regions: &'static str,
     /// The marker's incarnation: region.
     pub marker_read: &'static str,

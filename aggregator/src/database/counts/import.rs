@@ -1,18 +1,17 @@
 //! Reads the counts that the other regions have published, and those of this region.
 //!
-//! The table may contain anything. A row that is not a cell is counted and skipped, and does not affect other rows.
+//! The markers of writers are no cells and are not read.
 
-use super::rows;
+use super::rows::{self, Cells};
 use crate::database::connection::pool::Pool;
 use crate::database::connection::retry::{self, Work};
 use crate::database::connection::{Arg, Connection, Row};
 use crate::database::{COUNTS, Database, DatabaseError};
 use crate::telemetry::spans;
-use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
 use weir_core::model::time::UnixMs;
-use weir_core::region::exchange::{Stored, StoredRegion};
+use weir_core::region::exchange::StoredRegion;
 
 /// Most rows in one import.
 pub const MAX_IMPORT_ROWS: u64 = 1_000_000;
@@ -69,8 +68,8 @@ impl Work for Read<'_> {
     async fn run(&mut self, connection: &mut Connection) -> Result<Imported, DatabaseError> {
         let mut rows = Rows::default();
         connection.each(self.statement, &self.args, |row| rows.take(row)).await?;
-        let stored = |(region, cells)| StoredRegion { region, cells };
-        Ok(Imported { regions: rows.regions.into_iter().map(stored).collect(), ..rows.imported })
+        let Rows { cells: Cells { regions, bad, bad_example }, truncated, .. } = rows;
+        Ok(Imported { regions: rows::by_region(regions), bad, bad_example, truncated })
     }
 }
 
@@ -84,37 +83,18 @@ impl Imported {
 /// The rows read so far.
 #[derive(Default)]
 struct Rows {
-    imported: Imported,
-    regions: BTreeMap<Vec<u8>, Vec<Stored>>,
+    cells: Cells,
     taken: u64,
+    truncated: bool,
 }
 
 impl Rows {
     fn take(&mut self, row: &Row<'_>) {
         if self.taken >= MAX_IMPORT_ROWS {
-            self.imported.truncated = true;
+            self.truncated = true;
             return;
         }
         self.taken += 1;
-        match rows::read_row(row) {
-            Ok((region, cell)) => match self.regions.get_mut(region) {
-                Some(cells) => cells.push(cell),
-                None => drop(self.regions.insert(region.to_vec(), vec![cell])),
-            },
-            Err(reason) => {
-                self.imported.bad += 1;
-                self.imported.bad_example.get_or_insert_with(|| format!("{}: {reason}", place(row)));
-            }
-        }
+        self.cells.take(row);
     }
-}
-
-/// Identifies a row for operators without exposing the limited identifier.
-fn place(row: &Row<'_>) -> String {
-    const SHOWN_BYTES: usize = 64;
-    let text = |column| {
-        let bytes = row.bytes(column).unwrap_or_default();
-        bytes.get(..SHOWN_BYTES).unwrap_or(bytes).escape_ascii().to_string()
-    };
-    format!("a row of workspace \"{}\", namespace \"{}\"", text(0), text(1))
 }

@@ -1,7 +1,7 @@
 //! Publishes this region's rows in bulk: sorted and split into chunks. One statement for each chunk raises counts and
 //! never lowers them.
 
-use super::rows;
+use super::rows::{self, Storable};
 use crate::database::connection::Connection;
 use crate::database::connection::retry::{self, Work};
 use crate::database::{COUNTS, Database, DatabaseError, Reason};
@@ -43,8 +43,8 @@ impl Database {
         mut stored: impl FnMut(&[Publication]),
     ) -> Published {
         let deadline = Instant::now() + within;
-        let mut published = Published::default();
-        let rows = storable(publications, &mut published);
+        let Storable { rows, skipped, example: skipped_example } = rows::storable(publications);
+        let mut published = Published { skipped, skipped_example, ..Published::default() };
         let mut hopeless = None;
         for chunk in rows.chunks(self.primary().statements().upsert_rows) {
             let result = match &hopeless {
@@ -99,28 +99,6 @@ impl Work for Upsert {
     async fn run(&mut self, connection: &mut Connection) -> Result<(), DatabaseError> {
         connection.execute_text(self.0.clone()).await.map(drop)
     }
-}
-
-/// The rows that can be stored, in the order of the unique key.
-fn storable(publications: &[Publication], published: &mut Published) -> Vec<Publication> {
-    let mut kept = Vec::with_capacity(publications.len());
-    for row in publications {
-        match rows::unstorable(row) {
-            None => kept.push(row.clone()),
-            Some(reason) => {
-                published.skipped += 1;
-                published.skipped_example.get_or_insert_with(|| describe(row, reason));
-            }
-        }
-    }
-    kept.sort_by_cached_key(rows::index_order);
-    kept
-}
-
-fn describe(row: &Publication, reason: &str) -> String {
-    let Publication { sequence, count, expires, .. } = row;
-    let namespace = row.key.parts().namespace.escape_ascii();
-    format!("namespace \"{namespace}\", sequence {sequence}, count {count}, expires {}: {reason}", expires.0)
 }
 
 fn is_hopeless(error: &DatabaseError) -> bool {

@@ -8,14 +8,28 @@
 use crate::database::connection::Row;
 use crate::database::connection::statements::push_hex;
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use weir_core::model::key::{Key, KeyParts};
 use weir_core::model::window::MAX_COUNT;
-use weir_core::region::exchange::{Publication, Stored};
+use weir_core::region::exchange::{Publication, Stored, StoredRegion};
 
 const PREFIX: &[u8] = br"\@";
 /// Largest number that every column can store.
 const MAX_NUMBER: u64 = i64::MAX as u64;
+
+// The columns of the statements that read rows. Imports read those up to `LIMIT`.
+const WORKSPACE: usize = 0;
+const NAMESPACE: usize = 1;
+const IDENTIFIER: usize = 2;
+const DURATION: usize = 3;
+const SEQUENCE: usize = 4;
+const COUNT: usize = 5;
+const REGION: usize = 6;
+const LIMIT: usize = 7;
+
+/// The column `lowest_limit` of a limit that is unknown or as high.
+const UNKNOWN_LIMIT: u64 = MAX_COUNT;
 
 /// The column `identifier` of a key.
 pub fn encode_identifier<'a>(key: &KeyParts<'a>) -> Cow<'a, [u8]> {
@@ -48,7 +62,7 @@ fn number(bytes: &[u8], end: u8) -> Option<(u32, &[u8])> {
 }
 
 /// The reason why no database can store the row, if there is one.
-pub(in crate::database) fn unstorable(row: &Publication) -> Option<&'static str> {
+fn unstorable(row: &Publication) -> Option<&'static str> {
     if row.sequence > MAX_NUMBER {
         return Some("sequence is too large");
     }
@@ -62,9 +76,39 @@ pub(in crate::database) fn unstorable(row: &Publication) -> Option<&'static str>
     None
 }
 
+/// The rows that can be stored, in the order of the unique key.
+pub(in crate::database) struct Storable {
+    pub rows: Vec<Publication>,
+    /// Number of the other rows.
+    pub skipped: u64,
+    /// A description of one of them.
+    pub example: Option<String>,
+}
+
+pub(in crate::database) fn storable(publications: &[Publication]) -> Storable {
+    let mut storable = Storable { rows: Vec::with_capacity(publications.len()), skipped: 0, example: None };
+    for row in publications {
+        match unstorable(row) {
+            None => storable.rows.push(row.clone()),
+            Some(reason) => {
+                storable.skipped += 1;
+                storable.example.get_or_insert_with(|| describe(row, reason));
+            }
+        }
+    }
+    storable.rows.sort_by_cached_key(index_order);
+    storable
+}
+
+fn describe(row: &Publication, reason: &str) -> String {
+    let Publication { sequence, count, expires, .. } = row;
+    let namespace = row.key.parts().namespace.escape_ascii();
+    format!("namespace \"{namespace}\", sequence {sequence}, count {count}, expires {}: {reason}", expires.0)
+}
+
 /// The columns of the unique key in their order. All writers store rows in this order, so that two writers do not
 /// deadlock.
-pub(in crate::database) fn index_order(row: &Publication) -> (Vec<u8>, Vec<u8>, Vec<u8>, u64, u64) {
+fn index_order(row: &Publication) -> (Vec<u8>, Vec<u8>, Vec<u8>, u64, u64) {
     let key = row.key.parts();
     let identifier = encode_identifier(&key).into_owned();
     (key.workspace.to_vec(), key.namespace.to_vec(), identifier, key.duration_ms, row.sequence)
@@ -72,8 +116,8 @@ pub(in crate::database) fn index_order(row: &Publication) -> (Vec<u8>, Vec<u8>, 
 
 /// Appends a row as SQL text. Bytes are written as hexadecimal literals, which cannot contain SQL.
 pub(in crate::database) fn push_row(row: &Publication, region: &[u8], updated_at: u64, sql: &mut String) {
-    let key = row.key.parts();
     sql.push('(');
+    let key = row.key.parts();
     for text in [key.workspace, key.namespace, &encode_identifier(&key)] {
         push_hex(text, sql);
         sql.push(',');
@@ -84,22 +128,65 @@ pub(in crate::database) fn push_row(row: &Publication, region: &[u8], updated_at
     let _ = write!(sql, ",{},{},{updated_at})", row.count, row.expires.0);
 }
 
-/// Reads an imported row as a cell of a region, or returns what is wrong with it.
-pub(in crate::database) fn read_row<'a>(row: &'a Row<'_>) -> Result<(&'a [u8], Stored), String> {
+/// The cells read so far. The table may contain anything: a row that is not a cell is counted and skipped.
+#[derive(Default)]
+pub(in crate::database) struct Cells {
+    pub regions: BTreeMap<Vec<u8>, Vec<Stored>>,
+    /// Number of skipped rows.
+    pub bad: u64,
+    /// A description of one of them.
+    pub bad_example: Option<String>,
+}
+
+impl Cells {
+    pub fn take(&mut self, row: &Row<'_>) {
+        match read_row(row) {
+            Ok((region, cell)) => match self.regions.get_mut(region) {
+                Some(cells) => cells.push(cell),
+                None => drop(self.regions.insert(region.to_vec(), vec![cell])),
+            },
+            Err(reason) => self.skip(row, &reason),
+        }
+    }
+
+    fn skip(&mut self, row: &Row<'_>, reason: &str) {
+        self.bad += 1;
+        self.bad_example.get_or_insert_with(|| format!("{}: {reason}", place(row)));
+    }
+}
+
+pub(in crate::database) fn by_region(regions: BTreeMap<Vec<u8>, Vec<Stored>>) -> Vec<StoredRegion> {
+    regions.into_iter().map(|(region, cells)| StoredRegion { region, cells }).collect()
+}
+
+/// Identifies a row for operators without exposing the limited identifier.
+fn place(row: &Row<'_>) -> String {
+    const SHOWN_BYTES: usize = 64;
+    let text = |column| {
+        let bytes = row.bytes(column).unwrap_or_default();
+        bytes.get(..SHOWN_BYTES).unwrap_or(bytes).escape_ascii().to_string()
+    };
+    format!("a row of workspace \"{}\", namespace \"{}\"", text(WORKSPACE), text(NAMESPACE))
+}
+
+/// Reads a row as a cell of a region, or returns what is wrong with it.
+fn read_row<'a>(row: &'a Row<'_>) -> Result<(&'a [u8], Stored), String> {
     let text = |column| row.bytes(column).ok_or_else(|| "a text is none".to_owned());
     let number = |column, name| row.number(column).ok_or_else(|| format!("its {name} is out of range"));
-    let (workspace, namespace, stored) = (text(0)?, text(1)?, text(2)?);
+    let (workspace, namespace, stored) = (text(WORKSPACE)?, text(NAMESPACE)?, text(IDENTIFIER)?);
     let (epoch, resolution, identifier) =
         decode_identifier(stored).ok_or_else(|| "its identifier has a broken prefix".to_owned())?;
-    let duration_ms = number(3, "duration_ms")?;
-    let sequence = number(4, "sequence")?;
+    let duration_ms = number(DURATION, "duration_ms")?;
+    let sequence = number(SEQUENCE, "sequence")?;
     let parts = KeyParts { workspace, namespace, identifier, duration_ms, epoch, resolution };
     let key = Key::new(&parts).map_err(|error| error.to_string())?;
-    let count = number(5, "count")?;
+    let count = number(COUNT, "count")?;
     if count > MAX_COUNT {
         return Err("its count is above 2^53".to_owned());
     }
-    Ok((text(6)?, Stored { key, sequence, count, limit: u64::MAX }))
+    // A limit denies nothing, so a count with an unreadable limit is used.
+    let limit = row.number(LIMIT).filter(|limit| *limit < UNKNOWN_LIMIT).unwrap_or(u64::MAX);
+    Ok((text(REGION)?, Stored { key, sequence, count, limit }))
 }
 
 #[cfg(test)]

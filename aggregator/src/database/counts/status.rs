@@ -12,19 +12,19 @@ use weir_core::model::time::UnixMs;
 /// Rows that [`Database::regions`] reads: those that expire last.
 pub const REGION_ROWS: u64 = 5_000;
 
-/// A region with rows in the database.
+/// A region with rows or markers in the database.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wrote {
     /// The region.
     pub region: Vec<u8>,
-    /// The time of its last write, by its own clock; `None` if none of its rows was read.
+    /// The time of its last write, by its own clock; `None` if neither a row nor a marker with a time was read.
     pub updated: Option<UnixMs>,
     /// The number of its rows among those read.
     pub rows: u64,
 }
 
 impl Database {
-    /// Every region with rows, ordered by name.
+    /// Every region with rows or markers, ordered by name.
     pub async fn regions(&self, now: UnixMs, within: Duration) -> Result<Vec<Wrote>, DatabaseError> {
         let pool = self.replica();
         let args = [Arg::Int(now.0), Arg::Int(REGION_ROWS)];
@@ -51,6 +51,6 @@ impl Work for ReadRegions<'_> {
 /// Reads a row; `None` if Weir does not write such rows.
 fn wrote(row: &Row<'_>) -> Option<Wrote> {
     let rows = row.number(2)?;
-    let updated = (rows > 0).then(|| row.number(1)).flatten().map(UnixMs);
+    let updated = row.number(1).filter(|updated| *updated > 0).map(UnixMs);
     Some(Wrote { region: row.bytes(0)?.to_vec(), updated, rows })
 }
