@@ -1,8 +1,7 @@
 //! Deletes expired rows in batches, so that writers never wait long for a lock.
 
 use super::connection::Arg;
-use super::connection::retry::{self, Execute};
-use super::ledger::zones::Number;
+use super::connection::retry::{self, Execute, Number};
 use super::{Database, DatabaseError};
 use std::time::Duration;
 use tokio::time::{Instant, sleep};

@@ -4,7 +4,8 @@
 //! late or out of order. The ledger has one row for each attempt. In reading order:
 //!
 //! 1. [`DatabaseOptions`] (`options`): the database and the region.
-//! 2. `publish`, `import`: writing this region's rows, reading the others'. `rows` converts keys to columns.
+//! 2. `exchange`: a packet, which writes this process' rows and reads what others have raised. `publish`, `import`: writing
+//!    this region's rows, reading all of the others'. `rows` converts keys to columns.
 //! 3. `ledger`, `zones`, `history`: decisions on attempts, the zones' limits, and the recorded attempts.
 //! 4. `controls`: live control, its audit, and newer controls.
 //! 5. `marker`, `lease`, `cleanup`, `migrate`: the detection of a wiped table, the region lease, deletion, the tables.
@@ -31,6 +32,7 @@ pub use controls::{
     MAX_AUTOMATIC_OF_WORKSPACE, MAX_OF_WORKSPACE, MAX_PAGE, MAX_REASON_BYTES, News, PlaceFilter,
     StoredControl, Tidied, Wish, name_and_value,
 };
+pub use counts::exchange::Exchanged;
 pub use counts::import::{Imported, MAX_IMPORT_ROWS};
 pub use counts::lease::Lease;
 pub use counts::publish::Published;

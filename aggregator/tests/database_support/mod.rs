@@ -3,6 +3,7 @@
 
 pub mod far;
 pub mod ledger;
+pub mod packets;
 
 use sqlx::{AssertSqlSafe, Connection, MySqlConnection, SqliteConnection};
 use std::collections::BTreeMap;

@@ -111,6 +111,17 @@ pub(in crate::database) fn push_args(args: &[Arg<'_>], sql: &mut String) {
     }
 }
 
+/// Appends a statement with its parameters as literals.
+pub(in crate::database) fn push_statement(statement: &str, args: &[Arg<'_>], sql: &mut String) {
+    let mut args = args.iter();
+    for (place, part) in statement.split('?').enumerate() {
+        if place > 0 {
+            push_args(args.next().map(std::slice::from_ref).unwrap_or_default(), sql);
+        }
+        sql.push_str(part);
+    }
+}
+
 impl Connection {
     pub fn is_mysql(&self) -> bool {
         matches!(self, Connection::MySql(_))
@@ -190,6 +201,14 @@ impl Connection {
 }
 
 impl Row<'_> {
+    /// Number of columns.
+    pub fn columns(&self) -> usize {
+        match self {
+            Row::MySql(row) => row.len(),
+            Row::Sqlite(row) => row.len(),
+        }
+    }
+
     /// A text column; `None` if the column has another type.
     pub fn bytes(&self, column: usize) -> Option<&[u8]> {
         match self {

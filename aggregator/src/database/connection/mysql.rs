@@ -32,6 +32,33 @@ ON DUPLICATE KEY UPDATE
     updated_at = IF(VALUES(count) > count, VALUES(updated_at), updated_at),
     count      = GREATEST(count, VALUES(count))",
     upsert_rows: CHUNK_ROWS,
+    packet_own: Statements::PACKET_OWN,
+    packet_begin: Statements::PACKET_BEGIN,
+    // An upsert that raises nothing changes no column, so that a restart feeds no row again. The exception is a row that its
+    // writer sends again because the packet was not acknowledged: another version may have hidden it from readers. Each
+    // assignment reads the columns that are assigned after it as they were.
+    packet_end: "
+ON DUPLICATE KEY UPDATE
+    version      = IF(VALUES(count) > count OR VALUES(lowest_limit) < lowest_limit
+                      OR (VALUES(count) = count AND VALUES(writer) = writer AND VALUES(version) > version),
+                      VALUES(version), version),
+    writer       = IF(VALUES(count) > count OR VALUES(lowest_limit) < lowest_limit, VALUES(writer), writer),
+    updated_at   = IF(VALUES(count) > count, VALUES(updated_at), updated_at),
+    lowest_limit = LEAST(lowest_limit, VALUES(lowest_limit)),
+    expires_at   = GREATEST(expires_at, VALUES(expires_at)),
+    count        = GREATEST(count, VALUES(count))",
+    packet_markers: "
+(SELECT workspace_id, namespace, identifier, duration_ms, sequence, count, region, lowest_limit, writer, version
+ FROM ratelimit_window_counts FORCE INDEX (unique_window_region)
+ WHERE workspace_id = '' AND namespace = '' AND identifier = '' AND duration_ms = 0 AND sequence > 0 AND expires_at > ?
+ ORDER BY expires_at DESC LIMIT ?)",
+    packet_page: "
+UNION ALL
+(SELECT workspace_id, namespace, identifier, duration_ms, sequence, count, region, lowest_limit, writer, version
+ FROM ratelimit_window_counts FORCE INDEX (feed_idx)
+ WHERE writer = ? AND version > ? AND duration_ms > 0 AND expires_at > ?
+ ORDER BY version LIMIT ?)",
+    packet_limit: Some("SELECT @@max_allowed_packet"),
     // Without the index hint, the optimizer reads the whole table, expired rows included, if most rows are alive.
     import: "
 SELECT workspace_id, namespace, identifier, duration_ms, sequence, count, region, lowest_limit

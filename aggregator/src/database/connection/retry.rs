@@ -37,6 +37,19 @@ impl Work for Execute<'_> {
     }
 }
 
+/// The number in the first row of a query, if there is one.
+pub(in crate::database) struct Number<'a>(pub &'static str, pub &'a [Arg<'a>]);
+
+impl Work for Number<'_> {
+    type Output = Option<u64>;
+
+    async fn run(&mut self, connection: &mut Connection) -> Result<Option<u64>, DatabaseError> {
+        let mut number = None;
+        connection.each(self.0, self.1, |row| number = row.number(0)).await?;
+        Ok(number)
+    }
+}
+
 /// Runs `work` on a connection. Repeats it after transient errors until `deadline`.
 pub(in crate::database) async fn until<W: Work>(
     deadline: Instant,
@@ -47,19 +60,38 @@ pub(in crate::database) async fn until<W: Work>(
     // If the deadline passes, the connection is dropped and thereby closed.
     let done = timeout_at(deadline, async {
         for pause_ms in PAUSES_MS {
-            match once(pool, &mut work).await {
+            match attempt(pool, &mut work).await {
                 Err(error) if error.is_transient() => last = Some(error),
                 result => return result,
             }
             sleep(jittered(pause_ms)).await;
         }
-        once(pool, &mut work).await
+        attempt(pool, &mut work).await
     });
     // The error of the last try explains more than "timeout" does.
     done.await.unwrap_or_else(|_| Err(last.unwrap_or_else(DatabaseError::timeout)))
 }
 
-async fn once<W: Work>(pool: &Pool, work: &mut W) -> Result<W::Output, DatabaseError> {
+/// Runs `work` once. The connection is reused only after a success; after any error, and at `deadline`, it is closed.
+pub(in crate::database) async fn once<W: Work>(
+    deadline: Instant,
+    pool: &Pool,
+    mut work: W,
+) -> Result<W::Output, DatabaseError> {
+    let done = timeout_at(deadline, async {
+        let mut held = pool.hold().await?;
+        let output = work.run(&mut held.connection).await?;
+        held.keep();
+        Ok(output)
+    });
+    let result = done.await.unwrap_or_else(|_| Err(DatabaseError::timeout()));
+    if result.as_ref().is_err_and(|error| error.kind() == Reason::Unavailable) {
+        pool.close_idle();
+    }
+    result
+}
+
+async fn attempt<W: Work>(pool: &Pool, work: &mut W) -> Result<W::Output, DatabaseError> {
     let mut held = pool.hold().await?;
     let result = work.run(&mut held.connection).await;
     match &result {

@@ -18,6 +18,36 @@ ON CONFLICT (workspace_id, namespace, identifier, duration_ms, sequence, region)
 SET count = excluded.count, updated_at = excluded.updated_at
 WHERE excluded.count > count",
     upsert_rows: UPSERT_ROWS,
+    packet_own: Statements::PACKET_OWN,
+    packet_begin: Statements::PACKET_BEGIN,
+    packet_end: "
+ON CONFLICT (workspace_id, namespace, identifier, duration_ms, sequence, region) DO UPDATE
+SET version      = IIF(excluded.count > count OR excluded.lowest_limit < lowest_limit
+                       OR (excluded.count = count AND excluded.writer = writer AND excluded.version > version),
+                       excluded.version, version),
+    writer       = IIF(excluded.count > count OR excluded.lowest_limit < lowest_limit, excluded.writer, writer),
+    updated_at   = IIF(excluded.count > count, excluded.updated_at, updated_at),
+    lowest_limit = MIN(lowest_limit, excluded.lowest_limit),
+    expires_at   = MAX(expires_at, excluded.expires_at),
+    count        = MAX(count, excluded.count)
+WHERE excluded.count > count OR excluded.lowest_limit < lowest_limit OR excluded.expires_at > expires_at
+      OR (excluded.count = count AND excluded.writer = writer AND excluded.version > version)",
+    packet_markers: "
+SELECT * FROM (
+    SELECT workspace_id, namespace, identifier, duration_ms, sequence, count, region, lowest_limit, writer, version
+    FROM ratelimit_window_counts
+    WHERE workspace_id = x'' AND namespace = x'' AND identifier = x'' AND duration_ms = 0 AND sequence > 0 AND expires_at > ?
+    ORDER BY +expires_at DESC LIMIT ?
+)",
+    packet_page: "
+UNION ALL
+SELECT * FROM (
+    SELECT workspace_id, namespace, identifier, duration_ms, sequence, count, region, lowest_limit, writer, version
+    FROM ratelimit_window_counts INDEXED BY feed_idx
+    WHERE writer = ? AND version > ? AND duration_ms > 0 AND expires_at > ?
+    ORDER BY version LIMIT ?
+)",
+    packet_limit: None,
     import: "
 SELECT workspace_id, namespace, identifier, duration_ms, sequence, count, region, lowest_limit
 FROM ratelimit_window_counts INDEXED BY expires_at_idx

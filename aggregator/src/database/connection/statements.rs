@@ -18,6 +18,18 @@ pub struct Statements {
     pub upsert_end: &'static str,
     /// Most rows in one upsert.
     pub upsert_rows: usize,
+    /// The version of a writer's own marker: writer, region.
+    pub packet_own: &'static str,
+    /// Start of a packet's upsert; the marker and rows follow.
+    pub packet_begin: &'static str,
+    /// End of a packet's upsert.
+    pub packet_end: &'static str,
+    /// Start of the feed, all markers: now, most markers. The newest come first.
+    pub packet_markers: &'static str,
+    /// Part of the feed, the rows of a writer: writer, version (exclusive), now, most rows.
+    pub packet_page: &'static str,
+    /// The most bytes of a text that the server accepts. `None` for SQLite, whose limit is a thousand times the largest packet.
+    pub packet_limit: Option<&'static str>,
     /// The rows of other regions: now, region, most rows.
     pub import: &'static str,
     /// The rows that this region published: now, region, most rows.
@@ -87,6 +99,16 @@ impl Statements {
 INSERT INTO ratelimit_window_counts
     (workspace_id, namespace, identifier, duration_ms, sequence, region, count, expires_at, updated_at)
 VALUES ";
+    /// [`Statements::packet_begin`], the same for both.
+    pub const PACKET_BEGIN: &'static str = "
+INSERT INTO ratelimit_window_counts
+    (workspace_id, namespace, identifier, duration_ms, sequence, region, count, expires_at, updated_at, lowest_limit,
+     writer, version)
+VALUES ";
+    /// [`Statements::packet_own`], the same for both.
+    pub const PACKET_OWN: &'static str = "
+SELECT count FROM ratelimit_window_counts
+WHERE workspace_id = x'' AND namespace = x'' AND identifier = x'' AND duration_ms = 0 AND sequence = ? AND region = ?";
 }
 
 /// Appends bytes as a hexadecimal literal.

@@ -13,6 +13,7 @@ use std::fmt::Write;
 use weir_core::model::key::{Key, KeyParts};
 use weir_core::model::window::MAX_COUNT;
 use weir_core::region::exchange::{Publication, Stored, StoredRegion};
+use weir_core::replication::globe::packet::Writer;
 
 const PREFIX: &[u8] = br"\@";
 /// Largest number that every column can store.
@@ -22,14 +23,22 @@ const MAX_NUMBER: u64 = i64::MAX as u64;
 const WORKSPACE: usize = 0;
 const NAMESPACE: usize = 1;
 const IDENTIFIER: usize = 2;
-const DURATION: usize = 3;
-const SEQUENCE: usize = 4;
-const COUNT: usize = 5;
-const REGION: usize = 6;
+pub(in crate::database) const DURATION: usize = 3;
+pub(in crate::database) const SEQUENCE: usize = 4;
+pub(in crate::database) const COUNT: usize = 5;
+pub(in crate::database) const REGION: usize = 6;
 const LIMIT: usize = 7;
+pub(in crate::database) const WRITER: usize = 8;
+pub(in crate::database) const VERSION: usize = 9;
 
 /// The column `lowest_limit` of a limit that is unknown or as high.
 const UNKNOWN_LIMIT: u64 = MAX_COUNT;
+
+/// What a packet writes to each of its rows.
+pub(in crate::database) struct Stamp {
+    pub writer: Writer,
+    pub version: u64,
+}
 
 /// The column `identifier` of a key.
 pub fn encode_identifier<'a>(key: &KeyParts<'a>) -> Cow<'a, [u8]> {
@@ -117,6 +126,44 @@ fn index_order(row: &Publication) -> (Vec<u8>, Vec<u8>, Vec<u8>, u64, u64) {
 /// Appends a row as SQL text. Bytes are written as hexadecimal literals, which cannot contain SQL.
 pub(in crate::database) fn push_row(row: &Publication, region: &[u8], updated_at: u64, sql: &mut String) {
     sql.push('(');
+    push_columns(row, region, updated_at, sql);
+    sql.push(')');
+}
+
+/// Appends a row of a packet.
+pub(in crate::database) fn push_stamped_row(
+    row: &Publication,
+    region: &[u8],
+    updated_at: u64,
+    stamp: &Stamp,
+    sql: &mut String,
+) {
+    sql.push('(');
+    push_columns(row, region, updated_at, sql);
+    push_stamp(row.limit.min(UNKNOWN_LIMIT), stamp, sql);
+    sql.push(')');
+}
+
+/// Appends the marker of a writer: a row under a key that no cell has, with the version as its count.
+pub(in crate::database) fn push_marker(
+    stamp: &Stamp,
+    region: &[u8],
+    expires_at: u64,
+    updated_at: u64,
+    sql: &mut String,
+) {
+    let _ = write!(sql, "(x'',x'',x'',0,{},", stamp.writer.number());
+    push_hex(region, sql);
+    let _ = write!(sql, ",{},{expires_at},{updated_at}", stamp.version);
+    push_stamp(UNKNOWN_LIMIT, stamp, sql);
+    sql.push(')');
+}
+
+fn push_stamp(limit: u64, stamp: &Stamp, sql: &mut String) {
+    let _ = write!(sql, ",{limit},{},{}", stamp.writer.number(), stamp.version);
+}
+
+fn push_columns(row: &Publication, region: &[u8], updated_at: u64, sql: &mut String) {
     let key = row.key.parts();
     for text in [key.workspace, key.namespace, &encode_identifier(&key)] {
         push_hex(text, sql);
@@ -125,7 +172,7 @@ pub(in crate::database) fn push_row(row: &Publication, region: &[u8], updated_at
     // Writing to a `String` cannot fail.
     let _ = write!(sql, "{},{},", key.duration_ms, row.sequence);
     push_hex(region, sql);
-    let _ = write!(sql, ",{},{},{updated_at})", row.count, row.expires.0);
+    let _ = write!(sql, ",{},{},{updated_at}", row.count, row.expires.0);
 }
 
 /// The cells read so far. The table may contain anything: a row that is not a cell is counted and skipped.
@@ -149,7 +196,7 @@ impl Cells {
         }
     }
 
-    fn skip(&mut self, row: &Row<'_>, reason: &str) {
+    pub fn skip(&mut self, row: &Row<'_>, reason: &str) {
         self.bad += 1;
         self.bad_example.get_or_insert_with(|| format!("{}: {reason}", place(row)));
     }

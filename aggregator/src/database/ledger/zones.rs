@@ -1,6 +1,6 @@
 //! The ledger's zones, each a rate and a window. Every attempt reads its zone, so a change applies at once.
 
-use crate::database::connection::retry::{self, Execute, Work};
+use crate::database::connection::retry::{self, Execute, Number, Work};
 use crate::database::connection::{Arg, Connection, Row};
 use crate::database::{Database, DatabaseError};
 use std::time::Duration;
@@ -149,19 +149,6 @@ impl Database {
         within: Duration,
     ) -> Result<Vec<Zone>, DatabaseError> {
         retry::until(Instant::now() + within, self.primary(), ReadZones { statement, args }).await
-    }
-}
-
-/// The number in the first row of a query, if there is one.
-pub(in crate::database) struct Number<'a>(pub &'static str, pub &'a [Arg<'a>]);
-
-impl Work for Number<'_> {
-    type Output = Option<u64>;
-
-    async fn run(&mut self, connection: &mut Connection) -> Result<Option<u64>, DatabaseError> {
-        let mut number = None;
-        connection.each(self.0, self.1, |row| number = row.number(0)).await?;
-        Ok(number)
     }
 }
 
