@@ -422,7 +422,7 @@ async fn refused_filters_are_shown_and_apis_are_no_envoys() {
     peer.refused().await;
     let check = json!({"namespace": "n", "identifier": "a", "limit": 5, "duration": "1h", "timeout": "5s"});
     http_common::Client::connect(&weir).await.post("/v1/check", &check).await;
-    let parts = admin::parts::parts(weir.server.services()).await;
+    let parts = admin::parts::parts(weir.server.services());
     assert_eq!(parts.refused.first().map(|refused| refused.reason.as_str()), Some("token"), "{parts:?}");
     assert_eq!((parts.envoys.len(), parts.aggregator.status.envoys), (1, 0), "{parts:?}");
     let health = weir_aggregator::cli::terminal::tables::health(&parts);

@@ -67,7 +67,7 @@ async fn each_aggregator_shows_all_rules_and_aggregators() {
         })
         .await
         .unwrap();
-        let parts = admin::parts::parts(weir.server.services()).await;
+        let parts = admin::parts::parts(weir.server.services());
         assert_eq!((parts.peers.len(), parts.peers[0].silent, parts.peers[0].status.streams), (1, false, 1));
         assert_eq!(parts.envoys.len(), 1);
         let redis = parts.redis.unwrap();

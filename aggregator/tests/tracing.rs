@@ -131,8 +131,8 @@ async fn calls_of_stores_are_children_of_their_requests() {
     attributes(&http, &[("guid:x-request-id", "by-http"), ("http.response.status_code", "200")]);
     let replay =
         found(&collector, "replay", |replay| replay.attribute("weir.cells").is_some_and(|n| n != "0")).await;
-    let publish =
-        found(&collector, "publish", |publish| publish.attribute("weir.cells").is_some_and(|n| n != "0"))
+    let exchange =
+        found(&collector, "exchange", |packet| packet.attribute("weir.cells").is_some_and(|n| n != "0"))
             .await;
     let import = found(&collector, "import", |_| true).await;
     let (insert, select) = ("INSERT ratelimit_window_counts", "SELECT ratelimit_window_counts");
@@ -140,7 +140,7 @@ async fn calls_of_stores_are_children_of_their_requests() {
         ("EVALSHA", "redis", &consult),
         ("EVALSHA", "redis", &http),
         ("EVALSHA", "redis", &replay),
-        (insert, "sqlite", &publish),
+        (insert, "sqlite", &exchange),
         (select, "sqlite", &import),
     ] {
         let call = found(&collector, name, |call| is_beneath(call, above)).await;

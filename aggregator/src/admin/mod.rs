@@ -89,7 +89,7 @@ pub fn router(services: Arc<Services>, hosts: Hosts) -> Router {
         )
         .route(
             "/v1/parts",
-            get(|State(services): State<Arc<Services>>| async move { Json(parts::parts(&services).await) }),
+            get(|State(services): State<Arc<Services>>| async move { Json(parts::parts(&services)) }),
         )
         .route("/", get(page::index))
         .route("/page/{file}", get(page::file))

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use weir_core::model::breaker::State;
 use weir_core::model::time::MonoMs;
+use weir_core::region::OtherRegion;
 
 /// Tolerance for work on an interval, which may be a little late.
 const SLACK_MS: u64 = 2_000;
@@ -38,10 +39,8 @@ pub struct Parts {
     pub redis: Option<Redis>,
     /// The database that the regions share, if there is one.
     pub database: Option<Database>,
-    /// The other regions that have written to the database.
+    /// The regions that share the database: this one, and those seen to write to it.
     pub regions: Vec<Region>,
-    /// Why the other regions are not known, if so.
-    pub regions_unknown: Option<String>,
 }
 
 /// This aggregator.
@@ -109,9 +108,9 @@ pub struct Database {
     pub trouble: Option<String>,
     /// How often it lost its data.
     pub wipes: u64,
-    /// Milliseconds since all due counts were published.
+    /// Milliseconds since nothing was left to publish.
     pub published_age_ms: Option<u64>,
-    /// Milliseconds since the other regions' counts were imported.
+    /// Milliseconds since the other regions' counts were read.
     pub imported_age_ms: Option<u64>,
     /// The last calls.
     pub calls: Vec<Went>,
@@ -125,32 +124,16 @@ pub struct Region {
     pub name: String,
     /// Whether it is this region.
     pub own: bool,
-    /// Milliseconds since its last write, by its clock and this aggregator's; absent if all of its rows have expired. A
-    /// region writes only keys past half their limits.
-    pub wrote_age_ms: Option<u64>,
-    /// Number of its rows among the 5 000 rows that expire last.
-    pub rows: u64,
+    /// Milliseconds since it was last seen to write to the database. A region writes at least every ten seconds. Absent if this region has
+    /// not written yet.
+    pub seen_age_ms: Option<u64>,
 }
 
 /// The state of all parts.
-pub async fn parts(services: &Services) -> Parts {
+pub fn parts(services: &Services) -> Parts {
     let now = services.moment();
     let (envoys, connected) = services.status.streams.envoys(now.mono);
     let stats = services.stats();
-    let (regions, regions_unknown) = match &services.global {
-        Some(global) => match global.cached.regions(services, global).await {
-            Ok(regions) => (regions.to_vec(), None),
-            Err(reason) => (Vec::new(), Some(reason)),
-        },
-        None => (Vec::new(), None),
-    };
-    let own = services.region_name.as_bytes();
-    let regions = regions.iter().map(|wrote| Region {
-        name: text(&wrote.region),
-        own: wrote.region == own,
-        wrote_age_ms: wrote.updated.map(|updated| now.unix.0.saturating_sub(updated.0)),
-        rows: wrote.rows,
-    });
     Parts {
         region: services.region_name.clone(),
         now_unix_ms: now.unix.0,
@@ -162,9 +145,29 @@ pub async fn parts(services: &Services) -> Parts {
         peers: services.status.peers.all().into_iter().map(peer).collect(),
         redis: redis(services),
         database: database(services),
-        regions: regions.collect(),
-        regions_unknown,
+        regions: regions(services),
     }
+}
+
+fn regions(services: &Services) -> Vec<Region> {
+    if services.global.is_none() {
+        return Vec::new();
+    }
+    services.state(|state, now| {
+        let own = Region {
+            name: services.region_name.clone(),
+            own: true,
+            seen_age_ms: age(now.mono, state.figures.published_at),
+        };
+        let other = |(other, at): (OtherRegion, MonoMs)| Region {
+            name: text(state.region.name_of_other(other)),
+            own: false,
+            seen_age_ms: Some(now.mono.since(at)),
+        };
+        let mut regions: Vec<Region> = state.others().map(other).chain([own]).collect();
+        regions.sort_by(|one, two| one.name.cmp(&two.name));
+        regions
+    })
 }
 
 fn aggregator(services: &Services) -> Aggregator {
@@ -225,7 +228,7 @@ fn database(services: &Services) -> Option<Database> {
     let schedule = services.global.as_ref().map(|global| global.schedule)?;
     let late = [
         ("published", published_age_ms, schedule.publish_ms),
-        ("imported", imported_age_ms, schedule.import_ms),
+        ("read", imported_age_ms, schedule.exchange_ms),
     ];
     Some(Database {
         trouble: trouble(&calls, late),
@@ -272,7 +275,7 @@ mod tests {
     #[test]
     fn a_database_that_does_not_answer_is_in_trouble() {
         let call = |age_ms, failure_age_ms| Went {
-            operation: "read_global_marker".into(),
+            operation: "exchange".into(),
             calls: 7,
             failures: 1,
             age_ms,
@@ -280,16 +283,16 @@ mod tests {
             failure_age_ms,
             failure: Some("timeout".into()),
         };
-        let late = |published, imported| [("published", published, 10_000), ("imported", imported, 10_000)];
+        let late = |published, imported| [("published", published, 10_000), ("read", imported, 10_000)];
         let fresh = || late(Some(9_000), Some(11_000));
-        let failed = Some("read global marker failed: timeout".to_owned());
+        let failed = Some("exchange failed: timeout".to_owned());
         for (calls, late, expected) in [
             (vec![], late(None, None), None),
             (vec![call(5_000, None)], fresh(), None),
             (vec![call(5_000, Some(15_000))], fresh(), None),
             (vec![call(5_000, Some(5_000))], fresh(), failed),
             (vec![call(90_000, Some(90_000))], fresh(), None),
-            (vec![], late(Some(9_000), Some(25_000)), Some("nothing was imported for 25 s".to_owned())),
+            (vec![], late(Some(9_000), Some(25_000)), Some("nothing was read for 25 s".to_owned())),
         ] {
             assert_eq!(trouble(&calls, late), expected, "{calls:?}");
         }

@@ -7,8 +7,10 @@ use crate::region::services::Services;
 use crate::region::status::counters::Rule;
 use crate::region::status::peers::FRESH_MS;
 use crate::region::status::top::Scan;
+use crate::telemetry::metrics::Globe;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use weir_core::region::top::Scope;
 
 /// The rules of the region's filters.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -35,6 +37,9 @@ pub struct ShownRule {
     pub rule: Rule,
     /// For a shadow rule with a sliding window: the keys over its limit now.
     pub would_deny: Option<WouldDeny>,
+    /// The largest use of all regions beyond a limit of the rule within the last five to ten minutes, as part of the limit, as far as this
+    /// aggregator found it. Absent if there was none.
+    pub excess_ratio: Option<f64>,
 }
 
 /// The keys over the limit of a shadow rule.
@@ -53,6 +58,7 @@ pub async fn rules(services: &Services) -> Rules {
     let scan = services.status.scan.latest(&services.hub, &services.status).await;
     let now = services.now();
     let limits = Limits::new(services, now);
+    let globe = services.state(|state, now| Globe::of(state, now));
     let mut found: BTreeMap<(String, String), Rule> = BTreeMap::new();
     let peers = services.status.peers.all();
     let (fresh, silent): (Vec<_>, Vec<_>) = peers.iter().partition(|peer| peer.age_ms() <= FRESH_MS);
@@ -68,16 +74,19 @@ pub async fn rules(services: &Services) -> Rules {
         now_unix_ms: now.0,
         aggregators: 1 + fresh.len() as u64,
         aggregators_silent: silent.len() as u64,
-        rules: found.into_values().map(|rule| shown(rule, &limits, &scan)).collect(),
+        rules: found.into_values().map(|rule| shown(rule, &limits, &scan, &globe)).collect(),
     }
 }
 
-fn shown(rule: Rule, limits: &Limits<'_>, scan: &Scan) -> ShownRule {
-    let over = scan.top.scopes.iter().find(|over| {
-        over.scope.workspace == rule.workspace.as_bytes()
-            && over.scope.namespace == rule.namespace.as_bytes()
-            && over.scope.window_ms == rule.window_ms
-    });
+fn shown(rule: Rule, limits: &Limits<'_>, scan: &Scan, globe: &Globe) -> ShownRule {
+    let is_of_rule = |scope: &Scope| {
+        scope.workspace == rule.workspace.as_bytes()
+            && scope.namespace == rule.namespace.as_bytes()
+            && scope.window_ms == rule.window_ms
+    };
+    let over = scan.top.scopes.iter().find(|over| is_of_rule(&over.scope));
+    let excess = globe.excesses.iter().find(|(scope, largest)| is_of_rule(scope) && *largest > 0);
+    let excess_ratio = excess.map(|(_, thousandths)| *thousandths as f64 / 1e3);
     let would_deny = over.filter(|_| rule.shadow).map(|over| {
         let stand = over.furthest.iter().map(|one| (one, limits.ranked(one)));
         let (denied, allowed): (Vec<_>, Vec<_>) = stand.partition(|(_, usage)| usage.is_over());
@@ -86,5 +95,5 @@ fn shown(rule: Rule, limits: &Limits<'_>, scan: &Scan) -> ShownRule {
             furthest: denied.into_iter().map(|(one, usage)| key(one, usage, scan)).collect(),
         }
     });
-    ShownRule { rule, would_deny }
+    ShownRule { rule, would_deny, excess_ratio }
 }

@@ -7,7 +7,7 @@ use crate::region::hub::Hub;
 use crate::region::regional::Regional;
 use crate::region::status::Status;
 use crate::telemetry::clock::Clock;
-use crate::telemetry::metrics::Metrics;
+use crate::telemetry::metrics::{Globe, Metrics};
 use crate::telemetry::spans::Telemetry;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -66,11 +66,13 @@ impl Services {
 
     /// All metrics, in Prometheus' text format.
     pub fn metrics_text(&self) -> String {
-        let (now, figures, stats, mut breakers) = self.state(|state, now| {
-            (now, state.figures.clone(), state.region.stats(now.mono), breakers(state, now.mono))
+        let (now, figures, stats, mut breakers, globe) = self.state(|state, now| {
+            let breakers = breakers(state, now.mono);
+            let stats = state.region.stats(now.mono);
+            (now, state.figures.clone(), stats, breakers, Globe::of(state, now))
         });
         breakers.extend(self.exact.breaker_states());
-        self.metrics.text(&figures, now.mono, stats, &breakers)
+        self.metrics.text(&figures, now.mono, stats, &breakers, &globe)
     }
 }
 

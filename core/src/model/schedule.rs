@@ -8,17 +8,23 @@ use crate::model::time::MonoMs;
 /// All schedules and bounds of one aggregator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Schedule {
-    /// Time between two publications, in milliseconds. Another region receives a count after at most one `publish_ms`, one `import_ms` and
-    /// their jitter. Halving it doubles the database's load.
+    /// Time between two publications of all that is due, in milliseconds. Halving it doubles the database's load.
     pub publish_ms: u64,
-    /// Time between two imports, in milliseconds.
+    /// Longest time between two packets, in milliseconds: how late a region receives what another has published at once.
+    pub exchange_ms: u64,
+    /// Least time between two packets, in milliseconds. At most ten packets begin in twenty such times.
+    pub packet_pause_ms: u64,
+    /// Timeout of a packet. A late one holds up all that is due, so it is given up early and its rows are sent again.
+    pub packet_timeout_ms: u64,
+    /// Time between two imports of all that other regions have published, in milliseconds. Packets bring the same sooner; the import repairs
+    /// what they have missed.
     pub import_ms: u64,
     /// Time between two reads of the edition of live control, in milliseconds: a statement that reads one row. A change is in force in all
-    /// regions after one such interval and its jitter. After a failure, the next read waits for `import_ms`.
+    /// regions after one such interval and its jitter. After a failure, the next read waits for `publish_ms`.
     pub controls_ms: u64,
     /// Jitter: each interval is up to this many per cent shorter or longer, so that regions do not call the database at the same time.
     pub jitter_percent: u64,
-    /// Timeout of a publication or import.
+    /// Timeout of an import.
     pub global_timeout_ms: u64,
     /// Least time between two replays to the regional store, so that a cell that changes often is written once.
     pub replay_ms: u64,
@@ -39,7 +45,7 @@ pub struct Schedule {
     pub hot_read_ms: u64,
     /// Recovery grace period: the time after a loss in which filters and aggregators send their counts again.
     pub grace_period_ms: u64,
-    /// Most cells of one namespace in one publication and one update of the hot index; the most used first.
+    /// Most cells of one namespace in one update of the hot index; the most used first.
     pub namespace_cap: usize,
     /// Circuit breaker of the regional store.
     pub store_breaker: breaker::Policy,
@@ -51,7 +57,10 @@ impl Default for Schedule {
     fn default() -> Self {
         Schedule {
             publish_ms: 10_000,
-            import_ms: 10_000,
+            exchange_ms: 1_000,
+            packet_pause_ms: 100,
+            packet_timeout_ms: 2_000,
+            import_ms: 60_000,
             controls_ms: 1_000,
             jitter_percent: 20,
             global_timeout_ms: 10_000,
@@ -67,8 +76,8 @@ impl Default for Schedule {
             namespace_cap: 20_000,
             // A frozen store fails every call, a slow one some. Half of the last ten calls is neither chance nor too late.
             store_breaker: breaker::Policy { window: 10, least: 5, failed_percent: 50, rest_ms: 500 },
-            // With one call in ten seconds it must open after few; a rest of one interval halves the calls to an overloaded database.
-            global_breaker: breaker::Policy { window: 6, least: 3, failed_percent: 50, rest_ms: 15_000 },
+            // With ten calls in two seconds it must not open for a moment of bad luck; one call a second then probes an overloaded database.
+            global_breaker: breaker::Policy { window: 10, least: 5, failed_percent: 50, rest_ms: 1_000 },
         }
     }
 }
@@ -77,10 +86,13 @@ impl Schedule {
     /// For tests that wait for other regions: intervals of 300 ms, and a longer timeout at the end for busy machines.
     pub fn for_tests() -> Schedule {
         let global_breaker = breaker::Policy { rest_ms: 400, ..Schedule::default().global_breaker };
-        let (publish_ms, import_ms, controls_ms, hot_read_ms) = (300, 300, 300, 500);
+        let (publish_ms, exchange_ms, packet_pause_ms, import_ms) = (300, 100, 20, 300);
+        let (controls_ms, hot_read_ms) = (300, 500);
         let last_replay_ms = 10_000;
         Schedule {
             publish_ms,
+            exchange_ms,
+            packet_pause_ms,
             import_ms,
             controls_ms,
             last_replay_ms,

@@ -203,6 +203,13 @@ fn weighted(count: u64, covered_ms: u64, cell_ms: u64) -> u64 {
     u64::try_from(share).unwrap_or(u64::MAX)
 }
 
+/// `ceil(count × covered / cell)`.
+pub(crate) fn weighted_up(count: u64, covered_ms: u64, cell_ms: u64) -> u64 {
+    let product = u128::from(count).saturating_mul(u128::from(covered_ms.min(cell_ms)));
+    let share = product.div_ceil(u128::from(cell_ms.max(1)));
+    u64::try_from(share).unwrap_or(u64::MAX)
+}
+
 /// The longest covered time, in whole milliseconds, for which `weighted(count, …) <= spare`.
 fn longest_cover(count: u64, spare: u64, cell_ms: u64) -> u64 {
     // floor(count × covered / cell) <= spare  ⇔  count × covered < (spare + 1) × cell

@@ -35,6 +35,7 @@ impl Region {
             self.subscribers.changed_outside(slot, state);
         }
         self.work.note(slot, sequence, state, self.backing.incarnation());
+        self.publishing.consider(slot, state, now);
         Ok(())
     }
 
@@ -111,6 +112,9 @@ impl Region {
                 }
             }
             self.work.note(slot, lower_bound.sequence, state, self.backing.incarnation());
+            // A region without a store has one aggregator, which alone can publish the baseline.
+            state.sharing.is_local |= self.backing.incarnation().is_none();
+            self.publishing.consider(slot, state, now);
         }
     }
 }

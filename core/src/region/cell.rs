@@ -47,12 +47,16 @@ pub struct CellState {
     pub global_others: u64,
     /// The lowest limit applied to this cell; `u64::MAX` if unknown.
     pub limit: u64,
+    /// The lowest limit that another region has applied to it; `u64::MAX` if unknown. It denies nothing here.
+    pub others_limit: u64,
     /// The sum of the components, updated as they grow.
     sum: u64,
     /// The least that the region is known to have used, whatever the components add up to: evidence after a loss.
     lower_bound: u64,
     /// What the global store is known to hold.
     pub(super) published: u64,
+    /// The limit with which that was published.
+    pub(super) published_limit: u64,
     /// The incarnation of the regional store to which `stored` of the components belongs.
     incarnation: u32,
     /// The incarnation in which the store has returned all that it holds of this cell.
@@ -69,7 +73,6 @@ pub(super) struct Queued {
     pub(super) replay: bool,
     pub(super) share: bool,
     pub(super) hot: bool,
-    pub(super) publish: bool,
     pub(super) lower_bound: bool,
     pub(super) counted: bool,
     pub(super) query: bool,
@@ -78,24 +81,19 @@ pub(super) struct Queued {
 /// What is used of a limit, summed over one cell or over the cells of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Usage {
-    /// The sum of the region's components.
-    sum: u64,
     /// The sum over all regions.
     total: u64,
     /// Whether another region has published it.
     global_others: bool,
-    /// The lowest limit applied; `u64::MAX` if unknown.
+    /// The lowest limit applied in any region; `u64::MAX` if unknown.
     limit: u64,
 }
 
 /// Who must receive a cell, depending on what is used of its limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Load {
-    /// Past half its limit, here or in another region: all nodes of the region must receive it.
+    /// Past half the lowest limit of all regions: all nodes of the region must receive it.
     pub(super) is_hot: bool,
-    /// It has reached half its limit, or another region has published it: the other regions must receive it, if the key is
-    /// shared between regions.
-    pub(super) is_global: bool,
     /// The used share of the limit in thousandths, to order cells by use.
     pub(super) utilisation: u64,
 }
@@ -104,7 +102,6 @@ impl Usage {
     /// The sum of both.
     pub(super) fn and(&self, other: &Usage) -> Usage {
         Usage {
-            sum: self.sum.saturating_add(other.sum),
             total: self.total.saturating_add(other.total),
             global_others: self.global_others || other.global_others,
             limit: self.limit.min(other.limit),
@@ -112,14 +109,15 @@ impl Usage {
     }
 
     pub(super) fn is_hot(&self) -> bool {
-        self.global_others || self.total > self.limit / 2
+        match self.limit {
+            u64::MAX => self.global_others,
+            limit => self.total > limit / 2,
+        }
     }
 
     pub(super) fn load(&self) -> Load {
-        let reached = self.limit != u64::MAX && self.sum >= self.limit.div_ceil(2);
         Load {
             is_hot: self.is_hot(),
-            is_global: reached || self.global_others,
             utilisation: self.total.saturating_mul(1_000).checked_div(self.limit).unwrap_or(u64::MAX),
         }
     }
@@ -128,11 +126,7 @@ impl Usage {
 impl Load {
     /// The load of a cell that belongs to both windows.
     pub(super) fn or(self, other: Load) -> Load {
-        Load {
-            is_hot: self.is_hot || other.is_hot,
-            is_global: self.is_global || other.is_global,
-            utilisation: self.utilisation.max(other.utilisation),
-        }
+        Load { is_hot: self.is_hot || other.is_hot, utilisation: self.utilisation.max(other.utilisation) }
     }
 }
 
@@ -144,9 +138,11 @@ impl CellState {
             others: OtherComponents::new(),
             global_others: 0,
             limit: u64::MAX,
+            others_limit: u64::MAX,
             sum: 0,
             lower_bound: 0,
             published: 0,
+            published_limit: u64::MAX,
             incarnation: 0,
             heard_in: 0,
             hot_in: 0,
@@ -176,13 +172,24 @@ impl CellState {
 
     /// The use of this cell alone.
     pub(super) fn usage(&self) -> Usage {
-        let (sum, total, limit) = (self.sum, self.total(), self.limit);
-        Usage { sum, total, global_others: self.global_others > 0, limit }
+        let limit = self.limit.min(self.others_limit);
+        Usage { total: self.total(), global_others: self.global_others > 0, limit }
     }
 
-    /// Whether it has grown since it was last published to the other regions.
+    /// Whether it has grown since it was last published to the other regions, or a lower limit applies.
     pub(super) fn is_unpublished(&self) -> bool {
-        self.sum() > self.published
+        self.sum() > self.published || (self.published > 0 && self.limit < self.published_limit)
+    }
+
+    /// Records that the global store holds `count` of it, published with `limit`.
+    pub(super) fn note_published(&mut self, count: u64, limit: u64) {
+        self.published = self.published.max(count);
+        self.published_limit = self.published_limit.min(limit);
+    }
+
+    /// Records that the global store may hold nothing of it.
+    pub(super) fn note_unpublished(&mut self) {
+        (self.published, self.published_limit) = (0, u64::MAX);
     }
 
     pub(super) fn component(&self, origin: OriginId) -> u64 {

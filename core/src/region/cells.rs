@@ -1,17 +1,19 @@
 //! One key of a region: its live cells, and its followers, the nodes that touch it.
 
 use super::cell::{CellState, Load, MAX_ORIGINS_A_KEY, Usage};
+use super::others::RegionSet;
+use super::sharing::{Sharing, Standing};
 use super::{MAX_WINDOW_SKEW, Refused};
 use crate::model::key::{Key, KeyParts, OriginId};
 use crate::model::time::UnixMs;
-use crate::model::window::{MAX_COUNT, Position, Used};
+use crate::model::window::{MAX_COUNT, Position, Used, weighted_up};
 use crate::model::wire;
 use alloc::vec::Vec;
 use smallvec::SmallVec;
 
-/// Windows shorter than this are not shared between regions. A count arrives in another region after 28 s at most, so that a shorter window is
-/// over, or nearly so, when the other regions receive its counts.
-pub const SHORTEST_PUBLISHED_MS: u64 = 60_000;
+/// Windows shorter than this are not shared between regions: they would be over, or nearly so, when the other regions receive their
+/// counts, after a second or two.
+pub const SHORTEST_PUBLISHED_MS: u64 = 10_000;
 
 #[derive(Clone, Debug)]
 pub(super) struct KeyState {
@@ -22,12 +24,13 @@ pub(super) struct KeyState {
     cells: Vec<CellState>,
     /// The nodes that touch the key, and the last sequence in which each did; ordered by node. Most keys have one.
     followers: SmallVec<[(OriginId, u64); 1]>,
+    pub(super) sharing: Sharing,
 }
 
 /// How much a key is used, and by how many nodes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Weight {
-    /// Whether it is past half its limit, or another region has published it.
+    /// Whether it is past half its limit.
     pub(super) is_hot: bool,
     /// The used share of its limit in thousandths.
     pub(super) utilisation: u64,
@@ -38,10 +41,12 @@ pub(super) struct Weight {
 }
 
 impl KeyState {
-    pub(super) fn new(parts: &KeyParts<'_>) -> KeyState {
+    /// The state of a new key; `namespace` is a hash of its workspace and namespace.
+    pub(super) fn new(parts: &KeyParts<'_>, namespace: u64) -> KeyState {
         let whole = |ms: u64| u32::try_from(ms).unwrap_or(u32::MAX);
         let (cell_ms, duration_ms) = (whole(parts.cell_ms()), whole(parts.duration_ms));
-        KeyState { cell_ms, duration_ms, cells: Vec::new(), followers: SmallVec::new() }
+        let sharing = Sharing { namespace, ..Sharing::default() };
+        KeyState { cell_ms, duration_ms, cells: Vec::new(), followers: SmallVec::new(), sharing }
     }
 
     /// Whether other regions receive its counts, once they are large enough.
@@ -161,7 +166,7 @@ impl KeyState {
             .any(|cell| cell.global_others > 0 || cell.components.iter().any(|other| other.origin != origin))
     }
 
-    /// Past half the limit in any live cell, here or in another region; if windows have several cells, in any window.
+    /// Past half the limit in any live cell; if windows have several cells, in any window.
     pub(super) fn is_hot(&self) -> bool {
         self.cells.iter().any(|cell| match self.resolution() {
             1 => cell.usage().is_hot(),
@@ -181,6 +186,37 @@ impl KeyState {
         windows.map(|window| window.load()).fold(Load::default(), Load::or)
     }
 
+    /// What decides whether the key is published at `now`.
+    pub(super) fn standing(&self, now: UnixMs) -> Standing {
+        let at = Position::at(now, self.cell_ms());
+        let oldest = self.oldest(now);
+        let averages = self.resolution() == 1;
+        let mut standing =
+            Standing { limit: u64::MAX, lowest_limit: u64::MAX, is_first: true, ..Standing::default() };
+        // Newest first.
+        for cell in self.cells().iter().rev().take_while(|cell| cell.sequence >= oldest) {
+            let counts = |count: u64| match averages && cell.sequence < at.sequence {
+                true => weighted_up(count, at.until_next_ms(), at.cell_ms),
+                false => count,
+            };
+            let add = |to: &mut u64, count: u64| *to = to.saturating_add(counts(count));
+            if standing.known == 0 {
+                standing.current = cell.total();
+            }
+            add(&mut standing.known, cell.total());
+            add(&mut standing.own, cell.sum());
+            add(&mut standing.unpublished, cell.sum().saturating_sub(cell.published));
+            if standing.limit == u64::MAX {
+                standing.limit = cell.limit;
+            }
+            standing.lowest_limit = standing.lowest_limit.min(cell.limit).min(cell.others_limit);
+            standing.is_first &= cell.published == 0;
+            standing.limit_fell |= cell.published > 0 && cell.limit < cell.published_limit;
+        }
+        standing.users = self.other_users(now).len().saturating_add(1);
+        standing
+    }
+
     /// The use in all cells of the window that ends with cell `end`.
     fn window(&self, end: u64) -> Option<Usage> {
         self.touching(end).map(CellState::usage).reduce(|all, cell| all.and(&cell))
@@ -190,6 +226,15 @@ impl KeyState {
     pub(super) fn touching(&self, sequence: u64) -> impl Iterator<Item = &CellState> {
         let touched = sequence.saturating_sub(self.resolution())..=sequence;
         self.cells.iter().filter(move |cell| touched.contains(&cell.sequence))
+    }
+
+    /// The other regions that have used a cell which the window at `now` touches.
+    pub(super) fn other_users(&self, now: UnixMs) -> RegionSet {
+        let oldest = self.oldest(now);
+        let mut users = RegionSet::default();
+        let touched = self.cells.iter().filter(|cell| cell.sequence >= oldest);
+        touched.flat_map(|cell| &cell.others).for_each(|other| users.insert(other.region));
+        users
     }
 
     /// Merges by maximum. Returns true if the component grew.
@@ -287,6 +332,11 @@ impl KeyState {
 
     pub(super) fn cell(&self, sequence: u64) -> Option<&CellState> {
         self.cells.iter().find(|cell| cell.sequence == sequence)
+    }
+
+    /// Records that the global store may hold nothing of the key.
+    pub(super) fn forget_published(&mut self) {
+        self.cells.iter_mut().for_each(CellState::note_unpublished);
     }
 
     /// The cell, if it exists.

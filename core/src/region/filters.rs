@@ -54,6 +54,7 @@ impl Region {
             self.subscribers.changed(slot, state, origin);
         }
         self.work.note(slot, query.sequence, state, self.backing.incarnation());
+        self.publishing.consider(slot, state, now);
         Ok(answer(state, origin, query, granted))
     }
 
@@ -130,6 +131,7 @@ impl Region {
                 self.work.push(Errand::Replay, slot, cell);
                 self.work.note(slot, count.sequence, state, self.backing.incarnation());
             }
+            self.publishing.consider(slot, state, now);
             if became_hot {
                 self.subscribers.changed(slot, state, origin);
             }
@@ -147,6 +149,7 @@ impl Region {
             self.subscribers.changed(slot, state, origin);
         }
         self.work.note(slot, count.sequence, state, self.backing.incarnation());
+        self.publishing.consider(slot, state, now);
         Ok(None)
     }
 }
@@ -206,6 +209,7 @@ pub(super) fn touch<'a>(
     now: UnixMs,
 ) -> Result<(usize, &'a mut KeyState), Refused> {
     let (slot, state) = keys.entry(key, sequence, now)?;
+    state.sharing.is_local = true;
     if state.follow(origin, sequence) && state.has_others(origin) {
         subscribers.enqueue(origin, slot);
     }

@@ -37,22 +37,14 @@ pub(super) struct Keys {
     secret: HashKey,
     /// When to check a slot again, in seconds since the epoch. Each key's slot is in it once.
     expiry: BTreeSet<(u64, u32)>,
-    /// For each slot, what is needed to evict its key.
-    marks: Vec<Mark>,
+    /// For each slot, the time with which it is in [`Keys::expiry`].
+    checks: Vec<u64>,
     /// How many keys each namespace of each workspace has, by a hash of both.
     namespaces: BTreeMap<u64, usize>,
     /// The slot at which the next search for a key to evict begins.
     hand: usize,
     forgotten: u64,
     evicted: u64,
-}
-
-/// What is stored for a slot beside its key.
-#[derive(Clone, Copy, Debug, Default)]
-struct Mark {
-    /// The time with which the slot is in [`Keys::expiry`].
-    due: u64,
-    namespace: u64,
 }
 
 /// The slot of a key. The hash is stored with it, so that a growing index is moved without reading any key; reading a
@@ -73,7 +65,7 @@ impl Keys {
             index: HashTable::new(),
             secret: HashKey(secret.0, secret.1),
             expiry: BTreeSet::new(),
-            marks: Vec::new(),
+            checks: Vec::new(),
             namespaces: BTreeMap::new(),
             hand: 0,
             forgotten: 0,
@@ -215,18 +207,18 @@ impl Keys {
         if self.index.len() >= self.max && !self.evict_for(namespace) {
             return Err(Refused::Full);
         }
-        let state = KeyState::new(&key.parts());
+        let state = KeyState::new(&key.parts(), namespace);
         let next = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
         let at = self.vacant.pop().unwrap_or(next);
-        let mark = Mark { due: state.expires_s(sequence, now), namespace };
-        self.expiry.insert((mark.due, at));
+        let check = state.expires_s(sequence, now);
+        self.expiry.insert((check, at));
         *self.namespaces.entry(namespace).or_default() += 1;
         let new = Some((key, state));
-        match (self.slots.get_mut(at as usize), self.marks.get_mut(at as usize)) {
-            (Some(slot), Some(known)) => (*slot, *known) = (new, mark),
+        match (self.slots.get_mut(at as usize), self.checks.get_mut(at as usize)) {
+            (Some(slot), Some(known)) => (*slot, *known) = (new, check),
             _ => {
                 self.slots.push(new);
-                self.marks.push(mark);
+                self.checks.push(check);
             }
         }
         self.index.insert_unique(spread(hash), Entry { hash, slot: at }, |entry| spread(entry.hash));
@@ -246,7 +238,7 @@ impl Keys {
             .filter_map(|at| {
                 let (_, state) = self.at(at)?;
                 let weight = state.weight()?;
-                let namespace = self.marks.get(at)?.namespace;
+                let namespace = state.sharing.namespace;
                 let is_rich = held(namespace) > share;
                 let may_leave = !weight.is_hot || (is_rich && is_poor && namespace != newcomer);
                 let several = weight.origins > 1;
@@ -257,8 +249,8 @@ impl Keys {
         self.hand = (self.hand + EVICTION_LOOKS) % slots.max(1);
         let Some((_, at)) = victim else { return false };
         let Ok(at) = u32::try_from(at) else { return false };
-        if let Some(mark) = self.marks.get(at as usize) {
-            self.expiry.remove(&(mark.due, at));
+        if let Some(check) = self.checks.get(at as usize) {
+            self.expiry.remove(&(*check, at));
         }
         let counted =
             self.slots.get(at as usize).and_then(Option::as_ref).map_or(0, |(_, state)| state.counted());
@@ -275,8 +267,8 @@ impl Keys {
         self.forgotten = self.forgotten.saturating_add(forgotten as u64);
         if let Some(due) = last.map(|last| state.expires_s(last, now)) {
             self.expiry.insert((due, at));
-            if let Some(mark) = self.marks.get_mut(at as usize) {
-                mark.due = due;
+            if let Some(check) = self.checks.get_mut(at as usize) {
+                *check = due;
             }
             return;
         }
@@ -285,12 +277,12 @@ impl Keys {
 
     /// Removes the key from a slot that is not in [`Keys::expiry`].
     fn vacate(&mut self, at: u32) {
-        let Some((key, _)) = self.slots.get_mut(at as usize).and_then(Option::take) else { return };
+        let Some((key, state)) = self.slots.get_mut(at as usize).and_then(Option::take) else { return };
         let hash = spread(self.hash(key.as_bytes()));
         if let Ok(entry) = self.index.find_entry(hash, |entry| entry.slot == at) {
             entry.remove();
         }
-        let namespace = self.marks.get(at as usize).map(|mark| mark.namespace).unwrap_or_default();
+        let namespace = state.sharing.namespace;
         if let Some(keys) = self.namespaces.get_mut(&namespace) {
             *keys = keys.saturating_sub(1);
             if *keys == 0 {

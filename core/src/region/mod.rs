@@ -24,12 +24,14 @@
 //! A region may have stores, which the aggregator calls: one that the region's aggregators share (`replay`), and one
 //! that all regions share (`publish`). What all of them have lost is restored by `baseline`.
 //!
-//! In reading order: `filters` (reports, queries, pushes), `cells` and [`cell`] (what is stored), `replay`, `publish`,
-//! `others` (the other regions), `baseline`, and `work` (the queues between them); [`nodes`] (which are alive); [`top`] for status pages.
+//! In reading order: `filters` (reports, queries, pushes), `cells` and [`cell`] (what is stored), `replay` and `work` (the regional store),
+//! `publish`, `sharing`, `due`, `others` and `excess` (the other regions), `baseline`; [`nodes`] (which are alive); [`top`] for status pages.
 
 mod baseline;
 pub mod cell;
 mod cells;
+mod due;
+mod excess;
 pub mod exchange;
 mod filters;
 mod keys;
@@ -38,6 +40,7 @@ pub mod nodes;
 mod others;
 mod publish;
 mod replay;
+mod sharing;
 mod subscribers;
 pub mod top;
 mod work;
@@ -50,15 +53,18 @@ use alloc::vec::Vec;
 use keys::Keys;
 use nodes::Nodes;
 use others::OtherRegions;
+use publish::Publishing;
 use replay::Backing;
 use subscribers::Subscribers;
 use work::{Errand, Work};
 
 pub use cell::{CellState, Component};
 pub use cells::SHORTEST_PUBLISHED_MS;
+pub use excess::MAX_EXCESS_SCOPES;
 pub use others::{MAX_OTHER_REGIONS, OtherComponent, OtherComponents, OtherRegion};
-pub use publish::{Choice, Due, most_used};
+pub use publish::ImportedCell;
 pub use replay::{HotCell, Proposed};
+pub use sharing::{Due, LONE_TOLERANCE_PART, SharingRule, THRESHOLD_MARGIN, TOLERANCE_PART};
 
 /// How many windows a sequence may differ from the aggregator's own. A greater difference means that a clock is wrong.
 pub const MAX_WINDOW_SKEW: u64 = 2;
@@ -144,7 +150,7 @@ pub struct RegionStats {
     pub pending_replays: usize,
     /// Cells waiting to be published to the region's other aggregators.
     pub pending_shares: usize,
-    /// Cells waiting to be published to other regions.
+    /// Keys waiting to be published to other regions.
     pub pending_publications: usize,
 }
 
@@ -158,8 +164,7 @@ pub struct Region {
     work: Work,
     backing: Backing,
     others: OtherRegions,
-    /// A loss of the global store requires all cells to be published again; the slot at which that continues.
-    republish: Option<usize>,
+    publishing: Publishing,
     imported: u64,
 }
 
@@ -173,7 +178,7 @@ impl Region {
             work: Work::default(),
             backing: Backing::default(),
             others: OtherRegions::default(),
-            republish: None,
+            publishing: Publishing::default(),
             imported: 0,
         }
     }
@@ -189,6 +194,7 @@ impl Region {
     pub fn tick(&mut self, now: UnixMs) -> bool {
         let cells = self.live_cells();
         self.work.sweep(&mut self.keys, usize::try_from(cells).unwrap_or(usize::MAX));
+        self.publishing.due.sweep(&self.keys);
         self.keys.expire(now)
     }
 
@@ -213,7 +219,7 @@ impl Region {
             keys_evicted: self.keys.evicted(),
             pending_replays: self.pending_merges(),
             pending_shares: self.work.len(Errand::Share),
-            pending_publications: self.work.len(Errand::Publish),
+            pending_publications: self.waiting_keys(),
         }
     }
 

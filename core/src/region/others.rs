@@ -28,6 +28,26 @@ pub struct OtherComponent {
 /// The components of other regions, ordered by region. Most cells have none, so none is stored inline.
 pub type OtherComponents = Vec<OtherComponent>;
 
+/// A set of other regions.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct RegionSet([u64; 4]);
+
+impl RegionSet {
+    pub(super) fn insert(&mut self, region: OtherRegion) {
+        if let Some(word) = self.0.get_mut(usize::from(region.0 / 64)) {
+            *word |= 1 << (region.0 % 64);
+        }
+    }
+
+    pub(super) fn has(&self, region: OtherRegion) -> bool {
+        self.0.get(usize::from(region.0 / 64)).is_some_and(|word| word >> (region.0 % 64) & 1 == 1)
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.0.iter().map(|word| u64::from(word.count_ones())).sum()
+    }
+}
+
 /// The names of the other regions; a name is never removed.
 #[derive(Debug, Default)]
 pub(super) struct OtherRegions(Vec<Box<[u8]>>);

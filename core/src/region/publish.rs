@@ -1,89 +1,188 @@
-//! The exchange with other regions: which cells are published to them, and what is imported from them.
+//! The exchange with other regions: which keys are published to them, and what is imported from them.
 //!
-//! A region publishes the sum of its own components and nothing that it imported, so that no region counts its own use
-//! twice. It publishes a cell of a window of at least [`SHORTEST_PUBLISHED_MS`](super::SHORTEST_PUBLISHED_MS) once the cell
-//! (or, if windows have several cells, a window that touches it) has reached half its limit, or once another region has published
-//! it; and again when it has grown. Cells are queued in the order in which they became due, so that no walk over all cells is needed.
+//! A region publishes the sums of its own components and nothing that it imported, so that no region counts its own use twice. [`sharing`]
+//! states when a key is due, and `due` holds the keys that are; a key is due with every cell that its window touches. The rule is
+//! applied whenever a key grows, here or by an import, and when its limit or the number of regions changes.
+//!
+//! [`sharing`]: super::sharing
 
 use super::cell::CellState;
-use super::exchange::Publication;
-use super::work::Errand;
+use super::cells::KeyState;
+use super::due::DueKeys;
+use super::excess::Excesses;
+use super::exchange::{Publication, Stored};
+use super::sharing::{Due, MAX_SHARING_REGIONS, PROBATION_MS, SharingRule};
+use super::top::{KeyUsage, Scope};
 use super::{OtherRegion, Refused, Region, checked};
-use crate::model::key::Key;
 use crate::model::time::UnixMs;
-use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-/// A cell to be published, and its priority.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Due {
-    /// The row to write.
-    pub publication: Publication,
-    /// The used share of its limit in thousandths.
-    pub utilisation: u64,
+/// The part of a packet that is reserved for keys which are published for the first time.
+const FIRST_PART: usize = 4;
+
+/// The state of the exchange with other regions.
+#[derive(Debug, Default)]
+pub(super) struct Publishing {
+    /// Number of regions alive, this one included; `None` without a database.
+    regions: Option<u64>,
+    rule: SharingRule,
+    pub(super) due: DueKeys,
+    excesses: Excesses,
+    /// All keys must be examined again; the slot at which that continues.
+    walk: Option<Walk>,
 }
 
-/// The items chosen within a cap, and the rest.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice<T> {
-    /// The most used items, at most the cap for each namespace.
-    pub chosen: Vec<T>,
-    /// The rest.
-    pub left: Vec<T>,
+#[derive(Clone, Copy, Debug)]
+struct Walk {
+    from: usize,
+    /// The global store may hold nothing of what was published.
+    is_lost: bool,
+}
+
+/// What an import has changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ImportedCell {
+    /// The cell was not stored before.
+    pub created: bool,
+    /// The other region's count has grown.
+    pub grew: bool,
+}
+
+impl Publishing {
+    /// Queues a key if it is due. `is_local` is false for what another aggregator of the region has received.
+    pub(super) fn consider(&mut self, slot: usize, state: &mut KeyState, now: UnixMs) {
+        let Some(regions) = self.regions.filter(|_| state.is_shared_between_regions()) else { return };
+        let due = state.due(regions, self.rule, now);
+        let sharing = &mut state.sharing;
+        self.due.push(slot, sharing.namespace, due, &mut sharing.due);
+    }
+}
+
+impl KeyState {
+    /// When the key is published, if `regions` are alive.
+    fn due(&self, regions: u64, rule: SharingRule, now: UnixMs) -> Due {
+        let due = self.standing(now).due(regions, now < self.sharing.probation, rule);
+        if self.sharing.is_local { due } else { due.min(Due::AtInterval) }
+    }
 }
 
 impl Region {
-    /// Up to `most` cells that are due. Each is returned once, until it grows or is passed to
-    /// [`Region::publish_failed`]. The second value is true if there are more; let other tasks run before the next
-    /// call.
-    pub fn next_due(&mut self, most: usize) -> (Vec<Due>, bool) {
-        self.publish_again_some();
-        // Growing the vector while it is filled would copy it again and again, and all streams wait meanwhile.
-        let mut due = Vec::with_capacity(most.min(self.work.len(Errand::Publish)));
-        for _ in 0..most {
-            let Some(spot) = self.work.pop(Errand::Publish, &mut self.keys) else { break };
-            let Some((key, state)) = self.keys.at(spot.slot) else { continue };
-            let load = state.load(spot.sequence);
-            let due_still = |cell: &&CellState| load.is_global && cell.is_unpublished();
-            let Some(cell) = state.cell(spot.sequence).filter(due_still) else { continue };
-            due.push(Due {
-                publication: Publication {
-                    key: key.clone(),
-                    sequence: spot.sequence,
-                    count: cell.sum(),
-                    limit: cell.limit,
-                    expires: state.expires(spot.sequence),
-                },
-                utilisation: load.utilisation,
-            });
+    /// Lets the region publish, given the number of regions alive, this one included.
+    pub fn set_regions(&mut self, regions: u64) {
+        let regions = regions.clamp(1, MAX_SHARING_REGIONS);
+        let before = self.publishing.regions.replace(regions);
+        // With more regions a key is published earlier.
+        if before.is_some_and(|before| before < regions) && self.publishing.walk.is_none() {
+            self.publishing.walk = Some(Walk { from: 0, is_lost: false });
         }
-        (due, self.republish.is_some() || self.work.len(Errand::Publish) > 0)
+    }
+
+    /// Replaces the rule by which keys are due.
+    pub fn set_sharing_rule(&mut self, rule: SharingRule) {
+        self.publishing.rule = rule;
+    }
+
+    /// Number of regions alive, this one included; 0 without a database.
+    pub fn regions(&self) -> u64 {
+        self.publishing.regions.unwrap_or_default()
+    }
+
+    /// Up to `most` rows of the keys that are due at `least` or sooner. Pass them to [`Region::published`] or to
+    /// [`Region::publish_failed`].
+    pub fn next_rows(&mut self, least: Due, most: usize, now: UnixMs) -> Vec<Publication> {
+        self.examine_some(now);
+        let mut rows = Vec::new();
+        self.take_rows(Due::First, most / FIRST_PART, &mut rows, now);
+        for due in [Due::Now, Due::AtTick, Due::AtInterval, Due::First] {
+            if due >= least {
+                self.take_rows(due, most, &mut rows, now);
+            }
+        }
+        rows
+    }
+
+    /// Whether a key has become due at once since the last call.
+    pub fn take_urgent(&mut self) -> bool {
+        self.publishing.due.take_urgent()
+    }
+
+    /// Number of keys that wait to be published.
+    pub fn waiting_keys(&self) -> usize {
+        self.publishing.due.len(Due::AtInterval)
+    }
+
+    /// Whether rows wait that are due at `least` or sooner.
+    pub fn has_rows(&self, least: Due) -> bool {
+        self.publishing.walk.is_some() || self.publishing.due.len(least) > 0
+    }
+
+    fn take_rows(&mut self, due: Due, most: usize, rows: &mut Vec<Publication>, now: UnixMs) {
+        while rows.len() < most {
+            let Some(slot) = self.publishing.due.pop(due, &mut self.keys) else { return };
+            let Some(regions) = self.publishing.regions else { return };
+            let Some((key, state)) = self.keys.at_mut(slot) else { continue };
+            let rule = self.publishing.rule;
+            if state.due(regions, rule, now) == Due::No {
+                continue;
+            }
+            let oldest = state.oldest(now);
+            let current = oldest.saturating_add(state.resolution());
+            let first = if rule == SharingRule::CurrentCell { current } else { oldest };
+            let waits = |cell: &&CellState| cell.sequence >= first && cell.is_unpublished();
+            let cells: Vec<&CellState> = state.cells().iter().filter(waits).collect();
+            if !rows.is_empty() && rows.len().saturating_add(cells.len()) > most {
+                let sharing = &mut state.sharing;
+                return self.publishing.due.push(slot, sharing.namespace, due, &mut sharing.due);
+            }
+            rows.extend(cells.into_iter().map(|cell| Publication {
+                key: key.clone(),
+                sequence: cell.sequence,
+                count: cell.sum(),
+                limit: cell.limit,
+                expires: state.expires(cell.sequence),
+            }));
+        }
     }
 
     /// Records that the global store holds these rows.
-    pub fn published(&mut self, rows: &[Publication]) {
+    pub fn published(&mut self, rows: &[Publication], now: UnixMs) {
         for row in rows {
-            let Some(slot) = self.keys.find(&row.key) else { continue };
-            let Some((_, state)) = self.keys.at_mut(slot) else { continue };
+            let Some((_, state)) = self.keys.find(&row.key).and_then(|slot| self.keys.at_mut(slot)) else {
+                continue;
+            };
+            let is_first = state.standing(now).is_first;
             if let Some(cell) = state.known_mut(row.sequence) {
-                cell.published = cell.published.max(row.count);
+                cell.note_published(row.count, row.limit);
+                if is_first {
+                    state.sharing.probation = UnixMs(now.0.saturating_add(PROBATION_MS));
+                }
             }
         }
     }
 
-    /// The global store does not hold these rows; their cells wait again.
-    pub fn publish_failed<'a>(&mut self, rows: impl IntoIterator<Item = &'a Publication>) {
+    /// The global store does not hold these rows; their keys wait again.
+    pub fn publish_failed<'a>(&mut self, rows: impl IntoIterator<Item = &'a Publication>, now: UnixMs) {
         for row in rows {
             let Some(slot) = self.keys.find(&row.key) else { continue };
             if let Some((_, state)) = self.keys.at_mut(slot) {
-                self.work.note(slot, row.sequence, state, self.backing.incarnation());
+                self.publishing.consider(slot, state, now);
             }
+        }
+    }
+
+    /// Another aggregator of this region, or this one before its restart, has published a cell.
+    pub fn published_elsewhere(&mut self, stored: &Stored) {
+        let Some((_, state)) = self.keys.find(&stored.key).and_then(|slot| self.keys.at_mut(slot)) else {
+            return;
+        };
+        if let Some(cell) = state.known_mut(stored.sequence) {
+            cell.note_published(stored.count, stored.limit);
         }
     }
 
     /// The global store has lost its data: all that was published is due again.
     pub fn forget_published(&mut self) {
-        self.republish = Some(0);
+        self.publishing.walk = Some(Walk { from: 0, is_lost: true });
     }
 
     /// The number of another region, for [`Region::import`]. Refused if there are too many regions.
@@ -96,65 +195,62 @@ impl Region {
         self.others.name(region)
     }
 
-    /// Takes what another region has used in a cell, which only grows. Returns true if the cell was not stored before.
+    /// Takes what another region has used in a cell, which only grows.
     pub fn import(
         &mut self,
         region: OtherRegion,
-        key: &Key,
-        sequence: u64,
-        count: u64,
+        stored: &Stored,
         now: UnixMs,
-    ) -> Result<bool, Refused> {
-        checked(key.as_bytes(), sequence, count, now)?;
+    ) -> Result<ImportedCell, Refused> {
+        let Stored { key, sequence, count, limit } = stored;
+        checked(key.as_bytes(), *sequence, *count, now)?;
         if !self.keys.has_room_for(key.as_bytes()) {
             return Err(Refused::Full);
         }
-        let (slot, state) = self.keys.entry(key.as_bytes(), sequence, now)?;
-        let cell = state.cell_mut(sequence)?;
+        let (slot, state) = self.keys.entry(key.as_bytes(), *sequence, now)?;
+        let is_new = !state.other_users(now).has(region);
+        let cell = state.cell_mut(*sequence)?;
         let created = !core::mem::replace(&mut cell.queued.counted, true);
         self.imported = self.imported.saturating_add(u64::from(created));
-        if cell.raise_other(region, count, now) {
+        let grew = cell.raise_other(region, *count, now);
+        let limit_fell = *limit < cell.others_limit;
+        cell.others_limit = cell.others_limit.min(*limit);
+        if grew || limit_fell {
+            if is_new {
+                state.sharing.probation = UnixMs(now.0.saturating_add(PROBATION_MS));
+            }
             self.subscribers.changed_outside(slot, state);
-            self.work.note(slot, sequence, state, self.backing.incarnation());
+            self.work.note(slot, *sequence, state, self.backing.incarnation());
+            self.publishing.consider(slot, state, now);
+            self.note_excess(slot, now);
         }
-        Ok(created)
+        Ok(ImportedCell { created, grew })
     }
 
-    fn publish_again_some(&mut self) {
-        let Some(from) = self.republish else { return };
+    /// The largest excess by scope that this and the other regions together were found to have used within the last minutes, in thousandths
+    /// of the limit.
+    pub fn excesses(&self, now: UnixMs) -> impl Iterator<Item = (&Scope, u64)> {
+        self.publishing.excesses.all(now)
+    }
+
+    fn note_excess(&mut self, slot: usize, now: UnixMs) {
+        let Some((key, state)) = self.keys.at(slot) else { return };
+        let parts = key.parts();
+        let usage = KeyUsage::of(state.cells(), (parts.cell_ms(), parts.resolution), None, now);
+        self.publishing.excesses.note(&parts, &usage, now);
+    }
+
+    /// Examines the next keys of a walk over all.
+    fn examine_some(&mut self, now: UnixMs) {
+        let Some(Walk { from, is_lost }) = self.publishing.walk else { return };
         let (slots, next) = self.keys.step(from);
         for slot in slots {
             let Some((_, state)) = self.keys.at_mut(slot) else { continue };
-            let sequences: Vec<u64> = state.cells().iter().map(|cell| cell.sequence).collect();
-            for sequence in sequences {
-                if let Some(cell) = state.known_mut(sequence) {
-                    cell.published = 0;
-                }
-                self.work.note(slot, sequence, state, self.backing.incarnation());
+            if is_lost {
+                state.forget_published();
             }
+            self.publishing.consider(slot, state, now);
         }
-        self.republish = next;
+        self.publishing.walk = next.map(|from| Walk { from, is_lost });
     }
-}
-
-/// The most used of `items`, at most `cap` for each namespace of each workspace.
-pub fn most_used<T>(items: Vec<T>, cap: usize, describe: impl Fn(&T) -> (&Key, u64)) -> Choice<T> {
-    if items.len() <= cap {
-        return Choice { chosen: items, left: Vec::new() };
-    }
-    let mut groups: BTreeMap<(Vec<u8>, Vec<u8>), Vec<T>> = BTreeMap::new();
-    for item in items {
-        let parts = describe(&item).0.parts();
-        let group = (parts.workspace.to_vec(), parts.namespace.to_vec());
-        groups.entry(group).or_default().push(item);
-    }
-    let mut choice = Choice { chosen: Vec::new(), left: Vec::new() };
-    for mut group in groups.into_values() {
-        if group.len() > cap {
-            group.sort_by_key(|item| core::cmp::Reverse(describe(item).1));
-            choice.left.extend(group.split_off(cap));
-        }
-        choice.chosen.extend(group);
-    }
-    choice
 }

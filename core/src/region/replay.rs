@@ -153,6 +153,7 @@ impl Region {
         let fits = admits(state, &at, origin, query);
         if !fits && query.cost > 0 {
             self.work.note(slot, query.sequence, state, self.backing.incarnation);
+            self.publishing.consider(slot, state, now);
             return Ok(Proposed::Settled(answer(state, origin, query, false)));
         }
         let global = |sequence: u64| state.cell(sequence).map_or(0, |cell| cell.global_others);
@@ -233,6 +234,7 @@ impl Region {
         }
         follow(&mut self.subscribers, slot, state, sequence, parts);
         self.work.note(slot, sequence, state, self.backing.incarnation);
+        self.publishing.consider(slot, state, now);
         Ok(())
     }
 
@@ -336,6 +338,7 @@ impl Region {
         }
         follow(&mut self.subscribers, slot, state, sequence, &merged.current);
         self.work.note(slot, sequence, state, Some(incarnation));
+        self.publishing.consider(slot, state, now);
         if !grew {
             return;
         }

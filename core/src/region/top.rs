@@ -40,7 +40,7 @@ pub struct KeyUsage {
 }
 
 impl KeyUsage {
-    fn of(
+    pub(super) fn of(
         cells: &[CellState],
         (cell_ms, resolution): (u64, u16),
         under: Option<u64>,

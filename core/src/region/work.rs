@@ -1,4 +1,4 @@
-//! Queues of cells that wait to be written to the stores or published to the region's other aggregators. A cell is in
+//! Queues of cells that wait to be written to the region's store or broadcast to its other aggregators. A cell is in
 //! each queue at most once, however often it changes. Its counts are read when it is taken from the queue.
 
 use super::Refused;
@@ -28,8 +28,6 @@ pub(super) enum Errand {
     Share,
     /// To be named in the hot index.
     Hot,
-    /// To be published to other regions.
-    Publish,
     /// The lower bound may exceed the sum of the components.
     LowerBound,
 }
@@ -39,22 +37,19 @@ pub(super) struct Work {
     replay: VecDeque<Spot>,
     share: VecDeque<Spot>,
     hot: VecDeque<Spot>,
-    publish: VecDeque<Spot>,
     lower_bound: VecDeque<Spot>,
     /// Cells created because a node used them.
     pub(super) created: u64,
 }
 
 impl Errand {
-    const ALL: [Errand; 5] =
-        [Errand::Replay, Errand::Share, Errand::Hot, Errand::Publish, Errand::LowerBound];
+    const ALL: [Errand; 4] = [Errand::Replay, Errand::Share, Errand::Hot, Errand::LowerBound];
 
     fn mark(self, queued: &mut Queued) -> &mut bool {
         match self {
             Errand::Replay => &mut queued.replay,
             Errand::Share => &mut queued.share,
             Errand::Hot => &mut queued.hot,
-            Errand::Publish => &mut queued.publish,
             Errand::LowerBound => &mut queued.lower_bound,
         }
     }
@@ -69,15 +64,11 @@ impl Work {
         state: &mut KeyState,
         incarnation: Option<u32>,
     ) {
-        let published = state.is_shared_between_regions();
         let load = state.load(sequence);
         let Some(cell) = state.known_mut(sequence) else { return };
         if !cell.queued.counted {
             cell.queued.counted = true;
             self.created = self.created.saturating_add(1);
-        }
-        if published && load.is_global && cell.is_unpublished() {
-            self.push(Errand::Publish, slot, cell);
         }
         if let Some(incarnation) = incarnation {
             if !cell.queued.replay && cell.unstored(incarnation).next().is_some() {
@@ -87,35 +78,25 @@ impl Work {
                 self.push(Errand::Hot, slot, cell);
             }
         }
-        if state.resolution() > 1 && (load.is_hot || load.is_global) {
+        if let Some(incarnation) = incarnation.filter(|_| state.resolution() > 1 && load.is_hot) {
             self.note_windows(slot, sequence, state, incarnation);
         }
     }
 
     /// The same for the other cells of the windows that touch `sequence`: the use of one cell may make the window hot,
     /// and then all its cells must be sent.
-    fn note_windows(&mut self, slot: usize, sequence: u64, state: &mut KeyState, incarnation: Option<u32>) {
-        let (published, near) = (state.is_shared_between_regions(), state.resolution());
-        let unhot = |cell: &CellState| {
-            incarnation.filter(|incarnation| cell.hot_in != *incarnation && !cell.queued.hot)
-        };
-        let unpublished = |cell: &CellState| published && !cell.queued.publish && cell.is_unpublished();
-        let waits = |cell: &&CellState| {
-            cell.sequence.abs_diff(sequence) <= near && (unhot(cell).is_some() || unpublished(cell))
-        };
+    fn note_windows(&mut self, slot: usize, sequence: u64, state: &mut KeyState, incarnation: u32) {
+        let near = state.resolution();
+        let unhot = |cell: &CellState| cell.hot_in != incarnation && !cell.queued.hot;
+        let waits = |cell: &&CellState| cell.sequence.abs_diff(sequence) <= near && unhot(cell);
         let waiting: Vec<u64> = state.cells().iter().filter(waits).map(|cell| cell.sequence).collect();
         for other in waiting {
-            let load = state.load(other);
-            let Some(cell) = state.known_mut(other) else { continue };
-            if load.is_global && unpublished(cell) {
-                self.push(Errand::Publish, slot, cell);
-            }
-            if let Some(incarnation) = unhot(cell).filter(|_| load.is_hot) {
-                self.push(Errand::Hot, slot, cell);
-                // It was written to the store before it was hot, and was not published to the peers then.
-                if cell.stored(incarnation).next().is_some() {
-                    self.push(Errand::Share, slot, cell);
-                }
+            let is_hot = state.load(other).is_hot;
+            let Some(cell) = state.known_mut(other).filter(|_| is_hot) else { continue };
+            self.push(Errand::Hot, slot, cell);
+            // It was written to the store before it was hot, and was not published to the peers then.
+            if cell.stored(incarnation).next().is_some() {
+                self.push(Errand::Share, slot, cell);
             }
         }
     }
@@ -162,7 +143,6 @@ impl Work {
             Errand::Replay => self.replay.len(),
             Errand::Share => self.share.len(),
             Errand::Hot => self.hot.len(),
-            Errand::Publish => self.publish.len(),
             Errand::LowerBound => self.lower_bound.len(),
         }
     }
@@ -191,7 +171,6 @@ impl Work {
             Errand::Replay => &mut self.replay,
             Errand::Share => &mut self.share,
             Errand::Hot => &mut self.hot,
-            Errand::Publish => &mut self.publish,
             Errand::LowerBound => &mut self.lower_bound,
         }
     }

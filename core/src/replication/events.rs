@@ -22,11 +22,13 @@ pub enum Event {
     Recover,
     /// Live controls may have changed.
     Controls,
+    /// Keys are due at once for publication to other regions.
+    Publish,
 }
 
 impl Event {
     /// All events, in the order of their numbers.
-    pub const ALL: [Event; 8] = [
+    pub const ALL: [Event; 9] = [
         Event::Push,
         Event::Replay,
         Event::Broadcast,
@@ -35,16 +37,17 @@ impl Event {
         Event::Missed,
         Event::Recover,
         Event::Controls,
+        Event::Publish,
     ];
 
-    const fn bit(self) -> u8 {
+    const fn bit(self) -> u16 {
         1 << self as u8
     }
 }
 
 /// A set of events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Events(u8);
+pub struct Events(u16);
 
 impl Events {
     /// The empty set.

@@ -30,8 +30,6 @@ pub struct Figures {
     pub store_wipes: u64,
     /// Times that the database had lost its data.
     pub database_wipes: u64,
-    /// Cells that were due for publication and were put off to another interval.
-    pub publications_left: u64,
     /// Imported cells that were merged.
     pub imports_merged: u64,
     /// Imported cells that were merged and had not been stored before.
@@ -40,9 +38,9 @@ pub struct Figures {
     pub imports_refused: u64,
     /// When all hot cells were last known to be stored here.
     pub complete_at: Option<MonoMs>,
-    /// When all due cells were last published.
+    /// When nothing was left to publish.
     pub published_at: Option<MonoMs>,
-    /// When the other regions' use was last imported.
+    /// When the other regions' use was last read, by a packet or an import.
     pub imported_at: Option<MonoMs>,
 }
 

@@ -17,13 +17,16 @@ use crate::model::breaker::Policy;
 use crate::model::key::OriginId;
 use crate::model::time::{MonoMs, Now};
 use crate::model::wire::{Ack, Answer, Consult, FilterFrame, Pong, Push, RegionFrame, Report, Snapshot};
-use crate::region::{Region, RegionLimits};
+use crate::region::{OtherRegion, Region, RegionLimits};
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 pub use access::{Access, Alone};
 
 /// How often to call [`RegionState::tick`], in milliseconds. While it returns true, call it again at once.
 pub const TICK_MS: u64 = 1_000;
+/// How long another region counts as alive after it was last seen to write to the database, in milliseconds.
+const ALIVE_MS: u64 = 600_000;
 /// Most cells of one round of replays while all counts are written again.
 const RETOLD_A_ROUND: usize = 65_536;
 
@@ -85,6 +88,8 @@ pub struct RegionState {
     store: Option<StoreBreaker>,
     /// The circuit breakers of the database, if there is one.
     database: Option<DatabaseBreakers>,
+    /// When each other region was last seen to write to the database.
+    pub(super) others: BTreeMap<OtherRegion, MonoMs>,
     events: Events,
     streams: Streams,
     /// Number of rounds of replays that have begun.
@@ -106,6 +111,7 @@ impl RegionState {
             figures: Figures::default(),
             store: None,
             database: None,
+            others: BTreeMap::new(),
             events: Events::new(),
             streams: Streams::default(),
             rounds: 0,
@@ -127,6 +133,7 @@ impl RegionState {
     #[must_use]
     pub fn with_database(mut self, policy: Policy, has_replica: bool) -> RegionState {
         self.database = Some(DatabaseBreakers::new(policy, has_replica));
+        self.region.set_regions(1);
         self
     }
 
@@ -145,6 +152,16 @@ impl RegionState {
         self.database.as_mut()
     }
 
+    /// The other regions that were seen to write to the database, and when that was last.
+    pub fn others(&self) -> impl Iterator<Item = (OtherRegion, MonoMs)> {
+        self.others.iter().map(|(region, seen)| (*region, *seen))
+    }
+
+    /// Number of other regions that have written to the database lately.
+    pub(super) fn others_alive(&self, now: MonoMs) -> u64 {
+        self.others.values().filter(|seen| now.since(**seen) < ALIVE_MS).count() as u64
+    }
+
     /// Whether there is a store and it may be queried.
     pub fn is_usable(&self, now: MonoMs) -> bool {
         self.store.as_ref().is_some_and(|breaker| breaker.is_usable(now))
@@ -157,6 +174,9 @@ impl RegionState {
 
     /// Takes the events that were notified. The caller wakes the tasks that wait for them.
     pub fn take_events(&mut self) -> Events {
+        if self.region.take_urgent() {
+            self.notify(Event::Publish);
+        }
         core::mem::take(&mut self.events)
     }
 

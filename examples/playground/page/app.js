@@ -14,7 +14,7 @@ const WELCOME = {
   traffic: [{ from_ms: 0, until_ms: null, rules: 1, cost: [1, 1], at: [], shape: { Steady: { identifier: 1, rate: 20 } } }],
   faults: [{ at_ms: 70000, for_ms: 50000, what: { Cut: { link: { Database: { region: 1 } } } } }],
   network: { regional_us: [50, 500], global_us: [20000, 80000] },
-  schedule: { publish_ms: 10000, import_ms: 10000 },
+  schedule: { publish_ms: 10000, exchange_ms: 1000 },
   settle_ms: 3000, traffic_ms: 180000, quiet_ms: 45000,
 };
 const OWN = 'Your own';

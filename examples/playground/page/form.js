@@ -46,7 +46,7 @@ export class Form {
     }
     this.onInput('seconds', value => { this.plan.traffic_ms = Math.round(value * 1000); });
     this.onInput('publish', value => { this.plan.schedule.publish_ms = Math.round(value * 1000); });
-    this.onInput('import', value => { this.plan.schedule.import_ms = Math.round(value * 1000); });
+    this.onInput('exchange', value => { this.plan.schedule.exchange_ms = Math.round(value * 1000); });
     $('add-source').addEventListener('click', () => this.add('traffic', 'sources', this.newSource()));
     $('add-fault').addEventListener('click', () => this.add('faults', 'faults', this.newFault('Cut')));
   }
@@ -62,7 +62,7 @@ export class Form {
   // A field has changed the plan.
   touch() {
     // After the traffic, regions need time to exchange their counts. Otherwise the run ends before the counts agree.
-    const intervals = this.plan.schedule.publish_ms + this.plan.schedule.import_ms;
+    const intervals = this.plan.schedule.publish_ms + this.plan.schedule.exchange_ms;
     if (this.plan.topology.regions > 1) this.plan.quiet_ms = Math.max(this.plan.quiet_ms, 5000 + 2 * intervals);
     this.changed();
   }
@@ -72,7 +72,7 @@ export class Form {
     for (const id of ['regions', 'envoys', 'aggregators']) $(id).value = plan.topology[id];
     $('seconds').value = seconds(plan.traffic_ms);
     $('publish').value = seconds(plan.schedule.publish_ms);
-    $('import').value = seconds(plan.schedule.import_ms);
+    $('exchange').value = seconds(plan.schedule.exchange_ms);
     this.sources();
     this.faults();
   }

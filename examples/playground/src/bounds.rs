@@ -41,13 +41,15 @@ pub fn check(plan: &Plan) -> Result<(), String> {
     rules.iter().try_for_each(check_rule)?;
     traffic.iter().try_for_each(check_traffic)?;
     faults.iter().try_for_each(check_fault)?;
-    for (least, most) in [network.regional_us, network.global_us] {
+    let (first, last) = network.distance_us;
+    let distance = (first.min(last), first.max(last));
+    for (least, most) in [network.regional_us, network.global_us, distance] {
         if least > most || most > 60_000_000 {
             return Err(format!("messages take {least} to {most} µs; a page simulates at most a minute"));
         }
     }
-    for interval_ms in [schedule.publish_ms, schedule.import_ms] {
-        within("ms between two publications or imports", interval_ms, 10, DAY_MS)?;
+    for interval_ms in [schedule.publish_ms, schedule.exchange_ms] {
+        within("ms between two publications or reads", interval_ms, 10, DAY_MS)?;
     }
     // NaN is within no bounds, and a negative number cannot compensate for a large one.
     let all = requests(plan);
@@ -220,7 +222,7 @@ mod tests {
         refused(|plan| plan.network.regional_us = (5, 4), "messages");
         refused(|plan| plan.network.global_us = (0, u64::MAX), "messages");
         refused(|plan| plan.schedule.publish_ms = 0, "publications");
-        refused(|plan| plan.schedule.import_ms = u64::MAX, "imports");
+        refused(|plan| plan.schedule.exchange_ms = u64::MAX, "reads");
     }
 
     #[test]

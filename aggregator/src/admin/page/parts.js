@@ -1,8 +1,10 @@
 // The state of every part: aggregators, Envoys, Redis, the database, regions.
 
-import { h, setText, table, textual } from "./dom.js";
+import { h, table, textual } from "./dom.js";
 import * as words from "./words.js";
 
+/** A region writes to the database every ten seconds. */
+const LAGGING_MS = 60_000;
 const MARKS = { well: "✓", warn: "!", bad: "✕", none: "–" };
 
 /** The state of each part as a line: {part, state, word, more}. */
@@ -14,7 +16,9 @@ export function health(parts) {
   lines.push({ part: "Envoys", state: parts.envoys_alive > 0 ? "well" : "warn", word: parts.envoys_alive > 0 ? `${words.count(parts.envoys_alive)} alive` : "none", more: `${words.plural(own.streams, "stream", "streams")} here` });
   if (parts.refused.length > 0) lines.push({ part: "Streams", state: "bad", word: "refused", more: `${parts.refused.map((one) => one.reason.replaceAll("_", " ")).join(", ")}; last ${words.ago(parts.refused[0].age_ms)}` });
   lines.push(redisLine(parts.redis), databaseLine(parts.database));
-  if (parts.regions.length > 1) lines.push({ part: "Other regions", state: "well", word: words.count(parts.regions.filter((region) => !region.own).length), more: "" });
+  const others = parts.regions.filter((region) => !region.own);
+  const lagging = others.filter((region) => region.seen_age_ms > LAGGING_MS);
+  if (others.length > 0) lines.push({ part: "Other regions", state: lagging.length ? "warn" : "well", word: lagging.length ? `${lagging.length} of ${others.length} silent` : words.count(others.length), more: lagging.map((region) => `${region.name} wrote ${words.ago(region.seen_age_ms)}`).join(", ") });
   return lines;
 }
 
@@ -30,7 +34,7 @@ function databaseLine(database) {
   const away = database.breaker !== "closed";
   const trouble = away ? null : database.trouble;
   const replica = database.replica_breaker && database.replica_breaker !== "closed";
-  return { part: "Database", state: away ? "bad" : trouble || replica ? "warn" : "well", word: away ? "unavailable" : replica ? "replica unavailable" : trouble ?? "reachable", more: `imported ${words.ago(database.imported_age_ms)}` };
+  return { part: "Database", state: away ? "bad" : trouble || replica ? "warn" : "well", word: away ? "unavailable" : replica ? "replica unavailable" : trouble ?? "reachable", more: `read ${words.ago(database.imported_age_ms)}` };
 }
 
 /** The line as a list item. */
@@ -59,8 +63,7 @@ export function parts() {
   ] });
   const regions = table({ caption: "Regions", keyOf: (one) => one.name, empty: "No region has written to the database.", columns: [
     { id: "name", title: "Region", cell: textual((one) => one.name + (one.own ? " (this one)" : "")) },
-    { id: "wrote", title: "Last write", kind: "number", cell: textual((one) => (one.wrote_age_ms === null || one.wrote_age_ms === undefined ? "all rows expired" : words.ago(one.wrote_age_ms))) },
-    { id: "rows", title: "Rows", kind: "number", cell: textual((one) => words.count(one.rows)) },
+    { id: "seen", title: "Last write", kind: "number", cell: textual((one) => (one.seen_age_ms === null || one.seen_age_ms === undefined ? "none yet" : words.ago(one.seen_age_ms))) },
   ] });
   const calls = table({ caption: "Store calls", keyOf: (one) => one.operation, empty: "No store is configured.", columns: [
     { id: "operation", title: "Call", cell: textual((one) => one.operation.replaceAll("_", " ")) },
@@ -71,9 +74,8 @@ export function parts() {
     { id: "failure", title: "Last failure", cell: textual((one) => (one.failure ? `${one.failure}, ${words.ago(one.failure_age_ms)}` : "none")) },
   ] });
   const facts = h("dl", { class: "facts" });
-  const unknown = h("p", { class: "empty", hidden: "" });
   const panel = (title, ...children) => h("section", { class: "panel" }, h("h2", {}, title), children);
-  const regionPanel = panel("Regions", regions.element, unknown);
+  const regionPanel = panel("Regions", regions.element);
   const element = h("div", { class: "view" }, h("h1", {}, "Parts"),
     h("div", { class: "columns even" }, panel("State", states), panel("This aggregator", facts)),
     panel("Aggregators of the region", aggregators.element), panel("Envoys connected here", envoys.element),
@@ -87,8 +89,6 @@ export function parts() {
     envoys.update(body.envoys);
     regionPanel.hidden = !body.database;
     regions.update(body.regions);
-    unknown.hidden = !body.regions_unknown;
-    setText(unknown, body.regions_unknown ? `Unavailable: ${body.regions_unknown}.` : "");
     calls.update([...(body.redis?.calls ?? []), ...(body.database?.calls ?? [])]);
   }
   return { title: "Parts", paths: ["/v1/parts"], element, update };

@@ -82,6 +82,10 @@ function figures(rule) {
   const shown = [figure("allowed", "allowed", now.allowed, rule.decided.allowed)];
   if (!rule.shadow || rule.decided.denied > 0) shown.push(figure("denied", "denied", now.denied, rule.decided.denied));
   if (rule.shadow || rule.decided.shadow_denied > 0) shown.push(figure("shadow", "shadow", now.shadow_denied, rule.decided.shadow_denied));
+  if (rule.excess_ratio) {
+    const title = "The largest use of all regions beyond the limit within the last minutes";
+    shown.push(h("div", { class: "excess", title }, h("dt", {}, "excess of regions"), h("dd", {}, `${(rule.excess_ratio * 100).toFixed(1)} %`)));
+  }
   for (const [kind, title] of [["banned", "banned"], ["exempt", "exempt"], ["undecided", "undecided"]]) {
     if (rule.decided[kind] > 0) shown.push(figure(title, kind, now[kind], rule.decided[kind]));
   }

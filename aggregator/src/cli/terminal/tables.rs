@@ -211,17 +211,14 @@ pub fn parts(parts: &Parts) -> Vec<String> {
             };
             let (out, into) = (age(database.published_age_ms), age(database.imported_age_ms));
             let trouble = trouble.map(|trouble| format!("; {}", plain(trouble))).unwrap_or_default();
-            lines.push(line("database", state, format!("published {out}, imported {into}{trouble}")));
+            lines.push(line("database", state, format!("published {out}, read {into}{trouble}")));
         }
         None => lines.push(line("database", "none", "counts are not shared with other regions".to_owned())),
-    }
-    if let Some(unknown) = &parts.regions_unknown {
-        lines.push(line("regions", "! unknown", plain(unknown)));
     }
     for region in &parts.regions {
         let name = format!("region {}", plain(&region.name));
         let state = if region.own { "this one" } else { "known" };
-        lines.push(line(&name, state, format!("wrote {}", age(region.wrote_age_ms))));
+        lines.push(line(&name, state, format!("wrote {}", age(region.seen_age_ms))));
     }
     for envoy in &parts.envoys {
         let id = envoy.origin.get(..8).unwrap_or_default();
@@ -259,14 +256,13 @@ mod tests {
         let database = Database { breaker: "closed".into(), ..Database::default() };
         let well = Parts { database: Some(database.clone()), ..Parts::default() };
         assert_eq!(health(&well), "all well");
-        let trouble = Some("publish failed: timeout".to_owned());
+        let trouble = Some("exchange failed: timeout".to_owned());
         let peers = vec![Peer { silent: true, ..Peer::default() }];
         let database = Some(Database { trouble, ..database });
-        let regions_unknown = Some("the database took too long".to_owned());
-        let ill = Parts { database, peers, regions_unknown, ..well };
-        assert_eq!(health(&ill), "! the database: publish failed: timeout, 1 aggregator is silent");
+        let ill = Parts { database, peers, ..well };
+        assert_eq!(health(&ill), "! the database: exchange failed: timeout, 1 aggregator is silent");
         let lines = parts(&ill).join("\n");
-        for part in ["! trouble", "; publish failed: timeout", "regions                       ! unknown"] {
+        for part in ["! trouble", "; exchange failed: timeout"] {
             assert!(lines.contains(part), "no {part:?} in {lines}");
         }
         assert!(lines.contains("0 Envoys, 0 streams, 0 keys"), "{lines}");

@@ -1,25 +1,23 @@
-//! The global store in use: the counts that regions exchange through the database, about every ten seconds.
+//! The global store in use: the counts that regions exchange through the database.
 //!
-//! In reading order: `publish` (this region's counts are written), `import` (the other regions' counts are read), `lease`
-//! (a region without a Redis has one aggregator), `recover` (after a loss, a region reads its own counts), `cached`
-//! (queries by operators). The first four drive state machines of `weir_core::replication::globe`.
+//! In reading order: `sync` (packets: this region's counts are written, and what others have written since is read), `import` (all counts
+//! of the other regions are read, once a minute), `lease` (a region without a Redis has one aggregator), `recover` (after a loss, a region
+//! reads its own counts). All drive state machines of `weir_core::replication::globe`.
 //!
 //! At the start, an aggregator reads before it serves, if the database answers at once. Requests wait for none of
 //! this.
 
-pub mod cached;
 mod import;
 pub mod lease;
-mod publish;
 mod recover;
+mod sync;
 
 use crate::database::{Database, DatabaseError};
 use crate::region::hub::Hub;
 use crate::telemetry::metrics::Operation;
-use cached::CachedRegions;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio::task::JoinSet;
 use tracing::info;
 use weir_core::model::schedule::Schedule;
@@ -35,8 +33,6 @@ pub struct Global {
     id: [u8; 16],
     /// Intervals, timeouts and circuit breakers of the calls.
     pub schedule: Schedule,
-    /// The list of regions for operators.
-    pub cached: CachedRegions,
     /// Whether the last import failed, and the last call of any other kind. They are separate, as only the replica may be
     /// unavailable.
     failing: [AtomicBool; 2],
@@ -45,13 +41,7 @@ pub struct Global {
 impl Global {
     /// A database that has not been called yet.
     pub fn new(database: Database, schedule: Schedule) -> Global {
-        Global {
-            database,
-            id: rand::random(),
-            schedule,
-            cached: CachedRegions::default(),
-            failing: Default::default(),
-        }
+        Global { database, id: rand::random(), schedule, failing: Default::default() }
     }
 
     /// Stores whether a call failed. True if it succeeded and all failures before it are over.
@@ -65,11 +55,6 @@ impl Global {
         }
         false
     }
-
-    /// The timeout of a call.
-    fn within(&self) -> Duration {
-        Duration::from_millis(self.schedule.global_timeout_ms)
-    }
 }
 
 /// Reads once what this region itself has published.
@@ -82,10 +67,10 @@ pub async fn import_once(hub: &Hub, global: &Global) {
     import::drive(hub, global, Importer::once()).await;
 }
 
-/// Starts the tasks that publish, import and recover.
+/// Starts the tasks that exchange packets, import and recover.
 pub fn start(hub: &Arc<Hub>, global: &Arc<Global>, tasks: &mut JoinSet<()>) {
     let (hub, global) = (|| hub.clone(), || global.clone());
-    tasks.spawn(publish::run(hub(), global()));
+    tasks.spawn(sync::run(hub(), global()));
     tasks.spawn(import::run(hub(), global()));
     tasks.spawn(recover::run(hub(), global()));
 }

@@ -15,10 +15,11 @@ use std::time::Duration;
 use strum::{IntoStaticStr, VariantArray};
 use weir_core::model::breaker::State;
 use weir_core::model::exact::{Charge, ChargeResult, Limit, Verdict};
-use weir_core::model::time::MonoMs;
-use weir_core::region::RegionStats;
-use weir_core::replication::Figures;
+use weir_core::model::time::{MonoMs, Now};
+use weir_core::region::top::Scope;
+use weir_core::region::{OtherRegion, RegionStats};
 use weir_core::replication::figures::Refusals;
+use weir_core::replication::{Figures, RegionState};
 
 /// Prefix of this program's own metrics; counters end in `_total`.
 pub const PREFIX: &str = "weir_aggregator";
@@ -100,6 +101,8 @@ pub mod spans;
 pub(crate) type Label = [(&'static str, &'static str); 1];
 /// Two labels.
 type Labels = [(&'static str, &'static str); 2];
+/// Labels with values that are read from elsewhere: names of regions, workspaces and namespaces.
+type Named = Vec<(&'static str, String)>;
 
 /// An API for callers without the filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
@@ -145,12 +148,10 @@ pub enum Operation {
     Heartbeat,
     /// Reading the markers.
     ReadMarkers,
-    /// Writing this region's rows.
-    Publish,
-    /// Reading the other regions' rows.
+    /// Writing this region's rows, and reading new rows of other writers.
+    Exchange,
+    /// Reading all rows of the other regions.
     Import,
-    /// Reading the marker row.
-    ReadGlobalMarker,
     /// Reading this region's own rows, after a loss.
     Recover,
     /// Reading live controls.
@@ -169,13 +170,8 @@ impl Operation {
         Operation::ReadMarkers,
     ];
     /// Calls to the database.
-    pub const GLOBAL: [Operation; 5] = [
-        Operation::Publish,
-        Operation::Import,
-        Operation::ReadGlobalMarker,
-        Operation::Recover,
-        Operation::ReadControls,
-    ];
+    pub const GLOBAL: [Operation; 4] =
+        [Operation::Exchange, Operation::Import, Operation::Recover, Operation::ReadControls];
 }
 
 table! {
@@ -271,7 +267,7 @@ table! {
         changes_received: Counter = "Changed cells received from other aggregators of the region";
         store_wipes: Family<Label, Counter> = "Losses of data found in a store", at_zero("store", &STORES);
         breaker_state: Family<Label, Gauge> = "Circuit breaker of a store: 0 closed, 1 half open, 2 open";
-        queue_cells: Family<Label, Gauge> = "Cells that wait, by queue: replay, share, publish";
+        queue_cells: Family<Label, Gauge> = "Cells that wait, by queue: replay, share; keys: publish";
         snapshot_age_seconds: Family<Label, Gauge<f64, AtomicU64>> =
             "Time since the hot index was read (hot), or cells were published (publish) or imported (import); -1 if never";
         api_decisions: Family<Labels, Counter> = "Calls of an API by API and result";
@@ -294,18 +290,69 @@ table! {
         origin_errors: Family<Labels, Counter> =
             "Failed calls to the stores of this region, by operation and reason", operation_errors();
         pub global_writes: Counter = "Rows written for other regions";
-        global_write_errors: Family<Label, Counter> = "Failed writes for other regions, by reason",
+        pub global_rows_read: Counter = "Rows read by packets";
+        global_write_errors: Family<Label, Counter> = "Packets that failed, by reason",
             at_zero("reason", &DATABASE_REASONS);
-        global_sync_rows_applied: Counter = "Imported rows merged into the region";
+        global_sync_rows_applied: Counter = "Rows of other regions merged into the region";
         global_sync_errors: Family<Label, Counter> = "Imports that failed, by reason",
             at_zero("reason", &DATABASE_REASONS);
         global_entries_created: Counter = "Cells created by counts of another region";
         pub global_rows_last_poll: Gauge = "Rows read by the last import";
-        global_left: Counter =
-            "Cells that waited for the next publication because their namespace had too many";
-        global_tick_seconds: Family<Label, Histogram> = "Duration of a publication or an import",
+        global_regions: Gauge = "Regions that have written to the database within ten minutes, this one included";
+        global_feed_age_seconds: Family<Named, Gauge<f64, AtomicU64>> =
+            "Time since another region was last seen to write to the database, by region";
+        global_excess_ratio: Family<Named, Gauge<f64, AtomicU64>> =
+            "Largest use of all regions beyond a limit within the last five to ten minutes, as part of the limit, by rule";
+        global_tick_seconds: Family<Label, Histogram> = "Duration of a packet (exchange) or an import (import)",
             Family::new_with_constructor(|| Histogram::new(exponential_buckets(1e-3, 2.0, 14))); // 1 ms to 8 s
     }
+}
+
+/// What is known of the other regions.
+#[derive(Clone, Debug, Default)]
+pub struct Globe {
+    /// Regions alive, this one included; 0 without a database.
+    pub regions: u64,
+    /// Each other region, and milliseconds since it was last seen to write to the database.
+    pub seen: Vec<(String, u64)>,
+    /// The largest excess of each scope, in thousandths of the limit.
+    pub excesses: Vec<(Scope, u64)>,
+}
+
+impl Globe {
+    /// The view of a region.
+    pub fn of(state: &RegionState, now: Now) -> Globe {
+        let region = &state.region;
+        let seen =
+            |(other, at): (OtherRegion, MonoMs)| (text(region.name_of_other(other)), now.mono.since(at));
+        Globe {
+            regions: region.regions(),
+            seen: state.others().map(seen).collect(),
+            excesses: region.excesses(now.unix).map(|(scope, largest)| (scope.clone(), largest)).collect(),
+        }
+    }
+
+    fn show(&self, convergence: &ConvergenceMetrics) {
+        convergence.global_regions.set(i64::try_from(self.regions).unwrap_or(i64::MAX));
+        convergence.global_feed_age_seconds.clear();
+        for (region, age_ms) in &self.seen {
+            let labels = vec![("region", region.clone())];
+            convergence.global_feed_age_seconds.get_or_create(&labels).set(*age_ms as f64 / 1e3);
+        }
+        for (scope, thousandths) in &self.excesses {
+            let labels = vec![
+                ("workspace", text(&scope.workspace)),
+                ("namespace", text(&scope.namespace)),
+                ("window_seconds", (scope.window_ms / 1_000).to_string()),
+            ];
+            convergence.global_excess_ratio.get_or_create(&labels).set(*thousandths as f64 / 1e3);
+        }
+    }
+}
+
+/// Bytes as a label.
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// All metrics.
@@ -324,8 +371,8 @@ pub struct Metrics {
     pub program: ProgramMetrics,
     /// The metrics of convergence.
     pub convergence: ConvergenceMetrics,
-    /// Durations of publications, in seconds.
-    pub publish_seconds: Histogram,
+    /// Durations of packets, in seconds.
+    pub exchange_seconds: Histogram,
     /// Durations of imports, in seconds.
     pub import_seconds: Histogram,
     /// By [`Api`] and [`ApiResult`] in their order, so that a decision looks up no name.
@@ -358,7 +405,7 @@ impl Metrics {
             recent: Recent::default(),
             refusals: RefusedStreams::default(),
             warnings: Throttle::new(WARNING_INTERVAL),
-            publish_seconds: convergence.global_tick_seconds.get_or_create_owned(&[("op", "publish")]),
+            exchange_seconds: convergence.global_tick_seconds.get_or_create_owned(&[("op", "exchange")]),
             import_seconds: convergence.global_tick_seconds.get_or_create_owned(&[("op", "import")]),
             api,
             program,
@@ -401,9 +448,9 @@ impl Metrics {
             .inc();
     }
 
-    /// Counts failed writes for other regions.
-    pub fn global_write_failed(&self, reason: &'static str, times: u64) {
-        self.convergence.global_write_errors.get_or_create(&[("reason", reason)]).inc_by(times);
+    /// Counts a packet that failed.
+    pub fn global_write_failed(&self, reason: &'static str) {
+        self.convergence.global_write_errors.get_or_create(&[("reason", reason)]).inc();
     }
 
     /// Counts an import that failed.
@@ -418,6 +465,7 @@ impl Metrics {
         now: MonoMs,
         stats: RegionStats,
         breakers: &[(&'static str, State)],
+        globe: &Globe,
     ) -> String {
         let (program, convergence) = (&self.program, &self.convergence);
         self.raise(figures);
@@ -454,6 +502,7 @@ impl Metrics {
             let age = moment.map_or(-1.0, |moment| now.since(moment) as f64 / 1e3);
             program.snapshot_age_seconds.get_or_create(&[("what", what)]).set(age);
         }
+        globe.show(convergence);
         let mut text = String::new();
         // Writing into a string cannot fail.
         let _ = encode(&mut text, &self.registry);
@@ -469,7 +518,6 @@ impl Metrics {
             (&program.pushed_cells, figures.pushed_cells),
             (&program.hot_left, figures.hot_left),
             (&program.changes_received, figures.changes_received),
-            (&convergence.global_left, figures.publications_left),
             (&convergence.global_sync_rows_applied, figures.imports_merged),
             (&convergence.global_entries_created, figures.imports_created),
         ];

@@ -1,7 +1,7 @@
 //! OpenTelemetry spans of what this program does, if an endpoint is configured.
 //!
 //! In reading order: [`Telemetry`], here; `queries` (queries and exact requests, in the trace of the waiting request),
-//! `requests` (calls of the APIs), `round` (replay, publish, import), `calls` (calls to a store within each of these),
+//! `requests` (calls of the APIs), `round` (replay, exchange, import), `calls` (calls to a store within each of these),
 //! `export` (the queue to the collector), [`TelemetryOptions`] (`options`).
 //!
 //! Without an endpoint each place checks one `Option` and no span is created. No span has an identifier, because traces are

@@ -102,13 +102,14 @@ fn a_lower_bound_never_exceeds_the_highest_count() {
 
 #[test]
 fn the_baseline_is_published_with_the_rest_and_goes_to_the_store() {
-    let mut region = backed();
+    let mut region = one_of(1);
+    region.back();
     region.witness(&key("k"), SEQUENCE, 7, NOW).unwrap();
-    assert!(region.next_due(9).0.is_empty(), "a lower bound is not published");
+    assert!(rows(&mut region).is_empty(), "a lower bound is not published");
     let lower_bounds = region.end_grace_period(NOW);
     region.settle(&lower_bounds, NOW);
     region.report(origin(1), &[count("k", SEQUENCE, 1)], NOW);
-    assert_eq!(region.next_due(9).0[0].publication.count, 8);
+    assert_eq!(rows(&mut region)[0].count, 8);
     let merges = region.next_merges(9);
     assert!(merges[0].parts.contains(&(BASELINE, 7)));
 }

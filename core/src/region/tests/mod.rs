@@ -68,7 +68,28 @@ pub(super) fn other(
     now: UnixMs,
 ) -> Result<bool, Refused> {
     let other = region.other_region(b"another")?;
-    region.import(other, key, sequence, count, now)
+    let stored = exchange::Stored { key: key.clone(), sequence, count, limit: u64::MAX };
+    region.import(other, &stored, now).map(|imported| imported.created)
+}
+
+/// A region of which `regions` share a database.
+pub(super) fn one_of(regions: u64) -> Region {
+    let mut region = region();
+    region.set_regions(regions);
+    region
+}
+
+/// The rows of all that is due, sooner or later.
+pub(super) fn rows(region: &mut Region) -> Vec<exchange::Publication> {
+    rows_at(region, Due::AtInterval, NOW)
+}
+
+pub(super) fn rows_at(region: &mut Region, least: Due, now: UnixMs) -> Vec<exchange::Publication> {
+    region.next_rows(least, 99, now)
+}
+
+pub(super) fn counts(rows: &[exchange::Publication]) -> Vec<(u64, u64)> {
+    rows.iter().map(|row| (row.sequence, row.count)).collect()
 }
 
 /// All snapshots pushed to `to`, and whether they completed its snapshot.

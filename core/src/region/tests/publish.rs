@@ -1,104 +1,317 @@
-//! What is published to other regions, and what is imported from them.
+//! What is published to other regions and when, and what is imported from them.
 
 use super::*;
+use exchange::{Publication, Stored};
 
-fn due(region: &mut Region) -> Vec<(u64, u64)> {
-    region.next_due(99).0.iter().map(|due| (due.publication.sequence, due.publication.count)).collect()
+const LIMIT: u64 = 1_000;
+
+/// A count of a key with a limit of 1 000.
+fn of_thousand(sequence: u64, own: u64) -> wire::Count {
+    wire::Count { limit: LIMIT, ..count("k", sequence, own) }
 }
 
-fn rows(region: &mut Region) -> Vec<exchange::Publication> {
-    region.next_due(99).0.into_iter().map(|due| due.publication).collect()
+fn used(region: &mut Region, sequence: u64, own: u64, now: UnixMs) {
+    assert_eq!(region.report(origin(1), &[of_thousand(sequence, own)], now).refused, vec![]);
+}
+
+fn imported(region: &mut Region, name: &[u8], sequence: u64, count: u64, limit: u64) {
+    let other = region.other_region(name).unwrap();
+    let stored = Stored { key: key("k"), sequence, count, limit };
+    region.import(other, &stored, UnixMs(sequence * CELL_MS)).unwrap();
+}
+
+fn publish(region: &mut Region, least: Due, now: UnixMs) -> Vec<(u64, u64)> {
+    let rows = rows_at(region, least, now);
+    region.published(&rows, now);
+    counts(&rows)
+}
+
+fn after(ms: u64) -> UnixMs {
+    UnixMs(NOW.0 + ms)
 }
 
 #[test]
-fn half_of_the_limit_is_published_and_less_is_not() {
-    let mut region = region();
-    region.report(origin(1), &[count("k", SEQUENCE, 2)], NOW);
-    region.report(origin(2), &[count("k", SEQUENCE, 2)], NOW);
-    assert_eq!(due(&mut region), vec![]);
-    region.report(origin(2), &[count("k", SEQUENCE, 3)], NOW);
-    assert_eq!(due(&mut region), vec![(SEQUENCE, 5)]);
-    assert_eq!(due(&mut region), vec![], "each change is due once");
+fn use_that_could_be_part_of_an_excess_is_published_at_once_and_less_is_not() {
+    for (regions, threshold) in [(1, 500), (2, 250), (10, 50), (64, 8), (1_000, 8)] {
+        let mut region = one_of(regions);
+        used(&mut region, SEQUENCE, threshold - 1, NOW);
+        assert_eq!((region.take_urgent(), rows(&mut region)), (false, vec![]));
+        used(&mut region, SEQUENCE, threshold, NOW);
+        assert!(region.take_urgent());
+        assert_eq!(publish(&mut region, Due::Now, NOW), vec![(SEQUENCE, threshold)], "{regions} regions");
+        assert_eq!(rows(&mut region), vec![], "each change is due once");
+    }
 }
 
 #[test]
-fn imported_use_is_never_published_but_makes_a_cell_due() {
+fn without_a_database_nothing_is_due() {
     let mut region = region();
-    region.report(origin(1), &[count("k", SEQUENCE, 1)], NOW);
-    assert_eq!(other(&mut region, &key("k"), SEQUENCE, 9, NOW), Ok(false));
-    assert_eq!(due(&mut region), vec![(SEQUENCE, 1)]);
-    assert_eq!(other(&mut region, &key("other"), SEQUENCE, 9, NOW), Ok(true));
-    assert_eq!(due(&mut region), vec![], "this region has used nothing of it");
+    used(&mut region, SEQUENCE, LIMIT, NOW);
+    assert!(!region.take_urgent() && !region.has_rows(Due::AtInterval));
+}
+
+/// Each of ten regions uses just less than a tenth of the limit at a cell's end, and as much again when the next one begins. In either
+/// cell alone that is below the threshold.
+#[test]
+fn the_effective_use_over_both_cells_makes_all_of_them_due() {
+    let mut region = one_of(10);
+    used(&mut region, SEQUENCE - 1, 45, NOW);
+    assert_eq!(rows(&mut region), vec![]);
+    used(&mut region, SEQUENCE, 5, NOW);
+    assert_eq!(publish(&mut region, Due::Now, NOW), vec![(SEQUENCE - 1, 45), (SEQUENCE, 5)]);
+    // Late in the cell the previous one no longer counts.
+    let mut region = one_of(10);
+    used(&mut region, SEQUENCE - 1, 45, NOW);
+    used(&mut region, SEQUENCE, 5, after(59_000));
+    assert_eq!(rows_at(&mut region, Due::AtInterval, after(59_000)), vec![]);
+}
+
+#[test]
+fn imported_use_is_never_published_and_makes_own_use_due_until_it_is() {
+    let mut region = one_of(10);
+    used(&mut region, SEQUENCE, 1, NOW);
+    imported(&mut region, b"north", SEQUENCE, 48, LIMIT);
+    assert_eq!(rows(&mut region), vec![]);
+    imported(&mut region, b"north", SEQUENCE, 49, LIMIT);
+    assert_eq!(publish(&mut region, Due::Now, NOW), vec![(SEQUENCE, 1)]);
+    imported(&mut region, b"north", SEQUENCE, 60, LIMIT);
+    assert_eq!(rows(&mut region), vec![], "all own use is published");
+    // In the next window the use of both is below the threshold, so neither makes the other publish.
+    let next = UnixMs(NOW.0 + 2 * CELL_MS);
+    used(&mut region, SEQUENCE + 2, 2, next);
+    imported(&mut region, b"north", SEQUENCE + 2, 3, LIMIT);
+    assert_eq!(rows_at(&mut region, Due::AtInterval, next), vec![]);
+}
+
+#[test]
+fn a_lower_limit_elsewhere_makes_use_due_and_denies_nothing() {
+    let mut region = one_of(10);
+    used(&mut region, SEQUENCE, 45, NOW);
+    assert_eq!(rows(&mut region), vec![]);
+    imported(&mut region, b"south", SEQUENCE, 1, 20);
+    assert_eq!(publish(&mut region, Due::Now, NOW), vec![(SEQUENCE, 45)]);
+    let query = wire::Consult { own: 45, cost: 900, limit: LIMIT, ..query(45, 900) };
+    assert!(region.consult(origin(1), &query, NOW).unwrap().granted);
+}
+
+#[test]
+fn a_limit_that_falls_is_published() {
+    let mut region = one_of(10);
+    used(&mut region, SEQUENCE, 60, NOW);
+    assert_eq!(rows(&mut region)[0].limit, LIMIT);
+    used(&mut region, SEQUENCE, 60, NOW);
+    let row = Publication { limit: LIMIT, ..row_of(&region) };
+    region.published(&[row], NOW);
+    region.report(origin(2), &[wire::Count { limit: 100, ..count("k", SEQUENCE, 0) }], NOW);
+    let all = rows_at(&mut region, Due::Now, NOW);
+    assert_eq!((counts(&all), all[0].limit), (vec![(SEQUENCE, 60)], 100));
+    region.published(&all, NOW);
+    region.publish_failed(&all, NOW);
+    assert_eq!(rows(&mut region), vec![]);
+}
+
+/// The only cell of `k` as a row.
+fn row_of(region: &Region) -> Publication {
+    let cell = cell(region);
+    let (sequence, count) = (cell.sequence, cell.regional_total());
+    Publication { key: key("k"), sequence, count, limit: cell.limit, expires: UnixMs(u64::MAX) }
+}
+
+#[test]
+fn a_lone_region_publishes_seldom_and_several_publish_by_their_share() {
+    let mut region = one_of(10);
+    used(&mut region, SEQUENCE, 50, NOW);
+    publish(&mut region, Due::Now, NOW);
+    // On probation, a fortieth of what is left may stay unpublished.
+    used(&mut region, SEQUENCE, 73, NOW);
+    assert_eq!(rows_at(&mut region, Due::AtTick, NOW), vec![]);
+    used(&mut region, SEQUENCE, 74, NOW);
+    assert_eq!(publish(&mut region, Due::Now, NOW), vec![(SEQUENCE, 74)]);
+    // Afterwards a quarter, at the next tick.
+    let later = after(2_000);
+    used(&mut region, SEQUENCE, 258, later);
+    assert_eq!(rows_at(&mut region, Due::AtTick, later), vec![]);
+    used(&mut region, SEQUENCE, 300, later);
+    assert_eq!(rows_at(&mut region, Due::Now, later), vec![]);
+    assert_eq!(publish(&mut region, Due::AtTick, later), vec![(SEQUENCE, 300)]);
+    // A second region brings another probation, and then the share of two.
+    let other = region.other_region(b"north").unwrap();
+    let stored = Stored { key: key("k"), sequence: SEQUENCE, count: 100, limit: LIMIT };
+    region.import(other, &stored, later).unwrap();
+    used(&mut region, SEQUENCE, 316, later);
+    assert_eq!(publish(&mut region, Due::Now, later), vec![(SEQUENCE, 316)]);
+    let last = after(4_000);
+    used(&mut region, SEQUENCE, 380, last);
+    assert_eq!(rows_at(&mut region, Due::AtTick, last), vec![]);
+    assert_eq!(publish(&mut region, Due::AtInterval, last), vec![(SEQUENCE, 380)]);
+    used(&mut region, SEQUENCE, 450, last);
+    assert_eq!(publish(&mut region, Due::Now, last), vec![(SEQUENCE, 450)]);
+}
+
+#[test]
+fn what_another_aggregator_has_received_waits_for_the_interval() {
+    let mut region = one_of(10);
+    region.back();
+    region.learn(&key("k"), SEQUENCE, LIMIT, &[(origin(1), 500)], NOW).unwrap();
+    assert!(!region.take_urgent());
+    assert_eq!(rows_at(&mut region, Due::AtTick, NOW), vec![]);
+    assert_eq!(publish(&mut region, Due::AtInterval, NOW), vec![(SEQUENCE, 500)]);
+}
+
+#[test]
+fn what_a_peer_has_published_is_not_due() {
+    let mut region = one_of(10);
+    used(&mut region, SEQUENCE, 60, NOW);
+    region.published_elsewhere(&Stored { key: key("k"), sequence: SEQUENCE, count: 60, limit: LIMIT });
+    assert_eq!(rows(&mut region), vec![]);
+    region.published_elsewhere(&Stored { key: key("unknown"), sequence: SEQUENCE, count: 60, limit: LIMIT });
+    assert!(region.explain(b"w", b"n", b"unknown").is_empty());
+}
+
+#[test]
+fn more_regions_make_more_keys_due() {
+    let mut region = one_of(2);
+    used(&mut region, SEQUENCE, 100, NOW);
+    assert_eq!(rows(&mut region), vec![]);
+    region.set_regions(5);
+    assert_eq!(publish(&mut region, Due::Now, NOW), vec![(SEQUENCE, 100)]);
+}
+
+#[test]
+fn new_keys_and_other_namespaces_are_not_starved() {
+    let mut region = one_of(10);
+    let in_namespace = |namespace: &[u8], n: u64, own: u64| {
+        let identifier = std::format!("{n}");
+        let key =
+            Key::new(&KeyParts { namespace, identifier: identifier.as_bytes(), ..key("k").parts() }).unwrap();
+        wire::Count {
+            key: key.as_bytes().to_vec(),
+            sequence: SEQUENCE,
+            own,
+            limit: LIMIT,
+            ..Default::default()
+        }
+    };
+    let of = |rows: &[Publication], namespace: &[u8]| {
+        rows.iter().filter(|row| row.key.parts().namespace == namespace).count()
+    };
+    // A hundred keys were published and are far above their shares; others become due for the first time.
+    let flood: Vec<_> = (0..100).map(|n| in_namespace(b"flood", n, 500)).collect();
+    region.report(origin(1), &flood, NOW);
+    let first = region.next_rows(Due::Now, 100, NOW);
+    region.published(&first, NOW);
+    let flood: Vec<_> = (0..100).map(|n| in_namespace(b"flood", n, 900)).collect();
+    region.report(origin(1), &flood, NOW);
+    let new: Vec<_> = (0..50).map(|n| in_namespace(b"new", n, 100)).collect();
+    region.report(origin(1), &new, NOW);
+    region.report(origin(1), &[in_namespace(b"other", 0, 100)], NOW);
+    let rows = region.next_rows(Due::Now, 40, NOW);
+    assert_eq!((rows.len(), of(&rows, b"new"), of(&rows, b"other")), (40, 9, 1), "a quarter is for new keys");
+    region.publish_failed(&rows, NOW);
+    let mut rest = vec![];
+    while region.has_rows(Due::Now) {
+        rest.extend(region.next_rows(Due::Now, 40, NOW));
+    }
+    assert_eq!((of(&rest, b"flood"), of(&rest, b"new"), of(&rest, b"other")), (100, 50, 1));
 }
 
 #[test]
 fn short_windows_stay_in_their_region() {
-    let long = key("k");
-    let short = Key::new(&KeyParts { duration_ms: 59_000, ..long.parts() }).unwrap();
-    let sequence = NOW.0 / 59_000;
-    let mut region = region();
-    let count =
-        wire::Count { key: short.as_bytes().to_vec(), sequence, own: 10, limit: 10, ..Default::default() };
-    region.report(origin(1), &[count], NOW);
-    other(&mut region, &short, sequence, 5, NOW).unwrap();
-    region.forget_published();
-    assert_eq!(due(&mut region), vec![]);
+    for (duration_ms, due) in [(9_000, vec![]), (10_000, vec![(NOW.0 / 10_000, 10)])] {
+        let long = key("k");
+        let short = Key::new(&KeyParts { duration_ms, ..long.parts() }).unwrap();
+        let sequence = NOW.0 / duration_ms;
+        let mut region = one_of(2);
+        let key = short.as_bytes().to_vec();
+        let count = wire::Count { key, sequence, own: 10, limit: 10, ..Default::default() };
+        region.report(origin(1), &[count], NOW);
+        other(&mut region, &short, sequence, 5, NOW).unwrap();
+        assert_eq!(counts(&rows(&mut region)), due);
+    }
 }
 
 #[test]
 fn only_committed_rows_count_as_published() {
-    let mut region = region();
+    let mut region = one_of(1);
     region.report(origin(1), &[count("a", SEQUENCE, 5), count("b", SEQUENCE, 6)], NOW);
-    let rows = rows(&mut region);
-    region.published(&rows[..1]);
-    region.publish_failed(&rows);
-    assert_eq!(due(&mut region), vec![(SEQUENCE, 6)]);
+    let all = rows(&mut region);
+    region.published(&all[..1], NOW);
+    region.publish_failed(&all, NOW);
+    assert_eq!(counts(&rows(&mut region)), vec![(SEQUENCE, 6)]);
 }
 
 #[test]
-fn a_cell_that_grew_while_it_was_published_is_due_again() {
-    let mut region = region();
+fn a_key_that_grew_while_it_was_published_is_due_again() {
+    let mut region = one_of(10);
     region.report(origin(1), &[count("k", SEQUENCE, 5)], NOW);
-    let rows = rows(&mut region);
-    region.report(origin(1), &[count("k", SEQUENCE, 6)], NOW);
-    region.published(&rows);
-    region.publish_failed(&rows);
-    assert_eq!(due(&mut region), vec![(SEQUENCE, 6)]);
+    let all = rows(&mut region);
+    region.report(origin(1), &[count("k", SEQUENCE, 8)], NOW);
+    region.published(&all, NOW);
+    region.publish_failed(&all, NOW);
+    assert_eq!(counts(&rows(&mut region)), vec![(SEQUENCE, 8)]);
 }
 
 #[test]
-fn all_cells_are_due_again_after_the_table_was_wiped() {
-    let mut region = region();
+fn all_keys_are_due_again_after_the_table_was_wiped() {
+    let mut region = one_of(1);
     region.report(origin(1), &[count("k", SEQUENCE, 5), count("small", SEQUENCE, 1)], NOW);
-    let rows = rows(&mut region);
-    region.published(&rows);
+    publish(&mut region, Due::Now, NOW);
     region.forget_published();
-    assert_eq!(due(&mut region), vec![(SEQUENCE, 5)]);
+    assert!(region.has_rows(Due::Now));
+    assert_eq!(publish(&mut region, Due::Now, NOW), vec![(SEQUENCE, 5)]);
+}
+
+/// A row above the threshold of publication is not worth a push to every Envoy.
+#[test]
+fn what_other_regions_used_is_pushed_to_all_nodes_past_half_of_the_limit() {
+    let mut region = one_of(10);
+    region.nodes.received_from(origin(9), MonoMs(NOW.0));
+    region.subscribe(origin(9));
+    assert_eq!(pushed(&mut region, origin(9), NOW), (vec![], true));
+    imported(&mut region, b"north", SEQUENCE, 500, LIMIT);
+    assert_eq!(pushed(&mut region, origin(9), NOW).0, vec![]);
+    imported(&mut region, b"south", SEQUENCE, 1, LIMIT);
+    assert_eq!(pushed(&mut region, origin(9), NOW).0.len(), 1);
+    // Rows of earlier versions carry no limit, so it is unknown how much is left.
+    let stored = Stored { key: key("old"), sequence: SEQUENCE, count: 1, limit: u64::MAX };
+    let north = region.other_region(b"north").unwrap();
+    region.import(north, &stored, NOW).unwrap();
+    assert_eq!(pushed(&mut region, origin(9), NOW).0.len(), 1);
 }
 
 #[test]
-fn a_limit_that_falls_makes_a_cell_due() {
-    let mut region = region();
-    region.report(origin(1), &[count("k", SEQUENCE, 4)], NOW);
-    assert_eq!(due(&mut region), vec![]);
-    region.report(origin(2), &[wire::Count { limit: 8, ..count("k", SEQUENCE, 0) }], NOW);
-    assert_eq!(due(&mut region), vec![(SEQUENCE, 4)]);
+fn the_largest_excess_of_a_scope_is_kept_for_some_minutes() {
+    let mut region = one_of(3);
+    let largest = |region: &Region, at: UnixMs| region.excesses(at).next().map(|(_, largest)| largest);
+    used(&mut region, SEQUENCE, 900, NOW);
+    imported(&mut region, b"north", SEQUENCE, 100, LIMIT);
+    assert_eq!(largest(&region, NOW), None, "nothing was used beyond the limit");
+    imported(&mut region, b"north", SEQUENCE, 143, LIMIT);
+    imported(&mut region, b"south", SEQUENCE, 2, LIMIT);
+    let (scope, thousandths) = region.excesses(NOW).next().unwrap();
+    assert_eq!((&scope.namespace[..], scope.window_ms, thousandths), (&b"n"[..], CELL_MS, 45));
+    assert_eq!(largest(&region, after(300_000)), Some(45));
+    assert_eq!(largest(&region, after(600_000)), Some(0));
 }
 
 #[test]
 fn sums_beyond_the_highest_count_are_that_count() {
-    let mut region = region();
+    let mut region = one_of(1);
     region.back();
     let parts = [(origin(1), MAX_COUNT), (origin(2), MAX_COUNT)];
     region.learn(&key("k"), SEQUENCE, 10, &parts, NOW).unwrap();
-    let rows = rows(&mut region);
-    assert_eq!(rows[0].count, MAX_COUNT);
-    region.published(&rows);
-    region.publish_failed(&rows);
-    assert_eq!(due(&mut region), vec![], "it is not due again and again");
+    let all = rows(&mut region);
+    assert_eq!(all[0].count, MAX_COUNT);
+    region.published(&all, NOW);
+    region.publish_failed(&all, NOW);
+    assert_eq!(rows(&mut region), vec![], "it is not due again and again");
     for name in [&b"one"[..], b"two"] {
         let other = region.other_region(name).unwrap();
-        assert_eq!(region.import(other, &key("k"), SEQUENCE, MAX_COUNT, NOW), Ok(false));
+        let stored = Stored { key: key("k"), sequence: SEQUENCE, count: MAX_COUNT, limit: u64::MAX };
+        assert_eq!(
+            region.import(other, &stored, NOW),
+            Ok(ImportedCell { created: false, grew: name == b"one" })
+        );
     }
     assert_eq!(cell(&region).global_others, MAX_COUNT);
 }
@@ -111,7 +324,8 @@ fn each_other_regions_component_only_grows() {
     let [north, south, again] = names.map(|name| region.other_region(name).unwrap());
     assert_eq!(north, again);
     for (other, count, sum) in [(north, 5, 5), (south, 3, 8), (north, 2, 8), (south, 4, 9), (north, 6, 10)] {
-        region.import(other, &key("k"), SEQUENCE, count, NOW).unwrap();
+        let stored = Stored { key: key("k"), sequence: SEQUENCE, count, limit: u64::MAX };
+        region.import(other, &stored, NOW).unwrap();
         assert_eq!(cell(&region).global_others, sum);
     }
     let held = cell(&region).others;
@@ -136,19 +350,6 @@ fn implausible_cells_are_not_imported() {
         assert_eq!(other(&mut region, &key("k"), sequence, 1, NOW), Err(Refused::Sequence));
     }
     assert_eq!(other(&mut region, &key("k"), SEQUENCE, MAX_COUNT + 1, NOW), Err(Refused::Component));
-}
-
-#[test]
-fn the_most_used_of_each_namespace_go_first() {
-    let items: Vec<(Key, u64)> = (0..6).map(|n| (key(&std::format!("k{n}")), n)).collect();
-    let one = key("k");
-    let other = KeyParts { namespace: b"m", ..one.parts() };
-    let mut items = items;
-    items.push((Key::new(&other).unwrap(), 0));
-    let choice = most_used(items, 2, |(key, used)| (key, *used));
-    let mut chosen: Vec<u64> = choice.chosen.iter().map(|(_, used)| *used).collect();
-    chosen.sort();
-    assert_eq!((chosen, choice.left.len()), (vec![0, 4, 5], 4), "the other namespace has a cap of its own");
 }
 
 #[test]

@@ -39,7 +39,7 @@ impl Reader {
             interval: Some(interval),
             tick: MonoMs(0),
             is_due: false,
-            rest_ms: schedule.import_ms,
+            rest_ms: schedule.publish_ms,
             has_failed: false,
         }
     }

@@ -1,8 +1,11 @@
-//! Imports the other regions' use: at each interval all that they have published, region by region.
+//! Imports the other regions' use: once a minute all that they have published, region by region.
+//!
+//! Packets (`sync`) bring the same rows within a second. This repairs what a packet may have missed, such as rows of aggregators of an
+//! earlier version, and it may read a replica.
 
 use super::{PREPARATION_MS, allows, note, until};
 use crate::model::schedule::{Interval, Schedule};
-use crate::model::time::{MonoMs, UnixMs};
+use crate::model::time::{MonoMs, Now};
 use crate::region::exchange::{Stored, StoredRegion};
 use crate::replication::circuit_breaker::Traffic;
 use crate::replication::events::Event;
@@ -27,11 +30,7 @@ enum Stage {
     /// The pause until the next interval is about to begin.
     Resting,
     Due,
-    /// `done` cells of the last region are merged; the regions before it follow.
-    Merging {
-        regions: Vec<StoredRegion>,
-        done: usize,
-    },
+    Merging(Merging),
 }
 
 /// Imports once, or for as long as the aggregator runs.
@@ -70,22 +69,12 @@ impl Importer {
                         return Next::Call(Import { within_ms: self.within_ms });
                     }
                 }
-                Stage::Merging { mut regions, done } => {
-                    let Some(StoredRegion { region, cells }) = regions.last() else {
-                        access.state(|state, now| state.figures.imported_at = Some(now.mono));
-                        continue;
-                    };
-                    let left = cells.get(done..).unwrap_or_default();
-                    let step = left.get(..STEP_CELLS).unwrap_or(left);
-                    if step.is_empty() {
-                        regions.pop();
-                        self.stage = Stage::Merging { regions, done: 0 };
-                        continue;
+                Stage::Merging(mut merging) => {
+                    if access.state(|state, now| merge_step(state, &mut merging, None, now)) {
+                        self.stage = Stage::Merging(merging);
+                        return Next::Yield;
                     }
-                    access.state(|state, now| merge(state, region, step, now.unix));
-                    let done = done.saturating_add(step.len());
-                    self.stage = Stage::Merging { regions, done };
-                    return Next::Yield;
+                    access.state(|state, now| state.figures.imported_at = Some(now.mono));
                 }
             }
         }
@@ -95,24 +84,68 @@ impl Importer {
     pub fn imported(&mut self, access: &mut impl Access, result: Result<Vec<StoredRegion>, Failure>) {
         access.state(|state, now| note(state, Traffic::Import, result.is_ok(), now));
         self.stage = match result {
-            Ok(regions) => Stage::Merging { regions, done: 0 },
+            Ok(regions) => Stage::Merging(Merging::new(regions)),
             Err(_) => Stage::Resting,
         };
     }
 }
 
-fn merge(state: &mut RegionState, region: &[u8], cells: &[Stored], now: UnixMs) {
-    let figures = &mut state.figures;
+/// Rows on their way into the region.
+#[derive(Debug)]
+pub(super) struct Merging {
+    /// The last is merged first.
+    regions: Vec<StoredRegion>,
+    /// Cells of the last region that are merged.
+    done: usize,
+}
+
+impl Merging {
+    pub(super) fn new(regions: Vec<StoredRegion>) -> Merging {
+        Merging { regions, done: 0 }
+    }
+}
+
+/// Merges some cells. Returns true if there are more; let other tasks run before the next call. Rows of the region `own` are what it has
+/// published itself.
+pub(super) fn merge_step(
+    state: &mut RegionState,
+    merging: &mut Merging,
+    own: Option<&[u8]>,
+    now: Now,
+) -> bool {
+    while let Some(StoredRegion { region, cells }) = merging.regions.last() {
+        let left = cells.get(merging.done..).unwrap_or_default();
+        let step = left.get(..STEP_CELLS).unwrap_or(left);
+        if step.is_empty() {
+            merging.regions.pop();
+            merging.done = 0;
+            continue;
+        }
+        match own == Some(&**region) {
+            true => step.iter().for_each(|cell| state.region.published_elsewhere(cell)),
+            false => merge(state, region, step, now),
+        }
+        merging.done = merging.done.saturating_add(step.len());
+        return true;
+    }
+    false
+}
+
+fn merge(state: &mut RegionState, region: &[u8], cells: &[Stored], now: Now) {
     let Ok(region) = state.region.other_region(region) else {
-        return add(&mut figures.imports_refused, cells.len());
+        return add(&mut state.figures.imports_refused, cells.len());
     };
     for cell in cells {
-        match state.region.import(region, &cell.key, cell.sequence, cell.count, now) {
-            Ok(created) => {
-                add(&mut figures.imports_merged, 1);
-                add(&mut figures.imports_created, usize::from(created));
+        match state.region.import(region, cell, now.unix) {
+            Ok(imported) => {
+                add(&mut state.figures.imports_merged, 1);
+                add(&mut state.figures.imports_created, usize::from(imported.created));
+                if imported.grew {
+                    // Aggregators of earlier versions have no marker; their rows show that their region is alive.
+                    state.others.insert(region, now.mono);
+                }
             }
-            Err(_) => add(&mut figures.imports_refused, 1),
+            Err(_) => add(&mut state.figures.imports_refused, 1),
         }
     }
     state.notify(Event::Push);
@@ -162,7 +195,7 @@ mod tests {
     #[test]
     fn a_failing_database_is_not_called_except_once_at_the_start() {
         let mut state = state().with_database(Schedule::default().global_breaker, false);
-        for _ in 0..4 {
+        for _ in 0..5 {
             let mut once = Importer::once();
             assert_eq!(
                 once.next(&mut at(&mut state, 0), 0),

@@ -1,8 +1,8 @@
-//! The database that regions share: how they exchange their counts, about every ten seconds.
+//! The database that regions share: how they exchange their counts, within a second or two where a limit may be exceeded.
 //!
-//! In reading order: [`publish`] (writes this region's use), [`import`] (reads the others' use), [`recover`] (after a
-//! loss, reads what this region had published), [`controls`] (reads live controls), [`lease`] (allows one aggregator
-//! only in a region without a store).
+//! In reading order: [`packet`] (what is written and read at once), [`sync`] (when packets are exchanged), [`import`] (reads everything
+//! once a minute), [`recover`] (after a loss, reads what this region had published), [`controls`] (reads live controls), [`lease`] (allows
+//! one aggregator only in a region without a store).
 //!
 //! An aggregator that starts reads from the database before it serves ([`import::Importer::once`],
 //! [`recover::Recovery::once`]), provided that the database answers at once. Otherwise its first grants would rest on
@@ -13,8 +13,8 @@ pub mod controls;
 pub mod import;
 pub mod lease;
 pub mod packet;
-pub mod publish;
 pub mod recover;
+pub mod sync;
 
 use super::circuit_breaker::Traffic;
 use super::state::RegionState;
@@ -29,6 +29,7 @@ fn until(interval: &mut Interval, now: Now, random: u64) -> u64 {
     interval.next(now.mono, random).since(now.mono)
 }
 
+/// Records the result of a call.
 fn note(state: &mut RegionState, traffic: Traffic, went_well: bool, now: Now) {
     if let Some(breakers) = state.database() {
         breakers.note(traffic, went_well, now.mono);

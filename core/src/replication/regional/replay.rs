@@ -6,13 +6,14 @@
 
 use crate::model::schedule::Schedule;
 use crate::model::time::MonoMs;
+use crate::region::HotCell;
 use crate::region::exchange::{Merge, Merged};
-use crate::region::{HotCell, most_used};
 use crate::replication::events::Event;
 use crate::replication::failure::{Failure, did_nothing};
 use crate::replication::figures::add;
 use crate::replication::state::Round;
 use crate::replication::{Access, Next, note, note_parts};
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 /// Writing this many cells takes a second or more.
@@ -209,7 +210,7 @@ impl Replay {
         if found.is_empty() {
             return None;
         }
-        let choice = most_used(found, cap, |hot| (&hot.key, hot.utilisation));
+        let choice = most_used(found, cap);
         access.state(|state, _| add(&mut state.figures.hot_left, choice.left.len()));
         self.left = choice.left;
         Some(choice.chosen)
@@ -227,6 +228,34 @@ impl Replay {
         // What one of several servers did not take is offered again only after a longer pause.
         if self.outcome == Outcome::Stored { self.schedule.replay_ms } else { self.schedule.marker_ms }
     }
+}
+
+/// The cells chosen within a cap, and the rest.
+struct Choice {
+    chosen: Vec<HotCell>,
+    left: Vec<HotCell>,
+}
+
+/// The most used of `items`, at most `cap` for each namespace of each workspace.
+fn most_used(items: Vec<HotCell>, cap: usize) -> Choice {
+    if items.len() <= cap {
+        return Choice { chosen: items, left: Vec::new() };
+    }
+    let mut groups: BTreeMap<(Vec<u8>, Vec<u8>), Vec<HotCell>> = BTreeMap::new();
+    for item in items {
+        let parts = item.key.parts();
+        let group = (parts.workspace.to_vec(), parts.namespace.to_vec());
+        groups.entry(group).or_default().push(item);
+    }
+    let mut choice = Choice { chosen: Vec::new(), left: Vec::new() };
+    for mut group in groups.into_values() {
+        if group.len() > cap {
+            group.sort_by_key(|item| core::cmp::Reverse(item.utilisation));
+            choice.left.extend(group.split_off(cap));
+        }
+        choice.chosen.extend(group);
+    }
+    choice
 }
 
 /// Cells that the store rejects although it accepts others: another program may have replaced their values. They are
@@ -258,10 +287,11 @@ impl SetAside {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::key::{Key, KeyParts};
     use crate::model::wire::{FilterFrame, Report};
     use crate::replication::RegionState;
-    use crate::replication::testing::{NOW, ORIGIN, at, backed, count, report};
-    use std::vec;
+    use crate::replication::testing::{NOW, ORIGIN, at, backed, count, key, report};
+    use std::{format, vec};
 
     fn stored(merge: &Merge) -> Result<Merged, Failure> {
         Ok(Merged { current: merge.parts.clone(), limit: merge.limit, ..Merged::default() })
@@ -348,5 +378,27 @@ mod tests {
         replay.next(&mut at(&mut state, 5_000));
         assert!(matches!(replay.next(&mut at(&mut state, 5_000)), Next::Sleep(10)));
         assert_eq!(state.region.pending_merges(), 1, "offered again");
+    }
+
+    #[test]
+    fn the_most_used_of_each_namespace_are_named_first() {
+        let hot = |identifier: &str, utilisation| HotCell {
+            key: key(identifier),
+            sequence: 1,
+            expires: NOW.unix,
+            utilisation,
+        };
+        let mut items: Vec<HotCell> = (0..6).map(|n| hot(&format!("k{n}"), n)).collect();
+        let one = key("k");
+        let other = KeyParts { namespace: b"m", ..one.parts() };
+        items.push(HotCell { key: Key::new(&other).unwrap(), ..hot("k", 0) });
+        let choice = most_used(items, 2);
+        let mut chosen: Vec<u64> = choice.chosen.iter().map(|one| one.utilisation).collect();
+        chosen.sort();
+        assert_eq!(
+            (chosen, choice.left.len()),
+            (vec![0, 4, 5], 4),
+            "the other namespace has a cap of its own"
+        );
     }
 }

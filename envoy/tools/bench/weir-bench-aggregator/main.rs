@@ -78,8 +78,8 @@ pub enum Case {
     Consult(Store, Load),
     Decide(Crowd),
     Push,
-    /// By how much there is more than the present load.
-    Regions(usize),
+    /// By how much there is more than the present load, and the number of aggregators.
+    Regions(usize, usize),
     /// Cells.
     Scan(usize),
 }
@@ -121,8 +121,10 @@ impl Case {
             Case::Consult(Store::Redis, Load::BesideReports),
         ];
         cases.extend(Crowd::all().map(Case::Decide));
-        cases.extend([Case::Push, Case::Regions(1)]);
-        cases.extend((!quick).then_some(Case::Regions(10)));
+        cases.extend([Case::Push, Case::Regions(1, regions::REGIONS)]);
+        if !quick {
+            cases.extend([Case::Regions(10, regions::REGIONS), Case::Regions(1, regions::INSTANCES)]);
+        }
         cases.push(Case::Scan(240_000));
         cases.extend((!quick).then_some(Case::Scan(5_000_000)));
         cases
@@ -134,7 +136,7 @@ impl Case {
             Case::Consult(..) => Measurement::Consult,
             Case::Decide(_) => Measurement::Decide,
             Case::Push => Measurement::Push,
-            Case::Regions(_) => Measurement::Regions,
+            Case::Regions(..) => Measurement::Regions,
             Case::Scan(_) => Measurement::Scan,
         }
     }
@@ -156,7 +158,9 @@ impl Case {
             }
             Case::Decide(crowd) => crowd.title(),
             Case::Push => "two aggregators, one Redis".to_owned(),
-            Case::Regions(scale) => format!("{} windows", scale * regions::WINDOWS),
+            Case::Regions(scale, aggregators) => {
+                format!("{} windows, {aggregators} aggregators", scale * regions::WINDOWS)
+            }
             Case::Scan(cells) => format!("{cells} cells"),
         }
     }
@@ -169,9 +173,9 @@ impl Case {
             Case::Decide(crowd) => decide::measure(crowd, time).await,
             // The longest times are rare.
             Case::Push => push::measure(4 * time).await,
-            Case::Regions(scale) => {
+            Case::Regions(scale, aggregators) => {
                 let time = Duration::from_secs(options.region_seconds);
-                regions::measure(scale, Effort { time, quick: options.quick }).await
+                regions::measure(scale, aggregators, Effort { time, quick: options.quick }).await
             }
             Case::Scan(cells) => tokio::task::block_in_place(|| scan::measure(cells)),
         }

@@ -11,12 +11,14 @@ use sqlx::{AssertSqlSafe, Connection, MySqlConnection};
 use tokio::task::JoinSet;
 use tokio::time::{interval, sleep};
 use weir_core::model::wire::{Count, MAX_FRAME_CELLS};
-use weir_envoy::{Aggregator, AggregatorOptions, DatabaseServer};
+use weir_envoy::{Aggregator, AggregatorOptions, DatabaseServer, Redis, RedisOptions};
 
 use crate::peer::{Peer, key, sequence};
 use crate::stats::metric;
 
-const REGIONS: usize = 10;
+pub const REGIONS: usize = 10;
+/// Aggregators of all regions, three or four in each, on its Redis: as many instances as the design was made for.
+pub const INSTANCES: usize = 33;
 /// Active windows of all regions.
 pub const WINDOWS: usize = 24_000;
 /// One window in so many is used in two regions.
@@ -26,23 +28,23 @@ const HOT_PART: usize = 10;
 /// What is not hot is reported once in so many rounds of a second.
 const ROUNDS: usize = 10;
 const LIMIT: u64 = 1_000_000;
-/// All have published and imported at least once by then.
+/// All have published everything at least once by then.
 const SETTLING: Duration = Duration::from_secs(25);
 const QUICK_SETTLING: Duration = Duration::from_secs(2);
 const TICK_SECONDS: &str = "weir_ratelimit_global_tick_seconds";
 
 pub const COLUMNS: [&str; 13] = [
     "hot windows",
-    "publications/s",
+    "packets/s",
     "imports/s",
     "all statements/s",
     "rows written/s",
     "upserted rows/s, by MariaDB",
-    "cells imported/s",
+    "cells received/s",
     "index rows read/s, by MariaDB",
-    "publication ms, mean",
+    "packet ms, mean",
     "import ms, mean",
-    "slowest tick below ms",
+    "slowest call below ms",
     "database CPU %",
     "CPU % of each aggregator",
 ];
@@ -55,17 +57,29 @@ pub struct Effort {
     pub quick: bool,
 }
 
-pub async fn measure(scale: usize, effort: Effort) -> Result<Vec<f64>> {
+/// Each region has a Redis if it has several aggregators. Its windows are spread evenly over them.
+pub async fn measure(scale: usize, instances: usize, effort: Effort) -> Result<Vec<f64>> {
     let mut server = DatabaseServer::mariadb().await?;
     let mut database = MySqlConnection::connect(&server.url("mysql")).await?;
     sqlx::query("CREATE DATABASE weir").execute(&mut database).await?;
-    let mut aggregators = Vec::new();
+    let (mut aggregators, mut stores) = (Vec::new(), Vec::new());
     let mut streams = JoinSet::new();
     for region in 0..REGIONS {
-        let aggregator = start(region, &server.url("weir"), effort.quick).await?;
-        let peer = Peer::join(aggregator.grpc_port(), false).await?;
-        streams.spawn(report(peer, region, scale));
-        aggregators.push(aggregator);
+        let of_region = instances / REGIONS + usize::from(region < instances % REGIONS);
+        let mut environment = vec![("WEIR_DATABASE_URL".to_owned(), server.url("weir"))];
+        if of_region > 1 {
+            let redis = Redis::start(RedisOptions::default()).await?;
+            environment.push(("WEIR_REDIS_URL".to_owned(), redis.url()));
+            stores.push(redis);
+        }
+        for part in 0..of_region {
+            let aggregator = start(region, environment.clone(), effort.quick).await?;
+            let peer = Peer::join(aggregator.grpc_port(), false).await?;
+            let windows =
+                windows(region, scale).into_iter().filter(|window| window / HOT_PART % of_region == part);
+            streams.spawn(report(peer, windows.collect()));
+            aggregators.push(aggregator);
+        }
     }
     sleep(if effort.quick { QUICK_SETTLING } else { SETTLING }).await;
 
@@ -87,28 +101,28 @@ pub async fn measure(scale: usize, effort: Effort) -> Result<Vec<f64>> {
     };
     Ok(vec![
         (scale * WINDOWS / HOT_PART) as f64,
-        per_second(|figures| figures.publications),
+        per_second(|figures| figures.packets),
         per_second(|figures| figures.imports),
         per_second(|figures| figures.statements),
         per_second(|figures| figures.rows_written),
         per_second(|figures| figures.rows_upserted),
-        per_second(|figures| figures.cells_imported),
+        per_second(|figures| figures.cells_received),
         per_second(|figures| figures.rows_read),
-        mean_ms(|figures| figures.publish_seconds, |figures| figures.publications),
+        mean_ms(|figures| figures.exchange_seconds, |figures| figures.packets),
         mean_ms(|figures| figures.import_seconds, |figures| figures.imports),
         slowest_ms(&before.ticks, &after.ticks),
         (cpu_after.0 - cpu.0).as_secs_f64() / seconds * 100.0,
-        (cpu_after.1 - cpu.1).as_secs_f64() / seconds * 100.0 / REGIONS as f64,
+        (cpu_after.1 - cpu.1).as_secs_f64() / seconds * 100.0 / instances as f64,
     ])
 }
 
-async fn start(region: usize, url: &str, quick: bool) -> Result<Aggregator> {
+async fn start(region: usize, environment: Vec<(String, String)>, quick: bool) -> Result<Aggregator> {
     let mut arguments = vec!["--migrate".to_owned()];
     arguments.extend(quick.then(|| "--test-schedule".to_owned()));
     let options = AggregatorOptions {
         region: format!("region-{region}"),
         arguments,
-        environment: vec![("WEIR_DATABASE_URL".to_owned(), url.to_owned())],
+        environment,
         ..AggregatorOptions::default()
     };
     Aggregator::start(options).await
@@ -130,8 +144,7 @@ fn is_hot(window: usize) -> bool {
     window.is_multiple_of(HOT_PART)
 }
 
-async fn report(mut peer: Peer, region: usize, scale: usize) -> Result<()> {
-    let windows = windows(region, scale);
+async fn report(mut peer: Peer, windows: Vec<usize>) -> Result<()> {
     let mut rounds = interval(Duration::from_secs(1));
     let mut id = 0;
     for round in 0_u64.. {
@@ -163,13 +176,13 @@ struct Figures {
     statements: f64,
     rows_upserted: f64,
     rows_read: f64,
-    publications: f64,
+    packets: f64,
     imports: f64,
     rows_written: f64,
-    cells_imported: f64,
-    publish_seconds: f64,
+    cells_received: f64,
+    exchange_seconds: f64,
     import_seconds: f64,
-    /// For each upper bound in seconds, the ticks that took no longer.
+    /// For each upper bound in seconds, the calls that took no longer.
     ticks: Vec<(f64, f64)>,
 }
 
@@ -178,13 +191,13 @@ impl Figures {
         let mut figures = Self::default();
         for aggregator in aggregators {
             let text = String::from_utf8_lossy(&aggregator.admin_get("/metrics").await?.body).into_owned();
-            let (publish, import) = ("op=\"publish\"", "op=\"import\"");
-            figures.publications += metric(&text, &format!("{TICK_SECONDS}_count"), publish);
+            let (exchange, import) = ("op=\"exchange\"", "op=\"import\"");
+            figures.packets += metric(&text, &format!("{TICK_SECONDS}_count"), exchange);
             figures.imports += metric(&text, &format!("{TICK_SECONDS}_count"), import);
-            figures.publish_seconds += metric(&text, &format!("{TICK_SECONDS}_sum"), publish);
+            figures.exchange_seconds += metric(&text, &format!("{TICK_SECONDS}_sum"), exchange);
             figures.import_seconds += metric(&text, &format!("{TICK_SECONDS}_sum"), import);
             figures.rows_written += metric(&text, "weir_ratelimit_global_writes_total", "");
-            figures.cells_imported += metric(&text, "weir_ratelimit_global_sync_rows_applied_total", "");
+            figures.cells_received += metric(&text, "weir_ratelimit_global_sync_rows_applied_total", "");
             add_ticks(&text, &mut figures.ticks);
         }
         figures.statements = status(database, "Queries").await?;

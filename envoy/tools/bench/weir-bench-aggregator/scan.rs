@@ -10,15 +10,14 @@ use nix::time::{ClockId, clock_gettime};
 use weir_core::model::key::OriginId;
 use weir_core::model::time::{MonoMs, UnixMs};
 use weir_core::model::wire::{Count, MAX_FRAME_CELLS};
-use weir_core::region::{Region, RegionLimits};
+use weir_core::region::{Due, Region, RegionLimits};
+use weir_core::replication::globe::packet::MAX_PACKET_ROWS;
 
 use crate::median::median;
 use crate::peer::{HOUR_MS, key};
 
 const NOW: UnixMs = UnixMs(1_700_000_000_000);
 const LIMIT: u64 = 1_000;
-/// Cells that the aggregator takes at once while others wait.
-const STEP_CELLS: usize = 4_096;
 const ORIGIN: OriginId = OriginId([7; 16]);
 const TIMES: u64 = 5;
 
@@ -50,6 +49,7 @@ pub fn measure_here(cells: usize) -> Result<()> {
     let limits = RegionLimits { max_keys: cells, ..RegionLimits::default() };
     let mut region = Region::new(limits, (1, 2));
     region.nodes.received_from(ORIGIN, MonoMs(NOW.0));
+    region.set_regions(1);
     // Nothing is due yet.
     report(&mut region, cells, 1, 1);
     let bytes = (resident_bytes()? - before) as f64 / cells as f64;
@@ -92,19 +92,18 @@ fn report(region: &mut Region, cells: usize, own: u64, every: usize) -> Duration
     took
 }
 
-/// Takes all cells that are due and marks them as published; returns how many milliseconds the taking took, and the processor time
-/// of its longest step. The lock is held for a step; waits for a processor are the machine's.
+/// Takes all cells that are due, a packet at a time, and marks them as published; returns how many milliseconds the taking took, and the processor time
+/// of its longest step. The lock is held for a packet; waits for a processor are the machine's.
 fn scan(region: &mut Region, expected: usize) -> Result<(f64, f64)> {
     let (mut taken, mut took, mut longest) = (0, Duration::ZERO, Duration::ZERO);
     loop {
         let (began, worked) = (Instant::now(), cpu_time()?);
-        let (due, more) = region.next_due(STEP_CELLS);
+        let rows = region.next_rows(Due::AtInterval, MAX_PACKET_ROWS, NOW);
         took += began.elapsed();
         longest = longest.max(cpu_time()?.saturating_sub(worked));
-        taken += due.len();
-        let rows: Vec<_> = due.into_iter().map(|due| due.publication).collect();
-        region.published(&rows);
-        if !more {
+        taken += rows.len();
+        region.published(&rows, NOW);
+        if !region.has_rows(Due::AtInterval) {
             break;
         }
     }

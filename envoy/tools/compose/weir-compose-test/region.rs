@@ -20,7 +20,7 @@ pub const LIMIT: u64 = 1_000;
 const CONNECTED: Duration = Duration::from_secs(150);
 /// Until the parts of a region agree.
 const AGREEMENT: Duration = Duration::from_secs(60);
-/// Until another region has the counts: two intervals of 12 s, a call of 10 s that was under way, a breaker that has to close.
+/// Until another region has the counts: two intervals of 12 s at which all is published, and a breaker that has to close.
 pub const RECEIVED: Duration = Duration::from_secs(90);
 /// Timeout of a request to a part.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -29,7 +29,7 @@ const CONNECTIONS: usize = 8;
 const UNSPENT_MOST: u64 = 2 * CONNECTIONS as u64;
 /// The leases of an Envoy that is paused count as spent: a 64th of the limit at most for each of its two workers.
 const LEASED_MOST: u64 = 2 * LIMIT.div_ceil(64);
-const DATABASE_CALLS: [&str; 3] = ["op=\"publish\"", "op=\"import\"", "op=\"read_global_marker\""];
+const DATABASE_CALLS: [&str; 2] = ["op=\"exchange\"", "op=\"import\""];
 /// The workers of each Envoy and its main thread; see --concurrency in the compose file.
 const STREAMS: u64 = 3;
 

@@ -4,15 +4,20 @@
 //! traffic's rate divided by limit ÷ window. One Envoy alone has no error by its own clock, because all its workers
 //! charge one table. By another clock, requests of the millisecond around a rollover may fall into the other cell.
 
+use crate::plan::Network;
 use weir_core::limiter::{ANSWER_SERVES_MS, SLACK_PART, TICK_MS, TOLERANCE_PART, WAITING_TICK_MS};
 use weir_core::model::schedule::Schedule;
+use weir_core::region::{
+    LONE_TOLERANCE_PART, SHORTEST_PUBLISHED_MS, THRESHOLD_MARGIN as SHARING_MARGIN,
+    TOLERANCE_PART as SHARING_TOLERANCE_PART,
+};
 
 /// One-way delay between two parts of a region, including the difference of their clocks, in milliseconds.
 const WAY_MS: u64 = 2;
 /// Least interval between two pushes, in milliseconds.
 const PUSH_MS: u64 = 10;
-/// The round trip to the database and the other statements of an interval, in milliseconds.
-const DATABASE_MS: u64 = 400;
+/// From a request to its aggregator, and from an aggregator to the Envoys, in milliseconds: a report and a push.
+const REGION_MS: u64 = 64;
 /// Standard deviations allowed for the number of arrivals.
 const DEVIATIONS: f64 = 4.0;
 
@@ -62,24 +67,38 @@ impl Case {
 
     /// Most that all regions together admit beyond the limit.
     ///
-    /// A region admits up to the limit, independent of use that it has not received from others. It receives nothing
-    /// about another region's cell below the floor of half the limit, and the rest after one publication and one
-    /// import: `late`. In that time each other region grows by g = load ÷ regions × late ÷ window. So each of them
-    /// hides at most half a limit and g, or, near a rollover, g in each of two cells; never more than a limit; and all
-    /// regions together never more than arrives. Each region rounds down what is left of a previous cell, so each may
-    /// admit one more request. Requests that arrive while clocks disagree on a rollover may fall into either cell.
+    /// A region admits up to the limit, independent of use that it has not received. Regions publish a key once together they may exceed
+    /// its limit, so the use that is hidden from a region is the largest of three:
+    ///
+    /// - what the others use while counts are on their way ([`delay_ms`]), and the allowance that all may keep to themselves at the limit,
+    ///   once unpublished and once on its way;
+    /// - at the beginning, what all use until each has first published (at half the limit, together) and the others have read it;
+    /// - the use of one region that was alone so far, which keeps more to itself and publishes once a second.
+    ///
+    /// No region hides more than a limit, and all together never more than arrives. Each region rounds down what is left of a previous
+    /// cell, so each may admit one more request. Requests that arrive while clocks disagree on a rollover may fall into either cell.
+    /// Windows that are not shared hide a limit in each region.
     pub fn over(&self) -> f64 {
         let region = self.over_region();
         if self.regions <= 1 {
             return region;
         }
         let others = (self.regions - 1) as f64;
-        let growth = self.load / self.regions as f64 * late_ms() as f64 / self.window_ms as f64;
-        let hidden = (0.5 + growth).max(2.0 * growth).min(1.0);
+        let window_ms = self.window_ms as f64;
+        let (delay, seen) = (delay_ms() as f64 / window_ms, (delay_ms() + exchange_ms()) as f64 / window_ms);
+        let all = self.load;
+        let without_largest = self.load * others / self.regions as f64;
+        let hidden = match self.window_ms < SHORTEST_PUBLISHED_MS {
+            true => others,
+            false => (self.with_chance(without_largest * delay) + 2.0 / SHARING_TOLERANCE_PART as f64)
+                .max(self.with_chance(all * seen) - 1.0 / SHARING_MARGIN as f64)
+                .max(1.0 / LONE_TOLERANCE_PART as f64 + seen)
+                .min(others),
+        };
         let arrives = (self.with_chance(self.load) - 1.0).max(0.0);
         let rounded = self.regions as f64 / self.limit as f64;
-        let clocks = self.load * WAY_MS as f64 / self.window_ms as f64;
-        ((1.0 + others * hidden) * (1.0 + region) - 1.0 + rounded + clocks).min(arrives)
+        let clocks = (1.0 + self.load) * WAY_MS as f64 / window_ms;
+        ((1.0 + hidden) * (1.0 + region) - 1.0 + rounded + clocks).min(arrives)
     }
 
     /// Most that is admitted less than by one limiter in one place, as part of what that limiter admits.
@@ -102,12 +121,25 @@ impl Case {
     }
 }
 
-/// Longest time until another region has received a cell, in milliseconds: the longest time between two publications
-/// and between two imports, each interval with its jitter, and the statements.
-pub fn late_ms() -> u64 {
+/// Longest time from a request to its count in another region, while that sends packets, in milliseconds: to the aggregator and from the
+/// other one, the packet before at either end, its pause, three halves of a round trip, and a full one of the packet before.
+pub fn delay_ms() -> u64 {
     let schedule = Schedule::default();
-    let longest = |interval_ms: u64| interval_ms + 2 * (interval_ms * schedule.jitter_percent / 100);
-    longest(schedule.publish_ms) + longest(schedule.import_ms) + DATABASE_MS
+    let (_, way_us) = Network::default().global_us;
+    let pause_ms = schedule.packet_pause_ms * (100 + schedule.jitter_percent) / 100;
+    REGION_MS + 3 * (2 * way_us / 1_000) + 2 * pause_ms
+}
+
+/// Longest time between two packets of a region that has nothing to write, in milliseconds.
+pub fn exchange_ms() -> u64 {
+    let schedule = Schedule::default();
+    schedule.exchange_ms * (100 + schedule.jitter_percent) / 100
+}
+
+/// Longest time between two intervals at which all that is due is published, in milliseconds.
+pub fn interval_ms() -> u64 {
+    let schedule = Schedule::default();
+    schedule.publish_ms * (100 + 2 * schedule.jitter_percent) / 100
 }
 
 #[cfg(test)]
@@ -122,12 +154,16 @@ mod tests {
         assert!((0.02..0.05).contains(&nine.over()), "{}", nine.over());
         let short = Case { window_ms: 1_000, ..nine };
         assert!(short.over() > nine.over() && short.over() < 0.5, "{}", short.over());
-        let ten = Case { regions: 10, ..case };
-        assert!((8.5..9.7).contains(&ten.over()), "a window as short as the schedule: {}", ten.over());
+        let ten = Case { regions: 10, limit: 10_000, ..case };
+        assert!((0.1..0.2).contains(&ten.over()), "{}", ten.over());
         let long = Case { window_ms: 3_600_000, ..ten };
-        assert!(long.over() < 5.0, "{}", long.over());
+        assert!(long.over() < 0.06, "{}", long.over());
+        let short = Case { window_ms: 10_000, ..ten };
+        assert!((0.5..1.6).contains(&short.over()), "{}", short.over());
+        let unshared = Case { window_ms: 9_999, ..ten };
+        assert!((8.9..9.1).contains(&unshared.over()), "each region has the limit: {}", unshared.over());
         let little = Case { load: 0.5, limit: 10_000, ..ten };
         assert_eq!(little.over(), 0.0, "nothing passes that does not arrive");
-        assert_eq!(late_ms(), 28_400);
+        assert_eq!((delay_ms(), exchange_ms(), interval_ms()), (784, 1_200, 14_000));
     }
 }

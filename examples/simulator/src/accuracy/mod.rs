@@ -8,7 +8,7 @@ use crate::accuracy::bounds::Case;
 use crate::measure::Comparison;
 use crate::measure::observe::NoObserver;
 use crate::plan::traffic::{Shape, Traffic};
-use crate::plan::{Network, Plan, Rule, Schedule, Topology};
+use crate::plan::{Network, Plan, Rule, Schedule, Sharing, Topology};
 use crate::run::{Expected, run};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -19,6 +19,8 @@ const PLACES: [(u64, u64); 7] = [(1, 1), (1, 3), (1, 5), (1, 9), (1, 33), (3, 1)
 const LIMITS: [u64; 4] = [5, 50, 500, 10_000];
 const WINDOWS_MS: [u64; 4] = [1_000, 10_000, 60_000, 300_000];
 const LOADS: [f64; 6] = [0.5, 0.9, 1.0, 1.5, 2.0, 10.0];
+/// Windows from here on are a row of their own, in milliseconds.
+const LONG_MS: u64 = 60_000;
 /// Least traffic: this many windows, and this many milliseconds.
 const WINDOWS: u64 = 3;
 const LEAST_MS: u64 = 20_000;
@@ -72,7 +74,7 @@ pub fn plan(case: &Case, seed: u64) -> Plan {
     let topology = Topology { regions: size(regions), ..Topology::region(size(envoys)) };
     let rate = load * limit as f64 * 1_000.0 / window_ms as f64;
     let shape = Shape::Steady { identifier: 1, rate };
-    let intervals_ms = if regions > 1 { INTERVALS * crate::accuracy::bounds::late_ms() } else { 0 };
+    let intervals_ms = if regions > 1 { INTERVALS * crate::accuracy::bounds::interval_ms() } else { 0 };
     Plan {
         seed,
         topology,
@@ -81,6 +83,7 @@ pub fn plan(case: &Case, seed: u64) -> Plan {
         faults: Vec::new(),
         network: Network::default(),
         schedule: Schedule::default(),
+        sharing: Sharing::default(),
         settle_ms: 3_000,
         traffic_ms: (WINDOWS * window_ms).max(LEAST_MS).max(intervals_ms),
         quiet_ms: 0,
@@ -155,7 +158,8 @@ enum Windows {
     All,
     /// Too short to be published: each region has its own limit.
     Unshared,
-    Shared,
+    Short,
+    Long,
 }
 
 impl Windows {
@@ -163,15 +167,17 @@ impl Windows {
         match self {
             Windows::All => true,
             Windows::Unshared => window_ms < SHORTEST_PUBLISHED_MS,
-            Windows::Shared => window_ms >= SHORTEST_PUBLISHED_MS,
+            Windows::Short => (SHORTEST_PUBLISHED_MS..LONG_MS).contains(&window_ms),
+            Windows::Long => window_ms >= LONG_MS,
         }
     }
 
     fn name(self) -> &'static str {
         match self {
             Windows::All => "",
-            Windows::Unshared => ", windows below 60 s",
-            Windows::Shared => ", windows from 60 s",
+            Windows::Unshared => ", windows below 10 s",
+            Windows::Short => ", windows of 10 s",
+            Windows::Long => ", windows from 60 s",
         }
     }
 }
@@ -179,7 +185,7 @@ impl Windows {
 fn rows() -> impl Iterator<Item = (u64, u64, Windows)> {
     PLACES.into_iter().flat_map(|(regions, envoys)| {
         let windows: &[Windows] =
-            if regions > 1 { &[Windows::Shared, Windows::Unshared] } else { &[Windows::All] };
+            if regions > 1 { &[Windows::Long, Windows::Short, Windows::Unshared] } else { &[Windows::All] };
         windows.iter().map(move |windows| (regions, envoys, *windows))
     })
 }

@@ -10,15 +10,18 @@ use super::truth::{Origin, Share};
 use super::{CellId, Check};
 use std::collections::BTreeMap;
 use weir_core::model::key::OriginId;
-use weir_core::region::SHORTEST_PUBLISHED_MS;
 use weir_core::region::exchange::BASELINE;
+
+/// Regions exchange all use of a cell only if its window is at least this long. A shorter one may be over before the next interval, which
+/// publishes what little each region may keep to itself.
+pub const EXCHANGED_MS: u64 = 60_000;
 
 /// What an Envoy must hold of a cell at rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expected {
     /// Use in its region.
     pub near: u64,
-    /// Use in other regions, as far as they publish the cell.
+    /// Use in other regions, if all of them must publish it.
     pub far: u64,
     /// Every Envoy of the region must hold it, not only those that use it.
     pub by_all: bool,
@@ -63,9 +66,9 @@ impl Check {
         let near = self.truth.sum(id, |one| one.region == region, &of);
         let load =
             |region| self.truth.load(id, |id| self.truth.sum(id, |one: &Origin| one.region == region, &of));
-        let mut regions = 0..self.truth.lost_us.len();
-        let is_long = regions.len() > 1 && window_ms >= SHORTEST_PUBLISHED_MS;
-        let is_published = is_long && regions.any(|region| load(region) >= limit.div_ceil(2));
+        let regions = 0..self.truth.lost_us.len();
+        let is_long = regions.len() > 1 && window_ms >= EXCHANGED_MS;
+        let is_published = is_long && regions.map(load).sum::<u64>() > limit;
         let far = if is_published { self.truth.sum(id, |one| one.region != region, &of) } else { 0 };
         Expected { near, far, by_all: far > 0 || load(region) > limit / 2 }
     }

@@ -13,6 +13,8 @@ pub struct Figures {
     pub redis_commands: u64,
     /// Statements to the database.
     pub database_statements: u64,
+    /// Rows that packets wrote to the database.
+    pub database_rows: u64,
     /// Queries that requests waited for.
     pub consults: u64,
     /// Times that requests waited, in microseconds.

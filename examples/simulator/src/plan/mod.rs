@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use traffic::Traffic;
 use weir_core::model::key::HARD_LIMIT_RESOLUTION;
 use weir_core::model::schedule::Schedule as CoreSchedule;
-use weir_core::region::RegionLimits;
+use weir_core::region::{RegionLimits, SharingRule};
 
 /// Unix time at which the traffic of every run begins, in milliseconds. It is a whole minute, so every window that
 /// divides a minute begins there too.
@@ -41,6 +41,9 @@ pub struct Plan {
     /// How often regions exchange counts with the database.
     #[serde(default)]
     pub schedule: Schedule,
+    /// The rule by which regions publish keys.
+    #[serde(default)]
+    pub sharing: Sharing,
     /// How long the parts have to connect before the traffic begins, in milliseconds.
     #[serde(default = "settle_ms")]
     pub settle_ms: u64,
@@ -172,11 +175,48 @@ pub struct Network {
     pub regional_us: (u64, u64),
     /// One-way delay between an aggregator and the database, in microseconds: least, most.
     pub global_us: (u64, u64),
+    /// Further one-way delay between the regions and the database, in microseconds: that of the first region, that of the last. The other
+    /// regions lie between them at equal distances.
+    #[serde(default)]
+    pub distance_us: (u64, u64),
 }
 
 impl Default for Network {
     fn default() -> Self {
-        Network { regional_us: (50, 500), global_us: (20_000, 80_000) }
+        Network { regional_us: (50, 500), global_us: (20_000, 80_000), distance_us: (0, 0) }
+    }
+}
+
+/// The rule by which regions publish keys. Scenarios show where the simpler ones fail; see [`SharingRule`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Sharing {
+    /// Weir's rule.
+    #[default]
+    Standard,
+    /// [`SharingRule::NoMargin`].
+    NoMargin,
+    /// [`SharingRule::EachCell`].
+    EachCell,
+    /// [`SharingRule::CurrentCell`].
+    CurrentCell,
+    /// [`SharingRule::Echo`].
+    Echo,
+    /// [`SharingRule::AllUsers`].
+    AllUsers,
+}
+
+impl Sharing {
+    /// The rule.
+    pub fn rule(self) -> SharingRule {
+        match self {
+            Sharing::Standard => SharingRule::Standard,
+            Sharing::NoMargin => SharingRule::NoMargin,
+            Sharing::EachCell => SharingRule::EachCell,
+            Sharing::CurrentCell => SharingRule::CurrentCell,
+            Sharing::Echo => SharingRule::Echo,
+            Sharing::AllUsers => SharingRule::AllUsers,
+        }
     }
 }
 
@@ -184,24 +224,24 @@ impl Default for Network {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Schedule {
-    /// Between two publications, in milliseconds; at least 1.
+    /// Between two publications of all that is due, in milliseconds; at least 1.
     pub publish_ms: u64,
-    /// Between two imports, in milliseconds; at least 1.
-    pub import_ms: u64,
+    /// Between two packets that only read, in milliseconds; at least 1.
+    pub exchange_ms: u64,
 }
 
 impl Default for Schedule {
     fn default() -> Self {
-        let CoreSchedule { publish_ms, import_ms, .. } = CoreSchedule::default();
-        Schedule { publish_ms, import_ms }
+        let CoreSchedule { publish_ms, exchange_ms, .. } = CoreSchedule::default();
+        Schedule { publish_ms, exchange_ms }
     }
 }
 
 impl Schedule {
     /// This schedule with the default of every other interval of an aggregator.
     pub fn intervals(&self) -> CoreSchedule {
-        let (publish_ms, import_ms) = (self.publish_ms.max(1), self.import_ms.max(1));
-        CoreSchedule { publish_ms, import_ms, ..CoreSchedule::default() }
+        let (publish_ms, exchange_ms) = (self.publish_ms.max(1), self.exchange_ms.max(1));
+        CoreSchedule { publish_ms, exchange_ms, ..CoreSchedule::default() }
     }
 }
 

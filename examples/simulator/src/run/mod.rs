@@ -22,6 +22,8 @@ pub struct Expected {
     pub under: Option<f64>,
     /// Upper bound of [`Comparison::worst_window`].
     pub worst_window: Option<f64>,
+    /// Upper bound of [`Figures::database_rows`].
+    pub rows: Option<f64>,
 }
 
 /// The result of a run.
@@ -80,6 +82,7 @@ pub fn judge(expected: &Expected, comparison: &Comparison, figures: &Figures) ->
         ("over", comparison.over, expected.over),
         ("under", comparison.under(), expected.under),
         ("worst-window", comparison.worst_window, expected.worst_window),
+        ("rows", figures.database_rows as f64, expected.rows),
     ] {
         if let Some(most) = most.filter(|most| got > *most) {
             let what = format!("{got:.4}; expected at most {most:.4}");
@@ -121,9 +124,9 @@ mod tests {
         };
         let always = vec![("truth".to_owned(), Some(5)), ("wait".to_owned(), Some(6))];
         assert_eq!(failed(Expected::default()), always);
-        let met = Expected { over: Some(0.2), under: Some(0.0), worst_window: Some(1.5) };
+        let met = Expected { over: Some(0.2), under: Some(0.0), worst_window: Some(1.5), rows: Some(0.0) };
         assert_eq!(failed(met), always);
-        let not_met = Expected { over: Some(0.1), under: Some(0.0), worst_window: Some(1.0) };
+        let not_met = Expected { over: Some(0.1), under: Some(0.0), worst_window: Some(1.0), rows: None };
         let and = [("over".to_owned(), None), ("worst-window".to_owned(), None)];
         assert_eq!(failed(not_met), [always, and.to_vec()].concat());
     }

@@ -132,7 +132,7 @@ fn simpler(steps: &mut Vec<Plan>, plan: &Plan) {
         with(Traffic { at: Vec::new(), ..traffic.clone() });
         with(Traffic { from_ms: 0, until_ms: None, ..traffic.clone() });
     }
-    let network = Network { regional_us: (200, 200), global_us: (40_000, 40_000) };
+    let network = Network { regional_us: (200, 200), global_us: (40_000, 40_000), distance_us: (0, 0) };
     steps.push(Plan { network, ..plan.clone() });
 }
 

@@ -1,19 +1,21 @@
 //! Named plans.
 //!
 //! - `naive`: situations in which simpler designs failed.
+//! - `globe`: what several regions share, each with a simpler rule that fails.
 //! - `faults`: each kind of fault.
 //! - `traffic`: heavy traffic, and traffic that targets a weakness; without faults.
 //! - `random`: plans drawn from the seed.
 //! - `link`: plans and scenarios in an address.
 
 mod faults;
+mod globe;
 pub mod link;
 mod naive;
 mod random;
 mod traffic;
 
 use crate::plan::traffic::{Shape, Traffic};
-use crate::plan::{Network, Plan, Rule, Schedule, Topology};
+use crate::plan::{Network, Plan, Rule, Schedule, Sharing, Topology};
 use crate::run::Expected;
 
 /// A named plan.
@@ -60,7 +62,7 @@ const WILD: Scenario = Scenario::new(
 
 /// All scenarios, in the order in which they are listed.
 pub fn all() -> impl Iterator<Item = Scenario> {
-    [naive::ALL, faults::ALL, traffic::ALL, &[RANDOM, WILD]].into_iter().flatten().copied()
+    [naive::ALL, globe::ALL, faults::ALL, traffic::ALL, &[RANDOM, WILD]].into_iter().flatten().copied()
 }
 
 /// The scenario of this name.
@@ -79,7 +81,20 @@ const QUIET_REGIONS_MS: u64 = 45_000;
 fn plan(seed: u64, topology: Topology, rules: Vec<Rule>, traffic: Vec<Traffic>, traffic_ms: u64) -> Plan {
     let quiet_ms = if topology.regions > 1 { QUIET_REGIONS_MS } else { QUIET_MS };
     let (faults, network, schedule, settle_ms) = (Vec::new(), Network::default(), Schedule::default(), 3_000);
-    Plan { seed, topology, rules, traffic, faults, network, schedule, settle_ms, traffic_ms, quiet_ms }
+    let sharing = Sharing::default();
+    Plan {
+        seed,
+        topology,
+        rules,
+        traffic,
+        faults,
+        network,
+        schedule,
+        sharing,
+        settle_ms,
+        traffic_ms,
+        quiet_ms,
+    }
 }
 
 fn source(shape: Shape) -> Traffic {

@@ -28,7 +28,10 @@ impl World<'_> {
         let path = self.path_to(at, store);
         match store {
             Store::Redis(_) => self.counts.redis_commands += request.size(),
-            Store::Database => self.counts.database_statements += request.size(),
+            Store::Database => {
+                self.counts.database_statements += request.size();
+                self.counts.database_rows += request.rows();
+            }
         }
         self.calls.last += 1;
         let id = self.calls.last;

@@ -110,6 +110,7 @@ struct Counts {
     messages: u64,
     redis_commands: u64,
     database_statements: u64,
+    database_rows: u64,
     consults: u64,
 }
 
@@ -147,7 +148,7 @@ impl<'a> World<'a> {
             now_us: 0,
             begin_us: plan.settle_ms * 1_000,
             queue: Queue::default(),
-            network: Network::new(plan.network, root.fork("network", 0)),
+            network: Network::new(plan.network, topology.regions, root.fork("network", 0)),
             chance: Chance {
                 streams: root.fork("streams", 0),
                 timers: root.fork("timers", 0),
@@ -159,7 +160,7 @@ impl<'a> World<'a> {
             envoys,
             aggregators,
             redis: vec![Redis::default(); topology.regions],
-            database: Database::new(root.fork("database", 0).next()),
+            database: Database::default(),
             logs: (0..topology.regions).map(|_| Logs::new(LogsLimits::default())).collect(),
             ledger: exact::Ledger::default(),
             stores: Stores::new(topology.regions),
@@ -230,6 +231,7 @@ impl<'a> World<'a> {
             messages: self.counts.messages,
             redis_commands: self.counts.redis_commands,
             database_statements: self.counts.database_statements,
+            database_rows: self.counts.database_rows,
             consults: self.counts.consults,
             waits: Spread::of(&mut self.waits_us),
             convergence: Spread::of(&mut self.check.convergence_ms),

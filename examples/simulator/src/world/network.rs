@@ -36,14 +36,15 @@ pub struct Passage {
 #[derive(Debug)]
 pub struct Network {
     speeds: Speeds,
+    regions: u64,
     chance: Random,
     wrongs: Vec<(usize, Wrong)>,
 }
 
 impl Network {
     /// A network without faults.
-    pub fn new(speeds: Speeds, chance: Random) -> Network {
-        Network { speeds, chance, wrongs: Vec::new() }
+    pub fn new(speeds: Speeds, regions: usize, chance: Random) -> Network {
+        Network { speeds, regions: regions as u64, chance, wrongs: Vec::new() }
     }
 
     /// Begins a fault; `number` identifies it.
@@ -62,13 +63,24 @@ impl Network {
         self.wrongs.iter().any(|(_, wrong)| cuts(wrong))
     }
 
+    /// The distance of a region from the database.
+    fn distance_us(&self, region: u64) -> u64 {
+        let (first, last) = self.speeds.distance_us;
+        let place = |whole: u64| whole.saturating_mul(region) / self.regions.saturating_sub(1).max(1);
+        if last >= first { first + place(last - first) } else { first - place(first - last) }
+    }
+
     /// Draws the delivery of a message.
     pub fn pass(&mut self, path: Path) -> Passage {
         let (least, most) = match path {
             Path::Database(_) => self.speeds.global_us,
             _ => self.speeds.regional_us,
         };
-        let delay_us = least + self.chance.below(most.saturating_sub(least) + 1);
+        let distance_us = match path {
+            Path::Database(region) => self.distance_us(region as u64),
+            _ => 0,
+        };
+        let delay_us = distance_us + least + self.chance.below(most.saturating_sub(least) + 1);
         let mut passage = Passage { delay_us, lost: false, twice: false, overtakes: false };
         for (_, wrong) in &self.wrongs {
             match wrong {

@@ -4,10 +4,11 @@ use super::network::StreamId;
 use weir_core::model::exact::{Charge, ChargeResult, ExactRequestId};
 use weir_core::model::key::{Key, OriginId};
 use weir_core::region::HotCell;
-use weir_core::region::exchange::{LowerBound, Merge, Merged, Publication, Stored, StoredRegion};
+use weir_core::region::exchange::{LowerBound, Merge, Merged, Stored, StoredRegion};
 use weir_core::region::log::{Decided, LogCharge};
 use weir_core::replication::Failure;
 use weir_core::replication::globe::lease::Holder;
+use weir_core::replication::globe::packet::{Feed, Packet};
 use weir_core::replication::regional::queries::Queries;
 use weir_core::replication::regional::watch::Incarnations;
 
@@ -40,10 +41,8 @@ pub enum Request {
     /// Read the marker. `reader` identifies the reading aggregator. If the marker has no id, or the id
     /// `renewed`, its id becomes `fresh`.
     Incarnations { fresh: u128, reader: [u8; 16], renewed: Option<u128> },
-    /// Read the incarnation of the table.
-    TableIncarnation,
-    /// Raise rows of a region.
-    Write(Vec<Publication>),
+    /// Exchange a packet: raise rows of a region, and read new rows of others.
+    Packet(Packet),
     /// Read the rows of all other regions.
     Import,
     /// Read what the region itself has published.
@@ -75,8 +74,8 @@ pub enum Reply {
     Alive(Result<Vec<OriginId>, Failure>),
     /// The incarnations that the markers show.
     Incarnations(Result<Incarnations, Failure>),
-    /// The incarnation of the table.
-    TableIncarnation(Result<u64, Failure>),
+    /// What a packet has read.
+    Fed(Result<Feed, Failure>),
     /// The region's own rows.
     Own(Result<Vec<Stored>, Failure>),
     /// The rows of other regions.
@@ -149,12 +148,20 @@ impl Request {
             Request::Raise(lower_bounds) => lower_bounds.len(),
             Request::NameHot(cells) => cells.len(),
             Request::Cells(cells) => cells.len(),
-            // One statement writes many rows.
-            Request::Write(rows) => rows.len().div_ceil(500),
+            // The own marker, the feed, and the upsert.
+            Request::Packet(packet) => 2 + usize::from(packet.version.is_some()),
             Request::ChargeLogs(charges, _) | Request::RefundLogs(charges) => charges.len(),
             _ => 1,
         };
         cells as u64
+    }
+
+    /// The number of rows that it writes to the database.
+    pub fn rows(&self) -> u64 {
+        match self {
+            Request::Packet(packet) => packet.rows.len() as u64,
+            _ => 0,
+        }
     }
 
     /// The reply for a call that failed.
@@ -166,7 +173,6 @@ impl Request {
             Request::Cells(cells) => each(cells.len()),
             Request::NameHot(_)
             | Request::Publish(_)
-            | Request::Write(_)
             | Request::Release(_)
             | Request::RefundLogs(_)
             | Request::RefundLedger(..) => Reply::Done(Err(failure)),
@@ -175,7 +181,7 @@ impl Request {
             Request::Shard(_) => Reply::Named(Err(failure)),
             Request::Origins(_) => Reply::Alive(Err(failure)),
             Request::Incarnations { .. } => Reply::Incarnations(Err(failure)),
-            Request::TableIncarnation => Reply::TableIncarnation(Err(failure)),
+            Request::Packet(_) => Reply::Fed(Err(failure)),
             Request::Import => Reply::Imported(Err(failure)),
             Request::Own => Reply::Own(Err(failure)),
             Request::Lease(_) => Reply::Holder(Err(failure)),

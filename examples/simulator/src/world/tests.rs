@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::measure::observe::Verdict;
-use crate::plan::{Fault, Link, Network as Speeds, Part, Rule, Schedule, Topology, Wrong};
+use crate::plan::{Fault, Link, Network as Speeds, Part, Rule, Schedule, Sharing, Topology, Wrong};
 
 fn plan(seed: u64, topology: Topology, rules: Vec<Rule>, traffic_ms: u64) -> Plan {
     Plan {
@@ -13,6 +13,7 @@ fn plan(seed: u64, topology: Topology, rules: Vec<Rule>, traffic_ms: u64) -> Pla
         faults: Vec::new(),
         network: Speeds::default(),
         schedule: Schedule::default(),
+        sharing: Sharing::default(),
         settle_ms: 3_000,
         traffic_ms,
         quiet_ms: 15_000,
@@ -168,7 +169,7 @@ fn regions_exchange_counts() {
     let mut plan = plan(3, topology(3, 1, 2), vec![Rule::new(200, 300_000)], 60_000);
     plan.quiet_ms = 60_000;
     let (_, figures) = run_without_violation(&plan, 2, 10.0);
-    assert!(figures.convergence.max > 5_000, "{:?}", figures.convergence);
+    assert!((500..5_000).contains(&figures.convergence.max), "{:?}", figures.convergence);
     let plan = Plan { topology: topology(2, 2, 2), ..plan };
     run_without_violation(&plan, 2, 10.0);
 }

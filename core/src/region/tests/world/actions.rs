@@ -143,6 +143,8 @@ impl World {
 
     /// Reads the marker.
     pub(super) fn read_marker(&mut self, region: usize, one: usize) {
+        let own: Vec<(At, u64)> =
+            self.live_rows(|by| by == region).map(|(_, at, count)| (at, count)).collect();
         let store = &self.stores[region];
         let aggregator = &mut self.aggregators[region][one];
         if store.unavailable || aggregator.incarnation == Some(store.incarnation) {
@@ -152,11 +154,16 @@ impl World {
         aggregator.region.store_wiped();
         if aggregator.incarnation.replace(store.incarnation).is_some() {
             aggregator.lost = Some(self.now);
-            for at in self.table.keys().filter(|(by, _)| *by == region).map(|(_, at)| at) {
-                let total = self.table.get(&(region, at.clone())).copied().unwrap_or(0);
+            for (at, total) in own {
                 let _ = aggregator.region.witness(&at.0, at.1, total, self.now);
             }
         }
+    }
+
+    /// The rows of these regions that the table returns, which are those that have not expired.
+    fn live_rows(&self, of: impl Fn(usize) -> bool) -> impl Iterator<Item = (usize, At, u64)> {
+        let rows = self.table.iter().filter(move |((by, at), _)| of(*by) && self.is_live(at));
+        rows.map(|((by, at), count)| (*by, at.clone(), *count))
     }
 
     pub(super) fn read_hot(&mut self, region: usize, one: usize) {
@@ -179,12 +186,8 @@ impl World {
             aggregator.region.forget_published();
         }
         let mut due = vec![];
-        loop {
-            let (some, more) = aggregator.region.next_due(2);
-            due.extend(some.into_iter().map(|due| due.publication));
-            if !more {
-                break;
-            }
+        while aggregator.region.has_rows(Due::AtInterval) {
+            due.extend(aggregator.region.next_rows(Due::AtInterval, 2, self.now));
         }
         let done = if self.random.percent(25) { self.random.below(due.len() + 1) } else { due.len() };
         for row in &due[..done] {
@@ -192,16 +195,17 @@ impl World {
             let held = self.table.entry((region, (row.key.clone(), row.sequence))).or_default();
             *held = row.count.max(*held);
         }
-        aggregator.region.published(&due[..done]);
-        aggregator.region.publish_failed(&due);
+        aggregator.region.published(&due[..done], self.now);
+        aggregator.region.publish_failed(&due, self.now);
     }
 
     pub(super) fn import(&mut self, region: usize, one: usize) {
+        let others: Vec<_> = self.live_rows(|by| by != region).collect();
         let importing = &mut self.aggregators[region][one].region;
-        for ((by, at), count) in self.table.iter().filter(|((by, _), _)| *by != region) {
+        for (by, at, count) in others {
             let other = importing.other_region(&by.to_le_bytes()).unwrap();
-            // Cells that have ended are refused.
-            let _ = importing.import(other, &at.0, at.1, *count, self.now);
+            let row = exchange::Stored { key: at.0.clone(), sequence: at.1, count, limit: LIMIT };
+            let _ = importing.import(other, &row, self.now);
         }
     }
 

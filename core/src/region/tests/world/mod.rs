@@ -60,6 +60,7 @@ impl Aggregator {
     fn new(seed: u64) -> Aggregator {
         let mut region = Region::new(RegionLimits::default(), (seed, 2));
         region.back();
+        region.set_regions(REGIONS as u64);
         Aggregator {
             region,
             calls: vec![],

@@ -7,13 +7,15 @@ use crate::world::World;
 use crate::world::event::{Due, End, Event};
 use crate::world::network::StreamId;
 use crate::world::request::{Caller, Request, Store};
+use crate::world::stores::database;
 use std::collections::{BTreeMap, VecDeque};
 use weir_core::region::RegionLimits;
 use weir_core::region::log::{Logs, LogsLimits};
 use weir_core::replication::globe::import::Importer;
 use weir_core::replication::globe::lease::{Keeping, Taking};
-use weir_core::replication::globe::publish::Publisher;
+use weir_core::replication::globe::packet::Writer;
 use weir_core::replication::globe::recover::Recovery;
+use weir_core::replication::globe::sync::GlobalSync;
 use weir_core::replication::grace_period::GracePeriod;
 use weir_core::replication::regional::hot::HotReader;
 use weir_core::replication::regional::replay::Replay;
@@ -45,6 +47,7 @@ impl World<'_> {
         }
         if has_database {
             state = state.with_database(schedule.global_breaker, false);
+            state.region.set_sharing_rule(self.plan.sharing.rule());
         }
         let mut id = [0; 16];
         id[..8].copy_from_slice(&chance.next().to_be_bytes());
@@ -89,7 +92,7 @@ impl World<'_> {
         let (one, two) = (self.chance.stores.next(), self.chance.stores.next());
         let now_us = self.now_us;
         let host = &mut self.aggregators[at];
-        let (incarnation, now) = (host.incarnation, host.clock.now(now_us));
+        let (incarnation, region, now) = (host.incarnation, host.region, host.clock.now(now_us));
         let Some(process) = host.process.as_mut() else { return };
         if process.machines.iter().any(Option::is_some) || std::mem::replace(&mut process.serves, true) {
             return;
@@ -99,7 +102,9 @@ impl World<'_> {
         self.queue.plan(tick, Event::Aggregator(at, incarnation, Due::Tick));
         let mut machines = Vec::new();
         if has_database {
-            machines.push(Machine::Publisher(Publisher::new(schedule, now.mono, one)));
+            let writer = Writer::new(u32::try_from(two >> 32).unwrap_or_default());
+            let sync = GlobalSync::new(schedule, writer, &database::name(region), now.mono, one);
+            machines.push(Machine::Sync(Box::new(sync)));
             machines.push(Machine::Importer(Importer::new(schedule, now.mono, two)));
             machines.push(Machine::Recovery(Recovery::new(schedule)));
         }

@@ -9,8 +9,8 @@ use weir_core::model::schedule::Schedule;
 use weir_core::model::wire::Changes;
 use weir_core::replication::globe::import::Importer;
 use weir_core::replication::globe::lease::{Keeping, Taking, Then, WITHIN_MS};
-use weir_core::replication::globe::publish::{self, Publisher};
 use weir_core::replication::globe::recover::Recovery;
+use weir_core::replication::globe::sync::GlobalSync;
 use weir_core::replication::grace_period::GracePeriod;
 use weir_core::replication::regional::broadcast::Broadcaster;
 use weir_core::replication::regional::heartbeat::{self, Heartbeat};
@@ -37,9 +37,9 @@ pub enum Machine {
     HotReader(HotReader),
     /// Raises lower bounds in the recovery grace period.
     GracePeriod(GracePeriod),
-    /// Publishes counts to the database.
-    Publisher(Publisher),
-    /// Imports the counts of other regions.
+    /// Exchanges packets with the database.
+    Sync(Box<GlobalSync>),
+    /// Imports all counts of other regions.
     Importer(Importer),
     /// Restores the region's own counts from the database.
     Recovery(Recovery),
@@ -185,14 +185,8 @@ impl World<'_> {
             (Machine::GracePeriod(grace), Request::Raise(lower_bounds), Reply::Merged(results)) => {
                 grace.raised(&mut access, &lower_bounds, &results);
             }
-            (Machine::Publisher(publisher), _, Reply::TableIncarnation(incarnation)) => {
-                publisher.lived(&mut access, incarnation);
-            }
-            (Machine::Publisher(publisher), Request::Write(rows), Reply::Done(result)) => {
-                if result.is_ok() {
-                    publish::stored(&mut access, &rows);
-                }
-                publisher.wrote(&mut access, rows, result);
+            (Machine::Sync(sync), _, Reply::Fed(result)) => {
+                sync.exchanged(&mut access, result);
             }
             (Machine::Importer(importer), _, Reply::Imported(rows)) => importer.imported(&mut access, rows),
             (Machine::Recovery(recovery), _, Reply::Own(rows)) => {
@@ -305,12 +299,8 @@ fn step(machine: &mut Machine, access: &mut Alone<'_>, region: usize, random: u6
         Machine::GracePeriod(grace) => {
             of(grace.next(access), |lower_bounds| Step::Call(redis, Request::Raise(lower_bounds), replay_ms))
         }
-        Machine::Publisher(publisher) => of(publisher.next(access, random), |call| {
-            let request = match call {
-                publish::Call::Incarnation => Request::TableIncarnation,
-                publish::Call::Write(rows) => Request::Write(rows),
-            };
-            Step::Call(database, request, schedule.global_timeout_ms)
+        Machine::Sync(sync) => of(sync.next(access, random), |call| {
+            Step::Call(database, Request::Packet(call.packet), call.within_ms)
         }),
         Machine::Importer(importer) => of(importer.next(access, random), |import| {
             Step::Call(database, Request::Import, import.within_ms)

@@ -8,14 +8,13 @@ use super::World;
 use super::envoy::Process;
 use super::event::Event;
 use crate::check::CellId;
-use crate::check::rest::{Expected, Held, TableCell};
+use crate::check::rest::{EXCHANGED_MS, Expected, Held, TableCell};
 use crate::check::truth::Share;
 use crate::plan::START_UNIX_MS;
 use crate::plan::keys::{WORKSPACE, decimal};
 use weir_core::limiter::table::{Bucket, Entry};
 use weir_core::model::key::{Key, fingerprint};
 use weir_core::model::window::MAX_COUNT;
-use weir_core::region::SHORTEST_PUBLISHED_MS;
 
 /// Interval between two checks of all bounds.
 const BOUNDS_CHECK_US: u64 = 1_000_000;
@@ -27,9 +26,8 @@ const MAX_WAITING: u64 = 16_384;
 /// If a cell was not used and no fault had an effect on it for this long, its region has received it: leases are
 /// returned, streams are open, recovery grace periods are over.
 const REST_US: u64 = 13_000_000;
-/// All regions have received a cell after 5/2 of the sum of the publish and import intervals: two of each, with their
-/// jitter, and a failed one.
-const GLOBAL_REST_HALF_INTERVALS: u64 = 5;
+/// All regions have received a cell after this many publish intervals: two with their jitter, and the packets between them.
+const GLOBAL_REST_INTERVALS: u64 = 3;
 /// Most cells that are checked at the end.
 const MOST_CELLS: usize = 20_000;
 
@@ -186,11 +184,7 @@ impl World<'_> {
         let faults_end_us = if self.plan.faults.is_empty() { 0 } else { self.plan.traffic_ms * 1_000 };
         let faults_end_us = self.begin_us.max(self.begin_us + faults_end_us);
         let intervals = self.plan.schedule.intervals();
-        let global_rest_us = intervals
-            .publish_ms
-            .saturating_add(intervals.import_ms)
-            .saturating_mul(1_000 * GLOBAL_REST_HALF_INTERVALS / 2)
-            .max(REST_US);
+        let global_rest_us = intervals.publish_ms.saturating_mul(1_000 * GLOBAL_REST_INTERVALS).max(REST_US);
         let cells: Vec<CellId> = self.live_cells().take(MOST_CELLS).collect();
         for id in cells {
             let Some(cell) = self.check.truth.cell(id) else { continue };
@@ -224,8 +218,8 @@ impl World<'_> {
             false => sums[region],
         };
         let loads: Vec<u64> = (0..regions).map(load).collect();
-        let is_long = window_ms >= SHORTEST_PUBLISHED_MS && regions > 1;
-        let is_published = is_long && loads.iter().any(|load| *load >= limit.div_ceil(2));
+        let is_long = window_ms >= EXCHANGED_MS && regions > 1;
+        let is_published = is_long && loads.iter().sum::<u64>() > limit;
         for region in 0..regions {
             let sum = sums[region];
             let far = if is_published { sums.iter().sum::<u64>() - sum } else { 0 };
@@ -260,9 +254,7 @@ impl World<'_> {
                 let has_room = !is_crowded(process, &key);
                 let near = ((uses && surely) || (is_hot && has_room)).then_some(sum);
                 let near = near.filter(|_| receives);
-                let far =
-                    (globally && receives_far && near.is_some() && (is_published || !shape.rule.hard_limit))
-                        .then_some(far);
+                let far = (globally && receives_far && near.is_some() && is_published).then_some(far);
                 if cell.is_some() || near.is_some() {
                     self.check.rests_in_table(id, origin, cell, (near, far), self.now_us);
                 }

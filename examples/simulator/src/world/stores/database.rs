@@ -1,53 +1,58 @@
-//! The database: one row for each region and cell, which keeps the maximum of the written counts.
+//! The database: one row for each region and cell, which keeps the maximum of the written counts, and a marker for each writer.
 
 use crate::world::request::{Reply, Request};
 use std::collections::BTreeMap;
 use weir_core::model::key::Key;
 use weir_core::region::exchange::{Stored, StoredRegion};
 use weir_core::replication::globe::lease::{Holder, TTL_MS};
+use weir_core::replication::globe::packet::{Cursor, Feed, MAX_FEED_ROWS, Marker, Packet, Page, Writer};
 
 /// Interval of the cleanup, in milliseconds.
 const SWEEP_MS: u64 = 10_000;
+/// How long a marker is valid, in milliseconds.
+const MARKER_MS: u64 = 3_600_000;
 
-/// For each region: its count, and the Unix time at which the count expires, in milliseconds.
-type Counts = BTreeMap<usize, (u64, u64)>;
+/// A region's row of a cell.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    count: u64,
+    limit: u64,
+    /// The Unix time at which it expires, in milliseconds.
+    expires_ms: u64,
+    /// The writer that last raised it, and the number of that writer's packet.
+    writer: Writer,
+    version: u64,
+}
+
+/// The number of a writer's last packet.
+#[derive(Clone, Copy, Debug)]
+struct Written {
+    region: usize,
+    version: u64,
+    expires_ms: u64,
+}
 
 /// The database server.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Database {
-    /// The counts of each cell.
-    pub rows: BTreeMap<(Key, u64), Counts>,
+    /// By cell and region.
+    rows: BTreeMap<(Key, u64), BTreeMap<usize, Row>>,
+    markers: BTreeMap<Writer, Written>,
     leases: BTreeMap<usize, ([u8; 16], u64)>,
-    incarnation: u64,
     swept_ms: u64,
 }
 
 impl Database {
-    /// An empty table with this incarnation.
-    pub fn new(incarnation: u64) -> Database {
-        Database { rows: BTreeMap::new(), leases: BTreeMap::new(), incarnation, swept_ms: 0 }
-    }
-
     /// Executes a request of a region at the server's time.
     pub fn execute(&mut self, region: usize, request: Request, now_ms: u64) -> Reply {
         self.sweep(now_ms);
         match request {
-            Request::TableIncarnation => Reply::TableIncarnation(Ok(self.incarnation)),
-            Request::Write(rows) => {
-                for row in rows {
-                    let cell = self.rows.entry((row.key, row.sequence)).or_default();
-                    let (count, expires_ms) = cell.entry(region).or_default();
-                    *count = row.count.max(*count);
-                    *expires_ms = row.expires.0.max(*expires_ms);
-                }
-                Reply::Done(Ok(()))
-            }
+            Request::Packet(packet) => Reply::Fed(Ok(self.exchange(region, packet, now_ms))),
             Request::Import => Reply::Imported(Ok(self.others(region, now_ms))),
-            Request::Own => Reply::Own(Ok(self
-                .live(now_ms)
-                .filter(|(by, _)| *by == region)
-                .map(|(_, row)| row)
-                .collect())),
+            Request::Own => {
+                let own = self.live(now_ms).filter(|(by, _, _)| *by == region);
+                Reply::Own(Ok(own.map(|(_, stored, _)| stored).collect()))
+            }
             Request::Lease(id) => {
                 let held = self.leases.get(&region).filter(|(by, until)| *by != id && *until > now_ms);
                 let holder = if held.is_some() { Holder::Another } else { Holder::Mine };
@@ -67,27 +72,81 @@ impl Database {
         }
     }
 
-    /// Loses all data; the table gets another incarnation.
-    pub fn wipe(&mut self, incarnation: u64) {
-        *self = Database { swept_ms: self.swept_ms, ..Database::new(incarnation) };
+    /// Loses all data.
+    pub fn wipe(&mut self) {
+        *self = Database { swept_ms: self.swept_ms, ..Database::default() };
+    }
+
+    /// As the statements of a packet: the own marker, the upsert, and the feed.
+    fn exchange(&mut self, region: usize, packet: Packet, now_ms: u64) -> Feed {
+        let own = self.markers.get(&packet.writer).map(|written| written.version);
+        if let Some(version) = packet.version {
+            let expires_ms = now_ms + MARKER_MS;
+            let marker = self.markers.entry(packet.writer).or_insert(Written { region, version, expires_ms });
+            marker.version = marker.version.max(version);
+            marker.expires_ms = expires_ms;
+            for row in packet.rows {
+                let new = Row {
+                    count: row.count,
+                    limit: row.limit,
+                    expires_ms: row.expires.0,
+                    writer: packet.writer,
+                    version,
+                };
+                let held = self.rows.entry((row.key, row.sequence)).or_default().entry(region).or_insert(new);
+                let grows = new.count > held.count || new.limit < held.limit;
+                let repeats =
+                    new.count == held.count && new.writer == held.writer && new.version > held.version;
+                if grows || repeats {
+                    (held.writer, held.version) = (new.writer, new.version);
+                }
+                held.count = held.count.max(new.count);
+                held.limit = held.limit.min(new.limit);
+                held.expires_ms = held.expires_ms.max(new.expires_ms);
+            }
+        }
+        let mut feed = Feed { own, ..Feed::default() };
+        let live = self.markers.iter().filter(|(_, written)| written.expires_ms > now_ms);
+        feed.markers = live
+            .map(|(writer, written)| Marker {
+                writer: *writer,
+                region: name(written.region),
+                version: written.version,
+            })
+            .collect();
+        let mut regions: BTreeMap<usize, Vec<Stored>> = BTreeMap::new();
+        for Cursor { writer, version } in packet.cursors {
+            let new = self.live(now_ms).filter(|(_, _, row)| row.writer == writer && row.version > version);
+            let mut new: Vec<(u64, usize, Stored)> =
+                new.map(|(by, stored, row)| (row.version, by, stored)).collect();
+            new.sort_by_key(|(version, _, _)| *version);
+            new.truncate(MAX_FEED_ROWS);
+            let Some((last_version, _, _)) = new.last() else { continue };
+            feed.pages.push(Page { writer, rows: new.len(), last_version: *last_version });
+            new.into_iter().for_each(|(_, by, stored)| regions.entry(by).or_default().push(stored));
+        }
+        let named = |(by, cells): (usize, _)| StoredRegion { region: name(by), cells };
+        feed.regions = regions.into_iter().map(named).collect();
+        feed
     }
 
     /// The rows of all regions but one.
     fn others(&self, region: usize, now_ms: u64) -> Vec<StoredRegion> {
         let mut regions: BTreeMap<usize, Vec<Stored>> = BTreeMap::new();
-        for (by, row) in self.live(now_ms).filter(|(by, _)| *by != region) {
-            regions.entry(by).or_default().push(row);
+        for (by, stored, _) in self.live(now_ms).filter(|(by, _, _)| *by != region) {
+            regions.entry(by).or_default().push(stored);
         }
-        let named = |(by, cells): (usize, _)| StoredRegion { region: by.to_string().into_bytes(), cells };
+        let named = |(by, cells): (usize, _)| StoredRegion { region: name(by), cells };
         regions.into_iter().map(named).collect()
     }
 
     /// The rows that have not expired, each with its region.
-    fn live(&self, now_ms: u64) -> impl Iterator<Item = (usize, Stored)> {
+    fn live(&self, now_ms: u64) -> impl Iterator<Item = (usize, Stored, &Row)> {
         self.rows.iter().flat_map(move |((key, sequence), regions)| {
-            let live = regions.iter().filter(move |(_, (_, expires_ms))| *expires_ms > now_ms);
-            live.map(|(by, (count, _))| {
-                (*by, Stored { key: key.clone(), sequence: *sequence, count: *count, limit: u64::MAX })
+            let live = regions.iter().filter(move |(_, row)| row.expires_ms > now_ms);
+            live.map(|(by, row)| {
+                let (key, sequence) = (key.clone(), *sequence);
+                (*by, Stored { key, sequence, count: row.count, limit: row.limit }, row)
             })
         })
     }
@@ -97,6 +156,12 @@ impl Database {
             return;
         }
         self.swept_ms = now_ms;
-        self.rows.retain(|_, regions| regions.values().any(|(_, expires_ms)| *expires_ms > now_ms));
+        self.rows.retain(|_, regions| regions.values().any(|row| row.expires_ms > now_ms));
+        self.markers.retain(|_, written| written.expires_ms > now_ms);
     }
+}
+
+/// The name of a region.
+pub fn name(region: usize) -> Vec<u8> {
+    region.to_string().into_bytes()
 }

@@ -109,8 +109,7 @@ impl World<'_> {
                 self.check.wiped(region, self.now_us);
             }
             Some(Store::Database) => {
-                let incarnation = self.chance.stores.next();
-                self.database.wipe(incarnation);
+                self.database.wipe();
                 self.ledger.clear();
                 self.check.exact.lost(Keeper::Database);
             }

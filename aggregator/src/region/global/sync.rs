@@ -1,0 +1,79 @@
+//! Exchanges packets with the database: writes this region's counts that are due, and reads what other regions have written.
+
+use super::{Global, count, failure};
+use crate::database::{DatabaseError, Exchanged};
+use crate::region::hub::Hub;
+use crate::telemetry::metrics::Operation;
+use crate::telemetry::spans::{Round, around};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tracing::{debug, warn};
+use weir_core::replication::Next;
+use weir_core::replication::globe::packet::Writer;
+use weir_core::replication::globe::sync::{Call, GlobalSync};
+
+/// Exchanges packets until the program ends.
+pub async fn run(hub: Arc<Hub>, global: Arc<Global>) {
+    let writer = Writer::new(rand::random());
+    let region = global.database.region().as_bytes();
+    let mut sync = GlobalSync::new(global.schedule, writer, region, hub.moment().mono, rand::random());
+    let mut round = Round::new("exchange");
+    loop {
+        match sync.next(&mut &*hub, rand::random()) {
+            Next::Call(call) => exchange(&hub, &global, &mut sync, call, &mut round).await,
+            Next::Over => return,
+            idle => {
+                if idle != Next::Yield {
+                    round.end();
+                }
+                hub.idle(idle).await;
+            }
+        }
+    }
+}
+
+async fn exchange(hub: &Hub, global: &Global, sync: &mut GlobalSync, call: Call, round: &mut Round) {
+    let (started, span) = (Instant::now(), round.call(&hub.telemetry));
+    let Call { packet, within_ms } = call;
+    let exchanging = global.database.exchange(&packet, hub.now(), Duration::from_millis(within_ms));
+    let result = around(span.as_ref(), exchanging).await;
+    hub.metrics.exchange_seconds.observe(started.elapsed().as_secs_f64());
+    round.called(packet.rows.len() as u64, result.as_ref().err().map(DatabaseError::reason));
+    count(hub, global, Operation::Exchange, started, &result);
+    match &result {
+        Ok(exchanged) => note(hub, exchanged, packet.rows.len()),
+        Err(error) => {
+            hub.metrics.global_write_failed(error.reason());
+            let rows = packet.rows.len();
+            hub.warn(
+                &format!(
+                    "could not exchange a packet with the database: {error}; its {rows} rows are sent again"
+                ),
+                None,
+            );
+        }
+    }
+    let feed = result.map(|exchanged| exchanged.feed).map_err(|error| failure(&error));
+    if sync.exchanged(&mut &*hub, feed) {
+        warn!("the database has lost published counts; publishing all again");
+    }
+}
+
+fn note(hub: &Hub, exchanged: &Exchanged, rows: usize) {
+    let Exchanged { feed, skipped, skipped_example, bad, bad_example } = exchanged;
+    let read: usize = feed.pages.iter().map(|page| page.rows).sum();
+    hub.metrics.convergence.global_writes.inc_by((rows as u64).saturating_sub(*skipped));
+    hub.metrics.convergence.global_rows_read.inc_by(read as u64);
+    hub.metrics.program.bad_rows.inc_by(skipped + bad);
+    if *skipped > 0 {
+        hub.warn(
+            &format!("cells that do not fit in a row are not published, such as {skipped_example:?}"),
+            None,
+        );
+    }
+    if *bad > 0 {
+        let example = bad_example.as_deref().unwrap_or_default();
+        hub.warn(&format!("skipped {bad} invalid rows of the database: {example}"), None);
+    }
+    debug!(rows, read, "exchanged a packet");
+}

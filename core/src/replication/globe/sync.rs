@@ -1,0 +1,616 @@
+//! Exchanges packets with the database: writes this region's rows that are due, and reads what other writers have written since.
+//!
+//! A packet is sent once a second, and at once when a key is due at once ([`crate::region::Due`]). Packets follow each other with a pause,
+//! never two at a time. Every ten seconds all that is due is written, whatever the budget of rows.
+//!
+//! The own marker shows whether the table still holds what was written: if it is missing or older than the last packet that succeeded, all
+//! is published and read again. After a failure the next packet only reads, so that a database that accepts no writes is still read. A
+//! packet that failed may be committed later. That does no harm, since its version is not used again and rows only grow.
+
+use super::import::{Merging, merge_step};
+use super::packet::{
+    Cursor, Feed, MAX_FEED_ROWS, MAX_PACKET_ROWS, MAX_WRITERS, Marker, Packet, Page, Writer,
+};
+use super::{allows, note};
+use crate::model::breaker::State;
+use crate::model::schedule::{Interval, Schedule};
+use crate::model::time::{MonoMs, Now};
+use crate::region::Due;
+use crate::region::exchange::Publication;
+use crate::replication::circuit_breaker::Traffic;
+use crate::replication::events::Event;
+use crate::replication::failure::Failure;
+use crate::replication::figures::add;
+use crate::replication::state::RegionState;
+use crate::replication::{Access, Next};
+use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
+
+/// Rows that an aggregator may write in a second on average, without those of the interval.
+const ROWS_A_SECOND: u64 = 600;
+/// Rows that it may write at once after a quiet time.
+const MAX_ROW_TOKENS: u64 = 20_000;
+/// How long another region is listed after it was last seen, in milliseconds.
+const REMEMBERED_MS: u64 = 3_600_000;
+/// Most packets within [`BURST_MS`].
+const BURST_PACKETS: usize = 10;
+/// See [`BURST_PACKETS`].
+const BURST_MS: u64 = 2_000;
+
+/// Exchange a packet, then call [`GlobalSync::exchanged`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Call {
+    /// The packet.
+    pub packet: Packet,
+    /// The deadline in milliseconds. After a timeout the next packet has twice the time.
+    pub within_ms: u64,
+}
+
+#[derive(Debug)]
+enum Stage {
+    Resting,
+    /// The packet with these rows is on its way.
+    Exchanging(Vec<Publication>),
+    Merging(Merging),
+}
+
+/// Another writer.
+#[derive(Clone, Copy, Debug, Default)]
+struct Reading {
+    /// Rows up to this version were read.
+    cursor: u64,
+    /// The version of its marker.
+    marker: u64,
+}
+
+/// Runs for as long as the aggregator does.
+#[derive(Debug)]
+pub struct GlobalSync {
+    schedule: Schedule,
+    writer: Writer,
+    region: Vec<u8>,
+    /// The number of the last packet that was to be written.
+    version: u64,
+    /// The number that the own marker must have at least.
+    acknowledged: u64,
+    others: BTreeMap<Writer, Reading>,
+    stage: Stage,
+    interval: Interval,
+    tick: Interval,
+    next_interval: MonoMs,
+    next_tick: MonoMs,
+    /// Keys that were due at the last interval and are not written yet.
+    left_of_interval: usize,
+    /// Rows of other writers wait that did not fit the last packet.
+    has_more: bool,
+    has_failed: bool,
+    timeout_ms: u64,
+    /// When the packet on its way was sent.
+    sent: MonoMs,
+    pace: Pace,
+    tokens: Tokens,
+}
+
+impl GlobalSync {
+    /// A new writer for the region of this name. `random` is uniform; the writer's number must be unused.
+    pub fn new(schedule: Schedule, writer: Writer, region: &[u8], now: MonoMs, random: u64) -> GlobalSync {
+        let every = |ms| Interval::new(ms, schedule.jitter_percent, now, random);
+        let mut interval = every(schedule.publish_ms);
+        let next_interval = interval.next(now, random);
+        GlobalSync {
+            schedule,
+            writer,
+            region: region.to_vec(),
+            version: 0,
+            acknowledged: 0,
+            others: BTreeMap::new(),
+            stage: Stage::Resting,
+            interval,
+            tick: every(schedule.exchange_ms),
+            next_interval,
+            // The first packet is sent at once: the number of regions is not known before.
+            next_tick: now,
+            left_of_interval: 0,
+            has_more: false,
+            has_failed: false,
+            timeout_ms: schedule.packet_timeout_ms,
+            sent: now,
+            pace: Pace::default(),
+            tokens: Tokens { rows: MAX_ROW_TOKENS, since: now },
+        }
+    }
+
+    /// What to do now; `random` is uniform.
+    pub fn next(&mut self, access: &mut impl Access, random: u64) -> Next<Call> {
+        loop {
+            match core::mem::replace(&mut self.stage, Stage::Resting) {
+                Stage::Resting => {
+                    if let Some(next) = access.state(|state, now| self.rest(state, now, random)) {
+                        return next;
+                    }
+                }
+                // The driver has dropped the packet.
+                Stage::Exchanging(rows) => {
+                    access.state(|state, now| state.region.publish_failed(&rows, now.unix));
+                }
+                Stage::Merging(mut merging) => {
+                    let region = &self.region;
+                    if access.state(|state, now| merge_step(state, &mut merging, Some(region), now)) {
+                        self.stage = Stage::Merging(merging);
+                        return Next::Yield;
+                    }
+                    access.state(|state, now| state.figures.imported_at = Some(now.mono));
+                }
+            }
+        }
+    }
+
+    /// Takes the result of the packet. Returns true if the table has lost rows; all are then written and read again.
+    pub fn exchanged(&mut self, access: &mut impl Access, result: Result<Feed, Failure>) -> bool {
+        let Stage::Exchanging(rows) = core::mem::replace(&mut self.stage, Stage::Resting) else {
+            return false;
+        };
+        access.state(|state, now| {
+            note(state, Traffic::Own, result.is_ok(), now);
+            self.pace.ended(now.mono);
+            self.has_failed = result.is_err();
+            self.timeout_ms = match result {
+                Err(Failure::Timeout) => self.timeout_ms.saturating_mul(2),
+                _ => now.mono.since(self.sent).saturating_mul(2),
+            }
+            .clamp(self.schedule.packet_timeout_ms, self.schedule.global_timeout_ms);
+            match result {
+                Ok(feed) => self.take(state, &rows, feed, now),
+                Err(_) => {
+                    state.region.publish_failed(&rows, now.unix);
+                    false
+                }
+            }
+        })
+    }
+
+    /// The next packet, or the pause before it; `None` to be called again.
+    fn rest(&mut self, state: &mut RegionState, now: Now, random: u64) -> Option<Next<Call>> {
+        let is_interval = self.next_interval <= now.mono;
+        let is_tick = self.next_tick <= now.mono;
+        let tokens = self.tokens.at(now.mono);
+        let is_urgent = tokens > 0 && state.region.has_rows(Due::Now);
+        if !(is_interval || is_tick || is_urgent || self.has_more || self.left_of_interval > 0) {
+            let until = self.next_tick.min(self.next_interval);
+            return Some(Next::Wait {
+                events: Event::Publish.into(),
+                at_most_ms: Some(until.since(now.mono)),
+            });
+        }
+        let pause_ms = self.pace.pause_ms(&self.schedule, now.mono, random);
+        if pause_ms > 0 {
+            return Some(Next::Sleep(pause_ms));
+        }
+        if is_tick {
+            self.next_tick = self.tick.next(now.mono, random);
+        }
+        // While the database fails, one packet a second tries it.
+        let is_closed = state.database().is_some_and(|breakers| breakers.states(now.mono).0 == State::Closed);
+        if !is_closed && (!(is_tick || is_interval) || !allows(state, Traffic::Own, now)) {
+            return Some(Next::Sleep(self.next_tick.since(now.mono).max(1)));
+        }
+        if is_interval {
+            self.next_interval = self.interval.next(now.mono, random);
+            self.left_of_interval = state.region.waiting_keys();
+        }
+        let rows = match (self.has_failed, self.left_of_interval > 0) {
+            (true, _) => Vec::new(),
+            (false, true) => {
+                let rows = state.region.next_rows(Due::AtInterval, MAX_PACKET_ROWS, now.unix);
+                let left = self.left_of_interval.saturating_sub(rows.len());
+                self.left_of_interval = if rows.is_empty() { 0 } else { left };
+                rows
+            }
+            (false, false) => {
+                let most = usize::try_from(tokens).unwrap_or(usize::MAX).min(MAX_PACKET_ROWS);
+                let least = if is_tick { Due::AtTick } else { Due::Now };
+                let rows = state.region.next_rows(least, most, now.unix);
+                self.tokens.spend(rows.len());
+                rows
+            }
+        };
+        if rows.is_empty() && !(is_interval || is_tick || self.has_more || self.has_failed) {
+            // What waited is not due any more, or all keys are being examined.
+            return state.region.has_rows(Due::Now).then_some(Next::Yield);
+        }
+        let writes = !self.has_failed && (is_interval || !rows.is_empty() || self.version == 0);
+        self.version = self.version.saturating_add(u64::from(writes));
+        let cursor =
+            |(writer, reading): (&Writer, &Reading)| Cursor { writer: *writer, version: reading.cursor };
+        let packet = Packet {
+            writer: self.writer,
+            version: writes.then_some(self.version),
+            rows: rows.clone(),
+            cursors: self.others.iter().map(cursor).collect(),
+        };
+        self.stage = Stage::Exchanging(rows);
+        self.sent = now.mono;
+        Some(Next::Call(Call { packet, within_ms: self.timeout_ms }))
+    }
+
+    fn take(&mut self, state: &mut RegionState, rows: &[Publication], feed: Feed, now: Now) -> bool {
+        let is_lost = feed.own.unwrap_or(0) < self.acknowledged;
+        let own = feed.markers.iter().find(|marker| marker.writer == self.writer);
+        self.acknowledged = own.map_or(0, |marker| marker.version);
+        state.region.published(rows, now.unix);
+        if is_lost {
+            add(&mut state.figures.database_wipes, 1);
+            state.region.forget_published();
+            // What was written before the loss may be among the rows, so these count as lost too.
+            self.others.values_mut().for_each(|reading| reading.cursor = 0);
+            self.has_more = true;
+        } else {
+            self.read(state, &feed.markers, &feed.pages, now);
+        }
+        if !state.region.has_rows(Due::AtInterval) {
+            state.figures.published_at = Some(now.mono);
+        }
+        self.stage = Stage::Merging(Merging::new(feed.regions));
+        is_lost
+    }
+
+    /// Moves the cursors, and records which regions are alive.
+    fn read(&mut self, state: &mut RegionState, markers: &[Marker], pages: &[Page], now: Now) {
+        let full =
+            |writer: Writer| pages.iter().find(|page| page.writer == writer && page.rows >= MAX_FEED_ROWS);
+        let before = core::mem::take(&mut self.others);
+        self.has_more = false;
+        let others = markers.iter().filter(|marker| marker.writer != self.writer).take(MAX_WRITERS);
+        for Marker { writer, region, version } in others {
+            let known = before.get(writer).copied();
+            let cursor = match (known, full(*writer)) {
+                (None, _) => 0,
+                (Some(_), Some(page)) => page.last_version.saturating_sub(1),
+                (Some(_), None) => *version,
+            };
+            self.has_more |= cursor < *version;
+            self.others.insert(*writer, Reading { cursor, marker: *version });
+            // A writer that is seen for the first time may have ended long ago. It counts as alive, as too few regions
+            // would be unsafe.
+            let has_moved = known.is_none_or(|known| known.marker != *version);
+            if *region != self.region
+                && has_moved
+                && let Ok(other) = state.region.other_region(region)
+            {
+                state.others.insert(other, now.mono);
+            }
+        }
+        state.others.retain(|_, seen| now.mono.since(*seen) < REMEMBERED_MS);
+        let alive = state.others_alive(now.mono).saturating_add(1);
+        state.region.set_regions(alive);
+    }
+}
+
+/// The times of the last packets.
+#[derive(Debug, Default)]
+struct Pace {
+    ends: VecDeque<MonoMs>,
+}
+
+impl Pace {
+    fn ended(&mut self, now: MonoMs) {
+        if self.ends.len() >= BURST_PACKETS {
+            self.ends.pop_front();
+        }
+        self.ends.push_back(now);
+    }
+
+    /// How long to wait for the next packet.
+    fn pause_ms(&self, schedule: &Schedule, now: MonoMs, random: u64) -> u64 {
+        let Some(last) = self.ends.back() else { return 0 };
+        let jitter_ms = schedule.packet_pause_ms.saturating_mul(schedule.jitter_percent) / 100;
+        let jittered = random.checked_rem(jitter_ms.saturating_mul(2).saturating_add(1)).unwrap_or(0);
+        let pause_ms = schedule.packet_pause_ms.saturating_sub(jitter_ms).saturating_add(jittered);
+        let after_last = last.after(pause_ms).since(now);
+        let burst_ms = schedule.packet_pause_ms.saturating_mul(BURST_MS) / 100;
+        let after_burst = match (self.ends.len() >= BURST_PACKETS, self.ends.front()) {
+            (true, Some(first)) => first.after(burst_ms).since(now),
+            _ => 0,
+        };
+        after_last.max(after_burst)
+    }
+}
+
+/// The budget of rows.
+#[derive(Debug)]
+struct Tokens {
+    rows: u64,
+    since: MonoMs,
+}
+
+impl Tokens {
+    fn at(&mut self, now: MonoMs) -> u64 {
+        let more = now.since(self.since).saturating_mul(ROWS_A_SECOND) / 1_000;
+        if more > 0 {
+            self.rows = self.rows.saturating_add(more).min(MAX_ROW_TOKENS);
+            self.since = now;
+        }
+        self.rows
+    }
+
+    fn spend(&mut self, rows: usize) {
+        self.rows = self.rows.saturating_sub(rows as u64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::testing::{NOW, ORIGIN, SEQUENCE, at, count, key, state};
+    use super::*;
+    use crate::model::wire::{FilterFrame, Report};
+    use crate::region::exchange::{Stored, StoredRegion};
+    use std::format;
+    use std::vec;
+
+    const ME: Writer = Writer::new(7);
+    const NORTH: Writer = Writer::new(8);
+    const SOUTH: Writer = Writer::new(9);
+
+    /// A region with a database, its packets, and the clock.
+    struct Driven {
+        state: RegionState,
+        sync: GlobalSync,
+        ms: u64,
+        within_ms: u64,
+    }
+
+    fn driven() -> Driven {
+        let schedule = Schedule { jitter_percent: 0, ..Schedule::default() };
+        let state = state().with_database(schedule.global_breaker, false);
+        Driven { state, sync: GlobalSync::new(schedule, ME, b"here", NOW.mono, 5_000), ms: 0, within_ms: 0 }
+    }
+
+    impl Driven {
+        /// Lets time pass until the next packet.
+        fn packet(&mut self) -> Packet {
+            for _ in 0..10_000 {
+                match self.sync.next(&mut at(&mut self.state, self.ms), 0) {
+                    Next::Call(call) => {
+                        self.within_ms = call.within_ms;
+                        return call.packet;
+                    }
+                    Next::Sleep(ms) => self.ms += ms,
+                    Next::Wait { at_most_ms, .. } => {
+                        let is_notified = self.state.take_events().has(Event::Publish);
+                        self.ms += if is_notified { 0 } else { at_most_ms.unwrap() };
+                    }
+                    Next::Yield => {}
+                    Next::Over => panic!("packets never end"),
+                }
+            }
+            panic!("no packet within a long time");
+        }
+
+        fn reply(&mut self, own: Option<u64>, others: &[(Writer, &[u8], u64)]) -> bool {
+            let marker = |(writer, region, version): &(Writer, &[u8], u64)| Marker {
+                writer: *writer,
+                region: region.to_vec(),
+                version: *version,
+            };
+            let me = Marker { writer: ME, region: b"here".to_vec(), version: self.sync.version };
+            let markers = others.iter().map(marker).chain([me]).collect();
+            self.feed(Feed { own, markers, ..Feed::default() })
+        }
+
+        fn feed(&mut self, feed: Feed) -> bool {
+            self.sync.exchanged(&mut at(&mut self.state, self.ms), Ok(feed))
+        }
+
+        fn fail(&mut self) {
+            self.sync.exchanged(&mut at(&mut self.state, self.ms), Err(Failure::Timeout));
+        }
+
+        fn use_keys(&mut self, keys: core::ops::Range<usize>, own: u64) {
+            let keys: Vec<usize> = keys.collect();
+            for keys in keys.chunks(crate::model::wire::MAX_FRAME_CELLS) {
+                let counts = keys.iter().map(|key| count(&format!("i{key}"), own)).collect();
+                let frame = FilterFrame { report: Some(Report { id: 1, counts }), ..FilterFrame::default() };
+                self.state.take(ORIGIN, frame, super::super::super::testing::NOW).unwrap();
+            }
+        }
+    }
+
+    fn cells(keys: core::ops::Range<usize>, region: &[u8]) -> Vec<StoredRegion> {
+        let cell = |n: usize| Stored { key: key(&format!("i{n}")), sequence: SEQUENCE, count: 4, limit: 10 };
+        vec![StoredRegion { region: region.to_vec(), cells: keys.map(cell).collect() }]
+    }
+
+    #[test]
+    fn a_packet_each_second_reads_and_one_each_ten_seconds_writes_the_marker() {
+        let mut driven = driven();
+        let mut written = vec![];
+        for packet in 0..31 {
+            let sent = driven.packet();
+            assert_eq!(sent.rows, vec![]);
+            if let Some(version) = sent.version {
+                written.push((driven.ms / 1_000, version));
+            }
+            let own = driven.sync.acknowledged;
+            assert!(!driven.reply((own > 0).then_some(own), &[]), "packet {packet}");
+        }
+        assert_eq!(written, vec![(0, 1), (5, 2), (15, 3), (25, 4)]);
+        assert!((28_000..=31_000).contains(&driven.ms), "{}", driven.ms);
+    }
+
+    #[test]
+    fn what_is_due_at_once_is_written_at_once_and_packets_keep_their_distance() {
+        let mut driven = driven();
+        driven.packet();
+        driven.reply(None, &[]);
+        driven.ms += 300;
+        let mut times = vec![];
+        for keys in 0..14 {
+            driven.use_keys(keys..keys + 1, 9);
+            let packet = driven.packet();
+            assert_eq!((packet.rows.len(), packet.version), (1, Some(keys as u64 + 2)));
+            times.push(driven.ms);
+            driven.reply(Some(driven.sync.acknowledged), &[]);
+        }
+        let pauses: Vec<u64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert_eq!(times[0], 300);
+        assert!(pauses[..8].iter().all(|pause| *pause == 100), "{pauses:?}");
+        assert!(times[10] - times[0] >= 2_000, "ten in two seconds: {times:?}");
+    }
+
+    #[test]
+    fn all_due_keys_are_written_a_thousand_in_a_packet_and_what_failed_is_written_again() {
+        let mut driven = driven();
+        driven.packet();
+        driven.reply(None, &[]);
+        driven.use_keys(0..2_500, 9);
+        let mut rows = vec![];
+        for expected in [1_000, 1_000, 500] {
+            let packet = driven.packet();
+            assert_eq!(packet.rows.len(), expected);
+            rows.extend(packet.rows);
+            driven.reply(Some(driven.sync.acknowledged), &[]);
+        }
+        let keys: alloc::collections::BTreeSet<_> = rows.iter().map(|row| &row.key).collect();
+        assert_eq!(keys.len(), 2_500);
+        assert!(!driven.state.region.has_rows(Due::AtInterval));
+        driven.use_keys(5_000..5_010, 9);
+        let lost = driven.packet();
+        assert_eq!(lost.rows.len(), 10);
+        driven.fail();
+        let read = driven.packet();
+        assert_eq!((read.version, read.rows.len()), (None, 0), "the packet after a failure only reads");
+        driven.reply(Some(driven.sync.acknowledged), &[]);
+        let again = driven.packet();
+        assert_eq!(again.rows.len(), 10);
+        assert!(again.version > lost.version, "no version is used twice");
+    }
+
+    #[test]
+    fn a_wiped_or_restored_table_is_written_and_read_again() {
+        let mut driven = driven();
+        driven.packet();
+        driven.reply(None, &[(NORTH, b"north", 5)]);
+        driven.use_keys(0..3, 9);
+        driven.packet();
+        driven.reply(Some(1), &[(NORTH, b"north", 5)]);
+        assert_eq!(driven.packet().cursors, vec![Cursor { writer: NORTH, version: 5 }]);
+        for own in [None, Some(1)] {
+            assert!(driven.reply(own, &[(NORTH, b"north", 5)]), "{own:?}");
+            let packet = driven.packet();
+            assert_eq!((packet.rows.len(), packet.cursors[0].version), (3, 0));
+            assert!(!driven.reply(Some(driven.sync.acknowledged), &[(NORTH, b"north", 5)]));
+            driven.packet();
+        }
+        assert_eq!(driven.state.figures.database_wipes, 2);
+    }
+
+    #[test]
+    fn each_writer_is_read_on_from_where_it_was_and_pages_are_not_split() {
+        let mut driven = driven();
+        driven.packet();
+        driven.reply(None, &[(NORTH, b"north", 5)]);
+        let before = driven.ms;
+        assert_eq!(driven.packet().cursors, vec![Cursor { writer: NORTH, version: 0 }], "a new writer");
+        assert!(driven.ms - before <= 100, "it is read at once");
+        let marker = |writer, region: &[u8], version| Marker { writer, region: region.to_vec(), version };
+        driven.feed(Feed {
+            own: Some(1),
+            markers: vec![marker(ME, b"here", 1), marker(NORTH, b"north", 9), marker(SOUTH, b"south", 1)],
+            pages: vec![Page { writer: NORTH, rows: MAX_FEED_ROWS, last_version: 7 }],
+            regions: cells(0..600, b"north"),
+        });
+        let cursors = driven.packet().cursors;
+        assert_eq!(cursors[0], Cursor { writer: NORTH, version: 6 }, "rows of version 7 may be missing");
+        assert_eq!(cursors[1], Cursor { writer: SOUTH, version: 0 });
+        assert_eq!(driven.state.figures.imports_created, 600);
+        assert_eq!(driven.state.region.regions(), 3);
+        driven.feed(Feed {
+            own: Some(1),
+            markers: vec![marker(ME, b"here", 1), marker(NORTH, b"north", 9)],
+            pages: vec![Page { writer: NORTH, rows: 30, last_version: 9 }],
+            regions: cells(0..1, b"here"),
+        });
+        assert_eq!(driven.packet().cursors, vec![Cursor { writer: NORTH, version: 9 }]);
+        assert_eq!(driven.state.figures.imports_merged, 600, "own rows are not imported");
+    }
+
+    #[test]
+    fn a_region_counts_as_alive_while_its_marker_moves() {
+        let mut driven = driven();
+        let quiet: &[(Writer, &[u8], u64)] = &[(NORTH, b"north", 5)];
+        driven.packet();
+        driven.reply(None, quiet);
+        assert_eq!(driven.state.region.regions(), 2);
+        driven.ms += ALIVE - 2_000;
+        driven.packet();
+        driven.reply(Some(1), &[(NORTH, b"north", 5), (SOUTH, b"south", 1)]);
+        assert_eq!(driven.state.region.regions(), 3);
+        // While the database is unavailable, the number stays.
+        driven.ms += ALIVE;
+        driven.packet();
+        driven.fail();
+        assert_eq!(driven.state.region.regions(), 3);
+        driven.packet();
+        driven.reply(Some(driven.sync.acknowledged), &[(NORTH, b"north", 5), (SOUTH, b"south", 2)]);
+        assert_eq!(driven.state.region.regions(), 2);
+    }
+
+    const ALIVE: u64 = 600_000;
+
+    #[test]
+    fn a_failing_database_is_tried_once_a_second() {
+        let mut driven = driven();
+        let mut times = vec![];
+        for _ in 0..20 {
+            driven.use_keys(0..5, 9);
+            driven.packet();
+            times.push(driven.ms);
+            driven.fail();
+        }
+        let pauses: Vec<u64> = times[6..].windows(2).map(|pair| pair[1] - pair[0]).collect();
+        assert!(pauses.iter().all(|pause| (900..=2_100).contains(pause)), "{pauses:?}");
+        driven.packet();
+        driven.reply(None, &[]);
+        assert_eq!(driven.packet().rows.len(), 5);
+    }
+
+    #[test]
+    fn a_slow_database_gets_more_time() {
+        let mut driven = driven();
+        let mut timeouts = vec![];
+        for _ in 0..5 {
+            driven.packet();
+            timeouts.push(driven.within_ms);
+            driven.ms += driven.within_ms;
+            driven.fail();
+        }
+        assert_eq!(timeouts, vec![2_000, 4_000, 8_000, 10_000, 10_000]);
+        for (took_ms, next_ms) in [(3_000, 6_000), (7_000, 10_000), (90, 2_000)] {
+            driven.packet();
+            driven.ms += took_ms;
+            driven.reply(None, &[]);
+            driven.packet();
+            assert_eq!(driven.within_ms, next_ms, "after {took_ms} ms");
+            driven.reply(Some(driven.sync.acknowledged), &[]);
+        }
+    }
+
+    #[test]
+    fn rows_beyond_the_budget_wait_for_the_interval() {
+        let mut driven = driven();
+        driven.packet();
+        driven.reply(None, &[]);
+        driven.use_keys(0..22_000, 9);
+        let mut written = 0;
+        while driven.ms < 4_900 {
+            written += driven.packet().rows.len();
+            driven.reply(Some(driven.sync.acknowledged), &[]);
+        }
+        assert!((19_000..=22_000).contains(&written), "{written}");
+        while driven.ms < 6_000 {
+            written += driven.packet().rows.len();
+            driven.reply(Some(driven.sync.acknowledged), &[]);
+        }
+        assert_eq!(written, 22_000);
+    }
+}

@@ -1,0 +1,125 @@
+//! Traffic in several regions that passes a limit unseen, or costs many rows, if keys are published by a simpler rule.
+
+use super::{Scenario, plan, source, steady};
+use crate::plan::traffic::{Shape, Traffic};
+use crate::plan::{Network, Plan, Rule, Topology};
+use crate::run::Expected;
+
+const REGIONS: u16 = 10;
+const LIMIT: u64 = 1_000;
+
+pub(super) const ALL: &[Scenario] = &[
+    Scenario::new(
+        "sharing-over-cells",
+        "ten regions use almost a tenth of the limit each at the end of a cell, and as much when the next one begins",
+        over_cells,
+    )
+    .expecting(|_| over(0.1)),
+    Scenario::new(
+        "sharing-cell-before",
+        "nine regions use a little at the end of a cell; the tenth uses all it can in the next one",
+        cell_before,
+    )
+    .expecting(|_| over(0.1)),
+    Scenario::new(
+        "sharing-all-at-once",
+        "ten regions use a key at ten times its limit, all from the same moment",
+        all_at_once,
+    )
+    .expecting(|_| over(0.08)),
+    Scenario::new(
+        "sharing-trickle",
+        "one region uses a key once; afterwards ten regions use very little of it for five minutes",
+        trickle,
+    )
+    .expecting(|_| rows(30.0)),
+    Scenario::new("sharing-lone", "one of ten regions uses a key as fast as its limit permits", lone)
+        .expecting(|_| rows(200.0)),
+    Scenario::new(
+        "sharing-far",
+        "ten regions, 1 to 150 ms away from the database, use a key at twice its limit",
+        far,
+    )
+    .expecting(|_| over(0.1)),
+];
+
+fn over(most: f64) -> Expected {
+    Expected { over: Some(most), ..Expected::default() }
+}
+
+fn rows(most: f64) -> Expected {
+    Expected { rows: Some(most), ..Expected::default() }
+}
+
+fn ten(seed: u64, traffic: Vec<Traffic>, traffic_ms: u64) -> Plan {
+    let topology = Topology { regions: usize::from(REGIONS), ..Topology::region(1) };
+    plan(seed, topology, vec![Rule::new(LIMIT, 60_000)], traffic, traffic_ms)
+}
+
+/// Requests of one region within some time.
+fn burst(region: u16, from_ms: u64, requests: u64, over_ms: u64) -> Traffic {
+    let shape = Shape::Bursts { identifier: 1, requests, every_ms: 3_600_000, over_ms };
+    Traffic { from_ms, at: vec![(region, 0)], ..source(shape) }
+}
+
+fn over_cells(seed: u64) -> Plan {
+    let twice = |region| [burst(region, 48_000, 99, 10_000), burst(region, 60_500, 99, 10_000)];
+    ten(seed, (0..REGIONS).flat_map(twice).collect(), 75_000)
+}
+
+fn cell_before(seed: u64) -> Plan {
+    let little = (1..REGIONS).map(|region| burst(region, 58_000, 45, 500));
+    let much = Traffic { from_ms: 60_000, at: vec![(0, 0)], ..steady(1, 200.0) };
+    ten(seed, little.chain([much]).collect(), 75_000)
+}
+
+fn all_at_once(seed: u64) -> Plan {
+    ten(seed, vec![steady(1, 10.0 * LIMIT as f64 / 60.0)], 90_000)
+}
+
+fn trickle(seed: u64) -> Plan {
+    ten(seed, vec![burst(0, 1_000, 60, 1_000), Traffic { from_ms: 10_000, ..steady(1, 0.2) }], 300_000)
+}
+
+fn lone(seed: u64) -> Plan {
+    let busy = Traffic { at: vec![(0, 0)], ..steady(1, LIMIT as f64 / 60.0) };
+    ten(seed, vec![busy], 240_000)
+}
+
+fn far(seed: u64) -> Plan {
+    let mut plan = ten(seed, vec![steady(1, 2.0 * LIMIT as f64 / 60.0)], 150_000);
+    plan.network = Network { global_us: (0, 5_000), distance_us: (1_000, 150_000), ..Network::default() };
+    plan
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::measure::observe::NoObserver;
+    use crate::plan::Sharing;
+    use crate::run::run;
+    use crate::scenarios::find;
+
+    #[test]
+    fn simpler_rules_fail_where_the_standard_rule_holds() {
+        for (name, rule) in [
+            ("sharing-over-cells", Sharing::EachCell),
+            ("sharing-cell-before", Sharing::CurrentCell),
+            ("sharing-all-at-once", Sharing::NoMargin),
+            ("sharing-trickle", Sharing::Echo),
+            ("sharing-lone", Sharing::AllUsers),
+        ] {
+            let scenario = find(name).unwrap();
+            let plan = (scenario.plan)(1);
+            let expected = (scenario.expected)(&plan);
+            let outcome = run(&plan, &expected, &mut NoObserver);
+            let (over, rows) = (outcome.comparison.over, outcome.figures.database_rows);
+            println!("{name}: {over} over, {rows} rows");
+            assert_eq!(outcome.failures, vec![], "{name}");
+            let outcome = run(&Plan { sharing: rule, ..plan }, &expected, &mut NoObserver);
+            let (over, rows) = (outcome.comparison.over, outcome.figures.database_rows);
+            println!("{name} by {rule:?}: {over} over, {rows} rows");
+            assert!(!outcome.failures.is_empty(), "{name} by {rule:?}: {over} over, {rows} rows");
+        }
+    }
+}
