@@ -3,6 +3,7 @@
 mod database_support;
 
 use database_support::ledger::*;
+use database_support::packets::Node;
 use database_support::*;
 use std::process::{Command, Output, Stdio};
 use weir_aggregator::telemetry::clock::{Clock, SystemClock};
@@ -75,11 +76,10 @@ async fn migrate_and_clean_up(store: &Store) {
         let expires = UnixMs(now - minutes * 60_000);
         rows(prefix, 30, 1).into_iter().map(|row| Publication { expires, ..row }).collect()
     };
-    let database = scene.open("a");
+    let mut node = Node { now: UnixMs(now), ..Node::new(scene.open("a"), 1) };
     for rows in [ago("old", 61), ago("recent", 30)] {
-        publish(&database, &rows).await;
+        node.write(&rows).await;
     }
-    database.incarnation(WITHIN).await.unwrap();
     let deleted = |output: (Option<i32>, String, String), expected: &str| {
         let ledger = "deleted 0 transactions of the ledger and 0 bucket locks older than 90d";
         let controls = "deleted 0 live controls that ended more than 30d ago and 0 changes older than 400d";
@@ -89,7 +89,7 @@ async fn migrate_and_clean_up(store: &Store) {
     deleted(run(&["cleanup", "--batch", "7"], url), "30 rows that expired more than 1h");
     deleted(run(&["cleanup"], url), "0 rows that expired more than 1h");
     deleted(run(&["cleanup", "--older-than", "10m"], url), "30 rows that expired more than 10m");
-    assert_eq!(scene.rows().await, 1);
+    assert_eq!(scene.rows().await, 1, "the marker");
 }
 
 /// An operator changes a zone that a running aggregator uses.

@@ -2,11 +2,11 @@
 
 mod database_support;
 
+use database_support::packets::{Node, lines, look};
 use database_support::*;
 use std::time::Duration;
-use weir_aggregator::database::{CHUNK_ROWS, Database, Lease};
+use weir_aggregator::database::{Database, Lease};
 use weir_core::model::time::UnixMs;
-use weir_core::model::window::MAX_COUNT;
 use weir_core::region::exchange::Publication;
 
 on_servers!(|store| scenarios(&store));
@@ -23,10 +23,7 @@ async fn scenarios(store: &Store) {
         counts_only_rise,
         identifiers_are_bytes,
         epochs_and_resolutions_come_back,
-        values_that_cannot_be_stored_are_left_out,
         unreadable_rows_are_left_out,
-        chunks_succeed_and_fail_separately,
-        a_wipe_is_seen,
         a_lease_has_one_holder,
         cleanup_deletes_what_is_over,
         cleanup_runs_beside_writers,
@@ -50,22 +47,20 @@ async fn regions_import_from_each_other_and_not_from_themselves(store: &Store) {
     assert_eq!(import(&b).await, cells(&[row("x", 1_001), row("a", 5), previous.clone()]));
     let own = sums(a.own(NOW, WITHIN).await.unwrap());
     assert_eq!(own, cells(&[row("x", 1), row("a", 5), previous]));
-    publish(&a, &[]).await;
 }
 
 async fn counts_only_rise(store: &Store) {
     let scene = store.fresh().await;
-    let (a, b) = (scene.open("a"), scene.open("b"));
-    let updated_at = "SELECT MAX(updated_at) FROM ratelimit_window_counts";
+    let (mut a, b) = (Node::new(scene.open("a"), 1), scene.open("b"));
     let steps = [(100, 5, 5, 100), (101, 5, 5, 100), (102, 4, 5, 100), (103, 9, 9, 103), (99, 10, 10, 99)];
     for (now, count, expected, changed) in steps {
-        let published = a.publish(&[row("x", count)], UnixMs(now), WITHIN, |_| {}).await;
-        assert_eq!((published.rows, published.last_error), (1, None));
+        a.now = UnixMs(now);
+        a.send(&[row("x", count)]).await;
         assert_eq!(import(&b).await, cells(&[row("x", expected)]));
-        assert_eq!(scene.number(updated_at).await, changed);
+        assert_eq!(lines(&scene).await[0].updated_at, changed);
     }
-    // The same cell twice in one statement.
-    publish(&a, &[row("x", 12), row("x", 20), row("x", 11)]).await;
+    // The same cell several times in one packet.
+    a.send(&[row("x", 12), row("x", 20), row("x", 11)]).await;
     assert_eq!(import(&b).await, cells(&[row("x", 20)]));
 }
 
@@ -119,26 +114,8 @@ async fn epochs_and_resolutions_come_back(store: &Store) {
         .map(|(key, count)| row_of(key, count))
         .collect();
     publish(&scene.open("a"), &rows).await;
-    assert_eq!(scene.rows().await, 8);
+    assert_eq!(lines(&scene).await.len(), 8);
     assert_eq!(import(&scene.open("b")).await, cells(&rows));
-}
-
-async fn values_that_cannot_be_stored_are_left_out(store: &Store) {
-    let scene = store.fresh().await;
-    let bad = [
-        Publication { sequence: i64::MAX as u64 + 1, ..row("x", 1) },
-        Publication { count: MAX_COUNT + 1, ..row("y", 1) },
-        Publication { expires: UnixMs(0), ..row("z", 1) },
-        Publication { expires: UnixMs(u64::MAX), ..row("z", 1) },
-    ];
-    let good = [row("a", MAX_COUNT), Publication { sequence: i64::MAX as u64, ..row("b", 1) }];
-    let mut stored = Vec::new();
-    let all = [bad.as_slice(), &good].concat();
-    let published = scene.open("a").publish(&all, NOW, WITHIN, |rows| stored.extend_from_slice(rows)).await;
-    assert_eq!((published.rows, published.skipped, published.chunks_failed), (2, 4, 0));
-    assert!(published.skipped_example.unwrap().contains("sequence"));
-    assert_eq!(cells(&stored), cells(&good));
-    assert_eq!(import(&scene.open("b")).await, cells(&good));
 }
 
 async fn unreadable_rows_are_left_out(store: &Store) {
@@ -179,56 +156,6 @@ async fn unreadable_rows_are_left_out(store: &Store) {
     assert_eq!((own.cells(), own.bad), (0, bad.len() as u64));
 }
 
-async fn chunks_succeed_and_fail_separately(store: &Store) {
-    let scene = store.fresh().await;
-    let poison = row("k06000", 0);
-    let trigger = if scene.is_mysql() {
-        "CREATE TRIGGER poison BEFORE INSERT ON ratelimit_window_counts FOR EACH ROW
-         IF NEW.identifier = 'k06000' THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'poisoned'; END IF"
-    } else {
-        "CREATE TRIGGER poison BEFORE INSERT ON ratelimit_window_counts WHEN NEW.identifier = x'6b3036303030'
-         BEGIN SELECT RAISE(ABORT, 'poisoned'); END"
-    };
-    scene.run(trigger).await;
-    let mut rows = rows("k", 12_000, 3);
-    rows.reverse();
-    let (mut stored, mut largest) = (Vec::new(), 0);
-    let published = scene
-        .open("a")
-        .publish(&rows, NOW, WITHIN, |chunk| {
-            largest = largest.max(chunk.len());
-            stored.extend_from_slice(chunk);
-        })
-        .await;
-    assert_eq!(published.chunks_failed, 1);
-    assert_eq!(published.errors.into_iter().collect::<Vec<_>>(), [("other", 1)]);
-    assert!(published.last_error.unwrap().to_string().contains("poisoned"));
-    assert!(stored.len() < 12_000 && largest <= CHUNK_ROWS);
-    assert_eq!(stored.len() as u64, published.rows);
-    assert!(stored.iter().all(|row| row.key != poison.key));
-    assert_eq!(import(&scene.open("b")).await, cells(&stored));
-}
-
-async fn a_wipe_is_seen(store: &Store) {
-    let scene = store.fresh().await;
-    let (a, peer, b) = (scene.open("a"), scene.open("a"), scene.open("b"));
-    let first = a.incarnation(WITHIN).await.unwrap();
-    assert!((1..=MAX_COUNT).contains(&first));
-    assert_eq!(
-        (a.incarnation(WITHIN).await.unwrap(), peer.incarnation(WITHIN).await.unwrap()),
-        (first, first)
-    );
-    assert_ne!(b.incarnation(WITHIN).await.unwrap(), first);
-    publish(&a, &[row("x", 1)]).await;
-    assert_eq!(import(&b).await, cells(&[row("x", 1)]));
-    assert_eq!(a.cleanup(Duration::ZERO, 10, UnixMs(u64::MAX >> 1), |_| {}).await.unwrap(), 1);
-    assert_eq!(a.incarnation(WITHIN).await.unwrap(), first);
-    scene.wipe().await;
-    let (one, two) = tokio::join!(a.incarnation(WITHIN), peer.incarnation(WITHIN));
-    assert_eq!(one.unwrap(), two.clone().unwrap());
-    assert_ne!(two.unwrap(), first);
-}
-
 async fn a_lease_has_one_holder(store: &Store) {
     let scene = store.fresh().await;
     let (a, peer, b) = (scene.open("a"), scene.open("a"), scene.open("b"));
@@ -263,16 +190,16 @@ async fn a_lease_has_one_holder(store: &Store) {
 
 async fn cleanup_deletes_what_is_over(store: &Store) {
     let scene = store.fresh().await;
-    let a = scene.open("a");
-    a.incarnation(WITHIN).await.unwrap();
-    publish(&a, &rows("live", 10, 1)).await;
-    publish(&a, &expired("old", 25, HOUR_MS + 1)).await;
+    let mut node = Node::new(scene.open("a"), 1);
+    node.write(&rows("live", 10, 1)).await;
+    node.write(&expired("old", 25, HOUR_MS + 1)).await;
     publish(&scene.open("b"), &expired("old", 5, HOUR_MS + 1)).await;
-    publish(&a, &expired("recent", 7, HOUR_MS - 1)).await;
+    node.write(&expired("recent", 7, HOUR_MS - 1)).await;
+    let a = &node.database;
     let mut batches = Vec::new();
     let deleted = a.cleanup(Duration::from_millis(HOUR_MS), 10, NOW, |rows| batches.push(rows)).await;
     assert_eq!((deleted, batches), (Ok(30), vec![10, 10, 10, 0]));
-    assert_eq!(scene.rows().await, 18);
+    assert_eq!(scene.rows().await, 17 + 2, "the markers of both aggregators live for an hour");
     assert_eq!(a.cleanup(Duration::ZERO, 10, NOW, |_| {}).await, Ok(7));
     assert_eq!(a.cleanup(Duration::MAX, 10, NOW, |_| {}).await, Ok(0));
 }
@@ -326,12 +253,14 @@ async fn thirty_writers_of_the_same_rows(store: &Store) {
 async fn errors_about_missing_tables_name_the_command(store: &Store) {
     let scene = store.empty().await;
     let database = scene.open("a");
-    let published = database.publish(&[row("x", 1)], NOW, WITHIN, |_| panic!("nothing is stored")).await;
+    let mut node = Node::new(database.clone(), 1);
+    let packet = node.writing(&[row("x", 1)]);
     let errors = [
         database.check_schema(WITHIN).await.unwrap_err(),
         database.import(NOW, WITHIN).await.unwrap_err(),
-        database.incarnation(WITHIN).await.unwrap_err(),
-        published.last_error.unwrap(),
+        database.own(NOW, WITHIN).await.unwrap_err(),
+        look(&database, WITHIN).await.unwrap_err(),
+        node.exchange(&packet).await.unwrap_err(),
     ];
     for error in errors {
         assert_eq!(error.reason(), "schema", "{error}");

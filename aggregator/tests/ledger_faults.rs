@@ -4,6 +4,7 @@
 mod database_support;
 
 use database_support::ledger::*;
+use database_support::packets::Node;
 use database_support::*;
 use sqlx::{AssertSqlSafe, Connection, Executor};
 use std::sync::Arc;
@@ -44,16 +45,6 @@ async fn ledger(store: &Store, rate: u64, window_seconds: u64) -> (Scene, Databa
     (scene, database)
 }
 
-async fn until_a_transaction_waits(scene: &Scene) {
-    let waiting = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'";
-    let waits = async || {
-        // The server returns old information if it is queried again within 100 ms.
-        tokio::time::sleep(Duration::from_millis(150)).await;
-        scene.number(waiting).await > 0
-    };
-    wait::until("a transaction waits", WITHIN, waits).await.unwrap();
-}
-
 /// A session that locks rows and gaps by hand has done more work, so the server ends the call.
 async fn a_deadlock_is_tried_again_inside(store: &Store) {
     let (scene, database) = ledger(store, 3, 3_600).await;
@@ -68,7 +59,7 @@ async fn a_deadlock_is_tried_again_inside(store: &Store) {
     transaction.execute("SELECT * FROM zone_txn WHERE zone_id = 7 FOR UPDATE").await.unwrap();
     let mut person = scene.mysql().await;
     let call = tokio::spawn(async move { by_hand(&mut person, "CALL check_velocity(7, 'x')").await });
-    until_a_transaction_waits(&scene).await;
+    scene.until_a_transaction_waits().await;
     let deadlocks = if scene.number("@@version LIKE '%MariaDB%'").await == 1 {
         "SELECT VARIABLE_VALUE FROM information_schema.global_status WHERE VARIABLE_NAME = 'INNODB_DEADLOCKS'"
     } else {
@@ -136,7 +127,7 @@ async fn counts_and_attempts_do_not_starve_each_other(store: &Store) {
         let database = database.clone();
         waiting.spawn(async move { attempt(&database, "x", Duration::from_secs(2)).await });
     }
-    until_a_transaction_waits(&scene).await;
+    scene.until_a_transaction_waits().await;
     publish(&database, &[row("beside", 1)]).await;
     transaction.rollback().await.unwrap();
     waiting.join_all().await;
@@ -145,11 +136,12 @@ async fn counts_and_attempts_do_not_starve_each_other(store: &Store) {
     let lock = "SELECT * FROM ratelimit_window_counts WHERE identifier = 'locked' FOR UPDATE";
     transaction.execute(lock).await.unwrap();
     let mut publishing = JoinSet::new();
-    for _ in 0..8 {
-        let database = database.clone();
-        publishing.spawn(async move { database.publish(&[row("locked", 9)], NOW, WITHIN, |_| {}).await });
+    for number in 1..=8 {
+        let mut node = Node::new(database.clone(), number);
+        let packet = node.writing(&[row("locked", 9)]);
+        publishing.spawn(async move { node.exchange(&packet).await });
     }
-    until_a_transaction_waits(&scene).await;
+    scene.until_a_transaction_waits().await;
     let answered = async || attempt(&database, "z", WITHIN).await.is_ok();
     wait::until("the ledger answers", WITHIN, answered).await.unwrap();
     assert!(!publishing.is_empty() && publishing.try_join_next().is_none());

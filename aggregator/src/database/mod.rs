@@ -4,14 +4,13 @@
 //! late or out of order. The ledger has one row for each attempt. In reading order:
 //!
 //! 1. [`DatabaseOptions`] (`options`): the database and the region.
-//! 2. `exchange`: a packet, which writes this process' rows and reads what others have raised. `publish`, `import`: writing
-//!    this region's rows, reading all of the others'. `rows` converts keys to columns.
+//! 2. `exchange`: a packet, which writes this process' rows and reads what others have raised. `import`: reading all
+//!    rows of the other regions, or of this region. `rows` converts keys to columns.
 //! 3. `ledger`, `zones`, `history`: decisions on attempts, the zones' limits, and the recorded attempts.
 //! 4. `controls`: live control, its audit, and newer controls.
-//! 5. `marker`, `lease`, `cleanup`, `migrate`: the detection of a wiped table, the region lease, deletion, the tables.
-//! 6. `status`: queries for operators.
-//! 7. `retry`, `ledger_connections`, `pool`, `connection`: deadlines, the ledger's circuit breaker, connections.
-//! 8. [`mysql`], [`sqlite`]: the statements and the session settings.
+//! 5. `lease`, `cleanup`, `migrate`: the region lease, deletion, the tables.
+//! 6. `retry`, `ledger_connections`, `pool`, `connection`: deadlines, the ledger's circuit breaker, connections.
+//! 7. [`mysql`], [`sqlite`]: the statements and the session settings.
 //!
 //! Every call ends within the time that it is given. If a call runs out of time, its connection is closed and never
 //! reused, because a late answer would belong to another call.
@@ -26,7 +25,6 @@ mod migrate;
 mod options;
 
 pub use cleanup::Deleted;
-pub use connection::statements::CHUNK_ROWS;
 pub use controls::{
     Action, AuditFilter, Audited, Bound, Change, Changed, ControlFilter, MAX_AUTHOR_BYTES, MAX_AUTOMATIC,
     MAX_AUTOMATIC_OF_WORKSPACE, MAX_OF_WORKSPACE, MAX_PAGE, MAX_REASON_BYTES, News, PlaceFilter,
@@ -35,9 +33,7 @@ pub use controls::{
 pub use counts::exchange::Exchanged;
 pub use counts::import::{Imported, MAX_IMPORT_ROWS};
 pub use counts::lease::Lease;
-pub use counts::publish::Published;
 pub use counts::rows::{decode_identifier, encode_identifier};
-pub use counts::status::{REGION_ROWS, Wrote};
 pub use error::{DatabaseError, Reason};
 pub use ledger::history::{MAX_HISTORY_ROWS, Outcome, Transaction};
 pub use ledger::zones::{MAX_RATE, MAX_WINDOW, Remains, Zone, ZoneChange, ZoneError};

@@ -3,11 +3,12 @@
 use super::{NOW, Scene, WITHIN};
 use sqlx::{AssertSqlSafe, Connection, SqliteConnection};
 use std::collections::BTreeMap;
+use std::time::Duration;
 use weir_aggregator::database::{Database, DatabaseError, Exchanged};
 use weir_core::model::key::Key;
 use weir_core::model::time::UnixMs;
 use weir_core::region::exchange::{Publication, StoredRegion};
-use weir_core::replication::globe::packet::{Cursor, MAX_FEED_ROWS, Packet, Writer};
+use weir_core::replication::globe::packet::{Cursor, MAX_FEED_ROWS, MAX_PACKET_ROWS, Packet, Writer};
 
 /// An aggregator that exchanges packets.
 pub struct Node {
@@ -68,7 +69,29 @@ impl Node {
     pub async fn send(&mut self, rows: &[Publication]) -> Fed {
         let packet = self.writing(rows);
         let exchanged = self.exchange(&packet).await.unwrap();
+        assert_eq!(exchanged.skipped, 0, "{:?}", exchanged.skipped_example);
         self.apply(&packet, exchanged)
+    }
+
+    /// Writes rows in as many packets as they need, and reads none. A packet that failed at the locks of others is sent again with
+    /// another version.
+    pub async fn write(&mut self, rows: &[Publication]) {
+        const TRIES: usize = 10;
+        for rows in rows.chunks(MAX_PACKET_ROWS) {
+            let mut failures = Vec::new();
+            loop {
+                let packet = Packet { cursors: Vec::new(), ..self.writing(rows) };
+                match self.exchange(&packet).await {
+                    Ok(exchanged) => {
+                        break assert_eq!(exchanged.skipped, 0, "{:?}", exchanged.skipped_example);
+                    }
+                    Err(error) => failures.push(error),
+                }
+                let is_locked = |error: &DatabaseError| ["deadlock", "lock_wait"].contains(&error.reason());
+                assert!(failures.len() < TRIES && failures.iter().all(is_locked), "{failures:?}");
+            }
+            self.acknowledged = self.version;
+        }
     }
 
     pub async fn read(&mut self) -> Fed {
@@ -143,6 +166,12 @@ impl Node {
         };
         self.held.iter().find_map(of).unwrap_or(0)
     }
+}
+
+/// Some call to the primary: a packet that writes nothing and reads the markers.
+pub async fn look(database: &Database, within: Duration) -> Result<Exchanged, DatabaseError> {
+    let packet = Node::new(database.clone(), 1).reading();
+    database.exchange(&packet, NOW, within).await
 }
 
 /// Identifiers and counts as [`Fed::cells`] has them.

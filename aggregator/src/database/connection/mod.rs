@@ -139,9 +139,7 @@ impl Connection {
         Ok(either!(self, connection => prepared!(statement, args).execute(connection).await?.rows_affected()))
     }
 
-    /// Executes a statement that contains its values as literals. Preparing tens of thousands of parameters costs more
-    /// than parsing the text, because the server describes each parameter first. Each number of rows would also need
-    /// its own prepared statement.
+    /// Executes statements that contain their values as literals.
     pub async fn execute_text(&mut self, statement: String) -> Result<u64, DatabaseError> {
         let statement = AssertSqlSafe(statement);
         Ok(either!(self, connection => sqlx::raw_sql(statement).execute(connection).await?.rows_affected()))
@@ -171,7 +169,9 @@ impl Connection {
         Ok(())
     }
 
-    /// Like [`Connection::each`], with a statement that contains its values as literals.
+    /// Like [`Connection::each`], with statements that contain their values as literals. Preparing thousands of
+    /// parameters costs more than parsing the text, because the server describes each parameter first. Each number of
+    /// rows would also need its own prepared statement.
     pub async fn each_text(
         &mut self,
         statement: String,

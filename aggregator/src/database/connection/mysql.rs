@@ -4,7 +4,7 @@
 //! of columns matters where one column's new value depends on another column.
 
 use super::purpose::Purpose;
-use super::statements::{CHUNK_ROWS, Statements};
+use super::statements::Statements;
 use crate::database::{DatabaseError, Reason};
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions, Executor};
@@ -13,7 +13,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Executor};
 const STATEMENT_SECONDS: u32 = 20;
 /// Seconds after which the server closes an idle session. Longer than a pool keeps a connection (`purpose::MAX_IDLE`),
 /// and shorter than the default of 8 hours, during which a disconnected aggregator would occupy all of its connections.
-/// A session that runs a statement is not idle. Statements outside a transaction, such as those of publishing and the
+/// A session that runs a statement is not idle. Statements outside a transaction, such as those of packets and the
 /// ledger, hold no locks afterwards.
 const IDLE_SECONDS: u64 = 70;
 /// Idle timeout inside a transaction, which may hold locks. Shorter than the time that others wait for a lock
@@ -25,13 +25,6 @@ const _: () = assert!(IDLE_SECONDS > super::purpose::MAX_IDLE.as_secs());
 pub const STATEMENTS: Statements = Statements {
     system: "mysql",
     check_schema: Statements::CHECK_SCHEMA,
-    upsert_begin: Statements::UPSERT_BEGIN,
-    // A row whose count does not grow is left unchanged, so nothing is written, logged or replicated for it.
-    upsert_end: "
-ON DUPLICATE KEY UPDATE
-    updated_at = IF(VALUES(count) > count, VALUES(updated_at), updated_at),
-    count      = GREATEST(count, VALUES(count))",
-    upsert_rows: CHUNK_ROWS,
     packet_own: Statements::PACKET_OWN,
     packet_begin: Statements::PACKET_BEGIN,
     // An upsert that raises nothing changes no column, so that a restart feeds no row again. The exception is a row that its
@@ -70,31 +63,6 @@ SELECT workspace_id, namespace, identifier, duration_ms, sequence, count, region
 FROM ratelimit_window_counts FORCE INDEX (expires_at_idx)
 WHERE expires_at > ? AND region = ? AND duration_ms > 0
 LIMIT ?",
-    regions: "
-SELECT region, CAST(MAX(updated_at) AS UNSIGNED) AS wrote, CAST(SUM(counts) AS UNSIGNED) AS found
-FROM (
-    SELECT * FROM (
-        SELECT region, IF(sequence = 0, 0, updated_at) AS updated_at, 0 AS counts FROM ratelimit_window_counts
-        WHERE workspace_id = '' AND namespace = '' AND identifier = '' AND duration_ms = 0 AND sequence >= 0
-        LIMIT 5000
-    ) AS markers
-    UNION ALL
-    SELECT * FROM (
-        SELECT region, updated_at, 1 AS counts FROM ratelimit_window_counts FORCE INDEX (expires_at_idx)
-        WHERE expires_at > ? AND duration_ms > 0 ORDER BY expires_at DESC LIMIT ?
-    ) AS newest
-) AS written
-GROUP BY region
-ORDER BY region
-LIMIT 256",
-    marker_read: "
-SELECT count FROM ratelimit_window_counts
-WHERE workspace_id = '' AND namespace = '' AND identifier = '' AND duration_ms = 0 AND sequence = 0 AND region = ?",
-    marker_make: "
-INSERT INTO ratelimit_window_counts
-    (workspace_id, namespace, identifier, duration_ms, sequence, region, count, expires_at, updated_at)
-VALUES ('', '', '', 0, 0, ?, ?, 0, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000)
-ON DUPLICATE KEY UPDATE count = count",
     lease_take: "
 INSERT INTO weir_region_leases (region, holder, expires_at)
 VALUES (?, ?, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000 + ?)

@@ -58,7 +58,7 @@ impl Purpose {
     /// Number of connections of the pool.
     fn connections(self, target: &Target) -> usize {
         match (self, target) {
-            // A publication, an import, the marker or lease, and one spare.
+            // A packet, an import, the lease or live control, and one spare.
             (Purpose::Counts, _) => 4,
             // While one transaction waits for the disk, others can count. More than 16 would wait for the same disk.
             (Purpose::Ledger, Target::MySql(_)) => 16,

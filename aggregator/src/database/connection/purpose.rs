@@ -16,8 +16,8 @@ pub(in crate::database) enum Purpose {
 
 impl Purpose {
     /// Seconds that a statement waits for another transaction's lock: long enough for other writers to finish, and
-    /// short enough that one row does not fail a publication. For the ledger, one second: its callers' deadlines are
-    /// shorter.
+    /// short enough that a call does not occupy its connection for long. For the ledger, one second: its callers'
+    /// deadlines are shorter.
     pub fn lock_wait_seconds(self) -> u32 {
         match self {
             Purpose::Counts => 3,

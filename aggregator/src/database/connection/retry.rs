@@ -1,7 +1,8 @@
 //! Deadlines and retries.
 //!
-//! Some failures are transient: a deadlock, a lock timeout, a lost connection. Each write through this file is
-//! absolute, so it may be repeated without knowing whether it was applied.
+//! Some failures are transient: a deadlock, a lock timeout, a lost connection. Each write through [`until`] is
+//! absolute, so it may be repeated without knowing whether it was applied. A packet is tried [`once`]; its caller sends
+//! the rows again in another packet.
 
 use super::pool::Pool;
 use super::{Arg, Connection};

@@ -6,18 +6,9 @@ use sqlx::ConnectOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
 use std::time::Duration;
 
-/// Most rows in one statement. With the longest texts it stays below SQLite's limit of one million bytes.
-const UPSERT_ROWS: usize = 1_000;
-
 pub const STATEMENTS: Statements = Statements {
     system: "sqlite",
     check_schema: Statements::CHECK_SCHEMA,
-    upsert_begin: Statements::UPSERT_BEGIN,
-    upsert_end: "
-ON CONFLICT (workspace_id, namespace, identifier, duration_ms, sequence, region) DO UPDATE
-SET count = excluded.count, updated_at = excluded.updated_at
-WHERE excluded.count > count",
-    upsert_rows: UPSERT_ROWS,
     packet_own: Statements::PACKET_OWN,
     packet_begin: Statements::PACKET_BEGIN,
     packet_end: "
@@ -58,31 +49,6 @@ SELECT workspace_id, namespace, identifier, duration_ms, sequence, count, region
 FROM ratelimit_window_counts INDEXED BY expires_at_idx
 WHERE expires_at > ? AND region = ? AND duration_ms > 0
 LIMIT ?",
-    regions: "
-SELECT region, MAX(updated_at) AS wrote, SUM(counts) AS found
-FROM (
-    SELECT * FROM (
-        SELECT region, IIF(sequence = 0, 0, updated_at) AS updated_at, 0 AS counts FROM ratelimit_window_counts
-        WHERE workspace_id = x'' AND namespace = x'' AND identifier = x'' AND duration_ms = 0 AND sequence >= 0
-        LIMIT 5000
-    ) AS markers
-    UNION ALL
-    SELECT * FROM (
-        SELECT region, updated_at, 1 AS counts FROM ratelimit_window_counts INDEXED BY expires_at_idx
-        WHERE expires_at > ? AND duration_ms > 0 ORDER BY expires_at DESC LIMIT ?
-    ) AS newest
-) AS written
-GROUP BY region
-ORDER BY region
-LIMIT 256",
-    marker_read: "
-SELECT count FROM ratelimit_window_counts
-WHERE workspace_id = x'' AND namespace = x'' AND identifier = x'' AND duration_ms = 0 AND sequence = 0 AND region = ?",
-    marker_make: "
-INSERT INTO ratelimit_window_counts
-    (workspace_id, namespace, identifier, duration_ms, sequence, region, count, expires_at, updated_at)
-VALUES (x'', x'', x'', 0, 0, ?, ?, 0, CAST(unixepoch('subsec') * 1000 AS INTEGER))
-ON CONFLICT DO NOTHING",
     lease_take: "
 INSERT INTO weir_region_leases (region, holder, expires_at)
 VALUES (?, ?, CAST(unixepoch('subsec') * 1000 AS INTEGER) + ?)
@@ -167,7 +133,7 @@ INSERT INTO zone_txn (zone_id, bucket_key, blocked, created_at, cost, region)
 VALUES (?, ?, ?, ?, ?, ?)
 RETURNING id";
 
-/// Connects. A crash of the machine may lose the last counts, which are published again, but no attempt.
+/// Connects. A crash of the machine may lose the last counts, which are sent again, but no attempt.
 pub(in crate::database) async fn connect(
     options: &SqliteConnectOptions,
     purpose: Purpose,

@@ -1,9 +1,5 @@
 //! The statements of both kinds of database, and those that are the same for both.
 
-/// Most rows in one statement. With the longest texts that is 2.5 MB, below the servers' default limit (16 MB and
-/// more).
-pub const CHUNK_ROWS: usize = 5_000;
-
 /// The statements of one kind of database. Both kinds take the same parameters in the same order; they follow the colon
 /// below.
 #[derive(Debug)]
@@ -12,12 +8,6 @@ pub struct Statements {
     pub system: &'static str,
     /// Fails if a table or a column is missing.
     pub check_schema: &'static [&'static str],
-    /// Start of the bulk upsert; rows follow.
-    pub upsert_begin: &'static str,
-    /// End of the bulk upsert.
-    pub upsert_end: &'static str,
-    /// Most rows in one upsert.
-    pub upsert_rows: usize,
     /// The version of a writer's own marker: writer, region.
     pub packet_own: &'static str,
     /// Start of a packet's upsert; the marker and rows follow.
@@ -32,15 +22,8 @@ pub struct Statements {
     pub packet_limit: Option<&'static str>,
     /// The rows of other regions: now, region, most rows.
     pub import: &'static str,
-    /// The rows that this region published: now, region, most rows.
+    /// The rows of this region: now, region, most rows.
     pub own: &'static str,
-    /// Every region with rows or markers, its last write, and how many of the rows that expire last belong to it: now,
-    /// number of rows to read.
-    pub regions: &'static str,
-    /// The marker's incarnation: region.
-    pub marker_read: &'static str,
-    /// Inserts a marker if there is none: region, incarnation.
-    pub marker_make: &'static str,
     /// Takes or renews a lease unless another holder has it: region, holder, milliseconds.
     pub lease_take: &'static str,
     /// The lease's holder and remaining time: region.
@@ -94,11 +77,6 @@ impl Statements {
         "SELECT id, incarnation, revision, floor FROM weir_control_edition LIMIT 0",
         "SELECT id, created_at, author, automatic, region, action, was, is_now FROM weir_control_audit LIMIT 0",
     ];
-    /// [`Statements::upsert_begin`], the same for both.
-    pub const UPSERT_BEGIN: &'static str = "
-INSERT INTO ratelimit_window_counts
-    (workspace_id, namespace, identifier, duration_ms, sequence, region, count, expires_at, updated_at)
-VALUES ";
     /// [`Statements::packet_begin`], the same for both.
     pub const PACKET_BEGIN: &'static str = "
 INSERT INTO ratelimit_window_counts

@@ -155,7 +155,7 @@ fn insert_text(
     rows::push_marker(stamp, region, now.0.saturating_add(MARKER_TTL_MS), now.0, &mut sql);
     for row in rows {
         sql.push(',');
-        rows::push_stamped_row(row, region, now.0, stamp, &mut sql);
+        rows::push_row(row, region, now.0, stamp, &mut sql);
     }
     sql.push_str(statements.packet_end);
     sql

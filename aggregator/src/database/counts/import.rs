@@ -1,4 +1,4 @@
-//! Reads the counts that the other regions have published, and those of this region.
+//! Reads all counts at once: those of the other regions, or those of this region.
 //!
 //! The markers of writers are no cells and are not read.
 
@@ -36,7 +36,7 @@ impl Database {
         self.read(pool, pool.statements().import, now, within).await
     }
 
-    /// For each cell that has not expired, the count that this region published.
+    /// For each cell that has not expired, the count of this region.
     pub async fn own(&self, now: UnixMs, within: Duration) -> Result<Imported, DatabaseError> {
         let pool = self.primary();
         self.read(pool, pool.statements().own, now, within).await

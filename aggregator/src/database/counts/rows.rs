@@ -78,7 +78,7 @@ fn unstorable(row: &Publication) -> Option<&'static str> {
     if row.count > MAX_COUNT {
         return Some("count is above 2^53");
     }
-    // An expiry of 0 marks the marker row, and the cleanup would never delete the row.
+    // The cleanup never deletes a row that expires at 0.
     if row.expires.0 == 0 || row.expires.0 > MAX_NUMBER {
         return Some("expires at no moment");
     }
@@ -123,23 +123,24 @@ fn index_order(row: &Publication) -> (Vec<u8>, Vec<u8>, Vec<u8>, u64, u64) {
     (key.workspace.to_vec(), key.namespace.to_vec(), identifier, key.duration_ms, row.sequence)
 }
 
-/// Appends a row as SQL text. Bytes are written as hexadecimal literals, which cannot contain SQL.
-pub(in crate::database) fn push_row(row: &Publication, region: &[u8], updated_at: u64, sql: &mut String) {
-    sql.push('(');
-    push_columns(row, region, updated_at, sql);
-    sql.push(')');
-}
-
-/// Appends a row of a packet.
-pub(in crate::database) fn push_stamped_row(
+/// Appends a row of a packet as SQL text. Bytes are written as hexadecimal literals, which cannot contain SQL.
+pub(in crate::database) fn push_row(
     row: &Publication,
     region: &[u8],
     updated_at: u64,
     stamp: &Stamp,
     sql: &mut String,
 ) {
+    let key = row.key.parts();
     sql.push('(');
-    push_columns(row, region, updated_at, sql);
+    for text in [key.workspace, key.namespace, &encode_identifier(&key)] {
+        push_hex(text, sql);
+        sql.push(',');
+    }
+    // Writing to a `String` cannot fail.
+    let _ = write!(sql, "{},{},", key.duration_ms, row.sequence);
+    push_hex(region, sql);
+    let _ = write!(sql, ",{},{},{updated_at}", row.count, row.expires.0);
     push_stamp(row.limit.min(UNKNOWN_LIMIT), stamp, sql);
     sql.push(')');
 }
@@ -161,18 +162,6 @@ pub(in crate::database) fn push_marker(
 
 fn push_stamp(limit: u64, stamp: &Stamp, sql: &mut String) {
     let _ = write!(sql, ",{limit},{},{}", stamp.writer.number(), stamp.version);
-}
-
-fn push_columns(row: &Publication, region: &[u8], updated_at: u64, sql: &mut String) {
-    let key = row.key.parts();
-    for text in [key.workspace, key.namespace, &encode_identifier(&key)] {
-        push_hex(text, sql);
-        sql.push(',');
-    }
-    // Writing to a `String` cannot fail.
-    let _ = write!(sql, "{},{},", key.duration_ms, row.sequence);
-    push_hex(region, sql);
-    let _ = write!(sql, ",{},{},{updated_at}", row.count, row.expires.0);
 }
 
 /// The cells read so far. The table may contain anything: a row that is not a cell is counted and skipped.
