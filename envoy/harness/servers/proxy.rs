@@ -3,22 +3,26 @@
 //!
 //! It forwards; holds back (a black hole: connections are accepted and kept, and no byte moves, as behind a cable that
 //! was pulled); refuses new connections; or cuts those that there are. What the proxy holds back is delivered
-//! when it forwards again, as TCP would do.
+//! when it forwards again, as TCP would do. A distant proxy delivers all bytes after a fixed time, however many are on their way.
 
 use std::io;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, sleep_until};
 
 use crate::processes::ports;
 
 const BACKLOG: u32 = 1_024;
 const BUFFER_BYTES: usize = 16 * 1024;
+/// Most reads of a connection that are on their way in one direction.
+const MAX_CHUNKS: usize = 1_024;
 
 /// A proxy on its own port; it ends when this value is dropped, and its connections with it.
 pub struct Proxy {
@@ -46,6 +50,11 @@ struct State {
 impl Proxy {
     /// Starts forwarding to `target`, which may start later.
     pub async fn start(target: SocketAddr) -> Result<Self> {
+        Self::start_distant(target, Duration::ZERO).await
+    }
+
+    /// The same for a target that bytes reach after `one_way`, as do those in the other direction.
+    pub async fn start_distant(target: SocketAddr, one_way: Duration) -> Result<Self> {
         let port = ports::free()?;
         let bound = bind(port).context("starting a proxy")?;
         let (state, states) = watch::channel(State { mode: Mode::Forward, cuts: 0 });
@@ -53,7 +62,7 @@ impl Proxy {
         let serving = tokio::spawn(async move {
             // Only if another process took the port. The proxy then serves no clients, and the scenario's deadlines
             // fail.
-            if let Err(error) = serve(bound, target, states, listens).await {
+            if let Err(error) = serve(bound, (target, one_way), states, listens).await {
                 eprintln!("the proxy on port {port} ends: {error}");
             }
         });
@@ -120,7 +129,7 @@ fn bind(port: u16) -> io::Result<TcpSocket> {
 
 async fn serve(
     mut bound: TcpSocket,
-    target: SocketAddr,
+    target: (SocketAddr, Duration),
     mut states: watch::Receiver<State>,
     listens: watch::Sender<bool>,
 ) -> io::Result<()> {
@@ -143,7 +152,7 @@ async fn serve(
 /// Accepts connections until the mode is `Refuse`.
 async fn accept(
     listener: &TcpListener,
-    target: SocketAddr,
+    target: (SocketAddr, Duration),
     states: &mut watch::Receiver<State>,
     connections: &mut JoinSet<()>,
 ) {
@@ -169,31 +178,51 @@ async fn accept(
     }
 }
 
-async fn carry(client: TcpStream, target: SocketAddr, mut states: watch::Receiver<State>) -> io::Result<()> {
+async fn carry(
+    client: TcpStream,
+    (target, one_way): (SocketAddr, Duration),
+    mut states: watch::Receiver<State>,
+) -> io::Result<()> {
     passing(&mut states).await;
     let server = TcpStream::connect(target).await?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
-    let up = pump(from_client, to_server, states.clone());
-    tokio::try_join!(up, pump(from_server, to_client, states)).map(drop)
+    let up = pump(from_client, to_server, one_way, states.clone());
+    tokio::try_join!(up, pump(from_server, to_client, one_way, states)).map(drop)
 }
 
+/// Reads on while earlier bytes are on their way. An empty chunk is the end.
 async fn pump(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
+    one_way: Duration,
     mut states: watch::Receiver<State>,
 ) -> io::Result<()> {
-    let mut buffer = vec![0; BUFFER_BYTES];
-    loop {
-        let read = from.read(&mut buffer).await?;
-        passing(&mut states).await;
-        if read == 0 {
-            return to.shutdown().await;
+    let (sent, mut on_their_way) = mpsc::channel::<(Instant, Vec<u8>)>(MAX_CHUNKS);
+    let read = async move {
+        loop {
+            let mut buffer = vec![0; BUFFER_BYTES];
+            let read = from.read(&mut buffer).await?;
+            buffer.truncate(read);
+            if sent.send((Instant::now() + one_way, buffer)).await.is_err() || read == 0 {
+                return Ok(());
+            }
         }
-        to.write_all(&buffer[..read]).await?;
-    }
+    };
+    let write = async move {
+        while let Some((arrives, bytes)) = on_their_way.recv().await {
+            sleep_until(arrives).await;
+            passing(&mut states).await;
+            if bytes.is_empty() {
+                return to.shutdown().await;
+            }
+            to.write_all(&bytes).await?;
+        }
+        Ok(())
+    };
+    tokio::try_join!(read, write).map(drop)
 }
 
 /// Waits until the mode is not `BlackHole`.
@@ -204,8 +233,6 @@ async fn passing(states: &mut watch::Receiver<State>) {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use tokio::time::timeout;
 
     use super::*;
@@ -279,5 +306,15 @@ mod tests {
         let unreachable = Proxy::start(ports::local(ports::free().unwrap())).await.unwrap();
         let mut stream = TcpStream::connect(unreachable.address()).await.unwrap();
         assert_eq!(timeout(SOON, stream.read(&mut [0; 1])).await.unwrap().unwrap_or(0), 0);
+    }
+
+    #[tokio::test]
+    async fn bytes_to_a_distant_target_arrive_after_both_ways() {
+        const ONE_WAY: Duration = Duration::from_millis(60);
+        let proxy = Proxy::start_distant(echo().await, ONE_WAY).await.unwrap();
+        let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+        let began = Instant::now();
+        assert!(answers(&mut stream, b"hello").await);
+        assert!(began.elapsed() >= 2 * ONE_WAY);
     }
 }

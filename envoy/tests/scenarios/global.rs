@@ -15,8 +15,8 @@ use weir_envoy::{
 use crate::common::{SOON, config, connected, filter, get_as, rule, settled, sound, unused_grants, with};
 
 const CONNECTIONS: usize = 8;
-/// One publication and one import at the interval of `--test-schedule` with jitter, and the delay of a busy machine.
-const PROPAGATION: Duration = Duration::from_millis(2 * 300 * 12 / 10 + 9_000);
+/// Some packets at the intervals of `--test-schedule`, and the delay of a busy machine.
+const PROPAGATION: Duration = Duration::from_millis(9_000);
 
 /// The database that the regions share.
 pub enum SharedDatabase {
@@ -64,7 +64,7 @@ impl SharedDatabase {
         let (region, prefix_hex, bytes) = (hex(region.as_bytes()), hex(prefix), prefix.len());
         let query = format!(
             "SELECT CAST(COALESCE(SUM(count), 0) AS SIGNED) FROM ratelimit_window_counts
-             WHERE region = x'{region}' AND expires_at > 0 AND SUBSTR(identifier, 1, {bytes}) = x'{prefix_hex}'"
+             WHERE region = x'{region}' AND duration_ms > 0 AND SUBSTR(identifier, 1, {bytes}) = x'{prefix_hex}'"
         );
         let number: i64 = match self {
             SharedDatabase::Server(_) => {
@@ -108,6 +108,17 @@ pub struct GlobalRegion {
 
 impl GlobalRegion {
     pub async fn start(name: &'static str, shape: Shape, url: String, config: &Value) -> GlobalRegion {
+        GlobalRegion::start_with(name, shape, url, config, &["--test-schedule"]).await
+    }
+
+    /// The same with these arguments of its aggregators.
+    pub async fn start_with(
+        name: &'static str,
+        shape: Shape,
+        url: String,
+        config: &Value,
+        arguments: &[&str],
+    ) -> GlobalRegion {
         let redis =
             if shape.redis { Some(Redis::start(RedisOptions::default()).await.unwrap()) } else { None };
         let mut environment = vec![("WEIR_DATABASE_URL".to_owned(), url)];
@@ -116,7 +127,11 @@ impl GlobalRegion {
         for _ in 0..shape.aggregators {
             let options = AggregatorOptions {
                 region: name.to_owned(),
-                arguments: ["--test-schedule", "--migrate"].map(str::to_owned).to_vec(),
+                arguments: arguments
+                    .iter()
+                    .chain(&["--migrate"])
+                    .map(|argument| (*argument).to_owned())
+                    .collect(),
                 environment: environment.clone(),
                 ..AggregatorOptions::default()
             };
@@ -172,10 +187,10 @@ impl GlobalRegion {
         }
     }
 
-    /// Waits until every aggregator has completed `times` more publications and imports.
+    /// Waits until every aggregator has completed `times` more packets and imports.
     pub async fn intervals(&self, times: u64) {
         for aggregator in &self.aggregators {
-            for operation in ["read_global_marker", "import"] {
+            for operation in ["exchange", "import"] {
                 let name = format!("weir_ratelimit_origin_operations_total{{op=\"{operation}\"}}");
                 // One that is in progress does not count.
                 let enough = metric(aggregator, &name).await + (times + 1) as f64;

@@ -13,6 +13,7 @@ mod exactness;
 mod faults;
 mod flood;
 mod global;
+mod global_delay;
 mod global_faults;
 mod hard_limit;
 mod hostile;
