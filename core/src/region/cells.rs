@@ -1,8 +1,8 @@
 //! One key of a region: its live cells, and its followers, the nodes that touch it.
 
+use super::cell::others::RegionSet;
+use super::cell::sharing::{Sharing, Standing};
 use super::cell::{CellState, Load, MAX_ORIGINS_A_KEY, Usage};
-use super::others::RegionSet;
-use super::sharing::{Sharing, Standing};
 use super::{MAX_WINDOW_SKEW, Refused};
 use crate::model::key::{Key, KeyParts, OriginId};
 use crate::model::time::UnixMs;

@@ -25,22 +25,18 @@
 //! that all regions share (`publish`). What all of them have lost is restored by `baseline`.
 //!
 //! In reading order: `filters` (reports, queries, pushes), `cells` and [`cell`] (what is stored), `replay` and `work` (the regional store),
-//! `publish`, `sharing`, `due`, `others` and `excess` (the other regions), `baseline`; [`nodes`] (which are alive); [`top`] for status pages.
+//! `globe` (the other regions), `baseline`; [`nodes`] (which are alive); [`top`] for status pages.
 
 mod baseline;
 pub mod cell;
 mod cells;
-mod due;
-mod excess;
 pub mod exchange;
 mod filters;
+mod globe;
 mod keys;
 pub mod log;
 pub mod nodes;
-mod others;
-mod publish;
 mod replay;
-mod sharing;
 mod subscribers;
 pub mod top;
 mod work;
@@ -50,21 +46,21 @@ use crate::model::time::{MonoMs, UnixMs};
 use crate::model::window::{MAX_COUNT, Position};
 use crate::model::wire;
 use alloc::vec::Vec;
+use cell::others::OtherRegions;
+use globe::publish::Publishing;
 use keys::Keys;
 use nodes::Nodes;
-use others::OtherRegions;
-use publish::Publishing;
 use replay::Backing;
 use subscribers::Subscribers;
 use work::{Errand, Work};
 
+pub use cell::others::{MAX_OTHER_REGIONS, OtherComponent, OtherComponents, OtherRegion};
+pub use cell::sharing::{Due, LONE_TOLERANCE_PART, SharingRule, THRESHOLD_MARGIN, TOLERANCE_PART};
 pub use cell::{CellState, Component};
 pub use cells::SHORTEST_PUBLISHED_MS;
-pub use excess::MAX_EXCESS_SCOPES;
-pub use others::{MAX_OTHER_REGIONS, OtherComponent, OtherComponents, OtherRegion};
-pub use publish::ImportedCell;
+pub use globe::excess::MAX_EXCESS_SCOPES;
+pub use globe::publish::ImportedCell;
 pub use replay::{HotCell, Proposed};
-pub use sharing::{Due, LONE_TOLERANCE_PART, SharingRule, THRESHOLD_MARGIN, TOLERANCE_PART};
 
 /// How many windows a sequence may differ from the aggregator's own. A greater difference means that a clock is wrong.
 pub const MAX_WINDOW_SKEW: u64 = 2;

@@ -3,9 +3,9 @@
 //! An excess is found when another region's count arrives: by then both have published. It is kept for five to ten minutes, so that a
 //! monitoring system which reads it once a minute misses none.
 
-use super::top::{KeyUsage, Scope};
 use crate::model::key::KeyParts;
 use crate::model::time::UnixMs;
+use crate::region::top::{KeyUsage, Scope};
 use alloc::collections::BTreeMap;
 
 /// Most scopes; an excess of a further one is not recorded.
@@ -15,7 +15,7 @@ const PERIOD_MS: u64 = 300_000;
 
 /// By scope.
 #[derive(Debug, Default)]
-pub(super) struct Excesses(BTreeMap<Scope, Excess>);
+pub(in crate::region) struct Excesses(BTreeMap<Scope, Excess>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Excess {
@@ -37,7 +37,7 @@ impl Excess {
 
 impl Excesses {
     /// Records the use of a key that several regions have used.
-    pub(super) fn note(&mut self, parts: &KeyParts<'_>, usage: &KeyUsage, now: UnixMs) {
+    pub(in crate::region) fn note(&mut self, parts: &KeyParts<'_>, usage: &KeyUsage, now: UnixMs) {
         let Some(limit) = usage.limit.filter(|limit| usage.used > *limit) else { return };
         let beyond = u128::from(usage.used.saturating_sub(limit)).saturating_mul(1_000);
         let thousandths = u64::try_from(beyond.div_ceil(u128::from(limit.max(1)))).unwrap_or(u64::MAX);
@@ -55,7 +55,7 @@ impl Excesses {
     }
 
     /// The largest excess of the last minutes by scope, in thousandths of the limit.
-    pub(super) fn all(&self, now: UnixMs) -> impl Iterator<Item = (&Scope, u64)> {
+    pub(in crate::region) fn all(&self, now: UnixMs) -> impl Iterator<Item = (&Scope, u64)> {
         self.0.iter().map(move |(scope, excess)| {
             let excess = excess.at(now.0 / PERIOD_MS);
             (scope, excess.largest.max(excess.before))

@@ -1,12 +1,15 @@
 //! One cell: a grow-only counter (a state-based CRDT) with a component for each node, and how much of each component the region's
-//! stores are known to have.
+//! stores are known to have. `others`: the components of other regions; `sharing`: the rule by which a key is published to them.
+
+pub(super) mod others;
+pub(super) mod sharing;
 
 use super::Refused;
 use super::exchange::{BASELINE, Part};
-use super::others::{self, OtherComponents, OtherRegion};
 use crate::model::key::OriginId;
 use crate::model::time::UnixMs;
 use crate::model::window::MAX_COUNT;
+use others::{OtherComponents, OtherRegion};
 use smallvec::SmallVec;
 
 /// Most components of a cell, and most followers of a key. A region has fewer Envoys at any moment; but an Envoy that

@@ -2,8 +2,8 @@
 //!
 //! A region owns its component and only ever raises it, so merges take the maximum. A reader adds the components.
 
-use super::Refused;
 use crate::model::time::UnixMs;
+use crate::region::Refused;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
@@ -30,31 +30,31 @@ pub type OtherComponents = Vec<OtherComponent>;
 
 /// A set of other regions.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct RegionSet([u64; 4]);
+pub(in crate::region) struct RegionSet([u64; 4]);
 
 impl RegionSet {
-    pub(super) fn insert(&mut self, region: OtherRegion) {
+    pub(in crate::region) fn insert(&mut self, region: OtherRegion) {
         if let Some(word) = self.0.get_mut(usize::from(region.0 / 64)) {
             *word |= 1 << (region.0 % 64);
         }
     }
 
-    pub(super) fn has(&self, region: OtherRegion) -> bool {
+    pub(in crate::region) fn has(&self, region: OtherRegion) -> bool {
         self.0.get(usize::from(region.0 / 64)).is_some_and(|word| word >> (region.0 % 64) & 1 == 1)
     }
 
-    pub(super) fn len(&self) -> u64 {
+    pub(in crate::region) fn len(&self) -> u64 {
         self.0.iter().map(|word| u64::from(word.count_ones())).sum()
     }
 }
 
 /// The names of the other regions; a name is never removed.
 #[derive(Debug, Default)]
-pub(super) struct OtherRegions(Vec<Box<[u8]>>);
+pub(in crate::region) struct OtherRegions(Vec<Box<[u8]>>);
 
 impl OtherRegions {
     /// The region of this name, which is added if it is new.
-    pub(super) fn entry(&mut self, name: &[u8]) -> Result<OtherRegion, Refused> {
+    pub(in crate::region) fn entry(&mut self, name: &[u8]) -> Result<OtherRegion, Refused> {
         let place = match self.0.iter().position(|known| **known == *name) {
             Some(place) => place,
             None if self.0.len() >= MAX_OTHER_REGIONS => return Err(Refused::Full),
@@ -66,13 +66,18 @@ impl OtherRegions {
         u8::try_from(place).map(OtherRegion).map_err(|_| Refused::Full)
     }
 
-    pub(super) fn name(&self, region: OtherRegion) -> &[u8] {
+    pub(in crate::region) fn name(&self, region: OtherRegion) -> &[u8] {
         self.0.get(usize::from(region.0)).map_or(&[], |name| &**name)
     }
 }
 
 /// Raises a region's component. Returns by how much it grew.
-pub(super) fn raise(components: &mut OtherComponents, region: OtherRegion, count: u64, now: UnixMs) -> u64 {
+pub(in crate::region) fn raise(
+    components: &mut OtherComponents,
+    region: OtherRegion,
+    count: u64,
+    now: UnixMs,
+) -> u64 {
     match components.binary_search_by_key(&region, |component| component.region) {
         Ok(found) => match components.get_mut(found) {
             Some(component) if component.count < count => {

@@ -4,17 +4,17 @@
 //! states when a key is due, and `due` holds the keys that are; a key is due with every cell that its window touches. The rule is
 //! applied whenever a key grows, here or by an import, and when its limit or the number of regions changes.
 //!
-//! [`sharing`]: super::sharing
+//! [`sharing`]: crate::region::cell::sharing
 
-use super::cell::CellState;
-use super::cells::KeyState;
 use super::due::DueKeys;
 use super::excess::Excesses;
-use super::exchange::{Publication, Stored};
-use super::sharing::{Due, MAX_SHARING_REGIONS, PROBATION_MS, SharingRule};
-use super::top::{KeyUsage, Scope};
-use super::{OtherRegion, Refused, Region, checked};
 use crate::model::time::UnixMs;
+use crate::region::cell::CellState;
+use crate::region::cell::sharing::{Due, MAX_SHARING_REGIONS, PROBATION_MS, SharingRule};
+use crate::region::cells::KeyState;
+use crate::region::exchange::{Publication, Stored};
+use crate::region::top::{KeyUsage, Scope};
+use crate::region::{OtherRegion, Refused, Region, checked};
 use alloc::vec::Vec;
 
 /// The part of a packet that is reserved for keys which are published for the first time.
@@ -22,11 +22,11 @@ const FIRST_PART: usize = 4;
 
 /// The state of the exchange with other regions.
 #[derive(Debug, Default)]
-pub(super) struct Publishing {
+pub(in crate::region) struct Publishing {
     /// Number of regions alive, this one included; `None` without a database.
     regions: Option<u64>,
     rule: SharingRule,
-    pub(super) due: DueKeys,
+    pub(in crate::region) due: DueKeys,
     excesses: Excesses,
     /// All keys must be examined again; the slot at which that continues.
     walk: Option<Walk>,
@@ -50,7 +50,7 @@ pub struct ImportedCell {
 
 impl Publishing {
     /// Queues a key if it is due. `is_local` is false for what another aggregator of the region has received.
-    pub(super) fn consider(&mut self, slot: usize, state: &mut KeyState, now: UnixMs) {
+    pub(in crate::region) fn consider(&mut self, slot: usize, state: &mut KeyState, now: UnixMs) {
         let Some(regions) = self.regions.filter(|_| state.is_shared_between_regions()) else { return };
         let due = state.due(regions, self.rule, now);
         let sharing = &mut state.sharing;

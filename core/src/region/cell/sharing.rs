@@ -59,44 +59,44 @@ pub enum Due {
 
 /// What is stored with a key for its publication.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Sharing {
+pub(in crate::region) struct Sharing {
     /// A hash of its workspace and namespace.
-    pub(super) namespace: u64,
+    pub(in crate::region) namespace: u64,
     /// The queue in which it waits.
-    pub(super) due: Due,
+    pub(in crate::region) due: Due,
     /// A filter has reported or queried it here. What other aggregators of the region have received, they publish at once, and this one
     /// at the next interval.
-    pub(super) is_local: bool,
+    pub(in crate::region) is_local: bool,
     /// The end of its probation.
-    pub(super) probation: UnixMs,
+    pub(in crate::region) probation: UnixMs,
 }
 
 /// What decides whether a key is due.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Standing {
+pub(in crate::region) struct Standing {
     /// The effective use that is known here, of all regions. The share of the previous cell is rounded up.
-    pub(super) known: u64,
+    pub(in crate::region) known: u64,
     /// The use of the newest cell, of all regions.
-    pub(super) current: u64,
+    pub(in crate::region) current: u64,
     /// The effective use of this region.
-    pub(super) own: u64,
+    pub(in crate::region) own: u64,
     /// How much of that is not published.
-    pub(super) unpublished: u64,
+    pub(in crate::region) unpublished: u64,
     /// The limit that this region has applied in the newest cell that has one; `u64::MAX` if none has.
-    pub(super) limit: u64,
+    pub(in crate::region) limit: u64,
     /// The lowest limit of this region and the others; `u64::MAX` if none is known.
-    pub(super) lowest_limit: u64,
+    pub(in crate::region) lowest_limit: u64,
     /// Regions that have used the key, this one included.
-    pub(super) users: u64,
+    pub(in crate::region) users: u64,
     /// No cell that the window touches was published.
-    pub(super) is_first: bool,
+    pub(in crate::region) is_first: bool,
     /// A lower limit than the published one applies.
-    pub(super) limit_fell: bool,
+    pub(in crate::region) limit_fell: bool,
 }
 
 impl Standing {
     /// Whether the use may be part of an excess.
-    pub(super) fn is_candidate(&self, regions: u64, rule: SharingRule) -> bool {
+    pub(in crate::region) fn is_candidate(&self, regions: u64, rule: SharingRule) -> bool {
         let (margin, known) = match rule {
             SharingRule::NoMargin => (1, self.known),
             SharingRule::EachCell => (1, self.current),
@@ -109,7 +109,7 @@ impl Standing {
     }
 
     /// How much use may stay unpublished.
-    pub(super) fn allowance(&self, users: u64) -> u64 {
+    pub(in crate::region) fn allowance(&self, users: u64) -> u64 {
         let limit = self.limit.min(if self.limit == u64::MAX { self.lowest_limit } else { u64::MAX });
         let left = limit.saturating_sub(self.known);
         let users = users.clamp(1, MAX_SHARING_REGIONS);
@@ -121,7 +121,7 @@ impl Standing {
     }
 
     /// When the key is published, given the number of regions alive and whether the key is on probation.
-    pub(super) fn due(&self, regions: u64, on_probation: bool, rule: SharingRule) -> Due {
+    pub(in crate::region) fn due(&self, regions: u64, on_probation: bool, rule: SharingRule) -> Due {
         if (self.unpublished == 0 && !self.limit_fell) || !self.is_candidate(regions, rule) {
             return Due::No;
         }

@@ -4,8 +4,8 @@
 //! A key is due in one urgency, which its state names. An entry of any other urgency is stale and is skipped, as is one whose slot
 //! has another key meanwhile.
 
-use super::keys::Keys;
-use super::sharing::Due;
+use crate::region::cell::sharing::Due;
+use crate::region::keys::Keys;
 use alloc::collections::{BTreeMap, VecDeque};
 
 /// Entries beyond twice the number of keys that a queue may hold: stale ones.
@@ -13,7 +13,7 @@ const STALE_ENTRIES: usize = 4_096;
 
 /// The queues.
 #[derive(Debug, Default)]
-pub(super) struct DueKeys {
+pub(in crate::region) struct DueKeys {
     at_interval: FairQueue,
     at_tick: FairQueue,
     now: FairQueue,
@@ -26,7 +26,7 @@ impl DueKeys {
     const QUEUES: [Due; 4] = [Due::First, Due::Now, Due::AtTick, Due::AtInterval];
 
     /// Queues a key unless it waits with the same or a higher urgency.
-    pub(super) fn push(&mut self, slot: usize, namespace: u64, due: Due, known: &mut Due) {
+    pub(in crate::region) fn push(&mut self, slot: usize, namespace: u64, due: Due, known: &mut Due) {
         if due <= *known {
             return;
         }
@@ -38,7 +38,7 @@ impl DueKeys {
     }
 
     /// The slot of the next key of this urgency, which then waits no more.
-    pub(super) fn pop(&mut self, due: Due, keys: &mut Keys) -> Option<usize> {
+    pub(in crate::region) fn pop(&mut self, due: Due, keys: &mut Keys) -> Option<usize> {
         let queue = self.queue(due)?;
         while let Some(slot) = queue.pop() {
             if let Some((_, state)) = keys.at_mut(slot)
@@ -52,18 +52,18 @@ impl DueKeys {
     }
 
     /// Whether a key has become due at once since the last call.
-    pub(super) fn take_urgent(&mut self) -> bool {
+    pub(in crate::region) fn take_urgent(&mut self) -> bool {
         core::mem::take(&mut self.is_urgent)
     }
 
     /// Number of entries of this and higher urgencies, with stale ones.
-    pub(super) fn len(&self, least: Due) -> usize {
+    pub(in crate::region) fn len(&self, least: Due) -> usize {
         let queues = Self::QUEUES.into_iter().filter(|due| *due >= least);
         queues.map(|due| self.queue_ref(due).map_or(0, |queue| queue.len)).sum()
     }
 
     /// Drops stale entries once there are many of them, since the database may be unavailable for long.
-    pub(super) fn sweep(&mut self, keys: &Keys) {
+    pub(in crate::region) fn sweep(&mut self, keys: &Keys) {
         for due in Self::QUEUES {
             let Some(queue) = self.queue(due) else { continue };
             if queue.len > keys.len().saturating_mul(2).saturating_add(STALE_ENTRIES) {
