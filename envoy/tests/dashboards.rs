@@ -4,10 +4,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rcgen::{CertificateParams, KeyPair};
 use serde_json::{Value, json};
+use sqlx::{AssertSqlSafe, Connection, SqliteConnection};
 use strum::VariantArray;
 use weir_envoy::http::Request;
 use weir_envoy::{
@@ -17,6 +18,8 @@ use weir_envoy::{
 use weir_filter::counters::RuleOutcome;
 
 const SOON: Duration = Duration::from_secs(30);
+/// The limit of the first rule.
+const LIMIT: u64 = 2;
 /// The labels that Prometheus adds to every sample, and the metric that it generates.
 const SCRAPED: [&str; 2] = ["instance", "job"];
 const UP: &str = "up";
@@ -115,7 +118,7 @@ impl Exported {
         let environment = [
             ("WEIR_REDIS_URL", redis.url()),
             ("WEIR_DATABASE_URL", database.clone()),
-            ("WEIR_DATABASE_READ_URL", database),
+            ("WEIR_DATABASE_READ_URL", database.clone()),
         ];
         let aggregator = Aggregator::start(AggregatorOptions {
             arguments: ["--test-schedule", "--migrate"].map(str::to_owned).to_vec(),
@@ -126,7 +129,7 @@ impl Exported {
         .unwrap();
         let wasm = binaries::filter().unwrap();
         let config = json!({ "aggregator": { "cluster": bootstrap::AGGREGATOR_CLUSTER }, "rules": [
-            { "name": "a.rule-of_mine", "identifier": { "header": "x-key" }, "limit": 2, "window": "1h" },
+            { "name": "a.rule-of_mine", "identifier": { "header": "x-key" }, "limit": LIMIT, "window": "1h" },
             { "name": "held", "identifier": { "header": "x-key" }, "limit": 9, "window": "1h", "algorithm": "sliding_log" },
         ]});
         let envoy = Envoy::start(EnvoyOptions {
@@ -137,6 +140,18 @@ impl Exported {
         .await
         .unwrap();
         envoy.wait_stat("wasmcustom.weir_subscribers", SOON, |subscribers| subscribers == 1).await.unwrap();
+        // Metrics about other regions exist once one has written; that of an excess once it has used too much.
+        envoy.send(Request::get("/").header("x-key", "shared")).await.unwrap();
+        let mut connection = SqliteConnection::connect(&database).await.unwrap();
+        let mut used = LIMIT;
+        wait::until("the excess of two regions is exported", SOON, async || {
+            used += 1;
+            another_region_has_used(&mut connection, used).await;
+            let text = aggregator.admin_get("/metrics").await.unwrap().text();
+            text.contains("weir_ratelimit_global_excess_ratio{")
+        })
+        .await
+        .unwrap();
         let mut text = String::new();
         wait::until("all has happened that panels show", SOON, async || {
             envoy.send(Request::get("/").header("x-key", "a")).await.unwrap();
@@ -218,6 +233,21 @@ async fn figures_with_certificate() -> String {
     .await
     .unwrap();
     text
+}
+
+/// Writes what another region has used of the identifier `shared` in this hour.
+async fn another_region_has_used(connection: &mut SqliteConnection, count: u64) {
+    const HOUR_MS: u128 = 3_600_000;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
+    let (sequence, expires) = (now / HOUR_MS, now + 2 * HOUR_MS);
+    let row = format!(
+        "INSERT INTO ratelimit_window_counts
+         (workspace_id, namespace, identifier, duration_ms, sequence, region, count, expires_at, updated_at)
+         VALUES (CAST('default' AS BLOB), CAST('a.rule-of_mine' AS BLOB), CAST('shared' AS BLOB), {HOUR_MS}, {sequence},
+                 CAST('elsewhere' AS BLOB), {count}, {expires}, {now})
+         ON CONFLICT DO UPDATE SET count = excluded.count"
+    );
+    sqlx::query(AssertSqlSafe(row)).execute(connection).await.unwrap();
 }
 
 /// Names of metrics, each with the names of its labels.
