@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use rcgen::{CertificateParams, KeyPair};
 use serde_json::{Value, json};
@@ -237,14 +237,13 @@ async fn figures_with_certificate() -> String {
 
 /// Writes what another region has used of the identifier `shared` in this hour.
 async fn another_region_has_used(connection: &mut SqliteConnection, count: u64) {
-    const HOUR_MS: u128 = 3_600_000;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis();
-    let (sequence, expires) = (now / HOUR_MS, now + 2 * HOUR_MS);
+    const HOUR_MS: u64 = 3_600_000;
+    let now = "CAST(unixepoch('subsec') * 1000 AS INTEGER)";
     let row = format!(
         "INSERT INTO ratelimit_window_counts
          (workspace_id, namespace, identifier, duration_ms, sequence, region, count, expires_at, updated_at)
-         VALUES (CAST('default' AS BLOB), CAST('a.rule-of_mine' AS BLOB), CAST('shared' AS BLOB), {HOUR_MS}, {sequence},
-                 CAST('elsewhere' AS BLOB), {count}, {expires}, {now})
+         VALUES (CAST('default' AS BLOB), CAST('a.rule-of_mine' AS BLOB), CAST('shared' AS BLOB), {HOUR_MS},
+                 {now} / {HOUR_MS}, CAST('elsewhere' AS BLOB), {count}, {now} + 2 * {HOUR_MS}, {now})
          ON CONFLICT DO UPDATE SET count = excluded.count"
     );
     sqlx::query(AssertSqlSafe(row)).execute(connection).await.unwrap();
