@@ -58,7 +58,6 @@ pub use cell::others::{MAX_OTHER_REGIONS, OtherComponent, OtherComponents, Other
 pub use cell::sharing::{Due, LONE_TOLERANCE_PART, SharingRule, THRESHOLD_MARGIN, TOLERANCE_PART};
 pub use cell::{CellState, Component};
 pub use cells::SHORTEST_PUBLISHED_MS;
-pub use globe::excess::MAX_EXCESS_SCOPES;
 pub use globe::publish::ImportedCell;
 pub use replay::{HotCell, Proposed};
 

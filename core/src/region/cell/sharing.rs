@@ -5,7 +5,8 @@
 //! margin for what all regions spend until they have received each other's counts. What stays below that in every region cannot exceed the
 //! limit. From then on, use that is not published yet is bounded by a share of what is left, as in a region for each Envoy.
 //!
-//! The rule ends by itself: use that stays below the threshold in all regions together leaves nothing due, whoever published first.
+//! The rule ends by itself: use that stays below the threshold in all regions together leaves nothing due, whichever of them published
+//! first.
 
 use crate::model::time::UnixMs;
 
@@ -110,7 +111,7 @@ impl Standing {
 
     /// How much use may stay unpublished.
     pub(in crate::region) fn allowance(&self, users: u64) -> u64 {
-        let limit = self.limit.min(if self.limit == u64::MAX { self.lowest_limit } else { u64::MAX });
+        let limit = if self.limit == u64::MAX { self.lowest_limit } else { self.limit };
         let left = limit.saturating_sub(self.known);
         let users = users.clamp(1, MAX_SHARING_REGIONS);
         let part = |whole: u64, parts: u64| whole.checked_div(parts.saturating_mul(users)).unwrap_or(0);

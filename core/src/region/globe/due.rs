@@ -14,10 +14,8 @@ const STALE_ENTRIES: usize = 4_096;
 /// The queues.
 #[derive(Debug, Default)]
 pub(in crate::region) struct DueKeys {
-    at_interval: FairQueue,
-    at_tick: FairQueue,
-    now: FairQueue,
-    first: FairQueue,
+    /// One for each of [`DueKeys::QUEUES`].
+    queues: [FairQueue; 4],
     /// A key has become due at once since the last [`DueKeys::take_urgent`].
     is_urgent: bool,
 }
@@ -58,14 +56,13 @@ impl DueKeys {
 
     /// Number of entries of this and higher urgencies, with stale ones.
     pub(in crate::region) fn len(&self, least: Due) -> usize {
-        let queues = Self::QUEUES.into_iter().filter(|due| *due >= least);
-        queues.map(|due| self.queue_ref(due).map_or(0, |queue| queue.len)).sum()
+        let queues = Self::QUEUES.into_iter().zip(&self.queues);
+        queues.filter(|(due, _)| *due >= least).map(|(_, queue)| queue.len).sum()
     }
 
     /// Drops stale entries once there are many of them, since the database may be unavailable for long.
     pub(in crate::region) fn sweep(&mut self, keys: &Keys) {
-        for due in Self::QUEUES {
-            let Some(queue) = self.queue(due) else { continue };
+        for (due, queue) in Self::QUEUES.into_iter().zip(&mut self.queues) {
             if queue.len > keys.len().saturating_mul(2).saturating_add(STALE_ENTRIES) {
                 queue.retain(|slot| keys.at(slot).is_some_and(|(_, state)| state.sharing.due == due));
             }
@@ -73,23 +70,8 @@ impl DueKeys {
     }
 
     fn queue(&mut self, due: Due) -> Option<&mut FairQueue> {
-        match due {
-            Due::No => None,
-            Due::AtInterval => Some(&mut self.at_interval),
-            Due::AtTick => Some(&mut self.at_tick),
-            Due::Now => Some(&mut self.now),
-            Due::First => Some(&mut self.first),
-        }
-    }
-
-    fn queue_ref(&self, due: Due) -> Option<&FairQueue> {
-        match due {
-            Due::No => None,
-            Due::AtInterval => Some(&self.at_interval),
-            Due::AtTick => Some(&self.at_tick),
-            Due::Now => Some(&self.now),
-            Due::First => Some(&self.first),
-        }
+        let mut queues = Self::QUEUES.into_iter().zip(&mut self.queues);
+        queues.find_map(|(of, queue)| (of == due).then_some(queue))
     }
 }
 

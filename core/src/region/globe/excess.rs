@@ -9,7 +9,7 @@ use crate::region::top::{KeyUsage, Scope};
 use alloc::collections::BTreeMap;
 
 /// Most scopes; an excess of a further one is not recorded.
-pub const MAX_EXCESS_SCOPES: usize = 256;
+const MAX_EXCESS_SCOPES: usize = 256;
 /// How long an excess is the newest period's, in milliseconds.
 const PERIOD_MS: u64 = 300_000;
 

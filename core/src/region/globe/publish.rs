@@ -49,7 +49,7 @@ pub struct ImportedCell {
 }
 
 impl Publishing {
-    /// Queues a key if it is due. `is_local` is false for what another aggregator of the region has received.
+    /// Queues a key if it is due.
     pub(in crate::region) fn consider(&mut self, slot: usize, state: &mut KeyState, now: UnixMs) {
         let Some(regions) = self.regions.filter(|_| state.is_shared_between_regions()) else { return };
         let due = state.due(regions, self.rule, now);
