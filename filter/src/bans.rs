@@ -90,9 +90,10 @@ impl Bans {
     /// Notes the current request's `identifier`, in canonical form, for a rule.
     pub fn accuse(&mut self, rule: usize, identifier: &[u8]) {
         if let (Some(Some(_)), Ok(rule), Ok(length)) =
-            (self.rules.get(rule), u8::try_from(rule), u8::try_from(identifier.len()))
+            (self.rules.get(rule), u16::try_from(rule), u8::try_from(identifier.len()))
         {
-            self.accused.extend_from_slice(&[rule, length]);
+            let [low, high] = rule.to_le_bytes();
+            self.accused.extend_from_slice(&[low, high, length]);
             self.accused.extend_from_slice(identifier);
         }
     }
@@ -256,9 +257,9 @@ fn epoch(until: UnixMs) -> u32 {
 }
 
 fn find(mut accused: &[u8], rule: usize) -> Option<&[u8]> {
-    while let Some(([of, length], rest)) = accused.split_first_chunk::<2>() {
+    while let Some(([low, high, length], rest)) = accused.split_first_chunk::<3>() {
         let (identifier, rest) = rest.split_at_checked(usize::from(*length))?;
-        if usize::from(*of) == rule {
+        if usize::from(u16::from_le_bytes([*low, *high])) == rule {
             return Some(identifier);
         }
         accused = rest;

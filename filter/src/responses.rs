@@ -101,12 +101,11 @@ pub fn denied(
         let waiting = Budget { reset_ms: retry_after_s.saturating_mul(1_000), ..denial.budget };
         budget_headers(rule, details, (&denial.budget, &waiting), formats, &mut headers);
     }
-    let undecided = if denial.cause == Cause::Undecided { bit(denial.budget.rule) } else { 0 };
-    exact_headers(
-        rules,
-        &ExactDetails { undecided: details.undecided | undecided, ..*details },
-        &mut headers,
-    );
+    let mut undecided = details.undecided.clone();
+    if denial.cause == Cause::Undecided {
+        undecided.insert(denial.budget.rule);
+    }
+    exact_headers(rules, &ExactDetails { undecided, ..*details }, &mut headers);
     Some(error(rule, cause, headers, (numbers, formats), client))
 }
 
@@ -182,10 +181,10 @@ fn exact_headers(rules: &[Rule], details: &ExactDetails, headers: &mut Vec<Heade
             details.transactions.iter().map(|number| number.to_string()).collect();
         headers.push(("x-ratelimit-transaction", transactions.join(", ").into()));
     }
-    if details.undecided != 0 {
-        let undecided = (0u16..).zip(rules).filter(|(index, _)| details.undecided & bit(*index) != 0);
-        let shown = undecided.filter(|(_, rule)| !rule.is_hidden());
-        let names: Vec<&str> = shown.map(|(_, rule)| rule.name.as_str()).collect();
+    if !details.undecided.is_empty() {
+        let undecided = details.undecided.iter().filter_map(|rule| rules.get(usize::from(rule)));
+        let shown = undecided.filter(|rule| !rule.is_hidden());
+        let names: Vec<&str> = shown.map(|rule| rule.name.as_str()).collect();
         if !names.is_empty() {
             headers.push(("x-ratelimit-undecided", names.join(", ").into()));
         }
@@ -213,11 +212,6 @@ fn budget_headers(
 /// The window of a rule. A ledger's window is defined by its zone, so the exact response contains it.
 fn window_ms(rule: &Rule, details: &ExactDetails) -> u64 {
     if details.window_ms > 0 { details.window_ms } else { rule.duration_ms }
-}
-
-/// The bit of a rule in a set of rules.
-pub fn bit(rule: u16) -> u64 {
-    1u64.checked_shl(u32::from(rule)).unwrap_or(0)
 }
 
 /// The values of a body's placeholders.
@@ -343,7 +337,8 @@ mod tests {
         Denial { budget: Budget { rule, limit: 100, remaining: 6, reset_ms: 12_001 }, retry_after_ms, cause }
     }
 
-    fn details(undecided: u64, window_ms: u64, numbers: &[u64]) -> ExactDetails {
+    fn details(undecided: &[u16], window_ms: u64, numbers: &[u64]) -> ExactDetails {
+        let undecided = undecided.iter().copied().collect();
         let mut transactions = Transactions::default();
         numbers.iter().for_each(|number| transactions.push(*number));
         ExactDetails { undecided, window_ms, transactions }
@@ -383,7 +378,7 @@ mod tests {
                 ("content-type", "text/plain"),
             ]
         };
-        let details = details(0, 300_000, &[u64::MAX]);
+        let details = details(&[], 300_000, &[u64::MAX]);
         let draft = r#"{"ietf_headers": true}"#;
         let policy = "\"cards\";q=100;w=300";
         check_details(draft, &denial_of(2, Some(1), Cause::Limit), &details, &with("1", policy));
@@ -396,7 +391,7 @@ mod tests {
         let response = check_details(
             "{}",
             &undecided,
-            &details(0b110, 0, &[]),
+            &details(&[1, 2], 0, &[]),
             &[("retry-after", "1"), ("x-ratelimit-undecided", "log, cards"), ("content-type", "text/plain")],
         );
         assert_eq!(response.details, "weir_undecided");
@@ -426,10 +421,10 @@ mod tests {
                 .map(|(name, value)| value.with_text(|text| format!("{name}: {text}")))
                 .collect::<Vec<_>>()
         };
-        assert!(get("{}", &details(0, 0, &[])).is_empty());
+        assert!(get("{}", &details(&[], 0, &[])).is_empty());
         let exact = ["x-ratelimit-transaction: 5, 7", "x-ratelimit-undecided: cards"];
-        assert_eq!(get("{}", &details(0b100, 0, &[5, 7])), exact);
-        let all = get(r#"{"headers_on_allowed": true}"#, &details(0b100, 0, &[5, 7]));
+        assert_eq!(get("{}", &details(&[2], 0, &[5, 7])), exact);
+        let all = get(r#"{"headers_on_allowed": true}"#, &details(&[2], 0, &[5, 7]));
         assert_eq!((all[0].as_str(), &all[3..]), ("x-ratelimit-limit: 9", &exact.map(str::to_owned)[..]));
         let none = config("{}");
         assert!(allowed_headers(&none.rules, None, &ExactDetails::default(), &none.responses).is_empty());
@@ -630,18 +625,18 @@ mod tests {
             assert!(!body.contains("per-key"), "{body}");
         }
         let (rules, formats) = (&config.rules, &config.responses);
-        let names = |rule, undecided| -> Vec<&str> {
+        let names = |rule, undecided: &[u16]| -> Vec<&str> {
             let budget = Budget { rule, limit: 9, remaining: 6, reset_ms: 1 };
             let exact = details(undecided, 0, &[]);
             let headers = allowed_headers(rules, Some(&budget), &exact, formats);
             headers.iter().map(|(name, _)| *name).collect()
         };
-        assert!(names(0, 0b01).is_empty());
-        assert_eq!(names(0, 0b11), ["x-ratelimit-undecided"]);
-        assert_eq!(names(1, 0).len(), 5, "the limits that are shown stay so");
+        assert!(names(0, &[0]).is_empty());
+        assert_eq!(names(0, &[0, 1]), ["x-ratelimit-undecided"]);
+        assert_eq!(names(1, &[]).len(), 5, "the limits that are shown stay so");
         // A denial by another rule does not name the hidden one.
         let denial = denial_of(1, Some(1), Cause::Undecided);
-        let response = denied(rules, &denial, &details(0b01, 0, &[]), formats, Client::Http).unwrap();
+        let response = denied(rules, &denial, &details(&[0], 0, &[]), formats, Client::Http).unwrap();
         let undecided = response.headers.iter().find(|(name, _)| *name == "x-ratelimit-undecided").unwrap();
         assert_eq!(undecided.1.with_text(str::to_owned), "open");
     }

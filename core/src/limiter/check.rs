@@ -1,12 +1,13 @@
 //! Checks that a limiter decides, and its outcomes.
 
+use super::rule_set::RuleSet;
 use crate::model::exact::Algorithm;
 use alloc::vec::Vec;
 
 /// One rule that applies to a request, resolved to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Check<'a> {
-    /// The rule's index, chosen by the caller; below 64 for shadow rules.
+    /// The rule's index, chosen by the caller.
     pub rule: u16,
     /// Where the limit is decided: by this limiter, or in one place for all nodes (see [`crate::model::exact`]).
     pub algorithm: Algorithm,
@@ -116,22 +117,21 @@ pub struct Policy {
 }
 
 /// The outcome of one request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// Whether the request passes.
     pub decision: Decision,
-    /// Shadow rules that would have denied: bit `n` for rule `n`. Exact shadow rules follow later, in
-    /// `Limiter::take_shadow_outcomes`.
-    pub shadow_denied: u64,
+    /// Shadow rules that would have denied. Exact shadow rules follow later, in `Limiter::take_shadow_outcomes`.
+    pub shadow_denied: RuleSet,
     /// Details of exact rules, for response headers.
     pub exact: ExactDetails,
 }
 
 /// Details of exact rules beside the decision, for response headers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExactDetails {
-    /// Exact rules that were not decided: bit `n` for rule `n`.
-    pub undecided: u64,
+    /// Exact rules that were not decided.
+    pub undecided: RuleSet,
     /// The window of the rule that the decision's budget names, in milliseconds, if the exact response states it; else 0.
     pub window_ms: u64,
     /// Numbers under which ledgers recorded the request.
@@ -176,9 +176,9 @@ pub enum ShadowOutcome {
 }
 
 impl Outcome {
-    /// An outcome without exact rules.
-    pub(super) fn of(decision: Decision, shadow_denied: u64) -> Outcome {
-        Outcome { decision, shadow_denied, exact: ExactDetails::default() }
+    /// An outcome that no shadow rule and no exact rule has a part in.
+    pub(super) fn of(decision: Decision) -> Outcome {
+        Outcome { decision, shadow_denied: RuleSet::default(), exact: ExactDetails::default() }
     }
 
     /// Whether the request passes.

@@ -13,6 +13,7 @@ mod compiled;
 mod decide;
 mod remote;
 mod report;
+mod rule_set;
 mod stats;
 pub mod table;
 mod transact;
@@ -49,9 +50,9 @@ pub use check::{
 pub use compiled::CompiledRule;
 pub use decide::deferred::MAX_DEFERRED_REQUESTS;
 pub use decide::judge::{ANSWER_SERVES_MS, SLACK_PART, STALE_MS, STRICT_PER_SECOND, TOLERANCE_PART, slack};
-pub use decide::round::MAX_CHECKS;
 pub use decide::violations::{MAX_VIOLATORS, Violation, Violator, counts_denials, violations_namespace};
 pub use remote::link::{FRESH_MS, GiveUp, PING_MS};
+pub use rule_set::RuleSet;
 pub use stats::{Gauges, Stats};
 pub use transact::OVERFLOW_IDENTIFIER;
 
@@ -188,7 +189,7 @@ impl Limiter {
             Err(needs) => {
                 let waiting = WaitingRequest::for_answers(checks, ExactPart::default(), now.mono);
                 self.query(request, waiting, &needs, now.mono);
-                Outcome::of(Decision::Wait, 0)
+                Outcome::of(Decision::Wait)
             }
         }
     }

@@ -26,7 +26,7 @@ pub(super) struct Paused {
 /// A rule that is decided together with a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Applied {
-    pub(super) rule: usize,
+    pub(super) rule: u16,
     pub(super) shadow: bool,
 }
 
@@ -57,7 +57,7 @@ impl Requests {
     /// Keeps the values for an allowed request's response headers, if there are any.
     pub(super) fn allow(&mut self, context: u32, allowed: Allowed) {
         let Allowed { budget, exact } = &allowed;
-        let has_headers = budget.is_some() || exact.undecided != 0 || !exact.transactions.is_empty();
+        let has_headers = budget.is_some() || !exact.undecided.is_empty() || !exact.transactions.is_empty();
         if has_headers && self.has_response_callback && self.allowed.len() < MAX_TRACKED {
             self.allowed.insert(context, allowed);
         }

@@ -11,7 +11,7 @@ use crate::host::shared::EnvoyShared;
 use crate::responses::{self, Client, Response};
 use std::rc::Rc;
 use weir_core::control::Banned;
-use weir_core::limiter::{self, Cause, Checks, Decision, Denial, ShadowOutcome};
+use weir_core::limiter::{self, Cause, Checks, Decision, Denial, RuleSet, ShadowOutcome};
 use weir_core::model::time::{MonoMs, UnixMs};
 use weir_core::rules::Config;
 
@@ -114,14 +114,14 @@ impl Plugin {
         now: MonoMs,
     ) -> Effect {
         let rule = usize::from(denial.budget.rule);
-        let undecided = outcome.exact.undecided;
+        let undecided = &outcome.exact.undecided;
         if denial.cause != Cause::Undecided && self.bans.has(rule) {
             let (limiter, keeper) = (&mut self.limiter, &mut self.keeper);
             let now = limiter.moment(now);
             self.bans.denied(&mut EnvoyShared, limiter, keeper, rule, now);
         }
         // Denied by `on_failure: deny`.
-        let decided = match denial.cause == Cause::Undecided && bit(undecided, rule) {
+        let decided = match denial.cause == Cause::Undecided && undecided.contains(denial.budget.rule) {
             true => RuleOutcome::Undecided,
             false => RuleOutcome::Denied,
         };
@@ -129,7 +129,7 @@ impl Plugin {
             self.statistics.count(rule, decided);
         }
         self.count_each(undecided, RuleOutcome::Undecided);
-        self.count_each(outcome.shadow_denied, RuleOutcome::ShadowDenied);
+        self.count_each(&outcome.shadow_denied, RuleOutcome::ShadowDenied);
         let Config { rules, responses, .. } = &self.config;
         let Some(response) = responses::denied(rules, denial, &outcome.exact, responses, client()) else {
             return Effect::Pass;
@@ -139,21 +139,18 @@ impl Plugin {
 
     fn allow(&mut self, context: u32, budget: Option<limiter::Budget>, outcome: limiter::Outcome) -> Effect {
         let limiter::Outcome { exact, shadow_denied, .. } = outcome;
-        let undecided = exact.undecided;
         let Config { rules, responses, .. } = &self.config;
         let budget = budget.filter(|budget| responses::shows(rules, budget, responses));
+        let first = |rules: &RuleSet, outcome| rules.iter().next().map(|rule| (usize::from(rule), outcome));
+        let decided = first(&exact.undecided, RuleOutcome::Undecided)
+            .or_else(|| first(&shadow_denied, RuleOutcome::ShadowDenied));
         self.requests.allow(context, Allowed { budget, exact });
-        let lowest = |rules: u64| usize::try_from(rules.trailing_zeros()).unwrap_or(0);
-        match (undecided, shadow_denied) {
-            (0, 0) => Effect::Pass,
-            (0, denied) => Effect::PassLabelled(self.label((lowest(denied), RuleOutcome::ShadowDenied))),
-            (undecided, _) => Effect::PassLabelled(self.label((lowest(undecided), RuleOutcome::Undecided))),
-        }
+        decided.map_or(Effect::Pass, |decided| Effect::PassLabelled(self.label(decided)))
     }
 
-    fn count_each(&mut self, rules: u64, outcome: RuleOutcome) {
-        for rule in (0..self.config.rules.len()).filter(|rule| bit(rules, *rule)) {
-            self.statistics.count(rule, outcome);
+    fn count_each(&mut self, rules: &RuleSet, outcome: RuleOutcome) {
+        for rule in rules.iter() {
+            self.statistics.count(usize::from(rule), outcome);
         }
     }
 
@@ -177,10 +174,10 @@ impl Plugin {
 
 /// The rules that are decided together with the current request. Exact shadow rules are decided later.
 pub(super) fn applied(checks: &Checks) -> impl Iterator<Item = Applied> {
-    checks.iter().filter(|check| check.is_window() || !check.policy.shadow).map(|check| {
-        let (rule, shadow) = (usize::from(check.rule), check.policy.shadow);
-        Applied { rule, shadow }
-    })
+    checks
+        .iter()
+        .filter(|check| check.is_window() || !check.policy.shadow)
+        .map(|check| Applied { rule: check.rule, shadow: check.policy.shadow })
 }
 
 fn count_allowed(
@@ -189,16 +186,12 @@ fn count_allowed(
     outcome: &limiter::Outcome,
 ) {
     for applied in rules {
-        let refused = applied.shadow && bit(outcome.shadow_denied, applied.rule);
-        let decided = match (bit(outcome.exact.undecided, applied.rule), refused) {
+        let refused = applied.shadow && outcome.shadow_denied.contains(applied.rule);
+        let decided = match (outcome.exact.undecided.contains(applied.rule), refused) {
             (true, _) => RuleOutcome::Undecided,
             (false, true) => RuleOutcome::ShadowDenied,
             (false, false) => RuleOutcome::Allowed,
         };
-        statistics.count(applied.rule, decided);
+        statistics.count(usize::from(applied.rule), decided);
     }
-}
-
-fn bit(mask: u64, index: usize) -> bool {
-    u32::try_from(index).ok().and_then(|index| mask.checked_shr(index)).is_some_and(|rest| rest & 1 == 1)
 }

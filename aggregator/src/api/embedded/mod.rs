@@ -32,13 +32,12 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 use tracing::{Instrument, error};
-use weir_core::limiter::MAX_CHECKS;
 use weir_core::model::exact::{Charge, ChargeResult, ExactRequestId, all_allowed};
 use weir_core::model::key::OriginId;
 use windows::Windows;
 
 /// Most checks of one call.
-pub const MAX_LIMIT_CHECKS: usize = MAX_CHECKS;
+pub const MAX_LIMIT_CHECKS: usize = 128;
 /// First pause before a check is repeated whose budget others have reserved for a moment; the pause doubles each time.
 const RESERVED_PAUSE: Duration = Duration::from_millis(2);
 /// Longest such pause.

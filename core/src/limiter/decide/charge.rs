@@ -153,6 +153,7 @@ impl Limiter {
                     }
                     held = item
                         .deferred
+                        .as_ref()
                         .is_some_and(|deferred| deferred.reserve(entry, open_tag, item.cost, now.mono));
                     if !held {
                         entry.charge(item.cost, now.mono);
@@ -211,8 +212,10 @@ impl Limiter {
             let held = entry.release_newest(tag);
             let mut goes_on = false;
             if let Some((sequence, amount)) = held.filter(|_| spend) {
-                goes_on =
-                    item.deferred.is_some_and(|deferred| deferred.reserve(entry, open_tag, amount, now.mono));
+                goes_on = item
+                    .deferred
+                    .as_ref()
+                    .is_some_and(|deferred| deferred.reserve(entry, open_tag, amount, now.mono));
                 if !goes_on {
                     entry.charge_in(sequence, amount, now.mono);
                 }

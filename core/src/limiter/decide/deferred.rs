@@ -13,6 +13,7 @@
 use super::item::{DeferredCost, Item};
 use crate::limiter::Limiter;
 use crate::limiter::check::Check;
+use crate::limiter::rule_set::RuleSet;
 use crate::limiter::table::{Entry, ReservationKind, Tag};
 use crate::limiter::transact::{Failed, Make, Subject};
 use crate::model::shared::Shared;
@@ -67,9 +68,12 @@ impl DeferredCost {
     /// The deferred cost of a check, if the response states it.
     pub(in crate::limiter) fn of(check: &Check<'_>) -> Option<DeferredCost> {
         let within_ms = check.policy.settles_within_ms;
-        let rules = 1u64.checked_shl(u32::from(check.rule)).unwrap_or(0);
-        let deferred_cost = DeferredCost { rules, least: 0, most: check.policy.settles_at_most, within_ms };
-        (within_ms > 0).then_some(deferred_cost)
+        (within_ms > 0).then(|| DeferredCost {
+            rules: RuleSet::of(check.rule),
+            least: 0,
+            most: check.policy.settles_at_most,
+            within_ms,
+        })
     }
 
     /// Joins two items of the same cell, each with its cost and its deferred cost.
@@ -82,21 +86,24 @@ impl DeferredCost {
             ((Some(deferred), _), (None, cost)) | ((None, cost), (Some(deferred), _)) => {
                 Some(DeferredCost { least: deferred.least.max(cost), ..deferred })
             }
-            ((Some(one), _), (Some(other), _)) => Some(DeferredCost {
-                rules: one.rules | other.rules,
-                least: one.least.max(other.least),
-                most: one.most.max(other.most),
-                within_ms: one.within_ms.max(other.within_ms),
-            }),
+            ((Some(mut one), _), (Some(other), _)) => {
+                one.rules.extend(&other.rules);
+                Some(DeferredCost {
+                    rules: one.rules,
+                    least: one.least.max(other.least),
+                    most: one.most.max(other.most),
+                    within_ms: one.within_ms.max(other.within_ms),
+                })
+            }
         }
     }
 
     /// Reserves `cost` on the entry; false if there is no room, or nothing to reserve.
-    pub(in crate::limiter) fn reserve(self, entry: &mut Entry, tag: Tag, cost: u64, now: MonoMs) -> bool {
+    pub(in crate::limiter) fn reserve(&self, entry: &mut Entry, tag: Tag, cost: u64, now: MonoMs) -> bool {
         cost > 0 && entry.reserve(tag, cost, self.until(now).after(GRACE_MS))
     }
 
-    fn until(self, now: MonoMs) -> MonoMs {
+    fn until(&self, now: MonoMs) -> MonoMs {
         now.after(u64::from(self.within_ms))
     }
 }
@@ -137,17 +144,17 @@ impl Limiter {
         (held, overflow): (bool, bool),
         now: Now,
     ) {
-        let Some(deferred_cost) = item.deferred else { return };
+        let Some(deferred_cost) = item.deferred.clone() else { return };
         self.deferred.new.push(Charge {
             key: check.key.to_vec(),
             fingerprint: item.fingerprint,
+            until: deferred_cost.until(now.mono),
             deferred_cost,
             limit: item.limit,
             reserve: item.cost,
             held,
             overflow,
             since: now.mono,
-            until: deferred_cost.until(now.mono),
         });
     }
 
@@ -236,9 +243,8 @@ impl Limiter {
 }
 
 impl DeferredCost {
-    fn cost(self, cost_of: &mut impl FnMut(u16) -> u64) -> u64 {
-        let rules = (0..64u16).filter(|rule| self.rules >> rule & 1 == 1);
-        rules.map(cost_of).fold(self.least, u64::max)
+    fn cost(&self, cost_of: &mut impl FnMut(u16) -> u64) -> u64 {
+        self.rules.iter().map(cost_of).fold(self.least, u64::max)
     }
 }
 

@@ -67,7 +67,7 @@ impl Limiter {
             self.exact.requests.await_response(request, pending);
             let exact = ExactPart { shadows, ..ExactPart::default() };
             self.waiting.insert(request, WaitingRequest::for_exact_response(checks, exact));
-            return Outcome::of(Decision::Wait, 0);
+            return Outcome::of(Decision::Wait);
         }
         self.stats.exact_unsent += 1;
         let exact = ExactPart { id: None, settled: without_response(&pending), shadows };
@@ -236,7 +236,7 @@ impl Limiter {
             Err(needs) => {
                 let waiting = WaitingRequest::for_answers(windows, exact, now.mono);
                 self.query(request, waiting, &needs, now.mono);
-                Outcome::of(Decision::Wait, 0)
+                Outcome::of(Decision::Wait)
             }
         }
     }
@@ -285,7 +285,7 @@ impl Limiter {
 
     /// Sends the exact request of a shadow rule, once its request has passed.
     fn send_shadow(&mut self, pending: PendingRequest, now: MonoMs) {
-        let Some(charge) = pending.charges.first().copied() else { return };
+        let Some(charge) = pending.charges.first().cloned() else { return };
         if let Some(fingerprint) = charge.fingerprint {
             let denied = self.cached_log_denial(fingerprint, (charge.cost, charge.limit), now).is_some();
             self.stats.spared += u64::from(denied);
@@ -400,7 +400,7 @@ fn without_response(pending: &PendingRequest) -> Settled {
 impl Settled {
     /// Leaves a charge undecided: its rules' `on_failure` applies, unless another charge is `denied`.
     fn leave_undecided(&mut self, charge: &PendingCharge, denied: bool) {
-        self.undecided |= charge.rules;
+        self.undecided.extend(&charge.rules);
         if charge.deny_on_failure && !denied {
             let budget = Budget { rule: charge.rule, limit: charge.limit, remaining: 0, reset_ms: 0 };
             self.denial.get_or_insert(Denial {

@@ -1,7 +1,9 @@
 //! One cell that a request is charged to.
 
+use crate::limiter::rule_set::RuleSet;
+
 /// One cell that a request is charged to: its checks of the same key, coalesced.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(in crate::limiter) struct Item {
     /// The check whose rule is named in the outcome.
     pub(in crate::limiter) check: usize,
@@ -15,13 +17,26 @@ pub(in crate::limiter) struct Item {
     pub(in crate::limiter) peeks: bool,
     /// The cost is deferred: reserved until the response states it.
     pub(in crate::limiter) deferred: Option<DeferredCost>,
+    pub(in crate::limiter) provision: Provision,
+}
+
+/// Where the cost of an enforcing item comes from, while the other items of the request are decided.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::limiter) enum Provision {
+    /// The table, which is not charged yet.
+    #[default]
+    Table,
+    /// A lease of this worker.
+    Lease,
+    /// It is held in the table, in the overflow entry if `overflow`.
+    Held { overflow: bool },
 }
 
 /// The deferred cost of an item.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::limiter) struct DeferredCost {
-    /// The rules that take their cost from the response: bit `n` for rule `n`.
-    pub(in crate::limiter) rules: u64,
+    /// The rules that take their cost from the response.
+    pub(in crate::limiter) rules: RuleSet,
     /// Lowest cost, by rules whose cost is known.
     pub(in crate::limiter) least: u64,
     /// Highest cost, by rules that take it from the response.

@@ -1,22 +1,17 @@
 //! All checks of one request: either all enforcing rules are charged or none. Shadow rules only report what they would decide.
 
 use super::charge::{Charged, Mode};
-use super::item::{DeferredCost, Item};
+use super::item::{DeferredCost, Item, Provision};
 use super::judge::Health;
 use crate::limiter::Limiter;
 use crate::limiter::check::{Budget, Cause, Check, Decision, Denial, Outcome, Reason};
 use crate::limiter::remote::consults::Need;
+use crate::limiter::rule_set::RuleSet;
 use crate::model::key::fingerprint;
 use crate::model::shared::Shared;
 use crate::model::time::{MonoMs, Now};
 use crate::model::window::MAX_COUNT;
 use alloc::vec::Vec;
-
-/// Most checks of one request: one for each bit of a [`Places`]. A configuration has half as many rules.
-pub const MAX_CHECKS: usize = 128;
-
-/// A set of places among a request's items.
-type Places = u128;
 
 /// Result of the checks that need the table.
 enum Table {
@@ -41,15 +36,18 @@ impl Limiter {
             if check.policy.settles_within_ms > 0 {
                 self.keep_open(shared, request, now);
             }
-            return Ok(Outcome::of(decision, 0));
+            return Ok(Outcome::of(decision));
         }
         let mut items = core::mem::take(&mut self.items);
         self.coalesce(checks, &mut items);
         let health = (!queried).then(|| self.health(now.mono));
-        let decided = self.enforce(shared, checks, &items, health.as_ref(), now);
+        let decided = self.enforce(shared, checks, &mut items, health.as_ref(), now);
         let outcome = decided.map(|decision| {
             let passes = matches!(decision, Decision::Allow(_));
-            Outcome::of(decision, self.shadows(shared, checks, &items, passes, now))
+            Outcome {
+                shadow_denied: self.shadows(shared, checks, &items, passes, now),
+                ..Outcome::of(decision)
+            }
         });
         self.items = items;
         self.keep_open(shared, request, now);
@@ -112,7 +110,7 @@ impl Limiter {
         let mut items = core::mem::take(&mut self.items);
         self.coalesce(checks, &mut items);
         let mut denied = self.certain_without_table(shared, checks, &items, now);
-        for (_, item, check) in enforced(&items, checks) {
+        for (item, check) in enforced(&items, checks) {
             if denied.is_some() || self.covered_by_lease(item, check, now).is_some() {
                 continue;
             }
@@ -139,7 +137,7 @@ impl Limiter {
         self.coalesce(checks, &mut items);
         let shadow_denied = self.shadows(shared, checks, &items, false, now);
         self.items = items;
-        Outcome::of(Decision::Deny(denial), shadow_denied)
+        Outcome { shadow_denied, ..Outcome::of(Decision::Deny(denial)) }
     }
 
     /// The item of one check.
@@ -152,13 +150,14 @@ impl Limiter {
             shadow: check.policy.shadow,
             peeks: false,
             deferred: DeferredCost::of(check),
+            provision: Provision::Table,
         }
     }
 
     /// Coalesces checks of the same cell: largest cost, lowest limit. A shadow rule's cell that an enforcing rule charges is only peeked.
     fn coalesce(&self, checks: &[Check<'_>], items: &mut Vec<Item>) {
         items.clear();
-        for (at, check) in checks.iter().enumerate().take(MAX_CHECKS) {
+        for (at, check) in checks.iter().enumerate() {
             let new = self.item(at, check);
             let same = |item: &&mut Item| item.fingerprint == new.fingerprint && item.shadow == new.shadow;
             // The outcome names each shadow rule, so each keeps its own item; the first one charges.
@@ -167,8 +166,8 @@ impl Limiter {
                     if new.limit < item.limit {
                         (item.limit, item.check) = (new.limit, new.check);
                     }
-                    item.deferred =
-                        DeferredCost::coalesce((item.deferred, item.cost), (new.deferred, new.cost));
+                    let before = (item.deferred.take(), item.cost);
+                    item.deferred = DeferredCost::coalesce(before, (new.deferred, new.cost));
                     item.cost = item.cost.max(new.cost);
                 }
                 other => {
@@ -191,7 +190,7 @@ impl Limiter {
         &mut self,
         shared: &mut impl Shared,
         checks: &[Check<'_>],
-        items: &[Item],
+        items: &mut [Item],
         health: Option<&Health>,
         now: Now,
     ) -> Result<Decision, Vec<Need>> {
@@ -199,18 +198,19 @@ impl Limiter {
             return Ok(Decision::Deny(denial));
         }
         let mut budget: Option<Budget> = None;
-        let mut covered_by_lease: Places = 0;
-        for (at, item, check) in enforced(items, checks) {
-            if let Some(left) = self.covered_by_lease(item, check, now) {
+        for item in items.iter_mut().filter(|item| !item.shadow) {
+            if let Some(check) = checks.get(item.check)
+                && let Some(left) = self.covered_by_lease(item, check, now)
+            {
                 budget = tighter(budget, shown(left, check));
-                covered_by_lease |= 1 << at;
+                item.provision = Provision::Lease;
             }
         }
-        match self.charge_all(shared, checks, items, covered_by_lease, health, now)? {
+        match self.charge_all(shared, checks, items, health, now)? {
             Table::Charged(left) => budget = tighter(budget, left),
             Table::Denied(denial) => return Ok(Decision::Deny(denial)),
         }
-        for (_, item, check) in enforced(items, checks).filter(|(at, ..)| covered_by_lease & (1 << at) != 0) {
+        for (item, check) in enforced(items, checks).filter(|(item, _)| item.provision == Provision::Lease) {
             self.spend_lease(item, check, now);
         }
         Ok(Decision::Allow(budget))
@@ -225,7 +225,7 @@ impl Limiter {
         now: Now,
     ) -> Option<Denial> {
         let mut denied = None;
-        for (_, item, check) in enforced(items, checks) {
+        for (item, check) in enforced(items, checks) {
             let denial = match item.cost > item.limit {
                 true => Some(self.above_limit(shared, item, check, now)),
                 false => self.cached_denial(item, check, now.mono),
@@ -240,16 +240,15 @@ impl Limiter {
         &mut self,
         shared: &mut impl Shared,
         checks: &[Check<'_>],
-        items: &[Item],
-        covered_by_lease: Places,
+        items: &mut [Item],
         health: Option<&Health>,
         now: Now,
     ) -> Result<Table, Vec<Need>> {
-        let in_table = || enforced(items, checks).filter(|(at, ..)| covered_by_lease & (1 << at) == 0);
-        let Some((last, ..)) = in_table().last() else { return Ok(Table::Charged(None)) };
+        let in_table = |item: &Item| !item.shadow && item.provision == Provision::Table;
+        let Some(last) = items.iter().rposition(in_table) else { return Ok(Table::Charged(None)) };
         let (mut budget, mut denied, mut needs) = (None, None, Vec::new());
-        let (mut held, mut diverted): (Places, Places) = (0, 0);
-        for (at, item, check) in in_table() {
+        for (at, item) in items.iter_mut().enumerate().filter(|(_, item)| in_table(item)) {
+            let Some(check) = checks.get(item.check) else { continue };
             let failed = denied.is_some() || !needs.is_empty();
             let mode = match (failed, at == last) {
                 (true, _) => Mode::Peek,
@@ -260,16 +259,17 @@ impl Limiter {
                 Charged::Admitted(left) => budget = tighter(budget, shown(left, check)),
                 Charged::Deferred { budget: left, overflow } => {
                     budget = tighter(budget, shown(left, check));
-                    held |= 1 << at;
-                    diverted |= Places::from(overflow) << at;
+                    item.provision = Provision::Held { overflow };
                 }
                 Charged::Denied(denial) => denied = worse(denied, Some(denial)),
                 Charged::Query(reason) => needs.push(need(item, reason)),
             }
         }
         let spend = denied.is_none() && needs.is_empty();
-        for (at, item, check) in in_table().filter(|(at, ..)| held & (1 << at) != 0) {
-            self.end_hold(shared, item, check, (diverted & (1 << at) != 0, spend), now);
+        for (item, check) in enforced(items, checks) {
+            if let Provision::Held { overflow } = item.provision {
+                self.end_hold(shared, item, check, (overflow, spend), now);
+            }
         }
         match (denied, needs.is_empty()) {
             (Some(denial), _) => Ok(Table::Denied(denial)),
@@ -286,12 +286,13 @@ impl Limiter {
         items: &[Item],
         passes: bool,
         now: Now,
-    ) -> u64 {
-        let mut denied = 0u64;
+    ) -> RuleSet {
+        let mut denied = RuleSet::default();
         for item in items.iter().filter(|item| item.shadow) {
             let Some(check) = checks.get(item.check) else { continue };
-            let refused = item.cost > item.limit || self.shadow_refuses(shared, item, check, passes, now);
-            denied |= if refused { 1u64.checked_shl(u32::from(check.rule)).unwrap_or(0) } else { 0 };
+            if item.cost > item.limit || self.shadow_refuses(shared, item, check, passes, now) {
+                denied.insert(check.rule);
+            }
         }
         denied
     }
@@ -313,7 +314,7 @@ impl Limiter {
         let mode = if charges { Mode::Spend } else { Mode::Peek };
         // If another rule has charged the cell, this request's cost is in it already.
         let cost = if passes && item.peeks { 0 } else { item.cost };
-        let charged = self.charge(shared, &Item { cost, ..*item }, check, mode, None, now);
+        let charged = self.charge(shared, &Item { cost, ..item.clone() }, check, mode, None, now);
         // Reservations of deferred costs last until the requests end, so they do count.
         let counts = |cause| cause == Cause::Limit || (cause == Cause::Reserved && item.deferred.is_some());
         matches!(charged, Charged::Denied(denial) if counts(denial.cause))
@@ -321,7 +322,7 @@ impl Limiter {
 
     /// The denial of a cost above the limit. It charges nothing and begins no strict mode.
     fn above_limit(&mut self, shared: &mut impl Shared, item: &Item, check: &Check<'_>, now: Now) -> Denial {
-        let free = Item { cost: 0, ..*item };
+        let free = Item { cost: 0, ..item.clone() };
         let budget = match self.charge(shared, &free, check, Mode::Peek, None, now) {
             Charged::Admitted(budget) | Charged::Deferred { budget, .. } => budget,
             Charged::Denied(denial) => denial.budget,
@@ -342,13 +343,13 @@ fn need(item: &Item, reason: Reason) -> Need {
     Need { check, fingerprint, cost, limit, reason, inquires }
 }
 
-/// The items that enforce, with their place and check.
+/// The items that enforce, with their checks.
 fn enforced<'a, 'c>(
     items: &'a [Item],
     checks: &'a [Check<'c>],
-) -> impl Iterator<Item = (usize, &'a Item, &'a Check<'c>)> {
-    let enforcing = items.iter().enumerate().filter(|(_, item)| !item.shadow);
-    enforcing.filter_map(|(at, item)| checks.get(item.check).map(|check| (at, item, check)))
+) -> impl Iterator<Item = (&'a Item, &'a Check<'c>)> {
+    let enforcing = items.iter().filter(|item| !item.shadow);
+    enforcing.filter_map(|item| checks.get(item.check).map(|check| (item, check)))
 }
 
 /// The budget of a check, unless clients must not see it.

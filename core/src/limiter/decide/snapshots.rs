@@ -325,9 +325,9 @@ impl Limiter {
         match wary {
             Some(check) => self.deny_undecided(shared, check, now),
             // A round after a query needs no other, so the default is not reached.
-            None => self
-                .round(shared, request, checks, true, now)
-                .unwrap_or(Outcome::of(Decision::Allow(None), 0)),
+            None => {
+                self.round(shared, request, checks, true, now).unwrap_or(Outcome::of(Decision::Allow(None)))
+            }
         }
     }
 
@@ -338,8 +338,8 @@ impl Limiter {
             Charged::Admitted(budget) | Charged::Deferred { budget, .. } => {
                 Denial { budget, retry_after_ms: Some(UNDECIDED_RETRY_MS), cause: Cause::Undecided }
             }
-            Charged::Query(_) => return Outcome::of(Decision::Allow(None), 0),
+            Charged::Query(_) => return Outcome::of(Decision::Allow(None)),
         };
-        Outcome::of(Decision::Deny(denial), 0)
+        Outcome::of(Decision::Deny(denial))
     }
 }

@@ -9,6 +9,7 @@
 //! has no effect.
 
 use crate::limiter::check::Check;
+use crate::limiter::rule_set::RuleSet;
 use crate::limiter::stats::Stats;
 use crate::model::exact::{Algorithm, ChargeResult, Verdict};
 use crate::model::key::{HashKey, fingerprint};
@@ -32,12 +33,12 @@ pub(in crate::limiter) const LATE_MS: u64 = 5_000;
 const FRAMING_BYTES: usize = 8;
 
 /// One charge of an exact request, and its rules.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(in crate::limiter) struct PendingCharge {
     /// The rule that outcomes name.
     pub(in crate::limiter) rule: u16,
-    /// All rules of the charge: bit `n` for rule `n`.
-    pub(in crate::limiter) rules: u64,
+    /// All rules of the charge.
+    pub(in crate::limiter) rules: RuleSet,
     /// One of them has `on_failure: deny`.
     pub(in crate::limiter) deny_on_failure: bool,
     /// Clients see nothing of any of them.
@@ -318,7 +319,7 @@ fn pack<T: Message>(
 fn charge(check: &Check<'_>, secret: HashKey) -> (wire::Charge, PendingCharge) {
     let pending = PendingCharge {
         rule: check.rule,
-        rules: 1u64.checked_shl(u32::from(check.rule)).unwrap_or(0),
+        rules: RuleSet::of(check.rule),
         deny_on_failure: check.policy.deny_on_failure,
         hidden: check.policy.hidden,
         fingerprint: None,
@@ -355,7 +356,7 @@ fn coalesce(charge: &mut wire::Charge, merged: &mut PendingCharge, new: &Pending
     }
     merged.cost = merged.cost.max(new.cost);
     charge.cost = merged.cost;
-    merged.rules |= new.rules;
+    merged.rules.extend(&new.rules);
     merged.deny_on_failure |= new.deny_on_failure;
     merged.hidden &= new.hidden;
 }

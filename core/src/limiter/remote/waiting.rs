@@ -8,6 +8,7 @@
 
 use super::exact_requests::PendingRequest;
 use crate::limiter::check::{Budget, Check, Checks, Denial, Transactions};
+use crate::limiter::rule_set::RuleSet;
 use crate::model::time::MonoMs;
 use crate::model::trace;
 use crate::model::wire;
@@ -56,7 +57,7 @@ pub(in crate::limiter) struct Settled {
     pub(in crate::limiter) budget: Option<Budget>,
     /// The window of each decided rule, in milliseconds.
     pub(in crate::limiter) windows: Vec<(u16, u64)>,
-    pub(in crate::limiter) undecided: u64,
+    pub(in crate::limiter) undecided: RuleSet,
     pub(in crate::limiter) transactions: Transactions,
 }
 

@@ -6,7 +6,7 @@ use crate::limiter::{Cause, Check, ConsultResult, Decision, FRESH_MS, Outcome, P
 use crate::model::key::Key;
 use std::vec::Vec;
 
-fn waits(outcome: (u64, Outcome)) -> bool {
+fn waits(outcome: &(u64, Outcome)) -> bool {
     outcome.1.decision == Decision::Wait
 }
 
@@ -32,7 +32,7 @@ fn requests_on_a_cold_key_share_one_query_which_returns_the_others_counts() {
     world.run(200);
     world.consults = 0;
     let first: Vec<_> = (0..3).map(|_| world.request(0, 0, &[check(&key, 100, 1)])).collect();
-    assert!(first.iter().all(|outcome| waits(*outcome)), "several requests on a cold key wait");
+    assert!(first.iter().all(waits), "several requests on a cold key wait");
     world.run(10);
     assert_eq!(world.consults, 1, "for one query");
     assert!(first.iter().all(|(id, _)| allowed(&world.resolved[id].1)));
@@ -48,7 +48,7 @@ fn the_timeout_of_a_query_ends_at_the_earliest_deadline_of_its_requests() {
     // The query of the first request is sent at once. The others wait for the next query, sent after the first timeout.
     for (timeout_ms, pause_ms) in [(20, 5), (60, 3), (200, 30)] {
         let policy = Policy { timeout_ms, ..Policy::default() };
-        assert!(waits(world.request(0, 0, &[Check { policy, ..check(&key, 100, 1) }])));
+        assert!(waits(&world.request(0, 0, &[Check { policy, ..check(&key, 100, 1) }])));
         world.run(pause_ms);
     }
     let until: Vec<_> =
@@ -65,11 +65,11 @@ fn with_assume_low_a_key_missing_from_a_complete_snapshot_needs_no_query() {
         assert!(world.passes(1, 0, &[check(&hot, 10, 1)]));
     }
     world.run(200);
-    assert!(!waits(world.request(0, 0, &[assuming_low(&cool, 10)])), "not in the snapshot");
+    assert!(!waits(&world.request(0, 0, &[assuming_low(&cool, 10)])), "not in the snapshot");
     let passed = (0..20).filter(|_| world.passes(0, 0, &[assuming_low(&hot, 10)])).count();
     assert_eq!(passed, 2, "past half its limit, so it was pushed before the first request");
     let mut blind = World::alone(1, 1);
-    assert!(!waits(blind.request(0, 0, &[assuming_low(&cool, 10)])), "no aggregator is connected");
+    assert!(!waits(&blind.request(0, 0, &[assuming_low(&cool, 10)])), "no aggregator is connected");
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn a_denial_by_the_region_is_final_and_cached() {
     let denial = denial(world.decide(0, 0, &[check(&key, 10, 1)]));
     assert_eq!((denial.cause, denial.budget.remaining), (Cause::Limit, 0));
     world.consults = 0;
-    assert!(!waits(world.request(0, 0, &[check(&key, 10, 1)])), "the denial is cached");
+    assert!(!waits(&world.request(0, 0, &[check(&key, 10, 1)])), "the denial is cached");
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn after_a_timeout_the_local_counts_decide_or_on_failure_denies() {
         assert_eq!(allowed(&outcome), passes);
         assert!((50..=60).contains(&took), "{took} ms");
         if !passes {
-            assert_eq!(denial(outcome).cause, Cause::Undecided);
+            assert_eq!(denial(&outcome).cause, Cause::Undecided);
         }
     }
 }
@@ -131,7 +131,7 @@ fn three_timeouts_open_the_circuit_breaker_and_a_pong_closes_it() {
     world.run(500);
     world.paused = false;
     world.run(1_200);
-    assert!(waits(world.request(0, 0, &[check(&keys[9], 10, 1)])), "queries are sent again");
+    assert!(waits(&world.request(0, 0, &[check(&keys[9], 10, 1)])), "queries are sent again");
 }
 
 #[test]
@@ -156,11 +156,11 @@ fn a_followed_key_needs_no_query_at_a_rollover() {
     assert!(world.passes(0, 0, &[check(&key, 1_000, 1)]));
     for _ in 0..20 {
         world.run(MINUTE / 3);
-        assert!(!waits(world.request(0, 0, &[check(&key, 1_000, 1)])));
+        assert!(!waits(&world.request(0, 0, &[check(&key, 1_000, 1)])));
     }
     // The region has dropped the key and its followers two windows later.
     world.run(3 * MINUTE);
-    assert!(waits(world.request(0, 0, &[check(&key, 1_000, 1)])));
+    assert!(waits(&world.request(0, 0, &[check(&key, 1_000, 1)])));
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn a_silent_subscription_makes_snapshots_stale() {
     assert!(world.passes(0, 0, &[check(&key, 1_000, 1)]));
     world.paused = true;
     world.run(FRESH_MS + 100);
-    assert!(waits(world.request(0, 0, &[check(&key, 1_000, 1)])));
+    assert!(waits(&world.request(0, 0, &[check(&key, 1_000, 1)])));
     let stale = Reason::Stale as usize;
     assert_eq!(world.sum_of(|stats| stats.consults[stale]), 1);
 }
@@ -212,7 +212,7 @@ fn on_failure_deny_denies_while_no_aggregator_is_connected() {
         let outcomes: Vec<_> =
             (0..10).map(|_| world.decide(0, 0, &[Check { policy, ..check(&key, 10, 1) }])).collect();
         assert_eq!(outcomes.iter().filter(|outcome| allowed(outcome)).count(), expected);
-        let undecided = |outcome: &Outcome| !allowed(outcome) && denial(*outcome).cause == Cause::Undecided;
+        let undecided = |outcome: &Outcome| !allowed(outcome) && denial(outcome).cause == Cause::Undecided;
         assert_eq!(outcomes.iter().filter(|outcome| undecided(outcome)).count(), 10 - expected);
     }
 }

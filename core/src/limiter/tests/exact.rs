@@ -47,9 +47,9 @@ fn a_log_admits_exactly_its_limit_and_reports_the_remaining_budget() {
     let key = key("k", MINUTE);
     for left in [2, 1, 0] {
         let (took, outcome) = world.decide_exact(&[], &[log(5, &key, 3, 1)]);
-        let shown = budget(outcome);
+        let shown = budget(&outcome);
         assert_eq!((shown.rule, shown.limit, shown.remaining), (5, 3, left));
-        assert_eq!((outcome.exact.window_ms, outcome.exact.undecided), (MINUTE, 0));
+        assert_eq!((outcome.exact.window_ms, outcome.exact.undecided), (MINUTE, RuleSet::default()));
         assert!((1..20).contains(&took), "{took} ms");
     }
     let denied = denial(world.decide_exact(&[], &[log(5, &key, 3, 1)]).1);
@@ -135,7 +135,7 @@ fn a_cost_above_the_limit_of_a_log_is_denied_without_an_exact_request() {
     let mut world = world();
     let key = key("k", MINUTE);
     let (took, outcome) = world.decide_exact(&[], &[log(0, &key, 3, 4), ledger(1, 7, 1)]);
-    let denied = denial(outcome);
+    let denied = denial(&outcome);
     assert_eq!((took, denied.cause, denied.retry_after_ms), (0, Cause::Cost, None));
     assert_eq!((world.exact_store.exact_requests.len(), world.exact_store.transactions), (0, 0));
 }
@@ -146,7 +146,7 @@ fn a_denial_by_a_window_saves_the_exact_request() {
     let (window, exact) = (key("w", HOUR), key("k", HOUR));
     assert!(allowed(&world.decide_exact(&[check(&window, 1, 1)], &[log(1, &exact, 9, 1)]).1));
     let (took, outcome) = world.decide_exact(&[check(&window, 1, 1)], &[log(1, &exact, 9, 1)]);
-    assert_eq!((took, denial(outcome).budget.rule), (0, 0));
+    assert_eq!((took, denial(&outcome).budget.rule), (0, 0));
     assert_eq!((world.exact_store.exact_requests.len(), world.exact_store.charged(exact.as_bytes())), (1, 1));
 }
 
@@ -159,13 +159,13 @@ fn a_denied_log_charges_no_window_and_a_denied_ledger_no_log() {
     }
     let all = [log(1, &exact, 9, 1), ledger(2, 7, 1)];
     let (_, outcome) = world.decide_exact(&[check(&window, 9, 1)], &all);
-    assert_eq!(denial(outcome).budget.rule, 2);
+    assert_eq!(denial(&outcome).budget.rule, 2);
     assert_eq!(
         outcome.exact.transactions.iter().collect::<Vec<_>>(),
         [3],
         "the denied attempt is recorded too"
     );
-    assert_eq!(outcome.exact.undecided, 0, "the log is untried, not undecided");
+    assert_eq!(outcome.exact.undecided, RuleSet::default(), "the log is untried, not undecided");
     assert!(world.entry(0, &window).is_none() && world.exact_store.charged(exact.as_bytes()) == 0);
 }
 
@@ -195,7 +195,7 @@ fn charges_are_refunded_if_a_window_denies_afterwards() {
     let mut world = world();
     let (window, exact) = (key("w", HOUR), key("k", HOUR));
     let outcome = overtaken(&mut world, &[log(1, &exact, 9, 1), ledger(2, 7, 1)], &window);
-    assert_eq!(denial(outcome).budget.rule, 0);
+    assert_eq!(denial(&outcome).budget.rule, 0);
     assert_eq!(outcome.exact.transactions.iter().count(), 1);
     assert_eq!(world.exact_store.charged(exact.as_bytes()), 1, "the refund is in flight");
     world.run(50);
@@ -233,9 +233,9 @@ fn after_a_timeout_on_failure_decides() {
         assert!(allowed(&world.decide(0, 0, &[check(&window, 9, 1)])), "warm");
         let (took, outcome) = world.decide_exact(&[check(&window, 9, 1)], &[check_of_log]);
         assert!((100..=112).contains(&took), "{took} ms");
-        assert_eq!((allowed(&outcome), outcome.exact.undecided), (passes, 2));
+        assert_eq!((allowed(&outcome), outcome.exact.undecided.clone()), (passes, RuleSet::of(1)));
         if deny {
-            let denied = denial(outcome);
+            let denied = denial(&outcome);
             assert_eq!((denied.cause, denied.budget.rule), (Cause::Undecided, 1));
         }
         assert_eq!(results(&world), [0, 0, 0, 1, 0]);
@@ -256,10 +256,10 @@ fn a_late_denial_is_cached() {
     world.exact_store.delay_ms = (200, 200);
     assert!(allowed(&world.decide_exact(&[], &[denying(ledger(1, 7, 1)), log(2, &key, 2, 1)][1..]).1));
     let (_, outcome) = world.decide_exact(&[], &[denying(log(1, &key, 2, 1))]);
-    assert_eq!(denial(outcome).cause, Cause::Undecided);
+    assert_eq!(denial(&outcome).cause, Cause::Undecided);
     world.run(300);
     let (took, outcome) = world.decide_exact(&[], &[denying(log(1, &key, 2, 1))]);
-    assert_eq!((took, denial(outcome).cause), (0, Cause::Limit));
+    assert_eq!((took, denial(&outcome).cause), (0, Cause::Limit));
 }
 
 #[test]
@@ -280,12 +280,12 @@ fn on_failure_applies_to_each_undecided_rule() {
     world.exact_store.unavailable = true;
     let (took, outcome) = world.decide_exact(&[], &[log(1, &one, 9, 1), log(4, &other, 9, 1)]);
     assert!(allowed(&outcome) && took < 20, "{took} ms");
-    assert_eq!(outcome.exact.undecided, 0b1_0010);
+    assert_eq!(outcome.exact.undecided, RuleSet::from_iter([1, 4]));
     assert_eq!(outcome.decision, Decision::Allow(None));
     let (_, outcome) = world.decide_exact(&[], &[log(1, &one, 9, 1), denying(log(4, &other, 9, 1))]);
-    assert_eq!((denial(outcome).budget.rule, denial(outcome).cause), (4, Cause::Undecided));
+    assert_eq!((denial(&outcome).budget.rule, denial(&outcome).cause), (4, Cause::Undecided));
     assert_eq!(results(&world), [0, 0, 2, 0, 0]);
-    assert!(denial(outcome).retry_after_ms.is_some());
+    assert!(denial(&outcome).retry_after_ms.is_some());
     world.exact_store.unavailable = false;
     assert!(
         allowed(&world.decide_exact(&[], &[denying(log(4, &other, 9, 1))]).1),
@@ -299,7 +299,7 @@ fn no_request_waits_without_a_working_stream() {
     let mut alone = World::alone(1, 1);
     for (check, passes) in [(log(1, &key, 9, 1), true), (denying(log(1, &key, 9, 1)), false)] {
         let (took, outcome) = alone.decide_exact(&[], &[check]);
-        assert_eq!((took, allowed(&outcome), outcome.exact.undecided), (0, passes, 2));
+        assert_eq!((took, allowed(&outcome), outcome.exact.undecided), (0, passes, RuleSet::of(1)));
     }
     // A stream that is open but delivers nothing.
     let mut frozen = world();
@@ -315,7 +315,7 @@ fn no_request_waits_without_a_working_stream() {
     assert!(stats(&frozen).exact_unsent > 15, "{:?}", stats(&frozen));
     frozen.paused = false;
     frozen.run(2_500);
-    assert!(frozen.decide_exact(&[], &[log(1, &key, 99, 1)]).1.exact.undecided == 0, "decided again");
+    assert!(frozen.decide_exact(&[], &[log(1, &key, 99, 1)]).1.exact.undecided.is_empty(), "decided again");
 }
 
 #[test]
@@ -346,8 +346,8 @@ fn a_closed_stream_resolves_waiting_requests_at_once() {
         let (id, _) = world.request_exact(0, 0, &[], &[check]);
         world.run(10);
         world.cut(0, 0);
-        let (at, outcome) = world.resolved[&id];
-        assert_eq!((at, allowed(&outcome), outcome.exact.undecided), (world.now, passes, 2));
+        let (at, outcome) = world.resolved[&id].clone();
+        assert_eq!((at, allowed(&outcome), outcome.exact.undecided), (world.now, passes, RuleSet::of(1)));
         assert_eq!(results(&world), [0, 0, 0, 0, 1]);
         // Its result is lost, so a denied request is refunded on the next stream.
         world.run(3_000);
@@ -388,7 +388,11 @@ fn a_response_that_arrives_during_the_query_of_a_window_is_refunded_if_the_windo
     world.exact_store.delay_ms = (80, 80);
     let slow = Check { policy: Policy { timeout_ms: 500, ..Policy::default() }, ..check(&window, 9, 9) };
     let (took, outcome) = world.decide_exact(&[slow], &[log(1, &exact, 9, 1)]);
-    assert_eq!((denial(outcome).budget.rule, outcome.exact.undecided), (0, 2), "after {took} ms");
+    assert_eq!(
+        (denial(&outcome).budget.rule, outcome.exact.undecided),
+        (0, RuleSet::of(1)),
+        "after {took} ms"
+    );
     world.run(200);
     assert_eq!(world.exact_store.charged(exact.as_bytes()), 0);
 }
@@ -400,11 +404,15 @@ fn rules_of_one_limit_are_charged_once() {
     let checks = [log(1, &key, 9, 2), log(2, &key, 5, 1), ledger(3, 7, 1), ledger(4, 7, 1)];
     let (_, outcome) = world.decide_exact(&[], &checks);
     assert_eq!((world.exact_store.charged(key.as_bytes()), world.exact_store.recorded(7, b"alice")), (2, 1));
-    assert_eq!(budget(outcome).remaining, 1, "the budget of the ledger");
+    assert_eq!(budget(&outcome).remaining, 1, "the budget of the ledger");
     let request = &world.exact_store.exact_requests[0].1;
     assert_eq!((request.charges.len(), request.charges[0].log.as_ref().unwrap().most), (2, 5));
     world.exact_store.unavailable = true;
-    assert_eq!(world.decide_exact(&[], &checks).1.exact.undecided, 0b1_1110, "all four rules are undecided");
+    assert_eq!(
+        world.decide_exact(&[], &checks).1.exact.undecided,
+        (1..5).collect(),
+        "all four rules are undecided"
+    );
 }
 
 #[test]
@@ -460,7 +468,8 @@ fn the_number_of_waiting_requests_is_bounded_and_sent_in_several_frames() {
     let sent: Vec<_> = (0..300).map(|_| world.request_exact(0, 0, &[], &many).0).collect();
     world.run(200);
     assert!(
-        sent.iter().all(|id| allowed(&world.resolved[id].1) && world.resolved[id].1.exact.undecided == 0)
+        sent.iter()
+            .all(|id| allowed(&world.resolved[id].1) && world.resolved[id].1.exact.undecided.is_empty())
     );
     world.exact_store.loses_one_in = 1;
     world.paused = true;
@@ -469,7 +478,7 @@ fn the_number_of_waiting_requests_is_bounded_and_sent_in_several_frames() {
         assert_eq!(world.request_exact(0, 0, &[], &one).1.decision, Decision::Wait);
     }
     let (_, outcome) = world.request_exact(0, 0, &[], &one);
-    assert_eq!(denial(outcome).cause, Cause::Undecided, "one request too many");
+    assert_eq!(denial(&outcome).cause, Cause::Undecided, "one request too many");
     world.run(200);
     let exact_requests = &world.processes[0].workers[0].as_ref().unwrap().limiter.exact.requests;
     assert_eq!(
@@ -534,6 +543,9 @@ fn malformed_exact_responses_do_no_harm() {
     let frame = wire::RegionFrame { results: vec![few.clone(), few], ..Default::default() };
     limiter.on_frame(shared, &frame, now);
     let resolved = limiter.take_resolved();
-    assert_eq!((resolved.len(), resolved[0].0, resolved[0].1.exact.undecided), (1, 77, 6));
+    assert_eq!(
+        (resolved.len(), resolved[0].0, resolved[0].1.exact.undecided.clone()),
+        (1, 77, RuleSet::from_iter([1, 2]))
+    );
     assert!(allowed(&resolved[0].1));
 }

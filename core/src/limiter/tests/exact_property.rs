@@ -159,14 +159,14 @@ impl Run {
         let most = u64::from(sender.of.timeout_ms) + WAITING_TICK_MS + windows;
         self.overdue_ms = self.overdue_ms.max((at - sender.since).saturating_sub(most));
         if outcome.passes() {
-            self.passed.push((sender.of.clone(), outcome.exact));
+            self.passed.push((sender.of.clone(), outcome.exact.clone()));
         }
     }
 
     /// The sum of the admitted costs under `rule`, and the part of it that the rule decided.
     fn sums(&self, rule: u16, applies: impl Fn(&RequestSpec) -> bool) -> (u64, u64) {
         let all = || self.passed.iter().filter(|(of, _)| applies(of));
-        let decided = all().filter(|(_, details)| details.undecided & (1 << rule) == 0);
+        let decided = all().filter(|(_, details)| !details.undecided.contains(rule));
         (all().map(|(of, _)| of.cost).sum(), decided.map(|(of, _)| of.cost).sum())
     }
 }

@@ -11,8 +11,8 @@ fn burst(world: &mut World, process: usize, key: &Key, ms: u64) -> (usize, Vec<O
     let waiting = sent.iter().filter(|(_, outcome)| outcome.decision == Decision::Wait).count();
     world.run(ms);
     let decided = sent.iter().filter_map(|(id, outcome)| match outcome.decision {
-        Decision::Wait => world.resolved.get(id).map(|(_, outcome)| *outcome),
-        _ => Some(*outcome),
+        Decision::Wait => world.resolved.get(id).map(|(_, outcome)| outcome.clone()),
+        _ => Some(outcome.clone()),
     });
     (waiting, decided.collect())
 }

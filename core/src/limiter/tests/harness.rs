@@ -12,6 +12,7 @@ use crate::model::key::{Key, KeyParts};
 use crate::model::shared::{MemoryShared, Place, Version};
 use crate::model::time::UnixMs;
 use crate::region::{Region, RegionLimits};
+use core::borrow::Borrow;
 use std::collections::{BTreeMap, VecDeque};
 use std::vec;
 
@@ -95,7 +96,7 @@ pub(super) struct World {
 }
 
 /// Passes the trace context of a request that waits to the limiter.
-fn attach_trace(limiter: &mut Limiter, id: u64, outcome: Outcome, traceparent: Option<&str>) {
+fn attach_trace(limiter: &mut Limiter, id: u64, outcome: &Outcome, traceparent: Option<&str>) {
     let trace = traceparent.and_then(|header| Trace::of_headers(Some(header.as_bytes()), Some(b"an-id")));
     if let (Decision::Wait, Some(trace)) = (outcome.decision, trace) {
         limiter.trace(id, &trace);
@@ -219,7 +220,7 @@ impl World {
         let Process { shared, workers, .. } = &mut self.processes[process];
         let worker_state = workers[worker].as_mut().unwrap();
         let outcome = worker_state.limiter.decide(shared, id, checks, now);
-        attach_trace(&mut worker_state.limiter, id, outcome, self.traceparent);
+        attach_trace(&mut worker_state.limiter, id, &outcome, self.traceparent);
         self.send(process, worker);
         (id, outcome)
     }
@@ -237,7 +238,7 @@ impl World {
         let Process { shared, workers, .. } = &mut self.processes[process];
         let worker_state = workers[worker].as_mut().unwrap();
         let outcome = worker_state.limiter.decide(shared, id, &[checks, exact].concat(), now);
-        attach_trace(&mut worker_state.limiter, id, outcome, self.traceparent);
+        attach_trace(&mut worker_state.limiter, id, &outcome, self.traceparent);
         self.send(process, worker);
         (id, outcome)
     }
@@ -266,7 +267,7 @@ impl World {
             assert!(self.now < start + 1_000, "request {id} is never resolved");
             self.run(1);
             if let Some((_, resolved)) = self.resolved.get(&id) {
-                outcome = *resolved;
+                outcome = resolved.clone();
             }
         }
         (self.now - start, outcome)
@@ -472,15 +473,15 @@ pub(super) fn check(key: &Key, limit: u64, cost: u64) -> Check<'_> {
     }
 }
 
-pub(super) fn denial(outcome: Outcome) -> Denial {
-    match outcome.decision {
+pub(super) fn denial(outcome: impl Borrow<Outcome>) -> Denial {
+    match outcome.borrow().decision {
         Decision::Deny(denial) => denial,
         other => panic!("not denied: {other:?}"),
     }
 }
 
-pub(super) fn budget(outcome: Outcome) -> Budget {
-    match outcome.decision {
+pub(super) fn budget(outcome: impl Borrow<Outcome>) -> Budget {
+    match outcome.borrow().decision {
         Decision::Allow(Some(budget)) => budget,
         other => panic!("not allowed: {other:?}"),
     }

@@ -52,7 +52,7 @@ impl Check {
                     if shape.rule.exact.is_some() {
                         continue;
                     }
-                    let refused = shape.rule.shadow && outcome.shadow_denied >> rule & 1 == 1;
+                    let refused = shape.rule.shadow && outcome.shadow_denied.contains(rule as u16);
                     let cost = shape.judged_cost(arrival.cost);
                     if refused || cost == 0 {
                         continue;

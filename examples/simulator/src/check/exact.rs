@@ -142,7 +142,7 @@ impl Check {
         for (rule, shape) in exact_rules(arrival, shapes) {
             let account = self.exact.keys.entry((rule, arrival.identifier)).or_default();
             account.last_used_us = now_us;
-            let undecided = outcome.exact.undecided >> rule & 1 == 1;
+            let undecided = outcome.exact.undecided.contains(rule as u16);
             match outcome.decision {
                 Decision::Allow(_) => {
                     account.all += arrival.cost;

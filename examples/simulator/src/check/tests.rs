@@ -9,7 +9,7 @@ use crate::plan::traffic::Arrival;
 use crate::plan::{Exact, Network, Plan, Rule, Schedule, Sharing, Topology};
 use crate::world::World;
 use weir_core::limiter::table::Entry;
-use weir_core::limiter::{Budget, Cause, Decision, Denial, ExactDetails, Outcome};
+use weir_core::limiter::{Budget, Cause, Decision, Denial, ExactDetails, Outcome, RuleSet};
 use weir_core::model::exact::ExactRequestId;
 use weir_core::model::time::UnixMs;
 
@@ -159,11 +159,16 @@ fn decisions_that_contradict_the_true_use_are_reported() {
         let deny = Decision::Deny(Denial { budget, retry_after_ms: Some(1), cause: Cause::Limit });
         // This Envoy has admitted 15.
         for _ in 0..if others > 0 { 0 } else { 15 + passes } {
-            let outcome = Outcome { decision: admit, shadow_denied: 0, exact: ExactDetails::default() };
+            let outcome = Outcome {
+                decision: admit,
+                shadow_denied: RuleSet::default(),
+                exact: ExactDetails::default(),
+            };
             world.check_mut().decided(&by, &arrival, &outcome, &shapes);
         }
         if others > 0 {
-            let outcome = Outcome { decision: deny, shadow_denied: 0, exact: ExactDetails::default() };
+            let outcome =
+                Outcome { decision: deny, shadow_denied: RuleSet::default(), exact: ExactDetails::default() };
             world.check_mut().decided(&by, &arrival, &outcome, &shapes);
         }
         let mut reported: Vec<_> =
@@ -217,13 +222,14 @@ fn the_use_of_a_window_of_a_log_is_counted() {
 }
 
 /// Violations for one request with this decision, with or without a charge in the log.
-fn exactly(decision: Decision, undecided: u64, deny: bool, charged: bool) -> usize {
+fn exactly(decision: Decision, is_undecided: bool, deny: bool, charged: bool) -> usize {
     let charges: &[_] = if charged { &[(1, 1_000_000)] } else { &[] };
     let (mut world, mut shapes, _) = logged(charges);
     shapes[0] = Shape::new(0, Rule { deny_on_failure: deny, ..shapes[0].rule });
     let arrival = arrivals().next().unwrap();
-    let outcome =
-        Outcome { decision, shadow_denied: 0, exact: ExactDetails { undecided, ..ExactDetails::default() } };
+    let undecided = if is_undecided { RuleSet::of(0) } else { RuleSet::default() };
+    let exact = ExactDetails { undecided, ..ExactDetails::default() };
+    let outcome = Outcome { decision, shadow_denied: RuleSet::default(), exact };
     world.check_mut().decided_exactly((0, 1_000_000), &arrival, &outcome, &shapes);
     world.check_mut().finish_exact(20_000_000);
     world.check_mut().violations().iter().filter(|violation| violation.checker == "exact").count()
@@ -234,12 +240,12 @@ fn violations_of_exact_limits_are_reported() {
     let budget = Budget { rule: 0, limit: 3, remaining: 0, reset_ms: 9 };
     let admit = Decision::Allow(Some(budget));
     let deny = |cause| Decision::Deny(Denial { budget, retry_after_ms: Some(1), cause });
-    assert_eq!(exactly(admit, 0, false, true), 0);
-    assert_eq!(exactly(admit, 0, false, false), 1, "admitted without a charge");
-    assert_eq!(exactly(admit, 1, false, false), 0, "undecided, and the rule allows");
-    assert_eq!(exactly(admit, 1, true, true), 1, "undecided, and the rule denies");
-    assert_eq!(exactly(deny(Cause::Undecided), 1, true, false), 0);
-    assert_eq!(exactly(deny(Cause::Undecided), 1, false, false), 1, "undecided, and the rule allows");
-    assert_eq!(exactly(deny(Cause::Undecided), 1, true, true), 1, "denied and still charged");
-    assert_eq!(exactly(deny(Cause::Limit), 0, false, false), 1, "the log held nothing");
+    assert_eq!(exactly(admit, false, false, true), 0);
+    assert_eq!(exactly(admit, false, false, false), 1, "admitted without a charge");
+    assert_eq!(exactly(admit, true, false, false), 0, "undecided, and the rule allows");
+    assert_eq!(exactly(admit, true, true, true), 1, "undecided, and the rule denies");
+    assert_eq!(exactly(deny(Cause::Undecided), true, true, false), 0);
+    assert_eq!(exactly(deny(Cause::Undecided), true, false, false), 1, "undecided, and the rule allows");
+    assert_eq!(exactly(deny(Cause::Undecided), true, true, true), 1, "denied and still charged");
+    assert_eq!(exactly(deny(Cause::Limit), false, false, false), 1, "the log held nothing");
 }

@@ -473,7 +473,12 @@ impl World<'_> {
             let responds = Event::Response(at, request, arrival, self.now_us);
             self.queue.plan(self.now_us + takes_us, responds);
         }
-        self.decided(arrival, verdict, retry_after_ms, outcome.shadow_denied);
+        self.decided(
+            arrival,
+            verdict,
+            retry_after_ms,
+            outcome.shadow_denied.iter().fold(0, |mask, rule| mask | 1 << rule),
+        );
     }
 
     fn decided(
