@@ -1,5 +1,6 @@
 //! The cost of resolving a request without a host, for different live controls: none, exact identifiers, patterns,
-//! networks. One rule by a header, and the client's address from the peer.
+//! networks. One rule by a header, and the client's address from the peer. Then configurations of many rules, of which a request
+//! matches one by its path.
 //!
 //! Run with `cargo bench -p weir-core --bench resolve`. Decisions are measured by `decide`.
 
@@ -35,12 +36,9 @@ impl Request for Client {
 
     fn for_each_header(&self, _: &[u8], _: &mut dyn FnMut(&[u8])) {}
 
-    fn peer_address(&self, out: &mut Vec<u8>) {
+    fn property(&self, _: &[u8], out: &mut Vec<u8>) -> bool {
         out.extend_from_slice(&self.peer);
-    }
-
-    fn metadata(&self, _: &[String], _: &mut Vec<u8>) -> bool {
-        false
+        true
     }
 }
 
@@ -118,5 +116,51 @@ fn resolve(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, resolve);
+/// A request for a path.
+struct Sent(Vec<u8>);
+
+impl Request for Sent {
+    fn header(&self, name: &[u8]) -> Lines<'_> {
+        match name {
+            b":path" => Lines::One(&self.0),
+            b":authority" => Lines::One(b"api.example.com"),
+            b"x-api-key" => Lines::One(b"api-key-00000001"),
+            _ => Lines::None,
+        }
+    }
+
+    fn for_each_header(&self, _: &[u8], _: &mut dyn FnMut(&[u8])) {}
+
+    fn property(&self, _: &[u8], _: &mut Vec<u8>) -> bool {
+        false
+    }
+}
+
+fn many_rules(c: &mut Criterion) {
+    let mut group = c.benchmark_group("rules");
+    group.warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1)).sample_size(20);
+    for count in [1, 8, 15, 16, 64, 1_024] {
+        let rule = |at: usize| {
+            format!(
+                r#"{{"name": "r{at}", "match": {{"path": {{"prefix": "/api/v1/part{at}/"}}}},
+                     "identifier": {{"header": "x-api-key"}}, "limit": 100, "window": "1m"}}"#
+            )
+        };
+        let rules: Vec<String> = (0..count).map(rule).collect();
+        let text = format!(r#"{{"aggregator": {{"cluster": "weir"}}, "rules": [{}]}}"#, rules.join(","));
+        let config = Config::parse(text.as_bytes()).unwrap();
+        let requests: Vec<Sent> =
+            (0..count).map(|at| Sent(format!("/api/v1/part{at}/items/7?page=2").into())).collect();
+        let (mut scratch, mut next) = (Scratch::default(), 0);
+        group.bench_function(count.to_string(), |bench| {
+            bench.iter(|| {
+                next = (next + 613) % requests.len();
+                black_box(config.resolve(&requests[next], &Live::default(), &mut scratch).count())
+            });
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, resolve, many_rules);
 criterion_main!(benches);

@@ -41,14 +41,14 @@ impl Request for Headers {
         self.lines.iter().filter(|(header, _)| header == name).for_each(|(_, value)| line(value));
     }
 
-    fn peer_address(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.peer);
-    }
-
-    fn metadata(&self, path: &[String], out: &mut Vec<u8>) -> bool {
-        assert_eq!(path, ["envoy.filters.http.jwt_authn", "jwt_payload", "sub"]);
-        out.extend_from_slice(&self.claim);
-        !self.claim.is_empty()
+    fn property(&self, path: &[u8], out: &mut Vec<u8>) -> bool {
+        let value = match path {
+            b"source\0address" => &self.peer,
+            b"metadata\0filter_metadata\0envoy.filters.http.jwt_authn\0jwt_payload\0sub" => &self.claim,
+            other => panic!("unexpected property {:?}", String::from_utf8_lossy(other)),
+        };
+        out.extend_from_slice(value);
+        !value.is_empty()
     }
 }
 

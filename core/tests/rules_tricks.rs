@@ -35,12 +35,10 @@ impl Request for Sent {
         self.0.iter().filter(|(header, _)| header.as_bytes() == name).for_each(|(_, value)| line(value));
     }
 
-    fn peer_address(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"192.0.2.7:4000");
-    }
-
-    fn metadata(&self, _: &[String], _: &mut Vec<u8>) -> bool {
-        false
+    fn property(&self, path: &[u8], out: &mut Vec<u8>) -> bool {
+        let is_address = path == b"source\0address";
+        out.extend_from_slice(if is_address { b"192.0.2.7:4000" } else { b"" });
+        is_address
     }
 }
 

@@ -364,8 +364,12 @@ fn addresses_summary(config: &Config) -> Option<String> {
 }
 
 fn rule_summary(rule: &Rule) -> String {
-    let Rule { name, namespace, limit, duration_ms, hash, hard_limit, shadow, enforced, .. } = rule;
+    let Rule { name, namespace, limit, carried, duration_ms, hash, hard_limit, shadow, enforced, .. } = rule;
     let window = duration(*duration_ms);
+    let limit = match carried {
+        Some(carried) => format!("{limit} (or what the request carries, at most {})", carried.max),
+        None => limit.to_string(),
+    };
     let limited = match rule.algorithm {
         Algorithm::Window => format!("{limit} per {window} in namespace {namespace:?}"),
         Algorithm::Log => format!("{limit} per {window} in namespace {namespace:?}, by an exact log"),

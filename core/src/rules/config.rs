@@ -1,6 +1,7 @@
 //! The filter's whole configuration: [`Config::parse`], and all fields except rules.
 
 use super::addresses::Addresses;
+use super::index::Index;
 use super::parse::structure;
 use super::rule::Rule;
 use super::rule::cost::Cost;
@@ -20,8 +21,11 @@ use sha2::{Digest, Sha256};
 /// A longer text is refused without parsing it.
 pub const CONFIG_BYTES_MAX: usize = 4 * 1_024 * 1_024;
 
-/// Most rules of one configuration. Each is applied to every request.
-pub const RULES_MAX: usize = 64;
+/// Most rules of one configuration.
+pub const RULES_MAX: usize = 1_024;
+
+/// Most regular expressions of one configuration: with their automata they still fit in a VM.
+const EXPRESSIONS_MAX: usize = 1_024;
 
 const MAX_KEYS_DEFAULT: u32 = 262_144;
 pub(super) const MAX_KEYS: RangeInclusive<u64> = 8..=8_388_608;
@@ -63,8 +67,9 @@ pub struct Config {
     pub hash_key: Option<SecretKey>,
     /// `test_faults` (default false): lets requests cause faults in the filter, for tests. Not for production.
     pub test_faults: bool,
-    /// `rules` (required): 1 to 64, in order. An empty list is refused, as the filter would silently limit nothing.
+    /// `rules` (required): 1 to 1 024, in order. An empty list is refused, as the filter would silently limit nothing.
     pub rules: Vec<Rule>,
+    pub(super) index: Option<Index>,
     version: u64,
 }
 
@@ -202,7 +207,7 @@ fn read_config(
     let addresses = fields.or("client_networks", Addresses::default(), errors, Addresses::read);
     let hash_key = read_secret(&fields, ("hash_key", "hash_key_env"), &SecretKey::KIND, variables, errors);
     let test_faults = fields.or("test_faults", false, errors, |n, e| n.boolean(e));
-    let rules = fields.required("rules", "a list of 1 to 64 rules", errors, read_rules);
+    let rules = fields.required("rules", "a list of 1 to 1024 rules", errors, read_rules);
     let hashed = rules.as_ref().and_then(|rules| rules.iter().position(|rule| rule.hash));
     if let (Some(at), Some(None)) = (hashed, &hash_key) {
         let problem = format!("it is missing, and rules[{at}].hash requires it");
@@ -217,13 +222,26 @@ fn read_config(
         addresses: addresses?,
         hash_key: hash_key?,
         test_faults: test_faults?,
+        index: rules.as_deref().and_then(Index::of),
         rules: rules?,
         version,
     })
 }
 
 fn read_rules(node: Node<'_>, errors: &mut Errors) -> Option<Vec<Rule>> {
-    let rules = node.list(1..=RULES_MAX, "rules", errors, Rule::read);
+    let mut expressions: usize = 0;
+    let rules = node.list(1..=RULES_MAX, "rules", errors, |node, errors| {
+        if expressions > EXPRESSIONS_MAX {
+            return None;
+        }
+        let rule = Rule::read(node, errors)?;
+        expressions = expressions.saturating_add(rule.conditions.expressions());
+        if expressions > EXPRESSIONS_MAX {
+            let expected = format!("at most {EXPRESSIONS_MAX} in all rules, or other conditions");
+            return node.reject(errors, "has one regular expression too many", expected);
+        }
+        Some(rule)
+    });
     reject_repeated_names(node, errors);
     rules
 }

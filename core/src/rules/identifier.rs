@@ -8,19 +8,20 @@
 //! Values that an upstream treats as equal are written in the same way: decoded, and without leading and trailing
 //! blanks.
 
-use super::matcher::NormalPath;
-use super::request::client_address::{ClientAddress, Peer};
+use super::request::client_address::ClientAddress;
 use super::request::cookie::cookies;
 use super::request::host::host_and_port;
 use super::request::path::segment;
+use super::request::property::{self, Property};
 use super::request::query::{Decoded, parameters};
+use super::request::sources::Sources;
 use super::request::{Lines, Request, joined_header, trim};
 use crate::fields::Errors;
 use crate::fields::Value;
 use crate::fields::{Fields, Node};
 use crate::matching::canonical::canonical_identifier;
 use alloc::boxed::Box;
-use alloc::string::{String, ToString};
+use alloc::format;
 use alloc::vec::Vec;
 use core::ops::RangeInclusive;
 
@@ -35,9 +36,6 @@ pub(super) const PARTS_MAX: usize = 8;
 
 pub(super) const PART_NAME_BYTES_MAX: usize = 256;
 pub(super) const PATH_SEGMENTS: RangeInclusive<u64> = 1..=64;
-pub(super) const CLAIM_DEPTH_MAX: usize = 8;
-const JWT_NAMESPACE: &str = "envoy.filters.http.jwt_authn";
-const JWT_PAYLOAD: &str = "jwt_payload";
 
 /// Appends the canonical identifier of `values`, as a rule whose parts have these values produces it. It is for callers
 /// that have no request. Leading and trailing blanks of a value are removed; an empty value counts as absent.
@@ -70,8 +68,13 @@ enum Source {
     Query(Box<[u8]>, Pick),
     ClientAddress(ClientAddress),
     PathSegment(usize),
-    Authority { port: bool },
-    Metadata(Vec<String>),
+    Authority {
+        port: bool,
+    },
+    /// What a filter or the connection states.
+    Property(Property),
+    /// A field of the client's certificate.
+    Certificate(Property),
     Constant(Box<[u8]>),
 }
 
@@ -95,11 +98,7 @@ pub(super) enum Found {
 }
 
 /// A part has exactly one of these fields.
-pub(super) const PART_KINDS: [&str; 8] =
-    ["header", "cookie", "query", "client_address", "path_segment", "host", "jwt_claim", "constant"];
-
-/// All fields of a part.
-pub(super) const PART_FIELDS: [&str; 10] = [
+pub(super) const PART_KINDS: [&str; 11] = [
     "header",
     "cookie",
     "query",
@@ -107,19 +106,37 @@ pub(super) const PART_FIELDS: [&str; 10] = [
     "path_segment",
     "host",
     "jwt_claim",
+    "metadata",
+    "filter_state",
+    "client_certificate",
+    "constant",
+];
+
+/// All fields of a part.
+pub(super) const PART_FIELDS: [&str; 13] = [
+    "header",
+    "cookie",
+    "query",
+    "client_address",
+    "path_segment",
+    "host",
+    "jwt_claim",
+    "metadata",
+    "filter_state",
+    "client_certificate",
     "constant",
     "lowercase",
     "pick",
 ];
 
 /// The parts beside which `lowercase` and `pick` have an effect.
-pub(super) const LOWERCASE_KINDS: [&str; 5] = ["header", "cookie", "query", "path_segment", "jwt_claim"];
+pub(super) const LOWERCASE_KINDS: [&str; 7] =
+    ["header", "cookie", "query", "path_segment", "jwt_claim", "metadata", "filter_state"];
 pub(super) const PICK_KINDS: [&str; 2] = ["cookie", "query"];
 /// The values of `pick`.
 const PICKS: [(&str, Pick); 2] = [("first", Pick::First), ("last", Pick::Last)];
 pub(super) const PICK_WORDS: [&str; 2] = [PICKS[0].0, PICKS[1].0];
 pub(super) const HOST_FIELDS: [&str; 1] = ["port"];
-pub(super) const CLAIM_FIELDS: [&str; 2] = ["payload", "claim"];
 
 impl Part {
     /// Reads `identifier`: one part, or a list of them.
@@ -134,14 +151,13 @@ impl Part {
             kind if LOWERCASE_KINDS.contains(&kind) => {
                 fields.or("lowercase", false, errors, |node, errors| node.boolean(errors))
             }
-            _ => of_no_use(&fields, "lowercase", "header, cookie, query, path_segment or jwt_claim", errors)
-                .map(|()| false),
+            _ => of_no_use(&fields, "lowercase", &LOWERCASE_KINDS, errors).map(|()| false),
         };
         let pick = match kind {
             kind if PICK_KINDS.contains(&kind) => {
                 fields.or("pick", Pick::Only, errors, |node, errors| node.word(&PICKS, errors))
             }
-            _ => of_no_use(&fields, "pick", "cookie or query", errors).map(|()| Pick::Only),
+            _ => of_no_use(&fields, "pick", &PICK_KINDS, errors).map(|()| Pick::Only),
         };
         let source = Source::read(kind, pick.unwrap_or(Pick::Only), fields.get(kind)?, errors);
         pick?;
@@ -174,6 +190,7 @@ impl Part {
             Source::Header(name) => Some(("header", name)),
             Source::Cookie(name, _) => Some(("cookie", name)),
             Source::Query(name, _) => Some(("query parameter", name)),
+            Source::Certificate(property) => Some(("client certificate field", property.name())),
             _ => None,
         }
     }
@@ -185,9 +202,12 @@ pub(super) fn optional_parts(parts: &[Part]) -> impl Iterator<Item = (&'static s
 }
 
 /// Rejects a field that has no effect on this kind of part.
-fn of_no_use<'a>(fields: &Fields<'a>, name: &'a str, kinds: &str, errors: &mut Errors) -> Option<()> {
+fn of_no_use<'a>(fields: &Fields<'a>, name: &'a str, kinds: &[&str], errors: &mut Errors) -> Option<()> {
     match fields.get(name) {
-        Some(node) => node.reject(errors, "has no effect here", alloc::format!("it only with {kinds}")),
+        Some(node) => {
+            let kinds = kinds.join(", ");
+            node.reject(errors, "has no effect here", format!("it only with one of {kinds}"))
+        }
         None => Some(()),
     }
 }
@@ -214,7 +234,10 @@ impl Source {
                 }
                 _ => node.reject(errors, "has no effect", "true, or an object with port"),
             },
-            "jwt_claim" => read_claim(node, errors).map(Source::Metadata),
+            "jwt_claim" => Property::read_claim(node, errors).map(Source::Property),
+            "metadata" => Property::read_metadata(node, errors).map(Source::Property),
+            "filter_state" => Property::read_filter_state(node, errors).map(Source::Property),
+            "client_certificate" => Property::read_certificate(node, errors).map(Source::Certificate),
             _ => node.text(PART_NAME_BYTES_MAX, errors).map(|text| Source::Constant(bytes(text))),
         }
     }
@@ -222,7 +245,7 @@ impl Source {
     /// Appends the value, escaped; nothing if the request has none. Returns false if it has several; what was appended
     /// is then invalid.
     fn write<R: Request + ?Sized>(&self, request: &R, sources: &mut Sources, out: &mut Vec<u8>) -> bool {
-        let Sources { path, peer, buffer } = sources;
+        let Sources { path, peer, buffer, .. } = sources;
         match self {
             // With several lines a client could choose its identifier at will, since an upstream may use another line.
             Source::Header(name) => match request.header(name) {
@@ -257,10 +280,10 @@ impl Source {
                     push_escaped(number, out);
                 }
             }
-            Source::Metadata(path) => {
+            Source::Property(property) | Source::Certificate(property) => {
                 buffer.clear();
-                if request.metadata(path, buffer) {
-                    push_escaped(trim(buffer), out);
+                if request.property(property.path(), buffer) {
+                    push_value(buffer, out);
                 }
             }
             Source::Constant(text) => push_escaped(text, out),
@@ -304,21 +327,6 @@ impl<'a> Values<'a> {
     }
 }
 
-/// The sources of parts other than headers. Their contents are valid for one request; their memory is reused.
-#[derive(Debug, Default)]
-pub(super) struct Sources {
-    pub path: NormalPath,
-    pub peer: Peer,
-    pub buffer: Vec<u8>,
-}
-
-impl Sources {
-    pub fn reset(&mut self) {
-        self.path.reset();
-        self.peer.reset();
-    }
-}
-
 /// The result of writing an identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Written {
@@ -352,29 +360,12 @@ fn bytes(text: &str) -> Box<[u8]> {
     text.as_bytes().into()
 }
 
-/// `jwt_claim`: the path to the claim in the metadata that Envoy's JWT filter writes.
-fn read_claim(node: Node<'_>, errors: &mut Errors) -> Option<Vec<String>> {
-    let fields = node.object(&CLAIM_FIELDS, errors)?;
-    let payload = fields.or("payload", JWT_PAYLOAD.to_string(), errors, read_key);
-    let claim = read_claim_path(&fields, errors);
-    let mut path = Vec::from([JWT_NAMESPACE.to_string(), payload?]);
-    path.extend(claim?);
-    Some(path)
-}
-
-fn read_claim_path(fields: &Fields<'_>, errors: &mut Errors) -> Option<Vec<String>> {
-    fields.required("claim", "a claim such as \"sub\", or the list of keys to it", errors, |node, errors| {
-        node.one_or_list(1..=CLAIM_DEPTH_MAX, "keys", errors, read_key)
-    })
-}
-
-/// A key of metadata. Envoy ends each with a zero byte, so none may contain one.
-fn read_key(node: Node<'_>, errors: &mut Errors) -> Option<String> {
-    let text = node.text(PART_NAME_BYTES_MAX, errors)?;
-    if text.contains('\0') {
-        return node.reject(errors, "contains a zero byte", "text without zero bytes");
+/// Appends the value of a property: a whole number in digits, any other value as it is.
+fn push_value(value: &[u8], out: &mut Vec<u8>) {
+    match property::number(value) {
+        Some(number) => out.extend_from_slice(format!("{number}").as_bytes()),
+        None => push_escaped(trim(value), out),
     }
-    Some(text.to_string())
 }
 
 /// Appends a percent-encoded value, decoded, escaped and without leading and trailing blanks.
@@ -413,6 +404,7 @@ mod tests {
     use super::*;
     use crate::fields::Bounds;
     use crate::rules::testing::TestRequest;
+    use alloc::string::String;
     use alloc::vec;
     use proptest::prelude::*;
 
@@ -445,8 +437,13 @@ mod tests {
             .header("cookie", "twice=%20%58%7c\t")
             .header("cookie", "session=s1; b=2")
             .peer("1.2.3.4:5")
-            .metadata(&[JWT_NAMESPACE, "jwt_payload", "sub"], "alice")
-            .metadata(&[JWT_NAMESPACE, "corp", "org", "id"], "o1");
+            .metadata(&["envoy.filters.http.jwt_authn", "jwt_payload", "sub"], "alice")
+            .metadata(&["envoy.filters.http.ext_authz", "plan"], " Gold|1 ")
+            .property(b"metadata\0filter_metadata\0ext\0org\0id", &42.0f64.to_le_bytes())
+            .property(b"metadata\0filter_metadata\0ext\0empty", b"")
+            .property(b"filter_state\0acme.tenant", b"t1")
+            .property(b"connection\0uri_san_peer_certificate", b"spiffe://acme/ns/shop/sa/cart")
+            .metadata(&["envoy.filters.http.jwt_authn", "corp", "org", "id"], "o1");
         for (json, expected, complete) in [
             (r#"{"header": "x-blank"}"#, "b c", Whole),
             (r#"{"header": "x-case"}"#, "AbC\u{c9}", Whole),
@@ -480,6 +477,18 @@ mod tests {
             (r#"{"jwt_claim": {"claim": "sub"}}"#, "alice", Whole),
             (r#"{"jwt_claim": {"payload": "corp", "claim": ["org", "id"]}}"#, "o1", Whole),
             (r#"{"jwt_claim": {"claim": "iss"}}"#, r"\-", Missing),
+            (
+                r#"{"metadata": {"filter": "envoy.filters.http.ext_authz", "key": "plan"}, "lowercase": true}"#,
+                r"gold\|1",
+                Whole,
+            ),
+            (r#"{"metadata": {"filter": "ext", "key": ["org", "id"]}}"#, "42", Whole),
+            (r#"{"metadata": {"filter": "ext", "key": "empty"}}"#, r"\-", Missing),
+            (r#"{"metadata": {"filter": "ext", "key": "none"}}"#, r"\-", Missing),
+            (r#"{"filter_state": "acme.tenant"}"#, "t1", Whole),
+            (r#"{"filter_state": "acme.none"}"#, r"\-", Missing),
+            (r#"{"client_certificate": "uri_san"}"#, "spiffe://acme/ns/shop/sa/cart", Whole),
+            (r#"{"client_certificate": "sha256"}"#, r"\-", Missing),
             (r#"{"constant": "all|\\"}"#, r"all\|\\", Whole),
             (r#"[{"constant": "a"}, {"header": "x-none"}, {"header": "x-api-key"}]"#, r"a|\-|k1", Missing),
         ] {

@@ -6,13 +6,14 @@
 //!                     └─ rule ─┬─ matcher: path, methods, headers, host
 //!                              ├─ identifier: parts of the request (secret: those that are hashed)
 //!                              ├─ algorithm: how the limit is enforced
+//!                              ├─ carried: a limit that the request states
 //!                              ├─ overrides: identifiers with another limit
 //!                              ├─ cost
 //!                              ├─ share: identifiers for which it is enforced
 //!                              ├─ ban
 //!                              └─ response: status and body of denials
 //!
-//! Request ─ resolve ─ addresses, then for each rule: matcher → identifier → live control → overrides → cost → Match
+//! Request ─ resolve ─ addresses ─ index, then for each rule that was found: matcher → identifier → live control → overrides → cost → Match
 //! ```
 //!
 //! [`schema`](schema()) describes the same fields, by the parser's tables of names, words and ranges, for editors.
@@ -31,6 +32,7 @@ pub mod rule;
 
 mod addresses;
 pub mod identifier;
+mod index;
 mod matcher;
 pub mod parse;
 mod request;
@@ -49,6 +51,7 @@ pub use parse::plugin::PluginConfig;
 pub use request::{Lines, Request};
 pub use resolve::{Action, Live, Match, Matches, Scratch};
 pub use rule::ban::Ban;
+pub use rule::carried::CarriedLimit;
 pub use rule::cost::{Cost, ResponseCost};
 pub use rule::overrides::Override;
 pub use rule::response::{Body, OwnResponse};

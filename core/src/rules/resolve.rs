@@ -6,8 +6,10 @@
 
 use super::addresses::Listed;
 use super::config::Config;
-use super::identifier::{self, Sources, write_raw};
+use super::identifier::{self, write_raw};
+use super::index::Candidates;
 use super::request::Request;
+use super::request::sources::Sources;
 use super::rule::overrides::Override;
 use super::rule::{Ambiguous, Missing, Rule};
 use super::secret::SecretKey;
@@ -77,6 +79,7 @@ pub struct Scratch {
     live: control::Scratch,
     client: Client,
     found: Vec<Applied>,
+    candidates: Candidates,
 }
 
 /// The client's address, if any configured network or live control needs it.
@@ -122,8 +125,23 @@ impl Config {
         let hash_key = self.hash_key.as_ref();
         let address_is_denied = scratch.is_denied(self, request, &live);
         if !address_is_denied {
-            for (rule_index, rule) in self.rules.iter().enumerate() {
-                scratch.apply(rule_index, rule, hash_key, request, &live);
+            match &self.index {
+                None => {
+                    for (rule_index, rule) in self.rules.iter().enumerate() {
+                        scratch.apply(rule_index, rule, hash_key, request, &live);
+                    }
+                }
+                Some(index) => {
+                    let mut candidates = core::mem::take(&mut scratch.candidates);
+                    let Sources { path, buffer, .. } = &mut scratch.sources;
+                    for number in index.find(request, path, buffer, &mut candidates) {
+                        let rule_index = usize::from(*number);
+                        if let Some(rule) = self.rules.get(rule_index) {
+                            scratch.apply(rule_index, rule, hash_key, request, &live);
+                        }
+                    }
+                    scratch.candidates = candidates;
+                }
             }
         }
         let (identifiers, found) = (scratch.identifiers.as_slice(), scratch.found.iter());
@@ -182,8 +200,7 @@ impl Scratch {
         request: &R,
         live: &WorkspaceControls<'_>,
     ) {
-        let Sources { path, buffer, .. } = &mut self.sources;
-        if !rule.conditions.matches(request, path, buffer) {
+        if !rule.conditions.matches(request, &mut self.sources) {
             return;
         }
         let written = write_raw(&rule.parts, request, &mut self.sources, &mut self.raw);
@@ -235,7 +252,12 @@ impl Scratch {
         let configured = match rule.overrides.find(&self.raw, &mut self.globs) {
             Some(Override::Exempt) if found.limit.is_none() => return Action::Exempt,
             Some(Override::Limit(limit)) => limit,
-            Some(Override::Exempt) | None => rule.limit,
+            // Live control states the limit of an exempt identifier.
+            Some(Override::Exempt) => rule.limit,
+            None => match &rule.carried {
+                Some(carried) => carried.of(request, &mut self.sources.buffer).unwrap_or(rule.limit),
+                None => rule.limit,
+            },
         };
         Action::Limit {
             limit: found.limit_of(configured, rule.algorithm),

@@ -10,8 +10,11 @@ use super::identifier::{self, PART_NAME_BYTES_MAX, PARTS_MAX};
 use super::matcher::text::TEXT_BYTES_MAX;
 use super::request::client_address::{self, TRUSTED_PROXIES_MAX};
 use super::request::host::HOST_BYTES_MAX;
+use super::request::property::{self, CERTIFICATE_WORDS, DEPTH_MAX, KEY_BYTES_MAX};
 use super::rule::algorithm::{self, Kind};
-use super::rule::{self, Ambiguous, Missing, OnFailure, UnknownKey, ban, cost, overrides, response, share};
+use super::rule::{
+    self, Ambiguous, Missing, OnFailure, UnknownKey, ban, carried, cost, overrides, response, share,
+};
 use super::secret::{SecretKey, VARIABLE_BYTES_MAX};
 use super::{addresses, matcher};
 use crate::fields::Span;
@@ -78,7 +81,7 @@ fn rule() -> Value {
         "hash" | "hard_limit" | "shadow_mode" => boolean(),
         "algorithm" => words(&Kind::WORDS),
         "zone" => integer(algorithm::ZONES),
-        "limit" => integer(ANY),
+        "limit" => limit(ANY),
         "window" => duration(&algorithm::WINDOW),
         "cost" => cost(),
         "overrides" => list(override_(), 0..=overrides::OVERRIDES_MAX),
@@ -98,7 +101,7 @@ fn rule() -> Value {
         names.iter().map(|name| (name.to_string(), Value::Bool(false))).collect::<Map<_, _>>().into()
     };
     let mut of_log = without(&["zone", "hard_limit", "unknown_key"]);
-    extend(&mut of_log, json!({ "limit": integer(0..=MAX_LOG_LIMIT) }));
+    extend(&mut of_log, json!({ "limit": limit(0..=MAX_LOG_LIMIT) }));
     let mut of_window = without(&["zone"]);
     extend(&mut of_window, json!({ "timeout": duration(&algorithm::QUERY_TIMEOUT) }));
     let of_ledger = without(&["limit", "window", "hard_limit", "namespace", "unknown_key"]);
@@ -118,6 +121,16 @@ fn rule() -> Value {
     schema
 }
 
+/// The limit of a rule: a number, or where a request carries it.
+fn limit(range: RangeInclusive<u64>) -> Value {
+    let carried = object(&carried::FIELDS, &["default", "max"], |name| match name {
+        "metadata" => metadata(),
+        "filter_state" => text(KEY_BYTES_MAX),
+        _ => integer(range.clone()),
+    });
+    any_of([integer(range.clone()), one_of(&carried::KINDS, carried)])
+}
+
 fn conditions() -> Value {
     object(&matcher::FIELDS, &[], |name| match name {
         "path" => one_of(
@@ -135,6 +148,9 @@ fn conditions() -> Value {
         }
         "headers" => list(one_of(&matcher::HEADER_KINDS, header_condition()), 1..=matcher::HEADERS_MAX),
         "host" => one_or_list(visible(1..=HOST_BYTES_MAX), matcher::HOSTS_MAX),
+        "route" | "virtual_host" => {
+            one_of(&matcher::NAME_KINDS, object(&matcher::NAME_KINDS, &[], |_| text(TEXT_BYTES_MAX)))
+        }
         _ => unknown(),
     })
 }
@@ -160,10 +176,13 @@ fn part() -> Value {
         }),
         "path_segment" => integer(identifier::PATH_SEGMENTS),
         "host" => any_of([json!({ "const": true }), object(&identifier::HOST_FIELDS, &[], |_| boolean())]),
-        "jwt_claim" => object(&identifier::CLAIM_FIELDS, &["claim"], |name| match name {
-            "claim" => one_or_list(text(PART_NAME_BYTES_MAX), identifier::CLAIM_DEPTH_MAX),
-            _ => text(PART_NAME_BYTES_MAX),
+        "jwt_claim" => object(&property::CLAIM_FIELDS, &["claim"], |name| match name {
+            "claim" => one_or_list(text(KEY_BYTES_MAX), DEPTH_MAX),
+            _ => text(KEY_BYTES_MAX),
         }),
+        "metadata" => metadata(),
+        "filter_state" => text(KEY_BYTES_MAX),
+        "client_certificate" => words(&CERTIFICATE_WORDS),
         "lowercase" => boolean(),
         "pick" => json!({ "enum": identifier::PICK_WORDS }),
         _ => unknown(),
@@ -174,6 +193,13 @@ fn part() -> Value {
         json!({ "lowercase": beside(&identifier::LOWERCASE_KINDS), "pick": beside(&identifier::PICK_KINDS) });
     extend(&mut part, json!({ "dependentSchemas": dependent }));
     part
+}
+
+fn metadata() -> Value {
+    object(&property::METADATA_FIELDS, &["filter", "key"], |name| match name {
+        "key" => one_or_list(text(KEY_BYTES_MAX), DEPTH_MAX),
+        _ => text(KEY_BYTES_MAX),
+    })
 }
 
 fn cost() -> Value {

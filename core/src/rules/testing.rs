@@ -1,5 +1,6 @@
 //! A request for this module's unit tests.
 
+use super::request::property::PEER_ADDRESS;
 use super::request::{Lines, Request};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -8,8 +9,7 @@ use core::cell::Cell;
 #[derive(Debug, Default)]
 pub(super) struct TestRequest {
     headers: Vec<(String, Vec<u8>)>,
-    peer: String,
-    metadata: Vec<(Vec<String>, Vec<u8>)>,
+    properties: Vec<(Vec<u8>, Vec<u8>)>,
     pub host_calls: Cell<usize>,
 }
 
@@ -27,18 +27,18 @@ impl TestRequest {
         self
     }
 
-    pub fn peer(mut self, address: &str) -> Self {
-        self.peer = address.into();
-        self
+    pub fn peer(self, address: &str) -> Self {
+        self.property(PEER_ADDRESS, address.as_bytes())
     }
 
-    pub fn metadata(mut self, path: &[&str], value: &str) -> Self {
-        self.metadata.push((path.iter().map(|part| String::from(*part)).collect(), value.into()));
-        self
+    pub fn metadata(self, path: &[&str], value: &str) -> Self {
+        let path = alloc::format!("metadata\0filter_metadata\0{}", path.join("\0"));
+        self.property(path.as_bytes(), value.as_bytes())
     }
 
-    fn count_host_call(&self) {
-        self.host_calls.set(self.host_calls.get() + 1);
+    pub fn property(mut self, path: &[u8], value: &[u8]) -> Self {
+        self.properties.push((path.into(), value.into()));
+        self
     }
 }
 
@@ -59,14 +59,9 @@ impl Request for TestRequest {
             .for_each(|(_, value)| line(value));
     }
 
-    fn peer_address(&self, out: &mut Vec<u8>) {
-        self.count_host_call();
-        out.extend_from_slice(self.peer.as_bytes());
-    }
-
-    fn metadata(&self, path: &[String], out: &mut Vec<u8>) -> bool {
-        self.count_host_call();
-        let found = self.metadata.iter().find(|(key, _)| key == path);
+    fn property(&self, path: &[u8], out: &mut Vec<u8>) -> bool {
+        self.host_calls.set(self.host_calls.get() + 1);
+        let found = self.properties.iter().find(|(key, _)| key == path);
         out.extend(found.iter().flat_map(|(_, value)| value));
         found.is_some()
     }

@@ -12,6 +12,9 @@ use serde_json::{Value, json};
 pub const LISTENER: &str = "ingress";
 /// The name of the aggregators' cluster in the filter's configuration.
 pub const AGGREGATOR_CLUSTER: &str = "weir_aggregator";
+/// The names of the only virtual host and of its only route.
+pub const VIRTUAL_HOST: &str = "all";
+pub const ROUTE: &str = "everything";
 /// The cluster of the collector that receives Envoy's own spans.
 const COLLECTOR_CLUSTER: &str = "collector";
 
@@ -25,6 +28,10 @@ pub struct EnvoyOptions {
     pub port: u16,
     pub admin_port: u16,
     pub filter: Filter,
+    /// HTTP filters in front of the filter, as Envoy's configuration has them.
+    pub before: Vec<Value>,
+    /// TLS for clients; `None` for plain text.
+    pub client_tls: Option<ClientTls>,
     /// How often the filter stands in the chain. The cost of one is small beside a machine's noise, that of ten is not.
     pub copies: usize,
     /// The port and the filter of a second listener with the same route.
@@ -53,6 +60,8 @@ impl Default for EnvoyOptions {
             port: 0,
             admin_port: 0,
             filter: Filter::None,
+            before: Vec::new(),
+            client_tls: None,
             copies: 1,
             second: None,
             route: Route::Direct,
@@ -65,6 +74,15 @@ impl Default for EnvoyOptions {
             environment: Vec::new(),
         }
     }
+}
+
+/// The parameters of TLS between clients and Envoy. A certificate of a client is optional, and valid if it has one.
+#[derive(Clone, Debug)]
+pub struct ClientTls {
+    /// The CA of the clients' certificates.
+    pub authority: PathBuf,
+    /// Envoy's certificate and key.
+    pub own: (PathBuf, PathBuf),
 }
 
 /// The parameters of mutual TLS from Envoy to its aggregators.
@@ -202,7 +220,7 @@ fn listener(options: &EnvoyOptions, folder: &Path, name: &str, port: u16, filter
         "stat_prefix": name,
         "codec_type": "AUTO",
         "route_config": { "virtual_hosts": [virtual_host(options)] },
-        "http_filters": http_filters(filter, options.copies),
+        "http_filters": http_filters(filter, options),
     });
     if options.access_log {
         manager["access_log"] = json!([access_log(folder)]);
@@ -210,15 +228,15 @@ fn listener(options: &EnvoyOptions, folder: &Path, name: &str, port: u16, filter
     if options.collector_port.is_some() {
         manager["tracing"] = tracing();
     }
-    json!({
-        "name": name,
-        "address": address(options.host, port),
-        "filter_chains": [{ "filters": [{ "name": "http", "typed_config": manager }] }],
-    })
+    let mut chain = json!({ "filters": [{ "name": "http", "typed_config": manager }] });
+    if let Some(tls) = &options.client_tls {
+        chain["transport_socket"] = client_socket(tls);
+    }
+    json!({ "name": name, "address": address(options.host, port), "filter_chains": [chain] })
 }
 
 fn virtual_host(options: &EnvoyOptions) -> Value {
-    let mut host = json!({ "name": "all", "domains": ["*"], "routes": [route(options.route)] });
+    let mut host = json!({ "name": VIRTUAL_HOST, "domains": ["*"], "routes": [route(options.route)] });
     if let Filter::RateLimit(service) = &options.filter {
         let action =
             |header: &&str| json!({ "request_headers": { "header_name": header, "descriptor_key": header } });
@@ -233,13 +251,13 @@ fn route(route: Route) -> Value {
     let matched = json!({ "prefix": "/" });
     match route {
         Route::Direct => {
-            json!({ "match": matched, "direct_response": { "status": 200, "body": { "inline_string": "ok\n" } } })
+            json!({ "name": ROUTE, "match": matched, "direct_response": { "status": 200, "body": { "inline_string": "ok\n" } } })
         }
-        Route::Upstream(_) => json!({ "match": matched, "route": { "cluster": "upstream" } }),
+        Route::Upstream(_) => json!({ "name": ROUTE, "match": matched, "route": { "cluster": "upstream" } }),
     }
 }
 
-fn http_filters(filter: &Filter, copies: usize) -> Vec<Value> {
+fn http_filters(filter: &Filter, options: &EnvoyOptions) -> Vec<Value> {
     let router = json!({ "name": "router", "typed_config": {
         "@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router",
     }});
@@ -249,8 +267,8 @@ fn http_filters(filter: &Filter, copies: usize) -> Vec<Value> {
         Filter::Local { tokens } => Some(local_ratelimit(*tokens)),
         Filter::RateLimit(service) => Some(rate_limit_service(service)),
     };
-    let filters = first.into_iter().flat_map(|filter| std::iter::repeat_n(filter, copies));
-    filters.chain([router]).collect()
+    let filters = first.into_iter().flat_map(|filter| std::iter::repeat_n(filter, options.copies));
+    options.before.iter().cloned().chain(filters).chain([router]).collect()
 }
 
 fn wasm_filter(weir: &Weir) -> Value {
@@ -379,9 +397,25 @@ fn use_http2(cluster: &mut Value, options: Value) {
     }});
 }
 
+fn file(path: &Path) -> Value {
+    json!({ "filename": path })
+}
+
+fn pair((chain, key): &(PathBuf, PathBuf)) -> Value {
+    json!({ "certificate_chain": file(chain), "private_key": file(key) })
+}
+
+fn client_socket(ClientTls { authority, own }: &ClientTls) -> Value {
+    json!({ "name": "tls", "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext",
+        "common_tls_context": {
+            "tls_certificates": [pair(own)],
+            "validation_context": { "trusted_ca": file(authority) },
+        },
+    }})
+}
+
 fn transport_socket(UpstreamTls { authority, name, own }: &UpstreamTls) -> Value {
-    let file = |path: &PathBuf| json!({ "filename": path });
-    let pair = |(chain, key): &(PathBuf, PathBuf)| json!({ "certificate_chain": file(chain), "private_key": file(key) });
     json!({ "name": "tls", "typed_config": {
         "@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext",
         "sni": name,

@@ -4,6 +4,7 @@
 mod addresses;
 mod aggregators;
 mod answers;
+mod attributes;
 mod bans;
 mod common;
 mod consults;

@@ -1,10 +1,11 @@
 //! Rules and requests: matching, identifiers, overrides and exemptions.
 
 use serde_json::{Value, json};
-use weir_envoy::EnvoyOptions;
 use weir_envoy::http::Request;
+use weir_envoy::{EnvoyOptions, wait};
 
-use crate::common::{Region, config, get_as, rule, with};
+use crate::common::{Region, SOON, config, get_as, rule, sum_of, with};
+use crate::window::page;
 
 /// Sends the requests one after the other and compares the statuses.
 async fn check(rules: &[Value], requests: &[(Request, u16)]) {
@@ -135,4 +136,52 @@ async fn identifiers_of_several_parts() {
         ],
     )
     .await;
+}
+
+/// Rules of a thousand paths: each limits its own, also those whose numbers are far beyond a machine word's bits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_rules() {
+    let matching = |at: usize| {
+        let name = format!("part-{at}");
+        let path = json!({ "path": { "prefix": format!("/api/part{at}/") } });
+        with(rule(&name, 1), json!({ "match": path, "shadow_mode": at == 1_000 }))
+    };
+    let mut rules: Vec<Value> = (0..1_023).map(matching).collect();
+    rules.push(with(
+        rule("all", 6),
+        json!({ "identifier": { "constant": "all" }, "on_missing_identifier": "shared" }),
+    ));
+    let region = Region::start(1, EnvoyOptions::default(), &config(&rules)).await;
+    for (at, (part, expected)) in [
+        (0, 200),
+        (0, 429),
+        (1_022, 200),
+        (1_022, 429),
+        (1_000, 200),
+        (1_000, 200),
+        (1_022, 429),
+        (7, 200),
+        (8, 200),
+        (9, 429),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let request = Request::get(&format!("/api/part{part}/x")).header("x-key", "a");
+        let answer = region.envoy().send(request).await.unwrap();
+        assert_eq!(answer.status, expected, "request {at}");
+    }
+    let decided = async || {
+        let of = |rule: &str, outcome: &str| {
+            format!("wasmcustom.weir_decisions_total.rule.{rule}.outcome.{outcome}")
+        };
+        let shadow = sum_of(region.envoy(), &of("part-1000", "shadow_denied")).await;
+        (shadow, sum_of(region.envoy(), &of("part-1022", "denied")).await) == (1, 2)
+    };
+    wait::until("the last rules are counted", SOON, decided).await.unwrap();
+    // They arrive in several reports.
+    let listed =
+        async || page(&region.aggregator, "/v1/rules").await["rules"].as_array().unwrap().len() == 1_024;
+    wait::until("the aggregator lists all rules", SOON, listed).await.unwrap();
+    region.is_sound().await;
 }

@@ -9,7 +9,7 @@ use crate::common::{Region, SOON, config, get_as, rule, with};
 
 const HOSTILE: &str = "<img src=x onerror=alert(1)>";
 
-async fn page(aggregator: &Aggregator, path: &str) -> Value {
+pub async fn page(aggregator: &Aggregator, path: &str) -> Value {
     aggregator.admin_get(path).await.unwrap().json().unwrap()
 }
 

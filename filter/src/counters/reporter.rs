@@ -12,6 +12,8 @@ use weir_core::rules::{Config, Rule};
 
 /// Least time between two reports.
 const REPORT_MS: u64 = 1_000;
+/// Most rules of one report; further ones follow in the next.
+const REPORT_RULES: usize = 256;
 
 /// Counts by rule and outcome.
 #[derive(Debug, Default)]
@@ -75,7 +77,11 @@ impl CounterReporter {
         let rules = rules.filter_map(|(((rule, totals), shadow), news)| {
             std::mem::take(news).then(|| counters_of(rule, totals, shadow.unwrap_or(rule.shadow)))
         });
-        let counters = Counters { rules: rules.collect(), workspace: config.workspace.clone() };
+        let counters =
+            Counters { rules: rules.take(REPORT_RULES).collect(), workspace: config.workspace.clone() };
+        if self.news.contains(&true) {
+            self.hurry();
+        }
         Some(FilterFrame { counters: Some(counters), ..FilterFrame::default() })
     }
 }
@@ -149,5 +155,18 @@ mod tests {
             rows(reporter.next(&config, MonoMs(10_000))),
             [("a".to_owned(), 3, 0), ("b".to_owned(), 0, u64::MAX)]
         );
+    }
+
+    #[test]
+    fn many_rules_are_reported_in_several_frames() {
+        let rule = |at: usize| {
+            format!(r#"{{"name": "r{at}", "identifier": {{"header": "k"}}, "limit": 5, "window": "1m"}}"#)
+        };
+        let rules: Vec<String> = (0..600).map(rule).collect();
+        let text = format!(r#"{{"aggregator": {{"cluster": "c"}}, "rules": [{}]}}"#, rules.join(","));
+        let config = Config::parse(text.as_bytes()).unwrap();
+        let mut reporter = CounterReporter::new(600);
+        let sizes: Vec<usize> = (0..4).map(|at| rows(reporter.next(&config, MonoMs(at))).len()).collect();
+        assert_eq!(sizes, [256, 256, 88, 0]);
     }
 }

@@ -4,17 +4,15 @@
 //! count u32 · (name length u32 · value length u32)… · (name NUL value NUL)…
 //! ```
 //! Little-endian. One call for all headers costs as much as a call for one of them.
-//! The peer's address and metadata come through [`Beyond`], as each costs a host call.
+//! Properties come through [`Beyond`], as each costs a host call.
 
 use std::borrow::Cow;
 use weir_core::rules::{Lines, Request};
 
-/// Attributes of a request besides its headers.
+/// What Envoy has of a request besides its headers.
 pub trait Beyond {
-    /// Appends the peer's address, `ip:port`.
-    fn peer_address(&self, out: &mut Vec<u8>);
-    /// Appends the dynamic metadata at `path`; false if there is none.
-    fn metadata(&self, path: &[String], out: &mut Vec<u8>) -> bool;
+    /// Appends the property at `path`; false if there is none.
+    fn property(&self, path: &[u8], out: &mut Vec<u8>) -> bool;
 }
 
 /// Serialised headers. Reading ends at the first bytes that do not fit the format.
@@ -72,12 +70,8 @@ impl<B: Beyond> Request for Headers<'_, B> {
         self.lines(name).for_each(line);
     }
 
-    fn peer_address(&self, out: &mut Vec<u8>) {
-        self.beyond.peer_address(out);
-    }
-
-    fn metadata(&self, path: &[String], out: &mut Vec<u8>) -> bool {
-        self.beyond.metadata(path, out)
+    fn property(&self, path: &[u8], out: &mut Vec<u8>) -> bool {
+        self.beyond.property(path, out)
     }
 }
 
@@ -146,8 +140,7 @@ mod tests {
     struct Nothing;
 
     impl Beyond for Nothing {
-        fn peer_address(&self, _: &mut Vec<u8>) {}
-        fn metadata(&self, _: &[String], _: &mut Vec<u8>) -> bool {
+        fn property(&self, _: &[u8], _: &mut Vec<u8>) -> bool {
             false
         }
     }

@@ -21,17 +21,12 @@ use weir_core::model::time::{MonoMs, UnixMs};
 use weir_core::model::trace::Trace;
 use weir_core::rules::{self, Action, Lines, Live, Request};
 
-/// Attributes of a request that Envoy provides besides its headers.
+/// The properties that Envoy has of the current request.
 pub(super) struct Envoy;
 
 impl Beyond for Envoy {
-    fn peer_address(&self, out: &mut Vec<u8>) {
-        calls::property(b"source\0address", out);
-    }
-
-    fn metadata(&self, path: &[String], out: &mut Vec<u8>) -> bool {
-        let path = format!("metadata\0filter_metadata\0{}", path.join("\0"));
-        calls::property(path.as_bytes(), out)
+    fn property(&self, path: &[u8], out: &mut Vec<u8>) -> bool {
+        calls::property(path, out)
     }
 }
 

@@ -64,13 +64,10 @@ impl Request for Lined<'_> {
         self.values(name).for_each(line);
     }
 
-    fn peer_address(&self, out: &mut Vec<u8>) {
-        self.values(b"peer").for_each(|value| out.extend_from_slice(value));
-    }
-
-    fn metadata(&self, _: &[String], out: &mut Vec<u8>) -> bool {
+    fn property(&self, path: &[u8], out: &mut Vec<u8>) -> bool {
+        let name: &[u8] = if path == b"source\0address" { b"peer" } else { b"claim" };
         let mut found = false;
-        for value in self.values(b"claim") {
+        for value in self.values(name) {
             out.extend_from_slice(value);
             found = true;
         }

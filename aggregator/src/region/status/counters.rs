@@ -12,11 +12,12 @@ use std::collections::{BTreeMap, VecDeque};
 use weir_core::model::key::MAX_TEXT_BYTES;
 use weir_core::model::time::MonoMs;
 use weir_core::model::wire;
+use weir_core::rules::config::RULES_MAX;
 
 /// Most rules of all workspaces.
-pub const MAX_RULES: usize = 1_024;
+pub const MAX_RULES: usize = 4_096;
 /// Most rules of one stream that are counted.
-const MAX_STREAM_RULES: usize = 256;
+const MAX_STREAM_RULES: usize = RULES_MAX;
 /// A rule of which no counts arrived for so long, and which no stream reports, is evicted when room is needed.
 const SILENT_KEPT_MS: u64 = 600_000;
 /// More than any worker decides between two frames; a larger increase is ignored.

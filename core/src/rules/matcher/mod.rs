@@ -1,4 +1,4 @@
-//! Which requests a rule matches: the conditions on path, methods, headers and host must all hold.
+//! Which requests a rule matches: the conditions on path, methods, headers, host, route and virtual host must all hold.
 
 mod segments;
 pub(super) mod text;
@@ -9,6 +9,7 @@ use crate::fields::Errors;
 use crate::fields::{Fields, Node, is_token_byte};
 use crate::rules::request::host::Host;
 use crate::rules::request::path;
+use crate::rules::request::sources::Sources;
 use crate::rules::request::{Lines, Request, joined_header};
 use alloc::boxed::Box;
 use alloc::format;
@@ -20,7 +21,7 @@ pub(super) const METHOD_BYTES_MAX: usize = 32;
 pub(super) const HEADERS_MAX: usize = 16;
 pub(super) const HOSTS_MAX: usize = 64;
 
-pub(super) const FIELDS: [&str; 4] = ["path", "methods", "headers", "host"];
+pub(super) const FIELDS: [&str; 6] = ["path", "methods", "headers", "host", "route", "virtual_host"];
 pub(super) const PATH_FIELDS: [&str; 5] = ["segments", "exact", "prefix", "regex", "ignore_case"];
 pub(super) const HEADER_FIELDS: [&str; 8] =
     ["name", "exact", "prefix", "suffix", "contains", "regex", "present", "invert"];
@@ -29,6 +30,9 @@ pub(super) const HEADER_FIELDS: [&str; 8] =
 pub(super) const PATH_KINDS: [&str; 4] = ["segments", "exact", "prefix", "regex"];
 pub(super) const HEADER_KINDS: [&str; 6] = ["exact", "prefix", "suffix", "contains", "regex", "present"];
 
+/// The kinds of condition on the name of a route or a virtual host.
+pub(super) const NAME_KINDS: [&str; 5] = ["exact", "prefix", "suffix", "contains", "regex"];
+
 /// `match`: all of its conditions must hold. Without any, every request matches.
 #[derive(Clone, Debug, Default)]
 pub(in crate::rules) struct Conditions {
@@ -36,6 +40,8 @@ pub(in crate::rules) struct Conditions {
     methods: Vec<Box<[u8]>>,
     headers: Vec<HeaderCondition>,
     hosts: Vec<Host>,
+    route: Option<Text>,
+    virtual_host: Option<Text>,
 }
 
 impl Conditions {
@@ -51,26 +57,54 @@ impl Conditions {
         let hosts = fields.or("host", Vec::new(), errors, |node, errors| {
             node.one_or_list(1..=HOSTS_MAX, "hosts", errors, Host::read)
         });
-        Some(Conditions { path: path?, methods: methods?, headers: headers?, hosts: hosts? })
+        let route = fields.optional("route", errors, read_name);
+        let virtual_host = fields.optional("virtual_host", errors, read_name);
+        Some(Conditions {
+            path: path?,
+            methods: methods?,
+            headers: headers?,
+            hosts: hosts?,
+            route: route?,
+            virtual_host: virtual_host?,
+        })
     }
 
     /// Whether every request matches.
     pub fn is_empty(&self) -> bool {
-        let Conditions { path, methods, headers, hosts } = self;
-        path.is_none() && methods.is_empty() && headers.is_empty() && hosts.is_empty()
+        let Conditions { path, methods, headers, hosts, route, virtual_host } = self;
+        let named = route.is_some() || virtual_host.is_some();
+        path.is_none() && methods.is_empty() && headers.is_empty() && hosts.is_empty() && !named
+    }
+
+    /// The hosts, one of which a request has; none if it may have any.
+    pub fn hosts(&self) -> &[Host] {
+        &self.hosts
+    }
+
+    /// The segments with which every path that matches begins, disregarding case.
+    pub fn head(&self) -> impl Iterator<Item = &[u8]> {
+        self.path.iter().flat_map(|path| path.head())
+    }
+
+    /// How many regular expressions it has.
+    pub fn expressions(&self) -> usize {
+        let of_path = self.path.iter().filter(|path| matches!(path.test, PathTest::Text(Text::Regex(_))));
+        let of_headers =
+            self.headers.iter().filter(|header| matches!(header.test, HeaderTest::Value(Text::Regex(_))));
+        let names = [&self.route, &self.virtual_host].into_iter().flatten();
+        let of_names = names.filter(|name| matches!(name, Text::Regex(_)));
+        of_path.count().saturating_add(of_headers.count()).saturating_add(of_names.count())
     }
 
     /// Whether the rule matches this request. Cheap conditions are tested first.
-    pub fn matches<R: Request + ?Sized>(
-        &self,
-        request: &R,
-        path: &mut NormalPath,
-        buffer: &mut Vec<u8>,
-    ) -> bool {
+    pub fn matches<R: Request + ?Sized>(&self, request: &R, sources: &mut Sources) -> bool {
+        let Sources { path, buffer, route, virtual_host, .. } = sources;
         self.method_matches(request, buffer)
             && self.host_matches(request, buffer)
             && self.path.as_ref().is_none_or(|condition| condition.matches(path.of(request, buffer)))
             && self.headers.iter().all(|header| header.matches(request, buffer))
+            && self.route.as_ref().is_none_or(|name| name.matches(route.of(request)))
+            && self.virtual_host.as_ref().is_none_or(|name| name.matches(virtual_host.of(request)))
     }
 
     fn method_matches<R: Request + ?Sized>(&self, request: &R, buffer: &mut Vec<u8>) -> bool {
@@ -87,27 +121,6 @@ impl Conditions {
         }
         let authority = joined_header(request, b":authority", buffer);
         self.hosts.iter().any(|host| host.matches(authority))
-    }
-}
-
-/// The request's normalised path, computed when the first rule needs it.
-#[derive(Debug, Default)]
-pub(in crate::rules) struct NormalPath {
-    ready: bool,
-    bytes: Vec<u8>,
-}
-
-impl NormalPath {
-    pub fn reset(&mut self) {
-        self.ready = false;
-    }
-
-    pub fn of<R: Request + ?Sized>(&mut self, request: &R, buffer: &mut Vec<u8>) -> &[u8] {
-        if !self.ready {
-            self.ready = true;
-            path::normalise(joined_header(request, b":path", buffer).unwrap_or_default(), &mut self.bytes);
-        }
-        &self.bytes
     }
 }
 
@@ -185,6 +198,20 @@ impl PathCondition {
         Some(PathCondition { test: test?, ignore_case: ignore_case? })
     }
 
+    /// The segments with which every path that matches begins. The last one of a prefix may be incomplete.
+    fn head(&self) -> impl Iterator<Item = &[u8]> {
+        let (pattern, text) = match &self.test {
+            PathTest::Segments(pattern) => (Some(pattern), &[][..]),
+            PathTest::Text(Text::Exact(text)) if text.first() == Some(&b'/') => (None, &**text),
+            PathTest::Text(Text::Prefix(text)) => {
+                let end = memchr::memrchr(b'/', text).unwrap_or(0);
+                (None, text.get(..end).unwrap_or_default())
+            }
+            PathTest::Text(_) => (None, &[][..]),
+        };
+        pattern.into_iter().flat_map(Segments::head).chain(path::segments(text))
+    }
+
     fn matches(&self, path: &[u8]) -> bool {
         match &self.test {
             PathTest::Segments(segments) => segments.matches(path, self.ignore_case),
@@ -234,6 +261,13 @@ fn check_path(path: &[u8], kind: &str, node: Node<'_>, errors: &mut Errors) -> b
     node.reject::<()>(errors, "can never match, as paths are normalised first", expected).is_some()
 }
 
+/// A condition on the name of a route or a virtual host.
+fn read_name(node: Node<'_>, errors: &mut Errors) -> Option<Text> {
+    let fields = node.object(&NAME_KINDS, errors)?;
+    let kind = fields.exactly_one(&NAME_KINDS, errors)?;
+    Text::read(kind, fields.get(kind)?, errors)
+}
+
 fn read_method(node: Node<'_>, errors: &mut Errors) -> Option<Box<[u8]>> {
     let text = node.text(METHOD_BYTES_MAX, errors)?;
     let valid = text.bytes().all(|byte| is_token_byte(byte) && !byte.is_ascii_lowercase());
@@ -257,7 +291,7 @@ mod tests {
     }
 
     fn check(json: &str, request: TestRequest, expected: bool) {
-        let found = read(json).matches(&request, &mut NormalPath::default(), &mut Vec::new());
+        let found = read(json).matches(&request, &mut Sources::default());
         assert_eq!(found, expected, "{json} {request:?}");
     }
 
@@ -317,5 +351,37 @@ mod tests {
         }
         check(r#"{"methods": ["GET"]}"#, TestRequest::default(), false);
         check(r#"{"host": "*"}"#, TestRequest::default(), true);
+    }
+    #[test]
+    fn names_of_route_and_virtual_host() {
+        let request = || {
+            TestRequest::get("/")
+                .property(b"xds\0route_name", b"httproute/shop/cart/rule/0")
+                .property(b"xds\0virtual_host_name", b"shop")
+        };
+        for (json, expected) in [
+            (r#"{"route": {"prefix": "httproute/shop/cart/"}}"#, true),
+            (r#"{"route": {"exact": "httproute/shop/cart"}}"#, false),
+            (r#"{"route": {"regex": "httproute/[a-z]+/cart/.*"}, "virtual_host": {"exact": "shop"}}"#, true),
+            (r#"{"route": {"suffix": "/0"}, "virtual_host": {"contains": "x"}}"#, false),
+        ] {
+            check(json, request(), expected);
+        }
+        check(r#"{"route": {"prefix": "h"}}"#, TestRequest::get("/"), false);
+    }
+
+    #[test]
+    fn a_route_is_read_once_and_after_cheaper_conditions() {
+        let conditions = read(r#"{"methods": "GET", "route": {"exact": "a"}}"#);
+        let mut sources = Sources::default();
+        let get = TestRequest::get("/").property(b"xds\0route_name", b"a");
+        assert!(conditions.matches(&get, &mut sources) && conditions.matches(&get, &mut sources));
+        assert_eq!(get.host_calls.get(), 1);
+        sources.reset();
+        let post = TestRequest::default().header(":method", "POST");
+        assert!(!conditions.matches(&post, &mut sources));
+        assert_eq!(post.host_calls.get(), 0);
+        sources.reset();
+        assert!(!conditions.matches(&TestRequest::get("/"), &mut sources), "the route of another request");
     }
 }

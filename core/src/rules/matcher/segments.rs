@@ -3,7 +3,7 @@
 
 use crate::fields::Errors;
 use crate::fields::Node;
-use crate::rules::request::path;
+use crate::rules::request::path::{self, segments};
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -53,6 +53,11 @@ impl Segments {
         Some(Segments { wanted, below })
     }
 
+    /// The segments with which every path that matches begins.
+    pub fn head(&self) -> impl Iterator<Item = &[u8]> {
+        self.wanted.iter().map_while(|wanted| wanted.as_deref())
+    }
+
     /// Whether a normalised path matches this pattern.
     pub fn matches(&self, path: &[u8], ignore_case: bool) -> bool {
         let mut found = segments(path);
@@ -66,18 +71,6 @@ impl Segments {
             })
             && (self.below || found.next().is_none())
     }
-}
-
-/// The segments of a normalised path, without trailing blanks and dots. None of them is empty.
-fn segments(path: &[u8]) -> impl Iterator<Item = &[u8]> {
-    path.split(|byte| *byte == b'/').map(without_tail).filter(|segment| !segment.is_empty())
-}
-
-fn without_tail(mut segment: &[u8]) -> &[u8] {
-    while let [rest @ .., b' ' | b'\t' | b'.'] = segment {
-        segment = rest;
-    }
-    segment
 }
 
 #[cfg(test)]

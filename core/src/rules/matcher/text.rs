@@ -13,8 +13,7 @@ use regex::bytes::{Regex, RegexBuilder};
 /// The longest text that a condition may contain.
 pub(in crate::rules) const TEXT_BYTES_MAX: usize = 4_096;
 
-/// Compiled size of one regular expression, and of its lazily built automaton. It suffices for large alternations, and
-/// sixty-four such rules still fit in a VM.
+/// Compiled size of one regular expression, and of its lazily built automaton. It suffices for large alternations.
 const REGEX_BYTES_MAX: usize = 128 * 1_024;
 
 /// A condition on text.

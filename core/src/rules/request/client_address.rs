@@ -4,6 +4,7 @@
 
 use crate::fields::Errors;
 use crate::fields::Node;
+use crate::rules::request::property::PEER_ADDRESS;
 use crate::rules::request::{Request, joined_header};
 use alloc::vec::Vec;
 use core::fmt::{self, Write};
@@ -112,7 +113,7 @@ impl Peer {
         if !self.ready {
             self.ready = true;
             self.text.clear();
-            request.peer_address(&mut self.text);
+            request.property(PEER_ADDRESS, &mut self.text);
             self.address = parse_address(&self.text);
         }
         self.address

@@ -1,15 +1,16 @@
 //! The rules' access to a request: on demand, by name, without copying.
 //!
-//! The peer's address and dynamic metadata each need a host call. They are read only if a rule that applies needs them,
-//! the address at most once for each request. [`Request`] is implemented outside the core.
+//! Properties each need a host call. They are read only if a rule that applies needs them; the peer's address, the route
+//! and the virtual host at most once for each request. [`Request`] is implemented outside the core.
 
 pub(in crate::rules) mod client_address;
 pub(in crate::rules) mod cookie;
 pub(in crate::rules) mod host;
 pub(in crate::rules) mod path;
+pub(in crate::rules) mod property;
 pub(in crate::rules) mod query;
+pub(in crate::rules) mod sources;
 
-use alloc::string::String;
 use alloc::vec::Vec;
 
 /// The lines of one header in a request.
@@ -31,12 +32,9 @@ pub trait Request {
     /// Calls `line` with every line of the header `name`, in the order of the request.
     fn for_each_header(&self, name: &[u8], line: &mut dyn FnMut(&[u8]));
 
-    /// Appends the peer's address, `1.2.3.4:567` or `[::1]:80`; nothing if it is unknown.
-    fn peer_address(&self, out: &mut Vec<u8>);
-
-    /// Appends the dynamic metadata at `path`, whose first element is the filter's namespace
-    /// (`envoy.filters.http.jwt_authn`). Returns false if there is none.
-    fn metadata(&self, path: &[String], out: &mut Vec<u8>) -> bool;
+    /// Appends a property, by Envoy's path of it: names of attributes (`source`, `address`) with a NUL byte between
+    /// them. Returns false if there is none.
+    fn property(&self, path: &[u8], out: &mut Vec<u8>) -> bool;
 }
 
 /// The value without leading and trailing spaces and tabs. Envoy removes them from headers of HTTP/1 only; an upstream

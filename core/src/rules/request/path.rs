@@ -99,6 +99,18 @@ fn segment_start(out: &[u8]) -> usize {
     memchr::memrchr(b'/', out).map_or(0, |slash| slash.saturating_add(1))
 }
 
+/// The segments of a normalised path, without trailing blanks and dots. None of them is empty.
+pub(in crate::rules) fn segments(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    path.split(|byte| *byte == b'/').map(without_tail).filter(|segment| !segment.is_empty())
+}
+
+fn without_tail(mut segment: &[u8]) -> &[u8] {
+    while let [rest @ .., b' ' | b'\t' | b'.'] = segment {
+        segment = rest;
+    }
+    segment
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

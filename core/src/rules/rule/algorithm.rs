@@ -3,10 +3,11 @@
 //! A window and a log have a limit and a window of their own; those of a ledger are set by its zone. A field without
 //! effect on the algorithm is an error, since its author expects an effect.
 
+use super::carried::CarriedLimit;
 use super::cost::Cost;
 use crate::fields::Errors;
 use crate::fields::duration::Span;
-use crate::fields::{Fields, Node};
+use crate::fields::{Fields, Node, Value};
 use crate::model::exact::{Algorithm, MAX_LOG_LIMIT};
 use crate::model::key::HARD_LIMIT_RESOLUTION;
 use core::ops::RangeInclusive;
@@ -33,11 +34,13 @@ pub(in crate::rules) enum Kind {
 }
 
 /// The algorithm of a rule with its own fields.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::rules) struct Held {
     pub algorithm: Algorithm,
     /// 0 if the algorithm has no limit of its own.
     pub limit: u64,
+    /// Where a request carries a limit in place of this one.
+    pub carried: Option<CarriedLimit>,
     /// 0 if the algorithm has no window of its own.
     pub duration_ms: u64,
 }
@@ -59,15 +62,16 @@ impl Kind {
         if self == Kind::Ledger {
             return read_ledger(fields, errors);
         }
-        let limit =
-            fields.required("limit", "a whole number, 0 or more", errors, |n, e| self.read_most(n, e));
+        let limit = fields
+            .required("limit", "a whole number, 0 or more", errors, |n, e| self.read_limit_itself(n, e));
         let duration_ms =
             fields.required("window", "a duration such as \"1m\"", errors, |n, e| WINDOW.read(n, e));
         let why = "has no effect here, as only a ledger has a zone";
         let zoneless = without("zone", why, "\"algorithm\": \"ledger\" with it, or no zone", fields, errors);
         let algorithm = if self == Kind::Log { Algorithm::Log } else { Algorithm::Window };
         zoneless?;
-        Some(Held { algorithm, limit: limit?, duration_ms: duration_ms? })
+        let (limit, carried) = limit?;
+        Some(Held { algorithm, limit, carried, duration_ms: duration_ms? })
     }
 
     /// Reads `hard_limit`, which requires a window of ten cells of whole milliseconds.
@@ -84,6 +88,15 @@ impl Kind {
         };
         without("hard_limit", why, "\"algorithm\": \"sliding_window\", or no hard limit", fields, errors)
             .map(|()| false)
+    }
+
+    /// Reads the limit of a rule: a number, or where a request carries it, with the limit of others.
+    fn read_limit_itself(self, node: Node<'_>, errors: &mut Errors) -> Option<(u64, Option<CarriedLimit>)> {
+        if let Value::Object(_) = node.value {
+            let (default, carried) = CarriedLimit::read(node, |n, e| self.read_most(n, e), errors)?;
+            return Some((default, Some(carried)));
+        }
+        self.read_most(node, errors).map(|limit| (limit, None))
     }
 
     /// Reads the limit of a rule or of an override.
@@ -169,7 +182,8 @@ fn read_ledger(fields: &Fields<'_>, errors: &mut Errors) -> Option<Held> {
     let expected = "the number of the ledger's zone, 1 or more";
     let zone = fields.required("zone", expected, errors, |n, e| n.integer(ZONES, e));
     limitless.and(windowless)?;
-    Some(Held { algorithm: Algorithm::Ledger { zone: u32::try_from(zone?).ok()? }, limit: 0, duration_ms: 0 })
+    let algorithm = Algorithm::Ledger { zone: u32::try_from(zone?).ok()? };
+    Some(Held { algorithm, limit: 0, carried: None, duration_ms: 0 })
 }
 
 fn without<'a>(

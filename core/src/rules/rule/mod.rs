@@ -1,8 +1,9 @@
-//! One rule: which requests it limits, and how much. Its parts are in `matcher`, `identifier`, `algorithm`,
+//! One rule: which requests it limits, and how much. Its parts are in `matcher`, `identifier`, `algorithm`, `carried`,
 //! `overrides`, `cost`, `ban`, `response` and `share`.
 
 pub(super) mod algorithm;
 pub(super) mod ban;
+pub(super) mod carried;
 pub(super) mod cost;
 pub(super) mod overrides;
 pub(super) mod response;
@@ -20,6 +21,7 @@ use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
 use ban::Ban;
+use carried::CarriedLimit;
 use cost::Cost;
 use overrides::Overrides;
 use response::OwnResponse;
@@ -40,6 +42,9 @@ pub struct Rule {
     /// request with a cost above 0. For a log it is at most [`MAX_LOG_LIMIT`](crate::model::exact::MAX_LOG_LIMIT); for
     /// a ledger it is 0 here.
     pub limit: u64,
+    /// `limit: {metadata | filter_state, default, max}` (default: none): where a request carries a limit in place of
+    /// `limit`, which is the default then. Overrides and live control take precedence.
+    pub carried: Option<CarriedLimit>,
     /// `window` (required, except for a ledger, whose zone sets it): `"1s"` to `"31d"`, or whole milliseconds; here in
     /// milliseconds. For a ledger it is 0 here.
     pub duration_ms: u64,
@@ -247,7 +252,7 @@ impl Rule {
         let response = fields.optional("response", errors, OwnResponse::read);
         let others = of.check_others(&fields, errors);
         let (name, _, (), ()) = (name?, kind?, others?, cost_fits?);
-        let Held { algorithm, limit, duration_ms } = held?;
+        let Held { algorithm, limit, carried, duration_ms } = held?;
         let namespace = namespace?.unwrap_or_else(|| name.clone());
         let long = namespace.len() >= MAX_TEXT_BYTES;
         if let Some(ban) = fields.get("ban").filter(|_| long) {
@@ -259,6 +264,7 @@ impl Rule {
             name,
             algorithm,
             limit,
+            carried,
             duration_ms,
             hard_limit: hard_limit?,
             cost: cost?,

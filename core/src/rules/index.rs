@@ -1,0 +1,318 @@
+//! The rules that a request may match, found by its host and path, so that rules of other hosts and paths cost it nothing.
+//!
+//! A rule is filed under each of its hosts, and there under the segments with which every path that it matches begins. A
+//! request finds the rules of all hosts that fit, along its own path. What is found is a superset: all conditions of a rule
+//! are tested afterwards.
+
+use super::matcher::Conditions;
+use super::request::host::{Host, host_of};
+use super::request::path::segments;
+use super::request::sources::NormalPath;
+use super::request::{Request, joined_header};
+use super::rule::Rule;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::hash::BuildHasherDefault;
+use hashbrown::HashMap;
+use siphasher::sip::SipHasher13;
+
+/// With fewer rules, testing each is as fast.
+pub(super) const INDEXED_FROM: usize = 16;
+
+type ByText<V> = HashMap<Box<[u8]>, V, BuildHasherDefault<SipHasher13>>;
+
+/// Rules by host and path.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Index {
+    any: Tree,
+    /// By host, in lower case.
+    exact: ByText<Tree>,
+    /// By what a host ends with: `.example.com`.
+    below: ByText<Tree>,
+    /// Length of the longest key of each.
+    host_bytes: usize,
+    segment_bytes: usize,
+}
+
+/// Rules by the beginning of their paths. The first node is the root.
+#[derive(Clone, Debug)]
+struct Tree(Vec<Node>);
+
+#[derive(Clone, Debug, Default)]
+struct Node {
+    /// Rules that match only paths that begin with the segments up to here, in ascending order.
+    rules: Vec<u16>,
+    children: ByText<usize>,
+}
+
+/// The rules that were found for a request.
+#[derive(Debug, Default)]
+pub(super) struct Candidates {
+    rules: Vec<u16>,
+    text: Vec<u8>,
+}
+
+impl Index {
+    /// The index of `rules`; `None` if there are too few.
+    pub fn of(rules: &[Rule]) -> Option<Index> {
+        if rules.len() < INDEXED_FROM {
+            return None;
+        }
+        let mut index = Index::default();
+        for (number, rule) in (0..=u16::MAX).zip(rules) {
+            index.insert(number, &rule.conditions);
+        }
+        Some(index)
+    }
+
+    fn insert(&mut self, rule: u16, conditions: &Conditions) {
+        let head: Vec<Box<[u8]>> = conditions.head().map(|part| part.to_ascii_lowercase().into()).collect();
+        let longest = head.iter().map(|part| part.len()).max().unwrap_or(0);
+        self.segment_bytes = self.segment_bytes.max(longest);
+        let hosts = conditions.hosts();
+        if hosts.is_empty() || hosts.contains(&Host::Any) {
+            return self.any.insert(rule, &head);
+        }
+        for host in hosts {
+            let (map, name) = match host {
+                Host::Exact(name) => (&mut self.exact, name),
+                Host::Below(suffix) => (&mut self.below, suffix),
+                Host::Any => continue,
+            };
+            self.host_bytes = self.host_bytes.max(name.len());
+            map.entry(name.clone()).or_default().insert(rule, &head);
+        }
+    }
+
+    /// The numbers of the rules that the request may match, in ascending order.
+    pub fn find<'a, R: Request + ?Sized>(
+        &self,
+        request: &R,
+        path: &mut NormalPath,
+        buffer: &mut Vec<u8>,
+        found: &'a mut Candidates,
+    ) -> &'a [u16] {
+        let Candidates { rules, text } = found;
+        rules.clear();
+        self.any.collect(self.segment_bytes, request, path, buffer, text, rules);
+        if self.host_bytes > 0 {
+            self.of_host(request, path, buffer, (text, rules));
+        }
+        rules.sort_unstable();
+        rules.dedup();
+        rules
+    }
+
+    /// Adds the rules of the request's host.
+    fn of_host<R: Request + ?Sized>(
+        &self,
+        request: &R,
+        path: &mut NormalPath,
+        buffer: &mut Vec<u8>,
+        (text, rules): (&mut Vec<u8>, &mut Vec<u16>),
+    ) {
+        let mut host = [0; super::request::host::HOST_BYTES_MAX];
+        let Some(authority) = joined_header(request, b":authority", buffer) else { return };
+        // The end of a long host may fit; its other bytes are in no key.
+        let all = host_of(authority);
+        let whole = all.len();
+        let kept = whole.min(self.host_bytes.saturating_add(1)).min(host.len());
+        let (Some(end), Some(host)) = (all.get(whole.saturating_sub(kept)..), host.get_mut(..kept)) else {
+            return;
+        };
+        host.copy_from_slice(end);
+        host.make_ascii_lowercase();
+        if let Some(tree) = self.exact.get(&*host).filter(|_| kept == whole) {
+            tree.collect(self.segment_bytes, request, path, buffer, text, rules);
+        }
+        if self.below.is_empty() {
+            return;
+        }
+        for (at, _) in host.iter().enumerate().filter(|(_, byte)| **byte == b'.') {
+            let is_whole = at == 0 && kept == whole;
+            if let Some(tree) = host.get(at..).and_then(|end| self.below.get(end)).filter(|_| !is_whole) {
+                tree.collect(self.segment_bytes, request, path, buffer, text, rules);
+            }
+        }
+    }
+}
+
+impl Default for Tree {
+    fn default() -> Self {
+        Tree(Vec::from([Node::default()]))
+    }
+}
+
+impl Tree {
+    fn insert(&mut self, rule: u16, head: &[Box<[u8]>]) {
+        let mut at = 0;
+        for segment in head {
+            let next = self.0.len();
+            let Some(node) = self.0.get_mut(at) else { return };
+            at = *node.children.entry(segment.clone()).or_insert(next);
+            if at == next {
+                self.0.push(Node::default());
+            }
+        }
+        if let Some(node) = self.0.get_mut(at) {
+            node.rules.push(rule);
+        }
+    }
+
+    /// Adds the rules along the request's path. A segment longer than any key ends the way.
+    fn collect<R: Request + ?Sized>(
+        &self,
+        segment_bytes: usize,
+        request: &R,
+        path: &mut NormalPath,
+        buffer: &mut Vec<u8>,
+        text: &mut Vec<u8>,
+        rules: &mut Vec<u16>,
+    ) {
+        let Some(mut node) = self.0.first() else { return };
+        rules.extend_from_slice(&node.rules);
+        if node.children.is_empty() {
+            return;
+        }
+        for segment in segments(path.of(request, buffer)).take_while(|segment| segment.len() <= segment_bytes)
+        {
+            text.clear();
+            text.extend_from_slice(segment);
+            text.make_ascii_lowercase();
+            match node.children.get(text.as_slice()).and_then(|at| self.0.get(*at)) {
+                Some(next) => node = next,
+                None => return,
+            }
+            rules.extend_from_slice(&node.rules);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::Config;
+    use crate::rules::resolve::{Live, Scratch};
+    use crate::rules::testing::TestRequest;
+    use alloc::borrow::ToOwned;
+    use alloc::format;
+    use alloc::string::String;
+    use proptest::prelude::*;
+
+    fn config(conditions: &[String]) -> Config {
+        let rules: Vec<String> = (0..)
+            .zip(conditions)
+            .map(|(at, conditions)| {
+                format!(
+                    r#"{{"name": "r{at}", "match": {conditions}, "identifier": {{"constant": "x"}}, "limit": 1, "window": "1m"}}"#
+                )
+            })
+            .collect();
+        let text = format!(r#"{{"aggregator": {{"cluster": "c"}}, "rules": [{}]}}"#, rules.join(","));
+        Config::parse(text.as_bytes()).unwrap_or_else(|errors| panic!("{errors}"))
+    }
+
+    fn candidates(config: &Config, request: &TestRequest) -> Vec<u16> {
+        let index = Index::of(&config.rules).unwrap();
+        let mut found = Candidates::default();
+        index.find(request, &mut NormalPath::default(), &mut Vec::new(), &mut found).to_vec()
+    }
+
+    #[test]
+    fn only_rules_of_the_host_and_the_path_are_found() {
+        let mut conditions: Vec<String> = (0..1_000)
+            .map(|at| format!(r#"{{"path": {{"prefix": "/api/v1/part{at}/"}}, "host": "h{}.com"}}"#, at % 10))
+            .collect();
+        conditions.extend(
+            [
+                r#"{}"#,
+                r#"{"path": {"segments": "/API/*/x", "ignore_case": true}}"#,
+                r#"{"path": {"prefix": "/api/v1/pa"}, "host": ["*.h7.com", "h7.com"]}"#,
+                r#"{"path": {"regex": "/.*"}, "host": "*.com"}"#,
+            ]
+            .map(String::from),
+        );
+        let config = config(&conditions);
+        let request =
+            |host: &str, path: &str| TestRequest::default().header(":authority", host).header(":path", path);
+        for (host, path, expected) in [
+            ("H7.com:80", "/api/v1/part517/x", &[517, 1_000, 1_001, 1_002, 1_003][..]),
+            ("h8.com", "/api/v1/part517/x", &[1_000, 1_001, 1_003]),
+            ("a.b.h7.com", "/api/../api/v1", &[1_000, 1_001, 1_002, 1_003]),
+            ("h7.com", "/other", &[1_000, 1_003]),
+            (".com", "*", &[1_000]),
+            ("org", "/", &[1_000]),
+        ] {
+            assert_eq!(candidates(&config, &request(host, path)), expected, "{host} {path}");
+        }
+        let long = format!("{}.h7.com", "x.".repeat(5_000));
+        assert_eq!(candidates(&config, &request(&long, "/")), [1_000, 1_003], "{}", long.len());
+        let path = format!("/{}", "a".repeat(100_000));
+        assert_eq!(candidates(&config, &request("h7.com", &path)), [1_000, 1_003]);
+        assert_eq!(candidates(&config, &TestRequest::default()), [1_000]);
+    }
+
+    fn path() -> impl Strategy<Value = String> {
+        let segment = prop_oneof!["a|b|A|c\\.", Just("*".to_owned())];
+        let text = proptest::collection::vec("[abA]", 0..4).prop_map(|parts| format!("/{}", parts.join("/")));
+        prop_oneof![
+            Just(String::new()),
+            (proptest::collection::vec(segment, 0..4), any::<bool>(), any::<bool>()).prop_map(
+                |(parts, below, case)| {
+                    let parts: Vec<String> = parts.into_iter().map(|part| part.replace("c.", "c")).collect();
+                    let tail = if below { "/**" } else { "" };
+                    let head = if parts.is_empty() && below {
+                        String::new()
+                    } else {
+                        format!("/{}", parts.join("/"))
+                    };
+                    format!(r#""path": {{"segments": "{head}{tail}", "ignore_case": {case}}}"#)
+                }
+            ),
+            (text.clone(), any::<bool>())
+                .prop_map(|(text, case)| format!(r#""path": {{"prefix": "{text}", "ignore_case": {case}}}"#)),
+            (text, any::<bool>())
+                .prop_map(|(text, case)| format!(r#""path": {{"exact": "{text}", "ignore_case": {case}}}"#)),
+            Just(r#""path": {"regex": "/a.*"}"#.to_owned()),
+            Just(r#""path": {"exact": "*"}"#.to_owned()),
+        ]
+    }
+
+    fn conditions() -> impl Strategy<Value = String> {
+        let host = prop_oneof![
+            Just(String::new()),
+            Just(r#""host": "a.com""#.to_owned()),
+            Just(r#""host": ["*.a.com", "b.com"]"#.to_owned()),
+            Just(r#""host": ["*.com", "*.a.com", "a.com"]"#.to_owned()),
+            Just(r#""host": ["c.com", "*"]"#.to_owned()),
+        ];
+        (host, path()).prop_map(|(host, path)| {
+            let fields: Vec<String> = [host, path].into_iter().filter(|field| !field.is_empty()).collect();
+            format!("{{{}}}", fields.join(", "))
+        })
+    }
+
+    proptest! {
+        /// The index loses no rule that matches, whatever the request looks like.
+        #[test]
+        fn the_same_rules_apply_with_and_without_the_index(
+            conditions in proptest::collection::vec(conditions(), INDEXED_FROM..40),
+            host in "(x\\.)?(y\\.)?[aAb]?\\.?(com|COM)(\\.|:80)?",
+            path in "\\*|(/(a|b|A|c|c\\.|%61|\\.\\.|\\.| |;x)?){0,6}(\\?q)?",
+        ) {
+            let config = config(&conditions);
+            let request = TestRequest::default().header(":authority", &host).header(":path", &path);
+            let found = candidates(&config, &request);
+            let mut sources = crate::rules::request::sources::Sources::default();
+            let matching: Vec<u16> = (0..)
+                .zip(&config.rules)
+                .filter(|(_, rule)| rule.conditions.matches(&request, &mut sources))
+                .map(|(number, _)| number)
+                .collect();
+            prop_assert!(matching.iter().all(|rule| found.contains(rule)), "{found:?} {matching:?}");
+            let mut scratch = Scratch::default();
+            let resolved = config.resolve(&request, &Live::default(), &mut scratch);
+            prop_assert_eq!(resolved.map(|one| one.rule_index).collect::<Vec<_>>(), matching.iter().map(|rule| usize::from(*rule)).collect::<Vec<_>>());
+        }
+    }
+}

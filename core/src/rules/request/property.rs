@@ -1,0 +1,149 @@
+//! Properties: what Envoy and its filters have of a request besides its headers.
+//!
+//! Source: Envoy's documentation, "Attributes", and its Wasm extension for `metadata` and `filter_state`. Envoy returns a text as
+//! it is, and a number as the eight bytes of a little-endian double.
+
+use crate::fields::{Errors, Fields, Node};
+use alloc::boxed::Box;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+
+/// `address:port` of the client as Envoy has it.
+pub(in crate::rules) const PEER_ADDRESS: &[u8] = b"source\0address";
+/// The name of the route that was selected.
+pub(in crate::rules) const ROUTE: &[u8] = b"xds\0route_name";
+/// The name of the virtual host that was selected.
+pub(in crate::rules) const VIRTUAL_HOST: &[u8] = b"xds\0virtual_host_name";
+
+pub(in crate::rules) const KEY_BYTES_MAX: usize = 256;
+/// Most keys that lead to a value.
+pub(in crate::rules) const DEPTH_MAX: usize = 8;
+pub(in crate::rules) const METADATA_FIELDS: [&str; 2] = ["filter", "key"];
+pub(in crate::rules) const CLAIM_FIELDS: [&str; 2] = ["payload", "claim"];
+const JWT_FILTER: &str = "envoy.filters.http.jwt_authn";
+const JWT_PAYLOAD: &str = "jwt_payload";
+
+/// The values of `client_certificate`.
+pub(in crate::rules) const CERTIFICATE_WORDS: [(&str, &str); 4] = [
+    ("uri_san", "uri_san_peer_certificate"),
+    ("dns_san", "dns_san_peer_certificate"),
+    ("subject", "subject_peer_certificate"),
+    ("sha256", "sha256_peer_certificate_digest"),
+];
+
+/// A whole number up to 2⁵³, which a double holds exactly.
+const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
+
+/// The path of a property: its elements, with a NUL byte between them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::rules) struct Property(Box<[u8]>);
+
+impl Property {
+    fn of<'a>(elements: impl IntoIterator<Item = &'a str>) -> Property {
+        let elements: Vec<&str> = elements.into_iter().collect();
+        Property(elements.join("\0").into_bytes().into())
+    }
+
+    /// Dynamic metadata: the value at `keys` in what the filter `filter` wrote.
+    fn metadata(filter: &str, keys: &[String]) -> Property {
+        let root = ["metadata", "filter_metadata", filter];
+        Property::of(root.into_iter().chain(keys.iter().map(String::as_str)))
+    }
+
+    /// Reads `metadata`.
+    pub fn read_metadata(node: Node<'_>, errors: &mut Errors) -> Option<Property> {
+        let fields = node.object(&METADATA_FIELDS, errors)?;
+        let expected = "the filter that writes the metadata, such as \"envoy.filters.http.ext_authz\"";
+        let filter = fields.required("filter", expected, errors, read_key);
+        let keys = read_keys("key", "a key such as \"plan\", or the list of keys to it", &fields, errors);
+        Some(Property::metadata(&filter?, &keys?))
+    }
+
+    /// Reads `jwt_claim`: a claim in the metadata that Envoy's JWT filter writes.
+    pub fn read_claim(node: Node<'_>, errors: &mut Errors) -> Option<Property> {
+        let fields = node.object(&CLAIM_FIELDS, errors)?;
+        let payload = fields.or("payload", JWT_PAYLOAD.to_string(), errors, read_key);
+        let claim = read_keys("claim", "a claim such as \"sub\", or the list of keys to it", &fields, errors);
+        let mut keys = Vec::from([payload?]);
+        keys.extend(claim?);
+        Some(Property::metadata(JWT_FILTER, &keys))
+    }
+
+    /// Reads `filter_state`.
+    pub fn read_filter_state(node: Node<'_>, errors: &mut Errors) -> Option<Property> {
+        let key = read_key(node, errors)?;
+        Some(Property::of(["filter_state", key.as_str()]))
+    }
+
+    /// Reads `client_certificate`.
+    pub fn read_certificate(node: Node<'_>, errors: &mut Errors) -> Option<Property> {
+        let field = node.word(&CERTIFICATE_WORDS, errors)?;
+        Some(Property::of(["connection", field]))
+    }
+
+    /// Its last element.
+    pub fn name(&self) -> &[u8] {
+        self.0.rsplit(|byte| *byte == 0).next().unwrap_or_default()
+    }
+
+    /// As Envoy takes it.
+    pub fn path(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+fn read_keys<'a>(
+    name: &'a str,
+    expected: &str,
+    fields: &Fields<'a>,
+    errors: &mut Errors,
+) -> Option<Vec<String>> {
+    fields.required(name, expected, errors, |node, errors| {
+        node.one_or_list(1..=DEPTH_MAX, "keys", errors, read_key)
+    })
+}
+
+/// Envoy ends each element at a NUL byte, so none may contain one.
+fn read_key(node: Node<'_>, errors: &mut Errors) -> Option<String> {
+    let text = node.text(KEY_BYTES_MAX, errors)?;
+    if text.contains('\0') {
+        return node.reject(errors, "contains a zero byte", "text without zero bytes");
+    }
+    Some(text.to_string())
+}
+
+/// The number that a value is, if it is a whole one from −2⁵³ to 2⁵³. A text is not a number: of all doubles, only those with
+/// a zero byte are taken for one.
+pub(in crate::rules) fn number(value: &[u8]) -> Option<i64> {
+    let bytes: [u8; 8] = value.try_into().ok()?;
+    let number = f64::from_le_bytes(bytes);
+    let is_number = bytes.contains(&0) && (-EXACT_MAX..=EXACT_MAX).contains(&number);
+    // In this range the conversion is exact for whole numbers, and only for them the way back gives the same.
+    let whole = number as i64;
+    (is_number && whole as f64 == number).then_some(whole)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_told_from_texts() {
+        for (value, expected) in [
+            (42.0f64.to_le_bytes().as_slice(), Some(42)),
+            (&0.0f64.to_le_bytes(), Some(0)),
+            (&(-7.0f64).to_le_bytes(), Some(-7)),
+            (&1e15f64.to_le_bytes(), Some(1_000_000_000_000_000)),
+            (&0.5f64.to_le_bytes(), None),
+            (&1e300f64.to_le_bytes(), None),
+            (&f64::NAN.to_le_bytes(), None),
+            (&f64::INFINITY.to_le_bytes(), None),
+            (b"12345678", None),
+            (b"alice@3C", None),
+            (b"42", None),
+            (b"", None),
+        ] {
+            assert_eq!(number(value), expected, "{value:?}");
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! A limit that the request carries: a filter before this one, such as an external authorisation, has written it into dynamic
+//! metadata or filter state. Headers are no source, as clients write them.
+
+use crate::fields::{Errors, Node};
+use crate::rules::request::property::{self, Property};
+use crate::rules::request::{Request, trim};
+use alloc::vec::Vec;
+
+pub(in crate::rules) const FIELDS: [&str; 4] = ["metadata", "filter_state", "default", "max"];
+/// Where the limit is found: exactly one of these fields.
+pub(in crate::rules) const KINDS: [&str; 2] = ["metadata", "filter_state"];
+
+/// Where a request carries its limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CarriedLimit {
+    property: Property,
+    /// The highest limit that a request may carry; higher ones count as this.
+    pub max: u64,
+}
+
+impl CarriedLimit {
+    /// Reads `{metadata | filter_state, default, max}`. Returns the default beside it. `number` reads a limit.
+    pub(in crate::rules) fn read(
+        node: Node<'_>,
+        number: impl Fn(Node<'_>, &mut Errors) -> Option<u64>,
+        errors: &mut Errors,
+    ) -> Option<(u64, CarriedLimit)> {
+        let fields = node.object(&FIELDS, errors)?;
+        let property = fields.exactly_one(&KINDS, errors).and_then(|kind| {
+            let node = fields.get(kind)?;
+            match kind {
+                "metadata" => Property::read_metadata(node, errors),
+                _ => Property::read_filter_state(node, errors),
+            }
+        });
+        let default = fields.required("default", "the limit of requests that carry none", errors, &number);
+        let max = fields.required("max", "the highest limit that a request may carry", errors, &number);
+        let (property, default, max) = (property?, default?, max?);
+        if default > max {
+            return fields.reject("default", "is above max", "a number up to max", errors);
+        }
+        Some((default, CarriedLimit { property, max }))
+    }
+
+    /// The limit that a request carries: a whole number of 0 or more, as a number or in digits. `None` if there is none.
+    pub(in crate::rules) fn of<R: Request + ?Sized>(&self, request: &R, buffer: &mut Vec<u8>) -> Option<u64> {
+        buffer.clear();
+        if !request.property(self.property.path(), buffer) {
+            return None;
+        }
+        let limit = match property::number(buffer) {
+            Some(number) => u64::try_from(number).ok()?,
+            None => digits(trim(buffer))?,
+        };
+        Some(limit.min(self.max))
+    }
+}
+
+/// A number in decimal digits; one that is too large counts as the largest.
+fn digits(text: &[u8]) -> Option<u64> {
+    let text = core::str::from_utf8(text).ok()?;
+    let plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    plain.then(|| text.parse().unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fields::{Bounds, Value};
+    use crate::rules::testing::TestRequest;
+    use alloc::string::ToString;
+
+    const LIMIT: &str = r#"{"metadata": {"filter": "ext", "key": "limit"}, "default": 10, "max": 500}"#;
+
+    fn read(json: &str) -> Result<(u64, CarriedLimit), alloc::string::String> {
+        let mut errors = Errors::default();
+        let json = Value::parse(json.as_bytes(), Bounds::OF_A_FILE).unwrap();
+        let limit = CarriedLimit::read(
+            Node::root("limit", &json),
+            |node, errors| node.integer(0..=1_000, errors),
+            &mut errors,
+        );
+        errors.finish(limit).map_err(|errors| errors.to_string())
+    }
+
+    #[test]
+    fn the_limit_of_a_request() {
+        let (default, carried) = read(LIMIT).unwrap();
+        assert_eq!(default, 10);
+        let number = |number: f64| number.to_le_bytes().to_vec();
+        for (value, expected) in [
+            (number(42.0), Some(42)),
+            (number(0.0), Some(0)),
+            (number(501.0), Some(500)),
+            (number(-1.0), None),
+            (number(1.5), None),
+            (b" 42 ".to_vec(), Some(42)),
+            (b"12345678".to_vec(), Some(500)),
+            (b"99999999999999999999999".to_vec(), Some(500)),
+            (b"+4".to_vec(), None),
+            (b"4 2".to_vec(), None),
+            (b"gold".to_vec(), None),
+            (b"".to_vec(), None),
+        ] {
+            let request = TestRequest::get("/").property(b"metadata\0filter_metadata\0ext\0limit", &value);
+            assert_eq!(carried.of(&request, &mut Vec::new()), expected, "{value:?}");
+        }
+        assert_eq!(carried.of(&TestRequest::get("/"), &mut Vec::from(*b"7")), None);
+    }
+
+    #[test]
+    fn errors() {
+        for (json, problem) in [
+            (r#"{"metadata": {"filter": "e", "key": "k"}, "default": 10, "max": 5}"#, "above max"),
+            (r#"{"metadata": {"filter": "e", "key": "k"}, "max": 5}"#, "default"),
+            (r#"{"default": 1, "max": 5}"#, "metadata"),
+            (
+                r#"{"metadata": {"filter": "e", "key": "k"}, "filter_state": "x", "default": 1, "max": 5}"#,
+                "filter_state",
+            ),
+            (r#"{"header": "x-limit", "default": 1, "max": 5}"#, "header"),
+            (r#"{"filter_state": "x", "default": 1, "max": 5000}"#, "max"),
+        ] {
+            let error = read(json).unwrap_err();
+            assert!(error.contains(problem), "{json}\n{error}");
+        }
+    }
+}
