@@ -166,6 +166,12 @@ impl KeyState {
             .any(|cell| cell.global_others > 0 || cell.components.iter().any(|other| other.origin != origin))
     }
 
+    /// Whether several nodes have used the cells that a window which ends in `sequence` touches.
+    pub(super) fn has_several_users(&self, sequence: u64) -> bool {
+        let mut users = self.touching(sequence).flat_map(|cell| &cell.components).map(|user| user.origin);
+        users.next().is_some_and(|first| users.any(|user| user != first))
+    }
+
     /// Past half the limit in any live cell; if windows have several cells, in any window.
     pub(super) fn is_hot(&self) -> bool {
         self.cells.iter().any(|cell| match self.resolution() {

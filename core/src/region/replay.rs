@@ -348,12 +348,13 @@ impl Region {
         }
     }
 
-    /// Queues a cell that was just written to the store for the region's other aggregators, if it is hot, or if a node
-    /// uses it, or used the one before, that may be subscribed elsewhere. At a rollover filters rely on receiving the
-    /// keys that they follow.
+    /// Queues a cell that was just written to the store for the region's other aggregators, if it is hot, or if several
+    /// nodes use it or a cell before that counts. It does not matter where they are subscribed now: what is pushed on a
+    /// stream may be lost with it, and the next aggregator must have it. At a rollover filters rely on receiving the keys
+    /// that they follow.
     fn share(&mut self, slot: usize, sequence: u64) {
         let Some((_, state)) = self.keys.at_mut(slot) else { return };
-        let shared = state.load(sequence).is_hot || is_followed_elsewhere(state, sequence, &self.subscribers);
+        let shared = state.load(sequence).is_hot || state.has_several_users(sequence);
         let Some(cell) = state.known_mut(sequence).filter(|_| shared) else { return };
         self.work.push(Errand::Share, slot, cell);
     }
@@ -384,18 +385,4 @@ fn follow(subscribers: &mut Subscribers, slot: usize, state: &mut KeyState, sequ
             subscribers.enqueue(*origin, slot);
         }
     }
-}
-
-/// Whether a node that is not subscribed here uses the cell or one before that counts, and is not its only user.
-fn is_followed_elsewhere(state: &KeyState, sequence: u64, subscribers: &Subscribers) -> bool {
-    let users = state.touching(sequence).flat_map(|cell| &cell.components);
-    let (mut first, mut several, mut elsewhere) = (None, false, false);
-    for user in users.map(|component| component.origin) {
-        several |= *first.get_or_insert(user) != user;
-        elsewhere |= user != BASELINE && !subscribers.has(user);
-        if several && elsewhere {
-            return true;
-        }
-    }
-    false
 }

@@ -96,10 +96,6 @@ impl Subscribers {
         queue.delivered = next.map_or(Delivered::Draining, Delivered::Scanning);
     }
 
-    pub(super) fn has(&self, origin: OriginId) -> bool {
-        self.queues.contains_key(&origin)
-    }
-
     /// Takes as many keys as fit in `most` snapshots; `snapshots_of` returns how many one key needs. Also returns
     /// whether the subscriber's snapshot is complete with them, which it never is before `all_read`, that is, before
     /// the region holds all hot keys.

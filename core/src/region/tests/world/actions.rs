@@ -5,7 +5,7 @@ use super::*;
 
 impl World {
     pub(super) fn spend(&mut self, n: usize) {
-        let key = self.keys[self.random.below(self.keys.len())].clone();
+        let key = self.any_key();
         let at = (key.clone(), self.sequence(&key));
         let cost = 1 + self.random.below(3) as u64;
         let envoy = &mut self.envoys[n];
@@ -48,7 +48,7 @@ impl World {
     }
 
     pub(super) fn query(&mut self, n: usize) {
-        let key = self.keys[self.random.below(self.keys.len())].clone();
+        let key = self.any_key();
         let at = (key.clone(), self.sequence(&key));
         let (cost, is_lost) = (self.random.below(4) as u64, self.random.percent(10));
         let envoy = &mut self.envoys[n];
@@ -106,7 +106,8 @@ impl World {
                     Some(answer) => aggregator.region.concluded(id, &query, &merge, &answer, self.now),
                     None => aggregator.region.consult(id, &query, self.now),
                 };
-                let Ok(result) = result else { return };
+                // Some answers arrive too late or not at all; then the Envoy uses nothing of them.
+                let Some(result) = result.ok().filter(|_| !self.random.percent(20)) else { return };
                 if result.granted && query.cost > 0 {
                     let own = self.envoys[n].own.entry((merge.key.clone(), merge.sequence)).or_default();
                     *own = (query.own + query.cost).max(*own);
@@ -278,7 +279,23 @@ impl World {
                     }
                 }
             }
-            _ => {}
+            _ => self.move_subscriber(region),
         }
+    }
+
+    /// An Envoy's subscriber stream ends, with the pushes on their way, and another aggregator gets the next one. The
+    /// old aggregator may not notice it.
+    fn move_subscriber(&mut self, region: usize) {
+        let n = region * ENVOYS + self.random.below(ENVOYS);
+        let (old, is_noticed) = (self.envoys[n].home, self.random.percent(50));
+        let envoy = &mut self.envoys[n];
+        envoy.home = (old + 1) % AGGREGATORS;
+        envoy.unacknowledged.extend(envoy.own.keys().cloned());
+        let left = &mut self.aggregators[region][old].region;
+        while left.next_push(envoy.id, self.now).is_some() {}
+        if is_noticed {
+            left.gone(envoy.id);
+        }
+        self.connect(n);
     }
 }
