@@ -172,6 +172,12 @@ impl KeyState {
         users.next().is_some_and(|first| users.any(|user| user != first))
     }
 
+    /// What nodes other than `origin` have used in the cells that a window which ends in `sequence` touches.
+    pub(super) fn of_others(&self, sequence: u64, origin: OriginId) -> u64 {
+        let others = self.touching(sequence).map(|cell| cell.of_others(cell.component(origin)));
+        others.fold(0, u64::saturating_add)
+    }
+
     /// Past half the limit in any live cell; if windows have several cells, in any window.
     pub(super) fn is_hot(&self) -> bool {
         self.cells.iter().any(|cell| match self.resolution() {

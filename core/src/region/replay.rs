@@ -325,6 +325,8 @@ impl Region {
         if state.cell(sequence).is_none() {
             return;
         }
+        let of_others = |state: &KeyState| sender.map(|sender| state.of_others(sequence, sender));
+        let known = of_others(state);
         let mut grew = state.note_limit(sequence, merged.limit);
         if let Some(cell) = state.known_mut(sequence) {
             grew |= cell.learn_all(&merged.current, holds, now);
@@ -342,7 +344,8 @@ impl Region {
         if !grew {
             return;
         }
-        match sender {
+        // The answer to the sender may be lost, or arrive too late and be dropped. So it does not replace a push.
+        match sender.filter(|_| of_others(state) == known) {
             Some(sender) => self.subscribers.changed(slot, state, sender),
             None => self.subscribers.changed_outside(slot, state),
         }

@@ -275,6 +275,27 @@ fn the_store_decides_a_query() {
 }
 
 #[test]
+fn what_an_answer_has_of_others_is_pushed_too_as_the_answer_may_come_too_late() {
+    let mut region = backed();
+    region.subscribe(origin(1));
+    pushed(&mut region, origin(1), NOW);
+    let mut asks = |own, held: &[Part], before: &[Part]| {
+        let query = query(own, 1);
+        let Proposed::Query(merge) = region.propose(origin(1), &query, NOW).unwrap() else { panic!() };
+        let previous = vec![before.to_vec()];
+        let merged = Merged { granted: Some(true), previous, ..holding(held) };
+        region.concluded(origin(1), &query, &merge, &merged, NOW).unwrap();
+        pushed(&mut region, origin(1), NOW).0
+    };
+    let [one, two] = [origin(1), origin(2)];
+    assert_eq!(asks(0, &[(one, 1)], &[]), vec![], "only its own count grew");
+    assert_eq!(asks(1, &[(one, 2), (two, 4)], &[]), vec![(SEQUENCE, 2, 4)]);
+    assert_eq!(asks(2, &[(one, 3), (two, 4)], &[]), vec![], "it was pushed before");
+    let both = vec![(SEQUENCE - 1, 0, 5), (SEQUENCE, 4, 4)];
+    assert_eq!(asks(3, &[(one, 4), (two, 4)], &[(two, 5)]), both);
+}
+
+#[test]
 fn counts_that_a_denied_query_wrote_to_the_store_are_shared_with_peers() {
     let mut region = backed();
     let query = query(3, 6);
