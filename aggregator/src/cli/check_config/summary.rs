@@ -1,0 +1,98 @@
+//! Summarises a valid configuration: what each rule limits, and which rules clients can evade.
+
+use std::time::Duration;
+use weir_core::model::exact::Algorithm;
+use weir_core::rules::rule::Rule;
+use weir_core::rules::{Ban, Config, Cost, ResponseCost, Share};
+
+/// The module with response callbacks.
+pub const MODULE_OF_RESPONSES: &str = "weir-filter-responses.wasm";
+
+/// One line for the configuration, and one for each rule and warning.
+pub fn summary(config: &Config) -> String {
+    let Config { workspace, aggregator, rules, .. } = config;
+    let head = format!(
+        "valid: workspace {workspace:?}, aggregator cluster {:?}, {} {}",
+        aggregator.cluster,
+        rules.len(),
+        if rules.len() == 1 { "rule" } else { "rules" },
+    );
+    let needs = config.needs_responses().map(|why| format!("needs {MODULE_OF_RESPONSES}, for {why}"));
+    let lines = needs.into_iter().chain(addresses_summary(config)).chain(rules.iter().map(rule_summary));
+    let lines = lines.chain(warnings(rules));
+    lines.fold(head, |summary, line| format!("{summary}\n  {line}"))
+}
+
+/// Warns of rules that clients can evade by omitting a header or parameter, if no other rule limits such requests.
+fn warnings(rules: &[Rule]) -> impl Iterator<Item = String> {
+    rules.iter().enumerate().filter_map(|(at, rule)| {
+        let (kind, name) = rule.left_out()?;
+        if rule.shadow || rules.iter().any(|other| other.covers(rule)) {
+            return None;
+        }
+        let name = String::from_utf8_lossy(name);
+        Some(format!(
+            "warning: rules[{at}].on_missing_identifier: skip allows every request without {kind} {name}; add a rule for such requests, or \
+             use shared or deny"
+        ))
+    })
+}
+
+fn addresses_summary(config: &Config) -> Option<String> {
+    let (allowed, denied) = config.addresses.listed;
+    (allowed + denied > 0).then(|| format!("addresses: allowed {allowed}, denied {denied}"))
+}
+
+fn rule_summary(rule: &Rule) -> String {
+    let Rule { name, namespace, limit, carried, duration_ms, hash, hard_limit, shadow, enforced, .. } = rule;
+    let window = duration(*duration_ms);
+    let limit = match carried {
+        Some(carried) => format!("{limit} (or what the request carries, at most {})", carried.max),
+        None => limit.to_string(),
+    };
+    let limited = match rule.algorithm {
+        Algorithm::Window => format!("{limit} per {window} in namespace {namespace:?}"),
+        Algorithm::Log => format!("{limit} per {window} in namespace {namespace:?}, by an exact log"),
+        Algorithm::Ledger { zone } => format!("as zone {zone} of the ledger allows"),
+    };
+    let hashed = if *hash { ", identifiers hashed" } else { "" };
+    let hard_limit = if *hard_limit { ", as a hard limit" } else { "" };
+    let cost = cost_summary(&rule.cost);
+    let overrides = match rule.overrides_listed() {
+        0 => String::new(),
+        1 => ", 1 override".to_owned(),
+        many => format!(", {many} overrides"),
+    };
+    let ban = rule.ban.as_ref().map(ban_summary).unwrap_or_default();
+    let shadow = match (*shadow, *enforced == Share::ALL) {
+        (true, _) => ", in shadow mode: never denies".to_owned(),
+        (false, false) => format!(", enforced for {enforced} % of identifiers"),
+        (false, true) => String::new(),
+    };
+    format!("{name}: {limited}{hashed}{hard_limit}{cost}{overrides}{ban}{shadow}")
+}
+
+fn cost_summary(cost: &Cost) -> String {
+    match cost {
+        Cost::Fixed(1) => String::new(),
+        Cost::Fixed(cost) => format!(", a request costs {cost}"),
+        Cost::Header { name, max, .. } => {
+            format!(", a request costs the value of {}, at most {max}", String::from_utf8_lossy(name))
+        }
+        Cost::Response(ResponseCost { name, reserve, max, .. }) => {
+            let name = String::from_utf8_lossy(name);
+            format!(
+                ", a request costs the value of {name} in its response ({reserve} until then), at most {max}"
+            )
+        }
+    }
+}
+
+fn ban_summary(Ban { threshold, window_ms, first_ms, max_duration_ms }: &Ban) -> String {
+    let [within, first, longest] = [*window_ms, *first_ms, *max_duration_ms].map(duration);
+    format!(", bans for {first}, up to {longest}, after {threshold} denials within {within}")
+}
+
+fn duration(ms: u64) -> impl std::fmt::Display {
+    humantime::format_duration(Duration::from_millis(ms))
+}

@@ -1,0 +1,293 @@
+use super::*;
+use serde_json::json;
+
+const PLUGIN: &str = r#"{"aggregator": {"cluster": "weir"}, "rules": [
+    {"name": "keys", "namespace": "api", "identifier": [{"header": "x-api-key"}], "limit": 100, "window": "1h"}
+]}"#;
+
+fn envoy(plugin: &str) -> String {
+    let plugin = plugin.replace('\n', " ");
+    format!(
+        "static_resources:
+  listeners:
+  - filter_chains:
+    - filters:
+      - typed_config:
+          http_filters:
+          - name: weir
+            typed_config:
+              \"@type\": type.googleapis.com/envoy.extensions.filters.http.wasm.v3.Wasm
+              config:
+                name: weir
+                configuration:
+                  \"@type\": type.googleapis.com/google.protobuf.StringValue
+                  value: '{plugin}'
+"
+    )
+}
+
+#[test]
+fn verdicts() {
+    let wrong_limit = PLUGIN.replace("100", "\"many\"");
+    let log = PLUGIN.replace("\"limit\"", "\"algorithm\": \"sliding_log\", \"limit\"");
+    let ledger = r#"{"aggregator": {"cluster": "weir"}, "rules": [{"name": "cards",
+        "identifier": {"header": "x-card"}, "algorithm": "ledger", "zone": 7, "shadow_mode": true}]}"#;
+    let cases = [
+        (PLUGIN.to_owned(), Ok("keys: 100 per 1h in namespace \"api\"")),
+        (envoy(PLUGIN), Ok("http_filters[0]")),
+        (envoy(PLUGIN), Ok("keys: 100 per 1h")),
+        (log, Ok("keys: 100 per 1h in namespace \"api\", by an exact log")),
+        (ledger.to_owned(), Ok("cards: as zone 7 of the ledger allows, in shadow mode: never denies")),
+        (ledger.replace("\"zone\": 7, ", ""), Err("rules[0].zone: ")),
+        (wrong_limit.clone(), Err("rules[0].limit: ")),
+        (envoy(&wrong_limit), Err("  rules[0].limit: ")),
+        (envoy("{}"), Err("rules")),
+        (envoy(PLUGIN).replace("weir", "other").replace("rules", "r"), Err("no Weir filter")),
+        ("{\"rules\": [".to_owned(), Err("expected")),
+        ("{}".to_owned(), Err("rules")),
+        ("[]".to_owned(), Err("expected")),
+        (String::new(), Err("expected")),
+        ("a: b: c".to_owned(), Err("neither JSON nor YAML")),
+        ("\u{feff}\0".to_owned(), Err("")),
+    ];
+    for (text, expected) in cases {
+        let (sound, part) = expected.map_or_else(|part| (false, part), |part| (true, part));
+        check_said(&text, sound, part);
+    }
+}
+
+#[test]
+fn the_summary_names_what_changes_who_is_denied() {
+    let with = |field: &str| PLUGIN.replace("\"limit\"", &format!("{field}, \"limit\""));
+    let one = r#"{"identifier": "vip", "exempt": true}"#;
+    for (text, part) in [
+        (with("\"cost\": 3"), "\"api\", a request costs 3"),
+        (
+            with("\"hash\": true").replace("\"rules\"", "\"hash_key\": \"0123456789abcdef\", \"rules\""),
+            "namespace \"api\", identifiers hashed",
+        ),
+        (
+            with(r#""cost": {"request": {"header": "x-cost"}, "max": 5}"#),
+            ", a request costs the value of x-cost, at most 5",
+        ),
+        (
+            with(r#""cost": {"response": {"header": "x-used"}, "reserve": 2, "max": 9}"#),
+            ", a request costs the value of x-used in its response (2 until then), at most 9",
+        ),
+        (with("\"enforce_percent\": 0.5"), "\"api\", enforced for 0.5 % of identifiers"),
+        (with(&format!("\"overrides\": [{one}]")), "\"api\", 1 override"),
+        (with(&format!("\"overrides\": [{one}, {{\"identifier\": \"t*\", \"limit\": 5}}]")), ", 2 overrides"),
+        (
+            with(r#""ban": {"threshold": 100, "window": "1m", "duration": "10m"}"#),
+            "\"api\", bans for 10m, up to 1day, after 100 denials within 1m",
+        ),
+        (
+            PLUGIN.replace(
+                "\"rules\"",
+                r#""client_networks": {"exempt": ["10.0.0.0/8"], "deny": ["::1", "::2"]}, "rules""#,
+            ),
+            "\n  addresses: allowed 1, denied 2\n",
+        ),
+    ] {
+        check_said(&text, true, part);
+    }
+}
+
+#[test]
+fn a_rule_that_clients_escape_is_warned_of() {
+    let rule =
+        |name: &str, fields: &str| format!(r#"{{"name": "{name}", "limit": 1, "window": "1s", {fields}}}"#);
+    let by_key = r#""on_missing_identifier": "skip", "identifier": [{"constant": "c"}, {"header": "x-key"}]"#;
+    let by_address = r#""identifier": {"client_address": {}}"#;
+    let on = r#", "match": {"path": {"regex": "/v1/.*"}}"#;
+    let alone = rule("key", by_key);
+    for (rules, warned) in [
+        (alone.clone(), true),
+        (format!("{}, {alone}", rule("all", by_address)), false),
+        (format!("{}, {alone}", rule("all", &format!("{by_address}, \"shadow_mode\": true"))), true),
+        (format!("{}, {alone}", rule("all", &format!("{by_address}, \"enforce_percent\": 99"))), true),
+        (format!("{}, {alone}", rule("all", &format!("{by_address}{on}"))), true),
+        (
+            format!("{}, {}", rule("a", &format!("{by_address}{on}")), rule("b", &format!("{by_key}{on}"))),
+            false,
+        ),
+        (rule("key", &format!("{by_key}, \"shadow_mode\": true")), false),
+        (alone.replace("skip", "shared"), false),
+        (rule("address", &format!("\"on_missing_identifier\": \"skip\", {by_address}")), false),
+    ] {
+        let text = format!(r#"{{"aggregator": {{"cluster": "weir"}}, "rules": [{rules}]}}"#);
+        let report = valid(&text);
+        assert_eq!(report.contains("].on_missing_identifier: skip allows"), warned, "{text}\n{report}");
+        assert_eq!(report.contains("without header x-key"), warned, "{text}\n{report}");
+    }
+}
+
+#[test]
+fn the_module_is_held_against_the_configuration() {
+    let headers_on_allowed =
+        PLUGIN.replace("\"rules\"", "\"responses\": {\"headers_on_allowed\": true}, \"rules\"");
+    let responsive = PLUGIN.replace(
+        "\"limit\"",
+        "\"cost\": {\"response\": {\"header\": \"x-used\"}, \"reserve\": 1, \"max\": 9}, \"limit\"",
+    );
+    let loading = |plugin: &str, module: &str| {
+        let code =
+            format!("vm_config: {{code: {{local: {{filename: {module}}}}}}}\n                configuration:");
+        envoy(plugin).replace("configuration:", &code)
+    };
+    for (text, sound, part) in [
+        (
+            headers_on_allowed.clone(),
+            true,
+            "needs weir-filter-responses.wasm, for responses.headers_on_allowed",
+        ),
+        (responsive.clone(), true, "needs weir-filter-responses.wasm, for rules[0].cost.response.header"),
+        (envoy(&headers_on_allowed), true, "needs weir-filter-responses.wasm"),
+        (
+            loading(&headers_on_allowed, "/etc/envoy/weir-filter.wasm"),
+            false,
+            "responses.headers_on_allowed: the module \"/etc/envoy/weir-filter.wasm\" receives no responses; expected \
+             weir-filter-responses.wasm in vm_config.code",
+        ),
+        (loading(&responsive, "weir-filter.wasm"), false, "rules[0].cost.response.header: the module"),
+        (loading(&headers_on_allowed, "/etc/envoy/weir-filter-responses.wasm"), true, "valid"),
+        (loading(&headers_on_allowed, "/etc/envoy/plugin.wasm"), true, "needs weir-filter-responses.wasm"),
+        (loading(PLUGIN, "/etc/envoy/weir-filter.wasm"), true, "valid"),
+    ] {
+        check_said(&text, sound, part);
+    }
+    let report = valid(PLUGIN);
+    assert!(!report.contains("needs"), "{report}");
+}
+
+#[test]
+fn the_cluster_is_held_against_those_of_the_file() {
+    let with = |names: &str, rest: &str| format!("{}  clusters: [{names}]\n{rest}", envoy(PLUGIN));
+    let many: Vec<String> = (0..12).map(|number| format!("{{name: c{number}}}")).collect();
+    for (text, sound, part) in [
+        (with("{name: web}, {name: weir}", ""), true, "valid"),
+        (
+            with("{name: web}, {name: weird}", ""),
+            false,
+            "aggregator.cluster: this file has no cluster \"weir\"; expected one of \"web\", \"weird\"",
+        ),
+        (with(&many.join(", "), ""), false, "\"c9\", …"),
+        (with("{name: web}", "dynamic_resources: {cds_config: {}}\n"), true, "valid"),
+        (with("", ""), true, "valid"),
+    ] {
+        check_said(&text, sound, part);
+    }
+}
+
+#[test]
+fn environment_variables_are_held_against_those_that_are_shown() {
+    let from_variable = PLUGIN.replace("\"rules\"", "\"hash_key_env\": \"KEY\", \"rules\"");
+    let shown = |variables: &str| {
+        let vm = format!("vm_config: {{environment_variables: {variables}}}\n                configuration:");
+        envoy(&from_variable).replace("configuration:", &vm)
+    };
+    for (text, sound, part) in [
+        (from_variable.clone(), true, "valid"),
+        (envoy(&from_variable), false, "hash_key_env: the filter has no environment variable \"KEY\""),
+        (shown("{host_env_keys: [OTHER]}"), false, "hash_key_env"),
+        (shown("{host_env_keys: [OTHER, KEY]}"), true, "valid"),
+        (shown("{key_values: {KEY: value}}"), true, "valid"),
+    ] {
+        check_said(&text, sound, part);
+    }
+}
+
+fn check_said(text: &str, sound: bool, part: &str) {
+    let report = check_text(text.as_bytes());
+    assert_eq!(report.is_valid(), sound, "{text}\n{report:?}");
+    let report = report.to_text();
+    assert!(report.contains(part), "{text}\nhas {report}\nnot {part}");
+}
+
+fn valid(text: &str) -> String {
+    let report = check_text(text.as_bytes());
+    assert!(report.is_valid(), "{text}\n{report:?}");
+    report.to_text()
+}
+
+#[test]
+fn a_file_that_is_not_there_is_named() {
+    let reason = check(Path::new("/nowhere/weir.json")).unwrap_err();
+    assert!(reason.contains("/nowhere/weir.json"), "{reason}");
+}
+
+/// PLUGIN in YAML, at an indent.
+fn yaml(limit: &str, indent: usize) -> String {
+    let lines = [
+        "aggregator: { cluster: weir }".to_owned(),
+        "rules:".to_owned(),
+        format!("- {{ name: keys, identifier: {{ header: x-api-key }}, limit: {limit}, window: 1h }}"),
+    ];
+    lines.map(|line| format!("{:indent$}{line}\n", "")).concat()
+}
+
+fn object(kind: &str, spec: &str) -> String {
+    format!("apiVersion: v1\nkind: {kind}\nmetadata: {{ name: weir }}\n{spec}")
+}
+
+#[test]
+fn what_operators_ship_is_read() {
+    let of_istio = |limit: &str| object("WasmPlugin", &format!("spec:\n  pluginConfig:\n{}", yaml(limit, 4)));
+    let extension =
+        object("TrafficExtension", &format!("spec:\n  wasm:\n    pluginConfig:\n{}", yaml("many", 6)));
+    let gateway = object(
+        "EnvoyExtensionPolicy",
+        &format!("spec:\n  wasm:\n  - name: weir\n    config:\n{}", yaml("-1", 6)),
+    );
+    let config_map = object("ConfigMap", "data: { rules: \"[7]\" }\n");
+    let several = |documents: &[&str]| documents.join("---\n");
+    check_said(&yaml("5", 0), true, "keys: 5 per 1h");
+    check_said(&yaml("many", 0), false, "rules[0].limit: \"many\" is not");
+    check_said(&of_istio("5"), true, "spec.pluginConfig:\n  valid");
+    check_said(&of_istio("many"), false, "spec.pluginConfig:\n  rules[0].limit: ");
+    check_said(
+        &several(&[&config_map, &of_istio("5")]),
+        true,
+        "document 2, WasmPlugin weir, spec.pluginConfig:\n  valid",
+    );
+    let kustomization = object("Kustomization", "resources: [a.yaml]\n");
+    check_said(&several(&[&kustomization, &of_istio("5")]), true, "document 2, WasmPlugin weir");
+    check_said(&config_map, false, "no document of this file has a configuration of Weir's filter");
+    check_said(&several(&[&config_map, "---\n"]), false, "no document of this file");
+    let all = several(&["~\n", &of_istio("5"), &extension, &config_map, &gateway, &yaml("0.5", 0)]);
+    let report = check_text(all.as_bytes());
+    assert_eq!(report.to_text().lines().count(), 6, "{}", report.to_text());
+    let json = report.to_json();
+    assert_eq!((&json["valid"], &json["configurations"][0]["document"]), (&false.into(), &2.into()));
+    let errors = json["errors"].as_array().unwrap();
+    let places = errors.iter().map(|error| {
+        assert!(error["message"].as_str().unwrap().contains("expected a whole number"), "{error}");
+        (error["document"].as_u64().unwrap(), error["object"].as_str(), error["path"].as_str().unwrap())
+    });
+    let expected = [
+        (3, Some("TrafficExtension weir"), "spec.wasm.pluginConfig.rules[0].limit"),
+        (5, Some("EnvoyExtensionPolicy weir"), "spec.wasm[0].config.rules[0].limit"),
+        (6, None, "rules[0].limit"),
+    ];
+    assert_eq!(places.collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn one_object_of_json_has_the_result() {
+    let errors = |text: &str| check_text(text.as_bytes()).to_json();
+    let sound = errors(PLUGIN);
+    assert_eq!((&sound["valid"], &sound["errors"]), (&true.into(), &json!([])));
+    assert!(sound["configurations"][0]["summary"].as_str().unwrap().contains("keys: 100 per 1h"));
+    let whole = json!([{ "document": 1, "object": null, "path": "", "message": "it is empty; expected a JSON object" }]);
+    assert_eq!(errors("")["errors"], whole);
+    assert_eq!(errors("a: b: c")["errors"].as_array().unwrap().len(), 1);
+    let path = errors(&envoy(&PLUGIN.replace("100", "-1")))["errors"][0]["path"].as_str().unwrap().to_owned();
+    assert!(path.ends_with(".config.configuration.value.rules[0].limit"), "{path}");
+}
+
+#[test]
+fn a_field_given_twice_in_yaml_is_found() {
+    let twice = object("WasmPlugin", &format!("spec:\n  pluginConfig:\n{}    rules: []\n", yaml("5", 4)));
+    check_said(&twice, false, "spec.pluginConfig.rules: it is given twice");
+    check_said(&format!("{}rules: []\n", yaml("5", 0)), false, "rules: it is given twice");
+}
