@@ -6,11 +6,13 @@ mod database_support;
 use database_support::ledger::*;
 use database_support::packets::Node;
 use database_support::*;
-use sqlx::{AssertSqlSafe, Connection, Executor};
+use sqlx::{AssertSqlSafe, Connection, Executor, Row};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 use weir_aggregator::database::{Attempt, Database, DatabaseError, Velocity};
 use weir_core::model::breaker::State;
 use weir_envoy::{ports, wait};
@@ -91,11 +93,13 @@ async fn a_held_lock_costs_its_time_only(store: &Store) {
     assert!(["timeout", "lock_wait"].contains(&error.reason()), "{error}");
     assert!(!attempt(&database, "y", WITHIN).await.unwrap().blocked, "another bucket does not wait");
     // With a deadline beyond the server's lock wait, the ended attempt is retried and recorded once.
+    let before = lock_waits(&scene).await;
     let patient = {
         let database = database.clone();
         tokio::spawn(async move { attempt(&database, "x", WITHIN).await })
     };
-    tokio::time::sleep(Duration::from_millis(1_300)).await;
+    let waits_again = async || lock_waits(&scene).await >= before + 2;
+    wait::until("the attempt waits for the second time", WITHIN, waits_again).await.unwrap();
     transaction.rollback().await.unwrap();
     let velocity = patient.await.unwrap().unwrap();
     let settled = async || {
@@ -109,6 +113,13 @@ async fn a_held_lock_costs_its_time_only(store: &Store) {
     // The attempt whose caller timed out may have been recorded after the lock was released.
     assert!(of_x == 2 || of_x == 3, "{rows:?}");
     assert!(velocity.used <= of_x);
+}
+
+/// How often the server's transactions have waited for a lock of a row.
+async fn lock_waits(scene: &Scene) -> u64 {
+    let status =
+        scene.mysql().await.fetch_one("SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_waits'").await.unwrap();
+    String::from_utf8(status.try_get_unchecked(1).unwrap()).unwrap().parse().unwrap()
 }
 
 async fn counts_and_attempts_do_not_starve_each_other(store: &Store) {
@@ -255,12 +266,9 @@ async fn sqlite_that_another_writes() {
     other.execute(sqlx::raw_sql(AssertSqlSafe("BEGIN IMMEDIATE".to_owned()))).await.unwrap();
     let error = attempt(&database, "x", SHORT).await.unwrap_err();
     assert!(["timeout", "lock_wait"].contains(&error.reason()), "{error}");
-    let patient = {
-        let database = database.clone();
-        tokio::spawn(async move { attempt(&database, "x", WITHIN).await })
-    };
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    let mut patient = pin!(attempt(&database, "x", WITHIN));
+    assert!(timeout(SHORT, &mut patient).await.is_err(), "the file is locked");
     other.execute(sqlx::raw_sql(AssertSqlSafe("COMMIT".to_owned()))).await.unwrap();
-    assert!(!patient.await.unwrap().unwrap().blocked);
+    assert!(!patient.await.unwrap().blocked);
     decisions_are_right(&recorded(&scene).await, 3, 3_600);
 }

@@ -377,7 +377,15 @@ async fn a_lost_region_is_rebuilt_from_the_counts_of_a_live_filter() {
 async fn counts_after_the_grace_period_also_count() {
     let redis = redis().await;
     let weirs = [ready(&redis.url()).await, common::start(None).await];
-    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    for weir in &weirs {
+        // At the end of the grace period, what a node has of others becomes the baseline.
+        let mut other = weir.join(9, false).await;
+        let count = Count { own: 1, region_others: 7, ..weir.count("probe", 0) };
+        let report = Report { id: 1, counts: vec![count] };
+        other.send(FilterFrame { report: Some(report), ..FilterFrame::default() }).await;
+        acknowledged(&mut other, 1).await;
+        holds(weir, "probe", &[(0, 7), (9, 1)]).await;
+    }
     for weir in &weirs {
         let mut survivor = weir.join(1, true).await;
         let count = Count { own: 100, region_others: 400, ..weir.count("alice", 0) };
@@ -551,7 +559,8 @@ async fn a_second_loss_amid_the_grace_period_counts_nothing_twice() {
         let repeated = Report { id: round, counts: vec![count] };
         first.send(FilterFrame { report: Some(repeated), ..FilterFrame::default() }).await;
         acknowledged(&mut first, round).await;
-        tokio::time::sleep(Duration::from_millis(700)).await;
+        let noticed = || one.metric(WIPES) > round as f64 && other.metric(WIPES) > round as f64;
+        common::until("both have noticed the loss", noticed).await;
     }
     for weir in [&one, &other] {
         holds(weir, "alice", &[(0, 100), (1, 200), (2, 300)]).await;
