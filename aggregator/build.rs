@@ -1,5 +1,65 @@
-//! Builds again when a migration is added: the macro that embeds them only sees those it has seen.
+//! What the program knows of its build: the commit and the compiler, for `--version` and `weir_build_info`.
+//!
+//! The commit is `WEIR_REVISION`, where a build without git sets it, or else git's. Builds without optimisation, those of
+//! developers and tests, have none: each commit would compile the crate again.
+
+use std::path::Path;
+use std::process::Command;
+
+/// Digits of a commit that are shown.
+const REVISION_DIGITS: usize = 12;
+const UNKNOWN: &str = "unknown";
+/// What the program is made of, from this folder. A change of any of it compiles the program again in any case.
+const SOURCES: [&str; 6] =
+    ["src", "Cargo.toml", "../core/src", "../migrations", "../Cargo.toml", "../Cargo.lock"];
 
 fn main() {
+    // The macro that embeds migrations only sees those it has seen.
     println!("cargo::rerun-if-changed=../migrations");
+    println!("cargo::rerun-if-env-changed=WEIR_REVISION");
+    println!("cargo::rustc-env=WEIR_REVISION={}", revision());
+    let rust = output(&variable("RUSTC"), &["--version"]);
+    let version = rust.as_deref().and_then(|line| line.split(' ').nth(1));
+    println!("cargo::rustc-env=WEIR_RUST_VERSION={}", version.unwrap_or(UNKNOWN));
+}
+
+fn revision() -> String {
+    let given = variable("WEIR_REVISION");
+    if !given.is_empty() {
+        return given.chars().take(REVISION_DIGITS).collect();
+    }
+    if variable("PROFILE") != "release" {
+        return UNKNOWN.to_owned();
+    }
+    from_git().unwrap_or_else(|| UNKNOWN.to_owned())
+}
+
+/// The commit, with `-dirty` if the sources differ from it. Runs again when either changes.
+fn from_git() -> Option<String> {
+    for source in SOURCES {
+        println!("cargo::rerun-if-changed={source}");
+    }
+    // A commit is added to the log of HEAD, and another branch changes HEAD. A path that does not exist would always count as changed.
+    for path in ["HEAD", "logs/HEAD"] {
+        let path = output("git", &["rev-parse", "--git-path", path])?;
+        if Path::new(&path).exists() {
+            println!("cargo::rerun-if-changed={path}");
+        }
+    }
+    let digits = format!("--short={REVISION_DIGITS}");
+    let commit = output("git", &["rev-parse", &digits, "HEAD"])?;
+    let status = [&["--no-optional-locks", "status", "--porcelain", "--"], &SOURCES[..]].concat();
+    let dirty = if output("git", &status)?.is_empty() { "" } else { "-dirty" };
+    Some(commit + dirty)
+}
+
+fn variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_default()
+}
+
+/// What a program prints, if it succeeds.
+fn output(program: &str, arguments: &[&str]) -> Option<String> {
+    let output = Command::new(program).args(arguments).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    output.status.success().then(|| text.trim().to_owned())
 }

@@ -1,7 +1,8 @@
 //! The command line: parses arguments, runs the command, sets the exit code. 0 is success, 1 a failure, 2 unusable arguments.
 
 use clap::{CommandFactory, FromArgMatches};
-use std::io::IsTerminal;
+use clap_complete::Shell;
+use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -56,6 +57,10 @@ fn main() -> ExitCode {
         },
         Command::Zones { command } => zones::run(command),
         Command::Overrides { command } => overrides::run(*command),
+        Command::Completions { shell } => match completions(shell) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => fail(&error, 1),
+        },
         Command::Top(Top { admin, once }) => top(&admin, once),
         Command::Explain(arguments) => explain(arguments),
         Command::Serve(arguments) => {
@@ -146,6 +151,18 @@ async fn cleanup_controls(
         "deleted {controls} live controls that ended more than {old} ago and {audited} changes older than {older}"
     );
     Ok(())
+}
+
+fn completions(shell: Shell) -> std::io::Result<()> {
+    let mut command = Cli::command();
+    let name = command.get_name().to_owned();
+    // Into memory first, because the generator panics if it cannot write.
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command, name, &mut script);
+    // clap_complete spells the hyphen of a program's name in two ways, and in bash offers nothing after a subcommand:
+    // https://github.com/clap-rs/clap/issues/6421
+    let script = String::from_utf8_lossy(&script).replace("weir__subcmd__aggregator", "weir__aggregator");
+    std::io::stdout().write_all(script.as_bytes())
 }
 
 #[tokio::main(flavor = "current_thread")]

@@ -2,11 +2,12 @@
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use std::io::{BufRead, BufReader, Read};
-use std::net::TcpListener;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::Arc;
 use weir_aggregator::auth::{Authenticator, Presented, Tokens, Unauthorized};
+use weir_aggregator::telemetry::build::{REVISION, RUST_VERSION, VERSION};
 use weir_envoy::ports;
 
 fn program(arguments: &[&str]) -> Command {
@@ -18,6 +19,13 @@ fn program(arguments: &[&str]) -> Command {
 
 fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// What the program prints, if it succeeds.
+fn printed(arguments: &[&str]) -> String {
+    let output = program(arguments).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    String::from_utf8(output.stdout).unwrap()
 }
 
 const ANYWHERE: [&str; 6] =
@@ -100,7 +108,66 @@ fn other_arguments_that_cannot_be_used_have_the_same_exit_code() {
     assert!(stderr(&output).contains("a host and a port"), "{}", stderr(&output));
     let explain = ["explain", "--namespace", "n", "--identifier", "i", "--window", "32d"];
     assert!(stderr(&program(&explain).output().unwrap()).contains("1s to 31d"));
-    assert!(program(&["--version"]).output().unwrap().status.success());
+}
+
+/// Of the build: a version, and a commit that is known in releases only.
+#[test]
+fn the_version_has_the_commit_and_the_compiler() {
+    let printed = printed(&["--version"]);
+    let expected = format!("weir-aggregator {} (commit {REVISION}, Rust {RUST_VERSION})\n", VERSION);
+    assert_eq!((printed, VERSION), (expected, env!("CARGO_PKG_VERSION")));
+    let is_commit = REVISION.chars().take_while(char::is_ascii_hexdigit).count() == 12;
+    assert!(REVISION == "unknown" || is_commit, "{REVISION}");
+    assert!(
+        RUST_VERSION.split('.').filter(|part| part.parse::<u32>().is_ok()).count() >= 2,
+        "{RUST_VERSION}"
+    );
+    let (_running, mut log) = start(program(&["serve", "--region", "here"]).args(ANYWHERE));
+    let line = line_with(&mut log, "weir-aggregator serves");
+    let address = line.split("admin=").nth(1).unwrap().split_whitespace().next().unwrap();
+    let mut connection = TcpStream::connect(address).unwrap();
+    connection.write_all(b"GET /metrics HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n").unwrap();
+    let mut metrics = String::new();
+    connection.read_to_string(&mut metrics).unwrap();
+    let labels = format!(
+        "weir_build_info{{version=\"{VERSION}\",revision=\"{REVISION}\",rust_version=\"{RUST_VERSION}\"}} 1"
+    );
+    assert!(metrics.contains(&labels), "{labels} is not in {metrics}");
+}
+
+#[test]
+fn shells_complete_commands_and_options() {
+    for (shell, start) in [
+        ("bash", "_weir__aggregator() {"),
+        ("zsh", "#compdef weir-aggregator\n"),
+        ("fish", "# Print an optspec"),
+    ] {
+        let script = printed(&["completions", shell]);
+        assert!(script.starts_with(start), "{shell}: {script}");
+        for part in ["check-config", "healthcheck", "redis-url", "log-format"] {
+            assert!(script.contains(part), "{shell} has no {part}");
+        }
+    }
+    // What bash offers for the last word.
+    let offered = |words: &[&str]| {
+        let [.., previous, word] = words else { panic!("{words:?}") };
+        let (line, at) = (words.join(" "), words.len() - 1);
+        let script = format!(
+            "source /dev/stdin; COMP_WORDS=({line}); COMP_CWORD={at}; _weir__aggregator weir-aggregator {word} {previous}; \
+             echo \"${{COMPREPLY[*]}}\""
+        );
+        let mut bash = Command::new("bash");
+        bash.args(["--norc", "-c", &script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut bash = Running(bash.spawn().unwrap());
+        bash.0.stdin.take().unwrap().write_all(printed(&["completions", "bash"]).as_bytes()).unwrap();
+        let mut offers = String::new();
+        bash.0.stdout.take().unwrap().read_to_string(&mut offers).unwrap();
+        offers.trim().to_owned()
+    };
+    assert_eq!(offered(&["weir-aggregator", "he"]), "healthcheck");
+    assert_eq!(offered(&["weir-aggregator", "serve", "--redis-u"]), "--redis-url");
+    assert_eq!(offered(&["weir-aggregator", "serve", "--log-format", "js"]), "json");
+    assert_eq!(offered(&["weir-aggregator", "zones", "set", "--ra"]), "--rate");
 }
 
 #[test]
@@ -320,9 +387,7 @@ fn it_opens_as_many_files_as_it_may() {
 
 /// The output of `weir-aggregator token` with these arguments.
 fn made(arguments: &[&str]) -> String {
-    let output = program(&[&["token"], arguments].concat()).output().unwrap();
-    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
-    String::from_utf8(output.stdout).unwrap()
+    printed(&[&["token"], arguments].concat())
 }
 
 fn tokens_of(file: &str) -> Arc<Tokens> {

@@ -9,8 +9,10 @@ use crate::net::hosts::Hosts;
 use crate::net::tls::TlsFiles;
 use crate::redis::StoreOptions;
 use crate::server::Settings;
+use crate::telemetry::build;
 use crate::telemetry::spans::TelemetryOptions;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
 use std::path::PathBuf;
 use std::time::Duration;
 use weir_core::model::key::{MAX_DURATION_MS, MIN_DURATION_MS};
@@ -24,7 +26,7 @@ const MAX_REGION_BYTES: usize = 48;
 
 /// Weir's aggregator: merges the counts of a region's Envoys and sends each Envoy the counts of the others.
 #[derive(Debug, Parser)]
-#[command(name = "weir-aggregator", version, disable_help_subcommand = true)]
+#[command(name = "weir-aggregator", version = build::SUMMARY, disable_help_subcommand = true)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
@@ -78,6 +80,11 @@ pub enum Command {
     Zones {
         #[command(subcommand)]
         command: Zones,
+    },
+    /// Print the script with which a shell completes commands and options.
+    Completions {
+        /// The shell.
+        shell: Shell,
     },
 }
 

@@ -1,5 +1,7 @@
-//! Observability: metrics, spans, request ids in the log, warnings at a bounded rate; and the wall clock.
+//! Observability: metrics, spans, request ids in the log, warnings at a bounded rate; the wall clock; and the
+//! program's version.
 
+pub mod build;
 pub mod clock;
 pub mod metrics;
 pub mod request_log;

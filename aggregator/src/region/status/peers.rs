@@ -4,6 +4,7 @@ use super::Status;
 use super::counters::Rule;
 use crate::region::hub::Hub;
 use crate::region::regional::Regional;
+use crate::telemetry::build::VERSION;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
@@ -91,7 +92,7 @@ fn own_with_rules(hub: &Hub, status: &Status) -> PeerStatus {
 pub fn own(hub: &Hub, status: &Status) -> PeerStatus {
     let now = hub.moment().mono;
     PeerStatus {
-        version: env!("CARGO_PKG_VERSION").to_owned(),
+        version: VERSION.to_owned(),
         uptime_ms: now.0,
         draining: hub.draining.borrow().is_some(),
         streams: u64::try_from(hub.metrics.program.streams.get()).unwrap_or(0),

@@ -2,13 +2,18 @@
 //!
 //! They are read from `/proc` at each scrape, and are absent on systems other than Linux.
 
+use crate::telemetry::build::{REVISION, RUST_VERSION, VERSION};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 
 /// Adds `weir_build_info`, and on Linux the `process_*` metrics.
 pub fn register(registry: &mut Registry) {
-    let build = Info::new(vec![("version", env!("CARGO_PKG_VERSION"))]);
-    registry.register("weir_build", "The version of this program", build);
+    let build = [("version", VERSION), ("revision", REVISION), ("rust_version", RUST_VERSION)];
+    registry.register(
+        "weir_build",
+        "Version, commit and compiler of this program",
+        Info::new(build.to_vec()),
+    );
     #[cfg(target_os = "linux")]
     registry.register_collector(Box::new(linux::Process));
 }

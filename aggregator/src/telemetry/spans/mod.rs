@@ -19,6 +19,7 @@ pub use options::{OptionsError, TelemetryOptions};
 pub use queries::Consults;
 pub use round::Round;
 
+use crate::telemetry::build::VERSION;
 use crate::telemetry::metrics::spans::SpanFigures;
 use export::Export;
 use opentelemetry::trace::{
@@ -157,7 +158,7 @@ fn resource(region: &str) -> Resource {
     let named = resource.get(&Key::from_static_str(SERVICE_NAME));
     let unknown = named.is_none_or(|name| name.as_str().starts_with("unknown_service"));
     let own = [
-        ("service.version", env!("CARGO_PKG_VERSION").to_owned()),
+        ("service.version", VERSION.to_owned()),
         ("service.instance.id", format!("{:032x}", rand::random::<u128>())),
         ("weir.region", region.to_owned()),
     ];
