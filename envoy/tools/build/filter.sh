@@ -10,3 +10,8 @@ log "stripping its unused exports"
 strip=(cargo run --quiet "${locked[@]}" -p weir-envoy --bin weir-wasm -- target/wasm32-wasip1/filter/weir_filter.wasm)
 "${strip[@]}" target/weir-filter-responses.wasm
 "${strip[@]}" target/weir-filter.wasm --without-responses
+for module in target/weir-filter.wasm target/weir-filter-responses.wasm; do
+    for folder in "$root" "${CARGO_HOME:-$HOME/.cargo}" "$(rustc --print sysroot)"; do
+        ! grep -qaF "$folder" "$module" || die "$module contains the path $folder." "Remap it in envoy/tools/build/wasm-cargo.sh."
+    done
+done
