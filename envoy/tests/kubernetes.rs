@@ -10,6 +10,8 @@ use weir_envoy::bootstrap::bootstrap;
 use weir_envoy::{EnvoyOptions, binaries};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
+const COMPOSE_FILES: [&str; 3] =
+    ["envoy/deploy/docker-compose.yml", "envoy/deploy/quickstart.yml", "envoy/deploy/docker/services.yml"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -239,9 +241,10 @@ fn images_have_one_name_and_version_everywhere() {
     }
     let chart = &documents("envoy/deploy/kubernetes/chart/Chart.yaml")[0];
     assert_eq!((&chart["version"], &chart["appVersion"]), (&json!(VERSION), &json!(VERSION)));
-    let compose = read("envoy/deploy/docker-compose.yml");
+    let compose = read("envoy/deploy/docker/services.yml");
     for name in ["weir-aggregator", "weir-filter-installer"] {
-        assert!(compose.contains(&format!("image: {name}:${{WEIR_TAG:-{VERSION}}}\n")), "{name}");
+        let image = format!("image: ${{WEIR_IMAGES:-}}{name}:${{WEIR_TAG:-{VERSION}}}\n");
+        assert!(compose.contains(&image), "{image}");
     }
 }
 
@@ -331,7 +334,9 @@ fn variables_are_those_of_the_program() {
     let page = read("aggregator/README.md");
     let mut names = BTreeSet::new();
     let manifests = files("envoy/deploy/kubernetes");
-    let others = ["aggregator/Dockerfile", "envoy/deploy/docker-compose.yml"].map(str::to_owned);
+    let others = ["aggregator/Dockerfile"].iter().chain(&COMPOSE_FILES).map(|path| (*path).to_owned());
+    // What Compose and the build of an image read.
+    let not_read = ["WEIR_TAG", "WEIR_IMAGES", "WEIR_REVISION"];
     for place in manifests.into_iter().chain(others) {
         let text = read(&place);
         let words = text.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
@@ -341,7 +346,7 @@ fn variables_are_those_of_the_program() {
     assert!(names.len() > 10, "{names:?}");
     for (place, name) in names {
         assert!(
-            name == "WEIR_TAG" || page.contains(&format!("`{name}`")),
+            not_read.contains(&name.as_str()) || page.contains(&format!("`{name}`")),
             "{place}: {name} is not in aggregator/README.md"
         );
     }
@@ -400,33 +405,37 @@ fn the_policy_lets_aggregators_reach_their_stores_and_nothing_else() {
     assert_eq!(ports(&with_all_components()), [53, 3306, 4317, 6379].into());
 }
 
-/// Every container of the compose file has only the rights that it needs.
+/// Every container of the compose files has only the rights that it needs.
 #[test]
 fn the_compose_files_containers_are_confined() {
-    let compose: Value = serde_yaml_ng::from_str(&read("envoy/deploy/docker-compose.yml")).unwrap();
-    let services = compose["services"].as_object().unwrap();
     let mut writable = BTreeSet::new();
-    for (name, service) in services {
-        let of = |field: &str| merged(service, field);
-        assert_eq!(of("cap_drop"), json!(["ALL"]), "{name}");
-        assert_eq!(of("security_opt"), json!(["no-new-privileges:true"]), "{name}");
-        if of("read_only") != true {
-            writable.insert(name.as_str());
+    for path in COMPOSE_FILES {
+        let compose = &documents(path)[0];
+        for (name, service) in compose["services"].as_object().unwrap() {
+            let of = |field: &str| merged(service, field);
+            assert_eq!(of("cap_drop"), json!(["ALL"]), "{path}: {name}");
+            assert_eq!(of("security_opt"), json!(["no-new-privileges:true"]), "{path}: {name}");
+            if of("read_only") != true {
+                writable.insert(name.clone());
+            }
+            let adds = of("cap_add");
+            assert_eq!(adds.is_array(), name == "mysql", "{path}: {name}: {adds}");
         }
-        let adds = of("cap_add");
-        assert_eq!(adds.is_array(), name == "mysql", "{name}: {adds}");
     }
     // These store data in folders of their images.
-    assert_eq!(writable, ["grafana", "mysql", "prometheus"].into());
+    assert_eq!(writable, ["grafana", "mysql", "prometheus"].map(str::to_owned).into());
 }
 
-/// A field of a service, or of the mapping that it includes by YAML's merge key.
+/// A field of a service, of the mapping that it includes by YAML's merge key, or of the service that it extends.
 fn merged(service: &Value, field: &str) -> Value {
-    match (service.get(field), service.get("<<")) {
-        (Some(value), _) => value.clone(),
-        (None, Some(base)) => merged(base, field),
-        (None, None) => Value::Null,
+    if let Some(value) = service.get(field) {
+        return value.clone();
     }
+    if let Some(extended) = service.get("extends") {
+        let path = format!("envoy/deploy/{}", extended["file"].as_str().unwrap());
+        return merged(&documents(&path)[0]["services"][extended["service"].as_str().unwrap()], field);
+    }
+    service.get("<<").map_or(Value::Null, |base| merged(base, field))
 }
 
 #[test]
@@ -437,11 +446,15 @@ fn the_compose_files_envoys_take_their_configuration() {
     let parsed = Config::parse(plugins[0].json.as_bytes()).unwrap_or_else(|errors| panic!("{errors}"));
     let clusters = config["static_resources"]["clusters"].as_array().unwrap();
     assert!(clusters.iter().any(|cluster| cluster["name"] == parsed.aggregator.cluster.as_str()));
-    // The files of Prometheus, Grafana and the dashboards exist where the compose file mounts them.
-    let compose: Value = serde_yaml_ng::from_str(&read("envoy/deploy/docker-compose.yml")).unwrap();
-    let mounted = all(&compose, "volumes").into_iter().filter_map(Value::as_array).flatten();
-    let files = mounted.filter_map(|mount| mount.as_str()?.strip_prefix("./")?.split(':').next());
-    for file in files {
-        assert!(root().join("envoy/deploy").join(file).is_file(), "{file}");
+    // The files of Envoy, Prometheus, Grafana and the dashboards exist where the compose files mount them.
+    let mut mounted = 0;
+    for path in COMPOSE_FILES {
+        let compose = &documents(path)[0];
+        let mounts = all(compose, "volumes").into_iter().filter_map(Value::as_array).flatten();
+        for file in mounts.filter_map(|mount| mount.as_str()?.strip_prefix("./")?.split(':').next()) {
+            assert!(root().join(path).parent().unwrap().join(file).is_file(), "{path}: {file}");
+            mounted += 1;
+        }
     }
+    assert!(mounted >= 6, "{mounted} files");
 }

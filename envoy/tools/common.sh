@@ -83,6 +83,11 @@ apt_install() {
     } 8<"$root/envoy/tools"
 }
 
+# archive FILE FOLDER NAME...: packs names of a folder. The bytes are the same in each run: the commit's time, no user, the names in order.
+archive() {
+    tar -C "$2" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}" -czf "$1" "${@:3}"
+}
+
 # pip_install REQUIREMENTS DIR: what a file names with its hashes, into a folder of the project, complete or not at all.
 pip_install() {
     local partial="$2.partial.$$"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs docker-compose.yml on a Docker engine, breaks its parts in turn, and checks limits and counts (weir-compose-test).
+# Checks the compose files, runs the quick start of README.md, then runs docker-compose.yml on a Docker engine, breaks its parts in turn,
+# and checks limits and counts (weir-compose-test).
 #
 # Official images are pulled; where that is not possible, stand-ins are built (stand-ins.sh). Our own are made of what is
 # built here, by the last stages of the Dockerfiles: to compile in a container would take minutes more and test no more of
@@ -11,7 +12,7 @@ pull_seconds_max=120
 run="weir-test-$$"
 file="$root/envoy/deploy/docker-compose.yml"
 work="$root/target/compose-test"
-export WEIR_TAG="$run" COMPOSE_PROJECT_NAME="$run"
+export WEIR_TAG="$run" COMPOSE_PROJECT_NAME="$run" WEIR_IMAGES=""
 # Its stages are few and small, and it prints less.
 export DOCKER_BUILDKIT=0
 # Compose's first version gives up on the engine after a minute.
@@ -39,8 +40,49 @@ mkdir -p "$lock"
 exec 9<"$lock"
 flock 9
 
-# down PROJECT
-down() { $compose -f "$file" --project-name "$1" down --volumes --timeout 3; }
+# down PROJECT: of any of the files.
+down() { $compose -f "$file" --project-name "$1" down --volumes --remove-orphans --timeout 3; }
+
+# config FILE ARGUMENT...: what Compose makes of a file of envoy/deploy.
+config() { env -u WEIR_TAG $compose -f "envoy/deploy/$1" config "${@:2}"; }
+
+# Both files are valid, and the same whether they pull a release or build it: only the names of our images begin with WEIR_IMAGES.
+check_files() {
+    local name version release=registry.invalid/weir/ built pulled images wanted
+    version="$("$root/envoy/tools/release/version.sh")"
+    wanted="weir-aggregator:$version weir-filter-installer:$version"
+    for name in docker-compose.yml quickstart.yml; do
+        built="$(config "$name")"
+        pulled="$(WEIR_IMAGES=$release config "$name")"
+        [[ "$(config "$name" --services | sort)" == "$(WEIR_IMAGES=$release config "$name" --services | sort)" ]] ||
+            die "$name has other services with WEIR_IMAGES." "Let WEIR_IMAGES change names of images alone."
+        images="$(sed -n "s,^ *image: $release,,p" <<<"$pulled" | sort -u | xargs)"
+        [[ "$images" == "$wanted" ]] || die "$name pulls from the registry: $images" "Expected: $wanted"
+        [[ "${pulled//"image: $release"/"image: "}" == "$built" ]] || die "WEIR_IMAGES changes more of $name than images." "$(diff <(echo "$built") <(echo "$pulled"))"
+        (($(grep -c 'dockerfile: filter/Dockerfile' <<<"$built") == 1)) && grep -q 'dockerfile: aggregator/Dockerfile' <<<"$built" ||
+            die "$name does not build both images." "See envoy/deploy/docker/services.yml."
+    done
+}
+
+# The first commands with Compose in README.md: start the quick start, and send more requests than its limit.
+run_quickstart() {
+    local start send ports until=$((SECONDS + 60)) project="$run-quickstart" found
+    start="$(sed -n 's/^\$ docker compose /-p '"$project"' /p' README.md | head -n 1)"
+    send="$(sed -n '/^\$ docker compose .*up/,/^```/s/^\$ \(curl .*\)/\1/p' README.md | head -n 1)"
+    ports="$(python3 -c 'import socket
+all = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+print(*(one.getsockname()[1] for one in all))')"
+    read -r ENVOY_PORT ENVOY_ADMIN_PORT AGGREGATOR_PORT <<<"$ports"
+    export ENVOY_PORT ENVOY_ADMIN_PORT AGGREGATOR_PORT
+    $compose $start >"$work/quickstart.log" 2>&1 || { cat "$work/quickstart.log" >&2; die "the quick start does not start." "$start"; }
+    until curl -fs "http://127.0.0.1:$ENVOY_ADMIN_PORT/ready" >/dev/null && curl -fs "http://127.0.0.1:$AGGREGATOR_PORT/readyz" >/dev/null; do
+        ((SECONDS < until)) || die "the quick start is not ready after a minute." "$(docker ps --all)"
+        sleep 0.2
+    done
+    found="$(eval "${send//127.0.0.1:10000/127.0.0.1:$ENVOY_PORT}" | xargs)"
+    [[ "$found" == "100 200 20 429" ]] || die "the quick start's requests are answered: $found" "Expected: 100 200 20 429"
+    down "$project" >"$work/down.log" 2>&1
+}
 
 # What runs that were killed have left: none but this one can live.
 remove_leftovers() {
@@ -53,7 +95,10 @@ remove_leftovers() {
 }
 
 clean_up() {
-    down "$run" >"$work/down.log" 2>&1 || cat "$work/down.log" >&2
+    local project
+    for project in "$run" "$run-quickstart"; do
+        down "$project" >"$work/down.log" 2>&1 || cat "$work/down.log" >&2
+    done
     docker rmi "weir-aggregator:$run" "weir-filter:$run" "weir-filter-installer:$run" "${stand_ins[@]}" >/dev/null 2>&1 || true
 }
 
@@ -111,6 +156,8 @@ check_filter_image() {
 }
 
 rm -rf "$work" && mkdir -p "$work/saved"
+log "checking the compose files"
+check_files
 log "building the aggregator, the filter and the test"
 cargo_build --quiet -p weir-aggregator
 cargo_build --quiet -p weir-envoy --bin weir-compose-test
@@ -128,6 +175,10 @@ if [[ -n "$missing" ]]; then
 fi
 own_images
 check_filter_image
+log "running the quick start"
+started=$SECONDS
+run_quickstart
+printf 'ok %5.1f s  the quick start of README.md\n' $((SECONDS - started))
 export WEIR_COMPOSE="$compose -f $file --project-name $run" WEIR_COMPOSE_PROJECT="$run"
 left=$((day_seconds - $(date +%s) % day_seconds))
 if ((left < test_seconds_max)); then

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # publish.sh REGISTRY FOLDER: gives the images that images.sh pushed from all architectures their tags, signs them, pushes the chart, and
-# completes FOLDER/files: chart, SBOMs, checksums and their signature. Signatures are keyless (Sigstore): cosign takes the workflow's identity.
+# completes FOLDER/files: chart, compose files, SBOMs, checksums and their signature. Signatures are keyless (Sigstore): cosign takes the workflow's identity.
 source "$(dirname -- "${BASH_SOURCE[0]}")/../common.sh"
 
 registry="$1" folder="$2"
@@ -10,7 +10,7 @@ release="$root/envoy/tools/release"
 # digest_of FILE: what buildx wrote.
 digest_of() { python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["containerimage.digest"])' "$1"; }
 
-for name in weir-aggregator weir-filter weir-filter-responses; do
+for name in weir-aggregator weir-filter weir-filter-responses weir-filter-installer; do
     digests=()
     for file in "$folder/$name".*.json; do digests+=("$registry/$name@$(digest_of "$file")"); done
     docker buildx imagetools create --tag "$registry/$name:$version" "${digests[@]}"
@@ -19,6 +19,7 @@ for name in weir-aggregator weir-filter weir-filter-responses; do
 done
 
 "$release/chart.sh" "$registry" "$folder/files"
+"$release/compose.sh" "$registry" "$folder/files"
 helm="$("$root/envoy/tools/install/kubernetes.sh")/bin/helm"
 "$helm" push "$folder/files/weir-$version.tgz" "oci://$registry/charts"
 "$release/sbom.py" weir-aggregator x86_64-unknown-linux-gnu >"$folder/files/weir-aggregator-$version.cdx.json"
