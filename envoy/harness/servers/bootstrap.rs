@@ -479,7 +479,8 @@ mod tests {
     #[test]
     fn the_plugins_configuration_travels_as_a_string() {
         let weir = Weir::new("/weir.wasm".into(), json!({ "workspace": "w" }));
-        let [filter, _router] = &http_filters(&Filter::Weir(weir), 1)[..] else { panic!("two filters") };
+        let filters = http_filters(&Filter::Weir(weir), &EnvoyOptions::default());
+        let [filter, _router] = &filters[..] else { panic!("two filters") };
         assert_eq!(filter["typed_config"]["config"]["configuration"]["value"], r#"{"workspace":"w"}"#);
     }
 }
