@@ -13,9 +13,13 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, sleep_until, timeout};
 
 use crate::clients::http::{Connection, Request, Response};
+use crate::processes::wait;
 
 /// Delay after a failed connection, so that an unavailable target does not cause a tight loop of attempts.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(5);
+
+/// Time in which a load must go on.
+const LOAD_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Builds the request with the given number, and selects its target by index.
 pub type RequestFor = dyn Fn(u64) -> (usize, Request) + Send + Sync;
@@ -32,6 +36,8 @@ pub struct LoadPlan {
     /// Time after which a request counts as an error.
     pub request_timeout: Duration,
     pub request: Arc<RequestFor>,
+    /// Requests that were sent so far.
+    sent: Arc<AtomicU64>,
 }
 
 impl LoadPlan {
@@ -49,13 +55,34 @@ impl LoadPlan {
         request: impl Fn(u64) -> (usize, Request) + Send + Sync + 'static,
     ) -> Self {
         let request_timeout = Duration::from_secs(10);
-        Self { targets, connections, requests, rate: None, request_timeout, request: Arc::new(request) }
+        let (request, sent) = (Arc::new(request), Arc::default());
+        Self { targets, connections, requests, rate: None, request_timeout, request, sent }
+    }
+
+    /// How far the load is, for what happens while it runs.
+    pub fn progress(&self) -> Progress {
+        Progress { sent: Arc::clone(&self.sent), requests: self.requests }
     }
 
     #[must_use]
     pub fn rate(mut self, per_second: f64) -> Self {
         self.rate = Some(per_second);
         self
+    }
+}
+
+/// How far a load is.
+pub struct Progress {
+    sent: Arc<AtomicU64>,
+    requests: u64,
+}
+
+impl Progress {
+    /// Waits until so many more requests were sent, or all of the plan.
+    pub async fn sends(&self, more: u64) {
+        let last = self.requests.min(self.sent.load(Ordering::Relaxed) + more);
+        let is_sent = async || self.sent.load(Ordering::Relaxed) >= last;
+        wait::until("the load goes on", LOAD_TIMEOUT, is_sent).await.expect("the load goes on");
     }
 }
 
@@ -145,6 +172,7 @@ async fn send_until_done(plan: Arc<LoadPlan>, next: Arc<AtomicU64>, started: Ins
         }
         let (target, request) = (plan.request)(number);
         let sent = Instant::now();
+        plan.sent.fetch_add(1, Ordering::Relaxed);
         let answer = send_one(&plan, &mut connections, target, request).await;
         match answer {
             Ok(response) => {

@@ -100,10 +100,11 @@ async fn an_aggregator_killed_and_restarted_under_load() {
     const SECONDS: u64 = 5;
     let mut region = Region::start(2, EnvoyOptions::default(), &limits()).await;
     let plan = load(&region, SECONDS);
+    let sent = plan.progress();
     let fault = async {
-        tokio::time::sleep(Duration::from_millis(1_000)).await;
+        sent.sends(PER_SECOND).await;
         region.aggregator.process().kill().unwrap();
-        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        sent.sends(PER_SECOND * 3 / 2).await;
         region.aggregator.restart().await.unwrap();
     };
     let (report, ()) = tokio::join!(load::run(plan), fault);

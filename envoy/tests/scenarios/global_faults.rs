@@ -19,9 +19,9 @@ const REQUESTS: u64 = PER_SECOND * SECONDS;
 const CLIENTS: u64 = 10;
 /// The limit of each client, which is reached in every scenario, so that both outcomes occur.
 const LIMIT: u64 = 100;
-/// Duration of each fault, and its start.
-const FAULT: Duration = Duration::from_millis(1_500);
-const BEGIN: Duration = Duration::from_millis(800);
+/// Duration of each fault, and its start, in requests of a region's load.
+const FAULT: u64 = PER_SECOND * 3 / 2;
+const BEGIN: u64 = PER_SECOND * 4 / 5;
 const BREAKER: &str = "weir_aggregator_breaker_state{store=\"global\"}";
 
 fn limits() -> Value {
@@ -115,9 +115,10 @@ impl World {
 async fn the_database_fails_under_load() {
     let mut world = World::start().await;
     let (one, other) = (world.load(0, "wiped"), world.load(1, "wiped"));
+    let sent = one.progress();
     let fault = async {
         for _ in 0..3 {
-            sleep(BEGIN).await;
+            sent.sends(BEGIN).await;
             world.database.run("TRUNCATE TABLE ratelimit_window_counts").await;
         }
     };
@@ -125,20 +126,22 @@ async fn the_database_fails_under_load() {
     world.agrees("wiped", [one.unwrap(), other.unwrap()]).await;
 
     let (one, other) = (world.load(0, "killed"), world.load(1, "killed"));
+    let sent = one.progress();
     let fault = async {
-        sleep(BEGIN).await;
+        sent.sends(BEGIN).await;
         world.database.server().process().kill().unwrap();
-        sleep(FAULT).await;
+        sent.sends(FAULT).await;
         world.database.server().restart().await.unwrap();
     };
     let (one, other, ()) = tokio::join!(load::run(one), load::run(other), fault);
     world.agrees("killed", [one.unwrap(), other.unwrap()]).await;
 
     let (one, other) = (world.load(0, "frozen"), world.load(1, "frozen"));
+    let sent = one.progress();
     let fault = async {
-        sleep(BEGIN).await;
+        sent.sends(BEGIN).await;
         world.database.server().process().pause().await.unwrap();
-        sleep(FAULT).await;
+        sent.sends(FAULT).await;
         world.database.server().process().resume().unwrap();
     };
     let (one, other, ()) = tokio::join!(load::run(one), load::run(other), fault);
@@ -152,10 +155,11 @@ async fn the_database_fails_under_load() {
 async fn the_way_to_the_database_fails_under_load() {
     let world = World::start().await;
     let (one, other) = (world.load(0, "unresponsive"), world.load(1, "unresponsive"));
+    let sent = one.progress();
     let fault = async {
-        sleep(BEGIN).await;
+        sent.sends(BEGIN).await;
         world.proxy.black_hole().await.unwrap();
-        sleep(FAULT).await;
+        sent.sends(FAULT).await;
         world.proxy.forward().await.unwrap();
     };
     let (one, other, ()) = tokio::join!(load::run(one), load::run(other), fault);
@@ -163,8 +167,9 @@ async fn the_way_to_the_database_fails_under_load() {
 
     let (one, other) = (world.load(0, "refused"), world.load(1, "refused"));
     let cut_off = &world.regions[1].aggregators[0];
+    let sent = one.progress();
     let fault = async {
-        sleep(BEGIN).await;
+        sent.sends(BEGIN).await;
         world.proxy.refuse().await.unwrap();
         world.proxy.cut();
         wait::until("the breaker opens", SOON, async || metric(cut_off, BREAKER).await == 2.0).await.unwrap();

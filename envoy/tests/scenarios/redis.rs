@@ -1,15 +1,14 @@
 //! Several aggregators that share one Redis form one region: they enforce a limit together, each has all counts, and an
 //! Envoy receives the others' use from any aggregator.
 
-use std::time::Duration;
-
 use serde_json::json;
-use tokio::time::sleep;
 use weir_envoy::load::{self, LoadPlan};
 use weir_envoy::{Envoy, wait};
 
 use crate::common::{SOON, config, connected, get_as, rule, settled, sum_of, total_in, unused_grants, with};
-use crate::peers::{CONNECTIONS, Peers, Wiring, assert_served, compared, limits, load_while, metric};
+use crate::peers::{
+    CONNECTIONS, PER_SECOND, Peers, Wiring, assert_served, compared, limits, load_while, metric,
+};
 
 /// The Envoy of a request: pseudo-random, and the same in every run.
 fn side(number: u64) -> usize {
@@ -125,14 +124,16 @@ async fn an_envoy_that_starts_late_and_assumes_low_denies_what_is_used_up() {
 async fn a_slow_redis_is_not_waited_for() {
     const SECONDS: u64 = 6;
     let (peers, redis) = Peers::start(Wiring::Apart, &limits()).await;
+    let load = peers.load(SECONDS);
+    let sent = load.progress();
     let fault = async {
         // Repeatedly delays all of its clients for longer than a request's timeout.
         for _ in 0..20 {
             redis.command("CLIENT PAUSE 150 ALL").await.unwrap();
-            sleep(Duration::from_millis(100)).await;
+            sent.sends(PER_SECOND / 10).await;
         }
     };
-    let report = load_while(peers.load(SECONDS), fault).await;
+    let report = load_while(load, fault).await;
     let passed = compared(&report, SECONDS);
     println!("slow: {passed:?} passed, {report:?}");
     assert_served(&report, SECONDS);

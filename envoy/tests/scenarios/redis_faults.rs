@@ -6,7 +6,6 @@
 
 use std::time::Duration;
 
-use tokio::time::sleep;
 use weir_envoy::load::LoadReport;
 
 use crate::common::{SOON, assert_prompt, connected};
@@ -16,9 +15,9 @@ use crate::peers::{
 };
 
 const SECONDS: u64 = 8;
-/// Start and duration of a fault: during the load, while budget is left.
-const FAULT: Duration = Duration::from_millis(1_000);
-const OUTAGE: Duration = Duration::from_millis(2_500);
+/// Start and duration of a fault, in requests of the load: while budget is left.
+const FAULT: u64 = PER_SECOND;
+const OUTAGE: u64 = PER_SECOND * 5 / 2;
 /// After the return of Redis, all counts agree within 5 s; the rest is for a busy machine.
 const AGREEMENT: Duration = Duration::from_secs(5 + 5);
 const EXACT: u64 = CLIENTS * LIMIT;
@@ -53,14 +52,16 @@ const TOGETHER: u64 = EXACT + EXACT / 20;
 /// Redis is killed and restarted empty; every part that has counts writes them again.
 async fn check_killed(wiring: Wiring, most: u64) {
     let (mut peers, mut redis) = Peers::start(wiring, &limits()).await;
+    let load = peers.load(SECONDS);
+    let sent = load.progress();
     let fault = async {
-        sleep(FAULT).await;
+        sent.sends(FAULT).await;
         redis.process().kill().unwrap();
         peers.each_metric(BREAKER, |state| state > 0.0).await;
-        sleep(OUTAGE).await;
+        sent.sends(OUTAGE).await;
         redis.restart().await.unwrap();
     };
-    let report = load_while(peers.load(SECONDS), fault).await;
+    let report = load_while(load, fault).await;
     peers.each_metric(WIPES, |wipes| wipes >= 1.0).await;
     check(&format!("killed, {wiring:?}"), &mut peers, &report, SECONDS, most).await;
 }
@@ -78,40 +79,44 @@ async fn redis_killed_while_envoys_have_streams_to_both_aggregators() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redis_emptied_under_load() {
     let (mut peers, redis) = Peers::start(Wiring::Apart, &patient_limits()).await;
+    let load = peers.load(SECONDS);
+    let sent = load.progress();
     let fault = async {
         for _ in 0..3 {
-            sleep(FAULT).await;
+            sent.sends(FAULT).await;
             assert!(redis.command("FLUSHALL").await.unwrap().starts_with("+OK"));
         }
     };
-    let report = load_while(peers.load(SECONDS), fault).await;
+    let report = load_while(load, fault).await;
     peers.each_metric(WIPES, |wipes| wipes >= 1.0).await;
     check("emptied", &mut peers, &report, SECONDS, TOGETHER).await;
 }
 
-/// Redis keeps its connections but does not answer; afterwards it processes all pending calls.
-async fn check_frozen(outage: Duration, seconds: u64) {
+/// Redis keeps its connections but does not answer for `outage` seconds of the load; afterwards it processes all pending calls.
+async fn check_frozen(outage: u64, seconds: u64) {
     let (mut peers, mut redis) = Peers::start(Wiring::Apart, &limits()).await;
+    let load = peers.load(seconds);
+    let sent = load.progress();
     let fault = async {
-        sleep(FAULT).await;
+        sent.sends(FAULT).await;
         redis.process().pause().await.unwrap();
         peers.each_metric(BREAKER, |state| state > 0.0).await;
-        sleep(outage).await;
+        sent.sends(PER_SECOND * outage).await;
         redis.process().resume().unwrap();
     };
-    let report = load_while(peers.load(seconds), fault).await;
+    let report = load_while(load, fault).await;
     check("frozen", &mut peers, &report, seconds, APART).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redis_frozen_under_load() {
-    check_frozen(Duration::from_secs(5), 9).await;
+    check_frozen(5, 9).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "takes a minute; nothing else happens than in the short one"]
 async fn redis_frozen_under_load_for_long() {
-    check_frozen(Duration::from_secs(30), 35).await;
+    check_frozen(30, 35).await;
 }
 
 /// Its Envoys connect to the other aggregator and resync the counts that only the first one had.
@@ -119,8 +124,9 @@ async fn redis_frozen_under_load_for_long() {
 async fn one_of_two_aggregators_killed_for_good() {
     let (mut peers, _redis) = Peers::start(Wiring::Crossed, &patient_limits()).await;
     let load = peers.load(SECONDS);
+    let sent = load.progress();
     let fault = async {
-        sleep(FAULT).await;
+        sent.sends(FAULT).await;
         let mut dead = peers.aggregators.remove(0);
         dead.process().kill().unwrap();
     };
@@ -142,15 +148,16 @@ async fn both_aggregators_killed_and_restarted_on_an_empty_redis() {
 async fn check_restart(meanwhile: Option<&str>) {
     let (mut peers, redis) = Peers::start(Wiring::Apart, &limits()).await;
     let load = peers.load(SECONDS);
+    let sent = load.progress();
     let fault = async {
-        sleep(FAULT).await;
+        sent.sends(FAULT).await;
         for aggregator in &mut peers.aggregators {
             aggregator.process().kill().unwrap();
         }
         if let Some(command) = meanwhile {
             redis.command(command).await.unwrap();
         }
-        sleep(FAULT).await;
+        sent.sends(FAULT).await;
         for aggregator in &mut peers.aggregators {
             aggregator.restart().await.unwrap();
         }
@@ -167,8 +174,9 @@ async fn an_envoy_is_rolled_under_load() {
     const UNTOLD: u64 = PER_SECOND / 10;
     let (mut peers, _redis) = Peers::start(Wiring::Apart, &patient_limits()).await;
     let load = peers.load_of_clients(SECONDS);
+    let sent = load.progress();
     let fault = async {
-        sleep(FAULT).await;
+        sent.sends(FAULT).await;
         peers.envoys[1].process().terminate(SOON).await.unwrap();
         peers.envoys[1].restart().await.unwrap();
         connected(&peers.envoys[1]).await;
