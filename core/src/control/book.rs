@@ -134,8 +134,13 @@ impl Book {
     }
 
     /// All entries in the order of revisions.
-    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
+    pub fn entries(&self) -> impl DoubleEndedIterator<Item = &Entry> {
         self.entries.values()
+    }
+
+    /// The entry of a revision.
+    pub fn of_revision(&self, revision: u64) -> Option<&Entry> {
+        self.entries.get(&revision)
     }
 
     /// Number of controls in force.

@@ -275,5 +275,14 @@ impl Target {
     }
 }
 
+/// The text that names exactly this canonical identifier in a target, and no other. `None` if there is none: the
+/// identifier is empty or not UTF-8, or has control characters, which no target may have.
+pub fn name_of(canonical: &[u8]) -> Option<String> {
+    let text = core::str::from_utf8(canonical).ok()?;
+    let name = text.replace('*', r"\*");
+    let is_plain = !name.is_empty() && !name.chars().any(char::is_control);
+    (is_plain && name.len() <= MAX_PATTERN_BYTES && scope::names(&name, canonical)).then_some(name)
+}
+
 #[cfg(test)]
 mod tests;

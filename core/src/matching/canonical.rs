@@ -42,6 +42,17 @@ pub fn identifier_in_epoch(canonical: &[u8], epoch: u32, out: &mut Vec<u8>) {
     }
 }
 
+/// The identifier and the epoch that [`identifier_in_epoch`] was given, unless their digest stands for them.
+pub fn split_epoch(stored: &[u8]) -> (&[u8], u32) {
+    let parts = stored.len().checked_sub(6).and_then(|at| stored.split_at_checked(at));
+    match parts {
+        Some((canonical, [b'\\', b'@', epoch @ ..])) => {
+            (canonical, epoch.try_into().map_or(0, u32::from_be_bytes))
+        }
+        _ => (stored, 0),
+    }
+}
+
 /// RFC 4648's URL-safe alphabet, without padding.
 fn push_base64url(bytes: &[u8], out: &mut Vec<u8>) {
     for chunk in bytes.chunks(3) {
@@ -91,6 +102,10 @@ mod tests {
         {
             let mut out = b"before".to_vec();
             identifier_in_epoch(canonical, epoch, &mut out);
+            let stored = &out["before".len()..];
+            let is_digest = stored.starts_with(DIGEST_PREFIX);
+            let expected = if is_digest { (stored, 0) } else { (canonical, epoch) };
+            assert_eq!(split_epoch(stored), expected);
             let identifier = out.split_off(6);
             assert_eq!(out, b"before");
             assert!(identifier.len() <= MAX_IDENTIFIER_BYTES);

@@ -608,4 +608,7 @@ pub struct RuleCounters {
     /// Requests that were denied by a ban; not included in the denied ones.
     #[prost(uint64, tag = "12")]
     pub banned: u64,
+    /// The zone of a ledger; 0 for others.
+    #[prost(uint32, tag = "13")]
+    pub zone: u32,
 }

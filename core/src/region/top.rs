@@ -148,6 +148,8 @@ pub struct Top {
     pub over: u64,
     /// By scope, in the order given.
     pub scopes: Vec<Over>,
+    /// Only keys whose identifier contains it are considered.
+    needle: Vec<u8>,
     from: usize,
 }
 
@@ -158,9 +160,21 @@ impl Top {
         Top { scopes: scopes.into_iter().take(MAX_SCOPES).map(empty).collect(), ..Top::default() }
     }
 
+    /// Begins a walk over the keys whose identifier contains `needle`, without regard to the case of ASCII letters.
+    pub fn containing(needle: &[u8]) -> Top {
+        Top { needle: needle.to_ascii_lowercase(), ..Top::default() }
+    }
+
+    /// Whether an identifier contains the text that the walk looks for.
+    pub fn wants(&self, identifier: &[u8]) -> bool {
+        let at = |part: &[u8]| part.eq_ignore_ascii_case(&self.needle);
+        self.needle.is_empty() || identifier.windows(self.needle.len()).any(at)
+    }
+
     fn take(&mut self, key: &Key, usage: KeyUsage) {
         // Violations that lead to a ban are counted on separate keys, which limit no request.
-        if usage.limit.is_none() || counts_denials(key.parts().namespace) {
+        let parts = key.parts();
+        if usage.limit.is_none() || counts_denials(parts.namespace) || !self.wants(parts.identifier) {
             return;
         }
         let (half, over) = (usage.is_past_half(), usage.is_over());

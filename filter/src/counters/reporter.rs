@@ -88,10 +88,10 @@ impl CounterReporter {
 
 fn counters_of(rule: &Rule, totals: &[u64; RuleOutcome::VARIANTS.len()], shadow: bool) -> RuleCounters {
     let of = |outcome: RuleOutcome| totals.get(outcome as usize).copied().unwrap_or_default();
-    let algorithm = match rule.algorithm {
-        Algorithm::Window => "sliding_window",
-        Algorithm::Log => "sliding_log",
-        Algorithm::Ledger { .. } => "ledger",
+    let (algorithm, zone) = match rule.algorithm {
+        Algorithm::Window => ("sliding_window", 0),
+        Algorithm::Log => ("sliding_log", 0),
+        Algorithm::Ledger { zone } => ("ledger", zone),
     };
     RuleCounters {
         name: rule.name.clone(),
@@ -106,6 +106,7 @@ fn counters_of(rule: &Rule, totals: &[u64; RuleOutcome::VARIANTS.len()], shadow:
         exempt: of(RuleOutcome::Exempt),
         undecided: of(RuleOutcome::Undecided),
         banned: of(RuleOutcome::Banned),
+        zone,
     }
 }
 
@@ -123,6 +124,15 @@ mod tests {
     fn rows(frame: Option<FilterFrame>) -> Vec<(String, u64, u64)> {
         let rules = frame.and_then(|frame| frame.counters).map(|counters| counters.rules).unwrap_or_default();
         rules.into_iter().map(|rule| (rule.name, rule.allowed, rule.denied)).collect()
+    }
+
+    #[test]
+    fn a_ledger_is_reported_with_its_zone() {
+        let text = br#"{"aggregator": {"cluster": "c"}, "rules": [
+            {"name": "t", "identifier": {"header": "k"}, "algorithm": "ledger", "zone": 7}]}"#;
+        let frame = CounterReporter::new(1).next(&Config::parse(text).unwrap(), MonoMs(5));
+        let rules = frame.and_then(|frame| frame.counters).unwrap().rules;
+        assert_eq!((rules[0].algorithm.as_str(), rules[0].zone), ("ledger", 7));
     }
 
     #[test]

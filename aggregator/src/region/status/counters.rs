@@ -65,6 +65,8 @@ pub struct Rule {
     pub limit: u64,
     /// The window, in milliseconds.
     pub window_ms: u64,
+    /// The zone of a ledger; 0 for others, and from filters of an earlier version.
+    pub zone: u32,
     /// Whether the rule is in shadow mode and never denies.
     pub shadow: bool,
     /// Streams that report the rule now.
@@ -225,6 +227,7 @@ impl Counted {
         facts.namespace.replace_range(.., &rule.namespace);
         facts.algorithm.replace_range(.., &rule.algorithm);
         (facts.limit, facts.window_ms, facts.shadow) = (rule.limit, rule.window_ms, rule.shadow);
+        facts.zone = rule.zone;
     }
 
     fn grow(&mut self, by: Outcomes<u64>, now: MonoMs) {

@@ -89,3 +89,29 @@ fn targets_match_the_identifiers_that_they_name() {
     canonical_identifier(long.as_bytes(), &mut digest);
     assert!(control(1, "n", &long, Effect::Ban).target.meets(&digest));
 }
+
+#[test]
+fn a_name_names_exactly_its_identifier() {
+    let meets = |name: &str, raw: &[u8]| of(Selector::Identifier(name.into()), Effect::Ban).target.meets(raw);
+    let long = "x".repeat(300);
+    let mut digest = Vec::new();
+    crate::matching::canonical::canonical_identifier(long.as_bytes(), &mut digest);
+    let digest = core::str::from_utf8(&digest).unwrap();
+    for (identifier, expected) in [
+        ("alice", "alice"),
+        ("-rf *", r"-rf \*"),
+        (r"a\|b|\-", r"a\|b|\-"),
+        ("a'b\"c$(d)`e`", "a'b\"c$(d)`e`"),
+        ("zo\u{eb}", "zo\u{eb}"),
+        (digest, digest),
+    ] {
+        let name = name_of(identifier.as_bytes()).unwrap();
+        assert_eq!(name, expected);
+        assert!(meets(&name, identifier.as_bytes()), "{name}");
+        assert!(!meets(&name, b"-rf x") && !meets(&name, b"alice2"), "{name} names others too");
+    }
+    assert!(meets(&name_of(digest.as_bytes()).unwrap(), long.as_bytes()));
+    for nameless in [b"".as_slice(), b"\xff", b"a\nb", b"\x1b[2J", br"a\b"] {
+        assert_eq!(name_of(nameless), None, "{nameless:?}");
+    }
+}
