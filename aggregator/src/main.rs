@@ -177,9 +177,9 @@ async fn top(admin: &AdminOptions, once: bool) -> ExitCode {
 
 #[tokio::main(flavor = "current_thread")]
 async fn explain(arguments: Explain) -> ExitCode {
-    let Explain { admin, workspace, namespace, identifier, window } = arguments;
+    let Explain { admin, workspace, namespace, zone, identifier, window } = arguments;
     let window_ms = window.map(|window| u64::try_from(window.as_millis()).unwrap_or(u64::MAX));
-    let arguments = KeyName { workspace, namespace, identifier, window_ms };
+    let arguments = KeyName { workspace, namespace, zone, identifier, window_ms };
     shown(terminal::explain(&admin.admin_url, &arguments, admin.json).await)
 }
 

@@ -338,10 +338,13 @@ async fn live_control_is_explained_before_any_use_and_names_its_entry() {
     let (window, body) = explained(&weir, "namespace=api&identifier=t2").await;
     assert_eq!((&window["passes"], &window["used"]), (&false.into(), &0.into()), "{body}");
     let expected = json!({"kind": "ban", "namespace": "*", "identifier": "t*", "network": null,
-                          "window_ms": null, "revision": banned["revision"]});
+                          "window_ms": null, "revision": banned["revision"], "author": "anybody", "reason": "spam"});
     assert_eq!((&body["control"]["entries"][0], &window["control"]["entries"][0]), (&expected, &expected));
     let lines = weir_aggregator::cli::terminal::explained::lines(&serde_json::from_value(body).unwrap());
-    let entry = format!("banned permanently (identifier t*, namespace *, revision {})", banned["revision"]);
+    let entry = format!(
+        "banned permanently (identifier t*, namespace *, revision {}, by anybody: spam)",
+        banned["revision"]
+    );
     assert!(lines.iter().any(|line| line.contains(&entry)), "no {entry:?} in {lines:#?}");
 
     let (window, body) = explained(&weir, "namespace=api&identifier=203.0.113.9").await;
@@ -386,7 +389,7 @@ async fn an_unknown_key_is_explained_by_what_is_counted() {
         "{body}"
     );
     let lines = weir_aggregator::cli::terminal::explained::lines(&serde_json::from_value(body).unwrap());
-    assert_eq!(lines[1], "  rule exact, counted exactly (sliding_log): its use is not shown here");
+    assert_eq!(lines[2..4], ["exact log of 1h, rule exact", "  a request of cost 1 would pass; 1,000 left"]);
 }
 
 /// The counts that a rule keeps for its bans are not keys.
@@ -444,7 +447,14 @@ async fn the_page_is_part_of_the_program_and_loads_nothing_else() {
         let (head, text) = whole(&weir, Method::GET, &file).await;
         assert_eq!(head.status, 200, "{file}");
         assert!(!text.contains("https://") && !text.contains("innerHTML"), "{file}");
-        let imported = text.split('"').filter_map(|part| Some(format!("/page/{}", part.strip_prefix("./")?)));
+        // A script imports others by paths relative to its own.
+        let folder = file.rsplit_once('/').unwrap().0;
+        let imported =
+            text.split('"').filter_map(|part| match (part.strip_prefix("./"), part.strip_prefix("../")) {
+                (Some(beside), _) => Some(format!("{folder}/{beside}")),
+                (_, Some(above)) => Some(format!("/page/{above}")),
+                _ => None,
+            });
         for file in imported.filter(|file| file.ends_with(".js")).collect::<Vec<_>>() {
             if !files.contains(&file) {
                 files.push(file);
@@ -452,7 +462,7 @@ async fn the_page_is_part_of_the_program_and_loads_nothing_else() {
         }
         at += 1;
     }
-    assert!(files.len() > 8, "{files:?}");
+    assert!(files.len() > 12, "{files:?}");
 }
 
 #[tokio::test]
@@ -464,6 +474,9 @@ async fn errors_are_json_and_kind() {
         (Method::GET, "/v1/keys?namespace=api&identifier=%", 400, "percent"),
         (Method::GET, "/v1/keys?namespace=api&counted=a&identifier=a", 400, "expected one of them"),
         (Method::GET, "/v1/top?limit=0", 400, "from 1 to 100"),
+        (Method::GET, "/v1/overrides?kind=x", 400, "not a kind"),
+        (Method::GET, "/v1/overrides/audit?limit=201", 400, "from 1 to 200"),
+        (Method::DELETE, "/v1/overrides?namespace=api&identifier=a", 405, "read-only"),
         (Method::GET, "/page/../main.rs", 404, "no such"),
         (Method::POST, "/v1/rules", 405, "GET"),
         (Method::GET, "/v2", 404, "/v1/keys"),
@@ -494,7 +507,18 @@ async fn a_foreign_web_page_receives_nothing() {
     let admin_hosts = Hosts::parse("weir.internal").unwrap();
     let weir = start_with(Settings { admin_hosts, ..settings() }).await;
     let address = weir.server.admin_address();
-    let pages = ["/", "/page/main.js", "/v1/top", "/v1/rules", "/v1/parts", "/v1/keys?namespace=a"];
+    let pages = [
+        "/",
+        "/page/main.js",
+        "/docs/core/README.md",
+        "/v1/top",
+        "/v1/rules",
+        "/v1/parts",
+        "/v1/keys?namespace=a",
+        "/v1/overrides",
+        "/v1/overrides/audit",
+        "/v1/links",
+    ];
     for page in pages {
         let get = |host: &str| format!("GET {page} HTTP/1.1\r\nhost: {host}\r\n");
         assert_eq!(status_of(&weir, &get("attacker.example")).await, 421, "{page}");

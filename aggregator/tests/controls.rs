@@ -65,7 +65,7 @@ async fn explained(weir: &Weir, identifier: &str, is_so: impl Fn(&Explanation) -
     let query = KeyQuery::parse(&format!("namespace=n&identifier={identifier}")).unwrap();
     let explaining = async {
         loop {
-            let explanation = explain(weir.server.services(), &query);
+            let explanation = explain(weir.server.services(), &query).await;
             if is_so(&explanation) {
                 return;
             }

@@ -13,7 +13,7 @@ use store_common::*;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use weir_aggregator::redis::Store;
-use weir_aggregator::region::exact::Exact;
+use weir_aggregator::region::exact::{Exact, Unread};
 use weir_core::model::exact::{
     Charge, ChargeResult, ExactRequestId, Limit, MAX_CHARGES, Verdict, all_allowed,
 };
@@ -322,6 +322,44 @@ async fn whatever_redis_does_every_call_ends_in_time() {
     assert!(one(&exact, 2, minute("alice", 1, 5)).await.is_allowed());
     redis::cmd("FLUSHALL").exec(&mut hand(&redis)).unwrap();
     assert_eq!(used(&exact, &minute("alice", 0, 0)).await, 0);
+}
+
+#[tokio::test]
+async fn logs_are_shown_as_redis_has_them_or_as_of_their_last_decision() {
+    let (mut redis, exact) = on_redis().await;
+    for number in 0..3 {
+        assert_eq!(one(&exact, number, minute("alice", 1, 2)).await.is_allowed(), number < 2);
+    }
+    // Another aggregator of the region refunds one.
+    let other = Exact::new(Some(Store::open(&options(&redis.url())).unwrap()), None);
+    assert!(one(&other, 0, minute("alice", 1, 2)).await.is_allowed(), "the same charge again");
+    other.refund_later(request(0), &[minute("alice", 1, 2)], &[], Duration::ZERO);
+    let refunded = async || used(&other, &minute("alice", 0, 0)).await == 1;
+    wait::until("the charge is refunded", AMPLE, refunded).await.unwrap();
+    let shown = exact.nearest(b"ALI").await;
+    let [alice] = &shown.keys[..] else { panic!("{shown:?}") };
+    assert_eq!(
+        (alice.usage.used, alice.usage.limit, alice.usage.wait_ms),
+        (1, Some(2), Some(0)),
+        "{alice:?}"
+    );
+    assert_eq!((alice.denied, alice.window_ms, alice.age_ms), (1, 60_000, 0));
+    let looked = exact.look(&alice.key, 9, AMPLE).await.unwrap().unwrap();
+    assert_eq!((looked.usage.used, looked.usage.limit), (1, Some(9)));
+    assert_eq!(used(&exact, &minute("alice", 0, 0)).await, 1, "looking charges nothing");
+
+    assert!(one(&exact, 9, minute("alice", 1, 2)).await.is_allowed());
+    redis.process().pause().await.unwrap();
+    let began = Instant::now();
+    let shown = exact.nearest(b"").await;
+    assert_eq!(
+        (shown.keys[0].usage.used, shown.keys[0].denied),
+        (2, 1),
+        "as of its last decision: {shown:?}"
+    );
+    assert_eq!(exact.look(&shown.keys[0].key, 2, SHORT).await, Err(Unread::Log));
+    assert!(began.elapsed() < AMPLE, "{:?}", began.elapsed());
+    redis.process().resume().unwrap();
 }
 
 /// Sends requests while Redis does not answer, long enough for the breaker to open.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
-use weir_aggregator::database::{Attempt, Database, Deleted, Outcome, Velocity, ZoneChange};
+use weir_aggregator::database::{Attempt, BucketUse, Database, Deleted, Outcome, Velocity, ZoneChange};
 use weir_aggregator::region::exact::Exact;
 use weir_core::model::exact::{Charge, ChargeResult, ExactRequestId, Limit, Verdict};
 use weir_core::model::window::MAX_COUNT;
@@ -25,6 +25,7 @@ async fn scenarios(store: &Store) {
     run!(
         store,
         an_attempt_returns_what_counts,
+        looking_at_a_bucket_records_nothing,
         extremes_of_rates_and_costs,
         buckets_are_bytes,
         zones_are_in_force_at_once,
@@ -95,6 +96,24 @@ async fn an_attempt_returns_what_counts(store: &Store) {
     shift(&scene, -60).await;
     assert_eq!(check(&database, "x", 5).await.used, 5);
     assert_eq!(recorded(&scene).await.len(), 10);
+}
+
+async fn looking_at_a_bucket_records_nothing(store: &Store) {
+    let (scene, database) = ledger(store, 5, 60).await;
+    let look = async |bucket: &[u8]| database.bucket_use(ZONE, bucket, WITHIN).await.unwrap().unwrap();
+    let unused = BucketUse { rate: 5, window_ms: 60_000, used: 0, reset_ms: 0 };
+    assert_eq!(look(b"x").await, unused);
+    for (bucket, cost) in [("x", 2), ("x", 2), ("x", 9), ("y", 1)] {
+        check(&database, bucket, cost).await;
+    }
+    shift(&scene, -20).await;
+    let found = look(b"x").await;
+    assert_eq!(BucketUse { reset_ms: 0, ..found }, BucketUse { used: 4, ..unused });
+    assert!((25_000..=40_000).contains(&found.reset_ms), "{found:?}");
+    shift(&scene, -60).await;
+    assert_eq!(look(b"x").await, unused);
+    assert_eq!(recorded(&scene).await.len(), 4);
+    assert_eq!(database.bucket_use(8, b"x", WITHIN).await, Ok(None), "there is no such zone");
 }
 
 async fn extremes_of_rates_and_costs(store: &Store) {

@@ -89,6 +89,7 @@ impl Options {
             grpc_listen: "127.0.0.1:0".into(),
             admin_listen: "127.0.0.1:0".into(),
             admin_hosts: Default::default(),
+            admin_links: Default::default(),
             token: None,
             limits: RegionLimits::default(),
             store: None,
@@ -290,7 +291,7 @@ async fn a_key_is_explained_across_regions(store: &Store) {
     b.comes_to_hold(b"x", HOUR_MS, (55, 60)).await;
     let services = a.weir.server.services();
     let key = KeyQuery::parse("workspace=w&namespace=n&identifier=x").unwrap();
-    let window = explain(services, &key).windows.remove(0);
+    let window = explain(services, &key).await.windows.remove(0);
     assert_eq!((window.used, window.global_others, window.passes), (115, 55, Some(false)));
     let [cell] = &window.cells[..] else { panic!("one cell: {window:?}") };
     let [other] = &cell.regions[..] else { panic!("one other region: {cell:?}") };

@@ -5,7 +5,7 @@
 
 use super::query::KeyQuery;
 use super::text::text;
-use super::view::{Control, Entry, Judged, Window, counts};
+use super::view::{Control, Entry, Exact, Judged, Window, counts};
 use crate::region::services::Services;
 use crate::region::status::counters::Rule;
 use crate::region::status::peers::FRESH_MS;
@@ -99,6 +99,8 @@ fn entry(control: &weir_core::control::Control) -> Option<Entry> {
         network,
         window_ms: control.target.window_ms,
         revision: control.revision,
+        author: None,
+        reason: None,
     })
 }
 
@@ -181,6 +183,22 @@ impl<'a> Limits<'a> {
     fn changed(&self, key: &KeyParts<'_>, control: &Control, applied: Option<u64>) -> Option<u64> {
         let rules: Vec<u64> = self.rules(key).map(|rule| rule.limit).collect();
         control.limit_over(&rules, applied).filter(|limit| Some(*limit) != applied)
+    }
+}
+
+/// Applies live control to the predicted outcome of a request against an exact limit.
+pub fn judge_exact(exact: &mut Exact, control: Control, now: UnixMs) {
+    if control.banned {
+        let wait_ms = control.banned_until_unix_ms.map(|until| until.saturating_sub(now.0));
+        (exact.passes, exact.wait_ms) =
+            (Some(false), wait_ms.max(exact.wait_ms.filter(|_| wait_ms.is_some())));
+    } else if control.exempt {
+        (exact.passes, exact.wait_ms) = (Some(true), Some(0));
+    }
+    exact.control = control;
+    if exact.shadow && exact.passes == Some(false) {
+        exact.but_for_shadow = Some(Judged { passes: false, wait_ms: exact.wait_ms });
+        (exact.passes, exact.wait_ms) = (Some(true), Some(0));
     }
 }
 

@@ -2,12 +2,14 @@
 //! happen to a request now.
 
 use super::control::{self, Limits};
+use super::exact;
 use super::query::KeyQuery;
 use super::text::{encode, identifier, text};
 use super::view::{Cell, Control, Exact, Explanation, OtherPart, Part, Window};
 use crate::region::services::Services;
 use crate::region::status::counters;
 use std::collections::BTreeSet;
+use weir_core::control::name_of;
 use weir_core::matching::canonical::canonical_identifier;
 use weir_core::model::key::OriginId;
 use weir_core::model::time::UnixMs;
@@ -27,13 +29,39 @@ const MAX_SCOPES: usize = 8;
 const MAX_COMPONENTS: usize = 100;
 
 /// All counts of the requested key; without windows if there are none.
-pub fn explain(services: &Services, query: &KeyQuery) -> Explanation {
-    let canonical = canonical(query);
+pub async fn explain(services: &Services, query: &KeyQuery) -> Explanation {
+    let (canonical, now) = (canonical(query), services.now());
+    let exact = exact::uses(services, query, &canonical, &Limits::new(services, now)).await;
+    let mut explanation = explain_counts(services, query, &canonical, exact);
+    name_authors(services, &mut explanation).await;
+    explanation
+}
+
+/// Adds who set the controls that apply, and why.
+async fn name_authors(services: &Services, explanation: &mut Explanation) {
+    let Explanation { control, windows, exact, .. } = explanation;
+    let controls = || {
+        let windows = windows.iter().map(|window| &window.control);
+        windows.chain(exact.iter().map(|exact| &exact.control)).chain([&*control])
+    };
+    let is_controlled = controls().any(|control| !control.entries.is_empty());
+    let Some(global) = services.global.as_ref().filter(|_| is_controlled) else { return };
+    let (details, _) = services.control.details.of(&services.control.book(), global, services.now()).await;
+    let windows = windows.iter_mut().map(|window| &mut window.control);
+    let all = windows.chain(exact.iter_mut().map(|exact| &mut exact.control)).chain([control]);
+    for entry in all.flat_map(|control| &mut control.entries) {
+        if let Some(stored) = details.get(&entry.revision) {
+            (entry.author, entry.reason) = (Some(stored.author.clone()), Some(stored.reason.clone()));
+        }
+    }
+}
+
+fn explain_counts(services: &Services, query: &KeyQuery, canonical: &[u8], exact: Vec<Exact>) -> Explanation {
     let now = services.now();
-    let mut found = services.explain(&query.workspace, &query.namespace, &canonical);
+    let mut found = services.explain(&query.workspace, &query.namespace, canonical);
     found.sort_by_key(|key| key.key.parts().duration_ms);
     let (limits, mut windows) = (Limits::new(services, now), Vec::new());
-    let control_of = |window_ms| control::control_of(services, query, &canonical, window_ms, now);
+    let control_of = |window_ms| control::control_of(services, query, canonical, window_ms, now);
     let is_wanted = |ms| query.window_ms.is_none_or(|wanted| wanted == ms);
     for key in found.iter().filter(|key| is_wanted(key.key.parts().duration_ms)).take(MAX_WINDOWS) {
         let control = control_of(key.key.parts().duration_ms);
@@ -43,15 +71,15 @@ pub fn explain(services: &Services, query: &KeyQuery) -> Explanation {
     }
     let of_all = control_of(0);
     let here = (text(&query.workspace), text(&query.namespace));
-    for window_ms in windows_of(services, &limits, &here).into_iter().filter(|ms| is_wanted(*ms)) {
+    // A zone has no windows that nodes count.
+    let others = windows_of(services, &limits, &here).into_iter().filter(|_| query.zone.is_none());
+    for window_ms in others.filter(|ms| is_wanted(*ms)) {
         let control = control_of(window_ms);
         let is_there = |window: &Window| window.duration_ms == window_ms && !window.outdated;
         let is_known = windows.iter().any(is_there) || windows.len() >= MAX_WINDOWS;
         windows.extend(unused(&limits, &here, (window_ms, control, &of_all), now).filter(|_| !is_known));
     }
     windows.sort_by_key(|window| window.duration_ms);
-    let exact: Vec<_> =
-        limits.region_rules().filter(|rule| is_exact(rule, &here)).map(exact(services)).collect();
     let is_nothing = windows.is_empty() && of_all == Control::default();
     let lengths: Vec<u64> = found.iter().map(|key| key.key.parts().duration_ms).collect();
     let unknown = (is_nothing && (exact.is_empty() || query.window_ms.is_some()))
@@ -61,8 +89,9 @@ pub fn explain(services: &Services, query: &KeyQuery) -> Explanation {
         now_unix_ms: now.0,
         workspace: here.0,
         namespace: here.1,
-        identifier: identifier(&canonical),
-        counted: encode(&canonical),
+        identifier: identifier(canonical),
+        counted: encode(canonical),
+        named: name_of(canonical),
         control: of_all,
         windows,
         exact,
@@ -116,19 +145,6 @@ fn unused(
     };
     control::judge(&mut window, control, now);
     Some(window)
-}
-
-fn is_exact(rule: &counters::Rule, (workspace, namespace): &(String, String)) -> bool {
-    rule.algorithm != "sliding_window" && rule.workspace == *workspace && rule.namespace == *namespace
-}
-
-fn exact(services: &Services) -> impl Fn(&counters::Rule) -> Exact {
-    let (set, now) = (services.control.set(), services.now());
-    move |rule| Exact {
-        name: rule.name.clone(),
-        algorithm: rule.algorithm.clone(),
-        shadow: set.shadow(&rule.workspace, &rule.name, now).unwrap_or(rule.shadow),
-    }
 }
 
 /// The text for a key without windows: its other windows, or the namespaces that filters count.

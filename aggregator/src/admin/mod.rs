@@ -7,7 +7,9 @@
 //! Pages and paths that show identifiers require an allowed host name; probes and Prometheus may use any.
 
 pub mod control;
+pub mod exact;
 pub mod explain;
+pub mod overrides;
 pub mod page;
 pub mod parts;
 pub mod query;
@@ -22,11 +24,12 @@ use crate::net::serve;
 use crate::net::tls::Protocol;
 use crate::region::services::Services;
 use axum::extract::{RawQuery, Request, State};
-use axum::http::{HeaderName, HeaderValue, StatusCode, header};
+use axum::http::{HeaderName, HeaderValue, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 use axum::{Router, body};
+use serde::Serialize;
 use serde_json::json;
 use std::future::pending;
 use std::sync::Arc;
@@ -51,17 +54,43 @@ const MAX_REQUESTS: usize = 32;
 /// Content type of Prometheus' text format, as the encoder of the metrics writes it.
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-const NO_SUCH_PAGE: &str = "no such page; there are /, /healthz, /readyz, /metrics, /v1/keys, /v1/top, /v1/rules \
-    and /v1/parts";
+const NO_SUCH_PAGE: &str = "no such page; there are /, /healthz, /readyz, /metrics, /v1/keys, /v1/top, /v1/rules, \
+    /v1/overrides, /v1/overrides/audit, /v1/parts and /v1/links";
 
 const TOO_MANY_REQUESTS: &str = "too many requests at once; try again in a second";
 
 const WRONG_HOST: &str = "this is shown to those who call by an address, by localhost, or by a name that --admin-hosts \
     (WEIR_ADMIN_HOSTS) allows; the request's Host is none of these, so a web page of another name may have sent it";
 
+/// What the page links to, besides its own parts: `/v1/links`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Links {
+    /// The URL of Grafana, if it is configured.
+    pub grafana: Option<String>,
+}
+
+/// A text that is not such a URL.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a URL such as https://grafana.example.com/d/weir")]
+pub struct NotALink(String);
+
+impl Links {
+    /// With the URL of Grafana, or without it if the text is empty.
+    pub fn parse(grafana: &str) -> Result<Links, NotALink> {
+        let wrong = || NotALink(grafana.to_owned());
+        if grafana.is_empty() {
+            return Ok(Links::default());
+        }
+        // A link of another scheme, such as javascript:, would run in the page.
+        let uri: Uri = grafana.parse().map_err(|_| wrong())?;
+        let is_web = matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some();
+        if is_web { Ok(Links { grafana: Some(grafana.to_owned()) }) } else { Err(wrong()) }
+    }
+}
+
 /// Serves until the program ends; `hosts` are the allowed host names.
-pub async fn serve(services: Arc<Services>, hosts: Hosts, socket: TcpListener) {
-    let router = router(services.clone(), hosts);
+pub async fn serve(services: Arc<Services>, hosts: Hosts, links: Links, socket: TcpListener) {
+    let router = router(services.clone(), hosts, links);
     let listener = Listener {
         api: "admin",
         socket,
@@ -78,7 +107,7 @@ pub async fn serve(services: Arc<Services>, hosts: Hosts, socket: TcpListener) {
 }
 
 /// Paths and handlers.
-pub fn router(services: Arc<Services>, hosts: Hosts) -> Router {
+pub fn router(services: Arc<Services>, hosts: Hosts, links: Links) -> Router {
     let gate = Arc::new(Gate { hosts, room: Semaphore::new(MAX_REQUESTS) });
     Router::new()
         .route("/v1/keys", get(explained))
@@ -91,15 +120,19 @@ pub fn router(services: Arc<Services>, hosts: Hosts) -> Router {
             "/v1/parts",
             get(|State(services): State<Arc<Services>>| async move { Json(parts::parts(&services)) }),
         )
+        .route("/v1/overrides", get(overridden))
+        .route("/v1/overrides/audit", get(audited))
+        .route("/v1/links", get(move || async move { Json(links) }))
         .route("/", get(page::index))
-        .route("/page/{file}", get(page::file))
+        .route("/page/{*file}", get(page::file))
+        .route("/docs/{*page}", get(page::documentation))
         .route_layer(middleware::from_fn_with_state(gate, called_well))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
         .fallback(|| async { error(StatusCode::NOT_FOUND, NO_SUCH_PAGE) })
         .method_not_allowed_fallback(|| async {
-            error(StatusCode::METHOD_NOT_ALLOWED, "this page is read-only; use GET")
+            error(StatusCode::METHOD_NOT_ALLOWED, "this listener is read-only; use GET")
         })
         .layer(middleware::map_response(harden))
         .with_state(services)
@@ -143,14 +176,31 @@ async fn metrics(State(services): State<Arc<Services>>) -> Response {
 
 async fn explained(State(services): State<Arc<Services>>, RawQuery(raw): RawQuery) -> Response {
     match query::KeyQuery::parse(raw.as_deref().unwrap_or_default()) {
-        Ok(query) => Json(explain::explain(&services, &query)).into_response(),
+        Ok(query) => Json(explain::explain(&services, &query).await).into_response(),
         Err(reason) => error(StatusCode::BAD_REQUEST, &reason.to_string()),
     }
 }
 
 async fn nearest(State(services): State<Arc<Services>>, RawQuery(raw): RawQuery) -> Response {
-    match query::limit(raw.as_deref().unwrap_or_default()) {
-        Ok(limit) => Json(top::top(&services, limit).await).into_response(),
+    match query::TopQuery::parse(raw.as_deref().unwrap_or_default()) {
+        Ok(query) => Json(top::top(&services, &query).await).into_response(),
+        Err(reason) => error(StatusCode::BAD_REQUEST, &reason.to_string()),
+    }
+}
+
+async fn overridden(State(services): State<Arc<Services>>, RawQuery(raw): RawQuery) -> Response {
+    match query::OverridesQuery::parse(raw.as_deref().unwrap_or_default()) {
+        Ok(query) => Json(overrides::overrides(&services, &query).await).into_response(),
+        Err(reason) => error(StatusCode::BAD_REQUEST, &reason.to_string()),
+    }
+}
+
+async fn audited(State(services): State<Arc<Services>>, RawQuery(raw): RawQuery) -> Response {
+    match query::audit(raw.as_deref().unwrap_or_default()) {
+        Ok(filter) => match overrides::audit(&services, &filter).await {
+            Ok(changes) => Json(changes).into_response(),
+            Err(unread) => error(StatusCode::SERVICE_UNAVAILABLE, &unread.to_string()),
+        },
         Err(reason) => error(StatusCode::BAD_REQUEST, &reason.to_string()),
     }
 }
@@ -177,6 +227,18 @@ mod tests {
     use super::*;
     use axum::body::Body;
     use tonic::codegen::Service as _;
+
+    #[test]
+    fn links_lead_to_web_pages() {
+        let url = "https://grafana.example.com/d/weir?orgId=1&from=now-1h";
+        assert_eq!(Links::parse(url).unwrap().grafana.as_deref(), Some(url));
+        assert_eq!(Links::parse(""), Ok(Links::default()));
+        for wrong in
+            ["javascript:alert(1)", "grafana.example.com", "//x", "https://", "data:text/html,x", "a b"]
+        {
+            assert!(Links::parse(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[tokio::test]
     async fn looks_that_take_long_are_bounded() {

@@ -1,4 +1,5 @@
 //! The status page at `/`: files embedded in the program, and headers that keep a browser from loading anything else.
+//! The documentation that it links to is embedded too, so it is that of the running version.
 
 use axum::extract::Path;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -10,20 +11,43 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 
 const HTML: &str = "text/html; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
+const TEXT: &str = "text/plain; charset=utf-8";
 const INDEX: &str = include_str!("page/index.html");
-/// Names, content types and contents.
-const FILES: [(&str, &str, &str); 11] = [
+
+/// A script of the page, by its path.
+macro_rules! script {
+    ($path:literal) => {
+        ($path, SCRIPT, include_str!(concat!("page/", $path)))
+    };
+}
+
+/// Paths, content types and contents.
+const FILES: [(&str, &str, &str); 15] = [
     ("page.css", "text/css; charset=utf-8", include_str!("page/page.css")),
     ("icon.svg", "image/svg+xml", include_str!("page/icon.svg")),
-    ("main.js", SCRIPT, include_str!("page/main.js")),
-    ("data.js", SCRIPT, include_str!("page/data.js")),
-    ("dom.js", SCRIPT, include_str!("page/dom.js")),
-    ("words.js", SCRIPT, include_str!("page/words.js")),
-    ("overview.js", SCRIPT, include_str!("page/overview.js")),
-    ("keys.js", SCRIPT, include_str!("page/keys.js")),
-    ("key.js", SCRIPT, include_str!("page/key.js")),
-    ("rules.js", SCRIPT, include_str!("page/rules.js")),
-    ("parts.js", SCRIPT, include_str!("page/parts.js")),
+    script!("main.js"),
+    script!("data.js"),
+    script!("dom.js"),
+    script!("words.js"),
+    script!("terms.js"),
+    script!("search.js"),
+    script!("commands.js"),
+    script!("views/overview.js"),
+    script!("views/keys.js"),
+    script!("views/key.js"),
+    script!("views/rules.js"),
+    script!("views/overrides.js"),
+    script!("views/parts.js"),
+];
+
+/// Pages of the documentation, by their paths in the repository.
+const PAGES: [(&str, &str); 6] = [
+    ("aggregator/API.md", include_str!("../../API.md")),
+    ("aggregator/METRICS.md", include_str!("../../METRICS.md")),
+    ("aggregator/OPERATIONS.md", include_str!("../../OPERATIONS.md")),
+    ("aggregator/OVERRIDES.md", include_str!("../../OVERRIDES.md")),
+    ("aggregator/README.md", include_str!("../../README.md")),
+    ("core/README.md", include_str!("../../../core/README.md")),
 ];
 
 /// The page's HTML.
@@ -39,6 +63,20 @@ pub async fn file(Path(name): Path<String>) -> Response {
     }
 }
 
+/// A page of the documentation, as it is in the repository.
+pub async fn documentation(Path(name): Path<String>) -> Response {
+    match PAGES.iter().find(|(known, _)| *known == name) {
+        Some((_, text)) => answer(TEXT, text),
+        None => {
+            let pages = PAGES.map(|(name, _)| name).join(", ");
+            super::error(
+                StatusCode::NOT_FOUND,
+                &format!("no such page of the documentation; there are {pages}"),
+            )
+        }
+    }
+}
+
 fn answer(kind: &'static str, text: &'static str) -> Response {
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static(kind)),
@@ -47,4 +85,56 @@ fn answer(kind: &'static str, text: &'static str) -> Response {
         (header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY")),
     ];
     (headers, text).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(path: &str) -> &'static str {
+        FILES.iter().find(|(known, ..)| *known == path).map(|(_, _, text)| *text).unwrap()
+    }
+
+    /// Text without the marks of Markdown.
+    fn plain(text: &str) -> String {
+        text.replace(['`', '*'], "")
+    }
+
+    #[test]
+    fn terms_are_explained_as_in_the_glossary() {
+        let (_, glossary) = PAGES.iter().find(|(page, _)| *page == "core/README.md").unwrap();
+        let (_, glossary) = glossary.split_once("## Glossary").unwrap();
+        let rows: Vec<(String, String)> = glossary
+            .lines()
+            .filter_map(|line| line.strip_prefix("| ")?.split_once(" | "))
+            .map(|(term, meaning)| (plain(term), plain(meaning).to_lowercase()))
+            .collect();
+        let terms: Vec<(&str, &str)> = source("terms.js")
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("[\"")?.strip_suffix("\"],")?.split_once("\", \""))
+            .collect();
+        assert!(terms.len() >= 12, "{terms:?}");
+        for (term, meaning) in terms {
+            let is_row = |(names, text): &&(String, String)| {
+                names.split(", ").any(|name| name == term) && text.contains(&meaning.to_lowercase())
+            };
+            assert!(
+                rows.iter().any(|row| is_row(&row)),
+                "the glossary does not explain {term:?} as {meaning:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn pages_that_are_linked_are_served() {
+        let scripts = FILES.iter().map(|(_, _, text)| *text).chain([INDEX]);
+        let links: Vec<&str> = scripts
+            .flat_map(|text| text.split("/docs/").skip(1))
+            .map(|rest| rest.split(['"', '\'', '`', '#']).next().unwrap())
+            .collect();
+        assert!(links.len() >= 3, "{links:?}");
+        for link in links {
+            assert!(PAGES.iter().any(|(page, _)| *page == link), "{link} is not served");
+        }
+    }
 }

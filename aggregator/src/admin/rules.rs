@@ -2,7 +2,8 @@
 //! deny.
 
 use super::control::Limits;
-use super::top::{TopKey, key};
+use super::top::key;
+use super::view::TopKey;
 use crate::region::services::Services;
 use crate::region::status::counters::Rule;
 use crate::region::status::peers::FRESH_MS;

@@ -1,10 +1,13 @@
-//! `/v1/top`: the keys nearest their limits.
+//! `/v1/top`: the keys nearest their limits, of windows, logs and ledgers.
 //!
 //! The selection and the numbers of keys use the limits that were applied last. The displayed usage and the order use
 //! the limits that apply now under live control.
 
 use super::control::Limits;
+use super::exact;
+use super::query::TopQuery;
 use super::text::{encode, identifier, text};
+use super::view::TopKey;
 use crate::region::services::Services;
 use crate::region::status::top::Scan;
 use serde::{Deserialize, Serialize};
@@ -20,7 +23,7 @@ pub struct Top {
     pub now_unix_ms: u64,
     /// Milliseconds since the keys were scanned.
     pub age_ms: u64,
-    /// Number of keys in memory.
+    /// Number of keys in memory, and of exact ones that were decided lately.
     pub keys_held: u64,
     /// Number of keys with a known limit.
     pub keys_limited: u64,
@@ -32,54 +35,32 @@ pub struct Top {
     pub keys: Vec<TopKey>,
 }
 
-/// A key and its usage.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct TopKey {
-    /// The workspace.
-    pub workspace: String,
-    /// The namespace.
-    pub namespace: String,
-    /// The identifier as text.
-    pub identifier: String,
-    /// The identifier percent-encoded, for `/v1/keys?counted=…`.
-    pub counted: String,
-    /// The window in milliseconds.
-    pub duration_ms: u64,
-    /// The epoch, which resets raise.
-    pub epoch: u32,
-    /// Cells in a window.
-    pub resolution: u16,
-    /// What counts against the limit now.
-    pub used: u64,
-    /// The limit of live control, or else the lowest limit applied in the newest cell.
-    pub limit: u64,
-    /// The part of `used` that other regions used.
-    pub global_others: u64,
-    /// Use per second since the previous scan; absent if unknown.
-    pub per_second: Option<f64>,
-    /// Milliseconds until a cost of 1 passes, if nothing more is used: 0 if it passes now, absent if it never does.
-    pub wait_ms: Option<u64>,
-}
-
-/// The first `limit` of them.
-pub async fn top(services: &Services, limit: usize) -> Top {
-    let scan = services.status.scan.latest(&services.hub, &services.status).await;
+/// The keys that a query selects.
+pub async fn top(services: &Services, query: &TopQuery) -> Top {
+    let scans = &services.status.scan;
+    let scan = match query.text.as_slice() {
+        [] => scans.latest(&services.hub, &services.status).await,
+        text => scans.containing(text, &services.hub).await,
+    };
     let (top, now) = (&scan.top, services.now());
     let limits = Limits::new(services, now);
-    let mut ranked: Vec<_> = top.nearest.iter().map(|one| (one, limits.ranked(one))).collect();
+    let exact = services.exact.nearest(&query.text).await;
+    let windows = top.nearest.iter().map(|one| (one, limits.ranked(one)));
+    let windows = windows.map(|(one, usage)| (usage, key(one, usage, &scan)));
+    let exact_keys = exact.keys.iter().map(|one| (one.usage, exact::top_key(one, &limits)));
+    let mut ranked: Vec<_> = windows.chain(exact_keys).collect();
     // Live control may have changed the limits of some keys, so the order is computed again.
-    ranked.sort_by(|(_, one), (_, other)| other.cmp_share(one));
-    ranked.truncate(limit);
+    ranked.sort_by(|(one, _), (other, _)| other.cmp_share(one));
+    ranked.truncate(query.limit);
     Top {
         region: services.region_name.clone(),
         now_unix_ms: now.0,
         age_ms: u64::try_from(scan.at.elapsed().as_millis()).unwrap_or(u64::MAX),
-        keys_held: scan.held as u64,
-        keys_limited: top.limited,
-        keys_past_half: top.past_half,
-        keys_over: top.over,
-        keys: ranked.into_iter().map(|(one, usage)| key(one, usage, &scan)).collect(),
+        keys_held: (scan.held as u64).saturating_add(exact.limited),
+        keys_limited: top.limited.saturating_add(exact.limited),
+        keys_past_half: top.past_half.saturating_add(exact.past_half),
+        keys_over: top.over.saturating_add(exact.over),
+        keys: ranked.into_iter().map(|(_, key)| key).collect(),
     }
 }
 
@@ -87,6 +68,7 @@ pub async fn top(services: &Services, limit: usize) -> Top {
 pub fn key(ranked: &Ranked, usage: KeyUsage, scan: &Scan) -> TopKey {
     let parts = ranked.key.parts();
     TopKey {
+        algorithm: "sliding_window".to_owned(),
         workspace: text(parts.workspace),
         namespace: text(parts.namespace),
         identifier: identifier(parts.identifier),
@@ -99,5 +81,6 @@ pub fn key(ranked: &Ranked, usage: KeyUsage, scan: &Scan) -> TopKey {
         global_others: usage.global_others,
         per_second: scan.growth.get(&ranked.key).copied(),
         wait_ms: usage.wait_ms,
+        ..TopKey::default()
     }
 }

@@ -1,4 +1,4 @@
-//! The JSON of `/v1/keys`.
+//! The JSON of `/v1/keys`, and of a key in lists.
 
 use crate::region::status::counters;
 use serde::{Deserialize, Serialize};
@@ -22,27 +22,90 @@ pub struct Explanation {
     pub identifier: String,
     /// The identifier as it is counted, percent-encoded.
     pub counted: String,
+    /// The text that names exactly this identifier in live control; absent if no text does.
+    pub named: Option<String>,
     /// Live control for all of its windows.
     pub control: Control,
     /// By length; empty if the key has no counts. A window in which nothing was used is included if live control
     /// applies to it.
     pub windows: Vec<Window>,
-    /// Rules of this namespace with exact counts (logs and ledgers); their use is not shown here.
+    /// Exact counts of the identifier: those of the namespace's rules (logs and ledgers), and logs that this aggregator decided
+    /// lately for its APIs.
     pub exact: Vec<Exact>,
     /// An explanation if there are no counts.
     pub unknown: Option<String>,
 }
 
-/// A rule whose counts this aggregator does not have.
+/// A key and its usage.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TopKey {
+    /// `sliding_window`, `sliding_log` or `ledger`.
+    pub algorithm: String,
+    /// The zone of a ledger.
+    pub zone: Option<u32>,
+    /// The workspace; empty for a ledger whose zone is not charged by one namespace alone.
+    pub workspace: String,
+    /// The namespace; empty like the workspace.
+    pub namespace: String,
+    /// The identifier as text.
+    pub identifier: String,
+    /// The identifier percent-encoded, for `/v1/keys?counted=…`.
+    pub counted: String,
+    /// The window in milliseconds.
+    pub duration_ms: u64,
+    /// The epoch, which resets raise.
+    pub epoch: u32,
+    /// Cells in a window.
+    pub resolution: u16,
+    /// What counts against the limit now.
+    pub used: u64,
+    /// The limit of live control, or else the lowest limit applied in the newest cell.
+    pub limit: u64,
+    /// The part of `used` that other regions used.
+    pub global_others: u64,
+    /// Use per second since the previous scan; absent if unknown.
+    pub per_second: Option<f64>,
+    /// Milliseconds until a cost of 1 passes, if nothing more is used: 0 if it passes now, absent if it never does.
+    pub wait_ms: Option<u64>,
+    /// Requests on a log or a ledger that this aggregator denied lately. Absent for windows, which Envoys decide.
+    pub denied: Option<u64>,
+    /// Milliseconds since the use was read: a ledger is shown as of its last decision.
+    pub age_ms: u64,
+}
+
+/// The use of a log or a ledger, read from its store.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Exact {
-    /// The name of the rule.
+    /// The name of the rule; empty if none is reported by a filter.
     pub name: String,
-    /// `log` or `ledger`.
+    /// `sliding_log` or `ledger`.
     pub algorithm: String,
+    /// The zone of a ledger.
+    pub zone: Option<u32>,
     /// Whether the rule is in shadow mode: it never denies.
     pub shadow: bool,
+    /// The length of the window in milliseconds; 0 if it is not known.
+    pub window_ms: u64,
+    /// What counts against the limit now; absent if it could not be read.
+    pub used: Option<u64>,
+    /// The limit of live control or of the rule; the rate of a ledger's zone.
+    pub limit: Option<u64>,
+    /// What is left of the limit.
+    pub remaining: Option<u64>,
+    /// Whether a cost of 1 would pass now; absent if it is not known.
+    pub passes: Option<bool>,
+    /// Milliseconds until a cost of 1 would pass if nothing more is used; absent if it never does.
+    pub wait_ms: Option<u64>,
+    /// The outcome without shadow mode, if the rule is in shadow mode and would deny.
+    pub but_for_shadow: Option<Judged>,
+    /// Requests that this aggregator denied lately; Envoys deny more by themselves.
+    pub denied: u64,
+    /// Why the use could not be read.
+    pub trouble: Option<String>,
+    /// Live control for this limit.
+    pub control: Control,
 }
 
 /// One window.
@@ -191,6 +254,10 @@ pub struct Entry {
     pub window_ms: Option<u64>,
     /// The revision of the change that made it.
     pub revision: u64,
+    /// Who made it; absent if the database did not answer.
+    pub author: Option<String>,
+    /// Why; empty if no reason was given.
+    pub reason: Option<String>,
 }
 
 impl Control {
@@ -236,14 +303,18 @@ impl Control {
 }
 
 impl Entry {
-    /// Identifies the entry in `overrides list` and `overrides audit`, which show author and reason.
+    /// Identifies the entry, as in `overrides list` and `overrides audit`.
     fn named(&self) -> String {
+        let plain = |text: &str| super::text::identifier(text.as_bytes());
         let whom = match (&self.identifier, &self.network) {
-            (Some(identifier), _) => format!("identifier {}", super::text::identifier(identifier.as_bytes())),
+            (Some(identifier), _) => format!("identifier {}", plain(identifier)),
             (None, Some(network)) => format!("network {network}"),
             (None, None) => String::new(),
         };
-        format!(" ({whom}, namespace {}, revision {})", self.namespace, self.revision)
+        let by = self.author.as_deref().map(|author| format!(", by {}", plain(author))).unwrap_or_default();
+        let why = self.reason.as_deref().filter(|reason| !reason.is_empty());
+        let why = why.map(|reason| format!(": {}", plain(reason))).unwrap_or_default();
+        format!(" ({whom}, namespace {}, revision {}{by}{why})", self.namespace, self.revision)
     }
 }
 

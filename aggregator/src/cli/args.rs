@@ -1,5 +1,6 @@
 //! Command-line arguments and their environment variables, parsed and validated. The docstrings are the `--help` texts.
 
+use crate::admin::Links;
 use crate::api::{ApiSettings, Insecure};
 use crate::auth::{Entry, Listed};
 use crate::cli::database::{DatabaseReadUrl, DatabaseUrl};
@@ -124,8 +125,11 @@ pub struct Explain {
     #[arg(long, default_value = "default", value_name = "NAME")]
     pub workspace: String,
     /// Namespace, as in the rule.
-    #[arg(long, value_name = "NAME")]
-    pub namespace: String,
+    #[arg(long, value_name = "NAME", required_unless_present = "zone", conflicts_with = "zone")]
+    pub namespace: Option<String>,
+    /// Zone of the ledger, in place of a namespace.
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
+    pub zone: Option<u32>,
     /// Identifier, as a request carries it.
     #[arg(long, value_name = "TEXT")]
     pub identifier: String,
@@ -298,6 +302,16 @@ pub struct Serve {
         value_name = "NAMES"
     )]
     admin_hosts: Hosts,
+    /// URL of Grafana, http:// or https://, to which the status page links. Without it there is no such link.
+    #[arg(
+        long,
+        env = "WEIR_GRAFANA_URL",
+        default_value = "",
+        hide_default_value = true,
+        value_parser = Links::parse,
+        value_name = "URL"
+    )]
+    grafana_url: Links,
     /// Address of the HTTP listener for applications; `none` disables it.
     #[arg(long, env = "WEIR_HTTP_LISTEN", default_value = "127.0.0.1:7072", value_name = "HOST:PORT")]
     http_listen: String,
@@ -453,6 +467,7 @@ impl Serve {
             grpc_listen: self.grpc_listen,
             admin_listen: self.admin.admin_listen,
             admin_hosts: self.admin_hosts,
+            admin_links: self.grafana_url,
             token: Some(self.filter_token).filter(|token| !token.is_empty()),
             limits: RegionLimits { max_keys: self.max_keys, ..RegionLimits::default() },
         })

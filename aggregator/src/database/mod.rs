@@ -28,14 +28,14 @@ pub use cleanup::Deleted;
 pub use controls::{
     Action, AuditFilter, Audited, Bound, Change, Changed, ControlFilter, MAX_AUTHOR_BYTES, MAX_AUTOMATIC,
     MAX_AUTOMATIC_OF_WORKSPACE, MAX_OF_WORKSPACE, MAX_PAGE, MAX_REASON_BYTES, News, PlaceFilter,
-    StoredControl, Tidied, Wish, name_and_value,
+    StoredControl, Tidied, Wish, audited_json, control_json, name_and_value, put_field, stored_json,
 };
 pub use counts::exchange::Exchanged;
 pub use counts::import::{Imported, MAX_IMPORT_ROWS};
 pub use counts::lease::Lease;
 pub use counts::rows::{decode_identifier, encode_identifier};
 pub use error::{DatabaseError, Reason};
-pub use ledger::history::{MAX_HISTORY_ROWS, Outcome, Transaction};
+pub use ledger::history::{BucketUse, MAX_HISTORY_ROWS, Outcome, Transaction};
 pub use ledger::zones::{MAX_RATE, MAX_WINDOW, Remains, Zone, ZoneChange, ZoneError};
 pub use ledger::{Attempt, MAX_BUCKET_BYTES, Velocity};
 pub use migrate::Migrated;

@@ -6,7 +6,7 @@
 pub mod descriptors;
 mod grpc;
 
-use crate::admin;
+use crate::admin::{self, Links};
 use crate::api::authentication::{Authentication, AuthenticationError};
 use crate::api::http::{self, HttpApi, Ledger};
 use crate::api::rls::{Files, FilesError, RateLimitService};
@@ -59,6 +59,8 @@ pub struct Settings {
     pub admin_listen: String,
     /// Host names that operators may use for it, besides addresses and `localhost`.
     pub admin_hosts: Hosts,
+    /// What the status page links to.
+    pub admin_links: Links,
     /// The token of filters.
     pub token: Option<String>,
     /// Bounds of the region.
@@ -187,12 +189,12 @@ impl Server {
             warn!(admin = %admin_address, "other machines can connect to the admin HTTP, which shows identifiers");
         }
         log_what_is_shared(&settings);
-        let Settings { region, limits, schedule, admin_hosts, .. } = settings;
+        let Settings { region, limits, schedule, admin_hosts, admin_links, .. } = settings;
         let services = Arc::new(Services::new(region, limits, clock, regional, global, exact, telemetry));
         prepare(&services).await;
         helpers.spawn(push::watch(services.hub.clone()));
         helpers.spawn(tick(services.clone()));
-        helpers.spawn(admin::serve(services.clone(), admin_hosts, admin_socket));
+        helpers.spawn(admin::serve(services.clone(), admin_hosts, admin_links, admin_socket));
         if let Some(global) = &services.global {
             global::start(&services.hub, global, &mut helpers);
             control::start(&services.control, global, &mut helpers);

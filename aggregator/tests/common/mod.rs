@@ -13,6 +13,7 @@ use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
+use weir_aggregator::admin::Links;
 use weir_aggregator::api::{ApiSettings, Insecure};
 use weir_aggregator::net::hosts::Hosts;
 use weir_aggregator::region::stream_error::origin_of;
@@ -73,6 +74,7 @@ pub fn settings() -> Settings {
         grpc_listen: "127.0.0.1:0".into(),
         admin_listen: "127.0.0.1:0".into(),
         admin_hosts: Hosts::default(),
+        admin_links: Links::default(),
         token: None,
         limits: RegionLimits::default(),
         store: None,

@@ -1,5 +1,6 @@
 //! Tests of the pages in a real browser, by mouse and keyboard.
 
+mod control;
 mod harness;
 mod hostile;
 mod playground;

@@ -20,7 +20,7 @@ fn config() -> Value {
 }
 
 #[expect(clippy::disallowed_methods, reason = "a test's window is chosen by the time of day")]
-fn window() -> &'static str {
+pub fn window() -> &'static str {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     if seconds % 3_600 < 3_300 { "1h" } else { "31d" }
 }
@@ -62,12 +62,16 @@ async fn the_window_shows_a_live_region() {
         .unwrap();
     browser.screenshot("window-overview").await.unwrap();
 
-    // By keyboard: to the keys, to the filter, down to a row, and to its explanation.
+    // By keyboard: to the keys, to the search, down to a row, and to its explanation.
     browser.press(&["2"]).await.unwrap();
     browser.until("the keys", "return document.querySelectorAll('tbody tr').length > 40").await.unwrap();
     browser.screenshot("window-keys").await.unwrap();
-    browser.press(&["/", "img", DOWN]).await.unwrap();
-    browser.until("the filter", "return document.querySelectorAll('tbody tr').length === 2").await.unwrap();
+    browser.press(&["/", "img"]).await.unwrap();
+    browser
+        .until("the search", "return document.querySelectorAll('#found a.row').length === 4")
+        .await
+        .unwrap();
+    browser.press(&[DOWN]).await.unwrap();
     assert_eq!(browser.run("return document.activeElement.textContent", &[]).await.unwrap(), HOSTILE);
     browser.press(&[ENTER]).await.unwrap();
     browser
@@ -95,7 +99,7 @@ async fn the_window_shows_a_live_region() {
     browser.press(&["?"]).await.unwrap();
     browser.until("the help", "return document.querySelector('dialog').open").await.unwrap();
     browser.click("dialog button").await.unwrap();
-    browser.press(&["4"]).await.unwrap();
+    browser.press(&["5"]).await.unwrap();
     browser
         .until("the parts", "return document.querySelector('main').textContent.includes('Store calls')")
         .await
@@ -107,7 +111,7 @@ async fn the_window_shows_a_live_region() {
     for (snapshot, fragment) in
         [("overview", "#/"), ("keys", "#/keys"), ("rules", "#/rules"), ("parts", "#/parts")]
     {
-        // Another address, so that the page's filter is reset.
+        // Another address, so that the page is loaded again.
         browser.open(&url(&format!("?phone{fragment}"))).await.unwrap();
         browser
             .until(

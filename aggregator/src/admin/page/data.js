@@ -65,9 +65,9 @@ async function poll(path) {
   state.responses.set(path, response.ok ? { body, at } : { error: body.error ?? `status ${response.status}`, status: response.status, at });
 }
 
-/** Drops the answers of keys that are no longer shown. */
+/** Drops the answers to queries that are no longer shown. */
 function forget(paths) {
   for (const path of state.responses.keys()) {
-    if (path.startsWith("/v1/keys") && !paths.includes(path)) state.responses.delete(path);
+    if (path.includes("?") && !paths.includes(path)) state.responses.delete(path);
   }
 }

@@ -3,17 +3,22 @@
 import * as data from "./data.js";
 import { setText } from "./dom.js";
 import * as words from "./words.js";
-import { overview } from "./overview.js";
-import { keys } from "./keys.js";
-import { key } from "./key.js";
-import { rules } from "./rules.js";
-import { parts } from "./parts.js";
+import { search } from "./search.js";
+import { explainTerms, glossary } from "./terms.js";
+import { overview } from "./views/overview.js";
+import { keys } from "./views/keys.js";
+import { key } from "./views/key.js";
+import { rules } from "./views/rules.js";
+import { overrides } from "./views/overrides.js";
+import { parts } from "./views/parts.js";
 
-const VIEWS = { overview, keys, key, rules, parts };
-const ORDER = ["overview", "keys", "rules", "parts"];
+const VIEWS = { overview, keys, key, rules, overrides, parts };
+const ORDER = ["overview", "keys", "rules", "overrides", "parts"];
 const main = document.getElementById("main");
 const banner = document.getElementById("banner");
 const help = document.getElementById("help");
+const field = document.getElementById("search");
+const found = document.getElementById("found");
 let view = null;
 let wasLost = false;
 
@@ -26,7 +31,8 @@ function route() {
 function open() {
   const { name, query, raw } = route();
   const first = view === null;
-  view = { name, ...VIEWS[name](query, raw) };
+  // A view polls at once after it has changed its paths.
+  view = Object.assign(VIEWS[name](query, raw), { name, soon: data.soon });
   main.replaceChildren(view.element);
   document.title = `${view.title} · Weir`;
   for (const link of document.querySelectorAll("nav a")) {
@@ -71,13 +77,14 @@ function freshness() {
 }
 
 function moveRow(by) {
-  const rows = [...main.querySelectorAll("a.row")].filter((row) => row.offsetParent !== null);
+  const place = found.hidden ? main : found;
+  const rows = [...place.querySelectorAll("a.row")].filter((row) => row.offsetParent !== null);
   const at = rows.indexOf(document.activeElement);
   rows[Math.max(0, Math.min(rows.length - 1, at < 0 ? (by > 0 ? 0 : rows.length - 1) : at + by))]?.focus();
 }
 
 const SHORTCUTS = {
-  "/": () => main.querySelector("input[type=search]")?.focus(),
+  "/": () => field.focus(),
   "?": () => help.showModal(),
   p: () => data.pause(!data.state.paused),
   j: () => moveRow(1),
@@ -89,13 +96,13 @@ const SHORTCUTS = {
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || help.open) return;
-  const field = event.target.matches("input, select, textarea");
-  if (field && event.key === "Escape") event.target.blur();
-  if (field && event.key === "ArrowDown" && event.target.type === "search") {
+  const isField = event.target.matches("input, select, textarea");
+  if (isField && event.key === "Escape") event.target.blur();
+  if (isField && event.key === "ArrowDown" && event.target.type === "search") {
     event.preventDefault();
     moveRow(1);
   }
-  if (field || !Object.hasOwn(SHORTCUTS, event.key)) return;
+  if (isField || !Object.hasOwn(SHORTCUTS, event.key)) return;
   const inRows = document.activeElement.matches("a.row, body, main");
   if (event.key.startsWith("Arrow") && !inRows) return;
   event.preventDefault();
@@ -108,6 +115,20 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   main.focus();
 });
 addEventListener("hashchange", open);
+search(field, found);
+explainTerms();
+document.getElementById("terms").append(...glossary());
+linkGrafana();
+
+/** The link to Grafana, if the aggregator has its URL. */
+async function linkGrafana() {
+  const links = await fetch("/v1/links").then((response) => response.json(), () => ({}));
+  const link = document.getElementById("grafana");
+  if (!links.grafana) return;
+  link.href = links.grafana;
+  link.hidden = false;
+}
+
 setInterval(freshness, 1_000);
 open();
 data.begin(() => view.paths, draw);

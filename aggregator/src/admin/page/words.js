@@ -49,8 +49,17 @@ export const level = (used, limit) => (used >= limit ? "over" : used > limit / 2
 /** A number with its noun in singular or plural. */
 export const plural = (number, one, many) => `${count(number)} ${number === 1 ? one : many}`;
 
+/** A day and a time, in the browser's time zone. */
+export const moment = (unixMs) => new Date(unixMs).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" });
+
 /** A time of day, in the browser's time zone. */
 export const clock = (unixMs) => new Date(unixMs).toLocaleTimeString("en-GB");
+
+/** The algorithm of a key in operators' words. */
+export const kind = (algorithm) => ({ sliding_log: "exact log", ledger: "ledger" })[algorithm] ?? "window";
+
+/** Where a key is counted: its namespace, or the zone of a ledger. */
+export const place = (key) => (key.namespace === "" && key.zone ? `zone ${key.zone}` : scope(key.workspace, key.namespace));
 
 /** Omits the default workspace. */
 export const scope = (workspace, name) => (workspace === "default" ? name : `${workspace} / ${name}`);

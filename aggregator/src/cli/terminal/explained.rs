@@ -14,8 +14,12 @@ pub fn lines(explanation: &Explanation) -> Vec<String> {
         plain(&explanation.region)
     )];
     lines.extend(control_lines(&explanation.control, explanation.now_unix_ms));
-    for rule in &explanation.exact {
-        lines.push(of_exact(rule, &explanation.control));
+    for exact in &explanation.exact {
+        lines.push(String::new());
+        lines.extend(of_exact(exact));
+        if exact.control != explanation.control {
+            lines.extend(control_lines(&exact.control, explanation.now_unix_ms));
+        }
     }
     for window in &explanation.windows {
         lines.push(String::new());
@@ -27,15 +31,51 @@ pub fn lines(explanation: &Explanation) -> Vec<String> {
     lines
 }
 
-/// A rule whose counts this aggregator does not have, and the outcome of live control alone.
-fn of_exact(rule: &Exact, control: &Control) -> String {
-    let verdict = match (control.banned, control.exempt, rule.shadow) {
-        (true, _, true) => "every request passes: the key is banned, but the rule is in shadow mode",
-        (true, _, false) => "every request is denied: the key is banned",
-        (false, true, _) => "every request passes: the key is exempt",
-        (false, false, _) => "its use is not shown here",
+/// The use of a log or a ledger.
+fn of_exact(exact: &Exact) -> Vec<String> {
+    let what = match exact.zone {
+        Some(zone) => format!("ledger, zone {zone}"),
+        None => format!("exact log of {}", time(exact.window_ms)),
     };
-    format!("  rule {}, counted exactly ({}): {verdict}", plain(&rule.name), plain(&rule.algorithm))
+    let rule = if exact.name.is_empty() { String::new() } else { format!(", rule {}", plain(&exact.name)) };
+    let mut lines = vec![format!("{what}{rule}")];
+    lines.push(format!("  {}", exact_verdict(exact)));
+    if let (Some(used), Some(limit)) = (exact.used, exact.limit) {
+        let window =
+            if exact.zone.is_some() { format!(" in {}", time(exact.window_ms)) } else { String::new() };
+        let share = percent(used, limit);
+        lines.push(format!(
+            "  {} {} of {}{window} ({share})",
+            bar(used, limit, 24),
+            count(used),
+            count(limit)
+        ));
+    }
+    if exact.denied > 0 {
+        lines.push(format!("  {} denied by this aggregator lately", count(exact.denied)));
+    }
+    lines
+}
+
+fn exact_verdict(exact: &Exact) -> String {
+    let judged = exact.but_for_shadow.unwrap_or(Judged { passes: false, wait_ms: exact.wait_ms });
+    let denied = match judged.wait_ms {
+        Some(ms) => format!("a request of cost 1 would be denied, and would pass again in {}", time(ms)),
+        None if exact.control.banned => "every request would be denied: the key is banned".to_owned(),
+        None => "every request would be denied: the limit is 0".to_owned(),
+    };
+    match (&exact.trouble, exact.passes) {
+        _ if exact.but_for_shadow.is_some() => {
+            format!("every request passes because of shadow mode; without it, {denied}")
+        }
+        (_, Some(true)) if exact.control.exempt => "every request passes: the key is exempt".to_owned(),
+        (_, Some(false)) => denied,
+        (Some(trouble), _) => format!("its use could not be read: {}", plain(trouble)),
+        (None, Some(true)) => {
+            format!("a request of cost 1 would pass; {} left", count(exact.remaining.unwrap_or(0)))
+        }
+        (None, None) => "its use is not known".to_owned(),
+    }
 }
 
 fn control_lines(control: &Control, now_unix_ms: u64) -> Vec<String> {

@@ -77,8 +77,10 @@ pub enum Manner {
 pub struct KeyName {
     /// The workspace.
     pub workspace: String,
-    /// The namespace.
-    pub namespace: String,
+    /// The namespace, unless a zone is given.
+    pub namespace: Option<String>,
+    /// The zone of a ledger.
+    pub zone: Option<u32>,
     /// The identifier.
     pub identifier: String,
     /// The only window to show.
@@ -103,10 +105,13 @@ pub async fn explain(server: &str, key: &KeyName, json: bool) -> Result<(), Term
     let client = Client::new(server)?;
     let window = key.window_ms.map(|ms| format!("&window_ms={ms}")).unwrap_or_default();
     let text = |text: &str| encode(text.as_bytes());
+    let place = match key.zone {
+        Some(zone) => format!("zone={zone}"),
+        None => format!("namespace={}", text(key.namespace.as_deref().unwrap_or_default())),
+    };
     let path = format!(
-        "/v1/keys?workspace={}&namespace={}&identifier={}{window}",
+        "/v1/keys?workspace={}&{place}&identifier={}{window}",
         text(&key.workspace),
-        text(&key.namespace),
         text(&key.identifier)
     );
     if json {

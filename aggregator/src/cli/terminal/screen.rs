@@ -250,7 +250,8 @@ impl Drop for Raw {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::top::{Top, TopKey};
+    use crate::admin::top::Top;
+    use crate::admin::view::TopKey;
 
     #[test]
     fn a_screen_is_as_large_as_the_terminal_and_keeps_its_place() {

@@ -4,10 +4,11 @@ use super::Snapshot;
 use super::format::{bar, count, fit, percent, plain, plural, rate, right, time};
 use crate::admin::parts::Parts;
 use crate::admin::rules::{Rules, ShownRule};
-use crate::admin::top::{Top, TopKey};
+use crate::admin::top::Top;
+use crate::admin::view::TopKey;
 
 /// Columns from which on the tables have their full width.
-const WIDE_KEYS: usize = 114;
+const WIDE_KEYS: usize = 118;
 const WIDE_RULES: usize = 106;
 
 /// All tables, one after the other.
@@ -72,30 +73,33 @@ fn in_trouble(parts: &Parts) -> Option<&str> {
 
 /// The keys nearest their limits. With 80 columns, all columns but the bars fit.
 pub fn keys(top: &Top, columns: usize) -> Vec<String> {
-    let [scopes, bars, numbers, speeds, waits] =
-        if columns < WIDE_KEYS { [10, 0, 9, 7, 7] } else { [20, 13, 13, 9, 8] };
+    let is_wide = columns >= WIDE_KEYS;
+    let [scopes, bars, numbers, speeds, waits] = if is_wide { [14, 6, 13, 9, 8] } else { [10, 0, 9, 7, 7] };
     // The width of all columns except the identifier's.
-    let others = scopes + 6 + bars + 6 + 2 * numbers + speeds + waits + 7 * 2;
+    let wide = if is_wide { 6 + 7 + 2 * 2 } else { 0 };
+    let others = scopes + 6 + bars + 6 + 2 * numbers + speeds + waits + 7 * 2 + wide;
     let name = columns.saturating_sub(others).clamp(12, 64);
-    let line = |texts: [String; 8]| {
-        let [namespace, identifier, window, share, used, limit, speed, wait] = texts;
+    let line = |texts: [String; 10]| {
+        let [namespace, identifier, kind, window, share, used, limit, denied, speed, wait] = texts;
+        let wide = |text: &str, width| if is_wide { right(text, width) + "  " } else { String::new() };
         format!(
-            "{}  {}  {}  {share}  {}  {}  {}  {}",
+            "{}  {}  {}{}  {share}  {}  {}  {}{}  {}",
             fit(&namespace, scopes),
             fit(&identifier, name),
+            wide(&kind, 6),
             right(&window, 6),
             right(&used, numbers),
             right(&limit, numbers),
+            wide(&denied, 7),
             right(&speed, speeds),
             right(&wait, waits),
         )
     };
-    let head =
-        ["NAMESPACE", "IDENTIFIER", "WINDOW", "", "USED", "LIMIT", "PER SEC", "WAIT"].map(str::to_owned);
-    let [namespace, identifier, window, _, used, limit, speed, wait] = head;
-    let share = fit("SHARE", bars + 6);
-    let mut lines =
-        vec![line([namespace, identifier, window, share, used, limit, speed, wait]).trim_end().to_owned()];
+    let mut head =
+        ["NAMESPACE", "IDENTIFIER", "KIND", "WINDOW", "", "USED", "LIMIT", "DENIED", "PER SEC", "WAIT"]
+            .map(str::to_owned);
+    head[4] = fit("SHARE", bars + 6);
+    let mut lines = vec![line(head).trim_end().to_owned()];
     let shown = |key: &TopKey| {
         let full = fit(&bar(key.used, key.limit, bars.saturating_sub(1)), bars);
         let share = full + &right(&percent(key.used, key.limit), 6);
@@ -104,13 +108,19 @@ pub fn keys(top: &Top, columns: usize) -> Vec<String> {
             Some(ms) => time(ms),
             None => "never".to_owned(),
         };
+        let place = match (key.namespace.as_str(), key.zone) {
+            ("", Some(zone)) => format!("zone {zone}"),
+            (namespace, _) => scope(&key.workspace, namespace),
+        };
         line([
-            scope(&key.workspace, &key.namespace),
+            place,
             plain(&key.identifier),
+            kind(&key.algorithm).to_owned(),
             time(key.duration_ms),
             share,
             count(key.used),
             count(key.limit),
+            key.denied.map_or_else(|| "-".to_owned(), count),
             key.per_second.map_or_else(|| "-".to_owned(), rate),
             wait,
         ])
@@ -236,6 +246,15 @@ pub fn parts(parts: &Parts) -> Vec<String> {
         lines.push(line("streams", "! refused", more));
     }
     lines
+}
+
+/// The algorithm in one word.
+pub fn kind(algorithm: &str) -> &str {
+    match algorithm {
+        "sliding_log" => "log",
+        "ledger" => "ledger",
+        _ => "window",
+    }
 }
 
 /// Omits the workspace `default`.

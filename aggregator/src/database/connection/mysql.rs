@@ -90,6 +90,14 @@ FROM zone_txn FORCE INDEX (history_idx)
 WHERE zone_id = ? AND bucket_key = ? AND id < ?
 ORDER BY id DESC
 LIMIT ?",
+    bucket_use: "
+SELECT CAST(COALESCE(SUM(cost), 0) AS UNSIGNED), GREATEST(TIMESTAMPDIFF(MICROSECOND, MIN(created_at), UTC_TIMESTAMP(6)), 0)
+FROM (
+    SELECT cost, created_at FROM zone_txn FORCE INDEX (counted_idx)
+    WHERE zone_id = ? AND bucket_key = ? AND counted = 1 AND created_at > UTC_TIMESTAMP(6) - INTERVAL ? SECOND
+    ORDER BY created_at
+    LIMIT ?
+) AS counted_attempts",
     zones: "SELECT id, CAST(description AS BINARY), rate, `window` FROM zone_master ORDER BY id",
     zone: "SELECT id, CAST(description AS BINARY), rate, `window` FROM zone_master WHERE id = ?",
     zone_set: "

@@ -76,6 +76,15 @@ FROM zone_txn INDEXED BY history_idx
 WHERE zone_id = ? AND bucket_key = ? AND id < ?
 ORDER BY id DESC
 LIMIT ?",
+    bucket_use: "
+SELECT COALESCE(SUM(cost), 0), MAX(CAST(unixepoch('subsec') * 1000 AS INTEGER) * 1000 - MIN(created_at), 0)
+FROM (
+    SELECT cost, created_at FROM zone_txn INDEXED BY counted_idx
+    WHERE zone_id = ? AND bucket_key = ? AND blocked = 0 AND cost > 0
+      AND created_at > CAST(unixepoch('subsec') * 1000 AS INTEGER) * 1000 - ? * 1000000
+    ORDER BY created_at
+    LIMIT ?
+)",
     zones: "SELECT id, CAST(description AS BLOB), rate, `window` FROM zone_master ORDER BY id",
     zone: "SELECT id, CAST(description AS BLOB), rate, `window` FROM zone_master WHERE id = ?",
     zone_set: "

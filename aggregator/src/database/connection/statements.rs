@@ -38,6 +38,9 @@ pub struct Statements {
     pub transaction: &'static str,
     /// A bucket's attempts before a transaction, newest first: zone, bucket, transaction (exclusive), most rows.
     pub transactions: &'static str,
+    /// What counts of a bucket now, and the age of the oldest attempt that counts, in microseconds: zone, bucket, window in
+    /// seconds, most attempts.
+    pub bucket_use: &'static str,
     /// All zones.
     pub zones: &'static str,
     /// A zone: zone.

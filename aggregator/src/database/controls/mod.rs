@@ -3,18 +3,20 @@
 //! One row, the edition, holds the database's random *incarnation*, the last revision, and the highest dropped revision
 //! (the *floor*). Every change locks this row first, so a reader of a revision finds all earlier changes. In reading
 //! order: this file (the stored form), `change` (requests and results), `apply` (one transaction for a group of
-//! changes), `room` (the limits on the number of controls), `read` (newer controls, lists, the audit), `tidy` (deletion
-//! of expired controls).
+//! changes), `room` (the limits on the number of controls), `read` (newer controls, lists, the audit), `json` (both as
+//! JSON), `tidy` (deletion of expired controls).
 
 mod action;
 mod apply;
 mod change;
+mod json;
 mod read;
 mod room;
 mod tidy;
 
 pub use action::Action;
 pub use change::{Change, Changed, Wish, name_and_value};
+pub use json::{audited_json, control_json, put as put_field, stored_json};
 pub use read::{AuditFilter, Audited, ControlFilter, MAX_PAGE, News, PlaceFilter};
 pub use room::{Bound, MAX_AUTOMATIC, MAX_AUTOMATIC_OF_WORKSPACE, MAX_OF_WORKSPACE};
 pub use tidy::Tidied;

@@ -1,6 +1,6 @@
-//! The recorded attempts of the ledger, for operators.
+//! The recorded attempts of the ledger, and what a bucket has used, for operators.
 
-use super::storable;
+use super::{first, storable};
 use crate::database::connection::retry::{self, Work};
 use crate::database::connection::{Arg, Connection, Row};
 use crate::database::{Database, DatabaseError};
@@ -40,7 +40,33 @@ pub enum Outcome {
     Refunded,
 }
 
+/// Most attempts that are summed for one bucket; more use is not seen.
+const MAX_SUMMED: u64 = 100_000;
+
+/// The use of a bucket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BucketUse {
+    /// The zone's rate.
+    pub rate: u64,
+    /// The zone's window in milliseconds.
+    pub window_ms: u64,
+    /// The sum of all costs that count.
+    pub used: u64,
+    /// Milliseconds until the oldest counted attempt leaves the window; 0 if nothing counts.
+    pub reset_ms: u64,
+}
+
 impl Database {
+    /// What a bucket has used in its zone's window, without an attempt. Returns `None` if the zone does not exist.
+    pub async fn bucket_use(
+        &self,
+        zone: u32,
+        bucket: &[u8],
+        within: Duration,
+    ) -> Result<Option<BucketUse>, DatabaseError> {
+        retry::until(Instant::now() + within, self.primary(), Sum { zone, bucket }).await
+    }
+
     /// One transaction; `None` if there is none with this number.
     pub async fn transaction(&self, id: u64, within: Duration) -> Result<Option<Transaction>, DatabaseError> {
         let Some(id) = storable(id) else { return Ok(None) };
@@ -73,6 +99,32 @@ impl Database {
     ) -> Result<Vec<Transaction>, DatabaseError> {
         // Reads the primary, because a replica may not have the newest attempts yet.
         retry::until(Instant::now() + within, self.primary(), Read { statement, args }).await
+    }
+}
+
+struct Sum<'a> {
+    zone: u32,
+    bucket: &'a [u8],
+}
+
+impl Work for Sum<'_> {
+    type Output = Option<BucketUse>;
+
+    async fn run(&mut self, connection: &mut Connection) -> Result<Option<BucketUse>, DatabaseError> {
+        let zone = Arg::Int(self.zone.into());
+        let statements = connection.statements();
+        let [_, _, Some(rate), Some(window)] = first(connection, statements.zone, &[zone]).await? else {
+            return Ok(None);
+        };
+        let args = [zone, Arg::Bytes(self.bucket), Arg::Int(window), Arg::Int(MAX_SUMMED)];
+        let [used, oldest_us] = first(connection, statements.bucket_use, &args).await?;
+        let left_us = |age_us: u64| window.saturating_mul(1_000_000).saturating_sub(age_us);
+        Ok(Some(BucketUse {
+            rate,
+            window_ms: window.saturating_mul(1_000),
+            used: used.unwrap_or_default(),
+            reset_ms: oldest_us.map_or(0, |age_us| left_us(age_us).div_ceil(1_000)),
+        }))
     }
 }
 

@@ -10,6 +10,7 @@
 //! since it started sends no controls, so filters keep those that they have.
 
 pub mod bans;
+pub mod details;
 pub mod push;
 
 use crate::database::{Change, Changed, DatabaseError, News};
@@ -47,6 +48,8 @@ pub struct Live {
     turn: Mutex<()>,
     /// Bans proposed by rules.
     pub bans: bans::Proposals,
+    /// Authors and reasons of the controls in force, for operators.
+    pub details: details::Details,
 }
 
 impl Live {
@@ -60,6 +63,7 @@ impl Live {
             versions: watch::Sender::new(0),
             turn: Mutex::new(()),
             bans: bans::Proposals::default(),
+            details: details::Details::default(),
         }
     }
 

@@ -4,8 +4,8 @@
 //! refunded. This aggregator drops a denial when it makes a refund itself. Refunds by other aggregators are not visible
 //! here, so a denial is cached for at most [`LONGEST`]. A denied flood therefore reaches the store once in that time.
 
+use super::generations::Generations;
 use parking_lot::Mutex;
-use std::collections::HashMap;
 use std::time::Duration;
 use tokio::time::Instant;
 use weir_core::model::key::Key;
@@ -13,13 +13,18 @@ use weir_core::region::log::{Decided, LogCharge, Outcome};
 
 /// Longest time for which a denial is cached.
 const LONGEST: Duration = Duration::from_secs(1);
-/// Most denials of one generation. There are two; when the younger is full, the older is dropped.
+/// Most denials of one generation.
 const MAX_CACHED_DENIALS: usize = 32_768;
 
 /// The cached denials.
-#[derive(Default)]
 pub(super) struct Denials {
-    generations: Mutex<[HashMap<Key, Denial>; 2]>,
+    cached: Mutex<Generations<Key, Denial>>,
+}
+
+impl Default for Denials {
+    fn default() -> Denials {
+        Denials { cached: Mutex::new(Generations::new(MAX_CACHED_DENIALS)) }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -34,11 +39,11 @@ struct Denial {
 impl Denials {
     /// The first charge with a cached denial, by its index, and the decision as of now.
     pub(super) fn find(&self, charges: &[LogCharge], now: Instant) -> Option<(usize, Decided)> {
-        let generations = self.generations.lock();
-        charges.iter().enumerate().find_map(|(place, charge)| {
-            let cached = generations.iter().find_map(|generation| generation.get(&charge.key))?;
-            Some((place, cached.still(charge, now)?))
-        })
+        let cached = self.cached.lock();
+        charges
+            .iter()
+            .enumerate()
+            .find_map(|(place, charge)| Some((place, cached.get(&charge.key)?.still(charge, now)?)))
     }
 
     /// Caches a denial of a request made at `requested`.
@@ -52,24 +57,17 @@ impl Denials {
             since: requested,
             until: requested + wait,
         };
-        let mut generations = self.generations.lock();
-        let [young, old] = &mut *generations;
-        let cached = young.get(&charge.key).or_else(|| old.get(&charge.key));
-        if cached.is_some_and(|cached| cached.until > requested && cached.covers(charge)) {
+        let mut cached = self.cached.lock();
+        let known = cached.get(&charge.key);
+        if known.is_some_and(|known| known.until > requested && known.covers(charge)) {
             return;
         }
-        if young.len() >= MAX_CACHED_DENIALS {
-            *old = std::mem::take(young);
-        }
-        old.remove(&charge.key);
-        young.insert(charge.key.clone(), denial);
+        cached.insert(charge.key.clone(), denial);
     }
 
     /// Drops the denial of a key that a refund concerns.
     pub(super) fn remove(&self, key: &Key) {
-        for generation in self.generations.lock().iter_mut() {
-            generation.remove(key);
-        }
+        self.cached.lock().remove(key);
     }
 }
 
@@ -146,7 +144,7 @@ mod tests {
         for number in 0..MAX_CACHED_DENIALS * 3 {
             denials.insert(&charge(&number.to_be_bytes(), 1, 1), &denied(Some(1_000_000)), now);
         }
-        let kept: usize = denials.generations.lock().iter().map(HashMap::len).sum();
+        let kept = denials.cached.lock().iter().count();
         assert_eq!(kept, 2 * MAX_CACHED_DENIALS);
         let last = (MAX_CACHED_DENIALS * 3 - 1).to_be_bytes();
         assert!(denials.find(&[charge(&last, 1, 1)], now).is_some());

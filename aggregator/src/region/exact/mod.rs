@@ -3,20 +3,24 @@
 //! In reading order: [`Exact`], here; `plan` (the charges as calls to logs and ledgers); `denials` (cached denials, so that
 //! a flood of denied requests reaches no store); `logs` (the sliding logs, in Redis or in memory); `ledger` (the result of
 //! a ledger as a decision); `later` (refunds of what may have been charged without use); `frames` (requests from streams);
-//! `issued` (which worker may refund which transaction).
+//! `issued` (which worker may refund which transaction); `recent` (what was decided lately, for operators).
 //!
 //! Logs are charged before ledgers, all at once. Ledgers are charged one after the other, as each records every attempt.
 //! After the first denial nothing more is charged, and what was charged is refunded.
 
 mod denials;
 mod frames;
+mod generations;
 mod issued;
 mod later;
 mod ledger;
 mod logs;
 mod plan;
+mod recent;
 
-use crate::database::Database;
+pub use recent::{ExactKey, ExactUsage, Nearest};
+
+use crate::database::{BucketUse, Database};
 use crate::redis::Store;
 use crate::telemetry::metrics::ExactFigures;
 use crate::telemetry::spans;
@@ -27,9 +31,11 @@ use later::{Later, PendingRefund};
 use ledger::Undecided;
 use logs::{Logs, NoAnswer};
 use plan::{ChargeCall, LogAnswer, Plan, Transaction};
+use recent::Recent;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::Instant;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout_at};
 use tracing::warn;
 use weir_core::model::breaker::State;
 use weir_core::model::exact::{Charge, ChargeResult, ExactRequestId, Limit, Verdict};
@@ -41,12 +47,29 @@ const REFUND: Duration = Duration::from_secs(1);
 /// Least time between two warnings about ledgers that cannot decide.
 const BETWEEN_WARNINGS: Duration = Duration::from_secs(5);
 
+/// Why the use of an exact key was not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unread {
+    /// Redis.
+    #[error("Redis does not answer")]
+    Log,
+    /// The database.
+    #[error("the database does not answer")]
+    Ledger,
+    /// No database is configured.
+    #[error("a ledger needs a database, and none is set")]
+    NoDatabase,
+}
+
 /// Decides exact requests.
 pub struct Exact {
     stores: Arc<Stores>,
     later: Later,
     /// Which worker may refund which transaction.
     issued: Issued,
+    recent: Recent,
+    /// Operators read one bucket of a ledger at a time.
+    reads: Semaphore,
 }
 
 /// The logs, the ledgers, and the cached denials.
@@ -70,7 +93,8 @@ impl Exact {
             warnings: Throttle::new(BETWEEN_WARNINGS),
             figures: ExactFigures::default(),
         });
-        Exact { later: Later::start(stores.clone()), stores, issued: Issued::default() }
+        let (issued, recent) = (Issued::default(), Recent::default());
+        Exact { later: Later::start(stores.clone()), stores, issued, recent, reads: Semaphore::new(1) }
     }
 
     /// Decides every charge of a request, in order, within the given time. All pass, or none is charged. A repeated request
@@ -88,6 +112,7 @@ impl Exact {
             None => vec![ChargeResult::UNDECIDED; charges.len()],
         };
         self.stores.figures.decided(charges, &results, began.elapsed());
+        self.recent.note(charges, &results);
         results
     }
 
@@ -127,6 +152,48 @@ impl Exact {
         let logs = self.stores.logs.breaker_state().map(|state| ("logs", state));
         let ledger = self.stores.database.as_ref().map(|database| ("ledger", database.ledger_state()));
         logs.into_iter().chain(ledger)
+    }
+
+    /// The exact keys nearest their limits whose identifier contains `text`, of those that this aggregator decided lately.
+    pub async fn nearest(&self, text: &[u8]) -> Arc<Nearest> {
+        self.recent.nearest(text, &self.stores.logs).await
+    }
+
+    /// The exact keys of an identifier that this aggregator decided lately.
+    pub fn of_identifier(&self, identifier: &[u8]) -> Vec<ExactUsage> {
+        self.recent.of_identifier(identifier)
+    }
+
+    /// The use of a key now, under `most` if it is a log; nothing is charged. `None` for a ledger whose zone does not exist. After
+    /// `within`, it was not read.
+    pub async fn look(
+        &self,
+        key: &ExactKey,
+        most: u64,
+        within: Duration,
+    ) -> Result<Option<ExactUsage>, Unread> {
+        let deadline = Instant::now() + within;
+        let denied = self.recent.last(key).map_or(0, |last| last.denied);
+        let shown = |usage, window_ms| ExactUsage { key: key.clone(), usage, window_ms, denied, age_ms: 0 };
+        match key {
+            ExactKey::Log(log) => {
+                let charges: Vec<_> = recent::query(key, most).into_iter().collect();
+                let results = self.stores.logs.charge(&charges, deadline).await;
+                let decided = results.into_iter().next().and_then(Result::ok).ok_or(Unread::Log)?;
+                Ok(Some(shown(recent::usage_of(&decided, most), log.parts().duration_ms)))
+            }
+            ExactKey::Ledger { zone, bucket } => {
+                let database = self.stores.database.as_ref().ok_or(Unread::NoDatabase)?;
+                let turn = timeout_at(deadline, self.reads.acquire()).await.map_err(|_| Unread::Ledger)?;
+                let within = deadline.saturating_duration_since(Instant::now());
+                let found = database.bucket_use(*zone, bucket, within).await.map_err(|_| Unread::Ledger)?;
+                drop(turn);
+                Ok(found.map(|BucketUse { rate, window_ms, used, reset_ms }| {
+                    let wait_ms = if used < rate { Some(0) } else { (rate > 0).then_some(reset_ms) };
+                    shown(recent::usage(used, rate, wait_ms), window_ms)
+                }))
+            }
+        }
     }
 
     /// The metrics.

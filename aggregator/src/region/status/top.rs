@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
 use tokio::task::yield_now;
+use tokio::time::sleep_until;
 use weir_core::model::key::Key;
 use weir_core::model::time::UnixMs;
 use weir_core::region::top::{Scope, Top};
@@ -18,13 +19,16 @@ use weir_core::region::top::{Scope, Top};
 const INTERVAL: Duration = Duration::from_secs(1);
 /// The least time between two scans, in multiples of a scan's duration.
 const REST: u32 = 20;
+/// Longest pause before a search.
+const MAX_REST: Duration = Duration::from_secs(2);
 /// Growth over a longer time than this is not shown as a rate.
 const MAX_SPAN: Duration = Duration::from_secs(30);
 
-/// The result of the last scan.
+/// The results of the last scan and of the last search.
 #[derive(Default)]
 pub struct Scans {
     last: Mutex<Option<Arc<Scan>>>,
+    found: Mutex<Option<(Vec<u8>, Arc<Scan>)>>,
 }
 
 /// The result of a scan.
@@ -60,11 +64,28 @@ impl Scans {
         *last = Some(scan.clone());
         scan
     }
+
+    /// The keys whose identifier contains `text`. One search runs at a time, and rests like the scan.
+    pub async fn containing(&self, text: &[u8], hub: &Hub) -> Arc<Scan> {
+        let mut found = self.found.lock().await;
+        if let Some((last, scan)) = &*found {
+            if last == text && scan.is_fresh() {
+                return scan.clone();
+            }
+            sleep_until((scan.at + scan.took.saturating_mul(REST).min(MAX_REST)).into()).await;
+        }
+        let scan = Arc::new(walk(Top::containing(text), hub, None).await);
+        *found = Some((text.to_vec(), scan.clone()));
+        scan
+    }
 }
 
 async fn scan(hub: &Hub, status: &Status, before: Option<&Scan>) -> Scan {
+    walk(Top::new(shadow_scopes(hub, status)), hub, before).await
+}
+
+async fn walk(mut top: Top, hub: &Hub, before: Option<&Scan>) -> Scan {
     let started = Instant::now();
-    let mut top = Top::new(shadow_scopes(hub, status));
     while hub.region(|region, now| region.rank(&mut top, now)) {
         yield_now().await;
     }

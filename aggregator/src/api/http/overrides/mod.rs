@@ -1,12 +1,10 @@
 //! Live control over HTTP: `GET`, `PUT` and `DELETE /v1/overrides`, and `GET /v1/overrides/audit`.
 //!
 //! A change is stored in the database or not made at all, and is sent to this region's filters at once. In reading order:
-//! this file (permissions, turns, responses), `parse` (requests), `responses` (as JSON), `reach` (whether a filter
-//! counts there).
+//! this file (permissions, turns, responses), `parse` (requests), `reach` (whether a filter counts there).
 
 mod parse;
 mod reach;
-mod responses;
 
 use parse::{Removal, parse_audit, parse_delete, parse_list, parse_put};
 
@@ -15,7 +13,7 @@ use super::problem::{FieldProblem, Problem};
 use crate::auth::Caller;
 use crate::database::{
     Bound, Change, Changed, DatabaseError, MAX_AUTOMATIC, MAX_OF_WORKSPACE, MAX_REASON_BYTES, Reason,
-    StoredControl, Wish, name_and_value,
+    StoredControl, Wish, audited_json, name_and_value, put_field, stored_json,
 };
 use crate::region::global::Global;
 use crate::telemetry::throttle::Throttle;
@@ -67,8 +65,8 @@ pub(super) async fn list(api: &HttpApi, query: &str, caller: &Caller) -> Result<
     let found = found.map_err(|error| api.overrides.unavailable(&error))?;
     let full = found.len() == usize::try_from(filter.limit).unwrap_or(usize::MAX);
     let next = found.last().filter(|_| full).map(|last| last.control.revision);
-    let mut answer = json!({"overrides": found.iter().map(responses::stored).collect::<Vec<_>>()});
-    responses::put(&mut answer, "next", next.map(Value::from));
+    let mut answer = json!({"overrides": found.iter().map(stored_json).collect::<Vec<_>>()});
+    put_field(&mut answer, "next", next.map(Value::from));
     Ok(answer)
 }
 
@@ -81,8 +79,8 @@ pub(super) async fn audit(api: &HttpApi, query: &str, caller: &Caller) -> Result
     let found = found.map_err(|error| api.overrides.unavailable(&error))?;
     let full = found.len() == usize::try_from(filter.limit).unwrap_or(usize::MAX);
     let next = found.last().filter(|_| full).map(|last| last.id);
-    let mut answer = json!({"changes": found.iter().map(responses::audited).collect::<Vec<_>>()});
-    responses::put(&mut answer, "next", next.map(Value::from));
+    let mut answer = json!({"changes": found.iter().map(audited_json).collect::<Vec<_>>()});
+    put_field(&mut answer, "next", next.map(Value::from));
     Ok(answer)
 }
 
@@ -98,7 +96,7 @@ pub(super) async fn put(api: &HttpApi, body: &[u8], caller: &Caller) -> Result<V
     let wish = Wish::Set(request.effect, expires);
     let warning = reach::warning(&api.services, caller, &control.target);
     let mut answer = change(api, by(caller, request.author, control.target, wish, request.reason)).await?;
-    responses::put(&mut answer, "warning", warning.map(Value::from));
+    put_field(&mut answer, "warning", warning.map(Value::from));
     Ok(answer)
 }
 
@@ -131,16 +129,16 @@ async fn change(api: &HttpApi, change: Change) -> Result<Value, Problem> {
             let revision = stored.control.revision;
             let mut answer =
                 json!({"revision": revision, "changed": true, "known": book_revision >= revision});
-            let is_now = (!stored.is_deleted).then(|| responses::stored(&stored));
-            responses::put(&mut answer, "override", is_now);
-            responses::put(&mut answer, "before", was.as_deref().map(responses::stored));
+            let is_now = (!stored.is_deleted).then(|| stored_json(&stored));
+            put_field(&mut answer, "override", is_now);
+            put_field(&mut answer, "before", was.as_deref().map(stored_json));
             Ok(answer)
         }
         Some(Changed::Same(stored) | Changed::Kept(stored)) => {
             let revision = stored.control.revision;
             let mut answer =
                 json!({"revision": revision, "changed": false, "known": book_revision >= revision});
-            responses::put(&mut answer, "override", (!stored.is_deleted).then(|| responses::stored(&stored)));
+            put_field(&mut answer, "override", (!stored.is_deleted).then(|| stored_json(&stored)));
             Ok(answer)
         }
         Some(Changed::Full(bound)) => Err(full(bound)),

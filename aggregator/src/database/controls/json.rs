@@ -1,33 +1,38 @@
-//! Live control as JSON; fields without meaning are left out.
+//! Live control as JSON, as the HTTP API and the admin listener answer with it; fields without meaning are left out.
 
-use crate::database::{Action, Audited, StoredControl, name_and_value};
+use super::{Action, Audited, StoredControl, name_and_value};
 use serde_json::{Map, Value, json};
-use weir_core::control::{Selector, Slot, Target};
+use weir_core::control::{Control, Selector, Slot, Target};
 
-/// A control.
-pub(super) fn stored(stored: &StoredControl) -> Value {
-    let control = &stored.control;
+/// A control, without its author and reason.
+pub fn control_json(control: &Control) -> Value {
     let mut fields = place(&control.target);
     let (name, value) = name_and_value(&control.effect);
     fields.insert(name.to_owned(), value);
     if let Some(expires) = control.expires {
         fields.insert("expires_at".to_owned(), expires.0.into());
     }
+    fields.insert("revision".to_owned(), control.revision.into());
+    Value::Object(fields)
+}
+
+/// A control.
+pub fn stored_json(stored: &StoredControl) -> Value {
+    let mut answer = control_json(&stored.control);
     for (name, value) in [
         ("reason", stored.reason.as_str().into()),
         ("author", stored.author.as_str().into()),
         ("automatic", stored.automatic.into()),
-        ("revision", control.revision.into()),
         ("created_at", stored.created_at.into()),
         ("updated_at", stored.updated_at.into()),
     ] {
-        fields.insert(name.to_owned(), value);
+        put(&mut answer, name, Some(value));
     }
-    Value::Object(fields)
+    answer
 }
 
 /// A change.
-pub(super) fn audited(change: &Audited) -> Value {
+pub fn audited_json(change: &Audited) -> Value {
     let kind = match change.slot {
         Slot::Override => "override",
         Slot::Credit => "credit",
@@ -58,7 +63,7 @@ pub(super) fn audited(change: &Audited) -> Value {
 }
 
 /// Adds a field, if it has a value.
-pub(super) fn put(response: &mut Value, name: &str, value: Option<Value>) {
+pub fn put(response: &mut Value, name: &str, value: Option<Value>) {
     if let (Value::Object(fields), Some(value)) = (response, value) {
         fields.insert(name.to_owned(), value);
     }

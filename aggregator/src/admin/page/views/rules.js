@@ -1,7 +1,7 @@
 // The decisions of each rule, and the keys that a shadow rule would deny.
 
-import { h, keyed, setText, spark } from "./dom.js";
-import * as words from "./words.js";
+import { h, keyed, setText, spark } from "../dom.js";
+import * as words from "../words.js";
 import { linkOf } from "./keys.js";
 
 const SPANS = [["last_10s", "10 s"], ["last_1m", "1 min"], ["last_5m", "5 min"]];

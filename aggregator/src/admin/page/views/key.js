@@ -1,7 +1,9 @@
 // One key: the outcome of a request now, its use over time, and the components of Envoys and regions with their ages.
 
-import { h, meter, setText, svg, table, textual } from "./dom.js";
-import * as words from "./words.js";
+import { h, keyed, meter, setText, svg, table, textual } from "../dom.js";
+import { commandPanel } from "../commands.js";
+import { term } from "../terms.js";
+import * as words from "../words.js";
 
 const MAX_POINTS = 300;
 /** Use over time while the page is open, by key and window. */
@@ -15,19 +17,30 @@ export function key(query, raw) {
   const control = h("ul", { class: "panel control", "aria-label": "Live control", hidden: "" });
   const problem = h("p", { class: "panel empty", hidden: "" });
   const windows = h("div", { class: "stack" });
+  const exact = h("div", { class: "stack" });
   const shown = new Map();
-  const element = h("div", { class: "view" }, h("p", {}, h("a", { href: "#/keys" }, "← All keys")), title, where, control, problem, windows);
+  const commands = commandPanel();
+  const changes = h("a", { class: "more", hidden: "" }, "Changes of its live control");
+  const element = h("div", { class: "view" }, h("p", {}, h("a", { href: "#/keys" }, "← All keys")), h("div", { class: "strip" }, title, changes), where, control, problem, commands.element, exact, windows);
+  const exacts = keyed(exact, exactPanel);
   function update(response) {
     const body = response.body;
     showControl(control, body);
+    if (body) commands.update(body);
     // A banned or exempt key may have used nothing.
-    const wrong = response.error ?? (body.windows.length === 0 ? (body.unknown ? `${words.sentence(body.unknown)}.` : nothing(body)) : null);
+    const nothing = () => (body.unknown ? `${words.sentence(body.unknown)}.` : "Nothing was used in this window or the previous one.");
+    const wrong = response.error ?? (body.windows.length + body.exact.length === 0 ? nothing() : null);
     problem.hidden = !wrong;
-    windows.hidden = Boolean(wrong);
-    if (wrong) return setText(problem, wrong);
+    windows.hidden = Boolean(wrong) || body.windows.length === 0;
+    exact.hidden = Boolean(wrong) || body.exact.length === 0;
+    if (wrong) setText(problem, wrong);
+    if (!body) return;
     setText(title, body.identifier === "" ? "(all clients)" : body.identifier);
     document.title = `${body.identifier} · Weir`;
-    setText(where, `Namespace ${body.namespace}, workspace ${body.workspace}; counts as known in region ${body.region}.`);
+    setText(where, `${body.namespace === "" ? "A bucket of the ledger" : `Namespace ${body.namespace}, workspace ${body.workspace}`}; counts as known in region ${body.region}.`);
+    changes.href = `#/overrides?workspace=${encodeURIComponent(body.workspace)}&namespace=${encodeURIComponent(body.namespace)}&identifier=${encodeURIComponent(body.named ?? "")}&text=${encodeURIComponent(body.named ?? "")}`;
+    changes.hidden = body.named === null || body.namespace === "";
+    exacts(body.exact.map((one) => ({ ...one, now_unix_ms: body.now_unix_ms })), (one) => `${one.name}\n${one.algorithm}\n${one.zone}\n${one.window_ms}`);
     for (const window of body.windows) {
       const id = `${window.duration_ms}/${window.epoch}/${window.resolution}`;
       if (!shown.has(id)) {
@@ -38,12 +51,6 @@ export function key(query, raw) {
     }
   }
   return { title: name || "Key", paths: [path], element, update };
-}
-
-/** The text for a key without windows. */
-function nothing(body) {
-  const exact = body.exact.map((rule) => `${rule.name} (${rule.algorithm})`).join(", ");
-  return exact ? `Counted exactly by ${exact}; its use is not shown here.` : "Nothing was used in this window or the previous one.";
 }
 
 /** Live control for all windows of the key; a window panel shows its own. */
@@ -71,7 +78,49 @@ function sentences(control, nowMs) {
 function named(entry) {
   if (!entry) return "";
   const target = entry.identifier === null ? `network ${entry.network}` : `identifier ${entry.identifier}`;
-  return ` (${target}, namespace ${entry.namespace}, revision ${entry.revision})`;
+  const by = entry.author ? `, by ${entry.author}${entry.reason ? `: ${entry.reason}` : ""}` : "";
+  return ` (${target}, namespace ${entry.namespace}, revision ${entry.revision}${by})`;
+}
+
+/** The use of a log or a ledger, as its store has it. */
+function exactPanel() {
+  const title = h("h2");
+  const verdict = h("p", { class: "verdict" });
+  const bar = meter();
+  const large = h("div", { class: "large" }, bar.element);
+  const use = h("p", { class: "use" });
+  const facts = h("dl", { class: "facts" });
+  const element = h("section", { class: "panel window exact" }, title, verdict, large, use, facts);
+  return {
+    element,
+    update(one) {
+      const limit = one.limit ?? 0;
+      const isKnown = one.used !== null && one.used !== undefined;
+      const level = isKnown ? words.level(one.used, limit) : "low";
+      setText(title, `${one.algorithm === "ledger" ? `Ledger, zone ${one.zone}, window` : "Exact log"}${one.window_ms ? ` of ${words.time(one.window_ms)}` : ""}`);
+      verdict.dataset.passes = String(one.passes);
+      setText(verdict, exactVerdict(one));
+      element.dataset.level = level;
+      large.hidden = !isKnown;
+      bar.set(one.used ?? 0, limit, level);
+      setText(use, isKnown ? `${words.count(one.used)} of ${words.count(limit)} used (${words.percent(one.used, limit)})` : "");
+      const fact = (term, text) => h("div", {}, h("dt", {}, term), h("dd", {}, text));
+      facts.replaceChildren(
+        fact("Rule", one.name ? `${one.name}${one.shadow ? ", shadow" : ""}` : "none reported"),
+        fact(one.algorithm === "ledger" ? "Rate of the zone" : "Limit", isKnown || one.limit ? words.count(limit) : "unknown"),
+        fact("Denied by this aggregator lately", words.count(one.denied)),
+        ...sentences(one.control, one.now_unix_ms).map((sentence) => fact("Live control", sentence)));
+    },
+  };
+}
+
+function exactVerdict(one) {
+  const denied = (wait) => (wait !== null && wait !== undefined ? `A request of cost 1 would be denied. It would pass again in ${words.time(wait)}, if nothing more is used.` : one.control.banned ? "Every request is denied: the key is banned." : "Every request would be denied: the limit is 0.");
+  if (one.but_for_shadow) return `✓ Every request passes because of shadow mode. Without it: ${denied(one.but_for_shadow.wait_ms)}`;
+  if (one.control.exempt && one.passes) return "✓ Every request passes: the key is exempt.";
+  if (one.passes === false) return `✕ ${denied(one.wait_ms)}`;
+  if (one.trouble) return `Its use could not be read: ${one.trouble}.`;
+  return one.passes ? `✓ A request of cost 1 would pass. ${words.count(one.remaining)} left.` : "Its use is not known.";
 }
 
 function windowPanel(window, id) {
@@ -108,9 +157,9 @@ function windowPanel(window, id) {
     h("h2", {}, `Window of ${words.time(window.duration_ms)}${hardLimit}${window.epoch ? `, epoch ${window.epoch}` : ""}`),
     verdict, h("div", { class: "large" }, bar.element), use, facts,
     h("h3", {}, "Use since the page was opened"), chart,
-    h("h3", {}, "Cells"), cells,
+    h("h3", {}, term("Cells", "cell")), cells,
     h("div", { class: "columns even" },
-      h("section", {}, h("h3", {}, "Envoys of this region"), envoys.element),
+      h("section", {}, h("h3", {}, term("Envoys", "component"), " of this region"), envoys.element),
       h("section", {}, h("h3", {}, "Published by other regions"), regions.element)));
   return {
     element,

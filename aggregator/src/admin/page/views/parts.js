@@ -1,7 +1,7 @@
 // The state of every part: aggregators, Envoys, Redis, the database, regions.
 
-import { h, table, textual } from "./dom.js";
-import * as words from "./words.js";
+import { h, table, textual } from "../dom.js";
+import * as words from "../words.js";
 
 /** A region writes to the database every ten seconds. */
 const LAGGING_MS = 60_000;

@@ -1,8 +1,10 @@
 // The overview: rates, keys near their limits, and the state of the parts.
 
-import { h, setText, spark } from "./dom.js";
-import * as words from "./words.js";
+import { h, setText, spark } from "../dom.js";
+import { term } from "../terms.js";
+import * as words from "../words.js";
 import { keyTable } from "./keys.js";
+import { keyOf, targetOf } from "./overrides.js";
 import { health, stateLine } from "./parts.js";
 import { history, sumOf } from "./rules.js";
 
@@ -10,23 +12,26 @@ export function overview() {
   const figures = {
     allowed: figure("Allowed", "allowed"),
     denied: figure("Denied", "denied"),
-    shadow: figure("Shadow would deny", "shadow"),
-    keys: figure("Keys over their limit"),
+    shadow: figure([term("Shadow"), " would deny"], "shadow"),
+    keys: figure([term("Keys", "key"), " over their limit"]),
+    bans: figure("Bans in force"),
     envoys: figure("Envoys"),
   };
   const table = keyTable({ caption: "The keys nearest their limits", sortable: false });
   const parts = h("ul", { class: "states" });
   const rules = h("div", { class: "rule-rows" });
+  const bans = h("ul", { class: "bans" });
+  const banned = h("section", { class: "panel", hidden: "" }, h("h2", {}, "Bans ", h("a", { class: "more", href: "#/overrides?kind=ban" }, "all bans")), bans);
   const element = h("div", { class: "view" },
     h("h1", { class: "unseen" }, "Overview"),
     h("section", { class: "figures", "aria-label": "Figures" }, Object.values(figures).map((one) => one.element)),
     h("div", { class: "columns" },
       h("section", { class: "panel wide" }, h("h2", {}, "Nearest their limits ", h("a", { class: "more", href: "#/keys" }, "all keys")), table.element),
-      h("div", { class: "stack" },
+      h("div", { class: "stack" }, banned,
         h("section", { class: "panel" }, h("h2", {}, "Parts ", h("a", { class: "more", href: "#/parts" }, "all parts")), parts),
         h("section", { class: "panel" }, h("h2", {}, "Busiest rules ", h("a", { class: "more", href: "#/rules" }, "all rules")), rules))));
-  function update(top, decisions, state) {
-    if (!top.body || !decisions.body || !state.body) return;
+  function update(top, decisions, state, control) {
+    if (!top.body || !decisions.body || !state.body || !control.body) return;
     const all = decisions.body.rules;
     const over = (kind) => sumOf(all, (rule) => rule.per_second.last_10s[kind]);
     const points = (kinds) => history(all, kinds);
@@ -34,12 +39,15 @@ export function overview() {
     figures.denied.set(words.rate(over("denied") + over("banned")), "per second", points(["denied", "banned"]));
     figures.shadow.set(words.rate(over("shadow_denied")), "per second", points(["shadow_denied"]));
     figures.keys.set(words.compact(top.body.keys_over), `${words.compact(top.body.keys_past_half)} past half, of ${words.compact(top.body.keys_held)}`);
+    figures.bans.set(words.compact(control.body.bans), control.body.database === "none" ? "no live control without a database" : `of ${words.compact(control.body.in_force)} live controls`);
+    banned.hidden = control.body.bans === 0;
+    bans.replaceChildren(...control.body.overrides.map((ban) => banLine(ban, control.body.now_unix_ms)));
     figures.envoys.set(words.count(state.body.envoys_alive), `alive; ${words.count(state.body.envoys_connected)} connected here`);
     table.update(top.body.keys.slice(0, 10));
     parts.replaceChildren(...health(state.body).map(stateLine));
     rules.replaceChildren(...busiest(all));
   }
-  return { title: "Overview", paths: ["/v1/top", "/v1/rules", "/v1/parts"], element, update };
+  return { title: "Overview", paths: ["/v1/top", "/v1/rules", "/v1/parts", "/v1/overrides?kind=ban&limit=5"], element, update };
 }
 
 function figure(title, kind) {
@@ -53,9 +61,17 @@ function figure(title, kind) {
       setText(value, text);
       value.classList.toggle("zero", text === "0");
       setText(note, more);
-      if (points) drawing.replaceChildren(spark([{ values: points, kind }], { height: 30, label: `${title}, the last five minutes` }));
+      if (points) drawing.replaceChildren(spark([{ values: points, kind }], { height: 30, label: `${element.firstChild.textContent}, the last five minutes` }));
     },
   };
+}
+
+function banLine(ban, now) {
+  const link = keyOf(ban);
+  const name = link ? h("a", { href: link, class: "row" }, targetOf(ban)) : h("span", { class: "row" }, targetOf(ban));
+  const end = ban.expires_at === undefined ? "no end" : `for another ${words.time(Math.max(ban.expires_at - now, 0))}`;
+  const by = ban.author === undefined ? "" : `, by ${ban.author}`;
+  return h("li", {}, name, h("span", { class: "muted" }, `${words.scope(ban.workspace, ban.namespace === "*" ? "all namespaces" : ban.namespace)}, ${end}${by}`));
 }
 
 function busiest(rules) {

@@ -1,0 +1,176 @@
+//! The use of logs and ledgers, for `/v1/keys` (read from their stores, each within a timeout) and `/v1/top` (what this aggregator
+//! decided lately).
+
+use super::control::{self, Limits};
+use super::query::KeyQuery;
+use super::text::{encode, identifier, text};
+use super::view::{Control, Exact, TopKey};
+use crate::region::exact::{ExactKey, ExactUsage};
+use crate::region::services::Services;
+use std::collections::BTreeSet;
+use std::time::Duration;
+use tokio::time::Instant;
+use weir_core::matching::canonical::{identifier_in_epoch, split_epoch};
+use weir_core::model::exact::MAX_LOG_LIMIT;
+use weir_core::model::key::{Key, KeyParts};
+
+/// Timeout of reading all exact limits of an identifier.
+const WITHIN: Duration = Duration::from_secs(1);
+/// Most exact limits of one identifier in an answer.
+const MAX_EXACT: usize = 16;
+
+/// A limit to read: what is known of it, its key, and the limit of a log.
+struct Wanted {
+    exact: Exact,
+    key: Result<ExactKey, String>,
+    most: u64,
+    control: Control,
+}
+
+/// The exact limits of an identifier, with its use.
+pub async fn uses(
+    services: &Services,
+    query: &KeyQuery,
+    canonical: &[u8],
+    limits: &Limits<'_>,
+) -> Vec<Exact> {
+    let mut wanted = wanted(services, query, canonical, limits);
+    let is_wanted = |ms: u64| query.window_ms.is_none_or(|wanted| wanted == ms || ms == 0);
+    wanted.retain(|one| is_wanted(one.exact.window_ms));
+    wanted.truncate(MAX_EXACT);
+    let deadline = Instant::now() + WITHIN;
+    let mut found = Vec::new();
+    for Wanted { mut exact, key, most, control } in wanted {
+        match key {
+            Ok(key) => read(services, &mut exact, (&key, most), deadline).await,
+            Err(reason) => exact.trouble = Some(reason),
+        }
+        control::judge_exact(&mut exact, control, services.now());
+        found.push(exact);
+    }
+    found
+}
+
+async fn read(services: &Services, exact: &mut Exact, (key, most): (&ExactKey, u64), deadline: Instant) {
+    let within = deadline.saturating_duration_since(Instant::now());
+    match services.exact.look(key, most, within).await {
+        Ok(Some(found)) => {
+            let usage = found.usage;
+            exact.window_ms = found.window_ms;
+            (exact.used, exact.limit, exact.wait_ms) = (Some(usage.used), usage.limit, usage.wait_ms);
+            exact.remaining = usage.limit.map(|limit| limit.saturating_sub(usage.used));
+            exact.passes = Some(usage.wait_ms == Some(0));
+            exact.denied = found.denied;
+        }
+        Ok(None) => exact.trouble = Some("the zone does not exist".to_owned()),
+        Err(unread) => exact.trouble = Some(unread.to_string()),
+    }
+}
+
+/// The limits of the namespace's rules, or of the zone; and logs that were decided lately without a rule.
+fn wanted(services: &Services, query: &KeyQuery, canonical: &[u8], limits: &Limits<'_>) -> Vec<Wanted> {
+    let (now, set) = (services.now(), services.control.set());
+    let control_of = |window_ms| control::control_of(services, query, canonical, window_ms, now);
+    let ledger = |zone, exact| {
+        let (control, mut bucket) = (control_of(0), Vec::new());
+        identifier_in_epoch(canonical, control.epoch, &mut bucket);
+        let exact = Exact { algorithm: "ledger".to_owned(), zone: Some(zone), ..exact };
+        let key = match zone {
+            0 => Err("its filter is of an earlier version, which does not report the zone".to_owned()),
+            zone => Ok(ExactKey::Ledger { zone, bucket: bucket.into() }),
+        };
+        Wanted { exact, key, most: 0, control }
+    };
+    let log = |window_ms, limit: u64, exact| {
+        let control = control_of(window_ms);
+        let parts = KeyParts {
+            workspace: &query.workspace,
+            namespace: &query.namespace,
+            identifier: canonical,
+            duration_ms: window_ms,
+            epoch: control.epoch,
+            resolution: 1,
+        };
+        let key = Key::new(&parts).map(ExactKey::Log).map_err(|error| error.to_string());
+        let most = control.limit_over(&[limit], None).unwrap_or(limit).min(MAX_LOG_LIMIT);
+        let exact = Exact { algorithm: "sliding_log".to_owned(), window_ms, limit: Some(most), ..exact };
+        Wanted { exact, key, most, control }
+    };
+    if let Some(zone) = query.zone {
+        return vec![ledger(zone, Exact::default())];
+    }
+    let mut wanted = Vec::new();
+    for rule in limits.region_rules() {
+        if rule.workspace.as_bytes() != query.workspace || rule.namespace.as_bytes() != query.namespace {
+            continue;
+        }
+        let shadow = set.shadow(&rule.workspace, &rule.name, now).unwrap_or(rule.shadow);
+        let exact = Exact { name: rule.name.clone(), shadow, ..Exact::default() };
+        match rule.algorithm.as_str() {
+            "sliding_log" => wanted.push(log(rule.window_ms, rule.limit, exact)),
+            "ledger" => wanted.push(ledger(rule.zone, exact)),
+            _ => {}
+        }
+    }
+    for ExactUsage { key, usage, window_ms, .. } in services.exact.of_identifier(canonical) {
+        let ExactKey::Log(of_log) = &key else { continue };
+        let parts = of_log.parts();
+        let is_here = parts.workspace == query.workspace && parts.namespace == query.namespace;
+        if is_here && !wanted.iter().any(|one| one.key.as_ref() == Ok(&key)) {
+            let lately = log(window_ms, usage.limit.unwrap_or_default(), Exact::default());
+            wanted.push(Wanted { key: Ok(key), ..lately });
+        }
+    }
+    wanted
+}
+
+/// A key as displayed.
+pub fn top_key(found: &ExactUsage, limits: &Limits<'_>) -> TopKey {
+    let usage = found.usage;
+    let shown = TopKey {
+        duration_ms: found.window_ms,
+        resolution: 1,
+        used: usage.used,
+        limit: usage.limit.unwrap_or(u64::MAX),
+        wait_ms: usage.wait_ms,
+        denied: Some(found.denied),
+        age_ms: found.age_ms,
+        ..TopKey::default()
+    };
+    match &found.key {
+        ExactKey::Log(key) => {
+            let parts = key.parts();
+            TopKey {
+                workspace: text(parts.workspace),
+                namespace: text(parts.namespace),
+                identifier: identifier(parts.identifier),
+                counted: encode(parts.identifier),
+                epoch: parts.epoch,
+                algorithm: "sliding_log".to_owned(),
+                ..shown
+            }
+        }
+        ExactKey::Ledger { zone, bucket } => {
+            let (canonical, epoch) = split_epoch(bucket);
+            let (workspace, namespace) = place_of(*zone, limits).unwrap_or_default();
+            TopKey {
+                workspace,
+                namespace,
+                identifier: identifier(canonical),
+                counted: encode(canonical),
+                epoch,
+                zone: Some(*zone),
+                algorithm: "ledger".to_owned(),
+                ..shown
+            }
+        }
+    }
+}
+
+/// The workspace and the namespace of the rules that charge a zone, if they have one namespace.
+fn place_of(zone: u32, limits: &Limits<'_>) -> Option<(String, String)> {
+    let rules = limits.region_rules().filter(|rule| rule.algorithm == "ledger" && rule.zone == zone);
+    let mut places: BTreeSet<_> =
+        rules.map(|rule| (rule.workspace.clone(), rule.namespace.clone())).collect();
+    places.pop_first().filter(|_| places.is_empty())
+}

@@ -1,0 +1,285 @@
+//! The keys of logs and ledgers that this aggregator decided lately, with the last decision of each, for operators.
+//!
+//! The logs are in Redis or in memory, the ledgers in the database; neither can be listed cheaply. The use of a log that is
+//! shown is read again; that of a ledger is as of its last decision, and of its age.
+
+use super::generations::Generations;
+use super::logs::Logs;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+use weir_core::model::exact::{Charge, ChargeResult, ExactRequestId, Limit, Verdict};
+use weir_core::model::key::Key;
+use weir_core::region::log::{Decided, EntryId, LogCharge};
+use weir_core::region::top::{KeyUsage, MAX_TOP, Top};
+
+/// Most keys of each generation.
+const MAX_KEYS: usize = 8_192;
+/// Least time between two readings of the logs that are shown.
+const INTERVAL: Duration = Duration::from_secs(1);
+/// Timeout of one reading.
+const WITHIN: Duration = Duration::from_millis(200);
+
+/// A key of a log, or a bucket of a ledger.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ExactKey {
+    /// A log; its duration is the window.
+    Log(Key),
+    /// A bucket of a zone.
+    Ledger {
+        /// The zone.
+        zone: u32,
+        /// The identifier, with its epoch.
+        bucket: Box<[u8]>,
+    },
+}
+
+/// The use of an exact key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExactUsage {
+    /// The key.
+    pub key: ExactKey,
+    /// Its use.
+    pub usage: KeyUsage,
+    /// The window in milliseconds.
+    pub window_ms: u64,
+    /// Requests that this aggregator denied since it last began to keep this key. Envoys deny more by themselves.
+    pub denied: u64,
+    /// Milliseconds since its use was read.
+    pub age_ms: u64,
+}
+
+/// The exact keys nearest their limits, and numbers of those decided lately.
+#[derive(Clone, Debug, Default)]
+pub struct Nearest {
+    /// In descending order of the used share; at most [`MAX_TOP`].
+    pub keys: Vec<ExactUsage>,
+    /// Number of keys.
+    pub limited: u64,
+    /// Number of keys past half their limit.
+    pub past_half: u64,
+    /// Number of keys over their limit.
+    pub over: u64,
+}
+
+/// What was decided lately.
+pub(super) struct Recent {
+    seen: Mutex<Generations<ExactKey, Seen>>,
+    nearest: tokio::sync::Mutex<Option<(Instant, Arc<Nearest>)>>,
+}
+
+/// The last decision on a key.
+#[derive(Clone, Copy)]
+struct Seen {
+    limit: u64,
+    used: u64,
+    window_ms: u64,
+    /// Until a cost of 1 passes; `None` for never.
+    wait_ms: Option<u64>,
+    denied: u64,
+    at: Instant,
+}
+
+impl Default for Recent {
+    fn default() -> Recent {
+        Recent { seen: Mutex::new(Generations::new(MAX_KEYS)), nearest: tokio::sync::Mutex::default() }
+    }
+}
+
+impl ExactKey {
+    fn of(limit: &Limit) -> ExactKey {
+        match limit {
+            Limit::Log { key, .. } => ExactKey::Log(key.clone()),
+            Limit::Ledger { zone, bucket } => ExactKey::Ledger { zone: *zone, bucket: bucket.clone() },
+        }
+    }
+
+    /// The identifier; for a ledger with its epoch.
+    pub fn identifier(&self) -> &[u8] {
+        match self {
+            ExactKey::Log(key) => key.parts().identifier,
+            ExactKey::Ledger { bucket, .. } => bucket,
+        }
+    }
+}
+
+impl Seen {
+    fn of(result: &ChargeResult, denied: u64, at: Instant) -> Option<Seen> {
+        let ChargeResult { limit, remaining, reset_ms, window_ms, .. } = *result;
+        let wait_ms = match result.verdict {
+            // A denial of a higher cost says nothing about a cost of 1.
+            Verdict::Denied { .. } | Verdict::Allowed if remaining > 0 => Some(0),
+            Verdict::Denied { .. } | Verdict::Allowed => (limit > 0).then_some(reset_ms),
+            Verdict::Undecided | Verdict::Untried => return None,
+        };
+        let denied = denied.saturating_add(u64::from(result.is_denied()));
+        Some(Seen { limit, used: limit.saturating_sub(remaining), window_ms, wait_ms, denied, at })
+    }
+
+    /// The use now, if anything may still count.
+    fn shown(&self, key: &ExactKey, now: Instant) -> Option<ExactUsage> {
+        let age_ms = millis(now.saturating_duration_since(self.at));
+        let wait_ms = self.wait_ms.map(|wait| wait.saturating_sub(age_ms));
+        let usage = usage(self.used, self.limit, wait_ms);
+        let (window_ms, denied) = (self.window_ms, self.denied);
+        (age_ms < window_ms).then(|| ExactUsage { key: key.clone(), usage, window_ms, denied, age_ms })
+    }
+}
+
+impl Recent {
+    /// Notes the decisions on charges.
+    pub(super) fn note(&self, charges: &[Charge], results: &[ChargeResult]) {
+        let now = Instant::now();
+        let mut seen = self.seen.lock();
+        for (charge, result) in charges.iter().zip(results) {
+            let key = ExactKey::of(&charge.limit);
+            let denied = seen.get(&key).map_or(0, |before| before.denied);
+            if let Some(decided) = Seen::of(result, denied, now) {
+                seen.insert(key, decided);
+            }
+        }
+    }
+
+    /// The last decision on a key, if it may still count.
+    pub(super) fn last(&self, key: &ExactKey) -> Option<ExactUsage> {
+        self.seen.lock().get(key)?.shown(key, Instant::now())
+    }
+
+    /// The keys with this identifier, as of their last decisions.
+    pub(super) fn of_identifier(&self, identifier: &[u8]) -> Vec<ExactUsage> {
+        let now = Instant::now();
+        let seen = self.seen.lock();
+        let named = seen.iter().filter(|(key, _)| key.identifier() == identifier);
+        let mut found: Vec<_> = named.filter_map(|(key, seen)| seen.shown(key, now)).collect();
+        found.sort_by(|one, other| one.key.cmp(&other.key));
+        found.truncate(MAX_TOP);
+        found
+    }
+
+    /// The keys nearest their limits whose identifier contains `text`. Without a text all viewers share one reading a second.
+    pub(super) async fn nearest(&self, text: &[u8], logs: &Logs) -> Arc<Nearest> {
+        if !text.is_empty() {
+            let mut nearest = self.rank(text);
+            read_again(&mut nearest, logs).await;
+            return Arc::new(nearest);
+        }
+        let mut last = self.nearest.lock().await;
+        if let Some((at, nearest)) = &*last
+            && at.elapsed() < INTERVAL
+        {
+            return nearest.clone();
+        }
+        let mut nearest = self.rank(text);
+        read_again(&mut nearest, logs).await;
+        let nearest = Arc::new(nearest);
+        *last = Some((Instant::now(), nearest.clone()));
+        nearest
+    }
+
+    fn rank(&self, text: &[u8]) -> Nearest {
+        let (now, wanted) = (Instant::now(), Top::containing(text));
+        let seen = self.seen.lock();
+        let found = seen.iter().filter(|(key, _)| wanted.wants(key.identifier()));
+        let mut keys: Vec<_> = found.filter_map(|(key, seen)| seen.shown(key, now)).collect();
+        drop(seen);
+        let count = |is: fn(&ExactUsage) -> bool| keys.iter().filter(|one| is(one)).count() as u64;
+        let (limited, over) = (keys.len() as u64, count(|one| one.usage.is_over()));
+        let past_half = count(|one| one.usage.limit.is_some_and(|limit| one.usage.used > limit / 2));
+        keys.sort_by(|one, other| other.usage.cmp_share(&one.usage).then_with(|| one.key.cmp(&other.key)));
+        keys.truncate(MAX_TOP);
+        Nearest { keys, limited, past_half, over }
+    }
+}
+
+/// Reads the use of the logs among the keys. What is not answered stays as of its last decision.
+async fn read_again(nearest: &mut Nearest, logs: &Logs) {
+    let charges: Vec<LogCharge> =
+        nearest.keys.iter().filter_map(|one| query(&one.key, one.usage.limit?)).collect();
+    let results = logs.charge(&charges, Instant::now() + WITHIN).await;
+    let of_logs = nearest.keys.iter_mut().filter(|one| matches!(one.key, ExactKey::Log(_)));
+    for (one, result) in of_logs.zip(results) {
+        if let (Ok(decided), Some(limit)) = (result, one.usage.limit) {
+            (one.usage, one.age_ms) = (usage_of(&decided, limit), 0);
+        }
+    }
+    nearest.keys.retain(|one| one.usage.used > 0);
+    nearest
+        .keys
+        .sort_by(|one, other| other.usage.cmp_share(&one.usage).then_with(|| one.key.cmp(&other.key)));
+}
+
+/// A query of a log, which charges nothing.
+pub(super) fn query(key: &ExactKey, most: u64) -> Option<LogCharge> {
+    let ExactKey::Log(key) = key else { return None };
+    let id = EntryId { request: ExactRequestId([0; 16]), place: 0 };
+    Some(LogCharge { key: key.clone(), id, cost: 0, most })
+}
+
+/// The use of a log by the answer to a query.
+pub(super) fn usage_of(decided: &Decided, limit: u64) -> KeyUsage {
+    let wait_ms = match decided.used < limit {
+        true => Some(0),
+        false => (limit > 0).then(|| decided.reset_us.div_ceil(1_000)),
+    };
+    usage(decided.used, limit, wait_ms)
+}
+
+/// The use of a key that is not counted in cells.
+pub(super) fn usage(used: u64, limit: u64, wait_ms: Option<u64>) -> KeyUsage {
+    KeyUsage { used, global_others: 0, limit: Some(limit), wait_ms, sequence: 0, current: used }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ledger(bucket: &[u8]) -> Charge {
+        Charge { limit: Limit::Ledger { zone: 3, bucket: bucket.into() }, cost: 1 }
+    }
+
+    fn result(verdict: Verdict, used: u64, limit: u64) -> ChargeResult {
+        let remaining = limit - used;
+        ChargeResult { verdict, limit, remaining, reset_ms: 5_000, window_ms: 60_000, transaction: None }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn keys_are_ranked_by_their_last_decision_and_leave_after_their_window() {
+        let (recent, logs) = (Recent::default(), Logs::new(None));
+        let denied = Verdict::Denied { retry_after_ms: Some(5_000) };
+        let note =
+            |bucket: &[u8], verdict, used| recent.note(&[ledger(bucket)], &[result(verdict, used, 10)]);
+        note(b"low", Verdict::Allowed, 1);
+        note(b"full", Verdict::Allowed, 10);
+        note(b"full", denied, 10);
+        note(b"full", denied, 10);
+        note(b"other", Verdict::Undecided, 0);
+        let nearest = recent.nearest(b"", &logs).await;
+        let shown: Vec<_> = nearest.keys.iter().map(|one| (one.key.identifier(), one.denied)).collect();
+        assert_eq!(shown, [(b"full".as_slice(), 2), (b"low", 0)]);
+        assert_eq!((nearest.limited, nearest.past_half, nearest.over), (2, 1, 1));
+        assert_eq!(nearest.keys[0].usage.wait_ms, Some(5_000));
+        tokio::time::advance(Duration::from_secs(2)).await;
+        let found = recent.nearest(b"FUL", &logs).await;
+        assert_eq!(
+            (found.keys.len(), found.keys[0].age_ms, found.keys[0].usage.wait_ms),
+            (1, 2_000, Some(3_000))
+        );
+        assert_eq!(recent.of_identifier(b"low").len(), 1);
+        tokio::time::advance(Duration::from_secs(58)).await;
+        assert_eq!(recent.nearest(b"", &logs).await.keys, []);
+    }
+
+    #[test]
+    fn the_number_of_keys_is_bounded() {
+        let recent = Recent::default();
+        for number in 0..3 * MAX_KEYS as u64 {
+            recent.note(&[ledger(&number.to_be_bytes())], &[result(Verdict::Allowed, 1, 2)]);
+        }
+        assert_eq!(recent.rank(b"").limited, 2 * MAX_KEYS as u64);
+    }
+}
