@@ -346,9 +346,8 @@ async fn logs_are_shown_as_redis_has_them_or_as_of_their_last_decision() {
     assert_eq!((alice.denied, alice.window_ms, alice.age_ms), (1, 60_000, 0));
     let looked = exact.look(&alice.key, 9, AMPLE).await.unwrap().unwrap();
     assert_eq!((looked.usage.used, looked.usage.limit), (1, Some(9)));
-    assert_eq!(used(&exact, &minute("alice", 0, 0)).await, 1, "looking charges nothing");
+    assert_eq!(used(&other, &minute("alice", 0, 0)).await, 1, "looking charges nothing");
 
-    assert!(one(&exact, 9, minute("alice", 1, 2)).await.is_allowed());
     redis.process().pause().await.unwrap();
     let began = Instant::now();
     let shown = exact.nearest(b"").await;

@@ -324,6 +324,7 @@ async fn live_control_is_searched_listed_and_traced() {
         "bob (unverified)",
         HOSTILE[0],
         HOSTILE[5],
+        r"left\u{202e}right \u{200b}",
         "rule logins",
         "shadow off",
         "203.0.113.0/24",

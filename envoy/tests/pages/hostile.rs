@@ -85,6 +85,11 @@ async fn numbers_out_of_bounds_are_not_run() {
     let (_pages, mut browser, url) = playground().await;
     browser.open(&format!("{url}#scenario=steady&seed=1")).await.unwrap();
     ran(&mut browser, 1).await;
+    // An invalid field of the closed part opens it.
+    let wrong = "document.getElementById('publish').value = ''; document.getElementById('run').click()";
+    browser.run(wrong, &[]).await.unwrap();
+    browser.until("it is open", "return document.getElementById('advanced').open").await.unwrap();
+    browser.fill("#publish", "10").await.unwrap();
     for (field, number) in [
         ("#envoys", "0"),
         ("#envoys", "1e9"),

@@ -1,6 +1,8 @@
 //! The playground: its first run, settings by keyboard alone, and links that give the same run as the native simulator.
 
+use std::io::Write;
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::{Value, json};
 use weir_envoy::browser::{BACK_TAB, Browser, END, ENTER, LEFT, SPACE, TAB};
@@ -35,6 +37,15 @@ pub async fn is_clean(browser: &mut Browser, url: &str) {
     assert!(!requests.is_empty() && requests.iter().all(|one| one.starts_with(url)), "{requests:?}");
 }
 
+/// Opens the settings that are closed at first.
+pub async fn advanced(browser: &mut Browser) {
+    // Not below the bar at the viewport's end.
+    let centred = "document.querySelector('#advanced > summary').scrollIntoView({ block: 'center' })";
+    browser.run(centred, &[]).await.unwrap();
+    browser.click("#advanced > summary").await.unwrap();
+    browser.until("they are open", "return document.getElementById('advanced').open").await.unwrap();
+}
+
 /// The run that the page offers to save.
 pub async fn saved(browser: &mut Browser) -> Value {
     let script = "return fetch(document.getElementById('save').href).then(saved => saved.text())";
@@ -59,7 +70,7 @@ async fn the_first_run_is_seen_on_every_screen() {
          [...plot.querySelectorAll('path.series')].filter(path => \
          new Set(path.getAttribute('d').match(/ [\\d.]+/g)).size > 8).length)";
     let drawn = browser.run(heights, &[]).await.unwrap();
-    assert_eq!(drawn, json!([4, 3, 2]), "all lines rise and fall, but for limits");
+    assert_eq!(drawn, json!([4, 2, 2]), "all lines rise and fall, but for limits");
     assert!(browser.text("#verdict").await.unwrap().starts_with("All invariants held"));
 
     // The plots show the values at the pointer; keys move to the next point.
@@ -119,8 +130,8 @@ async fn errors_are_those_of_the_filter_and_the_keyboard_is_enough() {
     assert_eq!(browser.run("return rules.value", &[]).await.unwrap(), envoy.as_str());
     browser.until("the address is the plan's", "return location.hash.startsWith('#plan=')").await.unwrap();
     browser.run("document.getElementById('rules').focus()", &[]).await.unwrap();
-    // Through the regions and Envoys and back, then on to a fault.
-    browser.press(&[TAB, TAB, "2", BACK_TAB, TAB]).await.unwrap();
+    // Past the button that copies the rule, through the regions and Envoys and back, then on to a fault.
+    browser.press(&[TAB, TAB, TAB, "2", BACK_TAB, TAB]).await.unwrap();
     until_focus(&mut browser, "add-fault").await;
     browser.press(&[ENTER]).await.unwrap();
     assert_eq!(browser.run("return document.activeElement.value", &[]).await.unwrap(), "Cut");
@@ -222,4 +233,84 @@ async fn links_give_the_very_run_of_the_native_simulator() {
     browser.open(&format!("{url}#scenario=one-envoy&seed=1")).await.unwrap();
     ran(&mut browser, runs + 1).await;
     is_clean(&mut browser, &url).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn presets_answer_in_one_line_and_their_rules_are_accepted() {
+    let (_pages, mut browser, url) = playground().await;
+    browser.open(&url).await.unwrap();
+    ran(&mut browser, 1).await;
+    let chosen = "return document.querySelector('#presets input:checked')?.value ?? null";
+    assert_eq!(browser.run(chosen, &[]).await.unwrap(), "api-key", "a first visit has the first preset");
+    for (runs, (preset, title, expected)) in (2..).zip([
+        ("login", "A burst of logins", "limit 10 a minute → worst minute "),
+        ("redis", "Redis is down", "limit 600 a minute → worst minute "),
+        ("region", "A region is cut off", "limit 600 a minute → worst minute "),
+        ("api-key", "An API key over three Envoys", "limit 600 a minute → worst minute "),
+    ]) {
+        browser.click(&format!("#presets input[value={preset}]")).await.unwrap();
+        ran(&mut browser, runs).await;
+        let label = "return document.querySelector('#presets label:has(:checked)').textContent";
+        assert_eq!(browser.run(label, &[]).await.unwrap(), title);
+        let headline = browser.text("#headline").await.unwrap();
+        let worst: u64 = headline.strip_prefix(expected).unwrap().replace(',', "").parse().unwrap();
+        let file = saved(&mut browser).await;
+        let (comparison, key) = (&file["outcome"]["comparison"], &file["series"]["key"]);
+        let share = comparison["worst_window"].as_f64().unwrap();
+        assert_eq!(worst, (share * key["limit"].as_f64().unwrap()).round() as u64, "{headline}");
+        assert!(browser.text("#verdict").await.unwrap().starts_with("All invariants held"), "{preset}");
+        accepted(&copied(&mut browser).await);
+    }
+    // The page of a preset is opened again by its link.
+    browser.click("#presets input[value=redis]").await.unwrap();
+    ran(&mut browser, 6).await;
+    let link = browser.run("return location.href", &[]).await.unwrap();
+    browser.open(&url).await.unwrap();
+    browser.open(link.as_str().unwrap()).await.unwrap();
+    browser.until("the preset is known", &format!("{chosen} === 'redis'")).await.unwrap();
+
+    // What was pasted is copied with all its fields, though only some are simulated.
+    let rule = json!({"name": "on", "match": {"path": {"prefix": "/v1/"}}, "identifier": {"header": "x-key"}, "limit": 7,
+        "window": "1m", "overrides": [{"identifier": "pro: *", "limit": 70}], "response": {"body": "it's #1\nno"}});
+    browser.fill("#rules", &rule.to_string()).await.unwrap();
+    until_text(&mut browser, "#judged", "✓ on: 7 in 1m").await;
+    browser
+        .run("navigator.clipboard.writeText = () => Promise.reject(new Error('denied'))", &[])
+        .await
+        .unwrap();
+    let yaml = copied(&mut browser).await;
+    let config = accepted(&yaml);
+    assert_eq!(config["rules"], json!([rule]), "{yaml}");
+    let selected = browser.run("return getSelection().toString()", &[]).await.unwrap();
+    assert_eq!(selected.as_str().unwrap().trim_end(), yaml.trim_end(), "it can be copied by hand");
+    browser.fill("#rules", "{}").await.unwrap();
+    browser
+        .until("there is nothing to copy", "return document.getElementById('copy-rule').disabled")
+        .await
+        .unwrap();
+    is_clean(&mut browser, &url).await;
+}
+
+/// The YAML that the button copies.
+async fn copied(browser: &mut Browser) -> String {
+    browser.click("#copy-rule").await.unwrap();
+    let yaml = "const yaml = document.getElementById('yaml'); return !yaml.hidden && yaml.textContent";
+    browser
+        .until(
+            "the rule is copied",
+            "return document.getElementById('status').textContent.startsWith('The rule')",
+        )
+        .await
+        .unwrap();
+    browser.run(yaml, &[]).await.unwrap().as_str().unwrap().to_owned()
+}
+
+/// The configuration, which check-config accepts.
+fn accepted(yaml: &str) -> Value {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(yaml.as_bytes()).unwrap();
+    let check =
+        Command::new(binaries::aggregator().unwrap()).arg("check-config").arg(file.path()).output().unwrap();
+    assert!(check.status.success(), "{yaml}\n{}", String::from_utf8_lossy(&check.stderr));
+    serde_yaml_ng::from_str(yaml).unwrap()
 }

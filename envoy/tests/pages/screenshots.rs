@@ -40,6 +40,11 @@ async fn the_readme_shows_the_status_page_of_a_region_at_work() {
     })
     .await
     .unwrap();
+    let ban = json!({ "namespace": "api-keys", "identifier": "scraper-*", "ban": true, "reason": "scraping", "author": "ann",
+        "expires_in": "3h" });
+    let mut put = Request::post("/v1/overrides", ban.to_string()).header("content-type", "application/json");
+    put.method = "PUT".parse().unwrap();
+    assert_eq!(http::send(aggregator.http_address(), put).await.unwrap().status, 200);
     let identifier = json!({ "header": "x-api-key" });
     let config = json!({ "aggregator": { "cluster": bootstrap::AGGREGATOR_CLUSTER }, "rules": [
         { "name": "api-keys", "identifier": identifier, "limit": 120, "window": "1h" },
@@ -73,7 +78,8 @@ async fn the_readme_shows_the_status_page_of_a_region_at_work() {
     browser.open(&format!("http://{}/#/", aggregator.admin_address())).await.unwrap();
     let at_work = "return document.querySelectorAll('.rule-row').length === 3 \
         && document.querySelectorAll('tbody tr').length === 10 \
-        && Number(document.querySelector('.figure.denied .value').textContent.replace(/\\D/g, '')) > 10 \
+        && document.querySelectorAll('.bans li').length === 1 \
+        && Number.parseFloat(document.querySelector('.figure.denied .value').textContent) > 10 \
         && document.querySelectorAll('.figure.denied .drawing polyline').length > 0";
     browser.until("clients are denied", at_work).await.unwrap();
     for (dark, name) in [(false, "status-light"), (true, "status-dark")] {

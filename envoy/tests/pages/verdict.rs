@@ -10,7 +10,7 @@ use weir_simulator::report::series;
 use weir_simulator::run::{Expected, judge, run};
 use weir_simulator::scenarios::{self, link};
 
-use super::playground::{is_clean, look_at, playground, ran, saved, served, until_text};
+use super::playground::{advanced, is_clean, look_at, playground, ran, saved, served, until_text};
 
 /// A worker that returns the prepared answer for a seed instead of simulating.
 const WORKER: &str = "onmessage = ({ data: { text, seed } }) => postMessage(text === undefined
@@ -99,6 +99,7 @@ async fn a_broken_invariant_is_shown_with_its_place_and_its_command() {
     assert_eq!(serde_json::from_value::<Plan>(file).unwrap(), plan);
 
     // A panic is shown as a failure, and the next run starts anew.
+    advanced(&mut browser).await;
     browser.fill("#seed", "2").await.unwrap();
     browser.click("#run").await.unwrap();
     let shown = until_text(&mut browser, "#verdict", "The simulation failed before its end").await;

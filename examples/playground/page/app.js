@@ -2,21 +2,11 @@
 import init, { judge, listScenarios, readLink, writeLink } from './weir_playground.js';
 import { $, Form, make, rulesText } from './form.js';
 import { discard, judgeInWorker, settled } from './judge.js';
+import { PRESETS } from './presets.js';
 import { clear, show } from './results.js';
 import { broken, planText, savesPlan } from './verdict.js';
 import { duration } from './words.js';
 
-// The settings of a first visit: a limit over two regions, of which one loses the database for a while.
-const WELCOME = {
-  seed: 0,
-  topology: { regions: 2, aggregators: 2, envoys: 3, workers: 2, buckets: 1024, keys_per_bucket: 8 },
-  rules: [{ limit: 600, window_ms: 60000, hard_limit: false, timeout_ms: 50, deny_on_failure: false, trust_first: false, shadow: false }],
-  traffic: [{ from_ms: 0, until_ms: null, rules: 1, cost: [1, 1], at: [], shape: { Steady: { identifier: 1, rate: 20 } } }],
-  faults: [{ at_ms: 70000, for_ms: 50000, what: { Cut: { link: { Database: { region: 1 } } } } }],
-  network: { regional_us: [50, 500], global_us: [20000, 80000] },
-  schedule: { publish_ms: 10000, exchange_ms: 1000 },
-  settle_ms: 3000, traffic_ms: 180000, quiet_ms: 45000,
-};
 const OWN = 'Your own';
 // The shortest window that regions share with each other.
 const SHARED_MS = 60000;
@@ -27,7 +17,6 @@ const SHOWN_MAX = 20;
 
 let scenarios = [];
 let scenario = '';
-let welcome = false;
 let worker = null;
 // The parser's last result for the limit.
 let judged = null;
@@ -39,7 +28,6 @@ const form = new Form(() => changed());
 // The settings differ from the scenario; from here on the link contains the plan itself.
 function changed() {
   scenario = '';
-  welcome = false;
   $('scenario').value = '';
   showJudged();
   describe();
@@ -82,15 +70,28 @@ function showStatus(message, wrong = false) {
   $('status').className = wrong ? 'wrong' : '';
 }
 
+// Shows which preset or scenario the settings are, if any.
 function describe() {
-  const own = welcome ? 'Two regions share a limit, and one loses the database for a while. Change anything below.' : 'Your own settings.';
-  $('scenario-description').textContent = scenarios.find(one => one.name === scenario)?.description.replace(/^./, first => first.toUpperCase()) ?? own;
+  const link = plan => { try { return writeLink(JSON.stringify(plan), '1'); } catch { return null; } };
+  const own = scenario ? null : link(form.plan);
+  const preset = PRESETS.find(({ plan }) => own !== null && link(plan) === own);
+  document.querySelectorAll('#presets input').forEach(input => { input.checked = input.value === preset?.name; });
+  const found = scenarios.find(one => one.name === scenario)?.description.replace(/^./, first => first.toUpperCase());
+  $('description').textContent = found ?? preset?.description ?? 'Your own settings.';
+}
+
+// The presets as radio buttons.
+function presets() {
+  return PRESETS.map(({ name, title, plan }) => {
+    const input = make('input', { type: 'radio', name: 'preset', value: name });
+    input.addEventListener('change', () => { if (load(structuredClone(plan), '1', '')) run(); });
+    return make('label', {}, input, make('span', { textContent: title }));
+  });
 }
 
 // Shows a plan that does not come from the fields.
 function load(plan, seed, name) {
   scenario = name;
-  welcome = plan.traffic_ms === WELCOME.traffic_ms && JSON.stringify(plan.faults) === JSON.stringify(WELCOME.faults);
   $('scenario').value = name;
   $('seed').value = seed;
   form.show(plan);
@@ -105,11 +106,11 @@ function load(plan, seed, name) {
 // Shows the plan of a link. An invalid link changes nothing.
 function open(link) {
   try {
-    if (!link) return load(structuredClone(WELCOME), '1', '');
+    if (!link) return load(structuredClone(PRESETS[0].plan), '1', '');
     const { plan, seed } = JSON.parse(readLink(link));
     return load(plan, seed, new URLSearchParams(link).has('plan') ? '' : new URLSearchParams(link).get('scenario'));
   } catch (error) {
-    if (!form.plan) load(structuredClone(WELCOME), '1', '');
+    if (!form.plan) load(structuredClone(PRESETS[0].plan), '1', '');
     clearTimeout(addressing);
     $('scenario').value = scenario;
     showStatus(errorText(error), true);
@@ -137,6 +138,8 @@ function showJudged() {
   const more = all => all.length > SHOWN_MAX ? [hint(`And ${all.length - SHOWN_MAX} more.`)] : [];
   const few = all => all.slice(0, SHOWN_MAX);
   $('rules').setAttribute('aria-invalid', wrong);
+  $('copy-rule').disabled = !judged.yaml;
+  $('yaml').hidden = true;
   const errorLines = () => [make('ul', { className: 'wrong' }, ...few(errors).map(({ path, message }) => make('li', {}, make('b', { textContent: path }), path ? ' ' : '', message))), ...more(errors)];
   const ruleLines = () => [...few(rules).map(({ name, rule }) => make('p', { className: 'sound' }, `✓ ${name}: ${rule.limit} in ${duration(rule.window_ms)}${rule.hard_limit ? ', in any window' : ''}${rule.shadow ? ', in shadow' : ''}`)), ...more(rules)];
   const alone = form.plan.topology.regions > 1 && rules.some(({ rule }) => rule.window_ms < SHARED_MS);
@@ -203,6 +206,19 @@ function stop() {
   showStatus('Cancelled.');
 }
 
+// Copies the rule as a filter's configuration. It is shown too, to be copied by hand where a page may not use the clipboard.
+async function copyRule() {
+  $('yaml').textContent = judged.yaml;
+  $('yaml').hidden = false;
+  try {
+    await navigator.clipboard.writeText(judged.yaml);
+    showStatus('The rule is copied as the filter’s configuration, in YAML.');
+  } catch {
+    getSelection().selectAllChildren($('yaml'));
+    showStatus(document.execCommand('copy') ? 'The rule is copied as the filter’s configuration, in YAML.' : 'The rule is selected: copy it with Ctrl+C.');
+  }
+}
+
 async function share() {
   if (!address()) return;
   showAddress();
@@ -221,6 +237,9 @@ function addListeners() {
   $('settings').addEventListener('submit', event => { event.preventDefault(); run(); });
   $('cancel').addEventListener('click', stop);
   $('share').addEventListener('click', share);
+  $('copy-rule').addEventListener('click', copyRule);
+  // A field in a closed part cannot show that it is invalid.
+  $('advanced').addEventListener('invalid', () => { $('advanced').open = true; }, true);
   $('scenario').addEventListener('change', () => {
     const name = $('scenario').value;
     if (open(name && `scenario=${name}&seed=${$('seed').value}`)) run();
@@ -252,6 +271,7 @@ async function begin() {
   }
   scenarios = JSON.parse(listScenarios());
   $('scenario').append(make('option', { value: '', textContent: OWN }), ...scenarios.map(({ name, long }) => make('option', { value: name, textContent: long ? `${name} (long)` : name })));
+  $('presets').append(...presets());
   addListeners();
   if (open(location.hash.slice(1))) run();
 }

@@ -12,6 +12,7 @@ let plots = null;
 export function show(file, ran) {
   const { outcome, series } = JSON.parse(file);
   verdict(outcome.failures, ran);
+  headline(outcome.comparison, series, JSON.parse(ran.plan));
   tiles(outcome);
   plot(series, JSON.parse(ran.plan), outcome.failures);
   comparison(outcome.comparison);
@@ -26,7 +27,17 @@ export function show(file, ran) {
 export function clear() {
   plots?.close();
   ['tiles', 'plot-requests', 'plot-snapshots', 'plot-window'].forEach(id => $(id).replaceChildren());
-  ['summary', 'points'].forEach(id => { $(id).hidden = true; });
+  ['headline', 'summary', 'points'].forEach(id => { $(id).hidden = true; });
+}
+
+// The result in one line: the limit, and the most that was admitted in any window.
+function headline({ worst_window }, { key, points }, { rules }) {
+  const name = { 1000: 'second', 60000: 'minute', 3600000: 'hour', 86400000: 'day' }[key.window_ms];
+  const worst = rules.length === 1 ? Math.round(worst_window * key.limit) : Math.max(0, ...points.map(point => point.window));
+  const limit = make('span', {}, 'limit ', make('b', { textContent: whole(key.limit) }), name ? ` ${name === 'hour' ? 'an' : 'a'} ${name}` : ` in ${duration(key.window_ms)}`);
+  const found = make('span', { className: worst > key.limit ? 'over' : '' }, `worst ${name ?? duration(key.window_ms)} `, make('b', { textContent: whole(worst) }));
+  $('headline').replaceChildren(limit, ' → ', found);
+  $('headline').hidden = false;
 }
 
 function tiles({ comparison, figures }) {

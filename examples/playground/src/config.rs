@@ -25,6 +25,8 @@ pub struct Judged {
     pub errors: Vec<Wrong>,
     /// Remarks on what is valid but is not simulated.
     pub notes: Vec<String>,
+    /// The text as a filter's configuration in YAML, to be copied; absent with errors, and if the text has several filters.
+    pub yaml: Option<String>,
 }
 
 /// A rule.
@@ -62,7 +64,16 @@ pub fn judge(text: &str) -> Judged {
     let is_json = json.is_some();
     let parsed = json.map_or_else(|| serde_yaml_ng::from_str(text), Ok);
     let mut judged = Judged::default();
-    match (recognise(text.as_bytes(), &parsed), parsed) {
+    let recognised = recognise(text.as_bytes(), &parsed);
+    judged.yaml = match (&recognised, &parsed) {
+        (Ok(Written::Envoy(plugins)), _) => match plugins.as_slice() {
+            [plugin] => yaml_of(&Value::Null, &plugin.json),
+            _ => None,
+        },
+        (Ok(Written::Filter), Ok(value)) => yaml_of(value, text),
+        _ => None,
+    };
+    match (recognised, parsed) {
         (Err(error), _) => return Judged::wrong(error),
         (Ok(Written::Envoy(plugins)), _) => plugins.iter().for_each(|one| judged.add(&one.path, &one.json)),
         // JSON is passed on as text, since only the text shows a field that is given twice.
@@ -73,7 +84,23 @@ pub fn judge(text: &str) -> Judged {
         (Ok(Written::Filter), Err(_)) => judged.add("", text),
     }
     judged.close();
+    judged.yaml = judged.yaml.take().filter(|_| judged.errors.is_empty());
     judged
+}
+
+/// A complete configuration as YAML, with the fields of `text` in their order. `value` is the parsed text.
+fn yaml_of(value: &Value, text: &str) -> Option<String> {
+    use serde_yaml_ng::{Mapping, Value as Yaml};
+    // JSON is YAML too.
+    let written: Yaml = serde_yaml_ng::from_str(text).ok()?;
+    let rules = match value {
+        Value::Array(rules) if rules.iter().any(is_rule) => written,
+        rule if is_rule(rule) => Yaml::Sequence(vec![written]),
+        _ => return serde_yaml_ng::to_string(&written).ok(),
+    };
+    let cluster = Mapping::from_iter([("cluster".into(), "weir_aggregator".into())]);
+    let config = Mapping::from_iter([("aggregator".into(), cluster.into()), ("rules".into(), rules)]);
+    serde_yaml_ng::to_string(&config).ok()
 }
 
 /// A complete configuration: the pasted text, with the other fields added around a rule or a list of rules.
@@ -192,7 +219,15 @@ mod tests {
         let flow = RULE.replace('"', "");
         for text in [RULE, &format!("[{RULE}]"), &whole(RULE), &envoy(&whole(RULE)), yaml, &yaml_whole, &flow]
         {
-            assert_eq!(judge(text), Judged { rules: expected.clone(), ..Judged::default() }, "{text}");
+            let judged = judge(text);
+            assert_eq!(
+                (&judged.rules, &judged.errors, &judged.notes),
+                (&expected, &vec![], &vec![]),
+                "{text}"
+            );
+            let yaml = judged.yaml.unwrap();
+            assert!(yaml.starts_with("aggregator:\n  cluster: weir"), "{yaml}");
+            assert_eq!(judge(&yaml).rules, expected, "{yaml}");
         }
         let log = r#"{"name": "l", "identifier": {"header": "a"}, "limit": 1, "window": "1s", "algorithm": "sliding_log"}"#;
         let judged = judge(&whole(&format!("{RULE}, {log}")));
@@ -212,6 +247,8 @@ mod tests {
         for file in files {
             let judged = judge(&std::fs::read_to_string(&file).unwrap());
             assert!(judged.errors.is_empty() && !judged.rules.is_empty(), "{file:?}: {judged:?}");
+            let copied = judge(&judged.yaml.unwrap());
+            assert!(copied.errors.is_empty() && copied.rules == judged.rules, "{file:?}: {copied:?}");
         }
     }
 
@@ -237,7 +274,7 @@ mod tests {
             (" \n".to_owned(), "", 1),
         ] {
             let judged = judge(&text);
-            assert_eq!(judged.errors.len(), count, "{text}: {:?}", judged.errors);
+            assert_eq!((judged.errors.len(), &judged.yaml), (count, &None), "{text}: {:?}", judged.errors);
             assert!(judged.errors[0].path.contains(place), "{text}: {:?}", judged.errors);
         }
     }

@@ -55,6 +55,9 @@ export const moment = (unixMs) => new Date(unixMs).toLocaleString("en-GB", { dat
 /** A time of day, in the browser's time zone. */
 export const clock = (unixMs) => new Date(unixMs).toLocaleTimeString("en-GB");
 
+/** A text with invisible characters spelt out: one that changes the direction of writing makes two texts look the same. */
+export const visible = (text) => text.replace(/[\p{Cc}\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/gu, (one) => `\\u{${one.codePointAt(0).toString(16)}}`);
+
 /** The algorithm of a key in operators' words. */
 export const kind = (algorithm) => ({ sliding_log: "exact log", ledger: "ledger" })[algorithm] ?? "window";
 

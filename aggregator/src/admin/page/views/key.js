@@ -41,8 +41,15 @@ export function key(query, raw) {
     changes.href = `#/overrides?workspace=${encodeURIComponent(body.workspace)}&namespace=${encodeURIComponent(body.namespace)}&identifier=${encodeURIComponent(body.named ?? "")}&text=${encodeURIComponent(body.named ?? "")}`;
     changes.hidden = body.named === null || body.namespace === "";
     exacts(body.exact.map((one) => ({ ...one, now_unix_ms: body.now_unix_ms })), (one) => `${one.name}\n${one.algorithm}\n${one.zone}\n${one.window_ms}`);
+    const idOf = (window) => `${window.duration_ms}/${window.epoch}/${window.resolution}`;
+    const there = new Set(body.windows.map(idOf));
+    for (const [id, panel] of shown) {
+      if (there.has(id)) continue;
+      panel.element.remove();
+      shown.delete(id);
+    }
     for (const window of body.windows) {
-      const id = `${window.duration_ms}/${window.epoch}/${window.resolution}`;
+      const id = idOf(window);
       if (!shown.has(id)) {
         shown.set(id, windowPanel(window, `${body.workspace}\n${body.namespace}\n${body.counted}\n${id}`));
         windows.append(shown.get(id).element);
@@ -77,8 +84,8 @@ function sentences(control, nowMs) {
 /** Identifies the entry, as in `overrides list` and `overrides audit`. */
 function named(entry) {
   if (!entry) return "";
-  const target = entry.identifier === null ? `network ${entry.network}` : `identifier ${entry.identifier}`;
-  const by = entry.author ? `, by ${entry.author}${entry.reason ? `: ${entry.reason}` : ""}` : "";
+  const target = entry.identifier === null ? `network ${entry.network}` : `identifier ${words.visible(entry.identifier)}`;
+  const by = entry.author ? `, by ${words.visible(entry.author)}${entry.reason ? `: ${words.visible(entry.reason)}` : ""}` : "";
   return ` (${target}, namespace ${entry.namespace}, revision ${entry.revision}${by})`;
 }
 

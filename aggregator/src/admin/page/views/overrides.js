@@ -19,10 +19,10 @@ export function whatOf(one) {
 }
 
 /** Whom it names. */
-export const targetOf = (one) => one.identifier ?? one.network ?? `rule ${one.rule}`;
+export const targetOf = (one) => words.visible(one.identifier ?? one.network ?? `rule ${one.rule}`);
 
 /** Where it applies. */
-const placeOf = (one) => words.scope(one.workspace, one.rule ?? (one.namespace === "*" ? "all namespaces" : one.namespace));
+const placeOf = (one) => words.scope(one.workspace, one.rule !== undefined ? "all clients" : one.namespace === "*" ? "all namespaces" : one.namespace);
 
 /** The explanation of the key that a control names, if it names one key. */
 export function keyOf(one) {
@@ -48,7 +48,8 @@ export function targetCell() {
   };
 }
 
-const byOf = (one) => (one.author === undefined ? "unknown" : `${one.author}${one.automatic ? " (rule)" : ""}`);
+const byOf = (one) => (one.author === undefined ? "unknown" : `${words.visible(one.author)}${one.automatic ? " (rule)" : ""}`);
+const whyOf = (one) => (one.reason ? words.visible(one.reason) : "–");
 const untilOf = (one) => (one.expires_at === undefined ? "no end" : words.moment(one.expires_at));
 
 export function overrides(query) {
@@ -63,7 +64,7 @@ export function overrides(query) {
     { id: "who", title: "For", cell: targetCell },
     { id: "what", title: "What", cell: textual(whatOf) },
     { id: "by", title: "By", cell: textual(byOf) },
-    { id: "why", title: "Why", cell: textual((one) => one.reason || "–") },
+    { id: "why", title: "Why", cell: textual(whyOf) },
     { id: "since", title: "Since", cell: textual((one) => (one.updated_at === undefined ? "unknown" : words.moment(one.updated_at))) },
     { id: "until", title: "Until", cell: textual(untilOf) },
   ] });
@@ -118,7 +119,7 @@ function changeLog(place) {
     { id: "after", title: "After", cell: textual((one) => (one.action === "deleted" ? "deleted" : whatWas(one.after))) },
     { id: "by", title: "By", cell: textual(byOf) },
     { id: "region", title: "Region", cell: textual((one) => one.region) },
-    { id: "why", title: "Why", cell: textual((one) => one.reason || "–") },
+    { id: "why", title: "Why", cell: textual(whyOf) },
   ] });
   const more = h("button", { type: "button", class: "button plain", hidden: "", onclick: () => read(next) }, "Older changes");
   const whole = place.length > 0 ? h("a", { class: "more", href: "#/overrides" }, "all changes") : null;

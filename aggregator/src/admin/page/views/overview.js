@@ -70,7 +70,7 @@ function banLine(ban, now) {
   const link = keyOf(ban);
   const name = link ? h("a", { href: link, class: "row" }, targetOf(ban)) : h("span", { class: "row" }, targetOf(ban));
   const end = ban.expires_at === undefined ? "no end" : `for another ${words.time(Math.max(ban.expires_at - now, 0))}`;
-  const by = ban.author === undefined ? "" : `, by ${ban.author}`;
+  const by = ban.author === undefined ? "" : `, by ${words.visible(ban.author)}`;
   return h("li", {}, name, h("span", { class: "muted" }, `${words.scope(ban.workspace, ban.namespace === "*" ? "all namespaces" : ban.namespace)}, ${end}${by}`));
 }
 
