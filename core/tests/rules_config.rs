@@ -205,12 +205,12 @@ fn invalid_sections() {
             "{}".into(),
             &["aggregator: it is missing; expected an object with cluster", "rules: it is missing"][..],
         ),
-        (with_rules("[]"), &["rules: it has 0 rules; expected a list of 1 to 64 rules"]),
-        (with_rules("{}"), &["rules: an object is not a list; expected a list of 1 to 64 rules"]),
-        (with_rules(&many_rules(65)), &["rules: it has 65 rules; expected a list of 1 to 64 rules"]),
+        (with_rules("[]"), &["rules: it has 0 rules; expected a list of 1 to 1024 rules"]),
+        (with_rules("{}"), &["rules: an object is not a list; expected a list of 1 to 1024 rules"]),
+        (with_rules(&many_rules(1_025)), &["rules: it has 1025 rules; expected a list of 1 to 1024 rules"]),
         (
-            with_rules(&many_rules(65).replacen("1s", "1x", 1)),
-            &["rules: it has 65 rules", "rules[0].window: \"1x\" is not a duration"],
+            with_rules(&many_rules(1_025).replacen("1s", "1x", 1)),
+            &["rules: it has 1025 rules", "rules[0].window: \"1x\" is not a duration"],
         ),
         (with_rules("[7]"), &["rules[0]: 7 is not an object; expected an object with name, match"]),
         (
@@ -350,6 +350,18 @@ fn invalid_rules() {
             r#""identifier": {"client_address": {"ipv4_prefix": 33}}"#,
             "rules[0].identifier.client_address.ipv4_prefix: 33 is out of range; expected a whole number from 0 to 32",
         ),
+        (r#""match": {"route": {"exact": "a", "prefix": "b"}}"#, "rules[0].match.route: "),
+        (r#""match": {"virtual_host": "a"}"#, "rules[0].match.virtual_host: "),
+        (r#""identifier": {"metadata": {"key": "a"}}"#, "rules[0].identifier.metadata.filter: it is missing"),
+        (r#""identifier": {"client_certificate": "san"}"#, "rules[0].identifier.client_certificate: "),
+        (
+            r#""limit": {"filter_state": "a", "default": 9, "max": 8}"#,
+            "rules[0].limit.default: 9 is above max; expected a number up to max",
+        ),
+        (
+            r#""limit": {"header": "a", "default": 1, "max": 8}"#,
+            "rules[0].limit.header: there is no such field",
+        ),
         (r#""identifier": {"jwt_claim": {}}"#, "rules[0].identifier.jwt_claim.claim: it is missing"),
         (
             r#""identifier": {"jwt_claim": {"claim": ["a", "\u0000"]}}"#,
@@ -394,7 +406,7 @@ fn invalid_rules() {
         ),
         (
             r#""identifier": {"host": true, "lowercase": true}"#,
-            "rules[0].identifier.lowercase: true has no effect here; expected it only with header, cookie,",
+            "rules[0].identifier.lowercase: true has no effect here; expected it only with header or cookie or",
         ),
         (r#""identifier": {"host": {"port": 80}}"#, "rules[0].identifier.host.port: 80 is not a boolean"),
         (r#""match": {"path": {"exact": "x"}}"#, r#"rules[0].match.path.exact: "x" is not a path"#),
@@ -651,4 +663,23 @@ proptest! {
         let _ = Config::parse(&text);
         let _ = Config::parse(&text[..at]);
     }
+}
+
+#[test]
+fn regular_expressions_are_bounded_in_number() {
+    let rule = |at: usize| {
+        format!(
+            r#"{{"name": "r{at}", "match": {{"path": {{"regex": "/a"}}, "route": {{"regex": "b"}}}},
+                 "identifier": {{"header": "a"}}, "limit": 1, "window": "1s"}}"#
+        )
+    };
+    let rules = |count: usize| (0..count).map(rule).collect::<Vec<_>>().join(",");
+    let text = |count| format!(r#"{{"aggregator": {{"cluster": "weir"}}, "rules": [{}]}}"#, rules(count));
+    assert_eq!(Config::parse(text(512).as_bytes()).unwrap().rules.len(), 512);
+    let errors = Config::parse(text(1_024).as_bytes()).unwrap_err().to_string();
+    assert!(
+        errors.starts_with("rules[512]") && errors.contains("one regular expression too many"),
+        "{errors}"
+    );
+    assert_eq!(errors.lines().count(), 1, "{errors}");
 }

@@ -205,8 +205,8 @@ pub(super) fn optional_parts(parts: &[Part]) -> impl Iterator<Item = (&'static s
 fn of_no_use<'a>(fields: &Fields<'a>, name: &'a str, kinds: &[&str], errors: &mut Errors) -> Option<()> {
     match fields.get(name) {
         Some(node) => {
-            let kinds = kinds.join(", ");
-            node.reject(errors, "has no effect here", format!("it only with one of {kinds}"))
+            let kinds = kinds.join(" or ");
+            node.reject(errors, "has no effect here", format!("it only with {kinds}"))
         }
         None => Some(()),
     }

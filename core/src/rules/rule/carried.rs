@@ -37,7 +37,7 @@ impl CarriedLimit {
         let max = fields.required("max", "the highest limit that a request may carry", errors, &number);
         let (property, default, max) = (property?, default?, max?);
         if default > max {
-            return fields.reject("default", "is above max", "a number up to max", errors);
+            return fields.get("default")?.reject(errors, "is above max", "a number up to max");
         }
         Some((default, CarriedLimit { property, max }))
     }
