@@ -10,6 +10,7 @@
 //! 6. [`rules`]: configuration and request → the checks that apply, each with a canonical identifier.
 //! 7. [`region`]: an aggregator's counts: components of all origins, grants, pushes, a sliding log of exact uses.
 //! 8. [`replication`]: when an aggregator writes to and reads from Redis, its peers and the database.
+//! 9. [`quota`]: how a limit is divided among proxies that decide alone and report afterwards; uses only the model.
 //!
 //! ```
 //! use weir_core::limiter::table::{Geometry, Meta};
@@ -82,6 +83,7 @@ pub mod fields;
 pub mod limiter;
 pub mod matching;
 pub mod model;
+pub mod quota;
 pub mod region;
 pub mod replication;
 pub mod rules;

@@ -1,0 +1,278 @@
+//! How a limit is divided among proxies that decide alone and report afterwards, as Envoy's `rate_limit_quota` filter does.
+//!
+//! Between two reports of a proxy its use is unknown, so the division reserves for each proxy the most that it may have spent since its last
+//! report and may spend until the next one ([`share`]). What is reserved for all proxies never exceeds what is left of the limit at the time
+//! of an allotment. So proxies that report stay within the limit together, however their load is spread. What can exceed it:
+//!
+//! - other users of the limit, which do not see what is reserved: at most by [`PART`] of what was left;
+//! - requests that a proxy admits between a report and the answer to it, before its first allotment, or by its own configuration after the last
+//!   one has expired;
+//! - reports that are lost with a stream: at most what was reserved for that proxy.
+//!
+//! A window that is shorter than the time between two reports cannot be divided in amounts. Such a limit is divided as a rate ([`pace`]).
+//!
+//! Proxies get parts by their demand, so the part of an idle proxy goes to a busy one.
+
+mod pace;
+mod share;
+
+use crate::model::time::MonoMs;
+use crate::model::window::Position;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use pace::Pace;
+use share::Share;
+
+/// Time between two reports of a proxy: what Envoy 1.40 uses, whatever its configuration states.
+pub const REPORT_MS: u64 = 5_000;
+/// Time from a report until the next one must have arrived; what a proxy may spend in it is reserved.
+pub const HORIZON_MS: u64 = REPORT_MS + 1_000;
+/// Time for which an allotment is valid.
+pub const VALID_MS: u64 = 15_000;
+/// A bucket of tokens refills in this time. Envoy 1.40 fills a new bucket only if it would refill in less than the machine has been running.
+pub const FILL_MS: u64 = 30_000;
+/// The part of what is neither used nor reserved that one allotment takes, as numerator and denominator; the rest is for proxies that join.
+pub const PART: (u64, u64) = (3, 4);
+/// Windows shorter than this are divided as rates.
+pub const PACED_BELOW_MS: u64 = 2 * REPORT_MS;
+/// Most proxies of one limit.
+pub const MAX_SHARES: usize = 4_096;
+
+/// The limit and its use at the time of a division.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// Most that may be used in a window.
+    pub limit: u64,
+    /// What is left of it, by the counts of all nodes.
+    pub left: u64,
+    /// The position in the window's cells.
+    pub at: Position,
+}
+
+/// What a proxy may admit until it receives another allotment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allotment {
+    /// No request.
+    Nothing,
+    /// A full bucket of this many tokens, which refills in [`FILL_MS`].
+    Tokens(u64),
+    /// A bucket that receives `tokens` in each of `seconds`. It holds those of one second, at least one.
+    Rate {
+        /// At least 1.
+        tokens: u64,
+        /// At least 1.
+        seconds: u64,
+    },
+}
+
+/// What a proxy reports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Requests that it has admitted since its last report.
+    pub allowed: u64,
+    /// Requests that it has denied since then.
+    pub denied: u64,
+    /// The time since then, in milliseconds, as the proxy states it.
+    pub within_ms: u64,
+}
+
+/// The division of one limit.
+#[derive(Clone, Debug)]
+pub struct Division {
+    is_paced: bool,
+    shares: BTreeMap<u64, Share>,
+    pace: Pace,
+    /// Use that was reported and is not charged yet.
+    owed: u64,
+    /// The part of it to charge in one second, if the limit is paced.
+    step: u64,
+}
+
+impl Division {
+    /// The division of a limit with this window among no proxies.
+    pub fn new(window_ms: u64) -> Division {
+        Division {
+            is_paced: window_ms < PACED_BELOW_MS,
+            shares: BTreeMap::new(),
+            pace: Pace::default(),
+            owed: 0,
+            step: 0,
+        }
+    }
+
+    /// Adds a proxy, which has nothing yet. False if there are [`MAX_SHARES`] already.
+    pub fn join(&mut self, id: u64, now: MonoMs) -> bool {
+        if self.shares.contains_key(&id) {
+            return true;
+        }
+        if self.shares.len() >= MAX_SHARES {
+            return false;
+        }
+        let connected = self.shares.values().filter(|share| share.is_connected());
+        let (sum, count) = connected.fold((0_u64, 0_u64), |(sum, count), share| {
+            (sum.saturating_add(share.demand()), count.saturating_add(1))
+        });
+        // Until its own demand is known, it counts as an average one.
+        let demand = sum.checked_div(count).unwrap_or(0);
+        self.shares.insert(id, Share::new(demand, now));
+        true
+    }
+
+    /// Notes that the stream of a proxy ended. What it may still spend stays reserved until its allotment expires.
+    pub fn leave(&mut self, id: u64, now: MonoMs) {
+        if let Some(share) = self.shares.get_mut(&id) {
+            share.leave(now.after(VALID_MS));
+        }
+    }
+
+    /// Removes a proxy that may spend nothing any more.
+    pub fn remove(&mut self, id: u64) {
+        self.shares.remove(&id);
+    }
+
+    /// Takes a report of a proxy. What it has admitted is to be charged: see [`Division::due`].
+    pub fn report(&mut self, id: u64, report: Report, now: MonoMs) {
+        if let Some(share) = self.shares.get_mut(&id) {
+            share.report(report, now);
+        }
+        self.owe(report);
+    }
+
+    /// Takes use that is to be charged, of a proxy that has no share.
+    pub fn owe(&mut self, Report { allowed, within_ms, .. }: Report) {
+        self.owed = self.owed.saturating_add(allowed);
+        let seconds = within_ms.clamp(1, 2 * REPORT_MS).div_ceil(1_000);
+        self.step = self.owed.div_ceil(seconds.max(1));
+    }
+
+    /// What is to be charged to the limit now. The use of several seconds would exceed a window of one second, so it is charged over as many
+    /// seconds as it was reported for: a part of it once a second (`second`).
+    pub fn due(&self, second: bool) -> u64 {
+        match (self.is_paced, second) {
+            (false, _) => self.owed,
+            (true, true) => self.step.min(self.owed),
+            (true, false) => 0,
+        }
+    }
+
+    /// Notes that so much of it was charged.
+    pub fn charged(&mut self, amount: u64, at: &Position) {
+        self.owed = self.owed.saturating_sub(amount);
+        self.pace.charged(amount, at);
+    }
+
+    /// Whether it has no proxies, none whose allotment has not expired, and owes nothing.
+    pub fn is_over(&self) -> bool {
+        self.shares.is_empty() && self.owed == 0
+    }
+
+    /// What a proxy has at present.
+    pub fn allotment(&self, id: u64) -> Allotment {
+        self.shares.get(&id).map_or(Allotment::Nothing, Share::allotment)
+    }
+
+    /// A new allotment for a proxy that has just reported, if it is to have another than at present.
+    pub fn divide_for(&mut self, id: u64, room: &Room, now: MonoMs) -> Option<Allotment> {
+        self.expire(now);
+        if self.is_paced {
+            self.pace.begin(room);
+            let weights = self.weights();
+            return self.set_pace(id, weights, now);
+        }
+        let reserved = self.reserved(now);
+        self.allot(id, room, reserved, self.weights(), true, now)
+    }
+
+    /// New allotments for all proxies that are to have another than at present. Those that have waited longest come first. To be called once
+    /// a second.
+    pub fn divide(&mut self, room: &Room, now: MonoMs) -> Vec<(u64, Allotment)> {
+        self.expire(now);
+        let mut ids: Vec<(MonoMs, u64)> =
+            self.connected().map(|(id, share)| (share.allotted(), id)).collect();
+        ids.sort_unstable();
+        let weights = self.weights();
+        if self.is_paced {
+            self.pace.step(room);
+            let set = |(_, id)| Some((id, self.set_pace(id, weights, now)?));
+            return ids.into_iter().filter_map(set).collect();
+        }
+        let mut changed = Vec::new();
+        let mut reserved = self.reserved(now);
+        for (_, id) in ids {
+            let before = self.reserved_for(id, now);
+            if let Some(allotment) = self.allot(id, room, reserved, weights, false, now) {
+                let after = self.reserved_for(id, now);
+                reserved = reserved.saturating_sub(before).saturating_add(after);
+                changed.push((id, allotment));
+            }
+        }
+        changed
+    }
+
+    /// What is reserved for all proxies: what they may have spent since their last reports, and may spend until the next ones.
+    pub fn reserved(&self, now: MonoMs) -> u64 {
+        self.shares.values().fold(0, |sum, share| sum.saturating_add(share.reserved(now)))
+    }
+
+    fn reserved_for(&self, id: u64, now: MonoMs) -> u64 {
+        self.shares.get(&id).map_or(0, |share| share.reserved(now))
+    }
+
+    fn connected(&self) -> impl Iterator<Item = (u64, &Share)> {
+        self.shares.iter().filter(|(_, share)| share.is_connected()).map(|(id, share)| (*id, share))
+    }
+
+    /// The sum of the demands of the connected proxies, and their number.
+    fn weights(&self) -> (u64, u64) {
+        self.connected().fold((0, 0), |(sum, count): (u64, u64), (_, share)| {
+            (sum.saturating_add(share.demand()), count.saturating_add(1))
+        })
+    }
+
+    /// Frees what was reserved for proxies that have left and whose allotments have expired.
+    pub fn expire(&mut self, now: MonoMs) {
+        self.shares.retain(|_, share| !share.has_expired(now));
+    }
+
+    /// `reserved` is what is reserved for all proxies, this one included.
+    fn allot(
+        &mut self,
+        id: u64,
+        room: &Room,
+        reserved: u64,
+        (demand, count): (u64, u64),
+        reported: bool,
+        now: MonoMs,
+    ) -> Option<Allotment> {
+        let share = self.shares.get_mut(&id).filter(|share| share.is_connected())?;
+        let free = room.left.saturating_sub(reserved.saturating_sub(share.reserved(now)));
+        let weight = share.demand().saturating_add(1);
+        let part = portion_up(room.left, weight, demand.saturating_add(count));
+        share.allot(part.min(portion_up(free, PART.0, PART.1)), free, reported, now)
+    }
+
+    fn set_pace(&mut self, id: u64, (demand, count): (u64, u64), now: MonoMs) -> Option<Allotment> {
+        // An idle proxy keeps an eighth of an average part, as it reports a burst only afterwards.
+        let base = demand.checked_div(count.saturating_mul(8)).unwrap_or(0).saturating_add(1);
+        let all = demand.saturating_add(base.saturating_mul(count));
+        let left: u64 = self.shares.values().filter(|share| !share.is_connected()).map(Share::rate).sum();
+        let share = self.shares.get_mut(&id).filter(|share| share.is_connected())?;
+        let pool = self.pace.thousandths().saturating_sub(left);
+        share.pace(portion(pool, share.demand().saturating_add(base), all), now)
+    }
+}
+
+/// `amount × part / whole`, rounded down; at most `amount`.
+fn portion(amount: u64, part: u64, whole: u64) -> u64 {
+    let product = u128::from(amount).saturating_mul(u128::from(part.min(whole)));
+    u64::try_from(product.checked_div(u128::from(whole)).unwrap_or(0)).unwrap_or(amount)
+}
+
+/// The same, rounded up.
+fn portion_up(amount: u64, part: u64, whole: u64) -> u64 {
+    let product = u128::from(amount).saturating_mul(u128::from(part.min(whole)));
+    u64::try_from(product.div_ceil(u128::from(whole.max(1)))).unwrap_or(amount)
+}
+
+#[cfg(test)]
+mod tests;
