@@ -24,6 +24,7 @@ mod harness;
 mod local;
 mod network;
 mod property;
+mod spent;
 mod strict;
 mod trace;
 mod violations;

@@ -74,7 +74,7 @@ impl Controlled {
 }
 
 /// Keys are bytes. Live control can name only text, so a part that is not UTF-8 matches as empty.
-fn find(check: &LimitCheck, controls: &Controls, now: UnixMs, scratch: &mut Scratch) -> Found {
+pub(super) fn find(check: &LimitCheck, controls: &Controls, now: UnixMs, scratch: &mut Scratch) -> Found {
     let text = |bytes: &[u8]| std::str::from_utf8(bytes).unwrap_or_default().to_owned();
     let (workspace, namespace) = (text(&check.workspace), text(&check.namespace));
     let subject = Subject {

@@ -79,6 +79,18 @@ impl Engine {
         self.limiter.peek(&mut self.table, check, now)
     }
 
+    /// The same for one that decides elsewhere by it; the limiter stays in its region for that.
+    pub(super) fn look(&mut self, check: &Check<'_>, now: MonoMs) -> Result<Budget, Denial> {
+        self.last_check = now;
+        self.peek(check, now)
+    }
+
+    /// Charges what has been spent already.
+    pub(super) fn charge_spent(&mut self, check: &Check<'_>, now: MonoMs) -> bool {
+        self.last_check = now;
+        self.limiter.charge_spent(&mut self.table, check, now)
+    }
+
     /// Whether there is something to send before the next tick.
     pub(super) fn has_work(&self) -> bool {
         self.unattended || self.limiter.is_urgent()

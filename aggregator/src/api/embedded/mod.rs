@@ -7,15 +7,17 @@
 //! what the others may spend without a query.
 //!
 //! In reading order: `check` (a check, and its validation), `controlled` (live control applied to a call), `engine`
-//! (the limiter behind its lock), `link` (its stream), `windows` (the limiter's outcomes as decisions), and here: all
-//! limits of a call together.
+//! (the limiter behind its lock), `link` (its stream), `windows` (the limiter's outcomes as decisions), here all limits of a
+//! call together, and `afterwards` (use that proxies report).
 
+mod afterwards;
 mod check;
 mod controlled;
 mod engine;
 mod link;
 mod windows;
 
+pub use afterwards::Standing;
 pub use check::{Answer, Failure, LimitCheck, LimitCheckError};
 
 use crate::region::exact::overturned;

@@ -38,7 +38,7 @@ pub(super) enum Attempt {
 
 impl Window {
     /// The window of the check at position `place`, in this epoch.
-    fn of(check: &LimitCheck, epoch: u32, place: usize) -> Result<Window, LimitCheckError> {
+    pub(super) fn of(check: &LimitCheck, epoch: u32, place: usize) -> Result<Window, LimitCheckError> {
         let mut key = Vec::with_capacity(MAX_KEY_BYTES);
         let parts = check.parts(epoch);
         parts.encode(&mut key)?;
@@ -46,7 +46,7 @@ impl Window {
         Ok(Window { key, cell_ms: parts.cell_ms(), duration_ms, limit, cost, places: vec![place] })
     }
 
-    fn check(&self, rule: usize, timeout_ms: u32) -> Check<'_> {
+    pub(super) fn check(&self, rule: usize, timeout_ms: u32) -> Check<'_> {
         Check {
             algorithm: Algorithm::Window,
             rule: u16::try_from(rule).unwrap_or(u16::MAX),

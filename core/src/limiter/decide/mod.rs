@@ -3,7 +3,7 @@
 //! - `item`: checks of one cell, coalesced. `round`: all items of a request, all charged or none.
 //! - `charge`: one item, by a lease (`lease`) or in the table, where `judge` decides.
 //! - `snapshots`: counts and answers of the region. `exact`: exact rules. `deferred`: costs that responses state.
-//! - `violations`: denials that count towards a ban.
+//! - `violations`: denials that count towards a ban. `spent`: use that was decided elsewhere.
 
 pub(in crate::limiter) mod charge;
 pub(in crate::limiter) mod deferred;
@@ -13,4 +13,5 @@ pub(in crate::limiter) mod judge;
 pub(in crate::limiter) mod lease;
 pub(in crate::limiter) mod round;
 pub(in crate::limiter) mod snapshots;
+mod spent;
 pub(in crate::limiter) mod violations;
