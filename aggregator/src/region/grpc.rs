@@ -38,7 +38,7 @@ impl RegionService {
 
     /// Reads nothing of `request` unless its caller is authenticated and a slot is free.
     fn open(&self, request: Request<Streaming<FilterFrame>>) -> Result<Response<Frames>, Status> {
-        let (send_queue, frames) = send_queue::queue();
+        let (send_queue, frames) = send_queue::queue(send_queue::MAX_FRAMES);
         let services = self.services.clone();
         let connection = request.extensions().get::<ConnectionInfo>();
         let presented = Presented::in_call(request.metadata().as_ref(), connection);

@@ -24,24 +24,30 @@ pub const PATIENCE: Duration = Duration::from_secs(2);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Closed;
 
-/// The two ends of a new queue.
-pub fn queue() -> (SendQueue, Frames) {
-    let (sender, receiver) = mpsc::channel(MAX_FRAMES);
+/// The two ends of a new queue of at most `capacity` frames.
+pub fn queue<T>(capacity: usize) -> (SendQueue<T>, Frames<T>) {
+    let (sender, receiver) = mpsc::channel(capacity);
     let source =
         Arc::new(Mutex::new(Source { queued: Some(receiver), status: None, waker: None, abandoned: false }));
     (SendQueue { sender, source: source.clone() }, Frames { source })
 }
 
 /// The writing end.
-#[derive(Clone, Debug)]
-pub struct SendQueue {
-    sender: mpsc::Sender<RegionFrame>,
-    source: Arc<Mutex<Source>>,
+#[derive(Debug)]
+pub struct SendQueue<T = RegionFrame> {
+    sender: mpsc::Sender<T>,
+    source: Arc<Mutex<Source<T>>>,
 }
 
-impl SendQueue {
+impl<T> Clone for SendQueue<T> {
+    fn clone(&self) -> SendQueue<T> {
+        SendQueue { sender: self.sender.clone(), source: self.source.clone() }
+    }
+}
+
+impl<T> SendQueue<T> {
     /// Queues a frame. Waits while the queue is full, and abandons the stream after [`PATIENCE`].
-    pub async fn send(&self, frame: RegionFrame) -> Result<(), Closed> {
+    pub async fn send(&self, frame: T) -> Result<(), Closed> {
         match self.sender.send_timeout(frame, PATIENCE).await {
             Ok(()) => Ok(()),
             Err(SendTimeoutError::Closed(_)) => Err(Closed),
@@ -80,12 +86,12 @@ impl SendQueue {
 
 /// The reading end: the body of the gRPC response.
 #[derive(Debug)]
-pub struct Frames {
-    source: Arc<Mutex<Source>>,
+pub struct Frames<T = RegionFrame> {
+    source: Arc<Mutex<Source<T>>>,
 }
 
-impl Stream for Frames {
-    type Item = Result<RegionFrame, Status>;
+impl<T> Stream for Frames<T> {
+    type Item = Result<T, Status>;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let mut source = self.source.lock();
@@ -104,16 +110,16 @@ impl Stream for Frames {
     }
 }
 
-impl Drop for Frames {
+impl<T> Drop for Frames<T> {
     fn drop(&mut self) {
         self.source.lock().queued = None;
     }
 }
 
 #[derive(Debug)]
-struct Source {
+struct Source<T> {
     /// `None` once no more frames will be read.
-    queued: Option<mpsc::Receiver<RegionFrame>>,
+    queued: Option<mpsc::Receiver<T>>,
     /// The status with which the stream ends; `None` for success.
     status: Option<Status>,
     /// The task that waits for a frame.
@@ -128,7 +134,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_reader_that_does_not_read_is_abandoned_and_its_frames_dropped() {
-        let (send_queue, mut frames) = queue();
+        let (send_queue, mut frames) = queue(MAX_FRAMES);
         for _ in 0..MAX_FRAMES {
             assert_eq!(send_queue.send(RegionFrame::default()).await, Ok(()));
         }
@@ -143,7 +149,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_ended_stream_is_read_to_its_status() {
-        let (send_queue, mut frames) = queue();
+        let (send_queue, mut frames) = queue(MAX_FRAMES);
         send_queue.send(RegionFrame::default()).await.unwrap();
         send_queue.end(Status::unauthenticated("no token"));
         assert!(frames.next().await.is_some_and(|frame| frame.is_ok()));
@@ -153,7 +159,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_peer_that_left_is_noticed() {
-        let (send_queue, frames) = queue();
+        let (send_queue, frames) = queue(MAX_FRAMES);
         drop(frames);
         send_queue.closed().await;
         assert_eq!(send_queue.send(RegionFrame::default()).await, Err(Closed));

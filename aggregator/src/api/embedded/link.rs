@@ -102,7 +102,7 @@ impl Api {
     /// Opens a stream within this program.
     fn open(&self) -> Link {
         let (frames, incoming) = mpsc::channel(MAX_FRAMES);
-        let (send_queue, region) = send_queue::queue();
+        let (send_queue, region) = send_queue::queue(send_queue::MAX_FRAMES);
         let (incoming, scope) = (ReceiverStream::new(incoming), Arc::new(Scope::everything()));
         tokio::spawn(stream::run(self.services.clone(), incoming, send_queue, scope, None));
         Link { frames, region }
