@@ -278,11 +278,13 @@ async fn payments_are_recorded_in_the_ledger() {
 
 #[tokio::test]
 async fn the_rate_limit_services_files_are_accepted() {
-    let folder = repository().join("examples/rate-limit-service").canonicalize().unwrap();
-    validate_file(&folder.join("envoy.yaml")).unwrap();
-    let limits = folder.join("limits.yaml").into_os_string().into_string().unwrap();
-    let arguments = vec!["--rls-config".to_owned(), limits];
-    Aggregator::start(AggregatorOptions { arguments, ..AggregatorOptions::default() }).await.unwrap();
+    for name in ["rate-limit-service", "rate-limit-quota"] {
+        let folder = repository().join("examples").join(name).canonicalize().unwrap();
+        validate_file(&folder.join("envoy.yaml")).unwrap();
+        let limits = folder.join("limits.yaml").into_os_string().into_string().unwrap();
+        let arguments = vec!["--rls-config".to_owned(), limits];
+        Aggregator::start(AggregatorOptions { arguments, ..AggregatorOptions::default() }).await.unwrap();
+    }
 }
 
 #[test]

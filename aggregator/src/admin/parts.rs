@@ -194,7 +194,7 @@ fn aggregator(services: &Services) -> Aggregator {
             ("refused", figures.denied),
             ("unjudged", figures.unjudged),
         ]),
-        api: [("http", Api::Http), ("rls", Api::Rls)]
+        api: [("http", Api::Http), ("rls", Api::Rls), ("rlqs", Api::Rlqs)]
             .map(|(name, api)| (name.to_owned(), named(&services.metrics.api_results(api))))
             .into(),
     }

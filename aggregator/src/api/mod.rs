@@ -1,11 +1,12 @@
-//! APIs for callers without the filter: HTTP for applications, and the rate-limit service's gRPC for any Envoy.
+//! APIs for callers without the filter: HTTP for applications, and Envoy's rate-limit service and rate-limit quota service by gRPC.
 //!
-//! - [`http`], [`rls`]: the two APIs. [`embedded`]: the embedded limiter, with which both decide.
+//! - [`http`], [`rls`], [`rlqs`]: the APIs. [`embedded`]: the embedded limiter, with which all of them count.
 //! - `authentication`: certificates and tokens. [`ruled`]: which namespaces a token may count in. [`settings`]: options.
 
 pub mod authentication;
 pub mod embedded;
 pub mod http;
+pub mod rlqs;
 pub mod rls;
 pub mod ruled;
 pub mod settings;

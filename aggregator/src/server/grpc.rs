@@ -1,5 +1,6 @@
-//! The gRPC listener: filters' streams, and the rate-limit service.
+//! The gRPC listener: filters' streams, the rate-limit service, and the rate-limit quota service.
 
+use crate::api::rlqs::QuotaService;
 use crate::api::rls::RateLimitService;
 use crate::net::calls::serve_calls;
 use crate::net::listen::{Listener, Patience};
@@ -27,8 +28,7 @@ const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Serves until the shutdown has begun and every connection has ended.
 pub(super) async fn serve(
     services: Arc<Services>,
-    region: RegionService,
-    rate_limits: RateLimitService,
+    (region, rate_limits, quotas): (RegionService, RateLimitService, QuotaService),
     socket: TcpListener,
     tls: Option<Arc<Tls>>,
 ) {
@@ -43,8 +43,8 @@ pub(super) async fn serve(
     };
     let drain = services.draining.clone();
     let serve = move |connection| {
-        let (region, rate_limits) = (region.clone(), rate_limits.clone());
-        let call = move |request: Request<Incoming>| called(&region, &rate_limits, request);
+        let (region, rate_limits, quotas) = (region.clone(), rate_limits.clone(), quotas.clone());
+        let call = move |request: Request<Incoming>| called(&region, &rate_limits, &quotas, request);
         let served = serve_calls(connection, call, draining(drain.subscribe()));
         async move {
             if let Err(error) = served.await {
@@ -59,12 +59,14 @@ pub(super) async fn serve(
 fn called(
     region: &RegionService,
     rate_limits: &RateLimitService,
+    quotas: &QuotaService,
     request: Request<Incoming>,
 ) -> BoxFuture<Response<Body>, Infallible> {
     let service = request.uri().path().trim_start_matches('/').split('/').next();
     match service {
         Some(RegionService::NAME) => region.clone().call(request),
         Some(RateLimitService::NAME) => rate_limits.clone().call(request),
+        Some(QuotaService::NAME) => quotas.clone().call(request),
         _ => Box::pin(ready(Ok(Status::unimplemented("there is no such service").into_http()))),
     }
 }

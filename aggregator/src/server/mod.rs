@@ -9,7 +9,8 @@ mod grpc;
 use crate::admin::{self, Links};
 use crate::api::authentication::{Authentication, AuthenticationError};
 use crate::api::http::{self, HttpApi, Ledger};
-use crate::api::rls::{Files, FilesError, RateLimitService};
+use crate::api::rlqs::{QuotaService, Quotas};
+use crate::api::rls::{Current, Files, FilesError, RateLimitService};
 use crate::api::ruled::Ruled;
 use crate::api::{ApiSettings, EmbeddedLimiter};
 use crate::auth::Authenticator;
@@ -216,13 +217,17 @@ impl Server {
         authentication.follow(&services.metrics, &mut helpers);
         let embedded = EmbeddedLimiter::start(services.clone(), &mut helpers);
         let ruled: Arc<Ruled> = Arc::default();
-        let rate_limits = rate_limits(
-            &services,
-            &embedded,
-            limits_files,
-            (authenticator.clone(), ruled.clone()),
-            &mut helpers,
+        let limits = rate_limits(&services, limits_files, &mut helpers);
+        let rate_limits = RateLimitService::new(
+            services.clone(),
+            embedded.clone(),
+            limits.clone(),
+            authenticator.clone(),
+            ruled.clone(),
         );
+        let quotas = Quotas::new(services.clone(), embedded.clone(), limits, ruled.clone());
+        helpers.spawn(quotas.clone().run());
+        let quotas = QuotaService::new(quotas, authenticator.clone());
         let api = HttpApi {
             services: services.clone(),
             embedded: embedded.clone(),
@@ -236,7 +241,8 @@ impl Server {
             None => tokio::spawn(drained(services.clone())),
         };
         let region = RegionService::new(services.clone(), authenticator);
-        let serving = grpc::serve(services.clone(), region, rate_limits, grpc_socket, authentication.tls);
+        let apis = (region, rate_limits, quotas);
+        let serving = grpc::serve(services.clone(), apis, grpc_socket, authentication.tls);
         let grpc = tokio::spawn(serving);
         Ok(Server { services, embedded, grpc_address, admin_address, http_address, grpc, http, helpers })
     }
@@ -348,23 +354,16 @@ async fn drained(services: Arc<Services>) {
     let _ = services.draining.subscribe().wait_for(Option::is_some).await;
 }
 
-/// Envoy's rate-limit service. Without a file it has no limits and allows every request.
-fn rate_limits(
-    services: &Arc<Services>,
-    embedded: &Arc<EmbeddedLimiter>,
-    files: Option<Files>,
-    (authenticator, ruled): (Authenticator, Arc<Ruled>),
-    helpers: &mut JoinSet<()>,
-) -> RateLimitService {
-    let limits = match files {
+/// The limits of the rate-limit service and the rate-limit quota service. Without a file there are none, and every request is allowed.
+fn rate_limits(services: &Arc<Services>, files: Option<Files>, helpers: &mut JoinSet<()>) -> Current {
+    match files {
         Some(files) => {
             let current = files.current();
             helpers.spawn(files.follow(services.clone()));
             current
         }
         None => watch::Sender::default().subscribe(),
-    };
-    RateLimitService::new(services.clone(), embedded.clone(), limits, authenticator, ruled)
+    }
 }
 
 /// An unavailable database does not keep the aggregator from starting; a database without the right tables does.

@@ -72,6 +72,14 @@ impl Domain {
         let level = way.iter().try_fold(&self.level, |level, entry| Some(&level.node(entry)?.next))?;
         level.node(last)?.rule.as_ref()
     }
+
+    /// The limit that entries without an order select in some order, and the entries in that order. If several orders have a limit, the first in
+    /// the order of keys applies. Visits each configured descriptor at most once; the keys are to differ.
+    pub fn find_unordered<'a>(&'a self, entries: &[Entry]) -> Option<(Vec<Entry>, &'a Arc<Rule>)> {
+        let mut way = Vec::with_capacity(entries.len());
+        let rule = self.level.find_unordered(&mut entries.iter().collect(), &mut way)?;
+        Some((way.into_iter().cloned().collect(), rule))
+    }
 }
 
 impl Level {
@@ -99,6 +107,23 @@ impl Level {
             }
             Some(value) => values.exact.insert(value.into_bytes(), node).is_none(),
         }
+    }
+
+    fn find_unordered<'e>(&self, rest: &mut Vec<&'e Entry>, way: &mut Vec<&'e Entry>) -> Option<&Arc<Rule>> {
+        for at in 0..rest.len() {
+            let entry = rest.remove(at);
+            way.push(entry);
+            let found = self.node(entry).and_then(|node| match rest.is_empty() {
+                true => node.rule.as_ref(),
+                false => node.next.find_unordered(rest, way),
+            });
+            if found.is_some() {
+                return found;
+            }
+            way.pop();
+            rest.insert(at, entry);
+        }
+        None
     }
 
     fn node(&self, entry: &Entry) -> Option<&Node> {

@@ -37,6 +37,8 @@ pub struct PeerStatus {
     pub envoys: u64,
     /// Keys in its memory.
     pub keys: u64,
+    /// Open streams of the rate-limit quota service.
+    pub quota_streams: u64,
     /// What the rules of its filters decided.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<Rule>,
@@ -98,6 +100,7 @@ pub fn own(hub: &Hub, status: &Status) -> PeerStatus {
         streams: u64::try_from(hub.metrics.program.streams.get()).unwrap_or(0),
         envoys: status.streams.connected() as u64,
         keys: hub.stats().keys as u64,
+        quota_streams: u64::try_from(hub.metrics.quota.quota_streams.get()).unwrap_or(0),
         rules: Vec::new(),
     }
 }

@@ -1,6 +1,7 @@
 //! The metrics of this program: names, help texts and handles. No label contains an identifier or an origin.
 
 use crate::telemetry::metrics::api::ApiMetrics;
+use crate::telemetry::metrics::quota::QuotaMetrics;
 use crate::telemetry::metrics::recent::{Recent, RefusedStreams};
 use crate::telemetry::metrics::spans::SpanFigures;
 use crate::telemetry::throttle::Throttle;
@@ -94,6 +95,7 @@ macro_rules! table {
 
 pub mod api;
 mod process;
+pub mod quota;
 pub mod recent;
 pub mod spans;
 
@@ -112,6 +114,8 @@ pub enum Api {
     Rls,
     /// HTTP for applications.
     Http,
+    /// Envoy's rate-limit quota service, whose Envoys decide and report.
+    Rlqs,
 }
 
 /// How a call of an API ended.
@@ -270,7 +274,7 @@ table! {
         queue_cells: Family<Label, Gauge> = "Cells that wait, by queue: replay, share; keys: publish";
         snapshot_age_seconds: Family<Label, Gauge<f64, AtomicU64>> =
             "Time since the hot index was read (hot), or cells were published (publish) or imported (import); -1 if never";
-        api_decisions: Family<Labels, Counter> = "Calls of an API by API and result";
+        api_decisions: Family<Labels, Counter> = "Calls of an API, or requests that an Envoy reported (rlqs), by API and result";
         pub controls: Gauge = "Live controls in force at the last reading";
         pub bad_rows: Counter =
             "Invalid rows of the database, and cells that do not fit in a row, that were skipped";
@@ -367,6 +371,8 @@ pub struct Metrics {
     pub refusals: RefusedStreams,
     /// The metrics of the APIs.
     pub api: ApiMetrics,
+    /// The metrics of the rate-limit quota service.
+    pub quota: QuotaMetrics,
     /// The metrics of this program.
     pub program: ProgramMetrics,
     /// The metrics of convergence.
@@ -384,7 +390,7 @@ impl Metrics {
     pub fn new(exact: &ExactFigures, spans: &SpanFigures) -> Self {
         const WARNING_INTERVAL: Duration = Duration::from_secs(10);
         let (program, convergence) = (ProgramMetrics::default(), ConvergenceMetrics::default());
-        let api = ApiMetrics::default();
+        let (api, quota) = (ApiMetrics::default(), QuotaMetrics::default());
         let mut registry = Registry::default();
         process::register(&mut registry);
         convergence.register(registry.sub_registry_with_prefix(RATELIMIT_PREFIX));
@@ -393,6 +399,7 @@ impl Metrics {
         exact.register(prefixed);
         spans.register(prefixed);
         api.register(prefixed);
+        quota.register(prefixed);
         let api_decisions = std::array::from_fn(|api| {
             std::array::from_fn(|result| {
                 let api = ("api", Api::VARIANTS[api].into_str());
@@ -408,6 +415,7 @@ impl Metrics {
             exchange_seconds: convergence.global_tick_seconds.get_or_create_owned(&[("op", "exchange")]),
             import_seconds: convergence.global_tick_seconds.get_or_create_owned(&[("op", "import")]),
             api,
+            quota,
             program,
             convergence,
             registry,
@@ -422,7 +430,12 @@ impl Metrics {
 
     /// Counts a call of an API.
     pub fn api_decided(&self, api: Api, result: ApiResult) {
-        self.api_decisions[api as usize][result as usize].inc();
+        self.api_decided_by(api, result, 1);
+    }
+
+    /// Counts several of them.
+    pub fn api_decided_by(&self, api: Api, result: ApiResult, calls: u64) {
+        self.api_decisions[api as usize][result as usize].inc_by(calls);
     }
 
     /// Calls of an API so far, by how they ended.

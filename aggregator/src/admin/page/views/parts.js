@@ -104,6 +104,7 @@ function factsOf({ aggregator: own, redis, database }) {
     fact("Queued", list(own.queues)),
     fact("HTTP API", list(own.api.http ?? {})),
     fact("Rate-limit service", list(own.api.rls ?? {})),
+    fact("Quota service", list(own.api.rlqs ?? {})),
   ];
   if (redis) facts.push(fact("Redis", `read ${words.ago(redis.read_age_ms)}, lost its data ${words.plural(redis.wipes, "time", "times")}`));
   if (database) facts.push(fact("Database", `published ${words.ago(database.published_age_ms)}, imported ${words.ago(database.imported_age_ms)}, lost its data ${words.plural(database.wipes, "time", "times")}`));

@@ -1,0 +1,216 @@
+//! The stream of one Envoy: its reports, and the responses to them.
+
+use super::quotas::{MAX_BUCKETS_OF_STREAM, Quotas};
+use super::wire::{QuotaResponse, UsageReports};
+use crate::api::rls::config::MAX_TEXT_BYTES;
+use crate::auth::{Authenticator, Caller, Presented};
+use crate::net::listen::ConnectionInfo;
+use crate::net::shutdown::draining;
+use crate::region::send_queue::SendQueue;
+use crate::region::slots::Slot;
+use crate::telemetry::metrics::{Api, ApiResult};
+use hyper::header::{AUTHORIZATION, HeaderValue};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
+use tokio_stream::StreamExt;
+use tonic::metadata::MetadataMap;
+use tonic::{Code, Status, Streaming};
+use tracing::{debug, warn};
+
+/// Time within which the first report must arrive. An Envoy opens its stream to send one.
+pub const FIRST_TIMEOUT: Duration = Duration::from_secs(2);
+/// How often the caller's credential is checked again.
+pub const CHECK_CREDENTIAL: Duration = Duration::from_secs(5);
+/// Reports of buckets that a stream may send at once: each bucket in a message of its own, and all of them in the regular one.
+const BURST: u64 = 3 * MAX_BUCKETS_OF_STREAM as u64;
+/// Further reports of buckets are read at this rate, in one second. A regular message has each bucket once in five seconds.
+const RATE: u64 = MAX_BUCKETS_OF_STREAM as u64;
+
+/// What the caller presented, to be checked again while the stream is open.
+pub struct Credential {
+    header: Option<HeaderValue>,
+    connection: Option<ConnectionInfo>,
+}
+
+/// How many reports may be read now.
+struct Allowance {
+    left: u64,
+    since: Instant,
+}
+
+/// Removes the stream's buckets when it ends.
+struct Opened<'a>(&'a Quotas, u64);
+
+impl Credential {
+    /// The credential of a call.
+    pub fn of(metadata: &MetadataMap, connection: Option<&ConnectionInfo>) -> Credential {
+        Credential { header: metadata.as_ref().get(AUTHORIZATION).cloned(), connection: connection.cloned() }
+    }
+
+    /// The caller, if the credential is valid.
+    pub fn caller(&self, authenticator: &Authenticator) -> Result<Arc<Caller>, Status> {
+        authenticator.admit(Presented {
+            header: self.header.as_ref().map(HeaderValue::as_bytes),
+            certificate: self.connection.as_ref().map(|connection| &connection.certificate),
+        })
+    }
+}
+
+/// Serves a stream until it ends.
+pub async fn run(
+    quotas: Arc<Quotas>,
+    mut incoming: Streaming<UsageReports>,
+    send_queue: SendQueue<QuotaResponse>,
+    (authenticator, credential, caller): (Authenticator, Credential, Arc<Caller>),
+    slot: Slot,
+) {
+    let still_valid = || match credential.caller(&authenticator) {
+        Ok(now) if now == caller => Ok(()),
+        _ => {
+            Err(Status::unauthenticated("the credential was revoked or changed; reconnect with a valid one"))
+        }
+    };
+    let ended = serve(&quotas, &mut incoming, &send_queue, &caller, still_valid, slot).await;
+    let services = quotas.services();
+    if send_queue.was_abandoned() {
+        services.metrics.program.slow_streams_dropped.inc();
+        services.warn(
+            "closed a stream of the rate-limit quota service whose Envoy does not read its assignments",
+            None,
+        );
+        return;
+    }
+    let Err(status) = ended else { return debug!("a stream of the rate-limit quota service ended") };
+    if !matches!(status.code(), Code::Unavailable | Code::Cancelled | Code::Unknown) {
+        services.metrics.api_decided(Api::Rlqs, ApiResult::Refused);
+        services
+            .warn(&format!("refused a stream of the rate-limit quota service: {}", status.message()), None);
+    }
+    send_queue.end(status);
+}
+
+async fn serve(
+    quotas: &Quotas,
+    incoming: &mut Streaming<UsageReports>,
+    send_queue: &SendQueue<QuotaResponse>,
+    caller: &Arc<Caller>,
+    still_valid: impl Fn() -> Result<(), Status>,
+    mut slot: Slot,
+) -> Result<(), Status> {
+    let first = tokio::select! {
+        () = send_queue.closed() => return Ok(()),
+        first = timeout(FIRST_TIMEOUT, incoming.next()) => first,
+    };
+    let Ok(first) = first else {
+        return Err(Status::deadline_exceeded("no report arrived in time"));
+    };
+    let Some(mut reports) = first.transpose()? else { return Ok(()) };
+    let domain = domain_of(quotas, caller, &reports)?;
+    slot.greeted();
+    let (stream, wake) = quotas.open(domain.clone(), caller.clone());
+    let _opened = Opened(quotas, stream);
+    let mut allowance = Allowance { left: BURST, since: Instant::now() };
+    let mut checks = interval(CHECK_CREDENTIAL);
+    checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let drain = quotas.services().draining.clone();
+    loop {
+        if !reports.domain.is_empty() && reports.domain != domain {
+            return Err(Status::invalid_argument(
+                "the domain of a stream cannot change; open another stream",
+            ));
+        }
+        let now = Instant::now();
+        let read_at = allowance.take(reports.usages.len() as u64, now);
+        if read_at > now {
+            tokio::select! {
+                () = send_queue.closed() => return Ok(()),
+                () = sleep_until(read_at) => {}
+            }
+        }
+        quotas.take(stream, std::mem::take(&mut reports.usages)).await;
+        reports = loop {
+            while let Some(response) = quotas.next_response(stream) {
+                if send_queue.send(response).await.is_err() {
+                    return Ok(());
+                }
+            }
+            tokio::select! {
+                () = send_queue.closed() => return Ok(()),
+                () = draining(drain.subscribe()) => {
+                    return Err(Status::unavailable("the aggregator is shutting down"));
+                }
+                _ = checks.tick() => still_valid()?,
+                () = wake.notified() => {}
+                next = incoming.next() => match next.transpose()? {
+                    Some(reports) => break reports,
+                    None => return Ok(()),
+                },
+            }
+        };
+    }
+}
+
+/// The domain of a stream's first message, if the caller may use it.
+fn domain_of(quotas: &Quotas, caller: &Caller, first: &UsageReports) -> Result<String, Status> {
+    let domain = &first.domain;
+    if domain.is_empty() || domain.len() > MAX_TEXT_BYTES {
+        return Err(Status::invalid_argument(format!(
+            "the domain of the first message has {} bytes; expected 1 to {MAX_TEXT_BYTES}",
+            domain.len()
+        )));
+    }
+    if !quotas.admits(caller, domain) {
+        return Err(Status::permission_denied(format!(
+            "the token {:?} belongs to another workspace than the domain {domain:?}",
+            caller.name
+        )));
+    }
+    if !quotas.has_domain(domain) && quotas.services().metrics.warnings.pass().is_some() {
+        warn!(
+            domain,
+            "the rate-limit quota service received a domain that is not configured, so it has no limits"
+        );
+    }
+    Ok(domain.clone())
+}
+
+impl Allowance {
+    /// When a message with so many reports of buckets may be processed.
+    fn take(&mut self, reports: u64, now: Instant) -> Instant {
+        let elapsed_ms =
+            u64::try_from(now.saturating_duration_since(self.since).as_millis()).unwrap_or(u64::MAX);
+        self.left = self.left.saturating_add(elapsed_ms.saturating_mul(RATE) / 1_000).min(BURST);
+        self.since = self.since.max(now);
+        // A message counts as one, even if it has no report.
+        let wanted = reports.saturating_add(1);
+        let lacking = wanted.saturating_sub(self.left);
+        self.left = self.left.saturating_sub(wanted);
+        let at = now + Duration::from_millis(lacking.saturating_mul(1_000) / RATE);
+        self.since = self.since.max(at);
+        at
+    }
+}
+
+impl Drop for Opened<'_> {
+    fn drop(&mut self) {
+        self.0.close(self.1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_beyond_the_burst_wait() {
+        let now = Instant::now();
+        let mut allowance = Allowance { left: BURST, since: now };
+        assert_eq!(allowance.take(BURST - 1, now), now);
+        let late = allowance.take(RATE - 1, now);
+        assert_eq!(late, now + Duration::from_secs(1));
+        assert_eq!(allowance.take(RATE - 1, late), late + Duration::from_secs(1));
+        let rested = late + Duration::from_secs(60);
+        assert_eq!(allowance.take(BURST - 1, rested), rested);
+    }
+}
