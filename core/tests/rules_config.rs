@@ -359,7 +359,7 @@ fn invalid_rules() {
             "rules[0].limit.default: 9 is above max; expected a number up to max",
         ),
         (
-            r#""limit": {"header": "a", "default": 1, "max": 8}"#,
+            r#""limit": {"header": "a", "filter_state": "b", "default": 1, "max": 8}"#,
             "rules[0].limit.header: there is no such field",
         ),
         (r#""identifier": {"jwt_claim": {}}"#, "rules[0].identifier.jwt_claim.claim: it is missing"),
