@@ -11,8 +11,8 @@ use rls_common::{Entries, OK, OVER, call, codes, descriptor, request};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tonic::transport::Channel;
-use weir_aggregator::api::ApiSettings;
 use weir_aggregator::api::rls::wire::{Code, RateLimitResponse};
+use weir_aggregator::api::{ApiSettings, rls};
 use weir_aggregator::database::DatabaseOptions;
 use weir_aggregator::server::Settings;
 use weir_core::model::schedule::Schedule;
@@ -41,7 +41,10 @@ impl Service {
         let file = write(folder.path(), "edge.yaml", LIMITS);
         let url = format!("sqlite://{}/weir.db", folder.path().display());
         let database = Some(DatabaseOptions { url, read_url: None, region: "test-region".into() });
-        let api = ApiSettings { rls_config: Some(file), ..settings().api };
+        let api = ApiSettings {
+            rls: rls::Settings { files: Some(file), ..rls::Settings::default() },
+            ..settings().api
+        };
         let schedule = Schedule::for_tests();
         let weir = start_with(Settings { api, database, migrate: true, schedule, ..settings() }).await;
         let has_controls = || weir.server.services().control.book().edition().is_some();

@@ -13,10 +13,10 @@ use serde_json::json;
 use tempfile::TempDir;
 use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
-use weir_aggregator::api::ApiSettings;
 use weir_aggregator::api::rlqs::quotas::MAX_BUCKETS_OF_STREAM;
 use weir_aggregator::api::rlqs::service::MAX_MESSAGE_BYTES;
 use weir_aggregator::api::rlqs::wire::Usage;
+use weir_aggregator::api::{ApiSettings, rls};
 use weir_aggregator::auth::{self, Listed, NewToken};
 use weir_aggregator::database::DatabaseOptions;
 use weir_aggregator::server::Settings;
@@ -57,7 +57,10 @@ impl Service {
     async fn start_with(change: impl FnOnce(Settings) -> Settings) -> Service {
         let folder = tempfile::tempdir().unwrap();
         let file = write(folder.path(), "edge.yaml", LIMITS);
-        let api = ApiSettings { rls_config: Some(file), ..settings().api };
+        let api = ApiSettings {
+            rls: rls::Settings { files: Some(file), ..rls::Settings::default() },
+            ..settings().api
+        };
         let weir = start_with(change(Settings { api, ..settings() })).await;
         Service { channel: weir.connect().await, weir, folder }
     }
@@ -187,7 +190,7 @@ async fn a_limit_of_a_second_is_a_rate() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn live_control_applies() {
     let service = Service::start_with(|settings| {
-        let folder = settings.api.rls_config.as_ref().unwrap().parent().unwrap().to_owned();
+        let folder = settings.api.rls.files.as_ref().unwrap().parent().unwrap().to_owned();
         let url = format!("sqlite://{}/weir.db", folder.display());
         let database = Some(DatabaseOptions { url, read_url: None, region: "test-region".into() });
         Settings { database, migrate: true, schedule: Schedule::for_tests(), ..settings }

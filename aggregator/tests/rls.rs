@@ -12,12 +12,12 @@ use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::Channel;
 use tonic::{Code as GrpcCode, Request, Status};
 use tonic_prost::ProstCodec;
-use weir_aggregator::api::ApiSettings;
 use weir_aggregator::api::rls::call::{MAX_DESCRIPTORS, MAX_ENTRIES};
 use weir_aggregator::api::rls::service::{MAX_CALL, MAX_REQUEST_BYTES};
 use weir_aggregator::api::rls::wire::{
     Descriptor, Entry, Override, RateLimitRequest, RateLimitResponse, Unit,
 };
+use weir_aggregator::api::{ApiSettings, rls};
 use weir_aggregator::auth::{self, NewToken};
 use weir_aggregator::server::{ServeError, Server, Settings};
 
@@ -99,7 +99,8 @@ impl Service {
 }
 
 fn with_limits(path: &Path) -> Settings {
-    let api = ApiSettings { rls_config: Some(path.to_owned()), ..ApiSettings::default() };
+    let rls = rls::Settings { files: Some(path.to_owned()), ..rls::Settings::default() };
+    let api = ApiSettings { rls, ..ApiSettings::default() };
     Settings { api, ..settings() }
 }
 
@@ -242,7 +243,6 @@ async fn malformed_or_oversized_requests_are_errors() {
             request(vec![Descriptor { limit: Some(Override { requests_per_unit: 1, unit: 99 }), ..user() }]),
             bad,
         ),
-        (request(vec![Descriptor { is_negative_hits: true, ..user() }]), GrpcCode::Unimplemented),
     ];
     for (at, (request, expected)) in cases.into_iter().enumerate() {
         let status = service.call(request).await.unwrap_err();

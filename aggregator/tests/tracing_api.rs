@@ -15,8 +15,8 @@ use serde_json::json;
 use std::time::Duration;
 use tonic::{Code, Request};
 use tracing_common::*;
-use weir_aggregator::api::ApiSettings;
 use weir_aggregator::api::rls::wire::RateLimitRequest;
+use weir_aggregator::api::{ApiSettings, rls};
 use weir_aggregator::database::DatabaseOptions;
 use weir_aggregator::server::Settings;
 use weir_core::model::wire::{Charge, ExactRequest, FilterFrame, LedgerLimit};
@@ -42,7 +42,10 @@ fn rls(message: RateLimitRequest, headers: &[(&'static str, &str)]) -> Request<R
 async fn calls_of_the_rate_limit_service_are_in_the_traces_of_their_callers() {
     let (collector, folder) = (Collector::start(None).await.unwrap(), tempfile::tempdir().unwrap());
     let file = write(folder.path(), "edge.yaml", LIMITS);
-    let api = ApiSettings { rls_config: Some(file), ..ApiSettings::default() };
+    let api = ApiSettings {
+        rls: rls::Settings { files: Some(file), ..rls::Settings::default() },
+        ..ApiSettings::default()
+    };
     let weir = start_with(Settings { api, token: Some(TOKEN.into()), ..to(&collector) }).await;
     let (channel, bearer) = (weir.connect().await, format!("Bearer {TOKEN}"));
     let message = || request(vec![descriptor(&[("user", "alice")])]);

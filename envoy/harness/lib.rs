@@ -23,3 +23,4 @@ pub use servers::pages::Pages;
 pub use servers::proxy::Proxy;
 pub use servers::redis::{Redis, RedisCluster, RedisOptions};
 pub use servers::upstream::EchoUpstream;
+pub use servers::xds::{XdsRequest, XdsResource, XdsServer};

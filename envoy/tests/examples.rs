@@ -11,8 +11,8 @@ use weir_core::rules::Config;
 use weir_envoy::http::{self, Request, Response};
 use weir_envoy::load::{self, LoadPlan};
 use weir_envoy::{
-    Aggregator, AggregatorOptions, DatabaseServer, EchoUpstream, Envoy, EnvoyOptions, Filter, Redis,
-    RedisOptions, Route, Weir, binaries, validate_file, wait,
+    Aggregator, AggregatorOptions, DatabaseServer, EchoUpstream, Envoy, EnvoyOptions, Filter, RateLimit,
+    Redis, RedisOptions, Route, Weir, binaries, validate_file, wait,
 };
 
 const SOON: Duration = Duration::from_secs(20);
@@ -287,6 +287,125 @@ async fn the_rate_limit_services_files_are_accepted() {
     }
 }
 
+/// Weir's side of `envoy/MOVING.md`: the page's own blocks are what runs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn moving_from_the_reference_service() {
+    let page = read("envoy/MOVING.md");
+    let (_, command) = page.split_once("$ weir-aggregator serve ").unwrap();
+    let words = command.lines().next().unwrap().split_whitespace();
+    let options = words.skip_while(|word| *word != "--rls-config").skip(2).map(str::to_owned);
+    let rate_limits = vec![
+        json!({ "actions": [{ "request_headers": { "header_name": "x-key", "descriptor_key": "api_key" } }] }),
+        json!({ "actions": [{ "request_headers": { "header_name": "x-large", "descriptor_key": "service" } }] }),
+        json!({ "actions": [{ "request_headers": { "header_name": "x-small", "descriptor_key": "service" } }] }),
+    ];
+    let moved = Moved::start(&after(&page, "## envoyproxy/ratelimit"), options.collect(), rate_limits).await;
+    begin_window(&moved.envoy, 3_600).await;
+    for left in ["2", "1", "0"] {
+        let response = moved.get(&[("x-key", "a")]).await;
+        assert_eq!((response.status, response.header("ratelimit-remaining")), (200, Some(left)));
+    }
+    assert_eq!(moved.get(&[("x-key", "a")]).await.status, 429);
+    let partner = moved.get(&[("x-key", "partner-1")]).await;
+    assert_eq!((partner.status, partner.header("ratelimit-limit")), (200, Some("5")));
+    let services = [("x-large", "large"), ("x-small", "small")];
+    for expected in [json!({ "large": "free", "small": "free" }), json!({ "small": "free" })] {
+        let response = moved.get(&services).await;
+        let shown: Value = serde_json::from_str(response.header("x-limit-metadata").unwrap()).unwrap();
+        assert_eq!((response.status, &shown["pool"]), (200, &expected));
+    }
+    assert_eq!(moved.get(&services).await.status, 429);
+    // The gateways' environment has variables that the program has.
+    let help = Command::new(binaries::aggregator().unwrap()).args(["serve", "--help"]).output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    let is_name = |c: char| c.is_ascii_uppercase() || c == '_';
+    let variables: Vec<&str> = page.split(|c| !is_name(c)).filter(|word| word.starts_with("WEIR_")).collect();
+    assert!(variables.len() > 14, "{variables:?}");
+    for variable in variables {
+        assert!(help.contains(&format!("[env: {variable}")), "{variable} is no variable");
+    }
+    for option in page.split('`').filter(|code| code.starts_with("--") && !code.starts_with("--quota")) {
+        assert!(help.contains(&format!("      {option}")), "{option} is no option");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn moving_from_limitador() {
+    let page = read("envoy/MOVING.md");
+    let header =
+        |name: &str, key: &str| json!({ "request_headers": { "header_name": name, "descriptor_key": key } });
+    let rate_limits =
+        vec![json!({ "actions": [header("x-method", "req.method"), header("x-user", "user_id")] })];
+    let moved = Moved::start(&after(&page, "is in Weir, for Envoys"), Vec::new(), rate_limits).await;
+    let of = |method: &'static str| [("x-method", method), ("x-user", "a")];
+    begin_window(&moved.envoy, 60).await;
+    for expected in [200, 200, 429] {
+        assert_eq!(moved.get(&of("POST")).await.status, expected);
+    }
+    for _ in 0..6 {
+        assert_eq!(moved.get(&of("GET")).await.status, 200);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn moving_from_kong() {
+    let page = read("envoy/MOVING.md");
+    let mut config: Value = serde_yaml_ng::from_str(&after(&page, "is two rules of Weir")).unwrap();
+    config["aggregator"] = json!({ "cluster": "weir_aggregator" });
+    let policy = Policy::of(config, Route::Direct, Vec::new()).await;
+    policy.begin_window(60).await;
+    let call = async |key: &str| policy.send(Request::get("/").header("x-api-key", key)).await.status;
+    assert_eq!([call("a").await, call("a").await, call("a").await, call("a").await], [200, 200, 200, 429]);
+    assert_eq!(call("b").await, 200);
+    policy.decisions("per-minute", "denied", 1).await;
+    policy.decisions("per-hour", "denied", 0).await;
+}
+
+/// The first block of YAML after this text.
+fn after(page: &str, text: &str) -> String {
+    let (_, rest) = page.split_once(text).unwrap();
+    let (_, block) = rest.split_once("```yaml\n").unwrap();
+    block.split_once("```").unwrap().0.to_owned()
+}
+
+/// Envoy's own filter, and an aggregator with limits that the other service had.
+struct Moved {
+    envoy: Envoy,
+    _parts: (Aggregator, EchoUpstream, tempfile::TempDir),
+}
+
+impl Moved {
+    async fn start(limits: &str, options: Vec<String>, rate_limits: Vec<Value>) -> Moved {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("limits.yaml"), limits).unwrap();
+        let path = folder.path().to_str().unwrap().to_owned();
+        let arguments = ["--rls-config".to_owned(), path].into_iter().chain(options).collect();
+        let options = AggregatorOptions { arguments, ..AggregatorOptions::default() };
+        let aggregator = Aggregator::start(options).await.unwrap();
+        let upstream = EchoUpstream::start(0).await.unwrap();
+        let service = RateLimit {
+            domain: "shop".to_owned(),
+            rate_limits,
+            shows_metadata: true,
+            failure_mode_deny: true,
+            ..RateLimit::default()
+        };
+        let envoy = Envoy::start(EnvoyOptions {
+            filter: Filter::RateLimit(service),
+            route: Route::Upstream(upstream.port()),
+            aggregator_ports: vec![aggregator.grpc_port()],
+            ..EnvoyOptions::default()
+        });
+        Moved { envoy: envoy.await.unwrap(), _parts: (aggregator, upstream, folder) }
+    }
+
+    async fn get(&self, headers: &[(&str, &str)]) -> Response {
+        let request =
+            headers.iter().fold(Request::get("/"), |request, (name, value)| request.header(name, value));
+        self.envoy.send(request).await.unwrap()
+    }
+}
+
 #[test]
 fn the_pages_fragments_make_an_envoy() {
     let pages = ["envoy/README.md", "filter/README.md"].map(read).concat();
@@ -357,7 +476,11 @@ impl Policy {
     async fn with(name: &str, route: Route, environment: Vec<(String, String)>) -> Self {
         let file = repository().join("examples").join(name);
         check_config(&file);
-        let mut config: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        let config = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        Self::of(config, route, environment).await
+    }
+
+    async fn of(mut config: Value, route: Route, environment: Vec<(String, String)>) -> Self {
         for rule in config["rules"].as_array_mut().unwrap() {
             // Long timeouts, because a busy machine delays responses. Those of windows may be no longer.
             rule["timeout"] = if rule["algorithm"].is_null() { "1s" } else { "5s" }.into();
@@ -383,16 +506,8 @@ impl Policy {
         self.envoy.send(request).await.unwrap()
     }
 
-    /// Waits until the current window of this length (which divides an hour) has room for a test, by Envoy's clock.
     async fn begin_window(&self, window_s: u64) {
-        let has_room = async || {
-            let date = self.envoy.admin_get("/ready").await.unwrap();
-            // For example `Sat, 21 Nov 2026 03:48:45 GMT`.
-            let time = date.header("date").unwrap().split(' ').nth(4).unwrap().to_owned();
-            let parts: Vec<u64> = time.split(':').map(|part| part.parse().unwrap()).collect();
-            (parts[1] * 60 + parts[2]) % window_s + ROOM_S < window_s
-        };
-        wait::until("a window with room", SOON, has_room).await.unwrap();
+        begin_window(&self.envoy, window_s).await;
     }
 
     /// How many of `requests` requests pass, each from the address that `address` returns.
@@ -415,6 +530,18 @@ impl Policy {
         let shown = async || self.envoy.access_log().unwrap().iter().any(|line| line["details"] == expected);
         wait::until(expected, SOON, shown).await.unwrap();
     }
+}
+
+/// Waits until the current window of this length (which divides an hour) has room for a test, by Envoy's clock.
+async fn begin_window(envoy: &Envoy, window_s: u64) {
+    let has_room = async || {
+        let date = envoy.admin_get("/ready").await.unwrap();
+        // For example `Sat, 21 Nov 2026 03:48:45 GMT`.
+        let time = date.header("date").unwrap().split(' ').nth(4).unwrap().to_owned();
+        let parts: Vec<u64> = time.split(':').map(|part| part.parse().unwrap()).collect();
+        (parts[1] * 60 + parts[2]) % window_s + ROOM_S < window_s
+    };
+    wait::until("a window with room", SOON, has_room).await.unwrap();
 }
 
 fn check_config(file: &Path) {

@@ -37,6 +37,7 @@ pub const TARGETS: &[(&str, Target)] = &[
     ("aggregator/tokens_file", aggregator::api::tokens_file),
     ("aggregator/authorization", aggregator::api::authorization),
     ("aggregator/rate_limits", aggregator::api::rate_limits),
+    ("aggregator/rate_limit_resource", aggregator::api::rate_limit_resource),
     ("aggregator/rate_limit_request", aggregator::api::rate_limit_request),
     ("aggregator/grpc_timeout", aggregator::api::grpc_timeout),
 ];

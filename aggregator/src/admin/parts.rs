@@ -2,6 +2,7 @@
 
 use super::text::text;
 use crate::region::services::Services;
+use crate::region::status::limits::LimitsStatus;
 use crate::region::status::peers::{self, FRESH_MS, PeerStatus};
 use crate::region::status::streams::Envoy;
 use crate::telemetry::metrics::recent::{Refused, Went};
@@ -41,6 +42,8 @@ pub struct Parts {
     pub database: Option<Database>,
     /// The regions that share the database: this one, and those seen to write to it.
     pub regions: Vec<Region>,
+    /// The rate-limit service's limits.
+    pub rate_limits: LimitsStatus,
 }
 
 /// This aggregator.
@@ -146,6 +149,7 @@ pub fn parts(services: &Services) -> Parts {
         redis: redis(services),
         database: database(services),
         regions: regions(services),
+        rate_limits: services.status.limits.lock().clone(),
     }
 }
 

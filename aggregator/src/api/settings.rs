@@ -1,5 +1,6 @@
 //! The settings of the APIs.
 
+use super::rls;
 use crate::net::tls::TlsFiles;
 use std::path::PathBuf;
 
@@ -12,8 +13,8 @@ pub struct ApiSettings {
     pub tokens_file: Option<PathBuf>,
     /// Certificates of the gRPC and the HTTP API; without them both use plain text.
     pub tls: Option<TlsFiles>,
-    /// The rate-limit service's descriptors and their limits; without it the service has no limits.
-    pub rls_config: Option<PathBuf>,
+    /// The rate-limit service.
+    pub rls: rls::Settings,
     /// The listeners that may be used without authentication.
     pub insecure: Insecure,
 }
@@ -38,7 +39,7 @@ impl Default for ApiSettings {
             http_listen: Some("127.0.0.1:0".to_owned()),
             tokens_file: None,
             tls: None,
-            rls_config: None,
+            rls: rls::Settings::default(),
             insecure: Insecure::default(),
         }
     }

@@ -1,6 +1,8 @@
 //! Command-line arguments and their environment variables, parsed and validated. The docstrings are the `--help` texts.
 
 use crate::admin::Links;
+use crate::api::rls::config::Domains;
+use crate::api::rls::{self, Answering, XdsOptions};
 use crate::api::{ApiSettings, Insecure};
 use crate::auth::{Entry, Listed};
 use crate::cli::database::{DatabaseReadUrl, DatabaseUrl};
@@ -375,6 +377,8 @@ pub struct Serve {
     /// Reloaded when they change.
     #[arg(long, env = "WEIR_RLS_CONFIG", value_name = "PATH")]
     rls_config: Option<PathBuf>,
+    #[command(flatten)]
+    rls: Rls,
     /// OTLP endpoint for OpenTelemetry spans (gRPC): http://host:4317 or https://host:4317. Without it, and without
     /// OTEL_EXPORTER_OTLP_ENDPOINT, no spans are made.
     #[arg(
@@ -388,6 +392,110 @@ pub struct Serve {
     /// Use the database about every 300 ms, for tests that wait for it.
     #[arg(long, hide = true)]
     test_schedule: bool,
+}
+
+/// The rate-limit service.
+#[derive(Clone, Debug, Args)]
+pub struct Rls {
+    /// xDS server that sends the rate-limit service's limits, in place of --rls-config: http://host:port or
+    /// https://host:port.
+    #[arg(long, env = "WEIR_RLS_XDS_URL", default_value = "", hide_default_value = true, value_name = "URL")]
+    rls_xds_url: String,
+    /// Node id of this aggregator at the xDS server.
+    #[arg(long, env = "WEIR_RLS_XDS_NODE", default_value = "default", value_name = "TEXT")]
+    rls_xds_node: String,
+    /// Certificate authorities for the xDS server's certificate, as PEM; default: the system's.
+    #[arg(long, env = "WEIR_RLS_XDS_CA_FILE", value_name = "FILE")]
+    rls_xds_ca_file: Option<PathBuf>,
+    /// Client certificate for the xDS server, as PEM; read for each connection.
+    #[arg(long, env = "WEIR_RLS_XDS_CERT_FILE", value_name = "FILE")]
+    rls_xds_cert_file: Option<PathBuf>,
+    /// Private key of the client certificate, as PEM.
+    #[arg(long, env = "WEIR_RLS_XDS_KEY_FILE", value_name = "FILE")]
+    rls_xds_key_file: Option<PathBuf>,
+    /// Token for the xDS server, sent as authorization: Bearer. Use the variable.
+    #[arg(
+        long,
+        env = "WEIR_RLS_XDS_TOKEN",
+        default_value = "",
+        hide_default_value = true,
+        hide_env_values = true
+    )]
+    rls_xds_token: String,
+    /// Let several files or resources name one domain, which then has the descriptors of all.
+    #[arg(long, env = "WEIR_RLS_MERGE_DOMAINS")]
+    rls_merge_domains: bool,
+    /// Put every limit of the rate-limit service in shadow mode.
+    #[arg(long, env = "WEIR_RLS_SHADOW_MODE")]
+    rls_shadow_mode: bool,
+    /// Treat every limit of the rate-limit service as one in quota mode.
+    #[arg(long, env = "WEIR_RLS_QUOTA_MODE")]
+    rls_quota_mode: bool,
+    /// Add dynamic_metadata to responses: the request, and the metadata of the limits that pass.
+    #[arg(long, env = "WEIR_RLS_DYNAMIC_METADATA")]
+    rls_dynamic_metadata: bool,
+    /// Add headers to responses: three names, separated by commas, for the limit, what remains, and the seconds until the
+    /// window ends, as in RateLimit-Limit,RateLimit-Remaining,RateLimit-Reset.
+    #[arg(
+        long,
+        env = "WEIR_RLS_RESPONSE_HEADERS",
+        default_value = "",
+        hide_default_value = true,
+        value_parser = header_names,
+        value_name = "NAMES"
+    )]
+    rls_response_headers: HeaderNames,
+}
+
+/// The names of three headers, or none.
+#[derive(Clone, Debug)]
+struct HeaderNames(Option<[String; 3]>);
+
+fn header_names(text: &str) -> Result<HeaderNames, &'static str> {
+    if text.is_empty() {
+        return Ok(HeaderNames(None));
+    }
+    let names: Vec<String> = text.split(',').map(|name| name.trim().to_owned()).collect();
+    let is_name = |name: &String| !name.is_empty() && name.bytes().all(weir_core::fields::is_token_byte);
+    let expected = "expected three names of headers, separated by commas";
+    let names = <[String; 3]>::try_from(names).map_err(|_| expected)?;
+    if names.iter().all(is_name) { Ok(HeaderNames(Some(names))) } else { Err(expected) }
+}
+
+impl Rls {
+    fn settings(self, files: Option<PathBuf>) -> Result<rls::Settings, Unusable> {
+        let xds = if self.rls_xds_url.is_empty() {
+            let alone = [
+                ("--rls-xds-ca-file", given(&self.rls_xds_ca_file).is_some()),
+                ("--rls-xds-cert-file", given(&self.rls_xds_cert_file).is_some()),
+                ("--rls-xds-key-file", given(&self.rls_xds_key_file).is_some()),
+                ("--rls-xds-token", !self.rls_xds_token.is_empty()),
+            ];
+            if let Some((option, _)) = alone.into_iter().find(|(_, given)| *given) {
+                return Err(rls::xds::OptionsError::Alone(option).into());
+            }
+            None
+        } else {
+            let identity = (given(&self.rls_xds_cert_file), given(&self.rls_xds_key_file));
+            let token = Some(self.rls_xds_token).filter(|token| !token.is_empty());
+            let ca_file = given(&self.rls_xds_ca_file);
+            Some(XdsOptions::new(self.rls_xds_url, self.rls_xds_node, ca_file, identity, token)?)
+        };
+        if xds.is_some() && files.is_some() {
+            return Err(Unusable::TwoSources);
+        }
+        Ok(rls::Settings {
+            files,
+            xds,
+            domains: if self.rls_merge_domains { Domains::Merged } else { Domains::Unique },
+            answering: Answering {
+                shadow_mode: self.rls_shadow_mode,
+                quota_mode: self.rls_quota_mode,
+                dynamic_metadata: self.rls_dynamic_metadata,
+                response_headers: self.rls_response_headers.0,
+            },
+        })
+    }
 }
 
 /// Why the arguments are invalid.
@@ -416,6 +524,14 @@ pub enum Unusable {
     /// An address is invalid.
     #[error("{0} is {1:?}; expected a host and a port, as in 127.0.0.1:7071 or [::1]:7071")]
     Listen(&'static str, String),
+    /// The limits of the rate-limit service have two sources.
+    #[error(
+        "--rls-config and --rls-xds-url are both set; the rate-limit service's limits come from one of them"
+    )]
+    TwoSources,
+    /// The options of the xDS server are invalid.
+    #[error("{0}")]
+    Xds(#[from] rls::xds::OptionsError),
     /// The options of the database are invalid.
     #[error("{0}")]
     Database(#[from] crate::database::OptionsError),
@@ -493,7 +609,7 @@ impl Serve {
             insecure: self.insecure(),
             tokens_file: given(&self.tokens_file),
             tls,
-            rls_config: given(&self.rls_config),
+            rls: self.rls.clone().settings(given(&self.rls_config))?,
         })
     }
 

@@ -10,7 +10,7 @@ use crate::admin::{self, Links};
 use crate::api::authentication::{Authentication, AuthenticationError};
 use crate::api::http::{self, HttpApi, Ledger};
 use crate::api::rlqs::{QuotaService, Quotas};
-use crate::api::rls::{Current, Files, FilesError, RateLimitService};
+use crate::api::rls::{self, Current, Files, FilesError, RateLimitService, Xds};
 use crate::api::ruled::Ruled;
 use crate::api::{ApiSettings, EmbeddedLimiter};
 use crate::auth::Authenticator;
@@ -25,6 +25,7 @@ use crate::region::hub::Hub;
 use crate::region::push;
 use crate::region::regional::{self, Regional};
 use crate::region::services::Services;
+use crate::region::status::limits::LimitsStatus;
 use crate::region::status::peers;
 use crate::region::stream::DRAIN;
 use crate::telemetry::clock::Clock;
@@ -143,7 +144,8 @@ impl Server {
     /// Listens and serves until [`Server::stop`].
     pub async fn start(settings: Settings, clock: Arc<dyn Clock>) -> Result<Server, ServeError> {
         let mut helpers = JoinSet::new();
-        let limits_files = settings.api.rls_config.clone().map(Files::open).transpose()?;
+        let limits_source = Source::open(&settings.api.rls)?;
+        let answering = settings.api.rls.answering.clone();
         let mut authentication = Authentication::open(&settings.api)?;
         let store = settings.store.as_ref().map(Store::open).transpose()?;
         let database = settings.database.as_ref().map(Database::open).transpose()?;
@@ -217,11 +219,11 @@ impl Server {
         authentication.follow(&services.metrics, &mut helpers);
         let embedded = EmbeddedLimiter::start(services.clone(), &mut helpers);
         let ruled: Arc<Ruled> = Arc::default();
-        let limits = rate_limits(&services, limits_files, &mut helpers);
+        let limits = rate_limits(&services, limits_source, &mut helpers);
         let rate_limits = RateLimitService::new(
             services.clone(),
             embedded.clone(),
-            limits.clone(),
+            (limits.clone(), answering),
             authenticator.clone(),
             ruled.clone(),
         );
@@ -354,16 +356,40 @@ async fn drained(services: Arc<Services>) {
     let _ = services.draining.subscribe().wait_for(Option::is_some).await;
 }
 
-/// The limits of the rate-limit service and the rate-limit quota service. Without a file there are none, and every request is allowed.
-fn rate_limits(services: &Arc<Services>, files: Option<Files>, helpers: &mut JoinSet<()>) -> Current {
-    match files {
-        Some(files) => {
-            let current = files.current();
-            helpers.spawn(files.follow(services.clone()));
-            current
+/// Where the rate-limit service's limits come from.
+enum Source {
+    Files(Files),
+    Xds(Xds),
+    /// It has no limits and allows every request.
+    None,
+}
+
+impl Source {
+    fn open(settings: &rls::Settings) -> Result<Source, FilesError> {
+        let rls::Settings { files, xds, domains, .. } = settings.clone();
+        match (xds, files) {
+            (Some(options), _) => Ok(Source::Xds(Xds::new(options, domains))),
+            (None, Some(path)) => Ok(Source::Files(Files::open(path, domains)?)),
+            (None, None) => Ok(Source::None),
         }
-        None => watch::Sender::default().subscribe(),
     }
+}
+
+/// The limits of the rate-limit service and the rate-limit quota service.
+fn rate_limits(services: &Arc<Services>, source: Source, helpers: &mut JoinSet<()>) -> Current {
+    let (name, limits) = match &source {
+        Source::Files(files) => ("files", files.current()),
+        Source::Xds(xds) => ("xds", xds.current()),
+        Source::None => ("none", watch::Sender::new(Some(Arc::default())).subscribe()),
+    };
+    let domains = limits.borrow().as_ref().map(|limits| limits.len());
+    *services.status.limits.lock() = LimitsStatus::of(name, domains);
+    match source {
+        Source::Files(files) => drop(helpers.spawn(files.follow(services.clone()))),
+        Source::Xds(xds) => drop(helpers.spawn(xds.follow(services.clone()))),
+        Source::None => {}
+    }
+    limits
 }
 
 /// An unavailable database does not keep the aggregator from starting; a database without the right tables does.

@@ -41,6 +41,23 @@ pub async fn send(
     timeout(DEADLINE, call).await.unwrap().map(Response::into_inner)
 }
 
+/// A server with these limits and this channel to it; the file of limits is deleted with the folder.
+pub async fn service(
+    limits: &str,
+    answering: weir_aggregator::api::rls::Answering,
+) -> (crate::common::Weir, Channel, tempfile::TempDir) {
+    use weir_aggregator::api::{ApiSettings, rls};
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("limits.yaml");
+    std::fs::write(&file, limits).unwrap();
+    let rls = rls::Settings { files: Some(file), answering, ..rls::Settings::default() };
+    let api = ApiSettings { rls, ..ApiSettings::default() };
+    let settings = weir_aggregator::server::Settings { api, ..crate::common::settings() };
+    let weir = crate::common::start_with(settings).await;
+    let channel = weir.connect().await;
+    (weir, channel, folder)
+}
+
 /// A call with a long timeout, so that a busy machine does not look like an undecided limit.
 pub async fn call(channel: &Channel, request: RateLimitRequest) -> Result<RateLimitResponse, Status> {
     let mut request = Request::new(request);

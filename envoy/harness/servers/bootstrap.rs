@@ -117,6 +117,10 @@ pub struct RateLimit {
     /// One descriptor for each list of request headers; the key of an entry is its header's name. A request without one
     /// of the headers does not produce that descriptor.
     pub descriptors: Vec<Vec<&'static str>>,
+    /// More of the route's `rate_limits`, as Envoy's API defines them.
+    pub rate_limits: Vec<Value>,
+    /// Add the `metadata` of the service's `dynamic_metadata` to responses, as header `x-limit-metadata`.
+    pub shows_metadata: bool,
     /// The aggregator's bearer token.
     pub token: Option<String>,
     /// Answer 500 if the service does not respond.
@@ -242,7 +246,13 @@ fn virtual_host(options: &EnvoyOptions) -> Value {
             |header: &&str| json!({ "request_headers": { "header_name": header, "descriptor_key": header } });
         let actions =
             |headers: &Vec<&str>| json!({ "actions": headers.iter().map(action).collect::<Vec<_>>() });
-        host["rate_limits"] = service.descriptors.iter().map(actions).collect();
+        let limits = service.descriptors.iter().map(actions);
+        host["rate_limits"] = limits.chain(service.rate_limits.iter().cloned()).collect();
+        if service.shows_metadata {
+            let value = "%DYNAMIC_METADATA(envoy.filters.http.ratelimit:metadata)%";
+            host["response_headers_to_add"] =
+                json!([{ "header": { "key": "x-limit-metadata", "value": value } }]);
+        }
     }
     host
 }

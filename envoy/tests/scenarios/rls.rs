@@ -1,13 +1,14 @@
-//! Envoys without the filter: Envoy's own rate-limit filter queries the aggregator, and shares a limit with Weir's
-//! filter.
+//! Envoys without the filter: Envoy's own rate-limit filter queries the aggregator, whose limits come from files or an xDS
+//! server, and shares a limit with Weir's filter.
 
 use std::path::Path;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use weir_envoy::http::Response;
 use weir_envoy::load::{self, LoadPlan};
 use weir_envoy::{
-    Aggregator, AggregatorOptions, EchoUpstream, Envoy, EnvoyOptions, Filter, RateLimit, Route, http, wait,
+    Aggregator, AggregatorOptions, EchoUpstream, Envoy, EnvoyOptions, Filter, RateLimit, Route, XdsResource,
+    XdsServer, http, wait,
 };
 
 use crate::common::{
@@ -29,7 +30,7 @@ fn long_unit() -> (&'static str, &'static str) {
     (unit, window)
 }
 
-/// An aggregator with a limits file, whose folder is removed with this value.
+/// An aggregator with a limits file, whose folder is removed with this value, or with an xDS server.
 struct Service {
     aggregator: Aggregator,
     upstream: EchoUpstream,
@@ -38,14 +39,32 @@ struct Service {
 
 impl Service {
     async fn start(limits: &str, token: Option<&str>) -> Service {
+        Service::start_with(limits, token, &[]).await
+    }
+
+    async fn start_with(limits: &str, token: Option<&str>, more: &[&str]) -> Service {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("limits.yaml");
         std::fs::write(&file, limits).unwrap();
-        let aggregator = Aggregator::start(AggregatorOptions {
-            arguments: vec!["--rls-config".to_owned(), path(&file)],
-            token: token.map(str::to_owned),
-            ..AggregatorOptions::default()
-        });
+        let more = more.iter().map(|argument| (*argument).to_owned());
+        let arguments = ["--rls-config".to_owned(), path(&file)].into_iter().chain(more).collect();
+        Service::start_program(arguments, token, folder).await
+    }
+
+    async fn of(server: &XdsServer) -> Service {
+        let url = format!("http://127.0.0.1:{}", server.port());
+        let arguments = ["--rls-xds-url", &url, "--rls-xds-node", "envoy-ratelimit"].map(str::to_owned);
+        Service::start_program(arguments.into(), None, tempfile::tempdir().unwrap()).await
+    }
+
+    async fn start_program(
+        arguments: Vec<String>,
+        token: Option<&str>,
+        folder: tempfile::TempDir,
+    ) -> Service {
+        let token = token.map(str::to_owned);
+        let aggregator =
+            Aggregator::start(AggregatorOptions { arguments, token, ..AggregatorOptions::default() });
         let upstream = EchoUpstream::start(0).await.unwrap();
         Service { aggregator: aggregator.await.unwrap(), upstream, _folder: folder }
     }
@@ -191,4 +210,131 @@ descriptors:
     wait::until("the region counts what passed", SOON, counted).await.unwrap();
     let [weir] = envoys;
     sound(&weir).await;
+}
+
+/// As many statuses as requests.
+async fn statuses<const N: usize>(envoy: &Envoy, headers: &[(&str, &str)]) -> [u16; N] {
+    let mut statuses = [0; N];
+    for status in &mut statuses {
+        *status = get(envoy, headers).await.status;
+    }
+    statuses
+}
+
+/// An aggregator that follows an xDS server, as Envoy Gateway runs the reference service.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limits_of_an_xds_server_are_enforced_raised_and_refused() {
+    let (unit, _) = long_unit();
+    let users = |unit: &str, limit: u64| {
+        let limit = json!({ "unit": unit, "requests_per_unit": limit });
+        let route =
+            json!({ "key": "route", "value": "all", "descriptors": [{ "key": USER, "rate_limit": limit }] });
+        vec![XdsResource::rate_limits(&json!({ "domain": DOMAIN, "descriptors": [route] }))]
+    };
+    let server = XdsServer::start(None).await.unwrap();
+    let service = Service::of(&server).await;
+    let route = json!({ "generic_key": { "descriptor_key": "route", "descriptor_value": "all" } });
+    let user = json!({ "request_headers": { "header_name": USER, "descriptor_key": USER } });
+    let rate_limits = vec![json!({ "actions": [route, user] })];
+    let rate_limit = RateLimit { rate_limits, failure_mode_deny: true, ..RateLimit::default() };
+    let envoy = service.envoy(rate_limit).await;
+    let a = [(USER, "a")];
+    assert_eq!(
+        get(&envoy, &a).await.status,
+        500,
+        "before the first limits, Envoy's failure_mode_deny decides"
+    );
+    let answered = |number: usize| {
+        let server = &server;
+        wait::until("the server is answered", SOON, async move || server.requests().len() >= number)
+    };
+    server.set("1", users(unit, 2));
+    answered(2).await.unwrap();
+    assert_eq!(statuses(&envoy, &a).await, [200, 200, 429]);
+    server.set("2", users(unit, 4));
+    answered(3).await.unwrap();
+    assert_eq!(statuses(&envoy, &a).await, [200, 200, 429], "two of four are used");
+    server.set("3", users("year", 9));
+    answered(4).await.unwrap();
+    let refused = server.requests().pop().unwrap();
+    assert!(refused.error.is_some_and(|error| error.contains("31 days")), "the reason is sent");
+    assert_eq!((refused.node.as_str(), refused.version.as_str()), ("envoy-ratelimit", "2"));
+    assert_eq!(statuses(&envoy, &a).await, [429], "the former limits stay in force");
+    let metrics = service.aggregator.admin_get("/metrics").await.unwrap().text();
+    assert!(metrics.contains("weir_aggregator_files_stale{files=\"rate_limits\"} 1\n"));
+    assert!(metrics.contains("weir_aggregator_rls_xds_connected 1\n"));
+    let parts = service.aggregator.admin_get("/v1/parts").await.unwrap().text();
+    let parts: Value = serde_json::from_str(&parts).unwrap();
+    let part = &parts["rate_limits"];
+    assert_eq!(
+        (&part["source"], &part["version"], &part["domains"]),
+        (&json!("xds"), &json!("2"), &json!(1))
+    );
+}
+
+/// A request passes while one pool has room, and Envoy shows which.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn quotas_deny_together_and_envoy_shows_what_passes() {
+    let (unit, _) = long_unit();
+    let pool = |key: &str, limit: u64| {
+        format!(
+            "  - {{key: {key}, quota_mode: true, rate_limit: {{unit: {unit}, requests_per_unit: {limit}}}, metadata: {{room: {{{key}: yes}}}}}}\n"
+        )
+    };
+    let limits = format!("domain: {DOMAIN}\ndescriptors:\n{}{}", pool("x-one", 1), pool("x-two", 2));
+    let service = Service::start_with(&limits, None, &["--rls-dynamic-metadata"]).await;
+    let rate_limit = RateLimit {
+        descriptors: vec![vec!["x-one"], vec!["x-two"]],
+        shows_metadata: true,
+        failure_mode_deny: true,
+        ..RateLimit::default()
+    };
+    let envoy = service.envoy(rate_limit).await;
+    let both = [("x-one", "p"), ("x-two", "p")];
+    for expected in [json!({ "x-one": "yes", "x-two": "yes" }), json!({ "x-two": "yes" })] {
+        let response = get(&envoy, &both).await;
+        assert_eq!(response.status, 200);
+        let shown: Value = serde_json::from_str(response.header("x-limit-metadata").unwrap()).unwrap();
+        assert_eq!(shown["room"], expected);
+    }
+    assert_eq!(get(&envoy, &both).await.status, 429);
+    assert_eq!(get(&envoy, &both[..1]).await.status, 429, "the only quota of the request");
+}
+
+/// Envoy's `hits_addend` of a descriptor: tokens of a response count after it, and hits are given back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hits_come_after_the_response_and_are_given_back() {
+    let (unit, _) = long_unit();
+    let limits = format!(
+        "domain: {DOMAIN}\ndescriptors: [{{key: {USER}, rate_limit: {{unit: {unit}, requests_per_unit: 10}}}}]"
+    );
+    let service = Service::start(&limits, None).await;
+    let actions =
+        |header: &str| json!([{ "request_headers": { "header_name": header, "descriptor_key": USER } }]);
+    let rate_limits = vec![
+        json!({ "actions": actions(USER), "hits_addend": { "number": 0 } }),
+        json!({ "actions": actions(USER), "hits_addend": { "format": "%REQ(x-tokens)%" }, "apply_on_stream_done": true }),
+        json!({ "actions": actions("x-refund"), "hits_addend": { "number": 6, "is_negative_hits": true } }),
+    ];
+    let rate_limit = RateLimit { rate_limits, failure_mode_deny: true, ..RateLimit::default() };
+    let envoy = service.envoy(rate_limit).await;
+    let of = |user: &'static str, tokens: &'static str| [(USER, user), ("x-tokens", tokens)];
+    let left = async |user: &'static str| {
+        let response = get(&envoy, &[(USER, user)]).await;
+        (response.status, response.header("x-ratelimit-remaining").unwrap().to_owned())
+    };
+    let comes_to = async |user: &'static str, status: u16, remaining: &str| {
+        let reached = async || left(user).await == (status, remaining.to_owned());
+        wait::until("the tokens are counted", SOON, reached).await.unwrap();
+    };
+    assert_eq!(get(&envoy, &of("a", "7")).await.status, 200);
+    comes_to("a", 200, "3").await;
+    assert_eq!(get(&envoy, &of("a", "50")).await.status, 200, "the tokens are not known before the response");
+    comes_to("a", 429, "0").await;
+    assert_eq!(get(&envoy, &of("b", "9")).await.status, 200);
+    comes_to("b", 200, "1").await;
+    assert_eq!(get(&envoy, &[("x-refund", "b")]).await.status, 200);
+    assert_eq!(left("b").await, (200, "7".to_owned()));
+    assert_eq!(get(&envoy, &of("b", "4")).await.status, 200);
+    comes_to("b", 200, "3").await;
 }

@@ -8,9 +8,10 @@ use weir_aggregator::api::http::{
     CheckRequest, MAX_CHECKS, Problem, parse_batch, parse_check, parse_history,
 };
 use weir_aggregator::api::rls::call::{Applied, applied};
-use weir_aggregator::api::rls::config::Limits;
+use weir_aggregator::api::rls::config::{Domains, Limits};
 use weir_aggregator::api::rls::service;
 use weir_aggregator::api::rls::wire::{Descriptor, Entry, RateLimitRequest};
+use weir_aggregator::api::rls::xds::wire::RateLimitConfig;
 use weir_aggregator::auth::{MAX_HEADER_BYTES, MAX_NAME_BYTES, Presented, Tokens, Unauthorized};
 use weir_aggregator::database::{MAX_BUCKET_BYTES, MAX_HISTORY_ROWS};
 use weir_core::matching::canonical::MAX_IDENTIFIER_BYTES;
@@ -36,6 +37,7 @@ descriptors:
       - {key: b, value: "f*/*", share_threshold: true, rate_limit: {unit: week, requests_per_unit: 1}}
       - {key: b, value: "g*", shadow_mode: true, rate_limit: {unit: hour, requests_per_unit: 0}}
       - {key: b, rate_limit: {unlimited: true}}
+  - {key: quota, quota_mode: true, metadata: {m: [1, null, {n: x}]}, rate_limit: {unit: day, requests_per_unit: 5}}
   - {key: deep, descriptors: [{key: a, descriptors: [{key: a, rate_limit: {unit: month, requests_per_unit: 4294967295}}]}]}
 "#;
 
@@ -148,7 +150,8 @@ pub fn authorization(data: &[u8]) {
 pub fn rate_limits(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let files = [("f", text)];
-    let (limits, again) = match (Limits::parse(files), Limits::parse(files)) {
+    let (limits, again) = match (Limits::parse(files, Domains::Unique), Limits::parse(files, Domains::Unique))
+    {
         (Ok(limits), Ok(again)) => (limits, again),
         (limits, again) => {
             let error = limits.expect_err("it is refused once").to_string();
@@ -171,10 +174,29 @@ pub fn rate_limits(data: &[u8]) {
     check_call(&limits, &again, &request);
 }
 
+/// A resource of an xDS server.
+pub fn rate_limit_resource(data: &[u8]) {
+    let Ok(config) = RateLimitConfig::decode(data) else { return };
+    let read = || Limits::of_values([("r".to_owned(), config.clone().into_value())], Domains::Unique);
+    match (read(), read()) {
+        (Ok(limits), Ok(again)) => {
+            assert_eq!((limits.len(), again.len()), (1, 1));
+            let entries = vec![Entry { key: "k".to_owned(), value: b"v".to_vec() }];
+            let descriptors = vec![Descriptor { entries, ..Descriptor::default() }];
+            let request = RateLimitRequest { domain: config.domain, descriptors, hits_addend: 0 };
+            check_call(&limits, &again, &request);
+        }
+        (limits, again) => {
+            let error = limits.expect_err("it is refused once").to_string();
+            assert_eq!(error, again.expect_err("it is refused once").to_string());
+        }
+    }
+}
+
 /// A call of the rate-limit service.
 pub fn rate_limit_request(data: &[u8]) {
     let Ok(request) = RateLimitRequest::decode(data) else { return };
-    let limits = || Limits::parse([("f", LIMITS)]).expect("the limits above are sound");
+    let limits = || Limits::parse([("f", LIMITS)], Domains::Unique).expect("the limits above are sound");
     check_call(&limits(), &limits(), &request);
 }
 
@@ -184,11 +206,9 @@ fn check_call(limits: &Limits, again: &Limits, request: &RateLimitRequest) {
     let Ok(found) = found else { return };
     assert_eq!(found.len(), request.descriptors.len());
     for (applied, descriptor) in found.iter().zip(&request.descriptors) {
-        let checks = [applied.check(false), applied.check(true)];
-        let checks: Vec<&LimitCheck> = checks.into_iter().flatten().collect();
-        assert_eq!(checks.len(), usize::from(matches!(applied, Applied::Limit { .. })));
-        for check in checks {
+        if let Applied::Limit { check, part, .. } = applied {
             validate_check(check);
+            assert_eq!(part.refund, descriptor.is_negative_hits);
             assert!(check.limit <= u64::from(u32::MAX));
             let hits = descriptor.hits_addend.unwrap_or(u64::from(request.hits_addend.max(1)));
             assert_eq!(check.cost, hits);

@@ -128,6 +128,7 @@ impl Target {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::rls::config::Domains;
 
     fn bucket(entries: &[(&str, &str)]) -> wire::BucketId {
         let entry = |(key, value): &(&str, &str)| ((*key).to_owned(), value.as_bytes().to_vec());
@@ -178,7 +179,7 @@ descriptors:
   - key: free
     rate_limit: {unlimited: true}
 ";
-        let limits = Limits::parse([("f", text)]).unwrap();
+        let limits = Limits::parse([("f", text)], Domains::Unique).unwrap();
         let of = |domain: &str, entries: &[(&str, &str)]| match Bucket::new(Some(bucket(entries)))
             .unwrap()
             .target(&limits, domain)

@@ -90,7 +90,7 @@ impl Quotas {
         limits: Current,
         ruled: Arc<Ruled>,
     ) -> Arc<Quotas> {
-        let current = limits.borrow().clone();
+        let current = limits.borrow().clone().unwrap_or_default();
         let state = Mutex::new(State { limits: current, aggregators: 1, ..State::default() });
         Arc::new(Quotas { services, embedded, limits, ruled, state })
     }
@@ -102,13 +102,13 @@ impl Quotas {
 
     /// Whether `caller` may use the limits of a domain. A domain without limits is everybody's.
     pub fn admits(&self, caller: &Caller, domain: &str) -> bool {
-        let limits = self.limits.borrow().clone();
+        let limits = self.limits.borrow().clone().unwrap_or_default();
         limits.domain(domain).is_none_or(|domain| caller.workspace(Some(&domain.workspace)).is_some())
     }
 
     /// Whether the domain is configured.
     pub fn has_domain(&self, domain: &str) -> bool {
-        self.limits.borrow().domain(domain).is_some()
+        self.limits.borrow().as_ref().is_some_and(|limits| limits.domain(domain).is_some())
     }
 
     /// Adds a stream; returns its number, and what is notified when there is something to send.
@@ -386,9 +386,7 @@ impl Quotas {
         let now = self.services.moment().mono;
         let mut state = self.state.lock();
         state.aggregators = others.saturating_add(1);
-        if Arc::ptr_eq(&state.limits, &limits) {
-            return;
-        }
+        let Some(limits) = limits.filter(|limits| !Arc::ptr_eq(&state.limits, limits)) else { return };
         state.limits = limits;
         let streams: Vec<u64> = state.streams.keys().copied().collect();
         for stream in streams {

@@ -1,20 +1,14 @@
-//! One call of the rate-limit service: its checks for the embedded limiter, and the response.
-//!
-//! All enforced limits pass together, or none is charged. Limits in shadow mode are decided separately, one by one, and
-//! charged only if they would pass and the call passes.
+//! One call of the rate-limit service: its limits, as checks for the embedded limiter.
 
 use super::config::{Limits, MAX_TEXT_BYTES};
 use super::matching::{Domain, Rule};
+use super::metadata::Struct;
 use super::naming;
-use super::wire::{
-    Code, Descriptor, DescriptorStatus, Duration as ProtoDuration, Entry, HeaderValue, Override, RateLimit,
-    RateLimitRequest, RateLimitResponse, Unit,
-};
-use crate::api::embedded::{EmbeddedLimiter, Failure, LimitCheck};
+use super::wire::{Descriptor, Entry, Override, RateLimit, RateLimitRequest, Unit};
+use crate::api::embedded::LimitCheck;
 use std::collections::HashSet;
-use std::time::Duration;
-use tokio::time::Instant;
-use weir_core::model::exact::{Algorithm, ChargeResult, Verdict};
+use std::sync::Arc;
+use weir_core::model::exact::Algorithm;
 
 /// Most descriptors of one call.
 pub const MAX_DESCRIPTORS: usize = 64;
@@ -50,23 +44,12 @@ pub enum Refused {
         "the limit of descriptor {0} has no supported unit; expected second, minute, hour, day, week or month"
     )]
     Unit(usize),
-    /// Counts never decrease.
-    #[error("descriptor {0} has is_negative_hits, which is not supported, as counts never decrease")]
-    Negative(usize),
+    /// The xDS server has sent no configuration yet.
+    #[error("the xDS server has not sent limits yet")]
+    NoLimits,
     /// The embedded limiter did not decide.
     #[error("not decided in time")]
     Undecided,
-}
-
-/// How a call ended, for metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// Allowed.
-    Allowed,
-    /// Allowed, but a limit in shadow mode would have denied it.
-    ShadowDenied,
-    /// Denied by a limit.
-    Denied,
 }
 
 /// The limit that applies to one descriptor.
@@ -80,45 +63,38 @@ pub enum Applied {
     Limit {
         /// The limit as shown in the response.
         shown: RateLimit,
-        /// Whether it is in shadow mode and never denies.
-        shadow: bool,
-        /// The check for the embedded limiter.
+        /// How it takes part in the call.
+        part: Part,
+        /// The check for the embedded limiter; of a refund, its cost is what is given back.
         check: LimitCheck,
+        /// What the response contains if it passes.
+        metadata: Option<Arc<Struct>>,
     },
 }
 
-/// Answers a call within the given time; `applied` has the limit of each of its descriptors.
-pub async fn answer(
-    embedded: &EmbeddedLimiter,
-    applied: &[Applied],
-    within: Duration,
-) -> Result<(RateLimitResponse, Outcome), Refused> {
-    let deadline = Instant::now() + within;
-    let enforced: Vec<LimitCheck> =
-        applied.iter().filter_map(|applied| applied.check(false)).cloned().collect();
-    let decided = embedded.decide(&enforced, Failure::Deny, within).await;
-    if decided.results.iter().any(|result| result.verdict == Verdict::Undecided) {
-        return Err(Refused::Undecided);
+/// How a limit takes part in a call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Part {
+    /// It is in shadow mode and never denies.
+    pub shadow: bool,
+    /// It is a quota: it denies only together with all other quotas of the call.
+    pub quota: bool,
+    /// Its descriptor states the hits, which count whether or not they fit.
+    pub own_hits: bool,
+    /// The hits are given back, and none are charged.
+    pub refund: bool,
+}
+
+impl Part {
+    /// Whether it denies the call if it is over.
+    pub fn denies_alone(&self) -> bool {
+        !self.shadow && !self.quota && !self.refund
     }
-    let shadowed = shadow(embedded, applied, &enforced, decided.allowed, deadline).await;
-    let outcome = match (decided.allowed, shadowed.iter().any(is_denied)) {
-        (false, _) => Outcome::Denied,
-        (true, true) => Outcome::ShadowDenied,
-        (true, false) => Outcome::Allowed,
-    };
-    let (mut results, mut shadowed) = (decided.results.iter(), shadowed.iter());
-    let statuses = applied.iter().map(|applied| match applied {
-        Applied::Limit { shown, shadow: true, .. } => status(shown, shadowed.next(), true),
-        Applied::Limit { shown, .. } => status(shown, results.next(), false),
-        Applied::Unlimited => passes(u32::MAX),
-        Applied::Nothing => passes(0),
-    });
-    let response = RateLimitResponse {
-        overall_code: if decided.allowed { Code::Ok } else { Code::OverLimit } as i32,
-        statuses: statuses.collect(),
-        response_headers_to_add: retry_after(&decided.results).into_iter().collect(),
-    };
-    Ok((response, outcome))
+
+    fn of(descriptor: &Descriptor) -> Part {
+        let own_hits = descriptor.hits_addend.is_some();
+        Part { own_hits, refund: descriptor.is_negative_hits, ..Part::default() }
+    }
 }
 
 /// The limit of each descriptor of a call, in order.
@@ -156,9 +132,6 @@ fn check_descriptor(at: usize, descriptor: &Descriptor) -> Result<(), Refused> {
             return Err(Refused::LongKey(at, key.len()));
         }
     }
-    if descriptor.is_negative_hits {
-        return Err(Refused::Negative(at));
-    }
     Ok(())
 }
 
@@ -193,7 +166,8 @@ fn apply(domain: &Domain, request: &RateLimitRequest) -> Result<Vec<Applied>, Re
 fn configured(domain: &Domain, descriptor: &Descriptor, rule: &Rule, cost: u64) -> Applied {
     let Some((unit, requests)) = rule.limit else { return Applied::Unlimited };
     let counted = (rule.namespace.clone(), naming::identifier(&descriptor.entries, &rule.free));
-    limit(domain, counted, (unit, requests), rule.name.clone(), rule.shadow, cost)
+    let part = Part { shadow: rule.shadow, quota: rule.quota, ..Part::of(descriptor) };
+    limit(domain, counted, (unit, requests), (rule.name.clone(), rule.metadata.clone()), part, cost)
 }
 
 /// A limit in the request counts on the same key as the configured limit that it replaces.
@@ -210,15 +184,16 @@ fn overridden(
         Some(rule) => (rule.namespace.clone(), naming::identifier(&descriptor.entries, &rule.free)),
         None => naming::of_override(&domain.name, &descriptor.entries),
     };
-    Ok(limit(domain, counted, (unit, given.requests_per_unit), String::new(), false, cost))
+    let limited = (unit, given.requests_per_unit);
+    Ok(limit(domain, counted, limited, Default::default(), Part::of(descriptor), cost))
 }
 
 fn limit(
     domain: &Domain,
     (namespace, identifier): (Vec<u8>, Vec<u8>),
     (unit, requests_per_unit): (Unit, u32),
-    name: String,
-    shadow: bool,
+    (name, metadata): (String, Option<Arc<Struct>>),
+    part: Part,
     cost: u64,
 ) -> Applied {
     let check = LimitCheck {
@@ -232,83 +207,6 @@ fn limit(
         limit: u64::from(requests_per_unit),
         cost,
     };
-    Applied::Limit { shown: RateLimit { requests_per_unit, unit: unit as i32, name }, shadow, check }
-}
-
-/// The decisions of the limits in shadow mode, in order.
-async fn shadow(
-    embedded: &EmbeddedLimiter,
-    applied: &[Applied],
-    enforced: &[LimitCheck],
-    allowed: bool,
-    deadline: Instant,
-) -> Vec<ChargeResult> {
-    let key = |check: &LimitCheck| (check.namespace.clone(), check.identifier.clone(), check.duration_ms);
-    let mut results = Vec::new();
-    let mut charged: HashSet<_> = HashSet::new();
-    for check in applied.iter().filter_map(|applied| applied.check(true)) {
-        if charged.is_empty() {
-            charged.extend(enforced.iter().map(key));
-        }
-        // If the key has been charged already, or the call is denied, the count is only read.
-        let charges = allowed && charged.insert(key(check));
-        let cost = if charges { check.cost } else { 0 };
-        let shadowed = [LimitCheck { cost, ..check.clone() }];
-        let within = deadline.saturating_duration_since(Instant::now());
-        let answer = embedded.decide(&shadowed, Failure::Deny, within).await;
-        results.extend(answer.results);
-    }
-    results
-}
-
-impl Applied {
-    /// The check for the embedded limiter, if there is a limit and its shadow mode is as given.
-    pub fn check(&self, shadowed: bool) -> Option<&LimitCheck> {
-        match self {
-            Applied::Limit { shadow, check, .. } if *shadow == shadowed => Some(check),
-            _ => None,
-        }
-    }
-}
-
-fn status(shown: &RateLimit, result: Option<&ChargeResult>, shadow: bool) -> DescriptorStatus {
-    let result = result.copied().unwrap_or(ChargeResult::UNDECIDED);
-    let over = is_denied(&result) && !shadow;
-    DescriptorStatus {
-        code: if over { Code::OverLimit } else { Code::Ok } as i32,
-        current_limit: Some(applied_limit(shown, &result)),
-        limit_remaining: u32::try_from(result.remaining).unwrap_or(u32::MAX),
-        duration_until_reset: Some(ProtoDuration {
-            seconds: i64::try_from(result.reset_ms / 1_000).unwrap_or(i64::MAX),
-            // Below a second.
-            nanos: (result.reset_ms % 1_000) as i32 * 1_000_000,
-        }),
-    }
-}
-
-/// Live control may have replaced the configured limit, and `limit_remaining` refers to the replacement.
-fn applied_limit(shown: &RateLimit, result: &ChargeResult) -> RateLimit {
-    let requests_per_unit = match result.verdict {
-        Verdict::Undecided => shown.requests_per_unit,
-        _ => u32::try_from(result.limit).unwrap_or(u32::MAX),
-    };
-    RateLimit { requests_per_unit, ..shown.clone() }
-}
-
-fn passes(limit_remaining: u32) -> DescriptorStatus {
-    DescriptorStatus { code: Code::Ok as i32, limit_remaining, ..DescriptorStatus::default() }
-}
-
-fn is_denied(result: &ChargeResult) -> bool {
-    matches!(result.verdict, Verdict::Denied { .. })
-}
-
-/// The header for a denied client: the longest wait, in whole seconds; none if it would never pass.
-fn retry_after(results: &[ChargeResult]) -> Option<HeaderValue> {
-    let waits = results.iter().filter_map(|result| match result.verdict {
-        Verdict::Denied { retry_after_ms } => Some(retry_after_ms),
-        _ => None,
-    });
-    let longest = waits.collect::<Option<Vec<u64>>>()?.into_iter().max()?;
-    Some(HeaderValue { key: "retry-after".to_owned(), value: longest.div_ceil(1_000).to_string() })
+    let shown = RateLimit { requests_per_unit, unit: unit as i32, name };
+    Applied::Limit { shown, part, check, metadata }
 }

@@ -3,7 +3,7 @@
 //! The path is a file, or a folder whose `.yaml` and `.yml` files are read in the order of their names. If files cannot be
 //! read or used, or one has no domain, the former limits stay in force.
 
-use super::config::{LimitErrors, Limits, MAX_FILE_BYTES};
+use super::config::{Domains, LimitErrors, Limits, MAX_FILE_BYTES};
 use crate::net::follow::{self, Followed};
 use crate::region::services::Services;
 use crate::telemetry::metrics::api;
@@ -41,21 +41,22 @@ pub enum FilesError {
 /// Names and texts of all files.
 type Texts = Vec<(String, String)>;
 
-/// The configuration in force.
-pub type Current = watch::Receiver<Arc<Limits>>;
+/// The configuration in force; `None` until an xDS server has sent one.
+pub type Current = watch::Receiver<Option<Arc<Limits>>>;
 
 /// Watched files.
 pub struct Files {
     path: PathBuf,
+    domains: Domains,
     followed: Followed<Texts>,
-    current: watch::Sender<Arc<Limits>>,
+    current: watch::Sender<Option<Arc<Limits>>>,
 }
 
 impl Files {
     /// Reads the files for the first time.
-    pub fn open(path: PathBuf) -> Result<Files, FilesError> {
+    pub fn open(path: PathBuf, domains: Domains) -> Result<Files, FilesError> {
         let texts = read(&path)?;
-        let limits = parse(&texts)?;
+        let limits = parse(&texts, domains)?;
         info!(path = %path.display(), domains = limits.len(), "read the rate-limit service's limits");
         let read = {
             let path = path.clone();
@@ -63,8 +64,9 @@ impl Files {
         };
         Ok(Files {
             path,
+            domains,
             followed: Followed::new(texts, read),
-            current: watch::Sender::new(Arc::new(limits)),
+            current: watch::Sender::new(Some(Arc::new(limits))),
         })
     }
 
@@ -75,18 +77,20 @@ impl Files {
 
     /// Watches the files until the program ends.
     pub async fn follow(self, services: Arc<Services>) {
-        let Files { path, followed, current } = self;
+        let Files { path, domains, followed, current } = self;
         let path = path.display();
         let take = |texts: &Texts| {
-            let limits = parse(texts).map_err(|error| error.to_string())?;
-            current.send_replace(Arc::new(limits));
+            let limits = parse(texts, domains).map_err(|error| error.to_string())?;
+            current.send_replace(Some(Arc::new(limits)));
             Ok(())
         };
+        let in_force = || current.borrow().as_ref().map_or(0, |limits| limits.len());
         follow::follow(followed, take, |state| {
+            services.status.limits.lock().read(state.ok().map(|()| in_force()), None, state.err());
             services.metrics.api.files_read(api::Files::RateLimits, state.is_ok());
             match state {
                 Ok(()) => {
-                    let domains = current.borrow().len();
+                    let domains = in_force();
                     info!(%path, domains, "the rate-limit service's limits changed");
                 }
                 Err(error) => {
@@ -98,8 +102,8 @@ impl Files {
     }
 }
 
-fn parse(texts: &Texts) -> Result<Limits, LimitErrors> {
-    Limits::parse(texts.iter().map(|(name, text)| (name.as_str(), text.as_str())))
+fn parse(texts: &Texts, domains: Domains) -> Result<Limits, LimitErrors> {
+    Limits::parse(texts.iter().map(|(name, text)| (name.as_str(), text.as_str())), domains)
 }
 
 fn read(path: &Path) -> Result<Texts, FilesError> {
@@ -146,7 +150,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a.yaml");
         let parsed = || {
-            parse(&read(folder.path()).map_err(|error| error.to_string())?).map_err(|error| error.to_string())
+            let texts = read(folder.path()).map_err(|error| error.to_string())?;
+            parse(&texts, Domains::Unique).map_err(|error| error.to_string())
         };
         for broken in ["domain: [", "", "# nothing yet\n"] {
             std::fs::write(&file, broken).unwrap();
@@ -167,7 +172,8 @@ mod tests {
     #[test]
     fn errors_name_the_path() {
         let folder = tempfile::tempdir().unwrap();
-        let error = |path: &Path| Files::open(path.to_owned()).map(drop).unwrap_err().to_string();
+        let error =
+            |path: &Path| Files::open(path.to_owned(), Domains::Unique).map(drop).unwrap_err().to_string();
         assert!(error(&folder.path().join("none.yaml")).contains("none.yaml: cannot be read"));
         assert!(error(folder.path()).contains("has no .yaml or .yml file"));
         let empty = folder.path().join("empty.yaml");

@@ -4,6 +4,7 @@
 //! the first with a matching pattern, then the one with only the key. The limit is that of the last entry. If it has no
 //! limit, or an entry matches nothing, the request is allowed.
 
+use super::metadata::Struct;
 use super::wire::{Entry, Unit};
 use memchr::memmem;
 use std::collections::HashMap;
@@ -21,7 +22,7 @@ pub struct Domain {
 }
 
 /// The limit of a descriptor.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
     /// The namespace of its identifiers.
     pub namespace: Vec<u8>,
@@ -31,6 +32,10 @@ pub struct Rule {
     pub limit: Option<(Unit, u32)>,
     /// Whether it is in shadow mode: it decides and counts, and never denies.
     pub shadow: bool,
+    /// Whether it is a quota: it denies a call only together with all other quotas of that call.
+    pub quota: bool,
+    /// What a response contains if this limit passes.
+    pub metadata: Option<Arc<Struct>>,
     /// Names of limits that do not apply if this one does.
     pub replaces: Vec<String>,
     /// Positions of the entries whose values form the identifier.
@@ -157,7 +162,7 @@ impl Pattern {
 
 #[cfg(test)]
 mod tests {
-    use super::super::config::Limits;
+    use super::super::config::{Domains, Limits};
     use super::super::naming;
     use super::*;
 
@@ -167,7 +172,7 @@ mod tests {
 
     /// The limit found in a document of domain `d`, as `number unit`, `unlimited` or `-`.
     fn found(text: &str, descriptor: &[(&str, &str)]) -> String {
-        let limits = Limits::parse([("f", text)]).unwrap();
+        let limits = Limits::parse([("f", text)], Domains::Unique).unwrap();
         let domain = limits.domain("d").unwrap();
         match domain.find(&entries(descriptor)).map(|rule| rule.limit) {
             Some(Some((unit, requests))) => format!("{requests} {unit:?}"),
@@ -321,7 +326,7 @@ descriptors:
           - key: user
             rate_limit: {name: shared-with-filters, unit: hour, requests_per_unit: 1}
 ";
-        let limits = Limits::parse([("f", text)]).unwrap();
+        let limits = Limits::parse([("f", text)], Domains::Unique).unwrap();
         let domain = limits.domain("d").unwrap();
         let key = |descriptor: &[(&str, &str)]| {
             let entries = entries(descriptor);

@@ -1,7 +1,10 @@
 //! `envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit` as a tonic service, written by hand like `grpc`.
 
-use super::call::{self, Applied, Outcome, Refused};
+use super::call::{self, Applied, Refused};
+use super::decide::{CallContext, Outcome};
 use super::files::Current;
+use super::refunds::Refunds;
+use super::settings::Answering;
 use super::wire::{METHOD, RateLimitRequest, RateLimitResponse, SERVICE};
 use crate::api::embedded::EmbeddedLimiter;
 use crate::api::ruled::{Forbidden, Ruled};
@@ -49,6 +52,8 @@ struct Shared {
     services: Arc<Services>,
     embedded: Arc<EmbeddedLimiter>,
     limits: Current,
+    answering: Answering,
+    refunds: Refunds,
     authenticator: Authenticator,
     ruled: Arc<Ruled>,
     unknown_domains: Throttle,
@@ -68,12 +73,14 @@ impl RateLimitService {
     pub fn new(
         services: Arc<Services>,
         embedded: Arc<EmbeddedLimiter>,
-        limits: Current,
+        (limits, answering): (Current, Answering),
         authenticator: Authenticator,
         ruled: Arc<Ruled>,
     ) -> RateLimitService {
         let unknown_domains = Throttle::new(BETWEEN_WARNINGS);
-        let shared = Shared { services, embedded, limits, authenticator, ruled, unknown_domains };
+        let refunds = Refunds::default();
+        let shared =
+            Shared { services, embedded, limits, answering, refunds, authenticator, ruled, unknown_domains };
         RateLimitService(Arc::new(shared))
     }
 
@@ -134,6 +141,7 @@ impl RateLimitService {
         request: &Request<RateLimitRequest>,
     ) -> Result<(RateLimitResponse, Outcome), Status> {
         let limits = self.0.limits.borrow().clone();
+        let limits = limits.ok_or(Refused::NoLimits)?;
         let message = request.get_ref();
         match limits.domain(&message.domain) {
             Some(domain) if caller.workspace(Some(&domain.workspace)).is_none() => {
@@ -147,7 +155,13 @@ impl RateLimitService {
         }
         let applied = call::applied(&limits, message)?;
         self.admit(caller, &applied)?;
-        Ok(call::answer(&self.0.embedded, &applied, patience(request.metadata())).await?)
+        let context = CallContext {
+            embedded: &self.0.embedded,
+            refunds: &self.0.refunds,
+            answering: &self.0.answering,
+            now: self.0.services.now(),
+        };
+        Ok(context.answer(message, &applied, patience(request.metadata())).await?)
     }
 
     /// Refuses namespaces and costs that the caller's token does not allow.
@@ -188,8 +202,7 @@ impl From<Refused> for Status {
     fn from(refused: Refused) -> Status {
         let message = refused.to_string();
         match refused {
-            Refused::Undecided => Status::unavailable(message),
-            Refused::Negative(_) => Status::unimplemented(message),
+            Refused::Undecided | Refused::NoLimits => Status::unavailable(message),
             _ => Status::invalid_argument(message),
         }
     }

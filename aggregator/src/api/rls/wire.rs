@@ -4,6 +4,8 @@
 //! `envoy/config/core/v3/base.proto`, and protobuf's well-known `Duration` and `UInt64Value`. Other fields are skipped
 //! when a message is decoded.
 
+use super::metadata::Struct;
+
 /// gRPC service name.
 pub const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 /// gRPC method name.
@@ -35,7 +37,7 @@ pub struct Descriptor {
     /// The charge of this descriptor; 0 only reads. A `UInt64Value`.
     #[prost(message, optional, tag = "3")]
     pub hits_addend: Option<u64>,
-    /// The hits are to be subtracted; not supported.
+    /// The hits are given back: a refund of what was charged before.
     #[prost(bool, tag = "4")]
     pub is_negative_hits: bool,
 }
@@ -74,6 +76,9 @@ pub struct RateLimitResponse {
     /// Headers for the response to the downstream client.
     #[prost(message, repeated, tag = "3")]
     pub response_headers_to_add: Vec<HeaderValue>,
+    /// For filters and access logs, in the namespace of Envoy's filter.
+    #[prost(message, optional, tag = "6")]
+    pub dynamic_metadata: Option<Struct>,
 }
 
 /// `RateLimitResponse.DescriptorStatus`.

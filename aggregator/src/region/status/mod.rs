@@ -2,16 +2,19 @@
 //! aggregators, and the keys nearest to their limits.
 //!
 //! In reading order: [`counters`] (rates from the filters' counters), [`streams`] (connected Envoys), [`peers`] (the other
-//! aggregators), [`top`] (a scan of all keys, at most once a second, shared by all viewers).
+//! aggregators), [`limits`] (the rate-limit service's limits), [`top`] (a scan of all keys, at most once a second, shared by all
+//! viewers).
 //!
 //! Requests wait for none of this, and its cost does not depend on the number of viewers.
 
 pub mod counters;
+pub mod limits;
 pub mod peers;
 pub mod streams;
 pub mod top;
 
 use counters::Counters;
+use limits::LimitsStatus;
 use parking_lot::Mutex;
 use peers::Peers;
 use streams::Streams;
@@ -26,6 +29,8 @@ pub struct Status {
     pub streams: Streams,
     /// The region's other aggregators.
     pub peers: Peers,
+    /// The rate-limit service's limits.
+    pub limits: Mutex<LimitsStatus>,
     /// The keys nearest to their limits.
     pub scan: Scans,
 }

@@ -66,6 +66,7 @@ table! {
         files_stale: Family<Label, Gauge> =
             "1 while changed files (tls, tokens, rate_limits) cannot be used and their former contents are in force",
             stale_files();
+        rls_xds_connected: Gauge = "1 while there is a connection to the rate-limit service's xDS server";
         // Not at zero without TLS: a certificate that expired in 1970 would raise alerts.
         certificate_not_after_seconds: Family<Label, Gauge> =
             "Unix time at which the certificate in force expires";
@@ -141,6 +142,11 @@ impl ApiMetrics {
         // The gauge is set first, so that a reader who sees the new count also sees the new state.
         self.table.files_stale.get_or_create(&[label]).set(i64::from(!usable));
         self.table.files_read.get_or_create(&[label, ("result", result)]).inc();
+    }
+
+    /// Sets whether there is a connection to the rate-limit service's xDS server.
+    pub fn xds_connected(&self, connected: bool) {
+        self.table.rls_xds_connected.set(i64::from(connected));
     }
 
     /// Sets the second of Unix time at which the certificate in force expires, if it is known.

@@ -16,6 +16,7 @@ export function health(parts) {
   lines.push({ part: "Envoys", state: parts.envoys_alive > 0 ? "well" : "warn", word: parts.envoys_alive > 0 ? `${words.count(parts.envoys_alive)} alive` : "none", more: `${words.plural(own.streams, "stream", "streams")} here` });
   if (parts.refused.length > 0) lines.push({ part: "Streams", state: "bad", word: "refused", more: `${parts.refused.map((one) => one.reason.replaceAll("_", " ")).join(", ")}; last ${words.ago(parts.refused[0].age_ms)}` });
   lines.push(redisLine(parts.redis), databaseLine(parts.database));
+  if (parts.rate_limits.source !== "none") lines.push(limitsLine(parts.rate_limits));
   const others = parts.regions.filter((region) => !region.own);
   const lagging = others.filter((region) => region.seen_age_ms > LAGGING_MS);
   if (others.length > 0) lines.push({ part: "Other regions", state: lagging.length ? "warn" : "well", word: lagging.length ? `${lagging.length} of ${others.length} silent` : words.count(others.length), more: lagging.map((region) => `${region.name} wrote ${words.ago(region.seen_age_ms)}`).join(", ") });
@@ -35,6 +36,15 @@ function databaseLine(database) {
   const trouble = away ? null : database.trouble;
   const replica = database.replica_breaker && database.replica_breaker !== "closed";
   return { part: "Database", state: away ? "bad" : trouble || replica ? "warn" : "well", word: away ? "unavailable" : replica ? "replica unavailable" : trouble ?? "reachable", more: `read ${words.ago(database.imported_age_ms)}` };
+}
+
+/** The limits of the rate-limit service. */
+function limitsLine(limits) {
+  const domains = limits.domains ?? null;
+  const word = domains === null ? "none received" : limits.error ? "last change refused" : limits.connected === false ? "xDS server unavailable" : "in force";
+  const state = domains === null ? "bad" : word === "in force" ? "well" : "warn";
+  const more = limits.error?.split("\n")[0] ?? limits.stream_error ?? `${words.plural(domains ?? 0, "domain", "domains")}${limits.version ? `, version ${limits.version}` : ""}`;
+  return { part: "Rate-limit service", state, word, more };
 }
 
 /** The line as a list item. */

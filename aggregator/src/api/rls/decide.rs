@@ -1,0 +1,341 @@
+//! Decides the limits of one call, and makes its response.
+//!
+//! In this order:
+//! 1. Refunds. They deny nothing.
+//! 2. Limits whose descriptors state their own hits, such as the tokens of a response: each by itself. What does not fit is
+//!    charged in full nevertheless, unless the limit was exceeded before, so that it counts and denies later calls.
+//! 3. Quotas are read. If no quota has room, the call is denied.
+//! 4. All other enforced limits: all pass and are charged, or none.
+//! 5. If the call passes: each quota with room, and each limit in shadow mode. Otherwise those are only read.
+
+use super::call::{Applied, Part, Refused};
+use super::metadata::{self, Struct};
+use super::refunds::Refunds;
+use super::settings::Answering;
+use super::wire::{
+    Code, DescriptorStatus, Duration as ProtoDuration, HeaderValue, RateLimit, RateLimitRequest,
+    RateLimitResponse,
+};
+use crate::api::embedded::{EmbeddedLimiter, Failure, LimitCheck};
+use std::collections::HashSet;
+use std::time::Duration;
+use tokio::time::Instant;
+use weir_core::model::exact::{ChargeResult, Verdict};
+use weir_core::model::time::UnixMs;
+
+/// How a call ended, for metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Allowed.
+    Allowed,
+    /// Allowed, but a limit in shadow mode would have denied it.
+    ShadowDenied,
+    /// Denied by a limit.
+    Denied,
+}
+
+/// What a call is decided with.
+#[derive(Clone, Copy)]
+pub struct CallContext<'a> {
+    /// The embedded limiter.
+    pub embedded: &'a EmbeddedLimiter,
+    /// What callers have given back.
+    pub refunds: &'a Refunds,
+    /// The service's settings.
+    pub answering: &'a Answering,
+    /// The time of the call.
+    pub now: UnixMs,
+}
+
+/// A limit of the call.
+#[derive(Clone, Copy)]
+struct Limit<'a> {
+    /// The position of its descriptor.
+    at: usize,
+    shown: &'a RateLimit,
+    part: Part,
+    check: &'a LimitCheck,
+    metadata: Option<&'a Struct>,
+}
+
+/// The decision on a limit.
+#[derive(Clone, Copy)]
+struct Decision {
+    result: ChargeResult,
+    /// The limit is exceeded.
+    over: bool,
+}
+
+impl Decision {
+    fn of(result: ChargeResult) -> Decision {
+        Decision { result, over: matches!(result.verdict, Verdict::Denied { .. }) }
+    }
+}
+
+impl CallContext<'_> {
+    /// Answers a call within the given time; `applied` has the limit of each of its descriptors.
+    pub async fn answer(
+        self,
+        request: &RateLimitRequest,
+        applied: &[Applied],
+        within: Duration,
+    ) -> Result<(RateLimitResponse, Outcome), Refused> {
+        let deadline = Instant::now() + within;
+        let limits: Vec<Limit<'_>> =
+            applied.iter().enumerate().filter_map(|(at, one)| self.limit(at, one)).collect();
+        let mut decisions: Vec<Option<Decision>> = vec![None; applied.len()];
+        for Limit { at, part, check, .. } in &limits {
+            decisions[*at] = match part {
+                Part { refund: true, .. } => Some(self.give_back(check, deadline).await?),
+                Part { own_hits: true, .. } => Some(self.charge_alone(check, deadline).await?),
+                _ => None,
+            };
+        }
+        // Those that are left to decide, by kind.
+        let left: Vec<Limit<'_>> =
+            limits.iter().filter(|limit| decisions[limit.at].is_none()).copied().collect();
+        let (shadowed, left): (Vec<_>, Vec<_>) = left.into_iter().partition(|limit| limit.part.shadow);
+        let (quotas, enforced): (Vec<_>, Vec<_>) = left.into_iter().partition(|limit| limit.part.quota);
+        for quota in &quotas {
+            decisions[quota.at] = Some(self.read(quota.check, deadline).await?);
+        }
+        let is_over = |limit: &Limit<'_>| decisions[limit.at].is_some_and(|decision| decision.over);
+        let enforced_over = limits.iter().any(|limit| limit.part.denies_alone() && is_over(limit));
+        let mut passes = !enforced_over && !self.quotas_deny(applied, &limits, &decisions);
+        if passes {
+            let checks: Vec<&LimitCheck> = enforced.iter().map(|limit| limit.check).collect();
+            let (allowed, results) = self.charge(&checks, deadline).await?;
+            passes = allowed;
+            for (limit, result) in enforced.iter().zip(results) {
+                decisions[limit.at] = Some(Decision::of(result));
+            }
+        } else {
+            for limit in &enforced {
+                decisions[limit.at] = Some(self.read(limit.check, deadline).await?);
+            }
+        }
+        let mut charged: HashSet<_> =
+            enforced.iter().filter(|_| passes).map(|limit| key(limit.check)).collect();
+        for limit in quotas.iter().chain(&shadowed) {
+            let full = decisions[limit.at].is_some_and(|read| read.over);
+            // If the key has been charged already, or the call is denied, the count is only read.
+            if passes && !full && charged.insert(key(limit.check)) {
+                let (_, results) = self.charge(&[limit.check], deadline).await?;
+                decisions[limit.at] = results.first().copied().map(Decision::of);
+            } else if decisions[limit.at].is_none() {
+                decisions[limit.at] = Some(self.read_above(limit.check, deadline).await?);
+            }
+        }
+        let allowed = passes && !self.quotas_deny(applied, &limits, &decisions);
+        Ok(self.respond(request, applied, &limits, &decisions, allowed))
+    }
+
+    /// Whether all quotas of the call are over. One in shadow mode never is; nor, where every descriptor is a quota, one without
+    /// a limit.
+    fn quotas_deny(self, applied: &[Applied], limits: &[Limit<'_>], decisions: &[Option<Decision>]) -> bool {
+        let quotas = || limits.iter().filter(|limit| limit.part.quota && !limit.part.refund);
+        let over = |limit: &Limit<'_>| {
+            !limit.part.shadow && decisions[limit.at].is_some_and(|decision| decision.over)
+        };
+        let unlimited = || self.answering.quota_mode && applied.contains(&Applied::Nothing);
+        quotas().next().is_some() && quotas().all(over) && !unlimited()
+    }
+
+    /// The limit at this position, with the settings that hold for all.
+    fn limit<'a>(self, at: usize, applied: &'a Applied) -> Option<Limit<'a>> {
+        let Applied::Limit { shown, part, check, metadata } = applied else { return None };
+        let Answering { shadow_mode, quota_mode, .. } = *self.answering;
+        let part = Part { shadow: part.shadow || shadow_mode, quota: part.quota || quota_mode, ..*part };
+        Some(Limit { at, shown, part, check, metadata: metadata.as_deref() })
+    }
+
+    /// Charges all or none; what was given back before is used up first.
+    async fn charge(
+        self,
+        checks: &[&LimitCheck],
+        deadline: Instant,
+    ) -> Result<(bool, Vec<ChargeResult>), Refused> {
+        let taken: Vec<u64> = checks.iter().map(|check| self.refunds.take(check, self.now)).collect();
+        let reduced = |(check, taken): (&&LimitCheck, &u64)| LimitCheck {
+            cost: check.cost - taken,
+            ..(*check).clone()
+        };
+        let reduced: Vec<LimitCheck> = checks.iter().zip(&taken).map(reduced).collect();
+        let mut answer = self.embedded.decide(&reduced, Failure::Deny, left(deadline)).await;
+        if !answer.allowed {
+            for (check, taken) in checks.iter().zip(taken) {
+                self.refunds.give(check, taken, u64::MAX, self.now);
+            }
+        }
+        if answer.results.iter().any(|result| result.verdict == Verdict::Undecided) {
+            return Err(Refused::Undecided);
+        }
+        for (check, result) in checks.iter().zip(&mut answer.results) {
+            self.add_refunds(check, result);
+        }
+        Ok((answer.allowed, answer.results))
+    }
+
+    /// Charges one limit in full, unless it is exceeded already; denies what does not fit.
+    async fn charge_alone(self, check: &LimitCheck, deadline: Instant) -> Result<Decision, Refused> {
+        let read = self.read(check, deadline).await?;
+        let exceeded = matches!(read.result.verdict, Verdict::Denied { .. });
+        if exceeded || check.cost == 0 {
+            return Ok(read);
+        }
+        if !read.over {
+            let (_, results) = self.charge(&[check], deadline).await?;
+            return Ok(results.first().copied().map_or(read, Decision::of));
+        }
+        let taken = self.refunds.take(check, self.now);
+        let rest = LimitCheck { cost: check.cost - taken, ..check.clone() };
+        let result = self.embedded.charge_in_full(&rest, left(deadline)).await;
+        let charged = result.is_some_and(|result| result.verdict == Verdict::Allowed);
+        if !charged {
+            self.refunds.give(check, taken, u64::MAX, self.now);
+        }
+        match result {
+            None => return Ok(Decision { over: false, ..read }),
+            Some(_) if charged => {}
+            Some(_) => return Err(Refused::Undecided),
+        }
+        Ok(Decision { result: ChargeResult { remaining: 0, ..read.result }, over: true })
+    }
+
+    /// Reads a count, and whether the cost would pass now.
+    async fn read(self, check: &LimitCheck, deadline: Instant) -> Result<Decision, Refused> {
+        let read = self.read_above(check, deadline).await?;
+        Ok(Decision { over: read.over || read.result.remaining < check.cost, ..read })
+    }
+
+    /// Reads a count, and whether it is above its limit.
+    async fn read_above(self, check: &LimitCheck, deadline: Instant) -> Result<Decision, Refused> {
+        let read = [LimitCheck { cost: 0, ..check.clone() }];
+        let answer = self.embedded.decide(&read, Failure::Deny, left(deadline)).await;
+        let mut result = answer.results.first().copied().unwrap_or(ChargeResult::UNDECIDED);
+        if result.verdict == Verdict::Undecided {
+            return Err(Refused::Undecided);
+        }
+        self.add_refunds(check, &mut result);
+        Ok(Decision::of(result))
+    }
+
+    fn add_refunds(self, check: &LimitCheck, result: &mut ChargeResult) {
+        let left = self.refunds.left(check, self.now);
+        result.remaining = result.remaining.saturating_add(left).min(result.limit);
+    }
+
+    async fn give_back(self, check: &LimitCheck, deadline: Instant) -> Result<Decision, Refused> {
+        let mut read = self.read_above(check, deadline).await?;
+        let before = self.refunds.left(check, self.now);
+        let used = read.result.limit.saturating_sub(read.result.remaining).saturating_add(before);
+        self.refunds.give(check, check.cost, used, self.now);
+        let added = self.refunds.left(check, self.now).saturating_sub(before);
+        read.result.remaining = read.result.remaining.saturating_add(added).min(read.result.limit);
+        Ok(Decision { over: false, ..read })
+    }
+
+    fn respond(
+        self,
+        request: &RateLimitRequest,
+        applied: &[Applied],
+        limits: &[Limit<'_>],
+        decisions: &[Option<Decision>],
+        allowed: bool,
+    ) -> (RateLimitResponse, Outcome) {
+        let decided =
+            |limit: &Limit<'_>| decisions[limit.at].unwrap_or(Decision::of(ChargeResult::UNDECIDED));
+        let shadow_denied = limits.iter().any(|limit| limit.part.shadow && decided(limit).over);
+        let outcome = match (allowed, shadow_denied) {
+            (false, _) => Outcome::Denied,
+            (true, true) => Outcome::ShadowDenied,
+            (true, false) => Outcome::Allowed,
+        };
+        let mut statuses: Vec<DescriptorStatus> = applied
+            .iter()
+            .map(|applied| if *applied == Applied::Unlimited { free(u32::MAX) } else { free(0) })
+            .collect();
+        for limit in limits {
+            // A limit that the configuration does not put in shadow mode shows what it decided.
+            let own_shadow = matches!(&applied[limit.at], Applied::Limit { part, .. } if part.shadow);
+            statuses[limit.at] = status(limit.shown, &decided(limit), own_shadow);
+        }
+        let enforced = |limit: &&Limit<'_>| !limit.part.shadow && !limit.part.refund;
+        let denying = limits.iter().filter(enforced).filter(|limit| decided(limit).over && !allowed);
+        let denying: Vec<(Part, ChargeResult)> =
+            denying.map(|limit| (limit.part, decided(limit).result)).collect();
+        let mut headers: Vec<HeaderValue> = retry_after(&denying).into_iter().collect();
+        headers.extend(self.limit_headers(&statuses, limits));
+        let passed = limits.iter().filter(|limit| statuses[limit.at].code() == Code::Ok);
+        let dynamic_metadata = self
+            .answering
+            .dynamic_metadata
+            .then(|| metadata::of_response(request, passed.filter_map(|limit| limit.metadata)));
+        let overall_code = if allowed { Code::Ok } else { Code::OverLimit } as i32;
+        let response =
+            RateLimitResponse { overall_code, statuses, response_headers_to_add: headers, dynamic_metadata };
+        (response, outcome)
+    }
+
+    /// The headers that the settings name, of the limit that is nearest to being used up.
+    fn limit_headers(self, statuses: &[DescriptorStatus], limits: &[Limit<'_>]) -> Vec<HeaderValue> {
+        let Some(names) = &self.answering.response_headers else { return Vec::new() };
+        let over = |limit: &&Limit<'_>| !limit.part.quota && statuses[limit.at].code() == Code::OverLimit;
+        let nearest = limits.iter().min_by_key(|limit| statuses[limit.at].limit_remaining);
+        let Some(shown) = limits.iter().rfind(over).or(nearest) else { return Vec::new() };
+        let status = &statuses[shown.at];
+        let limit = status.current_limit.as_ref().map_or(0, |limit| limit.requests_per_unit);
+        let reset = status.duration_until_reset.map_or(0, |left| left.seconds);
+        let values = [limit.to_string(), status.limit_remaining.to_string(), reset.to_string()];
+        names.iter().zip(values).map(|(name, value)| HeaderValue { key: name.clone(), value }).collect()
+    }
+}
+
+fn left(deadline: Instant) -> Duration {
+    deadline.saturating_duration_since(Instant::now())
+}
+
+fn key(check: &LimitCheck) -> (Vec<u8>, Vec<u8>, u64) {
+    (check.namespace.clone(), check.identifier.clone(), check.duration_ms)
+}
+
+fn status(shown: &RateLimit, Decision { result, over }: &Decision, shadow: bool) -> DescriptorStatus {
+    let over = *over && !shadow;
+    DescriptorStatus {
+        code: if over { Code::OverLimit } else { Code::Ok } as i32,
+        current_limit: Some(applied_limit(shown, result)),
+        limit_remaining: u32::try_from(result.remaining).unwrap_or(u32::MAX),
+        duration_until_reset: Some(ProtoDuration {
+            seconds: i64::try_from(result.reset_ms / 1_000).unwrap_or(i64::MAX),
+            // Below a second.
+            nanos: (result.reset_ms % 1_000) as i32 * 1_000_000,
+        }),
+    }
+}
+
+/// Live control may have replaced the configured limit, and `limit_remaining` refers to the replacement.
+fn applied_limit(shown: &RateLimit, result: &ChargeResult) -> RateLimit {
+    let requests_per_unit = match result.verdict {
+        Verdict::Undecided => shown.requests_per_unit,
+        _ => u32::try_from(result.limit).unwrap_or(u32::MAX),
+    };
+    RateLimit { requests_per_unit, ..shown.clone() }
+}
+
+/// The status of a descriptor without a limit.
+fn free(limit_remaining: u32) -> DescriptorStatus {
+    DescriptorStatus { code: Code::Ok as i32, limit_remaining, ..DescriptorStatus::default() }
+}
+
+/// The header for a denied client: the longest wait of a limit, or if only quotas deny the shortest of those, in whole seconds;
+/// none if it would never pass.
+fn retry_after(denying: &[(Part, ChargeResult)]) -> Option<HeaderValue> {
+    let wait = |result: &ChargeResult| match result.verdict {
+        Verdict::Denied { retry_after_ms } => retry_after_ms,
+        _ => Some(result.reset_ms),
+    };
+    let of = |quota| denying.iter().filter(move |(part, _)| part.quota == quota).map(|(_, result)| result);
+    let longest = of(false).map(wait).collect::<Option<Vec<u64>>>()?.into_iter().max();
+    let longest = longest.or_else(|| of(true).filter_map(wait).min())?;
+    Some(HeaderValue { key: "retry-after".to_owned(), value: longest.div_ceil(1_000).to_string() })
+}

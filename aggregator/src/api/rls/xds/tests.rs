@@ -1,0 +1,154 @@
+use super::wire::{Any, Descriptor, Policy, Replace};
+use super::*;
+use crate::api::rls::metadata::{Kind, Member, Struct};
+use crate::api::rls::wire::Entry;
+use std::path::PathBuf;
+
+fn resource(config: &RateLimitConfig) -> Any {
+    Any { type_url: TYPE_URL.into(), value: config.encode_to_vec() }
+}
+
+fn response(configs: &[RateLimitConfig]) -> DiscoveryResponse {
+    DiscoveryResponse {
+        version_info: "1".into(),
+        type_url: TYPE_URL.into(),
+        nonce: "n".into(),
+        resources: configs.iter().map(resource).collect(),
+    }
+}
+
+fn config(domain: &str, descriptors: Vec<Descriptor>) -> RateLimitConfig {
+    RateLimitConfig { name: format!("config of {domain}"), domain: domain.into(), descriptors }
+}
+
+fn limited(key: &str, unit: i32, requests_per_unit: u32) -> Descriptor {
+    let policy = Policy { unit, requests_per_unit, ..Policy::default() };
+    Descriptor { key: key.into(), rate_limit: Some(policy), ..Descriptor::default() }
+}
+
+/// The bytes as another implementation of these messages encodes them.
+#[test]
+fn a_resource_is_read_as_it_is_written_elsewhere() {
+    let bytes = [
+        b"\x0a\x01n\x12\x01d\x1a\x3c".as_slice(),
+        b"\x0a\x01k\x12\x02v*\x1a\x10\x08\x07\x10\x96\x01\x22\x04name\x2a\x03\x0a\x01r",
+        b"\x22\x07\x0a\x03sub\x1a\x00\x28\x01\x30\x01\x38\x01\x42\x12\x0a\x10\x0a\x05quota\x12\x07\x1a\x05spare",
+    ]
+    .concat();
+    let quota = Member { kind: Some(Kind::Text("spare".into())) };
+    let expected = Descriptor {
+        key: "k".into(),
+        value: "v*".into(),
+        rate_limit: Some(Policy {
+            unit: 7,
+            requests_per_unit: 150,
+            unlimited: false,
+            name: "name".into(),
+            replaces: vec![Replace { name: "r".into() }],
+        }),
+        descriptors: vec![Descriptor {
+            key: "sub".into(),
+            rate_limit: Some(Policy::default()),
+            ..Descriptor::default()
+        }],
+        shadow_mode: true,
+        detailed_metric: true,
+        quota_mode: true,
+        metadata: Some(Struct { fields: [("quota".to_owned(), quota)].into() }),
+    };
+    let expected = RateLimitConfig { name: "n".into(), domain: "d".into(), descriptors: vec![expected] };
+    assert_eq!(RateLimitConfig::decode(bytes.as_slice()), Ok(expected));
+}
+
+#[test]
+fn a_response_holds_the_limits_of_all_domains() {
+    let marked = Descriptor { quota_mode: true, shadow_mode: true, value: "v".into(), ..limited("k", 2, 5) };
+    let nested = Descriptor { descriptors: vec![marked], ..limited("outer", 6, 0) };
+    let nested = Descriptor { rate_limit: None, ..nested };
+    let configs = [config("one", vec![nested]), config("two", vec![limited("any", 1, 0)])];
+    let limits = limits_of(response(&configs), Domains::Unique).unwrap();
+    assert_eq!(limits.len(), 2);
+    let entry = |key: &str, value: &str| Entry { key: key.into(), value: value.into() };
+    let found = limits.domain("one").unwrap().find(&[entry("outer", "x"), entry("k", "v")]).unwrap();
+    assert_eq!(
+        (found.limit, found.quota, found.shadow),
+        (Some((crate::api::rls::wire::Unit::Minute, 5)), true, true)
+    );
+    let found = limits.domain("two").unwrap().find(&[entry("any", "x")]).unwrap();
+    assert_eq!(found.limit, Some((crate::api::rls::wire::Unit::Second, 0)), "a missing number is 0");
+    assert!(limits_of(response(&[]), Domains::Unique).unwrap().is_empty(), "no resource: no limits");
+}
+
+#[test]
+fn every_error_names_its_resource() {
+    let domain = |descriptors| response(&[config("d", descriptors)]);
+    let other = |mut response: DiscoveryResponse| {
+        response.resources[0].type_url = "type.googleapis.com/other".into();
+        response
+    };
+    let broken = |mut response: DiscoveryResponse| {
+        response.resources[0].value = b"\x0a\xff".to_vec();
+        response
+    };
+    let policy = |policy: Policy| {
+        domain(vec![Descriptor { key: "k".into(), rate_limit: Some(policy), ..Descriptor::default() }])
+    };
+    let deep = (0..MAX_NESTED).fold(limited("k", 1, 1), |inner, _| Descriptor {
+        descriptors: vec![inner],
+        key: "k".into(),
+        ..Descriptor::default()
+    });
+    let cases = [
+        (DiscoveryResponse { type_url: "other".into(), ..domain(vec![]) }, "the type is \"other\""),
+        (other(domain(vec![])), "resource 0: the type is"),
+        (broken(domain(vec![])), "resource 0 is no RateLimitConfig"),
+        (response(&[config("", vec![])]), "config of : domain: \"\" is empty"),
+        (response(&[config("d", vec![]), config("d", vec![])]), "config of d: domain: \"d\" occurs twice"),
+        (domain(vec![limited("", 1, 1)]), "descriptors[0].key: it is missing"),
+        (domain(vec![limited("k", 1, 1), limited("k", 1, 1)]), "descriptors[1]: it is the second"),
+        (domain(vec![limited("k", 0, 1)]), "descriptors[0].rate_limit.unit: it is missing"),
+        (domain(vec![limited("k", 6, 1)]), "\"year\" is longer than the longest window"),
+        (domain(vec![limited("k", 99, 1)]), "\"99\" is not a unit of time"),
+        (domain(vec![limited("k*", 1, 1)]), "descriptors[0].key: it has a wildcard"),
+        (policy(Policy { unit: 1, unlimited: true, ..Policy::default() }), "unit: it has no effect"),
+        (domain(vec![deep]), "is nested too deep"),
+    ];
+    for (response, expected) in cases {
+        let error = limits_of(response, Domains::Unique).unwrap_err();
+        assert!(error.contains(expected), "{error}\n{expected}");
+    }
+    let many = (0..10_000).map(|_| limited("", 1, 1)).collect();
+    let error = limits_of(domain(many), Domains::Unique).unwrap_err();
+    assert!(error.len() <= MAX_REASON_BYTES, "{}", error.len());
+    let merged = [config("d", vec![limited("a", 1, 1)]), config("d", vec![limited("b", 1, 1)])];
+    assert!(limits_of(response(&merged), Domains::Merged).is_ok());
+}
+
+/// More levels than a configuration may have, and fewer than the decoder refuses.
+const MAX_NESTED: usize = 40;
+
+#[test]
+fn options_are_validated() {
+    let new = |url: &str, ca: Option<&str>, identity: (Option<&str>, Option<&str>), token: &str| {
+        let path = |path: Option<&str>| path.map(PathBuf::from);
+        let identity = (path(identity.0), path(identity.1));
+        let made = XdsOptions::new(url.into(), "n".into(), path(ca), identity, Some(token.into()));
+        made.map(drop).map_err(|error| error.to_string())
+    };
+    let (none, both) = ((None, None), (Some("c"), Some("k")));
+    assert_eq!(new("http://a:1", None, none, "t"), Ok(()));
+    assert_eq!(new("https://a:1", Some("ca"), both, "t"), Ok(()));
+    for (url, ca, identity, token, expected) in [
+        ("a:1", None, none, "t", "it has no scheme"),
+        ("http://", None, none, "t", "--rls-xds-url"),
+        ("http://u:secret@a:1", None, none, "t", "it contains a user"),
+        ("http://a:1", Some("ca"), none, "t", "--rls-xds-ca-file"),
+        ("http://a:1", None, both, "t", "use https://"),
+        ("https://a:1", None, (Some("c"), None), "t", "--rls-xds-key-file"),
+        ("https://a:1", None, (None, Some("k")), "t", "--rls-xds-cert-file"),
+        ("http://a:1", None, none, "a\nb", "the token"),
+    ] {
+        let error = new(url, ca, identity, token).unwrap_err();
+        assert!(error.contains(expected) && !error.contains("secret"), "{error}");
+    }
+}
