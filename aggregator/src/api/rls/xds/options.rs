@@ -1,7 +1,7 @@
 //! The options of the stream to an xDS server.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
@@ -140,7 +140,7 @@ impl XdsOptions {
     }
 }
 
-fn read(path: &PathBuf) -> Result<Vec<u8>, OptionsError> {
+fn read(path: &Path) -> Result<Vec<u8>, OptionsError> {
     crate::net::follow::read(path, crate::net::follow::MAX_FILE_BYTES)
         .map_err(|error| OptionsError::Read(path.display().to_string(), error.to_string()))
 }
