@@ -93,7 +93,7 @@ async fn responses_are_put_in_force_or_refused() {
         error: None,
         authorization: Some("Bearer a-token".into()),
     };
-    assert_eq!(first, [expected.clone()]);
+    assert_eq!(first, std::slice::from_ref(&expected));
     until("the stream is up", || service.is_connected()).await;
     let undecided = service.check().await.unwrap_err();
     assert_eq!(undecided.code(), Code::Unavailable, "{undecided}");
