@@ -9,7 +9,8 @@
 //! 5. If the call passes: each quota with room, and each limit in shadow mode. Otherwise those are only read.
 
 use super::call::{Applied, Part, Refused};
-use super::metadata::{self, Struct};
+use super::dynamic_metadata;
+use super::metadata::Struct;
 use super::refunds::Refunds;
 use super::settings::Answering;
 use super::wire::{
@@ -270,7 +271,7 @@ impl CallContext<'_> {
         let dynamic_metadata = self
             .answering
             .dynamic_metadata
-            .then(|| metadata::of_response(request, passed.filter_map(|limit| limit.metadata)));
+            .then(|| dynamic_metadata::of_response(request, passed.filter_map(|limit| limit.metadata)));
         let overall_code = if allowed { Code::Ok } else { Code::OverLimit } as i32;
         let response =
             RateLimitResponse { overall_code, statuses, response_headers_to_add: headers, dynamic_metadata };

@@ -12,6 +12,7 @@
 pub mod call;
 pub mod config;
 pub mod decide;
+mod dynamic_metadata;
 pub mod files;
 pub mod matching;
 pub mod metadata;
