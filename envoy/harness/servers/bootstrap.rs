@@ -117,7 +117,8 @@ pub struct RateLimit {
     /// One descriptor for each list of request headers; the key of an entry is its header's name. A request without one
     /// of the headers does not produce that descriptor.
     pub descriptors: Vec<Vec<&'static str>>,
-    /// More of the route's `rate_limits`, as Envoy's API defines them.
+    /// `rate_limits` of a `RateLimitPerRoute`, as Envoy's API defines them: only there it sends `hits_addend`. They replace
+    /// the `descriptors`.
     pub rate_limits: Vec<Value>,
     /// Add the `metadata` of the service's `dynamic_metadata` to responses, as header `x-limit-metadata`.
     pub shows_metadata: bool,
@@ -246,8 +247,13 @@ fn virtual_host(options: &EnvoyOptions) -> Value {
             |header: &&str| json!({ "request_headers": { "header_name": header, "descriptor_key": header } });
         let actions =
             |headers: &Vec<&str>| json!({ "actions": headers.iter().map(action).collect::<Vec<_>>() });
-        let limits = service.descriptors.iter().map(actions);
-        host["rate_limits"] = limits.chain(service.rate_limits.iter().cloned()).collect();
+        host["rate_limits"] = service.descriptors.iter().map(actions).collect();
+        if !service.rate_limits.is_empty() {
+            host["typed_per_filter_config"] = json!({ "ratelimit": {
+                "@type": "type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute",
+                "rate_limits": service.rate_limits,
+            }});
+        }
         if service.shows_metadata {
             let value = "%DYNAMIC_METADATA(envoy.filters.http.ratelimit:metadata)%";
             host["response_headers_to_add"] =

@@ -300,3 +300,41 @@ async fn quotas_deny_together_and_envoy_shows_what_passes() {
     assert_eq!(get(&envoy, &both).await.status, 429);
     assert_eq!(get(&envoy, &both[..1]).await.status, 429, "the only quota of the request");
 }
+
+/// Envoy's `hits_addend` of a descriptor: tokens of a response count after it, and hits are given back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hits_come_after_the_response_and_are_given_back() {
+    let (unit, _) = long_unit();
+    let limits = format!(
+        "domain: {DOMAIN}\ndescriptors: [{{key: {USER}, rate_limit: {{unit: {unit}, requests_per_unit: 10}}}}]"
+    );
+    let service = Service::start(&limits, None).await;
+    let actions =
+        |header: &str| json!([{ "request_headers": { "header_name": header, "descriptor_key": USER } }]);
+    let rate_limits = vec![
+        json!({ "actions": actions(USER), "hits_addend": { "number": 0 } }),
+        json!({ "actions": actions(USER), "hits_addend": { "format": "%REQ(x-tokens)%" }, "apply_on_stream_done": true }),
+        json!({ "actions": actions("x-refund"), "hits_addend": { "number": 6, "is_negative_hits": true } }),
+    ];
+    let rate_limit = RateLimit { rate_limits, failure_mode_deny: true, ..RateLimit::default() };
+    let envoy = service.envoy(rate_limit).await;
+    let of = |user: &'static str, tokens: &'static str| [(USER, user), ("x-tokens", tokens)];
+    let left = async |user: &'static str| {
+        let response = get(&envoy, &[(USER, user)]).await;
+        (response.status, response.header("x-ratelimit-remaining").unwrap().to_owned())
+    };
+    let comes_to = async |user: &'static str, status: u16, remaining: &str| {
+        let reached = async || left(user).await == (status, remaining.to_owned());
+        wait::until("the tokens are counted", SOON, reached).await.unwrap();
+    };
+    assert_eq!(get(&envoy, &of("a", "7")).await.status, 200);
+    comes_to("a", 200, "3").await;
+    assert_eq!(get(&envoy, &of("a", "50")).await.status, 200, "the tokens are not known before the response");
+    comes_to("a", 429, "0").await;
+    assert_eq!(get(&envoy, &of("b", "9")).await.status, 200);
+    comes_to("b", 200, "1").await;
+    assert_eq!(get(&envoy, &[("x-refund", "b")]).await.status, 200);
+    assert_eq!(left("b").await, (200, "7".to_owned()));
+    assert_eq!(get(&envoy, &of("b", "4")).await.status, 200);
+    comes_to("b", 200, "3").await;
+}
