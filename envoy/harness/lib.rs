@@ -15,7 +15,7 @@ pub use processes::process::Process;
 pub use processes::{binaries, ports, process, wait};
 pub use servers::aggregator::{Aggregator, AggregatorOptions};
 pub use servers::bootstrap;
-pub use servers::bootstrap::{EnvoyOptions, Filter, RateLimit, Route, Weir};
+pub use servers::bootstrap::{EnvoyOptions, Filter, Quota, RateLimit, Route, Weir};
 pub use servers::collector::{Collector, Received};
 pub use servers::database::DatabaseServer;
 pub use servers::envoy::{Envoy, Reload, validate_file};

@@ -108,6 +108,8 @@ pub enum Filter {
     /// Envoy's own filter for the rate-limit service, which the aggregators serve. Envoy only queries it for requests
     /// to an upstream.
     RateLimit(RateLimit),
+    /// Envoy's own filter for the rate-limit quota service, which the aggregators serve.
+    Quota(Quota),
 }
 
 /// The queries of Envoy's own filter to the rate-limit service.
@@ -126,6 +128,19 @@ pub struct RateLimit {
     pub token: Option<String>,
     /// Answer 500 if the service does not respond.
     pub failure_mode_deny: bool,
+}
+
+/// The buckets of Envoy's own filter for the rate-limit quota service.
+#[derive(Clone, Debug, Default)]
+pub struct Quota {
+    pub domain: String,
+    /// One bucket for each list of request headers; the key of an entry is its header's name. A request is in the first bucket
+    /// whose first header it has.
+    pub buckets: Vec<Vec<&'static str>>,
+    /// The aggregator's bearer token.
+    pub token: Option<String>,
+    /// Deny all requests of a bucket whose assignment has expired. Otherwise they pass.
+    pub deny_expired: bool,
 }
 
 /// A WASM filter: Weir's, or another module in its place.
@@ -282,6 +297,7 @@ fn http_filters(filter: &Filter, options: &EnvoyOptions) -> Vec<Value> {
         Filter::Weir(weir) => Some(wasm_filter(weir)),
         Filter::Local { tokens } => Some(local_ratelimit(*tokens)),
         Filter::RateLimit(service) => Some(rate_limit_service(service)),
+        Filter::Quota(service) => Some(rate_limit_quota(service)),
     };
     let filters = first.into_iter().flat_map(|filter| std::iter::repeat_n(filter, options.copies));
     options.before.iter().cloned().chain(filters).chain([router]).collect()
@@ -322,7 +338,6 @@ fn local_ratelimit(tokens: u32) -> Value {
 }
 
 fn rate_limit_service(service: &RateLimit) -> Value {
-    let bearer = |token: &String| json!({ "key": "authorization", "value": format!("Bearer {token}") });
     json!({ "name": "ratelimit", "typed_config": {
         "@type": "type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimit",
         "domain": service.domain,
@@ -332,12 +347,58 @@ fn rate_limit_service(service: &RateLimit) -> Value {
         "enable_x_ratelimit_headers": "DRAFT_VERSION_03",
         "rate_limit_service": {
             "transport_api_version": "V3",
-            "grpc_service": {
-                "envoy_grpc": { "cluster_name": AGGREGATOR_CLUSTER },
-                "initial_metadata": service.token.iter().map(bearer).collect::<Vec<_>>(),
-            },
+            "grpc_service": grpc_service(service.token.as_ref()),
         },
     }})
+}
+
+fn rate_limit_quota(service: &Quota) -> Value {
+    let header = |name: &str| {
+        json!({ "name": name, "typed_config": {
+            "@type": "type.googleapis.com/envoy.type.matcher.v3.HttpRequestHeaderMatchInput", "header_name": name,
+        }})
+    };
+    let settings = |headers: &[&str]| {
+        let builders =
+            headers.iter().map(|name| ((*name).to_owned(), json!({ "custom_value": header(name) })));
+        let mut settings = json!({
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.rate_limit_quota.v3.RateLimitQuotaBucketSettings",
+            "bucket_id_builder": { "bucket_id_builder": builders.collect::<serde_json::Map<_, _>>() },
+            "reporting_interval": "5s",
+        });
+        if service.deny_expired {
+            settings["expired_assignment_behavior"] = json!({
+                "fallback_rate_limit": { "blanket_rule": "DENY_ALL" },
+                "expired_assignment_behavior_timeout": "600s",
+            });
+        }
+        settings
+    };
+    let matcher = |headers: &Vec<&'static str>| {
+        let any = json!({ "safe_regex": { "google_re2": {}, "regex": ".+" } });
+        let input = header(headers.first().copied().unwrap_or_default());
+        json!({
+            "predicate": { "single_predicate": { "input": input, "value_match": any } },
+            "on_match": { "action": { "name": "bucket", "typed_config": settings(headers) } },
+        })
+    };
+    json!({ "name": "rate_limit_quota", "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.rate_limit_quota.v3.RateLimitQuotaFilterConfig",
+        "domain": service.domain,
+        "rlqs_server": grpc_service(service.token.as_ref()),
+        "bucket_matchers": {
+            "matcher_list": { "matchers": service.buckets.iter().map(matcher).collect::<Vec<_>>() },
+        },
+    }})
+}
+
+/// The aggregator, with a token if it has one.
+fn grpc_service(token: Option<&String>) -> Value {
+    let bearer = |token: &String| json!({ "key": "authorization", "value": format!("Bearer {token}") });
+    json!({
+        "envoy_grpc": { "cluster_name": AGGREGATOR_CLUSTER },
+        "initial_metadata": token.into_iter().map(bearer).collect::<Vec<_>>(),
+    })
 }
 
 /// Traces every request; a request with a `traceparent` header stays in that trace.

@@ -24,6 +24,7 @@ mod redis_faults;
 mod region;
 mod reload;
 mod response_cost;
+mod rlqs;
 mod rls;
 mod rules;
 mod tls;
