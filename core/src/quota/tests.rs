@@ -151,7 +151,7 @@ impl World {
             for (id, requests) in demand.iter().enumerate() {
                 self.proxies[id].waits(1_000);
                 self.proxies[id].requests(*requests);
-                if (second + id as u64) % 5 == 0 {
+                if (second + id as u64).is_multiple_of(5) {
                     self.reports(id, 0);
                 }
             }
@@ -319,10 +319,10 @@ proptest! {
                 }
                 Step::Divides => world.divides(),
                 Step::Waits(ms) => {
-                    for id in 0..4 {
-                        if world.now + ms - reported[id] > HORIZON_MS {
+                    for (id, reported) in reported.iter_mut().enumerate() {
+                        if world.now + ms - *reported > HORIZON_MS {
                             world.reports(id, 0);
-                            reported[id] = world.now;
+                            *reported = world.now;
                         }
                     }
                     world.proxies.iter_mut().for_each(|proxy| proxy.waits(ms));
