@@ -44,8 +44,6 @@ pub const MAX_LIMIT_CHECKS: usize = 128;
 const RESERVED_PAUSE: Duration = Duration::from_millis(2);
 /// Longest such pause.
 const LONGEST_RESERVED_PAUSE: Duration = Duration::from_millis(32);
-/// How often a charge in full is tried.
-const FULL_ATTEMPTS: usize = 3;
 /// Start of the monotonic clock; its zero means "never".
 const FIRST_MS: u64 = 60_000;
 
@@ -115,36 +113,6 @@ impl EmbeddedLimiter {
         }
         let answer = self.decide_the_rest(&controlled.checks, &controlled.epochs, failure, within).await;
         controlled.complete(answer)
-    }
-
-    /// Charges one check of a window in full, although it does not fit into its limit; for use that has taken place. A ban
-    /// denies it. `None`: the identifier is exempt, and nothing is charged.
-    pub async fn charge_in_full(&self, check: &LimitCheck, within: Duration) -> Option<ChargeResult> {
-        let services = &self.api.services;
-        let one = [check.clone()];
-        let controlled = Controlled::of(&one, &services.control.set(), services.now());
-        if let Some(answer) = controlled.answer() {
-            return (!answer.allowed).then(|| first(answer));
-        }
-        let Ok((windows, _)) = split(&controlled.checks, &controlled.epochs) else {
-            return Some(ChargeResult::UNDECIDED);
-        };
-        let deadline = Instant::now() + within;
-        let mut result = ChargeResult::UNDECIDED;
-        for _ in 0..FULL_ATTEMPTS {
-            // Just enough room, as the limit is reported with the count. The region may count more than is seen here.
-            let seen = self.api.untried(&windows);
-            let used = seen.first().map_or(0, |seen| seen.limit.saturating_sub(seen.remaining));
-            let raised =
-                |check: &LimitCheck| LimitCheck { limit: used.saturating_add(check.cost), ..check.clone() };
-            let raised: Vec<LimitCheck> = controlled.checks.iter().map(raised).collect();
-            let left = deadline.saturating_duration_since(Instant::now());
-            result = first(self.decide_the_rest(&raised, &controlled.epochs, Failure::Deny, left).await);
-            if !result.is_denied() {
-                break;
-            }
-        }
-        Some(result)
     }
 
     async fn decide_the_rest(
@@ -222,10 +190,6 @@ fn split(checks: &[LimitCheck], epochs: &[u32]) -> Result<(Windows, Exactly), Li
         exact.untried = checks.iter().map(LimitCheck::untried).collect();
     }
     Ok((windows, exact))
-}
-
-fn first(answer: Answer) -> ChargeResult {
-    answer.results.first().copied().unwrap_or(ChargeResult::UNDECIDED)
 }
 
 /// Copies decisions to their positions in the call.

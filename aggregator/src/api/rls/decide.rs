@@ -190,15 +190,9 @@ impl CallContext<'_> {
         }
         let taken = self.refunds.take(check, self.now);
         let rest = LimitCheck { cost: check.cost - taken, ..check.clone() };
-        let result = self.embedded.charge_in_full(&rest, left(deadline)).await;
-        let charged = result.is_some_and(|result| result.verdict == Verdict::Allowed);
-        if !charged {
+        if !self.embedded.charge_spent(&rest) {
             self.refunds.give(check, taken, u64::MAX, self.now);
-        }
-        match result {
-            None => return Ok(Decision { over: false, ..read }),
-            Some(_) if charged => {}
-            Some(_) => return Err(Refused::Undecided),
+            return Err(Refused::Undecided);
         }
         Ok(Decision { result: ChargeResult { remaining: 0, ..read.result }, over: true })
     }
