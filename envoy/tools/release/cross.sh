@@ -9,17 +9,18 @@ work="$(mktemp -d)"
 server=""
 trap '[[ -z "$server" ]] || kill -KILL "$server" 2>/dev/null || true; rm -rf "$work"' EXIT
 
-# tools_of TARGET: the C compiler that compiles and links for it, and what its programs run under.
+# tools_of TARGET: the C compiler and the linker for it, and what its programs run under. Rust brings musl itself and links it by the
+# system's compiler; musl-gcc would add its own start files and loader, and the program would end at once.
 tools_of() {
     case "$1" in
     aarch64-unknown-linux-gnu)
-        compiler=aarch64-linux-gnu-gcc packages=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross) runner=()
+        compiler=aarch64-linux-gnu-gcc linker=aarch64-linux-gnu-gcc packages=(gcc-aarch64-linux-gnu libc6-dev-arm64-cross) runner=()
         if [[ "$(uname -m)" != aarch64 ]]; then
             runner=(qemu-aarch64 -L /usr/aarch64-linux-gnu)
             packages+=(qemu-user)
         fi
         ;;
-    x86_64-unknown-linux-musl) compiler=musl-gcc packages=(musl-tools) runner=() ;;
+    x86_64-unknown-linux-musl) compiler=musl-gcc linker=cc packages=(musl-tools) runner=() ;;
     *) die "there is no cross compiler for '$1' here." "Add it to $0." ;;
     esac
     command -v "$compiler" >/dev/null && command -v "${runner[0]:-true}" >/dev/null ||
@@ -31,7 +32,7 @@ tools_of() {
 build() {
     local of_c="CC_${1//-/_}" of_cargo="${1//-/_}"
     of_cargo="CARGO_TARGET_${of_cargo^^}_LINKER"
-    env "$of_c=$compiler" "$of_cargo=$compiler" cargo build "${locked[@]}" --release -p weir-aggregator --target "$1"
+    env "$of_c=$compiler" "$of_cargo=$linker" cargo build "${locked[@]}" --release -p weir-aggregator --target "$1"
 }
 
 # address LOG: that of the admin listener, once the server has logged it.
