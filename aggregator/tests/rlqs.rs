@@ -16,6 +16,7 @@ use tonic::transport::{Channel, Endpoint};
 use weir_aggregator::api::rlqs::quotas::MAX_BUCKETS_OF_STREAM;
 use weir_aggregator::api::rlqs::service::MAX_MESSAGE_BYTES;
 use weir_aggregator::api::rlqs::wire::Usage;
+use weir_aggregator::api::rls::config::MAX_DEPTH;
 use weir_aggregator::api::{ApiSettings, rls};
 use weir_aggregator::auth::{self, Listed, NewToken};
 use weir_aggregator::database::DatabaseOptions;
@@ -234,7 +235,7 @@ async fn malformed_buckets_get_nothing_and_harm_no_other() {
     let service = Service::start().await;
     let mut proxy = service.proxy().await;
     let long = "x".repeat(1_000);
-    let keys: Vec<String> = (0..20).map(|key| format!("k{key}")).collect();
+    let keys: Vec<String> = (0..=MAX_DEPTH).map(|key| format!("k{key}")).collect();
     let many: Vec<(&str, &str)> = keys.iter().map(|key| (key.as_str(), "v")).collect();
     let mut not_text = usage(USER, 1, 0);
     not_text.bucket_id.as_mut().unwrap().bucket.insert("user".into(), b"\xff\xfe".to_vec());
