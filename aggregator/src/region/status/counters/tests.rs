@@ -85,7 +85,7 @@ fn many_rules_and_long_names_are_refused() {
     counters.take(&mut OfStream::default(), &sent(&[(&long, 1, 1), ("", 1, 1)]), MonoMs(0));
     assert_eq!(counters.rules(MonoMs(0)), []);
     for stream in 0..20 {
-        let names: Vec<_> = (0..1_000).map(|rule| format!("{stream}-{rule}")).collect();
+        let names: Vec<_> = (0..2 * MAX_STREAM_RULES).map(|rule| format!("{stream}-{rule}")).collect();
         let rules: Vec<_> = names.iter().map(|name| (name.as_str(), 0, 0)).collect();
         let mut of = OfStream::default();
         counters.take(&mut of, &sent(&rules), MonoMs(0));
