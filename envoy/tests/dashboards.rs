@@ -286,7 +286,7 @@ fn every_outcome_is_documented() {
     };
     let metric = "| `weir_decisions_total{rule,outcome}` | ";
     assert_eq!(listed("../../../aggregator/METRICS.md", metric, '`'), names);
-    assert_eq!(listed("../../../aggregator/src/admin/page/rules.js", "const KINDS = ", '"'), names);
+    assert_eq!(listed("../../../aggregator/src/admin/page/views/rules.js", "const KINDS = ", '"'), names);
     // An access log has none of them for a request that passed in the ordinary way.
     let mut logged = listed("../../../filter/README.md", "`weir_outcome` is ", '`');
     logged.insert("allowed".to_owned());

@@ -246,6 +246,11 @@ mod tests {
         files.push(format!("{folder}/../envoy/deploy/docker/envoy.yaml").into());
         for file in files {
             let judged = judge(&std::fs::read_to_string(&file).unwrap());
+            // Exact limits are not simulated, and these examples have no others.
+            if file.ends_with("one-time-passwords.json") || file.ends_with("payments.json") {
+                assert!(judged.rules.is_empty() && !judged.notes.is_empty(), "{file:?}: {judged:?}");
+                continue;
+            }
             assert!(judged.errors.is_empty() && !judged.rules.is_empty(), "{file:?}: {judged:?}");
             let copied = judge(&judged.yaml.unwrap());
             assert!(copied.errors.is_empty() && copied.rules == judged.rules, "{file:?}: {copied:?}");
