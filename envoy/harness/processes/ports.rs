@@ -6,12 +6,13 @@
 use std::collections::hash_map::RandomState;
 use std::fs::{self, File};
 use std::hash::BuildHasher;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Mutex;
 
 use anyhow::{Context, Result};
+use tokio::net::TcpSocket;
 
 /// Below 32768, where Linux's ephemeral ports begin.
 const PORTS: Range<u16> = 20_000..32_000;
@@ -61,12 +62,56 @@ fn take_block() -> Result<(File, Range<u16>)> {
     anyhow::bail!("all ports of {PORTS:?} are taken by tests")
 }
 
-/// Checks that `address` can be bound; otherwise returns the error.
+/// Checks that `address` can be bound; otherwise returns the error. The socket does not listen: a program that another thread
+/// starts at this moment has it too until it is executed, and must not accept connections.
 pub fn check_free(address: SocketAddr) -> std::io::Result<()> {
-    TcpListener::bind(address).map(drop)
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // Nor may such a socket keep others from the port.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)
 }
 
 /// `port` on the loopback address.
 pub fn local(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::ErrorKind;
+    use std::net::{TcpListener, TcpStream};
+    use std::process::Command;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
+    /// A program that another thread starts has this process's sockets until it is executed.
+    #[test]
+    fn a_free_port_refuses_connections_while_programs_are_started() {
+        let ended = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !ended.load(Ordering::Relaxed) {
+                    Command::new("true").status().unwrap();
+                }
+            });
+            let port = local(free().unwrap());
+            let refused = |_: &u32| {
+                let connected = check_free(port).and_then(|()| TcpStream::connect(port));
+                connected.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+            };
+            let count = (0..4_000).filter(refused).count();
+            ended.store(true, Ordering::Relaxed);
+            assert_eq!(count, 4_000);
+        });
+    }
+
+    #[test]
+    fn a_port_with_a_listener_is_not_free() {
+        for address in [(Ipv4Addr::LOCALHOST, 0), (Ipv4Addr::UNSPECIFIED, 0)] {
+            let listener = TcpListener::bind(address).unwrap();
+            let port = local(listener.local_addr().unwrap().port());
+            assert_eq!(check_free(port).unwrap_err().kind(), ErrorKind::AddrInUse);
+        }
+    }
 }
