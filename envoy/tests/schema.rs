@@ -166,7 +166,7 @@ fn both_refuse_broken_configurations() {
         with("/table/max_keys", json!(7)),
         with("/client_networks/trusted_hops", json!(33)),
         with("/rules", json!([])),
-        with("/rules", Value::Array((0..65).map(|_| complete()["rules"][0].clone()).collect())),
+        with("/rules", Value::Array((0..1_025).map(|_| complete()["rules"][0].clone()).collect())),
         with("/rules/0/name", json!("with space")),
         with("/rules/0/limit", json!(-1)),
         with("/rules/0/limit", json!("5")),
