@@ -108,10 +108,7 @@ impl Division {
         if self.shares.len() >= MAX_SHARES {
             return false;
         }
-        let connected = self.shares.values().filter(|share| share.is_connected());
-        let (sum, count) = connected.fold((0_u64, 0_u64), |(sum, count), share| {
-            (sum.saturating_add(share.demand()), count.saturating_add(1))
-        });
+        let (sum, count) = self.weights();
         // Until its own demand is known, it counts as an average one.
         let demand = sum.checked_div(count).unwrap_or(0);
         self.shares.insert(id, Share::new(demand, now));

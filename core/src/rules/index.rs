@@ -5,7 +5,7 @@
 //! are tested afterwards.
 
 use super::matcher::Conditions;
-use super::request::host::{Host, host_of};
+use super::request::host::{HOST_BYTES_MAX, Host, host_of};
 use super::request::path::segments;
 use super::request::sources::NormalPath;
 use super::request::{Request, joined_header};
@@ -94,44 +94,50 @@ impl Index {
     ) -> &'a [u16] {
         let Candidates { rules, text } = found;
         rules.clear();
-        self.any.collect(self.segment_bytes, request, path, buffer, text, rules);
-        if self.host_bytes > 0 {
-            self.of_host(request, path, buffer, (text, rules));
+        let mut lower = [0; HOST_BYTES_MAX];
+        let host = self.end_of_host(request, buffer, &mut lower);
+        let path = if self.segment_bytes > 0 { path.of(request, buffer) } else { &[] };
+        let mut collect = |tree: &Tree| tree.collect(path, self.segment_bytes, text, rules);
+        collect(&self.any);
+        if let Some((host, is_whole)) = host {
+            self.of_host(host, is_whole, &mut collect);
         }
         rules.sort_unstable();
         rules.dedup();
         rules
     }
 
-    /// Adds the rules of the request's host.
-    fn of_host<R: Request + ?Sized>(
+    /// The request's host in lower case, or the end of a long one, whose other bytes are in no key; and whether it is the whole.
+    fn end_of_host<'a, R: Request + ?Sized>(
         &self,
         request: &R,
-        path: &mut NormalPath,
         buffer: &mut Vec<u8>,
-        (text, rules): (&mut Vec<u8>, &mut Vec<u16>),
-    ) {
-        let mut host = [0; super::request::host::HOST_BYTES_MAX];
-        let Some(authority) = joined_header(request, b":authority", buffer) else { return };
-        // The end of a long host may fit; its other bytes are in no key.
-        let all = host_of(authority);
-        let whole = all.len();
-        let kept = whole.min(self.host_bytes.saturating_add(1)).min(host.len());
-        let (Some(end), Some(host)) = (all.get(whole.saturating_sub(kept)..), host.get_mut(..kept)) else {
-            return;
-        };
-        host.copy_from_slice(end);
+        lower: &'a mut [u8; HOST_BYTES_MAX],
+    ) -> Option<(&'a [u8], bool)> {
+        if self.host_bytes == 0 {
+            return None;
+        }
+        let whole = host_of(joined_header(request, b":authority", buffer)?);
+        let kept = whole.len().min(self.host_bytes.saturating_add(1)).min(lower.len());
+        let host = lower.get_mut(..kept)?;
+        host.copy_from_slice(whole.get(whole.len().saturating_sub(kept)..)?);
         host.make_ascii_lowercase();
-        if let Some(tree) = self.exact.get(&*host).filter(|_| kept == whole) {
-            tree.collect(self.segment_bytes, request, path, buffer, text, rules);
+        Some((host, kept == whole.len()))
+    }
+
+    /// Passes the rules of a host on.
+    fn of_host(&self, host: &[u8], is_whole: bool, collect: &mut impl FnMut(&Tree)) {
+        if let Some(tree) = self.exact.get(host).filter(|_| is_whole) {
+            collect(tree);
         }
         if self.below.is_empty() {
             return;
         }
         for (at, _) in host.iter().enumerate().filter(|(_, byte)| **byte == b'.') {
-            let is_whole = at == 0 && kept == whole;
-            if let Some(tree) = host.get(at..).and_then(|end| self.below.get(end)).filter(|_| !is_whole) {
-                tree.collect(self.segment_bytes, request, path, buffer, text, rules);
+            // A host is not below itself.
+            let is_host = at == 0 && is_whole;
+            if let Some(tree) = host.get(at..).and_then(|end| self.below.get(end)).filter(|_| !is_host) {
+                collect(tree);
             }
         }
     }
@@ -159,23 +165,14 @@ impl Tree {
         }
     }
 
-    /// Adds the rules along the request's path. A segment longer than any key ends the way.
-    fn collect<R: Request + ?Sized>(
-        &self,
-        segment_bytes: usize,
-        request: &R,
-        path: &mut NormalPath,
-        buffer: &mut Vec<u8>,
-        text: &mut Vec<u8>,
-        rules: &mut Vec<u16>,
-    ) {
+    /// Adds the rules along the path. A segment longer than any key ends the way.
+    fn collect(&self, path: &[u8], segment_bytes: usize, text: &mut Vec<u8>, rules: &mut Vec<u16>) {
         let Some(mut node) = self.0.first() else { return };
         rules.extend_from_slice(&node.rules);
         if node.children.is_empty() {
             return;
         }
-        for segment in segments(path.of(request, buffer)).take_while(|segment| segment.len() <= segment_bytes)
-        {
+        for segment in segments(path).take_while(|segment| segment.len() <= segment_bytes) {
             text.clear();
             text.extend_from_slice(segment);
             text.make_ascii_lowercase();
