@@ -9,15 +9,16 @@ use crate::region::services::Services;
 use crate::region::slots::Slots;
 use crate::region::stream;
 use crate::region::stream_error::StreamError;
+use prost::Message;
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::sync::Arc;
 use tonic::body::Body;
 use tonic::codegen::{self, BoxFuture, Context, Poll, Service, StdError, http};
-use tonic::server::{Grpc, NamedService};
+use tonic::server::{Grpc, NamedService, StreamingService};
 use tonic::{Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
-use weir_core::model::wire::{FilterFrame, MAX_FRAME_BYTES, METHOD, RegionFrame, SERVICE};
+use weir_core::model::wire::{FilterFrame, MAX_FRAME_BYTES, METHOD, SERVICE};
 
 /// Largest frame that is decoded: the most that a filter sends, and room for fields that a newer filter adds.
 pub const MAX_DECODED_BYTES: usize = MAX_FRAME_BYTES + 64 * 1024;
@@ -102,16 +103,33 @@ where
     }
 
     fn call(&mut self, request: http::Request<B>) -> Self::Future {
-        if let Some(refused) = refuse_other_method(&request, SERVICE, METHOD) {
-            return Box::pin(ready(Ok(refused)));
-        }
-        let service = self.clone();
-        Box::pin(async move {
-            let codec = ProstCodec::<RegionFrame, FilterFrame>::default();
-            let mut grpc = Grpc::new(codec).max_decoding_message_size(MAX_DECODED_BYTES);
-            Ok(grpc.streaming(service, request).await)
-        })
+        serve_streams(self.clone(), request, (SERVICE, METHOD), MAX_DECODED_BYTES)
     }
+}
+
+/// Serves a call of the only method of a service with streams; `max_bytes` is the largest message that is decoded.
+pub(crate) fn serve_streams<Received, S, B>(
+    service: S,
+    request: http::Request<B>,
+    (name, method): (&str, &str),
+    max_bytes: usize,
+) -> BoxFuture<http::Response<Body>, Infallible>
+where
+    Received: Message + Default + 'static,
+    S: StreamingService<Received, Response: Message> + Send + 'static,
+    S::ResponseStream: Send + 'static,
+    S::Future: Send,
+    B: codegen::Body + Send + 'static,
+    B::Error: Into<StdError> + Send + 'static,
+{
+    if let Some(refused) = refuse_other_method(&request, name, method) {
+        return Box::pin(ready(Ok(refused)));
+    }
+    Box::pin(async move {
+        let codec = ProstCodec::<S::Response, Received>::default();
+        let mut grpc = Grpc::new(codec).max_decoding_message_size(max_bytes);
+        Ok(grpc.streaming(service, request).await)
+    })
 }
 
 /// The response to a call of any method but `method`, the only one of `service`.

@@ -6,7 +6,7 @@ use super::stream::{self, Credential};
 use super::wire::{METHOD, QuotaResponse, SERVICE, UsageReports};
 use crate::auth::Authenticator;
 use crate::net::listen::ConnectionInfo;
-use crate::region::grpc::refuse_other_method;
+use crate::region::grpc::serve_streams;
 use crate::region::send_queue::{self, Frames};
 use crate::region::slots::Slots;
 use std::convert::Infallible;
@@ -14,9 +14,8 @@ use std::future::{Ready, ready};
 use std::sync::Arc;
 use tonic::body::Body;
 use tonic::codegen::{self, BoxFuture, Context, Poll, Service, StdError, http};
-use tonic::server::{Grpc, NamedService};
+use tonic::server::NamedService;
 use tonic::{Request, Response, Status, Streaming};
-use tonic_prost::ProstCodec;
 
 /// Largest message that is decoded: all buckets of a stream, each as long as it may be.
 pub const MAX_MESSAGE_BYTES: usize = 6 * 1024 * 1024;
@@ -91,14 +90,6 @@ where
     }
 
     fn call(&mut self, request: http::Request<B>) -> Self::Future {
-        if let Some(refused) = refuse_other_method(&request, SERVICE, METHOD) {
-            return Box::pin(ready(Ok(refused)));
-        }
-        let service = self.clone();
-        Box::pin(async move {
-            let codec = ProstCodec::<QuotaResponse, UsageReports>::default();
-            let mut grpc = Grpc::new(codec).max_decoding_message_size(MAX_MESSAGE_BYTES);
-            Ok(grpc.streaming(service, request).await)
-        })
+        serve_streams(self.clone(), request, (SERVICE, METHOD), MAX_MESSAGE_BYTES)
     }
 }
