@@ -4,10 +4,11 @@
 mod common;
 mod rls_common;
 
+use prost_types::Struct;
+use prost_types::value::Kind;
 use rls_common::{Entries, OK, OVER, call, codes, descriptor, remaining, request, service};
 use tonic::transport::Channel;
 use weir_aggregator::api::rls::Answering;
-use weir_aggregator::api::rls::metadata::{Kind, Struct};
 use weir_aggregator::api::rls::wire::{Descriptor, RateLimitRequest, RateLimitResponse};
 
 const LIMITS: &str = "
@@ -134,10 +135,10 @@ async fn dynamic_metadata_has_the_request_and_what_passes() {
     let pools = |response: &RateLimitResponse| {
         let metadata = response.dynamic_metadata.clone().unwrap();
         let object = |of: &Struct, name: &str| match of.fields.get(name).map(|member| member.kind.clone()) {
-            Some(Some(Kind::Object(object))) => object,
+            Some(Some(Kind::StructValue(object))) => object,
             _ => Struct::default(),
         };
-        assert_eq!(metadata.fields["domain"].kind, Some(Kind::Text("edge".into())));
+        assert_eq!(metadata.fields["domain"].kind, Some(Kind::StringValue("edge".into())));
         let pools = object(&object(&metadata, "metadata"), "pool");
         pools.fields.into_keys().collect::<Vec<_>>()
     };

@@ -15,7 +15,6 @@ use tonic_prost::ProstCodec;
 use weir_aggregator::api::rlqs::wire::{
     Action, BlanketRule, BucketAction, BucketId, QuotaResponse, Strategy, Usage, UsageReports,
 };
-use weir_aggregator::api::rls::wire::Duration as ProtoDuration;
 
 pub const METHOD: &str = "/envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas";
 
@@ -46,7 +45,7 @@ pub fn bucket(entries: Entries) -> BucketId {
 }
 
 pub fn usage(entries: Entries, allowed: u64, denied: u64) -> Usage {
-    let time_elapsed = Some(ProtoDuration { seconds: 5, nanos: 0 });
+    let time_elapsed = Some(prost_types::Duration { seconds: 5, nanos: 0 });
     Usage { bucket_id: Some(bucket(entries)), time_elapsed, allowed, denied }
 }
 

@@ -26,6 +26,16 @@ pub struct LimitCheck {
     pub cost: u64,
 }
 
+/// What checks count on together. The limit is not part of it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct CountedKey {
+    workspace: Vec<u8>,
+    namespace: Vec<u8>,
+    identifier: Vec<u8>,
+    /// The window, in milliseconds.
+    pub duration_ms: u64,
+}
+
 /// What happens to a call whose checks were not all decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure {
@@ -89,6 +99,16 @@ impl LimitCheck {
         match self.parts(0).check() {
             Err(KeyError::Duration(ms)) => Err(LimitCheckError::Duration(ms)),
             other => Ok(other?),
+        }
+    }
+
+    /// What it counts on.
+    pub fn counted_key(&self) -> CountedKey {
+        CountedKey {
+            workspace: self.workspace.clone(),
+            namespace: self.namespace.clone(),
+            identifier: self.identifier.clone(),
+            duration_ms: self.duration_ms,
         }
     }
 

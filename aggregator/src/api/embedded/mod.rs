@@ -18,7 +18,7 @@ mod link;
 mod windows;
 
 pub use afterwards::Standing;
-pub use check::{Answer, Failure, LimitCheck, LimitCheckError};
+pub use check::{Answer, CountedKey, Failure, LimitCheck, LimitCheckError};
 
 use crate::region::exact::overturned;
 use crate::region::services::Services;

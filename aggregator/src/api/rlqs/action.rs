@@ -4,7 +4,7 @@ use super::bucket::Bucket;
 use super::wire::{
     self, Abandon, Assignment, BlanketRule, BucketAction, RateLimitStrategy, Strategy, TokenBucket,
 };
-use crate::api::rls::wire::Duration;
+use prost_types::Duration;
 use weir_core::quota::{Allotment, FILL_MS, VALID_MS};
 
 /// Longest time for which a denial is valid.

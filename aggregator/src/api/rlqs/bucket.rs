@@ -3,9 +3,7 @@
 use super::wire;
 use crate::api::embedded::LimitCheck;
 use crate::api::rls::config::{Limits, MAX_DEPTH};
-use crate::api::rls::naming;
 use crate::api::rls::wire::Entry;
-use weir_core::model::exact::Algorithm;
 
 /// Longest bucket: its keys and values together, in bytes. A longer one gets no assignment.
 pub const MAX_BUCKET_BYTES: usize = 512;
@@ -26,27 +24,6 @@ pub enum Target {
         /// Whether it is in shadow mode: it counts and never denies.
         shadow: bool,
     },
-}
-
-/// What is counted together.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct CountedKey {
-    workspace: Vec<u8>,
-    namespace: Vec<u8>,
-    identifier: Vec<u8>,
-    duration_ms: u64,
-}
-
-impl CountedKey {
-    /// What a check counts on.
-    pub fn of(check: &LimitCheck) -> CountedKey {
-        CountedKey {
-            workspace: check.workspace.clone(),
-            namespace: check.namespace.clone(),
-            identifier: check.identifier.clone(),
-            duration_ms: check.duration_ms,
-        }
-    }
 }
 
 /// Why a bucket gets no assignment.
@@ -102,18 +79,8 @@ impl Bucket {
         let entry = |(key, value): (&String, &Vec<u8>)| Entry { key: key.clone(), value: value.clone() };
         let entries: Vec<Entry> = self.0.bucket.iter().map(entry).collect();
         let Some((entries, rule)) = domain.find_unordered(&entries) else { return Target::Unlimited };
-        let Some((unit, requests)) = rule.limit else { return Target::Unlimited };
-        let check = LimitCheck {
-            algorithm: Algorithm::Window,
-            workspace: domain.workspace.clone(),
-            namespace: rule.namespace.clone(),
-            identifier: naming::identifier(&entries, &rule.free),
-            // Only units that have a length are configured.
-            duration_ms: unit.ms().unwrap_or_default(),
-            hard_limit: false,
-            limit: u64::from(requests),
-            cost: 1,
-        };
+        let Some(limit) = rule.limit else { return Target::Unlimited };
+        let check = domain.check(rule.counted(&entries), limit, 1);
         Target::Limited { check, shadow: rule.shadow }
     }
 }

@@ -3,10 +3,10 @@
 //! One lock holds it all. A message is processed in parts, and between two parts other streams get their turn.
 
 use super::action::Action;
-use super::bucket::{BadBucket, Bucket, CountedKey, Target};
+use super::bucket::{BadBucket, Bucket, Target};
 use super::subscriptions::{Subscription, Subscriptions};
 use super::wire::{QuotaResponse, Usage};
-use crate::api::embedded::{EmbeddedLimiter, Failure, LimitCheck, Standing};
+use crate::api::embedded::{CountedKey, EmbeddedLimiter, Failure, LimitCheck, Standing};
 use crate::api::rls::Current;
 use crate::api::rls::config::Limits;
 use crate::api::ruled::Ruled;
@@ -100,7 +100,7 @@ impl Quotas {
         &self.services
     }
 
-    /// Whether `caller` may use the limits of a domain. A domain without limits is everybody's.
+    /// Whether `caller` may use the limits of a domain. A domain without limits is open to every caller.
     pub fn admits(&self, caller: &Caller, domain: &str) -> bool {
         let limits = self.limits.borrow().clone().unwrap_or_default();
         limits.domain(domain).is_none_or(|domain| caller.workspace(Some(&domain.workspace)).is_some())
@@ -432,7 +432,7 @@ impl State {
         let mut is_shadow = false;
         if let Target::Limited { check, shadow } = &subscription.target {
             is_shadow = *shadow;
-            let key = Arc::new(CountedKey::of(check));
+            let key = Arc::new(check.counted_key());
             let counted = self.counted.entry(key.clone()).or_insert_with(|| Counted {
                 check: check.clone(),
                 division: Division::new(check.duration_ms),

@@ -4,8 +4,9 @@
 //! with the later one.
 
 use super::action::{Action, abandon};
-use super::bucket::{Bucket, CountedKey, Target};
+use super::bucket::{Bucket, Target};
 use super::wire::QuotaResponse;
+use crate::api::embedded::CountedKey;
 use crate::auth::Caller;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 //! Sources: `envoy/service/rate_limit_quota/v3/rlqs.proto`, `envoy/type/v3/ratelimit_strategy.proto` and `envoy/type/v3/token_bucket.proto`.
 //! Other fields are skipped when a message is decoded.
 
-use crate::api::rls::wire::Duration;
+use prost_types::Duration;
 use std::collections::BTreeMap;
 
 /// gRPC service name.

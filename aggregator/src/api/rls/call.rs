@@ -2,13 +2,12 @@
 
 use super::config::{Limits, MAX_TEXT_BYTES};
 use super::matching::{Domain, Rule};
-use super::metadata::Struct;
 use super::naming;
 use super::wire::{Descriptor, Entry, Override, RateLimit, RateLimitRequest, Unit};
 use crate::api::embedded::LimitCheck;
+use prost_types::Struct;
 use std::collections::HashSet;
 use std::sync::Arc;
-use weir_core::model::exact::Algorithm;
 
 /// Most descriptors of one call.
 pub const MAX_DESCRIPTORS: usize = 64;
@@ -165,9 +164,10 @@ fn apply(domain: &Domain, request: &RateLimitRequest) -> Result<Vec<Applied>, Re
 
 fn configured(domain: &Domain, descriptor: &Descriptor, rule: &Rule, cost: u64) -> Applied {
     let Some((unit, requests)) = rule.limit else { return Applied::Unlimited };
-    let counted = (rule.namespace.clone(), naming::identifier(&descriptor.entries, &rule.free));
+    let check = domain.check(rule.counted(&descriptor.entries), (unit, requests), cost);
     let part = Part { shadow: rule.shadow, quota: rule.quota, ..Part::of(descriptor) };
-    limit(domain, counted, (unit, requests), (rule.name.clone(), rule.metadata.clone()), part, cost)
+    let shown = RateLimit { requests_per_unit: requests, unit: unit as i32, name: rule.name.clone() };
+    Applied::Limit { shown, part, check, metadata: rule.metadata.clone() }
 }
 
 /// A limit in the request counts on the same key as the configured limit that it replaces.
@@ -181,32 +181,11 @@ fn overridden(
 ) -> Result<Applied, Refused> {
     let unit = Unit::try_from(given.unit).ok().filter(|unit| unit.ms().is_some()).ok_or(Refused::Unit(at))?;
     let counted = match rule {
-        Some(rule) => (rule.namespace.clone(), naming::identifier(&descriptor.entries, &rule.free)),
+        Some(rule) => rule.counted(&descriptor.entries),
         None => naming::of_override(&domain.name, &descriptor.entries),
     };
-    let limited = (unit, given.requests_per_unit);
-    Ok(limit(domain, counted, limited, Default::default(), Part::of(descriptor), cost))
-}
-
-fn limit(
-    domain: &Domain,
-    (namespace, identifier): (Vec<u8>, Vec<u8>),
-    (unit, requests_per_unit): (Unit, u32),
-    (name, metadata): (String, Option<Arc<Struct>>),
-    part: Part,
-    cost: u64,
-) -> Applied {
-    let check = LimitCheck {
-        algorithm: Algorithm::Window,
-        workspace: domain.workspace.clone(),
-        namespace,
-        identifier,
-        // Only units that have a length reach this line.
-        duration_ms: unit.ms().unwrap_or_default(),
-        hard_limit: false,
-        limit: u64::from(requests_per_unit),
-        cost,
-    };
-    let shown = RateLimit { requests_per_unit, unit: unit as i32, name };
-    Applied::Limit { shown, part, check, metadata }
+    let requests_per_unit = given.requests_per_unit;
+    let check = domain.check(counted, (unit, requests_per_unit), cost);
+    let shown = RateLimit { requests_per_unit, unit: unit as i32, name: String::new() };
+    Ok(Applied::Limit { shown, part: Part::of(descriptor), check, metadata: None })
 }

@@ -7,9 +7,10 @@
 //! All documents are read before any limit is built, as a limit's namespace depends on how often its name occurs.
 
 use super::matching::{Domain, Level, Rule};
-use super::metadata::Struct;
+use super::metadata;
 use super::naming;
 use super::wire::Unit;
+use prost_types::Struct;
 use serde_yaml_ng::Deserializer;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -303,7 +304,7 @@ impl Parser {
         flag("detailed_metric");
         flag("value_to_metric");
         let metadata =
-            fields.optional("metadata", errors, |node, errors| Struct::read(&node, errors)).flatten();
+            fields.optional("metadata", errors, |node, errors| metadata::read(&node, errors)).flatten();
         let marks = Marks { shadow, quota, metadata: metadata.map(Arc::new) };
         let wild = value.as_ref().is_some_and(|value| value.contains('*'));
         if shared && !wild {

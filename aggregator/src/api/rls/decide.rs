@@ -10,14 +10,11 @@
 
 use super::call::{Applied, Part, Refused};
 use super::dynamic_metadata;
-use super::metadata::Struct;
 use super::refunds::Refunds;
 use super::settings::Answering;
-use super::wire::{
-    Code, DescriptorStatus, Duration as ProtoDuration, HeaderValue, RateLimit, RateLimitRequest,
-    RateLimitResponse,
-};
+use super::wire::{Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitRequest, RateLimitResponse};
 use crate::api::embedded::{EmbeddedLimiter, Failure, LimitCheck};
+use prost_types::{Duration as ProtoDuration, Struct};
 use std::collections::HashSet;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -116,11 +113,11 @@ impl CallContext<'_> {
             }
         }
         let mut charged: HashSet<_> =
-            enforced.iter().filter(|_| passes).map(|limit| key(limit.check)).collect();
+            enforced.iter().filter(|_| passes).map(|limit| limit.check.counted_key()).collect();
         for limit in quotas.iter().chain(&shadowed) {
             let full = decisions[limit.at].is_some_and(|read| read.over);
             // If the key has been charged already, or the call is denied, the count is only read.
-            if passes && !full && charged.insert(key(limit.check)) {
+            if passes && !full && charged.insert(limit.check.counted_key()) {
                 let (_, results) = self.charge(&[limit.check], deadline).await?;
                 decisions[limit.at] = results.first().copied().map(Decision::of);
             } else if decisions[limit.at].is_none() {
@@ -290,21 +287,13 @@ fn left(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now())
 }
 
-fn key(check: &LimitCheck) -> (Vec<u8>, Vec<u8>, u64) {
-    (check.namespace.clone(), check.identifier.clone(), check.duration_ms)
-}
-
 fn status(shown: &RateLimit, Decision { result, over }: &Decision, shadow: bool) -> DescriptorStatus {
     let over = *over && !shadow;
     DescriptorStatus {
         code: if over { Code::OverLimit } else { Code::Ok } as i32,
         current_limit: Some(applied_limit(shown, result)),
         limit_remaining: u32::try_from(result.remaining).unwrap_or(u32::MAX),
-        duration_until_reset: Some(ProtoDuration {
-            seconds: i64::try_from(result.reset_ms / 1_000).unwrap_or(i64::MAX),
-            // Below a second.
-            nanos: (result.reset_ms % 1_000) as i32 * 1_000_000,
-        }),
+        duration_until_reset: ProtoDuration::try_from(Duration::from_millis(result.reset_ms)).ok(),
     }
 }
 

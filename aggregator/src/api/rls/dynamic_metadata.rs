@@ -1,39 +1,34 @@
 //! The `dynamic_metadata` of a response.
 
-use super::metadata::{Kind, Member, Members, Struct};
+use super::metadata;
 use super::wire::{Entry, Override, RateLimitRequest, Unit};
+use prost_types::value::Kind;
+use prost_types::{Struct, Value};
 
 /// The `dynamic_metadata` of a response, as the reference service makes it: the request, and the metadata of each limit that
 /// passes. Of two values at one place, the earlier descriptor's is taken.
 pub fn of_response<'a>(request: &RateLimitRequest, passed: impl Iterator<Item = &'a Struct>) -> Struct {
-    let number = |number: u64| Kind::Number(number as f64);
+    let number = |number: u64| Value::from(number as f64);
     let descriptors = request.descriptors.iter().map(|descriptor| {
-        let entry = |entry: &Entry| {
-            let text = format!("{}={}", entry.key, String::from_utf8_lossy(&entry.value));
-            Member { kind: Some(Kind::Text(text)) }
-        };
-        let entries = Members { values: descriptor.entries.iter().map(entry).collect() };
-        let mut shown = Struct::default().with("entries", Kind::List(entries));
-        if let Some(limit) = &descriptor.limit {
-            shown = shown.with("limit", Kind::Text(text_of(limit)));
-        }
-        if let Some(hits) = descriptor.hits_addend {
-            shown = shown.with("hitsAddend", number(hits));
-        }
-        Member { kind: Some(Kind::Object(shown)) }
+        let entry = |entry: &Entry| format!("{}={}", entry.key, String::from_utf8_lossy(&entry.value)).into();
+        let entries: Vec<Value> = descriptor.entries.iter().map(entry).collect();
+        let limit = descriptor.limit.as_ref().map(|limit| ("limit", text_of(limit).into()));
+        let hits = descriptor.hits_addend.map(|hits| ("hitsAddend", number(hits)));
+        object([Some(("entries", entries.into())), limit, hits])
     });
-    let mut response = Struct::default()
-        .with("domain", Kind::Text(request.domain.clone()))
-        .with("descriptors", Kind::List(Members { values: descriptors.collect() }));
-    if request.hits_addend != 0 {
-        response = response.with("hitsAddend", number(request.hits_addend.into()));
-    }
+    let descriptors: Vec<Value> = descriptors.map(|of| Kind::StructValue(of).into()).collect();
+    let hits = (request.hits_addend != 0).then(|| ("hitsAddend", number(request.hits_addend.into())));
     let mut metadata = Struct::default();
-    passed.for_each(|other| metadata.add(other));
-    match metadata.fields.is_empty() {
-        true => response,
-        false => response.with("metadata", Kind::Object(metadata)),
-    }
+    passed.for_each(|other| metadata::add(&mut metadata, other));
+    let metadata = (!metadata.fields.is_empty()).then(|| ("metadata", Kind::StructValue(metadata).into()));
+    let domain = Some(("domain", request.domain.clone().into()));
+    object([domain, Some(("descriptors", descriptors.into())), hits, metadata])
+}
+
+/// The object with those fields that are there.
+fn object<const FIELDS: usize>(fields: [Option<(&str, Value)>; FIELDS]) -> Struct {
+    let fields = fields.into_iter().flatten().map(|(name, value)| (name.to_owned(), value));
+    Struct { fields: fields.collect() }
 }
 
 /// A limit as protobuf's text format shows it.
@@ -46,11 +41,11 @@ fn text_of(limit: &Override) -> String {
 mod tests {
     use super::super::wire::Descriptor;
     use super::*;
-    use weir_core::fields::{Bounds, Errors, Node, Value};
+    use weir_core::fields::{self, Bounds, Errors, Node};
 
     fn read(json: &str) -> Option<Struct> {
-        let value = Value::parse(json.as_bytes(), Bounds::OF_A_FILE).unwrap();
-        Struct::read(&Node::root("", &value), &mut Errors::keeping(1))
+        let value = fields::Value::parse(json.as_bytes(), Bounds::OF_A_FILE).unwrap();
+        metadata::read(&Node::root("", &value), &mut Errors::keeping(1))
     }
 
     #[test]

@@ -4,11 +4,14 @@
 //! the first with a matching pattern, then the one with only the key. The limit is that of the last entry. If it has no
 //! limit, or an entry matches nothing, the request is allowed.
 
-use super::metadata::Struct;
+use super::naming;
 use super::wire::{Entry, Unit};
+use crate::api::embedded::LimitCheck;
 use memchr::memmem;
+use prost_types::Struct;
 use std::collections::HashMap;
 use std::sync::Arc;
+use weir_core::model::exact::Algorithm;
 
 /// The limits of one domain.
 #[derive(Debug)]
@@ -84,6 +87,33 @@ impl Domain {
         let mut way = Vec::with_capacity(entries.len());
         let rule = self.level.find_unordered(&mut entries.iter().collect(), &mut way)?;
         Some((way.into_iter().cloned().collect(), rule))
+    }
+
+    /// The check of a limit that counts on this namespace and identifier.
+    pub fn check(
+        &self,
+        (namespace, identifier): (Vec<u8>, Vec<u8>),
+        (unit, requests_per_unit): (Unit, u32),
+        cost: u64,
+    ) -> LimitCheck {
+        LimitCheck {
+            algorithm: Algorithm::Window,
+            workspace: self.workspace.clone(),
+            namespace,
+            identifier,
+            // Units without a length are refused before.
+            duration_ms: unit.ms().unwrap_or_default(),
+            hard_limit: false,
+            limit: u64::from(requests_per_unit),
+            cost,
+        }
+    }
+}
+
+impl Rule {
+    /// The namespace and the identifier on which these entries count.
+    pub fn counted(&self, entries: &[Entry]) -> (Vec<u8>, Vec<u8>) {
+        (self.namespace.clone(), naming::identifier(entries, &self.free))
     }
 }
 
@@ -163,7 +193,6 @@ impl Pattern {
 #[cfg(test)]
 mod tests {
     use super::super::config::{Domains, Limits};
-    use super::super::naming;
     use super::*;
 
     fn entries(descriptor: &[(&str, &str)]) -> Vec<Entry> {

@@ -5,7 +5,7 @@
 //! amount holds for calls to this aggregator, until the window's cell ends, and is at most what counts at that time. If it
 //! cannot be kept, less passes, never more.
 
-use crate::api::embedded::LimitCheck;
+use crate::api::embedded::{CountedKey, LimitCheck};
 use parking_lot::Mutex;
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -26,18 +26,9 @@ pub struct Refunds {
 
 #[derive(Debug, Default)]
 struct Amounts {
-    of: HashMap<Counted, Amount>,
+    of: HashMap<CountedKey, Amount>,
     /// The second in which ended amounts were last removed to make room.
     cleaned: u64,
-}
-
-/// What a check counts on.
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct Counted {
-    workspace: Vec<u8>,
-    namespace: Vec<u8>,
-    identifier: Vec<u8>,
-    duration_ms: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -47,19 +38,8 @@ struct Amount {
     sequence: u64,
 }
 
-impl Counted {
-    fn of(check: &LimitCheck) -> Counted {
-        Counted {
-            workspace: check.workspace.clone(),
-            namespace: check.namespace.clone(),
-            identifier: check.identifier.clone(),
-            duration_ms: check.duration_ms,
-        }
-    }
-}
-
 impl Amount {
-    fn holds(&self, key: &Counted, now: UnixMs) -> bool {
+    fn holds(&self, key: &CountedKey, now: UnixMs) -> bool {
         self.sequence == sequence(key.duration_ms, now)
     }
 }
@@ -67,7 +47,7 @@ impl Amount {
 impl Refunds {
     /// Gives hits of the check's key back at the time `now`. `used` is what counts on it then; no more than that is held.
     pub fn give(&self, check: &LimitCheck, hits: u64, used: u64, now: UnixMs) {
-        let key = Counted::of(check);
+        let key = check.counted_key();
         let new = Amount { hits: hits.min(used), sequence: sequence(key.duration_ms, now) };
         if new.hits == 0 {
             return;
@@ -98,7 +78,7 @@ impl Refunds {
         if self.held.load(Acquire) == 0 {
             return 0;
         }
-        let key = Counted::of(check);
+        let key = check.counted_key();
         let mut amounts = self.amounts.lock();
         let Some(amount) = amounts.of.get_mut(&key) else { return 0 };
         let holds = amount.holds(&key, now);
@@ -116,7 +96,7 @@ impl Refunds {
         if self.held.load(Acquire) == 0 {
             return 0;
         }
-        let key = Counted::of(check);
+        let key = check.counted_key();
         let amounts = self.amounts.lock();
         amounts.of.get(&key).filter(|amount| amount.holds(&key, now)).map_or(0, |amount| amount.hits)
     }

@@ -4,7 +4,7 @@
 //! `envoy/config/core/v3/base.proto`, and protobuf's well-known `Duration` and `UInt64Value`. Other fields are skipped
 //! when a message is decoded.
 
-use super::metadata::Struct;
+use prost_types::{Duration, Struct};
 
 /// gRPC service name.
 pub const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
@@ -110,17 +110,6 @@ pub struct RateLimit {
     /// The configured name.
     #[prost(string, tag = "3")]
     pub name: String,
-}
-
-/// `google.protobuf.Duration`.
-#[derive(Clone, Copy, PartialEq, prost::Message)]
-pub struct Duration {
-    /// Whole seconds.
-    #[prost(int64, tag = "1")]
-    pub seconds: i64,
-    /// The rest, in nanoseconds.
-    #[prost(int32, tag = "2")]
-    pub nanos: i32,
 }
 
 /// `envoy.config.core.v3.HeaderValue`.

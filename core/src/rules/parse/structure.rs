@@ -4,11 +4,10 @@
 //! message instead, so it is decoded here and returned as JSON text. Its fields are sorted, since a protobuf map has no
 //! order.
 
-use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
-use alloc::vec::Vec;
 use prost::Message;
+use prost_types::Struct;
+use prost_types::value::Kind;
 use serde_json::{Number, Value};
 
 /// The tag of `Struct.fields`, the first byte of each struct that has a field. In JSON text it is a line feed.
@@ -21,59 +20,21 @@ pub(in crate::rules) fn json_of(bytes: &[u8]) -> Option<String> {
     if bytes.first() != Some(&FIELDS_TAG) || !bytes.contains(&VALUE_TAG) {
         return None;
     }
-    Struct::decode(bytes).ok().map(|decoded| decoded.into_json().to_string())
+    Struct::decode(bytes).ok().map(|decoded| json_of_struct(decoded).to_string())
 }
 
-#[derive(Clone, PartialEq, Message)]
-struct Struct {
-    #[prost(btree_map = "string, message", tag = "1")]
-    fields: BTreeMap<String, Item>,
+fn json_of_struct(object: Struct) -> Value {
+    object.fields.into_iter().map(|(name, value)| (name, json_of_value(value))).collect()
 }
 
-#[derive(Clone, PartialEq, Message)]
-struct List {
-    #[prost(message, repeated, tag = "1")]
-    items: Vec<Item>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Item {
-    #[prost(oneof = "Kind", tags = "1, 2, 3, 4, 5, 6")]
-    kind: Option<Kind>,
-}
-
-#[derive(Clone, PartialEq, prost::Oneof)]
-enum Kind {
-    #[prost(int32, tag = "1")]
-    Null(i32),
-    #[prost(double, tag = "2")]
-    Number(f64),
-    #[prost(string, tag = "3")]
-    Text(String),
-    #[prost(bool, tag = "4")]
-    Bool(bool),
-    #[prost(message, tag = "5")]
-    Struct(Box<Struct>),
-    #[prost(message, tag = "6")]
-    List(Box<List>),
-}
-
-impl Struct {
-    fn into_json(self) -> Value {
-        self.fields.into_iter().map(|(name, item)| (name, item.into_json())).collect()
-    }
-}
-
-impl Item {
-    fn into_json(self) -> Value {
-        match self.kind {
-            None | Some(Kind::Null(_)) => Value::Null,
-            Some(Kind::Number(number)) => number_of(number),
-            Some(Kind::Text(text)) => Value::String(text),
-            Some(Kind::Bool(value)) => Value::Bool(value),
-            Some(Kind::Struct(value)) => value.into_json(),
-            Some(Kind::List(list)) => list.items.into_iter().map(Item::into_json).collect(),
-        }
+fn json_of_value(value: prost_types::Value) -> Value {
+    match value.kind {
+        None | Some(Kind::NullValue(_)) => Value::Null,
+        Some(Kind::NumberValue(number)) => number_of(number),
+        Some(Kind::StringValue(text)) => Value::String(text),
+        Some(Kind::BoolValue(value)) => Value::Bool(value),
+        Some(Kind::StructValue(object)) => json_of_struct(object),
+        Some(Kind::ListValue(list)) => list.values.into_iter().map(json_of_value).collect(),
     }
 }
 
@@ -89,23 +50,23 @@ fn number_of(number: f64) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec::Vec;
     use serde_json::json;
 
-    fn item(value: &Value) -> Item {
-        let kind = match value {
-            Value::Null => Kind::Null(0),
-            Value::Bool(value) => Kind::Bool(*value),
-            Value::Number(number) => Kind::Number(number.as_f64().unwrap()),
-            Value::String(text) => Kind::Text(text.clone()),
-            Value::Array(list) => Kind::List(Box::new(List { items: list.iter().map(item).collect() })),
-            Value::Object(_) => Kind::Struct(Box::new(structure(value))),
-        };
-        Item { kind: Some(kind) }
+    fn value(json: &Value) -> prost_types::Value {
+        match json {
+            Value::Null => Kind::NullValue(0).into(),
+            Value::Bool(value) => (*value).into(),
+            Value::Number(number) => number.as_f64().unwrap().into(),
+            Value::String(text) => text.as_str().into(),
+            Value::Array(list) => list.iter().map(value).collect::<Vec<_>>().into(),
+            Value::Object(_) => Kind::StructValue(structure(json)).into(),
+        }
     }
 
-    fn structure(value: &Value) -> Struct {
-        let fields = value.as_object().unwrap().iter();
-        Struct { fields: fields.map(|(name, value)| (name.clone(), item(value))).collect() }
+    fn structure(json: &Value) -> Struct {
+        let fields = json.as_object().unwrap().iter();
+        Struct { fields: fields.map(|(name, json)| (name.clone(), value(json))).collect() }
     }
 
     #[test]

@@ -1,7 +1,7 @@
-use super::wire::{Any, Descriptor, Policy, Replace};
+use super::wire::{Descriptor, Policy, Replace};
 use super::*;
-use crate::api::rls::metadata::{Kind, Member, Struct};
 use crate::api::rls::wire::Entry;
+use prost_types::{Any, Struct, Value};
 use std::path::PathBuf;
 
 fn resource(config: &RateLimitConfig) -> Any {
@@ -35,7 +35,7 @@ fn a_resource_is_read_as_it_is_written_elsewhere() {
         b"\x22\x07\x0a\x03sub\x1a\x00\x28\x01\x30\x01\x38\x01\x42\x12\x0a\x10\x0a\x05quota\x12\x07\x1a\x05spare",
     ]
     .concat();
-    let quota = Member { kind: Some(Kind::Text("spare".into())) };
+    let quota = Value::from("spare");
     let expected = Descriptor {
         key: "k".into(),
         value: "v*".into(),

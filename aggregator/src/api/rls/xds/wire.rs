@@ -1,10 +1,11 @@
 //! The messages of the stream, with only the fields that are used here, and a resource as a value of a configuration.
 //!
 //! Sources: `envoy/service/discovery/v3/discovery.proto`, `envoy/config/core/v3/base.proto`, `google/rpc/status.proto`,
-//! `google/protobuf/any.proto`, and `ratelimit/config/ratelimit/v3/rls_conf.proto` of the reference service.
+//! and `ratelimit/config/ratelimit/v3/rls_conf.proto` of the reference service.
 
-use crate::api::rls::metadata::Struct;
+use crate::api::rls::metadata;
 use crate::api::rls::wire::Unit;
+use prost_types::{Any, Struct};
 use weir_core::fields::Value;
 
 /// `AggregatedDiscoveryService.StreamAggregatedResources`.
@@ -72,17 +73,6 @@ pub struct DiscoveryResponse {
     /// Names this response.
     #[prost(string, tag = "5")]
     pub nonce: String,
-}
-
-/// `google.protobuf.Any`.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct Any {
-    /// The type of the message.
-    #[prost(string, tag = "1")]
-    pub type_url: String,
-    /// The encoded message.
-    #[prost(bytes = "vec", tag = "2")]
-    pub value: Vec<u8>,
 }
 
 /// `RateLimitConfig`: one domain.
@@ -199,7 +189,7 @@ impl Descriptor {
         add_flag("detailed_metric", self.detailed_metric, &mut fields);
         add_flag("quota_mode", self.quota_mode, &mut fields);
         if let Some(metadata) = self.metadata {
-            fields.push(("metadata".into(), metadata.into_value()));
+            fields.push(("metadata".into(), metadata::value_of(metadata)));
         }
         add_descriptors(self.descriptors, &mut fields);
         Value::Object(fields)
