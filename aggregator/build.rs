@@ -1,4 +1,4 @@
-//! What the program knows of its build: the commit and the compiler, for `--version` and `weir_build_info`.
+//! What the program states of its build: the commit and the compiler, for `--version` and `weir_build_info`.
 //!
 //! The commit is `WEIR_REVISION`, where a build without git sets it, or else git's. Builds without optimisation, those of
 //! developers and tests, have none: each commit would compile the crate again.

@@ -306,7 +306,7 @@ impl Entry {
     /// Identifies the entry, as in `overrides list` and `overrides audit`.
     fn named(&self) -> String {
         let plain = |text: &str| super::text::identifier(text.as_bytes());
-        let whom = match (&self.identifier, &self.network) {
+        let target = match (&self.identifier, &self.network) {
             (Some(identifier), _) => format!("identifier {}", plain(identifier)),
             (None, Some(network)) => format!("network {network}"),
             (None, None) => String::new(),
@@ -314,7 +314,7 @@ impl Entry {
         let by = self.author.as_deref().map(|author| format!(", by {}", plain(author))).unwrap_or_default();
         let why = self.reason.as_deref().filter(|reason| !reason.is_empty());
         let why = why.map(|reason| format!(": {}", plain(reason))).unwrap_or_default();
-        format!(" ({whom}, namespace {}, revision {}{by}{why})", self.namespace, self.revision)
+        format!(" ({target}, namespace {}, revision {}{by}{why})", self.namespace, self.revision)
     }
 }
 

@@ -7,7 +7,7 @@ target="${WEIR_WASM_TARGET:-wasm32-wasip1}"
 command="$1"
 shift
 # Panics state where they happened. Paths of this checkout and of crates are written in the same way wherever they are, so that
-# everybody who builds a commit with the same compiler has the same bytes. Cargo names a registry's folder by its address.
+# all builds of a commit with the same compiler have the same bytes. Cargo names a registry's folder by its address.
 # Its name differs among versions of cargo.
 cargo=cargo
 [[ "$way" != debian ]] || cargo=/usr/bin/cargo

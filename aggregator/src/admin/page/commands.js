@@ -40,7 +40,7 @@ export function commandsFor(body, reason) {
     if (entry.kind !== "ban") continue;
     const target = [place[0], ["namespace", entry.namespace], ["identifier", entry.identifier], ["network", entry.network]];
     const others = entry.network ?? (entry.identifier === body.named ? null : entry.identifier);
-    const note = others ? `For everybody whom ${words.visible(others)} names.` : null;
+    const note = others ? `For every identifier that ${words.visible(others)} matches.` : null;
     found.push({ what: "Lift the ban", note, command: command("overrides delete", ...target, ["reason", reason]) });
   }
   if (body.named === null || body.namespace === "") return found;

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_off_until_somebody_says_where_spans_go() {
+    fn it_is_off_until_an_endpoint_is_set() {
         let there = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://all:4317");
         let off: [&[_]; 4] = [
             &[],

@@ -1,7 +1,7 @@
 //! When a region publishes a key.
 //!
 //! If the sum over R regions exceeds a limit, at least one region holds more than limit ÷ R (the pigeonhole principle). So a region
-//! publishes a key once the effective use that it knows of, its own and what others have published, reaches limit ÷ (2 R); the half is a
+//! publishes a key once the effective use, its own and what it has imported, reaches limit ÷ (2 R); the half is a
 //! margin for what all regions spend until they have received each other's counts. What stays below that in every region cannot exceed the
 //! limit. From then on, use that is not published yet is bounded by a share of what is left, as in a region for each Envoy.
 //!

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_told_from_texts() {
+    fn numbers_are_distinguished_from_texts() {
         for (value, expected) in [
             (42.0f64.to_le_bytes().as_slice(), Some(42)),
             (&0.0f64.to_le_bytes(), Some(0)),

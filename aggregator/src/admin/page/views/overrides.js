@@ -1,4 +1,4 @@
-// Live control: what is in force, by whom, why, since when and until when; and the audit. It can be changed by commands only.
+// Live control: what is in force, its author, reason, start and end; and the audit. It can be changed by commands only.
 
 import { h, setText, table, textual } from "../dom.js";
 import { term } from "../terms.js";
@@ -30,7 +30,7 @@ export function keyOf(one) {
   return `#/key?workspace=${encodeURIComponent(one.workspace)}&namespace=${encodeURIComponent(one.namespace)}&identifier=${encodeURIComponent(one.identifier)}`;
 }
 
-/** A cell with whom a control names, as a link to the key if it is one. */
+/** A cell with the target of a control, as a link if it is one key. */
 export function targetCell() {
   const link = h("a", { class: "row" });
   const text = h("span", { class: "identifier" });
