@@ -1,10 +1,12 @@
 //! Tests of limits from an xDS server: the stream, refusals, reconnects, TLS, and hostile servers.
 
 mod common;
+mod rlqs_common;
 mod rls_common;
 mod tls_common;
 
 use common::{Weir, settings, start_with, until};
+use rlqs_common::Proxy;
 use rls_common::{Entries, OK, OVER, call, codes, descriptor, remaining, request};
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -97,6 +99,14 @@ async fn responses_are_put_in_force_or_refused() {
     until("the stream is up", || service.is_connected()).await;
     let undecided = service.check().await.unwrap_err();
     assert_eq!(undecided.code(), Code::Unavailable, "{undecided}");
+    // An assignment without limits would be: all pass.
+    let mut early = Proxy::open(service.channel.clone()).await;
+    early.report(USER, 0, 0).await;
+    let refused = early.refused().await;
+    assert_eq!(
+        (refused.code(), refused.message()),
+        (Code::Unavailable, "the xDS server has not sent limits yet")
+    );
     let part = service.part();
     assert_eq!((part.source.as_str(), part.domains, part.connected), ("xds", None, Some(true)));
 
@@ -129,6 +139,9 @@ async fn responses_are_put_in_force_or_refused() {
     assert_eq!(remaining(&service.check().await.unwrap()), [1], "the count continues");
     let part = service.part();
     assert_eq!((part.version, part.error), (Some("v3".into()), None));
+
+    let mut proxy = Proxy::open(service.channel.clone()).await;
+    assert!((0..=1).contains(&proxy.tokens(USER, 0, 0).await), "the service of quotas has the same limits");
 
     server.set("v4", vec![]);
     service.has_read(3.0, 1.0).await;

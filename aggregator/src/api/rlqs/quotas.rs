@@ -106,6 +106,11 @@ impl Quotas {
         limits.domain(domain).is_none_or(|domain| caller.workspace(Some(&domain.workspace)).is_some())
     }
 
+    /// Whether there are limits; not before the first response of an xDS server.
+    pub fn has_limits(&self) -> bool {
+        self.limits.borrow().is_some()
+    }
+
     /// Whether the domain is configured.
     pub fn has_domain(&self, domain: &str) -> bool {
         self.limits.borrow().as_ref().is_some_and(|limits| limits.domain(domain).is_some())
@@ -184,8 +189,9 @@ impl Quotas {
     /// Takes the first reports of buckets.
     async fn take_new(&self, stream: u64, new: Vec<(Bucket, Report)>) {
         let mut targets = Vec::with_capacity(new.len());
-        {
-            let state = self.state.lock();
+        let limits = {
+            let mut state = self.state.lock();
+            self.take_limits(&mut state);
             let Some(subscriptions) = state.streams.get(&stream) else { return };
             for (bucket, report) in new {
                 match self.target(&state.limits, subscriptions, &bucket) {
@@ -193,7 +199,8 @@ impl Quotas {
                     Err(refused) => self.refuse(&refused),
                 }
             }
-        }
+            state.limits.clone()
+        };
         // So that the region's counts of these keys arrive, and further ones are pushed.
         let read = targets.iter().filter_map(|(_, _, target)| match target {
             Target::Limited { check, .. } => Some([LimitCheck { cost: 0, ..check.clone() }]),
@@ -217,6 +224,10 @@ impl Quotas {
                     subscriptions.into_iter().for_each(|all| all.abandon(Arc::new(bucket.clone())));
                 }
             }
+        }
+        if !Arc::ptr_eq(&state.limits, &limits) {
+            // They have changed meanwhile.
+            self.retarget(&mut state, stream, now);
         }
         self.count_buckets(&state);
     }
@@ -311,7 +322,8 @@ impl Quotas {
     }
 
     async fn divide_all(&self) {
-        self.take_limits();
+        self.count_aggregators();
+        self.take_limits(&mut self.state.lock());
         let keys: Vec<_> = self.state.lock().counted.keys().cloned().collect();
         for part in keys.chunks(PART) {
             self.divide_part(part);
@@ -375,24 +387,26 @@ impl Quotas {
         self.count_buckets(&state);
     }
 
-    /// Takes a changed configuration, and the number of aggregators.
-    fn take_limits(&self) {
-        let limits = self.limits.borrow().clone();
+    fn count_aggregators(&self) {
         let peers = self.services.status.peers.all();
         let shares = |peer: &&crate::region::status::peers::Peer| {
             peer.status.quota_streams > 0 && peer.age_ms() < FRESH_MS
         };
         let others = peers.iter().filter(shares).count() as u64;
-        let now = self.services.moment().mono;
-        let mut state = self.state.lock();
-        state.aggregators = others.saturating_add(1);
+        self.state.lock().aggregators = others.saturating_add(1);
+    }
+
+    /// Takes a changed configuration.
+    fn take_limits(&self, state: &mut State) {
+        let limits = self.limits.borrow().clone();
         let Some(limits) = limits.filter(|limits| !Arc::ptr_eq(&state.limits, limits)) else { return };
+        let now = self.services.moment().mono;
         state.limits = limits;
         let streams: Vec<u64> = state.streams.keys().copied().collect();
         for stream in streams {
-            self.retarget(&mut state, stream, now);
+            self.retarget(state, stream, now);
         }
-        self.count_buckets(&state);
+        self.count_buckets(state);
     }
 
     /// Moves the buckets of a stream whose limits have changed. Those that are refused now get no further assignment.

@@ -2,6 +2,7 @@
 
 use super::quotas::{MAX_BUCKETS_OF_STREAM, Quotas};
 use super::wire::{QuotaResponse, UsageReports};
+use crate::api::rls::call::Refused;
 use crate::api::rls::config::MAX_TEXT_BYTES;
 use crate::auth::{Authenticator, Caller, Presented};
 use crate::net::listen::ConnectionInfo;
@@ -159,6 +160,10 @@ fn domain_of(quotas: &Quotas, caller: &Caller, first: &UsageReports) -> Result<S
             "the domain of the first message has {} bytes; expected 1 to {MAX_TEXT_BYTES}",
             domain.len()
         )));
+    }
+    if !quotas.has_limits() {
+        // Without an assignment, Envoy applies its `no_assignment_behavior`.
+        return Err(Refused::NoLimits.into());
     }
     if !quotas.admits(caller, domain) {
         return Err(Status::permission_denied(format!(
