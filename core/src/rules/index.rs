@@ -96,8 +96,11 @@ impl Index {
         rules.clear();
         let mut lower = [0; HOST_BYTES_MAX];
         let host = self.end_of_host(request, buffer, &mut lower);
-        let path = if self.segment_bytes > 0 { path.of(request, buffer) } else { &[] };
-        let mut collect = |tree: &Tree| tree.collect(path, self.segment_bytes, text, rules);
+        let mut collect = |tree: &Tree| {
+            // Reading the path costs a call of the host, so it is read only for a tree that depends on it.
+            let path = if tree.has_branches() { path.of(request, buffer) } else { &[] };
+            tree.collect(path, self.segment_bytes, text, rules);
+        };
         collect(&self.any);
         if let Some((host, is_whole)) = host {
             self.of_host(host, is_whole, &mut collect);
@@ -165,13 +168,15 @@ impl Tree {
         }
     }
 
+    /// Whether the rules to add depend on the path.
+    fn has_branches(&self) -> bool {
+        self.0.first().is_some_and(|root| !root.children.is_empty())
+    }
+
     /// Adds the rules along the path. A segment longer than any key ends the way.
     fn collect(&self, path: &[u8], segment_bytes: usize, text: &mut Vec<u8>, rules: &mut Vec<u16>) {
         let Some(mut node) = self.0.first() else { return };
         rules.extend_from_slice(&node.rules);
-        if node.children.is_empty() {
-            return;
-        }
         for segment in segments(path).take_while(|segment| segment.len() <= segment_bytes) {
             text.clear();
             text.extend_from_slice(segment);
