@@ -60,11 +60,15 @@ fi
 log "evaluating the queries of the dashboard and the alerts"
 python3 "$root/envoy/tools/test/metrics.py"
 log "running the tests (those without an Envoy beside the scenarios, as both mostly wait)"
-# Cargo takes no pattern for "all but scenarios".
-{ "${tests[@]}" --lib --bins --test '[!s]*' --test 's[!c]*' --test 'sc[!e]*' && "${tests[@]}" --doc; } >"$logs/others.log" 2>&1 &
+{
+    ended=0
+    "${tests[@]}" --tests -- --skip scenarios:: || ended=1
+    "${tests[@]}" --doc || ended=1
+    exit "$ended"
+} >"$logs/others.log" 2>&1 &
 others=$!
 failed=0
-"${tests[@]}" --test scenarios || failed=1
+"${tests[@]}" --test it -- scenarios:: || failed=1
 wait "$others" || failed=1
 cat "$logs/others.log"
 exit "$failed"

@@ -1,0 +1,11 @@
+//! The APIs for applications and for Envoys without the filter.
+
+mod embedded_limiter;
+mod http_api;
+mod http_hostile;
+mod http_openapi;
+mod request_ids;
+mod rlqs;
+mod rls;
+mod rls_reference;
+mod rls_xds;

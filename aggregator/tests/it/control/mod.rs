@@ -1,0 +1,5 @@
+//! Live control: from a change to what filters and APIs obey.
+
+mod controls;
+mod controls_exact;
+mod controls_rls;

@@ -1,0 +1,398 @@
+//! Tests of live control in the database: targets, authors, the order of changes, and the audit; on SQLite, MariaDB and
+//! MySQL.
+
+use crate::support::database::{NOW, Scene, Store, WITHIN, on_servers, run};
+use std::time::Duration;
+use weir_aggregator::database::{
+    Action, AuditFilter, Bound, Change, Changed, ControlFilter, Database, MAX_AUTOMATIC_OF_WORKSPACE,
+    MAX_OF_WORKSPACE, PlaceFilter, StoredControl, Wish,
+};
+use weir_core::control::book::{Book, Edition, sent_incarnation};
+use weir_core::control::{Effect, MAX_CONTROLS, Selector, Slot, Target};
+use weir_core::matching::networks::parse_network;
+use weir_core::model::time::UnixMs;
+use weir_core::model::wire::ControlsKnown;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sqlite() {
+    scenarios(&Store::sqlite()).await;
+}
+
+on_servers!(|store| scenarios(&store));
+
+async fn scenarios(store: &Store) {
+    run!(
+        store,
+        changes_are_read_and_audited,
+        rules_extend_bans_by_rules_and_nothing_else,
+        a_lifted_ban_returns_only_after_new_violations,
+        changes_at_once_are_all_made_in_order,
+        controls_in_force_are_bounded,
+        expired_controls_are_dropped_and_outdated_readers_start_from_scratch,
+        a_database_that_was_wiped_or_set_back_begins_another_incarnation,
+    );
+}
+
+fn target(name: &str) -> Target {
+    Target {
+        workspace: "w".into(),
+        scope: "n".into(),
+        selector: Selector::Identifier(name.into()),
+        window_ms: None,
+    }
+}
+
+fn change(name: &str, wish: Wish) -> Change {
+    Change { target: target(name), wish, reason: "why".into(), author: "ann".into(), automatic: None }
+}
+
+fn set(name: &str, effect: Effect) -> Change {
+    change(name, Wish::Set(effect, None))
+}
+
+fn by_rule(name: &str, until: u64) -> Change {
+    by_rule_since(name, until, NOW.0)
+}
+
+fn by_rule_since(name: &str, until: u64, since: u64) -> Change {
+    let wish = Wish::Set(Effect::Ban, Some(UnixMs(until)));
+    Change { automatic: Some(UnixMs(since)), author: "rule r".into(), ..change(name, wish) }
+}
+
+fn of(workspace: &str, change: Change) -> Change {
+    Change { target: Target { workspace: workspace.into(), ..change.target }, ..change }
+}
+
+async fn one(database: &Database, change: Change, now: UnixMs) -> Changed {
+    let changed = database.change_controls(&[change], &Book::new(), now, WITHIN).await.unwrap();
+    let [changed] = changed.try_into().unwrap();
+    changed
+}
+
+fn done(changed: Changed) -> (StoredControl, Option<StoredControl>) {
+    match changed {
+        Changed::Done(now, was) => (*now, was.map(|was| *was)),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Reads the controls that a book does not have; returns whether there were any.
+async fn read(database: &Database, book: &mut Book, now: UnixMs) -> bool {
+    let Some(news) = database.control_news(book, now, WITHIN).await.unwrap() else { return false };
+    assert_eq!(news.bad, 0);
+    assert!(book.take(news.edition, news.since, news.entries, now));
+    true
+}
+
+fn in_force(book: &Book) -> Vec<String> {
+    let frame = book.frame_since(None, NOW).expect("a book that was read");
+    frame.entries.into_iter().map(|entry| entry.identifier + &entry.network).collect()
+}
+
+fn within(place: PlaceFilter) -> ControlFilter {
+    ControlFilter { place, ..Default::default() }
+}
+
+async fn listed(database: &Database, filter: ControlFilter) -> Vec<StoredControl> {
+    database.controls(&ControlFilter { limit: 100, ..filter }, NOW, WITHIN).await.unwrap()
+}
+
+async fn changes_are_read_and_audited(store: &Store) {
+    let scene = store.fresh().await;
+    let (a, b) = (scene.open("a"), scene.open("b"));
+    let mut book = Book::new();
+    assert!(read(&b, &mut book, NOW).await && in_force(&book).is_empty());
+    assert!(!read(&b, &mut book, NOW).await, "there must be nothing new");
+
+    let (first, was) = done(one(&a, set("alice|*", Effect::Limit(5)), NOW).await);
+    assert_eq!((was, first.created_at), (None, NOW.0));
+    let same = one(&a, set("alice|*", Effect::Limit(5)), UnixMs(NOW.0 + 9)).await;
+    assert_eq!(same, Changed::Same(Box::new(first.clone())), "a repeated change must change nothing");
+    let ban = Change { reason: "spam".into(), ..set("alice|*", Effect::Ban) };
+    let (second, was) = done(one(&a, ban, UnixMs(NOW.0 + 10)).await);
+    assert_eq!(was.as_ref(), Some(&first));
+    assert_eq!((second.control.revision, second.created_at), (first.control.revision + 1, NOW.0));
+    let network = Target { selector: Selector::Network(parse_network("10.0.0.0/8").unwrap()), ..target("") };
+    done(one(&a, Change { target: network, ..set("", Effect::Exempt) }, NOW).await);
+    let (reset, _) = done(one(&a, set("alice|*", Effect::Reset), NOW).await);
+    let (again, _) = done(one(&a, set("alice|*", Effect::Reset), UnixMs(NOW.0 + 11)).await);
+    assert!(reset.control.revision < again.control.revision, "each reset must be a new one");
+    assert!(read(&b, &mut book, NOW).await);
+    assert_eq!(in_force(&book), ["alice|*", "10.0.0.0/8", "alice|*"]);
+
+    let alice = PlaceFilter { identifier: "alice|*".into(), ..Default::default() };
+    let banned = ControlFilter { place: alice.clone(), slot: Some(Slot::Override), ..Default::default() };
+    assert_eq!(listed(&b, banned).await, std::slice::from_ref(&second));
+    assert_eq!(listed(&b, within(PlaceFilter { workspace: "W".into(), ..Default::default() })).await, []);
+    assert_eq!(
+        listed(&b, within(PlaceFilter { network: "10.0.0.0/8".into(), ..Default::default() })).await.len(),
+        1
+    );
+    let after = ControlFilter { after: second.control.revision, ..Default::default() };
+    assert_eq!(listed(&b, after).await.len(), 2);
+
+    let missing = one(&b, change("unset", Wish::Delete(Slot::Override)), NOW).await;
+    assert_eq!(missing, Changed::Missing);
+    let (deleted, _) =
+        done(one(&b, change("alice|*", Wish::Delete(Slot::Override)), UnixMs(NOW.0 + 20)).await);
+    assert!(deleted.is_deleted && deleted.control.effect == Effect::Ban);
+    let lost = one(&b, change("alice|*", Wish::Delete(Slot::Override)), UnixMs(NOW.0 + 20)).await;
+    assert_eq!(
+        lost,
+        Changed::Same(Box::new(deleted)),
+        "a deletion repeated after a lost answer must change nothing"
+    );
+    assert!(read(&b, &mut book, NOW).await);
+    assert_eq!(in_force(&book), ["10.0.0.0/8", "alice|*"]);
+
+    let filter = AuditFilter { place: alice, limit: 3, ..Default::default() };
+    let audit = a.control_audit(&filter, WITHIN).await.unwrap();
+    let actions: Vec<(Action, Slot, &str)> =
+        audit.iter().map(|entry| (entry.action, entry.slot, entry.region.as_str())).collect();
+    let expected = [
+        (Action::Deleted, Slot::Override, "b"),
+        (Action::Set, Slot::Reset, "a"),
+        (Action::Set, Slot::Reset, "a"),
+    ];
+    assert_eq!(actions, expected);
+    let was: serde_json::Value = serde_json::from_str(&audit[0].was).unwrap();
+    assert_eq!((&was["ban"], &was["reason"]), (&true.into(), &"spam".into()));
+    assert!(audit[0].is_now.is_empty() && audit[0].created_at == NOW.0 + 20 && audit[0].author == "ann");
+    let older = AuditFilter { before: Some(audit[2].id), ..filter };
+    assert_eq!(a.control_audit(&older, WITHIN).await.unwrap().len(), 2);
+}
+
+async fn rules_extend_bans_by_rules_and_nothing_else(store: &Store) {
+    let scene = store.fresh().await;
+    let database = scene.open("a");
+    let (until, later) = (NOW.0 + 60_000, NOW.0 + 90_000);
+    done(one(&database, by_rule("a", until), NOW).await);
+    assert!(
+        matches!(one(&database, by_rule("a", until - 1), NOW).await, Changed::Kept(_)),
+        "the longer ban must stay"
+    );
+    let (extended, _) = done(one(&database, by_rule("a", later), NOW).await);
+    assert_eq!(extended.control.expires, Some(UnixMs(later)));
+    done(one(&database, set("a", Effect::Exempt), NOW).await);
+    let kept = one(&database, by_rule("a", later + 1), NOW).await;
+    assert!(matches!(kept, Changed::Kept(stands) if stands.control.effect == Effect::Exempt));
+    done(one(&database, by_rule("b", until), NOW).await);
+    let (anew, was) = done(one(&database, by_rule("b", later), UnixMs(until)).await);
+    assert_eq!((was, anew.created_at), (None, until), "the first has expired");
+}
+
+async fn a_lifted_ban_returns_only_after_new_violations(store: &Store) {
+    let scene = store.fresh().await;
+    let database = scene.open("a");
+    let (until, at) = (NOW.0 + 60_000, |ms| UnixMs(NOW.0 + ms));
+    done(one(&database, by_rule("a", until), NOW).await);
+    done(one(&database, change("a", Wish::Delete(Slot::Override)), at(10)).await);
+    // Another Envoy, whose stream was down meanwhile.
+    let late = one(&database, by_rule_since("a", until + 9, NOW.0 + 9), at(20)).await;
+    assert!(matches!(late, Changed::Kept(found) if found.is_deleted));
+    let (again, was) = done(one(&database, by_rule_since("a", until, NOW.0 + 11), at(20)).await);
+    assert_eq!((again.control.effect, was), (Effect::Ban, None));
+
+    // The same with an expired control that a person set.
+    done(one(&database, change("a", Wish::Set(Effect::Exempt, Some(at(40)))), at(30)).await);
+    let late = one(&database, by_rule_since("a", until, NOW.0 + 29), at(50)).await;
+    assert!(matches!(late, Changed::Kept(found) if found.control.effect == Effect::Exempt));
+    done(one(&database, by_rule_since("a", until, NOW.0 + 41), at(50)).await);
+}
+
+async fn changes_at_once_are_all_made_in_order(store: &Store) {
+    const EACH: usize = 15;
+    let scene = store.fresh().await;
+    let write = |region: &'static str| {
+        let database = scene.open(region);
+        async move {
+            let mut last = 0;
+            for i in 0..EACH {
+                let own = done(one(&database, set(&format!("{region}{i}"), Effect::Limit(1)), NOW).await).0;
+                assert!(own.control.revision > last);
+                last = own.control.revision;
+                let services = Change {
+                    author: region.into(),
+                    reason: format!("{region}{i}"),
+                    ..set("both", Effect::Limit(1))
+                };
+                done(one(&database, services, NOW).await);
+            }
+        }
+    };
+    let reading = async {
+        let (database, mut book) = (scene.open("c"), Book::new());
+        let mut last_read: Option<Edition> = None;
+        while in_force_count(&book) <= 2 * EACH {
+            if read(&database, &mut book, NOW).await {
+                // A control with a lower revision than the last reading must never appear later.
+                let edition = book.edition().unwrap();
+                assert!(last_read.is_none_or(|last_read| last_read.revision < edition.revision
+                    && last_read.incarnation == edition.incarnation));
+                last_read = Some(edition);
+            }
+        }
+        book
+    };
+    let all = async { tokio::join!(write("a"), write("b"), reading).2 };
+    let mut book = tokio::time::timeout(Duration::from_secs(60), all).await.unwrap();
+    read(&scene.open("c"), &mut book, NOW).await;
+    assert_eq!(in_force_count(&book), 2 * EACH + 1);
+    let changes = scene.number("SELECT COUNT(*) FROM weir_control_audit").await;
+    assert_eq!(changes, 4 * EACH as i64, "no change may be lost");
+    let span = scene.number("SELECT MAX(revision) - MIN(revision) FROM weir_control_audit").await;
+    assert_eq!(span, 4 * EACH as i64 - 1, "each change must have a separate revision");
+}
+
+fn in_force_count(book: &Book) -> usize {
+    book.in_force(NOW)
+}
+
+async fn controls_in_force_are_bounded(store: &Store) {
+    let scene = store.fresh().await;
+    let database = scene.open("a");
+    assert!(read(&database, &mut Book::new(), NOW).await);
+    let (ban, ban_by_operator) = (by_rule("x", NOW.0 + 9), set("x", Effect::Ban));
+    // Two workspaces, w and v, each with the maximum number of controls.
+    let (w, v, rules) = (1, 1 + MAX_OF_WORKSPACE, MAX_AUTOMATIC_OF_WORKSPACE);
+    fill(&scene, "w", w, rules, true).await;
+    assert_eq!(one(&database, ban.clone(), NOW).await, Changed::Full(Bound::RulesOfWorkspace));
+    done(one(&database, of("v", ban.clone()), NOW).await);
+    done(one(&database, of("v", change("x", Wish::Delete(Slot::Override))), NOW).await);
+    fill(&scene, "v", v, rules, true).await;
+    assert_eq!(one(&database, of("u", ban), NOW).await, Changed::Full(Bound::Rules));
+    fill(&scene, "w", w + rules, MAX_OF_WORKSPACE - rules, false).await;
+    assert_eq!(one(&database, ban_by_operator.clone(), NOW).await, Changed::Full(Bound::Workspace));
+    // A deletion makes room for another change of the same group.
+    let together = [
+        change("f4", Wish::Delete(Slot::Override)),
+        set("z", Effect::Exempt),
+        set("f5", Effect::Exempt),
+        ban_by_operator.clone(),
+    ];
+    let changed = database.change_controls(&together, &Book::new(), NOW, WITHIN).await.unwrap();
+    use Changed::{Done, Full};
+    assert!(matches!(changed[..], [Done(..), Done(..), Done(..), Full(Bound::Workspace)]), "{changed:?}");
+    fill(&scene, "v", v + rules, MAX_OF_WORKSPACE - rules, false).await;
+    assert_eq!(one(&database, of("u", ban_by_operator), NOW).await, Changed::Full(Bound::All));
+    done(one(&database, set("f1", Effect::Exempt), NOW).await);
+    done(one(&database, change("f2", Wish::Delete(Slot::Override)), NOW).await);
+    done(one(&database, set("x", Effect::Ban), NOW).await);
+    let mut book = Book::new();
+    assert!(read(&database, &mut book, NOW).await);
+    assert_eq!(book.in_force(NOW), MAX_CONTROLS);
+    // Up to twice as many controls are stored before expired ones are dropped.
+    fill_over(&scene, MAX_CONTROLS + 1, MAX_CONTROLS).await;
+    done(one(&database, change("f3", Wish::Delete(Slot::Override)), NOW).await);
+    done(one(&database, set("y", Effect::Ban), NOW).await);
+    let kept = scene.number("SELECT COUNT(*) FROM weir_controls").await;
+    assert!(kept < 2 * MAX_CONTROLS as i64, "{kept}");
+    assert!(read(&database, &mut book, NOW).await);
+    assert_eq!(book.in_force(NOW), MAX_CONTROLS);
+}
+
+/// Inserts this many controls in force, with consecutive revisions from the first on.
+async fn fill(scene: &Scene, workspace: &str, first: usize, many: usize, automatic: bool) {
+    fill_with(scene, first, many, |i| {
+        format!("('{workspace}','n','f{i}','',0,1,3,0,0,'r','m',{},0,{i},1,1)", u8::from(automatic))
+    })
+    .await;
+}
+
+/// The same, with some expired controls.
+async fn fill_over(scene: &Scene, first: usize, many: usize) {
+    fill_with(scene, first, many, |i| format!("('w','n','o{i}','',0,1,3,0,5,'r','m',0,0,{i},1,1)")).await;
+}
+
+async fn fill_with(scene: &Scene, first: usize, many: usize, row: impl Fn(usize) -> String) {
+    let rows: Vec<String> = (first..first + many).map(row).collect();
+    let quoted = regex::Regex::new("'([^']*)'").unwrap();
+    for rows in rows.chunks(2_000) {
+        let mut rows = rows.join(",");
+        if !scene.is_mysql() {
+            // Texts are bytes in SQLite.
+            rows = quoted.replace_all(&rows, "CAST('$1' AS BLOB)").into_owned();
+        }
+        scene
+            .run(&format!(
+                "INSERT INTO weir_controls (workspace, scope, identifier, network, window_ms, slot, kind, amount, expires_at,
+                 reason, author, automatic, deleted, revision, created_at, updated_at) VALUES {rows}"
+            ))
+            .await;
+    }
+}
+
+async fn expired_controls_are_dropped_and_outdated_readers_start_from_scratch(store: &Store) {
+    let scene = store.fresh().await;
+    let database = scene.open("a");
+    let mut behind = Book::new();
+    done(one(&database, set("deleted", Effect::Ban), NOW).await);
+    done(one(&database, change("expired", Wish::Set(Effect::Ban, Some(UnixMs(NOW.0 + 5)))), NOW).await);
+    assert!(read(&database, &mut behind, NOW).await);
+    let last_read = behind.edition().unwrap();
+    done(one(&database, set("stays", Effect::Ban), NOW).await);
+    done(one(&database, change("deleted", Wish::Delete(Slot::Override)), NOW).await);
+    let day = Duration::from_secs(24 * 3_600);
+    let later = |days: u64| UnixMs(NOW.0 + days * 24 * 3_600_000 + 10);
+    let tidied = database.cleanup_controls(30 * day, 400 * day, 1, later(29)).await.unwrap();
+    assert_eq!((tidied.controls, tidied.audited), (0, 0));
+    let tidied = database.cleanup_controls(30 * day, 400 * day, 1, later(30)).await.unwrap();
+    assert_eq!((tidied.controls, tidied.audited), (2, 0), "in two batches");
+    assert!(read(&database, &mut behind, later(30)).await);
+    let edition = behind.edition().unwrap();
+    assert!(edition.floor > last_read.revision, "{edition:?}");
+    assert_eq!(behind.entries().count(), 1);
+    let old = ControlsKnown {
+        incarnation: sent_incarnation(last_read.incarnation),
+        revision: last_read.revision,
+        proof: 0,
+    };
+    assert!(behind.frame_since(Some(old), later(30)).unwrap().from_scratch);
+    let tidied = database.cleanup_controls(30 * day, 400 * day, 3, later(400)).await.unwrap();
+    assert_eq!((tidied.controls, tidied.audited), (0, 4));
+}
+
+async fn a_database_that_was_wiped_or_set_back_begins_another_incarnation(store: &Store) {
+    let scene = store.fresh().await;
+    let (a, b) = (scene.open("a"), scene.open("b"));
+    let (mut book, mut other) = (Book::new(), Book::new());
+    done(one(&a, set("before", Effect::Ban), NOW).await);
+    scene.run("CREATE TABLE backup AS SELECT * FROM weir_control_edition").await;
+    for i in 0..5 {
+        done(one(&a, set(&format!("after{i}"), Effect::Ban), NOW).await);
+    }
+    assert!(read(&a, &mut book, NOW).await && read(&b, &mut other, NOW).await);
+    let incarnation = book.edition().unwrap();
+
+    // Set back: the last five changes are missing, and their revisions would be used again.
+    scene.run("DELETE FROM weir_controls WHERE SUBSTR(CAST(identifier AS CHAR), 1, 5) = 'after'").await;
+    scene.run("DELETE FROM weir_control_edition").await;
+    scene.run("INSERT INTO weir_control_edition SELECT * FROM backup").await;
+    assert!(read(&a, &mut book, NOW).await);
+    let renewed = book.edition().unwrap();
+    assert!(
+        renewed.incarnation != incarnation.incarnation && renewed.revision > incarnation.revision,
+        "{incarnation:?} {renewed:?}"
+    );
+    assert_eq!(in_force(&book), ["before"]);
+    assert!(read(&b, &mut other, NOW).await);
+    assert_eq!((other.edition(), in_force(&other)), (Some(renewed), vec!["before".to_owned()]));
+
+    // Set back again, and changed before any aggregator has read it.
+    scene.run("DELETE FROM weir_control_edition").await;
+    scene.run("INSERT INTO weir_control_edition SELECT * FROM backup").await;
+    scene.run(&format!("UPDATE weir_control_edition SET incarnation = {}", renewed.incarnation)).await;
+    let changes = [set("new", Effect::Ban)];
+    let changed = a.change_controls(&changes, &book, NOW, WITHIN).await.unwrap();
+    assert!(matches!(&changed[..], [Changed::Done(now, _)] if now.control.revision > renewed.revision));
+    assert!(read(&b, &mut other, NOW).await);
+    assert_eq!(in_force(&other), ["before", "new"]);
+    assert_ne!(other.edition().unwrap().incarnation, renewed.incarnation);
+
+    // Wiped.
+    let before = other.edition().unwrap();
+    scene.run("DELETE FROM weir_controls").await;
+    scene.run("DELETE FROM weir_control_edition").await;
+    assert!(read(&b, &mut other, NOW).await);
+    assert!(in_force(&other).is_empty() && other.edition().unwrap().incarnation != before.incarnation);
+}

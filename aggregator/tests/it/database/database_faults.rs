@@ -1,0 +1,158 @@
+//! Tests with database servers that freeze, crash, restart, block or refuse.
+
+use crate::support::database::packets::{Node, look};
+use crate::support::database::*;
+use std::time::{Duration, Instant};
+use weir_aggregator::database::{Database, DatabaseOptions, Exchanged};
+use weir_envoy::{DatabaseServer, ports};
+
+/// Less than any lock wait.
+const SHORT: Duration = Duration::from_millis(700);
+/// Tolerance for the end of a call after `SHORT` on a busy machine.
+const SLACK: Duration = Duration::from_secs(4);
+
+on_servers!(|store| scenarios(store));
+
+async fn scenarios(mut store: Store) {
+    passwords_and_rights(&store).await;
+    imports_read_from_the_replica(&store).await;
+    sessions_do_not_depend_on_the_server(&store).await;
+    a_frozen_server(&mut store).await;
+    a_killed_server(&mut store).await;
+}
+
+async fn passwords_and_rights(store: &Store) {
+    let scene = store.fresh().await;
+    let database = scene.url.rsplit_once('/').unwrap().1;
+    scene
+        .run(&format!(
+            "CREATE USER 'reader'@'%' IDENTIFIED BY 'hidden'; GRANT SELECT ON {database}.* TO 'reader'@'%'"
+        ))
+        .await;
+    let reader = scene.url.replace("weir:geheim", "reader:hidden");
+    let reader = open(&reader, "a");
+    reader.check_schema(WITHIN).await.unwrap();
+    let other = open(&scene.url.replace(database, "nowhere"), "a");
+    let wrong = open(&scene.url.replace("geheim", "falsch"), "a");
+    let without_rights = open(&scene.url.replace("weir:geheim", "niemand:falsch"), "a");
+    // A packet that writes nothing needs no right to write.
+    assert_eq!(look(&reader, WITHIN).await, Ok(Exchanged::default()));
+    let mut node = Node::new(reader.clone(), 1);
+    let packet = node.writing(&[row("x", 1)]);
+    let cases = [
+        (reader.migrate().await.err(), "refused", "CREATE command denied"),
+        (node.exchange(&packet).await.err(), "refused", "INSERT"),
+        (other.migrate().await.err(), "schema", "nowhere"),
+        (look(&wrong, WITHIN).await.err(), "refused", "Access denied"),
+        (without_rights.migrate().await.err(), "refused", "Access denied"),
+    ];
+    for (error, reason, part) in cases {
+        let error = error.expect(part);
+        assert_eq!(error.reason(), reason, "{error}");
+        assert!(error.to_string().contains(part), "{error}");
+        assert!(!format!("{error} {error:?} {wrong:?}").contains("falsch"), "{error:?}");
+    }
+}
+
+async fn imports_read_from_the_replica(store: &Store) {
+    let (primary, replica) = (store.fresh().await, store.fresh().await);
+    publish(&replica.open("b"), &[row("x", 7)]).await;
+    let options = DatabaseOptions {
+        url: primary.url.clone(),
+        read_url: Some(replica.url.clone()),
+        region: "a".to_owned(),
+    };
+    let database = Database::open(&options).unwrap();
+    publish(&database, &[row("y", 1)]).await;
+    assert_eq!(import(&database).await, cells(&[row("x", 7)]));
+    assert_eq!(sums(database.own(NOW, WITHIN).await.unwrap()), cells(&[row("y", 1)]));
+    replica.run("DROP TABLE ratelimit_window_counts").await;
+    assert_eq!(database.check_schema(WITHIN).await.unwrap_err().reason(), "schema");
+}
+
+/// Whatever the server's administrator has configured.
+async fn sessions_do_not_depend_on_the_server(store: &Store) {
+    let scene = store.fresh().await;
+    let settings = |mode: &str, autocommit: u8, isolation: &str| {
+        format!(
+            "SET GLOBAL sql_mode = '{mode}'; SET GLOBAL autocommit = {autocommit};
+             SET GLOBAL TRANSACTION ISOLATION LEVEL {isolation}"
+        )
+    };
+    scene.run(&settings("ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PAD_CHAR_TO_FULL_LENGTH", 0, "SERIALIZABLE")).await;
+    let rows = [row("\\", 1), row("'\"", 2), row(" ", 3)];
+    publish(&scene.open("a"), &rows).await;
+    assert_eq!(import(&scene.open("b")).await, cells(&rows));
+    scene.run(&settings("STRICT_TRANS_TABLES", 1, "REPEATABLE READ")).await;
+}
+
+async fn a_frozen_server(store: &mut Store) {
+    let scene = store.fresh().await;
+    let (mut node, fresh) = (Node::new(scene.open("a"), 1), scene.open("a"));
+    let a = node.database.clone();
+    node.write(&rows("k", 2_000, 1)).await;
+    store.server.as_mut().unwrap().process().pause().await.unwrap();
+    let began = Instant::now();
+    // More callers than connections, on idle and on new connections.
+    let mut calls = tokio::task::JoinSet::new();
+    for database in [&a, &fresh].into_iter().cycle().take(20) {
+        let database = database.clone();
+        calls.spawn(async move { look(&database, SHORT).await.unwrap_err().reason() });
+    }
+    assert!(calls.join_all().await.into_iter().all(|reason| reason == "timeout"));
+    let packet = node.writing(&rows("k", 1_000, 2));
+    assert_eq!(a.exchange(&packet, NOW, SHORT).await.unwrap_err().reason(), "timeout");
+    assert_eq!(a.import(NOW, SHORT).await.unwrap_err().reason(), "timeout");
+    assert!(began.elapsed() < 3 * SHORT + SLACK, "{:?}", began.elapsed());
+    store.server.as_mut().unwrap().process().resume().unwrap();
+    assert!(!node.read().await.lost);
+    node.write(&rows("k", 2_000, 3)).await;
+    assert_eq!(import(&scene.open("b")).await, cells(&rows("k", 2_000, 3)));
+}
+
+async fn a_killed_server(store: &mut Store) {
+    let scene = store.fresh().await;
+    let (mut a, b) = (Node::new(scene.open("a"), 1), scene.open("b"));
+    a.send(&[row("x", 1)]).await;
+    store.server.as_mut().unwrap().process().kill().unwrap();
+    // On the lost connection, and on new ones.
+    for packet in [a.reading(), a.reading(), a.writing(&rows("k", 1_000, 1))] {
+        let error = a.exchange(&packet).await.unwrap_err();
+        assert_eq!(error.reason(), "unavailable", "{error}");
+    }
+    store.server.as_mut().unwrap().restart().await.unwrap();
+    assert!(!a.read().await.lost);
+    a.send(&[row("y", 2)]).await;
+    assert_eq!(import(&b).await, cells(&[row("x", 1), row("y", 2)]));
+    // Connections lost between two calls: the retries of one import suffice. Of packets, one may fail.
+    store.server.as_mut().unwrap().restart().await.unwrap();
+    assert_eq!(import(&b).await, cells(&[row("x", 1), row("y", 2)]));
+    let packet = a.writing(&[row("x", 3)]);
+    if let Err(error) = a.exchange(&packet).await {
+        assert_eq!(error.reason(), "unavailable", "{error}");
+    }
+    assert!(!a.send(&[row("x", 3)]).await.lost);
+    assert_eq!(import(&b).await, cells(&[row("x", 3), row("y", 2)]));
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_there() {
+    let url = format!("mysql://weir:geheim@127.0.0.1:{}/weir", ports::free().unwrap());
+    let database = open(&url, "a");
+    for error in [look(&database, WITHIN).await.unwrap_err(), database.migrate().await.unwrap_err()] {
+        assert_eq!(error.reason(), "unavailable");
+        assert!(error.to_string().contains("refused"), "{error}");
+    }
+}
+
+/// MySQL's default authentication needs an encrypted connection, for which the server generates a key.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn mysql_without_encryption_is_logged() {
+    let Some(server) = DatabaseServer::mysql(&["--tls-version="]).await.unwrap() else {
+        eprintln!("SKIPPED: no MySQL here; envoy/tools/install/databases.sh mysql --build unpacks one");
+        return;
+    };
+    let error = look(&open(&server.url("mysql"), "a"), WITHIN).await.unwrap_err();
+    assert_eq!(error.reason(), "refused", "{error}");
+    assert!(error.to_string().contains("TLS"), "{error}");
+}

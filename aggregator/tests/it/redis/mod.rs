@@ -1,0 +1,6 @@
+//! The store on Redis: merges, failover, cluster, exact logs.
+
+mod store_redis;
+mod store_redis_cluster;
+mod store_redis_faults;
+mod store_redis_log;

@@ -1,0 +1,138 @@
+//! Tests of the regional store with a real Redis Cluster of three nodes: everything that a single server does, and the
+//! cluster's own cases: a node that is wiped or dead, and slots that move.
+
+use crate::support::redis::*;
+use std::collections::BTreeSet;
+use tokio::time::timeout;
+use weir_aggregator::redis::{HOT_SHARDS, Received, Store, StoreOptions};
+use weir_core::model::time::UnixMs;
+use weir_core::region::exchange::{BASELINE, LowerBound};
+use weir_envoy::{RedisCluster, wait};
+
+const CELLS: usize = 1_000;
+
+async fn started() -> (RedisCluster, Store) {
+    let cluster = RedisCluster::start(3).await.unwrap();
+    let options = StoreOptions { cluster: true, ..options(&cluster.url()) };
+    let store = open(&options).await;
+    (cluster, store)
+}
+
+#[tokio::test]
+async fn everything_works_on_a_cluster() {
+    let (mut cluster, store) = started().await;
+    let cells: Vec<_> = (0..CELLS).map(|number| merge(&numbered(number), &[(A, 1), (C, 3)])).collect();
+    for (merged, cell) in store.merge(&cells, AMPLE).await.into_iter().zip(&cells) {
+        assert_eq!(merged.unwrap().current, [(C, 3), (A, 1)], "{:?}", cell.key);
+    }
+    for node in cluster.nodes() {
+        let size: usize = redis::cmd("DBSIZE").query(&mut hand(node)).unwrap();
+        assert!(size > CELLS / 5, "the cells must be spread over the nodes: {size}");
+        redis::cmd("SCRIPT").arg("FLUSH").exec(&mut hand(node)).unwrap();
+    }
+    assert!(
+        store.merge(&cells, AMPLE).await.iter().all(Result::is_ok),
+        "scripts are loaded again on every node"
+    );
+
+    for (own, granted) in [(5, true), (6, false)] {
+        let proposals: Vec<_> =
+            (0..50).map(|number| proposing(&numbered(number), proposal(B, own, 9))).collect();
+        for merged in store.merge(&proposals, AMPLE).await {
+            assert_eq!(merged.unwrap().granted, Some(granted));
+        }
+    }
+    let lower_bounds: Vec<_> = (100..150)
+        .map(|number| LowerBound { key: numbered(number), sequence: CELL, total: 10, expires: LATE })
+        .collect();
+    for merged in store.raise_to(&lower_bounds, AMPLE).await {
+        assert_eq!(merged.unwrap().current, [(BASELINE, 6), (C, 3), (A, 1)]);
+    }
+    let hot: Vec<_> = (0..200).map(|number| (numbered(number), CELL, LATE)).collect();
+    store.note_hot(&hot, AMPLE).await.unwrap();
+    let mut found = BTreeSet::new();
+    for shard in 0..HOT_SHARDS {
+        found.extend(store.hot(shard, UnixMs(1), 1_000, AMPLE).await.unwrap());
+    }
+    assert_eq!(found, hot.into_iter().map(|(key, sequence, _)| (key, sequence)).collect());
+    assert_eq!(store.origins(&[A, B], &[1; 16], AMPLE).await.unwrap().origins, [A, B]);
+}
+
+#[tokio::test]
+async fn messages_cross_the_cluster() {
+    let (_cluster, store) = started().await;
+    // Each listener may be on a separate node.
+    let mut listeners: Vec<_> = (0..4).map(|_| store.subscribe()).collect();
+    for listener in &mut listeners {
+        assert_eq!(timeout(AMPLE, listener.recv()).await.unwrap(), Some(Received::Connected));
+    }
+    store.publish(b"all", AMPLE).await.unwrap();
+    for listener in &mut listeners {
+        assert_eq!(timeout(AMPLE, listener.recv()).await.unwrap(), Some(Received::Message(b"all".to_vec())));
+    }
+}
+
+#[tokio::test]
+async fn a_wipe_or_death_of_one_part_is_seen_and_leaves_the_others() {
+    let (mut cluster, store) = started().await;
+    let before = store.incarnations(AMPLE).await.unwrap();
+    assert_eq!((before.seen.len(), before.unseen), (64, 0));
+    assert_eq!(store.incarnations(AMPLE).await.unwrap().seen.len(), 64);
+    redis::cmd("FLUSHALL").exec(&mut hand(&cluster.nodes()[1])).unwrap();
+    let after = store.incarnations(AMPLE).await.unwrap();
+    let changed = before.seen.iter().zip(&after.seen).filter(|(before, after)| before.id != after.id).count();
+    assert!((15..30).contains(&changed), "a third of the markers: {changed}");
+
+    cluster.nodes()[2].process().kill().unwrap();
+    let partly = async || {
+        store.incarnations(AMPLE).await.is_ok_and(|incarnations| (15..30).contains(&incarnations.unseen))
+    };
+    wait::until("a third is unavailable", HEALED, partly).await.unwrap();
+    let cells: Vec<_> = (0..CELLS).map(|number| merge(&numbered(number), &[(A, 1)])).collect();
+    let failed = store.merge(&cells, AMPLE).await.iter().filter(|result| result.is_err()).count();
+    assert!((CELLS / 5..CELLS / 2).contains(&failed), "each cell must fail separately: {failed}");
+
+    cluster.nodes()[2].restart().await.unwrap();
+    connected(&store).await;
+    wait::until("every cell can be written", HEALED, async || {
+        store.merge(&cells, AMPLE).await.iter().all(Result::is_ok)
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+async fn a_moving_slot_is_followed() {
+    let (mut cluster, store) = started().await;
+    let name = "weir:eu:{default/login/user-0/60000/0/1}:29000000";
+    let nodes: Vec<_> = cluster.nodes().iter().map(|node| (node.port(), hand(node))).collect();
+    let mut hands = Vec::new();
+    for (port, mut hand) in nodes {
+        let id: String = redis::cmd("CLUSTER").arg("MYID").query(&mut hand).unwrap();
+        hands.push((port, id, hand));
+    }
+    let slot: u64 = redis::cmd("CLUSTER").arg("KEYSLOT").arg(name).query(&mut hands[0].2).unwrap();
+    merge_one(&store, merge(&numbered(0), &[(A, 5)])).await;
+    let owner = hands.iter_mut().position(|(_, _, hand)| {
+        let mut count = redis::cmd("CLUSTER");
+        count.arg("COUNTKEYSINSLOT").arg(slot).query::<u64>(hand).unwrap() > 0
+    });
+    hands.swap(0, owner.unwrap());
+    let [(_, from_id, from), (to_port, to_id, to), (_, _, third)] = &mut hands[..] else { unreachable!() };
+    let set_slot = |hand: &mut redis::Connection, state: &str, id: &str| {
+        redis::cmd("CLUSTER").arg("SETSLOT").arg(slot).arg(state).arg(id).exec(hand).unwrap();
+    };
+    set_slot(to, "IMPORTING", from_id);
+    set_slot(from, "MIGRATING", to_id);
+    redis::cmd("MIGRATE").arg("127.0.0.1").arg(*to_port).arg(name).arg(0).arg(5_000).exec(from).unwrap();
+    // The old owner redirects (ASK) and still owns the slot.
+    assert_eq!(merge_one(&store, merge(&numbered(0), &[(B, 1)])).await.current, [(A, 5), (B, 1)]);
+    for hand in [&mut *to, from, third] {
+        set_slot(hand, "NODE", to_id);
+    }
+    // The old owner no longer owns the slot (MOVED), whether or not the map has been read again.
+    for count in 2..50 {
+        let merged = merge_one(&store, proposing(&numbered(0), proposal(B, count, 1_000))).await;
+        assert_eq!(merged.current, [(A, 5), (B, count)]);
+    }
+}

@@ -1,0 +1,437 @@
+//! Tests of the regional store while its Redis is wiped, frozen, killed, refuses, or is replaced; and of connections
+//! with a login and over TLS.
+
+use crate::support::redis::*;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+use tokio::time::{Instant, sleep_until, timeout};
+use weir_aggregator::redis::{Incarnation, Received, Store, StoreOptions};
+use weir_core::model::exact::ExactRequestId;
+use weir_core::model::time::UnixMs;
+use weir_core::region::exchange::{LowerBound, Merge};
+use weir_core::region::log::{EntryId, LogCharge};
+use weir_envoy::{Redis, RedisOptions, ports, wait};
+
+/// Shorter than any reconnection.
+const SHORT: Duration = Duration::from_millis(100);
+
+#[tokio::test]
+async fn flushed_scripts_are_loaded_again() {
+    let (redis, store) = started().await;
+    let mut hand = hand(&redis);
+    let cells: Vec<_> = (0..600).map(|number| merge(&numbered(number), &[(A, 1)])).collect();
+    for _ in 0..3 {
+        redis::cmd("SCRIPT").arg("FLUSH").exec(&mut hand).unwrap();
+        assert!(store.merge(&cells, AMPLE).await.iter().all(Result::is_ok));
+        redis::cmd("SCRIPT").arg("FLUSH").exec(&mut hand).unwrap();
+        store.incarnations(AMPLE).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_wipe_is_seen_though_the_connection_stays() {
+    let (redis, store) = started().await;
+    let other = open(&options(&redis.url())).await;
+    let before = incarnation(&store).await;
+    assert_eq!(id(&other).await, before.id, "all clients must read the same incarnation");
+    assert_eq!(id(&store).await, before.id);
+    merge_one(&store, merge(&key(b"alice"), &[(A, 5)])).await;
+    let mut hand = hand(&redis);
+    let all = async || clients(&mut hand).len() == 5;
+    wait::until("both stores have their two connections", HEALED, all).await.unwrap();
+    let connections = clients(&mut hand);
+    redis::cmd("FLUSHALL").exec(&mut hand).unwrap();
+    let after = incarnation(&other).await;
+    assert_ne!(after.id, before.id);
+    assert_eq!(id(&store).await, after.id, "the marker made by the other must be read");
+    assert!(after.since >= before.since);
+    assert_eq!(clients(&mut hand), connections);
+    assert_eq!(merge_one(&store, merge(&key(b"alice"), &[(A, 2)])).await.current, [(A, 2)]);
+    let ttl: i64 = redis::cmd("PTTL").arg("weir:eu:incarnation:{0}").query(&mut hand).unwrap();
+    assert_eq!(ttl, -1, "a marker never expires");
+    redis::cmd("SET").arg("weir:eu:incarnation:{0}").arg("by hand").exec(&mut hand).unwrap();
+    assert_ne!(id(&store).await, after.id);
+}
+
+#[tokio::test]
+async fn marker_reads_are_counted_for_each_client_and_a_marker_is_renewed_once() {
+    let (redis, store) = started().await;
+    let other = open(&options(&redis.url())).await;
+    let mut hand = hand(&redis);
+    let first = incarnation(&store).await;
+    // Both had read the marker before this test, so only the difference counts.
+    let others = incarnation(&other).await.looks;
+    for step in 1..=3 {
+        assert_eq!(incarnation(&store).await.looks, first.looks + step);
+    }
+    assert_eq!(incarnation(&other).await.looks, others + 1, "reads of others must not count");
+    // An older copy without the store's last read, followed by a read of the other client.
+    redis::cmd("COPY").arg("weir:eu:incarnation:{0}").arg("weir:eu:copy:{0}").exec(&mut hand).unwrap();
+    let last = incarnation(&store).await;
+    redis::cmd("RENAME").arg("weir:eu:copy:{0}").arg("weir:eu:incarnation:{0}").exec(&mut hand).unwrap();
+    assert_eq!(incarnation(&other).await.id, first.id);
+    assert_eq!(incarnation(&store).await.looks, last.looks, "the counter must not exceed the previous one");
+
+    let renewals = BTreeMap::from([(0, first.id)]);
+    let renewed = store.renew(&renewals, AMPLE).await.unwrap().seen[0];
+    assert_ne!(renewed.id, first.id);
+    let again = other.renew(&renewals, AMPLE).await.unwrap().seen[0];
+    assert_eq!((again.id, again.looks), (renewed.id, 1), "an id that no longer exists must not be renewed");
+
+    // A client that has not read for an hour is removed at the next first read of another.
+    let long_ago = renewed.since.0 - 3_700_000;
+    redis::cmd("HSET")
+        .arg("weir:eu:incarnation:{0}")
+        .arg("0")
+        .arg(format!("7:{long_ago}"))
+        .exec(&mut hand)
+        .unwrap();
+    let fields = |hand: &mut redis::Connection| -> u64 {
+        redis::cmd("HLEN").arg("weir:eu:incarnation:{0}").query(hand).unwrap()
+    };
+    assert_eq!(fields(&mut hand), 4);
+    let third = open(&options(&redis.url())).await;
+    incarnation(&third).await;
+    assert_eq!(fields(&mut hand), 4);
+}
+
+#[tokio::test]
+async fn a_server_that_starts_again_empty_is_used_again() {
+    let (mut redis, store) = started().await;
+    let before = id(&store).await;
+    merge_one(&store, merge(&key(b"alice"), &[(A, 5)])).await;
+    redis.process().kill().unwrap();
+    until_refused(&store, "unavailable").await;
+    let began = Instant::now();
+    for _ in 0..100 {
+        assert_eq!(store.incarnations(AMPLE).await.unwrap_err().reason(), "unavailable");
+    }
+    assert!(began.elapsed() < AMPLE, "a call must not wait while the store is unavailable");
+    redis.restart().await.unwrap();
+    connected(&store).await;
+    assert_ne!(id(&store).await, before);
+    assert_eq!(merge_one(&store, merge(&key(b"alice"), &[(B, 1)])).await.current, [(B, 1)]);
+}
+
+#[tokio::test]
+async fn a_store_may_be_opened_before_its_server() {
+    let port = ports::free().unwrap();
+    let store = Store::open(&options(&format!("redis://127.0.0.1:{port}"))).unwrap();
+    assert_eq!(store.incarnations(AMPLE).await.unwrap_err().reason(), "unavailable");
+    assert_eq!(
+        store.merge(&[merge(&key(b"a"), &[])], AMPLE).await[0].as_ref().unwrap_err().reason(),
+        "unavailable"
+    );
+    let _redis = Redis::start(RedisOptions { port, arguments: Vec::new() }).await.unwrap();
+    connected(&store).await;
+}
+
+#[tokio::test]
+async fn a_short_freeze_costs_a_timeout_and_nothing_else() {
+    let (mut redis, store) = started().await;
+    let cells: Vec<_> = (0..1_000).map(|number| merge(&numbered(number), &[(A, 1)])).collect();
+    let mut hand = hand(&redis);
+    for _ in 0..10 {
+        let connections = clients(&mut hand);
+        redis.process().pause().await.unwrap();
+        let mut frozen = Vec::new();
+        for cells in [&cells[..], &cells[..1]] {
+            let results =
+                timeout(AMPLE, store.merge(cells, SHORT)).await.expect("a call must end at its deadline");
+            frozen.extend(results.into_iter().map(|result| result.unwrap_err().reason()));
+        }
+        redis.process().resume().unwrap();
+        let results = store.merge(&cells, AMPLE).await;
+        if clients(&mut hand) == connections {
+            assert!(frozen.iter().all(|reason| *reason == "timeout"), "{frozen:?}");
+            assert!(results.iter().all(Result::is_ok), "{results:?}");
+            return;
+        }
+        // On a busy machine the freeze was not short, and the connection was dropped.
+        connected(&store).await;
+    }
+    panic!("each freeze took more than 2 s");
+}
+
+#[tokio::test]
+async fn a_long_freeze_and_its_end_are_detected() {
+    let (mut redis, store) = started().await;
+    let late = Store::open(&options(&redis.url())).unwrap();
+    redis.process().pause().await.unwrap();
+    // Abandoned calls are bounded: many calls fail with `unavailable` long before the freeze is noticed.
+    let mut calls = tokio::task::JoinSet::new();
+    for _ in 0..2_000 {
+        let store = store.clone();
+        calls.spawn(async move { store.incarnations(SHORT).await.unwrap_err().reason() });
+    }
+    let reasons = timeout(AMPLE, calls.join_all()).await.unwrap();
+    assert!(reasons.contains(&"timeout") && reasons.contains(&"unavailable"));
+    for store in [&store, &late] {
+        until_refused(store, "unavailable").await;
+    }
+    redis.process().resume().unwrap();
+    for store in [&store, &late] {
+        connected(store).await;
+        merge_one(store, merge(&key(b"alice"), &[(A, 1)])).await;
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_never_answers_is_unavailable() {
+    let unresponsive = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let store = Store::open(&options(&format!("redis://{}", unresponsive.local_addr().unwrap()))).unwrap();
+    for _ in 0..10 {
+        assert_eq!(
+            timeout(AMPLE, store.incarnations(SHORT)).await.unwrap().unwrap_err().reason(),
+            "unavailable"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_subscription_resumes_after_a_restart() {
+    let (mut redis, store) = started().await;
+    let mut subscription = store.subscribe();
+    assert_eq!(timeout(AMPLE, subscription.recv()).await.unwrap(), Some(Received::Connected));
+    redis.restart().await.unwrap();
+    assert_eq!(timeout(HEALED, subscription.recv()).await.unwrap(), Some(Received::Connected));
+    connected(&store).await;
+    store.publish(b"again", AMPLE).await.unwrap();
+    assert_eq!(
+        timeout(AMPLE, subscription.recv()).await.unwrap(),
+        Some(Received::Message(b"again".to_vec()))
+    );
+    redis.process().pause().await.unwrap();
+    let paused = Instant::now();
+    until_refused(&store, "unavailable").await;
+    // The subscriber has its own connection and pings: one each 500 ms, which may take 2 s.
+    sleep_until(paused + Duration::from_secs(4)).await;
+    redis.process().resume().unwrap();
+    assert_eq!(timeout(HEALED, subscription.recv()).await.unwrap(), Some(Received::Connected));
+    drop(store);
+    assert_eq!(
+        timeout(HEALED, subscription.recv()).await.unwrap(),
+        None,
+        "the subscription must end with the store"
+    );
+}
+
+#[tokio::test]
+async fn connections_end_with_the_last_clone() {
+    let (redis, store) = started().await;
+    let clone = store.clone();
+    let listener = store.subscribe();
+    drop(store);
+    connected(&clone).await;
+    drop((clone, listener));
+    let mut hand = hand(&redis);
+    wait::until("only the test is connected", HEALED, async || clients(&mut hand).len() == 1).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_error_states_its_reason() {
+    let (redis, store) = started().await;
+    let mut hand = hand(&redis);
+    let mut set = |command: &[&str]| redis::cmd(command[0]).arg(&command[1..]).exec(&mut hand).unwrap();
+    merge_one(&store, merge(&key(b"alice"), &[(A, 1)])).await;
+    for (count, break_it, mend_it, code) in [
+        (2, ["CONFIG", "SET", "maxmemory", "1"], ["CONFIG", "SET", "maxmemory", "0"], "OOM"),
+        (3, ["REPLICAOF", "127.0.0.1", "1", ""], ["REPLICAOF", "NO", "ONE", ""], "READONLY"),
+    ] {
+        let words = |command: [&'static str; 4]| {
+            command.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>()
+        };
+        set(&words(break_it));
+        let error =
+            store.merge(&[merge(&key(b"alice"), &[(A, count)])], AMPLE).await.pop().unwrap().unwrap_err();
+        assert_eq!(error.reason(), "refused");
+        assert!(error.to_string().contains(code), "{error}");
+        set(&words(mend_it));
+        // If a primary became a replica, the store reconnects to the server that its name points to now.
+        let works = async || {
+            let again = merge(&key(b"alice"), &[(A, count)]);
+            store.merge(&[again], AMPLE).await.pop().is_some_and(|merged| merged.is_ok())
+        };
+        wait::until("the store works again", AMPLE, works).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_login_is_used_and_never_shown() {
+    const PASSWORD: &str = "hunter2:/@,%";
+    const ENCODED: &str = "hunter2%3A%2F%40%2C%25";
+    let rules = format!("--user weir on >{PASSWORD} ~weir:* &weir:* +@all --user default off");
+    let arguments = rules.split(' ').map(str::to_owned).collect();
+    let redis = Redis::start(RedisOptions { port: 0, arguments }).await.unwrap();
+    let url = |login: &str| format!("redis://{login}{}", redis.address());
+    let good = options(&url(&format!("weir:{ENCODED}@")));
+    let store = open(&good).await;
+    let mut subscription = store.subscribe();
+    assert_eq!(timeout(AMPLE, subscription.recv()).await.unwrap(), Some(Received::Connected));
+    merge_one(&store, merge(&key(b"alice"), &[(A, 1)])).await;
+    store.origins(&[A], &[1; 16], AMPLE).await.unwrap();
+    assert!(!format!("{good:?} {store:?}").contains("hunter2"));
+
+    for login in
+        [format!("weir:not{ENCODED}@"), format!("unknown:{ENCODED}@"), format!(":{ENCODED}@"), String::new()]
+    {
+        let store = Store::open(&options(&url(&login))).unwrap();
+        let error = until_refused(&store, "refused").await;
+        assert!(!error.contains("hunter2") && !error.contains("unknown"), "{error}");
+    }
+    let foreign = StoreOptions { prefix: "other".to_owned(), ..good };
+    let store = Store::open(&foreign).unwrap();
+    assert!(until_refused(&store, "refused").await.contains("NOPERM"));
+}
+
+/// The privileges that `aggregator/README.md` lists for a Redis user.
+fn documented_rights() -> String {
+    let page = include_str!("../../../README.md");
+    let from = page.find("~weir:*").expect("the page lists the privileges");
+    page[from..].lines().next().expect("a line").to_owned()
+}
+
+#[tokio::test]
+async fn the_documented_rights_suffice_and_allow_no_more() {
+    const PASSWORD: &str = "secret";
+    let rules =
+        format!("--user weir on >{PASSWORD} {} --user admin on >{PASSWORD} ~* &* +@all", documented_rights());
+    let arguments = rules.split_whitespace().map(str::to_owned).collect();
+    let redis = Redis::start(RedisOptions { port: 0, arguments }).await.unwrap();
+    let url = |user: &str| format!("redis://{user}:{PASSWORD}@{}", redis.address());
+    let store = open(&options(&url("weir"))).await;
+
+    let mut messages = store.subscribe();
+    assert_eq!(timeout(AMPLE, messages.recv()).await.unwrap(), Some(Received::Connected));
+    store.publish(b"change", AMPLE).await.unwrap();
+    assert!(matches!(timeout(AMPLE, messages.recv()).await.unwrap(), Some(Received::Message(_))));
+    let cell = key(b"alice");
+    merge_one(&store, merge(&cell, &[(A, 1)])).await;
+    assert_eq!(merge_one(&store, proposing(&cell, proposal(B, 1, 10))).await.granted, Some(true));
+    let lower_bound = LowerBound { key: cell.clone(), sequence: CELL, total: 5, expires: LATE };
+    store.raise_to(&[lower_bound], AMPLE).await.pop().unwrap().unwrap();
+    store.read(&[(cell.clone(), CELL)], AMPLE).await.pop().unwrap().unwrap();
+    store.note_hot(&[(cell.clone(), CELL, LATE)], AMPLE).await.unwrap();
+    store.hot(0, UnixMs(1), 10, AMPLE).await.unwrap();
+    store.origins(&[A], &[1; 16], AMPLE).await.unwrap();
+    store.status(&[1; 16], b"well", AMPLE).await.unwrap();
+    store.delete_status(&[1; 16], AMPLE).await.unwrap();
+    let id = EntryId { request: ExactRequestId::of(9, 1), place: 0 };
+    let charge = LogCharge { key: cell, id, cost: 1, most: 1 };
+    store.charge_logs(std::slice::from_ref(&charge), AMPLE).await.pop().unwrap().unwrap();
+    assert!(store.refund_logs(&[charge], AMPLE).await.pop().unwrap().unwrap());
+
+    let connect = |user: &str| redis::Client::open(url(user)).unwrap().get_connection().unwrap();
+    let log: Vec<redis::Value> = redis::cmd("ACL").arg("LOG").query(&mut connect("admin")).unwrap();
+    assert!(log.is_empty(), "Redis denied commands, and the store hid the error: {log:?}");
+    let mut hand = connect("weir");
+    for refused in [
+        "FLUSHALL",
+        "FLUSHDB",
+        "SCRIPT FLUSH",
+        "FUNCTION FLUSH",
+        "KEYS *",
+        "SWAPDB 0 1",
+        "CONFIG GET maxmemory",
+        "CONFIG SET maxmemory 1",
+        "ACL LIST",
+        "CLIENT LIST",
+        "CLIENT KILL TYPE normal",
+        "REPLICAOF NO ONE",
+        "SHUTDOWN NOSAVE",
+        "EVAL return 0",
+        "GET other",
+        "PUBLISH other message",
+    ] {
+        let mut words = refused.split(' ');
+        let mut command = redis::cmd(words.next().unwrap());
+        words.for_each(|word| {
+            command.arg(word);
+        });
+        let error = command.query::<redis::Value>(&mut hand).expect_err(refused).to_string();
+        assert!(error.contains("NOPERM") || error.contains("permissions"), "{refused}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn tls_with_an_authority_of_one_s_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    make_certificates(folder.path());
+    let tls_port = ports::free().unwrap();
+    let arguments = [
+        ["--tls-port", &tls_port.to_string()],
+        ["--tls-cert-file", &file("server.pem")],
+        ["--tls-key-file", &file("server.key")],
+        ["--tls-ca-cert-file", &file("ca.pem")],
+        ["--tls-auth-clients", "no"],
+    ];
+    let arguments = arguments.concat().into_iter().map(str::to_owned).collect();
+    let redis = Redis::start(RedisOptions { port: 0, arguments }).await.unwrap();
+    let url = format!("rediss://127.0.0.1:{tls_port}");
+    let trusting = StoreOptions { ca_file: Some(folder.path().join("ca.pem")), ..options(&url) };
+    let store = open(&trusting).await;
+    let mut subscription = store.subscribe();
+    assert_eq!(timeout(AMPLE, subscription.recv()).await.unwrap(), Some(Received::Connected));
+    merge_one(&store, Merge { limit: 7, ..merge(&key(b"alice"), &[(A, 1)]) }).await;
+    let others_ca = StoreOptions { ca_file: Some(folder.path().join("other.pem")), ..options(&url) };
+    for untrusting in [others_ca, options(&url)] {
+        let refusals = refused_handshakes(&redis);
+        let store = Store::open(&untrusting).unwrap();
+        wait::until("a handshake was tried", HEALED, async || refused_handshakes(&redis) > refusals)
+            .await
+            .unwrap();
+        assert_eq!(store.incarnations(AMPLE).await.unwrap_err().reason(), "unavailable");
+    }
+    let to_the_plain_port = Store::open(&options(&format!("rediss://{}", redis.address()))).unwrap();
+    assert!(to_the_plain_port.incarnations(AMPLE).await.is_err());
+}
+
+fn refused_handshakes(redis: &Redis) -> usize {
+    let log = std::fs::read_to_string(redis.folder().join("redis.log")).unwrap();
+    log.matches("Error accepting a client connection").count()
+}
+
+fn make_certificates(folder: &Path) {
+    const EC: &str = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
+    std::fs::write(folder.join("names"), "subjectAltName=IP:127.0.0.1").unwrap();
+    for command in [
+        format!("req -x509 {EC} -keyout ca.key -out ca.pem -subj /CN=ca -days 30"),
+        format!("req -x509 {EC} -keyout other.key -out other.pem -subj /CN=other -days 30"),
+        format!("req {EC} -keyout server.key -out server.csr -subj /CN=redis"),
+        "x509 -req -in server.csr -CA ca.pem -CAkey ca.key -CAcreateserial -out server.pem -days 30 -extfile names"
+            .to_owned(),
+    ] {
+        let done = Command::new("openssl").args(command.split(' ')).current_dir(folder).output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    }
+}
+
+async fn incarnation(store: &Store) -> Incarnation {
+    let incarnations = store.incarnations(AMPLE).await.unwrap();
+    assert_eq!((incarnations.seen.len(), incarnations.unseen), (1, 0));
+    incarnations.seen[0]
+}
+
+async fn id(store: &Store) -> u128 {
+    incarnation(store).await.id
+}
+
+/// Waits until calls fail with `reason`, and returns the error's text.
+async fn until_refused(store: &Store, reason: &str) -> String {
+    let what = format!("calls fail: {reason}");
+    wait::until_some(&what, HEALED, async || {
+        let error = store.incarnations(SHORT).await.err().filter(|error| error.reason() == reason);
+        Ok(error.map(|error| format!("{error} {error:?}")))
+    })
+    .await
+    .unwrap()
+}
+
+/// The ids of all connections of the server.
+fn clients(hand: &mut redis::Connection) -> Vec<String> {
+    let list: String = redis::cmd("CLIENT").arg("LIST").query(hand).unwrap();
+    list.lines().filter_map(|line| line.split(' ').next()).map(str::to_owned).collect()
+}

@@ -1,0 +1,6 @@
+//! Streams of filters, peers of a region, and several regions.
+
+mod merge_rate;
+mod peers;
+mod regions;
+mod streams;

@@ -1,0 +1,103 @@
+//! Shared by the tests of the regional store: a private server, a store on it, and short names for cells.
+
+use std::time::Duration;
+use weir_aggregator::redis::{Store, StoreOptions};
+use weir_core::model::key::{Key, KeyParts, OriginId};
+use weir_core::model::time::UnixMs;
+use weir_core::region::exchange::{Merge, Merged, Proposal};
+use weir_envoy::{Redis, RedisOptions, wait};
+
+/// Enough time for any call on a busy machine.
+pub const AMPLE: Duration = Duration::from_secs(10);
+/// Time within which a fault must be repaired.
+pub const HEALED: Duration = Duration::from_secs(20);
+/// An arbitrary cell, and its expiry in the year 2096.
+pub const CELL: u64 = 29_000_000;
+pub const LATE: UnixMs = UnixMs(4_000_000_000_000);
+
+pub const A: OriginId = OriginId([0xA1; 16]);
+pub const B: OriginId = OriginId([0xB2; 16]);
+/// A separator, a line break and bytes that are not valid UTF-8.
+pub const C: OriginId = OriginId(*b"\0\r\n {}:/%\xff\xfe12345");
+
+pub async fn redis() -> Redis {
+    Redis::start(RedisOptions::default()).await.unwrap()
+}
+
+pub fn options(url: &str) -> StoreOptions {
+    StoreOptions::parse(url, "eu").unwrap()
+}
+
+/// A connected store.
+pub async fn open(options: &StoreOptions) -> Store {
+    let store = Store::open(options).unwrap();
+    connected(&store).await;
+    store
+}
+
+pub async fn connected(store: &Store) {
+    let up = async || store.incarnations(AMPLE).await.is_ok_and(|incarnations| incarnations.unseen == 0);
+    wait::until("the store is connected", HEALED, up).await.unwrap();
+}
+
+/// A server and a store on it.
+pub async fn started() -> (Redis, Store) {
+    let redis = redis().await;
+    let store = open(&options(&redis.url())).await;
+    (redis, store)
+}
+
+pub fn key(identifier: &[u8]) -> Key {
+    let (workspace, namespace) = (b"default", b"login");
+    Key::new(&KeyParts { workspace, namespace, identifier, duration_ms: 60_000, epoch: 0, resolution: 1 })
+        .unwrap()
+}
+
+pub fn numbered(number: usize) -> Key {
+    key(format!("user-{number}").as_bytes())
+}
+
+pub fn merge(key: &Key, parts: &[(OriginId, u64)]) -> Merge {
+    Merge {
+        key: key.clone(),
+        sequence: CELL,
+        parts: parts.to_vec(),
+        limit: u64::MAX,
+        expires: LATE,
+        proposal: None,
+        wants_previous: false,
+        incarnation: 0,
+    }
+}
+
+/// A proposal of `origin` for `own` against `limit`, with no use elsewhere.
+pub fn proposal(origin: OriginId, own: u64, limit: u64) -> Proposal {
+    Proposal {
+        origin,
+        own,
+        limit,
+        global_current: 0,
+        global_previous: 0,
+        covered_ms: 30_000,
+        cell_ms: 60_000,
+    }
+}
+
+pub fn proposing(key: &Key, proposal: Proposal) -> Merge {
+    Merge { proposal: Some(proposal), ..merge(key, &[]) }
+}
+
+pub async fn merge_one(store: &Store, cell: Merge) -> Merged {
+    store.merge(&[cell], AMPLE).await.pop().unwrap().unwrap()
+}
+
+pub fn origin(number: u64) -> OriginId {
+    let mut id = [0xEE; 16];
+    id[8..].copy_from_slice(&number.to_be_bytes());
+    OriginId(id)
+}
+
+/// A separate connection, for manual changes.
+pub fn hand(redis: &Redis) -> redis::Connection {
+    redis::Client::open(redis.url()).unwrap().get_connection().unwrap()
+}

@@ -1,0 +1,154 @@
+//! A client of the rate-limit quota service, like Envoy's `rate_limit_quota` filter.
+
+use crate::support::server::{DEADLINE, shown};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::client::Grpc;
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::transport::Channel;
+use tonic::{Status, Streaming};
+use tonic_prost::ProstCodec;
+use weir_aggregator::api::rlqs::wire::{
+    Action, BlanketRule, BucketAction, BucketId, QuotaResponse, Strategy, Usage, UsageReports,
+};
+
+pub const METHOD: &str = "/envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas";
+
+/// What an assignment lets pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Assigned {
+    Allow,
+    Deny,
+    Tokens(u64),
+    /// Tokens and seconds.
+    Rate(u32, i64),
+    Abandoned,
+}
+
+/// A stream, as an Envoy has it.
+pub struct Proxy {
+    reports: mpsc::Sender<UsageReports>,
+    responses: Streaming<QuotaResponse>,
+    /// The last assignment of each bucket, and its seconds to live.
+    pub assigned: BTreeMap<Vec<(String, String)>, (Assigned, i64)>,
+}
+
+pub type Entries<'a> = &'a [(&'a str, &'a str)];
+
+pub fn bucket(entries: Entries) -> BucketId {
+    let entry = |(key, value): &(&str, &str)| ((*key).to_owned(), value.as_bytes().to_vec());
+    BucketId { bucket: entries.iter().map(entry).collect() }
+}
+
+pub fn usage(entries: Entries, allowed: u64, denied: u64) -> Usage {
+    let time_elapsed = Some(prost_types::Duration { seconds: 5, nanos: 0 });
+    Usage { bucket_id: Some(bucket(entries)), time_elapsed, allowed, denied }
+}
+
+pub fn reports(domain: &str, usages: Vec<Usage>) -> UsageReports {
+    UsageReports { domain: domain.to_owned(), usages }
+}
+
+impl Proxy {
+    pub async fn open(channel: Channel) -> Proxy {
+        Proxy::try_open(channel, None).await.unwrap()
+    }
+
+    pub async fn try_open(channel: Channel, token: Option<&str>) -> Result<Proxy, Status> {
+        let (reports, queued) = mpsc::channel(16);
+        let mut grpc = Grpc::new(channel);
+        grpc.ready().await.unwrap();
+        let codec = ProstCodec::<UsageReports, QuotaResponse>::default();
+        let call = grpc.streaming(
+            shown(ReceiverStream::new(queued), token),
+            PathAndQuery::from_static(METHOD),
+            codec,
+        );
+        let responses = timeout(DEADLINE, call).await.unwrap()?.into_inner();
+        Ok(Proxy { reports, responses, assigned: BTreeMap::new() })
+    }
+
+    pub async fn send(&self, message: UsageReports) {
+        // An error means that the stream has ended, which reading shows.
+        let _ = timeout(DEADLINE, self.reports.send(message)).await.unwrap();
+    }
+
+    /// Reports a bucket of the domain `edge`.
+    pub async fn report(&self, entries: Entries<'_>, allowed: u64, denied: u64) {
+        self.send(reports("edge", vec![usage(entries, allowed, denied)])).await;
+    }
+
+    /// Reads one response.
+    pub async fn read(&mut self) -> Result<Option<QuotaResponse>, Status> {
+        let response =
+            timeout(DEADLINE, self.responses.message()).await.expect("a response within the deadline")?;
+        for action in response.iter().flat_map(|response| &response.actions) {
+            let (bucket, assigned, seconds) = read(action);
+            self.assigned.insert(bucket, (assigned, seconds));
+        }
+        Ok(response)
+    }
+
+    /// Reads until the assignment of a bucket is accepted; returns it with its seconds to live.
+    pub async fn until(
+        &mut self,
+        entries: Entries<'_>,
+        accept: impl Fn(Assigned) -> bool,
+    ) -> (Assigned, i64) {
+        let mut key: Vec<(String, String)> =
+            entries.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect();
+        key.sort();
+        loop {
+            self.read().await.expect("a response").expect("a response, not the end");
+            if let Some(found) = self.assigned.get(&key).filter(|(assigned, _)| accept(*assigned)) {
+                return *found;
+            }
+        }
+    }
+
+    /// Reports, and returns the tokens that are assigned then.
+    pub async fn tokens(&mut self, entries: Entries<'_>, allowed: u64, denied: u64) -> u64 {
+        self.report(entries, allowed, denied).await;
+        match self.until(entries, |_| true).await.0 {
+            Assigned::Tokens(tokens) => tokens,
+            Assigned::Deny => 0,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The status with which the stream ends.
+    pub async fn refused(&mut self) -> Status {
+        loop {
+            match self.read().await {
+                Ok(Some(_)) => {}
+                Ok(None) => panic!("the stream ended without a status"),
+                Err(status) => return status,
+            }
+        }
+    }
+}
+
+fn read(action: &BucketAction) -> (Vec<(String, String)>, Assigned, i64) {
+    let bucket = action.bucket_id.clone().unwrap().bucket;
+    let bucket = bucket.into_iter().map(|(key, value)| (key, String::from_utf8(value).unwrap())).collect();
+    let Some(Action::Assignment(assignment)) = &action.action else {
+        return (bucket, Assigned::Abandoned, 0);
+    };
+    let seconds = assignment.time_to_live.unwrap().seconds;
+    let strategy = assignment.strategy.clone().unwrap().strategy.unwrap();
+    let assigned = match strategy {
+        Strategy::Blanket(rule) if rule == BlanketRule::AllowAll as i32 => Assigned::Allow,
+        Strategy::Blanket(_) => Assigned::Deny,
+        Strategy::TokenBucket(bucket) => {
+            let (tokens, interval) = (bucket.tokens_per_fill.unwrap(), bucket.fill_interval.unwrap().seconds);
+            match interval {
+                30 => Assigned::Tokens(bucket.max_tokens.into()),
+                seconds => Assigned::Rate(tokens, seconds),
+            }
+        }
+    };
+    (bucket, assigned, seconds)
+}

@@ -1,0 +1,4 @@
+//! Spans that a collector receives.
+
+mod tracing;
+mod tracing_api;

@@ -1,0 +1,8 @@
+//! Hostile peers, credentials, bounds, and the page that promises what they show.
+
+mod bad_peers;
+mod crowded;
+mod evil_filter;
+mod filter_credentials;
+mod security_page;
+mod tls;

@@ -1,0 +1,48 @@
+//! Tests that each row of the attacker tables in `SECURITY.md` names a test, and that each named test exists.
+
+use std::path::{Path, PathBuf};
+
+/// The folders of the tests that the page names by file, at any depth.
+const FOLDERS: [&str; 3] = ["aggregator/tests", "core/tests", "envoy/tests/it/scenarios"];
+const MOST_LINES: usize = 120;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Whether a file of this name has a test, or a server's scenario, of this name.
+fn exists(file: &str, test: &str) -> bool {
+    let sources = FOLDERS.iter().flat_map(|folder| sources_of(file, &root().join(folder)));
+    sources.into_iter().any(|source| source.contains(&format!("fn {test}(")))
+}
+
+fn sources_of(file: &str, folder: &Path) -> Vec<String> {
+    let mut sources: Vec<_> = std::fs::read_to_string(folder.join(file)).into_iter().collect();
+    for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        if entry.file_type().unwrap().is_dir() {
+            sources.extend(sources_of(file, &entry.path()));
+        }
+    }
+    sources
+}
+
+#[test]
+fn each_row_names_a_test_that_exists() {
+    let page = std::fs::read_to_string(root().join("SECURITY.md")).unwrap();
+    assert!(page.lines().count() <= MOST_LINES, "{} lines", page.lines().count());
+    let mut rows = 0;
+    let mut shown_by = false;
+    for line in page.lines() {
+        shown_by = line.starts_with('|') && (shown_by || line.ends_with("| shown by |"));
+        if !shown_by || line.ends_with("| shown by |") || line.starts_with("|---") {
+            continue;
+        }
+        rows += 1;
+        let named: Vec<_> = line.split('`').filter_map(|text| text.split_once("::")).collect();
+        assert!(!named.is_empty(), "no test in {line}");
+        for (file, test) in named {
+            assert!(exists(file, test), "there is no {file}::{test}");
+        }
+    }
+    assert!(rows > 25, "{rows} rows were found");
+}

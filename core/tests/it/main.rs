@@ -1,0 +1,7 @@
+//! Tests of the core from outside, in one program.
+
+mod allocations;
+mod limiter_allocations;
+mod rules_config;
+mod rules_resolve;
+mod rules_tricks;

@@ -1,0 +1,222 @@
+//! Rules by what other filters and the connection state: routes, metadata, filter state, client certificates, and limits that
+//! requests carry.
+
+use super::common::{Region, config, filter, rule, with};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::sync::Arc;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use weir_envoy::bootstrap::{ClientTls, ROUTE, VIRTUAL_HOST};
+use weir_envoy::http::Request;
+use weir_envoy::{Envoy, EnvoyOptions};
+
+/// Filters that write headers into metadata and filter state, as an authentication would.
+fn writers() -> Vec<Value> {
+    let into = |header: &str, key: &str, kind: &str| {
+        json!({ "header": header, "remove": true, "on_header_present": {
+            "metadata_namespace": "acme.plans", "key": key, "type": kind,
+        }})
+    };
+    let metadata = json!({ "name": "header_to_metadata", "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.header_to_metadata.v3.Config",
+        "request_rules": [
+            into("x-plan", "plan", "STRING"),
+            into("x-limit", "limit", "NUMBER"),
+            into("x-number", "number", "NUMBER"),
+        ],
+    }});
+    let state = json!({ "name": "set_filter_state", "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.set_filter_state.v3.Config",
+        "on_request_headers": [{
+            "object_key": "acme.tenant",
+            "factory_key": "envoy.string",
+            "format_string": {
+                "text_format_source": { "inline_string": "%REQ(x-tenant)%" },
+                "omit_empty_values": true,
+            },
+            "skip_if_empty": true,
+        }],
+    }});
+    vec![metadata, state]
+}
+
+/// Sends the requests one after the other and compares the statuses.
+async fn check(rules: &[Value], requests: &[(&[(&str, &str)], u16)]) {
+    let options = EnvoyOptions { before: writers(), ..EnvoyOptions::default() };
+    let region = Region::start(1, options, &config(rules)).await;
+    for (at, (headers, expected)) in requests.iter().enumerate() {
+        let request =
+            headers.iter().fold(Request::get("/"), |request, (name, value)| request.header(name, value));
+        let answer = region.envoy().send(request).await.unwrap();
+        assert_eq!(answer.status, *expected, "request {at}: {headers:?}");
+    }
+    region.is_sound().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn metadata_and_filter_state_identify_and_carry_limits() {
+    let of_plan = json!({
+        "identifier": { "metadata": { "filter": "acme.plans", "key": "plan" } },
+        "limit": { "metadata": { "filter": "acme.plans", "key": "limit" }, "default": 1, "max": 3 },
+        "on_missing_identifier": "skip",
+    });
+    let of_number = json!({
+        "identifier": { "metadata": { "filter": "acme.plans", "key": "number" } },
+        "overrides": [{ "identifier": "42", "limit": 2 }],
+        "on_missing_identifier": "skip",
+    });
+    let of_tenant =
+        json!({ "identifier": { "filter_state": "acme.tenant" }, "on_missing_identifier": "skip" });
+    let rules = [
+        with(rule("plans", 1), of_plan),
+        with(rule("numbers", 1), of_number),
+        with(rule("tenants", 1), of_tenant),
+    ];
+    check(
+        &rules,
+        &[
+            (&[("x-plan", "a")], 200),
+            (&[("x-plan", "a")], 429),
+            // The limit of the request decides, whatever limit the counts were charged under.
+            (&[("x-plan", "a"), ("x-limit", "2")], 200),
+            (&[("x-plan", "a"), ("x-limit", "9")], 200),
+            (&[("x-plan", "a"), ("x-limit", "9")], 429),
+            (&[("x-plan", "a"), ("x-limit", "2")], 429),
+            (&[("x-plan", "b"), ("x-limit", "0")], 429),
+            (&[("x-plan", "b")], 200),
+            // A number is an identifier in digits.
+            (&[("x-number", "42")], 200),
+            (&[("x-number", "42")], 200),
+            (&[("x-number", "42")], 429),
+            (&[("x-number", "43")], 200),
+            (&[("x-number", "43")], 429),
+            (&[("x-tenant", "t1")], 200),
+            (&[("x-tenant", "t1")], 429),
+            (&[("x-tenant", "t2")], 200),
+            (&[], 200),
+            (&[], 200),
+        ],
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rules_match_routes_and_virtual_hosts_by_name() {
+    let everyone = json!({ "constant": "everyone" });
+    let of = |name: &str, limit: u64, matched: Value| {
+        with(rule(name, limit), json!({ "identifier": everyone, "match": matched }))
+    };
+    let rules = [
+        of("other-route", 0, json!({ "route": { "exact": "other" } })),
+        of("other-host", 0, json!({ "route": { "exact": ROUTE }, "virtual_host": { "prefix": "other" } })),
+        of("both", 2, json!({ "route": { "prefix": "every" }, "virtual_host": { "exact": VIRTUAL_HOST } })),
+    ];
+    check(&rules, &[(&[], 200), (&[], 200), (&[], 429)]).await;
+}
+
+/// A certificate and its key, as PEM.
+struct Pair {
+    certificate: String,
+    key: String,
+}
+
+impl Pair {
+    fn put(&self, folder: &Path, name: &str) -> (std::path::PathBuf, std::path::PathBuf) {
+        let put = |name: String, text: &str| {
+            let path = folder.join(name);
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        (put(format!("{name}.crt"), &self.certificate), put(format!("{name}.key"), &self.key))
+    }
+}
+
+fn authority() -> CertifiedIssuer<'static, KeyPair> {
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.distinguished_name.push(DnType::CommonName, "authority.test");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
+}
+
+fn sign(authority: &CertifiedIssuer<'_, KeyPair>, san: SanType) -> Pair {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.distinguished_name.push(DnType::CommonName, "subject.test");
+    params.subject_alt_names = vec![san];
+    let signed = params.signed_by(&key, authority).unwrap();
+    Pair { certificate: signed.pem(), key: key.serialize_pem() }
+}
+
+/// The status of a request over TLS, with this client certificate. `None` if there is no response.
+async fn status(envoy: &Envoy, trusted: &str, own: Option<&Pair>) -> Option<u16> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(trusted.as_bytes()).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder =
+        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let builder = builder.with_root_certificates(roots);
+    let config = match own {
+        None => builder.with_no_client_auth(),
+        Some(Pair { certificate, key }) => {
+            let chain = vec![CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap()];
+            let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).unwrap();
+            builder.with_client_auth_cert(chain, key).unwrap()
+        }
+    };
+    let socket = TcpStream::connect(envoy.address()).await.unwrap();
+    let name = ServerName::try_from("envoy.test").unwrap();
+    let mut stream = TlsConnector::from(Arc::new(config)).connect(name, socket).await.unwrap();
+    let request = b"GET / HTTP/1.1\r\nhost: envoy.test\r\nconnection: close\r\n\r\n";
+    let mut received = Vec::new();
+    let _ = stream.write_all(request).await;
+    let _ = stream.read_to_end(&mut received).await;
+    let status = received.strip_prefix(b"HTTP/1.1 ")?.get(..3)?;
+    std::str::from_utf8(status).ok()?.parse().ok()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_are_identified_by_their_certificates() {
+    let folder = tempfile::tempdir().unwrap();
+    let (trusted, foreign) = (authority(), authority());
+    let dns = SanType::DnsName("envoy.test".try_into().unwrap());
+    let spiffe = |path: &str| SanType::URI(format!("spiffe://acme/{path}").try_into().unwrap());
+    std::fs::write(folder.path().join("ca.crt"), trusted.pem()).unwrap();
+    let own = sign(&trusted, dns).put(folder.path(), "envoy");
+    let by_certificate =
+        json!({ "identifier": { "client_certificate": "uri_san" }, "on_missing_identifier": "deny" });
+    let config = config(&[with(rule("services", 1), by_certificate)]);
+    let client_tls = Some(ClientTls { authority: folder.path().join("ca.crt"), own });
+    let aggregator = weir_envoy::Aggregator::start(weir_envoy::AggregatorOptions::default()).await.unwrap();
+    let options = EnvoyOptions {
+        filter: filter(&config),
+        client_tls,
+        aggregator_ports: vec![aggregator.grpc_port()],
+        ..EnvoyOptions::default()
+    };
+    let envoy = Envoy::start(options).await.unwrap();
+    super::common::settled(&envoy).await;
+    let (cart, shop) = (sign(&trusted, spiffe("cart")), sign(&trusted, spiffe("shop")));
+    let again = sign(&trusted, spiffe("cart"));
+    let forged = sign(&foreign, spiffe("bank"));
+    for (at, (own, expected)) in [
+        (Some(&cart), Some(200)),
+        (Some(&cart), Some(429)),
+        // Another certificate of the same identity.
+        (Some(&again), Some(429)),
+        (Some(&shop), Some(200)),
+        (None, Some(429)),
+        (Some(&forged), None),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        assert_eq!(status(&envoy, &trusted.pem(), own).await, expected, "request {at}");
+    }
+    super::common::sound(&envoy).await;
+}

@@ -1,0 +1,187 @@
+//! Rules and requests: matching, identifiers, overrides and exemptions.
+
+use serde_json::{Value, json};
+use weir_envoy::http::Request;
+use weir_envoy::{EnvoyOptions, wait};
+
+use super::common::{Region, SOON, config, get_as, rule, sum_of, with};
+use super::window::page;
+
+/// Sends the requests one after the other and compares the statuses.
+async fn check(rules: &[Value], requests: &[(Request, u16)]) {
+    let region = Region::start(1, EnvoyOptions::default(), &config(rules)).await;
+    for (at, (request, expected)) in requests.iter().enumerate() {
+        let answer = region.envoy().send(request.clone()).await.unwrap();
+        assert_eq!(answer.status, *expected, "request {at}: {request:?}");
+    }
+    region.is_sound().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn overrides_and_exemptions() {
+    let overrides = json!({ "overrides": [
+        { "identifier": "partner-*", "limit": 2 },
+        { "identifier": "partner-7", "limit": 0 },
+        { "identifier": "*-internal", "exempt": true },
+    ]});
+    let of = get_as;
+    check(
+        &[with(rule("r", 1), overrides)],
+        &[
+            (of("a"), 200),
+            (of("a"), 429),
+            (of("partner-1"), 200),
+            (of("partner-1"), 200),
+            (of("partner-1"), 429),
+            (of("partner-7"), 429),
+            (of("x-internal"), 200),
+            (of("x-internal"), 200),
+        ],
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shadow_rule_never_denies() {
+    let shadow = with(rule("r", 1), json!({ "shadow_mode": true }));
+    check(&[shadow, rule("s", 3)], &[200, 200, 200, 429].map(|status| (get_as("a"), status))).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_without_an_identifier() {
+    let rules = ["shared", "skip", "deny"].map(|missing| {
+        let path = json!({ "path": { "prefix": format!("/{missing}") } });
+        with(rule(missing, 1), json!({ "on_missing_identifier": missing, "match": path }))
+    });
+    let to = |path: &str| Request::get(path);
+    let empty = Request::get("/shared").header("x-key", "");
+    check(
+        &rules,
+        &[
+            (to("/shared"), 200),
+            (empty, 429),
+            (to("/shared"), 429),
+            (to("/skip"), 200),
+            (to("/skip"), 200),
+            (to("/deny"), 429),
+            (to("/else"), 200),
+        ],
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rules_are_for_the_requests_that_they_match() {
+    let matching = json!({ "match": {
+        "path": { "exact": "/login" },
+        "methods": ["POST"],
+        "host": ["*.example.com"],
+        "headers": [{ "name": "x-health-check", "present": true, "invert": true }],
+    }});
+    let post = |path: &str| Request::post(path, "").header("x-key", "a").header("host", "api.example.com");
+    check(
+        &[with(rule("r", 1), matching)],
+        &[
+            (post("/login?next=/"), 200),
+            (post("/login"), 429),
+            (post("//x/../log%69n"), 429),
+            (post("/login/"), 200),
+            (post("/login").header("x-health-check", "1"), 200),
+            (get_as("a"), 200),
+            (Request::post("/login", "").header("x-key", "a"), 200),
+        ],
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_are_distinguished_by_address() {
+    let by_address = json!({ "identifier": { "client_address": { "trusted_hops": 1 } } });
+    let from = |hops: &str| Request::get("/").header("x-forwarded-for", hops);
+    check(
+        &[with(rule("r", 1), by_address)],
+        &[
+            (from("203.0.113.1"), 200),
+            (from("203.0.113.1"), 429),
+            (from("198.51.100.9, 203.0.113.1"), 429),
+            (from("203.0.113.2"), 200),
+            // Addresses in the same /64 are one client.
+            (from("2001:db8::1"), 200),
+            (from("2001:db8::ffff"), 429),
+            (from("2001:db8:0:1::1"), 200),
+            // No proxy address, or an invalid one: the peer's own address.
+            (Request::get("/"), 200),
+            (from("nonsense"), 429),
+        ],
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn identifiers_of_several_parts() {
+    let parts = json!({ "identifier": [
+        { "cookie": "session" }, { "query": "user" }, { "path_segment": 1 }, { "host": true },
+    ]});
+    let to =
+        |path: &str, cookie: &str| Request::get(path).header("cookie", cookie).header("host", "Example.com");
+    check(
+        &[with(rule("r", 1), parts)],
+        &[
+            (to("/a?user=u", "session=1"), 200),
+            (to("/a/b?x&user=%75", "other=2; session=1"), 429),
+            (to("/b?user=u", "session=1"), 200),
+            (to("/a?user=v", "session=1"), 200),
+            (to("/a?user=u", "session=2"), 200),
+            (to("/a?user=u", "session=1").header("x", "y"), 429),
+        ],
+    )
+    .await;
+}
+
+/// Rules of a thousand paths: each limits its own, also those whose numbers are far beyond a machine word's bits.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_rules() {
+    let matching = |at: usize| {
+        let name = format!("part-{at}");
+        let path = json!({ "path": { "prefix": format!("/api/part{at}/") } });
+        with(rule(&name, 1), json!({ "match": path, "shadow_mode": at == 1_000 }))
+    };
+    let mut rules: Vec<Value> = (0..1_023).map(matching).collect();
+    rules.push(with(
+        rule("all", 6),
+        json!({ "identifier": { "constant": "all" }, "on_missing_identifier": "shared" }),
+    ));
+    let region = Region::start(1, EnvoyOptions::default(), &config(&rules)).await;
+    for (at, (part, expected)) in [
+        (0, 200),
+        (0, 429),
+        (1_022, 200),
+        (1_022, 429),
+        (1_000, 200),
+        (1_000, 200),
+        (1_022, 429),
+        (7, 200),
+        (8, 200),
+        (9, 429),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let request = Request::get(&format!("/api/part{part}/x")).header("x-key", "a");
+        let answer = region.envoy().send(request).await.unwrap();
+        assert_eq!(answer.status, expected, "request {at}");
+    }
+    let decided = async || {
+        let of = |rule: &str, outcome: &str| {
+            format!("wasmcustom.weir_decisions_total.rule.{rule}.outcome.{outcome}")
+        };
+        let shadow = sum_of(region.envoy(), &of("part-1000", "shadow_denied")).await;
+        (shadow, sum_of(region.envoy(), &of("part-1022", "denied")).await) == (1, 2)
+    };
+    wait::until("the last rules are counted", SOON, decided).await.unwrap();
+    // They arrive in several reports.
+    let listed =
+        async || page(&region.aggregator, "/v1/rules").await["rules"].as_array().unwrap().len() == 1_024;
+    wait::until("the aggregator lists all rules", SOON, listed).await.unwrap();
+    region.is_sound().await;
+}

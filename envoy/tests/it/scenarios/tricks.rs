@@ -1,0 +1,166 @@
+//! Evasion by clients: many spellings of one identifier or path as the upstream reads it, over HTTP/1.1 and HTTP/2. All
+//! spellings together share one limit.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+use weir_core::rules::Config;
+use weir_envoy::http::{Protocol, Request};
+use weir_envoy::{EchoUpstream, EnvoyOptions, Route};
+
+use super::common::{Region, config, get_as, rule, with};
+
+const LIMIT: u64 = 2;
+
+/// Spellings that meet one rule.
+struct Spelling {
+    name: &'static str,
+    /// The fields of the rule besides its name, limit and window.
+    rule: Value,
+    spelt: Vec<Request>,
+    /// The header, as name and value, that the upstream receives for each spelling that passes.
+    seen: Option<(&'static str, &'static str)>,
+}
+
+fn spellings() -> Vec<Spelling> {
+    let header = |value: &str| Request::get("/").header("x-user", value);
+    let cookie = |value: &str| Request::get("/").header("cookie", value);
+    let blanks = ["alice", " alice", "  alice", "\talice", "alice ", " alice\t"];
+    let met = json!({ "constant": "met" });
+    vec![
+        Spelling {
+            name: "header",
+            rule: json!({ "identifier": { "header": "x-user" } }),
+            spelt: blanks.map(header).into(),
+            seen: Some(("x-user", "alice")),
+        },
+        Spelling {
+            name: "condition",
+            rule: json!({ "identifier": met, "match": { "headers": [{ "name": "x-user", "exact": "alice" }] } }),
+            spelt: blanks.map(header).into(),
+            seen: Some(("x-user", "alice")),
+        },
+        Spelling {
+            name: "lines",
+            rule: json!({ "identifier": { "header": "x-user" }, "on_missing_identifier": "skip" }),
+            spelt: ["a", "b", "c"].map(|value| header(value).header("x-user", "alice")).into(),
+            seen: None,
+        },
+        Spelling {
+            name: "cookies",
+            rule: json!({ "identifier": { "cookie": "u" }, "on_missing_identifier": "skip" }),
+            spelt: ["a", "b", "c"].map(|value| cookie(&format!("u={value}; u=alice"))).into(),
+            seen: None,
+        },
+        Spelling {
+            name: "cookie-lines",
+            rule: json!({ "identifier": { "cookie": "u" }, "on_missing_identifier": "skip" }),
+            spelt: ["a", "b", "c"]
+                .map(|value| cookie(&format!("u={value}")).header("cookie", "u=alice"))
+                .into(),
+            seen: None,
+        },
+        Spelling {
+            name: "last-cookie",
+            rule: json!({ "identifier": { "cookie": "u", "pick": "last" } }),
+            spelt: ["u=a; u=alice", "u=b; u=%61lice", "u=\"alice\""].map(cookie).into(),
+            seen: None,
+        },
+        Spelling {
+            name: "query",
+            rule: json!({ "identifier": { "query": "u" }, "on_missing_identifier": "skip" }),
+            spelt: ["/?u=a&u=alice", "/?u=b&u=alice", "/?u=c;u=alice"].map(Request::get).into(),
+            seen: None,
+        },
+        Spelling {
+            name: "path",
+            rule: json!({
+                "identifier": met,
+                "match": { "path": { "segments": "/login", "ignore_case": true } },
+            }),
+            spelt: ["/login", "/login;a=b", "/login/", "/Login", "/login%20", "/login.", "/x/..;/login"]
+                .map(Request::get)
+                .into(),
+            seen: None,
+        },
+        Spelling {
+            name: "authority",
+            rule: json!({ "identifier": { "host": true } }),
+            spelt: ["example.com", "Example.com", "example.com:80", "example.com:8080"]
+                .map(|host| Request::get("/").header("host", host))
+                .into(),
+            seen: None,
+        },
+    ]
+}
+
+/// Runs each spelling with a configuration of its own, because its rule may match requests of other spellings.
+async fn check(protocol: Protocol) {
+    let mut wrong = Vec::new();
+    for Spelling { name, rule: fields, spelt, seen } in spellings() {
+        let upstream = EchoUpstream::start(0).await.unwrap();
+        let options = EnvoyOptions { route: Route::Upstream(upstream.port()), ..EnvoyOptions::default() };
+        let region = Region::start(1, options, &config(&[with(rule(name, LIMIT), fields)])).await;
+        let (mut passed, mut found) = (0, BTreeSet::new());
+        // All spellings come once before any repeats, so that each could get its own budget.
+        let requests = spelt.iter().chain(&spelt).chain(&spelt);
+        for request in requests {
+            let answer = region.envoy().send_by(protocol, request.clone()).await.unwrap();
+            match answer.status {
+                200 => {
+                    passed += 1;
+                    if let Some((header, _)) = seen {
+                        let value = answer.json().unwrap()["headers"][header].clone();
+                        found.insert(value.as_str().unwrap().to_owned());
+                    }
+                }
+                status => assert_eq!(status, 429, "{name}: {request:?}: {answer:?}"),
+            }
+        }
+        println!("{protocol:?} {name}: {} spellings, {passed} pass, seen {found:?}", spelt.len());
+        let expected: BTreeSet<String> = seen.iter().map(|(_, value)| (*value).to_owned()).collect();
+        if passed != LIMIT || found != expected {
+            wrong.push(format!("{name}: {passed} passed, the upstream saw {found:?}"));
+        }
+        region.is_sound().await;
+    }
+    assert!(wrong.is_empty(), "over {protocol:?}, with a limit of {LIMIT}: {wrong:#?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn spellings_of_one_client_share_a_limit_over_http1() {
+    check(Protocol::Http1).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn spellings_of_one_client_share_a_limit_over_http2() {
+    check(Protocol::Http2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_secret_identifier_is_nowhere_behind_the_filter() {
+    const SECRET: &str = "sk-correct-horse-battery";
+    let config = with(
+        config(&[with(rule("r", LIMIT), json!({ "hash": true }))]),
+        json!({ "hash_key": "a-key-for-this-test" }),
+    );
+    let mut digest = Vec::new();
+    let parsed = Config::parse(config.to_string().as_bytes()).unwrap();
+    parsed.hash_key.unwrap().write(SECRET.as_bytes(), &mut digest);
+    let digest = String::from_utf8(digest).unwrap();
+    let mut region = Region::start(1, EnvoyOptions::default(), &config).await;
+    for (protocol, expected) in [(Protocol::Http1, 200), (Protocol::Http2, 200), (Protocol::Http1, 429)] {
+        let answer = region.envoy().send_by(protocol, get_as(SECRET)).await.unwrap();
+        assert_eq!(answer.status, expected, "{answer:?}");
+    }
+    region.settles_at("r", &digest, LIMIT).await;
+    assert_eq!(region.total("r", SECRET).await, 0);
+    for path in ["/v1/top", "/v1/keys?namespace=r", "/metrics"] {
+        let text = region.aggregator.admin_get(path).await.unwrap().text();
+        assert!(!text.contains(SECRET), "{path}: {text}");
+    }
+    let log = region.aggregator.process().log().to_owned();
+    assert!(!std::fs::read_to_string(log).unwrap().contains(SECRET), "the aggregator's log");
+    assert!(!region.envoy().log().unwrap().contains(SECRET), "Envoy's log");
+    region.is_sound().await;
+}
