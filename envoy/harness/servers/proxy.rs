@@ -7,19 +7,21 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use nix::sys::socket::{self, Backlog, Shutdown};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep_until};
 
 use crate::processes::ports;
 
-const BACKLOG: u32 = 1_024;
+const BACKLOG: i32 = 1_024;
 const BUFFER_BYTES: usize = 16 * 1024;
 /// Most reads of a connection that are on their way in one direction.
 const MAX_CHUNKS: usize = 1_024;
@@ -56,13 +58,13 @@ impl Proxy {
     /// The same for a target that bytes reach after `one_way`, as do those in the other direction.
     pub async fn start_distant(target: SocketAddr, one_way: Duration) -> Result<Self> {
         let port = ports::free()?;
-        let bound = bind(port).context("starting a proxy")?;
+        let held = std::net::TcpListener::bind(ports::local(port)).context("starting a proxy")?;
+        held.set_nonblocking(true)?;
         let (state, states) = watch::channel(State { mode: Mode::Forward, cuts: 0 });
         let (listens, listening) = watch::channel(false);
         let serving = tokio::spawn(async move {
-            // Only if another process took the port. The proxy then serves no clients, and the scenario's deadlines
-            // fail.
-            if let Err(error) = serve(bound, (target, one_way), states, listens).await {
+            // The proxy then serves no clients, and the scenario's deadlines fail.
+            if let Err(error) = serve(held, (target, one_way), states, listens).await {
                 eprintln!("the proxy on port {port} ends: {error}");
             }
         });
@@ -119,32 +121,28 @@ impl Drop for Proxy {
     }
 }
 
-/// A socket that holds the port without listening, so that connections are refused.
-fn bind(port: u16) -> io::Result<TcpSocket> {
-    let socket = TcpSocket::new_v4()?;
-    socket.set_reuseaddr(true)?;
-    socket.bind(ports::local(port))?;
-    Ok(socket)
-}
-
+/// Serves on the socket `held`, which has the port until the proxy ends. While the proxy refuses, the socket does not listen, so
+/// that connections are refused. It is not closed and bound again: a program that another thread starts has a copy of the socket
+/// until it is executed, and the port would be in use.
 async fn serve(
-    mut bound: TcpSocket,
+    held: std::net::TcpListener,
     target: (SocketAddr, Duration),
     mut states: watch::Receiver<State>,
     listens: watch::Sender<bool>,
 ) -> io::Result<()> {
-    let port = bound.local_addr()?.port();
     // All connections end with this task.
     let mut connections = JoinSet::new();
     loop {
         if states.wait_for(|state| state.mode != Mode::Refuse).await.is_err() {
             return Ok(());
         }
-        let listener = bound.listen(BACKLOG)?;
+        socket::listen(&held, Backlog::new(BACKLOG)?)?;
+        let listener = TcpListener::from_std(held.try_clone()?)?;
         listens.send_replace(true);
         accept(&listener, target, &mut states, &mut connections).await;
         drop(listener);
-        bound = bind(port)?;
+        // Ends listening, and keeps the port.
+        socket::shutdown(held.as_raw_fd(), Shutdown::Both)?;
         listens.send_replace(false);
     }
 }
@@ -233,6 +231,10 @@ async fn passing(states: &mut watch::Receiver<State>) {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use tokio::time::timeout;
 
     use super::*;
@@ -291,6 +293,27 @@ mod tests {
         proxy.forward().await.unwrap();
         let mut again = TcpStream::connect(proxy.address()).await.unwrap();
         assert!(answers(&mut again, b"the same port").await);
+    }
+
+    /// A program that another thread starts has this process's sockets until it is executed.
+    #[tokio::test]
+    async fn it_keeps_its_port_while_programs_are_started() {
+        let ended = Arc::new(AtomicBool::new(false));
+        let (starts, end) = (ended.clone(), ended);
+        let starting = tokio::task::spawn_blocking(move || {
+            while !starts.load(Ordering::Relaxed) {
+                Command::new("true").status().unwrap();
+            }
+        });
+        let proxy = Proxy::start(echo().await).await.unwrap();
+        for _ in 0..2_000 {
+            proxy.refuse().await.unwrap();
+            assert!(TcpStream::connect(proxy.address()).await.is_err());
+            proxy.forward().await.unwrap();
+            assert!(TcpStream::connect(proxy.address()).await.is_ok());
+        }
+        end.store(true, Ordering::Relaxed);
+        starting.await.unwrap();
     }
 
     #[tokio::test]
