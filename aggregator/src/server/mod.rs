@@ -217,7 +217,7 @@ impl Server {
             }
         }
         authentication.follow(&services.metrics, &mut helpers);
-        let embedded = EmbeddedLimiter::start(services.clone(), &mut helpers);
+        let embedded = EmbeddedLimiter::start(services.clone(), schedule.leave_ms, &mut helpers);
         let ruled: Arc<Ruled> = Arc::default();
         let limits = rate_limits(&services, limits_source, &mut helpers);
         let rate_limits = RateLimitService::new(

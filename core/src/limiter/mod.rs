@@ -326,6 +326,13 @@ impl Limiter {
         self.break_waiting(shared, now);
     }
 
+    /// Ends the stream of a worker that is [at rest](Limiter::is_at_rest) and has decided nothing for long. Its counts of the others become old,
+    /// so its next requests wait for a stream.
+    pub fn leave(&mut self, shared: &mut impl Shared, now: MonoMs) {
+        self.on_closed(shared, now);
+        self.link.left();
+    }
+
     /// Applies a frame of the aggregator.
     pub fn on_frame(&mut self, shared: &mut impl Shared, frame: &wire::RegionFrame, now: MonoMs) {
         let now = self.moment(now);

@@ -45,6 +45,9 @@ pub struct Schedule {
     pub hot_read_ms: u64,
     /// Recovery grace period: the time after a loss in which filters and aggregators send their counts again.
     pub grace_period_ms: u64,
+    /// Time without a check after which the embedded limiter leaves its region: each connected node reduces what the others may spend
+    /// without a query.
+    pub leave_ms: u64,
     /// Most cells of one namespace in one update of the hot index; the most used first.
     pub namespace_cap: usize,
     /// Circuit breaker of the regional store.
@@ -73,6 +76,7 @@ impl Default for Schedule {
             heartbeat_ms: 1_000,
             hot_read_ms: 5_000,
             grace_period_ms: 2_000,
+            leave_ms: 60_000,
             namespace_cap: 20_000,
             // A frozen store fails every call, a slow one some. Half of the last ten calls is neither chance nor too late.
             store_breaker: breaker::Policy { window: 10, least: 5, failed_percent: 50, rest_ms: 500 },

@@ -35,10 +35,11 @@ impl EmbeddedLimiter {
         }
         let window = Window::of(&LimitCheck { limit, cost: 1, ..check.clone() }, found.epoch, 0).ok()?;
         let at = Position::at(self.api.now().unix, check.duration_ms);
-        let (budget, wait_ms) = match self.api.engine.lock().look(&window.check(0, 0), self.api.mono()) {
-            Ok(budget) => (budget, Some(0)),
-            Err(Denial { budget, retry_after_ms, .. }) => (budget, retry_after_ms),
-        };
+        let (budget, wait_ms) =
+            match self.api.with_engine(|engine, now| engine.look(&window.check(0, 0), now)) {
+                Ok(budget) => (budget, Some(0)),
+                Err(Denial { budget, retry_after_ms, .. }) => (budget, retry_after_ms),
+            };
         Some(Standing::Counted(Room { limit: budget.limit, left: budget.remaining, at }, wait_ms))
     }
 
@@ -51,9 +52,7 @@ impl EmbeddedLimiter {
         if check.cost == 0 || found.exempt {
             return true;
         }
-        let charged = self.api.engine.lock().charge_spent(&window.check(0, 0), self.api.mono());
-        self.api.wake.notify_one();
-        charged
+        self.api.with_engine(|engine, now| engine.charge_spent(&window.check(0, 0), now))
     }
 
     /// What live control has for a check, and the limit that applies.

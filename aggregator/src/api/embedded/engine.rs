@@ -79,7 +79,7 @@ impl Engine {
         self.limiter.peek(&mut self.table, check, now)
     }
 
-    /// The same for one that decides elsewhere by it; the limiter stays in its region for that.
+    /// The same for one that decides elsewhere by it; the limiter joins its region for that, or stays in it.
     pub(super) fn look(&mut self, check: &Check<'_>, now: MonoMs) -> Result<Budget, Denial> {
         self.last_check = now;
         self.peek(check, now)
@@ -132,21 +132,18 @@ impl Engine {
         self.limiter.should_give_up(now).is_some()
     }
 
-    pub(super) fn is_connected(&self) -> bool {
-        self.limiter.is_connected()
-    }
-
     pub(super) fn on_closed(&mut self, now: MonoMs) {
         self.limiter.on_closed(&mut self.table, now);
         self.unattended = false;
         self.send_outcomes();
     }
 
-    /// Ends the stream if no check was made for `ms` and the region has acknowledged all counts; true if it did.
+    /// Ends the stream if no check was made for `ms`, none waits, and the region has acknowledged all counts; true if it did.
     pub(super) fn leaves_if_idle(&mut self, ms: u64, now: MonoMs) -> bool {
         let idle = now.since(self.last_check) >= ms && self.limiter.is_at_rest();
         if idle {
-            self.on_closed(now);
+            self.limiter.leave(&mut self.table, now);
+            // The next check, whatever it finds, joins the region.
             self.unattended = true;
         }
         idle

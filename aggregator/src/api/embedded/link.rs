@@ -4,6 +4,7 @@
 //! pushes therefore work as for a filter.
 
 use super::Api;
+use super::engine::Engine;
 use crate::auth::Scope;
 use crate::region::send_queue::{self, Frames};
 use crate::region::stream;
@@ -19,8 +20,6 @@ use weir_core::model::wire::{FilterFrame, RegionFrame};
 
 /// Frames on their way to the region; a limiter has at most sixteen unacknowledged reports.
 const MAX_FRAMES: usize = 64;
-/// Idle time after which the embedded limiter leaves its region.
-const IDLE_MS: u64 = 60_000;
 
 /// The embedded limiter's end of the stream.
 struct Link {
@@ -63,22 +62,18 @@ impl Api {
         };
         engine.pass(now);
         closed |= link.is_some() && engine.is_lost(now.mono);
-        if link.is_none() && !self.is_draining() && engine.opens(now.mono) {
-            *link = Some(self.open());
+        if link.is_none() && engine.opens(now.mono) {
+            match self.is_draining() {
+                true => closed = true,
+                false => *link = Some(self.open()),
+            }
         }
         closed |= link.as_ref().is_some_and(|link| !link.send(engine.take_frames(now.mono)));
         if closed {
             *link = None;
             engine.on_closed(now.mono);
         }
-        if link.is_none() || engine.is_connected() {
-            self.joined.send_if_modified(|joined| !std::mem::replace(joined, true));
-        }
-        let left = engine.leaves_if_idle(IDLE_MS, now.mono);
-        if left {
-            self.joined.send_replace(false);
-        }
-        left
+        engine.leaves_if_idle(self.leave_ms, now.mono)
     }
 
     async fn next_event(&self, link: Option<&mut Link>) -> Event {
@@ -97,6 +92,16 @@ impl Api {
             () = self.wake.notified() => Event::Turn,
             () = sleep(Duration::from_millis(next_tick_ms)) => Event::Turn,
         }
+    }
+
+    /// Lets `work` use the engine, and wakes this task if that left something to send.
+    pub(super) fn with_engine<R>(&self, work: impl FnOnce(&mut Engine, MonoMs) -> R) -> R {
+        let mut engine = self.engine.lock();
+        let result = work(&mut engine, self.mono());
+        if engine.has_work() {
+            self.wake.notify_one();
+        }
+        result
     }
 
     /// Opens a stream within this program.

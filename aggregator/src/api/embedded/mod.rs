@@ -3,8 +3,8 @@
 //! To its region it is a node like any Envoy. It runs the filter's own `Limiter` over a table of its own, has its own
 //! origin id, and exchanges frames with the region over a stream that stays within the program. Slack, grants, strict
 //! mode, new windows and eviction therefore work as in a filter, and a limit is shared with the filters that count the
-//! same key. It joins its region with the first check and leaves after an idle time, because each connected node reduces
-//! what the others may spend without a query.
+//! same key. It joins its region with the first check, which waits for that, and leaves after an idle time, because each
+//! connected node reduces what the others may spend without a query.
 //!
 //! In reading order: `check` (a check, and its validation), `controlled` (live control applied to a call), `engine`
 //! (the limiter behind its lock), `link` (its stream), `windows` (the limiter's outcomes as decisions), here all limits of a
@@ -30,9 +30,9 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 use tracing::{Instrument, error};
 use weir_core::model::exact::{Charge, ChargeResult, ExactRequestId, all_allowed};
 use weir_core::model::key::OriginId;
@@ -59,17 +59,17 @@ struct Api {
     engine: Mutex<Engine>,
     /// Notified when there is something to send.
     wake: Notify,
-    /// Whether the embedded limiter has joined its region, or has tried to.
-    joined: watch::Sender<bool>,
     started: Instant,
+    /// Idle time after which the limiter leaves its region.
+    leave_ms: u64,
     /// Identifies the exact requests of this limiter.
     sender: u64,
     exact_requests: AtomicU64,
 }
 
 impl EmbeddedLimiter {
-    /// Starts the embedded limiter; its tasks are added to `tasks`.
-    pub fn start(services: Arc<Services>, tasks: &mut JoinSet<()>) -> Arc<EmbeddedLimiter> {
+    /// Starts the embedded limiter; its tasks are added to `tasks`. It leaves its region after `leave_ms` without a check.
+    pub fn start(services: Arc<Services>, leave_ms: u64, tasks: &mut JoinSet<()>) -> Arc<EmbeddedLimiter> {
         let started = Instant::now();
         let engine = Engine::new(services.now());
         let api = Arc::new(Api {
@@ -77,8 +77,8 @@ impl EmbeddedLimiter {
             origin: origin_of(engine.origin()),
             engine: Mutex::new(engine),
             wake: Notify::new(),
-            joined: watch::Sender::new(false),
             started,
+            leave_ms,
             sender: rand::random(),
             exact_requests: AtomicU64::new(0),
         });
@@ -123,7 +123,6 @@ impl EmbeddedLimiter {
         within: Duration,
     ) -> Answer {
         let deadline = Instant::now() + within;
-        self.api.join_region(deadline).await;
         let (windows, exact) = match split(checks, epochs) {
             Ok(parts) => parts,
             Err(_) => return Answer::undecided(checks.len()),
@@ -244,17 +243,5 @@ impl Api {
         tokio::spawn(async move {
             services.exact.refund(id, &charges, &results).await;
         });
-    }
-
-    /// Waits until the region has been joined, if the limiter was idle. Once an attempt to join has failed, further calls do
-    /// not wait.
-    async fn join_region(&self, deadline: Instant) {
-        if *self.joined.borrow() {
-            return;
-        }
-        self.wake.notify_one();
-        let mut joined = self.joined.subscribe();
-        // On a timeout the table alone decides.
-        let _ = timeout_at(deadline, joined.wait_for(|joined| *joined)).await;
     }
 }

@@ -164,14 +164,7 @@ impl Api {
         let mut pause = RESERVED_PAUSE;
         loop {
             let timeout_ms = ms_until(deadline);
-            let attempt = {
-                let mut engine = self.engine.lock();
-                let attempt = windows.decide(&mut engine, timeout_ms, self.mono());
-                if engine.has_work() {
-                    self.wake.notify_one();
-                }
-                attempt
-            };
+            let attempt = self.with_engine(|engine, now| windows.decide(engine, timeout_ms, now));
             let attempt = match attempt {
                 Attempt::Wait(receiver) => self.waited(windows, receiver, deadline).await,
                 other => other,

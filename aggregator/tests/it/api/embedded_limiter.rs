@@ -116,6 +116,21 @@ async fn an_api_is_an_origin_only_while_it_is_used() {
     assert_eq!(weir.server.services().stats().live_origins, 2);
 }
 
+/// The first check after the start, and checks after an idle time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limiter_that_was_idle_decides_by_the_counts_of_its_region() {
+    let schedule = Schedule { leave_ms: 1, ..Schedule::for_tests() };
+    let weir = start_with(Settings { schedule, ..settings() }).await;
+    let mut filter = weir.join(1, false).await;
+    filter.send(weir.report(1, "used-up", 100)).await;
+    filter.next_with(|frame| frame.ack).await;
+    for _ in 0..20 {
+        assert!(!passes(&weir, window("used-up", 100, 1)).await, "the region's count must deny");
+        assert!(passes(&weir, window("free", 1_000, 1)).await);
+        until("the limiter has left", || weir.server.services().stats().live_origins == 1).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_many_concurrent_requests_exactly_the_limit_passes() {
     let weir = start(None).await;

@@ -131,6 +131,12 @@ impl Link {
         (self.echo, self.last_seen) = (MonoMs(0), MonoMs(0));
     }
 
+    /// Notes that this worker ended the stream, as it was idle. No attempt has failed, so requests wait for the next stream as for the
+    /// first.
+    pub(in crate::limiter) fn left(&mut self) {
+        *self = Link { settled_origins: self.settled_origins, ..Link::new(self.seed) };
+    }
+
     pub(in crate::limiter) fn is_up(&self) -> bool {
         self.state == State::Up
     }
@@ -144,7 +150,8 @@ impl Link {
         (self.is_up() || self.is_first()) && self.open_since.is_none()
     }
 
-    /// Whether no stream was opened and none has failed yet. Queries wait for the first one, as no count was received.
+    /// Whether no attempt to open a stream has failed since the start, or since this worker left its region. Queries wait for the first
+    /// stream, as the counts of others are missing or old.
     pub(in crate::limiter) fn is_first(&self) -> bool {
         !self.is_up() && self.failures == 0
     }
@@ -316,6 +323,8 @@ mod tests {
         assert!(!link.is_usable(), "requests do not wait for the second stream");
         link.on_welcome(MonoMs(90));
         assert!(link.is_usable() && !link.is_first());
+        link.left();
+        assert!(link.is_usable() && link.should_open(MonoMs(100)), "the worker was idle");
         let mut link = Link::new(1);
         link.opening(MonoMs(1));
         (50..53).for_each(|at| link.timed_out(MonoMs(at)));
