@@ -100,6 +100,8 @@ struct Chance {
     streams: Random,
     timers: Random,
     stores: Random,
+    /// How long the statements of packets take.
+    statements: Random,
     responses: Random,
 }
 
@@ -153,6 +155,7 @@ impl<'a> World<'a> {
                 streams: root.fork("streams", 0),
                 timers: root.fork("timers", 0),
                 stores: root.fork("stores", 0),
+                statements: root.fork("statements", 0),
                 responses: root.fork("responses", 0),
                 root: root.clone(),
             },
