@@ -201,14 +201,6 @@ impl Connection {
 }
 
 impl Row<'_> {
-    /// Number of columns.
-    pub fn columns(&self) -> usize {
-        match self {
-            Row::MySql(row) => row.len(),
-            Row::Sqlite(row) => row.len(),
-        }
-    }
-
     /// A text column; `None` if the column has another type.
     pub fn bytes(&self, column: usize) -> Option<&[u8]> {
         match self {

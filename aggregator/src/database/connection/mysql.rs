@@ -25,15 +25,16 @@ const _: () = assert!(IDLE_SECONDS > super::purpose::MAX_IDLE.as_secs());
 pub const STATEMENTS: Statements = Statements {
     system: "mysql",
     check_schema: Statements::CHECK_SCHEMA,
-    packet_own: Statements::PACKET_OWN,
     packet_begin: Statements::PACKET_BEGIN,
     // An upsert that raises nothing changes no column, so that a restart feeds no row again. The exception is a row that its
-    // writer sends again because the packet was not acknowledged: another version may have hidden it from readers. Each
-    // assignment reads the columns that are assigned after it as they were.
+    // writer sends again because the packet was not acknowledged: another version may have hidden it from readers. The version of a
+    // marker (its duration is 0) is that of the first packet after a loss. Each assignment reads the columns that are assigned after
+    // it as they were.
     packet_end: "
 ON DUPLICATE KEY UPDATE
-    version      = IF(VALUES(count) > count OR VALUES(lowest_limit) < lowest_limit
-                      OR (VALUES(count) = count AND VALUES(writer) = writer AND VALUES(version) > version),
+    version      = IF(IF(duration_ms = 0, count < ?,
+                         VALUES(count) > count OR VALUES(lowest_limit) < lowest_limit
+                         OR (VALUES(count) = count AND VALUES(writer) = writer AND VALUES(version) > version)),
                       VALUES(version), version),
     writer       = IF(VALUES(count) > count OR VALUES(lowest_limit) < lowest_limit, VALUES(writer), writer),
     updated_at   = IF(VALUES(count) > count, VALUES(updated_at), updated_at),
@@ -43,7 +44,12 @@ ON DUPLICATE KEY UPDATE
     packet_markers: "
 (SELECT workspace_id, namespace, identifier, duration_ms, sequence, count, region, lowest_limit, writer, version
  FROM ratelimit_window_counts FORCE INDEX (unique_window_region)
- WHERE workspace_id = '' AND namespace = '' AND identifier = '' AND duration_ms = 0 AND sequence > 0 AND expires_at > ?
+ WHERE workspace_id = '' AND namespace = '' AND identifier = '' AND duration_ms = 0 AND sequence = ? AND region = ?)
+UNION ALL
+(SELECT workspace_id, namespace, identifier, duration_ms, sequence, count, region, lowest_limit, writer, version
+ FROM ratelimit_window_counts FORCE INDEX (unique_window_region)
+ WHERE workspace_id = '' AND namespace = '' AND identifier = '' AND duration_ms = 0 AND sequence > 0 AND sequence <> ?
+   AND expires_at > ?
  ORDER BY expires_at DESC LIMIT ?)",
     packet_page: "
 UNION ALL

@@ -9,12 +9,12 @@ use std::time::Duration;
 pub const STATEMENTS: Statements = Statements {
     system: "sqlite",
     check_schema: Statements::CHECK_SCHEMA,
-    packet_own: Statements::PACKET_OWN,
     packet_begin: Statements::PACKET_BEGIN,
     packet_end: "
 ON CONFLICT (workspace_id, namespace, identifier, duration_ms, sequence, region) DO UPDATE
-SET version      = IIF(excluded.count > count OR excluded.lowest_limit < lowest_limit
-                       OR (excluded.count = count AND excluded.writer = writer AND excluded.version > version),
+SET version      = IIF(IIF(duration_ms = 0, count < ?,
+                           excluded.count > count OR excluded.lowest_limit < lowest_limit
+                           OR (excluded.count = count AND excluded.writer = writer AND excluded.version > version)),
                        excluded.version, version),
     writer       = IIF(excluded.count > count OR excluded.lowest_limit < lowest_limit, excluded.writer, writer),
     updated_at   = IIF(excluded.count > count, excluded.updated_at, updated_at),
@@ -24,10 +24,15 @@ SET version      = IIF(excluded.count > count OR excluded.lowest_limit < lowest_
 WHERE excluded.count > count OR excluded.lowest_limit < lowest_limit OR excluded.expires_at > expires_at
       OR (excluded.count = count AND excluded.writer = writer AND excluded.version > version)",
     packet_markers: "
+SELECT workspace_id, namespace, identifier, duration_ms, sequence, count, region, lowest_limit, writer, version
+FROM ratelimit_window_counts
+WHERE workspace_id = x'' AND namespace = x'' AND identifier = x'' AND duration_ms = 0 AND sequence = ? AND region = ?
+UNION ALL
 SELECT * FROM (
     SELECT workspace_id, namespace, identifier, duration_ms, sequence, count, region, lowest_limit, writer, version
     FROM ratelimit_window_counts
-    WHERE workspace_id = x'' AND namespace = x'' AND identifier = x'' AND duration_ms = 0 AND sequence > 0 AND expires_at > ?
+    WHERE workspace_id = x'' AND namespace = x'' AND identifier = x'' AND duration_ms = 0 AND sequence > 0 AND sequence <> ?
+      AND expires_at > ?
     ORDER BY +expires_at DESC LIMIT ?
 )",
     packet_page: "

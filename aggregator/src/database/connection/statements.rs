@@ -8,13 +8,12 @@ pub struct Statements {
     pub system: &'static str,
     /// Fails if a table or a column is missing.
     pub check_schema: &'static [&'static str],
-    /// The version of a writer's own marker: writer, region.
-    pub packet_own: &'static str,
     /// Start of a packet's upsert; the marker and rows follow.
     pub packet_begin: &'static str,
-    /// End of a packet's upsert.
+    /// End of a packet's upsert: the version that the own marker has at least, unless rows were lost.
     pub packet_end: &'static str,
-    /// Start of the feed, all markers: now, most markers. The newest come first.
+    /// Start of the feed, the writer's own marker and the others: writer, region, writer, now, most other markers. The newest of the others are
+    /// read.
     pub packet_markers: &'static str,
     /// Part of the feed, the rows of a writer: writer, version (exclusive), now, most rows.
     pub packet_page: &'static str,
@@ -86,10 +85,6 @@ INSERT INTO ratelimit_window_counts
     (workspace_id, namespace, identifier, duration_ms, sequence, region, count, expires_at, updated_at, lowest_limit,
      writer, version)
 VALUES ";
-    /// [`Statements::packet_own`], the same for both.
-    pub const PACKET_OWN: &'static str = "
-SELECT count FROM ratelimit_window_counts
-WHERE workspace_id = x'' AND namespace = x'' AND identifier = x'' AND duration_ms = 0 AND sequence = ? AND region = ?";
 }
 
 /// Appends bytes as a hexadecimal literal.

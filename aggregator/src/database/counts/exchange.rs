@@ -1,7 +1,8 @@
 //! Exchanges a packet with the primary: writes this process' rows, and reads the rows that other writers have raised.
 //!
-//! MySQL and MariaDB receive one text of three statements, so a packet takes one round trip. The rows and the marker are one
-//! INSERT and so become visible together. The feed is one SELECT, so markers and rows are of one moment.
+//! MySQL and MariaDB receive one text of two statements, so a packet takes one round trip. The rows and the marker are one
+//! INSERT and so become visible together. The feed is one SELECT, so markers and rows are of one moment. What is lost before, between
+//! or after the two shows in the own marker ([`OwnMarker`]).
 //!
 //! A packet is tried once. The caller sends the rows again in a packet with another version, so a late commit does no harm.
 
@@ -18,7 +19,7 @@ use weir_core::model::time::UnixMs;
 use weir_core::model::window::MAX_COUNT;
 use weir_core::region::exchange::Publication;
 use weir_core::replication::globe::packet::{
-    Feed, MAX_FEED_ROWS, MAX_PACKET_ROWS, MAX_WRITERS, Marker, Packet, Page, Writer,
+    Feed, MAX_FEED_ROWS, MAX_PACKET_ROWS, MAX_WRITERS, Marker, OwnMarker, Packet, Page, Writer,
 };
 
 /// Milliseconds after which the marker of a writer that has stopped is neither read nor kept.
@@ -65,6 +66,7 @@ impl Database {
             insert = Some(insert_text(
                 statements,
                 &Stamp { writer: packet.writer, version },
+                packet.acknowledged,
                 &storable.rows,
                 self.region_bytes(),
                 now,
@@ -75,9 +77,8 @@ impl Database {
             Some(_) => ("INSERT", packet.rows.len()),
             None => ("SELECT", 1),
         };
-        let own = own_text(statements, packet.writer, self.region_bytes());
-        let texts = [Some(own), insert, Some(feed_text(statements, packet, now))];
-        let exchange = Exchange { texts: texts.into_iter().flatten().collect() };
+        let feed = feed_text(statements, packet, self.region_bytes(), now);
+        let exchange = Exchange { writer: packet.writer, texts: insert.into_iter().chain([feed]).collect() };
         let bytes: usize = exchange.texts.iter().map(String::len).sum();
         let call = spans::statement(statements.system, operation, COUNTS, size);
         let result = retry::once(deadline, self.primary(), exchange).await;
@@ -135,17 +136,12 @@ fn check(packet: &Packet) -> Result<(), DatabaseError> {
     }
 }
 
-fn own_text(statements: &Statements, writer: Writer, region: &[u8]) -> String {
-    let mut sql = String::new();
-    push_statement(statements.packet_own, &[Arg::Int(writer.number().into()), Arg::Bytes(region)], &mut sql);
-    sql
-}
-
 /// The upsert of the marker and of rows in the order of the unique key. The marker is the first of that order, so packets of one
 /// writer wait for each other.
 fn insert_text(
     statements: &Statements,
     stamp: &Stamp,
+    acknowledged: u64,
     rows: &[Publication],
     region: &[u8],
     now: UnixMs,
@@ -157,14 +153,15 @@ fn insert_text(
         sql.push(',');
         rows::push_row(row, region, now.0, stamp, &mut sql);
     }
-    sql.push_str(statements.packet_end);
+    push_statement(statements.packet_end, &[Arg::Int(acknowledged)], &mut sql);
     sql
 }
 
 /// The markers, and a page of each writer, as one statement.
-fn feed_text(statements: &Statements, packet: &Packet, now: UnixMs) -> String {
+fn feed_text(statements: &Statements, packet: &Packet, region: &[u8], now: UnixMs) -> String {
     let mut sql = String::with_capacity((packet.cursors.len() + 2) * PAGE_BYTES);
-    let markers = [Arg::Int(now.0), Arg::Int(MAX_WRITERS as u64)];
+    let own = Arg::Int(packet.writer.number().into());
+    let markers = [own, Arg::Bytes(region), own, Arg::Int(now.0), Arg::Int(MAX_WRITERS as u64)];
     push_statement(statements.packet_markers, &markers, &mut sql);
     for cursor in &packet.cursors {
         let writer = u64::from(cursor.writer.number());
@@ -177,6 +174,7 @@ fn feed_text(statements: &Statements, packet: &Packet, now: UnixMs) -> String {
 
 /// The statements of a packet in their order.
 struct Exchange {
+    writer: Writer,
     texts: Vec<String>,
 }
 
@@ -184,7 +182,7 @@ impl Work for Exchange {
     type Output = Reader;
 
     async fn run(&mut self, connection: &mut Connection) -> Result<Reader, DatabaseError> {
-        let mut reader = Reader::default();
+        let mut reader = Reader::new(self.writer);
         if connection.is_mysql() {
             connection.each_text(self.texts.join(";"), |row| reader.take(row)).await?;
         } else {
@@ -197,22 +195,32 @@ impl Work for Exchange {
 }
 
 /// What was read so far.
-#[derive(Default)]
 struct Reader {
-    own: Option<u64>,
+    /// The writer of the own marker.
+    writer: Writer,
+    own: OwnMarker,
     markers: Vec<Marker>,
     pages: BTreeMap<Writer, Page>,
     cells: Cells,
 }
 
 impl Reader {
-    fn take(&mut self, row: &Row<'_>) {
-        if row.columns() == 1 {
-            self.own = row.number(0);
-            return;
+    fn new(writer: Writer) -> Reader {
+        Reader {
+            writer,
+            own: OwnMarker::default(),
+            markers: Vec::new(),
+            pages: BTreeMap::new(),
+            cells: Cells::default(),
         }
+    }
+
+    fn take(&mut self, row: &Row<'_>) {
         if row.number(rows::DURATION) == Some(0) {
+            // The statement selects one marker of the own number, the own.
+            let is_own = row.number(rows::SEQUENCE) == Some(self.writer.number().into());
             match marker(row) {
+                _ if is_own => self.own = own_marker(row),
                 Some(marker) => self.markers.push(marker),
                 None => self.cells.skip(row, "it is no marker of a writer"),
             }
@@ -226,6 +234,12 @@ impl Reader {
         }
         self.cells.take(row);
     }
+}
+
+/// The own marker. One that cannot be has a version that no writer has used.
+fn own_marker(row: &Row<'_>) -> OwnMarker {
+    let number = |column| row.number(column).unwrap_or(u64::MAX);
+    OwnMarker { version: number(rows::COUNT), since: number(rows::VERSION) }
 }
 
 fn marker(row: &Row<'_>) -> Option<Marker> {
@@ -278,6 +292,7 @@ mod tests {
         Packet {
             writer,
             version: Some(MAX_COUNT),
+            acknowledged: MAX_COUNT,
             rows: vec![largest_row(); MAX_PACKET_ROWS],
             cursors: vec![Cursor { writer, version: u64::MAX }; MAX_WRITERS],
         }
@@ -290,9 +305,8 @@ mod tests {
         let now = UnixMs(i64::MAX as u64);
         for statements in [mysql::STATEMENTS, sqlite::STATEMENTS] {
             let texts = [
-                own_text(&statements, packet.writer, &REGION),
-                insert_text(&statements, &stamp, &packet.rows, &REGION, now),
-                feed_text(&statements, &packet, now),
+                insert_text(&statements, &stamp, packet.acknowledged, &packet.rows, &REGION, now),
+                feed_text(&statements, &packet, &REGION, now),
             ];
             let bytes: usize = texts.iter().map(String::len).sum();
             assert!(bytes < MAX_ALLOWED_PACKET / 16, "{bytes} bytes");

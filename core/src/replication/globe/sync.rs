@@ -3,13 +3,14 @@
 //! A packet is sent once a second, and at once when a key is due at once ([`crate::region::Due`]). Packets follow each other with a pause,
 //! never two at a time. Every ten seconds all that is due is written, whatever the budget of rows.
 //!
-//! The own marker shows whether the table still holds what was written: if it is missing or older than the last packet that succeeded, all
-//! is published and read again. After a failure the next packet only reads, so that a database that accepts no writes is still read. A
-//! packet that failed may be committed later. That does no harm, since its version is not used again and rows only grow.
+//! The own marker shows whether the table still holds what was written ([`OwnMarker::is_kept_by`]). If not, all is published and read again.
+//!
+//! After a failure the next packet only reads, so that a database that accepts no writes is still read. A packet that failed may be
+//! committed later. That does no harm, since its version is not used again and rows only grow.
 
 use super::import::{Merging, merge_step};
 use super::packet::{
-    Cursor, Feed, MAX_FEED_ROWS, MAX_PACKET_ROWS, MAX_WRITERS, Marker, Packet, Page, Writer,
+    Cursor, Feed, MAX_FEED_ROWS, MAX_PACKET_ROWS, MAX_WRITERS, Marker, OwnMarker, Packet, Page, Writer,
 };
 use super::{allows, note};
 use crate::model::breaker::State;
@@ -49,9 +50,16 @@ pub struct Call {
 #[derive(Debug)]
 enum Stage {
     Resting,
-    /// The packet with these rows is on its way.
-    Exchanging(Vec<Publication>),
+    /// This packet is on its way.
+    Exchanging(OnItsWay),
     Merging(Merging),
+}
+
+/// What a packet on its way writes.
+#[derive(Debug)]
+struct OnItsWay {
+    version: Option<u64>,
+    rows: Vec<Publication>,
 }
 
 /// Another writer.
@@ -71,8 +79,10 @@ pub struct GlobalSync {
     region: Vec<u8>,
     /// The number of the last packet that was to be written.
     version: u64,
-    /// The number that the own marker must have at least.
-    acknowledged: u64,
+    /// The own marker as it was read last.
+    acknowledged: OwnMarker,
+    /// Another process has written the own marker, so this one takes another number.
+    has_namesake: bool,
     others: BTreeMap<Writer, Reading>,
     stage: Stage,
     interval: Interval,
@@ -102,7 +112,8 @@ impl GlobalSync {
             writer,
             region: region.to_vec(),
             version: 0,
-            acknowledged: 0,
+            acknowledged: OwnMarker::default(),
+            has_namesake: false,
             others: BTreeMap::new(),
             stage: Stage::Resting,
             interval,
@@ -130,8 +141,8 @@ impl GlobalSync {
                     }
                 }
                 // The driver has dropped the packet.
-                Stage::Exchanging(rows) => {
-                    access.state(|state, now| state.region.publish_failed(&rows, now.unix));
+                Stage::Exchanging(sent) => {
+                    access.state(|state, now| state.region.publish_failed(&sent.rows, now.unix));
                 }
                 Stage::Merging(mut merging) => {
                     let region = &self.region;
@@ -147,7 +158,7 @@ impl GlobalSync {
 
     /// Takes the result of the packet. Returns true if the table has lost rows; all are then written and read again.
     pub fn exchanged(&mut self, access: &mut impl Access, result: Result<Feed, Failure>) -> bool {
-        let Stage::Exchanging(rows) = core::mem::replace(&mut self.stage, Stage::Resting) else {
+        let Stage::Exchanging(sent) = core::mem::replace(&mut self.stage, Stage::Resting) else {
             return false;
         };
         access.state(|state, now| {
@@ -160,9 +171,9 @@ impl GlobalSync {
             }
             .clamp(self.schedule.packet_timeout_ms, self.schedule.global_timeout_ms);
             match result {
-                Ok(feed) => self.take(state, &rows, feed, now),
+                Ok(feed) => self.take(state, &sent, feed, now),
                 Err(_) => {
-                    state.region.publish_failed(&rows, now.unix);
+                    state.region.publish_failed(&sent.rows, now.unix);
                     false
                 }
             }
@@ -218,6 +229,10 @@ impl GlobalSync {
             // What waited is not due any more, or all keys are being examined.
             return state.region.has_rows(Due::Now).then_some(Next::Yield);
         }
+        if core::mem::take(&mut self.has_namesake) {
+            self.writer = Writer::new(u32::try_from(random >> 32).unwrap_or_default());
+            (self.version, self.acknowledged) = (0, OwnMarker::default());
+        }
         let writes = !self.has_failed && (is_interval || !rows.is_empty() || self.version == 0);
         self.version = self.version.saturating_add(u64::from(writes));
         let cursor =
@@ -225,24 +240,32 @@ impl GlobalSync {
         let packet = Packet {
             writer: self.writer,
             version: writes.then_some(self.version),
+            acknowledged: self.acknowledged.version,
             rows: rows.clone(),
             cursors: self.others.iter().map(cursor).collect(),
         };
-        self.stage = Stage::Exchanging(rows);
+        self.stage = Stage::Exchanging(OnItsWay { version: packet.version, rows });
         self.sent = now.mono;
         Some(Next::Call(Call { packet, within_ms: self.timeout_ms }))
     }
 
-    fn take(&mut self, state: &mut RegionState, rows: &[Publication], feed: Feed, now: Now) -> bool {
-        let is_lost = feed.own.unwrap_or(0) < self.acknowledged;
-        let own = feed.markers.iter().find(|marker| marker.writer == self.writer);
-        self.acknowledged = own.map_or(0, |marker| marker.version);
-        state.region.published(rows, now.unix);
+    fn take(&mut self, state: &mut RegionState, sent: &OnItsWay, feed: Feed, now: Now) -> bool {
+        // A version that this process has not used is another one's, or nobody's.
+        self.has_namesake = feed.own.version > self.version;
+        let is_lost = self.has_namesake
+            || !self.acknowledged.is_kept_by(feed.own, sent.version)
+            || self.has_peer_lost(&feed.markers);
+        self.acknowledged = feed.own;
+        state.region.published(&sent.rows, now.unix);
         if is_lost {
             add(&mut state.figures.database_wipes, 1);
             state.region.forget_published();
             // What was written before the loss may be among the rows, so these count as lost too.
-            self.others.values_mut().for_each(|reading| reading.cursor = 0);
+            for (writer, reading) in &mut self.others {
+                let found = feed.markers.iter().find(|marker| marker.writer == *writer);
+                let marker = found.map_or(0, |found| found.version.min(reading.marker));
+                *reading = Reading { cursor: 0, marker };
+            }
             self.has_more = true;
         } else {
             self.read(state, &feed.markers, &feed.pages, now);
@@ -254,14 +277,23 @@ impl GlobalSync {
         is_lost
     }
 
+    /// Whether the marker of another writer of this region went back. What it had published counted as published here too
+    /// ([`merge_step`]), and it may have ended.
+    fn has_peer_lost(&self, markers: &[Marker]) -> bool {
+        let went_back = |marker: &Marker| {
+            let known = self.others.get(&marker.writer).map_or(0, |known| known.marker);
+            marker.region == self.region && marker.version < known
+        };
+        markers.iter().any(went_back)
+    }
+
     /// Moves the cursors, and records which regions are alive.
     fn read(&mut self, state: &mut RegionState, markers: &[Marker], pages: &[Page], now: Now) {
         let full =
             |writer: Writer| pages.iter().find(|page| page.writer == writer && page.rows >= MAX_FEED_ROWS);
         let before = core::mem::take(&mut self.others);
         self.has_more = false;
-        let others = markers.iter().filter(|marker| marker.writer != self.writer).take(MAX_WRITERS);
-        for Marker { writer, region, version } in others {
+        for Marker { writer, region, version } in markers.iter().take(MAX_WRITERS) {
             let known = before.get(writer).copied();
             let cursor = match (known, full(*writer)) {
                 (None, _) => 0,
@@ -350,6 +382,7 @@ mod tests {
     const ME: Writer = Writer::new(7);
     const NORTH: Writer = Writer::new(8);
     const SOUTH: Writer = Writer::new(9);
+    const PEER: Writer = Writer::new(10);
 
     /// A region with a database, its packets, and the clock.
     struct Driven {
@@ -357,21 +390,31 @@ mod tests {
         sync: GlobalSync,
         ms: u64,
         within_ms: u64,
+        /// The packet that was sent last.
+        packet: Option<Packet>,
+        /// The own marker in the table.
+        marker: OwnMarker,
     }
 
     fn driven() -> Driven {
         let schedule = Schedule { jitter_percent: 0, ..Schedule::default() };
         let state = state().with_database(schedule.global_breaker, false);
-        Driven { state, sync: GlobalSync::new(schedule, ME, b"here", NOW.mono, 5_000), ms: 0, within_ms: 0 }
+        let sync = GlobalSync::new(schedule, ME, b"here", NOW.mono, 5_000);
+        Driven { state, sync, ms: 0, within_ms: 0, packet: None, marker: OwnMarker::default() }
     }
 
     impl Driven {
         /// Lets time pass until the next packet.
         fn packet(&mut self) -> Packet {
+            self.packet_with(0)
+        }
+
+        fn packet_with(&mut self, random: u64) -> Packet {
             for _ in 0..10_000 {
-                match self.sync.next(&mut at(&mut self.state, self.ms), 0) {
+                match self.sync.next(&mut at(&mut self.state, self.ms), random) {
                     Next::Call(call) => {
                         self.within_ms = call.within_ms;
+                        self.packet = Some(call.packet.clone());
                         return call.packet;
                     }
                     Next::Sleep(ms) => self.ms += ms,
@@ -386,15 +429,26 @@ mod tests {
             panic!("no packet within a long time");
         }
 
-        fn reply(&mut self, own: Option<u64>, others: &[(Writer, &[u8], u64)]) -> bool {
-            let marker = |(writer, region, version): &(Writer, &[u8], u64)| Marker {
-                writer: *writer,
-                region: region.to_vec(),
-                version: *version,
+        /// Writes the last packet, as the database does.
+        fn write(&mut self) {
+            let Packet { version: Some(version), acknowledged, .. } = self.packet.take().unwrap() else {
+                return;
             };
-            let me = Marker { writer: ME, region: b"here".to_vec(), version: self.sync.version };
-            let markers = others.iter().map(marker).chain([me]).collect();
-            self.feed(Feed { own, markers, ..Feed::default() })
+            if self.marker.version == 0 || self.marker.version < acknowledged {
+                self.marker.since = version;
+            }
+            self.marker.version = self.marker.version.max(version);
+        }
+
+        /// Reads the own marker and these.
+        fn read(&mut self, others: &[(Writer, &[u8], u64)]) -> bool {
+            let markers = others.iter().map(|other| marker(*other)).collect();
+            self.feed(Feed { own: self.marker, markers, ..Feed::default() })
+        }
+
+        fn reply(&mut self, others: &[(Writer, &[u8], u64)]) -> bool {
+            self.write();
+            self.read(others)
         }
 
         fn feed(&mut self, feed: Feed) -> bool {
@@ -415,6 +469,10 @@ mod tests {
         }
     }
 
+    fn marker((writer, region, version): (Writer, &[u8], u64)) -> Marker {
+        Marker { writer, region: region.to_vec(), version }
+    }
+
     fn cells(keys: core::ops::Range<usize>, region: &[u8]) -> Vec<StoredRegion> {
         let cell = |n: usize| Stored { key: key(&format!("i{n}")), sequence: SEQUENCE, count: 4, limit: 10 };
         vec![StoredRegion { region: region.to_vec(), cells: keys.map(cell).collect() }]
@@ -430,8 +488,7 @@ mod tests {
             if let Some(version) = sent.version {
                 written.push((driven.ms / 1_000, version));
             }
-            let own = driven.sync.acknowledged;
-            assert!(!driven.reply((own > 0).then_some(own), &[]), "packet {packet}");
+            assert!(!driven.reply(&[]), "packet {packet}");
         }
         assert_eq!(written, vec![(0, 1), (5, 2), (15, 3), (25, 4)]);
         assert!((28_000..=31_000).contains(&driven.ms), "{}", driven.ms);
@@ -441,7 +498,7 @@ mod tests {
     fn what_is_due_at_once_is_written_at_once_and_packets_keep_their_distance() {
         let mut driven = driven();
         driven.packet();
-        driven.reply(None, &[]);
+        driven.reply(&[]);
         driven.ms += 300;
         let mut times = vec![];
         for keys in 0..14 {
@@ -449,7 +506,7 @@ mod tests {
             let packet = driven.packet();
             assert_eq!((packet.rows.len(), packet.version), (1, Some(keys as u64 + 2)));
             times.push(driven.ms);
-            driven.reply(Some(driven.sync.acknowledged), &[]);
+            driven.reply(&[]);
         }
         let pauses: Vec<u64> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
         assert_eq!(times[0], 300);
@@ -461,14 +518,14 @@ mod tests {
     fn all_due_keys_are_written_a_thousand_in_a_packet_and_what_failed_is_written_again() {
         let mut driven = driven();
         driven.packet();
-        driven.reply(None, &[]);
+        driven.reply(&[]);
         driven.use_keys(0..2_500, 9);
         let mut rows = vec![];
         for expected in [1_000, 1_000, 500] {
             let packet = driven.packet();
             assert_eq!(packet.rows.len(), expected);
             rows.extend(packet.rows);
-            driven.reply(Some(driven.sync.acknowledged), &[]);
+            driven.reply(&[]);
         }
         let keys: alloc::collections::BTreeSet<_> = rows.iter().map(|row| &row.key).collect();
         assert_eq!(keys.len(), 2_500);
@@ -479,43 +536,175 @@ mod tests {
         driven.fail();
         let read = driven.packet();
         assert_eq!((read.version, read.rows.len()), (None, 0), "the packet after a failure only reads");
-        driven.reply(Some(driven.sync.acknowledged), &[]);
+        driven.reply(&[]);
         let again = driven.packet();
         assert_eq!(again.rows.len(), 10);
         assert!(again.version > lost.version, "no version is used twice");
     }
 
-    #[test]
-    fn a_wiped_or_restored_table_is_written_and_read_again() {
+    /// What happens to the table.
+    type Loss = fn(&mut Driven);
+
+    const WIPED: Loss = |driven| driven.marker = OwnMarker::default();
+    /// Packet 1 is in the dump, and packet 2 is not.
+    const SET_BACK: Loss = |driven| driven.marker = OwnMarker { version: 1, since: 1 };
+
+    /// Three keys are published by packet 2.
+    fn published() -> Driven {
         let mut driven = driven();
         driven.packet();
-        driven.reply(None, &[(NORTH, b"north", 5)]);
+        driven.reply(&[(NORTH, b"north", 5)]);
         driven.use_keys(0..3, 9);
-        driven.packet();
-        driven.reply(Some(1), &[(NORTH, b"north", 5)]);
-        assert_eq!(driven.packet().cursors, vec![Cursor { writer: NORTH, version: 5 }]);
-        for own in [None, Some(1)] {
-            assert!(driven.reply(own, &[(NORTH, b"north", 5)]), "{own:?}");
-            let packet = driven.packet();
-            assert_eq!((packet.rows.len(), packet.cursors[0].version), (3, 0));
-            assert!(!driven.reply(Some(driven.sync.acknowledged), &[(NORTH, b"north", 5)]));
+        assert_eq!(driven.packet().version, Some(2));
+        driven.reply(&[(NORTH, b"north", 5)]);
+        driven
+    }
+
+    /// The next packet writes all keys, and reads from the beginning. What is kept then is not lost again.
+    fn is_written_again(driven: &mut Driven, keys: usize) {
+        let packet = driven.packet();
+        assert_eq!((packet.rows.len(), packet.cursors[0].version), (keys, 0));
+        for _ in 0..20 {
+            assert!(!driven.reply(&[(NORTH, b"north", 5)]));
             driven.packet();
         }
-        assert_eq!(driven.state.figures.database_wipes, 2);
+        assert_eq!(driven.packet().cursors, vec![Cursor { writer: NORTH, version: 5 }]);
+        assert_eq!(driven.state.figures.database_wipes, 1);
+    }
+
+    #[test]
+    fn a_table_that_loses_rows_at_any_moment_of_a_packet_is_written_and_read_again() {
+        for loss in [WIPED, SET_BACK] {
+            // Before the packet is written, and after.
+            for is_written_first in [false, true] {
+                let mut driven = published();
+                driven.use_keys(3..4, 9);
+                assert_eq!(driven.packet().rows.len(), 1);
+                if is_written_first {
+                    driven.write();
+                    loss(&mut driven);
+                } else {
+                    loss(&mut driven);
+                    driven.write();
+                }
+                assert!(driven.read(&[(NORTH, b"north", 5)]), "written first: {is_written_first}");
+                is_written_again(&mut driven, 4);
+            }
+            // Beside a packet that writes nothing.
+            let mut driven = published();
+            assert_eq!(driven.packet().version, None);
+            loss(&mut driven);
+            assert!(driven.reply(&[(NORTH, b"north", 5)]));
+            is_written_again(&mut driven, 3);
+        }
+    }
+
+    #[test]
+    fn a_loss_is_found_although_the_answer_that_showed_it_was_lost() {
+        for loss in [WIPED, SET_BACK] {
+            let mut driven = published();
+            driven.use_keys(3..4, 9);
+            driven.packet();
+            loss(&mut driven);
+            driven.write();
+            driven.fail();
+            driven.packet();
+            assert!(driven.reply(&[(NORTH, b"north", 5)]), "read by the packet after the failure");
+            is_written_again(&mut driven, 4);
+        }
+        // The packet is committed after the next one was read, and before the one after that is written.
+        let mut driven = published();
+        driven.use_keys(3..4, 9);
+        driven.packet();
+        let late = driven.packet.take();
+        driven.fail();
+        driven.packet();
+        assert!(!driven.reply(&[(NORTH, b"north", 5)]));
+        WIPED(&mut driven);
+        assert_eq!(driven.packet().version, Some(4));
+        let next = core::mem::replace(&mut driven.packet, late);
+        driven.write();
+        driven.packet = next;
+        assert!(driven.reply(&[(NORTH, b"north", 5)]));
+        is_written_again(&mut driven, 4);
+    }
+
+    #[test]
+    fn a_packet_that_is_committed_late_is_no_loss() {
+        let mut driven = published();
+        let mut late = vec![];
+        for key in 3..6 {
+            driven.use_keys(key..key + 1, 9);
+            while driven.packet().version.is_none() {
+                driven.reply(&[(NORTH, b"north", 5)]);
+            }
+            late.push(driven.packet.take());
+            driven.fail();
+        }
+        let mut next = driven.packet();
+        for packet in late {
+            assert!(!driven.reply(&[(NORTH, b"north", 5)]), "{next:?}");
+            next = driven.packet();
+            let this = core::mem::replace(&mut driven.packet, packet);
+            driven.write();
+            driven.packet = this;
+        }
+        assert!(!driven.reply(&[(NORTH, b"north", 5)]));
+        assert_eq!(driven.state.figures.database_wipes, 0);
+    }
+
+    #[test]
+    fn what_a_peer_had_published_is_lost_if_its_marker_goes_back() {
+        let mut driven = published();
+        driven.use_keys(3..4, 4);
+        driven.packet();
+        driven.reply(&[(NORTH, b"north", 5), (PEER, b"here", 7)]);
+        // Another writer of this region has published a key: this one need not.
+        driven.packet();
+        driven.write();
+        let markers = vec![marker((NORTH, b"north", 5)), marker((PEER, b"here", 7))];
+        let own = driven.marker;
+        driven.feed(Feed { own, markers, pages: vec![], regions: cells(3..4, b"here") });
+        for (peer, is_lost) in [(7, false), (8, false), (6, true), (6, false), (9, false)] {
+            driven.packet();
+            let others: [(Writer, &[u8], u64); 2] = [(NORTH, b"north", 2), (PEER, b"here", peer)];
+            assert_eq!(driven.reply(&others), is_lost, "{peer}");
+        }
+        assert_eq!(
+            driven.state.figures.database_wipes, 1,
+            "the marker of another region that goes back is none"
+        );
+    }
+
+    #[test]
+    fn a_writer_whose_number_another_process_uses_takes_another_one() {
+        for version in [3, crate::model::window::MAX_COUNT] {
+            let mut driven = published();
+            driven.packet();
+            driven.marker.version = version;
+            assert!(driven.read(&[]));
+            driven.use_keys(0..3, 9);
+            let packet = driven.packet_with(9 << 32);
+            assert_eq!((packet.writer, packet.version, packet.rows.len()), (Writer::new(9), Some(1), 3));
+            driven.marker = OwnMarker::default();
+            for _ in 0..20 {
+                assert!(!driven.reply(&[(ME, b"here", version)]));
+                assert_eq!(driven.packet().writer, Writer::new(9));
+            }
+        }
     }
 
     #[test]
     fn each_writer_is_read_on_from_where_it_was_and_pages_are_not_split() {
         let mut driven = driven();
         driven.packet();
-        driven.reply(None, &[(NORTH, b"north", 5)]);
+        driven.reply(&[(NORTH, b"north", 5)]);
         let before = driven.ms;
         assert_eq!(driven.packet().cursors, vec![Cursor { writer: NORTH, version: 0 }], "a new writer");
         assert!(driven.ms - before <= 100, "it is read at once");
-        let marker = |writer, region: &[u8], version| Marker { writer, region: region.to_vec(), version };
         driven.feed(Feed {
-            own: Some(1),
-            markers: vec![marker(ME, b"here", 1), marker(NORTH, b"north", 9), marker(SOUTH, b"south", 1)],
+            own: driven.marker,
+            markers: vec![marker((NORTH, b"north", 9)), marker((SOUTH, b"south", 1))],
             pages: vec![Page { writer: NORTH, rows: MAX_FEED_ROWS, last_version: 7 }],
             regions: cells(0..600, b"north"),
         });
@@ -525,8 +714,8 @@ mod tests {
         assert_eq!(driven.state.figures.imports_created, 600);
         assert_eq!(driven.state.region.regions(), 3);
         driven.feed(Feed {
-            own: Some(1),
-            markers: vec![marker(ME, b"here", 1), marker(NORTH, b"north", 9)],
+            own: driven.marker,
+            markers: vec![marker((NORTH, b"north", 9))],
             pages: vec![Page { writer: NORTH, rows: 30, last_version: 9 }],
             regions: cells(0..1, b"here"),
         });
@@ -539,11 +728,11 @@ mod tests {
         let mut driven = driven();
         let quiet: &[(Writer, &[u8], u64)] = &[(NORTH, b"north", 5)];
         driven.packet();
-        driven.reply(None, quiet);
+        driven.reply(quiet);
         assert_eq!(driven.state.region.regions(), 2);
         driven.ms += ALIVE - 2_000;
         driven.packet();
-        driven.reply(Some(1), &[(NORTH, b"north", 5), (SOUTH, b"south", 1)]);
+        driven.reply(&[(NORTH, b"north", 5), (SOUTH, b"south", 1)]);
         assert_eq!(driven.state.region.regions(), 3);
         // While the database is unavailable, the number stays.
         driven.ms += ALIVE;
@@ -551,7 +740,7 @@ mod tests {
         driven.fail();
         assert_eq!(driven.state.region.regions(), 3);
         driven.packet();
-        driven.reply(Some(driven.sync.acknowledged), &[(NORTH, b"north", 5), (SOUTH, b"south", 2)]);
+        driven.reply(&[(NORTH, b"north", 5), (SOUTH, b"south", 2)]);
         assert_eq!(driven.state.region.regions(), 2);
     }
 
@@ -570,7 +759,7 @@ mod tests {
         let pauses: Vec<u64> = times[6..].windows(2).map(|pair| pair[1] - pair[0]).collect();
         assert!(pauses.iter().all(|pause| (900..=2_100).contains(pause)), "{pauses:?}");
         driven.packet();
-        driven.reply(None, &[]);
+        driven.reply(&[]);
         assert_eq!(driven.packet().rows.len(), 5);
     }
 
@@ -588,10 +777,10 @@ mod tests {
         for (took_ms, next_ms) in [(3_000, 6_000), (7_000, 10_000), (90, 2_000)] {
             driven.packet();
             driven.ms += took_ms;
-            driven.reply(None, &[]);
+            driven.reply(&[]);
             driven.packet();
             assert_eq!(driven.within_ms, next_ms, "after {took_ms} ms");
-            driven.reply(Some(driven.sync.acknowledged), &[]);
+            driven.reply(&[]);
         }
     }
 
@@ -599,17 +788,17 @@ mod tests {
     fn rows_beyond_the_budget_wait_for_the_interval() {
         let mut driven = driven();
         driven.packet();
-        driven.reply(None, &[]);
+        driven.reply(&[]);
         driven.use_keys(0..22_000, 9);
         let mut written = 0;
         while driven.ms < 4_900 {
             written += driven.packet().rows.len();
-            driven.reply(Some(driven.sync.acknowledged), &[]);
+            driven.reply(&[]);
         }
         assert!((19_000..=22_000).contains(&written), "{written}");
         while driven.ms < 6_000 {
             written += driven.packet().rows.len();
-            driven.reply(Some(driven.sync.acknowledged), &[]);
+            driven.reply(&[]);
         }
         assert_eq!(written, 22_000);
     }

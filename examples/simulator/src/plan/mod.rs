@@ -311,6 +311,11 @@ pub enum Wrong {
         /// The store.
         part: Part,
     },
+    /// The database is set back: when the fault ends, it holds what it held when the fault began.
+    Restore {
+        /// The database.
+        part: Part,
+    },
     /// The wall clock of a part's machine is wrong.
     Skew {
         /// The part.

@@ -201,6 +201,7 @@ fn exists(fault: &Fault, topology: &Topology) -> bool {
         | Wrong::Crash { part: of }
         | Wrong::Restart { part: of }
         | Wrong::Wipe { part: of }
+        | Wrong::Restore { part: of }
         | Wrong::Skew { part: of, .. }
         | Wrong::Slow { part: of, .. }
         | Wrong::Rebuild { part: of }

@@ -89,6 +89,27 @@ pub(super) const ALL: &[Scenario] = &[
         regions(seed, Wrong::Wipe { part: Part::Database })
     }),
     Scenario::new(
+        "wipe-database-in-packets",
+        "the database loses all data many times, each time while packets are under way",
+        |seed| {
+            let mut plan = regions(seed, Wrong::Slow { part: Part::Database, ms: 600 });
+            let wipe = |at_ms| Fault { at_ms, for_ms: 0, what: Wrong::Wipe { part: Part::Database } };
+            plan.faults.extend((6_000..44_000).step_by(3_700).map(wipe));
+            plan
+        },
+    ),
+    Scenario::new(
+        "restore-database",
+        "the database is set back by two seconds many times, most of them while packets are under way",
+        |seed| {
+            let mut plan = regions(seed, Wrong::Slow { part: Part::Database, ms: 600 });
+            let what = Wrong::Restore { part: Part::Database };
+            let restore = |at_ms| Fault { at_ms, for_ms: 2_000, what };
+            plan.faults.extend((6_000..44_000).step_by(2_300).map(restore));
+            plan
+        },
+    ),
+    Scenario::new(
         "clock-steps",
         "the clocks of an Envoy and an aggregator step, and later step back",
         |seed| {

@@ -88,6 +88,20 @@ fn vary(plan: &mut Plan, dice: &mut Random) {
         let part = Part::Aggregator { region, aggregator: below(dice, topology.aggregators) };
         plan.faults.push(Fault { at_ms, for_ms: plan.traffic_ms, what: Wrong::Skew { part, ms } });
     }
+    if topology.regions > 1 && dice.per_mille(300) {
+        lose_rows(plan, dice);
+    }
+}
+
+/// The database needs so long for each statement that most losses meet packets under way.
+fn lose_rows(plan: &mut Plan, dice: &mut Random) {
+    let (part, traffic_ms) = (Part::Database, plan.traffic_ms);
+    let slow = Wrong::Slow { part, ms: one_of(dice, &[300, 1_200]) };
+    plan.faults.push(Fault { at_ms: 0, for_ms: traffic_ms, what: slow });
+    for _ in 0..=dice.below(3) {
+        let what = if dice.per_mille(500) { Wrong::Wipe { part } } else { Wrong::Restore { part } };
+        plan.faults.push(Fault { what, ..fault(dice, &plan.topology, traffic_ms) });
+    }
 }
 
 /// Makes some rules exact, held by a log or, if there is a database, by a ledger.

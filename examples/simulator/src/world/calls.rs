@@ -7,6 +7,9 @@ use super::request::{Caller, Reply, Request, Store};
 use std::collections::BTreeMap;
 use weir_core::replication::Failure;
 
+/// Longest time of a statement of a database that is not slow, in microseconds.
+const STATEMENT_US: u64 = 2_000;
+
 /// Calls without a reply so far.
 #[derive(Debug, Default)]
 pub struct Calls {
@@ -55,8 +58,14 @@ impl World<'_> {
             self.held_mut(store).push((at, id, request));
             return;
         }
-        let slow_us = self.slow_us(store);
-        let reply = match self.is_store_running(store) {
+        let is_running = self.is_store_running(store);
+        if is_running && let Some(next) = self.execute_statement(at, &request) {
+            // A slow database is slow at each of the statements.
+            let took_us = self.chance.statements.below(STATEMENT_US + 1) + self.slow_us(store) / 2;
+            return self.queue.plan(self.now_us + took_us, Event::StoreTakes(store, at, id, Box::new(next)));
+        }
+        let slow_us = if matches!(*request, Request::Feed(..)) { 0 } else { self.slow_us(store) };
+        let reply = match is_running {
             true => self.execute(store, at, *request),
             // A stopped store refuses the connection at once.
             false => request.failed(Failure::Unavailable),
@@ -98,6 +107,20 @@ impl World<'_> {
         match store {
             Store::Redis(region) => Path::Redis(region, host.number),
             Store::Database => Path::Database(host.region),
+        }
+    }
+
+    /// Executes a statement of a packet that another one follows, and returns that one.
+    fn execute_statement(&mut self, at: usize, request: &Request) -> Option<Request> {
+        let (region, unix_ms) = (self.aggregators[at].region, self.unix_ms());
+        match request {
+            Request::Packet(packet) if packet.version.is_some() => Some(Request::Write(packet.clone())),
+            Request::Packet(packet) => Some(Request::Feed(packet.clone())),
+            Request::Write(packet) => {
+                self.database.write(region, packet, unix_ms);
+                Some(Request::Feed(packet.clone()))
+            }
+            _ => None,
         }
     }
 

@@ -71,9 +71,11 @@ impl World<'_> {
             Wrong::Restart { part } | Wrong::Rebuild { part } => self.stop(part, begins, true),
             Wrong::Skew { part, ms } => self.skew(part, if begins { ms } else { ms.saturating_neg() }),
             Wrong::Wipe { part } if begins => self.wipe_store(part),
+            Wrong::Restore { part: Part::Database } => self.restore_database(number, begins),
             Wrong::Slow { part, ms } => self.slow_store(part, ms, begins),
-            // A wipe takes effect at once, a flood is part of the traffic, and a rolling restart has its own events.
-            Wrong::Wipe { .. } | Wrong::Flood { .. } | Wrong::Roll { .. } => {}
+            // A wipe takes effect at once, a flood is part of the traffic, and a rolling restart has its own events. Only the
+            // database is set back.
+            Wrong::Wipe { .. } | Wrong::Restore { .. } | Wrong::Flood { .. } | Wrong::Roll { .. } => {}
         }
     }
 

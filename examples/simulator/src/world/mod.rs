@@ -47,6 +47,7 @@ use event::{Carried, Event, WorkerAt};
 use network::Network;
 use queue::Queue;
 use smallvec::SmallVec;
+use std::collections::BTreeMap;
 use std::iter::Peekable;
 use stores::Stores;
 use stores::database::Database;
@@ -77,6 +78,8 @@ pub struct World<'a> {
     /// The exact logs of each region's Redis.
     logs: Vec<Logs>,
     ledger: exact::Ledger,
+    /// The dumps of the database that faults will restore, by the faults' numbers.
+    dumps: BTreeMap<usize, (Database, exact::Ledger)>,
     stores: Stores,
     calls: Calls,
     check: Check,
@@ -100,6 +103,8 @@ struct Chance {
     streams: Random,
     timers: Random,
     stores: Random,
+    /// How long the statements of packets take.
+    statements: Random,
     responses: Random,
 }
 
@@ -153,6 +158,7 @@ impl<'a> World<'a> {
                 streams: root.fork("streams", 0),
                 timers: root.fork("timers", 0),
                 stores: root.fork("stores", 0),
+                statements: root.fork("statements", 0),
                 responses: root.fork("responses", 0),
                 root: root.clone(),
             },
@@ -163,6 +169,7 @@ impl<'a> World<'a> {
             database: Database::default(),
             logs: (0..topology.regions).map(|_| Logs::new(LogsLimits::default())).collect(),
             ledger: exact::Ledger::default(),
+            dumps: BTreeMap::new(),
             stores: Stores::new(topology.regions),
             calls: Calls::default(),
             counts: Counts::default(),

@@ -41,8 +41,13 @@ pub enum Request {
     /// Read the marker. `reader` identifies the reading aggregator. If the marker has no id, or the id
     /// `renewed`, its id becomes `fresh`.
     Incarnations { fresh: u128, reader: [u8; 16], renewed: Option<u128> },
-    /// Exchange a packet: raise rows of a region, and read new rows of others.
+    /// Exchange a packet: raise rows of a region, and read new rows of others. The database executes [`Request::Write`] and
+    /// [`Request::Feed`].
     Packet(Packet),
+    /// The first statement of a packet, unless it only reads: raise its marker and rows.
+    Write(Packet),
+    /// The last statement of a packet: read new rows of others.
+    Feed(Packet),
     /// Read the rows of all other regions.
     Import,
     /// Read what the region itself has published.
@@ -148,8 +153,8 @@ impl Request {
             Request::Raise(lower_bounds) => lower_bounds.len(),
             Request::NameHot(cells) => cells.len(),
             Request::Cells(cells) => cells.len(),
-            // The own marker, the feed, and the upsert.
-            Request::Packet(packet) => 2 + usize::from(packet.version.is_some()),
+            // The feed, and the upsert.
+            Request::Packet(packet) => 1 + usize::from(packet.version.is_some()),
             Request::ChargeLogs(charges, _) | Request::RefundLogs(charges) => charges.len(),
             _ => 1,
         };
@@ -181,7 +186,7 @@ impl Request {
             Request::Shard(_) => Reply::Named(Err(failure)),
             Request::Origins(_) => Reply::Alive(Err(failure)),
             Request::Incarnations { .. } => Reply::Incarnations(Err(failure)),
-            Request::Packet(_) => Reply::Fed(Err(failure)),
+            Request::Packet(_) | Request::Write(..) | Request::Feed(..) => Reply::Fed(Err(failure)),
             Request::Import => Reply::Imported(Err(failure)),
             Request::Own => Reply::Own(Err(failure)),
             Request::Lease(_) => Reply::Holder(Err(failure)),

@@ -95,7 +95,7 @@ pub async fn a_packet_that_the_database_refuses(store: &Store) {
     let error = a.exchange(&packet).await.unwrap_err();
     assert_eq!(error.reason(), "other", "{error}");
     assert!(error.to_string().contains("not this row"), "{error}");
-    assert_eq!(a.exchange(&a.reading()).await.unwrap().feed.own, Some(1));
+    assert_eq!(a.exchange(&a.reading()).await.unwrap().feed.own.version, 1);
     assert_eq!((lines(&scene).await, b.catch_up().await), (vec![], vec![]));
     all.remove(500);
     a.send(&all).await;

@@ -68,7 +68,8 @@ async fn lock_row(transaction: &mut MySqlConnection, identifier: &str) {
     transaction.execute(sqlx::raw_sql(AssertSqlSafe(sql))).await.unwrap();
 }
 
-async fn begin(scene: &Scene) -> MySqlConnection {
+/// A transaction of another client.
+pub async fn begin(scene: &Scene) -> MySqlConnection {
     let mut other = scene.mysql().await;
     other.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED").await.unwrap();
     other.execute(sqlx::raw_sql("BEGIN")).await.unwrap();
@@ -96,7 +97,7 @@ pub async fn a_row_behind_a_lock_is_fed_after_a_late_commit(store: &Store) {
     c.send(&[row("c", 2)]).await;
     assert_eq!(b.catch_up().await, fed(&[("c", 2)]), "no row of the packet is visible before all of it");
     // No connection that is reused returns an answer to the packet before.
-    assert_eq!(a.exchange(&a.reading()).await.unwrap().feed.own, Some(2));
+    assert_eq!(a.exchange(&a.reading()).await.unwrap().feed.own.version, 2);
     let updated_at = b.now;
     other.execute(sqlx::raw_sql("COMMIT")).await.unwrap();
     marker_becomes(&a, 3).await;
@@ -151,7 +152,7 @@ pub async fn a_packet_that_is_the_victim_of_a_deadlock(store: &Store) {
     assert_eq!(error.reason(), "deadlock", "{error}");
     other.execute(sqlx::raw_sql("COMMIT")).await.unwrap();
     assert_eq!(b.catch_up().await, [], "a packet is stored entirely or not at all");
-    assert_eq!(a.exchange(&a.reading()).await.unwrap().feed.own, Some(3));
+    assert_eq!(a.exchange(&a.reading()).await.unwrap().feed.own.version, 3);
     a.send(&again).await;
     assert_eq!(b.catch_up().await, fed(&[("first", 5), ("second", 5)]));
 }
@@ -176,6 +177,6 @@ pub async fn a_file_that_another_process_locks(store: &Store) {
 
 /// Waits until the marker of a node has a version.
 async fn marker_becomes(node: &Node, version: u64) {
-    let committed = async || node.exchange(&node.reading()).await.unwrap().feed.own == Some(version);
+    let committed = async || node.exchange(&node.reading()).await.unwrap().feed.own.version == version;
     wait::until("a late packet is committed", WITHIN, committed).await.unwrap();
 }

@@ -35,6 +35,7 @@ async fn sqlite() {
         &store,
         a_file_that_is_read_only_is_read,
         a_file_that_another_process_locks,
+        a_file_that_loses_its_rows_within_a_packet,
         sqlite_reads_what_is_new,
     );
 }
@@ -49,6 +50,8 @@ async fn scenarios_of_servers(store: &Store) {
         a_server_that_is_read_only_is_read,
         a_packet_above_the_servers_limit,
         a_packet_takes_one_round_trip,
+        a_table_lost_before_a_packet_is_written,
+        a_table_lost_before_a_packet_reads,
         a_feed_reads_what_is_new,
     );
 }
@@ -67,9 +70,11 @@ async fn scenarios(store: &Store) {
         bad_rows_fill_pages_and_are_skipped,
         a_truncated_table,
         a_table_set_back,
+        a_loss_is_recorded_until_it_is_read,
         markers_are_no_cells,
         markers_end,
         more_markers_than_writers,
+        an_own_marker_that_cannot_be,
         bytes_stay_bytes,
         rows_that_cannot_be_stored_are_left_out,
         a_packet_that_the_database_refuses,

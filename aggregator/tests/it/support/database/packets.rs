@@ -8,7 +8,9 @@ use weir_aggregator::database::{Database, DatabaseError, Exchanged};
 use weir_core::model::key::Key;
 use weir_core::model::time::UnixMs;
 use weir_core::region::exchange::{Publication, StoredRegion};
-use weir_core::replication::globe::packet::{Cursor, MAX_FEED_ROWS, MAX_PACKET_ROWS, Packet, Writer};
+use weir_core::replication::globe::packet::{
+    Cursor, MAX_FEED_ROWS, MAX_PACKET_ROWS, OwnMarker, Packet, Writer,
+};
 
 /// An aggregator that exchanges packets.
 pub struct Node {
@@ -16,8 +18,8 @@ pub struct Node {
     pub writer: Writer,
     /// The version of its last packet that wrote.
     pub version: u64,
-    /// The version of its last packet that was answered.
-    pub acknowledged: u64,
+    /// Its marker as it was read last.
+    pub acknowledged: OwnMarker,
     pub cursors: BTreeMap<Writer, u64>,
     /// The components of all regions: count and limit, merged.
     pub held: BTreeMap<(Vec<u8>, Key, u64), (u64, u64)>,
@@ -41,7 +43,7 @@ impl Node {
             database,
             writer: Writer::new(number),
             version: 0,
-            acknowledged: 0,
+            acknowledged: OwnMarker::default(),
             cursors: BTreeMap::new(),
             held: BTreeMap::new(),
             now: NOW,
@@ -52,7 +54,13 @@ impl Node {
     pub fn reading(&self) -> Packet {
         let cursors =
             self.cursors.iter().map(|(writer, version)| Cursor { writer: *writer, version: *version });
-        Packet { writer: self.writer, version: None, rows: Vec::new(), cursors: cursors.collect() }
+        Packet {
+            writer: self.writer,
+            version: None,
+            acknowledged: self.acknowledged.version,
+            rows: Vec::new(),
+            cursors: cursors.collect(),
+        }
     }
 
     /// The next packet, with a version of its own.
@@ -83,14 +91,14 @@ impl Node {
                 let packet = Packet { cursors: Vec::new(), ..self.writing(rows) };
                 match self.exchange(&packet).await {
                     Ok(exchanged) => {
-                        break assert_eq!(exchanged.skipped, 0, "{:?}", exchanged.skipped_example);
+                        assert_eq!(exchanged.skipped, 0, "{:?}", exchanged.skipped_example);
+                        break self.acknowledged = exchanged.feed.own;
                     }
                     Err(error) => failures.push(error),
                 }
                 let is_locked = |error: &DatabaseError| ["deadlock", "lock_wait"].contains(&error.reason());
                 assert!(failures.len() < TRIES && failures.iter().all(is_locked), "{failures:?}");
             }
-            self.acknowledged = self.version;
         }
     }
 
@@ -123,12 +131,13 @@ impl Node {
             let marker = feed.markers.iter().find(|marker| marker.writer == page.writer);
             assert!(marker.is_none_or(|marker| page.last_version <= marker.version), "{page:?} {marker:?}");
         }
-        if feed.own.unwrap_or(0) < self.acknowledged {
+        if !self.acknowledged.is_kept_by(feed.own, packet.version) {
             fed.lost = true;
             self.cursors.values_mut().for_each(|version| *version = 0);
         }
-        self.acknowledged = packet.version.or(feed.own).unwrap_or(0);
-        for marker in feed.markers.iter().filter(|marker| marker.writer != self.writer) {
+        self.acknowledged = feed.own;
+        for marker in &feed.markers {
+            assert!(marker.writer != self.writer, "{marker:?}");
             let asked = packet.cursors.iter().any(|cursor| cursor.writer == marker.writer);
             fed.new_writers += usize::from(!self.cursors.contains_key(&marker.writer));
             let cursor = self.cursors.entry(marker.writer).or_default();

@@ -220,8 +220,18 @@ impl World<'_> {
         let loads: Vec<u64> = (0..regions).map(load).collect();
         let is_long = window_ms >= EXCHANGED_MS && regions > 1;
         let is_published = is_long && loads.iter().sum::<u64>() > limit;
+        let in_table = Key::parse(&key).ok().filter(|_| globally && is_published);
         for region in 0..regions {
             let sum = sums[region];
+            let held = in_table.as_ref().map(|key| self.database.count(region, key, id.sequence));
+            if held.is_some_and(|held| held != sum) && !self.check.truth.crowded.contains(&true) {
+                self.check.violated("table", self.now_us, || {
+                    format!(
+                        "the table has {} of {sum} of region {region} in {id:?}",
+                        held.unwrap_or_default()
+                    )
+                });
+            }
             let far = if is_published { sums.iter().sum::<u64>() - sum } else { 0 };
             let is_hot = loads[region] > limit / 2 || far > 0;
             let surely = is_hot || !self.loses_messages;

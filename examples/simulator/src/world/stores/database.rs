@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use weir_core::model::key::Key;
 use weir_core::region::exchange::{Stored, StoredRegion};
 use weir_core::replication::globe::lease::{Holder, TTL_MS};
-use weir_core::replication::globe::packet::{Cursor, Feed, MAX_FEED_ROWS, Marker, Packet, Page, Writer};
+use weir_core::replication::globe::packet::{
+    Cursor, Feed, MAX_FEED_ROWS, Marker, OwnMarker, Packet, Page, Writer,
+};
 
 /// Interval of the cleanup, in milliseconds.
 const SWEEP_MS: u64 = 10_000;
@@ -24,11 +26,14 @@ struct Row {
     version: u64,
 }
 
-/// The number of a writer's last packet.
+/// A writer's marker.
 #[derive(Clone, Copy, Debug)]
 struct Written {
     region: usize,
+    /// The number of its last packet.
     version: u64,
+    /// The number of the packet since which no packet was lost.
+    since: u64,
     expires_ms: u64,
 }
 
@@ -47,7 +52,7 @@ impl Database {
     pub fn execute(&mut self, region: usize, request: Request, now_ms: u64) -> Reply {
         self.sweep(now_ms);
         match request {
-            Request::Packet(packet) => Reply::Fed(Ok(self.exchange(region, packet, now_ms))),
+            Request::Feed(packet) => Reply::Fed(Ok(self.feed(packet, now_ms))),
             Request::Import => Reply::Imported(Ok(self.others(region, now_ms))),
             Request::Own => {
                 let own = self.live(now_ms).filter(|(by, _, _)| *by == region);
@@ -77,36 +82,56 @@ impl Database {
         *self = Database { swept_ms: self.swept_ms, ..Database::default() };
     }
 
-    /// As the statements of a packet: the own marker, the upsert, and the feed.
-    fn exchange(&mut self, region: usize, packet: Packet, now_ms: u64) -> Feed {
-        let own = self.markers.get(&packet.writer).map(|written| written.version);
-        if let Some(version) = packet.version {
-            let expires_ms = now_ms + MARKER_MS;
-            let marker = self.markers.entry(packet.writer).or_insert(Written { region, version, expires_ms });
-            marker.version = marker.version.max(version);
-            marker.expires_ms = expires_ms;
-            for row in packet.rows {
-                let new = Row {
-                    count: row.count,
-                    limit: row.limit,
-                    expires_ms: row.expires.0,
-                    writer: packet.writer,
-                    version,
-                };
-                let held = self.rows.entry((row.key, row.sequence)).or_default().entry(region).or_insert(new);
-                let grows = new.count > held.count || new.limit < held.limit;
-                let repeats =
-                    new.count == held.count && new.writer == held.writer && new.version > held.version;
-                if grows || repeats {
-                    (held.writer, held.version) = (new.writer, new.version);
-                }
-                held.count = held.count.max(new.count);
-                held.limit = held.limit.min(new.limit);
-                held.expires_ms = held.expires_ms.max(new.expires_ms);
-            }
+    /// Replaces rows and markers by those of a dump. Leases stay: they name processes that run.
+    pub fn restore(&mut self, dump: Database) {
+        (self.rows, self.markers) = (dump.rows, dump.markers);
+    }
+
+    /// The count in the row of a region; 0 if there is none.
+    pub fn count(&self, region: usize, key: &Key, sequence: u64) -> u64 {
+        let row = self.rows.get(&(key.clone(), sequence)).and_then(|regions| regions.get(&region));
+        row.map_or(0, |row| row.count)
+    }
+
+    /// Raises a packet's marker and rows, in one transaction.
+    pub fn write(&mut self, region: usize, packet: &Packet, now_ms: u64) {
+        let Some(version) = packet.version else { return };
+        let expires_ms = now_ms + MARKER_MS;
+        let new = Written { region, version, since: version, expires_ms };
+        let marker = self.markers.entry(packet.writer).or_insert(new);
+        if marker.version < packet.acknowledged {
+            marker.since = version;
         }
-        let mut feed = Feed { own, ..Feed::default() };
-        let live = self.markers.iter().filter(|(_, written)| written.expires_ms > now_ms);
+        marker.version = marker.version.max(version);
+        marker.expires_ms = expires_ms;
+        for row in &packet.rows {
+            let new = Row {
+                count: row.count,
+                limit: row.limit,
+                expires_ms: row.expires.0,
+                writer: packet.writer,
+                version,
+            };
+            let held =
+                self.rows.entry((row.key.clone(), row.sequence)).or_default().entry(region).or_insert(new);
+            let grows = new.count > held.count || new.limit < held.limit;
+            let repeats = new.count == held.count && new.writer == held.writer && new.version > held.version;
+            if grows || repeats {
+                (held.writer, held.version) = (new.writer, new.version);
+            }
+            held.count = held.count.max(new.count);
+            held.limit = held.limit.min(new.limit);
+            held.expires_ms = held.expires_ms.max(new.expires_ms);
+        }
+    }
+
+    /// The feed of a packet, of one moment.
+    fn feed(&self, packet: Packet, now_ms: u64) -> Feed {
+        let own = self.markers.get(&packet.writer);
+        let own = own.map(|written| OwnMarker { version: written.version, since: written.since });
+        let mut feed = Feed { own: own.unwrap_or_default(), ..Feed::default() };
+        let others = self.markers.iter().filter(|(writer, _)| **writer != packet.writer);
+        let live = others.filter(|(_, written)| written.expires_ms > now_ms);
         feed.markers = live
             .map(|(writer, written)| Marker {
                 writer: *writer,

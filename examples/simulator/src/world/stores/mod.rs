@@ -117,6 +117,17 @@ impl World<'_> {
         }
     }
 
+    /// Keeps what the database holds when the fault of this number begins, and restores it when the fault ends.
+    pub(in crate::world) fn restore_database(&mut self, fault: usize, begins: bool) {
+        if begins {
+            self.dumps.insert(fault, (self.database.clone(), self.ledger.clone()));
+        } else if let Some((database, ledger)) = self.dumps.remove(&fault) {
+            self.database.restore(database);
+            self.ledger = ledger;
+            self.check.exact.lost(Keeper::Database);
+        }
+    }
+
     /// Checks what was written to a Redis.
     pub(in crate::world) fn check_redis(&mut self, region: usize) {
         let redis: &mut Redis = &mut self.redis[region];
