@@ -84,7 +84,11 @@ fn main() -> ExitCode {
 async fn serve(settings: Settings) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut server = Server::start(settings, Arc::new(SystemClock)).await?;
+    let mut server = tokio::select! {
+        server = Server::start(settings, Arc::new(SystemClock)) => server?,
+        _ = terminate.recv() => return Ok(info!("SIGTERM: ends before it has served")),
+        _ = interrupt.recv() => return Ok(info!("SIGINT: ends before it has served")),
+    };
     tokio::select! {
         error = server.failed() => return Err(error.into()),
         _ = terminate.recv() => info!("SIGTERM: shutting down"),

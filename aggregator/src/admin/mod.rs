@@ -33,6 +33,7 @@ use serde::Serialize;
 use serde_json::json;
 use std::future::pending;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -166,7 +167,19 @@ async fn ready(State(services): State<Arc<Services>>) -> Response {
     if services.draining.borrow().is_some() {
         return (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n").into_response();
     }
-    "ready\n".into_response()
+    let (recovers, cells) = services.state(|state, _| (state.is_recovering(), state.figures.recovered));
+    match (services.serves.load(Relaxed), recovers) {
+        (false, _) => {
+            let text = format!("starting: {cells} cells that the region had published were read\n");
+            (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
+        }
+        // It has waited long enough: counts that are missing are better than no decisions.
+        (true, true) => {
+            format!("ready, but not all that the region had published was read: {cells} cells so far\n")
+                .into_response()
+        }
+        (true, false) => "ready\n".into_response(),
+    }
 }
 
 async fn metrics(State(services): State<Arc<Services>>) -> Response {

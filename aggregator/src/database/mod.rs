@@ -31,7 +31,7 @@ pub use controls::{
     StoredControl, Tidied, Wish, audited_json, control_json, name_and_value, put_field, stored_json,
 };
 pub use counts::exchange::Exchanged;
-pub use counts::import::{Imported, MAX_IMPORT_ROWS};
+pub use counts::import::Imported;
 pub use counts::lease::Lease;
 pub use counts::rows::{decode_identifier, encode_identifier};
 pub use error::{DatabaseError, Reason};

@@ -11,6 +11,7 @@ use crate::telemetry::metrics::{Globe, Metrics};
 use crate::telemetry::spans::Telemetry;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use weir_core::model::breaker::State as Breaker;
 use weir_core::model::time::MonoMs;
 use weir_core::region::RegionLimits;
@@ -30,6 +31,8 @@ pub struct Services {
     pub control: Arc<Live>,
     /// The status of streams and peers that the admin listener shows.
     pub status: Arc<Status>,
+    /// Whether filters and applications are served.
+    pub serves: AtomicBool,
 }
 
 impl Deref for Services {
@@ -61,7 +64,15 @@ impl Services {
         let metrics = Arc::new(Metrics::new(exact.figures(), telemetry.figures()));
         let hub = Arc::new(Hub::new(region_name, state, clock, metrics, telemetry));
         let control = Arc::new(Live::new(hub.clone(), regional.clone()));
-        Services { hub, regional, global, exact, control, status: Arc::default() }
+        Services {
+            hub,
+            regional,
+            global,
+            exact,
+            control,
+            status: Arc::default(),
+            serves: AtomicBool::new(false),
+        }
     }
 
     /// All metrics, in Prometheus' text format.
@@ -71,6 +82,7 @@ impl Services {
             let stats = state.region.stats(now.mono);
             (now, state.figures.clone(), stats, breakers, Globe::of(state, now))
         });
+        self.metrics.program.recovering.set(i64::from(self.state(|state, _| state.is_recovering())));
         breakers.extend(self.exact.breaker_states());
         self.metrics.text(&figures, now.mono, stats, &breakers, &globe)
     }

@@ -1,8 +1,12 @@
 //! The running program: its listeners, its tasks, and its shutdown.
 //!
+//! To start, it reads from the database what it would decide without otherwise (`prepare`). Until then `/readyz` reports not ready, and the
+//! ports for filters and applications refuse connections, as if the program was not there.
+//!
 //! To stop, it reports not ready at `/readyz`, accepts no more connections, serves what streams have already sent
 //! (`stream`), ends the streams, and closes the remaining connections.
 
+mod bind;
 pub mod descriptors;
 mod grpc;
 
@@ -28,13 +32,14 @@ use crate::region::services::Services;
 use crate::region::status::limits::LimitsStatus;
 use crate::region::status::peers;
 use crate::region::stream::DRAIN;
+use crate::server::bind::bind;
 use crate::telemetry::clock::Clock;
 use crate::telemetry::spans::{Telemetry, TelemetryOptions};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle, JoinSet, yield_now};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
@@ -164,12 +169,12 @@ impl Server {
             lease::take(global).await.map_err(|_| ServeError::RegionTaken(settings.region.clone()))?;
         }
         let (grpc_socket, grpc_address) =
-            listen(&settings.grpc_listen, "filters (gRPC)", "--grpc-listen or WEIR_GRPC_LISTEN").await?;
+            bind(&settings.grpc_listen, "filters (gRPC)", "--grpc-listen or WEIR_GRPC_LISTEN").await?;
         let (admin_socket, admin_address) =
-            listen(&settings.admin_listen, "the admin HTTP", "--admin-listen or WEIR_ADMIN_LISTEN").await?;
+            bind(&settings.admin_listen, "the admin HTTP", "--admin-listen or WEIR_ADMIN_LISTEN").await?;
         let http_socket = match &settings.api.http_listen {
             Some(address) => {
-                Some(listen(address, "applications (HTTP)", "--http-listen or WEIR_HTTP_LISTEN").await?)
+                Some(bind(address, "applications (HTTP)", "--http-listen or WEIR_HTTP_LISTEN").await?)
             }
             None => None,
         };
@@ -177,13 +182,7 @@ impl Server {
         let addresses = (grpc_address, admin_address, http_address);
         let authenticator = Authenticator::new(settings.token.clone(), authentication.tokens.clone());
         authentication.admit(addresses, &authenticator, settings.api.insecure)?;
-        info!(
-            region = settings.region,
-            grpc = %grpc_address,
-            admin = %admin_address,
-            http = %http_address.map_or_else(|| "none".to_owned(), |address| address.to_string()),
-            "weir-aggregator serves"
-        );
+        info!(region = settings.region, admin = %admin_address, "weir-aggregator starts");
         authentication.describe(http_address, grpc_address, settings.token.is_some());
         if !authenticator.filters_need_tokens() && !grpc_address.ip().is_loopback() {
             warn!(grpc = %grpc_address, "other machines can connect, and filters need no token; set --filter-token or WEIR_FILTER_TOKEN");
@@ -194,12 +193,26 @@ impl Server {
         log_what_is_shared(&settings);
         let Settings { region, limits, schedule, admin_hosts, admin_links, .. } = settings;
         let services = Arc::new(Services::new(region, limits, clock, regional, global, exact, telemetry));
-        prepare(&services).await;
-        helpers.spawn(push::watch(services.hub.clone()));
         helpers.spawn(tick(services.clone()));
+        let admin_socket = admin_socket.listen()?;
         helpers.spawn(admin::serve(services.clone(), admin_hosts, admin_links, admin_socket));
-        if let Some(global) = &services.global {
-            global::start(&services.hub, global, &mut helpers);
+        if let (None, Some(global)) = (&services.regional, &services.global) {
+            helpers.spawn(lease::keep(services.hub.clone(), global.clone()));
+        }
+        let prepared = prepare(&services).await;
+        let grpc_socket = grpc_socket.listen()?;
+        let http_socket = http_socket.map(|(socket, _)| socket.listen()).transpose()?;
+        services.serves.store(true, Relaxed);
+        info!(
+            region = services.region_name,
+            grpc = %grpc_address,
+            admin = %admin_address,
+            http = %http_address.map_or_else(|| "none".to_owned(), |address| address.to_string()),
+            "weir-aggregator serves"
+        );
+        helpers.spawn(push::watch(services.hub.clone()));
+        if let (Some(global), Some(prepared)) = (&services.global, prepared) {
+            global::start(&services.hub, global, prepared, &mut helpers);
             control::start(&services.control, global, &mut helpers);
         }
         match (&services.regional, &services.global) {
@@ -208,11 +221,7 @@ impl Server {
                 let (hub, status) = (services.hub.clone(), services.status.clone());
                 helpers.spawn(peers::exchange(hub, status, regional.clone()));
             }
-            (None, Some(global)) => {
-                helpers.spawn(lease::keep(services.hub.clone(), global.clone()));
-                helpers.spawn(begin_anew(services.hub.clone(), schedule));
-            }
-            (None, None) => {
+            (None, _) => {
                 helpers.spawn(begin_anew(services.hub.clone(), schedule));
             }
         }
@@ -239,7 +248,7 @@ impl Server {
             ruled,
         };
         let http = match http_socket {
-            Some((socket, _)) => tokio::spawn(http::serve(api, socket, authentication.tls.clone())),
+            Some(socket) => tokio::spawn(http::serve(api, socket, authentication.tls.clone())),
             None => tokio::spawn(drained(services.clone())),
         };
         let region = RegionService::new(services.clone(), authenticator);
@@ -339,15 +348,11 @@ impl Drop for Server {
     }
 }
 
-/// Before the first request is served, reads from the database, as far as it answers at once.
-async fn prepare(services: &Services) {
-    let Some(global) = &services.global else { return };
-    let own = async {
-        if services.regional.is_none() {
-            global::recover_once(&services.hub, global).await;
-        }
-    };
-    tokio::join!(own, global::import_once(&services.hub, global), services.control.read_once(global));
+/// Before the first request is served, reads from the database, within a bound.
+async fn prepare(services: &Services) -> Option<global::Start> {
+    let global = services.global.as_ref()?;
+    let start = global::before_serving(&services.hub, global, services.regional.is_none());
+    Some(tokio::join!(start, services.control.read_once(global)).0)
 }
 
 /// Replaces a listener that is not configured: completes when the shutdown begins.
@@ -471,17 +476,6 @@ async fn begin_anew(hub: Arc<Hub>, schedule: Schedule) {
         }
         hub.idle(next).await;
     }
-}
-
-async fn listen(
-    address: &str,
-    purpose: &'static str,
-    option: &'static str,
-) -> Result<(TcpListener, SocketAddr), ServeError> {
-    let failed = |source| ServeError::Listen { address: address.to_owned(), purpose, option, source };
-    let listener = TcpListener::bind(address).await.map_err(failed)?;
-    let bound = listener.local_addr().map_err(failed)?;
-    Ok((listener, bound))
 }
 
 async fn tick(services: Arc<Services>) {

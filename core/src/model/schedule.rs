@@ -24,8 +24,16 @@ pub struct Schedule {
     pub controls_ms: u64,
     /// Jitter: each interval is up to this many per cent shorter or longer, so that regions do not call the database at the same time.
     pub jitter_percent: u64,
-    /// Timeout of an import.
+    /// Longest timeout of a page of an import or of a recovery, for a database that was too slow with less.
     pub global_timeout_ms: u64,
+    /// First timeout of such a page.
+    pub page_timeout_ms: u64,
+    /// Most rows of such a page: a few milliseconds for the database, and few enough to be merged in steps.
+    pub page_rows: usize,
+    /// How long an aggregator that starts waits at most for what it reads from the database before it serves.
+    pub restore_ms: u64,
+    /// How long it waits for the next page of that.
+    pub restore_stall_ms: u64,
     /// Least time between two replays to the regional store, so that a cell that changes often is written once.
     pub replay_ms: u64,
     /// Least time between two broadcasts to peers. Filters report every 50 ms, each at its own time; without a minimum, a busy cell would be
@@ -67,6 +75,11 @@ impl Default for Schedule {
             controls_ms: 1_000,
             jitter_percent: 20,
             global_timeout_ms: 10_000,
+            page_timeout_ms: 1_000,
+            page_rows: 8_192,
+            // A million rows take a few seconds. A region that serves without its counts passes each limit once more.
+            restore_ms: 60_000,
+            restore_stall_ms: 5_000,
             replay_ms: 10,
             share_ms: 25,
             replay_timeout_ms: 2_000,

@@ -7,7 +7,7 @@
 //! that began before the loss get a baseline.
 
 use super::cell::CellState;
-use super::exchange::{BASELINE, LowerBound, Merge, Merged};
+use super::exchange::{BASELINE, LowerBound, Merge, Merged, Stored};
 use super::work::Errand;
 use super::{Refused, Region, checked};
 use crate::model::key::Key;
@@ -16,7 +16,24 @@ use crate::model::window::MAX_COUNT;
 use alloc::vec::Vec;
 
 impl Region {
-    /// Records that the region had published `total` for a cell.
+    /// Takes what the region itself had published of a cell before it lost its counts: a lower bound of the use, and the limit, without which
+    /// the key would not count as hot.
+    pub fn recover(&mut self, stored: &Stored, now: UnixMs) -> Result<(), Refused> {
+        let Stored { key, sequence, count, limit } = stored;
+        self.witness(key, *sequence, *count, now)?;
+        let (slot, state) = self.keys.entry(key.as_bytes(), *sequence, now)?;
+        if state.note_limit(*sequence, *limit) {
+            self.subscribers.changed_outside(slot, state);
+        }
+        if let Some(cell) = state.known_mut(*sequence) {
+            cell.note_published(*count, *limit);
+        }
+        self.work.note(slot, *sequence, state, self.backing.incarnation());
+        self.publishing.consider(slot, state, now);
+        Ok(())
+    }
+
+    /// Records that the region had used `total` of a cell.
     pub fn witness(&mut self, key: &Key, sequence: u64, total: u64, now: UnixMs) -> Result<(), Refused> {
         self.witness_bytes(key.as_bytes(), sequence, total, now)
     }
@@ -43,8 +60,25 @@ impl Region {
     /// bound exceeds the sum of their components. Call it after the nodes had time to report since the last loss.
     /// Without a store, see [`Region::end_grace_period_here`].
     pub fn end_grace_period(&mut self, lost: UnixMs) -> Vec<LowerBound> {
+        let mut left = self.pending_lower_bounds();
+        self.some_lower_bounds(lost, &mut left, usize::MAX)
+    }
+
+    /// Number of cells whose lower bound may exceed the sum of their components.
+    pub fn pending_lower_bounds(&self) -> usize {
+        self.work.len(Errand::LowerBound)
+    }
+
+    /// Like [`Region::end_grace_period`], in steps of `most` cells. `left` begins as [`Region::pending_lower_bounds`], and is 0 after the
+    /// last step.
+    pub fn some_lower_bounds(&mut self, lost: UnixMs, left: &mut usize, most: usize) -> Vec<LowerBound> {
         let (mut lower_bounds, mut later) = (Vec::new(), Vec::new());
-        while let Some(spot) = self.work.pop(Errand::LowerBound, &mut self.keys) {
+        for _ in 0..most.min(*left) {
+            *left = left.saturating_sub(1);
+            let Some(spot) = self.work.pop(Errand::LowerBound, &mut self.keys) else {
+                *left = 0;
+                break;
+            };
             let Some((key, state)) = self.keys.at(spot.slot) else { continue };
             let began = UnixMs(spot.sequence.saturating_mul(state.cell_ms()));
             let expires = state.expires(spot.sequence);
@@ -55,11 +89,8 @@ impl Region {
             let total = total.saturating_sub(
                 self.backing.incarnation().map_or(0, |incarnation| cell.on_its_way(incarnation)),
             );
-            if began <= lost {
-                lower_bounds.push(LowerBound { key: key.clone(), sequence: spot.sequence, total, expires });
-            } else {
-                later.push(LowerBound { key: key.clone(), sequence: spot.sequence, total, expires });
-            }
+            let lower_bound = LowerBound { key: key.clone(), sequence: spot.sequence, total, expires };
+            if began <= lost { &mut lower_bounds } else { &mut later }.push(lower_bound);
         }
         self.lower_bounds_failed(&later);
         lower_bounds

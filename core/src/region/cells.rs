@@ -178,11 +178,12 @@ impl KeyState {
         others.fold(0, u64::saturating_add)
     }
 
-    /// Past half the limit in any live cell; if windows have several cells, in any window.
-    pub(super) fn is_hot(&self) -> bool {
+    /// Past half the limit in any live cell, by what is pushed of it; if windows have several cells, in any window. A lower bound is not
+    /// pushed: a node that never used the key would take the components alone for all there is, and would not query it.
+    pub(super) fn is_pushed_to_all(&self) -> bool {
         self.cells.iter().any(|cell| match self.resolution() {
-            1 => cell.usage().is_hot(),
-            _ => self.window(cell.sequence).is_some_and(|window| window.is_hot()),
+            1 => cell.pushed_usage().is_hot(),
+            _ => self.window(cell.sequence, CellState::pushed_usage).is_some_and(|window| window.is_hot()),
         })
     }
 
@@ -194,7 +195,7 @@ impl KeyState {
         }
         let ends = sequence..=sequence.saturating_add(self.resolution());
         let ends = self.cells.iter().map(|cell| cell.sequence).filter(|end| ends.contains(end));
-        let windows = ends.filter_map(|end| self.window(end));
+        let windows = ends.filter_map(|end| self.window(end, CellState::usage));
         windows.map(|window| window.load()).fold(Load::default(), Load::or)
     }
 
@@ -230,8 +231,8 @@ impl KeyState {
     }
 
     /// The use in all cells of the window that ends with cell `end`.
-    fn window(&self, end: u64) -> Option<Usage> {
-        self.touching(end).map(CellState::usage).reduce(|all, cell| all.and(&cell))
+    fn window(&self, end: u64, usage: impl Fn(&CellState) -> Usage) -> Option<Usage> {
+        self.touching(end).map(usage).reduce(|all, cell| all.and(&cell))
     }
 
     /// The cells that a window which ends in `sequence` touches.

@@ -119,3 +119,29 @@ pub struct Stored {
     /// The lowest limit that the region has applied to the cell; `u64::MAX` if unknown.
     pub limit: u64,
 }
+
+/// A part of the rows that a global store holds, in the order of their places.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    /// The cells that were asked for, by region.
+    pub regions: Vec<StoredRegion>,
+    /// Where the page ended; `None` if no rows are left.
+    pub end: Option<PageEnd>,
+}
+
+/// The place of a row in a global store: rows are ordered by the time at which they expire, so that no expired row is read. Places only
+/// grow, as a row's expiry only grows; a row that moves while others are read is read again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PageEnd {
+    /// When the row expires.
+    pub expires: UnixMs,
+    /// The number of the row among those that expire then.
+    pub row: u64,
+}
+
+impl PageEnd {
+    /// The place after all rows that have expired at `now`.
+    pub fn expired_at(now: UnixMs) -> PageEnd {
+        PageEnd { expires: now, row: u64::MAX }
+    }
+}

@@ -71,14 +71,14 @@ impl Region {
     /// The next push for `origin`. Call until it returns `None`. A push is empty if a step of a snapshot over many keys
     /// found none; it need not be sent.
     pub fn next_push(&mut self, origin: OriginId, now: UnixMs) -> Option<wire::Push> {
-        if !self.subscribers.has_work(origin, self.backing.is_complete()) {
+        if !self.subscribers.has_work(origin, self.is_complete()) {
             return None;
         }
         self.subscribers.go_on(origin, &self.keys);
         let keys = &self.keys;
         let snapshots_of = |slot: usize| keys.at(slot).map_or(0, |(_, state)| state.snapshots_len(now));
         let (slots, complete) =
-            self.subscribers.take(origin, wire::MAX_FRAME_CELLS, snapshots_of, self.backing.is_complete());
+            self.subscribers.take(origin, wire::MAX_FRAME_CELLS, snapshots_of, self.is_complete());
         let snapshots = slots
             .into_iter()
             .filter_map(|slot| self.keys.at(slot))
@@ -100,7 +100,7 @@ impl Region {
 
     /// Whether [`Region::next_push`] has cells for `origin`.
     pub fn has_push(&self, origin: OriginId) -> bool {
-        self.subscribers.has_work(origin, self.backing.is_complete())
+        self.subscribers.has_work(origin, self.is_complete())
     }
 
     fn merge_count(

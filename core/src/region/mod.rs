@@ -161,6 +161,8 @@ pub struct Region {
     others: OtherRegions,
     publishing: Publishing,
     imported: u64,
+    /// What the region had published before a loss is being read, or is only in lower bounds.
+    is_restoring: bool,
 }
 
 impl Region {
@@ -175,6 +177,7 @@ impl Region {
             others: OtherRegions::default(),
             publishing: Publishing::default(),
             imported: 0,
+            is_restoring: false,
         }
     }
 
@@ -182,6 +185,17 @@ impl Region {
     pub fn gone(&mut self, origin: OriginId) {
         self.nodes.remove(origin);
         self.subscribers.remove(origin);
+    }
+
+    /// What the region had published before a loss is being read, until the lower bounds that were found are in components. Until then
+    /// subscribers' snapshots are not reported as complete. Returns whether that has changed.
+    pub fn set_restoring(&mut self, is_restoring: bool) -> bool {
+        core::mem::replace(&mut self.is_restoring, is_restoring) != is_restoring
+    }
+
+    /// Whether all hot cells of the region are stored here, and can be pushed.
+    fn is_complete(&self) -> bool {
+        self.backing.is_complete() && !self.is_restoring
     }
 
     /// Drops cells that no window touches any more. Returns true if it should be called again soon, as one call drops a

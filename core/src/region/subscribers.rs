@@ -90,7 +90,7 @@ impl Subscribers {
         let Some(queue) = self.queues.get_mut(&origin).filter(|queue| queue.order.is_empty()) else { return };
         let Delivered::Scanning(from) = queue.delivered else { return };
         let (some, next) = keys.scan(from);
-        for (slot, _) in some.filter(|(_, state)| state.follows(origin) || state.is_hot()) {
+        for (slot, _) in some.filter(|(_, state)| state.follows(origin) || state.is_pushed_to_all()) {
             queue.push(slot);
         }
         queue.delivered = next.map_or(Delivered::Draining, Delivered::Scanning);
@@ -145,7 +145,7 @@ impl Subscribers {
     }
 
     fn tell(&mut self, slot: usize, state: &KeyState, wants: impl Fn(OriginId) -> bool) {
-        if state.is_hot() {
+        if state.is_pushed_to_all() {
             for (_, queue) in self.queues.iter_mut().filter(|(origin, _)| wants(**origin)) {
                 queue.push(slot);
             }

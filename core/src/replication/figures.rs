@@ -30,6 +30,8 @@ pub struct Figures {
     pub store_wipes: u64,
     /// Times that the database had lost its data.
     pub database_wipes: u64,
+    /// Cells that the region itself had published and that were read again after a loss.
+    pub recovered: u64,
     /// Imported cells that were merged.
     pub imports_merged: u64,
     /// Imported cells that were merged and had not been stored before.

@@ -22,15 +22,14 @@ const STEP_CELLS: usize = 1_024;
 enum Stage {
     Resting,
     Ended,
-    Raising(Raising),
+    Settling(Settling),
 }
 
-/// Lower bounds that are being written to the store.
-#[derive(Debug)]
-struct Raising {
-    lower_bounds: Vec<LowerBound>,
-    /// How many of these were passed to the driver.
-    offered: usize,
+/// Lower bounds that become baselines, in steps.
+#[derive(Clone, Copy, Debug)]
+struct Settling {
+    /// Cells that were not examined yet.
+    left: usize,
     /// The store's incarnation that they belong to.
     incarnation: u32,
 }
@@ -77,18 +76,17 @@ impl GracePeriod {
                     }
                     self.stage = self.end(access);
                 }
-                Stage::Raising(raising) => {
-                    let left = raising.lower_bounds.get(raising.offered..).unwrap_or_default();
-                    let lower_bounds: Vec<LowerBound> = left.iter().take(STEP_CELLS).cloned().collect();
-                    raising.offered = raising.offered.saturating_add(lower_bounds.len());
-                    if !lower_bounds.is_empty() {
-                        return Next::Call(lower_bounds);
-                    }
+                Stage::Settling(Settling { left: 0, .. }) => {
                     self.stage = Stage::Resting;
-                    access.state(|state, _| {
-                        state.notify(Event::Broadcast);
-                        state.notify(Event::Push);
-                    });
+                    self.settled_all(access);
+                }
+                Stage::Settling(settling) => {
+                    let mut step = *settling;
+                    let next = self.settle(access, &mut step);
+                    self.stage = Stage::Settling(step);
+                    if let Some(next) = next {
+                        return next;
+                    }
                 }
             }
         }
@@ -101,7 +99,7 @@ impl GracePeriod {
         lower_bounds: &[LowerBound],
         results: &[Result<Merged, Failure>],
     ) {
-        let Stage::Raising(Raising { incarnation, .. }) = self.stage else { return };
+        let Stage::Settling(Settling { incarnation, .. }) = self.stage else { return };
         access.state(|state, now| {
             note_parts(state, results, now);
             for (lower_bound, result) in lower_bounds.iter().zip(results) {
@@ -120,26 +118,47 @@ impl GracePeriod {
     }
 
     fn end(&mut self, access: &mut impl Access) -> Stage {
+        let in_store = self.loss.is_some();
+        access.state(|state, now| match !in_store || state.is_usable(now.mono) {
+            true => Stage::Settling(Settling {
+                left: state.region.pending_lower_bounds(),
+                incarnation: state.region.store_incarnation(),
+            }),
+            false => Stage::Resting,
+        })
+    }
+
+    /// Settles some cells here, or lets the driver raise them in the store.
+    fn settle(&mut self, access: &mut impl Access, step: &mut Settling) -> Option<Next<Vec<LowerBound>>> {
         let (since, in_store) = (self.since, self.loss.is_some());
-        let lower_bounds = access.state(|state, now| match in_store {
-            true if state.is_usable(now.mono) => {
-                Ok((state.region.end_grace_period(since), state.region.store_incarnation()))
+        let lower_bounds = access.state(|state, now| {
+            let lower_bounds = state.region.some_lower_bounds(since, &mut step.left, STEP_CELLS);
+            if !in_store {
+                state.region.settle(&lower_bounds, now.unix);
             }
-            true => Err(0),
-            false => Err(state.region.end_grace_period_here(since, now.unix)),
+            lower_bounds
         });
-        match lower_bounds {
-            Ok((lower_bounds, incarnation)) => {
-                Stage::Raising(Raising { lower_bounds, offered: 0, incarnation })
-            }
-            Err(settled) => {
-                self.settled = self.settled.saturating_add(settled);
-                if settled > 0 {
-                    access.state(|state, _| state.notify(Event::Push));
-                }
-                Stage::Resting
-            }
+        if in_store {
+            return (!lower_bounds.is_empty()).then_some(Next::Call(lower_bounds));
         }
+        self.settled = self.settled.saturating_add(lower_bounds.len());
+        if !lower_bounds.is_empty() {
+            access.state(|state, _| state.notify(Event::Push));
+        }
+        (step.left > 0).then_some(Next::Yield)
+    }
+
+    /// All lower bounds that were found are in components, unless the store did not take them.
+    fn settled_all(&self, access: &mut impl Access) {
+        access.state(|state, _| {
+            if !state.is_recovering {
+                state.end_restoring();
+            }
+            if self.loss.is_some() {
+                state.notify(Event::Broadcast);
+                state.notify(Event::Push);
+            }
+        });
     }
 }
 

@@ -98,6 +98,8 @@ pub struct RegionState {
     replayed: u64,
     /// Losses of the region's store so far. Only the recovery grace period of the last one is in force.
     pub(super) losses: u64,
+    /// What the region itself had published is being read from the database.
+    pub(super) is_recovering: bool,
     /// A subscription to the other aggregators' messages exists or existed. From then on a full read of the hot index
     /// misses nothing.
     pub(super) listens: bool,
@@ -117,6 +119,7 @@ impl RegionState {
             rounds: 0,
             replayed: 0,
             losses: 0,
+            is_recovering: false,
             listens: false,
         }
     }
@@ -142,6 +145,11 @@ impl RegionState {
         self.store.as_mut()
     }
 
+    /// Whether not all that the region itself had published before a loss was read from the database.
+    pub fn is_recovering(&self) -> bool {
+        self.is_recovering
+    }
+
     /// Whether the aggregator receives messages of other aggregators, or did so before.
     pub fn receives_broadcasts(&self) -> bool {
         self.listens
@@ -165,6 +173,13 @@ impl RegionState {
     /// Whether there is a store and it may be queried.
     pub fn is_usable(&self, now: MonoMs) -> bool {
         self.store.as_ref().is_some_and(|breaker| breaker.is_usable(now))
+    }
+
+    /// What was recovered is in components, as far as that is possible.
+    pub(super) fn end_restoring(&mut self) {
+        if self.region.set_restoring(false) {
+            self.notify(Event::Push);
+        }
     }
 
     /// Notifies an event.

@@ -58,16 +58,13 @@ UNION ALL
  WHERE writer = ? AND version > ? AND duration_ms > 0 AND expires_at > ?
  ORDER BY version LIMIT ?)",
     packet_limit: Some("SELECT @@max_allowed_packet"),
-    // Without the index hint, the optimizer reads the whole table, expired rows included, if most rows are alive.
-    import: "
-SELECT workspace_id, namespace, identifier, duration_ms, sequence, count, region, lowest_limit
+    // Without the index hint, the optimizer reads the whole table, expired rows included, if most rows are alive. The index contains the
+    // primary key, so the range begins at the row before.
+    page: "
+SELECT workspace_id, namespace, identifier, duration_ms, sequence, count, region, lowest_limit, expires_at, pk
 FROM ratelimit_window_counts FORCE INDEX (expires_at_idx)
-WHERE expires_at > ? AND region <> ? AND duration_ms > 0
-LIMIT ?",
-    own: "
-SELECT workspace_id, namespace, identifier, duration_ms, sequence, count, region, lowest_limit
-FROM ratelimit_window_counts FORCE INDEX (expires_at_idx)
-WHERE expires_at > ? AND region = ? AND duration_ms > 0
+WHERE expires_at > ? OR (expires_at = ? AND pk > ?)
+ORDER BY expires_at, pk
 LIMIT ?",
     lease_take: "
 INSERT INTO weir_region_leases (region, holder, expires_at)

@@ -44,15 +44,16 @@ SELECT * FROM (
     ORDER BY version LIMIT ?
 )",
     packet_limit: None,
-    import: "
-SELECT workspace_id, namespace, identifier, duration_ms, sequence, count, region, lowest_limit
+    // Two ranges of the index, merged as they are read. One condition with OR would begin at the first row with the same expiry.
+    page: "
+SELECT workspace_id, namespace, identifier, duration_ms, sequence, count, region, lowest_limit, expires_at, pk
 FROM ratelimit_window_counts INDEXED BY expires_at_idx
-WHERE expires_at > ? AND region <> ? AND duration_ms > 0
-LIMIT ?",
-    own: "
-SELECT workspace_id, namespace, identifier, duration_ms, sequence, count, region, lowest_limit
+WHERE expires_at > ?
+UNION ALL
+SELECT workspace_id, namespace, identifier, duration_ms, sequence, count, region, lowest_limit, expires_at, pk
 FROM ratelimit_window_counts INDEXED BY expires_at_idx
-WHERE expires_at > ? AND region = ? AND duration_ms > 0
+WHERE expires_at = ? AND pk > ?
+ORDER BY expires_at, pk
 LIMIT ?",
     lease_take: "
 INSERT INTO weir_region_leases (region, holder, expires_at)

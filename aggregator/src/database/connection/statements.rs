@@ -19,10 +19,8 @@ pub struct Statements {
     pub packet_page: &'static str,
     /// The most bytes of a text that the server accepts. `None` for SQLite, whose limit is a thousand times the largest packet.
     pub packet_limit: Option<&'static str>,
-    /// The rows of other regions: now, region, most rows.
-    pub import: &'static str,
-    /// The rows of this region: now, region, most rows.
-    pub own: &'static str,
+    /// A page of all rows, in the order of their expiry and their number: expiry twice and number of the row before, most rows.
+    pub page: &'static str,
     /// Takes or renews a lease unless another holder has it: region, holder, milliseconds.
     pub lease_take: &'static str,
     /// The lease's holder and remaining time: region.

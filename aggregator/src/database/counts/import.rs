@@ -1,6 +1,8 @@
-//! Reads all counts at once: those of the other regions, or those of this region.
+//! Reads the counts page by page: those of the other regions, or those of this region.
 //!
-//! The markers of writers are no cells and are not read.
+//! A page is a part of `expires_at_idx`, which ends with the row's number in both kinds of database. So no expired row is read, and a page
+//! costs the same wherever it begins. The rows of the regions that were not asked for are part of a page too, or a page could examine the
+//! whole table. The markers of writers are no cells.
 
 use super::rows::{self, Cells};
 use crate::database::connection::pool::Pool;
@@ -11,90 +13,84 @@ use crate::telemetry::spans;
 use std::time::Duration;
 use tokio::time::Instant;
 use weir_core::model::time::UnixMs;
-use weir_core::region::exchange::StoredRegion;
+use weir_core::region::exchange::{Page, PageEnd};
+use weir_core::replication::globe::paging::ReadPage;
 
-/// Most rows in one import.
-pub const MAX_IMPORT_ROWS: u64 = 1_000_000;
-
-/// The result of an import.
+/// A page of the counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Imported {
-    /// The regions, each with its cells.
-    pub regions: Vec<StoredRegion>,
+    /// The cells that were asked for, and where the page ended.
+    pub page: Page,
     /// Number of rows that were skipped because Weir does not write such rows.
     pub bad: u64,
     /// A description of one skipped row.
     pub bad_example: Option<String>,
-    /// The table had more than [`MAX_IMPORT_ROWS`] rows.
-    pub truncated: bool,
 }
 
 impl Database {
-    /// For each cell that has not expired, the count of each other region.
-    pub async fn import(&self, now: UnixMs, within: Duration) -> Result<Imported, DatabaseError> {
-        let pool = self.replica();
-        self.read(pool, pool.statements().import, now, within).await
+    /// A page of the other regions' counts.
+    pub async fn import(&self, page: &ReadPage) -> Result<Imported, DatabaseError> {
+        self.read(self.replica(), page, false).await
     }
 
-    /// For each cell that has not expired, the count of this region.
-    pub async fn own(&self, now: UnixMs, within: Duration) -> Result<Imported, DatabaseError> {
-        let pool = self.primary();
-        self.read(pool, pool.statements().own, now, within).await
+    /// A page of this region's counts.
+    pub async fn own(&self, page: &ReadPage) -> Result<Imported, DatabaseError> {
+        self.read(self.primary(), page, true).await
     }
 
-    async fn read(
-        &self,
-        pool: &Pool,
-        statement: &'static str,
-        now: UnixMs,
-        within: Duration,
-    ) -> Result<Imported, DatabaseError> {
-        let args = [Arg::Int(now.0), Arg::Bytes(self.region_bytes()), Arg::Int(MAX_IMPORT_ROWS + 1)];
+    async fn read(&self, pool: &Pool, page: &ReadPage, own: bool) -> Result<Imported, DatabaseError> {
+        let number = |number: u64| Arg::Int(number.min(rows::MAX_NUMBER));
+        let ReadPage { after, rows, within_ms } = page;
+        let expires = number(after.expires.0);
+        let args = [expires, expires, number(after.row), number(*rows as u64)];
+        let reading = ReadRows { args, most: *rows, region: self.region_bytes(), own };
         let call = spans::statement(pool.statements().system, "SELECT", COUNTS, 1);
-        let result = retry::until(Instant::now() + within, pool, Read { statement, args }).await;
+        let deadline = Instant::now() + Duration::from_millis(*within_ms);
+        let result = retry::until(deadline, pool, reading).await;
         spans::failed(call, result.as_ref().err().map(DatabaseError::reason));
         result
     }
 }
 
-struct Read<'a> {
-    statement: &'static str,
-    args: [Arg<'a>; 3],
+struct ReadRows<'a> {
+    args: [Arg<'a>; 4],
+    most: usize,
+    region: &'a [u8],
+    /// Whether the rows of `region` are wanted, or those of the others.
+    own: bool,
 }
 
-impl Work for Read<'_> {
+impl Work for ReadRows<'_> {
     type Output = Imported;
 
     async fn run(&mut self, connection: &mut Connection) -> Result<Imported, DatabaseError> {
-        let mut rows = Rows::default();
-        connection.each(self.statement, &self.args, |row| rows.take(row)).await?;
-        let Rows { cells: Cells { regions, bad, bad_example }, truncated, .. } = rows;
-        Ok(Imported { regions: rows::by_region(regions), bad, bad_example, truncated })
+        let (mut cells, mut taken, mut last) = (Cells::default(), 0, None);
+        let statement = connection.statements().page;
+        connection
+            .each(statement, &self.args, |row| {
+                taken += 1;
+                last = place(row);
+                let is_own = row.bytes(rows::REGION) == Some(self.region);
+                let is_marker = row.number(rows::DURATION) == Some(0);
+                if is_own == self.own && !is_marker {
+                    cells.take(row);
+                }
+            })
+            .await?;
+        let Cells { regions, bad, bad_example } = cells;
+        // Fewer rows than were asked for are the last ones.
+        let end = last.filter(|_| taken >= self.most);
+        Ok(Imported { page: Page { regions: rows::by_region(regions), end }, bad, bad_example })
     }
 }
 
 impl Imported {
     /// Number of cells of all regions.
     pub fn cells(&self) -> usize {
-        self.regions.iter().map(|region| region.cells.len()).sum()
+        self.page.regions.iter().map(|region| region.cells.len()).sum()
     }
 }
 
-/// The rows read so far.
-#[derive(Default)]
-struct Rows {
-    cells: Cells,
-    taken: u64,
-    truncated: bool,
-}
-
-impl Rows {
-    fn take(&mut self, row: &Row<'_>) {
-        if self.taken >= MAX_IMPORT_ROWS {
-            self.truncated = true;
-            return;
-        }
-        self.taken += 1;
-        self.cells.take(row);
-    }
+fn place(row: &Row<'_>) -> Option<PageEnd> {
+    Some(PageEnd { expires: UnixMs(row.number(rows::EXPIRES)?), row: row.number(rows::PLACE)? })
 }

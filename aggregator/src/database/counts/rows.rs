@@ -17,9 +17,9 @@ use weir_core::replication::globe::packet::Writer;
 
 const PREFIX: &[u8] = br"\@";
 /// Largest number that every column can store.
-const MAX_NUMBER: u64 = i64::MAX as u64;
+pub(in crate::database) const MAX_NUMBER: u64 = i64::MAX as u64;
 
-// The columns of the statements that read rows. Imports read those up to `LIMIT`.
+// The columns of the statements that read rows. After `LIMIT`, packets and pages read two columns of their own.
 const WORKSPACE: usize = 0;
 const NAMESPACE: usize = 1;
 const IDENTIFIER: usize = 2;
@@ -30,6 +30,8 @@ pub(in crate::database) const REGION: usize = 6;
 const LIMIT: usize = 7;
 pub(in crate::database) const WRITER: usize = 8;
 pub(in crate::database) const VERSION: usize = 9;
+pub(in crate::database) const EXPIRES: usize = 8;
+pub(in crate::database) const PLACE: usize = 9;
 
 /// The column `lowest_limit` of a limit that is unknown or as high.
 const UNKNOWN_LIMIT: u64 = MAX_COUNT;

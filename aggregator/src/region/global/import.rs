@@ -1,95 +1,121 @@
 //! Imports the other regions' counts from the database.
 
 use super::{Global, count, failure};
-use crate::database::{DatabaseError, Imported};
+use crate::database::DatabaseError;
 use crate::region::hub::Hub;
 use crate::telemetry::metrics::Operation;
 use crate::telemetry::spans::{Round, around};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-use tracing::debug;
+use std::time::Instant;
+use tracing::{debug, warn};
 use weir_core::replication::Next;
-use weir_core::replication::globe::import::{Import, Importer};
+use weir_core::replication::globe::import::Importer;
+use weir_core::replication::globe::paging::ReadPage;
 
-/// Imports until the program ends.
-pub async fn run(hub: Arc<Hub>, global: Arc<Global>) {
-    let importer = Importer::new(global.schedule, hub.moment().mono, rand::random());
-    drive(&hub, &global, importer).await;
+/// Imports for as long as the program runs.
+pub(super) struct Import {
+    importer: Importer,
+    round: Round,
+    /// The pages that were read without a pause.
+    going: Option<Going>,
 }
 
-/// An import in progress.
 struct Going {
     began: Instant,
-    /// What was read; `None` if reading failed.
-    read: Option<Imported>,
+    /// Cells read.
+    cells: u64,
+    bad: u64,
+    bad_example: Option<String>,
     /// Cells merged and refused by all imports before this one.
     before: (u64, u64),
 }
 
-/// Imports until `importer` ends; counts and logs failures.
-pub(super) async fn drive(hub: &Hub, global: &Global, mut importer: Importer) {
-    let mut going: Option<Going> = None;
-    let mut round = Round::new("import");
-    loop {
-        let next = importer.next(&mut &*hub, rand::random());
-        match next {
-            Next::Call(call) => going = Some(read(hub, global, &mut importer, call, &mut round).await),
-            Next::Yield => drop(hub.idle(next).await),
+/// Imports until the program ends.
+pub(super) async fn run(hub: Arc<Hub>, global: Arc<Global>, mut import: Import) {
+    while let Some(next) = import.step(&hub, &global).await {
+        hub.idle(next).await;
+    }
+}
+
+/// Before the program serves: imports all, within a bound.
+pub(super) async fn before_serving(hub: &Hub, global: &Global) -> Import {
+    let now = hub.moment().mono;
+    let importer = Importer::before_serving(global.schedule, now, rand::random());
+    let mut import = Import { importer, round: Round::new("import"), going: None };
+    while !import.importer.may_serve(hub.moment().mono) {
+        if let Some(next) = import.step(hub, global).await {
+            hub.idle(next).await;
+        }
+    }
+    if hub.state(|state, _| state.figures.imported_at.is_none()) {
+        warn!(
+            "not all counts of other regions could be read in time; serving without the rest, which is read meanwhile"
+        );
+    }
+    import
+}
+
+impl Import {
+    /// The program serves.
+    pub(super) fn serve(&mut self) {
+        self.importer.serve();
+    }
+
+    /// The next step; a call is made here. `None` if the machine has ended.
+    async fn step(&mut self, hub: &Hub, global: &Global) -> Option<Next<ReadPage>> {
+        match self.importer.next(&mut &*hub, rand::random()) {
+            Next::Call(page) => {
+                self.read(hub, global, page).await;
+                Some(Next::Yield)
+            }
+            Next::Yield => Some(Next::Yield),
             idle => {
-                round.end();
-                if let Some(going) = going.take() {
-                    conclude(hub, going);
+                self.round.end();
+                if let Some(going) = self.going.take() {
+                    going.conclude(hub);
                 }
-                if idle == Next::Over {
-                    return;
-                }
-                hub.idle(idle).await;
+                (idle != Next::Over).then_some(idle)
+            }
+        }
+    }
+
+    async fn read(&mut self, hub: &Hub, global: &Global, page: ReadPage) {
+        let (began, before, span) = (Instant::now(), merged(hub), self.round.call(&hub.telemetry));
+        let result = around(span.as_ref(), global.database.import(&page)).await;
+        let cells = result.as_ref().map_or(0, |imported| imported.cells() as u64);
+        self.round.called(cells, result.as_ref().err().map(DatabaseError::reason));
+        count(hub, global, Operation::Import, began, &result);
+        let going = self.going.get_or_insert(Going { began, cells: 0, bad: 0, bad_example: None, before });
+        match result {
+            Ok(imported) => {
+                going.cells += cells;
+                going.bad += imported.bad;
+                going.bad_example = going.bad_example.take().or(imported.bad_example);
+                self.importer.imported(&mut &*hub, Ok(imported.page));
+            }
+            Err(error) => {
+                hub.metrics.global_sync_failed(error.reason());
+                hub.warn(&format!("could not import from the database: {error}"), None);
+                self.importer.imported(&mut &*hub, Err(failure(&error)));
             }
         }
     }
 }
 
-async fn read(hub: &Hub, global: &Global, importer: &mut Importer, call: Import, round: &mut Round) -> Going {
-    let (began, before, span) = (Instant::now(), merged(hub), round.call(&hub.telemetry));
-    let importing = global.database.import(hub.now(), Duration::from_millis(call.within_ms));
-    let result = around(span.as_ref(), importing).await;
-    let cells = result.as_ref().map_or(0, |imported| imported.cells() as u64);
-    round.called(cells, result.as_ref().err().map(DatabaseError::reason));
-    count(hub, global, Operation::Import, began, &result);
-    match result {
-        Ok(mut imported) => {
-            let polled = i64::try_from(cells).unwrap_or(i64::MAX);
-            hub.metrics.convergence.global_rows_last_poll.set(polled);
-            if imported.truncated {
-                hub.warn(
-                    "the database holds more rows than one import may read; the rest is not imported",
-                    None,
-                );
-            }
-            importer.imported(&mut &*hub, Ok(std::mem::take(&mut imported.regions)));
-            Going { began, read: Some(imported), before }
-        }
-        Err(error) => {
-            hub.metrics.global_sync_failed(error.reason());
-            hub.warn(&format!("could not import from the database: {error}"), None);
-            importer.imported(&mut &*hub, Err(failure(&error)));
-            Going { began, read: None, before }
-        }
-    }
-}
-
-fn conclude(hub: &Hub, going: Going) {
-    if let Some(Imported { bad, bad_example, .. }) = going.read {
+impl Going {
+    fn conclude(self, hub: &Hub) {
+        let Going { began, cells, bad, bad_example, before } = self;
         let (merged, refused) = merged(hub);
-        let bad = bad + refused.saturating_sub(going.before.1);
+        let bad = bad + refused.saturating_sub(before.1);
         if bad > 0 {
             hub.metrics.program.bad_rows.inc_by(bad);
             let example = bad_example.unwrap_or_default();
             hub.warn(&format!("skipped {bad} invalid rows of the database: {example}"), None);
         }
-        debug!(applied = merged.saturating_sub(going.before.0), "imported");
+        hub.metrics.convergence.global_rows_last_poll.set(i64::try_from(cells).unwrap_or(i64::MAX));
+        debug!(applied = merged.saturating_sub(before.0), "imported");
+        hub.metrics.import_seconds.observe(began.elapsed().as_secs_f64());
     }
-    hub.metrics.import_seconds.observe(going.began.elapsed().as_secs_f64());
 }
 
 fn merged(hub: &Hub) -> (u64, u64) {

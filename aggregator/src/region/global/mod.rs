@@ -4,8 +4,7 @@
 //! of the other regions are read, once a minute), `lease` (a region without a Redis has one aggregator), `recover` (after a loss, a region
 //! reads its own counts). All drive state machines of `weir_core::replication::globe`.
 //!
-//! At the start, an aggregator reads before it serves, if the database answers at once. Requests wait for none of
-//! this.
+//! At the start, an aggregator reads before it serves, within a bound ([`Start`]). Requests wait for none of this.
 
 mod import;
 pub mod lease;
@@ -22,7 +21,6 @@ use tokio::task::JoinSet;
 use tracing::info;
 use weir_core::model::schedule::Schedule;
 use weir_core::replication::Failure;
-use weir_core::replication::globe::import::Importer;
 use weir_core::replication::globe::recover::Recovery;
 
 /// The database, and the schedule of its calls.
@@ -57,22 +55,34 @@ impl Global {
     }
 }
 
-/// Reads once what this region itself has published.
-pub async fn recover_once(hub: &Hub, global: &Global) {
-    recover::drive(hub, global, Recovery::once()).await;
+/// The tasks that have read the database before the program serves, and go on afterwards.
+pub struct Start {
+    import: import::Import,
+    recovery: Recovery,
 }
 
-/// Imports once what other regions have published.
-pub async fn import_once(hub: &Hub, global: &Global) {
-    import::drive(hub, global, Importer::once()).await;
+/// Before the program serves: reads what other regions have published and, if this aggregator alone holds its region's counts, what this
+/// region has published itself.
+pub async fn before_serving(hub: &Hub, global: &Global, alone: bool) -> Start {
+    let recovery = async {
+        match alone {
+            true => recover::before_serving(hub, global).await,
+            false => Recovery::new(global.schedule),
+        }
+    };
+    let (recovery, import) = tokio::join!(recovery, import::before_serving(hub, global));
+    Start { import, recovery }
 }
 
-/// Starts the tasks that exchange packets, import and recover.
-pub fn start(hub: &Arc<Hub>, global: &Arc<Global>, tasks: &mut JoinSet<()>) {
+/// The program serves: starts the tasks that exchange packets, import and recover.
+pub fn start(hub: &Arc<Hub>, global: &Arc<Global>, start: Start, tasks: &mut JoinSet<()>) {
+    let Start { mut import, mut recovery } = start;
+    import.serve();
+    recovery.serve(hub.moment());
     let (hub, global) = (|| hub.clone(), || global.clone());
     tasks.spawn(sync::run(hub(), global()));
-    tasks.spawn(import::run(hub(), global()));
-    tasks.spawn(recover::run(hub(), global()));
+    tasks.spawn(import::run(hub(), global(), import));
+    tasks.spawn(recover::run(hub(), global(), recovery));
 }
 
 /// Counts a call that began at `started` in the metrics.

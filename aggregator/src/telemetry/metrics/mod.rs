@@ -270,6 +270,9 @@ table! {
             "Hot cells that waited for the next update of the hot index because their namespace had too many";
         changes_received: Counter = "Changed cells received from other aggregators of the region";
         store_wipes: Family<Label, Counter> = "Losses of data found in a store", at_zero("store", &STORES);
+        pub recovering: Gauge =
+            "1 while counts that the region had published before a loss are read from the database, else 0";
+        recovered_cells: Counter = "Cells read that the region had published before a loss";
         breaker_state: Family<Label, Gauge> = "Circuit breaker of a store: 0 closed, 1 half open, 2 open";
         queue_cells: Family<Label, Gauge> = "Cells that wait, by queue: replay, share; keys: publish";
         snapshot_age_seconds: Family<Label, Gauge<f64, AtomicU64>> =
@@ -531,6 +534,7 @@ impl Metrics {
             (&program.pushed_cells, figures.pushed_cells),
             (&program.hot_left, figures.hot_left),
             (&program.changes_received, figures.changes_received),
+            (&program.recovered_cells, figures.recovered),
             (&convergence.global_sync_rows_applied, figures.imports_merged),
             (&convergence.global_entries_created, figures.imports_created),
         ];

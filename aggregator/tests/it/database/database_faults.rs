@@ -65,7 +65,7 @@ async fn imports_read_from_the_replica(store: &Store) {
     let database = Database::open(&options).unwrap();
     publish(&database, &[row("y", 1)]).await;
     assert_eq!(import(&database).await, cells(&[row("x", 7)]));
-    assert_eq!(sums(database.own(NOW, WITHIN).await.unwrap()), cells(&[row("y", 1)]));
+    assert_eq!(sums(database.own(&whole(WITHIN)).await.unwrap()), cells(&[row("y", 1)]));
     replica.run("DROP TABLE ratelimit_window_counts").await;
     assert_eq!(database.check_schema(WITHIN).await.unwrap_err().reason(), "schema");
 }
@@ -102,7 +102,7 @@ async fn a_frozen_server(store: &mut Store) {
     assert!(calls.join_all().await.into_iter().all(|reason| reason == "timeout"));
     let packet = node.writing(&rows("k", 1_000, 2));
     assert_eq!(a.exchange(&packet, NOW, SHORT).await.unwrap_err().reason(), "timeout");
-    assert_eq!(a.import(NOW, SHORT).await.unwrap_err().reason(), "timeout");
+    assert_eq!(a.import(&whole(SHORT)).await.unwrap_err().reason(), "timeout");
     assert!(began.elapsed() < 3 * SHORT + SLACK, "{:?}", began.elapsed());
     store.server.as_mut().unwrap().process().resume().unwrap();
     assert!(!node.read().await.lost);

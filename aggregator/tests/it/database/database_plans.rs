@@ -24,7 +24,7 @@ async fn scenarios(store: &Store) {
         let scene = filled(store, live, expired).await;
         let mut connection = scene.mysql().await;
         connection.execute("ANALYZE TABLE ratelimit_window_counts").await.unwrap();
-        import_examines_no_expired_row(&mut connection, live).await;
+        a_page_examines_neither_expired_rows_nor_those_of_other_pages(&mut connection, live).await;
         cleanup_goes_by_the_index(&mut connection, expired).await;
         an_upsert_reads_each_row_once(&mut connection, live).await;
     }
@@ -82,14 +82,26 @@ async fn reads(connection: &mut MySqlConnection, sql: &str) -> (u64, u64) {
     (by_index, by_scan)
 }
 
-async fn import_examines_no_expired_row(connection: &mut MySqlConnection, live: usize) {
-    for statement in [mysql::STATEMENTS.import, mysql::STATEMENTS.own] {
-        let sql = filled_in(statement, &[&NOW.0.to_string(), "'a'", "1000000"]);
-        assert_eq!(plan(connection, &sql).await, ("range".to_owned(), "expires_at_idx".to_owned()));
-        let (by_index, by_scan) = reads(connection, &sql).await;
-        assert_eq!(by_index, live as u64 + 2, "the live rows and the markers");
-        // The sums of half of the rows, in a temporary table.
-        assert!(by_scan <= live as u64 / 2 + 2, "{by_scan} rows were scanned");
+/// Each page reads its own rows and no others, also where many rows expire at once.
+async fn a_page_examines_neither_expired_rows_nor_those_of_other_pages(
+    connection: &mut MySqlConnection,
+    live: usize,
+) {
+    let now = NOW.0.to_string();
+    let highest = i64::MAX.to_string();
+    let all = filled_in(mysql::STATEMENTS.page, &[&now, &now, &highest, "1000000"]);
+    assert_eq!(plan(connection, &all).await, ("range".to_owned(), "expires_at_idx".to_owned()));
+    assert_eq!(reads(connection, &all).await, (live as u64 + 2, 0), "the live rows and the markers");
+    let rows = query(connection, all).await;
+    for before in [live / 3, live / 2 + 1] {
+        let number = |name| rows[before].get_unchecked::<u64, _>(name).to_string();
+        let (expires, pk) = (number("expires_at"), number("pk"));
+        let page = filled_in(mysql::STATEMENTS.page, &[&expires, &expires, &pk, "100"]);
+        assert_eq!(plan(connection, &page).await, ("range".to_owned(), "expires_at_idx".to_owned()));
+        let (by_index, by_scan) = reads(connection, &page).await;
+        assert!(by_index <= 100 && by_scan == 0, "{by_index} and {by_scan} were read");
+        let first: u64 = query(connection, page).await[0].get_unchecked("pk");
+        assert_eq!(first, rows[before + 1].get_unchecked::<u64, _>("pk"));
     }
 }
 
@@ -221,8 +233,10 @@ async fn sqlite_uses_its_indexes() {
     let mut connection = sqlx::ConnectOptions::connect(&options).await.unwrap();
     let statements = sqlite::STATEMENTS;
     for (statement, args, expected) in [
-        (statements.import, ["1", "x'61'", "10"].as_slice(), "USING INDEX expires_at_idx (expires_at>?)"),
-        (statements.own, &["1", "x'61'", "10"], "USING INDEX expires_at_idx (expires_at>?)"),
+        (statements.page, ["1", "1", "5", "10"].as_slice(), "USING INDEX expires_at_idx (expires_at>?)"),
+        (statements.page, &["1", "1", "5", "10"], "USING INDEX expires_at_idx (expires_at=? AND rowid>?)"),
+        // The two ranges are merged as they are read, and not sorted.
+        (statements.page, &["1", "1", "5", "10"], "MERGE (UNION ALL)"),
         (
             statements.cleanup,
             &["9", "10"],
@@ -253,6 +267,6 @@ async fn sqlite_uses_its_indexes() {
             .map(|row| row.get(3))
             .collect();
         let plan = plan.join("\n");
-        assert!(plan.contains(expected) && !plan.contains("SCAN"), "{plan}");
+        assert!(plan.contains(expected) && !plan.contains("SCAN") && !plan.contains("B-TREE"), "{plan}");
     }
 }

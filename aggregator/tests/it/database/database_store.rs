@@ -2,10 +2,12 @@
 
 use crate::support::database::packets::{Node, lines, look};
 use crate::support::database::*;
+use std::collections::BTreeMap;
 use std::time::Duration;
 use weir_aggregator::database::{Database, Lease};
 use weir_core::model::time::UnixMs;
 use weir_core::region::exchange::Publication;
+use weir_core::replication::globe::paging::ReadPage;
 
 on_servers!(|store| scenarios(&store));
 
@@ -22,6 +24,7 @@ async fn scenarios(store: &Store) {
         identifiers_are_bytes,
         epochs_and_resolutions_come_back,
         unreadable_rows_are_left_out,
+        pages_hold_all_rows_while_some_are_added_and_raised,
         a_lease_has_one_holder,
         cleanup_deletes_what_is_over,
         cleanup_runs_beside_writers,
@@ -40,10 +43,10 @@ async fn regions_import_from_each_other_and_not_from_themselves(store: &Store) {
     publish(&b, &[row("x", 10), row("b", 6), over]).await;
     publish(&c, &[row("x", 1_000)]).await;
     assert_eq!(import(&a).await, cells(&[row("x", 1_010), row("b", 6)]));
-    let names = a.import(NOW, WITHIN).await.unwrap().regions.into_iter().map(|region| region.region);
+    let names = a.import(&whole(WITHIN)).await.unwrap().page.regions.into_iter().map(|region| region.region);
     assert_eq!(names.collect::<Vec<_>>(), [b"b", b"c"]);
     assert_eq!(import(&b).await, cells(&[row("x", 1_001), row("a", 5), previous.clone()]));
-    let own = sums(a.own(NOW, WITHIN).await.unwrap());
+    let own = sums(a.own(&whole(WITHIN)).await.unwrap());
     assert_eq!(own, cells(&[row("x", 1), row("a", 5), previous]));
 }
 
@@ -146,12 +149,46 @@ async fn unreadable_rows_are_left_out(store: &Store) {
             bad.join(",")
         ))
         .await;
-    let imported = b.import(NOW, WITHIN).await.unwrap();
+    let imported = b.import(&whole(WITHIN)).await.unwrap();
     assert_eq!(imported.bad, bad.len() as u64);
     assert!(imported.bad_example.is_some());
     assert_eq!(sums(imported), cells(&[row("good", 3), row("shared", 4)]));
-    let own = scene.open("z").own(NOW, WITHIN).await.unwrap();
+    let own = scene.open("z").own(&whole(WITHIN)).await.unwrap();
     assert_eq!((own.cells(), own.bad), (0, bad.len() as u64));
+}
+
+/// Each page begins where the one before ended, so no row is missed: neither among those that expire together, nor those that are raised,
+/// expire later, or are added after the place.
+async fn pages_hold_all_rows_while_some_are_added_and_raised(store: &Store) {
+    let scene = store.fresh().await;
+    let (a, b) = (scene.open("a"), scene.open("b"));
+    let mut all = rows("k", 250, 3);
+    for (number, row) in all.iter_mut().enumerate() {
+        row.expires = UnixMs(row.expires.0 + number as u64 / 100);
+    }
+    publish(&a, &all).await;
+    publish(&b, &rows("other", 130, 1)).await;
+    let mut page = ReadPage { rows: 64, ..whole(WITHIN) };
+    let (mut read, mut pages) = (Vec::new(), 0);
+    loop {
+        let own = a.own(&page).await.unwrap();
+        assert!(own.cells() <= 64);
+        read.extend(own.page.regions.into_iter().flat_map(|region| region.cells));
+        pages += 1;
+        if pages == 2 {
+            let moved = UnixMs(all[0].expires.0 + HOUR_MS);
+            all[0] = Publication { count: 9, expires: moved, ..all[0].clone() };
+            let added = Publication { expires: UnixMs(moved.0 + 1), ..row("added", 5) };
+            publish(&a, &[all[0].clone(), added.clone()]).await;
+            all.push(added);
+        }
+        let Some(end) = own.page.end else { break };
+        assert!(end > page.after);
+        page.after = end;
+    }
+    assert!(pages >= 6, "{pages}");
+    let newest: BTreeMap<_, _> = read.into_iter().map(|cell| (cell.key, cell.count)).collect();
+    assert_eq!(newest, all.into_iter().map(|row| (row.key, row.count)).collect());
 }
 
 async fn a_lease_has_one_holder(store: &Store) {
@@ -255,8 +292,8 @@ async fn errors_about_missing_tables_name_the_command(store: &Store) {
     let packet = node.writing(&[row("x", 1)]);
     let errors = [
         database.check_schema(WITHIN).await.unwrap_err(),
-        database.import(NOW, WITHIN).await.unwrap_err(),
-        database.own(NOW, WITHIN).await.unwrap_err(),
+        database.import(&whole(WITHIN)).await.unwrap_err(),
+        database.own(&whole(WITHIN)).await.unwrap_err(),
         look(&database, WITHIN).await.unwrap_err(),
         node.exchange(&packet).await.unwrap_err(),
     ];

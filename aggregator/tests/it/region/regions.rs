@@ -1,9 +1,10 @@
 //! Tests of several regions in one process, each with its own streams, on one real database: the counts that they
 //! exchange, exact to the last unit, and those that they do not share.
 
-use crate::support::database::{Scene, Store};
+use crate::support::database::{Scene, Store, publish};
 use crate::support::server::{HOUR_MS, Peer, ShiftedClock, Weir, clock, hello_frame};
 use sqlx::{AssertSqlSafe, Connection, Executor};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -16,9 +17,12 @@ use weir_aggregator::telemetry::clock::Clock;
 use weir_core::model::breaker::Policy;
 use weir_core::model::key::{Key, KeyParts};
 use weir_core::model::schedule::Schedule;
+use weir_core::model::time::UnixMs;
 use weir_core::model::wire::{Answer, Consult, Count, FilterFrame, Report};
 use weir_core::region::RegionLimits;
-use weir_envoy::{Proxy, ports, wait};
+use weir_core::region::exchange::Publication;
+use weir_core::region::top::Top;
+use weir_envoy::{Proxy, http, ports, wait};
 
 const MINUTE_MS: u64 = 60_000;
 const LIMIT: u64 = 100;
@@ -33,6 +37,7 @@ async fn mariadb() {
     deadlocks_cost_no_count(&store).await;
     a_database_that_is_cut_off(&store).await;
     a_database_that_comes_back_after_the_grace_period(&store).await;
+    a_restart_beside_a_failing_database_admits_no_used_up_key(&store).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -59,6 +64,7 @@ async fn scenarios(store: &Store) {
     a_table_that_is_wiped_is_written_again(store).await;
     identifiers_stay_apart(store).await;
     an_aggregator_that_restarts_reads_what_was_used(store).await;
+    a_restart_admits_no_used_up_key_again(store).await;
 }
 
 fn schedule() -> Schedule {
@@ -126,26 +132,6 @@ impl Region {
         Options::new(region, scene, clock).start().await
     }
 
-    /// A region that has read everything from the database within a second. Otherwise it would serve without that.
-    async fn start_informed(name: &'static str, scene: &Scene, clock: &Arc<ShiftedClock>) -> Region {
-        for _ in 0..10 {
-            let region = Region::start(name, scene, clock).await;
-            if !region.has_failed("recover") && !region.has_failed("import") {
-                return region;
-            }
-            drop(region.peer);
-            region.weir.server.stop().await;
-        }
-        panic!("the database repeatedly takes longer than a second");
-    }
-
-    /// Whether any call of this kind to a store has failed.
-    fn has_failed(&self, operation: &str) -> bool {
-        let name = format!("weir_ratelimit_origin_errors_total{{op=\"{operation}\",");
-        let text = self.weir.server.services().metrics_text();
-        text.lines().any(|line| line.starts_with(&name) && !line.ends_with(" 0"))
-    }
-
     fn sequence(&self, duration_ms: u64) -> u64 {
         self.weir.clock.now().0 / duration_ms
     }
@@ -209,6 +195,21 @@ impl Region {
             let enough = self.weir.metric(&name) + f64::from(times + 1);
             wait::until(&name, SOON, async || self.weir.metric(&name) >= enough).await.unwrap();
         }
+    }
+
+    /// The text of `/readyz`, which must answer 200.
+    async fn readiness(&self) -> String {
+        let admin = self.weir.server.admin_address();
+        let answer = http::send(admin, http::Request::get("/readyz")).await.unwrap();
+        assert_eq!(answer.status, 200);
+        String::from_utf8(answer.body.to_vec()).unwrap()
+    }
+
+    /// The number of keys over their limits, as operators see it.
+    fn keys_over(&self) -> u64 {
+        let mut top = Top::default();
+        while self.weir.server.services().region(|region, now| region.rank(&mut top, now)) {}
+        top.over
     }
 
     async fn metric_becomes(&self, name: &str, accept: impl Fn(f64) -> bool) {
@@ -513,7 +514,7 @@ async fn an_aggregator_that_restarts_reads_what_was_used(store: &Store) {
     drop(a.peer);
     a.weir.server.stop().await;
 
-    let mut a = Region::start_informed("a", &scene, &clock).await;
+    let mut a = Region::start("a", &scene, &clock).await;
     // Another Envoy, with its first query.
     a.peer = join(&a.weir, 2).await;
     assert!(!a.query(b"y", HOUR_MS, 0, 1, LIMIT).await.granted, "used up by this region");
@@ -687,9 +688,123 @@ async fn a_database_that_comes_back_after_the_grace_period(store: &Store) {
     let tried = "weir_ratelimit_origin_errors_total{op=\"recover\",reason=\"unavailable\"}";
     a.metric_becomes(tried, |errors| errors >= 4.0).await;
     assert_eq!(a.holds(b"x", HOUR_MS), (0, 0));
+    assert_eq!(a.weir.metric("weir_aggregator_recovering"), 1.0);
+    let ready = a.readiness().await;
+    assert!(ready.starts_with("ready, but not all"), "{ready}");
     proxy.forward().await.unwrap();
     a.comes_to_hold(b"x", HOUR_MS, (80, 0)).await;
+    a.metric_becomes("weir_aggregator_recovering", |recovering| recovering == 0.0).await;
+    assert_eq!(a.readiness().await, "ready\n");
     let granted = a.query(b"x", HOUR_MS, 0, 20, LIMIT).await.granted;
     assert!(granted && !a.query(b"x", HOUR_MS, 20, 1, LIMIT).await.granted);
     scene.row_becomes(b"x", "a", 100).await;
+}
+
+/// Keys that region `a` has used up, as its aggregator left them in the database; more than a page.
+const USED_UP: usize = 2_500;
+
+async fn use_up(scene: &Scene, clock: &ShiftedClock) -> Vec<String> {
+    let sequence = clock.now().0 / HOUR_MS;
+    let names: Vec<String> = (0..USED_UP).map(|number| format!("used-{number}")).collect();
+    let row = |name: &String| Publication {
+        key: key(name.as_bytes(), HOUR_MS),
+        sequence,
+        count: LIMIT,
+        limit: LIMIT,
+        expires: UnixMs((sequence + 2) * HOUR_MS),
+    };
+    publish(&scene.open("a"), &names.iter().map(row).collect::<Vec<_>>()).await;
+    names
+}
+
+/// No key of `names` is admitted by an aggregator that serves, from the first query on, and operators see them all.
+async fn admits_none(a: &mut Region, names: &[String]) {
+    for name in names.iter().step_by(7) {
+        assert!(!a.query(name.as_bytes(), HOUR_MS, 0, 1, LIMIT).await.granted, "{name} is used up");
+    }
+    assert_eq!(a.weir.metric("weir_aggregator_recovered_cells_total"), USED_UP as f64);
+    assert_eq!(a.keys_over(), USED_UP as u64);
+}
+
+async fn a_restart_admits_no_used_up_key_again(store: &Store) {
+    let (scene, clock) = (store.fresh().await, clock());
+    let names = use_up(&scene, &clock).await;
+    let schedule = Schedule { page_rows: 100, ..schedule() };
+    let mut a = Options { schedule, ..Options::new("a", &scene, &clock) }.start().await;
+    admits_none(&mut a, &names).await;
+    assert_eq!(a.readiness().await, "ready\n");
+    // A new Envoy is pushed all of them, and only then is its snapshot complete.
+    a.peer = Peer::open(a.weir.connect().await).await;
+    a.peer.send(hello_frame(3, true)).await;
+    let mut pushed = BTreeSet::new();
+    loop {
+        let push = a.peer.next_with(|frame| frame.push).await;
+        let others = push.snapshots.iter().filter(|cell| cell.region_others == LIMIT);
+        pushed.extend(others.map(|cell| cell.key.clone()));
+        if push.complete {
+            break;
+        }
+    }
+    assert_eq!(pushed.len(), USED_UP);
+}
+
+async fn a_restart_beside_a_failing_database_admits_no_used_up_key(store: &Store) {
+    let (scene, clock) = (store.fresh().await, clock());
+    let names = use_up(&scene, &clock).await;
+    let port = store.server.as_ref().unwrap().port();
+    let proxy = Proxy::start(ports::local(port)).await.unwrap();
+    let url = scene.url.replace(&format!(":{port}/"), &format!(":{}/", proxy.port()));
+    let schedule = Schedule { page_rows: 100, restore_stall_ms: 60_000, ..schedule() };
+    let starts = Options { url, schedule, ..Options::new("a", &scene, &clock) }.start();
+    let faults = async {
+        for round in 0..12 {
+            tokio::time::sleep(Duration::from_millis(40)).await;
+            match round % 4 {
+                0 => proxy.black_hole().await.unwrap(),
+                1 => proxy.refuse().await.unwrap(),
+                _ => proxy.forward().await.unwrap(),
+            }
+            proxy.cut();
+        }
+    };
+    let (mut a, ()) = tokio::join!(starts, faults);
+    admits_none(&mut a, &names).await;
+}
+
+/// Prints how long an aggregator takes to read a million rows before it serves.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes minutes; run it by hand"]
+async fn a_million_rows() {
+    for store in [Store::sqlite(), Store::mariadb().await] {
+        let (scene, clock) = (store.fresh().await, clock());
+        let sequence = clock.now().0 / HOUR_MS;
+        let digit = format!(
+            "(SELECT 0 AS d{})",
+            (1..10).map(|d| format!(" UNION ALL SELECT {d}")).collect::<String>()
+        );
+        let (digits, from): (Vec<_>, Vec<_>) =
+            (0..6).map(|place| (format!("t{place}.d"), format!("{digit} AS t{place}"))).unzip();
+        let identifier = match scene.is_mysql() {
+            true => format!("CONCAT('i', {})", digits.join(", ")),
+            false => format!("CAST('i' || {} AS BLOB)", digits.join(" || ")),
+        };
+        let expires = (sequence + 2) * HOUR_MS;
+        scene
+            .run(&format!(
+                "INSERT INTO ratelimit_window_counts (workspace_id, namespace, identifier, duration_ms, sequence, region,
+                 count, expires_at, updated_at, lowest_limit, writer, version)
+                 SELECT x'77', x'6e', {identifier}, {HOUR_MS}, {sequence}, x'61', {LIMIT}, {expires}, 0, {LIMIT}, 7, 1
+                 FROM {}",
+                from.join(", ")
+            ))
+            .await;
+        let began = Instant::now();
+        let schedule = Schedule { grace_period_ms: 2_000, ..Schedule::default() };
+        let mut a = Options { schedule, ..Options::new("a", &scene, &clock) }.start().await;
+        let took = began.elapsed();
+        assert!(!a.query(b"i765432", HOUR_MS, 0, 1, LIMIT).await.granted);
+        let cells = a.weir.metric("weir_aggregator_recovered_cells_total");
+        println!("mysql {}: {cells} cells in {took:?}, {}", scene.is_mysql(), a.readiness().await);
+        assert_eq!(cells, 1e6);
+    }
 }

@@ -179,6 +179,11 @@ impl CellState {
         Usage { total: self.total(), global_others: self.global_others > 0, limit }
     }
 
+    /// The same without the lower bound, which is not pushed.
+    pub(super) fn pushed_usage(&self) -> Usage {
+        Usage { total: self.sum.saturating_add(self.global_others), ..self.usage() }
+    }
+
     /// Whether it has grown since it was last published to the other regions, or a lower limit applies.
     pub(super) fn is_unpublished(&self) -> bool {
         self.sum() > self.published || (self.published > 0 && self.limit < self.published_limit)

@@ -1,12 +1,13 @@
-//! Imports the other regions' use: once a minute all that they have published, region by region.
+//! Imports the other regions' use: at the start and once a minute all that they have published, page by page (`paging`).
 //!
 //! Packets (`sync`) bring the same rows within a second. This repairs what a packet may have missed, such as rows of aggregators of an
 //! earlier version, and it may read a replica.
 
-use super::{PREPARATION_MS, allows, note, until};
+use super::paging::{Paging, ReadPage};
+use super::{allows, note, until};
 use crate::model::schedule::{Interval, Schedule};
 use crate::model::time::{MonoMs, Now};
-use crate::region::exchange::{Stored, StoredRegion};
+use crate::region::exchange::{Page, Stored, StoredRegion};
 use crate::replication::circuit_breaker::Traffic;
 use crate::replication::events::Event;
 use crate::replication::failure::Failure;
@@ -18,55 +19,67 @@ use alloc::vec::Vec;
 /// Most cells merged in one step, since other tasks wait meanwhile: each is pushed to every Envoy.
 const STEP_CELLS: usize = 256;
 
-/// A call to the database: return all cells of the other regions; then call [`Importer::imported`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Import {
-    /// The deadline in milliseconds.
-    pub within_ms: u64,
-}
-
 #[derive(Debug)]
 enum Stage {
     /// The pause until the next interval is about to begin.
     Resting,
+    /// The next page is to be read.
     Due,
+    /// The page is read again after this many milliseconds.
+    Failed(u64),
     Merging(Merging),
 }
 
-/// Imports once, or for as long as the aggregator runs.
+/// Imports for as long as the aggregator runs. Each [`Next::Call`] is answered by [`Importer::imported`].
 #[derive(Debug)]
 pub struct Importer {
-    within_ms: u64,
-    /// `None` for a single import.
-    interval: Option<Interval>,
+    paging: Paging,
+    interval: Interval,
+    /// All was read once.
+    is_complete: bool,
+    is_more: bool,
     stage: Stage,
 }
 
 impl Importer {
-    /// Begins at a random point of the interval after `now`; `random` is uniform.
-    pub fn new(schedule: Schedule, now: MonoMs, random: u64) -> Importer {
-        let interval = Interval::new(schedule.import_ms, schedule.jitter_percent, now, random);
-        Importer { within_ms: schedule.global_timeout_ms, interval: Some(interval), stage: Stage::Resting }
+    /// For an aggregator that starts. It serves when [`Importer::may_serve`], and then calls [`Importer::serve`]. After the first import, the
+    /// next one begins at a random point of the interval; `random` is uniform.
+    pub fn before_serving(schedule: Schedule, now: MonoMs, random: u64) -> Importer {
+        Importer {
+            paging: Paging::before_serving(schedule, now),
+            interval: Interval::new(schedule.import_ms, schedule.jitter_percent, now, random),
+            is_complete: false,
+            is_more: false,
+            stage: Stage::Due,
+        }
     }
 
-    /// For an aggregator that starts: a single import.
-    pub fn once() -> Importer {
-        Importer { within_ms: PREPARATION_MS, interval: None, stage: Stage::Due }
+    /// Whether all was imported once, or the aggregator has waited long enough.
+    pub fn may_serve(&self, now: MonoMs) -> bool {
+        self.is_complete || self.paging.has_waited(now)
+    }
+
+    /// The aggregator serves. What is left is imported meanwhile.
+    pub fn serve(&mut self) {
+        self.paging.serve();
     }
 
     /// What to do now; `random` is uniform.
-    pub fn next(&mut self, access: &mut impl Access, random: u64) -> Next<Import> {
+    pub fn next(&mut self, access: &mut impl Access, random: u64) -> Next<ReadPage> {
         loop {
             match core::mem::replace(&mut self.stage, Stage::Resting) {
                 Stage::Resting => {
-                    let Some(interval) = &mut self.interval else { return Next::Over };
                     self.stage = Stage::Due;
-                    return Next::Sleep(access.state(|_, now| until(interval, now, random)));
+                    return Next::Sleep(access.state(|_, now| until(&mut self.interval, now, random)));
+                }
+                Stage::Failed(pause_ms) => {
+                    self.stage = Stage::Due;
+                    return Next::Sleep(pause_ms);
                 }
                 Stage::Due => {
-                    let is_first = self.interval.is_none();
-                    if is_first || access.state(|state, now| allows(state, Traffic::Import, now)) {
-                        return Next::Call(Import { within_ms: self.within_ms });
+                    let is_urgent = self.paging.is_before_serving();
+                    if is_urgent || access.state(|state, now| allows(state, Traffic::Import, now)) {
+                        return Next::Call(access.state(|_, now| self.paging.page(now.unix)));
                     }
                 }
                 Stage::Merging(mut merging) => {
@@ -74,18 +87,26 @@ impl Importer {
                         self.stage = Stage::Merging(merging);
                         return Next::Yield;
                     }
+                    if self.is_more {
+                        self.stage = Stage::Due;
+                        continue;
+                    }
+                    self.is_complete = true;
                     access.state(|state, now| state.figures.imported_at = Some(now.mono));
                 }
             }
         }
     }
 
-    /// Takes the result.
-    pub fn imported(&mut self, access: &mut impl Access, result: Result<Vec<StoredRegion>, Failure>) {
+    /// Takes a page of the other regions' rows.
+    pub fn imported(&mut self, access: &mut impl Access, result: Result<Page, Failure>) {
         access.state(|state, now| note(state, Traffic::Import, result.is_ok(), now));
         self.stage = match result {
-            Ok(regions) => Stage::Merging(Merging::new(regions)),
-            Err(_) => Stage::Resting,
+            Ok(page) => {
+                self.is_more = access.state(|_, now| self.paging.read(page.end, now.mono));
+                Stage::Merging(Merging::new(page.regions))
+            }
+            Err(failure) => Stage::Failed(self.paging.failed(failure, self.paging.is_before_serving())),
         };
     }
 }
@@ -155,8 +176,9 @@ fn merge(state: &mut RegionState, region: &[u8], cells: &[Stored], now: Now) {
 mod tests {
     use super::super::super::testing::{NOW, SEQUENCE, at, key, state};
     use super::*;
+    use crate::model::time::UnixMs;
+    use crate::region::exchange::PageEnd;
     use std::format;
-    use std::vec;
 
     /// A row of as many cells in each region.
     fn regions(cells: &[usize]) -> Vec<StoredRegion> {
@@ -169,23 +191,35 @@ mod tests {
         cells.iter().enumerate().map(region).collect()
     }
 
+    fn importer() -> Importer {
+        Importer::before_serving(Schedule::default(), NOW.mono, 0)
+    }
+
+    fn page(importer: &mut Importer, state: &mut RegionState, ms: u64) -> ReadPage {
+        match importer.next(&mut at(state, ms), 0) {
+            Next::Call(page) => page,
+            other => panic!("{other:?}"),
+        }
+    }
+
     #[test]
     fn each_interval_imports_the_other_regions_use_in_steps() {
         let mut state = state().with_database(Schedule::default().global_breaker, false);
-        let mut importer = Importer::new(Schedule::default(), NOW.mono, 0);
+        let mut importer = importer();
         let mut imported = regions(&[2 * STEP_CELLS + 1, 0, 1]);
         imported[0].cells[7].sequence += 9;
         for created in [2 * STEP_CELLS as u64, 0] {
             let before = state.figures.imports_created;
-            assert!(matches!(importer.next(&mut at(&mut state, 0), 0), Next::Sleep(_)));
-            let within_ms = Schedule::default().global_timeout_ms;
-            assert_eq!(importer.next(&mut at(&mut state, 0), 0), Next::Call(Import { within_ms }));
-            importer.imported(&mut at(&mut state, 0), Ok(imported.clone()));
+            page(&mut importer, &mut state, 0);
+            importer.imported(&mut at(&mut state, 0), Ok(Page { regions: imported.clone(), end: None }));
             for _ in 0..4 {
                 assert_eq!(importer.next(&mut at(&mut state, 0), 0), Next::Yield);
             }
+            assert!(matches!(importer.next(&mut at(&mut state, 0), 0), Next::Sleep(_)));
             assert!(state.take_events().has(Event::Push));
             assert_eq!(state.figures.imports_created - before, created);
+            assert!(importer.may_serve(NOW.mono), "all was read");
+            importer.serve();
         }
         let figures = &state.figures;
         assert_eq!((figures.imports_merged, figures.imports_refused), (4 * STEP_CELLS as u64 + 2, 2));
@@ -193,26 +227,41 @@ mod tests {
     }
 
     #[test]
-    fn a_failing_database_is_not_called_except_once_at_the_start() {
+    fn a_failed_page_is_read_again_and_not_the_pages_before() {
         let mut state = state().with_database(Schedule::default().global_breaker, false);
-        for _ in 0..5 {
-            let mut once = Importer::once();
-            assert_eq!(
-                once.next(&mut at(&mut state, 0), 0),
-                Next::Call(Import { within_ms: PREPARATION_MS })
-            );
-            once.imported(&mut at(&mut state, 0), Err(Failure::Unavailable));
-            assert_eq!(once.next(&mut at(&mut state, 0), 0), Next::Over);
-        }
+        let mut importer = importer();
+        let first = page(&mut importer, &mut state, 0);
+        assert_eq!(first.after, PageEnd::expired_at(NOW.unix));
+        let end = PageEnd { expires: UnixMs(NOW.unix.0 + 5), row: 7 };
+        importer.imported(&mut at(&mut state, 1), Ok(Page { regions: regions(&[3]), end: Some(end) }));
+        assert_eq!(importer.next(&mut at(&mut state, 1), 0), Next::Yield);
+        assert_eq!(page(&mut importer, &mut state, 1).after, end);
+        importer.imported(&mut at(&mut state, 2), Err(Failure::Unavailable));
+        assert_eq!(importer.next(&mut at(&mut state, 2), 0), Next::Sleep(300));
+        assert_eq!(page(&mut importer, &mut state, 302).after, end);
         assert_eq!(state.figures.imported_at, None);
-        let mut importer = Importer::new(Schedule::default(), NOW.mono, 0);
+        let schedule = Schedule::default();
+        assert!(!importer.may_serve(NOW.mono.after(schedule.restore_stall_ms)));
+        assert!(importer.may_serve(NOW.mono.after(schedule.restore_stall_ms + 1)));
+        importer.serve();
+        importer.imported(&mut at(&mut state, 6_000), Err(Failure::Unavailable));
+        assert_eq!(importer.next(&mut at(&mut state, 6_000), 0), Next::Sleep(schedule.publish_ms));
+        assert_eq!(page(&mut importer, &mut state, 16_000).after, end);
+    }
+
+    #[test]
+    fn a_failing_database_is_not_called_once_the_aggregator_serves() {
+        let mut state = state().with_database(Schedule::default().global_breaker, false);
+        let mut importer = importer();
+        for _ in 0..5 {
+            page(&mut importer, &mut state, 0);
+            importer.imported(&mut at(&mut state, 0), Err(Failure::Unavailable));
+            assert_eq!(importer.next(&mut at(&mut state, 0), 0), Next::Sleep(300));
+        }
+        importer.serve();
         for _ in 0..3 {
             assert!(matches!(importer.next(&mut at(&mut state, 0), 0), Next::Sleep(_)));
         }
-        let mut once = Importer::once();
-        once.next(&mut at(&mut state, 0), 0);
-        once.imported(&mut at(&mut state, 0), Ok(vec![]));
-        assert_eq!(once.next(&mut at(&mut state, 0), 0), Next::Over);
-        assert!(state.figures.imported_at.is_some());
+        assert_eq!(state.figures.imported_at, None);
     }
 }

@@ -1,18 +1,21 @@
 //! The database that regions share: how they exchange their counts, within a second or two where a limit may be exceeded.
 //!
-//! In reading order: [`packet`] (what is written and read at once), [`sync`] (when packets are exchanged), [`import`] (reads everything
-//! once a minute), [`recover`] (after a loss, reads what this region had published), [`controls`] (reads live controls), [`lease`] (allows
-//! one aggregator only in a region without a store).
+//! In reading order: [`packet`] (what is written and read at once), [`sync`] (when packets are exchanged), [`paging`] (reads all rows in
+//! parts), [`import`] (reads those of the others once a minute), [`recover`] (after a loss, reads what this region had published),
+//! [`controls`] (reads live controls), [`lease`] (allows one aggregator only in a region without a store).
 //!
-//! An aggregator that starts reads from the database before it serves ([`import::Importer::once`],
-//! [`recover::Recovery::once`]), provided that the database answers at once. Otherwise its first grants would rest on
-//! no counts at all. No request waits for anything else here. While the database is unavailable, the region uses what
-//! it has imported.
+//! An aggregator that starts reads all rows before it serves, as its first grants would rest on no counts otherwise. It waits for at most
+//! [`Schedule::restore_ms`], and for a page for [`Schedule::restore_stall_ms`]. No request waits for anything else here. While the database
+//! is unavailable, the region uses what it has imported.
+//!
+//! [`Schedule::restore_ms`]: crate::model::schedule::Schedule::restore_ms
+//! [`Schedule::restore_stall_ms`]: crate::model::schedule::Schedule::restore_stall_ms
 
 pub mod controls;
 pub mod import;
 pub mod lease;
 pub mod packet;
+pub mod paging;
 pub mod recover;
 pub mod sync;
 
@@ -21,7 +24,7 @@ use super::state::RegionState;
 use crate::model::schedule::Interval;
 use crate::model::time::Now;
 
-/// How long an aggregator that starts waits for each read of the database, in milliseconds.
+/// How long an aggregator that starts waits for each read of live control, in milliseconds.
 pub const PREPARATION_MS: u64 = 1_000;
 
 /// The time until the next tick, in milliseconds.

@@ -1,134 +1,177 @@
 //! After a region has lost all its counts, reads what it had published itself. These counts are a lower bound, and are
 //! not attributed to any node.
 //!
-//! If the database is unavailable, the read is repeated until it succeeds, since even a late lower bound is better than
-//! none.
+//! They are read page by page (`paging`), and each page counts as it arrives. If the database is unavailable, a page is read again until that
+//! succeeds, since even a late lower bound is better than none. In a region without a store, an aggregator that starts reads them before it
+//! serves, or its first grants would rest on no counts; after a bound it serves and goes on reading.
 
-use super::{PREPARATION_MS, note};
+use super::note;
+use super::paging::{Paging, ReadPage};
 use crate::model::schedule::Schedule;
-use crate::model::time::Now;
-use crate::region::exchange::Stored;
+use crate::model::time::{MonoMs, Now};
+use crate::region::exchange::{Page, Stored};
 use crate::replication::circuit_breaker::Traffic;
 use crate::replication::events::Event;
 use crate::replication::failure::Failure;
+use crate::replication::figures::add;
+use crate::replication::grace_period::GRACES;
 use crate::replication::state::RegionState;
 use crate::replication::{Access, Next};
 
-/// Between two attempts within the recovery grace period. Later the interval of publications is used.
-const PAUSE_MS: u64 = 300;
 /// Most cells passed to the region in one step, since other tasks wait meanwhile.
 const STEP_CELLS: usize = 1_024;
-
-/// A call to the database: return what this region had published; then call [`Recovery::recovered`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Own {
-    /// The deadline in milliseconds.
-    pub within_ms: u64,
-}
 
 #[derive(Clone, Copy, Debug)]
 enum Stage {
     Waiting,
     Woken,
-    /// The call is to be made, for the first time or again.
-    Due(Now),
+    /// The next page is to be read.
+    Due,
     /// The call was made.
-    Called(Now),
-    Failed(Now),
+    Called,
+    /// The page is read again after this many milliseconds.
+    Failed(u64),
 }
 
-/// Recovers after each loss for as long as the aggregator runs; or once, when it starts.
+/// Recovers after each loss for as long as the aggregator runs. Each [`Next::Call`] is answered by [`Recovery::recovered`].
 #[derive(Debug)]
 pub struct Recovery {
-    /// `None` for a single attempt.
-    schedule: Option<Schedule>,
+    schedule: Schedule,
+    paging: Paging,
+    /// When the loss was found, or the aggregator began to serve without counts: from then on nodes send their counts again.
+    lost: Option<Now>,
     stage: Stage,
 }
 
 impl Recovery {
     /// Waits for a loss.
     pub fn new(schedule: Schedule) -> Recovery {
-        Recovery { schedule: Some(schedule), stage: Stage::Waiting }
+        Recovery { schedule, paging: Paging::new(schedule), lost: None, stage: Stage::Waiting }
     }
 
-    /// For an aggregator that starts and whose region has no store. If the attempt fails, the aggregator starts
-    /// nevertheless, and [`Event::Recover`] makes another [`Recovery`] try again until it succeeds.
-    pub fn once() -> Recovery {
-        Recovery { schedule: None, stage: Stage::Woken }
+    /// For an aggregator that starts and whose region has no store. It serves when [`Recovery::may_serve`], and then calls
+    /// [`Recovery::serve`].
+    pub fn before_serving(schedule: Schedule, now: MonoMs) -> Recovery {
+        let paging = Paging::before_serving(schedule, now);
+        Recovery { schedule, paging, lost: None, stage: Stage::Due }
+    }
+
+    /// Whether all was read, or an aggregator that starts has waited long enough.
+    pub fn may_serve(&self, now: MonoMs) -> bool {
+        matches!(self.stage, Stage::Waiting | Stage::Woken) || self.paging.has_waited(now)
+    }
+
+    /// The aggregator serves from `now` on. What is left is read meanwhile.
+    pub fn serve(&mut self, now: Now) {
+        self.paging.serve();
+        self.lost = Some(now);
     }
 
     /// What to do now.
-    pub fn next(&mut self, access: &mut impl Access) -> Next<Own> {
-        let now = access.state(|_, now| now);
-        match (self.stage, &self.schedule) {
-            (Stage::Waiting, None) => Next::Over,
-            (Stage::Waiting, Some(_)) => {
+    pub fn next(&mut self, access: &mut impl Access) -> Next<ReadPage> {
+        match self.stage {
+            Stage::Waiting => {
                 self.stage = Stage::Woken;
-                Next::Wait { events: Event::Recover.into(), at_most_ms: None }
+                return Next::Wait { events: Event::Recover.into(), at_most_ms: None };
             }
-            (Stage::Woken, _) => self.call(now),
-            (Stage::Due(lost) | Stage::Called(lost), _) => self.call(lost),
-            (Stage::Failed(_), None) => {
-                self.stage = Stage::Waiting;
-                access.state(|state, _| state.notify(Event::Recover));
-                Next::Over
-            }
-            (Stage::Failed(lost), Some(schedule)) => {
-                self.stage = Stage::Due(lost);
-                Next::Sleep(if is_late(schedule, lost, now) { schedule.publish_ms } else { PAUSE_MS })
+            Stage::Woken => self.lost = Some(access.state(|_, now| now)),
+            Stage::Due | Stage::Called => {}
+            Stage::Failed(pause_ms) => {
+                self.stage = Stage::Due;
+                return Next::Sleep(pause_ms);
             }
         }
-    }
-
-    fn call(&mut self, lost: Now) -> Next<Own> {
-        self.stage = Stage::Called(lost);
-        Next::Call(Own {
-            within_ms: self.schedule.map_or(PREPARATION_MS, |schedule| schedule.grace_period_ms / 2),
+        self.stage = Stage::Called;
+        access.state(|state, now| {
+            state.is_recovering = true;
+            state.region.set_restoring(true);
+            Next::Call(self.paging.page(now.unix))
         })
     }
 
-    /// Takes the result.
-    pub fn recovered(&mut self, access: &mut impl Access, result: Result<&[Stored], Failure>) {
-        let Stage::Called(lost) = self.stage else { return };
+    /// Takes a page of the region's own rows.
+    pub fn recovered(&mut self, access: &mut impl Access, result: Result<&Page, Failure>) {
+        let Stage::Called = self.stage else { return };
         access.state(|state, now| note(state, Traffic::Own, result.is_ok(), now));
-        let Ok(cells) = result else {
-            self.stage = Stage::Failed(lost);
-            return;
-        };
-        self.stage = Stage::Waiting;
-        for cells in cells.chunks(STEP_CELLS) {
-            access.state(|state, now| witness(state, cells, now));
-        }
-        access.state(|state, now| {
-            state.notify(Event::Push);
-            // The grace period has ended and the lower bounds of that time were settled, so this late one is settled
-            // here. In a region with a store a late lower bound stays in memory.
-            let in_memory = state.store().is_none();
-            if self.schedule.is_some_and(|schedule| is_late(&schedule, lost, now)) && in_memory {
-                state.region.end_grace_period_here(lost.unix, now.unix);
+        let page = match result {
+            Ok(page) => page,
+            Err(failure) => {
+                let is_urgent = !access.state(|_, now| self.is_late(now, 1));
+                self.stage = Stage::Failed(self.paging.failed(failure, is_urgent));
+                return;
             }
-        });
+        };
+        for cells in page.regions.iter().flat_map(|region| region.cells.chunks(STEP_CELLS)) {
+            access.state(|state, now| self.take(state, cells, now));
+        }
+        let is_more = access.state(|_, now| self.paging.read(page.end, now.mono));
+        self.stage = if is_more { Stage::Due } else { Stage::Waiting };
+        if !is_more {
+            access.state(|state, now| self.end(state, now));
+        }
     }
-}
 
-fn witness(state: &mut RegionState, cells: &[Stored], now: Now) {
-    for cell in cells {
-        // A row that cannot be a current cell is ignored.
-        let _ = state.region.witness(&cell.key, cell.sequence, cell.count, now.unix);
+    fn take(&self, state: &mut RegionState, cells: &[Stored], now: Now) {
+        for cell in cells {
+            // A row that cannot be a current cell is ignored.
+            if state.region.recover(cell, now.unix).is_ok() {
+                add(&mut state.figures.recovered, 1);
+            }
+        }
+        // The grace period has ended and the lower bounds of that time were settled, so these late ones are settled here. In a region with
+        // a store a late lower bound waits for the end of another grace period, or stays in memory.
+        if let Some(lost) = self.lost.filter(|_| state.store().is_none() && self.is_late(now, 1)) {
+            state.region.end_grace_period_here(lost.unix, now.unix);
+        }
+        state.notify(Event::Push);
     }
-}
 
-fn is_late(schedule: &Schedule, lost: Now, now: Now) -> bool {
-    now.mono.since(lost.mono) > schedule.grace_period_ms
+    /// All was read. If a grace period is to end, its end settles what was found, and ends the restoration.
+    fn end(&self, state: &mut RegionState, now: Now) {
+        state.is_recovering = false;
+        let periods = if state.store().is_none() { 1 } else { GRACES };
+        if self.is_late(now, periods) {
+            state.end_restoring();
+        }
+    }
+
+    /// Whether so many grace periods have ended since the nodes began to send their counts again.
+    fn is_late(&self, now: Now, periods: usize) -> bool {
+        let all_ms = self.schedule.grace_period_ms.saturating_mul(periods as u64);
+        self.lost.is_some_and(|lost| now.mono.since(lost.mono) > all_ms)
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{SEQUENCE, at, backed, key, state, sum};
+    use super::super::super::testing::{NOW, ORIGIN, SEQUENCE, at, backed, key, state, sum};
     use super::*;
+    use crate::model::time::UnixMs;
+    use crate::model::wire::Push;
+    use crate::region::exchange::{PageEnd, StoredRegion};
+    use crate::region::top::Top;
+    use crate::replication::StreamId;
+    use crate::replication::grace_period::GracePeriod;
+    use crate::replication::state::Turn;
+    use std::format;
     use std::vec;
+    use std::vec::Vec;
 
-    const OWN: Next<Own> = Next::Call(Own { within_ms: 1_000 });
+    fn stored(identifier: &str, count: u64) -> Stored {
+        Stored { key: key(identifier), sequence: SEQUENCE, count, limit: 10 }
+    }
+
+    fn page(cells: Vec<Stored>, end: Option<u64>) -> Page {
+        let end = end.map(|row| PageEnd { expires: UnixMs(NOW.unix.0 + 1), row });
+        Page { regions: vec![StoredRegion { region: b"a".to_vec(), cells }], end }
+    }
+
+    fn call(recovery: &mut Recovery, state: &mut RegionState, ms: u64) -> ReadPage {
+        match recovery.next(&mut at(state, ms)) {
+            Next::Call(page) => page,
+            other => panic!("{other:?}"),
+        }
+    }
 
     fn figures(state: &RegionState) -> (u64, u64) {
         let explained = state.region.explain(b"w", b"n", b"i");
@@ -141,14 +184,13 @@ mod tests {
             let mut state = if store { backed() } else { state() };
             let mut recovery = Recovery::new(Schedule::default());
             assert!(matches!(recovery.next(&mut at(&mut state, 0)), Next::Wait { .. }));
-            for (ms, pause) in [(0, PAUSE_MS), (2_000, PAUSE_MS), (2_001, Schedule::default().publish_ms)] {
-                assert_eq!(recovery.next(&mut at(&mut state, ms)), OWN);
+            for (ms, pause) in [(0, 300), (2_000, 300), (2_001, Schedule::default().publish_ms)] {
+                call(&mut recovery, &mut state, ms);
                 recovery.recovered(&mut at(&mut state, ms), Err(Failure::Unavailable));
                 assert_eq!(recovery.next(&mut at(&mut state, ms)), Next::Sleep(pause));
             }
-            assert_eq!(recovery.next(&mut at(&mut state, 12_001)), OWN);
-            let own = vec![Stored { key: key("i"), sequence: SEQUENCE, count: 6, limit: u64::MAX }];
-            recovery.recovered(&mut at(&mut state, 12_001), Ok(&own));
+            call(&mut recovery, &mut state, 12_001);
+            recovery.recovered(&mut at(&mut state, 12_001), Ok(&page(vec![stored("i", 6)], None)));
             assert_eq!(figures(&state), expected, "with a store: {store}");
             assert!(state.take_events().has(Event::Push));
             assert!(matches!(recovery.next(&mut at(&mut state, 12_001)), Next::Wait { .. }));
@@ -156,18 +198,82 @@ mod tests {
     }
 
     #[test]
-    fn at_the_start_recovery_is_tried_once_and_then_in_the_background() {
+    fn a_failed_page_is_read_again_and_what_was_read_counts_at_once() {
         let mut state = state();
-        let mut first = Recovery::once();
-        assert_eq!(first.next(&mut at(&mut state, 0)), OWN);
-        first.recovered(&mut at(&mut state, 0), Err(Failure::Unavailable));
-        assert_eq!(first.next(&mut at(&mut state, 0)), Next::Over);
-        assert!(state.take_events().has(Event::Recover));
-        let mut first = Recovery::once();
-        assert_eq!(first.next(&mut at(&mut state, 0)), OWN);
-        let own = vec![Stored { key: key("i"), sequence: SEQUENCE, count: 6, limit: u64::MAX }];
-        first.recovered(&mut at(&mut state, 0), Ok(&own));
-        assert_eq!(first.next(&mut at(&mut state, 0)), Next::Over);
-        assert_eq!((figures(&state), state.take_events().has(Event::Recover)), ((0, 6), false));
+        let mut recovery = Recovery::before_serving(Schedule::default(), NOW.mono);
+        let first = call(&mut recovery, &mut state, 0);
+        assert_eq!(first.after, PageEnd::expired_at(NOW.unix));
+        recovery.recovered(&mut at(&mut state, 10), Ok(&page(vec![stored("i", 6)], Some(7))));
+        assert_eq!(figures(&state), (0, 6));
+        let second = call(&mut recovery, &mut state, 10);
+        assert_eq!(second.after, PageEnd { expires: UnixMs(NOW.unix.0 + 1), row: 7 });
+        for ms in [20, 400] {
+            recovery.recovered(&mut at(&mut state, ms), Err(Failure::Unavailable));
+            assert_eq!(recovery.next(&mut at(&mut state, ms)), Next::Sleep(300));
+            assert_eq!(call(&mut recovery, &mut state, ms + 300), second);
+        }
+        assert!(!recovery.may_serve(NOW.mono.after(700)) && state.is_recovering());
+        recovery.recovered(&mut at(&mut state, 700), Ok(&page(vec![stored("j", 9)], None)));
+        assert!(recovery.may_serve(NOW.mono.after(700)) && !state.is_recovering());
+        assert_eq!(state.figures.recovered, 2);
+    }
+
+    /// What a new Envoy is pushed until nothing is left, with the number of complete snapshots.
+    fn pushed(state: &mut RegionState, id: StreamId, ms: u64) -> (Vec<Push>, bool) {
+        let now = at(state, ms).now;
+        let mut pushes = Vec::new();
+        while let Turn::Push(push) = state.next_push(ORIGIN, id, now) {
+            pushes.push(push);
+        }
+        let complete = pushes.iter().any(|push| push.complete);
+        pushes.retain(|push| !push.snapshots.is_empty());
+        (pushes, complete)
+    }
+
+    #[test]
+    fn a_recovered_key_is_hot_and_hidden_by_no_complete_snapshot() {
+        let mut state = state();
+        let mut recovery = Recovery::before_serving(Schedule::default(), NOW.mono);
+        call(&mut recovery, &mut state, 0);
+        recovery.recovered(&mut at(&mut state, 0), Ok(&page(vec![stored("i", 10)], Some(1))));
+        let mut grace = GracePeriod::anew(Schedule::default(), NOW.unix);
+        recovery.serve(at(&mut state, 0).now);
+        let id = state.enter(ORIGIN, NOW).unwrap().id;
+        state.subscribe(ORIGIN, id);
+        assert_eq!(grace.next(&mut at(&mut state, 0)), Next::Sleep(2_000));
+        assert_eq!(pushed(&mut state, id, 0), (vec![], false), "a lower bound is no component");
+        assert_eq!(grace.next(&mut at(&mut state, 2_000)), Next::Sleep(2_000));
+        let (pushes, complete) = pushed(&mut state, id, 2_000);
+        assert_eq!((pushes[0].snapshots[0].region_others, complete), (10, false), "not all was read");
+        // A late page is settled, and pushed, at once.
+        call(&mut recovery, &mut state, 2_100);
+        recovery.recovered(&mut at(&mut state, 2_100), Ok(&page(vec![stored("j", 10)], None)));
+        let (pushes, complete) = pushed(&mut state, id, 2_100);
+        assert_eq!((pushes[0].snapshots[0].region_others, complete), (10, true));
+        let mut top = Top::default();
+        while state.region.rank(&mut top, NOW.unix) {}
+        assert_eq!(top.nearest.iter().map(|ranked| ranked.usage.limit).collect::<Vec<_>>(), [Some(10); 2]);
+    }
+
+    #[test]
+    fn a_snapshot_is_complete_once_what_was_recovered_is_in_components() {
+        let mut state = state();
+        let mut recovery = Recovery::before_serving(Schedule::default(), NOW.mono);
+        call(&mut recovery, &mut state, 0);
+        let many: Vec<Stored> = (0..3_000).map(|i| stored(&format!("i{i}"), 10)).collect();
+        recovery.recovered(&mut at(&mut state, 0), Ok(&page(many, None)));
+        recovery.serve(at(&mut state, 0).now);
+        let mut grace = GracePeriod::anew(Schedule::default(), NOW.unix);
+        let id = state.enter(ORIGIN, NOW).unwrap().id;
+        state.subscribe(ORIGIN, id);
+        assert_eq!(grace.next(&mut at(&mut state, 0)), Next::Sleep(2_000));
+        for _ in 0..2 {
+            assert!(!pushed(&mut state, id, 2_000).1);
+            assert_eq!(grace.next(&mut at(&mut state, 2_000)), Next::Yield, "it settles in steps");
+        }
+        assert!(!pushed(&mut state, id, 2_000).1);
+        assert_eq!(grace.next(&mut at(&mut state, 2_000)), Next::Sleep(2_000));
+        assert!(pushed(&mut state, id, 2_000).1);
+        assert_eq!((grace.take_settled(), state.region.stats(NOW.mono).pending_publications), (3_000, 0));
     }
 }

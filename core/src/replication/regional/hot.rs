@@ -1,7 +1,8 @@
 //! Reads the hot index of the store again and again, and so finds what messages of other aggregators have missed.
 //!
 //! Normally it reads one shard at each interval; after a connection was lost, all of them at once. A subscriber's
-//! snapshot is reported as complete only after the first full read.
+//! snapshot is reported as complete only once each shard was read. A shard that fails is read again in its turn; what was read of the others
+//! stays.
 
 use crate::model::key::Key;
 use crate::model::schedule::Schedule;
@@ -52,15 +53,15 @@ struct Shard {
 pub struct HotReader {
     schedule: Schedule,
     shard: usize,
-    /// Shards that must be read without a failure until all hot cells are known.
-    to_complete: usize,
+    /// For each shard, whether it must still be read until all hot cells are known.
+    unread: [bool; HOT_SHARDS],
     stage: Stage,
 }
 
 impl HotReader {
     /// A reader that has read nothing yet.
     pub fn new(schedule: Schedule) -> HotReader {
-        HotReader { schedule, shard: 0, to_complete: HOT_SHARDS, stage: Stage::Resting }
+        HotReader { schedule, shard: 0, unread: [true; HOT_SHARDS], stage: Stage::Resting }
     }
 
     /// What to do now.
@@ -100,7 +101,7 @@ impl HotReader {
 
     /// [`Event::Missed`] was notified: messages may have been missed, so all shards are read.
     pub fn notified(&mut self, access: &mut impl Access) {
-        self.to_complete = HOT_SHARDS;
+        self.unread = [true; HOT_SHARDS];
         access.state(|state, _| state.region.set_complete(false));
     }
 
@@ -158,10 +159,14 @@ impl HotReader {
 
     fn end(&mut self, access: &mut impl Access, result: Result<(), Failure>) -> Result<(), Failure> {
         access.state(|state, now| note(state, result, now));
+        let was_complete = !self.unread.contains(&true);
+        if let Some(unread) = self.unread.get_mut(self.shard) {
+            // Until all were read, what was read once stays read: later changes arrive as messages.
+            *unread = result.is_err() && (*unread || was_complete);
+        }
         // This also happens after a failure, so that the other shards need not wait for this one.
         self.shard = (self.shard + 1) % HOT_SHARDS;
-        self.to_complete = if result.is_ok() { self.to_complete.saturating_sub(1) } else { HOT_SHARDS };
-        let is_complete = self.to_complete == 0;
+        let is_complete = !self.unread.contains(&true);
         if is_complete {
             access.state(|state, now| {
                 state.figures.complete_at = Some(now.mono);
@@ -229,18 +234,24 @@ mod tests {
     }
 
     #[test]
-    fn after_a_failure_a_full_read_begins_with_the_next_shard() {
+    fn shards_that_fail_are_read_again_in_their_turn_and_the_others_count() {
         let mut state = backed();
         connected(&mut at(&mut state, 0));
         let mut reader = started(&mut state);
-        expect_read(&mut reader, &mut state, 0);
-        assert_eq!(
-            reader.indexed(&mut at(&mut state, 0), Err(Failure::Unavailable)),
-            Some(Err(Failure::Unavailable))
-        );
-        assert!(matches!(reader.next(&mut at(&mut state, 0)), Next::Wait { .. }));
-        expect_read(&mut reader, &mut state, 1);
-        assert_eq!(reader.to_complete, HOT_SHARDS);
+        let mut reads = 0;
+        while state.figures.complete_at.is_none() {
+            match reader.next(&mut at(&mut state, 0)) {
+                Next::Call(Call::Shard(shard)) => assert_eq!(shard, reads % HOT_SHARDS),
+                Next::Wait { .. } => continue,
+                other => panic!("{other:?}"),
+            }
+            reads += 1;
+            // Each third call fails, in the second round those of other shards.
+            let result = if reads % 3 == 0 { Err(Failure::Unavailable) } else { Ok(vec![]) };
+            reader.indexed(&mut at(&mut state, 0), result);
+            assert!(reads < 2 * HOT_SHARDS, "it is never complete");
+        }
+        assert_eq!(reads, 31, "the last of those that failed first is the fifteenth");
     }
 
     #[test]

@@ -13,6 +13,9 @@ use weir_core::model::key::HARD_LIMIT_RESOLUTION;
 use weir_core::model::schedule::Schedule as CoreSchedule;
 use weir_core::region::{RegionLimits, SharingRule};
 
+/// Most rows of a page that is read from the database: few, so that a recovery reads many pages.
+const PAGE_ROWS: usize = 256;
+
 /// Unix time at which the traffic of every run begins, in milliseconds. It is a whole minute, so every window that
 /// divides a minute begins there too.
 pub const START_UNIX_MS: u64 = 1_700_000_040_000;
@@ -241,7 +244,7 @@ impl Schedule {
     /// This schedule with the default of every other interval of an aggregator.
     pub fn intervals(&self) -> CoreSchedule {
         let (publish_ms, exchange_ms) = (self.publish_ms.max(1), self.exchange_ms.max(1));
-        CoreSchedule { publish_ms, exchange_ms, ..CoreSchedule::default() }
+        CoreSchedule { publish_ms, exchange_ms, page_rows: PAGE_ROWS, ..CoreSchedule::default() }
     }
 }
 

@@ -3,6 +3,7 @@
 use super::{Scenario, plan, spread, steady};
 use crate::plan::traffic::Traffic;
 use crate::plan::{Fault, Link, Part, Plan, Rule, Topology, Wrong};
+use crate::run::Expected;
 
 const STREAMS: Link = Link::Streams { region: 0, envoy: None, aggregator: None };
 const SOME_STREAMS: Link = Link::Streams { region: 0, envoy: Some(1), aggregator: Some(0) };
@@ -72,6 +73,12 @@ pub(super) const ALL: &[Scenario] = &[
             plan
         },
     ),
+    Scenario::new(
+        "crash-used-up",
+        "a region without a store, and its Envoy, crash when a thousand keys are used up; the database is away, then loses messages",
+        used_up,
+    )
+    .expecting(|_| Expected { over: Some(0.2), ..Expected::default() }),
     Scenario::new("crash-envoy", "an Envoy crashes and loses its table", |seed| {
         region(seed, Wrong::Crash { part: ENVOY })
     }),
@@ -160,6 +167,27 @@ fn region(seed: u64, what: Wrong) -> Plan {
     let both = Traffic { rules: 3, cost: (0, 2), ..spread(20, 60.0) };
     let mut plan = plan(seed, topology, rules, vec![steady(1, 40.0), both, spread(200, 200.0)], 12_000);
     plan.faults = vec![during(what)];
+    plan
+}
+
+/// Two regions with one aggregator each. The first uses up its keys, loses its memory, and has nothing but its rows.
+fn used_up(seed: u64) -> Plan {
+    let topology = Topology { regions: 2, ..Topology::region(1) };
+    let rule = Rule { deny_on_failure: true, trust_first: true, ..Rule::new(10, 600_000) };
+    let first =
+        |from_ms, until_ms, rate| Traffic { from_ms, until_ms, at: vec![(0, 0)], ..spread(1_000, rate) };
+    let second = Traffic { at: vec![(1, 0)], ..spread(1_000, 20.0) };
+    // What one request may pass of a key that its Envoy takes for new is large enough to be noticed.
+    let again = Traffic { cost: (5, 5), ..first(36_000, None, 500.0) };
+    let traffic = vec![first(0, Some(20_000), 1_500.0), again, second];
+    let mut plan = plan(seed, topology, vec![rule], traffic, 60_000);
+    let link = Link::Database { region: Some(0) };
+    plan.faults = vec![
+        Fault { at_ms: 35_000, for_ms: 1_000, what: Wrong::Crash { part: AGGREGATOR } },
+        Fault { at_ms: 35_000, for_ms: 1_000, what: Wrong::Crash { part: ENVOY } },
+        Fault { at_ms: 35_000, for_ms: 4_000, what: Wrong::Cut { link } },
+        Fault { at_ms: 39_000, for_ms: 10_000, what: Wrong::Lose { link, per_mille: 50 } },
+    ];
     plan
 }
 

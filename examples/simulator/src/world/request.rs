@@ -4,11 +4,12 @@ use super::network::StreamId;
 use weir_core::model::exact::{Charge, ChargeResult, ExactRequestId};
 use weir_core::model::key::{Key, OriginId};
 use weir_core::region::HotCell;
-use weir_core::region::exchange::{LowerBound, Merge, Merged, Stored, StoredRegion};
+use weir_core::region::exchange::{LowerBound, Merge, Merged, Page};
 use weir_core::region::log::{Decided, LogCharge};
 use weir_core::replication::Failure;
 use weir_core::replication::globe::lease::Holder;
 use weir_core::replication::globe::packet::{Feed, Packet};
+use weir_core::replication::globe::paging::ReadPage;
 use weir_core::replication::regional::queries::Queries;
 use weir_core::replication::regional::watch::Incarnations;
 
@@ -48,10 +49,10 @@ pub enum Request {
     Write(Packet),
     /// The last statement of a packet: read new rows of others.
     Feed(Packet),
-    /// Read the rows of all other regions.
-    Import,
-    /// Read what the region itself has published.
-    Own,
+    /// Read a page of the rows of all other regions.
+    Import(ReadPage),
+    /// Read a page of what the region itself has published.
+    Own(ReadPage),
     /// Take or renew the region lease.
     Lease([u8; 16]),
     /// Release the region lease.
@@ -81,10 +82,8 @@ pub enum Reply {
     Incarnations(Result<Incarnations, Failure>),
     /// What a packet has read.
     Fed(Result<Feed, Failure>),
-    /// The region's own rows.
-    Own(Result<Vec<Stored>, Failure>),
-    /// The rows of other regions.
-    Imported(Result<Vec<StoredRegion>, Failure>),
+    /// A page of the region's own rows, or of those of other regions.
+    Page(Result<Page, Failure>),
     /// The holder of the region lease.
     Holder(Result<Holder, Failure>),
     /// The decision of each log.
@@ -187,8 +186,7 @@ impl Request {
             Request::Origins(_) => Reply::Alive(Err(failure)),
             Request::Incarnations { .. } => Reply::Incarnations(Err(failure)),
             Request::Packet(_) | Request::Write(..) | Request::Feed(..) => Reply::Fed(Err(failure)),
-            Request::Import => Reply::Imported(Err(failure)),
-            Request::Own => Reply::Own(Err(failure)),
+            Request::Import(_) | Request::Own(_) => Reply::Page(Err(failure)),
             Request::Lease(_) => Reply::Holder(Err(failure)),
         }
     }

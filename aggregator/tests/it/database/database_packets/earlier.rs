@@ -98,10 +98,10 @@ pub async fn an_earlier_version_beside_this_one(store: &Store) {
     old_publish(&scene, "a", &[row("y", 4)]).await;
     old_publish(&scene, "a", &[row("x", 2)]).await;
     assert_eq!(b.catch_up().await, []);
-    let imported = b.database.import(NOW, WITHIN).await.unwrap();
-    b.merge(imported.regions);
+    let imported = b.database.import(&whole(WITHIN)).await.unwrap();
+    b.merge(imported.page.regions);
     assert_eq!((b.count("a", "x"), b.count("a", "y"), b.count("c", "x")), (6, 4, 50));
-    let own = a.database.own(NOW, WITHIN).await.unwrap();
+    let own = a.database.own(&whole(WITHIN)).await.unwrap();
     assert_eq!(sums(own), cells(&[row("x", 6), row("y", 4)]));
     // The next packet feeds what is above.
     a.send(&[limited("y", 5, 10)]).await;

@@ -149,8 +149,8 @@ pub async fn a_lagging_replica_returns_lower_counts(store: &Store) {
     assert_eq!(a.catch_up().await, fed(&[("x", 9), ("y", 1)]), "packets are exchanged with the primary");
     assert_eq!((primary.rows().await, replica.rows().await), (3 + 2, 1 + 1));
     assert_eq!(import(&a.database).await, cells(&[row("x", 5)]));
-    let imported = a.database.import(NOW, WITHIN).await.unwrap();
-    a.merge(imported.regions);
+    let imported = a.database.import(&whole(WITHIN)).await.unwrap();
+    a.merge(imported.page.regions);
     assert_eq!((a.count("b", "x"), a.count("b", "y")), (9, 1));
 }
 

@@ -19,7 +19,7 @@ pub async fn markers_are_no_cells(store: &Store) {
     let writers: Vec<_> = exchanged.feed.markers.iter().map(|marker| marker.writer).collect();
     assert_eq!((writers, exchanged.bad), (vec![b.writer], 0), "{:?}", exchanged.bad_example);
     assert_eq!(import(&a.database).await, cells(&[row("x", 1)]));
-    let own = b.database.own(NOW, WITHIN).await.unwrap();
+    let own = b.database.own(&whole(WITHIN)).await.unwrap();
     assert_eq!((own.bad, sums(own)), (0, cells(&[row("x", 1)])));
 }
 

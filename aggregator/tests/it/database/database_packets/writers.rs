@@ -113,12 +113,12 @@ pub async fn a_lower_limit_moves_the_row(store: &Store) {
     b.catch_up().await;
     let limits: Vec<_> = b.held.values().map(|(_, limit)| *limit).collect();
     assert_eq!(limits, [20, MAX_COUNT - 1, u64::MAX, 0]);
-    let imported = b.database.import(NOW, WITHIN).await.unwrap();
-    let [region] = &imported.regions[..] else { panic!("{imported:?}") };
+    let imported = b.database.import(&whole(WITHIN)).await.unwrap();
+    let [region] = &imported.page.regions[..] else { panic!("{imported:?}") };
     let read: Vec<_> = sorted(region.cells.clone()).iter().map(|cell| cell.limit).collect();
     assert_eq!(read, limits);
-    let own = a.database.own(NOW, WITHIN).await.unwrap();
-    assert_eq!(own.regions, imported.regions);
+    let own = a.database.own(&whole(WITHIN)).await.unwrap();
+    assert_eq!(own.page.regions, imported.page.regions);
 }
 
 pub async fn two_writers_of_one_region(store: &Store) {

@@ -13,7 +13,8 @@ use tempfile::TempDir;
 use weir_aggregator::database::{Database, DatabaseOptions, Imported};
 use weir_core::model::key::{Key, KeyParts};
 use weir_core::model::time::UnixMs;
-use weir_core::region::exchange::{Publication, Stored};
+use weir_core::region::exchange::{PageEnd, Publication, Stored};
+use weir_core::replication::globe::paging::ReadPage;
 use weir_envoy::{DatabaseServer, wait};
 
 /// The time of all scenarios.
@@ -222,15 +223,21 @@ pub async fn publish(database: &Database, rows: &[Publication]) {
 
 /// The sums of the other regions' counts, sorted by key.
 pub async fn import(database: &Database) -> Vec<Stored> {
-    let imported = database.import(NOW, WITHIN).await.unwrap();
-    assert_eq!((imported.bad, imported.truncated), (0, false), "{:?}", imported.bad_example);
+    let imported = database.import(&whole(WITHIN)).await.unwrap();
+    assert_eq!((imported.bad, imported.page.end), (0, None), "{:?}", imported.bad_example);
     sums(imported)
+}
+
+/// A page that holds all rows which have not expired.
+pub fn whole(within: Duration) -> ReadPage {
+    let within_ms = u64::try_from(within.as_millis()).unwrap();
+    ReadPage { after: PageEnd::expired_at(NOW), rows: 1_000_000, within_ms }
 }
 
 /// The sums over all regions, sorted by key.
 pub fn sums(imported: Imported) -> Vec<Stored> {
     let mut sums = BTreeMap::new();
-    for cell in imported.regions.into_iter().flat_map(|region| region.cells) {
+    for cell in imported.page.regions.into_iter().flat_map(|region| region.cells) {
         *sums.entry((cell.key, cell.sequence)).or_default() += cell.count;
     }
     sums.into_iter()

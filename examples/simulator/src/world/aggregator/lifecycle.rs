@@ -67,7 +67,7 @@ impl World<'_> {
         });
         let mono = host.clock.mono(self.now_us);
         match has_database && !has_store {
-            true => self.spawn(at, Machine::Taking(Taking::new(mono)), false),
+            true => self.spawn(at, Machine::Taking(Taking::new(mono))),
             false => self.prepare(at),
         }
     }
@@ -75,28 +75,35 @@ impl World<'_> {
     /// Reads the database before the program serves.
     pub(in crate::world) fn prepare(&mut self, at: usize) {
         if self.has_database() {
-            // Both machines must exist before one may finish.
-            self.spawn(at, Machine::Importer(Importer::once()), true);
-            if !self.has_redis() {
-                self.spawn(at, Machine::Recovery(Recovery::once()), true);
-            }
+            let schedule = self.plan.schedule.intervals();
+            let random = self.chance.stores.next();
+            let mono = self.aggregators[at].clock.mono(self.now_us);
+            self.spawn(at, Machine::Importer(Importer::before_serving(schedule, mono, random)));
+            let recovery = match self.has_redis() {
+                true => Recovery::new(schedule),
+                false => Recovery::before_serving(schedule, mono),
+            };
+            self.spawn(at, Machine::Recovery(recovery));
         } else {
             self.serve_when_ready(at);
         }
     }
 
-    /// Begins to serve once the machines that must finish before have finished.
+    /// Begins to serve once all machines that read before have read all, or have waited long enough.
     pub(in crate::world) fn serve_when_ready(&mut self, at: usize) {
         let (has_store, has_database) = (self.has_redis(), self.has_database());
-        let schedule = self.plan.schedule.intervals();
-        let (one, two) = (self.chance.stores.next(), self.chance.stores.next());
         let now_us = self.now_us;
         let host = &mut self.aggregators[at];
         let (incarnation, region, now) = (host.incarnation, host.region, host.clock.now(now_us));
         let Some(process) = host.process.as_mut() else { return };
-        if process.machines.iter().any(Option::is_some) || std::mem::replace(&mut process.serves, true) {
+        let is_ready = process.machines.iter().flatten().all(|running| running.may_serve(now.mono));
+        if process.serves || !is_ready {
             return;
         }
+        process.serves = true;
+        process.machines.iter_mut().flatten().for_each(|running| running.serve(now));
+        let schedule = self.plan.schedule.intervals();
+        let (one, two) = (self.chance.stores.next(), self.chance.stores.next());
         let id = process.id;
         let tick = now_us + one % (TICK_MS * 1_000);
         self.queue.plan(tick, Event::Aggregator(at, incarnation, Due::Tick));
@@ -105,8 +112,6 @@ impl World<'_> {
             let writer = Writer::new(u32::try_from(two >> 32).unwrap_or_default());
             let sync = GlobalSync::new(schedule, writer, &database::name(region), now.mono, one);
             machines.push(Machine::Sync(Box::new(sync)));
-            machines.push(Machine::Importer(Importer::new(schedule, now.mono, two)));
-            machines.push(Machine::Recovery(Recovery::new(schedule)));
         }
         if has_store {
             machines.push(Machine::Replay(Replay::new(schedule)));
@@ -122,7 +127,7 @@ impl World<'_> {
             }
         }
         for machine in machines {
-            self.spawn(at, machine, false);
+            self.spawn(at, machine);
         }
     }
 

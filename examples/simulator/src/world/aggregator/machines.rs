@@ -6,6 +6,7 @@ use crate::world::event::{Due, Event};
 use crate::world::request::{Caller, Reply, Request, Store};
 use prost::Message;
 use weir_core::model::schedule::Schedule;
+use weir_core::model::time::{MonoMs, Now};
 use weir_core::model::wire::Changes;
 use weir_core::replication::globe::import::Importer;
 use weir_core::replication::globe::lease::{Keeping, Taking, Then, WITHIN_MS};
@@ -57,8 +58,6 @@ pub struct Running {
     awaits: Option<RegionEvents>,
     /// The number of its last pause.
     pause: u64,
-    /// It must finish before the program serves.
-    is_first: bool,
 }
 
 /// The next step of a machine.
@@ -72,10 +71,10 @@ enum Step {
 
 impl World<'_> {
     /// Starts a machine.
-    pub(in crate::world) fn spawn(&mut self, at: usize, machine: Machine, is_first: bool) {
+    pub(in crate::world) fn spawn(&mut self, at: usize, machine: Machine) {
         let Some(process) = self.aggregators[at].process.as_mut() else { return };
         let number = process.machines.len();
-        process.machines.push(Some(Running { machine, awaits: None, pause: 0, is_first }));
+        process.machines.push(Some(Running { machine, awaits: None, pause: 0 }));
         self.drive(at, number);
     }
 
@@ -103,7 +102,6 @@ impl World<'_> {
             let step = step(&mut running.machine, &mut access, region, random, process.id);
             running.pause += 1;
             let pause = running.pause;
-            let is_first = running.is_first;
             match step {
                 Step::Call(store, request, within_ms) => {
                     self.call(at, store, request, within_ms, Caller::Machine(number));
@@ -134,13 +132,11 @@ impl World<'_> {
                 }
                 Step::Over => {
                     process.machines[number] = None;
-                    if is_first {
-                        self.serve_when_ready(at);
-                    }
                     break;
                 }
             }
         }
+        self.serve_when_ready(at);
         self.notify(at);
     }
 
@@ -188,9 +184,9 @@ impl World<'_> {
             (Machine::Sync(sync), _, Reply::Fed(result)) => {
                 sync.exchanged(&mut access, result);
             }
-            (Machine::Importer(importer), _, Reply::Imported(rows)) => importer.imported(&mut access, rows),
-            (Machine::Recovery(recovery), _, Reply::Own(rows)) => {
-                recovery.recovered(&mut access, rows.as_deref().map_err(|failure| *failure));
+            (Machine::Importer(importer), _, Reply::Page(page)) => importer.imported(&mut access, page),
+            (Machine::Recovery(recovery), _, Reply::Page(page)) => {
+                recovery.recovered(&mut access, page.as_ref().map_err(|failure| *failure));
             }
             (Machine::Taking(taking), _, Reply::Holder(holder)) => {
                 match taking.answered(holder, now.mono) {
@@ -223,7 +219,7 @@ impl World<'_> {
             _ => {}
         }
         if let Some(grace) = grace {
-            self.spawn(at, Machine::GracePeriod(grace), false);
+            self.spawn(at, Machine::GracePeriod(grace));
         }
         self.drive(at, number);
     }
@@ -260,6 +256,26 @@ impl World<'_> {
         self.end_aggregator_now(at);
         let incarnation = self.aggregators[at].incarnation;
         self.queue.plan(self.now_us + RESTART_US, Event::Aggregator(at, incarnation, Due::Start));
+    }
+}
+
+impl Running {
+    /// Whether a program that starts may serve as far as this machine is concerned.
+    pub(super) fn may_serve(&self, now: MonoMs) -> bool {
+        match &self.machine {
+            Machine::Importer(importer) => importer.may_serve(now),
+            Machine::Recovery(recovery) => recovery.may_serve(now),
+            _ => false,
+        }
+    }
+
+    /// The program serves.
+    pub(super) fn serve(&mut self, now: Now) {
+        match &mut self.machine {
+            Machine::Importer(importer) => importer.serve(),
+            Machine::Recovery(recovery) => recovery.serve(now),
+            _ => {}
+        }
     }
 }
 
@@ -302,11 +318,11 @@ fn step(machine: &mut Machine, access: &mut Alone<'_>, region: usize, random: u6
         Machine::Sync(sync) => of(sync.next(access, random), |call| {
             Step::Call(database, Request::Packet(call.packet), call.within_ms)
         }),
-        Machine::Importer(importer) => of(importer.next(access, random), |import| {
-            Step::Call(database, Request::Import, import.within_ms)
+        Machine::Importer(importer) => of(importer.next(access, random), |page| {
+            Step::Call(database, Request::Import(page), page.within_ms)
         }),
         Machine::Recovery(recovery) => {
-            of(recovery.next(access), |own| Step::Call(database, Request::Own, own.within_ms))
+            of(recovery.next(access), |page| Step::Call(database, Request::Own(page), page.within_ms))
         }
         Machine::Taking(_) | Machine::Keeping(_) => Step::Call(database, Request::Lease(id), WITHIN_MS),
     }

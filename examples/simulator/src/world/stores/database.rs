@@ -3,11 +3,13 @@
 use crate::world::request::{Reply, Request};
 use std::collections::BTreeMap;
 use weir_core::model::key::Key;
-use weir_core::region::exchange::{Stored, StoredRegion};
+use weir_core::model::time::UnixMs;
+use weir_core::region::exchange::{Page as TablePage, PageEnd, Stored, StoredRegion};
 use weir_core::replication::globe::lease::{Holder, TTL_MS};
 use weir_core::replication::globe::packet::{
     Cursor, Feed, MAX_FEED_ROWS, Marker, OwnMarker, Packet, Page, Writer,
 };
+use weir_core::replication::globe::paging::ReadPage;
 
 /// Interval of the cleanup, in milliseconds.
 const SWEEP_MS: u64 = 10_000;
@@ -17,6 +19,8 @@ const MARKER_MS: u64 = 3_600_000;
 /// A region's row of a cell.
 #[derive(Clone, Copy, Debug)]
 struct Row {
+    /// Its number, in the order in which rows were inserted.
+    number: u64,
     count: u64,
     limit: u64,
     /// The Unix time at which it expires, in milliseconds.
@@ -44,6 +48,8 @@ pub struct Database {
     rows: BTreeMap<(Key, u64), BTreeMap<usize, Row>>,
     markers: BTreeMap<Writer, Written>,
     leases: BTreeMap<usize, ([u8; 16], u64)>,
+    /// The number of the next row.
+    next_number: u64,
     swept_ms: u64,
 }
 
@@ -53,11 +59,8 @@ impl Database {
         self.sweep(now_ms);
         match request {
             Request::Feed(packet) => Reply::Fed(Ok(self.feed(packet, now_ms))),
-            Request::Import => Reply::Imported(Ok(self.others(region, now_ms))),
-            Request::Own => {
-                let own = self.live(now_ms).filter(|(by, _, _)| *by == region);
-                Reply::Own(Ok(own.map(|(_, stored, _)| stored).collect()))
-            }
+            Request::Import(page) => Reply::Page(Ok(self.page(&page, |by| by != region, now_ms))),
+            Request::Own(page) => Reply::Page(Ok(self.page(&page, |by| by == region, now_ms))),
             Request::Lease(id) => {
                 let held = self.leases.get(&region).filter(|(by, until)| *by != id && *until > now_ms);
                 let holder = if held.is_some() { Holder::Another } else { Holder::Mine };
@@ -105,7 +108,9 @@ impl Database {
         marker.version = marker.version.max(version);
         marker.expires_ms = expires_ms;
         for row in &packet.rows {
+            self.next_number += 1;
             let new = Row {
+                number: self.next_number,
                 count: row.count,
                 limit: row.limit,
                 expires_ms: row.expires.0,
@@ -155,14 +160,20 @@ impl Database {
         feed
     }
 
-    /// The rows of all regions but one.
-    fn others(&self, region: usize, now_ms: u64) -> Vec<StoredRegion> {
+    /// A part of all rows, in the order of their places; those of the regions that are not wanted are left out.
+    fn page(&self, page: &ReadPage, wants: impl Fn(usize) -> bool, now_ms: u64) -> TablePage {
+        let place = |row: &Row| PageEnd { expires: UnixMs(row.expires_ms), row: row.number };
+        let after = self.live(now_ms).map(|(by, stored, row)| (place(row), by, stored));
+        let mut rows: Vec<_> = after.filter(|(place, _, _)| *place > page.after).collect();
+        rows.sort_by_key(|(place, _, _)| *place);
+        rows.truncate(page.rows);
+        let end = rows.last().map(|(place, _, _)| *place).filter(|_| rows.len() == page.rows);
         let mut regions: BTreeMap<usize, Vec<Stored>> = BTreeMap::new();
-        for (by, stored, _) in self.live(now_ms).filter(|(by, _, _)| *by != region) {
+        for (_, by, stored) in rows.into_iter().filter(|(_, by, _)| wants(*by)) {
             regions.entry(by).or_default().push(stored);
         }
         let named = |(by, cells): (usize, _)| StoredRegion { region: name(by), cells };
-        regions.into_iter().map(named).collect()
+        TablePage { regions: regions.into_iter().map(named).collect(), end }
     }
 
     /// The rows that have not expired, each with its region.
