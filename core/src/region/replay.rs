@@ -26,6 +26,8 @@ const MAX_REPEATED: usize = 64;
 pub(super) struct Backing {
     /// The number of the store's incarnation; `None` without a store.
     incarnation: Option<u32>,
+    /// The id of that incarnation, which all aggregators of the region have; 0 before the store was found.
+    id: u128,
     /// Whether the hot index was fully read since the store was found.
     complete: bool,
     /// If all cells must be written again: the slot to continue from.
@@ -82,6 +84,17 @@ impl Region {
     /// The number of the store's incarnation.
     pub fn store_incarnation(&self) -> u32 {
         self.backing.incarnation.unwrap_or_default()
+    }
+
+    /// Records by which id all aggregators know the store's present incarnation.
+    pub fn set_store_id(&mut self, id: u128) {
+        self.backing.id = id;
+    }
+
+    /// The id of the store's incarnation: what is marked as stored was stored in it. Sent with
+    /// [`Region::next_changes`].
+    pub fn store_id(&self) -> u128 {
+        self.backing.id
     }
 
     /// Whether all that is hot in the store is stored here. Only then are subscribers' snapshots reported as complete.

@@ -31,6 +31,8 @@ export const FAULTS = {
   Freeze: { label: 'Freeze', of: 'part', parts: allParts, fields: {} },
   Restart: { label: 'Orderly restart', of: 'part', parts: allParts, fields: {} },
   Wipe: { label: 'Loses its data', of: 'part', parts: stores, fields: {} },
+  FailOver: { label: 'A Redis is replaced by a replica that lags', of: 'region', fields: {} },
+  SetBack: { label: 'A Redis is set back to older data', of: 'region', fields: {} },
   Slow: { label: 'Responds slowly', of: 'part', parts: stores, fields: ms('By', 500) },
   Skew: { label: 'Clock is wrong', of: 'part', parts: ['Envoy', 'Aggregator', 'Database'], fields: ms('Ahead by', 2000, -DAY_MS) },
   Rebuild: { label: 'Listener is rebuilt', of: 'part', parts: ['Envoy'], fields: {} },

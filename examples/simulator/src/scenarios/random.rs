@@ -88,6 +88,12 @@ fn vary(plan: &mut Plan, dice: &mut Random) {
         let part = Part::Aggregator { region, aggregator: below(dice, topology.aggregators) };
         plan.faults.push(Fault { at_ms, for_ms: plan.traffic_ms, what: Wrong::Skew { part, ms } });
     }
+    if topology.aggregators > 1 && dice.per_mille(250) {
+        let is_replica = dice.per_mille(700);
+        let what = if is_replica { Wrong::FailOver { region } } else { Wrong::SetBack { region } };
+        let for_ms = one_of(dice, &[0, 20, 100, 300, 3_000]);
+        plan.faults.push(Fault { at_ms: dice.below(plan.traffic_ms), for_ms, what });
+    }
 }
 
 /// Makes some rules exact, held by a log or, if there is a database, by a ledger.

@@ -71,6 +71,8 @@ impl World<'_> {
             Wrong::Restart { part } | Wrong::Rebuild { part } => self.stop(part, begins, true),
             Wrong::Skew { part, ms } => self.skew(part, if begins { ms } else { ms.saturating_neg() }),
             Wrong::Wipe { part } if begins => self.wipe_store(part),
+            Wrong::FailOver { region } => self.set_back(region, true, begins),
+            Wrong::SetBack { region } => self.set_back(region, false, begins),
             Wrong::Slow { part, ms } => self.slow_store(part, ms, begins),
             // A wipe takes effect at once, a flood is part of the traffic, and a rolling restart has its own events.
             Wrong::Wipe { .. } | Wrong::Flood { .. } | Wrong::Roll { .. } => {}
@@ -194,6 +196,7 @@ pub(super) fn loses_messages(what: &Wrong) -> bool {
             matches!(part, Part::Redis { .. } | Part::Aggregator { .. })
         }
         Wrong::Slow { part, .. } => matches!(part, Part::Redis { .. }),
+        Wrong::FailOver { .. } | Wrong::SetBack { .. } => true,
         _ => false,
     }
 }

@@ -9,8 +9,8 @@ use weir_core::region::log::{Decided, LogCharge};
 use weir_core::replication::Failure;
 use weir_core::replication::globe::lease::Holder;
 use weir_core::replication::globe::packet::{Feed, Packet};
+use weir_core::replication::regional::marker::{Incarnations, Look};
 use weir_core::replication::regional::queries::Queries;
-use weir_core::replication::regional::watch::Incarnations;
 
 /// A store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,9 +38,8 @@ pub enum Request {
     Origins(Vec<OriginId>),
     /// Publish a message to all subscribers.
     Publish(Vec<u8>),
-    /// Read the marker. `reader` identifies the reading aggregator. If the marker has no id, or the id
-    /// `renewed`, its id becomes `fresh`.
-    Incarnations { fresh: u128, reader: [u8; 16], renewed: Option<u128> },
+    /// Read the marker.
+    Look(Look),
     /// Exchange a packet: raise rows of a region, and read new rows of others.
     Packet(Packet),
     /// Read the rows of all other regions.
@@ -180,7 +179,7 @@ impl Request {
             Request::ChargeLedger(_) => Reply::Charged(Err(failure)),
             Request::Shard(_) => Reply::Named(Err(failure)),
             Request::Origins(_) => Reply::Alive(Err(failure)),
-            Request::Incarnations { .. } => Reply::Incarnations(Err(failure)),
+            Request::Look(_) => Reply::Incarnations(Err(failure)),
             Request::Packet(_) => Reply::Fed(Err(failure)),
             Request::Import => Reply::Imported(Err(failure)),
             Request::Own => Reply::Own(Err(failure)),
