@@ -124,11 +124,12 @@ async fn a_failover_of_one_part_begins_an_incarnation_there() {
     let arguments = arguments.map(str::to_owned).to_vec();
     let replica = Redis::start(RedisOptions { port: 0, arguments }).await.unwrap();
     ask(&replica, &["MEET", "127.0.0.1", &cluster.nodes()[1].port().to_string(), &bus_port]);
+    // It is refused until the replica has met the node.
+    let told = async || redis::cmd("CLUSTER").arg("REPLICATE").arg(&id).exec(&mut hand(&replica)).is_ok();
+    wait::until("the replica knows its primary", HEALED, told).await.unwrap();
     let follows = async || {
-        let mut hand = hand(&replica);
-        let told = redis::cmd("CLUSTER").arg("REPLICATE").arg(&id).exec(&mut hand);
-        let info: String = redis::cmd("INFO").arg("replication").query(&mut hand).unwrap();
-        told.is_ok() && info.contains("master_link_status:up")
+        let info: String = redis::cmd("INFO").arg("replication").query(&mut hand(&replica)).unwrap();
+        info.contains("master_link_status:up")
     };
     wait::until("the replica is connected", HEALED, follows).await.unwrap();
     assert_eq!(ids(&look(&store, &mut last).await), ids(&before), "a replica that is added loses nothing");

@@ -51,7 +51,9 @@ pub async fn connected(store: &Store) {
 pub async fn look(store: &Store, last: &mut LastRead) -> Vec<Incarnation> {
     let incarnations = store.incarnations(last, AMPLE).await.unwrap();
     assert_eq!(incarnations.unseen, 0);
-    incarnations.seen.iter().for_each(|read| drop(last.insert(*read)));
+    for read in &incarnations.seen {
+        last.insert(*read);
+    }
     incarnations.seen
 }
 
