@@ -1,32 +1,61 @@
--- KEYS: a marker. ARGV: the id to use if the marker is missing or is to be renewed; the reader; the id to renew, or ''.
--- Counts this read for its reader, so that a server set back to older data is detected by a lower count. Returns
--- `id:created_ms`, the number of this reader's reads, and the server's time. The marker never expires.
+-- KEYS: a marker. ARGV: the id of the incarnation that this read may begin; the reader; the id and the number of the
+-- last read that was answered to it, or '' and 0; the servers that held markers then, joined by ','.
+-- An incarnation begins if the marker is missing, was set back, or is held by another server: a hash with the id, the
+-- server, and the number of reads of each reader. Returns `id:created_ms`, the number of this reader's reads, the
+-- server's time, and the server, or ''. The marker never expires. Equivalent to weir_core's Marker::read.
 
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local now_ms = string.format('%.0f', now)
+
+-- The first half of an id that INFO states: 32 hexadecimal digits.
+local function stated(section, field)
+    local info = redis.pcall('INFO', section)
+    local id = type(info) == 'string' and string.match(info, '\n' .. field .. ':(%x+)')
+    return id and #id >= 32 and string.sub(id, 1, 32)
+end
+
+-- This server, as its process and its promotion, or '' if a right or the command is missing.
+local NONE = string.rep('0', 32)
+local process, earlier = stated('server', 'run_id'), stated('replication', 'master_replid2')
+local promotion = earlier == NONE and NONE or stated('replication', 'master_replid')
+local server = process and earlier and promotion and process .. promotion or ''
+
+-- Whether this server is not the one that held the marker, and was not known to hold others.
+local function has_moved(before)
+    if not before or before == server or server == '' then return false end
+    if promotion == NONE and string.sub(before, 1, 32) == process then return false end
+    return not string.find(ARGV[5], server, 1, true)
+end
+
 -- HMGET fails if the key has another type.
-local fields = redis.pcall('HMGET', KEYS[1], 'incarnation', ARGV[2])
+local fields = redis.pcall('HMGET', KEYS[1], 'incarnation', 'server', ARGV[2])
 local incarnation, looks
 if not fields.err and fields[1] then
     incarnation = string.match(fields[1], '^' .. string.rep('%x', 32) .. ':%d+$')
-    looks = fields[2] and string.match(fields[2], '^(%d+):%d+$')
+    looks = fields[3] and string.match(fields[3], '^(%d+):%d+$')
 end
-if not incarnation or string.sub(incarnation, 1, 32) == ARGV[3] then
+if incarnation then
+    local was_set_back = string.sub(incarnation, 1, 32) == ARGV[3] and (tonumber(looks) or 0) < tonumber(ARGV[4])
+    if was_set_back or has_moved(fields[2]) then incarnation = nil end
+end
+if not incarnation then
     incarnation, looks = ARGV[1] .. ':' .. now_ms, nil
     redis.call('UNLINK', KEYS[1])
     redis.call('HSET', KEYS[1], 'incarnation', incarnation)
 end
+if server ~= '' and (not looks or server ~= fields[2]) then redis.call('HSET', KEYS[1], 'server', server) end
 if not looks then
     -- A reader's first read removes readers that have not read for an hour: their processes have ended.
     local all = redis.call('HGETALL', KEYS[1])
     for at = 1, #all, 2 do
         local seen = string.match(all[at + 1], '^%d+:(%d+)$')
-        if all[at] ~= 'incarnation' and (not seen or tonumber(seen) + 3600000 < now) then
+        local is_reader = all[at] ~= 'incarnation' and all[at] ~= 'server'
+        if is_reader and (not seen or tonumber(seen) + 3600000 < now) then
             redis.call('HDEL', KEYS[1], all[at])
         end
     end
 end
 looks = string.format('%.0f', (tonumber(looks) or 0) + 1)
 redis.call('HSET', KEYS[1], ARGV[2], looks .. ':' .. now_ms)
-return { incarnation, looks, now_ms }
+return { incarnation, looks, now_ms, server }

@@ -1,39 +1,29 @@
-//! Markers: keys that show when the store was emptied, and whether it was set back to older data.
+//! Markers: keys that show when a server was emptied, was replaced by another one, or was set back to older data.
 //!
-//! A wipe does not break a connection, so it must be detected by reading. Each marker is a hash with a random id,
-//! created when it was found missing, and one read counter for each store client. Another aggregator may recreate the
-//! marker first, so a wipe is detected by a changed id. Each client has its own counter, so that the reads of others
-//! cannot hide that the server was set back.
+//! A loss does not always break a connection, so it must be detected by reading. Each marker is a hash with a random
+//! id, the server that holds it, and one read counter for each store client. `incarnation.lua` compares and replaces
+//! it in one step, so that all clients find a changed id, whichever of them reads first after the loss.
 
 use super::Store;
 use super::command::Command;
 use super::error::StoreError;
 use super::script::{self, SCRIPTS};
 use redis::Value;
-use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::Instant;
 use weir_core::model::time::UnixMs;
-pub use weir_core::replication::regional::watch::{Incarnation, Incarnations};
+use weir_core::replication::regional::marker::Server;
+pub use weir_core::replication::regional::marker::{Incarnation, Incarnations, LastRead};
 
 impl Store {
-    /// Reads all markers and creates missing ones. Fails if none could be read.
-    pub async fn incarnations(&self, within: Duration) -> Result<Incarnations, StoreError> {
-        self.renew(&BTreeMap::new(), within).await
-    }
-
-    /// Like [`Store::incarnations`], and gives a new id to the markers at the positions in `renewals`, if they still
-    /// have the id given there.
-    pub async fn renew(
-        &self,
-        renewals: &BTreeMap<u16, u128>,
-        within: Duration,
-    ) -> Result<Incarnations, StoreError> {
+    /// Reads all markers and creates missing ones. `last` is what the last answers stated. Fails if none could be read.
+    pub async fn incarnations(&self, last: &LastRead, within: Duration) -> Result<Incarnations, StoreError> {
+        let servers: Vec<String> = last.servers().into_iter().map(text_of).collect();
+        let servers = servers.join(",");
         let commands = (0..).zip(&self.inner.markers).map(|(place, name)| {
+            let (id, looks) = last.at(place).map_or((String::new(), 0), |(id, looks)| (hex(id), looks));
             let mut what = script::call(&SCRIPTS.incarnation, &[name]);
-            what.arg(format!("{:032x}", rand::random::<u128>()));
-            what.arg(format!("{:032x}", self.inner.reader));
-            what.arg(renewals.get(&place).map(|id| format!("{id:032x}")).unwrap_or_default());
+            what.arg(hex(rand::random())).arg(hex(self.inner.reader)).arg(id).arg(looks).arg(&servers);
             Command::on(name, what)
         });
         let sent = Instant::now();
@@ -66,16 +56,38 @@ impl Store {
     }
 }
 
+fn hex(id: u128) -> String {
+    format!("{id:032x}")
+}
+
+fn text_of(server: Server) -> String {
+    hex(server.process) + &hex(server.promotion)
+}
+
 /// Parses the incarnation and the server's time.
 fn parse(place: u16, answer: &Value) -> Result<(Incarnation, UnixMs), StoreError> {
     let Value::Array(fields) = answer else { return Err(StoreError::Protocol) };
-    let [Value::BulkString(text), looks, now] = fields.as_slice() else { return Err(StoreError::Protocol) };
+    let [Value::BulkString(text), looks, now, Value::BulkString(server)] = fields.as_slice() else {
+        return Err(StoreError::Protocol);
+    };
     let (looks, now) = (script::decimal(looks)?, script::decimal(now)?);
     let text = std::str::from_utf8(text).map_err(|_| StoreError::Protocol)?;
     let (id, since) = text.split_once(':').ok_or(StoreError::Protocol)?;
-    let id = u128::from_str_radix(id, 16).map_err(|_| StoreError::Protocol)?;
-    let since = since.parse().map_err(|_| StoreError::Protocol)?;
-    let incarnation =
-        Incarnation { place, id, looks, since: UnixMs(since), age_ms: now.saturating_sub(since) };
-    Ok((incarnation, UnixMs(now)))
+    let (id, since) = (id_of(id)?, since.parse().map_err(|_| StoreError::Protocol)?);
+    let age_ms = now.saturating_sub(since);
+    let server = server_of(server)?;
+    Ok((Incarnation { place, id, looks, server, since: UnixMs(since), age_ms }, UnixMs(now)))
+}
+
+fn server_of(text: &[u8]) -> Result<Option<Server>, StoreError> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let text = std::str::from_utf8(text).map_err(|_| StoreError::Protocol)?;
+    let (process, promotion) = text.split_at_checked(32).ok_or(StoreError::Protocol)?;
+    Ok(Some(Server { process: id_of(process)?, promotion: id_of(promotion)? }))
+}
+
+fn id_of(text: &str) -> Result<u128, StoreError> {
+    u128::from_str_radix(text, 16).map_err(|_| StoreError::Protocol)
 }

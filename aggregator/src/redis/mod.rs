@@ -30,7 +30,7 @@ mod wire;
 
 pub use changes::Received;
 pub use error::StoreError;
-pub use marker::{Incarnation, Incarnations};
+pub use marker::{Incarnation, Incarnations, LastRead};
 pub use names::HOT_SHARDS;
 pub use options::{OptionsError, StoreOptions};
 pub use origins::Alive;

@@ -421,6 +421,9 @@ pub struct Changes {
     /// Live controls changed: the database is to be read.
     #[prost(bool, tag = "4")]
     pub controls_changed: bool,
+    /// The incarnation of the region's store that has the cells: 16 bytes.
+    #[prost(bytes = "vec", tag = "5")]
+    pub store_id: Vec<u8>,
 }
 
 /// Some components of one cell.

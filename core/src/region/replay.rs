@@ -26,6 +26,8 @@ const MAX_REPEATED: usize = 64;
 pub(super) struct Backing {
     /// The number of the store's incarnation; `None` without a store.
     incarnation: Option<u32>,
+    /// The id of that incarnation, which all aggregators of the region have; 0 before the store was found.
+    id: u128,
     /// Whether the hot index was fully read since the store was found.
     complete: bool,
     /// If all cells must be written again: the slot to continue from.
@@ -82,6 +84,17 @@ impl Region {
     /// The number of the store's incarnation.
     pub fn store_incarnation(&self) -> u32 {
         self.backing.incarnation.unwrap_or_default()
+    }
+
+    /// Records by which id all aggregators know the store's present incarnation.
+    pub fn set_store_id(&mut self, id: u128) {
+        self.backing.id = id;
+    }
+
+    /// The id of the store's incarnation: what is marked as stored was stored in it. Sent with
+    /// [`Region::next_changes`].
+    pub fn store_id(&self) -> u128 {
+        self.backing.id
     }
 
     /// Whether all that is hot in the store is stored here. Only then are subscribers' snapshots reported as complete.
@@ -213,7 +226,7 @@ impl Region {
         Ok(answer(state, origin, query, granted))
     }
 
-    /// Takes what the store holds of a cell: read from it, or received from another aggregator that has written it.
+    /// Takes what the store holds of a cell, as read from it in its present incarnation.
     pub fn learn(
         &mut self,
         key: &Key,
@@ -222,14 +235,43 @@ impl Region {
         parts: &[Part],
         now: UnixMs,
     ) -> Result<(), Refused> {
-        let Some(incarnation) = self.backing.incarnation else { return Ok(()) };
+        self.learn_some(key, sequence, limit, parts, self.backing.incarnation, now)
+    }
+
+    /// Takes what another aggregator has found in the store's incarnation `store_id`. In any other incarnation it
+    /// counts, but has to be written again.
+    pub fn learn_from_peer(
+        &mut self,
+        key: &Key,
+        sequence: u64,
+        limit: u64,
+        parts: &[Part],
+        store_id: u128,
+        now: UnixMs,
+    ) -> Result<(), Refused> {
+        let holds = self.backing.incarnation.filter(|_| store_id != 0 && store_id == self.backing.id);
+        self.learn_some(key, sequence, limit, parts, holds, now)
+    }
+
+    fn learn_some(
+        &mut self,
+        key: &Key,
+        sequence: u64,
+        limit: u64,
+        parts: &[Part],
+        holds: Option<u32>,
+        now: UnixMs,
+    ) -> Result<(), Refused> {
+        if self.backing.incarnation.is_none() {
+            return Ok(());
+        }
         checked(key.as_bytes(), sequence, 0, now)?;
         if !self.keys.has_room_for(key.as_bytes()) {
             return Err(Refused::Full);
         }
         let (slot, state) = self.keys.entry(key.as_bytes(), sequence, now)?;
         let became_hot = state.note_limit(sequence, limit);
-        if state.cell_mut(sequence)?.learn(parts, incarnation, now) || became_hot {
+        if state.cell_mut(sequence)?.learn(parts, holds, now) || became_hot {
             self.subscribers.changed_outside(slot, state);
         }
         follow(&mut self.subscribers, slot, state, sequence, parts);

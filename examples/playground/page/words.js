@@ -32,6 +32,8 @@ export const FAULTS = {
   Restart: { label: 'Orderly restart', of: 'part', parts: allParts, fields: {} },
   Wipe: { label: 'Loses its data', of: 'part', parts: stores, fields: {} },
   Restore: { label: 'Is set back to its state at the beginning', of: 'part', parts: ['Database'], fields: {} },
+  FailOver: { label: 'A Redis is replaced by a replica that lags', of: 'region', fields: {} },
+  SetBack: { label: 'A Redis is set back to older data', of: 'region', fields: {} },
   Slow: { label: 'Responds slowly', of: 'part', parts: stores, fields: ms('By', 500) },
   Skew: { label: 'Clock is wrong', of: 'part', parts: ['Envoy', 'Aggregator', 'Database'], fields: ms('Ahead by', 2000, -DAY_MS) },
   Rebuild: { label: 'Listener is rebuilt', of: 'part', parts: ['Envoy'], fields: {} },

@@ -146,6 +146,7 @@ pub fn changes(data: &[u8]) {
     let Ok(changes) = Changes::decode(data) else { return };
     let mut region = Region::new(RegionLimits { max_keys: 64, ..RegionLimits::default() }, (1, 2));
     region.back();
+    region.set_store_id(data.len() as u128 % 2);
     for change in &changes.cells {
         let Ok(key) = Key::parse(&change.key) else { continue };
         let parts = change
@@ -154,7 +155,7 @@ pub fn changes(data: &[u8]) {
             .filter_map(|part| Some((OriginId(part.origin.as_slice().try_into().ok()?), part.own)));
         let parts: Vec<_> = parts.collect();
         // A refusal will do.
-        let _ = region.learn(&key, change.sequence, change.limit, &parts, NOW);
+        let _ = region.learn_from_peer(&key, change.sequence, change.limit, &parts, 1, NOW);
     }
     while region.tick(NOW) {}
 }

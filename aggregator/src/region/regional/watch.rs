@@ -25,7 +25,7 @@ pub async fn run(hub: Arc<Hub>, regional: Arc<Regional>) {
 async fn read_markers(hub: &Arc<Hub>, regional: &Arc<Regional>, watch: &mut Watch) {
     let started = Instant::now();
     let within = Duration::from_millis(regional.schedule.marker_timeout_ms);
-    let incarnations = regional.store.renew(watch.renewals(), within).await;
+    let incarnations = regional.store.incarnations(watch.last_read(), within).await;
     let error = incarnations.as_ref().err().map(ToString::to_string);
     let incarnations = counted(&hub.metrics, Operation::ReadMarkers, started, incarnations);
     let read = watch.looked(&mut &**hub, incarnations.as_ref().map_err(|failure| *failure));
@@ -39,8 +39,14 @@ fn log_changes(read: &MarkersRead, error: &str) {
     if read.is_found {
         info!("regional store available");
     }
+    if read.is_nameless {
+        warn!(
+            "the regional store does not state which server it is (INFO): a failover that loses the last counts \
+             is not detected"
+        );
+    }
     if read.is_wiped {
-        warn!("the regional store has lost its data; writing all counts again");
+        warn!("the regional store has lost data, or another server took over; writing all counts again");
     }
     if read.is_back {
         info!("regional store available again");

@@ -4,10 +4,10 @@
 use crate::support::redis::*;
 use std::collections::BTreeSet;
 use tokio::time::timeout;
-use weir_aggregator::redis::{HOT_SHARDS, Received, Store, StoreOptions};
+use weir_aggregator::redis::{HOT_SHARDS, Incarnation, Received, Store, StoreOptions};
 use weir_core::model::time::UnixMs;
 use weir_core::region::exchange::{BASELINE, LowerBound};
-use weir_envoy::{RedisCluster, wait};
+use weir_envoy::{Redis, RedisCluster, RedisOptions, ports, wait};
 
 const CELLS: usize = 1_000;
 
@@ -75,17 +75,20 @@ async fn messages_cross_the_cluster() {
 #[tokio::test]
 async fn a_wipe_or_death_of_one_part_is_seen_and_leaves_the_others() {
     let (mut cluster, store) = started().await;
-    let before = store.incarnations(AMPLE).await.unwrap();
+    let before = store.incarnations(&LastRead::default(), AMPLE).await.unwrap();
     assert_eq!((before.seen.len(), before.unseen), (64, 0));
-    assert_eq!(store.incarnations(AMPLE).await.unwrap().seen.len(), 64);
+    assert_eq!(store.incarnations(&LastRead::default(), AMPLE).await.unwrap().seen.len(), 64);
     redis::cmd("FLUSHALL").exec(&mut hand(&cluster.nodes()[1])).unwrap();
-    let after = store.incarnations(AMPLE).await.unwrap();
+    let after = store.incarnations(&LastRead::default(), AMPLE).await.unwrap();
     let changed = before.seen.iter().zip(&after.seen).filter(|(before, after)| before.id != after.id).count();
     assert!((15..30).contains(&changed), "a third of the markers: {changed}");
 
     cluster.nodes()[2].process().kill().unwrap();
     let partly = async || {
-        store.incarnations(AMPLE).await.is_ok_and(|incarnations| (15..30).contains(&incarnations.unseen))
+        store
+            .incarnations(&LastRead::default(), AMPLE)
+            .await
+            .is_ok_and(|incarnations| (15..30).contains(&incarnations.unseen))
     };
     wait::until("a third is unavailable", HEALED, partly).await.unwrap();
     let cells: Vec<_> = (0..CELLS).map(|number| merge(&numbered(number), &[(A, 1)])).collect();
@@ -99,6 +102,49 @@ async fn a_wipe_or_death_of_one_part_is_seen_and_leaves_the_others() {
     })
     .await
     .unwrap();
+}
+
+/// One shard of three fails over; the markers of the others stay.
+#[tokio::test]
+async fn a_failover_of_one_part_begins_an_incarnation_there() {
+    let (mut cluster, store) = started().await;
+    let mut last = LastRead::default();
+    let before = look(&store, &mut last).await;
+    let ask = |redis: &Redis, words: &[&str]| -> String {
+        redis::cmd("CLUSTER").arg(words).query(&mut hand(redis)).unwrap()
+    };
+    let id = ask(&cluster.nodes()[1], &["MYID"]);
+    let nodes = ask(&cluster.nodes()[1], &["NODES"]);
+    let known = nodes.lines().find(|line| line.contains("myself")).expect("it lists itself");
+    let bus_port = known.split(['@', ' ', ',']).nth(2).expect("a bus port").to_owned();
+    let own_bus_port = ports::free().unwrap().to_string();
+    let arguments = ["--cluster-enabled", "yes", "--cluster-port", &own_bus_port];
+    let arguments = arguments.map(str::to_owned).to_vec();
+    let replica = Redis::start(RedisOptions { port: 0, arguments }).await.unwrap();
+    ask(&replica, &["MEET", "127.0.0.1", &cluster.nodes()[1].port().to_string(), &bus_port]);
+    // It is refused until the replica has met the node.
+    let told = async || redis::cmd("CLUSTER").arg("REPLICATE").arg(&id).exec(&mut hand(&replica)).is_ok();
+    wait::until("the replica knows its primary", HEALED, told).await.unwrap();
+    let follows = async || {
+        let info: String = redis::cmd("INFO").arg("replication").query(&mut hand(&replica)).unwrap();
+        info.contains("master_link_status:up")
+    };
+    wait::until("the replica is connected", HEALED, follows).await.unwrap();
+    assert_eq!(ids(&look(&store, &mut last).await), ids(&before), "a replica that is added loses nothing");
+
+    cluster.nodes()[1].process().kill().unwrap();
+    ask(&replica, &["FAILOVER", "TAKEOVER"]);
+    let all =
+        async || store.incarnations(&last, AMPLE).await.is_ok_and(|incarnations| incarnations.unseen == 0);
+    wait::until("every shard answers", HEALED, all).await.unwrap();
+    let after = look(&store, &mut last).await;
+    let changed = ids(&before).iter().zip(ids(&after)).filter(|(before, after)| *before != after).count();
+    assert!((15..30).contains(&changed), "a third of the markers: {changed}");
+    assert_eq!(ids(&look(&store, &mut last).await), ids(&after), "it is one loss");
+}
+
+fn ids(markers: &[Incarnation]) -> Vec<u128> {
+    markers.iter().map(|marker| marker.id).collect()
 }
 
 #[tokio::test]

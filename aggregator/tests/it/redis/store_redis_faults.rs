@@ -12,7 +12,7 @@ use weir_core::model::exact::ExactRequestId;
 use weir_core::model::time::UnixMs;
 use weir_core::region::exchange::{LowerBound, Merge};
 use weir_core::region::log::{EntryId, LogCharge};
-use weir_envoy::{Redis, RedisOptions, ports, wait};
+use weir_envoy::{Process, Redis, RedisOptions, ports, wait};
 
 /// Shorter than any reconnection.
 const SHORT: Duration = Duration::from_millis(100);
@@ -26,7 +26,7 @@ async fn flushed_scripts_are_loaded_again() {
         redis::cmd("SCRIPT").arg("FLUSH").exec(&mut hand).unwrap();
         assert!(store.merge(&cells, AMPLE).await.iter().all(Result::is_ok));
         redis::cmd("SCRIPT").arg("FLUSH").exec(&mut hand).unwrap();
-        store.incarnations(AMPLE).await.unwrap();
+        store.incarnations(&LastRead::default(), AMPLE).await.unwrap();
     }
 }
 
@@ -56,29 +56,31 @@ async fn a_wipe_is_seen_though_the_connection_stays() {
 }
 
 #[tokio::test]
-async fn marker_reads_are_counted_for_each_client_and_a_marker_is_renewed_once() {
+async fn a_marker_that_was_set_back_is_renewed_once_though_others_have_read_it() {
     let (redis, store) = started().await;
     let other = open(&options(&redis.url())).await;
     let mut hand = hand(&redis);
-    let first = incarnation(&store).await;
-    // Both had read the marker before this test, so only the difference counts.
-    let others = incarnation(&other).await.looks;
+    let (mut last, mut others) = (LastRead::default(), LastRead::default());
+    let first = look(&store, &mut last).await[0];
+    let first_of_other = look(&other, &mut others).await[0];
     for step in 1..=3 {
-        assert_eq!(incarnation(&store).await.looks, first.looks + step);
+        let read = look(&store, &mut last).await[0];
+        assert_eq!((read.id, read.looks), (first.id, first.looks + step));
     }
-    assert_eq!(incarnation(&other).await.looks, others + 1, "reads of others must not count");
+    let read = look(&other, &mut others).await[0];
+    assert_eq!(read.looks, first_of_other.looks + 1, "reads of others must not count");
     // An older copy without the store's last read, followed by a read of the other client.
     redis::cmd("COPY").arg("weir:eu:incarnation:{0}").arg("weir:eu:copy:{0}").exec(&mut hand).unwrap();
-    let last = incarnation(&store).await;
+    look(&store, &mut last).await;
     redis::cmd("RENAME").arg("weir:eu:copy:{0}").arg("weir:eu:incarnation:{0}").exec(&mut hand).unwrap();
-    assert_eq!(incarnation(&other).await.id, first.id);
-    assert_eq!(incarnation(&store).await.looks, last.looks, "the counter must not exceed the previous one");
-
-    let renewals = BTreeMap::from([(0, first.id)]);
-    let renewed = store.renew(&renewals, AMPLE).await.unwrap().seen[0];
+    assert_eq!(look(&other, &mut others).await[0].id, first.id);
+    let before = last.clone();
+    let renewed = look(&store, &mut last).await[0];
     assert_ne!(renewed.id, first.id);
-    let again = other.renew(&renewals, AMPLE).await.unwrap().seen[0];
-    assert_eq!((again.id, again.looks), (renewed.id, 1), "an id that no longer exists must not be renewed");
+    let again = look(&other, &mut others).await[0];
+    assert_eq!((again.id, again.looks), (renewed.id, 1));
+    let repeated = look(&store, &mut before.clone()).await[0];
+    assert_eq!(repeated.id, renewed.id, "an id that no longer exists must not be renewed");
 
     // A client that has not read for an hour is removed at the next first read of another.
     let long_ago = renewed.since.0 - 3_700_000;
@@ -91,10 +93,10 @@ async fn marker_reads_are_counted_for_each_client_and_a_marker_is_renewed_once()
     let fields = |hand: &mut redis::Connection| -> u64 {
         redis::cmd("HLEN").arg("weir:eu:incarnation:{0}").query(hand).unwrap()
     };
-    assert_eq!(fields(&mut hand), 4);
+    assert_eq!(fields(&mut hand), 5);
     let third = open(&options(&redis.url())).await;
     incarnation(&third).await;
-    assert_eq!(fields(&mut hand), 4);
+    assert_eq!(fields(&mut hand), 5);
 }
 
 #[tokio::test]
@@ -106,7 +108,10 @@ async fn a_server_that_starts_again_empty_is_used_again() {
     until_refused(&store, "unavailable").await;
     let began = Instant::now();
     for _ in 0..100 {
-        assert_eq!(store.incarnations(AMPLE).await.unwrap_err().reason(), "unavailable");
+        assert_eq!(
+            store.incarnations(&LastRead::default(), AMPLE).await.unwrap_err().reason(),
+            "unavailable"
+        );
     }
     assert!(began.elapsed() < AMPLE, "a call must not wait while the store is unavailable");
     redis.restart().await.unwrap();
@@ -119,7 +124,7 @@ async fn a_server_that_starts_again_empty_is_used_again() {
 async fn a_store_may_be_opened_before_its_server() {
     let port = ports::free().unwrap();
     let store = Store::open(&options(&format!("redis://127.0.0.1:{port}"))).unwrap();
-    assert_eq!(store.incarnations(AMPLE).await.unwrap_err().reason(), "unavailable");
+    assert_eq!(store.incarnations(&LastRead::default(), AMPLE).await.unwrap_err().reason(), "unavailable");
     assert_eq!(
         store.merge(&[merge(&key(b"a"), &[])], AMPLE).await[0].as_ref().unwrap_err().reason(),
         "unavailable"
@@ -164,7 +169,9 @@ async fn a_long_freeze_and_its_end_are_detected() {
     let mut calls = tokio::task::JoinSet::new();
     for _ in 0..2_000 {
         let store = store.clone();
-        calls.spawn(async move { store.incarnations(SHORT).await.unwrap_err().reason() });
+        calls.spawn(
+            async move { store.incarnations(&LastRead::default(), SHORT).await.unwrap_err().reason() },
+        );
     }
     let reasons = timeout(AMPLE, calls.join_all()).await.unwrap();
     assert!(reasons.contains(&"timeout") && reasons.contains(&"unavailable"));
@@ -184,7 +191,11 @@ async fn a_server_that_never_answers_is_unavailable() {
     let store = Store::open(&options(&format!("redis://{}", unresponsive.local_addr().unwrap()))).unwrap();
     for _ in 0..10 {
         assert_eq!(
-            timeout(AMPLE, store.incarnations(SHORT)).await.unwrap().unwrap_err().reason(),
+            timeout(AMPLE, store.incarnations(&LastRead::default(), SHORT))
+                .await
+                .unwrap()
+                .unwrap_err()
+                .reason(),
             "unavailable"
         );
     }
@@ -286,6 +297,141 @@ async fn a_login_is_used_and_never_shown() {
     assert!(until_refused(&store, "refused").await.contains("NOPERM"));
 }
 
+/// A replica of `primary` that has all its data.
+async fn replica_of(primary: &Redis) -> Redis {
+    let arguments = ["--replicaof", "127.0.0.1", &primary.port().to_string()].map(str::to_owned).to_vec();
+    let replica = Redis::start(RedisOptions { port: 0, arguments }).await.unwrap();
+    wait::until("the replica is connected", HEALED, async || {
+        replica.command("INFO replication").await.is_ok_and(|info| info.contains("master_link_status:up"))
+    })
+    .await
+    .unwrap();
+    replica
+}
+
+async fn replicated(primary: &Redis) {
+    wait::until("the replica has everything", HEALED, async || {
+        primary.command("WAIT 1 1000").await.is_ok_and(|answer| answer.starts_with(":1"))
+    })
+    .await
+    .unwrap();
+}
+
+/// Gives `redis` the address of a server that has ended, as a name or a virtual address moves at a failover.
+async fn takes_over(redis: &Redis, from: &Redis) {
+    let answer = redis.command(&format!("CONFIG SET port {}", from.port())).await.unwrap();
+    assert!(answer.starts_with("+OK"), "{answer}");
+}
+
+/// The last read of the marker was replicated; a merge right after it was not. So the marker that the replica has
+/// shows no loss by its id and its numbers.
+#[tokio::test]
+async fn a_promoted_replica_begins_an_incarnation() {
+    let mut primary = redis().await;
+    let replica = replica_of(&primary).await;
+    let store = open(&options(&primary.url())).await;
+    let mut last = LastRead::default();
+    let before = look(&store, &mut last).await[0];
+    assert_eq!(look(&store, &mut last).await[0].id, before.id);
+    replicated(&primary).await;
+    replica.command("REPLICAOF 127.0.0.1 1").await.unwrap();
+    merge_one(&store, merge(&key(b"alice"), &[(A, 5)])).await;
+    primary.process().kill().unwrap();
+    replica.command("REPLICAOF NO ONE").await.unwrap();
+    takes_over(&replica, &primary).await;
+    // Another client, which starts only now, reads the marker first.
+    open(&options(&primary.url())).await;
+    connected_as(&store, &last).await;
+    let after = look(&store, &mut last).await[0];
+    assert_ne!(after.id, before.id);
+    assert!(after.since > before.since);
+    assert_eq!(merge_one(&store, merge(&key(b"alice"), &[])).await.current, [], "the count was lost");
+    assert_eq!(look(&store, &mut last).await[0].id, after.id, "it is one loss");
+    let _second = Redis::start(RedisOptions {
+        port: 0,
+        arguments: ["--replicaof", "127.0.0.1", &primary.port().to_string()].map(str::to_owned).to_vec(),
+    })
+    .await
+    .unwrap();
+    wait::until("a new replica is connected", HEALED, async || {
+        let mut hand = hand(&primary);
+        let info: String = redis::cmd("INFO").arg("replication").query(&mut hand).unwrap();
+        info.contains("connected_slaves:1")
+    })
+    .await
+    .unwrap();
+    assert_eq!(look(&store, &mut last).await[0].id, after.id, "a replica that is added loses nothing");
+}
+
+/// The same process serves before and after, so only its promotion shows what it may lack.
+#[tokio::test]
+async fn a_primary_that_became_a_replica_and_is_promoted_again_begins_an_incarnation() {
+    let first = redis().await;
+    let second = replica_of(&first).await;
+    let store = open(&options(&first.url())).await;
+    let mut last = LastRead::default();
+    let before = look(&store, &mut last).await[0];
+    replicated(&first).await;
+    second.command("REPLICAOF NO ONE").await.unwrap();
+    merge_one(&store, merge(&key(b"alice"), &[(A, 5)])).await;
+    first.command(&format!("REPLICAOF 127.0.0.1 {}", second.port())).await.unwrap();
+    wait::until("the first server is a replica", HEALED, async || {
+        first.command("INFO replication").await.is_ok_and(|info| info.contains("master_link_status:up"))
+    })
+    .await
+    .unwrap();
+    first.command("REPLICAOF NO ONE").await.unwrap();
+    // Every client has to connect again.
+    connected_as(&store, &last).await;
+    let after = look(&store, &mut last).await[0];
+    assert_ne!(after.id, before.id);
+    assert_eq!(merge_one(&store, merge(&key(b"alice"), &[])).await.current, [], "the count was lost");
+}
+
+/// A Sentinel decides the failover itself.
+#[tokio::test]
+async fn a_failover_by_a_sentinel_begins_an_incarnation() {
+    let mut primary = redis().await;
+    let replica = replica_of(&primary).await;
+    let (port, folder) = (ports::free().unwrap(), tempfile::tempdir().unwrap());
+    let file = folder.path().join("sentinel.conf");
+    let text = format!(
+        "port {port}\nbind 127.0.0.1\nsentinel monitor weir 127.0.0.1 {} 1\nsentinel down-after-milliseconds weir \
+         500\nsentinel failover-timeout weir 5000\n",
+        primary.port()
+    );
+    std::fs::write(&file, text).unwrap();
+    let program = std::env::var_os("WEIR_REDIS_SERVER").unwrap_or_else(|| "redis-server".into());
+    let mut command = Command::new(program);
+    command.arg(&file).arg("--sentinel").current_dir(folder.path());
+    let mut sentinel = Process::spawn("sentinel", command, folder.path()).unwrap();
+    let asked = async |words: &[&str]| -> Option<String> {
+        let client = redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap();
+        let mut connection = client.get_connection_with_timeout(AMPLE).ok()?;
+        let answer: redis::Value = redis::cmd("SENTINEL").arg(words).query(&mut connection).ok()?;
+        Some(format!("{answer:?}"))
+    };
+    let knows = async || {
+        let replicas = asked(&["replicas", "weir"]).await;
+        replicas.is_some_and(|replicas| replicas.contains(&replica.port().to_string()))
+    };
+    sentinel.wait_for("the sentinel has found the replica", HEALED, knows).await.unwrap();
+
+    let store = open(&options(&primary.url())).await;
+    let mut last = LastRead::default();
+    let before = look(&store, &mut last).await[0];
+    replicated(&primary).await;
+    primary.process().kill().unwrap();
+    let promoted =
+        async || replica.command("INFO replication").await.is_ok_and(|info| info.contains("role:master"));
+    sentinel.wait_for("the sentinel promotes the replica", HEALED, promoted).await.unwrap();
+    sentinel.kill().unwrap();
+    takes_over(&replica, &primary).await;
+    connected_as(&store, &last).await;
+    let after = look(&store, &mut last).await[0];
+    assert_ne!(after.id, before.id);
+}
+
 /// The privileges that `aggregator/README.md` lists for a Redis user.
 fn documented_rights() -> String {
     let page = include_str!("../../../README.md");
@@ -326,6 +472,11 @@ async fn the_documented_rights_suffice_and_allow_no_more() {
     let connect = |user: &str| redis::Client::open(url(user)).unwrap().get_connection().unwrap();
     let log: Vec<redis::Value> = redis::cmd("ACL").arg("LOG").query(&mut connect("admin")).unwrap();
     assert!(log.is_empty(), "Redis denied commands, and the store hid the error: {log:?}");
+    // Earlier versions did without the right to INFO. Markers then show no failover.
+    assert!(incarnation(&store).await.server.is_some());
+    redis::cmd("ACL").arg(&["SETUSER", "weir", "-info"]).exec(&mut connect("admin")).unwrap();
+    assert_eq!(incarnation(&store).await.server, None);
+    redis::cmd("ACL").arg(&["SETUSER", "weir", "+info"]).exec(&mut connect("admin")).unwrap();
     let mut hand = connect("weir");
     for refused in [
         "FLUSHALL",
@@ -383,10 +534,13 @@ async fn tls_with_an_authority_of_one_s_own() {
         wait::until("a handshake was tried", HEALED, async || refused_handshakes(&redis) > refusals)
             .await
             .unwrap();
-        assert_eq!(store.incarnations(AMPLE).await.unwrap_err().reason(), "unavailable");
+        assert_eq!(
+            store.incarnations(&LastRead::default(), AMPLE).await.unwrap_err().reason(),
+            "unavailable"
+        );
     }
     let to_the_plain_port = Store::open(&options(&format!("rediss://{}", redis.address()))).unwrap();
-    assert!(to_the_plain_port.incarnations(AMPLE).await.is_err());
+    assert!(to_the_plain_port.incarnations(&LastRead::default(), AMPLE).await.is_err());
 }
 
 fn refused_handshakes(redis: &Redis) -> usize {
@@ -409,8 +563,15 @@ fn make_certificates(folder: &Path) {
     }
 }
 
+/// Waits until the markers can be read by a client that has read `last`.
+async fn connected_as(store: &Store, last: &LastRead) {
+    let up =
+        async || store.incarnations(last, AMPLE).await.is_ok_and(|incarnations| incarnations.unseen == 0);
+    wait::until("the store is connected", HEALED, up).await.unwrap();
+}
+
 async fn incarnation(store: &Store) -> Incarnation {
-    let incarnations = store.incarnations(AMPLE).await.unwrap();
+    let incarnations = store.incarnations(&LastRead::default(), AMPLE).await.unwrap();
     assert_eq!((incarnations.seen.len(), incarnations.unseen), (1, 0));
     incarnations.seen[0]
 }
@@ -423,7 +584,11 @@ async fn id(store: &Store) -> u128 {
 async fn until_refused(store: &Store, reason: &str) -> String {
     let what = format!("calls fail: {reason}");
     wait::until_some(&what, HEALED, async || {
-        let error = store.incarnations(SHORT).await.err().filter(|error| error.reason() == reason);
+        let error = store
+            .incarnations(&LastRead::default(), SHORT)
+            .await
+            .err()
+            .filter(|error| error.reason() == reason);
         Ok(error.map(|error| format!("{error} {error:?}")))
     })
     .await

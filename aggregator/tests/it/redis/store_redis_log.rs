@@ -236,7 +236,7 @@ async fn damage_is_repaired_or_refused_for_this_key_only() {
     assert!(answers[0].as_ref().is_err_and(|error| error.is_of_the_cell()), "{answers:?}");
     assert_eq!(answers[1].as_ref().unwrap().used, 1);
     assert!(store.refund_logs(&[charge(1, 1, 5)], AMPLE).await[0].is_err());
-    let now = store.incarnations(AMPLE).await.unwrap().seen[0];
+    let now = store.incarnations(&LastRead::default(), AMPLE).await.unwrap().seen[0];
     let now = (now.since.0 + now.age_ms) * 1_000;
     let (one, two) = (entry(101, 1), entry(102, 2));
     let (early, soon, never) = ((now - 1_000_000).to_string(), (now - 500_000).to_string(), "1e300");

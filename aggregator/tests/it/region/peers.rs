@@ -258,6 +258,38 @@ async fn a_redis_restarted_from_an_old_copy_is_brought_up_to_date() {
     assert_eq!(weir.metric(WIPES), 1.0);
 }
 
+/// The replica has the last look at the marker, and not the count that was acknowledged after it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_promoted_replica_lacks_is_written_again() {
+    const LOOKS: &str = "weir_ratelimit_origin_operations_total{op=\"read_markers\"}";
+    let mut primary = redis().await;
+    let arguments = ["--replicaof", "127.0.0.1", &primary.port().to_string()].map(str::to_owned).to_vec();
+    let replica = Redis::start(RedisOptions { port: 0, arguments }).await.unwrap();
+    let is_connected = async || {
+        replica.command("INFO replication").await.is_ok_and(|info| info.contains("master_link_status:up"))
+    };
+    wait::until("the replica is connected", DEADLINE, is_connected).await.unwrap();
+    // Between two looks there is time for all that follows the first.
+    let schedule = Schedule { marker_ms: 3_000, ..Schedule::for_tests() };
+    let weir = ready_with(&primary.url(), schedule).await;
+    let mut peer = weir.join(1, false).await;
+    report(&weir, &mut peer, 1, "alice", 600).await;
+    let looks = weir.metric(LOOKS);
+    common::until("the marker is read", || weir.metric(LOOKS) > looks).await;
+    let is_equal = async || primary.command("WAIT 1 1000").await.is_ok_and(|answer| answer.starts_with(":1"));
+    wait::until("the replica has everything", DEADLINE, is_equal).await.unwrap();
+    replica.command("REPLICAOF 127.0.0.1 1").await.unwrap();
+    report(&weir, &mut peer, 2, "alice", 900).await;
+    assert_eq!(stored(&primary.url(), &weir, "alice").await, [(common::origin(1), 900)]);
+    primary.process().kill().unwrap();
+    replica.command("REPLICAOF NO ONE").await.unwrap();
+    let moved = replica.command(&format!("CONFIG SET port {}", primary.port())).await.unwrap();
+    assert!(moved.starts_with("+OK"), "{moved}");
+    let whole = async || stored(&primary.url(), &weir, "alice").await == [(common::origin(1), 900)];
+    wait::until("all counts are in Redis again", DEADLINE, whole).await.unwrap();
+    assert_eq!(weir.metric(WIPES), 1.0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn without_redis_memory_answers_at_once_and_nothing_is_lost() {
     let mut redis = redis().await;

@@ -1,7 +1,8 @@
 //! Shared by the tests of the regional store: a private server, a store on it, and short names for cells.
 
 use std::time::Duration;
-use weir_aggregator::redis::{Store, StoreOptions};
+pub use weir_aggregator::redis::LastRead;
+use weir_aggregator::redis::{Incarnation, Store, StoreOptions};
 use weir_core::model::key::{Key, KeyParts, OriginId};
 use weir_core::model::time::UnixMs;
 use weir_core::region::exchange::{Merge, Merged, Proposal};
@@ -36,8 +37,23 @@ pub async fn open(options: &StoreOptions) -> Store {
 }
 
 pub async fn connected(store: &Store) {
-    let up = async || store.incarnations(AMPLE).await.is_ok_and(|incarnations| incarnations.unseen == 0);
+    let up = async || {
+        store
+            .incarnations(&LastRead::default(), AMPLE)
+            .await
+            .is_ok_and(|incarnations| incarnations.unseen == 0)
+    };
     wait::until("the store is connected", HEALED, up).await.unwrap();
+}
+
+/// Reads all markers as an aggregator does, which states what it has read last.
+pub async fn look(store: &Store, last: &mut LastRead) -> Vec<Incarnation> {
+    let incarnations = store.incarnations(last, AMPLE).await.unwrap();
+    assert_eq!(incarnations.unseen, 0);
+    for read in &incarnations.seen {
+        last.insert(*read);
+    }
+    incarnations.seen
 }
 
 /// A server and a store on it.

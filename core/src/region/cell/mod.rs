@@ -326,11 +326,12 @@ impl CellState {
         for component in &mut self.components {
             component.stored = NEVER;
         }
-        self.learn(parts, incarnation, now)
+        self.learn(parts, Some(incarnation), now)
     }
 
-    /// Takes a part of what the store holds. Returns true if the cell grew.
-    pub(super) fn learn(&mut self, parts: &[Part], incarnation: u32, now: UnixMs) -> bool {
+    /// Takes a part of what the store holds in this `incarnation`, or once held. Returns true if the cell grew.
+    pub(super) fn learn(&mut self, parts: &[Part], incarnation: Option<u32>, now: UnixMs) -> bool {
+        let Some(incarnation) = incarnation else { return self.raise_all(parts, now) };
         if self.incarnation != incarnation {
             self.incarnation = incarnation;
             self.components.iter_mut().for_each(|component| component.stored = NEVER);

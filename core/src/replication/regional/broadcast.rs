@@ -43,15 +43,16 @@ impl Broadcaster {
             self.stage = Stage::Sending;
             return Next::Wait { events: Event::Broadcast.into(), at_most_ms: None };
         }
-        let cells = access.state(|state, now| match state.is_usable(now.mono) {
-            true => state.region.next_changes(MAX_FRAME_CELLS),
-            false => Vec::new(),
+        let (cells, store_id) = access.state(|state, now| match state.is_usable(now.mono) {
+            true => (state.region.next_changes(MAX_FRAME_CELLS), state.region.store_id()),
+            false => (Vec::new(), 0),
         });
         if cells.is_empty() {
             self.stage = Stage::Waiting;
             return Next::Sleep(self.schedule.share_ms);
         }
-        Next::Call(Changes { sender: self.id.to_vec(), cells, ..Changes::default() })
+        let (sender, store_id) = (self.id.to_vec(), store_id.to_be_bytes().to_vec());
+        Next::Call(Changes { sender, cells, store_id, ..Changes::default() })
     }
 
     /// Takes the result of publishing. The hot index makes up for a lost message.
@@ -74,6 +75,7 @@ pub fn receive(access: &mut impl Access, id: &[u8; 16], message: &[u8]) -> Resul
     if changes.cells.len() > MAX_FRAME_CELLS {
         return Err(NoMessage);
     }
+    let store_id = <[u8; 16]>::try_from(changes.store_id.as_slice()).map_or(0, u128::from_be_bytes);
     if changes.sender != id {
         access.state(|state, now| {
             if changes.origins_changed {
@@ -86,7 +88,8 @@ pub fn receive(access: &mut impl Access, id: &[u8; 16], message: &[u8]) -> Resul
             for change in &changes.cells {
                 let Ok(key) = Key::parse(&change.key) else { continue };
                 // A cell for which the region has no room stays in the store.
-                let _ = state.region.learn(&key, change.sequence, change.limit, &parts(change), now.unix);
+                let (sequence, limit, parts) = (change.sequence, change.limit, parts(change));
+                let _ = state.region.learn_from_peer(&key, sequence, limit, &parts, store_id, now.unix);
             }
             state.notify(Event::Push);
         });
@@ -133,6 +136,31 @@ mod tests {
         receive(&mut at(&mut peer, 0), &B, &message).unwrap();
         assert_eq!((sum(&peer), peer.figures.changes_received), (7, 1));
         assert!(peer.take_events().has(Event::Push));
+    }
+
+    #[test]
+    fn what_a_peer_found_in_another_incarnation_counts_and_is_written_again() {
+        let (mut state, mut broadcaster) = (backed(), Broadcaster::new(A, Schedule::default()));
+        broadcaster.next(&mut at(&mut state, 0));
+        state.take(ORIGIN, report(1, 7), NOW).unwrap();
+        for merge in state.region.next_merges(9) {
+            let merged = Merged { current: merge.parts.clone(), limit: 10, ..Merged::default() };
+            state.region.merged(&merge, &merged, NOW.unix);
+        }
+        let Next::Call(changes) = broadcaster.next(&mut at(&mut state, 0)) else { panic!("it is hot") };
+        let of_an_earlier_version = Changes { store_id: vec![], ..changes.clone() };
+        for (message, is_wiped, written) in
+            [(&changes, false, 0), (&changes, true, 1), (&of_an_earlier_version, false, 1)]
+        {
+            let mut peer = backed();
+            if is_wiped {
+                peer.region.store_wiped();
+                peer.region.set_store_id(peer.region.store_id() + 1);
+            }
+            receive(&mut at(&mut peer, 0), &B, &message.encode_to_vec()).unwrap();
+            let merges = peer.region.next_merges(9).into_iter().filter(|merge| !merge.parts.is_empty());
+            assert_eq!((sum(&peer), merges.count()), (7, written), "{is_wiped}");
+        }
     }
 
     #[test]

@@ -1,12 +1,14 @@
 //! How an aggregator uses its region's store (Redis) and exchanges changes with the other aggregators of the region.
 //!
 //! - `replay`: counts to the store. [`queries`]: queries that the store answers.
-//! - `hot`: keys near their limits, from the store. [`watch`]: whether the store has lost data.
+//! - `hot`: keys near their limits, from the store. [`watch`]: whether the store has lost data, by
+//!   its `marker`.
 //! - `heartbeat`: which nodes are alive. [`broadcast`]: changes to and from the other aggregators.
 
 pub mod broadcast;
 pub mod heartbeat;
 pub mod hot;
+pub mod marker;
 pub mod queries;
 pub mod replay;
 pub mod watch;

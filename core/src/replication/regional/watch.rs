@@ -1,19 +1,18 @@
 //! Watches whether the region's store is available, and whether it has lost data.
 //!
-//! A wipe does not break a connection. Therefore the aggregator reads the markers again and again: keys with a random
-//! id, created when one was found missing. The same read shows that a store is available again. After a wipe all counts
-//! stored here are written again at once, and a recovery grace period begins (`grace_period`).
+//! A wipe does not break a connection. Therefore the aggregator reads the markers again and again (`marker`). The same
+//! read shows that a store is available again. After a loss all counts stored here are written again at once, and a
+//! recovery grace period begins (`grace_period`).
 
 use crate::model::breaker::State;
 use crate::model::schedule::Schedule;
-use crate::model::time::{Now, UnixMs};
+use crate::model::time::Now;
 use crate::replication::events::Event;
 use crate::replication::failure::Failure;
 use crate::replication::grace_period::GracePeriod;
+use crate::replication::regional::marker::{Incarnations, LastRead};
 use crate::replication::state::RegionState;
 use crate::replication::{Access, Next, note};
-use alloc::collections::BTreeMap;
-use alloc::vec::Vec;
 
 /// If a store's incarnation began less than this before the store was found, it was emptied just now, for whatever
 /// reason.
@@ -21,38 +20,14 @@ const YOUNG_MS: u64 = 10_000;
 /// Between two reads until the store is found. Until then the connection is still being made.
 const FIRST_READS_MS: u64 = 25;
 
-/// What one marker holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Incarnation {
-    /// Which marker: 0 on a single server, 0 to 63 on a cluster.
-    pub place: u16,
-    /// Random. If it differs from the last one, the server of this marker was wiped or replaced.
-    pub id: u128,
-    /// How often this aggregator has read this marker, this read included. If it is not more than at the last read,
-    /// older data has replaced the server's: the server was restarted from a copy, or a replica that had not received
-    /// everything took over.
-    pub looks: u64,
-    /// When this incarnation began, by the server's clock.
-    pub since: UnixMs,
-    /// The age of this incarnation by the server's clock, in milliseconds.
-    pub age_ms: u64,
-}
-
-/// The markers of all servers that answered.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Incarnations {
-    /// In the order of `place`.
-    pub seen: Vec<Incarnation>,
-    /// Number of markers whose server did not answer. Nothing is last_read about these.
-    pub unseen: usize,
-}
-
 /// What a read of the markers has shown.
 #[derive(Debug, Default)]
 pub struct MarkersRead {
     /// The store is available for the first time.
     pub is_found: bool,
-    /// The store has lost its data.
+    /// A server of the store does not state which one it is, which is reported once.
+    pub is_nameless: bool,
+    /// The store has lost data, or may have: another server took over.
     pub is_wiped: bool,
     /// The store has just become unavailable.
     pub became_unavailable: bool,
@@ -66,10 +41,7 @@ pub struct MarkersRead {
 #[derive(Debug)]
 pub struct Watch {
     schedule: Schedule,
-    /// The id that each marker had at the last read, and its number of reads.
-    last_read: BTreeMap<u16, (u128, u64)>,
-    /// Markers that were set back, and the id that each of them had then.
-    renewals: BTreeMap<u16, u128>,
+    last_read: LastRead,
     unavailable: bool,
     looks: bool,
 }
@@ -84,13 +56,7 @@ struct Compared {
 impl Watch {
     /// A watch that has read nothing yet.
     pub fn new(schedule: Schedule) -> Watch {
-        Watch {
-            schedule,
-            last_read: BTreeMap::new(),
-            renewals: BTreeMap::new(),
-            unavailable: false,
-            looks: false,
-        }
+        Watch { schedule, last_read: LastRead::default(), unavailable: false, looks: false }
     }
 
     /// What to do now: read the markers within [`Schedule::marker_timeout_ms`], then call [`Watch::looked`].
@@ -109,10 +75,9 @@ impl Watch {
         Next::Sleep(if found { self.schedule.marker_ms } else { FIRST_READS_MS })
     }
 
-    /// Markers that the next read must give a new id, by place, if they still have the id given here. The new id shows
-    /// the loss to the aggregators whose own last read is contained in the older data.
-    pub fn renewals(&self) -> &BTreeMap<u16, u128> {
-        &self.renewals
+    /// What the last reads have returned. The next one must state it.
+    pub fn last_read(&self) -> &LastRead {
+        &self.last_read
     }
 
     /// Takes the markers that were read.
@@ -125,10 +90,14 @@ impl Watch {
         // The region must be notified of a loss before the breaker can close.
         if let Ok(incarnations) = result {
             looked.is_found = self.last_read.is_empty();
+            looked.is_nameless =
+                looked.is_found && incarnations.seen.iter().any(|read| read.server.is_none());
             let compared = self.compare(incarnations);
             looked.is_wiped = compared.changed;
+            let store_id = self.last_read.combined();
             access.state(|state, now| {
                 act(state, looked.is_found, compared.changed);
+                state.region.set_store_id(store_id);
                 if compared.changed || compared.young {
                     looked.grace = Some(GracePeriod::begin(state, self.schedule, now));
                 }
@@ -141,14 +110,11 @@ impl Watch {
     fn compare(&mut self, incarnations: &Incarnations) -> Compared {
         let mut compared = Compared::default();
         for incarnation in &incarnations.seen {
-            let renewed = self.renewals.remove(&incarnation.place);
-            match self.last_read.insert(incarnation.place, (incarnation.id, incarnation.looks)) {
-                Some((id, _)) if id != incarnation.id => compared.changed |= renewed != Some(id),
-                Some((id, looks)) if looks >= incarnation.looks => {
-                    compared.changed = true;
-                    self.renewals.insert(incarnation.place, id);
+            match self.last_read.insert(*incarnation) {
+                // A store that is no Redis may keep the id of a marker that was set back.
+                Some(last) => {
+                    compared.changed |= last.id != incarnation.id || last.looks >= incarnation.looks;
                 }
-                Some(_) => {}
                 None => compared.young |= incarnation.age_ms < YOUNG_MS,
             }
         }
@@ -198,11 +164,15 @@ fn act(state: &mut RegionState, is_found: bool, is_wiped: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::time::UnixMs;
+    use crate::region::exchange::Merged;
+    use crate::replication::regional::marker::{Incarnation, Look, Marker, Server};
     use crate::replication::testing::{NOW, ORIGIN, at, report, state};
     use std::vec;
 
     fn incarnations(id: u128, looks: u64, age_ms: u64) -> Incarnations {
-        Incarnations { seen: vec![Incarnation { place: 0, id, looks, since: UnixMs(0), age_ms }], unseen: 0 }
+        let (server, since) = (None, UnixMs(0));
+        Incarnations { seen: vec![Incarnation { place: 0, id, looks, server, since, age_ms }], unseen: 0 }
     }
 
     fn fresh() -> RegionState {
@@ -256,20 +226,77 @@ mod tests {
         assert!(!looked.is_wiped && looked.grace.is_some(), "the store was found just after it was emptied");
     }
 
-    /// A marker as the store holds it: an id and the number of reads by each of two aggregators.
+    /// A server and the marker that it stores.
     #[derive(Clone)]
-    struct Marker {
-        id: u128,
-        looks: [u64; 2],
+    struct Store {
+        server: Server,
+        marker: Option<Marker>,
+        reads: u64,
     }
 
-    impl Marker {
-        fn look(&mut self, reader: usize, watch: &mut Watch, state: &mut RegionState) -> bool {
-            if watch.renewals().get(&0) == Some(&self.id) {
-                *self = Marker { id: self.id + 1, looks: [0; 2] };
+    fn store() -> Store {
+        Store { server: Server { process: 1, promotion: 0 }, marker: None, reads: 0 }
+    }
+
+    impl Store {
+        /// A read of an aggregator; returns what it has found, unless the answer is lost.
+        fn read(&mut self, reader: u8, watch: &Watch) -> Incarnations {
+            self.reads += 1;
+            let (reader, fresh) =
+                ([reader; 16], (u128::from(self.server.process) << 64) + u128::from(self.reads));
+            let look = Look { reader, fresh, last: watch.last_read().clone() };
+            // The first incarnation began long ago.
+            let now = UnixMs(self.reads * 2 * YOUNG_MS);
+            let read = Marker::read(&mut self.marker, 0, &look, Some(self.server), now);
+            Incarnations { seen: vec![read], unseen: 0 }
+        }
+
+        fn look(&mut self, reader: u8, watch: &mut Watch, state: &mut RegionState) -> bool {
+            let read = self.read(reader, watch);
+            looks(watch, state, &read).is_wiped
+        }
+
+        /// Takes the place of a server that is gone, with the data of `self`.
+        fn promote(&mut self) {
+            self.server = Server { process: self.server.process + 1, promotion: self.server.process };
+        }
+    }
+
+    /// Reports a count and writes it to the store, which acknowledges it.
+    fn write(state: &mut RegionState, own: u64) {
+        state.take(ORIGIN, report(own, own), NOW).unwrap();
+        for merge in state.region.next_merges(9) {
+            let merged = Merged { current: merge.parts.clone(), limit: 10, ..Merged::default() };
+            state.region.merged(&merge, &merged, NOW.unix);
+        }
+        assert!(!state.region.has_merges());
+    }
+
+    #[test]
+    fn what_was_acknowledged_after_the_last_read_is_written_again_after_a_failover() {
+        let (mut state, mut watch, mut primary) = (fresh(), Watch::new(Schedule::default()), store());
+        for _ in 0..5 {
+            primary.look(0, &mut watch, &mut state);
+        }
+        let mut replica = primary.clone();
+        write(&mut state, 3);
+        replica.promote();
+        assert!(replica.look(0, &mut watch, &mut state));
+        assert!(state.region.has_merges());
+        assert!(!replica.look(0, &mut watch, &mut state), "it is one loss");
+    }
+
+    #[test]
+    fn an_aggregator_that_starts_after_a_failover_begins_a_recovery_grace_period() {
+        let mut primary = store();
+        primary.look(0, &mut Watch::new(Schedule::default()), &mut fresh());
+        for promoted in [false, true] {
+            if promoted {
+                primary.promote();
             }
-            self.looks[reader] += 1;
-            looks(watch, state, &incarnations(self.id, self.looks[reader], 90_000)).is_wiped
+            let (mut state, mut watch) = (fresh(), Watch::new(Schedule::default()));
+            let read = primary.read(1, &watch);
+            assert_eq!(looks(&mut watch, &mut state, &read).grace.is_some(), promoted);
         }
     }
 
@@ -278,20 +305,45 @@ mod tests {
         for first in [0, 1] {
             let mut states = [fresh(), fresh()];
             let mut watches = [Watch::new(Schedule::default()), Watch::new(Schedule::default())];
-            let mut stored = Marker { id: 1, looks: [0; 2] };
+            let mut stored = store();
             for reader in [0, 1, 0, 1, 0] {
-                assert!(!stored.look(reader, &mut watches[reader], &mut states[reader]));
+                assert!(!stored.look(
+                    reader,
+                    &mut watches[usize::from(reader)],
+                    &mut states[usize::from(reader)]
+                ));
             }
-            let copy = stored.clone();
+            let copy = stored.marker.clone();
             assert!(!stored.look(1, &mut watches[1], &mut states[1]));
             // The copy lacks only the last read of the second aggregator.
-            stored = copy;
+            stored.marker = copy;
             let mut seen = [0; 2];
             for reader in [first, 1 - first, 0, 1, 0, 1, 0, 1] {
-                let is_wiped = stored.look(reader, &mut watches[reader], &mut states[reader]);
-                seen[reader] += u32::from(is_wiped);
+                let at = usize::from(reader);
+                seen[at] += u32::from(stored.look(reader, &mut watches[at], &mut states[at]));
             }
             assert_eq!(seen, [1, 1], "reader {first} read first");
+            assert_eq!(states[0].region.store_id(), states[1].region.store_id());
+        }
+    }
+
+    #[test]
+    fn a_wipe_after_a_set_back_is_a_loss_of_its_own() {
+        for is_answered in [true, false] {
+            let (mut state, mut watch, mut stored) = (fresh(), Watch::new(Schedule::default()), store());
+            stored.look(0, &mut watch, &mut state);
+            let copy = stored.marker.clone();
+            stored.look(0, &mut watch, &mut state);
+            stored.marker = copy;
+            // This read gives the marker a new id.
+            match is_answered {
+                true => assert!(stored.look(0, &mut watch, &mut state)),
+                false => drop(stored.read(0, &watch)),
+            }
+            write(&mut state, 3);
+            stored.marker = None;
+            assert!(stored.look(0, &mut watch, &mut state));
+            assert!(state.region.has_merges());
         }
     }
 

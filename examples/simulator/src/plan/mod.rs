@@ -319,6 +319,16 @@ pub enum Wrong {
         /// The database.
         part: Part,
     },
+    /// A Redis is replaced by its replica when the fault ends. The replica has the data of the fault's beginning.
+    FailOver {
+        /// The region.
+        region: usize,
+    },
+    /// The machine of a Redis is set back when the fault ends, to its data of the fault's beginning.
+    SetBack {
+        /// The region.
+        region: usize,
+    },
     /// The wall clock of a part's machine is wrong.
     Skew {
         /// The part.

@@ -207,6 +207,9 @@ fn exists(fault: &Fault, topology: &Topology) -> bool {
         | Wrong::Rebuild { part: of }
         | Wrong::Flood { part: of, .. } => part(of),
         Wrong::Roll { region } => region < topology.regions,
+        Wrong::FailOver { region } | Wrong::SetBack { region } => {
+            region < topology.regions && topology.aggregators > 1
+        }
     }
 }
 

@@ -92,6 +92,45 @@ pub(super) const ALL: &[Scenario] = &[
             .to_vec();
         plan
     }),
+    Scenario::new(
+        "failover-redis",
+        "Redis is replaced by a replica that lacks the last 20 to 300 ms",
+        |seed| {
+            let what = Wrong::FailOver { region: 0 };
+            let faults = [(3_000, 20), (5_000, 60), (7_000, 300), (9_000, 20), (11_000, 40)];
+            let mut plan = region(seed, what);
+            plan.faults = faults.map(|(at_ms, for_ms)| Fault { at_ms, for_ms, what }).to_vec();
+            plan
+        },
+    ),
+    Scenario::new(
+        "set-back-redis",
+        "Redis is set back to older data, and loses all data soon after that was found",
+        |seed| {
+            let what = Wrong::SetBack { region: 0 };
+            let mut plan = region(seed, what);
+            let faults = (1..11).flat_map(|second| {
+                let wiped_ms = second * 1_100 + 300 + 30 * (second % 5);
+                let wipe = Fault { at_ms: wiped_ms, for_ms: 0, what: Wrong::Wipe { part: REDIS } };
+                [Fault { at_ms: second * 1_100, for_ms: 200, what }, wipe]
+            });
+            plan.faults = faults.collect();
+            plan
+        },
+    ),
+    Scenario::new(
+        "wipe-between-messages",
+        "Redis loses all data while messages of an aggregator that has crashed are on their way to its peer",
+        |seed| {
+            let mut plan = region(seed, Wrong::Delay { link: Link::Peers { region: 0 }, ms: 500 });
+            for at_ms in [3_000, 6_000, 9_000, 11_500] {
+                plan.faults.push(Fault { at_ms, for_ms: 1_500, what: Wrong::Crash { part: AGGREGATOR } });
+                plan.faults.push(Fault { at_ms: at_ms + 1, for_ms: 0, what: Wrong::Wipe { part: REDIS } });
+            }
+            plan.faults[0] = Fault { at_ms: 0, for_ms: 12_000, ..plan.faults[0] };
+            plan
+        },
+    ),
     Scenario::new("wipe-database", "the database loses all data", |seed| {
         regions(seed, Wrong::Wipe { part: Part::Database })
     }),

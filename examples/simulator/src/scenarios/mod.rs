@@ -147,7 +147,7 @@ mod tests {
             plans.iter().flat_map(|plan| plan.faults.iter().map(|fault| kind(&fault.what))).collect()
         };
         let named = kinds(faults::ALL.iter().map(|scenario| (scenario.plan)(1)).collect());
-        assert_eq!(named.len(), 15, "kinds of faults with a scenario");
+        assert_eq!(named.len(), 17, "kinds of faults with a scenario");
         assert_eq!(kinds((0..300).map(random::wild).collect()), named);
     }
 }

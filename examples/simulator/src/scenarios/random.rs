@@ -91,6 +91,12 @@ fn vary(plan: &mut Plan, dice: &mut Random) {
     if topology.regions > 1 && dice.per_mille(300) {
         lose_rows(plan, dice);
     }
+    if topology.aggregators > 1 && dice.per_mille(250) {
+        let is_replica = dice.per_mille(700);
+        let what = if is_replica { Wrong::FailOver { region } } else { Wrong::SetBack { region } };
+        let for_ms = one_of(dice, &[0, 20, 100, 300, 3_000]);
+        plan.faults.push(Fault { at_ms: dice.below(plan.traffic_ms), for_ms, what });
+    }
 }
 
 /// The database needs so long for each statement that most losses meet packets under way.

@@ -72,6 +72,8 @@ impl World<'_> {
             Wrong::Skew { part, ms } => self.skew(part, if begins { ms } else { ms.saturating_neg() }),
             Wrong::Wipe { part } if begins => self.wipe_store(part),
             Wrong::Restore { part: Part::Database } => self.restore_database(number, begins),
+            Wrong::FailOver { region } => self.set_back(region, true, begins),
+            Wrong::SetBack { region } => self.set_back(region, false, begins),
             Wrong::Slow { part, ms } => self.slow_store(part, ms, begins),
             // A wipe takes effect at once, a flood is part of the traffic, and a rolling restart has its own events. Only the
             // database is set back.
@@ -196,6 +198,7 @@ pub(super) fn loses_messages(what: &Wrong) -> bool {
             matches!(part, Part::Redis { .. } | Part::Aggregator { .. })
         }
         Wrong::Slow { part, .. } => matches!(part, Part::Redis { .. }),
+        Wrong::FailOver { .. } | Wrong::SetBack { .. } => true,
         _ => false,
     }
 }

@@ -10,8 +10,8 @@ use weir_core::replication::Failure;
 use weir_core::replication::globe::lease::Holder;
 use weir_core::replication::globe::packet::{Feed, Packet};
 use weir_core::replication::globe::paging::ReadPage;
+use weir_core::replication::regional::marker::{Incarnations, Look};
 use weir_core::replication::regional::queries::Queries;
-use weir_core::replication::regional::watch::Incarnations;
 
 /// A store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,9 +39,8 @@ pub enum Request {
     Origins(Vec<OriginId>),
     /// Publish a message to all subscribers.
     Publish(Vec<u8>),
-    /// Read the marker. `reader` identifies the reading aggregator. If the marker has no id, or the id
-    /// `renewed`, its id becomes `fresh`.
-    Incarnations { fresh: u128, reader: [u8; 16], renewed: Option<u128> },
+    /// Read the marker.
+    Look(Look),
     /// Exchange a packet: raise rows of a region, and read new rows of others. The database executes [`Request::Write`] and
     /// [`Request::Feed`].
     Packet(Packet),
@@ -184,7 +183,7 @@ impl Request {
             Request::ChargeLedger(_) => Reply::Charged(Err(failure)),
             Request::Shard(_) => Reply::Named(Err(failure)),
             Request::Origins(_) => Reply::Alive(Err(failure)),
-            Request::Incarnations { .. } => Reply::Incarnations(Err(failure)),
+            Request::Look(_) => Reply::Incarnations(Err(failure)),
             Request::Packet(_) | Request::Write(..) | Request::Feed(..) => Reply::Fed(Err(failure)),
             Request::Import(_) | Request::Own(_) => Reply::Page(Err(failure)),
             Request::Lease(_) => Reply::Holder(Err(failure)),

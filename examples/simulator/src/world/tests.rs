@@ -138,6 +138,7 @@ fn no_kind_of_fault_violates_an_invariant() {
     for part in [envoy, worker, aggregator, redis, Part::Database] {
         faults.extend([Wrong::Freeze { part }, Wrong::Crash { part }, Wrong::Restart { part }]);
     }
+    faults.extend([Wrong::FailOver { region: 0 }, Wrong::SetBack { region: 0 }]);
     let mut bad = Vec::new();
     for (number, what) in faults.into_iter().enumerate() {
         for topology in [topology(1, 1, 3), topology(1, 3, 3), topology(2, 1, 2), topology(2, 2, 2)] {

@@ -121,16 +121,17 @@ impl World {
     }
 
     pub(super) fn share(&mut self, region: usize, one: usize) {
+        let store_id = self.aggregators[region][one].region.store_id();
         for change in self.aggregators[region][one].region.next_changes(8) {
             for other in (0..AGGREGATORS).filter(|other| *other != one) {
                 if !self.loses || !self.random.percent(20) {
-                    self.aggregators[region][other].inbox.push(change.clone());
+                    self.aggregators[region][other].inbox.push((store_id, change.clone()));
                 }
             }
         }
         let aggregator = &mut self.aggregators[region][one];
         while !aggregator.inbox.is_empty() {
-            let change = aggregator.inbox.swap_remove(self.random.below(aggregator.inbox.len()));
+            let (store_id, change) = aggregator.inbox.swap_remove(self.random.below(aggregator.inbox.len()));
             let parts: Vec<Part> = change
                 .parts
                 .iter()
@@ -138,7 +139,8 @@ impl World {
                 .collect();
             let key = Key::parse(&change.key).unwrap();
             // A cell that has ended by now is refused.
-            let _ = aggregator.region.learn(&key, change.sequence, change.limit, &parts, self.now);
+            let (sequence, limit) = (change.sequence, change.limit);
+            let _ = aggregator.region.learn_from_peer(&key, sequence, limit, &parts, store_id, self.now);
         }
     }
 
@@ -153,6 +155,7 @@ impl World {
         }
         // Even the first read may find another incarnation than the one that something was written to.
         aggregator.region.store_wiped();
+        aggregator.region.set_store_id(u128::from(store.incarnation) + 1);
         if aggregator.incarnation.replace(store.incarnation).is_some() {
             aggregator.lost = Some(self.now);
             for (at, total) in own {

@@ -16,6 +16,7 @@ use weir_core::replication::grace_period::GracePeriod;
 use weir_core::replication::regional::broadcast::Broadcaster;
 use weir_core::replication::regional::heartbeat::{self, Heartbeat};
 use weir_core::replication::regional::hot::{self, HotReader};
+use weir_core::replication::regional::marker::Look;
 use weir_core::replication::regional::replay::{self, Replay};
 use weir_core::replication::regional::watch::Watch;
 use weir_core::replication::{Alone, Event as RegionEvent, Events as RegionEvents, Next};
@@ -299,9 +300,8 @@ fn step(machine: &mut Machine, access: &mut Alone<'_>, region: usize, random: u6
         }),
         Machine::Watch(watch) => of(watch.next(access), |()| {
             let fresh = u128::from(random) << 64 | u128::from(random.rotate_left(17));
-            let renewed = watch.renewals().get(&0).copied();
-            let request = Request::Incarnations { fresh, reader: id, renewed };
-            Step::Call(redis, request, schedule.marker_timeout_ms)
+            let look = Look { reader: id, fresh, last: watch.last_read().clone() };
+            Step::Call(redis, Request::Look(look), schedule.marker_timeout_ms)
         }),
         Machine::Heartbeat(heartbeat) => of(heartbeat.next(access), |call| match call {
             heartbeat::Call::Origins(mine) => Step::Call(redis, Request::Origins(mine), replay_ms),

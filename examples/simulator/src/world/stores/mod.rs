@@ -19,6 +19,8 @@ pub struct Condition {
     frozen: u32,
     stopped: u32,
     slow_us: u64,
+    /// What a Redis is set back to.
+    older: Option<Box<Redis>>,
     /// Calls that arrived while it was frozen: the aggregator's number, the call's number, and the request.
     held: Vec<(usize, u64, Box<Request>)>,
 }
@@ -126,6 +128,23 @@ impl World<'_> {
             self.ledger = ledger;
             self.check.exact.lost(Keeper::Database);
         }
+    }
+
+    /// A copy of a Redis receives nothing from the fault's beginning on, and replaces the server at its end.
+    pub(in crate::world) fn set_back(&mut self, region: usize, is_replica: bool, begins: bool) {
+        let Some(redis) = self.redis.get_mut(region) else { return };
+        let older = &mut self.stores.redis[region].older;
+        if begins {
+            *older = Some(Box::new(redis.clone()));
+            return;
+        }
+        let Some(older) = older.take() else { return };
+        redis.set_back(*older, is_replica);
+        // The copy has no exact logs.
+        self.logs[region] = Logs::new(LogsLimits::default());
+        self.check.exact.lost(Keeper::Redis(region));
+        self.check.wiped(region, self.now_us);
+        self.resubscribe(region);
     }
 
     /// Checks what was written to a Redis.

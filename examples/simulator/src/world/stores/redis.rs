@@ -8,7 +8,7 @@ use weir_core::model::time::UnixMs;
 use weir_core::model::window::MAX_COUNT;
 use weir_core::region::exchange::{BASELINE, LowerBound, Merge, Merged, Part, Proposal};
 use weir_core::replication::regional::hot::{HOT_SHARDS, SHARD_CELLS};
-use weir_core::replication::regional::watch::{Incarnation, Incarnations};
+use weir_core::replication::regional::marker::{Incarnations, Marker, Server};
 
 /// Least lifetime of a cell, independent of its expiry by other clocks, in milliseconds.
 const MARGIN_MS: u64 = 60_000;
@@ -25,8 +25,9 @@ pub struct Redis {
     /// The cells by key and number.
     pub cells: BTreeMap<At, Cell>,
     hot: BTreeMap<At, u64>,
-    /// The marker's id, its creation time, and how often each reader has read it.
-    marker: Option<(u128, u64, BTreeMap<[u8; 16], u64>)>,
+    marker: Option<Marker>,
+    /// How often a replica was promoted.
+    promotions: u128,
     origins: BTreeMap<OriginId, u64>,
     swept_ms: u64,
     /// Cells that were written since the last check.
@@ -73,21 +74,10 @@ impl Redis {
                 self.origins.retain(|_, named_ms| now_ms.saturating_sub(*named_ms) <= LIVE_MS);
                 Reply::Alive(Ok(self.origins.keys().copied().collect()))
             }
-            Request::Incarnations { fresh, reader, renewed } => {
-                self.marker.take_if(|(id, ..)| renewed == Some(*id));
-                let (id, since, readers) =
-                    self.marker.get_or_insert_with(|| (fresh, now_ms, BTreeMap::new()));
-                let reads = readers.entry(reader).or_default();
-                *reads += 1;
-                let (id, since, looks) = (*id, *since, *reads);
-                let incarnation = Incarnation {
-                    place: 0,
-                    id,
-                    looks,
-                    since: UnixMs(since),
-                    age_ms: now_ms.saturating_sub(since),
-                };
-                Reply::Incarnations(Ok(Incarnations { seen: vec![incarnation], unseen: 0 }))
+            Request::Look(look) => {
+                let server = Server { process: self.promotions + 1, promotion: self.promotions };
+                let read = Marker::read(&mut self.marker, 0, &look, Some(server), UnixMs(now_ms));
+                Reply::Incarnations(Ok(Incarnations { seen: vec![read], unseen: 0 }))
             }
             // Other requests are for the database.
             _ => Reply::Done(Ok(())),
@@ -96,7 +86,12 @@ impl Redis {
 
     /// Loses all data.
     pub fn wipe(&mut self) {
-        *self = Redis { swept_ms: self.swept_ms, ..Redis::default() };
+        *self = Redis { swept_ms: self.swept_ms, promotions: self.promotions, ..Redis::default() };
+    }
+
+    /// Continues with older data: on another server if that was a replica, otherwise on the same.
+    pub fn set_back(&mut self, older: Redis, is_replica: bool) {
+        *self = Redis { promotions: self.promotions + u128::from(is_replica), ..older };
     }
 
     fn merge(&mut self, merge: &Merge, now_ms: u64) -> Merged {

@@ -1,0 +1,243 @@
+//! Markers: keys of the store that show that a server may have lost what it acknowledged.
+//!
+//! A read of a marker is one step at its server. The same step gives the marker a new id, which begins another
+//! incarnation, if
+//!
+//! - the marker is missing: the server was emptied;
+//! - another server holds it: a replica was promoted, or the server was started again. Such a server may lack what was
+//!   acknowledged a moment before, whatever it has of the marker;
+//! - it counts fewer reads of this aggregator than the aggregator has received answers to: the server was set back to
+//!   older data.
+//!
+//! So every aggregator finds every loss by the id alone, also one whose answer to the read that began the incarnation
+//! was lost, and one that starts only then.
+
+use crate::model::time::UnixMs;
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+
+/// A process that serves a store, with the data that it began with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Server {
+    /// Random, another one at each start.
+    pub process: u128,
+    /// If it was a replica that was promoted: random, another one at each promotion. Otherwise 0, also once the server
+    /// has dropped what it knew of it.
+    pub promotion: u128,
+}
+
+impl Server {
+    /// Whether it has all that was written to `before`.
+    pub fn continues(self, before: Server) -> bool {
+        self.process == before.process && (self.promotion == before.promotion || self.promotion == 0)
+    }
+}
+
+/// What one marker holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Incarnation {
+    /// Which marker: 0 on a single server, 0 to 63 on a cluster.
+    pub place: u16,
+    /// Random. If it differs from the last one, the server of this marker may have lost data.
+    pub id: u128,
+    /// How often this aggregator has read this marker in this incarnation, this read included.
+    pub looks: u64,
+    /// The server that holds the marker; `None` if it does not state which one it is.
+    pub server: Option<Server>,
+    /// When this incarnation began, by the server's clock.
+    pub since: UnixMs,
+    /// The age of this incarnation by the server's clock, in milliseconds.
+    pub age_ms: u64,
+}
+
+/// The markers of all servers that answered.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Incarnations {
+    /// In the order of `place`.
+    pub seen: Vec<Incarnation>,
+    /// Number of markers whose server did not answer. Nothing is known about these.
+    pub unseen: usize,
+}
+
+/// The last answer about each marker. A read states it, so that the server can compare.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LastRead {
+    places: BTreeMap<u16, Incarnation>,
+}
+
+impl LastRead {
+    /// Whether no marker was read yet.
+    pub fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// The id and the number of reads of the marker at `place`.
+    pub fn at(&self, place: u16) -> Option<(u128, u64)> {
+        self.places.get(&place).map(|last| (last.id, last.looks))
+    }
+
+    /// The servers that held markers. As a slot of a cluster moves from one of them to another, nothing is lost.
+    pub fn servers(&self) -> BTreeSet<Server> {
+        self.places.values().filter_map(|last| last.server).collect()
+    }
+
+    /// Replaces the answer about a marker, and returns the one before.
+    pub fn insert(&mut self, read: Incarnation) -> Option<Incarnation> {
+        self.places.insert(read.place, read)
+    }
+
+    /// The ids of all markers in one. Two aggregators with the same have found the same losses.
+    pub(super) fn combined(&self) -> u128 {
+        self.places.values().fold(0, |all, last| all ^ last.id)
+    }
+}
+
+/// A marker as its server stores it, for stores that run in memory. `incarnation.lua` is the same in Redis.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Marker {
+    id: u128,
+    since: UnixMs,
+    server: Option<Server>,
+    looks: BTreeMap<[u8; 16], u64>,
+}
+
+/// One read of a marker.
+#[derive(Clone, Debug)]
+pub struct Look {
+    /// The reading aggregator.
+    pub reader: [u8; 16],
+    /// The id of the incarnation that this read may begin.
+    pub fresh: u128,
+    /// The last answers to this reader.
+    pub last: LastRead,
+}
+
+impl Marker {
+    /// Reads the marker at `place`, which `server` holds.
+    pub fn read(
+        stored: &mut Option<Marker>,
+        place: u16,
+        look: &Look,
+        server: Option<Server>,
+        now: UnixMs,
+    ) -> Incarnation {
+        stored.take_if(|marker| marker.was_set_back(place, look) || marker.has_moved(look, server));
+        let anew = || Marker { id: look.fresh, since: now, server, looks: BTreeMap::new() };
+        let marker = stored.get_or_insert_with(anew);
+        marker.server = server.or(marker.server);
+        let looks = marker.looks.entry(look.reader).or_default();
+        *looks = looks.saturating_add(1);
+        let age_ms = now.0.saturating_sub(marker.since.0);
+        Incarnation { place, id: marker.id, looks: *looks, server, since: marker.since, age_ms }
+    }
+
+    fn was_set_back(&self, place: u16, look: &Look) -> bool {
+        let looks = self.looks.get(&look.reader).copied().unwrap_or(0);
+        look.last.at(place).is_some_and(|(id, answered)| id == self.id && looks < answered)
+    }
+
+    fn has_moved(&self, look: &Look, server: Option<Server>) -> bool {
+        let Some((before, server)) = self.server.zip(server) else { return false };
+        !server.continues(before) && !look.last.servers().contains(&server)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: [u8; 16] = [1; 16];
+    const OTHER: [u8; 16] = [2; 16];
+    const A: Server = Server { process: 10, promotion: 0 };
+
+    fn look(reader: [u8; 16], fresh: u128, last: &LastRead) -> Look {
+        Look { reader, fresh, last: last.clone() }
+    }
+
+    fn read(stored: &mut Option<Marker>, fresh: u128, last: &mut LastRead, server: Server) -> u128 {
+        let read = Marker::read(stored, 0, &look(ONE, fresh, last), Some(server), UnixMs(fresh as u64));
+        last.insert(read);
+        read.id
+    }
+
+    #[test]
+    fn a_server_continues_itself_until_it_is_promoted() {
+        let promoted = Server { promotion: 5, ..A };
+        let cases = [
+            (A, A, true),
+            (Server { process: 11, ..A }, A, false),
+            (promoted, A, false),
+            (promoted, promoted, true),
+            (Server { promotion: 6, ..A }, promoted, false),
+            (A, promoted, true), // it has dropped what it knew of the promotion
+        ];
+        for (now, before, expected) in cases {
+            assert_eq!(now.continues(before), expected, "{now:?} after {before:?}");
+        }
+    }
+
+    #[test]
+    fn each_loss_begins_an_incarnation_and_nothing_else_does() {
+        let (mut marker, mut last) = (None, LastRead::default());
+        assert_eq!((1..4).map(|fresh| read(&mut marker, fresh, &mut last, A)).last(), Some(1));
+        let b = Server { process: 11, promotion: 7 };
+        assert_eq!(read(&mut marker, 5, &mut last, b), 5, "a replica was promoted");
+        assert_eq!(read(&mut marker, 6, &mut last, b), 5);
+        assert_eq!(read(&mut marker, 7, &mut last, Server { promotion: 0, ..b }), 5);
+        assert_eq!(read(&mut marker, 8, &mut last, Server { promotion: 9, ..b }), 8, "there and back");
+        let copy = marker.clone();
+        read(&mut marker, 9, &mut last, Server { promotion: 9, ..b });
+        marker = copy;
+        assert_eq!(read(&mut marker, 10, &mut last, Server { promotion: 9, ..b }), 10, "set back by a read");
+        marker = None;
+        assert_eq!(read(&mut marker, 11, &mut last, A), 11, "emptied");
+    }
+
+    #[test]
+    fn a_lost_answer_hides_no_loss() {
+        let (mut marker, mut last) = (None, LastRead::default());
+        for fresh in 1..4 {
+            read(&mut marker, fresh, &mut last, A);
+        }
+        let b = Server { process: 11, ..A };
+        Marker::read(&mut marker, 0, &look(ONE, 4, &last), Some(b), UnixMs(4));
+        assert_eq!(read(&mut marker, 5, &mut last, b), 4);
+        // An aggregator that starts now reads an incarnation that has just begun.
+        let first = Marker::read(&mut marker, 0, &look(OTHER, 6, &LastRead::default()), Some(b), UnixMs(6));
+        assert_eq!((first.id, first.looks, first.age_ms), (4, 1, 2));
+    }
+
+    #[test]
+    fn a_marker_that_moves_to_a_known_server_stays() {
+        let (mut markers, mut last) = ([None, None], LastRead::default());
+        let b = Server { process: 11, ..A };
+        for (place, server) in [(0, A), (1, b)] {
+            let read = Marker::read(
+                &mut markers[usize::from(place)],
+                place,
+                &look(ONE, 1, &last),
+                Some(server),
+                UnixMs(1),
+            );
+            last.insert(read);
+        }
+        let moved = Marker::read(&mut markers[0], 0, &look(ONE, 2, &last), Some(b), UnixMs(2));
+        assert_eq!((moved.id, moved.server), (1, Some(b)));
+        let lost = Marker::read(
+            &mut markers[1],
+            1,
+            &look(ONE, 3, &last),
+            Some(Server { process: 12, ..A }),
+            UnixMs(3),
+        );
+        assert_eq!(lost.id, 3);
+    }
+
+    #[test]
+    fn a_server_that_does_not_state_which_it_is_is_compared_by_reads_alone() {
+        let (mut marker, last) = (None, LastRead::default());
+        for (fresh, server) in [(1, None), (2, Some(A)), (3, None), (4, Some(A))] {
+            assert_eq!(Marker::read(&mut marker, 0, &look(ONE, fresh, &last), server, UnixMs(1)).id, 1);
+        }
+    }
+}
