@@ -14,7 +14,7 @@ use super::events::{Event, Events};
 use super::figures::{Figures, add};
 use super::streams::{Entered, StreamId, Streams};
 use crate::model::breaker::Policy;
-use crate::model::key::OriginId;
+use crate::model::key::{Key, OriginId};
 use crate::model::time::{MonoMs, Now};
 use crate::model::wire::{Ack, Answer, Consult, FilterFrame, Pong, Push, RegionFrame, Report, Snapshot};
 use crate::region::{OtherRegion, Region, RegionLimits};
@@ -165,6 +165,15 @@ impl RegionState {
     /// Whether there is a store and it may be queried.
     pub fn is_usable(&self, now: MonoMs) -> bool {
         self.store.as_ref().is_some_and(|breaker| breaker.is_usable(now))
+    }
+
+    /// Applies a limit of live control to a key that is held here.
+    pub fn apply_limit(&mut self, key: &Key, limit: u64, now: Now) {
+        self.region.apply_limit(key, limit, now.unix);
+        self.notify(Event::Push);
+        if self.store.is_some() {
+            self.notify(Event::Replay);
+        }
     }
 
     /// Notifies an event.
