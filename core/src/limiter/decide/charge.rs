@@ -190,11 +190,7 @@ impl Limiter {
                 // A shadow rule's denial does not count as one.
                 (Verdict::Deny { .. }, Mode::Spend | Mode::Hold) if !item.shadow => {
                     begins_strict = entry.strict_until <= now.mono;
-                    let is_higher = is_own && entry.limit < item.limit;
-                    if note_strict(entry, at, is_higher, now.mono) {
-                        kept = true;
-                        entry.limit = if is_own { item.limit } else { entry.limit };
-                    }
+                    kept |= note_denial(entry, at, is_own.then_some(item.limit), now.mono);
                 }
                 _ => {}
             }
@@ -310,10 +306,11 @@ impl Limiter {
         self.note_where(entry, now.mono, now.unix, |_, cell| cell.is_unreported());
     }
 
-    /// Queues the entry's limit for the next report, with all cells that it applies to.
+    /// The same with the cells that are reported already and to which a limit applies that differs from the former one.
     fn note_limit(&mut self, entry: &Entry, now: Now) {
         let newest = entry.sequence;
-        self.note_where(entry, now.mono, now.unix, |sequence, cell| sequence == newest || cell.own > 0);
+        let applies = |sequence, cell: &Cell| sequence == newest || cell.own > 0 || cell.is_unreported();
+        self.note_where(entry, now.mono, now.unix, applies);
     }
 
     /// The same for cells whose baseline is known: what was reported without it was not stored. Cells that wait for their baseline are in
@@ -352,19 +349,22 @@ impl Limiter {
         if done.reaped {
             self.note_cells(&done.entry, now.mono);
         }
-        if limit_changed {
-            self.note_limit(&done.entry, now);
+        let spends = verdict_spends(verdict, mode);
+        match (limit_changed, spends) {
+            (true, _) => self.note_limit(&done.entry, now),
+            (false, true) => self.note_applied(&done.entry, now),
+            (false, false) if had_lease => self.note_cells(&done.entry, now.mono),
+            (false, false) => {}
         }
         if recalls {
             self.leases.recall(done.entry.fingerprint);
         }
-        if verdict_spends(verdict, mode) || had_lease {
-            self.note_applied(&done.entry, now);
+        if spends || had_lease {
             self.worker_cache.entry(item.fingerprint, now.mono);
             let spare = remaining.saturating_sub(leased);
             self.put_lease(item.fingerprint, (leased, spare), done.entry.limit, &at, now.mono);
         }
-        if verdict_spends(verdict, mode) {
+        if spends {
             self.opened(item, check, (held, done.overflow), now);
         }
         let budget = Budget { rule: check.rule, limit: item.limit, remaining, reset_ms: at.until_next_ms() };
@@ -459,6 +459,16 @@ fn verdict_spends(verdict: Verdict, mode: Mode) -> bool {
 fn lowers(entry: &Entry, limit: u64, verdict: &Verdict) -> bool {
     let is_unused = entry.limit == 0 && entry.charged == MonoMs(0);
     limit < entry.limit || (is_unused && limit > 0 && matches!(verdict, Verdict::Deny { .. }))
+}
+
+/// Notes a denial under a limit, which the entry takes over with the end of strict mode. Returns true if the entry has changed.
+fn note_denial(entry: &mut Entry, at: &Position, limit: Option<u64>, now: MonoMs) -> bool {
+    let is_higher = limit.is_some_and(|limit| entry.limit < limit);
+    let moves = note_strict(entry, at, is_higher, now);
+    if moves {
+        entry.limit = limit.unwrap_or(entry.limit);
+    }
+    moves
 }
 
 /// Begins or extends strict mode: for a window's length after a denial the local count alone does not admit. If the denied limit
