@@ -21,6 +21,7 @@ mod first_stream;
 mod floods;
 mod hard_limit;
 mod harness;
+mod limits;
 mod local;
 mod network;
 mod property;

@@ -115,6 +115,9 @@ pub struct Count {
     /// is never added to a component.
     #[prost(uint64, tag = "6")]
     pub region_others: u64,
+    /// When the filter last applied the limit, in Unix milliseconds; 0 if the row repeats an earlier one, whose limit may be outdated.
+    #[prost(uint64, tag = "7")]
+    pub applied_ms: u64,
 }
 
 /// A query whether `cost` more may pass. The proposal is absolute (`own + cost`), so it may be repeated.
@@ -441,6 +444,12 @@ pub struct Change {
     /// The components of the sender's own Envoys.
     #[prost(message, repeated, tag = "4")]
     pub parts: Vec<Part>,
+    /// The limit that was applied last to the key.
+    #[prost(uint64, tag = "5")]
+    pub newest_limit: u64,
+    /// When it was applied, in Unix milliseconds; 0 if unknown.
+    #[prost(uint64, tag = "6")]
+    pub applied_ms: u64,
 }
 
 /// One node's component.

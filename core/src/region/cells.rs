@@ -25,6 +25,32 @@ pub(super) struct KeyState {
     /// The nodes that touch the key, and the last sequence in which each did; ordered by node. Most keys have one.
     followers: SmallVec<[(OriginId, u64); 1]>,
     pub(super) sharing: Sharing,
+    pub(super) newest_limit: NewestLimit,
+}
+
+/// The limit that was applied last to a key, by any node: a register in which the latest write wins. Of equal times the lower limit does.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct NewestLimit {
+    limit: u64,
+    /// 0: no time is known, and so no limit.
+    applied: UnixMs,
+}
+
+impl NewestLimit {
+    pub(super) fn note(&mut self, limit: u64, applied: UnixMs) {
+        if (self.applied, limit) < (applied, self.limit) && limit != u64::MAX {
+            *self = NewestLimit { limit, applied };
+        }
+    }
+
+    /// The limit and its time, if they are known.
+    pub(super) fn at(&self) -> Option<(u64, UnixMs)> {
+        (self.applied > UnixMs(0)).then_some((self.limit, self.applied))
+    }
+
+    pub(super) fn limit(&self) -> Option<u64> {
+        self.at().map(|(limit, _)| limit)
+    }
 }
 
 /// How much a key is used, and by how many nodes.
@@ -46,7 +72,8 @@ impl KeyState {
         let whole = |ms: u64| u32::try_from(ms).unwrap_or(u32::MAX);
         let (cell_ms, duration_ms) = (whole(parts.cell_ms()), whole(parts.duration_ms));
         let sharing = Sharing { namespace, ..Sharing::default() };
-        KeyState { cell_ms, duration_ms, cells: Vec::new(), followers: SmallVec::new(), sharing }
+        let (cells, followers, newest_limit) = (Vec::new(), SmallVec::new(), NewestLimit::default());
+        KeyState { cell_ms, duration_ms, cells, followers, sharing, newest_limit }
     }
 
     /// Whether other regions receive its counts, once they are large enough.
@@ -204,8 +231,8 @@ impl KeyState {
         let at = Position::at(now, self.cell_ms());
         let oldest = self.oldest(now);
         let averages = self.resolution() == 1;
-        let mut standing =
-            Standing { limit: u64::MAX, lowest_limit: u64::MAX, is_first: true, ..Standing::default() };
+        let limit = self.newest_limit.limit().unwrap_or(u64::MAX);
+        let mut standing = Standing { limit, lowest_limit: u64::MAX, is_first: true, ..Standing::default() };
         // Newest first.
         for cell in self.cells().iter().rev().take_while(|cell| cell.sequence >= oldest) {
             let counts = |count: u64| match averages && cell.sequence < at.sequence {

@@ -9,6 +9,7 @@ use crate::model::key::{Key, OriginId};
 use crate::model::time::UnixMs;
 use crate::model::window::{MAX_COUNT, Position};
 use crate::model::wire;
+use alloc::vec::Vec;
 
 impl Region {
     /// Merges the counts that `origin` reports.
@@ -40,7 +41,9 @@ impl Region {
         }
         let mut changed = state.raise(query.sequence, origin, query.own, now)?;
         let proposed = query.own.saturating_add(query.cost);
-        changed |= state.note_limit(query.sequence, query.limit.min(MAX_COUNT));
+        let (limit, incarnation) = (query.limit.min(MAX_COUNT), self.backing.incarnation());
+        changed |= self.work.note_limit(slot, query.sequence, state, limit, incarnation);
+        state.newest_limit.note(limit, now);
         // A count that the node had evicted is in no component but in the lower bound. What it reports later is added
         // to that as well.
         if let Some(cell) = state.known_mut(query.sequence) {
@@ -56,6 +59,24 @@ impl Region {
         self.work.note(slot, query.sequence, state, self.backing.incarnation());
         self.publishing.consider(slot, state, now);
         Ok(answer(state, origin, query, granted))
+    }
+
+    /// Applies a limit of live control to a key that is held here: no node may have a request that would show it.
+    pub fn apply_limit(&mut self, key: &Key, limit: u64, now: UnixMs) {
+        let Some(slot) = self.keys.find(key) else { return };
+        let Some((_, state)) = self.keys.at_mut(slot) else { return };
+        let incarnation = self.backing.incarnation();
+        let mut became_hot = false;
+        let sequences: Vec<u64> = state.cells().iter().map(|cell| cell.sequence).collect();
+        for sequence in sequences {
+            became_hot |= self.work.note_limit(slot, sequence, state, limit, incarnation);
+            self.work.note(slot, sequence, state, incarnation);
+        }
+        state.newest_limit.note(limit, now);
+        if became_hot {
+            self.subscribers.changed_outside(slot, state);
+        }
+        self.publishing.consider(slot, state, now);
     }
 
     /// Starts (or restarts) pushes to `origin`, beginning with all keys that it follows and all that are hot.
@@ -120,7 +141,9 @@ impl Region {
         }
         let (slot, state) =
             touch(&mut self.keys, &mut self.subscribers, &count.key, origin, count.sequence, now)?;
-        let became_hot = state.note_limit(count.sequence, count.limit);
+        let incarnation = self.backing.incarnation();
+        let became_hot = self.work.note_limit(slot, count.sequence, state, count.limit, incarnation);
+        state.newest_limit.note(count.limit, UnixMs(count.applied_ms).min(now));
         if count.without_baseline {
             if self.backing.incarnation().is_some() {
                 // The store may hold counts that this aggregator never received. To query it, the cell is written with

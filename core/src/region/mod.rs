@@ -122,6 +122,8 @@ pub struct Explained {
     pub key: Key,
     /// Its live cells.
     pub cells: Vec<CellState>,
+    /// The limit that was applied last; `None` if it is not known, but only the lowest one of each cell.
+    pub newest_limit: Option<u64>,
 }
 
 /// Counters and gauges for metrics.
@@ -212,7 +214,11 @@ impl Region {
         self.keys
             .of_identifier(workspace, namespace, identifier)
             .into_iter()
-            .map(|(key, state)| Explained { key: key.clone(), cells: state.cells().to_vec() })
+            .map(|(key, state)| Explained {
+                key: key.clone(),
+                cells: state.cells().to_vec(),
+                newest_limit: state.newest_limit.limit(),
+            })
             .collect()
     }
 

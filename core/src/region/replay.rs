@@ -160,7 +160,9 @@ impl Region {
             touch(&mut self.keys, &mut self.subscribers, &query.key, origin, query.sequence, now)?;
         // A count of 0 needs a component as well. Without one, a grant could not be stored here.
         let grew = state.cell_mut(query.sequence)?.raise(origin, query.own, now)?;
-        if state.note_limit(query.sequence, query.limit.min(MAX_COUNT)) || grew {
+        let limit = query.limit.min(MAX_COUNT);
+        state.newest_limit.note(limit, now);
+        if self.work.note_limit(slot, query.sequence, state, limit, self.backing.incarnation) || grew {
             self.subscribers.changed(slot, state, origin);
         }
         let fits = admits(state, &at, origin, query);
@@ -278,6 +280,13 @@ impl Region {
         self.work.note(slot, sequence, state, self.backing.incarnation);
         self.publishing.consider(slot, state, now);
         Ok(())
+    }
+
+    /// Takes the limit that was applied last to a key by a node of another aggregator, and when.
+    pub fn learn_limit(&mut self, key: &Key, limit: u64, applied: UnixMs, now: UnixMs) {
+        if let Some((_, state)) = self.keys.find(key).and_then(|slot| self.keys.at_mut(slot)) {
+            state.newest_limit.note(limit, applied.min(now));
+        }
     }
 
     /// Up to `most` cells to publish to the region's other aggregators, with the counts that the store holds.
@@ -413,11 +422,14 @@ impl Region {
         let parts = cell.stored(self.backing.incarnation?).filter(|(origin, _)| few || ours(*origin));
         let parts: Vec<_> =
             parts.map(|(origin, own)| wire::Part { origin: origin.0.to_vec(), own }).collect();
+        let (newest_limit, applied) = state.newest_limit.at().unwrap_or_default();
         (!parts.is_empty()).then(|| wire::Change {
             key: key.as_bytes().to_vec(),
             sequence: spot.sequence,
             limit: cell.limit,
             parts,
+            newest_limit,
+            applied_ms: applied.0,
         })
     }
 }

@@ -27,8 +27,8 @@ pub struct KeyUsage {
     pub used: u64,
     /// What other regions used of that.
     pub global_others: u64,
-    /// The lowest limit applied in the newest cell that has one, or the limit given by the caller; `None` if neither
-    /// exists.
+    /// The limit given by the caller, or the one that was applied last, or else the lowest of the newest cell that has
+    /// one; `None` if none is known.
     pub limit: Option<u64>,
     /// Milliseconds until a cost of 1 would be admitted if nothing more is used; 0 if it would be now. `None` if it
     /// never would be, or if no limit is known.
@@ -92,6 +92,7 @@ impl Explained {
     /// The same with another limit than the one that was applied last, if one is given.
     pub fn usage_under(&self, limit: Option<u64>, now: UnixMs) -> KeyUsage {
         let parts = self.key.parts();
+        let limit = limit.or(self.newest_limit);
         KeyUsage::of(&self.cells, (parts.cell_ms(), parts.resolution), limit, now)
     }
 }
@@ -213,7 +214,8 @@ impl Region {
         let (some, next) = self.keys.scan(top.from);
         for (slot, state) in some {
             let resolution = u16::try_from(state.resolution()).unwrap_or(u16::MAX);
-            let usage = KeyUsage::of(state.cells(), (state.cell_ms(), resolution), None, now);
+            let limit = state.newest_limit.limit();
+            let usage = KeyUsage::of(state.cells(), (state.cell_ms(), resolution), limit, now);
             if let Some((key, _)) = self.keys.at(slot) {
                 top.take(key, usage);
             }

@@ -83,6 +83,26 @@ impl Work {
         }
     }
 
+    /// Lowers a cell's limit. Returns true if that alone makes the cell hot. A store that has a higher limit receives it although no
+    /// count has grown.
+    pub(super) fn note_limit(
+        &mut self,
+        slot: usize,
+        sequence: u64,
+        state: &mut KeyState,
+        limit: u64,
+        incarnation: Option<u32>,
+    ) -> bool {
+        let before = state.cell(sequence).map_or(u64::MAX, |cell| cell.limit);
+        let became_hot = state.note_limit(sequence, limit);
+        let has_other = incarnation.is_some() && before != u64::MAX && limit < before;
+        if let Some(cell) = state.known_mut(sequence).filter(|_| has_other) {
+            cell.queued.query = true;
+            self.push(Errand::Replay, slot, cell);
+        }
+        became_hot
+    }
+
     /// The same for the other cells of the windows that touch `sequence`: the use of one cell may make the window hot,
     /// and then all its cells must be sent.
     fn note_windows(&mut self, slot: usize, sequence: u64, state: &mut KeyState, incarnation: u32) {

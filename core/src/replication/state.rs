@@ -14,7 +14,7 @@ use super::events::{Event, Events};
 use super::figures::{Figures, add};
 use super::streams::{Entered, StreamId, Streams};
 use crate::model::breaker::Policy;
-use crate::model::key::OriginId;
+use crate::model::key::{Key, OriginId};
 use crate::model::time::{MonoMs, Now};
 use crate::model::wire::{Ack, Answer, Consult, FilterFrame, Pong, Push, RegionFrame, Report, Snapshot};
 use crate::region::{OtherRegion, Region, RegionLimits};
@@ -179,6 +179,15 @@ impl RegionState {
     pub(super) fn end_restoring(&mut self) {
         if self.region.set_restoring(false) {
             self.notify(Event::Push);
+        }
+    }
+
+    /// Applies a limit of live control to a key that is held here.
+    pub fn apply_limit(&mut self, key: &Key, limit: u64, now: Now) {
+        self.region.apply_limit(key, limit, now.unix);
+        self.notify(Event::Push);
+        if self.store.is_some() {
+            self.notify(Event::Replay);
         }
     }
 

@@ -275,17 +275,17 @@ async fn what_a_promoted_replica_lacks_is_written_again() {
     let mut peer = weir.join(1, false).await;
     report(&weir, &mut peer, 1, "alice", 600).await;
     let looks = weir.metric(LOOKS);
-    common::until("the marker is read", || weir.metric(LOOKS) > looks).await;
+    crate::support::server::until("the marker is read", || weir.metric(LOOKS) > looks).await;
     let is_equal = async || primary.command("WAIT 1 1000").await.is_ok_and(|answer| answer.starts_with(":1"));
     wait::until("the replica has everything", DEADLINE, is_equal).await.unwrap();
     replica.command("REPLICAOF 127.0.0.1 1").await.unwrap();
     report(&weir, &mut peer, 2, "alice", 900).await;
-    assert_eq!(stored(&primary.url(), &weir, "alice").await, [(common::origin(1), 900)]);
+    assert_eq!(stored(&primary.url(), &weir, "alice").await, [(crate::support::server::origin(1), 900)]);
     primary.process().kill().unwrap();
     replica.command("REPLICAOF NO ONE").await.unwrap();
     let moved = replica.command(&format!("CONFIG SET port {}", primary.port())).await.unwrap();
     assert!(moved.starts_with("+OK"), "{moved}");
-    let whole = async || stored(&primary.url(), &weir, "alice").await == [(common::origin(1), 900)];
+    let whole = async || stored(&primary.url(), &weir, "alice").await == [(crate::support::server::origin(1), 900)];
     wait::until("all counts are in Redis again", DEADLINE, whole).await.unwrap();
     assert_eq!(weir.metric(WIPES), 1.0);
 }

@@ -6,15 +6,17 @@ use super::lease::{self, settle_into, take_lease};
 use crate::limiter::Limiter;
 use crate::limiter::cache::worker_cache::{CachedDenial, Lease, Remains, Slot};
 use crate::limiter::check::{Budget, Cause, Check, Decision, Denial, Reason};
-use crate::limiter::report::outbox::row;
+use crate::limiter::report::outbox::{Row, row};
 use crate::limiter::table::{Cell, Entry, Reservation, ReservationKind, Tag};
 use crate::limiter::transact::{Done, Failed, Make, Subject};
 use crate::model::shared::Shared;
-use crate::model::time::{MonoMs, Now};
+use crate::model::time::{MonoMs, Now, UnixMs};
 use crate::model::window::{Position, Used};
 
 /// A reservation of [`Mode::Hold`] counts as spent after this time, as its worker must have died.
 const HOLD_EXPIRES_MS: u64 = 4_000;
+/// A denial under a higher limit than that of the entry passes it on at most once in this time. A lower limit is passed on at once.
+const RAISED_MS: u64 = 1_000;
 /// `retry-after` of a denial that was caused by a missing answer of the region.
 pub(in crate::limiter) const UNDECIDED_RETRY_MS: u64 = 1_000;
 
@@ -57,6 +59,10 @@ struct Judged {
     at: Position,
     /// The denial begins strict mode.
     begins_strict: bool,
+    /// Another limit than before applies, which the region is to receive.
+    limit_changed: bool,
+    /// The limit rises while other workers have leases under the former one.
+    recalls: bool,
 }
 
 impl Limiter {
@@ -144,7 +150,12 @@ impl Limiter {
             let mut verdict = judge(entry, at, cost_and_limit, &check.policy, health, now.mono);
             let (mut leased, mut held) = (0, false);
             let mut begins_strict = false;
-            let mut kept = settled;
+            let before = entry.limit;
+            let is_lower = is_own && !item.peeks && lowers(entry, item.limit, &verdict);
+            if is_lower {
+                entry.limit = item.limit;
+            }
+            let mut kept = settled || is_lower;
             match (verdict, mode) {
                 (Verdict::Admit { spare }, Mode::Spend) => {
                     entry.limit = item.limit;
@@ -159,7 +170,9 @@ impl Limiter {
                         entry.charge(item.cost, now.mono);
                     }
                     let strict = is_strict(entry, at, item.limit, origins, now.mono);
-                    if is_own && item.deferred.is_none() && !strict {
+                    // Use under one limit may exceed another, and a lease of that would not show it.
+                    let has_one_limit = before == 0 || before == item.limit;
+                    if is_own && has_one_limit && item.deferred.is_none() && !strict {
                         leased =
                             take_lease(entry, slot.as_ref(), lease_tag, spare, item.cost, origins, now.mono);
                     }
@@ -177,15 +190,22 @@ impl Limiter {
                 // A shadow rule's denial does not count as one.
                 (Verdict::Deny { .. }, Mode::Spend | Mode::Hold) if !item.shadow => {
                     begins_strict = entry.strict_until <= now.mono;
-                    kept |= note_strict(entry, at, now.mono);
+                    kept |= note_denial(entry, at, is_own.then_some(item.limit), now.mono);
                 }
                 _ => {}
             }
+            let limit_changed = is_own && entry.limit != before;
+            let has_lease =
+                |held: &Reservation| held.tag.kind == ReservationKind::Lease && held.tag != lease_tag;
+            let recalls = limit_changed && entry.limit > before && entry.reservations.iter().any(has_lease);
             let remaining = match verdict {
                 Verdict::Deny { .. } => entry.used().remaining(at, item.limit),
                 _ => entry.used_and_reserved().remaining(at, item.limit).saturating_add(leased),
             };
-            (Judged { verdict, leased, held, remaining, at: *at, begins_strict }, kept)
+            let at = *at;
+            let judged =
+                Judged { verdict, leased, held, remaining, at, begins_strict, limit_changed, recalls };
+            (judged, kept)
         };
         match self.table.transact(shared, subject, now, &mut self.stats, change) {
             Ok(done) => self.conclude(item, check, mode, slot, done, now),
@@ -250,7 +270,8 @@ impl Limiter {
         let change = |entry: &mut Entry, at: &Position| {
             settle_into(entry, Some(&slot), tag, now.mono);
             let spare = entry.used_and_reserved().remaining(at, entry.limit);
-            let go_on = go_on && !is_strict(entry, at, entry.limit, origins, now.mono);
+            let has_one_limit = slot.lease.limit == entry.limit;
+            let go_on = go_on && has_one_limit && !is_strict(entry, at, entry.limit, origins, now.mono);
             let leased =
                 if go_on { take_lease(entry, Some(&slot), tag, spare, 1, origins, now.mono) } else { 0 };
             ((leased, spare, *at), true)
@@ -277,19 +298,38 @@ impl Limiter {
 
     /// Queues the entry's counts for the next report.
     pub(in crate::limiter) fn note_cells(&mut self, entry: &Entry, now: MonoMs) {
-        self.note_where(entry, now, Cell::is_unreported);
+        self.note_where(entry, now, UnixMs(0), |_, cell| cell.is_unreported());
+    }
+
+    /// The same where a request has applied the entry's limit now.
+    pub(in crate::limiter) fn note_applied(&mut self, entry: &Entry, now: Now) {
+        self.note_where(entry, now.mono, now.unix, |_, cell| cell.is_unreported());
+    }
+
+    /// The same with the cells that are reported already and to which a limit applies that differs from the former one.
+    fn note_limit(&mut self, entry: &Entry, now: Now) {
+        let newest = entry.sequence;
+        let applies = |sequence, cell: &Cell| sequence == newest || cell.own > 0 || cell.is_unreported();
+        self.note_where(entry, now.mono, now.unix, applies);
     }
 
     /// The same for cells whose baseline is known: what was reported without it was not stored. Cells that wait for their baseline are in
     /// a report already.
     pub(in crate::limiter) fn note_based_cells(&mut self, entry: &Entry, now: MonoMs) {
-        self.note_where(entry, now, |cell| !cell.without_baseline && cell.is_unreported());
+        let which = |_, cell: &Cell| !cell.without_baseline && cell.is_unreported();
+        self.note_where(entry, now, UnixMs(0), which);
     }
 
-    fn note_where(&mut self, entry: &Entry, now: MonoMs, which: impl Fn(&Cell) -> bool) {
-        for (sequence, cell) in entry.cells().filter(|(_, cell)| which(cell)) {
+    fn note_where(
+        &mut self,
+        entry: &Entry,
+        now: MonoMs,
+        applied: UnixMs,
+        which: impl Fn(u64, &Cell) -> bool,
+    ) {
+        for (sequence, cell) in entry.cells().filter(|(sequence, cell)| which(*sequence, cell)) {
             let row = row(entry, self.table.key(), sequence, cell);
-            self.outbox.note(&row, now);
+            self.outbox.note(&Row { applied, ..row }, now);
         }
     }
 
@@ -302,19 +342,29 @@ impl Limiter {
         done: Done<Judged>,
         now: Now,
     ) -> Charged {
-        let Judged { verdict, leased, held, remaining, at, begins_strict } = done.result;
+        let Judged { verdict, leased, held, remaining, at, begins_strict, limit_changed, recalls } =
+            done.result;
         self.stats.strict = self.stats.strict.saturating_add(u64::from(begins_strict));
         let had_lease = slot.is_some_and(|slot| slot.lease.amount > 0) && mode != Mode::Peek;
         if done.reaped {
             self.note_cells(&done.entry, now.mono);
         }
-        if verdict_spends(verdict, mode) || had_lease {
-            self.note_cells(&done.entry, now.mono);
+        let spends = verdict_spends(verdict, mode);
+        match (limit_changed, spends) {
+            (true, _) => self.note_limit(&done.entry, now),
+            (false, true) => self.note_applied(&done.entry, now),
+            (false, false) if had_lease => self.note_cells(&done.entry, now.mono),
+            (false, false) => {}
+        }
+        if recalls {
+            self.leases.recall(done.entry.fingerprint);
+        }
+        if spends || had_lease {
             self.worker_cache.entry(item.fingerprint, now.mono);
             let spare = remaining.saturating_sub(leased);
             self.put_lease(item.fingerprint, (leased, spare), done.entry.limit, &at, now.mono);
         }
-        if verdict_spends(verdict, mode) {
+        if spends {
             self.opened(item, check, (held, done.overflow), now);
         }
         let budget = Budget { rule: check.rule, limit: item.limit, remaining, reset_ms: at.until_next_ms() };
@@ -404,11 +454,30 @@ fn verdict_spends(verdict: Verdict, mode: Mode) -> bool {
     mode == Mode::Spend && matches!(verdict, Verdict::Admit { .. })
 }
 
-/// Begins or extends strict mode: for a window's length after a denial the local count alone does not admit.
-fn note_strict(entry: &mut Entry, at: &Position, now: MonoMs) -> bool {
+/// Whether a limit is lower than the one that the region has from this process. Where the process has used nothing, the region has none,
+/// and a denial shows which applies.
+fn lowers(entry: &Entry, limit: u64, verdict: &Verdict) -> bool {
+    let is_unused = entry.limit == 0 && entry.charged == MonoMs(0);
+    limit < entry.limit || (is_unused && limit > 0 && matches!(verdict, Verdict::Deny { .. }))
+}
+
+/// Notes a denial under a limit, which the entry takes over with the end of strict mode. Returns true if the entry has changed.
+fn note_denial(entry: &mut Entry, at: &Position, limit: Option<u64>, now: MonoMs) -> bool {
+    let is_higher = limit.is_some_and(|limit| entry.limit < limit);
+    let moves = note_strict(entry, at, is_higher, now);
+    if moves {
+        entry.limit = limit.unwrap_or(entry.limit);
+    }
+    moves
+}
+
+/// Begins or extends strict mode: for a window's length after a denial the local count alone does not admit. If the denied limit
+/// `is_higher` than the entry's, it moves at least once in [`RAISED_MS`].
+fn note_strict(entry: &mut Entry, at: &Position, is_higher: bool, now: MonoMs) -> bool {
     let window_ms = entry.window_ms(at.cell_ms);
     let until = now.after(window_ms);
-    let moves = until.since(entry.strict_until) > window_ms / 8;
+    let pause_ms = if is_higher { RAISED_MS.min(window_ms / 8) } else { window_ms / 8 };
+    let moves = until.since(entry.strict_until) > pause_ms;
     if moves {
         entry.strict_until = until;
     }
@@ -429,6 +498,12 @@ fn spend(lease: &mut Lease, item: &Item, check: &Check<'_>, now: Now) -> Option<
 
 fn cached_denial(slot: &Slot, version: u64, item: &Item, check: &Check<'_>, now: MonoMs) -> Option<Denial> {
     let cached = slot.denied.as_ref().filter(|cached| cached.version == version)?;
+    // The table is read once for another limit, so that the region receives it.
+    if item.limit < cached.limit
+        || (item.limit > cached.limit && now.since(cached.since) > RAISED_MS.min(check.cell_ms / 8))
+    {
+        return None;
+    }
     let same = (item.cost, item.limit) == (cached.cost, cached.limit);
     let (until, remaining, reset_ms) = cached.seen_at(now, same, (item.cost, item.limit))?;
     (now < until).then(|| Denial {

@@ -23,7 +23,7 @@ impl Limiter {
         let subject = Subject { fingerprint: item.fingerprint, key: Some(check.key), make: Make::Always };
         let charged = self.table.transact(shared, subject, now, &mut self.stats, change);
         if let Ok(done) = &charged {
-            self.note_cells(&done.entry, now.mono);
+            self.note_applied(&done.entry, now);
         }
         charged.is_ok()
     }

@@ -107,7 +107,7 @@ impl Limiter {
         let subject = Subject { fingerprint, key: Some(&one.key), make: Make::Always };
         // If conflicts do not end, these few violations are not counted.
         let Ok(done) = self.table.transact(shared, subject, now, &mut self.stats, change) else { return };
-        self.note_cells(&done.entry, now.mono);
+        self.note_applied(&done.entry, now);
         // An overflow cell contains violations of other identifiers.
         if done.result && !done.overflow && self.violations.struck.len() < MAX_VIOLATORS {
             self.violations.struck.push(Violator { rule: one.rule, key: one.key });

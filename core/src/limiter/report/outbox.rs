@@ -4,7 +4,7 @@
 //! again. The outbox is bounded; a resync reports what had no room.
 
 use crate::limiter::table::{Cell, Entry};
-use crate::model::time::MonoMs;
+use crate::model::time::{MonoMs, UnixMs};
 use crate::model::wire;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -24,6 +24,8 @@ pub(in crate::limiter) struct Row<'a> {
     pub(in crate::limiter) sequence: u64,
     pub(in crate::limiter) own: u64,
     pub(in crate::limiter) limit: u64,
+    /// When the limit was applied; 0 if the row repeats an earlier one.
+    pub(in crate::limiter) applied: UnixMs,
     pub(in crate::limiter) without_baseline: bool,
     /// The others' count as this process received it, if it is to be repeated; else 0.
     pub(in crate::limiter) region_others: u64,
@@ -60,6 +62,7 @@ struct QueuedCell {
     sequence: u64,
     own: u64,
     limit: u64,
+    applied: UnixMs,
     without_baseline: bool,
     region_others: u64,
     unstored: bool,
@@ -102,7 +105,9 @@ impl Outbox {
             self.index.get(&(row.fingerprint, row.sequence)).and_then(|at| self.rows.get_mut(*at))
         {
             held.own = held.own.max(row.own);
-            held.limit = row.limit;
+            if row.applied >= held.applied {
+                (held.limit, held.applied) = (row.limit, row.applied);
+            }
             held.without_baseline &= row.without_baseline;
             held.region_others = held.region_others.max(row.region_others);
             held.unstored |= row.unstored;
@@ -119,6 +124,7 @@ impl Outbox {
             sequence: row.sequence,
             own: row.own,
             limit: row.limit,
+            applied: row.applied,
             without_baseline: row.without_baseline,
             region_others: row.region_others,
             unstored: row.unstored,
@@ -261,6 +267,7 @@ impl QueuedCell {
             sequence: self.sequence,
             own: self.own,
             limit: self.limit,
+            applied: self.applied,
             without_baseline: self.without_baseline,
             region_others: self.region_others,
             unstored: self.unstored,
@@ -277,11 +284,12 @@ impl Row<'_> {
             limit: self.limit,
             without_baseline: self.without_baseline,
             region_others: self.region_others,
+            applied_ms: self.applied.0,
         }
     }
 }
 
-/// The row of a cell.
+/// The row of a cell, as a repetition of an earlier one.
 pub(in crate::limiter) fn row<'a>(entry: &Entry, key: &'a [u8], sequence: u64, cell: &Cell) -> Row<'a> {
     Row {
         fingerprint: entry.fingerprint,
@@ -289,6 +297,7 @@ pub(in crate::limiter) fn row<'a>(entry: &Entry, key: &'a [u8], sequence: u64, c
         sequence,
         own: cell.own,
         limit: entry.limit,
+        applied: UnixMs(0),
         without_baseline: cell.without_baseline,
         region_others: 0,
         unstored: entry.unstored,
@@ -308,6 +317,7 @@ mod tests {
             sequence: 7,
             own,
             limit: 10,
+            applied: UnixMs(1),
             without_baseline: false,
             region_others: 0,
             unstored: false,

@@ -83,7 +83,7 @@ pub(in crate::region) struct Standing {
     pub(in crate::region) own: u64,
     /// How much of that is not published.
     pub(in crate::region) unpublished: u64,
-    /// The limit that this region has applied in the newest cell that has one; `u64::MAX` if none has.
+    /// The limit that this region has applied last; `u64::MAX` if none is known.
     pub(in crate::region) limit: u64,
     /// The lowest limit of this region and the others; `u64::MAX` if none is known.
     pub(in crate::region) lowest_limit: u64,
@@ -134,7 +134,7 @@ impl Standing {
         let is_above = self.unpublished > self.allowance(users);
         match () {
             () if self.limit_fell || (is_above && users >= 2) => Due::Now,
-            () if is_above || (self.users >= 2 && self.known >= self.limit) => Due::AtTick,
+            () if is_above || (self.users >= 2 && self.known >= self.lowest_limit) => Due::AtTick,
             () if self.users >= 2 || self.own >= self.limit.div_ceil(2) => Due::AtInterval,
             () => Due::No,
         }

@@ -236,7 +236,8 @@ impl Region {
     fn note_excess(&mut self, slot: usize, now: UnixMs) {
         let Some((key, state)) = self.keys.at(slot) else { return };
         let parts = key.parts();
-        let usage = KeyUsage::of(state.cells(), (parts.cell_ms(), parts.resolution), None, now);
+        let limit = state.newest_limit.limit();
+        let usage = KeyUsage::of(state.cells(), (parts.cell_ms(), parts.resolution), limit, now);
         self.publishing.excesses.note(&parts, &usage, now);
     }
 

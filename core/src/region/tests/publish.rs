@@ -360,3 +360,29 @@ fn imports_leave_the_last_quarter_of_the_room() {
     }
     assert_eq!(region.report(origin(1), &[count("e", SEQUENCE, 1)], NOW).refused, vec![]);
 }
+
+#[test]
+fn a_limit_of_live_control_makes_use_due_and_hot_without_a_report() {
+    let mut region = one_of(3);
+    region.back();
+    for number in [1, 2] {
+        assert!(region.nodes.received_from(origin(number), MonoMs(NOW.0)));
+        region.subscribe(origin(number));
+    }
+    used(&mut region, SEQUENCE - 1, 10, NOW);
+    used(&mut region, SEQUENCE, 150, NOW);
+    pushed(&mut region, origin(2), NOW);
+    region.next_merges(9);
+    assert_eq!((rows(&mut region), region.take_urgent()), (vec![], false));
+    region.apply_limit(&key("k"), 100, NOW);
+    assert!(region.take_urgent());
+    let written: Vec<_> = region.next_merges(9).iter().map(|merge| (merge.sequence, merge.limit)).collect();
+    assert_eq!(written, [(SEQUENCE - 1, 100), (SEQUENCE, 100)]);
+    let snapshots = pushed(&mut region, origin(2), NOW).0;
+    assert!(snapshots.contains(&(SEQUENCE, 0, 150)), "{snapshots:?}");
+    assert_eq!(publish(&mut region, Due::Now, NOW), vec![(SEQUENCE - 1, 10), (SEQUENCE, 150)]);
+    region.apply_limit(&key("k"), 500, NOW);
+    assert_eq!((rows(&mut region), cell(&region).limit), (vec![], 100), "a raise changes no cell");
+    assert_eq!(region.explain(b"w", b"n", b"k")[0].newest_limit, Some(500));
+    region.apply_limit(&key("unknown"), 1, NOW);
+}

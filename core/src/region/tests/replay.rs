@@ -418,3 +418,27 @@ fn a_limit_that_arrives_late_and_makes_a_cell_hot_causes_pushes_to_all() {
     region.learn(&key("k"), SEQUENCE, 10, &[(origin(1), 8)], NOW).unwrap();
     assert_eq!(pushed(&mut region, origin(9), NOW).0, vec![(SEQUENCE, 0, 8)]);
 }
+
+#[test]
+fn a_lower_limit_reaches_the_store_and_the_peers_though_nothing_has_grown() {
+    let under = |limit, applied_ms| wire::Count { limit, applied_ms, ..count("k", SEQUENCE, 30) };
+    let mut region = backed();
+    assert!(region.nodes.received_from(origin(1), MonoMs(NOW.0)));
+    region.report(origin(1), &[under(100, NOW.0 - 9)], NOW);
+    let merge = region.next_merges(9).remove(0);
+    took(&mut region, &merge);
+    assert_eq!(region.next_changes(9), vec![]);
+    region.report(origin(1), &[under(40, NOW.0 - 5)], NOW);
+    let merge = region.next_merges(9).remove(0);
+    assert_eq!((merge.limit, merge.parts.as_slice()), (40, &[][..]));
+    region.merged(&merge, &Merged { limit: 40, ..holding(&[(origin(1), 30)]) }, NOW);
+    let change = region.next_changes(9).remove(0);
+    assert_eq!((change.limit, change.newest_limit, change.applied_ms), (40, 40, NOW.0 - 5));
+    // A raise changes nothing in the store, and the peers receive it with the next change.
+    region.report(origin(1), &[wire::Count { own: 31, ..under(90, NOW.0 - 2) }], NOW);
+    let merge = region.next_merges(9).remove(0);
+    assert_eq!(merge.limit, 40);
+    took(&mut region, &merge);
+    let change = region.next_changes(9).remove(0);
+    assert_eq!((change.limit, change.newest_limit, change.applied_ms), (40, 90, NOW.0 - 2));
+}

@@ -107,3 +107,26 @@ proptest! {
         prop_assert_eq!(top.over, used.iter().filter(|(own, limit)| own >= limit).count() as u64);
     }
 }
+
+#[test]
+fn the_limit_that_was_applied_last_is_shown_whatever_the_order_of_arrival() {
+    let shown = |counts: &[(u64, u64)]| {
+        let mut region = region();
+        for (limit, applied_ms) in counts {
+            let count = wire::Count { applied_ms: *applied_ms, ..limited("k", SEQUENCE, 30, *limit) };
+            assert_eq!(region.report(origin(1), &[count], NOW).refused, vec![]);
+        }
+        let explained = &region.explain(b"w", b"n", b"k")[0];
+        let ranked = rank_all(&region, vec![]).nearest[0].usage.limit;
+        assert_eq!(ranked, explained.usage(NOW).limit);
+        (ranked.unwrap(), explained.cells[0].limit)
+    };
+    assert_eq!(shown(&[(1_000, 5), (50, 9), (200, 12)]), (200, 50));
+    assert_eq!(shown(&[(200, 12), (50, 9), (1_000, 5)]), (200, 50));
+    assert_eq!(shown(&[(200, 9), (100, 9)]), (100, 100), "of one moment the lower");
+    assert_eq!(shown(&[(200, 9), (1_000, 0), (100, 0)]), (200, 100), "a repeated row is no newer");
+    assert_eq!(shown(&[(1_000, 0), (100, 0), (200, 0)]), (100, 100), "without times the lowest is known");
+    let future = NOW.0 + 60_000;
+    assert_eq!(shown(&[(9, future), (200, NOW.0)]).0, 9, "of one moment, as no time is ahead of now");
+    assert_eq!(shown(&[(u64::MAX, 9), (200, 5)]), (200, 200));
+}

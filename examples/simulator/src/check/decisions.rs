@@ -58,7 +58,7 @@ impl Check {
                         continue;
                     }
                     let at = Position::at(by.unix, shape.cell_ms);
-                    let cell = CellId { rule, sequence: at.sequence, identifier: arrival.identifier };
+                    let cell = cell_of(shape, &at, arrival);
                     if !shape.rule.shadow {
                         self.passed(by, origin, cell, &at, cost, shape.rule.limit);
                     }
@@ -73,7 +73,7 @@ impl Check {
                 let rule = usize::from(denial.budget.rule);
                 if let Some(shape) = shapes.get(rule).filter(|shape| shape.rule.exact.is_none()) {
                     let at = Position::at(by.unix, shape.cell_ms);
-                    let cell = CellId { rule, sequence: at.sequence, identifier: arrival.identifier };
+                    let cell = cell_of(shape, &at, arrival);
                     let cost = shape.judged_cost(arrival.cost);
                     self.denied(by, cell, &at, cost, denial.budget.limit);
                 }
@@ -100,9 +100,9 @@ impl Check {
             self.unsettled(by, arrival, took_ms, shapes);
             return watched;
         }
-        for (rule, shape) in keys::rules(arrival.rules).filter_map(|rule| Some((rule, shapes.get(rule)?))) {
+        for shape in keys::rules(arrival.rules).filter_map(|rule| shapes.get(rule)) {
             let at = Position::at(by.unix, shape.cell_ms);
-            let cell = CellId { rule, sequence: at.sequence, identifier: arrival.identifier };
+            let cell = cell_of(shape, &at, arrival);
             if arrival.cost > 0 {
                 watched.extend(self.admitted(origin, cell, &at, arrival.cost, by.now_us));
             }
@@ -114,12 +114,12 @@ impl Check {
     /// those of the `took_ms` before.
     pub(crate) fn unsettled(&mut self, by: &Decision, arrival: &Arrival, took_ms: u64, shapes: &[Shape]) {
         let Some(origin) = self.truth.number(by.origin) else { return };
-        for (rule, shape) in keys::rules(arrival.rules).filter_map(|rule| Some((rule, shapes.get(rule)?))) {
+        for shape in keys::rules(arrival.rules).filter_map(|rule| shapes.get(rule)) {
             if shape.rule.reserve == 0 {
                 continue;
             }
             let at = Position::at(by.unix, shape.cell_ms);
-            let cell = CellId { rule, sequence: at.sequence, identifier: arrival.identifier };
+            let cell = cell_of(shape, &at, arrival);
             let cost = arrival.cost.max(shape.rule.reserve);
             let back = took_ms.saturating_sub(at.elapsed_ms).div_ceil(shape.cell_ms);
             for sequence in at.sequence.saturating_sub(back)..=at.sequence {
@@ -253,4 +253,9 @@ impl Check {
             });
         }
     }
+}
+
+/// The cell that a request is charged to under a rule.
+fn cell_of(shape: &Shape, at: &Position, arrival: &Arrival) -> CellId {
+    CellId { rule: shape.counts, sequence: at.sequence, identifier: arrival.identifier }
 }

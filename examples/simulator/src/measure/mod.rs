@@ -155,14 +155,15 @@ impl Measure {
         let cost = arrival.cost;
         let (mut admitted, mut shadow_denied) = (true, 0);
         for (number, rule) in applying(&self.rules, arrival.rules) {
-            if !self.keys.get(number, arrival.identifier, at_us).admits(reference, at_us, cost, rule.limit) {
+            let key = self.keys.get(rule.counts(number), arrival.identifier, at_us);
+            if !key.admits(reference, at_us, cost, rule.limit) {
                 admitted &= rule.shadow;
                 shadow_denied |= u64::from(rule.shadow) << number;
             }
         }
-        for (number, _) in applying(&self.rules, arrival.rules).filter(|_| admitted) {
+        for (number, rule) in applying(&self.rules, arrival.rules).filter(|_| admitted) {
             if shadow_denied & 1 << number == 0 {
-                self.keys.get(number, arrival.identifier, at_us).charge(reference, at_us, cost);
+                self.keys.get(rule.counts(number), arrival.identifier, at_us).charge(reference, at_us, cost);
             }
         }
         Expected { admitted, shadow_denied }
@@ -173,7 +174,7 @@ impl Measure {
         let Arrival { identifier, cost, rules, .. } = decided.arrival;
         for (number, rule) in applying(&self.rules, rules) {
             if decided.shadow_denied & 1 << number == 0 {
-                let key = self.keys.get(number, identifier, decided.at_us);
+                let key = self.keys.get(rule.counts(number), identifier, decided.at_us);
                 let (over, window) = key.passed(decided.at_us, cost, rule.limit);
                 self.comparison.over = self.comparison.over.max(over);
                 self.comparison.worst_window = self.comparison.worst_window.max(window);
@@ -184,8 +185,8 @@ impl Measure {
     /// Refunds the exact log's charge of a request that was lost.
     fn refund(&mut self, decided: &Decided, expected: &Decisions) {
         let Arrival { identifier, rules, .. } = decided.arrival;
-        for (number, _) in applying(&self.rules, rules) {
-            self.keys.get(number, identifier, decided.at_us).refund(expected.number);
+        for (number, rule) in applying(&self.rules, rules) {
+            self.keys.get(rule.counts(number), identifier, decided.at_us).refund(expected.number);
         }
     }
 
@@ -209,8 +210,8 @@ impl Measure {
             against.beyond += u64::from(admitted && !one.admitted);
             against.wrongly_denied += u64::from(!admitted && one.admitted);
         }
-        if let Some((number, _)) = applying(&self.rules, rules).find(|(_, rule)| !rule.shadow) {
-            let key = self.keys.get(number, decided.arrival.identifier, decided.at_us);
+        if let Some((number, rule)) = applying(&self.rules, rules).find(|(_, rule)| !rule.shadow) {
+            let key = self.keys.get(rule.counts(number), decided.arrival.identifier, decided.at_us);
             key.balance += i64::from(admitted) - i64::from(expected.exact.admitted);
         }
         comparison.law_differs += u64::from(expected.exact.admitted != expected.central.admitted);

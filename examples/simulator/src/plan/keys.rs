@@ -13,7 +13,9 @@ pub const WORKSPACE: &[u8] = b"simulated";
 pub struct Shape {
     /// The rule as the plan gives it.
     pub rule: Rule,
-    /// The namespace of its keys; each rule has its own.
+    /// The number of the rule whose keys it counts.
+    pub counts: usize,
+    /// The namespace of its keys.
     pub namespace: Vec<u8>,
     /// The length of its cells, in milliseconds.
     pub cell_ms: u64,
@@ -26,7 +28,8 @@ pub struct Shape {
 impl Shape {
     /// The `number`-th rule of a plan.
     pub fn new(number: usize, rule: Rule) -> Shape {
-        let namespace = format!("rule-{number}").into_bytes();
+        let counts = rule.counts(number);
+        let namespace = format!("rule-{counts}").into_bytes();
         let parts = KeyParts {
             workspace: WORKSPACE,
             namespace: &namespace,
@@ -50,7 +53,7 @@ impl Shape {
             Some(Exact::Ledger) => Algorithm::Ledger { zone: number as u32 },
         };
         let compiled = CompiledRule::new(number as u16, Algorithm::Window, &parts, policy);
-        Shape { rule, cell_ms: parts.cell_ms(), algorithm, compiled, namespace }
+        Shape { rule, counts, cell_ms: parts.cell_ms(), algorithm, compiled, namespace }
     }
 
     /// Appends the key of `identifier` to `out`.

@@ -132,6 +132,10 @@ pub struct Rule {
     /// Hold the limit exactly, by the region's log or by a ledger. If not given, the limit is counted in windows.
     #[serde(default)]
     pub exact: Option<Exact>,
+    /// Count the keys of an earlier rule with this number, which has the same window: another limit of the same keys. A
+    /// request is subject to one of such rules.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keys_of: Option<usize>,
 }
 
 /// How an exact limit is held.
@@ -148,6 +152,11 @@ fn timeout_ms() -> u32 {
 }
 
 impl Rule {
+    /// The number of the rule whose keys this one counts; it is the `number`-th.
+    pub fn counts(&self, number: usize) -> usize {
+        self.keys_of.unwrap_or(number).min(number)
+    }
+
     /// The number of cells in its window.
     pub fn resolution(&self) -> u16 {
         if self.hard_limit { HARD_LIMIT_RESOLUTION } else { 1 }
@@ -166,6 +175,7 @@ impl Rule {
             reserve: 0,
             response_ms: 0,
             exact: None,
+            keys_of: None,
         }
     }
 }

@@ -41,6 +41,12 @@ pub(super) const ALL: &[Scenario] = &[
         far,
     )
     .expecting(|_| over(0.1)),
+    Scenario::new(
+        "sharing-lowered",
+        "a limit falls below what one of three regions has used; later the others receive a limit of requests each",
+        lowered,
+    )
+    .expecting(|_| over(0.05)),
 ];
 
 fn over(most: f64) -> Expected {
@@ -84,6 +90,17 @@ fn trickle(seed: u64) -> Plan {
 fn lone(seed: u64) -> Plan {
     let busy = Traffic { at: vec![(0, 0)], ..steady(1, LIMIT as f64 / 60.0) };
     ten(seed, vec![busy], 240_000)
+}
+
+/// The use is less than a sixth of the former limit, so that it is not published under that, and more than the new one. The others come
+/// as bursts, which are over before a count arrives from elsewhere.
+fn lowered(seed: u64) -> Plan {
+    let topology = Topology { regions: 3, ..Topology::region(1) };
+    let rules = vec![Rule::new(LIMIT, 600_000), Rule { keys_of: Some(0), ..Rule::new(100, 600_000) }];
+    let under = |traffic| Traffic { rules: 0b10, ..traffic };
+    let others = [1, 2].map(|region| under(burst(region, 15_000, 100, 300)));
+    let first = [burst(0, 0, 160, 5_000), under(burst(0, 10_000, 5, 1_000))];
+    plan(seed, topology, rules, [first, others].concat(), 20_000)
 }
 
 fn far(seed: u64) -> Plan {
