@@ -21,7 +21,8 @@ use crate::model::window::Position;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use pace::Pace;
-use share::Share;
+
+pub use share::Share;
 
 /// Time between two reports of a proxy: what Envoy 1.40 uses, whatever its configuration states.
 pub const REPORT_MS: u64 = 5_000;
@@ -122,9 +123,20 @@ impl Division {
         }
     }
 
-    /// Removes a proxy that may spend nothing any more.
-    pub fn remove(&mut self, id: u64) {
-        self.shares.remove(&id);
+    /// Removes a proxy, and returns its share. What is reserved in it is free here, so either it may spend nothing any more, or another
+    /// division, to which its reports are charged from now on, takes the share: see [`Division::accept`].
+    pub fn remove(&mut self, id: u64) -> Option<Share> {
+        self.shares.remove(&id)
+    }
+
+    /// Adds a proxy with the share that it had in another division. What it may have spent and may spend of that is reserved here. False if
+    /// there are [`MAX_SHARES`] already.
+    pub fn accept(&mut self, id: u64, share: Share, now: MonoMs) -> bool {
+        if self.shares.len() >= MAX_SHARES {
+            return false;
+        }
+        self.shares.insert(id, if self.is_paced { share.to_paced(now) } else { share.to_divided(now) });
+        true
     }
 
     /// Takes a report of a proxy. What it has admitted is to be charged: see [`Division::due`].

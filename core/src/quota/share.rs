@@ -19,8 +19,9 @@ const LONGEST_FILL_S: u64 = 10;
 type Parts = u128;
 const PARTS: Parts = FILL_MS as Parts;
 
+/// The share of one proxy in a division.
 #[derive(Clone, Debug)]
-pub(super) struct Share {
+pub struct Share {
     /// The size of the present bucket.
     tokens: u64,
     /// The rate of a paced limit, in thousandths of a request a second.
@@ -41,6 +42,23 @@ pub(super) struct Share {
 impl Share {
     pub(super) fn new(demand: u64, now: MonoMs) -> Share {
         Share { tokens: 0, rate: 0, base: 0, since: now, former: 0, demand, allotted: MonoMs(0), until: None }
+    }
+
+    /// The share for a limit that is divided as a rate. Nothing is reserved of such a limit.
+    pub(super) fn to_paced(&self, now: MonoMs) -> Share {
+        let rate = self.rate;
+        Share { rate, ..Share::new(self.demand, now) }
+    }
+
+    /// The share for a limit that is divided in amounts. What may have been spent at a rate since the last report is reserved.
+    pub(super) fn to_divided(&self, now: MonoMs) -> Share {
+        if self.rate == 0 {
+            return self.clone();
+        }
+        let burst = Parts::from(self.rate.div_ceil(1_000)).saturating_mul(PARTS);
+        let elapsed_ms = Parts::from(now.since(self.since));
+        let spent = Parts::from(self.rate).saturating_mul(elapsed_ms).saturating_mul(PARTS) / 1_000_000;
+        Share { former: self.former.saturating_add(burst).saturating_add(spent), rate: 0, ..self.clone() }
     }
 
     pub(super) fn demand(&self) -> u64 {

@@ -367,3 +367,43 @@ proptest! {
         }
     }
 }
+
+/// A limit is replaced, by itself or by another, while a proxy holds tokens of which it has reported nothing.
+#[test]
+fn a_share_that_moves_to_another_division_stays_reserved() {
+    for window_ms in [3_600_000, 24 * 3_600_000] {
+        let mut world = World::new(2, 100, 3_600_000);
+        world.reports(0, 0);
+        let held = world.division.allotment(0);
+        assert_eq!(held, Allotment::Tokens(62));
+        let share = world.division.remove(0).unwrap();
+        assert_eq!(world.division.reserved(MonoMs(world.now)), 0);
+        (world.window_ms, world.division) = (window_ms, Division::new(window_ms));
+        assert!(world.division.accept(0, share, MonoMs(world.now)));
+        assert!(world.division.join(1, MonoMs(world.now)));
+        world.divides();
+        world.reports(1, 0);
+        assert_eq!(world.division.allotment(0), held, "it has not reported, so nothing replaces its tokens");
+        world.proxies.iter_mut().for_each(|proxy| proxy.requests(100));
+        (0..2).for_each(|id| world.reports(id, 0));
+        assert!((62..=100).contains(&world.passed()), "{} of 100", world.passed());
+    }
+}
+
+/// What may have been spent at a rate is reserved of an amount; of a rate nothing is.
+#[test]
+fn a_share_moves_between_rates_and_amounts() {
+    let mut paced = World::new(1, 100, 1_000);
+    paced.runs(20, &[50]);
+    let share = paced.division.remove(0).unwrap();
+    let mut amounts = Division::new(MINUTE_MS);
+    assert!(amounts.accept(0, share, MonoMs(paced.now)));
+    let reserved = amounts.reserved(MonoMs(paced.now));
+    assert!(reserved >= 50, "{reserved}");
+    let room = World::new(0, 1_000, MINUTE_MS).room();
+    assert!(matches!(amounts.divide_for(0, &room, MonoMs(paced.now)), Some(Allotment::Tokens(_))));
+    let share = amounts.remove(0).unwrap();
+    let mut rates = Division::new(1_000);
+    assert!(rates.accept(0, share, MonoMs(paced.now)));
+    assert_eq!((rates.reserved(MonoMs(paced.now)), rates.allotment(0)), (0, Allotment::Nothing));
+}

@@ -1,11 +1,11 @@
-//! For proxies that decide alone and report afterwards: what a window stands at, and the charge of what was spent.
+//! Use that was decided elsewhere, or cannot be undone: what a window stands at, the charge of what was spent, and what callers give back.
 
 use super::EmbeddedLimiter;
 use super::check::LimitCheck;
 use super::controlled::find;
 use super::windows::Window;
 use weir_core::control::{Banned, Found, Scratch};
-use weir_core::limiter::Denial;
+use weir_core::limiter::{Check, Denial};
 use weir_core::model::window::Position;
 use weir_core::quota::Room;
 
@@ -53,6 +53,39 @@ impl EmbeddedLimiter {
             return true;
         }
         self.api.with_engine(|engine, now| engine.charge_spent(&window.check(0, 0), now))
+    }
+
+    /// Gives the cost of a window's check back: as much of the next costs of its key passes uncharged, until the cell ends, and at most what
+    /// counts in it. Returns how much of it is kept.
+    pub fn give_back(&self, check: &LimitCheck) -> u64 {
+        let (found, limit) = self.found(check);
+        let Ok(window) = Window::of(&LimitCheck { limit, ..check.clone() }, found.epoch, 0) else { return 0 };
+        if found.exempt {
+            return 0;
+        }
+        self.api.engine.lock().give_back(&window.check(0, 0), self.api.mono())
+    }
+
+    /// Charges a window's check in full, though it does not fit, unless its limit is exceeded already. `None` if it could not be charged.
+    pub fn charge_unless_exceeded(&self, check: &LimitCheck) -> Option<bool> {
+        let (found, limit) = self.found(check);
+        let window = Window::of(&LimitCheck { limit, ..check.clone() }, found.epoch, 0).ok()?;
+        if found.exempt || found.ban.is_some() {
+            return Some(found.exempt);
+        }
+        let (check, now) = (window.check(0, 0), self.api.mono());
+        let charged = {
+            let mut engine = self.api.engine.lock();
+            let taken = engine.take_given(&check, now);
+            let rest = Check { cost: check.cost.saturating_sub(taken.hits), ..check };
+            let charged = engine.charge_unless_exceeded(&rest, now);
+            if charged != Some(true) {
+                engine.return_taken(&check, taken, now);
+            }
+            charged
+        };
+        self.api.wake.notify_one();
+        charged
     }
 
     /// What live control has for a check, and the limit that applies.

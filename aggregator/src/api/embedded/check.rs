@@ -26,14 +26,15 @@ pub struct LimitCheck {
     pub cost: u64,
 }
 
-/// What checks count on together. The limit is not part of it.
+/// What checks of a call or of a division count on together. The limit is not part of it, nor is the epoch: live control gives that to a
+/// check as it is decided, so no count and no amount may be kept by this key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CountedKey {
     workspace: Vec<u8>,
     namespace: Vec<u8>,
     identifier: Vec<u8>,
-    /// The window, in milliseconds.
-    pub duration_ms: u64,
+    duration_ms: u64,
+    hard_limit: bool,
 }
 
 /// What happens to a call whose checks were not all decided.
@@ -109,6 +110,7 @@ impl LimitCheck {
             namespace: self.namespace.clone(),
             identifier: self.identifier.clone(),
             duration_ms: self.duration_ms,
+            hard_limit: self.hard_limit,
         }
     }
 

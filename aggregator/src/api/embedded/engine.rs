@@ -6,9 +6,10 @@
 use std::collections::HashMap;
 use tokio::sync::oneshot;
 use weir_core::limiter::table::{ArrayShared, Geometry, Meta};
-use weir_core::limiter::{Budget, Check, Decision, Denial, Limiter, Outcome, Setup};
+use weir_core::limiter::{Budget, Check, Decision, Denial, GivenBack, Limiter, Outcome, Setup};
 use weir_core::model::key::{HashKey, OriginId};
 use weir_core::model::time::{MonoMs, Now, UnixMs};
+use weir_core::model::window::Position;
 use weir_core::model::wire::{FilterFrame, PROTOCOL_VERSION, RegionFrame, Welcome};
 
 /// Sets of the worker cache; each holds four keys.
@@ -20,6 +21,8 @@ pub(super) struct Engine {
     limiter: Limiter,
     table: ArrayShared,
     waiting: HashMap<u64, oneshot::Sender<Outcome>>,
+    /// What callers have given back.
+    pub(super) given_back: GivenBack,
     requests: u64,
     /// When the last check was made.
     last_check: MonoMs,
@@ -42,6 +45,7 @@ impl Engine {
             limiter: Limiter::new(setup, now),
             table,
             waiting: HashMap::new(),
+            given_back: GivenBack::default(),
             requests: 0,
             last_check: now.mono,
             ticked: MonoMs(0),
@@ -89,6 +93,19 @@ impl Engine {
     pub(super) fn charge_spent(&mut self, check: &Check<'_>, now: MonoMs) -> bool {
         self.last_check = now;
         self.limiter.charge_spent(&mut self.table, check, now)
+    }
+
+    /// Charges the cost unless the limit is exceeded; see [`Limiter::charge_unless_exceeded`].
+    pub(super) fn charge_unless_exceeded(&mut self, check: &Check<'_>, now: MonoMs) -> Option<bool> {
+        self.last_check = now;
+        self.limiter.charge_unless_exceeded(&mut self.table, check, now)
+    }
+
+    /// The cell in which the check counts now, what counts in it, and when it ends.
+    pub(super) fn current_cell(&mut self, check: &Check<'_>, now: MonoMs) -> ((u64, u64), MonoMs) {
+        let cell = self.limiter.current_cell(&mut self.table, check, now);
+        let at = Position::at(self.limiter.moment(now).unix, check.cell_ms);
+        (cell, now.after(at.until_next_ms()))
     }
 
     /// Whether there is something to send before the next tick.

@@ -7,13 +7,14 @@
 //! connected node reduces what the others may spend without a query.
 //!
 //! In reading order: `check` (a check, and its validation), `controlled` (live control applied to a call), `engine`
-//! (the limiter behind its lock), `link` (its stream), `windows` (the limiter's outcomes as decisions), here all limits of a
-//! call together, and `afterwards` (use that proxies report).
+//! (the limiter behind its lock), `link` (its stream), `windows` (the limiter's outcomes as decisions), `given_back` (use that callers give
+//! back), here all limits of a call together, and `afterwards` (use that proxies report).
 
 mod afterwards;
 mod check;
 mod controlled;
 mod engine;
+mod given_back;
 mod link;
 mod windows;
 

@@ -2,6 +2,7 @@
 
 use super::check::{LimitCheck, LimitCheckError};
 use super::engine::Engine;
+use super::given_back::Taken;
 use super::{Api, LONGEST_RESERVED_PAUSE, RESERVED_PAUSE};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -32,8 +33,8 @@ pub(super) enum Attempt {
     Decided(bool, Vec<ChargeResult>),
     /// The rest of the budget is reserved by others for a moment.
     Reserved(Vec<ChargeResult>),
-    /// A query was sent to the region.
-    Wait(oneshot::Receiver<Outcome>),
+    /// A query was sent to the region; what was taken for the windows of what had been given back.
+    Wait(oneshot::Receiver<Outcome>, Vec<Taken>),
 }
 
 impl Window {
@@ -98,22 +99,28 @@ impl Windows {
         }
     }
 
-    /// Lets the limiter decide.
+    /// Lets the limiter decide. What was given back is used up first.
     fn decide(&self, engine: &mut Engine, timeout_ms: u32, now: MonoMs) -> Attempt {
-        let outcome = match self.0.as_slice() {
-            [only] => engine.decide(&[only.check(0, timeout_ms)], now),
-            all => {
-                let checks = all.iter().enumerate().map(|(rule, window)| window.check(rule, timeout_ms));
-                engine.decide(&checks.collect::<Vec<_>>(), now)
-            }
-        };
-        match outcome {
-            Ok(outcome) => self.attempt(engine, &outcome, now),
-            Err(receiver) => Attempt::Wait(receiver),
+        let taken: Vec<Taken> =
+            self.0.iter().map(|window| engine.take_given(&window.check(0, 0), now)).collect();
+        let windows = self.0.iter().zip(&taken).enumerate();
+        let checks = windows.map(|(rule, (window, taken))| {
+            let check = window.check(rule, timeout_ms);
+            Check { cost: check.cost.saturating_sub(taken.hits), ..check }
+        });
+        let checks: Vec<Check<'_>> = checks.collect();
+        match engine.decide(&checks, now) {
+            Ok(outcome) => self.attempt(engine, &outcome, &taken, now),
+            Err(receiver) => Attempt::Wait(receiver, taken),
         }
     }
 
-    fn attempt(&self, engine: &mut Engine, outcome: &Outcome, now: MonoMs) -> Attempt {
+    fn attempt(&self, engine: &mut Engine, outcome: &Outcome, taken: &[Taken], now: MonoMs) -> Attempt {
+        if !matches!(outcome.decision, Decision::Allow(_)) {
+            for (window, taken) in self.0.iter().zip(taken) {
+                engine.return_taken(&window.check(0, 0), *taken, now);
+            }
+        }
         match &outcome.decision {
             Decision::Deny(denial) if denial.cause == Cause::Reserved => {
                 Attempt::Reserved(self.denied(engine, denial, now))
@@ -127,10 +134,10 @@ impl Windows {
 
     fn allowed(&self, engine: &mut Engine, budget: Option<&Budget>, now: MonoMs) -> Vec<ChargeResult> {
         if let ([only], Some(budget)) = (self.0.as_slice(), budget) {
-            return vec![only.result(Verdict::Allowed, budget)];
+            return vec![only.result(Verdict::Allowed, &engine.with_given(&only.check(0, 0), *budget, now))];
         }
         let left = |window: &Window| {
-            let budget = match engine.peek(&Check { cost: 0, ..window.check(0, 0) }, now) {
+            let budget = match engine.peek_with_given(&Check { cost: 0, ..window.check(0, 0) }, now) {
                 Ok(budget) => budget,
                 Err(denial) => denial.budget,
             };
@@ -143,9 +150,10 @@ impl Windows {
     fn denied(&self, engine: &mut Engine, denial: &Denial, now: MonoMs) -> Vec<ChargeResult> {
         let ruled = |(rule, window): (usize, &Window)| {
             if usize::from(denial.budget.rule) == rule {
-                return window.result(refused(denial), &denial.budget);
+                let budget = engine.with_given(&window.check(rule, 0), denial.budget, now);
+                return window.result(refused(denial), &budget);
             }
-            match engine.peek(&window.check(rule, 0), now) {
+            match engine.peek_with_given(&window.check(rule, 0), now) {
                 Err(other) if is_final(&other) => window.result(refused(&other), &other.budget),
                 Err(Denial { budget, .. }) | Ok(budget) => window.result(Verdict::Untried, &budget),
             }
@@ -166,7 +174,7 @@ impl Api {
             let timeout_ms = ms_until(deadline);
             let attempt = self.with_engine(|engine, now| windows.decide(engine, timeout_ms, now));
             let attempt = match attempt {
-                Attempt::Wait(receiver) => self.waited(windows, receiver, deadline).await,
+                Attempt::Wait(receiver, taken) => self.waited(windows, receiver, &taken, deadline).await,
                 other => other,
             };
             match attempt {
@@ -179,7 +187,7 @@ impl Api {
                     sleep_until((now + pause).min(deadline - RESERVED_PAUSE)).await;
                     pause = (pause * 2).min(LONGEST_RESERVED_PAUSE);
                 }
-                Attempt::Wait(_) => return (false, vec![ChargeResult::UNDECIDED; windows.0.len()]),
+                Attempt::Wait(..) => return (false, vec![ChargeResult::UNDECIDED; windows.0.len()]),
             }
         }
     }
@@ -189,6 +197,7 @@ impl Api {
         &self,
         windows: &Windows,
         mut receiver: oneshot::Receiver<Outcome>,
+        taken: &[Taken],
         deadline: Instant,
     ) -> Attempt {
         // The limiter counts in whole milliseconds.
@@ -202,7 +211,7 @@ impl Api {
             }
         };
         match outcome {
-            Some(outcome) => windows.attempt(&mut self.engine.lock(), &outcome, self.mono()),
+            Some(outcome) => windows.attempt(&mut self.engine.lock(), &outcome, taken, self.mono()),
             None => Attempt::Decided(false, vec![ChargeResult::UNDECIDED; windows.0.len()]),
         }
     }
@@ -212,7 +221,7 @@ impl Api {
         let mut engine = self.engine.lock();
         let now = self.mono();
         let mut looks = windows.0.iter().enumerate().map(|(rule, window)| window.check(rule, 0));
-        let denial = looks.find_map(|check| engine.peek(&check, now).err().filter(is_final));
+        let denial = looks.find_map(|check| engine.peek_with_given(&check, now).err().filter(is_final));
         denial.map_or(Ok(()), |denial| Err(windows.denied(&mut engine, &denial, now)))
     }
 
@@ -221,7 +230,7 @@ impl Api {
         let mut engine = self.engine.lock();
         let now = self.mono();
         let peek = |window: &Window| {
-            let (Ok(budget) | Err(Denial { budget, .. })) = engine.peek(&window.check(0, 0), now);
+            let (Ok(budget) | Err(Denial { budget, .. })) = engine.peek_with_given(&window.check(0, 0), now);
             window.result(Verdict::Untried, &budget)
         };
         windows.0.iter().map(peek).collect()

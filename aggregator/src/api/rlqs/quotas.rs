@@ -24,7 +24,7 @@ use tokio::task::yield_now;
 use tokio::time::{MissedTickBehavior, interval};
 use weir_core::model::time::MonoMs;
 use weir_core::model::window::Position;
-use weir_core::quota::{Division, Report, Room};
+use weir_core::quota::{Division, Report, Room, Share};
 
 /// Most buckets of one stream; further ones are abandoned.
 pub const MAX_BUCKETS_OF_STREAM: usize = 8_192;
@@ -409,25 +409,30 @@ impl Quotas {
         self.count_buckets(state);
     }
 
-    /// Moves the buckets of a stream whose limits have changed. Those that are refused now get no further assignment.
+    /// Gives the buckets of a stream whose limits have changed their new ones. Those that are refused now get no further assignment.
     fn retarget(&self, state: &mut State, stream: u64, now: MonoMs) {
         let limits = state.limits.clone();
         let Some(subscriptions) = state.streams.get_mut(&stream) else { return };
-        let mut moved = Vec::new();
+        let mut changed = Vec::new();
         for number in subscriptions.numbers() {
             let Some(bucket) = subscriptions.get(number).map(|one| one.bucket.clone()) else { continue };
             let target = self.target(&limits, subscriptions, &bucket);
             if subscriptions.get(number).is_some_and(|one| target.as_ref() != Ok(&one.target)) {
-                moved.extend(subscriptions.remove(number).map(|removed| (removed, target)));
+                changed.push((number, target));
             }
         }
-        for (former, target) in moved {
-            state.leave(&former, Division::remove);
-            match target {
-                Ok(target) => {
-                    state.enter(stream, (*former.bucket).clone(), target, now);
+        for (number, target) in changed {
+            let moved = target.and_then(|target| match state.change(stream, number, target, now) {
+                true => Ok(()),
+                false => Err(Refused::Full),
+            });
+            if let Err(refused) = moved {
+                self.refuse(&refused);
+                let removed = state.streams.get_mut(&stream).and_then(|all| all.remove(number));
+                if let Some(removed) = removed {
+                    // Its Envoy may spend what it has until that expires.
+                    state.leave(&removed, |division, share| division.leave(share, now));
                 }
-                Err(refused) => self.refuse(&refused),
             }
         }
     }
@@ -440,49 +445,80 @@ impl Quotas {
 impl State {
     /// Adds a bucket to a stream; `None` if its limit is shared by too many.
     fn enter(&mut self, stream: u64, bucket: Bucket, target: Target, now: MonoMs) -> Option<u64> {
-        let mut subscription = Subscription::new(bucket, target, now);
-        self.last_share += 1;
-        let share = self.last_share;
-        let mut is_shadow = false;
-        if let Target::Limited { check, shadow } = &subscription.target {
-            is_shadow = *shadow;
-            let key = Arc::new(check.counted_key());
-            let counted = self.counted.entry(key.clone()).or_insert_with(|| Counted {
-                check: check.clone(),
-                division: Division::new(check.duration_ms),
-                buckets: BTreeMap::new(),
-                shadows: 0,
-            });
-            // The limit of the configuration may have changed.
-            counted.check.limit = check.limit;
-            if !is_shadow && !counted.division.join(share, now) {
-                return None;
-            }
-            counted.shadows += usize::from(is_shadow);
-            subscription.counted = Some((key, share));
-        }
-        let subscriptions = self.streams.get_mut(&stream)?;
-        let counted = subscription.counted.clone();
-        let number = subscriptions.add(subscription);
-        if let Some((key, share)) = counted.filter(|_| !is_shadow)
-            && let Some(counted) = self.counted.get_mut(&key)
-        {
-            counted.buckets.insert(share, (stream, number));
+        let subscription = Subscription::new(bucket, target, now);
+        let number = self.streams.get_mut(&stream)?.add(subscription);
+        if !self.join(stream, number, None, now) {
+            self.streams.get_mut(&stream)?.remove(number);
+            return None;
         }
         self.buckets += 1;
         Some(number)
     }
 
-    /// Notes that a bucket was removed from its stream; `end` ends its share.
-    fn leave(&mut self, subscription: &Subscription, end: impl FnOnce(&mut Division, u64)) {
-        self.buckets = self.buckets.saturating_sub(1);
-        let Some((key, share)) = &subscription.counted else { return };
-        let Some(counted) = self.counted.get_mut(key) else { return };
-        if counted.buckets.remove(share).is_some() {
-            end(&mut counted.division, *share);
+    /// Gives a bucket another target. Its next report is charged to that, so what is reserved for the bucket moves along. False if the limit
+    /// is shared by too many.
+    fn change(&mut self, stream: u64, number: u64, target: Target, now: MonoMs) -> bool {
+        let Some(subscription) = self.streams.get_mut(&stream).and_then(|all| all.get(number)) else {
+            return true;
+        };
+        subscription.target = target;
+        let counted = subscription.counted.take();
+        let held = self.part(counted.as_ref(), Division::remove).flatten();
+        self.join(stream, number, held, now)
+    }
+
+    /// Lets a bucket count on the limit of its target, with the share `held` that it had before. False if the limit is shared by too many.
+    fn join(&mut self, stream: u64, number: u64, held: Option<Share>, now: MonoMs) -> bool {
+        let Some(subscription) = self.streams.get_mut(&stream).and_then(|all| all.get(number)) else {
+            return true;
+        };
+        let Target::Limited { check, shadow } = &subscription.target else { return true };
+        let key = Arc::new(check.counted_key());
+        let counted = self.counted.entry(key.clone()).or_insert_with(|| Counted {
+            check: check.clone(),
+            division: Division::new(check.duration_ms),
+            buckets: BTreeMap::new(),
+            shadows: 0,
+        });
+        // The limit of the configuration may have changed.
+        counted.check.limit = check.limit;
+        self.last_share += 1;
+        let share = self.last_share;
+        if *shadow {
+            counted.shadows += 1;
         } else {
-            counted.shadows = counted.shadows.saturating_sub(1);
+            let joined = match held {
+                Some(held) => counted.division.accept(share, held, now),
+                None => counted.division.join(share, now),
+            };
+            if !joined {
+                return false;
+            }
+            counted.buckets.insert(share, (stream, number));
         }
+        subscription.counted = Some((key, share));
+        true
+    }
+
+    /// Notes that a bucket was removed from its stream; `end` ends its share.
+    fn leave<R>(&mut self, subscription: &Subscription, end: impl FnOnce(&mut Division, u64) -> R) {
+        self.buckets = self.buckets.saturating_sub(1);
+        self.part(subscription.counted.as_ref(), end);
+    }
+
+    /// Ends what a bucket has in the limit on which it counted; `end` ends its share.
+    fn part<R>(
+        &mut self,
+        counted: Option<&(Arc<CountedKey>, u64)>,
+        end: impl FnOnce(&mut Division, u64) -> R,
+    ) -> Option<R> {
+        let (key, share) = counted?;
+        let counted = self.counted.get_mut(key)?;
+        if counted.buckets.remove(share).is_some() {
+            return Some(end(&mut counted.division, *share));
+        }
+        counted.shadows = counted.shadows.saturating_sub(1);
+        None
     }
 }
 

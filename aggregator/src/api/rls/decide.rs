@@ -5,21 +5,21 @@
 //! 2. Limits whose descriptors state their own hits, such as the tokens of a response: each by itself. What does not fit is
 //!    charged in full nevertheless, unless the limit was exceeded before, so that it counts and denies later calls.
 //! 3. Quotas are read. If no quota has room, the call is denied.
-//! 4. All other enforced limits: all pass and are charged, or none.
-//! 5. If the call passes: each quota with room, and each limit in shadow mode. Otherwise those are only read.
+//! 4. All other enforced limits, with each quota that has room: all pass and are charged, or none.
+//! 5. If the call passes, each limit in shadow mode. Otherwise those are only read.
+//!
+//! What is read decides only what is tried. What is charged is decided as it is charged.
 
 use super::call::{Applied, Part, Refused};
 use super::dynamic_metadata;
-use super::refunds::Refunds;
 use super::settings::Answering;
 use super::wire::{Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitRequest, RateLimitResponse};
-use crate::api::embedded::{EmbeddedLimiter, Failure, LimitCheck};
+use crate::api::embedded::{CountedKey, EmbeddedLimiter, Failure, LimitCheck};
 use prost_types::{Duration as ProtoDuration, Struct};
 use std::collections::HashSet;
 use std::time::Duration;
 use tokio::time::Instant;
 use weir_core::model::exact::{ChargeResult, Verdict};
-use weir_core::model::time::UnixMs;
 
 /// How a call ended, for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,12 +37,8 @@ pub enum Outcome {
 pub struct CallContext<'a> {
     /// The embedded limiter.
     pub embedded: &'a EmbeddedLimiter,
-    /// What callers have given back.
-    pub refunds: &'a Refunds,
     /// The service's settings.
     pub answering: &'a Answering,
-    /// The time of the call.
-    pub now: UnixMs,
 }
 
 /// A limit of the call.
@@ -97,44 +93,73 @@ impl CallContext<'_> {
         for quota in &quotas {
             decisions[quota.at] = Some(self.read(quota.check, deadline).await?);
         }
-        let is_over = |limit: &Limit<'_>| decisions[limit.at].is_some_and(|decision| decision.over);
-        let enforced_over = limits.iter().any(|limit| limit.part.denies_alone() && is_over(limit));
-        let mut passes = !enforced_over && !self.quotas_deny(applied, &limits, &decisions);
-        if passes {
-            let checks: Vec<&LimitCheck> = enforced.iter().map(|limit| limit.check).collect();
-            let (allowed, results) = self.charge(&checks, deadline).await?;
-            passes = allowed;
-            for (limit, result) in enforced.iter().zip(results) {
-                decisions[limit.at] = Some(Decision::of(result));
-            }
+        let enforced_over =
+            limits.iter().any(|limit| limit.part.denies_alone() && is_over(&decisions, limit));
+        let tries = !enforced_over && !self.quotas_deny(applied, &limits, &decisions);
+        let charged = if tries {
+            let parts = (limits.as_slice(), enforced.as_slice(), quotas.as_slice());
+            self.charge_together(applied, parts, &mut decisions, deadline).await?
         } else {
             for limit in &enforced {
                 decisions[limit.at] = Some(self.read(limit.check, deadline).await?);
             }
-        }
-        let mut charged: HashSet<_> =
-            enforced.iter().filter(|_| passes).map(|limit| limit.check.counted_key()).collect();
-        for limit in quotas.iter().chain(&shadowed) {
-            let full = decisions[limit.at].is_some_and(|read| read.over);
+            None
+        };
+        let passes = charged.is_some();
+        let mut charged = charged.unwrap_or_default();
+        for limit in &shadowed {
             // If the key has been charged already, or the call is denied, the count is only read.
-            if passes && !full && charged.insert(limit.check.counted_key()) {
+            decisions[limit.at] = if passes && charged.insert(limit.check.counted_key()) {
                 let (_, results) = self.charge(&[limit.check], deadline).await?;
-                decisions[limit.at] = results.first().copied().map(Decision::of);
-            } else if decisions[limit.at].is_none() {
-                decisions[limit.at] = Some(self.read_above(limit.check, deadline).await?);
+                results.first().copied().map(Decision::of)
+            } else {
+                Some(self.read_above(limit.check, deadline).await?)
+            };
+        }
+        Ok(self.respond(request, applied, &limits, &decisions, passes))
+    }
+
+    /// Charges the enforced limits, and with them each quota that has room: all of these or none, in one step, so a call that is denied
+    /// charges nothing. A quota whose room others have used up meanwhile is left out of the next attempt, unless all are over then. Returns
+    /// the keys that are charged; `None` if the call is denied.
+    async fn charge_together(
+        self,
+        applied: &[Applied],
+        (limits, enforced, quotas): (&[Limit<'_>], &[Limit<'_>], &[Limit<'_>]),
+        decisions: &mut [Option<Decision>],
+        deadline: Instant,
+    ) -> Result<Option<HashSet<CountedKey>>, Refused> {
+        loop {
+            let mut keys: HashSet<_> = enforced.iter().map(|limit| limit.check.counted_key()).collect();
+            let joins =
+                |quota: &&Limit<'_>| !is_over(decisions, quota) && keys.insert(quota.check.counted_key());
+            let joined: Vec<&Limit<'_>> = quotas.iter().filter(joins).collect();
+            let tried: Vec<&Limit<'_>> = enforced.iter().chain(joined).collect();
+            let checks: Vec<&LimitCheck> = tried.iter().map(|limit| limit.check).collect();
+            let (allowed, results) = self.charge(&checks, deadline).await?;
+            let mut left_out = false;
+            for (limit, decision) in tried.iter().zip(results.into_iter().map(Decision::of)) {
+                left_out |= limit.part.quota && decision.over;
+                // A quota that was not charged keeps what was read, unless it is over.
+                if allowed || !limit.part.quota || decision.over {
+                    decisions[limit.at] = Some(decision);
+                }
+            }
+            if allowed {
+                return Ok(Some(keys));
+            }
+            let denied = enforced.iter().any(|limit| is_over(decisions, limit));
+            if denied || !left_out || self.quotas_deny(applied, limits, decisions) {
+                return Ok(None);
             }
         }
-        let allowed = passes && !self.quotas_deny(applied, &limits, &decisions);
-        Ok(self.respond(request, applied, &limits, &decisions, allowed))
     }
 
     /// Whether all quotas of the call are over. One in shadow mode never is; nor, where every descriptor is a quota, one without
     /// a limit.
     fn quotas_deny(self, applied: &[Applied], limits: &[Limit<'_>], decisions: &[Option<Decision>]) -> bool {
         let quotas = || limits.iter().filter(|limit| limit.part.quota && !limit.part.refund);
-        let over = |limit: &Limit<'_>| {
-            !limit.part.shadow && decisions[limit.at].is_some_and(|decision| decision.over)
-        };
+        let over = |limit: &Limit<'_>| !limit.part.shadow && is_over(decisions, limit);
         let unlimited = || self.answering.quota_mode && applied.contains(&Applied::Nothing);
         quotas().next().is_some() && quotas().all(over) && !unlimited()
     }
@@ -147,49 +172,30 @@ impl CallContext<'_> {
         Some(Limit { at, shown, part, check, metadata: metadata.as_deref() })
     }
 
-    /// Charges all or none; what was given back before is used up first.
+    /// Charges all or none.
     async fn charge(
         self,
         checks: &[&LimitCheck],
         deadline: Instant,
     ) -> Result<(bool, Vec<ChargeResult>), Refused> {
-        let taken: Vec<u64> = checks.iter().map(|check| self.refunds.take(check, self.now)).collect();
-        let reduced = |(check, taken): (&&LimitCheck, &u64)| LimitCheck {
-            cost: check.cost - taken,
-            ..(*check).clone()
-        };
-        let reduced: Vec<LimitCheck> = checks.iter().zip(&taken).map(reduced).collect();
-        let mut answer = self.embedded.decide(&reduced, Failure::Deny, left(deadline)).await;
-        if !answer.allowed {
-            for (check, taken) in checks.iter().zip(taken) {
-                self.refunds.give(check, taken, u64::MAX, self.now);
-            }
-        }
+        let checks: Vec<LimitCheck> = checks.iter().map(|check| (*check).clone()).collect();
+        let answer = self.embedded.decide(&checks, Failure::Deny, left(deadline)).await;
         if answer.results.iter().any(|result| result.verdict == Verdict::Undecided) {
             return Err(Refused::Undecided);
-        }
-        for (check, result) in checks.iter().zip(&mut answer.results) {
-            self.add_refunds(check, result);
         }
         Ok((answer.allowed, answer.results))
     }
 
     /// Charges one limit in full, unless it is exceeded already; denies what does not fit.
     async fn charge_alone(self, check: &LimitCheck, deadline: Instant) -> Result<Decision, Refused> {
-        let read = self.read(check, deadline).await?;
-        let exceeded = matches!(read.result.verdict, Verdict::Denied { .. });
-        if exceeded || check.cost == 0 {
-            return Ok(read);
+        let (allowed, results) = self.charge(&[check], deadline).await?;
+        if allowed || check.cost == 0 {
+            return Ok(Decision::of(results.first().copied().unwrap_or(ChargeResult::UNDECIDED)));
         }
-        if !read.over {
-            let (_, results) = self.charge(&[check], deadline).await?;
-            return Ok(results.first().copied().map_or(read, Decision::of));
-        }
-        let taken = self.refunds.take(check, self.now);
-        let rest = LimitCheck { cost: check.cost - taken, ..check.clone() };
-        if !self.embedded.charge_spent(&rest) {
-            self.refunds.give(check, taken, u64::MAX, self.now);
-            return Err(Refused::Undecided);
+        // A cost above the limit is denied whatever the counts are, so these may not have been queried yet.
+        let read = self.read_above(check, deadline).await?;
+        if read.over || !self.embedded.charge_unless_exceeded(check).ok_or(Refused::Undecided)? {
+            return Ok(Decision { over: true, ..read });
         }
         Ok(Decision { result: ChargeResult { remaining: 0, ..read.result }, over: true })
     }
@@ -204,26 +210,17 @@ impl CallContext<'_> {
     async fn read_above(self, check: &LimitCheck, deadline: Instant) -> Result<Decision, Refused> {
         let read = [LimitCheck { cost: 0, ..check.clone() }];
         let answer = self.embedded.decide(&read, Failure::Deny, left(deadline)).await;
-        let mut result = answer.results.first().copied().unwrap_or(ChargeResult::UNDECIDED);
+        let result = answer.results.first().copied().unwrap_or(ChargeResult::UNDECIDED);
         if result.verdict == Verdict::Undecided {
             return Err(Refused::Undecided);
         }
-        self.add_refunds(check, &mut result);
         Ok(Decision::of(result))
-    }
-
-    fn add_refunds(self, check: &LimitCheck, result: &mut ChargeResult) {
-        let left = self.refunds.left(check, self.now);
-        result.remaining = result.remaining.saturating_add(left).min(result.limit);
     }
 
     async fn give_back(self, check: &LimitCheck, deadline: Instant) -> Result<Decision, Refused> {
         let mut read = self.read_above(check, deadline).await?;
-        let before = self.refunds.left(check, self.now);
-        let used = read.result.limit.saturating_sub(read.result.remaining).saturating_add(before);
-        self.refunds.give(check, check.cost, used, self.now);
-        let added = self.refunds.left(check, self.now).saturating_sub(before);
-        read.result.remaining = read.result.remaining.saturating_add(added).min(read.result.limit);
+        let kept = self.embedded.give_back(check);
+        read.result.remaining = read.result.remaining.saturating_add(kept).min(read.result.limit);
         Ok(Decision { over: false, ..read })
     }
 
@@ -281,6 +278,11 @@ impl CallContext<'_> {
         let values = [limit.to_string(), status.limit_remaining.to_string(), reset.to_string()];
         names.iter().zip(values).map(|(name, value)| HeaderValue { key: name.clone(), value }).collect()
     }
+}
+
+/// Whether a limit was decided to be over.
+fn is_over(decisions: &[Option<Decision>], limit: &Limit<'_>) -> bool {
+    decisions[limit.at].is_some_and(|decision| decision.over)
 }
 
 fn left(deadline: Instant) -> Duration {

@@ -3,8 +3,8 @@
 //!
 //! In reading order: `wire` (the messages), `metadata` (structs in them), `config` (the reference service's YAML), `matching`
 //! (a descriptor → its limit), `naming` (a limit → the key that it counts on), `call` (a call → its limits), `decide` (limits →
-//! the embedded limiter's checks → the response), `refunds` (hits that are given back), `service` (the transport), `settings`,
-//! and the two sources of the configuration: `files` (read again when they change) and `xds` (a server).
+//! the embedded limiter's checks → the response), `service` (the transport), `settings`, and the two sources of the
+//! configuration: `files` (read again when they change) and `xds` (a server).
 //!
 //! Two things differ from the reference service: windows slide, and the limits of one call are all charged or none is, unless
 //! their descriptors state their own hits.
@@ -17,7 +17,6 @@ pub mod files;
 pub mod matching;
 pub mod metadata;
 pub mod naming;
-pub mod refunds;
 pub mod service;
 pub mod settings;
 pub mod wire;

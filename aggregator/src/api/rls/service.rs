@@ -3,7 +3,6 @@
 use super::call::{self, Applied, Refused};
 use super::decide::{CallContext, Outcome};
 use super::files::Current;
-use super::refunds::Refunds;
 use super::settings::Answering;
 use super::wire::{METHOD, RateLimitRequest, RateLimitResponse, SERVICE};
 use crate::api::embedded::EmbeddedLimiter;
@@ -53,7 +52,6 @@ struct Shared {
     embedded: Arc<EmbeddedLimiter>,
     limits: Current,
     answering: Answering,
-    refunds: Refunds,
     authenticator: Authenticator,
     ruled: Arc<Ruled>,
     unknown_domains: Throttle,
@@ -78,9 +76,7 @@ impl RateLimitService {
         ruled: Arc<Ruled>,
     ) -> RateLimitService {
         let unknown_domains = Throttle::new(BETWEEN_WARNINGS);
-        let refunds = Refunds::default();
-        let shared =
-            Shared { services, embedded, limits, answering, refunds, authenticator, ruled, unknown_domains };
+        let shared = Shared { services, embedded, limits, answering, authenticator, ruled, unknown_domains };
         RateLimitService(Arc::new(shared))
     }
 
@@ -155,12 +151,7 @@ impl RateLimitService {
         }
         let applied = call::applied(&limits, message)?;
         self.admit(caller, &applied)?;
-        let context = CallContext {
-            embedded: &self.0.embedded,
-            refunds: &self.0.refunds,
-            answering: &self.0.answering,
-            now: self.0.services.now(),
-        };
+        let context = CallContext { embedded: &self.0.embedded, answering: &self.0.answering };
         Ok(context.answer(message, &applied, patience(request.metadata())).await?)
     }
 

@@ -2,6 +2,7 @@
 //! settings for all limits.
 
 use crate::support::rls::{Entries, OK, OVER, call, codes, descriptor, remaining, request, service};
+use futures_util::future::join_all;
 use prost_types::Struct;
 use prost_types::value::Kind;
 use tonic::transport::Channel;
@@ -16,6 +17,8 @@ descriptors:
   - {key: shade, quota_mode: true, shadow_mode: true, rate_limit: {unit: month, requests_per_unit: 0}}
   - {key: user, rate_limit: {unit: month, requests_per_unit: 5}}
   - {key: wide, rate_limit: {unit: month, requests_per_unit: 100}}
+  - {key: tokens, rate_limit: {unit: month, requests_per_unit: 1000}}
+  - {key: brief, rate_limit: {unit: second, requests_per_unit: 10}}
   - {key: free, rate_limit: {unlimited: true}}
 ";
 
@@ -96,6 +99,37 @@ async fn hits_of_a_descriptor_count_even_if_they_do_not_fit() {
     assert_eq!((codes(&look), remaining(&look)), ((OK, vec![OVER, OK]), vec![0, 1]));
 }
 
+/// Concurrent calls all find the limit unexceeded. Each cost counts, until the limit is exceeded.
+#[tokio::test]
+async fn concurrent_hits_of_descriptors_all_count_until_the_limit_is_exceeded() {
+    let (_weir, channel, _folder) = service(LIMITS, Answering::default()).await;
+    for key in 0..10 {
+        let key = format!("k{key}");
+        let tokens: Entries = &[("tokens", &key)];
+        let calls = (0..8).map(|_| check(&channel, vec![hits(tokens, 300)]));
+        let responses = join_all(calls).await;
+        let passed = responses.iter().filter(|response| codes(response).0 == OK).count();
+        let look = check(&channel, vec![hits(tokens, 0)]).await;
+        assert_eq!((passed, codes(&look).0, remaining(&look)), (3, OVER, vec![0]), "4 × 300 of 1 000 count");
+    }
+}
+
+/// A call that its quotas deny charges no limit beside them, whatever other calls charge meanwhile.
+#[tokio::test]
+async fn concurrent_calls_share_a_quota_and_charge_nothing_if_they_are_denied() {
+    let (_weir, channel, _folder) = service(LIMITS, Answering::default()).await;
+    for key in 0..10 {
+        let key = format!("k{key}");
+        let (one, two, wide): (Entries, Entries, Entries) =
+            (&[("one", &key)], &[("two", &key)], &[("wide", &key)]);
+        let all: [Entries; 3] = [one, two, wide];
+        let calls = (0..6).map(|_| of(&channel, &all));
+        let passed = join_all(calls).await.iter().filter(|response| codes(response).0 == OK).count();
+        let look = check(&channel, vec![hits(one, 0), hits(two, 0), hits(wide, 0)]).await;
+        assert_eq!((passed, remaining(&look)), (2, vec![0, 0, 98]), "one charged once, two and wide twice");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hits_that_are_given_back_can_be_used_again() {
     let (_weir, channel, _folder) = service(LIMITS, Answering::default()).await;
@@ -123,6 +157,39 @@ async fn hits_that_are_given_back_can_be_used_again() {
         assert_eq!(codes(&of(&channel, &[&[("user", "new")]]).await).0, OK);
     }
     assert_eq!(codes(&of(&channel, &[&[("user", "new")]]).await).0, OVER);
+}
+
+/// What was used in the unit before fades by itself, so it is not given back as well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hits_of_the_unit_before_are_not_given_back() {
+    let (_weir, channel, _folder) = service(LIMITS, Answering::default()).await;
+    let brief: Entries = &[("brief", "a")];
+    let end = |response: &RateLimitResponse| {
+        let left = response.statuses[0].duration_until_reset.unwrap();
+        left.seconds * 1_000 + i64::from(left.nanos) / 1_000_000
+    };
+    for _ in 0..2 {
+        let mut left = i64::MAX;
+        // Uses up a unit, and sees it end.
+        loop {
+            let now = end(&of(&channel, &[brief]).await);
+            if now > left {
+                break;
+            }
+            left = now;
+        }
+        left = end(&check(&channel, vec![back(brief, 10)]).await);
+        let mut passed = 1;
+        loop {
+            let response = of(&channel, &[brief]).await;
+            if end(&response) > left {
+                break;
+            }
+            left = end(&response);
+            passed += i32::from(codes(&response).0 == OK);
+        }
+        assert!(passed <= 11, "{passed} of 10 in a second; one of them is given back");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

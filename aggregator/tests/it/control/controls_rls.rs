@@ -7,7 +7,7 @@ use crate::support::server::{Weir, settings, start_with, until};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tonic::transport::Channel;
-use weir_aggregator::api::rls::wire::{Code, RateLimitResponse};
+use weir_aggregator::api::rls::wire::{Code, Descriptor, RateLimitResponse};
 use weir_aggregator::api::{ApiSettings, rls};
 use weir_aggregator::database::DatabaseOptions;
 use weir_aggregator::server::Settings;
@@ -100,6 +100,18 @@ async fn the_exempt_pass_and_resets_count_anew() {
     service.responds(ann, &counts).await;
     service.set("*", "ann", json!({"exempt": true})).await;
     service.responds(ann, &[(OK, 2, 2); 3]).await;
+}
+
+/// What is given back belongs to the count that a reset leaves behind.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_given_back_does_not_outlive_a_reset() {
+    let service = Service::start().await;
+    let amy: Entries = &[("user", "amy")];
+    service.responds(amy, &[(OK, 2, 1), (OK, 2, 0)]).await;
+    let back = Descriptor { is_negative_hits: true, hits_addend: Some(1), ..descriptor(amy) };
+    assert_eq!(codes(&call(&service.channel, request(vec![back])).await.unwrap()).0, OK);
+    service.set("users", "amy", json!({"reset": true})).await;
+    service.responds(amy, &[(OK, 2, 1), (OK, 2, 0), (OVER, 2, 0)]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

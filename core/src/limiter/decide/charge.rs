@@ -411,7 +411,7 @@ impl Limiter {
         }
     }
 
-    fn put_lease(
+    pub(in crate::limiter) fn put_lease(
         &mut self,
         fingerprint: u64,
         (amount, spare): (u64, u64),

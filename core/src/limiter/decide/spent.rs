@@ -1,11 +1,13 @@
-//! Use that was decided elsewhere and is counted here afterwards.
+//! Use that was decided elsewhere, or cannot be undone: it is charged beyond a limit too.
 
+use super::lease::settle_into;
 use crate::limiter::Limiter;
+use crate::limiter::cache::worker_cache::Slot;
 use crate::limiter::check::Check;
-use crate::limiter::table::Entry;
+use crate::limiter::table::{Entry, ReservationKind};
 use crate::limiter::transact::{Make, Subject};
 use crate::model::shared::Shared;
-use crate::model::time::MonoMs;
+use crate::model::time::{MonoMs, Now};
 use crate::model::window::Position;
 
 impl Limiter {
@@ -14,17 +16,69 @@ impl Limiter {
     pub fn charge_spent(&mut self, shared: &mut impl Shared, check: &Check<'_>, now: MonoMs) -> bool {
         self.serves = true;
         let now = self.enter(shared, now);
+        self.spend_where(shared, check, now, |_, _| true).is_some()
+    }
+
+    /// Charges the cost in full, unless more than the limit is used already: true if it is charged. Reading the count and charging it is one
+    /// step, so of costs that are charged at the same time none is lost before the limit is exceeded. `None` if the table could not be
+    /// changed; nothing is charged then.
+    pub fn charge_unless_exceeded(
+        &mut self,
+        shared: &mut impl Shared,
+        check: &Check<'_>,
+        now: MonoMs,
+    ) -> Option<bool> {
+        self.serves = true;
+        let now = self.enter(shared, now);
+        let limit = self.item(0, check).limit;
+        self.spend_where(shared, check, now, |entry, at| entry.used().admits(at, 0, limit))
+    }
+
+    /// The number of the cell in which a window's check counts now, and what counts in this cell by the local counts.
+    pub fn current_cell(&mut self, shared: &mut impl Shared, check: &Check<'_>, now: MonoMs) -> (u64, u64) {
+        let now = self.moment(now);
         let item = self.item(0, check);
-        let change = |entry: &mut Entry, _: &Position| {
-            entry.limit = item.limit;
-            entry.charge(item.cost, now.mono);
-            ((), true)
+        let slot = self.worker_cache.get(item.fingerprint).copied();
+        let subject = Subject { fingerprint: item.fingerprint, key: Some(check.key), make: Make::Never };
+        let looked = self.table.transact(shared, subject, now, &mut self.stats, |_, at| (at.sequence, false));
+        let Ok(looked) = looked else { return (Position::at(now.unix, check.cell_ms).sequence, 0) };
+        let leased = slot.filter(|slot| slot.lease.amount > 0 && slot.lease.sequence == looked.result);
+        let leased = leased.map_or(0, |slot| slot.lease.spent);
+        (looked.result, looked.entry.current.used().saturating_add(leased))
+    }
+
+    fn spend_where(
+        &mut self,
+        shared: &mut impl Shared,
+        check: &Check<'_>,
+        now: Now,
+        charges: impl Fn(&Entry, &Position) -> bool,
+    ) -> Option<bool> {
+        let item = self.item(0, check);
+        let slot: Option<Slot> = self.worker_cache.get(item.fingerprint).copied();
+        let tag = self.tag(ReservationKind::Lease);
+        let change = |entry: &mut Entry, at: &Position| {
+            // What this worker has spent of its lease counts too.
+            let is_own = entry.fingerprint == item.fingerprint;
+            let settled = is_own && settle_into(entry, slot.as_ref(), tag, now.mono);
+            let charged = charges(entry, at);
+            if charged {
+                entry.limit = item.limit;
+                entry.charge(item.cost, now.mono);
+            }
+            ((charged, settled, *at), charged || settled)
         };
         let subject = Subject { fingerprint: item.fingerprint, key: Some(check.key), make: Make::Always };
-        let charged = self.table.transact(shared, subject, now, &mut self.stats, change);
-        if let Ok(done) = &charged {
-            self.note_applied(&done.entry, now);
+        let done = self.table.transact(shared, subject, now, &mut self.stats, change).ok()?;
+        let (charged, settled, at) = done.result;
+        match charged {
+            true => self.note_applied(&done.entry, now),
+            false => self.note_cells(&done.entry, now.mono),
         }
-        charged.is_ok()
+        if settled {
+            let spare = done.entry.used_and_reserved().remaining(&at, item.limit);
+            self.put_lease(item.fingerprint, (0, spare), done.entry.limit, &at, now.mono);
+        }
+        Some(charged)
     }
 }

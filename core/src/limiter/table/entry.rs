@@ -463,7 +463,7 @@ impl Cell {
         !self.without_baseline && self.confirmed > self.own
     }
 
-    fn used(&self) -> u64 {
+    pub(in crate::limiter) fn used(&self) -> u64 {
         // Without a baseline `own` is what was added to it, and the region's acknowledgement is a lower bound of the baseline.
         let baseline = if self.without_baseline { self.confirmed } else { 0 };
         let own = self.own.saturating_add(baseline);
