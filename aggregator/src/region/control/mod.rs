@@ -25,10 +25,13 @@ use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::{Instrument, info, warn};
-use weir_core::control::Controls;
-use weir_core::control::book::Book;
+use weir_core::control::book::{Book, Entry};
+use weir_core::control::{Controls, Effect, Scratch, Selector, Subject, Target, effective_limit};
+use weir_core::matching::canonical::canonical_identifier;
 use weir_core::model::time::UnixMs;
+use weir_core::model::window::MAX_COUNT;
 use weir_core::model::wire::ControlsKnown;
+use weir_core::region::Explained;
 use weir_core::replication::Next;
 use weir_core::replication::globe::controls::Reader;
 
@@ -96,6 +99,7 @@ impl Live {
             self.hub.warn(&format!("skipped {bad} live controls in the database that cannot be read"), None);
         }
         let now = self.hub.now();
+        let limits: Vec<Target> = entries.iter().filter_map(limited).cloned().collect();
         let mut book = self.book.write();
         let before = book.edition();
         if !Arc::make_mut(&mut book).take(edition, since, entries, now) {
@@ -109,6 +113,7 @@ impl Live {
             *self.set.write() = Arc::new(set);
         }
         drop(book);
+        limits.iter().for_each(|target| self.apply_limit(target));
         match before {
             Some(before) if before.incarnation == edition.incarnation => {}
             Some(_) => {
@@ -122,6 +127,28 @@ impl Live {
         self.hub.metrics.program.controls.set(i64::try_from(in_force).unwrap_or(i64::MAX));
         self.versions.send_modify(|version| *version += 1);
     }
+
+    /// Applies the limit of an identifier to the keys that the region holds. Nodes may have no request that would show it.
+    fn apply_limit(&self, target: &Target) {
+        let Selector::Identifier(name) = &target.selector else { return };
+        let mut canonical = Vec::new();
+        canonical_identifier(name.as_bytes(), &mut canonical);
+        let (workspace, namespace) = (target.workspace.as_str(), target.scope.as_str());
+        let (set, mut scratch) = (self.set(), Scratch::default());
+        for Explained { key, .. } in self.hub.explain(workspace.as_bytes(), namespace.as_bytes(), &canonical)
+        {
+            let (raw, window_ms) = (name.as_bytes(), key.parts().duration_ms);
+            let canonical = &canonical;
+            let subject =
+                Subject { workspace, namespace, raw, canonical, window_ms, address: None, allowed: None };
+            let found = set.find(&subject, self.hub.now(), &mut scratch);
+            if let Some(limit) = found.limit {
+                let limit = effective_limit(limit, found.limit, found.credit, MAX_COUNT);
+                self.hub.state(|state, now| state.apply_limit(&key, limit, now));
+            }
+        }
+    }
+
     /// Reads the database once.
     pub async fn read_once(&self, global: &Global) {
         self.drive(global, Reader::once()).await;
@@ -194,6 +221,12 @@ impl Live {
             self.hub.warn(&format!("could not read back a change of live control: {error}"), None);
         }
     }
+}
+
+/// The target of an entry that sets a limit.
+fn limited(entry: &Entry) -> Option<&Target> {
+    let sets = !entry.is_deleted && matches!(entry.control.effect, Effect::Limit(_));
+    sets.then_some(&entry.control.target)
 }
 
 /// Starts reading from the database, and storing the bans that rules propose.

@@ -280,6 +280,53 @@ async fn a_live_limit_or_credit_applies_as_soon_as_it_is_set() {
     assert_eq!(order().await, (vec!["carol".into(), "bob".into(), "dora".into(), "alice".into()], json!(7)));
 }
 
+/// The filter sends nothing after its first report.
+#[tokio::test]
+async fn a_live_limit_reaches_the_keys_that_the_region_holds() {
+    let (_folder, weir, mut peer) = with_rule(counters(false, 500, 0)).await;
+    peer.send(weir.report(1, "alice", 160)).await;
+    peer.next_with(|frame| frame.ack).await;
+    let services = weir.server.services();
+    let held = || {
+        let explained = services.explain(b"default", b"api", b"alice");
+        (explained[0].newest_limit, explained[0].cells[0].limit)
+    };
+    assert_eq!((held(), services.stats().pending_publications), ((None, 1_000), 0));
+    for (limit, expected) in [(100, (Some(100), 100)), (5_000, (Some(5_000), 100))] {
+        set(&weir, "alice", "limit", limit).await;
+        common::until("the limit is applied", || held() == expected).await;
+    }
+    let is_written = |line: &str| line.contains("global_writes_total") && line.ends_with(" 1");
+    let is_published = || services.metrics_text().lines().any(is_written);
+    common::until("the use is published", is_published).await;
+}
+
+/// A limit falls below what is used and rises again, as a filter's denial and its next admission report it.
+#[tokio::test]
+async fn the_limit_that_was_applied_last_is_displayed() {
+    let weir = start(None).await;
+    let mut peer = weir.join(1, true).await;
+    let since = weir.clock.now().0 - 10;
+    for (turn, limit, remaining, passes) in [(1, 1_000, 850, true), (2, 50, 0, false), (3, 900, 750, true)] {
+        let counts = vec![Count { limit, applied_ms: since + turn, ..weir.count("alice", 150) }];
+        let report = Some(Report { id: turn, counts });
+        peer.send(FilterFrame { report, ..FilterFrame::default() }).await;
+        peer.next_with(|frame| frame.ack).await;
+        let (window, body) = explained(&weir, "namespace=api&identifier=alice").await;
+        let shown = (&window["limit"], &window["remaining"], &window["passes"]);
+        assert_eq!(shown, (&json!(limit), &json!(remaining), &json!(passes)), "{window}");
+        let lines = weir_aggregator::cli::terminal::explained::lines(&serde_json::from_value(body).unwrap());
+        let verdict =
+            if passes { "a request of cost 1 would pass" } else { "a request of cost 1 would be denied" };
+        assert!(lines.iter().any(|line| line.contains(verdict)), "{lines:#?}");
+        // The search for a text walks over all keys, while the page without one shows the last walk for a while.
+        let (_, top) = get_json(&weir, &format!("/v1/top?text={}", &"alice"[..turn as usize])).await;
+        let key = &top["keys"][0];
+        assert_eq!((&key["limit"], key["wait_ms"] == 0), (&json!(limit), passes), "{top}");
+        assert_eq!(top["keys_over"], json!(u8::from(!passes)), "{top}");
+    }
+}
+
 /// The first window of an explanation.
 async fn explained(weir: &Weir, query: &str) -> (Value, Value) {
     let (_, body) = get_json(weir, &format!("/v1/keys?{query}")).await;
