@@ -1,7 +1,7 @@
 //! Tests of the admin listener: health, readiness, metrics, the status page and its data, and slow clients.
 
 use crate::support::http::put;
-use crate::support::server::{DEADLINE, Weir, settings, start, start_with};
+use crate::support::server::{DEADLINE, Weir, settings, start, start_with, until};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
 use hyper::http::response::Parts;
@@ -16,6 +16,7 @@ use weir_aggregator::admin;
 use weir_aggregator::database::DatabaseOptions;
 use weir_aggregator::net::hosts::Hosts;
 use weir_aggregator::server::Settings;
+use weir_aggregator::telemetry::clock::Clock;
 use weir_core::matching::canonical::canonical_identifier;
 use weir_core::model::key::{Key, KeyParts};
 use weir_core::model::schedule::Schedule;
@@ -294,11 +295,11 @@ async fn a_live_limit_reaches_the_keys_that_the_region_holds() {
     assert_eq!((held(), services.stats().pending_publications), ((None, 1_000), 0));
     for (limit, expected) in [(100, (Some(100), 100)), (5_000, (Some(5_000), 100))] {
         set(&weir, "alice", "limit", limit).await;
-        common::until("the limit is applied", || held() == expected).await;
+        until("the limit is applied", || held() == expected).await;
     }
     let is_written = |line: &str| line.contains("global_writes_total") && line.ends_with(" 1");
     let is_published = || services.metrics_text().lines().any(is_written);
-    common::until("the use is published", is_published).await;
+    until("the use is published", is_published).await;
 }
 
 /// A limit falls below what is used and rises again, as a filter's denial and its next admission report it.

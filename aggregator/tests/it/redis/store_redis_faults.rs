@@ -2,7 +2,6 @@
 //! with a login and over TLS.
 
 use crate::support::redis::*;
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;

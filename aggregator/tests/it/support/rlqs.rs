@@ -2,7 +2,6 @@
 
 use crate::support::server::{DEADLINE, shown};
 use std::collections::BTreeMap;
-use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
