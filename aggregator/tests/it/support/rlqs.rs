@@ -33,6 +33,8 @@ pub struct Proxy {
     responses: Streaming<QuotaResponse>,
     /// The last assignment of each bucket, and its seconds to live.
     pub assigned: BTreeMap<Vec<(String, String)>, (Assigned, i64)>,
+    /// The tokens of all buckets of tokens that began anew.
+    pub begun: u64,
 }
 
 pub type Entries<'a> = &'a [(&'a str, &'a str)];
@@ -67,7 +69,7 @@ impl Proxy {
             codec,
         );
         let responses = timeout(DEADLINE, call).await.unwrap()?.into_inner();
-        Ok(Proxy { reports, responses, assigned: BTreeMap::new() })
+        Ok(Proxy { reports, responses, assigned: BTreeMap::new(), begun: 0 })
     }
 
     pub async fn send(&self, message: UsageReports) {
@@ -86,7 +88,10 @@ impl Proxy {
             timeout(DEADLINE, self.responses.message()).await.expect("a response within the deadline")?;
         for action in response.iter().flat_map(|response| &response.actions) {
             let (bucket, assigned, seconds) = read(action);
-            self.assigned.insert(bucket, (assigned, seconds));
+            let former = self.assigned.insert(bucket, (assigned, seconds));
+            if let (Some((Assigned::Deny, _)), Assigned::Tokens(tokens)) = (former, assigned) {
+                self.begun += tokens;
+            }
         }
         Ok(response)
     }
