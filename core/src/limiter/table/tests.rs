@@ -203,7 +203,7 @@ fn a_reservation_counts_in_its_cell_while_a_window_touches_it() {
     let sum = |entry: &Entry| entry.used_and_reserved().effective(&at(entry.sequence));
     for later in 0..=10 {
         entry.advance(&at(100 + later), mono(100 + later));
-        assert_eq!((sum(&entry), entry.unconfirmed()), (5, 5), "{later} cells later");
+        assert_eq!((sum(&entry), entry.unconfirmed_with(0)), (5, 5), "{later} cells later");
     }
     let mut spent = entry.clone();
     spent.advance(&at(110), MonoMs(110_001));
