@@ -361,6 +361,23 @@ impl Entry {
         }
     }
 
+    /// What this process has spent and reserved in all cells.
+    pub fn most_own(&self) -> u64 {
+        let own = self.cells().fold(0u64, |sum, (_, cell)| sum.saturating_add(cell.own));
+        self.reservations.iter().fold(own, |sum, held| sum.saturating_add(held.amount))
+    }
+
+    /// Begins with what the overflow cell counts: at most that much of it is this key's use.
+    pub fn begin_with(&mut self, overflow: &Entry, now: MonoMs) {
+        for (sequence, cell) in overflow.cells() {
+            let most = cell.own.saturating_add(overflow.reserved_in(sequence)).min(MAX_COUNT);
+            if let Some(own) = self.cell_mut(sequence).map(|cell| &mut cell.own).filter(|_| most > 0) {
+                *own = most;
+                self.charged = now;
+            }
+        }
+    }
+
     fn cell_mut(&mut self, sequence: u64) -> Option<&mut Cell> {
         match self.sequence.checked_sub(sequence)? {
             0 => Some(&mut self.current),
