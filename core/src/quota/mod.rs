@@ -1,9 +1,11 @@
 //! How a limit is divided among proxies that decide alone and report afterwards, as Envoy's `rate_limit_quota` filter does.
 //!
 //! Between two reports of a proxy its use is unknown, so the division reserves for each proxy the most that it may have spent since its last
-//! report and may spend until the next one ([`share`]). What is reserved for all proxies never exceeds what is left of the limit at the time
-//! of an allotment. So proxies that report stay within the limit together, however their load is spread. What can exceed it:
+//! report and may spend until the next one ([`share`]). A new bucket takes a part of what is neither used nor reserved for the other proxies.
+//! So proxies that report stay within the limit together, however their load is spread. What can exceed it:
 //!
+//! - what a proxy still has when it gets another bucket: it is reserved beside the new one until the next report, as it may be spent before the
+//!   new one arrives, so that in some reports more is reserved than is left;
 //! - other users of the limit, which do not see what is reserved: at most by [`PART`] of what was left;
 //! - requests that a proxy admits between a report and the answer to it, before its first allotment, or by its own configuration after the last
 //!   one has expired;

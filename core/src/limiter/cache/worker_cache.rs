@@ -53,7 +53,11 @@ pub(in crate::limiter) struct Acked {
     pub(in crate::limiter) before: u64,
 }
 
-/// A cached denial, valid until a time.
+/// Time for which a cached denial applies before the table is read again: other workers may have admitted smaller costs, and other nodes
+/// may have used the key.
+pub(in crate::limiter) const CACHED_MS: u64 = 1_000;
+
+/// A cached denial, valid until a time; that of its making if the table did not deny.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::limiter) struct CachedDenial {
     /// The use that led to it, its position in the cell, and its time.

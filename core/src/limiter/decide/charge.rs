@@ -4,7 +4,7 @@ use super::item::Item;
 use super::judge::{Health, Verdict, is_strict, judge};
 use super::lease::{self, settle_into, take_lease};
 use crate::limiter::Limiter;
-use crate::limiter::cache::worker_cache::{CachedDenial, Lease, Remains, Slot};
+use crate::limiter::cache::worker_cache::{CACHED_MS, CachedDenial, Lease, Remains, Slot};
 use crate::limiter::check::{Budget, Cause, Check, Decision, Denial, Reason};
 use crate::limiter::report::outbox::{Row, row};
 use crate::limiter::table::{Cell, Entry, Reservation, ReservationKind, Tag};
@@ -88,7 +88,7 @@ impl Limiter {
     ) -> Option<Decision> {
         let version = self.version;
         let slot = self.worker_cache.get(item.fingerprint)?;
-        if let Some(denial) = cached_denial(slot, version, item, check, now.mono) {
+        if let Some(Some(denial)) = cached_denial(slot, version, item, check, now.mono) {
             return Some(Decision::Deny(denial));
         }
         slot.used = now.mono;
@@ -106,13 +106,14 @@ impl Limiter {
         }
     }
 
-    /// A denial that follows from the counts at the last one. Counts only grow, so the table need not be read.
+    /// Whether the counts at the last reading of the table deny the item. Counts only grow, so a denial is certain; `None` if the table has
+    /// to be read.
     pub(in crate::limiter) fn cached_denial(
         &mut self,
         item: &Item,
         check: &Check<'_>,
         now: MonoMs,
-    ) -> Option<Denial> {
+    ) -> Option<Option<Denial>> {
         let version = self.version;
         cached_denial(self.worker_cache.get(item.fingerprint)?, version, item, check, now)
     }
@@ -210,7 +211,11 @@ impl Limiter {
         match self.table.transact(shared, subject, now, &mut self.stats, change) {
             Ok(done) => self.conclude(item, check, mode, slot, done, now),
             // The key is not in the table, so nothing of it is used.
-            Err(Failed::Absent) => Charged::Admitted(self.untouched(item, check, now)),
+            Err(Failed::Absent) => {
+                let at = Position::at(now.unix, check.cell_ms);
+                self.cache_peek(item, (Used::NOTHING, at), mode, now.mono);
+                Charged::Admitted(self.untouched(item, check, now))
+            }
             Err(Failed::Exhausted) => Charged::Denied(self.crowded(item, check, now)),
         }
     }
@@ -368,6 +373,7 @@ impl Limiter {
             self.opened(item, check, (held, done.overflow), now);
         }
         let budget = Budget { rule: check.rule, limit: item.limit, remaining, reset_ms: at.until_next_ms() };
+        self.cache_peek(item, (done.entry.used(), at), mode, now.mono);
         match verdict {
             Verdict::Admit { .. } if mode == Mode::Hold => {
                 Charged::Deferred { budget, overflow: done.overflow }
@@ -398,6 +404,13 @@ impl Limiter {
                 }
                 Charged::Denied(Denial { budget, retry_after_ms: wait_ms, cause: Cause::Limit })
             }
+        }
+    }
+
+    /// Caches what was read without a charge. If it does not deny, that is known for as long as a denial would be.
+    fn cache_peek(&mut self, item: &Item, read: (Used, Position), mode: Mode, now: MonoMs) {
+        if mode == Mode::Peek && !item.shadow && item.cost > 0 {
+            self.cache_denial(item, read, Some(0), now);
         }
     }
 
@@ -496,8 +509,16 @@ fn spend(lease: &mut Lease, item: &Item, check: &Check<'_>, now: Now) -> Option<
     })
 }
 
-fn cached_denial(slot: &Slot, version: u64, item: &Item, check: &Check<'_>, now: MonoMs) -> Option<Denial> {
-    let cached = slot.denied.as_ref().filter(|cached| cached.version == version)?;
+/// What the cache has of the key: a denial, or that the table did not deny; `None` if that does not follow.
+fn cached_denial(
+    slot: &Slot,
+    version: u64,
+    item: &Item,
+    check: &Check<'_>,
+    now: MonoMs,
+) -> Option<Option<Denial>> {
+    let is_recent = |cached: &&CachedDenial| cached.version == version && now.since(cached.since) < CACHED_MS;
+    let cached = slot.denied.as_ref().filter(is_recent)?;
     // The table is read once for another limit, so that the region receives it.
     if item.limit < cached.limit
         || (item.limit > cached.limit && now.since(cached.since) > RAISED_MS.min(check.cell_ms / 8))
@@ -506,9 +527,7 @@ fn cached_denial(slot: &Slot, version: u64, item: &Item, check: &Check<'_>, now:
     }
     let same = (item.cost, item.limit) == (cached.cost, cached.limit);
     let (until, remaining, reset_ms) = cached.seen_at(now, same, (item.cost, item.limit))?;
-    (now < until).then(|| Denial {
-        budget: Budget { rule: check.rule, limit: item.limit, remaining, reset_ms },
-        retry_after_ms: Some(until.since(now)),
-        cause: Cause::Limit,
-    })
+    let budget = Budget { rule: check.rule, limit: item.limit, remaining, reset_ms };
+    let denied = Denial { budget, retry_after_ms: Some(until.since(now)), cause: Cause::Limit };
+    Some((now < until).then_some(denied))
 }

@@ -161,7 +161,7 @@ fn reason_to_query(
     if may_send && is_strict(entry, at, limit, health.origins, now) {
         return Some(Reason::Strict);
     }
-    if cost > 0 && entry.unconfirmed().saturating_add(cost) > allowance(limit, left, health.origins) {
+    if cost > 0 && entry.unconfirmed_with(cost) > allowance(limit, left, health.origins) {
         return Some(Reason::Slack);
     }
     if health.fresh || now.since(entry.viewed) <= ANSWER_SERVES_MS {

@@ -109,18 +109,9 @@ impl Limiter {
     ) -> Option<Denial> {
         let mut items = core::mem::take(&mut self.items);
         self.coalesce(checks, &mut items);
-        let mut denied = self.certain_without_table(shared, checks, &items, now);
-        for (item, check) in enforced(&items, checks) {
-            if denied.is_some() || self.covered_by_lease(item, check, now).is_some() {
-                continue;
-            }
-            // A reservation, such as this worker's own lease, is no certain denial: it may be released.
-            if let Charged::Denied(denial) = self.charge(shared, item, check, Mode::Peek, None, now)
-                && denial.cause == Cause::Limit
-            {
-                denied = Some(denial);
-            }
-        }
+        let denied = self
+            .certain_without_table(shared, checks, &items, now)
+            .or_else(|| self.certain_in_table(shared, checks, &items, now));
         self.items = items;
         denied
     }
@@ -216,7 +207,8 @@ impl Limiter {
         Ok(Decision::Allow(budget))
     }
 
-    /// The longest denial that needs no access to the table.
+    /// The longest certain denial, if there is one without the table. Then the rules that the cache does not decide are read, at most once a
+    /// second each, as one of them may deny for longer.
     fn certain_without_table(
         &mut self,
         shared: &mut impl Shared,
@@ -228,9 +220,37 @@ impl Limiter {
         for (item, check) in enforced(items, checks) {
             let denial = match item.cost > item.limit {
                 true => Some(self.above_limit(shared, item, check, now)),
-                false => self.cached_denial(item, check, now.mono),
+                false => self.cached_denial(item, check, now.mono).flatten(),
             };
             denied = worse(denied, denial);
+        }
+        let may_be_longer = denied.is_some_and(|denial| denial.retry_after_ms.is_some());
+        if items.len() > 1 && may_be_longer {
+            denied = worse(denied, self.certain_in_table(shared, checks, items, now));
+        }
+        denied
+    }
+
+    /// The longest certain denial by the rules that neither the cache nor a lease decides.
+    fn certain_in_table(
+        &mut self,
+        shared: &mut impl Shared,
+        checks: &[Check<'_>],
+        items: &[Item],
+        now: Now,
+    ) -> Option<Denial> {
+        let mut denied = None;
+        for (item, check) in enforced(items, checks) {
+            let is_known = self.cached_denial(item, check, now.mono).is_some();
+            if is_known || self.covered_by_lease(item, check, now).is_some() {
+                continue;
+            }
+            // A reservation, such as this worker's own lease, is no certain denial: it may be released.
+            if let Charged::Denied(denial) = self.charge(shared, item, check, Mode::Peek, None, now)
+                && denial.cause == Cause::Limit
+            {
+                denied = worse(denied, Some(denial));
+            }
         }
         denied
     }

@@ -120,7 +120,7 @@ impl Limiter {
                 let cost = pending.cost.min(left.max(pending.least));
                 let reserved = entry.reserve(tag, cost, now.mono.after(CONSULT_EXPIRES_MS));
                 let unreserved = if reserved { 0 } else { cost };
-                (entry.reserved_in(entry.sequence).saturating_add(unreserved), reserved)
+                (entry.claimed_in(entry.sequence).saturating_add(unreserved), reserved)
             };
             let mut consult = wire::Consult {
                 id: pending.id,

@@ -201,6 +201,14 @@ impl Entry {
         of_cell.fold(0, |sum: u64, reservation| sum.saturating_add(reservation.amount))
     }
 
+    /// The part of them that a grant has to cover, as it will be spent beyond `own`. A lease is within the slack and is reported as it is
+    /// spent. A grant for what is left of it would stay with this process, which may not need it.
+    pub fn claimed_in(&self, sequence: u64) -> u64 {
+        let claims =
+            |held: &&Reservation| held.sequence == sequence && held.tag.kind != ReservationKind::Lease;
+        self.reservations.iter().filter(claims).fold(0, |sum, held| sum.saturating_add(held.amount))
+    }
+
     /// Spends `cost` in the current cell.
     pub fn charge(&mut self, cost: u64, now: MonoMs) {
         let sequence = self.sequence;
@@ -319,10 +327,12 @@ impl Entry {
         self.cells().any(|(_, cell)| cell.holds_grant())
     }
 
-    /// What was spent beyond the region's acknowledgement, in the cells that count in full: usually the current one.
-    pub fn unconfirmed(&self) -> u64 {
+    /// What would be spent beyond the region's acknowledgement after `cost` more, in the cells that count in full: usually the current
+    /// one. What the region has granted beyond `own` covers a part of the cost.
+    pub fn unconfirmed_with(&self, cost: u64) -> u64 {
         let of = |(sequence, cell): (u64, &Cell)| {
-            let spent = cell.own.saturating_add(self.reserved_in(sequence));
+            let more = if sequence == self.sequence { cost } else { 0 };
+            let spent = cell.own.saturating_add(self.reserved_in(sequence)).saturating_add(more);
             spent.saturating_sub(cell.confirmed)
         };
         if self.older.is_empty() {
@@ -348,6 +358,23 @@ impl Entry {
         let cells = [&mut self.current, &mut self.previous].into_iter().chain(&mut self.older);
         for (sequence, cell) in (0..=self.sequence).rev().zip(cells) {
             cell.without_baseline = forgotten(sequence);
+        }
+    }
+
+    /// What this process has spent and reserved in all cells.
+    pub fn most_own(&self) -> u64 {
+        let own = self.cells().fold(0u64, |sum, (_, cell)| sum.saturating_add(cell.own));
+        self.reservations.iter().fold(own, |sum, held| sum.saturating_add(held.amount))
+    }
+
+    /// Begins with what the overflow cell counts: at most that much of it is this key's use.
+    pub fn begin_with(&mut self, overflow: &Entry, now: MonoMs) {
+        for (sequence, cell) in overflow.cells() {
+            let most = cell.own.saturating_add(overflow.reserved_in(sequence)).min(MAX_COUNT);
+            if let Some(own) = self.cell_mut(sequence).map(|cell| &mut cell.own).filter(|_| most > 0) {
+                *own = most;
+                self.charged = now;
+            }
         }
     }
 

@@ -248,3 +248,29 @@ fn a_query_that_the_region_cannot_decide_is_decided_locally_at_once() {
     assert!(took < 20, "{took} ms");
     assert_eq!(world.sum_of(|stats| stats.results[ConsultResult::Unjudged as usize]), 1);
 }
+
+#[test]
+fn a_query_states_no_leases_of_other_workers() {
+    let mut world = World::connected(2, 3);
+    let (key, limit) = (key("k", HOUR), 100_000);
+    for turn in 0..400 {
+        assert!(world.passes(0, turn % 2, &[check(&key, limit, 1)]));
+    }
+    let leases: u64 = world.entry(0, &key).unwrap().reservations.iter().map(|held| held.amount).sum();
+    assert!(leases > 100, "{leases} are leased");
+    assert!(world.passes(0, 2, &[check(&key, limit, 20_000)]), "beyond the slack");
+    let costs: Vec<_> = world.sent_queries.iter().map(|(_, query)| query.cost).collect();
+    assert_eq!(costs.last(), Some(&20_000), "{costs:?}");
+}
+
+#[test]
+fn what_was_granted_and_not_spent_covers_later_costs() {
+    let mut world = World::connected(2, 1);
+    let (key, limit, reserve) = (key("k", HOUR), 10_000, 3_000);
+    let request = world.begins(0, 0, super::deferred::deferred_check(&key, limit, reserve)).unwrap();
+    world.settle((0, 0), request, 1);
+    world.run(200);
+    world.consults = 0;
+    assert!(!waits(&world.request(0, 0, &[check(&key, limit, 2_500)])), "2 999 are granted and not spent");
+    assert!(waits(&world.request(0, 0, &[check(&key, limit, 2_500)])), "499 of it are left");
+}

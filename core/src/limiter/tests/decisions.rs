@@ -272,3 +272,39 @@ fn a_lease_under_a_high_limit_admits_nothing_under_a_lower_one() {
     assert!(!world.passes(0, 0, &[check(&key, 100, 1)]), "5 000 are used");
     assert!(world.passes(0, 0, &[check(&key, 200_000, 1)]));
 }
+
+#[test]
+fn a_cached_denial_hides_no_longer_one_of_another_rule() {
+    let mut world = World::alone(1, 2);
+    let (short, long) = (key("short", MINUTE), key("long", HOUR));
+    world.run(MINUTE - world.unix().0 % MINUTE);
+    let checks = [check(&short, 10, 1), Check { rule: 1, ..check(&long, 10, 1) }];
+    assert!(world.passes(0, 0, &[check(&short, 10, 10)]) && !world.passes(0, 0, &checks[..1]));
+    assert!(world.passes(0, 1, &[check(&long, 10, 10)]));
+    let of_long = denial(world.decide(0, 1, &checks[1..]));
+    assert!(of_long.retry_after_ms.unwrap() > 2 * MINUTE);
+    assert_eq!(denial(world.decide(0, 0, &checks)).retry_after_ms, of_long.retry_after_ms);
+    world.processes[0].shared.loads = 0;
+    assert_eq!(denial(world.decide(0, 0, &checks)).retry_after_ms, of_long.retry_after_ms);
+    assert_eq!(world.processes[0].shared.loads, 0, "both are cached now");
+    let unused = key("unused", HOUR);
+    let checks = [check(&short, 10, 1), Check { rule: 1, ..check(&unused, 10, 1) }];
+    for loads in [1, 1] {
+        assert_eq!(denial(world.decide(0, 0, &checks)).budget.rule, 0);
+        assert_eq!(world.processes[0].shared.loads, loads, "that a rule does not deny is cached too");
+    }
+}
+
+#[test]
+fn a_cached_denial_counts_within_a_second_what_other_workers_admit() {
+    let mut world = World::alone(1, 2);
+    let key = key("k", MINUTE);
+    world.run(MINUTE - world.unix().0 % MINUTE);
+    assert!(world.passes(0, 0, &[check(&key, 100, 90)]));
+    assert_eq!(denial(world.decide(0, 0, &[check(&key, 100, 20)])).budget.remaining, 10);
+    assert!(world.passes(0, 1, &[check(&key, 100, 10)]));
+    world.run(1_000);
+    let seen = denial(world.decide(0, 0, &[check(&key, 100, 20)]));
+    let other = denial(world.decide(0, 1, &[check(&key, 100, 20)]));
+    assert_eq!((seen.retry_after_ms, seen.budget.remaining), (other.retry_after_ms, 0));
+}

@@ -38,6 +38,43 @@ fn a_dead_worker_frees_no_budget_and_its_counts_are_reported() {
     assert_eq!(world.regional(&key, at).0, limit, "the region has all counts");
 }
 
+/// What was leased and spent is lost with a killed process, at most its leases; what was leased and not spent comes back.
+#[test]
+fn a_process_that_ends_while_leases_are_out_holds_nothing_back() {
+    for is_killed in [true, false] {
+        let mut world = World::connected(2, 2);
+        let (key, limit) = (key("k", HOUR), 20_000);
+        let mut passed = 0;
+        for turn in 0..400 {
+            passed += u64::from(world.passes(0, turn % 2, &[check(&key, limit, 1)]));
+        }
+        // All that is charged is reported meanwhile, and no lease is returned.
+        world.run(200);
+        let at = sequence(&world, &key);
+        let entry = world.entry(0, &key).unwrap();
+        let leased = entry.reserved_in(at);
+        let spent = passed - entry.current.own;
+        assert!(spent > 0 && spent < leased, "{spent} of {leased} are spent");
+        match is_killed {
+            true => world.kill_process(0),
+            false => (0..2).for_each(|worker| world.end(0, worker)),
+        }
+        let counted = world.regional(&key, at).0;
+        assert_eq!(counted, if is_killed { passed - spent } else { passed });
+        let next = world.add_process(2, Geometry { buckets: 64, keys_per_bucket: 8 });
+        world.run(2_000);
+        let mut rest = 0;
+        for turn in 0.. {
+            match world.decide(next, turn % 2, &[check(&key, limit, 1)]).decision {
+                Decision::Allow(_) => rest += 1,
+                Decision::Deny(denial) if denial.cause == Cause::Limit => break,
+                _ => world.run(50),
+            }
+        }
+        assert_eq!(counted + rest, limit, "{leased} were leased");
+    }
+}
+
 #[test]
 fn the_subscriber_reports_the_counts_of_a_dead_worker() {
     let mut world = World::connected(1, 2);

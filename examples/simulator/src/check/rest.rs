@@ -93,12 +93,7 @@ impl Check {
                 continue;
             };
             let part = held.parts.get(&origin.id).copied().unwrap_or(0);
-            // No process reports a grant that its region lost and that was not spent.
-            let at_rest = match origin.running {
-                true if inexact => share.own,
-                true => share.at_rest(),
-                false => share.at_end,
-            };
+            let at_rest = share.at_rest_in_region(&origin, inexact);
             // A region that lost all data may or may not have restored what only ended processes had reported. A
             // table cannot report again what it has evicted, which is permitted if the region refused the cell.
             let may_miss = crowded

@@ -249,3 +249,18 @@ fn violations_of_exact_limits_are_reported() {
     assert_eq!(exactly(deny(Cause::Undecided), true, true, true), 1, "denied and still charged");
     assert_eq!(exactly(deny(Cause::Limit), false, false, false), 1, "the log held nothing");
 }
+
+#[test]
+fn a_region_must_count_of_an_ended_process_only_what_had_reached_it() {
+    let plan = plan(1);
+    let mut world = rested(&plan);
+    let origin = world.origin_of(0);
+    let check = world.check_mut();
+    let number = check.truth.number(origin).unwrap();
+    let id = check.truth.since(0, 0).next().unwrap();
+    assert_eq!(check.truth.least_in_region(id, 0), 30, "half of it by each of two");
+    let (cell, at) = check.truth.share(id, number, 24_000_000).unwrap();
+    cell.shares[at].at_end = 9;
+    check.ends(origin);
+    assert_eq!(check.truth.least_in_region(id, 0), 15 + 9);
+}

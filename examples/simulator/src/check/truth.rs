@@ -121,6 +121,16 @@ impl Share {
     pub fn at_rest(&self) -> u64 {
         self.own.max(self.granted)
     }
+
+    /// What the region's parts must hold of it at rest: of an ended process what had reached its region. No process reports a
+    /// grant that its region lost (`inexact`) and that was not spent.
+    pub fn at_rest_in_region(&self, origin: &Origin, inexact: bool) -> u64 {
+        match origin.running {
+            true if inexact => self.own,
+            true => self.at_rest(),
+            false => self.at_end,
+        }
+    }
 }
 
 impl Truth {
@@ -261,9 +271,23 @@ impl Truth {
 
     /// The sum of `what` over all shares whose origin satisfies `of`.
     pub fn sum(&self, id: CellId, of: impl Fn(&Origin) -> bool, what: impl Fn(&Share) -> u64) -> u64 {
+        self.sum_of(id, |origin, share| if of(origin) { what(share) } else { 0 })
+    }
+
+    /// The least that a region must count of a cell at rest. If the region lost data, what only ended processes had reported may
+    /// be lost.
+    pub fn least_in_region(&self, id: CellId, region: usize) -> u64 {
+        let inexact = self.cell(id).is_some_and(|cell| self.is_inexact(region, cell.first_used_us));
+        self.sum_of(id, |origin, share| match origin.region == region && (origin.running || !inexact) {
+            true => share.at_rest_in_region(origin, inexact),
+            false => 0,
+        })
+    }
+
+    fn sum_of(&self, id: CellId, what: impl Fn(&Origin, &Share) -> u64) -> u64 {
         let shares = self.cell(id).into_iter().flat_map(|cell| &cell.shares);
-        let counted = shares.filter(|share| self.origin(share.origin).is_some_and(&of));
-        counted.fold(0, |sum: u64, share| sum.saturating_add(what(share)))
+        let counts = shares.filter_map(|share| self.origin(share.origin).map(|origin| what(origin, share)));
+        counts.fold(0, u64::saturating_add)
     }
 
     /// Whether a region may lack use of its Envoys because an aggregator had no room for it.

@@ -203,18 +203,11 @@ impl World<'_> {
             .map(|region| self.holders(id, region).iter().map(|(_, held)| held.total).max().unwrap_or(0))
             .collect();
         let truth = &self.check.truth;
-        // A grant that a region lost and that was not spent is not reported again, nor is the limit of processes that
-        // have ended.
-        let at_rest = |id, region| {
-            let lost = truth.cell(id).is_some_and(|cell| truth.is_inexact(region, cell.first_used_us));
-            let of = |share: &Share| if lost { share.own } else { share.at_rest() };
-            truth.sum(id, |one| one.region == region && (one.running || !lost), of)
-        };
         // What parts hold of the other cells of a window with several cells is less exact, because it may change or be
         // evicted. Use that a region has only as a lower bound has no limit, so the region pushes none of it.
         let first_used_us = truth.cell(id).map_or(0, |cell| cell.first_used_us);
         let load = |region| match shape.rule.hard_limit || truth.is_inexact(region, first_used_us) {
-            true => truth.load(id, |id| at_rest(id, region)),
+            true => truth.load(id, |id| truth.least_in_region(id, region)),
             false => sums[region],
         };
         let loads: Vec<u64> = (0..regions).map(load).collect();
