@@ -85,43 +85,32 @@ pub(super) const ALL: &[Scenario] = &[
             .to_vec();
         plan
     }),
-    Scenario::new(
-        "failover-redis",
-        "Redis is replaced by a replica that lacks the last 20 to 300 ms",
-        |seed| {
-            let what = Wrong::FailOver { region: 0 };
-            let faults = [(3_000, 20), (5_000, 60), (7_000, 300), (9_000, 20), (11_000, 40)];
-            let mut plan = region(seed, what);
-            plan.faults = faults.map(|(at_ms, for_ms)| Fault { at_ms, for_ms, what }).to_vec();
-            plan
-        },
-    ),
+    Scenario::new("failover-redis", "Redis is replaced by a replica that lacks the last 12 ms", |seed| {
+        let what = Wrong::FailOver { region: 0 };
+        let ends = [3_000, 5_000, 7_000].map(|at_ms| Fault { at_ms, for_ms: 12, what });
+        let last = Fault { at_ms: 11_850 + seed % 130, for_ms: 12, what };
+        at_rest(seed, ends.into_iter().chain([last]).collect())
+    }),
     Scenario::new(
         "set-back-redis",
         "Redis is set back to older data, and loses all data soon after that was found",
         |seed| {
-            let what = Wrong::SetBack { region: 0 };
-            let mut plan = region(seed, what);
-            let faults = (1..11).flat_map(|second| {
-                let wiped_ms = second * 1_100 + 300 + 30 * (second % 5);
-                let wipe = Fault { at_ms: wiped_ms, for_ms: 0, what: Wrong::Wipe { part: REDIS } };
-                [Fault { at_ms: second * 1_100, for_ms: 200, what }, wipe]
-            });
-            plan.faults = faults.collect();
-            plan
+            let set_back = |at_ms| Fault { at_ms, for_ms: 400, what: Wrong::SetBack { region: 0 } };
+            let wipe = |at_ms| Fault { at_ms, for_ms: 0, what: Wrong::Wipe { part: REDIS } };
+            let after_ms = 60 + 5 * (seed % 25);
+            let faults = [3_000, 11_400].map(|at_ms| [set_back(at_ms), wipe(at_ms + 400 + after_ms)]);
+            at_rest(seed, faults.into_iter().flatten().collect())
         },
     ),
     Scenario::new(
         "wipe-between-messages",
         "Redis loses all data while messages of an aggregator that has crashed are on their way to its peer",
         |seed| {
-            let mut plan = region(seed, Wrong::Delay { link: Link::Peers { region: 0 }, ms: 500 });
-            for at_ms in [3_000, 6_000, 9_000, 11_500] {
-                plan.faults.push(Fault { at_ms, for_ms: 1_500, what: Wrong::Crash { part: AGGREGATOR } });
-                plan.faults.push(Fault { at_ms: at_ms + 1, for_ms: 0, what: Wrong::Wipe { part: REDIS } });
-            }
-            plan.faults[0] = Fault { at_ms: 0, for_ms: 12_000, ..plan.faults[0] };
-            plan
+            let late = Wrong::Delay { link: Link::Peers { region: 0 }, ms: 500 };
+            let at_ms = 11_700 + 20 * (seed % 9);
+            let crash = Fault { at_ms, for_ms: 300, what: Wrong::Crash { part: AGGREGATOR } };
+            let wipe = Fault { at_ms: at_ms + 1, for_ms: 0, what: Wrong::Wipe { part: REDIS } };
+            at_rest(seed, vec![Fault { at_ms: 0, for_ms: 12_000, what: late }, crash, wipe])
         },
     ),
     Scenario::new("wipe-database", "the database loses all data", |seed| {
@@ -169,6 +158,15 @@ pub(super) const ALL: &[Scenario] = &[
 
 fn during(what: Wrong) -> Fault {
     Fault { at_ms: 3_000, for_ms: 4_000, what }
+}
+
+/// The same region, with windows that last until all parts of it are at rest: what the last faults have lost shows.
+fn at_rest(seed: u64, faults: Vec<Fault>) -> Plan {
+    let mut plan = region(seed, Wrong::Roll { region: 0 });
+    plan.rules.iter_mut().for_each(|rule| rule.window_ms = 300_000);
+    plan.faults = faults;
+    plan.quiet_ms = 20_000;
+    plan
 }
 
 /// A region with two aggregators.
