@@ -22,6 +22,7 @@ mod floods;
 mod hard_limit;
 mod harness;
 mod local;
+mod model;
 mod network;
 mod property;
 mod spent;
