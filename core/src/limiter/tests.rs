@@ -23,6 +23,7 @@ mod hard_limit;
 mod harness;
 mod limits;
 mod local;
+mod model;
 mod network;
 mod property;
 mod spent;
