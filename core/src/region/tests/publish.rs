@@ -381,7 +381,7 @@ fn a_limit_of_live_control_makes_use_due_and_hot_without_a_report() {
     let snapshots = pushed(&mut region, origin(2), NOW).0;
     assert!(snapshots.contains(&(SEQUENCE, 0, 150)), "{snapshots:?}");
     assert_eq!(publish(&mut region, Due::Now, NOW), vec![(SEQUENCE - 1, 10), (SEQUENCE, 150)]);
-    region.apply_limit(&key("k"), 500, NOW);
+    region.apply_limit(&key("k"), 500, UnixMs(NOW.0 + 1));
     assert_eq!((rows(&mut region), cell(&region).limit), (vec![], 100), "a raise changes no cell");
     assert_eq!(region.explain(b"w", b"n", b"k")[0].newest_limit, Some(500));
     region.apply_limit(&key("unknown"), 1, NOW);
