@@ -94,10 +94,13 @@ impl Api {
         }
     }
 
-    /// Lets `work` use the engine, and wakes this task if that left something to send.
+    /// Lets `work` use the engine, and wakes this task if that left something to send. While the limiter is idle it does not tick, so an
+    /// overdue tick comes first: it reads the clock.
     pub(super) fn with_engine<R>(&self, work: impl FnOnce(&mut Engine, MonoMs) -> R) -> R {
         let mut engine = self.engine.lock();
-        let result = work(&mut engine, self.mono());
+        let now = self.now();
+        engine.pass(now);
+        let result = work(&mut engine, now.mono);
         if engine.has_work() {
             self.wake.notify_one();
         }

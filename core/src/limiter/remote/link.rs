@@ -132,9 +132,9 @@ impl Link {
     }
 
     /// Notes that this worker ended the stream, as it was idle. No attempt has failed, so requests wait for the next stream as for the
-    /// first.
+    /// first, and the number of nodes is unknown until it settles.
     pub(in crate::limiter) fn left(&mut self) {
-        *self = Link { settled_origins: self.settled_origins, ..Link::new(self.seed) };
+        *self = Link::new(self.seed);
     }
 
     pub(in crate::limiter) fn is_up(&self) -> bool {
