@@ -15,7 +15,7 @@ pub struct Check<'a> {
     pub key: &'a [u8],
     /// Length of one cell of the key in milliseconds; not used by exact rules.
     pub cell_ms: u64,
-    /// Most that may be used in a window; values above [`crate::model::window::MAX_COUNT`] count as that. Not used for a
+    /// Most that may be used in a window; values above [`crate::model::window::MAX_LIMIT`] count as that. Not used for a
     /// ledger, whose zone defines it.
     pub limit: u64,
     /// Cost of the request; 0 only checks.

@@ -15,6 +15,10 @@ use crate::model::time::UnixMs;
 /// Highest value of any count: what a double holds exactly, as some stores compute in doubles.
 pub const MAX_COUNT: u64 = 1 << 53;
 
+/// The highest limit of a window, and the most that a node counts of a key in a cell: what a region counts as plausible at any time
+/// ([`crate::region::MOST_A_SECOND`]). With a higher limit a node would admit costs that its region refuses to count.
+pub const MAX_LIMIT: u64 = 60 << 40;
+
 /// A time as a position in cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {

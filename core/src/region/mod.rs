@@ -43,7 +43,7 @@ mod work;
 
 use crate::model::key::{Key, KeyParts, OriginId};
 use crate::model::time::{MonoMs, UnixMs};
-use crate::model::window::{MAX_COUNT, Position};
+use crate::model::window::{MAX_COUNT, MAX_LIMIT, Position};
 use crate::model::wire;
 use alloc::vec::Vec;
 use cell::others::OtherRegions;
@@ -69,6 +69,7 @@ pub const MAX_WINDOW_SKEW: u64 = 2;
 pub const MOST_A_SECOND: u64 = 1 << 40;
 /// Seconds added to the time that a cell has lasted, since clocks differ.
 const CLOCKS_DIFFER_S: u64 = 60;
+const _: () = assert!(MAX_LIMIT == CLOCKS_DIFFER_S * MOST_A_SECOND);
 /// Bounds of a [`Region`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionLimits {

@@ -3,7 +3,7 @@
 use weir_core::matching::canonical::identifier_in_epoch;
 use weir_core::model::exact::{Algorithm, Charge, ChargeResult, Limit, MAX_LOG_LIMIT, Verdict};
 use weir_core::model::key::{HARD_LIMIT_RESOLUTION, Key, KeyError, KeyParts, MAX_TEXT_BYTES};
-use weir_core::model::window::MAX_COUNT;
+use weir_core::model::window::{MAX_COUNT, MAX_LIMIT};
 
 /// A check against one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -145,7 +145,7 @@ impl LimitCheck {
         let has_window = !matches!(self.algorithm, Algorithm::Ledger { .. });
         ChargeResult {
             verdict: Verdict::Untried,
-            limit: if has_window { self.limit.min(MAX_COUNT) } else { 0 },
+            limit: if has_window { self.limit.min(MAX_LIMIT) } else { 0 },
             window_ms: if has_window { self.duration_ms } else { 0 },
             ..ChargeResult::UNDECIDED
         }

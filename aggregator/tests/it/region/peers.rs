@@ -285,7 +285,8 @@ async fn what_a_promoted_replica_lacks_is_written_again() {
     replica.command("REPLICAOF NO ONE").await.unwrap();
     let moved = replica.command(&format!("CONFIG SET port {}", primary.port())).await.unwrap();
     assert!(moved.starts_with("+OK"), "{moved}");
-    let whole = async || stored(&primary.url(), &weir, "alice").await == [(crate::support::server::origin(1), 900)];
+    let whole =
+        async || stored(&primary.url(), &weir, "alice").await == [(crate::support::server::origin(1), 900)];
     wait::until("all counts are in Redis again", DEADLINE, whole).await.unwrap();
     assert_eq!(weir.metric(WIPES), 1.0);
 }

@@ -10,7 +10,7 @@ use crate::limiter::rule_set::RuleSet;
 use crate::model::key::fingerprint;
 use crate::model::shared::Shared;
 use crate::model::time::{MonoMs, Now};
-use crate::model::window::MAX_COUNT;
+use crate::model::window::MAX_LIMIT;
 use alloc::vec::Vec;
 
 /// Result of the checks that need the table.
@@ -137,7 +137,7 @@ impl Limiter {
             check: at,
             fingerprint: fingerprint(check.key, self.table.secret),
             cost: check.cost,
-            limit: check.limit.min(MAX_COUNT),
+            limit: check.limit.min(MAX_LIMIT),
             shadow: check.policy.shadow,
             peeks: false,
             deferred: DeferredCost::of(check),

@@ -4,7 +4,7 @@
 //! do not pay for them.
 
 use crate::model::time::{MonoMs, UnixMs};
-use crate::model::window::{Counts, MAX_CELLS, MAX_COUNT, Position, Used};
+use crate::model::window::{Counts, MAX_CELLS, MAX_COUNT, MAX_LIMIT, Position, Used};
 use crate::model::wire;
 use alloc::vec::Vec;
 
@@ -218,7 +218,7 @@ impl Entry {
     /// Spends `cost` in cell `sequence`, if a window still counts it.
     pub fn charge_in(&mut self, sequence: u64, cost: u64, now: MonoMs) {
         if let Some(cell) = self.cell_mut(sequence) {
-            cell.own = cell.own.saturating_add(cost).min(MAX_COUNT);
+            cell.own = cell.own.saturating_add(cost).min(MAX_LIMIT);
             self.charged = now;
             self.hits = self.hits.saturating_add(1);
         }
@@ -296,7 +296,7 @@ impl Entry {
         cell.region_others = cell.region_others.max(bounded(snapshot.region_others));
         cell.global_others = cell.global_others.max(bounded(snapshot.global_others));
         if cell.without_baseline && sends_baseline {
-            cell.own = cell.own.saturating_add(bounded(snapshot.own)).min(MAX_COUNT);
+            cell.own = cell.own.saturating_add(bounded(snapshot.own)).min(MAX_LIMIT);
             cell.without_baseline = false;
         }
         cell.confirmed = cell.confirmed.max(bounded(snapshot.own));
@@ -370,7 +370,7 @@ impl Entry {
     /// Begins with what the overflow cell counts: at most that much of it is this key's use.
     pub fn begin_with(&mut self, overflow: &Entry, now: MonoMs) {
         for (sequence, cell) in overflow.cells() {
-            let most = cell.own.saturating_add(overflow.reserved_in(sequence)).min(MAX_COUNT);
+            let most = cell.own.saturating_add(overflow.reserved_in(sequence)).min(MAX_LIMIT);
             if let Some(own) = self.cell_mut(sequence).map(|cell| &mut cell.own).filter(|_| most > 0) {
                 *own = most;
                 self.charged = now;

@@ -4,6 +4,7 @@ use super::harness::*;
 use crate::limiter::RuleSet;
 use crate::limiter::{Cause, Check, Decision, Outcome, Policy};
 use crate::model::key::Key;
+use crate::model::window::MAX_LIMIT;
 use std::vec;
 use std::vec::Vec;
 
@@ -150,9 +151,10 @@ fn extreme_costs_and_limits() {
         ((4, 10, 7), (false, Some(Cause::Limit), 6, true)),
         ((0, 0, 0), (true, None, 0, true)),
         ((0, 0, 1), (false, Some(Cause::Cost), 0, false)),
-        ((3, MAX, 1), (true, None, crate::model::window::MAX_COUNT - 4, true)),
-        ((3, MAX, MAX), (false, Some(Cause::Cost), crate::model::window::MAX_COUNT - 3, false)),
-        ((0, MAX, crate::model::window::MAX_COUNT), (true, None, 0, true)),
+        ((3, MAX, 1), (true, None, MAX_LIMIT - 4, true)),
+        ((3, MAX, MAX), (false, Some(Cause::Cost), MAX_LIMIT - 3, false)),
+        ((0, MAX, MAX_LIMIT), (true, None, 0, true)),
+        ((0, MAX, MAX_LIMIT + 1), (false, Some(Cause::Cost), MAX_LIMIT, false)),
     ];
     for ((before, limit, cost), (passes, cause, remaining, retry)) in cases {
         let mut world = World::alone(1, 1);
@@ -176,6 +178,22 @@ fn extreme_costs_and_limits() {
         if cause == Some(Cause::Cost) && before > 0 {
             assert_eq!(world.entry(0, &key).unwrap().strict_until.0, 0, "no strict mode for {context:?}");
         }
+    }
+}
+
+/// At the beginning of a cell, when the region accepts least.
+#[test]
+fn the_region_counts_whatever_is_admitted() {
+    for costs in [[MAX_LIMIT, 1], [MAX_LIMIT - 1, 1], [crate::model::window::MAX_COUNT, 1]] {
+        let mut world = World::connected(1, 1);
+        let key = key("k", HOUR);
+        world.now += HOUR - world.unix().0 % HOUR;
+        let passed = costs.map(|cost| world.passes(0, 0, &[check(&key, u64::MAX, cost)]));
+        let admitted: u64 =
+            costs.iter().zip(passed).filter(|(_, passed)| *passed).map(|(cost, _)| cost).sum();
+        world.run(1_000);
+        assert!(admitted > 0);
+        assert_eq!(world.regional(&key, world.unix().0 / HOUR).0, admitted, "{costs:?}: {passed:?}");
     }
 }
 

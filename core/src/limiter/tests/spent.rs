@@ -3,7 +3,7 @@
 use super::harness::*;
 use crate::limiter::Cause;
 use crate::model::time::MonoMs;
-use crate::model::window::MAX_COUNT;
+use crate::model::window::MAX_LIMIT;
 
 #[test]
 fn spent_use_is_charged_beyond_the_limit_and_reported() {
@@ -23,7 +23,7 @@ fn spent_use_is_charged_beyond_the_limit_and_reported() {
     assert_eq!(denial(world.decide(0, 0, &[check(&key, 10, 1)])).cause, Cause::Limit);
     world.run(500);
     assert_eq!(denial(world.decide(1, 0, &[check(&key, 10, 1)])).cause, Cause::Limit, "the other process");
-    spend(&mut world, u64::MAX, MAX_COUNT);
+    spend(&mut world, u64::MAX, MAX_LIMIT);
 }
 
 /// Both workers have seen 900 of 1 000. Whichever is first exceeds the limit, and the other is charged nothing.
