@@ -5,7 +5,7 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../common.sh"
 
 target="${WEIR_WASM_TARGET:-wasm32-wasip1}"
 rustup_seconds_max=120
-remembered="$tools/wasm-std${WEIR_WASM_TARGET:+-$target}"
+remembered="$tools/wasm-std"
 
 has_std() { compgen -G "$(rustc --print target-libdir --target "$target" 2>/dev/null)/libstd-*.rlib" >/dev/null; }
 

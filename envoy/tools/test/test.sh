@@ -26,6 +26,11 @@ tests=(cargo test "${locked[@]}" --workspace --no-fail-fast)
 # Downloads take as long as the compiler, so both run at the same time.
 find_programs >"$logs/programs" &
 finding=$!
+# The modules have folders of their own below target/, and the compiler of the tests often keeps one core busy alone.
+{
+    "$root/envoy/tools/build/filter.sh" && "$root/envoy/tools/run/playground.sh" --build-only "$root/target/playground-page"
+} >"$logs/modules.log" 2>&1 &
+building=$!
 # With names of tests, only what these need is built.
 if (($# > 0)); then
     log "building the aggregator"
@@ -35,11 +40,10 @@ else
     "${tests[@]}" --no-run
     export WEIR_BUILT=1
 fi
-"$root/envoy/tools/build/filter.sh"
-"$root/envoy/tools/run/playground.sh" --build-only "$root/target/playground-page"
 log "building the clock that tests move"
 rustc --edition 2024 --crate-type cdylib -C opt-level=2 -C panic=abort -D warnings \
     -o target/libweir_clock_shim.so envoy/tools/test/clock-shim.rs
+wait "$building" || { cat "$logs/modules.log" >&2 && die "The filter or the playground could not be built." "The messages above name it."; }
 wait "$finding" || die "A program that the tests start is missing." "The messages above name it."
 set -a
 source "$logs/programs"
