@@ -65,7 +65,11 @@ impl GracePeriod {
         loop {
             match &mut self.stage {
                 Stage::Resting => {
-                    let Some(left) = self.left.checked_sub(1) else { return Next::Over };
+                    let Some(left) = self.left.checked_sub(1) else {
+                        // A store that was unavailable at the end of each period took no lower bound.
+                        access.state(|state, _| self.ends_restoring(state));
+                        return Next::Over;
+                    };
                     self.left = left;
                     self.stage = Stage::Ended;
                     return Next::Sleep(self.schedule.grace_period_ms);
@@ -151,14 +155,19 @@ impl GracePeriod {
     /// All lower bounds that were found are in components, unless the store did not take them.
     fn settled_all(&self, access: &mut impl Access) {
         access.state(|state, _| {
-            if !state.is_recovering {
-                state.end_restoring();
-            }
+            self.ends_restoring(state);
             if self.loss.is_some() {
                 state.notify(Event::Broadcast);
                 state.notify(Event::Push);
             }
         });
+    }
+
+    /// Ends the restoration of this loss, unless the database is still read.
+    fn ends_restoring(&self, state: &mut RegionState) {
+        if !state.is_recovering && self.loss.is_none_or(|loss| loss == state.losses) {
+            state.end_restoring();
+        }
     }
 }
 
@@ -209,6 +218,22 @@ mod tests {
         assert_eq!(sum(&state), 8);
         assert_eq!(grace.next(&mut at(&mut state, 2_000)), Next::Sleep(2_000));
         assert!(state.take_events().has(Event::Broadcast));
+    }
+
+    #[test]
+    fn snapshots_are_complete_again_after_the_periods_though_the_store_was_away() {
+        let mut state = backed();
+        let mut grace = GracePeriod::begin(&mut state, Schedule::default(), NOW);
+        state.region.set_restoring(true);
+        for period in 0..GRACES as u64 {
+            let ms = period * 2_000;
+            assert_eq!(grace.next(&mut at(&mut state, ms)), Next::Sleep(2_000));
+            for _ in 0..10 {
+                state.store().unwrap().note(Some(Failure::Unavailable), NOW.mono.after(ms + 2_000));
+            }
+        }
+        assert_eq!(grace.next(&mut at(&mut state, GRACES as u64 * 2_000)), Next::Over);
+        assert!(!state.region.set_restoring(false), "the restoration has ended");
     }
 
     #[test]

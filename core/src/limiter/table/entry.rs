@@ -367,12 +367,13 @@ impl Entry {
         self.reservations.iter().fold(own, |sum, held| sum.saturating_add(held.amount))
     }
 
-    /// Begins with what the overflow cell counts: at most that much of it is this key's use.
+    /// Counts what the overflow cell counts: at most that much of it is this key's use. It stays the component of the overflow cell, so it
+    /// is counted here like that of another node, and is not reported again.
     pub fn begin_with(&mut self, overflow: &Entry, now: MonoMs) {
         for (sequence, cell) in overflow.cells() {
-            let most = cell.own.saturating_add(overflow.reserved_in(sequence)).min(MAX_LIMIT);
-            if let Some(own) = self.cell_mut(sequence).map(|cell| &mut cell.own).filter(|_| most > 0) {
-                *own = most;
+            let most = cell.own.saturating_add(overflow.reserved_in(sequence)).min(MAX_COUNT);
+            if let Some(cell) = self.cell_mut(sequence).filter(|_| most > 0) {
+                cell.region_others = cell.region_others.max(most);
                 self.charged = now;
             }
         }
