@@ -129,7 +129,6 @@ impl Table {
         mut change: impl FnMut(&mut Entry, &Position) -> (R, bool),
     ) -> Result<Done<R>, Failed> {
         let mut fingerprint = subject.fingerprint;
-        let mut is_diverted = false;
         self.key.clear();
         self.key.extend_from_slice(subject.key.unwrap_or_default());
         for _ in 0..MAX_TRIES {
@@ -147,16 +146,11 @@ impl Table {
                 stats.overflows += 1;
                 (fingerprint, self.key) = self.overflow_of(&self.key);
                 place = Place::Overflow;
-                is_diverted = true;
                 continue;
             };
-            if made.is_some() && self.bucket.is_diverted(fingerprint, now.mono) {
-                self.carry(shared, &mut found.entry, now);
-            }
             let held = found.entry.reservations.len();
             let at = found.entry.advance(&Position::at(now.unix, cell_ms), now.mono);
             let reaped = found.entry.reservations.len() < held;
-            let before = if is_diverted { found.entry.most_own() } else { 0 };
             let (result, keep) = change(&mut found.entry, &at);
             let done =
                 |entry| Done { result, entry, reaped: reaped && keep, overflow: place == Place::Overflow };
@@ -167,9 +161,6 @@ impl Table {
             if shared.store(place, self.bucket.bytes(), version) {
                 if let Some(left) = made {
                     stats.made(&left);
-                }
-                if is_diverted && found.entry.most_own() > before {
-                    self.mark_diverted(shared, subject.fingerprint, now);
                 }
                 return Ok(done(found.entry));
             }
@@ -201,9 +192,6 @@ impl Table {
         if subject.make == Make::Never {
             return Err(Failed::Absent);
         }
-        if subject.make == Make::WhereFree && self.bucket.is_diverted(fingerprint, now.mono) {
-            return Ok(None);
-        }
         let Some((entry, left)) = self.vacancy(fingerprint, subject.make, place, now) else {
             return if place == Place::Overflow { Err(Failed::Exhausted) } else { Ok(None) };
         };
@@ -231,32 +219,6 @@ impl Table {
         Some((entry, left))
     }
 
-    /// Marks in a key's bucket that the overflow cell of its family, the key of this transaction, counts use of it.
-    fn mark_diverted(&mut self, shared: &mut impl Shared, fingerprint: u64, now: Now) {
-        let place = self.geometry.place(fingerprint);
-        let through = now.mono_of(counts_until(&self.key, now.unix));
-        for _ in 0..MAX_TRIES {
-            let version = shared.load(place, self.bucket.buffer());
-            self.bucket.check();
-            let news = self.bucket.divert(fingerprint, through, now.mono);
-            if !news || shared.store(place, self.bucket.bytes(), version) {
-                return;
-            }
-        }
-    }
-
-    /// Moves a key from its family's overflow cell to its own place. Otherwise it would have a limit in each of them.
-    fn carry(&mut self, shared: &mut impl Shared, entry: &mut Entry, now: Now) {
-        let (fingerprint, key) = self.overflow_of(&self.key);
-        let mut overflow = Bucket::default();
-        shared.load(Place::Overflow, overflow.buffer());
-        overflow.check();
-        if let Some(mut found) = overflow.find(fingerprint, &key) {
-            found.entry.advance(&Position::at(now.unix, cell_ms(&key)), now.mono);
-            entry.begin_with(&found.entry, now.mono);
-        }
-    }
-
     /// Fingerprint and key of the overflow cell of the key's family.
     pub(super) fn overflow_of(&self, key: &[u8]) -> (u64, Vec<u8>) {
         let mut diverted = Vec::with_capacity(MAX_KEY_BYTES);
@@ -273,12 +235,6 @@ impl Table {
 /// Length of a cell of `key` in milliseconds.
 pub(super) fn cell_ms(key: &[u8]) -> u64 {
     KeyParts::decode(key).map_or(1, |parts| parts.cell_ms())
-}
-
-/// Until when a window counts what is used of `key` now.
-fn counts_until(key: &[u8], now: UnixMs) -> UnixMs {
-    let window_ms = KeyParts::decode(key).map_or(1, |parts| parts.duration_ms);
-    UnixMs(Position::at(now, cell_ms(key)).end().0.saturating_add(window_ms))
 }
 
 fn resolution(key: &[u8]) -> u16 {

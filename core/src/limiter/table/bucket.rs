@@ -1,7 +1,7 @@
 //! The bytes of one bucket: a header and a few entries, found by fingerprint and key.
 //!
 //! ```text
-//! bucket:  layout u8 · entries u8 · evicted_through u64 · diverted_through u64 · diverted u64 · entry…
+//! bucket:  layout u8 · entries u8 · evicted_through u64 · entry…
 //! entry:   length u16 · key length u8 · reservations u8 · hits u8 · flags u8 · 15 × u64 · key · older cell… · reservation…
 //! flags:   current unbased · previous unbased · unstored · 0 · older cells u4
 //! older:   unbased u8 · 4 × u64
@@ -14,8 +14,8 @@ use crate::model::time::{MonoMs, Now};
 use crate::model::window::Position;
 use alloc::vec::Vec;
 
-const LAYOUT: u8 = 3;
-const HEADER: usize = 26;
+const LAYOUT: u8 = 2;
+const HEADER: usize = 10;
 const FIXED: usize = 6 + 15 * 8;
 const RESERVATION: usize = 4 * 8;
 const CURRENT_UNBASED: u8 = 1;
@@ -195,23 +195,6 @@ impl Bucket {
             self.set_evicted_through(end);
         }
         news
-    }
-
-    /// Notes that an overflow cell counts use of a key until `through`; false if that was noted before.
-    pub fn divert(&mut self, fingerprint: u64, through: MonoMs, now: MonoMs) -> bool {
-        let last = MonoMs(word(&self.bytes, 10));
-        let keys = if last > now { word(&self.bytes, 18) } else { 0 };
-        let news = through > last || keys & diverted_bit(fingerprint) == 0;
-        if news {
-            set_word(&mut self.bytes, 10, last.max(through).0);
-            set_word(&mut self.bytes, 18, keys | diverted_bit(fingerprint));
-        }
-        news
-    }
-
-    /// Whether an overflow cell may count use of this key, or of one that shares its bit.
-    pub fn is_diverted(&self, fingerprint: u64, now: MonoMs) -> bool {
-        MonoMs(word(&self.bytes, 10)) > now && word(&self.bytes, 18) & diverted_bit(fingerprint) != 0
     }
 
     fn remove(&mut self, found: &Found) {
@@ -398,11 +381,6 @@ fn write_reservation(bytes: &mut [u8], at: usize, reservation: &Reservation) {
     set_word(bytes, at + 8, reservation.sequence);
     set_word(bytes, at + 16, reservation.amount);
     set_word(bytes, at + 24, reservation.expires.0);
-}
-
-/// The key's bit among those that were diverted. The upper bits of a fingerprint name its bucket.
-fn diverted_bit(fingerprint: u64) -> u64 {
-    1 << (fingerprint % 64)
 }
 
 fn word(bytes: &[u8], at: usize) -> u64 {

@@ -361,24 +361,6 @@ impl Entry {
         }
     }
 
-    /// What this process has spent and reserved in all cells.
-    pub fn most_own(&self) -> u64 {
-        let own = self.cells().fold(0u64, |sum, (_, cell)| sum.saturating_add(cell.own));
-        self.reservations.iter().fold(own, |sum, held| sum.saturating_add(held.amount))
-    }
-
-    /// Counts what the overflow cell counts: at most that much of it is this key's use. It stays the component of the overflow cell, so it
-    /// is counted here like that of another node, and is not reported again.
-    pub fn begin_with(&mut self, overflow: &Entry, now: MonoMs) {
-        for (sequence, cell) in overflow.cells() {
-            let most = cell.own.saturating_add(overflow.reserved_in(sequence)).min(MAX_COUNT);
-            if let Some(cell) = self.cell_mut(sequence).filter(|_| most > 0) {
-                cell.region_others = cell.region_others.max(most);
-                self.charged = now;
-            }
-        }
-    }
-
     fn cell_mut(&mut self, sequence: u64) -> Option<&mut Cell> {
         match self.sequence.checked_sub(sequence)? {
             0 => Some(&mut self.current),

@@ -3,7 +3,7 @@
 use super::harness::*;
 use crate::limiter::table::{Entry, Geometry};
 use crate::limiter::{Check, OVERFLOW_IDENTIFIER};
-use crate::model::key::{Key, fingerprint};
+use crate::model::key::Key;
 use crate::model::shared::{Place, Shared};
 use crate::model::time::MonoMs;
 use crate::model::window::Position;
@@ -272,26 +272,4 @@ fn many_refused_counts_are_reported_again_in_steps() {
     let evicted = keys.len() as u64 - in_table;
     assert_eq!((missing, world.sum_of(|stats| stats.overflows)), (0, 0));
     assert_eq!(world.sum_of(|stats| stats.evictions), evicted);
-}
-
-#[test]
-fn a_key_that_leaves_the_overflow_cell_keeps_what_it_used_there() {
-    let mut world = World::with(1, 1, Geometry { buckets: 1, keys_per_bucket: 3 }, true);
-    world.run(50);
-    let (busy, late) = (keys(3, 1_000), key("late", HOUR));
-    for key in &busy {
-        assert!(world.passes(0, 0, &[check(key, 10, 1)]));
-    }
-    let exhaust =
-        |world: &mut World, key: &Key| (0..20).filter(|_| world.passes(0, 0, &[check(key, 10, 1)])).count();
-    assert_eq!((exhaust(&mut world, &late), world.entry(0, &late)), (10, None), "in the overflow cell");
-    // No window counts the three keys any more, so there are places.
-    world.run(5_000);
-    assert_eq!(exhaust(&mut world, &late), 0);
-    assert!(world.entry(0, &late).is_some());
-    let bit = |key: &Key| fingerprint(key.as_bytes(), world.processes[0].meta.secret) % 64;
-    let other = keys(64, HOUR).into_iter().find(|other| bit(other) != bit(&late)).unwrap();
-    assert_eq!(exhaust(&mut world, &other), 10, "a key that was never in the overflow cell");
-    world.run(2 * HOUR);
-    assert_eq!(exhaust(&mut world, &late), 10, "no window counts the overflow cell");
 }

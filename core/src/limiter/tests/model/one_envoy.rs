@@ -2,7 +2,6 @@
 
 use super::super::harness::{HOUR, MINUTE, Random, World};
 use super::law::{Counts, Law};
-use crate::limiter::table::Geometry;
 use crate::limiter::{Cause, Decision, Denial, Outcome};
 use std::collections::BTreeMap;
 use std::vec::Vec;
@@ -25,8 +24,6 @@ struct Trial {
     random: Random,
     world: World,
     laws: Vec<Law>,
-    /// The table is full most of the time, so that keys share an overflow cell: a denial may be due to the others.
-    is_crowded: bool,
     /// If all requests have one rule and the same cost.
     equal_cost: Option<u64>,
     /// When all reservations of killed workers count as spent.
@@ -55,9 +52,7 @@ impl Trial {
     fn new(seed: u64) -> Trial {
         let mut random = Random::new(seed);
         let workers = 1 + random.below(4) as usize;
-        let is_crowded = random.below(4) == 0;
         let mut world = match random.below(2) {
-            _ if is_crowded => World::with(1, workers, Geometry { buckets: 2, keys_per_bucket: 2 }, true),
             0 => World::alone(1, workers),
             _ => World::connected(1, workers),
         };
@@ -65,20 +60,10 @@ impl Trial {
         // No pong is faster than the one that set the clocks. Otherwise they could differ by 1 ms at the border of a cell.
         world.latency = (1, 8);
         world.random = random.clone();
-        let keys = if is_crowded { 8 } else { 1 + random.below(3) as usize };
+        let keys = 1 + random.below(3) as usize;
         let laws = (0..keys).map(|number| draw_law(&mut random, number)).collect();
         let equal_cost = (random.below(3) == 0).then(|| 1 + random.below(3));
-        Trial {
-            seed,
-            random,
-            world,
-            laws,
-            is_crowded,
-            equal_cost,
-            expired: 0,
-            waiting: BTreeMap::new(),
-            judged: 0,
-        }
+        Trial { seed, random, world, laws, equal_cost, expired: 0, waiting: BTreeMap::new(), judged: 0 }
     }
 
     fn step(&mut self) {
@@ -195,7 +180,7 @@ impl Trial {
                     );
                     law.admit(unix, *cost);
                 }
-                let Some(budget) = budget.filter(|_| !self.is_crowded) else { return };
+                let Some(budget) = budget else { return };
                 let law = &self.laws[usize::from(budget.rule)];
                 let most = law.remaining(unix, Counts::Until(unix - LEASED_MS));
                 assert!(budget.remaining <= most, "seed {seed}: {budget:?}, at most {most}");
@@ -206,7 +191,6 @@ impl Trial {
                     assert!(budget.remaining <= exact, "seed {seed}: {budget:?}, {exact} by the law");
                 }
             }
-            Decision::Deny(_) if self.is_crowded => {}
             Decision::Deny(denial) => self.judge_denial(rules, &denial, unix, is_immediate),
             Decision::Wait => unreachable!(),
         }
