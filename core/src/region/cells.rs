@@ -37,8 +37,10 @@ pub(super) struct NewestLimit {
 }
 
 impl NewestLimit {
-    pub(super) fn note(&mut self, limit: u64, applied: UnixMs) {
-        if (self.applied, limit) < (applied, self.limit) && limit != u64::MAX {
+    /// A time after `now` counts as now, also one that is held: the clock may have been set back.
+    pub(super) fn note(&mut self, limit: u64, applied: UnixMs, now: UnixMs) {
+        let applied = applied.min(now);
+        if (self.applied.min(now), limit) < (applied, self.limit) && limit != u64::MAX {
             *self = NewestLimit { limit, applied };
         }
     }

@@ -171,8 +171,8 @@ impl Api {
     ) -> (bool, Vec<ChargeResult>) {
         let mut pause = RESERVED_PAUSE;
         loop {
-            let timeout_ms = ms_until(deadline);
-            let attempt = self.with_engine(|engine, now| windows.decide(engine, timeout_ms, now));
+            // Behind the lock: a wait for it may not move the limiter's deadline beyond this call's.
+            let attempt = self.with_engine(|engine, now| windows.decide(engine, ms_until(deadline), now));
             let attempt = match attempt {
                 Attempt::Wait(receiver, taken) => self.waited(windows, receiver, &taken, deadline).await,
                 other => other,
@@ -218,22 +218,23 @@ impl Api {
 
     /// Whether the windows alone would let the call pass; if not, the decisions.
     pub(super) fn peek(&self, windows: &Windows) -> Result<(), Vec<ChargeResult>> {
-        let mut engine = self.engine.lock();
-        let now = self.mono();
-        let mut looks = windows.0.iter().enumerate().map(|(rule, window)| window.check(rule, 0));
-        let denial = looks.find_map(|check| engine.peek_with_given(&check, now).err().filter(is_final));
-        denial.map_or(Ok(()), |denial| Err(windows.denied(&mut engine, &denial, now)))
+        self.with_engine(|engine, now| {
+            let mut looks = windows.0.iter().enumerate().map(|(rule, window)| window.check(rule, 0));
+            let denial = looks.find_map(|check| engine.peek_with_given(&check, now).err().filter(is_final));
+            denial.map_or(Ok(()), |denial| Err(windows.denied(engine, &denial, now)))
+        })
     }
 
     /// The decisions on windows that were not tried, with what remains of each.
     pub(super) fn untried(&self, windows: &Windows) -> Vec<ChargeResult> {
-        let mut engine = self.engine.lock();
-        let now = self.mono();
-        let peek = |window: &Window| {
-            let (Ok(budget) | Err(Denial { budget, .. })) = engine.peek_with_given(&window.check(0, 0), now);
-            window.result(Verdict::Untried, &budget)
-        };
-        windows.0.iter().map(peek).collect()
+        self.with_engine(|engine, now| {
+            let peek = |window: &Window| {
+                let (Ok(budget) | Err(Denial { budget, .. })) =
+                    engine.peek_with_given(&window.check(0, 0), now);
+                window.result(Verdict::Untried, &budget)
+            };
+            windows.0.iter().map(peek).collect()
+        })
     }
 }
 

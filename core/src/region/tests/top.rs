@@ -130,3 +130,13 @@ fn the_limit_that_was_applied_last_is_shown_whatever_the_order_of_arrival() {
     assert_eq!(shown(&[(9, future), (200, NOW.0)]).0, 9, "of one moment, as no time is ahead of now");
     assert_eq!(shown(&[(u64::MAX, 9), (200, 5)]), (200, 200));
 }
+
+#[test]
+fn a_limit_is_shown_though_the_clock_was_set_back_since_the_last_one() {
+    let mut region = region();
+    for (limit, at) in [(1_000, UnixMs(NOW.0 + 60_000)), (50, NOW)] {
+        let count = wire::Count { applied_ms: at.0, ..limited("k", SEQUENCE, 30, limit) };
+        assert_eq!(region.report(origin(1), &[count], at).refused, vec![]);
+    }
+    assert_eq!(region.explain(b"w", b"n", b"k")[0].newest_limit, Some(50));
+}
