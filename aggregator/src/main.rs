@@ -86,8 +86,14 @@ async fn serve(settings: Settings) -> anyhow::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut server = tokio::select! {
         server = Server::start(settings, Arc::new(SystemClock)) => server?,
-        _ = terminate.recv() => return Ok(info!("SIGTERM: ends before it has served")),
-        _ = interrupt.recv() => return Ok(info!("SIGINT: ends before it has served")),
+        _ = terminate.recv() => {
+            info!("SIGTERM: ends before it has served");
+            return Ok(());
+        }
+        _ = interrupt.recv() => {
+            info!("SIGINT: ends before it has served");
+            return Ok(());
+        }
     };
     tokio::select! {
         error = server.failed() => return Err(error.into()),

@@ -119,7 +119,8 @@ async fn an_upsert_reads_each_row_once(connection: &mut MySqlConnection, live: u
     let values: Vec<_> = (0..live / 2)
         .map(|place| format!("('w','n','live{place:05}',{HOUR_MS},{},'a',4,{expires},0,9,7,3)", sequence()))
         .collect();
-    let sql = [mysql::STATEMENTS.packet_begin, &values.join(","), mysql::STATEMENTS.packet_end].concat();
+    let end = filled_in(mysql::STATEMENTS.packet_end, &["0"; 2]);
+    let sql = [mysql::STATEMENTS.packet_begin, &values.join(","), &end].concat();
     assert_eq!(reads(connection, &sql).await, (0, 0));
 }
 

@@ -93,6 +93,10 @@ impl Importer {
                     }
                     self.is_complete = true;
                     access.state(|state, now| state.figures.imported_at = Some(now.mono));
+                    if self.paging.is_before_serving() {
+                        // The aggregator serves before the pause.
+                        return Next::Yield;
+                    }
                 }
             }
         }

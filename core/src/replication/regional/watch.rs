@@ -242,8 +242,7 @@ mod tests {
         /// A read of an aggregator; returns what it has found, unless the answer is lost.
         fn read(&mut self, reader: u8, watch: &Watch) -> Incarnations {
             self.reads += 1;
-            let (reader, fresh) =
-                ([reader; 16], (u128::from(self.server.process) << 64) + u128::from(self.reads));
+            let (reader, fresh) = ([reader; 16], (self.server.process << 64) + u128::from(self.reads));
             let look = Look { reader, fresh, last: watch.last_read().clone() };
             // The first incarnation began long ago.
             let now = UnixMs(self.reads * 2 * YOUNG_MS);

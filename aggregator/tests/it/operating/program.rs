@@ -199,11 +199,19 @@ fn it_logs_its_addresses_and_ends_in_good_order_on_a_signal() {
             .unwrap();
         let mut running = Running(child);
         let mut log = BufReader::new(running.0.stderr.take().unwrap());
-        let line = line_with(&mut log, "weir-aggregator serves");
+        let mut before = String::new();
+        let line = loop {
+            let mut line = String::new();
+            assert!(log.read_line(&mut line).unwrap() > 0, "the program ends without serving: {before}");
+            if line.contains("weir-aggregator serves") {
+                break line;
+            }
+            before += &line;
+        };
         let logged: serde_json::Value = serde_json::from_str(&line).unwrap();
         assert_eq!(logged["fields"]["region"], "here", "{line}");
         kill(Pid::from_raw(running.0.id().cast_signed()), signal).unwrap();
-        let mut rest = String::new();
+        let mut rest = before;
         log.read_to_string(&mut rest).unwrap();
         assert!(rest.contains("filters need no token"), "{rest}");
         assert!(rest.contains("loopback only, without TLS, without tokens"), "{rest}");
