@@ -212,11 +212,12 @@ mod tests {
         let mut importer = importer();
         let mut imported = regions(&[2 * STEP_CELLS + 1, 0, 1]);
         imported[0].cells[7].sequence += 9;
-        for created in [2 * STEP_CELLS as u64, 0] {
+        // The first returns once more before the pause, so that the aggregator serves.
+        for (created, yields) in [(2 * STEP_CELLS as u64, 5), (0, 4)] {
             let before = state.figures.imports_created;
             page(&mut importer, &mut state, 0);
             importer.imported(&mut at(&mut state, 0), Ok(Page { regions: imported.clone(), end: None }));
-            for _ in 0..4 {
+            for _ in 0..yields {
                 assert_eq!(importer.next(&mut at(&mut state, 0), 0), Next::Yield);
             }
             assert!(matches!(importer.next(&mut at(&mut state, 0), 0), Next::Sleep(_)));
