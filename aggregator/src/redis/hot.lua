@@ -1,5 +1,5 @@
--- KEYS: a sorted set of cells by expiry. ARGV: the last of the expiries, the most cells to keep, then expiry and cell
--- in turn.
+-- KEYS: a sorted set of cells by expiry. ARGV: the last of the expiries by the server's clock, the most cells to keep,
+-- then expiry, by the region's time, and cell in turn.
 
 for i = 3, #ARGV, 2 do redis.call('ZADD', KEYS[1], ARGV[i], ARGV[i + 1]) end
 redis.call('ZREMRANGEBYRANK', KEYS[1], 0, -(tonumber(ARGV[2]) + 1))

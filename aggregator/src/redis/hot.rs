@@ -64,7 +64,7 @@ impl Store {
         let name = self.inner.names.hot(shard);
         let last = cells.iter().map(|(_, _, expires)| expires.0).max().unwrap_or(0);
         let mut what = script::call(&SCRIPTS.hot, &[&name]);
-        what.arg(last).arg(MAX_HOT_PER_SHARD);
+        what.arg(last.saturating_add_signed(self.ahead_ms())).arg(MAX_HOT_PER_SHARD);
         for (key, sequence, expires) in cells {
             what.arg(expires.0).arg(member(key, *sequence));
         }

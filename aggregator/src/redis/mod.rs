@@ -41,6 +41,7 @@ use command::Command;
 use names::Names;
 use redis::Value;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::time::Instant;
 use weir_core::model::key::Key;
@@ -62,6 +63,8 @@ struct Inner {
     markers: Vec<String>,
     /// The random id under which the markers count this client's reads.
     reader: u128,
+    /// How far the server's clock is ahead of the region's time, in milliseconds, by the last heartbeat.
+    ahead_ms: AtomicI64,
     nodes: Arc<Nodes>,
 }
 
@@ -79,7 +82,15 @@ impl Store {
         let names = Names::new(&options.prefix, &options.region);
         let markers = names::marker_tags(checked.cluster).iter().map(|tag| names.marker(tag)).collect();
         let nodes = Arc::new(Nodes::open(checked).map_err(|_| OptionsError::Url(1))?);
-        Ok(Store { inner: Arc::new(Inner { names, markers, reader: rand::random(), nodes }) })
+        Ok(Store {
+            inner: Arc::new(Inner {
+                names,
+                markers,
+                reader: rand::random(),
+                ahead_ms: AtomicI64::new(0),
+                nodes,
+            }),
+        })
     }
 
     /// Raises components, decides queries and reads cells. Each cell is one atomic step, which succeeds or fails alone;
@@ -96,7 +107,8 @@ impl Store {
             let of =
                 |places: &[usize]| places.iter().filter_map(|&place| cells.get(place)).collect::<Vec<_>>();
             let calls: Vec<&[usize]> = left.chunks(most).collect();
-            let commands = calls.iter().map(|places| script::merge(&of(places), &self.inner.names)).collect();
+            let call = |places: &&[usize]| script::merge(&of(places), &self.inner.names, self.ahead_ms());
+            let commands = calls.iter().map(call).collect();
             let answers = self.inner.nodes.run(commands, deadline).await;
             let mut unmerged = Vec::new();
             for (places, answer) in calls.into_iter().zip(answers) {
@@ -122,10 +134,15 @@ impl Store {
     ) -> Vec<Result<Merged, StoreError>> {
         let commands = lower_bounds.iter().map(|lower_bound| {
             let current = self.inner.names.cell(&lower_bound.key, lower_bound.sequence);
-            Command::on(&current, script::lower_bound(lower_bound, &current))
+            Command::on(&current, script::lower_bound(lower_bound, &current, self.ahead_ms()))
         });
         let answers = self.run(commands.collect(), within).await;
         answers.into_iter().map(|answer| answer.and_then(script::stored)).collect()
+    }
+
+    /// Expiries are by the region's time, and a server deletes by its own clock.
+    fn ahead_ms(&self) -> i64 {
+        self.inner.ahead_ms.load(Relaxed)
     }
 
     /// Reads cells without changing them; a missing cell is empty.

@@ -70,9 +70,9 @@ impl Names {
         format!("{}incarnation:{{{tag}}}", self.root)
     }
 
-    /// Both keys are in one slot, because one script writes them.
-    pub(super) fn origins(&self) -> [String; 2] {
-        [format!("{}{{origins}}", self.root), format!("{}{{origins}}:aggregators", self.root)]
+    /// The nodes, the aggregators and the region's time: in one slot, because one script writes them.
+    pub(super) fn origins(&self) -> [String; 3] {
+        ["", ":aggregators", ":time"].map(|part| format!("{}{{origins}}{part}", self.root))
     }
 
     pub(super) fn status(&self) -> String {

@@ -1,13 +1,16 @@
-//! Liveness in a region: each aggregator reports its live Envoys and reads all live ones, by the server's clock.
+//! Liveness in a region: each aggregator reports its live Envoys and reads all live ones, by the server's clock. The same
+//! call agrees on the region's time.
 
 use super::Store;
 use super::command::Command;
 use super::error::StoreError;
 use super::script::{self, SCRIPTS};
 use redis::Value;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use weir_core::model::key::OriginId;
 use weir_core::model::time::UnixMs;
+use weir_core::replication::regional::clock::TimeProposal;
 
 /// Nodes and aggregators that were not reported for this long are not alive.
 pub const SILENT_AFTER_MS: u64 = 3_000;
@@ -23,28 +26,36 @@ pub struct Alive {
     pub aggregators: Vec<[u8; 16]>,
     /// The server's clock.
     pub now: UnixMs,
+    /// The region's time at that moment, in microseconds since the Unix epoch.
+    pub region_us: u64,
 }
 
 impl Store {
     /// Reports that `aggregator` and its Envoys `mine` are alive, and returns all that are alive. Of `mine`, at most
-    /// [`MAX_ALIVE`] are reported. Must be repeated well within [`SILENT_AFTER_MS`].
+    /// [`MAX_ALIVE`] are reported. Proposes its time, and returns the region's. Must be repeated well within
+    /// [`SILENT_AFTER_MS`].
     pub async fn origins(
         &self,
         mine: &[OriginId],
         aggregator: &[u8; 16],
+        proposal: &TimeProposal,
         within: Duration,
     ) -> Result<Alive, StoreError> {
-        let [origins, aggregators] = self.inner.names.origins();
-        let mut what = script::call(&SCRIPTS.origins, &[&origins, &aggregators]);
-        what.arg(SILENT_AFTER_MS).arg(MAX_ALIVE).arg(aggregator);
+        let [origins, aggregators, time] = self.inner.names.origins();
+        let mut what = script::call(&SCRIPTS.origins, &[&origins, &aggregators, &time]);
+        what.arg(SILENT_AFTER_MS).arg(MAX_ALIVE);
+        what.arg(proposal.time_us).arg(proposal.machine_us).arg(u8::from(proposal.is_shared)).arg(aggregator);
         for origin in mine.iter().take(MAX_ALIVE) {
             what.arg(&origin.0);
         }
         let answer = self.run_one(Command::on(&origins, what), within).await?;
-        let [now, origins, aggregators] =
+        let [now, region, origins, aggregators] =
             script::array(answer)?.try_into().map_err(|_| StoreError::Protocol)?;
+        let (now_us, region_us) = (script::decimal(&now)?, script::decimal(&region)?);
+        let ahead_ms = now_us.cast_signed().saturating_sub(region_us.cast_signed()) / 1_000;
+        self.inner.ahead_ms.store(ahead_ms, Relaxed);
         let origins = ids(origins)?.into_iter().filter_map(|id| OriginId::parse(&id)).collect();
-        Ok(Alive { origins, aggregators: ids(aggregators)?, now: UnixMs(script::decimal(&now)?) })
+        Ok(Alive { origins, aggregators: ids(aggregators)?, now: UnixMs(now_us / 1_000), region_us })
     }
 }
 

@@ -70,8 +70,8 @@ pub(super) fn needs_previous(cell: &Merge) -> bool {
 }
 
 /// A call of `merge.lua` on `cells`, each with its name and, only if they are read, the names of the previous cells: while
-/// a cluster migrates a slot, it may reject commands with two keys.
-pub(super) fn merge(cells: &[&Merge], names: &Names) -> Command {
+/// a cluster migrates a slot, it may reject commands with two keys. The server's clock is `ahead_ms` ahead of the region's.
+pub(super) fn merge(cells: &[&Merge], names: &Names, ahead_ms: i64) -> Command {
     let mut keys = Vec::with_capacity(cells.len());
     for cell in cells {
         keys.push(names.cell(&cell.key, cell.sequence));
@@ -80,12 +80,12 @@ pub(super) fn merge(cells: &[&Merge], names: &Names) -> Command {
         }
     }
     let mut command = call(&SCRIPTS.merge, &keys);
-    cells.iter().for_each(|cell| add_cell(&mut command, cell));
+    cells.iter().for_each(|cell| add_cell(&mut command, cell, ahead_ms));
     Command::on_several(keys.first().map_or("", String::as_str), keys.len(), command)
 }
 
-fn add_cell(command: &mut Cmd, cell: &Merge) {
-    command.arg(cell.expires.0);
+fn add_cell(command: &mut Cmd, cell: &Merge, ahead_ms: i64) {
+    command.arg(cell.expires.0.saturating_add_signed(ahead_ms));
     if cell.limit == u64::MAX {
         command.arg("");
     } else {
@@ -114,10 +114,11 @@ fn add_proposal(command: &mut Cmd, proposal: &Proposal) {
     command.arg(proposal.covered_ms.min(cell_ms)).arg(cell_ms);
 }
 
-/// A call of `lower_bound.lua` on the cell named `current`.
-pub(super) fn lower_bound(lower_bound: &LowerBound, current: &str) -> Cmd {
+/// A call of `lower_bound.lua` on the cell named `current`; see [`merge`] for `ahead_ms`.
+pub(super) fn lower_bound(lower_bound: &LowerBound, current: &str, ahead_ms: i64) -> Cmd {
     let mut command = call(&SCRIPTS.lower_bound, &[current]);
-    command.arg(lower_bound.expires.0).arg(lower_bound.total.min(MAX_COUNT)).arg(&BASELINE.0);
+    let expires_ms = lower_bound.expires.0.saturating_add_signed(ahead_ms);
+    command.arg(expires_ms).arg(lower_bound.total.min(MAX_COUNT)).arg(&BASELINE.0);
     command
 }
 

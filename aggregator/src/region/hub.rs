@@ -21,6 +21,7 @@ use weir_core::model::key::OriginId;
 use weir_core::model::time::{MonoMs, Now, UnixMs};
 use weir_core::model::wire::{Ack, Answer, Consult, FilterFrame};
 use weir_core::region::{Explained, Region, RegionStats};
+use weir_core::replication::regional::clock::{RegionClock, TimeProposal};
 use weir_core::replication::state::{LateAck, Taken};
 use weir_core::replication::{Access, Event, Events, Next, RegionState, StreamId};
 
@@ -40,6 +41,7 @@ pub struct Hub {
     /// The number of the last replay round that has completed.
     replayed: watch::Sender<u64>,
     clock: Arc<dyn Clock>,
+    region_clock: Mutex<RegionClock>,
     started: Instant,
     locked: Mutex<Locked>,
 }
@@ -74,20 +76,39 @@ impl Hub {
             events: Event::ALL.map(|event| (event, Notify::new())),
             replayed: watch::Sender::new(0),
             clock,
+            region_clock: Mutex::default(),
             started: Instant::now(),
             locked: Mutex::new(Locked { state, turns: HashMap::new() }),
         }
     }
 
-    /// The current time of the wall clock.
+    /// The region's time.
     pub fn now(&self) -> UnixMs {
-        self.clock.now()
+        self.moment().unix
     }
 
-    /// The current time of the wall clock and of the monotonic clock.
+    /// The region's time, and that of the monotonic clock.
     pub fn moment(&self) -> Now {
+        let mut clock = self.region_clock.lock();
+        clock.at(self.machine())
+    }
+
+    /// What a heartbeat sends, so that the aggregators of the region agree on one time.
+    pub fn propose_time(&self) -> TimeProposal {
+        let mut clock = self.region_clock.lock();
+        clock.propose(self.machine())
+    }
+
+    /// Takes the region's time, which was `region_us` between `sent` and now.
+    pub fn follow_time(&self, region_us: u64, sent: MonoMs) {
+        let mut clock = self.region_clock.lock();
+        clock.follow(region_us, sent, self.machine().mono);
+    }
+
+    /// The machine's clocks.
+    fn machine(&self) -> Now {
         let mono = MonoMs(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX));
-        Now { unix: self.now(), mono }
+        Now { unix: self.clock.now(), mono }
     }
 
     /// Runs `act` on the state under the lock, then notifies the events that it raised. Keep `act` short: all other tasks wait.

@@ -193,6 +193,9 @@ impl Server {
         log_what_is_shared(&settings);
         let Settings { region, limits, schedule, admin_hosts, admin_links, .. } = settings;
         let services = Arc::new(Services::new(region, limits, clock, regional, global, exact, telemetry));
+        if let Some(regional) = &services.regional {
+            regional::join(&services.hub, regional).await;
+        }
         helpers.spawn(tick(services.clone()));
         let admin_socket = admin_socket.listen()?;
         helpers.spawn(admin::serve(services.clone(), admin_hosts, admin_links, admin_socket));

@@ -1,18 +1,27 @@
-//! The time of a worker: Unix time by the region's clock, if that was measured lately, otherwise by the machine's.
+//! The time of a worker: Unix time by the region's clock, as the subscriber measured it last.
+//!
+//! Without a newer measurement it continues with the monotonic clock, and approaches the machine's so slowly that no
+//! limit notices. The machine's clock alone numbers cells only before the first measurement.
 
 use super::remote::registry;
 use crate::model::time::{MonoMs, Now, UnixMs};
 
 /// A step of the clock by more than this invalidates cached denials and leases.
 const STEP_MS: u64 = 1_000;
-/// A measurement of the region's clock is used for this long.
-const MEMORY_MS: u64 = 60_000;
+/// Without measurements, the time approaches the machine's clock by one part in this many.
+const SLOW_PARTS: u64 = 1_000;
 
 /// Unix time minus monotonic time.
 #[derive(Debug)]
 pub(in crate::limiter) struct Clock {
-    /// By the machine's own clock.
+    /// By the machine's own clock, in milliseconds.
     machine_offset_ms: u64,
+    /// The last measurement of the region's clock.
+    measured: registry::Clock,
+    /// That measurement, moved towards the machine's clock since, in microseconds.
+    offset_us: u64,
+    /// When it was moved last.
+    moved: MonoMs,
     /// By the clock that was used at the last tick.
     used_offset_ms: u64,
 }
@@ -20,18 +29,37 @@ pub(in crate::limiter) struct Clock {
 impl Clock {
     pub(in crate::limiter) fn new(now: Now) -> Clock {
         let offset_ms = offset_ms(now);
-        Clock { machine_offset_ms: offset_ms, used_offset_ms: offset_ms }
+        Clock {
+            machine_offset_ms: offset_ms,
+            measured: registry::Clock::default(),
+            offset_us: 0,
+            moved: now.mono,
+            used_offset_ms: offset_ms,
+        }
     }
 
-    /// Notes the machine's clock.
-    pub(in crate::limiter) fn set_machine(&mut self, now: Now) {
+    /// Notes the machine's clock, and the registry's measurement of the region's.
+    pub(in crate::limiter) fn tick(&mut self, measured: registry::Clock, now: Now) {
         self.machine_offset_ms = offset_ms(now);
+        let elapsed_ms = now.mono.since(self.moved);
+        self.moved = self.moved.max(now.mono);
+        if measured != self.measured {
+            self.measured = measured;
+            self.offset_us = measured.offset_ms.saturating_mul(1_000);
+            return;
+        }
+        let most_us = elapsed_ms.saturating_mul(1_000) / SLOW_PARTS;
+        let (least, most) = (self.offset_us.saturating_sub(most_us), self.offset_us.saturating_add(most_us));
+        self.offset_us = self.machine_offset_ms.saturating_mul(1_000).clamp(least, most);
     }
 
     /// Both clocks at `mono`, given the registry's measurement of the region's clock.
     pub(in crate::limiter) fn moment(&self, measured: registry::Clock, mono: MonoMs) -> Now {
-        let is_measured = measured.measured != MonoMs(0) && mono.since(measured.measured) < MEMORY_MS;
-        let offset = if is_measured { measured.offset_ms } else { self.machine_offset_ms };
+        let offset = match measured.measured {
+            MonoMs(0) => self.machine_offset_ms,
+            _ if measured == self.measured => self.offset_us / 1_000,
+            _ => measured.offset_ms,
+        };
         Now { unix: UnixMs(mono.0.saturating_add(offset)), mono }
     }
 

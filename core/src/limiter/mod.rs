@@ -220,7 +220,7 @@ impl Limiter {
 
     /// Does periodic work: leases, the registry, timeouts, resync. `now.unix` is the machine's clock.
     pub fn tick(&mut self, shared: &mut impl Shared, now: Now) {
-        self.clock.set_machine(now);
+        self.clock.tick(self.registry.clock, now);
         let now = self.moment(now.mono);
         self.notice_clock_steps(now);
         self.expire_exact(shared, now);
@@ -431,8 +431,8 @@ impl Limiter {
         self.queries.wait(&mut self.waiting, request, waiting, needs, &mut self.stats, now);
     }
 
-    /// Both clocks at `mono`, the same for all workers of the process: Unix time by the region's clock if the registry has a measurement
-    /// of the last minute, else by the machine's.
+    /// Both clocks at `mono`, the same for all workers of the process: Unix time by the region's clock as the registry has measured it,
+    /// or before that by the machine's.
     pub fn moment(&self, mono: MonoMs) -> Now {
         self.clock.moment(self.registry.clock, mono)
     }

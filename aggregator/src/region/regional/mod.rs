@@ -24,6 +24,7 @@ use weir_core::model::wire::Changes;
 use weir_core::replication::Failure;
 
 pub use consult::answer;
+pub use watch::join;
 
 /// The store, and the schedule of its calls.
 pub struct Regional {

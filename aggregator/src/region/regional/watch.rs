@@ -1,15 +1,22 @@
 //! Watches whether the store is available and whether it has lost data, and exchanges which Envoys of the region are alive.
 
 use super::{Regional, broadcast, counted, counted_parts};
+use crate::redis::Alive;
 use crate::region::hub::Hub;
 use crate::telemetry::metrics::Operation;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
+use weir_core::model::key::OriginId;
 use weir_core::replication::Next;
+use weir_core::replication::failure::Failure;
 use weir_core::replication::grace_period::GracePeriod;
 use weir_core::replication::regional::heartbeat::{Call, Heartbeat};
 use weir_core::replication::regional::watch::{MarkersRead, Watch};
+
+/// Time between two attempts to take the region's time before the program serves.
+const JOIN_RETRY: Duration = Duration::from_millis(10);
 
 /// Watches until the program ends.
 pub async fn run(hub: Arc<Hub>, regional: Arc<Regional>) {
@@ -83,15 +90,37 @@ async fn make_up(hub: Arc<Hub>, regional: Arc<Regional>, mut grace: GracePeriod)
     }
 }
 
+/// Takes the region's time before this aggregator serves. The store has the time of one call to be connected; without
+/// it, the time begins with the machine's clock.
+pub async fn join(hub: &Hub, regional: &Regional) {
+    let joining = async {
+        while report_alive(hub, regional, &[]).await.is_err() {
+            sleep(JOIN_RETRY).await;
+        }
+    };
+    if timeout(regional.within(), joining).await.is_err() {
+        warn!("regional store unavailable: the region's time begins with the machine's clock");
+    }
+}
+
+async fn report_alive(hub: &Hub, regional: &Regional, mine: &[OriginId]) -> Result<Alive, Failure> {
+    let started = Instant::now();
+    let (proposal, sent) = (hub.propose_time(), hub.moment().mono);
+    let result = regional.store.origins(mine, &regional.id, &proposal, regional.within()).await;
+    let alive = counted(&hub.metrics, Operation::Heartbeat, started, result);
+    if let Ok(alive) = &alive {
+        hub.follow_time(alive.region_us, sent);
+    }
+    alive
+}
+
 /// Publishes which Envoys are alive here, and reads which are alive elsewhere, until the program ends.
 pub async fn heartbeat(hub: Arc<Hub>, regional: Arc<Regional>) {
     let mut heartbeat = Heartbeat::new(regional.id, regional.schedule);
     loop {
         match heartbeat.next(&mut &*hub) {
             Next::Call(Call::Origins(mine)) => {
-                let started = Instant::now();
-                let result = regional.store.origins(&mine, &regional.id, regional.within()).await;
-                let alive = counted(&hub.metrics, Operation::Heartbeat, started, result);
+                let alive = report_alive(&hub, &regional, &mine).await;
                 let alive = alive.as_ref().map(|alive| alive.origins.as_slice());
                 heartbeat.received(&mut &*hub, alive.map_err(|failure| *failure));
             }

@@ -10,6 +10,7 @@ use weir_core::model::key::{Key, KeyParts, OriginId};
 use weir_core::model::time::UnixMs;
 use weir_core::model::window::{MAX_COUNT, Position, Used};
 use weir_core::region::exchange::{BASELINE, LowerBound, Merge, Proposal};
+use weir_core::replication::regional::clock::{SharedTime, TimeProposal};
 use weir_envoy::{Redis, wait};
 
 #[tokio::test]
@@ -542,27 +543,56 @@ async fn hot(store: &Store, now: UnixMs, at_most: usize) -> BTreeSet<(Key, u64)>
     cells
 }
 
+/// The script does what the core's rule does, which the simulator runs.
+#[tokio::test]
+async fn the_region_s_time_is_the_core_s() {
+    let (_redis, store) = started().await;
+    let mut random = StdRng::seed_from_u64(7);
+    let mut stored: Option<SharedTime> = None;
+    let mut distances = BTreeSet::new();
+    for _ in 0..400 {
+        let TimeProposal { time_us: now_us, .. } = time();
+        let mut moved = |from: u64| {
+            let distance = [0, 40_000, 900_000, 5_000_000, 3_600_000_000, 200_000_000_000]
+                [random.random_range(0..6usize)];
+            distances.insert(distance);
+            let distance = distance + random.random_range(0..1_000);
+            if random.random() { from + distance } else { from - distance }
+        };
+        let before_us = stored.map_or(now_us, |stored| stored.time_us + now_us - stored.store_us.min(now_us));
+        let (time_us, machine_us) = (moved(before_us), moved(before_us));
+        let proposal = TimeProposal { time_us, machine_us, is_shared: random.random() };
+        let alive = store.origins(&[], &[1; 16], &proposal, AMPLE).await.unwrap();
+        let agreed = SharedTime::agree(stored, &proposal, alive.now.0 * 1_000 + 500);
+        // The server's clock is known to a millisecond.
+        let apart_us = agreed.time_us.abs_diff(alive.region_us);
+        assert!(apart_us <= 1_100, "{apart_us}: {proposal:?} on {stored:?} gave {}", alive.region_us);
+        stored = Some(SharedTime { time_us: alive.region_us, store_us: alive.now.0 * 1_000 + 500 });
+    }
+    assert_eq!(distances.len(), 6);
+}
+
 #[tokio::test]
 async fn origins_are_live_while_an_aggregator_reports_them() {
     let (_redis, store) = started().await;
     let (one, two) = ([1; 16], [2; 16]);
     // Less than 3 s may pass between two calls.
     wait::until("both are alive", HEALED, async || {
-        assert_eq!(store.origins(&[A, C], &one, AMPLE).await.unwrap().origins[..2], [C, A]);
-        let alive = store.origins(&[B], &two, AMPLE).await.unwrap();
+        assert_eq!(store.origins(&[A, C], &one, &time(), AMPLE).await.unwrap().origins[..2], [C, A]);
+        let alive = store.origins(&[B], &two, &time(), AMPLE).await.unwrap();
         (alive.origins, alive.aggregators) == (vec![C, A, B], vec![one, two])
     })
     .await
     .unwrap();
     let only_two = async || {
-        let alive = store.origins(&[B], &two, AMPLE).await.unwrap();
+        let alive = store.origins(&[B], &two, &time(), AMPLE).await.unwrap();
         alive.origins == [B] && alive.aggregators == [two]
     };
     wait::until("origins that are not reported are dropped", HEALED, only_two).await.unwrap();
     let many: Vec<_> = (0..5_000).map(origin).collect();
     wait::until("the newest stay", HEALED, async || {
-        assert_eq!(store.origins(&many, &two, AMPLE).await.unwrap().origins.len(), 4_096);
-        store.origins(&[B], &two, AMPLE).await.unwrap().origins.len() == 4_096
+        assert_eq!(store.origins(&many, &two, &time(), AMPLE).await.unwrap().origins.len(), 4_096);
+        store.origins(&[B], &two, &time(), AMPLE).await.unwrap().origins.len() == 4_096
     })
     .await
     .unwrap();

@@ -1,14 +1,15 @@
 //! Tests of several aggregators on one real Redis: what each sends to its peers and its filters, and what remains after
 //! a loss.
 
-use crate::support::server::{DEADLINE, Peer, Weir, key, settings, start_with};
+use crate::support::server::{DEADLINE, Peer, Weir, clock, key, settings, start_with};
 use std::process::Stdio;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStderr, Command};
 use weir_aggregator::admin;
 use weir_aggregator::redis::StoreOptions;
-use weir_aggregator::server::Settings;
+use weir_aggregator::server::{Server, Settings};
 use weir_core::model::key::{Key, OriginId};
 use weir_core::model::schedule::Schedule;
 use weir_core::model::wire::{Answer, Consult, Count, Counters, FilterFrame, Ping, Report, RuleCounters};
@@ -475,6 +476,40 @@ async fn a_snapshot_is_complete_only_after_all_that_is_hot_was_read() {
     }
     let all: std::collections::BTreeSet<_> = ["alice", "bob", "carol"].map(key).into_iter().collect();
     assert_eq!(received, all);
+}
+
+async fn time_ms(weir: &Weir) -> u64 {
+    let mut peer = weir.join(7, false).await;
+    peer.send(FilterFrame { ping: Some(Ping { sent_ms: 1 }), ..FilterFrame::default() }).await;
+    peer.next_with(|frame| frame.pong).await.unix_ms
+}
+
+/// Neither a step of a machine's clock, nor machines that disagree, nor a restart move the time that numbers cells.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_region_has_one_time_whatever_the_clocks_of_its_machines_show() {
+    const HOUR: i64 = 3_600_000;
+    let redis = redis().await;
+    let began = Instant::now();
+    let one = ready(&redis.url()).await;
+    let start_ms = time_ms(&one).await;
+    let is_right = async |weir: &Weir, what: &str| {
+        let elapsed_ms = u64::try_from(began.elapsed().as_millis()).unwrap();
+        let off_ms = time_ms(weir).await.abs_diff(start_ms + elapsed_ms);
+        assert!(off_ms < 20_000, "{what}: off by {off_ms} ms");
+    };
+    one.clock.0.fetch_add(HOUR, Relaxed);
+    is_right(&one, "a step").await;
+    let clock = clock();
+    clock.0.fetch_sub(2 * HOUR, Relaxed);
+    let store = Some(StoreOptions::parse(&redis.url(), "test-region").unwrap());
+    let settings = || Settings { store: store.clone(), schedule: Schedule::for_tests(), ..settings() };
+    let other =
+        Weir { server: Server::start(settings(), clock.clone()).await.unwrap(), clock: clock.clone() };
+    is_right(&other, "another machine").await;
+    one.server.stop().await;
+    other.server.stop().await;
+    let again = Weir { server: Server::start(settings(), clock.clone()).await.unwrap(), clock };
+    is_right(&again, "after all have ended").await;
 }
 
 async fn live_origins(peer: &mut Peer) -> u32 {

@@ -83,7 +83,8 @@ async fn a_consult_that_cannot_be_judged_is_answered_without_a_snapshot() {
 #[tokio::test]
 async fn pings_are_echoed_with_the_clock_and_the_live_origins() {
     let weir = start(None).await;
-    weir.clock.0.fetch_add(-86_400_000, Relaxed);
+    // A difference of a day or more is a wrong clock that was set, and no step.
+    weir.clock.0.fetch_add(-2 * 86_400_000, Relaxed);
     let mut first = weir.join(1, false).await;
     let _second_of_the_same = weir.join(1, false).await;
     let other = weir.join(2, false).await;
@@ -130,7 +131,7 @@ async fn cells_that_are_over_leave_memory() {
     peer.send(weir.report(1, "dave", 1)).await;
     peer.next_with(|frame| frame.ack).await;
     assert_eq!(weir.server.services().stats().keys, 1);
-    weir.clock.0.fetch_add(3 * 3_600_000, Relaxed);
+    weir.clock.0.fetch_add(72 * 3_600_000, Relaxed);
     crate::support::server::until("the key is evicted", || weir.server.services().stats().keys == 0).await;
 }
 
@@ -167,7 +168,7 @@ async fn evicting_many_keys_does_not_delay_other_calls() {
     let frame = FilterFrame { report: Some(Report { id: 1, counts }), ..FilterFrame::default() };
     services.take(OriginId([1; 16]), frame).unwrap();
     assert_eq!(services.stats().keys, MANY);
-    weir.clock.0.fetch_add(3 * HOUR_MS.cast_signed(), Relaxed);
+    weir.clock.0.fetch_add(72 * HOUR_MS.cast_signed(), Relaxed);
     let mut seen = Vec::new();
     let watched = async {
         while seen.last() != Some(&0) {

@@ -3,9 +3,11 @@
 use std::time::Duration;
 pub use weir_aggregator::redis::LastRead;
 use weir_aggregator::redis::{Incarnation, Store, StoreOptions};
+use weir_aggregator::telemetry::clock::{Clock, SystemClock};
 use weir_core::model::key::{Key, KeyParts, OriginId};
 use weir_core::model::time::UnixMs;
 use weir_core::region::exchange::{Merge, Merged, Proposal};
+use weir_core::replication::regional::clock::TimeProposal;
 use weir_envoy::{Redis, RedisOptions, wait};
 
 /// Enough time for any call on a busy machine.
@@ -20,6 +22,12 @@ pub const A: OriginId = OriginId([0xA1; 16]);
 pub const B: OriginId = OriginId([0xB2; 16]);
 /// A separator, a line break and bytes that are not valid UTF-8.
 pub const C: OriginId = OriginId(*b"\0\r\n {}:/%\xff\xfe12345");
+
+/// The time of an aggregator whose machine has the right time.
+pub fn time() -> TimeProposal {
+    let time_us = SystemClock.now().0 * 1_000;
+    TimeProposal { time_us, machine_us: time_us, is_shared: false }
+}
 
 pub async fn redis() -> Redis {
     Redis::start(RedisOptions::default()).await.unwrap()

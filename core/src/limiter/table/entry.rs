@@ -17,13 +17,12 @@ pub const MAX_LEASES: usize = 8;
 pub const MAX_OPEN: usize = 32;
 /// A cell more than this many windows ahead is not caused by a small step of the clock.
 const MAX_AHEAD: u64 = 2;
-/// A clock may step ahead by this part of a cell, and at most by [`TOLERATED_MS`], before the entry renumbers its cells; offsets are
-/// measured with an error of a few milliseconds.
+/// A clock may move ahead by this part of a cell while it lasts before the entry renumbers its cells. Offsets are measured
+/// with an error of a few milliseconds, and a region's time approaches the right one by at most a hundredth.
 const TOLERATED_PART: u64 = 8;
-const TOLERATED_MS: u64 = 1_000;
 /// The largest step of a clock that leaves the cells of an entry where they are, in milliseconds, by the length of a cell.
 pub fn tolerated_ms(cell_ms: u64) -> u64 {
-    (cell_ms / TOLERATED_PART).min(TOLERATED_MS)
+    cell_ms / TOLERATED_PART
 }
 /// Most cells of an entry besides the current one and the one before.
 pub const MAX_OLDER: usize = MAX_CELLS - 2;
@@ -398,14 +397,15 @@ impl Entry {
     }
 
     /// Follows a step of the clock: the cells are moved to the time of the clock before the step, then renumbered by the clock after it.
-    /// Small steps ahead are summed, so that many of them count as a large one.
+    /// Small steps ahead are summed while a cell lasts, so that many of them count as a large one.
     fn follow_clock(&mut self, at: &Position, now: MonoMs) {
         let offset = at.unix().0.saturating_sub(now.0);
         let clock = self.clock.unwrap_or(offset);
         let tolerated_ms = tolerated_ms(at.cell_ms);
         let is_ahead = self.sequence.saturating_sub(at.sequence) > MAX_AHEAD.saturating_mul(self.before());
         if offset.abs_diff(clock) <= tolerated_ms && !is_ahead {
-            self.clock = Some(clock.min(offset));
+            // What the clock has moved ahead is summed within a cell: a cell that begins is as long as the others.
+            self.clock = Some(if at.sequence > self.sequence { offset } else { clock.min(offset) });
             return;
         }
         let expected = Position::at(UnixMs(now.0.saturating_add(clock)), at.cell_ms);

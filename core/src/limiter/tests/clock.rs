@@ -63,7 +63,7 @@ fn a_worker_without_a_stream_uses_the_clock_of_the_other_workers() {
 }
 
 #[test]
-fn a_closed_stream_does_not_change_the_clock_for_a_minute() {
+fn a_closed_stream_does_not_change_the_clock() {
     for error_ms in [200_000i64, -200_000] {
         let mut world = World::connected(1, 2);
         world.clock_errors.insert(0, error_ms);
@@ -75,12 +75,18 @@ fn a_closed_stream_does_not_change_the_clock_for_a_minute() {
         for _ in 0..20 {
             world.cut_all();
             world.run(500);
-            assert_eq!(limiter(&world, 1).moment(MonoMs(world.now)).unix, world.unix_of(0));
+            let moved = limiter(&world, 1).moment(MonoMs(world.now)).unix.0.abs_diff(world.unix_of(0).0);
+            assert!(moved <= 11, "{moved} ms within ten seconds");
             passed_later += passed(&mut world, 2, 10, &key);
         }
         assert!(passed_later <= 3, "{passed_later} passed within ten seconds of the outage");
-        world.run(65_000);
-        assert_eq!(limiter(&world, 1).moment(MonoMs(world.now)).unix, world.unix());
+        // Afterwards it approaches the machine's clock by a thousandth, in each worker alike.
+        world.run(1_000_000);
+        let moved = [0, 1].map(|worker| {
+            limiter(&world, worker).moment(MonoMs(world.now)).unix.0.abs_diff(world.unix_of(0).0)
+        });
+        assert!(moved.iter().all(|moved| (900..1_050).contains(moved)), "{moved:?}");
+        assert!(moved[0].abs_diff(moved[1]) <= 1, "{moved:?}");
     }
 }
 

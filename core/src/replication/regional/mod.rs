@@ -3,9 +3,11 @@
 //! - `replay`: counts to the store. [`queries`]: queries that the store answers.
 //! - `hot`: keys near their limits, from the store. [`watch`]: whether the store has lost data, by
 //!   its `marker`.
-//! - `heartbeat`: which nodes are alive. [`broadcast`]: changes to and from the other aggregators.
+//! - `heartbeat`: which nodes are alive, and the region's time (`clock`). [`broadcast`]: changes to and from the other
+//!   aggregators.
 
 pub mod broadcast;
+pub mod clock;
 pub mod heartbeat;
 pub mod hot;
 pub mod marker;

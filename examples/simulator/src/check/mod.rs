@@ -30,6 +30,9 @@ pub use truth::CellId;
 
 /// Most violations that are recorded; further ones usually repeat them.
 const MAX_VIOLATIONS: usize = 100;
+/// By how much the time of a region may become worse at once, in milliseconds: an Envoy measures it with half of a round
+/// trip as its error.
+const MOST_OFF_MS: u64 = 500;
 /// How much longer than each of its timeouts a request may wait: a tick, a late timer, and clocks in whole
 /// milliseconds.
 const LATE_US: u64 = (WAITING_TICK_MS + 4) * 1_000;
@@ -48,13 +51,11 @@ pub struct Check {
     peaks: BTreeMap<String, (u64, u64)>,
     /// Since when each Envoy has been running without a freeze; `u64::MAX` while it is frozen.
     running_since_us: BTreeMap<usize, u64>,
-    /// When a clock was last set.
-    set_us: Option<u64>,
     /// For each rule: when the clock of a process last stepped by more than the rule's cells tolerate.
     stepped_us: Vec<Option<u64>>,
     /// For each process and rule: offset of the clock that numbers the rule's cells from the monotonic clock, in
-    /// milliseconds.
-    numbered_by: BTreeMap<OriginId, Vec<i64>>,
+    /// milliseconds, and the cell in which that was noted.
+    numbered_by: BTreeMap<OriginId, Vec<(i64, u64)>>,
     has_redis: bool,
     /// A fault of the plan makes a Redis unavailable or slow.
     store_fails: bool,
@@ -77,7 +78,6 @@ impl Check {
             violations: Vec::new(),
             peaks: BTreeMap::new(),
             running_since_us: BTreeMap::new(),
-            set_us: None,
             stepped_us: vec![None; shapes.len()],
             numbered_by: BTreeMap::new(),
             has_redis: plan.topology.aggregators > 1,
@@ -98,28 +98,25 @@ impl Check {
         self.numbered_by.remove(&origin);
     }
 
-    /// A clock was set.
-    pub(crate) fn clock_set(&mut self, now_us: u64) {
-        self.set_us = Some(now_us);
-    }
-
-    /// A process decides by a clock with this offset from its monotonic clock. Small steps ahead add up, as they do
-    /// in entries.
-    pub(crate) fn decides_by(&mut self, origin: OriginId, offset_ms: i64, now_us: u64) {
+    /// A process decides by a clock with this offset from its monotonic clock, where `true_ms` is right. Small steps
+    /// ahead add up while a cell lasts, as they do in entries. A region with a store never leaves the right time: at most an Envoy, which
+    /// begins with its machine's clock, steps to it.
+    pub(crate) fn decides_by(&mut self, origin: OriginId, offset_ms: i64, true_ms: i64, now_us: u64) {
         let rules = self.stepped_us.len();
-        let numbered_by = self.numbered_by.entry(origin).or_insert_with(|| vec![offset_ms; rules]);
-        for (rule, (by, stepped_us)) in numbered_by.iter_mut().zip(&mut self.stepped_us).enumerate() {
-            if by.abs_diff(offset_ms) > tolerated_ms(self.truth.cell_ms(rule)) {
+        let before_ms = self.numbered_by.get(&origin).and_then(|by| by.first()).map_or(offset_ms, |by| by.0);
+        let (was_off, is_off) = (before_ms.abs_diff(true_ms), offset_ms.abs_diff(true_ms));
+        if self.has_redis && !self.store_fails && is_off > was_off.saturating_add(MOST_OFF_MS) {
+            self.violated("clock", now_us, || format!("{origin} is off by {is_off} ms after {was_off} ms"));
+        }
+        let numbered_by = self.numbered_by.entry(origin).or_insert_with(|| vec![(offset_ms, 0); rules]);
+        for (rule, ((by, cell), stepped_us)) in numbered_by.iter_mut().zip(&mut self.stepped_us).enumerate() {
+            let cell_ms = self.truth.cell_ms(rule);
+            if by.abs_diff(offset_ms) > tolerated_ms(cell_ms) {
                 (*by, *stepped_us) = (offset_ms, Some(now_us));
             }
-            *by = offset_ms.min(*by);
-        }
-    }
-
-    /// The clocks of a region's aggregators differ from now on, or agree again.
-    pub(crate) fn aggregators_skewed(&mut self, region: usize, differ: bool, now_us: u64) {
-        if let Some(skewed_us) = self.truth.skewed_us.get_mut(region) {
-            *skewed_us = if differ { Some(u64::MAX) } else { skewed_us.map(|_| now_us) };
+            let current = now_us / 1_000 / cell_ms.max(1);
+            let begins = std::mem::replace(cell, current) != current;
+            *by = if begins { offset_ms } else { offset_ms.min(*by) };
         }
     }
 
@@ -127,7 +124,7 @@ impl Check {
     /// time, so for a window their cell numbers differ from the true ones. After a step back, an entry waits up to
     /// two windows and a cell until the clock reaches its cell.
     pub(crate) fn is_unsteady(&self, rule: usize, first_used_us: u64) -> bool {
-        let stepped_us = self.set_us.max(self.stepped_us.get(rule).copied().flatten());
+        let stepped_us = self.stepped_us.get(rule).copied().flatten();
         stepped_us
             .is_some_and(|stepped_us| first_used_us <= stepped_us + 4 * self.truth.window_ms(rule) * 1_000)
     }

@@ -106,11 +106,9 @@ impl Check {
         }
         let inexact = self.truth.is_inexact(process.region, first_used_us);
         // Evicted use is in no place, and no baseline restores it, if the region has no room for it or refused it.
-        // The same applies to an aggregator whose clock is ahead by windows, because the cell is over there, and to
-        // one that has not received what another one acknowledged while the store was unavailable.
+        // The same applies to one that has not received what another one acknowledged while the store was unavailable.
         let is_refused = share.refused || self.truth.is_crowded(process.region);
-        let is_nowhere =
-            is_refused || self.store_fails || self.truth.is_skewed(process.region, first_used_us);
+        let is_nowhere = is_refused || self.store_fails;
         if fell && !inexact && !(process.incomplete && is_nowhere) {
             self.violated("owner", now_us, || {
                 format!("Envoy {} holds {} of {id:?} after {}", process.envoy, written.own, share.own)
@@ -124,8 +122,7 @@ impl Check {
                 format!("Envoy {} holds {} of {id:?} where {passed} were admitted", process.envoy, share.own)
             });
         }
-        // If clocks differ, a cell of others that moved with a clock may become current for this Envoy windows later.
-        if others_changed && !self.truth.is_skewed(process.region, first_used_us) {
+        if others_changed {
             self.check_others(id, written, origin, now_us);
         }
     }
@@ -142,12 +139,7 @@ impl Check {
         let Some((rule, identifier)) = keys::parse(key.as_bytes()) else { return };
         let id = CellId { rule, sequence, identifier };
         let first_used_us = self.truth.cell(id).map_or(0, |cell| cell.first_used_us);
-        // A count that moved with the clock of one aggregator may be in a cell that another aggregator's clock begins
-        // later.
-        if self.is_unsteady(rule, first_used_us)
-            || self.truth.is_inexact(region, first_used_us)
-            || self.truth.is_skewed(region, first_used_us)
-        {
+        if self.is_unsteady(rule, first_used_us) || self.truth.is_inexact(region, first_used_us) {
             return;
         }
         for (origin, own) in parts {

@@ -97,8 +97,6 @@ pub struct Truth {
     envoys: usize,
     /// For each region: when it lost data that only its aggregators held.
     pub lost_us: Vec<Option<u64>>,
-    /// For each region: until when the clocks of its aggregators differed; `u64::MAX` while they differ.
-    pub skewed_us: Vec<Option<u64>>,
     /// The most that a clock of the plan may be behind.
     pub behind_ms: u64,
     /// Regions with an aggregator that has held its maximum of keys. Use for which the aggregator had no room stays
@@ -146,7 +144,6 @@ impl Truth {
             numbers: BTreeMap::new(),
             envoys: envoys.max(1),
             lost_us: vec![None; regions],
-            skewed_us: vec![None; regions],
             behind_ms: 0,
             crowded: vec![false; regions],
         }
@@ -293,12 +290,6 @@ impl Truth {
     /// Whether a region may lack use of its Envoys because an aggregator had no room for it.
     pub fn is_crowded(&self, region: usize) -> bool {
         self.crowded.get(region).copied().unwrap_or(false)
-    }
-
-    /// Whether one aggregator of a region may have considered a cell over while another did not, if it was first used
-    /// at `first_used_us`.
-    pub fn is_skewed(&self, region: usize, first_used_us: u64) -> bool {
-        self.skewed_us.get(region).copied().flatten().is_some_and(|skewed_us| first_used_us <= skewed_us)
     }
 
     /// Whether a region may have lost use of a cell that was first used at `first_used_us`, and restored it as an

@@ -126,6 +126,18 @@ pub(super) const ALL: &[Scenario] = &[
             plan
         },
     ),
+    Scenario::new(
+        "clock-steps-ahead",
+        "the clocks of both aggregators step ahead by ten seconds, while three Envoys share keys, and later back; one \
+         of them restarts",
+        |seed| {
+            let mut plan = region(seed, Wrong::Skew { part: AGGREGATOR, ms: 10_000 });
+            let part = Part::Aggregator { region: 0, aggregator: 1 };
+            plan.faults.push(during(Wrong::Skew { part, ms: 10_000 }));
+            plan.faults.push(during(Wrong::Restart { part }));
+            plan
+        },
+    ),
     Scenario::new("slow-redis", "Redis needs 80 ms more for each call", |seed| {
         region(seed, Wrong::Slow { part: REDIS, ms: 80 })
     }),

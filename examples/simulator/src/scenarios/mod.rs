@@ -52,10 +52,10 @@ impl Scenario {
 pub const RANDOM: Scenario =
     Scenario::new("random", "topology, rules, traffic and faults are drawn from the seed", random::plan);
 
-/// As `random`, with tables that are too small and clocks that step. It runs only when it is selected by name.
+/// As `random`, with tables that are too small. It runs only when it is selected by name.
 const WILD: Scenario = Scenario::new(
     "wild",
-    "like random, with tables that are too small and clocks that step; a checker may report a violation that is none",
+    "like random, with tables that are too small; a checker may report a violation that is none",
     random::wild,
 )
 .long();

@@ -6,19 +6,17 @@ use crate::plan::traffic::{Shape, Traffic};
 use crate::plan::{Exact, Fault, Link, Network, Part, Plan, Rule, Schedule, Sharing, Topology, Wrong};
 use crate::random::Random;
 
-/// Longest additional delay of messages on streams, in milliseconds, in plans with correct clocks.
+/// Longest additional delay of messages on streams, in milliseconds, in plans whose checkers are exact.
 const MOST_DELAY_MS: u64 = 10;
 
 /// Least quiet time after the traffic, in milliseconds, if limits are exact.
 const QUIET_EXACT_MS: u64 = 15_000;
 
-/// The plan of a seed with tables that hold every key, and with correct clocks. For these plans the checkers are
-/// exact.
+/// The plan of a seed with tables that hold every key. For these plans the checkers are exact.
 pub(super) fn plan(seed: u64) -> Plan {
     let mut plan = wild(seed);
     let holds_all = Topology::region(1).region_keys;
     plan.topology = Topology { buckets: 4_096, keys_per_bucket: 8, region_keys: holds_all, ..plan.topology };
-    plan.faults.retain(|fault| !matches!(fault.what, Wrong::Skew { .. }));
     for fault in &mut plan.faults {
         // An Envoy's clock follows the time that the aggregator echoes, and may be wrong by half of the echo's delay.
         if let Wrong::Delay { link: Link::Streams { .. }, ms } = &mut fault.what {
@@ -28,9 +26,8 @@ pub(super) fn plan(seed: u64) -> Plan {
     plan
 }
 
-/// The plan of a seed with tables that are too small and clocks that step. The checkers track neither exactly what
-/// an Envoy evicted, nor to which cell a time belongs by a wrong clock. So they occasionally report a violation that
-/// is none.
+/// The plan of a seed with tables that are too small. The checkers do not track exactly what an Envoy evicted, so they
+/// occasionally report a violation that is none.
 pub(super) fn wild(seed: u64) -> Plan {
     let mut dice = Random::new(seed).fork("scenario", 0);
     let topology = topology(&mut dice);

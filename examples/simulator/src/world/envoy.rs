@@ -309,8 +309,8 @@ impl World<'_> {
         let Some(process) = self.envoys[at.envoy].process.as_ref() else { return };
         let Some(worker) = process.workers.get(at.worker).and_then(Option::as_ref) else { return };
         let unix = worker.limiter.moment(mono).unix;
-        let offset_ms = unix.0.cast_signed().wrapping_sub(mono.0.cast_signed());
-        self.check.decides_by(process.origin, offset_ms, self.now_us);
+        let offset = |unix_ms: u64| unix_ms.cast_signed().wrapping_sub(mono.0.cast_signed());
+        self.check.decides_by(process.origin, offset(unix.0), offset(self.unix_ms()), self.now_us);
     }
 
     /// The response to a request that was admitted at `since_us` states its cost. A worker that started later does

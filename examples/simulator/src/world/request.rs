@@ -10,6 +10,7 @@ use weir_core::replication::Failure;
 use weir_core::replication::globe::lease::Holder;
 use weir_core::replication::globe::packet::{Feed, Packet};
 use weir_core::replication::globe::paging::ReadPage;
+use weir_core::replication::regional::clock::TimeProposal;
 use weir_core::replication::regional::marker::{Incarnations, Look};
 use weir_core::replication::regional::queries::Queries;
 
@@ -35,8 +36,8 @@ pub enum Request {
     Shard(usize),
     /// Read cells.
     Cells(Vec<(Key, u64)>),
-    /// Refresh these origins, and list all live ones.
-    Origins(Vec<OriginId>),
+    /// Refresh these origins, list all live ones, and agree on the region's time.
+    Origins(Vec<OriginId>, TimeProposal),
     /// Publish a message to all subscribers.
     Publish(Vec<u8>),
     /// Read the marker.
@@ -75,8 +76,8 @@ pub enum Reply {
     Done(Result<(), Failure>),
     /// Cells of a shard.
     Named(Result<Vec<(Key, u64)>, Failure>),
-    /// Live origins.
-    Alive(Result<Vec<OriginId>, Failure>),
+    /// Live origins, and the region's time in microseconds.
+    Alive(Result<(Vec<OriginId>, u64), Failure>),
     /// The incarnations that the markers show.
     Incarnations(Result<Incarnations, Failure>),
     /// What a packet has read.
@@ -182,7 +183,7 @@ impl Request {
             Request::ChargeLogs(charges, _) => Reply::Decided(vec![Err(failure); charges.len()]),
             Request::ChargeLedger(_) => Reply::Charged(Err(failure)),
             Request::Shard(_) => Reply::Named(Err(failure)),
-            Request::Origins(_) => Reply::Alive(Err(failure)),
+            Request::Origins(..) => Reply::Alive(Err(failure)),
             Request::Look(_) => Reply::Incarnations(Err(failure)),
             Request::Packet(_) | Request::Write(..) | Request::Feed(..) => Reply::Fed(Err(failure)),
             Request::Import(_) | Request::Own(_) => Reply::Page(Err(failure)),

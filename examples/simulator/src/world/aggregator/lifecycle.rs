@@ -17,6 +17,7 @@ use weir_core::replication::globe::packet::Writer;
 use weir_core::replication::globe::recover::Recovery;
 use weir_core::replication::globe::sync::GlobalSync;
 use weir_core::replication::grace_period::GracePeriod;
+use weir_core::replication::regional::clock::RegionClock;
 use weir_core::replication::regional::hot::HotReader;
 use weir_core::replication::regional::replay::Replay;
 use weir_core::replication::regional::watch::Watch;
@@ -54,6 +55,7 @@ impl World<'_> {
         host.process = Some(Process {
             state,
             id,
+            region_clock: RegionClock::default(),
             machines: Vec::new(),
             logs: Logs::new(LogsLimits::default()),
             refunds: Vec::new(),
@@ -66,9 +68,10 @@ impl World<'_> {
             shutdown: None,
         });
         let mono = host.clock.mono(self.now_us);
-        match has_database && !has_store {
-            true => self.spawn(at, Machine::Taking(Taking::new(mono))),
-            false => self.prepare(at),
+        match (has_store, has_database) {
+            (true, _) => self.spawn(at, Machine::Joining),
+            (false, true) => self.spawn(at, Machine::Taking(Taking::new(mono))),
+            (false, false) => self.prepare(at),
         }
     }
 
@@ -94,7 +97,7 @@ impl World<'_> {
         let (has_store, has_database) = (self.has_redis(), self.has_database());
         let now_us = self.now_us;
         let host = &mut self.aggregators[at];
-        let (incarnation, region, now) = (host.incarnation, host.region, host.clock.now(now_us));
+        let (incarnation, region, now) = (host.incarnation, host.region, host.now(now_us));
         let Some(process) = host.process.as_mut() else { return };
         let is_ready = process.machines.iter().flatten().all(|running| running.may_serve(now.mono));
         if process.serves || !is_ready {

@@ -14,6 +14,7 @@ use weir_core::replication::globe::recover::Recovery;
 use weir_core::replication::globe::sync::GlobalSync;
 use weir_core::replication::grace_period::GracePeriod;
 use weir_core::replication::regional::broadcast::Broadcaster;
+use weir_core::replication::regional::clock::TimeProposal;
 use weir_core::replication::regional::heartbeat::{self, Heartbeat};
 use weir_core::replication::regional::hot::{self, HotReader};
 use weir_core::replication::regional::marker::Look;
@@ -45,6 +46,8 @@ pub enum Machine {
     Importer(Importer),
     /// Restores the region's own counts from the database.
     Recovery(Recovery),
+    /// Takes the region's time before the program serves.
+    Joining,
     /// Takes the region lease before the program serves.
     Taking(Taking),
     /// Renews the region lease.
@@ -59,6 +62,8 @@ pub struct Running {
     awaits: Option<RegionEvents>,
     /// The number of its last pause.
     pause: u64,
+    /// When its last call began.
+    called: MonoMs,
 }
 
 /// The next step of a machine.
@@ -75,7 +80,7 @@ impl World<'_> {
     pub(in crate::world) fn spawn(&mut self, at: usize, machine: Machine) {
         let Some(process) = self.aggregators[at].process.as_mut() else { return };
         let number = process.machines.len();
-        process.machines.push(Some(Running { machine, awaits: None, pause: 0 }));
+        process.machines.push(Some(Running { machine, awaits: None, pause: 0, called: MonoMs(0) }));
         self.drive(at, number);
     }
 
@@ -96,15 +101,17 @@ impl World<'_> {
             let random = self.chance.stores.next();
             let host = &mut self.aggregators[at];
             let (incarnation, region) = (host.incarnation, host.region);
-            let now = host.clock.now(now_us);
+            let (machine, now) = (host.clock.now(now_us), host.now(now_us));
             let Some(process) = host.process.as_mut() else { return };
             let Some(Some(running)) = process.machines.get_mut(number) else { return };
             let mut access = Alone { state: &mut process.state, now };
-            let step = step(&mut running.machine, &mut access, region, random, process.id);
+            let proposal = process.region_clock.propose(machine);
+            let step = step(&mut running.machine, &mut access, region, random, (process.id, proposal));
             running.pause += 1;
             let pause = running.pause;
             match step {
                 Step::Call(store, request, within_ms) => {
+                    running.called = now.mono;
                     self.call(at, store, request, within_ms, Caller::Machine(number));
                     break;
                 }
@@ -151,7 +158,7 @@ impl World<'_> {
     ) {
         let now_us = self.now_us;
         let host = &mut self.aggregators[at];
-        let (incarnation, now) = (host.incarnation, host.clock.now(now_us));
+        let (incarnation, now) = (host.incarnation, host.now(now_us));
         let Some(process) = host.process.as_mut() else { return };
         let Some(Some(running)) = process.machines.get_mut(number) else { return };
         let mut access = Alone { state: &mut process.state, now };
@@ -167,7 +174,11 @@ impl World<'_> {
                 grace = watch.looked(&mut access, incarnations.as_ref().map_err(|failure| *failure)).grace;
             }
             (Machine::Heartbeat(heartbeat), _, Reply::Alive(alive)) => {
-                heartbeat.received(&mut access, alive.as_deref().map_err(|failure| *failure));
+                if let Ok((_, region_us)) = &alive {
+                    process.region_clock.follow(*region_us, running.called, now.mono);
+                }
+                let alive = alive.as_ref().map(|(origins, _)| origins.as_slice());
+                heartbeat.received(&mut access, alive.map_err(|failure| *failure));
             }
             (Machine::Heartbeat(heartbeat), _, Reply::Done(result)) => heartbeat.sent(&mut access, result),
             (Machine::Broadcaster(broadcaster), _, Reply::Done(result)) => {
@@ -188,6 +199,14 @@ impl World<'_> {
             (Machine::Importer(importer), _, Reply::Page(page)) => importer.imported(&mut access, page),
             (Machine::Recovery(recovery), _, Reply::Page(page)) => {
                 recovery.recovered(&mut access, page.as_ref().map_err(|failure| *failure));
+            }
+            (Machine::Joining, _, Reply::Alive(alive)) => {
+                if let Ok((_, region_us)) = alive {
+                    process.region_clock.follow(region_us, running.called, now.mono);
+                }
+                process.machines[number] = None;
+                self.prepare(at);
+                return;
             }
             (Machine::Taking(taking), _, Reply::Holder(holder)) => {
                 match taking.answered(holder, now.mono) {
@@ -231,7 +250,7 @@ impl World<'_> {
         loop {
             let now_us = self.now_us;
             let host = &mut self.aggregators[at];
-            let now = host.clock.now(now_us);
+            let now = host.now(now_us);
             let Some(process) = host.process.as_mut() else { return };
             for event in process.state.take_events().iter() {
                 process.notified.notify(event);
@@ -288,7 +307,13 @@ fn notified(machine: &mut Machine, event: RegionEvent, access: &mut Alone<'_>) {
     }
 }
 
-fn step(machine: &mut Machine, access: &mut Alone<'_>, region: usize, random: u64, id: [u8; 16]) -> Step {
+fn step(
+    machine: &mut Machine,
+    access: &mut Alone<'_>,
+    region: usize,
+    random: u64,
+    (id, proposal): ([u8; 16], TimeProposal),
+) -> Step {
     let schedule = Schedule::default();
     let (redis, database) = (Store::Redis(region), Store::Database);
     let replay_ms = schedule.replay_timeout_ms;
@@ -304,7 +329,7 @@ fn step(machine: &mut Machine, access: &mut Alone<'_>, region: usize, random: u6
             Step::Call(redis, Request::Look(look), schedule.marker_timeout_ms)
         }),
         Machine::Heartbeat(heartbeat) => of(heartbeat.next(access), |call| match call {
-            heartbeat::Call::Origins(mine) => Step::Call(redis, Request::Origins(mine), replay_ms),
+            heartbeat::Call::Origins(mine) => Step::Call(redis, Request::Origins(mine, proposal), replay_ms),
             heartbeat::Call::Broadcast(changes) => publish(changes),
         }),
         Machine::Broadcaster(broadcaster) => of(broadcaster.next(access), publish),
@@ -324,6 +349,7 @@ fn step(machine: &mut Machine, access: &mut Alone<'_>, region: usize, random: u6
         Machine::Recovery(recovery) => {
             of(recovery.next(access), |page| Step::Call(database, Request::Own(page), page.within_ms))
         }
+        Machine::Joining => Step::Call(redis, Request::Origins(Vec::new(), proposal), replay_ms),
         Machine::Taking(_) | Machine::Keeping(_) => Step::Call(database, Request::Lease(id), WITHIN_MS),
     }
 }

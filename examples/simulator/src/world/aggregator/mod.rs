@@ -17,11 +17,13 @@ use super::request::PendingRefund;
 use machines::Running;
 use std::collections::{BTreeMap, VecDeque};
 use weir_core::model::key::OriginId;
+use weir_core::model::time::Now;
 use weir_core::model::wire::{Consult, FilterFrame};
 use weir_core::region::log::{Logs, Micros};
 use weir_core::replication::Events as RegionEvents;
 use weir_core::replication::push::Pusher;
 use weir_core::replication::regional::broadcast as others;
+use weir_core::replication::regional::clock::RegionClock;
 use weir_core::replication::state::{Alone, LateAck, RegionState, TICK_MS};
 
 /// Time to establish a subscription to peers' messages.
@@ -57,6 +59,8 @@ pub struct Process {
     pub state: RegionState,
     /// Identifies the program among its peers.
     pub id: [u8; 16],
+    /// The clock that numbers cells.
+    pub region_clock: RegionClock,
     /// The background tasks; `None` for one that has finished.
     pub machines: Vec<Option<Running>>,
     /// The exact logs, if the region has no Redis.
@@ -108,6 +112,12 @@ impl Aggregator {
             restarts: false,
             inbox: VecDeque::new(),
         }
+    }
+
+    /// The region's time as the running program has it, or else the machine's, and the monotonic time.
+    pub fn now(&mut self, now_us: u64) -> Now {
+        let machine = self.clock.now(now_us);
+        self.process.as_mut().map_or(machine, |process| process.region_clock.at(machine))
     }
 
     /// Whether it accepts connections, at least by its operating system.
@@ -171,7 +181,7 @@ impl World<'_> {
             host.inbox.push_back(Inbox::Due(incarnation, due));
             return;
         }
-        let now = host.clock.now(now_us);
+        let now = host.now(now_us);
         if due == Due::Start {
             if host.process.is_none() {
                 self.start_aggregator(at);
@@ -210,7 +220,7 @@ impl World<'_> {
             host.inbox.push_back(Inbox::Received(incarnation, message));
             return;
         }
-        let now = host.clock.now(now_us);
+        let now = host.now(now_us);
         let Some(process) = host.process.as_mut() else { return };
         let mut access = Alone { state: &mut process.state, now };
         if others::receive(&mut access, &process.id, &message).is_err() {

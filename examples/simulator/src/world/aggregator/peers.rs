@@ -20,7 +20,7 @@ impl World<'_> {
     pub(super) fn receive_frame(&mut self, at: usize, id: StreamId, mut frame: FilterFrame) {
         let now_us = self.now_us;
         let host = &mut self.aggregators[at];
-        let now = host.clock.now(now_us);
+        let now = host.now(now_us);
         let Some(process) = host.process.as_mut() else { return };
         let mut welcome = None;
         if !process.peers.contains_key(&id) {
@@ -86,7 +86,7 @@ impl World<'_> {
 
     fn query(&mut self, at: usize, id: StreamId, origin: OriginId, queries: Vec<Consult>) {
         let host = &mut self.aggregators[at];
-        let now = host.clock.now(self.now_us);
+        let now = host.now(self.now_us);
         let region = host.region;
         let Some(process) = host.process.as_mut() else { return };
         let Some(peer) = process.peers.get_mut(&id) else { return };
@@ -113,7 +113,7 @@ impl World<'_> {
     ) {
         let Reply::Merged(results) = reply else { return };
         let host = &mut self.aggregators[at];
-        let now = host.clock.now(self.now_us);
+        let now = host.now(self.now_us);
         let Some(process) = host.process.as_mut() else { return };
         if let Some(peer) = process.peers.get_mut(&id) {
             peer.queries -= 1;
@@ -209,7 +209,7 @@ impl World<'_> {
     pub(super) fn push(&mut self, at: usize, id: StreamId) {
         loop {
             let host = &mut self.aggregators[at];
-            let (incarnation, now) = (host.incarnation, host.clock.now(self.now_us));
+            let (incarnation, now) = (host.incarnation, host.now(self.now_us));
             let Some(process) = host.process.as_mut() else { return };
             let Some(peer) = process.peers.get_mut(&id) else { return };
             let Some(pusher) = &mut peer.pusher else { return };

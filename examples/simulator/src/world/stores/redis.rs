@@ -7,6 +7,7 @@ use weir_core::model::key::{Key, OriginId};
 use weir_core::model::time::UnixMs;
 use weir_core::model::window::MAX_COUNT;
 use weir_core::region::exchange::{BASELINE, LowerBound, Merge, Merged, Part, Proposal};
+use weir_core::replication::regional::clock::SharedTime;
 use weir_core::replication::regional::hot::{HOT_SHARDS, SHARD_CELLS};
 use weir_core::replication::regional::marker::{Incarnations, Marker, Server};
 
@@ -29,6 +30,7 @@ pub struct Redis {
     /// How often a replica was promoted.
     promotions: u128,
     origins: BTreeMap<OriginId, u64>,
+    time: Option<SharedTime>,
     swept_ms: u64,
     /// Cells that were written since the last check.
     pub written: Vec<At>,
@@ -69,10 +71,12 @@ impl Redis {
                 let named = self.hot.keys().filter(|(key, _)| shard_of(key) == shard);
                 Reply::Named(Ok(named.take(SHARD_CELLS).cloned().collect()))
             }
-            Request::Origins(mine) => {
+            Request::Origins(mine, proposal) => {
+                let agreed = SharedTime::agree(self.time, &proposal, now_ms.saturating_mul(1_000));
+                self.time = Some(agreed);
                 self.origins.extend(mine.into_iter().map(|origin| (origin, now_ms)));
                 self.origins.retain(|_, named_ms| now_ms.saturating_sub(*named_ms) <= LIVE_MS);
-                Reply::Alive(Ok(self.origins.keys().copied().collect()))
+                Reply::Alive(Ok((self.origins.keys().copied().collect(), agreed.time_us)))
             }
             Request::Look(look) => {
                 let server = Server { process: self.promotions + 1, promotion: self.promotions };

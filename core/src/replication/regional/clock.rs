@@ -1,0 +1,305 @@
+//! The clock of a region: the time that numbers its cells.
+//!
+//! A count belongs to the number of its cell, in the memory of each Envoy and aggregator, in Redis and in the database.
+//! If the time that numbers cells steps, some of them follow and others do not, and a use counts twice or no longer.
+//! So this time never steps. It begins with the region's time, or without one with the machine's clock, and continues
+//! with the monotonic clock. It approaches the machine's clock so slowly that no limit notices.
+//!
+//! Aggregators of one region share one time. The store holds it beside its own clock, so that it also outlives the last
+//! aggregator. Each heartbeat reads it, corrects the aggregator's clock by it, and moves it towards the machine's clock
+//! of that aggregator.
+
+use crate::model::time::{MonoMs, Now, UnixMs};
+
+/// A time that is wrong by at most [`LARGE_US`] approaches the machine's clock by one part in this many.
+const SLOW_PARTS: u64 = 1_000;
+/// A time that is wrong by more does so by one part in this many.
+const FAST_PARTS: u64 = 100;
+/// More than this is a large difference, in microseconds.
+const LARGE_US: u64 = 60_000_000;
+/// A time that nobody shares, and that is wrong by this much, is replaced, in microseconds.
+const UNUSABLE_US: u64 = 86_400_000_000;
+/// A region's time that was moved within this time, by the store's clock, is in use, in microseconds.
+const IN_USE_US: u64 = 10_000_000;
+/// The store's time may be ahead of an aggregator's proposal by this much, as the proposal takes its time to the store.
+/// If it is further ahead, the store's clock has stepped, or the store holds the time of another store. In microseconds.
+const AHEAD_US: u64 = 1_000_000;
+/// The same for a time that is behind the proposal, in microseconds.
+const BEHIND_US: u64 = 50_000;
+/// Largest part of a difference that one heartbeat removes, in microseconds.
+const APPROACH_US: u64 = 10_000;
+
+/// An aggregator's clock.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RegionClock {
+    /// Unix time minus monotonic time, in microseconds; `None` before the first reading.
+    offset_us: Option<u64>,
+    read: MonoMs,
+    is_shared: bool,
+}
+
+/// What a heartbeat sends to the store: an aggregator's clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimeProposal {
+    /// The aggregator's time, in microseconds since the Unix epoch.
+    pub time_us: u64,
+    /// The machine's clock, in microseconds since the Unix epoch.
+    pub machine_us: u64,
+    /// Whether the aggregator has the region's time already.
+    pub is_shared: bool,
+}
+
+/// The region's time as the store holds it. `origins.lua` is the same in Redis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedTime {
+    /// The region's time, in microseconds since the Unix epoch.
+    pub time_us: u64,
+    /// The store's clock at that moment, in microseconds since the Unix epoch.
+    pub store_us: u64,
+}
+
+impl SharedTime {
+    /// The region's time now, by the store's clock `store_us`, after an aggregator's `proposal`.
+    pub fn agree(stored: Option<SharedTime>, proposal: &TimeProposal, store_us: u64) -> SharedTime {
+        let time_us = match stored {
+            Some(stored) => stored.moved_by(proposal, store_us),
+            None => proposal.time_us,
+        };
+        SharedTime { time_us, store_us }
+    }
+
+    fn moved_by(&self, proposal: &TimeProposal, store_us: u64) -> u64 {
+        let elapsed_us = store_us.saturating_sub(self.store_us);
+        let now_us = self.time_us.saturating_add(store_us).saturating_sub(self.store_us);
+        let apart_us = now_us.abs_diff(proposal.time_us);
+        if !proposal.is_shared {
+            let is_usable = elapsed_us < IN_USE_US || apart_us < UNUSABLE_US;
+            return if is_usable { now_us } else { proposal.time_us };
+        }
+        let tolerated_us = if now_us > proposal.time_us { AHEAD_US } else { BEHIND_US };
+        if apart_us > tolerated_us {
+            return toward(proposal.time_us, now_us, APPROACH_US);
+        }
+        let parts = parts_of(now_us.abs_diff(proposal.machine_us));
+        let most_us = elapsed_us.min(IN_USE_US).checked_div(parts).unwrap_or(0);
+        toward(now_us, proposal.machine_us, most_us)
+    }
+}
+
+impl RegionClock {
+    /// The region's time, given the `machine`'s clocks.
+    pub fn at(&mut self, machine: Now) -> Now {
+        let machine_us = offset_us(machine);
+        let elapsed_us = machine.mono.since(self.read).saturating_mul(1_000);
+        let offset_us = match self.offset_us {
+            Some(offset_us) if self.is_shared || offset_us.abs_diff(machine_us) < UNUSABLE_US => {
+                let parts = parts_of(offset_us.abs_diff(machine_us));
+                toward(offset_us, machine_us, elapsed_us.checked_div(parts).unwrap_or(0))
+            }
+            _ => machine_us,
+        };
+        self.offset_us = Some(offset_us);
+        self.read = self.read.max(machine.mono);
+        Now { unix: UnixMs(time_us(machine.mono, offset_us) / 1_000), mono: machine.mono }
+    }
+
+    /// What a heartbeat sends to the store.
+    pub fn propose(&mut self, machine: Now) -> TimeProposal {
+        self.at(machine);
+        let machine_us = offset_us(machine);
+        let offset_us = self.offset_us.unwrap_or(machine_us);
+        TimeProposal {
+            time_us: time_us(machine.mono, offset_us),
+            machine_us: time_us(machine.mono, machine_us),
+            is_shared: self.is_shared,
+        }
+    }
+
+    /// Takes the region's time, which was `region_us` at a moment between `sent` and `received`.
+    pub fn follow(&mut self, region_us: u64, sent: MonoMs, received: MonoMs) {
+        let least = region_us.saturating_sub(micros(received));
+        let most = region_us.saturating_sub(micros(sent));
+        let middle = least.saturating_add(most.saturating_sub(least) / 2);
+        let offset_us = match self.offset_us {
+            Some(offset_us) if self.is_shared => {
+                toward(offset_us, offset_us.clamp(least, most.max(least)), APPROACH_US)
+            }
+            _ => middle,
+        };
+        self.offset_us = Some(offset_us);
+        self.read = self.read.max(received);
+        self.is_shared = true;
+    }
+}
+
+fn micros(at: MonoMs) -> u64 {
+    at.0.saturating_mul(1_000)
+}
+
+fn offset_us(now: Now) -> u64 {
+    now.unix.0.saturating_sub(now.mono.0).saturating_mul(1_000)
+}
+
+fn time_us(mono: MonoMs, offset_us: u64) -> u64 {
+    micros(mono).saturating_add(offset_us)
+}
+
+fn parts_of(apart_us: u64) -> u64 {
+    if apart_us > LARGE_US { FAST_PARTS } else { SLOW_PARTS }
+}
+
+/// `from`, moved towards `to` by at most `most`.
+fn toward(from: u64, to: u64, most: u64) -> u64 {
+    to.clamp(from.saturating_sub(most), from.saturating_add(most))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    const START_MS: u64 = 1_790_000_000_000;
+    const HOUR_MS: u64 = 3_600_000;
+
+    /// Machines whose clocks are ahead by some milliseconds, their aggregators, and the store.
+    struct World {
+        now_ms: u64,
+        stored: Option<SharedTime>,
+        store_ahead_ms: u64,
+        aggregators: Vec<(RegionClock, u64)>,
+    }
+
+    impl World {
+        fn new(ahead_ms: &[u64]) -> World {
+            let aggregators = ahead_ms.iter().map(|ahead| (RegionClock::default(), *ahead)).collect();
+            World { now_ms: 0, stored: None, store_ahead_ms: 0, aggregators }
+        }
+
+        fn machine(&self, at: usize) -> Now {
+            // Monotonic clocks begin anywhere.
+            let mono = MonoMs(self.now_ms + 1_000 * at as u64);
+            Now { unix: UnixMs(START_MS + self.now_ms + self.aggregators[at].1), mono }
+        }
+
+        /// How far the time of an aggregator is ahead of the true time, in milliseconds.
+        fn ahead(&mut self, at: usize) -> i64 {
+            let machine = self.machine(at);
+            let time = self.aggregators[at].0.at(machine).unix.0;
+            time.cast_signed() - (START_MS + self.now_ms).cast_signed()
+        }
+
+        fn heartbeat(&mut self, at: usize) {
+            let sent = self.machine(at);
+            let proposal = self.aggregators[at].0.propose(sent);
+            self.now_ms += 1;
+            let store_us = (START_MS + self.now_ms + self.store_ahead_ms) * 1_000;
+            let agreed = SharedTime::agree(self.stored, &proposal, store_us);
+            self.stored = Some(agreed);
+            self.now_ms += 1;
+            let received = self.machine(at).mono;
+            self.aggregators[at].0.follow(agreed.time_us, sent.mono, received);
+        }
+
+        fn run(&mut self, seconds: u64) {
+            for _ in 0..seconds {
+                (0..self.aggregators.len()).for_each(|at| self.heartbeat(at));
+                self.now_ms += 1_000 - 2 * self.aggregators.len() as u64;
+            }
+        }
+    }
+
+    #[test]
+    fn a_step_of_a_machine_is_spread_over_a_thousand_times_its_length() {
+        for store in [false, true] {
+            let mut world = World::new(&[0]);
+            world.ahead(0);
+            for step_ms in [10_000, 0] {
+                world.aggregators[0].1 = step_ms;
+                let before = world.ahead(0);
+                for _ in 0..100 {
+                    if store {
+                        world.run(1);
+                    } else {
+                        world.now_ms += 1_000;
+                    }
+                    let ahead = world.ahead(0);
+                    assert!(ahead.abs_diff(before) <= 220, "{ahead} after {before}");
+                }
+                let ahead = world.ahead(0);
+                assert!(ahead.abs_diff(before) >= 90, "it moves: {ahead} after {before}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_time_that_no_other_shares_is_replaced_if_it_is_a_day_off() {
+        let mut world = World::new(&[0]);
+        world.ahead(0);
+        world.aggregators[0].1 = 25 * HOUR_MS;
+        assert_eq!(world.ahead(0), (25 * HOUR_MS).cast_signed());
+    }
+
+    #[test]
+    fn aggregators_of_machines_an_hour_apart_have_one_time() {
+        let mut world = World::new(&[0, HOUR_MS]);
+        world.heartbeat(0);
+        world.heartbeat(1);
+        for _ in 0..100 {
+            world.run(10);
+            let (one, two) = (world.ahead(0), world.ahead(1));
+            assert!(one.abs_diff(two) <= 15, "{one}, {two}");
+        }
+    }
+
+    #[test]
+    fn one_that_starts_takes_the_time_of_those_that_serve_also_after_all_have_ended() {
+        let mut world = World::new(&[0]);
+        world.run(5);
+        world.aggregators[0].1 = HOUR_MS;
+        world.run(5);
+        world.now_ms += HOUR_MS;
+        world.aggregators[0].0 = RegionClock::default();
+        world.heartbeat(0);
+        assert!(world.ahead(0).abs_diff(0) < 200, "{}", world.ahead(0));
+        // A machine whose clock was never set joins a region that serves.
+        world.run(1);
+        world.aggregators.push((RegionClock::default(), 400 * 24 * HOUR_MS));
+        world.heartbeat(1);
+        world.run(5);
+        let (one, two) = (world.ahead(0), world.ahead(1));
+        assert!(one.abs_diff(two) < 20, "{one} {two}");
+        // If all have ended, a time that is a day off is replaced.
+        world.now_ms += 60_000;
+        world.aggregators[1].0 = RegionClock::default();
+        world.heartbeat(1);
+        assert!(world.ahead(1) >= (399 * 24 * HOUR_MS).cast_signed());
+    }
+
+    #[test]
+    fn a_step_of_the_store_s_clock_and_a_lost_store_change_nothing() {
+        let mut world = World::new(&[0, 0]);
+        world.run(5);
+        for step in 1..=3 {
+            world.store_ahead_ms = step % 2 * 10 * HOUR_MS;
+            world.run(5);
+            for at in 0..2 {
+                assert!(world.ahead(at).abs_diff(0) <= 40, "{}", world.ahead(at));
+            }
+        }
+        world.stored = None;
+        world.run(5);
+        assert!(world.ahead(0).abs_diff(0) <= 60);
+    }
+
+    #[test]
+    fn groups_that_were_apart_approach_each_other() {
+        let mut world = World::new(&[0, 0]);
+        world.run(5);
+        // The second was suspended for five seconds: its monotonic clock stood still.
+        let suspended = world.aggregators[1].0.offset_us.unwrap() - 5_000_000;
+        world.aggregators[1].0.offset_us = Some(suspended);
+        world.run(600);
+        let (one, two) = (world.ahead(0), world.ahead(1));
+        assert!(one.abs_diff(two) <= 20, "{one}, {two}");
+    }
+}
