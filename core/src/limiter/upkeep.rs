@@ -24,7 +24,7 @@ impl Limiter {
             settled: self.link.has_settled(now.mono),
             report_queue: self.outbox.len() as u64,
         };
-        let Some(registry) = WorkerRegistry::sync(shared, &me, self.resync.reaped(), now.mono) else {
+        let Some(registry) = WorkerRegistry::sync(shared, &me, now.mono) else {
             self.leases.keep_recalls(me.recall);
             return;
         };

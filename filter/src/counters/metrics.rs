@@ -114,6 +114,7 @@ impl Metrics {
         let keys = |stats: &Stats| stats.keys_added.wrapping_sub(stats.keys_removed);
         let gauges = [
             ("weir_table_keys", keys(&stats), keys(&last)),
+            ("weir_workers", stats.gauges.workers, last.gauges.workers),
             ("weir_report_queue", stats.gauges.report_queue, last.gauges.report_queue),
             ("weir_streams_connected", stats.gauges.streams_connected, last.gauges.streams_connected),
             ("weir_streams_settled", stats.gauges.streams_settled, last.gauges.streams_settled),
