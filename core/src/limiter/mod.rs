@@ -76,7 +76,7 @@ pub struct Setup {
     pub worker: u64,
     /// Version of the configuration: a cached denial applies only to the version under which it was made.
     pub version: u64,
-    /// Size of the worker cache, in sets of four keys.
+    /// Largest size of the worker cache, in sets of four keys; rounded up to a power of two.
     pub local_sets: usize,
 }
 
@@ -117,6 +117,8 @@ pub struct Limiter {
     flushed: MonoMs,
     subscription: Subscription,
     serves: bool,
+    /// When this worker last decided, charged or settled something.
+    decided: MonoMs,
     items: Vec<Item>,
     resolved: Vec<(u64, Outcome)>,
     stats: Stats,
@@ -148,6 +150,7 @@ impl Limiter {
             flushed: MonoMs(0),
             subscription: Subscription::default(),
             serves: false,
+            decided: now.mono,
             items: Vec::new(),
             resolved: Vec::new(),
             stats: Stats::default(),
@@ -234,6 +237,7 @@ impl Limiter {
             self.plan_resync(now);
             self.step_resync(shared, now);
             self.finish_resync(now);
+            self.fit_cache(now.mono);
         }
     }
 
