@@ -78,7 +78,7 @@ impl Bench {
         let meta = Meta { origin: OriginId([7; 16]), secret: HashKey(1, 2), geometry };
         let meta = Meta::establish(&mut shared, meta);
         let local_sets = (keys / 3).max(64);
-        let setup = Setup { meta, worker: 9, version: 1, local_sets };
+        let setup = Setup { meta, worker: 9, local_sets };
         let limiter = Limiter::new(setup, START);
         let named = |at: usize| {
             let identifier = format!("api-key-{at:08}");
@@ -110,7 +110,9 @@ impl Bench {
     /// Lets the worker cache grow to hold every key, which it does at ticks.
     fn grown(mut self, limit: u64) -> Bench {
         for _ in 0..10 {
-            (0..self.keys.len()).for_each(|_| drop(self.decide(limit, 0)));
+            for _ in 0..self.keys.len() {
+                self.decide(limit, 0);
+            }
             self.now = Now { unix: self.now.unix.after(50), mono: self.now.mono.after(50) };
             self.limiter.tick(&mut self.shared, self.now);
         }

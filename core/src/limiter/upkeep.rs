@@ -49,7 +49,7 @@ impl Limiter {
     /// The time of a request. A worker that is new, or that was inactive for so long that others may take it for dead, enters the
     /// registry first. Otherwise its counts could leave the table before they are reported.
     pub(super) fn enter(&mut self, shared: &mut impl Shared, mono: MonoMs) -> Now {
-        self.decided = mono;
+        (self.decided, self.rests) = (mono, false);
         if self.synced.is_none_or(|synced| mono.since(synced) > registry::DEAD_MS / 2) {
             self.sync_registry(shared, self.moment(mono));
         }

@@ -80,7 +80,8 @@ pub(in crate::limiter) struct CachedDenial {
     pub(in crate::limiter) cost: u64,
     pub(in crate::limiter) limit: u64,
     pub(in crate::limiter) until: MonoMs,
-    pub(in crate::limiter) version: u64,
+    /// How often the clock had stepped when it was made.
+    pub(in crate::limiter) clock_steps: u64,
 }
 
 /// The use on which a denial rests.

@@ -84,6 +84,11 @@ impl Resyncs {
         self.offer.plan(now);
     }
 
+    /// Whether refused counts are to be offered again.
+    pub(in crate::limiter) fn has_offer(&self) -> bool {
+        self.offer.due.is_some()
+    }
+
     /// Whether no resync is under way.
     pub(in crate::limiter) fn is_idle(&self) -> bool {
         self.scan.is_none()
