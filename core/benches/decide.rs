@@ -79,7 +79,10 @@ impl Bench {
         let meta = Meta::establish(&mut shared, meta);
         let local_sets = (keys / 3).max(64);
         let setup = Setup { meta, worker: 9, local_sets };
-        let limiter = Limiter::new(setup, START);
+        let mut limiter = Limiter::new(setup, START);
+        // Requests wait for the first stream until it has failed to open.
+        limiter.on_opening(START.mono);
+        limiter.on_closed(&mut shared, START.mono);
         let named = |at: usize| {
             let identifier = format!("api-key-{at:08}");
             let parts = KeyParts {
@@ -122,7 +125,7 @@ impl Bench {
     /// Sends requests on every key until each is in the state to be measured.
     fn warm(mut self, rounds: usize, limit: u64, cost: u64) -> Bench {
         for _ in 0..rounds * self.keys.len() {
-            self.decide(limit, cost);
+            assert_ne!(self.decide(limit, cost), Decision::Wait);
         }
         self
     }
