@@ -67,6 +67,7 @@ struct Bench {
     shared: Places,
     keys: Vec<Vec<u8>>,
     next: usize,
+    now: Now,
 }
 
 impl Bench {
@@ -77,8 +78,11 @@ impl Bench {
         let meta = Meta { origin: OriginId([7; 16]), secret: HashKey(1, 2), geometry };
         let meta = Meta::establish(&mut shared, meta);
         let local_sets = (keys / 3).max(64);
-        let setup = Setup { meta, worker: 9, version: 1, local_sets };
-        let limiter = Limiter::new(setup, START);
+        let setup = Setup { meta, worker: 9, local_sets };
+        let mut limiter = Limiter::new(setup, START);
+        // Requests wait for the first stream until it has failed to open.
+        limiter.on_opening(START.mono);
+        limiter.on_closed(&mut shared, START.mono);
         let named = |at: usize| {
             let identifier = format!("api-key-{at:08}");
             let parts = KeyParts {
@@ -93,7 +97,7 @@ impl Bench {
             parts.encode(&mut key).unwrap();
             key
         };
-        Bench { limiter, shared, keys: (0..keys).map(named).collect(), next: 0 }
+        Bench { limiter, shared, keys: (0..keys).map(named).collect(), next: 0, now: START }
     }
 
     fn decide(&mut self, limit: u64, cost: u64) -> Decision {
@@ -103,13 +107,25 @@ impl Bench {
         let key = &self.keys[self.next];
         let check =
             Check { rule: 0, algorithm: Algorithm::Window, key, cell_ms: MINUTE, limit, cost, policy };
-        self.limiter.decide(&mut self.shared, 1, &[check], START.mono).decision
+        self.limiter.decide(&mut self.shared, 1, &[check], self.now.mono).decision
+    }
+
+    /// Lets the worker cache grow to hold every key, which it does at ticks.
+    fn grown(mut self, limit: u64) -> Bench {
+        for _ in 0..10 {
+            for _ in 0..self.keys.len() {
+                self.decide(limit, 0);
+            }
+            self.now = Now { unix: self.now.unix.after(50), mono: self.now.mono.after(50) };
+            self.limiter.tick(&mut self.shared, self.now);
+        }
+        self
     }
 
     /// Sends requests on every key until each is in the state to be measured.
     fn warm(mut self, rounds: usize, limit: u64, cost: u64) -> Bench {
         for _ in 0..rounds * self.keys.len() {
-            self.decide(limit, cost);
+            assert_ne!(self.decide(limit, cost), Decision::Wait);
         }
         self
     }
@@ -120,14 +136,14 @@ fn decide(c: &mut Criterion) {
     group.warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1)).sample_size(20);
     for (name, keys) in [("1", 1), ("10k", 10_000), ("1M", 1_000_000)] {
         // The second request of a key takes a lease in proportion to its cost, large enough for all that follow.
-        let mut leased = Bench::new(keys).warm(2, 1 << 50, 100_000);
+        let mut leased = Bench::new(keys).grown(1 << 50).warm(2, 1 << 50, 100_000);
         group.bench_function(format!("leased/{name}"), |b| b.iter(|| black_box(leased.decide(1 << 50, 1))));
         drop(leased);
         // A limit too small for leases. A cost of 0 takes the whole path through the table and never uses up the limit.
-        let mut charged = Bench::new(keys).warm(1, 10, 1);
+        let mut charged = Bench::new(keys).grown(10).warm(1, 10, 1);
         group.bench_function(format!("table/{name}"), |b| b.iter(|| black_box(charged.decide(10, 0))));
         drop(charged);
-        let mut denied = Bench::new(keys).warm(1, 10, 10).warm(1, 10, 1);
+        let mut denied = Bench::new(keys).grown(10).warm(1, 10, 10).warm(1, 10, 1);
         group.bench_function(format!("denied/{name}"), |b| b.iter(|| black_box(denied.decide(10, 1))));
     }
     group.finish();

@@ -26,7 +26,7 @@
 //! let meta = Meta { origin: OriginId([1; 16]), secret: HashKey(1, 2), geometry };
 //! let meta = Meta::establish(&mut shared, meta);
 //! let now = Now { unix: UnixMs(1_700_000_000_000), mono: MonoMs(1_000) };
-//! let mut limiter = Limiter::new(Setup { meta, worker: 7, version: 1, local_sets: 64 }, now);
+//! let mut limiter = Limiter::new(Setup { meta, worker: 7, local_sets: 64 }, now);
 //! // There is no aggregator, so the process decides by its own counts.
 //! limiter.on_opening(now.mono);
 //! limiter.on_closed(&mut shared, now.mono);

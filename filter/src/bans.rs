@@ -28,11 +28,18 @@ const EPOCH_MS: u64 = 1_000;
 
 /// The bans of one configuration on one worker.
 pub struct Bans {
+    /// The root of the configuration, which owns its violations in the limiter.
+    root: u32,
     workspace: String,
     rules: Vec<Option<Banning>>,
     /// Identifiers of the current request: rule, length and identifier for each rule that bans.
     accused: Vec<u8>,
     key: Vec<u8>,
+}
+
+/// The bans that a worker proposes to the region, by the rules of all its configurations.
+#[derive(Default)]
+pub struct Proposals {
     proposals: BTreeMap<Name, Proposal>,
     /// The version of the bans that the proposals were last compared with; see [`Controls::bans_version`](weir_core::control::Controls::bans_version).
     version: Option<u64>,
@@ -40,8 +47,8 @@ pub struct Bans {
     due: Option<MonoMs>,
 }
 
-/// Namespace and identifier.
-type Name = (String, Vec<u8>);
+/// Workspace, namespace and identifier.
+type Name = (String, String, Vec<u8>);
 
 /// A rule that bans.
 struct Banning {
@@ -59,21 +66,19 @@ struct Proposal {
 }
 
 impl Bans {
-    /// For the rules of `config`.
-    pub fn new(config: &Config) -> Bans {
+    /// For the rules of `config`, the configuration of `root`.
+    pub fn new(root: u32, config: &Config) -> Bans {
         let banning = |rule: &weir_core::rules::Rule| {
             let (name, namespace) = (rule.name.clone(), rule.namespace.clone());
             let violations = violations_namespace(&namespace);
             rule.ban.map(|ban| Banning { ban, name, namespace, violations })
         };
         Bans {
+            root,
             workspace: config.workspace.clone(),
             rules: config.rules.iter().map(banning).collect(),
             accused: Vec::new(),
             key: Vec::with_capacity(MAX_KEY_BYTES),
-            proposals: BTreeMap::new(),
-            version: None,
-            due: None,
         }
     }
 
@@ -133,7 +138,7 @@ impl Bans {
             let rule = u16::try_from(rule).unwrap_or(u16::MAX);
             limiter.violation(
                 shared,
-                &Violation { rule, key: &self.key, most: banning.ban.threshold },
+                &Violation { rule: (self.root, rule), key: &self.key, most: banning.ban.threshold },
                 now.mono,
             );
             self.ban_struck(limiter, keeper, now);
@@ -163,11 +168,11 @@ impl Bans {
 
     /// Bans identifiers whose violations reached the threshold.
     pub fn ban_struck(&mut self, limiter: &mut Limiter, keeper: &mut Keeper, now: Now) {
-        for struck in limiter.take_struck() {
+        for struck in limiter.take_struck(self.root) {
             let Ok(KeyParts { identifier, epoch: counted, .. }) = KeyParts::decode(&struck.key) else {
                 continue;
             };
-            let Some(banning) = self.rules.get(usize::from(struck.rule)).and_then(Option::as_ref) else {
+            let Some(banning) = self.rules.get(usize::from(struck.rule.1)).and_then(Option::as_ref) else {
                 continue;
             };
             let names = (self.workspace.as_str(), banning.namespace.as_str());
@@ -181,6 +186,14 @@ impl Bans {
         }
     }
 
+    /// The name of the first rule that bans in a namespace.
+    pub fn rule_in(&self, workspace: &str, namespace: &str) -> Option<&str> {
+        let mut rules = self.rules.iter().flatten().filter(|_| workspace == self.workspace);
+        rules.find(|rule| rule.namespace == namespace).map(|rule| rule.name.as_str())
+    }
+}
+
+impl Proposals {
     /// Repeats all proposals: the aggregator of a new stream may have none of them.
     pub fn propose_anew(&mut self) {
         self.proposals.clear();
@@ -188,11 +201,16 @@ impl Bans {
     }
 
     /// The proposals that are due, for the stream that receives live control. Each ban is proposed until the region has it or it has
-    /// ended. Does nothing while none is due.
-    pub fn take_frames(&mut self, keeper: &Keeper, now: Now) -> Vec<wire::FilterFrame> {
+    /// ended. Does nothing while none is due. `rule_in` names the rule that bans in a workspace and namespace.
+    pub fn take_frames<'a>(
+        &mut self,
+        keeper: &Keeper,
+        rule_in: impl Fn(&str, &str) -> Option<&'a str>,
+        now: Now,
+    ) -> Vec<wire::FilterFrame> {
         let version = keeper.controls().bans_version();
         if self.version.replace(version) != Some(version) {
-            self.compare(keeper, now);
+            self.compare(keeper, rule_in, now);
         }
         if self.due.is_none_or(|due| now.mono < due) {
             return Vec::new();
@@ -210,24 +228,23 @@ impl Bans {
     }
 
     /// Updates the proposals to the bans that only this process has.
-    fn compare(&mut self, keeper: &Keeper, now: Now) {
+    fn compare<'a>(&mut self, keeper: &Keeper, rule_in: impl Fn(&str, &str) -> Option<&'a str>, now: Now) {
         let mut before = std::mem::take(&mut self.proposals);
         for open in keeper.controls().open_bans(now.unix) {
-            let rule = self.rules.iter().flatten().find(|rule| rule.namespace == open.namespace);
-            let Some(rule) = rule.filter(|_| open.workspace == self.workspace) else { continue };
+            let Some(rule) = rule_in(open.workspace, open.namespace) else { continue };
             if self.proposals.len() >= MAX_PROPOSALS {
                 break;
             }
-            let name = (open.namespace.to_owned(), open.identifier.to_vec());
+            let name = (open.workspace.to_owned(), open.namespace.to_owned(), open.identifier.to_vec());
             let same = before.remove(&name).filter(|same| same.ban.until_ms == open.ban.until.0);
             let proposal = same.unwrap_or_else(|| Proposal {
                 ban: wire::Ban {
-                    workspace: self.workspace.clone(),
-                    namespace: rule.namespace.clone(),
+                    workspace: open.workspace.to_owned(),
+                    namespace: open.namespace.to_owned(),
                     identifier: open.identifier.to_vec(),
                     until_ms: open.ban.until.0,
                     level: open.ban.level,
-                    rule: rule.name.clone(),
+                    rule: rule.to_owned(),
                     since_ms: open.ban.since.0,
                 },
                 next: now.mono,

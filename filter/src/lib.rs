@@ -3,12 +3,13 @@
 //! The path of a request, from the top down:
 //!
 //! 1. `exports`: Envoy calls an exported function.
-//! 2. `dispatch`: finds the plugin that the call belongs to, and carries out what the plugin decides.
+//! 2. `dispatch`: passes the call to the VM's plugins, and carries out what they decide. `vm` finds the plugin that it belongs to.
 //! 3. `plugin`: a configured filter. `plugin::request` matches the rules and calls the limiter; `plugin::verdict` turns the
-//!    outcome into a response or lets the request continue; the others hold the configuration, the tick and the stream.
-//! 4. [`responses`], [`bans`], [`counters`], `settle`: the response of a denial, bans by rules, counts of decisions, costs that
+//!    outcome into a response or lets the request continue.
+//! 4. `worker`: what all plugins of a VM share: the limiter, live control and the stream to the aggregator.
+//! 5. [`responses`], [`bans`], [`counters`], `settle`: the response of a denial, bans by rules, counts of decisions, costs that
 //!    a response states.
-//! 5. [`host`]: calls to Envoy, the headers it passes, its shared data, the gRPC stream.
+//! 6. [`host`]: calls to Envoy, the headers it passes, its shared data, the gRPC stream.
 //!
 //! Decisions are made in `weir-core`. This crate never panics: after a panic Envoy would never resume the paused requests of the worker.
 #![deny(
@@ -46,3 +47,7 @@ mod faults;
 mod plugin;
 #[cfg(target_arch = "wasm32")]
 mod settle;
+#[cfg(target_arch = "wasm32")]
+mod vm;
+#[cfg(target_arch = "wasm32")]
+mod worker;

@@ -64,6 +64,8 @@ pub const TICK_MS: u64 = 50;
 pub const WAITING_TICK_MS: u64 = 10;
 /// A report with this many cells is sent at once.
 const FLUSH_ROWS: usize = wire::MAX_FRAME_CELLS;
+/// A worker that was replaced rests after this time without a decision.
+pub const REST_MS: u64 = 10_000;
 /// Least time between two reads of the worker registry; a little less than a tick, as ticks jitter.
 const REGISTRY_MS: u64 = 40;
 
@@ -74,9 +76,7 @@ pub struct Setup {
     pub meta: Meta,
     /// Identifies the worker: random, of which the lower 62 bits are used.
     pub worker: u64,
-    /// Version of the configuration: a cached denial applies only to the version under which it was made.
-    pub version: u64,
-    /// Size of the worker cache, in sets of four keys.
+    /// Largest size of the worker cache, in sets of four keys; rounded up to a power of two.
     pub local_sets: usize,
 }
 
@@ -94,7 +94,8 @@ pub struct Setup {
 pub struct Limiter {
     origin: OriginId,
     worker: u64,
-    version: u64,
+    /// How often the clock has stepped: a cached denial applies only until the next step.
+    clock_steps: u64,
     table: Table,
     worker_cache: WorkerCache,
     outbox: Outbox,
@@ -117,6 +118,10 @@ pub struct Limiter {
     flushed: MonoMs,
     subscription: Subscription,
     serves: bool,
+    /// When this worker last decided, charged or settled something.
+    decided: MonoMs,
+    /// It has given back what it holds in its process, until its next decision.
+    rests: bool,
     items: Vec<Item>,
     resolved: Vec<(u64, Outcome)>,
     stats: Stats,
@@ -129,7 +134,7 @@ impl Limiter {
         Limiter {
             origin: setup.meta.origin,
             worker,
-            version: setup.version,
+            clock_steps: 0,
             table: Table::new(setup.meta.secret, setup.meta.geometry),
             worker_cache: WorkerCache::new(setup.local_sets),
             outbox: Outbox::default(),
@@ -148,6 +153,8 @@ impl Limiter {
             flushed: MonoMs(0),
             subscription: Subscription::default(),
             serves: false,
+            decided: now.mono,
+            rests: false,
             items: Vec::new(),
             resolved: Vec::new(),
             stats: Stats::default(),
@@ -223,6 +230,9 @@ impl Limiter {
         self.clock.tick(self.registry.clock, now);
         let now = self.moment(now.mono);
         self.notice_clock_steps(now);
+        if self.rests {
+            return;
+        }
         self.expire_exact(shared, now);
         self.expire_waiting(shared, now);
         self.expire_open(shared, now);
@@ -234,6 +244,7 @@ impl Limiter {
             self.plan_resync(now);
             self.step_resync(shared, now);
             self.finish_resync(now);
+            self.fit_cache(now.mono);
         }
     }
 
@@ -302,7 +313,7 @@ impl Limiter {
 
     /// Whether to open a stream. Then call [`Limiter::on_opening`], or [`Limiter::on_closed`] if that fails.
     pub fn should_open(&self, now: MonoMs) -> bool {
-        self.link.should_open(now)
+        !self.rests && self.link.should_open(now)
     }
 
     /// Whether and why to cancel the stream; then call [`Limiter::on_closed`]. The next stream may reach another aggregator.
@@ -333,6 +344,33 @@ impl Limiter {
     pub fn leave(&mut self, shared: &mut impl Shared, now: MonoMs) {
         self.on_closed(shared, now);
         self.link.left();
+    }
+
+    /// Gives back the worker's entry in the registry, its cache and its stream, if it owes nothing and has decided nothing for [`REST_MS`]. Its
+    /// next decision takes them again. If true, the caller ends the stream.
+    pub fn rest(&mut self, shared: &mut impl Shared, now: MonoMs) -> bool {
+        let waits = !self.is_quiet() || !self.exact.requests.is_settled() || self.resync.has_offer();
+        let owes_nothing = self.is_at_rest() && !waits;
+        if self.rests || !owes_nothing || now.since(self.decided) < REST_MS {
+            return false;
+        }
+        self.leave(shared, now);
+        self.stats.gauges.add(&WorkerRegistry::sign_off(shared, self.worker, now));
+        self.worker_cache.clear();
+        (self.rests, self.synced) = (true, None);
+        true
+    }
+
+    /// Ends the stream without a failure, so that another one is opened at once. Requests wait for that one, but those that wait for answers
+    /// of this one are decided without.
+    pub fn on_moved(&mut self, shared: &mut impl Shared, now: MonoMs) {
+        self.on_closed(shared, now);
+        self.link.moved();
+    }
+
+    /// Whether no request waits, so that the stream can be moved without a loss.
+    pub fn is_quiet(&self) -> bool {
+        self.waiting.is_empty()
     }
 
     /// Applies a frame of the aggregator.
@@ -419,7 +457,7 @@ impl Limiter {
     /// are reported again.
     fn notice_clock_steps(&mut self, now: Now) {
         if self.clock.steps_to(now) {
-            self.version = self.version.wrapping_add(1);
+            self.clock_steps = self.clock_steps.wrapping_add(1);
             if self.is_subscriber() {
                 self.resync.note_gap();
             }

@@ -62,6 +62,8 @@ pub struct Stats {
 /// a last word, as after a failure of its VM, does not stay in them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gauges {
+    /// Workers in the registry.
+    pub workers: u64,
     /// Workers whose streams are open.
     pub streams_connected: u64,
     /// Workers whose streams have been open long enough to rely on the number of nodes.
@@ -85,6 +87,7 @@ impl Gauges {
 
     fn merge(&self, other: &Gauges, of: impl Fn(u64, u64) -> u64) -> Gauges {
         Gauges {
+            workers: of(self.workers, other.workers),
             streams_connected: of(self.streams_connected, other.streams_connected),
             streams_settled: of(self.streams_settled, other.streams_settled),
             subscribers: of(self.subscribers, other.subscribers),

@@ -26,6 +26,7 @@ mod local;
 mod model;
 mod network;
 mod property;
+mod registry;
 mod spent;
 mod strict;
 mod trace;

@@ -1,6 +1,7 @@
 //! Periodic work of each tick: the worker registry, due leases, the end of a resync.
 
 use super::Limiter;
+use super::cache::worker_cache::IDLE_MS;
 use super::remote::registry::{self, WorkerRegistry};
 use crate::model::shared::Shared;
 use crate::model::time::{MonoMs, Now};
@@ -24,7 +25,7 @@ impl Limiter {
             settled: self.link.has_settled(now.mono),
             report_queue: self.outbox.len() as u64,
         };
-        let Some(registry) = WorkerRegistry::sync(shared, &me, self.resync.reaped(), now.mono) else {
+        let Some(registry) = WorkerRegistry::sync(shared, &me, now.mono) else {
             self.leases.keep_recalls(me.recall);
             return;
         };
@@ -48,6 +49,7 @@ impl Limiter {
     /// The time of a request. A worker that is new, or that was inactive for so long that others may take it for dead, enters the
     /// registry first. Otherwise its counts could leave the table before they are reported.
     pub(super) fn enter(&mut self, shared: &mut impl Shared, mono: MonoMs) -> Now {
+        (self.decided, self.rests) = (mono, false);
         if self.synced.is_none_or(|synced| mono.since(synced) > registry::DEAD_MS / 2) {
             self.sync_registry(shared, self.moment(mono));
         }
@@ -81,6 +83,14 @@ impl Limiter {
     pub(super) fn return_leases(&mut self, shared: &mut impl Shared, now: Now) {
         for fingerprint in self.leases.take_all() {
             self.settle(shared, fingerprint, false, now);
+        }
+    }
+
+    /// Makes the worker cache larger if keys lack room, and gives it back if the worker is idle.
+    pub(super) fn fit_cache(&mut self, now: MonoMs) {
+        match self.leases.is_empty() && now.since(self.decided) >= IDLE_MS {
+            true => self.worker_cache.clear(),
+            false => self.worker_cache.grow(),
         }
     }
 

@@ -16,7 +16,6 @@ use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
 use core::ops::RangeInclusive;
-use sha2::{Digest, Sha256};
 
 /// A longer text is refused without parsing it.
 pub const CONFIG_BYTES_MAX: usize = 4 * 1_024 * 1_024;
@@ -70,7 +69,6 @@ pub struct Config {
     /// `rules` (required): 1 to 1 024, in order. An empty list is refused, as the filter would silently limit nothing.
     pub rules: Vec<Rule>,
     pub(super) index: Option<Index>,
-    version: u64,
 }
 
 /// `aggregator`: the Envoy cluster of the region's aggregator.
@@ -137,11 +135,6 @@ impl Config {
         let at = self.rules.iter().position(ledger)?;
         Some(format!("rules[{at}].algorithm: responses carry a ledger's transactions"))
     }
-
-    /// A stable hash of the configuration's text. Cached decisions of another version are not used.
-    pub fn version(&self) -> u64 {
-        self.version
-    }
 }
 
 impl Token {
@@ -165,7 +158,7 @@ fn read_text(text: &[u8], variables: Variables<'_>, errors: &mut Errors) -> Opti
     let decoded = structure::json_of(text);
     let text = decoded.as_deref().map_or(text, str::as_bytes);
     let value = parse_json(text, errors)?;
-    read_config(Node { value: &value, path: ROOT }, version_of(text), variables, errors)
+    read_config(Node { value: &value, path: ROOT }, variables, errors)
 }
 
 /// Parses JSON. A syntax error is reported with line and column.
@@ -186,17 +179,7 @@ fn parse_json<'a>(text: &'a [u8], errors: &mut Errors) -> Option<Value<'a>> {
     }
 }
 
-fn version_of(text: &[u8]) -> u64 {
-    let digest = Sha256::digest(text);
-    digest.iter().take(8).fold(0, |version, byte| version << 8 | u64::from(*byte))
-}
-
-fn read_config(
-    node: Node<'_>,
-    version: u64,
-    variables: Variables<'_>,
-    errors: &mut Errors,
-) -> Option<Config> {
+fn read_config(node: Node<'_>, variables: Variables<'_>, errors: &mut Errors) -> Option<Config> {
     let fields = node.object(&FIELDS, errors)?;
     let workspace = fields.or("workspace", "default".to_string(), errors, |n, e| n.name(e));
     let aggregator = fields.required("aggregator", "an object with cluster", errors, |node, errors| {
@@ -224,7 +207,6 @@ fn read_config(
         test_faults: test_faults?,
         index: rules.as_deref().and_then(Index::of),
         rules: rules?,
-        version,
     })
 }
 

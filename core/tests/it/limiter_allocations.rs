@@ -48,7 +48,7 @@ fn limiter() -> (Limiter, Counted) {
         geometry: Geometry { buckets: 16, keys_per_bucket: 8 },
     };
     let meta = Meta::establish(&mut shared, proposal);
-    let setup = Setup { meta, worker: 7, version: 1, local_sets: 64 };
+    let setup = Setup { meta, worker: 7, local_sets: 64 };
     (Limiter::new(setup, NOW), shared)
 }
 

@@ -159,15 +159,6 @@ fn secrets_are_read_from_environment_variables() {
 }
 
 #[test]
-fn the_version_is_that_of_the_text() {
-    let version = |text: &str| Config::parse(text.as_bytes()).unwrap().version();
-    let text = with_rules(&format!("[{RULE}]"));
-    // The first eight bytes of the text's SHA-256, which must never change.
-    assert_eq!(version(&text), 2_769_862_466_308_094_749);
-    assert_ne!(version(&text), version(&format!("{text} ")));
-}
-
-#[test]
 fn text_that_is_not_an_object() {
     for (text, expected) in [
         ("", "configuration: it is empty; expected a JSON object"),

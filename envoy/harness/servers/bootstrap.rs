@@ -44,6 +44,8 @@ pub struct EnvoyOptions {
     /// Read the listener from a file that [`crate::Envoy::reload`] replaces. Without this, an invalid listener ends
     /// Envoy.
     pub reloadable: bool,
+    /// The time in seconds for which a replaced listener drains its connections. Envoy's default is 600.
+    pub drain_s: u32,
     /// Write a JSON line for each request to `access.log` in the scenario's folder.
     pub access_log: bool,
     /// The port of the OTLP collector on this machine that receives Envoy's own spans.
@@ -68,6 +70,7 @@ impl Default for EnvoyOptions {
             aggregator_ports: Vec::new(),
             aggregator_tls: None,
             reloadable: false,
+            drain_s: 1,
             access_log: false,
             collector_port: None,
             log_level: "warning".to_owned(),

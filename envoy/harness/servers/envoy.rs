@@ -269,8 +269,8 @@ fn command(options: &EnvoyOptions, folder: &Path) -> Result<Command> {
         .args(["--log-level", &options.log_level])
         // Several Envoys run on one machine, and none of them replaces another.
         .arg("--disable-hot-restart")
-        // Connections are drained from a replaced listener quickly.
-        .args(["--drain-time-s", "1", "--parent-shutdown-time-s", "2"])
+        .args(["--drain-time-s", &options.drain_s.to_string()])
+        .args(["--parent-shutdown-time-s", &options.drain_s.saturating_add(1).to_string()])
         .current_dir(folder)
         .envs(options.environment.iter().map(|(name, value)| (name, value)));
     Ok(command)

@@ -15,7 +15,7 @@ const MINUTE: u64 = 60_000;
 /// Workers of one process, each with its own memory.
 struct World {
     shared: MemoryShared,
-    workers: Vec<(Limiter, Keeper, Bans)>,
+    workers: Vec<(Limiter, Keeper, Bans, Proposals)>,
     now: Now,
 }
 
@@ -32,8 +32,8 @@ impl World {
         let now = Now { unix: UnixMs(1_700_000_040_000), mono: MonoMs(1_000_000) };
         let config = Config::parse(config.as_bytes()).unwrap();
         let worker = |worker, shared: &mut MemoryShared| {
-            let setup = Setup { meta, worker, version: 1, local_sets: 8 };
-            (Limiter::new(setup, now), Keeper::load(shared, now), Bans::new(&config))
+            let setup = Setup { meta, worker, local_sets: 8 };
+            (Limiter::new(setup, now), Keeper::load(shared, now), Bans::new(5, &config), Proposals::default())
         };
         let workers = (1..=workers).map(|number| worker(number, &mut shared)).collect();
         World { shared, workers, now }
@@ -45,7 +45,7 @@ impl World {
             let step = 50.min(end - self.now.mono.0);
             self.now.mono.0 += step;
             self.now.unix.0 += step;
-            for (limiter, keeper, bans) in &mut self.workers {
+            for (limiter, keeper, bans, _) in &mut self.workers {
                 limiter.tick(&mut self.shared, self.now);
                 keeper.tick(&mut self.shared, self.now);
                 bans.ban_struck(limiter, keeper, self.now);
@@ -54,7 +54,7 @@ impl World {
     }
 
     fn deny(&mut self, worker: usize, identifier: &str, times: usize) {
-        let (limiter, keeper, bans) = &mut self.workers[worker];
+        let (limiter, keeper, bans, _) = &mut self.workers[worker];
         for _ in 0..times {
             bans.begin();
             bans.accuse(0, identifier.as_bytes());
@@ -64,7 +64,7 @@ impl World {
 
     /// Which ban in a row holds on a worker, and for how many more milliseconds.
     fn banned(&self, worker: usize, identifier: &str) -> Option<(u32, u64)> {
-        let (_, keeper, _) = &self.workers[worker];
+        let (_, keeper, ..) = &self.workers[worker];
         let ban =
             keeper.controls().banned_here(("default", "login"), identifier.as_bytes(), self.now.unix)?;
         let left_ms = ban.until.0.saturating_sub(self.now.unix.0);
@@ -104,15 +104,16 @@ impl World {
 
     /// A request of the first worker is denied by a ban.
     fn meets_a_ban(&mut self, identifier: &str) {
-        let (_, keeper, bans) = &mut self.workers[0];
+        let (_, keeper, bans, _) = &mut self.workers[0];
         bans.begin();
         bans.accuse(0, identifier.as_bytes());
         bans.on_banned(keeper, 0, self.now.unix);
     }
 
     fn proposed(&mut self, worker: usize) -> Vec<wire::Ban> {
-        let (_, keeper, bans) = &mut self.workers[worker];
-        bans.take_frames(keeper, self.now).into_iter().flat_map(|frame| frame.bans).collect()
+        let (_, keeper, bans, proposals) = &mut self.workers[worker];
+        let rule_in = |workspace: &str, namespace: &str| bans.rule_in(workspace, namespace);
+        proposals.take_frames(keeper, rule_in, self.now).into_iter().flat_map(|frame| frame.bans).collect()
     }
 }
 
@@ -157,8 +158,9 @@ fn a_new_vm_loads_the_bans() {
     world.deny(0, "mallory", 3);
     world.pass(100);
     let config = Config::parse(CONFIG.as_bytes()).unwrap();
-    let (_, keeper, bans) = &mut world.workers[0];
-    (*keeper, *bans) = (Keeper::load(&mut world.shared, world.now), Bans::new(&config));
+    let (_, keeper, bans, proposals) = &mut world.workers[0];
+    (*keeper, *bans) = (Keeper::load(&mut world.shared, world.now), Bans::new(6, &config));
+    *proposals = Proposals::default();
     assert_eq!(world.banned(0, "mallory").unwrap().0, 1);
     world.pass(10 * MINUTE);
     world.deny(0, "mallory", 3);
@@ -225,8 +227,9 @@ fn what_a_vm_that_died_had_banned_is_proposed_by_the_next() {
     world.pass(100);
     let config = Config::parse(CONFIG.as_bytes()).unwrap();
     world.workers.truncate(1);
-    let (_, keeper, bans) = &mut world.workers[0];
-    (*keeper, *bans) = (Keeper::load(&mut world.shared, world.now), Bans::new(&config));
+    let (_, keeper, bans, proposals) = &mut world.workers[0];
+    (*keeper, *bans) = (Keeper::load(&mut world.shared, world.now), Bans::new(6, &config));
+    *proposals = Proposals::default();
     let [ban] = &world.proposed(0)[..] else { panic!("one proposal") };
     assert_eq!((ban.identifier.as_slice(), ban.level, ban.rule.as_str()), (&b"mallory"[..], 1, "login"));
 }

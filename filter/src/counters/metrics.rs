@@ -5,7 +5,6 @@
 //!
 //! Workers share Envoy's metrics, so gauges are changed by differences, not set.
 
-use crate::counters::reporter::CounterReporter;
 use crate::counters::{Counters, RuleOutcome};
 use crate::host::calls;
 use proxy_wasm::types::MetricType;
@@ -22,38 +21,52 @@ const REASONS: [&str; 5] = ["cold", "baseline", "strict", "stale", "slack"];
 const RESULTS: [&str; 5] = ["granted", "refused", "timeout", "broken", "unjudged"];
 const EXACT_RESULTS: [&str; 5] = ["allowed", "denied", "undecided", "timeout", "broken"];
 
-/// Metrics of one worker.
+/// Metrics of the decisions of one configuration.
 #[derive(Debug, Default)]
-pub struct Metrics {
+pub struct DecisionMetrics {
     decisions: Vec<[Option<u32>; RuleOutcome::VARIANTS.len()]>,
+    ids: Ids,
+    flushed: Option<MonoMs>,
+}
+
+/// Metrics of one worker's limiter.
+#[derive(Debug, Default)]
+pub struct LimiterMetrics {
     /// `None` before the first batch, which defines all metrics without labels, so that alerts find them at 0.
     flushed_stats: Option<Stats>,
-    ids: Vec<(&'static str, u32)>,
+    ids: Ids,
     flushed: MonoMs,
 }
 
-impl Metrics {
+/// The metrics without labels that were defined.
+#[derive(Debug, Default)]
+struct Ids(Vec<(&'static str, u32)>);
+
+impl DecisionMetrics {
     /// For `rules` rules.
-    pub fn new(rules: usize) -> Metrics {
-        Metrics { decisions: vec![[None; RuleOutcome::VARIANTS.len()]; rules], ..Metrics::default() }
+    pub fn new(rules: usize) -> DecisionMetrics {
+        DecisionMetrics {
+            decisions: vec![[None; RuleOutcome::VARIANTS.len()]; rules],
+            ..DecisionMetrics::default()
+        }
     }
 
-    /// Writes what has changed since the last batch, if the next one is due or `now_or_never`.
+    /// Writes what was counted since the last batch, if the next one is due or `now_or_never`, and passes it to `out`.
     pub fn flush(
         &mut self,
         rules: &[Rule],
-        (counters, reporter): (&mut Counters, &mut CounterReporter),
-        stats: Stats,
+        counters: &mut Counters,
+        mut out: impl FnMut(usize, RuleOutcome, u64),
         now: MonoMs,
         now_or_never: bool,
     ) {
-        if now.since(self.flushed) < FLUSH_MS && !now_or_never {
+        if self.flushed.is_some_and(|flushed| now.since(flushed) < FLUSH_MS) && !now_or_never {
             return;
         }
-        self.flushed = now;
+        let first = self.flushed.replace(now).is_none();
         let decisions = &mut self.decisions;
         counters.drain(|rule, outcome, count| {
-            reporter.add(rule, outcome, count);
+            out(rule, outcome, count);
             let Some(id) = decisions.get_mut(rule).and_then(|ids| ids.get_mut(outcome as usize)) else {
                 return;
             };
@@ -68,10 +81,20 @@ impl Metrics {
             }
         });
         const DENIED: &str = "weir_addresses_denied_total";
-        if self.flushed_stats.is_none() {
-            self.id(MetricType::Counter, DENIED);
+        if first {
+            self.ids.id(MetricType::Counter, DENIED);
         }
-        self.moved(MetricType::Counter, DENIED, std::mem::take(&mut counters.denied_addresses), 0);
+        self.ids.moved(MetricType::Counter, DENIED, std::mem::take(&mut counters.denied_addresses), 0);
+    }
+}
+
+impl LimiterMetrics {
+    /// Writes what has changed since the last batch, if the next one is due or `now_or_never`.
+    pub fn flush(&mut self, stats: Stats, now: MonoMs, now_or_never: bool) {
+        if now.since(self.flushed) < FLUSH_MS && !now_or_never {
+            return;
+        }
+        self.flushed = now;
         self.flush_stats(stats);
     }
 
@@ -79,14 +102,14 @@ impl Metrics {
         let first = self.flushed_stats.is_none();
         let last = self.flushed_stats.replace(stats).unwrap_or_default();
         for ((reason, count), before) in REASONS.iter().zip(stats.consults).zip(last.consults) {
-            self.labelled("weir_consults_total.reason.", reason, count, before);
+            labelled("weir_consults_total.reason.", reason, count, before);
         }
         for ((result, count), before) in RESULTS.iter().zip(stats.results).zip(last.results) {
-            self.labelled("weir_consult_results_total.result.", result, count, before);
+            labelled("weir_consult_results_total.result.", result, count, before);
         }
         for ((result, count), before) in EXACT_RESULTS.iter().zip(stats.exact_results).zip(last.exact_results)
         {
-            self.labelled("weir_exact_results_total.result.", result, count, before);
+            labelled("weir_exact_results_total.result.", result, count, before);
         }
         let counters = [
             ("weir_exact_requests_total", stats.exact_requests, last.exact_requests),
@@ -107,13 +130,14 @@ impl Metrics {
         ];
         for (name, count, before) in counters {
             if first {
-                self.id(MetricType::Counter, name);
+                self.ids.id(MetricType::Counter, name);
             }
-            self.moved(MetricType::Counter, name, count, before);
+            self.ids.moved(MetricType::Counter, name, count, before);
         }
         let keys = |stats: &Stats| stats.keys_added.wrapping_sub(stats.keys_removed);
         let gauges = [
             ("weir_table_keys", keys(&stats), keys(&last)),
+            ("weir_workers", stats.gauges.workers, last.gauges.workers),
             ("weir_report_queue", stats.gauges.report_queue, last.gauges.report_queue),
             ("weir_streams_connected", stats.gauges.streams_connected, last.gauges.streams_connected),
             ("weir_streams_settled", stats.gauges.streams_settled, last.gauges.streams_settled),
@@ -121,26 +145,20 @@ impl Metrics {
         ];
         for (name, value, before) in gauges {
             if first {
-                self.id(MetricType::Gauge, name);
+                self.ids.id(MetricType::Gauge, name);
             }
-            self.moved(MetricType::Gauge, name, value, before);
+            self.ids.moved(MetricType::Gauge, name, value, before);
         }
         if stats.subscriber
             && stats.snapshot_age_ms != u64::MAX
-            && let Some(id) = self.id(MetricType::Gauge, "weir_snapshot_age_ms")
+            && let Some(id) = self.ids.id(MetricType::Gauge, "weir_snapshot_age_ms")
         {
             calls::record_metric(id, stats.snapshot_age_ms);
         }
     }
+}
 
-    fn labelled(&mut self, prefix: &str, label: &str, count: u64, before: u64) {
-        if count != before
-            && let Some(id) = calls::define_metric(MetricType::Counter, &format!("{prefix}{label}"))
-        {
-            calls::increment_metric(id, difference(count, before));
-        }
-    }
-
+impl Ids {
     fn moved(&mut self, kind: MetricType, name: &'static str, value: u64, before: u64) {
         if value != before
             && let Some(id) = self.id(kind, name)
@@ -150,12 +168,20 @@ impl Metrics {
     }
 
     fn id(&mut self, kind: MetricType, name: &'static str) -> Option<u32> {
-        if let Some((_, id)) = self.ids.iter().find(|(of, _)| *of == name) {
+        if let Some((_, id)) = self.0.iter().find(|(of, _)| *of == name) {
             return Some(*id);
         }
         let id = calls::define_metric(kind, name)?;
-        self.ids.push((name, id));
+        self.0.push((name, id));
         Some(id)
+    }
+}
+
+fn labelled(prefix: &str, label: &str, count: u64, before: u64) {
+    if count != before
+        && let Some(id) = calls::define_metric(MetricType::Counter, &format!("{prefix}{label}"))
+    {
+        calls::increment_metric(id, difference(count, before));
     }
 }
 

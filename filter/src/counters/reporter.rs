@@ -1,10 +1,12 @@
-//! Reports decisions to the aggregator: for each rule the counts by outcome since this worker loaded it.
+//! Reports decisions to the aggregator: for each rule the counts by outcome since this worker began to count it.
+//!
+//! Configurations that one worker runs at a time, as while a reload replaces a listener, count a rule of one name together.
 //!
 //! A report is sent at most once a second and holds only rules that decided a request since the last one; after a stream is opened it
 //! holds all. It sums the counts that `counters` drains for Envoy's statistics, so that a request costs nothing more.
 
 use crate::counters::RuleOutcome;
-use strum::VariantArray;
+use std::collections::BTreeMap;
 use weir_core::model::exact::Algorithm;
 use weir_core::model::time::MonoMs;
 use weir_core::model::wire::{Counters, FilterFrame, RuleCounters};
@@ -15,50 +17,89 @@ const REPORT_MS: u64 = 1_000;
 /// Most rules of one report; further ones follow in the next.
 const REPORT_RULES: usize = 256;
 
+/// Workspace and name of a rule.
+type Name = (String, String);
+
 /// Counts by rule and outcome.
 #[derive(Debug, Default)]
 pub struct CounterReporter {
-    totals: Vec<[u64; RuleOutcome::VARIANTS.len()]>,
-    /// Rules to report.
-    news: Vec<bool>,
-    /// The current shadow mode of rules that live control has changed.
-    shadows: Vec<Option<bool>>,
+    rules: BTreeMap<usize, Counted>,
+    places: BTreeMap<Name, usize>,
+    next_place: usize,
     last: Option<MonoMs>,
 }
 
+#[derive(Debug)]
+struct Counted {
+    workspace: String,
+    /// The rule as the newest configuration has it, and the sums.
+    counters: RuleCounters,
+    /// It is to be reported.
+    is_news: bool,
+    /// Configurations that have it.
+    users: usize,
+    /// The newest of them.
+    newest: u32,
+}
+
 impl CounterReporter {
-    /// For `rules` rules.
-    pub fn new(rules: usize) -> CounterReporter {
-        CounterReporter {
-            totals: vec![[0; RuleOutcome::VARIANTS.len()]; rules],
-            news: vec![true; rules],
-            shadows: vec![None; rules],
-            last: None,
-        }
-    }
-
-    /// Adds decisions.
-    pub fn add(&mut self, rule: usize, outcome: RuleOutcome, count: u64) {
-        if let Some(total) = self.totals.get_mut(rule).and_then(|totals| totals.get_mut(outcome as usize)) {
-            *total = total.saturating_add(count);
-        }
-        if let Some(news) = self.news.get_mut(rule) {
-            *news = true;
-        }
-    }
-
-    /// Sets a rule's shadow mode in place of its configuration.
-    pub fn set_shadow(&mut self, rule: usize, shadow: bool) {
-        let (Some(current), Some(news)) = (self.shadows.get_mut(rule), self.news.get_mut(rule)) else {
-            return;
+    /// Adds the rules of the configuration of `root`. Returns the place of each.
+    pub fn register(&mut self, root: u32, config: &Config) -> Vec<usize> {
+        let place_of = |rule: &Rule| {
+            let name = (config.workspace.clone(), rule.name.clone());
+            let place = *self.places.entry(name).or_insert_with(|| {
+                self.next_place = self.next_place.wrapping_add(1);
+                self.next_place
+            });
+            let counted = self.rules.entry(place).or_insert_with(|| Counted {
+                workspace: config.workspace.clone(),
+                counters: RuleCounters::default(),
+                is_news: true,
+                users: 0,
+                newest: root,
+            });
+            counted.counters = described(rule, &counted.counters);
+            (counted.is_news, counted.newest) = (true, root);
+            counted.users = counted.users.saturating_add(1);
+            place
         };
-        *news |= current.is_some_and(|current| current != shadow);
-        *current = Some(shadow);
+        config.rules.iter().map(place_of).collect()
+    }
+
+    /// Removes the rules of a configuration that has ended.
+    pub fn release(&mut self, places: &[usize]) {
+        for place in places {
+            let Some(counted) = self.rules.get_mut(place) else { continue };
+            counted.users = counted.users.saturating_sub(1);
+            if counted.users == 0
+                && let Some(counted) = self.rules.remove(place)
+            {
+                self.places.remove(&(counted.workspace, counted.counters.name));
+            }
+        }
+    }
+
+    /// Adds decisions to the rule at `place`.
+    pub fn add(&mut self, place: usize, outcome: RuleOutcome, count: u64) {
+        let Some(counted) = self.rules.get_mut(&place) else { return };
+        let total = total(&mut counted.counters, outcome);
+        *total = total.saturating_add(count);
+        counted.is_news = true;
+    }
+
+    /// Sets the shadow mode of the rule at `place`, which live control may have changed in the configuration of `root`.
+    pub fn set_shadow(&mut self, root: u32, place: usize, shadow: bool) {
+        if let Some(counted) = self.rules.get_mut(&place)
+            && counted.newest == root
+        {
+            counted.is_news |= counted.counters.shadow != shadow;
+            counted.counters.shadow = shadow;
+        }
     }
 
     /// Reports all rules, on a new stream.
     pub fn begin(&mut self) {
-        self.news.iter_mut().for_each(|news| *news = true);
+        self.rules.values_mut().for_each(|counted| counted.is_news = true);
         self.hurry();
     }
 
@@ -67,27 +108,29 @@ impl CounterReporter {
         self.last = None;
     }
 
-    /// The next report, if one is due and a rule has changed.
-    pub fn next(&mut self, config: &Config, now: MonoMs) -> Option<FilterFrame> {
-        if self.last.is_some_and(|last| now.since(last) < REPORT_MS) || !self.news.contains(&true) {
+    /// The next report, if one is due and a rule has changed. It has rules of one workspace.
+    pub fn next(&mut self, now: MonoMs) -> Option<FilterFrame> {
+        if self.last.is_some_and(|last| now.since(last) < REPORT_MS) {
             return None;
         }
+        let workspace = self.rules.values().find(|counted| counted.is_news)?.workspace.clone();
         self.last = Some(now);
-        let rules = config.rules.iter().zip(&self.totals).zip(&self.shadows).zip(&mut self.news);
-        let rules = rules.filter_map(|(((rule, totals), shadow), news)| {
-            std::mem::take(news).then(|| counters_of(rule, totals, shadow.unwrap_or(rule.shadow)))
+        let news =
+            self.rules.values_mut().filter(|counted| counted.is_news && counted.workspace == workspace);
+        let rules = news.take(REPORT_RULES).map(|counted| {
+            counted.is_news = false;
+            counted.counters.clone()
         });
-        let counters =
-            Counters { rules: rules.take(REPORT_RULES).collect(), workspace: config.workspace.clone() };
-        if self.news.contains(&true) {
+        let counters = Counters { rules: rules.collect(), workspace };
+        if self.rules.values().any(|counted| counted.is_news) {
             self.hurry();
         }
         Some(FilterFrame { counters: Some(counters), ..FilterFrame::default() })
     }
 }
 
-fn counters_of(rule: &Rule, totals: &[u64; RuleOutcome::VARIANTS.len()], shadow: bool) -> RuleCounters {
-    let of = |outcome: RuleOutcome| totals.get(outcome as usize).copied().unwrap_or_default();
+/// The description of `rule`, with the sums of `counted`.
+fn described(rule: &Rule, counted: &RuleCounters) -> RuleCounters {
     let (algorithm, zone) = match rule.algorithm {
         Algorithm::Window => ("sliding_window", 0),
         Algorithm::Log => ("sliding_log", 0),
@@ -99,14 +142,20 @@ fn counters_of(rule: &Rule, totals: &[u64; RuleOutcome::VARIANTS.len()], shadow:
         algorithm: algorithm.to_owned(),
         limit: rule.limit,
         window_ms: rule.duration_ms,
-        shadow,
-        allowed: of(RuleOutcome::Allowed),
-        denied: of(RuleOutcome::Denied),
-        shadow_denied: of(RuleOutcome::ShadowDenied),
-        exempt: of(RuleOutcome::Exempt),
-        undecided: of(RuleOutcome::Undecided),
-        banned: of(RuleOutcome::Banned),
+        shadow: rule.shadow,
         zone,
+        ..counted.clone()
+    }
+}
+
+fn total(counters: &mut RuleCounters, outcome: RuleOutcome) -> &mut u64 {
+    match outcome {
+        RuleOutcome::Allowed => &mut counters.allowed,
+        RuleOutcome::Denied => &mut counters.denied,
+        RuleOutcome::ShadowDenied => &mut counters.shadow_denied,
+        RuleOutcome::Exempt => &mut counters.exempt,
+        RuleOutcome::Undecided => &mut counters.undecided,
+        RuleOutcome::Banned => &mut counters.banned,
     }
 }
 
@@ -121,6 +170,13 @@ mod tests {
         Config::parse(text).unwrap()
     }
 
+    /// A worker with one configuration, and the places of its rules.
+    fn reporter(config: &Config) -> (CounterReporter, Vec<usize>) {
+        let mut reporter = CounterReporter::default();
+        let places = reporter.register(1, config);
+        (reporter, places)
+    }
+
     fn rows(frame: Option<FilterFrame>) -> Vec<(String, u64, u64)> {
         let rules = frame.and_then(|frame| frame.counters).map(|counters| counters.rules).unwrap_or_default();
         rules.into_iter().map(|rule| (rule.name, rule.allowed, rule.denied)).collect()
@@ -130,39 +186,39 @@ mod tests {
     fn a_ledger_is_reported_with_its_zone() {
         let text = br#"{"aggregator": {"cluster": "c"}, "rules": [
             {"name": "t", "identifier": {"header": "k"}, "algorithm": "ledger", "zone": 7}]}"#;
-        let frame = CounterReporter::new(1).next(&Config::parse(text).unwrap(), MonoMs(5));
+        let (mut reporter, _) = reporter(&Config::parse(text).unwrap());
+        let frame = reporter.next(MonoMs(5));
         let rules = frame.and_then(|frame| frame.counters).unwrap().rules;
         assert_eq!((rules[0].algorithm.as_str(), rules[0].zone), ("ledger", 7));
     }
 
     #[test]
     fn all_rules_first_then_those_with_news_once_a_second_and_all_to_a_new_stream() {
-        let config = config();
-        let mut reporter = CounterReporter::new(2);
-        let frame = reporter.next(&config, MonoMs(5));
+        let (mut reporter, places) = reporter(&config());
+        let frame = reporter.next(MonoMs(5));
         let counters = frame.clone().and_then(|frame| frame.counters).unwrap();
         let facts = |rule: &RuleCounters| (rule.limit, rule.window_ms, rule.shadow, rule.algorithm.clone());
         assert_eq!(facts(&counters.rules[1]), (6, 3_600_000, true, "sliding_window".to_owned()));
         assert_eq!(rows(frame), [("a".to_owned(), 0, 0), ("b".to_owned(), 0, 0)]);
-        reporter.add(0, RuleOutcome::Allowed, 3);
+        reporter.add(places[0], RuleOutcome::Allowed, 3);
         reporter.add(7, RuleOutcome::Allowed, 3);
-        assert_eq!(reporter.next(&config, MonoMs(1_004)), None);
-        assert_eq!(rows(reporter.next(&config, MonoMs(1_005))), [("a".to_owned(), 3, 0)]);
-        assert_eq!(reporter.next(&config, MonoMs(9_000)), None, "nothing is new");
-        reporter.add(0, RuleOutcome::Exempt, 1);
+        assert_eq!(reporter.next(MonoMs(1_004)), None);
+        assert_eq!(rows(reporter.next(MonoMs(1_005))), [("a".to_owned(), 3, 0)]);
+        assert_eq!(reporter.next(MonoMs(9_000)), None, "nothing is new");
+        reporter.add(places[0], RuleOutcome::Exempt, 1);
         reporter.hurry();
-        assert_eq!(rows(reporter.next(&config, MonoMs(1_006))), [("a".to_owned(), 3, 0)]);
-        reporter.set_shadow(0, false);
-        assert_eq!(reporter.next(&config, MonoMs(8_000)), None, "as it was");
-        reporter.set_shadow(0, true);
-        reporter.add(0, RuleOutcome::Banned, 2);
-        let counters = reporter.next(&config, MonoMs(8_000)).and_then(|frame| frame.counters).unwrap();
+        assert_eq!(rows(reporter.next(MonoMs(1_006))), [("a".to_owned(), 3, 0)]);
+        reporter.set_shadow(1, places[0], false);
+        assert_eq!(reporter.next(MonoMs(8_000)), None, "as it was");
+        reporter.set_shadow(1, places[0], true);
+        reporter.add(places[0], RuleOutcome::Banned, 2);
+        let counters = reporter.next(MonoMs(8_000)).and_then(|frame| frame.counters).unwrap();
         assert_eq!((counters.rules[0].shadow, counters.rules[0].banned), (true, 2));
-        reporter.add(1, RuleOutcome::Denied, u64::MAX);
-        reporter.add(1, RuleOutcome::Denied, 1);
+        reporter.add(places[1], RuleOutcome::Denied, u64::MAX);
+        reporter.add(places[1], RuleOutcome::Denied, 1);
         reporter.begin();
         assert_eq!(
-            rows(reporter.next(&config, MonoMs(10_000))),
+            rows(reporter.next(MonoMs(10_000))),
             [("a".to_owned(), 3, 0), ("b".to_owned(), 0, u64::MAX)]
         );
     }
@@ -175,8 +231,40 @@ mod tests {
         let rules: Vec<String> = (0..600).map(rule).collect();
         let text = format!(r#"{{"aggregator": {{"cluster": "c"}}, "rules": [{}]}}"#, rules.join(","));
         let config = Config::parse(text.as_bytes()).unwrap();
-        let mut reporter = CounterReporter::new(600);
-        let sizes: Vec<usize> = (0..4).map(|at| rows(reporter.next(&config, MonoMs(at))).len()).collect();
+        let (mut reporter, _) = reporter(&config);
+        let sizes: Vec<usize> = (0..4).map(|at| rows(reporter.next(MonoMs(at))).len()).collect();
         assert_eq!(sizes, [256, 256, 88, 0]);
+    }
+
+    #[test]
+    fn configurations_of_one_worker_count_a_rule_together_until_the_last_ends() {
+        let (mut reporter, before) = reporter(&config());
+        reporter.add(before[0], RuleOutcome::Allowed, 3);
+        let text = br#"{"aggregator": {"cluster": "c"}, "rules": [
+            {"name": "a", "identifier": {"header": "k"}, "limit": 7, "window": "1m"}]}"#;
+        let after = reporter.register(2, &Config::parse(text).unwrap());
+        reporter.add(after[0], RuleOutcome::Allowed, 4);
+        reporter.set_shadow(1, before[0], true);
+        let counters = reporter.next(MonoMs(5)).and_then(|frame| frame.counters).unwrap();
+        let [a, b] = &counters.rules[..] else { panic!("two rules") };
+        assert_eq!((a.limit, a.allowed, a.shadow, b.name.as_str()), (7, 7, false, "b"));
+        reporter.release(&before);
+        reporter.begin();
+        assert_eq!(rows(reporter.next(MonoMs(10))), [("a".to_owned(), 7, 0)]);
+        reporter.release(&after);
+        reporter.begin();
+        assert_eq!(reporter.next(MonoMs(20)), None);
+    }
+
+    #[test]
+    fn a_report_has_rules_of_one_workspace() {
+        let (mut reporter, _) = reporter(&config());
+        let text = br#"{"workspace": "w", "aggregator": {"cluster": "c"}, "rules": [
+            {"name": "a", "identifier": {"header": "k"}, "limit": 7, "window": "1m"}]}"#;
+        reporter.register(2, &Config::parse(text).unwrap());
+        let mut next = |at| reporter.next(MonoMs(at)).and_then(|frame| frame.counters);
+        let sent: Vec<_> =
+            (0..3).filter_map(&mut next).map(|sent| (sent.workspace, sent.rules.len())).collect();
+        assert_eq!(sent, [("default".to_owned(), 2), ("w".to_owned(), 1)]);
     }
 }

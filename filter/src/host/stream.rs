@@ -1,5 +1,8 @@
 //! The worker's gRPC stream to the aggregator.
 //!
+//! Envoy looks a stream up in the root of the calling context. A worker's stream serves several roots, so calls about it are made in the
+//! context of the root that opened it.
+//!
 //! Envoy aborts if a service is only a cluster's name, so a serialised `envoy.config.core.v3.GrpcService` is passed. An opened stream
 //! may close a moment later, so it counts as connected once the aggregator has accepted it. After a close the token is cancelled, as
 //! Envoy would keep it otherwise.
@@ -27,13 +30,41 @@ struct EnvoyGrpc {
     authority: String,
 }
 
+/// The context in which Envoy has called the VM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Here {
+    /// Its root.
+    pub root: u32,
+    /// The context itself: the root, or one of its requests.
+    pub context: u32,
+}
+
+impl Here {
+    /// A root's own context.
+    pub fn root(root: u32) -> Here {
+        Here { root, context: root }
+    }
+
+    /// Runs `work` in the context of `root`. `None` if Envoy has deleted it.
+    fn within<R>(self, root: u32, work: impl FnOnce() -> R) -> Option<R> {
+        if self.root == root {
+            return Some(work());
+        }
+        calls::set_effective_context(root).ok()?;
+        let done = work();
+        let _ = calls::set_effective_context(self.context);
+        Some(done)
+    }
+}
+
 /// At most one stream at a time.
 #[derive(Debug)]
 pub struct Stream {
     service: Vec<u8>,
     /// Metadata of each stream: the filter's token, which the aggregator checks before it reads a frame.
     metadata: Vec<u8>,
-    token: Option<u32>,
+    /// The root that opened it, and its token.
+    opened: Option<(u32, u32)>,
     buffer: Vec<u8>,
     log_throttle: LogThrottle,
     /// The aggregator has accepted it.
@@ -52,14 +83,25 @@ impl Stream {
         let token = aggregator.token.as_ref();
         let bearer = token.map(|token| ("authorization", format!("Bearer {}", token.reveal()).into()));
         let metadata = serialise(bearer.as_slice());
-        Stream { service, metadata, token: None, buffer: Vec::new(), log_throttle, is_welcome: false }
+        Stream { service, metadata, opened: None, buffer: Vec::new(), log_throttle, is_welcome: false }
     }
 
-    /// Opens it. Fails if Envoy has no such cluster.
-    pub fn open(&mut self) -> Result<(), Refused> {
-        self.close();
-        self.token = Some(calls::grpc_stream(&self.service, wire::SERVICE, wire::METHOD, &self.metadata)?);
+    /// Opens it for the current root. Fails if Envoy has no such cluster.
+    pub fn open(&mut self, here: Here) -> Result<(), Refused> {
+        self.close(here);
+        let token = calls::grpc_stream(&self.service, wire::SERVICE, wire::METHOD, &self.metadata)?;
+        self.opened = Some((here.root, token));
         Ok(())
+    }
+
+    /// The root that opened it; `None` if it is closed.
+    pub fn root(&self) -> Option<u32> {
+        self.opened.map(|(root, _)| root)
+    }
+
+    /// Whether it is open for a root that Envoy has deleted.
+    pub fn has_lost_root(&self, here: Here) -> bool {
+        self.opened.is_some_and(|(root, _)| here.within(root, || ()).is_none())
     }
 
     /// Logs a failure, unless one was logged since the last accepted stream.
@@ -82,23 +124,24 @@ impl Stream {
         self.is_welcome
     }
 
-    /// Whether `token` names this stream.
-    pub fn is(&self, token: u32) -> bool {
-        self.token == Some(token)
+    /// Whether `token` of `root` names this stream.
+    pub fn is(&self, root: u32, token: u32) -> bool {
+        self.opened == Some((root, token))
     }
 
     /// Sends a frame; false if the stream has ended.
-    pub fn send(&mut self, frame: &wire::FilterFrame) -> bool {
+    pub fn send(&mut self, frame: &wire::FilterFrame, here: Here) -> bool {
+        let Some((root, token)) = self.opened else { return false };
         self.buffer.clear();
         let encoded = frame.encode(&mut self.buffer).is_ok();
-        encoded && self.token.is_some_and(|token| calls::grpc_send(token, &self.buffer).is_ok())
+        encoded && here.within(root, || calls::grpc_send(token, &self.buffer).is_ok()) == Some(true)
     }
 
     /// Closes it.
-    pub fn close(&mut self) {
+    pub fn close(&mut self, here: Here) {
         self.is_welcome = false;
-        if let Some(token) = self.token.take() {
-            calls::grpc_cancel(token);
+        if let Some((root, token)) = self.opened.take() {
+            here.within(root, || calls::grpc_cancel(token));
         }
     }
 }

@@ -6,18 +6,12 @@ use super::statistics::Statistics;
 use crate::bans::Bans;
 use crate::host::arena;
 use crate::host::calls;
-use crate::host::shared::EnvoyShared;
-use crate::host::stream::Stream;
+use crate::worker::Worker;
 use proxy_wasm::types::LogLevel;
-use weir_core::control::Keeper;
-use weir_core::limiter::table::{Geometry, Meta};
-use weir_core::limiter::{Checks, Limiter, Setup};
-use weir_core::model::key::{HashKey, OriginId};
+use weir_core::limiter::Checks;
 use weir_core::model::time::Now;
 use weir_core::rules::{Config, Scratch};
 
-/// Sets of four keys in the worker cache: 32 768 keys, some 6 MB once all are used.
-const LOCAL_SETS: usize = 8_192;
 /// Time until the first tick, which opens the stream. The stream is not opened at once, since Envoy first tries a configuration in a
 /// VM that it discards.
 const FIRST_TICK_MS: u64 = 1;
@@ -26,8 +20,9 @@ const NEEDS_RESPONSES: &str = "this module does not receive responses, which spa
     weir-filter-responses.wasm instead";
 
 impl Plugin {
-    /// Makes a plugin. If the text is no valid configuration, logs the errors and returns `None`.
-    pub fn configure(text: &[u8]) -> Option<Plugin> {
+    /// Makes the plugin of `root`, with a worker of its own among `workers` if none has its aggregator. If the text is no valid
+    /// configuration, logs the errors and returns `None`.
+    pub fn configure(root: u32, text: &[u8], workers: &mut Vec<Worker>) -> Option<Plugin> {
         let environment = calls::environment();
         let config = match Config::parse_with(text, &|name| variable(&environment, name)) {
             Ok(config) => config,
@@ -44,11 +39,16 @@ impl Plugin {
             return None;
         }
         let now = Now { unix: calls::unix_now(), mono: calls::mono_now() };
-        let setup = setup(&config);
-        let rules = config.rules.len();
-        let keeper = Keeper::load(&mut EnvoyShared, now);
+        let shared = workers.iter().position(|worker| worker.is_for(&config.aggregator));
+        let at = shared.unwrap_or(workers.len());
+        if shared.is_none() {
+            workers.push(Worker::new(&config, now));
+        }
+        let worker = workers.get_mut(at)?;
         calls::set_tick_period(u32::try_from(FIRST_TICK_MS).unwrap_or(u32::MAX));
         let mut plugin = Plugin {
+            root,
+            worker: at,
             compiled_rules: config
                 .rules
                 .iter()
@@ -56,19 +56,15 @@ impl Plugin {
                 .map(|(rule, number)| rule.compiled(number, &config.workspace))
                 .collect(),
             rule_names: config.rules.iter().map(|rule| rule.name.as_str().into()).collect(),
-            limiter: Limiter::new(setup, now),
-            keeper,
-            bans: Bans::new(&config),
-            stream: Stream::new(&config.aggregator),
+            bans: Bans::new(root, &config),
             scratch: Scratch::default(),
             checks: Checks::default(),
-            statistics: Statistics::new(rules),
+            statistics: Statistics::new(root, &config, &mut worker.reporter),
             requests: Requests::new(has_response_callback),
             tick_ms: FIRST_TICK_MS,
-            clock_shift_ms: 0,
             config,
         };
-        plugin.switch_shadows(now.unix);
+        plugin.switch_shadows(worker, now.mono);
         Some(plugin)
     }
 }
@@ -78,23 +74,4 @@ fn variable(environment: &[u8], name: &str) -> Option<String> {
     let mut entries = environment.split(|byte| *byte == 0);
     let value = entries.find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
     Some(String::from_utf8_lossy(value).into_owned())
-}
-
-/// The limiter's parameters. The table is the one that the process has, or the one that this worker proposes.
-fn setup(config: &Config) -> Setup {
-    Setup {
-        meta: Meta::establish(&mut EnvoyShared, proposal(config)),
-        worker: u64::from_le_bytes(calls::random()),
-        version: config.version(),
-        local_sets: LOCAL_SETS,
-    }
-}
-
-fn proposal(config: &Config) -> Meta {
-    let [a, b]: [[u8; 8]; 2] = [calls::random(), calls::random()];
-    Meta {
-        origin: OriginId(calls::random()),
-        secret: HashKey(u64::from_le_bytes(a), u64::from_le_bytes(b)),
-        geometry: Geometry::of_keys(config.table.max_keys),
-    }
 }

@@ -1,14 +1,13 @@
-//! One configuration of the filter on one worker: its rules, its limiter, its stream. `configure` makes it.
+//! One configuration of the filter on one worker: its rules. `configure` makes it.
 //!
 //! The path of a request:
 //!
 //! 1. `request`: rules that match the request become checks (`CompiledRule` has their constant parts), which the limiter decides.
-//! 2. If the region has to be queried, the request waits: `aggregator` sends the query and receives the answer.
+//! 2. If the region has to be queried, the request waits: the [`Worker`] sends the query and receives the answer.
 //! 3. `verdict`: the decision is counted and becomes an [`Effect`].
 //!
 //! `dispatch` applies the effects, as applying one may call back into the VM.
 
-mod aggregator;
 mod configure;
 mod request;
 mod requests;
@@ -16,110 +15,160 @@ mod statistics;
 mod verdict;
 
 use crate::bans::Bans;
-use crate::faults;
 use crate::host::calls;
 use crate::host::headers::Headers;
 use crate::host::shared::EnvoyShared;
-use crate::host::stream::Stream;
+use crate::host::stream::Here;
 use crate::responses::{self, Header};
 use crate::settle::Ended;
+use crate::worker::Worker;
 use request::Envoy;
 use requests::{Allowed, Requests};
 use statistics::Statistics;
 use std::rc::Rc;
-use weir_core::control::Keeper;
-use weir_core::limiter::{Checks, CompiledRule, Limiter};
-use weir_core::model::time::{MonoMs, Now, UnixMs};
+use weir_core::limiter::{Checks, CompiledRule, Outcome, ShadowOutcome};
+use weir_core::model::time::MonoMs;
 use weir_core::rules::{Config, Scratch};
 
 pub use verdict::{Effect, Label};
 
+/// Time between the ticks of a plugin that was replaced, while none of its requests waits. They find out whether the newest one, whose
+/// ticks serve all, has ended.
+const REPLACED_TICK_MS: u64 = 250;
+
 /// A plugin on a worker.
 pub struct Plugin {
+    /// Its root context.
+    pub root: u32,
+    /// The index of its worker.
+    pub worker: usize,
     config: Config,
     compiled_rules: Vec<CompiledRule>,
     /// The rules' names, for labels.
     rule_names: Vec<Rc<str>>,
-    limiter: Limiter,
-    /// Live control.
-    keeper: Keeper,
     bans: Bans,
-    stream: Stream,
     scratch: Scratch,
     /// The checks of the current request.
     checks: Checks,
     statistics: Statistics,
     requests: Requests,
     tick_ms: u64,
-    clock_shift_ms: i64,
 }
 
 impl Plugin {
     /// Decides a request by its headers.
-    pub fn on_request(&mut self, context: u32) -> Effect {
-        let effect = calls::request_headers(|bytes| self.decide(context, &Headers::new(bytes, Envoy)));
-        if matches!(effect, Effect::Pause) || self.limiter.is_urgent() {
-            self.send(calls::mono_now());
-            self.hurry_tick();
+    pub fn on_request(&mut self, worker: &mut Worker, context: u32) -> Effect {
+        let effect =
+            calls::request_headers(|bytes| self.decide(worker, context, &Headers::new(bytes, Envoy)));
+        if matches!(effect, Effect::Pause) || worker.limiter.is_urgent() {
+            worker.send(Here { root: self.root, context }, calls::mono_now());
+            self.hurry_tick(worker);
         }
         effect
     }
 
     /// Settles the cost of a request by its response. Returns headers for the response of an allowed request.
-    pub fn on_response(&mut self, context: u32) -> Vec<Header> {
-        self.settle(context, true);
+    pub fn on_response(&mut self, worker: &mut Worker, context: u32) -> Vec<Header> {
+        self.settle(worker, context, true);
         let Some(Allowed { budget, exact }) = self.requests.take_allowed(context) else { return Vec::new() };
         responses::allowed_headers(&self.config.rules, budget.as_ref(), &exact, &self.config.responses)
     }
 
     /// Ends a request, with or without a response.
-    pub fn on_request_done(&mut self, context: u32) {
+    pub fn on_request_done(&mut self, worker: &mut Worker, context: u32) {
         self.requests.remove(context);
-        self.settle(context, false);
+        self.settle(worker, context, false);
     }
 
     /// Whether a request has left state that must be cleaned up.
-    pub fn is_tracking(&self) -> bool {
-        !self.requests.is_empty() || self.limiter.has_deferred()
+    pub fn is_tracking(&self, worker: &Worker) -> bool {
+        !self.requests.is_empty() || worker.limiter.has_deferred()
     }
 
-    /// Does periodic work. Returns effects on waiting requests.
-    pub fn on_tick(&mut self) -> Vec<(u32, Effect)> {
-        let mono = calls::mono_now();
-        let unix = faults::shifted(calls::unix_now(), self.clock_shift_ms);
-        self.limiter.tick(&mut EnvoyShared, Now { unix, mono });
-        let now = self.limiter.moment(mono);
-        self.keeper.tick(&mut EnvoyShared, now);
-        self.switch_shadows(now.unix);
-        self.bans.ban_struck(&mut self.limiter, &mut self.keeper, now);
-        self.check_stream(mono);
-        let effects = self.go_on(mono);
-        self.set_tick(self.limiter.next_tick_ms());
-        self.statistics.flush(&self.config.rules, self.limiter.stats(mono), mono);
-        self.send_counters(mono);
-        effects
+    /// Does the plugin's part of the worker's periodic work.
+    pub fn on_tick(&mut self, worker: &mut Worker, mono: MonoMs) {
+        self.switch_shadows(worker, mono);
+        let now = worker.limiter.moment(mono);
+        self.bans.ban_struck(&mut worker.limiter, &mut worker.keeper, now);
+        self.statistics.flush(&self.config.rules, &mut worker.reporter, mono, false);
     }
 
-    /// Ends this configuration or the worker.
-    pub fn on_shutdown(&mut self) -> Vec<(u32, Effect)> {
-        let mono = calls::mono_now();
-        for frame in self.limiter.shutdown(&mut EnvoyShared, mono) {
-            self.stream.send(&frame);
+    /// Whether one of its requests waits.
+    pub fn has_paused(&self) -> bool {
+        self.requests.has_paused()
+    }
+
+    /// Sets the time until its root's next tick. The root is the current one; `newest`: the worker has no newer one.
+    pub fn plan_tick(&mut self, worker: &Worker, newest: bool) {
+        self.set_tick(match newest || self.has_paused() {
+            true => worker.limiter.next_tick_ms(),
+            false => REPLACED_TICK_MS,
+        });
+    }
+
+    /// Counts what is left to count, as the plugin ends.
+    pub fn finish(&mut self, worker: &mut Worker, mono: MonoMs) {
+        let now = worker.limiter.moment(mono);
+        self.bans.ban_struck(&mut worker.limiter, &mut worker.keeper, now);
+        self.statistics.flush(&self.config.rules, &mut worker.reporter, mono, true);
+        worker.reporter.hurry();
+    }
+
+    /// Removes its rules from the worker's reports.
+    pub fn release(&self, worker: &mut Worker) {
+        self.statistics.release(&mut worker.reporter);
+    }
+
+    /// The outcome of a request that waited becomes an effect.
+    pub fn resume(
+        &mut self,
+        worker: &mut Worker,
+        context: u32,
+        outcome: Outcome,
+        mono: MonoMs,
+    ) -> Option<(u32, Effect)> {
+        // If the client has disconnected, the request stays charged and no response is sent.
+        let Some(paused) = self.requests.take_paused(context) else {
+            // Its deferred cost is 0, as it did not reach the upstream.
+            worker.limiter.settle_cost(&mut EnvoyShared, self.number(context), |_| 0, mono);
+            return None;
+        };
+        self.bans.accuse_again(paused.accused);
+        let effect = self.conclude(worker, context, outcome, Some(&paused.applied), || paused.client, mono);
+        Some((context, effect))
+    }
+
+    /// Counts the outcome of an exact shadow rule.
+    pub fn count_shadow_outcome(&mut self, rule: u16, outcome: ShadowOutcome) {
+        self.statistics.count(usize::from(rule), outcome.into());
+    }
+
+    /// The name of the first rule that bans in a namespace.
+    pub fn rule_in(&self, workspace: &str, namespace: &str) -> Option<&str> {
+        self.bans.rule_in(workspace, namespace)
+    }
+
+    /// Sets the shadow mode of each rule by its configuration or live control.
+    pub fn switch_shadows(&mut self, worker: &mut Worker, mono: MonoMs) {
+        let (controls, workspace) = (worker.keeper.controls(), &self.config.workspace);
+        let now = worker.limiter.moment(mono).unix;
+        for (number, (compiled, rule)) in self.compiled_rules.iter_mut().zip(&self.config.rules).enumerate() {
+            compiled.policy.shadow = controls.shadow(workspace, &rule.name, now).unwrap_or(rule.shadow);
+            let shadow = compiled.policy.shadow;
+            self.statistics.set_shadow(self.root, number, shadow, &mut worker.reporter);
         }
-        let now = self.limiter.moment(mono);
-        self.bans.ban_struck(&mut self.limiter, &mut self.keeper, now);
-        self.keeper.shutdown(&mut EnvoyShared, now.unix);
-        self.count_shadow_outcomes();
-        let effects = self.take_effects(mono);
-        self.statistics.finish(&self.config.rules, self.limiter.stats(mono), mono);
-        self.send_counters(mono);
-        effects
+    }
+
+    /// Shortens the time to the next tick if needed. It is never lengthened here: setting the period restarts Envoy's timer, so a
+    /// period that changed with every request would postpone the tick for ever.
+    pub fn hurry_tick(&mut self, worker: &Worker) {
+        self.set_tick(worker.limiter.next_tick_ms().min(self.tick_ms));
     }
 
     /// Settles the deferred cost of the current request, if it has one.
-    fn settle(&mut self, context: u32, answered: bool) {
-        let request = u64::from(context);
-        if self.limiter.is_deferred(request) {
+    fn settle(&mut self, worker: &mut Worker, context: u32, answered: bool) {
+        let request = self.number(context);
+        if worker.limiter.is_deferred(request) {
             let mut ended = Ended::new(&self.config.rules, answered);
             let mut shown = self.requests.budget(context);
             let cost = |rule| {
@@ -129,48 +178,13 @@ impl Plugin {
                 }
                 cost
             };
-            self.limiter.settle_cost(&mut EnvoyShared, request, cost, calls::mono_now());
+            worker.limiter.settle_cost(&mut EnvoyShared, request, cost, calls::mono_now());
         }
     }
 
-    /// Sets the shadow mode of each rule by its configuration or live control.
-    fn switch_shadows(&mut self, now: UnixMs) {
-        let (controls, workspace) = (self.keeper.controls(), &self.config.workspace);
-        for (number, (compiled, rule)) in self.compiled_rules.iter_mut().zip(&self.config.rules).enumerate() {
-            compiled.policy.shadow = controls.shadow(workspace, &rule.name, now).unwrap_or(rule.shadow);
-            self.statistics.set_shadow(number, compiled.policy.shadow);
-        }
-    }
-
-    /// Sends frames and applies decisions after any callback that may have produced them.
-    fn go_on(&mut self, mono: MonoMs) -> Vec<(u32, Effect)> {
-        self.send(mono);
-        self.hurry_tick();
-        self.count_shadow_outcomes();
-        self.take_effects(mono)
-    }
-
-    fn take_effects(&mut self, mono: MonoMs) -> Vec<(u32, Effect)> {
-        let mut effects = Vec::new();
-        for (request, outcome) in self.limiter.take_resolved() {
-            let Ok(context) = u32::try_from(request) else { continue };
-            // If the client has disconnected, the request stays charged and no response is sent.
-            let Some(paused) = self.requests.take_paused(context) else {
-                // Its deferred cost is 0, as it did not reach the upstream.
-                self.limiter.settle_cost(&mut EnvoyShared, request, |_| 0, mono);
-                continue;
-            };
-            self.bans.accuse_again(paused.accused);
-            let effect = self.conclude(context, outcome, Some(&paused.applied), || paused.client, mono);
-            effects.push((context, effect));
-        }
-        effects
-    }
-
-    /// Shortens the time to the next tick if needed. It is never lengthened here: setting the period restarts Envoy's timer, so a
-    /// period that changed with every request would postpone the tick for ever.
-    fn hurry_tick(&mut self) {
-        self.set_tick(self.limiter.next_tick_ms().min(self.tick_ms));
+    /// The number of a request in the limiter.
+    fn number(&self, context: u32) -> u64 {
+        number(self.root, context)
     }
 
     fn set_tick(&mut self, wanted: u64) {
@@ -179,4 +193,15 @@ impl Plugin {
             calls::set_tick_period(u32::try_from(wanted).unwrap_or(u32::MAX));
         }
     }
+}
+
+/// The number in the limiter of a root's request.
+fn number(root: u32, context: u32) -> u64 {
+    u64::from(root) << u32::BITS | u64::from(context)
+}
+
+/// The root and the context of a request by its number in the limiter.
+pub fn origin_of(number: u64) -> (u32, u32) {
+    let [a, b, c, d, e, f, g, h] = number.to_be_bytes();
+    (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h]))
 }

@@ -16,6 +16,7 @@ use crate::host::calls;
 use crate::host::headers::{Beyond, Headers};
 use crate::host::shared::EnvoyShared;
 use crate::responses::Client;
+use crate::worker::Worker;
 use weir_core::limiter::Decision;
 use weir_core::model::time::{MonoMs, UnixMs};
 use weir_core::model::trace::Trace;
@@ -31,33 +32,43 @@ impl Beyond for Envoy {
 }
 
 impl Plugin {
-    pub(super) fn decide(&mut self, context: u32, request: &Headers<'_, Envoy>) -> Effect {
+    pub(super) fn decide(
+        &mut self,
+        worker: &mut Worker,
+        context: u32,
+        request: &Headers<'_, Envoy>,
+    ) -> Effect {
         if self.config.test_faults {
             match faults::requested(request) {
                 Some(Fault::Panic) => faults::die(),
-                Some(Fault::Clock(shift_ms)) => self.clock_shift_ms = shift_ms,
+                Some(Fault::Clock(shift_ms)) => worker.clock_shift_ms = shift_ms,
                 None => {}
             }
         }
         self.checks.clear();
         self.bans.begin();
         // Reading the clock is a host call, made once and only if needed.
-        let mono = (!self.keeper.controls().is_empty()).then(calls::mono_now);
+        let mono = (!worker.keeper.controls().is_empty()).then(calls::mono_now);
         // The time at which live control is evaluated; any time while there is none.
-        let live_at = mono.map_or(UnixMs(0), |mono| self.limiter.moment(mono).unix);
-        match self.resolve(request, live_at) {
+        let live_at = mono.map_or(UnixMs(0), |mono| worker.limiter.moment(mono).unix);
+        match self.resolve(worker, request, live_at) {
             Ok(label) if self.checks.is_empty() => {
                 label.map_or(Effect::Pass, |label| Effect::PassLabelled(self.label(label)))
             }
-            Ok(label) => self.limit(context, request, label, mono.unwrap_or_else(calls::mono_now)),
-            Err(refused) => self.refuse(refused, client(request), live_at),
+            Ok(label) => self.limit(worker, context, request, label, mono.unwrap_or_else(calls::mono_now)),
+            Err(refused) => self.refuse(worker, refused, client(request), live_at),
         }
     }
 
     /// Writes the checks of a request into `checks`. Returns an outcome to count besides, or the reason to deny it at once.
-    fn resolve(&mut self, request: &Headers<'_, Envoy>, now: UnixMs) -> Result<Option<Decided>, Refused> {
+    fn resolve(
+        &mut self,
+        worker: &Worker,
+        request: &Headers<'_, Envoy>,
+        now: UnixMs,
+    ) -> Result<Option<Decided>, Refused> {
         let mut label = None;
-        let live = Live { controls: Some(self.keeper.controls()), now };
+        let live = Live { controls: Some(worker.keeper.controls()), now };
         let matches = self.config.resolve(request, &live, &mut self.scratch);
         if matches.address_is_denied() {
             return Err(Refused::Address);
@@ -92,34 +103,35 @@ impl Plugin {
     /// Has the limiter decide the checks in `checks`.
     fn limit(
         &mut self,
+        worker: &mut Worker,
         context: u32,
         headers: &Headers<'_, Envoy>,
         label: Option<Decided>,
         now: MonoMs,
     ) -> Effect {
-        let request = u64::from(context);
+        let request = self.number(context);
         let outcome = match self.checks.only() {
-            Some(only) => self.limiter.decide(&mut EnvoyShared, request, &[only], now),
+            Some(only) => worker.limiter.decide(&mut EnvoyShared, request, &[only], now),
             None => {
                 let checks: Vec<_> = self.checks.iter().collect();
-                self.limiter.decide(&mut EnvoyShared, request, &checks, now)
+                worker.limiter.decide(&mut EnvoyShared, request, &checks, now)
             }
         };
         if outcome.decision == Decision::Wait {
-            self.trace(request, headers);
+            self.trace(worker, request, headers);
             let applied = applied(&self.checks).collect();
             let paused = Paused { applied, client: client(headers), accused: self.bans.accused() };
             self.requests.pause(context, paused);
             return Effect::Pause;
         }
-        match self.conclude(context, outcome, None, || client(headers), now) {
+        match self.conclude(worker, context, outcome, None, || client(headers), now) {
             Effect::Pass => label.map_or(Effect::Pass, |label| Effect::PassLabelled(self.label(label))),
             other => other,
         }
     }
 
     /// Adds the trace context of a waiting request to its query, if tracing is configured.
-    fn trace(&mut self, request: u64, headers: &Headers<'_, Envoy>) {
+    fn trace(&self, worker: &mut Worker, request: u64, headers: &Headers<'_, Envoy>) {
         if !self.config.aggregator.trace {
             return;
         }
@@ -128,7 +140,7 @@ impl Plugin {
             Lines::None | Lines::Many => None,
         };
         if let Some(trace) = Trace::of_headers(only(b"traceparent"), only(b"x-request-id")) {
-            self.limiter.trace(request, &trace);
+            worker.limiter.trace(request, &trace);
         }
     }
 }

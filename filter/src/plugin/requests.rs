@@ -45,6 +45,11 @@ impl Requests {
         self.paused.is_empty() && self.allowed.is_empty()
     }
 
+    /// Whether a request waits.
+    pub(super) fn has_paused(&self) -> bool {
+        !self.paused.is_empty()
+    }
+
     pub(super) fn pause(&mut self, context: u32, paused: Paused) {
         self.paused.insert(context, paused);
     }

@@ -1,27 +1,27 @@
 //! What a plugin counts: decisions by rule, for Envoy's statistics and for the aggregator.
 
-use crate::counters::metrics::Metrics;
+use crate::counters::metrics::DecisionMetrics;
 use crate::counters::reporter::CounterReporter;
 use crate::counters::{Counters, RuleOutcome};
-use weir_core::limiter::Stats;
 use weir_core::model::time::MonoMs;
-use weir_core::model::wire::FilterFrame;
 use weir_core::rules::{Config, Rule};
 
 /// The counters of a plugin and where they are sent.
 pub(super) struct Statistics {
     counters: Counters,
-    reporter: CounterReporter,
-    metrics: Metrics,
+    metrics: DecisionMetrics,
+    /// The places of its rules in the worker's reports.
+    places: Vec<usize>,
 }
 
 impl Statistics {
-    /// For `rules` rules.
-    pub(super) fn new(rules: usize) -> Statistics {
+    /// For the rules of `config`, the configuration of `root`.
+    pub(super) fn new(root: u32, config: &Config, reporter: &mut CounterReporter) -> Statistics {
+        let rules = config.rules.len();
         Statistics {
             counters: Counters::new(rules),
-            reporter: CounterReporter::new(rules),
-            metrics: Metrics::new(rules),
+            metrics: DecisionMetrics::new(rules),
+            places: reporter.register(root, config),
         }
     }
 
@@ -35,29 +35,32 @@ impl Statistics {
         self.counters.denied_addresses = self.counters.denied_addresses.saturating_add(1);
     }
 
-    /// Writes the counts to Envoy's statistics, if that is due.
-    pub(super) fn flush(&mut self, rules: &[Rule], stats: Stats, now: MonoMs) {
-        self.metrics.flush(rules, (&mut self.counters, &mut self.reporter), stats, now, false);
+    /// Writes the counts to Envoy's statistics and to the worker's reports, if that is due or `now_or_never`.
+    pub(super) fn flush(
+        &mut self,
+        rules: &[Rule],
+        reporter: &mut CounterReporter,
+        now: MonoMs,
+        now_or_never: bool,
+    ) {
+        let places = &self.places;
+        let report = |rule: usize, outcome, count| {
+            if let Some(place) = places.get(rule) {
+                reporter.add(*place, outcome, count);
+            }
+        };
+        self.metrics.flush(rules, &mut self.counters, report, now, now_or_never);
     }
 
-    /// Writes the last counts, and makes the next frame due.
-    pub(super) fn finish(&mut self, rules: &[Rule], stats: Stats, now: MonoMs) {
-        self.metrics.flush(rules, (&mut self.counters, &mut self.reporter), stats, now, true);
-        self.reporter.hurry();
-    }
-
-    /// The stream is new: all counts are sent again.
-    pub(super) fn begin(&mut self) {
-        self.reporter.begin();
-    }
-
-    /// The counts for the aggregator, if they are due.
-    pub(super) fn frame(&mut self, config: &Config, now: MonoMs) -> Option<FilterFrame> {
-        self.reporter.next(config, now)
+    /// Removes the rules from the worker's reports.
+    pub(super) fn release(&self, reporter: &mut CounterReporter) {
+        reporter.release(&self.places);
     }
 
     /// Sets whether a rule is in shadow mode.
-    pub(super) fn set_shadow(&mut self, rule: usize, shadow: bool) {
-        self.reporter.set_shadow(rule, shadow);
+    pub(super) fn set_shadow(&self, root: u32, rule: usize, shadow: bool, reporter: &mut CounterReporter) {
+        if let Some(place) = self.places.get(rule) {
+            reporter.set_shadow(root, *place, shadow);
+        }
     }
 }

@@ -9,6 +9,7 @@ use super::statistics::Statistics;
 use crate::counters::RuleOutcome;
 use crate::host::shared::EnvoyShared;
 use crate::responses::{self, Client, Response};
+use crate::worker::Worker;
 use std::rc::Rc;
 use weir_core::control::Banned;
 use weir_core::limiter::{self, Cause, Checks, Decision, Denial, RuleSet, ShadowOutcome};
@@ -58,9 +59,15 @@ pub(super) enum Refused {
 
 impl Plugin {
     /// Counts and answers a request that is denied without the limiter.
-    pub(super) fn refuse(&mut self, refused: Refused, client: Client, now: UnixMs) -> Effect {
+    pub(super) fn refuse(
+        &mut self,
+        worker: &mut Worker,
+        refused: Refused,
+        client: Client,
+        now: UnixMs,
+    ) -> Effect {
         if let Refused::Banned(rule, Banned::Until(_)) = refused {
-            self.bans.on_banned(&mut self.keeper, rule, now);
+            self.bans.on_banned(&mut worker.keeper, rule, now);
         }
         let Config { rules, responses: formats, .. } = &self.config;
         let response = match refused {
@@ -85,6 +92,7 @@ impl Plugin {
     /// Counts an outcome and turns it into an effect. `paused` are the rules of a request that had to wait.
     pub(super) fn conclude(
         &mut self,
+        worker: &mut Worker,
         context: u32,
         outcome: limiter::Outcome,
         paused: Option<&[Applied]>,
@@ -93,7 +101,7 @@ impl Plugin {
     ) -> Effect {
         match outcome.decision {
             Decision::Wait => Effect::Pause,
-            Decision::Deny(denial) => self.deny(&denial, &outcome, client, now),
+            Decision::Deny(denial) => self.deny(worker, &denial, &outcome, client, now),
             Decision::Allow(budget) => {
                 match paused {
                     Some(rules) => count_allowed(&mut self.statistics, rules.iter().copied(), &outcome),
@@ -108,6 +116,7 @@ impl Plugin {
 
     fn deny(
         &mut self,
+        worker: &mut Worker,
         denial: &Denial,
         outcome: &limiter::Outcome,
         client: impl Fn() -> Client,
@@ -116,7 +125,7 @@ impl Plugin {
         let rule = usize::from(denial.budget.rule);
         let undecided = &outcome.exact.undecided;
         if denial.cause != Cause::Undecided && self.bans.has(rule) {
-            let (limiter, keeper) = (&mut self.limiter, &mut self.keeper);
+            let (limiter, keeper) = (&mut worker.limiter, &mut worker.keeper);
             let now = limiter.moment(now);
             self.bans.denied(&mut EnvoyShared, limiter, keeper, rule, now);
         }
@@ -154,21 +163,19 @@ impl Plugin {
         }
     }
 
-    /// Counts the outcomes of exact shadow rules.
-    pub(super) fn count_shadow_outcomes(&mut self) {
-        for (rule, decided) in self.limiter.take_shadow_outcomes() {
-            let outcome = match decided {
-                ShadowOutcome::Allowed => RuleOutcome::Allowed,
-                ShadowOutcome::Denied => RuleOutcome::ShadowDenied,
-                ShadowOutcome::Undecided => RuleOutcome::Undecided,
-            };
-            self.statistics.count(usize::from(rule), outcome);
-        }
-    }
-
     pub(super) fn label(&self, (rule, outcome): Decided) -> Label {
         let rule = self.rule_names.get(rule).cloned().unwrap_or_default();
         Label { rule, outcome: <&'static str>::from(outcome) }
+    }
+}
+
+impl From<ShadowOutcome> for RuleOutcome {
+    fn from(outcome: ShadowOutcome) -> RuleOutcome {
+        match outcome {
+            ShadowOutcome::Allowed => RuleOutcome::Allowed,
+            ShadowOutcome::Denied => RuleOutcome::ShadowDenied,
+            ShadowOutcome::Undecided => RuleOutcome::Undecided,
+        }
     }
 }
 

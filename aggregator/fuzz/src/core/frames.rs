@@ -163,7 +163,7 @@ pub fn changes(data: &[u8]) {
 fn limiter(shared: &mut MemoryShared) -> Limiter {
     let geometry = Geometry { buckets: 4, keys_per_bucket: 2 };
     let meta = Meta::establish(shared, Meta { origin: ORIGIN, secret: HashKey(1, 2), geometry });
-    let setup = Setup { meta, worker: 5, version: 1, local_sets: 4 };
+    let setup = Setup { meta, worker: 5, local_sets: 4 };
     let mut limiter = Limiter::new(setup, Now { unix: NOW, mono: MONO });
     limiter.on_opening(MONO);
     limiter

@@ -20,11 +20,11 @@ const CONFIG: &str = r#"{"aggregator": {"cluster": "c"}, "rules": [
             "headers": [{"name": "x-plan", "prefix": "p", "invert": true}]},
         "cost": {"request": {"header": "x-cost"}, "max": 9}}]}"#;
 
-/// The filter's JSON. What is accepted stays accepted, in the same version.
+/// The filter's JSON. What is accepted stays accepted.
 pub fn filter_config(data: &[u8]) {
     if let Ok(config) = Config::parse(data) {
         let again = Config::parse(data).expect("it was accepted before");
-        assert_eq!(config.version(), again.version());
+        assert_eq!(config.rules.len(), again.rules.len());
         assert!(!config.rules.is_empty());
     }
 }

@@ -33,7 +33,7 @@ pub fn shared_data(data: &[u8]) {
     let mut shared = Damaged { bytes: data, written: Vec::new() };
     let geometry = Geometry { buckets: 2, keys_per_bucket: 2 };
     let meta = Meta { origin: OriginId([3; 16]), secret: HashKey(1, 2), geometry };
-    let setup = Setup { meta, worker: 5, version: 1, local_sets: 4 };
+    let setup = Setup { meta, worker: 5, local_sets: 4 };
     let (unix, mono) = (UnixMs(1_700_000_040_000), MonoMs(1_000_000));
     let mut limiter = Limiter::new(setup, Now { unix, mono });
     let parts = KeyParts {

@@ -39,7 +39,7 @@ impl Engine {
         let mut table = ArrayShared::new(geometry);
         let secret = HashKey(rand::random(), rand::random());
         let meta = Meta::establish(&mut table, Meta { origin: OriginId(rand::random()), secret, geometry });
-        let setup = Setup { meta, worker: rand::random(), version: 1, local_sets: LOCAL_SETS };
+        let setup = Setup { meta, worker: rand::random(), local_sets: LOCAL_SETS };
         Engine {
             origin: meta.origin,
             limiter: Limiter::new(setup, now),

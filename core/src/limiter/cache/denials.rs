@@ -22,8 +22,8 @@ const RECHECKING_MS: u64 = 1_000;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::limiter) struct CachedDenial {
     pub(in crate::limiter) fingerprint: u64,
-    /// Version of the configuration under which it was made.
-    pub(in crate::limiter) version: u64,
+    /// How often the clock had stepped when it was made; it applies until the next step.
+    pub(in crate::limiter) clock_steps: u64,
     pub(in crate::limiter) cost: u64,
     pub(in crate::limiter) limit: u64,
     /// When the same cost could pass.
@@ -46,13 +46,13 @@ impl Denials {
         &mut self,
         fingerprint: u64,
         (cost, limit): (u64, u64),
-        version: u64,
+        clock_steps: u64,
         may_send: bool,
         now: MonoMs,
     ) -> Option<CachedDenial> {
         let set = self.places.get_mut(set(fingerprint))?;
         let holds = |cached: &&mut CachedDenial| {
-            let same = (cached.fingerprint, cached.version) == (fingerprint, version);
+            let same = (cached.fingerprint, cached.clock_steps) == (fingerprint, clock_steps);
             same && cost >= cached.cost && limit <= cached.limit && now < cached.until
         };
         let cached = set.iter_mut().filter(holds).max_by_key(|cached| cached.until)?;
@@ -103,7 +103,7 @@ mod tests {
     fn denial(fingerprint: u64, cost: u64, limit: u64, until: u64) -> CachedDenial {
         let until = MonoMs(until);
         let recheck = MonoMs(1_000_000);
-        CachedDenial { fingerprint, version: 1, cost, limit, until, recheck, remaining: 0, reset: until }
+        CachedDenial { fingerprint, clock_steps: 1, cost, limit, until, recheck, remaining: 0, reset: until }
     }
 
     #[test]
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(denials.find(5, (3, 10), 1, true, MonoMs(0)), None);
         denials.put(denial(5, 3, 10, 100));
         let mut holds =
-            |request, version, now| denials.find(5, request, version, true, MonoMs(now)).is_some();
+            |request, clock_steps, now| denials.find(5, request, clock_steps, true, MonoMs(now)).is_some();
         assert!(holds((3, 10), 1, 99) && holds((9, 10), 1, 99) && holds((3, 4), 1, 99));
         assert!(!holds((2, 10), 1, 99) && !holds((3, 11), 1, 99));
         assert!(!holds((3, 10), 1, 100) && !holds((3, 10), 2, 99));

@@ -1,7 +1,11 @@
 //! The worker cache: leases, denials, and what the region acknowledged, so that most requests need no shared access.
 //!
-//! It is set-associative by fingerprint, of fixed size, and does not allocate after it was made. Evicting a slot costs one access to the
-//! table, unless it has a lease; slots with a lease are not evicted.
+//! It is set-associative by fingerprint. Evicting a slot costs one access to the table, unless it has a lease; slots with a lease are not
+//! evicted.
+//!
+//! Its memory follows the keys of the last minute, up to a bound. The first key brings the first slots. It grows at ticks, after a key had
+//! to evict another one that was used lately, and an idle worker gives all of it back. So decisions neither allocate nor move slots, and a
+//! thread that decides nothing has no slots.
 
 use crate::model::time::MonoMs;
 use crate::model::window::{Position, Used};
@@ -9,6 +13,14 @@ use alloc::vec::Vec;
 
 /// Slots of a set; a fingerprint is in one set.
 const WAYS: usize = 4;
+/// Sets that the first key brings.
+const FIRST_SETS: usize = 16;
+/// Factor by which the sets grow at a tick.
+const GROWTH: usize = 4;
+/// A slot that was not used for this time may be evicted before the cache grows.
+const RECENT_MS: u64 = 60_000;
+/// A cache that was not used for this time is given back.
+pub(in crate::limiter) const IDLE_MS: u64 = 60_000;
 
 /// The cache's slot of one key.
 #[derive(Clone, Copy, Debug, Default)]
@@ -68,7 +80,8 @@ pub(in crate::limiter) struct CachedDenial {
     pub(in crate::limiter) cost: u64,
     pub(in crate::limiter) limit: u64,
     pub(in crate::limiter) until: MonoMs,
-    pub(in crate::limiter) version: u64,
+    /// How often the clock had stepped when it was made.
+    pub(in crate::limiter) clock_steps: u64,
 }
 
 /// The use on which a denial rests.
@@ -83,15 +96,17 @@ pub(in crate::limiter) enum Remains {
 
 #[derive(Debug)]
 pub(in crate::limiter) struct WorkerCache {
+    /// The sets, a power of two; none before the first key.
     slots: Vec<Slot>,
-    sets: usize,
+    most_sets: usize,
+    /// A key had to evict one that was used lately.
+    is_crowded: bool,
 }
 
 impl WorkerCache {
-    /// An empty cache of `sets` × 4 slots.
+    /// An empty cache that grows to at most `sets` × 4 slots, rounded up to a power of two.
     pub(in crate::limiter) fn new(sets: usize) -> WorkerCache {
-        let sets = sets.max(1);
-        WorkerCache { slots: alloc::vec![Slot::default(); sets * WAYS], sets }
+        WorkerCache { slots: Vec::new(), most_sets: sets.max(1).next_power_of_two(), is_crowded: false }
     }
 
     pub(in crate::limiter) fn get(&mut self, fingerprint: u64) -> Option<&mut Slot> {
@@ -100,18 +115,53 @@ impl WorkerCache {
 
     /// The slot of `fingerprint`. If there is none, it replaces the least recently used one without a lease.
     pub(in crate::limiter) fn entry(&mut self, fingerprint: u64, now: MonoMs) -> Option<&mut Slot> {
-        let set = self.set(fingerprint);
+        if self.slots.is_empty() {
+            self.slots.resize(FIRST_SETS.min(self.most_sets) * WAYS, Slot::default());
+        }
+        let at = self.place(fingerprint);
+        let set = self.slots.get_mut(at..at + WAYS)?;
         if let Some(at) = set.iter().position(|slot| slot.fingerprint == fingerprint) {
             return set.get_mut(at);
         }
-        let slot = set.iter_mut().filter(|slot| slot.lease.amount == 0).min_by_key(|slot| slot.used)?;
+        let slot = set.iter_mut().filter(|slot| slot.lease.amount == 0).min_by_key(|slot| slot.used);
+        self.is_crowded |=
+            slot.as_ref().is_none_or(|slot| slot.fingerprint != 0 && now.since(slot.used) < RECENT_MS);
+        let slot = slot?;
         *slot = Slot { fingerprint, used: now, ..Slot::default() };
         Some(slot)
     }
 
+    /// Makes more sets, if keys lacked them. A set's slots go to sets of their own, so each finds its place free.
+    pub(in crate::limiter) fn grow(&mut self) {
+        let sets = self.slots.len() / WAYS;
+        if !core::mem::take(&mut self.is_crowded) || sets >= self.most_sets {
+            return;
+        }
+        let grown = sets.saturating_mul(GROWTH).min(self.most_sets) * WAYS;
+        let before = core::mem::replace(&mut self.slots, alloc::vec![Slot::default(); grown]);
+        for slot in before.into_iter().filter(|slot| slot.fingerprint != 0) {
+            let at = self.place(slot.fingerprint);
+            let set = self.slots.get_mut(at..at + WAYS).unwrap_or_default();
+            if let Some(free) = set.iter_mut().find(|slot| slot.fingerprint == 0) {
+                *free = slot;
+            }
+        }
+    }
+
+    /// Gives all slots back. Call it while none has a lease.
+    pub(in crate::limiter) fn clear(&mut self) {
+        (self.slots, self.is_crowded) = (Vec::new(), false);
+    }
+
     fn set(&mut self, fingerprint: u64) -> &mut [Slot] {
-        let set = (fingerprint as usize).checked_rem(self.sets).unwrap_or(0);
-        self.slots.get_mut(set * WAYS..(set + 1) * WAYS).unwrap_or_default()
+        let at = self.place(fingerprint);
+        self.slots.get_mut(at..at + WAYS).unwrap_or_default()
+    }
+
+    /// Index of the first slot of the fingerprint's set.
+    fn place(&self, fingerprint: u64) -> usize {
+        let sets = self.slots.len() / WAYS;
+        (fingerprint as usize & sets.saturating_sub(1)) * WAYS
     }
 }
 
@@ -181,6 +231,40 @@ impl Lease {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_follows_the_keys_and_no_lease_is_lost() {
+        let mut cache = WorkerCache::new(8_192);
+        assert_eq!((cache.get(7).is_none(), cache.slots.capacity()), (true, 0));
+        let spread = |key: u64| key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut leased = 0;
+        for key in 1..10_000 {
+            if let Some(slot) = cache.entry(spread(key), MonoMs(1_000)) {
+                slot.lease.amount = key;
+                leased += 1;
+            }
+            assert!(key > 20 || cache.slots.len() == FIRST_SETS * WAYS, "{} slots", cache.slots.len());
+            if key % 20 == 0 {
+                cache.grow();
+            }
+        }
+        let has_lease = |key: &u64| cache.get(spread(*key)).is_some_and(|slot| slot.lease.amount == *key);
+        assert_eq!((1..10_000).filter(has_lease).count(), leased);
+        assert!(leased > 9_000 && cache.slots.len() >= 10_000, "{leased} leases, {}", cache.slots.len());
+        cache.clear();
+        assert_eq!((cache.get(spread(5)).is_none(), cache.slots.capacity()), (true, 0));
+    }
+
+    #[test]
+    fn keys_that_come_one_after_the_other_do_not_let_it_grow() {
+        let mut cache = WorkerCache::new(8_192);
+        for key in 0..100_000u64 {
+            // Ten keys a second.
+            cache.entry(key.wrapping_mul(0x9e37_79b9_7f4a_7c15), MonoMs(1_000 + key * 100));
+            cache.grow();
+        }
+        assert!(cache.slots.len() <= 4 * 1_024, "{} slots for 600 keys a minute", cache.slots.len());
+    }
 
     #[test]
     fn the_acknowledged_counts_of_two_cells_are_kept_in_any_order() {

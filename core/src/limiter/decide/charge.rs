@@ -86,9 +86,9 @@ impl Limiter {
         check: &Check<'_>,
         now: Now,
     ) -> Option<Decision> {
-        let version = self.version;
+        let clock_steps = self.clock_steps;
         let slot = self.worker_cache.get(item.fingerprint)?;
-        if let Some(Some(denial)) = cached_denial(slot, version, item, check, now.mono) {
+        if let Some(Some(denial)) = cached_denial(slot, clock_steps, item, check, now.mono) {
             return Some(Decision::Deny(denial));
         }
         slot.used = now.mono;
@@ -114,8 +114,8 @@ impl Limiter {
         check: &Check<'_>,
         now: MonoMs,
     ) -> Option<Option<Denial>> {
-        let version = self.version;
-        cached_denial(self.worker_cache.get(item.fingerprint)?, version, item, check, now)
+        let clock_steps = self.clock_steps;
+        cached_denial(self.worker_cache.get(item.fingerprint)?, clock_steps, item, check, now)
     }
 
     /// Decides one item in the table. `health` is `None` if the region was queried already or is not to be queried.
@@ -415,12 +415,12 @@ impl Limiter {
     }
 
     fn cache_denial(&mut self, item: &Item, (used, at): (Used, Position), wait_ms: Option<u64>, now: MonoMs) {
-        let version = self.version;
+        let clock_steps = self.clock_steps;
         let Some(wait_ms) = wait_ms else { return };
         if let Some(slot) = self.worker_cache.entry(item.fingerprint, now) {
             let (cost, limit, until) = (item.cost, item.limit, now.after(wait_ms));
             let used = Remains::of(&used, &at);
-            slot.denied = Some(CachedDenial { used, at, since: now, cost, limit, until, version });
+            slot.denied = Some(CachedDenial { used, at, since: now, cost, limit, until, clock_steps });
         }
     }
 
@@ -512,12 +512,13 @@ fn spend(lease: &mut Lease, item: &Item, check: &Check<'_>, now: Now) -> Option<
 /// What the cache has of the key: a denial, or that the table did not deny; `None` if that does not follow.
 fn cached_denial(
     slot: &Slot,
-    version: u64,
+    clock_steps: u64,
     item: &Item,
     check: &Check<'_>,
     now: MonoMs,
 ) -> Option<Option<Denial>> {
-    let is_recent = |cached: &&CachedDenial| cached.version == version && now.since(cached.since) < CACHED_MS;
+    let is_recent =
+        |cached: &&CachedDenial| cached.clock_steps == clock_steps && now.since(cached.since) < CACHED_MS;
     let cached = slot.denied.as_ref().filter(is_recent)?;
     // The table is read once for another limit, so that the region receives it.
     if item.limit < cached.limit

@@ -34,7 +34,7 @@ const MAX_SHADOW_OUTCOMES: usize = 4 * crate::limiter::remote::exact_requests::M
 pub(in crate::limiter) struct Exact {
     pub(in crate::limiter) requests: ExactRequests,
     denials: Denials,
-    shadow_outcomes: Vec<(u16, ShadowOutcome)>,
+    shadow_outcomes: Vec<(u64, u16, ShadowOutcome)>,
 }
 
 impl Limiter {
@@ -74,8 +74,8 @@ impl Limiter {
         self.decide_settled(shared, request, checks, exact, now)
     }
 
-    /// Takes the outcomes of exact shadow rules since the last call, each with its rule.
-    pub fn take_shadow_outcomes(&mut self) -> Vec<(u16, ShadowOutcome)> {
+    /// Takes the outcomes of exact shadow rules since the last call, each with its request and rule.
+    pub fn take_shadow_outcomes(&mut self) -> Vec<(u64, u16, ShadowOutcome)> {
         core::mem::take(&mut self.exact.shadow_outcomes)
     }
 
@@ -104,7 +104,7 @@ impl Limiter {
             self.cache_denials(&pending, results, now.mono);
             let results = pending.of_charges(response);
             self.exact.requests.take_back(pending.request, results, &mut self.stats);
-        } else if let Some(pending) = self.exact.requests.shadow.remove(&id) {
+        } else if let Some(AwaitedRequest { pending, request }) = self.exact.requests.shadow.remove(&id) {
             self.count_results(&pending, results);
             self.cache_denials(&pending, results, now.mono);
             for (charge, result) in pending.results(results) {
@@ -113,7 +113,7 @@ impl Limiter {
                     Verdict::Denied { .. } => ShadowOutcome::Denied,
                     Verdict::Undecided | Verdict::Untried => ShadowOutcome::Undecided,
                 };
-                self.push_shadow_outcome(charge.rule, outcome);
+                self.push_shadow_outcome(request, charge.rule, outcome);
             }
         }
     }
@@ -127,15 +127,15 @@ impl Limiter {
             self.give_up(shared, id, awaited, ExactResult::Timeout, now);
         }
         self.exact.requests.expire_given_up(now.mono, &mut self.stats);
-        while let Some(pending) = self.exact.requests.next_overdue_shadow(now.mono) {
-            self.end_shadow(&pending, ExactResult::Timeout);
+        while let Some(overdue) = self.exact.requests.next_overdue_shadow(now.mono) {
+            self.end_shadow(&overdue, ExactResult::Timeout);
         }
     }
 
     /// Ends all exact requests, as the stream has ended.
     pub(in crate::limiter) fn break_exact(&mut self, shared: &mut impl Shared, now: Now) {
-        for pending in core::mem::take(&mut self.exact.requests.shadow).into_values() {
-            self.end_shadow(&pending, ExactResult::Broken);
+        for lost in core::mem::take(&mut self.exact.requests.shadow).into_values() {
+            self.end_shadow(&lost, ExactResult::Broken);
         }
         for (id, mut awaited) in self.exact.requests.lose_all(&mut self.stats) {
             awaited.pending.response = Response::Lost;
@@ -145,7 +145,7 @@ impl Limiter {
 
     /// Resolves a request that waited, and adds the outcome of its exact rules.
     pub(in crate::limiter) fn resolve(&mut self, request: u64, exact: ExactPart, outcome: Outcome, now: Now) {
-        let outcome = self.finish(exact, outcome, now);
+        let outcome = self.finish(request, exact, outcome, now);
         self.resolved.push((request, outcome));
     }
 
@@ -187,7 +187,7 @@ impl Limiter {
         now: MonoMs,
     ) -> Option<CachedDenial> {
         let may_send = self.may_send(now) && !self.exact.requests.is_full();
-        self.exact.denials.find(fingerprint, cost_and_limit, self.version, may_send, now)
+        self.exact.denials.find(fingerprint, cost_and_limit, self.clock_steps, may_send, now)
     }
 
     /// Continues a request whose exact rules were decided by the exact request of `id`.
@@ -232,7 +232,7 @@ impl Limiter {
         now: Now,
     ) -> Outcome {
         match self.outcome_after(shared, request, windows, exact.settled.denial, now) {
-            Ok(outcome) => self.finish(exact, outcome, now),
+            Ok(outcome) => self.finish(request, exact, outcome, now),
             Err(needs) => {
                 let waiting = WaitingRequest::for_answers(windows, exact, now.mono);
                 self.query(request, waiting, &needs, now.mono);
@@ -257,7 +257,7 @@ impl Limiter {
     }
 
     /// Adds the outcome of the exact rules, and keeps or refunds their charges.
-    fn finish(&mut self, exact: ExactPart, mut outcome: Outcome, now: Now) -> Outcome {
+    fn finish(&mut self, request: u64, exact: ExactPart, mut outcome: Outcome, now: Now) -> Outcome {
         let ExactPart { id, settled, shadows } = exact;
         let shown = match &mut outcome.decision {
             Decision::Allow(budget) => {
@@ -278,40 +278,40 @@ impl Limiter {
             self.exact.requests.end(id, passes, now.mono, &mut self.stats);
         }
         for pending in shadows.into_iter().filter(|_| passes) {
-            self.send_shadow(pending, now.mono);
+            self.send_shadow(request, pending, now.mono);
         }
         outcome
     }
 
     /// Sends the exact request of a shadow rule, once its request has passed.
-    fn send_shadow(&mut self, pending: PendingRequest, now: MonoMs) {
+    fn send_shadow(&mut self, request: u64, pending: PendingRequest, now: MonoMs) {
         let Some(charge) = pending.charges.first().cloned() else { return };
         if let Some(fingerprint) = charge.fingerprint {
             let denied = self.cached_log_denial(fingerprint, (charge.cost, charge.limit), now).is_some();
             self.stats.spared += u64::from(denied);
             if denied || charge.cost > charge.limit {
-                return self.push_shadow_outcome(charge.rule, ShadowOutcome::Denied);
+                return self.push_shadow_outcome(request, charge.rule, ShadowOutcome::Denied);
             }
         }
-        if self.may_send(now) && self.exact.requests.send_shadow(pending, now) {
+        if self.may_send(now) && self.exact.requests.send_shadow(request, pending, now) {
             self.stats.exact_requests += 1;
         } else {
             self.stats.exact_unsent += 1;
-            self.push_shadow_outcome(charge.rule, ShadowOutcome::Undecided);
+            self.push_shadow_outcome(request, charge.rule, ShadowOutcome::Undecided);
         }
     }
 
     /// Leaves the exact request of a shadow rule undecided.
-    fn end_shadow(&mut self, pending: &PendingRequest, result: ExactResult) {
+    fn end_shadow(&mut self, ended: &AwaitedRequest, result: ExactResult) {
         self.stats.count_exact(result);
-        for charge in &pending.charges {
-            self.push_shadow_outcome(charge.rule, ShadowOutcome::Undecided);
+        for charge in &ended.pending.charges {
+            self.push_shadow_outcome(ended.request, charge.rule, ShadowOutcome::Undecided);
         }
     }
 
-    fn push_shadow_outcome(&mut self, rule: u16, outcome: ShadowOutcome) {
+    fn push_shadow_outcome(&mut self, request: u64, rule: u16, outcome: ShadowOutcome) {
         if self.exact.shadow_outcomes.len() < MAX_SHADOW_OUTCOMES {
-            self.exact.shadow_outcomes.push((rule, outcome));
+            self.exact.shadow_outcomes.push((request, rule, outcome));
         }
     }
 
@@ -346,7 +346,7 @@ impl Limiter {
             if now < until {
                 self.exact.denials.put(CachedDenial {
                     fingerprint,
-                    version: self.version,
+                    clock_steps: self.clock_steps,
                     cost: charge.cost,
                     limit: charge.limit,
                     until,

@@ -23,8 +23,8 @@ const MARK: &str = "~";
 /// A denial by a rule with a ban.
 #[derive(Clone, Copy, Debug)]
 pub struct Violation<'a> {
-    /// The rule's index, chosen by the caller.
-    pub rule: u16,
+    /// Whose rule it is, and the rule's index, both chosen by the caller.
+    pub rule: (u32, u16),
     /// Canonical bytes of the key on which this identifier's violations are counted.
     pub key: &'a [u8],
     /// The ban's threshold.
@@ -34,8 +34,8 @@ pub struct Violation<'a> {
 /// An identifier whose violations reached the threshold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violator {
-    /// The rule.
-    pub rule: u16,
+    /// The rule, as the [`Violation`] that was gathered first named it.
+    pub rule: (u32, u16),
     /// The key of its [`Violation`]s.
     pub key: Vec<u8>,
 }
@@ -49,7 +49,7 @@ pub(in crate::limiter) struct Violations {
 
 #[derive(Debug)]
 struct Gathered {
-    rule: u16,
+    rule: (u32, u16),
     key: Vec<u8>,
     most: u64,
     count: u64,
@@ -86,9 +86,14 @@ impl Limiter {
         }
     }
 
-    /// Takes the identifiers that reached the threshold since the last call.
-    pub fn take_struck(&mut self) -> Vec<Violator> {
-        core::mem::take(&mut self.violations.struck)
+    /// Takes the identifiers that reached the threshold of a rule of `owner` since the last call.
+    pub fn take_struck(&mut self, owner: u32) -> Vec<Violator> {
+        self.violations.struck.extract_if(.., |violator| violator.rule.0 == owner).collect()
+    }
+
+    /// Drops the others, as their owners have ended.
+    pub fn drop_struck(&mut self) {
+        self.violations.struck.clear();
     }
 
     /// Writes the gathered violations to the table.

@@ -71,11 +71,10 @@ pub(in crate::limiter) struct PendingRequest {
     pub(in crate::limiter) response: Response,
 }
 
-/// An exact request that a request waits for.
+/// An exact request, and the request that it is sent for.
 #[derive(Debug)]
 pub(in crate::limiter) struct AwaitedRequest {
     pub(in crate::limiter) pending: PendingRequest,
-    /// The request that waits.
     pub(in crate::limiter) request: u64,
 }
 
@@ -86,7 +85,7 @@ pub(in crate::limiter) struct ExactRequests {
     pub(in crate::limiter) awaited: BTreeMap<u64, AwaitedRequest>,
     pub(in crate::limiter) open: BTreeMap<u64, PendingRequest>,
     pub(in crate::limiter) given_up: BTreeMap<u64, PendingRequest>,
-    pub(in crate::limiter) shadow: BTreeMap<u64, PendingRequest>,
+    pub(in crate::limiter) shadow: BTreeMap<u64, AwaitedRequest>,
     refunds: VecDeque<wire::Refund>,
     /// Refunds that were sent and not confirmed yet, with the time of sending.
     sent_refunds: VecDeque<(MonoMs, wire::Refund)>,
@@ -150,6 +149,11 @@ impl ExactRequests {
         self.awaited.is_empty() && self.given_up.is_empty() && self.shadow.is_empty()
     }
 
+    /// Whether nothing is under way, and no refund waits to be sent or confirmed.
+    pub(in crate::limiter) fn is_settled(&self) -> bool {
+        self.is_idle() && self.open.is_empty() && self.refunds.is_empty() && self.sent_refunds.is_empty()
+    }
+
     pub(in crate::limiter) fn is_full(&self) -> bool {
         self.awaited.len() >= MAX_AWAITED
     }
@@ -168,13 +172,18 @@ impl ExactRequests {
     }
 
     /// Sends the exact request of a shadow rule. False if too many are under way.
-    pub(in crate::limiter) fn send_shadow(&mut self, mut pending: PendingRequest, now: MonoMs) -> bool {
+    pub(in crate::limiter) fn send_shadow(
+        &mut self,
+        request: u64,
+        mut pending: PendingRequest,
+        now: MonoMs,
+    ) -> bool {
         if self.shadow.len() >= MAX_SHADOW {
             return false;
         }
         pending.until = now.after(u64::from(pending.request.timeout_ms).saturating_add(LATE_MS));
         let id = self.assign_id(&mut pending);
-        self.shadow.insert(id, pending);
+        self.shadow.insert(id, AwaitedRequest { pending, request });
         true
     }
 
@@ -227,8 +236,8 @@ impl ExactRequests {
     }
 
     /// Removes a shadow rule's request whose response is no longer expected.
-    pub(in crate::limiter) fn next_overdue_shadow(&mut self, now: MonoMs) -> Option<PendingRequest> {
-        let oldest = self.shadow.first_entry().filter(|oldest| oldest.get().until <= now)?;
+    pub(in crate::limiter) fn next_overdue_shadow(&mut self, now: MonoMs) -> Option<AwaitedRequest> {
+        let oldest = self.shadow.first_entry().filter(|oldest| oldest.get().pending.until <= now)?;
         Some(oldest.remove())
     }
 
@@ -263,8 +272,11 @@ impl ExactRequests {
                 let left = awaited.pending.until.since(now);
                 awaited.pending.request.timeout_ms = u32::try_from(left).unwrap_or(u32::MAX).max(1);
             }
-            let awaited = self.awaited.get_mut(&id).map(|awaited| &mut awaited.pending);
-            let Some(pending) = awaited.or_else(|| self.shadow.get_mut(&id)) else { continue };
+            let Some(AwaitedRequest { pending, .. }) =
+                self.awaited.get_mut(&id).or_else(|| self.shadow.get_mut(&id))
+            else {
+                continue;
+            };
             pending.sent = Some(now);
             exact_requests.push(pending.request.clone());
         }

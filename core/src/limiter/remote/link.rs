@@ -137,6 +137,13 @@ impl Link {
         *self = Link::new(self.seed);
     }
 
+    /// Notes that the stream ended without a failure, and that another one is opened at once: requests wait for it, and the number of nodes
+    /// stays known.
+    pub(in crate::limiter) fn moved(&mut self) {
+        self.failures = 0;
+        self.state = State::Down { retry_at: MonoMs(0) };
+    }
+
     pub(in crate::limiter) fn is_up(&self) -> bool {
         self.state == State::Up
     }
@@ -325,6 +332,10 @@ mod tests {
         assert!(link.is_usable() && !link.is_first());
         link.left();
         assert!(link.is_usable() && link.should_open(MonoMs(100)), "the worker was idle");
+        link.on_welcome(MonoMs(110));
+        link.closed(MonoMs(120));
+        link.moved();
+        assert!(link.is_usable() && link.should_open(MonoMs(120)), "no stream has failed");
         let mut link = Link::new(1);
         link.opening(MonoMs(1));
         (50..53).for_each(|at| link.timed_out(MonoMs(at)));

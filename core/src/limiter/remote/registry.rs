@@ -7,6 +7,9 @@
 //! Workers may be connected to different aggregators, and one that fails may lose what only it had acknowledged. So each opening of a
 //! stream counts as a *gap*. Nothing is evicted until the subscriber has sent all counts again to its aggregator (`resent`), nor while a
 //! worker is disconnected.
+//!
+//! A worker that ends, with or without a last word, leaves the registry and a gap: the table has all that it has not reported. So the
+//! registry holds the workers that are alive, one for each VM of the process, and needs no bound of its own.
 
 use crate::limiter::stats::Gauges;
 use crate::model::shared::{Place, Shared};
@@ -20,16 +23,14 @@ pub(in crate::limiter) const UNKNOWN_ORIGINS: u32 = u32::MAX;
 const SUBSCRIPTION_MS: u64 = 400;
 /// Time by which a worker that serves requests delays its claim to be the subscriber.
 const DEFER_MS: u64 = 200;
-/// Most workers in the registry. If it is full, workers may be missing, so nothing is evicted.
-const MAX_WORKERS: usize = 256;
 /// Attempts at the compare-and-set before the next tick.
 const MAX_TRIES: usize = 8;
 
 /// Number of recalled keys that are listed; a worker that missed more returns all its leases.
 pub(in crate::limiter) const MAX_RECALLED: usize = 16;
 
-const LAYOUT: u64 = 6;
-const HEADER_WORDS: usize = 14 + MAX_RECALLED;
+const LAYOUT: u64 = 7;
+const HEADER_WORDS: usize = 15 + MAX_RECALLED;
 /// For eviction, a stream without a frame for this time counts as ended.
 const SILENT_MS: u64 = 1_000;
 const WORKER_WORDS: usize = 7;
@@ -117,24 +118,21 @@ impl WorkerRegistry {
     pub(in crate::limiter) fn sync(
         shared: &mut impl Shared,
         me: &Entry,
-        reaped: &[u64],
         now: MonoMs,
     ) -> Option<WorkerRegistry> {
-        WorkerRegistry::change(shared, |registry| registry.update(me, reaped, now))
+        WorkerRegistry::change(shared, |registry| registry.update(me, now))
     }
 
-    /// Removes `worker`, which ends in good order, so that others need not detect its end. Its last report may not be stored, and no worker
-    /// would notice the loss of its aggregator, so a gap is counted. Returns the change of the process' gauges.
+    /// Removes `worker`, which ends in good order, so that others need not detect its end. Returns the change of the process' gauges.
     pub(in crate::limiter) fn sign_off(shared: &mut impl Shared, worker: u64, now: MonoMs) -> Gauges {
         let registry = WorkerRegistry::change(shared, |registry| {
-            registry.workers.retain(|other| other.id != worker);
-            registry.gaps += 1;
+            registry.remove(|other| other.id == worker);
             if registry.subscriber == worker {
                 (registry.subscriber, registry.subscribed_until) = (0, now);
             }
             registry.update_gauges(now);
         });
-        // If conflicts do not end, other workers reap it later.
+        // If conflicts do not end, other workers remove it once it is dead.
         registry.map(|registry| registry.gauge_changes).unwrap_or_default()
     }
 
@@ -151,14 +149,20 @@ impl WorkerRegistry {
         None
     }
 
-    /// Time before which all charges of the process are stored in the region. It is zero while any worker is disconnected, including a dead
-    /// one that was not reaped: its last aggregator may have been lost with what it had acknowledged.
+    /// Time before which all charges of the process are stored in the region. It is zero while any worker is disconnected, as its last
+    /// aggregator may have been lost with what it had acknowledged.
     pub(in crate::limiter) fn safe_before(&self, now: MonoMs) -> MonoMs {
         let silent = |worker: &Worker| now.since(worker.last_seen) > SILENT_MS;
-        if self.workers.len() >= MAX_WORKERS || !self.is_resent() || self.workers.iter().any(silent) {
+        if !self.is_resent() || self.workers.iter().any(silent) {
             return MonoMs(0);
         }
         self.workers.iter().map(|worker| worker.acked_through).min().unwrap_or_default()
+    }
+
+    /// Number of workers.
+    #[cfg(test)]
+    pub(in crate::limiter) fn len(&self) -> usize {
+        self.workers.len()
     }
 
     /// Whether all counts were sent again since the last gap.
@@ -166,10 +170,9 @@ impl WorkerRegistry {
         self.gaps == self.resent
     }
 
-    /// Whether every live worker is connected.
+    /// Whether every worker is connected.
     pub(in crate::limiter) fn all_receive(&self, now: MonoMs) -> bool {
-        let alive = |worker: &&Worker| now.since(worker.heartbeat) <= DEAD_MS;
-        self.workers.iter().filter(alive).all(|worker| now.since(worker.last_seen) <= SILENT_MS)
+        self.workers.iter().all(|worker| now.since(worker.last_seen) <= SILENT_MS)
     }
 
     /// Live nodes of the region. Aggregators that cannot reach each other count different ones; the largest number is the safe one.
@@ -188,14 +191,6 @@ impl WorkerRegistry {
         counts.map(|origins| u32::try_from(origins).unwrap_or(u32::MAX))
     }
 
-    /// Dead workers.
-    pub(in crate::limiter) fn dead(&self, now: MonoMs) -> impl Iterator<Item = u64> + '_ {
-        self.workers
-            .iter()
-            .filter(move |worker| now.since(worker.heartbeat) > DEAD_MS)
-            .map(|worker| worker.id)
-    }
-
     /// Keys that were recalled since `before`; `None` if there were more than are listed.
     pub(in crate::limiter) fn recalled_since(
         &self,
@@ -207,9 +202,9 @@ impl WorkerRegistry {
         (missed <= MAX_RECALLED as u64).then(|| keys.copied())
     }
 
-    fn update(&mut self, me: &Entry, reaped: &[u64], now: MonoMs) {
-        self.workers.retain(|worker| !reaped.contains(&worker.id));
+    fn update(&mut self, me: &Entry, now: MonoMs) {
         self.heartbeat(me, now);
+        self.remove(|worker| now.since(worker.heartbeat) > DEAD_MS);
         for fingerprint in &me.recall {
             if let Some(place) = self.recalled.get_mut(self.recalls as usize % MAX_RECALLED) {
                 *place = *fingerprint;
@@ -230,12 +225,20 @@ impl WorkerRegistry {
         self.update_gauges(now);
     }
 
-    /// Brings the process' gauges up to date. A worker that ended without signing off leaves them once it is dead.
+    /// Removes workers that have ended. Their last reports may not be stored, and no worker would notice the loss of their aggregators, so
+    /// each leaves a gap.
+    fn remove(&mut self, has_ended: impl Fn(&Worker) -> bool) {
+        let before = self.workers.len();
+        self.workers.retain(|worker| !has_ended(worker));
+        self.gaps += (before - self.workers.len()) as u64;
+    }
+
+    /// Brings the process' gauges up to date.
     fn update_gauges(&mut self, now: MonoMs) {
-        let alive = |worker: &&Worker| now.since(worker.heartbeat) <= DEAD_MS;
         let connected = |worker: &&Worker| now.since(worker.last_seen) <= SILENT_MS;
-        let workers = || self.workers.iter().filter(alive);
+        let workers = || self.workers.iter();
         let gauges = Gauges {
+            workers: self.workers.len() as u64,
             streams_connected: workers().filter(connected).count() as u64,
             streams_settled: workers().filter(|worker| worker.settled).count() as u64,
             subscribers: u64::from(self.subscriber != 0 && self.subscribed_until > now),
@@ -247,7 +250,6 @@ impl WorkerRegistry {
 
     fn heartbeat(&mut self, me: &Entry, now: MonoMs) {
         let acked_through = me.acked_through;
-        let room = self.workers.len() < MAX_WORKERS;
         let (last_seen, origins) = (me.last_seen, u64::from(me.origins));
         let (settled, report_queue) = (me.settled, me.report_queue);
         match self.workers.iter_mut().find(|worker| worker.id == me.worker) {
@@ -257,7 +259,7 @@ impl WorkerRegistry {
                 worker.acked_through =
                     acked_through.unwrap_or(worker.acked_through).max(worker.acked_through);
             }
-            None if room => {
+            None => {
                 let acked_through = acked_through.unwrap_or_default();
                 self.workers.push(Worker {
                     id: me.worker,
@@ -269,7 +271,6 @@ impl WorkerRegistry {
                     report_queue,
                 });
             }
-            None => {}
         }
     }
 
@@ -285,6 +286,7 @@ impl WorkerRegistry {
             self.recalls,
             self.clock.offset_ms,
             self.clock.measured.0,
+            self.gauges.workers,
             self.gauges.streams_connected,
             self.gauges.streams_settled,
             self.gauges.subscribers,
@@ -315,6 +317,7 @@ impl WorkerRegistry {
             recalls,
             offset_ms,
             measured,
+            in_registry,
             streams_connected,
             streams_settled,
             subscribers,
@@ -347,7 +350,13 @@ impl WorkerRegistry {
             resent,
             recalls,
             recalled,
-            gauges: Gauges { streams_connected, streams_settled, subscribers, report_queue },
+            gauges: Gauges {
+                workers: in_registry,
+                streams_connected,
+                streams_settled,
+                subscribers,
+                report_queue,
+            },
             gauge_changes: Gauges::default(),
             workers: workers.iter().map(worker).collect(),
         }

@@ -1,7 +1,7 @@
 //! Resync: a scan of the whole table, a part at each tick, that reports all own counts of live cells.
 //!
-//! The subscriber resyncs after any worker's stream was opened, since the aggregator of the earlier stream may have been lost with counts
-//! that only it had, and after a worker died with unreported counts. A worker whose outbox was full resyncs as well.
+//! The subscriber resyncs after each gap: a worker's stream was opened, since the aggregator of the earlier stream may have been lost with
+//! counts that only it had, or a worker ended, perhaps with unreported counts. A worker whose outbox was full resyncs as well.
 //!
 //! A worker whose counts the region refused scans every few seconds for keys that are marked (`Entry::unstored`), and offers them
 //! again, since the region may have room by then.
@@ -13,7 +13,6 @@ use crate::limiter::transact::{Make, Subject};
 use crate::model::shared::{Place, Shared};
 use crate::model::time::{MonoMs, Now};
 use crate::model::window::Position;
-use alloc::vec::Vec;
 
 /// Buckets that are scanned in one tick: a few milliseconds at worst, the default table in less than a second.
 const BUCKETS_A_TICK: u32 = 2_048;
@@ -49,8 +48,6 @@ impl Offer {
 #[derive(Debug, Default)]
 struct Resync {
     next: u32,
-    /// Dead workers whose counts it reports.
-    reaping: Vec<u64>,
     /// It finds rows that had no room in the outbox.
     recovers: bool,
     /// It repeats all counts after this many gaps.
@@ -74,8 +71,6 @@ pub(in crate::limiter) struct Resyncs {
     resent: Option<u64>,
     /// When this worker first read the gap that is to be closed next.
     gap_seen: Option<MonoMs>,
-    /// Dead workers whose counts a resync has reported; they are removed at the next access to the registry.
-    reaped: Vec<u64>,
 }
 
 impl Resyncs {
@@ -87,6 +82,11 @@ impl Resyncs {
     /// Plans an offer of refused counts.
     pub(in crate::limiter) fn plan_offer(&mut self, now: MonoMs) {
         self.offer.plan(now);
+    }
+
+    /// Whether refused counts are to be offered again.
+    pub(in crate::limiter) fn has_offer(&self) -> bool {
+        self.offer.due.is_some()
     }
 
     /// Whether no resync is under way.
@@ -109,22 +109,15 @@ impl Resyncs {
         self.resent
     }
 
-    /// The workers to remove from the registry.
-    pub(in crate::limiter) fn reaped(&self) -> &[u64] {
-        &self.reaped
-    }
-
     /// The registry has these values.
     pub(in crate::limiter) fn registered(&mut self) {
         (self.gap, self.resent) = (false, None);
-        self.reaped.clear();
     }
 
     /// Ends the resync once all that it reported is stored.
     pub(in crate::limiter) fn finish(&mut self, stored: MonoMs) {
         if let Some(resync) = self.scan.take_if(|resync| resync.is_over(stored)) {
             self.resent = resync.resends.or(self.resent);
-            self.reaped.extend(resync.reaping);
         }
     }
 }
@@ -154,14 +147,13 @@ impl Limiter {
         }
         let recovers = self.outbox.has_lost();
         let leads = self.is_subscriber() && self.link.is_up();
-        let reaping: Vec<u64> = if leads { self.registry.dead(now.mono).collect() } else { Vec::new() };
         let resends = if leads { self.gaps_to_close(now) } else { None };
-        if recovers || resends.is_some() || !reaping.is_empty() {
+        if recovers || resends.is_some() {
             self.outbox.found_again();
             if offers.is_some() {
                 self.resync.offer.plan(now.mono);
             }
-            self.resync.scan = Some(Resync { reaping, recovers, resends, ..Resync::default() });
+            self.resync.scan = Some(Resync { recovers, resends, ..Resync::default() });
         } else if offers.is_none() && self.resync.offer.is_due(now.mono) && self.link.is_up() {
             let Offer { from, .. } = core::mem::take(&mut self.resync.offer);
             self.resync.scan = Some(Resync { next: from, offers: Some((from, 0)), ..Resync::default() });

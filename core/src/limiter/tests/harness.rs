@@ -191,7 +191,7 @@ impl World {
         let now = self.time();
         let worker = self.random.below(u64::MAX >> 12) + 1;
         let place = &mut self.processes[process];
-        let setup = Setup { meta: place.meta, worker, version: 1, local_sets: 256 };
+        let setup = Setup { meta: place.meta, worker, local_sets: 256 };
         let limiter = Limiter::new(setup, now);
         // The workers tick at different times.
         let next_tick = now.mono.0 + place.workers.len() as u64 * 7 % TICK_MS;

@@ -34,7 +34,8 @@ impl World {
         for (id, outcome) in state.limiter.take_resolved() {
             assert!(self.resolved.insert(id, (now.0, outcome)).is_none(), "request {id} resolved twice");
         }
-        self.shadow.extend(state.limiter.take_shadow_outcomes());
+        let shadow = state.limiter.take_shadow_outcomes().into_iter();
+        self.shadow.extend(shadow.map(|(_, rule, outcome)| (rule, outcome)));
         // A decision may need a tick sooner than planned.
         state.next_tick = state.next_tick.min(now.0 + state.limiter.next_tick_ms());
         let Some(stream) = state.stream else { return };

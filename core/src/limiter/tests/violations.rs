@@ -11,17 +11,17 @@ impl World {
     fn violation(&mut self, process: usize, worker: usize, key: &Key, most: u64) {
         let now = MonoMs(self.now);
         let Process { shared, workers, .. } = &mut self.processes[process];
-        let violation = Violation { rule: 3, key: key.as_bytes(), most };
+        let violation = Violation { rule: (9, 3), key: key.as_bytes(), most };
         workers[worker].as_mut().unwrap().limiter.violation(shared, &violation, now);
     }
 
     fn take_violators(&mut self, process: usize, worker: usize) -> Vec<Violator> {
-        self.limiter(process, worker).take_struck()
+        self.limiter(process, worker).take_struck(9)
     }
 }
 
 fn of(key: &Key) -> Vec<Violator> {
-    Vec::from([Violator { rule: 3, key: key.as_bytes().to_vec() }])
+    Vec::from([Violator { rule: (9, 3), key: key.as_bytes().to_vec() }])
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use weir_envoy::load::{self, LoadPlan};
-use weir_envoy::{Aggregator, AggregatorOptions, Envoy, EnvoyOptions, Reload, http, ports, wait};
+use weir_envoy::{Aggregator, AggregatorOptions, Envoy, EnvoyOptions, Reload, bootstrap, http, ports, wait};
 
 use super::common::{
     Region, SOON, config, connected, filter, get_as, rule, settled, sum_of, vm_reloads, with,
@@ -103,9 +103,7 @@ async fn check_listeners_rules(more: Value) {
         ..EnvoyOptions::default()
     };
     let region = Region { envoys: vec![Envoy::start(options).await.unwrap()], aggregator };
-    // The main thread and the worker each have both.
-    let settled = region.envoy().wait_stat("wasmcustom.weir_streams_settled", SOON, |streams| streams == 4);
-    settled.await.unwrap();
+    settled(region.envoy()).await;
     for turn in 0..8 {
         let answer = region.envoy().send(get_as("a")).await.unwrap();
         assert_eq!((turn, answer.status), (turn, if turn < 6 { 200 } else { 429 }), "the first listener");
@@ -137,6 +135,101 @@ async fn a_replaced_configuration_ends_its_streams() {
     connected(region.envoy()).await;
     let streams = async || metric(&region.aggregator, "weir_aggregator_streams").await == 3.0;
     wait::until("the aggregator has a stream of each thread", SOON, streams).await.unwrap();
+    region.is_sound().await;
+}
+
+/// Envoy's default is 600. As a replaced listener drains, Envoy closes more and more of its connections,
+/// but hardly any in the first minutes of a month.
+const DRAIN_S: u32 = 30 * 86_400;
+
+/// A region whose Envoy ends no replaced configuration, with a table of eight keys, after `updates` of its listener. Of each thread
+/// there are one stream and one worker. Returns the growth of Envoy's resident memory during the updates.
+async fn updated(workers: u32, updates: u64) -> (Region, u64) {
+    let options = EnvoyOptions { concurrency: workers, drain_s: DRAIN_S, ..options() };
+    let of = |limit| with(config(&[rule("r", limit)]), json!({ "table": { "max_keys": 8 } }));
+    let mut region = Region::start(1, options, &of(3)).await;
+    // Served by the first configuration for as long as it is open.
+    let mut client = http::Connection::open(region.envoy().address()).await.unwrap();
+    assert_eq!(client.send(get_as("old")).await.unwrap().status, 200);
+    // The first update brings memory that later ones use again.
+    assert_eq!(reload(&mut region, &of(4)).await, Reload::Accepted);
+    let resident = |region: &mut Region| region.envoys[0].process().resident_bytes().unwrap();
+    let before = resident(&mut region);
+    for update in 0..updates {
+        assert_eq!(reload(&mut region, &of(5 + update)).await, Reload::Accepted);
+    }
+    let grown = resident(&mut region).saturating_sub(before);
+    println!("{updates} updates of {workers} workers: {} KiB", grown >> 10);
+    let threads = u64::from(workers) + 1;
+    for metric in ["weir_workers", "weir_streams_settled"] {
+        let name = format!("wasmcustom.{metric}");
+        region.envoy().wait_stat(&name, SOON, |count| count == threads).await.unwrap();
+    }
+    assert_eq!(metric(&region.aggregator, "weir_aggregator_streams").await, threads as f64);
+    assert!(region.envoy().stat("listener_manager.total_filter_chains_draining").await.unwrap() > 0);
+    for (passes, limit) in [(true, "3"), (true, "3"), (false, "3")] {
+        let answer = client.send(get_as("old")).await.unwrap();
+        let shown = answer.header("x-ratelimit-limit").unwrap_or(limit);
+        assert_eq!((answer.status == 200, shown), (passes, limit), "{answer:?}");
+    }
+    assert_eq!(passed(region.envoy(), "new", &(4 + updates).to_string()).await, 4 + updates);
+    region.settles_at("r", "old", 3).await;
+    region.settles_at("r", "new", 4 + updates).await;
+    (region, grown)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn forty_updates_take_no_stream_and_little_memory() {
+    let (region, grown) = updated(2, 40).await;
+    assert!(grown < 20 << 20, "{grown} bytes");
+    region.is_sound().await;
+}
+
+/// Each configuration of each worker once took an entry of the worker registry while it drained, of which there were 256.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_table_takes_new_keys_after_many_updates_of_many_workers() {
+    let (region, _) = updated(8, 32).await;
+    let mut keys = 0;
+    let evicted = async || {
+        keys += 1;
+        region.envoy().send(get_as(&format!("key-{keys}"))).await.unwrap();
+        sum_of(region.envoy(), "wasmcustom.weir_table_evictions_total").await >= 40
+    };
+    wait::until("new keys take the places of reported ones", SOON, evicted).await.unwrap();
+    println!("{keys} keys for 40 evictions");
+    region.is_sound().await;
+}
+
+/// Two listeners whose filters name the aggregator in different ways, as while its token is replaced.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_of_another_aggregator_rests_while_it_is_idle() {
+    let second =
+        json!({ "aggregator": { "cluster": bootstrap::AGGREGATOR_CLUSTER, "authority": "another" } });
+    let port = ports::free().unwrap();
+    let aggregator = Aggregator::start(AggregatorOptions::default()).await.unwrap();
+    let options = EnvoyOptions {
+        filter: filter(&config(&[rule("r", 6)])),
+        second: Some((port, filter(&with(config(&[rule("r", 6)]), second)))),
+        aggregator_ports: vec![aggregator.grpc_port()],
+        ..EnvoyOptions::default()
+    };
+    let region = Region { envoys: vec![Envoy::start(options).await.unwrap()], aggregator };
+    let workers = async |expected: u64| {
+        for metric in ["weir_workers", "weir_streams_settled"] {
+            let name = format!("wasmcustom.{metric}");
+            region.envoy().wait_stat(&name, SOON, |count| count == expected).await.unwrap();
+        }
+    };
+    // The main thread and the worker each have both.
+    workers(4).await;
+    workers(2).await;
+    // The one that rests wakes with its first request, and decides by the counts of both.
+    for (turn, address) in (0..8).zip([ports::local(port), region.envoy().address()].into_iter().cycle()) {
+        let answer = http::send(address, get_as("a")).await.unwrap();
+        assert_eq!((turn, answer.status), (turn, if turn < 6 { 200 } else { 429 }));
+    }
+    workers(3).await;
+    region.settles_at("r", "a", 6).await;
     region.is_sound().await;
 }
 

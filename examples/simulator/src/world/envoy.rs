@@ -128,7 +128,7 @@ impl World<'_> {
         let mut chance = self.chance.root.fork("worker", incarnation);
         let Some(process) = self.envoys[at.envoy].process.as_mut() else { return };
         let worker = chance.next();
-        let setup = Setup { meta: process.meta, worker, version: 1, local_sets: LOCAL_SETS };
+        let setup = Setup { meta: process.meta, worker, local_sets: LOCAL_SETS };
         let begun = Worker {
             limiter: Limiter::new(setup, now),
             frozen: 0,

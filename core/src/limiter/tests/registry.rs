@@ -1,0 +1,105 @@
+//! The worker registry of processes with many workers, and of processes whose workers are replaced all the time.
+
+use super::harness::*;
+use crate::limiter::remote::registry::{Entry, WorkerRegistry};
+use crate::limiter::table::Geometry;
+use crate::limiter::{Gauges, REST_MS};
+use crate::model::shared::MemoryShared;
+use crate::model::time::MonoMs;
+use std::vec::Vec;
+
+/// A connected worker that owes nothing; the first update after its stream was opened has a `gap`.
+fn entry(worker: u64, gap: bool, resent: Option<u64>, now: MonoMs) -> Entry {
+    Entry {
+        worker,
+        acked_through: Some(now),
+        serves: true,
+        connected: true,
+        echo: now,
+        last_seen: now,
+        clock: None,
+        origins: 1,
+        complete: true,
+        gap,
+        resent,
+        recall: Vec::new(),
+        settled: true,
+        report_queue: 0,
+    }
+}
+
+/// 64 threads, whose VMs end without a last word at each of 100 updates.
+#[test]
+fn workers_that_ended_take_no_room_and_block_no_eviction() {
+    const THREADS: u64 = 64;
+    let mut shared = MemoryShared::default();
+    let mut now = MonoMs(1_000_000);
+    let mut registry = None;
+    for update in 0..100 {
+        now = now.after(10_000);
+        for worker in update * THREADS..(update + 1) * THREADS {
+            registry = WorkerRegistry::sync(&mut shared, &entry(worker, true, None, now), now);
+        }
+        let registry = registry.as_ref().unwrap();
+        assert_eq!(registry.safe_before(now), MonoMs(0), "what the earlier ones owed may be missing");
+        // The subscriber repeats all counts.
+        let last = (update + 1) * THREADS - 1;
+        let resent = Some(registry.gaps);
+        let after = WorkerRegistry::sync(&mut shared, &entry(last, false, resent, now), now).unwrap();
+        assert_eq!((after.len() as u64, after.safe_before(now)), (THREADS, now), "update {update}");
+    }
+}
+
+#[test]
+fn a_replaced_worker_gives_its_entry_back_once_it_owes_nothing() {
+    let mut world = World::connected(1, 2);
+    let key = key("k", HOUR);
+    let rest = |world: &mut World| {
+        let now = MonoMs(world.now);
+        let Process { shared, workers, .. } = &mut world.processes[0];
+        let worker = workers[0].as_mut().unwrap();
+        let rests = worker.limiter.rest(shared, now);
+        if let Some(stream) = worker.stream.take_if(|_| rests) {
+            world.close(stream);
+        }
+        rests
+    };
+    world.run(REST_MS);
+    assert!(world.passes(0, 0, &[check(&key, 100, 1)]));
+    world.run(REST_MS - 1_000);
+    assert!(!rest(&mut world), "it has decided a moment ago");
+    world.ack_ms[0] = None;
+    world.run(1_000);
+    assert!(world.passes(0, 0, &[check(&key, 100, 1)]));
+    world.run(4_500);
+    assert_eq!(world.gauges().workers, 2);
+    world.ack_ms[0] = Some(0);
+    world.run(REST_MS);
+    assert!(rest(&mut world));
+    world.run(1_000);
+    let Gauges { workers, streams_connected, report_queue, .. } = world.gauges();
+    assert_eq!((workers, streams_connected, report_queue), (1, 1, 0));
+    let now = MonoMs(world.now);
+    let registry = &world.processes[0].workers[1].as_ref().unwrap().limiter.registry;
+    assert!(registry.safe_before(now) > MonoMs(0), "the other worker has repeated all counts");
+    // Its next decision takes it all again.
+    assert!(world.passes(0, 0, &[check(&key, 100, 1)]));
+    world.run(3_000);
+    let Gauges { workers, streams_settled, .. } = world.gauges();
+    assert_eq!((workers, streams_settled), (2, 2));
+    let at = crate::model::window::Position::at(world.unix(), HOUR).sequence;
+    assert_eq!(world.regional(&key, at).0, 3);
+}
+
+#[test]
+fn keys_are_evicted_however_many_workers_a_process_has() {
+    let mut world = World::with(1, 300, Geometry { buckets: 1, keys_per_bucket: 4 }, false);
+    world.run(2_000);
+    let keys = keys(20, HOUR);
+    for (at, key) in keys.iter().enumerate() {
+        assert!(world.passes(0, at, &[check(key, 5, 1)]), "key {at}");
+        world.run(150);
+    }
+    assert_eq!(world.sum_of(|stats| stats.overflows), 0);
+    assert_eq!(world.gauges().workers, 300);
+}

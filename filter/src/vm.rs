@@ -1,0 +1,232 @@
+//! The plugins of a VM and their workers: which plugin an event belongs to, and what follows for the others.
+//!
+//! A VM usually runs one plugin: its thread's filter. There are several while a reload replaces a listener, or if filters with different
+//! configurations have one `vm_id`. They share one worker, unless they name different aggregators. A request that waits is numbered by its
+//! root and its context, so that whatever decides it finds its plugin.
+
+use crate::host::calls;
+use crate::host::roots;
+use crate::host::shared::EnvoyShared;
+use crate::host::stream::Here;
+use crate::plugin::{Effect, Plugin, origin_of};
+use crate::responses::Header;
+use crate::worker::Worker;
+use weir_core::model::time::MonoMs;
+
+/// Effects on requests, by their contexts.
+pub type Effects = Vec<(u32, Effect)>;
+
+/// A VM's plugins, the newest last, and their workers.
+#[derive(Default)]
+pub struct Vm {
+    plugins: Vec<Plugin>,
+    workers: Vec<Worker>,
+}
+
+impl Vm {
+    /// Configures the plugin of `root`; false rejects the configuration.
+    pub fn configure(&mut self, root: u32, text: &[u8]) -> bool {
+        let Some(plugin) = Plugin::configure(root, text, &mut self.workers) else { return false };
+        // A root that is configured again keeps its worker while another plugin has it.
+        self.plugins.push(plugin);
+        if self.plugins.iter().filter(|plugin| plugin.root == root).count() > 1 {
+            self.end(root, Here::root(root), calls::mono_now());
+        }
+        roots::declare(root);
+        true
+    }
+
+    /// Handles the timer of `root`.
+    pub fn on_tick(&mut self, root: u32) -> Effects {
+        let (here, mono) = (Here::root(root), calls::mono_now());
+        self.end_deleted(here, mono);
+        let Some(at) = self.worker_of(root) else { return Effects::new() };
+        let newest = self.plugins.iter().rfind(|plugin| plugin.worker == at).map(|plugin| plugin.root);
+        let is_newest = newest == Some(root);
+        if let Some((plugin, worker)) = self.find(root)
+            && !is_newest
+            && !plugin.has_paused()
+        {
+            // The newest one's ticks serve all of them.
+            plugin.plan_tick(worker, is_newest);
+            return Effects::new();
+        }
+        let Vm { plugins, workers } = self;
+        let Some(worker) = workers.get_mut(at) else { return Effects::new() };
+        worker.tick(mono);
+        for plugin in plugins.iter_mut().filter(|plugin| plugin.worker == at) {
+            plugin.on_tick(worker, mono);
+        }
+        // The others' violations belong to plugins that have ended.
+        worker.limiter.drop_struck();
+        if is_newest {
+            worker.check_stream(here, mono);
+        }
+        // Another aggregator, or another token, is in force now.
+        if plugins.last().is_some_and(|newest| newest.worker != at) {
+            worker.rest(here, mono);
+        }
+        worker.send(here, mono);
+        let rule_in = |workspace: &str, namespace: &str| {
+            plugins.iter().rev().find_map(|plugin| plugin.rule_in(workspace, namespace))
+        };
+        worker.send_proposals(rule_in, here, mono);
+        let effects = self.take_effects(at, mono);
+        let Some((plugin, worker)) = self.find(root) else { return effects };
+        plugin.plan_tick(worker, is_newest);
+        worker.flush(mono, false);
+        worker.send_counters(here, mono);
+        effects
+    }
+
+    /// Decides a request by its headers.
+    pub fn on_request(&mut self, context: u32) -> Effect {
+        let root = if self.plugins.len() > 1 { roots::current() } else { None };
+        let found = root.and_then(|root| self.plugins.iter().position(|plugin| plugin.root == root));
+        // The newest, unless the root is known.
+        let Some(at) = found.or_else(|| self.plugins.len().checked_sub(1)) else { return Effect::Pass };
+        let Some(plugin) = self.plugins.get_mut(at) else { return Effect::Pass };
+        let Some(worker) = self.workers.get_mut(plugin.worker) else { return Effect::Pass };
+        plugin.on_request(worker, context)
+    }
+
+    /// Handles a response; returns the headers to add.
+    pub fn on_response(&mut self, context: u32) -> Vec<Header> {
+        for plugin in &mut self.plugins {
+            let Some(worker) = self.workers.get_mut(plugin.worker) else { continue };
+            let headers =
+                if plugin.is_tracking(worker) { plugin.on_response(worker, context) } else { Vec::new() };
+            if !headers.is_empty() {
+                return headers;
+            }
+        }
+        Vec::new()
+    }
+
+    /// Handles a message on the stream `token` of `root`.
+    pub fn on_message(&mut self, root: u32, token: u32) -> Effects {
+        let (here, mono) = (Here::root(root), calls::mono_now());
+        let Some(at) = self.workers.iter().position(|worker| worker.has_stream(root, token)) else {
+            return Effects::new();
+        };
+        let Vm { plugins, workers } = self;
+        let Some(worker) = workers.get_mut(at) else { return Effects::new() };
+        let has_controls = worker.on_message(here, mono);
+        for plugin in plugins.iter_mut().filter(|plugin| has_controls && plugin.worker == at) {
+            plugin.switch_shadows(worker, mono);
+        }
+        self.after_frames(at, here, mono)
+    }
+
+    /// Handles the end of the stream `token` of `root`.
+    pub fn on_stream_closed(&mut self, root: u32, token: u32, status: u32) -> Effects {
+        let (here, mono) = (Here::root(root), calls::mono_now());
+        let Some(at) = self.workers.iter().position(|worker| worker.has_stream(root, token)) else {
+            return Effects::new();
+        };
+        if let Some(worker) = self.workers.get_mut(at) {
+            worker.on_stream_closed(here, status, mono);
+        }
+        self.after_frames(at, here, mono)
+    }
+
+    /// Ends the root or the request `context`.
+    pub fn on_done(&mut self, context: u32) -> Effects {
+        if self.plugins.iter().any(|plugin| plugin.root == context) {
+            return self.end(context, Here::root(context), calls::mono_now());
+        }
+        for plugin in &mut self.plugins {
+            if let Some(worker) = self.workers.get_mut(plugin.worker)
+                && plugin.is_tracking(worker)
+            {
+                plugin.on_request_done(worker, context);
+            }
+        }
+        Effects::new()
+    }
+
+    /// Ends the plugins whose roots Envoy has deleted.
+    fn end_deleted(&mut self, here: Here, mono: MonoMs) {
+        if self.plugins.len() < 2 {
+            return;
+        }
+        let others = self.plugins.iter().map(|plugin| plugin.root).filter(|root| *root != here.root);
+        let deleted: Vec<u32> = others.filter(|root| calls::set_effective_context(*root).is_err()).collect();
+        let _ = calls::set_effective_context(here.context);
+        for root in deleted {
+            // Its requests ended before it, so there is nothing to apply the effects to.
+            self.end(root, here, mono);
+        }
+    }
+
+    /// Ends the plugin of `root`, and its worker if no other plugin has it.
+    fn end(&mut self, root: u32, here: Here, mono: MonoMs) -> Effects {
+        let Some(found) = self.plugins.iter().position(|plugin| plugin.root == root) else {
+            return Effects::new();
+        };
+        let Some(at) = self.plugins.get(found).map(|plugin| plugin.worker) else { return Effects::new() };
+        let is_last = self.plugins.iter().filter(|plugin| plugin.worker == at).count() == 1;
+        if let Some(worker) = self.workers.get_mut(at).filter(|_| is_last) {
+            worker.shut_down(here, mono);
+        }
+        let effects = if is_last { self.take_effects(at, mono) } else { Effects::new() };
+        let mut plugin = self.plugins.remove(found);
+        if let Some(worker) = self.workers.get_mut(at) {
+            plugin.finish(worker, mono);
+            worker.send_counters(here, mono);
+            plugin.release(worker);
+            worker.on_root_ended(root, here, mono);
+            if is_last {
+                worker.flush(mono, true);
+            }
+        }
+        if is_last {
+            self.workers.remove(at);
+            for plugin in self.plugins.iter_mut().filter(|plugin| plugin.worker > at) {
+                plugin.worker = plugin.worker.saturating_sub(1);
+            }
+        }
+        effects
+    }
+
+    /// Sends and applies what frames of a worker's stream have led to.
+    fn after_frames(&mut self, at: usize, here: Here, mono: MonoMs) -> Effects {
+        let effects = self.take_effects(at, mono);
+        if let Some((plugin, worker)) = self.find(here.root) {
+            plugin.hurry_tick(worker);
+        }
+        effects
+    }
+
+    /// The effects on requests of a worker that waited and have been decided.
+    fn take_effects(&mut self, at: usize, mono: MonoMs) -> Effects {
+        let Vm { plugins, workers } = self;
+        let Some(worker) = workers.get_mut(at) else { return Effects::new() };
+        for (request, rule, outcome) in worker.limiter.take_shadow_outcomes() {
+            let (root, _) = origin_of(request);
+            if let Some(plugin) = plugins.iter_mut().find(|plugin| plugin.root == root) {
+                plugin.count_shadow_outcome(rule, outcome);
+            }
+        }
+        let mut effects = Effects::new();
+        for (request, outcome) in worker.limiter.take_resolved() {
+            let (root, context) = origin_of(request);
+            match plugins.iter_mut().find(|plugin| plugin.root == root) {
+                Some(plugin) => effects.extend(plugin.resume(worker, context, outcome, mono)),
+                // It has ended with its plugin.
+                None => worker.limiter.settle_cost(&mut EnvoyShared, request, |_| 0, mono),
+            }
+        }
+        effects
+    }
+
+    fn worker_of(&self, root: u32) -> Option<usize> {
+        self.plugins.iter().find(|plugin| plugin.root == root).map(|plugin| plugin.worker)
+    }
+
+    fn find(&mut self, root: u32) -> Option<(&mut Plugin, &mut Worker)> {
+        let plugin = self.plugins.iter_mut().find(|plugin| plugin.root == root)?;
+        let worker = self.workers.get_mut(plugin.worker)?;
+        Some((plugin, worker))
+    }
+}
