@@ -131,13 +131,12 @@ impl Region {
         now: UnixMs,
     ) -> Result<Option<wire::Snapshot>, Refused> {
         let at = checked_own(&count.key, count.sequence, count.own, now)?;
-        // A sum of the others that exceeds what one node can have used is not accepted as evidence either.
-        if count.region_others > most_by_now(count.sequence, at.cell_ms, now) {
-            return Err(Refused::Component);
-        }
-        if count.own == 0 && count.region_others > 0 {
+        // The others may have used more than one node can, and one of them may have reported what it has not used. As evidence their sum
+        // counts up to that bound; it makes the node's own count no less plausible.
+        let region_others = count.region_others.min(most_by_now(count.sequence, at.cell_ms, now));
+        if count.own == 0 && region_others > 0 {
             // The count states only what the node had received. That does not make it a user of the cell.
-            return self.witness_bytes(&count.key, count.sequence, count.region_others, now).map(|()| None);
+            return self.witness_bytes(&count.key, count.sequence, region_others, now).map(|()| None);
         }
         let (slot, state) =
             touch(&mut self.keys, &mut self.subscribers, &count.key, origin, count.sequence, now)?;
@@ -164,8 +163,8 @@ impl Region {
             }));
         }
         let mut changed = state.raise(count.sequence, origin, count.own, now)? || became_hot;
-        if count.region_others > 0 {
-            let total = count.own.saturating_add(count.region_others);
+        if region_others > 0 {
+            let total = count.own.saturating_add(region_others);
             changed |= self.work.raise_lower_bound(slot, count.sequence, state, total)?;
         }
         if changed {
