@@ -91,6 +91,29 @@ fn two_limits_of_one_key_are_reported_seldom() {
     }
 }
 
+/// Each request applies another limit than the one before. The older cells are reported once by each worker, and not with each request.
+#[test]
+fn two_limits_of_one_hard_limit_key_report_the_cell_that_is_charged() {
+    let key = hard_limit_key("k", MINUTE);
+    let mut world = World::connected(1, 2);
+    for _ in 0..11 {
+        assert!(world.passes(0, 0, &[check(&key, 1_000, 1)]));
+        world.run(MINUTE / 10);
+    }
+    world.reported = 0;
+    for turn in 0..100 {
+        let limit = if turn % 2 == 0 { 900 } else { 1_000 };
+        assert!(world.passes(0, turn / 2 % 2, &[check(&key, limit, 1)]));
+        world.run(50);
+    }
+    assert!(world.reported <= 150, "{} counts of 100 requests", world.reported);
+    world.run(100);
+    let parts = key.parts();
+    let explained = world.regions[0].explain(parts.workspace, parts.namespace, parts.identifier);
+    let lowest: Vec<u64> = explained[0].cells.iter().rev().take(10).map(|cell| cell.limit).collect();
+    assert_eq!(lowest, [900; 10]);
+}
+
 #[test]
 fn a_cached_denial_under_another_limit_passes_the_limit_on() {
     let key = key("k", HOUR);
