@@ -179,6 +179,27 @@ fn a_lease_is_not_spent_once_its_limit_is_exceeded_under_a_higher_one() {
     assert_eq!(denial(last).cause, Cause::Limit);
 }
 
+/// A worker raises the limits of more keys in one tick than a recall lists.
+#[test]
+fn raised_limits_return_the_leases_of_their_keys_alone() {
+    let keys: Vec<Key> = (0..60).map(|number| key(&std::format!("k{number}"), HOUR)).collect();
+    let mut world = World::alone(1, 2);
+    for key in &keys {
+        for _ in 0..3 {
+            assert!(world.passes(0, 0, &[check(key, 100_000, 1)]));
+        }
+    }
+    let leased = |world: &mut World| -> Vec<bool> {
+        keys.iter().map(|key| !world.entry(0, key).unwrap().reservations.is_empty()).collect()
+    };
+    assert_eq!(leased(&mut world), [true; 60]);
+    for key in &keys[..40] {
+        assert!(world.passes(0, 1, &[check(key, 1_000_000, 1)]));
+    }
+    world.run(400);
+    assert_eq!(leased(&mut world), [[false; 40].as_slice(), &[true; 20]].concat());
+}
+
 /// Two rules of one key with different limits: neither takes a lease, as the other's requests exceed its limit.
 #[test]
 fn a_key_of_two_limits_has_no_lease_of_the_lower_one() {
