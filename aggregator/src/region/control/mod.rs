@@ -13,7 +13,7 @@ pub mod bans;
 pub mod details;
 pub mod push;
 
-use crate::database::{Change, Changed, DatabaseError, News};
+use crate::database::{Change, Changed, DatabaseError, News, NewsPage, UnfinishedNews};
 use crate::region::global::Global;
 use crate::region::hub::Hub;
 use crate::region::regional::{self, Regional};
@@ -47,8 +47,8 @@ pub struct Live {
     set: RwLock<Arc<Controls>>,
     /// Increases with each reading that brought changes.
     versions: watch::Sender<u64>,
-    /// Serialises the readings, so that an older result cannot replace a newer one.
-    turn: Mutex<()>,
+    /// Serialises the readings, so that an older result cannot replace a newer one. What a reading that failed has read is kept for the next.
+    turn: Mutex<UnfinishedNews>,
     /// Bans proposed by rules.
     pub bans: bans::Proposals,
     /// Authors and reasons of the controls in force, for operators.
@@ -64,7 +64,7 @@ impl Live {
             book: RwLock::new(Arc::new(Book::new())),
             set: RwLock::default(),
             versions: watch::Sender::new(0),
-            turn: Mutex::new(()),
+            turn: Mutex::default(),
             bans: bans::Proposals::default(),
             details: details::Details::default(),
         }
@@ -174,15 +174,20 @@ impl Live {
 
     /// Reads the changes since the last reading.
     async fn read(&self, global: &Global, within: Duration) -> Result<(), DatabaseError> {
-        let _turn = self.turn.lock().await;
-        let began = Instant::now();
-        let book = self.book();
-        let news = global.database.control_news(&book, self.hub.now(), within).await;
+        let mut so_far = self.turn.lock().await;
+        let (began, book) = (Instant::now(), self.book());
+        let news = loop {
+            let left = within.saturating_sub(began.elapsed());
+            match global.database.control_news(&book, &mut so_far, self.hub.now(), left).await {
+                Ok(NewsPage::Part) => {}
+                other => break other,
+            }
+        };
+        drop(book);
         self.hub.metrics.operation(Operation::ReadControls, began.elapsed());
         match news {
-            Ok(None) => Ok(()),
-            Ok(Some(news)) => {
-                drop(book);
+            Ok(NewsPage::Nothing | NewsPage::Part) => Ok(()),
+            Ok(NewsPage::All(news)) => {
                 self.take(news);
                 Ok(())
             }
