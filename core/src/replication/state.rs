@@ -14,7 +14,7 @@ use super::events::{Event, Events};
 use super::figures::{Figures, add};
 use super::streams::{Entered, StreamId, Streams};
 use crate::model::breaker::Policy;
-use crate::model::key::{Key, OriginId};
+use crate::model::key::OriginId;
 use crate::model::time::{MonoMs, Now};
 use crate::model::wire::{Ack, Answer, Consult, FilterFrame, Pong, Push, RegionFrame, Report, Snapshot};
 use crate::region::{OtherRegion, Region, RegionLimits};
@@ -189,9 +189,8 @@ impl RegionState {
         }
     }
 
-    /// Applies a limit of live control to a key that is held here.
-    pub fn apply_limit(&mut self, key: &Key, limit: u64, now: Now) {
-        self.region.apply_limit(key, limit, now.unix);
+    /// Limits of live control were applied to keys.
+    pub(super) fn limits_applied(&mut self) {
         self.notify(Event::Push);
         if self.store.is_some() {
             self.notify(Event::Replay);
