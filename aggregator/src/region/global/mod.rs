@@ -77,7 +77,9 @@ pub async fn before_serving(hub: &Hub, global: &Global, alone: bool) -> Start {
         };
         (sync, recovery)
     };
-    let ((sync, recovery), import) = tokio::join!(own, import::before_serving(hub, global));
+    // Boxed, as the program's start would otherwise hold the states of both on its stack.
+    let ((sync, recovery), import) =
+        tokio::join!(Box::pin(own), Box::pin(import::before_serving(hub, global)));
     Start { sync, import, recovery }
 }
 
