@@ -1,7 +1,8 @@
 -- KEYS: a marker. ARGV: the id of the incarnation that this read may begin; the reader; the id and the number of the
--- last read that was answered to it, or '' and 0; the servers that held markers then, joined by ','.
+-- last read that was answered to it, or '' and 0; the servers that held markers then, joined by ','; the server's time
+-- of that read, or 0; the time after which readers are removed.
 -- An incarnation begins if the marker is missing, was set back, or is held by another server: a hash with the id, the
--- server, and the number of reads of each reader. Returns `id:created_ms`, the number of this reader's reads, the
+-- server, the number of reads of each reader, and the last read of those that were removed. Returns `id:created_ms`, the number of this reader's reads, the
 -- server's time, and the server, or ''. The marker never expires. Equivalent to weir_core's Marker::read.
 
 local time = redis.call('TIME')
@@ -29,33 +30,42 @@ local function has_moved(before)
 end
 
 -- HMGET fails if the key has another type.
-local fields = redis.pcall('HMGET', KEYS[1], 'incarnation', 'server', ARGV[2])
-local incarnation, looks
+local fields = redis.pcall('HMGET', KEYS[1], 'incarnation', 'server', ARGV[2], 'removed')
+local incarnation, looks, removed
 if not fields.err and fields[1] then
     incarnation = string.match(fields[1], '^' .. string.rep('%x', 32) .. ':%d+$')
     looks = fields[3] and string.match(fields[3], '^(%d+):%d+$')
+    removed = fields[4] and tonumber(fields[4])
 end
+local answered = 0
 if incarnation then
-    local was_set_back = string.sub(incarnation, 1, 32) == ARGV[3] and (tonumber(looks) or 0) < tonumber(ARGV[4])
+    if string.sub(incarnation, 1, 32) == ARGV[3] then answered = tonumber(ARGV[4]) end
+    -- Data from before the reader was removed do not state that it was.
+    local was_removed = not looks and removed and removed >= tonumber(ARGV[6])
+    local was_set_back = not was_removed and (tonumber(looks) or 0) < answered
     if was_set_back or has_moved(fields[2]) then incarnation = nil end
 end
 if not incarnation then
-    incarnation, looks = ARGV[1] .. ':' .. now_ms, nil
+    incarnation, looks, removed, answered = ARGV[1] .. ':' .. now_ms, nil, nil, 0
     redis.call('UNLINK', KEYS[1])
     redis.call('HSET', KEYS[1], 'incarnation', incarnation)
 end
 if server ~= '' and (not looks or server ~= fields[2]) then redis.call('HSET', KEYS[1], 'server', server) end
 if not looks then
-    -- A reader's first read removes readers that have not read for an hour: their processes have ended.
+    -- A reader's first read removes readers that have not read for so long: most of their processes have ended.
     local all = redis.call('HGETALL', KEYS[1])
     for at = 1, #all, 2 do
         local seen = string.match(all[at + 1], '^%d+:(%d+)$')
-        local is_reader = all[at] ~= 'incarnation' and all[at] ~= 'server'
-        if is_reader and (not seen or tonumber(seen) + 3600000 < now) then
+        local is_reader = all[at] ~= 'incarnation' and all[at] ~= 'server' and all[at] ~= 'removed'
+        if is_reader and (not seen or tonumber(seen) + tonumber(ARGV[7]) < now) then
             redis.call('HDEL', KEYS[1], all[at])
+            if seen and tonumber(seen) > (removed or 0) then
+                removed = tonumber(seen)
+                redis.call('HSET', KEYS[1], 'removed', seen)
+            end
         end
     end
 end
-looks = string.format('%.0f', (tonumber(looks) or 0) + 1)
+looks = string.format('%.0f', (tonumber(looks) or answered) + 1)
 redis.call('HSET', KEYS[1], ARGV[2], looks .. ':' .. now_ms)
 return { incarnation, looks, now_ms, server }

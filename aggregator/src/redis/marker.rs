@@ -12,8 +12,8 @@ use redis::Value;
 use std::time::Duration;
 use tokio::time::Instant;
 use weir_core::model::time::UnixMs;
-use weir_core::replication::regional::marker::Server;
 pub use weir_core::replication::regional::marker::{Incarnation, Incarnations, LastRead};
+use weir_core::replication::regional::marker::{READERS_MS, Server};
 
 impl Store {
     /// Reads all markers and creates missing ones. `last` is what the last answers stated. Fails if none could be read.
@@ -21,9 +21,12 @@ impl Store {
         let servers: Vec<String> = last.servers().into_iter().map(text_of).collect();
         let servers = servers.join(",");
         let commands = (0..).zip(&self.inner.markers).map(|(place, name)| {
-            let (id, looks) = last.at(place).map_or((String::new(), 0), |(id, looks)| (hex(id), looks));
+            let (id, looks, read_at) = last
+                .at(place)
+                .map_or((String::new(), 0, 0), |last| (hex(last.id), last.looks, last.read_at().0));
             let mut what = script::call(&SCRIPTS.incarnation, &[name]);
             what.arg(hex(rand::random())).arg(hex(self.inner.reader)).arg(id).arg(looks).arg(&servers);
+            what.arg(read_at).arg(READERS_MS);
             Command::on(name, what)
         });
         let sent = Instant::now();

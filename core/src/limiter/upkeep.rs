@@ -9,7 +9,8 @@ use alloc::vec::Vec;
 
 impl Limiter {
     pub(super) fn sync_registry(&mut self, shared: &mut impl Shared, now: Now) {
-        let me = registry::Entry {
+        let (recall, recalls_all) = self.leases.take_recalls();
+        let mut me = registry::Entry {
             worker: self.worker,
             acked_through: self.acked_through(now.mono),
             serves: self.serves,
@@ -21,14 +22,16 @@ impl Limiter {
             origins: self.link.origins(now.mono),
             gap: self.resync.gap(),
             resent: self.resync.resent(),
-            recall: self.leases.take_recalls(),
+            recall,
+            recalls_all,
             settled: self.link.has_settled(now.mono),
             report_queue: self.outbox.len() as u64,
         };
         let Some(registry) = WorkerRegistry::sync(shared, &me, now.mono) else {
-            self.leases.keep_recalls(me.recall);
+            self.leases.keep_recalls(me.recall, me.recalls_all);
             return;
         };
+        self.leases.keep_recalls(me.recall.split_off(registry.listed), false);
         self.synced = Some(now.mono);
         self.stats.gauges.add(&registry.gauge_changes);
         self.resync.registered();

@@ -25,9 +25,6 @@ impl Region {
         if state.note_limit(*sequence, *limit) {
             self.subscribers.changed_outside(slot, state);
         }
-        if let Some(cell) = state.known_mut(*sequence) {
-            cell.note_published(*count, *limit);
-        }
         self.work.note(slot, *sequence, state, self.backing.incarnation());
         self.publishing.consider(slot, state, now);
         Ok(())

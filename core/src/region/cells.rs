@@ -29,11 +29,32 @@ pub(super) struct KeyState {
 }
 
 /// The limit that was applied last to a key, by any node: a register in which the latest write wins. Of equal times the lower limit does.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NewestLimit {
     limit: u64,
     /// 0: no time is known, and so no limit.
     applied: UnixMs,
+    /// The last one without live control; `u64::MAX` if it is not known.
+    configured: u64,
+    /// Live control sets the limit, as far as it was applied here.
+    is_live: bool,
+}
+
+impl Default for NewestLimit {
+    fn default() -> Self {
+        NewestLimit { limit: 0, applied: UnixMs(0), configured: u64::MAX, is_live: false }
+    }
+}
+
+/// The limit that live control sets for a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LiveLimit {
+    /// It sets none.
+    Unset,
+    /// It sets one that depends on the configured limit, which is not known.
+    Unknown,
+    /// This one.
+    Set(u64),
 }
 
 impl NewestLimit {
@@ -41,8 +62,33 @@ impl NewestLimit {
     pub(super) fn note(&mut self, limit: u64, applied: UnixMs, now: UnixMs) {
         let applied = applied.min(now);
         if (self.applied.min(now), limit) < (applied, self.limit) && limit != u64::MAX {
-            *self = NewestLimit { limit, applied };
+            (self.limit, self.applied) = (limit, applied);
+            if !self.is_live {
+                self.configured = limit;
+            }
         }
+    }
+
+    /// The last limit without live control, if it is known.
+    pub(super) fn configured(&self) -> Option<u64> {
+        (self.configured != u64::MAX).then_some(self.configured)
+    }
+
+    /// Notes what live control sets. Returns the limit that applies from now on, if it differs.
+    pub(super) fn control(&mut self, live: LiveLimit) -> Option<u64> {
+        let before = core::mem::replace(&mut self.is_live, live != LiveLimit::Unset);
+        let applies = match live {
+            LiveLimit::Set(limit) => {
+                // A node may have applied it before this aggregator did, so that it is not the configured one.
+                if !before && self.configured == limit {
+                    self.configured = u64::MAX;
+                }
+                Some(limit)
+            }
+            LiveLimit::Unset if before => self.configured(),
+            LiveLimit::Unset | LiveLimit::Unknown => None,
+        };
+        applies.filter(|limit| self.limit() != Some(*limit))
     }
 
     /// The limit and its time, if they are known.

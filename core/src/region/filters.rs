@@ -1,11 +1,11 @@
 //! The exchange with filters: reports, queries, pushes.
 
-use super::cells::KeyState;
+use super::cells::{KeyState, LiveLimit};
 use super::keys::Keys;
 use super::subscribers::Subscribers;
 use super::work::Errand;
 use super::{Refused, Region, Reported, checked_own, most_by_now};
-use crate::model::key::{Key, OriginId};
+use crate::model::key::{Key, KeyParts, OriginId};
 use crate::model::time::UnixMs;
 use crate::model::window::{MAX_COUNT, Position};
 use crate::model::wire;
@@ -61,9 +61,45 @@ impl Region {
         Ok(answer(state, origin, query, granted))
     }
 
-    /// Applies a limit of live control to a key that is held here: no node may have a request that would show it.
-    pub fn apply_limit(&mut self, key: &Key, limit: u64, now: UnixMs) {
-        let Some(slot) = self.keys.find(key) else { return };
+    /// Applies the limits of live control to the keys that are held here of an identifier: no node may have a request that would show
+    /// them. `live` returns what live control sets for a key, given its limit without live control; `None` changes nothing.
+    pub fn control_identifier(
+        &mut self,
+        (workspace, namespace, identifier): (&[u8], &[u8], &[u8]),
+        mut live: impl FnMut(&KeyParts<'_>, Option<u64>) -> Option<LiveLimit>,
+        now: UnixMs,
+    ) {
+        let keys = self.keys.of_identifier(workspace, namespace, identifier).into_iter();
+        let slots: Vec<usize> = keys.filter_map(|(key, _)| self.keys.find(key)).collect();
+        slots.into_iter().for_each(|slot| self.control_slot(slot, &mut live, now));
+    }
+
+    /// The same for some keys, from slot `from` on. Returns the slot to continue from; `None` after the last.
+    pub fn control_some(
+        &mut self,
+        from: usize,
+        mut live: impl FnMut(&KeyParts<'_>, Option<u64>) -> Option<LiveLimit>,
+        now: UnixMs,
+    ) -> Option<usize> {
+        let (slots, next) = self.keys.short_step(from);
+        slots.for_each(|slot| self.control_slot(slot, &mut live, now));
+        next
+    }
+
+    fn control_slot(
+        &mut self,
+        slot: usize,
+        live: &mut impl FnMut(&KeyParts<'_>, Option<u64>) -> Option<LiveLimit>,
+        now: UnixMs,
+    ) {
+        let Some((key, state)) = self.keys.at_mut(slot) else { return };
+        let Some(live) = live(&key.parts(), state.newest_limit.configured()) else { return };
+        if let Some(limit) = state.newest_limit.control(live) {
+            self.apply_limit(slot, limit, now);
+        }
+    }
+
+    fn apply_limit(&mut self, slot: usize, limit: u64, now: UnixMs) {
         let Some((_, state)) = self.keys.at_mut(slot) else { return };
         let incarnation = self.backing.incarnation();
         let mut became_hot = false;
@@ -131,13 +167,12 @@ impl Region {
         now: UnixMs,
     ) -> Result<Option<wire::Snapshot>, Refused> {
         let at = checked_own(&count.key, count.sequence, count.own, now)?;
-        // A sum of the others that exceeds what one node can have used is not accepted as evidence either.
-        if count.region_others > most_by_now(count.sequence, at.cell_ms, now) {
-            return Err(Refused::Component);
-        }
-        if count.own == 0 && count.region_others > 0 {
+        // The others may have used more than one node can, and one of them may have reported what it has not used. As evidence their sum
+        // counts up to that bound; it makes the node's own count no less plausible.
+        let region_others = count.region_others.min(most_by_now(count.sequence, at.cell_ms, now));
+        if count.own == 0 && region_others > 0 {
             // The count states only what the node had received. That does not make it a user of the cell.
-            return self.witness_bytes(&count.key, count.sequence, count.region_others, now).map(|()| None);
+            return self.witness_bytes(&count.key, count.sequence, region_others, now).map(|()| None);
         }
         let (slot, state) =
             touch(&mut self.keys, &mut self.subscribers, &count.key, origin, count.sequence, now)?;
@@ -164,8 +199,8 @@ impl Region {
             }));
         }
         let mut changed = state.raise(count.sequence, origin, count.own, now)? || became_hot;
-        if count.region_others > 0 {
-            let total = count.own.saturating_add(count.region_others);
+        if region_others > 0 {
+            let total = count.own.saturating_add(region_others);
             changed |= self.work.raise_lower_bound(slot, count.sequence, state, total)?;
         }
         if changed {

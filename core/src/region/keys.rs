@@ -148,6 +148,12 @@ impl Keys {
         (from..to, (to < self.slots.len()).then_some(to))
     }
 
+    /// The same for a walk that looks at keys for longer.
+    pub(super) fn short_step(&self, from: usize) -> (core::ops::Range<usize>, Option<usize>) {
+        let to = from.saturating_add(MAX_KEYS_A_STEP / 8).min(self.slots.len());
+        (from..to, (to < self.slots.len()).then_some(to))
+    }
+
     /// Drops cells that no window touches any more, and keys without cells and followers. Returns true if some are left
     /// for another call.
     pub(super) fn expire(&mut self, now: UnixMs) -> bool {

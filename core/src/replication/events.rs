@@ -24,11 +24,13 @@ pub enum Event {
     Controls,
     /// Keys are due at once for publication to other regions.
     Publish,
+    /// The limits of live control have changed.
+    Limits,
 }
 
 impl Event {
     /// All events, in the order of their numbers.
-    pub const ALL: [Event; 9] = [
+    pub const ALL: [Event; 10] = [
         Event::Push,
         Event::Replay,
         Event::Broadcast,
@@ -38,6 +40,7 @@ impl Event {
         Event::Recover,
         Event::Controls,
         Event::Publish,
+        Event::Limits,
     ];
 
     const fn bit(self) -> u16 {

@@ -5,7 +5,7 @@
 //! 1. [`state`]: the region, the [`streams`] of each Envoy, and what the parts share; [`events`] between the parts.
 //! 2. [`push`]: what subscribers are sent.
 //! 3. [`regional`]: the region's store and its other aggregators; [`grace_period`]: what is restored after a loss.
-//! 4. [`globe`]: the database that regions share.
+//! 4. [`globe`]: the database that regions share; [`limits`]: limits of live control.
 //! 5. [`circuit_breaker`]: whether a store is queried at all; [`failure`]: why a call failed.
 //!
 //! Each part is a state machine. Its `next` returns a [`Next`], which states what its driver does: make a call, wait, or
@@ -18,6 +18,7 @@ pub mod failure;
 pub mod figures;
 pub mod globe;
 pub mod grace_period;
+pub mod limits;
 pub mod push;
 pub mod regional;
 pub mod state;

@@ -14,7 +14,7 @@ use super::events::{Event, Events};
 use super::figures::{Figures, add};
 use super::streams::{Entered, StreamId, Streams};
 use crate::model::breaker::Policy;
-use crate::model::key::{Key, OriginId};
+use crate::model::key::OriginId;
 use crate::model::time::{MonoMs, Now};
 use crate::model::wire::{Ack, Answer, Consult, FilterFrame, Pong, Push, RegionFrame, Report, Snapshot};
 use crate::region::{OtherRegion, Region, RegionLimits};
@@ -100,6 +100,11 @@ pub struct RegionState {
     pub(super) losses: u64,
     /// What the region itself had published is being read from the database.
     pub(super) is_recovering: bool,
+    /// When a loss of the region's counts was found, or the aggregator began to serve without them: from then on nodes send theirs again.
+    pub(super) lost: Option<Now>,
+    /// The number of losses of the database that were found when its own marker was read last; `None` while there is no marker. Only what is
+    /// read of the database under a marker may count as published: a loss of it would show.
+    pub(super) guard: Option<u64>,
     /// A subscription to the other aggregators' messages exists or existed. From then on a full read of the hot index
     /// misses nothing.
     pub(super) listens: bool,
@@ -120,6 +125,8 @@ impl RegionState {
             replayed: 0,
             losses: 0,
             is_recovering: false,
+            lost: None,
+            guard: None,
             listens: false,
         }
     }
@@ -182,9 +189,8 @@ impl RegionState {
         }
     }
 
-    /// Applies a limit of live control to a key that is held here.
-    pub fn apply_limit(&mut self, key: &Key, limit: u64, now: Now) {
-        self.region.apply_limit(key, limit, now.unix);
+    /// Limits of live control were applied to keys.
+    pub(super) fn limits_applied(&mut self) {
         self.notify(Event::Push);
         if self.store.is_some() {
             self.notify(Event::Replay);

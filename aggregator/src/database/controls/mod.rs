@@ -17,7 +17,9 @@ mod tidy;
 pub use action::Action;
 pub use change::{Change, Changed, Wish, name_and_value};
 pub use json::{audited_json, control_json, put as put_field, stored_json};
-pub use read::{AuditFilter, Audited, ControlFilter, MAX_PAGE, News, PlaceFilter};
+pub use read::{
+    AuditFilter, Audited, ControlFilter, MAX_PAGE, NEWS_ROWS, News, NewsPage, PlaceFilter, UnfinishedNews,
+};
 pub use room::{Bound, MAX_AUTOMATIC, MAX_AUTOMATIC_OF_WORKSPACE, MAX_OF_WORKSPACE};
 pub use tidy::Tidied;
 
@@ -48,6 +50,9 @@ macro_rules! select {
     };
 }
 use select;
+
+/// The column of the revision.
+const REVISION: usize = 9;
 
 /// The same without a condition; the caller appends one.
 const SELECT: &str = select!("");
@@ -143,7 +148,7 @@ fn read_row(row: &Row<'_>) -> Option<StoredControl> {
         amount: row.number(6)?,
         expires_ms: row.number(7)?,
         deleted: row.number(8)? != 0,
-        revision: row.number(9)?,
+        revision: row.number(REVISION)?,
     };
     Some(StoredControl {
         control: Control::from_wire(&from).ok()?,

@@ -3,7 +3,7 @@
 //! All of them read the primary, because a replica may lag behind a change that another aggregator just made.
 
 use super::action::Action;
-use super::{Begin, StoredControl, begin, edition, end, entry, read_row, renew, select, slot_of};
+use super::{Begin, REVISION, StoredControl, begin, edition, end, entry, read_row, renew, select, slot_of};
 use crate::database::connection::retry::{self, Work};
 use crate::database::connection::{Arg, Connection, Row};
 use crate::database::{Database, DatabaseError};
@@ -15,6 +15,8 @@ use weir_core::model::time::UnixMs;
 
 /// Most entries of one list.
 pub const MAX_PAGE: u32 = 1_000;
+/// Most rows of one statement that reads controls newer than a revision. A table may have twenty times as many.
+pub const NEWS_ROWS: usize = 1_000;
 
 /// Controls newer than a revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +29,40 @@ pub struct News {
     pub entries: Vec<Entry>,
     /// Number of rows that are not controls.
     pub bad: u64,
+}
+
+/// What one statement has read of the controls newer than a revision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NewsPage {
+    /// There are none.
+    Nothing,
+    /// A part of them, and more are left.
+    Part,
+    /// The last of them. These are all.
+    All(News),
+}
+
+/// Controls that were read so far. It outlives a read that fails, so that the next one continues.
+#[derive(Debug, Default)]
+pub struct UnfinishedNews {
+    /// The edition of the database at the first statement.
+    began: Option<Edition>,
+    since: u64,
+    /// The revision up to which all were read.
+    through: u64,
+    entries: Vec<Entry>,
+    bad: u64,
+}
+
+impl UnfinishedNews {
+    /// Begins again, unless what was read is a part of this reading. A row that is changed meanwhile gets a higher revision and is read
+    /// again; if rows were dropped, nothing shows what had become of them.
+    fn resume(&mut self, found: Edition, since: u64) {
+        let continues = |began: Edition| (began.incarnation, began.floor) == (found.incarnation, found.floor);
+        if !self.began.is_some_and(continues) || self.since != since {
+            *self = UnfinishedNews { began: Some(found), since, through: since, ..UnfinishedNews::default() };
+        }
+    }
 }
 
 /// Selects targets. An empty field matches everything.
@@ -108,16 +144,17 @@ pub struct Audited {
 }
 
 impl Database {
-    /// The controls that `book` does not have; `None` if there are none. If the database is older than `book`, the call
-    /// begins a new incarnation.
+    /// Reads on in the controls that `book` does not have, at most [`NEWS_ROWS`] of them. If the database is older than `book`, the
+    /// call begins a new incarnation.
     pub async fn control_news(
         &self,
         book: &Book,
+        so_far: &mut UnfinishedNews,
         now: UnixMs,
         within: Duration,
-    ) -> Result<Option<News>, DatabaseError> {
+    ) -> Result<NewsPage, DatabaseError> {
         let reading = |found| book.reading(found);
-        let work = Newer { reading: &reading, now };
+        let work = Newer { reading: &reading, so_far, now };
         retry::until(Instant::now() + within, self.primary(), work).await
     }
 
@@ -144,13 +181,14 @@ impl Database {
 
 struct Newer<'a> {
     reading: &'a (dyn Fn(Edition) -> Reading + Sync),
+    so_far: &'a mut UnfinishedNews,
     now: UnixMs,
 }
 
 impl Work for Newer<'_> {
-    type Output = Option<News>;
+    type Output = NewsPage;
 
-    async fn run(&mut self, connection: &mut Connection) -> Result<Option<News>, DatabaseError> {
+    async fn run(&mut self, connection: &mut Connection) -> Result<NewsPage, DatabaseError> {
         let mut found = edition(connection, EDITION, self.now).await?;
         if let Reading::WentBack(_) = (self.reading)(found) {
             begin(connection, Begin::Write).await?;
@@ -158,7 +196,7 @@ impl Work for Newer<'_> {
             found = end(connection, result).await?;
         }
         if (self.reading)(found) == Reading::Nothing {
-            return Ok(None);
+            return Ok(NewsPage::Nothing);
         }
         begin(connection, Begin::Snapshot).await?;
         let result = self.read(connection).await;
@@ -177,22 +215,39 @@ impl Newer<'_> {
         }
     }
 
-    async fn read(&self, connection: &mut Connection) -> Result<Option<News>, DatabaseError> {
-        let Some(edition) = super::find_edition(connection, EDITION).await? else { return Ok(None) };
+    async fn read(&mut self, connection: &mut Connection) -> Result<NewsPage, DatabaseError> {
+        let Some(edition) = super::find_edition(connection, EDITION).await? else {
+            return Ok(NewsPage::Nothing);
+        };
         let since = match (self.reading)(edition) {
             Reading::Since(since) => since,
             Reading::All => 0,
             // The edition changed in between; the next read handles it.
-            Reading::Nothing | Reading::WentBack(_) => return Ok(None),
+            Reading::Nothing | Reading::WentBack(_) => return Ok(NewsPage::Nothing),
         };
-        let (mut entries, mut bad) = (Vec::new(), 0);
+        self.so_far.resume(edition, since);
+        let args = [Arg::Int(self.so_far.through), Arg::Int(NEWS_ROWS as u64)];
+        let (mut entries, mut rows, mut bad, mut through) = (Vec::new(), 0, 0, self.so_far.through);
         connection
-            .each(NEWER, &[Arg::Int(since)], |row| match read_row(row) {
-                Some(stored) => entries.push(entry(stored)),
-                None => bad += 1,
+            .each(NEWER, &args, |row| {
+                rows += 1;
+                through = through.max(row.number(REVISION).unwrap_or_default());
+                match read_row(row) {
+                    Some(stored) => entries.push(entry(stored)),
+                    None => bad += 1,
+                }
             })
             .await?;
-        Ok(Some(News { edition, since, entries, bad }))
+        let so_far = &mut *self.so_far;
+        so_far.entries.append(&mut entries);
+        so_far.bad += bad;
+        let has_more = rows >= NEWS_ROWS && through > so_far.through;
+        so_far.through = through;
+        if has_more {
+            return Ok(NewsPage::Part);
+        }
+        let UnfinishedNews { entries, bad, .. } = std::mem::take(so_far);
+        Ok(NewsPage::All(News { edition, since, entries, bad }))
     }
 }
 
@@ -287,8 +342,8 @@ fn read_audited(row: &Row<'_>) -> Option<Audited> {
 }
 
 const EDITION: &str = "SELECT incarnation, revision, floor FROM weir_control_edition WHERE id = 1";
-/// Newer controls: revision.
-const NEWER: &str = select!("WHERE revision > ? ORDER BY revision");
+/// Newer controls: revision, most rows.
+const NEWER: &str = select!("WHERE revision > ? ORDER BY revision LIMIT ?");
 
 /// The condition of a [`PlaceFilter`].
 macro_rules! in_place {

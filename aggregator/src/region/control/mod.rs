@@ -13,7 +13,7 @@ pub mod bans;
 pub mod details;
 pub mod push;
 
-use crate::database::{Change, Changed, DatabaseError, News};
+use crate::database::{Change, Changed, DatabaseError, News, NewsPage, UnfinishedNews};
 use crate::region::global::Global;
 use crate::region::hub::Hub;
 use crate::region::regional::{self, Regional};
@@ -25,15 +25,13 @@ use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::{Instrument, info, warn};
-use weir_core::control::book::{Book, Entry};
-use weir_core::control::{Controls, Effect, Scratch, Selector, Subject, Target, effective_limit};
-use weir_core::matching::canonical::canonical_identifier;
+use weir_core::control::book::Book;
+use weir_core::control::{Control, Controls};
 use weir_core::model::time::UnixMs;
-use weir_core::model::window::MAX_COUNT;
 use weir_core::model::wire::ControlsKnown;
-use weir_core::region::Explained;
-use weir_core::replication::Next;
 use weir_core::replication::globe::controls::Reader;
+use weir_core::replication::limits::LiveLimits;
+use weir_core::replication::{Event, Next};
 
 /// How long a change waits until this aggregator has read it back; otherwise the next interval reads it.
 const READ_BACK: Duration = Duration::from_secs(1);
@@ -47,8 +45,10 @@ pub struct Live {
     set: RwLock<Arc<Controls>>,
     /// Increases with each reading that brought changes.
     versions: watch::Sender<u64>,
-    /// Serialises the readings, so that an older result cannot replace a newer one.
-    turn: Mutex<()>,
+    /// Applies the limits to the keys that the region holds.
+    limits: parking_lot::Mutex<LiveLimits>,
+    /// Serialises the readings, so that an older result cannot replace a newer one. What a reading that failed has read is kept for the next.
+    turn: Mutex<UnfinishedNews>,
     /// Bans proposed by rules.
     pub bans: bans::Proposals,
     /// Authors and reasons of the controls in force, for operators.
@@ -64,7 +64,8 @@ impl Live {
             book: RwLock::new(Arc::new(Book::new())),
             set: RwLock::default(),
             versions: watch::Sender::new(0),
-            turn: Mutex::new(()),
+            limits: parking_lot::Mutex::default(),
+            turn: Mutex::default(),
             bans: bans::Proposals::default(),
             details: details::Details::default(),
         }
@@ -99,7 +100,7 @@ impl Live {
             self.hub.warn(&format!("skipped {bad} live controls in the database that cannot be read"), None);
         }
         let now = self.hub.now();
-        let limits: Vec<Target> = entries.iter().filter_map(limited).cloned().collect();
+        let changed: Vec<Control> = entries.iter().map(|entry| entry.control.clone()).collect();
         let mut book = self.book.write();
         let before = book.edition();
         if !Arc::make_mut(&mut book).take(edition, since, entries, now) {
@@ -113,7 +114,14 @@ impl Live {
             *self.set.write() = Arc::new(set);
         }
         drop(book);
-        limits.iter().for_each(|target| self.apply_limit(target));
+        let mut limits = self.limits.lock();
+        match since {
+            // Controls that are missing now are not named.
+            0 => limits.all_changed(),
+            _ => changed.iter().for_each(|control| limits.changed(control)),
+        }
+        drop(limits);
+        self.hub.state(|state, _| state.notify(Event::Limits));
         match before {
             Some(before) if before.incarnation == edition.incarnation => {}
             Some(_) => {
@@ -128,24 +136,13 @@ impl Live {
         self.versions.send_modify(|version| *version += 1);
     }
 
-    /// Applies the limit of an identifier to the keys that the region holds. Nodes may have no request that would show it.
-    fn apply_limit(&self, target: &Target) {
-        let Selector::Identifier(name) = &target.selector else { return };
-        let mut canonical = Vec::new();
-        canonical_identifier(name.as_bytes(), &mut canonical);
-        let (workspace, namespace) = (target.workspace.as_str(), target.scope.as_str());
-        let (set, mut scratch) = (self.set(), Scratch::default());
-        for Explained { key, .. } in self.hub.explain(workspace.as_bytes(), namespace.as_bytes(), &canonical)
-        {
-            let (raw, window_ms) = (name.as_bytes(), key.parts().duration_ms);
-            let canonical = &canonical;
-            let subject =
-                Subject { workspace, namespace, raw, canonical, window_ms, address: None, allowed: None };
-            let found = set.find(&subject, self.hub.now(), &mut scratch);
-            if let Some(limit) = found.limit {
-                let limit = effective_limit(limit, found.limit, found.credit, MAX_COUNT);
-                self.hub.state(|state, now| state.apply_limit(&key, limit, now));
-            }
+    /// Applies the limits to the keys that the region holds, until the program ends.
+    async fn apply_limits(&self) {
+        loop {
+            let set = self.set();
+            let next = self.limits.lock().next(&mut &*self.hub, &set);
+            drop(set);
+            self.hub.idle(next).await;
         }
     }
 
@@ -174,15 +171,20 @@ impl Live {
 
     /// Reads the changes since the last reading.
     async fn read(&self, global: &Global, within: Duration) -> Result<(), DatabaseError> {
-        let _turn = self.turn.lock().await;
-        let began = Instant::now();
-        let book = self.book();
-        let news = global.database.control_news(&book, self.hub.now(), within).await;
+        let mut so_far = self.turn.lock().await;
+        let (began, book) = (Instant::now(), self.book());
+        let news = loop {
+            let left = within.saturating_sub(began.elapsed());
+            match global.database.control_news(&book, &mut so_far, self.hub.now(), left).await {
+                Ok(NewsPage::Part) => {}
+                other => break other,
+            }
+        };
+        drop(book);
         self.hub.metrics.operation(Operation::ReadControls, began.elapsed());
         match news {
-            Ok(None) => Ok(()),
-            Ok(Some(news)) => {
-                drop(book);
+            Ok(NewsPage::Nothing | NewsPage::Part) => Ok(()),
+            Ok(NewsPage::All(news)) => {
                 self.take(news);
                 Ok(())
             }
@@ -223,15 +225,11 @@ impl Live {
     }
 }
 
-/// The target of an entry that sets a limit.
-fn limited(entry: &Entry) -> Option<&Target> {
-    let sets = !entry.is_deleted && matches!(entry.control.effect, Effect::Limit(_));
-    sets.then_some(&entry.control.target)
-}
-
 /// Starts reading from the database, and storing the bans that rules propose.
 pub fn start(live: &Arc<Live>, global: &Arc<Global>, tasks: &mut JoinSet<()>) {
     tasks.spawn(bans::store(live.clone(), global.clone()));
+    let applying = live.clone();
+    tasks.spawn(async move { applying.apply_limits().await });
     let (live, global) = (live.clone(), global.clone());
     tasks.spawn(async move {
         let reader = Reader::new(global.schedule, live.hub.moment().mono, rand::random());

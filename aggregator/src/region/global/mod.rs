@@ -57,6 +57,7 @@ impl Global {
 
 /// The tasks that have read the database before the program serves, and go on afterwards.
 pub struct Start {
+    sync: sync::Sync,
     import: import::Import,
     recovery: Recovery,
 }
@@ -64,23 +65,31 @@ pub struct Start {
 /// Before the program serves: reads what other regions have published and, if this aggregator alone holds its region's counts, what this
 /// region has published itself.
 pub async fn before_serving(hub: &Hub, global: &Global, alone: bool) -> Start {
-    let recovery = async {
-        match alone {
-            true => recover::before_serving(hub, global).await,
+    let own = async {
+        let mut sync = sync::Sync::new(hub, global);
+        let recovery = match alone {
+            true => {
+                // Its marker shows from then on if the rows are lost that are read here.
+                sync.exchange_first(hub, global).await;
+                recover::before_serving(hub, global).await
+            }
             false => Recovery::new(global.schedule),
-        }
+        };
+        (sync, recovery)
     };
-    let (recovery, import) = tokio::join!(recovery, import::before_serving(hub, global));
-    Start { import, recovery }
+    // Boxed, as the program's start would otherwise hold the states of both on its stack.
+    let ((sync, recovery), import) =
+        tokio::join!(Box::pin(own), Box::pin(import::before_serving(hub, global)));
+    Start { sync, import, recovery }
 }
 
 /// The program serves: starts the tasks that exchange packets, import and recover.
 pub fn start(hub: &Arc<Hub>, global: &Arc<Global>, start: Start, tasks: &mut JoinSet<()>) {
-    let Start { mut import, mut recovery } = start;
+    let Start { sync, mut import, mut recovery } = start;
     import.serve();
-    recovery.serve(hub.moment());
+    recovery.serve(&mut &**hub);
     let (hub, global) = (|| hub.clone(), || global.clone());
-    tasks.spawn(sync::run(hub(), global()));
+    tasks.spawn(sync::run(hub(), global(), sync));
     tasks.spawn(import::run(hub(), global(), import));
     tasks.spawn(recover::run(hub(), global(), recovery));
 }

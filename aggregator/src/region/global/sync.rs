@@ -12,21 +12,43 @@ use weir_core::replication::Next;
 use weir_core::replication::globe::packet::Writer;
 use weir_core::replication::globe::sync::{Call, GlobalSync};
 
+/// The exchange of packets.
+pub(super) struct Sync {
+    sync: GlobalSync,
+    round: Round,
+}
+
 /// Exchanges packets until the program ends.
-pub async fn run(hub: Arc<Hub>, global: Arc<Global>) {
-    let writer = Writer::new(rand::random());
-    let region = global.database.region().as_bytes();
-    let mut sync = GlobalSync::new(global.schedule, writer, region, hub.moment().mono, rand::random());
-    let mut round = Round::new("exchange");
-    loop {
-        match sync.next(&mut &*hub, rand::random()) {
-            Next::Call(call) => exchange(&hub, &global, &mut sync, call, &mut round).await,
-            Next::Over => return,
+pub(super) async fn run(hub: Arc<Hub>, global: Arc<Global>, mut sync: Sync) {
+    while let Some(next) = sync.step(&hub, &global).await {
+        hub.idle(next).await;
+    }
+}
+
+impl Sync {
+    /// A new writer.
+    pub(super) fn new(hub: &Hub, global: &Global) -> Sync {
+        let (writer, region) = (Writer::new(rand::random()), global.database.region().as_bytes());
+        let sync = GlobalSync::new(global.schedule, writer, region, hub.moment().mono, rand::random());
+        Sync { sync, round: Round::new("exchange") }
+    }
+
+    /// Exchanges the first packet, which is due at once, once.
+    pub(super) async fn exchange_first(&mut self, hub: &Hub, global: &Global) {
+        self.step(hub, global).await;
+    }
+
+    /// The next step; a packet is exchanged here. `None` if the machine has ended.
+    async fn step(&mut self, hub: &Hub, global: &Global) -> Option<Next<Call>> {
+        match self.sync.next(&mut &*hub, rand::random()) {
+            Next::Call(call) => {
+                exchange(hub, global, &mut self.sync, call, &mut self.round).await;
+                Some(Next::Yield)
+            }
+            Next::Yield => Some(Next::Yield),
             idle => {
-                if idle != Next::Yield {
-                    round.end();
-                }
-                hub.idle(idle).await;
+                self.round.end();
+                (idle != Next::Over).then_some(idle)
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Tests of live control through the rate-limit service: answers under bans, exemptions, other limits, credits and
 //! resets.
 
-use crate::support::http::{put, write};
+use crate::support::http::{Client, put, write};
 use crate::support::rls::{Entries, OK, OVER, call, codes, descriptor, request};
 use crate::support::server::{Weir, settings, start_with, until};
 use serde_json::{Value, json};
@@ -130,4 +130,22 @@ async fn a_limit_of_live_control_is_the_one_that_is_shown() {
     service.responds(shade, &[(OK, 1, 0), (OK, 1, 0)]).await;
     let shadowed = "weir_aggregator_api_decisions_total{api=\"rls\",result=\"shadow_denied\"}";
     assert_eq!(service.weir.metric(shadowed), 1.0);
+}
+
+/// No request follows that would show it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_of_a_pattern_is_shown_for_keys_without_requests() {
+    let service = Service::start().await;
+    let body = json!({"namespace": "n", "identifier": "bob", "limit": 2, "duration": "1h"});
+    let answer = Client::connect(&service.weir).await.post("/v1/check", &body).await.body;
+    assert_eq!(answer["limit"], 2);
+    let shows = |limit| {
+        let explained = service.weir.server.services().explain(b"default", b"n", b"bob");
+        explained.iter().any(|key| key.newest_limit == Some(limit))
+    };
+    until("the limit of the request is shown", || shows(2)).await;
+    service.set("*", "b*", json!({"limit": 7, "reason": "more"})).await;
+    until("the limit of the pattern is shown", || shows(7)).await;
+    service.set("*", "b*", json!({"ban": true, "reason": "spam"})).await;
+    until("the limit of the request is shown again", || shows(2)).await;
 }

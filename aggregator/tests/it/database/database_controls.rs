@@ -5,7 +5,7 @@ use crate::support::database::{NOW, Scene, Store, WITHIN, on_servers, run};
 use std::time::Duration;
 use weir_aggregator::database::{
     Action, AuditFilter, Bound, Change, Changed, ControlFilter, Database, MAX_AUTOMATIC_OF_WORKSPACE,
-    MAX_OF_WORKSPACE, PlaceFilter, StoredControl, Wish,
+    MAX_OF_WORKSPACE, NEWS_ROWS, NewsPage, PlaceFilter, StoredControl, UnfinishedNews, Wish,
 };
 use weir_core::control::book::{Book, Edition, sent_incarnation};
 use weir_core::control::{Effect, MAX_CONTROLS, Selector, Slot, Target};
@@ -28,6 +28,7 @@ async fn scenarios(store: &Store) {
         a_lifted_ban_returns_only_after_new_violations,
         changes_at_once_are_all_made_in_order,
         controls_in_force_are_bounded,
+        many_controls_are_read_in_parts_and_on_after_a_failure,
         expired_controls_are_dropped_and_outdated_readers_start_from_scratch,
         a_database_that_was_wiped_or_set_back_begins_another_incarnation,
     );
@@ -78,7 +79,14 @@ fn done(changed: Changed) -> (StoredControl, Option<StoredControl>) {
 
 /// Reads the controls that a book does not have; returns whether there were any.
 async fn read(database: &Database, book: &mut Book, now: UnixMs) -> bool {
-    let Some(news) = database.control_news(book, now, WITHIN).await.unwrap() else { return false };
+    let mut so_far = UnfinishedNews::default();
+    let news = loop {
+        match database.control_news(book, &mut so_far, now, WITHIN).await.unwrap() {
+            NewsPage::Nothing => return false,
+            NewsPage::Part => {}
+            NewsPage::All(news) => break news,
+        }
+    };
     assert_eq!(news.bad, 0);
     assert!(book.take(news.edition, news.since, news.entries, now));
     true
@@ -289,6 +297,33 @@ async fn controls_in_force_are_bounded(store: &Store) {
     assert!(kept < 2 * MAX_CONTROLS as i64, "{kept}");
     assert!(read(&database, &mut book, NOW).await);
     assert_eq!(book.in_force(NOW), MAX_CONTROLS);
+}
+
+async fn many_controls_are_read_in_parts_and_on_after_a_failure(store: &Store) {
+    let scene = store.fresh().await;
+    let database = scene.open("a");
+    let (mut book, mut so_far) = (Book::new(), UnfinishedNews::default());
+    fill(&scene, "w", 1, 2 * NEWS_ROWS + 500, false).await;
+    let read = async |book: &Book, so_far: &mut UnfinishedNews| {
+        database.control_news(book, so_far, NOW, WITHIN).await
+    };
+    let is_part = |page| page == Ok(NewsPage::Part);
+    assert!(is_part(read(&book, &mut so_far).await));
+    scene.run("ALTER TABLE weir_controls RENAME TO away").await;
+    assert!(read(&book, &mut so_far).await.is_err());
+    scene.run("ALTER TABLE away RENAME TO weir_controls").await;
+    // One that was read and one that was not are changed meanwhile, and one is deleted.
+    for name in ["f7", "f2400"] {
+        done(one(&database, of("w", set(name, Effect::Limit(5))), NOW).await);
+    }
+    done(one(&database, of("w", change("f8", Wish::Delete(Slot::Override))), NOW).await);
+    assert!(is_part(read(&book, &mut so_far).await));
+    let Ok(NewsPage::All(news)) = read(&book, &mut so_far).await else { panic!("the last part") };
+    assert!(book.take(news.edition, news.since, news.entries, NOW));
+    assert_eq!(book.in_force(NOW), 2 * NEWS_ROWS + 499);
+    let changed = book.entries().filter(|entry| entry.control.effect == Effect::Limit(5));
+    assert_eq!(changed.count(), 2);
+    assert_eq!(read(&book, &mut so_far).await, Ok(NewsPage::Nothing));
 }
 
 /// Inserts this many controls in force, with consecutive revisions from the first on.

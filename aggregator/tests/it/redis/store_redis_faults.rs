@@ -95,7 +95,35 @@ async fn a_marker_that_was_set_back_is_renewed_once_though_others_have_read_it()
     assert_eq!(fields(&mut hand), 5);
     let third = open(&options(&redis.url())).await;
     incarnation(&third).await;
-    assert_eq!(fields(&mut hand), 5);
+    assert_eq!(fields(&mut hand), 6, "the marker has when the last of them has read");
+}
+
+#[tokio::test]
+async fn a_client_that_was_away_for_an_hour_begins_no_incarnation_unless_the_marker_was_set_back() {
+    let (redis, store) = started().await;
+    let mut hand = hand(&redis);
+    let mut last = LastRead::default();
+    look(&store, &mut last).await;
+    let before = look(&store, &mut last).await[0];
+    let long_ago = before.read_at().0 - 3_700_000;
+    let all: std::collections::BTreeMap<String, String> =
+        redis::cmd("HGETALL").arg("weir:eu:incarnation:{0}").query(&mut hand).unwrap();
+    for reader in all.keys().filter(|field| field.len() == 32) {
+        let seen = format!("{}:{long_ago}", before.looks);
+        redis::cmd("HSET").arg("weir:eu:incarnation:{0}").arg(reader).arg(seen).exec(&mut hand).unwrap();
+    }
+    let other = open(&options(&redis.url())).await;
+    incarnation(&other).await;
+    let copy = ["weir:eu:incarnation:{0}", "weir:eu:copy:{0}"];
+    redis::cmd("COPY").arg(&copy).exec(&mut hand).unwrap();
+    last.insert(Incarnation { since: UnixMs(long_ago), age_ms: 0, ..before });
+    for step in 1..3 {
+        let read = look(&store, &mut last).await[0];
+        assert_eq!((read.id, read.looks), (before.id, before.looks + step));
+    }
+    // The data from before it returned lack what it has stored since.
+    redis::cmd("RENAME").arg(copy[1]).arg(copy[0]).exec(&mut hand).unwrap();
+    assert_ne!(look(&store, &mut last).await[0].id, before.id);
 }
 
 #[tokio::test]

@@ -30,6 +30,14 @@ pub(in crate::limiter) struct Slot {
     pub(in crate::limiter) lease: Lease,
     pub(in crate::limiter) denied: Option<CachedDenial>,
     pub(in crate::limiter) acked: Acked,
+    pub(in crate::limiter) noted: Option<NotedLimit>,
+}
+
+/// A limit of the key that this worker has noted for the region, or a lower one, with each cell up to `through`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::limiter) struct NotedLimit {
+    limit: u64,
+    through: u64,
 }
 
 /// A lease: budget that may be spent without the table.
@@ -179,6 +187,21 @@ impl Acked {
     }
 }
 
+impl NotedLimit {
+    /// Notes that `limit` applies to the cells up to `newest`. Returns the first cell that is to be reported with it.
+    pub(in crate::limiter) fn note(held: &mut Option<NotedLimit>, limit: u64, newest: u64) -> u64 {
+        let first = match *held {
+            Some(noted) if noted.limit <= limit => noted.through.saturating_add(1).min(newest),
+            _ => 0,
+        };
+        // What has a lower limit has this one too.
+        if held.is_none_or(|noted| limit < noted.limit || noted.through < newest) {
+            *held = Some(NotedLimit { limit, through: newest });
+        }
+        first
+    }
+}
+
 impl Remains {
     pub(in crate::limiter) fn of(used: &Used, at: &Position) -> Remains {
         match used {
@@ -264,6 +287,26 @@ mod tests {
             cache.grow();
         }
         assert!(cache.slots.len() <= 4 * 1_024, "{} slots for 600 keys a minute", cache.slots.len());
+    }
+
+    #[test]
+    fn a_limit_is_noted_for_the_cells_that_have_no_lower_one() {
+        let mut noted = None;
+        for (limit, newest, first) in [
+            (1_000, 20, 0),
+            (900, 20, 0),
+            (1_000, 20, 20),
+            (900, 20, 20),
+            (1_000, 21, 21),
+            (900, 21, 0), // cell 21 has 1000
+            (1_000, 21, 21),
+            (950, 25, 22),
+            (1_000, 25, 25),
+            (900, 25, 0),
+            (900, 24, 24), // the clock was set back
+        ] {
+            assert_eq!(NotedLimit::note(&mut noted, limit, newest), first, "{limit} in cell {newest}");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::item::Item;
 use super::judge::{Health, Verdict, is_strict, judge};
 use super::lease::{self, settle_into, take_lease};
 use crate::limiter::Limiter;
-use crate::limiter::cache::worker_cache::{CACHED_MS, CachedDenial, Lease, Remains, Slot};
+use crate::limiter::cache::worker_cache::{CACHED_MS, CachedDenial, Lease, NotedLimit, Remains, Slot};
 use crate::limiter::check::{Budget, Cause, Check, Decision, Denial, Reason};
 use crate::limiter::report::outbox::{Row, row};
 use crate::limiter::table::{Cell, Entry, Reservation, ReservationKind, Tag};
@@ -311,10 +311,15 @@ impl Limiter {
         self.note_where(entry, now.mono, now.unix, |_, cell| cell.is_unreported());
     }
 
-    /// The same with the cells that are reported already and to which a limit applies that differs from the former one.
+    /// The same where the limit differs from the former one, with the newest cell, and with those that are reported already under higher
+    /// limits alone. Where two limits alternate, the newest cell has each change.
     fn note_limit(&mut self, entry: &Entry, now: Now) {
         let newest = entry.sequence;
-        let applies = |sequence, cell: &Cell| sequence == newest || cell.own > 0 || cell.is_unreported();
+        let slot = self.worker_cache.entry(entry.fingerprint, now.mono);
+        let first = slot.map_or(0, |slot| NotedLimit::note(&mut slot.noted, entry.limit, newest));
+        let applies = |sequence, cell: &Cell| {
+            sequence == newest || (cell.own > 0 && sequence >= first) || cell.is_unreported()
+        };
         self.note_where(entry, now.mono, now.unix, applies);
     }
 

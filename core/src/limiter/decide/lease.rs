@@ -8,7 +8,6 @@
 
 use super::judge::slack;
 use crate::limiter::cache::worker_cache::{Acked, Slot};
-use crate::limiter::remote::registry::MAX_RECALLED;
 use crate::limiter::table::{Entry, Tag};
 use crate::model::time::MonoMs;
 use crate::model::window::MAX_COUNT;
@@ -38,6 +37,8 @@ pub(in crate::limiter) fn settle_ms(amount: u64, limit: u64) -> u64 {
     if amount <= limit / SMALL_PART { SETTLE_SMALL_MS } else { SETTLE_MS }
 }
 
+/// Most keys that wait to be recalled: a second's, within which leases are returned anyway. With one more, all leases are recalled.
+const MAX_RECALLS: usize = 256;
 /// Most leases that are returned in one tick.
 const RETURNS_A_TICK: usize = 4_096;
 
@@ -46,9 +47,11 @@ const RETURNS_A_TICK: usize = 4_096;
 pub(in crate::limiter) struct Leases {
     /// When each lease is to be returned.
     by_time: BTreeSet<(MonoMs, u64)>,
-    /// Keys on which leased budget caused a denial since the last access to the registry.
-    recalled: Vec<u64>,
-    /// Leases that are still to be returned, if too many keys were recalled to list them.
+    /// Keys whose leases the other workers are to return.
+    recalls: Vec<u64>,
+    /// The same for all keys, as too many waited.
+    recalls_all: bool,
+    /// Leases that are still to be returned, as all are recalled.
     returning: usize,
 }
 
@@ -85,21 +88,27 @@ impl Leases {
         self.returning = self.by_time.len();
     }
 
-    /// Asks the other workers to return their leases on a key. One key more than a recall can list recalls all leases.
+    /// Asks the other workers to return their leases on a key.
     pub(in crate::limiter) fn recall(&mut self, fingerprint: u64) {
-        if self.recalled.len() <= MAX_RECALLED && !self.recalled.contains(&fingerprint) {
-            self.recalled.push(fingerprint);
+        if self.recalls_all || self.recalls.contains(&fingerprint) {
+            return;
         }
+        if self.recalls.len() >= MAX_RECALLS {
+            self.recalls.clear();
+            self.recalls_all = true;
+            return;
+        }
+        self.recalls.push(fingerprint);
     }
 
-    /// The keys to recall with the next access to the registry.
-    pub(in crate::limiter) fn take_recalls(&mut self) -> Vec<u64> {
-        core::mem::take(&mut self.recalled)
+    /// The keys to recall with the next access to the registry, and whether all are.
+    pub(in crate::limiter) fn take_recalls(&mut self) -> (Vec<u64>, bool) {
+        (core::mem::take(&mut self.recalls), core::mem::take(&mut self.recalls_all))
     }
 
-    /// Keeps the recalls of a failed access to the registry.
-    pub(in crate::limiter) fn keep_recalls(&mut self, recalls: Vec<u64>) {
-        self.recalled = recalls;
+    /// Keeps the recalls for which the registry had no room, or to which the access failed.
+    pub(in crate::limiter) fn keep_recalls(&mut self, recalls: Vec<u64>, all: bool) {
+        (self.recalls, self.recalls_all) = (recalls, all);
     }
 
     /// All leases.

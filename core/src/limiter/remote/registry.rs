@@ -26,14 +26,17 @@ const DEFER_MS: u64 = 200;
 /// Attempts at the compare-and-set before the next tick.
 const MAX_TRIES: usize = 8;
 
-/// Number of recalled keys that are listed; a worker that missed more returns all its leases.
-pub(in crate::limiter) const MAX_RECALLED: usize = 16;
+/// Number of recalled keys that are listed. A worker lists no more than all others that tick have room for; one that has not ticked for
+/// longer and missed more returns all its leases.
+const MAX_RECALLED: usize = 16;
+/// A worker without a tick for this time is not waited for.
+const TICKS_MS: u64 = 500;
 
 const LAYOUT: u64 = 7;
 const HEADER_WORDS: usize = 15 + MAX_RECALLED;
 /// For eviction, a stream without a frame for this time counts as ended.
 const SILENT_MS: u64 = 1_000;
-const WORKER_WORDS: usize = 7;
+const WORKER_WORDS: usize = 8;
 
 /// The region's clock as the subscriber measured it. All workers of the process use it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,8 +71,10 @@ pub(in crate::limiter) struct Entry {
     pub(in crate::limiter) gap: bool,
     /// The number of gaps when its last completed resync began; all of that resync is stored.
     pub(in crate::limiter) resent: Option<u64>,
-    /// Fingerprints of keys on which leased budget caused a denial.
+    /// Fingerprints of keys whose leases the others are to return.
     pub(in crate::limiter) recall: Vec<u64>,
+    /// The others are to return all leases.
+    pub(in crate::limiter) recalls_all: bool,
     /// Whether its stream has been open long enough to rely on `origins`.
     pub(in crate::limiter) settled: bool,
     /// Cells that it has to report.
@@ -99,6 +104,8 @@ pub(in crate::limiter) struct WorkerRegistry {
     gauges: Gauges,
     /// What the update that returned this registry changed in them. Not stored.
     pub(in crate::limiter) gauge_changes: Gauges,
+    /// How many recalls of that update were listed. Not stored.
+    pub(in crate::limiter) listed: usize,
     workers: Vec<Worker>,
 }
 
@@ -111,6 +118,8 @@ struct Worker {
     origins: u64,
     settled: bool,
     report_queue: u64,
+    /// The number of recalls that it has read.
+    recalls: u64,
 }
 
 impl WorkerRegistry {
@@ -203,14 +212,9 @@ impl WorkerRegistry {
     }
 
     fn update(&mut self, me: &Entry, now: MonoMs) {
+        self.recall(me, now);
         self.heartbeat(me, now);
         self.remove(|worker| now.since(worker.heartbeat) > DEAD_MS);
-        for fingerprint in &me.recall {
-            if let Some(place) = self.recalled.get_mut(self.recalls as usize % MAX_RECALLED) {
-                *place = *fingerprint;
-            }
-            self.recalls += 1;
-        }
         let patience = if me.serves { DEFER_MS } else { 0 };
         let vacant = self.subscribed_until.after(patience) <= now;
         if me.connected && (self.subscriber == me.worker || vacant) {
@@ -233,6 +237,25 @@ impl WorkerRegistry {
         self.gaps += (before - self.workers.len()) as u64;
     }
 
+    /// Lists keys whose leases are to be returned, as far as no other worker misses one.
+    fn recall(&mut self, me: &Entry, now: MonoMs) {
+        let ticks = |worker: &&Worker| worker.id != me.worker && now.since(worker.heartbeat) <= TICKS_MS;
+        let unread =
+            self.workers.iter().filter(ticks).map(|worker| self.recalls.saturating_sub(worker.recalls)).max();
+        let unread = usize::try_from(unread.unwrap_or_default()).unwrap_or(usize::MAX);
+        self.listed = me.recall.len().min(MAX_RECALLED.saturating_sub(unread));
+        for fingerprint in me.recall.iter().take(self.listed) {
+            if let Some(place) = self.recalled.get_mut(self.recalls as usize % MAX_RECALLED) {
+                *place = *fingerprint;
+            }
+            self.recalls += 1;
+        }
+        if me.recalls_all {
+            // More than any worker can have read since its last tick.
+            self.recalls += MAX_RECALLED as u64 + 1;
+        }
+    }
+
     /// Brings the process' gauges up to date.
     fn update_gauges(&mut self, now: MonoMs) {
         let connected = |worker: &&Worker| now.since(worker.last_seen) <= SILENT_MS;
@@ -251,11 +274,11 @@ impl WorkerRegistry {
     fn heartbeat(&mut self, me: &Entry, now: MonoMs) {
         let acked_through = me.acked_through;
         let (last_seen, origins) = (me.last_seen, u64::from(me.origins));
-        let (settled, report_queue) = (me.settled, me.report_queue);
+        let (settled, report_queue, recalls) = (me.settled, me.report_queue, self.recalls);
         match self.workers.iter_mut().find(|worker| worker.id == me.worker) {
             Some(worker) => {
                 (worker.heartbeat, worker.last_seen, worker.origins) = (now, last_seen, origins);
-                (worker.settled, worker.report_queue) = (settled, report_queue);
+                (worker.settled, worker.report_queue, worker.recalls) = (settled, report_queue, recalls);
                 worker.acked_through =
                     acked_through.unwrap_or(worker.acked_through).max(worker.acked_through);
             }
@@ -269,6 +292,7 @@ impl WorkerRegistry {
                     origins,
                     settled,
                     report_queue,
+                    recalls,
                 });
             }
         }
@@ -293,8 +317,18 @@ impl WorkerRegistry {
             self.gauges.report_queue,
         ];
         let words = |worker: &Worker| {
-            let Worker { id, heartbeat, acked_through, last_seen, origins, settled, report_queue } = *worker;
-            [id, heartbeat.0, acked_through.0, last_seen.0, origins, u64::from(settled), report_queue]
+            let Worker { id, heartbeat, acked_through, last_seen, origins, settled, report_queue, recalls } =
+                *worker;
+            [
+                id,
+                heartbeat.0,
+                acked_through.0,
+                last_seen.0,
+                origins,
+                u64::from(settled),
+                report_queue,
+                recalls,
+            ]
         };
         let workers = self.workers.iter().flat_map(words);
         header.into_iter().chain(self.recalled).chain(workers).flat_map(u64::to_le_bytes).collect()
@@ -329,7 +363,7 @@ impl WorkerRegistry {
         };
         let (workers, _) = rest.as_chunks::<WORKER_WORDS>();
         let worker = |words: &[u64; WORKER_WORDS]| {
-            let [id, heartbeat, acked, last_seen, origins, settled, report_queue] = *words;
+            let [id, heartbeat, acked, last_seen, origins, settled, report_queue, recalls] = *words;
             Worker {
                 id,
                 heartbeat: MonoMs(heartbeat),
@@ -338,6 +372,7 @@ impl WorkerRegistry {
                 origins,
                 settled: settled == 1,
                 report_queue,
+                recalls,
             }
         };
         WorkerRegistry {
@@ -358,6 +393,7 @@ impl WorkerRegistry {
                 report_queue,
             },
             gauge_changes: Gauges::default(),
+            listed: 0,
             workers: workers.iter().map(worker).collect(),
         }
     }

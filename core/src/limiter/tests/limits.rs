@@ -91,6 +91,29 @@ fn two_limits_of_one_key_are_reported_seldom() {
     }
 }
 
+/// Each request applies another limit than the one before. The older cells are reported once by each worker, and not with each request.
+#[test]
+fn two_limits_of_one_hard_limit_key_report_the_cell_that_is_charged() {
+    let key = hard_limit_key("k", MINUTE);
+    let mut world = World::connected(1, 2);
+    for _ in 0..11 {
+        assert!(world.passes(0, 0, &[check(&key, 1_000, 1)]));
+        world.run(MINUTE / 10);
+    }
+    world.reported = 0;
+    for turn in 0..100 {
+        let limit = if turn % 2 == 0 { 900 } else { 1_000 };
+        assert!(world.passes(0, turn / 2 % 2, &[check(&key, limit, 1)]));
+        world.run(50);
+    }
+    assert!(world.reported <= 150, "{} counts of 100 requests", world.reported);
+    world.run(100);
+    let parts = key.parts();
+    let explained = world.regions[0].explain(parts.workspace, parts.namespace, parts.identifier);
+    let lowest: Vec<u64> = explained[0].cells.iter().rev().take(10).map(|cell| cell.limit).collect();
+    assert_eq!(lowest, [900; 10]);
+}
+
 #[test]
 fn a_cached_denial_under_another_limit_passes_the_limit_on() {
     let key = key("k", HOUR);
@@ -154,6 +177,27 @@ fn a_lease_is_not_spent_once_its_limit_is_exceeded_under_a_higher_one() {
     assert_eq!(passed, 0);
     let last = world.decide(0, 0, &[check(&key, 100_000, 1)]);
     assert_eq!(denial(last).cause, Cause::Limit);
+}
+
+/// A worker raises the limits of more keys in one tick than a recall lists.
+#[test]
+fn raised_limits_return_the_leases_of_their_keys_alone() {
+    let keys: Vec<Key> = (0..60).map(|number| key(&std::format!("k{number}"), HOUR)).collect();
+    let mut world = World::alone(1, 2);
+    for key in &keys {
+        for _ in 0..3 {
+            assert!(world.passes(0, 0, &[check(key, 100_000, 1)]));
+        }
+    }
+    let leased = |world: &mut World| -> Vec<bool> {
+        keys.iter().map(|key| !world.entry(0, key).unwrap().reservations.is_empty()).collect()
+    };
+    assert_eq!(leased(&mut world), [true; 60]);
+    for key in &keys[..40] {
+        assert!(world.passes(0, 1, &[check(key, 1_000_000, 1)]));
+    }
+    world.run(400);
+    assert_eq!(leased(&mut world), [[false; 40].as_slice(), &[true; 20]].concat());
 }
 
 /// Two rules of one key with different limits: neither takes a lease, as the other's requests exceed its limit.

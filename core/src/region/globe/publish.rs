@@ -170,7 +170,7 @@ impl Region {
         }
     }
 
-    /// Another aggregator of this region, or this one before its restart, has published a cell.
+    /// The global store holds a cell of this region: another aggregator, or this one before its restart, has published it.
     pub fn published_elsewhere(&mut self, stored: &Stored) {
         let Some((_, state)) = self.keys.find(&stored.key).and_then(|slot| self.keys.at_mut(slot)) else {
             return;

@@ -374,15 +374,45 @@ fn a_limit_of_live_control_makes_use_due_and_hot_without_a_report() {
     pushed(&mut region, origin(2), NOW);
     region.next_merges(9);
     assert_eq!((rows(&mut region), region.take_urgent()), (vec![], false));
-    region.apply_limit(&key("k"), 100, NOW);
+    controlled(&mut region, LiveLimit::Set(100), NOW);
     assert!(region.take_urgent());
     let written: Vec<_> = region.next_merges(9).iter().map(|merge| (merge.sequence, merge.limit)).collect();
     assert_eq!(written, [(SEQUENCE - 1, 100), (SEQUENCE, 100)]);
     let snapshots = pushed(&mut region, origin(2), NOW).0;
     assert!(snapshots.contains(&(SEQUENCE, 0, 150)), "{snapshots:?}");
     assert_eq!(publish(&mut region, Due::Now, NOW), vec![(SEQUENCE - 1, 10), (SEQUENCE, 150)]);
-    region.apply_limit(&key("k"), 500, UnixMs(NOW.0 + 1));
+    controlled(&mut region, LiveLimit::Set(500), UnixMs(NOW.0 + 1));
     assert_eq!((rows(&mut region), cell(&region).limit), (vec![], 100), "a raise changes no cell");
     assert_eq!(region.explain(b"w", b"n", b"k")[0].newest_limit, Some(500));
-    region.apply_limit(&key("unknown"), 1, NOW);
+}
+
+/// Applies live control to the only key.
+fn controlled(region: &mut Region, live: LiveLimit, now: UnixMs) {
+    assert_eq!(region.control_some(0, |_, _| Some(live), now), None);
+}
+
+#[test]
+fn the_configured_limit_applies_again_without_live_control_if_it_is_known() {
+    let shown = |region: &Region| region.explain(b"w", b"n", b"k")[0].newest_limit;
+    let at = |ms| UnixMs(NOW.0 + ms);
+    let applied = |own, limit, ms| wire::Count { limit, applied_ms: at(ms).0, ..count("k", SEQUENCE, own) };
+    let mut region = one_of(3);
+    region.report(origin(1), &[applied(150, 100, 0)], NOW);
+    controlled(&mut region, LiveLimit::Set(1_000), at(1));
+    region.report(origin(1), &[applied(160, 1_000, 2)], at(2));
+    publish(&mut region, Due::AtInterval, at(3));
+    // The next request would be denied, and there may be none.
+    controlled(&mut region, LiveLimit::Unset, at(4));
+    assert_eq!(shown(&region), Some(100));
+    controlled(&mut region, LiveLimit::Unset, at(5));
+    // A node had the live limit before this aggregator applied it.
+    region.report(origin(1), &[applied(170, 2_000, 6)], at(6));
+    controlled(&mut region, LiveLimit::Set(2_000), at(7));
+    controlled(&mut region, LiveLimit::Unset, at(8));
+    assert_eq!(shown(&region), Some(2_000), "until the next request");
+    region.report(origin(1), &[applied(170, 100, 9)], at(9));
+    controlled(&mut region, LiveLimit::Unknown, at(10));
+    region.report(origin(1), &[applied(170, 120, 11)], at(11));
+    controlled(&mut region, LiveLimit::Unset, at(12));
+    assert_eq!(shown(&region), Some(100));
 }

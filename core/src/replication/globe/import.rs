@@ -4,7 +4,7 @@
 //! earlier version, and it may read a replica.
 
 use super::paging::{Paging, ReadPage};
-use super::{allows, note, until};
+use super::{allows, note, recover, until};
 use crate::model::schedule::{Interval, Schedule};
 use crate::model::time::{MonoMs, Now};
 use crate::region::exchange::{Page, Stored, StoredRegion};
@@ -130,12 +130,17 @@ impl Merging {
     }
 }
 
-/// Merges some cells. Returns true if there are more; let other tasks run before the next call. Rows of the region `own` are what it has
-/// published itself.
+/// The own region, whose rows are what it has published itself.
+pub(super) struct OwnRows<'a> {
+    pub(super) region: &'a [u8],
+    pub(super) grace_period_ms: u64,
+}
+
+/// Merges some cells. Returns true if there are more; let other tasks run before the next call.
 pub(super) fn merge_step(
     state: &mut RegionState,
     merging: &mut Merging,
-    own: Option<&[u8]>,
+    own: Option<&OwnRows<'_>>,
     now: Now,
 ) -> bool {
     while let Some(StoredRegion { region, cells }) = merging.regions.last() {
@@ -146,9 +151,9 @@ pub(super) fn merge_step(
             merging.done = 0;
             continue;
         }
-        match own == Some(&**region) {
-            true => step.iter().for_each(|cell| state.region.published_elsewhere(cell)),
-            false => merge(state, region, step, now),
+        match own.filter(|own| own.region == &**region) {
+            Some(own) => recover::merge_own(state, step, own.grace_period_ms, now),
+            None => merge(state, region, step, now),
         }
         merging.done = merging.done.saturating_add(step.len());
         return true;

@@ -38,22 +38,22 @@ enum Stage {
 pub struct Recovery {
     schedule: Schedule,
     paging: Paging,
-    /// When the loss was found, or the aggregator began to serve without counts: from then on nodes send their counts again.
-    lost: Option<Now>,
+    /// [`RegionState::guard`] when the page was called.
+    guard: Option<u64>,
     stage: Stage,
 }
 
 impl Recovery {
     /// Waits for a loss.
     pub fn new(schedule: Schedule) -> Recovery {
-        Recovery { schedule, paging: Paging::new(schedule), lost: None, stage: Stage::Waiting }
+        Recovery { schedule, paging: Paging::new(schedule), guard: None, stage: Stage::Waiting }
     }
 
     /// For an aggregator that starts and whose region has no store. It serves when [`Recovery::may_serve`], and then calls
     /// [`Recovery::serve`].
     pub fn before_serving(schedule: Schedule, now: MonoMs) -> Recovery {
         let paging = Paging::before_serving(schedule, now);
-        Recovery { schedule, paging, lost: None, stage: Stage::Due }
+        Recovery { schedule, paging, guard: None, stage: Stage::Due }
     }
 
     /// Whether all was read, or an aggregator that starts has waited long enough.
@@ -61,10 +61,10 @@ impl Recovery {
         matches!(self.stage, Stage::Waiting | Stage::Woken) || self.paging.has_waited(now)
     }
 
-    /// The aggregator serves from `now` on. What is left is read meanwhile.
-    pub fn serve(&mut self, now: Now) {
+    /// The aggregator serves from now on. What is left is read meanwhile.
+    pub fn serve(&mut self, access: &mut impl Access) {
         self.paging.serve();
-        self.lost = Some(now);
+        access.state(|state, now| state.lost = Some(now));
     }
 
     /// What to do now.
@@ -74,7 +74,7 @@ impl Recovery {
                 self.stage = Stage::Woken;
                 return Next::Wait { events: Event::Recover.into(), at_most_ms: None };
             }
-            Stage::Woken => self.lost = Some(access.state(|_, now| now)),
+            Stage::Woken => access.state(|state, now| state.lost = Some(now)),
             Stage::Due | Stage::Called => {}
             Stage::Failed(pause_ms) => {
                 self.stage = Stage::Due;
@@ -85,6 +85,7 @@ impl Recovery {
         access.state(|state, now| {
             state.is_recovering = true;
             state.region.set_restoring(true);
+            self.guard = state.guard;
             Next::Call(self.paging.page(now.unix))
         })
     }
@@ -96,7 +97,7 @@ impl Recovery {
         let page = match result {
             Ok(page) => page,
             Err(failure) => {
-                let is_urgent = !access.state(|_, now| self.is_late(now, 1));
+                let is_urgent = !access.state(|state, now| self.is_late(state, now, 1));
                 self.stage = Stage::Failed(self.paging.failed(failure, is_urgent));
                 return;
             }
@@ -112,34 +113,72 @@ impl Recovery {
     }
 
     fn take(&self, state: &mut RegionState, cells: &[Stored], now: Now) {
-        for cell in cells {
-            // A row that cannot be a current cell is ignored.
-            if state.region.recover(cell, now.unix).is_ok() {
-                add(&mut state.figures.recovered, 1);
-            }
+        let taken = take(state, cells.iter(), self.schedule.grace_period_ms, now);
+        add(&mut state.figures.recovered, taken);
+        // What was read before a loss of the database may be gone, and so may what no marker guarded.
+        if self.guard == state.guard {
+            note_published(state, cells);
         }
-        // The grace period has ended and the lower bounds of that time were settled, so these late ones are settled here. In a region with
-        // a store a late lower bound waits for the end of another grace period, or stays in memory.
-        if let Some(lost) = self.lost.filter(|_| state.store().is_none() && self.is_late(now, 1)) {
-            state.region.end_grace_period_here(lost.unix, now.unix);
-        }
-        state.notify(Event::Push);
     }
 
     /// All was read. If a grace period is to end, its end settles what was found, and ends the restoration.
     fn end(&self, state: &mut RegionState, now: Now) {
         state.is_recovering = false;
         let periods = if state.store().is_none() { 1 } else { GRACES };
-        if self.is_late(now, periods) {
+        if self.is_late(state, now, periods) {
             state.end_restoring();
         }
     }
 
     /// Whether so many grace periods have ended since the nodes began to send their counts again.
-    fn is_late(&self, now: Now, periods: usize) -> bool {
+    fn is_late(&self, state: &RegionState, now: Now, periods: usize) -> bool {
         let all_ms = self.schedule.grace_period_ms.saturating_mul(periods as u64);
-        self.lost.is_some_and(|lost| now.mono.since(lost.mono) > all_ms)
+        late(state, all_ms, now).is_some()
     }
+}
+
+/// Takes rows of the own region that a packet has read, which other processes have written. With a store their components are there.
+/// Without one such a process has ended, and may have written them after their page was read: what is committed late is read here.
+pub(super) fn merge_own(state: &mut RegionState, cells: &[Stored], grace_period_ms: u64, now: Now) {
+    if state.store().is_none() {
+        let lost = state.lost;
+        // A later cell has no lower bound, as no process that has ended has used it.
+        let is_earlier = |cell: &&Stored| {
+            let began = cell.sequence.saturating_mul(cell.key.parts().cell_ms());
+            lost.is_none_or(|lost| began <= lost.unix.0)
+        };
+        take(state, cells.iter().filter(is_earlier), grace_period_ms, now);
+    }
+    note_published(state, cells);
+}
+
+/// Takes lower bounds. Returns how many rows are current cells.
+fn take<'a>(
+    state: &mut RegionState,
+    cells: impl Iterator<Item = &'a Stored>,
+    grace_period_ms: u64,
+    now: Now,
+) -> usize {
+    let taken = cells.filter(|cell| state.region.recover(cell, now.unix).is_ok()).count();
+    // The grace period has ended and the lower bounds of that time were settled, so these late ones are settled here. In a region with
+    // a store a late lower bound waits for the end of another grace period, or stays in memory.
+    if let Some(lost) = late(state, grace_period_ms, now).filter(|_| state.store().is_none()) {
+        state.region.end_grace_period_here(lost.unix, now.unix);
+    }
+    state.notify(Event::Push);
+    taken
+}
+
+/// Records what the database holds, if the own marker would show its loss.
+fn note_published(state: &mut RegionState, cells: &[Stored]) {
+    if state.guard.is_some() {
+        cells.iter().for_each(|cell| state.region.published_elsewhere(cell));
+    }
+}
+
+/// The loss, if so much time has passed since then.
+fn late(state: &RegionState, ms: u64, now: Now) -> Option<Now> {
+    state.lost.filter(|lost| now.mono.since(lost.mono) > ms)
 }
 
 #[cfg(test)]
@@ -237,7 +276,7 @@ mod tests {
         call(&mut recovery, &mut state, 0);
         recovery.recovered(&mut at(&mut state, 0), Ok(&page(vec![stored("i", 10)], Some(1))));
         let mut grace = GracePeriod::anew(Schedule::default(), NOW.unix);
-        recovery.serve(at(&mut state, 0).now);
+        recovery.serve(&mut at(&mut state, 0));
         let id = state.enter(ORIGIN, NOW).unwrap().id;
         state.subscribe(ORIGIN, id);
         assert_eq!(grace.next(&mut at(&mut state, 0)), Next::Sleep(2_000));
@@ -262,7 +301,7 @@ mod tests {
         call(&mut recovery, &mut state, 0);
         let many: Vec<Stored> = (0..3_000).map(|i| stored(&format!("i{i}"), 10)).collect();
         recovery.recovered(&mut at(&mut state, 0), Ok(&page(many, None)));
-        recovery.serve(at(&mut state, 0).now);
+        recovery.serve(&mut at(&mut state, 0));
         let mut grace = GracePeriod::anew(Schedule::default(), NOW.unix);
         let id = state.enter(ORIGIN, NOW).unwrap().id;
         state.subscribe(ORIGIN, id);

@@ -8,7 +8,7 @@
 //! After a failure the next packet only reads, so that a database that accepts no writes is still read. A packet that failed may be
 //! committed later. That does no harm, since its version is not used again and rows only grow.
 
-use super::import::{Merging, merge_step};
+use super::import::{Merging, OwnRows, merge_step};
 use super::packet::{
     Cursor, Feed, MAX_FEED_ROWS, MAX_PACKET_ROWS, MAX_WRITERS, Marker, OwnMarker, Packet, Page, Writer,
 };
@@ -33,6 +33,8 @@ const ROWS_A_SECOND: u64 = 600;
 const MAX_ROW_TOKENS: u64 = 20_000;
 /// How long another region is listed after it was last seen, in milliseconds.
 const REMEMBERED_MS: u64 = 3_600_000;
+/// A marker that moved less than this ago has not expired, in milliseconds: half of its time, as clocks may differ.
+const KEPT_MS: u64 = REMEMBERED_MS / 2;
 /// Most packets within [`BURST_MS`].
 const BURST_PACKETS: usize = 10;
 /// See [`BURST_PACKETS`].
@@ -69,6 +71,10 @@ struct Reading {
     cursor: u64,
     /// The version of its marker.
     marker: u64,
+    /// When its marker moved last; `None` if it was not seen to move.
+    moved: Option<MonoMs>,
+    /// It writes for this region.
+    is_peer: bool,
 }
 
 /// Runs for as long as the aggregator does.
@@ -145,8 +151,9 @@ impl GlobalSync {
                     access.state(|state, now| state.region.publish_failed(&sent.rows, now.unix));
                 }
                 Stage::Merging(mut merging) => {
-                    let region = &self.region;
-                    if access.state(|state, now| merge_step(state, &mut merging, Some(region), now)) {
+                    let own =
+                        OwnRows { region: &self.region, grace_period_ms: self.schedule.grace_period_ms };
+                    if access.state(|state, now| merge_step(state, &mut merging, Some(&own), now)) {
                         self.stage = Stage::Merging(merging);
                         return Next::Yield;
                     }
@@ -254,9 +261,10 @@ impl GlobalSync {
         self.has_namesake = feed.own.version > self.version;
         let is_lost = self.has_namesake
             || !self.acknowledged.is_kept_by(feed.own, sent.version)
-            || self.has_peer_lost(&feed.markers);
+            || self.has_peer_lost(&feed.markers, now.mono);
         self.acknowledged = feed.own;
         state.region.published(&sent.rows, now.unix);
+        let has_marker = feed.own.version > 0 && !self.has_namesake;
         if is_lost {
             add(&mut state.figures.database_wipes, 1);
             state.region.forget_published();
@@ -264,12 +272,13 @@ impl GlobalSync {
             for (writer, reading) in &mut self.others {
                 let found = feed.markers.iter().find(|marker| marker.writer == *writer);
                 let marker = found.map_or(0, |found| found.version.min(reading.marker));
-                *reading = Reading { cursor: 0, marker };
+                *reading = Reading { cursor: 0, marker, moved: None, ..*reading };
             }
             self.has_more = true;
         } else {
             self.read(state, &feed.markers, &feed.pages, now);
         }
+        state.guard = has_marker.then_some(state.figures.database_wipes);
         if !state.region.has_rows(Due::AtInterval) {
             state.figures.published_at = Some(now.mono);
         }
@@ -277,14 +286,20 @@ impl GlobalSync {
         is_lost
     }
 
-    /// Whether the marker of another writer of this region went back. What it had published counted as published here too
-    /// ([`merge_step`]), and it may have ended.
-    fn has_peer_lost(&self, markers: &[Marker]) -> bool {
+    /// Whether the marker of another writer of this region went back, or is gone before it can have expired. What it had published
+    /// counted as published here too ([`merge_step`]), and it may have ended.
+    fn has_peer_lost(&self, markers: &[Marker], now: MonoMs) -> bool {
         let went_back = |marker: &Marker| {
             let known = self.others.get(&marker.writer).map_or(0, |known| known.marker);
             marker.region == self.region && marker.version < known
         };
-        markers.iter().any(went_back)
+        let is_recent = |at: MonoMs| now.since(at) < KEPT_MS;
+        let is_gone = |(writer, known): (&Writer, &Reading)| {
+            let is_read = markers.iter().any(|marker| marker.writer == *writer);
+            known.is_peer && known.moved.is_some_and(is_recent) && !is_read
+        };
+        // Beyond the most markers, those that expire first are not read.
+        markers.iter().any(went_back) || (markers.len() < MAX_WRITERS && self.others.iter().any(is_gone))
     }
 
     /// Moves the cursors, and records which regions are alive.
@@ -301,11 +316,13 @@ impl GlobalSync {
                 (Some(_), None) => *version,
             };
             self.has_more |= cursor < *version;
-            self.others.insert(*writer, Reading { cursor, marker: *version });
             // A writer that is seen for the first time may have ended long ago. It counts as alive, as too few regions
             // would be unsafe.
             let has_moved = known.is_none_or(|known| known.marker != *version);
-            if *region != self.region
+            let moved = if has_moved { known.map(|_| now.mono) } else { known.and_then(|known| known.moved) };
+            let is_peer = *region == self.region;
+            self.others.insert(*writer, Reading { cursor, marker: *version, moved, is_peer });
+            if !is_peer
                 && has_moved
                 && let Ok(other) = state.region.other_region(region)
             {
@@ -375,7 +392,8 @@ mod tests {
     use super::super::super::testing::{NOW, ORIGIN, SEQUENCE, at, count, key, state};
     use super::*;
     use crate::model::wire::{FilterFrame, Report};
-    use crate::region::exchange::{Stored, StoredRegion};
+    use crate::region::exchange::{Page as TablePage, Stored, StoredRegion};
+    use crate::replication::globe::recover::Recovery;
     use std::format;
     use std::vec;
 
@@ -801,5 +819,104 @@ mod tests {
             driven.reply(&[]);
         }
         assert_eq!(written, 22_000);
+    }
+
+    /// A row of the own region, of which 9 of 10 were used.
+    fn own_row() -> Vec<StoredRegion> {
+        let cell = Stored { key: key("i0"), sequence: SEQUENCE, count: 9, limit: 10 };
+        vec![StoredRegion { region: b"here".to_vec(), cells: vec![cell] }]
+    }
+
+    /// The rows of the next packets.
+    fn written(driven: &mut Driven, packets: usize) -> Vec<u64> {
+        let mut rows = vec![];
+        for _ in 0..packets {
+            rows.extend(driven.packet().rows.iter().map(|row| row.count));
+            driven.reply(&[]);
+        }
+        rows
+    }
+
+    #[test]
+    fn what_was_recovered_before_a_loss_that_no_marker_shows_is_written_again() {
+        let mut driven = driven();
+        let mut recovery = Recovery::before_serving(Schedule::default(), NOW.mono);
+        assert!(matches!(recovery.next(&mut at(&mut driven.state, 0)), Next::Call(_)));
+        let page = TablePage { regions: own_row(), end: None };
+        recovery.recovered(&mut at(&mut driven.state, 0), Ok(&page));
+        // The table is wiped before the first packet is written. The node sends its count again.
+        driven.use_keys(0..1, 9);
+        assert_eq!(written(&mut driven, 20), [9]);
+    }
+
+    #[test]
+    fn what_a_peer_had_published_is_written_again_if_a_loss_shows_in_no_marker() {
+        let mut driven = driven();
+        driven.packet();
+        driven.fail();
+        driven.packet();
+        driven.read(&[(PEER, b"here", 3)]);
+        driven.use_keys(0..1, 9);
+        // The database accepts no writes, and is read.
+        while driven.packet().version.is_some() {
+            driven.fail();
+        }
+        let markers = vec![marker((PEER, b"here", 3))];
+        driven.feed(Feed { own: OwnMarker::default(), markers, pages: vec![], regions: own_row() });
+        // The table is wiped. Then it accepts writes again.
+        assert_eq!(written(&mut driven, 20), [9]);
+    }
+
+    #[test]
+    fn what_a_peer_had_published_is_lost_if_its_marker_is_gone() {
+        let mut driven = driven();
+        let mut lost = vec![];
+        for peer in [Some(1), Some(1), Some(2), None, None] {
+            driven.packet();
+            let others: Vec<(Writer, &[u8], u64)> =
+                peer.map(|version| (PEER, &b"here"[..], version)).into_iter().collect();
+            lost.push(driven.reply(&others));
+        }
+        assert_eq!(lost, [false, false, false, true, false], "a restore from before its first packet");
+        // A marker that has not moved for long has expired.
+        for (peer, ms) in [(Some(5), 0), (Some(6), 0), (None, 3_600_000)] {
+            driven.ms += ms;
+            driven.packet();
+            let others: Vec<(Writer, &[u8], u64)> =
+                peer.map(|version| (PEER, &b"here"[..], version)).into_iter().collect();
+            assert!(!driven.reply(&others));
+        }
+    }
+
+    /// The last process of a region without a store has ended. Its last packet is committed after its successor has read the region's rows.
+    #[test]
+    fn what_an_earlier_process_commits_late_counts() {
+        for (late_ms, grace_ms) in [(100, 2_100), (3_000, 3_000)] {
+            let mut driven = driven();
+            driven.packet();
+            driven.reply(&[]);
+            let mut recovery = Recovery::before_serving(Schedule::default(), NOW.mono);
+            assert!(matches!(recovery.next(&mut at(&mut driven.state, 0)), Next::Call(_)));
+            recovery.recovered(&mut at(&mut driven.state, 0), Ok(&TablePage::default()));
+            recovery.serve(&mut at(&mut driven.state, 0));
+            driven.packet();
+            driven.reply(&[(PEER, b"here", 2)]);
+            driven.ms = driven.ms.max(late_ms);
+            driven.packet();
+            let markers = vec![marker((PEER, b"here", 3))];
+            driven.write();
+            driven.feed(Feed { own: driven.marker, markers, pages: vec![], regions: own_row() });
+            driven.packet();
+            let used = |driven: &Driven| {
+                let explained = driven.state.region.explain(b"w", b"n", b"i0");
+                explained.first().map_or(0, |key| key.cells[0].regional_total())
+            };
+            assert_eq!(used(&driven), 9);
+            let settled = at(&mut driven.state, grace_ms).now.unix;
+            driven.state.region.end_grace_period_here(NOW.unix, settled);
+            let explained = driven.state.region.explain(b"w", b"n", b"i0");
+            assert_eq!(explained[0].cells[0].components.len(), 1, "it is the baseline");
+            assert!(driven.state.region.stats(NOW.mono).pending_publications == 0, "the database holds it");
+        }
     }
 }

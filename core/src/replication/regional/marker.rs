@@ -9,12 +9,18 @@
 //! - it counts fewer reads of this aggregator than the aggregator has received answers to: the server was set back to
 //!   older data.
 //!
+//! An aggregator that reads a marker for the first time removes those from it that have not read for [`READERS_MS`], and
+//! records in it when the last of these has. So one that was away for long does not find its missing number a loss.
+//!
 //! So every aggregator finds every loss by the id alone, also one whose answer to the read that began the incarnation
 //! was lost, and one that starts only then.
 
 use crate::model::time::UnixMs;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
+
+/// A reader that has not read for this time may be removed from a marker, in milliseconds.
+pub const READERS_MS: u64 = 3_600_000;
 
 /// A process that serves a store, with the data that it began with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,6 +56,13 @@ pub struct Incarnation {
     pub age_ms: u64,
 }
 
+impl Incarnation {
+    /// When the marker was read, by the server's clock.
+    pub fn read_at(&self) -> UnixMs {
+        UnixMs(self.since.0.saturating_add(self.age_ms))
+    }
+}
+
 /// The markers of all servers that answered.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Incarnations {
@@ -71,9 +84,9 @@ impl LastRead {
         self.places.is_empty()
     }
 
-    /// The id and the number of reads of the marker at `place`.
-    pub fn at(&self, place: u16) -> Option<(u128, u64)> {
-        self.places.get(&place).map(|last| (last.id, last.looks))
+    /// The last answer about the marker at `place`.
+    pub fn at(&self, place: u16) -> Option<&Incarnation> {
+        self.places.get(&place)
     }
 
     /// The servers that held markers. As a slot of a cluster moves from one of them to another, nothing is lost.
@@ -98,7 +111,10 @@ pub struct Marker {
     id: u128,
     since: UnixMs,
     server: Option<Server>,
-    looks: BTreeMap<[u8; 16], u64>,
+    /// How often each reader has read, and when it did last.
+    readers: BTreeMap<[u8; 16], (u64, UnixMs)>,
+    /// When the last read was of those readers that were removed.
+    removed: UnixMs,
 }
 
 /// One read of a marker.
@@ -122,18 +138,40 @@ impl Marker {
         now: UnixMs,
     ) -> Incarnation {
         stored.take_if(|marker| marker.was_set_back(place, look) || marker.has_moved(look, server));
-        let anew = || Marker { id: look.fresh, since: now, server, looks: BTreeMap::new() };
+        let anew =
+            || Marker { id: look.fresh, since: now, server, readers: BTreeMap::new(), removed: UnixMs(0) };
         let marker = stored.get_or_insert_with(anew);
         marker.server = server.or(marker.server);
-        let looks = marker.looks.entry(look.reader).or_default();
-        *looks = looks.saturating_add(1);
+        if !marker.readers.contains_key(&look.reader) {
+            marker.remove_readers(now);
+        }
+        // A reader that was removed counts on from what was answered to it.
+        let answered = look.last.at(place).filter(|last| last.id == marker.id).map_or(0, |last| last.looks);
+        let (looks, at) = marker.readers.entry(look.reader).or_insert((answered, now));
+        (*looks, *at) = (looks.saturating_add(1), now);
+        let looks = *looks;
         let age_ms = now.0.saturating_sub(marker.since.0);
-        Incarnation { place, id: marker.id, looks: *looks, server, since: marker.since, age_ms }
+        Incarnation { place, id: marker.id, looks, server, since: marker.since, age_ms }
     }
 
     fn was_set_back(&self, place: u16, look: &Look) -> bool {
-        let looks = self.looks.get(&look.reader).copied().unwrap_or(0);
-        look.last.at(place).is_some_and(|(id, answered)| id == self.id && looks < answered)
+        let Some(last) = look.last.at(place).filter(|last| last.id == self.id) else { return false };
+        match self.readers.get(&look.reader) {
+            Some((looks, _)) => *looks < last.looks,
+            // Data from before the reader was removed do not state that.
+            None => self.removed < last.read_at(),
+        }
+    }
+
+    fn remove_readers(&mut self, now: UnixMs) {
+        let removed = &mut self.removed;
+        self.readers.retain(|_, (_, at)| {
+            let stays = at.0.saturating_add(READERS_MS) >= now.0;
+            if !stays {
+                *removed = (*removed).max(*at);
+            }
+            stays
+        });
     }
 
     fn has_moved(&self, look: &Look, server: Option<Server>) -> bool {
@@ -205,6 +243,35 @@ mod tests {
         // An aggregator that starts now reads an incarnation that has just begun.
         let first = Marker::read(&mut marker, 0, &look(OTHER, 6, &LastRead::default()), Some(b), UnixMs(6));
         assert_eq!((first.id, first.looks, first.age_ms), (4, 1, 2));
+    }
+
+    #[test]
+    fn a_reader_that_was_away_for_long_finds_no_loss_unless_there_was_one() {
+        let reads = |stored: &mut Option<Marker>, reader, last: &mut LastRead, at| {
+            let read = Marker::read(stored, 0, &look(reader, u128::from(at), last), Some(A), UnixMs(at));
+            last.insert(read);
+            (read.id, read.looks)
+        };
+        let (mut marker, mut last) = (None, LastRead::default());
+        for at in 1..=3 {
+            reads(&mut marker, ONE, &mut last, at);
+        }
+        let before = marker.clone();
+        let (late, soon) = (3 + READERS_MS + 1, 3 + READERS_MS);
+        for at in [soon, late] {
+            // A reader that is new removes those that have ended.
+            let reader = [at as u8; 16];
+            assert_eq!(reads(&mut marker, reader, &mut LastRead::default(), at), (1, 1));
+        }
+        let copy = marker.clone();
+        let (mut away, mut too) = (last.clone(), last.clone());
+        assert_eq!(reads(&mut marker, ONE, &mut away, late + 1), (1, 4));
+        assert_eq!(reads(&mut marker, ONE, &mut away, late + 2), (1, 5));
+        // Data from after the reader was removed have all that it had stored, and lack its reads since.
+        marker = copy;
+        assert_eq!(reads(&mut marker, ONE, &mut away, late + 3), (u128::from(late + 3), 1));
+        marker = before.map(|marker| Marker { readers: BTreeMap::new(), ..marker });
+        assert_eq!(reads(&mut marker, ONE, &mut too, late + 4), (u128::from(late + 4), 1), "set back");
     }
 
     #[test]

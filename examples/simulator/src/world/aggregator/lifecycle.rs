@@ -23,7 +23,7 @@ use weir_core::replication::regional::replay::Replay;
 use weir_core::replication::regional::watch::Watch;
 use weir_core::replication::regional::{broadcast, heartbeat};
 use weir_core::replication::state::{RegionState, TICK_MS};
-use weir_core::replication::{Event as RegionEvent, Events as RegionEvents};
+use weir_core::replication::{Alone, Event as RegionEvent, Events as RegionEvents};
 
 /// During a shutdown, a stream without a frame for this long has no frames on the way.
 const QUIET_US: u64 = 30_000;
@@ -63,6 +63,7 @@ impl World<'_> {
             peers: BTreeMap::new(),
             late: VecDeque::new(),
             serves: false,
+            recovers_next: false,
             subscribed: false,
             push_paused: false,
             shutdown: None,
@@ -81,15 +82,38 @@ impl World<'_> {
             let schedule = self.plan.schedule.intervals();
             let random = self.chance.stores.next();
             let mono = self.aggregators[at].clock.mono(self.now_us);
+            let has_redis = self.has_redis();
+            if let Some(process) = self.aggregators[at].process.as_mut() {
+                process.recovers_next = !has_redis;
+            }
             self.spawn(at, Machine::Importer(Importer::before_serving(schedule, mono, random)));
-            let recovery = match self.has_redis() {
-                true => Recovery::new(schedule),
-                false => Recovery::before_serving(schedule, mono),
-            };
-            self.spawn(at, Machine::Recovery(recovery));
+            match has_redis {
+                true => self.spawn(at, Machine::Recovery(Recovery::new(schedule))),
+                false => self.spawn_sync(at),
+            }
         } else {
             self.serve_when_ready(at);
         }
+    }
+
+    /// Reads the region's own counts once the first packet was exchanged.
+    pub(in crate::world) fn recover_next(&mut self, at: usize) {
+        let mono = self.aggregators[at].clock.mono(self.now_us);
+        let Some(process) = self.aggregators[at].process.as_mut() else { return };
+        if std::mem::take(&mut process.recovers_next) {
+            let schedule = self.plan.schedule.intervals();
+            self.spawn(at, Machine::Recovery(Recovery::before_serving(schedule, mono)));
+        }
+    }
+
+    fn spawn_sync(&mut self, at: usize) {
+        let schedule = self.plan.schedule.intervals();
+        let (one, two) = (self.chance.stores.next(), self.chance.stores.next());
+        let host = &self.aggregators[at];
+        let (name, mono) = (database::name(host.region), host.clock.mono(self.now_us));
+        let writer = Writer::new(u32::try_from(two >> 32).unwrap_or_default());
+        let sync = GlobalSync::new(schedule, writer, &name, mono, one);
+        self.spawn(at, Machine::Sync(Box::new(sync)));
     }
 
     /// Begins to serve once all machines that read before have read all, or have waited long enough.
@@ -97,24 +121,23 @@ impl World<'_> {
         let (has_store, has_database) = (self.has_redis(), self.has_database());
         let now_us = self.now_us;
         let host = &mut self.aggregators[at];
-        let (incarnation, region, now) = (host.incarnation, host.region, host.now(now_us));
+        let (incarnation, now) = (host.incarnation, host.now(now_us));
         let Some(process) = host.process.as_mut() else { return };
         let is_ready = process.machines.iter().flatten().all(|running| running.may_serve(now.mono));
-        if process.serves || !is_ready {
+        if process.serves || process.recovers_next || !is_ready {
             return;
         }
         process.serves = true;
-        process.machines.iter_mut().flatten().for_each(|running| running.serve(now));
+        let mut access = Alone { state: &mut process.state, now };
+        process.machines.iter_mut().flatten().for_each(|running| running.serve(&mut access));
         let schedule = self.plan.schedule.intervals();
-        let (one, two) = (self.chance.stores.next(), self.chance.stores.next());
+        let one = self.chance.stores.next();
         let id = process.id;
         let tick = now_us + one % (TICK_MS * 1_000);
         self.queue.plan(tick, Event::Aggregator(at, incarnation, Due::Tick));
         let mut machines = Vec::new();
-        if has_database {
-            let writer = Writer::new(u32::try_from(two >> 32).unwrap_or_default());
-            let sync = GlobalSync::new(schedule, writer, &database::name(region), now.mono, one);
-            machines.push(Machine::Sync(Box::new(sync)));
+        if has_database && has_store {
+            self.spawn_sync(at);
         }
         if has_store {
             machines.push(Machine::Replay(Replay::new(schedule)));

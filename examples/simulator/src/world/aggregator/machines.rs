@@ -6,7 +6,7 @@ use crate::world::event::{Due, Event};
 use crate::world::request::{Caller, Reply, Request, Store};
 use prost::Message;
 use weir_core::model::schedule::Schedule;
-use weir_core::model::time::{MonoMs, Now};
+use weir_core::model::time::MonoMs;
 use weir_core::model::wire::Changes;
 use weir_core::replication::globe::import::Importer;
 use weir_core::replication::globe::lease::{Keeping, Taking, Then, WITHIN_MS};
@@ -195,6 +195,7 @@ impl World<'_> {
             }
             (Machine::Sync(sync), _, Reply::Fed(result)) => {
                 sync.exchanged(&mut access, result);
+                self.recover_next(at);
             }
             (Machine::Importer(importer), _, Reply::Page(page)) => importer.imported(&mut access, page),
             (Machine::Recovery(recovery), _, Reply::Page(page)) => {
@@ -285,15 +286,16 @@ impl Running {
         match &self.machine {
             Machine::Importer(importer) => importer.may_serve(now),
             Machine::Recovery(recovery) => recovery.may_serve(now),
+            Machine::Sync(_) => true,
             _ => false,
         }
     }
 
     /// The program serves.
-    pub(super) fn serve(&mut self, now: Now) {
+    pub(super) fn serve(&mut self, access: &mut Alone<'_>) {
         match &mut self.machine {
             Machine::Importer(importer) => importer.serve(),
-            Machine::Recovery(recovery) => recovery.serve(now),
+            Machine::Recovery(recovery) => recovery.serve(access),
             _ => {}
         }
     }
