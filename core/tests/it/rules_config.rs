@@ -373,7 +373,7 @@ fn invalid_rules() {
         ),
         (
             r#""match": {"path": {"segments": "/Login./"}}"#,
-            r#"rules[0].match.path.segments: "/Login./" can never match, as paths are normalised first; expected the normalised path "/Login""#,
+            r#"rules[0].match.path.segments: "/Login./" is not in the form in which paths are compared; expected the path "/Login""#,
         ),
         (
             r#""match": {"path": {"segments": "/a*/b"}}"#,
@@ -381,7 +381,7 @@ fn invalid_rules() {
         ),
         (
             r#""match": {"path": {"exact": "/a;b"}}"#,
-            r#"rules[0].match.path.exact: "/a;b" can never match, as paths are normalised first; expected the normalised path "/a""#,
+            r#"rules[0].match.path.exact: "/a;b" is not in the form in which paths are compared; expected the path "/a""#,
         ),
         (
             r#""match": {"path": {"regex": "/a", "ignore_case": true}}"#,
@@ -413,7 +413,7 @@ fn invalid_rules() {
         (r#""match": {"path": {"exact": "/x?y"}}"#, r#"rules[0].match.path.exact: "/x?y" is not a path"#),
         (
             r#""match": {"path": {"prefix": "/a//%62"}}"#,
-            r#"rules[0].match.path.prefix: "/a//%62" can never match, as paths are normalised first; expected the normalised path "/a/b""#,
+            r#"rules[0].match.path.prefix: "/a//%62" is not in the form in which paths are compared; expected the path "/a/b""#,
         ),
         (
             r#""match": {"path": {"regex": "("}}"#,

@@ -4,8 +4,6 @@
 //! escapes are kept as they are. Some upstreams separate parameters by `;` as well, so a parameter next to a `;` is
 //! ambiguous.
 
-use super::path::hex_byte;
-
 /// The values of the parameter `name`, not yet decoded, in order; `None` for one next to a `;`.
 pub(in crate::rules) fn parameters<'a>(
     target: &'a [u8],
@@ -21,6 +19,13 @@ pub(in crate::rules) fn parameters<'a>(
             named.then_some(certain.then_some(value))
         })
     })
+}
+
+/// The value of two hexadecimal digits.
+pub(in crate::rules) fn hex_byte(high: u8, low: u8) -> Option<u8> {
+    let high = char::from(high).to_digit(16)?;
+    let low = char::from(low).to_digit(16)?;
+    u8::try_from(high << 4 | low).ok()
 }
 
 /// The parts of `bytes` before and after the first `separator`.
