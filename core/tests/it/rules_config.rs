@@ -338,7 +338,7 @@ fn invalid_rules() {
             r#"rules[0].identifier[0].header: "a b" is not a header name"#,
         ),
         (r#""identifier": {"header": ":"}"#, r#"rules[0].identifier.header: ":" is not a header name"#),
-        (r#""identifier": {}"#, "rules[0].identifier: none of header, cookie"),
+        (r#""identifier": {}"#, "rules[0].identifier: none of header, authorization"),
         (
             r#""identifier": {"header": "a", "cookie": "b"}"#,
             "rules[0].identifier: both header and cookie are given; expected exactly one of",
@@ -406,7 +406,7 @@ fn invalid_rules() {
         ),
         (
             r#""identifier": {"host": true, "lowercase": true}"#,
-            "rules[0].identifier.lowercase: true has no effect here; expected it only with header or cookie or",
+            "rules[0].identifier.lowercase: true has no effect here; expected it only with header or authorization or cookie or",
         ),
         (r#""identifier": {"host": {"port": 80}}"#, "rules[0].identifier.host.port: 80 is not a boolean"),
         (r#""match": {"path": {"exact": "x"}}"#, r#"rules[0].match.path.exact: "x" is not a path"#),
@@ -616,7 +616,7 @@ fn all_errors_are_reported_together() {
             "rules[1].match.path: both exact and regex are given",
             "rules[1].match.methods[0]: \"get\" is not a method",
             "rules[1].identifier[1].headr: there is no such field; did you mean header?",
-            "rules[1].identifier[1]: none of header, cookie",
+            "rules[1].identifier[1]: none of header, authorization",
             "rules[1].limit: -1 is not a whole number",
             "rules[1].window: \"5x\" is not a duration",
             "rules[1].name: \"a\" is also the name of rules[0]",
