@@ -143,6 +143,16 @@ const PICKS: [(&str, Pick); 2] = [("first", Pick::First), ("last", Pick::Last)];
 pub(super) const PICK_WORDS: [&str; 2] = [PICKS[0].0, PICKS[1].0];
 pub(super) const HOST_FIELDS: [&str; 1] = ["port"];
 
+/// Headers with many spellings of one value, and the parts that read them.
+const SPELT: [(&[u8], &str); 6] = [
+    (b"authorization", "authorization"),
+    (b"cookie", "cookie"),
+    (b":path", "path_segment or query"),
+    (b":authority", "host"),
+    (b"host", "host"),
+    (b"x-forwarded-for", "client_address"),
+];
+
 impl Part {
     /// Reads `identifier`: one part, or a list of them.
     pub fn read_all(node: Node<'_>, errors: &mut Errors) -> Option<Vec<Part>> {
@@ -200,6 +210,21 @@ impl Part {
             _ => None,
         }
     }
+}
+
+/// Whether a part is a segment of the path.
+pub(super) fn reads_path(parts: &[Part]) -> bool {
+    parts.iter().any(|part| matches!(part.source, Source::PathSegment(_)))
+}
+
+/// Headers that are identified by as they are written, though upstreams accept many spellings; each with the part to use.
+pub(super) fn spelt_parts(parts: &[Part]) -> impl Iterator<Item = (&[u8], &'static str)> {
+    parts.iter().filter_map(|part| match &part.source {
+        Source::Header(name) => {
+            SPELT.iter().find(|(spelt, _)| **spelt == **name).map(|(_, part)| (&**name, *part))
+        }
+        _ => None,
+    })
 }
 
 /// Kind and name of each part that a client can omit.

@@ -86,6 +86,20 @@ impl Conditions {
         self.path.iter().flat_map(|path| path.head())
     }
 
+    /// Whether it has a condition on the path.
+    pub fn reads_path(&self) -> bool {
+        self.path.is_some()
+    }
+
+    /// Whether it compares the path as it was sent, so that another spelling is another path. An inverted exact condition does too, and
+    /// leaves out that one spelling alone.
+    pub fn compares_sent_path(&self) -> bool {
+        self.headers.iter().any(|header| {
+            let leaves_out_one = header.invert && matches!(header.test, HeaderTest::Value(Text::Exact(_)));
+            *header.name == *b":path" && !leaves_out_one
+        })
+    }
+
     /// How many regular expressions it has.
     pub fn expressions(&self) -> usize {
         let of_path = self.path.iter().filter(|path| matches!(path.test, PathTest::Text(Text::Regex(_))));
