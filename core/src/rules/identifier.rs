@@ -8,11 +8,12 @@
 //! Values that an upstream treats as equal are written in the same way: decoded, and without leading and trailing
 //! blanks.
 
+use super::request::authorization::credential;
 use super::request::client_address::ClientAddress;
-use super::request::cookie::cookies;
+use super::request::cookie::{cookies, unquoted};
 use super::request::host::host_and_port;
-use super::request::path::segment;
-use super::request::property::{self, Property};
+use super::request::path::Differs;
+use super::request::property::{Content, Property};
 use super::request::query::{Decoded, parameters};
 use super::request::sources::Sources;
 use super::request::{Lines, Request, joined_header, trim};
@@ -64,6 +65,8 @@ pub(super) struct Part {
 #[derive(Clone, Debug)]
 enum Source {
     Header(Box<[u8]>),
+    /// The credential of the header `authorization`.
+    Authorization,
     Cookie(Box<[u8]>, Pick),
     Query(Box<[u8]>, Pick),
     ClientAddress(ClientAddress),
@@ -71,8 +74,8 @@ enum Source {
     Authority {
         port: bool,
     },
-    /// What a filter or the connection states.
-    Property(Property),
+    /// What a filter states.
+    Property(Property, Pick),
     /// A field of the client's certificate.
     Certificate(Property),
     Constant(Box<[u8]>),
@@ -98,8 +101,9 @@ pub(super) enum Found {
 }
 
 /// A part has exactly one of these fields.
-pub(super) const PART_KINDS: [&str; 11] = [
+pub(super) const PART_KINDS: [&str; 12] = [
     "header",
+    "authorization",
     "cookie",
     "query",
     "client_address",
@@ -113,8 +117,9 @@ pub(super) const PART_KINDS: [&str; 11] = [
 ];
 
 /// All fields of a part.
-pub(super) const PART_FIELDS: [&str; 13] = [
+pub(super) const PART_FIELDS: [&str; 14] = [
     "header",
+    "authorization",
     "cookie",
     "query",
     "client_address",
@@ -130,13 +135,23 @@ pub(super) const PART_FIELDS: [&str; 13] = [
 ];
 
 /// The parts beside which `lowercase` and `pick` have an effect.
-pub(super) const LOWERCASE_KINDS: [&str; 7] =
-    ["header", "cookie", "query", "path_segment", "jwt_claim", "metadata", "filter_state"];
-pub(super) const PICK_KINDS: [&str; 2] = ["cookie", "query"];
+pub(super) const LOWERCASE_KINDS: [&str; 8] =
+    ["header", "authorization", "cookie", "query", "path_segment", "jwt_claim", "metadata", "filter_state"];
+pub(super) const PICK_KINDS: [&str; 4] = ["cookie", "query", "jwt_claim", "metadata"];
 /// The values of `pick`.
 const PICKS: [(&str, Pick); 2] = [("first", Pick::First), ("last", Pick::Last)];
 pub(super) const PICK_WORDS: [&str; 2] = [PICKS[0].0, PICKS[1].0];
 pub(super) const HOST_FIELDS: [&str; 1] = ["port"];
+
+/// Headers with many spellings of one value, and the parts that read them.
+const SPELT: [(&[u8], &str); 6] = [
+    (b"authorization", "authorization"),
+    (b"cookie", "cookie"),
+    (b":path", "path_segment or query"),
+    (b":authority", "host"),
+    (b"host", "host"),
+    (b"x-forwarded-for", "client_address"),
+];
 
 impl Part {
     /// Reads `identifier`: one part, or a list of them.
@@ -188,12 +203,28 @@ impl Part {
     fn optional(&self) -> Option<(&'static str, &[u8])> {
         match &self.source {
             Source::Header(name) => Some(("header", name)),
+            Source::Authorization => Some(("header", b"authorization")),
             Source::Cookie(name, _) => Some(("cookie", name)),
             Source::Query(name, _) => Some(("query parameter", name)),
             Source::Certificate(property) => Some(("client certificate field", property.name())),
             _ => None,
         }
     }
+}
+
+/// Whether a part is a segment of the path.
+pub(super) fn reads_path(parts: &[Part]) -> bool {
+    parts.iter().any(|part| matches!(part.source, Source::PathSegment(_)))
+}
+
+/// Headers that are identified by as they are written, though upstreams accept many spellings; each with the part to use.
+pub(super) fn spelt_parts(parts: &[Part]) -> impl Iterator<Item = (&[u8], &'static str)> {
+    parts.iter().filter_map(|part| match &part.source {
+        Source::Header(name) => {
+            SPELT.iter().find(|(spelt, _)| **spelt == **name).map(|(_, part)| (&**name, *part))
+        }
+        _ => None,
+    })
 }
 
 /// Kind and name of each part that a client can omit.
@@ -216,6 +247,10 @@ impl Source {
     fn read(kind: &str, pick: Pick, node: Node<'_>, errors: &mut Errors) -> Option<Source> {
         match kind {
             "header" => node.header_name(errors).map(Source::Header),
+            "authorization" => match node.value {
+                Value::Bool(true) => Some(Source::Authorization),
+                _ => node.reject(errors, "has no effect", "true"),
+            },
             "cookie" => {
                 node.visible(PART_NAME_BYTES_MAX, errors).map(|name| Source::Cookie(bytes(name), pick))
             }
@@ -234,9 +269,11 @@ impl Source {
                 }
                 _ => node.reject(errors, "has no effect", "true, or an object with port"),
             },
-            "jwt_claim" => Property::read_claim(node, errors).map(Source::Property),
-            "metadata" => Property::read_metadata(node, errors).map(Source::Property),
-            "filter_state" => Property::read_filter_state(node, errors).map(Source::Property),
+            "jwt_claim" => Property::read_claim(node, errors).map(|one| Source::Property(one, pick)),
+            "metadata" => Property::read_metadata(node, errors).map(|one| Source::Property(one, pick)),
+            "filter_state" => {
+                Property::read_filter_state(node, errors).map(|one| Source::Property(one, pick))
+            }
             "client_certificate" => Property::read_certificate(node, errors).map(Source::Certificate),
             _ => node.text(PART_NAME_BYTES_MAX, errors).map(|text| Source::Constant(bytes(text))),
         }
@@ -253,24 +290,34 @@ impl Source {
                 Lines::One(line) => push_escaped(trim(line), out),
                 Lines::Many => return false,
             },
+            Source::Authorization => match request.header(b"authorization") {
+                Lines::None => {}
+                Lines::One(line) => match credential(line, buffer) {
+                    Some(credential) => push_escaped(credential, out),
+                    None => return false,
+                },
+                Lines::Many => return false,
+            },
             Source::Cookie(name, pick) => {
-                let mut values = Values::new(*pick, false, out);
+                let mut values = Values::new(*pick, |value, out| push_decoded(value, false, out), out);
                 // HTTP/2 clients may send each cookie in a line of its own.
                 request.for_each_header(b"cookie", &mut |line| {
-                    cookies(line, name).for_each(|value| values.take(Some(value)));
+                    cookies(line, name)
+                        .for_each(|value| values.take(value.map(|value| unquoted(value, buffer))));
                 });
                 return !values.ambiguous;
             }
             Source::Query(name, pick) => {
                 let target = joined_header(request, b":path", buffer).unwrap_or_default();
-                let mut values = Values::new(*pick, true, out);
+                let mut values = Values::new(*pick, |value, out| push_decoded(value, true, out), out);
                 parameters(target, name).for_each(|value| values.take(value));
                 return !values.ambiguous;
             }
             Source::ClientAddress(part) => part.write(request, peer, buffer, out),
-            Source::PathSegment(number) => {
-                push_escaped(trim(segment(path.of(request, buffer), *number).unwrap_or_default()), out);
-            }
+            Source::PathSegment(number) => match path.of(request, buffer).segment(*number) {
+                Ok(segment) => push_escaped(segment, out),
+                Err(Differs) => return false,
+            },
             Source::Authority { port } => {
                 let authority = joined_header(request, b":authority", buffer).unwrap_or_default();
                 let (host, number) = host_and_port(authority);
@@ -280,10 +327,25 @@ impl Source {
                     push_escaped(number, out);
                 }
             }
-            Source::Property(property) | Source::Certificate(property) => {
+            Source::Property(property, pick) => {
+                buffer.clear();
+                if !request.property(property.path(), buffer) {
+                    return true;
+                }
+                match Content::of(buffer) {
+                    Content::List(items) => {
+                        let mut values = Values::new(*pick, push_content, out);
+                        items.for_each(|item| values.take(Content::of(item).is_single().then_some(item)));
+                        return !values.ambiguous;
+                    }
+                    Content::Map => return false,
+                    _ => push_content(buffer, out),
+                }
+            }
+            Source::Certificate(property) => {
                 buffer.clear();
                 if request.property(property.path(), buffer) {
-                    push_value(buffer, out);
+                    push_escaped(trim(buffer), out);
                 }
             }
             Source::Constant(text) => push_escaped(text, out),
@@ -295,8 +357,8 @@ impl Source {
 /// Takes the values of one name, and writes the one to use.
 struct Values<'a> {
     pick: Pick,
-    /// Whether `+` means a space.
-    form: bool,
+    /// Appends a value.
+    push: fn(&[u8], &mut Vec<u8>),
     start: usize,
     seen: bool,
     ambiguous: bool,
@@ -304,11 +366,11 @@ struct Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    fn new(pick: Pick, form: bool, out: &'a mut Vec<u8>) -> Self {
-        Values { pick, form, start: out.len(), seen: false, ambiguous: false, out }
+    fn new(pick: Pick, push: fn(&[u8], &mut Vec<u8>), out: &'a mut Vec<u8>) -> Self {
+        Values { pick, push, start: out.len(), seen: false, ambiguous: false, out }
     }
 
-    /// Takes one more value, still encoded; `None` if it can be parsed in two ways.
+    /// Takes one more value, as it is written; `None` if it can be read in two ways.
     fn take(&mut self, value: Option<&[u8]>) {
         let Some(value) = value else {
             self.ambiguous = true;
@@ -323,7 +385,7 @@ impl<'a> Values<'a> {
                 return;
             }
         }
-        push_decoded(value, self.form, self.out);
+        (self.push)(value, self.out);
     }
 }
 
@@ -360,11 +422,13 @@ fn bytes(text: &str) -> Box<[u8]> {
     text.as_bytes().into()
 }
 
-/// Appends the value of a property: a whole number in digits, any other value as it is.
-fn push_value(value: &[u8], out: &mut Vec<u8>) {
-    match property::number(value) {
-        Some(number) => out.extend_from_slice(format!("{number}").as_bytes()),
-        None => push_escaped(trim(value), out),
+/// Appends a single value that a property has, as text.
+fn push_content(value: &[u8], out: &mut Vec<u8>) {
+    match Content::of(value) {
+        Content::Text(text) => push_escaped(trim(text), out),
+        Content::Number(number) => out.extend_from_slice(format!("{number}").as_bytes()),
+        Content::Bool(value) => out.extend_from_slice(if value { b"true" } else { b"false" }),
+        Content::List(_) | Content::Map => {}
     }
 }
 
@@ -422,10 +486,21 @@ mod tests {
         assert_eq!(raw(json, request), (expected.into(), found), "{json}");
     }
 
+    /// A list or a map as Envoy serialises it.
+    fn pairs(pairs: &[(&[u8], &[u8])]) -> Vec<u8> {
+        let number = |number: usize| u32::try_from(number).unwrap().to_le_bytes();
+        let mut bytes = number(pairs.len()).to_vec();
+        for (name, value) in pairs {
+            bytes.extend([number(name.len()), number(value.len())].concat());
+        }
+        pairs.iter().for_each(|(name, value)| bytes.extend([name, &[0][..], value, &[0]].concat()));
+        bytes
+    }
+
     #[test]
     fn parts() {
         use Found::{Ambiguous, Missing, Whole};
-        let request = TestRequest::get("/v1//users/%61lice/x%7Cy?key=a%7cb&empty=&twice=f&twice=+l&semi=a;b")
+        let request = TestRequest::get("/v1/users/%61lice/x%7Cy?key=a%7cb&empty=&twice=f&twice=+l&semi=a;b")
             .header("x-api-key", "k1")
             .header("x-pipe", r"a|b\c")
             .header("x-empty", "")
@@ -441,6 +516,17 @@ mod tests {
             .metadata(&["envoy.filters.http.ext_authz", "plan"], " Gold|1 ")
             .property(b"metadata\0filter_metadata\0ext\0org\0id", &42.0f64.to_le_bytes())
             .property(b"metadata\0filter_metadata\0ext\0empty", b"")
+            .property(b"metadata\0filter_metadata\0ext\0yes", &[1])
+            .property(b"metadata\0filter_metadata\0ext\0no", &[0])
+            .property(b"metadata\0filter_metadata\0ext\0half", &(-0.5f64).to_le_bytes())
+            .property(b"metadata\0filter_metadata\0ext\0nothing", &pairs(&[]))
+            .property(b"metadata\0filter_metadata\0ext\0one", &pairs(&[(b" a", b"")]))
+            .property(
+                b"metadata\0filter_metadata\0ext\0two",
+                &pairs(&[(b"a", b""), (&7.0f64.to_le_bytes(), b"")]),
+            )
+            .property(b"metadata\0filter_metadata\0ext\0nested", &pairs(&[(&pairs(&[]), b"")]))
+            .property(b"metadata\0filter_metadata\0ext\0map", &pairs(&[(b"a", b"b")]))
             .property(b"filter_state\0acme.tenant", b"t1")
             .property(b"connection\0uri_san_peer_certificate", b"spiffe://acme/ns/shop/sa/cart")
             .metadata(&["envoy.filters.http.jwt_authn", "corp", "org", "id"], "o1");
@@ -464,7 +550,8 @@ mod tests {
             (r#"{"header": "x-many"}"#, r"\+", Ambiguous),
             (r#"{"header": ":method"}"#, "GET", Whole),
             (r#"{"cookie": "session"}"#, "s1", Whole),
-            (r#"{"cookie": "Session"}"#, r"\-", Missing),
+            (r#"{"cookie": "Session"}"#, r"\+", Ambiguous),
+            (r#"{"cookie": "sessions"}"#, r"\-", Missing),
             (r#"{"query": "key"}"#, r"a\|b", Whole),
             (r#"{"query": "empty"}"#, r"\-", Missing),
             (r#"{"client_address": {}}"#, "1.2.3.4", Whole),
@@ -485,6 +572,16 @@ mod tests {
             (r#"{"metadata": {"filter": "ext", "key": ["org", "id"]}}"#, "42", Whole),
             (r#"{"metadata": {"filter": "ext", "key": "empty"}}"#, r"\-", Missing),
             (r#"{"metadata": {"filter": "ext", "key": "none"}}"#, r"\-", Missing),
+            (r#"{"metadata": {"filter": "ext", "key": "yes"}}"#, "true", Whole),
+            (r#"{"metadata": {"filter": "ext", "key": "no"}}"#, "false", Whole),
+            (r#"{"metadata": {"filter": "ext", "key": "half"}}"#, "-0.5", Whole),
+            (r#"{"metadata": {"filter": "ext", "key": "nothing"}}"#, r"\-", Missing),
+            (r#"{"metadata": {"filter": "ext", "key": "one"}}"#, "a", Whole),
+            (r#"{"metadata": {"filter": "ext", "key": "two"}}"#, r"\+", Ambiguous),
+            (r#"{"metadata": {"filter": "ext", "key": "two"}, "pick": "first"}"#, "a", Whole),
+            (r#"{"metadata": {"filter": "ext", "key": "two"}, "pick": "last"}"#, "7", Whole),
+            (r#"{"metadata": {"filter": "ext", "key": "nested"}, "pick": "first"}"#, r"\+", Ambiguous),
+            (r#"{"metadata": {"filter": "ext", "key": "map"}}"#, r"\+", Ambiguous),
             (r#"{"filter_state": "acme.tenant"}"#, "t1", Whole),
             (r#"{"filter_state": "acme.none"}"#, r"\-", Missing),
             (r#"{"client_certificate": "uri_san"}"#, "spiffe://acme/ns/shop/sa/cart", Whole),

@@ -1,13 +1,13 @@
 //! The rules that a request may match, found by its host and path, so that rules of other hosts and paths cost it nothing.
 //!
 //! A rule is filed under each of its hosts, and there under the segments with which every path that it matches begins. A
-//! request finds the rules of all hosts that fit, along its own path. What is found is a superset: all conditions of a rule
+//! request finds the rules of all hosts that fit, along each reading of its path. What is found is a superset: all conditions of a rule
 //! are tested afterwards.
 
 use super::matcher::Conditions;
 use super::request::host::{HOST_BYTES_MAX, Host, host_of};
 use super::request::path::segments;
-use super::request::sources::NormalPath;
+use super::request::sources::RequestPath;
 use super::request::{Request, joined_header};
 use super::rule::Rule;
 use alloc::boxed::Box;
@@ -88,7 +88,7 @@ impl Index {
     pub fn find<'a, R: Request + ?Sized>(
         &self,
         request: &R,
-        path: &mut NormalPath,
+        path: &mut RequestPath,
         buffer: &mut Vec<u8>,
         found: &'a mut Candidates,
     ) -> &'a [u16] {
@@ -97,9 +97,15 @@ impl Index {
         let mut lower = [0; HOST_BYTES_MAX];
         let host = self.end_of_host(request, buffer, &mut lower);
         let mut collect = |tree: &Tree| {
-            // Reading the path costs a call of the host, so it is read only for a tree that depends on it.
-            let path = if tree.has_branches() { path.of(request, buffer) } else { &[] };
-            tree.collect(path, self.segment_bytes, text, rules);
+            // The path is read only for a tree that depends on it.
+            if !tree.has_branches() {
+                return tree.collect(&[], self.segment_bytes, text, rules);
+            }
+            let path = path.of(request, buffer);
+            if path.are_all() {
+                return tree.collect_all(rules);
+            }
+            path.each().for_each(|reading| tree.collect(reading, self.segment_bytes, text, rules));
         };
         collect(&self.any);
         if let Some((host, is_whole)) = host {
@@ -173,6 +179,11 @@ impl Tree {
         self.0.first().is_some_and(|root| !root.children.is_empty())
     }
 
+    /// Adds the rules of all paths.
+    fn collect_all(&self, rules: &mut Vec<u16>) {
+        self.0.iter().for_each(|node| rules.extend_from_slice(&node.rules));
+    }
+
     /// Adds the rules along the path. A segment longer than any key ends the way.
     fn collect(&self, path: &[u8], segment_bytes: usize, text: &mut Vec<u8>, rules: &mut Vec<u16>) {
         let Some(mut node) = self.0.first() else { return };
@@ -217,7 +228,7 @@ mod tests {
     fn candidates(config: &Config, request: &TestRequest) -> Vec<u16> {
         let index = Index::of(&config.rules).unwrap();
         let mut found = Candidates::default();
-        index.find(request, &mut NormalPath::default(), &mut Vec::new(), &mut found).to_vec()
+        index.find(request, &mut RequestPath::default(), &mut Vec::new(), &mut found).to_vec()
     }
 
     #[test]
@@ -300,7 +311,7 @@ mod tests {
         fn the_same_rules_apply_with_and_without_the_index(
             conditions in proptest::collection::vec(conditions(), INDEXED_FROM..40),
             host in "(x\\.)?(y\\.)?[aAb]?\\.?(com|COM)(\\.|:80)?",
-            path in "\\*|(/(a|b|A|c|c\\.|%61|\\.\\.|\\.| |;x)?){0,6}(\\?q)?",
+            path in "\\*|(/(a|b|A|c|c\\.|%61|\\.\\.|\\.\\.;|%2e|\\.| |;x|b%2fa|b\\\\)?){0,6}(\\?q)?",
         ) {
             let config = config(&conditions);
             let request = TestRequest::default().header(":authority", &host).header(":path", &path);

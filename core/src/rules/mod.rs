@@ -45,7 +45,9 @@ mod testing;
 
 pub use addresses::Addresses;
 pub use config::{Aggregator, Config, Responses, Table, Token};
-pub use parse::envoy_config::{Written, find_plugin_configs, recognise, static_clusters};
+pub use parse::envoy_config::{
+    PathSetting, Written, find_plugin_configs, path_settings, recognise, static_clusters,
+};
 pub use parse::manifest::object_name;
 pub use parse::plugin::PluginConfig;
 pub use request::{Lines, Request};

@@ -174,6 +174,7 @@ fn part() -> Value {
             "trusted_hops" => integer(0..=TRUSTED_PROXIES_MAX),
             _ => unknown(),
         }),
+        "authorization" => json!({ "const": true }),
         "path_segment" => integer(identifier::PATH_SEGMENTS),
         "host" => any_of([json!({ "const": true }), object(&identifier::HOST_FIELDS, &[], |_| boolean())]),
         "jwt_claim" => object(&property::CLAIM_FIELDS, &["claim"], |name| match name {

@@ -3,5 +3,6 @@
 mod allocations;
 mod limiter_allocations;
 mod rules_config;
+mod rules_paths;
 mod rules_resolve;
 mod rules_tricks;

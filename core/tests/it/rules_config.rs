@@ -329,7 +329,7 @@ fn invalid_rules() {
             r#"rules[0].identifier[0].header: "a b" is not a header name"#,
         ),
         (r#""identifier": {"header": ":"}"#, r#"rules[0].identifier.header: ":" is not a header name"#),
-        (r#""identifier": {}"#, "rules[0].identifier: none of header, cookie"),
+        (r#""identifier": {}"#, "rules[0].identifier: none of header, authorization"),
         (
             r#""identifier": {"header": "a", "cookie": "b"}"#,
             "rules[0].identifier: both header and cookie are given; expected exactly one of",
@@ -364,7 +364,7 @@ fn invalid_rules() {
         ),
         (
             r#""match": {"path": {"segments": "/Login./"}}"#,
-            r#"rules[0].match.path.segments: "/Login./" can never match, as paths are normalised first; expected the normalised path "/Login""#,
+            r#"rules[0].match.path.segments: "/Login./" is not in the form in which paths are compared; expected the path "/Login""#,
         ),
         (
             r#""match": {"path": {"segments": "/a*/b"}}"#,
@@ -372,7 +372,7 @@ fn invalid_rules() {
         ),
         (
             r#""match": {"path": {"exact": "/a;b"}}"#,
-            r#"rules[0].match.path.exact: "/a;b" can never match, as paths are normalised first; expected the normalised path "/a""#,
+            r#"rules[0].match.path.exact: "/a;b" is not in the form in which paths are compared; expected the path "/a""#,
         ),
         (
             r#""match": {"path": {"regex": "/a", "ignore_case": true}}"#,
@@ -397,14 +397,14 @@ fn invalid_rules() {
         ),
         (
             r#""identifier": {"host": true, "lowercase": true}"#,
-            "rules[0].identifier.lowercase: true has no effect here; expected it only with header or cookie or",
+            "rules[0].identifier.lowercase: true has no effect here; expected it only with header or authorization or cookie or",
         ),
         (r#""identifier": {"host": {"port": 80}}"#, "rules[0].identifier.host.port: 80 is not a boolean"),
         (r#""match": {"path": {"exact": "x"}}"#, r#"rules[0].match.path.exact: "x" is not a path"#),
         (r#""match": {"path": {"exact": "/x?y"}}"#, r#"rules[0].match.path.exact: "/x?y" is not a path"#),
         (
             r#""match": {"path": {"prefix": "/a//%62"}}"#,
-            r#"rules[0].match.path.prefix: "/a//%62" can never match, as paths are normalised first; expected the normalised path "/a/b""#,
+            r#"rules[0].match.path.prefix: "/a//%62" is not in the form in which paths are compared; expected the path "/a/b""#,
         ),
         (
             r#""match": {"path": {"regex": "("}}"#,
@@ -607,7 +607,7 @@ fn all_errors_are_reported_together() {
             "rules[1].match.path: both exact and regex are given",
             "rules[1].match.methods[0]: \"get\" is not a method",
             "rules[1].identifier[1].headr: there is no such field; did you mean header?",
-            "rules[1].identifier[1]: none of header, cookie",
+            "rules[1].identifier[1]: none of header, authorization",
             "rules[1].limit: -1 is not a whole number",
             "rules[1].window: \"5x\" is not a duration",
             "rules[1].name: \"a\" is also the name of rules[0]",

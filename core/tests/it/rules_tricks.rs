@@ -8,14 +8,14 @@ use std::collections::BTreeSet;
 use weir_core::rules::{Action, Config, Lines, Live, Request, Scratch};
 
 #[derive(Clone, Debug, Default)]
-struct Sent(Vec<(&'static str, Vec<u8>)>);
+pub struct Sent(Vec<(&'static str, Vec<u8>)>);
 
 impl Sent {
-    fn to(path: &str) -> Self {
+    pub fn to(path: &str) -> Self {
         Sent::default().with(":method", "POST").with(":authority", "example.com").with(":path", path)
     }
 
-    fn with(mut self, name: &'static str, value: impl AsRef<[u8]>) -> Self {
+    pub fn with(mut self, name: &'static str, value: impl AsRef<[u8]>) -> Self {
         self.0.push((name, value.as_ref().to_vec()));
         self
     }
@@ -42,7 +42,7 @@ impl Request for Sent {
     }
 }
 
-fn one_rule(fields: &str) -> Config {
+pub fn one_rule(fields: &str) -> Config {
     let text = format!(
         r#"{{"aggregator": {{"cluster": "c"}}, "rules": [{{"name": "r", "limit": 5, "window": "1m", {fields}}}]}}"#
     );
@@ -50,7 +50,7 @@ fn one_rule(fields: &str) -> Config {
 }
 
 /// The result of the rule for a request: its identifier, `denied`, or `unlimited`.
-fn outcome(config: &Config, request: &Sent) -> String {
+pub fn outcome(config: &Config, request: &Sent) -> String {
     let mut scratch = Scratch::default();
     match config.resolve(request, &Live::default(), &mut scratch).next() {
         None => "unlimited".to_owned(),
@@ -62,7 +62,7 @@ fn outcome(config: &Config, request: &Sent) -> String {
 }
 
 /// Expects that these requests together have exactly these outcomes.
-fn check(fields: &str, requests: impl IntoIterator<Item = Sent>, expected: &[&str]) {
+pub fn check(fields: &str, requests: impl IntoIterator<Item = Sent>, expected: &[&str]) {
     let config = one_rule(fields);
     let found: BTreeSet<String> = requests.into_iter().map(|request| outcome(&config, &request)).collect();
     let expected: BTreeSet<String> = expected.iter().map(|text| (*text).to_owned()).collect();
@@ -181,9 +181,87 @@ fn a_rule_may_pick_one_of_several_values_and_deny_ambiguous_ones() {
 
 #[test]
 fn spellings_of_a_cookie_are_one_identifier() {
-    let spelt = ["s:al", "s%3Aal", "s%3aal", "\"s:al\"", "%73:al%20"];
-    let sent = spelt.map(|value| Sent::to("/").with("cookie", format!("u={value}")));
-    check(r#""identifier": {"cookie": "u"}"#, sent, &["s:al"]);
+    let cookies = |spelt: &[&str]| -> Vec<Sent> {
+        spelt.iter().map(|value| Sent::to("/").with("cookie", format!("u={value}"))).collect()
+    };
+    let by_cookie = r#""identifier": {"cookie": "u"}"#;
+    check(by_cookie, cookies(&["s:al", "s%3Aal", "s%3aal", "\"s:al\"", "%73:al%20"]), &["s:al"]);
+    let quoted = [
+        "alice",
+        r#""alice""#,
+        r#""\141lice""#,
+        r#""\141\154\151\143\145""#,
+        r#""\alice""#,
+        r#""%61li\143e""#,
+    ];
+    check(by_cookie, cookies(&quoted), &["alice"]);
+    check(by_cookie, cookies(&[r#""a\054b""#, r#""a,b""#, "a%2Cb"]), &["a,b"]);
+    check(by_cookie, cookies(&[r#""a\"\\\400""#]), &[r#"a"\\400"#]);
+    // Some upstreams end such a value at the semicolon, others at the closing quote.
+    check(by_cookie, cookies(&[r#""alice"#, r#""alice;b""#, r#"""#, r#""alice\""#]), &[r"\+"]);
+}
+
+#[test]
+fn names_that_some_upstream_takes_for_the_same_are_ambiguous() {
+    let names =
+        ["user.id", "user+id", "user[id", "user_id%00x", "%20user_id", "User_ID", "user_id[]", "user_id[a]"];
+    let query = r#""identifier": {"query": "user_id"}, "on_missing_identifier": "skip""#;
+    check(query, names.map(|name| Sent::to(&format!("/?{name}=alice"))), &[r"\+"]);
+    check(query, names.map(|name| Sent::to(&format!("/?user_id=a&{name}=alice"))), &[r"\+"]);
+    let first = r#""identifier": {"query": "user_id", "pick": "first"}"#;
+    check(first, names.map(|name| Sent::to(&format!("/?user_id=a&{name}=alice"))), &[r"\+"]);
+    let other = ["user", "user_idx", "userid", "user-id", "x_user_id", "[user_id]", "_user_id"];
+    check(query, other.map(|name| Sent::to(&format!("/?{name}=alice"))), &["unlimited"]);
+    let cookie = r#""identifier": {"cookie": "user_id"}, "on_missing_identifier": "skip""#;
+    let names = ["user.id", "user id", "user[id", "USER_id", "user_id[a]", "user%5Fid"];
+    check(cookie, names.map(|name| Sent::to("/").with("cookie", format!("{name}=alice"))), &[r"\+"]);
+    check(cookie, other.map(|name| Sent::to("/").with("cookie", format!("{name}=alice"))), &["unlimited"]);
+    check(r#""identifier": {"query": "f[a]"}"#, [Sent::to("/?f[a]=x&f[b]=y&g=z")], &["x"]);
+    check(r#""identifier": {"query": "f[a]"}"#, ["/?f[a]z=x", "/?f_a]=x"].map(Sent::to), &[r"\+"]);
+}
+
+#[test]
+fn spellings_of_a_credential_are_one_identifier() {
+    let by_credential = r#""identifier": {"authorization": true}, "on_missing_identifier": "skip""#;
+    let sent = |value: &str| Sent::to("/").with("authorization", value);
+    let spelt = ["Bearer x", "bearer x", "BEARER  x", "Bearer\tx ", " Bearer x", "Token x", "x"];
+    check(by_credential, spelt.map(sent), &["x"]);
+    // u:pw, u:p, u: and u, with unused bits and with other padding.
+    let basic = [
+        "Basic dTpwdw==",
+        "basic dTpwdz==",
+        "Basic  dTpwdw",
+        "BASIC dTpwdw===",
+        "Basic dTpw",
+        "Basic dTo=",
+        "Basic dQ",
+    ];
+    check(by_credential, basic.map(sent), &["u"]);
+    let ambiguous = [
+        "Bearer x y",
+        "Bearer x, Basic dTpw",
+        "Digest username=\"u\", realm=\"r\"",
+        "Basic dTp wdw==",
+        "Basic dTpw-dw==",
+        "Basic dTp=wdw=",
+        "Basic dTpwd!w==",
+        "Basic 6TpwdA==",
+        "Bearer caf\u{e9}",
+        "Bearer eyJh.e30.a+b",
+        "Bearer eyJh.e30.a=b",
+    ];
+    check(by_credential, ambiguous.map(sent), &[r"\+"]);
+    check(by_credential, [sent("Bearer x").with("authorization", "Bearer y")], &[r"\+"]);
+    check(by_credential, ["", " ", "Bearer", "basic ", "Basic Og=="].map(sent), &["unlimited"]);
+    check(by_credential, [Sent::to("/")], &["unlimited"]);
+    // The unused bits of a token's last character, and padding behind it.
+    let jwt = ["eyJh.e30.c2ln", "eyJh.e30.c2ln="].map(|token| sent(&format!("Bearer {token}")));
+    check(by_credential, jwt, &["eyJh.e30.c2ln"]);
+    let jwt = ["eyJh.e30.c2k", "eyJh.e30.c2l", "eyJh.e30.c2k="].map(|token| sent(&format!("Bearer {token}")));
+    check(by_credential, jwt, &["eyJh.e30.c2k"]);
+    check(by_credential, ["Bearer ab.c.d1", "Bearer eyJd1"].map(sent), &["ab.c.d1", "eyJd1"]);
+    let of_users = r#""identifier": {"authorization": true, "lowercase": true}"#;
+    check(of_users, ["Basic VTpwdw==", "basic dTpwdw=="].map(sent), &["u"]);
 }
 
 #[test]
@@ -195,7 +273,7 @@ fn a_semicolon_in_a_query_is_ambiguous() {
 
 #[test]
 fn spellings_of_a_path_segment_are_one_identifier() {
-    let spelt = ["/u/al@ce", "/u/al%40ce", "/u/al@ce;v=1", "/u/al@ce%20", "/u/%61l%40ce"];
+    let spelt = ["/u/al@ce", "/u/al%40ce", "/u/al@ce%20", "/u/%61l%40ce", "/u/al@ce?v=1"];
     check(r#""identifier": {"path_segment": 2}"#, spelt.map(Sent::to), &["al@ce"]);
 }
 

@@ -136,7 +136,10 @@ async fn tokens_are_charged_as_the_response_states() {
     let policy = Policy::routed("ai-tokens.json", Route::Upstream(upstream.port())).await;
     policy.begin_window(60).await;
     let call = async |key: &str, answer: &str| {
-        policy.send(Request::get("/v1/chat").header("x-api-key", key).header("x-echo-header", answer)).await
+        let bearer = format!("Bearer {key}");
+        policy
+            .send(Request::get("/v1/chat").header("authorization", &bearer).header("x-echo-header", answer))
+            .await
     };
     let config = Config::parse(read("examples/ai-tokens.json").as_bytes()).unwrap();
     let of = |identifier: &str| format!("/v1/keys?workspace=models&namespace=tokens&identifier={identifier}");

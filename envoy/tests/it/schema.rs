@@ -64,7 +64,7 @@ fn complete() -> Value {
                     { "header": "x-a", "lowercase": true }, { "cookie": "c", "pick": "first" }, { "query": "q" },
                     { "client_address": { "ipv4_prefix": 24, "ipv6_prefix": 48, "trusted_hops": 2 } },
                     { "path_segment": 2 }, { "host": { "port": true } },
-                    { "jwt_claim": { "payload": "p", "claim": ["a", "b"] } }, { "constant": "k" },
+                    { "jwt_claim": { "payload": "p", "claim": ["a", "b"] }, "pick": "last" }, { "authorization": true },
                 ],
                 "cost": { "request": { "header": "x-cost" }, "max": 9, "default": 2 },
                 "ban": { "threshold": 3, "window": "1m", "duration": "10m", "max_duration": "1d" },

@@ -4,7 +4,9 @@ use super::documents::{recognise_plain, repeated};
 use super::report::{Place, Report};
 use super::summary::{MODULE_OF_RESPONSES, summary};
 use weir_core::fields::Value;
-use weir_core::rules::{Config, PluginConfig, STAND_IN, Written, static_clusters};
+use weir_core::rules::{
+    Config, PathSetting, PluginConfig, STAND_IN, Written, path_settings, static_clusters,
+};
 
 /// The module without response callbacks.
 const MODULE: &str = "weir-filter.wasm";
@@ -35,10 +37,10 @@ pub fn judge_document(place: &Place, document: &Value<'_>, json: &serde_json::Va
     match written {
         Ok(Written::Filter) => report.append(judge_text(place.clone(), json.to_string().as_bytes())),
         Ok(Written::Envoy(plugins)) => {
-            let clusters = static_clusters(json);
+            let (clusters, settings) = (static_clusters(json), path_settings(json));
             for plugin in &plugins {
                 let place = Place { path: plugin.path.clone(), ..place.clone() };
-                report.append(judge_plugin(place, plugin, clusters.as_deref()));
+                report.append(judge_plugin(place, plugin, clusters.as_deref(), &settings));
             }
         }
         Err(message) => report.reject(place.clone(), "", message),
@@ -47,7 +49,12 @@ pub fn judge_document(place: &Place, document: &Value<'_>, json: &serde_json::Va
 }
 
 /// Validates a filter's configuration by itself, and against the document that contains it.
-fn judge_plugin(place: Place, plugin: &PluginConfig, clusters: Option<&[&str]>) -> Report {
+fn judge_plugin(
+    place: Place,
+    plugin: &PluginConfig,
+    clusters: Option<&[&str]>,
+    settings: &[PathSetting],
+) -> Report {
     let mut report = Report::default();
     let is_shown = |name: &str| plugin.variables.iter().any(|shown| shown == name);
     let variables = |name: &str| is_shown(name).then(|| STAND_IN.to_owned());
@@ -60,13 +67,39 @@ fn judge_plugin(place: Place, plugin: &PluginConfig, clusters: Option<&[&str]>) 
     };
     let cluster = clusters.and_then(|clusters| no_such_cluster(&config.aggregator.cluster, clusters));
     let wrong = [cluster, wrong_module(&config, plugin)];
-    if wrong.iter().all(Option::is_none) {
+    let settings = wrong_settings(&config, plugin, settings);
+    if wrong.iter().all(Option::is_none) && settings.is_empty() {
         report.accept(place.clone(), summary(&config));
     }
     for (path, message) in wrong.into_iter().flatten() {
         report.reject(place.clone(), path, message);
     }
+    for (manager, name, message) in settings {
+        report.reject(Place { path: manager, ..place.clone() }, name, message);
+    }
     report
+}
+
+/// Rejects settings of the plugin's connection manager that leave paths which upstreams read differently, if a rule reads the path:
+/// path and name of each, and what is wrong.
+fn wrong_settings(
+    config: &Config,
+    plugin: &PluginConfig,
+    settings: &[PathSetting],
+) -> Vec<(String, &'static str, String)> {
+    let mut fields = config.rules.iter().enumerate().filter_map(|(at, rule)| Some((at, rule.reads_path()?)));
+    let Some((at, field)) = fields.next() else { return Vec::new() };
+    let is_above = |manager: &str| {
+        plugin.path.strip_prefix(manager).is_some_and(|rest| manager.is_empty() || rest.starts_with('.'))
+    };
+    let around = settings.iter().filter(|setting| is_above(&setting.manager));
+    around
+        .map(|PathSetting { manager, name, expected }| {
+            let message =
+                format!("rules[{at}].{field} reads the path, which upstreams may read differently; expected {expected}");
+            (manager.clone(), *name, message)
+        })
+        .collect()
 }
 
 /// A path in the configuration, and what is wrong there.

@@ -19,7 +19,7 @@ pub fn summary(config: &Config) -> String {
     );
     let needs = config.needs_responses().map(|why| format!("needs {MODULE_OF_RESPONSES}, for {why}"));
     let lines = needs.into_iter().chain(addresses_summary(config)).chain(rules.iter().map(rule_summary));
-    let lines = lines.chain(warnings(rules));
+    let lines = lines.chain(warnings(rules)).chain(rules.iter().enumerate().flat_map(spelling_warnings));
     lines.fold(head, |summary, line| format!("{summary}\n  {line}"))
 }
 
@@ -36,6 +36,20 @@ fn warnings(rules: &[Rule]) -> impl Iterator<Item = String> {
              use shared or deny"
         ))
     })
+}
+
+/// Warns of what is compared or counted as it was sent, though upstreams accept many spellings of it.
+fn spelling_warnings((at, rule): (usize, &Rule)) -> impl Iterator<Item = String> {
+    let headers = rule.spelt_headers().map(move |(name, part)| {
+        let name = String::from_utf8_lossy(name);
+        format!(
+            "warning: rules[{at}].identifier: each spelling of header {name} is another client; use {part}"
+        )
+    });
+    let path = rule.compares_sent_path().then(|| {
+        format!("warning: rules[{at}].match.headers: :path is compared as it was sent, in any spelling; use match.path")
+    });
+    headers.chain(path)
 }
 
 fn addresses_summary(config: &Config) -> Option<String> {

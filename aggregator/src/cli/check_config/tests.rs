@@ -180,6 +180,69 @@ fn the_cluster_is_held_against_those_of_the_file() {
 }
 
 #[test]
+fn the_connection_manager_is_held_against_rules_by_path() {
+    let by_path = PLUGIN.replace("\"limit\"", r#""match": {"path": {"prefix": "/v1/"}}, "limit""#);
+    let by_segment = PLUGIN.replace(r#"{"header": "x-api-key"}"#, r#"{"path_segment": 2}"#);
+    let managed = |plugin: &str, settings: &str| {
+        let kind = "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
+        let manager =
+            format!("typed_config:\n          \"@type\": {kind}\n{settings}          http_filters:");
+        envoy(plugin).replace("typed_config:\n          http_filters:", &manager)
+    };
+    let advised = "          normalize_path: true\n          merge_slashes: true\n          path_with_escaped_slashes_action: ";
+    let sound = format!("{advised}UNESCAPE_AND_REDIRECT\n");
+    let field = "rules[0].match.path reads the path, which upstreams may read differently; expected";
+    for (text, is_valid, part) in [
+        (managed(&by_path, &sound), true, "valid"),
+        (managed(&by_path, &format!("{advised}KEEP_UNCHANGED\n")), true, "valid"),
+        (managed(&by_path, ""), false, &*format!("  normalize_path: {field} true")),
+        (managed(&by_path, ""), false, &*format!("  merge_slashes: {field} true")),
+        (
+            managed(&by_path, &sound.replace("UNESCAPE_AND_REDIRECT", "IMPLEMENTATION_SPECIFIC_DEFAULT")),
+            false,
+            "  path_with_escaped_slashes_action: ",
+        ),
+        (managed(&by_segment, ""), false, "normalize_path: rules[0].identifier.path_segment reads"),
+        (managed(PLUGIN, ""), true, "valid"),
+        (by_path.clone(), true, "valid"),
+    ] {
+        check_said(&text, is_valid, part);
+    }
+    let report = check_text(managed(&by_path, "").as_bytes()).to_json();
+    let path = "static_resources.listeners[0].filter_chains[0].filters[0].typed_config.normalize_path";
+    assert_eq!(report["errors"][0]["path"], path, "{report}");
+    assert_eq!(report["errors"].as_array().unwrap().len(), 3);
+}
+
+#[test]
+fn what_has_many_spellings_is_warned_of() {
+    for (from, to, warned) in [
+        ("", "", None),
+        (
+            "x-api-key",
+            "Authorization",
+            Some("each spelling of header authorization is another client; use authorization"),
+        ),
+        ("x-api-key", ":path", Some("use path_segment or query")),
+        (r#""header": "x-api-key""#, r#""authorization": true"#, None),
+        (
+            "\"limit\"",
+            r#""match": {"headers": [{"name": ":path", "prefix": "/a"}]}, "limit""#,
+            Some("use match.path"),
+        ),
+        (
+            "\"limit\"",
+            r#""match": {"headers": [{"name": ":path", "exact": "/a", "invert": true}]}, "limit""#,
+            None,
+        ),
+    ] {
+        let report = valid(&PLUGIN.replacen(from, to, 1));
+        assert_eq!(report.contains("warning"), warned.is_some(), "{to}\n{report}");
+        assert!(report.contains(warned.unwrap_or_default()), "{to}\n{report}");
+    }
+}
+
+#[test]
 fn environment_variables_are_held_against_those_that_are_shown() {
     let from_variable = PLUGIN.replace("\"rules\"", "\"hash_key_env\": \"KEY\", \"rules\"");
     let shown = |variables: &str| {

@@ -8,7 +8,7 @@ use self::text::{TEXT_BYTES_MAX, Text};
 use crate::fields::Errors;
 use crate::fields::{Fields, Node, is_token_byte};
 use crate::rules::request::host::Host;
-use crate::rules::request::path;
+use crate::rules::request::path::{self, Readings};
 use crate::rules::request::sources::Sources;
 use crate::rules::request::{Lines, Request, joined_header};
 use alloc::boxed::Box;
@@ -84,6 +84,20 @@ impl Conditions {
     /// The segments with which every path that matches begins, disregarding case.
     pub fn head(&self) -> impl Iterator<Item = &[u8]> {
         self.path.iter().flat_map(|path| path.head())
+    }
+
+    /// Whether it has a condition on the path.
+    pub fn reads_path(&self) -> bool {
+        self.path.is_some()
+    }
+
+    /// Whether it compares the path as it was sent, so that another spelling is another path. An inverted exact condition does too, and
+    /// leaves out that one spelling alone.
+    pub fn compares_sent_path(&self) -> bool {
+        self.headers.iter().any(|header| {
+            let leaves_out_one = header.invert && matches!(header.test, HeaderTest::Value(Text::Exact(_)));
+            *header.name == *b":path" && !leaves_out_one
+        })
     }
 
     /// How many regular expressions it has.
@@ -172,7 +186,7 @@ impl HeaderTest {
     }
 }
 
-/// The condition on the normalised path.
+/// The condition on the path. It holds if it holds for one of the path's readings.
 #[derive(Clone, Debug)]
 struct PathCondition {
     test: PathTest,
@@ -212,9 +226,16 @@ impl PathCondition {
         pattern.into_iter().flat_map(Segments::head).chain(path::segments(text))
     }
 
-    fn matches(&self, path: &[u8]) -> bool {
+    fn matches(&self, path: &Readings) -> bool {
+        path.any(|reading| self.matches_reading(reading, path.is_plain()))
+    }
+
+    fn matches_reading(&self, path: &[u8], is_plain: bool) -> bool {
         match &self.test {
-            PathTest::Segments(segments) => segments.matches(path, self.ignore_case),
+            PathTest::Segments(segments) => {
+                segments.matches(path, self.ignore_case)
+                    || (!is_plain && segments.matches_whole(path, self.ignore_case))
+            }
             PathTest::Text(Text::Exact(text)) if self.ignore_case => text.eq_ignore_ascii_case(path),
             PathTest::Text(Text::Prefix(text)) if self.ignore_case => {
                 path.get(..text.len()).is_some_and(|start| text.eq_ignore_ascii_case(start))
@@ -240,7 +261,7 @@ impl PathTest {
     }
 }
 
-/// A path that normalisation would change can never match, so a rule for it would silently limit nothing.
+/// A path with something that a server may remove meets few requests, or none: the rule would silently limit too little.
 fn check_path(path: &[u8], kind: &str, node: Node<'_>, errors: &mut Errors) -> bool {
     const EXPECTED: &str = "a path that begins with / and has no query";
     if path.first() != Some(&b'/') || path::without_query(path) != path {
@@ -255,10 +276,10 @@ fn check_path(path: &[u8], kind: &str, node: Node<'_>, errors: &mut Errors) -> b
     }
     let shown = normal.strip_suffix(tail).unwrap_or(&normal);
     let expected = match core::str::from_utf8(shown) {
-        Ok(shown) => format!("the normalised path {shown:?}"),
-        Err(_) => "a normalised path".to_string(),
+        Ok(shown) => format!("the path {shown:?}"),
+        Err(_) => "a path without what a server may remove".to_string(),
     };
-    node.reject::<()>(errors, "can never match, as paths are normalised first", expected).is_some()
+    node.reject::<()>(errors, "is not in the form in which paths are compared", expected).is_some()
 }
 
 /// A condition on the name of a route or a virtual host.
@@ -305,7 +326,8 @@ mod tests {
             (r#"{"path": {"exact": "/admin"}}"#, "/admin/", false),
             (r#"{"path": {"prefix": "/admin"}}"#, "/administrator", true),
             (r#"{"path": {"prefix": "/admin/"}}"#, "/admin", false),
-            (r#"{"path": {"prefix": "/admin/"}}"#, "/admin/../x", false),
+            (r#"{"path": {"prefix": "/admin/"}}"#, "/admin/../x", true),
+            (r#"{"path": {"prefix": "/admin/"}}"#, "/admin%2f../x;y", true),
             (r#"{"path": {"prefix": "/."}}"#, "/.well-known", true),
             (r#"{"path": {"regex": "/v[0-9]+/.*"}}"#, "/x/../v12/y?z", true),
             (r#"{"path": {"regex": "/v[0-9]+"}}"#, "/v12/y", false),

@@ -3,7 +3,7 @@
 
 use crate::fields::Errors;
 use crate::fields::Node;
-use crate::rules::request::path::{self, segments};
+use crate::rules::request::path::{self, segments, whole_segments};
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -34,8 +34,8 @@ impl Segments {
             return node.reject(errors, "is not a path", EXPECTED);
         }
         if plain != text.as_bytes() {
-            let expected = alloc::format!("the normalised path {:?}", String::from_utf8_lossy(&plain));
-            return node.reject(errors, "can never match, as paths are normalised first", expected);
+            let expected = alloc::format!("the path {:?}", String::from_utf8_lossy(&plain));
+            return node.reject(errors, "is not in the form in which paths are compared", expected);
         }
         let (head, below) = match text.strip_suffix("/**") {
             Some(head) => (head, true),
@@ -58,18 +58,24 @@ impl Segments {
         self.wanted.iter().map_while(|wanted| wanted.as_deref())
     }
 
-    /// Whether a normalised path matches this pattern.
+    /// Whether a path matches this pattern.
     pub fn matches(&self, path: &[u8], ignore_case: bool) -> bool {
-        let mut found = segments(path);
+        path.first() == Some(&b'/') && self.fits(segments(path), ignore_case)
+    }
+
+    /// Whether a path matches this pattern if a segment of dots or blanks, or an empty one, is one like any other.
+    pub fn matches_whole(&self, path: &[u8], ignore_case: bool) -> bool {
+        path.first() == Some(&b'/') && self.fits(whole_segments(path), ignore_case)
+    }
+
+    fn fits<'a>(&self, mut found: impl Iterator<Item = &'a [u8]>, ignore_case: bool) -> bool {
         let mut each = self.wanted.iter();
-        path.first() == Some(&b'/')
-            && each.all(|wanted| match (wanted, found.next()) {
-                (_, None) => false,
-                (None, Some(_)) => true,
-                (Some(wanted), Some(found)) if ignore_case => wanted.eq_ignore_ascii_case(found),
-                (Some(wanted), Some(found)) => **wanted == *found,
-            })
-            && (self.below || found.next().is_none())
+        each.all(|wanted| match (wanted, found.next()) {
+            (_, None) => false,
+            (None, Some(_)) => true,
+            (Some(wanted), Some(found)) if ignore_case => wanted.eq_ignore_ascii_case(found),
+            (Some(wanted), Some(found)) => **wanted == *found,
+        }) && (self.below || found.next().is_none())
     }
 }
 

@@ -13,8 +13,13 @@ use serde_json::Value;
 const ENVOY_FIELDS: [&str; 6] =
     ["static_resources", "dynamic_resources", "resources", "filter_chains", "http_filters", "typed_config"];
 
+const CONNECTION_MANAGER: &str =
+    "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
 const WASM_FILTER: &str = "envoy.extensions.filters.http.wasm.v3.Wasm";
 const TYPED_STRUCT: &str = ".TypedStruct";
+/// What states a decision about escaped slashes.
+const ESCAPED_SLASHES: [&str; 4] =
+    ["UNESCAPE_AND_REDIRECT", "UNESCAPE_AND_FORWARD", "REJECT_REQUEST", "KEEP_UNCHANGED"];
 /// Names of fields are shortened to this many characters in a path.
 const NAME_CHARS_MAX: usize = 64;
 
@@ -66,24 +71,67 @@ pub fn static_clusters(value: &Value) -> Option<Vec<&str>> {
 /// configuration has `rules`.
 pub fn find_plugin_configs(value: &Value) -> Vec<PluginConfig> {
     let mut found = Vec::new();
+    walk(value, |path, value| {
+        if let Some(plugin) = plugin_of(value) {
+            found.extend(weir_config(path, plugin));
+        }
+        let attached = manifest::attached(value).into_iter();
+        found.extend(attached.map(|one| PluginConfig { path: join(&path(), &one.path), ..one }));
+    });
+    found
+}
+
+/// A setting of an HTTP connection manager that leaves paths which upstreams read differently.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathSetting {
+    /// The path of the connection manager in the document.
+    pub manager: String,
+    /// The setting's name.
+    pub name: &'static str,
+    /// What is expected in its place.
+    pub expected: &'static str,
+}
+
+/// The settings of the connection managers in any JSON value that leave paths which upstreams read differently.
+pub fn path_settings(value: &Value) -> Vec<PathSetting> {
+    let mut found = Vec::new();
+    walk(value, |path, value| {
+        let kind = value.get("@type").and_then(Value::as_str);
+        if !kind.is_some_and(|kind| kind.ends_with(CONNECTION_MANAGER)) {
+            return;
+        }
+        let is_on = |snake, camel| either(value, snake, camel).and_then(Value::as_bool) == Some(true);
+        let escaped = either(value, "path_with_escaped_slashes_action", "pathWithEscapedSlashesAction");
+        for (is_sound, name, expected) in [
+            (is_on("normalize_path", "normalizePath"), "normalize_path", "true"),
+            (is_on("merge_slashes", "mergeSlashes"), "merge_slashes", "true"),
+            (
+                escaped.is_some_and(|word| word.as_str().is_some_and(|word| ESCAPED_SLASHES.contains(&word))),
+                "path_with_escaped_slashes_action",
+                "UNESCAPE_AND_REDIRECT, UNESCAPE_AND_FORWARD or REJECT_REQUEST, or KEEP_UNCHANGED if an upstream needs such paths",
+            ),
+        ] {
+            if !is_sound {
+                found.push(PathSetting { manager: path(), name, expected });
+            }
+        }
+    });
+    found
+}
+
+/// Passes on each object and list in a value, in its order, with its path.
+fn walk<'a>(value: &'a Value, mut visit: impl FnMut(&dyn Fn() -> String, &'a Value)) {
     let mut steps = Vec::from([Step { from: 0, to: Child::Root }]);
     // An explicit stack, as the depth of the value is not bounded.
     let mut pending = Vec::from([(0, value)]);
     while let Some((step, value)) = pending.pop() {
-        if let Some(plugin) = plugin_of(value) {
-            found.extend(weir_config(|| path_to(&steps, step), plugin));
-        }
-        let attached = manifest::attached(value).into_iter();
-        found.extend(
-            attached.map(|one| PluginConfig { path: join(&path_to(&steps, step), &one.path), ..one }),
-        );
+        visit(&|| path_to(&steps, step), value);
         // Reversed, so that the first child is taken first.
         for (to, child) in children(value).into_iter().rev() {
             pending.push((steps.len(), child));
             steps.push(Step { from: step, to });
         }
     }
-    found
 }
 
 /// The objects and lists directly in a value, in its order.
@@ -277,6 +325,36 @@ mod tests {
                 "value": {"config": {"name": "weir", "configuration": string("{}")}}}),
             &[("value.config.configuration.value", "{}")],
         );
+    }
+
+    #[test]
+    fn settings_that_leave_paths_as_they_are_are_found() {
+        let manager = |settings: Value| {
+            let mut manager = json!({"@type": format!("type.googleapis.com/{CONNECTION_MANAGER}")});
+            manager.as_object_mut().unwrap().extend(settings.as_object().unwrap().clone());
+            json!({"filters": [{"typed_config": manager}]})
+        };
+        for (settings, expected) in [
+            (json!({}), &["normalize_path", "merge_slashes", "path_with_escaped_slashes_action"][..]),
+            (
+                json!({"normalize_path": true, "merge_slashes": true, "path_with_escaped_slashes_action": "REJECT_REQUEST"}),
+                &[],
+            ),
+            (
+                json!({"normalizePath": true, "mergeSlashes": true, "pathWithEscapedSlashesAction": "KEEP_UNCHANGED"}),
+                &[],
+            ),
+            (
+                json!({"normalize_path": false, "merge_slashes": true,
+                    "path_with_escaped_slashes_action": "IMPLEMENTATION_SPECIFIC_DEFAULT"}),
+                &["normalize_path", "path_with_escaped_slashes_action"],
+            ),
+        ] {
+            let found = path_settings(&manager(settings.clone()));
+            assert!(found.iter().all(|one| one.manager == "filters[0].typed_config"), "{found:?}");
+            assert_eq!(found.iter().map(|one| one.name).collect::<Vec<_>>(), expected, "{settings}");
+        }
+        assert_eq!(path_settings(&json!({"@type": "other"})), []);
     }
 
     #[test]

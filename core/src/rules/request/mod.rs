@@ -3,9 +3,11 @@
 //! Properties each need a host call. They are read only if a rule that applies needs them; the peer's address, the route
 //! and the virtual host at most once for each request. [`Request`] is implemented outside the core.
 
+pub(in crate::rules) mod authorization;
 pub(in crate::rules) mod client_address;
 pub(in crate::rules) mod cookie;
 pub(in crate::rules) mod host;
+pub(in crate::rules) mod names;
 pub(in crate::rules) mod path;
 pub(in crate::rules) mod property;
 pub(in crate::rules) mod query;

@@ -1,7 +1,8 @@
 //! Properties: what Envoy and its filters have of a request besides its headers.
 //!
 //! Source: Envoy's documentation, "Attributes", and its Wasm extension for `metadata` and `filter_state`. Envoy returns a text as
-//! it is, and a number as the eight bytes of a little-endian double.
+//! it is, a number as the eight bytes of a little-endian double, a boolean as one byte, and a list or a map as it returns headers: the items of
+//! a list are names without values. For null, and for a list with null in it, it returns nothing.
 
 use crate::fields::{Errors, Fields, Node};
 use alloc::boxed::Box;
@@ -112,15 +113,87 @@ fn read_key(node: Node<'_>, errors: &mut Errors) -> Option<String> {
     Some(text.to_string())
 }
 
-/// The number that a value is, if it is a whole one from −2⁵³ to 2⁵³. A text is not a number: of all doubles, only those with
-/// a zero byte are taken for one.
+/// What the bytes of a property are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(in crate::rules) enum Content<'a> {
+    Text(&'a [u8]),
+    Number(f64),
+    Bool(bool),
+    List(Items<'a>),
+    Map,
+}
+
+/// The items of a list: names without values.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(in crate::rules) struct Items<'a> {
+    lengths: &'a [[u8; 8]],
+    texts: &'a [u8],
+}
+
+impl<'a> Content<'a> {
+    /// Text has no zero bytes and is UTF-8, which tells it from the others.
+    pub fn of(bytes: &'a [u8]) -> Content<'a> {
+        if let [value @ (0 | 1)] = bytes {
+            return Content::Bool(*value == 1);
+        }
+        if let Ok(number) = bytes.try_into()
+            && (bytes.contains(&0) || core::str::from_utf8(bytes).is_err())
+        {
+            return Content::Number(f64::from_le_bytes(number));
+        }
+        match Items::of(bytes) {
+            None => Content::Text(bytes),
+            Some(items) if items.pairs().all(|(_, value)| value.is_empty()) => Content::List(items),
+            Some(_) => Content::Map,
+        }
+    }
+
+    /// Whether it is neither a list nor a map.
+    pub fn is_single(&self) -> bool {
+        !matches!(self, Content::List(_) | Content::Map)
+    }
+}
+
+impl<'a> Items<'a> {
+    /// The pairs that the bytes are, and nothing else.
+    fn of(bytes: &'a [u8]) -> Option<Items<'a>> {
+        let (count, rest) = bytes.split_first_chunk::<4>()?;
+        let count = usize::try_from(u32::from_le_bytes(*count)).ok()?;
+        let (lengths, texts) = rest.split_at_checked(count.checked_mul(8)?)?;
+        let items = Items { lengths: lengths.as_chunks().0, texts };
+        let mut found = 0_usize;
+        let read: usize = items
+            .pairs()
+            .inspect(|_| found = found.saturating_add(1))
+            .map(|(name, value)| name.len().saturating_add(value.len()).saturating_add(2))
+            .fold(0, usize::saturating_add);
+        (found == count && read == texts.len()).then_some(items)
+    }
+
+    fn pairs(self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> {
+        let mut rest = self.texts;
+        self.lengths.iter().map_while(move |[a, b, c, d, e, f, g, h]| {
+            let name_length = usize::try_from(u32::from_le_bytes([*a, *b, *c, *d])).ok()?;
+            let value_length = usize::try_from(u32::from_le_bytes([*e, *f, *g, *h])).ok()?;
+            let (name, after) = rest.split_at_checked(name_length)?;
+            let (value, after) = after.strip_prefix(&[0])?.split_at_checked(value_length)?;
+            rest = after.strip_prefix(&[0])?;
+            Some((name, value))
+        })
+    }
+
+    /// Passes each item on.
+    pub fn for_each(self, item: impl FnMut(&'a [u8])) {
+        self.pairs().map(|(name, _)| name).for_each(item);
+    }
+}
+
+/// The number that a value is, if it is a whole one from −2⁵³ to 2⁵³.
 pub(in crate::rules) fn number(value: &[u8]) -> Option<i64> {
-    let bytes: [u8; 8] = value.try_into().ok()?;
-    let number = f64::from_le_bytes(bytes);
-    let is_number = bytes.contains(&0) && (-EXACT_MAX..=EXACT_MAX).contains(&number);
+    let Content::Number(number) = Content::of(value) else { return None };
     // In this range the conversion is exact for whole numbers, and only for them the way back gives the same.
     let whole = number as i64;
-    (is_number && whole as f64 == number).then_some(whole)
+    ((-EXACT_MAX..=EXACT_MAX).contains(&number) && whole as f64 == number).then_some(whole)
 }
 
 #[cfg(test)]
@@ -134,6 +207,7 @@ mod tests {
             (&0.0f64.to_le_bytes(), Some(0)),
             (&(-7.0f64).to_le_bytes(), Some(-7)),
             (&1e15f64.to_le_bytes(), Some(1_000_000_000_000_000)),
+            (&9_007_199_254_740_991f64.to_le_bytes(), Some(9_007_199_254_740_991)),
             (&0.5f64.to_le_bytes(), None),
             (&1e300f64.to_le_bytes(), None),
             (&f64::NAN.to_le_bytes(), None),
@@ -145,5 +219,19 @@ mod tests {
         ] {
             assert_eq!(number(value), expected, "{value:?}");
         }
+    }
+
+    #[test]
+    fn damaged_lists_are_texts() {
+        let list = b"\x01\0\0\0\x01\0\0\0\0\0\0\0a\0\0";
+        assert!(matches!(Content::of(list), Content::List(_)));
+        assert!(matches!(Content::of(&[0; 4]), Content::List(_)), "an empty list or map");
+        for end in (2..list.len()).filter(|end| *end != 8) {
+            let cut = &list[..end];
+            assert_eq!(Content::of(cut), Content::Text(cut), "cut at {end}");
+        }
+        let long = [list.as_slice(), b"x"].concat();
+        assert_eq!(Content::of(&long), Content::Text(&long));
+        assert!(!matches!(Content::of(&[0xff; 12]), Content::List(_)));
     }
 }

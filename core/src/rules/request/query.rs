@@ -1,12 +1,12 @@
 //! Query parameters of a request target, decoded.
 //!
 //! `+` is a space, as in forms: `a+b` and `a%20b` are equal to an upstream, so they are one identifier. Malformed
-//! escapes are kept as they are. Some upstreams separate parameters by `;` as well, so a parameter next to a `;` is
-//! ambiguous.
+//! escapes are kept as they are. Some upstreams separate parameters by `;` as well, and some take other names for the same, so a
+//! parameter next to a `;` or of such a name is ambiguous.
 
-use super::path::hex_byte;
+use super::names::is_alias;
 
-/// The values of the parameter `name`, not yet decoded, in order; `None` for one next to a `;`.
+/// The values of the parameter `name`, not yet decoded, in order; `None` for one that only some upstreams take for it.
 pub(in crate::rules) fn parameters<'a>(
     target: &'a [u8],
     name: &[u8],
@@ -17,10 +17,20 @@ pub(in crate::rules) fn parameters<'a>(
         let certain = memchr::memchr(b';', pair).is_none();
         pair.split(|byte| *byte == b';').filter_map(move |pair| {
             let (key, value) = split_once(pair, b'=').unwrap_or((pair, &[]));
-            let named = Decoded { bytes: key, form: true }.eq(name.iter().copied());
-            named.then_some(certain.then_some(value))
+            let key = Decoded { bytes: key, form: true };
+            match key.clone().eq(name.iter().copied()) {
+                true => Some(certain.then_some(value)),
+                false => is_alias(key, name).then_some(None),
+            }
         })
     })
+}
+
+/// The value of two hexadecimal digits.
+pub(in crate::rules) fn hex_byte(high: u8, low: u8) -> Option<u8> {
+    let high = char::from(high).to_digit(16)?;
+    let low = char::from(low).to_digit(16)?;
+    u8::try_from(high << 4 | low).ok()
 }
 
 /// The parts of `bytes` before and after the first `separator`.
@@ -31,6 +41,7 @@ pub(in crate::rules) fn split_once(bytes: &[u8], separator: u8) -> Option<(&[u8]
 }
 
 /// Percent-decodes byte by byte; with `form`, `+` is a space.
+#[derive(Clone)]
 pub(in crate::rules) struct Decoded<'a> {
     pub bytes: &'a [u8],
     pub form: bool,
@@ -71,7 +82,8 @@ mod tests {
             ("/x?key=a;b", &[None]),
             ("/x?a=1;key=a&key=b", &[None, Some("b")]),
             ("/x?a=1;b=2&key=%3b", &[Some(";")]),
-            ("/x?keys=a&Key=b", &[]),
+            ("/x?keys=a&kex=b", &[]),
+            ("/x?Key=a&key=b&key[]=c", &[None, Some("b"), None]),
             ("/x#?key=a", &[]),
             ("/x?a=b#&key=c", &[]),
             ("/x", &[]),

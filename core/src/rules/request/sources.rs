@@ -2,14 +2,15 @@
 //! memory is reused.
 
 use super::client_address::Peer;
+use super::path::Readings;
 use super::property::{ROUTE, VIRTUAL_HOST};
-use super::{Request, joined_header, path};
+use super::{Request, joined_header};
 use alloc::vec::Vec;
 
 /// Everything that is derived, and a buffer for values that are used at once.
 #[derive(Debug)]
 pub(in crate::rules) struct Sources {
-    pub path: NormalPath,
+    pub path: RequestPath,
     pub peer: Peer,
     pub route: Once,
     pub virtual_host: Once,
@@ -19,7 +20,7 @@ pub(in crate::rules) struct Sources {
 impl Default for Sources {
     fn default() -> Self {
         Sources {
-            path: NormalPath::default(),
+            path: RequestPath::default(),
             peer: Peer::default(),
             route: Once::new(ROUTE),
             virtual_host: Once::new(VIRTUAL_HOST),
@@ -38,20 +39,20 @@ impl Sources {
     }
 }
 
-/// The normalised path.
+/// The path, as upstreams may read it.
 #[derive(Debug, Default)]
-pub(in crate::rules) struct NormalPath {
+pub(in crate::rules) struct RequestPath {
     ready: bool,
-    bytes: Vec<u8>,
+    readings: Readings,
 }
 
-impl NormalPath {
-    pub fn of<R: Request + ?Sized>(&mut self, request: &R, buffer: &mut Vec<u8>) -> &[u8] {
+impl RequestPath {
+    pub fn of<R: Request + ?Sized>(&mut self, request: &R, buffer: &mut Vec<u8>) -> &Readings {
         if !self.ready {
             self.ready = true;
-            path::normalise(joined_header(request, b":path", buffer).unwrap_or_default(), &mut self.bytes);
+            self.readings.read(joined_header(request, b":path", buffer).unwrap_or_default());
         }
-        &self.bytes
+        &self.readings
     }
 }
 

@@ -9,7 +9,7 @@ pub(super) mod overrides;
 pub(super) mod response;
 pub(super) mod share;
 
-use super::identifier::{Part, optional_parts};
+use super::identifier::{Part, optional_parts, reads_path, spelt_parts};
 use super::matcher::Conditions;
 use crate::fields::Errors;
 use crate::fields::Node;
@@ -207,6 +207,24 @@ impl Rule {
     /// The kind and name of a part that a client can omit, so that this rule does not apply to its request.
     pub fn left_out(&self) -> Option<(&'static str, &[u8])> {
         optional_parts(&self.parts).next().filter(|_| self.missing == Missing::Skip)
+    }
+
+    /// The field that reads the path, if there is one.
+    pub fn reads_path(&self) -> Option<&'static str> {
+        match self.conditions.reads_path() {
+            true => Some("match.path"),
+            false => reads_path(&self.parts).then_some("identifier.path_segment"),
+        }
+    }
+
+    /// Whether a condition compares the path as it was sent, in any spelling.
+    pub fn compares_sent_path(&self) -> bool {
+        self.conditions.compares_sent_path()
+    }
+
+    /// Headers of the identifier of which upstreams accept many spellings, each with the part to use in its place.
+    pub fn spelt_headers(&self) -> impl Iterator<Item = (&[u8], &'static str)> {
+        spelt_parts(&self.parts)
     }
 
     /// Whether this rule certainly limits every request that the other one applies to.

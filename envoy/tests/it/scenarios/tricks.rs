@@ -63,7 +63,7 @@ fn spellings() -> Vec<Spelling> {
         Spelling {
             name: "last-cookie",
             rule: json!({ "identifier": { "cookie": "u", "pick": "last" } }),
-            spelt: ["u=a; u=alice", "u=b; u=%61lice", "u=\"alice\""].map(cookie).into(),
+            spelt: ["u=a; u=alice", "u=b; u=%61lice", "u=\"alice\"", r#"u="\141lice""#].map(cookie).into(),
             seen: None,
         },
         Spelling {
@@ -80,6 +80,38 @@ fn spellings() -> Vec<Spelling> {
             }),
             spelt: ["/login", "/login;a=b", "/login/", "/Login", "/login%20", "/login.", "/x/..;/login"]
                 .map(Request::get)
+                .into(),
+            seen: None,
+        },
+        // Envoy's default leaves all of these as they are.
+        Spelling {
+            name: "readings",
+            rule: json!({ "identifier": met, "match": { "path": { "prefix": "/v1/" } } }),
+            spelt: [
+                "/v1/search/abc",
+                "/v1/search/%2e%2e;/%2e%2e;/%2e%2e;/abc",
+                r"/v1/search/\..;/\..;/\..;/abc",
+                "/v1/search/../../abc",
+                "/x/..%2fv1/abc",
+                "//x/v1/abc",
+            ]
+            .map(Request::get)
+            .into(),
+            seen: None,
+        },
+        Spelling {
+            name: "segment",
+            rule: json!({ "identifier": { "path_segment": 2 }, "on_missing_identifier": "skip" }),
+            spelt: ["/t/alice/%2e%2e;/bob/x", "/t/carol/../bob/x", "/t/dave%2fbob/x"]
+                .map(Request::get)
+                .into(),
+            seen: None,
+        },
+        Spelling {
+            name: "credential",
+            rule: json!({ "identifier": { "authorization": true } }),
+            spelt: ["Bearer x", "bearer x", "Bearer  x", "x"]
+                .map(|value| Request::get("/").header("authorization", value))
                 .into(),
             seen: None,
         },

@@ -1,0 +1,128 @@
+//! The credential of an `authorization` header, in one form for all spellings that upstreams accept.
+//!
+//! The scheme is left out, as some upstreams accept any: `Bearer x`, `bearer  x` and `x` are `x`. With the scheme `Basic` it is the
+//! user. Base64 is decoded without regard to padding and to the unused bits of its last character, as upstreams do; of a
+//! token that is signed as JSON, those bits are cleared.
+
+use super::trim;
+use alloc::vec::Vec;
+use base64::Engine;
+use base64::alphabet;
+use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
+
+const LENIENT: GeneralPurposeConfig = GeneralPurposeConfig::new()
+    .with_encode_padding(false)
+    .with_decode_padding_mode(DecodePaddingMode::RequireNone)
+    .with_decode_allow_trailing_bits(true);
+const STANDARD: GeneralPurpose = GeneralPurpose::new(&alphabet::STANDARD, LENIENT);
+const URL_SAFE: GeneralPurpose = GeneralPurpose::new(&alphabet::URL_SAFE, LENIENT);
+
+/// The credential of a header's line; empty if it has none, `None` if upstreams read it differently. `buffer` is for a credential
+/// that is not in the line.
+pub(in crate::rules) fn credential<'a>(line: &'a [u8], buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+    buffer.clear();
+    let line = trim(line);
+    let blank = line.iter().position(|byte| matches!(byte, b' ' | b'\t'));
+    let (scheme, text) = blank.and_then(|at| line.split_at_checked(at)).unwrap_or((&[], line));
+    let text = trim(text);
+    if scheme.is_empty() && (text.eq_ignore_ascii_case(b"basic") || text.eq_ignore_ascii_case(b"bearer")) {
+        return Some(&[]);
+    }
+    // Some upstreams end the credential at a blank or a comma, others do not.
+    if !text.iter().all(|byte| byte.is_ascii_graphic() && *byte != b',') {
+        return None;
+    }
+    if scheme.eq_ignore_ascii_case(b"basic") {
+        return user(text, buffer);
+    }
+    if !text.starts_with(b"ey") {
+        return Some(text);
+    }
+    match text.iter().filter(|byte| **byte == b'.').count() {
+        2 => write_token(text, |part| part == 2, buffer).map(|()| buffer.as_slice()),
+        4 => write_token(text, |part| part > 0, buffer).map(|()| buffer.as_slice()),
+        _ => Some(text),
+    }
+}
+
+/// The user of the scheme `Basic`.
+fn user<'a>(text: &[u8], decoded: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+    STANDARD.decode_vec(without_padding(text), decoded).ok()?;
+    let user = decoded.split(|byte| *byte == b':').next()?;
+    // Upstreams differ in what they take other bytes for.
+    core::str::from_utf8(user).is_ok().then(|| trim(user))
+}
+
+/// Writes a token in parts with dots between them. Nothing signs the text of the parts that are `free`, only what it decodes to.
+fn write_token(token: &[u8], is_free: impl Fn(usize) -> bool, out: &mut Vec<u8>) -> Option<()> {
+    for (number, part) in token.split(|byte| *byte == b'.').enumerate() {
+        if number > 0 {
+            out.push(b'.');
+        }
+        match is_free(number) {
+            true => write_canonical(without_padding(part), out)?,
+            false => out.extend_from_slice(part),
+        }
+    }
+    Some(())
+}
+
+/// Writes base64url with the unused bits of its last character cleared; `None` if it is none.
+fn write_canonical(text: &[u8], out: &mut Vec<u8>) -> Option<()> {
+    let tail = text.len().checked_rem(4)?;
+    let (whole, tail) = text.split_at_checked(text.len().checked_sub(tail)?)?;
+    let is_digit = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    if !whole.iter().all(is_digit) {
+        return None;
+    }
+    let (mut bytes, mut digits) = ([0; 3], [0; 4]);
+    let length = URL_SAFE.decode_slice(tail, &mut bytes).ok()?;
+    let length = URL_SAFE.encode_slice(bytes.get(..length)?, &mut digits).ok()?;
+    out.extend_from_slice(whole);
+    out.extend_from_slice(digits.get(..length)?);
+    Some(())
+}
+
+fn without_padding(mut text: &[u8]) -> &[u8] {
+    while let [rest @ .., b'='] = text {
+        text = rest;
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::String;
+
+    #[test]
+    fn credentials() {
+        for (line, expected) in [
+            ("Bearer x", Some("x")),
+            ("bearer \t x ", Some("x")),
+            ("x", Some("x")),
+            ("", Some("")),
+            ("BASIC", Some("")),
+            ("Bearer x,y", None),
+            ("Bearer x y", None),
+            ("Bearer \u{e9}", None),
+            ("Basic dTpwdw==", Some("u")),
+            ("basic dTpwdz", Some("u")),
+            ("Basic dTpwd", None),
+            ("Basic dTpw_dw", None),
+            ("Basic gDpw", None),
+            ("Token dTpwdw==", Some("dTpwdw==")),
+            ("Bearer eyA.e30.AB", Some("eyA.e30.AA")),
+            ("Bearer eyA.e31.AAB=", Some("eyA.e31.AAA")),
+            ("Bearer eyA.e30.", Some("eyA.e30.")),
+            ("Bearer eyA.e30.A", None),
+            ("Bearer eyA.AB.AB.AAAA.AB", Some("eyA.AA.AA.AAAA.AA")),
+            ("Bearer eyA.AB", Some("eyA.AB")),
+            ("Bearer v4.public.AB", Some("v4.public.AB")),
+        ] {
+            let mut buffer = Vec::from(*b"earlier");
+            let found = credential(line.as_bytes(), &mut buffer);
+            assert_eq!(found.map(String::from_utf8_lossy).as_deref(), expected, "{line}");
+        }
+    }
+}
