@@ -15,7 +15,6 @@ use crate::api::authentication::{Authentication, AuthenticationError};
 use crate::api::http::{self, HttpApi, Ledger};
 use crate::api::rlqs::{QuotaService, Quotas};
 use crate::api::rls::{self, Current, Files, FilesError, RateLimitService, Xds};
-use crate::api::ruled::Ruled;
 use crate::api::{ApiSettings, EmbeddedLimiter};
 use crate::auth::Authenticator;
 use crate::database::{Database, DatabaseError, DatabaseOptions, Reason};
@@ -227,16 +226,14 @@ impl Server {
         }
         authentication.follow(&services.metrics, &mut helpers);
         let embedded = EmbeddedLimiter::start(services.clone(), schedule.leave_ms, &mut helpers);
-        let ruled: Arc<Ruled> = Arc::default();
         let limits = rate_limits(&services, limits_source, &mut helpers);
         let rate_limits = RateLimitService::new(
             services.clone(),
             embedded.clone(),
             (limits.clone(), answering),
             authenticator.clone(),
-            ruled.clone(),
         );
-        let quotas = Quotas::new(services.clone(), embedded.clone(), limits, ruled.clone());
+        let quotas = Quotas::new(services.clone(), embedded.clone(), limits);
         helpers.spawn(quotas.clone().run());
         let quotas = QuotaService::new(quotas, authenticator.clone());
         let api = HttpApi {
@@ -245,7 +242,6 @@ impl Server {
             tokens: authentication.tokens.clone(),
             ledger: ledger.map(|database| Arc::new(Ledger::new(database))),
             overrides: Arc::default(),
-            ruled,
         };
         let http = match http_socket {
             Some(socket) => tokio::spawn(http::serve(api, socket, authentication.tls.clone())),
