@@ -126,13 +126,18 @@ impl Authentication {
         }
     }
 
-    /// Watches the files; the watching tasks are added to `tasks`.
-    pub fn follow(&mut self, metrics: &Arc<Metrics>, tasks: &mut JoinSet<()>) {
+    /// Watches the files; the watching tasks are added to `tasks`. `replaced` is called with tokens that were read again.
+    pub fn follow(
+        &mut self,
+        metrics: &Arc<Metrics>,
+        replaced: impl Fn(&Tokens) + Send + Sync + 'static,
+        tasks: &mut JoinSet<()>,
+    ) {
         if let (Some(tls), Some(files)) = (&self.tls, self.certificate_files.take()) {
             tasks.spawn(tls.clone().follow(files, metrics.clone()));
         }
         if let Some(file) = self.token_file.take() {
-            tasks.spawn(self.tokens.clone().follow(file, metrics.clone()));
+            tasks.spawn(self.tokens.clone().follow(file, metrics.clone(), replaced));
         }
     }
 }

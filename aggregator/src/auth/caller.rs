@@ -4,6 +4,7 @@ use super::entry::{Entry, Listed};
 use std::sync::Arc;
 use tokio::sync::watch;
 use weir_core::model::key::KeyParts;
+use weir_core::region::shares::Grants;
 
 /// An application, or another proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +53,14 @@ impl Holder {
                 namespaces: entry.namespaces,
                 max_cost: entry.max_cost.unwrap_or(u64::MAX),
             })),
+        }
+    }
+
+    /// Adds the names and prefixes of namespaces that an application may use.
+    pub(super) fn add_grants(&self, grants: &mut Grants) {
+        let Holder::Application(caller) = self else { return };
+        if let (Some(workspace), Some(Listed::These(patterns))) = (&caller.workspace, &caller.namespaces) {
+            patterns.iter().for_each(|pattern| grants.add(workspace, pattern.as_bytes()));
         }
     }
 

@@ -44,6 +44,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 use tracing::{error, info};
+use weir_core::region::shares::Grants;
 
 /// Most entries in the file.
 pub const MAX_TOKENS: usize = 10_000;
@@ -195,6 +196,20 @@ impl Tokens {
         self.names_filters.load(Relaxed)
     }
 
+    /// The names and prefixes of namespaces that the entries of applications allow, by which keys share their room.
+    pub fn grants(&self) -> Grants {
+        let mut grants = Grants::default();
+        if let Some(table) = &self.table {
+            let table = table.read().clone();
+            table
+                .holders
+                .iter()
+                .chain(table.names.values())
+                .for_each(|holder| holder.add_grants(&mut grants));
+        }
+        grants
+    }
+
     /// Authenticates an application or another proxy.
     pub fn check(&self, presented: Presented<'_>) -> Result<Arc<Caller>, Unauthorized> {
         match self.holder(presented)? {
@@ -235,11 +250,17 @@ impl Tokens {
         *table = Arc::new(new);
     }
 
-    /// Watches the file for as long as the program runs.
-    pub async fn follow(self: Arc<Self>, followed: Followed<Contents>, metrics: Arc<Metrics>) {
+    /// Watches the file for as long as the program runs; `replaced` is called after each change.
+    pub async fn follow(
+        self: Arc<Self>,
+        followed: Followed<Contents>,
+        metrics: Arc<Metrics>,
+        replaced: impl Fn(&Tokens),
+    ) {
         let take = |contents: &Contents| {
             let new = Table::parse(text_of(contents)).map_err(|wrong| wrong.to_string())?;
             self.replace(new);
+            replaced(&self);
             Ok(())
         };
         follow::follow(followed, take, |state| {

@@ -16,7 +16,7 @@ use crate::api::http::{self, HttpApi, Ledger};
 use crate::api::rlqs::{QuotaService, Quotas};
 use crate::api::rls::{self, Current, Files, FilesError, RateLimitService, Xds};
 use crate::api::{ApiSettings, EmbeddedLimiter};
-use crate::auth::Authenticator;
+use crate::auth::{Authenticator, Tokens};
 use crate::database::{Database, DatabaseError, DatabaseOptions, Reason};
 use crate::net::hosts::Hosts;
 use crate::redis::{Store, StoreOptions};
@@ -198,6 +198,7 @@ impl Server {
         if let (None, Some(global)) = (&services.regional, &services.global) {
             helpers.spawn(lease::keep(services.hub.clone(), global.clone()));
         }
+        services.hub.region(|region, _| region.set_grants(authentication.tokens.grants()));
         let prepared = prepare(&services).await;
         let grpc_socket = grpc_socket.listen()?;
         let http_socket = http_socket.map(|(socket, _)| socket.listen()).transpose()?;
@@ -224,7 +225,9 @@ impl Server {
                 helpers.spawn(begin_anew(services.hub.clone(), schedule));
             }
         }
-        authentication.follow(&services.metrics, &mut helpers);
+        let hub = services.hub.clone();
+        let share = move |tokens: &Tokens| hub.region(|region, _| region.set_grants(tokens.grants()));
+        authentication.follow(&services.metrics, share, &mut helpers);
         let embedded = EmbeddedLimiter::start(services.clone(), schedule.leave_ms, &mut helpers);
         let limits = rate_limits(&services, limits_source, &mut helpers);
         let rate_limits = RateLimitService::new(
