@@ -244,9 +244,13 @@ async fn a_new_certificate_is_for_new_connections_and_a_broken_one_for_none() {
     until("the broken pair is seen", || read("failed") == 1.0).await;
     assert_eq!((stale(), is_served(&weir, &old, None).await), (1.0, true));
 
+    put("expired", &old.sign_expired("localhost"));
+    until("the expired certificate is refused", || read("failed") == 2.0).await;
+    assert_eq!((stale(), is_served(&weir, &old, None).await), (1.0, true));
+
     put("3", &new.sign("localhost"));
     until("the new pair is read", || read("ok") == 1.0).await;
-    assert_eq!((stale(), read("failed")), (0.0, 1.0));
+    assert_eq!((stale(), read("failed")), (0.0, 2.0));
     assert!(is_served(&weir, &new, None).await && !is_served(&weir, &old, None).await);
     assert!(is_welcomed(&weir, &new, None).await);
     assert_eq!(
