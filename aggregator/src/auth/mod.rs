@@ -304,7 +304,9 @@ impl Table {
             if !names.insert(entry.name.clone()) {
                 return Err(twice("name"));
             }
-            if let Some(san) = entry.san.clone() {
+            // Case does not matter in DNS names, which have no colon, and those of a certificate are in lower case.
+            let lower = |san: String| if san.contains(':') { san } else { san.to_ascii_lowercase() };
+            if let Some(san) = entry.san.clone().map(lower) {
                 if table.names.contains_key(&san) {
                     return Err(twice("san"));
                 }

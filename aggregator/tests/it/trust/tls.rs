@@ -173,7 +173,7 @@ async fn names_in_certificates_have_workspaces_and_roles() {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
     let tls = Some(files(folder.path(), &authority.sign("localhost"), Some(&authority)));
     let entries = format!(
-        "- {{name: shop, san: shop.example, workspace: one, namespaces: all}}\n\
+        "- {{name: shop, san: Shop.Example, workspace: one, namespaces: all}}\n\
          - {{name: gateways, san: \"{GATEWAY}\", workspaces: [default]}}\n"
     );
     let tokens_file = Some(write(folder.path(), "tokens.yaml", &entries));
