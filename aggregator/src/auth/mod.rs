@@ -32,6 +32,7 @@ pub use entry::{Entry, Listed, MAX_NAME_BYTES, MAX_NAMESPACES, MAX_SAN_BYTES, MA
 use crate::net::follow::{self, Contents, Followed, ReadError};
 use crate::net::listen::ConnectionInfo;
 use crate::net::tls::CertificateNames;
+use crate::net::yaml;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::metrics::api::Files;
 use caller::Holder;
@@ -288,8 +289,9 @@ impl NewToken {
 
 impl Table {
     fn parse(text: &[u8]) -> Result<Table, Wrong> {
-        let entries: Option<Vec<Entry>> =
-            serde_yaml_ng::from_slice(text).map_err(|error| Wrong::Yaml(error.to_string()))?;
+        let entries: Option<Vec<Entry>> = yaml::admit(text)
+            .and_then(|()| serde_yaml_ng::from_slice(text))
+            .map_err(|error| Wrong::Yaml(error.to_string()))?;
         // An empty file may be one that is still being written, so an empty list must be explicit.
         let entries =
             entries.ok_or_else(|| Wrong::Yaml("the file is empty; write [] to have no tokens".to_owned()))?;

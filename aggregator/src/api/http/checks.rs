@@ -22,7 +22,7 @@ pub const MAX_PART_BYTES: usize = 1_024;
 
 /// A request nests five levels: itself, its checks, a check, its identifier, a part of the identifier. A list may be longer
 /// than any valid one, so that the error can give the number of its values.
-pub(super) const BOUNDS: Bounds = Bounds { depth: 5, fields: 32, values: 256 };
+pub(super) const BOUNDS: Bounds = Bounds { depth: 5, fields: 32, values: 256, bytes: usize::MAX };
 /// The body has no name in errors.
 pub(super) const BODY: &str = "";
 

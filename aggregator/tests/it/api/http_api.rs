@@ -262,7 +262,9 @@ async fn an_api_without_authentication_does_not_open() {
         ("- {name: a, san: b, workspace: c, workspaces: [d]}", "entry 1: expected either workspace"),
         ("- {name: a, san: b, workspaces: []}", "entry 1: workspaces"),
         ("- {name: a, san: b, workspaces: all, max_cost: 1}", "entry 1: control, namespaces and max_cost"),
-        ("- {name: a, san: b, workspace: c}\n- {name: d, san: b, workspaces: all}", "the same san"),
+        ("- {name: a, san: b, workspace: c}\n- {name: d, san: B, workspaces: all}", "the same san"),
+        ("- {name: a, san: b, workspace: c, namespaces: [\"~c\"]}", "entry 1: namespaces lists a name"),
+        (&"[".repeat(100_000), "opening brackets"),
         (&"- {name: a, sha256: b, workspace: c}\n".repeat(10_001), "10001 entries"),
     ] {
         let error = refused(with(write(folder.path(), "tokens.yaml", text))).await;

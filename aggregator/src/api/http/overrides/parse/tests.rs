@@ -89,7 +89,6 @@ fn every_invalid_field_is_reported() {
             "identifier",
             "no more",
         ),
-        (json!({"namespace": "~n", "identifier": "a", "limit": 1}), "namespace", "is reserved"),
         (json!({"namespace": "n", "network": "home", "exempt": true}), "network", "not a network"),
         (json!({"namespace": "n", "rule": "r", "shadow": true}), "namespace", "leave it out"),
         (json!({"rule": "r", "shadow": 1}), "shadow", "true or false"),
