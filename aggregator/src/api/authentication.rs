@@ -46,6 +46,17 @@ pub enum AuthenticationError {
         /// The listener's name for `--insecure`.
         part: &'static str,
     },
+    /// The token of filters stands in Weir's manifests.
+    #[error(
+        "other machines can reach --grpc-listen at {address}, and --filter-token or WEIR_FILTER_TOKEN is {token:?}, which stands in \
+         published manifests; set a random one, such as openssl rand -hex 32 prints, here and in the filters, or accept it with --insecure grpc"
+    )]
+    Published {
+        /// The address of the listener.
+        address: SocketAddr,
+        /// The token.
+        token: String,
+    },
 }
 
 impl Authentication {
@@ -66,6 +77,11 @@ impl Authentication {
     ) -> Result<(), AuthenticationError> {
         let certificates = self.tls.as_deref().is_some_and(Tls::is_mutual);
         let guarded = |address: SocketAddr, guarded: bool| guarded || address.ip().is_loopback();
+        if let Some(token) = authenticator.published_token()
+            && !guarded(grpc, certificates || insecure.grpc)
+        {
+            return Err(AuthenticationError::Published { address: grpc, token: token.to_owned() });
+        }
         if !guarded(grpc, authenticator.filters_need_tokens() || certificates || insecure.grpc) {
             return Err(AuthenticationError::Unguarded {
                 option: "--grpc-listen",

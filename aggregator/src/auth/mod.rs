@@ -25,7 +25,7 @@ mod caller;
 mod confine;
 mod entry;
 
-pub use authenticator::Authenticator;
+pub use authenticator::{Authenticator, PUBLISHED_TOKENS};
 pub use caller::{Caller, Scope};
 pub use entry::{Entry, Listed, MAX_NAME_BYTES, MAX_NAMESPACES, MAX_SAN_BYTES, MAX_ZONES};
 
