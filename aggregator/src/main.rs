@@ -125,13 +125,18 @@ async fn cleanup(database: &Database, older_than: Duration, batch: u32) -> anyho
 
 fn token(entry: Entry) -> anyhow::Result<()> {
     let wrong = |what| anyhow::anyhow!("{what}");
+    let note = match entry.workspaces.is_none() && entry.namespaces.is_none() {
+        true => "# As --namespaces is not given, it may count in no namespace by name.\n",
+        false => "",
+    };
     if entry.san.is_some() {
-        print!("# Add this entry to the file of --tokens-file:\n{}", entry.to_yaml().map_err(wrong)?);
+        let entry = entry.to_yaml().map_err(wrong)?;
+        print!("# Add this entry to the file of --tokens-file:\n{note}{entry}");
         return Ok(());
     }
     let NewToken { token, entry } = NewToken::new(entry).map_err(wrong)?;
     print!(
-        "{token}\n\n# The token above is shown only once. Add this entry to the file of --tokens-file:\n{entry}"
+        "{token}\n\n# The token above is shown only once. Add this entry to the file of --tokens-file:\n{note}{entry}"
     );
     Ok(())
 }

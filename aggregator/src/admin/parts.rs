@@ -208,6 +208,7 @@ fn peer(received: peers::Peer) -> Peer {
     let age_ms = received.age_ms();
     let mut status = received.status;
     status.rules.clear();
+    status.rules_left_out = false;
     Peer { id: received.id, age_ms, silent: age_ms > FRESH_MS, status }
 }
 

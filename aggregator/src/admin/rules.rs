@@ -25,6 +25,8 @@ pub struct Rules {
     pub aggregators: u64,
     /// Number of other aggregators whose figures are missing or too old.
     pub aggregators_silent: u64,
+    /// Whether the region's filters report further rules. An aggregator has at most 4 096, and sends others its 256 busiest.
+    pub left_out: bool,
     /// Ordered by workspace and name.
     pub rules: Vec<ShownRule>,
 }
@@ -70,9 +72,11 @@ pub async fn rules(services: &Services) -> Rules {
             None => drop(found.insert(name, rule.clone())),
         }
     }
+    let are_complete = services.status.counters.lock().are_complete(services.moment().mono);
     Rules {
         region: services.region_name.clone(),
         now_unix_ms: now.0,
+        left_out: !are_complete || fresh.iter().any(|peer| peer.status.rules_left_out),
         aggregators: 1 + fresh.len() as u64,
         aggregators_silent: silent.len() as u64,
         rules: found.into_values().map(|rule| shown(rule, &limits, &scan, &globe)).collect(),

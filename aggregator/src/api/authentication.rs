@@ -46,6 +46,17 @@ pub enum AuthenticationError {
         /// The listener's name for `--insecure`.
         part: &'static str,
     },
+    /// The token of filters stands in Weir's manifests.
+    #[error(
+        "other machines can reach --grpc-listen at {address}, and --filter-token or WEIR_FILTER_TOKEN is {token:?}, which stands in \
+         published manifests; set a random one, such as openssl rand -hex 32 prints, here and in the filters, or accept it with --insecure grpc"
+    )]
+    Published {
+        /// The address of the listener.
+        address: SocketAddr,
+        /// The token.
+        token: String,
+    },
 }
 
 impl Authentication {
@@ -66,6 +77,11 @@ impl Authentication {
     ) -> Result<(), AuthenticationError> {
         let certificates = self.tls.as_deref().is_some_and(Tls::is_mutual);
         let guarded = |address: SocketAddr, guarded: bool| guarded || address.ip().is_loopback();
+        if let Some(token) = authenticator.published_token()
+            && !guarded(grpc, certificates || insecure.grpc)
+        {
+            return Err(AuthenticationError::Published { address: grpc, token: token.to_owned() });
+        }
         if !guarded(grpc, authenticator.filters_need_tokens() || certificates || insecure.grpc) {
             return Err(AuthenticationError::Unguarded {
                 option: "--grpc-listen",
@@ -126,13 +142,18 @@ impl Authentication {
         }
     }
 
-    /// Watches the files; the watching tasks are added to `tasks`.
-    pub fn follow(&mut self, metrics: &Arc<Metrics>, tasks: &mut JoinSet<()>) {
+    /// Watches the files; the watching tasks are added to `tasks`. `replaced` is called with tokens that were read again.
+    pub fn follow(
+        &mut self,
+        metrics: &Arc<Metrics>,
+        replaced: impl Fn(&Tokens) + Send + Sync + 'static,
+        tasks: &mut JoinSet<()>,
+    ) {
         if let (Some(tls), Some(files)) = (&self.tls, self.certificate_files.take()) {
             tasks.spawn(tls.clone().follow(files, metrics.clone()));
         }
         if let Some(file) = self.token_file.take() {
-            tasks.spawn(self.tokens.clone().follow(file, metrics.clone()));
+            tasks.spawn(self.tokens.clone().follow(file, metrics.clone(), replaced));
         }
     }
 }

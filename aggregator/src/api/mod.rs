@@ -1,14 +1,14 @@
 //! APIs for callers without the filter: HTTP for applications, and Envoy's rate-limit service and rate-limit quota service by gRPC.
 //!
 //! - [`http`], [`rls`], [`rlqs`]: the APIs. [`embedded`]: the embedded limiter, with which all of them count.
-//! - `authentication`: certificates and tokens. [`ruled`]: which namespaces a token may count in. [`settings`]: options.
+//! - `authentication`: certificates and tokens. [`permission`]: what a token allows. [`settings`]: options.
 
 pub mod authentication;
 pub mod embedded;
 pub mod http;
+pub mod permission;
 pub mod rlqs;
 pub mod rls;
-pub mod ruled;
 pub mod settings;
 
 pub use embedded::{Answer, EmbeddedLimiter, Failure, LimitCheck, LimitCheckError, MAX_LIMIT_CHECKS};

@@ -4,6 +4,7 @@ use super::entry::{Entry, Listed};
 use std::sync::Arc;
 use tokio::sync::watch;
 use weir_core::model::key::KeyParts;
+use weir_core::region::shares::Grants;
 
 /// An application, or another proxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,7 +15,9 @@ pub struct Caller {
     workspace: Option<Vec<u8>>,
     zones: Listed<u32>,
     control: bool,
-    namespaces: Namespaces,
+    /// The namespaces in which it may use windows and logs; a name that ends with an asterisk is a prefix. `None`: only
+    /// those of limits without a name.
+    namespaces: Option<Listed<String>>,
     max_cost: u64,
 }
 
@@ -26,15 +29,6 @@ pub struct Scope {
     workspaces: Listed<String>,
     zones: Listed<u32>,
     revoked: watch::Sender<bool>,
-}
-
-/// The namespaces in which an application may use windows and logs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Namespaces {
-    /// Namespaces that no filter's rule counts.
-    Unruled,
-    /// Namespaces by name; a name that ends with an asterisk is a prefix.
-    Named(Listed<String>),
 }
 
 /// The holder of a credential.
@@ -56,9 +50,17 @@ impl Holder {
                 workspace: Some(workspace.unwrap_or_default().into_bytes()),
                 zones: entry.zones,
                 control: entry.control,
-                namespaces: entry.namespaces.map_or(Namespaces::Unruled, Namespaces::Named),
+                namespaces: entry.namespaces,
                 max_cost: entry.max_cost.unwrap_or(u64::MAX),
             })),
+        }
+    }
+
+    /// Adds the names and prefixes of namespaces that an application may use.
+    pub(super) fn add_grants(&self, grants: &mut Grants) {
+        let Holder::Application(caller) = self else { return };
+        if let (Some(workspace), Some(Listed::These(patterns))) = (&caller.workspace, &caller.namespaces) {
+            patterns.iter().for_each(|pattern| grants.add(workspace, pattern.as_bytes()));
         }
     }
 
@@ -80,7 +82,7 @@ impl Caller {
             workspace: None,
             zones: Listed::All,
             control,
-            namespaces: Namespaces::Named(Listed::All),
+            namespaces: Some(Listed::All),
             max_cost: u64::MAX,
         }
     }
@@ -104,16 +106,17 @@ impl Caller {
         self.name.is_empty()
     }
 
-    /// Whether the caller may count in a namespace; `is_ruled` tests whether a filter's rule counts there.
-    pub fn may_count(&self, namespace: &[u8], is_ruled: impl FnOnce() -> bool) -> bool {
+    /// Whether the caller may count in a namespace. `is_unnamed`: it is that of a limit of the rate-limit service without a
+    /// name.
+    pub fn may_count(&self, namespace: &[u8], is_unnamed: bool) -> bool {
         let names = |pattern: &String| match pattern.strip_suffix('*') {
             Some(prefix) => namespace.starts_with(prefix.as_bytes()),
             None => namespace == pattern.as_bytes(),
         };
         match &self.namespaces {
-            Namespaces::Unruled => !is_ruled(),
-            Namespaces::Named(Listed::All) => true,
-            Namespaces::Named(Listed::These(patterns)) => patterns.iter().any(names),
+            None => is_unnamed,
+            Some(Listed::All) => true,
+            Some(Listed::These(patterns)) => patterns.iter().any(names),
         }
     }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fmt::Formatter;
 use std::marker::PhantomData;
 use std::str::FromStr;
-use weir_core::model::key::MAX_TEXT_BYTES;
+use weir_core::model::key::{MAX_TEXT_BYTES, is_reserved};
 
 /// Most zones listed in one entry.
 pub const MAX_ZONES: usize = 1_000;
@@ -46,7 +46,8 @@ pub struct Entry {
     /// Whether an application may read and change live control.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub control: bool,
-    /// The namespaces in which an application may count. Without it: all namespaces that no filter's rule counts.
+    /// The namespaces in which an application may count. Without it: none, and limits of the rate-limit service that have
+    /// no name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespaces: Option<Listed<String>>,
     /// The highest cost of one request of an application; unlimited without it.
@@ -169,6 +170,11 @@ impl Entry {
         }
         if self.namespaces.as_ref().is_some_and(|names| names.is_longer_than(MAX_NAMESPACES)) {
             return Err("namespaces lists more than 100; use \"all\" to allow all");
+        }
+        if let Some(Listed::These(names)) = &self.namespaces
+            && names.iter().any(|name| is_reserved(name.as_bytes()))
+        {
+            return Err("namespaces lists a name that begins with ~, which is reserved");
         }
         Ok(())
     }

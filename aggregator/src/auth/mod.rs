@@ -10,7 +10,7 @@
 //!   workspace: default
 //!   zones: [1, 2]      # zones of the ledger, or all; default: none
 //!   control: true      # may read and change live control; default: false
-//!   namespaces: [cart, "job-*"]   # where it may count, or all; default: all that no filter's rule counts
+//!   namespaces: [cart, "job-*"]   # where it may count, or all; default: limits without a name
 //!   max_cost: 100      # highest cost of one request; default: unlimited
 //! - name: gateways
 //!   san: spiffe://example.org/gateway   # a name in the client's certificate, instead of a token
@@ -25,13 +25,14 @@ mod caller;
 mod confine;
 mod entry;
 
-pub use authenticator::Authenticator;
+pub use authenticator::{Authenticator, PUBLISHED_TOKENS};
 pub use caller::{Caller, Scope};
 pub use entry::{Entry, Listed, MAX_NAME_BYTES, MAX_NAMESPACES, MAX_SAN_BYTES, MAX_ZONES};
 
 use crate::net::follow::{self, Contents, Followed, ReadError};
 use crate::net::listen::ConnectionInfo;
 use crate::net::tls::CertificateNames;
+use crate::net::yaml;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::metrics::api::Files;
 use caller::Holder;
@@ -44,6 +45,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 use tracing::{error, info};
+use weir_core::region::shares::Grants;
 
 /// Most entries in the file.
 pub const MAX_TOKENS: usize = 10_000;
@@ -195,6 +197,20 @@ impl Tokens {
         self.names_filters.load(Relaxed)
     }
 
+    /// The names and prefixes of namespaces that the entries of applications allow, by which keys share their room.
+    pub fn grants(&self) -> Grants {
+        let mut grants = Grants::default();
+        if let Some(table) = &self.table {
+            let table = table.read().clone();
+            table
+                .holders
+                .iter()
+                .chain(table.names.values())
+                .for_each(|holder| holder.add_grants(&mut grants));
+        }
+        grants
+    }
+
     /// Authenticates an application or another proxy.
     pub fn check(&self, presented: Presented<'_>) -> Result<Arc<Caller>, Unauthorized> {
         match self.holder(presented)? {
@@ -235,11 +251,17 @@ impl Tokens {
         *table = Arc::new(new);
     }
 
-    /// Watches the file for as long as the program runs.
-    pub async fn follow(self: Arc<Self>, followed: Followed<Contents>, metrics: Arc<Metrics>) {
+    /// Watches the file for as long as the program runs; `replaced` is called after each change.
+    pub async fn follow(
+        self: Arc<Self>,
+        followed: Followed<Contents>,
+        metrics: Arc<Metrics>,
+        replaced: impl Fn(&Tokens),
+    ) {
         let take = |contents: &Contents| {
             let new = Table::parse(text_of(contents)).map_err(|wrong| wrong.to_string())?;
             self.replace(new);
+            replaced(&self);
             Ok(())
         };
         follow::follow(followed, take, |state| {
@@ -267,8 +289,9 @@ impl NewToken {
 
 impl Table {
     fn parse(text: &[u8]) -> Result<Table, Wrong> {
-        let entries: Option<Vec<Entry>> =
-            serde_yaml_ng::from_slice(text).map_err(|error| Wrong::Yaml(error.to_string()))?;
+        let entries: Option<Vec<Entry>> = yaml::admit(text)
+            .and_then(|()| serde_yaml_ng::from_slice(text))
+            .map_err(|error| Wrong::Yaml(error.to_string()))?;
         // An empty file may be one that is still being written, so an empty list must be explicit.
         let entries =
             entries.ok_or_else(|| Wrong::Yaml("the file is empty; write [] to have no tokens".to_owned()))?;
@@ -283,7 +306,9 @@ impl Table {
             if !names.insert(entry.name.clone()) {
                 return Err(twice("name"));
             }
-            if let Some(san) = entry.san.clone() {
+            // Case does not matter in DNS names, which have no colon, and those of a certificate are in lower case.
+            let lower = |san: String| if san.contains(':') { san } else { san.to_ascii_lowercase() };
+            if let Some(san) = entry.san.clone().map(lower) {
                 if table.names.contains_key(&san) {
                     return Err(twice("san"));
                 }

@@ -158,7 +158,7 @@ pub struct Token {
     #[arg(long, conflicts_with = "workspaces")]
     pub control: bool,
     /// Namespaces in which the application may count, separated by commas, or `all`; a name that ends with `*` is a
-    /// prefix. Default: all namespaces that no filter's rule counts.
+    /// prefix. Default: none, and limits of the rate-limit service that have no name.
     #[arg(long, value_name = "NAMES", conflicts_with = "workspaces")]
     pub namespaces: Option<Listed<String>>,
     /// Highest cost of one request of the application.

@@ -3,6 +3,7 @@
 //! A new pair applies to new connections only. A pair that cannot be used leaves the old one in force.
 
 use crate::net::follow::{self, Contents, Followed, ReadError};
+use crate::telemetry::clock::{Clock as _, SystemClock};
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::metrics::api::Files;
 use parking_lot::RwLock;
@@ -113,6 +114,9 @@ impl Tls {
         let paths = [Some(&files.certificate), Some(&files.key), files.client_authorities.as_ref()];
         let followed = Followed::open(paths.into_iter().flatten().cloned().collect())?;
         let current = Current::read(&files, followed.contents())?;
+        if let Err(reason) = current.check_end(&files.certificate) {
+            error!(reason, "no client that verifies the certificate will connect; see {CERTIFICATE}");
+        }
         warn_of_open_key(&files.key);
         Ok((Arc::new(Tls { files, current: RwLock::new(current) }), followed))
     }
@@ -142,6 +146,7 @@ impl Tls {
         metrics.certificate_ends(self.not_after());
         let take = |contents: &Contents| {
             let read = Current::read(&self.files, contents).map_err(|error| error.to_string())?;
+            read.check_end(&self.files.certificate)?;
             *self.current.write() = read;
             Ok(())
         };
@@ -211,6 +216,17 @@ impl Current {
             Arc::new(config)
         };
         Ok(Current { grpc: speaking(b"h2"), http: speaking(b"http/1.1"), not_after })
+    }
+}
+
+impl Current {
+    /// Refuses a certificate that has expired. One whose validity has not begun is taken, as clocks differ.
+    fn check_end(&self, path: &Path) -> Result<(), String> {
+        let now_s = SystemClock.now().0 / 1_000;
+        match self.not_after.filter(|end| *end < now_s) {
+            None => Ok(()),
+            Some(end) => Err(format!("the certificate in {} expired {} s ago", path.display(), now_s - end)),
+        }
     }
 }
 

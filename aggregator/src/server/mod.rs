@@ -15,9 +15,8 @@ use crate::api::authentication::{Authentication, AuthenticationError};
 use crate::api::http::{self, HttpApi, Ledger};
 use crate::api::rlqs::{QuotaService, Quotas};
 use crate::api::rls::{self, Current, Files, FilesError, RateLimitService, Xds};
-use crate::api::ruled::Ruled;
 use crate::api::{ApiSettings, EmbeddedLimiter};
-use crate::auth::Authenticator;
+use crate::auth::{Authenticator, Tokens};
 use crate::database::{Database, DatabaseError, DatabaseOptions, Reason};
 use crate::net::hosts::Hosts;
 use crate::redis::{Store, StoreOptions};
@@ -202,6 +201,7 @@ impl Server {
         if let (None, Some(global)) = (&services.regional, &services.global) {
             helpers.spawn(lease::keep(services.hub.clone(), global.clone()));
         }
+        services.hub.region(|region, _| region.set_grants(authentication.tokens.grants()));
         let prepared = prepare(&services).await;
         let grpc_socket = grpc_socket.listen()?;
         let http_socket = http_socket.map(|(socket, _)| socket.listen()).transpose()?;
@@ -228,18 +228,18 @@ impl Server {
                 helpers.spawn(begin_anew(services.hub.clone(), schedule));
             }
         }
-        authentication.follow(&services.metrics, &mut helpers);
+        let hub = services.hub.clone();
+        let share = move |tokens: &Tokens| hub.region(|region, _| region.set_grants(tokens.grants()));
+        authentication.follow(&services.metrics, share, &mut helpers);
         let embedded = EmbeddedLimiter::start(services.clone(), schedule.leave_ms, &mut helpers);
-        let ruled: Arc<Ruled> = Arc::default();
         let limits = rate_limits(&services, limits_source, &mut helpers);
         let rate_limits = RateLimitService::new(
             services.clone(),
             embedded.clone(),
             (limits.clone(), answering),
             authenticator.clone(),
-            ruled.clone(),
         );
-        let quotas = Quotas::new(services.clone(), embedded.clone(), limits, ruled.clone());
+        let quotas = Quotas::new(services.clone(), embedded.clone(), limits);
         helpers.spawn(quotas.clone().run());
         let quotas = QuotaService::new(quotas, authenticator.clone());
         let api = HttpApi {
@@ -248,7 +248,6 @@ impl Server {
             tokens: authentication.tokens.clone(),
             ledger: ledger.map(|database| Arc::new(Ledger::new(database))),
             overrides: Arc::default(),
-            ruled,
         };
         let http = match http_socket {
             Some(socket) => tokio::spawn(http::serve(api, socket, authentication.tls.clone())),

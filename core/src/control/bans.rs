@@ -14,8 +14,14 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use prost::Message;
 
-/// Most bans of a process. Beyond that some are dropped: first those that have ended, then those that end first.
+/// Most bans of a process. Beyond that those that deny no more are dropped, and further ones are refused: no ban ends because
+/// of others.
 pub const MAX_BANS: usize = 4_096;
+/// A namespace has at most this many times as many bans as there are free places, so that a flood in one leaves places for the
+/// others.
+const MAX_OF_FREE: usize = 3;
+/// Most bans that merging may lead to. Workers of a process may each fill the last places at the same time.
+const MAX_MERGED: usize = 2 * MAX_BANS;
 /// Number of bans that are dropped at once, as finding them takes a scan of all.
 const LET_GO: usize = MAX_BANS / 8;
 
@@ -71,6 +77,8 @@ pub(super) struct Bans {
     by_name: ByName,
     count: usize,
     version: u64,
+    /// Every ban denies until then, so that a scan would find none to drop.
+    full_until: UnixMs,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -141,8 +149,13 @@ impl Bans {
         })
     }
 
-    /// Merges a ban; returns whether anything changed.
-    pub fn put(
+    /// Adds a ban that this worker made; returns whether anything changed. It is refused if there is no place for it.
+    pub fn put(&mut self, names: (&str, &str), canonical: &[u8], ban: Local, now: UnixMs) -> bool {
+        let is_known = self.get_mut(names.0, names.1, canonical).is_some();
+        (is_known || self.has_place(names, now)) && self.merge_one(names, canonical, ban, now)
+    }
+
+    fn merge_one(
         &mut self,
         (workspace, namespace): (&str, &str),
         canonical: &[u8],
@@ -161,13 +174,16 @@ impl Bans {
             self.version = self.version.wrapping_add(u64::from(changes));
             return changes;
         }
-        if self.count >= MAX_BANS {
-            self.make_room(now);
+        if self.count >= MAX_MERGED {
+            return false;
         }
         let namespaces = self.by_name.entry(workspace.into()).or_default();
         namespaces.entry(namespace.into()).or_default().insert(canonical.into(), ban);
         self.count = self.count.saturating_add(1);
         self.version = self.version.wrapping_add(1);
+        if !ban.denies(now) {
+            self.full_until = UnixMs(0);
+        }
         true
     }
 
@@ -184,6 +200,9 @@ impl Bans {
                     }
                 }
             }
+        }
+        if changed {
+            self.full_until = UnixMs(0);
         }
         self.version = self.version.wrapping_add(u64::from(changed));
         changed
@@ -208,6 +227,9 @@ impl Bans {
                 changed |= !core::mem::replace(&mut ban.taken_over, true);
             }
         }
+        if changed {
+            self.full_until = UnixMs(0);
+        }
         self.version = self.version.wrapping_add(u64::from(changed));
         changed
     }
@@ -231,7 +253,7 @@ impl Bans {
                 kept_until: UnixMs(stored.cached_ms),
                 taken_over: stored.taken_over,
             };
-            changed |= self.put((&stored.workspace, &stored.namespace), &stored.identifier, ban, now);
+            changed |= self.merge_one((&stored.workspace, &stored.namespace), &stored.identifier, ban, now);
         }
         changed
     }
@@ -259,19 +281,37 @@ impl Bans {
         self.by_name.get_mut(workspace)?.get_mut(namespace)?.get_mut(canonical)
     }
 
-    /// Drops the least important bans.
+    /// Whether there is a place for another ban in a namespace, after dropping some that deny no more if need be.
+    fn has_place(&mut self, (workspace, namespace): (&str, &str), now: UnixMs) -> bool {
+        let admits = |bans: &Bans| {
+            let held = bans.by_name.get(workspace).and_then(|namespaces| namespaces.get(namespace));
+            let free = MAX_BANS.saturating_sub(bans.count);
+            held.map_or(0, BTreeMap::len) < free.saturating_mul(MAX_OF_FREE)
+        };
+        if admits(self) {
+            return true;
+        }
+        self.make_room(now);
+        admits(self)
+    }
+
+    /// Drops bans that deny no more: first those that are needed no longer, then those that end first.
     fn make_room(&mut self, now: UnixMs) {
-        self.drop_expired(now);
-        if self.count < MAX_BANS {
+        if now < self.full_until || self.drop_expired(now) {
             return;
         }
-        let worth = |ban: &Local| (ban.denies(now), *ban);
-        let mut worths: Vec<_> = self.all().map(|named| worth(&named.ban)).collect();
-        let (_, least, _) = worths.select_nth_unstable(LET_GO - 1);
+        let mut worths: Vec<Local> =
+            self.all().map(|named| named.ban).filter(|ban| !ban.denies(now)).collect();
+        if worths.is_empty() {
+            let ends = self.all().map(|named| named.ban.until).min();
+            self.full_until = ends.unwrap_or_default();
+            return;
+        }
+        let mut left = LET_GO.min(worths.len());
+        let (_, least, _) = worths.select_nth_unstable(left.saturating_sub(1));
         let least = *least;
-        let mut left = LET_GO;
         self.retain(|ban| {
-            let goes = left > 0 && worth(ban) <= least;
+            let goes = left > 0 && !ban.denies(now) && *ban <= least;
             left = left.saturating_sub(usize::from(goes));
             !goes
         });

@@ -24,7 +24,7 @@ pub use set::Controls;
 
 use crate::matching::glob::Pattern;
 use crate::matching::networks::{NotANetwork, parse_network};
-use crate::model::key::{MAX_DURATION_MS, MAX_TEXT_BYTES, MIN_DURATION_MS};
+use crate::model::key::{MAX_DURATION_MS, MAX_TEXT_BYTES, MIN_DURATION_MS, RESERVED_PREFIX, is_reserved};
 use crate::model::time::UnixMs;
 use crate::model::window::MAX_COUNT;
 use crate::model::wire;
@@ -112,6 +112,9 @@ pub enum ControlError {
     /// Workspace, namespace or rule.
     #[error("{0} has to be 1 to {MAX_TEXT_BYTES} printable ASCII characters without spaces")]
     Name(&'static str),
+    /// A namespace that only Weir counts in.
+    #[error("{0} that begins with {RESERVED_PREFIX} is reserved")]
+    Reserved(&'static str),
     /// Pattern.
     #[error("an identifier has to be 1 to {MAX_PATTERN_BYTES} bytes")]
     Identifier,
@@ -160,6 +163,9 @@ impl Target {
             } else {
                 "a namespace"
             }));
+        }
+        if self.selector != Selector::Rule && is_reserved(self.scope.as_bytes()) {
+            return Err(ControlError::Reserved("a namespace"));
         }
         if self.window_ms.is_some_and(|ms| !(MIN_DURATION_MS..=MAX_DURATION_MS).contains(&ms)) {
             return Err(ControlError::Window);

@@ -6,6 +6,7 @@ use alloc::borrow::Cow;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use core::cell::Cell;
 use core::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
@@ -42,11 +43,14 @@ pub struct Bounds {
     pub fields: usize,
     /// Most values of a list.
     pub values: usize,
+    /// Most bytes of all values together. YAML may repeat a text by a few bytes.
+    pub bytes: usize,
 }
 
 impl Bounds {
     /// For texts whose length is already bounded. Parsers end at this depth by themselves.
-    pub const OF_A_FILE: Bounds = Bounds { depth: 128, fields: usize::MAX, values: usize::MAX };
+    pub const OF_A_FILE: Bounds =
+        Bounds { depth: 128, fields: usize::MAX, values: usize::MAX, bytes: 128 * 1024 * 1024 };
 }
 
 impl<'a> Value<'a> {
@@ -60,7 +64,8 @@ impl<'a> Value<'a> {
 
     /// Reads one value in any format.
     pub fn read<D: Deserializer<'a>>(reader: D, bounds: Bounds) -> Result<Value<'a>, D::Error> {
-        Level { bounds, left: bounds.depth }.deserialize(reader)
+        let bytes = Cell::new(bounds.bytes);
+        Level { bounds, left: bounds.depth, bytes: &bytes }.deserialize(reader)
     }
 
     /// The value as shown in an error.
@@ -107,13 +112,28 @@ pub fn quoted(text: &str) -> String {
 
 /// Reads a value that may nest `left` levels.
 #[derive(Clone, Copy)]
-struct Level {
+struct Level<'b> {
     bounds: Bounds,
     left: usize,
+    /// What is left of [`Bounds::bytes`].
+    bytes: &'b Cell<usize>,
 }
 
-impl Level {
-    fn below<E: Error>(self) -> Result<Level, E> {
+impl Level<'_> {
+    /// Counts a value or a name that takes this many bytes beside itself.
+    fn take<E: Error>(self, bytes: usize) -> Result<(), E> {
+        let needed = bytes.saturating_add(size_of::<Value<'_>>());
+        let left = self.bytes.get().checked_sub(needed);
+        self.bytes.set(left.ok_or_else(|| {
+            E::custom(format!(
+                "its values take more than {} bytes, repeated ones included",
+                self.bounds.bytes
+            ))
+        })?);
+        Ok(())
+    }
+
+    fn below<E: Error>(self) -> Result<Self, E> {
         match self.left.checked_sub(1) {
             Some(0) | None => Err(E::custom(format!("it nests deeper than {} levels", self.bounds.depth))),
             Some(left) => Ok(Level { left, ..self }),
@@ -121,7 +141,7 @@ impl Level {
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Level {
+impl<'de> DeserializeSeed<'de> for Level<'_> {
     type Value = Value<'de>;
 
     fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<Value<'de>, D::Error> {
@@ -129,7 +149,7 @@ impl<'de> DeserializeSeed<'de> for Level {
     }
 }
 
-impl<'de> Visitor<'de> for Level {
+impl<'de> Visitor<'de> for Level<'_> {
     type Value = Value<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -161,11 +181,14 @@ impl<'de> Visitor<'de> for Level {
         Ok(Value::Float(value))
     }
 
-    fn visit_str<E>(self, value: &str) -> Result<Value<'de>, E> {
+    fn visit_str<E: Error>(self, value: &str) -> Result<Value<'de>, E> {
+        self.take(value.len())?;
         Ok(Value::Text(Cow::Owned(value.to_string())))
     }
 
-    fn visit_borrowed_str<E>(self, value: &'de str) -> Result<Value<'de>, E> {
+    fn visit_borrowed_str<E: Error>(self, value: &'de str) -> Result<Value<'de>, E> {
+        // It takes no memory here, but its copies do.
+        self.take(value.len())?;
         Ok(Value::Text(Cow::Borrowed(value)))
     }
 
@@ -179,6 +202,7 @@ impl<'de> Visitor<'de> for Level {
                     self.bounds.values
                 )));
             }
+            self.take(0)?;
             list.push(item);
         }
         Ok(Value::List(list))
@@ -194,6 +218,7 @@ impl<'de> Visitor<'de> for Level {
                     self.bounds.fields
                 )));
             }
+            self.take(name.len())?;
             object.push((name, access.next_value_seed(below)?));
         }
         Ok(Value::Object(object))
@@ -232,7 +257,7 @@ mod tests {
     use super::*;
     use alloc::vec;
 
-    const SMALL: Bounds = Bounds { depth: 5, fields: 32, values: 256 };
+    const SMALL: Bounds = Bounds { depth: 5, fields: 32, values: 256, bytes: 64 * 1024 };
 
     #[test]
     fn values_of_all_kinds() {
@@ -261,6 +286,7 @@ mod tests {
             ("[".repeat(100_000), "nests deeper than 5 levels"),
             (r#"{"a":"#.repeat(100_000), "nests deeper"),
             (format!("[{}1]", "1,".repeat(256)), "more than 256 values"),
+            (format!("[{:?}, {:?}]", "x".repeat(40_000), "x".repeat(40_000)), "more than 65536 bytes"),
             (format!("{{{}\"z\": 1}}", r#""a": 1,"#.repeat(32)), "more than 32 fields"),
         ] {
             let error = Value::parse(json.as_bytes(), SMALL).unwrap_err().to_string();

@@ -51,7 +51,7 @@ pub use check::{
 pub use compiled::CompiledRule;
 pub use decide::deferred::MAX_DEFERRED_REQUESTS;
 pub use decide::judge::{ANSWER_SERVES_MS, SLACK_PART, STALE_MS, STRICT_PER_SECOND, TOLERANCE_PART, slack};
-pub use decide::violations::{MAX_VIOLATORS, Violation, Violator, counts_denials, violations_namespace};
+pub use decide::violations::{MAX_VIOLATORS, Violation, Violator, violations_namespace};
 pub use given_back::{GivenBack, MAX_GIVEN_BACK};
 pub use remote::link::{FRESH_MS, GiveUp, PING_MS};
 pub use rule_set::RuleSet;

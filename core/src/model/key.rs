@@ -22,7 +22,15 @@ pub const MAX_RESOLUTION: u16 = 10;
 /// Cells in a window of a rule with a hard limit. Partly covered cells count in full, so at most one part in eleven is lost.
 pub const HARD_LIMIT_RESOLUTION: u16 = 10;
 
+/// Prefix of the namespaces that only Weir counts in. No configuration, request or live control can name one.
+pub const RESERVED_PREFIX: &str = "~";
+
 const VERSION: u8 = 1;
+
+/// Whether a namespace is one that only Weir counts in.
+pub fn is_reserved(namespace: &[u8]) -> bool {
+    namespace.starts_with(RESERVED_PREFIX.as_bytes())
+}
 
 /// A key's parts, borrowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

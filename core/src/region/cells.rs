@@ -3,6 +3,7 @@
 use super::cell::others::RegionSet;
 use super::cell::sharing::{Sharing, Standing};
 use super::cell::{CellState, Load, MAX_ORIGINS_A_KEY, Usage};
+use super::shares::Lineage;
 use super::{MAX_WINDOW_SKEW, Refused};
 use crate::model::key::{Key, KeyParts, OriginId};
 use crate::model::time::UnixMs;
@@ -115,11 +116,11 @@ pub(super) struct Weight {
 }
 
 impl KeyState {
-    /// The state of a new key; `namespace` is a hash of its workspace and namespace.
-    pub(super) fn new(parts: &KeyParts<'_>, namespace: u64) -> KeyState {
+    /// The state of a new key.
+    pub(super) fn new(parts: &KeyParts<'_>, lineage: Lineage) -> KeyState {
         let whole = |ms: u64| u32::try_from(ms).unwrap_or(u32::MAX);
         let (cell_ms, duration_ms) = (whole(parts.cell_ms()), whole(parts.duration_ms));
-        let sharing = Sharing { namespace, ..Sharing::default() };
+        let sharing = Sharing { lineage, ..Sharing::default() };
         let (cells, followers, newest_limit) = (Vec::new(), SmallVec::new(), NewestLimit::default());
         KeyState { cell_ms, duration_ms, cells, followers, sharing, newest_limit }
     }

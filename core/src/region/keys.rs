@@ -1,19 +1,18 @@
 //! The keys of a region: found by key or by identifier, bounded in number, dropped when no window touches them.
 //!
-//! If there is no room for a new key, a key of low use is evicted. A key past half its limit stays, unless its
-//! namespace holds more than its share of the room and the new key's namespace holds less. A key with cells that wait
-//! to be sent is never evicted.
+//! If there is no room for a new key, a key of low use is evicted. A key past half its limit stays, unless its part of the
+//! room holds more keys than the new key's part ([`super::shares`]). A key with cells that wait to be sent is never evicted.
 //!
 //! Keys are kept in numbered slots, so that a walk over all of them can pause and continue. Streams need the region all
 //! the time, and it must not be locked for as long as a million keys take.
 
 use super::Refused;
 use super::cells::KeyState;
+use super::shares::{Lineage, Shares, Standing};
 use crate::model::key::{HashKey, Key, KeyParts, MIN_DURATION_MS, fingerprint};
 use crate::model::time::UnixMs;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
-use core::cmp::Reverse;
 use hashbrown::HashTable;
 
 /// Most keys of one identifier: its windows, each in several epochs. They collide in the index. This bound limits the
@@ -39,8 +38,7 @@ pub(super) struct Keys {
     expiry: BTreeSet<(u64, u32)>,
     /// For each slot, the time with which it is in [`Keys::expiry`].
     checks: Vec<u64>,
-    /// How many keys each namespace of each workspace has, by a hash of both.
-    namespaces: BTreeMap<u64, usize>,
+    pub(super) shares: Shares,
     /// The slot at which the next search for a key to evict begins.
     hand: usize,
     forgotten: u64,
@@ -66,7 +64,7 @@ impl Keys {
             secret: HashKey(secret.0, secret.1),
             expiry: BTreeSet::new(),
             checks: Vec::new(),
-            namespaces: BTreeMap::new(),
+            shares: Shares::default(),
             hand: 0,
             forgotten: 0,
             evicted: 0,
@@ -209,16 +207,17 @@ impl Keys {
             return Err(Refused::Full);
         }
         let key = Key::parse(key).map_err(|_| Refused::Key)?;
-        let namespace = fingerprint(namespace(key.as_bytes()), self.secret);
-        if self.index.len() >= self.max && !self.evict_for(namespace) {
+        let parts = key.parts();
+        let lineage = self.shares.lineage(parts.workspace, parts.namespace, self.secret);
+        if self.index.len() >= self.max && !self.evict_for(lineage) {
             return Err(Refused::Full);
         }
-        let state = KeyState::new(&key.parts(), namespace);
+        let state = KeyState::new(&parts, lineage);
         let next = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
         let at = self.vacant.pop().unwrap_or(next);
         let check = state.expires_s(sequence, now);
         self.expiry.insert((check, at));
-        *self.namespaces.entry(namespace).or_default() += 1;
+        self.shares.add(lineage);
         let new = Some((key, state));
         match (self.slots.get_mut(at as usize), self.checks.get_mut(at as usize)) {
             (Some(slot), Some(known)) => (*slot, *known) = (new, check),
@@ -231,24 +230,19 @@ impl Keys {
         Ok(at as usize)
     }
 
-    /// Evicts a key to make room for one of the namespace `newcomer`. Returns false if none of the examined keys may be
-    /// evicted. The next search continues after them.
-    fn evict_for(&mut self, newcomer: u64) -> bool {
-        let is_new = usize::from(!self.namespaces.contains_key(&newcomer));
-        let share = self.max / (self.namespaces.len() + is_new).max(1);
-        let held = |namespace: u64| self.namespaces.get(&namespace).copied().unwrap_or(0);
-        let is_poor = held(newcomer) < share;
+    /// Evicts a key to make room for one of this lineage. Returns false if none of the examined keys may be evicted. The next
+    /// search continues after them.
+    fn evict_for(&mut self, new: Lineage) -> bool {
         let slots = self.slots.len();
         let visited = (0..EVICTION_LOOKS.min(slots)).map(|step| (self.hand + step) % slots.max(1));
         let victim = visited
             .filter_map(|at| {
                 let (_, state) = self.at(at)?;
                 let weight = state.weight()?;
-                let namespace = state.sharing.namespace;
-                let is_rich = held(namespace) > share;
-                let may_leave = !weight.is_hot || (is_rich && is_poor && namespace != newcomer);
+                let standing = self.shares.standing(state.sharing.lineage, new);
+                let may_leave = !weight.is_hot || standing == Standing::Richer;
                 let several = weight.origins > 1;
-                let rank = (weight.is_hot, Reverse(is_rich), several, weight.utilisation, weight.touched);
+                let rank = (weight.is_hot, standing, several, weight.utilisation, weight.touched);
                 may_leave.then_some((rank, at))
             })
             .min();
@@ -288,22 +282,9 @@ impl Keys {
         if let Ok(entry) = self.index.find_entry(hash, |entry| entry.slot == at) {
             entry.remove();
         }
-        let namespace = state.sharing.namespace;
-        if let Some(keys) = self.namespaces.get_mut(&namespace) {
-            *keys = keys.saturating_sub(1);
-            if *keys == 0 {
-                self.namespaces.remove(&namespace);
-            }
-        }
+        self.shares.remove(state.sharing.lineage);
         self.vacant.push(at);
     }
-}
-
-/// The part of a key's bytes that contains its workspace and namespace.
-fn namespace(key: &[u8]) -> &[u8] {
-    let length = |at: usize| key.get(at).map_or(0, |length| usize::from(*length).saturating_add(1));
-    let workspace = 1usize.saturating_add(length(1));
-    key.get(..workspace.saturating_add(length(workspace))).unwrap_or_default()
 }
 
 /// The part of a key's bytes that contains its workspace, namespace and identifier.
@@ -347,7 +328,7 @@ mod tests {
         assert_eq!(epochs, [3, 9]);
         assert_eq!(keys.of_identifier(b"w", b"login", b"reset-9999").len(), 1);
         assert!(keys.of_identifier(b"w", b"later", b"carol").is_empty());
-        assert_eq!(keys.namespaces.values().sum::<usize>(), keys.len());
+        assert_eq!(keys.shares.held(), keys.len());
         // The keys are dropped together with their cells.
         while keys.expire(UnixMs(400_000)) {}
         assert!(keys.of_identifier(b"w", b"later", b"alice").is_empty());

@@ -25,7 +25,7 @@
 //! that all regions share (`publish`). What all of them have lost is restored by `baseline`.
 //!
 //! In reading order: `filters` (reports, queries, pushes), `cells` and [`cell`] (what is stored), `replay` and `work` (the regional store),
-//! `globe` (the other regions), `baseline`; [`nodes`] (which are alive); [`top`] for status pages.
+//! `globe` (the other regions), `baseline`; [`shares`] (of the room for keys); [`nodes`] (which are alive); [`top`] for status pages.
 
 mod baseline;
 pub mod cell;
@@ -37,6 +37,7 @@ mod keys;
 pub mod log;
 pub mod nodes;
 mod replay;
+pub mod shares;
 mod subscribers;
 pub mod top;
 mod work;
@@ -51,6 +52,7 @@ use globe::publish::Publishing;
 use keys::Keys;
 use nodes::Nodes;
 use replay::Backing;
+use shares::Grants;
 use subscribers::Subscribers;
 use work::{Errand, Work};
 
@@ -194,6 +196,12 @@ impl Region {
     /// subscribers' snapshots are not reported as complete. Returns whether that has changed.
     pub fn set_restoring(&mut self, is_restoring: bool) -> bool {
         core::mem::replace(&mut self.is_restoring, is_restoring) != is_restoring
+    }
+
+    /// Sets what the credentials of applications grant, by which the room for keys is shared. Namespaces that have keys keep
+    /// their places.
+    pub fn set_grants(&mut self, grants: Grants) {
+        self.keys.shares.set_grants(grants);
     }
 
     /// Whether all hot cells of the region are stored here, and can be pushed.

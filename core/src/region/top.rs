@@ -6,8 +6,7 @@
 
 use super::cell::CellState;
 use super::{Explained, Region};
-use crate::limiter::counts_denials;
-use crate::model::key::{Key, KeyParts};
+use crate::model::key::{Key, KeyParts, is_reserved};
 use crate::model::time::UnixMs;
 use crate::model::window::{Position, Used};
 use alloc::vec::Vec;
@@ -175,7 +174,7 @@ impl Top {
     fn take(&mut self, key: &Key, usage: KeyUsage) {
         // Violations that lead to a ban are counted on separate keys, which limit no request.
         let parts = key.parts();
-        if usage.limit.is_none() || counts_denials(parts.namespace) || !self.wants(parts.identifier) {
+        if usage.limit.is_none() || is_reserved(parts.namespace) || !self.wants(parts.identifier) {
             return;
         }
         let (half, over) = (usage.is_past_half(), usage.is_over());

@@ -2,7 +2,9 @@
 
 use weir_core::matching::canonical::identifier_in_epoch;
 use weir_core::model::exact::{Algorithm, Charge, ChargeResult, Limit, MAX_LOG_LIMIT, Verdict};
-use weir_core::model::key::{HARD_LIMIT_RESOLUTION, Key, KeyError, KeyParts, MAX_TEXT_BYTES};
+use weir_core::model::key::{
+    HARD_LIMIT_RESOLUTION, Key, KeyError, KeyParts, MAX_TEXT_BYTES, RESERVED_PREFIX, is_reserved,
+};
 use weir_core::model::window::{MAX_COUNT, MAX_LIMIT};
 
 /// A check against one limit.
@@ -66,6 +68,9 @@ pub enum LimitCheckError {
         /// Its length in bytes.
         bytes: usize,
     },
+    /// Only Weir counts in the namespace.
+    #[error("a namespace that begins with {RESERVED_PREFIX} is reserved")]
+    Reserved,
     /// The window is too short or too long; in milliseconds.
     #[error("a window of {0} ms is outside 1 s to 31 days")]
     Duration(u64),
@@ -89,6 +94,9 @@ impl LimitCheck {
             if text.len() > MAX_TEXT_BYTES {
                 return Err(LimitCheckError::TooLong { field, bytes: text.len() });
             }
+        }
+        if is_reserved(&self.namespace) {
+            return Err(LimitCheckError::Reserved);
         }
         match self.algorithm {
             Algorithm::Ledger { .. } => return Ok(()),
@@ -189,6 +197,9 @@ mod tests {
             (LimitCheck { workspace: long.clone(), ..window.clone() }, too_long("workspace")),
             (LimitCheck { namespace: long.clone(), ..log.clone() }, too_long("namespace")),
             (LimitCheck { identifier: long, ..ledger.clone() }, too_long("identifier")),
+            (LimitCheck { namespace: b"~n".to_vec(), ..window.clone() }, Err(LimitCheckError::Reserved)),
+            (LimitCheck { namespace: b"~n".to_vec(), ..log.clone() }, Err(LimitCheckError::Reserved)),
+            (LimitCheck { namespace: b"n~".to_vec(), ..window.clone() }, Ok(())),
             (LimitCheck { identifier: vec![0xff; 64], ..window.clone() }, Ok(())),
             (LimitCheck { duration_ms: 999, ..window.clone() }, Err(LimitCheckError::Duration(999))),
             (LimitCheck { duration_ms: 31 * day_ms, ..window.clone() }, Ok(())),

@@ -5,7 +5,9 @@ use crate::api::{Failure, LimitCheck};
 use std::time::Duration;
 use weir_core::fields::{Bounds, Errors, Fields, Node, Span, Value};
 use weir_core::model::exact::{Algorithm, MAX_LOG_LIMIT};
-use weir_core::model::key::{HARD_LIMIT_RESOLUTION, MAX_DURATION_MS, MAX_TEXT_BYTES, MIN_DURATION_MS};
+use weir_core::model::key::{
+    HARD_LIMIT_RESOLUTION, MAX_DURATION_MS, MAX_TEXT_BYTES, MIN_DURATION_MS, RESERVED_PREFIX, is_reserved,
+};
 use weir_core::model::window::MAX_COUNT;
 use weir_core::rules::identifier::identifier_of;
 
@@ -20,7 +22,7 @@ pub const MAX_PART_BYTES: usize = 1_024;
 
 /// A request nests five levels: itself, its checks, a check, its identifier, a part of the identifier. A list may be longer
 /// than any valid one, so that the error can give the number of its values.
-pub(super) const BOUNDS: Bounds = Bounds { depth: 5, fields: 32, values: 256 };
+pub(super) const BOUNDS: Bounds = Bounds { depth: 5, fields: 32, values: 256, bytes: usize::MAX };
 /// The body has no name in errors.
 pub(super) const BODY: &str = "";
 
@@ -155,8 +157,15 @@ struct Limited {
 fn limited(kind: Kind, fields: Fields<'_>, errors: &mut Errors) -> Option<Limited> {
     let (algorithm, most) =
         if kind == Kind::Log { (Algorithm::Log, MAX_LOG_LIMIT) } else { (Algorithm::Window, MAX_COUNT) };
-    let namespace =
-        fields.or("namespace", DEFAULT_NAMESPACE, errors, |n, e| n.plain_text(MAX_NAMESPACE_BYTES, e));
+    let namespace = fields.or("namespace", DEFAULT_NAMESPACE, errors, |node, errors| {
+        let name = node.plain_text(MAX_NAMESPACE_BYTES, errors)?;
+        match is_reserved(name.as_bytes()) {
+            true => {
+                node.reject(errors, "is reserved", format!("one that does not begin with {RESERVED_PREFIX}"))
+            }
+            false => Some(name),
+        }
+    });
     let expected = "how much may be used in the duration, such as 100";
     let limit = fields.required("limit", expected, errors, |n, e| n.integer(0..=most, e));
     let expected = "the window, such as \"1m\" or 60000";
@@ -308,6 +317,7 @@ mod tests {
             ("namespace", json!(""), "1 to 64 bytes"),
             ("namespace", json!("n".repeat(65)), "1 to 64 bytes"),
             ("namespace", json!("a\nb"), "control"),
+            ("namespace", json!("~login"), "does not begin with ~"),
             ("workspace", json!(7), "1 to 64 bytes"),
             ("identifier", json!(""), "1 to 1024 bytes"),
             ("identifier", json!("x".repeat(1_025)), "1 to 1024 bytes"),

@@ -32,7 +32,6 @@ pub use problem::{FieldProblem, Problem};
 pub use routes::{MAX_BATCH_BYTES, MAX_CHECK_BYTES};
 
 use super::EmbeddedLimiter;
-use super::ruled::Ruled;
 use crate::auth::Tokens;
 use crate::net::listen::{Listener, Patience};
 use crate::net::serve::serve_connection;
@@ -69,8 +68,6 @@ pub struct HttpApi {
     pub ledger: Option<Arc<Ledger>>,
     /// Bounds the calls to the database for live control.
     pub overrides: Arc<overrides::RegionState>,
-    /// The namespaces in which filters' rules count.
-    pub ruled: Arc<Ruled>,
 }
 
 /// Serves until the shutdown has begun and every connection has ended.

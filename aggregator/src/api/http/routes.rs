@@ -5,7 +5,7 @@ use super::body::{JsonBody, discard};
 use super::checks::{CheckRequest, parse_batch, parse_check};
 use super::problem::Problem;
 use super::{HttpApi, ledger, overrides};
-use crate::api::ruled::Forbidden;
+use crate::api::permission::{Forbidden, Naming, forbidden};
 use crate::auth::{Caller, Presented};
 use crate::net::hosts::Hosts;
 use crate::net::listen::ConnectionInfo;
@@ -182,7 +182,7 @@ async fn decide(
     route: Route,
     request: CheckRequest,
 ) -> Result<Checked, Problem> {
-    let request = admit(request, caller, route, api)?;
+    let request = admit(request, caller, route)?;
     let answer = api.embedded.decide(&request.checks, request.on_failure.into(), request.within).await;
     let checked = Checked::of(&request, &answer, api.services.now());
     let result = match (answer.allowed, checked.decided) {
@@ -195,12 +195,7 @@ async fn decide(
 }
 
 /// Checks that the caller may make these checks, and sets their workspace.
-fn admit(
-    mut request: CheckRequest,
-    caller: &Caller,
-    route: Route,
-    api: &HttpApi,
-) -> Result<CheckRequest, Problem> {
+fn admit(mut request: CheckRequest, caller: &Caller, route: Route) -> Result<CheckRequest, Problem> {
     let named = request.workspace.as_deref();
     let Some(workspace) = caller.workspace(named.map(str::as_bytes)) else {
         let message = "this token is for another workspace; leave the field out".to_owned();
@@ -212,10 +207,9 @@ fn admit(
             Route::CheckBatch => format!("checks[{index}].{name}"),
             _ => name.to_owned(),
         };
-        match api.ruled.forbids(&api.services, caller, check) {
+        match forbidden(caller, check, Naming::Name) {
             Some(Forbidden::Namespace) => {
-                let message = "this token may not count in this namespace; name it under namespaces in the token's entry of the \
-                                     tokens file, which is required for a namespace that a filter's rule counts";
+                let message = "this token may not count in this namespace; name it under namespaces in the token's entry of the tokens file";
                 return Err(Problem::forbidden(
                     "namespace_not_allowed",
                     field("namespace"),

@@ -7,9 +7,10 @@ use super::bucket::{BadBucket, Bucket, Target};
 use super::subscriptions::{Subscription, Subscriptions};
 use super::wire::{QuotaResponse, Usage};
 use crate::api::embedded::{CountedKey, EmbeddedLimiter, Failure, LimitCheck, Standing};
+use crate::api::permission::forbidden;
 use crate::api::rls::Current;
 use crate::api::rls::config::Limits;
-use crate::api::ruled::Ruled;
+use crate::api::rls::naming::naming_of;
 use crate::auth::Caller;
 use crate::region::services::Services;
 use crate::region::status::peers::FRESH_MS;
@@ -44,7 +45,6 @@ pub struct Quotas {
     services: Arc<Services>,
     embedded: Arc<EmbeddedLimiter>,
     limits: Current,
-    ruled: Arc<Ruled>,
     state: Mutex<State>,
 }
 
@@ -84,15 +84,10 @@ enum Refused {
 
 impl Quotas {
     /// No buckets yet. The limits are those of the rate-limit service.
-    pub fn new(
-        services: Arc<Services>,
-        embedded: Arc<EmbeddedLimiter>,
-        limits: Current,
-        ruled: Arc<Ruled>,
-    ) -> Arc<Quotas> {
+    pub fn new(services: Arc<Services>, embedded: Arc<EmbeddedLimiter>, limits: Current) -> Arc<Quotas> {
         let current = limits.borrow().clone().unwrap_or_default();
         let state = Mutex::new(State { limits: current, aggregators: 1, ..State::default() });
-        Arc::new(Quotas { services, embedded, limits, ruled, state })
+        Arc::new(Quotas { services, embedded, limits, state })
     }
 
     /// The region.
@@ -243,7 +238,7 @@ impl Quotas {
         if let Target::Limited { check, .. } = &target {
             let caller = &subscriptions.caller;
             let is_admitted = caller.workspace(Some(&check.workspace)).is_some()
-                && self.ruled.forbids(&self.services, caller, check).is_none();
+                && forbidden(caller, check, naming_of(&check.namespace)).is_none();
             if !is_admitted {
                 let namespace = String::from_utf8_lossy(&check.namespace).into_owned();
                 return Err(Refused::Forbidden(caller.name.clone(), namespace));

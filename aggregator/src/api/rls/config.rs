@@ -10,16 +10,16 @@ use super::matching::{Domain, Level, Rule};
 use super::metadata;
 use super::naming;
 use super::wire::Unit;
+use crate::net::yaml;
 use prost_types::Struct;
-use serde_yaml_ng::Deserializer;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
 use std::sync::Arc;
-use weir_core::fields::{Bounds, Errors, FieldErrors, Fields, Node, Path, Value};
+use weir_core::fields::{Errors, FieldErrors, Fields, Node, Path, Value};
 
 /// Largest file, in bytes.
-pub const MAX_FILE_BYTES: usize = 8 * 1024 * 1024;
+pub const MAX_FILE_BYTES: usize = yaml::MAX_BYTES;
 /// Deepest nesting of descriptors, and so the most entries of a request's descriptor that can match.
 pub const MAX_DEPTH: usize = 32;
 /// Longest domain, key or value, in bytes.
@@ -178,8 +178,8 @@ fn documents<'a>(text: &'a str, errors: &mut Errors) -> Vec<Value<'a>> {
         errors.reject::<()>(&FILE, problem, format!("at most {MAX_FILE_BYTES}"));
         return documents;
     }
-    for document in Deserializer::from_str(text) {
-        match Value::read(document, Bounds::OF_A_FILE) {
+    for document in yaml::documents(text.as_bytes()) {
+        match document {
             // An empty document, such as after a last `---`.
             Ok(Value::Null) => {}
             Ok(mut value) => {

@@ -8,6 +8,7 @@
 //! If the configuration fixes all values, there is one count, with the identifier [`ALL`].
 
 use super::wire::Entry;
+use crate::api::permission::Naming;
 use weir_core::rules::identifier::identifier_of;
 
 /// The identifier if the configuration fixes every value.
@@ -20,6 +21,14 @@ pub fn namespace(name: Option<&str>, way: &[String]) -> Vec<u8> {
     match name {
         Some(name) => name.as_bytes().to_vec(),
         None => joined(&[SCHEME], way.iter().map(String::as_bytes)),
+    }
+}
+
+/// Who chose a limit's namespace. A name has neither `|` nor `:`, and any other namespace has one, also as a digest.
+pub fn naming_of(namespace: &[u8]) -> Naming {
+    match namespace.iter().any(|byte| b"|:".contains(byte)) {
+        true => Naming::Path,
+        false => Naming::Name,
     }
 }
 

@@ -3,10 +3,11 @@
 use super::call::{self, Applied, Refused};
 use super::decide::{CallContext, Outcome};
 use super::files::Current;
+use super::naming::naming_of;
 use super::settings::Answering;
 use super::wire::{METHOD, RateLimitRequest, RateLimitResponse, SERVICE};
 use crate::api::embedded::EmbeddedLimiter;
-use crate::api::ruled::{Forbidden, Ruled};
+use crate::api::permission::{Forbidden, forbidden};
 use crate::auth::{Authenticator, Caller, Presented};
 use crate::net::listen::ConnectionInfo;
 use crate::region::grpc::refuse_other_method;
@@ -53,7 +54,6 @@ struct Shared {
     limits: Current,
     answering: Answering,
     authenticator: Authenticator,
-    ruled: Arc<Ruled>,
     unknown_domains: Throttle,
 }
 
@@ -66,17 +66,15 @@ struct Call {
 }
 
 impl RateLimitService {
-    /// Decides with `embedded` by the `limits`, for callers that `authenticator` accepts. A `ruled` namespace must be named
-    /// by the caller's token.
+    /// Decides with `embedded` by the `limits`, for callers that `authenticator` accepts.
     pub fn new(
         services: Arc<Services>,
         embedded: Arc<EmbeddedLimiter>,
         (limits, answering): (Current, Answering),
         authenticator: Authenticator,
-        ruled: Arc<Ruled>,
     ) -> RateLimitService {
         let unknown_domains = Throttle::new(BETWEEN_WARNINGS);
-        let shared = Shared { services, embedded, limits, answering, authenticator, ruled, unknown_domains };
+        let shared = Shared { services, embedded, limits, answering, authenticator, unknown_domains };
         RateLimitService(Arc::new(shared))
     }
 
@@ -159,11 +157,11 @@ impl RateLimitService {
     fn admit(&self, caller: &Caller, applied: &[Applied]) -> Result<(), Status> {
         for applied in applied {
             let Applied::Limit { check, .. } = applied else { continue };
-            let refused = match self.0.ruled.forbids(&self.0.services, caller, check) {
+            let refused = match forbidden(caller, check, naming_of(&check.namespace)) {
                 None => continue,
                 Some(Forbidden::Namespace) => format!(
-                    "the token {:?} may not count in the namespace {:?}; name it under namespaces in the token's entry of the \
-                                         tokens file, which is required for a namespace that a filter's rule counts",
+                    "the token {:?} may not count in the namespace {:?}; name it under namespaces in the token's entry of \
+                     the tokens file",
                     caller.name,
                     String::from_utf8_lossy(&check.namespace)
                 ),

@@ -1,15 +1,14 @@
 //! Reads the documents of a file.
 
+use crate::net::yaml;
 use serde_json::Map;
 use std::convert::Infallible;
-use weir_core::fields::{Bounds, Value};
+use weir_core::fields::Value;
 use weir_core::rules::{Written, recognise};
 
 /// The documents of a YAML text, which JSON is too.
 pub fn documents(text: &[u8]) -> Result<Vec<Value<'_>>, serde_yaml_ng::Error> {
-    serde_yaml_ng::Deserializer::from_slice(text)
-        .map(|document| Value::read(document, Bounds::OF_A_FILE))
-        .collect()
+    yaml::documents(text).collect()
 }
 
 /// What a document contains.

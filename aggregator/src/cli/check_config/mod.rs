@@ -15,10 +15,11 @@ mod tests;
 
 pub use report::Report;
 
+use crate::net::yaml::MAX_BYTES;
 use documents::{documents, plain, recognise_plain};
 use judge::{judge_document, judge_text};
 use report::Place;
-use std::io::Read as _;
+use std::io::Read;
 use std::path::Path;
 use weir_core::fields::Value;
 use weir_core::rules::{Written, object_name, recognise};
@@ -31,14 +32,18 @@ const NOTHING_FOUND: &str = "no document of this file has a configuration of Wei
 /// Validates a file, or the standard input if the name is `-`. Returns the reason if it cannot be read.
 pub fn check(file: &Path) -> Result<Report, String> {
     let read = match file == Path::new(STDIN) {
-        true => {
-            let mut text = Vec::new();
-            std::io::stdin().lock().read_to_end(&mut text).map(|_| text)
-        }
-        false => std::fs::read(file),
+        true => start_of(std::io::stdin().lock()),
+        false => std::fs::File::open(file).and_then(start_of),
     };
     let text = read.map_err(|error| format!("cannot read {}: {error}", file.display()))?;
     Ok(check_text(&text))
+}
+
+/// One byte more than a text may have, at most.
+fn start_of(reader: impl Read) -> std::io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    let most = u64::try_from(MAX_BYTES).unwrap_or(u64::MAX).saturating_add(1);
+    reader.take(most).read_to_end(&mut text).map(|_| text)
 }
 
 /// Validates the content of a file.

@@ -175,6 +175,9 @@ pub fn rules(rules: &Rules, columns: usize) -> Vec<String> {
             lines.push(format!("    would deny {} now: {}{more}", count(would.keys), names.join(", ")));
         }
     }
+    if rules.left_out {
+        lines.push("further rules are left out: an aggregator sends others its 256 busiest".to_owned());
+    }
     if rules.rules.is_empty() {
         lines.push("no filter has reported its rules yet".to_owned());
     }

@@ -190,12 +190,13 @@ mod tests {
                 Ban { rule: String::new(), ..ban(b"c", later) },
                 Ban { namespace: "two words".into(), ..ban(b"c", later) },
                 Ban { namespace: "*".into(), ..ban(b"c", later) },
+                Ban { namespace: "~n".into(), ..ban(b"c", later) },
                 Ban { workspace: "*".into(), namespace: "*".into(), ..ban(b"*", later) },
             ],
             NOW,
         );
         let changes = proposals.take();
-        assert_eq!((refused, changes.len()), (7, 1));
+        assert_eq!((refused, changes.len()), (8, 1));
         assert_eq!(changes[0].target.selector, Selector::Identifier(r"a\*b".into()));
         assert_eq!(changes[0].wish, Wish::Set(Effect::Ban, Some(UnixMs(later))));
         assert_eq!(changes[0].author, "rule per-key");

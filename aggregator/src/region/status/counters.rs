@@ -14,8 +14,10 @@ use weir_core::model::time::MonoMs;
 use weir_core::model::wire;
 use weir_core::rules::config::RULES_MAX;
 
-/// Most rules of all workspaces.
+/// Most rules of all workspaces. A workspace has at most as many as places are left, so that its filters keep out no other's.
 pub const MAX_RULES: usize = 4_096;
+/// A rule that found no place is noted for so long; filters report theirs every second.
+const LEFT_OUT_MS: u64 = 10_000;
 /// Most rules of one stream that are counted.
 const MAX_STREAM_RULES: usize = RULES_MAX;
 /// A rule of which no counts arrived for so long, and which no stream reports, is evicted when room is needed.
@@ -95,6 +97,8 @@ pub struct Rates {
 #[derive(Debug, Default)]
 pub struct Counters {
     rules: BTreeMap<Name, Counted>,
+    /// The last time at which a rule found no place.
+    left_out: Option<MonoMs>,
 }
 
 /// Workspace and name.
@@ -176,10 +180,11 @@ impl Counters {
             let name = (sent.workspace.clone(), rule.name.clone());
             let counts = counts_of(rule);
             let is_new = !stream.last.contains_key(&name);
-            if is_new && stream.last.len() >= MAX_STREAM_RULES {
+            let has_place = !is_new || stream.last.len() < MAX_STREAM_RULES;
+            let Some(counted) = has_place.then(|| self.rule(&name, now)).flatten() else {
+                self.left_out = Some(now);
                 continue;
-            }
-            let Some(counted) = self.rule(&name, now) else { continue };
+            };
             counted.note(&sent.workspace, rule, now);
             match stream.last.insert(name, counts) {
                 None => counted.facts.workers += 1,
@@ -202,18 +207,30 @@ impl Counters {
         self.rules.values().map(|counted| counted.shown(now)).collect()
     }
 
+    /// Whether all rules that filters report are counted.
+    pub fn are_complete(&self, now: MonoMs) -> bool {
+        self.left_out.is_none_or(|last| now.since(last) > LEFT_OUT_MS)
+    }
+
     /// The rule's counts, added if there is room.
     fn rule(&mut self, name: &Name, now: MonoMs) -> Option<&mut Counted> {
-        if !self.rules.contains_key(name) && self.rules.len() >= MAX_RULES {
+        if !self.rules.contains_key(name) && !self.has_place(&name.0) {
             let silent = |counted: &Counted| {
                 counted.facts.workers == 0 && now.since(counted.last_received) > SILENT_KEPT_MS
             };
             self.rules.retain(|_, counted| !silent(counted));
-            if self.rules.len() >= MAX_RULES {
+            if !self.has_place(&name.0) {
                 return None;
             }
         }
         Some(self.rules.entry(name.clone()).or_default())
+    }
+
+    /// Whether there is a place for another rule of a workspace.
+    fn has_place(&self, workspace: &str) -> bool {
+        let from = (workspace.to_owned(), String::new());
+        let held = self.rules.range(from..).take_while(|((of, _), _)| of == workspace).count();
+        held < MAX_RULES.saturating_sub(self.rules.len())
     }
 }
 

@@ -42,6 +42,9 @@ pub struct PeerStatus {
     /// What the rules of its filters decided.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub rules: Vec<Rule>,
+    /// Its filters report more rules than these.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub rules_left_out: bool,
 }
 
 /// The last status of each peer.
@@ -81,13 +84,18 @@ impl Peers {
 
 /// This aggregator's status, with its rules.
 fn own_with_rules(hub: &Hub, status: &Status) -> PeerStatus {
-    let mut rules = status.counters.lock().rules(hub.moment().mono);
+    let now = hub.moment().mono;
+    let (mut rules, are_complete) = {
+        let counters = status.counters.lock();
+        (counters.rules(now), counters.are_complete(now))
+    };
+    let rules_left_out = !are_complete || rules.len() > MAX_RULES_SENT;
     if rules.len() > MAX_RULES_SENT {
         let busy = |rule: &Rule| rule.decided.allowed.saturating_add(rule.decided.denied);
         rules.sort_by_key(|rule| std::cmp::Reverse(busy(rule)));
         rules.truncate(MAX_RULES_SENT);
     }
-    PeerStatus { rules, ..own(hub, status) }
+    PeerStatus { rules, rules_left_out, ..own(hub, status) }
 }
 
 /// This aggregator's status, without its rules.
@@ -102,6 +110,7 @@ pub fn own(hub: &Hub, status: &Status) -> PeerStatus {
         keys: hub.stats().keys as u64,
         quota_streams: u64::try_from(hub.metrics.quota.quota_streams.get()).unwrap_or(0),
         rules: Vec::new(),
+        rules_left_out: false,
     }
 }
 
@@ -142,6 +151,7 @@ fn peer((id, age_ms, record): ([u8; 16], u64, Vec<u8>)) -> Option<Peer> {
         return None;
     }
     let mut status: PeerStatus = serde_json::from_slice(&record).ok()?;
+    status.rules_left_out |= status.rules.len() > MAX_RULES_SENT;
     status.rules.truncate(MAX_RULES_SENT);
     Some(Peer { id: format!("{:032x}", u128::from_be_bytes(id)), status, age_ms, read: Instant::now() })
 }
@@ -163,6 +173,7 @@ mod tests {
             (received.id.as_str(), received.status.rules.len()),
             ("07".repeat(16).as_str(), MAX_RULES_SENT)
         );
+        assert!(received.status.rules_left_out);
         assert!(received.age_ms() >= 5);
         assert_eq!(
             record(b"{\"newer\":1,\"keys\":3}").unwrap().status.keys,

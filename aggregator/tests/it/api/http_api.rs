@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use weir_aggregator::api::ApiSettings;
+use weir_aggregator::auth::{Entry, NewToken};
 use weir_aggregator::server::{ServeError, Server, Settings};
 use weir_core::model::wire::{FilterFrame, Report};
 
@@ -174,35 +175,34 @@ async fn tokens_are_bound_to_workspaces_and_zones() {
 #[tokio::test]
 async fn tokens_are_bound_to_namespaces_and_costs() {
     let folder = tempfile::tempdir().unwrap();
-    let (plain, first) = token("plain", "default", "[]");
-    let (named, second) = token("named", "default", "[]");
-    let (any, third) = token("any", "default", "[]");
-    let second = format!("{second}  namespaces: [\"ap*\", jobs]\n  max_cost: 5\n");
-    let path = write(folder.path(), "tokens.yaml", &format!("{first}{second}{third}  namespaces: all\n"));
+    let [plain, named, any] =
+        ["plain", "named", "any"].map(|name| NewToken::new(Entry::application(name, "default")).unwrap());
+    let named_entry = format!("{}  namespaces: [\"ap*\", jobs]\n  max_cost: 5\n", named.entry);
+    let entries = format!("{}{named_entry}{}  namespaces: all\n", plain.entry, any.entry);
+    let path = write(folder.path(), "tokens.yaml", &entries);
     let weir = start_apis(ApiSettings { tokens_file: Some(path), ..ApiSettings::default() }).await;
-    let filter = weir.join(1, false).await;
-    filter.has_rule("api").await;
-    let services = weir.server.services();
-    let is_reported = || !services.status.counters.lock().rules(services.moment().mono).is_empty();
-    until("the filter's rule is reported", is_reported).await;
     let mut client = Client::connect(&weir).await;
     let body = |namespace: &str, cost: u64| json!({"namespace": namespace, "identifier": "alice", "limit": 1_000, "duration": "1h", "cost": cost});
     let cases = [
+        // At once after the start, when no filter has sent its rules.
         (&plain, "api", 1, "namespace_not_allowed"),
-        (&plain, "free", 1_000, ""),
+        (&plain, "free", 1, "namespace_not_allowed"),
+        (&plain, "rls|edge|user|", 1, "namespace_not_allowed"),
+        (&plain, "default", 1, "namespace_not_allowed"),
         (&named, "api", 5, ""),
         (&named, "api", 6, "cost_not_allowed"),
         (&named, "jobs", 1, ""),
         (&named, "jobs-2", 1, "namespace_not_allowed"),
         (&any, "api", 100, ""),
+        (&any, "~api", 1, "invalid_request"),
     ];
     for (token, namespace, cost, expected) in cases {
-        let answer = client.post_as(token, "/v1/check", &body(namespace, cost)).await;
+        let answer = client.post_as(&token.token, "/v1/check", &body(namespace, cost)).await;
         let code = answer.body["error"]["code"].as_str().unwrap_or_default();
         assert_eq!((answer.status == 200, code), (expected.is_empty(), expected), "{namespace} {cost}");
     }
-    let many = json!({"checks": [body("free", 1), body("api", 1)]});
-    let answer = client.post_as(&plain, "/v1/check/batch", &many).await;
+    let many = json!({"checks": [body("jobs", 1), body("other", 1)]});
+    let answer = client.post_as(&named.token, "/v1/check/batch", &many).await;
     assert_eq!(answer.body["error"]["field"], "checks[1].namespace");
 }
 
@@ -262,7 +262,9 @@ async fn an_api_without_authentication_does_not_open() {
         ("- {name: a, san: b, workspace: c, workspaces: [d]}", "entry 1: expected either workspace"),
         ("- {name: a, san: b, workspaces: []}", "entry 1: workspaces"),
         ("- {name: a, san: b, workspaces: all, max_cost: 1}", "entry 1: control, namespaces and max_cost"),
-        ("- {name: a, san: b, workspace: c}\n- {name: d, san: b, workspaces: all}", "the same san"),
+        ("- {name: a, san: b, workspace: c}\n- {name: d, san: B, workspaces: all}", "the same san"),
+        ("- {name: a, san: b, workspace: c, namespaces: [\"~c\"]}", "entry 1: namespaces lists a name"),
+        (&"[".repeat(100_000), "opening brackets"),
         (&"- {name: a, sha256: b, workspace: c}\n".repeat(10_001), "10001 entries"),
     ] {
         let error = refused(with(write(folder.path(), "tokens.yaml", text))).await;

@@ -350,7 +350,7 @@ fn application(name: &str, workspace: &str, namespaces: Option<&str>) -> NewToke
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn callers_need_a_token_and_lose_their_stream_with_it() {
-    let ours = application("ours", "default", None);
+    let ours = application("ours", "default", Some("users"));
     let theirs = application("theirs", "elsewhere", None);
     let bound = application("bound", "default", Some("tenants"));
     let folder = tempfile::tempdir().unwrap();

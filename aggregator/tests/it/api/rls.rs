@@ -310,7 +310,8 @@ async fn a_call_that_waits_delays_no_other_of_its_connection() {
 }
 
 fn token(name: &str, workspace: &str) -> NewToken {
-    NewToken::new(auth::Entry::application(name, workspace)).unwrap()
+    let namespaces = Some(auth::Listed::All);
+    NewToken::new(auth::Entry { namespaces, ..auth::Entry::application(name, workspace) }).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -347,41 +348,30 @@ async fn tokens_of_the_file_open_their_workspace() {
 /// A namespace that a filter's rule counts needs a token that lists it, and a token limits the cost of one call.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_are_bound_to_namespaces_and_costs() {
-    let [plain, named] = ["plain", "named"].map(|name| token(name, "default"));
+    let [plain, named] =
+        ["plain", "named"].map(|name| NewToken::new(auth::Entry::application(name, "default")).unwrap());
     let file = format!("{}{}  namespaces: [users]\n  max_cost: 1\n", plain.entry, named.entry);
     let service = Service::start_with(None, Some(&file)).await;
-    let call = |token: &NewToken, hits: u32| {
-        let mut message = request(vec![descriptor(&[("user", "a")])]);
+    let call = |token: &NewToken, entry: (&str, &str), hits: u32| {
+        let mut message = request(vec![descriptor(&[entry])]);
         message.hits_addend = hits;
         let mut request = Request::new(message);
         request.metadata_mut().insert("authorization", format!("Bearer {}", token.token).parse().unwrap());
         request.set_timeout(Duration::from_secs(5));
         service.send(request)
     };
-    assert_eq!(remaining(&call(&plain, 1).await.unwrap()), [2], "no filter counts there");
-    let filter = service.weir.join(1, false).await;
-    filter.has_rule("users").await;
-    let refused = until_refused(|| call(&plain, 1)).await;
+    let (user, path) = (("user", "a"), ("path", "/login"));
+    // Also at once after the start, when no filter has sent its rules.
+    let refused = call(&plain, user, 1).await.unwrap_err();
     assert_eq!(refused.code(), GrpcCode::PermissionDenied);
     assert!(refused.message().contains("\"users\""), "{refused:?}");
-    let refused = call(&named, 2).await.unwrap_err();
+    assert_eq!(remaining(&call(&plain, path, 1).await.unwrap()), [4], "a limit without a name");
+    let refused = call(&named, user, 2).await.unwrap_err();
     assert_eq!(refused.code(), GrpcCode::PermissionDenied);
     assert!(refused.message().contains("at most 1"), "{refused:?}");
-    call(&named, 1).await.unwrap();
-}
-
-/// Repeats the call until the aggregator has the filter's rule.
-async fn until_refused<F: Future<Output = Result<RateLimitResponse, Status>>>(
-    check: impl Fn() -> F,
-) -> Status {
-    let began = Instant::now();
-    loop {
-        match check().await {
-            Err(refused) => return refused,
-            Ok(_) => assert!(began.elapsed() < DEADLINE, "the call must be refused"),
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    call(&named, user, 1).await.unwrap();
+    let refused = call(&named, path, 1).await.unwrap_err();
+    assert_eq!(refused.code(), GrpcCode::PermissionDenied, "its entry names another namespace");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -139,9 +139,13 @@ async fn responses_are_put_in_force_or_refused() {
     assert!((0..=1).contains(&proxy.tokens(USER, 0, 0).await), "the service of quotas has the same limits");
 
     server.set("v4", vec![]);
-    service.has_read(3.0, 1.0).await;
+    service.has_read(2.0, 2.0).await;
+    assert!(service.part().error.unwrap().contains("no resources"));
+    let empty = XdsResource::rate_limits(&json!({ "domain": "edge", "descriptors": [] }));
+    server.set("v5", vec![empty]);
+    service.has_read(3.0, 2.0).await;
     for _ in 0..5 {
-        assert_eq!(codes(&service.check().await.unwrap()).0, OK, "no resource: no limits");
+        assert_eq!(codes(&service.check().await.unwrap()).0, OK, "a domain without limits");
     }
 }
 

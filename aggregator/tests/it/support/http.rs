@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use weir_aggregator::api::ApiSettings;
-use weir_aggregator::auth::{Entry, NewToken};
+use weir_aggregator::auth::{Entry, Listed, NewToken};
 use weir_aggregator::server::Settings;
 
 pub const JSON: (&str, &str) = ("content-type", "application/json");
@@ -104,9 +104,11 @@ pub async fn until_read_back(weir: &Weir, change: &Value) {
     until("the change is read back", is_read).await;
 }
 
-/// A new token and its entry with these zones.
+/// A new token for the namespaces in which tests count, and its entry with these zones.
 pub fn token(name: &str, workspace: &str, zones: &str) -> (String, String) {
-    let NewToken { token, entry } = NewToken::new(Entry::application(name, workspace)).unwrap();
+    let namespaces = Some(Listed::These(["api", "default"].map(str::to_owned).into()));
+    let NewToken { token, entry } =
+        NewToken::new(Entry { namespaces, ..Entry::application(name, workspace) }).unwrap();
     (token, entry.replace("zones: []", &format!("zones: {zones}")))
 }
 

@@ -23,7 +23,7 @@ use weir_core::model::schedule::Schedule;
 use weir_core::model::time::UnixMs;
 use weir_core::model::wire::{
     Answer, Consult, Count, Counters, FilterFrame, Hello, PROTOCOL_VERSION, Ping, RegionFrame, Report,
-    RuleCounters, Snapshot,
+    Snapshot,
 };
 use weir_core::region::RegionLimits;
 
@@ -174,19 +174,6 @@ impl Peer {
         let call = grpc.streaming(shown(ReceiverStream::new(queued), token), path, codec);
         let region = timeout(DEADLINE, call).await.unwrap()?.into_inner();
         Ok(Peer { frames, region, before: VecDeque::new() })
-    }
-
-    /// Reports decisions of a rule of the default workspace, so that the aggregator has a rule that counts in
-    /// `namespace`.
-    pub async fn has_rule(&self, namespace: &str) {
-        let rule = RuleCounters {
-            name: "r".into(),
-            namespace: namespace.into(),
-            algorithm: "sliding_window".into(),
-            ..RuleCounters::default()
-        };
-        let counters = Counters { rules: vec![rule], workspace: "default".into() };
-        self.send(FilterFrame { counters: Some(counters), ..FilterFrame::default() }).await;
     }
 
     pub async fn send(&self, frame: FilterFrame) {

@@ -1,6 +1,6 @@
 //! Certificate authorities for tests, and certificates that they sign.
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, SanType, date_time_ymd};
 
 /// An authority.
 pub struct Authority(CertifiedIssuer<'static, KeyPair>);
@@ -30,6 +30,13 @@ impl Authority {
     pub fn sign_uri(&self, uri: &str) -> Pair {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.subject_alt_names = vec![SanType::URI(uri.try_into().unwrap())];
+        self.sign_params(params)
+    }
+
+    /// A certificate that expired long ago.
+    pub fn sign_expired(&self, name: &str) -> Pair {
+        let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+        (params.not_before, params.not_after) = (date_time_ymd(2019, 1, 1), date_time_ymd(2020, 1, 1));
         self.sign_params(params)
     }
 

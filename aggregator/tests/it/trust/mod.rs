@@ -4,5 +4,6 @@ mod bad_peers;
 mod crowded;
 mod evil_filter;
 mod filter_credentials;
+mod published_tokens;
 mod security_page;
 mod tls;

@@ -173,7 +173,7 @@ async fn names_in_certificates_have_workspaces_and_roles() {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
     let tls = Some(files(folder.path(), &authority.sign("localhost"), Some(&authority)));
     let entries = format!(
-        "- {{name: shop, san: shop.example, workspace: one, namespaces: all}}\n\
+        "- {{name: shop, san: Shop.Example, workspace: one, namespaces: all}}\n\
          - {{name: gateways, san: \"{GATEWAY}\", workspaces: [default]}}\n"
     );
     let tokens_file = Some(write(folder.path(), "tokens.yaml", &entries));
@@ -244,9 +244,13 @@ async fn a_new_certificate_is_for_new_connections_and_a_broken_one_for_none() {
     until("the broken pair is seen", || read("failed") == 1.0).await;
     assert_eq!((stale(), is_served(&weir, &old, None).await), (1.0, true));
 
+    put("expired", &old.sign_expired("localhost"));
+    until("the expired certificate is refused", || read("failed") == 2.0).await;
+    assert_eq!((stale(), is_served(&weir, &old, None).await), (1.0, true));
+
     put("3", &new.sign("localhost"));
     until("the new pair is read", || read("ok") == 1.0).await;
-    assert_eq!((stale(), read("failed")), (0.0, 1.0));
+    assert_eq!((stale(), read("failed")), (0.0, 2.0));
     assert!(is_served(&weir, &new, None).await && !is_served(&weir, &old, None).await);
     assert!(is_welcomed(&weir, &new, None).await);
     assert_eq!(

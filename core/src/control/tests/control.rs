@@ -32,6 +32,8 @@ fn invalid_combinations_are_refused() {
         control
     };
     assert_eq!(windowed(Effect::Limit(1)).check(), Ok(()));
+    let mut reserved = of(Selector::Identifier("a".into()), Effect::Ban);
+    reserved.target.scope = "~n".into();
     for wrong in [
         of(Selector::Rule, Effect::Ban),
         of(network(), Effect::Limit(1)),
@@ -40,6 +42,7 @@ fn invalid_combinations_are_refused() {
         of(Selector::Identifier(r"a\b".into()), Effect::Ban),
         of(Selector::Identifier("a".into()), Effect::Limit(MAX_COUNT + 1)),
         windowed(Effect::Ban),
+        reserved,
     ] {
         assert!(wrong.check().is_err(), "{wrong:?}");
     }

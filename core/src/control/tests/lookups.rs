@@ -286,28 +286,61 @@ fn a_later_ban_applies_though_it_ends_before_an_earlier_one() {
 }
 
 #[test]
-fn of_too_many_bans_those_that_end_last_are_kept() {
+fn no_ban_leaves_before_its_end_because_of_others() {
+    let mut bans = bans::Bans::default();
+    let put = |bans: &mut bans::Bans, namespace: &str, name: &str, ban| {
+        bans.put(("w", namespace), name.as_bytes(), ban, UnixMs(0))
+    };
+    assert!(put(&mut bans, "n", "alice", made(500)));
+    // A client that invents identifiers, each banned for longer than it is itself.
+    let flood = |bans: &mut bans::Bans, namespace: &str| {
+        (0..2 * MAX_BANS).filter(|n| put(bans, namespace, &n.to_string(), made(9_000))).count()
+    };
+    let taken = flood(&mut bans, "n");
+    assert_eq!(bans.until("w", "n", b"alice", UnixMs(499)), Some(UnixMs(500)));
+    assert_eq!(taken + 1, MAX_BANS * 3 / 4, "a namespace leaves a quarter of the places");
+    assert!(put(&mut bans, "other", "bob", made(700)), "to the others");
+    assert!(flood(&mut bans, "other") > MAX_BANS / 8);
+    assert!(put(&mut bans, "third", "carol", made(700)));
+    assert!(!put(&mut bans, "n", "dave", made(9_000)), "its namespace has its share");
+    assert!(put(&mut bans, "n", "alice", made(800)), "a ban is prolonged");
+    assert!(bans.open(UnixMs(0)).count() <= MAX_BANS);
+    // A ban that has ended leaves its place.
+    assert!(bans.put(("w", "other"), b"erin", made(9_999), UnixMs(750)), "the one of bob");
+    assert_eq!(
+        bans.until("w", "third", b"carol", UnixMs(0)),
+        None,
+        "and the one of carol, which ended as well"
+    );
+}
+
+#[test]
+fn bans_that_deny_no_more_make_room() {
     let mut bans = bans::Bans::default();
     let put = |bans: &mut bans::Bans, name: &str, ban| bans.put(("w", "n"), name.as_bytes(), ban, UnixMs(0));
-    let most = MAX_BANS as u64;
+    let most = MAX_BANS as u64 * 3 / 4;
     for n in 0..most {
-        // Bans that have ended are dropped first, even those that are kept for longer.
         let is_ours = n % 2 == 0;
         let ban = if is_ours { made(1_000 + n) } else { Local { until: UnixMs(0), ..made(9_000 + n) } };
         assert!(put(&mut bans, &n.to_string(), ban));
     }
-    assert_eq!(bans.open(UnixMs(0)).count(), MAX_BANS / 2);
-    for n in most..most + MAX_BANS as u64 / 2 {
-        assert!(put(&mut bans, &n.to_string(), made(20_000 + n)));
-    }
-    assert_eq!(bans.open(UnixMs(0)).count(), MAX_BANS, "all bans in force, with the new ones");
-    assert!(put(&mut bans, "short", made(10)), "there is room again");
-    assert_eq!(bans.until("w", "n", b"0", UnixMs(0)), None, "the ban that ends first is dropped");
-    let last = most + MAX_BANS as u64 / 2 - 1;
-    assert!(bans.until("w", "n", last.to_string().as_bytes(), UnixMs(0)).is_some());
+    let denying = bans.open(UnixMs(0)).count() as u64;
+    assert_eq!(denying, most / 2);
+    let taken = (most..2 * most).filter(|n| put(&mut bans, &n.to_string(), made(20_000 + n))).count() as u64;
+    assert_eq!(
+        (taken, bans.open(UnixMs(0)).count() as u64),
+        (most / 2, most),
+        "each place of one that denied no more"
+    );
+    assert!(
+        (0..most).step_by(2).all(|n| bans.until("w", "n", n.to_string().as_bytes(), UnixMs(0)).is_some())
+    );
     let kept = bans.encode();
     let mut other = bans.clone();
     assert!(!other.merge(&kept, UnixMs(0)), "nothing new");
+    let mut empty = bans::Bans::default();
+    assert!(empty.merge(&kept, UnixMs(0)));
+    assert_eq!(empty.open(UnixMs(0)).count() as u64, most, "another worker has all of them");
     assert!(!put(&mut bans, &"x".repeat(65), made(9_999)), "not a canonical identifier");
     assert!(bans.drop_expired(UnixMs(99_000)));
     assert!(bans.is_empty());

@@ -1,13 +1,12 @@
 //! Violations: denials that count towards a ban, counted like requests on keys of their own.
 //!
-//! A rule with a ban counts its denials in a second window, in a namespace that no configuration can contain
-//! ([`violations_namespace`]), so that all workers and nodes count together. A denial must not cost a shared access, however fast its
+//! A rule with a ban counts its denials in a second window, in a reserved namespace ([`violations_namespace`]), so that all workers and nodes count together. A denial must not cost a shared access, however fast its
 //! client repeats it. So a worker gathers violations, and writes them at its tick or when they alone reach the threshold.
 
 use crate::limiter::Limiter;
 use crate::limiter::table::Entry;
 use crate::limiter::transact::{Make, Subject};
-use crate::model::key::fingerprint;
+use crate::model::key::{RESERVED_PREFIX, fingerprint};
 use crate::model::shared::Shared;
 use crate::model::time::{MonoMs, Now};
 use crate::model::window::Position;
@@ -17,8 +16,6 @@ use alloc::vec::Vec;
 
 /// Most identifiers whose violations a worker gathers between two ticks; further ones are not counted.
 pub const MAX_VIOLATORS: usize = 4_096;
-/// Prefix of the namespaces of violations; no name in a configuration contains it.
-const MARK: &str = "~";
 
 /// A denial by a rule with a ban.
 #[derive(Clone, Copy, Debug)]
@@ -55,14 +52,9 @@ struct Gathered {
     count: u64,
 }
 
-/// Whether a namespace is one of [`violations_namespace`], which lists of keys leave out.
-pub fn counts_denials(namespace: &[u8]) -> bool {
-    namespace.starts_with(MARK.as_bytes())
-}
-
-/// The namespace in which violations of `namespace` are counted. `namespace` must be shorter than [`crate::model::key::MAX_TEXT_BYTES`].
+/// The reserved namespace in which violations of `namespace` are counted. `namespace` must be shorter than [`crate::model::key::MAX_TEXT_BYTES`].
 pub fn violations_namespace(namespace: &str) -> String {
-    let mut marked = String::from(MARK);
+    let mut marked = String::from(RESERVED_PREFIX);
     marked.push_str(namespace);
     marked
 }

@@ -9,6 +9,7 @@
 //! first.
 
 use crate::model::time::UnixMs;
+use crate::region::shares::Lineage;
 
 /// A key is published from the limit, divided by this and by the number of regions.
 pub const THRESHOLD_MARGIN: u64 = 2;
@@ -61,8 +62,8 @@ pub enum Due {
 /// What is stored with a key for its publication.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::region) struct Sharing {
-    /// A hash of its workspace and namespace.
-    pub(in crate::region) namespace: u64,
+    /// Where its namespace stands among those that share the room.
+    pub(in crate::region) lineage: Lineage,
     /// The queue in which it waits.
     pub(in crate::region) due: Due,
     /// A filter has reported or queried it here. What other aggregators of the region have received, they publish at once, and this one

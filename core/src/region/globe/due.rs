@@ -1,12 +1,14 @@
-//! Keys that wait to be published to the other regions, by urgency. Within an urgency the namespaces take turns, so that a flood in one of
-//! them delays no other, and the keys of a namespace go in the order in which they became due.
+//! Keys that wait to be published to the other regions, by urgency. Within an urgency the namespaces take turns as they share
+//! the room for keys (`shares`), so that a flood in one of them, or in many invented ones, delays no other. The keys of a namespace go in
+//! the order in which they became due.
 //!
 //! A key is due in one urgency, which its state names. An entry of any other urgency is stale and is skipped, as is one whose slot
 //! has another key meanwhile.
 
 use crate::region::cell::sharing::Due;
 use crate::region::keys::Keys;
-use alloc::collections::{BTreeMap, VecDeque};
+use crate::region::shares::Lineage;
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Entries beyond twice the number of keys that a queue may hold: stale ones.
 const STALE_ENTRIES: usize = 4_096;
@@ -24,14 +26,14 @@ impl DueKeys {
     const QUEUES: [Due; 4] = [Due::First, Due::Now, Due::AtTick, Due::AtInterval];
 
     /// Queues a key unless it waits with the same or a higher urgency.
-    pub(in crate::region) fn push(&mut self, slot: usize, namespace: u64, due: Due, known: &mut Due) {
+    pub(in crate::region) fn push(&mut self, slot: usize, lineage: Lineage, due: Due, known: &mut Due) {
         if due <= *known {
             return;
         }
         *known = due;
         self.is_urgent |= due >= Due::Now;
         if let Some(queue) = self.queue(due) {
-            queue.push(namespace, slot);
+            queue.push(&lineage, slot);
         }
     }
 
@@ -64,7 +66,7 @@ impl DueKeys {
     pub(in crate::region) fn sweep(&mut self, keys: &Keys) {
         for (due, queue) in Self::QUEUES.into_iter().zip(&mut self.queues) {
             if queue.len > keys.len().saturating_mul(2).saturating_add(STALE_ENTRIES) {
-                queue.retain(|slot| keys.at(slot).is_some_and(|(_, state)| state.sharing.due == due));
+                queue.retain(&|slot| keys.at(slot).is_some_and(|(_, state)| state.sharing.due == due));
             }
         }
     }
@@ -75,45 +77,54 @@ impl DueKeys {
     }
 }
 
-/// Slots of keys by namespace; the namespaces take turns.
+/// Slots of keys by lineage: the workspaces take turns, then the grants of one, then the namespaces of one.
 #[derive(Debug, Default)]
 struct FairQueue {
-    namespaces: BTreeMap<u64, VecDeque<usize>>,
-    turns: VecDeque<u64>,
+    parts: BTreeMap<u32, FairQueue>,
+    turns: VecDeque<u32>,
+    /// Of a namespace.
+    slots: VecDeque<usize>,
     len: usize,
 }
 
 impl FairQueue {
-    fn push(&mut self, namespace: u64, slot: usize) {
-        let slots = self.namespaces.entry(namespace).or_default();
-        if slots.is_empty() {
-            self.turns.push_back(namespace);
-        }
-        slots.push_back(slot);
+    fn push(&mut self, lineage: &[u32], slot: usize) {
         self.len = self.len.saturating_add(1);
+        let Some((part, rest)) = lineage.split_first() else { return self.slots.push_back(slot) };
+        let queue = self.parts.entry(*part).or_default();
+        if queue.len == 0 {
+            self.turns.push_back(*part);
+        }
+        queue.push(rest, slot);
     }
 
     fn pop(&mut self) -> Option<usize> {
-        let namespace = self.turns.pop_front()?;
-        let slots = self.namespaces.get_mut(&namespace)?;
-        let slot = slots.pop_front()?;
+        let slot = match self.slots.pop_front() {
+            Some(slot) => slot,
+            None => {
+                let part = self.turns.pop_front()?;
+                let queue = self.parts.get_mut(&part)?;
+                let slot = queue.pop()?;
+                if queue.len == 0 {
+                    self.parts.remove(&part);
+                } else {
+                    self.turns.push_back(part);
+                }
+                slot
+            }
+        };
         self.len = self.len.saturating_sub(1);
-        if slots.is_empty() {
-            self.namespaces.remove(&namespace);
-        } else {
-            self.turns.push_back(namespace);
-        }
         Some(slot)
     }
 
-    fn retain(&mut self, stays: impl Fn(usize) -> bool) {
-        let all = core::mem::take(self);
-        for (namespace, slots) in all.namespaces {
-            let mut seen = alloc::collections::BTreeSet::new();
-            for slot in slots.into_iter().filter(|slot| stays(*slot) && seen.insert(*slot)) {
-                self.push(namespace, slot);
-            }
-        }
+    fn retain(&mut self, stays: &dyn Fn(usize) -> bool) {
+        let mut seen = BTreeSet::new();
+        self.slots.retain(|slot| stays(*slot) && seen.insert(*slot));
+        self.parts.values_mut().for_each(|queue| queue.retain(stays));
+        self.parts.retain(|_, queue| queue.len > 0);
+        self.turns.retain(|part| self.parts.contains_key(part));
+        let of_parts: usize = self.parts.values().map(|queue| queue.len).sum();
+        self.len = self.slots.len().saturating_add(of_parts);
     }
 }
 
@@ -127,23 +138,46 @@ mod tests {
     fn namespaces_take_turns_and_their_keys_keep_their_order() {
         let mut queue = FairQueue::default();
         for slot in 0..4 {
-            queue.push(1, slot);
+            queue.push(&[0, 0, 1], slot);
         }
-        queue.push(2, 10);
-        queue.push(3, 20);
-        queue.push(3, 21);
+        queue.push(&[0, 0, 2], 10);
+        queue.push(&[0, 0, 3], 20);
+        queue.push(&[0, 0, 3], 21);
         let popped: Vec<usize> = core::iter::from_fn(|| queue.pop()).collect();
         assert_eq!(popped, vec![0, 10, 20, 1, 21, 2, 3]);
-        assert_eq!((queue.len, queue.namespaces.len(), queue.turns.len()), (0, 0, 0));
+        assert_eq!((queue.len, queue.parts.len(), queue.turns.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn invented_namespaces_delay_no_other_grant() {
+        let mut queue = FairQueue::default();
+        for namespace in 0..100 {
+            queue.push(&[0, 1, namespace], 0);
+        }
+        for slot in 1..=5 {
+            queue.push(&[0, 2, 200], slot);
+            queue.push(&[1, 3, 300], slot * 10);
+        }
+        let popped: Vec<usize> = core::iter::from_fn(|| queue.pop()).take(12).collect();
+        assert_eq!(
+            popped.iter().filter(|slot| **slot >= 10).count(),
+            5,
+            "half of the turns are the workspace's"
+        );
+        assert_eq!(
+            popped.iter().filter(|slot| (1..10).contains(*slot)).count(),
+            3,
+            "a quarter is the grant's"
+        );
     }
 
     #[test]
     fn stale_and_repeated_entries_are_dropped() {
         let mut queue = FairQueue::default();
         for slot in [1, 2, 1, 3] {
-            queue.push(7, slot);
+            queue.push(&[0, 0, 7], slot);
         }
-        queue.retain(|slot| slot != 3);
+        queue.retain(&|slot| slot != 3);
         let popped: Vec<usize> = core::iter::from_fn(|| queue.pop()).collect();
         assert_eq!(popped, vec![1, 2]);
     }

@@ -54,7 +54,7 @@ impl Publishing {
         let Some(regions) = self.regions.filter(|_| state.is_shared_between_regions()) else { return };
         let due = state.due(regions, self.rule, now);
         let sharing = &mut state.sharing;
-        self.due.push(slot, sharing.namespace, due, &mut sharing.due);
+        self.due.push(slot, sharing.lineage, due, &mut sharing.due);
     }
 }
 
@@ -132,7 +132,7 @@ impl Region {
             let cells: Vec<&CellState> = state.cells().iter().filter(waits).collect();
             if !rows.is_empty() && rows.len().saturating_add(cells.len()) > most {
                 let sharing = &mut state.sharing;
-                return self.publishing.due.push(slot, sharing.namespace, due, &mut sharing.due);
+                return self.publishing.due.push(slot, sharing.lineage, due, &mut sharing.due);
             }
             rows.extend(cells.into_iter().map(|cell| Publication {
                 key: key.clone(),

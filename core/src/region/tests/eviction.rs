@@ -97,3 +97,52 @@ fn keys_that_wait_to_be_written_to_the_store_are_not_evicted() {
     assert_eq!(report(&mut region, 1, count_in("n", "more", 1)), Ok(()));
     assert_eq!(region.stats(MonoMs(NOW.0)).keys, MAX_KEYS);
 }
+
+/// The application may count in the namespaces of its prefix.
+fn granted(region: &mut Region) {
+    let mut grants = Grants::default();
+    grants.add(b"w", b"job-*");
+    region.set_grants(grants);
+}
+
+/// A count in a workspace, of a key whose limit is used up.
+fn used_up_in(workspace: &str, namespace: &str, identifier: &str) -> wire::Count {
+    let count = count_in(namespace, identifier, 10);
+    let key = Key::parse(&count.key).unwrap();
+    let key = Key::new(&KeyParts { workspace: workspace.as_bytes(), ..key.parts() }).unwrap();
+    wire::Count { key: key.as_bytes().to_vec(), ..count }
+}
+
+#[test]
+fn invented_namespaces_evict_no_used_up_keys_beyond_the_share_of_who_may_invent_them() {
+    for (workspace, prefix, expected) in [("w", "job-", MAX_KEYS / 2), ("other", "n-", MAX_KEYS / 2)] {
+        let mut region = small();
+        granted(&mut region);
+        for at in 0..MAX_KEYS {
+            let namespace = if at % 2 == 0 { "login" } else { "search" };
+            report(&mut region, 1, used_up_in("w", namespace, &std::format!("{at}"))).unwrap();
+        }
+        let invented = |at: usize| used_up_in(workspace, &std::format!("{prefix}{at}"), "x");
+        let taken = (0..4_000).filter(|at| report(&mut region, 2, invented(*at)).is_ok()).count();
+        let stays =
+            |at: usize| ["login", "search"].iter().any(|n| used(&region, n, &std::format!("{at}")) == 10);
+        let left = (0..MAX_KEYS).filter(|at| stays(*at)).count();
+        assert_eq!((left, taken), (expected, MAX_KEYS - expected), "{workspace} {prefix}");
+    }
+}
+
+#[test]
+fn invented_namespaces_evict_no_key_of_who_holds_less() {
+    let mut region = small();
+    granted(&mut region);
+    for at in 0..8 {
+        report(&mut region, 1, used_up_in("w", "login", &std::format!("{at}"))).unwrap();
+        report(&mut region, 1, count_in("search", &std::format!("{at}"), 4)).unwrap();
+    }
+    for at in 0..4_000 {
+        let _ = report(&mut region, 2, used_up_in("w", &std::format!("job-{at}"), "x"));
+    }
+    for at in 0..8 {
+        assert_eq!(used(&region, "login", &std::format!("{at}")), 10);
+    }
+}

@@ -15,6 +15,7 @@ mod world;
 
 use super::cell::MAX_ORIGINS_A_KEY;
 use super::exchange::{BASELINE, Merge, Merged, Part};
+use super::shares::Grants;
 use super::*;
 use crate::model::key::KeyParts;
 use std::vec;

@@ -33,7 +33,7 @@ export function rules() {
   function draw() {
     if (!last) return;
     const aggregators = words.plural(last.aggregators, "aggregator", "aggregators");
-    setText(scope, `requests per second, summed over the region's ${aggregators}${last.aggregators_silent ? `; ${last.aggregators_silent} silent` : ""}`);
+    setText(scope, `requests per second, summed over the region's ${aggregators}${last.aggregators_silent ? `; ${last.aggregators_silent} silent` : ""}${last.left_out ? "; further rules are left out" : ""}`);
     none.hidden = last.rules.length > 0;
     cards(last.rules, (rule) => `${rule.workspace}\n${rule.name}`);
   }

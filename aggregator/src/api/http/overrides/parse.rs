@@ -354,7 +354,9 @@ fn narrow(place: &mut PlaceFilter, name: &str, value: String) -> Result<(), Prob
 pub(super) fn explain(error: &ControlError, effect: Effect) -> Problem {
     let message = error.to_string();
     let field = match error {
-        ControlError::Name(name) => name.rsplit(' ').next().unwrap_or("namespace"),
+        ControlError::Name(name) | ControlError::Reserved(name) => {
+            name.rsplit(' ').next().unwrap_or("namespace")
+        }
         ControlError::Network(_) => "network",
         ControlError::Window => "window",
         ControlError::Amount | ControlError::Kind(_) | ControlError::Mismatch(_) => {

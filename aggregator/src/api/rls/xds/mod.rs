@@ -2,10 +2,11 @@
 //! of type `ratelimit.config.ratelimit.v3.RateLimitConfig` over an aggregated discovery stream, state of the world.
 //!
 //! Each response holds all domains. It is put in force and acknowledged, or refused with all its errors, and then the former
-//! limits stay in force, as they do while the server is unavailable. Until the first response, calls are not decided.
+//! limits stay in force. One without any resource is refused while there are limits. They stay in force, as they do while the server is unavailable. Until the first response, calls are not decided.
 //!
 //! Protocol: <https://www.envoyproxy.io/docs/envoy/latest/api-docs/xds_protocol>.
 
+mod bounds;
 mod options;
 pub mod wire;
 
@@ -15,6 +16,7 @@ use super::config::{Domains, Limits, MAX_FILE_BYTES};
 use super::files::Current;
 use crate::region::services::Services;
 use crate::telemetry::metrics::api;
+use bounds::{Budget, Refused};
 use prost::Message;
 use rand::RngExt;
 use std::sync::Arc;
@@ -33,6 +35,7 @@ use wire::{DiscoveryRequest, DiscoveryResponse, METHOD, Node, RateLimitConfig, S
 
 /// Largest response that is decoded, in bytes; the bound of a file.
 pub const MAX_RESPONSE_BYTES: usize = MAX_FILE_BYTES;
+const NO_RESOURCES: &str = "the response has no resources, which would remove all limits; to have none, send a domain without descriptors";
 /// Longest reason of a refusal, in bytes.
 const MAX_REASON_BYTES: usize = 4_096;
 /// Longest version or nonce, in bytes. Both are sent back.
@@ -172,6 +175,12 @@ impl Xds {
         taken: Result<Limits, String>,
     ) -> Option<String> {
         let server = self.options.url();
+        let has_limits = self.current.borrow().as_ref().is_some_and(|limits| !limits.is_empty());
+        let taken = match taken {
+            // As with an empty file: the server may have lost its configuration, and every limit would be removed.
+            Ok(limits) if limits.is_empty() && has_limits => Err(NO_RESOURCES.to_owned()),
+            taken => taken,
+        };
         let (refused, domains) = match taken {
             Ok(limits) => {
                 let domains = limits.len();
@@ -208,6 +217,13 @@ fn limits_of(response: DiscoveryResponse, domains: Domains) -> Result<Limits, St
     };
     if let Some(reason) = wrong(&response.type_url) {
         return Err(reason);
+    }
+    let mut budget = Budget::new();
+    for (at, resource) in response.resources.iter().enumerate() {
+        budget.take(&resource.value).map_err(|error| match error {
+            Refused::Malformed(_) | Refused::Cut => format!("resource {at} is no RateLimitConfig: {error}"),
+            Refused::TooMany | Refused::TooDeep => format!("resource {at}: {error}"),
+        })?;
     }
     let mut values = Vec::with_capacity(response.resources.len());
     for (at, resource) in response.resources.into_iter().enumerate() {

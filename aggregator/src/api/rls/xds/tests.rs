@@ -152,3 +152,25 @@ fn options_are_validated() {
         assert!(error.contains(expected) && !error.contains("secret"), "{error}");
     }
 }
+
+#[test]
+fn a_response_is_bounded_before_it_is_decoded() {
+    let read =
+        |config: RateLimitConfig| limits_of(response(&[config]), Domains::Unique).err().unwrap_or_default();
+    let too_many = "descriptors, limits, replaced limits";
+    // Each takes a few bytes of a response, which has at most 8 MiB.
+    let many = bounds::MAX_MESSAGES + 1;
+    assert!(read(config("d", vec![Descriptor::default(); many])).contains(too_many));
+    let mut replaces = limited("k", 1, 1);
+    replaces.rate_limit.as_mut().unwrap().replaces = vec![Replace::default(); many];
+    assert!(read(config("d", vec![replaces])).contains(too_many));
+    let mut metadata = limited("k", 1, 1);
+    let list = Value::from(vec![Value::from(1.0); many]);
+    metadata.metadata = Some(Struct { fields: [("l".to_owned(), list)].into() });
+    assert!(read(config("d", vec![metadata])).contains(too_many));
+    let sound: Vec<_> = (0..10_000).map(|n| limited(&format!("k{n}"), 1, 1)).collect();
+    assert_eq!(read(config("d", sound)), "");
+    let mut cut = response(&[config("d", vec![limited("k", 1, 1)])]);
+    cut.resources[0].value.pop();
+    assert!(limits_of(cut, Domains::Unique).unwrap_err().contains("cut off"));
+}

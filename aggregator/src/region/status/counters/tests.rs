@@ -89,10 +89,16 @@ fn many_rules_and_long_names_are_refused() {
         let rules: Vec<_> = names.iter().map(|name| (name.as_str(), 0, 0)).collect();
         let mut of = OfStream::default();
         counters.take(&mut of, &sent(&rules), MonoMs(0));
-        assert_eq!(of.last.len(), if stream < 4 { MAX_STREAM_RULES } else { 0 });
+        assert_eq!(of.last.len(), if stream < 2 { MAX_STREAM_RULES } else { 0 });
         counters.left(&of);
     }
-    assert_eq!(counters.rules(MonoMs(0)).len(), MAX_RULES);
+    assert_eq!(counters.rules(MonoMs(0)).len(), MAX_RULES / 2, "one workspace leaves places to others");
+    assert!(!counters.are_complete(MonoMs(LEFT_OUT_MS)) && counters.are_complete(MonoMs(LEFT_OUT_MS + 1)));
+    let elsewhere = wire::Counters { workspace: "other".into(), ..sent(&[("new", 0, 0)]) };
+    let mut of = OfStream::default();
+    counters.take(&mut of, &elsewhere, MonoMs(0));
+    counters.left(&of);
+    assert_eq!(counters.rules(MonoMs(0)).len(), MAX_RULES / 2 + 1);
     counters.take(&mut OfStream::default(), &sent(&[("new", 0, 0)]), MonoMs(SILENT_KEPT_MS + 1));
     assert_eq!(counters.rules(MonoMs(0)).len(), 1, "rules without reports are evicted");
 }
