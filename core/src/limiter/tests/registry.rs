@@ -23,6 +23,7 @@ fn entry(worker: u64, gap: bool, resent: Option<u64>, now: MonoMs) -> Entry {
         gap,
         resent,
         recall: Vec::new(),
+        recalls_all: false,
         settled: true,
         report_queue: 0,
     }
