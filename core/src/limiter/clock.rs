@@ -46,8 +46,14 @@ impl Clock {
         if measured != self.measured {
             self.measured = measured;
             self.offset_us = measured.offset_ms.saturating_mul(1_000);
-            return;
+            // A worker may begin long after the last measurement, and then is where the others are.
+            self.approach(now.mono.since(measured.measured));
+        } else {
+            self.approach(elapsed_ms);
         }
+    }
+
+    fn approach(&mut self, elapsed_ms: u64) {
         let most_us = elapsed_ms.saturating_mul(1_000) / SLOW_PARTS;
         let (least, most) = (self.offset_us.saturating_sub(most_us), self.offset_us.saturating_add(most_us));
         self.offset_us = self.machine_offset_ms.saturating_mul(1_000).clamp(least, most);

@@ -16,7 +16,7 @@ use weir_core::replication::regional::heartbeat::{Call, Heartbeat};
 use weir_core::replication::regional::watch::{MarkersRead, Watch};
 
 /// Time between two attempts to take the region's time before the program serves.
-const JOIN_RETRY: Duration = Duration::from_millis(10);
+const JOIN_RETRY: Duration = Duration::from_millis(50);
 
 /// Watches until the program ends.
 pub async fn run(hub: Arc<Hub>, regional: Arc<Regional>) {

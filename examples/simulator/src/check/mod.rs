@@ -56,6 +56,8 @@ pub struct Check {
     /// For each process and rule: offset of the clock that numbers the rule's cells from the monotonic clock, in
     /// milliseconds, and the cell in which that was noted.
     numbered_by: BTreeMap<OriginId, Vec<(i64, u64)>>,
+    /// For each process: offset of its clock from the monotonic clock, in milliseconds.
+    offsets_ms: BTreeMap<OriginId, i64>,
     has_redis: bool,
     /// A fault of the plan makes a Redis unavailable or slow.
     store_fails: bool,
@@ -80,6 +82,7 @@ impl Check {
             running_since_us: BTreeMap::new(),
             stepped_us: vec![None; shapes.len()],
             numbered_by: BTreeMap::new(),
+            offsets_ms: BTreeMap::new(),
             has_redis: plan.topology.aggregators > 1,
             store_fails: plan.faults.iter().any(|fault| fails_stores(&fault.what)),
             reconnects: plan.faults.iter().any(|fault| disconnects_envoys(&fault.what)),
@@ -96,6 +99,7 @@ impl Check {
     pub(crate) fn ends(&mut self, origin: OriginId) {
         self.truth.ends(origin);
         self.numbered_by.remove(&origin);
+        self.offsets_ms.remove(&origin);
     }
 
     /// A process decides by a clock with this offset from its monotonic clock, where `true_ms` is right. Small steps
@@ -103,7 +107,7 @@ impl Check {
     /// begins with its machine's clock, steps to it.
     pub(crate) fn decides_by(&mut self, origin: OriginId, offset_ms: i64, true_ms: i64, now_us: u64) {
         let rules = self.stepped_us.len();
-        let before_ms = self.numbered_by.get(&origin).and_then(|by| by.first()).map_or(offset_ms, |by| by.0);
+        let before_ms = self.offsets_ms.insert(origin, offset_ms).unwrap_or(offset_ms);
         let (was_off, is_off) = (before_ms.abs_diff(true_ms), offset_ms.abs_diff(true_ms));
         if self.has_redis && !self.store_fails && is_off > was_off.saturating_add(MOST_OFF_MS) {
             self.violated("clock", now_us, || format!("{origin} is off by {is_off} ms after {was_off} ms"));

@@ -72,11 +72,10 @@ impl Redis {
                 Reply::Named(Ok(named.take(SHARD_CELLS).cloned().collect()))
             }
             Request::Origins(mine, proposal) => {
-                let agreed = SharedTime::agree(self.time, &proposal, now_ms.saturating_mul(1_000));
-                self.time = Some(agreed);
+                let region_us = SharedTime::agree(&mut self.time, &proposal, now_ms.saturating_mul(1_000));
                 self.origins.extend(mine.into_iter().map(|origin| (origin, now_ms)));
                 self.origins.retain(|_, named_ms| now_ms.saturating_sub(*named_ms) <= LIVE_MS);
-                Reply::Alive(Ok((self.origins.keys().copied().collect(), agreed.time_us)))
+                Reply::Alive(Ok((self.origins.keys().copied().collect(), region_us)))
             }
             Request::Look(look) => {
                 let server = Server { process: self.promotions + 1, promotion: self.promotions };
