@@ -14,10 +14,24 @@ pub(in crate::rules) fn cookies<'a>(line: &'a [u8], name: &[u8]) -> impl Iterato
         let (key, value) = split_once(pair, b'=')?;
         let (key, value) = (key.trim_ascii(), value.trim_ascii());
         if key == name {
-            return Some((!has_open_quote(value)).then_some(value));
+            return Some((!has_open_quote(value) && !hides(value, name)).then_some(value));
+        }
+        if has_open_quote(value) && contains(line, name) || hides(value, name) {
+            return Some(None);
         }
         is_alias(Decoded { bytes: key, form: false }, name).then_some(None)
     })
+}
+
+/// Whether some upstreams find the cookie in another one's value: Python's library also ends a cookie at a blank.
+fn hides(value: &[u8], name: &[u8]) -> bool {
+    let ends = |byte: &u8| matches!(byte, b' ' | b'\t' | b',' | b'"');
+    let mut parts = value.split(ends).skip(1);
+    parts.any(|part| part.strip_prefix(name).is_some_and(|rest| matches!(rest, [] | [b'=', ..])))
+}
+
+fn contains(line: &[u8], name: &[u8]) -> bool {
+    line.windows(name.len().max(1)).any(|part| part == name)
 }
 
 /// Whether a value begins with a quote that nothing closes. Some upstreams read on behind the `;` then.
@@ -67,6 +81,11 @@ mod tests {
             ("session=\"a;b\"", &[None]),
             (r#"session="a\""#, &[None]),
             (r#"session="a\\""#, &[Some(r"a\")]),
+            ("a=b session=c", &[None]),
+            ("session=b; a=b session=c", &[Some("b"), None]),
+            (r#"x="; session=b; y="; session=c"#, &[None, Some("b"), None, Some("c")]),
+            (r#"x="; y=b"#, &[]),
+            ("a=b sessions=c xsession=d", &[]),
             ("session=\"\"", &[Some("")]),
             ("session=a=b", &[Some("a=b")]),
             ("session=", &[Some("")]),
