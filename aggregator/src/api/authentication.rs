@@ -78,7 +78,7 @@ impl Authentication {
         let certificates = self.tls.as_deref().is_some_and(Tls::is_mutual);
         let guarded = |address: SocketAddr, guarded: bool| guarded || address.ip().is_loopback();
         if let Some(token) = authenticator.published_token()
-            && !guarded(grpc, certificates || insecure.grpc)
+            && !guarded(grpc, insecure.grpc)
         {
             return Err(AuthenticationError::Published { address: grpc, token: token.to_owned() });
         }

@@ -181,9 +181,8 @@ impl Bans {
         namespaces.entry(namespace.into()).or_default().insert(canonical.into(), ban);
         self.count = self.count.saturating_add(1);
         self.version = self.version.wrapping_add(1);
-        if !ban.denies(now) {
-            self.full_until = UnixMs(0);
-        }
+        // The next place may be free from the end of this one.
+        self.full_until = if ban.denies(now) { self.full_until.min(ban.until) } else { UnixMs(0) };
         true
     }
 

@@ -357,6 +357,8 @@ impl Limiter {
         self.leave(shared, now);
         self.stats.gauges.add(&WorkerRegistry::sign_off(shared, self.worker, now));
         self.worker_cache.clear();
+        // Another worker is the subscriber now.
+        self.registry.subscriber = 0;
         (self.rests, self.synced) = (true, None);
         true
     }
