@@ -4,12 +4,10 @@
 //! limit notices. The machine's clock alone numbers cells only before the first measurement.
 
 use super::remote::registry;
-use crate::model::time::{MonoMs, Now, UnixMs};
+use crate::model::time::{MonoMs, Now, SLOW_PARTS, UnixMs, toward};
 
 /// A step of the clock by more than this invalidates cached denials and leases.
 const STEP_MS: u64 = 1_000;
-/// Without measurements, the time approaches the machine's clock by one part in this many.
-const SLOW_PARTS: u64 = 1_000;
 
 /// Unix time minus monotonic time.
 #[derive(Debug)]
@@ -55,8 +53,7 @@ impl Clock {
 
     fn approach(&mut self, elapsed_ms: u64) {
         let most_us = elapsed_ms.saturating_mul(1_000) / SLOW_PARTS;
-        let (least, most) = (self.offset_us.saturating_sub(most_us), self.offset_us.saturating_add(most_us));
-        self.offset_us = self.machine_offset_ms.saturating_mul(1_000).clamp(least, most);
+        self.offset_us = toward(self.offset_us, self.machine_offset_ms.saturating_mul(1_000), most_us);
     }
 
     /// Both clocks at `mono`, given the registry's measurement of the region's clock.

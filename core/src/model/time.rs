@@ -1,6 +1,7 @@
 //! Points in time, as values that the caller measured.
 //!
-//! There are two clocks that must not be mixed. [`UnixMs`] determines the cell of a request, and jumps when the machine's clock is set.
+//! There are two clocks that must not be mixed. [`UnixMs`] determines the cell of a request, and does not step while an
+//! aggregator serves (`replication::regional::clock`).
 //! [`MonoMs`] measures waits and leases, and never jumps.
 
 /// Milliseconds since the Unix epoch.
@@ -28,6 +29,14 @@ impl MonoMs {
     pub const fn after(self, ms: u64) -> MonoMs {
         MonoMs(self.0.saturating_add(ms))
     }
+}
+
+/// A time that is wrong approaches the right one by one part in this many, so slowly that no limit notices.
+pub(crate) const SLOW_PARTS: u64 = 1_000;
+
+/// `from`, moved towards `to` by at most `most`.
+pub(crate) fn toward(from: u64, to: u64, most: u64) -> u64 {
+    to.clamp(from.saturating_sub(most), from.saturating_add(most))
 }
 
 /// Windows may begin before the zero of the monotonic clock, so times in [`Now::mono_of`] are counted from this long before it.

@@ -9,11 +9,10 @@
 //! aggregator. Each heartbeat reads it, corrects the aggregator's clock by it, and moves it towards the machine's clock
 //! of that aggregator.
 
-use crate::model::time::{MonoMs, Now, UnixMs};
+use crate::model::time::{MonoMs, Now, SLOW_PARTS, UnixMs, toward};
 
-/// A time that is wrong by at most [`LARGE_US`] approaches the machine's clock by one part in this many.
-const SLOW_PARTS: u64 = 1_000;
-/// A time that is wrong by more does so by one part in this many, if the store's clock agrees with the machine's.
+/// A time that is wrong by more than [`LARGE_US`] approaches the machine's clock by one part in this many, if the store's
+/// clock agrees with the machine's; otherwise by one in [`SLOW_PARTS`].
 const FAST_PARTS: u64 = 100;
 /// More than this is a large difference, in microseconds.
 const LARGE_US: u64 = 60_000_000;
@@ -133,8 +132,13 @@ impl RegionClock {
         TimeProposal {
             time_us: time_us(machine.mono, offset_us),
             machine_us: time_us(machine.mono, machine_us),
-            is_shared: self.followed.is_some_and(|(first, last)| last.since(first) >= JOINING_MS),
+            is_shared: self.is_shared(),
         }
+    }
+
+    /// Whether it has followed the region's time for long enough.
+    fn is_shared(&self) -> bool {
+        self.followed.is_some_and(|(first, last)| last.since(first) >= JOINING_MS)
     }
 
     /// Takes the region's time, which was `region_us` at a moment between `sent` and `received`.
@@ -142,14 +146,13 @@ impl RegionClock {
         let least = region_us.saturating_sub(micros(received));
         let most = region_us.saturating_sub(micros(sent)).max(least);
         let (first, last) = self.followed.unwrap_or((received, received));
-        let is_shared = last.since(first) >= JOINING_MS;
         let offset_us = match self.offset_us {
             Some(offset_us) => {
                 let right_us = offset_us.clamp(least, most);
                 // This aggregator was suspended, or the time was a day off.
                 let is_behind = right_us > offset_us.saturating_add(AHEAD_US);
                 let is_unusable = right_us.abs_diff(offset_us) >= UNUSABLE_US;
-                match is_shared && !is_behind && !is_unusable {
+                match self.is_shared() && !is_behind && !is_unusable {
                     true => {
                         let elapsed_us = received.since(last).saturating_mul(1_000);
                         toward(offset_us, right_us, CORRECTION_US.min(elapsed_us / FAST_PARTS))
@@ -175,11 +178,6 @@ fn offset_us(now: Now) -> u64 {
 
 fn time_us(mono: MonoMs, offset_us: u64) -> u64 {
     micros(mono).saturating_add(offset_us)
-}
-
-/// `from`, moved towards `to` by at most `most`.
-fn toward(from: u64, to: u64, most: u64) -> u64 {
-    to.clamp(from.saturating_sub(most), from.saturating_add(most))
 }
 
 #[cfg(test)]
