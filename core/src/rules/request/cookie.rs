@@ -16,7 +16,7 @@ pub(in crate::rules) fn cookies<'a>(line: &'a [u8], name: &[u8]) -> impl Iterato
         if key == name {
             return Some((!has_open_quote(value) && !hides(value, name)).then_some(value));
         }
-        if has_open_quote(value) && contains(line, name) || hides(value, name) {
+        if has_open_quote(value) && memchr::memmem::find(line, name).is_some() || hides(value, name) {
             return Some(None);
         }
         is_alias(Decoded { bytes: key, form: false }, name).then_some(None)
@@ -28,10 +28,6 @@ fn hides(value: &[u8], name: &[u8]) -> bool {
     let ends = |byte: &u8| matches!(byte, b' ' | b'\t' | b',' | b'"');
     let mut parts = value.split(ends).skip(1);
     parts.any(|part| part.strip_prefix(name).is_some_and(|rest| matches!(rest, [] | [b'=', ..])))
-}
-
-fn contains(line: &[u8], name: &[u8]) -> bool {
-    line.windows(name.len().max(1)).any(|part| part == name)
 }
 
 /// Whether a value begins with a quote that nothing closes. Some upstreams read on behind the `;` then.
