@@ -168,11 +168,11 @@ impl Limiter {
             }
         }
         for at in 0..items.len() {
-            let enforced =
-                |item: &Item| !item.shadow && Some(item.fingerprint) == items.get(at).map(|i| i.fingerprint);
-            let peeks = items.iter().any(enforced);
-            if let Some(item) = items.get_mut(at).filter(|item| item.shadow) {
-                item.peeks |= peeks;
+            let shadow = items.get(at).filter(|item| item.shadow);
+            let Some(fingerprint) = shadow.map(|item| item.fingerprint) else { continue };
+            let is_enforced = items.iter().any(|item| !item.shadow && item.fingerprint == fingerprint);
+            if let Some(item) = items.get_mut(at) {
+                item.peeks |= is_enforced;
             }
         }
     }
