@@ -201,7 +201,13 @@ impl Server {
         if let (None, Some(global)) = (&services.regional, &services.global) {
             helpers.spawn(lease::keep(services.hub.clone(), global.clone()));
         }
-        services.hub.region(|region, _| region.set_grants(authentication.tokens.grants()));
+        let hub = services.hub.clone();
+        let share = move |tokens: &Tokens| {
+            // Thousands of names are put together before the region's lock is taken.
+            let grants = tokens.grants();
+            hub.region(|region, _| region.set_grants(grants));
+        };
+        share(&authentication.tokens);
         let prepared = prepare(&services).await;
         let grpc_socket = grpc_socket.listen()?;
         let http_socket = http_socket.map(|(socket, _)| socket.listen()).transpose()?;
@@ -228,8 +234,6 @@ impl Server {
                 helpers.spawn(begin_anew(services.hub.clone(), schedule));
             }
         }
-        let hub = services.hub.clone();
-        let share = move |tokens: &Tokens| hub.region(|region, _| region.set_grants(tokens.grants()));
         authentication.follow(&services.metrics, share, &mut helpers);
         let embedded = EmbeddedLimiter::start(services.clone(), schedule.leave_ms, &mut helpers);
         let limits = rate_limits(&services, limits_source, &mut helpers);
