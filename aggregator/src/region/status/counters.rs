@@ -176,13 +176,16 @@ impl Rule {
 impl Counters {
     /// Takes the counts that a stream sent.
     pub fn take(&mut self, stream: &mut OfStream, sent: &wire::Counters, now: MonoMs) {
+        // All are of one workspace: once one finds no place, no other new one does.
+        let mut is_full = false;
         for rule in sent.rules.iter().filter(|rule| is_named(&sent.workspace, rule)) {
             let name = (sent.workspace.clone(), rule.name.clone());
             let counts = counts_of(rule);
             let is_new = !stream.last.contains_key(&name);
             let has_place = !is_new || stream.last.len() < MAX_STREAM_RULES;
-            let Some(counted) = has_place.then(|| self.rule(&name, now)).flatten() else {
-                self.left_out = Some(now);
+            let is_looked_for = has_place && (!is_full || self.rules.contains_key(&name));
+            let Some(counted) = is_looked_for.then(|| self.rule(&name, now)).flatten() else {
+                (self.left_out, is_full) = (Some(now), true);
                 continue;
             };
             counted.note(&sent.workspace, rule, now);
