@@ -41,8 +41,7 @@ impl Vm {
         let (here, mono) = (Here::root(root), calls::mono_now());
         self.end_deleted(here, mono);
         let Some(at) = self.worker_of(root) else { return Effects::new() };
-        let newest = self.plugins.iter().rfind(|plugin| plugin.worker == at).map(|plugin| plugin.root);
-        let is_newest = newest == Some(root);
+        let is_newest = self.newest_of(at) == Some(root);
         if let Some((plugin, worker)) = self.find(root)
             && !is_newest
             && !plugin.has_paused()
@@ -145,12 +144,15 @@ impl Vm {
         Effects::new()
     }
 
-    /// Ends the plugins whose roots Envoy has deleted.
+    /// Ends the plugins whose roots Envoy has deleted. The newest one's ticks look for all others, and theirs whether the newest one is left.
     fn end_deleted(&mut self, here: Here, mono: MonoMs) {
         if self.plugins.len() < 2 {
             return;
         }
-        let others = self.plugins.iter().map(|plugin| plugin.root).filter(|root| *root != here.root);
+        let newest = self.worker_of(here.root).and_then(|at| self.newest_of(at));
+        let is_looked_for =
+            |root: &u32| *root != here.root && (newest == Some(here.root) || newest == Some(*root));
+        let others = self.plugins.iter().map(|plugin| plugin.root).filter(is_looked_for);
         let deleted: Vec<u32> = others.filter(|root| calls::set_effective_context(*root).is_err()).collect();
         let _ = calls::set_effective_context(here.context);
         for root in deleted {
@@ -222,6 +224,11 @@ impl Vm {
 
     fn worker_of(&self, root: u32) -> Option<usize> {
         self.plugins.iter().find(|plugin| plugin.root == root).map(|plugin| plugin.worker)
+    }
+
+    /// The root of a worker's newest plugin.
+    fn newest_of(&self, at: usize) -> Option<u32> {
+        self.plugins.iter().rfind(|plugin| plugin.worker == at).map(|plugin| plugin.root)
     }
 
     fn find(&mut self, root: u32) -> Option<(&mut Plugin, &mut Worker)> {
