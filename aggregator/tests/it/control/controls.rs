@@ -324,6 +324,10 @@ async fn a_token_changes_what_its_entry_allows() {
         if expected == 200 {
             let stored = &answer.body["override"];
             assert_eq!((&stored["workspace"], &stored["author"]), (&json!("shop"), &json!("operator")));
+            let reserved = body.replace("\"n\"", "\"~n\"");
+            let answer = client.send("PUT", OVERRIDES, &headers, reserved.as_bytes()).await;
+            assert_eq!(answer.status, 400, "{answer:?}");
+            assert_eq!(answer.body["error"]["field"], "namespace", "{answer:?}");
         }
     }
 }
