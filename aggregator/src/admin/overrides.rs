@@ -17,7 +17,7 @@ use weir_core::control::{Control, Effect, Selector};
 pub struct Overrides {
     /// The region.
     pub region: String,
-    /// By the aggregator's clock.
+    /// By the region's time.
     pub now_unix_ms: u64,
     /// Where authors and reasons come from: `read` from the database, `unavailable` (those read before are shown), or
     /// `none` if there is no database, and therefore no live control.

@@ -22,7 +22,7 @@ const SLACK_MS: u64 = 2_000;
 pub struct Parts {
     /// The region.
     pub region: String,
-    /// By the aggregator's clock.
+    /// By the region's time.
     pub now_unix_ms: u64,
     /// This aggregator.
     pub aggregator: Aggregator,

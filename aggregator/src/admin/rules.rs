@@ -19,7 +19,7 @@ use weir_core::region::top::Scope;
 pub struct Rules {
     /// The region.
     pub region: String,
-    /// By the aggregator's clock.
+    /// By the region's time.
     pub now_unix_ms: u64,
     /// Number of aggregators whose figures are included, with this one.
     pub aggregators: u64,

@@ -19,7 +19,7 @@ use weir_core::region::top::{KeyUsage, Ranked};
 pub struct Top {
     /// The region.
     pub region: String,
-    /// By the aggregator's clock.
+    /// By the region's time.
     pub now_unix_ms: u64,
     /// Milliseconds since the keys were scanned.
     pub age_ms: u64,

@@ -12,7 +12,7 @@ use weir_core::model::window::MAX_COUNT;
 pub struct Explanation {
     /// The region of the aggregator that explains.
     pub region: String,
-    /// By the aggregator's clock.
+    /// By the region's time.
     pub now_unix_ms: u64,
     /// The workspace.
     pub workspace: String,

@@ -2,7 +2,8 @@
 -- ARGV: silent_ms; most members of a set; the aggregator's time and its machine's, in microseconds; '1' if it has the
 -- region's time already; the aggregator; its nodes.
 -- Returns the server's time and the region's, in microseconds, and the live members of both sets. The region's time is
--- stored as `time:server's time:whether one that had it wrote it`, for as long as a window can count. Equivalent to weir_core's SharedTime::agree.
+-- stored as `time:server's time:whether one that had it wrote it`, for as long as a window can count. Equivalent to
+-- weir_core's SharedTime::agree.
 
 local SLOW_PARTS, FAST_PARTS, LARGE_US = 1000, 100, 60000000
 local UNUSABLE_US, IN_USE_US, AHEAD_US, BEHIND_US = 86400000000, 10000000, 1000000, 50000

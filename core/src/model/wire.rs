@@ -289,7 +289,7 @@ pub struct Pong {
     /// From the [`Ping`].
     #[prost(uint64, tag = "1")]
     pub sent_ms: u64,
-    /// The aggregator's clock.
+    /// The region's time.
     #[prost(uint64, tag = "2")]
     pub unix_ms: u64,
     /// Live nodes of the region, the receiver included.

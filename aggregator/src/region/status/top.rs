@@ -40,7 +40,7 @@ pub struct Scan {
     pub growth: HashMap<Key, f64>,
     /// Number of keys in memory.
     pub held: usize,
-    /// When the scan ended, by the wall clock.
+    /// When the scan ended, by the region's time.
     pub unix: UnixMs,
     /// When the scan ended.
     pub at: Instant,
