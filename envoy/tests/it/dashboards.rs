@@ -270,7 +270,7 @@ fn documented() -> Metrics {
 }
 
 fn file(name: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/grafana").join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/grafana").join(name);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 

@@ -8,7 +8,7 @@ use weir_envoy::{binaries, validate_file};
 fn envoy_accepts_the_example() {
     let filter = binaries::filter().unwrap();
     let example =
-        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy/envoy.yaml")).unwrap();
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/envoy.yaml")).unwrap();
     let placeholder = "target/weir-filter.wasm";
     assert_eq!(example.matches(placeholder).count(), 1);
     let folder = tempfile::tempdir().unwrap();

@@ -14,7 +14,7 @@ const COMPOSE_FILES: [&str; 3] =
     ["envoy/deploy/docker-compose.yml", "envoy/deploy/quickstart.yml", "envoy/deploy/docker/services.yml"];
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 fn read(path: &str) -> String {

@@ -72,7 +72,7 @@ log "running the tests (those without an Envoy beside the scenarios, as both mos
 } >"$logs/others.log" 2>&1 &
 others=$!
 failed=0
-"${tests[@]}" --test it -- scenarios:: || failed=1
+"${tests[@]}" --lib -- scenarios:: || failed=1
 wait "$others" || failed=1
 cat "$logs/others.log"
 exit "$failed"

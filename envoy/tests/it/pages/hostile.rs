@@ -37,8 +37,8 @@ async fn any_pasted_text_gets_a_result() {
     browser.open(&format!("{url}#scenario=one-envoy&seed=1")).await.unwrap();
     ran(&mut browser, 1).await;
     let envoy =
-        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/docker/envoy.yaml")).unwrap();
-    let login = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/login-protection.json");
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/docker/envoy.yaml")).unwrap();
+    let login = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/login-protection.json");
     let login = std::fs::read_to_string(login).unwrap();
     let many = json!({"aggregator": {"cluster": "a"}, "rules": (0..60).map(|at| json!(
         {"name": at.to_string(), "identifier": {"header": "x"}, "limit": 1, "window": "1s"})).collect::<Vec<_>>()});

@@ -1,5 +1,7 @@
 //! End-to-end tests with real parts, in one program: it is linked once, and its tests wait side by side.
 
+#![cfg(test)]
+
 mod dashboards;
 mod documentation;
 mod example;
