@@ -203,17 +203,30 @@ fn spellings_of_a_cookie_are_one_identifier() {
 
 #[test]
 fn names_that_some_upstream_takes_for_the_same_are_ambiguous() {
-    let names =
-        ["user.id", "user+id", "user[id", "user_id%00x", "%20user_id", "User_ID", "user_id[]", "user_id[a]"];
+    let names = [
+        "user.id",
+        "user+id",
+        "user[id",
+        "user_id%00x",
+        "%20user_id",
+        "User_ID",
+        "user_id[]",
+        "user_id[a]",
+        "user_id]",
+        "]user_id",
+        "[user_id]",
+        "[[user_id]",
+        "%u0075ser_id",
+    ];
     let query = r#""identifier": {"query": "user_id"}, "on_missing_identifier": "skip""#;
     check(query, names.map(|name| Sent::to(&format!("/?{name}=alice"))), &[r"\+"]);
     check(query, names.map(|name| Sent::to(&format!("/?user_id=a&{name}=alice"))), &[r"\+"]);
     let first = r#""identifier": {"query": "user_id", "pick": "first"}"#;
     check(first, names.map(|name| Sent::to(&format!("/?user_id=a&{name}=alice"))), &[r"\+"]);
-    let other = ["user", "user_idx", "userid", "user-id", "x_user_id", "[user_id]", "_user_id"];
+    let other = ["user", "user_idx", "userid", "user-id", "x_user_id", "[x[user_id]", "_user_id"];
     check(query, other.map(|name| Sent::to(&format!("/?{name}=alice"))), &["unlimited"]);
     let cookie = r#""identifier": {"cookie": "user_id"}, "on_missing_identifier": "skip""#;
-    let names = ["user.id", "user id", "user[id", "USER_id", "user_id[a]", "user%5Fid"];
+    let names = ["user.id", "user id", "user[id", "USER_id", "user_id[a]", "user%5Fid", "[user_id]"];
     check(cookie, names.map(|name| Sent::to("/").with("cookie", format!("{name}=alice"))), &[r"\+"]);
     check(cookie, other.map(|name| Sent::to("/").with("cookie", format!("{name}=alice"))), &["unlimited"]);
     check(r#""identifier": {"query": "f[a]"}"#, [Sent::to("/?f[a]=x&f[b]=y&g=z")], &["x"]);

@@ -126,7 +126,8 @@ impl Conditions {
             return true;
         }
         let method = joined_header(request, b":method", buffer).unwrap_or_default();
-        self.methods.iter().any(|allowed| **allowed == *method)
+        // Some upstreams take `post` for `POST`, others refuse it.
+        self.methods.iter().any(|allowed| allowed.eq_ignore_ascii_case(method))
     }
 
     fn host_matches<R: Request + ?Sized>(&self, request: &R, buffer: &mut Vec<u8>) -> bool {

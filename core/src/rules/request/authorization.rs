@@ -28,10 +28,16 @@ pub(in crate::rules) fn credential<'a>(line: &'a [u8], buffer: &'a mut Vec<u8>) 
     if scheme.is_empty() && (text.eq_ignore_ascii_case(b"basic") || text.eq_ignore_ascii_case(b"bearer")) {
         return Some(&[]);
     }
-    // Some upstreams end the credential at a blank or a comma, others do not.
-    if !text.iter().all(|byte| byte.is_ascii_graphic() && *byte != b',') {
+    // Spring takes any byte behind `Basic` for the blank.
+    if scheme.is_empty() && text.get(..5).is_some_and(|begin| begin.eq_ignore_ascii_case(b"basic")) {
         return None;
     }
+    // Some upstreams end the credential at a blank, a comma or a semicolon, and drop quotes; others do not.
+    if !text.iter().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b',' | b';' | b'"')) {
+        return None;
+    }
+    // Rails also takes it as a parameter of that name.
+    let text = text.strip_prefix(b"token=").filter(|_| !scheme.is_empty()).unwrap_or(text);
     if scheme.eq_ignore_ascii_case(b"basic") {
         return user(text, buffer);
     }
@@ -105,6 +111,12 @@ mod tests {
             ("BASIC", Some("")),
             ("Bearer x,y", None),
             ("Bearer x y", None),
+            ("Bearer x;1", None),
+            ("Bearer \"x\"", None),
+            ("Token token=x", Some("x")),
+            ("token=x", Some("token=x")),
+            ("Basic:dTpwdw==", None),
+            ("bASIC~dTpwdw==", None),
             ("Bearer \u{e9}", None),
             ("Basic dTpwdw==", Some("u")),
             ("basic dTpwdz", Some("u")),

@@ -2,6 +2,9 @@
 //!
 //! Quotes around a value are removed, as many upstreams do, and so are the escapes in quotes that Python's library undoes: a `\` and
 //! three octal digits, or any other byte behind a `\`. `identifier` does the percent-decoding.
+//!
+//! Names and values are ASCII without blanks (RFC 6265). Python's library ends an unquoted value at a blank, and takes what is
+//! before a blank for a flag; Django, Werkzeug and Node also drop blanks that are not ASCII around names and values.
 
 use super::names::is_alias;
 use super::query::{Decoded, split_once};
@@ -11,23 +14,49 @@ use alloc::vec::Vec;
 /// another value or another cookie. Names are case-sensitive (RFC 6265).
 pub(in crate::rules) fn cookies<'a>(line: &'a [u8], name: &[u8]) -> impl Iterator<Item = Option<&'a [u8]>> {
     line.split(|byte| *byte == b';').filter_map(move |pair| {
+        let pair = pair.trim_ascii();
         let (key, value) = split_once(pair, b'=')?;
         let (key, value) = (key.trim_ascii(), value.trim_ascii());
         if key == name {
-            return Some((!has_open_quote(value) && !hides(value, name)).then_some(value));
+            let certain = !has_open_quote(value) && !hides(pair, name) && !ends_early(value);
+            return Some(certain.then_some(value));
         }
-        if has_open_quote(value) && memchr::memmem::find(line, name).is_some() || hides(value, name) {
+        if has_open_quote(value) && memchr::memmem::find(line, name).is_some() || hides(pair, name) {
             return Some(None);
         }
-        is_alias(Decoded { bytes: key, form: false }, name).then_some(None)
+        let key = without_blanks(key);
+        (key == name || is_alias(Decoded { bytes: key, form: false }, name)).then_some(None)
     })
 }
 
-/// Whether some upstreams find the cookie in another one's value: Python's library also ends a cookie at a blank.
-fn hides(value: &[u8], name: &[u8]) -> bool {
+/// Whether some upstreams find another cookie of the name in a pair.
+fn hides(pair: &[u8], name: &[u8]) -> bool {
     let ends = |byte: &u8| matches!(byte, b' ' | b'\t' | b',' | b'"');
-    let mut parts = value.split(ends).skip(1);
+    let mut parts = pair.split(ends).skip(1);
     parts.any(|part| part.strip_prefix(name).is_some_and(|rest| matches!(rest, [] | [b'=', ..])))
+}
+
+/// Whether some upstreams take a part of a value for all of it.
+fn ends_early(value: &[u8]) -> bool {
+    let is_quoted = value.starts_with(b"\"");
+    let has_blank = || value.iter().any(|byte| matches!(byte, b' ' | b'\t'));
+    without_blanks(value).len() < value.len() || !is_quoted && has_blank()
+}
+
+/// The text without what may be a blank that is not ASCII, at both ends.
+fn without_blanks(mut text: &[u8]) -> &[u8] {
+    let is_outside = |byte: &u8| !byte.is_ascii() || byte.is_ascii_whitespace();
+    while let [byte, rest @ ..] = text
+        && is_outside(byte)
+    {
+        text = rest;
+    }
+    while let [rest @ .., byte] = text
+        && is_outside(byte)
+    {
+        text = rest;
+    }
+    text
 }
 
 /// Whether a value begins with a quote that nothing closes. Some upstreams read on behind the `;` then.
@@ -82,6 +111,16 @@ mod tests {
             (r#"x="; session=b; y="; session=c"#, &[None, Some("b"), None, Some("c")]),
             (r#"x="; y=b"#, &[]),
             ("a=b sessions=c xsession=d", &[]),
+            ("session=b path=/", &[None]),
+            ("session=b [1", &[None]),
+            ("session=b\tc", &[None]),
+            ("session=\"b c\"", &[Some("b c")]),
+            ("session=b; secure session=c", &[Some("b"), None]),
+            ("session=b; \u{a0}session=c", &[Some("b"), None]),
+            ("session\u{3000}=c", &[None]),
+            ("session=b\u{a0}", &[None]),
+            ("session=\u{2003} b", &[None]),
+            ("session=b\u{e9}c", &[Some("b\u{e9}c")]),
             ("session=\"\"", &[Some("")]),
             ("session=a=b", &[Some("a=b")]),
             ("session=", &[Some("")]),

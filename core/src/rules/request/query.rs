@@ -2,7 +2,7 @@
 //!
 //! `+` is a space, as in forms: `a+b` and `a%20b` are equal to an upstream, so they are one identifier. Malformed
 //! escapes are kept as they are. Some upstreams separate parameters by `;` as well, and some take other names for the same, so a
-//! parameter next to a `;` or of such a name is ambiguous.
+//! parameter next to a `;` or of such a name is ambiguous. So is one with `%u` and four hexadecimal digits, which ASP.NET decodes.
 
 use super::names::is_alias;
 
@@ -19,11 +19,40 @@ pub(in crate::rules) fn parameters<'a>(
             let (key, value) = split_once(pair, b'=').unwrap_or((pair, &[]));
             let key = Decoded { bytes: key, form: true };
             match key.clone().eq(name.iter().copied()) {
-                true => Some(certain.then_some(value)),
-                false => is_alias(key, name).then_some(None),
+                true => Some((certain && !has_unicode_escape(value)).then_some(value)),
+                false => (is_alias(key.clone(), name) || is_alias(UnicodeDecoded(key), name)).then_some(None),
             }
         })
     })
+}
+
+fn has_unicode_escape(text: &[u8]) -> bool {
+    memchr::memchr_iter(b'%', text).any(|at| text.get(at..).and_then(unicode_escape).is_some())
+}
+
+/// The number of an escape `%uXXXX` at the beginning, and what follows it.
+fn unicode_escape(text: &[u8]) -> Option<(u32, &[u8])> {
+    let [b'%', b'u' | b'U', digits @ ..] = text else { return None };
+    let (digits, tail) = digits.split_at_checked(4)?;
+    let add = |number: u32, digit: &u8| Some(number << 4 | char::from(*digit).to_digit(16)?);
+    Some((digits.iter().try_fold(0, add)?, tail))
+}
+
+/// The same as [`Decoded`], with each escape `%uXXXX` of an ASCII character decoded too.
+struct UnicodeDecoded<'a>(Decoded<'a>);
+
+impl Iterator for UnicodeDecoded<'_> {
+    type Item = u8;
+
+    fn next(&mut self) -> Option<u8> {
+        if let Some((number, tail)) = unicode_escape(self.0.bytes)
+            && let Ok(byte) = u8::try_from(number)
+        {
+            self.0.bytes = tail;
+            return Some(byte);
+        }
+        self.0.next()
+    }
 }
 
 /// The value of two hexadecimal digits.
@@ -83,6 +112,10 @@ mod tests {
             ("/x?a=1;key=a&key=b", &[None, Some("b")]),
             ("/x?a=1;b=2&key=%3b", &[Some(";")]),
             ("/x?keys=a&kex=b", &[]),
+            ("/x?key=%u0061&key=%U00e9", &[None, None]),
+            ("/x?key=%u006&key=%u006g", &[Some("%u006"), Some("%u006g")]),
+            ("/x?%u006bey=a&k%u0065%79=b&%u016bey=c", &[None, None]),
+            ("/x?[key]=a&key]=b&]key=c", &[None, None, None]),
             ("/x?Key=a&key=b&key[]=c", &[None, Some("b"), None]),
             ("/x#?key=a", &[]),
             ("/x?a=b#&key=c", &[]),
