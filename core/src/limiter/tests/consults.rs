@@ -72,6 +72,23 @@ fn with_assume_low_a_key_missing_from_a_complete_snapshot_needs_no_query() {
     assert!(!waits(&blind.request(0, 0, &[assuming_low(&cool, 10)])), "no aggregator is connected");
 }
 
+/// What was used under a higher limit is in no snapshot. The first request under the lower one shows it to the region.
+#[test]
+fn with_assume_low_a_lowered_limit_passes_one_request_of_a_key_until_the_next_push() {
+    let mut world = World::connected(2, 1);
+    let keys = keys(50, HOUR);
+    for key in &keys {
+        assert_eq!((0..200).filter(|_| world.passes(1, 0, &[check(key, 1_000, 1)])).count(), 200);
+    }
+    world.run(1_000);
+    let mut passing = || {
+        let passed = keys.iter().filter(|key| world.passes(0, 0, &[assuming_low(key, 100)])).count();
+        world.run(200);
+        passed
+    };
+    assert_eq!([passing(), passing(), passing()], [50, 0, 0]);
+}
+
 #[test]
 fn after_a_push_without_room_new_keys_of_the_bucket_need_a_query() {
     let geometry = Geometry { buckets: 1, keys_per_bucket: 2 };
