@@ -69,7 +69,7 @@ async fn make_up(hub: Arc<Hub>, regional: Arc<Regional>, mut grace: GracePeriod)
         match grace.next(&mut &*hub) {
             Next::Call(lower_bounds) => {
                 let started = Instant::now();
-                let results = regional.store.raise_to(&lower_bounds, regional.within()).await;
+                let results = regional.store.raise_to(&lower_bounds, hub.now(), regional.within()).await;
                 let results = counted_parts(&hub.metrics, Operation::Replay, started, results);
                 grace.raised(&mut &*hub, &lower_bounds, &results);
             }

@@ -23,7 +23,7 @@ async fn flushed_scripts_are_loaded_again() {
     let cells: Vec<_> = (0..600).map(|number| merge(&numbered(number), &[(A, 1)])).collect();
     for _ in 0..3 {
         redis::cmd("SCRIPT").arg("FLUSH").exec(&mut hand).unwrap();
-        assert!(store.merge(&cells, AMPLE).await.iter().all(Result::is_ok));
+        assert!(store.merge(&cells, now(), AMPLE).await.iter().all(Result::is_ok));
         redis::cmd("SCRIPT").arg("FLUSH").exec(&mut hand).unwrap();
         store.incarnations(&LastRead::default(), AMPLE).await.unwrap();
     }
@@ -153,7 +153,7 @@ async fn a_store_may_be_opened_before_its_server() {
     let store = Store::open(&options(&format!("redis://127.0.0.1:{port}"))).unwrap();
     assert_eq!(store.incarnations(&LastRead::default(), AMPLE).await.unwrap_err().reason(), "unavailable");
     assert_eq!(
-        store.merge(&[merge(&key(b"a"), &[])], AMPLE).await[0].as_ref().unwrap_err().reason(),
+        store.merge(&[merge(&key(b"a"), &[])], now(), AMPLE).await[0].as_ref().unwrap_err().reason(),
         "unavailable"
     );
     let _redis = Redis::start(RedisOptions { port, arguments: Vec::new() }).await.unwrap();
@@ -171,11 +171,11 @@ async fn a_short_freeze_costs_a_timeout_and_nothing_else() {
         let mut frozen = Vec::new();
         for cells in [&cells[..], &cells[..1]] {
             let results =
-                timeout(AMPLE, store.merge(cells, SHORT)).await.expect("a call must end at its deadline");
+                timeout(AMPLE, store.merge(cells, now(), SHORT)).await.expect("a call must end at its deadline");
             frozen.extend(results.into_iter().map(|result| result.unwrap_err().reason()));
         }
         redis.process().resume().unwrap();
-        let results = store.merge(&cells, AMPLE).await;
+        let results = store.merge(&cells, now(), AMPLE).await;
         if clients(&mut hand) == connections {
             assert!(frozen.iter().all(|reason| *reason == "timeout"), "{frozen:?}");
             assert!(results.iter().all(Result::is_ok), "{results:?}");
@@ -283,14 +283,14 @@ async fn an_error_states_its_reason() {
         };
         set(&words(break_it));
         let error =
-            store.merge(&[merge(&key(b"alice"), &[(A, count)])], AMPLE).await.pop().unwrap().unwrap_err();
+            store.merge(&[merge(&key(b"alice"), &[(A, count)])], now(), AMPLE).await.pop().unwrap().unwrap_err();
         assert_eq!(error.reason(), "refused");
         assert!(error.to_string().contains(code), "{error}");
         set(&words(mend_it));
         // If a primary became a replica, the store reconnects to the server that its name points to now.
         let works = async || {
             let again = merge(&key(b"alice"), &[(A, count)]);
-            store.merge(&[again], AMPLE).await.pop().is_some_and(|merged| merged.is_ok())
+            store.merge(&[again], now(), AMPLE).await.pop().is_some_and(|merged| merged.is_ok())
         };
         wait::until("the store works again", AMPLE, works).await.unwrap();
     }
@@ -484,9 +484,9 @@ async fn the_documented_rights_suffice_and_allow_no_more() {
     merge_one(&store, merge(&cell, &[(A, 1)])).await;
     assert_eq!(merge_one(&store, proposing(&cell, proposal(B, 1, 10))).await.granted, Some(true));
     let lower_bound = LowerBound { key: cell.clone(), sequence: CELL, total: 5, expires: LATE };
-    store.raise_to(&[lower_bound], AMPLE).await.pop().unwrap().unwrap();
+    store.raise_to(&[lower_bound], now(), AMPLE).await.pop().unwrap().unwrap();
     store.read(&[(cell.clone(), CELL)], AMPLE).await.pop().unwrap().unwrap();
-    store.note_hot(&[(cell.clone(), CELL, LATE)], AMPLE).await.unwrap();
+    store.note_hot(&[(cell.clone(), CELL, LATE)], now(), AMPLE).await.unwrap();
     store.hot(0, UnixMs(1), 10, AMPLE).await.unwrap();
     store.origins(&[A], &[1; 16], &time(), AMPLE).await.unwrap();
     store.status(&[1; 16], b"well", AMPLE).await.unwrap();
