@@ -5,6 +5,9 @@ use crate::support::redis::*;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 use weir_aggregator::redis::{Incarnation, Received, Store, StoreOptions};
 use weir_core::model::exact::ExactRequestId;
@@ -160,6 +163,36 @@ async fn a_store_may_be_opened_before_its_server() {
     connected(&store).await;
 }
 
+/// The store's name leads to another server, and only one of its connections breaks. If the other one stayed, cells would be written to the
+/// one server and found stored in the other.
+#[tokio::test]
+async fn all_connections_to_a_server_end_together() {
+    let (former, present) = (redis().await, redis().await);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let name = listener.local_addr().unwrap();
+    let target = watch::Sender::new(former.address());
+    let leads_to = target.subscribe();
+    let forwards = tokio::spawn(async move {
+        let mut open = tokio::task::JoinSet::new();
+        while let Ok((mut client, _)) = listener.accept().await {
+            let address = *leads_to.borrow();
+            let mut server = TcpStream::connect(address).await.unwrap();
+            open.spawn(async move { copy_bidirectional(&mut client, &mut server).await });
+        }
+    });
+    let store = open(&options(&format!("redis://{name}"))).await;
+    let mut hand = hand(&former);
+    let own = clients(&mut hand);
+    assert_eq!(own.len(), 1 + 2, "two connections of the store, and the test's");
+    target.send_replace(present.address());
+    let me: u64 = redis::cmd("CLIENT").arg("ID").query(&mut hand).unwrap();
+    let one = own.iter().find_map(|id| id.strip_prefix("id=").filter(|id| *id != me.to_string())).unwrap();
+    redis::cmd("CLIENT").arg("KILL").arg("ID").arg(one).exec(&mut hand).unwrap();
+    wait::until("no connection stays", HEALED, async || clients(&mut hand).len() == 1).await.unwrap();
+    connected(&store).await;
+    forwards.abort();
+}
+
 #[tokio::test]
 async fn a_short_freeze_costs_a_timeout_and_nothing_else() {
     let (mut redis, store) = started().await;
@@ -170,8 +203,9 @@ async fn a_short_freeze_costs_a_timeout_and_nothing_else() {
         redis.process().pause().await.unwrap();
         let mut frozen = Vec::new();
         for cells in [&cells[..], &cells[..1]] {
-            let results =
-                timeout(AMPLE, store.merge(cells, now(), SHORT)).await.expect("a call must end at its deadline");
+            let results = timeout(AMPLE, store.merge(cells, now(), SHORT))
+                .await
+                .expect("a call must end at its deadline");
             frozen.extend(results.into_iter().map(|result| result.unwrap_err().reason()));
         }
         redis.process().resume().unwrap();
@@ -282,8 +316,12 @@ async fn an_error_states_its_reason() {
             command.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>()
         };
         set(&words(break_it));
-        let error =
-            store.merge(&[merge(&key(b"alice"), &[(A, count)])], now(), AMPLE).await.pop().unwrap().unwrap_err();
+        let error = store
+            .merge(&[merge(&key(b"alice"), &[(A, count)])], now(), AMPLE)
+            .await
+            .pop()
+            .unwrap()
+            .unwrap_err();
         assert_eq!(error.reason(), "refused");
         assert!(error.to_string().contains(code), "{error}");
         set(&words(mend_it));
