@@ -492,6 +492,7 @@ async fn tick(services: Arc<Services>) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
+        services.read_clocks();
         // A step takes well below a millisecond; evicting millions of keys in one step would block streams.
         while services.tick() {
             yield_now().await;

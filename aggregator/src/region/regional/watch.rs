@@ -139,7 +139,7 @@ async fn report_alive(
     let result = regional.store.origins(mine, &regional.id, &proposal, within).await;
     let alive = counted(&hub.metrics, Operation::Heartbeat, started, result);
     if let Ok(alive) = &alive {
-        hub.follow_time(alive.region_us, sent);
+        hub.follow_time(alive.region_us, alive.now, sent);
     }
     alive
 }
