@@ -26,13 +26,13 @@ descriptors:
 ";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Door {
+enum Api {
     Http,
     Rls,
     Rlqs,
 }
 
-const DOORS: [Door; 3] = [Door::Http, Door::Rls, Door::Rlqs];
+const APIS: [Api; 3] = [Api::Http, Api::Rls, Api::Rlqs];
 
 struct Region {
     weir: Weir,
@@ -57,10 +57,10 @@ impl Region {
     }
 
     /// How many of these calls about `user` pass.
-    async fn passed(&self, door: Door, user: &str, calls: u64) -> u64 {
+    async fn passed(&self, api: Api, user: &str, calls: u64) -> u64 {
         let mut passed = 0;
-        match door {
-            Door::Http => {
+        match api {
+            Api::Http => {
                 let check = json!({"namespace": "n", "identifier": [user], "limit": LIMIT, "duration": "1d"});
                 let mut client = Client::connect(&self.weir).await;
                 for _ in 0..calls {
@@ -69,14 +69,14 @@ impl Region {
                     passed += u64::from(answer.body["allowed"] == true);
                 }
             }
-            Door::Rls => {
+            Api::Rls => {
                 let channel = self.weir.connect().await;
                 for _ in 0..calls {
                     let answer = call(&channel, request(vec![descriptor(&[("user", user)])])).await.unwrap();
                     passed += u64::from(codes(&answer).0 == OK);
                 }
             }
-            Door::Rlqs => {
+            Api::Rlqs => {
                 // As an Envoy, which reports what it was assigned once it has passed so much.
                 let mut proxy = Proxy::open(self.weir.connect().await).await;
                 let mut assigned = proxy.tokens(&[("user", user)], 0, 0).await;
@@ -103,23 +103,23 @@ impl Region {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_another_region_has_used_up_passes_at_no_door_after_an_idle_time() {
+async fn what_another_region_has_used_up_passes_through_no_api_after_an_idle_time() {
     let store = Store::sqlite();
     let scene = store.fresh().await;
     let (a, b) = (Region::start("a", &scene).await, Region::start("b", &scene).await);
-    for door in DOORS {
+    for api in APIS {
         // Each limiter was in its region before.
-        assert_eq!(b.passed(door, "other", 1).await, 1, "{door:?}");
-        assert_eq!(a.passed(door, &format!("{door:?}"), CALLS).await, LIMIT, "{door:?}");
+        assert_eq!(b.passed(api, "other", 1).await, 1, "{api:?}");
+        assert_eq!(a.passed(api, &format!("{api:?}"), CALLS).await, LIMIT, "{api:?}");
     }
-    let received = async || b.used_up() == DOORS.len() as u64;
+    let received = async || b.used_up() == APIS.len() as u64;
     wait::until("the other region has what was used", crate::support::server::DEADLINE, received)
         .await
         .unwrap();
-    for door in DOORS {
+    for api in APIS {
         for _ in 0..5 {
             b.is_idle().await;
-            assert_eq!(b.passed(door, &format!("{door:?}"), CALLS / 5).await, 0, "{door:?}");
+            assert_eq!(b.passed(api, &format!("{api:?}"), CALLS / 5).await, 0, "{api:?}");
         }
     }
 }
