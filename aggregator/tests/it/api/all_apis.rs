@@ -5,12 +5,13 @@ use crate::support::database::{Scene, Store};
 use crate::support::http::{Client, write};
 use crate::support::rlqs::Proxy;
 use crate::support::rls::{OK, call, codes, descriptor, request};
-use crate::support::server::{Weir, settings, start_with, until};
+use crate::support::server::{DEADLINE, Weir, settings, start_with, until};
 use serde_json::json;
 use tempfile::TempDir;
 use weir_aggregator::api::{ApiSettings, rls};
 use weir_aggregator::database::DatabaseOptions;
 use weir_aggregator::server::Settings;
+use weir_core::model::key::{Key, KeyParts};
 use weir_core::model::schedule::Schedule;
 use weir_core::region::top::Top;
 use weir_envoy::wait;
@@ -64,7 +65,7 @@ impl Region {
                 let check = json!({"namespace": "n", "identifier": [user], "limit": LIMIT, "duration": "1d"});
                 let mut client = Client::connect(&self.weir).await;
                 for _ in 0..calls {
-                    let answer = client.post("/v1/check", &json!({"checks": [check]})).await;
+                    let answer = client.post("/v1/check", &check).await;
                     assert_eq!(answer.status, 200, "{answer:?}");
                     passed += u64::from(answer.body["allowed"] == true);
                 }
@@ -90,11 +91,18 @@ impl Region {
         passed
     }
 
-    /// The number of keys whose limits are used up.
-    fn used_up(&self) -> u64 {
+    /// The keys that are near their limits.
+    fn nearest(&self) -> Vec<Key> {
         let mut top = Top::default();
         while self.weir.server.services().region(|region, now| region.rank(&mut top, now)) {}
-        top.over
+        top.nearest.into_iter().map(|ranked| ranked.key).collect()
+    }
+
+    /// What other regions have used of a key.
+    fn others_use(&self, key: &Key) -> u64 {
+        let KeyParts { workspace, namespace, identifier, .. } = key.parts();
+        let explained = self.weir.server.services().explain(workspace, namespace, identifier);
+        explained.iter().flat_map(|key| &key.cells).map(|cell| cell.global_others).sum()
     }
 
     async fn is_idle(&self) {
@@ -112,10 +120,11 @@ async fn what_another_region_has_used_up_passes_through_no_api_after_an_idle_tim
         assert_eq!(b.passed(api, "other", 1).await, 1, "{api:?}");
         assert_eq!(a.passed(api, &format!("{api:?}"), CALLS).await, LIMIT, "{api:?}");
     }
-    let received = async || b.used_up() == APIS.len() as u64;
-    wait::until("the other region has what was used", crate::support::server::DEADLINE, received)
-        .await
-        .unwrap();
+    let received = async || {
+        let keys = a.nearest();
+        keys.len() == APIS.len() && keys.iter().all(|key| b.others_use(key) == LIMIT)
+    };
+    wait::until("the other region has what was used", DEADLINE, received).await.unwrap();
     for api in APIS {
         for _ in 0..5 {
             b.is_idle().await;

@@ -49,8 +49,8 @@ async fn ready_with(url: &str, schedule: Schedule) -> Weir {
 /// A Redis with data that takes long to load answers nothing meanwhile. Without its counts, every limit would be there once more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_aggregator_that_starts_beside_a_redis_that_loads_its_data_serves_with_its_counts() {
-    /// Keys that each delay the load by ten milliseconds, until the test lets it go on.
-    const FILLER: usize = 10_000;
+    /// Keys that each delay the load by three milliseconds, until the test lets it go on.
+    const FILLER: usize = 20_000;
     /// Calls that fail, with a pause of 50 ms after each: more than the time of one call, in which an unavailable store has to answer.
     const CALLS: u64 = 80;
     let mut redis = redis().await;
@@ -65,9 +65,11 @@ async fn an_aggregator_that_starts_beside_a_redis_that_loads_its_data_serves_wit
         pipeline.set(format!("filler:{number}"), [b'x'; 128].as_slice()).ignore();
     }
     pipeline.exec(&mut hand).unwrap();
+    // Redis answers between two kilobytes of its file.
+    redis::cmd("CONFIG").arg("SET").arg("rdbcompression").arg("no").exec(&mut hand).unwrap();
     redis::cmd("SAVE").exec(&mut hand).unwrap();
     redis
-        .restart_with(&["--key-load-delay", "10000", "--loading-process-events-interval-bytes", "1024"])
+        .restart_with(&["--key-load-delay", "3000", "--loading-process-events-interval-bytes", "1024"])
         .unwrap();
     let loads =
         async || redis.command("GET filler:0").await.is_ok_and(|answer| answer.starts_with("-LOADING"));
