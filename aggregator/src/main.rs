@@ -23,6 +23,7 @@ use weir_aggregator::database::{Database, Deleted, Migrated, Tidied};
 use weir_aggregator::server::descriptors;
 use weir_aggregator::server::{Server, Settings};
 use weir_aggregator::telemetry::clock::{Clock, SystemClock};
+use weir_core::model::schedule::Schedule;
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
@@ -117,7 +118,12 @@ async fn migrate(database: Database) -> anyhow::Result<()> {
 
 async fn cleanup(database: &Database, older_than: Duration, batch: u32) -> anyhow::Result<()> {
     let mut deleted = 0;
-    let result = database.cleanup(older_than, batch, SystemClock.now(), |rows| deleted += rows).await;
+    // A region that is alive writes within this time.
+    let Schedule { publish_ms, jitter_percent, packet_timeout_ms, .. } = Schedule::default();
+    let alive_within =
+        Duration::from_millis(publish_ms + publish_ms * jitter_percent / 100 + packet_timeout_ms);
+    let result =
+        database.cleanup(older_than, batch, SystemClock.now(), alive_within, |rows| deleted += rows).await;
     let age = humantime::format_duration(older_than);
     println!("deleted {deleted} rows that expired more than {age} ago");
     Ok(result.map(drop)?)

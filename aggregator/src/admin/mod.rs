@@ -168,7 +168,11 @@ async fn ready(State(services): State<Arc<Services>>) -> Response {
         return (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n").into_response();
     }
     let (recovers, cells) = services.state(|state, _| (state.is_recovering(), state.figures.recovered));
+    let is_unread = services.state(|state, _| state.store().is_some_and(|store| !store.is_found()));
     match (services.serves.load(Relaxed), recovers) {
+        (false, _) if is_unread => {
+            (StatusCode::SERVICE_UNAVAILABLE, "starting: Redis does not answer yet\n").into_response()
+        }
         (false, _) => {
             let text = format!("starting: {cells} cells that the region had published were read\n");
             (StatusCode::SERVICE_UNAVAILABLE, text).into_response()

@@ -1,8 +1,9 @@
 //! Deletes expired rows in batches, so that writers never wait long for a lock.
 
-use super::connection::Arg;
-use super::connection::retry::{self, Execute, Number};
+use super::connection::retry::{self, Execute, Number, Work};
+use super::connection::{Arg, Connection};
 use super::{Database, DatabaseError};
+use std::collections::BTreeMap;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use weir_core::model::time::UnixMs;
@@ -18,6 +19,13 @@ const CLOCK_STEP_SECONDS: u64 = 3_600;
 /// A hundred years: databases cannot represent dates much further back.
 const MAX_AGE_SECONDS: u64 = 100 * 365 * DAY_SECONDS;
 
+/// A region's time that is a day off is replaced, so a region that wrote last by a time before that has ended.
+const MOST_BEHIND_MS: u64 = DAY_SECONDS * 1_000;
+/// Most regions whose times are read: those that wrote last.
+const MAX_REGIONS: u64 = 256;
+/// Pause between two reads of the regions' times.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
 /// Number of rows that a batch of [`Database::cleanup_ledger`] deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deleted {
@@ -30,15 +38,20 @@ pub enum Deleted {
 impl Database {
     /// Deletes rows of all regions that expired more than `older_than` ago, `batch` at a time. Calls `on_batch` with
     /// the number of rows of each batch. Returns the total.
+    ///
+    /// Rows expire by their regions' times. If a region seems to be further behind `now` than `older_than`, this waits for it to write, for
+    /// `alive_within` at most: one that does is behind, and then all is judged by its time; one that does not has ended.
     pub async fn cleanup(
         &self,
         older_than: Duration,
         batch: u32,
         now: UnixMs,
+        alive_within: Duration,
         mut on_batch: impl FnMut(u64),
     ) -> Result<u64, DatabaseError> {
         let older_than_ms = u64::try_from(older_than.as_millis()).unwrap_or(u64::MAX);
         let batch = u64::from(batch.max(1));
+        let now = self.earliest_time(now, older_than_ms, alive_within).await?;
         let args = [Arg::Int(now.0.saturating_sub(older_than_ms)), Arg::Int(batch)];
         let mut deleted = 0;
         loop {
@@ -49,6 +62,37 @@ impl Database {
                 return Ok(deleted);
             }
         }
+    }
+
+    /// The earliest of `now` and the times of the regions that are alive and behind.
+    async fn earliest_time(
+        &self,
+        now: UnixMs,
+        older_than_ms: u64,
+        alive_within: Duration,
+    ) -> Result<UnixMs, DatabaseError> {
+        let is_behind = |time: u64| {
+            time < now.0.saturating_sub(older_than_ms) && time > now.0.saturating_sub(MOST_BEHIND_MS)
+        };
+        let mut behind = self.region_times().await?;
+        behind.retain(|_, time| is_behind(*time));
+        let (until, mut earliest) = (Instant::now() + alive_within, now);
+        while !behind.is_empty() && Instant::now() < until {
+            sleep(LOOK_AGAIN.min(alive_within)).await;
+            for (region, time) in self.region_times().await? {
+                if behind.get(&region).is_some_and(|before| time > *before) {
+                    behind.remove(&region);
+                    earliest = earliest.min(UnixMs(time));
+                }
+            }
+        }
+        Ok(earliest)
+    }
+
+    async fn region_times(&self) -> Result<BTreeMap<Vec<u8>, u64>, DatabaseError> {
+        let statement = self.primary().statements().region_times;
+        let times = RegionTimes { statement, args: [Arg::Int(MAX_REGIONS)] };
+        retry::until(Instant::now() + BATCH_TIMEOUT, self.primary(), times).await
     }
 
     /// Deletes ledger transactions older than `retention`, except those that their zone still counts, and bucket locks
@@ -108,5 +152,26 @@ impl Database {
         let rows = retry::until(began + BATCH_TIMEOUT, self.primary(), delete).await?;
         sleep(began.elapsed().min(MAX_REST)).await;
         Ok(rows)
+    }
+}
+
+struct RegionTimes<'a> {
+    statement: &'static str,
+    args: [Arg<'a>; 1],
+}
+
+impl Work for RegionTimes<'_> {
+    type Output = BTreeMap<Vec<u8>, u64>;
+
+    async fn run(&mut self, connection: &mut Connection) -> Result<BTreeMap<Vec<u8>, u64>, DatabaseError> {
+        let mut times = BTreeMap::new();
+        connection
+            .each(self.statement, &self.args, |row| {
+                if let (Some(region), Some(time)) = (row.bytes(0), row.number(1)) {
+                    times.insert(region.to_vec(), time);
+                }
+            })
+            .await?;
+        Ok(times)
     }
 }

@@ -92,32 +92,26 @@ local function save(cell)
     end
 end
 
-local function now_ms()
-    local time = call('TIME')
-    return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-end
-
 local MARGIN_MS = 60000
-local MARGIN_SPENT_MS = 15000 -- the margin is renewed after this time, and not at each write
+local MARGIN_SPENT_MS = 15000 -- what was added is used up after this time, and not at each write
+local LATE_MS = 1000 -- of two calls at one time, one may arrive so much later
 
--- Extends the key's life until expires_ms, and for some time from now, because expires_ms is by another machine's clock.
-local function extend(key, expires_ms, now)
-    local until_ms = tonumber(expires_ms)
-    local needed_ms = until_ms
-    if until_ms < now + MARGIN_MS then
-        until_ms = now + MARGIN_MS
-        needed_ms = until_ms - MARGIN_SPENT_MS
+-- Extends the key's life to left_ms from now, and a margin at least. It is what is left by the region's time: this server's clock may be
+-- another one, and another one than that of the server that took over or holds another slot.
+local function extend(key, left_ms)
+    local wanted_ms = tonumber(left_ms) + LATE_MS
+    local needed_ms = wanted_ms - LATE_MS
+    if needed_ms < MARGIN_MS then
+        wanted_ms = MARGIN_MS
+        needed_ms = MARGIN_MS - MARGIN_SPENT_MS
     end
-    local left_ms = call('PTTL', key)
-    if left_ms < 0 or now + left_ms < needed_ms then
-        call('PEXPIREAT', key, string.format('%.0f', until_ms))
-    end
+    if call('PTTL', key) < needed_ms then call('PEXPIRE', key, string.format('%.0f', wanted_ms)) end
 end
 
--- The same for a cell that was saved. All its writers give the same expires_ms, so only the first has to set it.
-local function extend_cell(cell, expires_ms, now)
-    if #cell.flat > 0 and (cell.size == 0 or tonumber(expires_ms) < now + MARGIN_MS) then
-        extend(cell.key, expires_ms, now)
+-- The same for a cell that was saved. All its writers give it the same end, so only the first has to set it.
+local function extend_cell(cell, left_ms)
+    if #cell.flat > 0 and (cell.size == 0 or tonumber(left_ms) < MARGIN_MS) then
+        extend(cell.key, left_ms)
     end
 end
 

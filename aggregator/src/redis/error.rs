@@ -48,6 +48,7 @@ impl StoreError {
             StoreError::Unavailable | StoreError::Unreachable(_) => Failure::Unavailable,
             StoreError::Busy => Failure::Busy,
             StoreError::Refused { .. } if self.is_of_the_cell() => Failure::OfTheCell,
+            StoreError::Refused { code, .. } if code == "LOADING" => Failure::Loading,
             StoreError::Refused { .. } => Failure::Refused,
             StoreError::Protocol => Failure::Malformed,
         }

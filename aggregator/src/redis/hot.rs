@@ -17,9 +17,14 @@ pub const MAX_HOT_PER_SHARD: usize = 65_536;
 const CELLS_A_COMMAND: usize = 500;
 
 impl Store {
-    /// Adds cells, each with its sequence and the time at which it expires from the index. May be repeated. Returns the
-    /// first error; other cells may have been added.
-    pub async fn note_hot(&self, cells: &[(Key, u64, UnixMs)], within: Duration) -> Result<(), StoreError> {
+    /// Adds cells, each with its sequence and the time at which it expires from the index; `now` is the region's time. May be
+    /// repeated. Returns the first error; other cells may have been added.
+    pub async fn note_hot(
+        &self,
+        cells: &[(Key, u64, UnixMs)],
+        now: UnixMs,
+        within: Duration,
+    ) -> Result<(), StoreError> {
         let mut shards: BTreeMap<usize, Vec<&(Key, u64, UnixMs)>> = BTreeMap::new();
         for cell in cells {
             shards.entry(hot_shard(&cell.0)).or_default().push(cell);
@@ -27,7 +32,7 @@ impl Store {
         let commands = shards
             .iter()
             .flat_map(|(&shard, cells)| cells.chunks(CELLS_A_COMMAND).map(move |cells| (shard, cells)))
-            .map(|(shard, cells)| self.note(shard, cells));
+            .map(|(shard, cells)| self.note(shard, cells, now));
         let answers = self.run(commands.collect(), within).await;
         answers.into_iter().try_for_each(|answer| answer.map(|_| ()))
     }
@@ -60,11 +65,11 @@ impl Store {
         Ok(members.into_iter().filter_map(cell).collect())
     }
 
-    fn note(&self, shard: usize, cells: &[&(Key, u64, UnixMs)]) -> Command {
+    fn note(&self, shard: usize, cells: &[&(Key, u64, UnixMs)], now: UnixMs) -> Command {
         let name = self.inner.names.hot(shard);
         let last = cells.iter().map(|(_, _, expires)| expires.0).max().unwrap_or(0);
         let mut what = script::call(&SCRIPTS.hot, &[&name]);
-        what.arg(last.saturating_add_signed(self.ahead_ms())).arg(MAX_HOT_PER_SHARD);
+        what.arg(last.saturating_sub(now.0)).arg(MAX_HOT_PER_SHARD);
         for (key, sequence, expires) in cells {
             what.arg(expires.0).arg(member(key, *sequence));
         }

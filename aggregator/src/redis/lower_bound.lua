@@ -1,4 +1,4 @@
--- KEYS: the cell. ARGV: expires_ms, the lower bound of the sum, the field of the baseline. Returns the cell.
+-- KEYS: the cell. ARGV: what is left until the cell expires, in milliseconds; the lower bound of the sum; the field of the baseline. Returns the cell.
 
 local cell = load(KEYS[1])
 if not count_of(cell, ARGV[3]) then
@@ -8,5 +8,5 @@ if not count_of(cell, ARGV[3]) then
         save(cell)
     end
 end
-extend_cell(cell, ARGV[1], now_ms())
+extend_cell(cell, ARGV[1])
 return cell.flat

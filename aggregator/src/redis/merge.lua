@@ -2,7 +2,7 @@
 --
 -- KEYS: for each cell its own name, and the names of the earlier cells that the window touches if they are wanted or
 -- there is a proposal, newest first.
--- ARGV: for each cell expires_ms, limit or '', the number of counts, the number of earlier cells, and node and count in
+-- ARGV: for each cell what is left until it expires in milliseconds, limit or '', the number of counts, the number of earlier cells, and node and count in
 --       turn. If there are earlier cells: '1' if they are wanted, '1' if there is a proposal, and of the proposal: node,
 --       own, limit, global_current, global_previous, covered_ms, cell_ms.
 -- Returns an answer for each of the first cells; those left were not merged, so that one call remains short. An answer
@@ -11,7 +11,6 @@
 
 local MOST_VALUES = 8192 -- after reading so many fields and values a call ends
 
-local now = now_ms()
 local read = 0
 
 local function total_of_earlier(earlier, previous)
@@ -52,7 +51,7 @@ local function merge(key, at, last, earlier_cells)
     end
     if earlier_cells == 0 then
         save(cell)
-        extend_cell(cell, ARGV[at], now)
+        extend_cell(cell, ARGV[at])
         if same and #cell.flat == sent then return 0 end
         return { -1, cell.flat, {} }
     end
@@ -63,7 +62,7 @@ local function merge(key, at, last, earlier_cells)
     end
     if ARGV[last + 1] == '1' then granted = propose(cell, earlier, last + 2) end
     save(cell)
-    extend_cell(cell, ARGV[at], now)
+    extend_cell(cell, ARGV[at])
     if ARGV[last] == '1' then
         for i, one in ipairs(earlier) do others[i] = one.flat end
     end
@@ -75,10 +74,10 @@ end
 local function merge_alone(key, at)
     local size = call('HLEN', key)
     if size ~= 0 and size ~= 2 then return nil end
-    local expires_ms, limit, origin, own = ARGV[at], ARGV[at + 1], ARGV[at + 4], ARGV[at + 5]
+    local left_ms, limit, origin, own = ARGV[at], ARGV[at + 1], ARGV[at + 4], ARGV[at + 5]
     if size == 0 then
         call('HSET', key, origin, own, 'l', limit)
-        extend(key, expires_ms, now)
+        extend(key, left_ms)
         return 0
     end
     local stored = call('HMGET', key, origin, 'l')
@@ -88,7 +87,7 @@ local function merge_alone(key, at)
         if not count or count >= tonumber(own) then return nil end
         call('HSET', key, origin, own)
     end
-    if tonumber(expires_ms) < now + MARGIN_MS then extend(key, expires_ms, now) end
+    if tonumber(left_ms) < MARGIN_MS then extend(key, left_ms) end
     read = read + 2 * size
     return 0
 end

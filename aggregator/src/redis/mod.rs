@@ -41,10 +41,10 @@ use command::Command;
 use names::Names;
 use redis::Value;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::time::Instant;
 use weir_core::model::key::Key;
+use weir_core::model::time::UnixMs;
 use weir_core::region::exchange::{LowerBound, Merge, Merged};
 
 /// Most cells merged by one script call, which blocks the server meanwhile.
@@ -63,8 +63,6 @@ struct Inner {
     markers: Vec<String>,
     /// The random id under which the markers count this client's reads.
     reader: u128,
-    /// How far the server's clock is ahead of the region's time, in milliseconds, by the last heartbeat.
-    ahead_ms: AtomicI64,
     nodes: Arc<Nodes>,
 }
 
@@ -82,21 +80,19 @@ impl Store {
         let names = Names::new(&options.prefix, &options.region);
         let markers = names::marker_tags(checked.cluster).iter().map(|tag| names.marker(tag)).collect();
         let nodes = Arc::new(Nodes::open(checked).map_err(|_| OptionsError::Url(1))?);
-        Ok(Store {
-            inner: Arc::new(Inner {
-                names,
-                markers,
-                reader: rand::random(),
-                ahead_ms: AtomicI64::new(0),
-                nodes,
-            }),
-        })
+        Ok(Store { inner: Arc::new(Inner { names, markers, reader: rand::random(), nodes }) })
     }
 
     /// Raises components, decides queries and reads cells. Each cell is one atomic step, which succeeds or fails alone;
     /// results are in the order of `cells`. After `within`, cells without an answer fail with [`StoreError::Timeout`];
-    /// they may have been merged nevertheless. Counts above `MAX_COUNT` are taken as `MAX_COUNT`.
-    pub async fn merge(&self, cells: &[Merge], within: Duration) -> Vec<Result<Merged, StoreError>> {
+    /// they may have been merged nevertheless. Counts above `MAX_COUNT` are taken as `MAX_COUNT`. `now` is the region's time,
+    /// by which cells expire.
+    pub async fn merge(
+        &self,
+        cells: &[Merge],
+        now: UnixMs,
+        within: Duration,
+    ) -> Vec<Result<Merged, StoreError>> {
         // A cluster takes only keys of one slot in a call. Cells that are merged together rarely share one.
         let most = if self.inner.nodes.is_cluster() { 1 } else { CELLS_A_CALL };
         let deadline = deadline(within);
@@ -107,7 +103,7 @@ impl Store {
             let of =
                 |places: &[usize]| places.iter().filter_map(|&place| cells.get(place)).collect::<Vec<_>>();
             let calls: Vec<&[usize]> = left.chunks(most).collect();
-            let call = |places: &&[usize]| script::merge(&of(places), &self.inner.names, self.ahead_ms());
+            let call = |places: &&[usize]| script::merge(&of(places), &self.inner.names, now);
             let commands = calls.iter().map(call).collect();
             let answers = self.inner.nodes.run(commands, deadline).await;
             let mut unmerged = Vec::new();
@@ -130,19 +126,15 @@ impl Store {
     pub async fn raise_to(
         &self,
         lower_bounds: &[LowerBound],
+        now: UnixMs,
         within: Duration,
     ) -> Vec<Result<Merged, StoreError>> {
         let commands = lower_bounds.iter().map(|lower_bound| {
             let current = self.inner.names.cell(&lower_bound.key, lower_bound.sequence);
-            Command::on(&current, script::lower_bound(lower_bound, &current, self.ahead_ms()))
+            Command::on(&current, script::lower_bound(lower_bound, &current, now))
         });
         let answers = self.run(commands.collect(), within).await;
         answers.into_iter().map(|answer| answer.and_then(script::stored)).collect()
-    }
-
-    /// Expiries are by the region's time, and a server deletes by its own clock.
-    fn ahead_ms(&self) -> i64 {
-        self.inner.ahead_ms.load(Relaxed)
     }
 
     /// Reads cells without changing them; a missing cell is empty.

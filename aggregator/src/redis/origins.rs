@@ -6,7 +6,6 @@ use super::command::Command;
 use super::error::StoreError;
 use super::script::{self, SCRIPTS};
 use redis::Value;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use weir_core::model::key::OriginId;
 use weir_core::model::time::UnixMs;
@@ -52,8 +51,6 @@ impl Store {
         let [now, region, origins, aggregators] =
             script::array(answer)?.try_into().map_err(|_| StoreError::Protocol)?;
         let (now_us, region_us) = (script::decimal(&now)?, script::decimal(&region)?);
-        let ahead_ms = now_us.cast_signed().saturating_sub(region_us.cast_signed()) / 1_000;
-        self.inner.ahead_ms.store(ahead_ms, Relaxed);
         let origins = ids(origins)?.into_iter().filter_map(|id| OriginId::parse(&id)).collect();
         Ok(Alive { origins, aggregators: ids(aggregators)?, now: UnixMs(now_us / 1_000), region_us })
     }

@@ -9,6 +9,7 @@ use super::names::Names;
 use redis::{Cmd, Pipeline, Script, ToRedisArgs, Value};
 use std::sync::LazyLock;
 use weir_core::model::key::OriginId;
+use weir_core::model::time::UnixMs;
 use weir_core::model::window::MAX_COUNT;
 use weir_core::region::exchange::{BASELINE, LowerBound, Merge, Merged, Part, Proposal};
 
@@ -70,8 +71,8 @@ pub(super) fn needs_previous(cell: &Merge) -> bool {
 }
 
 /// A call of `merge.lua` on `cells`, each with its name and, only if they are read, the names of the previous cells: while
-/// a cluster migrates a slot, it may reject commands with two keys. The server's clock is `ahead_ms` ahead of the region's.
-pub(super) fn merge(cells: &[&Merge], names: &Names, ahead_ms: i64) -> Command {
+/// a cluster migrates a slot, it may reject commands with two keys. Cells expire by the region's time, which is `now`.
+pub(super) fn merge(cells: &[&Merge], names: &Names, now: UnixMs) -> Command {
     let mut keys = Vec::with_capacity(cells.len());
     for cell in cells {
         keys.push(names.cell(&cell.key, cell.sequence));
@@ -80,12 +81,12 @@ pub(super) fn merge(cells: &[&Merge], names: &Names, ahead_ms: i64) -> Command {
         }
     }
     let mut command = call(&SCRIPTS.merge, &keys);
-    cells.iter().for_each(|cell| add_cell(&mut command, cell, ahead_ms));
+    cells.iter().for_each(|cell| add_cell(&mut command, cell, now));
     Command::on_several(keys.first().map_or("", String::as_str), keys.len(), command)
 }
 
-fn add_cell(command: &mut Cmd, cell: &Merge, ahead_ms: i64) {
-    command.arg(cell.expires.0.saturating_add_signed(ahead_ms));
+fn add_cell(command: &mut Cmd, cell: &Merge, now: UnixMs) {
+    command.arg(cell.expires.0.saturating_sub(now.0));
     if cell.limit == u64::MAX {
         command.arg("");
     } else {
@@ -114,11 +115,13 @@ fn add_proposal(command: &mut Cmd, proposal: &Proposal) {
     command.arg(proposal.covered_ms.min(cell_ms)).arg(cell_ms);
 }
 
-/// A call of `lower_bound.lua` on the cell named `current`; see [`merge`] for `ahead_ms`.
-pub(super) fn lower_bound(lower_bound: &LowerBound, current: &str, ahead_ms: i64) -> Cmd {
+/// A call of `lower_bound.lua` on the cell named `current`; see [`merge`] for `now`.
+pub(super) fn lower_bound(lower_bound: &LowerBound, current: &str, now: UnixMs) -> Cmd {
     let mut command = call(&SCRIPTS.lower_bound, &[current]);
-    let expires_ms = lower_bound.expires.0.saturating_add_signed(ahead_ms);
-    command.arg(expires_ms).arg(lower_bound.total.min(MAX_COUNT)).arg(&BASELINE.0);
+    command
+        .arg(lower_bound.expires.0.saturating_sub(now.0))
+        .arg(lower_bound.total.min(MAX_COUNT))
+        .arg(&BASELINE.0);
     command
 }
 
@@ -216,7 +219,6 @@ pub(super) fn decimal(answer: &Value) -> Result<u64, StoreError> {
 mod tests {
     use super::*;
     use weir_core::model::key::{Key, KeyParts};
-    use weir_core::model::time::UnixMs;
 
     fn cell() -> Merge {
         let texts: [&[u8]; 3] = [b"default", b"login", b"alice"];

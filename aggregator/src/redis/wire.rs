@@ -2,7 +2,8 @@
 //!
 //! Calls fail at once while there is no connection. A hung server (paused, or behind a broken network) causes no error,
 //! so pings are sent at an interval. If nothing was answered for [`HUNG_AFTER`], the connection is dropped, and calls
-//! fail at once until a new one works. A request whose caller has stopped waiting still counts as outstanding until it
+//! fail at once until a new one works. All connections of a server end together: its name may lead to another server by then, and what one
+//! connection has written to the former would count as stored in the one whose marker the other reads. A request whose caller has stopped waiting still counts as outstanding until it
 //! is answered or its connection ends, so a hung server costs bounded memory.
 
 use super::error::StoreError;
@@ -50,10 +51,11 @@ struct Live {
 }
 
 impl Wire {
-    /// Starts connecting; `server` is its name in the log. Must be called within a tokio runtime.
-    pub(super) fn open(client: Client, server: String) -> Wire {
+    /// Starts connecting; `server` is its name in the log. `ends` is shared with the other connections to it. Must be called within a tokio
+    /// runtime.
+    pub(super) fn open(client: Client, server: String, ends: watch::Sender<()>) -> Wire {
         let now = Arc::new(Mutex::new(Err(StoreError::Unavailable)));
-        let keeper = tokio::spawn(keep(Arc::clone(&now), client, server));
+        let keeper = tokio::spawn(keep(Arc::clone(&now), client, server, ends));
         Wire { now, keeper }
     }
 
@@ -148,10 +150,11 @@ impl Live {
     }
 }
 
-async fn keep(now: Arc<Now>, client: Client, server: String) {
+async fn keep(now: Arc<Now>, client: Client, server: String, ends: watch::Sender<()>) {
     let mut pause = RETRY_MIN;
     let mut logged = None;
     loop {
+        let mut another_ends = ends.subscribe();
         match connect(&client).await {
             Ok(connection) => {
                 pause = RETRY_MIN;
@@ -167,8 +170,15 @@ async fn keep(now: Arc<Now>, client: Client, server: String) {
                 tracing::info!(server, "connected to the regional store");
                 logged = None;
                 let since = Instant::now();
-                live.watch().await;
+                let is_lost = tokio::select! {
+                    () = live.watch() => true,
+                    _ = another_ends.changed() => false,
+                };
                 *now.lock() = Err(StoreError::Unavailable);
+                if !is_lost {
+                    continue;
+                }
+                ends.send_replace(());
                 tracing::warn!(server, "lost the connection to the regional store");
                 if since.elapsed() < SHORT_LIFE {
                     // Something between accepts connections and closes them, so reconnecting at once is useless.

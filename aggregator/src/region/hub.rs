@@ -3,6 +3,7 @@
 //! Every frame is processed under one lock, held only for that frame: some hundred microseconds for the largest. The
 //! lock is fair, so a node that sends without pause cannot starve the others.
 
+use crate::region::clocks::Clocks;
 use crate::region::stream_error::StreamError;
 use crate::telemetry::clock::Clock;
 use crate::telemetry::metrics::Metrics;
@@ -42,6 +43,7 @@ pub struct Hub {
     replayed: watch::Sender<u64>,
     clock: Arc<dyn Clock>,
     region_clock: Mutex<RegionClock>,
+    clocks: Mutex<Clocks>,
     started: Instant,
     locked: Mutex<Locked>,
 }
@@ -77,6 +79,7 @@ impl Hub {
             replayed: watch::Sender::new(0),
             clock,
             region_clock: Mutex::default(),
+            clocks: Mutex::default(),
             started: Instant::now(),
             locked: Mutex::new(Locked { state, turns: HashMap::new() }),
         }
@@ -99,10 +102,22 @@ impl Hub {
         clock.propose(self.machine())
     }
 
-    /// Takes the region's time, which was `region_us` between `sent` and now.
-    pub fn follow_time(&self, region_us: u64, sent: MonoMs) {
-        let mut clock = self.region_clock.lock();
-        clock.follow(region_us, sent, self.machine().mono);
+    /// Takes the region's time, which was `region_us` between `sent` and now, as the store's clock showed `store`.
+    pub fn follow_time(&self, region_us: u64, store: UnixMs, sent: MonoMs) {
+        self.region_clock.lock().follow(region_us, sent, self.machine().mono);
+        self.clocks.lock().read_redis(ahead_ms(store, UnixMs(region_us / 1_000)));
+    }
+
+    /// Reads how far the machine's clock is ahead of the region's time.
+    pub fn read_clocks(&self) {
+        let machine = self.machine();
+        let region = self.region_clock.lock().at(machine);
+        self.clocks.lock().read_machine(ahead_ms(machine.unix, region.unix));
+    }
+
+    /// How far clocks are ahead of the region's time, in milliseconds.
+    pub fn clocks_ahead(&self) -> Vec<(&'static str, i64)> {
+        self.clocks.lock().ahead().collect()
     }
 
     /// The machine's clocks.
@@ -286,6 +301,10 @@ impl Hub {
         }
         result
     }
+}
+
+fn ahead_ms(clock: UnixMs, region: UnixMs) -> i64 {
+    clock.0.cast_signed().saturating_sub(region.0.cast_signed())
 }
 
 impl Locked {

@@ -5,6 +5,7 @@
 //! - `regional`: Redis and the region's other aggregators. [`global`]: the database that the regions share.
 //! - `exact`: exact requests. [`control`]: live control. [`status`]: what the admin listener shows.
 
+pub mod clocks;
 pub mod control;
 pub mod exact;
 pub mod global;

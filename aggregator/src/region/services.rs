@@ -83,6 +83,14 @@ impl Services {
             (now, state.figures.clone(), stats, breakers, Globe::of(state, now))
         });
         self.metrics.program.recovering.set(i64::from(self.state(|state, _| state.is_recovering())));
+        self.read_clocks();
+        for (clock, ahead_ms) in self.clocks_ahead() {
+            self.metrics
+                .program
+                .clock_ahead_seconds
+                .get_or_create(&[("clock", clock)])
+                .set(ahead_ms as f64 / 1e3);
+        }
         breakers.extend(self.exact.breaker_states());
         self.metrics.text(&figures, now.mono, stats, &breakers, &globe)
     }

@@ -1,7 +1,8 @@
 //! The running program: its listeners, its tasks, and its shutdown.
 //!
-//! To start, it reads from the database what it would decide without otherwise (`prepare`). Until then `/readyz` reports not ready, and the
-//! ports for filters and applications refuse connections, as if the program was not there.
+//! To start, it takes the region's time from Redis (`regional`), and reads from the database what it would decide without otherwise
+//! (`prepare`). Until then `/readyz` reports not ready, and the ports for filters and applications refuse connections, as if the program
+//! was not there.
 //!
 //! To stop, it reports not ready at `/readyz`, accepts no more connections, serves what streams have already sent
 //! (`stream`), ends the streams, and closes the remaining connections.
@@ -192,9 +193,6 @@ impl Server {
         log_what_is_shared(&settings);
         let Settings { region, limits, schedule, admin_hosts, admin_links, .. } = settings;
         let services = Arc::new(Services::new(region, limits, clock, regional, global, exact, telemetry));
-        if let Some(regional) = &services.regional {
-            regional::join(&services.hub, regional).await;
-        }
         helpers.spawn(tick(services.clone()));
         let admin_socket = admin_socket.listen()?;
         helpers.spawn(admin::serve(services.clone(), admin_hosts, admin_links, admin_socket));
@@ -208,6 +206,11 @@ impl Server {
             hub.region(|region, _| region.set_grants(grants));
         };
         share(&authentication.tokens);
+        // Boxed, as the program's start would otherwise hold its state on its stack.
+        let watch = match &services.regional {
+            Some(regional) => Some(Box::pin(regional::before_serving(&services.hub, regional)).await),
+            None => None,
+        };
         let prepared = prepare(&services).await;
         let grpc_socket = grpc_socket.listen()?;
         let http_socket = http_socket.map(|(socket, _)| socket.listen()).transpose()?;
@@ -224,13 +227,13 @@ impl Server {
             global::start(&services.hub, global, prepared, &mut helpers);
             control::start(&services.control, global, &mut helpers);
         }
-        match (&services.regional, &services.global) {
-            (Some(regional), _) => {
-                regional::start(&services.hub, regional, &mut helpers);
+        match services.regional.as_ref().zip(watch) {
+            Some((regional, watch)) => {
+                regional::start(&services.hub, regional, watch, &mut helpers);
                 let (hub, status) = (services.hub.clone(), services.status.clone());
                 helpers.spawn(peers::exchange(hub, status, regional.clone()));
             }
-            (None, _) => {
+            None => {
                 helpers.spawn(begin_anew(services.hub.clone(), schedule));
             }
         }
@@ -489,6 +492,7 @@ async fn tick(services: Arc<Services>) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
+        services.read_clocks();
         // A step takes well below a millisecond; evicting millions of keys in one step would block streams.
         while services.tick() {
             yield_now().await;

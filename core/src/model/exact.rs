@@ -117,6 +117,9 @@ pub enum ChargeError {
     /// The bucket is too long.
     #[error("a bucket of {0} bytes is longer than {MAX_TEXT_BYTES}")]
     Bucket(usize),
+    /// The cost is higher than a ledger records.
+    #[error("a cost of {0} is more than a ledger records, which is {MAX_COUNT}")]
+    Cost(u64),
 }
 
 impl ExactRequestId {
@@ -144,7 +147,7 @@ impl Charge {
         wire::Charge { log, ledger, cost: self.cost }
     }
 
-    /// Reads the wire format. Numbers above the highest count are reduced to it.
+    /// Reads the wire format. Of a log, which holds much less, numbers above its most are reduced to that.
     pub fn from_wire(charge: &wire::Charge) -> Result<Charge, ChargeError> {
         let limit = match (&charge.log, &charge.ledger) {
             (Some(log), None) => Limit::Log { key: Key::parse(&log.key)?, most: log.most.min(MAX_LOG_LIMIT) },
@@ -154,7 +157,11 @@ impl Charge {
             (None, Some(ledger)) => return Err(ChargeError::Bucket(ledger.bucket.len())),
             _ => return Err(ChargeError::Limit),
         };
-        Ok(Charge { limit, cost: charge.cost.min(MAX_COUNT) })
+        let cost = match &limit {
+            Limit::Ledger { .. } if charge.cost > MAX_COUNT => return Err(ChargeError::Cost(charge.cost)),
+            Limit::Log { .. } | Limit::Ledger { .. } => charge.cost.min(MAX_COUNT),
+        };
+        Ok(Charge { limit, cost })
     }
 }
 
@@ -285,6 +292,8 @@ mod tests {
         assert_eq!(charge(None, None), Err(ChargeError::Limit));
         assert_eq!(charge(Some(log.clone()), Some(ledger.clone())), Err(ChargeError::Limit));
         assert_eq!(charge(None, Some(ledger)), Err(ChargeError::Bucket(MAX_TEXT_BYTES + 1)));
+        let ledger = wire::LedgerLimit { zone: 1, bucket: b"b".to_vec() };
+        assert_eq!(charge(None, Some(ledger)), Err(ChargeError::Cost(u64::MAX)));
         let bad = wire::LogLimit { key: Vec::new(), ..log.clone() };
         assert_eq!(charge(Some(bad), None), Err(ChargeError::Key(KeyError::Malformed)));
         let clamped = Charge {

@@ -7,6 +7,8 @@ pub enum Failure {
     Timeout,
     /// The store cannot be reached.
     Unavailable,
+    /// The store is reached, and answers nothing before it has loaded its data.
+    Loading,
     /// The most calls that may wait for an answer were waiting already. This shows nothing about the store itself.
     Busy,
     /// The store answered with an error.
@@ -28,7 +30,7 @@ impl Failure {
     pub const fn as_str(self) -> &'static str {
         match self {
             Failure::Timeout => "timeout",
-            Failure::Unavailable | Failure::Busy => "unavailable",
+            Failure::Unavailable | Failure::Loading | Failure::Busy => "unavailable",
             Failure::Refused | Failure::OfTheCell => "refused",
             Failure::Malformed => "protocol",
         }

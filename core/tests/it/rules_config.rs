@@ -576,6 +576,16 @@ fn fields_without_effect_on_the_algorithm_are_refused() {
             ],
         ),
         (
+            with(LEDGER, r#""cost": 9007199254740993"#),
+            &[
+                "rules[0].cost: 9007199254740993 is more than a ledger records; expected at most 9007199254740992",
+            ],
+        ),
+        (
+            with(LEDGER, r#""cost": {"request": {"header": "x-cost"}, "max": 9007199254740993}"#),
+            &["rules[0].cost: an object is more than a ledger records"],
+        ),
+        (
             with(LEDGER, r#""overrides": [{"identifier": "a", "limit": 1}]"#),
             &["rules[0].overrides[0].limit: 1 has no effect here, as a ledger's zone sets the rate"],
         ),

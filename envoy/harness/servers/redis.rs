@@ -52,6 +52,16 @@ impl Redis {
         self.wait_ready().await
     }
 
+    /// Kills it if it is running, and starts it again with further arguments, on the same port and with the data that it has saved.
+    /// Returns before it is ready.
+    pub fn restart_with(&mut self, arguments: &[&str]) -> Result<()> {
+        self.process.kill()?;
+        let mut options = self.options.clone();
+        options.arguments.extend(arguments.iter().map(|argument| (*argument).to_owned()));
+        self.process = spawn(&options, &self.folder)?;
+        Ok(())
+    }
+
     /// The process, to pause, kill or measure it.
     pub fn process(&mut self) -> &mut Process {
         &mut self.process

@@ -77,6 +77,9 @@ pub enum LimitCheckError {
     /// The limit is too high for a log, which stores an entry for each use.
     #[error("a limit of {0} is more than a log can hold; use at most {MAX_LOG_LIMIT}, or a window")]
     LogLimit(u64),
+    /// The cost is higher than a ledger records.
+    #[error("a cost of {0} is more than a ledger records, which is {MAX_COUNT}")]
+    Cost(u64),
     /// The three texts and the window do not form a valid key.
     #[error("{0}")]
     Key(#[from] KeyError),
@@ -99,6 +102,9 @@ impl LimitCheck {
             return Err(LimitCheckError::Reserved);
         }
         match self.algorithm {
+            Algorithm::Ledger { .. } if self.cost > MAX_COUNT => {
+                return Err(LimitCheckError::Cost(self.cost));
+            }
             Algorithm::Ledger { .. } => return Ok(()),
             Algorithm::Log if self.limit > MAX_LOG_LIMIT => {
                 return Err(LimitCheckError::LogLimit(self.limit));
@@ -216,7 +222,8 @@ mod tests {
             (LimitCheck { limit: u64::MAX, cost: u64::MAX, ..window.clone() }, Ok(())),
             (LimitCheck { limit: 100_001, ..log.clone() }, Err(LimitCheckError::LogLimit(100_001))),
             (LimitCheck { limit: 100_000, ..log }, Ok(())),
-            (LimitCheck { limit: u64::MAX, ..ledger }, Ok(())),
+            (LimitCheck { limit: u64::MAX, cost: MAX_COUNT, ..ledger.clone() }, Ok(())),
+            (LimitCheck { cost: MAX_COUNT + 1, ..ledger }, Err(LimitCheckError::Cost(MAX_COUNT + 1))),
         ];
         for (check, expected) in cases {
             assert_eq!(check.validate(), expected, "{check:?}");

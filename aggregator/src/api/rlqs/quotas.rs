@@ -187,11 +187,14 @@ impl Quotas {
         let limits = {
             let mut state = self.state.lock();
             self.take_limits(&mut state);
-            let Some(subscriptions) = state.streams.get(&stream) else { return };
             for (bucket, report) in new {
+                let Some(subscriptions) = state.streams.get(&stream) else { return };
                 match self.target(&state.limits, subscriptions, &bucket) {
                     Ok(target) => targets.push((bucket, report, target)),
-                    Err(refused) => self.refuse(&refused),
+                    Err(refused) => {
+                        self.refuse(&refused);
+                        self.charge_refused(&mut state, stream, &bucket, report);
+                    }
                 }
             }
             state.limits.clone()
@@ -287,6 +290,17 @@ impl Quotas {
         }
     }
 
+    /// Charges what a bucket has spent of its last assignment that a new configuration refuses.
+    fn charge_refused(&self, state: &mut State, stream: u64, bucket: &Bucket, report: Report) {
+        let now = self.services.moment().mono;
+        let counted = state.streams.get(&stream).and_then(|all| all.refused(bucket));
+        let Some((key, share)) = counted else { return };
+        let Some(counted) = state.counted.get_mut(&key) else { return };
+        self.services.metrics.api_decided_by(Api::Rlqs, ApiResult::Allowed, report.allowed);
+        counted.division.report(share, report, now);
+        self.pay(counted, false);
+    }
+
     fn assign_one(
         &self,
         subscriptions: &mut Subscriptions,
@@ -375,7 +389,9 @@ impl Quotas {
     fn keep(&self, stream: u64) {
         let now = self.services.moment().mono;
         let mut state = self.state.lock();
-        let Some(subscriptions) = state.streams.get_mut(&stream) else { return };
+        let State { streams, counted, .. } = &mut *state;
+        let Some(subscriptions) = streams.get_mut(&stream) else { return };
+        subscriptions.retain_refused(|key| counted.contains_key(key));
         let idle = subscriptions.abandon_idle(now);
         subscriptions.renew_allowed(now);
         idle.iter().for_each(|subscription| state.leave(subscription, Division::remove));
@@ -423,7 +439,9 @@ impl Quotas {
             });
             if let Err(refused) = moved {
                 self.refuse(&refused);
-                let removed = state.streams.get_mut(&stream).and_then(|all| all.remove(number));
+                let subscriptions = state.streams.get_mut(&stream);
+                let removed =
+                    subscriptions.and_then(|all| all.remove(number).inspect(|removed| all.refuse(removed)));
                 if let Some(removed) = removed {
                     // Its Envoy may spend what it has until that expires.
                     state.leave(&removed, |division, share| division.leave(share, now));

@@ -20,6 +20,8 @@ pub const MAX_ACTIONS: usize = 256;
 const IDLE_MS: u64 = 60_000;
 /// Most buckets that wait to be abandoned because there was no room for them.
 const MAX_ABANDONED: usize = 1_024;
+/// Most refused buckets whose reports are still charged.
+const MAX_REFUSED: usize = 1_024;
 /// An assignment is sent again when it would expire before the next but one report.
 const RENEW_MS: u64 = REPORT_MS + 2_000;
 
@@ -50,6 +52,8 @@ pub struct Subscriptions {
     next: u64,
     to_send: BTreeSet<u64>,
     abandoned: Vec<Arc<Bucket>>,
+    /// Where the buckets counted that a new configuration has refused. Their Envoy may spend and report what it had.
+    refused: HashMap<Arc<Bucket>, (Arc<CountedKey>, u64)>,
     /// Notified when there is something to send.
     wake: Arc<Notify>,
 }
@@ -78,6 +82,7 @@ impl Subscriptions {
             next: 0,
             to_send: BTreeSet::new(),
             abandoned: Vec::new(),
+            refused: HashMap::new(),
             wake: Arc::default(),
         }
     }
@@ -120,6 +125,23 @@ impl Subscriptions {
         self.numbers.remove(&removed.bucket);
         self.to_send.remove(&number);
         Some(removed)
+    }
+
+    /// Notes where a bucket counted that was removed as it is refused now. Without room its reports are not charged.
+    pub fn refuse(&mut self, removed: &Subscription) {
+        if let Some(counted) = removed.counted.clone().filter(|_| self.refused.len() < MAX_REFUSED) {
+            self.refused.insert(removed.bucket.clone(), counted);
+        }
+    }
+
+    /// Where a bucket counted before it was refused.
+    pub fn refused(&self, bucket: &Bucket) -> Option<(Arc<CountedKey>, u64)> {
+        self.refused.get(bucket).cloned()
+    }
+
+    /// Drops those whose assignments have expired.
+    pub fn retain_refused(&mut self, holds: impl Fn(&CountedKey) -> bool) {
+        self.refused.retain(|_, (key, _)| holds(key));
     }
 
     /// Removes all buckets.

@@ -45,8 +45,8 @@ pub enum NewsPage {
 /// Controls that were read so far. It outlives a read that fails, so that the next one continues.
 #[derive(Debug, Default)]
 pub struct UnfinishedNews {
-    /// The edition of the database at the first statement.
-    began: Option<Edition>,
+    /// The edition of the database at the last statement.
+    last: Option<Edition>,
     since: u64,
     /// The revision up to which all were read.
     through: u64,
@@ -56,12 +56,17 @@ pub struct UnfinishedNews {
 
 impl UnfinishedNews {
     /// Begins again, unless what was read is a part of this reading. A row that is changed meanwhile gets a higher revision and is read
-    /// again; if rows were dropped, nothing shows what had become of them.
+    /// again; if rows were dropped, nothing shows what had become of them. In a database that was set back, a row may have again a
+    /// revision that was passed already.
     fn resume(&mut self, found: Edition, since: u64) {
-        let continues = |began: Edition| (began.incarnation, began.floor) == (found.incarnation, found.floor);
-        if !self.began.is_some_and(continues) || self.since != since {
-            *self = UnfinishedNews { began: Some(found), since, through: since, ..UnfinishedNews::default() };
+        let continues = |last: Edition| {
+            (last.incarnation, last.floor) == (found.incarnation, found.floor)
+                && found.revision >= last.revision
+        };
+        if !self.last.is_some_and(continues) || self.since != since {
+            *self = UnfinishedNews { since, through: since, ..UnfinishedNews::default() };
         }
+        self.last = Some(found);
     }
 }
 

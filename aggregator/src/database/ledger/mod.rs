@@ -63,9 +63,16 @@ impl Database {
                 format!("a bucket of {} bytes is longer than {MAX_BUCKET_BYTES}", attempt.bucket.len());
             return Err(DatabaseError::new(Reason::Other, text));
         }
-        let attempt = Attempt { cost: attempt.cost.min(MAX_COUNT), ..*attempt };
+        if attempt.cost > MAX_COUNT {
+            let text = format!(
+                "a cost of {} is more than {MAX_COUNT}, which is the most that is recorded",
+                attempt.cost
+            );
+            return Err(DatabaseError::new(Reason::Other, text));
+        }
         let call = spans::statement(self.primary().statements().system, "CALL", "check_velocity", 1);
-        let result = self.ledger().call(within, Check { attempt, region: self.region_bytes() }).await;
+        let result =
+            self.ledger().call(within, Check { attempt: *attempt, region: self.region_bytes() }).await;
         spans::failed(call, result.as_ref().err().map(DatabaseError::reason));
         match result {
             Ok(velocity) => Ok(Some(velocity)),

@@ -14,7 +14,7 @@ use redis::{Client, Cmd, Pipeline, Value};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout};
 
 /// Most nodes of a cluster; further nodes are not used.
@@ -168,7 +168,8 @@ impl Node {
     }
 
     fn open(address: Address, client: &Client) -> Node {
-        let [quick, bulk] = [(); 2].map(|()| Wire::open(client.clone(), address.to_string()));
+        let ends = watch::Sender::new(());
+        let [quick, bulk] = [(); 2].map(|()| Wire::open(client.clone(), address.to_string(), ends.clone()));
         Node { address, clock: ServerClock::new(), quick, bulk }
     }
 

@@ -27,7 +27,7 @@ pub async fn answer(
     }
     let patience = Duration::from_millis(queries.patience_ms());
     let calls = traced.as_ref().map(|traced| traced.calls(queries.queries()));
-    let results = failures(regional.store.merge(queries.merges(), patience).await);
+    let results = failures(regional.store.merge(queries.merges(), hub.now(), patience).await);
     if let (Some(traced), Some(calls)) = (&mut traced, calls) {
         traced.called(queries.queries(), calls, &results);
     }

@@ -22,9 +22,10 @@ use tokio::task::JoinSet;
 use weir_core::model::schedule::Schedule;
 use weir_core::model::wire::Changes;
 use weir_core::replication::Failure;
+use weir_core::replication::regional::watch::Watch;
 
 pub use consult::answer;
-pub use watch::join;
+pub use watch::before_serving;
 
 /// The store, and the schedule of its calls.
 pub struct Regional {
@@ -63,10 +64,10 @@ impl Regional {
 }
 
 /// Starts the tasks that replay, watch, announce, and exchange messages with peers.
-pub fn start(hub: &Arc<Hub>, regional: &Arc<Regional>, tasks: &mut JoinSet<()>) {
+pub fn start(hub: &Arc<Hub>, regional: &Arc<Regional>, watch: Watch, tasks: &mut JoinSet<()>) {
     let (hub, regional) = (|| hub.clone(), || regional.clone());
     tasks.spawn(replay::run(hub(), regional()));
-    tasks.spawn(watch::run(hub(), regional()));
+    tasks.spawn(watch::run(hub(), regional(), watch));
     tasks.spawn(watch::heartbeat(hub(), regional()));
     tasks.spawn(broadcast::publish(hub(), regional()));
     tasks.spawn(broadcast::listen(hub(), regional()));

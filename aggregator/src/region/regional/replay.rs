@@ -23,7 +23,7 @@ pub async fn run(hub: Arc<Hub>, regional: Arc<Regional>) {
             Next::Call(Call::NameHot(hot)) => {
                 let started = Instant::now();
                 drop(round.call(&hub.telemetry));
-                let result = name(&regional, &hot).await;
+                let result = name(&hub, &regional, &hot).await;
                 let result = counted(&hub.metrics, Operation::NameHot, started, result);
                 round.called(0, result.as_ref().err().map(|failure| failure.as_str()));
                 replay.named(&mut &*hub, &hot, result);
@@ -41,7 +41,7 @@ pub async fn run(hub: Arc<Hub>, regional: Arc<Regional>) {
 async fn merge(hub: &Hub, regional: &Regional, replay: &mut Replay, merges: Vec<Merge>, round: &mut Round) {
     let (started, span) = (Instant::now(), round.call(&hub.telemetry));
     let scripts = span.and_then(|span| span.scripts(merges.len()));
-    let results = regional.store.merge(&merges, regional.within()).await;
+    let results = regional.store.merge(&merges, hub.now(), regional.within()).await;
     if let Some(error) = results.iter().find_map(|result| result.as_ref().err()) {
         hub.warn(&format!("could not write all reported counts to the regional store: {error}"), None);
     }
@@ -52,7 +52,7 @@ async fn merge(hub: &Hub, regional: &Regional, replay: &mut Replay, merges: Vec<
     replay.merged(&mut &*hub, merges, &results);
 }
 
-async fn name(regional: &Regional, hot: &[HotCell]) -> Result<(), StoreError> {
+async fn name(hub: &Hub, regional: &Regional, hot: &[HotCell]) -> Result<(), StoreError> {
     let named: Vec<_> = hot.iter().map(|hot| (hot.key.clone(), hot.sequence, hot.expires)).collect();
-    regional.store.note_hot(&named, regional.within()).await
+    regional.store.note_hot(&named, hub.now(), regional.within()).await
 }

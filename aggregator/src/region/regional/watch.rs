@@ -6,26 +6,36 @@ use crate::region::hub::Hub;
 use crate::telemetry::metrics::Operation;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 use weir_core::model::key::OriginId;
 use weir_core::replication::Next;
 use weir_core::replication::failure::Failure;
 use weir_core::replication::grace_period::GracePeriod;
 use weir_core::replication::regional::heartbeat::{Call, Heartbeat};
+use weir_core::replication::regional::joining::{Join, Joining};
 use weir_core::replication::regional::watch::{MarkersRead, Watch};
 
-/// Time between two attempts to take the region's time before the program serves.
-const JOIN_RETRY: Duration = Duration::from_millis(50);
-
 /// Watches until the program ends.
-pub async fn run(hub: Arc<Hub>, regional: Arc<Regional>) {
-    let mut watch = Watch::new(regional.schedule);
+pub async fn run(hub: Arc<Hub>, regional: Arc<Regional>, mut watch: Watch) {
     loop {
-        match watch.next(&mut &*hub) {
-            Next::Call(()) => read_markers(&hub, &regional, &mut watch).await,
-            idle => drop(hub.idle(idle).await),
-        }
+        step(&hub, &regional, &mut watch).await;
+    }
+}
+
+/// Before the program serves: takes the region's time and reads the markers, within a bound.
+pub async fn before_serving(hub: &Arc<Hub>, regional: &Arc<Regional>) -> Watch {
+    let has_answered = join(hub, regional).await;
+    let mut watch = Watch::before_serving(regional.schedule, has_answered, hub.moment().mono);
+    while !watch.may_serve(hub.moment().mono) {
+        step(hub, regional, &mut watch).await;
+    }
+    watch
+}
+
+async fn step(hub: &Arc<Hub>, regional: &Arc<Regional>, watch: &mut Watch) {
+    match watch.next(&mut &**hub) {
+        Next::Call(()) => read_markers(hub, regional, watch).await,
+        idle => drop(hub.idle(idle).await),
     }
 }
 
@@ -69,7 +79,7 @@ async fn make_up(hub: Arc<Hub>, regional: Arc<Regional>, mut grace: GracePeriod)
         match grace.next(&mut &*hub) {
             Next::Call(lower_bounds) => {
                 let started = Instant::now();
-                let results = regional.store.raise_to(&lower_bounds, regional.within()).await;
+                let results = regional.store.raise_to(&lower_bounds, hub.now(), regional.within()).await;
                 let results = counted_parts(&hub.metrics, Operation::Replay, started, results);
                 grace.raised(&mut &*hub, &lower_bounds, &results);
             }
@@ -90,26 +100,46 @@ async fn make_up(hub: Arc<Hub>, regional: Arc<Regional>, mut grace: GracePeriod)
     }
 }
 
-/// Takes the region's time before this aggregator serves. The store has the time of one call to be connected; without
-/// it, the time begins with the machine's clock.
-pub async fn join(hub: &Hub, regional: &Regional) {
-    let joining = async {
-        while report_alive(hub, regional, &[]).await.is_err() {
-            sleep(JOIN_RETRY).await;
+/// Takes the region's time. False if the store did not give it in time.
+async fn join(hub: &Hub, regional: &Regional) -> bool {
+    let (mut joining, mut was_loading) = (Joining::new(regional.schedule, hub.moment().mono), false);
+    loop {
+        match joining.next(hub.moment().mono) {
+            Next::Call(Join { within_ms }) => {
+                let result = report_alive(hub, regional, &[], Duration::from_millis(within_ms)).await;
+                joining.answered(result.map(|_| ()), hub.moment().mono);
+                if joining.is_loading() && !std::mem::replace(&mut was_loading, true) {
+                    warn!(
+                        "the regional store loads its data; not serving before it has the region's counts again"
+                    );
+                }
+            }
+            Next::Over => break,
+            idle => drop(hub.idle(idle).await),
         }
-    };
-    if timeout(regional.within(), joining).await.is_err() {
-        warn!("regional store unavailable: the region's time begins with the machine's clock");
     }
+    if !joining.has_joined() {
+        let state = if joining.is_loading() { "still loads its data" } else { "is unavailable" };
+        warn!(
+            "the regional store {state}: serving from memory, without the counts that it has, until it is available; the \
+             region's time begins with the machine's clock"
+        );
+    }
+    joining.has_joined()
 }
 
-async fn report_alive(hub: &Hub, regional: &Regional, mine: &[OriginId]) -> Result<Alive, Failure> {
+async fn report_alive(
+    hub: &Hub,
+    regional: &Regional,
+    mine: &[OriginId],
+    within: Duration,
+) -> Result<Alive, Failure> {
     let started = Instant::now();
     let (proposal, sent) = (hub.propose_time(), hub.moment().mono);
-    let result = regional.store.origins(mine, &regional.id, &proposal, regional.within()).await;
+    let result = regional.store.origins(mine, &regional.id, &proposal, within).await;
     let alive = counted(&hub.metrics, Operation::Heartbeat, started, result);
     if let Ok(alive) = &alive {
-        hub.follow_time(alive.region_us, sent);
+        hub.follow_time(alive.region_us, alive.now, sent);
     }
     alive
 }
@@ -120,7 +150,7 @@ pub async fn heartbeat(hub: Arc<Hub>, regional: Arc<Regional>) {
     loop {
         match heartbeat.next(&mut &*hub) {
             Next::Call(Call::Origins(mine)) => {
-                let alive = report_alive(&hub, &regional, &mine).await;
+                let alive = report_alive(&hub, &regional, &mine, regional.within()).await;
                 let alive = alive.as_ref().map(|alive| alive.origins.as_slice());
                 heartbeat.received(&mut &*hub, alive.map_err(|failure| *failure));
             }

@@ -278,6 +278,8 @@ table! {
         snapshot_age_seconds: Family<Label, Gauge<f64, AtomicU64>> =
             "Time since the hot index was read (hot), or cells were published (publish) or imported (import); -1 if never";
         api_decisions: Family<Labels, Counter> = "Calls of an API, or requests that an Envoy reported (rlqs), by API and result";
+        pub clock_ahead_seconds: Family<Label, Gauge<f64, AtomicU64>> =
+            "How far a clock is ahead of the region's time, which numbers windows, by clock: machine, redis";
         pub controls: Gauge = "Live controls in force at the last reading";
         pub bad_rows: Counter =
             "Invalid rows of the database, and cells that do not fit in a row, that were skipped";

@@ -1,5 +1,6 @@
 //! The APIs for applications and for Envoys without the filter.
 
+mod all_apis;
 mod embedded_limiter;
 mod http_api;
 mod http_hostile;

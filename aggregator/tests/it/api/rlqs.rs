@@ -257,6 +257,36 @@ async fn what_is_assigned_stays_reserved_when_limits_change() {
     assert!((1..=38).contains(&second), "{second} of 38");
 }
 
+/// A bucket whose limit moves to where its caller may not count gets nothing more. What it spends of its last assignment is charged.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_bucket_has_spent_is_charged_though_new_limits_refuse_it() {
+    let ours = application("ours", "default", Some("users"));
+    let tokens = tempfile::tempdir().unwrap();
+    let file = write(tokens.path(), "tokens", &ours.entry);
+    let service = Service::start_with(|mut settings| {
+        settings.api.tokens_file = Some(file.clone());
+        settings
+    })
+    .await;
+    let mut proxy = Proxy::try_open(service.weir.connect().await, Some(&ours.token)).await.unwrap();
+    assert_eq!(proxy.tokens(USER, 0, 0).await, 62);
+    let limits = service.folder.path().join("edge.yaml");
+    let reads =
+        || service.weir.metric("weir_aggregator_files_read_total{files=\"rate_limits\",result=\"ok\"}");
+    let change = async |text: &str| {
+        let before = reads();
+        std::fs::write(&limits, text).unwrap();
+        until("the limits are read", || reads() > before).await;
+    };
+    change(&LIMITS.replace("name: users", "name: others")).await;
+    until("the bucket is refused", || service.refused() == 1.0).await;
+    proxy.report(USER, 60, 0).await;
+    until("its report is refused", || service.refused() == 2.0).await;
+    change(LIMITS).await;
+    let left = proxy.tokens(USER, 0, 0).await;
+    assert!((1..=40).contains(&left), "60 of 100 are charged: {left}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn malformed_buckets_get_nothing_and_harm_no_other() {
     let service = Service::start().await;

@@ -29,6 +29,7 @@ async fn scenarios(store: &Store) {
         changes_at_once_are_all_made_in_order,
         controls_in_force_are_bounded,
         many_controls_are_read_in_parts_and_on_after_a_failure,
+        a_database_that_is_restored_between_two_parts_is_read_anew,
         expired_controls_are_dropped_and_outdated_readers_start_from_scratch,
         a_database_that_was_wiped_or_set_back_begins_another_incarnation,
     );
@@ -61,7 +62,11 @@ fn by_rule_since(name: &str, until: u64, since: u64) -> Change {
 }
 
 fn of(workspace: &str, change: Change) -> Change {
-    Change { target: Target { workspace: workspace.into(), ..change.target }, ..change }
+    Change { target: target_of(workspace, change.target), ..change }
+}
+
+fn target_of(workspace: &str, target: Target) -> Target {
+    Target { workspace: workspace.into(), ..target }
 }
 
 async fn one(database: &Database, change: Change, now: UnixMs) -> Changed {
@@ -324,6 +329,54 @@ async fn many_controls_are_read_in_parts_and_on_after_a_failure(store: &Store) {
     let changed = book.entries().filter(|entry| entry.control.effect == Effect::Limit(5));
     assert_eq!(changed.count(), 2);
     assert_eq!(read(&book, &mut so_far).await, Ok(NewsPage::Nothing));
+}
+
+async fn a_database_that_is_restored_between_two_parts_is_read_anew(store: &Store) {
+    let scene = store.fresh().await;
+    let database = scene.open("a");
+    fill(&scene, "w", 1, 2 * NEWS_ROWS + 500, false).await;
+    done(one(&database, of("w", set("f2400", Effect::Limit(5))), NOW).await);
+    for table in ["weir_controls", "weir_control_edition"] {
+        scene.run(&format!("CREATE TABLE backup_{table} AS SELECT * FROM {table}")).await;
+    }
+    let restore = async || {
+        for table in ["weir_controls", "weir_control_edition"] {
+            scene.run(&format!("DELETE FROM {table}")).await;
+            scene.run(&format!("INSERT INTO {table} SELECT * FROM backup_{table}")).await;
+        }
+    };
+    let part = async |so_far: &mut UnfinishedNews| {
+        assert_eq!(database.control_news(&Book::new(), so_far, NOW, WITHIN).await, Ok(NewsPage::Part));
+    };
+    // What is changed is in none of the parts that are read before the restore, and then in one of them again.
+    for (parts, changed) in [(1, "f7"), (2, "f1500")] {
+        restore().await;
+        let mut so_far = UnfinishedNews::default();
+        for number in 1..=parts {
+            if number == parts {
+                done(one(&database, of("w", set(changed, Effect::Ban)), NOW).await);
+                done(one(&database, of("w", set("f2400", Effect::Ban)), NOW).await);
+            }
+            part(&mut so_far).await;
+        }
+        restore().await;
+        if parts == 2 {
+            // The edition is behind that of the last part, and not behind that of the first.
+            done(one(&database, of("w", set("f2401", Effect::Ban)), NOW).await);
+        }
+        let mut book = Book::new();
+        let news = loop {
+            match database.control_news(&book, &mut so_far, NOW, WITHIN).await.unwrap() {
+                NewsPage::Nothing => panic!("there are controls"),
+                NewsPage::Part => {}
+                NewsPage::All(news) => break news,
+            }
+        };
+        assert!(book.take(news.edition, news.since, news.entries, NOW));
+        let is_held =
+            |name: &str| book.entries().any(|entry| entry.control.target == target_of("w", target(name)));
+        assert_eq!((book.in_force(NOW), is_held(changed)), (2 * NEWS_ROWS + 500, true), "{changed}");
+    }
 }
 
 /// Inserts this many controls in force, with consecutive revisions from the first on.

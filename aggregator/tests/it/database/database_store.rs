@@ -27,6 +27,7 @@ async fn scenarios(store: &Store) {
         pages_hold_all_rows_while_some_are_added_and_raised,
         a_lease_has_one_holder,
         cleanup_deletes_what_is_over,
+        cleanup_goes_by_the_time_of_a_region_that_is_behind,
         cleanup_runs_beside_writers,
         thirty_writers_of_the_same_rows,
         errors_about_missing_tables_name_the_command,
@@ -232,11 +233,44 @@ async fn cleanup_deletes_what_is_over(store: &Store) {
     node.write(&expired("recent", 7, HOUR_MS - 1)).await;
     let a = &node.database;
     let mut batches = Vec::new();
-    let deleted = a.cleanup(Duration::from_millis(HOUR_MS), 10, NOW, |rows| batches.push(rows)).await;
+    let deleted =
+        a.cleanup(Duration::from_millis(HOUR_MS), 10, NOW, Duration::ZERO, |rows| batches.push(rows)).await;
     assert_eq!((deleted, batches), (Ok(30), vec![10, 10, 10, 0]));
     assert_eq!(scene.rows().await, 17 + 2, "the markers of both aggregators live for an hour");
-    assert_eq!(a.cleanup(Duration::ZERO, 10, NOW, |_| {}).await, Ok(7));
-    assert_eq!(a.cleanup(Duration::MAX, 10, NOW, |_| {}).await, Ok(0));
+    assert_eq!(a.cleanup(Duration::ZERO, 10, NOW, Duration::ZERO, |_| {}).await, Ok(7));
+    assert_eq!(a.cleanup(Duration::MAX, 10, NOW, Duration::ZERO, |_| {}).await, Ok(0));
+}
+
+async fn cleanup_goes_by_the_time_of_a_region_that_is_behind(store: &Store) {
+    const MINUTE_MS: u64 = 60_000;
+    let scene = store.fresh().await;
+    let mut behind = Node::new(scene.open("a"), 1);
+    behind.now = UnixMs(NOW.0 - 30 * MINUTE_MS);
+    let mut right = Node::new(scene.open("b"), 2);
+    // Of the first region one row counts for ten minutes more, and of the other it is over.
+    for node in [&mut behind, &mut right] {
+        node.write(&expired("counts", 1, 20 * MINUTE_MS)).await;
+        node.write(&expired("over", 1, 50 * MINUTE_MS)).await;
+    }
+    let older_than = Duration::from_millis(5 * MINUTE_MS);
+    let clean = async |alive_within| {
+        scene.open("c").cleanup(older_than, 10, NOW, alive_within, |_| {}).await.unwrap()
+    };
+    let writes = async {
+        // It writes until the cleanup has seen that it is alive.
+        loop {
+            behind.now.0 += 1;
+            behind.send(&[]).await;
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let cleaned = tokio::select! {
+        cleaned = clean(Duration::from_secs(60)) => cleaned,
+        () = writes => unreachable!("it writes for ever"),
+    };
+    assert_eq!((cleaned, scene.rows().await), (2, 2 + 2), "those that are over in both, beside the markers");
+    // A region that has ended is judged by this machine's clock.
+    assert_eq!(clean(Duration::from_millis(1)).await, 2);
 }
 
 async fn cleanup_runs_beside_writers(store: &Store) {
@@ -251,7 +285,7 @@ async fn cleanup_runs_beside_writers(store: &Store) {
             }
         });
     }
-    let cleaned = scene.open("a").cleanup(Duration::ZERO, 1_000, NOW, |_| {}).await;
+    let cleaned = scene.open("a").cleanup(Duration::ZERO, 1_000, NOW, Duration::ZERO, |_| {}).await;
     writers.join_all().await;
     assert_eq!(cleaned, Ok(10_000));
     assert_eq!(import(&scene.open("a")).await, cells(&rows("live", 500, 30)));

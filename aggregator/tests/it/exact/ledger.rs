@@ -115,10 +115,15 @@ async fn looking_at_a_bucket_records_nothing(store: &Store) {
 }
 
 async fn extremes_of_rates_and_costs(store: &Store) {
-    let (_scene, database) = ledger(store, MAX_COUNT, 366 * 24 * 3_600).await;
-    let all = check(&database, "x", u64::MAX).await;
+    let (scene, database) = ledger(store, MAX_COUNT, 366 * 24 * 3_600).await;
+    // More is not recorded, so it is not decided either.
+    let more = Attempt { zone: ZONE, bucket: b"x", cost: MAX_COUNT + 1 };
+    let error = database.check_velocity(&more, WITHIN).await.unwrap_err();
+    assert!(error.to_string().contains("9007199254740993"), "{error}");
+    assert!(recorded(&scene).await.is_empty());
+    let all = check(&database, "x", MAX_COUNT).await;
     assert!(!all.blocked && all.used == MAX_COUNT, "{all:?}");
-    let more = check(&database, "x", u64::MAX).await;
+    let more = check(&database, "x", MAX_COUNT).await;
     assert!(more.blocked && more.used == MAX_COUNT && more.retry_after_ms.is_some(), "{more:?}");
     set_zone(&database, ZONE, 0, 1).await;
     assert!(!check(&database, "y", 0).await.blocked);

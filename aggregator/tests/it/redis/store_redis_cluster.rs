@@ -22,7 +22,7 @@ async fn started() -> (RedisCluster, Store) {
 async fn everything_works_on_a_cluster() {
     let (mut cluster, store) = started().await;
     let cells: Vec<_> = (0..CELLS).map(|number| merge(&numbered(number), &[(A, 1), (C, 3)])).collect();
-    for (merged, cell) in store.merge(&cells, AMPLE).await.into_iter().zip(&cells) {
+    for (merged, cell) in store.merge(&cells, now(), AMPLE).await.into_iter().zip(&cells) {
         assert_eq!(merged.unwrap().current, [(C, 3), (A, 1)], "{:?}", cell.key);
     }
     for node in cluster.nodes() {
@@ -31,25 +31,25 @@ async fn everything_works_on_a_cluster() {
         redis::cmd("SCRIPT").arg("FLUSH").exec(&mut hand(node)).unwrap();
     }
     assert!(
-        store.merge(&cells, AMPLE).await.iter().all(Result::is_ok),
+        store.merge(&cells, now(), AMPLE).await.iter().all(Result::is_ok),
         "scripts are loaded again on every node"
     );
 
     for (own, granted) in [(5, true), (6, false)] {
         let proposals: Vec<_> =
             (0..50).map(|number| proposing(&numbered(number), proposal(B, own, 9))).collect();
-        for merged in store.merge(&proposals, AMPLE).await {
+        for merged in store.merge(&proposals, now(), AMPLE).await {
             assert_eq!(merged.unwrap().granted, Some(granted));
         }
     }
     let lower_bounds: Vec<_> = (100..150)
         .map(|number| LowerBound { key: numbered(number), sequence: CELL, total: 10, expires: LATE })
         .collect();
-    for merged in store.raise_to(&lower_bounds, AMPLE).await {
+    for merged in store.raise_to(&lower_bounds, now(), AMPLE).await {
         assert_eq!(merged.unwrap().current, [(BASELINE, 6), (C, 3), (A, 1)]);
     }
     let hot: Vec<_> = (0..200).map(|number| (numbered(number), CELL, LATE)).collect();
-    store.note_hot(&hot, AMPLE).await.unwrap();
+    store.note_hot(&hot, now(), AMPLE).await.unwrap();
     let mut found = BTreeSet::new();
     for shard in 0..HOT_SHARDS {
         found.extend(store.hot(shard, UnixMs(1), 1_000, AMPLE).await.unwrap());
@@ -92,13 +92,13 @@ async fn a_wipe_or_death_of_one_part_is_seen_and_leaves_the_others() {
     };
     wait::until("a third is unavailable", HEALED, partly).await.unwrap();
     let cells: Vec<_> = (0..CELLS).map(|number| merge(&numbered(number), &[(A, 1)])).collect();
-    let failed = store.merge(&cells, AMPLE).await.iter().filter(|result| result.is_err()).count();
+    let failed = store.merge(&cells, now(), AMPLE).await.iter().filter(|result| result.is_err()).count();
     assert!((CELLS / 5..CELLS / 2).contains(&failed), "each cell must fail separately: {failed}");
 
     cluster.nodes()[2].restart().await.unwrap();
     connected(&store).await;
     wait::until("every cell can be written", HEALED, async || {
-        store.merge(&cells, AMPLE).await.iter().all(Result::is_ok)
+        store.merge(&cells, now(), AMPLE).await.iter().all(Result::is_ok)
     })
     .await
     .unwrap();

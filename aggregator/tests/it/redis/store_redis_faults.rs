@@ -5,6 +5,9 @@ use crate::support::redis::*;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 use weir_aggregator::redis::{Incarnation, Received, Store, StoreOptions};
 use weir_core::model::exact::ExactRequestId;
@@ -23,7 +26,7 @@ async fn flushed_scripts_are_loaded_again() {
     let cells: Vec<_> = (0..600).map(|number| merge(&numbered(number), &[(A, 1)])).collect();
     for _ in 0..3 {
         redis::cmd("SCRIPT").arg("FLUSH").exec(&mut hand).unwrap();
-        assert!(store.merge(&cells, AMPLE).await.iter().all(Result::is_ok));
+        assert!(store.merge(&cells, now(), AMPLE).await.iter().all(Result::is_ok));
         redis::cmd("SCRIPT").arg("FLUSH").exec(&mut hand).unwrap();
         store.incarnations(&LastRead::default(), AMPLE).await.unwrap();
     }
@@ -153,11 +156,41 @@ async fn a_store_may_be_opened_before_its_server() {
     let store = Store::open(&options(&format!("redis://127.0.0.1:{port}"))).unwrap();
     assert_eq!(store.incarnations(&LastRead::default(), AMPLE).await.unwrap_err().reason(), "unavailable");
     assert_eq!(
-        store.merge(&[merge(&key(b"a"), &[])], AMPLE).await[0].as_ref().unwrap_err().reason(),
+        store.merge(&[merge(&key(b"a"), &[])], now(), AMPLE).await[0].as_ref().unwrap_err().reason(),
         "unavailable"
     );
     let _redis = Redis::start(RedisOptions { port, arguments: Vec::new() }).await.unwrap();
     connected(&store).await;
+}
+
+/// The store's name leads to another server, and only one of its connections breaks. If the other one stayed, cells would be written to the
+/// one server and found stored in the other.
+#[tokio::test]
+async fn all_connections_to_a_server_end_together() {
+    let (former, present) = (redis().await, redis().await);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let name = listener.local_addr().unwrap();
+    let target = watch::Sender::new(former.address());
+    let leads_to = target.subscribe();
+    let forwards = tokio::spawn(async move {
+        let mut open = tokio::task::JoinSet::new();
+        while let Ok((mut client, _)) = listener.accept().await {
+            let address = *leads_to.borrow();
+            let mut server = TcpStream::connect(address).await.unwrap();
+            open.spawn(async move { copy_bidirectional(&mut client, &mut server).await });
+        }
+    });
+    let store = open(&options(&format!("redis://{name}"))).await;
+    let mut hand = hand(&former);
+    let own = clients(&mut hand);
+    assert_eq!(own.len(), 1 + 2, "two connections of the store, and the test's");
+    target.send_replace(present.address());
+    let me: u64 = redis::cmd("CLIENT").arg("ID").query(&mut hand).unwrap();
+    let one = own.iter().find_map(|id| id.strip_prefix("id=").filter(|id| *id != me.to_string())).unwrap();
+    redis::cmd("CLIENT").arg("KILL").arg("ID").arg(one).exec(&mut hand).unwrap();
+    wait::until("no connection stays", HEALED, async || clients(&mut hand).len() == 1).await.unwrap();
+    connected(&store).await;
+    forwards.abort();
 }
 
 #[tokio::test]
@@ -170,12 +203,13 @@ async fn a_short_freeze_costs_a_timeout_and_nothing_else() {
         redis.process().pause().await.unwrap();
         let mut frozen = Vec::new();
         for cells in [&cells[..], &cells[..1]] {
-            let results =
-                timeout(AMPLE, store.merge(cells, SHORT)).await.expect("a call must end at its deadline");
+            let results = timeout(AMPLE, store.merge(cells, now(), SHORT))
+                .await
+                .expect("a call must end at its deadline");
             frozen.extend(results.into_iter().map(|result| result.unwrap_err().reason()));
         }
         redis.process().resume().unwrap();
-        let results = store.merge(&cells, AMPLE).await;
+        let results = store.merge(&cells, now(), AMPLE).await;
         if clients(&mut hand) == connections {
             assert!(frozen.iter().all(|reason| *reason == "timeout"), "{frozen:?}");
             assert!(results.iter().all(Result::is_ok), "{results:?}");
@@ -282,15 +316,19 @@ async fn an_error_states_its_reason() {
             command.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>()
         };
         set(&words(break_it));
-        let error =
-            store.merge(&[merge(&key(b"alice"), &[(A, count)])], AMPLE).await.pop().unwrap().unwrap_err();
+        let error = store
+            .merge(&[merge(&key(b"alice"), &[(A, count)])], now(), AMPLE)
+            .await
+            .pop()
+            .unwrap()
+            .unwrap_err();
         assert_eq!(error.reason(), "refused");
         assert!(error.to_string().contains(code), "{error}");
         set(&words(mend_it));
         // If a primary became a replica, the store reconnects to the server that its name points to now.
         let works = async || {
             let again = merge(&key(b"alice"), &[(A, count)]);
-            store.merge(&[again], AMPLE).await.pop().is_some_and(|merged| merged.is_ok())
+            store.merge(&[again], now(), AMPLE).await.pop().is_some_and(|merged| merged.is_ok())
         };
         wait::until("the store works again", AMPLE, works).await.unwrap();
     }
@@ -484,9 +522,9 @@ async fn the_documented_rights_suffice_and_allow_no_more() {
     merge_one(&store, merge(&cell, &[(A, 1)])).await;
     assert_eq!(merge_one(&store, proposing(&cell, proposal(B, 1, 10))).await.granted, Some(true));
     let lower_bound = LowerBound { key: cell.clone(), sequence: CELL, total: 5, expires: LATE };
-    store.raise_to(&[lower_bound], AMPLE).await.pop().unwrap().unwrap();
+    store.raise_to(&[lower_bound], now(), AMPLE).await.pop().unwrap().unwrap();
     store.read(&[(cell.clone(), CELL)], AMPLE).await.pop().unwrap().unwrap();
-    store.note_hot(&[(cell.clone(), CELL, LATE)], AMPLE).await.unwrap();
+    store.note_hot(&[(cell.clone(), CELL, LATE)], now(), AMPLE).await.unwrap();
     store.hot(0, UnixMs(1), 10, AMPLE).await.unwrap();
     store.origins(&[A], &[1; 16], &time(), AMPLE).await.unwrap();
     store.status(&[1; 16], b"well", AMPLE).await.unwrap();

@@ -5,13 +5,12 @@ use crate::support::redis::*;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use std::collections::BTreeMap;
-use std::process::Command;
 use std::time::{Duration, Instant};
 use weir_aggregator::redis::{Store, StoreOptions};
 use weir_core::model::exact::{ExactRequestId, MAX_LOG_LIMIT};
 use weir_core::model::key::{Key, KeyParts};
 use weir_core::region::log::{Decided, EntryId, Log, LogCharge, Micros, Outcome};
-use weir_envoy::{Clock, Process, RedisCluster, ports, wait};
+use weir_envoy::{RedisCluster, wait};
 
 const NAME: &str = "weir:eu:{default/login/alice/60000/0/1}:log";
 const MINUTE: u64 = 60_000_000;
@@ -346,27 +345,6 @@ async fn logs_of_a_cluster_are_in_the_slots_of_their_keys() {
         assert!(matches!(decided.unwrap().outcome, Outcome::Denied { retry_after_us: Some(1..) }));
     }
     assert!(store.refund_logs(&charges(1), AMPLE).await.into_iter().all(|refunded| refunded.unwrap()));
-}
-
-/// A server whose clock the test sets.
-struct Clocked {
-    clock: Clock,
-    _process: Process,
-    _folder: tempfile::TempDir,
-    url: String,
-}
-
-impl Clocked {
-    async fn start() -> Clocked {
-        let (clock, folder) = (Clock::new().unwrap(), tempfile::tempdir().unwrap());
-        let port = ports::free().unwrap().to_string();
-        let program = std::env::var_os("WEIR_REDIS_SERVER").unwrap_or_else(|| "redis-server".into());
-        let mut command = Command::new(program);
-        command.args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--dir"]).arg(folder.path());
-        command.envs(clock.environment().unwrap());
-        let process = Process::spawn("redis", command, folder.path()).unwrap();
-        Clocked { clock, _process: process, _folder: folder, url: format!("redis://127.0.0.1:{port}") }
-    }
 }
 
 /// The number allowed between two times, charged one by one until the first denial.

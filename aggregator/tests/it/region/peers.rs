@@ -14,7 +14,7 @@ use weir_core::model::key::{Key, OriginId};
 use weir_core::model::schedule::Schedule;
 use weir_core::model::wire::{Answer, Consult, Count, Counters, FilterFrame, Ping, Report, RuleCounters};
 use weir_core::region::exchange::BASELINE;
-use weir_envoy::{Proxy, Redis, RedisOptions, wait};
+use weir_envoy::{Proxy, Redis, RedisOptions, http, ports, wait};
 
 const BREAKER: &str = "weir_aggregator_breaker_state{store=\"regional\"}";
 const CONSULTS: &str = "weir_ratelimit_origin_operations_total{op=\"consult\"}";
@@ -44,6 +44,65 @@ async fn ready_with(url: &str, schedule: Schedule) -> Weir {
     })
     .await;
     weir
+}
+
+/// A Redis with data that takes long to load answers nothing meanwhile. Without its counts, every limit would be there once more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_aggregator_that_starts_beside_a_redis_that_loads_its_data_serves_with_its_counts() {
+    /// Keys that each delay the load by three milliseconds, until the test lets it go on.
+    const FILLER: usize = 20_000;
+    /// Calls that fail, with a pause of 50 ms after each: more than the time of one call, in which an unavailable store has to answer.
+    const CALLS: u64 = 80;
+    let mut redis = redis().await;
+    let weir = ready(&redis.url()).await;
+    let mut filter = weir.join(1, false).await;
+    report(&weir, &mut filter, 1, "used-up", 1_000).await;
+    drop(filter);
+    weir.server.stop().await;
+    let mut hand = redis::Client::open(redis.url()).unwrap().get_connection().unwrap();
+    let mut pipeline = redis::pipe();
+    for number in 0..FILLER {
+        pipeline.set(format!("filler:{number}"), [b'x'; 128].as_slice()).ignore();
+    }
+    pipeline.exec(&mut hand).unwrap();
+    // Redis answers between two kilobytes of its file.
+    redis::cmd("CONFIG").arg("SET").arg("rdbcompression").arg("no").exec(&mut hand).unwrap();
+    redis::cmd("SAVE").exec(&mut hand).unwrap();
+    redis
+        .restart_with(&["--key-load-delay", "3000", "--loading-process-events-interval-bytes", "1024"])
+        .unwrap();
+    let loads =
+        async || redis.command("GET filler:0").await.is_ok_and(|answer| answer.starts_with("-LOADING"));
+    wait::until("Redis loads its data", DEADLINE, loads).await.unwrap();
+
+    let admin = ports::local(ports::free().unwrap());
+    let store = Some(StoreOptions::parse(&redis.url(), "test-region").unwrap());
+    let schedule = Schedule::for_tests();
+    let starts = start_with(Settings { store, schedule, admin_listen: admin.to_string(), ..settings() });
+    let observes = async {
+        let mut calls = 0;
+        while calls < CALLS {
+            let get = async |page| http::send(admin, http::Request::get(page)).await.ok();
+            if let Some(ready) = get("/readyz").await {
+                assert_eq!(
+                    (ready.status, ready.text().as_str()),
+                    (503, "starting: Redis does not answer yet\n")
+                );
+            }
+            let metrics = get("/metrics").await.map(|metrics| metrics.text()).unwrap_or_default();
+            let failed = "weir_ratelimit_origin_errors_total{op=\"heartbeat\"";
+            let lines = metrics.lines().filter(|line| line.starts_with(failed));
+            calls = lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum();
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        redis.command("CONFIG SET key-load-delay 0").await.unwrap();
+    };
+    let (weir, ()) = tokio::join!(starts, observes);
+    // The first query of the first stream is about a key of which this process has no count.
+    let mut other = weir.join(2, false).await;
+    let answers = other.answers(vec![weir.consult(1, "used-up", 0, 1, 1_000)]).await;
+    assert!(!answers[0].granted, "Redis has its count");
+    assert_eq!(total(&weir, "used-up"), 1_000);
 }
 
 /// Any aggregator reports on the whole region: the decisions of the rules at each aggregator, and the state of both.

@@ -1,5 +1,6 @@
 //! Shared by the tests of the regional store: a private server, a store on it, and short names for cells.
 
+use std::process::Command;
 use std::time::Duration;
 pub use weir_aggregator::redis::LastRead;
 use weir_aggregator::redis::{Incarnation, Store, StoreOptions};
@@ -8,7 +9,7 @@ use weir_core::model::key::{Key, KeyParts, OriginId};
 use weir_core::model::time::UnixMs;
 use weir_core::region::exchange::{Merge, Merged, Proposal};
 use weir_core::replication::regional::clock::TimeProposal;
-use weir_envoy::{Redis, RedisOptions, wait};
+use weir_envoy::{Process, Redis, RedisOptions, ports, wait};
 
 /// Enough time for any call on a busy machine.
 pub const AMPLE: Duration = Duration::from_secs(10);
@@ -23,9 +24,14 @@ pub const B: OriginId = OriginId([0xB2; 16]);
 /// A separator, a line break and bytes that are not valid UTF-8.
 pub const C: OriginId = OriginId(*b"\0\r\n {}:/%\xff\xfe12345");
 
+/// The region's time, which is right.
+pub fn now() -> UnixMs {
+    SystemClock.now()
+}
+
 /// The time of an aggregator whose machine has the right time.
 pub fn time() -> TimeProposal {
-    let time_us = SystemClock.now().0 * 1_000;
+    let time_us = now().0 * 1_000;
     TimeProposal { time_us, machine_us: time_us, is_shared: false }
 }
 
@@ -112,7 +118,7 @@ pub fn proposing(key: &Key, proposal: Proposal) -> Merge {
 }
 
 pub async fn merge_one(store: &Store, cell: Merge) -> Merged {
-    store.merge(&[cell], AMPLE).await.pop().unwrap().unwrap()
+    store.merge(&[cell], now(), AMPLE).await.pop().unwrap().unwrap()
 }
 
 pub fn origin(number: u64) -> OriginId {
@@ -124,4 +130,25 @@ pub fn origin(number: u64) -> OriginId {
 /// A separate connection, for manual changes.
 pub fn hand(redis: &Redis) -> redis::Connection {
     redis::Client::open(redis.url()).unwrap().get_connection().unwrap()
+}
+
+/// A server whose clock the test sets.
+pub struct Clocked {
+    pub clock: weir_envoy::Clock,
+    _process: Process,
+    _folder: tempfile::TempDir,
+    pub url: String,
+}
+
+impl Clocked {
+    pub async fn start() -> Clocked {
+        let (clock, folder) = (weir_envoy::Clock::new().unwrap(), tempfile::tempdir().unwrap());
+        let port = ports::free().unwrap().to_string();
+        let program = std::env::var_os("WEIR_REDIS_SERVER").unwrap_or_else(|| "redis-server".into());
+        let mut command = Command::new(program);
+        command.args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--dir"]).arg(folder.path());
+        command.envs(clock.environment().unwrap());
+        let process = Process::spawn("redis", command, folder.path()).unwrap();
+        Clocked { clock, _process: process, _folder: folder, url: format!("redis://127.0.0.1:{port}") }
+    }
 }

@@ -6,7 +6,7 @@
 
 use crate::model::breaker::State;
 use crate::model::schedule::Schedule;
-use crate::model::time::Now;
+use crate::model::time::{MonoMs, Now};
 use crate::replication::events::Event;
 use crate::replication::failure::Failure;
 use crate::replication::grace_period::GracePeriod;
@@ -44,6 +44,8 @@ pub struct Watch {
     last_read: LastRead,
     unavailable: bool,
     looks: bool,
+    /// When an aggregator that starts serves without the markers.
+    serves_by: MonoMs,
 }
 
 /// How the markers differ from those of the last read.
@@ -54,9 +56,16 @@ struct Compared {
 }
 
 impl Watch {
-    /// A watch that has read nothing yet.
-    pub fn new(schedule: Schedule) -> Watch {
-        Watch { schedule, last_read: LastRead::default(), unavailable: false, looks: false }
+    /// A watch that has read nothing yet, before the aggregator serves. If the store `has_answered`, the aggregator waits for the markers
+    /// within the time of one call: until they are read, it would decide without the counts that the store has.
+    pub fn before_serving(schedule: Schedule, has_answered: bool, now: MonoMs) -> Watch {
+        let serves_by = if has_answered { now.after(schedule.replay_timeout_ms) } else { now };
+        Watch { schedule, last_read: LastRead::default(), unavailable: false, looks: false, serves_by }
+    }
+
+    /// Whether an aggregator that starts may serve.
+    pub fn may_serve(&self, now: MonoMs) -> bool {
+        !self.last_read.is_empty() || now >= self.serves_by
     }
 
     /// What to do now: read the markers within [`Schedule::marker_timeout_ms`], then call [`Watch::looked`].
@@ -175,6 +184,10 @@ mod tests {
         Incarnations { seen: vec![Incarnation { place: 0, id, looks, server, since, age_ms }], unseen: 0 }
     }
 
+    fn unread() -> Watch {
+        Watch::before_serving(Schedule::default(), true, NOW.mono)
+    }
+
     fn fresh() -> RegionState {
         state().with_store(Schedule::default().store_breaker)
     }
@@ -188,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_store_is_used_once_it_is_found() {
-        let (mut state, mut watch) = (fresh(), Watch::new(Schedule::default()));
+        let (mut state, mut watch) = (fresh(), unread());
         assert_eq!(watch.next(&mut at(&mut state, 0)), Next::Call(()));
         watch.looked(&mut at(&mut state, 0), Err(Failure::Unavailable));
         assert_eq!(watch.next(&mut at(&mut state, 0)), Next::Sleep(FIRST_READS_MS));
@@ -201,6 +214,16 @@ mod tests {
     }
 
     #[test]
+    fn an_aggregator_serves_once_the_markers_are_read_or_the_store_is_away() {
+        let (mut state, mut watch) = (fresh(), unread());
+        let until = NOW.mono.after(Schedule::default().replay_timeout_ms);
+        assert!(!watch.may_serve(NOW.mono.after(1)) && watch.may_serve(until));
+        assert!(Watch::before_serving(Schedule::default(), false, NOW.mono).may_serve(NOW.mono));
+        looks(&mut watch, &mut state, &incarnations(1, 1, YOUNG_MS));
+        assert!(watch.may_serve(NOW.mono.after(1)));
+    }
+
+    #[test]
     fn losses() {
         let cases = [
             ("the same", incarnations(1, 6, 90_000), false, false),
@@ -210,7 +233,7 @@ mod tests {
             ("set back by one look", incarnations(1, 5, 90_000), true, true),
         ];
         for (name, second, wiped, graced) in cases {
-            let (mut state, mut watch) = (fresh(), Watch::new(Schedule::default()));
+            let (mut state, mut watch) = (fresh(), unread());
             looks(&mut watch, &mut state, &incarnations(1, 5, 90_000));
             state.take(ORIGIN, report(1, 3), NOW).unwrap();
             state.region.next_merges(9);
@@ -221,7 +244,7 @@ mod tests {
             assert_eq!(state.take_events().has(Event::Recover), graced, "{name}");
             assert_eq!(state.figures.store_wipes, u64::from(wiped), "{name}");
         }
-        let (mut state, mut watch) = (fresh(), Watch::new(Schedule::default()));
+        let (mut state, mut watch) = (fresh(), unread());
         let looked = looks(&mut watch, &mut state, &incarnations(1, 1, YOUNG_MS - 1));
         assert!(!looked.is_wiped && looked.grace.is_some(), "the store was found just after it was emptied");
     }
@@ -273,7 +296,7 @@ mod tests {
 
     #[test]
     fn what_was_acknowledged_after_the_last_read_is_written_again_after_a_failover() {
-        let (mut state, mut watch, mut primary) = (fresh(), Watch::new(Schedule::default()), store());
+        let (mut state, mut watch, mut primary) = (fresh(), unread(), store());
         for _ in 0..5 {
             primary.look(0, &mut watch, &mut state);
         }
@@ -288,12 +311,12 @@ mod tests {
     #[test]
     fn an_aggregator_that_starts_after_a_failover_begins_a_recovery_grace_period() {
         let mut primary = store();
-        primary.look(0, &mut Watch::new(Schedule::default()), &mut fresh());
+        primary.look(0, &mut unread(), &mut fresh());
         for promoted in [false, true] {
             if promoted {
                 primary.promote();
             }
-            let (mut state, mut watch) = (fresh(), Watch::new(Schedule::default()));
+            let (mut state, mut watch) = (fresh(), unread());
             let read = primary.read(1, &watch);
             assert_eq!(looks(&mut watch, &mut state, &read).grace.is_some(), promoted);
         }
@@ -303,7 +326,7 @@ mod tests {
     fn a_set_back_that_only_one_of_two_aggregators_can_detect_is_shown_to_both() {
         for first in [0, 1] {
             let mut states = [fresh(), fresh()];
-            let mut watches = [Watch::new(Schedule::default()), Watch::new(Schedule::default())];
+            let mut watches = [unread(), unread()];
             let mut stored = store();
             for reader in [0, 1, 0, 1, 0] {
                 assert!(!stored.look(
@@ -329,7 +352,7 @@ mod tests {
     #[test]
     fn a_wipe_after_a_set_back_is_a_loss_of_its_own() {
         for is_answered in [true, false] {
-            let (mut state, mut watch, mut stored) = (fresh(), Watch::new(Schedule::default()), store());
+            let (mut state, mut watch, mut stored) = (fresh(), unread(), store());
             stored.look(0, &mut watch, &mut state);
             let copy = stored.marker.clone();
             stored.look(0, &mut watch, &mut state);
@@ -348,7 +371,7 @@ mod tests {
 
     #[test]
     fn the_store_becomes_unavailable_with_its_breaker_and_a_later_read_finds_it_again() {
-        let (mut state, mut watch) = (fresh(), Watch::new(Schedule::default()));
+        let (mut state, mut watch) = (fresh(), unread());
         looks(&mut watch, &mut state, &incarnations(1, 5, 90_000));
         let mut unavailable = 0;
         for look in 0..10 {

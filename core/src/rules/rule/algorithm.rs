@@ -10,6 +10,7 @@ use crate::fields::duration::Span;
 use crate::fields::{Fields, Node, Value};
 use crate::model::exact::{Algorithm, MAX_LOG_LIMIT};
 use crate::model::key::HARD_LIMIT_RESOLUTION;
+use crate::model::window::MAX_COUNT;
 use core::ops::RangeInclusive;
 
 pub(in crate::rules) const WINDOW: Span =
@@ -121,7 +122,7 @@ impl Kind {
         fields.or("timeout", default, errors, |n, e| span.read(n, e))
     }
 
-    /// Refuses a cost from the response if the algorithm has to charge the request before.
+    /// Refuses a cost from the response if the algorithm has to charge the request before, and one that no ledger can record.
     pub fn check_cost(
         self,
         fields: &Fields<'_>,
@@ -137,9 +138,14 @@ impl Kind {
             }
         };
         let expected = "a number, or a cost from a request header";
-        match fields.get("cost").filter(|_| matches!(cost, Some(Cost::Response(_)))) {
-            Some(node) => node.reject(errors, why, expected),
-            None => Some(()),
+        match (fields.get("cost"), cost) {
+            (Some(node), Some(Cost::Response(_))) => node.reject(errors, why, expected),
+            (Some(node), Some(Cost::Fixed(most) | Cost::Header { max: most, .. }))
+                if self == Kind::Ledger && *most > MAX_COUNT =>
+            {
+                node.reject(errors, "is more than a ledger records", "at most 9007199254740992")
+            }
+            _ => Some(()),
         }
     }
 

@@ -18,6 +18,7 @@ mod global_delay;
 mod global_faults;
 mod hard_limit;
 mod hostile;
+mod leases;
 mod peers;
 mod redis;
 mod redis_faults;

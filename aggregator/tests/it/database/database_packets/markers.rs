@@ -40,7 +40,7 @@ pub async fn markers_end(store: &Store) {
     // The own marker is read until the cleanup has deleted it: a clock that steps ahead loses no row.
     a.now = UnixMs(NOW.0 + HOUR_MS + 60_000);
     assert_eq!(a.exchange(&a.reading()).await.unwrap().feed.own.version, 2);
-    let cleaned = b.database.cleanup(Duration::ZERO, 10, a.now, |_| {}).await.unwrap();
+    let cleaned = b.database.cleanup(Duration::ZERO, 10, a.now, Duration::ZERO, |_| {}).await.unwrap();
     assert_eq!((cleaned, scene.rows().await), (3, 1), "two markers and the short row");
     assert!(a.read().await.lost);
 }

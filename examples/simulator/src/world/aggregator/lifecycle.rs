@@ -19,6 +19,7 @@ use weir_core::replication::globe::sync::GlobalSync;
 use weir_core::replication::grace_period::GracePeriod;
 use weir_core::replication::regional::clock::RegionClock;
 use weir_core::replication::regional::hot::HotReader;
+use weir_core::replication::regional::joining::Joining;
 use weir_core::replication::regional::replay::Replay;
 use weir_core::replication::regional::watch::Watch;
 use weir_core::replication::regional::{broadcast, heartbeat};
@@ -63,6 +64,7 @@ impl World<'_> {
             peers: BTreeMap::new(),
             late: VecDeque::new(),
             serves: false,
+            prepares: true,
             recovers_next: false,
             subscribed: false,
             push_paused: false,
@@ -70,14 +72,19 @@ impl World<'_> {
         });
         let mono = host.clock.mono(self.now_us);
         match (has_store, has_database) {
-            (true, _) => self.spawn(at, Machine::Joining),
+            (true, _) => self.spawn(at, Machine::Joining(Joining::new(schedule, mono))),
             (false, true) => self.spawn(at, Machine::Taking(Taking::new(mono))),
-            (false, false) => self.prepare(at),
+            (false, false) => self.prepare(at, None),
         }
     }
 
-    /// Reads the database before the program serves.
-    pub(in crate::world) fn prepare(&mut self, at: usize) {
+    /// Reads the markers of Redis and the database before the program serves. `has_joined` states whether Redis has answered, if there is one.
+    pub(in crate::world) fn prepare(&mut self, at: usize, has_joined: Option<bool>) {
+        if let Some(has_joined) = has_joined {
+            let schedule = self.plan.schedule.intervals();
+            let mono = self.aggregators[at].clock.mono(self.now_us);
+            self.spawn(at, Machine::Watch(Watch::before_serving(schedule, has_joined, mono)));
+        }
         if self.has_database() {
             let schedule = self.plan.schedule.intervals();
             let random = self.chance.stores.next();
@@ -91,9 +98,11 @@ impl World<'_> {
                 true => self.spawn(at, Machine::Recovery(Recovery::new(schedule))),
                 false => self.spawn_sync(at),
             }
-        } else {
-            self.serve_when_ready(at);
         }
+        if let Some(process) = self.aggregators[at].process.as_mut() {
+            process.prepares = false;
+        }
+        self.serve_when_ready(at);
     }
 
     /// Reads the region's own counts once the first packet was exchanged.
@@ -124,7 +133,7 @@ impl World<'_> {
         let (incarnation, now) = (host.incarnation, host.now(now_us));
         let Some(process) = host.process.as_mut() else { return };
         let is_ready = process.machines.iter().flatten().all(|running| running.may_serve(now.mono));
-        if process.serves || process.recovers_next || !is_ready {
+        if process.serves || process.prepares || process.recovers_next || !is_ready {
             return;
         }
         process.serves = true;
@@ -141,7 +150,6 @@ impl World<'_> {
         }
         if has_store {
             machines.push(Machine::Replay(Replay::new(schedule)));
-            machines.push(Machine::Watch(Watch::new(schedule)));
             machines.push(Machine::Heartbeat(heartbeat::Heartbeat::new(id, schedule)));
             machines.push(Machine::Broadcaster(broadcast::Broadcaster::new(id, schedule)));
             machines.push(Machine::HotReader(HotReader::new(schedule)));

@@ -17,6 +17,7 @@ use weir_core::replication::regional::broadcast::Broadcaster;
 use weir_core::replication::regional::clock::TimeProposal;
 use weir_core::replication::regional::heartbeat::{self, Heartbeat};
 use weir_core::replication::regional::hot::{self, HotReader};
+use weir_core::replication::regional::joining::Joining;
 use weir_core::replication::regional::marker::Look;
 use weir_core::replication::regional::replay::{self, Replay};
 use weir_core::replication::regional::watch::Watch;
@@ -47,7 +48,7 @@ pub enum Machine {
     /// Restores the region's own counts from the database.
     Recovery(Recovery),
     /// Takes the region's time before the program serves.
-    Joining,
+    Joining(Joining),
     /// Takes the region lease before the program serves.
     Taking(Taking),
     /// Renews the region lease.
@@ -201,19 +202,23 @@ impl World<'_> {
             (Machine::Recovery(recovery), _, Reply::Page(page)) => {
                 recovery.recovered(&mut access, page.as_ref().map_err(|failure| *failure));
             }
-            (Machine::Joining, _, Reply::Alive(alive)) => {
-                if let Ok((_, region_us)) = alive {
-                    process.region_clock.follow(region_us, running.called, now.mono);
+            (Machine::Joining(joining), _, Reply::Alive(alive)) => {
+                if let Ok((_, region_us)) = &alive {
+                    process.region_clock.follow(*region_us, running.called, now.mono);
                 }
-                process.machines[number] = None;
-                self.prepare(at);
-                return;
+                joining.answered(alive.map(|_| ()), now.mono);
+                if joining.is_over() {
+                    let has_joined = joining.has_joined();
+                    process.machines[number] = None;
+                    self.prepare(at, Some(has_joined));
+                    return;
+                }
             }
             (Machine::Taking(taking), _, Reply::Holder(holder)) => {
                 match taking.answered(holder, now.mono) {
                     Then::Serve { .. } => {
                         process.machines[number] = None;
-                        self.prepare(at);
+                        self.prepare(at, None);
                     }
                     Then::Again(ms) => {
                         running.pause += 1;
@@ -286,7 +291,8 @@ impl Running {
         match &self.machine {
             Machine::Importer(importer) => importer.may_serve(now),
             Machine::Recovery(recovery) => recovery.may_serve(now),
-            Machine::Sync(_) => true,
+            Machine::Watch(watch) => watch.may_serve(now),
+            Machine::Sync(_) | Machine::GracePeriod(_) => true,
             _ => false,
         }
     }
@@ -351,7 +357,9 @@ fn step(
         Machine::Recovery(recovery) => {
             of(recovery.next(access), |page| Step::Call(database, Request::Own(page), page.within_ms))
         }
-        Machine::Joining => Step::Call(redis, Request::Origins(Vec::new(), proposal), replay_ms),
+        Machine::Joining(joining) => of(joining.next(access.now.mono), |join| {
+            Step::Call(redis, Request::Origins(Vec::new(), proposal), join.within_ms)
+        }),
         Machine::Taking(_) | Machine::Keeping(_) => Step::Call(database, Request::Lease(id), WITHIN_MS),
     }
 }

@@ -72,6 +72,8 @@ pub struct Process {
     peers: BTreeMap<StreamId, Peer>,
     late: VecDeque<(StreamId, LateAck)>,
     serves: bool,
+    /// Not all machines run yet that read before it serves.
+    prepares: bool,
     /// The first packet is on its way. The region's own counts are read after it.
     recovers_next: bool,
     subscribed: bool,
