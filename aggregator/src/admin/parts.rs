@@ -107,7 +107,7 @@ pub struct Database {
     pub breaker: String,
     /// The circuit breaker of the read replica, if there is one.
     pub replica_breaker: Option<String>,
-    /// Why it is unreliable although calls are sent to it: the last call failed, or none succeeded for long.
+    /// What is wrong although calls are sent to it: the region is split, the last call failed, or none succeeded for long.
     pub trouble: Option<String>,
     /// How often it lost its data.
     pub wipes: u64,
@@ -223,9 +223,9 @@ fn redis(services: &Services) -> Option<Redis> {
 }
 
 fn database(services: &Services) -> Option<Database> {
-    let (states, figures, now) = services.state(|state, now| {
+    let (states, figures, foreign, now) = services.state(|state, now| {
         let states = state.database().map(|breakers| breakers.states(now.mono));
-        (states, state.figures.clone(), now.mono)
+        (states, state.figures.clone(), state.foreign_writers(), now.mono)
     });
     let (state, replica) = states?;
     let calls = services.metrics.recent.went(&Operation::GLOBAL);
@@ -236,7 +236,7 @@ fn database(services: &Services) -> Option<Database> {
         ("read", imported_age_ms, schedule.exchange_ms),
     ];
     Some(Database {
-        trouble: trouble(&calls, late),
+        trouble: split(foreign).or_else(|| trouble(&calls, late)),
         breaker: word(state),
         replica_breaker: replica.map(word),
         wipes: figures.database_wipes,
@@ -252,6 +252,12 @@ fn trouble(calls: &[Went], late: [(&str, Option<u64>, u64); 2]) -> Option<String
     if let Some(call) = calls.iter().find(|call| call.fails()) {
         let reason = call.failure.as_deref().unwrap_or_default();
         return Some(format!("{} failed: {reason}", call.operation.replace('_', " ")));
+/// That aggregators with another Redis write under the region's name.
+fn split(foreign_writers: usize) -> Option<String> {
+    (foreign_writers > 0)
+        .then(|| format!("region split: {foreign_writers} of another Redis write as this region"))
+}
+
     }
     // A call that hangs ends after at most one interval, so the next one is due then.
     let is_late =

@@ -159,9 +159,10 @@ impl Server {
         let telemetry = Telemetry::start(settings.telemetry.as_ref(), &settings.region)?;
         let exact = Exact::new(store.clone(), database.clone());
         let ledger = database.clone();
-        let regional = store.map(|store| Arc::new(Regional::new(store, settings.schedule)));
+        let id = rand::random();
+        let regional = store.map(|store| Arc::new(Regional::new(store, settings.schedule, id)));
         let global = match database {
-            Some(database) => Some(check_database(database, &settings, &mut helpers).await?),
+            Some(database) => Some(check_database(database, &settings, id, &mut helpers).await?),
             None => None,
         };
         if let (None, Some(global)) = (&regional, &global) {
@@ -413,6 +414,7 @@ async fn check_database(
         true => migrate_soon(&database).await,
         false => database.check_schema(SCHEMA_CHECK).await,
     };
+    id: [u8; 16],
     match checked {
         Ok(()) => {}
         Err(error) if matches!(error.kind(), Reason::Unavailable | Reason::Timeout) => {
@@ -427,7 +429,7 @@ async fn check_database(
             error!(%error, "the database cannot be used, this region does not share counts until it is repaired")
         }
     }
-    Ok(Arc::new(Global::new(database, settings.schedule)))
+    Ok(Arc::new(Global::new(database, settings.schedule, id)))
 }
 
 /// Migrates, unless the database is not available soon. A migration itself has no timeout.

@@ -36,9 +36,9 @@ pub struct Regional {
 }
 
 impl Regional {
-    /// A store that has not been called yet.
-    pub fn new(store: Store, schedule: Schedule) -> Regional {
-        Regional { store, id: rand::random(), schedule }
+    /// A store that has not been called yet. `id` is that of this aggregator.
+    pub fn new(store: Store, schedule: Schedule, id: [u8; 16]) -> Regional {
+        Regional { store, id, schedule }
     }
 
     /// Identifies this aggregator among those of its region.

@@ -12,7 +12,7 @@ use weir_core::model::key::OriginId;
 use weir_core::replication::Next;
 use weir_core::replication::failure::Failure;
 use weir_core::replication::grace_period::GracePeriod;
-use weir_core::replication::regional::heartbeat::{Call, Heartbeat};
+use weir_core::replication::regional::heartbeat::{self, Call, Heartbeat};
 use weir_core::replication::regional::watch::{MarkersRead, Watch};
 
 /// Time between two attempts to take the region's time before the program serves.
@@ -121,7 +121,9 @@ pub async fn heartbeat(hub: Arc<Hub>, regional: Arc<Regional>) {
         match heartbeat.next(&mut &*hub) {
             Next::Call(Call::Origins(mine)) => {
                 let alive = report_alive(&hub, &regional, &mine).await;
-                let alive = alive.as_ref().map(|alive| alive.origins.as_slice());
+                let alive = alive
+                    .as_ref()
+                    .map(|alive| heartbeat::Alive { nodes: &alive.origins, aggregators: &alive.aggregators });
                 heartbeat.received(&mut &*hub, alive.map_err(|failure| *failure));
             }
             Next::Call(Call::Broadcast(changes)) => {

@@ -308,6 +308,8 @@ table! {
         global_regions: Gauge = "Regions that have written to the database within ten minutes, this one included";
         global_feed_age_seconds: Family<Named, Gauge<f64, AtomicU64>> =
             "Time since another region was last seen to write to the database, by region";
+        global_foreign_writers: Gauge =
+            "Aggregators that write to the database for this region and are not in its Redis: the region is split";
         global_excess_ratio: Family<Named, Gauge<f64, AtomicU64>> =
             "Largest use of all regions beyond a limit within the last five to ten minutes, as part of the limit, by rule";
         global_tick_seconds: Family<Label, Histogram> = "Duration of a packet (exchange) or an import (import)",
@@ -322,6 +324,8 @@ pub struct Globe {
     pub regions: u64,
     /// Each other region, and milliseconds since it was last seen to write to the database.
     pub seen: Vec<(String, u64)>,
+    /// Aggregators that write for this region and are not of its store.
+    pub foreign_writers: usize,
     /// The largest excess of each scope, in thousandths of the limit.
     pub excesses: Vec<(Scope, u64)>,
 }
@@ -336,6 +340,7 @@ impl Globe {
             regions: region.regions(),
             seen: state.others().map(seen).collect(),
             excesses: region.excesses(now.unix).map(|(scope, largest)| (scope.clone(), largest)).collect(),
+            foreign_writers: state.foreign_writers(),
         }
     }
 
@@ -343,6 +348,7 @@ impl Globe {
         convergence.global_regions.set(i64::try_from(self.regions).unwrap_or(i64::MAX));
         convergence.global_feed_age_seconds.clear();
         for (region, age_ms) in &self.seen {
+        set(&convergence.global_foreign_writers, self.foreign_writers);
             let labels = vec![("region", region.clone())];
             convergence.global_feed_age_seconds.get_or_create(&labels).set(*age_ms as f64 / 1e3);
         }

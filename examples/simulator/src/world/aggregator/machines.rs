@@ -3,7 +3,7 @@
 
 use crate::world::World;
 use crate::world::event::{Due, Event};
-use crate::world::request::{Caller, Reply, Request, Store};
+use crate::world::request::{Caller, Listed, Reply, Request, Store};
 use prost::Message;
 use weir_core::model::schedule::Schedule;
 use weir_core::model::time::MonoMs;
@@ -15,7 +15,7 @@ use weir_core::replication::globe::sync::GlobalSync;
 use weir_core::replication::grace_period::GracePeriod;
 use weir_core::replication::regional::broadcast::Broadcaster;
 use weir_core::replication::regional::clock::TimeProposal;
-use weir_core::replication::regional::heartbeat::{self, Heartbeat};
+use weir_core::replication::regional::heartbeat::{self, Alive, Heartbeat};
 use weir_core::replication::regional::hot::{self, HotReader};
 use weir_core::replication::regional::marker::Look;
 use weir_core::replication::regional::replay::{self, Replay};
@@ -174,10 +174,12 @@ impl World<'_> {
                 grace = watch.looked(&mut access, incarnations.as_ref().map_err(|failure| *failure)).grace;
             }
             (Machine::Heartbeat(heartbeat), _, Reply::Alive(alive)) => {
-                if let Ok((_, region_us)) = &alive {
-                    process.region_clock.follow(*region_us, running.called, now.mono);
+                if let Ok(listed) = &alive {
+                    process.region_clock.follow(listed.region_us, running.called, now.mono);
                 }
-                let alive = alive.as_ref().map(|(origins, _)| origins.as_slice());
+                let alive = alive
+                    .as_ref()
+                    .map(|Listed { origins, aggregators, .. }| Alive { nodes: origins, aggregators });
                 heartbeat.received(&mut access, alive.map_err(|failure| *failure));
             }
             (Machine::Heartbeat(heartbeat), _, Reply::Done(result)) => heartbeat.sent(&mut access, result),
@@ -202,8 +204,8 @@ impl World<'_> {
                 recovery.recovered(&mut access, page.as_ref().map_err(|failure| *failure));
             }
             (Machine::Joining, _, Reply::Alive(alive)) => {
-                if let Ok((_, region_us)) = alive {
-                    process.region_clock.follow(region_us, running.called, now.mono);
+                if let Ok(listed) = alive {
+                    process.region_clock.follow(listed.region_us, running.called, now.mono);
                 }
                 process.machines[number] = None;
                 self.prepare(at);
@@ -331,7 +333,9 @@ fn step(
             Step::Call(redis, Request::Look(look), schedule.marker_timeout_ms)
         }),
         Machine::Heartbeat(heartbeat) => of(heartbeat.next(access), |call| match call {
-            heartbeat::Call::Origins(mine) => Step::Call(redis, Request::Origins(mine, proposal), replay_ms),
+            heartbeat::Call::Origins(mine) => {
+                Step::Call(redis, Request::Origins(id, mine, proposal), replay_ms)
+            }
             heartbeat::Call::Broadcast(changes) => publish(changes),
         }),
         Machine::Broadcaster(broadcaster) => of(broadcaster.next(access), publish),
@@ -351,7 +355,7 @@ fn step(
         Machine::Recovery(recovery) => {
             of(recovery.next(access), |page| Step::Call(database, Request::Own(page), page.within_ms))
         }
-        Machine::Joining => Step::Call(redis, Request::Origins(Vec::new(), proposal), replay_ms),
+        Machine::Joining => Step::Call(redis, Request::Origins(id, Vec::new(), proposal), replay_ms),
         Machine::Taking(_) | Machine::Keeping(_) => Step::Call(database, Request::Lease(id), WITHIN_MS),
     }
 }
