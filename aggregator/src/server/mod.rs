@@ -32,6 +32,7 @@ use crate::region::status::limits::LimitsStatus;
 use crate::region::status::peers;
 use crate::region::stream::DRAIN;
 use crate::server::bind::bind;
+use crate::server::descriptors::Connections;
 use crate::telemetry::clock::Clock;
 use crate::telemetry::spans::{Telemetry, TelemetryOptions};
 use std::io;
@@ -197,7 +198,8 @@ impl Server {
             regional::join(&services.hub, regional).await;
         }
         helpers.spawn(tick(services.clone()));
-        let admin_socket = admin_socket.listen()?;
+        let connections = Connections::of_process();
+        let admin_socket = (admin_socket.listen()?, connections.admin);
         helpers.spawn(admin::serve(services.clone(), admin_hosts, admin_links, admin_socket));
         if let (None, Some(global)) = (&services.regional, &services.global) {
             helpers.spawn(lease::keep(services.hub.clone(), global.clone()));
@@ -255,11 +257,15 @@ impl Server {
             overrides: Arc::default(),
         };
         let http = match http_socket {
-            Some(socket) => tokio::spawn(http::serve(api, socket, authentication.tls.clone())),
+            Some(socket) => {
+                let socket = (socket, connections.http);
+                tokio::spawn(http::serve(api, socket, authentication.tls.clone()))
+            }
             None => tokio::spawn(drained(services.clone())),
         };
         let region = RegionService::new(services.clone(), authenticator);
         let apis = (region, rate_limits, quotas);
+        let grpc_socket = (grpc_socket, connections.grpc);
         let serving = grpc::serve(services.clone(), apis, grpc_socket, authentication.tls);
         let grpc = tokio::spawn(serving);
         Ok(Server { services, embedded, grpc_address, admin_address, http_address, grpc, http, helpers })
@@ -408,13 +414,13 @@ fn rate_limits(services: &Arc<Services>, source: Source, helpers: &mut JoinSet<(
 async fn check_database(
     database: Database,
     settings: &Settings,
+    id: [u8; 16],
     helpers: &mut JoinSet<()>,
 ) -> Result<Arc<Global>, ServeError> {
     let checked = match settings.migrate {
         true => migrate_soon(&database).await,
         false => database.check_schema(SCHEMA_CHECK).await,
     };
-    id: [u8; 16],
     match checked {
         Ok(()) => {}
         Err(error) if matches!(error.kind(), Reason::Unavailable | Reason::Timeout) => {
