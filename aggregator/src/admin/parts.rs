@@ -91,6 +91,8 @@ pub struct Redis {
     /// The state of the circuit breaker: `closed` (calls are sent), `half_open` (one call probes it) or `open`
     /// (unavailable).
     pub breaker: String,
+    /// What is wrong although calls are sent to it: it evicts keys.
+    pub trouble: Option<String>,
     /// How often it lost its data.
     pub wipes: u64,
     /// Milliseconds since all hot cells were read.
@@ -219,7 +221,11 @@ fn redis(services: &Services) -> Option<Redis> {
         (breaker, state.is_usable(now.mono), state.figures.store_wipes, read)
     });
     let calls = services.metrics.recent.went(&Operation::REGIONAL);
-    breaker.map(|breaker| Redis { usable, breaker: word(breaker), wipes, read_age_ms, calls })
+    let policies =
+        services.regional.as_ref().map(|regional| regional.eviction_policies()).unwrap_or_default();
+    let named = || policies.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+    let trouble = (!policies.is_empty()).then(|| format!("evicts keys ({})", named()));
+    breaker.map(|breaker| Redis { usable, breaker: word(breaker), trouble, wipes, read_age_ms, calls })
 }
 
 fn database(services: &Services) -> Option<Database> {
@@ -246,18 +252,18 @@ fn database(services: &Services) -> Option<Database> {
     })
 }
 
-/// What is wrong with a database to which calls are sent. `late` has the name, the age and the interval of each
-/// periodic task.
-fn trouble(calls: &[Went], late: [(&str, Option<u64>, u64); 2]) -> Option<String> {
-    if let Some(call) = calls.iter().find(|call| call.fails()) {
-        let reason = call.failure.as_deref().unwrap_or_default();
-        return Some(format!("{} failed: {reason}", call.operation.replace('_', " ")));
 /// That aggregators with another Redis write under the region's name.
 fn split(foreign_writers: usize) -> Option<String> {
     (foreign_writers > 0)
         .then(|| format!("region split: {foreign_writers} of another Redis write as this region"))
 }
 
+/// What is wrong with a database to which calls are sent. `late` has the name, the age and the interval of each
+/// periodic task.
+fn trouble(calls: &[Went], late: [(&str, Option<u64>, u64); 2]) -> Option<String> {
+    if let Some(call) = calls.iter().find(|call| call.fails()) {
+        let reason = call.failure.as_deref().unwrap_or_default();
+        return Some(format!("{} failed: {reason}", call.operation.replace('_', " ")));
     }
     // A call that hangs ends after at most one interval, so the next one is due then.
     let is_late =

@@ -7,7 +7,7 @@ use crate::telemetry::metrics::Operation;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::{sleep, timeout};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 use weir_core::model::key::OriginId;
 use weir_core::replication::Next;
 use weir_core::replication::failure::Failure;
@@ -17,6 +17,9 @@ use weir_core::replication::regional::watch::{MarkersRead, Watch};
 
 /// Time between two attempts to take the region's time before the program serves.
 const JOIN_RETRY: Duration = Duration::from_millis(50);
+
+/// Time between two reads of the servers' eviction policies.
+const EVICTION_READS: Duration = Duration::from_secs(10);
 
 /// Watches until the program ends.
 pub async fn run(hub: Arc<Hub>, regional: Arc<Regional>) {
@@ -52,7 +55,14 @@ fn log_changes(read: &MarkersRead, error: &str) {
              is not detected"
         );
     }
-    if read.is_wiped {
+    if let Some(waits_ms) = read.waits_ms {
+        warn!(
+            waits_ms,
+            "the regional store has lost data again and again; it is written again after a pause. A Redis that is full must not evict keys: \
+             set maxmemory-policy noeviction, and more memory"
+        );
+    }
+    if read.is_wiped && read.grace.is_some() {
         warn!("the regional store has lost data, or another server took over; writing all counts again");
     }
     if read.is_back {
@@ -60,6 +70,23 @@ fn log_changes(read: &MarkersRead, error: &str) {
     }
     if read.became_unavailable {
         warn!(%error, "regional store unavailable, deciding from memory");
+    }
+}
+
+/// Reads whether the servers evict keys, until the program ends.
+pub async fn eviction(hub: Arc<Hub>, regional: Arc<Regional>) {
+    loop {
+        let policies = regional.store.eviction_policies(regional.within()).await;
+        hub.metrics.program.store_evicts.set(i64::from(!policies.is_empty()));
+        let before = std::mem::replace(&mut *regional.evicts.lock(), policies.clone());
+        if !policies.is_empty() && policies != before {
+            let policies = policies.into_iter().collect::<Vec<_>>().join(", ");
+            error!(
+                policies,
+                "the regional store evicts keys when it is full, and then limits do not hold; set maxmemory-policy noeviction"
+            );
+        }
+        sleep(EVICTION_READS).await;
     }
 }
 
