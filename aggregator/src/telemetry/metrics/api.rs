@@ -18,7 +18,7 @@ const SERVER: Label = [("use", "server")];
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Files {
-    /// Certificates.
+    /// The certificate and its key.
     Tls,
     /// The authorities of clients' certificates.
     ClientAuthorities,
