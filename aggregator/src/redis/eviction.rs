@@ -10,16 +10,16 @@ use std::time::Duration;
 const NONE: &str = "noeviction";
 
 impl Store {
-    /// The eviction policies of the servers that evict keys, such as `allkeys-lru`. A server that does not answer is left out.
-    pub async fn eviction_policies(&self, within: Duration) -> BTreeSet<String> {
+    /// The eviction policies of the servers that evict keys, such as `allkeys-lru`; `None` if no server answered.
+    pub async fn eviction_policies(&self, within: Duration) -> Option<BTreeSet<String>> {
         let commands = self.inner.markers.iter().map(|name| {
             let mut what = redis::cmd("INFO");
             what.arg("memory");
             Command::on(name, what)
         });
         let answers = self.run(commands.collect(), within).await;
-        let policies = answers.into_iter().filter_map(|answer| policy(&answer.ok()?));
-        policies.filter(|policy| policy != NONE).collect()
+        let policies: BTreeSet<_> = answers.into_iter().filter_map(|answer| policy(&answer.ok()?)).collect();
+        (!policies.is_empty()).then(|| policies.into_iter().filter(|policy| policy != NONE).collect())
     }
 }
 

@@ -20,6 +20,8 @@ const JOIN_RETRY: Duration = Duration::from_millis(50);
 
 /// Time between two reads of the servers' eviction policies.
 const EVICTION_READS: Duration = Duration::from_secs(10);
+/// The same until a server has answered.
+const EVICTION_RETRY: Duration = Duration::from_secs(1);
 
 /// Watches until the program ends.
 pub async fn run(hub: Arc<Hub>, regional: Arc<Regional>) {
@@ -76,7 +78,10 @@ fn log_changes(read: &MarkersRead, error: &str) {
 /// Reads whether the servers evict keys, until the program ends.
 pub async fn eviction(hub: Arc<Hub>, regional: Arc<Regional>) {
     loop {
-        let policies = regional.store.eviction_policies(regional.within()).await;
+        let Some(policies) = regional.store.eviction_policies(regional.within()).await else {
+            sleep(EVICTION_RETRY).await;
+            continue;
+        };
         hub.metrics.program.store_evicts.set(i64::from(!policies.is_empty()));
         let before = std::mem::replace(&mut *regional.evicts.lock(), policies.clone());
         if !policies.is_empty() && policies != before {
