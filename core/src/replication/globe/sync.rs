@@ -442,12 +442,8 @@ mod tests {
     impl Driven {
         /// Lets time pass until the next packet.
         fn packet(&mut self) -> Packet {
-            self.packet_with(0)
-        }
-
-        fn packet_with(&mut self, random: u64) -> Packet {
             for _ in 0..10_000 {
-                match self.sync.next(&mut at(&mut self.state, self.ms), random) {
+                match self.sync.next(&mut at(&mut self.state, self.ms), 0) {
                     Next::Call(call) => {
                         self.within_ms = call.within_ms;
                         self.packet = Some(call.packet.clone());
@@ -777,12 +773,13 @@ mod tests {
             driven.marker.version = version;
             assert!(driven.read(&[]));
             driven.use_keys(0..3, 9);
-            let packet = driven.packet_with(9 << 32);
-            assert_eq!((packet.writer, packet.version, packet.rows.len()), (Writer::new(9), Some(1), 3));
+            let packet = driven.packet();
+            let other = Writer::of(&ID, 1);
+            assert_eq!((packet.writer, packet.version, packet.rows.len()), (other, Some(1), 3));
             driven.marker = OwnMarker::default();
             for _ in 0..20 {
                 assert!(!driven.reply(&[(ME, b"here", version)]));
-                assert_eq!(driven.packet().writer, Writer::new(9));
+                assert_eq!(driven.packet().writer, other);
             }
         }
     }
