@@ -4,10 +4,12 @@ use clap::{CommandFactory, FromArgMatches};
 use clap_complete::Shell;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
+use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::{Instant, interval_at};
 use tracing::info;
 use tracing_subscriber::EnvFilter;
 use weir_aggregator::auth::{Entry, NewToken};
@@ -24,6 +26,9 @@ use weir_aggregator::server::descriptors;
 use weir_aggregator::server::{Server, Settings};
 use weir_aggregator::telemetry::clock::{Clock, SystemClock};
 use weir_core::model::schedule::Schedule;
+
+/// How often a migration prints that it waits.
+const MIGRATE_PROGRESS: Duration = Duration::from_secs(5);
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
@@ -106,7 +111,19 @@ async fn serve(settings: Settings) -> anyhow::Result<()> {
 }
 
 async fn migrate(database: Database) -> anyhow::Result<()> {
-    let Migrated { applied, present } = database.migrate().await?;
+    let began = Instant::now();
+    let mut progress = interval_at(began + MIGRATE_PROGRESS, MIGRATE_PROGRESS);
+    let mut migrating = pin!(database.migrate());
+    let migrated = loop {
+        tokio::select! {
+            migrated = &mut migrating => break migrated,
+            _ = progress.tick() => {
+                let seconds = began.elapsed().as_secs();
+                eprintln!("waiting for the database since {seconds} s");
+            }
+        }
+    };
+    let Migrated { applied, present } = migrated?;
     for migration in &applied {
         println!("applied {migration}");
     }

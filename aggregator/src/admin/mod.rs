@@ -90,14 +90,19 @@ impl Links {
 }
 
 /// Serves until the program ends; `hosts` are the allowed host names.
-pub async fn serve(services: Arc<Services>, hosts: Hosts, links: Links, socket: TcpListener) {
+pub async fn serve(
+    services: Arc<Services>,
+    hosts: Hosts,
+    links: Links,
+    (socket, max_connections): (TcpListener, usize),
+) {
     let router = router(services.clone(), hosts, links);
     let listener = Listener {
         api: "admin",
         socket,
         tls: None,
         protocol: Protocol::Http,
-        max_connections: MAX_CONNECTIONS,
+        max_connections,
         patience: Patience::Exchange { idle: HEAD_TIMEOUT, head: HEAD_TIMEOUT, write: CONNECTION_LIFE },
     };
     listener

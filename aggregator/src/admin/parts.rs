@@ -91,6 +91,8 @@ pub struct Redis {
     /// The state of the circuit breaker: `closed` (calls are sent), `half_open` (one call probes it) or `open`
     /// (unavailable).
     pub breaker: String,
+    /// What is wrong although calls are sent to it: it evicts keys.
+    pub trouble: Option<String>,
     /// How often it lost its data.
     pub wipes: u64,
     /// Milliseconds since all hot cells were read.
@@ -107,7 +109,7 @@ pub struct Database {
     pub breaker: String,
     /// The circuit breaker of the read replica, if there is one.
     pub replica_breaker: Option<String>,
-    /// Why it is unreliable although calls are sent to it: the last call failed, or none succeeded for long.
+    /// What is wrong although calls are sent to it: the region is split, the last call failed, or none succeeded for long.
     pub trouble: Option<String>,
     /// How often it lost its data.
     pub wipes: u64,
@@ -219,13 +221,17 @@ fn redis(services: &Services) -> Option<Redis> {
         (breaker, state.is_usable(now.mono), state.figures.store_wipes, read)
     });
     let calls = services.metrics.recent.went(&Operation::REGIONAL);
-    breaker.map(|breaker| Redis { usable, breaker: word(breaker), wipes, read_age_ms, calls })
+    let policies =
+        services.regional.as_ref().map(|regional| regional.eviction_policies()).unwrap_or_default();
+    let named = || policies.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+    let trouble = (!policies.is_empty()).then(|| format!("evicts keys ({})", named()));
+    breaker.map(|breaker| Redis { usable, breaker: word(breaker), trouble, wipes, read_age_ms, calls })
 }
 
 fn database(services: &Services) -> Option<Database> {
-    let (states, figures, now) = services.state(|state, now| {
+    let (states, figures, foreign, now) = services.state(|state, now| {
         let states = state.database().map(|breakers| breakers.states(now.mono));
-        (states, state.figures.clone(), now.mono)
+        (states, state.figures.clone(), state.foreign_writers(), now.mono)
     });
     let (state, replica) = states?;
     let calls = services.metrics.recent.went(&Operation::GLOBAL);
@@ -236,7 +242,7 @@ fn database(services: &Services) -> Option<Database> {
         ("read", imported_age_ms, schedule.exchange_ms),
     ];
     Some(Database {
-        trouble: trouble(&calls, late),
+        trouble: split(foreign).or_else(|| trouble(&calls, late)),
         breaker: word(state),
         replica_breaker: replica.map(word),
         wipes: figures.database_wipes,
@@ -244,6 +250,12 @@ fn database(services: &Services) -> Option<Database> {
         imported_age_ms,
         calls,
     })
+}
+
+/// That aggregators with another Redis write under the region's name.
+fn split(foreign_writers: usize) -> Option<String> {
+    (foreign_writers > 0)
+        .then(|| format!("region split: {foreign_writers} of another Redis write as this region"))
 }
 
 /// What is wrong with a database to which calls are sent. `late` has the name, the age and the interval of each

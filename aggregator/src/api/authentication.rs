@@ -3,7 +3,7 @@
 use super::{ApiSettings, Insecure};
 use crate::auth::{Authenticator, Tokens, TokensError};
 use crate::net::follow::{Contents, Followed};
-use crate::net::tls::{Tls, TlsError};
+use crate::net::tls::{FollowedFiles, Tls, TlsError};
 use crate::telemetry::metrics::Metrics;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub struct Authentication {
     pub tls: Option<Arc<Tls>>,
     /// The credentials of callers.
     pub tokens: Arc<Tokens>,
-    certificate_files: Option<Followed<Contents>>,
+    certificate_files: Option<FollowedFiles>,
     token_file: Option<Followed<Contents>>,
 }
 

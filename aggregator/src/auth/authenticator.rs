@@ -49,6 +49,11 @@ impl Authenticator {
         self.token.as_deref().filter(|token| PUBLISHED_TOKENS.contains(&token.trim()))
     }
 
+    /// Whether callers of the rate-limit service must present a credential.
+    pub fn callers_need_tokens(&self) -> bool {
+        self.token.is_some() || self.tokens.is_required()
+    }
+
     /// Whether filters must present a credential.
     pub fn filters_need_tokens(&self) -> bool {
         self.token.is_some() || self.tokens.name_filters()

@@ -13,6 +13,8 @@ use tokio::time::{Instant, timeout};
 const TABLE: &str = "weir_migrations";
 /// Deadline of the whole migration.
 const TIMEOUT: Duration = Duration::from_secs(600);
+/// How long to wait for the database's first answer, login included. A server that accepts connections may never send one.
+const ANSWER: Duration = Duration::from_secs(30);
 /// How long to wait for another migration.
 const LOCK_SECONDS: u32 = 60;
 
@@ -28,11 +30,18 @@ pub struct Migrated {
 impl Database {
     /// Applies the missing migrations.
     pub async fn migrate(&self) -> Result<Migrated, DatabaseError> {
-        let migrating = async {
+        let answered = async {
             // Connects with retries, because another process that opens the same new SQLite file may hold its lock.
             let connect = Execute("SELECT 1", &[]);
-            retry::until(Instant::now() + TIMEOUT, self.primary(), connect).await?;
-            let mut held = self.primary().hold().await?;
+            retry::until(Instant::now() + ANSWER, self.primary(), connect).await?;
+            self.primary().hold().await
+        };
+        let mut held = match timeout(ANSWER, answered).await {
+            Ok(Err(error)) if error.kind() == Reason::Timeout => return Err(unanswered()),
+            Ok(answered) => answered?,
+            Err(_) => return Err(unanswered()),
+        };
+        let migrating = async {
             // The migration changes the session's settings, so the connection is not reused.
             match &mut held.connection {
                 Connection::MySql(connection) => mysql(connection).await,
@@ -41,6 +50,17 @@ impl Database {
         };
         timeout(TIMEOUT, migrating).await.unwrap_or_else(|_| Err(DatabaseError::timeout()))
     }
+}
+
+fn unanswered() -> DatabaseError {
+    let seconds = ANSWER.as_secs();
+    DatabaseError::new(
+        Reason::Timeout,
+        format!(
+            "the database did not answer within {seconds} s; check the address in --database-url or WEIR_DATABASE_URL, and that a MySQL or \
+             MariaDB that is up listens there"
+        ),
+    )
 }
 
 async fn mysql(connection: &mut sqlx::MySqlConnection) -> Result<Migrated, DatabaseError> {

@@ -22,7 +22,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -57,8 +57,8 @@ pub struct Listener {
     /// The protocol inside TLS.
     pub protocol: Protocol,
     /// Most connections at one time, including those in a handshake; one address may have half as many. A further connection
-    /// displaces the oldest that gives way (see [`Turn`]). If none does, it waits to be accepted, or is closed if its
-    /// address already has its half.
+    /// displaces the one that gives way and has been idle for the longest (see [`Turn`]). If none gives way, it waits to be
+    /// accepted, or is closed if its address already has its half.
     pub max_connections: usize,
     /// When connections are closed.
     pub patience: Patience,
@@ -80,20 +80,30 @@ pub enum Patience {
     },
 }
 
-/// Whose turn it is on a connection: the peer's, or the API's while it serves a request. Also whether the API has
-/// authenticated the peer. A connection gives way to others while it is the turn of a peer that is not authenticated.
+/// Whose turn it is on a connection: the peer's, or the API's while it serves a request, a call or a stream. On the peer's turn
+/// the connection is idle and gives way to others; if the peer has presented a credential, only to others of its own address.
 #[derive(Debug, Default)]
 pub struct Turn {
     number: AtomicU32,
-    admitted: AtomicBool,
+    /// Calls and streams that are served.
+    calls: AtomicU32,
+    has_credential: AtomicBool,
+    /// When the peer's turn began: a number of [`MOMENTS`].
+    idle_since: AtomicU64,
 }
+
+/// A call or a stream that is served on a connection, until this is dropped.
+pub struct Served(Arc<Turn>);
+
+/// Numbers the moments at which connections became idle.
+static MOMENTS: AtomicU64 = AtomicU64::new(0);
 
 /// What a service receives about the connection of a call.
 #[derive(Clone, Debug)]
 pub struct ConnectionInfo {
     /// The peer's address; `None` once the connection has ended.
     pub address: Option<SocketAddr>,
-    /// Used to note that the peer was authenticated.
+    /// Used to note that the peer was authenticated, and what is served.
     pub turn: Arc<Turn>,
     /// The names in the peer's certificate.
     pub certificate: CertificateNames,
@@ -257,23 +267,49 @@ impl Turn {
 
     /// The response is complete: the peer's turn begins.
     pub fn end(&self) {
+        self.rest();
         self.number.fetch_add(1, Relaxed);
     }
 
-    /// The API has authenticated the peer; from now on the connection is not displaced.
-    pub fn admit(&self) {
-        self.admitted.store(true, Relaxed);
+    /// A call or a stream is served, whose caller was accepted.
+    pub fn serve(self: &Arc<Self>) -> Served {
+        self.calls.fetch_add(1, Relaxed);
+        Served(self.clone())
     }
 
-    /// Whether the connection may be closed in favour of another.
-    fn gives_way(&self) -> bool {
-        !self.admitted.load(Relaxed) && self.of_peer().is_some()
+    /// The peer has presented a credential, where callers need one.
+    pub fn authenticated(&self) {
+        self.has_credential.store(true, Relaxed);
+    }
+
+    fn has_credential(&self) -> bool {
+        self.has_credential.load(Relaxed)
+    }
+
+    /// The connection is idle from now on; returns the number of the moment.
+    fn rest(&self) -> u64 {
+        let moment = MOMENTS.fetch_add(1, Relaxed);
+        self.idle_since.store(moment, Relaxed);
+        moment
+    }
+
+    /// The moment since which the connection is idle, if it is.
+    fn idle_since(&self) -> Option<u64> {
+        let is_idle = self.of_peer().is_some() && self.calls.load(Relaxed) == 0;
+        is_idle.then(|| self.idle_since.load(Relaxed))
     }
 
     /// The number of the peer's turn, if it is its turn. The peer's turns have even numbers.
     fn of_peer(&self) -> Option<u32> {
         let number = self.number.load(Relaxed);
         number.is_multiple_of(2).then_some(number)
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.0.rest();
+        self.0.calls.fetch_sub(1, Relaxed);
     }
 }
 

@@ -1,6 +1,7 @@
 //! Certificates of the gRPC and the HTTP API: read, checked, and read again when their files change.
 //!
-//! A new pair applies to new connections only. A pair that cannot be used leaves the old one in force.
+//! A new pair, and new authorities of clients, apply to new connections only. Each is taken by itself: one that cannot be used stays as it
+//! was, and holds the other not back.
 
 use crate::net::follow::{self, Contents, Followed, ReadError};
 use crate::telemetry::clock::{Clock as _, SystemClock};
@@ -12,6 +13,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{RootCertStore, ServerConfig};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -47,6 +49,12 @@ pub enum Protocol {
 pub struct Tls {
     files: TlsFiles,
     current: RwLock<Current>,
+}
+
+/// The files that are watched: each pair with its key, and the authorities of clients by themselves.
+pub struct FollowedFiles {
+    pair: Followed<Contents>,
+    authorities: Option<Followed<Contents>>,
 }
 
 /// Why certificates cannot be used.
@@ -94,11 +102,22 @@ pub struct CertificateNames(Arc<[String]>);
 
 #[derive(Debug)]
 struct Current {
+    pair: Pair,
+    /// Verifies clients by their authorities.
+    verifier: Option<Verifier>,
     grpc: TlsConfig,
     http: TlsConfig,
+}
+
+/// A certificate and its key.
+#[derive(Clone, Debug)]
+struct Pair {
+    key: Arc<CertifiedKey>,
     /// The end of the certificate's validity, in seconds of Unix time, if it can be read.
     not_after: Option<u64>,
 }
+
+type Verifier = Arc<dyn ClientCertVerifier>;
 
 type TlsConfig = Arc<ServerConfig>;
 
@@ -110,13 +129,27 @@ const AUTHORITIES: &str = "--tls-client-ca-file or WEIR_TLS_CLIENT_CA_FILE";
 
 impl Tls {
     /// Reads the files for the first time.
-    pub fn open(files: TlsFiles) -> Result<(Arc<Tls>, Followed<Contents>), TlsError> {
-        let paths = [Some(&files.certificate), Some(&files.key), files.client_authorities.as_ref()];
-        let followed = Followed::open(paths.into_iter().flatten().cloned().collect())?;
-        let current = Current::read(&files, followed.contents())?;
-        if let Err(reason) = current.check_end(&files.certificate) {
-            error!(reason, "no client that verifies the certificate will connect; see {CERTIFICATE}");
+    pub fn open(files: TlsFiles) -> Result<(Arc<Tls>, FollowedFiles), TlsError> {
+        let followed = FollowedFiles {
+            pair: Followed::open(vec![files.certificate.clone(), files.key.clone()])?,
+            authorities: files
+                .client_authorities
+                .clone()
+                .map(|path| Followed::open(vec![path]))
+                .transpose()?,
+        };
+        let pair = Pair::read(&files, followed.pair.contents())?;
+        if let Some(ago_s) = pair.expired_s() {
+            let path = files.certificate.display();
+            error!(
+                "the certificate in {path} expired {ago_s} s ago: no client that verifies it will connect; see {CERTIFICATE}"
+            );
         }
+        let read = |(path, followed): (&PathBuf, &Followed<_>)| verifier(path, followed.contents());
+        let verifier =
+            files.client_authorities.as_ref().zip(followed.authorities.as_ref()).map(read).transpose()?;
+        let current = Current::new(pair, verifier)
+            .map_err(|error| unusable(&files.certificate, &error, CERTIFICATE))?;
         warn_of_open_key(&files.key);
         Ok((Arc::new(Tls { files, current: RwLock::new(current) }), followed))
     }
@@ -137,34 +170,71 @@ impl Tls {
 
     /// The end of the validity of the certificate in force, in seconds of Unix time, if it can be read.
     pub fn not_after(&self) -> Option<u64> {
-        self.current.read().not_after
+        self.current.read().pair.not_after
     }
 
     /// Watches the files until the program ends.
-    pub async fn follow(self: Arc<Self>, followed: Followed<Contents>, metrics: Arc<Metrics>) {
+    pub async fn follow(self: Arc<Self>, followed: FollowedFiles, metrics: Arc<Metrics>) {
+        let FollowedFiles { pair, authorities } = followed;
         let metrics = &metrics.api;
         metrics.certificate_ends(self.not_after());
-        let take = |contents: &Contents| {
-            let read = Current::read(&self.files, contents).map_err(|error| error.to_string())?;
-            read.check_end(&self.files.certificate)?;
-            *self.current.write() = read;
-            Ok(())
+        let pairs = follow::follow(
+            pair,
+            |contents| self.take_pair(contents),
+            |state| {
+                metrics.files_read(Files::Tls, state.is_ok());
+                match state {
+                    Ok(()) => {
+                        metrics.certificate_ends(self.not_after());
+                        info!("TLS certificate and key read again, new connections use them");
+                    }
+                    Err(reason) => error!(
+                        reason,
+                        "the TLS certificate or key changed and cannot be used, the former certificate stays in force"
+                    ),
+                }
+            },
+        );
+        let authorities = async {
+            let Some(followed) = authorities else { return };
+            let take = |contents: &Contents| self.take_authorities(contents);
+            follow::follow(followed, take, |state| {
+                metrics.files_read(Files::ClientAuthorities, state.is_ok());
+                match state {
+                    Ok(()) => {
+                        info!("authorities of clients read again, new connections are verified by them")
+                    }
+                    Err(reason) => error!(
+                        reason,
+                        "the authorities of clients changed and cannot be used, the former ones stay in force"
+                    ),
+                }
+            })
+            .await;
         };
-        follow::follow(followed, take, |state| match state {
-            Ok(()) => {
-                metrics.certificate_ends(self.not_after());
-                metrics.files_read(Files::Tls, true);
-                info!("TLS files read again, new connections use their certificate");
-            }
-            Err(reason) => {
-                metrics.files_read(Files::Tls, false);
-                error!(
-                    reason,
-                    "the TLS files changed and cannot be used, the former certificate stays in force"
-                );
-            }
-        })
-        .await;
+        tokio::join!(pairs, authorities);
+    }
+
+    /// Puts a certificate and its key in force, unless it has expired and the one in force has not.
+    fn take_pair(&self, contents: &Contents) -> Result<(), String> {
+        let pair = Pair::read(&self.files, contents).map_err(|error| error.to_string())?;
+        let mut current = self.current.write();
+        if let (Some(ago_s), None) = (pair.expired_s(), current.pair.expired_s()) {
+            return Err(format!(
+                "the certificate in {} expired {ago_s} s ago",
+                self.files.certificate.display()
+            ));
+        }
+        *current = Current::new(pair, current.verifier.clone()).map_err(|error| error.to_string())?;
+        Ok(())
+    }
+
+    fn take_authorities(&self, contents: &Contents) -> Result<(), String> {
+        let path = self.files.client_authorities.as_deref().unwrap_or(Path::new(""));
+        let verifier = verifier(path, contents).map_err(|error| error.to_string())?;
+        let mut current = self.current.write();
+        *current = Current::new(current.pair.clone(), Some(verifier)).map_err(|error| error.to_string())?;
+        Ok(())
     }
 }
 
@@ -191,42 +261,43 @@ impl CertificateNames {
 }
 
 impl Current {
-    fn read(files: &TlsFiles, contents: &Contents) -> Result<Current, TlsError> {
-        let part = |index: usize| contents.get(index).map(Vec::as_slice).unwrap_or_default();
-        let chain = certificates(&files.certificate, part(0), CERTIFICATE)?;
-        let key = private_key(&files.key, part(1))?;
-        let not_after = not_after(&chain);
+    fn new(pair: Pair, verifier: Option<Verifier>) -> Result<Current, rustls::Error> {
         let provider = Arc::new(ring::default_provider());
-        let unusable = |error: rustls::Error| match error {
-            rustls::Error::InconsistentKeys(_) => {
-                TlsError::Mismatch { certificate: files.certificate.clone(), key: files.key.clone() }
-            }
-            other => unusable(&files.certificate, &other, CERTIFICATE),
-        };
-        let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let builder = builder.map_err(unusable)?;
-        let builder = match &files.client_authorities {
-            Some(path) => builder.with_client_cert_verifier(verifier(path, part(2))?),
+        let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+        let builder = match verifier.clone() {
+            Some(verifier) => builder.with_client_cert_verifier(verifier),
             None => builder.with_no_client_auth(),
         };
-        let config = builder.with_single_cert(chain, key).map_err(unusable)?;
+        let config = builder.with_cert_resolver(Arc::new(SingleCertAndKey::from(pair.key.clone())));
         let speaking = |protocol: &[u8]| {
             let mut config = config.clone();
             config.alpn_protocols = vec![protocol.to_vec()];
             Arc::new(config)
         };
-        Ok(Current { grpc: speaking(b"h2"), http: speaking(b"http/1.1"), not_after })
+        Ok(Current { grpc: speaking(b"h2"), http: speaking(b"http/1.1"), pair, verifier })
     }
 }
 
-impl Current {
-    /// Refuses a certificate that has expired. One whose validity has not begun is taken, as clocks differ.
-    fn check_end(&self, path: &Path) -> Result<(), String> {
+impl Pair {
+    fn read(files: &TlsFiles, contents: &Contents) -> Result<Pair, TlsError> {
+        let part = |index: usize| contents.get(index).map(Vec::as_slice).unwrap_or_default();
+        let chain = certificates(&files.certificate, part(0), CERTIFICATE)?;
+        let key = private_key(&files.key, part(1))?;
+        let not_after = not_after(&chain);
+        let key =
+            CertifiedKey::from_der(chain, key, &ring::default_provider()).map_err(|error| match error {
+                rustls::Error::InconsistentKeys(_) => {
+                    TlsError::Mismatch { certificate: files.certificate.clone(), key: files.key.clone() }
+                }
+                other => unusable(&files.certificate, &other, CERTIFICATE),
+            })?;
+        Ok(Pair { key: Arc::new(key), not_after })
+    }
+
+    /// How long ago the certificate expired, in seconds. One whose validity has not begun is taken, as clocks differ.
+    fn expired_s(&self) -> Option<u64> {
         let now_s = SystemClock.now().0 / 1_000;
-        match self.not_after.filter(|end| *end < now_s) {
-            None => Ok(()),
-            Some(end) => Err(format!("the certificate in {} expired {} s ago", path.display(), now_s - end)),
-        }
+        self.not_after.filter(|end| *end < now_s).map(|end| now_s - end)
     }
 }
 
@@ -254,7 +325,8 @@ fn private_key(path: &Path, pem: &[u8]) -> Result<PrivateKeyDer<'static>, TlsErr
     })
 }
 
-fn verifier(path: &Path, pem: &[u8]) -> Result<Arc<dyn ClientCertVerifier>, TlsError> {
+fn verifier(path: &Path, contents: &Contents) -> Result<Verifier, TlsError> {
+    let pem = contents.first().map(Vec::as_slice).unwrap_or_default();
     let mut roots = RootCertStore::empty();
     for authority in certificates(path, pem, AUTHORITIES)? {
         roots.add(authority).map_err(|error| unusable(path, &error, AUTHORITIES))?;

@@ -5,6 +5,7 @@
 
 use serde::de::{Error as _, IgnoredAny};
 use serde_yaml_ng::{Deserializer, Error};
+use std::cell::Cell;
 use weir_core::fields::{Bounds, Value};
 
 /// Longest text, in bytes.
@@ -12,11 +13,12 @@ pub const MAX_BYTES: usize = 8 * 1024 * 1024;
 /// Most opening brackets of a text that is not JSON, whose parser bounds the depth by itself.
 pub const MAX_BRACKETS: usize = 32_768;
 
-/// The documents, up to the first that is malformed or beyond a bound.
+/// The documents, up to the first that is malformed or beyond a bound, which all share.
 pub fn documents(text: &[u8]) -> impl Iterator<Item = Result<Value<'_>, Error>> {
     let refused = admit(text).err();
     let documents = Deserializer::from_slice(if refused.is_some() { b"" } else { text });
-    let read = documents.map(|document| Value::read(document, Bounds::OF_A_FILE));
+    let left = Cell::new(Bounds::OF_A_FILE.bytes);
+    let read = documents.map(move |document| Value::read_one_of(document, Bounds::OF_A_FILE, &left));
     let is_admitted = refused.is_none();
     refused.map(Err).into_iter().chain(read.filter(move |_| is_admitted))
 }
@@ -50,6 +52,9 @@ mod tests {
         };
         assert_eq!(error(repeated(100).as_bytes()), "");
         assert!(error(repeated(2_000).as_bytes()).contains("repeated ones included"));
+        let documents_of = |times: usize| format!("{}---\n", repeated(100)).repeat(times);
+        assert_eq!(error(documents_of(1).as_bytes()), "");
+        assert!(error(documents_of(2).as_bytes()).contains("repeated ones included"), "documents together");
         assert!(error("[".repeat(200_000).as_bytes()).contains("opening brackets"));
         assert!(error("[".repeat(MAX_BRACKETS).as_bytes()).contains("nests deeper"));
         let many = format!("[{}]", vec!["[{}]"; MAX_BRACKETS].join(","));

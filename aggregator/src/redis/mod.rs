@@ -7,7 +7,8 @@
 //! 3. `script`: the Lua scripts (`*.lua`), their arguments and answers.
 //! 4. `wire`: one connection that reconnects; `servers`: all servers and the slot map (`topology`); `nodes`: routing of
 //!    commands.
-//! 5. This file: merging cells. [`marker`], [`hot`], [`origins`], [`changes`], `status`: other shared state.
+//! 5. This file: merging cells. [`marker`], [`hot`], [`origins`], [`changes`], `status`: other shared state; `eviction`: what
+//!    makes a server lose some of it.
 //! 6. `log`: exact limits, by the server's clock (`server_clock`).
 //!
 //! All counts are absolute and merge by maximum, so every call may be repeated, including a call that timed out. The
@@ -17,6 +18,7 @@ pub mod changes;
 mod cluster;
 mod command;
 pub mod error;
+mod eviction;
 pub mod hot;
 pub mod log;
 pub mod marker;

@@ -3,14 +3,14 @@
 //! A stream takes its slot before its first frame is read. One address has at most half of the slots. The stream of the
 //! embedded limiter takes none, as there is only one.
 
-use crate::net::listen::{Turn, most_of_address, peer_of};
+use crate::net::listen::{Served, Turn, most_of_address, peer_of};
 use crate::region::stream_error::StreamError;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-/// Most streams open at one time, over all connections.
+/// Most streams open at one time, over all connections. Each worker of an Envoy has one, on a connection of its own.
 pub const MAX_STREAMS: usize = 16_384;
 /// Most streams that have not sent a hello; a filter sends it within some milliseconds.
 pub const MAX_UNGREETED: usize = 2_048;
@@ -40,7 +40,8 @@ pub struct Slot {
     slots: Arc<Slots>,
     address: SocketAddr,
     turn: Arc<Turn>,
-    greeted: bool,
+    /// Once the stream's hello was accepted, its connection is in use.
+    served: Option<Served>,
 }
 
 impl Slots {
@@ -61,7 +62,7 @@ impl Slots {
             count.open += 1;
             count.ungreeted += 1;
         });
-        Ok(Slot { slots: self.clone(), address, turn, greeted: false })
+        Ok(Slot { slots: self.clone(), address, turn, served: None })
     }
 }
 
@@ -85,8 +86,8 @@ impl Slot {
 
     /// Notes that the stream's hello was accepted.
     pub fn greeted(&mut self) {
-        self.turn.admit();
-        if !std::mem::replace(&mut self.greeted, true) {
+        if self.served.is_none() {
+            self.served = Some(self.turn.serve());
             self.slots.state.lock().change(self.address, |count| count.ungreeted -= 1);
         }
     }
@@ -94,7 +95,7 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let greeted = self.greeted;
+        let greeted = self.served.is_some();
         self.slots.state.lock().change(self.address, |count| {
             count.open -= 1;
             count.ungreeted -= usize::from(!greeted);

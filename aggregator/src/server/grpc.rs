@@ -8,7 +8,6 @@ use crate::net::shutdown::draining;
 use crate::net::tls::{Protocol, Tls};
 use crate::region::grpc::RegionService;
 use crate::region::services::Services;
-use crate::region::slots::MAX_STREAMS;
 use hyper::body::Incoming;
 use hyper::{Request, Response};
 use std::convert::Infallible;
@@ -29,7 +28,7 @@ const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) async fn serve(
     services: Arc<Services>,
     (region, rate_limits, quotas): (RegionService, RateLimitService, QuotaService),
-    socket: TcpListener,
+    (socket, max_connections): (TcpListener, usize),
     tls: Option<Arc<Tls>>,
 ) {
     let listener = Listener {
@@ -37,8 +36,7 @@ pub(super) async fn serve(
         socket,
         tls,
         protocol: Protocol::Grpc,
-        // Each worker of an Envoy has its own connection.
-        max_connections: MAX_STREAMS,
+        max_connections,
         patience: Patience::Preface(PREFACE_TIMEOUT),
     };
     let drain = services.draining.clone();

@@ -33,6 +33,7 @@ use crate::region::status::limits::LimitsStatus;
 use crate::region::status::peers;
 use crate::region::stream::DRAIN;
 use crate::server::bind::bind;
+use crate::server::descriptors::Connections;
 use crate::telemetry::clock::Clock;
 use crate::telemetry::spans::{Telemetry, TelemetryOptions};
 use std::io;
@@ -160,9 +161,10 @@ impl Server {
         let telemetry = Telemetry::start(settings.telemetry.as_ref(), &settings.region)?;
         let exact = Exact::new(store.clone(), database.clone());
         let ledger = database.clone();
-        let regional = store.map(|store| Arc::new(Regional::new(store, settings.schedule)));
+        let id = rand::random();
+        let regional = store.map(|store| Arc::new(Regional::new(store, settings.schedule, id)));
         let global = match database {
-            Some(database) => Some(check_database(database, &settings, &mut helpers).await?),
+            Some(database) => Some(check_database(database, &settings, id, &mut helpers).await?),
             None => None,
         };
         if let (None, Some(global)) = (&regional, &global) {
@@ -194,7 +196,8 @@ impl Server {
         let Settings { region, limits, schedule, admin_hosts, admin_links, .. } = settings;
         let services = Arc::new(Services::new(region, limits, clock, regional, global, exact, telemetry));
         helpers.spawn(tick(services.clone()));
-        let admin_socket = admin_socket.listen()?;
+        let connections = Connections::of_process();
+        let admin_socket = (admin_socket.listen()?, connections.admin);
         helpers.spawn(admin::serve(services.clone(), admin_hosts, admin_links, admin_socket));
         if let (None, Some(global)) = (&services.regional, &services.global) {
             helpers.spawn(lease::keep(services.hub.clone(), global.clone()));
@@ -257,11 +260,15 @@ impl Server {
             overrides: Arc::default(),
         };
         let http = match http_socket {
-            Some(socket) => tokio::spawn(http::serve(api, socket, authentication.tls.clone())),
+            Some(socket) => {
+                let socket = (socket, connections.http);
+                tokio::spawn(http::serve(api, socket, authentication.tls.clone()))
+            }
             None => tokio::spawn(drained(services.clone())),
         };
         let region = RegionService::new(services.clone(), authenticator);
         let apis = (region, rate_limits, quotas);
+        let grpc_socket = (grpc_socket, connections.grpc);
         let serving = grpc::serve(services.clone(), apis, grpc_socket, authentication.tls);
         let grpc = tokio::spawn(serving);
         Ok(Server { services, embedded, grpc_address, admin_address, http_address, grpc, http, helpers })
@@ -410,6 +417,7 @@ fn rate_limits(services: &Arc<Services>, source: Source, helpers: &mut JoinSet<(
 async fn check_database(
     database: Database,
     settings: &Settings,
+    id: [u8; 16],
     helpers: &mut JoinSet<()>,
 ) -> Result<Arc<Global>, ServeError> {
     let checked = match settings.migrate {
@@ -430,7 +438,7 @@ async fn check_database(
             error!(%error, "the database cannot be used, this region does not share counts until it is repaired")
         }
     }
-    Ok(Arc::new(Global::new(database, settings.schedule)))
+    Ok(Arc::new(Global::new(database, settings.schedule, id)))
 }
 
 /// Migrates, unless the database is not available soon. A migration itself has no timeout.

@@ -64,8 +64,16 @@ impl<'a> Value<'a> {
 
     /// Reads one value in any format.
     pub fn read<D: Deserializer<'a>>(reader: D, bounds: Bounds) -> Result<Value<'a>, D::Error> {
-        let bytes = Cell::new(bounds.bytes);
-        Level { bounds, left: bounds.depth, bytes: &bytes }.deserialize(reader)
+        Value::read_one_of(reader, bounds, &Cell::new(bounds.bytes))
+    }
+
+    /// Reads one of several values that may take [`Bounds::bytes`] together, of which `left` are left.
+    pub fn read_one_of<D: Deserializer<'a>>(
+        reader: D,
+        bounds: Bounds,
+        left: &Cell<usize>,
+    ) -> Result<Value<'a>, D::Error> {
+        Level { bounds, left: bounds.depth, bytes: left }.deserialize(reader)
     }
 
     /// The value as shown in an error.
@@ -119,11 +127,24 @@ struct Level<'b> {
     bytes: &'b Cell<usize>,
 }
 
+/// Least room of a list or an object that is not empty, in values. Most have no more.
+const LEAST_ROOM: usize = 4;
+
 impl Level<'_> {
-    /// Counts a value or a name that takes this many bytes beside itself.
+    /// Makes room for one more, and counts what that takes.
+    fn grow<T, E: Error>(self, list: &mut Vec<T>) -> Result<(), E> {
+        if list.len() < list.capacity() {
+            return Ok(());
+        }
+        let more = list.len().max(LEAST_ROOM);
+        self.take(more.saturating_mul(size_of::<T>()))?;
+        list.reserve_exact(more);
+        Ok(())
+    }
+
+    /// Counts this many bytes.
     fn take<E: Error>(self, bytes: usize) -> Result<(), E> {
-        let needed = bytes.saturating_add(size_of::<Value<'_>>());
-        let left = self.bytes.get().checked_sub(needed);
+        let left = self.bytes.get().checked_sub(bytes);
         self.bytes.set(left.ok_or_else(|| {
             E::custom(format!(
                 "its values take more than {} bytes, repeated ones included",
@@ -202,7 +223,7 @@ impl<'de> Visitor<'de> for Level<'_> {
                     self.bounds.values
                 )));
             }
-            self.take(0)?;
+            self.grow(&mut list)?;
             list.push(item);
         }
         Ok(Value::List(list))
@@ -210,7 +231,7 @@ impl<'de> Visitor<'de> for Level<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value<'de>, A::Error> {
         let below = self.below()?;
-        let mut object = Vec::with_capacity(8);
+        let mut object = Vec::new();
         while let Some(name) = access.next_key_seed(Name)? {
             if object.len() == self.bounds.fields {
                 return Err(A::Error::custom(format!(
@@ -219,7 +240,9 @@ impl<'de> Visitor<'de> for Level<'_> {
                 )));
             }
             self.take(name.len())?;
-            object.push((name, access.next_value_seed(below)?));
+            let value = access.next_value_seed(below)?;
+            self.grow(&mut object)?;
+            object.push((name, value));
         }
         Ok(Value::Object(object))
     }
@@ -295,6 +318,36 @@ mod tests {
         assert!(Value::parse(b"\"\xff\"", SMALL).is_err());
         assert!(Value::parse(br#"{"checks": [{"identifier": ["a"]}]}"#, SMALL).is_ok());
         assert!(Value::parse("[".repeat(100_000).as_bytes(), Bounds::OF_A_FILE).is_err());
+    }
+
+    /// The memory that a value takes beside itself.
+    fn held(value: &Value<'_>) -> usize {
+        match value {
+            Value::Text(Cow::Owned(text)) => text.len(),
+            Value::List(list) => {
+                list.capacity() * size_of::<Value<'_>>() + list.iter().map(held).sum::<usize>()
+            }
+            Value::Object(object) => {
+                let fields = object.iter().map(|(_, value)| held(value)).sum::<usize>();
+                object.capacity() * size_of::<(Cow<'_, str>, Value<'_>)>() + fields
+            }
+            _ => 0,
+        }
+    }
+
+    #[test]
+    fn values_take_no_more_memory_than_is_counted() {
+        for json in [
+            format!("[{}{{}}]", "{},".repeat(10_000)),
+            format!("[{}[]]", r#"{"a":1},"#.repeat(10_000)),
+            format!("[{}[]]", "[[]],".repeat(10_000)),
+            format!("{{{}\"z\":1}}", r#""a":[{"b":[0]}],"#.repeat(10_000)),
+            format!("[{}0]", r#""a\u00e4","#.repeat(10_000)),
+        ] {
+            let value = Value::parse(json.as_bytes(), Bounds::OF_A_FILE).unwrap();
+            let bounds = Bounds { bytes: held(&value) - 1, ..Bounds::OF_A_FILE };
+            assert!(Value::parse(json.as_bytes(), bounds).is_err(), "{json:.40} takes {}", held(&value));
+        }
     }
 
     #[test]

@@ -75,10 +75,20 @@ impl Region {
 
     /// The store has lost its data, or was replaced: all cells stored here must be written again.
     pub fn store_wiped(&mut self) {
+        self.store_lost();
+        self.write_again();
+    }
+
+    /// The same, without writing them yet: until [`Region::write_again`], those are written that are used.
+    pub fn store_lost(&mut self) {
         if let Some(incarnation) = &mut self.backing.incarnation {
             *incarnation = incarnation.wrapping_add(1).max(1);
-            self.backing.resend = Some(0);
         }
+    }
+
+    /// Writes all cells that the store lacks.
+    pub fn write_again(&mut self) {
+        self.backing.resend = self.backing.incarnation.map(|_| 0);
     }
 
     /// The number of the store's incarnation.

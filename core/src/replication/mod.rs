@@ -2,7 +2,7 @@
 //!
 //! In reading order:
 //!
-//! 1. [`state`]: the region, the [`streams`] of each Envoy, and what the parts share; [`events`] between the parts.
+//! 1. [`state`]: the region, the [`streams`] of each Envoy, its [`members`], and what the parts share; [`events`] between the parts.
 //! 2. [`push`]: what subscribers are sent.
 //! 3. [`regional`]: the region's store and its other aggregators; [`grace_period`]: what is restored after a loss.
 //! 4. [`globe`]: the database that regions share; [`limits`]: limits of live control.
@@ -19,6 +19,7 @@ pub mod figures;
 pub mod globe;
 pub mod grace_period;
 pub mod limits;
+pub mod members;
 pub mod push;
 pub mod regional;
 pub mod state;

@@ -12,6 +12,7 @@ mod access;
 use super::circuit_breaker::{DatabaseBreakers, StoreBreaker};
 use super::events::{Event, Events};
 use super::figures::{Figures, add};
+use super::members::Members;
 use super::streams::{Entered, StreamId, Streams};
 use crate::model::breaker::Policy;
 use crate::model::key::OriginId;
@@ -90,6 +91,10 @@ pub struct RegionState {
     database: Option<DatabaseBreakers>,
     /// When each other region was last seen to write to the database.
     pub(super) others: BTreeMap<OtherRegion, MonoMs>,
+    /// The aggregators that the region's store lists.
+    pub(super) members: Members,
+    /// Aggregators that write to the database for this region and are not of its store.
+    pub(super) foreign_writers: usize,
     events: Events,
     streams: Streams,
     /// Number of rounds of replays that have begun.
@@ -119,6 +124,8 @@ impl RegionState {
             store: None,
             database: None,
             others: BTreeMap::new(),
+            members: Members::default(),
+            foreign_writers: 0,
             events: Events::new(),
             streams: Streams::default(),
             rounds: 0,
@@ -170,6 +177,16 @@ impl RegionState {
     /// The other regions that were seen to write to the database, and when that was last.
     pub fn others(&self) -> impl Iterator<Item = (OtherRegion, MonoMs)> {
         self.others.iter().map(|(region, seen)| (*region, *seen))
+    }
+
+    /// Number of aggregators that write to the database for this region and are not of its store ([`super::globe::split`]).
+    pub fn foreign_writers(&self) -> usize {
+        self.foreign_writers
+    }
+
+    /// The aggregators of this region, if it has a store that lists them.
+    pub(super) fn members(&self) -> Option<&Members> {
+        self.store.is_some().then_some(&self.members)
     }
 
     /// Number of other regions that have written to the database lately.

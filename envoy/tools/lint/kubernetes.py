@@ -3,7 +3,7 @@
 
 Every object fits its schema: those of Kubernetes in strict form, and custom-resources.yaml, or with --crds the CRDs themselves. The chart and
 kustomize render the same objects. The chart refuses values that are wrong. The metric labels of all configurations of Envoy are equal, and
-prometheus-rule.yaml holds alerts.yml. --write generates that file. The programs come from install/kubernetes.sh.
+prometheus-rule.yaml holds alerts.yml. --write generates that file. No region has a name unless it is set. The programs come from install/kubernetes.sh.
 
 usage: envoy/tools/lint/kubernetes.py [--write] [--crds FOLDER]
 """
@@ -37,7 +37,7 @@ spec:
 COMPONENTS = ["redis", "database", "monitoring", "tls", "http-api", "tracing"]
 # Values with which the chart renders what kustomize does.
 RULES = [{"name": "per-key", "identifier": {"header": "x-api-key"}, "limit": 1000, "window": "1m"}]
-TOKEN = {"secret": {"filterToken": "change-me"}}
+TOKEN = {"region": "eu-west-1", "secret": {"filterToken": "change-me"}}
 REDIS = {"redis": {"enabled": True, "url": "redis://weir:change-me@redis.weir.svc.cluster.local:6379"}}
 DATABASE = {
     "database": {
@@ -177,6 +177,17 @@ class Schemas:
         return []
 
 
+def variable(deployment, name):
+    return next(one for one in deployment["spec"]["template"]["spec"]["containers"][0]["env"] if one["name"] == name)
+
+
+def regions(place, rendered, expected):
+    """Whether the aggregator has the name of the region that was set, and otherwise none, with which it does not start."""
+    for one in rendered:
+        if one["kind"] == "Deployment" and variable(one, "WEIR_REGION")["value"] != expected:
+            yield f"{place}: WEIR_REGION is {variable(one, 'WEIR_REGION')['value']!r}; expected {expected!r}"
+
+
 def plain(one):
     """An object without what only Helm, or only kustomize, adds."""
     one = json.loads(json.dumps(one))
@@ -186,6 +197,7 @@ def plain(one):
         metadata.update({field: kept} if kept else {})
     if one["kind"] == "Deployment":
         one["spec"]["template"]["metadata"]["annotations"].pop("checksum/secret", None)
+        variable(one, "WEIR_REGION")["value"] = ""
     # A text's last newline differs, which means nothing to its readers.
     for holder in (one.get("data"), one.get("spec", {}).get("bootstrap")):
         for key, value in (holder or {}).items():
@@ -282,7 +294,7 @@ def main():
         "chart: all components": chart(TOKEN, REDIS, DATABASE, MONITORING, OPTIONS, TRAFFIC_EXTENSION),
         "chart: HTTPRoutes": chart(TOKEN, FILTER, {"envoyGateway": {"enabled": True, "routes": ["a", "b"]}}),
         "chart: least": chart(
-            {"secret": {"create": False, "name": "own"}, "podDisruptionBudget": {"enabled": False}, "networkPolicy": {"enabled": False}}
+            {"region": "eu", "secret": {"create": False, "name": "own"}, "podDisruptionBudget": {"enabled": False}, "networkPolicy": {"enabled": False}}
         ),
         "chart: own values": chart(
             TOKEN,
@@ -302,16 +314,19 @@ def main():
             failures += schemas.check(place, one)
     for place in ("minimal", "istio", "envoy-gateway", "multi-region"):
         failures += differences(place, rendered[f"chart: {place}"], rendered[f"overlays/{place}"])
+        failures += regions(place, rendered[f"overlays/{place}"], "")
+        failures += regions(place, rendered[f"chart: {place}"], TOKEN["region"])
     failures += differences("all components", rendered["chart: all components"], rendered["all components"])
 
     failures += taken(rendered["chart: own values"], rendered["chart: HTTPRoutes"], rendered["chart: least"])
-    failures += refused("secret.filterToken is required")
+    failures += refused("region is required", {"secret": TOKEN["secret"]})
+    failures += refused("secret.filterToken is required", {"region": "eu"})
     failures += refused("need redis.enabled", TOKEN, {"replicas": 2})
     failures += refused("redis.url is required", TOKEN, {"redis": {"enabled": True}})
     failures += refused("filter.config.rules is required", TOKEN, {"istio": {"enabled": True}})
     failures += refused("additional properties", TOKEN, {"replica": 2})
 
-    lint = run("helm", "lint", f"{MANIFESTS}/chart", "--strict", "--set", "secret.filterToken=x")
+    lint = run("helm", "lint", f"{MANIFESTS}/chart", "--strict", "--set", "secret.filterToken=x,region=eu")
     if lint.returncode:
         failures.append(lint.stdout + lint.stderr)
 

@@ -92,7 +92,7 @@ expect "attestations of the filter" "$(grep 'filter/Dockerfile' "$work/calls" | 
 
 helm="$("$root/envoy/tools/install/kubernetes.sh")/bin/helm"
 expect "the chart's images" \
-    "$("$helm" template weir "$files/weir-$version.tgz" --set secret.filterToken=x 2>/dev/null | sed -n 's/^ *image: //p')" \
+    "$("$helm" template weir "$files/weir-$version.tgz" --set secret.filterToken=x --set region=eu 2>/dev/null | sed -n 's/^ *image: //p')" \
     "$registry/weir-aggregator:$version"
 
 # Each bill names what Cargo.toml lists, and nothing that only tests use.

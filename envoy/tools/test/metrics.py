@@ -2,8 +2,9 @@
 """Feeds the metrics of real Envoys to a real Prometheus, and evaluates every query of the dashboard and the alerts.
 
 An Envoy runs for each configuration of metric labels: that of envoy.yaml, and those that Istio's agent and Envoy Gateway merge into their own.
-Under each of them the labels that queries group by have values, and those of decisions have the same results. The programs come by
-ENVOY_BIN, WEIR_AGGREGATOR_BIN, WEIR_FILTER_WASM and WEIR_PROMETHEUS, as in test.sh.
+Under each of them the labels that queries group by have values, and those of decisions have the same results. Two aggregators of one region's
+name, each with a Redis of its own, fire WeirRegionSplit. The programs come by ENVOY_BIN, WEIR_AGGREGATOR_BIN, WEIR_FILTER_WASM, WEIR_REDIS_SERVER
+and WEIR_PROMETHEUS, as in test.sh.
 
 usage: envoy/tools/test/metrics.py
 """
@@ -122,15 +123,28 @@ class Envoy:
         return get(f"http://127.0.0.1:{self.admin}/stats/prometheus")
 
 
+def split_region(start, folder):
+    """Two aggregators of one region that share a database and no Redis; returns their addresses for Prometheus."""
+    for cluster in ("one", "two"):
+        redis, admin = free_port(), free_port()
+        os.makedirs(f"{folder}/redis-{cluster}")
+        start(f"redis-{cluster}", os.environ["WEIR_REDIS_SERVER"], "--port", str(redis), "--dir", f"{folder}/redis-{cluster}", "--save", "")
+        listen = ["--grpc-listen", f"127.0.0.1:{free_port()}", "--admin-listen", f"127.0.0.1:{admin}", "--http-listen", "none"]
+        stores = ["--redis-url", f"redis://127.0.0.1:{redis}", "--database-url", f"sqlite://{folder}/weir.db", "--migrate"]
+        start(f"aggregator-{cluster}", os.environ["WEIR_AGGREGATOR_BIN"], "serve", "--region", "split", *listen, *stores)
+        until("the aggregator of a split region is ready", lambda: get(f"http://127.0.0.1:{admin}/readyz"))
+        yield f"127.0.0.1:{admin}"
+
+
 class Prometheus:
-    def __init__(self, start, folder, aggregator, envoys):
+    def __init__(self, start, folder, aggregators, envoys):
         self.port = free_port()
         targets = [{"targets": [f"127.0.0.1:{envoy.admin}"], "labels": {"configuration": name}} for name, envoy in envoys.items()]
         config = {
             "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
             "rule_files": [f"{DEPLOY}/grafana/alerts.yml"],
             "scrape_configs": [
-                {"job_name": "weir-aggregator", "static_configs": [{"targets": [f"127.0.0.1:{aggregator}"]}]},
+                {"job_name": "weir-aggregator", "static_configs": [{"targets": aggregators}]},
                 {"job_name": "envoy", "metrics_path": "/stats/prometheus", "static_configs": targets},
             ],
         }
@@ -209,7 +223,8 @@ def main():
             start("aggregator", os.environ["WEIR_AGGREGATOR_BIN"], "serve", "--region", "test", *listen)
             until("the aggregator is ready", lambda: get(f"http://127.0.0.1:{admin}/readyz"))
             envoys = {name: Envoy(start, folder, name, *both, grpc) for name, both in bootstraps().items()}
-            prometheus = Prometheus(start, folder, admin, envoys)
+            split = list(split_region(start, folder))
+            prometheus = Prometheus(start, folder, [f"127.0.0.1:{admin}", *split], envoys)
             until("Prometheus is ready", lambda: get(f"http://127.0.0.1:{prometheus.port}/-/ready"))
             for envoy in envoys.values():
                 until("an Envoy has a stream", lambda: re.search(r"^weir_subscribers\{\} 1$", envoy.metrics(), re.M))
@@ -224,6 +239,10 @@ def main():
                     envoy.send(**{"x-api-key": f"{name}-{number}", "x-exact": f"{name}-{number}"})
                 time.sleep(0.2)
             count, failures = check(prometheus, list(envoys))
+            firing = 'ALERTS{alertname="WeirRegionSplit",alertstate="firing"}'
+            fired = until("both parts of a region are reported", lambda: len(found := prometheus.query(firing)) >= len(split) and found)
+            if (instances := {one["metric"]["instance"] for one in fired}) != set(split):
+                failures.append(f"WeirRegionSplit fires for {instances}, expected {split}")
             for failure in failures:
                 print(failure, file=sys.stderr)
             print(f"{count} queries under {len(envoys)} configurations, {len(failures)} failures")

@@ -43,7 +43,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tracing::debug;
 
-/// Most connections at one time. A further one displaces one whose client has not presented a token.
+/// Most connections at one time. A further one displaces an idle one whose client has not presented a token.
 pub const MAX_CONNECTIONS: usize = 4_096;
 /// How long a connection may be idle between requests. Applications keep connections open. Load balancers usually close
 /// idle ones after at most 60 s, and should be the first to close them.
@@ -71,13 +71,13 @@ pub struct HttpApi {
 }
 
 /// Serves until the shutdown has begun and every connection has ended.
-pub async fn serve(api: HttpApi, socket: TcpListener, tls: Option<Arc<Tls>>) {
+pub async fn serve(api: HttpApi, (socket, max_connections): (TcpListener, usize), tls: Option<Arc<Tls>>) {
     let listener = Listener {
         api: "http",
         socket,
         tls,
         protocol: Protocol::Http,
-        max_connections: MAX_CONNECTIONS,
+        max_connections,
         patience: Patience::Exchange { idle: IDLE_TIMEOUT, head: HEAD_TIMEOUT, write: WRITE_TIMEOUT },
     };
     let services = api.services.clone();

@@ -121,7 +121,9 @@ async fn authenticate(State(api): Shared, mut request: Request, next: Next) -> R
     let presented = Presented { header: authorization(request.headers()), certificate };
     match api.tokens.check(presented) {
         Ok(caller) => {
-            connection.into_iter().for_each(|connection| connection.turn.admit());
+            if api.tokens.is_required() {
+                connection.into_iter().for_each(|connection| connection.turn.authenticated());
+            }
             request.extensions_mut().insert(caller);
             next.run(request).await
         }

@@ -89,7 +89,10 @@ impl RateLimitService {
         let connection = request.extensions().get::<ConnectionInfo>();
         let response = match self.0.authenticator.admit(Presented::in_call(request.headers(), connection)) {
             Ok(caller) => {
-                connection.into_iter().for_each(|connection| connection.turn.admit());
+                if self.0.authenticator.callers_need_tokens() {
+                    connection.into_iter().for_each(|connection| connection.turn.authenticated());
+                }
+                let _served = connection.map(|connection| connection.turn.serve());
                 let call = Call { service: self.clone(), caller, outcome: Arc::clone(&outcome) };
                 let codec = ProstCodec::<RateLimitResponse, RateLimitRequest>::default();
                 let mut grpc = Grpc::new(codec).max_decoding_message_size(MAX_REQUEST_BYTES);

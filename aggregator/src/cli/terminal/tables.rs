@@ -45,6 +45,10 @@ pub fn health(parts: &Parts) -> String {
     if parts.redis.as_ref().is_some_and(|redis| !redis.usable) {
         wrong.push("Redis is unavailable".to_owned());
     }
+    let redis = parts.redis.as_ref().filter(|redis| redis.usable);
+    if let Some(trouble) = redis.and_then(|redis| redis.trouble.as_deref()) {
+        wrong.push(format!("Redis {}", plain(trouble)));
+    }
     if parts.database.as_ref().is_some_and(|database| database.breaker != "closed") {
         wrong.push("the database is unavailable".to_owned());
     }

@@ -1,9 +1,9 @@
 //! The places of one listener's connections: their number, in all and for each address, and which connection gives way.
 //!
-//! If no place is free, a new connection displaces the oldest one that gives way: its peer is not authenticated, and it
-//! is the peer's turn. Peers that only hold connections open therefore cannot keep others out, and a flood of new
-//! connections displaces its own. One address has at most half of the places, so that an authenticated peer cannot
-//! take them all.
+//! If no place is free, a new connection displaces an idle one whose peer has presented no credential. If its address has
+//! half of the places, it displaces an idle one of this address, with a credential only if no other is idle. The one that
+//! has been idle for the longest gives way. Peers that only hold connections open therefore cannot keep others out, a flood
+//! of new connections displaces its own, and an authenticated peer cannot take all places.
 
 use super::Turn;
 use parking_lot::Mutex;
@@ -11,6 +11,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use tokio::sync::{Notify, oneshot};
+
+/// How often the order is brought up to date for one new connection. While requests end meanwhile, it is not exact.
+const LOOKS: usize = 3;
 
 /// The connections of a listener.
 pub(super) struct Places {
@@ -22,8 +25,9 @@ pub(super) struct Places {
 #[derive(Default)]
 struct State {
     last: u64,
-    /// In the order of arrival.
-    held: BTreeMap<u64, Connection>,
+    held: HashMap<u64, Connection>,
+    /// The numbers of all connections by a moment at which each was idle, the last one that was looked at.
+    order: BTreeMap<u64, u64>,
     of_address: HashMap<IpAddr, usize>,
     /// Connections that have not ended, including displaced ones.
     open: usize,
@@ -31,6 +35,8 @@ struct State {
 
 struct Connection {
     address: IpAddr,
+    /// Its place in the order.
+    moment: u64,
     turn: Arc<Turn>,
     displace: oneshot::Sender<()>,
 }
@@ -65,12 +71,12 @@ impl Places {
         let mut state = self.state.lock();
         let of_address = state.of_address.get(&address).copied().unwrap_or(0);
         let displaced = if of_address >= most_of_address(self.most) {
-            if !state.displace_oldest(Some(address)) {
+            if !state.displace(Some(address)) {
                 return Entry::AddressFull;
             }
             true
         } else if state.held.len() >= self.most {
-            if !state.displace_oldest(None) {
+            if !state.displace(None) {
                 return Entry::Full;
             }
             true
@@ -80,8 +86,9 @@ impl Places {
         let (displace, gives_way) = oneshot::channel();
         state.last += 1;
         state.open += 1;
-        let number = state.last;
-        state.held.insert(number, Connection { address, turn, displace });
+        let (number, moment) = (state.last, turn.rest());
+        state.held.insert(number, Connection { address, moment, turn, displace });
+        state.order.insert(moment, number);
         *state.of_address.entry(address).or_default() += 1;
         Entry::Placed(Place { places: self.clone(), number }, gives_way, displaced)
     }
@@ -100,18 +107,51 @@ impl Places {
 }
 
 impl State {
-    /// Displaces the oldest connection that gives way, of one address or of all; false if there is none.
-    fn displace_oldest(&mut self, of: Option<IpAddr>) -> bool {
-        let gives_way = |held: &Connection| of.is_none_or(|of| held.address == of) && held.turn.gives_way();
-        let found = self.held.iter().find(|(_, held)| gives_way(held)).map(|(number, _)| *number);
+    /// Displaces the connection that gives way, of one address or of all; false if there is none.
+    fn displace(&mut self, of: Option<IpAddr>) -> bool {
+        let mut found = None;
+        for _ in 0..LOOKS {
+            let was_used;
+            (found, was_used) = self.longest_idle(of);
+            if was_used.is_empty() {
+                break;
+            }
+            // They were used since they were looked at last.
+            for (number, moment) in was_used {
+                if let Some(held) = self.held.get_mut(&number) {
+                    self.order.remove(&std::mem::replace(&mut held.moment, moment));
+                    self.order.insert(moment, number);
+                }
+            }
+        }
         let Some(held) = found.and_then(|number| self.remove(number)) else { return false };
         // The send fails if the connection has already ended.
         let _ = held.displace.send(());
         true
     }
 
+    /// The connection that gives way, and those before it in the order that have been idle since a later moment.
+    fn longest_idle(&self, of: Option<IpAddr>) -> (Option<u64>, Vec<(u64, u64)>) {
+        let (mut found, mut was_used) = (None, Vec::new());
+        for (moment, number) in &self.order {
+            let Some(held) = self.held.get(number).filter(|held| of.is_none_or(|of| held.address == of))
+            else {
+                continue;
+            };
+            match held.turn.idle_since() {
+                None => {}
+                Some(since) if since > *moment => was_used.push((*number, since)),
+                Some(_) if !held.turn.has_credential() => return (Some(*number), was_used),
+                Some(_) if of.is_some() => found = found.or(Some(*number)),
+                Some(_) => {}
+            }
+        }
+        (found, was_used)
+    }
+
     fn remove(&mut self, number: u64) -> Option<Connection> {
         let held = self.held.remove(&number)?;
+        self.order.remove(&held.moment);
         if let Some(count) = self.of_address.get_mut(&held.address) {
             *count -= 1;
             if *count == 0 {
@@ -177,16 +217,29 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_that_is_not_admitted_gives_way() {
-        let places = Places::new(4);
-        let mut held: Vec<One> = [A, A, B, B].into_iter().map(|of| enter(&places, of).unwrap()).collect();
-        held[0].turn.admit();
+    fn the_one_that_has_been_idle_for_the_longest_gives_way() {
+        let places = Places::new(6);
+        let mut held: Vec<One> = [A, A, A, B, B, B].map(|of| enter(&places, of).unwrap()).into();
+        held[0].turn.authenticated();
         held[1].turn.begin();
+        let served = held[2].turn.serve();
+        // The first of B has been used since.
+        held[3].turn.begin();
+        held[3].turn.end();
         let mut new = enter(&places, C).unwrap();
-        let displaced: Vec<bool> = held.iter_mut().map(One::was_displaced).collect();
-        assert_eq!(displaced, [false, false, true, false]);
+        let displaced = |held: &mut [One]| held.iter_mut().map(One::was_displaced).collect::<Vec<_>>();
+        assert_eq!(displaced(&mut held), [false, false, false, false, true, false]);
         held[1].turn.end();
-        assert!(enter(&places, C).is_some() && held[1].was_displaced() && !new.was_displaced());
+        drop(served);
+        let (mut order, mut kept) = (Vec::new(), Vec::new());
+        for _ in 0..2 {
+            kept.push(enter(&places, C).unwrap());
+            order.extend(
+                held.iter_mut().enumerate().filter_map(|(at, one)| one.was_displaced().then_some(at)),
+            );
+        }
+        assert_eq!((order, new.was_displaced()), (vec![5, 3], false));
+        assert!(!held[0].was_displaced(), "a credential keeps its place");
     }
 
     #[test]
@@ -194,11 +247,22 @@ mod tests {
         let places = Places::new(4);
         let mut other = enter(&places, B).unwrap();
         let mut held: Vec<One> = [A, A].into_iter().map(|of| enter(&places, of).unwrap()).collect();
-        let third = enter(&places, A).unwrap();
+        let mut third = enter(&places, A).unwrap();
         assert!(held[0].was_displaced() && !held[1].was_displaced() && !other.was_displaced());
-        [&held[1], &third].into_iter().for_each(|one| one.turn.admit());
-        assert!(enter(&places, A).is_none(), "none of its own gives way");
+        [&held[1], &third].into_iter().for_each(|one| one.turn.authenticated());
+        let fourth = enter(&places, A).expect("an idle one of its own gives way, also with a credential");
+        assert!(held[1].was_displaced() && !third.was_displaced() && !other.was_displaced());
+        let _served = [third.turn.serve(), fourth.turn.serve()];
+        assert!(enter(&places, A).is_none(), "none of its own is idle");
         assert!(enter(&places, B).is_some() && !other.was_displaced(), "a place is free for others");
+    }
+
+    #[test]
+    fn others_displace_no_peer_with_a_credential() {
+        let places = Places::new(2);
+        let held = [A, B].map(|of| enter(&places, of).unwrap());
+        held.iter().for_each(|one| one.turn.authenticated());
+        assert!(enter(&places, C).is_none());
     }
 
     #[test]

@@ -27,7 +27,7 @@ use weir_core::replication::globe::recover::Recovery;
 pub struct Global {
     /// The database.
     pub database: Database,
-    /// Identifies this aggregator in the region lease.
+    /// Identifies this aggregator in the region lease, and gives the number of its packets' writer.
     id: [u8; 16],
     /// Intervals, timeouts and circuit breakers of the calls.
     pub schedule: Schedule,
@@ -37,9 +37,9 @@ pub struct Global {
 }
 
 impl Global {
-    /// A database that has not been called yet.
-    pub fn new(database: Database, schedule: Schedule) -> Global {
-        Global { database, id: rand::random(), schedule, failing: Default::default() }
+    /// A database that has not been called yet. `id` is that of this aggregator, also in its Redis.
+    pub fn new(database: Database, schedule: Schedule, id: [u8; 16]) -> Global {
+        Global { database, id, schedule, failing: Default::default() }
     }
 
     /// Stores whether a call failed. True if it succeeded and all failures before it are over.

@@ -7,15 +7,16 @@ use crate::telemetry::metrics::Operation;
 use crate::telemetry::spans::{Round, around};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tracing::{debug, warn};
+use tracing::{debug, error, info, warn};
 use weir_core::replication::Next;
-use weir_core::replication::globe::packet::Writer;
 use weir_core::replication::globe::sync::{Call, GlobalSync};
 
 /// The exchange of packets.
 pub(super) struct Sync {
     sync: GlobalSync,
     round: Round,
+    /// How many were found when that was logged last.
+    foreign_writers: usize,
 }
 
 /// Exchanges packets until the program ends.
@@ -28,9 +29,9 @@ pub(super) async fn run(hub: Arc<Hub>, global: Arc<Global>, mut sync: Sync) {
 impl Sync {
     /// A new writer.
     pub(super) fn new(hub: &Hub, global: &Global) -> Sync {
-        let (writer, region) = (Writer::new(rand::random()), global.database.region().as_bytes());
-        let sync = GlobalSync::new(global.schedule, writer, region, hub.moment().mono, rand::random());
-        Sync { sync, round: Round::new("exchange") }
+        let region = global.database.region().as_bytes();
+        let sync = GlobalSync::new(global.schedule, global.id, region, hub.moment().mono, rand::random());
+        Sync { sync, round: Round::new("exchange"), foreign_writers: 0 }
     }
 
     /// Exchanges the first packet, which is due at once, once.
@@ -43,6 +44,7 @@ impl Sync {
         match self.sync.next(&mut &*hub, rand::random()) {
             Next::Call(call) => {
                 exchange(hub, global, &mut self.sync, call, &mut self.round).await;
+                self.log_split(hub, global);
                 Some(Next::Yield)
             }
             Next::Yield => Some(Next::Yield),
@@ -51,6 +53,24 @@ impl Sync {
                 (idle != Next::Over).then_some(idle)
             }
         }
+    }
+}
+
+impl Sync {
+    fn log_split(&mut self, hub: &Hub, global: &Global) {
+        let found = hub.state(|state, _| state.foreign_writers());
+        let region = global.database.region();
+        match (self.foreign_writers, found) {
+            (0, 1..) => error!(
+                region,
+                aggregators = found,
+                "the region is split: aggregators that are not in this region's Redis write to the database under its name, so each limit \
+                 holds twice; give each region a name of its own (--region or WEIR_REGION), and all its aggregators the same Redis and --redis-prefix"
+            ),
+            (1.., 0) => info!(region, "the region is not split any more"),
+            _ => {}
+        }
+        self.foreign_writers = found;
     }
 }
 

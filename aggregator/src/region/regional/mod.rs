@@ -16,6 +16,8 @@ mod watch;
 use crate::redis::{PeerStatus, Store, StoreError};
 use crate::region::hub::Hub;
 use crate::telemetry::metrics::{Metrics, Operation};
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
@@ -34,17 +36,24 @@ pub struct Regional {
     id: [u8; 16],
     /// Intervals, timeouts and circuit breakers of the calls.
     pub schedule: Schedule,
+    /// The policies by which servers evict keys; none should.
+    evicts: Mutex<BTreeSet<String>>,
 }
 
 impl Regional {
-    /// A store that has not been called yet.
-    pub fn new(store: Store, schedule: Schedule) -> Regional {
-        Regional { store, id: rand::random(), schedule }
+    /// A store that has not been called yet. `id` is that of this aggregator.
+    pub fn new(store: Store, schedule: Schedule, id: [u8; 16]) -> Regional {
+        Regional { store, id, schedule, evicts: Mutex::default() }
     }
 
     /// Identifies this aggregator among those of its region.
     pub fn id(&self) -> &[u8; 16] {
         &self.id
+    }
+
+    /// The policies by which the store's servers evict keys when they are full. There should be none.
+    pub fn eviction_policies(&self) -> BTreeSet<String> {
+        self.evicts.lock().clone()
     }
 
     /// Writes this aggregator's status and returns the status of the others.
@@ -69,6 +78,7 @@ pub fn start(hub: &Arc<Hub>, regional: &Arc<Regional>, watch: Watch, tasks: &mut
     tasks.spawn(replay::run(hub(), regional()));
     tasks.spawn(watch::run(hub(), regional(), watch));
     tasks.spawn(watch::heartbeat(hub(), regional()));
+    tasks.spawn(watch::eviction(hub(), regional()));
     tasks.spawn(broadcast::publish(hub(), regional()));
     tasks.spawn(broadcast::listen(hub(), regional()));
     tasks.spawn(broadcast::read_hot(hub(), regional()));

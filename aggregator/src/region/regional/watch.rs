@@ -6,14 +6,20 @@ use crate::region::hub::Hub;
 use crate::telemetry::metrics::Operation;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tracing::{info, warn};
+use tokio::time::sleep;
+use tracing::{error, info, warn};
 use weir_core::model::key::OriginId;
 use weir_core::replication::Next;
 use weir_core::replication::failure::Failure;
 use weir_core::replication::grace_period::GracePeriod;
-use weir_core::replication::regional::heartbeat::{Call, Heartbeat};
+use weir_core::replication::regional::heartbeat::{self, Call, Heartbeat};
 use weir_core::replication::regional::joining::{Join, Joining};
 use weir_core::replication::regional::watch::{MarkersRead, Watch};
+
+/// Time between two reads of the servers' eviction policies.
+const EVICTION_READS: Duration = Duration::from_secs(10);
+/// The same until a server has answered.
+const EVICTION_RETRY: Duration = Duration::from_secs(1);
 
 /// Watches until the program ends.
 pub async fn run(hub: Arc<Hub>, regional: Arc<Regional>, mut watch: Watch) {
@@ -62,7 +68,14 @@ fn log_changes(read: &MarkersRead, error: &str) {
              is not detected"
         );
     }
-    if read.is_wiped {
+    if let Some(waits_ms) = read.waits_ms {
+        warn!(
+            waits_ms,
+            "the regional store has lost data again and again; it is written again after a pause. A Redis that is full must not evict keys: \
+             set maxmemory-policy noeviction, and more memory"
+        );
+    }
+    if read.is_wiped && read.grace.is_some() {
         warn!("the regional store has lost data, or another server took over; writing all counts again");
     }
     if read.is_back {
@@ -70,6 +83,26 @@ fn log_changes(read: &MarkersRead, error: &str) {
     }
     if read.became_unavailable {
         warn!(%error, "regional store unavailable, deciding from memory");
+    }
+}
+
+/// Reads whether the servers evict keys, until the program ends.
+pub async fn eviction(hub: Arc<Hub>, regional: Arc<Regional>) {
+    loop {
+        let Some(policies) = regional.store.eviction_policies(regional.within()).await else {
+            sleep(EVICTION_RETRY).await;
+            continue;
+        };
+        hub.metrics.program.store_evicts.set(i64::from(!policies.is_empty()));
+        let before = std::mem::replace(&mut *regional.evicts.lock(), policies.clone());
+        if !policies.is_empty() && policies != before {
+            let policies = policies.into_iter().collect::<Vec<_>>().join(", ");
+            error!(
+                policies,
+                "the regional store evicts keys when it is full, and then limits do not hold; set maxmemory-policy noeviction"
+            );
+        }
+        sleep(EVICTION_READS).await;
     }
 }
 
@@ -151,7 +184,9 @@ pub async fn heartbeat(hub: Arc<Hub>, regional: Arc<Regional>) {
         match heartbeat.next(&mut &*hub) {
             Next::Call(Call::Origins(mine)) => {
                 let alive = report_alive(&hub, &regional, &mine, regional.within()).await;
-                let alive = alive.as_ref().map(|alive| alive.origins.as_slice());
+                let alive = alive
+                    .as_ref()
+                    .map(|alive| heartbeat::Alive { nodes: &alive.origins, aggregators: &alive.aggregators });
                 heartbeat.received(&mut &*hub, alive.map_err(|failure| *failure));
             }
             Next::Call(Call::Broadcast(changes)) => {

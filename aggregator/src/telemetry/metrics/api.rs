@@ -18,8 +18,10 @@ const SERVER: Label = [("use", "server")];
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case", const_into_str)]
 pub enum Files {
-    /// Certificates.
+    /// The certificate and its key.
     Tls,
+    /// The authorities of clients' certificates.
+    ClientAuthorities,
     /// The tokens of callers.
     Tokens,
     /// The rate-limit service's limits.
@@ -61,10 +63,10 @@ table! {
             "Connections closed at once because their address had half of the maximum, by API",
             at_zero("api", &LISTENERS);
         files_read: Family<Labels, Counter> =
-            "Changes of watched files (tls, tokens, rate_limits) by result (ok, failed)",
+            "Changes of watched files (tls, client_authorities, tokens, rate_limits) by result (ok, failed)",
             at_zero_by("files", &files(), "result", &["ok", "failed"]);
         files_stale: Family<Label, Gauge> =
-            "1 while changed files (tls, tokens, rate_limits) cannot be used and their former contents are in force",
+            "1 while changed files (tls, client_authorities, tokens, rate_limits) cannot be used and their former contents are in force",
             stale_files();
         rls_xds_connected: Gauge = "1 while there is a connection to the rate-limit service's xDS server";
         // Not at zero without TLS: a certificate that expired in 1970 would raise alerts.

@@ -269,6 +269,8 @@ table! {
         hot_left: Counter =
             "Hot cells that waited for the next update of the hot index because their namespace had too many";
         changes_received: Counter = "Changed cells received from other aggregators of the region";
+        pub store_evicts: Gauge =
+            "1 if a server of the region's Redis evicts keys when it is full, by its maxmemory-policy";
         store_wipes: Family<Label, Counter> = "Losses of data found in a store", at_zero("store", &STORES);
         pub recovering: Gauge =
             "1 while counts that the region had published before a loss are read from the database, else 0";
@@ -308,6 +310,8 @@ table! {
         global_entries_created: Counter = "Cells created by counts of another region";
         pub global_rows_last_poll: Gauge = "Rows read by the last import";
         global_regions: Gauge = "Regions that have written to the database within ten minutes, this one included";
+        global_foreign_writers: Gauge =
+            "Aggregators that write to the database for this region and are not in its Redis: the region is split";
         global_feed_age_seconds: Family<Named, Gauge<f64, AtomicU64>> =
             "Time since another region was last seen to write to the database, by region";
         global_excess_ratio: Family<Named, Gauge<f64, AtomicU64>> =
@@ -322,6 +326,8 @@ table! {
 pub struct Globe {
     /// Regions alive, this one included; 0 without a database.
     pub regions: u64,
+    /// Aggregators that write for this region and are not of its store.
+    pub foreign_writers: usize,
     /// Each other region, and milliseconds since it was last seen to write to the database.
     pub seen: Vec<(String, u64)>,
     /// The largest excess of each scope, in thousandths of the limit.
@@ -336,6 +342,7 @@ impl Globe {
             |(other, at): (OtherRegion, MonoMs)| (text(region.name_of_other(other)), now.mono.since(at));
         Globe {
             regions: region.regions(),
+            foreign_writers: state.foreign_writers(),
             seen: state.others().map(seen).collect(),
             excesses: region.excesses(now.unix).map(|(scope, largest)| (scope.clone(), largest)).collect(),
         }
@@ -343,6 +350,7 @@ impl Globe {
 
     fn show(&self, convergence: &ConvergenceMetrics) {
         convergence.global_regions.set(i64::try_from(self.regions).unwrap_or(i64::MAX));
+        set(&convergence.global_foreign_writers, self.foreign_writers);
         convergence.global_feed_age_seconds.clear();
         for (region, age_ms) in &self.seen {
             let labels = vec![("region", region.clone())];

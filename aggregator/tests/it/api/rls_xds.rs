@@ -105,9 +105,15 @@ async fn responses_are_put_in_force_or_refused() {
     let part = service.part();
     assert_eq!((part.source.as_str(), part.domains, part.connected), ("xds", None, Some(true)));
 
+    // A server that has lost its configuration, before this aggregator has limits.
+    server.set("v0", vec![]);
+    let refused = asked(&server, 2).await.remove(1);
+    assert!(refused.error.is_some_and(|reason| reason.contains("no resources")));
+    let undecided = service.check().await.unwrap_err();
+    assert_eq!(undecided.code(), Code::Unavailable, "{undecided}");
     server.set("v1", vec![users(2)]);
-    let acknowledged = XdsRequest { version: "v1".into(), nonce: "0".into(), ..expected.clone() };
-    assert_eq!(asked(&server, 2).await[1], acknowledged);
+    let acknowledged = XdsRequest { version: "v1".into(), nonce: "1".into(), ..expected.clone() };
+    assert_eq!(asked(&server, 3).await[2], acknowledged);
     for left in [1, 0] {
         assert_eq!(remaining(&service.check().await.unwrap()), [left]);
     }
@@ -115,11 +121,11 @@ async fn responses_are_put_in_force_or_refused() {
 
     let bad = json!({ "key": "user", "rate_limit": { "unit": "year", "requests_per_unit": 9 } });
     server.set("v2", vec![edge(bad)]);
-    let refused = asked(&server, 3).await.remove(2);
-    assert_eq!((refused.version.as_str(), refused.nonce.as_str()), ("v1", "1"), "{refused:?}");
+    let refused = asked(&server, 4).await.remove(3);
+    assert_eq!((refused.version.as_str(), refused.nonce.as_str()), ("v1", "2"), "{refused:?}");
     let reason = refused.error.unwrap();
     assert!(reason.starts_with("edge: descriptors[0].rate_limit.unit: \"year\" is longer"), "{reason}");
-    service.has_read(1.0, 1.0).await;
+    service.has_read(1.0, 2.0).await;
     assert_eq!(service.stale(), 1.0);
     let part = service.part();
     assert_eq!((part.domains, part.version, part.error), (Some(1), Some("v1".into()), Some(reason)));
@@ -127,8 +133,8 @@ async fn responses_are_put_in_force_or_refused() {
 
     server.set("v3", vec![users(4)]);
     assert_eq!(
-        asked(&server, 4).await[3],
-        XdsRequest { version: "v3".into(), nonce: "2".into(), ..expected }
+        asked(&server, 5).await[4],
+        XdsRequest { version: "v3".into(), nonce: "3".into(), ..expected }
     );
     assert_eq!(service.stale(), 0.0);
     assert_eq!(remaining(&service.check().await.unwrap()), [1], "the count continues");
@@ -139,11 +145,11 @@ async fn responses_are_put_in_force_or_refused() {
     assert!((0..=1).contains(&proxy.tokens(USER, 0, 0).await), "the service of quotas has the same limits");
 
     server.set("v4", vec![]);
-    service.has_read(2.0, 2.0).await;
+    service.has_read(2.0, 3.0).await;
     assert!(service.part().error.unwrap().contains("no resources"));
     let empty = XdsResource::rate_limits(&json!({ "domain": "edge", "descriptors": [] }));
     server.set("v5", vec![empty]);
-    service.has_read(3.0, 2.0).await;
+    service.has_read(3.0, 3.0).await;
     for _ in 0..5 {
         assert_eq!(codes(&service.check().await.unwrap()).0, OK, "a domain without limits");
     }

@@ -46,6 +46,25 @@ fn run(arguments: &[&str], url: Option<&str>) -> (Option<i32>, String, String) {
     (status.code(), text(stdout), text(stderr))
 }
 
+/// A server that accepts connections and sends nothing, such as a load balancer without a database behind it.
+#[test]
+fn a_database_that_never_answers_ends_a_migration() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("mysql://weir:geheim@{}/weir", silent.local_addr().unwrap());
+    let began = std::time::Instant::now();
+    let (code, _, error) = run(&["migrate"], Some(&url));
+    println!("ended after {:?}: {error}", began.elapsed());
+    assert_eq!(code, Some(1), "{error}");
+    assert!(
+        error.lines().filter(|line| line.starts_with("waiting for the database since")).count() >= 3,
+        "{error}"
+    );
+    for part in ["did not answer within 30 s", "--database-url", "WEIR_DATABASE_URL"] {
+        assert!(error.contains(part), "{error}");
+    }
+    assert!(!error.contains("geheim"), "{error}");
+}
+
 async fn migrate_and_clean_up(store: &Store) {
     let scene = store.empty().await;
     let url = Some(scene.url.as_str());

@@ -447,6 +447,33 @@ fn a_token_is_made_with_what_it_allows() {
     assert!(tokens_of(&printed).name_filters());
 }
 
+/// The commands above the entries in README.md make these entries, but for the digest.
+#[test]
+fn the_commands_of_the_page_make_its_entries() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/README.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    let (_, section) = page.split_once("## Tokens").unwrap();
+    let yaml = section.split("```").nth(1).unwrap().strip_prefix("yaml").unwrap();
+    let entries: Vec<serde_json::Value> = serde_yaml_ng::from_str(yaml).unwrap();
+    let commands: Vec<_> = yaml
+        .lines()
+        .filter_map(|line| line.split_once("weir-aggregator token "))
+        .map(|(_, rest)| rest)
+        .collect();
+    assert_eq!(commands.len(), 2, "{yaml}");
+    for (command, expected) in commands.iter().zip(&entries) {
+        let arguments: Vec<_> = command.split(' ').map(|word| word.trim_matches('\'')).collect();
+        let made: Vec<serde_json::Value> =
+            serde_yaml_ng::from_str(made(&arguments).split_once("\n\n").unwrap().1).unwrap();
+        let fields = |entry: &serde_json::Value| {
+            let mut fields = entry.as_object().unwrap().clone();
+            assert!(fields.remove("sha256").is_some());
+            fields
+        };
+        assert_eq!(fields(&made[0]), fields(expected), "{command}");
+    }
+}
+
 #[test]
 fn top_and_explain_show_what_the_page_shows() {
     let mut command = program(&["serve", "--region", "here", "--log-format", "json"]);

@@ -3,4 +3,5 @@
 mod merge_rate;
 mod peers;
 mod regions;
+mod split;
 mod streams;

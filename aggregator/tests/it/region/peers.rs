@@ -19,6 +19,7 @@ use weir_envoy::{Proxy, Redis, RedisOptions, http, ports, wait};
 const BREAKER: &str = "weir_aggregator_breaker_state{store=\"regional\"}";
 const CONSULTS: &str = "weir_ratelimit_origin_operations_total{op=\"consult\"}";
 const WIPES: &str = "weir_aggregator_store_wipes_total{store=\"regional\"}";
+const EVICTS: &str = "weir_aggregator_store_evicts";
 /// Longer than any test, in milliseconds.
 const FOR_EVER: u32 = 3_600_000;
 
@@ -103,6 +104,18 @@ async fn an_aggregator_that_starts_beside_a_redis_that_loads_its_data_serves_wit
     let answers = other.answers(vec![weir.consult(1, "used-up", 0, 1, 1_000)]).await;
     assert!(!answers[0].granted, "Redis has its count");
     assert_eq!(total(&weir, "used-up"), 1_000);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_evicts_keys_is_named() {
+    let redis = redis().await;
+    let sound = ready(&redis.url()).await;
+    assert_eq!(sound.metric(EVICTS), 0.0);
+    redis.command("CONFIG SET maxmemory-policy allkeys-lru").await.unwrap();
+    let weir = ready(&redis.url()).await;
+    crate::support::server::until("the policy is read", || weir.metric(EVICTS) == 1.0).await;
+    let trouble = admin::parts::parts(weir.server.services()).redis.unwrap().trouble;
+    assert_eq!(trouble.as_deref(), Some("evicts keys (allkeys-lru)"));
 }
 
 /// Any aggregator reports on the whole region: the decisions of the rules at each aggregator, and the state of both.

@@ -1,10 +1,14 @@
 //! Tests with peers that hold idle connections and streams open: other clients are still served.
 
-use crate::support::server::{Peer, TOKEN, Weir, hello_frame, start, until};
+use crate::support::server::{DEADLINE, Peer, TOKEN, Weir, hello_frame, start, until};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::process::{Child, Command};
+use tokio::time::timeout;
 use tonic::Code;
+use tonic::transport::Endpoint;
 use weir_aggregator::net::listen::{Connection, Listener, Patience};
 use weir_aggregator::net::tls::Protocol;
 
@@ -75,8 +79,85 @@ async fn healthz(weir: &Weir) -> String {
     answer
 }
 
+/// The program, with as many descriptors, and its addresses for filters, operators and applications.
+async fn limited(descriptors: u32) -> (Child, [String; 3]) {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("ulimit -n {descriptors} && exec \"$0\" \"$@\"")]);
+    command.arg(env!("CARGO_BIN_EXE_weir-aggregator")).args(["serve", "--region", "here"]);
+    command.args(["--grpc-listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"]);
+    command.args(["--http-listen", "127.0.0.1:0", "--log-format", "json"]);
+    let variables = std::env::vars_os().filter(|(name, _)| !name.to_string_lossy().starts_with("WEIR_"));
+    command.env_clear().envs(variables).stdin(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
+    let mut program = command.spawn().unwrap();
+    let mut log = BufReader::new(program.stderr.take().unwrap()).lines();
+    let serves = async {
+        loop {
+            let line = log.next_line().await.unwrap().expect("the program serves");
+            if line.contains("weir-aggregator serves") {
+                let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+                return ["grpc", "admin", "http"]
+                    .map(|name| line["fields"][name].as_str().unwrap().to_owned());
+            }
+        }
+    };
+    let addresses = timeout(DEADLINE, serves).await.unwrap();
+    tokio::spawn(async move { while let Ok(Some(_)) = log.next_line().await {} });
+    (program, addresses)
+}
+
+/// The beginning of the answer to a request on a connection that stays open.
+async fn asked(connection: &mut TcpStream, request: &str) -> Option<String> {
+    connection.write_all(request.as_bytes()).await.ok()?;
+    let mut answer = vec![0; 15];
+    timeout(PROBE, connection.read_exact(&mut answer)).await.ok()?.ok()?;
+    Some(String::from_utf8_lossy(&answer).into_owned())
+}
+
 #[tokio::test]
-async fn a_full_listener_closes_the_oldest_connection_that_nothing_depends_on() {
+async fn connections_to_one_listener_leave_descriptors_to_the_others() {
+    let (_program, [grpc, admin, http]) = limited(64).await;
+    let mut idle = Vec::new();
+    for connection in 0..180 {
+        let address = if connection % 3 == 0 { &grpc } else { &http };
+        idle.push(TcpStream::connect(address).await.unwrap());
+    }
+    for probe in 0..3 {
+        let mut connection = TcpStream::connect(&admin).await.unwrap();
+        let answer = asked(&mut connection, "GET /readyz HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
+        assert_eq!(answer.as_deref(), Some("HTTP/1.1 200 OK"), "probe {probe}");
+    }
+    for origin in [1, 2] {
+        let channel = Endpoint::from_shared(format!("http://{grpc}")).unwrap().connect().await.unwrap();
+        let mut peer = Peer::open(channel).await;
+        peer.send(hello_frame(origin, false)).await;
+        peer.next_with(|frame| frame.welcome).await;
+        idle.push(TcpStream::connect(&grpc).await.unwrap());
+    }
+}
+
+#[tokio::test]
+async fn idle_callers_without_tokens_keep_no_caller_out() {
+    let (_program, [_, _, http]) = limited(256).await;
+    let body = r#"{"identifier": "a", "limit": 1000, "duration": "1h"}"#;
+    let head =
+        "POST /v1/check HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length";
+    let request = format!("{head}: {}\r\n\r\n{body}", body.len());
+    let mut kept = Vec::new();
+    for caller in 0..150 {
+        let mut connection = TcpStream::connect(&http).await.unwrap();
+        let answer = asked(&mut connection, &request).await;
+        assert_eq!(
+            answer.as_deref(),
+            Some("HTTP/1.1 200 OK"),
+            "caller {caller} beside {} idle ones",
+            kept.len()
+        );
+        kept.push(connection);
+    }
+}
+
+#[tokio::test]
+async fn a_full_listener_closes_the_longest_idle_connection() {
     let weir = start(None).await;
     let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = socket.local_addr().unwrap();
@@ -93,10 +174,10 @@ async fn a_full_listener_closes_the_oldest_connection_that_nothing_depends_on() 
     let serve = move |mut connection: Connection| {
         let admitted = admitted.clone();
         async move {
-            // The first byte shows whether the peer is admitted.
+            // The first byte shows whether a stream is served.
             let byte = connection.read_u8().await;
-            if matches!(byte, Ok(1)) {
-                connection.turn().admit();
+            let served = matches!(byte, Ok(1)).then(|| connection.turn().serve());
+            if served.is_some() {
                 admitted.send(()).await.unwrap();
             }
             let _ = connection.read_u8().await;
@@ -116,7 +197,7 @@ async fn a_full_listener_closes_the_oldest_connection_that_nothing_depends_on() 
     let ended = async |peer: &mut TcpStream| {
         tokio::time::timeout(Duration::from_millis(300), peer.read_u8()).await.is_ok()
     };
-    assert!(ended(&mut idle[0]).await, "the oldest connection that is not admitted must end");
+    assert!(ended(&mut idle[0]).await, "the connection that has been idle for the longest must end");
     assert!(!ended(&mut admitted_peer).await && !ended(&mut idle[1]).await && !ended(&mut last).await);
     serving.abort();
 }

@@ -261,6 +261,48 @@ async fn a_new_certificate_is_for_new_connections_and_a_broken_one_for_none() {
 }
 
 #[tokio::test]
+async fn an_authority_of_clients_is_removed_whatever_is_wrong_with_the_certificate() {
+    let (folder, kept, removed) = (tempfile::tempdir().unwrap(), Authority::new(), Authority::new());
+    let pair = kept.sign("localhost");
+    let files = files(folder.path(), &pair, Some(&kept));
+    write(folder.path(), "ca.crt", &(kept.pem() + &removed.pem()));
+    let weir = serve(files.clone()).await;
+    let (client, refused) = (kept.sign("filter"), removed.sign("filter"));
+    assert!(is_served(&weir, &kept, Some(&client)).await && is_served(&weir, &kept, Some(&refused)).await);
+    let expired = kept.sign_expired("localhost");
+    write(folder.path(), "tls.crt", &expired.certificate);
+    write(folder.path(), "tls.key", &expired.key);
+    write(folder.path(), "ca.crt", &kept.pem());
+    let gone = async || !is_served(&weir, &kept, Some(&refused)).await;
+    weir_envoy::wait::until("clients of the removed authority are refused", DEADLINE, gone).await.unwrap();
+    let read = |files: &str, result: &str| {
+        weir.metric(&format!("weir_aggregator_files_read_total{{files=\"{files}\",result=\"{result}\"}}"))
+    };
+    until("the expired certificate is refused", || read("tls", "failed") == 1.0).await;
+    assert_eq!((read("tls", "ok"), read("client_authorities", "ok")), (0.0, 1.0));
+    assert!(is_served(&weir, &kept, Some(&client)).await, "the former certificate stays in force");
+
+    // Authorities that cannot be read stay, and do not hold back a certificate.
+    write(folder.path(), "ca.crt", "");
+    write(folder.path(), "tls.crt", &pair.certificate);
+    write(folder.path(), "tls.key", &pair.key);
+    until("both are handled", || read("client_authorities", "failed") == 1.0 && read("tls", "ok") == 1.0)
+        .await;
+    assert!(is_served(&weir, &kept, Some(&client)).await && !is_served(&weir, &kept, Some(&refused)).await);
+}
+
+#[tokio::test]
+async fn an_expired_certificate_is_replaced_by_any() {
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    let weir = serve(files(folder.path(), &authority.sign_expired("localhost"), None)).await;
+    let other = authority.sign_expired("localhost");
+    write(folder.path(), "tls.crt", &other.certificate);
+    write(folder.path(), "tls.key", &other.key);
+    let taken = "weir_aggregator_files_read_total{files=\"tls\",result=\"ok\"}";
+    until("it is taken", || weir.metric(taken) == 1.0).await;
+}
+
+#[tokio::test]
 async fn unfinished_handshakes_are_cut_and_delay_no_client() {
     let (weir, authority, _folder) = start_tls(false).await;
     let mut stuck = Vec::new();

@@ -1,17 +1,24 @@
 //! The logs of many keys, bounded in keys and in entries, dropped when no entry counts any more.
 //!
-//! If there is no room, the oldest log is evicted that holds a single use of at most half its limit. A flood of
+//! Workspaces share the room: none may have more than [`TIMES_FREE`] times what is free. So one alone has three quarters of
+//! it, and another finds a quarter free, whatever the first has filled.
+//!
+//! If a workspace has no room, its oldest log is evicted that holds a single use of at most half its limit. A flood of
 //! identifiers that are used once therefore evicts itself. Logs of several uses, and those that are used up, are never
 //! evicted. If there is still no room, the use is not charged, and the caller must report that no decision was made.
 
 use super::{Decided, EntryId, Log, LogCharge, Micros, Outcome};
 use crate::model::key::Key;
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 
 /// Keys checked for ended entries in each decision: twice as many as it can add.
 const KEYS_A_DECISION: usize = 2;
 /// Keys checked by one [`Logs::tick`].
 const KEYS_A_TICK: usize = 256;
+
+/// A workspace may have as many times what is free.
+const TIMES_FREE: usize = 3;
 
 /// Bounds of [`Logs`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,11 +40,20 @@ pub struct Logs {
     limits: LogsLimits,
     logs: BTreeMap<Key, Kept>,
     entries: usize,
-    /// The logs that may be evicted, in the order in which they became so.
-    pub(super) singles: BTreeMap<u64, Key>,
+    /// Those that have logs.
+    workspaces: BTreeMap<Box<[u8]>, Workspace>,
     last_single: u64,
     /// Each key once, with a moment that is not later than the one at which its oldest entry ends.
     pub(super) leaving: BTreeSet<(Micros, Key)>,
+}
+
+/// What a workspace has.
+#[derive(Debug, Default)]
+struct Workspace {
+    keys: usize,
+    entries: usize,
+    /// The logs that may be evicted, in the order in which they became so.
+    singles: BTreeMap<u64, Key>,
 }
 
 #[derive(Debug)]
@@ -64,7 +80,7 @@ impl Logs {
             limits,
             logs: BTreeMap::new(),
             entries: 0,
-            singles: BTreeMap::new(),
+            workspaces: BTreeMap::new(),
             last_single: 0,
             leaving: BTreeSet::new(),
         }
@@ -88,14 +104,16 @@ impl Logs {
             let decided = kept.log.decide(now, *id, *cost, *most);
             kept.most = *most;
             let after = kept.log.len();
-            self.entries = self.entries.saturating_sub(before).saturating_add(after);
+            self.count(key, before, after);
             self.note_single(key);
             return Ok(decided);
         }
         let mut log = Log::new(window_us(key));
         let decided = log.decide(now, *id, *cost, *most);
         if !log.is_empty() {
-            self.entries = self.entries.saturating_add(log.len());
+            let workspace = self.workspaces.entry(key.parts().workspace.into()).or_default();
+            workspace.keys = workspace.keys.saturating_add(1);
+            self.count(key, 0, log.len());
             let leaves = Micros(now.0.saturating_add(decided.reset_us));
             self.leaving.insert((leaves, key.clone()));
             self.logs.insert(key.clone(), Kept { log, most: *most, leaves, single: None });
@@ -107,7 +125,7 @@ impl Logs {
     /// [`Log::refund`] on the key's log.
     pub fn refund(&mut self, key: &Key, id: EntryId) -> bool {
         let refunded = self.logs.get_mut(key).is_some_and(|kept| kept.log.refund(id));
-        self.entries = self.entries.saturating_sub(usize::from(refunded));
+        self.count(key, usize::from(refunded), 0);
         self.note_single(key);
         refunded
     }
@@ -132,9 +150,39 @@ impl Logs {
         self.entries
     }
 
+    /// Number of logs that may be evicted.
+    #[cfg(test)]
+    pub(super) fn singles(&self) -> usize {
+        self.workspaces.values().map(|workspace| workspace.singles.len()).sum()
+    }
+
+    /// Whether the workspace of a key has no room for another entry of it.
     fn is_full(&self, key: &Key) -> bool {
-        self.entries >= self.limits.max_entries
-            || self.logs.len() >= self.limits.max_keys && !self.logs.contains_key(key)
+        let free_entries = self.limits.max_entries.saturating_sub(self.entries);
+        let free_keys = self.limits.max_keys.saturating_sub(self.logs.len());
+        let workspace = self.workspaces.get(key.parts().workspace);
+        let (keys, entries) = workspace.map_or((0, 0), |held| (held.keys, held.entries));
+        entries >= free_entries.saturating_mul(TIMES_FREE)
+            || keys >= free_keys.saturating_mul(TIMES_FREE) && !self.logs.contains_key(key)
+    }
+
+    /// The log of a key has another number of entries.
+    fn count(&mut self, key: &Key, before: usize, after: usize) {
+        self.entries = self.entries.saturating_sub(before).saturating_add(after);
+        if let Some(workspace) = self.workspaces.get_mut(key.parts().workspace) {
+            workspace.entries = workspace.entries.saturating_sub(before).saturating_add(after);
+        }
+    }
+
+    /// A log was removed that had these entries, and this number among those that may be evicted.
+    fn removed(&mut self, key: &Key, entries: usize, single: Option<u64>) {
+        self.count(key, entries, 0);
+        let Some(workspace) = self.workspaces.get_mut(key.parts().workspace) else { return };
+        single.and_then(|place| workspace.singles.remove(&place));
+        workspace.keys = workspace.keys.saturating_sub(1);
+        if workspace.keys == 0 {
+            self.workspaces.remove(key.parts().workspace);
+        }
     }
 
     /// A decision that adds no entry is made even without room.
@@ -145,21 +193,20 @@ impl Logs {
         let before = log.len();
         let decided = log.peek(now, *id, *cost, *most);
         let needs_room = decided.outcome == Outcome::Allowed && *cost > 0 && !log.holds(*id);
-        self.entries = self.entries.saturating_sub(before).saturating_add(log.len());
+        let after = log.len();
+        self.count(key, before, after);
         self.note_single(key);
         if needs_room { Err(Full) } else { Ok(decided) }
     }
 
-    /// Makes room for an entry of `key` by evicting the oldest single use of another key. Returns false if there is
-    /// none.
+    /// Makes room for an entry of `key` by evicting the oldest single use of another key of its workspace. Returns false if
+    /// there is none.
     fn evict_for(&mut self, key: &Key) -> bool {
-        let Some((place, evicted)) = self.singles.iter().find(|(_, single)| *single != key) else {
-            return false;
-        };
-        let (place, evicted) = (*place, evicted.clone());
-        self.singles.remove(&place);
+        let workspace = self.workspaces.get(key.parts().workspace);
+        let single = workspace.and_then(|held| held.singles.values().find(|single| *single != key));
+        let Some(evicted) = single.cloned() else { return false };
         if let Some(kept) = self.logs.remove(&evicted) {
-            self.entries = self.entries.saturating_sub(kept.log.len());
+            self.removed(&evicted, kept.log.len(), kept.single);
             self.leaving.remove(&(kept.leaves, evicted));
         }
         true
@@ -168,16 +215,17 @@ impl Logs {
     /// Updates whether the key's log is in `singles`.
     fn note_single(&mut self, key: &Key) {
         let Some(kept) = self.logs.get_mut(key) else { return };
+        let Some(workspace) = self.workspaces.get_mut(key.parts().workspace) else { return };
         let is_single = kept.log.len() == 1 && kept.log.used() <= kept.most / 2;
         match kept.single {
             None if is_single => {
                 self.last_single = self.last_single.saturating_add(1);
                 kept.single = Some(self.last_single);
-                self.singles.insert(self.last_single, key.clone());
+                workspace.singles.insert(self.last_single, key.clone());
             }
             Some(place) if !is_single => {
                 kept.single = None;
-                self.singles.remove(&place);
+                workspace.singles.remove(&place);
             }
             _ => {}
         }
@@ -192,17 +240,17 @@ impl Logs {
             let Some(kept) = self.logs.get_mut(&key) else { continue };
             let before = kept.log.len();
             let next = kept.log.tick(now);
-            let gone = before.saturating_sub(kept.log.len());
-            self.entries = self.entries.saturating_sub(gone);
+            let (after, single) = (kept.log.len(), kept.single);
             match next {
                 Some(wait) => {
                     kept.leaves = Micros(now.0.saturating_add(wait.max(1)));
                     self.leaving.insert((kept.leaves, key.clone()));
+                    self.count(&key, before, after);
                     self.note_single(&key);
                 }
                 None => {
-                    let single = self.logs.remove(&key).and_then(|kept| kept.single);
-                    single.and_then(|place| self.singles.remove(&place));
+                    self.logs.remove(&key);
+                    self.removed(&key, before, single);
                 }
             }
         }

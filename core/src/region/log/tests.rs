@@ -12,8 +12,11 @@ fn id(number: u64) -> EntryId {
 }
 
 fn key(number: u64) -> Key {
-    let identifier = &number.to_be_bytes();
-    let (workspace, namespace) = (b"w", b"n");
+    key_of(b"w", number)
+}
+
+fn key_of(workspace: &[u8], number: u64) -> Key {
+    let (namespace, identifier) = (b"n", &number.to_be_bytes());
     Key::new(&KeyParts { workspace, namespace, identifier, duration_ms: 1_000, epoch: 0, resolution: 1 })
         .unwrap()
 }
@@ -159,7 +162,7 @@ fn time_stands_still_when_the_clock_steps_back_and_then_advances_again() {
 
 #[test]
 fn a_use_without_room_is_not_charged_until_entries_have_ended() {
-    let limits = LogsLimits { max_keys: 2, max_entries: 5 };
+    let limits = LogsLimits { max_keys: 2, max_entries: 6 };
     let mut logs = Logs::new(limits);
     let mut decide = |now, k, number, cost| logs.decide(Micros(now), &charge(k, number, cost, 3));
     let outcome = |decided: Result<Decided, Full>| decided.map(|decided| decided.outcome == Outcome::Allowed);
@@ -202,7 +205,7 @@ fn a_flood_of_single_uses_evicts_itself_and_nothing_else() {
     for invented in 100..10_000 {
         assert_eq!(decide(&mut logs, 1, invented, 5), Ok(true), "{invented}");
         assert!(logs.len() <= 8 && logs.entries() <= 20);
-        assert!(logs.leaving.len() == logs.len() && logs.singles.len() < logs.len());
+        assert!(logs.leaving.len() == logs.len() && logs.singles() < logs.len());
     }
     assert_eq!(decide(&mut logs, 2, 1, 3), Ok(false), "still used up");
     assert_eq!(decide(&mut logs, 2, 2, 1), Ok(false), "still used up");
@@ -212,7 +215,35 @@ fn a_flood_of_single_uses_evicts_itself_and_nothing_else() {
     assert_eq!(decide(&mut logs, 2, 3, 3), Ok(false), "a new key is held to its limit");
     assert_eq!(decide(&mut logs, WINDOW + 1, 1, 3), Ok(true), "the window has ended");
     while logs.tick(Micros(3 * WINDOW)) {}
-    assert_eq!((logs.len(), logs.entries(), logs.leaving.len(), logs.singles.len()), (0, 0, 0, 0));
+    assert_eq!((logs.len(), logs.entries(), logs.leaving.len(), logs.singles()), (0, 0, 0, 0));
+}
+
+#[test]
+fn a_workspace_that_fills_its_room_leaves_room_to_others() {
+    // By keys, and by entries.
+    for (limits, uses_of_a_key) in [
+        (LogsLimits { max_keys: 1_000, max_entries: 1_000_000 }, 2),
+        (LogsLimits { max_keys: 1_000_000, max_entries: 10_000 }, 10),
+    ] {
+        let mut logs = Logs::new(limits);
+        let mut number = 0;
+        // Keys of two or more uses, which are never evicted, until one is refused.
+        let mut fill = |logs: &mut Logs, workspace: &[u8]| {
+            let charges = (0..).flat_map(|k| (0..uses_of_a_key).map(move |_| k));
+            let is_refused = |k: &u64| {
+                number += 1;
+                let charge = LogCharge { key: key_of(workspace, *k), id: id(number), cost: 1, most: 1_000 };
+                logs.decide(Micros(0), &charge).is_err()
+            };
+            charges.into_iter().find(is_refused).unwrap()
+        };
+        let keys: Vec<_> = [b"first", b"other", b"third"].map(|of| fill(&mut logs, of)).into();
+        let all = limits.max_keys.min(limits.max_entries / uses_of_a_key) as u64;
+        let parts: Vec<_> = keys.iter().map(|keys| keys * 100 / all).collect();
+        assert_eq!(parts, [75, 18, 4], "three quarters of what was free: {keys:?} of {all}");
+        while logs.tick(Micros(WINDOW)) {}
+        assert_eq!((logs.len(), logs.entries(), fill(&mut logs, b"third") * 100 / all), (0, 0, 75));
+    }
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //!
 //! In reading order: [`packet`] (what is written and read at once), [`sync`] (when packets are exchanged), [`paging`] (reads all rows in
 //! parts), [`import`] (reads those of the others once a minute), [`recover`] (after a loss, reads what this region had published),
-//! [`controls`] (reads live controls), [`lease`] (allows one aggregator only in a region without a store).
+//! [`controls`] (reads live controls), [`lease`] (allows one aggregator only in a region without a store), [`split`] (detects two groups of
+//! aggregators with one region's name).
 //!
 //! An aggregator that starts reads all rows before it serves, as its first grants would rest on no counts otherwise. It waits for at most
 //! [`Schedule::restore_ms`], and for a page for [`Schedule::restore_stall_ms`]. No request waits for anything else here. While the database
@@ -17,6 +18,7 @@ pub mod lease;
 pub mod packet;
 pub mod paging;
 pub mod recover;
+pub mod split;
 pub mod sync;
 
 use super::circuit_breaker::Traffic;

@@ -12,6 +12,7 @@ use super::import::{Merging, OwnRows, merge_step};
 use super::packet::{
     Cursor, Feed, MAX_FEED_ROWS, MAX_PACKET_ROWS, MAX_WRITERS, Marker, OwnMarker, Packet, Page, Writer,
 };
+use super::split::Listing;
 use super::{allows, note};
 use crate::model::breaker::State;
 use crate::model::schedule::{Interval, Schedule};
@@ -75,13 +76,18 @@ struct Reading {
     moved: Option<MonoMs>,
     /// It writes for this region.
     is_peer: bool,
+    /// If so, whether the region's store lists it.
+    listing: Listing,
 }
 
 /// Runs for as long as the aggregator does.
 #[derive(Debug)]
 pub struct GlobalSync {
     schedule: Schedule,
+    id: [u8; 16],
     writer: Writer,
+    /// How many numbers other processes had.
+    namesakes: usize,
     region: Vec<u8>,
     /// The number of the last packet that was to be written.
     version: u64,
@@ -108,14 +114,16 @@ pub struct GlobalSync {
 }
 
 impl GlobalSync {
-    /// A new writer for the region of this name. `random` is uniform; the writer's number must be unused.
-    pub fn new(schedule: Schedule, writer: Writer, region: &[u8], now: MonoMs, random: u64) -> GlobalSync {
+    /// The writer of the aggregator with this `id`, which is random, for the region of this name. `random` is uniform.
+    pub fn new(schedule: Schedule, id: [u8; 16], region: &[u8], now: MonoMs, random: u64) -> GlobalSync {
         let every = |ms| Interval::new(ms, schedule.jitter_percent, now, random);
         let mut interval = every(schedule.publish_ms);
         let next_interval = interval.next(now, random);
         GlobalSync {
             schedule,
-            writer,
+            id,
+            writer: Writer::of(&id, 0),
+            namesakes: 0,
             region: region.to_vec(),
             version: 0,
             acknowledged: OwnMarker::default(),
@@ -237,7 +245,8 @@ impl GlobalSync {
             return state.region.has_rows(Due::Now).then_some(Next::Yield);
         }
         if core::mem::take(&mut self.has_namesake) {
-            self.writer = Writer::new(u32::try_from(random >> 32).unwrap_or_default());
+            self.namesakes = self.namesakes.saturating_add(1);
+            self.writer = Writer::of(&self.id, self.namesakes);
             (self.version, self.acknowledged) = (0, OwnMarker::default());
         }
         let writes = !self.has_failed && (is_interval || !rows.is_empty() || self.version == 0);
@@ -272,7 +281,8 @@ impl GlobalSync {
             for (writer, reading) in &mut self.others {
                 let found = feed.markers.iter().find(|marker| marker.writer == *writer);
                 let marker = found.map_or(0, |found| found.version.min(reading.marker));
-                *reading = Reading { cursor: 0, marker, moved: None, ..*reading };
+                *reading =
+                    Reading { cursor: 0, marker, moved: None, listing: Listing::default(), ..*reading };
             }
             self.has_more = true;
         } else {
@@ -308,6 +318,7 @@ impl GlobalSync {
             |writer: Writer| pages.iter().find(|page| page.writer == writer && page.rows >= MAX_FEED_ROWS);
         let before = core::mem::take(&mut self.others);
         self.has_more = false;
+        state.foreign_writers = 0;
         for Marker { writer, region, version } in markers.iter().take(MAX_WRITERS) {
             let known = before.get(writer).copied();
             let cursor = match (known, full(*writer)) {
@@ -321,7 +332,13 @@ impl GlobalSync {
             let has_moved = known.is_none_or(|known| known.marker != *version);
             let moved = if has_moved { known.map(|_| now.mono) } else { known.and_then(|known| known.moved) };
             let is_peer = *region == self.region;
-            self.others.insert(*writer, Reading { cursor, marker: *version, moved, is_peer });
+            let mut listing = known.map_or_else(Listing::default, |known| known.listing);
+            if is_peer {
+                let has_moved = has_moved && known.is_some();
+                listing.read((*writer, has_moved), state.members(), &self.schedule, now.mono);
+                state.foreign_writers += usize::from(listing.is_foreign(&self.schedule));
+            }
+            self.others.insert(*writer, Reading { cursor, marker: *version, moved, is_peer, listing });
             if !is_peer
                 && has_moved
                 && let Ok(other) = state.region.other_region(region)
@@ -397,6 +414,7 @@ mod tests {
     use std::format;
     use std::vec;
 
+    const ID: [u8; 16] = [0, 0, 0, 7, 0, 0, 0, 71, 0, 0, 0, 72, 0, 0, 0, 73];
     const ME: Writer = Writer::new(7);
     const NORTH: Writer = Writer::new(8);
     const SOUTH: Writer = Writer::new(9);
@@ -417,19 +435,15 @@ mod tests {
     fn driven() -> Driven {
         let schedule = Schedule { jitter_percent: 0, ..Schedule::default() };
         let state = state().with_database(schedule.global_breaker, false);
-        let sync = GlobalSync::new(schedule, ME, b"here", NOW.mono, 5_000);
+        let sync = GlobalSync::new(schedule, ID, b"here", NOW.mono, 5_000);
         Driven { state, sync, ms: 0, within_ms: 0, packet: None, marker: OwnMarker::default() }
     }
 
     impl Driven {
         /// Lets time pass until the next packet.
         fn packet(&mut self) -> Packet {
-            self.packet_with(0)
-        }
-
-        fn packet_with(&mut self, random: u64) -> Packet {
             for _ in 0..10_000 {
-                match self.sync.next(&mut at(&mut self.state, self.ms), random) {
+                match self.sync.next(&mut at(&mut self.state, self.ms), 0) {
                     Next::Call(call) => {
                         self.within_ms = call.within_ms;
                         self.packet = Some(call.packet.clone());
@@ -494,6 +508,63 @@ mod tests {
     fn cells(keys: core::ops::Range<usize>, region: &[u8]) -> Vec<StoredRegion> {
         let cell = |n: usize| Stored { key: key(&format!("i{n}")), sequence: SEQUENCE, count: 4, limit: 10 };
         vec![StoredRegion { region: region.to_vec(), cells: keys.map(cell).collect() }]
+    }
+
+    const LISTED: [u8; 16] = [0, 0, 0, 10, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3];
+
+    /// Reads a peer's marker, which moves at each interval, for so long. The store lists `aggregators`, unless it does not answer.
+    fn beside_a_peer(driven: &mut Driven, seconds: u64, version: &mut u64, aggregators: Option<&[[u8; 16]]>) {
+        let until = driven.ms + seconds * 1_000;
+        while driven.ms < until {
+            *version += u64::from(driven.packet().version.is_some());
+            if let Some(aggregators) = aggregators {
+                let now = NOW.mono.after(driven.ms);
+                driven.state.members.listed(aggregators, now);
+            }
+            driven.reply(&[(PEER, b"here", *version), (NORTH, b"north", *version)]);
+        }
+    }
+
+    #[test]
+    fn a_writer_of_the_region_that_its_store_does_not_list_splits_it() {
+        let (mut driven, mut version) = (driven(), 5);
+        driven.state =
+            std::mem::replace(&mut driven.state, state()).with_store(Schedule::default().store_breaker);
+        beside_a_peer(&mut driven, 60, &mut version, Some(&[ID, LISTED]));
+        assert_eq!(driven.state.foreign_writers(), 0, "it is listed");
+        beside_a_peer(&mut driven, 25, &mut version, Some(&[ID]));
+        assert_eq!(driven.state.foreign_writers(), 0, "the store may have been emptied a moment ago");
+        beside_a_peer(&mut driven, 30, &mut version, Some(&[ID]));
+        assert_eq!(driven.state.foreign_writers(), 1);
+        beside_a_peer(&mut driven, 2, &mut version, Some(&[ID, LISTED]));
+        assert_eq!(driven.state.foreign_writers(), 0, "it is listed again");
+    }
+
+    #[test]
+    fn neither_a_restart_nor_a_store_that_is_away_splits_the_region() {
+        let (mut driven, mut version) = (driven(), 5);
+        driven.state =
+            std::mem::replace(&mut driven.state, state()).with_store(Schedule::default().store_breaker);
+        beside_a_peer(&mut driven, 120, &mut version, None);
+        assert_eq!(driven.state.foreign_writers(), 0, "the store lists nothing");
+        // The peer ends: the store does not list it any more, and its marker stays as it is.
+        for second in 0..120 {
+            driven.packet();
+            let now = NOW.mono.after(driven.ms);
+            driven.state.members.listed(&[ID], now);
+            driven.reply(&[(PEER, b"here", version + u64::from(second > 3))]);
+            assert_eq!(driven.state.foreign_writers(), 0);
+        }
+        // Another number, as another process has taken the first.
+        let second = Writer::new(0x0101_0101);
+        assert_eq!([0, 1, 4].map(|attempt| Writer::of(&LISTED, attempt)), [PEER, second, PEER]);
+    }
+
+    #[test]
+    fn a_region_without_a_store_has_no_second_writer() {
+        let (mut driven, mut version) = (driven(), 5);
+        beside_a_peer(&mut driven, 60, &mut version, None);
+        assert_eq!(driven.state.foreign_writers(), 1);
     }
 
     #[test]
@@ -702,12 +773,13 @@ mod tests {
             driven.marker.version = version;
             assert!(driven.read(&[]));
             driven.use_keys(0..3, 9);
-            let packet = driven.packet_with(9 << 32);
-            assert_eq!((packet.writer, packet.version, packet.rows.len()), (Writer::new(9), Some(1), 3));
+            let packet = driven.packet();
+            let other = Writer::of(&ID, 1);
+            assert_eq!((packet.writer, packet.version, packet.rows.len()), (other, Some(1), 3));
             driven.marker = OwnMarker::default();
             for _ in 0..20 {
                 assert!(!driven.reply(&[(ME, b"here", version)]));
-                assert_eq!(driven.packet().writer, Writer::new(9));
+                assert_eq!(driven.packet().writer, other);
             }
         }
     }

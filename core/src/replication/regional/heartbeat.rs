@@ -18,6 +18,15 @@ pub enum Call {
     Broadcast(Changes),
 }
 
+/// What is alive in the region, as its store lists it.
+#[derive(Clone, Copy, Debug)]
+pub struct Alive<'a> {
+    /// Nodes.
+    pub nodes: &'a [OriginId],
+    /// The ids of aggregators.
+    pub aggregators: &'a [[u8; 16]],
+}
+
 /// Runs for as long as the aggregator does.
 #[derive(Debug)]
 pub struct Heartbeat {
@@ -72,12 +81,13 @@ impl Heartbeat {
         self.changed = event == Event::Heartbeat;
     }
 
-    /// Takes the nodes that are alive in the region.
-    pub fn received(&mut self, access: &mut impl Access, alive: Result<&[OriginId], Failure>) {
+    /// Takes what is alive in the region.
+    pub fn received(&mut self, access: &mut impl Access, alive: Result<Alive<'_>, Failure>) {
         access.state(|state, now| {
             note(state, alive, now);
             if let Ok(alive) = alive {
-                state.region.nodes.set_elsewhere(alive);
+                state.region.nodes.set_elsewhere(alive.nodes);
+                state.members.listed(alive.aggregators, now.mono);
             }
         });
     }
@@ -106,7 +116,8 @@ mod tests {
             event.into_iter().for_each(|event| heartbeat.notified(event));
             let call = heartbeat.next(&mut at(&mut state, 0));
             assert_eq!(call, Next::Call(Call::Origins(vec![ORIGIN])));
-            heartbeat.received(&mut at(&mut state, 0), Ok(&[ORIGIN, origin(9)]));
+            let alive = Alive { nodes: &[ORIGIN, origin(9)], aggregators: &[] };
+            heartbeat.received(&mut at(&mut state, 0), Ok(alive));
             assert_eq!(state.region.nodes.alive(NOW.mono), 2);
             if event == Some(Event::Heartbeat) {
                 let Next::Call(Call::Broadcast(changes)) = heartbeat.next(&mut at(&mut state, 0)) else {

@@ -2,7 +2,8 @@
 //!
 //! A wipe does not break a connection. Therefore the aggregator reads the markers again and again (`marker`). The same
 //! read shows that a store is available again. After a loss all counts stored here are written again at once, and a
-//! recovery grace period begins (`grace_period`).
+//! recovery grace period begins (`grace_period`). If losses follow each other without end, as in a full store that evicts
+//! keys, the pauses between two such writes double.
 
 use crate::model::breaker::State;
 use crate::model::schedule::Schedule;
@@ -20,6 +21,15 @@ const YOUNG_MS: u64 = 10_000;
 /// Between two reads until the store is found. Until then the connection is still being made.
 const FIRST_READS_MS: u64 = 25;
 
+/// Losses in a row after each of which all is written again at once.
+const AT_ONCE: u32 = 4;
+/// The first pause after these, in milliseconds; each further one doubles.
+const FIRST_PAUSE_MS: u64 = 1_000;
+/// The longest pause.
+const LONGEST_PAUSE_MS: u64 = 300_000;
+/// Losses that are further apart are not in a row, in milliseconds. After a longer pause, twice that.
+const APART_MS: u64 = 60_000;
+
 /// What a read of the markers has shown.
 #[derive(Debug, Default)]
 pub struct MarkersRead {
@@ -33,6 +43,8 @@ pub struct MarkersRead {
     pub became_unavailable: bool,
     /// The store is available again.
     pub is_back: bool,
+    /// The next write of all counts waits for this many milliseconds, as the store has lost data again and again.
+    pub waits_ms: Option<u64>,
     /// A recovery grace period begins. The driver runs it concurrently with this watch.
     pub grace: Option<GracePeriod>,
 }
@@ -46,6 +58,17 @@ pub struct Watch {
     looks: bool,
     /// When an aggregator that starts serves without the markers.
     serves_by: MonoMs,
+    rewrites: Rewrites,
+}
+
+/// When all counts are written again after losses.
+#[derive(Debug, Default)]
+struct Rewrites {
+    /// How many have begun in a row, and when the last one did.
+    in_a_row: u32,
+    last: Option<MonoMs>,
+    /// A loss was found for which none has begun.
+    is_owed: bool,
 }
 
 /// How the markers differ from those of the last read.
@@ -60,7 +83,8 @@ impl Watch {
     /// within the time of one call: until they are read, it would decide without the counts that the store has.
     pub fn before_serving(schedule: Schedule, has_answered: bool, now: MonoMs) -> Watch {
         let serves_by = if has_answered { now.after(schedule.replay_timeout_ms) } else { now };
-        Watch { schedule, last_read: LastRead::default(), unavailable: false, looks: false, serves_by }
+        let (last_read, rewrites) = (LastRead::default(), Rewrites::default());
+        Watch { schedule, last_read, unavailable: false, looks: false, serves_by, rewrites }
     }
 
     /// Whether an aggregator that starts may serve.
@@ -107,7 +131,15 @@ impl Watch {
             access.state(|state, now| {
                 act(state, looked.is_found, compared.changed);
                 state.region.set_store_id(store_id);
-                if compared.changed || compared.young {
+                if compared.changed {
+                    looked.waits_ms = self.rewrites.lost(now.mono);
+                }
+                let begins = self.rewrites.begins(now.mono);
+                if begins {
+                    state.region.write_again();
+                    state.notify(Event::Missed);
+                }
+                if begins || compared.young {
                     looked.grace = Some(GracePeriod::begin(state, self.schedule, now));
                 }
             });
@@ -155,6 +187,36 @@ impl Watch {
     }
 }
 
+impl Rewrites {
+    /// The store has lost data. Returns how long the next write of all counts waits, unless it begins at once or waits already.
+    fn lost(&mut self, now: MonoMs) -> Option<u64> {
+        let pause_ms = self.pause_ms();
+        if self.last.is_none_or(|last| now.since(last) > APART_MS.max(pause_ms.saturating_mul(2))) {
+            self.in_a_row = 0;
+        }
+        let left_ms = self.pause_ms().saturating_sub(self.last.map_or(u64::MAX, |last| now.since(last)));
+        let waited = core::mem::replace(&mut self.is_owed, true);
+        (left_ms > 0 && !waited).then_some(left_ms)
+    }
+
+    /// Whether the write of all counts that is owed begins now.
+    fn begins(&mut self, now: MonoMs) -> bool {
+        let is_due = self.last.is_none_or(|last| now.since(last) >= self.pause_ms());
+        let begins = self.is_owed && is_due;
+        if begins {
+            (self.in_a_row, self.last, self.is_owed) = (self.in_a_row.saturating_add(1), Some(now), false);
+        }
+        begins
+    }
+
+    fn pause_ms(&self) -> u64 {
+        match self.in_a_row.checked_sub(AT_ONCE) {
+            None => 0,
+            Some(further) => FIRST_PAUSE_MS.saturating_mul(1 << further.min(20)).min(LONGEST_PAUSE_MS),
+        }
+    }
+}
+
 fn act(state: &mut RegionState, is_found: bool, is_wiped: bool) {
     if is_found {
         if let Some(breaker) = state.store() {
@@ -165,8 +227,7 @@ fn act(state: &mut RegionState, is_found: bool, is_wiped: bool) {
     }
     if is_wiped {
         state.figures.store_wipes = state.figures.store_wipes.saturating_add(1);
-        state.region.store_wiped();
-        state.notify(Event::Missed);
+        state.region.store_lost();
     }
 }
 
@@ -221,6 +282,44 @@ mod tests {
         assert!(Watch::before_serving(Schedule::default(), false, NOW.mono).may_serve(NOW.mono));
         looks(&mut watch, &mut state, &incarnations(1, 1, YOUNG_MS));
         assert!(watch.may_serve(NOW.mono.after(1)));
+    }
+
+    #[test]
+    fn losses_in_a_row_are_answered_ever_more_rarely() {
+        let (mut state, mut watch) = (fresh(), unread());
+        let mut look = |watch: &mut Watch, ms: u64, id: u128| {
+            while watch.next(&mut at(&mut state, ms)) != Next::Call(()) {}
+            let looked = watch.looked(&mut at(&mut state, ms), Ok(&incarnations(id, 1, 0)));
+            (looked.grace.is_some(), looked.waits_ms)
+        };
+        look(&mut watch, 0, 1);
+        // A loss with each read, for ten minutes.
+        let mut written = vec![];
+        for read in 1..6_000 {
+            let ms = read * 100;
+            let (is_written, waits_ms) = look(&mut watch, ms, u128::from(read) + 1);
+            if is_written {
+                written.push(ms);
+            }
+            if ms == 500 {
+                assert_eq!(waits_ms, Some(900), "it is reported once");
+            }
+        }
+        assert_eq!(written[..8], [100, 200, 300, 400, 1_400, 3_400, 7_400, 15_400]);
+        assert!(written.len() <= 14, "{written:?}");
+        // The last loss is answered, too, without another one.
+        let last = *written.last().unwrap();
+        let mut answered = 0;
+        for read in 6_000..10_000 {
+            let ms = read * 100;
+            while watch.next(&mut at(&mut state, ms)) != Next::Call(()) {}
+            let looked = watch.looked(&mut at(&mut state, ms), Ok(&incarnations(6_000, read, 0)));
+            answered += u32::from(looked.grace.is_some());
+        }
+        assert_eq!(answered, 1, "after {last}");
+        while watch.next(&mut at(&mut state, 1_700_000)) != Next::Call(()) {}
+        let looked = watch.looked(&mut at(&mut state, 1_700_000), Ok(&incarnations(7_000, 1, 0)));
+        assert!(looked.grace.is_some() && looked.waits_ms.is_none(), "long after the last one");
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub enum Request {
     /// Read cells.
     Cells(Vec<(Key, u64)>),
     /// Refresh these origins, list all live ones, and agree on the region's time.
-    Origins(Vec<OriginId>, TimeProposal),
+    Origins([u8; 16], Vec<OriginId>, TimeProposal),
     /// Publish a message to all subscribers.
     Publish(Vec<u8>),
     /// Read the marker.
@@ -67,6 +67,17 @@ pub enum Request {
     RefundLedger(ExactRequestId, Box<[u8]>),
 }
 
+/// What Redis lists as alive.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    /// Nodes.
+    pub origins: Vec<OriginId>,
+    /// The ids of aggregators.
+    pub aggregators: Vec<[u8; 16]>,
+    /// The region's time in microseconds.
+    pub region_us: u64,
+}
+
 /// A reply of a store.
 #[derive(Clone, Debug)]
 pub enum Reply {
@@ -76,8 +87,8 @@ pub enum Reply {
     Done(Result<(), Failure>),
     /// Cells of a shard.
     Named(Result<Vec<(Key, u64)>, Failure>),
-    /// Live origins, and the region's time in microseconds.
-    Alive(Result<(Vec<OriginId>, u64), Failure>),
+    /// What is alive, and the region's time.
+    Alive(Result<Listed, Failure>),
     /// The incarnations that the markers show.
     Incarnations(Result<Incarnations, Failure>),
     /// What a packet has read.

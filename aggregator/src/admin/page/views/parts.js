@@ -25,9 +25,9 @@ export function health(parts) {
 
 function redisLine(redis) {
   if (!redis) return { part: "Redis", state: "none", word: "none", more: "this is the region's only aggregator" };
-  const word = redis.usable ? "reachable" : redis.breaker === "half_open" ? "recovering" : "unavailable";
+  const word = redis.usable ? redis.trouble ?? "reachable" : redis.breaker === "half_open" ? "recovering" : "unavailable";
   const read = redis.calls.find((call) => call.operation === "read_markers");
-  return { part: "Redis", state: redis.usable ? "well" : "bad", word, more: read && redis.usable ? `${read.took_ms.toFixed(1)} ms` : "deciding from memory" };
+  return { part: "Redis", state: !redis.usable ? "bad" : redis.trouble ? "warn" : "well", word, more: read && redis.usable ? `${read.took_ms.toFixed(1)} ms` : "deciding from memory" };
 }
 
 function databaseLine(database) {

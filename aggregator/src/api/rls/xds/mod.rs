@@ -2,11 +2,13 @@
 //! of type `ratelimit.config.ratelimit.v3.RateLimitConfig` over an aggregated discovery stream, state of the world.
 //!
 //! Each response holds all domains. It is put in force and acknowledged, or refused with all its errors, and then the former
-//! limits stay in force. One without any resource is refused while there are limits. They stay in force, as they do while the server is unavailable. Until the first response, calls are not decided.
+//! limits stay in force, as they do while the server is unavailable. One without any resource is refused, as a folder without
+//! limits is. Until a response was put in force, calls are not decided.
 //!
 //! Protocol: <https://www.envoyproxy.io/docs/envoy/latest/api-docs/xds_protocol>.
 
 mod bounds;
+mod codec;
 mod options;
 pub mod wire;
 
@@ -16,8 +18,9 @@ use super::config::{Domains, Limits, MAX_FILE_BYTES};
 use super::files::Current;
 use crate::region::services::Services;
 use crate::telemetry::metrics::api;
-use bounds::{Budget, Refused};
+use codec::ResponseCodec;
 use prost::Message;
+use prost::bytes::Bytes;
 use rand::RngExt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,13 +32,12 @@ use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::metadata::AsciiMetadataValue;
 use tonic::{Code, Request};
-use tonic_prost::ProstCodec;
 use tracing::{error, info, warn};
 use wire::{DiscoveryRequest, DiscoveryResponse, METHOD, Node, RateLimitConfig, Status, TYPE_URL};
 
 /// Largest response that is decoded, in bytes; the bound of a file.
 pub const MAX_RESPONSE_BYTES: usize = MAX_FILE_BYTES;
-const NO_RESOURCES: &str = "the response has no resources, which would remove all limits; to have none, send a domain without descriptors";
+const NO_RESOURCES: &str = "the response has no resources, so every call would pass; to have no limits, send a domain without descriptors";
 /// Longest reason of a refusal, in bytes.
 const MAX_REASON_BYTES: usize = 4_096;
 /// Longest version or nonce, in bytes. Both are sent back.
@@ -138,21 +140,20 @@ impl Xds {
             value.set_sensitive(true);
             call.metadata_mut().insert("authorization", value);
         }
-        let codec = ProstCodec::<DiscoveryRequest, DiscoveryResponse>::default();
         let failed = |status: tonic::Status| {
             Ended::Failed(format!("{:?}: {}", status.code(), shortened(status.message())))
         };
         // A server may wait with its headers until it has resources; a server that is gone answers no ping.
-        let streaming = grpc.streaming(call, PathAndQuery::from_static(METHOD), codec);
+        let streaming = grpc.streaming(call, PathAndQuery::from_static(METHOD), ResponseCodec);
         let mut responses = streaming.await.map_err(failed)?.into_inner();
         loop {
             let response = responses.message().await.map_err(failed)?.ok_or(Ended::ByServer)?;
-            let (version, nonce) = (response.version_info.clone(), response.nonce.clone());
+            let (version, nonce) = (response.head.version_info, response.head.nonce);
             if version.len() > MAX_VERSION_BYTES || nonce.len() > MAX_VERSION_BYTES {
                 return Err(Ended::Failed("a version or a nonce is too long".to_owned()));
             }
             let domains = self.domains;
-            let taken = spawn_blocking(move || limits_of(response, domains)).await;
+            let taken = spawn_blocking(move || limits_of(&response.message, domains)).await;
             // The task does not panic; while the runtime shuts down, it is not run.
             let taken = taken.unwrap_or_else(|error| Err(error.to_string()));
             request.error_detail = self
@@ -175,12 +176,6 @@ impl Xds {
         taken: Result<Limits, String>,
     ) -> Option<String> {
         let server = self.options.url();
-        let has_limits = self.current.borrow().as_ref().is_some_and(|limits| !limits.is_empty());
-        let taken = match taken {
-            // As with an empty file: the server may have lost its configuration, and every limit would be removed.
-            Ok(limits) if limits.is_empty() && has_limits => Err(NO_RESOURCES.to_owned()),
-            taken => taken,
-        };
         let (refused, domains) = match taken {
             Ok(limits) => {
                 let domains = limits.len();
@@ -193,7 +188,7 @@ impl Xds {
                     server,
                     version,
                     error = reason,
-                    "the xDS server sent limits that cannot be used, the former limits stay in force"
+                    "the xDS server sent limits that cannot be used; the former ones stay in force, and without any no call is decided"
                 );
                 (Some(reason), None)
             }
@@ -209,21 +204,21 @@ impl Xds {
     }
 }
 
-/// The limits of a response, or all errors.
-fn limits_of(response: DiscoveryResponse, domains: Domains) -> Result<Limits, String> {
+/// The limits of an encoded response, or all errors.
+fn limits_of(response: &Bytes, domains: Domains) -> Result<Limits, String> {
     let wrong = |type_url: &str| {
         (type_url != TYPE_URL)
             .then(|| format!("the type is {:?}; expected {TYPE_URL:?}", shortened(type_url)))
     };
+    bounds::check(response).map_err(|refused| refused.to_string())?;
+    let response =
+        DiscoveryResponse::decode(response.clone()).map_err(|error| format!("it is no response: {error}"))?;
     if let Some(reason) = wrong(&response.type_url) {
         return Err(reason);
     }
-    let mut budget = Budget::new();
-    for (at, resource) in response.resources.iter().enumerate() {
-        budget.take(&resource.value).map_err(|error| match error {
-            Refused::Malformed(_) | Refused::Cut => format!("resource {at} is no RateLimitConfig: {error}"),
-            Refused::TooMany | Refused::TooDeep => format!("resource {at}: {error}"),
-        })?;
+    // As with files: the server may have lost its configuration.
+    if response.resources.is_empty() {
+        return Err(NO_RESOURCES.to_owned());
     }
     let mut values = Vec::with_capacity(response.resources.len());
     for (at, resource) in response.resources.into_iter().enumerate() {

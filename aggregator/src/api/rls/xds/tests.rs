@@ -17,6 +17,10 @@ fn response(configs: &[RateLimitConfig]) -> DiscoveryResponse {
     }
 }
 
+fn limits_in(response: &DiscoveryResponse, domains: Domains) -> Result<Limits, String> {
+    limits_of(&response.encode_to_vec().into(), domains)
+}
+
 fn config(domain: &str, descriptors: Vec<Descriptor>) -> RateLimitConfig {
     RateLimitConfig { name: format!("config of {domain}"), domain: domain.into(), descriptors }
 }
@@ -66,7 +70,7 @@ fn a_response_holds_the_limits_of_all_domains() {
     let nested = Descriptor { descriptors: vec![marked], ..limited("outer", 6, 0) };
     let nested = Descriptor { rate_limit: None, ..nested };
     let configs = [config("one", vec![nested]), config("two", vec![limited("any", 1, 0)])];
-    let limits = limits_of(response(&configs), Domains::Unique).unwrap();
+    let limits = limits_in(&response(&configs), Domains::Unique).unwrap();
     assert_eq!(limits.len(), 2);
     let entry = |key: &str, value: &str| Entry { key: key.into(), value: value.into() };
     let found = limits.domain("one").unwrap().find(&[entry("outer", "x"), entry("k", "v")]).unwrap();
@@ -76,7 +80,8 @@ fn a_response_holds_the_limits_of_all_domains() {
     );
     let found = limits.domain("two").unwrap().find(&[entry("any", "x")]).unwrap();
     assert_eq!(found.limit, Some((crate::api::rls::wire::Unit::Second, 0)), "a missing number is 0");
-    assert!(limits_of(response(&[]), Domains::Unique).unwrap().is_empty(), "no resource: no limits");
+    let empty = limits_in(&response(&[]), Domains::Unique).unwrap_err();
+    assert!(empty.contains("no resources"), "{empty}");
 }
 
 #[test]
@@ -114,14 +119,14 @@ fn every_error_names_its_resource() {
         (domain(vec![deep]), "is nested too deep"),
     ];
     for (response, expected) in cases {
-        let error = limits_of(response, Domains::Unique).unwrap_err();
+        let error = limits_in(&response, Domains::Unique).unwrap_err();
         assert!(error.contains(expected), "{error}\n{expected}");
     }
     let many = (0..10_000).map(|_| limited("", 1, 1)).collect();
-    let error = limits_of(domain(many), Domains::Unique).unwrap_err();
+    let error = limits_in(&domain(many), Domains::Unique).unwrap_err();
     assert!(error.len() <= MAX_REASON_BYTES, "{}", error.len());
     let merged = [config("d", vec![limited("a", 1, 1)]), config("d", vec![limited("b", 1, 1)])];
-    assert!(limits_of(response(&merged), Domains::Merged).is_ok());
+    assert!(limits_in(&response(&merged), Domains::Merged).is_ok());
 }
 
 /// More levels than a configuration may have, and fewer than the decoder refuses.
@@ -156,8 +161,8 @@ fn options_are_validated() {
 #[test]
 fn a_response_is_bounded_before_it_is_decoded() {
     let read =
-        |config: RateLimitConfig| limits_of(response(&[config]), Domains::Unique).err().unwrap_or_default();
-    let too_many = "descriptors, limits, replaced limits";
+        |config: RateLimitConfig| limits_in(&response(&[config]), Domains::Unique).err().unwrap_or_default();
+    let too_many = "resources, descriptors, limits, replaced limits";
     // Each takes a few bytes of a response, which has at most 8 MiB.
     let many = bounds::MAX_MESSAGES + 1;
     assert!(read(config("d", vec![Descriptor::default(); many])).contains(too_many));
@@ -168,9 +173,11 @@ fn a_response_is_bounded_before_it_is_decoded() {
     let list = Value::from(vec![Value::from(1.0); many]);
     metadata.metadata = Some(Struct { fields: [("l".to_owned(), list)].into() });
     assert!(read(config("d", vec![metadata])).contains(too_many));
+    let resources = DiscoveryResponse { resources: vec![Any::default(); many], ..response(&[]) };
+    assert!(limits_in(&resources, Domains::Unique).unwrap_err().contains(too_many));
     let sound: Vec<_> = (0..10_000).map(|n| limited(&format!("k{n}"), 1, 1)).collect();
     assert_eq!(read(config("d", sound)), "");
     let mut cut = response(&[config("d", vec![limited("k", 1, 1)])]);
     cut.resources[0].value.pop();
-    assert!(limits_of(cut, Domains::Unique).unwrap_err().contains("cut off"));
+    assert!(limits_in(&cut, Domains::Unique).unwrap_err().contains("cut off"));
 }

@@ -13,7 +13,6 @@ use weir_core::region::RegionLimits;
 use weir_core::region::log::{Logs, LogsLimits};
 use weir_core::replication::globe::import::Importer;
 use weir_core::replication::globe::lease::{Keeping, Taking};
-use weir_core::replication::globe::packet::Writer;
 use weir_core::replication::globe::recover::Recovery;
 use weir_core::replication::globe::sync::GlobalSync;
 use weir_core::replication::grace_period::GracePeriod;
@@ -117,11 +116,11 @@ impl World<'_> {
 
     fn spawn_sync(&mut self, at: usize) {
         let schedule = self.plan.schedule.intervals();
-        let (one, two) = (self.chance.stores.next(), self.chance.stores.next());
+        let one = self.chance.stores.next();
         let host = &self.aggregators[at];
+        let Some(id) = host.process.as_ref().map(|process| process.id) else { return };
         let (name, mono) = (database::name(host.region), host.clock.mono(self.now_us));
-        let writer = Writer::new(u32::try_from(two >> 32).unwrap_or_default());
-        let sync = GlobalSync::new(schedule, writer, &name, mono, one);
+        let sync = GlobalSync::new(schedule, id, &name, mono, one);
         self.spawn(at, Machine::Sync(Box::new(sync)));
     }
 

@@ -3,7 +3,7 @@
 
 use crate::world::World;
 use crate::world::event::{Due, Event};
-use crate::world::request::{Caller, Reply, Request, Store};
+use crate::world::request::{Caller, Listed, Reply, Request, Store};
 use prost::Message;
 use weir_core::model::schedule::Schedule;
 use weir_core::model::time::MonoMs;
@@ -15,7 +15,7 @@ use weir_core::replication::globe::sync::GlobalSync;
 use weir_core::replication::grace_period::GracePeriod;
 use weir_core::replication::regional::broadcast::Broadcaster;
 use weir_core::replication::regional::clock::TimeProposal;
-use weir_core::replication::regional::heartbeat::{self, Heartbeat};
+use weir_core::replication::regional::heartbeat::{self, Alive, Heartbeat};
 use weir_core::replication::regional::hot::{self, HotReader};
 use weir_core::replication::regional::joining::Joining;
 use weir_core::replication::regional::marker::Look;
@@ -175,10 +175,12 @@ impl World<'_> {
                 grace = watch.looked(&mut access, incarnations.as_ref().map_err(|failure| *failure)).grace;
             }
             (Machine::Heartbeat(heartbeat), _, Reply::Alive(alive)) => {
-                if let Ok((_, region_us)) = &alive {
-                    process.region_clock.follow(*region_us, running.called, now.mono);
+                if let Ok(listed) = &alive {
+                    process.region_clock.follow(listed.region_us, running.called, now.mono);
                 }
-                let alive = alive.as_ref().map(|(origins, _)| origins.as_slice());
+                let alive = alive
+                    .as_ref()
+                    .map(|Listed { origins, aggregators, .. }| Alive { nodes: origins, aggregators });
                 heartbeat.received(&mut access, alive.map_err(|failure| *failure));
             }
             (Machine::Heartbeat(heartbeat), _, Reply::Done(result)) => heartbeat.sent(&mut access, result),
@@ -203,8 +205,8 @@ impl World<'_> {
                 recovery.recovered(&mut access, page.as_ref().map_err(|failure| *failure));
             }
             (Machine::Joining(joining), _, Reply::Alive(alive)) => {
-                if let Ok((_, region_us)) = &alive {
-                    process.region_clock.follow(*region_us, running.called, now.mono);
+                if let Ok(listed) = &alive {
+                    process.region_clock.follow(listed.region_us, running.called, now.mono);
                 }
                 joining.answered(alive.map(|_| ()), now.mono);
                 if joining.is_over() {
@@ -337,7 +339,9 @@ fn step(
             Step::Call(redis, Request::Look(look), schedule.marker_timeout_ms)
         }),
         Machine::Heartbeat(heartbeat) => of(heartbeat.next(access), |call| match call {
-            heartbeat::Call::Origins(mine) => Step::Call(redis, Request::Origins(mine, proposal), replay_ms),
+            heartbeat::Call::Origins(mine) => {
+                Step::Call(redis, Request::Origins(id, mine, proposal), replay_ms)
+            }
             heartbeat::Call::Broadcast(changes) => publish(changes),
         }),
         Machine::Broadcaster(broadcaster) => of(broadcaster.next(access), publish),
@@ -358,7 +362,7 @@ fn step(
             of(recovery.next(access), |page| Step::Call(database, Request::Own(page), page.within_ms))
         }
         Machine::Joining(joining) => of(joining.next(access.now.mono), |join| {
-            Step::Call(redis, Request::Origins(Vec::new(), proposal), join.within_ms)
+            Step::Call(redis, Request::Origins(id, Vec::new(), proposal), join.within_ms)
         }),
         Machine::Taking(_) | Machine::Keeping(_) => Step::Call(database, Request::Lease(id), WITHIN_MS),
     }

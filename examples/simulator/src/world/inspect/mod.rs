@@ -183,6 +183,9 @@ impl World<'_> {
         self.check.finish_exact(self.now_us);
         let faults_end_us = if self.plan.faults.is_empty() { 0 } else { self.plan.traffic_ms * 1_000 };
         let faults_end_us = self.begin_us.max(self.begin_us + faults_end_us);
+        if self.now_us - faults_end_us >= REST_US {
+            self.check_members();
+        }
         let intervals = self.plan.schedule.intervals();
         let global_rest_us = intervals.publish_ms.saturating_mul(1_000 * GLOBAL_REST_INTERVALS).max(REST_US);
         let cells: Vec<CellId> = self.live_cells().take(MOST_CELLS).collect();
@@ -191,6 +194,20 @@ impl World<'_> {
             let rested_us = self.now_us - cell.changed_us.max(faults_end_us);
             if rested_us >= REST_US && !self.check.is_unsteady(id.rule, cell.first_used_us) {
                 self.finish_cell(id, rested_us >= global_rest_us);
+            }
+        }
+    }
+
+    /// No region is split: all aggregators of a region have the same Redis.
+    fn check_members(&mut self) {
+        for host in &self.aggregators {
+            let Some(process) = &host.process else { continue };
+            let (number, foreign) = (host.number, process.state.foreign_writers());
+            if foreign > 0 {
+                let what = || {
+                    format!("aggregator {number} takes {foreign} of its region for those of another Redis")
+                };
+                self.check.violated("members", self.now_us, what);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! A region's Redis: the simplest store that behaves like its scripts and commands. `calls` does publish and
 //! subscribe.
 
-use crate::world::request::{Reply, Request};
+use crate::world::request::{Listed, Reply, Request};
 use std::collections::BTreeMap;
 use weir_core::model::key::{Key, OriginId};
 use weir_core::model::time::UnixMs;
@@ -13,7 +13,7 @@ use weir_core::replication::regional::marker::{Incarnations, Marker, Server};
 
 /// Least lifetime of a cell, independent of its expiry by other clocks, in milliseconds.
 const MARGIN_MS: u64 = 60_000;
-/// An origin is live for this long after an aggregator named it, in milliseconds.
+/// An origin or an aggregator is live for this long after it was named, in milliseconds.
 const LIVE_MS: u64 = 3_000;
 /// Interval between two removals of expired data, in milliseconds.
 const SWEEP_MS: u64 = 1_000;
@@ -30,6 +30,7 @@ pub struct Redis {
     /// How often a replica was promoted.
     promotions: u128,
     origins: BTreeMap<OriginId, u64>,
+    aggregators: BTreeMap<[u8; 16], u64>,
     time: Option<SharedTime>,
     swept_ms: u64,
     /// Cells that were written since the last check.
@@ -71,11 +72,16 @@ impl Redis {
                 let named = self.hot.keys().filter(|(key, _)| shard_of(key) == shard);
                 Reply::Named(Ok(named.take(SHARD_CELLS).cloned().collect()))
             }
-            Request::Origins(mine, proposal) => {
+            Request::Origins(id, mine, proposal) => {
                 let region_us = SharedTime::agree(&mut self.time, &proposal, now_ms.saturating_mul(1_000));
                 self.origins.extend(mine.into_iter().map(|origin| (origin, now_ms)));
-                self.origins.retain(|_, named_ms| now_ms.saturating_sub(*named_ms) <= LIVE_MS);
-                Reply::Alive(Ok((self.origins.keys().copied().collect(), region_us)))
+                self.aggregators.insert(id, now_ms);
+                let is_live = |named_ms: u64| now_ms.saturating_sub(named_ms) <= LIVE_MS;
+                self.origins.retain(|_, named_ms| is_live(*named_ms));
+                self.aggregators.retain(|_, named_ms| is_live(*named_ms));
+                let (origins, aggregators) =
+                    (self.origins.keys().copied().collect(), self.aggregators.keys().copied().collect());
+                Reply::Alive(Ok(Listed { origins, aggregators, region_us }))
             }
             Request::Look(look) => {
                 let server = Server { process: self.promotions + 1, promotion: self.promotions };
