@@ -152,14 +152,15 @@ impl Limiter {
             let (mut leased, mut held) = (0, false);
             let mut begins_strict = false;
             let before = entry.limit;
+            let configured_before = entry.configured;
             let is_lower = is_own && !item.peeks && lowers(entry, item.limit, &verdict);
             if is_lower {
-                entry.limit = item.limit;
+                entry.apply(item.limit, item.configured);
             }
             let mut kept = settled || is_lower;
             match (verdict, mode) {
                 (Verdict::Admit { spare }, Mode::Spend) => {
-                    entry.limit = item.limit;
+                    entry.apply(item.limit, item.configured);
                     if trusted && entry.viewed == MonoMs(0) {
                         entry.viewed = now.mono;
                     }
@@ -180,7 +181,7 @@ impl Limiter {
                     kept = true;
                 }
                 (Verdict::Admit { .. }, Mode::Hold) => {
-                    entry.limit = item.limit;
+                    entry.apply(item.limit, item.configured);
                     // Without a reservation the cost could not be charged later, so the request is denied as reserved.
                     if entry.reserve(hold_tag, item.cost, now.mono.after(HOLD_EXPIRES_MS)) {
                         kept = true;
@@ -191,11 +192,11 @@ impl Limiter {
                 // A shadow rule's denial does not count as one.
                 (Verdict::Deny { .. }, Mode::Spend | Mode::Hold) if !item.shadow => {
                     begins_strict = entry.strict_until <= now.mono;
-                    kept |= note_denial(entry, at, is_own.then_some(item.limit), now.mono);
+                    kept |= note_denial(entry, at, is_own.then_some((item.limit, item.configured)), now.mono);
                 }
                 _ => {}
             }
-            let limit_changed = is_own && entry.limit != before;
+            let limit_changed = is_own && (entry.limit, entry.configured) != (before, configured_before);
             let has_lease =
                 |held: &Reservation| held.tag.kind == ReservationKind::Lease && held.tag != lease_tag;
             let recalls = limit_changed && entry.limit > before && entry.reservations.iter().any(has_lease);
@@ -480,11 +481,11 @@ fn lowers(entry: &Entry, limit: u64, verdict: &Verdict) -> bool {
 }
 
 /// Notes a denial under a limit, which the entry takes over with the end of strict mode. Returns true if the entry has changed.
-fn note_denial(entry: &mut Entry, at: &Position, limit: Option<u64>, now: MonoMs) -> bool {
-    let is_higher = limit.is_some_and(|limit| entry.limit < limit);
+fn note_denial(entry: &mut Entry, at: &Position, applied: Option<(u64, Option<u64>)>, now: MonoMs) -> bool {
+    let is_higher = applied.is_some_and(|(limit, _)| entry.limit < limit);
     let moves = note_strict(entry, at, is_higher, now);
-    if moves {
-        entry.limit = limit.unwrap_or(entry.limit);
+    if let Some((limit, configured)) = applied.filter(|_| moves) {
+        entry.apply(limit, configured);
     }
     moves
 }

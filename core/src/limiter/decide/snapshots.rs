@@ -129,6 +129,7 @@ impl Limiter {
                 own: 0,
                 cost: 0,
                 limit: pending.limit,
+                configured: pending.configured,
                 timeout_ms: pending.timeout_ms(now.mono),
                 traces,
                 without_baseline: false,

@@ -63,7 +63,7 @@ impl Limiter {
             let settled = is_own && settle_into(entry, slot.as_ref(), tag, now.mono);
             let charged = charges(entry, at);
             if charged {
-                entry.limit = item.limit;
+                entry.apply(item.limit, item.configured);
                 entry.charge(item.cost, now.mono);
             }
             ((charged, settled, *at), charged || settled)

@@ -2,9 +2,10 @@
 //!
 //! ```text
 //! bucket:  layout u8 · entries u8 · evicted_through u64 · entry…
-//! entry:   length u16 · key length u8 · reservations u8 · hits u8 · flags u8 · 15 × u64 · key · older cell… · reservation…
-//! flags:   current unbased · previous unbased · unstored · 0 · older cells u4
+//! entry:   length u16 · key length u8 · reservations u8 · hits u8 · flags u8 · 15 × u64 · key · older cell… · reservation… · configured
+//! flags:   current unbased · previous unbased · unstored · controlled · older cells u4
 //! older:   unbased u8 · 4 × u64
+//! configured: u64, if controlled
 //! ```
 //! All little-endian. Bytes that do not parse (another layout, another program's data) count as an empty bucket; entries that do not
 //! parse are dropped. `entry` has the meaning of the fields.
@@ -21,6 +22,8 @@ const RESERVATION: usize = 4 * 8;
 const CURRENT_UNBASED: u8 = 1;
 const PREVIOUS_UNBASED: u8 = 2;
 const UNSTORED: u8 = 4;
+/// Live control set the limit: the one without it follows the reservations.
+const CONTROLLED: u8 = 8;
 /// Position of the number of older cells in the flags.
 const OLDER_SHIFT: u8 = 4;
 const OLDER: usize = 1 + 4 * 8;
@@ -139,8 +142,8 @@ impl Bucket {
     /// Writes an entry to its position, or a new one to the end.
     pub fn put(&mut self, found: &Found, key: &[u8]) {
         let entry = &found.entry;
-        let length =
-            FIXED + key.len() + older_of(entry).len() * OLDER + entry.reservations.len() * RESERVATION;
+        let parts = (older_of(entry).len(), entry.reservations.len(), entry.configured.is_some());
+        let length = length_of(key.len(), parts);
         if found.length == 0 {
             self.bytes.resize(found.at + length, 0);
             self.count(1);
@@ -230,7 +233,8 @@ impl Bucket {
         let key = usize::from(*self.bytes.get(at + 2)?);
         let reservations = usize::from(*self.bytes.get(at + 3)?);
         let older = self.older_at(at)?;
-        let sound = length == FIXED + key + older * OLDER + reservations * RESERVATION;
+        let is_controlled = *self.bytes.get(at + 5)? & CONTROLLED != 0;
+        let sound = length == length_of(key, (older, reservations, is_controlled));
         let fits = sound && at + length <= self.bytes.len();
         fits.then_some(length)
     }
@@ -261,9 +265,11 @@ impl Bucket {
         let older_cell = |index: usize| read_older(&self.bytes, first + index * OLDER);
         let reserved = first + older * OLDER;
         let reservation = |index: usize| read_reservation(&self.bytes, reserved + index * RESERVATION);
+        let configured = reserved + usize::from(byte(3)) * RESERVATION;
         Entry {
             fingerprint: field(0),
             limit: field(1),
+            configured: (byte(5) & CONTROLLED != 0).then(|| word(&self.bytes, configured)),
             strict_until: MonoMs(field(2)),
             charged: MonoMs(field(3)),
             viewed: MonoMs(field(4)),
@@ -290,6 +296,7 @@ impl Bucket {
             without_baseline(&entry.current, CURRENT_UNBASED)
                 | without_baseline(&entry.previous, PREVIOUS_UNBASED)
                 | if entry.unstored { UNSTORED } else { 0 }
+                | if entry.configured.is_some() { CONTROLLED } else { 0 }
                 | (older_of(entry).len() as u8) << OLDER_SHIFT,
         ];
         let (current, previous) = (&entry.current, &entry.previous);
@@ -326,7 +333,15 @@ impl Bucket {
         for (index, reservation) in entry.reservations.iter().enumerate() {
             write_reservation(out, reserved + index * RESERVATION, reservation);
         }
+        if let Some(configured) = entry.configured {
+            set_word(out, reserved + entry.reservations.len() * RESERVATION, configured);
+        }
     }
+}
+
+/// Length of an entry with these numbers of older cells and reservations, and whether live control set its limit.
+fn length_of(key: usize, (older, reservations, is_controlled): (usize, usize, bool)) -> usize {
+    FIXED + key + older * OLDER + reservations * RESERVATION + if is_controlled { 8 } else { 0 }
 }
 
 fn older_of(entry: &Entry) -> &[Cell] {

@@ -42,17 +42,19 @@ fn entry() -> impl Strategy<Value = Entry> {
     let reservations = prop::collection::vec(reservation(), 0..5);
     let older = prop_oneof![Just(vec![]), prop::collection::vec(cell(), 1..=MAX_OLDER)];
     let cells = (cell(), cell(), older);
-    (any::<[u64; 6]>(), any::<u8>(), prop::option::of(0..u64::MAX), cells, reservations).prop_map(
+    let clock_and_configured = (prop::option::of(0..u64::MAX), any::<Option<u64>>());
+    (any::<[u64; 6]>(), any::<u8>(), clock_and_configured, cells, reservations).prop_map(
         |(
             [fingerprint, limit, strict, charged, viewed, sequence],
             hits,
-            clock,
+            (clock, configured),
             (current, previous, older),
             reservations,
         )| {
             Entry {
                 fingerprint,
                 limit,
+                configured,
                 strict_until: MonoMs(strict),
                 charged: MonoMs(charged),
                 viewed: MonoMs(viewed),
@@ -241,6 +243,7 @@ fn the_encoded_size_of_an_entry() {
     };
     assert_eq!(length(Entry::new(1, 1, 5)), 126 + 3);
     assert_eq!(length(Entry::new(1, 10, 5)), 126 + 3 + 9 * 33);
+    assert_eq!(length(Entry { configured: Some(9), ..Entry::new(1, 1, 5) }), 126 + 3 + 8);
 }
 
 #[test]
