@@ -139,7 +139,7 @@ impl Limiter {
         let subject = Subject {
             fingerprint: item.fingerprint,
             key: Some(check.key),
-            make: if mode == Mode::Peek { Make::Never } else { Make::Always },
+            make: if mode == Mode::Peek { Make::Look } else { Make::Always },
         };
         let change = |entry: &mut Entry, at: &Position| {
             // The worker cache does not apply to an overflow cell: a lease could not be found again by the key's fingerprint, and the
@@ -253,7 +253,7 @@ impl Limiter {
             let held = ended.as_ref().is_ok_and(|done| done.result);
             self.opened(item, check, (held, overflow), now);
         }
-        if let Some(done) = ended.ok().filter(|_| spend) {
+        if let Some(done) = ended.ok().filter(|done| spend || done.regained) {
             self.note_cells(&done.entry, now.mono);
         }
     }
@@ -357,7 +357,7 @@ impl Limiter {
             done.result;
         self.stats.strict = self.stats.strict.saturating_add(u64::from(begins_strict));
         let had_lease = slot.is_some_and(|slot| slot.lease.amount > 0) && mode != Mode::Peek;
-        if done.reaped {
+        if done.regained {
             self.note_cells(&done.entry, now.mono);
         }
         let spends = verdict_spends(verdict, mode);
@@ -379,7 +379,9 @@ impl Limiter {
             self.opened(item, check, (held, done.overflow), now);
         }
         let budget = Budget { rule: check.rule, limit: item.limit, remaining, reset_ms: at.until_next_ms() };
-        self.cache_peek(item, (done.entry.used(), at), mode, now.mono);
+        if !done.overflow {
+            self.cache_peek(item, (done.entry.used(), at), mode, now.mono);
+        }
         match verdict {
             Verdict::Admit { .. } if mode == Mode::Hold => {
                 Charged::Deferred { budget, overflow: done.overflow }

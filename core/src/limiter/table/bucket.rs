@@ -1,7 +1,7 @@
 //! The bytes of one bucket: a header and a few entries, found by fingerprint and key.
 //!
 //! ```text
-//! bucket:  layout u8 · entries u8 · evicted_through u64 · entry…
+//! bucket:  layout u8 · entries u8 · evicted_through u64 · entry… · what diverted keys have used (see `diverted`)
 //! entry:   length u16 · key length u8 · reservations u8 · hits u8 · flags u8 · 15 × u64 · key · older cell… · reservation… · configured
 //! flags:   current unbased · previous unbased · unstored · controlled · older cells u4
 //! older:   unbased u8 · 4 × u64
@@ -10,6 +10,7 @@
 //! All little-endian. Bytes that do not parse (another layout, another program's data) count as an empty bucket; entries that do not
 //! parse are dropped. `entry` has the meaning of the fields.
 
+use super::diverted::DivertedKeys;
 use super::entry::{Cell, Entry, MAX_OLDER, Reservation, ReservationKind, Tag};
 use crate::model::time::{MonoMs, Now};
 use crate::model::window::Position;
@@ -33,6 +34,8 @@ const _: () = assert!(MAX_OLDER < 1 << (8 - OLDER_SHIFT));
 #[derive(Clone, Debug, Default)]
 pub struct Bucket {
     bytes: Vec<u8>,
+    /// End of the entries in `bytes`.
+    end: usize,
 }
 
 /// An entry and its position.
@@ -66,7 +69,7 @@ impl Bucket {
     }
 
     /// Validates the bytes. Bytes that are no bucket become an empty one. Entries from the first one that does not parse are dropped, and
-    /// so are bytes after the last one, otherwise an entry appended there would not be found again.
+    /// so is all after them that is no record of a diverted key.
     pub fn check(&mut self) {
         if self.bytes.first() != Some(&LAYOUT) || self.bytes.len() < HEADER {
             self.bytes.clear();
@@ -82,10 +85,31 @@ impl Bucket {
             end += length;
             sound += 1;
         }
-        self.bytes.truncate(end);
+        let is_sound = usize::from(sound) == self.len();
         if let Some(count) = self.bytes.get_mut(1) {
             *count = sound;
         }
+        self.end = end;
+        if self.bytes.len() > end {
+            let diverted = if is_sound { self.diverted() } else { DivertedKeys::default() };
+            self.set_diverted(&diverted);
+        }
+    }
+
+    /// Whether it has records of diverted keys.
+    pub fn has_diverted(&self) -> bool {
+        self.bytes.len() > self.end
+    }
+
+    /// The records of diverted keys.
+    pub fn diverted(&self) -> DivertedKeys {
+        DivertedKeys::decode(self.bytes.get(self.end..).unwrap_or_default())
+    }
+
+    /// Replaces the records of diverted keys.
+    pub fn set_diverted(&mut self, diverted: &DivertedKeys) {
+        self.bytes.truncate(self.end);
+        diverted.encode(&mut self.bytes);
     }
 
     /// The bytes to store.
@@ -136,7 +160,7 @@ impl Bucket {
 
     /// A new entry at the end; [`Bucket::put`] writes it.
     pub fn vacant(&self, entry: Entry) -> Found {
-        Found { at: self.bytes.len(), length: 0, entry }
+        Found { at: self.end, length: 0, entry }
     }
 
     /// Writes an entry to its position, or a new one to the end.
@@ -144,12 +168,13 @@ impl Bucket {
         let entry = &found.entry;
         let parts = (older_of(entry).len(), entry.reservations.len(), entry.configured.is_some());
         let length = length_of(key.len(), parts);
-        if found.length == 0 {
-            self.bytes.resize(found.at + length, 0);
-            self.count(1);
-        } else if found.length != length {
+        if found.length != length {
             let zeros = core::iter::repeat_n(0, length);
             self.bytes.splice(found.at..found.at + found.length, zeros);
+            self.end = self.end.saturating_sub(found.length).saturating_add(length);
+        }
+        if found.length == 0 {
+            self.count(1);
         }
         self.write(found.at, length, entry, key);
     }
@@ -202,6 +227,7 @@ impl Bucket {
 
     fn remove(&mut self, found: &Found) {
         self.bytes.drain(found.at..(found.at + found.length).min(self.bytes.len()));
+        self.end = self.end.saturating_sub(found.length);
         self.count(-1);
     }
 
