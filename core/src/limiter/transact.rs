@@ -180,7 +180,7 @@ impl Table {
                     }
                     return Err(Failed::Absent);
                 }
-                stats.overflows += 1;
+                stats.overflows += u64::from(subject.make != Make::Look);
                 (fingerprint, self.key) = self.overflow_of(&self.key);
                 place = Place::Overflow;
                 diverted = Some(DivertedKey {
@@ -210,7 +210,7 @@ impl Table {
             let done = |entry| Done { result, entry, regained, overflow };
             if let Some((key, before)) = diverted_key.zip(before) {
                 // The bucket has the change before the overflow cell: whatever happens in between, the key's use is not less than that.
-                let changed = if keep { found.entry.changed_since(&before) } else { Change::default() };
+                let changed = if keep { Change::between(&before, &found.entry) } else { Change::default() };
                 if noted.as_ref().is_some_and(|(noted, _)| *noted != changed)
                     && let Some((noted, end)) = noted.take()
                 {
@@ -259,8 +259,7 @@ impl Table {
         let (mut records, mut begins) = (self.bucket.diverted(), false);
         if let Some(record) = records.get_mut(entry.fingerprint) {
             record.roll(end, now.mono);
-            begins = entry.begin_with(record, now.mono);
-            record.settle();
+            begins = record.return_to(entry, now.mono);
             // Until they are settled in the overflow cell, deferred costs count here as if another worker had reserved them.
             let (amount, expires) = record.held();
             if amount > 0 {
@@ -273,15 +272,15 @@ impl Table {
             if let Some(rest) = records.rest(family) {
                 let mut rest = rest.clone();
                 rest.roll(end, now.mono);
-                entry.begin_beside(&rest);
+                rest.count_beside(entry);
             }
         }
         records.drop_old(now.mono);
         (records, begins)
     }
 
-    /// Notes in the bucket of a diverted key what the key uses in the overflow cell, or that it was `undone`. False if the key has or could
-    /// have an entry by now, so that it need not go to the overflow cell.
+    /// Notes in the bucket of a diverted key what the key uses in the overflow cell, or that it was `undone`. False if the key has an entry by
+    /// now, so that it need not go to the overflow cell.
     fn note_diverted(
         &mut self,
         shared: &mut impl Shared,

@@ -6,7 +6,7 @@
 //! ```
 //! It follows the entries of a bucket, and takes no byte where there is none.
 
-use super::entry::tolerated_ms;
+use super::entry::{Entry, Reservation, ReservationKind, tolerated_ms};
 use crate::model::time::MonoMs;
 use crate::model::window::{MAX_CELLS, MAX_LIMIT};
 use alloc::vec::Vec;
@@ -50,6 +50,29 @@ pub struct Change {
 }
 
 impl Change {
+    /// What a transaction has changed in an overflow cell that had been `before`. A baseline that has arrived is no use, nor is what is
+    /// reserved for a moment: it is charged when a request passes.
+    pub fn between(before: &Entry, after: &Entry) -> Change {
+        let mut change = Change::default();
+        for ((sequence, cell), (_, old)) in after.cells().zip(before.cells()) {
+            let spent = cell.own.saturating_sub(old.own);
+            if spent > 0 && cell.without_baseline == old.without_baseline {
+                change.spent.push((after.sequence.saturating_sub(sequence), spent));
+            }
+        }
+        let deferred = |held: &&Reservation| held.tag.kind == ReservationKind::Deferred;
+        let sum = |entry: &Entry| {
+            let held = entry.reservations.iter().filter(deferred);
+            held.fold(0, |sum: u64, held| sum.saturating_add(held.amount))
+        };
+        let (then, now) = (sum(before), sum(after));
+        (change.reserved, change.released) = (now.saturating_sub(then), then.saturating_sub(now));
+        let held = after.reservations.iter().filter(deferred);
+        let changed = held.filter(|held| !before.reservations.contains(held));
+        change.held_until = changed.map(|held| held.expires).max().unwrap_or_default();
+        change
+    }
+
     /// Whether nothing was used.
     pub fn is_empty(&self) -> bool {
         self.spent.is_empty() && self.reserved == 0 && self.released == 0
@@ -116,6 +139,25 @@ impl Diverted {
         }
     }
 
+    /// Has the key's entry take over what was spent. It is the key's own use, and was reported as that of the overflow cell only. Returns
+    /// whether there was any.
+    pub fn return_to(&mut self, entry: &mut Entry, now: MonoMs) -> bool {
+        let begins = !self.is_unspent();
+        for (back, amount) in self.spent() {
+            entry.charge_in(entry.sequence.saturating_sub(back), amount, now);
+        }
+        self.spent.fill(0);
+        begins
+    }
+
+    /// Has an entry count what keys of its family have used that no record tells apart: part of it may be this key's. It counts like the
+    /// use of other regions, which is neither reported nor repeated.
+    pub fn count_beside(&self, entry: &mut Entry) {
+        for (back, amount) in self.spent() {
+            entry.count_beside(entry.sequence.saturating_sub(back), amount);
+        }
+    }
+
     /// What was spent, with how many cells back from the newest.
     pub fn spent(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         (0u64..).zip(self.spent.iter().copied()).filter(|(_, spent)| *spent > 0)
@@ -124,11 +166,6 @@ impl Diverted {
     /// The reserved deferred costs, and when they count as spent.
     pub fn held(&self) -> (u64, MonoMs) {
         (self.held, self.held_until)
-    }
-
-    /// Removes what was spent, as the key's entry has it from now on.
-    pub fn settle(&mut self) {
-        self.spent.fill(0);
     }
 
     fn total(&self) -> u64 {

@@ -3,7 +3,6 @@
 //! Most keys have two cells. A key with a hard limit has more, made with the entry; they are in a list of their own, so that other keys
 //! do not pay for them.
 
-use super::diverted::{Change, Diverted};
 use crate::model::time::{MonoMs, UnixMs};
 use crate::model::window::{Counts, MAX_CELLS, MAX_COUNT, MAX_LIMIT, Position, Used};
 use crate::model::wire;
@@ -231,48 +230,11 @@ impl Entry {
         }
     }
 
-    /// Takes over what the key has used in an overflow cell. It is the key's own use, and was reported as that of the overflow cell only.
-    /// Returns whether there was any.
-    pub fn begin_with(&mut self, diverted: &Diverted, now: MonoMs) -> bool {
-        let mut begins = false;
-        for (back, amount) in diverted.spent() {
-            self.charge_in(self.sequence.saturating_sub(back), amount, now);
-            begins = true;
+    /// Counts at least `amount` as the use of other regions in cell `sequence`, if a window still counts it.
+    pub fn count_beside(&mut self, sequence: u64, amount: u64) {
+        if let Some(cell) = self.cell_mut(sequence) {
+            cell.global_others = cell.global_others.max(amount.min(MAX_COUNT));
         }
-        begins
-    }
-
-    /// Counts what keys of its family have used in the overflow cell of which no record tells them apart: part of it may be this key's.
-    /// It counts like the use of other regions, which is neither reported nor repeated.
-    pub fn begin_beside(&mut self, rest: &Diverted) {
-        for (back, amount) in rest.spent() {
-            if let Some(cell) = self.cell_mut(self.sequence.saturating_sub(back)) {
-                cell.global_others = cell.global_others.max(amount.min(MAX_COUNT));
-            }
-        }
-    }
-
-    /// What a transaction has changed in an overflow cell that had been `before`. A baseline that has arrived is no use, nor is what is
-    /// reserved for a moment: it is charged when a request passes.
-    pub fn changed_since(&self, before: &Entry) -> Change {
-        let mut change = Change::default();
-        for ((sequence, cell), (_, old)) in self.cells().zip(before.cells()) {
-            let spent = cell.own.saturating_sub(old.own);
-            if spent > 0 && cell.without_baseline == old.without_baseline {
-                change.spent.push((self.sequence.saturating_sub(sequence), spent));
-            }
-        }
-        let deferred = |held: &&Reservation| held.tag.kind == ReservationKind::Deferred;
-        let sum = |entry: &Entry| {
-            let held = entry.reservations.iter().filter(deferred);
-            held.fold(0, |sum: u64, held| sum.saturating_add(held.amount))
-        };
-        let (now, then) = (sum(self), sum(before));
-        (change.reserved, change.released) = (now.saturating_sub(then), then.saturating_sub(now));
-        let changed =
-            self.reservations.iter().filter(deferred).filter(|held| !before.reservations.contains(held));
-        change.held_until = changed.map(|held| held.expires).max().unwrap_or_default();
-        change
     }
 
     /// The cell of `sequence`, if a window still counts it.
