@@ -47,6 +47,10 @@ impl Law {
         Law { key, limit, configured, highest, window_ms, cell_ms, admitted, newest, lost }
     }
 
+    pub(super) fn cell_ms(&self) -> u64 {
+        self.cell_ms
+    }
+
     /// What keys have in common that share an overflow cell: the window, and whether the limit is hard.
     pub(super) fn family(&self) -> (u64, bool) {
         (self.window_ms, self.cell_ms < self.window_ms)

@@ -5,6 +5,7 @@ use super::law::{Counts, Law};
 use crate::limiter::table::Geometry;
 use crate::limiter::{Cause, Decision, Denial, Outcome};
 use crate::model::key::Key;
+use crate::model::time::MonoMs;
 use crate::region::LiveLimit;
 use std::collections::{BTreeMap, BTreeSet};
 use std::vec::Vec;
@@ -31,6 +32,8 @@ struct Trial {
     /// a place in a table that is too small is decided by it.
     shared: BTreeMap<(u64, bool), Law>,
     is_crowded: bool,
+    /// The machine's clock has stepped: the process' approaches it by a thousandth while no region is reached.
+    has_stepped: bool,
     /// Keys that have used something under the limit that applies to them now.
     applied: BTreeSet<usize>,
     /// If all requests have one rule and the same cost.
@@ -77,8 +80,21 @@ impl Trial {
         let laws = (0..keys).map(|number| draw_law(&mut random, number)).collect();
         let equal_cost = (random.below(3) == 0).then(|| 1 + random.below(3));
         let (shared, applied, waiting) = (BTreeMap::new(), BTreeSet::new(), BTreeMap::new());
-        let (expired, judged) = (0, 0);
-        Trial { seed, random, world, laws, shared, is_crowded, applied, equal_cost, expired, waiting, judged }
+        let (expired, judged, has_stepped) = (0, 0, false);
+        Trial {
+            seed,
+            random,
+            world,
+            laws,
+            shared,
+            is_crowded,
+            has_stepped,
+            applied,
+            equal_cost,
+            expired,
+            waiting,
+            judged,
+        }
     }
 
     fn step(&mut self) {
@@ -106,12 +122,28 @@ impl Trial {
             }
             97 => self.world.restart_region(),
             98 => self.world.paused = self.random.below(2) == 0,
+            99 if self.random.below(2) == 0 => self.step_clock(),
             _ => {
                 let ms = self.random.below(2 * MINUTE);
                 self.pass(ms);
             }
         }
         self.judge_resolved();
+    }
+
+    /// The machine's clock steps. The region's time does not, nor does the process'.
+    fn step_clock(&mut self) {
+        let most = [10, 1_000, HOUR][self.random.below(3) as usize];
+        let step = self.random.below(2 * most) as i64 - most as i64;
+        self.has_stepped = true;
+        self.world.unix_offset += step;
+        *self.world.clock_errors.entry(0).or_default() -= step;
+    }
+
+    /// The time by which a worker decides.
+    fn unix(&self, worker: usize) -> u64 {
+        let limiter = &self.world.processes[0].workers[worker].as_ref().unwrap().limiter;
+        limiter.moment(MonoMs(self.world.now)).unix.0
     }
 
     /// The limit of a key rises or falls: by its rule, or by live control, which may end.
@@ -182,7 +214,7 @@ impl Trial {
             Decision::Wait => {
                 self.waiting.insert(id, (worker, rules));
             }
-            _ => self.judge(&rules, &outcome, self.world.unix().0, true),
+            _ => self.judge(&rules, &outcome, self.unix(worker), true),
         }
     }
 
@@ -213,8 +245,8 @@ impl Trial {
         let mut resolved: Vec<_> = std::mem::take(&mut self.world.resolved).into_iter().collect();
         resolved.sort_by_key(|(_, (_, outcome))| !outcome.passes());
         for (id, (_, outcome)) in resolved {
-            let Some((_, rules)) = self.waiting.remove(&id) else { continue };
-            self.judge(&rules, &outcome, self.world.unix().0, false);
+            let Some((worker, rules)) = self.waiting.remove(&id) else { continue };
+            self.judge(&rules, &outcome, self.unix(worker), false);
         }
     }
 
@@ -239,7 +271,7 @@ impl Trial {
                     assert_eq!(shown, applies, "seed {seed}: by the region, under control: {is_controlled}");
                 }
             }
-            let now = self.world.unix();
+            let now = self.world.unix_of(0);
             self.world.regions[0].control_some(0, |_, _| Some(LiveLimit::Unset), now);
         }
     }
@@ -346,6 +378,9 @@ impl Trial {
             None => longest(&|law| Counts::Until(unix - old(law))),
         };
         let most = longest(&|_| Counts::WithLost);
+        // A wait is in monotonic time.
+        let apart = |wait: u64| if self.has_stepped { 2 + wait / 500 } else { 0 };
+        let (least, most) = (least.saturating_sub(apart(least)), most.saturating_add(apart(most)));
         let wait = denial.retry_after_ms.unwrap_or(u64::MAX);
         let seed = self.seed;
         assert!(
