@@ -167,7 +167,7 @@ impl Trial {
             return;
         }
         let now = self.world.unix_of(region);
-        let due = if self.world.now / EXCHANGE_MS % 7 == 0 { Due::AtTick } else { Due::Now };
+        let due = if (self.world.now / EXCHANGE_MS).is_multiple_of(7) { Due::AtTick } else { Due::Now };
         let rows = self.world.regions[region].next_rows(due, 99, now);
         for row in &rows {
             let stored =
