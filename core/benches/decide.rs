@@ -105,8 +105,16 @@ impl Bench {
         self.next = (self.next + 611_953) % self.keys.len();
         let policy = Policy { trust_first: true, timeout_ms: 50, ..Policy::default() };
         let key = &self.keys[self.next];
-        let check =
-            Check { rule: 0, algorithm: Algorithm::Window, key, cell_ms: MINUTE, limit, cost, policy };
+        let check = Check {
+            rule: 0,
+            algorithm: Algorithm::Window,
+            key,
+            cell_ms: MINUTE,
+            limit,
+            configured: None,
+            cost,
+            policy,
+        };
         self.limiter.decide(&mut self.shared, 1, &[check], self.now.mono).decision
     }
 

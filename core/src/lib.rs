@@ -47,6 +47,7 @@
 //!     key: key.as_bytes(),
 //!     cell_ms: 60_000,
 //!     limit: 2,
+//!     configured: None,
 //!     cost: 1,
 //!     policy: Policy::default(),
 //! };

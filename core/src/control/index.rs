@@ -61,6 +61,11 @@ impl Found {
     pub fn limit_of(&self, configured: u64, algorithm: Algorithm) -> u64 {
         effective_limit(configured, self.limit, self.credit, algorithm.max_limit())
     }
+
+    /// Whether it sets or raises the limit.
+    pub fn sets_limit(&self) -> bool {
+        self.limit.is_some() || self.credit > 0
+    }
 }
 
 /// A limit under live control: `limit` precedes `configured`, and `credit` is added to either; the sum is at most `most`. Without live

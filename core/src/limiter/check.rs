@@ -18,6 +18,9 @@ pub struct Check<'a> {
     /// Most that may be used in a window; values above [`crate::model::window::MAX_LIMIT`] count as that. Not used for a
     /// ledger, whose zone defines it.
     pub limit: u64,
+    /// The limit without live control, if live control sets `limit`. It decides nothing; the region shows the key by it when the
+    /// control ends.
+    pub configured: Option<u64>,
     /// Cost of the request; 0 only checks.
     pub cost: u64,
     /// How the rule behaves.

@@ -1,7 +1,8 @@
 //! The time of a worker: Unix time by the region's clock, as the subscriber measured it last.
 //!
 //! Without a newer measurement it continues with the monotonic clock, and approaches the machine's so slowly that no
-//! limit notices. The machine's clock alone numbers cells only before the first measurement.
+//! limit notices. Before the first measurement it begins with the machine's clock, as the process' first worker read it. So a
+//! step of the machine's clock moves no cell.
 
 use super::remote::registry;
 use crate::model::time::{MonoMs, Now, SLOW_PARTS, UnixMs, toward};
@@ -49,6 +50,11 @@ impl Clock {
         } else {
             self.approach(elapsed_ms);
         }
+    }
+
+    /// Unix time minus monotonic time by the machine's own clock, in milliseconds.
+    pub(in crate::limiter) fn machine_offset_ms(&self) -> u64 {
+        self.machine_offset_ms
     }
 
     fn approach(&mut self, elapsed_ms: u64) {

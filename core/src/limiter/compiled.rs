@@ -40,18 +40,18 @@ impl CompiledRule {
     }
 
     /// Appends the check of an identifier that was last reset at `epoch`. If it is not `enforced` for this identifier, the
-    /// check is in shadow mode.
+    /// check is in shadow mode. `configured` is that of [`Check`].
     pub fn check(
         &self,
         identifier: &[u8],
         epoch: u32,
-        (limit, cost): (u64, u64),
+        (limit, configured, cost): (u64, Option<u64>, u64),
         enforced: bool,
         checks: &mut Checks,
     ) {
         let CompiledRule { number: rule, algorithm, cell_ms, policy, .. } = *self;
         let policy = Policy { shadow: policy.shadow || !enforced, ..policy };
-        let check = Check { rule, algorithm, key: &[], cell_ms, limit, cost, policy };
+        let check = Check { rule, algorithm, key: &[], cell_ms, limit, configured, cost, policy };
         checks.push(check, |keys| self.write_key(identifier, epoch, keys));
     }
 
@@ -87,7 +87,7 @@ mod tests {
         let rule = CompiledRule::new(3, Algorithm::Window, &parts(b"ignored", 9), Policy::default());
         let mut checks = Checks::default();
         for (identifier, epoch) in [(b"alice".as_slice(), 0), (b"b", 7)] {
-            rule.check(identifier, epoch, (5, 1), true, &mut checks);
+            rule.check(identifier, epoch, (5, None, 1), true, &mut checks);
         }
         let keys = [parts(b"alice", 0), parts(b"b", 7)].map(|parts| Key::new(&parts).unwrap());
         let found: Vec<&[u8]> = checks.iter().map(|check| check.key).collect();
@@ -111,7 +111,7 @@ mod tests {
             let policy = Policy { shadow, ..Policy::default() };
             let rule = CompiledRule::new(0, Algorithm::Window, &parts, policy);
             let mut checks = Checks::default();
-            rule.check(b"alice", 0, (1, 1), enforced, &mut checks);
+            rule.check(b"alice", 0, (1, None, 1), enforced, &mut checks);
             assert_eq!(checks.only().unwrap().policy.shadow, expected);
         }
     }
@@ -128,7 +128,7 @@ mod tests {
         };
         let rule = CompiledRule::new(0, Algorithm::Ledger { zone: 7 }, &parts, Policy::default());
         let mut checks = Checks::default();
-        rule.check(b"alice", 0, (0, 1), true, &mut checks);
+        rule.check(b"alice", 0, (0, None, 1), true, &mut checks);
         assert_eq!(checks.get(0).unwrap().key, b"alice");
     }
 }

@@ -4,7 +4,9 @@
 //! of work that must not be forgotten.
 
 use super::stats::Stats;
-use crate::limiter::table::{Bucket, Entry, Found, Geometry, Left};
+use crate::limiter::table::{
+    Bucket, Change, Diverted, DivertedKeys, Entry, Found, Geometry, Left, Reservation, ReservationKind, Tag,
+};
 use crate::model::key::{HashKey, KeyParts, MAX_KEY_BYTES};
 use crate::model::shared::{Place, Shared};
 use crate::model::time::{MonoMs, Now, UnixMs};
@@ -18,6 +20,9 @@ const MAX_TRIES: u32 = 256;
 const MAX_OVERFLOW_KEYS: u8 = 64;
 /// Identifier of overflow cells; `rules` never makes it, as it escapes every backslash.
 pub const OVERFLOW_IDENTIFIER: &[u8] = b"\\~";
+/// The owner of what is reserved in an overflow cell, where the key's entry counts it. No worker has this number, and nothing of it is
+/// stored.
+const ELSEWHERE: u64 = u64::MAX;
 
 /// The table as one worker sees it.
 #[derive(Debug)]
@@ -27,7 +32,19 @@ pub(super) struct Table {
     /// Entries charged before this are stored in the region and may be evicted.
     pub(super) safe_before: MonoMs,
     bucket: Bucket,
+    /// The bucket of a key that goes to the overflow cell.
+    origin: Bucket,
     key: Vec<u8>,
+}
+
+/// A key whose use goes to an overflow cell.
+#[derive(Clone, Copy, Debug)]
+struct DivertedKey<'a> {
+    fingerprint: u64,
+    /// Fingerprint of the overflow cell's key.
+    family: u64,
+    /// The key, if it goes there only as long as it has no entry.
+    key: Option<&'a [u8]>,
 }
 
 /// What a transaction is about.
@@ -44,6 +61,8 @@ pub(super) struct Subject<'a> {
 pub(super) enum Make {
     /// Leave it so.
     Never,
+    /// Leave it so, unless its use is in an overflow cell: then that decides, or the entry that the key would have. For looking only.
+    Look,
     /// Make one, unless an entry that this process uses would have to leave; then the bucket notes that it does not
     /// have all counts, and the next request on it sends a query.
     WhereFree,
@@ -57,8 +76,9 @@ pub(super) struct Done<R> {
     pub(super) result: R,
     /// The entry as it stands now.
     pub(super) entry: Entry,
-    /// Reservations of the dead became spent.
-    pub(super) reaped: bool,
+    /// Its own use grew beside the change: reservations of the dead became spent, or the key had used an overflow cell before. It is to
+    /// be reported.
+    pub(super) regained: bool,
     /// It is an overflow cell.
     pub(super) overflow: bool,
 }
@@ -79,6 +99,7 @@ impl Table {
             geometry,
             safe_before: MonoMs(0),
             bucket: Bucket::default(),
+            origin: Bucket::default(),
             key: Vec::with_capacity(MAX_KEY_BYTES),
         }
     }
@@ -114,23 +135,39 @@ impl Table {
             return self.transact(shared, subject, now, stats, change);
         }
         let (fingerprint, key) = self.overflow_of(subject.key.unwrap_or_default());
+        let diverted = DivertedKey { fingerprint: subject.fingerprint, family: fingerprint, key: None };
         let subject = Subject { fingerprint, key: Some(&key), ..subject };
-        self.transact_at(shared, Place::Overflow, subject, now, stats, change)
+        self.transact_from(shared, (Place::Overflow, Some(diverted)), subject, now, stats, change)
     }
 
     /// The same, beginning at `place`.
     pub(super) fn transact_at<R>(
         &mut self,
         shared: &mut impl Shared,
-        mut place: Place,
+        place: Place,
         subject: Subject<'_>,
+        now: Now,
+        stats: &mut Stats,
+        change: impl FnMut(&mut Entry, &Position) -> (R, bool),
+    ) -> Result<Done<R>, Failed> {
+        self.transact_from(shared, (place, None), subject, now, stats, change)
+    }
+
+    fn transact_from<'a, R>(
+        &mut self,
+        shared: &mut impl Shared,
+        from: (Place, Option<DivertedKey<'a>>),
+        subject: Subject<'a>,
         now: Now,
         stats: &mut Stats,
         mut change: impl FnMut(&mut Entry, &Position) -> (R, bool),
     ) -> Result<Done<R>, Failed> {
+        let (mut place, mut diverted) = from;
         let mut fingerprint = subject.fingerprint;
         self.key.clear();
         self.key.extend_from_slice(subject.key.unwrap_or_default());
+        // What the key's bucket has noted of a change of the overflow cell that is not made yet.
+        let mut noted: Option<(Change, MonoMs)> = None;
         for _ in 0..MAX_TRIES {
             let version = shared.load(place, self.bucket.buffer());
             self.bucket.check();
@@ -143,21 +180,61 @@ impl Table {
                     }
                     return Err(Failed::Absent);
                 }
-                stats.overflows += 1;
+                stats.overflows += u64::from(subject.make != Make::Look);
                 (fingerprint, self.key) = self.overflow_of(&self.key);
                 place = Place::Overflow;
+                diverted = Some(DivertedKey {
+                    fingerprint: subject.fingerprint,
+                    family: fingerprint,
+                    key: subject.key,
+                });
                 continue;
             };
             let held = found.entry.reservations.len();
             let at = found.entry.advance(&Position::at(now.unix, cell_ms), now.mono);
-            let reaped = found.entry.reservations.len() < held;
+            let mut regained = found.entry.reservations.len() < held;
+            let end = now.mono.after(at.until_next_ms());
+            let diverted_key = diverted.filter(|_| place == Place::Overflow);
+            let mut returned = None;
+            if place != Place::Overflow && self.bucket.has_diverted() {
+                let (records, begins) = self.return_diverted(&mut found.entry, made.is_some(), end, now);
+                returned = Some(records);
+                regained |= begins;
+            }
+            let before = diverted_key.map(|_| found.entry.clone());
             let (result, keep) = change(&mut found.entry, &at);
-            let done =
-                |entry| Done { result, entry, reaped: reaped && keep, overflow: place == Place::Overflow };
+            if returned.is_some() {
+                found.entry.reservations.retain(|held| held.tag.worker != ELSEWHERE);
+            }
+            let (regained, overflow) = (regained && keep, place == Place::Overflow);
+            let done = |entry| Done { result, entry, regained, overflow };
+            if let Some((key, before)) = diverted_key.zip(before) {
+                // The bucket has the change before the overflow cell: whatever happens in between, the key's use is not less than that.
+                let changed = if keep { Change::between(&before, &found.entry) } else { Change::default() };
+                if noted.as_ref().is_some_and(|(noted, _)| *noted != changed)
+                    && let Some((noted, end)) = noted.take()
+                {
+                    self.note_diverted(shared, key, &noted, true, (end, cell_ms, &before), now);
+                }
+                if noted.is_none() && !changed.is_empty() {
+                    if !self.note_diverted(shared, key, &changed, false, (end, cell_ms, &before), now) {
+                        // There is a place by now.
+                        stats.conflicts += 1;
+                        (place, fingerprint) = (from.0, subject.fingerprint);
+                        self.key.clear();
+                        self.key.extend_from_slice(subject.key.unwrap_or_default());
+                        continue;
+                    }
+                    noted = Some((changed, end));
+                }
+            }
             if !keep {
                 return Ok(done(found.entry));
             }
             self.bucket.put(&found, &self.key);
+            if let Some(returned) = returned {
+                self.bucket.set_diverted(&returned);
+            }
             if shared.store(place, self.bucket.bytes(), version) {
                 if let Some(left) = made {
                     stats.made(&left);
@@ -168,6 +245,76 @@ impl Table {
         }
         stats.exhausted += 1;
         Err(Failed::Exhausted)
+    }
+
+    /// Has an entry begin with what its key has used in the overflow cell, as far as its bucket has noted it. Returns the records that the
+    /// bucket has from then on, and whether the entry's own use grew.
+    fn return_diverted(
+        &mut self,
+        entry: &mut Entry,
+        is_new: bool,
+        end: MonoMs,
+        now: Now,
+    ) -> (DivertedKeys, bool) {
+        let (mut records, mut begins) = (self.bucket.diverted(), false);
+        if let Some(record) = records.get_mut(entry.fingerprint) {
+            record.roll(end, now.mono);
+            begins = record.return_to(entry, now.mono);
+            // Until they are settled in the overflow cell, deferred costs count here as if another worker had reserved them.
+            let (amount, expires) = record.held();
+            if amount > 0 {
+                let tag = Tag { worker: ELSEWHERE, kind: ReservationKind::Deferred };
+                let sequence = entry.sequence;
+                entry.reservations.push(Reservation { tag, sequence, amount, expires });
+            }
+        } else if is_new {
+            let (family, _) = self.overflow_of(&self.key);
+            if let Some(rest) = records.rest(family) {
+                let mut rest = rest.clone();
+                rest.roll(end, now.mono);
+                rest.count_beside(entry);
+            }
+        }
+        records.drop_old(now.mono);
+        (records, begins)
+    }
+
+    /// Notes in the bucket of a diverted key what the key uses in the overflow cell, or that it was `undone`. False if the key has an entry by
+    /// now, so that it need not go to the overflow cell.
+    fn note_diverted(
+        &mut self,
+        shared: &mut impl Shared,
+        diverted: DivertedKey<'_>,
+        change: &Change,
+        undone: bool,
+        (end, cell_ms, overflow): (MonoMs, u64, &Entry),
+        now: Now,
+    ) -> bool {
+        let place = self.geometry.place(diverted.fingerprint);
+        for _ in 0..MAX_TRIES {
+            let version = shared.load(place, self.origin.buffer());
+            self.origin.check();
+            let has_entry = |key: &[u8]| self.origin.find(diverted.fingerprint, key).is_some();
+            if !undone && diverted.key.is_some_and(has_entry) {
+                return false;
+            }
+            let mut records = self.origin.diverted();
+            records.drop_old(now.mono);
+            if records.get_mut(diverted.fingerprint).is_none() && !undone {
+                let DivertedKey { fingerprint, family, .. } = diverted;
+                records.push(Diverted::new(family, fingerprint, (end, cell_ms), overflow.before()));
+            }
+            match records.get_mut(diverted.fingerprint) {
+                Some(record) if undone => record.remove(change, end, now.mono),
+                Some(record) => record.add(change, end, now.mono),
+                None => return true,
+            }
+            self.origin.set_diverted(&records);
+            if shared.store(place, self.origin.bytes(), version) {
+                return true;
+            }
+        }
+        true
     }
 
     /// The entry, its cell length, and what left the bucket for it if it is new; `None` if its bucket has no room.
@@ -189,7 +336,14 @@ impl Table {
         if let Some(found) = self.bucket.find(fingerprint, &self.key) {
             return Ok(Some((found, cell_ms, None)));
         }
-        if subject.make == Make::Never {
+        let is_left = match subject.make {
+            Make::Never => true,
+            Make::Look => {
+                !self.bucket.has_diverted() || self.bucket.diverted().get_mut(fingerprint).is_none()
+            }
+            Make::WhereFree | Make::Always => false,
+        };
+        if is_left {
             return Err(Failed::Absent);
         }
         let Some((entry, left)) = self.vacancy(fingerprint, subject.make, place, now) else {

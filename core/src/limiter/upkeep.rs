@@ -19,6 +19,7 @@ impl Limiter {
             complete: self.subscription.is_complete(),
             last_seen: self.link.last_seen(),
             clock: self.link.clock(),
+            machine_offset_ms: self.clock.machine_offset_ms(),
             origins: self.link.origins(now.mono),
             gap: self.resync.gap(),
             resent: self.resync.resent(),

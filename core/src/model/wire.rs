@@ -118,6 +118,9 @@ pub struct Count {
     /// When the filter last applied the limit, in Unix milliseconds; 0 if the row repeats an earlier one, whose limit may be outdated.
     #[prost(uint64, tag = "7")]
     pub applied_ms: u64,
+    /// The limit without live control, if live control sets `limit`.
+    #[prost(uint64, optional, tag = "8")]
+    pub configured: Option<u64>,
 }
 
 /// A query whether `cost` more may pass. The proposal is absolute (`own + cost`), so it may be repeated.
@@ -150,6 +153,9 @@ pub struct Consult {
     /// The process evicted its count of a cell of the window, and requests what the region has of it.
     #[prost(bool, tag = "9")]
     pub without_baseline: bool,
+    /// The limit without live control, if live control sets `limit`.
+    #[prost(uint64, optional, tag = "10")]
+    pub configured: Option<u64>,
 }
 
 /// The trace context of a request; it affects no decision. See [`crate::model::trace`].
@@ -450,6 +456,9 @@ pub struct Change {
     /// When it was applied, in Unix milliseconds; 0 if unknown.
     #[prost(uint64, tag = "6")]
     pub applied_ms: u64,
+    /// The key's limit without live control; missing if unknown.
+    #[prost(uint64, optional, tag = "7")]
+    pub configured: Option<u64>,
 }
 
 /// One node's component.

@@ -29,21 +29,20 @@ pub(super) struct KeyState {
     pub(super) newest_limit: NewestLimit,
 }
 
-/// The limit that was applied last to a key, by any node: a register in which the latest write wins. Of equal times the lower limit does.
+/// The limit that was applied last to a key, by any node, and the one that applies without live control: a register in which the latest
+/// write wins. Of equal times the lower limit does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NewestLimit {
     limit: u64,
     /// 0: no time is known, and so no limit.
     applied: UnixMs,
-    /// The last one without live control; `u64::MAX` if it is not known.
+    /// The limit without live control, as its writer stated it; `u64::MAX` if it is not known.
     configured: u64,
-    /// Live control sets the limit, as far as it was applied here.
-    is_live: bool,
 }
 
 impl Default for NewestLimit {
     fn default() -> Self {
-        NewestLimit { limit: 0, applied: UnixMs(0), configured: u64::MAX, is_live: false }
+        NewestLimit { limit: 0, applied: UnixMs(0), configured: u64::MAX }
     }
 }
 
@@ -59,15 +58,26 @@ pub enum LiveLimit {
 }
 
 impl NewestLimit {
-    /// A time after `now` counts as now, also one that is held: the clock may have been set back.
-    pub(super) fn note(&mut self, limit: u64, applied: UnixMs, now: UnixMs) {
-        let applied = applied.min(now);
-        if (self.applied.min(now), limit) < (applied, self.limit) && limit != u64::MAX {
-            (self.limit, self.applied) = (limit, applied);
-            if !self.is_live {
-                self.configured = limit;
-            }
+    /// A time after `now` counts as now, also one that is held: the clock may have been set back. Only a node has both limits from the
+    /// rules, so whether live control sets the one need not be known here: a node may apply a control before this aggregator does.
+    pub(super) fn note(&mut self, limit: u64, configured: u64, applied: UnixMs, now: UnixMs) {
+        if limit == u64::MAX {
+            return;
         }
+        let applied = applied.min(now);
+        let is_newer = (self.applied.min(now), limit) < (applied, self.limit);
+        if is_newer {
+            (self.limit, self.applied) = (limit, applied);
+        }
+        // A row that repeats an earlier one has no time. After a loss it is all that shows the configured limit.
+        if self.configured == u64::MAX || (is_newer && configured != u64::MAX) {
+            self.configured = configured;
+        }
+    }
+
+    /// Notes the limit that live control sets, or that applies without it.
+    pub(super) fn set(&mut self, limit: u64, now: UnixMs) {
+        (self.limit, self.applied) = (limit, now);
     }
 
     /// The last limit without live control, if it is known.
@@ -75,19 +85,12 @@ impl NewestLimit {
         (self.configured != u64::MAX).then_some(self.configured)
     }
 
-    /// Notes what live control sets. Returns the limit that applies from now on, if it differs.
-    pub(super) fn control(&mut self, live: LiveLimit) -> Option<u64> {
-        let before = core::mem::replace(&mut self.is_live, live != LiveLimit::Unset);
+    /// The limit that applies by what live control sets, if it differs.
+    pub(super) fn changed_by(&self, live: LiveLimit) -> Option<u64> {
         let applies = match live {
-            LiveLimit::Set(limit) => {
-                // A node may have applied it before this aggregator did, so that it is not the configured one.
-                if !before && self.configured == limit {
-                    self.configured = u64::MAX;
-                }
-                Some(limit)
-            }
-            LiveLimit::Unset if before => self.configured(),
-            LiveLimit::Unset | LiveLimit::Unknown => None,
+            LiveLimit::Set(limit) => Some(limit),
+            LiveLimit::Unset => self.configured(),
+            LiveLimit::Unknown => None,
         };
         applies.filter(|limit| self.limit() != Some(*limit))
     }

@@ -43,7 +43,7 @@ impl Region {
         let proposed = query.own.saturating_add(query.cost);
         let (limit, incarnation) = (query.limit.min(MAX_COUNT), self.backing.incarnation());
         changed |= self.work.note_limit(slot, query.sequence, state, limit, incarnation);
-        state.newest_limit.note(limit, now, now);
+        state.newest_limit.note(limit, query.configured.unwrap_or(limit), now, now);
         // A count that the node had evicted is in no component but in the lower bound. What it reports later is added
         // to that as well.
         if let Some(cell) = state.known_mut(query.sequence) {
@@ -94,7 +94,7 @@ impl Region {
     ) {
         let Some((key, state)) = self.keys.at_mut(slot) else { return };
         let Some(live) = live(&key.parts(), state.newest_limit.configured()) else { return };
-        if let Some(limit) = state.newest_limit.control(live) {
+        if let Some(limit) = state.newest_limit.changed_by(live) {
             self.apply_limit(slot, limit, now);
         }
     }
@@ -108,7 +108,7 @@ impl Region {
             became_hot |= self.work.note_limit(slot, sequence, state, limit, incarnation);
             self.work.note(slot, sequence, state, incarnation);
         }
-        state.newest_limit.note(limit, now, now);
+        state.newest_limit.set(limit, now);
         if became_hot {
             self.subscribers.changed_outside(slot, state);
         }
@@ -178,7 +178,8 @@ impl Region {
             touch(&mut self.keys, &mut self.subscribers, &count.key, origin, count.sequence, now)?;
         let incarnation = self.backing.incarnation();
         let became_hot = self.work.note_limit(slot, count.sequence, state, count.limit, incarnation);
-        state.newest_limit.note(count.limit, UnixMs(count.applied_ms), now);
+        let configured = count.configured.unwrap_or(count.limit);
+        state.newest_limit.note(count.limit, configured, UnixMs(count.applied_ms), now);
         if count.without_baseline {
             if self.backing.incarnation().is_some() {
                 // The store may hold counts that this aggregator never received. To query it, the cell is written with

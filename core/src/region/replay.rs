@@ -171,7 +171,7 @@ impl Region {
         // A count of 0 needs a component as well. Without one, a grant could not be stored here.
         let grew = state.cell_mut(query.sequence)?.raise(origin, query.own, now)?;
         let limit = query.limit.min(MAX_COUNT);
-        state.newest_limit.note(limit, now, now);
+        state.newest_limit.note(limit, query.configured.unwrap_or(limit), now, now);
         if self.work.note_limit(slot, query.sequence, state, limit, self.backing.incarnation) || grew {
             self.subscribers.changed(slot, state, origin);
         }
@@ -292,10 +292,11 @@ impl Region {
         Ok(())
     }
 
-    /// Takes the limit that was applied last to a key by a node of another aggregator, and when.
-    pub fn learn_limit(&mut self, key: &Key, limit: u64, applied: UnixMs, now: UnixMs) {
+    /// Takes the limit that was applied last to a key by a node of another aggregator, and when, and the one without live control.
+    pub fn learn_limit(&mut self, key: &Key, change: &wire::Change, now: UnixMs) {
         if let Some((_, state)) = self.keys.find(key).and_then(|slot| self.keys.at_mut(slot)) {
-            state.newest_limit.note(limit, applied, now);
+            let configured = change.configured.unwrap_or(u64::MAX);
+            state.newest_limit.note(change.newest_limit, configured, UnixMs(change.applied_ms), now);
         }
     }
 
@@ -440,6 +441,7 @@ impl Region {
             parts,
             newest_limit,
             applied_ms: applied.0,
+            configured: state.newest_limit.configured(),
         })
     }
 }

@@ -226,7 +226,7 @@ mod tests {
     use super::*;
     use crate::control::Effect;
     use crate::control::book::{Book, Edition, Entry};
-    use crate::model::wire::{FilterFrame, Report};
+    use crate::model::wire::{self, FilterFrame, Report};
     use crate::region::Due;
     use crate::replication::RegionState;
     use std::string::String;
@@ -244,24 +244,43 @@ mod tests {
 
     const KEYS: [&str; 3] = ["i", "key-7", "other"];
 
-    /// Each key was used 150 times under a limit of 1000.
-    fn scene() -> Scene {
+    /// A region that has no counts yet.
+    fn empty_scene() -> Scene {
         let mut state = state();
         state.region.set_regions(3);
         let (controls, limits) = (Controls::default(), LiveLimits::default());
-        let mut scene = Scene { state, book: Book::new(), controls, limits, revision: 0, ms: 0 };
-        scene.report(1_000);
+        Scene { state, book: Book::new(), controls, limits, revision: 0, ms: 0 }
+    }
+
+    /// Each key was used 150 times under a limit of 1000.
+    fn scene() -> Scene {
+        let mut scene = empty_scene();
+        scene.report(1_000, None);
         scene
     }
 
     impl Scene {
-        fn report(&mut self, limit: u64) {
+        /// A node has applied `limit`; the configured one is another if live control has set it.
+        fn report(&mut self, limit: u64, configured: Option<u64>) {
             let applied_ms = at(&mut self.state, self.ms).now.unix.0;
-            let count = |key: &&str| crate::model::wire::Count { limit, applied_ms, ..count(key, 150) };
+            self.report_at(limit, configured, applied_ms);
+        }
+
+        fn report_at(&mut self, limit: u64, configured: Option<u64>, applied_ms: u64) {
+            let count = |key: &&str| wire::Count { limit, configured, applied_ms, ..count(key, 150) };
             let counts = KEYS.iter().map(count).collect();
             let frame = FilterFrame { report: Some(Report { id: 1, counts }), ..FilterFrame::default() };
             let now = at(&mut self.state, self.ms).now;
             self.state.take(ORIGIN, frame, now).unwrap();
+        }
+
+        /// The aggregator starts again with empty memory. It has live control before a node repeats its counts.
+        fn restart(&mut self) {
+            self.state = state();
+            self.state.region.set_regions(3);
+            self.limits = LiveLimits::default();
+            self.limits.all_changed();
+            self.run();
         }
 
         fn control(
@@ -344,11 +363,11 @@ mod tests {
     fn the_end_of_a_raised_limit_makes_the_use_due() {
         for selector in [named("i"), named("i*")] {
             let mut scene = scene();
-            scene.report(1_000);
+            scene.report(1_000, None);
             scene.control("n", &selector, Effect::Limit(2_000), Some(5_000), false);
             scene.run();
             scene.ms = 2_000;
-            scene.report(2_000);
+            scene.report(2_000, Some(1_000));
             assert_eq!(scene.shown()[0], 2_000);
             let wait = scene.limits.next(&mut at(&mut scene.state, scene.ms), &scene.controls);
             assert_eq!(wait, Next::Wait { events: Event::Limits.into(), at_most_ms: Some(3_000) });
@@ -372,6 +391,52 @@ mod tests {
         scene.controls = Controls::default();
         scene.run();
         assert_eq!(scene.shown(), [1_000; 3]);
+    }
+
+    /// The effect of a control, and the limit that it sets in place of 1000.
+    const EFFECTS: [(Effect, u64); 3] =
+        [(Effect::Limit(2_000), 2_000), (Effect::Limit(200), 200), (Effect::Credit(500), 1_500)];
+
+    #[test]
+    fn a_key_that_begins_under_live_control_has_its_configured_limit_afterwards() {
+        for (effect, limit) in EFFECTS {
+            for node_is_first in [false, true] {
+                for ends in [None, Some(5_000)] {
+                    let mut scene = empty_scene();
+                    if node_is_first {
+                        scene.report(limit, Some(1_000));
+                    }
+                    scene.control("n", &named("*"), effect, ends, false);
+                    scene.run();
+                    if !node_is_first {
+                        scene.report(limit, Some(1_000));
+                    }
+                    assert_eq!(scene.shown(), [limit; 3], "{effect:?}, node first: {node_is_first}");
+                    match ends {
+                        Some(ms) => scene.ms = ms,
+                        None => scene.control("n", &named("*"), effect, None, true),
+                    }
+                    scene.run();
+                    assert_eq!(scene.shown(), [1_000; 3], "{effect:?}, node first: {node_is_first}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_restart_under_live_control_keeps_the_configured_limit() {
+        for (effect, limit) in EFFECTS {
+            let mut scene = empty_scene();
+            scene.control("n", &named("*"), effect, None, false);
+            scene.run();
+            scene.report(limit, Some(1_000));
+            scene.restart();
+            // What a node repeats has no time, as its limit may be outdated.
+            scene.report_at(limit, Some(1_000), 0);
+            scene.control("n", &named("*"), effect, None, true);
+            scene.run();
+            assert_eq!(scene.shown(), [1_000; 3], "{effect:?}");
+        }
     }
 
     #[test]

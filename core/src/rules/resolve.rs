@@ -42,6 +42,8 @@ pub enum Action {
     Limit {
         /// The limit after overrides and credits; 0 for a ledger, whose zone sets it.
         limit: u64,
+        /// The limit without live control, if live control sets `limit`.
+        configured: Option<u64>,
         /// The request's cost.
         cost: u64,
         /// The epoch of the key: the revision of the newest reset; 0 if there was none.
@@ -261,6 +263,7 @@ impl Scratch {
         };
         Action::Limit {
             limit: found.limit_of(configured, rule.algorithm),
+            configured: found.sets_limit().then_some(configured),
             cost: rule.cost.of(request, &mut self.sources.buffer),
             epoch: found.epoch,
         }

@@ -65,6 +65,7 @@ fn costs(limit: u64, warm_up: usize) -> (usize, usize, usize) {
         key: key.as_bytes(),
         cell_ms: 60_000,
         limit,
+        configured: None,
         cost: 1,
         policy: Policy::default(),
     };
@@ -104,6 +105,7 @@ fn a_cached_denial_of_a_log_costs_neither_an_allocation_nor_an_access() {
         key: key.as_bytes(),
         cell_ms: 0,
         limit: 5,
+        configured: None,
         cost: 1,
         policy,
     };

@@ -89,7 +89,7 @@ fn check(lines: &[(&str, &str)], expected: &[Expected<'_>]) {
 
 #[test]
 fn requests_resolve_to_matches() {
-    let limit = |limit, cost| Action::Limit { limit, cost, epoch: 0 };
+    let limit = |limit, cost| Action::Limit { limit, configured: None, cost, epoch: 0 };
     let login = [(":method", "POST"), (":authority", "www.Example.com"), (":path", "//login?user=al%7Cice")];
     let and = |more: &[(&'static str, &'static str)]| [&login[..], more].concat();
     for (lines, expected) in [
@@ -210,11 +210,13 @@ fn live_controls_precede_the_configuration() {
         ("login", "192.0.2.0/24", Effect::Ban),
         ("login", r"7.7.7.0/24|vip", Effect::Limit(99)),
     ]);
-    let limit = |limit, epoch| Action::Limit { limit, cost: 1, epoch };
+    let limit = |limit, epoch| Action::Limit { limit, configured: None, cost: 1, epoch };
+    let controlled =
+        |limit, configured, epoch| Action::Limit { limit, configured: Some(configured), cost: 1, epoch };
     let banned = Action::Ban(Banned::ForEver);
     for (key, expected) in [
-        ("vip-1", limit(10, 0)),
-        ("slow", limit(15, 4)),
+        ("vip-1", controlled(10, 100, 0)),
+        ("slow", controlled(15, 5, 4)),
         ("vip-2", banned),
         ("vip-3", Action::Exempt),
         ("k", Action::Exempt),
@@ -230,7 +232,7 @@ fn live_controls_precede_the_configuration() {
         let login = [(":method", "POST"), (":authority", "a.example.com"), (":path", path.as_str())];
         actions(&config, &controls, &[&login[..], &[("x-forwarded-for", "7.7.7.7")]].concat())
     };
-    assert_eq!(proxied("vip"), [limit(99, 0)]);
+    assert_eq!(proxied("vip"), [controlled(99, 10, 0)]);
     assert_eq!(proxied("other"), [banned]);
     assert_eq!(actions(&config, &controls, &[(":path", "/claims/x")]), [banned]);
 }
@@ -252,7 +254,7 @@ fn secret_identifiers_leave_the_filter_as_keyed_digests() {
             .map(|matched| (String::from_utf8(matched.identifier.into()).unwrap(), matched.action))
             .collect::<Vec<_>>()
     };
-    let limit = |limit| Action::Limit { limit, cost: 1, epoch: 0 };
+    let limit = |limit| Action::Limit { limit, configured: None, cost: 1, epoch: 0 };
     // printf %s pro_k1 | openssl dgst -sha256 -hmac correct-horse-battery-staple, the first 32 digits
     let digest = "hmac:eb5959f0598f2a5bc3a76957e4f5e2ec";
     let sent = [("x-api-key", " pro_k1 "), ("x-user", "alice")];
@@ -270,7 +272,8 @@ fn secret_identifiers_leave_the_filter_as_keyed_digests() {
     assert_eq!(found(&config, &[("x-api-key", "a"), ("x-api-key", "b")])[0].0, r"\+");
     // Live controls name an identifier as it is counted, that is, by its digest.
     let controls = controls(&[("keys", digest, Effect::Limit(7)), ("keys", "free_k1", Effect::Ban)]);
-    assert_eq!(actions(&config, &controls, &sent[..1])[0], limit(7));
+    let live = Action::Limit { limit: 7, configured: Some(90), cost: 1, epoch: 0 };
+    assert_eq!(actions(&config, &controls, &sent[..1])[0], live);
     assert_eq!(actions(&config, &controls, &[("x-api-key", "free_k1")])[0], limit(9));
     assert!(!format!("{config:?}").contains("correct"));
 }
@@ -293,10 +296,12 @@ fn limits_of_logs_and_ledgers_are_capped() {
         {"name": "log", "algorithm": "sliding_log", "identifier": {"header": "x"}, "limit": 9, "window": "1m"},
         {"name": "cards", "algorithm": "ledger", "identifier": {"header": "x"}, "zone": 7}]}"#;
     let config = Config::parse(text.as_bytes()).unwrap();
-    let limit = |limit, epoch| Action::Limit { limit, cost: 1, epoch };
+    let limit = |limit, epoch| Action::Limit { limit, configured: None, cost: 1, epoch };
+    let controlled =
+        |limit, configured, epoch| Action::Limit { limit, configured: Some(configured), cost: 1, epoch };
     for (given, expected) in [
-        (&[("*", "a", Effect::Limit(1_000_000))][..], [limit(100_000, 0), limit(0, 0)]),
-        (&[("*", "a", Effect::Credit(1 << 53))], [limit(100_000, 0), limit(0, 0)]),
+        (&[("*", "a", Effect::Limit(1_000_000))][..], [controlled(100_000, 9, 0), controlled(0, 0, 0)]),
+        (&[("*", "a", Effect::Credit(1 << 53))], [controlled(100_000, 9, 0), controlled(0, 0, 0)]),
         (&[("*", "b", Effect::Exempt), ("*", "a", Effect::Reset)], [limit(9, 2), limit(0, 2)]),
         (&[("*", "a", Effect::Exempt)], [Action::Exempt; 2]),
     ] {
@@ -309,7 +314,7 @@ fn addresses_are_exempt_or_denied() {
     let addresses = r#"{"client_networks": {"trusted_hops": 1, "exempt": ["10.0.0.0/8", "10.6.6.6"],
         "deny": ["10.6.0.0/16", "2001:db8::/32"]}, "#;
     let config = Config::parse(CONFIG.replacen('{', addresses, 1).as_bytes()).unwrap();
-    let limit = Action::Limit { limit: 100, cost: 1, epoch: 0 };
+    let limit = Action::Limit { limit: 100, configured: None, cost: 1, epoch: 0 };
     let none = Controls::default();
     let live = controls(&[
         ("*", "10.6.7.0/24", Effect::Exempt),

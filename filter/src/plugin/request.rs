@@ -91,9 +91,10 @@ impl Plugin {
                     self.statistics.count(rule, RuleOutcome::Exempt);
                     label = Some((rule, RuleOutcome::Exempt));
                 }
-                Action::Limit { limit, cost, epoch } => {
+                Action::Limit { limit, configured, cost, epoch } => {
                     self.bans.accuse(rule, identifier);
-                    compiled.check(identifier, epoch, (limit, cost), enforced, &mut self.checks);
+                    let amounts = (limit, configured, cost);
+                    compiled.check(identifier, epoch, amounts, enforced, &mut self.checks);
                 }
             }
         }

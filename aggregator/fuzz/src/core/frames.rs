@@ -88,7 +88,7 @@ fn wait_for_results(frame: &RegionFrame) {
     let policy = Policy { timeout_ms: TIMEOUT_MS, deny_on_failure: true, ..Policy::default() };
     let exact = |rule, algorithm, key, shadow| {
         let policy = Policy { shadow, ..policy };
-        Check { rule, algorithm, key, cell_ms: 0, limit: 3, cost: 1, policy }
+        Check { rule, algorithm, key, cell_ms: 0, limit: 3, configured: None, cost: 1, policy }
     };
     let checks = [
         sample_check(&window),
@@ -177,6 +177,7 @@ fn sample_check(key: &Key) -> Check<'_> {
         key: key.as_bytes(),
         cell_ms: 60_000,
         limit: 5,
+        configured: None,
         cost: 1,
         policy,
     }

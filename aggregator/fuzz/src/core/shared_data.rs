@@ -51,6 +51,7 @@ pub fn shared_data(data: &[u8]) {
         key: key.as_bytes(),
         cell_ms: 3_600_000,
         limit: 3,
+        configured: None,
         cost: 1,
         policy: Policy::default(),
     };

@@ -2,7 +2,7 @@
 
 use super::EmbeddedLimiter;
 use super::check::LimitCheck;
-use super::controlled::find;
+use super::controlled::{Counted, find};
 use super::windows::Window;
 use weir_core::control::{Banned, Found, Scratch};
 use weir_core::limiter::{Check, Denial};
@@ -33,7 +33,9 @@ impl EmbeddedLimiter {
             None if found.exempt => return Some(Standing::Exempt),
             None => {}
         }
-        let window = Window::of(&LimitCheck { limit, cost: 1, ..check.clone() }, found.epoch, 0).ok()?;
+        let window =
+            Window::of(&LimitCheck { limit, cost: 1, ..check.clone() }, Counted::of(check, &found), 0)
+                .ok()?;
         let at = Position::at(self.api.now().unix, check.duration_ms);
         let (budget, wait_ms) =
             match self.api.with_engine(|engine, now| engine.look(&window.check(0, 0), now)) {
@@ -46,7 +48,8 @@ impl EmbeddedLimiter {
     /// Charges the cost of a check whatever its limit, as it has been spent already. Returns false if it could not be charged.
     pub fn charge_spent(&self, check: &LimitCheck) -> bool {
         let (found, limit) = self.found(check);
-        let Ok(window) = Window::of(&LimitCheck { limit, ..check.clone() }, found.epoch, 0) else {
+        let Ok(window) = Window::of(&LimitCheck { limit, ..check.clone() }, Counted::of(check, &found), 0)
+        else {
             return false;
         };
         if check.cost == 0 || found.exempt {
@@ -59,7 +62,10 @@ impl EmbeddedLimiter {
     /// counts in it. Returns how much of it is kept.
     pub fn give_back(&self, check: &LimitCheck) -> u64 {
         let (found, limit) = self.found(check);
-        let Ok(window) = Window::of(&LimitCheck { limit, ..check.clone() }, found.epoch, 0) else { return 0 };
+        let Ok(window) = Window::of(&LimitCheck { limit, ..check.clone() }, Counted::of(check, &found), 0)
+        else {
+            return 0;
+        };
         if found.exempt {
             return 0;
         }
@@ -69,7 +75,8 @@ impl EmbeddedLimiter {
     /// Charges a window's check in full, though it does not fit, unless its limit is exceeded already. `None` if it could not be charged.
     pub fn charge_unless_exceeded(&self, check: &LimitCheck) -> Option<bool> {
         let (found, limit) = self.found(check);
-        let window = Window::of(&LimitCheck { limit, ..check.clone() }, found.epoch, 0).ok()?;
+        let window =
+            Window::of(&LimitCheck { limit, ..check.clone() }, Counted::of(check, &found), 0).ok()?;
         if found.exempt || found.ban.is_some() {
             return Some(found.exempt);
         }

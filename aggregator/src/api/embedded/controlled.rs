@@ -8,12 +8,28 @@ use weir_core::control::{Banned, Controls, Found, Scratch, Subject};
 use weir_core::model::exact::{Algorithm, ChargeResult, Verdict};
 use weir_core::model::time::UnixMs;
 
+/// How a check counts under live control, beside its limit.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counted {
+    /// The epoch of its key.
+    pub epoch: u32,
+    /// The limit without live control, if live control sets another.
+    pub configured: Option<u64>,
+}
+
+impl Counted {
+    /// `check` has the limit without live control.
+    pub(super) fn of(check: &LimitCheck, found: &Found) -> Counted {
+        Counted { epoch: found.epoch, configured: found.sets_limit().then_some(check.limit) }
+    }
+}
+
 /// The checks of a call after live control.
 pub(super) struct Controlled {
     /// The checks that are left to decide.
     pub checks: Vec<LimitCheck>,
-    /// The epoch in which each of them counts.
-    pub epochs: Vec<u32>,
+    /// How each of them counts.
+    pub counted: Vec<Counted>,
     /// Their positions in the call.
     places: Vec<usize>,
     /// The decisions on all checks; live control has decided those that are not left.
@@ -25,7 +41,7 @@ impl Controlled {
     pub(super) fn of(checks: &[LimitCheck], controls: &Controls, now: UnixMs) -> Controlled {
         let mut controlled = Controlled {
             checks: Vec::with_capacity(checks.len()),
-            epochs: Vec::with_capacity(checks.len()),
+            counted: Vec::with_capacity(checks.len()),
             places: Vec::with_capacity(checks.len()),
             results: checks.iter().map(LimitCheck::untried).collect(),
             is_banned: false,
@@ -67,7 +83,7 @@ impl Controlled {
         } else {
             let limit = found.limit_of(check.limit, check.algorithm);
             self.checks.push(LimitCheck { limit, ..check.clone() });
-            self.epochs.push(found.epoch);
+            self.counted.push(Counted::of(check, &found));
             self.places.push(place);
         }
     }

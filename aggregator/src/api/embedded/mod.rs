@@ -25,7 +25,7 @@ use crate::region::exact::overturned;
 use crate::region::services::Services;
 use crate::region::stream_error::origin_of;
 use crate::telemetry::spans::{self, around};
-use controlled::Controlled;
+use controlled::{Controlled, Counted};
 use engine::Engine;
 use parking_lot::Mutex;
 use std::sync::Arc;
@@ -106,25 +106,27 @@ impl EmbeddedLimiter {
         let services = &self.api.services;
         let controls = services.control.set();
         if controls.is_empty() {
-            return self.decide_the_rest(checks, &vec![0; checks.len()], failure, within).await;
+            return self
+                .decide_the_rest(checks, &vec![Counted::default(); checks.len()], failure, within)
+                .await;
         }
         let controlled = Controlled::of(checks, &controls, services.now());
         if let Some(answer) = controlled.answer() {
             return answer;
         }
-        let answer = self.decide_the_rest(&controlled.checks, &controlled.epochs, failure, within).await;
+        let answer = self.decide_the_rest(&controlled.checks, &controlled.counted, failure, within).await;
         controlled.complete(answer)
     }
 
     async fn decide_the_rest(
         &self,
         checks: &[LimitCheck],
-        epochs: &[u32],
+        counted: &[Counted],
         failure: Failure,
         within: Duration,
     ) -> Answer {
         let deadline = Instant::now() + within;
-        let (windows, exact) = match split(checks, epochs) {
+        let (windows, exact) = match split(checks, counted) {
             Ok(parts) => parts,
             Err(_) => return Answer::undecided(checks.len()),
         };
@@ -174,12 +176,12 @@ impl Exactly {
     }
 }
 
-fn split(checks: &[LimitCheck], epochs: &[u32]) -> Result<(Windows, Exactly), LimitCheckError> {
+fn split(checks: &[LimitCheck], counted: &[Counted]) -> Result<(Windows, Exactly), LimitCheckError> {
     let mut windows = Windows::default();
     let mut exact = Exactly { charges: Vec::new(), places: Vec::new(), untried: Vec::new() };
-    for (place, (check, epoch)) in checks.iter().zip(epochs).enumerate() {
-        match check.charge(*epoch)? {
-            None => windows.add(check, *epoch, place)?,
+    for (place, (check, counted)) in checks.iter().zip(counted).enumerate() {
+        match check.charge(counted.epoch)? {
+            None => windows.add(check, *counted, place)?,
             Some(charge) => {
                 exact.charges.push(charge);
                 exact.places.push(place);

@@ -1,6 +1,7 @@
 //! The windows of one call: the limiter's checks for them, and its outcomes as decisions.
 
 use super::check::{LimitCheck, LimitCheckError};
+use super::controlled::Counted;
 use super::engine::Engine;
 use super::given_back::Taken;
 use super::{Api, LONGEST_RESERVED_PAUSE, RESERVED_PAUSE};
@@ -18,6 +19,8 @@ pub(super) struct Window {
     cell_ms: u64,
     duration_ms: u64,
     limit: u64,
+    /// The limit without live control, if live control sets `limit`.
+    configured: Option<u64>,
     cost: u64,
     /// Positions of its checks in the call.
     places: Vec<usize>,
@@ -38,13 +41,14 @@ pub(super) enum Attempt {
 }
 
 impl Window {
-    /// The window of the check at position `place`, in this epoch.
-    pub(super) fn of(check: &LimitCheck, epoch: u32, place: usize) -> Result<Window, LimitCheckError> {
+    /// The window of the check at position `place`, with the limit that applies.
+    pub(super) fn of(check: &LimitCheck, counted: Counted, place: usize) -> Result<Window, LimitCheckError> {
         let mut key = Vec::with_capacity(MAX_KEY_BYTES);
-        let parts = check.parts(epoch);
+        let parts = check.parts(counted.epoch);
         parts.encode(&mut key)?;
         let LimitCheck { duration_ms, limit, cost, .. } = *check;
-        Ok(Window { key, cell_ms: parts.cell_ms(), duration_ms, limit, cost, places: vec![place] })
+        let (cell_ms, configured, places) = (parts.cell_ms(), counted.configured, vec![place]);
+        Ok(Window { key, cell_ms, duration_ms, limit, configured, cost, places })
     }
 
     pub(super) fn check(&self, rule: usize, timeout_ms: u32) -> Check<'_> {
@@ -54,6 +58,7 @@ impl Window {
             key: &self.key,
             cell_ms: self.cell_ms,
             limit: self.limit,
+            configured: self.configured,
             cost: self.cost,
             policy: Policy { timeout_ms, ..Policy::default() },
         }
@@ -77,14 +82,16 @@ impl Windows {
     pub(super) fn add(
         &mut self,
         check: &LimitCheck,
-        epoch: u32,
+        counted: Counted,
         place: usize,
     ) -> Result<(), LimitCheckError> {
-        let window = Window::of(check, epoch, place)?;
+        let window = Window::of(check, counted, place)?;
         match self.0.iter_mut().find(|other| other.key == window.key) {
             Some(same) => {
                 same.cost = same.cost.saturating_add(window.cost);
-                same.limit = same.limit.min(window.limit);
+                if window.limit < same.limit {
+                    (same.limit, same.configured) = (window.limit, window.configured);
+                }
                 same.places.push(place);
             }
             None => self.0.push(window),

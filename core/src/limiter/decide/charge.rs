@@ -139,7 +139,7 @@ impl Limiter {
         let subject = Subject {
             fingerprint: item.fingerprint,
             key: Some(check.key),
-            make: if mode == Mode::Peek { Make::Never } else { Make::Always },
+            make: if mode == Mode::Peek { Make::Look } else { Make::Always },
         };
         let change = |entry: &mut Entry, at: &Position| {
             // The worker cache does not apply to an overflow cell: a lease could not be found again by the key's fingerprint, and the
@@ -152,14 +152,15 @@ impl Limiter {
             let (mut leased, mut held) = (0, false);
             let mut begins_strict = false;
             let before = entry.limit;
+            let configured_before = entry.configured;
             let is_lower = is_own && !item.peeks && lowers(entry, item.limit, &verdict);
             if is_lower {
-                entry.limit = item.limit;
+                entry.apply(item.limit, item.configured);
             }
             let mut kept = settled || is_lower;
             match (verdict, mode) {
                 (Verdict::Admit { spare }, Mode::Spend) => {
-                    entry.limit = item.limit;
+                    entry.apply(item.limit, item.configured);
                     if trusted && entry.viewed == MonoMs(0) {
                         entry.viewed = now.mono;
                     }
@@ -180,7 +181,7 @@ impl Limiter {
                     kept = true;
                 }
                 (Verdict::Admit { .. }, Mode::Hold) => {
-                    entry.limit = item.limit;
+                    entry.apply(item.limit, item.configured);
                     // Without a reservation the cost could not be charged later, so the request is denied as reserved.
                     if entry.reserve(hold_tag, item.cost, now.mono.after(HOLD_EXPIRES_MS)) {
                         kept = true;
@@ -191,11 +192,11 @@ impl Limiter {
                 // A shadow rule's denial does not count as one.
                 (Verdict::Deny { .. }, Mode::Spend | Mode::Hold) if !item.shadow => {
                     begins_strict = entry.strict_until <= now.mono;
-                    kept |= note_denial(entry, at, is_own.then_some(item.limit), now.mono);
+                    kept |= note_denial(entry, at, is_own.then_some((item.limit, item.configured)), now.mono);
                 }
                 _ => {}
             }
-            let limit_changed = is_own && entry.limit != before;
+            let limit_changed = is_own && (entry.limit, entry.configured) != (before, configured_before);
             let has_lease =
                 |held: &Reservation| held.tag.kind == ReservationKind::Lease && held.tag != lease_tag;
             let recalls = limit_changed && entry.limit > before && entry.reservations.iter().any(has_lease);
@@ -252,7 +253,7 @@ impl Limiter {
             let held = ended.as_ref().is_ok_and(|done| done.result);
             self.opened(item, check, (held, overflow), now);
         }
-        if let Some(done) = ended.ok().filter(|_| spend) {
+        if let Some(done) = ended.ok().filter(|done| spend || done.regained) {
             self.note_cells(&done.entry, now.mono);
         }
     }
@@ -356,7 +357,7 @@ impl Limiter {
             done.result;
         self.stats.strict = self.stats.strict.saturating_add(u64::from(begins_strict));
         let had_lease = slot.is_some_and(|slot| slot.lease.amount > 0) && mode != Mode::Peek;
-        if done.reaped {
+        if done.regained {
             self.note_cells(&done.entry, now.mono);
         }
         let spends = verdict_spends(verdict, mode);
@@ -378,7 +379,9 @@ impl Limiter {
             self.opened(item, check, (held, done.overflow), now);
         }
         let budget = Budget { rule: check.rule, limit: item.limit, remaining, reset_ms: at.until_next_ms() };
-        self.cache_peek(item, (done.entry.used(), at), mode, now.mono);
+        if !done.overflow {
+            self.cache_peek(item, (done.entry.used(), at), mode, now.mono);
+        }
         match verdict {
             Verdict::Admit { .. } if mode == Mode::Hold => {
                 Charged::Deferred { budget, overflow: done.overflow }
@@ -480,11 +483,11 @@ fn lowers(entry: &Entry, limit: u64, verdict: &Verdict) -> bool {
 }
 
 /// Notes a denial under a limit, which the entry takes over with the end of strict mode. Returns true if the entry has changed.
-fn note_denial(entry: &mut Entry, at: &Position, limit: Option<u64>, now: MonoMs) -> bool {
-    let is_higher = limit.is_some_and(|limit| entry.limit < limit);
+fn note_denial(entry: &mut Entry, at: &Position, applied: Option<(u64, Option<u64>)>, now: MonoMs) -> bool {
+    let is_higher = applied.is_some_and(|(limit, _)| entry.limit < limit);
     let moves = note_strict(entry, at, is_higher, now);
-    if moves {
-        entry.limit = limit.unwrap_or(entry.limit);
+    if let Some((limit, configured)) = applied.filter(|_| moves) {
+        entry.apply(limit, configured);
     }
     moves
 }

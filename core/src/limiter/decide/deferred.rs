@@ -34,6 +34,7 @@ struct Charge {
     fingerprint: u64,
     deferred_cost: DeferredCost,
     limit: u64,
+    configured: Option<u64>,
     reserve: u64,
     /// Whether the reserve is a reservation in the table; otherwise it is spent.
     held: bool,
@@ -151,6 +152,7 @@ impl Limiter {
             until: deferred_cost.until(now.mono),
             deferred_cost,
             limit: item.limit,
+            configured: item.configured,
             reserve: item.cost,
             held,
             overflow,
@@ -224,7 +226,7 @@ impl Limiter {
             let taken_back = if charge.held { entry.release_part(tag, charge.reserve) } else { 0 };
             let spent = charge.reserve.saturating_sub(taken_back);
             if entry.limit == 0 {
-                entry.limit = charge.limit;
+                entry.apply(charge.limit, charge.configured);
             }
             entry.charge(cost.saturating_sub(spent), now.mono);
             ((), true)

@@ -12,6 +12,8 @@ pub(in crate::limiter) struct Item {
     pub(in crate::limiter) cost: u64,
     /// Their lowest limit.
     pub(in crate::limiter) limit: u64,
+    /// That of the check with the lowest limit.
+    pub(in crate::limiter) configured: Option<u64>,
     pub(in crate::limiter) shadow: bool,
     /// Another item charges the same cell, so this one only peeks.
     pub(in crate::limiter) peeks: bool,

@@ -138,6 +138,7 @@ impl Limiter {
             fingerprint: fingerprint(check.key, self.table.secret),
             cost: check.cost,
             limit: check.limit.min(MAX_LIMIT),
+            configured: check.configured.map(|configured| configured.min(MAX_LIMIT)),
             shadow: check.policy.shadow,
             peeks: false,
             deferred: DeferredCost::of(check),
@@ -155,7 +156,7 @@ impl Limiter {
             match items.iter_mut().find(same) {
                 Some(item) if !new.shadow => {
                     if new.limit < item.limit {
-                        (item.limit, item.check) = (new.limit, new.check);
+                        (item.limit, item.configured, item.check) = (new.limit, new.configured, new.check);
                     }
                     let before = (item.deferred.take(), item.cost);
                     item.deferred = DeferredCost::coalesce(before, (new.deferred, new.cost));
@@ -355,12 +356,12 @@ impl Limiter {
 }
 
 fn need(item: &Item, reason: Reason) -> Need {
-    let Item { check, fingerprint, limit, .. } = *item;
+    let Item { check, fingerprint, limit, configured, .. } = *item;
     // A grant for a deferred cost stays, even if the request costs less. So a grant is requested only beyond the slack; for any other
     // reason the region's counts suffice.
     let inquires = item.deferred.is_some() && reason != Reason::Slack;
     let cost = if inquires { 0 } else { item.cost };
-    Need { check, fingerprint, cost, limit, reason, inquires }
+    Need { check, fingerprint, cost, limit, configured, reason, inquires }
 }
 
 /// The items that enforce, with their checks.

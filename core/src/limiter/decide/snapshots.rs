@@ -45,7 +45,7 @@ impl Limiter {
             };
             if let Ok(done) = self.table.transact(shared, subject, now, &mut self.stats, change) {
                 self.stats.snapshots += 1;
-                if done.reaped {
+                if done.regained {
                     self.note_cells(&done.entry, now.mono);
                 } else if done.result {
                     self.note_based_cells(&done.entry, now.mono);
@@ -72,7 +72,10 @@ impl Limiter {
                 ((), changes)
             };
             // If the key has left or conflicts do not end, another copy exists or the refusal will be repeated.
-            let _ = self.table.transact(shared, subject, now, &mut self.stats, change);
+            let marked = self.table.transact(shared, subject, now, &mut self.stats, change);
+            if let Some(done) = marked.ok().filter(|done| done.regained) {
+                self.note_cells(&done.entry, now.mono);
+            }
         }
     }
 
@@ -93,7 +96,11 @@ impl Limiter {
                 (entry.unstored, true)
             };
             let marked = self.table.transact(shared, subject, now, &mut self.stats, change);
-            if marked.is_ok_and(|done| done.result) {
+            let Ok(done) = marked else { continue };
+            if done.regained {
+                self.note_cells(&done.entry, now.mono);
+            }
+            if done.result {
                 self.resync.plan_offer(now.mono);
             }
         }
@@ -129,13 +136,14 @@ impl Limiter {
                 own: 0,
                 cost: 0,
                 limit: pending.limit,
+                configured: pending.configured,
                 timeout_ms: pending.timeout_ms(now.mono),
                 traces,
                 without_baseline: false,
             };
-            let (mut overflow, mut reaped) = (false, None);
+            let (mut overflow, mut regained) = (false, None);
             if let Ok(done) = self.table.transact(shared, subject, now, &mut self.stats, change) {
-                reaped = done.reaped.then(|| done.entry.clone());
+                regained = done.regained.then(|| done.entry.clone());
                 consult.sequence = done.entry.sequence;
                 overflow = done.overflow;
                 if overflow {
@@ -149,7 +157,7 @@ impl Limiter {
             }
             pending.sent = Some(Sent { sequence: consult.sequence, inquiry: consult.cost == 0, overflow });
             queries.push(consult);
-            if let Some(entry) = reaped {
+            if let Some(entry) = regained {
                 self.note_cells(&entry, now.mono);
             }
         }
@@ -256,8 +264,10 @@ impl Limiter {
         let overflow = pending.sent.is_some_and(|sent| sent.overflow);
         let subject = Subject { fingerprint, key: Some(&pending.key), make };
         let closed = self.table.transact_where(shared, overflow, subject, now, &mut self.stats, change);
-        if let Some(done) = closed.ok().filter(|done| done.result) {
-            self.note_based_cells(&done.entry, now.mono);
+        match closed {
+            Ok(done) if done.regained => self.note_cells(&done.entry, now.mono),
+            Ok(done) if done.result => self.note_based_cells(&done.entry, now.mono),
+            _ => {}
         }
     }
 

@@ -39,7 +39,7 @@ impl Limiter {
         let now = self.moment(now);
         let item = self.item(0, check);
         let slot = self.worker_cache.get(item.fingerprint).copied();
-        let subject = Subject { fingerprint: item.fingerprint, key: Some(check.key), make: Make::Never };
+        let subject = Subject { fingerprint: item.fingerprint, key: Some(check.key), make: Make::Look };
         let looked = self.table.transact(shared, subject, now, &mut self.stats, |_, at| (at.sequence, false));
         let Ok(looked) = looked else { return (Position::at(now.unix, check.cell_ms).sequence, 0) };
         let leased = slot.filter(|slot| slot.lease.amount > 0 && slot.lease.sequence == looked.result);
@@ -63,7 +63,7 @@ impl Limiter {
             let settled = is_own && settle_into(entry, slot.as_ref(), tag, now.mono);
             let charged = charges(entry, at);
             if charged {
-                entry.limit = item.limit;
+                entry.apply(item.limit, item.configured);
                 entry.charge(item.cost, now.mono);
             }
             ((charged, settled, *at), charged || settled)

@@ -97,7 +97,7 @@ impl Limiter {
 
     fn write_violations(&mut self, shared: &mut impl Shared, fingerprint: u64, one: Gathered, now: Now) {
         let change = |entry: &mut Entry, at: &Position| {
-            entry.limit = one.most;
+            entry.apply(one.most, None);
             entry.charge(one.count, now.mono);
             (entry.used().effective(at) >= one.most, true)
         };

@@ -37,6 +37,8 @@ pub(in crate::limiter) struct PendingQuery {
     pub(in crate::limiter) key: Vec<u8>,
     pub(in crate::limiter) cell_ms: u64,
     pub(in crate::limiter) limit: u64,
+    /// The limit without live control, if live control sets `limit`.
+    pub(in crate::limiter) configured: Option<u64>,
     /// Sum over the requests that joined.
     pub(in crate::limiter) cost: u64,
     /// Smallest cost among them.
@@ -69,6 +71,7 @@ pub(in crate::limiter) struct Need {
     pub(in crate::limiter) fingerprint: u64,
     pub(in crate::limiter) cost: u64,
     pub(in crate::limiter) limit: u64,
+    pub(in crate::limiter) configured: Option<u64>,
     pub(in crate::limiter) reason: Reason,
     /// Only the region's count is needed.
     pub(in crate::limiter) inquires: bool,
@@ -170,6 +173,7 @@ impl Consults {
                     key: check.key.to_vec(),
                     cell_ms: check.cell_ms,
                     limit: need.limit,
+                    configured: need.configured,
                     cost: 0,
                     least: u64::MAX,
                     inquires: false,
@@ -183,7 +187,9 @@ impl Consults {
                 pending.cost = pending.cost.saturating_add(need.cost);
                 pending.least = pending.least.min(need.cost);
                 pending.deadline = pending.deadline.min(deadline);
-                pending.limit = pending.limit.min(need.limit);
+                if need.limit < pending.limit {
+                    (pending.limit, pending.configured) = (need.limit, need.configured);
+                }
                 pending.inquires |= need.inquires;
                 pending.joined.push(request);
             } else {
@@ -264,6 +270,7 @@ impl Consults {
             key: old.key.clone(),
             cell_ms: old.cell_ms,
             limit: old.limit,
+            configured: old.configured,
             cost: still.iter().fold(0, |sum, (_, cost)| sum.saturating_add(*cost)),
             least: still.iter().map(|(_, cost)| *cost).min().unwrap_or(0),
             inquires: old.inquires,

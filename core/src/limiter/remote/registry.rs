@@ -38,12 +38,13 @@ const HEADER_WORDS: usize = 15 + MAX_RECALLED;
 const SILENT_MS: u64 = 1_000;
 const WORKER_WORDS: usize = 8;
 
-/// The region's clock as the subscriber measured it. All workers of the process use it.
+/// The region's clock as the subscriber measured it, or before the first measurement the machine's as the first worker read it. All
+/// workers of the process use it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::limiter) struct Clock {
     /// Unix time minus monotonic time in milliseconds.
     pub(in crate::limiter) offset_ms: u64,
-    /// Time of the measurement; zero: never.
+    /// Time of the measurement; zero: no worker has entered the registry.
     pub(in crate::limiter) measured: MonoMs,
 }
 
@@ -63,6 +64,8 @@ pub(in crate::limiter) struct Entry {
     pub(in crate::limiter) last_seen: MonoMs,
     /// The clock of its aggregator, if its stream has measured it.
     pub(in crate::limiter) clock: Option<Clock>,
+    /// Unix time minus monotonic time by the machine's clock, in milliseconds.
+    pub(in crate::limiter) machine_offset_ms: u64,
     /// Live nodes of the region, as its aggregator counts them.
     pub(in crate::limiter) origins: u32,
     /// Whether it received a complete snapshot on its stream.
@@ -223,6 +226,10 @@ impl WorkerRegistry {
             self.echo = me.echo;
             self.complete = me.complete;
             self.clock = me.clock.unwrap_or(self.clock);
+        }
+        if self.clock.measured == MonoMs(0) {
+            // The machine's clock may step before a region is reached, and some workers would follow before others.
+            self.clock = Clock { offset_ms: me.machine_offset_ms, measured: now };
         }
         self.gaps += u64::from(me.gap);
         self.resent = self.resent.max(me.resent.unwrap_or(0));

@@ -24,6 +24,8 @@ pub(in crate::limiter) struct Row<'a> {
     pub(in crate::limiter) sequence: u64,
     pub(in crate::limiter) own: u64,
     pub(in crate::limiter) limit: u64,
+    /// The limit without live control, if live control sets `limit`.
+    pub(in crate::limiter) configured: Option<u64>,
     /// When the limit was applied; 0 if the row repeats an earlier one.
     pub(in crate::limiter) applied: UnixMs,
     pub(in crate::limiter) without_baseline: bool,
@@ -62,6 +64,7 @@ struct QueuedCell {
     sequence: u64,
     own: u64,
     limit: u64,
+    configured: Option<u64>,
     applied: UnixMs,
     without_baseline: bool,
     region_others: u64,
@@ -106,7 +109,7 @@ impl Outbox {
         {
             held.own = held.own.max(row.own);
             if row.applied >= held.applied {
-                (held.limit, held.applied) = (row.limit, row.applied);
+                (held.limit, held.configured, held.applied) = (row.limit, row.configured, row.applied);
             }
             held.without_baseline &= row.without_baseline;
             held.region_others = held.region_others.max(row.region_others);
@@ -124,6 +127,7 @@ impl Outbox {
             sequence: row.sequence,
             own: row.own,
             limit: row.limit,
+            configured: row.configured,
             applied: row.applied,
             without_baseline: row.without_baseline,
             region_others: row.region_others,
@@ -267,6 +271,7 @@ impl QueuedCell {
             sequence: self.sequence,
             own: self.own,
             limit: self.limit,
+            configured: self.configured,
             applied: self.applied,
             without_baseline: self.without_baseline,
             region_others: self.region_others,
@@ -285,6 +290,7 @@ impl Row<'_> {
             without_baseline: self.without_baseline,
             region_others: self.region_others,
             applied_ms: self.applied.0,
+            configured: self.configured,
         }
     }
 }
@@ -297,6 +303,7 @@ pub(in crate::limiter) fn row<'a>(entry: &Entry, key: &'a [u8], sequence: u64, c
         sequence,
         own: cell.own,
         limit: entry.limit,
+        configured: entry.configured,
         applied: UnixMs(0),
         without_baseline: cell.without_baseline,
         region_others: 0,
@@ -317,6 +324,7 @@ mod tests {
             sequence: 7,
             own,
             limit: 10,
+            configured: None,
             applied: UnixMs(1),
             without_baseline: false,
             region_others: 0,

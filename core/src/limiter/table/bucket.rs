@@ -1,14 +1,16 @@
 //! The bytes of one bucket: a header and a few entries, found by fingerprint and key.
 //!
 //! ```text
-//! bucket:  layout u8 · entries u8 · evicted_through u64 · entry…
-//! entry:   length u16 · key length u8 · reservations u8 · hits u8 · flags u8 · 15 × u64 · key · older cell… · reservation…
-//! flags:   current unbased · previous unbased · unstored · 0 · older cells u4
+//! bucket:  layout u8 · entries u8 · evicted_through u64 · entry… · what diverted keys have used (see `diverted`)
+//! entry:   length u16 · key length u8 · reservations u8 · hits u8 · flags u8 · 15 × u64 · key · older cell… · reservation… · configured
+//! flags:   current unbased · previous unbased · unstored · controlled · older cells u4
 //! older:   unbased u8 · 4 × u64
+//! configured: u64, if controlled
 //! ```
 //! All little-endian. Bytes that do not parse (another layout, another program's data) count as an empty bucket; entries that do not
 //! parse are dropped. `entry` has the meaning of the fields.
 
+use super::diverted::DivertedKeys;
 use super::entry::{Cell, Entry, MAX_OLDER, Reservation, ReservationKind, Tag};
 use crate::model::time::{MonoMs, Now};
 use crate::model::window::Position;
@@ -21,6 +23,8 @@ const RESERVATION: usize = 4 * 8;
 const CURRENT_UNBASED: u8 = 1;
 const PREVIOUS_UNBASED: u8 = 2;
 const UNSTORED: u8 = 4;
+/// Live control set the limit: the one without it follows the reservations.
+const CONTROLLED: u8 = 8;
 /// Position of the number of older cells in the flags.
 const OLDER_SHIFT: u8 = 4;
 const OLDER: usize = 1 + 4 * 8;
@@ -30,6 +34,8 @@ const _: () = assert!(MAX_OLDER < 1 << (8 - OLDER_SHIFT));
 #[derive(Clone, Debug, Default)]
 pub struct Bucket {
     bytes: Vec<u8>,
+    /// End of the entries in `bytes`.
+    end: usize,
 }
 
 /// An entry and its position.
@@ -63,7 +69,7 @@ impl Bucket {
     }
 
     /// Validates the bytes. Bytes that are no bucket become an empty one. Entries from the first one that does not parse are dropped, and
-    /// so are bytes after the last one, otherwise an entry appended there would not be found again.
+    /// so is all after them that is no record of a diverted key.
     pub fn check(&mut self) {
         if self.bytes.first() != Some(&LAYOUT) || self.bytes.len() < HEADER {
             self.bytes.clear();
@@ -79,10 +85,31 @@ impl Bucket {
             end += length;
             sound += 1;
         }
-        self.bytes.truncate(end);
+        let is_sound = usize::from(sound) == self.len();
         if let Some(count) = self.bytes.get_mut(1) {
             *count = sound;
         }
+        self.end = end;
+        if self.bytes.len() > end {
+            let diverted = if is_sound { self.diverted() } else { DivertedKeys::default() };
+            self.set_diverted(&diverted);
+        }
+    }
+
+    /// Whether it has records of diverted keys.
+    pub fn has_diverted(&self) -> bool {
+        self.bytes.len() > self.end
+    }
+
+    /// The records of diverted keys.
+    pub fn diverted(&self) -> DivertedKeys {
+        DivertedKeys::decode(self.bytes.get(self.end..).unwrap_or_default())
+    }
+
+    /// Replaces the records of diverted keys.
+    pub fn set_diverted(&mut self, diverted: &DivertedKeys) {
+        self.bytes.truncate(self.end);
+        diverted.encode(&mut self.bytes);
     }
 
     /// The bytes to store.
@@ -133,20 +160,21 @@ impl Bucket {
 
     /// A new entry at the end; [`Bucket::put`] writes it.
     pub fn vacant(&self, entry: Entry) -> Found {
-        Found { at: self.bytes.len(), length: 0, entry }
+        Found { at: self.end, length: 0, entry }
     }
 
     /// Writes an entry to its position, or a new one to the end.
     pub fn put(&mut self, found: &Found, key: &[u8]) {
         let entry = &found.entry;
-        let length =
-            FIXED + key.len() + older_of(entry).len() * OLDER + entry.reservations.len() * RESERVATION;
-        if found.length == 0 {
-            self.bytes.resize(found.at + length, 0);
-            self.count(1);
-        } else if found.length != length {
+        let parts = (older_of(entry).len(), entry.reservations.len(), entry.configured.is_some());
+        let length = length_of(key.len(), parts);
+        if found.length != length {
             let zeros = core::iter::repeat_n(0, length);
             self.bytes.splice(found.at..found.at + found.length, zeros);
+            self.end = self.end.saturating_sub(found.length).saturating_add(length);
+        }
+        if found.length == 0 {
+            self.count(1);
         }
         self.write(found.at, length, entry, key);
     }
@@ -199,6 +227,7 @@ impl Bucket {
 
     fn remove(&mut self, found: &Found) {
         self.bytes.drain(found.at..(found.at + found.length).min(self.bytes.len()));
+        self.end = self.end.saturating_sub(found.length);
         self.count(-1);
     }
 
@@ -230,7 +259,8 @@ impl Bucket {
         let key = usize::from(*self.bytes.get(at + 2)?);
         let reservations = usize::from(*self.bytes.get(at + 3)?);
         let older = self.older_at(at)?;
-        let sound = length == FIXED + key + older * OLDER + reservations * RESERVATION;
+        let is_controlled = *self.bytes.get(at + 5)? & CONTROLLED != 0;
+        let sound = length == length_of(key, (older, reservations, is_controlled));
         let fits = sound && at + length <= self.bytes.len();
         fits.then_some(length)
     }
@@ -261,9 +291,11 @@ impl Bucket {
         let older_cell = |index: usize| read_older(&self.bytes, first + index * OLDER);
         let reserved = first + older * OLDER;
         let reservation = |index: usize| read_reservation(&self.bytes, reserved + index * RESERVATION);
+        let configured = reserved + usize::from(byte(3)) * RESERVATION;
         Entry {
             fingerprint: field(0),
             limit: field(1),
+            configured: (byte(5) & CONTROLLED != 0).then(|| word(&self.bytes, configured)),
             strict_until: MonoMs(field(2)),
             charged: MonoMs(field(3)),
             viewed: MonoMs(field(4)),
@@ -290,6 +322,7 @@ impl Bucket {
             without_baseline(&entry.current, CURRENT_UNBASED)
                 | without_baseline(&entry.previous, PREVIOUS_UNBASED)
                 | if entry.unstored { UNSTORED } else { 0 }
+                | if entry.configured.is_some() { CONTROLLED } else { 0 }
                 | (older_of(entry).len() as u8) << OLDER_SHIFT,
         ];
         let (current, previous) = (&entry.current, &entry.previous);
@@ -326,7 +359,15 @@ impl Bucket {
         for (index, reservation) in entry.reservations.iter().enumerate() {
             write_reservation(out, reserved + index * RESERVATION, reservation);
         }
+        if let Some(configured) = entry.configured {
+            set_word(out, reserved + entry.reservations.len() * RESERVATION, configured);
+        }
     }
+}
+
+/// Length of an entry with these numbers of older cells and reservations, and whether live control set its limit.
+fn length_of(key: usize, (older, reservations, is_controlled): (usize, usize, bool)) -> usize {
+    FIXED + key + older * OLDER + reservations * RESERVATION + if is_controlled { 8 } else { 0 }
 }
 
 fn older_of(entry: &Entry) -> &[Cell] {

@@ -84,6 +84,8 @@ pub struct Entry {
     pub fingerprint: u64,
     /// The limit applied last; 0 if only other nodes have used the key.
     pub limit: u64,
+    /// The limit without live control, if live control set `limit`.
+    pub configured: Option<u64>,
     /// End of strict mode.
     pub strict_until: MonoMs,
     /// When this process last spent or received its baseline: its counts are in reports since then.
@@ -122,6 +124,11 @@ impl Entry {
             0 | 1 => u64::MAX,
             cells => limit.checked_div(cells).unwrap_or(0),
         }
+    }
+
+    /// Takes over the limit that a request applies, with the one without live control if live control set it.
+    pub fn apply(&mut self, limit: u64, configured: Option<u64>) {
+        (self.limit, self.configured) = (limit, configured);
     }
 
     /// Number of cells before the current one in a window: the key's resolution.
@@ -220,6 +227,13 @@ impl Entry {
             cell.own = cell.own.saturating_add(cost).min(MAX_LIMIT);
             self.charged = now;
             self.hits = self.hits.saturating_add(1);
+        }
+    }
+
+    /// Counts at least `amount` as the use of other regions in cell `sequence`, if a window still counts it.
+    pub fn count_beside(&mut self, sequence: u64, amount: u64) {
+        if let Some(cell) = self.cell_mut(sequence) {
+            cell.global_others = cell.global_others.max(amount.min(MAX_COUNT));
         }
     }
 

@@ -11,6 +11,7 @@
 
 mod array;
 mod bucket;
+mod diverted;
 mod entry;
 mod meta;
 
@@ -18,6 +19,7 @@ use crate::model::shared::Place;
 
 pub use array::ArrayShared;
 pub use bucket::{Bucket, Found, Left, NoRoom};
+pub use diverted::{Change, Diverted, DivertedKeys, MAX_DIVERTED};
 pub use entry::{Cell, Entry, Reservation, ReservationKind, Tag, tolerated_ms};
 pub use meta::Meta;
 

@@ -42,17 +42,19 @@ fn entry() -> impl Strategy<Value = Entry> {
     let reservations = prop::collection::vec(reservation(), 0..5);
     let older = prop_oneof![Just(vec![]), prop::collection::vec(cell(), 1..=MAX_OLDER)];
     let cells = (cell(), cell(), older);
-    (any::<[u64; 6]>(), any::<u8>(), prop::option::of(0..u64::MAX), cells, reservations).prop_map(
+    let clock_and_configured = (prop::option::of(0..u64::MAX), any::<Option<u64>>());
+    (any::<[u64; 6]>(), any::<u8>(), clock_and_configured, cells, reservations).prop_map(
         |(
             [fingerprint, limit, strict, charged, viewed, sequence],
             hits,
-            clock,
+            (clock, configured),
             (current, previous, older),
             reservations,
         )| {
             Entry {
                 fingerprint,
                 limit,
+                configured,
                 strict_until: MonoMs(strict),
                 charged: MonoMs(charged),
                 viewed: MonoMs(viewed),
@@ -241,6 +243,7 @@ fn the_encoded_size_of_an_entry() {
     };
     assert_eq!(length(Entry::new(1, 1, 5)), 126 + 3);
     assert_eq!(length(Entry::new(1, 10, 5)), 126 + 3 + 9 * 33);
+    assert_eq!(length(Entry { configured: Some(9), ..Entry::new(1, 1, 5) }), 126 + 3 + 8);
 }
 
 #[test]
@@ -389,4 +392,86 @@ fn a_push_is_no_baseline() {
     entry.merge(&wire::Snapshot { own: 5, ..push }, true, MonoMs(3));
     assert!(!entry.is_without_baseline());
     assert_eq!((entry.current.own, entry.used()), (8, Used::Average { current: 10, previous: 0 }));
+}
+
+/// What a key has used in an overflow cell: the cell, the key, and the amount.
+fn uses() -> impl Strategy<Value = Vec<(u64, u64, u64)>> {
+    prop::collection::vec((0u64..4, 1u64..60, 1u64..9), 1..120)
+}
+
+/// The end of cell `sequence`, as [`at`] has it.
+fn end(sequence: u64) -> MonoMs {
+    MonoMs((sequence + 1) * 1_000)
+}
+
+fn noted(uses: &[(u64, u64, u64)], resolution: u64) -> (DivertedKeys, u64) {
+    let (mut records, mut sequence) = (DivertedKeys::default(), 100);
+    for (later, key, amount) in uses {
+        sequence += u64::from(*later == 0);
+        let (end, now) = (end(sequence), mono(sequence));
+        records.drop_old(now);
+        if records.get_mut(*key).is_none() {
+            records.push(Diverted::new(key % 3, *key, (end, 1_000), resolution));
+        }
+        let change = Change { spent: vec![(0, *amount)], ..Change::default() };
+        records.get_mut(*key).unwrap().add(&change, end, now);
+    }
+    (records, sequence)
+}
+
+proptest! {
+    #[test]
+    fn a_diverted_key_has_no_less_than_it_used(uses in uses(), resolution in 1u64..=10) {
+        let (mut records, last) = noted(&uses, resolution);
+        let mut sequence = 100;
+        let mut used = std::collections::BTreeMap::<u64, u64>::new();
+        for (later, key, amount) in &uses {
+            sequence += u64::from(*later == 0);
+            if sequence + resolution >= last {
+                *used.entry(*key).or_default() += amount;
+            }
+        }
+        for (key, used) in used {
+            let rest = records.rest(key % 3).cloned();
+            let own = records.get_mut(key).map(|record| {
+                record.roll(end(last), mono(last));
+                record.spent().map(|(_, spent)| spent).sum::<u64>()
+            });
+            let of_rest = rest.map_or(0, |mut rest| {
+                rest.roll(end(last), mono(last));
+                rest.spent().map(|(_, spent)| spent).sum()
+            });
+            prop_assert!(own.unwrap_or(0) + of_rest >= used, "{own:?} and {of_rest} of {used}");
+        }
+    }
+
+    #[test]
+    fn records_of_diverted_keys_follow_the_entries(uses in uses(), named in named_entries()) {
+        let (records, _) = noted(&uses, 10);
+        let mut bucket = Bucket::default();
+        bucket.check();
+        bucket.set_diverted(&records);
+        for (key, entry) in &named {
+            let found = bucket.vacant(entry.clone());
+            bucket.put(&found, key);
+        }
+        let mut loaded = Bucket::default();
+        *loaded.buffer() = bucket.bytes().to_vec();
+        loaded.check();
+        prop_assert_eq!((loaded.diverted(), loaded.len()), (records, named.len()));
+        let _ = loaded.make_room(1, MonoMs(0), |_| at(5), |_| true);
+        prop_assert_eq!(loaded.diverted(), bucket.diverted());
+        loaded.set_diverted(&DivertedKeys::default());
+        prop_assert!(!loaded.has_diverted());
+    }
+}
+
+#[test]
+fn the_encoded_size_of_diverted_keys() {
+    let uses: Vec<_> = (1..100).map(|key| (1, key, 1)).collect();
+    for (resolution, cells) in [(1, 2), (10, 11)] {
+        let mut bytes = Vec::new();
+        noted(&uses, resolution).0.encode(&mut bytes);
+        assert_eq!(bytes.len(), 1 + MAX_DIVERTED * (49 + 8 * cells));
+    }
 }

@@ -174,6 +174,25 @@ fn requests_in_an_overflow_cell_are_settled_there() {
 }
 
 #[test]
+fn a_deferred_cost_in_an_overflow_cell_counts_for_its_key_once_that_has_a_place() {
+    for cost in [1, 4, 7] {
+        let mut world = World::with(1, 1, Geometry { buckets: 1, keys_per_bucket: 1 }, true);
+        world.run(50);
+        assert!(world.passes(0, 0, &[check(&key("a", 1_000), 10, 1)]));
+        let late = key("b", HOUR);
+        let request = world.begins(0, 0, deferred_check(&late, 10, 4)).unwrap();
+        world.run(5_000);
+        assert_eq!(cause(world.begin(0, 0, check(&late, 10, 7)).1), Cause::Reserved, "4 are reserved");
+        let left = budget(world.begin(0, 0, check(&late, 10, 2)).1);
+        assert_eq!(left.remaining, 10 - 4 - 2);
+        world.settle((0, 0), request, cost);
+        let passed = (0..20).filter(|_| world.passes(0, 0, &[check(&late, 10, 1)])).count() as u64;
+        assert_eq!(passed, 10 - 2 - cost, "after a cost of {cost}");
+        assert_eq!(world.entry(0, &late).unwrap().current.own, 10);
+    }
+}
+
+#[test]
 fn without_room_for_a_reservation_the_reserve_is_spent_at_once() {
     let mut world = World::alone(1, 33);
     let key = key("a", HOUR);

@@ -1,7 +1,7 @@
 //! A table far too small for its traffic: which keys are evicted, which never are, and the counts of keys that return.
 
 use super::harness::*;
-use crate::limiter::table::{Entry, Geometry};
+use crate::limiter::table::{Entry, Geometry, MAX_DIVERTED};
 use crate::limiter::{Check, OVERFLOW_IDENTIFIER};
 use crate::model::key::Key;
 use crate::model::shared::{Place, Shared};
@@ -272,4 +272,111 @@ fn many_refused_counts_are_reported_again_in_steps() {
     let evicted = keys.len() as u64 - in_table;
     assert_eq!((missing, world.sum_of(|stats| stats.overflows)), (0, 0));
     assert_eq!(world.sum_of(|stats| stats.evictions), evicted);
+}
+
+/// How many requests pass under a limit of 10.
+fn exhaust(world: &mut World, key: &Key) -> usize {
+    (0..20).filter(|_| world.passes(0, 0, &[check(key, 10, 1)])).count()
+}
+
+/// A process whose only bucket is full of keys that leave after some seconds, without a region.
+fn full_for_seconds() -> World {
+    let mut world = World::with(1, 1, Geometry { buckets: 1, keys_per_bucket: 3 }, true);
+    world.run(MINUTE - world.unix().0 % MINUTE);
+    for key in &keys(3, 1_000) {
+        assert!(world.passes(0, 0, &[check(key, 10, 1)]));
+    }
+    world
+}
+
+#[test]
+fn a_key_that_leaves_the_overflow_cell_keeps_what_it_used_there() {
+    for used in [4, 10] {
+        let mut world = full_for_seconds();
+        let (late, other) = (key("late", MINUTE), key("other", MINUTE));
+        for _ in 0..used {
+            assert!(world.passes(0, 0, &[check(&late, 10, 1)]));
+        }
+        assert_eq!(world.entry(0, &late), None, "in the overflow cell");
+        // No window counts the three keys any more, so there are places.
+        world.run(5_000);
+        assert_eq!(exhaust(&mut world, &late), 10 - used);
+        assert_eq!(world.entry(0, &late).unwrap().current.own, 10);
+        assert_eq!(exhaust(&mut world, &other), 10, "a key that was never in the overflow cell");
+        // The region receives as the key's what the key has used, and as the overflow cell's what was used there.
+        world.down = false;
+        world.run(3_000);
+        let at = Position::at(world.unix(), MINUTE).sequence;
+        let overflow = key(core::str::from_utf8(OVERFLOW_IDENTIFIER).unwrap(), MINUTE);
+        let reported = [&late, &other, &overflow].map(|key| world.regional(key, at).0);
+        assert_eq!(reported, [10, 10, used as u64]);
+        world.run(2 * MINUTE);
+        assert_eq!(exhaust(&mut world, &late), 10, "no window counts the overflow cell");
+    }
+}
+
+#[test]
+fn use_in_the_overflow_cell_ages_like_other_use() {
+    for hard in [false, true] {
+        let mut world = full_for_seconds();
+        let late = if hard { hard_limit_key("late", MINUTE) } else { key("late", MINUTE) };
+        world.run(MINUTE - world.unix().0 % MINUTE - 1_000);
+        // No place is free: the busy keys are used again.
+        for key in &keys(3, 1_000) {
+            world.passes(0, 0, &[check(key, 10, 1)]);
+        }
+        assert_eq!((exhaust(&mut world, &late), world.entry(0, &late)), (10, None));
+        // Half a window into the next cell an average counts half of it, and a hard limit all.
+        world.run(31_000);
+        assert_eq!(exhaust(&mut world, &late), if hard { 0 } else { 5 });
+        assert!(world.entry(0, &late).is_some());
+    }
+}
+
+#[test]
+fn a_key_that_is_evicted_and_diverted_keeps_both_uses() {
+    let mut world = World::with(1, 1, Geometry { buckets: 1, keys_per_bucket: 2 }, false);
+    world.run(1_000);
+    let known = key("known", HOUR);
+    for _ in 0..3 {
+        assert!(world.passes(0, 0, &[check(&known, 10, 1)]));
+    }
+    world.run(500);
+    // Two keys whose counts are not acknowledged yet take its place.
+    for new_key in keys(2, HOUR) {
+        assert!(world.passes(0, 0, &[check(&new_key, 10, 1)]));
+    }
+    assert_eq!(world.entry(0, &known), None);
+    let mut shadow = check(&known, 10, 4);
+    shadow.policy.shadow = true;
+    assert!(world.passes(0, 0, &[shadow]));
+    assert!(world.sum_of(|stats| stats.overflows) > 0);
+    world.run(500);
+    assert_eq!(exhaust(&mut world, &known), 10 - 3 - 4);
+    world.run(500);
+    let at = Position::at(world.unix(), HOUR).sequence;
+    assert_eq!(world.regional(&known, at).0, 10);
+}
+
+#[test]
+fn many_diverted_keys_keep_no_less_than_they_used() {
+    let mut world = full_for_seconds();
+    let many = keys(3 * MAX_DIVERTED, HOUR);
+    for (at, key) in many.iter().enumerate() {
+        // The first ones use more, so that they keep records of their own.
+        let cost = if at < 4 { 5 } else { 1 };
+        assert!(world.passes(0, 0, &[check(key, 1_000, cost)]));
+    }
+    world.run(5_000);
+    // Three places, one after the other: of all, those with a record of their own begin with their use alone.
+    let spent = |world: &mut World, key: &Key| {
+        world.passes(0, 0, &[check(key, 1_000, 0)]);
+        let entry = world.entry(0, key)?;
+        Some((entry.current.own, entry.current.used()))
+    };
+    assert_eq!(spent(&mut world, &many[0]), Some((5, 5)));
+    assert_eq!(spent(&mut world, &many[3]), Some((5, 5)));
+    let (own, used) = spent(&mut world, &many[10]).unwrap();
+    let rest = 3 * MAX_DIVERTED as u64 - MAX_DIVERTED as u64 + 1;
+    assert_eq!((own, used), (0, rest), "one of those that no record tells apart");
 }

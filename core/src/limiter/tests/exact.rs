@@ -10,12 +10,30 @@ use std::vec::Vec;
 /// A check of a log by rule `rule`, with a timeout of 100 ms.
 fn log(rule: u16, key: &Key, most: u64, cost: u64) -> Check<'_> {
     let policy = Policy { timeout_ms: 100, ..Policy::default() };
-    Check { rule, algorithm: Algorithm::Log, key: key.as_bytes(), cell_ms: 0, limit: most, cost, policy }
+    Check {
+        rule,
+        algorithm: Algorithm::Log,
+        key: key.as_bytes(),
+        cell_ms: 0,
+        limit: most,
+        configured: None,
+        cost,
+        policy,
+    }
 }
 
 fn ledger(rule: u16, zone: u32, cost: u64) -> Check<'static> {
     let policy = Policy { timeout_ms: 100, ..Policy::default() };
-    Check { rule, algorithm: Algorithm::Ledger { zone }, key: b"alice", cell_ms: 0, limit: 0, cost, policy }
+    Check {
+        rule,
+        algorithm: Algorithm::Ledger { zone },
+        key: b"alice",
+        cell_ms: 0,
+        limit: 0,
+        configured: None,
+        cost,
+        policy,
+    }
 }
 
 fn denying(check: Check<'_>) -> Check<'_> {

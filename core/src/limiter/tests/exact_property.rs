@@ -125,12 +125,22 @@ impl Run {
                 key,
                 cell_ms: 0,
                 limit,
+                configured: None,
                 cost: of.cost,
                 policy,
             }
         });
         let algorithm = Algorithm::Ledger { zone: ZONE };
-        let ledger = Check { rule: 4, algorithm, key: b"b", cell_ms: 0, limit: 0, cost: of.cost, policy };
+        let ledger = Check {
+            rule: 4,
+            algorithm,
+            key: b"b",
+            cell_ms: 0,
+            limit: 0,
+            configured: None,
+            cost: of.cost,
+            policy,
+        };
         let ledger = of.ledger.then_some(ledger);
         let exact: Vec<Check<'_>> = log.into_iter().chain(ledger).collect();
         let (id, outcome) = self.world.request_exact(worker, 0, &windows, &exact);

@@ -28,10 +28,15 @@ impl Passed {
 
     /// The cost admitted in the fullest of all windows.
     fn worst(&self) -> u64 {
+        self.worst_in(WINDOW)
+    }
+
+    /// The same of windows of another length.
+    fn worst_in(&self, window_ms: u64) -> u64 {
         let (mut first, mut held, mut worst) = (0, 0, 0);
         for (now, cost) in &self.log {
             held += cost;
-            while self.log[first].0 + WINDOW <= *now {
+            while self.log[first].0 + window_ms <= *now {
                 held -= self.log[first].1;
                 first += 1;
             }
@@ -174,6 +179,49 @@ fn a_burst_at_the_end_of_a_window_gets_twice_an_average_limit_but_no_more_than_a
         assert!(usual >= limit * 18 / 10, "{usual} of {limit}, by the average over two cells");
         assert!(hard_limit <= limit && hard_limit >= limit * 98 / 100, "{hard_limit} of {limit}");
     }
+}
+
+/// What passes in a window around steps of the clock by `step_ms`, one each `every_ms`: the whole limit just before a cell ends, and more
+/// than can pass afterwards.
+fn worst_around_steps(connected: bool, (step_ms, every_ms): (i64, u64)) -> u64 {
+    let mut world = if connected { World::connected(1, 2) } else { World::alone(1, 2) };
+    world.latency = (1, 2);
+    let mut run = Run::new(world, hard_limit_key("k", WINDOW), 20);
+    let into = run.world.unix().0 % WINDOW;
+    run.pass_time(WINDOW - into - 3);
+    (0..20).for_each(|_| run.request_at_random());
+    run.pass_time(2);
+    for _ in 0..2 * WINDOW / every_ms {
+        match connected {
+            true => *run.world.clock_errors.entry(0).or_default() += step_ms,
+            false => run.world.unix_offset += step_ms,
+        }
+        for _ in 0..every_ms / 5 {
+            (0..2).for_each(|_| run.request_at_random());
+            run.pass_time(5);
+        }
+    }
+    // While a time is corrected it runs by a thousandth too fast or too slow.
+    run.passed.worst_in(WINDOW - WINDOW / 500)
+}
+
+#[test]
+fn a_hard_limit_holds_in_any_window_around_steps_of_the_clock() {
+    let cell_ms = (WINDOW / 10) as i64;
+    let steps = [cell_ms / 64, cell_ms / 8, cell_ms / 8 + 1, cell_ms / 2, cell_ms, 3 * cell_ms, 1 << 40];
+    let steps = steps.into_iter().flat_map(|step_ms| [500, 600, 5_000].map(|every_ms| (step_ms, every_ms)));
+    // The time of a region does not step; while it is corrected it moves by a millisecond in a second.
+    let trials = steps.map(|step| (false, step)).chain([(true, (1, 1_000))]);
+    let mut beyond = Vec::new();
+    for (connected, (step_ms, every_ms)) in trials {
+        for step_ms in [step_ms, -step_ms] {
+            let worst = worst_around_steps(connected, (step_ms, every_ms));
+            if worst > 20 {
+                beyond.push((connected, step_ms, every_ms, worst));
+            }
+        }
+    }
+    assert!(beyond.is_empty(), "beyond 20: {beyond:?}");
 }
 
 #[test]

@@ -468,6 +468,7 @@ pub(super) fn check(key: &Key, limit: u64, cost: u64) -> Check<'_> {
         key: key.as_bytes(),
         cell_ms: key.parts().cell_ms(),
         limit,
+        configured: None,
         cost,
         policy,
     }

@@ -1,10 +1,10 @@
 //! Limits that change while a key is in use: what the region has of them, and what leases of the former limit may still spend.
 
 use super::harness::*;
-use crate::limiter::Cause;
-use crate::model::key::Key;
+use crate::limiter::{Cause, Check};
+use crate::model::key::{Key, KeyParts};
 use crate::region::exchange::{Publication, Stored};
-use crate::region::{CellState, Due};
+use crate::region::{CellState, Due, LiveLimit};
 use std::vec;
 use std::vec::Vec;
 
@@ -297,4 +297,44 @@ fn a_region_without_requests_publishes_its_use_for_a_lower_limit_elsewhere() {
         globe.exchange();
     }
     assert!(passed <= 2 * (17 + 2), "{passed}");
+}
+
+#[test]
+fn the_region_has_the_configured_limit_of_a_key_that_begins_under_live_control() {
+    for (live, configured) in [(2_000, 1_000), (100, 1_000)] {
+        for restarts in [false, true] {
+            let key = key("k", HOUR);
+            let mut world = World::connected(1, 2);
+            let controlled = Check { configured: Some(configured), ..check(&key, live, 1) };
+            assert!(world.passes(0, 0, &[controlled]));
+            world.run(200);
+            if restarts {
+                world.restart_region();
+                world.run(3_000);
+            }
+            let mut known = Vec::new();
+            let lifted = |_: &KeyParts<'_>, configured| {
+                known.push(configured);
+                Some(LiveLimit::Unset)
+            };
+            let now = world.unix();
+            world.regions[0].control_some(0, lifted, now);
+            assert_eq!(known, [Some(configured)], "{live}, restarts: {restarts}");
+            assert_eq!(shown(&world, &key).0, Some(configured), "{live}, restarts: {restarts}");
+        }
+    }
+}
+
+#[test]
+fn a_configured_limit_that_changes_under_live_control_is_reported() {
+    let key = key("k", HOUR);
+    let mut world = World::connected(1, 1);
+    for configured in [1_000, 500] {
+        let controlled = Check { configured: Some(configured), ..check(&key, 2_000, 1) };
+        assert!(world.passes(0, 0, &[controlled]));
+        world.run(6_000);
+    }
+    let now = world.unix();
+    world.regions[0].control_some(0, |_, _| Some(LiveLimit::Unset), now);
+    assert_eq!(shown(&world, &key), (Some(500), 500));
 }

@@ -18,6 +18,7 @@ fn entry(worker: u64, gap: bool, resent: Option<u64>, now: MonoMs) -> Entry {
         echo: now,
         last_seen: now,
         clock: None,
+        machine_offset_ms: 0,
         origins: 1,
         complete: true,
         gap,

@@ -19,6 +19,7 @@ fn log(key: &Key, most: u64) -> Check<'_> {
         key: key.as_bytes(),
         cell_ms: 0,
         limit: most,
+        configured: None,
         cost: 1,
         policy,
     }

@@ -399,20 +399,23 @@ fn the_configured_limit_applies_again_without_live_control_if_it_is_known() {
     let mut region = one_of(3);
     region.report(origin(1), &[applied(150, 100, 0)], NOW);
     controlled(&mut region, LiveLimit::Set(1_000), at(1));
-    region.report(origin(1), &[applied(160, 1_000, 2)], at(2));
+    let under_control = wire::Count { configured: Some(100), ..applied(160, 1_000, 2) };
+    region.report(origin(1), &[under_control], at(2));
     publish(&mut region, Due::AtInterval, at(3));
     // The next request would be denied, and there may be none.
     controlled(&mut region, LiveLimit::Unset, at(4));
     assert_eq!(shown(&region), Some(100));
     controlled(&mut region, LiveLimit::Unset, at(5));
     // A node had the live limit before this aggregator applied it.
-    region.report(origin(1), &[applied(170, 2_000, 6)], at(6));
+    let ahead = wire::Count { configured: Some(100), ..applied(170, 2_000, 6) };
+    region.report(origin(1), &[ahead], at(6));
     controlled(&mut region, LiveLimit::Set(2_000), at(7));
     controlled(&mut region, LiveLimit::Unset, at(8));
-    assert_eq!(shown(&region), Some(2_000), "until the next request");
+    assert_eq!(shown(&region), Some(100));
     region.report(origin(1), &[applied(170, 100, 9)], at(9));
     controlled(&mut region, LiveLimit::Unknown, at(10));
-    region.report(origin(1), &[applied(170, 120, 11)], at(11));
+    let credited = wire::Count { configured: Some(110), ..applied(170, 120, 11) };
+    region.report(origin(1), &[credited], at(11));
     controlled(&mut region, LiveLimit::Unset, at(12));
-    assert_eq!(shown(&region), Some(100));
+    assert_eq!(shown(&region), Some(110));
 }

@@ -3,7 +3,6 @@
 
 use crate::model::key::{Key, OriginId};
 use crate::model::schedule::Schedule;
-use crate::model::time::UnixMs;
 use crate::model::wire::{Change, Changes, MAX_FRAME_CELLS};
 use crate::region::exchange::{BASELINE, Part};
 use crate::replication::events::Event;
@@ -91,8 +90,7 @@ pub fn receive(access: &mut impl Access, id: &[u8; 16], message: &[u8]) -> Resul
                 // A cell for which the region has no room stays in the store.
                 let (sequence, limit, parts) = (change.sequence, change.limit, parts(change));
                 let _ = state.region.learn_from_peer(&key, sequence, limit, &parts, store_id, now.unix);
-                let applied = UnixMs(change.applied_ms);
-                state.region.learn_limit(&key, change.newest_limit, applied, now.unix);
+                state.region.learn_limit(&key, change, now.unix);
             }
             state.notify(Event::Push);
         });

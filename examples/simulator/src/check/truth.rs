@@ -187,6 +187,11 @@ impl Truth {
         *held = own.max(*held);
     }
 
+    /// What an origin's overflow cell holds as spent for the rule of cell `id`.
+    pub fn overflow_of(&self, id: CellId, origin: u32) -> u64 {
+        self.overflows.get(&(id.rule, id.sequence, origin)).copied().unwrap_or(0)
+    }
+
     /// Whether an origin's overflow cell accounts for `missing` of cell `id`. The amount is subtracted, so that in
     /// total the overflow cell accounts for no more than it holds.
     pub fn accounts_for(&mut self, id: CellId, origin: u32, missing: u64) -> bool {

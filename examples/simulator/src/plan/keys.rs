@@ -82,7 +82,8 @@ impl Shape {
             Algorithm::Log | Algorithm::Ledger { .. } => (self.rule.limit.min(MAX_LOG_LIMIT), cost),
         };
         let (algorithm, cell_ms, policy) = (self.algorithm, self.cell_ms, self.compiled.policy);
-        let check = Check { rule: number as u16, algorithm, key: &[], cell_ms, limit, cost, policy };
+        let rule = number as u16;
+        let check = Check { rule, algorithm, key: &[], cell_ms, limit, configured: None, cost, policy };
         checks.push(check, |keys| self.write_key(identifier, keys));
     }
 }

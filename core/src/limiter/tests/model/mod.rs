@@ -9,6 +9,7 @@
 mod law;
 mod one_envoy;
 mod region;
+mod regions;
 
 use std::hash::{BuildHasher, RandomState};
 use std::println;
