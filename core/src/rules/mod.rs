@@ -51,7 +51,7 @@ pub use parse::envoy_config::{
 pub use parse::manifest::object_name;
 pub use parse::plugin::PluginConfig;
 pub use request::{Lines, Request};
-pub use resolve::{Action, Live, Match, Matches, Scratch};
+pub use resolve::{Action, Denied, Live, Match, Matches, Scratch};
 pub use rule::ban::Ban;
 pub use rule::carried::CarriedLimit;
 pub use rule::cost::{Cost, ResponseCost};

@@ -6,7 +6,9 @@
 
 use super::rules_tricks::{Sent, check, one_rule, outcome};
 use proptest::prelude::*;
+use std::cell::Cell;
 use std::collections::BTreeSet;
+use weir_core::rules::{Config, Denied, Lines, Live, Request, Scratch};
 
 const MET: &str = r#""identifier": {"constant": "met"}"#;
 
@@ -83,6 +85,80 @@ fn a_path_with_too_many_readings_meets_every_rule() {
     // A long path with one reading is read.
     let plain = format!("/v1/{}", "a/".repeat(10_000));
     check(&by_path(r#"{"exact": "/never"}"#), [Sent::to(&plain)], &["unlimited"]);
+}
+
+/// A request that counts how often its headers are read: once for each rule that matches, for its identifier.
+struct Counted(Sent, Cell<usize>);
+
+impl Request for Counted {
+    fn header(&self, name: &[u8]) -> Lines<'_> {
+        self.1.set(self.1.get() + 1);
+        self.0.header(name)
+    }
+
+    fn for_each_header(&self, name: &[u8], line: &mut dyn FnMut(&[u8])) {
+        self.0.for_each_header(name, line);
+    }
+
+    fn property(&self, path: &[u8], out: &mut Vec<u8>) -> bool {
+        self.0.property(path, out)
+    }
+}
+
+/// How many of the rules by these conditions apply to a path, why it is denied, and how many headers were read.
+fn applied(conditions: &[String], path: &str) -> (usize, Option<Denied>, usize) {
+    let rule = |(at, condition): (usize, &String)| {
+        format!(
+            r#"{{"name": "r{at}", "identifier": {{"header": "x-key"}}, "limit": 5, "window": "1m", "match": {condition}}}"#
+        )
+    };
+    let rules: Vec<String> = conditions.iter().enumerate().map(rule).collect();
+    let text = format!(r#"{{"aggregator": {{"cluster": "c"}}, "rules": [{}]}}"#, rules.join(","));
+    let config = Config::parse(text.as_bytes()).unwrap_or_else(|errors| panic!("{errors}"));
+    let request = Counted(Sent::to(path).with("x-key", "alice"), Cell::new(0));
+    let mut scratch = Scratch::default();
+    let matches = config.resolve(&request, &Live::default(), &mut scratch);
+    let denied = matches.denied();
+    (matches.count(), denied, request.1.get())
+}
+
+#[test]
+fn one_request_takes_from_few_limits_by_the_readings_of_its_path() {
+    let parts = |count| (0..count).map(|at| format!(r#"{{"path": {{"prefix": "/api/part{at}/"}}}}"#));
+    let any = r#"{"path": {"regex": "/.*"}}"#.to_owned();
+    let other = r#"{"host": "other.com", "path": {"exact": "/x"}}"#.to_owned();
+    for count in [1, 15, 16, 32, 33, 64, 1_023] {
+        let rules: Vec<String> = parts(count).chain([other.clone()]).collect();
+        for path in ["/api/x/../a%2fb", r"//a;b\c%2fd%5ce/../%2e%2e;x%2f/f"] {
+            let (matches, denied, reads) = applied(&rules, path);
+            let expected = if count <= 32 { (count, None) } else { (0, Some(Denied::Path)) };
+            assert_eq!((matches, denied), expected, "{path} of {count}");
+            assert!(reads <= 2 * 32 + 4, "{reads} reads for {path} of {count}");
+        }
+        assert_eq!(applied(&rules, "/api/part0/y%20").0, 1);
+    }
+    // Expressions and heads of segments that vary are tested one by one.
+    for condition in [&any, r#"{"path": {"segments": "/*/a"}}"#] {
+        let rules: Vec<String> = vec![condition.to_owned(); 40];
+        let (matches, denied, reads) = applied(&rules, "/api/x/../a%2fb");
+        assert_eq!((matches, denied), (0, Some(Denied::Path)));
+        assert!(reads <= 2 * 32 + 4, "{reads} reads");
+    }
+    // Of a path whose readings are listed, those count that not all readings meet.
+    let rules =
+        |met: usize| [vec![any.clone(); 40], vec![r#"{"path": {"prefix": "/b/"}}"#.to_owned(); met]].concat();
+    for (met, path, expected) in [
+        (32, "/a/../b/c", (72, None)),
+        (33, "/a/../b/c", (0, Some(Denied::Path))),
+        (33, "/b/c", (73, None)),
+        (33, "/b/c/../d", (73, None)),
+        (33, "/b/c//d", (73, None)),
+    ] {
+        let (matches, denied, _) = applied(&rules(met), path);
+        assert_eq!((matches, denied), expected, "{path}");
+    }
+    // Rules that do not read the path do not count.
+    assert_eq!(applied(&vec!["{}".to_owned(); 100], "/api/x/../a%2fb").0, 100);
 }
 
 /// What an upstream makes of a path: its segments, decoded.

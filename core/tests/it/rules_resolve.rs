@@ -336,7 +336,7 @@ fn addresses_are_exempt_or_denied() {
             let mut scratch = Scratch::default();
             let live = Live { controls: Some(controls), now: UnixMs(0) };
             let mut matches = config.resolve(&request, &live, &mut scratch);
-            assert_eq!(matches.address_is_denied(), expected.is_none(), "{address} {key}");
+            assert_eq!(matches.denied().is_some(), expected.is_none(), "{address} {key}");
             assert_eq!(matches.next().map(|matched| matched.action), expected, "{address} {key}");
         }
     }

@@ -121,6 +121,13 @@ impl Conditions {
             && self.virtual_host.as_ref().is_none_or(|name| name.matches(virtual_host.of(request)))
     }
 
+    /// Whether the request, which the rule matches, has a reading of its path that does not meet the rule's condition.
+    pub fn matches_some_readings<R: Request + ?Sized>(&self, request: &R, sources: &mut Sources) -> bool {
+        let Some(condition) = &self.path else { return false };
+        let path = sources.path.of(request, &mut sources.buffer);
+        path.differ() && !path.all(|reading| condition.matches_reading(reading, false))
+    }
+
     fn method_matches<R: Request + ?Sized>(&self, request: &R, buffer: &mut Vec<u8>) -> bool {
         if self.methods.is_empty() {
             return true;

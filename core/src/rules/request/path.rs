@@ -75,6 +75,11 @@ impl Readings {
         self.ends.is_empty()
     }
 
+    /// Whether upstreams read the path differently.
+    pub fn differ(&self) -> bool {
+        self.ends.len() != 1
+    }
+
     /// Whether all upstreams read the path as it is written.
     pub fn is_plain(&self) -> bool {
         self.is_plain
@@ -83,6 +88,11 @@ impl Readings {
     /// Whether a test holds for one of the readings.
     pub fn any(&self, test: impl FnMut(&[u8]) -> bool) -> bool {
         self.are_all() || self.each().any(test)
+    }
+
+    /// Whether a test holds for all readings.
+    pub fn all(&self, test: impl FnMut(&[u8]) -> bool) -> bool {
+        !self.are_all() && self.each().all(test)
     }
 
     /// The segment with this `number`, from 1, without blanks around it; empty if there is none.
