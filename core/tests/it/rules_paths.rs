@@ -34,6 +34,11 @@ fn dot_segments_beside_path_parameters_leave_no_rule() {
         "/x%2f..%2f..%2fv1/abc",
         "//x/v1/abc",
         "/;x/v1/abc",
+        "/%2fx/v1/abc",
+        "/%5cx/v1/abc",
+        "/;a/x/v1/abc",
+        "//;a/x/v1/abc",
+        "//x%2fy/v1/abc",
     ];
     check(&below, spelt.map(Sent::to), &["met"]);
     let elsewhere = ["/abc", "/V1/x", "/v1", "/x/v1/", "/v2/..a/v1/", "/;v1/abc", "/%2fa/b?/v1/"];
@@ -62,6 +67,8 @@ fn a_path_segment_that_upstreams_read_differently_is_ambiguous() {
         "/t//alice",
         "/./t/alice",
         "/t/;/alice",
+        "/;a/t/alice",
+        "/%2ft/alice",
     ];
     check(by_segment, spelt.map(Sent::to), &[r"\+"]);
     let agreed =
@@ -223,12 +230,14 @@ fn envoy(path: &[u8], merge: bool) -> Vec<u8> {
     joined(&if merge { merged(segments) } else { segments })
 }
 
+/// A path without parameters.
+fn bare(path: &[u8]) -> Read {
+    split(path).iter().map(|segment| segment.split(|byte| *byte == b';').next().unwrap().to_vec()).collect()
+}
+
 /// A servlet container: parameters go first, then it decodes, and resolves dots. Its two ways with an escaped slash.
 fn servlet(path: &[u8], escaped_slash: bool) -> Read {
-    let bare: Read = split(path)
-        .iter()
-        .map(|segment| segment.split(|byte| *byte == b';').next().unwrap().to_vec())
-        .collect();
+    let bare = bare(path);
     let path = if escaped_slash { decoded(&joined(&bare)) } else { joined(&bare) };
     let segments = merged(resolved(&split(&path), |segment| plain_dots(&decoded(segment))));
     segments.iter().map(|segment| if escaped_slash { segment.clone() } else { decoded(segment) }).collect()
@@ -281,6 +290,9 @@ fn readers(path: &[u8]) -> Vec<(&'static str, Read)> {
         ("proxy", proxy(path)),
         ("router", router(path)),
         ("JavaScript", javascript(path)),
+        ("JavaScript behind a proxy that decodes", javascript(&escaped(&decoded(path)))),
+        ("JavaScript behind a servlet that drops parameters", javascript(&joined(&bare(path)))),
+        ("proxy behind JavaScript", merged(javascript(path))),
         ("servlet behind the proxy", servlet(&escaped(&joined(&proxy(path))), false)),
         ("WSGI behind Envoy", wsgi(&envoy(path, false))),
         ("WSGI behind Envoy that merges slashes", wsgi(&envoy(path, true))),
