@@ -46,7 +46,7 @@ mod testing;
 pub use addresses::Addresses;
 pub use config::{Aggregator, Config, Responses, Table, Token};
 pub use parse::envoy_config::{
-    PathSetting, Written, find_plugin_configs, path_settings, recognise, static_clusters,
+    PathSetting, Written, find_plugin_configs, path_settings, recognise, static_clusters, underscore_managers,
 };
 pub use parse::manifest::object_name;
 pub use parse::plugin::PluginConfig;

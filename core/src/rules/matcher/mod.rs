@@ -100,6 +100,11 @@ impl Conditions {
         })
     }
 
+    /// The names of the headers that it reads.
+    pub fn headers(&self) -> impl Iterator<Item = &[u8]> {
+        self.headers.iter().map(|header| &*header.name)
+    }
+
     /// How many regular expressions it has.
     pub fn expressions(&self) -> usize {
         let of_path = self.path.iter().filter(|path| matches!(path.test, PathTest::Text(Text::Regex(_))));
