@@ -53,6 +53,8 @@ pub struct Plugin {
     statistics: Statistics,
     requests: Requests,
     tick_ms: u64,
+    /// Live control may have set the shadow mode of a rule.
+    is_switched: bool,
 }
 
 impl Plugin {
@@ -111,7 +113,6 @@ impl Plugin {
         let now = worker.limiter.moment(mono);
         self.bans.ban_struck(&mut worker.limiter, &mut worker.keeper, now);
         self.statistics.flush(&self.config.rules, &mut worker.reporter, mono, true);
-        worker.reporter.hurry();
     }
 
     /// Removes its rules from the worker's reports.
@@ -151,6 +152,11 @@ impl Plugin {
     /// Sets the shadow mode of each rule by its configuration or live control.
     pub fn switch_shadows(&mut self, worker: &mut Worker, mono: MonoMs) {
         let (controls, workspace) = (worker.keeper.controls(), &self.config.workspace);
+        let has_switches = controls.has_shadows(workspace);
+        // Otherwise each rule is as it is configured.
+        if !std::mem::replace(&mut self.is_switched, has_switches) && !has_switches {
+            return;
+        }
         let now = worker.limiter.moment(mono).unix;
         for (number, (compiled, rule)) in self.compiled_rules.iter_mut().zip(&self.config.rules).enumerate() {
             compiled.policy.shadow = controls.shadow(workspace, &rule.name, now).unwrap_or(rule.shadow);
