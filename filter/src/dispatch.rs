@@ -98,6 +98,11 @@ pub fn on_grpc_close(root: u32, token: u32, status: u32) {
     }
 }
 
+/// Handles a request's access log.
+pub fn on_log(context: u32) {
+    with(|vm| vm.on_log(context));
+}
+
 /// Ends a request or a root.
 pub fn on_done(context: u32) {
     apply(context, with(|vm| vm.on_done(context)));

@@ -102,6 +102,15 @@ impl Vm {
         Vec::new()
     }
 
+    /// Handles the access log of a request, whose response Envoy may have kept from the filter.
+    pub fn on_log(&mut self, context: u32) {
+        for plugin in &mut self.plugins {
+            if let Some(worker) = self.workers.get_mut(plugin.worker) {
+                plugin.on_log(worker, context);
+            }
+        }
+    }
+
     /// Handles a message on the stream `token` of `root`.
     pub fn on_message(&mut self, root: u32, token: u32) -> Effects {
         let (here, mono) = (Here::root(root), calls::mono_now());

@@ -20,7 +20,7 @@ use crate::host::headers::Headers;
 use crate::host::shared::EnvoyShared;
 use crate::host::stream::Here;
 use crate::responses::{self, Header};
-use crate::settle::Ended;
+use crate::settle::{Ended, is_answered};
 use crate::worker::Worker;
 use request::Envoy;
 use requests::{Allowed, Requests};
@@ -74,6 +74,13 @@ impl Plugin {
         self.settle(worker, context, true);
         let Some(Allowed { budget, exact }) = self.requests.take_allowed(context) else { return Vec::new() };
         responses::allowed_headers(&self.config.rules, budget.as_ref(), &exact, &self.config.responses)
+    }
+
+    /// Settles the cost of a request by a response of which [`Plugin::on_response`] was not called.
+    pub fn on_log(&mut self, worker: &mut Worker, context: u32) {
+        if worker.limiter.is_deferred(self.number(context)) && is_answered() {
+            self.settle(worker, context, true);
+        }
     }
 
     /// Ends a request, with or without a response.
