@@ -179,6 +179,13 @@ fn domain_of(quotas: &Quotas, caller: &Caller, first: &UsageReports) -> Result<S
             caller.name
         )));
     }
+    if caller.max_cost() < u64::MAX {
+        // A report has all requests of five seconds, whose number bounds nothing.
+        return Err(Status::permission_denied(format!(
+            "the token {:?} has a max_cost, to which reports of many requests cannot be held; use one without",
+            caller.name
+        )));
+    }
     if !quotas.has_domain(domain) && quotas.services().metrics.warnings.pass().is_some() {
         warn!(
             domain,

@@ -394,8 +394,10 @@ async fn callers_need_a_token_and_lose_their_stream_with_it() {
     let ours = application("ours", "default", Some("users"));
     let theirs = application("theirs", "elsewhere", None);
     let bound = application("bound", "default", Some("tenants"));
+    let entry = auth::Entry { max_cost: Some(100), ..auth::Entry::application("capped", "default") };
+    let capped = NewToken::new(entry).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let all = format!("{}{}{}", ours.entry, theirs.entry, bound.entry);
+    let all = format!("{}{}{}{}", ours.entry, theirs.entry, bound.entry, capped.entry);
     let file = write(folder.path(), "tokens", &all);
     let service = Service::start_with(|mut settings| {
         settings.api.tokens_file = Some(file.clone());
@@ -413,6 +415,14 @@ async fn callers_need_a_token_and_lose_their_stream_with_it() {
     let mut elsewhere = open(&theirs.token).await;
     elsewhere.report(USER, 0, 0).await;
     assert_eq!(elsewhere.refused().await.code(), Code::PermissionDenied);
+    let mut capped = open(&capped.token).await;
+    capped.report(USER, 5_000_000, 0).await;
+    assert_eq!(
+        capped.refused().await.code(),
+        Code::PermissionDenied,
+        "a report may have any number of requests"
+    );
+    assert_eq!(service.metric("reports_total{result=\"counted\"}"), 2.0);
     let mut bound = open(&bound.token).await;
     bound.send(reports("edge", vec![usage(USER, 1, 0), usage(&[("tenant", "t"), ("env", "e")], 1, 0)])).await;
     bound.until(&[("env", "e"), ("tenant", "t")], |_| true).await;
