@@ -40,11 +40,11 @@ pub fn on_configure(root: u32) -> bool {
 }
 
 /// Handles a root's timer.
-pub fn on_tick(root: u32) {
-    apply(root, with(|vm| vm.on_tick(root)));
+pub fn on_tick(here: u32) {
+    apply(here, with(|vm| vm.on_tick(here)));
     let closed = CLOSED.with(|closed| closed.try_borrow_mut().map(|mut closed| std::mem::take(&mut *closed)));
     for (root, token, status) in closed.unwrap_or_default() {
-        apply(root, with(|vm| vm.on_stream_closed(root, token, status)));
+        apply(here, with(|vm| vm.on_stream_closed((root, token), status, here)));
     }
 }
 
@@ -86,7 +86,7 @@ pub fn on_grpc_receive(root: u32, token: u32, size: usize) {
 
 /// Handles the end of a stream.
 pub fn on_grpc_close(root: u32, token: u32, status: u32) {
-    match with(|vm| vm.on_stream_closed(root, token, status)) {
+    match with(|vm| vm.on_stream_closed((root, token), status, root)) {
         Some(effects) => apply(root, Some(effects)),
         None => CLOSED.with(|closed| {
             if let Ok(mut closed) = closed.try_borrow_mut()
@@ -96,6 +96,11 @@ pub fn on_grpc_close(root: u32, token: u32, status: u32) {
             }
         }),
     }
+}
+
+/// Handles a request's access log.
+pub fn on_log(context: u32) {
+    with(|vm| vm.on_log(context));
 }
 
 /// Ends a request or a root.

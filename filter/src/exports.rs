@@ -2,8 +2,8 @@
 //!
 //! Each exported callback costs every request a call into the VM, so only these are exported: the build renames `weir_…` to
 //! `proxy_…` and drops the SDK's own. The SDK's dispatcher would keep a map of contexts, and needs `on_context_create` and
-//! `on_delete` for it. Of a request, the default module receives the headers alone: the build also drops `on_response_headers` and
-//! `on_done` from it, as only deferred costs and headers of allowed responses need these.
+//! `on_delete` for it. Of a request, the default module receives the headers alone: the build also drops `on_response_headers`, `on_log`
+//! and `on_done` from it, as only deferred costs and headers of allowed responses need these.
 //!
 //! The memory into which Envoy writes is in `host::arena`; `dispatch` does the work.
 
@@ -66,6 +66,12 @@ pub extern "C" fn weir_on_grpc_receive(root: u32, token: u32, size: usize) {
 #[unsafe(no_mangle)]
 pub extern "C" fn weir_on_grpc_close(root: u32, token: u32, status: u32) {
     dispatch::on_grpc_close(root, token, status);
+}
+
+/// Handles a request's access log, which Envoy writes before it ends the request.
+#[unsafe(no_mangle)]
+pub extern "C" fn weir_on_log(context: u32) {
+    dispatch::on_log(context);
 }
 
 /// Ends a request or a root. Returns 1: its context can be deleted at once.

@@ -1,5 +1,5 @@
 //! The response of a denial: 429 with the usual headers, and the drafts' formats if they are configured. A ban with an end gives 429
-//! too. A ban without end and a denied address give 403, as a retry has no use.
+//! too. A ban without end and a denied address give 403, and a path that meets too many rules 400, as a retry has no use.
 //!
 //! `retry-after` (RFC 9110) is in whole seconds, at least 1. `x-ratelimit-limit`, `-remaining` and `-reset` (seconds)
 //! are what most gateways send. `RateLimit` and `RateLimit-Policy` are those of
@@ -31,11 +31,14 @@ const EXCEEDED: &str = "rate limit exceeded";
 const PROBLEM_TYPE: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 /// Problem type of a response that states no more than its status (RFC 9457).
 const PROBLEM_BLANK: &str = "about:blank";
+/// gRPC's INVALID_ARGUMENT.
+const GRPC_INVALID_ARGUMENT: i32 = 3;
 /// gRPC's PERMISSION_DENIED.
 const GRPC_PERMISSION_DENIED: i32 = 7;
 /// gRPC's RESOURCE_EXHAUSTED.
 const GRPC_RESOURCE_EXHAUSTED: i32 = 8;
 /// HTTP status, its phrase, and the gRPC status.
+const BAD_REQUEST: (u32, &str, i32) = (400, "Bad Request", GRPC_INVALID_ARGUMENT);
 const FORBIDDEN: (u32, &str, i32) = (403, "Forbidden", GRPC_PERMISSION_DENIED);
 const TOO_MANY: (u32, &str, i32) = (429, "Too Many Requests", GRPC_RESOURCE_EXHAUSTED);
 
@@ -142,6 +145,11 @@ pub fn banned(
 /// The response to a request of a client whose address is denied.
 pub fn denied_address(formats: &Responses, client: Client) -> Response {
     rejected(FORBIDDEN, "weir_denied_address", "address denied", Vec::new(), (None, formats), client)
+}
+
+/// The response to a request whose path has readings that meet too many rules. No retry passes.
+pub fn ambiguous_path(formats: &Responses, client: Client) -> Response {
+    rejected(BAD_REQUEST, "weir_ambiguous_path", "path ambiguous", Vec::new(), (None, formats), client)
 }
 
 /// The headers of an allowed request's response: those of its budget if configured, and those of exact rules.
@@ -639,6 +647,19 @@ mod tests {
         let response = denied(rules, &denial, &details(&[0], 0, &[]), formats, Client::Http).unwrap();
         let undecided = response.headers.iter().find(|(name, _)| *name == "x-ratelimit-undecided").unwrap();
         assert_eq!(undecided.1.with_text(str::to_owned), "open");
+    }
+
+    #[test]
+    fn an_ambiguous_path_gets_400() {
+        let problem =
+            r#"{"detail":"path ambiguous","status":400,"title":"Bad Request","type":"about:blank"}"#;
+        for (responses, body) in [("{}", "path ambiguous"), (r#"{"problem_json": true}"#, problem)] {
+            let response = ambiguous_path(&config(responses).responses, Client::Http);
+            assert_eq!((response.status, response.details), (400, "weir_ambiguous_path"));
+            assert_eq!((&*response.body, response.headers.len()), (body, 1), "no header of a limit");
+        }
+        let grpc = ambiguous_path(&config("{}").responses, Client::Grpc);
+        assert_eq!((grpc.grpc_status, &*grpc.body), (3, "path ambiguous"));
     }
 
     #[test]

@@ -2,16 +2,36 @@
 //!
 //! | end of the request | cost |
 //! |---|---|
-//! | a response with the header, from upstream or Envoy | its value |
+//! | a response with the header, from upstream or Envoy | its value; of several lines the largest |
 //! | the upstream's response without it | the rule's default |
 //! | no response, and the request may have reached an upstream | what was reserved, as it may have been used |
 //! | no response, and no upstream received it | 0 |
+//!
+//! A response that Envoy follows, by an internal redirect, ends its request too: Envoy sends the next one through all filters again. The
+//! filter receives the headers of such a response only with the access log.
 
 use crate::host::calls;
+use crate::host::headers::{Beyond, Headers};
 use weir_core::rules::{Cost, ResponseCost, Rule};
 
 /// Envoy's response code details of a response from upstream.
 const VIA_UPSTREAM: &[u8] = b"via_upstream";
+/// The same of one that Envoy follows.
+const FOLLOWED: &[u8] = b"internal_redirect";
+
+/// A response has nothing besides its headers.
+struct Nothing;
+
+impl Beyond for Nothing {
+    fn property(&self, _: &[u8], _: &mut Vec<u8>) -> bool {
+        false
+    }
+}
+
+/// Whether Envoy has headers of a response to the current request.
+pub fn is_answered() -> bool {
+    calls::response_headers(|bytes| !Headers::new(bytes, Nothing).is_empty())
+}
 
 /// The current request, whose cost is to be settled.
 pub struct Ended<'a> {
@@ -51,14 +71,19 @@ impl<'a> Ended<'a> {
     }
 
     fn stated(&self, cost: &ResponseCost) -> Option<u64> {
-        let read = |value: Option<&[u8]>| value.map(|value| cost.of(Some(value)));
-        self.answered.then(|| calls::response_header(&cost.name, read)).flatten()
+        let largest = |bytes: &[u8]| {
+            let headers = Headers::new(bytes, Nothing);
+            let lines = headers.lines(&cost.name).filter(|line| !line.is_empty());
+            lines.map(|line| cost.of(Some(line))).max()
+        };
+        self.answered.then(|| calls::response_headers(largest)).flatten()
     }
 
     fn ending(&mut self) -> Ending {
         let answered = self.answered;
         *self.ending.get_or_insert_with(|| {
-            match (answered && is(b"response\0code_details", VIA_UPSTREAM), reached()) {
+            let details = [VIA_UPSTREAM, FOLLOWED];
+            match (answered && is(b"response\0code_details", &details), reached()) {
                 (true, _) => Ending::Responded,
                 (false, true) => Ending::Unanswered,
                 (false, false) => Ending::NotSent,
@@ -76,7 +101,7 @@ fn reached() -> bool {
     !address.is_empty() || attempts > 1
 }
 
-fn is(property: &[u8], expected: &[u8]) -> bool {
+fn is(property: &[u8], expected: &[&[u8]]) -> bool {
     let mut value = Vec::new();
-    calls::property(property, &mut value) && value == expected
+    calls::property(property, &mut value) && expected.contains(&value.as_slice())
 }

@@ -102,6 +102,15 @@ impl Vm {
         Vec::new()
     }
 
+    /// Handles the access log of a request, whose response Envoy may have kept from the filter.
+    pub fn on_log(&mut self, context: u32) {
+        for plugin in &mut self.plugins {
+            if let Some(worker) = self.workers.get_mut(plugin.worker) {
+                plugin.on_log(worker, context);
+            }
+        }
+    }
+
     /// Handles a message on the stream `token` of `root`.
     pub fn on_message(&mut self, root: u32, token: u32) -> Effects {
         let (here, mono) = (Here::root(root), calls::mono_now());
@@ -117,9 +126,9 @@ impl Vm {
         self.after_frames(at, here, mono)
     }
 
-    /// Handles the end of the stream `token` of `root`.
-    pub fn on_stream_closed(&mut self, root: u32, token: u32, status: u32) -> Effects {
-        let (here, mono) = (Here::root(root), calls::mono_now());
+    /// Handles the end of the stream `token` of `root`, in the context of the root `here`.
+    pub fn on_stream_closed(&mut self, (root, token): (u32, u32), status: u32, here: u32) -> Effects {
+        let (here, mono) = (Here::root(here), calls::mono_now());
         let Some(at) = self.workers.iter().position(|worker| worker.has_stream(root, token)) else {
             return Effects::new();
         };
@@ -175,7 +184,7 @@ impl Vm {
         let mut plugin = self.plugins.remove(found);
         if let Some(worker) = self.workers.get_mut(at) {
             plugin.finish(worker, mono);
-            worker.send_counters(here, mono);
+            worker.send_last_counters(here);
             plugin.release(worker);
             worker.on_root_ended(root, here, mono);
             if is_last {

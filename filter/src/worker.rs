@@ -204,6 +204,15 @@ impl Worker {
         }
     }
 
+    /// Sends all counts of decisions, as a configuration ends.
+    pub fn send_last_counters(&mut self, here: Here) {
+        if self.stream.is_welcome() {
+            self.reporter.rest().iter().for_each(|frame| {
+                self.stream.send(frame, here);
+            });
+        }
+    }
+
     /// Writes the limiter's figures to Envoy's statistics, if that is due or `now_or_never`.
     pub fn flush(&mut self, mono: MonoMs, now_or_never: bool) {
         self.metrics.flush(self.limiter.stats(mono), mono, now_or_never);

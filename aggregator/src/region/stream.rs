@@ -26,8 +26,8 @@ use tracing::{Instrument, debug};
 use weir_core::model::exact::MAX_CHARGES;
 use weir_core::model::key::OriginId;
 use weir_core::model::wire::{
-    self, Consult, ExactRequest, FilterFrame, Hello, MAX_FRAME_CELLS, MAX_FRAME_CONTROLS, RegionFrame,
-    Welcome,
+    self, Consult, ExactRequest, FilterFrame, Hello, MAX_FRAME_CELLS, MAX_FRAME_CONTROLS, MAX_FRAME_COUNTERS,
+    RegionFrame, Welcome,
 };
 use weir_core::replication::StreamId;
 use weir_core::replication::state::LateAck;
@@ -391,6 +391,10 @@ impl Stream<'_> {
         }
         if frame.consults.len() > MAX_FRAME_CELLS {
             return Err(StreamError::TooManyConsults(frame.consults.len()));
+        }
+        let counters = frame.counters.as_ref().map_or(0, |counters| counters.rules.len());
+        if counters > MAX_FRAME_COUNTERS {
+            return Err(StreamError::TooManyCounters(counters));
         }
         check_exact(frame)?;
         let Some(hello) = &frame.hello else { return Ok(()) };

@@ -5,7 +5,9 @@ use sha2::{Digest, Sha256};
 use tonic::Code;
 use weir_core::model::exact::MAX_CHARGES;
 use weir_core::model::key::OriginId;
-use weir_core::model::wire::{Hello, MAX_FRAME_CELLS, MAX_FRAME_CONTROLS, PROTOCOL_VERSION};
+use weir_core::model::wire::{
+    Hello, MAX_FRAME_CELLS, MAX_FRAME_CONTROLS, MAX_FRAME_COUNTERS, PROTOCOL_VERSION,
+};
 
 /// Why the aggregator ends a stream that its node would continue.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -57,6 +59,9 @@ pub enum StreamError {
     /// More queries in a frame than allowed.
     #[error("{0} queries in one frame; at most {MAX_FRAME_CELLS} are allowed")]
     TooManyConsults(usize),
+    /// Counters of more rules in a frame than allowed.
+    #[error("{0} rule counters in one frame; at most {MAX_FRAME_COUNTERS} are allowed")]
+    TooManyCounters(usize),
     /// More exact requests in a frame than allowed.
     #[error("{0} exact requests in one frame; at most {MAX_FRAME_CELLS} are allowed")]
     TooManyExactRequests(usize),
@@ -98,6 +103,7 @@ impl StreamError {
             StreamError::TooManySilent => "too_many_silent",
             StreamError::TooManyCounts(_) => "too_many_counts",
             StreamError::TooManyConsults(_) => "too_many_consults",
+            StreamError::TooManyCounters(_) => "too_many_counters",
             StreamError::TooManyExactRequests(_) => "too_many_exact_requests",
             StreamError::TooManyRefunds(_) => "too_many_refunds",
             StreamError::TooManyBans(_) => "too_many_bans",

@@ -9,7 +9,7 @@ use crate::model::key::MAX_TEXT_BYTES;
 use crate::model::time::UnixMs;
 use crate::model::wire;
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
 use prost::Message;
@@ -17,8 +17,8 @@ use prost::Message;
 /// Most bans of a process. Beyond that those that deny no more are dropped, and further ones are refused: no ban ends because
 /// of others.
 pub const MAX_BANS: usize = 4_096;
-/// A namespace has at most this many times as many bans as there are free places, so that a flood in one leaves places for the
-/// others.
+/// A workspace has at most this many times as many bans as there are free places, so that a flood in one leaves places for the
+/// others. A namespace likewise has at most this many times as many as there are places left for its workspace.
 const MAX_OF_FREE: usize = 3;
 /// Most bans that merging may lead to. Workers of a process may each fill the last places at the same time.
 const MAX_MERGED: usize = 2 * MAX_BANS;
@@ -67,6 +67,44 @@ pub struct Named<'a> {
     pub identifier: &'a [u8],
     /// The ban.
     pub ban: Local,
+}
+
+/// How many bans there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// In all workspaces.
+    pub all: usize,
+    /// In one workspace.
+    pub of_workspace: usize,
+    /// In one of its namespaces.
+    pub of_namespace: usize,
+}
+
+impl Held {
+    /// Whether there is a place for another one of that namespace among `most`.
+    pub fn has_place(self, most: usize) -> bool {
+        let of_workspace = most.saturating_sub(self.all).saturating_mul(MAX_OF_FREE);
+        // What a workspace takes is not free any more.
+        let left = of_workspace.saturating_sub(self.of_workspace).div_ceil(MAX_OF_FREE.saturating_add(1));
+        self.of_namespace < left.saturating_mul(MAX_OF_FREE)
+    }
+}
+
+/// One item of each of several queues in turn.
+struct InTurn<I>(VecDeque<I>);
+
+impl<I: Iterator> Iterator for InTurn<I> {
+    type Item = I::Item;
+
+    fn next(&mut self) -> Option<I::Item> {
+        while let Some(mut queue) = self.0.pop_front() {
+            if let Some(item) = queue.next() {
+                self.0.push_back(queue);
+                return Some(item);
+            }
+        }
+        None
+    }
 }
 
 /// By workspace, namespace and canonical identifier. Clients choose identifiers, so a map with a fixed hash key is not used.
@@ -131,9 +169,16 @@ impl Bans {
         (now < ban.kept_until).then_some(ban)
     }
 
-    /// The bans that deny now.
+    /// The bans that deny now, in turn of each workspace and there of each namespace: of each come as many as of every other one.
     pub fn open(&self, now: UnixMs) -> impl Iterator<Item = Named<'_>> {
-        self.all().filter(move |open| open.ban.denies(now))
+        let in_turn = self.by_name.iter().map(move |(workspace, namespaces)| {
+            let of_workspace = namespaces.iter().map(move |(namespace, identifiers)| {
+                let open = identifiers.iter().filter(move |(_, ban)| ban.denies(now));
+                open.map(move |(identifier, ban)| Named { workspace, namespace, identifier, ban: *ban })
+            });
+            InTurn(of_workspace.collect())
+        });
+        InTurn(in_turn.collect())
     }
 
     fn all(&self) -> impl Iterator<Item = Named<'_>> {
@@ -283,9 +328,13 @@ impl Bans {
     /// Whether there is a place for another ban in a namespace, after dropping some that deny no more if need be.
     fn has_place(&mut self, (workspace, namespace): (&str, &str), now: UnixMs) -> bool {
         let admits = |bans: &Bans| {
-            let held = bans.by_name.get(workspace).and_then(|namespaces| namespaces.get(namespace));
-            let free = MAX_BANS.saturating_sub(bans.count);
-            held.map_or(0, BTreeMap::len) < free.saturating_mul(MAX_OF_FREE)
+            let namespaces = bans.by_name.get(workspace);
+            let held = Held {
+                all: bans.count,
+                of_workspace: namespaces.map_or(0, |all| all.values().map(BTreeMap::len).sum()),
+                of_namespace: namespaces.and_then(|all| all.get(namespace)).map_or(0, BTreeMap::len),
+            };
+            held.has_place(MAX_BANS)
         };
         if admits(self) {
             return true;

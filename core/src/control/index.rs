@@ -200,6 +200,11 @@ impl Index {
         self.workspaces.get(workspace).is_some_and(|workspace| workspace.networks)
     }
 
+    /// Whether a rule of this workspace has a shadow switch, in force or expired.
+    pub fn has_shadows(&self, workspace: &str) -> bool {
+        self.workspaces.get(workspace).is_some_and(|workspace| !workspace.shadows.is_empty())
+    }
+
     /// A rule's shadow switch.
     pub fn shadow(&self, workspace: &str, rule: &str, now: UnixMs) -> Option<bool> {
         let control = self.workspaces.get(workspace)?.shadows.get(rule)?;

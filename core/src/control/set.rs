@@ -125,6 +125,11 @@ impl Controls {
         self.index.shadow(workspace, rule, now)
     }
 
+    /// Whether a rule of this workspace has a shadow switch.
+    pub fn has_shadows(&self, workspace: &str) -> bool {
+        self.index.has_shadows(workspace)
+    }
+
     /// Whether clients' addresses matter in this workspace.
     pub fn has_networks(&self, workspace: &str) -> bool {
         self.index.has_networks(workspace)

@@ -64,8 +64,11 @@ pub const TICK_MS: u64 = 50;
 pub const WAITING_TICK_MS: u64 = 10;
 /// A report with this many cells is sent at once.
 const FLUSH_ROWS: usize = wire::MAX_FRAME_CELLS;
-/// A worker that was replaced rests after this time without a decision.
+/// A worker that was replaced rests after this time without a decision. One that had to wake is not replaced: it takes twice as long each
+/// time, since its process repeats all counts after each new stream, and evicts nothing until then.
 pub const REST_MS: u64 = 10_000;
+/// The longest time until a worker rests.
+pub const REST_MS_MAX: u64 = 600_000;
 /// Least time between two reads of the worker registry; a little less than a tick, as ticks jitter.
 const REGISTRY_MS: u64 = 40;
 
@@ -122,6 +125,8 @@ pub struct Limiter {
     decided: MonoMs,
     /// It has given back what it holds in its process, until its next decision.
     rests: bool,
+    /// Time without a decision after which it may rest.
+    rests_after_ms: u64,
     items: Vec<Item>,
     resolved: Vec<(u64, Outcome)>,
     stats: Stats,
@@ -155,6 +160,7 @@ impl Limiter {
             serves: false,
             decided: now.mono,
             rests: false,
+            rests_after_ms: REST_MS,
             items: Vec::new(),
             resolved: Vec::new(),
             stats: Stats::default(),
@@ -346,12 +352,12 @@ impl Limiter {
         self.link.left();
     }
 
-    /// Gives back the worker's entry in the registry, its cache and its stream, if it owes nothing and has decided nothing for [`REST_MS`]. Its
-    /// next decision takes them again. If true, the caller ends the stream.
+    /// Gives back the worker's entry in the registry, its cache and its stream, if it owes nothing and has decided nothing for [`REST_MS`], or
+    /// up to [`REST_MS_MAX`] if it has rested before. Its next decision takes them again. If true, the caller ends the stream.
     pub fn rest(&mut self, shared: &mut impl Shared, now: MonoMs) -> bool {
         let waits = !self.is_quiet() || !self.exact.requests.is_settled() || self.resync.has_offer();
         let owes_nothing = self.is_at_rest() && !waits;
-        if self.rests || !owes_nothing || now.since(self.decided) < REST_MS {
+        if self.rests || !owes_nothing || now.since(self.decided) < self.rests_after_ms {
             return false;
         }
         self.leave(shared, now);

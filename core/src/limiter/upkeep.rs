@@ -1,8 +1,8 @@
 //! Periodic work of each tick: the worker registry, due leases, the end of a resync.
 
-use super::Limiter;
 use super::cache::worker_cache::IDLE_MS;
 use super::remote::registry::{self, WorkerRegistry};
+use super::{Limiter, REST_MS_MAX};
 use crate::model::shared::Shared;
 use crate::model::time::{MonoMs, Now};
 use alloc::vec::Vec;
@@ -53,7 +53,10 @@ impl Limiter {
     /// The time of a request. A worker that is new, or that was inactive for so long that others may take it for dead, enters the
     /// registry first. Otherwise its counts could leave the table before they are reported.
     pub(super) fn enter(&mut self, shared: &mut impl Shared, mono: MonoMs) -> Now {
-        (self.decided, self.rests) = (mono, false);
+        if core::mem::take(&mut self.rests) {
+            self.rests_after_ms = self.rests_after_ms.saturating_mul(2).min(REST_MS_MAX);
+        }
+        self.decided = mono;
         if self.synced.is_none_or(|synced| mono.since(synced) > registry::DEAD_MS / 2) {
             self.sync_registry(shared, self.moment(mono));
         }

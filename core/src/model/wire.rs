@@ -27,6 +27,8 @@ pub const SERVICE: &str = "weir.v1.Region";
 pub const METHOD: &str = "Follow";
 /// Most cells in one frame, so that neither side is blocked by it.
 pub const MAX_FRAME_CELLS: usize = 256;
+/// Most rules whose counters a frame has, which is as many as a configuration may have.
+pub const MAX_FRAME_COUNTERS: usize = 1_024;
 /// Most live controls in one frame.
 pub const MAX_FRAME_CONTROLS: usize = 128;
 /// Largest frame in bytes.
@@ -59,7 +61,7 @@ pub struct FilterFrame {
     /// Bans that rules of this process propose to the region; at most [`MAX_FRAME_CONTROLS`].
     #[prost(message, repeated, tag = "8")]
     pub bans: Vec<Ban>,
-    /// Counts of this worker's decisions; absolute, so that they may be lost or repeated.
+    /// Counts of this worker's decisions, of at most [`MAX_FRAME_COUNTERS`] rules; absolute, so that they may be lost or repeated.
     #[prost(message, optional, tag = "9")]
     pub counters: Option<Counters>,
 }

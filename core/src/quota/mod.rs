@@ -8,8 +8,11 @@
 //!   new one arrives, so that in some reports more is reserved than is left;
 //! - other users of the limit, which do not see what is reserved: at most by [`PART`] of what was left;
 //! - requests that a proxy admits between a report and the answer to it, before its first allotment, or by its own configuration after the last
-//!   one has expired;
-//! - reports that are lost with a stream: at most what was reserved for that proxy.
+//!   one has expired.
+//!
+//! A proxy whose stream is lost may have spent all that it held, so that counts as spent until its window is over. Hence a proxy holds no more
+//! than a few times what it used between its last reports, and at first what the limit lets pass in a minute ([`START_MS`]): a restart costs
+//! little of a long window. A proxy that ends its stream after a last report has spent nothing more.
 //!
 //! A window that is shorter than the time between two reports cannot be divided in amounts. Such a limit is divided as a rate ([`pace`]).
 //!
@@ -36,6 +39,14 @@ pub const VALID_MS: u64 = 15_000;
 pub const FILL_MS: u64 = 30_000;
 /// The part of what is neither used nor reserved that one allotment takes, as numerator and denominator; the rest is for proxies that join.
 pub const PART: (u64, u64) = (3, 4);
+/// A proxy gets at least what the limit lets pass on average in this time, or [`START_LEAST`], if that is free.
+pub const START_MS: u64 = 60_000;
+/// See [`START_MS`].
+pub const START_LEAST: u64 = 8;
+/// A proxy gets more than that only up to so many times what it was asked for between two reports.
+pub const GROWTH: u64 = 3;
+/// A proxy that ends its stream has spent nothing since a report that is no older.
+pub const LAST_REPORT_MS: u64 = 1_000;
 /// Windows shorter than this are divided as rates.
 pub const PACED_BELOW_MS: u64 = 2 * REPORT_MS;
 /// Most proxies of one limit.
@@ -118,7 +129,18 @@ impl Division {
         true
     }
 
-    /// Notes that the stream of a proxy ended. What it may still spend stays reserved until its allotment expires.
+    /// Notes that a proxy ended its stream. If it has just reported, it returns what it has.
+    pub fn end(&mut self, id: u64, now: MonoMs) {
+        match self.shares.get(&id).is_some_and(|share| share.has_reported(LAST_REPORT_MS, now)) {
+            true => {
+                self.shares.remove(&id);
+            }
+            false => self.leave(id, now),
+        }
+    }
+
+    /// Notes that the stream of a proxy was lost. What it may still spend stays reserved until its allotment expires, and counts as spent
+    /// then.
     pub fn leave(&mut self, id: u64, now: MonoMs) {
         if let Some(share) = self.shares.get_mut(&id) {
             share.leave(now.after(VALID_MS));
@@ -240,9 +262,18 @@ impl Division {
         })
     }
 
-    /// Frees what was reserved for proxies that have left and whose allotments have expired.
+    /// Charges what was reserved for proxies that have left and whose allotments have expired.
     pub fn expire(&mut self, now: MonoMs) {
-        self.shares.retain(|_, share| !share.has_expired(now));
+        let mut lost = 0_u64;
+        self.shares.retain(|_, share| {
+            let expired = share.has_expired(now);
+            lost = lost.saturating_add(if expired { share.reserved(now) } else { 0 });
+            !expired
+        });
+        // Of a rate nothing is reserved.
+        if !self.is_paced {
+            self.owed = self.owed.saturating_add(lost);
+        }
     }
 
     /// `reserved` is what is reserved for all proxies, this one included.
@@ -259,7 +290,9 @@ impl Division {
         let free = room.left.saturating_sub(reserved.saturating_sub(share.reserved(now)));
         let weight = share.demand().saturating_add(1);
         let part = portion_up(room.left, weight, demand.saturating_add(count));
-        share.allot(part.min(portion_up(free, PART.0, PART.1)), free, reported, now)
+        let start = portion_up(room.limit, START_MS, room.at.cell_ms).max(START_LEAST);
+        let most = share.demand().saturating_mul(GROWTH).max(start);
+        share.allot(part.min(portion_up(free, PART.0, PART.1)).min(most), free, reported, now)
     }
 
     fn set_pace(&mut self, id: u64, (demand, count): (u64, u64), now: MonoMs) -> Option<Allotment> {

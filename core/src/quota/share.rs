@@ -29,6 +29,7 @@ pub struct Share {
     /// The most that the bucket held at `since`, by the last report or when it was allotted.
     base: Parts,
     since: MonoMs,
+    reported: MonoMs,
     /// The most that was spent of former buckets since the last report.
     former: Parts,
     /// Requests between two reports, admitted or not: the last ones, or the average if that is more.
@@ -41,7 +42,8 @@ pub struct Share {
 
 impl Share {
     pub(super) fn new(demand: u64, now: MonoMs) -> Share {
-        Share { tokens: 0, rate: 0, base: 0, since: now, former: 0, demand, allotted: MonoMs(0), until: None }
+        let (reported, allotted) = (MonoMs(0), MonoMs(0));
+        Share { tokens: 0, rate: 0, base: 0, since: now, reported, former: 0, demand, allotted, until: None }
     }
 
     /// The share for a limit that is divided as a rate. Nothing is reserved of such a limit.
@@ -81,6 +83,11 @@ impl Share {
         self.until = Some(until);
     }
 
+    /// Whether its last report is no older than this.
+    pub(super) fn has_reported(&self, within_ms: u64, now: MonoMs) -> bool {
+        now.since(self.reported) <= within_ms
+    }
+
     pub(super) fn has_expired(&self, now: MonoMs) -> bool {
         self.until.is_some_and(|until| now >= until)
     }
@@ -98,10 +105,12 @@ impl Share {
         self.spent_within(now.since(self.since))
     }
 
-    /// The same, by the time of the next report.
+    /// The same, by the time of the next report, or of one that has left until its allotment expires.
     pub(super) fn reserved(&self, now: MonoMs) -> u64 {
-        let end = self.until.map_or(HORIZON_MS, |until| until.since(self.since));
-        self.spent_within(now.since(self.since).max(end))
+        match self.until {
+            Some(until) => self.spent_within(until.since(self.since)),
+            None => self.spent_within(now.since(self.since).max(HORIZON_MS)),
+        }
     }
 
     fn spent_within(&self, ms: u64) -> u64 {
@@ -122,7 +131,7 @@ impl Share {
         let unreported = self.parts_within(now.since(self.since));
         self.base = unreported.saturating_sub(Parts::from(allowed).saturating_mul(PARTS)).min(self.size());
         self.former = 0;
-        self.since = now;
+        (self.since, self.reported) = (now, now);
         let requests = allowed.saturating_add(denied);
         self.demand = requests.max(self.demand.saturating_add(requests) / 2);
     }

@@ -114,6 +114,8 @@ pub(super) struct Weight {
     pub(super) utilisation: u64,
     /// Nodes that follow it or have a component in one of its cells.
     pub(super) origins: usize,
+    /// Whether a node here follows it.
+    pub(super) is_followed: bool,
     /// When a component last grew.
     pub(super) touched: UnixMs,
 }
@@ -191,7 +193,8 @@ impl KeyState {
     /// The criteria for evicting the key. `None` while any of its cells waits to be sent, or shows more use than its
     /// nodes' components: no node would send that again.
     pub(super) fn weight(&self) -> Option<Weight> {
-        let mut weight = Weight { origins: self.followers.len(), ..Weight::default() };
+        let origins = self.followers.len();
+        let mut weight = Weight { origins, is_followed: origins > 0, ..Weight::default() };
         for cell in &self.cells {
             if cell.must_stay() {
                 return None;

@@ -7,7 +7,7 @@
 //! the time, and it must not be locked for as long as a million keys take.
 
 use super::Refused;
-use super::cells::KeyState;
+use super::cells::{KeyState, Weight};
 use super::shares::{Lineage, Shares, Standing};
 use crate::model::key::{HashKey, Key, KeyParts, MIN_DURATION_MS, fingerprint};
 use crate::model::time::UnixMs;
@@ -196,10 +196,16 @@ impl Keys {
             .filter(move |(known, _)| identity(known.as_bytes()) == identity(key))
     }
 
-    /// Whether a key may be created that no filter here has queried or reported. The last quarter of the room is
-    /// reserved for those.
-    pub(super) fn has_room_for(&self, key: &[u8]) -> bool {
-        self.index.len() < self.max - self.max / 4 || self.find_bytes(key, self.hash(key)).is_some()
+    /// Whether a key may be created that no filter here has queried or reported. The last quarter of the room is reserved for those that one
+    /// has. In the rest such a key takes the place of another one, of a part that has more.
+    pub(super) fn makes_room_for(&mut self, key: &[u8]) -> bool {
+        if self.index.len() < self.max - self.max / 4 || self.find_bytes(key, self.hash(key)).is_some() {
+            return true;
+        }
+        let Ok(key) = Key::parse(key) else { return false };
+        let parts = key.parts();
+        let lineage = self.shares.lineage(parts.workspace, parts.namespace, self.secret);
+        self.evict_for(lineage, |weight, standing| !weight.is_followed && standing == Standing::Richer)
     }
 
     fn insert(&mut self, key: &[u8], hash: u32, sequence: u64, now: UnixMs) -> Result<usize, Refused> {
@@ -209,7 +215,8 @@ impl Keys {
         let key = Key::parse(key).map_err(|_| Refused::Key)?;
         let parts = key.parts();
         let lineage = self.shares.lineage(parts.workspace, parts.namespace, self.secret);
-        if self.index.len() >= self.max && !self.evict_for(lineage) {
+        let may_leave = |weight: &Weight, standing| !weight.is_hot || standing == Standing::Richer;
+        if self.index.len() >= self.max && !self.evict_for(lineage, may_leave) {
             return Err(Refused::Full);
         }
         let state = KeyState::new(&parts, lineage);
@@ -230,9 +237,9 @@ impl Keys {
         Ok(at as usize)
     }
 
-    /// Evicts a key to make room for one of this lineage. Returns false if none of the examined keys may be evicted. The next
-    /// search continues after them.
-    fn evict_for(&mut self, new: Lineage) -> bool {
+    /// Evicts a key that `may_leave` to make room for one of this lineage. Returns false if none of the examined keys may. The next search
+    /// continues after them.
+    fn evict_for(&mut self, new: Lineage, may_leave: impl Fn(&Weight, Standing) -> bool) -> bool {
         let slots = self.slots.len();
         let visited = (0..EVICTION_LOOKS.min(slots)).map(|step| (self.hand + step) % slots.max(1));
         let victim = visited
@@ -240,10 +247,9 @@ impl Keys {
                 let (_, state) = self.at(at)?;
                 let weight = state.weight()?;
                 let standing = self.shares.standing(state.sharing.lineage, new);
-                let may_leave = !weight.is_hot || standing == Standing::Richer;
                 let several = weight.origins > 1;
                 let rank = (weight.is_hot, standing, several, weight.utilisation, weight.touched);
-                may_leave.then_some((rank, at))
+                may_leave(&weight, standing).then_some((rank, at))
             })
             .min();
         self.hand = (self.hand + EVICTION_LOOKS) % slots.max(1);

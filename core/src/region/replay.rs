@@ -278,7 +278,7 @@ impl Region {
             return Ok(());
         }
         checked(key.as_bytes(), sequence, 0, now)?;
-        if !self.keys.has_room_for(key.as_bytes()) {
+        if !self.keys.makes_room_for(key.as_bytes()) {
             return Err(Refused::Full);
         }
         let (slot, state) = self.keys.entry(key.as_bytes(), sequence, now)?;

@@ -3,13 +3,17 @@
 //!
 //! Whoever may name namespaces can invent any number of them, so a namespace alone is entitled to no share. A grant is: the
 //! namespaces that one name or prefix in an application's credential allows, which the operator wrote. All namespaces
-//! without a grant are one part of their workspace, and so are all that no rule of a filter can have.
+//! without a grant are one part of their workspace. So are all that no rule of a filter can have, and of these again those of
+//! limits that callers bring along.
 
 use crate::model::key::{HashKey, fingerprint};
 use alloc::boxed::Box;
 use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
+
+/// What the namespaces of limits begin with that descriptors of the rate-limit service bring along. Their rest is the caller's.
+pub const OVERRIDES: &[u8] = b"rls|override|";
 
 /// The names and prefixes of namespaces in the credentials of applications, by workspace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,6 +32,8 @@ enum Part<'a> {
     Rest,
     /// No rule of a filter can have it, as a name has neither `|` nor `:`.
     Unnamed,
+    /// A caller's descriptor has brought its limit along.
+    Override,
     Name(&'a [u8]),
     Prefix(&'a [u8]),
 }
@@ -55,6 +61,9 @@ impl Grants {
                 return Part::Prefix(prefix);
             }
         }
+        if namespace.starts_with(OVERRIDES) {
+            return Part::Override;
+        }
         match namespace.iter().any(|byte| b"|:".contains(byte)) {
             true => Part::Unnamed,
             false => Part::Rest,
@@ -69,6 +78,7 @@ impl Part<'_> {
             Part::Unnamed => (1, b""),
             Part::Name(name) => (2, name),
             Part::Prefix(prefix) => (3, prefix),
+            Part::Override => (4, b""),
         }
     }
 }
@@ -175,6 +185,7 @@ mod tests {
             ("job-b", Part::Prefix(b"job-")),
             ("job", Part::Rest),
             ("rls|edge|user|", Part::Unnamed),
+            ("rls|override|edge|user", Part::Override),
             ("sha256:x", Part::Unnamed),
         ] {
             assert_eq!(grants.part(b"w", namespace.as_bytes()), expected, "{namespace}");

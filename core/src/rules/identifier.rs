@@ -217,6 +217,14 @@ pub(super) fn reads_path(parts: &[Part]) -> bool {
     parts.iter().any(|part| matches!(part.source, Source::PathSegment(_)))
 }
 
+/// The names of the headers that are parts.
+pub(super) fn header_parts(parts: &[Part]) -> impl Iterator<Item = &[u8]> {
+    parts.iter().filter_map(|part| match &part.source {
+        Source::Header(name) => Some(&**name),
+        _ => None,
+    })
+}
+
 /// Headers that are identified by as they are written, though upstreams accept many spellings; each with the part to use.
 pub(super) fn spelt_parts(parts: &[Part]) -> impl Iterator<Item = (&[u8], &'static str)> {
     parts.iter().filter_map(|part| match &part.source {

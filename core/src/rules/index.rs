@@ -15,9 +15,13 @@ use alloc::vec::Vec;
 use core::hash::BuildHasherDefault;
 use hashbrown::HashMap;
 use siphasher::sip::SipHasher13;
+use smallvec::SmallVec;
 
 /// With fewer rules, testing each is as fast.
 pub(super) const INDEXED_FROM: usize = 16;
+
+/// Most rules of a request that some readings of its path meet and others do not.
+pub(super) const MAX_SPLIT_RULES: usize = 32;
 
 type ByText<V> = HashMap<Box<[u8]>, V, BuildHasherDefault<SipHasher13>>;
 
@@ -49,8 +53,14 @@ struct Node {
 #[derive(Debug, Default)]
 pub(super) struct Candidates {
     rules: Vec<u16>,
+    /// Those that are filed under segments of a path that has all readings, in ascending order.
+    split: SmallVec<[u16; MAX_SPLIT_RULES]>,
     text: Vec<u8>,
 }
+
+/// A path has all readings, and too many rules are filed under segments of paths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TooMany;
 
 impl Index {
     /// The index of `rules`; `None` if there are too few.
@@ -85,15 +95,21 @@ impl Index {
     }
 
     /// The numbers of the rules that the request may match, in ascending order.
+    ///
+    /// # Errors
+    ///
+    /// The path has all readings, and thereby more than [`MAX_SPLIT_RULES`] rules. No more of them are looked at.
     pub fn find<'a, R: Request + ?Sized>(
         &self,
         request: &R,
         path: &mut RequestPath,
         buffer: &mut Vec<u8>,
         found: &'a mut Candidates,
-    ) -> &'a [u16] {
-        let Candidates { rules, text } = found;
+    ) -> Result<&'a [u16], TooMany> {
+        let Candidates { rules, split, text } = found;
         rules.clear();
+        split.clear();
+        let mut found = Ok(());
         let mut lower = [0; HOST_BYTES_MAX];
         let host = self.end_of_host(request, buffer, &mut lower);
         let mut collect = |tree: &Tree| {
@@ -103,7 +119,8 @@ impl Index {
             }
             let path = path.of(request, buffer);
             if path.are_all() {
-                return tree.collect_all(rules);
+                found = found.and_then(|()| tree.collect_all(rules, split));
+                return;
             }
             path.each().for_each(|reading| tree.collect(reading, self.segment_bytes, text, rules));
         };
@@ -111,9 +128,11 @@ impl Index {
         if let Some((host, is_whole)) = host {
             self.of_host(host, is_whole, &mut collect);
         }
+        found?;
+        rules.extend_from_slice(split);
         rules.sort_unstable();
         rules.dedup();
-        rules
+        Ok(rules)
     }
 
     /// The request's host in lower case, or the end of a long one, whose other bytes are in no key; and whether it is the whole.
@@ -179,9 +198,23 @@ impl Tree {
         self.0.first().is_some_and(|root| !root.children.is_empty())
     }
 
-    /// Adds the rules of all paths.
-    fn collect_all(&self, rules: &mut Vec<u16>) {
-        self.0.iter().for_each(|node| rules.extend_from_slice(&node.rules));
+    /// Adds the rules of all paths. Those that are filed under segments become `split`.
+    fn collect_all(
+        &self,
+        rules: &mut Vec<u16>,
+        split: &mut SmallVec<[u16; MAX_SPLIT_RULES]>,
+    ) -> Result<(), TooMany> {
+        let Some((root, nodes)) = self.0.split_first() else { return Ok(()) };
+        rules.extend_from_slice(&root.rules);
+        for rule in nodes.iter().flat_map(|node| &node.rules) {
+            if let Err(at) = split.binary_search(rule) {
+                if split.len() >= MAX_SPLIT_RULES {
+                    return Err(TooMany);
+                }
+                split.insert(at, *rule);
+            }
+        }
+        Ok(())
     }
 
     /// Adds the rules along the path. A segment longer than any key ends the way.
@@ -228,7 +261,7 @@ mod tests {
     fn candidates(config: &Config, request: &TestRequest) -> Vec<u16> {
         let index = Index::of(&config.rules).unwrap();
         let mut found = Candidates::default();
-        index.find(request, &mut RequestPath::default(), &mut Vec::new(), &mut found).to_vec()
+        index.find(request, &mut RequestPath::default(), &mut Vec::new(), &mut found).unwrap().to_vec()
     }
 
     #[test]
@@ -315,6 +348,11 @@ mod tests {
         ) {
             let config = config(&conditions);
             let request = TestRequest::default().header(":authority", &host).header(":path", &path);
+            let mut scratch = Scratch::default();
+            let resolved = config.resolve(&request, &Live::default(), &mut scratch);
+            if resolved.denied().is_some() {
+                return Ok(());
+            }
             let found = candidates(&config, &request);
             let mut sources = crate::rules::request::sources::Sources::default();
             let matching: Vec<u16> = (0..)
@@ -323,8 +361,6 @@ mod tests {
                 .map(|(number, _)| number)
                 .collect();
             prop_assert!(matching.iter().all(|rule| found.contains(rule)), "{found:?} {matching:?}");
-            let mut scratch = Scratch::default();
-            let resolved = config.resolve(&request, &Live::default(), &mut scratch);
             prop_assert_eq!(resolved.map(|one| one.rule_index).collect::<Vec<_>>(), matching.iter().map(|rule| usize::from(*rule)).collect::<Vec<_>>());
         }
     }

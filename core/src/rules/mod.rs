@@ -46,12 +46,12 @@ mod testing;
 pub use addresses::Addresses;
 pub use config::{Aggregator, Config, Responses, Table, Token};
 pub use parse::envoy_config::{
-    PathSetting, Written, find_plugin_configs, path_settings, recognise, static_clusters,
+    PathSetting, Written, find_plugin_configs, path_settings, recognise, static_clusters, underscore_managers,
 };
 pub use parse::manifest::object_name;
 pub use parse::plugin::PluginConfig;
 pub use request::{Lines, Request};
-pub use resolve::{Action, Live, Match, Matches, Scratch};
+pub use resolve::{Action, Denied, Live, Match, Matches, Scratch};
 pub use rule::ban::Ban;
 pub use rule::carried::CarriedLimit;
 pub use rule::cost::{Cost, ResponseCost};

@@ -3,11 +3,14 @@
 //! Live control precedes the configuration. A network that the configuration denies is denied regardless of the rules,
 //! unless a live exemption of all namespaces has a prefix at least as long. A network that the configuration exempts is
 //! exempt from all rules, unless live control bans the identifier, or a network with a prefix at least as long.
+//!
+//! Rules that only some readings of a path meet are applied all. So that no client uses up the limits of many by one request, nor the
+//! time that they take, a request with more than [`MAX_SPLIT_RULES`] of them is denied.
 
 use super::addresses::Listed;
 use super::config::Config;
 use super::identifier::{self, write_raw};
-use super::index::Candidates;
+use super::index::{Candidates, MAX_SPLIT_RULES, TooMany};
 use super::request::Request;
 use super::request::sources::Sources;
 use super::rule::overrides::Override;
@@ -19,6 +22,15 @@ use crate::matching::glob;
 use crate::model::time::UnixMs;
 use alloc::vec::Vec;
 use core::net::IpAddr;
+
+/// Why a request is denied before any rule is applied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Denied {
+    /// The configuration denies the client's address.
+    Address,
+    /// Readings of the path meet too many rules that others do not.
+    Path,
+}
 
 /// One rule that matches a request.
 #[derive(Clone, Copy, Debug)]
@@ -81,6 +93,8 @@ pub struct Scratch {
     live: control::Scratch,
     client: Client,
     found: Vec<Applied>,
+    /// Rules that not all readings of the path meet.
+    split: usize,
     candidates: Candidates,
 }
 
@@ -107,7 +121,7 @@ pub struct Matches<'a> {
     identifiers: &'a [u8],
     found: core::slice::Iter<'a, Applied>,
     identifier_start: usize,
-    address_is_denied: bool,
+    denied: Option<Denied>,
 }
 
 impl Config {
@@ -125,29 +139,39 @@ impl Config {
             workspace: &self.workspace,
         };
         let hash_key = self.hash_key.as_ref();
-        let address_is_denied = scratch.is_denied(self, request, &live);
-        if !address_is_denied {
-            match &self.index {
-                None => {
-                    for (rule_index, rule) in self.rules.iter().enumerate() {
-                        scratch.apply(rule_index, rule, hash_key, request, &live);
-                    }
-                }
-                Some(index) => {
-                    let mut candidates = core::mem::take(&mut scratch.candidates);
-                    let Sources { path, buffer, .. } = &mut scratch.sources;
-                    for number in index.find(request, path, buffer, &mut candidates) {
-                        let rule_index = usize::from(*number);
-                        if let Some(rule) = self.rules.get(rule_index) {
-                            scratch.apply(rule_index, rule, hash_key, request, &live);
-                        }
-                    }
-                    scratch.candidates = candidates;
-                }
-            }
+        let denied = match scratch.is_denied(self, request, &live) {
+            true => Some(Denied::Address),
+            false => self.apply_all(request, hash_key, &live, scratch).err(),
+        };
+        if denied.is_some() {
+            scratch.found.clear();
         }
         let (identifiers, found) = (scratch.identifiers.as_slice(), scratch.found.iter());
-        Matches { rules: &self.rules, identifiers, found, identifier_start: 0, address_is_denied }
+        Matches { rules: &self.rules, identifiers, found, identifier_start: 0, denied }
+    }
+
+    /// Applies the rules that may match.
+    fn apply_all<R: Request + ?Sized>(
+        &self,
+        request: &R,
+        hash_key: Option<&SecretKey>,
+        live: &WorkspaceControls<'_>,
+        scratch: &mut Scratch,
+    ) -> Result<(), Denied> {
+        let Some(index) = &self.index else {
+            let mut rules = self.rules.iter().enumerate();
+            return rules.try_for_each(|(number, rule)| scratch.apply(number, rule, hash_key, request, live));
+        };
+        let mut candidates = core::mem::take(&mut scratch.candidates);
+        let Sources { path, buffer, .. } = &mut scratch.sources;
+        let found = index.find(request, path, buffer, &mut candidates).map_err(|TooMany| Denied::Path);
+        let applied = found.and_then(|found| {
+            let rules = found.iter().map(|number| usize::from(*number));
+            let mut rules = rules.filter_map(|number| Some((number, self.rules.get(number)?)));
+            rules.try_for_each(|(number, rule)| scratch.apply(number, rule, hash_key, request, live))
+        });
+        scratch.candidates = candidates;
+        applied
     }
 }
 
@@ -163,6 +187,7 @@ impl Scratch {
         self.sources.reset();
         self.identifiers.clear();
         self.found.clear();
+        self.split = 0;
         self.client = Client::default();
     }
 
@@ -201,13 +226,19 @@ impl Scratch {
         hash_key: Option<&SecretKey>,
         request: &R,
         live: &WorkspaceControls<'_>,
-    ) {
+    ) -> Result<(), Denied> {
         if !rule.conditions.matches(request, &mut self.sources) {
-            return;
+            return Ok(());
+        }
+        if rule.conditions.matches_some_readings(request, &mut self.sources) {
+            if self.split >= MAX_SPLIT_RULES {
+                return Err(Denied::Path);
+            }
+            self.split = self.split.saturating_add(1);
         }
         let written = write_raw(&rule.parts, request, &mut self.sources, &mut self.raw);
         if written.found == identifier::Found::Missing && rule.missing == Missing::Skip {
-            return;
+            return Ok(());
         }
         let start = self.identifiers.len();
         self.hashed.clear();
@@ -230,6 +261,7 @@ impl Scratch {
         let identifier = self.identifiers.get(start..).unwrap_or_default();
         let enforced = rule.enforced.has(live.workspace, &rule.namespace, identifier);
         self.found.push(Applied { rule_index, identifier_end: self.identifiers.len(), action, enforced });
+        Ok(())
     }
 
     /// The live controls of the identifier that begins at `start`, and of the client's address.
@@ -271,9 +303,9 @@ impl Scratch {
 }
 
 impl Matches<'_> {
-    /// Whether the client's address is denied. No rule is applied then.
-    pub fn address_is_denied(&self) -> bool {
-        self.address_is_denied
+    /// Why the request is denied before any rule is applied, if it is. There are no matches then.
+    pub fn denied(&self) -> Option<Denied> {
+        self.denied
     }
 }
 

@@ -33,13 +33,16 @@ pub(super) struct SecretKind<T> {
     pub expected: &'static str,
     /// The allowed lengths in bytes.
     pub bytes: RangeInclusive<usize>,
+    /// The beginning of secrets that are no secrets, as examples have them.
+    pub published: Option<&'static str>,
     pub make: fn(&str) -> T,
 }
 
 impl<T> SecretKind<T> {
     fn read(&self, text: &str) -> Option<T> {
         let fits = self.bytes.contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
-        fits.then(|| (self.make)(text))
+        let is_published = self.published.is_some_and(|published| text.starts_with(published));
+        (fits && !is_published).then(|| (self.make)(text))
     }
 }
 
@@ -81,8 +84,9 @@ pub struct SecretKey {
 impl SecretKey {
     pub(super) const KIND: SecretKind<SecretKey> = SecretKind {
         problem: "it is not a key",
-        expected: "16 to 1024 printable ASCII characters without spaces",
+        expected: "16 to 1024 printable ASCII characters without spaces, a random text that is not published",
         bytes: 16..=1_024,
+        published: Some("change-me"),
         make: |text| SecretKey::new(text.as_bytes()),
     };
 

@@ -6,7 +6,9 @@
 
 use super::rules_tricks::{Sent, check, one_rule, outcome};
 use proptest::prelude::*;
+use std::cell::Cell;
 use std::collections::BTreeSet;
+use weir_core::rules::{Config, Denied, Lines, Live, Request, Scratch};
 
 const MET: &str = r#""identifier": {"constant": "met"}"#;
 
@@ -32,6 +34,11 @@ fn dot_segments_beside_path_parameters_leave_no_rule() {
         "/x%2f..%2f..%2fv1/abc",
         "//x/v1/abc",
         "/;x/v1/abc",
+        "/%2fx/v1/abc",
+        "/%5cx/v1/abc",
+        "/;a/x/v1/abc",
+        "//;a/x/v1/abc",
+        "//x%2fy/v1/abc",
     ];
     check(&below, spelt.map(Sent::to), &["met"]);
     let elsewhere = ["/abc", "/V1/x", "/v1", "/x/v1/", "/v2/..a/v1/", "/;v1/abc", "/%2fa/b?/v1/"];
@@ -60,6 +67,8 @@ fn a_path_segment_that_upstreams_read_differently_is_ambiguous() {
         "/t//alice",
         "/./t/alice",
         "/t/;/alice",
+        "/;a/t/alice",
+        "/%2ft/alice",
     ];
     check(by_segment, spelt.map(Sent::to), &[r"\+"]);
     let agreed =
@@ -83,6 +92,80 @@ fn a_path_with_too_many_readings_meets_every_rule() {
     // A long path with one reading is read.
     let plain = format!("/v1/{}", "a/".repeat(10_000));
     check(&by_path(r#"{"exact": "/never"}"#), [Sent::to(&plain)], &["unlimited"]);
+}
+
+/// A request that counts how often its headers are read: once for each rule that matches, for its identifier.
+struct Counted(Sent, Cell<usize>);
+
+impl Request for Counted {
+    fn header(&self, name: &[u8]) -> Lines<'_> {
+        self.1.set(self.1.get() + 1);
+        self.0.header(name)
+    }
+
+    fn for_each_header(&self, name: &[u8], line: &mut dyn FnMut(&[u8])) {
+        self.0.for_each_header(name, line);
+    }
+
+    fn property(&self, path: &[u8], out: &mut Vec<u8>) -> bool {
+        self.0.property(path, out)
+    }
+}
+
+/// How many of the rules by these conditions apply to a path, why it is denied, and how many headers were read.
+fn applied(conditions: &[String], path: &str) -> (usize, Option<Denied>, usize) {
+    let rule = |(at, condition): (usize, &String)| {
+        format!(
+            r#"{{"name": "r{at}", "identifier": {{"header": "x-key"}}, "limit": 5, "window": "1m", "match": {condition}}}"#
+        )
+    };
+    let rules: Vec<String> = conditions.iter().enumerate().map(rule).collect();
+    let text = format!(r#"{{"aggregator": {{"cluster": "c"}}, "rules": [{}]}}"#, rules.join(","));
+    let config = Config::parse(text.as_bytes()).unwrap_or_else(|errors| panic!("{errors}"));
+    let request = Counted(Sent::to(path).with("x-key", "alice"), Cell::new(0));
+    let mut scratch = Scratch::default();
+    let matches = config.resolve(&request, &Live::default(), &mut scratch);
+    let denied = matches.denied();
+    (matches.count(), denied, request.1.get())
+}
+
+#[test]
+fn one_request_takes_from_few_limits_by_the_readings_of_its_path() {
+    let parts = |count| (0..count).map(|at| format!(r#"{{"path": {{"prefix": "/api/part{at}/"}}}}"#));
+    let any = r#"{"path": {"regex": "/.*"}}"#.to_owned();
+    let other = r#"{"host": "other.com", "path": {"exact": "/x"}}"#.to_owned();
+    for count in [1, 15, 16, 32, 33, 64, 1_023] {
+        let rules: Vec<String> = parts(count).chain([other.clone()]).collect();
+        for path in ["/api/x/../a%2fb", r"//a;b\c%2fd%5ce/../%2e%2e;x%2f/f"] {
+            let (matches, denied, reads) = applied(&rules, path);
+            let expected = if count <= 32 { (count, None) } else { (0, Some(Denied::Path)) };
+            assert_eq!((matches, denied), expected, "{path} of {count}");
+            assert!(reads <= 2 * 32 + 4, "{reads} reads for {path} of {count}");
+        }
+        assert_eq!(applied(&rules, "/api/part0/y%20").0, 1);
+    }
+    // Expressions and heads of segments that vary are tested one by one.
+    for condition in [&any, r#"{"path": {"segments": "/*/a"}}"#] {
+        let rules: Vec<String> = vec![condition.to_owned(); 40];
+        let (matches, denied, reads) = applied(&rules, "/api/x/../a%2fb");
+        assert_eq!((matches, denied), (0, Some(Denied::Path)));
+        assert!(reads <= 2 * 32 + 4, "{reads} reads");
+    }
+    // Of a path whose readings are listed, those count that not all readings meet.
+    let rules =
+        |met: usize| [vec![any.clone(); 40], vec![r#"{"path": {"prefix": "/b/"}}"#.to_owned(); met]].concat();
+    for (met, path, expected) in [
+        (32, "/a/../b/c", (72, None)),
+        (33, "/a/../b/c", (0, Some(Denied::Path))),
+        (33, "/b/c", (73, None)),
+        (33, "/b/c/../d", (73, None)),
+        (33, "/b/c//d", (73, None)),
+    ] {
+        let (matches, denied, _) = applied(&rules(met), path);
+        assert_eq!((matches, denied), expected, "{path}");
+    }
+    // Rules that do not read the path do not count.
+    assert_eq!(applied(&vec!["{}".to_owned(); 100], "/api/x/../a%2fb").0, 100);
 }
 
 /// What an upstream makes of a path: its segments, decoded.
@@ -147,12 +230,14 @@ fn envoy(path: &[u8], merge: bool) -> Vec<u8> {
     joined(&if merge { merged(segments) } else { segments })
 }
 
+/// A path without parameters.
+fn bare(path: &[u8]) -> Read {
+    split(path).iter().map(|segment| segment.split(|byte| *byte == b';').next().unwrap().to_vec()).collect()
+}
+
 /// A servlet container: parameters go first, then it decodes, and resolves dots. Its two ways with an escaped slash.
 fn servlet(path: &[u8], escaped_slash: bool) -> Read {
-    let bare: Read = split(path)
-        .iter()
-        .map(|segment| segment.split(|byte| *byte == b';').next().unwrap().to_vec())
-        .collect();
+    let bare = bare(path);
     let path = if escaped_slash { decoded(&joined(&bare)) } else { joined(&bare) };
     let segments = merged(resolved(&split(&path), |segment| plain_dots(&decoded(segment))));
     segments.iter().map(|segment| if escaped_slash { segment.clone() } else { decoded(segment) }).collect()
@@ -205,6 +290,9 @@ fn readers(path: &[u8]) -> Vec<(&'static str, Read)> {
         ("proxy", proxy(path)),
         ("router", router(path)),
         ("JavaScript", javascript(path)),
+        ("JavaScript behind a proxy that decodes", javascript(&escaped(&decoded(path)))),
+        ("JavaScript behind a servlet that drops parameters", javascript(&joined(&bare(path)))),
+        ("proxy behind JavaScript", merged(javascript(path))),
         ("servlet behind the proxy", servlet(&escaped(&joined(&proxy(path))), false)),
         ("WSGI behind Envoy", wsgi(&envoy(path, false))),
         ("WSGI behind Envoy that merges slashes", wsgi(&envoy(path, true))),

@@ -279,6 +279,29 @@ fn secret_identifiers_leave_the_filter_as_keyed_digests() {
 }
 
 #[test]
+fn a_key_that_is_published_hides_nothing() {
+    for (key, is_sound) in [
+        ("change-me-to-a-random-text", false),
+        ("change-me-123456", false),
+        ("changed-to-a-random-text", true),
+    ] {
+        let written = SECRET.replace("correct-horse-battery-staple", key);
+        let named =
+            SECRET.replace(r#""hash_key": "correct-horse-battery-staple""#, r#""hash_key_env": "KEY""#);
+        let parsed = [
+            Config::parse(written.as_bytes()),
+            Config::parse_with(named.as_bytes(), &|_| Some(key.to_owned())),
+        ];
+        for parsed in parsed {
+            assert_eq!(parsed.is_ok(), is_sound, "{key}");
+            let errors = parsed.err().map(|errors| errors.to_string()).unwrap_or_default();
+            assert!(is_sound || errors.contains("a random text that is not published"), "{errors}");
+            assert!(!errors.contains("change-me"), "{errors}");
+        }
+    }
+}
+
+#[test]
 fn hashing_allocates_nothing() {
     let config = Config::parse(SECRET.as_bytes()).unwrap();
     let request = Headers::of(&[("x-api-key", "pro_k1"), ("x-user", "alice")]);
@@ -341,7 +364,7 @@ fn addresses_are_exempt_or_denied() {
             let mut scratch = Scratch::default();
             let live = Live { controls: Some(controls), now: UnixMs(0) };
             let mut matches = config.resolve(&request, &live, &mut scratch);
-            assert_eq!(matches.address_is_denied(), expected.is_none(), "{address} {key}");
+            assert_eq!(matches.denied().is_some(), expected.is_none(), "{address} {key}");
             assert_eq!(matches.next().map(|matched| matched.action), expected, "{address} {key}");
         }
     }

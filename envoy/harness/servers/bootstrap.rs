@@ -287,7 +287,9 @@ fn route(route: Route) -> Value {
         Route::Direct => {
             json!({ "name": ROUTE, "match": matched, "direct_response": { "status": 200, "body": { "inline_string": "ok\n" } } })
         }
-        Route::Upstream(_) => json!({ "name": ROUTE, "match": matched, "route": { "cluster": "upstream" } }),
+        // Envoy follows a 302 of the upstream by itself.
+        Route::Upstream(_) => json!({ "name": ROUTE, "match": matched,
+            "route": { "cluster": "upstream", "internal_redirect_policy": {} } }),
     }
 }
 

@@ -290,7 +290,10 @@ fn every_outcome_is_documented() {
     // An access log has none of them for a request that passed in the ordinary way.
     let mut logged = listed("../../../filter/README.md", "`weir_outcome` is ", '`');
     logged.insert("allowed".to_owned());
-    assert_eq!(logged.difference(&names).collect::<Vec<_>>(), ["client_networks", "denied_address"]);
+    assert_eq!(
+        logged.difference(&names).collect::<Vec<_>>(),
+        ["ambiguous_path", "client_networks", "denied_address", "path"]
+    );
     assert!(logged.is_superset(&names), "{logged:?}");
 }
 

@@ -15,6 +15,8 @@ use weir_envoy::{
     Redis, RedisOptions, Route, Weir, binaries, validate_file, wait,
 };
 
+/// What the environment variable of the examples holds.
+const HASH_KEY: &str = "a-random-text-of-these-tests";
 const SOON: Duration = Duration::from_secs(20);
 /// Seconds of a window that a test may use; no test may run across the end of a window.
 const ROOM_S: u64 = 10;
@@ -141,7 +143,8 @@ async fn tokens_are_charged_as_the_response_states() {
             .send(Request::get("/v1/chat").header("authorization", &bearer).header("x-echo-header", answer))
             .await
     };
-    let config = Config::parse(read("examples/ai-tokens.json").as_bytes()).unwrap();
+    let text = read("examples/ai-tokens.json");
+    let config = Config::parse_with(text.as_bytes(), &|_| Some(HASH_KEY.to_owned())).unwrap();
     let of = |identifier: &str| format!("/v1/keys?workspace=models&namespace=tokens&identifier={identifier}");
     let used = async |key: &str, tokens: u64| {
         let mut digest = Vec::new();
@@ -495,6 +498,7 @@ impl Policy {
             aggregator_ports: vec![aggregator.grpc_port()],
             access_log: true,
             route,
+            environment: vec![("WEIR_HASH_KEY".into(), HASH_KEY.into())],
             ..EnvoyOptions::default()
         };
         let envoy = Envoy::start(options).await.unwrap();

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds target/weir-filter.wasm: compiles the filter, then keeps only the exports that it uses. A second module,
-# target/weir-filter-responses.wasm, also receives responses, which costs each request two crossings. Configurations with
+# target/weir-filter-responses.wasm, also receives responses, which costs each request three crossings. Configurations with
 # responses.headers_on_allowed, a ledger, or costs from responses need it.
 source "$(dirname -- "${BASH_SOURCE[0]}")/../common.sh"
 

@@ -255,3 +255,23 @@ fn denials_that_led_to_a_ban_lead_to_no_other() {
     world.pass(100);
     assert_eq!(world.banned(0, "mallory").map(|ban| ban.0), Some(1), "good for longer than the longest ban");
 }
+
+#[test]
+fn workspaces_and_namespaces_propose_in_turn() {
+    let mut world = World::of(1);
+    let now = world.now;
+    let (_, keeper, _, proposals) = &mut world.workers[0];
+    let until = now.unix.after(MINUTE);
+    let ban = Local { mark: until, level: 1, until, since: now.unix, kept_until: until, taken_over: false };
+    for (names, count) in [(("a", "a"), 1_100), (("a", "b"), 300), (("z", "z"), 400)] {
+        for number in 0..count {
+            keeper.ban(names, format!("i{number}").as_bytes(), ban, now.unix);
+        }
+    }
+    let frames = proposals.take_frames(keeper, |_, _| Some("rule"), now);
+    let bans: Vec<wire::Ban> = frames.into_iter().flat_map(|frame| frame.bans).collect();
+    let of = |workspace: &str, namespace: &str| {
+        bans.iter().filter(|ban| ban.workspace == workspace && ban.namespace == namespace).count()
+    };
+    assert_eq!((of("a", "b"), of("z", "z"), bans.len()), (300, 400, MAX_PROPOSALS));
+}

@@ -80,11 +80,15 @@ impl DecisionMetrics {
                 calls::increment_metric(id, i64::try_from(count).unwrap_or(i64::MAX));
             }
         });
-        const DENIED: &str = "weir_addresses_denied_total";
-        if first {
-            self.ids.id(MetricType::Counter, DENIED);
+        for (name, count) in [
+            ("weir_addresses_denied_total", &mut counters.denied_addresses),
+            ("weir_paths_denied_total", &mut counters.ambiguous_paths),
+        ] {
+            if first {
+                self.ids.id(MetricType::Counter, name);
+            }
+            self.ids.moved(MetricType::Counter, name, std::mem::take(count), 0);
         }
-        self.ids.moved(MetricType::Counter, DENIED, std::mem::take(&mut counters.denied_addresses), 0);
     }
 }
 

@@ -30,12 +30,14 @@ pub struct Counters {
     counts: Vec<[u64; RuleOutcome::VARIANTS.len()]>,
     /// Requests that were denied for their client's address, before any rule.
     pub denied_addresses: u64,
+    /// Requests that were denied as readings of their paths meet too many rules.
+    pub ambiguous_paths: u64,
 }
 
 impl Counters {
     /// For `rules` rules.
     pub fn new(rules: usize) -> Counters {
-        Counters { counts: vec![[0; RuleOutcome::VARIANTS.len()]; rules], denied_addresses: 0 }
+        Counters { counts: vec![[0; RuleOutcome::VARIANTS.len()]; rules], ..Counters::default() }
     }
 
     /// Counts one decision.

@@ -104,7 +104,7 @@ impl CounterReporter {
     }
 
     /// Lets the next report be sent at once.
-    pub fn hurry(&mut self) {
+    fn hurry(&mut self) {
         self.last = None;
     }
 
@@ -113,8 +113,21 @@ impl CounterReporter {
         if self.last.is_some_and(|last| now.since(last) < REPORT_MS) {
             return None;
         }
-        let workspace = self.rules.values().find(|counted| counted.is_news)?.workspace.clone();
+        let report = self.report()?;
         self.last = Some(now);
+        if self.rules.values().any(|counted| counted.is_news) {
+            self.hurry();
+        }
+        Some(report)
+    }
+
+    /// All reports of rules that have changed, due or not.
+    pub fn rest(&mut self) -> Vec<FilterFrame> {
+        std::iter::from_fn(|| self.report()).collect()
+    }
+
+    fn report(&mut self) -> Option<FilterFrame> {
+        let workspace = self.rules.values().find(|counted| counted.is_news)?.workspace.clone();
         let news =
             self.rules.values_mut().filter(|counted| counted.is_news && counted.workspace == workspace);
         let rules = news.take(REPORT_RULES).map(|counted| {
@@ -122,9 +135,6 @@ impl CounterReporter {
             counted.counters.clone()
         });
         let counters = Counters { rules: rules.collect(), workspace };
-        if self.rules.values().any(|counted| counted.is_news) {
-            self.hurry();
-        }
         Some(FilterFrame { counters: Some(counters), ..FilterFrame::default() })
     }
 }
@@ -234,6 +244,13 @@ mod tests {
         let (mut reporter, _) = reporter(&config);
         let sizes: Vec<usize> = (0..4).map(|at| rows(reporter.next(MonoMs(at))).len()).collect();
         assert_eq!(sizes, [256, 256, 88, 0]);
+        // The last ones are sent whether due or not.
+        reporter.begin();
+        assert_eq!(rows(reporter.next(MonoMs(4))).len(), 256);
+        reporter.begin();
+        let rest: Vec<usize> = reporter.rest().into_iter().map(|frame| rows(Some(frame)).len()).collect();
+        assert_eq!(rest, [256, 256, 88]);
+        assert!(reporter.rest().is_empty());
     }
 
     #[test]

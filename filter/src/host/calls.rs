@@ -20,13 +20,6 @@ mod raw {
             length: *mut usize,
         ) -> u32;
         pub fn proxy_get_header_map_pairs(map: u32, data: *mut *const u8, length: *mut usize) -> u32;
-        pub fn proxy_get_header_map_value(
-            map: u32,
-            key: *const u8,
-            key_length: usize,
-            value: *mut *const u8,
-            value_length: *mut usize,
-        ) -> u32;
         pub fn proxy_add_header_map_value(
             map: u32,
             key: *const u8,
@@ -195,14 +188,12 @@ pub fn request_headers<R>(read: impl FnOnce(&[u8]) -> R) -> R {
     fetch(Arena::Headers, call, |_, bytes| read(bytes))
 }
 
-/// A header of the current response; an empty one counts as missing.
-pub fn response_header<R>(name: &[u8], read: impl FnOnce(Option<&[u8]>) -> R) -> R {
+/// All headers of the current response, in the same form; empty if there is no response.
+pub fn response_headers<R>(read: impl FnOnce(&[u8]) -> R) -> R {
     let map = MapType::HttpResponseHeaders as u32;
-    // SAFETY: the host reads a live slice; `fetch` gives valid places for the answer.
-    let call = |data, length| unsafe {
-        raw::proxy_get_header_map_value(map, name.as_ptr(), name.len(), data, length)
-    };
-    fetch(Arena::Other, call, |status, bytes| read((status == OK && !bytes.is_empty()).then_some(bytes)))
+    // SAFETY: `fetch` gives valid places for the answer.
+    let call = |data, length| unsafe { raw::proxy_get_header_map_pairs(map, data, length) };
+    fetch(Arena::Other, call, |_, bytes| read(bytes))
 }
 
 /// Adds a header to the current response.

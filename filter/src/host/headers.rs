@@ -33,12 +33,18 @@ impl<'a, B: Beyond> Headers<'a, B> {
         Headers { lengths, texts, beyond }
     }
 
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.lengths.is_empty()
+    }
+
     /// The first line of the header `name`.
     pub fn first(&self, name: &[u8]) -> Option<&'a [u8]> {
         self.lines(name).next()
     }
 
-    fn lines<'n>(&self, name: &'n [u8]) -> impl Iterator<Item = &'a [u8]> + use<'a, 'n, B> {
+    /// The lines of the header `name`.
+    pub fn lines<'n>(&self, name: &'n [u8]) -> impl Iterator<Item = &'a [u8]> + use<'a, 'n, B> {
         self.iter().filter(move |(of, _)| *of == name).map(|(_, value)| value)
     }
 

@@ -62,6 +62,7 @@ impl Plugin {
             statistics: Statistics::new(root, &config, &mut worker.reporter),
             requests: Requests::new(has_response_callback),
             tick_ms: FIRST_TICK_MS,
+            is_switched: true,
             config,
         };
         plugin.switch_shadows(worker, now.mono);

@@ -20,7 +20,7 @@ use crate::host::headers::Headers;
 use crate::host::shared::EnvoyShared;
 use crate::host::stream::Here;
 use crate::responses::{self, Header};
-use crate::settle::Ended;
+use crate::settle::{Ended, is_answered};
 use crate::worker::Worker;
 use request::Envoy;
 use requests::{Allowed, Requests};
@@ -53,6 +53,8 @@ pub struct Plugin {
     statistics: Statistics,
     requests: Requests,
     tick_ms: u64,
+    /// Live control may have set the shadow mode of a rule.
+    is_switched: bool,
 }
 
 impl Plugin {
@@ -72,6 +74,13 @@ impl Plugin {
         self.settle(worker, context, true);
         let Some(Allowed { budget, exact }) = self.requests.take_allowed(context) else { return Vec::new() };
         responses::allowed_headers(&self.config.rules, budget.as_ref(), &exact, &self.config.responses)
+    }
+
+    /// Settles the cost of a request by a response of which [`Plugin::on_response`] was not called.
+    pub fn on_log(&mut self, worker: &mut Worker, context: u32) {
+        if worker.limiter.is_deferred(self.number(context)) && is_answered() {
+            self.settle(worker, context, true);
+        }
     }
 
     /// Ends a request, with or without a response.
@@ -111,7 +120,6 @@ impl Plugin {
         let now = worker.limiter.moment(mono);
         self.bans.ban_struck(&mut worker.limiter, &mut worker.keeper, now);
         self.statistics.flush(&self.config.rules, &mut worker.reporter, mono, true);
-        worker.reporter.hurry();
     }
 
     /// Removes its rules from the worker's reports.
@@ -151,6 +159,11 @@ impl Plugin {
     /// Sets the shadow mode of each rule by its configuration or live control.
     pub fn switch_shadows(&mut self, worker: &mut Worker, mono: MonoMs) {
         let (controls, workspace) = (worker.keeper.controls(), &self.config.workspace);
+        let has_switches = controls.has_shadows(workspace);
+        // Otherwise each rule is as it is configured.
+        if !std::mem::replace(&mut self.is_switched, has_switches) && !has_switches {
+            return;
+        }
         let now = worker.limiter.moment(mono).unix;
         for (number, (compiled, rule)) in self.compiled_rules.iter_mut().zip(&self.config.rules).enumerate() {
             compiled.policy.shadow = controls.shadow(workspace, &rule.name, now).unwrap_or(rule.shadow);

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! headers → decide → resolve ─ checks ──────────────→ limit → outcome → verdict::conclude
-//!                      ├ banned, denied by address or for a missing part → verdict::refuse
+//!                      ├ banned, denied by address or path, or for a missing part → verdict::refuse
 //!                      └ no rule applies → continue
 //! ```
 //! All of it reads the headers in the memory into which Envoy wrote them.
@@ -20,7 +20,7 @@ use crate::worker::Worker;
 use weir_core::limiter::Decision;
 use weir_core::model::time::{MonoMs, UnixMs};
 use weir_core::model::trace::Trace;
-use weir_core::rules::{self, Action, Lines, Live, Request};
+use weir_core::rules::{self, Action, Denied, Lines, Live, Request};
 
 /// The properties that Envoy has of the current request.
 pub(super) struct Envoy;
@@ -70,8 +70,14 @@ impl Plugin {
         let mut label = None;
         let live = Live { controls: Some(worker.keeper.controls()), now };
         let matches = self.config.resolve(request, &live, &mut self.scratch);
-        if matches.address_is_denied() {
-            return Err(Refused::Address);
+        match matches.denied() {
+            None => {}
+            Some(Denied::Address) => return Err(Refused::Address),
+            // Shadow rules deny nothing.
+            Some(Denied::Path) if self.compiled_rules.iter().all(|rule| rule.policy.shadow) => {
+                return Ok(None);
+            }
+            Some(Denied::Path) => return Err(Refused::Path),
         }
         for rules::Match { rule_index: rule, identifier, action, enforced, .. } in matches {
             let Some(compiled) = self.compiled_rules.get(rule) else { continue };

@@ -35,6 +35,11 @@ impl Statistics {
         self.counters.denied_addresses = self.counters.denied_addresses.saturating_add(1);
     }
 
+    /// Counts a request that is denied for the readings of its path.
+    pub(super) fn count_ambiguous_path(&mut self) {
+        self.counters.ambiguous_paths = self.counters.ambiguous_paths.saturating_add(1);
+    }
+
     /// Writes the counts to Envoy's statistics and to the worker's reports, if that is due or `now_or_never`.
     pub(super) fn flush(
         &mut self,

@@ -19,6 +19,10 @@ use weir_core::rules::Config;
 /// What access logs show in place of a rule when the client's address is denied, and as its outcome.
 const ADDRESSES: &str = "client_networks";
 const DENIED_ADDRESS: &str = "denied_address";
+/// The same where readings of the path meet too many rules.
+const PATHS: &str = "path";
+const AMBIGUOUS_PATH: &str = "ambiguous_path";
+
 /// What is done to a request.
 #[derive(Debug)]
 pub enum Effect {
@@ -49,6 +53,8 @@ pub(super) type Decided = (usize, RuleOutcome);
 pub(super) enum Refused {
     /// The client's address is denied.
     Address,
+    /// Readings of the path meet too many rules.
+    Path,
     /// A rule needs a part of the identifier that is missing.
     Missing(usize),
     /// A rule needs a part of the identifier that has several values.
@@ -72,6 +78,7 @@ impl Plugin {
         let Config { rules, responses: formats, .. } = &self.config;
         let response = match refused {
             Refused::Address => responses::denied_address(formats, client),
+            Refused::Path => responses::ambiguous_path(formats, client),
             Refused::Missing(rule) => responses::missing_identifier(rules.get(rule), formats, client),
             Refused::Ambiguous(rule) => responses::ambiguous_identifier(rules.get(rule), formats, client),
             Refused::Banned(rule, banned) => responses::banned(banned, now, rules.get(rule), formats, client),
@@ -80,6 +87,11 @@ impl Plugin {
             Refused::Address => {
                 self.statistics.count_denied_address();
                 let label = Label { rule: ADDRESSES.into(), outcome: DENIED_ADDRESS };
+                return Effect::Refuse(label, Box::new(response));
+            }
+            Refused::Path => {
+                self.statistics.count_ambiguous_path();
+                let label = Label { rule: PATHS.into(), outcome: AMBIGUOUS_PATH };
                 return Effect::Refuse(label, Box::new(response));
             }
             Refused::Missing(rule) | Refused::Ambiguous(rule) => (rule, RuleOutcome::Denied),

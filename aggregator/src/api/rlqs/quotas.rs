@@ -122,13 +122,17 @@ impl Quotas {
         (stream, wake)
     }
 
-    /// Removes a stream. What its Envoy may still spend stays reserved until its assignments expire.
-    pub fn close(&self, stream: u64) {
+    /// Removes a stream, `ended` by its Envoy or lost. What a lost one may still spend stays reserved until its assignments expire, and counts as
+    /// spent then.
+    pub fn close(&self, stream: u64, ended: bool) {
         let now = self.services.moment().mono;
         let mut state = self.state.lock();
         let Some(mut subscriptions) = state.streams.remove(&stream) else { return };
         for subscription in subscriptions.take_all() {
-            state.leave(&subscription, |division, share| division.leave(share, now));
+            state.leave(&subscription, |division, share| match ended {
+                true => division.end(share, now),
+                false => division.leave(share, now),
+            });
         }
         self.services.metrics.quota.quota_streams.dec();
         self.count_buckets(&state);

@@ -41,7 +41,12 @@ struct Allowance {
 }
 
 /// Removes the stream's buckets when it ends.
-struct Opened<'a>(&'a Quotas, u64);
+struct Opened<'a> {
+    quotas: &'a Quotas,
+    stream: u64,
+    /// Its Envoy has ended it.
+    ended: bool,
+}
 
 impl Credential {
     /// The credential of a call.
@@ -110,7 +115,7 @@ async fn serve(
     let domain = domain_of(quotas, caller, &reports)?;
     slot.greeted();
     let (stream, wake) = quotas.open(domain.clone(), caller.clone());
-    let _opened = Opened(quotas, stream);
+    let mut opened = Opened { quotas, stream, ended: false };
     let mut allowance = Allowance { left: BURST, since: Instant::now() };
     let mut checks = interval(CHECK_CREDENTIAL);
     checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -145,7 +150,10 @@ async fn serve(
                 () = wake.notified() => {}
                 next = incoming.next() => match next.transpose()? {
                     Some(reports) => break reports,
-                    None => return Ok(()),
+                    None => {
+                        opened.ended = true;
+                        return Ok(());
+                    }
                 },
             }
         };
@@ -168,6 +176,13 @@ fn domain_of(quotas: &Quotas, caller: &Caller, first: &UsageReports) -> Result<S
     if !quotas.admits(caller, domain) {
         return Err(Status::permission_denied(format!(
             "the token {:?} belongs to another workspace than the domain {domain:?}",
+            caller.name
+        )));
+    }
+    if caller.max_cost() < u64::MAX {
+        // A report has all requests of five seconds, whose number bounds nothing.
+        return Err(Status::permission_denied(format!(
+            "the token {:?} has a max_cost, to which reports of many requests cannot be held; use one without",
             caller.name
         )));
     }
@@ -199,7 +214,7 @@ impl Allowance {
 
 impl Drop for Opened<'_> {
     fn drop(&mut self) {
-        self.0.close(self.1);
+        self.quotas.close(self.stream, self.ended);
     }
 }
 

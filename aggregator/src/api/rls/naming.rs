@@ -9,6 +9,7 @@
 
 use super::wire::Entry;
 use crate::api::permission::Naming;
+use weir_core::region::shares::OVERRIDES;
 use weir_core::rules::identifier::identifier_of;
 
 /// The identifier if the configuration fixes every value.
@@ -55,7 +56,12 @@ pub fn identifier(entries: &[Entry], free: &[usize]) -> Vec<u8> {
 pub fn of_override(domain: &str, entries: &[Entry]) -> (Vec<u8>, Vec<u8>) {
     let keys = entries.iter().map(|entry| entry.key.as_bytes());
     let free: Vec<usize> = (0..entries.len()).collect();
-    (joined(&[SCHEME, b"override", domain.as_bytes()], keys), identifier(entries, &free))
+    let mut namespace = joined(&[SCHEME, b"override", domain.as_bytes()], keys);
+    // A long one is a digest.
+    if !namespace.starts_with(OVERRIDES) {
+        namespace.splice(..0, OVERRIDES.iter().copied());
+    }
+    (namespace, identifier(entries, &free))
 }
 
 fn joined<'a>(first: &[&'a [u8]], rest: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {

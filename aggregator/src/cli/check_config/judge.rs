@@ -5,7 +5,7 @@ use super::report::{Place, Report};
 use super::summary::{MODULE_OF_RESPONSES, summary};
 use weir_core::fields::Value;
 use weir_core::rules::{
-    Config, PathSetting, PluginConfig, STAND_IN, Written, path_settings, static_clusters,
+    Config, PathSetting, PluginConfig, STAND_IN, Written, path_settings, static_clusters, underscore_managers,
 };
 
 /// The module without response callbacks.
@@ -37,10 +37,14 @@ pub fn judge_document(place: &Place, document: &Value<'_>, json: &serde_json::Va
     match written {
         Ok(Written::Filter) => report.append(judge_text(place.clone(), json.to_string().as_bytes())),
         Ok(Written::Envoy(plugins)) => {
-            let (clusters, settings) = (static_clusters(json), path_settings(json));
+            let around = Around {
+                clusters: static_clusters(json),
+                settings: path_settings(json),
+                underscores: underscore_managers(json),
+            };
             for plugin in &plugins {
                 let place = Place { path: plugin.path.clone(), ..place.clone() };
-                report.append(judge_plugin(place, plugin, clusters.as_deref(), &settings));
+                report.append(judge_plugin(place, plugin, &around));
             }
         }
         Err(message) => report.reject(place.clone(), "", message),
@@ -48,13 +52,16 @@ pub fn judge_document(place: &Place, document: &Value<'_>, json: &serde_json::Va
     report
 }
 
+/// What of a document its plugins are held against.
+struct Around<'a> {
+    clusters: Option<Vec<&'a str>>,
+    settings: Vec<PathSetting>,
+    /// Connection managers that pass headers with underscores on.
+    underscores: Vec<String>,
+}
+
 /// Validates a filter's configuration by itself, and against the document that contains it.
-fn judge_plugin(
-    place: Place,
-    plugin: &PluginConfig,
-    clusters: Option<&[&str]>,
-    settings: &[PathSetting],
-) -> Report {
+fn judge_plugin(place: Place, plugin: &PluginConfig, around: &Around<'_>) -> Report {
     let mut report = Report::default();
     let is_shown = |name: &str| plugin.variables.iter().any(|shown| shown == name);
     let variables = |name: &str| is_shown(name).then(|| STAND_IN.to_owned());
@@ -65,11 +72,15 @@ fn judge_plugin(
             return report;
         }
     };
-    let cluster = clusters.and_then(|clusters| no_such_cluster(&config.aggregator.cluster, clusters));
+    let Around { clusters, settings, underscores } = around;
+    let cluster =
+        clusters.as_deref().and_then(|clusters| no_such_cluster(&config.aggregator.cluster, clusters));
     let wrong = [cluster, wrong_module(&config, plugin)];
     let settings = wrong_settings(&config, plugin, settings);
     if wrong.iter().all(Option::is_none) && settings.is_empty() {
-        report.accept(place.clone(), summary(&config));
+        let warning =
+            underscore_warning(&config, plugin, underscores).map(|warning| format!("\n  {warning}"));
+        report.accept(place.clone(), summary(&config) + &warning.unwrap_or_default());
     }
     for (path, message) in wrong.into_iter().flatten() {
         report.reject(place.clone(), path, message);
@@ -89,10 +100,7 @@ fn wrong_settings(
 ) -> Vec<(String, &'static str, String)> {
     let mut fields = config.rules.iter().enumerate().filter_map(|(at, rule)| Some((at, rule.reads_path()?)));
     let Some((at, field)) = fields.next() else { return Vec::new() };
-    let is_above = |manager: &str| {
-        plugin.path.strip_prefix(manager).is_some_and(|rest| manager.is_empty() || rest.starts_with('.'))
-    };
-    let around = settings.iter().filter(|setting| is_above(&setting.manager));
+    let around = settings.iter().filter(|setting| is_above(&setting.manager, plugin));
     around
         .map(|PathSetting { manager, name, expected }| {
             let message =
@@ -100,6 +108,24 @@ fn wrong_settings(
             (manager.clone(), *name, message)
         })
         .collect()
+}
+
+/// Whether a connection manager contains the plugin.
+fn is_above(manager: &str, plugin: &PluginConfig) -> bool {
+    plugin.path.strip_prefix(manager).is_some_and(|rest| manager.is_empty() || rest.starts_with('.'))
+}
+
+/// Warns of a connection manager that passes headers with underscores on, if a rule reads a header of which that makes another name.
+fn underscore_warning(config: &Config, plugin: &PluginConfig, managers: &[String]) -> Option<String> {
+    managers.iter().find(|manager| is_above(manager, plugin))?;
+    let mut read =
+        config.rules.iter().enumerate().filter_map(|(at, rule)| Some((at, rule.aliased_header()?)));
+    let (at, (field, name)) = read.next()?;
+    let name = String::from_utf8_lossy(name);
+    Some(format!(
+        "warning: rules[{at}].{field}: an upstream that takes _ and - for the same, as PHP and WSGI do, accepts another header for \
+         {name}; set common_http_protocol_options.headers_with_underscores_action to REJECT_REQUEST or DROP_HEADER"
+    ))
 }
 
 /// A path in the configuration, and what is wrong there.

@@ -215,6 +215,41 @@ fn the_connection_manager_is_held_against_rules_by_path() {
 }
 
 #[test]
+fn headers_with_underscores_are_warned_of() {
+    let kind = "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
+    let managed = |plugin: &str, settings: &str| {
+        let manager =
+            format!("typed_config:\n          \"@type\": {kind}\n{settings}          http_filters:");
+        envoy(plugin).replace("typed_config:\n          http_filters:", &manager)
+    };
+    let action = |action: &str| {
+        format!("          common_http_protocol_options: {{headers_with_underscores_action: {action}}}\n")
+    };
+    let by_host = PLUGIN.replace(r#"{"header": "x-api-key"}"#, r#"{"host": true}"#);
+    let matching = by_host
+        .replace("\"limit\"", r#""match": {"headers": [{"name": "x-tier", "present": true}]}, "limit""#);
+    let costing =
+        by_host.replace("\"limit\"", r#""cost": {"request": {"header": "x_cost"}, "max": 5}, "limit""#);
+    for (text, warned) in [
+        (managed(PLUGIN, ""), Some("rules[0].identifier: an upstream that takes _ and - for the same")),
+        (managed(PLUGIN, ""), Some("another header for x-api-key; set common_http_protocol_options")),
+        (managed(PLUGIN, &action("ALLOW")), Some("rules[0].identifier")),
+        (managed(PLUGIN, &action("DROP_HEADER")), None),
+        (managed(PLUGIN, &action("REJECT_REQUEST")), None),
+        (managed(&PLUGIN.replace("x-api-key", "apikey"), ""), None),
+        (managed(&by_host, ""), None),
+        (managed(&matching, ""), Some("rules[0].match.headers")),
+        (managed(&costing, ""), Some("rules[0].cost")),
+        (PLUGIN.to_owned(), None),
+        (envoy(PLUGIN), None),
+    ] {
+        let report = valid(&text);
+        assert_eq!(report.contains("headers_with_underscores_action"), warned.is_some(), "{text}\n{report}");
+        assert!(report.contains(warned.unwrap_or_default()), "{text}\n{report}");
+    }
+}
+
+#[test]
 fn what_has_many_spellings_is_warned_of() {
     for (from, to, warned) in [
         ("", "", None),

@@ -1,7 +1,7 @@
 //! Bans that rules propose after a number of violations in a window, as a filter counted them.
 //!
 //! Each becomes a live control, so that it holds in every region. The later end wins, and a ban by an operator is never
-//! replaced. A flood of bans is bounded: in the number that wait, in the number stored in a second, and in the number in
+//! replaced. A flood of bans is bounded: in the number that wait, of which each workspace and namespace has a share, in the number stored in a second, and in the number in
 //! force ([`MAX_AUTOMATIC`](crate::database::MAX_AUTOMATIC), half of that for one workspace). Bans beyond these bounds hold
 //! only in the Envoy that made them. Without a database all bans do.
 
@@ -9,13 +9,13 @@ use super::Live;
 use crate::database::{Change, Changed, Wish};
 use crate::region::global::Global;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 use tracing::debug;
-use weir_core::control::{ALL_NAMESPACES, Control, Effect, MAX_PATTERN_BYTES, Selector, Target};
+use weir_core::control::{ALL_NAMESPACES, Control, Effect, Held, MAX_PATTERN_BYTES, Selector, Target};
 use weir_core::model::key::MAX_DURATION_MS;
 use weir_core::model::time::UnixMs;
 use weir_core::model::wire::Ban;
@@ -34,8 +34,29 @@ const MAX_BAN_MS: u64 = MAX_DURATION_MS + 60_000;
 /// Proposed bans that are not stored yet.
 #[derive(Debug, Default)]
 pub struct Proposals {
-    waiting: Mutex<BTreeMap<Target, Proposal>>,
+    waiting: Mutex<Waiting>,
     woken: Notify,
+}
+
+/// Proposals by workspace and namespace. Those of each come in turn.
+#[derive(Debug, Default)]
+struct Waiting {
+    workspaces: Turns<OfWorkspace>,
+    count: usize,
+}
+
+#[derive(Debug, Default)]
+struct OfWorkspace {
+    namespaces: Turns<BTreeMap<Target, Proposal>>,
+    count: usize,
+}
+
+/// Queues by name, none of them empty.
+#[derive(Debug)]
+struct Turns<T> {
+    queues: BTreeMap<String, T>,
+    /// Their names, the next one first.
+    order: VecDeque<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -52,15 +73,8 @@ impl Proposals {
         let mut refused = 0;
         let mut waiting = self.waiting.lock();
         for ban in bans {
-            match read(ban, now) {
-                Some((target, proposal)) if waiting.contains_key(&target) || waiting.len() < MAX_WAITING => {
-                    let held = waiting.entry(target).or_insert_with(|| proposal.clone());
-                    if held.until < proposal.until {
-                        *held = proposal;
-                    }
-                }
-                _ => refused += 1,
-            }
+            let is_taken = read(ban, now).is_some_and(|(target, proposal)| waiting.put(target, proposal));
+            refused += usize::from(!is_taken);
         }
         drop(waiting);
         self.woken.notify_one();
@@ -69,13 +83,71 @@ impl Proposals {
 
     fn take(&self) -> Vec<Change> {
         let mut waiting = self.waiting.lock();
-        let mut changes = Vec::new();
-        while changes.len() < BATCH
-            && let Some((target, proposal)) = waiting.pop_first()
-        {
-            changes.push(proposal.change(target));
+        let next = std::iter::from_fn(|| waiting.pop()).take(BATCH);
+        next.map(|(target, proposal)| proposal.change(target)).collect()
+    }
+}
+
+impl Waiting {
+    /// Adds a proposal, or lets the later end win. False if there is no place for it.
+    fn put(&mut self, target: Target, proposal: Proposal) -> bool {
+        let workspace = self.workspaces.queues.get_mut(&target.workspace);
+        let of_workspace = workspace.as_ref().map_or(0, |workspace| workspace.count);
+        let namespace = workspace.and_then(|workspace| workspace.namespaces.queues.get_mut(&target.scope));
+        let of_namespace = namespace.as_ref().map_or(0, |namespace| namespace.len());
+        if let Some(held) = namespace.and_then(|namespace| namespace.get_mut(&target)) {
+            if held.until < proposal.until {
+                *held = proposal;
+            }
+            return true;
         }
-        changes
+        if !(Held { all: self.count, of_workspace, of_namespace }).has_place(MAX_WAITING) {
+            return false;
+        }
+        let workspace = self.workspaces.named(&target.workspace);
+        workspace.namespaces.named(&target.scope).insert(target, proposal);
+        workspace.count += 1;
+        self.count += 1;
+        true
+    }
+
+    /// Removes the next proposal.
+    fn pop(&mut self) -> Option<(Target, Proposal)> {
+        let next = self.workspaces.serve(|workspace| {
+            let next = workspace.namespaces.serve(|namespace| (namespace.pop_first(), namespace.is_empty()));
+            workspace.count -= usize::from(next.is_some());
+            (next, workspace.count == 0)
+        });
+        self.count -= usize::from(next.is_some());
+        next
+    }
+}
+
+impl<T: Default> Turns<T> {
+    /// The queue of this name, which is the last in turn if it is new.
+    fn named(&mut self, name: &str) -> &mut T {
+        if !self.queues.contains_key(name) {
+            self.order.push_back(name.to_owned());
+        }
+        self.queues.entry(name.to_owned()).or_default()
+    }
+
+    /// Takes from the next queue. `take` returns what it took, and whether it was the last.
+    fn serve<R>(&mut self, take: impl FnOnce(&mut T) -> (Option<R>, bool)) -> Option<R> {
+        let name = self.order.pop_front()?;
+        let (taken, is_last) = take(self.queues.get_mut(&name)?);
+        if is_last {
+            self.queues.remove(&name);
+        } else {
+            self.order.push_back(name);
+        }
+        taken
+    }
+}
+
+impl<T> Default for Turns<T> {
+    fn default() -> Self {
+        Turns { queues: BTreeMap::new(), order: VecDeque::new() }
     }
 }
 
@@ -218,8 +290,37 @@ mod tests {
         let proposals = Proposals::default();
         let flood: Vec<Ban> =
             (0..MAX_WAITING + 7).map(|i| ban(format!("i{i}").as_bytes(), NOW.0 + 9)).collect();
-        assert_eq!(proposals.propose(&flood, NOW), 7);
+        let taken = MAX_WAITING * 9 / 16;
+        assert_eq!(proposals.propose(&flood, NOW), flood.len() - taken);
         assert_eq!(proposals.propose(&flood[..3], NOW), 0, "those wait already");
         assert_eq!(proposals.take().len(), BATCH);
+    }
+
+    #[test]
+    fn workspaces_and_their_namespaces_have_their_turns() {
+        let proposals = Proposals::default();
+        let of = |workspace: &str, namespace: &str, count: usize| -> Vec<Ban> {
+            let one = |number| ban(format!("i{number:04}").as_bytes(), NOW.0 + 9);
+            let named = |one| Ban { workspace: workspace.into(), namespace: namespace.into(), ..one };
+            (0..count).map(one).map(named).collect()
+        };
+        assert!(proposals.propose(&of("a", "a", MAX_WAITING), NOW) > 0, "a flood in the first workspace");
+        assert_eq!(proposals.propose(&of("a", "b", 20), NOW), 0);
+        assert_eq!(proposals.propose(&of("z", "z", 20), NOW), 0, "there are places for others");
+        let count = |changes: &[Change], workspace: &str, namespace: &str| {
+            let of = |target: &Target| target.workspace == workspace && target.scope == namespace;
+            changes.iter().filter(|change| of(&change.target)).count()
+        };
+        let first = proposals.take();
+        assert_eq!(first.len(), BATCH);
+        assert!((12..=13).contains(&count(&first, "z", "z")), "half is another workspace's");
+        assert!((6..=7).contains(&count(&first, "a", "b")), "and of a workspace half another namespace's");
+        let second = proposals.take();
+        assert_eq!(count(&first, "z", "z") + count(&second, "z", "z"), 20);
+        let rest: usize =
+            std::iter::from_fn(|| Some(proposals.take().len()).filter(|taken| *taken > 0)).sum();
+        assert_eq!(rest + 2 * BATCH, MAX_WAITING * 9 / 16 + 40);
+        assert_eq!(proposals.propose(&of("a", "a", 1), NOW), 0);
+        assert_eq!(proposals.take().len(), 1);
     }
 }

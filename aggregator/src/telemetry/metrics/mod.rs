@@ -39,7 +39,7 @@ const CONSULT_RESULTS: [&str; 3] = ["granted", "refused", "unjudged"];
 /// Stores whose losses are counted.
 const STORES: [&str; 2] = ["regional", "global"];
 /// Reasons of refused frames (`StreamError::label`).
-const FRAME_REASONS: [&str; 21] = [
+const FRAME_REASONS: [&str; 22] = [
     "silent",
     "no_hello",
     "version",
@@ -54,6 +54,7 @@ const FRAME_REASONS: [&str; 21] = [
     "too_many_silent",
     "too_many_counts",
     "too_many_consults",
+    "too_many_counters",
     "too_many_exact_requests",
     "too_many_refunds",
     "too_many_bans",

@@ -84,7 +84,7 @@ impl Service {
 async fn what_is_reported_counts_for_all_and_is_denied_when_used_up() {
     let service = Service::start().await;
     let mut proxy = service.proxy().await;
-    assert_eq!(proxy.tokens(USER, 0, 0).await, 62);
+    assert_eq!(proxy.tokens(USER, 0, 0).await, 6, "a few, until it is known what it is asked for");
     assert_eq!(proxy.assigned.values().next().unwrap().1, 15, "seconds to live");
     assert_eq!(proxy.tokens(USER, 62, 30).await, 24, "what is left is assigned");
     assert_eq!(service.check(USER).await, (OK, 37), "the rate-limit service counts on the same key");
@@ -125,18 +125,59 @@ async fn streams_share_what_is_left_by_their_demand() {
     let first = idle.tokens(USER, 1, 0).await;
     let second = busy.tokens(USER, 1, 40).await;
     assert!(first + second <= 98 && second > 0, "{first} and {second}");
-    // The idle one gives back what it does not need, and the busy one gets it.
+    // The idle one gives back what it does not need, and the busy one gets more than it.
     let shrunk = idle.tokens(USER, 0, 0).await;
-    assert!(shrunk < first / 2, "{first}, then {shrunk}");
+    assert!(shrunk < first / 2 && first < second, "{first}, then {shrunk}; {second}");
     idle.report(USER, 0, 0).await;
     until("both reports are counted", || service.metric("reports_total{result=\"counted\"}") == 4.0).await;
     let third = busy.tokens(USER, second, 100).await;
-    assert!(third > second, "{second}, then {third}");
-    // One that leaves keeps what it was given until that expires.
-    drop(busy);
+    assert!(third > 10 * shrunk, "{third} and {shrunk}");
+    // One that is lost keeps what it was given until that expires.
+    busy.lose().await;
+    until("it is lost", || service.metric("streams") == 1.0).await;
     let mut new = service.proxy().await;
     let given = new.tokens(USER, 0, 0).await;
     assert!(given + third + second + 2 <= 100, "{given}, beside {third} and {second}");
+}
+
+/// What may have been spent is charged when the assignment has expired. A stream that ends after a report has spent nothing more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_lost_proxy_held_counts_as_spent() {
+    let service = Service::start().await;
+    let charged = || {
+        let explained = service.weir.server.services().explain(b"default", b"users", b"a");
+        explained
+            .iter()
+            .flat_map(|explained| &explained.cells)
+            .map(weir_core::region::CellState::total)
+            .sum::<u64>()
+    };
+    let mut proxy = service.proxy().await;
+    assert_eq!(proxy.tokens(USER, 0, 60).await, 62);
+    proxy.lose().await;
+    until("it is lost", || service.metric("streams") == 0.0).await;
+    let mut next = service.proxy().await;
+    let given = next.tokens(USER, 1, 60).await;
+    assert!((1..=6).contains(&given), "{given} beside what is reserved");
+    next.report(USER, given, 0).await;
+    until("it is counted", || service.metric("reports_total{result=\"counted\"}") == 3.0).await;
+    next.end().await;
+    until("it has ended", || service.metric("streams") == 0.0).await;
+    for _ in 0..3 {
+        // An assignment is valid for 15 s.
+        let expired = async {
+            while charged() < 62 {
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            }
+        };
+        if tokio::time::timeout(DEADLINE, expired).await.is_ok() {
+            break;
+        }
+    }
+    let used = charged();
+    assert!((62 + given + 1..=100).contains(&used), "{used} with the {given} of the next one");
+    let third = service.proxy().await.tokens(USER, 0, 60).await;
+    assert!(third <= 100 - used, "{third} of {used}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -195,7 +236,7 @@ async fn live_control_applies() {
     let has_controls = || service.weir.server.services().control.book().edition().is_some();
     until("live control has been read", has_controls).await;
     let mut proxy = service.proxy().await;
-    assert_eq!(proxy.tokens(USER, 0, 0).await, 62);
+    assert_eq!(proxy.tokens(USER, 0, 0).await, 6);
     let set = async |what: serde_json::Value| {
         let mut body = json!({"namespace": "users", "identifier": "a"});
         body.as_object_mut().unwrap().extend(what.as_object().unwrap().clone());
@@ -208,7 +249,7 @@ async fn live_control_applies() {
     proxy.until(USER, |assigned| assigned == Assigned::Allow).await;
     set(json!({"limit": 1_000})).await;
     proxy.report(USER, 50, 0).await;
-    let is_more = |assigned| matches!(assigned, Assigned::Tokens(tokens) if tokens > 500);
+    let is_more = |assigned| matches!(assigned, Assigned::Tokens(tokens) if tokens > 100);
     proxy.until(USER, is_more).await;
     assert_eq!(service.check(USER).await, (OK, 949));
 }
@@ -217,7 +258,7 @@ async fn live_control_applies() {
 async fn changed_limits_are_assigned() {
     let service = Service::start().await;
     let mut proxy = service.proxy().await;
-    assert_eq!(proxy.tokens(USER, 10, 0).await, 56);
+    assert_eq!(proxy.tokens(USER, 10, 0).await, 25);
     let file = service.folder.path().join("edge.yaml");
     std::fs::write(&file, LIMITS.replace("requests_per_unit: 100", "requests_per_unit: 10")).unwrap();
     proxy.until(USER, |assigned| assigned == Assigned::Deny).await;
@@ -231,7 +272,7 @@ async fn what_is_assigned_stays_reserved_when_limits_change() {
     let service = Service::start().await;
     let file = service.folder.path().join("edge.yaml");
     let (mut proxy, mut witness) = (service.proxy().await, service.proxy().await);
-    assert_eq!(proxy.tokens(USER, 0, 0).await, 62);
+    assert_eq!(proxy.tokens(USER, 0, 40).await, 62);
     // The same key under another limit, then another key.
     for (limit, name) in [(99, "users"), (100, "users"), (100, "people")] {
         let limits = LIMITS.replace(
@@ -240,13 +281,13 @@ async fn what_is_assigned_stays_reserved_when_limits_change() {
         );
         let extra = format!("{name}{limit}");
         let entry = format!("  - key: {extra}\n    rate_limit: {{unit: month, requests_per_unit: 3}}\n");
-        proxy.report(USER, 0, 0).await;
+        proxy.report(USER, 0, 40).await;
         std::fs::write(&file, limits + &entry).unwrap();
         // This bucket has a limit once the new limits are in force for all streams.
         let extra: Entries = &[(&extra, "x")];
         witness.report(extra, 0, 0).await;
         witness.until(extra, |assigned| matches!(assigned, Assigned::Tokens(_))).await;
-        proxy.report(USER, 0, 0).await;
+        proxy.report(USER, 0, 40).await;
         service.check(USER).await;
     }
     let second = witness.tokens(USER, 0, 0).await;
@@ -383,8 +424,10 @@ async fn callers_need_a_token_and_lose_their_stream_with_it() {
     let ours = application("ours", "default", Some("users"));
     let theirs = application("theirs", "elsewhere", None);
     let bound = application("bound", "default", Some("tenants"));
+    let entry = auth::Entry { max_cost: Some(100), ..auth::Entry::application("capped", "default") };
+    let capped = NewToken::new(entry).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let all = format!("{}{}{}", ours.entry, theirs.entry, bound.entry);
+    let all = format!("{}{}{}{}", ours.entry, theirs.entry, bound.entry, capped.entry);
     let file = write(folder.path(), "tokens", &all);
     let service = Service::start_with(|mut settings| {
         settings.api.tokens_file = Some(file.clone());
@@ -402,6 +445,14 @@ async fn callers_need_a_token_and_lose_their_stream_with_it() {
     let mut elsewhere = open(&theirs.token).await;
     elsewhere.report(USER, 0, 0).await;
     assert_eq!(elsewhere.refused().await.code(), Code::PermissionDenied);
+    let mut capped = open(&capped.token).await;
+    capped.report(USER, 5_000_000, 0).await;
+    assert_eq!(
+        capped.refused().await.code(),
+        Code::PermissionDenied,
+        "a report may have any number of requests"
+    );
+    assert_eq!(service.metric("reports_total{result=\"counted\"}"), 2.0);
     let mut bound = open(&bound.token).await;
     bound.send(reports("edge", vec![usage(USER, 1, 0), usage(&[("tenant", "t"), ("env", "e")], 1, 0)])).await;
     bound.until(&[("env", "e"), ("tenant", "t")], |_| true).await;

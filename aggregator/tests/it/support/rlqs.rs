@@ -123,6 +123,18 @@ impl Proxy {
         }
     }
 
+    /// Ends the stream, and waits until the aggregator has too.
+    pub async fn end(mut self) {
+        (self.reports, _) = mpsc::channel(1);
+        while self.read().await.expect("no error").is_some() {}
+    }
+
+    /// Loses the stream: the aggregator ends it, as a stream keeps its domain.
+    pub async fn lose(mut self) {
+        self.send(reports("another", Vec::new())).await;
+        self.refused().await;
+    }
+
     /// The status with which the stream ends.
     pub async fn refused(&mut self) -> Status {
         loop {

@@ -7,7 +7,7 @@ use tonic::Code;
 use tonic::client::Grpc;
 use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::http::uri::PathAndQuery;
-use weir_core::model::wire::{Consult, Count, FilterFrame, Hello, Report};
+use weir_core::model::wire::{Consult, Count, Counters, FilterFrame, Hello, Report, RuleCounters};
 
 #[tokio::test]
 async fn hellos_that_are_refused() {
@@ -76,7 +76,10 @@ async fn frames_over_a_cap_or_of_another_origin_end_their_stream() {
     let weir = start(None).await;
     let counts = vec![weir.count("k", 1); 257];
     let consults = vec![weir.consult(1, "k", 0, 1, 10); 257];
+    let rules = vec![RuleCounters { name: "r".into(), ..RuleCounters::default() }; 1_025];
+    let counters = Some(Counters { rules, workspace: "default".into() });
     let cases = [
+        (FilterFrame { counters, ..FilterFrame::default() }, "1025 rule counters"),
         (FilterFrame { report: Some(Report { id: 1, counts }), ..FilterFrame::default() }, "257 counts"),
         (FilterFrame { consults, ..FilterFrame::default() }, "257 queries"),
         (hello_frame(2, false), "one origin"),

@@ -3,6 +3,7 @@ use crate::control::book::MAX_KEPT;
 use crate::matching::canonical::DIGEST_BYTES;
 use crate::model::exact::{Algorithm, MAX_LOG_LIMIT};
 use crate::model::window::MAX_COUNT;
+use alloc::collections::BTreeSet;
 use std::format;
 use std::string::String;
 
@@ -298,7 +299,11 @@ fn no_ban_leaves_before_its_end_because_of_others() {
     };
     let taken = flood(&mut bans, "n");
     assert_eq!(bans.until("w", "n", b"alice", UnixMs(499)), Some(UnixMs(500)));
-    assert_eq!(taken + 1, MAX_BANS * 3 / 4, "a namespace leaves a quarter of the places");
+    assert_eq!(
+        taken + 1,
+        MAX_BANS * 9 / 16,
+        "a workspace leaves a quarter of the places, and in it a namespace"
+    );
     assert!(put(&mut bans, "other", "bob", made(700)), "to the others");
     assert!(flood(&mut bans, "other") > MAX_BANS / 8);
     assert!(put(&mut bans, "third", "carol", made(700)));
@@ -315,10 +320,31 @@ fn no_ban_leaves_before_its_end_because_of_others() {
 }
 
 #[test]
+fn a_flood_of_bans_in_a_workspace_leaves_places_and_turns_to_the_others() {
+    let mut bans = bans::Bans::default();
+    let mut flood = |names: (&str, &str)| {
+        let put = |n: &usize| bans.put(names, format!("{n:05}").as_bytes(), made(9_000), UnixMs(0));
+        (0..MAX_BANS).filter(put).count()
+    };
+    // As many namespaces as a tenant likes.
+    let namespaces: Vec<String> = (0..40).map(|n| format!("n{n}")).collect();
+    let first: usize = namespaces.iter().map(|namespace| flood(("a", namespace))).sum();
+    assert!(first <= MAX_BANS * 3 / 4 && first > MAX_BANS * 2 / 3, "{first}");
+    let second = flood(("b", "n"));
+    assert!(second > MAX_BANS / 8, "{second}");
+    let turns: Vec<_> = bans.open(UnixMs(0)).map(|open| (open.workspace, open.namespace)).take(8).collect();
+    let of = |workspace: &str| turns.iter().filter(|(of, _)| *of == workspace).count();
+    assert_eq!((of("a"), of("b")), (4, 4));
+    let others: BTreeSet<_> = turns.iter().filter(|(workspace, _)| *workspace == "a").collect();
+    assert_eq!(others.len(), 4, "four of its namespaces");
+    assert_eq!(bans.open(UnixMs(0)).count(), first + second);
+}
+
+#[test]
 fn bans_that_deny_no_more_make_room() {
     let mut bans = bans::Bans::default();
     let put = |bans: &mut bans::Bans, name: &str, ban| bans.put(("w", "n"), name.as_bytes(), ban, UnixMs(0));
-    let most = MAX_BANS as u64 * 3 / 4;
+    let most = MAX_BANS as u64 * 9 / 16;
     for n in 0..most {
         let is_ours = n % 2 == 0;
         let ban = if is_ours { made(1_000 + n) } else { Local { until: UnixMs(0), ..made(9_000 + n) } };

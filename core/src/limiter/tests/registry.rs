@@ -93,6 +93,35 @@ fn a_replaced_worker_gives_its_entry_back_once_it_owes_nothing() {
     assert_eq!(world.regional(&key, at).0, 3);
 }
 
+/// Two listeners with different tokens have a worker each in one process. The older one looks replaced, and has a request now and then.
+#[test]
+fn a_worker_that_is_needed_again_rests_less_and_less() {
+    for (pause_ms, most) in [(12_000, 1), (45_000, 3)] {
+        let mut world = World::connected(1, 2);
+        let key = key("k", HOUR);
+        let (mut rested, mut evictable_s, seconds) = (0, 0, 600_u64);
+        for second in 0..seconds {
+            if (second * 1_000).is_multiple_of(pause_ms) {
+                assert!(world.passes(0, 0, &[check(&key, 100_000, 1)]));
+            }
+            world.run(1_000);
+            assert!(world.passes(0, 1, &[check(&key, 100_000, 1)]));
+            let now = MonoMs(world.now);
+            let Process { shared, workers, .. } = &mut world.processes[0];
+            let worker = workers[0].as_mut().unwrap();
+            let rests = worker.limiter.rest(shared, now);
+            rested += usize::from(rests);
+            if let Some(stream) = worker.stream.take_if(|_| rests) {
+                world.close(stream);
+            }
+            let registry = &world.processes[0].workers[1].as_ref().unwrap().limiter.registry;
+            evictable_s += u64::from(registry.safe_before(now) > MonoMs(0));
+        }
+        assert!(rested <= most, "it rested {rested} times with a request every {pause_ms} ms");
+        assert!(evictable_s > seconds * 9 / 10, "keys could be evicted in {evictable_s} of {seconds} s");
+    }
+}
+
 #[test]
 fn keys_are_evicted_however_many_workers_a_process_has() {
     let mut world = World::with(1, 300, Geometry { buckets: 1, keys_per_bucket: 4 }, false);

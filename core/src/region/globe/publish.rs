@@ -204,7 +204,7 @@ impl Region {
     ) -> Result<ImportedCell, Refused> {
         let Stored { key, sequence, count, limit } = stored;
         checked(key.as_bytes(), *sequence, *count, now)?;
-        if !self.keys.has_room_for(key.as_bytes()) {
+        if !self.keys.makes_room_for(key.as_bytes()) {
             return Err(Refused::Full);
         }
         let (slot, state) = self.keys.entry(key.as_bytes(), *sequence, now)?;

@@ -54,6 +54,30 @@ fn the_least_used_keys_make_room_and_those_past_half_their_limits_stay() {
     assert_eq!((region.stats(MonoMs(later.0)).keys, region.stats(MonoMs(later.0)).windows), (0, 0));
 }
 
+/// What other regions have used fills three quarters of the room at most, and those by the shares of workspaces and namespaces.
+#[test]
+fn what_is_imported_has_shares_too() {
+    let mut region = small();
+    let north = region.other_region(b"north").unwrap();
+    let import = |region: &mut Region, namespace: &str, at: usize| {
+        let count = count_in(namespace, &std::format!("{at}"), 9);
+        let key = Key::parse(&count.key).unwrap();
+        region
+            .import(north, &exchange::Stored { key, sequence: SEQUENCE, count: 9, limit: 10 }, NOW)
+            .map(drop)
+    };
+    for at in 0..MAX_KEYS / 4 {
+        report(&mut region, 1, count_in("flooded", &std::format!("own-{at}"), 9)).unwrap();
+    }
+    let taken = (0..MAX_KEYS).filter(|at| import(&mut region, "flooded", *at).is_ok()).count();
+    assert_eq!(taken, MAX_KEYS / 2, "to three quarters of the room");
+    let taken = (0..MAX_KEYS).filter(|at| import(&mut region, "other", *at).is_ok()).count();
+    assert!((MAX_KEYS / 4..=MAX_KEYS / 2).contains(&taken), "{taken}");
+    assert_eq!(region.stats(MonoMs(NOW.0)).keys, MAX_KEYS * 3 / 4);
+    let own = (0..MAX_KEYS / 4).filter(|at| used(&region, "flooded", &std::format!("own-{at}")) == 9).count();
+    assert_eq!(own, MAX_KEYS / 4, "what a node here has reported stays");
+}
+
 #[test]
 fn keys_of_several_nodes_are_evicted_after_those_of_one() {
     let mut region = small();

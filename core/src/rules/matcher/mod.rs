@@ -100,6 +100,11 @@ impl Conditions {
         })
     }
 
+    /// The names of the headers that it reads.
+    pub fn headers(&self) -> impl Iterator<Item = &[u8]> {
+        self.headers.iter().map(|header| &*header.name)
+    }
+
     /// How many regular expressions it has.
     pub fn expressions(&self) -> usize {
         let of_path = self.path.iter().filter(|path| matches!(path.test, PathTest::Text(Text::Regex(_))));
@@ -119,6 +124,13 @@ impl Conditions {
             && self.headers.iter().all(|header| header.matches(request, buffer))
             && self.route.as_ref().is_none_or(|name| name.matches(route.of(request)))
             && self.virtual_host.as_ref().is_none_or(|name| name.matches(virtual_host.of(request)))
+    }
+
+    /// Whether the request, which the rule matches, has a reading of its path that does not meet the rule's condition.
+    pub fn matches_some_readings<R: Request + ?Sized>(&self, request: &R, sources: &mut Sources) -> bool {
+        let Some(condition) = &self.path else { return false };
+        let path = sources.path.of(request, &mut sources.buffer);
+        path.differ() && !path.all(|reading| condition.matches_reading(reading, false))
     }
 
     fn method_matches<R: Request + ?Sized>(&self, request: &R, buffer: &mut Vec<u8>) -> bool {

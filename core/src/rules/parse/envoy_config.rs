@@ -20,6 +20,8 @@ const TYPED_STRUCT: &str = ".TypedStruct";
 /// What states a decision about escaped slashes.
 const ESCAPED_SLASHES: [&str; 4] =
     ["UNESCAPE_AND_REDIRECT", "UNESCAPE_AND_FORWARD", "REJECT_REQUEST", "KEEP_UNCHANGED"];
+/// What keeps headers with underscores in their names from upstreams.
+const UNDERSCORES_REMOVED: [&str; 2] = ["REJECT_REQUEST", "DROP_HEADER"];
 /// Names of fields are shortened to this many characters in a path.
 const NAME_CHARS_MAX: usize = 64;
 
@@ -114,6 +116,25 @@ pub fn path_settings(value: &Value) -> Vec<PathSetting> {
             if !is_sound {
                 found.push(PathSetting { manager: path(), name, expected });
             }
+        }
+    });
+    found
+}
+
+/// The paths of the connection managers in any JSON value that pass headers with underscores in their names on.
+pub fn underscore_managers(value: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    walk(value, |path, value| {
+        let kind = value.get("@type").and_then(Value::as_str);
+        if !kind.is_some_and(|kind| kind.ends_with(CONNECTION_MANAGER)) {
+            return;
+        }
+        let options = either(value, "common_http_protocol_options", "commonHttpProtocolOptions");
+        let action = options.and_then(|options| {
+            either(options, "headers_with_underscores_action", "headersWithUnderscoresAction")
+        });
+        if !action.and_then(Value::as_str).is_some_and(|word| UNDERSCORES_REMOVED.contains(&word)) {
+            found.push(path());
         }
     });
     found
@@ -355,6 +376,27 @@ mod tests {
             assert_eq!(found.iter().map(|one| one.name).collect::<Vec<_>>(), expected, "{settings}");
         }
         assert_eq!(path_settings(&json!({"@type": "other"})), []);
+    }
+
+    #[test]
+    fn managers_that_pass_underscores_on_are_found() {
+        let kind = format!("type.googleapis.com/{CONNECTION_MANAGER}");
+        for (options, expected) in [
+            (json!({}), true),
+            (json!({"common_http_protocol_options": {"idle_timeout": "1s"}}), true),
+            (json!({"common_http_protocol_options": {"headers_with_underscores_action": "ALLOW"}}), true),
+            (
+                json!({"common_http_protocol_options": {"headers_with_underscores_action": "DROP_HEADER"}}),
+                false,
+            ),
+            (json!({"commonHttpProtocolOptions": {"headersWithUnderscoresAction": "REJECT_REQUEST"}}), false),
+        ] {
+            let mut manager = json!({"@type": kind});
+            manager.as_object_mut().unwrap().extend(options.as_object().unwrap().clone());
+            let found = underscore_managers(&json!([{"typed_config": manager}]));
+            assert_eq!(found == ["[0].typed_config"], expected, "{options} {found:?}");
+        }
+        assert!(underscore_managers(&json!({"@type": "other"})).is_empty());
     }
 
     #[test]

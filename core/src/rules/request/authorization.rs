@@ -17,6 +17,9 @@ const LENIENT: GeneralPurposeConfig = GeneralPurposeConfig::new()
 const STANDARD: GeneralPurpose = GeneralPurpose::new(&alphabet::STANDARD, LENIENT);
 const URL_SAFE: GeneralPurpose = GeneralPurpose::new(&alphabet::URL_SAFE, LENIENT);
 
+/// In base64.
+const BYTE_ORDER_MARK: &[u8] = b"77u_";
+
 /// The credential of a header's line; empty if it has none, `None` if upstreams read it differently. `buffer` is for a credential
 /// that is not in the line.
 pub(in crate::rules) fn credential<'a>(line: &'a [u8], buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
@@ -41,7 +44,7 @@ pub(in crate::rules) fn credential<'a>(line: &'a [u8], buffer: &'a mut Vec<u8>) 
     if scheme.eq_ignore_ascii_case(b"basic") {
         return user(text, buffer);
     }
-    if !text.starts_with(b"ey") {
+    if !has_header(text) {
         return Some(text);
     }
     match text.iter().filter(|byte| **byte == b'.').count() {
@@ -49,6 +52,21 @@ pub(in crate::rules) fn credential<'a>(line: &'a [u8], buffer: &'a mut Vec<u8>) 
         4 => write_token(text, |part| part > 0, buffer).map(|()| buffer.as_slice()),
         _ => Some(text),
     }
+}
+
+/// Whether the first part of a token is a JSON object, which begins after white space, also after a byte order mark.
+fn has_header(token: &[u8]) -> bool {
+    let header = token.split(|byte| *byte == b'.').next().unwrap_or_default();
+    let mut bytes = [0; 3];
+    for digits in header.strip_prefix(BYTE_ORDER_MARK).unwrap_or(header).chunks(4) {
+        let Ok(length) = URL_SAFE.decode_slice(digits, &mut bytes) else { return false };
+        let decoded = bytes.iter().take(length);
+        match decoded.copied().find(|byte| !matches!(byte, b' ' | b'\t' | b'\n' | b'\r')) {
+            None => {}
+            Some(first) => return first == b'{',
+        }
+    }
+    false
 }
 
 /// The user of the scheme `Basic`.
@@ -129,6 +147,16 @@ mod tests {
             ("Bearer eyA.e30.", Some("eyA.e30.")),
             ("Bearer eyA.e30.A", None),
             ("Bearer eyA.AB.AB.AAAA.AB", Some("eyA.AA.AA.AAAA.AA")),
+            // `{`, white space and `"`, in several orders, also behind a byte order mark.
+            ("Bearer ewogICJhIjoxfQ.e30.AB", Some("ewogICJhIjoxfQ.e30.AA")),
+            ("Bearer ewogICJhIjoxfQ.e30.AC=", Some("ewogICJhIjoxfQ.e30.AA")),
+            ("Bearer IHsiYSI6MX0.e30.AB", Some("IHsiYSI6MX0.e30.AA")),
+            ("Bearer CgkNIHt9.AB.AB.AAAA.AB", Some("CgkNIHt9.AA.AA.AAAA.AA")),
+            ("Bearer 77u_eyJ9.e30.AB", Some("77u_eyJ9.e30.AA")),
+            ("Bearer 77u_.e30.AB", Some("77u_.e30.AB")),
+            ("Bearer ICAg.e30.AB", Some("ICAg.e30.AB")),
+            ("Bearer MTIz.e30.AB", Some("MTIz.e30.AB")),
+            ("Bearer !!!!.e30.AB", Some("!!!!.e30.AB")),
             ("Bearer eyA.AB", Some("eyA.AB")),
             ("Bearer v4.public.AB", Some("v4.public.AB")),
         ] {

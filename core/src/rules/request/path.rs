@@ -3,7 +3,7 @@
 //! Most paths have one reading, in which the query is removed and escapes are decoded, except those of `/ \ ; % ? #` and of
 //! control characters, whose hex digits become upper case. Upstreams differ in the rest: whether they remove path parameters
 //! (`;` and the rest of its segment) and dot segments, merge slashes, take `\`, `%5C` or `%2F` for a slash, or take a path that
-//! begins with two slashes for a host and a path. Each combination of what occurs in a path is a reading. A `\` or `;` that a
+//! begins with two slashes, as it was sent or after these changes, for a host and a path. Each combination of what occurs in a path is a reading. A `\` or `;` that a
 //! reader takes for itself is written `%5C` or `%3B`, so that it equals its escaped form.
 //!
 //! Where the order of these steps would matter as well, or there would be too many readings, the path has all of them: it meets
@@ -75,6 +75,11 @@ impl Readings {
         self.ends.is_empty()
     }
 
+    /// Whether upstreams read the path differently.
+    pub fn differ(&self) -> bool {
+        self.ends.len() != 1
+    }
+
     /// Whether all upstreams read the path as it is written.
     pub fn is_plain(&self) -> bool {
         self.is_plain
@@ -83,6 +88,11 @@ impl Readings {
     /// Whether a test holds for one of the readings.
     pub fn any(&self, test: impl FnMut(&[u8]) -> bool) -> bool {
         self.are_all() || self.each().any(test)
+    }
+
+    /// Whether a test holds for all readings.
+    pub fn all(&self, test: impl FnMut(&[u8]) -> bool) -> bool {
+        !self.are_all() && self.each().all(test)
     }
 
     /// The segment with this `number`, from 1, without blanks around it; empty if there is none.
@@ -135,7 +145,9 @@ pub(in crate::rules) fn normalise(target: &[u8], out: &mut Vec<u8>) {
 struct Reader {
     params: Params,
     dots: Dots,
-    slashes: Slashes,
+    host: Host,
+    /// Whether it keeps repeated slashes.
+    slashes: bool,
     /// Whether it keeps a `\`.
     backslash: bool,
     /// Whether it takes `%5C` for a slash, and `%2F`.
@@ -164,13 +176,15 @@ enum Dots {
     Kept,
 }
 
+/// Where it takes what follows two slashes at the beginning for a host, which is removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Slashes {
+enum Host {
     #[default]
-    Merged,
-    Kept,
-    /// What follows two slashes is a host.
-    BehindHost,
+    Nowhere,
+    /// In the path as it was sent.
+    Sent,
+    /// In what it has decoded and removed parameters from.
+    Changed,
 }
 
 type Readers = SmallVec<[Reader; READINGS_MAX]>;
@@ -189,11 +203,12 @@ fn readers(path: &[u8]) -> Readers {
         let reader = readers.get(at).copied();
         readers.extend(reader.map(|reader| Reader { dots: Dots::ResolvedWithoutSlash, ..reader }));
     }
-    let merging = readers.len();
-    vary(&mut readers, marks.empty != 0, |reader| reader.slashes = Slashes::Kept);
-    for at in (0..merging).filter(|_| marks.host) {
+    vary(&mut readers, marks.empty != 0, |reader| reader.slashes = true);
+    let with_host = readers.len();
+    vary(&mut readers, marks.host, |reader| reader.host = Host::Sent);
+    for at in (0..with_host).filter(|_| marks.changed_host) {
         let reader = readers.get(at).copied();
-        readers.extend(reader.map(|reader| Reader { slashes: Slashes::BehindHost, ..reader }));
+        readers.extend(reader.map(|reader| Reader { host: Host::Changed, ..reader }));
     }
     vary(&mut readers, marks.backslash, |reader| reader.backslash = true);
     vary(&mut readers, marks.escaped_backslash, |reader| reader.escaped_backslash = true);
@@ -229,6 +244,8 @@ struct Marks {
     empty: u8,
     /// Two slashes at the beginning.
     host: bool,
+    /// The same after escapes are decoded or parameters removed, or the host ends elsewhere then.
+    changed_host: bool,
     /// Bits of the kinds of dot segments: written plainly or escaped, without parameters, with `;`, with `%3B`.
     dots: u8,
     ends_with_dots: bool,
@@ -249,6 +266,7 @@ impl Marks {
         let is_slash = |at: usize| matches!(path.get(at), Some(b'/' | b'\\'));
         let mut marks = Marks { host: is_slash(0) && is_slash(1), ..Marks::default() };
         let (mut segment, mut opened) = (Segment::default(), Separator::Slash);
+        let (mut is_first, mut begins_empty) = (true, false);
         let mut rest = path.strip_prefix(b"/").unwrap_or(path);
         while let Some((unit, tail)) = next_unit(rest) {
             rest = tail;
@@ -256,6 +274,8 @@ impl Marks {
                 Unit::Separator(closed) => {
                     marks.odd_params |= segment.params != 0 && closed != Separator::Slash;
                     marks.end(&segment, Some((opened, closed)));
+                    begins_empty |= is_first && segment.length == 0;
+                    is_first = false;
                     match closed {
                         Separator::Slash => {}
                         Separator::Backslash => marks.backslash = true,
@@ -283,6 +303,8 @@ impl Marks {
             }
         }
         marks.end(&segment, None);
+        let changes = marks.params || marks.escaped_params || marks.escaped_slash || marks.escaped_backslash;
+        marks.changed_host = begins_empty && changes;
         marks
     }
 
@@ -312,14 +334,16 @@ impl Reader {
     fn write(&self, path: &[u8], out: &mut Vec<u8>) {
         let start = out.len();
         out.push(b'/');
-        let mut rest = if self.slashes == Slashes::BehindHost { behind_host(path) } else { path };
+        let mut rest = if self.host == Host::Sent { behind_host(path) } else { path };
+        // The host is found by the slashes before it.
+        let merges_at_once = !self.slashes && self.host != Host::Changed;
         let mut is_first = true;
         while let Some((unit, tail)) = next_unit(rest) {
             rest = tail;
             match unit {
                 Unit::Separator(separator) if self.separates(separator) => {
                     let is_removed = self.close_segment(start, out);
-                    let merges = self.slashes == Slashes::Merged && out.last() == Some(&b'/');
+                    let merges = merges_at_once && out.last() == Some(&b'/');
                     if !is_first && !is_removed && !merges {
                         out.push(b'/');
                     }
@@ -342,6 +366,33 @@ impl Reader {
         let is_removed = self.close_segment(start, out);
         if is_removed && self.dots == Dots::ResolvedWithoutSlash && out.len() > start.saturating_add(1) {
             out.pop();
+        }
+        if self.host == Host::Changed {
+            self.remove_host(start, out);
+        }
+    }
+
+    /// Removes the host from what is written from `start` on, and then repeated slashes.
+    fn remove_host(&self, start: usize, out: &mut Vec<u8>) {
+        let written = out.get(start..).unwrap_or_default();
+        if written.starts_with(b"//") {
+            let host = written.len().saturating_sub(behind_host(written).len());
+            // A path that is the host alone is empty.
+            let end = if host == written.len() { host.saturating_sub(1) } else { host };
+            out.drain(start..start.saturating_add(end));
+            if let Some(first) = out.get_mut(start) {
+                *first = b'/';
+            }
+        }
+        if !self.slashes {
+            let mut is_behind_slash = false;
+            let mut at = 0;
+            out.retain(|byte| {
+                let is_repeated = at > start && is_behind_slash && *byte == b'/';
+                is_behind_slash = at >= start && *byte == b'/';
+                at = at.saturating_add(1);
+                !is_repeated
+            });
         }
     }
 
@@ -579,7 +630,11 @@ mod tests {
             ("/a/..;c/b", &["/b", "/a/..%3Bc/b", "/a/../b"]),
             ("/a//b", &["/a/b", "/a//b"]),
             ("//a/b", &["/a/b", "//a/b", "/b"]),
-            ("/;a/b", &["/b", "/%3Ba/b", "//b"]),
+            ("//a/b//c", &["/a/b/c", "//a/b//c", "/b/c", "/b//c"]),
+            ("/;a/b", &["/b", "/%3Ba/b", "//b", "/"]),
+            ("/;a/b//c", &["/b/c", "/%3Ba/b/c", "//b//c", "/%3Ba/b//c", "/c", "//c"]),
+            ("/%2fa/b", &["/%2Fa/b", "/a/b", "//a/b", "/b"]),
+            ("/%2F", &["/%2F", "/", "//"]),
             (r"/a\b", &["/a/b", "/a%5Cb"]),
             ("/a%5cb", &["/a%5Cb", "/a/b"]),
             ("/a%2fb", &["/a%2Fb", "/a/b"]),

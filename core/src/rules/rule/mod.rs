@@ -9,7 +9,7 @@ pub(super) mod overrides;
 pub(super) mod response;
 pub(super) mod share;
 
-use super::identifier::{Part, optional_parts, reads_path, spelt_parts};
+use super::identifier::{Part, header_parts, optional_parts, reads_path, spelt_parts};
 use super::matcher::Conditions;
 use crate::fields::Errors;
 use crate::fields::Node;
@@ -220,6 +220,19 @@ impl Rule {
     /// Whether a condition compares the path as it was sent, in any spelling.
     pub fn compares_sent_path(&self) -> bool {
         self.conditions.compares_sent_path()
+    }
+
+    /// A header that the rule reads, with the field that names it, of which upstreams that take `_` for `-` accept another name.
+    pub fn aliased_header(&self) -> Option<(&'static str, &[u8])> {
+        let of_cost = match &self.cost {
+            Cost::Header { name, .. } => Some(&**name),
+            Cost::Fixed(_) | Cost::Response(_) => None,
+        };
+        let mut read = header_parts(&self.parts)
+            .map(|name| ("identifier", name))
+            .chain(self.conditions.headers().map(|name| ("match.headers", name)))
+            .chain(of_cost.map(|name| ("cost", name)));
+        read.find(|(_, name)| name.iter().any(|byte| matches!(byte, b'-' | b'_')))
     }
 
     /// Headers of the identifier of which upstreams accept many spellings, each with the part to use in its place.

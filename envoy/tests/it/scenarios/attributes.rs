@@ -2,7 +2,12 @@
 //! requests carry.
 
 use super::common::{Region, config, filter, rule, with};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, PKCS_ED25519, PublicKeyData,
+    SanType, SigningKey,
+};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
@@ -104,6 +109,88 @@ async fn metadata_and_filter_state_identify_and_carry_limits() {
         ],
     )
     .await;
+}
+
+/// The issuer of JSON web tokens.
+struct Issuer(KeyPair);
+
+impl Issuer {
+    fn new() -> Issuer {
+        Issuer(KeyPair::generate_for(&PKCS_ED25519).unwrap())
+    }
+
+    /// Envoy's own filter, which verifies tokens and leaves their claims in dynamic metadata.
+    fn filter(&self) -> Value {
+        let key = json!({ "kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "x": URL_SAFE_NO_PAD.encode(self.0.der_bytes()) });
+        let provider = json!({
+            "issuer": "weir", "payload_in_metadata": "jwt_payload",
+            "local_jwks": { "inline_string": json!({ "keys": [key] }).to_string() },
+        });
+        json!({ "name": "envoy.filters.http.jwt_authn", "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.jwt_authn.v3.JwtAuthentication",
+            "providers": { "weir": provider },
+            "rules": [{ "match": { "prefix": "/" }, "requires": { "provider_name": "weir" } }],
+        }})
+    }
+
+    fn request(&self, claims: &Value) -> Request {
+        let claims = with(json!({ "iss": "weir" }), claims.clone());
+        let parts = [json!({ "alg": "EdDSA", "typ": "JWT" }), claims];
+        let signed = parts.map(|part| URL_SAFE_NO_PAD.encode(part.to_string())).join(".");
+        let signature = URL_SAFE_NO_PAD.encode(self.0.sign(signed.as_bytes()).unwrap());
+        Request::get("/").header("authorization", format!("Bearer {signed}.{signature}"))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn claims_that_are_lists_booleans_or_null_identify() {
+    let issuer = Issuer::new();
+    let of = |claim: &str, parts: Value| {
+        let identifier = with(json!({ "jwt_claim": { "claim": claim } }), parts);
+        with(rule(claim, 1), json!({ "identifier": identifier, "on_missing_identifier": "skip" }))
+    };
+    let rules = [
+        of("only", json!({})),
+        of("first", json!({ "pick": "first" })),
+        of("last", json!({ "pick": "last" })),
+    ];
+    let options = EnvoyOptions { before: vec![issuer.filter()], ..EnvoyOptions::default() };
+    let region = Region::start(1, options, &config(&rules)).await;
+    for (claims, expected) in [
+        (json!({ "only": ["a"] }), 200),
+        (json!({ "only": "a" }), 429),
+        (json!({ "only": true }), 200),
+        (json!({ "only": true }), 429),
+        (json!({ "only": [true] }), 429),
+        (json!({ "only": false }), 200),
+        (json!({ "only": 7 }), 200),
+        (json!({ "only": [7] }), 429),
+        // Missing.
+        (json!({ "only": [] }), 200),
+        (json!({ "only": [] }), 200),
+        (json!({ "only": null }), 200),
+        (json!({ "only": null }), 200),
+        (json!({ "only": ["a", null] }), 200),
+        (json!({}), 200),
+        // All ambiguous ones share one count.
+        (json!({ "only": ["b", "c"] }), 200),
+        (json!({ "only": ["d", "e"] }), 429),
+        (json!({ "only": { "a": 1 } }), 429),
+        (json!({ "only": [["f"]] }), 429),
+        (json!({ "first": ["a", "b"] }), 200),
+        (json!({ "first": ["a", "c"] }), 429),
+        (json!({ "first": ["b", "a"] }), 200),
+        (json!({ "first": "b" }), 429),
+        (json!({ "first": [] }), 200),
+        (json!({ "last": ["a", "b"] }), 200),
+        (json!({ "last": ["c", "b"] }), 429),
+        (json!({ "last": ["b", "a"] }), 200),
+    ] {
+        let answer = region.envoy().send(issuer.request(&claims)).await.unwrap();
+        assert_eq!(answer.status, expected, "{claims}");
+    }
+    assert_eq!(region.envoy().send(Request::get("/")).await.unwrap().status, 401, "without a token");
+    region.is_sound().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

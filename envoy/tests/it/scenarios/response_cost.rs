@@ -18,10 +18,12 @@ use weir_envoy::bootstrap::Route;
 use weir_envoy::http::Request;
 use weir_envoy::{EnvoyOptions, Filter, Reload, Weir, binaries, wait};
 
-use super::common::{Region, SOON, config, get_as, rule, unanswered, with};
+use super::common::{KEY, Region, SOON, config, get_as, rule, unanswered, with};
 
-/// The response that the upstream should give: a number of tokens, `reset`, or no header.
+/// The response that the upstream should give: a number of tokens, or several for as many lines, `reset`, or no header.
 const ANSWER: &str = "x-answer";
+/// A path from which the upstream redirects to another one, each answered for what follows it.
+const REDIRECT: &str = "/redirect/";
 
 /// An upstream that states what a request used, once its gate is open.
 struct Upstream {
@@ -77,10 +79,24 @@ async fn answer(
     arrived.fetch_add(1, Ordering::SeqCst);
     gate.wait_for(|open| *open).await.map_err(io::Error::other)?;
     let mut response = hyper::Response::new(Full::new(Bytes::from_static(b"ok\n")));
+    if let Some(tokens) = request.uri().path().strip_prefix(REDIRECT) {
+        let host = request.headers().get("host").and_then(|host| host.to_str().ok()).unwrap_or_default();
+        *response.status_mut() = hyper::StatusCode::FOUND;
+        let location = format!("http://{host}/landing").parse().map_err(io::Error::other)?;
+        response.headers_mut().insert("location", location);
+        if !tokens.is_empty() {
+            let tokens = tokens.parse().map_err(io::Error::other)?;
+            response.headers_mut().insert("x-tokens-used", tokens);
+        }
+        return Ok(response);
+    }
     match request.headers().get(ANSWER) {
         Some(reset) if reset == "reset" => return Err(io::ErrorKind::ConnectionReset.into()),
         Some(tokens) => {
-            response.headers_mut().insert("x-tokens-used", tokens.clone());
+            for line in tokens.to_str().unwrap_or_default().split(' ') {
+                let line = line.parse().map_err(io::Error::other)?;
+                response.headers_mut().append("x-tokens-used", line);
+            }
         }
         None => {}
     }
@@ -94,6 +110,11 @@ fn tokens(limit: u64, cost: Value) -> Value {
 
 fn costing(tokens: &str) -> Request {
     get_as("a").header(ANSWER, tokens)
+}
+
+/// A request whose first response Envoy follows.
+fn redirected(first: &str, second: &str) -> Request {
+    Request::get(&format!("{REDIRECT}{first}")).header(KEY, "a").header(ANSWER, second)
 }
 
 /// Sends `requests` requests at once, to the Envoys in turn; returns their statuses as they complete.
@@ -167,6 +188,11 @@ async fn each_end_of_a_request_has_its_cost() {
         (costing("444"), 200, 444, "more than reserved"),
         (get_as("a"), 200, 7, "without the header the default"),
         (costing("many"), 200, 500, "no number costs the cap"),
+        (costing("1 90"), 200, 90, "of two lines the largest"),
+        (costing("90 1"), 200, 90, "whichever comes first"),
+        (costing("1 many"), 200, 500, "and the cap if one is no number"),
+        (redirected("85", "5"), 200, 90, "a response that Envoy follows, and the one to which it leads"),
+        (redirected("", "5"), 200, 12, "the default of such a response without the header"),
         (costing("99999999999999999999"), 200, 500, "nor does more than the cap"),
         (costing("reset"), 503, 20, "an upstream that did not respond may have used what was reserved"),
     ] {

@@ -179,7 +179,7 @@ async fn a_querying_envoy_sees_the_same_counts_and_all_are_denied_at_the_end() {
             passed += u64::from(passes(envoy, MONTH, "a").await);
         }
     }
-    assert!((LIMIT / 2..=LIMIT).contains(&passed), "{passed} passed by the first assignments");
+    assert!((LIMIT / 15..=LIMIT).contains(&passed), "{passed} passed by the first assignments");
     let counted =
         async || service.metric("weir_aggregator_api_decisions_total{api=\"rlqs\",result=\"allowed\"}").await;
     let reported = async || counted().await == passed;

@@ -138,6 +138,39 @@ async fn identifiers_of_several_parts() {
     .await;
 }
 
+/// A path that upstreams read so differently that it may be meant for any of the rules.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_path_that_meets_too_many_rules_is_refused() {
+    let matching = |at: usize| {
+        with(
+            rule(&format!("r{at}"), 1),
+            json!({ "match": { "path": { "prefix": format!("/api/part{at}/") } } }),
+        )
+    };
+    let rules: Vec<Value> = (0..33).map(matching).collect();
+    let options = EnvoyOptions { access_log: true, ..EnvoyOptions::default() };
+    let region = Region::start(1, options, &config(&rules)).await;
+    let send = async |path: &str| {
+        let answer = region.envoy().send(Request::get(path).header("x-key", "a")).await.unwrap();
+        (answer.status, answer.text())
+    };
+    for _ in 0..2 {
+        assert_eq!(send("/api//x/..;/y").await, (400, "path ambiguous".to_owned()));
+    }
+    assert_eq!(send("/api/part0/x").await.0, 200, "it has taken nothing");
+    assert_eq!(send("/api/part0/x;y").await.0, 429, "a few readings are counted");
+    let counted = async || sum_of(region.envoy(), "wasmcustom.weir_paths_denied_total").await == 2;
+    wait::until("both are counted", SOON, counted).await.unwrap();
+    let is_denial = |line: &Value| {
+        [&line["details"], &line["rule"], &line["outcome"]]
+            == ["weir_ambiguous_path", "path", "ambiguous_path"]
+    };
+    let lines =
+        async || region.envoy().access_log().unwrap().iter().filter(|line| is_denial(line)).count() == 2;
+    wait::until("access logs show them", SOON, lines).await.unwrap();
+    region.is_sound().await;
+}
+
 /// Rules of a thousand paths: each limits its own, also those whose numbers are far beyond a machine word's bits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_rules() {

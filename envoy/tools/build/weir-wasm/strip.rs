@@ -18,13 +18,13 @@ const ALWAYS_KEPT: [&str; 6] =
 /// Precedes `yes` or `no ` in the data of a module: whether it receives responses.
 const RESPONSES_MARKER: &[u8] = b"weir:on_response_headers=";
 /// The callbacks that only modules with responses need: for their headers, and for costs that wait for them.
-const RESPONSES_CALLBACKS: [&str; 2] = ["weir_on_response_headers", "weir_on_done"];
+const RESPONSES_CALLBACKS: [&str; 3] = ["weir_on_response_headers", "weir_on_log", "weir_on_done"];
 
 /// Which callbacks stay.
 pub enum Callbacks {
     /// Those exported as `weir_<x>`, under the name `proxy_<x>`.
     Prefixed,
-    /// The same without those for responses, which spares each request two crossings. The module's marker states it.
+    /// The same without those for responses, which spares each request three crossings. The module's marker states it.
     WithoutResponses,
     /// Those named here, under the names that they have.
     Named(BTreeSet<String>),
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn the_marker_states_that_a_module_receives_no_responses() {
-        let exported = ["weir_on_tick", "weir_on_response_headers", "weir_on_done"];
+        let exported = ["weir_on_tick", "weir_on_response_headers", "weir_on_log", "weir_on_done"];
         let mut marked = module(("env", "proxy_log"), &exported);
         let text = b"\x01mweir:on_response_headers=yes";
         // A passive data segment is enough for the search.
