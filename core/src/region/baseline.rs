@@ -66,6 +66,11 @@ impl Region {
         self.work.len(Errand::LowerBound)
     }
 
+    /// How often a component has grown by what was in a lower bound already: nodes, or other aggregators, are sending what they have.
+    pub fn fillings(&self) -> u64 {
+        self.work.filled
+    }
+
     /// Like [`Region::end_grace_period`], in steps of `most` cells. `left` begins as [`Region::pending_lower_bounds`], and is 0 after the
     /// last step.
     pub fn some_lower_bounds(&mut self, lost: UnixMs, left: &mut usize, most: usize) -> Vec<LowerBound> {

@@ -2,10 +2,13 @@
 
 use crate::model::key::OriginId;
 use crate::model::time::MonoMs;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeMap;
 
 /// A node counts as alive for this long after its last frame.
 pub const NODE_ALIVE_MS: u64 = 2_000;
+/// A node of another aggregator counts for this long after it was listed last: three intervals of the list. A store that was emptied
+/// lists only who has announced itself since.
+const ELSEWHERE_MS: u64 = 3_000;
 /// A node is removed after this long without a frame.
 const SILENT_MS: u64 = 3_600_000;
 /// Most nodes that are counted of one peer (an address). A peer that invents nodes can reduce the slack of the others
@@ -21,14 +24,14 @@ pub struct Nodes {
     last_frames: BTreeMap<OriginId, MonoMs>,
     /// Nodes that have reported counts, each with the peer that it belongs to.
     counted: BTreeMap<OriginId, u64>,
-    /// Nodes connected to the region's other aggregators.
-    elsewhere: BTreeSet<OriginId>,
+    /// Nodes connected to the region's other aggregators, and when each was listed last.
+    elsewhere: BTreeMap<OriginId, MonoMs>,
 }
 
 impl Nodes {
     /// At most `max` nodes at the same time.
     pub(super) fn new(max: usize) -> Nodes {
-        Nodes { max, last_frames: BTreeMap::new(), counted: BTreeMap::new(), elsewhere: BTreeSet::new() }
+        Nodes { max, last_frames: BTreeMap::new(), counted: BTreeMap::new(), elsewhere: BTreeMap::new() }
     }
 
     /// Whether `node` has a stream to this aggregator.
@@ -72,12 +75,12 @@ impl Nodes {
     /// The number of nodes that sent a frame within [`NODE_ALIVE_MS`], to this aggregator or to a peer.
     pub fn alive(&self, now: MonoMs) -> usize {
         let here = self.alive_here(now).count();
-        here + self.elsewhere.iter().filter(|node| !self.counted.contains_key(*node)).count()
+        here + self.elsewhere.keys().filter(|node| !self.counted.contains_key(*node)).count()
     }
 
     /// The number as sent to `node`: it includes `node`, even if that has reported nothing yet.
     pub fn alive_with(&self, node: OriginId, now: MonoMs) -> usize {
-        let is_counted = self.counted.contains_key(&node) || self.elsewhere.contains(&node);
+        let is_counted = self.counted.contains_key(&node) || self.elsewhere.contains_key(&node);
         self.alive(now) + usize::from(!is_counted)
     }
 
@@ -88,8 +91,13 @@ impl Nodes {
         alive.filter(|node| self.counted.contains_key(node))
     }
 
-    /// Replaces the nodes that are alive anywhere in the region.
-    pub fn set_elsewhere(&mut self, nodes: &[OriginId]) {
-        self.elsewhere = nodes.iter().copied().take(self.max).collect();
+    /// Takes the list of the nodes that are alive anywhere in the region. One that is no longer listed counts for a while.
+    pub fn set_elsewhere(&mut self, nodes: &[OriginId], now: MonoMs) {
+        self.elsewhere.retain(|_, listed| now.since(*listed) <= ELSEWHERE_MS);
+        for node in nodes {
+            if self.elsewhere.len() < self.max || self.elsewhere.contains_key(node) {
+                self.elsewhere.insert(*node, now);
+            }
+        }
     }
 }

@@ -338,6 +338,11 @@ impl Region {
         }
     }
 
+    /// Whether cells of before a loss of the store are still being queued to be written again.
+    pub fn is_resending(&self) -> bool {
+        self.backing.resend.is_some()
+    }
+
     fn resend_some(&mut self, incarnation: u32) {
         let Some(from) = self.backing.resend else { return };
         let (slots, next) = self.keys.step(from);

@@ -40,6 +40,8 @@ pub(super) struct Work {
     lower_bound: VecDeque<Spot>,
     /// Cells created because a node used them.
     pub(super) created: u64,
+    /// How often a component has grown by what was in a lower bound already.
+    pub(super) filled: u64,
 }
 
 impl Errand {
@@ -66,6 +68,9 @@ impl Work {
     ) {
         let load = state.load(sequence);
         let Some(cell) = state.known_mut(sequence) else { return };
+        if core::mem::take(&mut cell.queued.filled) {
+            self.filled = self.filled.saturating_add(1);
+        }
         if !cell.queued.counted {
             cell.queued.counted = true;
             self.created = self.created.saturating_add(1);

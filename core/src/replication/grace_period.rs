@@ -1,8 +1,10 @@
 //! The recovery grace periods after a loss. In each period the nodes send again what they have. At its end, what no
 //! node accounts for becomes the region's baseline component.
 //!
-//! There are several periods, for nodes that take longer to reconnect and for what could not be written to the store. A
-//! later loss starts new periods and ends the earlier ones.
+//! There are several periods, for nodes that take longer to reconnect and for what could not be written to the store. While
+//! counts arrive that the evidence contains, nothing becomes a baseline: what arrived after that would count twice. So the first
+//! baseline follows two periods without such counts, or the last period. A later loss starts new periods and ends the earlier
+//! ones.
 
 use super::events::Event;
 use super::failure::Failure;
@@ -17,6 +19,9 @@ use alloc::vec::Vec;
 pub const GRACES: usize = 5;
 /// Most cells raised in one call.
 const STEP_CELLS: usize = 1_024;
+/// Periods in a row without counts that the evidence contains, before the first baseline: Envoys resolve the address of an aggregator
+/// that was replaced every five seconds.
+const QUIET: usize = 2;
 
 #[derive(Debug)]
 enum Stage {
@@ -43,20 +48,26 @@ pub struct GracePeriod {
     loss: Option<u64>,
     left: usize,
     settled: usize,
+    /// [`Region::fillings`](crate::region::Region::fillings) at the end of the last period.
+    fillings: u64,
+    /// Periods in a row without any, since there were some.
+    quiet: Option<usize>,
     stage: Stage,
 }
 
 impl GracePeriod {
     /// For a region without a store whose memory was empty at `since`, and may have lost counts.
     pub fn anew(schedule: Schedule, since: UnixMs) -> GracePeriod {
-        GracePeriod { schedule, since, loss: None, left: GRACES, settled: 0, stage: Stage::Resting }
+        let (left, settled, fillings, quiet) = (GRACES, 0, 0, None);
+        GracePeriod { schedule, since, loss: None, left, settled, fillings, quiet, stage: Stage::Resting }
     }
 
     /// For a store whose loss was found at `now`.
     pub(super) fn begin(state: &mut RegionState, schedule: Schedule, now: Now) -> GracePeriod {
         state.losses = state.losses.saturating_add(1);
         state.notify(Event::Recover);
-        GracePeriod { loss: Some(state.losses), ..GracePeriod::anew(schedule, now.unix) }
+        let (loss, fillings) = (Some(state.losses), state.region.fillings());
+        GracePeriod { loss, fillings, ..GracePeriod::anew(schedule, now.unix) }
     }
 
     /// What to do now: raise cells in the store within [`Schedule::replay_timeout_ms`], then call
@@ -123,6 +134,9 @@ impl GracePeriod {
 
     fn end(&mut self, access: &mut impl Access) -> Stage {
         let in_store = self.loss.is_some();
+        if !access.state(|state, _| self.is_ripe(state)) {
+            return Stage::Resting;
+        }
         access.state(|state, now| match !in_store || state.is_usable(now.mono) {
             true => Stage::Settling(Settling {
                 left: state.region.pending_lower_bounds(),
@@ -130,6 +144,19 @@ impl GracePeriod {
             }),
             false => Stage::Resting,
         })
+    }
+
+    /// Whether what is missing now will not be sent any more.
+    fn is_ripe(&mut self, state: &RegionState) -> bool {
+        let fillings = state.region.fillings();
+        let had_none = core::mem::replace(&mut self.fillings, fillings) == fillings;
+        self.quiet = match had_none && !state.region.is_resending() {
+            true => self.quiet.map(|quiet| quiet.saturating_add(1)),
+            false => Some(0),
+        };
+        self.left == 0
+            || state.region.pending_lower_bounds() == 0
+            || self.quiet.is_some_and(|quiet| quiet >= QUIET)
     }
 
     /// Settles some cells here, or lets the driver raise them in the store.
@@ -173,8 +200,10 @@ impl GracePeriod {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{NOW, ORIGIN, SEQUENCE, at, backed, key, state, sum};
+    use super::super::testing::{NOW, ORIGIN, SEQUENCE, at, backed, count, key, state, sum};
     use super::*;
+    use crate::model::key::OriginId;
+    use crate::model::wire::Count;
     use crate::region::exchange::BASELINE;
     use std::vec;
 
@@ -184,18 +213,56 @@ mod tests {
         let mut grace = GracePeriod::anew(Schedule::default(), NOW.unix);
         state.region.witness(&key("i"), SEQUENCE, 8, NOW.unix).unwrap();
         assert_eq!(grace.next(&mut at(&mut state, 0)), Next::Sleep(2_000));
-        assert_eq!(sum(&state), 0);
         state.take_events();
-        for time in 1..GRACES {
-            assert_eq!(grace.next(&mut at(&mut state, 2_000)), Next::Sleep(2_000));
-            assert_eq!(
-                state.take_events().has(Event::Push),
-                time == 1,
-                "the baseline is pushed to subscribers at once"
-            );
+        for time in 1..GRACES as u64 {
+            assert_eq!(grace.next(&mut at(&mut state, time * 2_000)), Next::Sleep(2_000));
+            assert_eq!((sum(&state), state.take_events().has(Event::Push)), (0, false));
         }
-        assert_eq!((sum(&state), grace.take_settled(), grace.take_settled()), (8, 1, 0));
         assert_eq!(grace.next(&mut at(&mut state, 10_000)), Next::Over);
+        assert!(state.take_events().has(Event::Push), "the baseline is pushed to subscribers at once");
+        assert_eq!((sum(&state), grace.take_settled(), grace.take_settled()), (8, 1, 0));
+    }
+
+    fn report(state: &mut RegionState, origin: OriginId, own: u64, region_others: u64) {
+        let counts = [Count { region_others, ..count("i", own) }];
+        assert!(state.region.report(origin, &counts, NOW.unix).refused.is_empty());
+    }
+
+    /// One node used 10, another 50. The first one states both when it connects; the other one connects later.
+    #[test]
+    fn a_node_that_returns_within_the_periods_does_not_count_twice() {
+        for second in [1_000, 3_000, 5_000, 7_000] {
+            let mut state = state();
+            let mut grace = GracePeriod::anew(Schedule::default(), NOW.unix);
+            let mut due = 0;
+            for ms in (0..=12_000).step_by(1_000) {
+                for (origin, own, region_others, joins) in
+                    [(ORIGIN, 10, 50, 1_000), (OriginId([9; 16]), 50, 0, second)]
+                {
+                    if ms == joins {
+                        report(&mut state, origin, own, region_others);
+                    }
+                }
+                if ms == due
+                    && let Next::Sleep(pause) = grace.next(&mut at(&mut state, ms))
+                {
+                    due += pause;
+                }
+            }
+            assert_eq!((sum(&state), grace.take_settled()), (60, 0), "the second one after {second} ms");
+        }
+    }
+
+    #[test]
+    fn what_was_used_meanwhile_adds_to_what_no_node_accounts_for() {
+        let mut state = state();
+        let mut grace = GracePeriod::anew(Schedule::default(), NOW.unix);
+        report(&mut state, ORIGIN, 10, 50);
+        report(&mut state, ORIGIN, 25, 0);
+        for period in 0..=GRACES as u64 {
+            grace.next(&mut at(&mut state, period * 2_000));
+        }
+        assert_eq!(sum(&state), 75);
     }
 
     #[test]

@@ -69,7 +69,7 @@ pub struct CellState {
     pub(super) queued: Queued,
 }
 
-/// The queues that contain the cell, each at most once; whether the cell was counted; and whether the regional store
+/// The queues that contain the cell, each at most once; what was counted of it; and whether the regional store
 /// must be queried for it even if there is nothing new to write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Queued {
@@ -79,6 +79,8 @@ pub(super) struct Queued {
     pub(super) lower_bound: bool,
     pub(super) counted: bool,
     pub(super) query: bool,
+    /// Its components have grown by what was in the lower bound already.
+    pub(super) filled: bool,
 }
 
 /// What is used of a limit, summed over one cell or over the cells of a window.
@@ -232,6 +234,7 @@ impl CellState {
             }
         };
         self.sum = self.sum.saturating_add(own - before);
+        self.queued.filled |= self.shortage() < shortage;
         Ok(own > before)
     }
 

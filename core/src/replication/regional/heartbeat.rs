@@ -86,7 +86,7 @@ impl Heartbeat {
         access.state(|state, now| {
             note(state, alive, now);
             if let Ok(alive) = alive {
-                state.region.nodes.set_elsewhere(alive.nodes);
+                state.region.nodes.set_elsewhere(alive.nodes, now.mono);
                 state.members.listed(alive.aggregators, now.mono);
             }
         });

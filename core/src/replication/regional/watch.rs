@@ -228,6 +228,8 @@ fn act(state: &mut RegionState, is_found: bool, is_wiped: bool) {
     if is_wiped {
         state.figures.store_wipes = state.figures.store_wipes.saturating_add(1);
         state.region.store_lost();
+        // The store lists no node, until each aggregator has announced its own again.
+        state.notify(Event::Heartbeat);
     }
 }
 
