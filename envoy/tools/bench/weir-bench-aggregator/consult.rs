@@ -120,6 +120,7 @@ fn send(senders: &[mpsc::Sender<FilterFrame>], load: Load, started: Instant, tim
             timeout_ms: TIMEOUT_MS,
             traces: Vec::new(),
             without_baseline: false,
+            configured: None,
         };
         *own += 1;
         let frame = FilterFrame { consults: vec![consult], ..FilterFrame::default() };
