@@ -15,6 +15,7 @@ use weir_core::model::key::{KeyParts, MAX_KEY_BYTES};
 use weir_core::model::shared::Shared;
 use weir_core::model::time::{MonoMs, Now, UnixMs};
 use weir_core::model::wire;
+use weir_core::rules::identifier::has_value;
 use weir_core::rules::{Ban, Config};
 
 /// Most bans that are proposed at a time. Further ones follow when these have been accepted or have ended.
@@ -92,8 +93,12 @@ impl Bans {
         self.accused.clear();
     }
 
-    /// Notes the current request's `identifier`, in canonical form, for a rule.
+    /// Notes the current request's `identifier`, in canonical form, for a rule. One without a value is not noted: all clients whose
+    /// requests lack it share it, and one of them could have them all banned.
     pub fn accuse(&mut self, rule: usize, identifier: &[u8]) {
+        if !has_value(identifier) {
+            return;
+        }
         if let (Some(Some(_)), Ok(rule), Ok(length)) =
             (self.rules.get(rule), u16::try_from(rule), u8::try_from(identifier.len()))
         {

@@ -286,8 +286,10 @@ impl Division {
         reported: bool,
         now: MonoMs,
     ) -> Option<Allotment> {
+        // What is to be charged is in no share any more.
+        let left = room.left.saturating_sub(self.owed);
         let share = self.shares.get_mut(&id).filter(|share| share.is_connected())?;
-        let free = room.left.saturating_sub(reserved.saturating_sub(share.reserved(now)));
+        let free = left.saturating_sub(reserved.saturating_sub(share.reserved(now)));
         let weight = share.demand().saturating_add(1);
         let part = portion_up(room.left, weight, demand.saturating_add(count));
         let start = portion_up(room.limit, START_MS, room.at.cell_ms).max(START_LEAST);

@@ -204,10 +204,6 @@ impl Region {
             let total = count.own.saturating_add(region_others);
             changed |= self.work.raise_lower_bound(slot, count.sequence, state, total)?;
         }
-        // What the node spends from now on is not in what others had received before.
-        if let Some(cell) = state.known_mut(count.sequence) {
-            cell.has_said_all(origin, now);
-        }
         if changed {
             self.subscribers.changed(slot, state, origin);
         }

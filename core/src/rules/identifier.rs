@@ -54,6 +54,11 @@ pub fn identifier_of(values: &[&[u8]], out: &mut Vec<u8>) {
     canonical_identifier(&raw, out);
 }
 
+/// Whether a part of a canonical identifier has a value. One without any is of all clients whose requests lack it.
+pub fn has_value(identifier: &[u8]) -> bool {
+    identifier.split(|byte| *byte == b'|').any(|part| part != ABSENT && part != AMBIGUOUS)
+}
+
 /// One part of an identifier.
 #[derive(Clone, Debug)]
 pub(super) struct Part {
@@ -632,6 +637,22 @@ mod tests {
     }
 
     /// Joins values as the parts of an identifier.
+    #[test]
+    fn an_identifier_has_a_value_if_a_part_has() {
+        for (identifier, expected) in [
+            (r"alice", true),
+            (r"\-|alice", true),
+            (r"\-|\+|", true),
+            (r"\|\\-", true),
+            (r"-|+", true),
+            (r"\-", false),
+            (r"\+", false),
+            (r"\-|\+", false),
+        ] {
+            assert_eq!(has_value(identifier.as_bytes()), expected, "{identifier}");
+        }
+    }
+
     fn join(values: &[Vec<u8>]) -> Vec<u8> {
         let mut out = Vec::new();
         for (index, value) in values.iter().enumerate() {

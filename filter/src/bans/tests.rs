@@ -118,6 +118,20 @@ impl World {
 }
 
 #[test]
+fn what_clients_without_a_value_share_is_not_banned() {
+    let mut world = World::of(1);
+    for identifier in [r"\-", r"\+", r"\-|\+"] {
+        world.deny(0, identifier, 20);
+        world.pass(100);
+        assert_eq!(world.banned(0, identifier), None, "{identifier}");
+    }
+    world.deny(0, r"\-|mallory", 2);
+    world.pass(100);
+    assert!(world.banned(0, r"\-|mallory").is_some());
+    assert_eq!(world.proposed(0).len(), 1);
+}
+
+#[test]
 fn bans_double_up_to_the_longest_and_expire() {
     let mut world = World::of(1);
     for (level, minutes) in [(1, 10), (2, 20), (3, 30), (4, 30)] {

@@ -19,6 +19,7 @@ use weir_core::control::{ALL_NAMESPACES, Control, Effect, Held, MAX_PATTERN_BYTE
 use weir_core::model::key::MAX_DURATION_MS;
 use weir_core::model::time::UnixMs;
 use weir_core::model::wire::Ban;
+use weir_core::rules::identifier::has_value;
 
 /// Most bans that wait to be stored.
 const MAX_WAITING: usize = 1_024;
@@ -175,6 +176,10 @@ fn read(ban: &Ban, now: UnixMs) -> Option<(Target, Proposal)> {
     if ban.namespace == ALL_NAMESPACES {
         return None;
     }
+    // All clients whose requests lack it share it.
+    if !has_value(&ban.identifier) {
+        return None;
+    }
     let until = UnixMs(ban.until_ms.min(now.0.saturating_add(MAX_BAN_MS)));
     let target = Target {
         workspace: ban.workspace.clone(),
@@ -259,6 +264,7 @@ mod tests {
                 ban(b"", later),
                 ban(b"\xff", later),
                 ban(b"over", NOW.0),
+                ban(br"\-|\+", later),
                 Ban { rule: String::new(), ..ban(b"c", later) },
                 Ban { namespace: "two words".into(), ..ban(b"c", later) },
                 Ban { namespace: "*".into(), ..ban(b"c", later) },
@@ -268,7 +274,7 @@ mod tests {
             NOW,
         );
         let changes = proposals.take();
-        assert_eq!((refused, changes.len()), (8, 1));
+        assert_eq!((refused, changes.len()), (9, 1));
         assert_eq!(changes[0].target.selector, Selector::Identifier(r"a\*b".into()));
         assert_eq!(changes[0].wish, Wish::Set(Effect::Ban, Some(UnixMs(later))));
         assert_eq!(changes[0].author, "rule per-key");

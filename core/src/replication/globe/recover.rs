@@ -124,8 +124,7 @@ impl Recovery {
     /// All was read. If a grace period is to end, its end settles what was found, and ends the restoration.
     fn end(&self, state: &mut RegionState, now: Now) {
         state.is_recovering = false;
-        let periods = if state.store().is_none() { 1 } else { GRACES };
-        if self.is_late(state, now, periods) {
+        if self.is_late(state, now, GRACES) {
             state.end_restoring();
         }
     }
@@ -160,9 +159,10 @@ fn take<'a>(
     now: Now,
 ) -> usize {
     let taken = cells.filter(|cell| state.region.recover(cell, now.unix).is_ok()).count();
-    // The grace period has ended and the lower bounds of that time were settled, so these late ones are settled here. In a region with
-    // a store a late lower bound waits for the end of another grace period, or stays in memory.
-    if let Some(lost) = late(state, grace_period_ms, now).filter(|_| state.store().is_none()) {
+    // After the last grace period, late lower bounds are settled here. Before that, nodes may still send what they have. In a region
+    // with a store a late lower bound waits for the end of another grace period, or stays in memory.
+    let all_ms = grace_period_ms.saturating_mul(GRACES as u64);
+    if let Some(lost) = late(state, all_ms, now).filter(|_| state.store().is_none()) {
         state.region.end_grace_period_here(lost.unix, now.unix);
     }
     state.notify(Event::Push);
@@ -281,13 +281,17 @@ mod tests {
         state.subscribe(ORIGIN, id);
         assert_eq!(grace.next(&mut at(&mut state, 0)), Next::Sleep(2_000));
         assert_eq!(pushed(&mut state, id, 0), (vec![], false), "a lower bound is no component");
-        assert_eq!(grace.next(&mut at(&mut state, 2_000)), Next::Sleep(2_000));
-        let (pushes, complete) = pushed(&mut state, id, 2_000);
+        for ms in [2_000, 4_000, 6_000, 8_000] {
+            assert_eq!(grace.next(&mut at(&mut state, ms)), Next::Sleep(2_000));
+            assert_eq!(pushed(&mut state, id, ms), (vec![], false), "nodes may still send their counts");
+        }
+        assert_eq!(grace.next(&mut at(&mut state, 10_000)), Next::Sleep(2_000));
+        let (pushes, complete) = pushed(&mut state, id, 10_000);
         assert_eq!((pushes[0].snapshots[0].region_others, complete), (10, false), "not all was read");
         // A late page is settled, and pushed, at once.
-        call(&mut recovery, &mut state, 2_100);
-        recovery.recovered(&mut at(&mut state, 2_100), Ok(&page(vec![stored("j", 10)], None)));
-        let (pushes, complete) = pushed(&mut state, id, 2_100);
+        call(&mut recovery, &mut state, 10_100);
+        recovery.recovered(&mut at(&mut state, 10_100), Ok(&page(vec![stored("j", 10)], None)));
+        let (pushes, complete) = pushed(&mut state, id, 10_100);
         assert_eq!((pushes[0].snapshots[0].region_others, complete), (10, true));
         let mut top = Top::default();
         while state.region.rank(&mut top, NOW.unix) {}
@@ -305,14 +309,16 @@ mod tests {
         let mut grace = GracePeriod::anew(Schedule::default(), NOW.unix);
         let id = state.enter(ORIGIN, NOW).unwrap().id;
         state.subscribe(ORIGIN, id);
-        assert_eq!(grace.next(&mut at(&mut state, 0)), Next::Sleep(2_000));
-        for _ in 0..2 {
-            assert!(!pushed(&mut state, id, 2_000).1);
-            assert_eq!(grace.next(&mut at(&mut state, 2_000)), Next::Yield, "it settles in steps");
+        for ms in [0, 2_000, 4_000, 6_000, 8_000] {
+            assert_eq!(grace.next(&mut at(&mut state, ms)), Next::Sleep(2_000));
         }
-        assert!(!pushed(&mut state, id, 2_000).1);
-        assert_eq!(grace.next(&mut at(&mut state, 2_000)), Next::Sleep(2_000));
-        assert!(pushed(&mut state, id, 2_000).1);
+        for _ in 0..2 {
+            assert!(!pushed(&mut state, id, 10_000).1);
+            assert_eq!(grace.next(&mut at(&mut state, 10_000)), Next::Yield, "it settles in steps");
+        }
+        assert!(!pushed(&mut state, id, 10_000).1);
+        assert_eq!(grace.next(&mut at(&mut state, 10_000)), Next::Sleep(2_000));
+        assert!(pushed(&mut state, id, 10_000).1);
         assert_eq!((grace.take_settled(), state.region.stats(NOW.mono).pending_publications), (3_000, 0));
     }
 }
