@@ -13,7 +13,7 @@ log "building the floors: the host calls of a decision without the decision"
     --manifest-path envoy/tools/bench/floor-filter/Cargo.toml --target-dir target/floor-filter
 log "building the aggregator and the benchmark"
 # As the tests build them: of the programs, only Envoy and the filter are measured, with --peers also the aggregator.
-cargo build "${locked[@]}" -p weir-aggregator -p weir-envoy --bins
+cargo build "${locked[@]}" -p weir-aggregator -p weir-envoy -p weir-build --bins
 aggregator_profile=debug
 if [[ " $* " == *" --peers"* ]]; then
     cargo build "${locked[@]}" --release -p weir-aggregator --bin weir-aggregator

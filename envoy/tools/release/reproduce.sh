@@ -15,7 +15,7 @@ ln -s "${CARGO_HOME:-$HOME/.cargo}"/* "$work/crates/"
 compiled=target/wasm32-wasip1/filter/weir_filter.wasm
 "$root/envoy/tools/build/filter.sh"
 (cd "$copy" && CARGO_HOME="$work/crates" "$copy/envoy/tools/build/wasm-cargo.sh" build --locked -p weir-filter --profile filter)
-strip=(cargo run --quiet "${locked[@]}" -p weir-envoy --bin weir-wasm -- "$copy/$compiled")
+strip=(cargo run --quiet "${locked[@]}" -p weir-build --bin weir-wasm -- "$copy/$compiled")
 "${strip[@]}" "$work/weir-filter-responses.wasm" >&2
 "${strip[@]}" "$work/weir-filter.wasm" --without-responses >&2
 for module in weir-filter.wasm weir-filter-responses.wasm; do
