@@ -7,7 +7,8 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../common.sh"
 log "building the filter"
 "$root/envoy/tools/build/wasm-cargo.sh" build "${locked[@]}" -p weir-filter --profile filter
 log "stripping its unused exports"
-strip=(cargo run --quiet "${locked[@]}" -p weir-build --bin weir-wasm -- target/wasm32-wasip1/filter/weir_filter.wasm)
+# A folder of its own, as the compiler of the tests may hold the lock of the other one.
+strip=(cargo run --quiet "${locked[@]}" --target-dir target/build-tools -p weir-build --bin weir-wasm -- target/wasm32-wasip1/filter/weir_filter.wasm)
 "${strip[@]}" target/weir-filter-responses.wasm
 "${strip[@]}" target/weir-filter.wasm --without-responses
 for module in target/weir-filter.wasm target/weir-filter-responses.wasm; do

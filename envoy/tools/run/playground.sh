@@ -16,7 +16,7 @@ log "building the playground"
 WEIR_WASM_TARGET=wasm32-unknown-unknown "$root/envoy/tools/build/wasm-cargo.sh" \
     build "${locked[@]}" -p weir-playground --lib --profile playground
 mkdir -p "$folder"
-cargo run --quiet "${locked[@]}" -p weir-build --features bindgen --bin weir-bindgen -- \
+cargo run --quiet "${locked[@]}" --target-dir target/build-tools -p weir-build --features bindgen --bin weir-bindgen -- \
     target/wasm32-unknown-unknown/playground/weir_playground.wasm "$folder"
 cp examples/playground/page/* "$folder/"
 log "the playground is in $folder"
