@@ -212,10 +212,12 @@ impl Quotas {
         join_all(read.iter().map(|check| self.embedded.decide(check, Failure::Allow, PATIENCE))).await;
         let now = self.services.moment().mono;
         let mut state = self.state.lock();
+        let mut most = state.most_buckets(stream);
         for (bucket, report, target) in targets {
             let Some(subscriptions) = state.streams.get(&stream) else { return };
             let known = subscriptions.number(&bucket);
-            let has_room = subscriptions.count() < MAX_BUCKETS_OF_STREAM && state.buckets < MAX_BUCKETS;
+            let has_room = subscriptions.count() < MAX_BUCKETS_OF_STREAM && most > 0;
+            most = most.saturating_sub(usize::from(known.is_none()));
             let number =
                 known.or_else(|| has_room.then(|| state.enter(stream, bucket.clone(), target, now))?);
             match number {
@@ -460,6 +462,17 @@ impl Quotas {
 }
 
 impl State {
+    /// How many more buckets a stream's caller may have: all its streams together have at most three times what is free, so that no
+    /// credential takes the room of the others.
+    fn most_buckets(&self, stream: u64) -> usize {
+        let Some(caller) = self.streams.get(&stream).map(|stream| &stream.caller.name) else { return 0 };
+        let same = self.streams.values().filter(|stream| stream.caller.name == *caller);
+        let held: usize = same.map(Subscriptions::count).sum();
+        // Each bucket more also leaves one place less.
+        let others = self.buckets.saturating_sub(held);
+        (MAX_BUCKETS.saturating_sub(others) / 4 * 3).saturating_sub(held)
+    }
+
     /// Adds a bucket to a stream; `None` if its limit is shared by too many.
     fn enter(&mut self, stream: u64, bucket: Bucket, target: Target, now: MonoMs) -> Option<u64> {
         let subscription = Subscription::new(bucket, target, now);
@@ -481,7 +494,29 @@ impl State {
         subscription.target = target;
         let counted = subscription.counted.take();
         let held = self.part(counted.as_ref(), Division::remove).flatten();
-        self.join(stream, number, held, now)
+        let joined = self.join(stream, number, held.clone(), now);
+        if let (false, Some(counted), Some(held)) = (joined, counted, held) {
+            // The former limit keeps what its Envoy may still spend.
+            self.put_back((stream, number), counted, held, now);
+        }
+        joined
+    }
+
+    fn put_back(
+        &mut self,
+        (stream, number): (u64, u64),
+        (key, share): (Arc<CountedKey>, u64),
+        held: Share,
+        now: MonoMs,
+    ) {
+        let Some(counted) = self.counted.get_mut(&key) else { return };
+        let Some(subscription) = self.streams.get_mut(&stream).and_then(|all| all.get(number)) else {
+            return;
+        };
+        if counted.division.accept(share, held, now) {
+            counted.buckets.insert(share, (stream, number));
+            subscription.counted = Some((key, share));
+        }
     }
 
     /// Lets a bucket count on the limit of its target, with the share `held` that it had before. False if the limit is shared by too many.
