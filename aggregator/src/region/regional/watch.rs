@@ -143,7 +143,8 @@ async fn join(hub: &Hub, regional: &Regional) -> bool {
                 joining.answered(result.map(|_| ()), hub.moment().mono);
                 if joining.is_loading() && !std::mem::replace(&mut was_loading, true) {
                     warn!(
-                        "the regional store loads its data; not serving before it has the region's counts again"
+                        "the regional store loads its data, or its cluster is down; not serving before it has the region's counts \
+                         again"
                     );
                 }
             }
@@ -152,7 +153,11 @@ async fn join(hub: &Hub, regional: &Regional) -> bool {
         }
     }
     if !joining.has_joined() {
-        let state = if joining.is_loading() { "still loads its data" } else { "is unavailable" };
+        let state = if joining.is_loading() {
+            "still loads its data, or its cluster is down"
+        } else {
+            "is unavailable"
+        };
         warn!(
             "the regional store {state}: serving from memory, without the counts that it has, until it is available; the \
              region's time begins with the machine's clock"
