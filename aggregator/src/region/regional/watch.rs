@@ -89,12 +89,15 @@ fn log_changes(read: &MarkersRead, error: &str) {
 /// Reads whether the servers evict keys, until the program ends.
 pub async fn eviction(hub: Arc<Hub>, regional: Arc<Regional>) {
     loop {
-        let Some(policies) = regional.store.eviction_policies(regional.within()).await else {
+        let answers = regional.store.eviction_policies(regional.within()).await;
+        if answers.is_empty() {
             sleep(EVICTION_RETRY).await;
             continue;
-        };
+        }
+        let before = regional.eviction_policies();
+        regional.evicts.lock().extend(answers);
+        let policies = regional.eviction_policies();
         hub.metrics.program.store_evicts.set(i64::from(!policies.is_empty()));
-        let before = std::mem::replace(&mut *regional.evicts.lock(), policies.clone());
         if !policies.is_empty() && policies != before {
             let policies = policies.into_iter().collect::<Vec<_>>().join(", ");
             error!(
