@@ -19,12 +19,15 @@ const CLOCK_STEP_SECONDS: u64 = 3_600;
 /// A hundred years: databases cannot represent dates much further back.
 const MAX_AGE_SECONDS: u64 = 100 * 365 * DAY_SECONDS;
 
-/// A region's time that is a day off is replaced, so a region that wrote last by a time before that has ended.
+/// A region's time that is a day off is replaced, so a writer that wrote last by a time before that has ended.
 const MOST_BEHIND_MS: u64 = DAY_SECONDS * 1_000;
-/// Most regions whose times are read: those that wrote last.
-const MAX_REGIONS: u64 = 256;
-/// Pause between two reads of the regions' times.
+/// Most writers whose times are read: those that wrote last. A writer's marker stays for about an hour after its end.
+const MAX_WRITERS: u64 = 4_096;
+/// Pause between two reads of the writers' times.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+/// When each writer wrote last, by its region's time. By region and number of the writer.
+type WriterTimes = BTreeMap<(Vec<u8>, u64), u64>;
 
 /// Number of rows that a batch of [`Database::cleanup_ledger`] deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,8 +42,9 @@ impl Database {
     /// Deletes rows of all regions that expired more than `older_than` ago, `batch` at a time. Calls `on_batch` with
     /// the number of rows of each batch. Returns the total.
     ///
-    /// Rows expire by their regions' times. If a region seems to be further behind `now` than `older_than`, this waits for it to write, for
-    /// `alive_within` at most: one that does is behind, and then all is judged by its time; one that does not has ended.
+    /// Rows expire by their regions' times. If a writer seems to be further behind `now` than `older_than`, this waits for it to write, for
+    /// `alive_within` at most: one that does is of a region that is behind, and then all is judged by its time; one that does not has ended.
+    /// Each writer of a region counts by itself, as one that has ended may have written by a later time.
     pub async fn cleanup(
         &self,
         older_than: Duration,
@@ -64,7 +68,7 @@ impl Database {
         }
     }
 
-    /// The earliest of `now` and the times of the regions that are alive and behind.
+    /// The earliest of `now` and the times of the writers that are alive and behind.
     async fn earliest_time(
         &self,
         now: UnixMs,
@@ -74,14 +78,14 @@ impl Database {
         let is_behind = |time: u64| {
             time < now.0.saturating_sub(older_than_ms) && time > now.0.saturating_sub(MOST_BEHIND_MS)
         };
-        let mut behind = self.region_times().await?;
+        let mut behind = self.writer_times().await?;
         behind.retain(|_, time| is_behind(*time));
         let (until, mut earliest) = (Instant::now() + alive_within, now);
         while !behind.is_empty() && Instant::now() < until {
             sleep(LOOK_AGAIN.min(alive_within)).await;
-            for (region, time) in self.region_times().await? {
-                if behind.get(&region).is_some_and(|before| time > *before) {
-                    behind.remove(&region);
+            for (writer, time) in self.writer_times().await? {
+                if behind.get(&writer).is_some_and(|before| time > *before) {
+                    behind.remove(&writer);
                     earliest = earliest.min(UnixMs(time));
                 }
             }
@@ -89,9 +93,9 @@ impl Database {
         Ok(earliest)
     }
 
-    async fn region_times(&self) -> Result<BTreeMap<Vec<u8>, u64>, DatabaseError> {
-        let statement = self.primary().statements().region_times;
-        let times = RegionTimes { statement, args: [Arg::Int(MAX_REGIONS)] };
+    async fn writer_times(&self) -> Result<WriterTimes, DatabaseError> {
+        let statement = self.primary().statements().writer_times;
+        let times = ReadWriterTimes { statement, args: [Arg::Int(MAX_WRITERS)] };
         retry::until(Instant::now() + BATCH_TIMEOUT, self.primary(), times).await
     }
 
@@ -155,20 +159,21 @@ impl Database {
     }
 }
 
-struct RegionTimes<'a> {
+struct ReadWriterTimes<'a> {
     statement: &'static str,
     args: [Arg<'a>; 1],
 }
 
-impl Work for RegionTimes<'_> {
-    type Output = BTreeMap<Vec<u8>, u64>;
+impl Work for ReadWriterTimes<'_> {
+    type Output = WriterTimes;
 
-    async fn run(&mut self, connection: &mut Connection) -> Result<BTreeMap<Vec<u8>, u64>, DatabaseError> {
-        let mut times = BTreeMap::new();
+    async fn run(&mut self, connection: &mut Connection) -> Result<WriterTimes, DatabaseError> {
+        let mut times = WriterTimes::new();
         connection
             .each(self.statement, &self.args, |row| {
-                if let (Some(region), Some(time)) = (row.bytes(0), row.number(1)) {
-                    times.insert(region.to_vec(), time);
+                let fields = (row.bytes(0), row.number(1), row.number(2));
+                if let (Some(region), Some(writer), Some(time)) = fields {
+                    times.insert((region.to_vec(), writer), time);
                 }
             })
             .await?;

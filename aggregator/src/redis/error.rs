@@ -48,7 +48,10 @@ impl StoreError {
             StoreError::Unavailable | StoreError::Unreachable(_) => Failure::Unavailable,
             StoreError::Busy => Failure::Busy,
             StoreError::Refused { .. } if self.is_of_the_cell() => Failure::OfTheCell,
-            StoreError::Refused { code, .. } if code == "LOADING" => Failure::Loading,
+            // A cluster is down while a server of it loads its data.
+            StoreError::Refused { code, .. } if code == "LOADING" || code == "CLUSTERDOWN" => {
+                Failure::Loading
+            }
             StoreError::Refused { .. } => Failure::Refused,
             StoreError::Protocol => Failure::Malformed,
         }
@@ -109,6 +112,15 @@ mod tests {
             let error = StoreError::of_connection(&error);
             assert_eq!(error.reason(), reason);
             assert!(!format!("{error} {error:?}").contains("hunter2"));
+        }
+        let refused = |code: &str| StoreError::Refused { code: code.to_owned(), detail: String::new() };
+        for (code, failure) in [
+            ("LOADING", Failure::Loading),
+            ("CLUSTERDOWN", Failure::Loading),
+            ("READONLY", Failure::Refused),
+            ("ERR", Failure::OfTheCell),
+        ] {
+            assert_eq!(refused(code).failure(), failure, "{code}");
         }
         assert_eq!(StoreError::Timeout.reason(), "timeout");
         assert_eq!(StoreError::Busy.reason(), "unavailable");

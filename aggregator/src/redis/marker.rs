@@ -12,6 +12,7 @@ use redis::Value;
 use std::time::Duration;
 use tokio::time::Instant;
 use weir_core::model::time::UnixMs;
+use weir_core::replication::Failure;
 pub use weir_core::replication::regional::marker::{Incarnation, Incarnations, LastRead};
 use weir_core::replication::regional::marker::{READERS_MS, Server};
 
@@ -41,6 +42,7 @@ impl Store {
                     incarnations.seen.push(incarnation);
                 }
                 Err(error) => {
+                    incarnations.is_loading |= error.failure() == Failure::Loading;
                     problem = error;
                     incarnations.unseen += 1;
                 }

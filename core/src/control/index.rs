@@ -267,6 +267,16 @@ impl Index {
         let (prefix, control) = scope.network(address, |control| control.counts(Slot::Override, 0, now))?;
         Some((prefix, control.effect == Effect::Ban))
     }
+
+    /// Whether the address of a subject is exempt, by live control of networks or else by the configuration.
+    pub fn exempts_address(&self, subject: &Subject<'_>, now: UnixMs) -> bool {
+        let Some(workspace) = self.workspaces.get(subject.workspace) else {
+            return subject.allowed.is_some();
+        };
+        let scopes = [workspace.scopes.get(subject.namespace), workspace.scopes.get(ALL_NAMESPACES)];
+        let scopes = Scopes { scopes, subject, now };
+        scopes.found(scopes.by_network()).exempt
+    }
 }
 
 /// The scopes that a subject is in, its own namespace first.
@@ -307,7 +317,11 @@ impl Scopes<'_> {
     }
 
     fn override_of(&self, scratch: &mut Scratch) -> Found {
-        let control = self.by_identifier(Slot::Override, scratch).or_else(|| self.by_network());
+        self.found(self.by_identifier(Slot::Override, scratch).or_else(|| self.by_network()))
+    }
+
+    /// What an override does, or the configuration if there is none.
+    fn found(&self, control: Option<ControlBody>) -> Found {
         let nothing = Found::default();
         let Some(control) = control else {
             return Found { exempt: self.subject.allowed.is_some(), ..nothing };

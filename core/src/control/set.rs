@@ -140,6 +140,11 @@ impl Controls {
         self.index.network(workspace, address, now)
     }
 
+    /// Whether the address of a subject is exempt, whatever the identifier.
+    pub fn exempts_address(&self, subject: &Subject<'_>, now: UnixMs) -> bool {
+        self.index.exempts_address(subject, now)
+    }
+
     /// Adds a ban of a rule of this process; see [`Local`]. Returns whether anything changed.
     pub fn ban_here(
         &mut self,

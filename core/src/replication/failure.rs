@@ -7,7 +7,7 @@ pub enum Failure {
     Timeout,
     /// The store cannot be reached.
     Unavailable,
-    /// The store is reached, and answers nothing before it has loaded its data.
+    /// The store is reached, and answers nothing before it has loaded its data, or before its cluster is up.
     Loading,
     /// The most calls that may wait for an answer were waiting already. This shows nothing about the store itself.
     Busy,

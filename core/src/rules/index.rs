@@ -20,8 +20,11 @@ use smallvec::SmallVec;
 /// With fewer rules, testing each is as fast.
 pub(super) const INDEXED_FROM: usize = 16;
 
-/// Most rules of a request that some readings of its path meet and others do not.
+/// Most rules of a request that some readings of its path meet and others do not: of those that may deny it, and of those in shadow mode.
 pub(super) const MAX_SPLIT_RULES: usize = 32;
+
+/// A few rules, in ascending order.
+type Few = SmallVec<[u16; MAX_SPLIT_RULES]>;
 
 type ByText<V> = HashMap<Box<[u8]>, V, BuildHasherDefault<SipHasher13>>;
 
@@ -53,12 +56,24 @@ struct Node {
 #[derive(Debug, Default)]
 pub(super) struct Candidates {
     rules: Vec<u16>,
-    /// Those that are filed under segments of a path that has all readings, in ascending order.
-    split: SmallVec<[u16; MAX_SPLIT_RULES]>,
+    /// Those that may deny, and those that may not, among the rules that are filed under segments, if the path has all readings.
+    split: Few,
+    trial: Few,
     text: Vec<u8>,
 }
 
-/// A path has all readings, and too many rules are filed under segments of paths.
+/// Whether a rule may deny a request, as far as that is known without the identifier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// It may.
+    Denies,
+    /// It depends on the identifier, or the client's address is exempt.
+    Depends,
+    /// It is in shadow mode for all identifiers.
+    OnTrial,
+}
+
+/// A path has all readings, and too many rules that may deny are filed under segments of paths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TooMany;
 
@@ -94,22 +109,25 @@ impl Index {
         }
     }
 
-    /// The numbers of the rules that the request may match, in ascending order.
+    /// The numbers of the rules that the request may match, in ascending order, and whether rules on trial were left out: of a path that has
+    /// all readings, those beyond [`MAX_SPLIT_RULES`].
     ///
     /// # Errors
     ///
-    /// The path has all readings, and thereby more than [`MAX_SPLIT_RULES`] rules. No more of them are looked at.
+    /// The path has all readings, and thereby more than [`MAX_SPLIT_RULES`] rules that may deny. No more of them are looked at.
     pub fn find<'a, R: Request + ?Sized>(
         &self,
         request: &R,
         path: &mut RequestPath,
         buffer: &mut Vec<u8>,
+        standing: &dyn Fn(u16) -> Standing,
         found: &'a mut Candidates,
-    ) -> Result<&'a [u16], TooMany> {
-        let Candidates { rules, split, text } = found;
+    ) -> Result<(&'a [u16], bool), TooMany> {
+        let Candidates { rules, split, trial, text } = found;
         rules.clear();
         split.clear();
-        let mut found = Ok(());
+        trial.clear();
+        let mut found: Result<bool, TooMany> = Ok(false);
         let mut lower = [0; HOST_BYTES_MAX];
         let host = self.end_of_host(request, buffer, &mut lower);
         let mut collect = |tree: &Tree| {
@@ -119,7 +137,8 @@ impl Index {
             }
             let path = path.of(request, buffer);
             if path.are_all() {
-                found = found.and_then(|()| tree.collect_all(rules, split));
+                found = found
+                    .and_then(|left_out| Ok(tree.collect_all(rules, split, trial, standing)? || left_out));
                 return;
             }
             path.each().for_each(|reading| tree.collect(reading, self.segment_bytes, text, rules));
@@ -128,11 +147,12 @@ impl Index {
         if let Some((host, is_whole)) = host {
             self.of_host(host, is_whole, &mut collect);
         }
-        found?;
+        let left_out = found?;
         rules.extend_from_slice(split);
+        rules.extend_from_slice(trial);
         rules.sort_unstable();
         rules.dedup();
-        Ok(rules)
+        Ok((rules.as_slice(), left_out))
     }
 
     /// The request's host in lower case, or the end of a long one, whose other bytes are in no key; and whether it is the whole.
@@ -198,23 +218,38 @@ impl Tree {
         self.0.first().is_some_and(|root| !root.children.is_empty())
     }
 
-    /// Adds the rules of all paths. Those that are filed under segments become `split`.
+    /// Adds the rules of all paths. Of those that are filed under segments, those that may deny become `split`, and those on trial `trial`.
+    /// Returns whether rules on trial were left out.
     fn collect_all(
         &self,
         rules: &mut Vec<u16>,
-        split: &mut SmallVec<[u16; MAX_SPLIT_RULES]>,
-    ) -> Result<(), TooMany> {
-        let Some((root, nodes)) = self.0.split_first() else { return Ok(()) };
+        split: &mut Few,
+        trial: &mut Few,
+        standing: &dyn Fn(u16) -> Standing,
+    ) -> Result<bool, TooMany> {
+        let Some((root, nodes)) = self.0.split_first() else { return Ok(false) };
         rules.extend_from_slice(&root.rules);
+        let mut left_out = false;
         for rule in nodes.iter().flat_map(|node| &node.rules) {
-            if let Err(at) = split.binary_search(rule) {
-                if split.len() >= MAX_SPLIT_RULES {
-                    return Err(TooMany);
+            let standing = standing(*rule);
+            let few = match standing {
+                Standing::Denies => &mut *split,
+                Standing::OnTrial => &mut *trial,
+                Standing::Depends => {
+                    rules.push(*rule);
+                    continue;
                 }
-                split.insert(at, *rule);
+            };
+            let Err(at) = few.binary_search(rule) else { continue };
+            if few.len() < MAX_SPLIT_RULES {
+                few.insert(at, *rule);
+            } else if standing == Standing::Denies {
+                return Err(TooMany);
+            } else {
+                left_out = true;
             }
         }
-        Ok(())
+        Ok(left_out)
     }
 
     /// Adds the rules along the path. A segment longer than any key ends the way.
@@ -261,7 +296,8 @@ mod tests {
     fn candidates(config: &Config, request: &TestRequest) -> Vec<u16> {
         let index = Index::of(&config.rules).unwrap();
         let mut found = Candidates::default();
-        index.find(request, &mut RequestPath::default(), &mut Vec::new(), &mut found).unwrap().to_vec()
+        let (path, buffer) = (&mut RequestPath::default(), &mut Vec::new());
+        index.find(request, path, buffer, &|_| Standing::Denies, &mut found).unwrap().0.to_vec()
     }
 
     #[test]

@@ -5,15 +5,18 @@
 //! exempt from all rules, unless live control bans the identifier, or a network with a prefix at least as long.
 //!
 //! Rules that only some readings of a path meet are applied all. So that no client uses up the limits of many by one request, nor the
-//! time that they take, a request with more than [`MAX_SPLIT_RULES`] of them is denied.
+//! time that they take, a request with more than [`MAX_SPLIT_RULES`] of them is denied. Only rules that may deny the request count: rules
+//! that are in shadow mode for it do not, nor do those that it is exempt from. Of rules in shadow mode, those beyond the first
+//! [`MAX_SPLIT_RULES`] are not applied.
 
 use super::addresses::Listed;
 use super::config::Config;
 use super::identifier::{self, write_raw};
-use super::index::{Candidates, MAX_SPLIT_RULES, TooMany};
+use super::index::{Candidates, MAX_SPLIT_RULES, Standing, TooMany};
 use super::request::Request;
 use super::request::sources::Sources;
 use super::rule::overrides::Override;
+use super::rule::share::Share;
 use super::rule::{Ambiguous, Missing, Rule};
 use super::secret::SecretKey;
 use crate::control::{self, Banned, Controls, Found, Subject};
@@ -28,7 +31,7 @@ use core::net::IpAddr;
 pub enum Denied {
     /// The configuration denies the client's address.
     Address,
-    /// Readings of the path meet too many rules that others do not.
+    /// Readings of the path meet too many rules that others do not and that may deny the request.
     Path,
 }
 
@@ -93,8 +96,7 @@ pub struct Scratch {
     live: control::Scratch,
     client: Client,
     found: Vec<Applied>,
-    /// Rules that not all readings of the path meet.
-    split: usize,
+    split: Split,
     candidates: Candidates,
 }
 
@@ -104,6 +106,17 @@ struct Client {
     address: Option<IpAddr>,
     /// Length of the prefix by which the configuration exempts it.
     allowed: Option<u8>,
+}
+
+/// Rules that match the request and that not all readings of its path meet.
+#[derive(Clone, Copy, Debug, Default)]
+struct Split {
+    /// Those that may deny the request.
+    denying: usize,
+    /// Those in shadow mode for it that were applied.
+    trial: usize,
+    /// Whether others in shadow mode were not.
+    left_out: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -122,6 +135,7 @@ pub struct Matches<'a> {
     found: core::slice::Iter<'a, Applied>,
     identifier_start: usize,
     denied: Option<Denied>,
+    is_path_on_trial: bool,
 }
 
 impl Config {
@@ -146,8 +160,9 @@ impl Config {
         if denied.is_some() {
             scratch.found.clear();
         }
+        let is_path_on_trial = denied.is_none() && scratch.split.are_too_many();
         let (identifiers, found) = (scratch.identifiers.as_slice(), scratch.found.iter());
-        Matches { rules: &self.rules, identifiers, found, identifier_start: 0, denied }
+        Matches { rules: &self.rules, identifiers, found, identifier_start: 0, denied, is_path_on_trial }
     }
 
     /// Applies the rules that may match.
@@ -163,9 +178,15 @@ impl Config {
             return rules.try_for_each(|(number, rule)| scratch.apply(number, rule, hash_key, request, live));
         };
         let mut candidates = core::mem::take(&mut scratch.candidates);
+        let client = scratch.client;
+        let standing = |number: u16| match self.rules.get(usize::from(number)) {
+            Some(rule) => client.standing(rule, live),
+            None => Standing::OnTrial,
+        };
         let Sources { path, buffer, .. } = &mut scratch.sources;
-        let found = index.find(request, path, buffer, &mut candidates).map_err(|TooMany| Denied::Path);
-        let applied = found.and_then(|found| {
+        let found = index.find(request, path, buffer, &standing, &mut candidates);
+        let applied = found.map_err(|TooMany| Denied::Path).and_then(|(found, left_out)| {
+            scratch.split.left_out = left_out;
             let rules = found.iter().map(|number| usize::from(*number));
             let mut rules = rules.filter_map(|number| Some((number, self.rules.get(number)?)));
             rules.try_for_each(|(number, rule)| scratch.apply(number, rule, hash_key, request, live))
@@ -182,12 +203,77 @@ struct WorkspaceControls<'a> {
     workspace: &'a str,
 }
 
+impl WorkspaceControls<'_> {
+    /// Whether the rule is in shadow mode, by its switch or else by the configuration.
+    fn is_shadow(&self, rule: &Rule) -> bool {
+        let switch = self.controls.and_then(|controls| controls.shadow(self.workspace, &rule.name, self.now));
+        switch.unwrap_or(rule.shadow)
+    }
+}
+
+impl Client {
+    /// Whether a rule may deny the request of this client.
+    fn standing(self, rule: &Rule, live: &WorkspaceControls<'_>) -> Standing {
+        if self.is_exempt(rule, live) {
+            Standing::Depends
+        } else if rule.enforced == Share::NONE || live.is_shadow(rule) {
+            Standing::OnTrial
+        } else if rule.enforced == Share::ALL {
+            Standing::Denies
+        } else {
+            Standing::Depends
+        }
+    }
+
+    /// Whether the address is exempt from a rule, unless the identifier is banned or has a limit of its own.
+    fn is_exempt(self, rule: &Rule, live: &WorkspaceControls<'_>) -> bool {
+        let (Some(_), Some(controls)) = (self.address, live.controls) else { return self.allowed.is_some() };
+        let subject = Subject {
+            workspace: live.workspace,
+            namespace: &rule.namespace,
+            raw: &[],
+            canonical: &[],
+            window_ms: rule.duration_ms,
+            address: self.address,
+            allowed: self.allowed,
+        };
+        controls.exempts_address(&subject, live.now)
+    }
+}
+
+impl Split {
+    /// One more that may deny the request.
+    fn deny(&mut self) -> Result<(), Denied> {
+        if self.denying >= MAX_SPLIT_RULES {
+            return Err(Denied::Path);
+        }
+        self.denying = self.denying.saturating_add(1);
+        Ok(())
+    }
+
+    /// One more in shadow mode. Returns whether it is applied.
+    fn try_out(&mut self) -> bool {
+        let has_room = self.trial < MAX_SPLIT_RULES;
+        if has_room {
+            self.trial = self.trial.saturating_add(1);
+        } else {
+            self.left_out = true;
+        }
+        has_room
+    }
+
+    /// Whether they are too many, those in shadow mode included.
+    fn are_too_many(self) -> bool {
+        self.left_out || self.denying.saturating_add(self.trial) > MAX_SPLIT_RULES
+    }
+}
+
 impl Scratch {
     fn begin(&mut self) {
         self.sources.reset();
         self.identifiers.clear();
         self.found.clear();
-        self.split = 0;
+        self.split = Split::default();
         self.client = Client::default();
     }
 
@@ -230,11 +316,10 @@ impl Scratch {
         if !rule.conditions.matches(request, &mut self.sources) {
             return Ok(());
         }
-        if rule.conditions.matches_some_readings(request, &mut self.sources) {
-            if self.split >= MAX_SPLIT_RULES {
-                return Err(Denied::Path);
-            }
-            self.split = self.split.saturating_add(1);
+        let is_split = rule.conditions.matches_some_readings(request, &mut self.sources);
+        let on_trial = is_split && self.client.standing(rule, live) == Standing::OnTrial;
+        if on_trial && !self.split.try_out() {
+            return Ok(());
         }
         let written = write_raw(&rule.parts, request, &mut self.sources, &mut self.raw);
         if written.found == identifier::Found::Missing && rule.missing == Missing::Skip {
@@ -260,6 +345,15 @@ impl Scratch {
         };
         let identifier = self.identifiers.get(start..).unwrap_or_default();
         let enforced = rule.enforced.has(live.workspace, &rule.namespace, identifier);
+        if is_split && !on_trial && action != Action::Exempt {
+            let denies = enforced && !live.is_shadow(rule);
+            if denies {
+                self.split.deny()?;
+            } else if !self.split.try_out() {
+                self.identifiers.truncate(start);
+                return Ok(());
+            }
+        }
         self.found.push(Applied { rule_index, identifier_end: self.identifiers.len(), action, enforced });
         Ok(())
     }
@@ -306,6 +400,12 @@ impl Matches<'_> {
     /// Why the request is denied before any rule is applied, if it is. There are no matches then.
     pub fn denied(&self) -> Option<Denied> {
         self.denied
+    }
+
+    /// Whether readings of the path meet more rules than may be, counting those in shadow mode, too. These deny nothing, and those beyond
+    /// the bound are not applied.
+    pub fn is_path_on_trial(&self) -> bool {
+        self.is_path_on_trial
     }
 }
 

@@ -4,10 +4,13 @@
 //! The readers here are written apart from the rules' own: Envoy's normalisation, a servlet container, a WSGI server, a
 //! proxy that resolves dots in what it has decoded, and JavaScript's `URL`.
 
+use super::rules_resolve::controls;
 use super::rules_tricks::{Sent, check, one_rule, outcome};
 use proptest::prelude::*;
 use std::cell::Cell;
 use std::collections::BTreeSet;
+use weir_core::control::{Controls, Effect};
+use weir_core::model::time::UnixMs;
 use weir_core::rules::{Config, Denied, Lines, Live, Request, Scratch};
 
 const MET: &str = r#""identifier": {"constant": "met"}"#;
@@ -166,6 +169,73 @@ fn one_request_takes_from_few_limits_by_the_readings_of_its_path() {
     }
     // Rules that do not read the path do not count.
     assert_eq!(applied(&vec!["{}".to_owned(); 100], "/api/x/../a%2fb").0, 100);
+}
+
+/// Rules of their own paths, each with further fields: how many apply to a path that meets all of them, why it is denied, and whether there
+/// are too many with those on trial.
+fn tried(fields: &[&str], globals: &str, live: Option<&Controls>) -> (usize, Option<Denied>, bool) {
+    let rule = |(at, fields): (usize, &&str)| {
+        format!(
+            r#"{{"name": "r{at}", "identifier": {{"header": "x-key"}}, "limit": 5, "window": "1m",
+                "match": {{"path": {{"prefix": "/api/part{at}/"}}}}{fields}}}"#
+        )
+    };
+    let rules: Vec<String> = fields.iter().enumerate().map(rule).collect();
+    let text = format!(r#"{{"aggregator": {{"cluster": "c"}}{globals}, "rules": [{}]}}"#, rules.join(","));
+    let config = Config::parse(text.as_bytes()).unwrap_or_else(|errors| panic!("{errors}"));
+    let request = Sent::to("/api/x/../a%2fb").with("x-key", "alice");
+    let mut scratch = Scratch::default();
+    let matches = config.resolve(&request, &Live { controls: live, now: UnixMs(0) }, &mut scratch);
+    let (denied, is_path_on_trial) = (matches.denied(), matches.is_path_on_trial());
+    (matches.count(), denied, is_path_on_trial)
+}
+
+#[test]
+fn a_rule_on_trial_does_not_help_to_deny_a_path() {
+    const SHADOW: &str = r#", "shadow_mode": true"#;
+    const NOT_ENFORCED: &str = r#", "enforce_percent": 0"#;
+    const ALMOST_NOT: &str = r#", "enforce_percent": 0.01"#;
+    const ALMOST_ALL: &str = r#", "enforce_percent": 99.99"#;
+    let too_many = (0, Some(Denied::Path), false);
+    for on_trial in [SHADOW, NOT_ENFORCED, ALMOST_NOT] {
+        for (enforced, tries, expected) in [
+            (0, 32, (32, None, false)),
+            (0, 33, (32, None, true)),
+            (0, 1_000, (32, None, true)),
+            (1, 32, (33, None, true)),
+            (32, 0, (32, None, false)),
+            (32, 1, (33, None, true)),
+            (32, 500, (64, None, true)),
+            (33, 0, too_many),
+            (33, 500, too_many),
+        ] {
+            let rules = [vec![on_trial; tries], vec![""; enforced]].concat();
+            assert_eq!(tried(&rules, "", None), expected, "{enforced} beside {tries} with {on_trial}");
+        }
+    }
+    assert_eq!(tried(&[ALMOST_ALL; 32], "", None), (32, None, false));
+    assert_eq!(tried(&[ALMOST_ALL; 33], "", None), too_many, "those whose share the identifier is in count");
+}
+
+#[test]
+fn an_exempt_address_is_not_denied_by_its_path() {
+    let here = r#", "client_networks": {"exempt": ["192.0.2.0/24"]}"#;
+    let elsewhere = r#", "client_networks": {"exempt": ["198.51.100.0/24"]}"#;
+    let too_many = (0, Some(Denied::Path), false);
+    assert_eq!(tried(&[""; 100], here, None), (100, None, false));
+    assert_eq!(tried(&[""; 100], elsewhere, None), too_many);
+    let exempt = controls(&[("*", "192.0.2.0/24", Effect::Exempt)]);
+    assert_eq!(tried(&[""; 100], "", Some(&exempt)), (100, None, false));
+    let other = controls(&[("*", "198.51.100.0/24", Effect::Exempt)]);
+    assert_eq!(tried(&[""; 100], "", Some(&other)), too_many);
+    // An exemption of one namespace leaves the rules of others.
+    let one = controls(&[("keys", "192.0.2.0/24", Effect::Exempt)]);
+    let of_keys = r#", "namespace": "keys""#;
+    assert_eq!(tried(&[vec![of_keys; 60], vec![""; 32]].concat(), "", Some(&one)), (92, None, false));
+    assert_eq!(tried(&[vec![of_keys; 60], vec![""; 33]].concat(), "", Some(&one)), too_many);
+    // A ban of the smaller network takes the exemption away.
+    let banned = controls(&[("*", "192.0.2.7/32", Effect::Ban)]);
+    assert_eq!(tried(&[""; 100], here, Some(&banned)), too_many);
 }
 
 /// What an upstream makes of a path: its segments, decoded.

@@ -166,7 +166,7 @@ fn a_warm_scratch_allocates_nothing() {
 }
 
 /// Live controls in force at moment 0, each with a scope, an identifier or a network, and an effect.
-fn controls(given: &[(&str, &str, Effect)]) -> Controls {
+pub fn controls(given: &[(&str, &str, Effect)]) -> Controls {
     let entry = |(revision, (scope, name, effect)): (u64, &(&str, &str, Effect))| {
         let selector = match parse_network(name) {
             Ok(network) => Selector::Network(network),

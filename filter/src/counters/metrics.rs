@@ -83,6 +83,7 @@ impl DecisionMetrics {
         for (name, count) in [
             ("weir_addresses_denied_total", &mut counters.denied_addresses),
             ("weir_paths_denied_total", &mut counters.ambiguous_paths),
+            ("weir_paths_shadow_denied_total", &mut counters.paths_on_trial),
         ] {
             if first {
                 self.ids.id(MetricType::Counter, name);

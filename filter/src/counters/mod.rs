@@ -32,6 +32,8 @@ pub struct Counters {
     pub denied_addresses: u64,
     /// Requests that were denied as readings of their paths meet too many rules.
     pub ambiguous_paths: u64,
+    /// Requests that would be denied so if no rule were in shadow mode.
+    pub paths_on_trial: u64,
 }
 
 impl Counters {

@@ -9,7 +9,7 @@
 
 use super::Plugin;
 use super::requests::Paused;
-use super::verdict::{Decided, Effect, Refused, applied};
+use super::verdict::{Effect, Label, Refused, applied};
 use crate::counters::RuleOutcome;
 use crate::faults::{self, Fault};
 use crate::host::calls;
@@ -52,33 +52,28 @@ impl Plugin {
         // The time at which live control is evaluated; any time while there is none.
         let live_at = mono.map_or(UnixMs(0), |mono| worker.limiter.moment(mono).unix);
         match self.resolve(worker, request, live_at) {
-            Ok(label) if self.checks.is_empty() => {
-                label.map_or(Effect::Pass, |label| Effect::PassLabelled(self.label(label)))
-            }
+            Ok(label) if self.checks.is_empty() => label.map_or(Effect::Pass, Effect::PassLabelled),
             Ok(label) => self.limit(worker, context, request, label, mono.unwrap_or_else(calls::mono_now)),
             Err(refused) => self.refuse(worker, refused, client(request), live_at),
         }
     }
 
-    /// Writes the checks of a request into `checks`. Returns an outcome to count besides, or the reason to deny it at once.
+    /// Writes the checks of a request into `checks`. Returns what access logs show if it passes, or the reason to deny it at once.
     fn resolve(
         &mut self,
         worker: &Worker,
         request: &Headers<'_, Envoy>,
         now: UnixMs,
-    ) -> Result<Option<Decided>, Refused> {
+    ) -> Result<Option<Label>, Refused> {
         let mut label = None;
         let live = Live { controls: Some(worker.keeper.controls()), now };
         let matches = self.config.resolve(request, &live, &mut self.scratch);
         match matches.denied() {
             None => {}
             Some(Denied::Address) => return Err(Refused::Address),
-            // Shadow rules deny nothing.
-            Some(Denied::Path) if self.compiled_rules.iter().all(|rule| rule.policy.shadow) => {
-                return Ok(None);
-            }
             Some(Denied::Path) => return Err(Refused::Path),
         }
+        let is_path_on_trial = matches.is_path_on_trial();
         for rules::Match { rule_index: rule, identifier, action, enforced, .. } in matches {
             let Some(compiled) = self.compiled_rules.get(rule) else { continue };
             let shadow = compiled.policy.shadow || !enforced;
@@ -104,7 +99,11 @@ impl Plugin {
                 }
             }
         }
-        Ok(label)
+        if is_path_on_trial {
+            self.statistics.count_path_on_trial();
+            return Ok(Some(Label::of_path_on_trial()));
+        }
+        Ok(label.map(|label| self.label(label)))
     }
 
     /// Has the limiter decide the checks in `checks`.
@@ -113,7 +112,7 @@ impl Plugin {
         worker: &mut Worker,
         context: u32,
         headers: &Headers<'_, Envoy>,
-        label: Option<Decided>,
+        label: Option<Label>,
         now: MonoMs,
     ) -> Effect {
         let request = self.number(context);
@@ -132,7 +131,7 @@ impl Plugin {
             return Effect::Pause;
         }
         match self.conclude(worker, context, outcome, None, || client(headers), now) {
-            Effect::Pass => label.map_or(Effect::Pass, |label| Effect::PassLabelled(self.label(label))),
+            Effect::Pass => label.map_or(Effect::Pass, Effect::PassLabelled),
             other => other,
         }
     }

@@ -40,6 +40,11 @@ impl Statistics {
         self.counters.ambiguous_paths = self.counters.ambiguous_paths.saturating_add(1);
     }
 
+    /// Counts a request that would be denied so if no rule were in shadow mode.
+    pub(super) fn count_path_on_trial(&mut self) {
+        self.counters.paths_on_trial = self.counters.paths_on_trial.saturating_add(1);
+    }
+
     /// Writes the counts to Envoy's statistics and to the worker's reports, if that is due or `now_or_never`.
     pub(super) fn flush(
         &mut self,

@@ -45,6 +45,13 @@ pub struct Label {
     pub outcome: &'static str,
 }
 
+impl Label {
+    /// Readings of the path meet too many rules, some of which are in shadow mode.
+    pub(super) fn of_path_on_trial() -> Label {
+        Label { rule: PATHS.into(), outcome: RuleOutcome::ShadowDenied.into() }
+    }
+}
+
 /// A rule and its outcome for a request.
 pub(super) type Decided = (usize, RuleOutcome);
 

@@ -78,10 +78,10 @@ SELECT holder,
        GREATEST(CAST(expires_at AS SIGNED) - TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000, 0)
 FROM weir_region_leases WHERE region = ?",
     lease_release: "DELETE FROM weir_region_leases WHERE region = ? AND holder = ?",
-    region_times: "
-SELECT region, MAX(updated_at) FROM ratelimit_window_counts FORCE INDEX (unique_window_region)
+    writer_times: "
+SELECT region, sequence, updated_at FROM ratelimit_window_counts FORCE INDEX (unique_window_region)
 WHERE workspace_id = '' AND namespace = '' AND identifier = '' AND duration_ms = 0 AND sequence > 0
-GROUP BY region ORDER BY 2 DESC LIMIT ?",
+ORDER BY updated_at DESC LIMIT ?",
     cleanup: "
 DELETE FROM ratelimit_window_counts
 WHERE expires_at > 0 AND expires_at < ?

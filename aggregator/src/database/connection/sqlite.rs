@@ -65,10 +65,10 @@ WHERE holder = excluded.holder OR expires_at <= CAST(unixepoch('subsec') * 1000 
 SELECT holder, MAX(expires_at - CAST(unixepoch('subsec') * 1000 AS INTEGER), 0)
 FROM weir_region_leases WHERE region = ?",
     lease_release: "DELETE FROM weir_region_leases WHERE region = ? AND holder = ?",
-    region_times: "
-SELECT region, MAX(updated_at) FROM ratelimit_window_counts
+    writer_times: "
+SELECT region, sequence, updated_at FROM ratelimit_window_counts
 WHERE workspace_id = x'' AND namespace = x'' AND identifier = x'' AND duration_ms = 0 AND sequence > 0
-GROUP BY region ORDER BY 2 DESC LIMIT ?",
+ORDER BY updated_at DESC LIMIT ?",
     cleanup: "
 DELETE FROM ratelimit_window_counts
 WHERE pk IN (

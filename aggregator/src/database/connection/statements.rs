@@ -27,8 +27,8 @@ pub struct Statements {
     pub lease_read: &'static str,
     /// Releases a lease: region, holder.
     pub lease_release: &'static str,
-    /// The regions with markers of writers, and the latest time at which each wrote one, by its own time: most regions.
-    pub region_times: &'static str,
+    /// The markers of writers: region, writer, and when it was written by the region's time, those written last first: most of them.
+    pub writer_times: &'static str,
     /// Deletes a batch of rows that expired before a time: time, most rows.
     pub cleanup: &'static str,
     /// Refunds an attempt that was allowed: transaction, zone, bucket.

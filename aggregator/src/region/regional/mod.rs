@@ -17,7 +17,7 @@ use crate::redis::{PeerStatus, Store, StoreError};
 use crate::region::hub::Hub;
 use crate::telemetry::metrics::{Metrics, Operation};
 use parking_lot::Mutex;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
@@ -36,8 +36,8 @@ pub struct Regional {
     id: [u8; 16],
     /// Intervals, timeouts and circuit breakers of the calls.
     pub schedule: Schedule,
-    /// The policies by which servers evict keys; none should.
-    evicts: Mutex<BTreeSet<String>>,
+    /// By marker, the policy by which its server evicts keys; none should. One that does not answer keeps its last answer.
+    evicts: Mutex<BTreeMap<usize, Option<String>>>,
 }
 
 impl Regional {
@@ -53,7 +53,7 @@ impl Regional {
 
     /// The policies by which the store's servers evict keys when they are full. There should be none.
     pub fn eviction_policies(&self) -> BTreeSet<String> {
-        self.evicts.lock().clone()
+        self.evicts.lock().values().flatten().cloned().collect()
     }
 
     /// Writes this aggregator's status and returns the status of the others.

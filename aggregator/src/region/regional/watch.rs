@@ -89,12 +89,15 @@ fn log_changes(read: &MarkersRead, error: &str) {
 /// Reads whether the servers evict keys, until the program ends.
 pub async fn eviction(hub: Arc<Hub>, regional: Arc<Regional>) {
     loop {
-        let Some(policies) = regional.store.eviction_policies(regional.within()).await else {
+        let answers = regional.store.eviction_policies(regional.within()).await;
+        if answers.is_empty() {
             sleep(EVICTION_RETRY).await;
             continue;
-        };
+        }
+        let before = regional.eviction_policies();
+        regional.evicts.lock().extend(answers);
+        let policies = regional.eviction_policies();
         hub.metrics.program.store_evicts.set(i64::from(!policies.is_empty()));
-        let before = std::mem::replace(&mut *regional.evicts.lock(), policies.clone());
         if !policies.is_empty() && policies != before {
             let policies = policies.into_iter().collect::<Vec<_>>().join(", ");
             error!(
@@ -143,7 +146,8 @@ async fn join(hub: &Hub, regional: &Regional) -> bool {
                 joining.answered(result.map(|_| ()), hub.moment().mono);
                 if joining.is_loading() && !std::mem::replace(&mut was_loading, true) {
                     warn!(
-                        "the regional store loads its data; not serving before it has the region's counts again"
+                        "the regional store loads its data, or its cluster is down; not serving before it has the region's counts \
+                         again"
                     );
                 }
             }
@@ -152,7 +156,11 @@ async fn join(hub: &Hub, regional: &Regional) -> bool {
         }
     }
     if !joining.has_joined() {
-        let state = if joining.is_loading() { "still loads its data" } else { "is unavailable" };
+        let state = if joining.is_loading() {
+            "still loads its data, or its cluster is down"
+        } else {
+            "is unavailable"
+        };
         warn!(
             "the regional store {state}: serving from memory, without the counts that it has, until it is available; the \
              region's time begins with the machine's clock"

@@ -112,6 +112,7 @@ async fn a_redis_that_evicts_keys_is_named() {
     let sound = ready(&redis.url()).await;
     assert_eq!(sound.metric(EVICTS), 0.0);
     redis.command("CONFIG SET maxmemory-policy allkeys-lru").await.unwrap();
+    redis.command("CONFIG SET maxmemory 1gb").await.unwrap();
     let weir = ready(&redis.url()).await;
     crate::support::server::until("the policy is read", || weir.metric(EVICTS) == 1.0).await;
     let trouble = admin::parts::parts(weir.server.services()).redis.unwrap().trouble;

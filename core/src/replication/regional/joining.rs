@@ -1,7 +1,8 @@
 //! Takes the region's time from the store before an aggregator serves.
 //!
 //! The store has the time of one call to be connected. Without it the machine's clock numbers the cells. A store that still loads its data
-//! has the counts of the region, which an aggregator that starts lacks. So it waits for such a store as long as for the database.
+//! has the counts of the region, which an aggregator that starts lacks. So it waits for such a store as long as for the database, and also
+//! for a cluster that is down, as one is while a server of it loads its data.
 
 use crate::model::schedule::Schedule;
 use crate::model::time::MonoMs;

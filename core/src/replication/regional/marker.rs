@@ -70,6 +70,8 @@ pub struct Incarnations {
     pub seen: Vec<Incarnation>,
     /// Number of markers whose server did not answer. Nothing is known about these.
     pub unseen: usize,
+    /// Whether one of these servers answered that it loads its data, or that the cluster is down.
+    pub is_loading: bool,
 }
 
 /// The last answer about each marker. A read states it, so that the server can compare.

@@ -56,8 +56,11 @@ pub struct Watch {
     last_read: LastRead,
     unavailable: bool,
     looks: bool,
+    began: MonoMs,
     /// When an aggregator that starts serves without the markers.
     serves_by: MonoMs,
+    /// Whether the last read returned the markers of all servers.
+    is_whole: bool,
     rewrites: Rewrites,
 }
 
@@ -79,17 +82,27 @@ struct Compared {
 }
 
 impl Watch {
-    /// A watch that has read nothing yet, before the aggregator serves. If the store `has_answered`, the aggregator waits for the markers
-    /// within the time of one call: until they are read, it would decide without the counts that the store has.
+    /// A watch that has read nothing yet, before the aggregator serves. If the store `has_answered`, the aggregator waits for the markers of all
+    /// servers within the time of one call: until they are read, it would decide without the counts that the store has. For servers of a
+    /// cluster that load their data it waits as long as for the database.
     pub fn before_serving(schedule: Schedule, has_answered: bool, now: MonoMs) -> Watch {
         let serves_by = if has_answered { now.after(schedule.replay_timeout_ms) } else { now };
         let (last_read, rewrites) = (LastRead::default(), Rewrites::default());
-        Watch { schedule, last_read, unavailable: false, looks: false, serves_by, rewrites }
+        Watch {
+            schedule,
+            last_read,
+            unavailable: false,
+            looks: false,
+            began: now,
+            serves_by,
+            is_whole: false,
+            rewrites,
+        }
     }
 
     /// Whether an aggregator that starts may serve.
     pub fn may_serve(&self, now: MonoMs) -> bool {
-        !self.last_read.is_empty() || now >= self.serves_by
+        self.is_whole || now >= self.serves_by
     }
 
     /// What to do now: read the markers within [`Schedule::marker_timeout_ms`], then call [`Watch::looked`].
@@ -144,8 +157,24 @@ impl Watch {
                 }
             });
         }
-        access.state(|state, now| self.note(state, result.map(|_| ()), now, &mut looked));
+        self.is_whole = result.is_ok_and(|incarnations| incarnations.unseen == 0);
+        let is_loading =
+            result.map_or_else(|failure| failure == Failure::Loading, |incarnations| incarnations.is_loading);
+        access.state(|state, now| {
+            if is_loading {
+                self.wait(now.mono);
+            }
+            self.note(state, result.map(|_| ()), now, &mut looked);
+        });
         looked
+    }
+
+    /// A server of the store loads its data.
+    fn wait(&mut self, now: MonoMs) {
+        if now < self.serves_by {
+            let most = self.began.after(self.schedule.restore_ms);
+            self.serves_by = now.after(self.schedule.replay_timeout_ms).min(most).max(self.serves_by);
+        }
     }
 
     fn compare(&mut self, incarnations: &Incarnations) -> Compared {
@@ -244,7 +273,8 @@ mod tests {
 
     fn incarnations(id: u128, looks: u64, age_ms: u64) -> Incarnations {
         let (server, since) = (None, UnixMs(0));
-        Incarnations { seen: vec![Incarnation { place: 0, id, looks, server, since, age_ms }], unseen: 0 }
+        let seen = vec![Incarnation { place: 0, id, looks, server, since, age_ms }];
+        Incarnations { seen, ..Incarnations::default() }
     }
 
     fn unread() -> Watch {
@@ -284,6 +314,37 @@ mod tests {
         assert!(Watch::before_serving(Schedule::default(), false, NOW.mono).may_serve(NOW.mono));
         looks(&mut watch, &mut state, &incarnations(1, 1, YOUNG_MS));
         assert!(watch.may_serve(NOW.mono.after(1)));
+    }
+
+    #[test]
+    fn an_aggregator_that_starts_waits_for_all_servers_of_a_cluster() {
+        let Schedule { replay_timeout_ms, restore_ms, .. } = Schedule::default();
+        let part = |unseen, is_loading| Incarnations { unseen, is_loading, ..incarnations(1, 1, YOUNG_MS) };
+        let look = |state: &mut RegionState, watch: &mut Watch, ms: u64, read: &Incarnations| {
+            while watch.next(&mut at(state, ms)) != Next::Call(()) {}
+            watch.looked(&mut at(state, ms), Ok(read));
+            watch.may_serve(NOW.mono.after(ms))
+        };
+        // One that does not answer.
+        let (mut state, mut watch) = (fresh(), unread());
+        assert!(!look(&mut state, &mut watch, 0, &part(21, false)), "others of the cluster lack");
+        assert!(!look(&mut state, &mut watch, replay_timeout_ms - 1, &part(21, false)));
+        assert!(look(&mut state, &mut watch, replay_timeout_ms, &part(21, false)));
+        // One that loads its data.
+        let (mut state, mut watch) = (fresh(), unread());
+        for ms in (0..restore_ms).step_by(1_000) {
+            assert!(!look(&mut state, &mut watch, ms, &part(21, true)), "{ms}");
+        }
+        assert!(look(&mut state, &mut watch, restore_ms, &part(21, true)), "the bound");
+        // One that has loaded it.
+        let (mut state, mut watch) = (fresh(), unread());
+        assert!(!look(&mut state, &mut watch, 0, &part(21, true)));
+        assert!(look(&mut state, &mut watch, 10, &part(0, false)));
+        // One that ends while it loads is away.
+        let (mut state, mut watch) = (fresh(), unread());
+        assert!(!look(&mut state, &mut watch, 1_500, &part(21, true)));
+        assert!(!look(&mut state, &mut watch, 1_500 + replay_timeout_ms - 1, &part(21, false)));
+        assert!(look(&mut state, &mut watch, 1_500 + replay_timeout_ms, &part(21, false)));
     }
 
     #[test]
@@ -371,7 +432,7 @@ mod tests {
             // The first incarnation began long ago.
             let now = UnixMs(self.reads * 2 * YOUNG_MS);
             let read = Marker::read(&mut self.marker, 0, &look, Some(self.server), now);
-            Incarnations { seen: vec![read], unseen: 0 }
+            Incarnations { seen: vec![read], ..Incarnations::default() }
         }
 
         fn look(&mut self, reader: u8, watch: &mut Watch, state: &mut RegionState) -> bool {

@@ -23,6 +23,8 @@ pub struct Share {
 impl Share {
     /// All identifiers.
     pub const ALL: Share = Share { hundredths: ALL };
+    /// No identifier.
+    pub const NONE: Share = Share { hundredths: 0 };
 
     pub(in crate::rules) fn read(node: Node<'_>, errors: &mut Errors) -> Option<Share> {
         let hundredths = match *node.value {

@@ -171,6 +171,30 @@ async fn a_path_that_meets_too_many_rules_is_refused() {
     region.is_sound().await;
 }
 
+/// The same path, where one of the rules that it may be meant for is in shadow mode.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_path_that_meets_too_many_rules_only_with_one_on_trial_passes() {
+    let matching = |at: usize| {
+        let path = json!({ "path": { "prefix": format!("/api/part{at}/") } });
+        with(rule(&format!("r{at}"), 1), json!({ "match": path, "shadow_mode": at == 0 }))
+    };
+    let rules: Vec<Value> = (0..33).map(matching).collect();
+    let region = Region::start(1, EnvoyOptions::default(), &config(&rules)).await;
+    let send = async |path: &str| {
+        let answer = region.envoy().send(Request::get(path).header("x-key", "a")).await.unwrap();
+        (answer.status, answer.text())
+    };
+    assert_eq!(send("/api//x/..;/y").await.0, 200);
+    let (status, text) = send("/api/part1/x").await;
+    assert_eq!(status, 429, "it was counted: {text}");
+    let counts = async || {
+        let of = async |name: &str| sum_of(region.envoy(), &format!("wasmcustom.{name}")).await;
+        (of("weir_paths_shadow_denied_total").await, of("weir_paths_denied_total").await) == (1, 0)
+    };
+    wait::until("it is counted", SOON, counts).await.unwrap();
+    region.is_sound().await;
+}
+
 /// Rules of a thousand paths: each limits its own, also those whose numbers are far beyond a machine word's bits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_rules() {

@@ -86,7 +86,7 @@ impl Redis {
             Request::Look(look) => {
                 let server = Server { process: self.promotions + 1, promotion: self.promotions };
                 let read = Marker::read(&mut self.marker, 0, &look, Some(server), UnixMs(now_ms));
-                Reply::Incarnations(Ok(Incarnations { seen: vec![read], unseen: 0 }))
+                Reply::Incarnations(Ok(Incarnations { seen: vec![read], ..Incarnations::default() }))
             }
             // Other requests are for the database.
             _ => Reply::Done(Ok(())),
