@@ -237,7 +237,9 @@ async fn a_live_limit_or_credit_applies_as_soon_as_it_is_set() {
     peer.send(counters(true, 500, 0)).await;
     let cases = [("alice", 1_200, 1_000), ("bob", 1_100, 1_000), ("carol", 900, 1_000), ("dora", 400, 1_200)];
     for (id, (identifier, own, limit)) in (1..).zip(cases) {
-        let counts = vec![Count { limit, ..weir.count(identifier, own) }];
+        // Of a limit that live control sets, a filter states the configured one too.
+        let configured = (limit > 1_000).then_some(1_000);
+        let counts = vec![Count { limit, configured, ..weir.count(identifier, own) }];
         peer.send(FilterFrame { report: Some(Report { id, counts }), ..FilterFrame::default() }).await;
         peer.next_with(|frame| frame.ack).await;
     }
@@ -273,7 +275,6 @@ async fn a_live_limit_or_credit_applies_as_soon_as_it_is_set() {
     set(&weir, "bob", "credit", 200).await;
     assert_eq!(stands("bob").await, (1_200, 100, true));
     assert_eq!(would_deny().await.0, json!(0));
-    // If a key was counted against more than its rule's limit, it is unknown whether that limit includes the credit.
     set(&weir, "dora", "credit", 200).await;
     assert_eq!(stands("dora").await, (1_200, 800, true));
     set(&weir, "carol", "limit", 7).await;
