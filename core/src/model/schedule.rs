@@ -100,12 +100,13 @@ impl Default for Schedule {
 }
 
 impl Schedule {
-    /// For tests that wait for other regions: intervals of 300 ms, and a longer timeout at the end for busy machines.
+    /// For tests that wait for other regions and for recovery grace periods: intervals of 300 ms, periods of half a second, and a longer
+    /// timeout at the end for busy machines.
     pub fn for_tests() -> Schedule {
         let global_breaker = breaker::Policy { rest_ms: 400, ..Schedule::default().global_breaker };
         let (publish_ms, exchange_ms, packet_pause_ms, import_ms) = (300, 100, 20, 300);
         let (controls_ms, hot_read_ms) = (300, 500);
-        let last_replay_ms = 10_000;
+        let (last_replay_ms, grace_period_ms) = (10_000, 500);
         Schedule {
             publish_ms,
             exchange_ms,
@@ -114,6 +115,7 @@ impl Schedule {
             controls_ms,
             last_replay_ms,
             hot_read_ms,
+            grace_period_ms,
             global_breaker,
             ..Schedule::default()
         }
