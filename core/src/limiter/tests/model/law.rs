@@ -13,10 +13,6 @@ const KEPT_MS: u64 = 12_000;
 pub(super) struct Law {
     pub(super) key: Key,
     pub(super) limit: u64,
-    /// The limit without live control, if live control sets `limit`.
-    pub(super) configured: Option<u64>,
-    /// The highest limit that applied so far.
-    pub(super) highest: u64,
     window_ms: u64,
     cell_ms: u64,
     admitted: BTreeMap<u64, u128>,
@@ -43,35 +39,21 @@ impl Law {
         let key = if is_hard { hard_limit_key(&name, window_ms) } else { key(&name, window_ms) };
         let cell_ms = if is_hard { window_ms / u64::from(HARD_LIMIT_RESOLUTION) } else { window_ms };
         let (admitted, newest, lost) = (BTreeMap::new(), VecDeque::new(), BTreeMap::new());
-        let (configured, highest) = (None, limit);
-        Law { key, limit, configured, highest, window_ms, cell_ms, admitted, newest, lost }
+        Law { key, limit, window_ms, cell_ms, admitted, newest, lost }
     }
 
     pub(super) fn cell_ms(&self) -> u64 {
         self.cell_ms
     }
 
-    /// What keys have in common that share an overflow cell: the window, and whether the limit is hard.
-    pub(super) fn family(&self) -> (u64, bool) {
-        (self.window_ms, self.cell_ms < self.window_ms)
-    }
-
     /// The same limit, of which nothing is used.
     pub(super) fn without_use(&self) -> Law {
-        let (window_ms, is_hard) = self.family();
-        Law::new(0, window_ms, self.limit, is_hard)
+        Law::new(0, self.window_ms, self.limit, self.cell_ms < self.window_ms)
     }
 
     /// A check of `cost` by rule `rule`.
     pub(super) fn check(&self, rule: usize, cost: u64) -> Check<'_> {
-        let configured = self.configured;
-        Check { rule: rule as u16, configured, ..check(&self.key, self.limit, cost) }
-    }
-
-    /// From now on `limit` applies, set by live control if there is a configured one besides.
-    pub(super) fn apply(&mut self, limit: u64, configured: Option<u64>) {
-        (self.limit, self.configured) = (limit, configured);
-        self.highest = self.highest.max(limit);
+        Check { rule: rule as u16, ..check(&self.key, self.limit, cost) }
     }
 
     pub(super) fn admit(&mut self, unix: u64, cost: u64) {
