@@ -117,6 +117,11 @@ pub(super) const ALL: &[Scenario] = &[
         regions(seed, Wrong::Wipe { part: Part::Database })
     }),
     Scenario::new(
+        "restore-database",
+        "the database is set back to what it held some seconds before",
+        |seed| regions(seed, Wrong::Restore { part: Part::Database }),
+    ),
+    Scenario::new(
         "clock-steps",
         "the clocks of an Envoy and an aggregator step, and later step back",
         |seed| {
