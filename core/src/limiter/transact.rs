@@ -267,9 +267,7 @@ impl Table {
                 let sequence = entry.sequence;
                 entry.reservations.push(Reservation { tag, sequence, amount, expires });
             }
-        }
-        // An earlier record of the key may be in there.
-        if is_new {
+        } else if is_new {
             let (family, _) = self.overflow_of(&self.key);
             if let Some(rest) = records.rest(family) {
                 let mut rest = rest.clone();

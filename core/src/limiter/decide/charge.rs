@@ -340,7 +340,10 @@ impl Limiter {
     ) {
         for (sequence, cell) in entry.cells().filter(|(sequence, cell)| which(*sequence, cell)) {
             let row = row(entry, self.table.key(), sequence, cell);
-            self.outbox.note(&Row { applied, ..row }, now);
+            // What a key used in an overflow cell may become its own before a request shows the limit.
+            let is_unknown = entry.limit == 0 && entry.configured.is_none() && applied == UnixMs(0);
+            let limit = if is_unknown { u64::MAX } else { entry.limit };
+            self.outbox.note(&Row { limit, applied, ..row }, now);
         }
     }
 

@@ -302,8 +302,7 @@ pub(in crate::limiter) fn row<'a>(entry: &Entry, key: &'a [u8], sequence: u64, c
         key,
         sequence,
         own: cell.own,
-        // No request has shown the limit yet: others' use was received, or what the key used in an overflow cell.
-        limit: if entry.limit == 0 && entry.configured.is_none() { u64::MAX } else { entry.limit },
+        limit: entry.limit,
         configured: entry.configured,
         applied: UnixMs(0),
         without_baseline: cell.without_baseline,

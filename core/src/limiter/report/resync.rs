@@ -243,9 +243,11 @@ impl Limiter {
             }
             for (sequence, cell) in entry.cells() {
                 let region_others = if snapshots { cell.region_others } else { 0 };
+                // An entry with others' use only has no limit yet.
+                let limit = if entry.limit == 0 && cell.own == 0 { u64::MAX } else { entry.limit };
                 if cell.own > 0 || region_others > 0 {
                     let row = super::outbox::row(&entry, key, sequence, cell);
-                    self.outbox.note(&Row { region_others, ..row }, now.mono);
+                    self.outbox.note(&Row { limit, region_others, ..row }, now.mono);
                     noted += 1;
                 }
             }
