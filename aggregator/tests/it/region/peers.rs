@@ -487,7 +487,9 @@ async fn a_lost_region_is_rebuilt_from_the_counts_of_a_live_filter() {
 #[tokio::test(flavor = "multi_thread")]
 async fn counts_after_the_grace_period_also_count() {
     let redis = redis().await;
-    let weirs = [ready(&redis.url()).await, crate::support::server::start(None).await];
+    let schedule = Schedule { grace_period_ms: 1_000, ..Schedule::for_tests() };
+    let weirs =
+        [ready_with(&redis.url(), schedule).await, start_with(Settings { schedule, ..settings() }).await];
     for weir in &weirs {
         // At the end of the grace period, what a node has of others becomes the baseline.
         let mut other = weir.join(9, false).await;
