@@ -13,7 +13,7 @@ use weir_envoy::binaries;
 
 /// Fields whose texts or numbers the parser checks further than a schema can: regular expressions, paths, networks,
 /// patterns, templates, ends of ranges in durations, decimals, the order of two values, and what other fields require.
-const FURTHER: [&str; 30] = [
+const FURTHER: [&str; 31] = [
     "segments",
     "exact",
     "prefix",
@@ -38,6 +38,7 @@ const FURTHER: [&str; 30] = [
     "hard_limit",
     "hash",
     "hash_key",
+    "hash_key_env",
     "zone",
     "cost",
     "name",
