@@ -125,7 +125,7 @@ fn what_clients_without_a_value_share_is_not_banned() {
         world.pass(100);
         assert_eq!(world.banned(0, identifier), None, "{identifier}");
     }
-    world.deny(0, r"\-|mallory", 2);
+    world.deny(0, r"\-|mallory", 3);
     world.pass(100);
     assert!(world.banned(0, r"\-|mallory").is_some());
     assert_eq!(world.proposed(0).len(), 1);
