@@ -6,6 +6,7 @@
 use super::{Banned, Control, Effect, Selector};
 use crate::matching::glob::Pattern;
 use crate::model::key::MAX_TEXT_BYTES;
+use crate::model::room::{free_within_part, most_of_part};
 use crate::model::time::UnixMs;
 use crate::model::wire;
 use alloc::boxed::Box;
@@ -17,9 +18,6 @@ use prost::Message;
 /// Most bans of a process. Beyond that those that deny no more are dropped, and further ones are refused: no ban ends because
 /// of others.
 pub const MAX_BANS: usize = 4_096;
-/// A workspace has at most this many times as many bans as there are free places, so that a flood in one leaves places for the
-/// others. A namespace likewise has at most this many times as many as there are places left for its workspace.
-const MAX_OF_FREE: usize = 3;
 /// Most bans that merging may lead to. Workers of a process may each fill the last places at the same time.
 const MAX_MERGED: usize = 2 * MAX_BANS;
 /// Number of bans that are dropped at once, as finding them takes a scan of all.
@@ -81,12 +79,12 @@ pub struct Held {
 }
 
 impl Held {
-    /// Whether there is a place for another one of that namespace among `most`.
+    /// Whether there is a place for another one of that namespace among `most`: workspaces share the places, and namespaces those of
+    /// their workspace.
     pub fn has_place(self, most: usize) -> bool {
-        let of_workspace = most.saturating_sub(self.all).saturating_mul(MAX_OF_FREE);
-        // What a workspace takes is not free any more.
-        let left = of_workspace.saturating_sub(self.of_workspace).div_ceil(MAX_OF_FREE.saturating_add(1));
-        self.of_namespace < left.saturating_mul(MAX_OF_FREE)
+        let of_workspace = most_of_part(most.saturating_sub(self.all));
+        let free = free_within_part(of_workspace.saturating_sub(self.of_workspace));
+        self.of_namespace < most_of_part(free)
     }
 }
 

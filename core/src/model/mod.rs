@@ -4,6 +4,7 @@
 //! - `time`: wall and monotonic clocks, as values.
 //! - `window`: the arithmetic of sliding windows: use, remaining budget, waiting time.
 //! - `wire`: the frames between a filter and an aggregator.
+//! - `room`: what a part may have of a room that several share.
 //! - `shared`: the interface of a process' shared data.
 //! - `exact`: exact requests and their results.
 //! - `trace`: the trace context of a request.
@@ -12,6 +13,7 @@
 pub mod breaker;
 pub mod exact;
 pub mod key;
+pub mod room;
 pub mod schedule;
 pub mod shared;
 pub mod time;

@@ -136,10 +136,7 @@ impl GracePeriod {
 
     fn end(&mut self, access: &mut impl Access) -> Stage {
         let in_store = self.loss.is_some();
-        if !access.state(|state, _| self.is_ripe(state)) {
-            return Stage::Resting;
-        }
-        access.state(|state, now| match !in_store || state.is_usable(now.mono) {
+        access.state(|state, now| match self.is_ripe(state) && (!in_store || state.is_usable(now.mono)) {
             true => Stage::Settling(Settling {
                 left: state.region.pending_lower_bounds(),
                 incarnation: state.region.store_incarnation(),

@@ -23,6 +23,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::task::yield_now;
 use tokio::time::{MissedTickBehavior, interval};
+use weir_core::model::room::most_of_part;
 use weir_core::model::time::MonoMs;
 use weir_core::model::window::Position;
 use weir_core::quota::{Division, Report, Room, Share};
@@ -212,12 +213,13 @@ impl Quotas {
         join_all(read.iter().map(|check| self.embedded.decide(check, Failure::Allow, PATIENCE))).await;
         let now = self.services.moment().mono;
         let mut state = self.state.lock();
-        let mut most = state.most_buckets(stream);
+        let mut held = state.buckets_of_caller(stream);
         for (bucket, report, target) in targets {
             let Some(subscriptions) = state.streams.get(&stream) else { return };
             let known = subscriptions.number(&bucket);
-            let has_room = subscriptions.count() < MAX_BUCKETS_OF_STREAM && most > 0;
-            most = most.saturating_sub(usize::from(known.is_none()));
+            let is_within_part = held < most_of_part(MAX_BUCKETS.saturating_sub(state.buckets));
+            let has_room = subscriptions.count() < MAX_BUCKETS_OF_STREAM && is_within_part;
+            held += usize::from(known.is_none() && has_room);
             let number =
                 known.or_else(|| has_room.then(|| state.enter(stream, bucket.clone(), target, now))?);
             match number {
@@ -462,15 +464,11 @@ impl Quotas {
 }
 
 impl State {
-    /// How many more buckets a stream's caller may have: all its streams together have at most three times what is free, so that no
-    /// credential takes the room of the others.
-    fn most_buckets(&self, stream: u64) -> usize {
+    /// The buckets of all streams of a stream's caller, which share a part of the room.
+    fn buckets_of_caller(&self, stream: u64) -> usize {
         let Some(caller) = self.streams.get(&stream).map(|stream| &stream.caller.name) else { return 0 };
         let same = self.streams.values().filter(|stream| stream.caller.name == *caller);
-        let held: usize = same.map(Subscriptions::count).sum();
-        // Each bucket more also leaves one place less.
-        let others = self.buckets.saturating_sub(held);
-        (MAX_BUCKETS.saturating_sub(others) / 4 * 3).saturating_sub(held)
+        same.map(Subscriptions::count).sum()
     }
 
     /// Adds a bucket to a stream; `None` if its limit is shared by too many.

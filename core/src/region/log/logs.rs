@@ -1,6 +1,6 @@
 //! The logs of many keys, bounded in keys and in entries, dropped when no entry counts any more.
 //!
-//! Workspaces share the room: none may have more than [`TIMES_FREE`] times what is free. So one alone has three quarters of
+//! Workspaces share the room: none may have more than [three times what is free](most_of_part). So one alone has three quarters of
 //! it, and another finds a quarter free, whatever the first has filled.
 //!
 //! If a workspace has no room, its oldest log is evicted that holds a single use of at most half its limit. A flood of
@@ -9,6 +9,7 @@
 
 use super::{Decided, EntryId, Log, LogCharge, Micros, Outcome};
 use crate::model::key::Key;
+use crate::model::room::most_of_part;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 
@@ -16,9 +17,6 @@ use alloc::collections::{BTreeMap, BTreeSet};
 const KEYS_A_DECISION: usize = 2;
 /// Keys checked by one [`Logs::tick`].
 const KEYS_A_TICK: usize = 256;
-
-/// A workspace may have as many times what is free.
-const TIMES_FREE: usize = 3;
 
 /// Bounds of [`Logs`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,8 +160,8 @@ impl Logs {
         let free_keys = self.limits.max_keys.saturating_sub(self.logs.len());
         let workspace = self.workspaces.get(key.parts().workspace);
         let (keys, entries) = workspace.map_or((0, 0), |held| (held.keys, held.entries));
-        entries >= free_entries.saturating_mul(TIMES_FREE)
-            || keys >= free_keys.saturating_mul(TIMES_FREE) && !self.logs.contains_key(key)
+        entries >= most_of_part(free_entries)
+            || keys >= most_of_part(free_keys) && !self.logs.contains_key(key)
     }
 
     /// The log of a key has another number of entries.
