@@ -7,6 +7,7 @@ mod checks;
 mod compose;
 mod region;
 
+use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
@@ -27,7 +28,18 @@ struct Options {
 }
 
 #[tokio::main]
-async fn main() -> Result<()> {
+async fn main() -> ExitCode {
+    // The reason comes last, after what the parts have logged.
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<()> {
     let options = Options::parse();
     let mut compose = Compose::new(&options.compose, &options.project);
     let regions = Regions { eu: Region::plan("eu", &mut compose)?, us: Region::plan("us", &mut compose)? };
