@@ -161,6 +161,12 @@ impl Bans {
         ban.denies(now).then_some(ban.until)
     }
 
+    /// Whether any identifier of a namespace is denied.
+    pub fn deny_some(&self, workspace: &str, namespace: &str, now: UnixMs) -> bool {
+        let of_namespace = self.by_name.get(workspace).and_then(|namespaces| namespaces.get(namespace));
+        of_namespace.is_some_and(|identifiers| identifiers.values().any(|ban| ban.denies(now)))
+    }
+
     /// The last ban of an identifier.
     pub fn get(&self, workspace: &str, namespace: &str, canonical: &[u8], now: UnixMs) -> Option<Local> {
         let ban = self.by_name.get(workspace)?.get(namespace)?.get(canonical).copied()?;

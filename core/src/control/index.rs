@@ -226,6 +226,13 @@ impl Index {
         Some(Banned::from(control.expires))
     }
 
+    /// Whether an identifier or a pattern is banned in a namespace or in all.
+    pub fn bans_some(&self, workspace: &str, namespace: &str, now: UnixMs) -> bool {
+        let Some(workspace) = self.workspaces.get(workspace) else { return false };
+        let scopes = [workspace.scopes.get(namespace), workspace.scopes.get(ALL_NAMESPACES)];
+        scopes.into_iter().flatten().any(|scope| scope.bans_some(now))
+    }
+
     /// The live control of a subject, without bans that rules made.
     pub fn find(&self, subject: &Subject<'_>, now: UnixMs, scratch: &mut Scratch) -> Found {
         let allowed = Found { exempt: subject.allowed.is_some(), ..Found::default() };

@@ -30,6 +30,8 @@ pub(super) struct ControlBody {
 pub(super) struct Scope {
     /// By canonical identifier: overrides, credits and resets, those that win first.
     exact: ExactMap,
+    /// How many bans are among them.
+    exact_bans: usize,
     overrides: Option<GlobSet<ControlBody>>,
     credits: Option<GlobSet<ControlBody>>,
     resets: Option<GlobSet<ControlBody>>,
@@ -72,6 +74,15 @@ impl Scope {
         !self.networks.is_empty()
     }
 
+    /// Whether an identifier or a pattern is banned.
+    pub fn bans_some(&self, now: UnixMs) -> bool {
+        let bans = |control: &ControlBody| {
+            control.effect == Effect::Ban && control.expires.is_none_or(|expires| now < expires)
+        };
+        (self.exact_bans > 0 && self.exact.values().flatten().any(bans))
+            || self.overrides.as_ref().is_some_and(|globs| globs.values().any(bans))
+    }
+
     /// The control of an exact identifier in one slot.
     #[inline]
     pub fn exact(&self, canonical: &[u8], counts: impl Fn(&ControlBody) -> bool) -> Option<ControlBody> {
@@ -107,6 +118,8 @@ impl Scope {
 
     /// Replaces the control of an exact identifier.
     pub fn change(&mut self, canonical: Box<[u8]>, before: Option<ControlBody>, after: Option<ControlBody>) {
+        let is_ban = |control: &ControlBody| usize::from(control.effect == Effect::Ban);
+        self.exact_bans = self.exact_bans.saturating_add(after.as_ref().map_or(0, is_ban));
         let Some(all) = self.exact.get_mut(&canonical) else {
             if let Some(after) = after {
                 self.exact.insert(canonical, Vec::from([after]));
@@ -114,7 +127,7 @@ impl Scope {
             return;
         };
         if let Some(at) = before.and_then(|before| all.iter().position(|control| *control == before)) {
-            all.remove(at);
+            self.exact_bans = self.exact_bans.saturating_sub(is_ban(&all.remove(at)));
         }
         if let Some(after) = after {
             let at = all.partition_point(|control| control.rank() <= after.rank());

@@ -145,6 +145,11 @@ impl Controls {
         self.index.exempts_address(subject, now)
     }
 
+    /// Whether an identifier or a pattern is banned in a namespace.
+    pub fn bans_some(&self, workspace: &str, namespace: &str, now: UnixMs) -> bool {
+        self.index.bans_some(workspace, namespace, now) || self.bans.deny_some(workspace, namespace, now)
+    }
+
     /// Adds a ban of a rule of this process; see [`Local`]. Returns whether anything changed.
     pub fn ban_here(
         &mut self,

@@ -164,6 +164,11 @@ impl<V: Copy> GlobSet<V> {
         Some(GlobSet { patterns, triggers, finder, everything })
     }
 
+    /// The values of all patterns.
+    pub fn values(&self) -> impl Iterator<Item = &V> {
+        self.patterns.iter().map(|pattern| &pattern.value)
+    }
+
     /// The value of the best pattern that matches and is acceptable.
     pub fn find(&self, text: &[u8], accept: impl Fn(&V) -> bool, scratch: &mut Scratch) -> Option<V> {
         let acceptable = |rank: &u32| self.pattern(*rank).is_some_and(|pattern| accept(&pattern.value));
