@@ -11,12 +11,12 @@
 use super::request::authorization::credential;
 use super::request::client_address::ClientAddress;
 use super::request::cookie::{cookies, unquoted};
-use super::request::host::host_and_port;
+use super::request::host::{host_and_port, is_plain};
 use super::request::path::Differs;
 use super::request::property::{Content, Property};
 use super::request::query::{Decoded, parameters};
 use super::request::sources::Sources;
-use super::request::{Lines, Request, joined_header, trim};
+use super::request::{Lines, Request, has_foreign_blank, joined_header, trim};
 use crate::fields::Errors;
 use crate::fields::Value;
 use crate::fields::{Fields, Node};
@@ -335,6 +335,9 @@ impl Source {
             Source::Authority { port } => {
                 let authority = joined_header(request, b":authority", buffer).unwrap_or_default();
                 let (host, number) = host_and_port(authority);
+                if !is_plain(host) {
+                    return false;
+                }
                 host.iter().for_each(|byte| push_escaped_byte(byte.to_ascii_lowercase(), out));
                 if *port && !number.is_empty() {
                     out.push(b':');
@@ -353,7 +356,9 @@ impl Source {
                         return !values.ambiguous;
                     }
                     Content::Map => return false,
-                    _ => push_content(buffer, out),
+                    _ => {
+                        push_content(buffer, out);
+                    }
                 }
             }
             Source::Certificate(property) => {
@@ -371,8 +376,8 @@ impl Source {
 /// Takes the values of one name, and writes the one to use.
 struct Values<'a> {
     pick: Pick,
-    /// Appends a value.
-    push: fn(&[u8], &mut Vec<u8>),
+    /// Appends a value; returns false if it can be read in two ways.
+    push: fn(&[u8], &mut Vec<u8>) -> bool,
     start: usize,
     seen: bool,
     ambiguous: bool,
@@ -380,7 +385,7 @@ struct Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    fn new(pick: Pick, push: fn(&[u8], &mut Vec<u8>), out: &'a mut Vec<u8>) -> Self {
+    fn new(pick: Pick, push: fn(&[u8], &mut Vec<u8>) -> bool, out: &'a mut Vec<u8>) -> Self {
         Values { pick, push, start: out.len(), seen: false, ambiguous: false, out }
     }
 
@@ -399,7 +404,7 @@ impl<'a> Values<'a> {
                 return;
             }
         }
-        (self.push)(value, self.out);
+        self.ambiguous |= !(self.push)(value, self.out);
     }
 }
 
@@ -436,40 +441,31 @@ fn bytes(text: &str) -> Box<[u8]> {
     text.as_bytes().into()
 }
 
-/// Appends a single value that a property has, as text.
-fn push_content(value: &[u8], out: &mut Vec<u8>) {
+/// Appends a single value that a property has, as text. No client chooses its blanks.
+fn push_content(value: &[u8], out: &mut Vec<u8>) -> bool {
     match Content::of(value) {
         Content::Text(text) => push_escaped(trim(text), out),
         Content::Number(number) => out.extend_from_slice(format!("{number}").as_bytes()),
         Content::Bool(value) => out.extend_from_slice(if value { b"true" } else { b"false" }),
         Content::List(_) | Content::Map => {}
     }
+    true
 }
 
-/// Appends a percent-encoded value, decoded, escaped and without leading and trailing blanks.
-fn push_decoded(value: &[u8], form: bool, out: &mut Vec<u8>) {
-    if memchr::memchr2(b'%', b'+', value).is_none() {
-        return push_escaped(trim(value), out);
-    }
+/// Appends a percent-encoded value, decoded, escaped and without leading and trailing blanks. Returns false if upstreams differ in what
+/// blanks are.
+fn push_decoded(value: &[u8], form: bool, out: &mut Vec<u8>) -> bool {
     let start = out.len();
+    if memchr::memchr2(b'%', b'+', value).is_none() {
+        push_escaped(trim(value), out);
+        return !has_foreign_blank(trim(value));
+    }
     let decoded = Decoded { bytes: value, form }.skip_while(|byte| is_blank(*byte));
     decoded.for_each(|byte| push_escaped_byte(byte, out));
     while out.len() > start && out.last().is_some_and(|byte| is_blank(*byte)) {
         out.pop();
     }
-}
-
-/// Whether some upstreams remove a blank that is not ASCII from an end of a header's value: Python's servers take the bytes for Latin-1.
-fn has_foreign_blank(value: &[u8]) -> bool {
-    if value.first().is_none_or(u8::is_ascii) && value.last().is_none_or(u8::is_ascii) {
-        return false;
-    }
-    let is_blank = |one: char| one.is_whitespace() || one == '\u{feff}';
-    let latin = |byte: Option<&u8>| matches!(byte, Some(0x85 | 0xa0));
-    match core::str::from_utf8(value) {
-        Ok(text) => text.starts_with(is_blank) || text.ends_with(is_blank),
-        Err(_) => latin(value.first()) || latin(value.last()),
-    }
+    !has_foreign_blank(out.get(start..).unwrap_or_default())
 }
 
 fn is_blank(byte: u8) -> bool {

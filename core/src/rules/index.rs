@@ -5,11 +5,12 @@
 //! are tested afterwards.
 
 use super::matcher::Conditions;
-use super::request::host::{HOST_BYTES_MAX, Host, host_of};
+use super::request::host::{HOST_BYTES_MAX, Host, host_of, is_plain};
 use super::request::path::segments;
 use super::request::sources::RequestPath;
 use super::request::{Request, joined_header};
 use super::rule::Rule;
+use crate::matching::case;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::hash::BuildHasherDefault;
@@ -73,7 +74,7 @@ pub(super) enum Standing {
     OnTrial,
 }
 
-/// A path has all readings, and too many rules that may deny are filed under segments of paths.
+/// A path has all readings, and too many rules that may deny are filed under segments of paths; or a host, and under hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TooMany;
 
@@ -91,7 +92,12 @@ impl Index {
     }
 
     fn insert(&mut self, rule: u16, conditions: &Conditions) {
-        let head: Vec<Box<[u8]>> = conditions.head().map(|part| part.to_ascii_lowercase().into()).collect();
+        let mut text = Vec::new();
+        let mut folded = |part: &[u8]| {
+            case::fold(part, &mut text);
+            text.as_slice().into()
+        };
+        let head: Vec<Box<[u8]>> = conditions.head().map(&mut folded).collect();
         let longest = head.iter().map(|part| part.len()).max().unwrap_or(0);
         self.segment_bytes = self.segment_bytes.max(longest);
         let hosts = conditions.hosts();
@@ -110,11 +116,11 @@ impl Index {
     }
 
     /// The numbers of the rules that the request may match, in ascending order, and whether rules on trial were left out: of a path that has
-    /// all readings, those beyond [`MAX_SPLIT_RULES`].
+    /// all readings, and of a host that is not plain, those beyond [`MAX_SPLIT_RULES`].
     ///
     /// # Errors
     ///
-    /// The path has all readings, and thereby more than [`MAX_SPLIT_RULES`] rules that may deny. No more of them are looked at.
+    /// The path has all readings, or the host is not plain, and the request thereby more than [`MAX_SPLIT_RULES`] rules that may deny. No more of them are looked at.
     pub fn find<'a, R: Request + ?Sized>(
         &self,
         request: &R,
@@ -128,6 +134,13 @@ impl Index {
         split.clear();
         trial.clear();
         let mut found: Result<bool, TooMany> = Ok(false);
+        let authority = joined_header(request, b":authority", buffer).map(host_of);
+        if authority.is_some_and(|host| !is_plain(host)) {
+            // It meets the conditions on all hosts.
+            found = self.exact.values().chain(self.below.values()).try_fold(false, |left_out, tree| {
+                Ok(add_few(&tree.0, rules, split, trial, standing)? || left_out)
+            });
+        }
         let mut lower = [0; HOST_BYTES_MAX];
         let host = self.end_of_host(request, buffer, &mut lower);
         let mut collect = |tree: &Tree| {
@@ -229,37 +242,16 @@ impl Tree {
     ) -> Result<bool, TooMany> {
         let Some((root, nodes)) = self.0.split_first() else { return Ok(false) };
         rules.extend_from_slice(&root.rules);
-        let mut left_out = false;
-        for rule in nodes.iter().flat_map(|node| &node.rules) {
-            let standing = standing(*rule);
-            let few = match standing {
-                Standing::Denies => &mut *split,
-                Standing::OnTrial => &mut *trial,
-                Standing::Depends => {
-                    rules.push(*rule);
-                    continue;
-                }
-            };
-            let Err(at) = few.binary_search(rule) else { continue };
-            if few.len() < MAX_SPLIT_RULES {
-                few.insert(at, *rule);
-            } else if standing == Standing::Denies {
-                return Err(TooMany);
-            } else {
-                left_out = true;
-            }
-        }
-        Ok(left_out)
+        add_few(nodes, rules, split, trial, standing)
     }
 
     /// Adds the rules along the path. A segment longer than any key ends the way.
     fn collect(&self, path: &[u8], segment_bytes: usize, text: &mut Vec<u8>, rules: &mut Vec<u16>) {
         let Some(mut node) = self.0.first() else { return };
         rules.extend_from_slice(&node.rules);
-        for segment in segments(path).take_while(|segment| segment.len() <= segment_bytes) {
-            text.clear();
-            text.extend_from_slice(segment);
-            text.make_ascii_lowercase();
+        let longest = segment_bytes.saturating_mul(case::MOST_FOLDED);
+        for segment in segments(path).take_while(|segment| segment.len() <= longest) {
+            case::fold(segment, text);
             match node.children.get(text.as_slice()).and_then(|at| self.0.get(*at)) {
                 Some(next) => node = next,
                 None => return,
@@ -267,6 +259,37 @@ impl Tree {
             rules.extend_from_slice(&node.rules);
         }
     }
+}
+
+/// Adds the rules of nodes that only some readings of a request meet. Returns whether rules on trial were left out.
+fn add_few(
+    nodes: &[Node],
+    rules: &mut Vec<u16>,
+    split: &mut Few,
+    trial: &mut Few,
+    standing: &dyn Fn(u16) -> Standing,
+) -> Result<bool, TooMany> {
+    let mut left_out = false;
+    for rule in nodes.iter().flat_map(|node| &node.rules) {
+        let standing = standing(*rule);
+        let few = match standing {
+            Standing::Denies => &mut *split,
+            Standing::OnTrial => &mut *trial,
+            Standing::Depends => {
+                rules.push(*rule);
+                continue;
+            }
+        };
+        let Err(at) = few.binary_search(rule) else { continue };
+        if few.len() < MAX_SPLIT_RULES {
+            few.insert(at, *rule);
+        } else if standing == Standing::Denies {
+            return Err(TooMany);
+        } else {
+            left_out = true;
+        }
+    }
+    Ok(left_out)
 }
 
 #[cfg(test)]

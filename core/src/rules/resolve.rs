@@ -4,7 +4,10 @@
 //! unless a live exemption of all namespaces has a prefix at least as long. A network that the configuration exempts is
 //! exempt from all rules, unless live control bans the identifier, or a network with a prefix at least as long.
 //!
-//! Rules that only some readings of a path meet are applied all. So that no client uses up the limits of many by one request, nor the
+//! A client whose identifier is ambiguous may be a banned one: while an identifier of a rule's namespace is banned, the rule denies
+//! requests with several.
+//!
+//! Rules that only some readings of a path or a host meet are applied all. So that no client uses up the limits of many by one request, nor the
 //! time that they take, a request with more than [`MAX_SPLIT_RULES`] of them is denied. Only rules that may deny the request count: rules
 //! that are in shadow mode for it do not, nor do those that it is exempt from. Of rules in shadow mode, those beyond the first
 //! [`MAX_SPLIT_RULES`] are not applied.
@@ -68,7 +71,8 @@ pub enum Action {
     Exempt,
     /// Deny the request without counting it, since a part of the identifier is missing.
     DenyMissing,
-    /// Deny the request without counting it, since a part of the identifier has several values.
+    /// Deny the request without counting it, since a part of the identifier has several values, and the rule says so or one of them may
+    /// be banned.
     DenyAmbiguous,
     /// Deny the request without counting it, since live control bans it.
     Ban(Banned),
@@ -209,6 +213,12 @@ impl WorkspaceControls<'_> {
         let switch = self.controls.and_then(|controls| controls.shadow(self.workspace, &rule.name, self.now));
         switch.unwrap_or(rule.shadow)
     }
+
+    /// Whether an identifier of the rule's namespace is banned.
+    fn bans_some(&self, rule: &Rule) -> bool {
+        let bans = |controls: &Controls| controls.bans_some(self.workspace, &rule.namespace, self.now);
+        self.controls.is_some_and(bans)
+    }
 }
 
 impl Client {
@@ -316,7 +326,8 @@ impl Scratch {
         if !rule.conditions.matches(request, &mut self.sources) {
             return Ok(());
         }
-        let is_split = rule.conditions.matches_some_readings(request, &mut self.sources);
+        let is_split = rule.conditions.matches_some_readings(request, &mut self.sources)
+            || rule.conditions.matches_some_hosts(request, &mut self.sources.buffer);
         let on_trial = is_split && self.client.standing(rule, live) == Standing::OnTrial;
         if on_trial && !self.split.try_out() {
             return Ok(());
@@ -340,6 +351,8 @@ impl Scratch {
             found => match written.found {
                 identifier::Found::Missing if rule.missing == Missing::Deny => Action::DenyMissing,
                 identifier::Found::Ambiguous if rule.ambiguous == Ambiguous::Deny => Action::DenyAmbiguous,
+                // One of its values may be banned.
+                identifier::Found::Ambiguous if live.bans_some(rule) => Action::DenyAmbiguous,
                 _ => self.limit(rule, request, &found),
             },
         };

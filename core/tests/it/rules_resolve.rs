@@ -195,6 +195,53 @@ fn actions(config: &Config, controls: &Controls, lines: &[(&str, &str)]) -> Vec<
     config.resolve(&Headers::of(lines), &live, &mut scratch).map(|matched| matched.action).collect()
 }
 
+/// Else a banned client would send its header twice.
+#[test]
+fn a_namespace_with_a_ban_denies_ambiguous_identifiers() {
+    let config = r#"{"aggregator": {"cluster": "c"}, "rules": [{"name": "keys", "identifier": {"header": "x-key"}, "limit": 5, "window": "1m"}]}"#;
+    let config = Config::parse(config.as_bytes()).unwrap();
+    let twice = [("x-key", "mallory"), ("x-key", "mallory")];
+    let counted = Action::Limit { limit: 5, configured: None, cost: 1, epoch: 0 };
+    for (given, expected) in [
+        (&[("keys", "mallory", Effect::Ban)][..], Action::DenyAmbiguous),
+        (&[("*", "mallory", Effect::Ban)], Action::DenyAmbiguous),
+        (&[("keys", "mall*", Effect::Ban)], Action::DenyAmbiguous),
+        (&[("others", "mallory", Effect::Ban)], counted),
+        (&[("keys", "198.51.100.0/24", Effect::Ban)], counted),
+        (&[("keys", "bob", Effect::Limit(9))], counted),
+        (&[("keys", "bob", Effect::Exempt), ("keys", "mallory", Effect::Ban)], Action::DenyAmbiguous),
+    ] {
+        let mut controls = controls(given);
+        assert_eq!(actions(&config, &controls, &twice), [expected], "{given:?}");
+        let deleted = |(revision, (scope, name, _)): (u64, &(&str, &str, Effect))| wire::Control {
+            revision,
+            workspace: "default".into(),
+            scope: (*scope).into(),
+            identifier: (*name).into(),
+            kind: 3,
+            deleted: true,
+            ..Default::default()
+        };
+        controls.apply(&wire::Controls {
+            incarnation: 1,
+            entries: (101..).zip(given).map(deleted).collect(),
+            complete_through: 200,
+            ..Default::default()
+        });
+        assert_eq!(actions(&config, &controls, &twice), [counted], "lifted: {given:?}");
+    }
+    let mut controls = Controls::default();
+    let ban = weir_core::control::Local {
+        mark: UnixMs(9),
+        until: UnixMs(9),
+        kept_until: UnixMs(9),
+        level: 1,
+        ..Default::default()
+    };
+    assert!(controls.ban_here(("default", "keys"), b"mallory", ban, UnixMs(0)));
+    assert_eq!(actions(&config, &controls, &twice), [Action::DenyAmbiguous]);
+}
+
 #[test]
 fn live_controls_precede_the_configuration() {
     let config = Config::parse(CONFIG.as_bytes()).unwrap();

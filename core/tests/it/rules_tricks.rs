@@ -299,6 +299,84 @@ fn the_port_of_an_authority_does_not_count() {
     check(r#""identifier": {"host": true}"#, addresses, &["[::1]"]);
 }
 
+#[test]
+fn a_host_that_upstreams_read_differently_meets_every_condition_and_is_no_identifier() {
+    let sent = |value: &str| Sent(vec![(":path", b"/".to_vec()), (":authority", value.into())]);
+    let hosts = ["%61pi.example.com", "api%2Eexample.com", "\u{ff41}pi.example.com", "ap\u{ad}i.example.com"];
+    check(r#""identifier": {"host": true}"#, hosts.map(sent), &[r"\+"]);
+    for host in ["api.example.com", "*.example.com"] {
+        let rule = format!(r#""identifier": {{"constant": "met"}}, "match": {{"host": "{host}"}}"#);
+        check(&rule, hosts.map(sent), &["met"]);
+        check(&rule, [sent("api.example.org")], &["unlimited"]);
+    }
+}
+
+/// Forms of web frameworks remove more blanks than servers do.
+#[test]
+fn a_blank_that_only_some_upstreams_remove_makes_a_value_ambiguous() {
+    let blanks = ["%0A", "%0D%0A", "%0B", "%0C", "%1C", "%00", "%C2%A0", "%E2%80%83", "%EF%BB%BF"];
+    let sent = |(rule, before, after): (&str, &str, &str)| {
+        let spelt = blanks.iter().flat_map(|blank| {
+            [
+                format!("{before}{blank}alice{after}"),
+                format!("{before}alice{blank}{after}"),
+                format!("{before}{blank}{after}"),
+            ]
+        });
+        let request = |text: String| match before.starts_with('/') {
+            true => Sent::to(&text),
+            false => Sent::to("/").with("cookie", text),
+        };
+        check(rule, spelt.map(request), &[r"\+"]);
+    };
+    for case in [
+        (r#""identifier": {"query": "u"}"#, "/?u=", "&v=1"),
+        (r#""identifier": {"cookie": "u"}"#, "u=", ";v=1"),
+        (r#""identifier": {"path_segment": 2}"#, "/u/", "/x"),
+    ] {
+        sent(case);
+    }
+}
+
+#[test]
+fn a_line_feed_at_the_end_of_a_path_leaves_no_rule() {
+    for path in
+        [r#""segments": "/login""#, r#""exact": "/login""#, r#""regex": "/login""#, r#""prefix": "/login""#]
+    {
+        let rule = format!(r#""identifier": {{"constant": "met"}}, "match": {{"path": {{{path}}}}}"#);
+        check(&rule, ["/login", "/login%0A", "/login%0a?x", "/%6cogin%0A"].map(Sent::to), &["met"]);
+        let other = if path.contains("prefix") { "met" } else { "unlimited" };
+        check(&rule, ["/login%0Ax", "/login%0D"].map(Sent::to), &[other]);
+    }
+}
+
+#[test]
+fn a_condition_on_get_covers_head() {
+    let sent = |method: &str| Sent(vec![(":path", b"/".to_vec()), (":method", method.into())]);
+    let rule = r#""identifier": {"constant": "met"}, "match": {"methods": "GET"}"#;
+    check(rule, ["GET", "HEAD", "get", "head"].map(sent), &["met"]);
+    check(rule, ["POST", "HEADS"].map(sent), &["unlimited"]);
+    let rule = r#""identifier": {"constant": "met"}, "match": {"methods": "HEAD"}"#;
+    check(rule, ["GET", "POST"].map(sent), &["unlimited"]);
+}
+
+#[test]
+fn ignored_case_is_that_of_upstreams() {
+    for path in [r#""segments": "/signin/key""#, r#""exact": "/signin/key""#, r#""prefix": "/signin/k""#] {
+        let rule = format!(
+            r#""identifier": {{"constant": "met"}}, "match": {{"path": {{{path}, "ignore_case": true}}}}"#
+        );
+        let spelt = [
+            "/SIGNIN/KEY",
+            "/%C5%BFignin/key",
+            "/s%C4%B1gnin/key",
+            "/s%C4%B0gnin/key",
+            "/signin/%E2%84%AAey",
+        ];
+        check(&rule, spelt.map(Sent::to), &["met"]);
+    }
+}
+
 proptest! {
     #[test]
     fn no_blanks_make_another_identifier(

@@ -7,7 +7,8 @@ use self::segments::Segments;
 use self::text::{TEXT_BYTES_MAX, Text};
 use crate::fields::Errors;
 use crate::fields::{Fields, Node, is_token_byte};
-use crate::rules::request::host::Host;
+use crate::matching::case;
+use crate::rules::request::host::{self, Host, host_of};
 use crate::rules::request::path::{self, Readings};
 use crate::rules::request::sources::Sources;
 use crate::rules::request::{Lines, Request, joined_header};
@@ -133,13 +134,24 @@ impl Conditions {
         path.differ() && !path.all(|reading| condition.matches_reading(reading, false))
     }
 
+    /// Whether the rule is for certain hosts, and upstreams read the request's differently.
+    pub fn matches_some_hosts<R: Request + ?Sized>(&self, request: &R, buffer: &mut Vec<u8>) -> bool {
+        !self.hosts.is_empty()
+            && !self.hosts.contains(&Host::Any)
+            && joined_header(request, b":authority", buffer)
+                .is_some_and(|host| !host::is_plain(host_of(host)))
+    }
+
     fn method_matches<R: Request + ?Sized>(&self, request: &R, buffer: &mut Vec<u8>) -> bool {
         if self.methods.is_empty() {
             return true;
         }
         let method = joined_header(request, b":method", buffer).unwrap_or_default();
-        // Some upstreams take `post` for `POST`, others refuse it.
-        self.methods.iter().any(|allowed| allowed.eq_ignore_ascii_case(method))
+        // Some upstreams take `post` for `POST`, others refuse it. Most answer HEAD as they answer GET.
+        let is_head = method.eq_ignore_ascii_case(b"HEAD");
+        self.methods.iter().any(|allowed| {
+            allowed.eq_ignore_ascii_case(method) || (is_head && allowed.eq_ignore_ascii_case(b"GET"))
+        })
     }
 
     fn host_matches<R: Request + ?Sized>(&self, request: &R, buffer: &mut Vec<u8>) -> bool {
@@ -203,7 +215,7 @@ impl HeaderTest {
 #[derive(Clone, Debug)]
 struct PathCondition {
     test: PathTest,
-    /// Whether ASCII letters are compared without regard to case.
+    /// Whether texts are compared without their case.
     ignore_case: bool,
 }
 
@@ -249,10 +261,8 @@ impl PathCondition {
                 segments.matches(path, self.ignore_case)
                     || (!is_plain && segments.matches_whole(path, self.ignore_case))
             }
-            PathTest::Text(Text::Exact(text)) if self.ignore_case => text.eq_ignore_ascii_case(path),
-            PathTest::Text(Text::Prefix(text)) if self.ignore_case => {
-                path.get(..text.len()).is_some_and(|start| text.eq_ignore_ascii_case(start))
-            }
+            PathTest::Text(Text::Exact(text)) if self.ignore_case => case::equal(text, path),
+            PathTest::Text(Text::Prefix(text)) if self.ignore_case => case::begins_with(path, text),
             PathTest::Text(text) => text.matches(path),
         }
     }

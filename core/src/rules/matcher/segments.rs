@@ -3,6 +3,7 @@
 
 use crate::fields::Errors;
 use crate::fields::Node;
+use crate::matching::case;
 use crate::rules::request::path::{self, segments, whole_segments};
 use alloc::boxed::Box;
 use alloc::string::String;
@@ -73,7 +74,7 @@ impl Segments {
         each.all(|wanted| match (wanted, found.next()) {
             (_, None) => false,
             (None, Some(_)) => true,
-            (Some(wanted), Some(found)) if ignore_case => wanted.eq_ignore_ascii_case(found),
+            (Some(wanted), Some(found)) if ignore_case => case::equal(wanted, found),
             (Some(wanted), Some(found)) => **wanted == *found,
         }) && (self.below || found.next().is_none())
     }

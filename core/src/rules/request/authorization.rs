@@ -4,7 +4,7 @@
 //! user. Base64 is decoded without regard to padding and to the unused bits of its last character, as upstreams do; of a
 //! token that is signed as JSON, those bits are cleared.
 
-use super::trim;
+use super::{has_foreign_blank, trim};
 use alloc::vec::Vec;
 use base64::Engine;
 use base64::alphabet;
@@ -74,7 +74,7 @@ fn user<'a>(text: &[u8], decoded: &'a mut Vec<u8>) -> Option<&'a [u8]> {
     STANDARD.decode_vec(without_padding(text), decoded).ok()?;
     let user = decoded.split(|byte| *byte == b':').next()?;
     // Upstreams differ in what they take other bytes for.
-    core::str::from_utf8(user).is_ok().then(|| trim(user))
+    (core::str::from_utf8(user).is_ok() && !has_foreign_blank(trim(user))).then(|| trim(user))
 }
 
 /// Writes a token in parts with dots between them. Nothing signs the text of the parts that are `free`, only what it decodes to.
@@ -138,6 +138,7 @@ mod tests {
             ("Bearer \u{e9}", None),
             ("Basic dTpwdw==", Some("u")),
             ("basic dTpwdz", Some("u")),
+            ("Basic CnU6cHc=", None),
             ("Basic dTpwd", None),
             ("Basic dTpw_dw", None),
             ("Basic gDpw", None),

@@ -1,4 +1,7 @@
 //! Host conditions: which `:authority` a rule matches. Ports, case and the root's trailing dot are ignored.
+//!
+//! Some upstreams decode a host's escapes and take other letters for ASCII ones (WHATWG URL), so a host with more than the plain
+//! characters of names and addresses meets every condition, and identifies no client.
 
 use crate::fields::Errors;
 use crate::fields::Node;
@@ -44,6 +47,7 @@ impl Host {
         match (self, host) {
             (Host::Any, _) => true,
             (_, None) => false,
+            (_, Some(host)) if !is_plain(host) => true,
             (Host::Exact(name), Some(host)) => name.eq_ignore_ascii_case(host),
             (Host::Below(suffix), Some(host)) => {
                 let at = host.len().saturating_sub(suffix.len());
@@ -51,6 +55,16 @@ impl Host {
             }
         }
     }
+}
+
+/// Whether all upstreams take a host for the same.
+pub(in crate::rules) fn is_plain(host: &[u8]) -> bool {
+    // An escape in brackets is a zone.
+    let is_address = host.starts_with(b"[");
+    host.iter().all(|byte| match byte {
+        b'%' => is_address,
+        byte => byte.is_ascii_graphic() && !matches!(byte, b'\\' | b'/' | b'?' | b'#'),
+    })
 }
 
 /// The authority without user, port and trailing dot.
@@ -108,6 +122,11 @@ mod tests {
             ("*.a.com", Some(""), false),
             ("[::1]", Some("[::1]:80"), true),
             ("[::1]", Some("[::2]"), false),
+            ("[::1]", Some("[fe80::1%25eth0]"), false),
+            ("a.com", Some("%61.com"), true),
+            ("*.a.com", Some("\u{ff41}.com"), true),
+            ("a.com", Some("b%2Ecom"), true),
+            ("a.com", Some("b_c!.com"), false),
         ] {
             check(pattern, authority, expected);
         }

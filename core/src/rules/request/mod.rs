@@ -52,6 +52,21 @@ pub(in crate::rules) fn trim(mut value: &[u8]) -> &[u8] {
     value
 }
 
+/// Whether upstreams differ in whether something at an end of a trimmed value is a blank: white space of ASCII but for space and tab, which
+/// forms of web frameworks remove, NUL, which PHP removes, and white space that is not ASCII. Python's servers take the bytes of headers for
+/// Latin-1.
+pub(in crate::rules) fn has_foreign_blank(value: &[u8]) -> bool {
+    if value.first().is_none_or(u8::is_ascii_graphic) && value.last().is_none_or(u8::is_ascii_graphic) {
+        return false;
+    }
+    let is_blank = |one: char| one.is_whitespace() || matches!(one, '\0' | '\u{1c}'..='\u{1f}' | '\u{feff}');
+    let latin = |byte: Option<&u8>| byte.is_some_and(|byte| is_blank(char::from(*byte)));
+    match core::str::from_utf8(value) {
+        Ok(text) => text.starts_with(is_blank) || text.ends_with(is_blank),
+        Err(_) => latin(value.first()) || latin(value.last()),
+    }
+}
+
 /// The header's value: its lines joined by `,` as RFC 9110 (and Envoy's own matchers) do, each without leading and
 /// trailing blanks.
 pub(in crate::rules) fn joined_header<'a, R: Request + ?Sized>(

@@ -3,14 +3,15 @@
 //! Most paths have one reading, in which the query is removed and escapes are decoded, except those of `/ \ ; % ? #` and of
 //! control characters, whose hex digits become upper case. Upstreams differ in the rest: whether they remove path parameters
 //! (`;` and the rest of its segment) and dot segments, merge slashes, take `\`, `%5C` or `%2F` for a slash, or take a path that
-//! begins with two slashes, as it was sent or after these changes, for a host and a path. Each combination of what occurs in a path is a reading. A `\` or `;` that a
+//! begins with two slashes, as it was sent or after these changes, for a host and a path, or overlook a line feed at the end (`%0A`), before
+//! which `$` matches in regular expressions of Python and PCRE. Each combination of what occurs in a path is a reading. A `\` or `;` that a
 //! reader takes for itself is written `%5C` or `%3B`, so that it equals its escaped form.
 //!
 //! Where the order of these steps would matter as well, or there would be too many readings, the path has all of them: it meets
 //! every condition, and none of its segments identifies a client. The time is linear in the length of the path.
 
 use super::query::hex_byte;
-use super::trim;
+use super::{has_foreign_blank, trim};
 use alloc::vec::Vec;
 use smallvec::{SmallVec, smallvec};
 
@@ -99,8 +100,19 @@ impl Readings {
     pub fn segment(&self, number: usize) -> Result<&[u8], Differs> {
         let mut found = self.each().map(|reading| segment(reading, number));
         let first = found.next().ok_or(Differs)?;
-        if found.all(|other| other == first) { Ok(first) } else { Err(Differs) }
+        // A server decodes the escape, and may remove a blank.
+        let ends_with_control = |segment: &[u8]| {
+            let last = segment.len().checked_sub(3).and_then(|at| segment.get(at..));
+            [segment.get(..3), last].into_iter().flatten().any(is_escaped_control)
+        };
+        let is_one = !has_foreign_blank(first) && !ends_with_control(first);
+        if is_one && found.all(|other| other == first) { Ok(first) } else { Err(Differs) }
     }
+}
+
+/// Whether this is an escape of a control character.
+fn is_escaped_control(escape: &[u8]) -> bool {
+    matches!(escape, [b'%', high, low] if hex_byte(*high, *low).is_some_and(|byte| byte.is_ascii_control()))
 }
 
 fn each<'a>(bytes: &'a [u8], ends: &[usize]) -> impl Iterator<Item = &'a [u8]> {
@@ -153,6 +165,8 @@ struct Reader {
     /// Whether it takes `%5C` for a slash, and `%2F`.
     escaped_backslash: bool,
     escaped_slash: bool,
+    /// Whether it overlooks a line feed at the end.
+    line_feed: bool,
 }
 
 /// Where path parameters begin, which are removed.
@@ -213,6 +227,7 @@ fn readers(path: &[u8]) -> Readers {
     vary(&mut readers, marks.backslash, |reader| reader.backslash = true);
     vary(&mut readers, marks.escaped_backslash, |reader| reader.escaped_backslash = true);
     vary(&mut readers, marks.escaped_slash, |reader| reader.escaped_slash = true);
+    vary(&mut readers, without_line_feed(path).is_some(), |reader| reader.line_feed = true);
     let several_and_long = readers.len() > 1 && path.len() > BYTES_MAX;
     if marks.order_matters() || readers.len() > READINGS_MAX || several_and_long {
         readers.clear();
@@ -334,6 +349,7 @@ impl Reader {
     fn write(&self, path: &[u8], out: &mut Vec<u8>) {
         let start = out.len();
         out.push(b'/');
+        let path = without_line_feed(path).filter(|_| self.line_feed).unwrap_or(path);
         let mut rest = if self.host == Host::Sent { behind_host(path) } else { path };
         // The host is found by the slashes before it.
         let merges_at_once = !self.slashes && self.host != Host::Changed;
@@ -432,6 +448,11 @@ fn segment_start(start: usize, out: &[u8]) -> usize {
     let written = out.get(start..).unwrap_or_default();
     let slash = memchr::memrchr(b'/', written).map_or(0, |slash| slash.saturating_add(1));
     start.saturating_add(slash)
+}
+
+/// A path that ends with a line feed, without it.
+fn without_line_feed(path: &[u8]) -> Option<&[u8]> {
+    path.strip_suffix(b"%0A").or_else(|| path.strip_suffix(b"%0a"))
 }
 
 /// What follows the host in a path that begins with two slashes.
@@ -600,6 +621,11 @@ mod tests {
             ("/a/b/", 3, Ok("")),
             ("/a/b", 4, Ok("")),
             ("/a/%20b%20?c", 2, Ok("b")),
+            ("/a%0A/b%7f/%0cc", 1, Err(Differs)),
+            ("/a%0A/b%7f/%0cc", 2, Err(Differs)),
+            ("/a%0A/b%7f/%0cc", 3, Err(Differs)),
+            ("/a%C2%A0/b%0Ac", 1, Err(Differs)),
+            ("/a%C2%A0/b%0ac", 2, Ok("b%0Ac")),
             ("/", 1, Ok("")),
             ("", 1, Ok("")),
             ("*", 1, Ok("")),
@@ -639,6 +665,11 @@ mod tests {
             ("/a%5cb", &["/a%5Cb", "/a/b"]),
             ("/a%2fb", &["/a%2Fb", "/a/b"]),
             ("/a%2f%2fb", &["/a%2F%2Fb", "/a/b", "/a//b"]),
+            ("/a%0a", &["/a%0A", "/a"]),
+            ("/a/%0A?b", &["/a/%0A", "/a/"]),
+            ("/a%0A%0A", &["/a%0A%0A", "/a%0A"]),
+            ("/a%0Ab", &["/a%0Ab"]),
+            ("/a;b%0A", &["/a", "/a%3Bb%0A", "/a%3Bb"]),
             ("/a%2fb%5Cc", &["/a%2Fb%5Cc", "/a%2Fb/c", "/a/b%5Cc", "/a/b/c"]),
             // The order in which an upstream changes them matters.
             ("/a/../b//c", &[]),
