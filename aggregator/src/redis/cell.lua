@@ -1,5 +1,5 @@
 -- Shared by the scripts: exact arithmetic, and a cell as stored. A cell is a hash: 16 raw bytes of a node's id ->
--- decimal count, and 'l' -> lowest limit. Other fields were not written by Weir; they are left alone and do not count.
+-- decimal count, 'l' -> lowest limit, and 'b' -> lower bound of the sum. Other fields were not written by Weir; they are left alone and do not count.
 -- Doubles represent integers exactly up to 2^53; nothing here computes beyond that.
 
 local MAX = 9007199254740992
@@ -122,4 +122,13 @@ local function sum(cell)
         if #flat[i] == 16 then total = add(total, number(flat[i + 1]) or 0) end
     end
     return total
+end
+
+-- What the region has used in a cell at least, whatever its nodes' counts add up to: evidence after a loss, and what was used since.
+local function lower_bound(cell)
+    return count_of(cell, 'b') or 0
+end
+
+local function raise_lower_bound(cell, total)
+    if total > lower_bound(cell) then put(cell, 'b', string.format('%.0f', math.min(MAX, total))) end
 end

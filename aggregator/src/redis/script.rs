@@ -48,6 +48,8 @@ pub(super) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
 
 /// The field of the lowest limit; never a node's field, because those have 16 bytes.
 const LIMIT_FIELD: &[u8] = b"l";
+/// The field of the lower bound.
+const LOWER_BOUND_FIELD: &[u8] = b"b";
 
 /// A pipeline that loads every script, and its number of commands.
 pub(super) fn load_all() -> (Pipeline, usize) {
@@ -92,10 +94,21 @@ fn add_cell(command: &mut Cmd, cell: &Merge, now: UnixMs) {
     } else {
         command.arg(cell.limit.min(MAX_COUNT));
     }
+    if cell.lower_bound == 0 {
+        command.arg("");
+    } else {
+        command.arg(cell.lower_bound.min(MAX_COUNT));
+    }
     let previous = if needs_previous(cell) { cell.key.parts().resolution } else { 0 };
     command.arg(cell.parts.len()).arg(previous);
     for (origin, count) in &cell.parts {
-        command.arg(&origin.0).arg((*count).min(MAX_COUNT));
+        let count = (*count).min(MAX_COUNT);
+        command.arg(&origin.0);
+        if cell.above.contains(origin) {
+            command.arg(format!("+{count}"));
+        } else {
+            command.arg(count);
+        }
     }
     if previous > 0 {
         command.arg(u8::from(cell.wants_previous)).arg(u8::from(cell.proposal.is_some()));
@@ -164,7 +177,8 @@ fn as_sent(cell: &Merge) -> Merged {
         cell.parts.iter().map(|(origin, count)| (*origin, (*count).min(MAX_COUNT))).collect();
     current.sort_unstable();
     let limit = if cell.limit == u64::MAX { u64::MAX } else { cell.limit.min(MAX_COUNT) };
-    Merged { granted: None, current, previous: Vec::new(), limit }
+    let lower_bound = cell.lower_bound.min(MAX_COUNT);
+    Merged { granted: None, current, previous: Vec::new(), limit, lower_bound }
 }
 
 /// Parses a cell as returned by `HGETALL`: fields and values in turn. Skips fields that no aggregator wrote.
@@ -177,6 +191,9 @@ pub(super) fn stored(answer: Value) -> Result<Merged, StoreError> {
         };
         if field == LIMIT_FIELD {
             cell.limit = number(&value).unwrap_or(u64::MAX);
+        }
+        if field == LOWER_BOUND_FIELD {
+            cell.lower_bound = number(&value).unwrap_or_default();
         }
         if let Some(part) = part(&field, &value) {
             cell.current.push(part);
@@ -229,6 +246,8 @@ mod tests {
             sequence: 7,
             parts: vec![(OriginId([1; 16]), 5)],
             limit: 12,
+            lower_bound: 0,
+            above: vec![],
             expires: UnixMs(0),
             proposal: None,
             wants_previous: false,

@@ -17,11 +17,18 @@ use alloc::vec::Vec;
 
 impl Region {
     /// Takes what the region itself had published of a cell before it lost its counts: a lower bound of the use, and the limit, without which
-    /// the key would not count as hot.
-    pub fn recover(&mut self, stored: &Stored, now: UnixMs) -> Result<(), Refused> {
+    /// the key would not count as hot. `is_kept`: a loss of the global store would be found, so this need not be published again.
+    pub fn recover(&mut self, stored: &Stored, is_kept: bool, now: UnixMs) -> Result<(), Refused> {
         let Stored { key, sequence, count, limit } = stored;
-        self.witness(key, *sequence, *count, now)?;
+        checked(key.as_bytes(), *sequence, (*count).min(MAX_COUNT), now)?;
         let (slot, state) = self.keys.entry(key.as_bytes(), *sequence, now)?;
+        let cell = state.cell_mut(*sequence)?;
+        if is_kept {
+            cell.note_published(*count, *limit);
+        }
+        if self.work.raise_lower_bound(slot, *sequence, state, *count)? {
+            self.subscribers.changed_outside(slot, state);
+        }
         if state.note_limit(*sequence, *limit) {
             self.subscribers.changed_outside(slot, state);
         }
@@ -116,6 +123,8 @@ impl Region {
             sequence: lower_bound.sequence,
             parts: Vec::new(),
             limit: u64::MAX,
+            lower_bound: 0,
+            above: Vec::new(),
             expires: lower_bound.expires,
             proposal: None,
             wants_previous: false,

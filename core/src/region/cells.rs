@@ -299,8 +299,8 @@ impl KeyState {
                 standing.current = cell.total();
             }
             add(&mut standing.known, cell.total());
-            add(&mut standing.own, cell.sum());
-            add(&mut standing.unpublished, cell.sum().saturating_sub(cell.published));
+            add(&mut standing.own, cell.to_publish());
+            add(&mut standing.unpublished, cell.to_publish().saturating_sub(cell.published));
             if standing.limit == u64::MAX {
                 standing.limit = cell.limit;
             }

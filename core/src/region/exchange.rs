@@ -26,6 +26,11 @@ pub struct Merge {
     pub parts: Vec<Part>,
     /// The lowest limit known to apply; `u64::MAX` if unknown.
     pub limit: u64,
+    /// The least that the region has used, if the components add up to less; otherwise 0. The store keeps the highest, and grants nothing
+    /// that does not fit above it.
+    pub lower_bound: u64,
+    /// The nodes of `parts` that have sent their whole use before: by what they have used since, the store raises its lower bound.
+    pub above: Vec<OriginId>,
     /// When the store drops the cell.
     pub expires: UnixMs,
     /// Granted or denied in the same atomic step.
@@ -67,6 +72,8 @@ pub struct Merged {
     pub previous: Vec<Vec<Part>>,
     /// The lowest limit written for the cell; `u64::MAX` if none was.
     pub limit: u64,
+    /// The lower bound of the cell, with what was used since it was written; 0 if there is none.
+    pub lower_bound: u64,
 }
 
 /// The least that the whole region is known to have used in a cell.
@@ -89,7 +96,7 @@ pub struct Publication {
     pub key: Key,
     /// The cell's number.
     pub sequence: u64,
-    /// The sum of the region's components, without imported counts.
+    /// What the region has used: the sum of its components, or its lower bound if that is more. Without imported counts.
     pub count: u64,
     /// The lowest limit that the region has applied to the cell; `u64::MAX` if unknown. It makes other regions publish early, and denies
     /// nothing there.

@@ -201,12 +201,17 @@ impl Region {
             cell.unstored(incarnation).map(|component| (component.origin, component.own)).collect()
         };
         let limit = cell.limit;
+        let (lower_bound, above) = cell.evidence();
+        // The query states all that the node has used.
+        cell.has_said_all(origin, now);
         let (key, _) = self.keys.at(slot).ok_or(Refused::Full)?;
         Ok(Proposed::Query(Merge {
             key: key.clone(),
             sequence: query.sequence,
             parts,
             limit,
+            lower_bound,
+            above,
             expires,
             proposal: Some(proposal),
             wants_previous: true,
@@ -363,11 +368,14 @@ impl Region {
         let queries = core::mem::take(&mut cell.queued.query);
         let parts: Vec<Part> =
             cell.unstored(incarnation).map(|component| (component.origin, component.own)).collect();
+        let (lower_bound, above) = cell.evidence();
         (queries || !parts.is_empty()).then(|| Merge {
             key: key.clone(),
             sequence: spot.sequence,
             parts,
             limit: cell.limit,
+            lower_bound,
+            above,
             expires,
             proposal: None,
             wants_previous: !cell.is_known_to(incarnation),
@@ -396,12 +404,15 @@ impl Region {
         let known = of_others(state);
         let mut grew = state.note_limit(sequence, merged.limit);
         if let Some(cell) = state.known_mut(sequence) {
-            grew |= cell.learn_all(&merged.current, holds, now);
+            grew |= cell.learn_all(&merged.current, merged.lower_bound, holds, now);
+            if cell.shortage() > 0 {
+                self.work.push(Errand::LowerBound, slot, cell);
+            }
         }
         let oldest = state.oldest(now);
         for (before, parts) in state.before(sequence).zip(&merged.previous) {
             if before >= oldest && (!parts.is_empty() || state.cell(before).is_some()) {
-                grew |= state.cell_mut(before).is_ok_and(|cell| cell.learn_all(parts, holds, now));
+                grew |= state.cell_mut(before).is_ok_and(|cell| cell.learn_all(parts, 0, holds, now));
                 self.work.note(slot, before, state, Some(incarnation));
             }
         }

@@ -93,6 +93,8 @@ pub fn merge(key: &Key, parts: &[(OriginId, u64)]) -> Merge {
         sequence: CELL,
         parts: parts.to_vec(),
         limit: u64::MAX,
+        lower_bound: 0,
+        above: vec![],
         expires: LATE,
         proposal: None,
         wants_previous: false,

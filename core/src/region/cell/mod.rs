@@ -9,6 +9,7 @@ use super::exchange::{BASELINE, Part};
 use crate::model::key::OriginId;
 use crate::model::time::UnixMs;
 use crate::model::window::MAX_COUNT;
+use alloc::vec::Vec;
 use others::{OtherComponents, OtherRegion};
 use smallvec::SmallVec;
 
@@ -165,9 +166,10 @@ impl CellState {
         self.regional_total().saturating_add(self.global_others)
     }
 
-    /// The sum of the components alone, which the region publishes; at most [`MAX_COUNT`].
-    pub(super) fn sum(&self) -> u64 {
-        self.sum.min(MAX_COUNT)
+    /// What the region publishes: what it has used, at most [`MAX_COUNT`]. While counts are restored, what was used since the loss is in no
+    /// component that would add to what is published already, so the lower bound is a part of it.
+    pub(super) fn to_publish(&self) -> u64 {
+        self.regional_total().min(MAX_COUNT)
     }
 
     /// The sum of all components without one of `own`.
@@ -188,7 +190,7 @@ impl CellState {
 
     /// Whether it has grown since it was last published to the other regions, or a lower limit applies.
     pub(super) fn is_unpublished(&self) -> bool {
-        self.sum() > self.published || (self.published > 0 && self.limit < self.published_limit)
+        self.to_publish() > self.published || (self.published > 0 && self.limit < self.published_limit)
     }
 
     /// Records that the global store holds `count` of it, published with `limit`.
@@ -214,14 +216,20 @@ impl CellState {
     /// component, which marks its node as a follower of the cell.
     pub(super) fn raise(&mut self, origin: OriginId, own: u64, now: UnixMs) -> Result<bool, Refused> {
         let shortage = self.shortage();
+        let known = self.find(origin).ok().and_then(|found| self.components.get(found));
+        let above = known.filter(|component| component.above_lower_bound && shortage > 0);
+        let new = above.map_or(0, |component| own.saturating_sub(component.own));
+        self.lower_bound = self.lower_bound.saturating_add(new).min(MAX_COUNT);
+        self.raise_known(origin, own, now)
+    }
+
+    /// The same for a count that is in the lower bound already, as far as it is new use.
+    fn raise_known(&mut self, origin: OriginId, own: u64, now: UnixMs) -> Result<bool, Refused> {
+        let shortage = self.shortage();
         let before = match self.find(origin) {
             Ok(found) => match self.components.get_mut(found) {
                 Some(component) if component.own < own => {
                     component.updated = now;
-                    if component.above_lower_bound && shortage > 0 {
-                        self.lower_bound =
-                            self.lower_bound.saturating_add(own - component.own).min(MAX_COUNT);
-                    }
                     core::mem::replace(&mut component.own, own)
                 }
                 _ => return Ok(false),
@@ -276,6 +284,16 @@ impl CellState {
         replay || share || hot || lower_bound || query || self.shortage() > 0 || self.has_baseline()
     }
 
+    /// What the store must know of the lower bound to grant a proposal: the lower bound, if it exceeds the sum of the components, and the nodes
+    /// whose further use adds to it.
+    pub(super) fn evidence(&self) -> (u64, Vec<OriginId>) {
+        if self.shortage() == 0 {
+            return (0, Vec::new());
+        }
+        let above = self.components.iter().filter(|component| component.above_lower_bound);
+        (self.lower_bound, above.map(|component| component.origin).collect())
+    }
+
     /// What is known to have been used beyond the sum of the components.
     pub(super) fn shortage(&self) -> u64 {
         self.lower_bound.saturating_sub(self.sum)
@@ -320,16 +338,26 @@ impl CellState {
         self.queued.query = true;
     }
 
-    /// Takes all that the store holds of the cell in this `incarnation`. Higher counts are merged; lower ones must be
+    /// Takes all that the store holds of the cell in this `incarnation`, and its lower bound. Higher counts are merged; lower ones must be
     /// written again. Without an incarnation they are what the store once held, and may have lost since. Returns true
-    /// if the cell grew.
-    pub(super) fn learn_all(&mut self, parts: &[Part], incarnation: Option<u32>, now: UnixMs) -> bool {
-        let Some(incarnation) = incarnation else { return self.raise_all(parts, now) };
-        (self.incarnation, self.heard_in) = (incarnation, incarnation);
-        for component in &mut self.components {
-            component.stored = NEVER;
+    /// if a component grew.
+    pub(super) fn learn_all(
+        &mut self,
+        parts: &[Part],
+        lower_bound: u64,
+        incarnation: Option<u32>,
+        now: UnixMs,
+    ) -> bool {
+        let (shortage, filled) = (self.shortage(), self.queued.filled);
+        // What it has grown by in the store is new use, so this is no further evidence: what nodes spend from now on adds to it.
+        self.lower_bound = self.lower_bound.max(lower_bound.min(MAX_COUNT));
+        if let Some(incarnation) = incarnation {
+            (self.incarnation, self.heard_in) = (incarnation, incarnation);
+            self.components.iter_mut().for_each(|component| component.stored = NEVER);
         }
-        self.learn(parts, Some(incarnation), now)
+        let grew = self.learn(parts, incarnation, now);
+        self.queued.filled = filled || self.shortage() < shortage;
+        grew
     }
 
     /// Takes a part of what the store holds in this `incarnation`, or once held. Returns true if the cell grew.
@@ -353,7 +381,7 @@ impl CellState {
         let mut grew = false;
         for (origin, own) in parts.iter().filter(|(_, own)| *own <= MAX_COUNT) {
             // If there is no room for the component, it stays in the store only.
-            grew |= self.raise(*origin, *own, now).unwrap_or(false);
+            grew |= self.raise_known(*origin, *own, now).unwrap_or(false);
         }
         grew
     }

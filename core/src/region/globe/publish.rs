@@ -1,6 +1,6 @@
 //! The exchange with other regions: which keys are published to them, and what is imported from them.
 //!
-//! A region publishes the sums of its own components and nothing that it imported, so that no region counts its own use twice. [`sharing`]
+//! A region publishes what it has used itself, and nothing that it imported, so that no region counts its own use twice. [`sharing`]
 //! states when a key is due, and `due` holds the keys that are; a key is due with every cell that its window touches. The rule is
 //! applied whenever a key grows, here or by an import, and when its limit or the number of regions changes.
 //!
@@ -137,7 +137,7 @@ impl Region {
             rows.extend(cells.into_iter().map(|cell| Publication {
                 key: key.clone(),
                 sequence: cell.sequence,
-                count: cell.sum(),
+                count: cell.to_publish(),
                 limit: cell.limit,
                 expires: state.expires(cell.sequence),
             }));

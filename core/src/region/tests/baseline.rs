@@ -125,3 +125,29 @@ fn counts_that_wait_to_be_written_to_the_store_are_not_lost() {
     // The store holds 2, so its baseline is 4. With the 3 that wait to be written to it, the sum is 9.
     assert_eq!(lower_bounds(&mut region), vec![(SEQUENCE, 6)]);
 }
+
+/// A region that restarts several times within the recovery grace periods, each time with what it has published.
+#[test]
+fn what_is_used_above_a_lower_bound_is_published_before_it_is_a_baseline() {
+    let limit = 1_000;
+    let query = |own| wire::Consult { limit, ..query(own, 1) };
+    let mut published = 600;
+    let mut passed = published;
+    for life in 1..6 {
+        let mut region = one_of(2);
+        let stored = exchange::Stored { key: key("k"), sequence: SEQUENCE, count: published, limit };
+        region.recover(&stored, true, NOW).unwrap();
+        assert_eq!(rows(&mut region), vec![], "nothing is new");
+        let node = origin(life);
+        let granted = (0..limit).take_while(|own| region.consult(node, &query(*own), NOW).unwrap().granted);
+        passed += granted.take(150).count() as u64;
+        let rows = rows(&mut region);
+        region.published(&rows, NOW);
+        published = counts(&rows).last().map_or(published, |row| row.1);
+        assert_eq!(published, passed, "all that is used is published");
+        // What a lost node sends again is in the lower bound already.
+        region.report(origin(9), &[wire::Count { limit, ..count("k", SEQUENCE, 600) }], NOW);
+        assert!(!region.has_rows(Due::AtInterval));
+    }
+    assert_eq!(passed, limit);
+}

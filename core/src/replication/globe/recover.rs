@@ -113,12 +113,10 @@ impl Recovery {
     }
 
     fn take(&self, state: &mut RegionState, cells: &[Stored], now: Now) {
-        let taken = take(state, cells.iter(), self.schedule.grace_period_ms, now);
-        add(&mut state.figures.recovered, taken);
         // What was read before a loss of the database may be gone, and so may what no marker guarded.
-        if self.guard == state.guard {
-            note_published(state, cells);
-        }
+        let is_kept = state.guard.is_some() && self.guard == state.guard;
+        let taken = take(state, cells.iter(), is_kept, self.schedule.grace_period_ms, now);
+        add(&mut state.figures.recovered, taken);
     }
 
     /// All was read. If a grace period is to end, its end settles what was found, and ends the restoration.
@@ -146,7 +144,7 @@ pub(super) fn merge_own(state: &mut RegionState, cells: &[Stored], grace_period_
             let began = cell.sequence.saturating_mul(cell.key.parts().cell_ms());
             lost.is_none_or(|lost| began <= lost.unix.0)
         };
-        take(state, cells.iter().filter(is_earlier), grace_period_ms, now);
+        take(state, cells.iter().filter(is_earlier), state.guard.is_some(), grace_period_ms, now);
     }
     note_published(state, cells);
 }
@@ -155,10 +153,11 @@ pub(super) fn merge_own(state: &mut RegionState, cells: &[Stored], grace_period_
 fn take<'a>(
     state: &mut RegionState,
     cells: impl Iterator<Item = &'a Stored>,
+    is_kept: bool,
     grace_period_ms: u64,
     now: Now,
 ) -> usize {
-    let taken = cells.filter(|cell| state.region.recover(cell, now.unix).is_ok()).count();
+    let taken = cells.filter(|cell| state.region.recover(cell, is_kept, now.unix).is_ok()).count();
     // After the last grace period, late lower bounds are settled here. Before that, nodes may still send what they have. In a region
     // with a store a late lower bound waits for the end of another grace period, or stays in memory.
     let all_ms = grace_period_ms.saturating_mul(GRACES as u64);

@@ -8,6 +8,7 @@
 
 mod actions;
 mod check;
+mod lower_bound;
 mod store;
 
 use super::*;

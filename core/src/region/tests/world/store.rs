@@ -9,6 +9,7 @@ pub(super) struct Store {
     pub(super) unavailable: bool,
     pub(super) cells: BTreeMap<At, BTreeMap<OriginId, u64>>,
     pub(super) limits: BTreeMap<At, u64>,
+    pub(super) lower_bounds: BTreeMap<At, u64>,
     pub(super) hot: BTreeSet<At>,
 }
 
@@ -20,36 +21,49 @@ impl Store {
             current: parts.unwrap_or_default(),
             previous: vec![],
             limit: self.limits.get(at).copied().unwrap_or(u64::MAX),
+            lower_bound: self.lower_bounds.get(at).copied().unwrap_or(0),
         }
     }
 
     pub(super) fn merge(&mut self, merge: &Merge) -> Merged {
         let at = (merge.key.clone(), merge.sequence);
         let resolution = u64::from(merge.key.parts().resolution);
-        let cell_before = |back| self.cell(&(merge.key.clone(), merge.sequence - back)).current;
-        let before: Vec<Vec<Part>> = (1..=resolution).map(cell_before).collect();
+        let cell_before = |back| self.cell(&(merge.key.clone(), merge.sequence - back));
+        let cells_before = (1..=resolution).map(cell_before).map(|cell| (cell.current, cell.lower_bound));
+        let before: Vec<(Vec<Part>, u64)> = cells_before.collect();
         let components = self.cells.entry(at.clone()).or_default();
+        let lower_bound = self.lower_bounds.entry(at.clone()).or_default();
+        let had = components.values().sum::<u64>();
         for (origin, own) in &merge.parts {
+            if let Some(held) = components.get(origin).filter(|_| merge.above.contains(origin) && *lower_bound > had) {
+                *lower_bound += own.saturating_sub(*held);
+            }
             let held = components.entry(*origin).or_default();
             *held = (*own).max(*held);
         }
+        *lower_bound = merge.lower_bound.max(*lower_bound);
         let mut granted = None;
         if let Some(proposal) = &merge.proposal {
             let sum = |parts: &mut dyn Iterator<Item = u64>| parts.sum::<u64>();
             let mut with = components.clone();
             let own = with.entry(proposal.origin).or_default();
+            let spends = proposal.own.saturating_sub(*own);
             *own = proposal.own.max(*own);
-            let previous = sum(&mut before.iter().flatten().map(|(_, own)| *own)) + proposal.global_previous;
-            let used = sum(&mut with.values().copied()) + proposal.global_current;
+            let previous = before.iter().map(|(parts, bound)| (*bound).max(parts.iter().map(|(_, own)| *own).sum()));
+            let previous = previous.sum::<u64>() + proposal.global_previous;
+            let held = sum(&mut components.values().copied());
+            let used = held.max(*lower_bound) + spends + proposal.global_current;
             let fits = used + previous * proposal.covered_ms / proposal.cell_ms <= proposal.limit;
             if fits {
                 *components = with;
+                *lower_bound += if *lower_bound > held { spends } else { 0 };
             }
             granted = Some(fits);
         }
         let limit = self.limits.entry(at.clone()).or_insert(u64::MAX);
         *limit = merge.limit.min(*limit);
-        let previous = if merge.wants_previous { before } else { vec![] };
+        let parts = before.into_iter().map(|(parts, _)| parts);
+        let previous = if merge.wants_previous { parts.collect() } else { vec![] };
         Merged { granted, previous, ..self.cell(&at) }
     }
 

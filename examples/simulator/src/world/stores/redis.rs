@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use weir_core::model::key::{Key, OriginId};
 use weir_core::model::time::UnixMs;
 use weir_core::model::window::MAX_COUNT;
-use weir_core::region::exchange::{BASELINE, LowerBound, Merge, Merged, Part, Proposal};
+use weir_core::region::exchange::{BASELINE, LowerBound, Merge, Merged, Proposal};
 use weir_core::replication::regional::clock::SharedTime;
 use weir_core::replication::regional::hot::{HOT_SHARDS, SHARD_CELLS};
 use weir_core::replication::regional::marker::{Incarnations, Marker, Server};
@@ -43,12 +43,14 @@ pub struct Cell {
     /// The component of each origin.
     pub parts: BTreeMap<OriginId, u64>,
     limit: u64,
+    /// What the cell counts at least, whatever its parts add up to.
+    lower_bound: u64,
     expires_ms: u64,
 }
 
 impl Default for Cell {
     fn default() -> Self {
-        Cell { parts: BTreeMap::new(), limit: u64::MAX, expires_ms: 0 }
+        Cell { parts: BTreeMap::new(), limit: u64::MAX, lower_bound: 0, expires_ms: 0 }
     }
 }
 
@@ -107,23 +109,33 @@ impl Redis {
         let at = (merge.key.clone(), merge.sequence);
         let resolution = u64::from(merge.key.parts().resolution.max(1));
         let cells_before = (1..=resolution).map_while(|back| merge.sequence.checked_sub(back));
-        let before: Vec<Vec<Part>> =
-            cells_before.map(|sequence| self.merged(&(merge.key.clone(), sequence)).current).collect();
+        let before: Vec<Merged> =
+            cells_before.map(|sequence| self.merged(&(merge.key.clone(), sequence))).collect();
         let cell = self.cells.entry(at.clone()).or_default();
+        let is_short = cell.lower_bound > sum(cell);
         for (origin, own) in &merge.parts {
+            let above = cell.parts.get(origin).filter(|_| is_short && merge.above.contains(origin));
+            let new = above.map_or(0, |held| own.saturating_sub(*held));
+            cell.lower_bound = cell.lower_bound.saturating_add(new);
             raise(cell, *origin, *own);
         }
+        cell.lower_bound = cell.lower_bound.max(merge.lower_bound).min(MAX_COUNT);
         cell.limit = cell.limit.min(merge.limit);
         let granted = merge.proposal.map(|proposal| {
             let fits = fits(cell, &before, &proposal);
             if fits {
+                if cell.lower_bound > sum(cell) {
+                    let new = proposal.own.saturating_sub(own(cell, &proposal));
+                    cell.lower_bound = cell.lower_bound.saturating_add(new).min(MAX_COUNT);
+                }
                 raise(cell, proposal.origin, proposal.own);
             }
             fits
         });
         cell.expires_ms = cell.expires_ms.max(merge.expires.0).max(now_ms + MARGIN_MS);
         self.written.push(at.clone());
-        let previous = if merge.wants_previous { before } else { Vec::new() };
+        let wanted = before.into_iter().filter(|_| merge.wants_previous);
+        let previous = wanted.map(|cell| cell.current).collect();
         Merged { granted, previous, ..self.merged(&at) }
     }
 
@@ -142,7 +154,8 @@ impl Redis {
     fn merged(&self, at: &At) -> Merged {
         let Some(cell) = self.cells.get(at) else { return Merged { limit: u64::MAX, ..Merged::default() } };
         let current = cell.parts.iter().map(|(origin, own)| (*origin, *own)).collect();
-        Merged { granted: None, current, previous: Vec::new(), limit: cell.limit }
+        let (limit, lower_bound) = (cell.limit, cell.lower_bound);
+        Merged { granted: None, current, previous: Vec::new(), limit, lower_bound }
     }
 
     fn sweep(&mut self, now_ms: u64) {
@@ -160,12 +173,22 @@ fn raise(cell: &mut Cell, origin: OriginId, own: u64) {
     *held = own.max(*held);
 }
 
-fn fits(cell: &Cell, before: &[Vec<Part>], proposal: &Proposal) -> bool {
-    let others = cell.parts.iter().filter(|(origin, _)| **origin != proposal.origin);
-    let others = others.fold(0, |sum: u64, (_, own)| sum.saturating_add(*own));
-    let own = cell.parts.get(&proposal.origin).copied().unwrap_or(0).max(proposal.own);
-    let previous =
-        before.iter().flatten().fold(proposal.global_previous, |sum, (_, own)| sum.saturating_add(*own));
+fn own(cell: &Cell, proposal: &Proposal) -> u64 {
+    cell.parts.get(&proposal.origin).copied().unwrap_or(0)
+}
+
+fn sum(cell: &Cell) -> u64 {
+    cell.parts.values().fold(0, |sum, own| sum.saturating_add(*own))
+}
+
+fn fits(cell: &Cell, before: &[Merged], proposal: &Proposal) -> bool {
+    let held = own(cell, proposal);
+    let (others, own) = (sum(cell).max(cell.lower_bound).saturating_sub(held), held.max(proposal.own));
+    let total = |cell: &Merged| {
+        let sum = cell.current.iter().fold(0, |sum: u64, (_, own)| sum.saturating_add(*own));
+        sum.max(cell.lower_bound)
+    };
+    let previous = before.iter().map(total).fold(proposal.global_previous, u64::saturating_add);
     let previous = previous.min(MAX_COUNT);
     let share = u128::from(previous) * u128::from(proposal.covered_ms) / u128::from(proposal.cell_ms.max(1));
     let used = u128::from(others.saturating_add(own).saturating_add(proposal.global_current)) + share;
