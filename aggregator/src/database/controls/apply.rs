@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 use tokio::time::Instant;
-use weir_core::control::book::{Book, Edition, MAX_KEPT, MAX_REVISION, Reading};
+use weir_core::control::book::{Book, Edition, MAX_KEPT, MAX_REVISION, Reading, first_revision};
 use weir_core::control::{Slot, Target};
 use weir_core::model::time::UnixMs;
 
@@ -124,7 +124,8 @@ impl Draft {
         if self.revision >= MAX_REVISION {
             return Changed::Full(Bound::Revisions);
         }
-        self.revision += 1;
+        // A database that was set back, while no aggregator ran, has no revision of what it has lost. No new one may be one of those.
+        self.revision = self.revision.saturating_add(1).max(first_revision(self.now));
         let stored = change.result(found, self.revision, self.now);
         let was = stands.cloned();
         self.room.replace(

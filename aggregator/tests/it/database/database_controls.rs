@@ -7,7 +7,7 @@ use weir_aggregator::database::{
     Action, AuditFilter, Bound, Change, Changed, ControlFilter, Database, MAX_AUTOMATIC_OF_WORKSPACE,
     MAX_OF_WORKSPACE, NEWS_ROWS, NewsPage, PlaceFilter, StoredControl, UnfinishedNews, Wish,
 };
-use weir_core::control::book::{Book, Edition, sent_incarnation};
+use weir_core::control::book::{Book, Edition, first_revision, sent_incarnation};
 use weir_core::control::{Effect, MAX_CONTROLS, Selector, Slot, Target};
 use weir_core::matching::networks::parse_network;
 use weir_core::model::time::UnixMs;
@@ -24,6 +24,7 @@ async fn scenarios(store: &Store) {
     run!(
         store,
         changes_are_read_and_audited,
+        a_revision_is_higher_than_any_that_was_used_before,
         rules_extend_bans_by_rules_and_nothing_else,
         a_lifted_ban_returns_only_after_new_violations,
         changes_at_once_are_all_made_in_order,
@@ -108,6 +109,20 @@ fn within(place: PlaceFilter) -> ControlFilter {
 
 async fn listed(database: &Database, filter: ControlFilter) -> Vec<StoredControl> {
     database.controls(&ControlFilter { limit: 100, ..filter }, NOW, WITHIN).await.unwrap()
+}
+
+/// A database that was set back while no aggregator ran shows nobody which revisions it has lost.
+async fn a_revision_is_higher_than_any_that_was_used_before(store: &Store) {
+    let scene = store.fresh().await;
+    let a = scene.open("a");
+    let mut last = 0;
+    for after_ms in [0, 0, 3_600_000, 3_600_000, 3_600_500] {
+        let now = UnixMs(NOW.0 + after_ms);
+        let (reset, _) = done(one(&a, set("alice|*", Effect::Reset), now).await);
+        let revision = reset.control.revision;
+        assert!(revision > last && revision >= first_revision(now), "{revision} after {last}");
+        last = revision;
+    }
 }
 
 async fn changes_are_read_and_audited(store: &Store) {
