@@ -55,6 +55,8 @@ use weir_core::replication::state::TICK_MS;
 const SCHEMA_CHECK: Duration = Duration::from_secs(5);
 /// How long connections may stay open after their streams have ended, to close in order.
 const GOODBYE: Duration = Duration::from_millis(500);
+/// How long the last packets to the database may take.
+const LAST_PACKETS: Duration = Duration::from_millis(1_500);
 
 /// The settings of a server.
 #[derive(Clone, Debug)]
@@ -342,6 +344,12 @@ impl Server {
             self.services.regional.as_ref().map_or_else(Schedule::default, |regional| regional.schedule);
         if timeout(Duration::from_millis(schedule.last_replay_ms), written).await.is_err() {
             info!("could not write the last reports to the regional store in time");
+        }
+        if let Some(global) = &self.services.global {
+            let published = global::publish_last(&self.services.hub, global);
+            if timeout(LAST_PACKETS, published).await.is_err() {
+                info!("could not write the last counts to the database in time");
+            }
         }
         if let Some(regional) = &self.services.regional {
             let removal = peers::remove_status(&self.services.hub, &self.services.status, regional);

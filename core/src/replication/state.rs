@@ -110,12 +110,20 @@ pub struct RegionState {
     /// The number of losses of the database that were found when its own marker was read last; `None` while there is no marker. Only what is
     /// read of the database under a marker may count as published: a loss of it would show.
     pub(super) guard: Option<u64>,
+    /// All that is due is to be published with the next packets: the aggregator ends.
+    pub(super) publishes_all: bool,
     /// A subscription to the other aggregators' messages exists or existed. From then on a full read of the hot index
     /// misses nothing.
     pub(super) listens: bool,
 }
 
 impl RegionState {
+    /// Lets what is due at any time be published at once, as the aggregator ends. It is once [`Figures::published_at`] is as late as this.
+    pub fn publish_all(&mut self) {
+        self.publishes_all = true;
+        self.notify(Event::Publish);
+    }
+
     /// An empty region without stores. `secret` must be random and unknown to clients.
     pub fn new(limits: RegionLimits, secret: (u64, u64)) -> RegionState {
         RegionState {
@@ -133,6 +141,7 @@ impl RegionState {
             losses: 0,
             is_recovering: false,
             lost: None,
+            publishes_all: false,
             guard: None,
             listens: false,
         }

@@ -17,6 +17,7 @@ use crate::telemetry::metrics::Operation;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Instant;
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tracing::info;
 use weir_core::model::schedule::Schedule;
@@ -34,12 +35,14 @@ pub struct Global {
     /// Whether the last import failed, and the last call of any other kind. They are separate, as only the replica may be
     /// unavailable.
     failing: [AtomicBool; 2],
+    /// A packet was exchanged, or has failed.
+    exchanged: Notify,
 }
 
 impl Global {
     /// A database that has not been called yet. `id` is that of this aggregator, also in its Redis.
     pub fn new(database: Database, schedule: Schedule, id: [u8; 16]) -> Global {
-        Global { database, id, schedule, failing: Default::default() }
+        Global { database, id, schedule, failing: Default::default(), exchanged: Notify::new() }
     }
 
     /// Stores whether a call failed. True if it succeeded and all failures before it are over.
@@ -92,6 +95,21 @@ pub fn start(hub: &Arc<Hub>, global: &Arc<Global>, start: Start, tasks: &mut Joi
     tasks.spawn(sync::run(hub(), global(), sync));
     tasks.spawn(import::run(hub(), global(), import));
     tasks.spawn(recover::run(hub(), global(), recovery));
+}
+
+/// Before the program ends: publishes all that is due, and waits until the database holds it.
+pub async fn publish_last(hub: &Hub, global: &Global) {
+    let began = hub.state(|state, now| {
+        state.publish_all();
+        now.mono
+    });
+    loop {
+        let exchanged = global.exchanged.notified();
+        if hub.state(|state, _| state.figures.published_at.is_some_and(|at| at >= began)) {
+            return;
+        }
+        exchanged.await;
+    }
 }
 
 /// Counts a call that began at `started` in the metrics.

@@ -44,6 +44,7 @@ impl Sync {
         match self.sync.next(&mut &*hub, rand::random()) {
             Next::Call(call) => {
                 exchange(hub, global, &mut self.sync, call, &mut self.round).await;
+                global.exchanged.notify_one();
                 self.log_split(hub, global);
                 Some(Next::Yield)
             }

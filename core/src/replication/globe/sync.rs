@@ -197,7 +197,7 @@ impl GlobalSync {
 
     /// The next packet, or the pause before it; `None` to be called again.
     fn rest(&mut self, state: &mut RegionState, now: Now, random: u64) -> Option<Next<Call>> {
-        let is_interval = self.next_interval <= now.mono;
+        let is_interval = self.next_interval <= now.mono || state.publishes_all;
         let is_tick = self.next_tick <= now.mono;
         let tokens = self.tokens.at(now.mono);
         let is_urgent = tokens > 0 && state.region.has_rows(Due::Now);
@@ -223,6 +223,7 @@ impl GlobalSync {
         if is_interval {
             self.next_interval = self.interval.next(now.mono, random);
             self.left_of_interval = state.region.waiting_keys();
+            state.publishes_all = false;
         }
         let rows = match (self.has_failed, self.left_of_interval > 0) {
             (true, _) => Vec::new(),
@@ -958,6 +959,25 @@ mod tests {
                 peer.map(|version| (PEER, &b"here"[..], version)).into_iter().collect();
             assert!(!driven.reply(&others));
         }
+    }
+
+    #[test]
+    fn an_aggregator_that_ends_publishes_what_would_be_due_later() {
+        let mut driven = driven();
+        driven.packet();
+        driven.reply(&[]);
+        // Used by this region alone, and less above the published count than is due at once.
+        driven.use_keys(0..1, 5);
+        assert_eq!(driven.packet().rows.len(), 1);
+        driven.reply(&[]);
+        driven.use_keys(0..1, 6);
+        let began_ms = driven.ms;
+        driven.state.publish_all();
+        let rows = driven.packet().rows;
+        assert_eq!((rows.len(), rows[0].count), (1, 6));
+        assert!(driven.ms < began_ms + 1_000, "before the next tick");
+        driven.reply(&[]);
+        assert!(driven.state.figures.published_at.is_some_and(|at| at >= NOW.mono.after(began_ms)));
     }
 
     /// The last process of a region without a store has ended. Its last packet is committed after its successor has read the region's rows.
