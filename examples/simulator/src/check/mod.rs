@@ -56,8 +56,8 @@ pub struct Check {
     /// For each process and rule: offset of the clock that numbers the rule's cells from the monotonic clock, in
     /// milliseconds, and the cell in which that was noted.
     numbered_by: BTreeMap<OriginId, Vec<(i64, u64)>>,
-    /// For each process: offset of its clock from the monotonic clock, in milliseconds.
-    offsets_ms: BTreeMap<OriginId, i64>,
+    /// For each worker of a process: offset of its clock from the monotonic clock, in milliseconds.
+    offsets_ms: BTreeMap<(OriginId, usize), i64>,
     has_redis: bool,
     /// A fault of the plan makes a Redis unavailable or slow.
     store_fails: bool,
@@ -99,15 +99,21 @@ impl Check {
     pub(crate) fn ends(&mut self, origin: OriginId) {
         self.truth.ends(origin);
         self.numbered_by.remove(&origin);
-        self.offsets_ms.remove(&origin);
+        self.offsets_ms.retain(|(of, _), _| *of != origin);
     }
 
-    /// A process decides by a clock with this offset from its monotonic clock, where `true_ms` is right. Small steps
+    /// A worker of a process decides by a clock with this offset from its monotonic clock, where `true_ms` is right. Small steps
     /// ahead add up while a cell lasts, as they do in entries. A region with a store never leaves the right time: at most an Envoy, which
     /// begins with its machine's clock, steps to it.
-    pub(crate) fn decides_by(&mut self, origin: OriginId, offset_ms: i64, true_ms: i64, now_us: u64) {
+    pub(crate) fn decides_by(
+        &mut self,
+        (origin, worker): (OriginId, usize),
+        offset_ms: i64,
+        true_ms: i64,
+        now_us: u64,
+    ) {
         let rules = self.stepped_us.len();
-        let before_ms = self.offsets_ms.insert(origin, offset_ms).unwrap_or(offset_ms);
+        let before_ms = self.offsets_ms.insert((origin, worker), offset_ms).unwrap_or(offset_ms);
         let (was_off, is_off) = (before_ms.abs_diff(true_ms), offset_ms.abs_diff(true_ms));
         if self.has_redis && !self.store_fails && is_off > was_off.saturating_add(MOST_OFF_MS) {
             self.violated("clock", now_us, || format!("{origin} is off by {is_off} ms after {was_off} ms"));
