@@ -9,7 +9,7 @@ use weir_aggregator::redis::{HOT_SHARDS, Received, Store};
 use weir_core::model::key::{Key, KeyParts, OriginId};
 use weir_core::model::time::UnixMs;
 use weir_core::model::window::{MAX_COUNT, Position, Used};
-use weir_core::region::exchange::{BASELINE, LowerBound, Merge, Proposal};
+use weir_core::region::exchange::{BASELINE, LowerBound, Merge, Merged, Proposal};
 use weir_core::replication::regional::clock::{SharedTime, TimeProposal};
 use weir_envoy::{Redis, wait};
 
@@ -187,6 +187,38 @@ async fn a_proposal_is_absolute_and_may_be_repeated() {
     let own = Merge { parts: vec![(B, 2)], ..proposing(&key, proposal(B, 3, 13)) };
     let merged = merge_one(&store, own).await;
     assert_eq!((merged.granted, merged.current), (Some(true), vec![(A, 10), (B, 3)]));
+}
+
+#[tokio::test]
+async fn a_lower_bound_stays_and_new_use_above_it_adds_up() {
+    let (_redis, store) = started().await;
+    let key = key(b"alice");
+    let bound = |lower_bound, parts: &[(OriginId, u64)]| Merge { lower_bound, ..merge(&key, parts) };
+    let held = |merged: Merged| (merged.granted, merged.current, merged.lower_bound);
+    // Twice: all is as sent, and then something else is there.
+    for _ in 0..2 {
+        let merged = merge_one(&store, bound(60, &[(A, 5)])).await;
+        assert_eq!(held(merged), (None, vec![(A, 5)], 60));
+    }
+    assert_eq!(merge_one(&store, bound(50, &[])).await.lower_bound, 60);
+    // One node returns what it had used, and another one spends more.
+    assert_eq!(merge_one(&store, merge(&key, &[(B, 20)])).await.lower_bound, 60);
+    let further = Merge { above: vec![A, C], ..bound(65, &[(A, 10), (C, 3)]) };
+    for _ in 0..2 {
+        let merged = merge_one(&store, further.clone()).await;
+        assert_eq!(held(merged), (None, vec![(C, 3), (A, 10), (B, 20)], 65), "what C had used before is not known");
+    }
+    let refused = merge_one(&store, proposing(&key, proposal(C, 39, 100))).await;
+    assert_eq!((refused.granted, refused.lower_bound), (Some(false), 65));
+    for _ in 0..2 {
+        let granted = merge_one(&store, proposing(&key, proposal(C, 38, 100))).await;
+        assert_eq!(held(granted), (Some(true), vec![(C, 38), (A, 10), (B, 20)], 100));
+    }
+    // The next window counts it as the one before.
+    let next = Merge { sequence: CELL + 1, ..proposing(&key, proposal(A, 51, 100)) };
+    assert_eq!(merge_one(&store, next).await.granted, Some(false));
+    let next = Merge { sequence: CELL + 1, ..proposing(&key, proposal(A, 50, 100)) };
+    assert_eq!(merge_one(&store, next).await.granted, Some(true));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -65,6 +65,7 @@ async fn scenarios(store: &Store) {
     identifiers_stay_apart(store).await;
     an_aggregator_that_restarts_reads_what_was_used(store).await;
     a_restart_admits_no_used_up_key_again(store).await;
+    restarts_in_a_row_admit_a_limit_once(store).await;
 }
 
 fn schedule() -> Schedule {
@@ -543,6 +544,20 @@ async fn an_aggregator_that_restarts_reads_what_was_used(store: &Store) {
     assert!(a.query(b"x", HOUR_MS, 5, 15, LIMIT).await.granted);
     assert_eq!(a.holds(b"x", HOUR_MS), (100, 0));
     b.comes_to_hold(b"x", HOUR_MS, (0, 100)).await;
+}
+
+/// Each life ends as soon as it has granted something, before the recovery grace periods have ended.
+async fn restarts_in_a_row_admit_a_limit_once(store: &Store) {
+    let (scene, clock) = (store.fresh().await, clock());
+    let mut granted = Vec::new();
+    for (life, cost) in (1..).zip([60, 20, 20, 20, 1]) {
+        let mut a = Region::start("a", &scene, &clock).await;
+        a.peer = join(&a.weir, life).await;
+        granted.push(a.query(b"x", HOUR_MS, 0, cost, LIMIT).await.granted);
+        drop(a.peer);
+        a.weir.server.stop().await;
+    }
+    assert_eq!(granted, [true, true, true, false, false], "{LIMIT} in all");
 }
 
 async fn a_replica_is_read_and_its_failures_stay_its_own(store: &Store) {

@@ -2,7 +2,7 @@
 
 use super::{Scenario, plan, source, steady};
 use crate::plan::traffic::{Shape, Traffic};
-use crate::plan::{Network, Plan, Rule, Topology};
+use crate::plan::{Fault, Network, Part, Plan, Rule, Topology, Wrong};
 use crate::run::Expected;
 
 const REGIONS: u16 = 10;
@@ -47,6 +47,12 @@ pub(super) const ALL: &[Scenario] = &[
         lowered,
     )
     .expecting(|_| over(0.05)),
+    Scenario::new(
+        "restarts-in-a-row",
+        "all processes of a region crash four times, a few seconds apart, while a client uses all it can in both regions",
+        restarts,
+    )
+    .expecting(|_| over(0.1)),
 ];
 
 fn over(most: f64) -> Expected {
@@ -101,6 +107,20 @@ fn lowered(seed: u64) -> Plan {
     let others = [1, 2].map(|region| under(burst(region, 15_000, 100, 300)));
     let first = [burst(0, 0, 160, 5_000), under(burst(0, 10_000, 5, 1_000))];
     plan(seed, topology, rules, [first, others].concat(), 20_000)
+}
+
+/// Each life is shorter than the recovery grace periods, so that nothing but the published counts shows what earlier ones have passed.
+fn restarts(seed: u64) -> Plan {
+    let topology = Topology { regions: 2, ..Topology::region(1) };
+    let at = |region, rate| Traffic { at: vec![(region, 0)], ..steady(1, rate) };
+    let second = Traffic { from_ms: 20_000, ..at(1, 150.0) };
+    let mut plan = plan(seed, topology, vec![Rule::new(LIMIT, 600_000)], vec![at(0, 150.0), second], 24_000);
+    let parts = [Part::Aggregator { region: 0, aggregator: 0 }, Part::Envoy { region: 0, envoy: 0 }];
+    let crashes = [4_000, 8_000, 12_000, 16_000].map(|at_ms| {
+        parts.map(|part| Fault { at_ms, for_ms: 300, what: Wrong::Crash { part } })
+    });
+    plan.faults = crashes.into_iter().flatten().collect();
+    plan
 }
 
 fn far(seed: u64) -> Plan {
