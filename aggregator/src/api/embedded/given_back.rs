@@ -46,19 +46,43 @@ impl Engine {
     /// A budget with what was given back and is left.
     pub(super) fn with_given(&mut self, check: &Check<'_>, budget: Budget, now: MonoMs) -> Budget {
         let left = self.left_of_given(check, now);
-        Budget { remaining: budget.remaining.saturating_add(left).min(budget.limit), ..budget }
+        if left == 0 {
+            return budget;
+        }
+        // What is above the limit uses up a part of it, which the remainder does not show.
+        let (Ok(room) | Err(Denial { budget: room, .. })) = self.above(&Check { cost: 0, ..*check }, left, now);
+        Budget { remaining: room.remaining.min(budget.limit), ..budget }
+    }
+
+    /// Whether the check passes if its limit is higher by what was given back. Changes nothing.
+    fn above(&mut self, check: &Check<'_>, given: u64, now: MonoMs) -> Result<Budget, Denial> {
+        self.peek(&Check { limit: check.limit.saturating_add(given), ..*check }, now)
+    }
+
+    /// Whether a check whose whole cost was taken of what had been given back passes, though the count alone is above the limit: what was
+    /// given back and is left makes up for that.
+    pub(super) fn is_made_up_for(&mut self, check: &Check<'_>, taken: Taken, now: MonoMs) -> bool {
+        let left = self.left_of_given(check, now);
+        let rest = Check { cost: 0, ..*check };
+        taken.hits == check.cost
+            && taken.hits.saturating_add(left) > 0
+            && self.peek(&rest, now).is_err()
+            && self.above(&rest, left, now).is_ok()
+    }
+
+    /// Whether the count is above the limit without what was given back, which includes what was `taken` of it.
+    pub(super) fn is_exceeded(&mut self, check: &Check<'_>, taken: Taken, now: MonoMs) -> bool {
+        let given = self.left_of_given(check, now).saturating_add(taken.hits);
+        self.above(&Check { cost: 0, ..*check }, given, now).is_err()
     }
 
     /// [`Engine::peek`] with what was given back and is left.
     pub(super) fn peek_with_given(&mut self, check: &Check<'_>, now: MonoMs) -> Result<Budget, Denial> {
         let left = self.left_of_given(check, now);
-        let rest = Check { cost: check.cost.saturating_sub(left), ..*check };
-        let add = |budget: Budget| Budget {
-            remaining: budget.remaining.saturating_add(left).min(budget.limit),
-            ..budget
-        };
-        let peeked = self.peek(&rest, now);
-        peeked.map(add).map_err(|denial| Denial { budget: add(denial.budget), ..denial })
+        let limit = check.limit;
+        let shown = |budget: Budget| Budget { remaining: budget.remaining.min(limit), limit, ..budget };
+        let peeked = self.above(check, left, now);
+        peeked.map(shown).map_err(|denial| Denial { budget: shown(denial.budget), ..denial })
     }
 
     fn left_of_given(&mut self, check: &Check<'_>, now: MonoMs) -> u64 {

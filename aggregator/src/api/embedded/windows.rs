@@ -115,7 +115,15 @@ impl Windows {
             let check = window.check(rule, timeout_ms);
             Check { cost: check.cost.saturating_sub(taken.hits), ..check }
         });
-        let checks: Vec<Check<'_>> = checks.collect();
+        let mut checks: Vec<Check<'_>> = checks.collect();
+        let mut given = self.0.iter().zip(&taken);
+        checks.retain(|_| {
+            let next = given.next();
+            next.is_none_or(|(window, taken)| !engine.is_made_up_for(&window.check(0, 0), *taken, now))
+        });
+        if checks.is_empty() {
+            return Attempt::Decided(true, self.allowed(engine, None, now));
+        }
         match engine.decide(&checks, now) {
             Ok(outcome) => self.attempt(engine, &outcome, &taken, now),
             Err(receiver) => Attempt::Wait(receiver, taken),

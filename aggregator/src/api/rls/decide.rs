@@ -218,9 +218,10 @@ impl CallContext<'_> {
     }
 
     async fn give_back(self, check: &LimitCheck, deadline: Instant) -> Result<Decision, Refused> {
-        let mut read = self.read_above(check, deadline).await?;
-        let kept = self.embedded.give_back(check);
-        read.result.remaining = read.result.remaining.saturating_add(kept).min(read.result.limit);
+        // What counts in the region bounds what can be given back.
+        self.read_above(check, deadline).await?;
+        self.embedded.give_back(check);
+        let read = self.read_above(check, deadline).await?;
         Ok(Decision { over: false, ..read })
     }
 

@@ -159,6 +159,30 @@ async fn hits_that_are_given_back_can_be_used_again() {
     assert_eq!(codes(&of(&channel, &[&[("user", "new")]]).await).0, OVER);
 }
 
+/// A cost that is denied counts if its descriptor states it, so a limit may be exceeded.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hits_that_are_given_back_to_an_exceeded_limit_make_up_for_what_is_above_it_first() {
+    let (_weir, channel, _folder) = service(LIMITS, Answering::default()).await;
+    let tokens: Entries = &[("tokens", "x")];
+    assert_eq!(remaining(&check(&channel, vec![hits(tokens, 900)]).await), [100]);
+    assert_eq!(codes(&check(&channel, vec![hits(tokens, 600)]).await).0, OVER, "1 500 of 1 000");
+    let refund = check(&channel, vec![back(tokens, 400)]).await;
+    assert_eq!((codes(&refund).0, remaining(&refund)), (OK, vec![0]), "1 100 are left");
+    assert_eq!(codes(&of(&channel, &[tokens]).await).0, OVER);
+    let refund = check(&channel, vec![back(tokens, 200)]).await;
+    assert_eq!((codes(&refund).0, remaining(&refund)), (OK, vec![100]), "900 are left");
+    let look = check(&channel, vec![hits(tokens, 0)]).await;
+    assert_eq!((codes(&look).0, remaining(&look)), (OK, vec![100]));
+    assert_eq!(remaining(&check(&channel, vec![hits(tokens, 40), descriptor(WIDE)]).await), [60, 99]);
+    assert_eq!(remaining(&check(&channel, vec![hits(tokens, 60)]).await), [0]);
+    assert_eq!(codes(&of(&channel, &[tokens]).await).0, OVER);
+    // As before, the cost that exceeds the limit counts in full.
+    check(&channel, vec![back(tokens, 1_500)]).await;
+    assert_eq!(codes(&check(&channel, vec![hits(tokens, 1_300)]).await).0, OVER);
+    let refund = check(&channel, vec![back(tokens, 400)]).await;
+    assert_eq!((codes(&refund).0, remaining(&refund)), (OK, vec![100]), "900 of 1 300 are left");
+}
+
 /// What was used in the unit before fades by itself, so it is not given back as well.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hits_of_the_unit_before_are_not_given_back() {
