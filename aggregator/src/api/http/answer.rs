@@ -72,7 +72,8 @@ impl Outcome {
             decided,
             limit,
             remaining: result.remaining,
-            reset: now.0.saturating_add(result.reset_ms),
+            // A denied caller that waits for the reset may pass then.
+            reset: now.0.saturating_add(result.reset_ms.max(retry_after_ms.unwrap_or_default())),
             retry_after_ms,
             transaction: result.transaction,
         }

@@ -48,6 +48,7 @@ async fn a_used_up_limit_returns_when_to_retry() {
         assert_eq!((&body["limit"], &body["remaining"]), (&json!(3), &json!(left)), "{body}");
         assert!(body.get("retry_after_ms").is_none() && body.get("transaction").is_none(), "{body}");
     }
+    let asked = weir.server.services().now().0;
     let denied = client.post("/v1/check", &hourly("alice", 3, 1)).await;
     assert_eq!(denied.status, 200, "a denial is an answer");
     assert!(!success(&denied.body) && denied.body["decided"] == true, "{denied:?}");
@@ -56,6 +57,7 @@ async fn a_used_up_limit_returns_when_to_retry() {
         (denied.body["reset"].as_u64().unwrap(), denied.body["retry_after_ms"].as_u64().unwrap());
     assert!(reset >= now - 60_000 && reset <= now + 2 * HOUR_MS, "{denied:?}");
     assert!((1..=2 * HOUR_MS).contains(&wait), "{denied:?}");
+    assert!(reset >= asked + wait, "the same cost passes by the reset: {denied:?}");
     let never = client.post("/v1/check", &hourly("alice", 3, 4)).await;
     assert!(!success(&never.body) && never.body.get("retry_after_ms").is_none(), "{never:?}");
     assert!(
