@@ -5,13 +5,14 @@
 
 use crate::region::clocks::Clocks;
 use crate::region::stream_error::StreamError;
-use crate::telemetry::clock::Clock;
+use crate::telemetry::clock::{Clock, since_boot};
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::spans::Telemetry;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
@@ -36,6 +37,8 @@ pub struct Hub {
     pub draining: watch::Sender<Option<Instant>>,
     /// Notified when another aggregator serves the region, so that this one must stop.
     pub taken_over: Notify,
+    /// Until when this aggregator is known to serve the region alone, by [`since_boot`]: the region lease. Without one always.
+    serves_until_ms: AtomicU64,
     /// Creates spans, if tracing is configured.
     pub telemetry: Telemetry,
     events: [(Event, Notify); Event::ALL.len()],
@@ -74,6 +77,7 @@ impl Hub {
             metrics,
             draining: watch::Sender::new(None),
             taken_over: Notify::new(),
+            serves_until_ms: AtomicU64::new(u64::MAX),
             telemetry,
             events: Event::ALL.map(|event| (event, Notify::new())),
             replayed: watch::Sender::new(0),
@@ -249,8 +253,22 @@ impl Hub {
         Ok(taken)
     }
 
+    /// Another aggregator may serve the region after this moment, by [`since_boot`].
+    pub fn serves_until(&self, moment: MonoMs) {
+        self.serves_until_ms.store(moment.0, Relaxed);
+    }
+
+    /// Whether no other aggregator can serve the region. A process that was frozen decides nothing until it has renewed its lease.
+    pub fn serves(&self) -> bool {
+        let until_ms = self.serves_until_ms.load(Relaxed);
+        until_ms == u64::MAX || since_boot().0 < until_ms
+    }
+
     /// Answers queries from memory.
     pub fn answer_from_memory(&self, origin: OriginId, consults: &[Consult]) -> Vec<Answer> {
+        if !self.serves() {
+            return Vec::new();
+        }
         self.state(|state, now| state.answer_from_memory(origin, consults, now))
     }
 

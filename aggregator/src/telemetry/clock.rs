@@ -1,13 +1,25 @@
 //! The wall clock. Only this module reads it, behind a trait, so that tests can shift it. Durations are measured with
 //! `std::time::Instant` where they are needed.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-use weir_core::model::time::UnixMs;
+use nix::time::{ClockId, clock_gettime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use weir_core::model::time::{MonoMs, UnixMs};
 
 /// A wall clock.
 pub trait Clock: Send + Sync + 'static {
     /// Milliseconds since the Unix epoch; may jump in either direction.
     fn now(&self) -> UnixMs;
+}
+
+/// Milliseconds since the machine started. On Linux the time in which it was suspended counts too; `Instant` leaves that out.
+pub fn since_boot() -> MonoMs {
+    #[cfg(target_os = "linux")]
+    let id = ClockId::CLOCK_BOOTTIME;
+    #[cfg(not(target_os = "linux"))]
+    let id = ClockId::CLOCK_MONOTONIC;
+    // What guards fails closed: an unknown time is late.
+    let ms = clock_gettime(id).map_or(u128::from(u64::MAX), |time| Duration::from(time).as_millis());
+    MonoMs(u64::try_from(ms).unwrap_or(u64::MAX))
 }
 
 /// The machine's clock.

@@ -125,6 +125,9 @@ impl EmbeddedLimiter {
         failure: Failure,
         within: Duration,
     ) -> Answer {
+        if !self.api.services.serves() {
+            return Answer::undecided(checks.len());
+        }
         let deadline = Instant::now() + within;
         let (windows, exact) = match split(checks, counted) {
             Ok(parts) => parts,

@@ -4,6 +4,7 @@
 use super::{Global, failure};
 use crate::database::{DatabaseError, Lease};
 use crate::region::hub::Hub;
+use crate::telemetry::clock::since_boot;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
@@ -49,9 +50,16 @@ pub async fn take(global: &Global) -> Result<(), Taken> {
 /// Renews the lease until the program ends or another aggregator holds it.
 pub async fn keep(hub: Arc<Hub>, global: Arc<Global>) {
     let mut keeping = Keeping::default();
+    hub.serves_until(since_boot().after(TTL_MS));
     loop {
         sleep(Duration::from_millis(Keeping::pause_ms())).await;
-        if keeping.answered(holder(&renew(&global).await)) {
+        // The row is valid from a moment after this one.
+        let sent = since_boot();
+        let holder = holder(&renew(&global).await);
+        let is_another = matches!(holder, Ok(Holder::Another));
+        // An unavailable database prevents no decision.
+        hub.serves_until(if is_another { MonoMs(0) } else { sent.after(TTL_MS) });
+        if keeping.answered(holder) {
             return hub.taken_over.notify_one();
         }
     }
