@@ -49,7 +49,7 @@ pub(super) const ALL: &[Scenario] = &[
     .expecting(|_| over(0.05)),
     Scenario::new(
         "restarts-in-a-row",
-        "all processes of a region crash four times, a few seconds apart, while a client uses all it can in both regions",
+        "all processes of a region crash four times, nine seconds apart, while a client uses all it can in both regions",
         restarts,
     )
     .expecting(|_| over(0.1)),
@@ -109,15 +109,19 @@ fn lowered(seed: u64) -> Plan {
     plan(seed, topology, rules, [first, others].concat(), 20_000)
 }
 
-/// Each life is shorter than the recovery grace periods, so that nothing but the published counts shows what earlier ones have passed.
+/// A successor serves once the lease of the one that crashed has expired, and Envoys start after that, so that they do not decide alone. So
+/// each life is shorter than the recovery grace periods, and nothing but the published counts shows what earlier ones have passed.
 fn restarts(seed: u64) -> Plan {
     let topology = Topology { regions: 2, ..Topology::region(1) };
     let at = |region, rate| Traffic { at: vec![(region, 0)], ..steady(1, rate) };
-    let second = Traffic { from_ms: 20_000, ..at(1, 150.0) };
-    let mut plan = plan(seed, topology, vec![Rule::new(LIMIT, 600_000)], vec![at(0, 150.0), second], 24_000);
-    let parts = [Part::Aggregator { region: 0, aggregator: 0 }, Part::Envoy { region: 0, envoy: 0 }];
-    let crashes = [4_000, 8_000, 12_000, 16_000].map(|at_ms| {
-        parts.map(|part| Fault { at_ms, for_ms: 300, what: Wrong::Crash { part } })
+    let second = Traffic { from_ms: 36_500, ..at(1, 150.0) };
+    let mut plan = plan(seed, topology, vec![Rule::new(LIMIT, 600_000)], vec![at(0, 150.0), second], 40_000);
+    let parts = [
+        (Part::Aggregator { region: 0, aggregator: 0 }, 300),
+        (Part::Envoy { region: 0, envoy: 0 }, 5_000),
+    ];
+    let crashes = [4_000, 13_000, 22_000, 31_000].map(|at_ms| {
+        parts.map(|(part, for_ms)| Fault { at_ms, for_ms, what: Wrong::Crash { part } })
     });
     plan.faults = crashes.into_iter().flatten().collect();
     plan
