@@ -1,5 +1,6 @@
 -- Shared by the scripts: exact arithmetic, and a cell as stored. A cell is a hash: 16 raw bytes of a node's id ->
--- decimal count, 'l' -> lowest limit, and 'b' -> lower bound of the sum. Other fields were not written by Weir; they are left alone and do not count.
+-- decimal count, 'l' -> lowest limit, and 'b' -> lower bound of the sum. Other fields were not written by Weir; they are left
+-- alone and do not count.
 -- Doubles represent integers exactly up to 2^53; nothing here computes beyond that.
 
 local MAX = 9007199254740992
@@ -124,7 +125,8 @@ local function sum(cell)
     return total
 end
 
--- What the region has used in a cell at least, whatever its nodes' counts add up to: evidence after a loss, and what was used since.
+-- What the region has used in a cell at least, whatever its nodes' counts add up to: evidence after a loss, and what was used
+-- since.
 local function lower_bound(cell)
     return count_of(cell, 'b') or 0
 end

@@ -2,9 +2,10 @@
 --
 -- KEYS: for each cell its own name, and the names of the earlier cells that the window touches if they are wanted or
 -- there is a proposal, newest first.
--- ARGV: for each cell what is left until it expires in milliseconds, limit or '', lower bound or '', the number of counts, the number of earlier
---       cells, and node and count in turn. A count after '+' is of a node that had sent its whole use: what it grows by adds to the lower bound. If there are earlier cells: '1' if they are wanted, '1' if there is a proposal, and of the proposal: node,
---       own, limit, global_current, global_previous, covered_ms, cell_ms.
+-- ARGV: for each cell what is left until it expires in milliseconds, limit or '', lower bound or '', the number of counts, the
+--       number of earlier cells, and node and count in turn. A count after '+' is of a node that had sent its whole use: what it
+--       grows by adds to the lower bound. If there are earlier cells: '1' if they are wanted, '1' if there is a proposal, and of
+--       the proposal: node, own, limit, global_current, global_previous, covered_ms, cell_ms.
 -- Returns an answer for each of the first cells; those left were not merged, so that one call remains short. An answer
 -- is 0 if the cell holds what was sent and nothing else, or else: 1, 0 or -1 (granted, refused, no proposal), the cell,
 -- and the list of earlier cells if they are wanted.
@@ -35,8 +36,8 @@ local function propose(cell, earlier, at)
     return 1
 end
 
--- Raises the counts of a cell that has a lower bound, or is sent one. What returns after a loss is in it already, and only what a node uses
--- after it has sent all adds to it. Returns whether the cell now holds exactly these counts and this lower bound.
+-- Raises the counts of a cell that has a lower bound, or is sent one. What returns after a loss is in it already, and only what
+-- a node uses after it has sent all adds to it. Returns whether the cell now holds exactly these counts and this lower bound.
 local function raise_above(cell, first, last, sent)
     local bound, new, same = lower_bound(cell), 0, true
     local is_short = bound > sum(cell)

@@ -258,7 +258,8 @@ impl Hub {
         self.serves_until_ms.store(moment.0, Relaxed);
     }
 
-    /// Whether no other aggregator can serve the region. A process that was frozen decides nothing until it has renewed its lease.
+    /// Whether no other aggregator can serve the region. A process that was frozen decides nothing until it has renewed its
+    /// lease.
     pub fn serves(&self) -> bool {
         let until_ms = self.serves_until_ms.load(Relaxed);
         until_ms == u64::MAX || since_boot().0 < until_ms

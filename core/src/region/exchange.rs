@@ -26,10 +26,11 @@ pub struct Merge {
     pub parts: Vec<Part>,
     /// The lowest limit known to apply; `u64::MAX` if unknown.
     pub limit: u64,
-    /// The least that the region has used, if the components add up to less; otherwise 0. The store keeps the highest, and grants nothing
-    /// that does not fit above it.
+    /// The least that the region has used, if the components add up to less; otherwise 0. The store keeps the highest, and
+    /// grants nothing that does not fit above it.
     pub lower_bound: u64,
-    /// The nodes of `parts` that have sent their whole use before: by what they have used since, the store raises its lower bound.
+    /// The nodes of `parts` that have sent their whole use before: by what they have used since, the store raises its lower
+    /// bound.
     pub above: Vec<OriginId>,
     /// When the store drops the cell.
     pub expires: UnixMs,

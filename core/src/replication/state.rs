@@ -118,7 +118,8 @@ pub struct RegionState {
 }
 
 impl RegionState {
-    /// Lets what is due at any time be published at once, as the aggregator ends. It is once [`Figures::published_at`] is as late as this.
+    /// Lets what is due at any time be published at once, as the aggregator ends. It is once [`Figures::published_at`] is as
+    /// late as this.
     pub fn publish_all(&mut self) {
         self.publishes_all = true;
         self.notify(Event::Publish);

@@ -50,7 +50,8 @@ impl Engine {
             return budget;
         }
         // What is above the limit uses up a part of it, which the remainder does not show.
-        let (Ok(room) | Err(Denial { budget: room, .. })) = self.above(&Check { cost: 0, ..*check }, left, now);
+        let (Ok(room) | Err(Denial { budget: room, .. })) =
+            self.above(&Check { cost: 0, ..*check }, left, now);
         Budget { remaining: room.remaining.min(budget.limit), ..budget }
     }
 
@@ -59,8 +60,8 @@ impl Engine {
         self.peek(&Check { limit: check.limit.saturating_add(given), ..*check }, now)
     }
 
-    /// Whether a check whose whole cost was taken of what had been given back passes, though the count alone is above the limit: what was
-    /// given back and is left makes up for that.
+    /// Whether a check whose whole cost was taken of what had been given back passes, though the count alone is above the
+    /// limit: what was given back and is left makes up for that.
     pub(super) fn is_made_up_for(&mut self, check: &Check<'_>, taken: Taken, now: MonoMs) -> bool {
         let left = self.left_of_given(check, now);
         let rest = Check { cost: 0, ..*check };

@@ -124,7 +124,8 @@ impl Draft {
         if self.revision >= MAX_REVISION {
             return Changed::Full(Bound::Revisions);
         }
-        // A database that was set back, while no aggregator ran, has no revision of what it has lost. No new one may be one of those.
+        // A database that was set back, while no aggregator ran, has no revision of what it has lost. No new one may be one of
+        // those.
         self.revision = self.revision.saturating_add(1).max(first_revision(self.now));
         let stored = change.result(found, self.revision, self.now);
         let was = stands.cloned();

@@ -206,7 +206,11 @@ async fn a_lower_bound_stays_and_new_use_above_it_adds_up() {
     let further = Merge { above: vec![A, C], ..bound(65, &[(A, 10), (C, 3)]) };
     for _ in 0..2 {
         let merged = merge_one(&store, further.clone()).await;
-        assert_eq!(held(merged), (None, vec![(C, 3), (A, 10), (B, 20)], 65), "what C had used before is not known");
+        assert_eq!(
+            held(merged),
+            (None, vec![(C, 3), (A, 10), (B, 20)], 65),
+            "what C had used before is not known"
+        );
     }
     let refused = merge_one(&store, proposing(&key, proposal(C, 39, 100))).await;
     assert_eq!((refused.granted, refused.lower_bound), (Some(false), 65));

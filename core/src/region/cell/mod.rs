@@ -166,8 +166,8 @@ impl CellState {
         self.regional_total().saturating_add(self.global_others)
     }
 
-    /// What the region publishes: what it has used, at most [`MAX_COUNT`]. While counts are restored, what was used since the loss is in no
-    /// component that would add to what is published already, so the lower bound is a part of it.
+    /// What the region publishes: what it has used, at most [`MAX_COUNT`]. While counts are restored, what was used since the
+    /// loss is in no component that would add to what is published already, so the lower bound is a part of it.
     pub(super) fn to_publish(&self) -> u64 {
         self.regional_total().min(MAX_COUNT)
     }
@@ -284,8 +284,8 @@ impl CellState {
         replay || share || hot || lower_bound || query || self.shortage() > 0 || self.has_baseline()
     }
 
-    /// What the store must know of the lower bound to grant a proposal: the lower bound, if it exceeds the sum of the components, and the nodes
-    /// whose further use adds to it.
+    /// What the store must know of the lower bound to grant a proposal: the lower bound, if it exceeds the sum of the
+    /// components, and the nodes whose further use adds to it.
     pub(super) fn evidence(&self) -> (u64, Vec<OriginId>) {
         if self.shortage() == 0 {
             return (0, Vec::new());
@@ -338,9 +338,9 @@ impl CellState {
         self.queued.query = true;
     }
 
-    /// Takes all that the store holds of the cell in this `incarnation`, and its lower bound. Higher counts are merged; lower ones must be
-    /// written again. Without an incarnation they are what the store once held, and may have lost since. Returns true
-    /// if a component grew.
+    /// Takes all that the store holds of the cell in this `incarnation`, and its lower bound. Higher counts are merged; lower
+    /// ones must be written again. Without an incarnation they are what the store once held, and may have lost since. Returns
+    /// true if a component grew.
     pub(super) fn learn_all(
         &mut self,
         parts: &[Part],

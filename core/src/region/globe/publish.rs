@@ -1,8 +1,9 @@
 //! The exchange with other regions: which keys are published to them, and what is imported from them.
 //!
-//! A region publishes what it has used itself, and nothing that it imported, so that no region counts its own use twice. [`sharing`]
-//! states when a key is due, and `due` holds the keys that are; a key is due with every cell that its window touches. The rule is
-//! applied whenever a key grows, here or by an import, and when its limit or the number of regions changes.
+//! A region publishes what it has used itself, and nothing that it imported, so that no region counts its own use twice.
+//! [`sharing`] states when a key is due, and `due` holds the keys that are; a key is due with every cell that its window
+//! touches. The rule is applied whenever a key grows, here or by an import, and when its limit or the number of regions
+//! changes.
 //!
 //! [`sharing`]: crate::region::cell::sharing
 

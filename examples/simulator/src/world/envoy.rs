@@ -310,7 +310,12 @@ impl World<'_> {
         let Some(worker) = process.workers.get(at.worker).and_then(Option::as_ref) else { return };
         let unix = worker.limiter.moment(mono).unix;
         let offset = |unix_ms: u64| unix_ms.cast_signed().wrapping_sub(mono.0.cast_signed());
-        self.check.decides_by((process.origin, at.worker), offset(unix.0), offset(self.unix_ms()), self.now_us);
+        self.check.decides_by(
+            (process.origin, at.worker),
+            offset(unix.0),
+            offset(self.unix_ms()),
+            self.now_us,
+        );
     }
 
     /// The response to a request that was admitted at `since_us` states its cost. A worker that started later does

@@ -35,7 +35,9 @@ impl Store {
         let lower_bound = self.lower_bounds.entry(at.clone()).or_default();
         let had = components.values().sum::<u64>();
         for (origin, own) in &merge.parts {
-            if let Some(held) = components.get(origin).filter(|_| merge.above.contains(origin) && *lower_bound > had) {
+            if let Some(held) =
+                components.get(origin).filter(|_| merge.above.contains(origin) && *lower_bound > had)
+            {
                 *lower_bound += own.saturating_sub(*held);
             }
             let held = components.entry(*origin).or_default();
@@ -49,7 +51,8 @@ impl Store {
             let own = with.entry(proposal.origin).or_default();
             let spends = proposal.own.saturating_sub(*own);
             *own = proposal.own.max(*own);
-            let previous = before.iter().map(|(parts, bound)| (*bound).max(parts.iter().map(|(_, own)| *own).sum()));
+            let previous =
+                before.iter().map(|(parts, bound)| (*bound).max(parts.iter().map(|(_, own)| *own).sum()));
             let previous = previous.sum::<u64>() + proposal.global_previous;
             let held = sum(&mut components.values().copied());
             let used = held.max(*lower_bound) + spends + proposal.global_current;
