@@ -10,6 +10,7 @@
 mod bind;
 pub mod descriptors;
 mod grpc;
+mod health;
 
 use crate::admin::{self, Links};
 use crate::api::authentication::{Authentication, AuthenticationError};
