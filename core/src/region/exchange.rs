@@ -8,8 +8,8 @@ use crate::model::key::{Key, OriginId};
 use crate::model::time::UnixMs;
 use alloc::vec::Vec;
 
-/// Owner of the use that the region is known to have had and that no node accounts for. It is set once for a cell,
-/// after all more precise counts were lost. It is never an Envoy's id, as [`OriginId::parse`] refuses it.
+/// Owner of the use that the region is known to have had and that no node accounts for. It is set
+/// after all more precise counts were lost, and raised where another aggregator has evidence of more. It is never an Envoy's id, as [`OriginId::parse`] refuses it.
 pub const BASELINE: OriginId = OriginId([0; 16]);
 
 /// One node's count in one cell.

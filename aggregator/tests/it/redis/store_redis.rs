@@ -334,7 +334,7 @@ async fn a_cell_expires_when_its_first_writer_requested_but_not_within_a_minute(
 }
 
 #[tokio::test]
-async fn a_baseline_is_set_once_and_only_where_something_is_missing() {
+async fn a_baseline_is_what_is_missing_and_grows_by_evidence_of_more() {
     let (_redis, store) = started().await;
     let lower_bound =
         |number: usize, total| LowerBound { key: numbered(number), sequence: CELL, total, expires: LATE };
@@ -351,15 +351,17 @@ async fn a_baseline_is_set_once_and_only_where_something_is_missing() {
             .collect()
     };
     assert_eq!(raised(store.raise_to(&lower_bounds, now(), AMPLE).await), expected);
-    let higher = [lower_bound(0, 500), lower_bound(2, 500)];
+    // Another aggregator has evidence of as much, less, or more.
+    assert_eq!(raised(store.raise_to(&lower_bounds, now(), AMPLE).await), expected);
+    let others = [lower_bound(0, 50), lower_bound(0, 500), lower_bound(2, 500)];
     assert_eq!(
-        raised(store.raise_to(&higher, now(), AMPLE).await),
-        [expected[0].clone(), expected[2].clone()]
+        raised(store.raise_to(&others, now(), AMPLE).await),
+        [expected[0].clone(), vec![(BASELINE, 470), (A, 30)], vec![(BASELINE, 500)]]
     );
     // A baseline merges like any other component.
     assert_eq!(
         merge_one(&store, merge(&numbered(2), &[(BASELINE, 90), (B, 1)])).await.current,
-        [(BASELINE, 100), (B, 1)]
+        [(BASELINE, 500), (B, 1)]
     );
 }
 

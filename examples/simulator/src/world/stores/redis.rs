@@ -131,8 +131,8 @@ impl Redis {
         let at = (lower_bound.key.clone(), lower_bound.sequence);
         let cell = self.cells.entry(at.clone()).or_default();
         let missing = lower_bound.total.saturating_sub(cell.parts.values().sum());
-        if missing > 0 && !cell.parts.contains_key(&BASELINE) {
-            cell.parts.insert(BASELINE, missing);
+        if missing > 0 {
+            *cell.parts.entry(BASELINE).or_default() += missing;
         }
         cell.expires_ms = cell.expires_ms.max(lower_bound.expires.0).max(now_ms + MARGIN_MS);
         self.written.push(at.clone());
