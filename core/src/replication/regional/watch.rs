@@ -12,7 +12,7 @@ use crate::replication::events::Event;
 use crate::replication::failure::Failure;
 use crate::replication::grace_period::GracePeriod;
 use crate::replication::regional::marker::{Incarnations, LastRead};
-use crate::replication::state::RegionState;
+use crate::replication::state::{RegionState, Rewriting};
 use crate::replication::{Access, Next, note};
 
 /// If a store's incarnation began less than this before the store was found, it was emptied just now, for whatever
@@ -146,10 +146,12 @@ impl Watch {
                 state.region.set_store_id(store_id);
                 if compared.changed {
                     looked.waits_ms = self.rewrites.lost(now.mono);
+                    state.rewriting = Rewriting::Waits;
                 }
                 let begins = self.rewrites.begins(now.mono);
                 if begins {
                     state.region.write_again();
+                    state.rewriting = Rewriting::Runs;
                     state.notify(Event::Missed);
                 }
                 if begins || compared.young {
