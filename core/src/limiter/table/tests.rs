@@ -432,7 +432,7 @@ proptest! {
             }
         }
         for (key, used) in used {
-            let rest = records.rest(key % 3).cloned();
+            let rest = records.rest_of(key % 3, key).cloned();
             let own = records.get_mut(key).map(|record| {
                 record.roll(end(last), mono(last));
                 record.spent().map(|(_, spent)| spent).sum::<u64>()
