@@ -278,7 +278,8 @@ impl Region {
             return Ok(());
         }
         checked(key.as_bytes(), sequence, 0, now)?;
-        if !self.keys.makes_room_for(key.as_bytes()) {
+        let used = parts.iter().fold(0, |sum: u64, (_, own)| sum.saturating_add(*own));
+        if !self.keys.makes_room_for(key.as_bytes(), limit != u64::MAX && used > limit / 2) {
             return Err(Refused::Full);
         }
         let (slot, state) = self.keys.entry(key.as_bytes(), sequence, now)?;
