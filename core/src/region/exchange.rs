@@ -15,6 +15,18 @@ pub const BASELINE: OriginId = OriginId([0; 16]);
 /// One node's count in one cell.
 pub type Part = (OriginId, u64);
 
+/// The ids of the incarnations of the regional store's servers, in the order of their markers; 0 where none was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoreIds(pub Vec<u64>);
+
+impl StoreIds {
+    /// Whether two aggregators have read the same incarnations. What one of them has not read, as a server was away, is no difference.
+    pub fn agree(&self, other: &StoreIds) -> bool {
+        let both = || self.0.iter().zip(&other.0).filter(|(one, other)| **one != 0 && **other != 0);
+        both().next().is_some() && both().all(|(one, other)| one == other)
+    }
+}
+
 /// One cell to be raised in the regional store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Merge {

@@ -51,7 +51,7 @@ enum Call {
 struct Aggregator {
     region: Region,
     calls: Vec<Call>,
-    inbox: Vec<(u128, wire::Change)>,
+    inbox: Vec<(exchange::StoreIds, wire::Change)>,
     incarnation: Option<u64>,
     table_incarnation: u64,
     /// The time of the loss, during a recovery grace period.
