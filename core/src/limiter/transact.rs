@@ -257,6 +257,14 @@ impl Table {
         now: Now,
     ) -> (DivertedKeys, bool) {
         let (mut records, mut begins) = (self.bucket.diverted(), false);
+        if is_new {
+            let (family, _) = self.overflow_of(&self.key);
+            if let Some(rest) = records.rest_of(family, entry.fingerprint) {
+                let mut rest = rest.clone();
+                rest.roll(end, now.mono);
+                rest.count_beside(entry);
+            }
+        }
         if let Some(record) = records.get_mut(entry.fingerprint) {
             record.roll(end, now.mono);
             begins = record.return_to(entry, now.mono);
@@ -266,13 +274,6 @@ impl Table {
                 let tag = Tag { worker: ELSEWHERE, kind: ReservationKind::Deferred };
                 let sequence = entry.sequence;
                 entry.reservations.push(Reservation { tag, sequence, amount, expires });
-            }
-        } else if is_new {
-            let (family, _) = self.overflow_of(&self.key);
-            if let Some(rest) = records.rest(family) {
-                let mut rest = rest.clone();
-                rest.roll(end, now.mono);
-                rest.count_beside(entry);
             }
         }
         records.drop_old(now.mono);

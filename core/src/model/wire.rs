@@ -432,9 +432,9 @@ pub struct Changes {
     /// Live controls changed: the database is to be read.
     #[prost(bool, tag = "4")]
     pub controls_changed: bool,
-    /// The incarnation of the region's store that has the cells: 16 bytes.
-    #[prost(bytes = "vec", tag = "5")]
-    pub store_id: Vec<u8>,
+    /// The incarnation of the region's store that has the cells: an id of each of its servers' markers, 0 where none was read.
+    #[prost(fixed64, repeated, tag = "6")]
+    pub store_ids: Vec<u64>,
 }
 
 /// Some components of one cell.

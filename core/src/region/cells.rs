@@ -114,7 +114,7 @@ pub(super) struct Weight {
     pub(super) utilisation: u64,
     /// Nodes that follow it or have a component in one of its cells.
     pub(super) origins: usize,
-    /// Whether a node here follows it.
+    /// Whether a node of this region uses it.
     pub(super) is_followed: bool,
     /// When a component last grew.
     pub(super) touched: UnixMs,
@@ -194,7 +194,7 @@ impl KeyState {
     /// nodes' components: no node would send that again.
     pub(super) fn weight(&self) -> Option<Weight> {
         let origins = self.followers.len();
-        let mut weight = Weight { origins, is_followed: origins > 0, ..Weight::default() };
+        let mut weight = Weight { origins, is_followed: self.is_followed(), ..Weight::default() };
         for cell in &self.cells {
             if cell.must_stay() {
                 return None;
@@ -209,6 +209,11 @@ impl KeyState {
             }
         }
         Some(weight)
+    }
+
+    /// Whether a node of this region uses it.
+    pub(super) fn is_followed(&self) -> bool {
+        !self.followers.is_empty()
     }
 
     /// Cells that are included in the region's number of stored cells.

@@ -197,15 +197,34 @@ impl Keys {
     }
 
     /// Whether a key may be created that no filter here has queried or reported. The last quarter of the room is reserved for those that one
-    /// has. In the rest such a key takes the place of another one, of a part that has more.
-    pub(super) fn makes_room_for(&mut self, key: &[u8]) -> bool {
+    /// has. In the rest such a key takes the place of another one that none has, of a part that has more.
+    ///
+    /// A key that `is_hot`, past half its limit, denies here what was used elsewhere. So it also takes the place of one that is not, and a
+    /// quarter of the room is for such keys as for those of filters.
+    pub(super) fn makes_room_for(&mut self, key: &[u8], is_hot: bool) -> bool {
         if self.index.len() < self.max - self.max / 4 || self.find_bytes(key, self.hash(key)).is_some() {
             return true;
         }
         let Ok(key) = Key::parse(key) else { return false };
         let parts = key.parts();
         let lineage = self.shares.lineage(parts.workspace, parts.namespace, self.secret);
-        self.evict_for(lineage, |weight, standing| !weight.is_followed && standing == Standing::Richer)
+        let has_part = is_hot && self.unfollowed_are_few();
+        let gives_way =
+            |weight: &Weight, standing| standing == Standing::Richer || (is_hot && !weight.is_hot);
+        self.evict_for(lineage, |weight, standing| !weight.is_followed && gives_way(weight, standing))
+            || (has_part && (self.index.len() < self.max || self.evict_for(lineage, gives_way)))
+    }
+
+    /// Whether less than a quarter of the keys are such that no filter here uses, by those that an eviction would examine.
+    fn unfollowed_are_few(&self) -> bool {
+        let slots = self.slots.len();
+        let examined = (0..EVICTION_LOOKS.min(slots)).map(|step| (self.hand + step) % slots.max(1));
+        let (mut all, mut unfollowed) = (0_usize, 0_usize);
+        for (_, state) in examined.filter_map(|at| self.at(at)) {
+            all = all.saturating_add(1);
+            unfollowed = unfollowed.saturating_add(usize::from(!state.is_followed()));
+        }
+        unfollowed.saturating_mul(4) < all
     }
 
     fn insert(&mut self, key: &[u8], hash: u32, sequence: u64, now: UnixMs) -> Result<usize, Refused> {

@@ -87,7 +87,7 @@ impl EmbeddedLimiter {
             let rest = Check { cost: check.cost.saturating_sub(taken.hits), ..check };
             let charged = engine.charge_unless_exceeded(&rest, now);
             if charged != Some(true) {
-                engine.return_taken(&check, taken, now);
+                engine.return_taken(taken, now);
             }
             charged
         };

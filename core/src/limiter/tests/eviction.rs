@@ -380,3 +380,24 @@ fn many_diverted_keys_keep_no_less_than_they_used() {
     let rest = 3 * MAX_DIVERTED as u64 - MAX_DIVERTED as u64 + 1;
     assert_eq!((own, used), (0, rest), "one of those that no record tells apart");
 }
+
+#[test]
+fn a_diverted_key_with_a_newer_record_keeps_what_it_used_before() {
+    let mut world = full_for_seconds();
+    let many = keys(3 * MAX_DIVERTED, HOUR);
+    let (late, other) = (&many[0], &many[1]);
+    assert!(world.passes(0, 0, &[check(late, 1_000, 2)]));
+    // More keys with more use than there are records: the smallest become one.
+    for key in &many[1..] {
+        assert!(world.passes(0, 0, &[check(key, 1_000, 3)]));
+    }
+    assert!(world.passes(0, 0, &[check(late, 1_000, 7)]), "it gets another record");
+    world.run(5_000);
+    for (key, own, before) in [(late, 7, 2), (other, 0, 3)] {
+        world.passes(0, 0, &[check(key, 1_000, 0)]);
+        let entry = world.entry(0, key).unwrap();
+        assert_eq!(entry.current.own, own, "what its record has");
+        let (used, sum) = (entry.current.used(), 9 + 3 * (many.len() as u64 - 1));
+        assert!((own + before..=sum).contains(&used), "{used} of {own} and {before}");
+    }
+}

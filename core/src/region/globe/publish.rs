@@ -204,7 +204,8 @@ impl Region {
     ) -> Result<ImportedCell, Refused> {
         let Stored { key, sequence, count, limit } = stored;
         checked(key.as_bytes(), *sequence, *count, now)?;
-        if !self.keys.makes_room_for(key.as_bytes()) {
+        let is_hot = *limit != u64::MAX && *count > limit / 2;
+        if !self.keys.makes_room_for(key.as_bytes(), is_hot) {
             return Err(Refused::Full);
         }
         let (slot, state) = self.keys.entry(key.as_bytes(), *sequence, now)?;
