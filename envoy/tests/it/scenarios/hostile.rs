@@ -146,6 +146,23 @@ async fn a_peer_that_streams_nonsense() {
     .await;
 }
 
+/// Envoy ends a stream at the head of a message that is too large, and does not collect the message first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peer_whose_message_never_ends() {
+    check_impostor(|connection, connections| {
+        connections.spawn(async move {
+            let service = service_fn(async |_| Ok::<_, Infallible>(endless()));
+            let served = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+            // Envoy resets the stream.
+            let _ = served.serve_connection(TokioIo::new(connection), service).await;
+        });
+    })
+    .await;
+    let most = EndlessBody::most_taken().load(Ordering::Relaxed);
+    println!("Envoy took {most} bytes of one stream");
+    assert!((1..64 << 20).contains(&most), "Envoy took {most} bytes of one stream");
+}
+
 /// One of two peers answers every ping but acknowledges nothing: all workers move to the other one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_that_acknowledges_nothing() {
@@ -294,6 +311,47 @@ impl hyper::body::Body for FramesBody {
         _: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
         self.0.pop_front().map_or(Poll::Pending, |bytes| Poll::Ready(Some(Ok(Frame::data(bytes)))))
+    }
+}
+
+/// A gRPC stream that sends a welcome and then a message of 256 MiB.
+fn endless() -> hyper::Response<EndlessBody> {
+    let welcome = grpc(&field(1, &[&[8, 1][..], &field(2, b"region")].concat()));
+    let head = Bytes::from_static(&[0, 0x10, 0, 0, 0]);
+    let answer = hyper::Response::builder().header("content-type", "application/grpc");
+    answer.body(EndlessBody { first: [welcome, head].into(), taken: 0 }).unwrap()
+}
+
+/// A body whose first parts are followed by 256 MiB of zeros.
+struct EndlessBody {
+    first: VecDeque<Bytes>,
+    taken: usize,
+}
+
+impl EndlessBody {
+    /// The most bytes of such a body that a peer has taken.
+    fn most_taken() -> &'static AtomicUsize {
+        static MOST: AtomicUsize = AtomicUsize::new(0);
+        &MOST
+    }
+}
+
+impl hyper::body::Body for EndlessBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        const ZEROS: Bytes = Bytes::from_static(&[0; 65_536]);
+        if self.first.is_empty() && self.taken > 256 << 20 {
+            return Poll::Pending;
+        }
+        let part = self.first.pop_front().unwrap_or(ZEROS);
+        self.taken += part.len();
+        Self::most_taken().fetch_max(self.taken, Ordering::Relaxed);
+        Poll::Ready(Some(Ok(Frame::data(part))))
     }
 }
 
