@@ -161,7 +161,7 @@ pub struct Token {
     /// prefix. Default: none, and limits of the rate-limit service that have no name.
     #[arg(long, value_name = "NAMES", conflicts_with = "workspaces")]
     pub namespaces: Option<Listed<String>>,
-    /// Highest cost of one request of the application.
+    /// Most that one request of the application may use of one limit and identifier.
     #[arg(long, value_name = "NUMBER", conflicts_with = "workspaces")]
     pub max_cost: Option<u64>,
     /// Use a certificate instead of a token: a DNS name or URI in the client's certificate.
