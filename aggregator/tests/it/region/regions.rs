@@ -399,6 +399,7 @@ async fn rows_that_are_none_are_skipped(store: &Store) {
         (b"much", HOUR_MS, sequence, 1_u64 << 60),
         (b"none", 1, sequence, 7),
         (b"early", HOUR_MS, sequence + 9, 7),
+        (b"short", 5_000, clock.now().0 / 5_000, 7),
     ];
     for (identifier, duration_ms, sequence, count) in
         bad.into_iter().chain([(&b"good"[..], HOUR_MS, sequence, 7)])
