@@ -228,6 +228,13 @@ impl Tokens {
         }
     }
 
+    /// Whether the token or the certificate is that of an application, whichever takes precedence.
+    fn is_application(&self, presented: Presented<'_>) -> bool {
+        let by_certificate = Presented { header: None, ..presented };
+        let holders = [presented, by_certificate].map(|presented| self.holder(presented));
+        holders.iter().any(|holder| matches!(holder, Ok(Some(Holder::Application(_)))))
+    }
+
     /// The holder of the credential; `None` if there is no file.
     fn holder(&self, presented: Presented<'_>) -> Result<Option<Holder>, Unauthorized> {
         let Some(table) = &self.table else { return Ok(None) };

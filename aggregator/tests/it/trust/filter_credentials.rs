@@ -74,6 +74,19 @@ async fn a_stream_opens_with_a_filters_credential_alone() {
     assert_eq!((answer.status, &answer.body["error"]["code"]), (403, &json!("credential_of_a_filter")));
 }
 
+/// Where filters need no credential, that of an application opens no stream either.
+#[tokio::test]
+async fn an_application_opens_no_stream_where_filters_need_no_credential() {
+    let folder = tempfile::tempdir().unwrap();
+    let shop = NewToken::new(Entry::application("shop", "default")).unwrap();
+    let weir = serve(tokens_file(folder.path(), &[&shop])).await;
+    let (reason, code) = error(&weir, Some(&shop.token)).await;
+    assert_eq!(code, Code::Unauthenticated, "{reason}");
+    let mut peer = Peer::try_open(weir.connect().await, None).await.unwrap();
+    peer.send(hello_frame(1, true)).await;
+    peer.next_with(|frame| frame.welcome).await;
+}
+
 #[tokio::test]
 async fn a_stream_counts_in_its_own_workspaces_alone() {
     let folder = tempfile::tempdir().unwrap();
