@@ -61,6 +61,7 @@ async fn scenarios(store: &Store) {
     little_use_and_short_windows_are_not_published(store).await;
     an_unchanged_row_is_not_written_again(store).await;
     rows_that_are_none_are_skipped(store).await;
+    a_row_that_was_lowered_lowers_nothing(store).await;
     a_table_that_is_wiped_is_written_again(store).await;
     identifiers_stay_apart(store).await;
     an_aggregator_that_restarts_reads_what_was_used(store).await;
@@ -425,6 +426,22 @@ async fn rows_that_are_none_are_skipped(store: &Store) {
     for (identifier, ..) in bad {
         assert_eq!(a.holds(identifier, HOUR_MS), (0, 0));
     }
+}
+
+async fn a_row_that_was_lowered_lowers_nothing(store: &Store) {
+    let (scene, clock) = (store.fresh().await, clock());
+    let a = Region::start("a", &scene, &clock).await;
+    let mut b = Region::start("b", &scene, &clock).await;
+    b.used(HOUR_MS, &[(b"x", 70)]).await;
+    a.comes_to_hold(b"x", HOUR_MS, (0, 70)).await;
+    // One that runs would write its row again.
+    let Region { weir, peer } = b;
+    drop(peer);
+    weir.server.stop().await;
+    scene.run("UPDATE ratelimit_window_counts SET count = 1 WHERE region = x'62' AND duration_ms > 0").await;
+    assert_eq!(scene.row(b"x", "b").await, 1);
+    a.intervals(2).await;
+    assert_eq!(a.holds(b"x", HOUR_MS), (0, 70));
 }
 
 async fn a_table_that_is_wiped_is_written_again(store: &Store) {
