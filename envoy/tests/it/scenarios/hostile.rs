@@ -18,7 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 use weir_envoy::http::Request;
-use weir_envoy::load::{self, LoadPlan};
+use weir_envoy::load::{self, LoadPlan, LoadReport};
 use weir_envoy::{
     Aggregator, AggregatorOptions, Clock, Envoy, EnvoyOptions, binaries, bootstrap, ports, wait,
 };
@@ -196,7 +196,9 @@ async fn a_peer_that_acknowledges_nothing() {
             break envoy;
         }
     };
-    assert_eq!(passing(&envoy, 50).await, 50);
+    let report = of_one_client(&envoy, 50).await;
+    assert_eq!(report.count(200), 50);
+    assert_prompt(&report, Duration::from_millis(HASTY_MS));
     let given_up = "wasmcustom.weir_streams_unacknowledged_total";
     let mut others = 0;
     let gives_up = async || {
@@ -402,12 +404,17 @@ async fn identifiers_that_are_huge_or_no_text() {
     region.is_sound().await;
 }
 
-/// Sends `requests` requests of one client in half a second; returns how many pass.
-async fn passing(envoy: &Envoy, requests: u64) -> u64 {
+/// Sends `requests` requests of one client in half a second.
+async fn of_one_client(envoy: &Envoy, requests: u64) -> LoadReport {
     let plan = LoadPlan::new(envoy.address(), 4, requests, (KEY, "a")).rate(2.0 * requests as f64);
     let report = load::run(plan).await.unwrap();
     assert_eq!(report.count(200) + report.count(429), requests, "{report:?}");
-    report.count(200)
+    report
+}
+
+/// How many of these requests pass.
+async fn passing(envoy: &Envoy, requests: u64) -> u64 {
+    of_one_client(envoy, requests).await.count(200)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -488,6 +495,7 @@ async fn a_filter_is_served_with_the_token_and_refused_with_another() {
     wait::until("the other token is refused", SOON, refusals).await.unwrap();
     assert_eq!(refused.stat("wasmcustom.weir_streams_connected").await.unwrap(), 0);
     assert!(refused.log().unwrap().contains("token is missing or wrong"), "the log names the cause");
+    assert_eq!(passing(&refused, 11).await, 10, "it decides alone");
     sound(&accepted).await;
 }
 
