@@ -120,7 +120,7 @@ impl Caller {
         }
     }
 
-    /// The highest cost of one request of this caller.
+    /// The most that one request of this caller may use of one limit and identifier.
     pub fn max_cost(&self) -> u64 {
         self.max_cost
     }

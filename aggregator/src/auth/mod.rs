@@ -11,7 +11,7 @@
 //!   zones: [1, 2]      # zones of the ledger, or all; default: none
 //!   control: true      # may read and change live control; default: false
 //!   namespaces: [cart, "job-*"]   # where it may count, or all; default: limits without a name
-//!   max_cost: 100      # highest cost of one request; default: unlimited
+//!   max_cost: 100      # most that one request may use of one limit and identifier; default: unlimited
 //! - name: gateways
 //!   san: spiffe://example.org/gateway   # a name in the client's certificate, instead of a token
 //!   workspaces: [default, mobile]       # makes it a filter's entry; or all
@@ -226,6 +226,13 @@ impl Tokens {
             Ok(Some(Holder::Filter(scope))) => Some(scope),
             _ => None,
         }
+    }
+
+    /// Whether the token or the certificate is that of an application, whichever takes precedence.
+    fn is_application(&self, presented: Presented<'_>) -> bool {
+        let by_certificate = Presented { header: None, ..presented };
+        let holders = [presented, by_certificate].map(|presented| self.holder(presented));
+        holders.iter().any(|holder| matches!(holder, Ok(Some(Holder::Application(_)))))
     }
 
     /// The holder of the credential; `None` if there is no file.

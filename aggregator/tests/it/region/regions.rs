@@ -62,6 +62,7 @@ async fn scenarios(store: &Store) {
     an_unchanged_row_is_not_written_again(store).await;
     rows_that_are_none_are_skipped(store).await;
     keys_without_room_are_no_bad_rows(store).await;
+    a_row_that_was_lowered_lowers_nothing(store).await;
     a_table_that_is_wiped_is_written_again(store).await;
     identifiers_stay_apart(store).await;
     an_aggregator_that_restarts_reads_what_was_used(store).await;
@@ -428,6 +429,7 @@ async fn rows_that_are_none_are_skipped(store: &Store) {
         (b"much", HOUR_MS, sequence, 1_u64 << 60),
         (b"none", 1, sequence, 7),
         (b"early", HOUR_MS, sequence + 9, 7),
+        (b"short", 5_000, clock.now().0 / 5_000, 7),
     ];
     for (identifier, duration_ms, sequence, count) in
         bad.into_iter().chain([(&b"good"[..], HOUR_MS, sequence, 7)])
@@ -453,6 +455,22 @@ async fn rows_that_are_none_are_skipped(store: &Store) {
     for (identifier, ..) in bad {
         assert_eq!(a.holds(identifier, HOUR_MS), (0, 0));
     }
+}
+
+async fn a_row_that_was_lowered_lowers_nothing(store: &Store) {
+    let (scene, clock) = (store.fresh().await, clock());
+    let a = Region::start("a", &scene, &clock).await;
+    let mut b = Region::start("b", &scene, &clock).await;
+    b.used(HOUR_MS, &[(b"x", 70)]).await;
+    a.comes_to_hold(b"x", HOUR_MS, (0, 70)).await;
+    // One that runs would write its row again.
+    let Region { weir, peer } = b;
+    drop(peer);
+    weir.server.stop().await;
+    scene.run("UPDATE ratelimit_window_counts SET count = 1 WHERE region = x'62' AND duration_ms > 0").await;
+    assert_eq!(scene.row(b"x", "b").await, 1);
+    a.intervals(2).await;
+    assert_eq!(a.holds(b"x", HOUR_MS), (0, 70));
 }
 
 async fn a_table_that_is_wiped_is_written_again(store: &Store) {
