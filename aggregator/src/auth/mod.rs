@@ -393,3 +393,25 @@ fn digest_of(text: &str) -> Option<Words> {
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wrong(text: &str) -> String {
+        Tokens::parse(text.as_bytes()).err().map_or_else(String::new, |wrong| wrong.to_string())
+    }
+
+    #[test]
+    fn what_a_file_repeats_is_bounded_before_it_takes_memory() {
+        let names = vec!["\"job-*\""; 100_000].join(", ");
+        let entries = |times: usize| -> String {
+            let more = |n: usize| format!("- {{name: n{n}, san: s{n}, workspace: w, namespaces: *a}}\n");
+            let first = format!("- {{name: n, san: s, workspace: w, namespaces: &a [{names}]}}\n");
+            first + &(0..times).map(more).collect::<String>()
+        };
+        assert_eq!(wrong(&entries(2)), "");
+        let error = wrong(&entries(200));
+        assert!(error.contains("repeated ones included"), "{error}");
+    }
+}
