@@ -283,7 +283,8 @@ impl Hub {
         self.region(|region, _| region.explain(workspace, namespace, identifier))
     }
 
-    /// Logs that a peer misbehaves, at a limited rate.
+    /// Logs that a peer misbehaves, at a limited rate for each place that calls this.
+    #[track_caller]
     pub fn warn(&self, what: &str, origin: Option<OriginId>) {
         if let Some(held_back) = self.metrics.warnings.pass() {
             let origin = origin.map(tracing::field::display);

@@ -243,6 +243,10 @@ impl KeyState {
         self.follower(origin).is_ok()
     }
 
+    pub(super) fn has_no_follower(&self) -> bool {
+        self.followers.is_empty()
+    }
+
     pub(super) fn followers(&self) -> impl Iterator<Item = OriginId> + '_ {
         self.followers.iter().map(|(follower, _)| *follower)
     }

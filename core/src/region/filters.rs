@@ -267,7 +267,7 @@ pub(super) fn touch<'a>(
     sequence: u64,
     now: UnixMs,
 ) -> Result<(usize, &'a mut KeyState), Refused> {
-    let (slot, state) = keys.entry(key, sequence, now)?;
+    let (slot, state) = keys.entry_of(Some(origin), key, sequence, now)?;
     state.sharing.is_local = true;
     if state.follow(origin, sequence) && state.has_others(origin) {
         subscribers.enqueue(origin, slot);

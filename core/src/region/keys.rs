@@ -9,14 +9,15 @@
 use super::Refused;
 use super::cells::{KeyState, Weight};
 use super::shares::{Lineage, Shares, Standing};
-use crate::model::key::{HashKey, Key, KeyParts, MIN_DURATION_MS, fingerprint};
+use crate::model::key::{HashKey, Key, KeyParts, MIN_DURATION_MS, OriginId, fingerprint};
+use crate::model::room::most_of_part;
 use crate::model::time::UnixMs;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use hashbrown::HashTable;
 
 /// Most keys of one identifier: its windows, each in several epochs. They collide in the index. This bound limits the
-/// length of a search if a peer invents windows.
+/// length of a search if a peer invents windows. Nodes share it, so that a node that invents windows leaves some to the others.
 const MAX_KEYS_OF_IDENTIFIER: usize = 1_024;
 /// Length of the part of a key's bytes after the identifier: window, epoch and resolution.
 const CUT_BYTES: usize = 8 + 4 + 2;
@@ -121,13 +122,36 @@ impl Keys {
         sequence: u64,
         now: UnixMs,
     ) -> Result<(usize, &mut KeyState), Refused> {
+        self.entry_of(None, key, sequence, now)
+    }
+
+    /// The same for a key that a node here uses.
+    pub(super) fn entry_of(
+        &mut self,
+        node: Option<OriginId>,
+        key: &[u8],
+        sequence: u64,
+        now: UnixMs,
+    ) -> Result<(usize, &mut KeyState), Refused> {
         let hash = self.hash(key);
         let at = match self.find_bytes(key, hash) {
             Some(at) => at,
+            None if !self.has_windows_left(key, node) => return Err(Refused::Full),
             None => self.insert(key, hash, sequence, now)?,
         };
         let slot = self.slots.get_mut(at).and_then(Option::as_mut);
         slot.map(|(_, state)| (at, state)).ok_or(Refused::Full)
+    }
+
+    /// Whether a node may create another key of the same identifier. Those that no node here uses are one part.
+    fn has_windows_left(&self, key: &[u8], node: Option<OriginId>) -> bool {
+        let (mut all, mut of_node) = (0, 0);
+        for (_, state) in self.alike(key) {
+            let is_of_node = node.map_or_else(|| state.has_no_follower(), |node| state.follows(node));
+            all += 1;
+            of_node += usize::from(is_of_node);
+        }
+        of_node < most_of_part(MAX_KEYS_OF_IDENTIFIER.saturating_sub(all))
     }
 
     /// Cells dropped so far.
@@ -228,9 +252,6 @@ impl Keys {
     }
 
     fn insert(&mut self, key: &[u8], hash: u32, sequence: u64, now: UnixMs) -> Result<usize, Refused> {
-        if self.alike(key).nth(MAX_KEYS_OF_IDENTIFIER - 1).is_some() {
-            return Err(Refused::Full);
-        }
         let key = Key::parse(key).map_err(|_| Refused::Key)?;
         let parts = key.parts();
         let lineage = self.shares.lineage(parts.workspace, parts.namespace, self.secret);
@@ -362,12 +383,36 @@ mod tests {
     #[test]
     fn windows_of_one_identifier_are_bounded() {
         let mut keys = Keys::new(20_000, (1, 2));
-        let most = u32::try_from(MAX_KEYS_OF_IDENTIFIER).unwrap();
+        let most = u32::try_from(MAX_KEYS_OF_IDENTIFIER / 4 * 3).unwrap();
         for epoch in 0..most {
             insert(&mut keys, &key("n", "alice", epoch)).unwrap();
         }
         assert_eq!(insert(&mut keys, &key("n", "alice", most)), Err(Refused::Full));
+        let all = (0..2_000_u16).filter(|node| {
+            let node = OriginId([&node.to_be_bytes()[..], &[0; 14]].concat().try_into().unwrap());
+            let key = key("n", "alice", 10_000 + u32::from(node.0[0]) * 256 + u32::from(node.0[1]));
+            keys.entry_of(Some(node), key.as_bytes(), 1, UnixMs(60_000)).is_ok()
+        });
+        assert_eq!(all.count() + most as usize, MAX_KEYS_OF_IDENTIFIER, "of any number of nodes");
         assert_eq!(insert(&mut keys, &key("n", "alice", 7)), Ok(()), "a key that is stored already");
         assert_eq!(insert(&mut keys, &key("n", "bob", most)), Ok(()), "another identifier");
+    }
+
+    #[test]
+    fn a_node_that_invents_windows_leaves_some_to_the_others() {
+        let mut keys = Keys::new(20_000, (1, 2));
+        let [inventor, other] = [1, 2].map(|id| OriginId([id; 16]));
+        let mut touch = |node: OriginId, epoch: u32| {
+            let key = key("cart", "alice", epoch);
+            let (_, state) = keys.entry_of(Some(node), key.as_bytes(), 1, UnixMs(60_000))?;
+            state.follow(node, 1);
+            Ok(())
+        };
+        let invented = (0..2_000).filter(|epoch| touch(inventor, *epoch).is_ok()).count();
+        assert_eq!(invented, MAX_KEYS_OF_IDENTIFIER / 4 * 3);
+        for epoch in 0..10 {
+            touch(other, 5_000 + epoch).unwrap();
+        }
+        assert_eq!(touch(inventor, 6_000), Err(Refused::Full));
     }
 }

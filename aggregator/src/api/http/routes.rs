@@ -122,7 +122,7 @@ async fn authenticate(State(api): Shared, mut request: Request, next: Next) -> R
     match api.tokens.check(presented) {
         Ok(caller) => {
             if api.tokens.is_required() {
-                connection.into_iter().for_each(|connection| connection.turn.authenticated());
+                connection.into_iter().for_each(|connection| connection.turn.authenticated(&caller.name));
             }
             request.extensions_mut().insert(caller);
             next.run(request).await

@@ -90,7 +90,7 @@ impl RateLimitService {
         let response = match self.0.authenticator.admit(Presented::in_call(request.headers(), connection)) {
             Ok(caller) => {
                 if self.0.authenticator.callers_need_tokens() {
-                    connection.into_iter().for_each(|connection| connection.turn.authenticated());
+                    connection.into_iter().for_each(|connection| connection.turn.authenticated(&caller.name));
                 }
                 let _served = connection.map(|connection| connection.turn.serve());
                 let call = Call { service: self.clone(), caller, outcome: Arc::clone(&outcome) };

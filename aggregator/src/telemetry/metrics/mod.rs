@@ -4,7 +4,7 @@ use crate::telemetry::metrics::api::ApiMetrics;
 use crate::telemetry::metrics::quota::QuotaMetrics;
 use crate::telemetry::metrics::recent::{Recent, RefusedStreams};
 use crate::telemetry::metrics::spans::SpanFigures;
-use crate::telemetry::throttle::Throttle;
+use crate::telemetry::throttle::Throttles;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -383,7 +383,7 @@ fn text(bytes: &[u8]) -> String {
 pub struct Metrics {
     registry: Registry,
     /// Limits the rate of warnings about peers that misbehave.
-    pub warnings: Throttle,
+    pub warnings: Throttles,
     /// The last calls to stores.
     pub recent: Recent,
     /// The streams that were refused recently.
@@ -430,7 +430,7 @@ impl Metrics {
             api_decisions,
             recent: Recent::default(),
             refusals: RefusedStreams::default(),
-            warnings: Throttle::new(WARNING_INTERVAL),
+            warnings: Throttles::new(WARNING_INTERVAL),
             exchange_seconds: convergence.global_tick_seconds.get_or_create_owned(&[("op", "exchange")]),
             import_seconds: convergence.global_tick_seconds.get_or_create_owned(&[("op", "import")]),
             api,

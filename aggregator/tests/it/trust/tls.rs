@@ -192,7 +192,11 @@ async fn names_in_certificates_have_workspaces_and_roles() {
         let answer = checked(&weir, &authority, own, &body(workspace)).await;
         assert!(answer.contains(expected), "{workspace}: {answer}");
     }
-    for (own, expected) in [(&shop, false), (&unmapped, false), (&gateway, true)] {
+    // An authority that lets clients choose DNS names gives away no URI, nor the other way round.
+    let disguised = authority.sign_as_dns(&[GATEWAY]);
+    let answer = checked(&weir, &authority, &authority.sign_uri("shop.example"), &body("one")).await;
+    assert!(answer.contains("token_missing"), "{answer}");
+    for (own, expected) in [(&shop, false), (&unmapped, false), (&disguised, false), (&gateway, true)] {
         let channel = grpc(&weir, &authority, Some(own)).await.unwrap();
         let mut peer = Peer::try_open(channel, None).await.unwrap();
         let _ = peer.try_send(hello_frame(1, false));
