@@ -154,6 +154,21 @@ fn a_raised_limit_is_shown_though_a_lease_could_serve_its_requests() {
     assert_eq!(shown(&world, &key).0, Some(2_000_000));
 }
 
+/// The region receives a query that had waited in front of it after the limit has risen.
+#[test]
+fn a_query_that_was_delayed_does_not_bring_an_old_limit_back() {
+    let key = key("k", HOUR);
+    let mut world = World::connected(1, 1);
+    world.paused = true;
+    for limit in [100, 200] {
+        assert!(world.passes(0, 0, &[check(&key, limit, 1)]), "after its timeout");
+    }
+    assert_eq!(world.sent_queries.len(), 2);
+    world.paused = false;
+    world.run(200);
+    assert_eq!(shown(&world, &key), (Some(200), 100));
+}
+
 /// A process without requests since the change sends its counts again, with the limit that it applied then.
 #[test]
 fn counts_that_are_sent_again_do_not_bring_an_old_limit_back() {
