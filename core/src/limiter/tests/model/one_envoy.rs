@@ -102,7 +102,8 @@ impl Trial<'_> {
                 }
                 // Of two limits that are applied in one millisecond, the region takes the lower for the newest.
                 self.pass(1)?;
-                let unix = self.world.unix().0;
+                let live = (0..self.plan.workers).find(|worker| self.is_live(*worker)).unwrap();
+                let unix = self.unix(live);
                 self.laws[*rule].apply(*limit, *configured, unix);
                 self.shown.remove(rule);
             }
