@@ -301,11 +301,13 @@ impl Trial<'_> {
         let rule = usize::from(denial.budget.rule);
         let (_, cost) = *costs.iter().find(|(named, _)| *named == rule).unwrap();
         let is_diverted = self.is_diverted(rule);
+        let read = unix - self.apart_ms(CACHED_MS);
         let law = self.deciding(rule);
         let (used, limit) = (law.effective(unix, Counts::WithLost), law.limit);
         match denial.cause {
             Cause::Limit => {
-                must("denied", !law.admits(unix, cost, Counts::WithLost), || {
+                let denies = |unix| !law.admits(unix, cost, Counts::WithLost);
+                must("denied", denies(unix) || denies(read), || {
                     format!("rule {rule}: {cost} with {used} used of {limit}")
                 })?;
                 self.judge_wait(costs, denial, unix)
@@ -342,14 +344,17 @@ impl Trial<'_> {
             let law = if self.world.now < self.moved + CACHED_MS { law } else { self.deciding(*rule) };
             least = least.max(if is_expired { wait(law, counts) } else { 0 });
         }
-        // A wait is in monotonic time.
-        let apart_ms = |wait: u64| if self.drifts { 1 + wait / SLOW_PARTS } else { 0 };
-        let range = least.saturating_sub(apart_ms(least))..=most.saturating_add(apart_ms(most));
+        let range = least.saturating_sub(self.apart_ms(least))..=most.saturating_add(self.apart_ms(most));
         let wait = denial.retry_after_ms.unwrap_or(u64::MAX);
         let early = if wait < least { "retries early" } else { "retries late" };
         must(early, range.contains(&wait), || {
             format!("after {wait} ms, {range:?} by the law: {costs:?} {denial:?}")
         })
+    }
+
+    /// A wait is in monotonic time, also while a denial is cached.
+    fn apart_ms(&self, wait_ms: u64) -> u64 {
+        if self.drifts { 1 + wait_ms / SLOW_PARTS } else { 0 }
     }
 
     fn reserved(&mut self, rule: usize) -> u128 {
