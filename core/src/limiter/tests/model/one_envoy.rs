@@ -23,8 +23,8 @@ struct Trial<'a> {
     /// What the keys of a family have used in the overflow cell that they share. A key without a place in a table that is too small is
     /// decided by it.
     shared: BTreeMap<(u64, bool), Law>,
-    /// Which keys have a place in a table that is too small, and when that was last another.
-    placed: Vec<bool>,
+    /// Which keys have no place in a table that is too small and would get none, and when these were last others.
+    diverted: Vec<bool>,
     moved: u64,
     /// The limits that the region must show, by rule: the one that applies, and the one without live control.
     shown: BTreeMap<usize, (u64, u64)>,
@@ -81,7 +81,7 @@ impl Trial<'_> {
             world,
             laws: laws.collect(),
             shared: BTreeMap::new(),
-            placed: Vec::new(),
+            diverted: Vec::new(),
             moved: 0,
             shown: BTreeMap::new(),
             expired: 0,
@@ -190,14 +190,18 @@ impl Trial<'_> {
     }
 
     /// Whether a key has no place in the table, and would get none.
-    fn is_diverted(&mut self, rule: usize) -> bool {
-        self.plan.is_crowded && !self.placed[rule] && !self.world.has_room(0, &self.laws[rule].key)
+    fn is_diverted(&self, rule: usize) -> bool {
+        self.plan.is_crowded && self.diverted[rule]
     }
 
-    fn note_places(&mut self) {
-        let placed: Vec<bool> = self.laws.iter().map(|law| self.world.entry(0, &law.key).is_some()).collect();
-        if self.plan.is_crowded && placed != self.placed {
-            (self.placed, self.moved) = (placed, self.world.now);
+    fn note_diverted(&mut self) {
+        if self.plan.is_crowded {
+            let is_diverted =
+                |law: &Law| self.world.entry(0, &law.key).is_none() && !self.world.has_room(0, &law.key);
+            let diverted: Vec<bool> = self.laws.iter().map(is_diverted).collect();
+            if diverted != self.diverted {
+                (self.diverted, self.moved) = (diverted, self.world.now);
+            }
         }
     }
 
@@ -220,7 +224,7 @@ impl Trial<'_> {
         is_immediate: bool,
     ) -> Result<(), Complaint> {
         self.judged += 1;
-        self.note_places();
+        self.note_diverted();
         let unix = self.unix(worker);
         match outcome.decision {
             Decision::Allow(budget) => {
@@ -340,7 +344,7 @@ impl Trial<'_> {
                 true => Counts::Admitted,
                 false => Counts::Until(unix - old_ms),
             };
-            // What was read of a key that had a place is as old.
+            // What was read of a key that had a place, or would have got one, is as old.
             let law = if self.world.now < self.moved + CACHED_MS { law } else { self.deciding(*rule) };
             least = least.max(if is_expired { wait(law, counts) } else { 0 });
         }
