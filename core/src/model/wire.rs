@@ -158,6 +158,9 @@ pub struct Consult {
     /// The limit without live control, if live control sets `limit`.
     #[prost(uint64, optional, tag = "10")]
     pub configured: Option<u64>,
+    /// When the limit was applied, in Unix milliseconds; 0: not stated, then as the query arrives.
+    #[prost(uint64, tag = "11")]
+    pub applied_ms: u64,
 }
 
 /// The trace context of a request; it affects no decision. See [`crate::model::trace`].

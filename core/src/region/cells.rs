@@ -75,6 +75,13 @@ impl NewestLimit {
         }
     }
 
+    /// Notes the limit of a query. It may have waited for long, and another limit have been applied meanwhile.
+    pub(super) fn note_query(&mut self, query: &wire::Consult, now: UnixMs) {
+        let limit = query.limit.min(MAX_COUNT);
+        let applied = if query.applied_ms == 0 { now } else { UnixMs(query.applied_ms) };
+        self.note(limit, query.configured.unwrap_or(limit), applied, now);
+    }
+
     /// Notes the limit that live control sets, or that applies without it.
     pub(super) fn set(&mut self, limit: u64, now: UnixMs) {
         (self.limit, self.applied) = (limit, now);

@@ -43,7 +43,7 @@ impl Region {
         let proposed = query.own.saturating_add(query.cost);
         let (limit, incarnation) = (query.limit.min(MAX_COUNT), self.backing.incarnation());
         changed |= self.work.note_limit(slot, query.sequence, state, limit, incarnation);
-        state.newest_limit.note(limit, query.configured.unwrap_or(limit), now, now);
+        state.newest_limit.note_query(query, now);
         // A count that the node had evicted is in no component but in the lower bound. What it reports later is added
         // to that as well.
         if let Some(cell) = state.known_mut(query.sequence) {

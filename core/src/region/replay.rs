@@ -171,7 +171,7 @@ impl Region {
         // A count of 0 needs a component as well. Without one, a grant could not be stored here.
         let grew = state.cell_mut(query.sequence)?.raise(origin, query.own, now)?;
         let limit = query.limit.min(MAX_COUNT);
-        state.newest_limit.note(limit, query.configured.unwrap_or(limit), now, now);
+        state.newest_limit.note_query(query, now);
         if self.work.note_limit(slot, query.sequence, state, limit, self.backing.incarnation) || grew {
             self.subscribers.changed(slot, state, origin);
         }

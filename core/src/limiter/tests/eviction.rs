@@ -401,3 +401,17 @@ fn a_diverted_key_with_a_newer_record_keeps_what_it_used_before() {
         assert!((own + before..=sum).contains(&used), "{used} of {own} and {before}");
     }
 }
+
+/// A rule denies, and the key of another has no place in the table: the overflow cell would deny the request for longer.
+#[test]
+fn the_wait_of_a_key_without_a_place_is_that_of_the_overflow_cell() {
+    let mut world = World::with(1, 1, Geometry { buckets: 1, keys_per_bucket: 1 }, true);
+    world.run(50);
+    let (placed, other, new) = (key("placed", MINUTE), key("other", HOUR), key("new", HOUR));
+    assert!(world.passes(0, 0, &[check(&placed, 1, 1)]));
+    assert!(world.passes(0, 0, &[check(&other, 10, 10)]));
+    let alone = denial(world.decide(0, 0, &[check(&new, 10, 1)]));
+    let both = denial(world.decide(0, 0, &[check(&placed, 1, 1), check(&new, 10, 1)]));
+    assert!(alone.retry_after_ms > Some(HOUR / 2));
+    assert_eq!(both.retry_after_ms, alone.retry_after_ms);
+}
