@@ -18,9 +18,9 @@ use weir_aggregator::cli::args::{
 };
 use weir_aggregator::cli::check_config;
 use weir_aggregator::cli::database::with_database;
-use weir_aggregator::cli::outcome::{UNUSABLE, fail, in_days};
+use weir_aggregator::cli::outcome::{UNUSABLE, fail, in_days, plain_lines};
 use weir_aggregator::cli::terminal::{self, KeyName, Manner, TerminalError};
-use weir_aggregator::cli::{healthcheck, overrides, secret_files, zones};
+use weir_aggregator::cli::{healthcheck, log_fields, overrides, secret_files, zones};
 use weir_aggregator::database::{Database, Deleted, Migrated, Tidied};
 use weir_aggregator::server::descriptors;
 use weir_aggregator::server::{Server, Settings};
@@ -236,8 +236,8 @@ fn check(file: &Path, json: bool) -> ExitCode {
     };
     match (json, report.is_valid()) {
         (true, _) => println!("{:#}", report.to_json()),
-        (false, true) => println!("{}", report.to_text()),
-        (false, false) => eprintln!("{}", report.to_text()),
+        (false, true) => println!("{}", plain_lines(&report.to_text())),
+        (false, false) => eprintln!("{}", plain_lines(&report.to_text())),
     }
     if report.is_valid() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -249,7 +249,7 @@ fn start_log(directives: &str, format: LogFormat) -> anyhow::Result<()> {
     let log =
         tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours);
     match format {
-        LogFormat::Text => log.init(),
+        LogFormat::Text => log.fmt_fields(log_fields::escaped()).init(),
         LogFormat::Json => log.json().init(),
     }
     Ok(())

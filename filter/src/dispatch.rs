@@ -17,10 +17,6 @@ use std::cell::RefCell;
 const CONTINUE: u32 = 0;
 const PAUSE: u32 = 1;
 
-/// Largest message that is read: four times the largest frame of an aggregator.
-const MAX_MESSAGE_BYTES: usize = 4 * weir_core::model::wire::MAX_FRAME_BYTES;
-/// gRPC's RESOURCE_EXHAUSTED.
-const RESOURCE_EXHAUSTED: u32 = 8;
 /// gRPC's DATA_LOSS.
 const LOST: u32 = 15;
 
@@ -73,10 +69,7 @@ pub fn on_response_headers(context: u32) {
 }
 
 /// Handles a message of the aggregator.
-pub fn on_grpc_receive(root: u32, token: u32, size: usize) {
-    if size > MAX_MESSAGE_BYTES {
-        return on_grpc_close(root, token, RESOURCE_EXHAUSTED);
-    }
+pub fn on_grpc_receive(root: u32, token: u32) {
     match with(|vm| vm.on_message(root, token)) {
         Some(effects) => apply(root, Some(effects)),
         // It arrived during another callback and is lost, so the stream has to be opened again.

@@ -58,8 +58,8 @@ pub extern "C" fn weir_on_response_headers(context: u32, _count: usize, _end: u3
 
 /// Handles a message of the aggregator.
 #[unsafe(no_mangle)]
-pub extern "C" fn weir_on_grpc_receive(root: u32, token: u32, size: usize) {
-    dispatch::on_grpc_receive(root, token, size);
+pub extern "C" fn weir_on_grpc_receive(root: u32, token: u32, _size: usize) {
+    dispatch::on_grpc_receive(root, token);
 }
 
 /// Handles the end of a stream.

@@ -55,7 +55,7 @@ const MAX_REQUESTS: usize = 32;
 /// Content type of Prometheus' text format, as the encoder of the metrics writes it.
 const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-const NO_SUCH_PAGE: &str = "no such page; there are /, /healthz, /readyz, /metrics, /v1/keys, /v1/top, /v1/rules, \
+const NO_SUCH_PAGE: &str = "no such page; there are /, /healthz, /readyz, /healthcheck, /metrics, /v1/keys, /v1/top, /v1/rules, \
     /v1/overrides, /v1/overrides/audit, /v1/parts and /v1/links";
 
 const TOO_MANY_REQUESTS: &str = "too many requests at once; try again in a second";
@@ -135,6 +135,8 @@ pub fn router(services: Arc<Services>, hosts: Hosts, links: Links) -> Router {
         .route_layer(middleware::from_fn_with_state(gate, called_well))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
+        // The reference service's name for it.
+        .route("/healthcheck", get(ready))
         .route("/metrics", get(metrics))
         .fallback(|| async { error(StatusCode::NOT_FOUND, NO_SUCH_PAGE) })
         .method_not_allowed_fallback(|| async {

@@ -3,8 +3,9 @@
 //! The credential alone decides. What filters' rules count is no part of it: an aggregator that has just started, or a table
 //! that is full, would then allow more than one with all of its knowledge.
 
-use super::embedded::LimitCheck;
+use super::embedded::{CountedKey, LimitCheck};
 use crate::auth::Caller;
+use std::collections::HashMap;
 use weir_core::model::exact::Algorithm;
 
 /// Who chose the namespace of a check.
@@ -23,6 +24,20 @@ pub enum Forbidden {
     Namespace,
     /// A cost above this.
     Cost(u64),
+}
+
+/// The checks of one request. The costs of those that count on the same add up.
+#[derive(Debug, Default)]
+pub struct Request(HashMap<(Algorithm, CountedKey), u64>);
+
+impl Request {
+    /// What `caller` is not allowed with one more check of the request; `None` if it is allowed.
+    pub fn forbidden(&mut self, caller: &Caller, check: &LimitCheck, naming: Naming) -> Option<Forbidden> {
+        let cost = self.0.entry((check.algorithm, check.counted_key())).or_default();
+        *cost = cost.saturating_add(check.cost);
+        let is_above = *cost > caller.max_cost();
+        forbidden(caller, check, naming).or_else(|| is_above.then(|| Forbidden::Cost(caller.max_cost())))
+    }
 }
 
 /// What `caller` is not allowed in this check; `None` if it is allowed. A ledger has zones instead of namespaces.

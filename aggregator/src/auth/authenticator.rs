@@ -34,12 +34,12 @@ impl Authenticator {
     }
 
     /// The scope of a filter; `None` if the filter may not open a stream. If the aggregator has no token and the tokens
-    /// file names no filter, every filter may count everything.
+    /// file names no filter, every filter may count everything, but for callers with an application's credential.
     pub fn admit_filter(&self, presented: Presented<'_>) -> Option<Arc<Scope>> {
         let everything = || Arc::new(Scope::everything());
         match self.token.as_deref() {
             Some(token) if presents(presented, token) => Some(everything()),
-            None if !self.tokens.name_filters() => Some(everything()),
+            None if !self.tokens.name_filters() => (!self.tokens.is_application(presented)).then(everything),
             _ => self.tokens.scope(presented),
         }
     }

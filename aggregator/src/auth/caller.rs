@@ -3,6 +3,7 @@
 use super::entry::{Entry, Listed};
 use std::sync::Arc;
 use tokio::sync::watch;
+use weir_core::matching::canonical::DIGEST_PREFIX;
 use weir_core::model::key::KeyParts;
 use weir_core::region::shares::Grants;
 
@@ -110,7 +111,12 @@ impl Caller {
     /// name.
     pub fn may_count(&self, namespace: &[u8], is_unnamed: bool) -> bool {
         let names = |pattern: &String| match pattern.strip_suffix('*') {
-            Some(prefix) => namespace.starts_with(prefix.as_bytes()),
+            // The namespaces of all limits without a name, of which long ones are digests.
+            Some("rls|") if is_unnamed => true,
+            Some(prefix) => {
+                let is_meant = prefix.is_empty() || is_of_path(prefix.as_bytes()) || !is_of_path(namespace);
+                is_meant && namespace.starts_with(prefix.as_bytes())
+            }
             None => namespace == pattern.as_bytes(),
         };
         match &self.namespaces {
@@ -120,7 +126,7 @@ impl Caller {
         }
     }
 
-    /// The highest cost of one request of this caller.
+    /// The most that one request of this caller may use of one limit and identifier.
     pub fn max_cost(&self) -> u64 {
         self.max_cost
     }
@@ -129,6 +135,11 @@ impl Caller {
     pub fn may_use(&self, zone: u32) -> bool {
         self.zones.has(&zone)
     }
+}
+
+/// Whether a namespace, or the beginning of one, is that of limits without a name. No shorter prefix means them.
+fn is_of_path(namespace: &[u8]) -> bool {
+    namespace.starts_with(b"rls|") || namespace.starts_with(DIGEST_PREFIX)
 }
 
 impl Scope {
@@ -177,5 +188,37 @@ impl Scope {
     /// Whether the filter may use a zone of the ledger.
     pub fn has_zone(&self, zone: u32) -> bool {
         self.zones.has(&zone)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn caller(namespaces: &[&str]) -> Caller {
+        let these = Listed::These(namespaces.iter().map(|name| (*name).to_owned()).collect());
+        Caller { namespaces: Some(these), ..Caller::without_credential(false) }
+    }
+
+    #[test]
+    fn a_prefix_of_names_means_no_limit_without_a_name() {
+        const UNNAMED: [&[u8]; 2] =
+            [b"rls|edge|path|", b"sha256:Y1NhxIu56rFBmOduqKt_GkFoXWrWKqkUbTAdTxfrCuA"];
+        for (namespaces, by_name, by_path) in [
+            (&["r*", "s*"][..], false, false),
+            (&["rls*"], false, false),
+            (&["users"], false, false),
+            (&["users", "rls|*"], false, true),
+            (&["*"], true, true),
+        ] {
+            let caller = caller(namespaces);
+            for namespace in UNNAMED {
+                assert_eq!(caller.may_count(namespace, true), by_path, "{namespaces:?}");
+            }
+            assert_eq!(caller.may_count(UNNAMED[1], false), by_name, "{namespaces:?}");
+        }
+        assert!(caller(&["rls|*"]).may_count(UNNAMED[0], false), "the operator has written it");
+        assert!(caller(&["r*"]).may_count(b"reports:eu", false));
+        assert!(caller(&["sha256:*"]).may_count(UNNAMED[1], false));
     }
 }

@@ -50,7 +50,7 @@ pub struct Entry {
     /// no name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespaces: Option<Listed<String>>,
-    /// The highest cost of one request of an application; unlimited without it.
+    /// The most that one request of an application may use of one limit and identifier; unlimited without it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_cost: Option<u64>,
 }

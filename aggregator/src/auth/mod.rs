@@ -6,12 +6,12 @@
 //!
 //! ```yaml
 //! - name: shop
-//!   sha256: 2bd806c97f0e00af1a1fc3328fa763a9269723c8db8fac4f93af71db186d6e90
+//!   sha256: <weir-aggregator token prints it>
 //!   workspace: default
 //!   zones: [1, 2]      # zones of the ledger, or all; default: none
 //!   control: true      # may read and change live control; default: false
 //!   namespaces: [cart, "job-*"]   # where it may count, or all; default: limits without a name
-//!   max_cost: 100      # highest cost of one request; default: unlimited
+//!   max_cost: 100      # most that one request may use of one limit and identifier; default: unlimited
 //! - name: gateways
 //!   san: spiffe://example.org/gateway   # a name in the client's certificate, instead of a token
 //!   workspaces: [default, mobile]       # makes it a filter's entry; or all
@@ -228,6 +228,13 @@ impl Tokens {
         }
     }
 
+    /// Whether the token or the certificate is that of an application, whichever takes precedence.
+    fn is_application(&self, presented: Presented<'_>) -> bool {
+        let by_certificate = Presented { header: None, ..presented };
+        let holders = [presented, by_certificate].map(|presented| self.holder(presented));
+        holders.iter().any(|holder| matches!(holder, Ok(Some(Holder::Application(_)))))
+    }
+
     /// The holder of the credential; `None` if there is no file.
     fn holder(&self, presented: Presented<'_>) -> Result<Option<Holder>, Unauthorized> {
         let Some(table) = &self.table else { return Ok(None) };
@@ -392,4 +399,40 @@ fn digest_of(text: &str) -> Option<Words> {
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wrong(text: &str) -> String {
+        Tokens::parse(text.as_bytes()).err().map_or_else(String::new, |wrong| wrong.to_string())
+    }
+
+    #[test]
+    fn what_a_file_repeats_is_bounded_before_it_takes_memory() {
+        let names = vec!["\"job-*\""; 100_000].join(", ");
+        let entries = |times: usize| -> String {
+            let more = |n: usize| format!("- {{name: n{n}, san: s{n}, workspace: w, namespaces: *a}}\n");
+            let first = format!("- {{name: n, san: s, workspace: w, namespaces: &a [{names}]}}\n");
+            first + &(0..times).map(more).collect::<String>()
+        };
+        assert_eq!(wrong(&entries(2)), "");
+        let error = wrong(&entries(200));
+        assert!(error.contains("repeated ones included"), "{error}");
+    }
+
+    /// Whoever saves an example unchanged must not admit everybody who has read it.
+    #[test]
+    fn no_page_has_a_digest_that_can_be_used() {
+        for page in [include_str!("../../README.md"), include_str!("mod.rs")] {
+            let digests = page.lines().filter_map(|line| line.split_once("sha256: ").map(|(_, rest)| rest));
+            let usable: Vec<_> =
+                digests.filter_map(|rest| rest.split(' ').next()).filter_map(digest_of).collect();
+            assert!(usable.is_empty(), "{usable:?}");
+        }
+        let page = include_str!("../../README.md").split_once("## Tokens").unwrap().1;
+        let example = page.split("```").nth(1).unwrap().strip_prefix("yaml").unwrap();
+        assert!(wrong(example).contains("weir-aggregator token"), "{}", wrong(example));
+    }
 }

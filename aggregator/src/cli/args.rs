@@ -28,7 +28,7 @@ const NO_LISTENER: &str = "none";
 const MAX_REGION_BYTES: usize = 48;
 
 /// Weir's aggregator: merges the counts of a region's Envoys and sends each Envoy the counts of the others.
-#[derive(Debug, Parser)]
+#[derive(Parser)]
 #[command(name = "weir-aggregator", version = build::SUMMARY, disable_help_subcommand = true)]
 pub struct Cli {
     #[command(subcommand)]
@@ -41,7 +41,7 @@ pub struct Cli {
     pub log_format: LogFormat,
 }
 
-#[derive(Debug, Subcommand)]
+#[derive(Subcommand)]
 pub enum Command {
     /// Run an aggregator for a region.
     Serve(Box<Serve>),
@@ -161,7 +161,7 @@ pub struct Token {
     /// prefix. Default: none, and limits of the rate-limit service that have no name.
     #[arg(long, value_name = "NAMES", conflicts_with = "workspaces")]
     pub namespaces: Option<Listed<String>>,
-    /// Highest cost of one request of the application.
+    /// Most that one request of the application may use of one limit and identifier.
     #[arg(long, value_name = "NUMBER", conflicts_with = "workspaces")]
     pub max_cost: Option<u64>,
     /// Use a certificate instead of a token: a DNS name or URI in the client's certificate.
@@ -283,7 +283,7 @@ pub enum Part {
     Control,
 }
 
-#[derive(Debug, Args)]
+#[derive(Args)]
 pub struct Serve {
     /// Name of the region of this aggregator; required.
     #[arg(long, env = "WEIR_REGION", default_value = "", hide_default_value = true, value_name = "NAME")]
@@ -395,7 +395,7 @@ pub struct Serve {
 }
 
 /// The rate-limit service.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Args)]
 pub struct Rls {
     /// xDS server that sends the rate-limit service's limits, in place of --rls-config: http://host:port or
     /// https://host:port.

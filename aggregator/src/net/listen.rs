@@ -18,11 +18,12 @@ use crate::telemetry::metrics::Metrics;
 use crate::telemetry::throttle::Throttle;
 use prometheus_client::metrics::gauge::Gauge;
 use std::future::Future;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -81,13 +82,17 @@ pub enum Patience {
 }
 
 /// Whose turn it is on a connection: the peer's, or the API's while it serves a request, a call or a stream. On the peer's turn
-/// the connection is idle and gives way to others; if the peer has presented a credential, only to others of its own address.
+/// the connection is idle and gives way to others; if the peer has presented a credential, only to others of its own address, or of the
+/// same credential.
 #[derive(Debug, Default)]
 pub struct Turn {
     number: AtomicU32,
     /// Calls and streams that are served.
     calls: AtomicU32,
-    has_credential: AtomicBool,
+    /// A hash of the name of the credential that the peer has presented; 0 if there is none.
+    credential: AtomicU64,
+    /// Its listener's places, and its number there.
+    place: OnceLock<(Weak<Places>, u64)>,
     /// When the peer's turn began: a number of [`MOMENTS`].
     idle_since: AtomicU64,
 }
@@ -189,7 +194,8 @@ impl Listener {
             let (api, patience, protocol) = (self.api, self.patience, self.protocol);
             let (tls, metrics, serve) = (self.tls.clone(), metrics.clone(), serve.clone());
             let turn = Arc::<Turn>::default();
-            let Some((place, mut gives_way, displaced)) = self.place(places, address, &turn).await else {
+            let Some((place, mut gives_way, displaced)) = self.place(places, address, &turn, &warnings).await
+            else {
                 metrics.api.connection_refused(api);
                 if let Some(held_back) = warnings.pass() {
                     warn!(%address, api, held_back, "closed a connection: its address already has half of all connections, all of them in use");
@@ -224,13 +230,23 @@ impl Listener {
         places: &Arc<Places>,
         address: SocketAddr,
         turn: &Arc<Turn>,
+        warnings: &Throttle,
     ) -> Option<(Place, oneshot::Receiver<()>, bool)> {
         loop {
             match places.enter(address.ip(), turn.clone()) {
                 Entry::Placed(place, gives_way, displaced) => return Some((place, gives_way, displaced)),
                 Entry::AddressFull => return None,
                 // Wakes up after `BETWEEN_LOOKS` too, since a connection may give way without having ended.
-                Entry::Full => drop(timeout(BETWEEN_LOOKS, places.freed()).await),
+                Entry::Full => {
+                    if let Some(held_back) = warnings.pass() {
+                        let (api, most) = (self.api, self.max_connections);
+                        warn!(
+                            api,
+                            most, held_back, "all connections are in use or authenticated, new ones wait"
+                        );
+                    }
+                    let _ = timeout(BETWEEN_LOOKS, places.freed()).await;
+                }
             }
         }
     }
@@ -277,13 +293,27 @@ impl Turn {
         Served(self.clone())
     }
 
-    /// The peer has presented a credential, where callers need one.
-    pub fn authenticated(&self) {
-        self.has_credential.store(true, Relaxed);
+    /// The peer has presented the credential with this name, where callers need one.
+    pub fn authenticated(&self, name: &str) {
+        let mut hasher = DefaultHasher::new();
+        name.hash(&mut hasher);
+        let credential = hasher.finish().max(1);
+        if self.credential.swap(credential, Relaxed) != credential
+            && let Some((places, number)) = self.place.get()
+            && let Some(places) = places.upgrade()
+        {
+            places.authenticated(*number, credential);
+        }
     }
 
     fn has_credential(&self) -> bool {
-        self.has_credential.load(Relaxed)
+        self.credential.load(Relaxed) != 0
+    }
+
+    /// The connection has a place of its listener.
+    fn placed(&self, places: &Arc<Places>, number: u64) {
+        // A connection has one place.
+        let _ = self.place.set((Arc::downgrade(places), number));
     }
 
     /// The connection is idle from now on; returns the number of the moment.

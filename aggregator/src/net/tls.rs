@@ -96,7 +96,8 @@ pub enum TlsError {
 }
 
 /// The DNS names and URIs among the subject alternative names (RFC 5280, section 4.2.1.6) of a client's verified
-/// certificate, in the certificate's order. DNS names are in lower case. Empty without a certificate.
+/// certificate, in the certificate's order. DNS names are in lower case. Empty without a certificate. A URI has a colon, and a DNS name has none; what
+/// has the form of the other kind is left out, as an authority may check the two kinds by different rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CertificateNames(Arc<[String]>);
 
@@ -245,8 +246,12 @@ impl CertificateNames {
             let certificate = x509_cert::Certificate::from_der(certificate).ok()?;
             let (_, found) = certificate.tbs_certificate().get_extension::<SubjectAltName>().ok()??;
             let name = |name: &GeneralName| match name {
-                GeneralName::DnsName(name) => Some(name.as_str().to_ascii_lowercase()),
-                GeneralName::UniformResourceIdentifier(uri) => Some(uri.as_str().to_owned()),
+                GeneralName::DnsName(name) if !name.as_str().contains(':') => {
+                    Some(name.as_str().to_ascii_lowercase())
+                }
+                GeneralName::UniformResourceIdentifier(uri) if uri.as_str().contains(':') => {
+                    Some(uri.as_str().to_owned())
+                }
                 _ => None,
             };
             Some(found.0.iter().filter_map(name).take(MAX_NAMES).collect())

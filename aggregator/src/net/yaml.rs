@@ -15,7 +15,7 @@ pub const MAX_BRACKETS: usize = 32_768;
 
 /// The documents, up to the first that is malformed or beyond a bound, which all share.
 pub fn documents(text: &[u8]) -> impl Iterator<Item = Result<Value<'_>, Error>> {
-    let refused = admit(text).err();
+    let refused = admit_unread(text).err();
     let documents = Deserializer::from_slice(if refused.is_some() { b"" } else { text });
     let left = Cell::new(Bounds::OF_A_FILE.bytes);
     let read = documents.map(move |document| Value::read_one_of(document, Bounds::OF_A_FILE, &left));
@@ -23,8 +23,13 @@ pub fn documents(text: &[u8]) -> impl Iterator<Item = Result<Value<'_>, Error>> 
     refused.map(Err).into_iter().chain(read.filter(move |_| is_admitted))
 }
 
-/// Refuses a text that is too long, or has too many brackets.
+/// Refuses a text beyond the bounds, so that a parser of its own may read it.
 pub fn admit(text: &[u8]) -> Result<(), Error> {
+    documents(text).try_for_each(|document| document.map(drop))
+}
+
+/// Refuses a text that is too long, or has too many brackets.
+fn admit_unread(text: &[u8]) -> Result<(), Error> {
     if text.len() > MAX_BYTES {
         return Err(Error::custom(format!("it has more than {MAX_BYTES} bytes")));
     }

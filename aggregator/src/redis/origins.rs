@@ -9,6 +9,7 @@ use redis::Value;
 use std::time::Duration;
 use weir_core::model::key::OriginId;
 use weir_core::model::time::UnixMs;
+use weir_core::replication::members::Member;
 use weir_core::replication::regional::clock::TimeProposal;
 
 /// Nodes and aggregators that were not reported for this long are not alive.
@@ -21,8 +22,8 @@ pub const MAX_ALIVE: usize = 4_096;
 pub struct Alive {
     /// Nodes (Envoys) of the whole region, ordered by id.
     pub origins: Vec<OriginId>,
-    /// Ids of the aggregators, including the caller's, in order.
-    pub aggregators: Vec<[u8; 16]>,
+    /// The aggregators, including the caller, in order.
+    pub aggregators: Vec<Member>,
     /// The server's clock.
     pub now: UnixMs,
     /// The region's time at that moment, in microseconds since the Unix epoch.
@@ -36,14 +37,15 @@ impl Store {
     pub async fn origins(
         &self,
         mine: &[OriginId],
-        aggregator: &[u8; 16],
+        aggregator: Member,
         proposal: &TimeProposal,
         within: Duration,
     ) -> Result<Alive, StoreError> {
         let [origins, aggregators, time] = self.inner.names.origins();
         let mut what = script::call(&SCRIPTS.origins, &[&origins, &aggregators, &time]);
         what.arg(SILENT_AFTER_MS).arg(MAX_ALIVE);
-        what.arg(proposal.time_us).arg(proposal.machine_us).arg(u8::from(proposal.is_shared)).arg(aggregator);
+        what.arg(proposal.time_us).arg(proposal.machine_us).arg(u8::from(proposal.is_shared));
+        what.arg(aggregator.to_bytes());
         for origin in mine.iter().take(MAX_ALIVE) {
             what.arg(&origin.0);
         }
@@ -51,18 +53,19 @@ impl Store {
         let [now, region, origins, aggregators] =
             script::array(answer)?.try_into().map_err(|_| StoreError::Protocol)?;
         let (now_us, region_us) = (script::decimal(&now)?, script::decimal(&region)?);
-        let origins = ids(origins)?.into_iter().filter_map(|id| OriginId::parse(&id)).collect();
-        Ok(Alive { origins, aggregators: ids(aggregators)?, now: UnixMs(now_us / 1_000), region_us })
+        let origins = members(origins, OriginId::parse)?;
+        let aggregators = members(aggregators, Member::parse)?;
+        Ok(Alive { origins, aggregators, now: UnixMs(now_us / 1_000), region_us })
     }
 }
 
-/// Parses members of 16 bytes; other members were not written by Weir and are skipped.
-fn ids(members: Value) -> Result<Vec<[u8; 16]>, StoreError> {
-    let id = |member: Value| match member {
-        Value::BulkString(bytes) => <[u8; 16]>::try_from(bytes).ok(),
+/// Parses the members of a set, in order; those that do not parse were not written by Weir and are skipped.
+fn members<T: Ord>(set: Value, parse: impl Fn(&[u8]) -> Option<T>) -> Result<Vec<T>, StoreError> {
+    let member = |member: Value| match member {
+        Value::BulkString(bytes) => parse(&bytes),
         _ => None,
     };
-    let mut ids: Vec<_> = script::array(members)?.into_iter().filter_map(id).collect();
-    ids.sort_unstable();
-    Ok(ids)
+    let mut members: Vec<_> = script::array(set)?.into_iter().filter_map(member).collect();
+    members.sort_unstable();
+    Ok(members)
 }

@@ -22,6 +22,7 @@ use tracing::{debug, info, warn};
 use weir_core::model::key::OriginId;
 use weir_core::model::time::{MonoMs, Now, UnixMs};
 use weir_core::model::wire::{Ack, Answer, Consult, FilterFrame};
+use weir_core::region::nodes::OWN_PEER;
 use weir_core::region::{Explained, Region, RegionStats};
 use weir_core::replication::regional::clock::{RegionClock, TimeProposal};
 use weir_core::replication::state::{LateAck, Taken};
@@ -175,10 +176,13 @@ impl Hub {
     }
 
     /// Admits a stream of `origin`, which is an Envoy or the embedded limiter. End it with [`Hub::leave`].
-    pub fn enter(&self, origin: OriginId, is_embedded: bool) -> Result<StreamId, StreamError> {
-        let entered =
-            self.state(|state, now| state.enter(origin, now)).map_err(|_| StreamError::TooManyOrigins)?;
-        match (entered.is_first, is_embedded) {
+    pub fn enter(&self, origin: OriginId, peer: u64) -> Result<StreamId, StreamError> {
+        let entered = self.state(|state, now| {
+            let is_admitted = state.region.nodes.admit(origin, peer, now.mono);
+            is_admitted.then(|| state.enter(origin, now).ok()).flatten()
+        });
+        let entered = entered.ok_or(StreamError::TooManyOrigins)?;
+        match (entered.is_first, peer == OWN_PEER) {
             (true, false) => info!(%origin, "Envoy connected"),
             (true, true) => debug!(%origin, "stream of the embedded limiter opened"),
             (false, _) => {}
@@ -298,7 +302,8 @@ impl Hub {
         self.region(|region, _| region.explain(workspace, namespace, identifier))
     }
 
-    /// Logs that a peer misbehaves, at a limited rate.
+    /// Logs that a peer misbehaves, at a limited rate for each place that calls this.
+    #[track_caller]
     pub fn warn(&self, what: &str, origin: Option<OriginId>) {
         if let Some(held_back) = self.metrics.warnings.pass() {
             let origin = origin.map(tracing::field::display);

@@ -29,6 +29,7 @@ use weir_core::model::wire::{
     self, Consult, ExactRequest, FilterFrame, Hello, MAX_FRAME_CELLS, MAX_FRAME_CONTROLS, MAX_FRAME_COUNTERS,
     RegionFrame, Welcome,
 };
+use weir_core::region::nodes::OWN_PEER;
 use weir_core::replication::StreamId;
 use weir_core::replication::state::LateAck;
 
@@ -103,7 +104,8 @@ async fn serve(
         Err(end) => return end,
     };
     *acknowledged = Some(origin);
-    let id = match services.enter(origin, address.is_none()) {
+    let peer = address.map_or(OWN_PEER, |address| peer_number(address.ip()));
+    let id = match services.enter(origin, peer) {
         Ok(id) => id,
         Err(error) => return End::Refused(error),
     };
@@ -119,7 +121,7 @@ async fn serve(
         origin,
         is_embedded: address.is_none(),
         sender: sender(origin, hello.worker),
-        peer: address.map_or(u64::MAX, |address| peer_number(address.ip())),
+        peer,
         is_node: false,
         id,
         pusher: None,

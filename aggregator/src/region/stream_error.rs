@@ -41,8 +41,8 @@ pub enum StreamError {
         "the credential {0:?} does not cover the workspace {1:?}; add the workspace to its entry in the tokens file"
     )]
     Workspace(String, String),
-    /// More origins than a region stores.
-    #[error("the region already has the maximum number of origins")]
+    /// More nodes than a region stores, or than it stores of one address.
+    #[error("the region already has too many nodes, in all or of this address")]
     TooManyOrigins,
     /// More streams than this aggregator serves.
     #[error("this aggregator already serves {0} streams")]

@@ -1,5 +1,6 @@
-//! The gRPC listener: filters' streams, the rate-limit service, and the rate-limit quota service.
+//! The gRPC listener: filters' streams, the rate-limit service, the rate-limit quota service, and their health.
 
+use super::health::{self, Checked};
 use crate::api::rlqs::QuotaService;
 use crate::api::rls::RateLimitService;
 use crate::net::calls::serve_calls;
@@ -19,6 +20,7 @@ use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::{BoxFuture, Service};
 use tonic::server::NamedService;
+use tonic_health::pb::health_server::HealthServer;
 use tracing::debug;
 
 /// How long a client may take to send the HTTP/2 preface.
@@ -40,9 +42,11 @@ pub(super) async fn serve(
         patience: Patience::Preface(PREFACE_TIMEOUT),
     };
     let drain = services.draining.clone();
+    let health = health::service(services.clone());
     let serve = move |connection| {
         let (region, rate_limits, quotas) = (region.clone(), rate_limits.clone(), quotas.clone());
-        let call = move |request: Request<Incoming>| called(&region, &rate_limits, &quotas, request);
+        let health = health.clone();
+        let call = move |request: Request<Incoming>| called(&region, &rate_limits, &quotas, &health, request);
         let served = serve_calls(connection, call, draining(drain.subscribe()));
         async move {
             if let Err(error) = served.await {
@@ -58,6 +62,7 @@ fn called(
     region: &RegionService,
     rate_limits: &RateLimitService,
     quotas: &QuotaService,
+    health: &HealthServer<Checked>,
     request: Request<Incoming>,
 ) -> BoxFuture<Response<Body>, Infallible> {
     let service = request.uri().path().trim_start_matches('/').split('/').next();
@@ -65,6 +70,7 @@ fn called(
         Some(RegionService::NAME) => region.clone().call(request),
         Some(RateLimitService::NAME) => rate_limits.clone().call(request),
         Some(QuotaService::NAME) => quotas.clone().call(request),
+        Some(HealthServer::<Checked>::NAME) => health.clone().call(request),
         _ => Box::pin(ready(Ok(Status::unimplemented("there is no such service").into_http()))),
     }
 }

@@ -10,6 +10,7 @@
 mod bind;
 pub mod descriptors;
 mod grpc;
+mod health;
 
 use crate::admin::{self, Links};
 use crate::api::authentication::{Authentication, AuthenticationError};
@@ -36,6 +37,7 @@ use crate::server::bind::bind;
 use crate::server::descriptors::Connections;
 use crate::telemetry::clock::Clock;
 use crate::telemetry::spans::{Telemetry, TelemetryOptions};
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -59,7 +61,7 @@ const GOODBYE: Duration = Duration::from_millis(500);
 const LAST_PACKETS: Duration = Duration::from_millis(1_500);
 
 /// The settings of a server.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Settings {
     /// Name of the region.
     pub region: String,
@@ -87,6 +89,16 @@ pub struct Settings {
     pub api: ApiSettings,
     /// Where spans are exported; without it none are created.
     pub telemetry: Option<TelemetryOptions>,
+}
+
+/// Without the token.
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Settings { region, grpc_listen, admin_listen, store, database, api, .. } = self;
+        let mut shown = f.debug_struct("Settings");
+        shown.field("region", region).field("grpc_listen", grpc_listen).field("admin_listen", admin_listen);
+        shown.field("store", store).field("database", database).field("api", api).finish_non_exhaustive()
+    }
 }
 
 /// Why the program does not start, or stops by itself.

@@ -1,5 +1,8 @@
 //! Limits the rate of log lines that a peer can provoke: one line passes in each interval, the others are counted.
 
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -39,6 +42,26 @@ impl Throttle {
     }
 }
 
+/// A throttle for each place of the program that logs, so that the lines of one hide no others.
+#[derive(Debug)]
+pub struct Throttles {
+    interval: Duration,
+    of: Mutex<HashMap<&'static Location<'static>, Throttle>>,
+}
+
+impl Throttles {
+    /// The first line of each place passes at once.
+    pub fn new(interval: Duration) -> Throttles {
+        Throttles { interval, of: Mutex::default() }
+    }
+
+    /// If a line of the caller's place may pass, the number of its lines held back since the last one that passed.
+    #[track_caller]
+    pub fn pass(&self) -> Option<u64> {
+        self.of.lock().entry(Location::caller()).or_insert_with(|| Throttle::new(self.interval)).pass()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -50,5 +73,13 @@ mod tests {
         assert_eq!((throttle.pass(), throttle.pass()), (None, None));
         throttle.open_at_ms.store(0, Relaxed);
         assert_eq!(throttle.pass(), Some(2));
+    }
+
+    #[test]
+    fn lines_of_one_place_hide_no_others() {
+        let throttles = Throttles::new(Duration::from_secs(3_600));
+        let passed: Vec<_> = (0..3).map(|_| throttles.pass()).collect();
+        assert_eq!(passed, [Some(0), None, None]);
+        assert_eq!(throttles.pass(), Some(0));
     }
 }

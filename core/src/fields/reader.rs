@@ -43,11 +43,14 @@ impl<'a> Node<'a> {
             return self.reject(errors, "is not an object", format!("an object with {}", list_of(known)));
         };
         let fields = Fields { path: &self.path, entries };
-        for (index, (name, _)) in entries.iter().enumerate() {
+        let mut seen = Vec::new();
+        for (name, _) in entries {
             if !known.contains(&name.as_ref()) {
                 fields.reject_unknown(name, known, errors);
-            } else if entries.iter().take(index).any(|(earlier, _)| *earlier == *name) {
+            } else if seen.contains(&name.as_ref()) {
                 errors.reject::<()>(&Path::Field(&self.path, name), "it is given twice", "one value");
+            } else {
+                seen.push(name.as_ref());
             }
         }
         Some(fields)

@@ -66,7 +66,8 @@ impl Clock {
     pub(in crate::limiter) fn moment(&self, measured: registry::Clock, mono: MonoMs) -> Now {
         let offset = match measured.measured {
             MonoMs(0) => self.machine_offset_ms,
-            _ if measured == self.measured => self.offset_us / 1_000,
+            // Rounded: a part of a millisecond towards a clock that is behind is not yet one.
+            _ if measured == self.measured => self.offset_us.saturating_add(500) / 1_000,
             _ => measured.offset_ms,
         };
         Now { unix: UnixMs(mono.0.saturating_add(offset)), mono }

@@ -61,7 +61,8 @@ pub(super) struct Subject<'a> {
 pub(super) enum Make {
     /// Leave it so.
     Never,
-    /// Leave it so, unless its use is in an overflow cell: then that decides, or the entry that the key would have. For looking only.
+    /// Leave it so. Without room for it the overflow cell decides; where it has used that, the entry that the key would have. For looking
+    /// only.
     Look,
     /// Make one, unless an entry that this process uses would have to leave; then the bucket notes that it does not
     /// have all counts, and the next request on it sends a query.
@@ -257,6 +258,14 @@ impl Table {
         now: Now,
     ) -> (DivertedKeys, bool) {
         let (mut records, mut begins) = (self.bucket.diverted(), false);
+        if is_new {
+            let (family, _) = self.overflow_of(&self.key);
+            if let Some(rest) = records.rest_of(family, entry.fingerprint) {
+                let mut rest = rest.clone();
+                rest.roll(end, now.mono);
+                rest.count_beside(entry);
+            }
+        }
         if let Some(record) = records.get_mut(entry.fingerprint) {
             record.roll(end, now.mono);
             begins = record.return_to(entry, now.mono);
@@ -266,13 +275,6 @@ impl Table {
                 let tag = Tag { worker: ELSEWHERE, kind: ReservationKind::Deferred };
                 let sequence = entry.sequence;
                 entry.reservations.push(Reservation { tag, sequence, amount, expires });
-            }
-        } else if is_new {
-            let (family, _) = self.overflow_of(&self.key);
-            if let Some(rest) = records.rest(family) {
-                let mut rest = rest.clone();
-                rest.roll(end, now.mono);
-                rest.count_beside(entry);
             }
         }
         records.drop_old(now.mono);
@@ -336,20 +338,17 @@ impl Table {
         if let Some(found) = self.bucket.find(fingerprint, &self.key) {
             return Ok(Some((found, cell_ms, None)));
         }
-        let is_left = match subject.make {
-            Make::Never => true,
-            Make::Look => {
-                !self.bucket.has_diverted() || self.bucket.diverted().get_mut(fingerprint).is_none()
-            }
-            Make::WhereFree | Make::Always => false,
-        };
-        if is_left {
+        let (is_elsewhere, looks) = (place == Place::Overflow, subject.make == Make::Look);
+        if subject.make == Make::Never || (looks && is_elsewhere) {
             return Err(Failed::Absent);
         }
-        let Some((entry, left)) = self.vacancy(fingerprint, subject.make, place, now) else {
-            return if place == Place::Overflow { Err(Failed::Exhausted) } else { Ok(None) };
-        };
-        Ok(Some((self.bucket.vacant(entry), cell_ms, Some(left))))
+        let is_unused = looks && self.bucket.diverted().get_mut(fingerprint).is_none();
+        match self.vacancy(fingerprint, subject.make, place, now) {
+            None if is_elsewhere => Err(Failed::Exhausted),
+            None => Ok(None),
+            Some(_) if is_unused => Err(Failed::Absent),
+            Some((entry, left)) => Ok(Some((self.bucket.vacant(entry), cell_ms, Some(left)))),
+        }
     }
 
     /// A new entry, if there is room or can be made.

@@ -3,9 +3,15 @@
 //! While it is closed all calls are made, and their results are recorded. When enough of the last calls failed, it opens, and no call is
 //! made for a rest. Then it is half open: one call at a time is made, which closes or opens it again.
 //!
+//! How long a caller waits is its own choice, and so is when it gives up. Neither shows anything about the store: a short wait that ends in
+//! vain is no failure, nor is a wait during which another call is answered, and a call that may not wait long is no trial.
+//!
 //! It is part of the core, and not of a library, since it takes the time as a value, so that its effect can be simulated.
 
 use crate::model::time::MonoMs;
+
+/// A store that works answers within this time, unless the machine is very busy. In milliseconds.
+pub const FAIR_MS: u64 = 25;
 
 /// When a breaker opens, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,12 +47,14 @@ pub struct Breaker {
     /// When it opened or was last tried.
     open_since: Option<MonoMs>,
     probing: bool,
+    /// When the last call was answered.
+    answered: Option<MonoMs>,
 }
 
 impl Breaker {
     /// A closed breaker without recorded calls.
     pub fn new(policy: Policy) -> Breaker {
-        Breaker { policy, failures: 0, calls: 0, open_since: None, probing: false }
+        Breaker { policy, failures: 0, calls: 0, open_since: None, probing: false, answered: None }
     }
 
     /// The state at `now`.
@@ -65,6 +73,32 @@ impl Breaker {
             State::Open => false,
             State::HalfOpen => !core::mem::replace(&mut self.probing, true),
         }
+    }
+
+    /// Whether a call may be made that waits for at most `patience_ms`. If it waits so short that no answer shows nothing, it is no trial call.
+    pub fn allows_within(&mut self, patience_ms: u64, now: MonoMs) -> bool {
+        (patience_ms >= FAIR_MS || self.state(now) == State::Closed) && self.allows(now)
+    }
+
+    /// Records that a call was answered, as [`Breaker::succeeded`], and when.
+    pub fn answered(&mut self, now: MonoMs) {
+        self.answered = Some(now);
+        self.succeeded();
+    }
+
+    /// Records that a call that was made at `since` waited in vain until `now`. It is a failure only if it waited for a fair time, and no other
+    /// call has been answered meanwhile.
+    pub fn timed_out(&mut self, since: MonoMs, now: MonoMs) {
+        let others_are_answered = self.answered.is_some_and(|answered| answered > since);
+        match now.since(since) < FAIR_MS || others_are_answered {
+            true => self.abandoned(),
+            false => self.failed(now),
+        }
+    }
+
+    /// Records that a call ended without showing anything. If it was the trial call, another may be made.
+    pub fn abandoned(&mut self) {
+        self.probing = false;
     }
 
     /// Records a success. It closes an open breaker.
@@ -157,6 +191,31 @@ mod tests {
         assert_eq!(breaker.state(MonoMs(2_100)), State::Closed);
         breaker.failed(MonoMs(2_101));
         assert_eq!(breaker.state(MonoMs(2_101)), State::Closed, "earlier failures do not count");
+    }
+
+    #[test]
+    fn how_long_a_caller_waits_shows_nothing() {
+        let mut breaker = Breaker::new(POLICY);
+        (0..100).for_each(|at| breaker.timed_out(MonoMs(at), MonoMs(at + FAIR_MS - 1)));
+        assert_eq!(breaker.state(MonoMs(200)), State::Closed, "none had a fair time");
+        breaker.answered(MonoMs(1_000));
+        (0..100).for_each(|_| breaker.timed_out(MonoMs(999), MonoMs(1_100)));
+        assert_eq!(breaker.state(MonoMs(1_100)), State::Closed, "others are answered");
+        (0..4).for_each(|_| breaker.timed_out(MonoMs(1_000), MonoMs(1_000 + FAIR_MS)));
+        assert_eq!(breaker.state(MonoMs(1_025)), State::Open);
+    }
+
+    #[test]
+    fn a_call_that_shows_nothing_keeps_no_other_from_the_trial() {
+        let mut breaker = opened();
+        assert!(!breaker.allows_within(FAIR_MS - 1, MonoMs(1_003)), "it would be no trial");
+        assert!(breaker.allows_within(FAIR_MS, MonoMs(1_003)));
+        assert!(!breaker.allows_within(FAIR_MS, MonoMs(1_003)));
+        breaker.abandoned();
+        assert!(breaker.allows_within(FAIR_MS, MonoMs(1_003)), "it was cancelled");
+        breaker.answered(MonoMs(1_010));
+        assert_eq!(breaker.state(MonoMs(1_010)), State::Closed);
+        assert!(breaker.allows_within(1, MonoMs(1_010)));
     }
 
     #[test]

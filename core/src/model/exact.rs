@@ -15,7 +15,7 @@ pub const MAX_CHARGES: usize = 128;
 pub const MAX_LOG_LIMIT: u64 = 100_000;
 
 /// Algorithm of a rule.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Algorithm {
     /// Sliding windows, counted by each node and shared.
     #[default]

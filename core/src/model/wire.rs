@@ -158,6 +158,9 @@ pub struct Consult {
     /// The limit without live control, if live control sets `limit`.
     #[prost(uint64, optional, tag = "10")]
     pub configured: Option<u64>,
+    /// When the limit was applied, in Unix milliseconds; 0: not stated, then as the query arrives.
+    #[prost(uint64, tag = "11")]
+    pub applied_ms: u64,
 }
 
 /// The trace context of a request; it affects no decision. See [`crate::model::trace`].
@@ -432,9 +435,9 @@ pub struct Changes {
     /// Live controls changed: the database is to be read.
     #[prost(bool, tag = "4")]
     pub controls_changed: bool,
-    /// The incarnation of the region's store that has the cells: 16 bytes.
-    #[prost(bytes = "vec", tag = "5")]
-    pub store_id: Vec<u8>,
+    /// The incarnation of the region's store that has the cells: an id of each of its servers' markers, 0 where none was read.
+    #[prost(fixed64, repeated, tag = "6")]
+    pub store_ids: Vec<u64>,
 }
 
 /// Some components of one cell.

@@ -21,6 +21,7 @@
 mod pace;
 mod share;
 
+use crate::model::room::most_of_part;
 use crate::model::time::MonoMs;
 use crate::model::window::Position;
 use alloc::collections::BTreeMap;
@@ -49,7 +50,7 @@ pub const GROWTH: u64 = 3;
 pub const LAST_REPORT_MS: u64 = 1_000;
 /// Windows shorter than this are divided as rates.
 pub const PACED_BELOW_MS: u64 = 2 * REPORT_MS;
-/// Most proxies of one limit.
+/// Most proxies of one limit. Those of one owner are three quarters of them at most.
 pub const MAX_SHARES: usize = 4_096;
 
 /// The limit and its use at the time of a division.
@@ -114,18 +115,18 @@ impl Division {
         }
     }
 
-    /// Adds a proxy, which has nothing yet. False if there are [`MAX_SHARES`] already.
-    pub fn join(&mut self, id: u64, now: MonoMs) -> bool {
+    /// Adds a proxy of an owner, which has nothing yet. False if there are [`MAX_SHARES`] already, or as many of that owner as its part.
+    pub fn join(&mut self, id: u64, owner: u64, now: MonoMs) -> bool {
         if self.shares.contains_key(&id) {
             return true;
         }
-        if self.shares.len() >= MAX_SHARES {
+        if !self.has_room(owner) {
             return false;
         }
         let (sum, count) = self.weights();
         // Until its own demand is known, it counts as an average one.
         let demand = sum.checked_div(count).unwrap_or(0);
-        self.shares.insert(id, Share::new(demand, now));
+        self.shares.insert(id, Share::new(owner, demand, now));
         true
     }
 
@@ -154,13 +155,24 @@ impl Division {
     }
 
     /// Adds a proxy with the share that it had in another division. What it may have spent and may spend of that is reserved here. False if
-    /// there are [`MAX_SHARES`] already.
+    /// there is no room, as in [`Division::join`].
     pub fn accept(&mut self, id: u64, share: Share, now: MonoMs) -> bool {
-        if self.shares.len() >= MAX_SHARES {
-            return false;
+        let has_room = self.has_room(share.owner());
+        if has_room {
+            self.shares.insert(id, if self.is_paced { share.to_paced(now) } else { share.to_divided(now) });
         }
-        self.shares.insert(id, if self.is_paced { share.to_paced(now) } else { share.to_divided(now) });
-        true
+        has_room
+    }
+
+    /// Adds a proxy with the share that was just [removed](Division::remove).
+    pub fn put_back(&mut self, id: u64, share: Share) {
+        self.shares.insert(id, share);
+    }
+
+    /// Whether another proxy of this owner may join. Those that have left and may still spend something count too.
+    fn has_room(&self, owner: u64) -> bool {
+        let held = self.shares.values().filter(|share| share.owner() == owner).count();
+        held < most_of_part(MAX_SHARES.saturating_sub(self.shares.len()))
     }
 
     /// Takes a report of a proxy. What it has admitted is to be charged: see [`Division::due`].

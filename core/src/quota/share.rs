@@ -22,6 +22,8 @@ const PARTS: Parts = FILL_MS as Parts;
 /// The share of one proxy in a division.
 #[derive(Clone, Debug)]
 pub struct Share {
+    /// Whose proxy it is.
+    owner: u64,
     /// The size of the present bucket.
     tokens: u64,
     /// The rate of a paced limit, in thousandths of a request a second.
@@ -41,15 +43,26 @@ pub struct Share {
 }
 
 impl Share {
-    pub(super) fn new(demand: u64, now: MonoMs) -> Share {
+    pub(super) fn new(owner: u64, demand: u64, now: MonoMs) -> Share {
         let (reported, allotted) = (MonoMs(0), MonoMs(0));
-        Share { tokens: 0, rate: 0, base: 0, since: now, reported, former: 0, demand, allotted, until: None }
+        Share {
+            owner,
+            tokens: 0,
+            rate: 0,
+            base: 0,
+            since: now,
+            reported,
+            former: 0,
+            demand,
+            allotted,
+            until: None,
+        }
     }
 
     /// The share for a limit that is divided as a rate. Nothing is reserved of such a limit.
     pub(super) fn to_paced(&self, now: MonoMs) -> Share {
         let rate = self.rate;
-        Share { rate, ..Share::new(self.demand, now) }
+        Share { rate, ..Share::new(self.owner, self.demand, now) }
     }
 
     /// The share for a limit that is divided in amounts. What may have been spent at a rate since the last report is reserved.
@@ -61,6 +74,10 @@ impl Share {
         let elapsed_ms = Parts::from(now.since(self.since));
         let spent = Parts::from(self.rate).saturating_mul(elapsed_ms).saturating_mul(PARTS) / 1_000_000;
         Share { former: self.former.saturating_add(burst).saturating_add(spent), rate: 0, ..self.clone() }
+    }
+
+    pub(super) fn owner(&self) -> u64 {
+        self.owner
     }
 
     pub(super) fn demand(&self) -> u64 {

@@ -76,7 +76,7 @@ impl World {
             late: 0,
         };
         for id in 0..proxies {
-            assert!(world.division.join(id as u64, MonoMs(world.now)));
+            assert!(world.division.join(id as u64, 0, MonoMs(world.now)));
         }
         world
     }
@@ -256,7 +256,7 @@ fn proxies_that_are_lost_again_and_again_stay_within_the_limit() {
         let mut passed = Vec::new();
         for id in 0..360 {
             world.proxies.push(Proxy::default());
-            assert!(world.division.join(id as u64, MonoMs(world.now)));
+            assert!(world.division.join(id as u64, 0, MonoMs(world.now)));
             for second in 0..10 {
                 let before = world.passed();
                 world.proxies[id].waits(1_000);
@@ -349,10 +349,28 @@ fn a_rate_below_one_is_one_token_in_several_seconds() {
 #[test]
 fn proxies_are_bounded() {
     let mut division = Division::new(MINUTE_MS);
-    let joined = (0..=MAX_SHARES as u64).filter(|id| division.join(*id, MonoMs(1))).count();
+    let joined = (0..=MAX_SHARES as u64).filter(|id| division.join(*id, *id, MonoMs(1))).count();
     assert_eq!(joined, MAX_SHARES);
-    assert!(division.join(0, MonoMs(1)), "one that is known may come again");
+    assert!(division.join(0, 0, MonoMs(1)), "one that is known may come again");
     assert_eq!(division.divide_for(MAX_SHARES as u64, &World::new(0, 5, MINUTE_MS).room(), MonoMs(1)), None);
+}
+
+#[test]
+fn proxies_of_one_owner_leave_room_to_others() {
+    let mut division = Division::new(MINUTE_MS);
+    let joined = (0..=MAX_SHARES as u64).filter(|id| division.join(*id, 1, MonoMs(1))).count();
+    assert_eq!(joined, MAX_SHARES / 4 * 3);
+    assert!(division.join(10_000, 2, MonoMs(1)));
+    // Those that are lost may still spend what they have.
+    (0..10).for_each(|id| division.leave(id, MonoMs(1)));
+    assert!(!division.join(10_001, 1, MonoMs(1)));
+    let share = division.remove(20).unwrap();
+    assert!(division.join(10_002, 3, MonoMs(1)));
+    let mut other = Division::new(MINUTE_MS);
+    assert!(other.accept(20, share.clone(), MonoMs(1)), "another limit");
+    division.put_back(20, share);
+    division.expire(MonoMs(1 + VALID_MS));
+    assert!(division.join(10_003, 1, MonoMs(1)));
 }
 
 #[derive(Clone, Debug)]
@@ -418,7 +436,7 @@ proptest! {
         let mut now = MonoMs(0);
         for (id, allowed, denied, ms) in reports {
             now = now.after(ms.into());
-            division.join(id, now);
+            division.join(id, 0, now);
             division.report(id, Report { allowed, denied, within_ms: ms.into() }, now);
             let at = Position::at(UnixMs(now.0), cell_ms);
             prop_assert!(division.due(true) > 0 || allowed == 0);
@@ -451,7 +469,7 @@ fn a_share_that_moves_to_another_division_stays_reserved() {
         assert_eq!(world.division.reserved(MonoMs(world.now)), 0);
         (world.window_ms, world.division) = (window_ms, Division::new(window_ms));
         assert!(world.division.accept(0, share, MonoMs(world.now)));
-        assert!(world.division.join(1, MonoMs(world.now)));
+        assert!(world.division.join(1, 0, MonoMs(world.now)));
         world.divides();
         world.reports(1, 0);
         assert_eq!(world.division.allotment(0), held, "it has not reported, so nothing replaces its tokens");

@@ -3,8 +3,9 @@
 //!
 //! Such evidence states what a cell's components must add up to, but not whose they are. It counts at once as a *lower
 //! bound*, so that no limit starts from zero. After the nodes had time to send their counts again, what is still
-//! missing becomes a component of its own, [`BASELINE`]. It is set once for a cell, and new use adds to it. Only cells
-//! that began before the loss get a baseline.
+//! missing becomes a component of its own, [`BASELINE`], and new use adds to it. Each aggregator raises a cell's baseline at
+//! most once after a loss, by what its evidence has beyond all components: of several, the one that knows of more use raises it
+//! further. Only cells that began before the loss get a baseline.
 
 use super::cell::CellState;
 use super::exchange::{BASELINE, LowerBound, Merge, Merged, Stored};
@@ -82,6 +83,7 @@ impl Region {
     /// last step.
     pub fn some_lower_bounds(&mut self, lost: UnixMs, left: &mut usize, most: usize) -> Vec<LowerBound> {
         let (mut lower_bounds, mut later) = (Vec::new(), Vec::new());
+        let incarnation = self.settling_in();
         for _ in 0..most.min(*left) {
             *left = left.saturating_sub(1);
             let Some(spot) = self.work.pop(Errand::LowerBound, &mut self.keys) else {
@@ -92,7 +94,7 @@ impl Region {
             let began = UnixMs(spot.sequence.saturating_mul(state.cell_ms()));
             let expires = state.expires(spot.sequence);
             let Some(cell) = state.cell(spot.sequence) else { continue };
-            let Some(total) = cell.missing_lower_bound() else { continue };
+            let Some(total) = cell.missing_lower_bound(incarnation) else { continue };
             // The store adds what is missing in its own data. Counts that are stored here and only wait to be written
             // to it are not lost.
             let total = total.saturating_sub(
@@ -118,6 +120,11 @@ impl Region {
 
     /// Takes what the store holds of a cell after a lower bound was applied in `incarnation`.
     pub fn floored(&mut self, lower_bound: &LowerBound, merged: &Merged, incarnation: u32, now: UnixMs) {
+        let slot = self.keys.find(&lower_bound.key);
+        let state = slot.and_then(|slot| self.keys.at_mut(slot)).map(|(_, state)| state);
+        if let Some(cell) = state.and_then(|state| state.known_mut(lower_bound.sequence)) {
+            cell.settle(incarnation);
+        }
         let merge = Merge {
             key: lower_bound.key.clone(),
             sequence: lower_bound.sequence,
@@ -133,6 +140,11 @@ impl Region {
         self.merged(&merge, merged, now);
     }
 
+    /// The incarnation in which lower bounds become baselines: memory alone has one.
+    fn settling_in(&self) -> u32 {
+        self.backing.incarnation().unwrap_or(1)
+    }
+
     /// Ends a recovery grace period in a region without a store: what no component accounts for is added to
     /// [`BASELINE`] here. Returns the number of such cells.
     pub fn end_grace_period_here(&mut self, lost: UnixMs, now: UnixMs) -> usize {
@@ -143,13 +155,16 @@ impl Region {
 
     /// Adds what no component accounts for to [`BASELINE`].
     pub fn settle(&mut self, lower_bounds: &[LowerBound], now: UnixMs) {
+        let incarnation = self.settling_in();
         for lower_bound in lower_bounds {
             let Some(slot) = self.keys.find(&lower_bound.key) else { continue };
             let Some((_, state)) = self.keys.at_mut(slot) else { continue };
-            let short = |cell: &&mut CellState| !cell.has_baseline() && cell.shortage() > 0;
+            let short = |cell: &&mut CellState| cell.missing_lower_bound(incarnation).is_some();
             if let Some(cell) = state.known_mut(lower_bound.sequence).filter(short) {
                 // A cell with the maximum number of components keeps its lower bound.
-                if cell.raise(BASELINE, cell.shortage(), now).unwrap_or(false) {
+                let baseline = cell.component(BASELINE).saturating_add(cell.shortage());
+                if cell.raise(BASELINE, baseline, now).unwrap_or(false) {
+                    cell.settle(incarnation);
                     self.subscribers.changed_outside(slot, state);
                 }
             }

@@ -75,6 +75,13 @@ impl NewestLimit {
         }
     }
 
+    /// Notes the limit of a query. It may have waited for long, and another limit have been applied meanwhile.
+    pub(super) fn note_query(&mut self, query: &wire::Consult, now: UnixMs) {
+        let limit = query.limit.min(MAX_COUNT);
+        let applied = if query.applied_ms == 0 { now } else { UnixMs(query.applied_ms) };
+        self.note(limit, query.configured.unwrap_or(limit), applied, now);
+    }
+
     /// Notes the limit that live control sets, or that applies without it.
     pub(super) fn set(&mut self, limit: u64, now: UnixMs) {
         (self.limit, self.applied) = (limit, now);
@@ -114,7 +121,7 @@ pub(super) struct Weight {
     pub(super) utilisation: u64,
     /// Nodes that follow it or have a component in one of its cells.
     pub(super) origins: usize,
-    /// Whether a node here follows it.
+    /// Whether a node of this region uses it.
     pub(super) is_followed: bool,
     /// When a component last grew.
     pub(super) touched: UnixMs,
@@ -194,7 +201,7 @@ impl KeyState {
     /// nodes' components: no node would send that again.
     pub(super) fn weight(&self) -> Option<Weight> {
         let origins = self.followers.len();
-        let mut weight = Weight { origins, is_followed: origins > 0, ..Weight::default() };
+        let mut weight = Weight { origins, is_followed: self.is_followed(), ..Weight::default() };
         for cell in &self.cells {
             if cell.must_stay() {
                 return None;
@@ -209,6 +216,11 @@ impl KeyState {
             }
         }
         Some(weight)
+    }
+
+    /// Whether a node of this region uses it.
+    pub(super) fn is_followed(&self) -> bool {
+        !self.followers.is_empty()
     }
 
     /// Cells that are included in the region's number of stored cells.
@@ -236,6 +248,10 @@ impl KeyState {
 
     pub(super) fn follows(&self, origin: OriginId) -> bool {
         self.follower(origin).is_ok()
+    }
+
+    pub(super) fn has_no_follower(&self) -> bool {
+        self.followers.is_empty()
     }
 
     pub(super) fn followers(&self) -> impl Iterator<Item = OriginId> + '_ {

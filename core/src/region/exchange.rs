@@ -8,12 +8,24 @@ use crate::model::key::{Key, OriginId};
 use crate::model::time::UnixMs;
 use alloc::vec::Vec;
 
-/// Owner of the use that the region is known to have had and that no node accounts for. It is set once for a cell,
-/// after all more precise counts were lost. It is never an Envoy's id, as [`OriginId::parse`] refuses it.
+/// Owner of the use that the region is known to have had and that no node accounts for. It is set
+/// after all more precise counts were lost, and raised where another aggregator has evidence of more. It is never an Envoy's id, as [`OriginId::parse`] refuses it.
 pub const BASELINE: OriginId = OriginId([0; 16]);
 
 /// One node's count in one cell.
 pub type Part = (OriginId, u64);
+
+/// The ids of the incarnations of the regional store's servers, in the order of their markers; 0 where none was read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoreIds(pub Vec<u64>);
+
+impl StoreIds {
+    /// Whether two aggregators have read the same incarnations. What one of them has not read, as a server was away, is no difference.
+    pub fn agree(&self, other: &StoreIds) -> bool {
+        let both = || self.0.iter().zip(&other.0).filter(|(one, other)| **one != 0 && **other != 0);
+        both().next().is_some() && both().all(|(one, other)| one == other)
+    }
+}
 
 /// One cell to be raised in the regional store.
 #[derive(Clone, Debug, PartialEq, Eq)]

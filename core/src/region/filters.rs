@@ -43,7 +43,7 @@ impl Region {
         let proposed = query.own.saturating_add(query.cost);
         let (limit, incarnation) = (query.limit.min(MAX_COUNT), self.backing.incarnation());
         changed |= self.work.note_limit(slot, query.sequence, state, limit, incarnation);
-        state.newest_limit.note(limit, query.configured.unwrap_or(limit), now, now);
+        state.newest_limit.note_query(query, now);
         // A count that the node had evicted is in no component but in the lower bound. What it reports later is added
         // to that as well.
         if let Some(cell) = state.known_mut(query.sequence) {
@@ -267,7 +267,7 @@ pub(super) fn touch<'a>(
     sequence: u64,
     now: UnixMs,
 ) -> Result<(usize, &'a mut KeyState), Refused> {
-    let (slot, state) = keys.entry(key, sequence, now)?;
+    let (slot, state) = keys.entry_of(Some(origin), key, sequence, now)?;
     state.sharing.is_local = true;
     if state.follow(origin, sequence) && state.has_others(origin) {
         subscribers.enqueue(origin, slot);

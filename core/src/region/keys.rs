@@ -9,14 +9,15 @@
 use super::Refused;
 use super::cells::{KeyState, Weight};
 use super::shares::{Lineage, Shares, Standing};
-use crate::model::key::{HashKey, Key, KeyParts, MIN_DURATION_MS, fingerprint};
+use crate::model::key::{HashKey, Key, KeyParts, MIN_DURATION_MS, OriginId, fingerprint};
+use crate::model::room::most_of_part;
 use crate::model::time::UnixMs;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use hashbrown::HashTable;
 
 /// Most keys of one identifier: its windows, each in several epochs. They collide in the index. This bound limits the
-/// length of a search if a peer invents windows.
+/// length of a search if a peer invents windows. Nodes share it, so that a node that invents windows leaves some to the others.
 const MAX_KEYS_OF_IDENTIFIER: usize = 1_024;
 /// Length of the part of a key's bytes after the identifier: window, epoch and resolution.
 const CUT_BYTES: usize = 8 + 4 + 2;
@@ -121,13 +122,36 @@ impl Keys {
         sequence: u64,
         now: UnixMs,
     ) -> Result<(usize, &mut KeyState), Refused> {
+        self.entry_of(None, key, sequence, now)
+    }
+
+    /// The same for a key that a node here uses.
+    pub(super) fn entry_of(
+        &mut self,
+        node: Option<OriginId>,
+        key: &[u8],
+        sequence: u64,
+        now: UnixMs,
+    ) -> Result<(usize, &mut KeyState), Refused> {
         let hash = self.hash(key);
         let at = match self.find_bytes(key, hash) {
             Some(at) => at,
+            None if !self.has_windows_left(key, node) => return Err(Refused::Full),
             None => self.insert(key, hash, sequence, now)?,
         };
         let slot = self.slots.get_mut(at).and_then(Option::as_mut);
         slot.map(|(_, state)| (at, state)).ok_or(Refused::Full)
+    }
+
+    /// Whether a node may create another key of the same identifier. Those that no node here uses are one part.
+    fn has_windows_left(&self, key: &[u8], node: Option<OriginId>) -> bool {
+        let (mut all, mut of_node) = (0, 0);
+        for (_, state) in self.alike(key) {
+            let is_of_node = node.map_or_else(|| state.has_no_follower(), |node| state.follows(node));
+            all += 1;
+            of_node += usize::from(is_of_node);
+        }
+        of_node < most_of_part(MAX_KEYS_OF_IDENTIFIER.saturating_sub(all))
     }
 
     /// Cells dropped so far.
@@ -197,21 +221,37 @@ impl Keys {
     }
 
     /// Whether a key may be created that no filter here has queried or reported. The last quarter of the room is reserved for those that one
-    /// has. In the rest such a key takes the place of another one, of a part that has more.
-    pub(super) fn makes_room_for(&mut self, key: &[u8]) -> bool {
+    /// has. In the rest such a key takes the place of another one that none has, of a part that has more.
+    ///
+    /// A key that `is_hot`, past half its limit, denies here what was used elsewhere. So it also takes the place of one that is not, and a
+    /// quarter of the room is for such keys as for those of filters.
+    pub(super) fn makes_room_for(&mut self, key: &[u8], is_hot: bool) -> bool {
         if self.index.len() < self.max - self.max / 4 || self.find_bytes(key, self.hash(key)).is_some() {
             return true;
         }
         let Ok(key) = Key::parse(key) else { return false };
         let parts = key.parts();
         let lineage = self.shares.lineage(parts.workspace, parts.namespace, self.secret);
-        self.evict_for(lineage, |weight, standing| !weight.is_followed && standing == Standing::Richer)
+        let has_part = is_hot && self.unfollowed_are_few();
+        let gives_way =
+            |weight: &Weight, standing| standing == Standing::Richer || (is_hot && !weight.is_hot);
+        self.evict_for(lineage, |weight, standing| !weight.is_followed && gives_way(weight, standing))
+            || (has_part && (self.index.len() < self.max || self.evict_for(lineage, gives_way)))
+    }
+
+    /// Whether less than a quarter of the keys are such that no filter here uses, by those that an eviction would examine.
+    fn unfollowed_are_few(&self) -> bool {
+        let slots = self.slots.len();
+        let examined = (0..EVICTION_LOOKS.min(slots)).map(|step| (self.hand + step) % slots.max(1));
+        let (mut all, mut unfollowed) = (0_usize, 0_usize);
+        for (_, state) in examined.filter_map(|at| self.at(at)) {
+            all = all.saturating_add(1);
+            unfollowed = unfollowed.saturating_add(usize::from(!state.is_followed()));
+        }
+        unfollowed.saturating_mul(4) < all
     }
 
     fn insert(&mut self, key: &[u8], hash: u32, sequence: u64, now: UnixMs) -> Result<usize, Refused> {
-        if self.alike(key).nth(MAX_KEYS_OF_IDENTIFIER - 1).is_some() {
-            return Err(Refused::Full);
-        }
         let key = Key::parse(key).map_err(|_| Refused::Key)?;
         let parts = key.parts();
         let lineage = self.shares.lineage(parts.workspace, parts.namespace, self.secret);
@@ -343,12 +383,36 @@ mod tests {
     #[test]
     fn windows_of_one_identifier_are_bounded() {
         let mut keys = Keys::new(20_000, (1, 2));
-        let most = u32::try_from(MAX_KEYS_OF_IDENTIFIER).unwrap();
+        let most = u32::try_from(MAX_KEYS_OF_IDENTIFIER / 4 * 3).unwrap();
         for epoch in 0..most {
             insert(&mut keys, &key("n", "alice", epoch)).unwrap();
         }
         assert_eq!(insert(&mut keys, &key("n", "alice", most)), Err(Refused::Full));
+        let all = (0..2_000_u16).filter(|node| {
+            let node = OriginId([&node.to_be_bytes()[..], &[0; 14]].concat().try_into().unwrap());
+            let key = key("n", "alice", 10_000 + u32::from(node.0[0]) * 256 + u32::from(node.0[1]));
+            keys.entry_of(Some(node), key.as_bytes(), 1, UnixMs(60_000)).is_ok()
+        });
+        assert_eq!(all.count() + most as usize, MAX_KEYS_OF_IDENTIFIER, "of any number of nodes");
         assert_eq!(insert(&mut keys, &key("n", "alice", 7)), Ok(()), "a key that is stored already");
         assert_eq!(insert(&mut keys, &key("n", "bob", most)), Ok(()), "another identifier");
+    }
+
+    #[test]
+    fn a_node_that_invents_windows_leaves_some_to_the_others() {
+        let mut keys = Keys::new(20_000, (1, 2));
+        let [inventor, other] = [1, 2].map(|id| OriginId([id; 16]));
+        let mut touch = |node: OriginId, epoch: u32| {
+            let key = key("cart", "alice", epoch);
+            let (_, state) = keys.entry_of(Some(node), key.as_bytes(), 1, UnixMs(60_000))?;
+            state.follow(node, 1);
+            Ok(())
+        };
+        let invented = (0..2_000).filter(|epoch| touch(inventor, *epoch).is_ok()).count();
+        assert_eq!(invented, MAX_KEYS_OF_IDENTIFIER / 4 * 3);
+        for epoch in 0..10 {
+            touch(other, 5_000 + epoch).unwrap();
+        }
+        assert_eq!(touch(inventor, 6_000), Err(Refused::Full));
     }
 }

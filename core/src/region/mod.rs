@@ -92,7 +92,7 @@ impl Default for RegionLimits {
 /// Why a count was not merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// The key's bytes are not a key.
+    /// The key's bytes are not a key, or another region's key has a window that regions do not share.
     #[error("malformed key")]
     Key,
     /// The sequence is more than two windows away from now.

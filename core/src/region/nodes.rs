@@ -1,6 +1,7 @@
 //! The region's nodes: those with a stream to this aggregator, and those of its peers.
 
 use crate::model::key::OriginId;
+use crate::model::room::most_of_part;
 use crate::model::time::MonoMs;
 use alloc::collections::BTreeMap;
 
@@ -15,10 +16,15 @@ const SILENT_MS: u64 = 3_600_000;
 /// by this factor at most.
 pub const MAX_NODES_OF_PEER: usize = 64;
 
+/// The peer of the aggregator's own node, which always has a place.
+pub const OWN_PEER: u64 = u64::MAX;
+
 /// The nodes of a region.
 #[derive(Debug)]
 pub struct Nodes {
     max: usize,
+    /// The peer from which the first stream of each connected node came.
+    peers: BTreeMap<OriginId, u64>,
     /// When each node last sent a frame, by the monotonic clock. After a step of the other clock all nodes would seem
     /// dead for a moment, and each would spend as if it were alone.
     last_frames: BTreeMap<OriginId, MonoMs>,
@@ -31,7 +37,13 @@ pub struct Nodes {
 impl Nodes {
     /// At most `max` nodes at the same time.
     pub(super) fn new(max: usize) -> Nodes {
-        Nodes { max, last_frames: BTreeMap::new(), counted: BTreeMap::new(), elsewhere: BTreeMap::new() }
+        Nodes {
+            max,
+            peers: BTreeMap::new(),
+            last_frames: BTreeMap::new(),
+            counted: BTreeMap::new(),
+            elsewhere: BTreeMap::new(),
+        }
     }
 
     /// Whether `node` has a stream to this aggregator.
@@ -39,14 +51,44 @@ impl Nodes {
         self.last_frames.contains_key(&node)
     }
 
+    /// Gives `node`, which opens a stream from `peer`, a place for as long as it has a stream. Returns false if there are too many nodes
+    /// already, or too many of this peer: a peer that invents nodes leaves a quarter of the places to others.
+    pub fn admit(&mut self, node: OriginId, peer: u64, now: MonoMs) -> bool {
+        if !self.contains(node) && peer != OWN_PEER {
+            if !self.has_place_of(peer) {
+                self.evict_silent(now);
+            }
+            if !self.has_place_of(peer) {
+                return false;
+            }
+        }
+        self.peers.entry(node).or_insert(peer);
+        let last = self.last_frames.entry(node).or_default();
+        *last = now.max(*last);
+        true
+    }
+
+    fn has_place(&self) -> bool {
+        self.last_frames.len() < self.max
+    }
+
+    fn has_place_of(&self, peer: u64) -> bool {
+        let of_peer = self.peers.values().filter(|of| **of == peer).count();
+        self.has_place() && of_peer < most_of_part(self.max.saturating_sub(self.last_frames.len()))
+    }
+
+    fn evict_silent(&mut self, now: MonoMs) {
+        self.last_frames.retain(|_, last| now.since(*last) < SILENT_MS);
+        self.counted.retain(|node, _| self.last_frames.contains_key(node));
+    }
+
     /// Records a frame of `node`. Returns false if there are too many nodes already.
     pub fn received_from(&mut self, node: OriginId, now: MonoMs) -> bool {
-        if !self.contains(node) && self.last_frames.len() >= self.max {
-            self.last_frames.retain(|_, last| now.since(*last) < SILENT_MS);
-            self.counted.retain(|node, _| self.last_frames.contains_key(node));
-        }
-        if !self.contains(node) && self.last_frames.len() >= self.max {
-            return false;
+        if !self.contains(node) && !self.has_place() {
+            self.evict_silent(now);
+            if !self.has_place() {
+                return false;
+            }
         }
         let last = self.last_frames.entry(node).or_default();
         *last = now.max(*last);
@@ -68,6 +110,7 @@ impl Nodes {
 
     /// Removes a node whose last stream has ended.
     pub(super) fn remove(&mut self, node: OriginId) {
+        self.peers.remove(&node);
         self.last_frames.remove(&node);
         self.counted.remove(&node);
     }

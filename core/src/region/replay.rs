@@ -6,7 +6,7 @@
 //! another incarnation, every mark becomes void at once, and all counts are written again.
 
 use super::cells::KeyState;
-use super::exchange::{BASELINE, Merge, Merged, Part, Proposal};
+use super::exchange::{BASELINE, Merge, Merged, Part, Proposal, StoreIds};
 use super::filters::{admits, answer, checked_proposal, touch};
 use super::subscribers::Subscribers;
 use super::work::{Errand, Spot};
@@ -26,8 +26,8 @@ const MAX_REPEATED: usize = 64;
 pub(super) struct Backing {
     /// The number of the store's incarnation; `None` without a store.
     incarnation: Option<u32>,
-    /// The id of that incarnation, which all aggregators of the region have; 0 before the store was found.
-    id: u128,
+    /// The ids of that incarnation, which all aggregators of the region have; none before the store was found.
+    ids: StoreIds,
     /// Whether the hot index was fully read since the store was found.
     complete: bool,
     /// If all cells must be written again: the slot to continue from.
@@ -96,15 +96,15 @@ impl Region {
         self.backing.incarnation.unwrap_or_default()
     }
 
-    /// Records by which id all aggregators know the store's present incarnation.
-    pub fn set_store_id(&mut self, id: u128) {
-        self.backing.id = id;
+    /// Records by which ids all aggregators know the store's present incarnation.
+    pub fn set_store_ids(&mut self, ids: StoreIds) {
+        self.backing.ids = ids;
     }
 
-    /// The id of the store's incarnation: what is marked as stored was stored in it. Sent with
+    /// The ids of the store's incarnation: what is marked as stored was stored in it. Sent with
     /// [`Region::next_changes`].
-    pub fn store_id(&self) -> u128 {
-        self.backing.id
+    pub fn store_ids(&self) -> &StoreIds {
+        &self.backing.ids
     }
 
     /// Whether all that is hot in the store is stored here. Only then are subscribers' snapshots reported as complete.
@@ -171,7 +171,7 @@ impl Region {
         // A count of 0 needs a component as well. Without one, a grant could not be stored here.
         let grew = state.cell_mut(query.sequence)?.raise(origin, query.own, now)?;
         let limit = query.limit.min(MAX_COUNT);
-        state.newest_limit.note(limit, query.configured.unwrap_or(limit), now, now);
+        state.newest_limit.note_query(query, now);
         if self.work.note_limit(slot, query.sequence, state, limit, self.backing.incarnation) || grew {
             self.subscribers.changed(slot, state, origin);
         }
@@ -255,7 +255,7 @@ impl Region {
         self.learn_some(key, sequence, limit, parts, self.backing.incarnation, now)
     }
 
-    /// Takes what another aggregator has found in the store's incarnation `store_id`. In any other incarnation it
+    /// Takes what another aggregator has found in the store's incarnation with these ids. In any other incarnation it
     /// counts, but has to be written again.
     pub fn learn_from_peer(
         &mut self,
@@ -263,10 +263,10 @@ impl Region {
         sequence: u64,
         limit: u64,
         parts: &[Part],
-        store_id: u128,
+        store_ids: &StoreIds,
         now: UnixMs,
     ) -> Result<(), Refused> {
-        let holds = self.backing.incarnation.filter(|_| store_id != 0 && store_id == self.backing.id);
+        let holds = self.backing.incarnation.filter(|_| self.backing.ids.agree(store_ids));
         self.learn_some(key, sequence, limit, parts, holds, now)
     }
 
@@ -283,7 +283,8 @@ impl Region {
             return Ok(());
         }
         checked(key.as_bytes(), sequence, 0, now)?;
-        if !self.keys.makes_room_for(key.as_bytes()) {
+        let used = parts.iter().fold(0, |sum: u64, (_, own)| sum.saturating_add(*own));
+        if !self.keys.makes_room_for(key.as_bytes(), limit != u64::MAX && used > limit / 2) {
             return Err(Refused::Full);
         }
         let (slot, state) = self.keys.entry(key.as_bytes(), sequence, now)?;

@@ -38,12 +38,23 @@ pub struct Figures {
     pub imports_created: u64,
     /// Imported cells that were refused, since they cannot be current cells.
     pub imports_refused: u64,
+    /// Cells of other regions and of other aggregators for whose keys there was no room.
+    pub without_room: NoRoom,
     /// When all hot cells were last known to be stored here.
     pub complete_at: Option<MonoMs>,
     /// When nothing was left to publish.
     pub published_at: Option<MonoMs>,
     /// When the other regions' use was last read, by a packet or an import.
     pub imported_at: Option<MonoMs>,
+}
+
+/// Cells for whose keys there was no room, by who has counted them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NoRoom {
+    /// Another region.
+    pub regions: u64,
+    /// Another aggregator of this region: it sent them, or the store has them.
+    pub peers: u64,
 }
 
 /// Counts that were not merged, by reason.

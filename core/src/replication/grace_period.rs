@@ -4,11 +4,12 @@
 //! There are several periods, for nodes that take longer to reconnect and for what could not be written to the store. While
 //! counts arrive that the evidence contains, nothing becomes a baseline: what arrived after that would count twice. So the first
 //! baseline follows two periods without such counts, or the fifth period. A later loss starts new periods and ends the earlier
-//! ones.
+//! ones. While another aggregator has still to write what it holds, for which it pauses if losses follow each other (`regional::watch`),
+//! the periods do not end.
 
 use super::events::Event;
 use super::failure::Failure;
-use super::state::RegionState;
+use super::state::{RegionState, Rewriting};
 use super::{Access, Next, note_parts};
 use crate::model::schedule::Schedule;
 use crate::model::time::{Now, UnixMs};
@@ -21,6 +22,9 @@ pub const GRACES: usize = 5;
 const TRIES: usize = 4;
 /// Most cells raised in one call.
 const STEP_CELLS: usize = 1_024;
+/// Periods, at most, for which it waits while another aggregator has not written again what the store has lost: more than the longest pause
+/// before such a write (`regional::watch`).
+const MAX_OWED: u64 = 200;
 /// Periods in a row without counts that the evidence contains, before the first baseline: Envoys resolve the address of an aggregator
 /// that was replaced every five seconds.
 const QUIET: usize = 2;
@@ -54,14 +58,25 @@ pub struct GracePeriod {
     fillings: u64,
     /// Periods in a row without any, since there were some.
     quiet: Option<usize>,
+    /// Periods in which counts were owed.
+    owed: u64,
     stage: Stage,
 }
 
 impl GracePeriod {
     /// For a region without a store whose memory was empty at `since`, and may have lost counts.
     pub fn anew(schedule: Schedule, since: UnixMs) -> GracePeriod {
-        let (left, settled, fillings, quiet) = (GRACES + TRIES, 0, 0, None);
-        GracePeriod { schedule, since, loss: None, left, settled, fillings, quiet, stage: Stage::Resting }
+        GracePeriod {
+            schedule,
+            since,
+            loss: None,
+            left: GRACES + TRIES,
+            settled: 0,
+            fillings: 0,
+            quiet: None,
+            owed: 0,
+            stage: Stage::Resting,
+        }
     }
 
     /// For a store whose loss was found at `now`.
@@ -136,13 +151,26 @@ impl GracePeriod {
 
     fn end(&mut self, access: &mut impl Access) -> Stage {
         let in_store = self.loss.is_some();
-        access.state(|state, now| match self.is_ripe(state) && (!in_store || state.is_usable(now.mono)) {
-            true => Stage::Settling(Settling {
-                left: state.region.pending_lower_bounds(),
-                incarnation: state.region.store_incarnation(),
-            }),
-            false => Stage::Resting,
+        access.state(|state, now| {
+            let is_ripe = self.is_ripe(state);
+            if in_store && self.owed < MAX_OWED && self.are_owed(state, now) {
+                // What another aggregator holds is not lost, however long it pauses. The periods begin anew once it has written.
+                (self.left, self.quiet, self.owed) = (GRACES + TRIES, Some(0), self.owed.saturating_add(1));
+                return Stage::Resting;
+            }
+            match is_ripe && (!in_store || state.is_usable(now.mono)) {
+                true => Stage::Settling(Settling {
+                    left: state.region.pending_lower_bounds(),
+                    incarnation: state.region.store_incarnation(),
+                }),
+                false => Stage::Resting,
+            }
         })
+    }
+
+    /// Whether this aggregator or another one has not written again what the store has lost.
+    fn are_owed(&self, state: &RegionState, now: Now) -> bool {
+        state.rewriting == Rewriting::Waits || state.members.owe(self.schedule.grace_period_ms, now.mono)
     }
 
     /// Whether what is missing now will not be sent any more.
@@ -204,6 +232,7 @@ mod tests {
     use crate::model::key::OriginId;
     use crate::model::wire::Count;
     use crate::region::exchange::BASELINE;
+    use crate::replication::members::Member;
     use std::vec;
 
     #[test]
@@ -306,5 +335,43 @@ mod tests {
         assert_eq!(first.next(&mut at(&mut state, 2_000)), Next::Over);
         assert_eq!(second.next(&mut at(&mut state, 2_000)), Next::Sleep(2_000));
         assert_eq!(second.next(&mut at(&mut state, 4_000)), Next::Sleep(2_000));
+    }
+
+    /// A peer with counts that the store has lost pauses before it writes them, as losses follow each other.
+    #[test]
+    fn what_a_peer_has_still_to_write_becomes_no_baseline() {
+        let mut state = backed();
+        let mut grace = GracePeriod::begin(&mut state, Schedule::default(), NOW);
+        // Evidence of what the peer's nodes have used.
+        state.region.witness(&key("i"), SEQUENCE, 8, NOW.unix).unwrap();
+        let peer = |owes| [Member { id: [2; 16], owes }, Member { id: [1; 16], owes: true }];
+        let period = |state: &mut RegionState, grace: &mut GracePeriod, ms: u64, owes| {
+            state.members.listed(&peer(owes), &[1; 16], NOW.mono.after(ms.saturating_sub(100)));
+            grace.next(&mut at(state, ms))
+        };
+        for ms in (0..300_000).step_by(2_000) {
+            assert_eq!(period(&mut state, &mut grace, ms, true), Next::Sleep(2_000), "{ms}");
+        }
+        let written = [(ORIGIN, 8)];
+        state.region.learn(&key("i"), SEQUENCE, 10, &written, NOW.unix).unwrap();
+        let mut ms = 300_000;
+        while period(&mut state, &mut grace, ms, false) == Next::Sleep(2_000) {
+            ms += 2_000;
+        }
+        assert_eq!((sum(&state), grace.next(&mut at(&mut state, ms))), (8, Next::Over));
+    }
+
+    #[test]
+    fn a_peer_that_owes_counts_for_ever_delays_the_baseline_for_some_minutes() {
+        let mut state = backed();
+        let mut grace = GracePeriod::begin(&mut state, Schedule::default(), NOW);
+        state.region.witness(&key("i"), SEQUENCE, 8, NOW.unix).unwrap();
+        let mut ms = 0;
+        while grace.next(&mut at(&mut state, ms)) == Next::Sleep(2_000) {
+            ms += 2_000;
+            let listed = NOW.mono.after(ms - 100);
+            state.members.listed(&[Member { id: [2; 16], owes: true }], &[1; 16], listed);
+        }
+        assert_eq!(ms, 2_000 * (MAX_OWED + QUIET as u64));
     }
 }

@@ -4,6 +4,9 @@
 //! used, that an override ended, or that it was lifted: the region would publish and show the key by its former limit. So each change of
 //! live control, and each end of a control, is applied here.
 //!
+//! A node may apply a control for a moment after it has ended or was lifted here, and reports that limit as the newest. So each change is
+//! applied once more when the nodes must have it ([`SETTLE_MS`]).
+//!
 //! A control of one identifier in one namespace names its keys. For any other all keys are looked at, in short steps with pauses; keys of
 //! other namespaces cost next to nothing.
 
@@ -33,22 +36,34 @@ const LEAST_WAIT_MS: u64 = 1_000;
 /// Longest wait for the end of a control, as the clock may be set.
 const LONGEST_WAIT_MS: u64 = 10_000;
 
+/// After this time the nodes have a change of live control, and have reported what they applied before it, in milliseconds.
+const SETTLE_MS: u64 = 5_000;
+
 /// An identifier: its workspace, its namespace, and its canonical form.
 type Name = (Box<str>, Box<str>, Vec<u8>);
 
-/// Which keys may have another limit.
-#[derive(Debug, Default)]
+/// Which keys may have another limit: those in a namespace.
+#[derive(Clone, Debug, Default)]
 struct Scopes {
     all: bool,
     /// The namespaces of each workspace.
     workspaces: BTreeMap<Box<str>, BTreeSet<Box<str>>>,
 }
 
+/// Which keys may have another limit.
+#[derive(Clone, Debug, Default)]
+struct Changed {
+    names: BTreeSet<Name>,
+    scopes: Scopes,
+}
+
 /// Runs for as long as the aggregator does.
 #[derive(Debug, Default)]
 pub struct LiveLimits {
-    names: BTreeSet<Name>,
-    scopes: Scopes,
+    changed: Changed,
+    /// What is applied once more, and when; and what changed since that was settled.
+    settling: Option<(UnixMs, Changed)>,
+    unsettled: Changed,
     walk: Option<Walk>,
     /// The ends of controls up to then were noted.
     ended: UnixMs,
@@ -79,19 +94,22 @@ impl LiveLimits {
                 _ => None,
             },
         };
-        match raw.filter(|_| self.names.len() < MAX_NAMES) {
-            Some(raw) => {
-                let mut canonical = Vec::new();
-                canonical_identifier(&raw, &mut canonical);
-                self.names.insert((workspace.as_str().into(), scope.as_str().into(), canonical));
+        for changed in [&mut self.changed, &mut self.unsettled] {
+            match raw.as_ref().filter(|_| changed.names.len() < MAX_NAMES) {
+                Some(raw) => {
+                    let mut canonical = Vec::new();
+                    canonical_identifier(raw, &mut canonical);
+                    changed.names.insert((workspace.as_str().into(), scope.as_str().into(), canonical));
+                }
+                None => changed.scopes.insert(workspace, scope),
             }
-            None => self.scopes.insert(workspace, scope),
         }
     }
 
     /// Any control may have changed. Then notify [`Event::Limits`].
     pub fn all_changed(&mut self) {
-        self.scopes.all = true;
+        self.changed.scopes.all = true;
+        self.unsettled.scopes.all = true;
         self.next_end = None;
     }
 
@@ -102,19 +120,33 @@ impl LiveLimits {
             Some(ends) => ends,
             None => self.note_ends(controls, now),
         };
-        if !self.names.is_empty() {
+        let settles = self.settle(now);
+        if !self.changed.names.is_empty() {
             self.apply_names(access, controls);
             return Next::Yield;
         }
-        if self.walk.is_none() && !self.scopes.is_empty() {
-            self.walk = Some(Walk { from: 0, scopes: core::mem::take(&mut self.scopes) });
+        if self.walk.is_none() && !self.changed.scopes.is_empty() {
+            self.walk = Some(Walk { from: 0, scopes: core::mem::take(&mut self.changed.scopes) });
         }
         if self.walk.is_some() {
             self.apply_some(access, controls);
             return Next::Sleep(PAUSE_MS);
         }
-        let wait_ms = next_end.0.saturating_sub(now.0).clamp(1, LONGEST_WAIT_MS);
+        let wait_ms = next_end.min(settles).0.saturating_sub(now.0).clamp(1, LONGEST_WAIT_MS);
         Next::Wait { events: Event::Limits.into(), at_most_ms: Some(wait_ms) }
+    }
+
+    /// Has what changed [`SETTLE_MS`] ago applied once more. Returns when that is due next.
+    fn settle(&mut self, now: UnixMs) -> UnixMs {
+        if let Some((_, mut settled)) = self.settling.take_if(|(due, _)| *due <= now) {
+            self.changed.names.append(&mut settled.names);
+            self.changed.scopes.add(settled.scopes);
+        }
+        if self.settling.is_none() && !self.unsettled.is_empty() {
+            let due = UnixMs(now.0.saturating_add(SETTLE_MS));
+            self.settling = Some((due, core::mem::take(&mut self.unsettled)));
+        }
+        self.settling.as_ref().map_or(UnixMs(u64::MAX), |(due, _)| *due)
     }
 
     /// Notes the controls that have ended. Returns when the next one ends.
@@ -134,7 +166,7 @@ impl LiveLimits {
     }
 
     fn apply_names(&mut self, access: &mut impl Access, controls: &Controls) {
-        let LiveLimits { names, scratch, .. } = self;
+        let LiveLimits { changed: Changed { names, .. }, scratch, .. } = self;
         access.state(|state, now| {
             for _ in 0..STEP_NAMES {
                 let Some((workspace, namespace, identifier)) = names.pop_first() else { break };
@@ -168,7 +200,20 @@ impl LiveLimits {
     }
 }
 
+impl Changed {
+    fn is_empty(&self) -> bool {
+        self.names.is_empty() && self.scopes.is_empty()
+    }
+}
+
 impl Scopes {
+    fn add(&mut self, other: Scopes) {
+        self.all |= other.all;
+        for (workspace, mut namespaces) in other.workspaces {
+            self.workspaces.entry(workspace).or_default().append(&mut namespaces);
+        }
+    }
+
     fn is_empty(&self) -> bool {
         !self.all && self.workspaces.is_empty()
     }
@@ -374,6 +419,35 @@ mod tests {
             scene.ms = 5_000;
             scene.run();
             assert_eq!(scene.shown()[0], 1_000);
+        }
+    }
+
+    #[test]
+    fn a_limit_that_a_node_applies_after_its_end_is_not_shown_for_long() {
+        for selector in [named("i"), named("i*")] {
+            for ends in [None, Some(7_000)] {
+                let mut scene = scene();
+                scene.control("n", &selector, Effect::Limit(2_000), ends, false);
+                scene.run();
+                scene.ms = 7_000;
+                if ends.is_none() {
+                    scene.control("n", &selector, Effect::Limit(2_000), None, true);
+                }
+                scene.run();
+                assert_eq!(scene.shown()[0], 1_000);
+                // The node's clock is behind, or it has not received the change.
+                scene.ms = 7_300;
+                scene.report(2_000, Some(1_000));
+                assert_eq!(scene.shown()[0], 2_000);
+                scene.ms += 2 * SETTLE_MS;
+                scene.run();
+                assert_eq!(scene.shown()[0], 1_000, "{selector:?} {ends:?}");
+                assert_eq!(
+                    scene.limits.next(&mut at(&mut scene.state, scene.ms), &scene.controls),
+                    Next::Wait { events: Event::Limits.into(), at_most_ms: Some(LONGEST_WAIT_MS) },
+                    "nothing is left"
+                );
+            }
         }
     }
 

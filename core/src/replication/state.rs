@@ -31,6 +31,18 @@ const ALIVE_MS: u64 = 600_000;
 /// Most cells of one round of replays while all counts are written again.
 const RETOLD_A_ROUND: usize = 65_536;
 
+/// The write of all counts that follows a loss of the region's store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Rewriting {
+    /// The store has them, or none was lost.
+    #[default]
+    Done,
+    /// It has not begun.
+    Waits,
+    /// Some may be unwritten.
+    Runs,
+}
+
 /// The aggregator already has as many nodes as its limit allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("too many origins")]
@@ -101,6 +113,8 @@ pub struct RegionState {
     rounds: u64,
     /// Number of the last round that has ended.
     replayed: u64,
+    /// Whether what the region's store has lost is written again. Peers are told while it is not.
+    pub(super) rewriting: Rewriting,
     /// Losses of the region's store so far. Only the recovery grace period of the last one is in force.
     pub(super) losses: u64,
     /// What the region itself had published is being read from the database.
@@ -139,6 +153,7 @@ impl RegionState {
             streams: Streams::default(),
             rounds: 0,
             replayed: 0,
+            rewriting: Rewriting::Done,
             losses: 0,
             is_recovering: false,
             lost: None,

@@ -20,7 +20,7 @@ pub fn state() -> RegionState {
 pub fn backed() -> RegionState {
     let mut state = state().with_store(crate::model::schedule::Schedule::default().store_breaker);
     state.store().unwrap().found();
-    state.region.set_store_id(1);
+    state.region.set_store_ids(crate::region::exchange::StoreIds(std::vec![1]));
     state
 }
 

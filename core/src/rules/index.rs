@@ -22,7 +22,7 @@ use smallvec::SmallVec;
 pub(super) const INDEXED_FROM: usize = 16;
 
 /// Most rules of a request that some readings of its path meet and others do not: of those that may deny it, and of those in shadow mode.
-pub(super) const MAX_SPLIT_RULES: usize = 32;
+pub const MAX_SPLIT_RULES: usize = 32;
 
 /// A few rules, in ascending order.
 type Few = SmallVec<[u16; MAX_SPLIT_RULES]>;

@@ -69,7 +69,9 @@ async fn logins_are_limited_by_user_and_by_address() {
         assert_eq!(attempt(path, "203.0.113.1", "alice").await, 200, "{path}");
     }
     assert_eq!(attempt("/login", "203.0.113.1", "alice").await, 429, "five for a user");
-    assert_eq!(attempt("/login", "203.0.113.2", "alice").await, 429, "from anywhere");
+    for user in ["alice", "Alice", "ALICE"] {
+        assert_eq!(attempt("/login", "203.0.113.2", user).await, 429, "from anywhere, as {user}");
+    }
     for user in ["bob", "carol", "dave", "erin", "frank"] {
         assert_eq!(
             attempt("/login", "203.0.113.1", user).await,
@@ -88,6 +90,8 @@ async fn logins_are_limited_by_user_and_by_address() {
         429,
         "a request without a user is denied"
     );
+    let two = login("/login", "203.0.113.3", "ivan").header("x-login-user", "judy");
+    assert_eq!(policy.send(two).await.status, 429, "a request with two users is denied");
 
     policy.aggregator.process().pause().await.unwrap();
     assert_eq!(

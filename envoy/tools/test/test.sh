@@ -60,16 +60,16 @@ export RUST_TEST_THREADS="${RUST_TEST_THREADS:-2}"
 if (($# > 0)); then
     exec "${tests[@]}" "$@"
 fi
-"$root/envoy/tools/test/simulate.sh"
-log "evaluating the queries of the dashboard and the alerts"
-python3 "$root/envoy/tools/test/metrics.py"
-log "running the tests (those without an Envoy beside the scenarios, as both mostly wait)"
+log "running the tests (those without an Envoy and the simulator beside the scenarios, which mostly wait)"
 {
     ended=0
+    "$root/envoy/tools/test/simulate.sh" || ended=1
+    log "evaluating the queries of the dashboard and the alerts"
+    python3 "$root/envoy/tools/test/metrics.py" || ended=1
     "${tests[@]}" --tests -- --skip scenarios:: || ended=1
     "${tests[@]}" --doc || ended=1
     exit "$ended"
-} >"$logs/others.log" 2>&1 &
+} </dev/null >"$logs/others.log" 2>&1 &
 others=$!
 failed=0
 "${tests[@]}" --lib -- scenarios:: || failed=1

@@ -6,6 +6,9 @@
 //! Envoy aborts if a service is only a cluster's name, so a serialised `envoy.config.core.v3.GrpcService` is passed. An opened stream
 //! may close a moment later, so it counts as connected once the aggregator has accepted it. After a close the token is cancelled, as
 //! Envoy would keep it otherwise.
+//!
+//! Envoy collects a whole message before it calls the VM, and without a bound it collects any size. With the bound, it ends the
+//! stream at the head of a message that is larger.
 
 use crate::host::calls::{self, Refused};
 use crate::host::headers::serialise;
@@ -28,7 +31,13 @@ struct EnvoyGrpc {
     cluster_name: String,
     #[prost(string, tag = "2")]
     authority: String,
+    /// A `google.protobuf.UInt32Value`.
+    #[prost(message, optional, tag = "4")]
+    max_receive_message_length: Option<u32>,
 }
+
+/// Largest message that Envoy collects: four times the largest frame of an aggregator.
+const MAX_MESSAGE_BYTES: u32 = 4 * wire::MAX_FRAME_BYTES as u32;
 
 /// The context in which Envoy has called the VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +86,7 @@ impl Stream {
         let envoy_grpc = EnvoyGrpc {
             cluster_name: aggregator.cluster.clone(),
             authority: aggregator.authority.clone().unwrap_or_default(),
+            max_receive_message_length: Some(MAX_MESSAGE_BYTES),
         };
         let service = GrpcService { envoy_grpc: Some(envoy_grpc) }.encode_to_vec();
         let log_throttle = LogThrottle::new(&aggregator.cluster);

@@ -9,6 +9,7 @@ use weir_core::model::key::{HashKey, Key, KeyParts, OriginId};
 use weir_core::model::shared::MemoryShared;
 use weir_core::model::time::{MonoMs, Now, UnixMs};
 use weir_core::model::wire::{Changes, FilterFrame, PROTOCOL_VERSION, RegionFrame, Welcome};
+use weir_core::region::exchange::StoreIds;
 use weir_core::region::{Region, RegionLimits};
 
 const NOW: UnixMs = UnixMs(1_700_000_040_000);
@@ -146,7 +147,7 @@ pub fn changes(data: &[u8]) {
     let Ok(changes) = Changes::decode(data) else { return };
     let mut region = Region::new(RegionLimits { max_keys: 64, ..RegionLimits::default() }, (1, 2));
     region.back();
-    region.set_store_id(data.len() as u128 % 2);
+    region.set_store_ids(StoreIds(vec![data.len() as u64 % 2]));
     for change in &changes.cells {
         let Ok(key) = Key::parse(&change.key) else { continue };
         let parts = change
@@ -155,7 +156,8 @@ pub fn changes(data: &[u8]) {
             .filter_map(|part| Some((OriginId(part.origin.as_slice().try_into().ok()?), part.own)));
         let parts: Vec<_> = parts.collect();
         // A refusal will do.
-        let _ = region.learn_from_peer(&key, change.sequence, change.limit, &parts, 1, NOW);
+        let store_ids = StoreIds(changes.store_ids.clone());
+        let _ = region.learn_from_peer(&key, change.sequence, change.limit, &parts, &store_ids, NOW);
     }
     while region.tick(NOW) {}
 }

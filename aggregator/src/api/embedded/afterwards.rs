@@ -87,11 +87,11 @@ impl EmbeddedLimiter {
             let rest = Check { cost: check.cost.saturating_sub(taken.hits), ..check };
             let charged = match taken.hits {
                 0 => engine.charge_unless_exceeded(&rest, now),
-                _ if engine.is_exceeded(&check, taken, now) => Some(false),
+                _ if engine.is_exceeded(&check, &taken, now) => Some(false),
                 _ => (rest.cost == 0 || engine.charge_spent(&rest, now)).then_some(true),
             };
             if charged != Some(true) {
-                engine.return_taken(&check, taken, now);
+                engine.return_taken(taken, now);
             }
             charged
         };

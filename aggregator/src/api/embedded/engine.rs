@@ -20,7 +20,7 @@ pub(super) struct Engine {
     origin: OriginId,
     limiter: Limiter,
     table: ArrayShared,
-    waiting: HashMap<u64, oneshot::Sender<Outcome>>,
+    waiting: HashMap<u64, Waiting>,
     /// What callers have given back.
     pub(super) given_back: GivenBack,
     requests: u64,
@@ -29,6 +29,21 @@ pub(super) struct Engine {
     ticked: MonoMs,
     /// A query waits to be sent, or the stream has ended.
     unattended: bool,
+}
+
+/// A call that waits for the outcome of a query.
+struct Waiting {
+    sender: oneshot::Sender<Outcome>,
+    taken: Vec<Taken>,
+}
+
+/// What was taken for a check of what had been given back, and the cell in which that was.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Taken {
+    pub(super) key: Vec<u8>,
+    pub(super) cell_ms: u64,
+    pub(super) hits: u64,
+    pub(super) sequence: u64,
 }
 
 impl Engine {
@@ -61,20 +76,23 @@ impl Engine {
         self.table.held_bytes()
     }
 
-    /// Decides, or returns a receiver for the outcome of a query.
+    /// Decides, or returns a receiver for the outcome of a query. What was `taken` for the checks is returned unless they pass, also if the
+    /// caller has disconnected by then.
     pub(super) fn decide(
         &mut self,
         checks: &[Check<'_>],
+        taken: Vec<Taken>,
         now: MonoMs,
     ) -> Result<Outcome, oneshot::Receiver<Outcome>> {
         self.last_check = now;
         self.requests += 1;
         let outcome = self.limiter.decide(&mut self.table, self.requests, checks, now);
         if outcome.decision != Decision::Wait {
+            self.conclude(&outcome, taken, now);
             return Ok(outcome);
         }
         let (sender, receiver) = oneshot::channel();
-        self.waiting.insert(self.requests, sender);
+        self.waiting.insert(self.requests, Waiting { sender, taken });
         self.unattended = true;
         Err(receiver)
     }
@@ -133,7 +151,7 @@ impl Engine {
 
     pub(super) fn on_frame(&mut self, frame: &RegionFrame, now: MonoMs) {
         self.limiter.on_frame(&mut self.table, frame, now);
-        self.send_outcomes();
+        self.send_outcomes(now);
     }
 
     /// Whether to open a stream now; if so, the limiter is notified that it opens.
@@ -152,7 +170,7 @@ impl Engine {
     pub(super) fn on_closed(&mut self, now: MonoMs) {
         self.limiter.on_closed(&mut self.table, now);
         self.unattended = false;
-        self.send_outcomes();
+        self.send_outcomes(now);
     }
 
     /// Ends the stream if no check was made for `ms`, none waits, and the region has acknowledged all counts; true if it did.
@@ -179,16 +197,23 @@ impl Engine {
     pub(super) fn tick(&mut self, now: Now) {
         self.ticked = now.mono;
         self.limiter.tick(&mut self.table, now);
-        self.send_outcomes();
+        self.send_outcomes(now.mono);
     }
 
     /// Sends outcomes to the calls that wait for them.
-    fn send_outcomes(&mut self) {
+    fn send_outcomes(&mut self, now: MonoMs) {
         for (request, outcome) in self.limiter.take_resolved() {
-            if let Some(sender) = self.waiting.remove(&request) {
+            if let Some(Waiting { sender, taken }) = self.waiting.remove(&request) {
+                self.conclude(&outcome, taken, now);
                 // The caller may have disconnected.
                 let _ = sender.send(outcome);
             }
+        }
+    }
+
+    fn conclude(&mut self, outcome: &Outcome, taken: Vec<Taken>, now: MonoMs) {
+        if !matches!(outcome.decision, Decision::Allow(_)) {
+            taken.into_iter().for_each(|taken| self.return_taken(taken, now));
         }
     }
 }

@@ -3,16 +3,10 @@
 //! All of it is decided behind the engine's lock, by the key in which a check counts: amounts are taken and the rest is charged in one
 //! step, and what was taken for a call that is denied is there for the next.
 
-use super::engine::Engine;
-use weir_core::limiter::{Budget, Check, Denial};
+use super::engine::{Engine, Taken};
+use weir_core::limiter::{Budget, Check, Denial, Policy};
+use weir_core::model::exact::Algorithm;
 use weir_core::model::time::MonoMs;
-
-/// What was taken for a check, and the cell in which it had been given back.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Taken {
-    pub(super) hits: u64,
-    sequence: u64,
-}
 
 impl Engine {
     /// Takes what was given back, at most the check's cost.
@@ -21,17 +15,22 @@ impl Engine {
             return Taken::default();
         }
         let ((sequence, _), _) = self.current_cell(check, now);
-        Taken { hits: self.given_back.take(check.key, check.cost, sequence), sequence }
+        let hits = self.given_back.take(check.key, check.cost, sequence);
+        Taken { key: check.key.to_vec(), cell_ms: check.cell_ms, hits, sequence }
     }
 
     /// Returns what was taken for a check that is not charged, unless its cell has ended.
-    pub(super) fn return_taken(&mut self, check: &Check<'_>, taken: Taken, now: MonoMs) {
-        if taken.hits == 0 {
+    pub(super) fn return_taken(&mut self, taken: Taken, now: MonoMs) {
+        let Taken { key, cell_ms, hits, sequence } = taken;
+        if hits == 0 {
             return;
         }
-        let (cell, until) = self.current_cell(check, now);
-        if cell.0 == taken.sequence {
-            self.given_back.give(check.key, taken.hits, cell, until, now);
+        let (algorithm, policy) = (Algorithm::Window, Policy::default());
+        let check =
+            Check { algorithm, rule: 0, key: &key, cell_ms, limit: 0, configured: None, cost: 0, policy };
+        let (cell, until) = self.current_cell(&check, now);
+        if cell.0 == sequence {
+            self.given_back.give(&key, hits, cell, until, now);
         }
     }
 
@@ -62,7 +61,7 @@ impl Engine {
 
     /// Whether a check whose whole cost was taken of what had been given back passes, though the count alone is above the
     /// limit: what was given back and is left makes up for that.
-    pub(super) fn is_made_up_for(&mut self, check: &Check<'_>, taken: Taken, now: MonoMs) -> bool {
+    pub(super) fn is_made_up_for(&mut self, check: &Check<'_>, taken: &Taken, now: MonoMs) -> bool {
         let left = self.left_of_given(check, now);
         let rest = Check { cost: 0, ..*check };
         taken.hits == check.cost
@@ -72,7 +71,7 @@ impl Engine {
     }
 
     /// Whether the count is above the limit without what was given back, which includes what was `taken` of it.
-    pub(super) fn is_exceeded(&mut self, check: &Check<'_>, taken: Taken, now: MonoMs) -> bool {
+    pub(super) fn is_exceeded(&mut self, check: &Check<'_>, taken: &Taken, now: MonoMs) -> bool {
         let given = self.left_of_given(check, now).saturating_add(taken.hits);
         self.above(&Check { cost: 0, ..*check }, given, now).is_err()
     }
@@ -92,5 +91,51 @@ impl Engine {
         }
         let ((sequence, _), _) = self.current_cell(check, now);
         self.given_back.left(check.key, sequence)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_core::limiter::Decision;
+    use weir_core::model::key::{Key, KeyParts};
+    use weir_core::model::time::{Now, UnixMs};
+
+    /// While a call waits for the region's answer, its caller disconnects. Then it is denied.
+    #[test]
+    fn what_was_taken_for_a_call_whose_caller_disconnects_is_returned() {
+        let at = |ms: u64| Now { unix: UnixMs(1_000_000_000_000 + ms), mono: MonoMs(100_000 + ms) };
+        let parts = KeyParts {
+            workspace: b"w",
+            namespace: b"n",
+            identifier: b"i",
+            duration_ms: 3_600_000,
+            epoch: 0,
+            resolution: 1,
+        };
+        let key = Key::new(&parts).unwrap();
+        let check = |cost| Check {
+            algorithm: Algorithm::Window,
+            rule: 0,
+            key: key.as_bytes(),
+            cell_ms: parts.duration_ms,
+            limit: 10,
+            configured: None,
+            cost,
+            policy: Policy { timeout_ms: 50, ..Policy::default() },
+        };
+        let mut engine = Engine::new(at(0).unix);
+        engine.tick(at(0));
+        assert!(engine.charge_spent(&check(3), at(0).mono));
+        let mut first = engine.decide(&[check(7)], Vec::new(), at(1).mono).expect_err("it waits");
+        assert_eq!(engine.give_back(&check(2), at(1).mono), 2);
+        let taken = engine.take_given(&check(6), at(2).mono);
+        assert_eq!(taken.hits, 2);
+        let second = engine.decide(&[check(4)], vec![taken], at(2).mono).expect_err("it waits");
+        drop(second);
+        engine.tick(at(60));
+        engine.tick(at(70));
+        assert!(matches!(first.try_recv().unwrap().decision, Decision::Allow(_)));
+        assert_eq!(engine.take_given(&check(9), at(71).mono).hits, 2, "the second one was denied");
     }
 }

@@ -2,8 +2,7 @@
 
 use super::check::{LimitCheck, LimitCheckError};
 use super::controlled::Counted;
-use super::engine::Engine;
-use super::given_back::Taken;
+use super::engine::{Engine, Taken};
 use super::{Api, LONGEST_RESERVED_PAUSE, RESERVED_PAUSE};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -36,8 +35,8 @@ pub(super) enum Attempt {
     Decided(bool, Vec<ChargeResult>),
     /// The rest of the budget is reserved by others for a moment.
     Reserved(Vec<ChargeResult>),
-    /// A query was sent to the region; what was taken for the windows of what had been given back.
-    Wait(oneshot::Receiver<Outcome>, Vec<Taken>),
+    /// A query was sent to the region.
+    Wait(oneshot::Receiver<Outcome>),
 }
 
 impl Window {
@@ -119,23 +118,18 @@ impl Windows {
         let mut given = self.0.iter().zip(&taken);
         checks.retain(|_| {
             let next = given.next();
-            next.is_none_or(|(window, taken)| !engine.is_made_up_for(&window.check(0, 0), *taken, now))
+            next.is_none_or(|(window, taken)| !engine.is_made_up_for(&window.check(0, 0), taken, now))
         });
         if checks.is_empty() {
             return Attempt::Decided(true, self.allowed(engine, None, now));
         }
-        match engine.decide(&checks, now) {
-            Ok(outcome) => self.attempt(engine, &outcome, &taken, now),
-            Err(receiver) => Attempt::Wait(receiver, taken),
+        match engine.decide(&checks, taken, now) {
+            Ok(outcome) => self.attempt(engine, &outcome, now),
+            Err(receiver) => Attempt::Wait(receiver),
         }
     }
 
-    fn attempt(&self, engine: &mut Engine, outcome: &Outcome, taken: &[Taken], now: MonoMs) -> Attempt {
-        if !matches!(outcome.decision, Decision::Allow(_)) {
-            for (window, taken) in self.0.iter().zip(taken) {
-                engine.return_taken(&window.check(0, 0), *taken, now);
-            }
-        }
+    fn attempt(&self, engine: &mut Engine, outcome: &Outcome, now: MonoMs) -> Attempt {
         match &outcome.decision {
             Decision::Deny(denial) if denial.cause == Cause::Reserved => {
                 Attempt::Reserved(self.denied(engine, denial, now))
@@ -189,7 +183,7 @@ impl Api {
             // Behind the lock: a wait for it may not move the limiter's deadline beyond this call's.
             let attempt = self.with_engine(|engine, now| windows.decide(engine, ms_until(deadline), now));
             let attempt = match attempt {
-                Attempt::Wait(receiver, taken) => self.waited(windows, receiver, &taken, deadline).await,
+                Attempt::Wait(receiver) => self.waited(windows, receiver, deadline).await,
                 other => other,
             };
             match attempt {
@@ -212,7 +206,6 @@ impl Api {
         &self,
         windows: &Windows,
         mut receiver: oneshot::Receiver<Outcome>,
-        taken: &[Taken],
         deadline: Instant,
     ) -> Attempt {
         // The limiter counts in whole milliseconds.
@@ -226,7 +219,7 @@ impl Api {
             }
         };
         match outcome {
-            Some(outcome) => windows.attempt(&mut self.engine.lock(), &outcome, taken, self.mono()),
+            Some(outcome) => windows.attempt(&mut self.engine.lock(), &outcome, self.mono()),
             None => Attempt::Decided(false, vec![ChargeResult::UNDECIDED; windows.0.len()]),
         }
     }

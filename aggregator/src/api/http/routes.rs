@@ -5,7 +5,7 @@ use super::body::{JsonBody, discard};
 use super::checks::{CheckRequest, parse_batch, parse_check};
 use super::problem::Problem;
 use super::{HttpApi, ledger, overrides};
-use crate::api::permission::{Forbidden, Naming, forbidden};
+use crate::api::permission::{self, Forbidden, Naming};
 use crate::auth::{Caller, Presented};
 use crate::net::hosts::Hosts;
 use crate::net::listen::ConnectionInfo;
@@ -122,7 +122,7 @@ async fn authenticate(State(api): Shared, mut request: Request, next: Next) -> R
     match api.tokens.check(presented) {
         Ok(caller) => {
             if api.tokens.is_required() {
-                connection.into_iter().for_each(|connection| connection.turn.authenticated());
+                connection.into_iter().for_each(|connection| connection.turn.authenticated(&caller.name));
             }
             request.extensions_mut().insert(caller);
             next.run(request).await
@@ -203,13 +203,14 @@ fn admit(mut request: CheckRequest, caller: &Caller, route: Route) -> Result<Che
         let message = "this token is for another workspace; leave the field out".to_owned();
         return Err(Problem::forbidden("workspace_not_allowed", "workspace".to_owned(), message));
     };
+    let mut permission = permission::Request::default();
     for (index, check) in request.checks.iter_mut().enumerate() {
         check.workspace = workspace.to_vec();
         let field = |name: &str| match route {
             Route::CheckBatch => format!("checks[{index}].{name}"),
             _ => name.to_owned(),
         };
-        match forbidden(caller, check, Naming::Name) {
+        match permission.forbidden(caller, check, Naming::Name) {
             Some(Forbidden::Namespace) => {
                 let message = "this token may not count in this namespace; name it under namespaces in the token's entry of the tokens file";
                 return Err(Problem::forbidden(
@@ -219,7 +220,8 @@ fn admit(mut request: CheckRequest, caller: &Caller, route: Route) -> Result<Che
                 ));
             }
             Some(Forbidden::Cost(most)) => {
-                let message = format!("this token allows a cost of at most {most}");
+                let message =
+                    format!("this token allows a cost of at most {most} for one limit and identifier");
                 return Err(Problem::forbidden("cost_not_allowed", field("cost"), message));
             }
             None => {}

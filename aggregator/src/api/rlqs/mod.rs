@@ -4,11 +4,12 @@
 //! same limits as a descriptor of the rate-limit service, and counts on the same key. [`weir_core::quota`] divides what is left.
 //!
 //! In reading order: `wire` (the messages), `bucket` (a bucket → its limit), `action` (what a bucket's Envoy is to do, as a message),
-//! `subscriptions` (the buckets of a stream), `quotas` (all buckets, reports and assignments), `stream` (one Envoy's stream), `service` (the
-//! transport).
+//! `subscriptions` (the buckets of a stream), `quotas` (all buckets, reports and assignments), `stream` (one Envoy's stream), `ended` (whether its
+//! Envoy has ended it), `service` (the transport).
 
 pub mod action;
 pub mod bucket;
+mod ended;
 pub mod quotas;
 pub mod service;
 pub mod stream;

@@ -495,33 +495,26 @@ impl State {
         let joined = self.join(stream, number, held.clone(), now);
         if let (false, Some(counted), Some(held)) = (joined, counted, held) {
             // The former limit keeps what its Envoy may still spend.
-            self.put_back((stream, number), counted, held, now);
+            self.put_back((stream, number), counted, held);
         }
         joined
     }
 
-    fn put_back(
-        &mut self,
-        (stream, number): (u64, u64),
-        (key, share): (Arc<CountedKey>, u64),
-        held: Share,
-        now: MonoMs,
-    ) {
+    fn put_back(&mut self, (stream, number): (u64, u64), (key, share): (Arc<CountedKey>, u64), held: Share) {
         let Some(counted) = self.counted.get_mut(&key) else { return };
         let Some(subscription) = self.streams.get_mut(&stream).and_then(|all| all.get(number)) else {
             return;
         };
-        if counted.division.accept(share, held, now) {
-            counted.buckets.insert(share, (stream, number));
-            subscription.counted = Some((key, share));
-        }
+        counted.division.put_back(share, held);
+        counted.buckets.insert(share, (stream, number));
+        subscription.counted = Some((key, share));
     }
 
     /// Lets a bucket count on the limit of its target, with the share `held` that it had before. False if the limit is shared by too many.
     fn join(&mut self, stream: u64, number: u64, held: Option<Share>, now: MonoMs) -> bool {
-        let Some(subscription) = self.streams.get_mut(&stream).and_then(|all| all.get(number)) else {
-            return true;
-        };
+        let Some(subscriptions) = self.streams.get_mut(&stream) else { return true };
+        let owner = subscriptions.owner();
+        let Some(subscription) = subscriptions.get(number) else { return true };
         let Target::Limited { check, shadow } = &subscription.target else { return true };
         let key = Arc::new(check.counted_key());
         let counted = self.counted.entry(key.clone()).or_insert_with(|| Counted {
@@ -539,7 +532,7 @@ impl State {
         } else {
             let joined = match held {
                 Some(held) => counted.division.accept(share, held, now),
-                None => counted.division.join(share, now),
+                None => counted.division.join(share, owner, now),
             };
             if !joined {
                 return false;

@@ -1,6 +1,7 @@
 //! `envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas` as a tonic service, written by hand like
 //! `region::grpc`.
 
+use super::ended::{Ended, NotedBody};
 use super::quotas::Quotas;
 use super::stream::{self, Credential};
 use super::wire::{METHOD, QuotaResponse, SERVICE, UsageReports};
@@ -53,7 +54,9 @@ impl QuotaService {
             self.slots.take(address, turn).map_err(|error| Status::new(error.code(), error.to_string()))?;
         let (send_queue, responses) = send_queue::queue(MAX_RESPONSES);
         let authenticated = (self.authenticator.clone(), credential, caller);
-        tokio::spawn(stream::run(self.quotas.clone(), request.into_inner(), send_queue, authenticated, slot));
+        let ended = request.extensions().get::<Ended>().cloned().unwrap_or_default();
+        let incoming = (request.into_inner(), ended);
+        tokio::spawn(stream::run(self.quotas.clone(), incoming, send_queue, authenticated, slot));
         Ok(Response::new(responses))
     }
 }
@@ -90,6 +93,10 @@ where
     }
 
     fn call(&mut self, request: http::Request<B>) -> Self::Future {
+        let ended = Ended::default();
+        let (mut head, body) = request.into_parts();
+        head.extensions.insert(ended.clone());
+        let request = http::Request::from_parts(head, NotedBody::new(body, ended));
         serve_streams(self.clone(), request, (SERVICE, METHOD), MAX_MESSAGE_BYTES)
     }
 }

@@ -1,5 +1,6 @@
 //! The stream of one Envoy: its reports, and the responses to them.
 
+use super::ended::Ended;
 use super::quotas::{MAX_BUCKETS_OF_STREAM, Quotas};
 use super::wire::{QuotaResponse, UsageReports};
 use crate::api::rls::call::Refused;
@@ -10,6 +11,7 @@ use crate::net::shutdown::draining;
 use crate::region::send_queue::SendQueue;
 use crate::region::slots::Slot;
 use crate::telemetry::metrics::{Api, ApiResult};
+use futures_util::FutureExt as _;
 use hyper::header::{AUTHORIZATION, HeaderValue};
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,7 +68,7 @@ impl Credential {
 /// Serves a stream until it ends.
 pub async fn run(
     quotas: Arc<Quotas>,
-    mut incoming: Streaming<UsageReports>,
+    incoming: (Streaming<UsageReports>, Ended),
     send_queue: SendQueue<QuotaResponse>,
     (authenticator, credential, caller): (Authenticator, Credential, Arc<Caller>),
     slot: Slot,
@@ -77,7 +79,7 @@ pub async fn run(
             Err(Status::unauthenticated("the credential was revoked or changed; reconnect with a valid one"))
         }
     };
-    let ended = serve(&quotas, &mut incoming, &send_queue, &caller, still_valid, slot).await;
+    let ended = serve(&quotas, incoming, &send_queue, &caller, still_valid, slot).await;
     let services = quotas.services();
     if send_queue.was_abandoned() {
         services.metrics.program.slow_streams_dropped.inc();
@@ -98,7 +100,7 @@ pub async fn run(
 
 async fn serve(
     quotas: &Quotas,
-    incoming: &mut Streaming<UsageReports>,
+    (mut incoming, ended): (Streaming<UsageReports>, Ended),
     send_queue: &SendQueue<QuotaResponse>,
     caller: &Arc<Caller>,
     still_valid: impl Fn() -> Result<(), Status>,
@@ -142,7 +144,12 @@ async fn serve(
                 }
             }
             tokio::select! {
-                () = send_queue.closed() => return Ok(()),
+                () = send_queue.closed() => {
+                    // Envoy ends its stream, and resets it at once.
+                    let next = incoming.next().now_or_never();
+                    opened.ended = matches!(next, Some(None)) && ended.is_ended();
+                    return Ok(());
+                }
                 () = draining(drain.subscribe()) => {
                     return Err(Status::unavailable("the aggregator is shutting down"));
                 }
@@ -151,7 +158,8 @@ async fn serve(
                 next = incoming.next() => match next.transpose()? {
                     Some(reports) => break reports,
                     None => {
-                        opened.ended = true;
+                        // Reset by its peer, such as a proxy between that has lost the Envoy, the stream ends here too.
+                        opened.ended = ended.is_ended();
                         return Ok(());
                     }
                 },

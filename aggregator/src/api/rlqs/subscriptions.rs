@@ -9,6 +9,7 @@ use super::wire::QuotaResponse;
 use crate::api::embedded::CountedKey;
 use crate::auth::Caller;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use tokio::sync::Notify;
 use weir_core::model::time::MonoMs;
@@ -85,6 +86,13 @@ impl Subscriptions {
             refused: HashMap::new(),
             wake: Arc::default(),
         }
+    }
+
+    /// The stream's caller as a number, by which proxies share the room of a limit.
+    pub fn owner(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.caller.name.hash(&mut hasher);
+        hasher.finish()
     }
 
     pub fn wake(&self) -> Arc<Notify> {

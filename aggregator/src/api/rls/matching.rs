@@ -9,7 +9,7 @@ use super::wire::{Entry, Unit};
 use crate::api::embedded::LimitCheck;
 use memchr::memmem;
 use prost_types::Struct;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use weir_core::model::exact::Algorithm;
 
@@ -57,6 +57,7 @@ struct Values {
     exact: HashMap<Vec<u8>, Node>,
     /// In the order of the configuration.
     patterns: Vec<(Pattern, Node)>,
+    known_patterns: HashSet<Pattern>,
     any: Option<Node>,
 }
 
@@ -67,7 +68,7 @@ struct Node {
 }
 
 /// Text in which each `*` matches any bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Pattern {
     /// The text before the first `*`, between each two, and after the last.
     parts: Vec<Vec<u8>>,
@@ -136,7 +137,7 @@ impl Level {
             }
             Some(value) if value.contains('*') => {
                 let pattern = Pattern::new(&value);
-                let new = values.patterns.iter().all(|(other, _)| *other != pattern);
+                let new = values.known_patterns.insert(pattern.clone());
                 values.patterns.push((pattern, node));
                 new
             }
@@ -378,5 +379,14 @@ descriptors:
         let long = "x".repeat(100);
         let (_, identifier) = key(&[("tenant", "t1"), ("path", "/b"), ("user", &long)]);
         assert!(identifier.starts_with("sha256:") && identifier.len() == 50, "{identifier}");
+    }
+
+    /// Compared with each other one by one, these patterns would take minutes.
+    #[test]
+    fn a_repeated_pattern_is_found_among_many() {
+        let mut level = Level::default();
+        let mut insert = |value: String| level.insert("k".to_owned(), Some(value), None, Level::default());
+        assert!((0..200_000).all(|number| insert(format!("p{number}*"))));
+        assert!(!insert("p7*".to_owned()));
     }
 }

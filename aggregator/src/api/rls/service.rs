@@ -7,7 +7,7 @@ use super::naming::naming_of;
 use super::settings::Answering;
 use super::wire::{METHOD, RateLimitRequest, RateLimitResponse, SERVICE};
 use crate::api::embedded::EmbeddedLimiter;
-use crate::api::permission::{Forbidden, forbidden};
+use crate::api::permission::{self, Forbidden};
 use crate::auth::{Authenticator, Caller, Presented};
 use crate::net::listen::ConnectionInfo;
 use crate::region::grpc::refuse_other_method;
@@ -90,7 +90,7 @@ impl RateLimitService {
         let response = match self.0.authenticator.admit(Presented::in_call(request.headers(), connection)) {
             Ok(caller) => {
                 if self.0.authenticator.callers_need_tokens() {
-                    connection.into_iter().for_each(|connection| connection.turn.authenticated());
+                    connection.into_iter().for_each(|connection| connection.turn.authenticated(&caller.name));
                 }
                 let _served = connection.map(|connection| connection.turn.serve());
                 let call = Call { service: self.clone(), caller, outcome: Arc::clone(&outcome) };
@@ -158,9 +158,10 @@ impl RateLimitService {
 
     /// Refuses namespaces and costs that the caller's token does not allow.
     fn admit(&self, caller: &Caller, applied: &[Applied]) -> Result<(), Status> {
+        let mut permission = permission::Request::default();
         for applied in applied {
             let Applied::Limit { check, .. } = applied else { continue };
-            let refused = match forbidden(caller, check, naming_of(&check.namespace)) {
+            let refused = match permission.forbidden(caller, check, naming_of(&check.namespace)) {
                 None => continue,
                 Some(Forbidden::Namespace) => format!(
                     "the token {:?} may not count in the namespace {:?}; name it under namespaces in the token's entry of \
@@ -169,7 +170,7 @@ impl RateLimitService {
                     String::from_utf8_lossy(&check.namespace)
                 ),
                 Some(Forbidden::Cost(most)) => {
-                    format!("the token {:?} allows at most {most} hits", caller.name)
+                    format!("the token {:?} allows at most {most} hits of one limit", caller.name)
                 }
             };
             return Err(Status::permission_denied(refused));

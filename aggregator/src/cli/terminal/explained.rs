@@ -160,7 +160,9 @@ fn of_cell(cell: &Cell) -> Vec<String> {
         let here = if part.here { "  connected here" } else { "" };
         let (own, age) = (right(&count(part.own), 13), fit(&format!("{} ago", time(part.age_ms)), 14));
         lines.push(
-            format!("    {}  {own}  last grew {age}{here}", fit(&part.origin, 32)).trim_end().to_owned(),
+            format!("    {}  {own}  last grew {age}{here}", fit(&plain(&part.origin), 32))
+                .trim_end()
+                .to_owned(),
         );
     }
     let more = cell.components_all.saturating_sub(cell.components.len() as u64);

@@ -240,7 +240,7 @@ pub fn parts(parts: &Parts) -> Vec<String> {
     for envoy in &parts.envoys {
         let id = envoy.origin.get(..8).unwrap_or_default();
         let (name, from) = match &envoy.address {
-            Some(address) => (format!("Envoy {id}"), format!("{address}, ")),
+            Some(address) => (format!("Envoy {id}"), format!("{}, ", plain(address))),
             None => ("embedded limiter".to_owned(), String::new()),
         };
         let state = if envoy.silent_ms > 2_000 { "! silent" } else { "connected" };

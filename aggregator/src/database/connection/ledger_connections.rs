@@ -62,7 +62,7 @@ impl LedgerConnections {
         let slot = slot.map_err(Failed::finally)?;
         // The breaker is checked only after the wait for a slot. Otherwise calls that queued for an unreachable server
         // would all try it in turn.
-        let attempt = self.admit().map_err(Failed::finally)?;
+        let attempt = self.admit(deadline).map_err(Failed::finally)?;
         let mut held = match timeout_at(deadline, slot.hold()).await {
             Ok(Ok(held)) => held,
             Ok(Err(error)) => {
@@ -70,7 +70,7 @@ impl LedgerConnections {
                 return Err(Failed { error, is_undone: true });
             }
             Err(_) => {
-                attempt.failed();
+                attempt.timed_out();
                 return Err(Failed::finally(DatabaseError::timeout()));
             }
         };
@@ -85,7 +85,8 @@ impl LedgerConnections {
             Err(error) => error,
         };
         match error.kind() {
-            Reason::Unavailable | Reason::Timeout => attempt.failed(),
+            Reason::Unavailable => attempt.failed(),
+            Reason::Timeout => attempt.timed_out(),
             _ => attempt.answered(),
         }
         if error.spares_connection() {
@@ -97,10 +98,12 @@ impl LedgerConnections {
         Err(Failed { error, is_undone })
     }
 
-    fn admit(&self) -> Result<Attempt<'_>, DatabaseError> {
-        let is_allowed = self.breaker.lock().allows(self.now());
-        if is_allowed {
-            return Ok(Attempt { ledger: self, is_recorded: false });
+    fn admit(&self, deadline: Instant) -> Result<Attempt<'_>, DatabaseError> {
+        let since = self.now();
+        let patience = deadline.saturating_duration_since(Instant::now()).as_millis();
+        let patience_ms = u64::try_from(patience).unwrap_or(u64::MAX);
+        if self.breaker.lock().allows_within(patience_ms, since) {
+            return Ok(Attempt { ledger: self, since, is_recorded: false });
         }
         Err(DatabaseError::new(
             Reason::Unavailable,
@@ -123,29 +126,32 @@ impl Failed {
 /// A call that the breaker admitted. It must report its outcome to the breaker.
 struct Attempt<'a> {
     ledger: &'a LedgerConnections,
+    since: MonoMs,
     is_recorded: bool,
 }
 
 impl Attempt<'_> {
     fn answered(mut self) {
         self.is_recorded = true;
-        self.ledger.breaker.lock().succeeded();
+        self.ledger.breaker.lock().answered(self.ledger.now());
     }
 
     fn failed(mut self) {
         self.is_recorded = true;
         self.ledger.breaker.lock().failed(self.ledger.now());
     }
+
+    fn timed_out(mut self) {
+        self.is_recorded = true;
+        self.ledger.breaker.lock().timed_out(self.since, self.ledger.now());
+    }
 }
 
-/// A cancelled call shows nothing about the database. If the breaker is not closed, it counts as a failure, so that
-/// another call probes the database.
+/// A cancelled call shows nothing about the database.
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
-        let now = self.ledger.now();
-        let mut breaker = self.ledger.breaker.lock();
-        if !self.is_recorded && breaker.state(now) != State::Closed {
-            breaker.failed(now);
+        if !self.is_recorded {
+            self.ledger.breaker.lock().abandoned();
         }
     }
 }

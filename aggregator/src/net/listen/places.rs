@@ -4,37 +4,58 @@
 //! half of the places, it displaces an idle one of this address, with a credential only if no other is idle. The one that
 //! has been idle for the longest gives way. Peers that only hold connections open therefore cannot keep others out, a flood
 //! of new connections displaces its own, and an authenticated peer cannot take all places.
+//!
+//! Credentials share the places: once one has more than [its part](most_of_part), the connection that presents it displaces the one of
+//! the same credential that has been idle for the longest, from whatever address.
 
 use super::Turn;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
+use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use tokio::sync::{Notify, oneshot};
+use weir_core::model::room::most_of_part;
 
 /// How often the order is brought up to date for one new connection. While requests end meanwhile, it is not exact.
 const LOOKS: usize = 3;
 
 /// The connections of a listener.
+#[derive(Debug)]
 pub(super) struct Places {
     most: usize,
     state: Mutex<State>,
     freed: Notify,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct State {
     last: u64,
     held: HashMap<u64, Connection>,
     /// The numbers of all connections by a moment at which each was idle, the last one that was looked at.
     order: BTreeMap<u64, u64>,
     of_address: HashMap<IpAddr, usize>,
+    of_credential: HashMap<Credential, usize>,
     /// Connections that have not ended, including displaced ones.
     open: usize,
 }
 
+/// A credential, by a hash of its name.
+pub(super) type Credential = u64;
+
+/// Among which connections one gives way.
+#[derive(Clone, Copy)]
+enum Among {
+    All,
+    Address(IpAddr),
+    /// The others with the credential of this connection.
+    Credential(Credential, u64),
+}
+
+#[derive(Debug)]
 struct Connection {
     address: IpAddr,
+    credential: Option<Credential>,
     /// Its place in the order.
     moment: u64,
     turn: Arc<Turn>,
@@ -71,12 +92,12 @@ impl Places {
         let mut state = self.state.lock();
         let of_address = state.of_address.get(&address).copied().unwrap_or(0);
         let displaced = if of_address >= most_of_address(self.most) {
-            if !state.displace(Some(address)) {
+            if !state.displace(Among::Address(address)) {
                 return Entry::AddressFull;
             }
             true
         } else if state.held.len() >= self.most {
-            if !state.displace(None) {
+            if !state.displace(Among::All) {
                 return Entry::Full;
             }
             true
@@ -87,10 +108,28 @@ impl Places {
         state.last += 1;
         state.open += 1;
         let (number, moment) = (state.last, turn.rest());
-        state.held.insert(number, Connection { address, moment, turn, displace });
+        state
+            .held
+            .insert(number, Connection { address, credential: None, moment, turn: turn.clone(), displace });
         state.order.insert(moment, number);
         *state.of_address.entry(address).or_default() += 1;
+        drop(state);
+        turn.placed(self, number);
         Entry::Placed(Place { places: self.clone(), number }, gives_way, displaced)
+    }
+
+    /// Notes that the peer of a connection has presented a credential. If that has more than its part, another one of its connections gives
+    /// way.
+    pub(super) fn authenticated(&self, number: u64, credential: Credential) {
+        let mut state = self.state.lock();
+        let Some(held) = state.held.get_mut(&number) else { return };
+        let before = held.credential.replace(credential);
+        before.into_iter().for_each(|before| decrement(&mut state.of_credential, &before));
+        let count = state.of_credential.entry(credential).or_default();
+        *count += 1;
+        if *count > most_of_part(self.most.saturating_sub(state.held.len())) {
+            state.displace(Among::Credential(credential, number));
+        }
     }
 
     /// Completes when a connection has ended since it last completed.
@@ -107,12 +146,12 @@ impl Places {
 }
 
 impl State {
-    /// Displaces the connection that gives way, of one address or of all; false if there is none.
-    fn displace(&mut self, of: Option<IpAddr>) -> bool {
+    /// Displaces the connection that gives way; false if there is none.
+    fn displace(&mut self, among: Among) -> bool {
         let mut found = None;
         for _ in 0..LOOKS {
             let was_used;
-            (found, was_used) = self.longest_idle(of);
+            (found, was_used) = self.longest_idle(among);
             if was_used.is_empty() {
                 break;
             }
@@ -131,18 +170,20 @@ impl State {
     }
 
     /// The connection that gives way, and those before it in the order that have been idle since a later moment.
-    fn longest_idle(&self, of: Option<IpAddr>) -> (Option<u64>, Vec<(u64, u64)>) {
+    fn longest_idle(&self, among: Among) -> (Option<u64>, Vec<(u64, u64)>) {
         let (mut found, mut was_used) = (None, Vec::new());
         for (moment, number) in &self.order {
-            let Some(held) = self.held.get(number).filter(|held| of.is_none_or(|of| held.address == of))
-            else {
-                continue;
+            let is_among = |held: &&Connection| match among {
+                Among::All => true,
+                Among::Address(address) => held.address == address,
+                Among::Credential(credential, but) => held.credential == Some(credential) && *number != but,
             };
+            let Some(held) = self.held.get(number).filter(is_among) else { continue };
             match held.turn.idle_since() {
                 None => {}
                 Some(since) if since > *moment => was_used.push((*number, since)),
                 Some(_) if !held.turn.has_credential() => return (Some(*number), was_used),
-                Some(_) if of.is_some() => found = found.or(Some(*number)),
+                Some(_) if !matches!(among, Among::All) => found = found.or(Some(*number)),
                 Some(_) => {}
             }
         }
@@ -152,13 +193,18 @@ impl State {
     fn remove(&mut self, number: u64) -> Option<Connection> {
         let held = self.held.remove(&number)?;
         self.order.remove(&held.moment);
-        if let Some(count) = self.of_address.get_mut(&held.address) {
-            *count -= 1;
-            if *count == 0 {
-                self.of_address.remove(&held.address);
-            }
-        }
+        decrement(&mut self.of_address, &held.address);
+        held.credential.iter().for_each(|credential| decrement(&mut self.of_credential, credential));
         Some(held)
+    }
+}
+
+fn decrement<K: Eq + Hash>(counts: &mut HashMap<K, usize>, key: &K) {
+    if let Some(count) = counts.get_mut(key) {
+        *count = count.saturating_sub(1);
+        if *count == 0 {
+            counts.remove(key);
+        }
     }
 }
 
@@ -220,7 +266,7 @@ mod tests {
     fn the_one_that_has_been_idle_for_the_longest_gives_way() {
         let places = Places::new(6);
         let mut held: Vec<One> = [A, A, A, B, B, B].map(|of| enter(&places, of).unwrap()).into();
-        held[0].turn.authenticated();
+        held[0].turn.authenticated("one");
         held[1].turn.begin();
         let served = held[2].turn.serve();
         // The first of B has been used since.
@@ -249,7 +295,7 @@ mod tests {
         let mut held: Vec<One> = [A, A].into_iter().map(|of| enter(&places, of).unwrap()).collect();
         let mut third = enter(&places, A).unwrap();
         assert!(held[0].was_displaced() && !held[1].was_displaced() && !other.was_displaced());
-        [&held[1], &third].into_iter().for_each(|one| one.turn.authenticated());
+        [&held[1], &third].into_iter().for_each(|one| one.turn.authenticated("one"));
         let fourth = enter(&places, A).expect("an idle one of its own gives way, also with a credential");
         assert!(held[1].was_displaced() && !third.was_displaced() && !other.was_displaced());
         let _served = [third.turn.serve(), fourth.turn.serve()];
@@ -261,8 +307,27 @@ mod tests {
     fn others_displace_no_peer_with_a_credential() {
         let places = Places::new(2);
         let held = [A, B].map(|of| enter(&places, of).unwrap());
-        held.iter().for_each(|one| one.turn.authenticated());
+        held.iter().zip(["one", "two"]).for_each(|(one, name)| one.turn.authenticated(name));
         assert!(enter(&places, C).is_none());
+    }
+
+    #[test]
+    fn a_credential_has_its_part_from_whatever_addresses() {
+        let places = Places::new(40);
+        let mut held: Vec<One> = Vec::new();
+        for at in 0..60_u8 {
+            let one = enter(&places, IpAddr::from([192, 0, 2, at / 15])).expect("a place");
+            one.turn.authenticated("low");
+            one.turn.authenticated("low");
+            held.push(one);
+        }
+        let displaced: Vec<_> = held.iter_mut().map(One::was_displaced).collect();
+        assert_eq!(displaced, [[true; 30], [false; 30]].concat());
+        let others: Vec<One> = (0..5).map(|_| enter(&places, C).unwrap()).collect();
+        others.iter().for_each(|one| one.turn.authenticated("victim"));
+        assert!(!held.iter_mut().skip(30).any(One::was_displaced), "they had free places");
+        drop((held, others));
+        assert!(places.state.lock().of_credential.is_empty());
     }
 
     #[test]

@@ -10,8 +10,6 @@ use weir_core::model::schedule::Schedule;
 use weir_core::model::time::MonoMs;
 use weir_core::region::log::{self, Decided, LogCharge, LogsLimits, Micros};
 
-/// A healthy store answers within this time, unless the machine is very busy.
-const FAIR_PATIENCE: Duration = Duration::from_millis(25);
 /// After a connection broke, it is established again at once, and the call is repeated after these pauses.
 const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_millis(30)];
 
@@ -41,8 +39,18 @@ pub(super) enum NoAnswer {
 struct Call<'a> {
     remote: &'a Remote,
     patience: Duration,
-    /// Whether the store works; `None` if the call does not show it.
-    well: Option<bool>,
+    since: MonoMs,
+    shown: Shown,
+}
+
+/// What a call has shown about the store.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Shown {
+    /// It was cancelled, or refused as one of too many.
+    Nothing,
+    Answered,
+    TimedOut,
+    Failed,
 }
 
 impl Logs {
@@ -159,9 +167,10 @@ impl Remote {
 
     /// A call, if there is anything to charge and the circuit breaker permits it.
     fn call(&self, charges: &[LogCharge], deadline: Instant) -> Option<Call<'_>> {
-        let allowed = !charges.is_empty() && self.breaker.lock().allows(self.now());
-        let patience = deadline.saturating_duration_since(Instant::now());
-        allowed.then_some(Call { remote: self, patience, well: None })
+        let (patience, since) = (deadline.saturating_duration_since(Instant::now()), self.now());
+        let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+        let allowed = !charges.is_empty() && self.breaker.lock().allows_within(patience_ms, since);
+        allowed.then_some(Call { remote: self, patience, since, shown: Shown::Nothing })
     }
 
     fn now(&self) -> MonoMs {
@@ -170,29 +179,29 @@ impl Remote {
 }
 
 impl Call<'_> {
-    /// A call counts as failed only if none of its parts succeeded. A call with a short timeout, or one refused as too many,
-    /// does not count as failed.
+    /// A call is answered if one of its parts is.
     fn done<T>(mut self, results: &[Result<T, StoreError>]) {
+        let has = |is: fn(&StoreError) -> bool| results.iter().any(|result| result.as_ref().is_err_and(is));
         let did_nothing =
             results.iter().all(|result| result.as_ref().is_err_and(|error| !error.is_of_the_cell()));
-        let excused = results.iter().any(|result| match result {
-            Err(StoreError::Busy) => true,
-            Err(StoreError::Timeout) => self.patience < FAIR_PATIENCE,
-            _ => false,
-        });
-        self.well = if did_nothing { (!excused).then_some(false) } else { Some(true) };
+        self.shown = match did_nothing {
+            false => Shown::Answered,
+            true if has(|error| matches!(error, StoreError::Busy)) => Shown::Nothing,
+            true if has(|error| matches!(error, StoreError::Timeout)) => Shown::TimedOut,
+            true => Shown::Failed,
+        };
     }
 }
 
 impl Drop for Call<'_> {
-    /// A probe that was cancelled or does not count has not shown that the store is back, so the breaker opens again.
     fn drop(&mut self) {
         let now = self.remote.now();
         let mut breaker = self.remote.breaker.lock();
-        match self.well {
-            Some(true) => breaker.succeeded(),
-            None if breaker.state(now) == State::Closed => {}
-            _ => breaker.failed(now),
+        match self.shown {
+            Shown::Nothing => breaker.abandoned(),
+            Shown::Answered => breaker.answered(now),
+            Shown::TimedOut => breaker.timed_out(self.since, now),
+            Shown::Failed => breaker.failed(now),
         }
     }
 }

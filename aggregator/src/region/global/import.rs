@@ -27,7 +27,7 @@ struct Going {
     bad: u64,
     bad_example: Option<String>,
     /// Cells merged and refused by all imports before this one.
-    before: (u64, u64),
+    before: (u64, u64, u64),
 }
 
 /// Imports until the program ends.
@@ -105,8 +105,15 @@ impl Import {
 impl Going {
     fn conclude(self, hub: &Hub) {
         let Going { began, cells, bad, bad_example, before } = self;
-        let (merged, refused) = merged(hub);
+        let (merged, refused, full) = merged(hub);
         let bad = bad + refused.saturating_sub(before.1);
+        let full = full.saturating_sub(before.2);
+        if full > 0 {
+            hub.warn(
+                &format!("no room for {full} cells that other regions have used: --max-keys is reached"),
+                None,
+            );
+        }
         if bad > 0 {
             hub.metrics.program.bad_rows.inc_by(bad);
             let example = bad_example.unwrap_or_default();
@@ -118,6 +125,10 @@ impl Going {
     }
 }
 
-fn merged(hub: &Hub) -> (u64, u64) {
-    hub.state(|state, _| (state.figures.imports_merged, state.figures.imports_refused))
+/// Cells of other regions that were merged, refused, and left out for want of room.
+fn merged(hub: &Hub) -> (u64, u64, u64) {
+    hub.state(|state, _| {
+        let figures = &state.figures;
+        (figures.imports_merged, figures.imports_refused, figures.without_room.regions)
+    })
 }

@@ -12,6 +12,7 @@ use weir_core::model::key::OriginId;
 use weir_core::replication::Next;
 use weir_core::replication::failure::Failure;
 use weir_core::replication::grace_period::GracePeriod;
+use weir_core::replication::members::Member;
 use weir_core::replication::regional::heartbeat::{self, Call, Heartbeat};
 use weir_core::replication::regional::joining::{Join, Joining};
 use weir_core::replication::regional::watch::{MarkersRead, Watch};
@@ -142,7 +143,8 @@ async fn join(hub: &Hub, regional: &Regional) -> bool {
     loop {
         match joining.next(hub.moment().mono) {
             Next::Call(Join { within_ms }) => {
-                let result = report_alive(hub, regional, &[], Duration::from_millis(within_ms)).await;
+                let me = Member { id: regional.id, owes: false };
+                let result = report_alive(hub, regional, (&[], me), Duration::from_millis(within_ms)).await;
                 joining.answered(result.map(|_| ()), hub.moment().mono);
                 if joining.is_loading() && !std::mem::replace(&mut was_loading, true) {
                     warn!(
@@ -172,12 +174,12 @@ async fn join(hub: &Hub, regional: &Regional) -> bool {
 async fn report_alive(
     hub: &Hub,
     regional: &Regional,
-    mine: &[OriginId],
+    (mine, me): (&[OriginId], Member),
     within: Duration,
 ) -> Result<Alive, Failure> {
     let started = Instant::now();
     let (proposal, sent) = (hub.propose_time(), hub.moment().mono);
-    let result = regional.store.origins(mine, &regional.id, &proposal, within).await;
+    let result = regional.store.origins(mine, me, &proposal, within).await;
     let alive = counted(&hub.metrics, Operation::Heartbeat, started, result);
     if let Ok(alive) = &alive {
         hub.follow_time(alive.region_us, alive.now, sent);
@@ -190,8 +192,8 @@ pub async fn heartbeat(hub: Arc<Hub>, regional: Arc<Regional>) {
     let mut heartbeat = Heartbeat::new(regional.id, regional.schedule);
     loop {
         match heartbeat.next(&mut &*hub) {
-            Next::Call(Call::Origins(mine)) => {
-                let alive = report_alive(&hub, &regional, &mine, regional.within()).await;
+            Next::Call(Call::Origins(mine, me)) => {
+                let alive = report_alive(&hub, &regional, (&mine, me), regional.within()).await;
                 let alive = alive
                     .as_ref()
                     .map(|alive| heartbeat::Alive { nodes: &alive.origins, aggregators: &alive.aggregators });

@@ -4,7 +4,7 @@ use crate::telemetry::metrics::api::ApiMetrics;
 use crate::telemetry::metrics::quota::QuotaMetrics;
 use crate::telemetry::metrics::recent::{Recent, RefusedStreams};
 use crate::telemetry::metrics::spans::SpanFigures;
-use crate::telemetry::throttle::Throttle;
+use crate::telemetry::throttle::Throttles;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -19,7 +19,7 @@ use weir_core::model::exact::{Charge, ChargeResult, Limit, Verdict};
 use weir_core::model::time::{MonoMs, Now};
 use weir_core::region::top::Scope;
 use weir_core::region::{OtherRegion, RegionStats};
-use weir_core::replication::figures::Refusals;
+use weir_core::replication::figures::{NoRoom, Refusals};
 use weir_core::replication::{Figures, RegionState};
 
 /// Prefix of this program's own metrics; counters end in `_total`.
@@ -36,6 +36,8 @@ const REGIONAL_REASONS: [&str; 4] = ["timeout", "unavailable", "refused", "proto
 const COUNT_REASONS: [&str; 5] = ["key", "sequence", "component", "full", "baseline"];
 /// Results of queries.
 const CONSULT_RESULTS: [&str; 3] = ["granted", "refused", "unjudged"];
+/// Who has counted what had no room.
+const SOURCES: [&str; 2] = ["regions", "peers"];
 /// Stores whose losses are counted.
 const STORES: [&str; 2] = ["regional", "global"];
 /// Reasons of refused frames (`StreamError::label`).
@@ -257,6 +259,9 @@ table! {
         counts_merged: Counter = "Counts of reports merged into the region";
         counts_refused: Family<Label, Counter> = "Counts of reports that were not merged, by reason",
             at_zero("reason", &COUNT_REASONS);
+        cells_without_room: Family<Label, Counter> =
+            "Cells that were left out as their keys have no room, by who has counted them: regions, peers",
+            at_zero("source", &SOURCES);
         consults: Family<Label, Counter> = "Queries of filters by result: granted, refused, unjudged",
             at_zero("result", &CONSULT_RESULTS);
         pushes: Counter = "Frames pushed to subscribers";
@@ -378,7 +383,7 @@ fn text(bytes: &[u8]) -> String {
 pub struct Metrics {
     registry: Registry,
     /// Limits the rate of warnings about peers that misbehave.
-    pub warnings: Throttle,
+    pub warnings: Throttles,
     /// The last calls to stores.
     pub recent: Recent,
     /// The streams that were refused recently.
@@ -425,7 +430,7 @@ impl Metrics {
             api_decisions,
             recent: Recent::default(),
             refusals: RefusedStreams::default(),
-            warnings: Throttle::new(WARNING_INTERVAL),
+            warnings: Throttles::new(WARNING_INTERVAL),
             exchange_seconds: convergence.global_tick_seconds.get_or_create_owned(&[("op", "exchange")]),
             import_seconds: convergence.global_tick_seconds.get_or_create_owned(&[("op", "import")]),
             api,
@@ -554,6 +559,8 @@ impl Metrics {
         let refused = [key, sequence, component, full, baseline];
         let results = [figures.granted, figures.denied, figures.unjudged];
         raise_each(&program.counts_refused, "reason", COUNT_REASONS.iter().zip(refused));
+        let NoRoom { regions, peers } = figures.without_room;
+        raise_each(&program.cells_without_room, "source", SOURCES.iter().zip([regions, peers]));
         raise_each(&program.consults, "result", CONSULT_RESULTS.iter().zip(results));
         let wipes = [figures.store_wipes, figures.database_wipes];
         raise_each(&program.store_wipes, "store", STORES.iter().zip(wipes));

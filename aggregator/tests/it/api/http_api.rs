@@ -206,6 +206,22 @@ async fn tokens_are_bound_to_namespaces_and_costs() {
     let many = json!({"checks": [body("jobs", 1), body("other", 1)]});
     let answer = client.post_as(&named.token, "/v1/check/batch", &many).await;
     assert_eq!(answer.body["error"]["field"], "checks[1].namespace");
+    // Checks of one limit and identifier add up; of another identifier or window they do not.
+    let one = body("jobs", 3);
+    let others = [("identifier", json!("bob")), ("duration", json!("1m"))].map(|(field, value)| {
+        let mut other = one.clone();
+        other[field] = value;
+        other
+    });
+    let batch = |checks: &[Value]| json!({"checks": checks});
+    let apart = batch(&[one.clone(), others[0].clone(), others[1].clone()]);
+    assert_eq!(client.post_as(&named.token, "/v1/check/batch", &apart).await.status, 200);
+    let answer = client.post_as(&named.token, "/v1/check/batch", &batch(&[one.clone(), one])).await;
+    let error = &answer.body["error"];
+    assert_eq!(
+        (answer.status, &error["code"], &error["field"]),
+        (403, &json!("cost_not_allowed"), &json!("checks[1].cost"))
+    );
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 mod all_apis;
 mod embedded_limiter;
+mod grpc_health;
 mod http_api;
 mod http_hostile;
 mod http_openapi;

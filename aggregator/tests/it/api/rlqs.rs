@@ -1,7 +1,7 @@
 //! Tests of Envoy's rate-limit quota service over real connections: assignments, shared counts, errors, bounds.
 
 use crate::support::http::{put, write};
-use crate::support::rlqs::{Assigned, Entries, Proxy, reports, usage};
+use crate::support::rlqs::{Assigned, Entries, Proxy, RawProxy, reports, usage};
 use crate::support::rls::{OK, OVER, call, codes, descriptor, remaining, request};
 use crate::support::server::{DEADLINE, TOKEN, Weir, settings, start_with, until};
 use serde_json::json;
@@ -178,6 +178,21 @@ async fn what_a_lost_proxy_held_counts_as_spent() {
     assert!((62 + given + 1..=100).contains(&used), "{used} with the {given} of the next one");
     let third = service.proxy().await.tokens(USER, 0, 60).await;
     assert!(third <= 100 - used, "{third} of {used}");
+}
+
+/// A proxy between resets the stream of an Envoy that it has lost. An Envoy ends its stream, and resets it at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_a_stream_that_its_envoy_ends_returns_what_it_held() {
+    for ended in [false, true] {
+        let service = Service::start().await;
+        let address = service.weir.server.grpc_address();
+        let mut lost = RawProxy::report(address, &reports("edge", vec![usage(USER, 0, 60)])).await;
+        until("it has tokens", || service.metric("assignments_total{assignment=\"tokens\"}") == 1.0).await;
+        lost.reset(ended).await;
+        until("the stream is gone", || service.metric("streams") == 0.0).await;
+        let given = service.proxy().await.tokens(USER, 0, 60).await;
+        assert_eq!(given > 38, ended, "the first one had 62 of 100, and the next one has {given}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -370,6 +370,10 @@ async fn tokens_are_bound_to_namespaces_and_costs() {
     assert_eq!(refused.code(), GrpcCode::PermissionDenied);
     assert!(refused.message().contains("at most 1"), "{refused:?}");
     call(&named, user, 1).await.unwrap();
+    let mut twice = Request::new(request(vec![descriptor(&[user]), descriptor(&[user])]));
+    twice.metadata_mut().insert("authorization", format!("Bearer {}", named.token).parse().unwrap());
+    let refused = service.send(twice).await.unwrap_err();
+    assert_eq!(refused.code(), GrpcCode::PermissionDenied, "descriptors of one limit and user add up");
     let refused = call(&named, path, 1).await.unwrap_err();
     assert_eq!(refused.code(), GrpcCode::PermissionDenied, "its entry names another namespace");
 }

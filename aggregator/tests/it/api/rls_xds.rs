@@ -194,11 +194,15 @@ async fn a_hostile_server_costs_only_its_updates() {
     let deep = (0..120).fold(json!({ "key": "k" }), |inner, _| json!({ "key": "k", "descriptors": [inner] }));
     let many: Vec<Value> = (0..2_000).map(|_| json!({ "value": "v" })).collect();
     let many = XdsResource::rate_limits(&json!({ "domain": "edge", "descriptors": many }));
+    // Empty descriptors of two bytes each, far below the bound of a response.
+    let crowd = raw(TYPE, [0x1a, 0].repeat(rls::xds::MAX_MESSAGES));
+    assert!(crowd.value.len() < rls::xds::MAX_RESPONSE_BYTES);
     let cases = [
         (vec![raw("type.googleapis.com/other", vec![])], "the type is"),
         (vec![raw(TYPE, vec![0xff; 100])], "no RateLimitConfig"),
         (vec![edge(deep)], "resource 0 is no RateLimitConfig"),
         (vec![many], "key: it is missing"),
+        (vec![crowd], "more than 200000 resources"),
         (vec![users(1), users(1)], "occurs twice"),
     ];
     for (at, (resources, expected)) in cases.into_iter().enumerate() {
@@ -208,13 +212,13 @@ async fn a_hostile_server_costs_only_its_updates() {
         assert!(error.contains(expected) && error.len() <= 5_000, "{error}");
     }
     server.set_of_type("type.googleapis.com/other", "2", vec![]);
-    service.has_read(1.0, 6.0).await;
+    service.has_read(1.0, 7.0).await;
     // A response above the bound ends the stream, and so does each later one.
     server.set("3", vec![raw(TYPE, vec![0; rls::xds::MAX_RESPONSE_BYTES + 1])]);
     until("the stream ends", || service.part().stream_error.is_some()).await;
     assert_eq!(remaining(&service.check().await.unwrap()), [1], "the first limits are in force");
     server.set("4", vec![users(9)]);
-    service.has_read(2.0, 6.0).await;
+    service.has_read(2.0, 7.0).await;
     assert_eq!(remaining(&service.check().await.unwrap()), [7]);
 }
 

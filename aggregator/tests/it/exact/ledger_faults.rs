@@ -270,3 +270,18 @@ async fn sqlite_that_another_writes() {
     assert!(!patient.await.unwrap().blocked);
     decisions_are_right(&recorded(&scene).await, 3, 3_600);
 }
+
+/// How long a caller waits is its own choice, so what a short wait misses shows nothing about the database.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn callers_that_wait_for_a_moment_keep_no_other_from_the_ledger() {
+    let store = Store::sqlite();
+    let (scene, database) = ledger(&store, 3, 3_600).await;
+    let mut other = sqlx::SqliteConnection::connect(&scene.url).await.unwrap();
+    other.execute(sqlx::raw_sql(AssertSqlSafe("BEGIN IMMEDIATE".to_owned()))).await.unwrap();
+    for _ in 0..40 {
+        attempt(&database, "x", Duration::from_millis(1)).await.unwrap_err();
+    }
+    assert_eq!(database.ledger_state(), State::Closed);
+    other.execute(sqlx::raw_sql(AssertSqlSafe("COMMIT".to_owned()))).await.unwrap();
+    assert!(!attempt(&database, "y", WITHIN).await.unwrap().blocked);
+}

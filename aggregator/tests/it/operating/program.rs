@@ -6,7 +6,12 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
 use std::sync::Arc;
+use weir_aggregator::api::ApiSettings;
+use weir_aggregator::api::rls::{self, XdsOptions};
 use weir_aggregator::auth::{Authenticator, Presented, Tokens, Unauthorized};
+use weir_aggregator::database::DatabaseOptions;
+use weir_aggregator::redis::StoreOptions;
+use weir_aggregator::server::Settings;
 use weir_aggregator::telemetry::build::{REVISION, RUST_VERSION, VERSION};
 use weir_envoy::ports;
 
@@ -537,4 +542,25 @@ fn configurations_are_checked() {
     let output = program(&["check-config", "/nowhere.json"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("/nowhere.json"));
+}
+
+#[test]
+fn settings_are_printed_without_their_secrets() {
+    const SECRET: &str = "hunter2";
+    let url = format!("mysql://weir:{SECRET}@db.example/weir");
+    let database = DatabaseOptions { url: url.clone(), read_url: Some(url), region: "a".into() };
+    let xds =
+        XdsOptions::new("https://xds.example".into(), "n".into(), None, (None, None), Some(SECRET.into()));
+    let redis = StoreOptions::parse(&format!("redis://weir:{SECRET}@redis.example"), "a").unwrap();
+    let rls = rls::Settings { xds: Some(xds.unwrap()), ..rls::Settings::default() };
+    let settings = Settings {
+        token: Some(SECRET.into()),
+        store: Some(redis.clone()),
+        database: Some(database.clone()),
+        api: ApiSettings { rls, ..ApiSettings::default() },
+        ..crate::support::server::settings()
+    };
+    for shown in [format!("{settings:?}"), format!("{:?}", settings.api), format!("{redis:?} {database:?}")] {
+        assert!(!shown.contains(SECRET), "{shown}");
+    }
 }

@@ -10,6 +10,7 @@ use weir_core::model::key::{Key, KeyParts, OriginId};
 use weir_core::model::time::UnixMs;
 use weir_core::model::window::{MAX_COUNT, Position, Used};
 use weir_core::region::exchange::{BASELINE, LowerBound, Merge, Merged, Proposal};
+use weir_core::replication::members::Member;
 use weir_core::replication::regional::clock::{SharedTime, TimeProposal};
 use weir_envoy::{Redis, wait};
 
@@ -370,7 +371,7 @@ async fn a_cell_expires_when_its_first_writer_requested_but_not_within_a_minute(
 }
 
 #[tokio::test]
-async fn a_baseline_is_set_once_and_only_where_something_is_missing() {
+async fn a_baseline_is_what_is_missing_and_grows_by_evidence_of_more() {
     let (_redis, store) = started().await;
     let lower_bound =
         |number: usize, total| LowerBound { key: numbered(number), sequence: CELL, total, expires: LATE };
@@ -387,15 +388,17 @@ async fn a_baseline_is_set_once_and_only_where_something_is_missing() {
             .collect()
     };
     assert_eq!(raised(store.raise_to(&lower_bounds, now(), AMPLE).await), expected);
-    let higher = [lower_bound(0, 500), lower_bound(2, 500)];
+    // Another aggregator has evidence of as much, less, or more.
+    assert_eq!(raised(store.raise_to(&lower_bounds, now(), AMPLE).await), expected);
+    let others = [lower_bound(0, 50), lower_bound(0, 500), lower_bound(2, 500)];
     assert_eq!(
-        raised(store.raise_to(&higher, now(), AMPLE).await),
-        [expected[0].clone(), expected[2].clone()]
+        raised(store.raise_to(&others, now(), AMPLE).await),
+        [expected[0].clone(), vec![(BASELINE, 470), (A, 30)], vec![(BASELINE, 500)]]
     );
     // A baseline merges like any other component.
     assert_eq!(
         merge_one(&store, merge(&numbered(2), &[(BASELINE, 90), (B, 1)])).await.current,
-        [(BASELINE, 100), (B, 1)]
+        [(BASELINE, 500), (B, 1)]
     );
 }
 
@@ -621,7 +624,7 @@ async fn the_region_s_time_is_the_core_s() {
         let before_us = stored.map_or(now_us, |stored| stored.time_us + now_us - stored.store_us.min(now_us));
         let (time_us, machine_us) = (moved(before_us), moved(before_us));
         let proposal = TimeProposal { time_us, machine_us, is_shared: random.random() };
-        let alive = store.origins(&[], &[1; 16], &proposal, AMPLE).await.unwrap();
+        let alive = store.origins(&[], member(1), &proposal, AMPLE).await.unwrap();
         let agreed_us = SharedTime::agree(&mut stored, &proposal, alive.now.0 * 1_000 + 500);
         // The server's clock is known to a millisecond.
         let apart_us = agreed_us.abs_diff(alive.region_us);
@@ -633,24 +636,25 @@ async fn the_region_s_time_is_the_core_s() {
 #[tokio::test]
 async fn origins_are_live_while_an_aggregator_reports_them() {
     let (_redis, store) = started().await;
-    let (one, two) = ([1; 16], [2; 16]);
+    // The second one owes what the store has lost.
+    let (one, two) = (member(1), Member { owes: true, ..member(2) });
     // Less than 3 s may pass between two calls.
     wait::until("both are alive", HEALED, async || {
-        assert_eq!(store.origins(&[A, C], &one, &time(), AMPLE).await.unwrap().origins[..2], [C, A]);
-        let alive = store.origins(&[B], &two, &time(), AMPLE).await.unwrap();
+        assert_eq!(store.origins(&[A, C], one, &time(), AMPLE).await.unwrap().origins[..2], [C, A]);
+        let alive = store.origins(&[B], two, &time(), AMPLE).await.unwrap();
         (alive.origins, alive.aggregators) == (vec![C, A, B], vec![one, two])
     })
     .await
     .unwrap();
     let only_two = async || {
-        let alive = store.origins(&[B], &two, &time(), AMPLE).await.unwrap();
+        let alive = store.origins(&[B], two, &time(), AMPLE).await.unwrap();
         alive.origins == [B] && alive.aggregators == [two]
     };
     wait::until("origins that are not reported are dropped", HEALED, only_two).await.unwrap();
     let many: Vec<_> = (0..5_000).map(origin).collect();
     wait::until("the newest stay", HEALED, async || {
-        assert_eq!(store.origins(&many, &two, &time(), AMPLE).await.unwrap().origins.len(), 4_096);
-        store.origins(&[B], &two, &time(), AMPLE).await.unwrap().origins.len() == 4_096
+        assert_eq!(store.origins(&many, two, &time(), AMPLE).await.unwrap().origins.len(), 4_096);
+        store.origins(&[B], two, &time(), AMPLE).await.unwrap().origins.len() == 4_096
     })
     .await
     .unwrap();

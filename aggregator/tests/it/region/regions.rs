@@ -61,6 +61,8 @@ async fn scenarios(store: &Store) {
     little_use_and_short_windows_are_not_published(store).await;
     an_unchanged_row_is_not_written_again(store).await;
     rows_that_are_none_are_skipped(store).await;
+    keys_without_room_are_no_bad_rows(store).await;
+    a_row_that_was_lowered_lowers_nothing(store).await;
     a_table_that_is_wiped_is_written_again(store).await;
     identifiers_stay_apart(store).await;
     an_aggregator_that_restarts_reads_what_was_used(store).await;
@@ -77,14 +79,15 @@ struct Options {
     region: &'static str,
     url: String,
     read_url: Option<String>,
+    limits: RegionLimits,
     schedule: Schedule,
     clock: Arc<ShiftedClock>,
 }
 
 impl Options {
     fn new(region: &'static str, scene: &Scene, clock: &Arc<ShiftedClock>) -> Options {
-        let clock = clock.clone();
-        Options { region, url: scene.url.clone(), read_url: None, schedule: schedule(), clock }
+        let (url, limits, clock) = (scene.url.clone(), RegionLimits::default(), clock.clone());
+        Options { region, url, read_url: None, limits, schedule: schedule(), clock }
     }
 
     async fn start(self) -> Region {
@@ -95,7 +98,7 @@ impl Options {
             admin_hosts: Default::default(),
             admin_links: Default::default(),
             token: None,
-            limits: RegionLimits::default(),
+            limits: self.limits,
             store: None,
             database: Some(DatabaseOptions {
                 url: self.url,
@@ -390,6 +393,33 @@ async fn an_unchanged_row_is_not_written_again(store: &Store) {
     a.metric_becomes(WRITES, |writes| writes == written + 1.0).await;
 }
 
+async fn keys_without_room_are_no_bad_rows(store: &Store) {
+    let (scene, clock) = (store.fresh().await, clock());
+    let limits = RegionLimits { max_keys: 8, ..RegionLimits::default() };
+    let a = Options { limits, ..Options::new("a", &scene, &clock) }.start().await;
+    let sequence = a.sequence(HOUR_MS);
+    let expires = (sequence + 2) * HOUR_MS;
+    for number in 0..12 {
+        scene
+            .run(&format!(
+                "INSERT INTO ratelimit_window_counts
+                 (workspace_id, namespace, identifier, duration_ms, sequence, region, count, expires_at, updated_at)
+                 VALUES (x'77', x'6e', x'{}', {HOUR_MS}, {sequence}, x'62', 7, {expires}, 1)",
+                hex(format!("key-{number}").as_bytes())
+            ))
+            .await;
+    }
+    const LEFT_OUT: &str = "weir_aggregator_cells_without_room_total{source=\"regions\"}";
+    a.metric_becomes(LEFT_OUT, |cells| cells >= 6.0).await;
+    a.intervals(1).await;
+    assert_eq!(a.weir.metric("weir_aggregator_bad_rows_total"), 0.0);
+    assert_eq!(
+        a.weir.metric("weir_aggregator_keys"),
+        6.0,
+        "a quarter of the room is for this region's own keys"
+    );
+}
+
 async fn rows_that_are_none_are_skipped(store: &Store) {
     let (scene, clock) = (store.fresh().await, clock());
     let a = Region::start("a", &scene, &clock).await;
@@ -400,6 +430,7 @@ async fn rows_that_are_none_are_skipped(store: &Store) {
         (b"much", HOUR_MS, sequence, 1_u64 << 60),
         (b"none", 1, sequence, 7),
         (b"early", HOUR_MS, sequence + 9, 7),
+        (b"short", 5_000, clock.now().0 / 5_000, 7),
     ];
     for (identifier, duration_ms, sequence, count) in
         bad.into_iter().chain([(&b"good"[..], HOUR_MS, sequence, 7)])
@@ -425,6 +456,22 @@ async fn rows_that_are_none_are_skipped(store: &Store) {
     for (identifier, ..) in bad {
         assert_eq!(a.holds(identifier, HOUR_MS), (0, 0));
     }
+}
+
+async fn a_row_that_was_lowered_lowers_nothing(store: &Store) {
+    let (scene, clock) = (store.fresh().await, clock());
+    let a = Region::start("a", &scene, &clock).await;
+    let mut b = Region::start("b", &scene, &clock).await;
+    b.used(HOUR_MS, &[(b"x", 70)]).await;
+    a.comes_to_hold(b"x", HOUR_MS, (0, 70)).await;
+    // One that runs would write its row again.
+    let Region { weir, peer } = b;
+    drop(peer);
+    weir.server.stop().await;
+    scene.run("UPDATE ratelimit_window_counts SET count = 1 WHERE region = x'62' AND duration_ms > 0").await;
+    assert_eq!(scene.row(b"x", "b").await, 1);
+    a.intervals(2).await;
+    assert_eq!(a.holds(b"x", HOUR_MS), (0, 70));
 }
 
 async fn a_table_that_is_wiped_is_written_again(store: &Store) {

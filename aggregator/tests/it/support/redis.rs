@@ -8,6 +8,7 @@ use weir_aggregator::telemetry::clock::{Clock, SystemClock};
 use weir_core::model::key::{Key, KeyParts, OriginId};
 use weir_core::model::time::UnixMs;
 use weir_core::region::exchange::{Merge, Merged, Proposal};
+use weir_core::replication::members::Member;
 use weir_core::replication::regional::clock::TimeProposal;
 use weir_envoy::{Process, Redis, RedisOptions, ports, wait};
 
@@ -33,6 +34,11 @@ pub fn now() -> UnixMs {
 pub fn time() -> TimeProposal {
     let time_us = now().0 * 1_000;
     TimeProposal { time_us, machine_us: time_us, is_shared: false }
+}
+
+/// An aggregator that owes nothing.
+pub fn member(number: u8) -> Member {
+    Member { id: [number; 16], owes: false }
 }
 
 pub async fn redis() -> Redis {

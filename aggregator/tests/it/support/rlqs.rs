@@ -1,7 +1,11 @@
 //! A client of the rate-limit quota service, like Envoy's `rate_limit_quota` filter.
 
 use crate::support::server::{DEADLINE, shown};
+use prost::Message as _;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
@@ -35,6 +39,46 @@ pub struct Proxy {
     pub assigned: BTreeMap<Vec<(String, String)>, (Assigned, i64)>,
     /// The tokens of all buckets of tokens that began anew.
     pub begun: u64,
+}
+
+/// A stream over bytes, which may be reset in ways that a client of tonic does not.
+pub struct RawProxy(TcpStream);
+
+impl RawProxy {
+    /// Opens the only stream of a connection, and reports a bucket.
+    pub async fn report(address: SocketAddr, reports: &UsageReports) -> RawProxy {
+        const HEADERS: [(&str, &str); 6] = [
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":path", METHOD),
+            (":authority", "localhost"),
+            ("content-type", "application/grpc"),
+            ("te", "trailers"),
+        ];
+        // RFC 7541, section 6.2.2: literal fields without indexing.
+        let text = |text: &str| [&[u8::try_from(text.len()).unwrap()], text.as_bytes()].concat();
+        let field = |(name, value): (&str, &str)| [vec![0], text(name), text(value)].concat();
+        let head: Vec<u8> = HEADERS.into_iter().flat_map(field).collect();
+        let message = reports.encode_to_vec();
+        let length = u32::try_from(message.len()).unwrap().to_be_bytes();
+        let message = [&[0], &length[..], &message].concat();
+        let mut proxy = RawProxy(TcpStream::connect(address).await.unwrap());
+        let frames = [frame(4, 0, 0, b""), frame(1, 4, 1, &head), frame(0, 0, 1, &message)].concat();
+        proxy.0.write_all(&[b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &frames[..]].concat()).await.unwrap();
+        proxy
+    }
+
+    /// Resets the stream by CANCEL; before, it is `ended`. The connection stays open.
+    pub async fn reset(&mut self, ended: bool) {
+        let end = if ended { frame(0, 1, 1, b"") } else { Vec::new() };
+        self.0.write_all(&[end, frame(3, 0, 1, &8_u32.to_be_bytes())].concat()).await.unwrap();
+    }
+}
+
+/// A frame of HTTP/2 (RFC 9113, section 4.1).
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
 pub type Entries<'a> = &'a [(&'a str, &'a str)];

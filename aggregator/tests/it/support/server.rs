@@ -96,6 +96,13 @@ impl Weir {
         Endpoint::from_shared(uri).unwrap().connect().await.unwrap()
     }
 
+    /// A connection from another address of this machine.
+    pub async fn connect_from(&self, address: [u8; 4]) -> Channel {
+        let uri = format!("http://{}", self.server.grpc_address());
+        let endpoint = Endpoint::from_shared(uri).unwrap().local_address(Some(address.into()));
+        endpoint.connect().await.unwrap()
+    }
+
     /// A welcomed stream of `origin` that has reported its rules' decisions as a filter does; it counts as a node.
     pub async fn join(&self, origin: u8, subscriber: bool) -> Peer {
         let mut peer = Peer::open(self.connect().await).await;

@@ -33,6 +33,14 @@ impl Authority {
         self.sign_params(params)
     }
 
+    /// A certificate for texts as DNS names, whether they are some or not.
+    pub fn sign_as_dns(&self, names: &[&str]) -> Pair {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.subject_alt_names =
+            names.iter().map(|name| SanType::DnsName((*name).try_into().unwrap())).collect();
+        self.sign_params(params)
+    }
+
     /// A certificate that expired long ago.
     pub fn sign_expired(&self, name: &str) -> Pair {
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();

@@ -10,7 +10,7 @@ use weir_aggregator::telemetry::clock::Clock;
 use weir_core::model::key::OriginId;
 use weir_core::model::schedule::Schedule;
 use weir_core::model::wire::{Ban, ControlsKnown, Count, Counters, FilterFrame, Hello, Ping, Report};
-use weir_core::region::MOST_A_SECOND;
+use weir_core::region::{MOST_A_SECOND, RegionLimits};
 
 /// What a reader of the admin listener, of Redis or of a log can read about the filter that sends `secret`.
 fn public(secret: u8) -> Vec<u8> {
@@ -72,6 +72,38 @@ async fn it_counts_as_no_node_before_it_reports_and_as_64_at_the_most() {
     last.send(FilterFrame { counters: Some(Counters::default()), ..FilterFrame::default() }).await;
     assert_eq!(pong(last).await, 2);
     assert_eq!(pong(&mut honest).await, 2);
+}
+
+#[tokio::test]
+async fn it_leaves_places_to_nodes_of_other_addresses_and_to_the_embedded_limiter() {
+    let limits = RegionLimits { max_origins: 8, ..RegionLimits::default() };
+    let weir = start_with(Settings { limits, ..settings() }).await;
+    let (channel, mut invented) = (weir.connect().await, Vec::new());
+    let mut refused = Vec::new();
+    for origin in 1..=8 {
+        let mut peer = Peer::open(channel.clone()).await;
+        peer.send(hello_frame(origin, false)).await;
+        match peer.next().await.unwrap().unwrap().error {
+            None => invented.push(peer),
+            Some(error) => refused.push((origin, error.reason)),
+        }
+    }
+    assert_eq!(refused.iter().map(|(origin, _)| *origin).collect::<Vec<_>>(), [7, 8], "three quarters");
+    assert!(refused[0].1.contains("too many nodes"), "{refused:?}");
+    let mut again = Peer::open(channel).await;
+    again.send(hello_frame(1, false)).await;
+    again.next_with(|frame| frame.welcome).await;
+    // The embedded limiter is a node too, and joins with the first check.
+    let mut client = crate::support::http::Client::connect(&weir).await;
+    let check = json!({"namespace": "api", "identifier": "k", "limit": 5, "duration": "1h"});
+    assert_eq!(client.post("/v1/check", &check).await.body["allowed"], true);
+    until("the embedded limiter reports", || {
+        !weir.server.services().explain(b"default", b"api", b"k").is_empty()
+    })
+    .await;
+    let mut other = Peer::open(weir.connect_from([127, 0, 0, 2]).await).await;
+    other.send(hello_frame(9, false)).await;
+    other.next_with(|frame| frame.welcome).await;
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! Tests of filters' credentials: which streams are admitted, what a stream may count and receives, and the end of a
 //! stream when its credential is revoked.
 
+use crate::support::database::ledger::set_zone;
 use crate::support::http::write;
 use crate::support::server::{Peer, Weir, hello_frame, key, settings, start_with, until};
 use serde_json::json;
@@ -8,19 +9,25 @@ use std::path::{Path, PathBuf};
 use tonic::Code;
 use weir_aggregator::api::ApiSettings;
 use weir_aggregator::auth::{Entry, Listed, NewToken};
-use weir_aggregator::database::DatabaseOptions;
+use weir_aggregator::database::{Database, DatabaseOptions};
 use weir_aggregator::server::Settings;
+use weir_aggregator::telemetry::clock::Clock;
 use weir_core::model::key::{Key, KeyParts};
 use weir_core::model::schedule::Schedule;
 use weir_core::model::wire::{
     Ban, Charge, Consult, ControlsKnown, Count, Counters, ExactRequest, FilterFrame, LedgerLimit, LogLimit,
-    Ping, Report,
+    Ping, Refund, Report,
 };
 
-/// A filter's token for these workspaces.
+/// A filter's token for these workspaces, and for no zone.
 fn filter(name: &str, workspaces: &[&str]) -> NewToken {
+    filter_with_zones(name, workspaces, &[])
+}
+
+fn filter_with_zones(name: &str, workspaces: &[&str], zones: &[u32]) -> NewToken {
     let workspaces = Some(Listed::These(workspaces.iter().map(ToString::to_string).collect()));
-    NewToken::new(Entry { name: name.to_owned(), workspaces, ..Entry::default() }).unwrap()
+    let zones = Listed::These(zones.iter().copied().collect());
+    NewToken::new(Entry { name: name.to_owned(), workspaces, zones, ..Entry::default() }).unwrap()
 }
 
 fn tokens_file(folder: &Path, tokens: &[&NewToken]) -> PathBuf {
@@ -74,6 +81,19 @@ async fn a_stream_opens_with_a_filters_credential_alone() {
     assert_eq!((answer.status, &answer.body["error"]["code"]), (403, &json!("credential_of_a_filter")));
 }
 
+/// Where filters need no credential, that of an application opens no stream either.
+#[tokio::test]
+async fn an_application_opens_no_stream_where_filters_need_no_credential() {
+    let folder = tempfile::tempdir().unwrap();
+    let shop = NewToken::new(Entry::application("shop", "default")).unwrap();
+    let weir = serve(tokens_file(folder.path(), &[&shop])).await;
+    let (reason, code) = error(&weir, Some(&shop.token)).await;
+    assert_eq!(code, Code::Unauthenticated, "{reason}");
+    let mut peer = Peer::try_open(weir.connect().await, None).await.unwrap();
+    peer.send(hello_frame(1, true)).await;
+    peer.next_with(|frame| frame.welcome).await;
+}
+
 #[tokio::test]
 async fn a_stream_counts_in_its_own_workspaces_alone() {
     let folder = tempfile::tempdir().unwrap();
@@ -90,23 +110,6 @@ async fn a_stream_counts_in_its_own_workspaces_alone() {
     let granted: Vec<_> = answers.iter().map(|answer| (answer.id, answer.granted)).collect();
     assert_eq!(granted, [(1, false), (2, true)]);
     assert!(answers[0].current.is_none(), "{answers:?}");
-    let log = Charge { log: Some(LogLimit { key: foreign, most: 9 }), ledger: None, cost: 1 };
-    let ledger = Charge { log: None, ledger: Some(LedgerLimit { zone: 1, bucket: b"b".to_vec() }), cost: 1 };
-    let exact_requests = vec![
-        ExactRequest { id: 1, charges: vec![log], timeout_ms: 1_000, trace: None },
-        ExactRequest { id: 2, charges: vec![ledger], timeout_ms: 1_000, trace: None },
-    ];
-    let ban = Ban {
-        workspace: "other".into(),
-        namespace: "api".into(),
-        identifier: b"k".to_vec(),
-        ..Ban::default()
-    };
-    peer.send(FilterFrame { exact_requests, bans: vec![ban], ..FilterFrame::default() }).await;
-    for _ in 0..2 {
-        let results = peer.next_with(|frame| frame.results.into_iter().next()).await;
-        assert_eq!(results.results[0].verdict, 0, "undecided: {results:?}");
-    }
     assert!(weir.server.services().explain(b"other", b"api", b"k").is_empty());
     assert_eq!(weir.metric("weir_aggregator_counts_refused_total{reason=\"key\"}"), 2.0);
 
@@ -116,6 +119,87 @@ async fn a_stream_counts_in_its_own_workspaces_alone() {
     let (reason, code) = peer.refused().await;
     assert_eq!(code, Code::PermissionDenied);
     assert!(reason.contains("\"mine\"") && reason.contains("\"other\""), "{reason}");
+}
+
+/// One charge of a log in this workspace, which holds a single use.
+fn log_charge(workspace: &str) -> Charge {
+    Charge { log: Some(LogLimit { key: key_in(workspace, "k"), most: 1 }), ledger: None, cost: 1 }
+}
+
+fn exact_request(id: u64, charge: Charge) -> ExactRequest {
+    ExactRequest { id, charges: vec![charge], timeout_ms: 5_000, trace: None }
+}
+
+async fn verdict(peer: &mut Peer, id: u64, charge: Charge) -> u32 {
+    let exact_requests = vec![exact_request(id, charge)];
+    peer.send(FilterFrame { exact_requests, ..FilterFrame::default() }).await;
+    peer.next_with(|frame| frame.results.into_iter().next()).await.results[0].verdict
+}
+
+const UNDECIDED: u32 = 0;
+const ALLOWED: u32 = 2;
+const DENIED: u32 = 3;
+
+#[tokio::test]
+async fn a_stream_charges_and_bans_in_its_own_workspaces_and_zones_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let (none, zoned) = (filter("none", &["default"]), filter_with_zones("zoned", &["default"], &[1]));
+    let weir = with_database(folder.path(), tokens_file(folder.path(), &[&none, &zoned])).await;
+    let database = Database::open(&database_in(folder.path())).unwrap();
+    set_zone(&database, 1, 9, 60).await;
+    let (mut none, mut zoned) = (join(&weir, 1, &none).await, join(&weir, 2, &zoned).await);
+    let ledger =
+        || Charge { log: None, ledger: Some(LedgerLimit { zone: 1, bucket: b"b".to_vec() }), cost: 1 };
+    assert_eq!(verdict(&mut none, 1, ledger()).await, UNDECIDED);
+    assert_eq!(verdict(&mut zoned, 1, ledger()).await, ALLOWED);
+    assert_eq!(verdict(&mut none, 2, log_charge("other")).await, UNDECIDED);
+    assert_eq!(verdict(&mut none, 3, log_charge("default")).await, ALLOWED);
+    let ban = |workspace: &str| Ban {
+        workspace: workspace.into(),
+        namespace: "api".into(),
+        identifier: b"k".to_vec(),
+        until_ms: weir.clock.now().0 + 60_000,
+        level: 1,
+        rule: "r".into(),
+        since_ms: 0,
+    };
+    none.send(FilterFrame { bans: vec![ban("other"), ban("default")], ..FilterFrame::default() }).await;
+    let banned = || {
+        let book = weir.server.services().control.book();
+        book.entries().map(|entry| entry.control.target.workspace.clone()).collect::<Vec<_>>()
+    };
+    until("the ban of its own workspace is stored", || !banned().is_empty()).await;
+    assert_eq!(banned(), ["default"]);
+}
+
+/// A filter whose credential lost a workspace cannot refund there what it was charged before.
+#[tokio::test]
+async fn a_stream_refunds_in_its_own_workspaces_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let (shrinks, keeps) = (filter("a", &["default", "other"]), filter("b", &["default", "other"]));
+    let file = tokens_file(folder.path(), &[&shrinks, &keeps]);
+    let weir = serve(file.clone()).await;
+    let (mut old, mut wide) = (join(&weir, 1, &shrinks).await, join(&weir, 2, &keeps).await);
+    for (id, workspace) in [(1, "other"), (2, "default")] {
+        assert_eq!(verdict(&mut old, id, log_charge(workspace)).await, ALLOWED);
+    }
+    let narrower = shrinks.entry.replace("\n  - other", "");
+    assert_ne!(narrower, shrinks.entry);
+    std::fs::write(&file, format!("{narrower}{}", keeps.entry)).unwrap();
+    old.refused().await;
+    let narrow = join(&weir, 1, &shrinks).await;
+    let refund = |(id, workspace)| Refund {
+        request: Some(exact_request(id, log_charge(workspace))),
+        results: Vec::new(),
+    };
+    let refunds = [(1, "other"), (2, "default")].map(refund).into();
+    narrow.send(FilterFrame { refunds, ..FilterFrame::default() }).await;
+    until("its own use is refunded", || {
+        weir.metric("weir_aggregator_exact_refunds_total{result=\"done\"}") == 1.0
+    })
+    .await;
+    assert_eq!(verdict(&mut wide, 3, log_charge("default")).await, ALLOWED);
+    assert_eq!(verdict(&mut wide, 4, log_charge("other")).await, DENIED);
 }
 
 #[tokio::test]
@@ -186,9 +270,13 @@ async fn live_control_is_sent_to_filters_of_its_workspace() {
     }
 }
 
-async fn with_database(folder: &Path, tokens_file: PathBuf) -> Weir {
+fn database_in(folder: &Path) -> DatabaseOptions {
     let url = format!("sqlite://{}", folder.join("weir.db").display());
-    let database = Some(DatabaseOptions { url, read_url: None, region: "test-region".into() });
+    DatabaseOptions { url, read_url: None, region: "test-region".into() }
+}
+
+async fn with_database(folder: &Path, tokens_file: PathBuf) -> Weir {
+    let database = Some(database_in(folder));
     let api = ApiSettings { tokens_file: Some(tokens_file), ..settings().api };
     start_with(Settings { database, migrate: true, api, schedule: Schedule::for_tests(), ..settings() }).await
 }

@@ -1,6 +1,10 @@
-//! Tests that each row of the attacker tables in `SECURITY.md` names a test, and that each named test exists.
+//! Tests that each row of the attacker tables in `SECURITY.md` names a test that exists, and that its bounds are those of the code.
 
 use std::path::{Path, PathBuf};
+use weir_aggregator::api::rls::xds::{MAX_MESSAGES, MAX_RESPONSE_BYTES};
+use weir_core::region::nodes::MAX_NODES_OF_PEER;
+use weir_core::region::{MOST_A_SECOND, SHORTEST_PUBLISHED_MS};
+use weir_core::rules::MAX_SPLIT_RULES;
 
 /// The folders of the tests that the page names by file, at any depth.
 const FOLDERS: [&str; 3] = ["aggregator/tests", "core/tests", "envoy/tests/it/scenarios"];
@@ -43,4 +47,20 @@ fn each_row_names_a_test_that_exists() {
         }
     }
     assert!(rows > 25, "{rows} rows were found");
+}
+
+#[test]
+fn its_bounds_are_those_of_the_code() {
+    let page = std::fs::read_to_string(root().join("SECURITY.md")).unwrap();
+    assert_eq!((MOST_A_SECOND, MAX_MESSAGES), (1 << 40, 200_000));
+    for bound in [
+        format!("beyond {MAX_SPLIT_RULES} rules"),
+        format!("{MAX_NODES_OF_PEER} of one address"),
+        "2⁴⁰".to_owned(),
+        format!("{} MiB", MAX_RESPONSE_BYTES >> 20),
+        "200 000 nested messages".to_owned(),
+        format!("windows from {} s", SHORTEST_PUBLISHED_MS / 1_000),
+    ] {
+        assert!(page.contains(&bound), "the page states another bound than {bound:?}");
+    }
 }

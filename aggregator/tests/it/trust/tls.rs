@@ -192,9 +192,33 @@ async fn names_in_certificates_have_workspaces_and_roles() {
         let answer = checked(&weir, &authority, own, &body(workspace)).await;
         assert!(answer.contains(expected), "{workspace}: {answer}");
     }
-    for (own, expected) in [(&shop, false), (&unmapped, false), (&gateway, true)] {
+    // An authority that lets clients choose DNS names gives away no URI, nor the other way round.
+    let disguised = authority.sign_as_dns(&[GATEWAY]);
+    let answer = checked(&weir, &authority, &authority.sign_uri("shop.example"), &body("one")).await;
+    assert!(answer.contains("token_missing"), "{answer}");
+    for (own, expected) in [(&shop, false), (&unmapped, false), (&disguised, false), (&gateway, true)] {
         let channel = grpc(&weir, &authority, Some(own)).await.unwrap();
         let mut peer = Peer::try_open(channel, None).await.unwrap();
+        let _ = peer.try_send(hello_frame(1, false));
+        let first = peer.next().await.unwrap().unwrap();
+        assert_eq!((first.welcome.is_some(), first.error.is_none()), (expected, expected), "{first:?}");
+    }
+}
+
+/// Where clients' certificates alone guard the streams of filters, an application's opens none, whatever token it sends beside it.
+#[tokio::test]
+async fn an_applications_certificate_opens_no_stream() {
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    let tls = Some(files(folder.path(), &authority.sign("localhost"), Some(&authority)));
+    let entry = "- {name: shop, san: shop.example, workspace: one, namespaces: all}\n";
+    let tokens_file = Some(write(folder.path(), "tokens.yaml", entry));
+    let weir = start_apis(ApiSettings { tls, tokens_file, ..ApiSettings::default() }).await;
+    let (shop, filter) = (authority.sign("shop.example"), authority.sign("filter.example"));
+    for (own, token, expected) in
+        [(&shop, None, false), (&shop, Some("weir_unknown"), false), (&filter, None, true)]
+    {
+        let channel = grpc(&weir, &authority, Some(own)).await.unwrap();
+        let mut peer = Peer::try_open(channel, token).await.unwrap();
         let _ = peer.try_send(hello_frame(1, false));
         let first = peer.next().await.unwrap().unwrap();
         assert_eq!((first.welcome.is_some(), first.error.is_none()), (expected, expected), "{first:?}");

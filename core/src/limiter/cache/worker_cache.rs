@@ -53,8 +53,9 @@ pub(in crate::limiter) struct Lease {
     pub(in crate::limiter) due: MonoMs,
     /// Until when it may be spent.
     pub(in crate::limiter) until: MonoMs,
-    /// The limit under which it was taken; it does not apply to lower ones.
-    pub(in crate::limiter) limit: u64,
+    /// The limit under which it was taken, and the one without live control if live control set it. It serves no request with others: what
+    /// the region shows would be outdated, and use under a higher limit may exceed a lower one.
+    pub(in crate::limiter) limits: (u64, Option<u64>),
     /// What was left of the limit besides the lease.
     pub(in crate::limiter) spare: u64,
     /// Size of the last lease, from which the next one's follows.

@@ -276,7 +276,7 @@ impl Limiter {
         let change = |entry: &mut Entry, at: &Position| {
             settle_into(entry, Some(&slot), tag, now.mono);
             let spare = entry.used_and_reserved().remaining(at, entry.limit);
-            let has_one_limit = slot.lease.limit == entry.limit;
+            let has_one_limit = slot.lease.limits == (entry.limit, entry.configured);
             let go_on = go_on && has_one_limit && !is_strict(entry, at, entry.limit, origins, now.mono);
             let leased =
                 if go_on { take_lease(entry, Some(&slot), tag, spare, 1, origins, now.mono) } else { 0 };
@@ -286,8 +286,7 @@ impl Limiter {
         match self.table.transact(shared, subject, now, &mut self.stats, change) {
             Ok(Done { result: (leased, spare, at), entry, .. }) => {
                 self.note_cells(&entry, now.mono);
-                let (limit, spare) = (entry.limit, spare.saturating_sub(leased));
-                self.put_lease(fingerprint, (leased, spare), limit, &at, now.mono);
+                self.put_lease(fingerprint, (leased, spare.saturating_sub(leased)), &entry, &at, now.mono);
             }
             Err(Failed::Absent) => {
                 if let Some(slot) = self.worker_cache.get(fingerprint) {
@@ -376,7 +375,7 @@ impl Limiter {
         if spends || had_lease {
             self.worker_cache.entry(item.fingerprint, now.mono);
             let spare = remaining.saturating_sub(leased);
-            self.put_lease(item.fingerprint, (leased, spare), done.entry.limit, &at, now.mono);
+            self.put_lease(item.fingerprint, (leased, spare), &done.entry, &at, now.mono);
         }
         if spends {
             self.opened(item, check, (held, done.overflow), now);
@@ -439,7 +438,7 @@ impl Limiter {
         &mut self,
         fingerprint: u64,
         (amount, spare): (u64, u64),
-        limit: u64,
+        entry: &Entry,
         at: &Position,
         now: MonoMs,
     ) {
@@ -448,10 +447,11 @@ impl Limiter {
         slot.denied = None;
         slot.used = now;
         let last = if amount > 0 { amount } else { slot.lease.last };
-        let settle_ms = lease::settle_ms(amount, limit);
+        let limits = (entry.limit, entry.configured);
+        let settle_ms = lease::settle_ms(amount, entry.limit);
         let due = now.after(settle_ms.min(at.until_next_ms()));
         let until = now.after(settle_ms.saturating_mul(2));
-        slot.lease = Lease { amount, spent: 0, sequence: at.sequence, due, until, limit, spare, last };
+        slot.lease = Lease { amount, spent: 0, sequence: at.sequence, due, until, limits, spare, last };
         if amount > 0 {
             self.stats.leases += 1;
             self.leases.push(due, fingerprint);
@@ -510,7 +510,7 @@ fn note_strict(entry: &mut Entry, at: &Position, is_higher: bool, now: MonoMs) -
 
 /// Spends the item's cost of a lease; returns the remaining budget. `None`, and nothing is spent, if the lease does not cover it.
 fn spend(lease: &mut Lease, item: &Item, check: &Check<'_>, now: Now) -> Option<Budget> {
-    if lease.amount == 0 || lease.limit > item.limit || item.deferred.is_some() {
+    if lease.amount == 0 || lease.limits != (item.limit, item.configured) || item.deferred.is_some() {
         return None;
     }
     let at = Position::at(now.unix, check.cell_ms);

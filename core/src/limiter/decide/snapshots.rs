@@ -140,6 +140,7 @@ impl Limiter {
                 timeout_ms: pending.timeout_ms(now.mono),
                 traces,
                 without_baseline: false,
+                applied_ms: now.unix.0,
             };
             let (mut overflow, mut regained) = (false, None);
             if let Ok(done) = self.table.transact(shared, subject, now, &mut self.stats, change) {

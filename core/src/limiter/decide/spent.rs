@@ -77,7 +77,7 @@ impl Limiter {
         }
         if settled {
             let spare = done.entry.used_and_reserved().remaining(&at, item.limit);
-            self.put_lease(item.fingerprint, (0, spare), done.entry.limit, &at, now.mono);
+            self.put_lease(item.fingerprint, (0, spare), &done.entry, &at, now.mono);
         }
         Some(charged)
     }

@@ -2,11 +2,13 @@
 //!
 //! ```text
 //! bucket:  layout u8 · entries u8 · evicted_through u64 · entry… · what diverted keys have used (see `diverted`)
-//! entry:   length u16 · key length u8 · reservations u8 · hits u8 · flags u8 · 15 × u64 · key · older cell… · reservation… · configured
+//! entry:   length u16 · key length u8 · reservations u8 · hits u8 · flags u8 · 15 × u64 · key · older cell… · reservation…
 //! flags:   current unbased · previous unbased · unstored · controlled · older cells u4
 //! older:   unbased u8 · 4 × u64
-//! configured: u64, if controlled
 //! ```
+//! If an entry is controlled, its last reservation holds the configured limit. A filter of an earlier version, which may run beside this
+//! one until its connections have drained, takes it for one of nothing that has expired.
+//!
 //! All little-endian. Bytes that do not parse (another layout, another program's data) count as an empty bucket; entries that do not
 //! parse are dropped. `entry` has the meaning of the fields.
 
@@ -23,8 +25,10 @@ const RESERVATION: usize = 4 * 8;
 const CURRENT_UNBASED: u8 = 1;
 const PREVIOUS_UNBASED: u8 = 2;
 const UNSTORED: u8 = 4;
-/// Live control set the limit: the one without it follows the reservations.
+/// Live control set the limit: the last reservation has the one without it.
 const CONTROLLED: u8 = 8;
+/// Added to the configured limit in the place of a reservation's sequence: no cell has such a number.
+const NO_SEQUENCE: u64 = 1 << 63;
 /// Position of the number of older cells in the flags.
 const OLDER_SHIFT: u8 = 4;
 const OLDER: usize = 1 + 4 * 8;
@@ -166,8 +170,7 @@ impl Bucket {
     /// Writes an entry to its position, or a new one to the end.
     pub fn put(&mut self, found: &Found, key: &[u8]) {
         let entry = &found.entry;
-        let parts = (older_of(entry).len(), entry.reservations.len(), entry.configured.is_some());
-        let length = length_of(key.len(), parts);
+        let length = length_of(key.len(), older_of(entry).len(), stored_reservations(entry));
         if found.length != length {
             let zeros = core::iter::repeat_n(0, length);
             self.bytes.splice(found.at..found.at + found.length, zeros);
@@ -260,7 +263,7 @@ impl Bucket {
         let reservations = usize::from(*self.bytes.get(at + 3)?);
         let older = self.older_at(at)?;
         let is_controlled = *self.bytes.get(at + 5)? & CONTROLLED != 0;
-        let sound = length == length_of(key, (older, reservations, is_controlled));
+        let sound = length == length_of(key, older, reservations) && (reservations > 0 || !is_controlled);
         let fits = sound && at + length <= self.bytes.len();
         fits.then_some(length)
     }
@@ -291,11 +294,13 @@ impl Bucket {
         let older_cell = |index: usize| read_older(&self.bytes, first + index * OLDER);
         let reserved = first + older * OLDER;
         let reservation = |index: usize| read_reservation(&self.bytes, reserved + index * RESERVATION);
-        let configured = reserved + usize::from(byte(3)) * RESERVATION;
+        let is_controlled = byte(5) & CONTROLLED != 0;
+        let reservations = usize::from(byte(3)).saturating_sub(usize::from(is_controlled));
+        let configured = || word(&self.bytes, reserved + reservations * RESERVATION + 8) & !NO_SEQUENCE;
         Entry {
             fingerprint: field(0),
             limit: field(1),
-            configured: (byte(5) & CONTROLLED != 0).then(|| word(&self.bytes, configured)),
+            configured: is_controlled.then(configured),
             strict_until: MonoMs(field(2)),
             charged: MonoMs(field(3)),
             viewed: MonoMs(field(4)),
@@ -306,7 +311,7 @@ impl Bucket {
             previous: cell(10, PREVIOUS_UNBASED),
             clock: field(14).checked_sub(1),
             older: (0..older).map(older_cell).collect(),
-            reservations: (0..usize::from(byte(3))).map(reservation).collect(),
+            reservations: (0..reservations).map(reservation).collect(),
         }
     }
 
@@ -317,7 +322,7 @@ impl Bucket {
             (length & 0xff) as u8,
             (length >> 8) as u8,
             key.len() as u8,
-            entry.reservations.len() as u8,
+            stored_reservations(entry) as u8,
             entry.hits,
             without_baseline(&entry.current, CURRENT_UNBASED)
                 | without_baseline(&entry.previous, PREVIOUS_UNBASED)
@@ -360,14 +365,22 @@ impl Bucket {
             write_reservation(out, reserved + index * RESERVATION, reservation);
         }
         if let Some(configured) = entry.configured {
-            set_word(out, reserved + entry.reservations.len() * RESERVATION, configured);
+            let (tag, expires) = (Tag { worker: 0, kind: ReservationKind::Lease }, MonoMs(0));
+            let sequence = configured.min(NO_SEQUENCE - 1) | NO_SEQUENCE;
+            let last = Reservation { tag, sequence, amount: 0, expires };
+            write_reservation(out, reserved + entry.reservations.len() * RESERVATION, &last);
         }
     }
 }
 
-/// Length of an entry with these numbers of older cells and reservations, and whether live control set its limit.
-fn length_of(key: usize, (older, reservations, is_controlled): (usize, usize, bool)) -> usize {
-    FIXED + key + older * OLDER + reservations * RESERVATION + if is_controlled { 8 } else { 0 }
+/// Length of an entry with these numbers of older cells and reservations.
+fn length_of(key: usize, older: usize, reservations: usize) -> usize {
+    FIXED + key + older * OLDER + reservations * RESERVATION
+}
+
+/// Its reservations, and one if live control set its limit.
+fn stored_reservations(entry: &Entry) -> usize {
+    entry.reservations.len().saturating_add(usize::from(entry.configured.is_some()))
 }
 
 fn older_of(entry: &Entry) -> &[Cell] {

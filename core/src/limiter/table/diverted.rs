@@ -207,7 +207,7 @@ impl Diverted {
     }
 }
 
-/// The records of a bucket.
+/// The records of a bucket, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DivertedKeys(Vec<Diverted>);
 
@@ -222,9 +222,12 @@ impl DivertedKeys {
         self.0.iter_mut().find(|record| record.key == key && key != REST)
     }
 
-    /// What the keys of a family have used that have no record of their own any more.
-    pub fn rest(&self, family: u64) -> Option<&Diverted> {
-        self.0.iter().find(|record| (record.key, record.family) == (REST, family))
+    /// What keys of a family have used that no record tells apart, if use of `key` may be among it: unless the key's record is older, and so
+    /// comes before.
+    pub fn rest_of(&self, family: u64, key: u64) -> Option<&Diverted> {
+        let rest = self.0.iter().position(|record| (record.key, record.family) == (REST, family))?;
+        let own = self.0.iter().position(|record| record.key == key);
+        self.0.get(rest).filter(|_| own.is_none_or(|own| own > rest))
     }
 
     /// Drops what no window counts.

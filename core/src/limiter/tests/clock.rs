@@ -47,6 +47,31 @@ fn workers_share_one_limit_though_the_clocks_of_their_aggregators_differ() {
     }
 }
 
+/// The region states the time, so none begins twice. While a request waits, the worker ticks more often than it is pinged.
+#[test]
+fn a_step_of_the_machine_moves_no_time_while_the_region_is_reached() {
+    for step_ms in [-3_600_000, -10, 10, 3_600_000] {
+        let mut world = World::connected(1, 2);
+        world.latency = (10, 10);
+        let offset_ms =
+            |world: &World, worker| limiter(world, worker).moment(MonoMs(world.now)).unix.0 - world.now;
+        let before = offset_ms(&world, 0);
+        world.unix_offset += step_ms;
+        world.clock_errors.insert(0, -step_ms);
+        for ms in 0..1_000 {
+            if ms % 50 == 0 {
+                world.request(0, ms % 2, &[check(&key(&std::format!("k{ms}"), MINUTE), 10, 1)]);
+            }
+            world.run(1);
+            assert_eq!(
+                [0, 1].map(|worker| offset_ms(&world, worker)),
+                [before; 2],
+                "{ms} ms after {step_ms} ms"
+            );
+        }
+    }
+}
+
 #[test]
 fn a_worker_without_a_stream_uses_the_clock_of_the_other_workers() {
     for error_ms in [200_000, -200_000] {

@@ -380,3 +380,38 @@ fn many_diverted_keys_keep_no_less_than_they_used() {
     let rest = 3 * MAX_DIVERTED as u64 - MAX_DIVERTED as u64 + 1;
     assert_eq!((own, used), (0, rest), "one of those that no record tells apart");
 }
+
+#[test]
+fn a_diverted_key_with_a_newer_record_keeps_what_it_used_before() {
+    let mut world = full_for_seconds();
+    let many = keys(3 * MAX_DIVERTED, HOUR);
+    let (late, other) = (&many[0], &many[1]);
+    assert!(world.passes(0, 0, &[check(late, 1_000, 2)]));
+    // More keys with more use than there are records: the smallest become one.
+    for key in &many[1..] {
+        assert!(world.passes(0, 0, &[check(key, 1_000, 3)]));
+    }
+    assert!(world.passes(0, 0, &[check(late, 1_000, 7)]), "it gets another record");
+    world.run(5_000);
+    for (key, own, before) in [(late, 7, 2), (other, 0, 3)] {
+        world.passes(0, 0, &[check(key, 1_000, 0)]);
+        let entry = world.entry(0, key).unwrap();
+        assert_eq!(entry.current.own, own, "what its record has");
+        let (used, sum) = (entry.current.used(), 9 + 3 * (many.len() as u64 - 1));
+        assert!((own + before..=sum).contains(&used), "{used} of {own} and {before}");
+    }
+}
+
+/// A rule denies, and the key of another has no place in the table: the overflow cell would deny the request for longer.
+#[test]
+fn the_wait_of_a_key_without_a_place_is_that_of_the_overflow_cell() {
+    let mut world = World::with(1, 1, Geometry { buckets: 1, keys_per_bucket: 1 }, true);
+    world.run(50);
+    let (placed, other, new) = (key("placed", MINUTE), key("other", HOUR), key("new", HOUR));
+    assert!(world.passes(0, 0, &[check(&placed, 1, 1)]));
+    assert!(world.passes(0, 0, &[check(&other, 10, 10)]));
+    let alone = denial(world.decide(0, 0, &[check(&new, 10, 1)]));
+    let both = denial(world.decide(0, 0, &[check(&placed, 1, 1), check(&new, 10, 1)]));
+    assert!(alone.retry_after_ms > Some(HOUR / 2));
+    assert_eq!(both.retry_after_ms, alone.retry_after_ms);
+}

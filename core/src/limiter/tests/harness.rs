@@ -11,6 +11,7 @@ use crate::model::exact::Algorithm;
 use crate::model::key::{Key, KeyParts};
 use crate::model::shared::{MemoryShared, Place, Version};
 use crate::model::time::UnixMs;
+use crate::model::window::Position;
 use crate::region::{Region, RegionLimits};
 use core::borrow::Borrow;
 use std::collections::{BTreeMap, VecDeque};
@@ -387,6 +388,19 @@ impl World {
         shared.memory.load(meta.geometry.place(fingerprint), bucket.buffer());
         bucket.check();
         bucket.find(fingerprint, key.as_bytes()).map(|found| found.entry)
+    }
+
+    /// Whether a key without an entry would get one, though none that a window counts leaves the table.
+    pub(super) fn has_room(&mut self, process: usize, key: &Key) -> bool {
+        let now = MonoMs(self.now);
+        let Process { meta, shared, workers } = &mut self.processes[process];
+        let unix = workers.iter().flatten().next().unwrap().limiter.moment(now).unix;
+        let fingerprint = crate::model::key::fingerprint(key.as_bytes(), meta.secret);
+        let mut bucket = Bucket::default();
+        shared.memory.load(meta.geometry.place(fingerprint), bucket.buffer());
+        bucket.check();
+        let position = |key: &[u8]| Position::at(unix, transact::cell_ms(key));
+        bucket.make_room(meta.geometry.keys_per_bucket, now, position, |_| false).is_ok()
     }
 
     /// The gauges of all processes, as their metrics show them.

@@ -139,6 +139,36 @@ fn a_raised_limit_is_shown_with_the_next_admission() {
     assert_eq!(shown(&world, &key), (Some(1_000), 50));
 }
 
+/// The worker has a lease under the former limit, which covers the requests.
+#[test]
+fn a_raised_limit_is_shown_though_a_lease_could_serve_its_requests() {
+    let key = key("k", HOUR);
+    let mut world = after_use(&key, 3, 1_000_000);
+    for limit in [1_000_000, 1_000_000, 2_000_000] {
+        let has_lease = !world.entry(0, &key).unwrap().reservations.is_empty();
+        assert!(has_lease || limit == 1_000_000);
+        assert!(world.passes(0, 0, &[check(&key, limit, 1)]));
+        world.run(1);
+    }
+    world.run(100);
+    assert_eq!(shown(&world, &key).0, Some(2_000_000));
+}
+
+/// The region receives a query that had waited in front of it after the limit has risen.
+#[test]
+fn a_query_that_was_delayed_does_not_bring_an_old_limit_back() {
+    let key = key("k", HOUR);
+    let mut world = World::connected(1, 1);
+    world.paused = true;
+    for limit in [100, 200] {
+        assert!(world.passes(0, 0, &[check(&key, limit, 1)]), "after its timeout");
+    }
+    assert_eq!(world.sent_queries.len(), 2);
+    world.paused = false;
+    world.run(200);
+    assert_eq!(shown(&world, &key), (Some(200), 100));
+}
+
 /// A process without requests since the change sends its counts again, with the limit that it applied then.
 #[test]
 fn counts_that_are_sent_again_do_not_bring_an_old_limit_back() {
@@ -327,14 +357,18 @@ fn the_region_has_the_configured_limit_of_a_key_that_begins_under_live_control()
 
 #[test]
 fn a_configured_limit_that_changes_under_live_control_is_reported() {
-    let key = key("k", HOUR);
-    let mut world = World::connected(1, 1);
-    for configured in [1_000, 500] {
-        let controlled = Check { configured: Some(configured), ..check(&key, 2_000, 1) };
-        assert!(world.passes(0, 0, &[controlled]));
-        world.run(6_000);
+    // Under the higher limit the worker has a lease when the configured one changes.
+    for (live, pause_ms) in [(2_000, 6_000), (2_000_000, 10)] {
+        let key = key("k", HOUR);
+        let mut world = World::connected(1, 1);
+        for configured in [1_000, 1_000, 1_000, 500] {
+            let controlled = Check { configured: Some(configured), ..check(&key, live, 1) };
+            assert!(world.passes(0, 0, &[controlled]));
+            world.run(pause_ms);
+        }
+        world.run(200);
+        let now = world.unix();
+        world.regions[0].control_some(0, |_, _| Some(LiveLimit::Unset), now);
+        assert_eq!(shown(&world, &key), (Some(500), 500), "under {live}");
     }
-    let now = world.unix();
-    world.regions[0].control_some(0, |_, _| Some(LiveLimit::Unset), now);
-    assert_eq!(shown(&world, &key), (Some(500), 500));
 }

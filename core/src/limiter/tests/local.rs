@@ -2,6 +2,7 @@
 
 use super::harness::*;
 use crate::limiter::{Cause, Decision};
+use std::vec;
 use std::vec::Vec;
 
 /// Sends requests to the workers in turn until none passes any more. Returns the admitted cost.
@@ -102,5 +103,37 @@ fn a_lease_needs_no_table_access_and_a_charge_one_load_and_one_store() {
         assert_eq!(denial(world.decide(0, 0, &[check(&few, 10, 1)])).cause, Cause::Limit);
         let shared = &world.processes[0].shared;
         assert_eq!(shared.loads - before.0, 11);
+    }
+}
+
+/// What clients are shown while workers spend leases.
+#[test]
+fn what_remains_falls_with_each_use_and_rises_for_no_worker() {
+    let (limit, key) = (60_000, key("k", HOUR));
+    for workers in [1, 2, 4] {
+        let mut world = World::alone(1, workers);
+        let remaining = |world: &mut World, worker| {
+            let outcome = world.decide(0, worker, &[check(&key, limit, 1)]);
+            let Decision::Allow(Some(budget)) = outcome.decision else { panic!("{outcome:?}") };
+            budget.remaining
+        };
+        let (mut used, mut shown) = (0, vec![limit; workers]);
+        for turn in 0..4_000 {
+            let worker = turn % workers;
+            let now = remaining(&mut world, worker);
+            used += 1;
+            assert!(now < shown[worker], "{now} after {} to worker {worker} of {workers}", shown[worker]);
+            if workers == 1 {
+                assert_eq!(now, limit - used, "what the lease holds is left");
+            }
+            shown[worker] = now;
+        }
+        assert!(world.sum_of(|stats| stats.leases) > 0, "no leases were taken");
+        // All leases are returned, so each worker shows what is left to all.
+        for worker in 0..workers {
+            world.run(6_000);
+            used += 1;
+            assert_eq!(remaining(&mut world, worker), limit - used, "worker {worker} of {workers}");
+        }
     }
 }

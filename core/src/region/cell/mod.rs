@@ -67,6 +67,8 @@ pub struct CellState {
     heard_in: u32,
     /// The incarnation in which the hot index names this cell.
     pub(super) hot_in: u32,
+    /// The incarnation in which the lower bound known here became a part of the baseline.
+    settled_in: u32,
     pub(super) queued: Queued,
 }
 
@@ -152,6 +154,7 @@ impl CellState {
             incarnation: 0,
             heard_in: 0,
             hot_in: 0,
+            settled_in: 0,
             queued: Queued::default(),
         }
     }
@@ -299,9 +302,15 @@ impl CellState {
         self.lower_bound.saturating_sub(self.sum)
     }
 
-    /// The lower bound, if it exceeds the sum of the components and has no baseline yet.
-    pub(super) fn missing_lower_bound(&self) -> Option<u64> {
-        (self.shortage() > 0 && !self.has_baseline()).then_some(self.lower_bound)
+    /// The lower bound, if it exceeds the sum of the components and was not settled in this `incarnation`. Another aggregator may have
+    /// settled a lower one.
+    pub(super) fn missing_lower_bound(&self, incarnation: u32) -> Option<u64> {
+        (self.shortage() > 0 && self.settled_in != incarnation).then_some(self.lower_bound)
+    }
+
+    /// Records that the baseline has what the lower bound had beyond the other components.
+    pub(super) fn settle(&mut self, incarnation: u32) {
+        self.settled_in = incarnation;
     }
 
     /// Components that the store is not known to hold in this `incarnation`.

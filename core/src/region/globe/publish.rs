@@ -12,7 +12,7 @@ use super::excess::Excesses;
 use crate::model::time::UnixMs;
 use crate::region::cell::CellState;
 use crate::region::cell::sharing::{Due, MAX_SHARING_REGIONS, PROBATION_MS, SharingRule};
-use crate::region::cells::KeyState;
+use crate::region::cells::{KeyState, SHORTEST_PUBLISHED_MS};
 use crate::region::exchange::{Publication, Stored};
 use crate::region::top::{KeyUsage, Scope};
 use crate::region::{OtherRegion, Refused, Region, checked};
@@ -205,7 +205,11 @@ impl Region {
     ) -> Result<ImportedCell, Refused> {
         let Stored { key, sequence, count, limit } = stored;
         checked(key.as_bytes(), *sequence, *count, now)?;
-        if !self.keys.makes_room_for(key.as_bytes()) {
+        if key.parts().duration_ms < SHORTEST_PUBLISHED_MS {
+            return Err(Refused::Key);
+        }
+        let is_hot = *limit != u64::MAX && *count > limit / 2;
+        if !self.keys.makes_room_for(key.as_bytes(), is_hot) {
             return Err(Refused::Full);
         }
         let (slot, state) = self.keys.entry(key.as_bytes(), *sequence, now)?;

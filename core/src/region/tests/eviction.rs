@@ -78,6 +78,33 @@ fn what_is_imported_has_shares_too() {
     assert_eq!(own, MAX_KEYS / 4, "what a node here has reported stays");
 }
 
+/// Nodes here use as many keys as there is room for, none of them past half its limit.
+#[test]
+fn keys_that_other_regions_have_used_up_have_a_quarter_of_the_room() {
+    for filled in [MAX_KEYS * 7 / 8, MAX_KEYS] {
+        let mut region = small();
+        let north = region.other_region(b"north").unwrap();
+        let import = |region: &mut Region, identifier: &str, count: u64| {
+            let key = Key::parse(&count_in("n", identifier, 0).key).unwrap();
+            let stored = exchange::Stored { key, sequence: SEQUENCE, count, limit: 10 };
+            region.import(north, &stored, NOW).is_ok()
+        };
+        for at in 0..filled {
+            let own = if at < 8 { 9 } else { 2 };
+            report(&mut region, 1, count_in("n", &std::format!("own-{at}"), own)).unwrap();
+        }
+        assert!(!import(&mut region, "little", 5), "the last quarter is for keys of nodes here");
+        let used_up = |at: usize| std::format!("used-up-{at}");
+        let taken = (0..MAX_KEYS).filter(|at| import(&mut region, &used_up(*at), 10)).count();
+        let stored = (0..MAX_KEYS).filter(|at| used(&region, "n", &used_up(*at)) == 10).count();
+        assert_eq!(stored, taken, "none takes the place of another one");
+        assert!((MAX_KEYS / 8..=MAX_KEYS * 3 / 8).contains(&taken), "{taken} of {MAX_KEYS}");
+        let own = |at: &usize| used(&region, "n", &std::format!("own-{at}")) == 9;
+        assert_eq!((0..8).filter(own).count(), 8, "keys past half their limits stay");
+        assert!(region.stats(MonoMs(NOW.0)).keys <= MAX_KEYS);
+    }
+}
+
 #[test]
 fn keys_of_several_nodes_are_evicted_after_those_of_one() {
     let mut region = small();

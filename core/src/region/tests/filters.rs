@@ -1,6 +1,7 @@
 //! Reports, queries and pushes.
 
 use super::*;
+use nodes::OWN_PEER;
 
 #[test]
 fn grants_never_exceed_the_limit_and_may_be_repeated() {
@@ -238,6 +239,22 @@ fn a_key_in_use_stays_and_its_old_cells_are_dropped() {
         assert!(region.explain(b"w", b"n", b"k")[0].cells.len() <= 3, "at step {step}");
     }
     assert_eq!(region.stats(MonoMs(NOW.0)).keys, 1);
+}
+
+#[test]
+fn a_peer_that_invents_nodes_leaves_places_to_others() {
+    let mut nodes = Nodes::new(16);
+    let admitted = |nodes: &mut Nodes, peer: u8| {
+        (0..16).filter(|n| nodes.admit(origin(16 * peer + n), peer.into(), MonoMs(0))).count()
+    };
+    assert_eq!([1, 2, 3].map(|peer| admitted(&mut nodes, peer)), [12, 3, 1], "three times what is free");
+    assert_eq!(admitted(&mut nodes, 4), 0);
+    assert!(nodes.admit(origin(16), 1, MonoMs(0)), "it has a place");
+    assert!(nodes.admit(origin(0), OWN_PEER, MonoMs(0)), "the aggregator's own node always has one");
+    nodes.remove(origin(16));
+    nodes.remove(origin(17));
+    assert_eq!(admitted(&mut nodes, 4), 1);
+    assert!(nodes.admit(origin(99), 1, MonoMs(3_600_000)), "the others have sent no frame for an hour");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use super::paging::{Paging, ReadPage};
 use super::{allows, note, recover, until};
 use crate::model::schedule::{Interval, Schedule};
 use crate::model::time::{MonoMs, Now};
+use crate::region::Refused;
 use crate::region::exchange::{Page, Stored, StoredRegion};
 use crate::replication::circuit_breaker::Traffic;
 use crate::replication::events::Event;
@@ -175,6 +176,8 @@ fn merge(state: &mut RegionState, region: &[u8], cells: &[Stored], now: Now) {
                     state.others.insert(region, now.mono);
                 }
             }
+            // It is read again within a minute.
+            Err(Refused::Full) => add(&mut state.figures.without_room.regions, 1),
             Err(_) => add(&mut state.figures.imports_refused, 1),
         }
     }

@@ -412,6 +412,7 @@ mod tests {
     use crate::model::wire::{FilterFrame, Report};
     use crate::region::exchange::{Page as TablePage, Stored, StoredRegion};
     use crate::replication::globe::recover::Recovery;
+    use crate::replication::members::Member;
     use std::format;
     use std::vec;
 
@@ -520,7 +521,8 @@ mod tests {
             *version += u64::from(driven.packet().version.is_some());
             if let Some(aggregators) = aggregators {
                 let now = NOW.mono.after(driven.ms);
-                driven.state.members.listed(aggregators, now);
+                let listed: Vec<_> = aggregators.iter().map(|id| Member { id: *id, owes: false }).collect();
+                driven.state.members.listed(&listed, &ID, now);
             }
             driven.reply(&[(PEER, b"here", *version), (NORTH, b"north", *version)]);
         }
@@ -552,7 +554,7 @@ mod tests {
         for second in 0..120 {
             driven.packet();
             let now = NOW.mono.after(driven.ms);
-            driven.state.members.listed(&[ID], now);
+            driven.state.members.listed(&[Member { id: ID, owes: false }], &ID, now);
             driven.reply(&[(PEER, b"here", version + u64::from(second > 3))]);
             assert_eq!(driven.state.foreign_writers(), 0);
         }

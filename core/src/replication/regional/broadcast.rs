@@ -4,7 +4,8 @@
 use crate::model::key::{Key, OriginId};
 use crate::model::schedule::Schedule;
 use crate::model::wire::{Change, Changes, MAX_FRAME_CELLS};
-use crate::region::exchange::{BASELINE, Part};
+use crate::region::Refused;
+use crate::region::exchange::{BASELINE, Part, StoreIds};
 use crate::replication::events::Event;
 use crate::replication::failure::Failure;
 use crate::replication::figures::add;
@@ -43,16 +44,16 @@ impl Broadcaster {
             self.stage = Stage::Sending;
             return Next::Wait { events: Event::Broadcast.into(), at_most_ms: None };
         }
-        let (cells, store_id) = access.state(|state, now| match state.is_usable(now.mono) {
-            true => (state.region.next_changes(MAX_FRAME_CELLS), state.region.store_id()),
-            false => (Vec::new(), 0),
+        let (cells, StoreIds(store_ids)) = access.state(|state, now| match state.is_usable(now.mono) {
+            true => (state.region.next_changes(MAX_FRAME_CELLS), state.region.store_ids().clone()),
+            false => (Vec::new(), StoreIds::default()),
         });
         if cells.is_empty() {
             self.stage = Stage::Waiting;
             return Next::Sleep(self.schedule.share_ms);
         }
-        let (sender, store_id) = (self.id.to_vec(), store_id.to_be_bytes().to_vec());
-        Next::Call(Changes { sender, cells, store_id, ..Changes::default() })
+        let sender = self.id.to_vec();
+        Next::Call(Changes { sender, cells, store_ids, ..Changes::default() })
     }
 
     /// Takes the result of publishing. The hot index makes up for a lost message.
@@ -71,11 +72,11 @@ pub fn connected(access: &mut impl Access) {
 
 /// Processes a message of an aggregator, ignoring those that `id`, this aggregator, has sent itself.
 pub fn receive(access: &mut impl Access, id: &[u8; 16], message: &[u8]) -> Result<(), NoMessage> {
-    let changes = Changes::decode(message).map_err(|_| NoMessage)?;
+    let mut changes = Changes::decode(message).map_err(|_| NoMessage)?;
     if changes.cells.len() > MAX_FRAME_CELLS {
         return Err(NoMessage);
     }
-    let store_id = <[u8; 16]>::try_from(changes.store_id.as_slice()).map_or(0, u128::from_be_bytes);
+    let store_ids = StoreIds(core::mem::take(&mut changes.store_ids));
     if changes.sender != id {
         access.state(|state, now| {
             if changes.origins_changed {
@@ -87,9 +88,11 @@ pub fn receive(access: &mut impl Access, id: &[u8; 16], message: &[u8]) -> Resul
             add(&mut state.figures.changes_received, changes.cells.len());
             for change in &changes.cells {
                 let Ok(key) = Key::parse(&change.key) else { continue };
-                // A cell for which the region has no room stays in the store.
                 let (sequence, limit, parts) = (change.sequence, change.limit, parts(change));
-                let _ = state.region.learn_from_peer(&key, sequence, limit, &parts, store_id, now.unix);
+                let region = &mut state.region;
+                let learned = region.learn_from_peer(&key, sequence, limit, &parts, &store_ids, now.unix);
+                // It stays in the store.
+                add(&mut state.figures.without_room.peers, usize::from(learned == Err(Refused::Full)));
                 state.region.learn_limit(&key, change, now.unix);
             }
             state.notify(Event::Push);
@@ -110,8 +113,9 @@ fn parts(change: &Change) -> Vec<Part> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::wire::Part;
     use crate::region::exchange::Merged;
-    use crate::replication::testing::{NOW, ORIGIN, at, backed, report, sum};
+    use crate::replication::testing::{NOW, ORIGIN, SEQUENCE, at, backed, key, report, sum};
     use std::vec;
 
     const A: [u8; 16] = [7; 16];
@@ -149,18 +153,44 @@ mod tests {
             state.region.merged(&merge, &merged, NOW.unix);
         }
         let Next::Call(changes) = broadcaster.next(&mut at(&mut state, 0)) else { panic!("it is hot") };
-        let of_an_earlier_version = Changes { store_id: vec![], ..changes.clone() };
+        let of_an_earlier_version = Changes { store_ids: vec![], ..changes.clone() };
         for (message, is_wiped, written) in
             [(&changes, false, 0), (&changes, true, 1), (&of_an_earlier_version, false, 1)]
         {
             let mut peer = backed();
             if is_wiped {
                 peer.region.store_wiped();
-                peer.region.set_store_id(peer.region.store_id() + 1);
+                peer.region.set_store_ids(StoreIds(vec![2]));
             }
             receive(&mut at(&mut peer, 0), &B, &message.encode_to_vec()).unwrap();
             let merges = peer.region.next_merges(9).into_iter().filter(|merge| !merge.parts.is_empty());
             assert_eq!((sum(&peer), merges.count()), (7, written), "{is_wiped}");
+        }
+    }
+
+    /// A server of a cluster was away when one of them started.
+    #[test]
+    fn what_a_peer_found_is_not_written_again_because_one_of_them_lacks_a_marker() {
+        let key = key("i").as_bytes().to_vec();
+        let part = Part { origin: ORIGIN.0.to_vec(), own: 7 };
+        let cells =
+            vec![Change { key, sequence: SEQUENCE, limit: 10, parts: vec![part], ..Change::default() }];
+        let cases: [(&[u64], &[u64], usize); 6] = [
+            (&[5, 6], &[5, 6], 0),
+            (&[5, 6], &[5], 0),
+            (&[5, 0, 7], &[5, 6, 7], 0),
+            (&[5, 0], &[0, 6], 1),
+            (&[5, 6], &[5, 8], 1),
+            (&[], &[5], 1),
+        ];
+        for (sent, known, written) in cases {
+            let mut peer = backed();
+            peer.region.set_store_ids(StoreIds(known.to_vec()));
+            let (sender, cells, store_ids) = (A.to_vec(), cells.clone(), sent.to_vec());
+            let message = Changes { sender, cells, store_ids, ..Changes::default() };
+            receive(&mut at(&mut peer, 0), &B, &message.encode_to_vec()).unwrap();
+            let merges = peer.region.next_merges(9).into_iter().filter(|merge| !merge.parts.is_empty());
+            assert_eq!((sum(&peer), merges.count()), (7, written), "{sent:?} {known:?}");
         }
     }
 

@@ -6,14 +6,17 @@ use crate::model::schedule::Schedule;
 use crate::model::wire::Changes;
 use crate::replication::events::{Event, Events};
 use crate::replication::failure::Failure;
+use crate::replication::members::Member;
+use crate::replication::state::Rewriting;
 use crate::replication::{Access, Next, note};
 use alloc::vec::Vec;
 
 /// A call to the store. Its deadline is [`Schedule::replay_timeout_ms`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum Call {
-    /// Record that these are alive and return all that are alive in the region; then call [`Heartbeat::received`].
-    Origins(Vec<OriginId>),
+    /// Record that these nodes and this aggregator are alive and return all that are alive in the region; then call
+    /// [`Heartbeat::received`].
+    Origins(Vec<OriginId>, Member),
     /// Publish this message; then call [`Heartbeat::sent`].
     Broadcast(Changes),
 }
@@ -23,8 +26,8 @@ pub enum Call {
 pub struct Alive<'a> {
     /// Nodes.
     pub nodes: &'a [OriginId],
-    /// The ids of aggregators.
-    pub aggregators: &'a [[u8; 16]],
+    /// Aggregators.
+    pub aggregators: &'a [Member],
 }
 
 /// Runs for as long as the aggregator does.
@@ -56,11 +59,12 @@ impl Heartbeat {
             Stage::Woken => {
                 let mine = access.state(|state, now| {
                     let usable = state.is_usable(now.mono);
-                    usable.then(|| state.region.nodes.alive_here(now.mono).collect())
+                    let owes = state.rewriting != Rewriting::Done;
+                    usable.then(|| (state.region.nodes.alive_here(now.mono).collect(), owes))
                 });
-                if let Some(mine) = mine {
+                if let Some((mine, owes)) = mine {
                     self.stage = Stage::Named;
-                    return Next::Call(Call::Origins(mine));
+                    return Next::Call(Call::Origins(mine, Member { id: self.id, owes }));
                 }
             }
             Stage::Named if self.changed => {
@@ -83,11 +87,12 @@ impl Heartbeat {
 
     /// Takes what is alive in the region.
     pub fn received(&mut self, access: &mut impl Access, alive: Result<Alive<'_>, Failure>) {
+        let id = self.id;
         access.state(|state, now| {
             note(state, alive, now);
             if let Ok(alive) = alive {
                 state.region.nodes.set_elsewhere(alive.nodes, now.mono);
-                state.members.listed(alive.aggregators, now.mono);
+                state.members.listed(alive.aggregators, &id, now.mono);
             }
         });
     }
@@ -115,7 +120,8 @@ mod tests {
             assert!(matches!(wait, Next::Wait { at_most_ms: Some(1_000), .. }), "{wait:?}");
             event.into_iter().for_each(|event| heartbeat.notified(event));
             let call = heartbeat.next(&mut at(&mut state, 0));
-            assert_eq!(call, Next::Call(Call::Origins(vec![ORIGIN])));
+            let me = Member { id: [7; 16], owes: false };
+            assert_eq!(call, Next::Call(Call::Origins(vec![ORIGIN], me)));
             let alive = Alive { nodes: &[ORIGIN, origin(9)], aggregators: &[] };
             heartbeat.received(&mut at(&mut state, 0), Ok(alive));
             assert_eq!(state.region.nodes.alive(NOW.mono), 2);

@@ -6,9 +6,11 @@
 
 use crate::model::key::Key;
 use crate::model::schedule::Schedule;
+use crate::region::Refused;
 use crate::region::exchange::Merged;
 use crate::replication::events::Event;
 use crate::replication::failure::Failure;
+use crate::replication::figures::add;
 use crate::replication::{Access, Next, note};
 use alloc::vec::Vec;
 
@@ -139,8 +141,9 @@ impl HotReader {
             let still = state.region.store_incarnation() == incarnation;
             for ((key, sequence), merged) in cells.iter().zip(results).filter(|_| still) {
                 if let Ok(merged) = merged {
-                    // A cell for which the region has no room stays in the store.
-                    let _ = state.region.learn(key, *sequence, merged.limit, &merged.current, now.unix);
+                    let learned = state.region.learn(key, *sequence, merged.limit, &merged.current, now.unix);
+                    // It stays in the store.
+                    add(&mut state.figures.without_room.peers, usize::from(learned == Err(Refused::Full)));
                 }
             }
         });

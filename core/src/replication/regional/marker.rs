@@ -16,6 +16,7 @@
 //! was lost, and one that starts only then.
 
 use crate::model::time::UnixMs;
+use crate::region::exchange::StoreIds;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
@@ -101,9 +102,16 @@ impl LastRead {
         self.places.insert(read.place, read)
     }
 
-    /// The ids of all markers in one. Two aggregators with the same have found the same losses.
-    pub(super) fn combined(&self) -> u128 {
-        self.places.values().fold(0, |all, last| all ^ last.id)
+    /// The ids of all markers that were read. Two aggregators whose ids agree have found the same losses.
+    pub(super) fn ids(&self) -> StoreIds {
+        let places = self.places.keys().next_back().map_or(0, |last| usize::from(*last).saturating_add(1));
+        let mut ids = alloc::vec![0; places];
+        for (place, last) in &self.places {
+            if let Some(id) = ids.get_mut(usize::from(*place)) {
+                *id = ((last.id >> 64) as u64 ^ last.id as u64).max(1);
+            }
+        }
+        StoreIds(ids)
     }
 }
 

@@ -11,7 +11,7 @@ use crate::region::exchange::{Merge, Merged};
 use crate::replication::events::Event;
 use crate::replication::failure::{Failure, did_nothing};
 use crate::replication::figures::add;
-use crate::replication::state::Round;
+use crate::replication::state::{Rewriting, Round};
 use crate::replication::{Access, Next, note, note_parts};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -64,6 +64,8 @@ pub struct Replay {
     outcome: Outcome,
     /// Cells offered in this round.
     offered: usize,
+    /// This round writes all that is left of what the store has lost.
+    is_last_rewrite: bool,
     /// Cells that were not written.
     unwritten: Vec<Merge>,
     /// Hot cells beyond the number that the index may hold of their namespace.
@@ -79,6 +81,7 @@ impl Replay {
             stage: Stage::Waiting,
             outcome: Outcome::Stored,
             offered: 0,
+            is_last_rewrite: false,
             unwritten: Vec::new(),
             left: Vec::new(),
             refused: SetAside::default(),
@@ -162,6 +165,7 @@ impl Replay {
     fn begin(&mut self, access: &mut impl Access) {
         let (round, usable) = access.state(|state, now| {
             let round = state.begin_replay();
+            self.is_last_rewrite = state.rewriting == Rewriting::Runs && !state.region.is_resending();
             if round.waiting > BACKLOG_CELLS {
                 // The store was unavailable and is catching up. Until it has, counts are acknowledged from memory,
                 // since filters would not wait so long.
@@ -190,8 +194,12 @@ impl Replay {
             self.outcome = Outcome::Partly;
         }
         let failed = self.outcome == Outcome::Failed;
+        let rewrote = self.is_last_rewrite && self.outcome == Outcome::Stored;
         access.state(|state, now| {
             state.region.merge_failed(&unwritten);
+            if rewrote && state.rewriting == Rewriting::Runs && !state.region.is_resending() {
+                state.rewriting = Rewriting::Done;
+            }
             // While it is uncertain whether the store is unavailable, unwritten counts are not acknowledged; the next
             // round decides.
             if !failed || !state.is_usable(now.mono) {
@@ -378,6 +386,35 @@ mod tests {
         replay.next(&mut at(&mut state, 5_000));
         assert!(matches!(replay.next(&mut at(&mut state, 5_000)), Next::Sleep(10)));
         assert_eq!(state.region.pending_merges(), 1, "offered again");
+    }
+
+    /// What the heartbeats state until then.
+    #[test]
+    fn counts_are_owed_from_a_loss_until_all_of_them_are_written_again() {
+        let (mut state, mut replay) = (backed(), replay());
+        three(&mut state);
+        let store = |state: &mut RegionState, replay: &mut Replay, result: Option<Failure>| {
+            for sent in [merges(replay, state)] {
+                let results: Vec<_> = sent.iter().map(|merge| result.map_or(stored(merge), Err)).collect();
+                replay.merged(&mut at(state, 1), sent, &results);
+            }
+            while !matches!(replay.next(&mut at(state, 1)), Next::Wait { .. }) {}
+        };
+        store(&mut state, &mut replay, None);
+        assert_eq!(state.rewriting, Rewriting::Done);
+        state.region.store_lost();
+        state.rewriting = Rewriting::Waits;
+        state.take(ORIGIN, report(2, 7), NOW).unwrap();
+        store(&mut state, &mut replay, None);
+        assert_eq!(state.rewriting, Rewriting::Waits, "only what was used since is written");
+        state.region.write_again();
+        state.rewriting = Rewriting::Runs;
+        store(&mut state, &mut replay, Some(Failure::Unavailable));
+        assert_eq!(state.rewriting, Rewriting::Runs);
+        store(&mut state, &mut replay, None);
+        state.take(ORIGIN, report(3, 8), NOW).unwrap();
+        store(&mut state, &mut replay, None);
+        assert_eq!(state.rewriting, Rewriting::Done);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::replication::events::Event;
 use crate::replication::failure::Failure;
 use crate::replication::grace_period::GracePeriod;
 use crate::replication::regional::marker::{Incarnations, LastRead};
-use crate::replication::state::RegionState;
+use crate::replication::state::{RegionState, Rewriting};
 use crate::replication::{Access, Next, note};
 
 /// If a store's incarnation began less than this before the store was found, it was emptied just now, for whatever
@@ -140,17 +140,24 @@ impl Watch {
                 looked.is_found && incarnations.seen.iter().any(|read| read.server.is_none());
             let compared = self.compare(incarnations);
             looked.is_wiped = compared.changed;
-            let store_id = self.last_read.combined();
+            let store_ids = self.last_read.ids();
             access.state(|state, now| {
                 act(state, looked.is_found, compared.changed);
-                state.region.set_store_id(store_id);
+                state.region.set_store_ids(store_ids);
                 if compared.changed {
                     looked.waits_ms = self.rewrites.lost(now.mono);
+                    state.rewriting = Rewriting::Waits;
                 }
                 let begins = self.rewrites.begins(now.mono);
                 if begins {
                     state.region.write_again();
+                    state.rewriting = Rewriting::Runs;
                     state.notify(Event::Missed);
+                }
+                if compared.young && !looked.is_found {
+                    // The server was away, and may have been emptied: what peers have found in it counts as stored here.
+                    state.region.store_wiped();
+                    state.rewriting = Rewriting::Runs;
                 }
                 if begins || compared.young {
                     looked.grace = Some(GracePeriod::begin(state, self.schedule, now));
@@ -507,7 +514,7 @@ mod tests {
                 seen[at] += u32::from(stored.look(reader, &mut watches[at], &mut states[at]));
             }
             assert_eq!(seen, [1, 1], "reader {first} read first");
-            assert_eq!(states[0].region.store_id(), states[1].region.store_id());
+            assert!(states[0].region.store_ids().agree(states[1].region.store_ids()));
         }
     }
 

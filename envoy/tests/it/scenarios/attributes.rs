@@ -133,13 +133,42 @@ impl Issuer {
         }})
     }
 
-    fn request(&self, claims: &Value) -> Request {
+    /// What is signed of a token with these claims, and the signature.
+    fn token(&self, claims: &Value) -> [String; 2] {
         let claims = with(json!({ "iss": "weir" }), claims.clone());
         let parts = [json!({ "alg": "EdDSA", "typ": "JWT" }), claims];
         let signed = parts.map(|part| URL_SAFE_NO_PAD.encode(part.to_string())).join(".");
         let signature = URL_SAFE_NO_PAD.encode(self.0.sign(signed.as_bytes()).unwrap());
-        Request::get("/").header("authorization", format!("Bearer {signed}.{signature}"))
+        [signed, signature]
     }
+
+    fn request(&self, claims: &Value) -> Request {
+        Request::get("/").header("authorization", format!("Bearer {}", self.token(claims).join(".")))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_that_its_issuer_did_not_sign_counts_nowhere() {
+    let issuer = Issuer::new();
+    let by_user = json!({ "identifier": { "jwt_claim": { "claim": "user" } } });
+    let options = EnvoyOptions { before: vec![issuer.filter()], ..EnvoyOptions::default() };
+    let region = Region::start(1, options, &config(&[with(rule("users", 1), by_user)])).await;
+    let [own, victim] = ["mallory", "alice"].map(|user| json!({ "user": user }));
+    let forged = [&issuer.token(&victim)[0][..], &issuer.token(&own)[1]].join(".");
+    let forged = Request::get("/").header("authorization", format!("Bearer {forged}"));
+    for (request, expected) in [
+        (forged.clone(), 401),
+        (issuer.request(&own), 200),
+        (forged.clone(), 401),
+        (issuer.request(&own), 429),
+        (issuer.request(&victim), 200),
+        (forged, 401),
+    ] {
+        let answer = region.envoy().send(request.clone()).await.unwrap();
+        assert_eq!(answer.status, expected, "{request:?}");
+    }
+    region.settles_at("users", "alice", 1).await;
+    region.is_sound().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -114,6 +114,7 @@ async fn a_flood_without_an_aggregator_is_bounded() {
     let before = region.envoys[0].process().resident_bytes().unwrap();
     flood(&region, 20_000, 2).await;
     assert_bounded(&mut region, before).await;
+    assert_eq!(fresh(&region).await, 0, "clients got fresh limits");
     region.aggregator.restart().await.unwrap();
     super::common::connected(region.envoy()).await;
     let answers = region.envoy().send(get_as("another")).await.unwrap();

@@ -18,7 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 use weir_envoy::http::Request;
-use weir_envoy::load::{self, LoadPlan};
+use weir_envoy::load::{self, LoadPlan, LoadReport};
 use weir_envoy::{
     Aggregator, AggregatorOptions, Clock, Envoy, EnvoyOptions, binaries, bootstrap, ports, wait,
 };
@@ -146,6 +146,23 @@ async fn a_peer_that_streams_nonsense() {
     .await;
 }
 
+/// Envoy ends a stream at the head of a message that is too large, and does not collect the message first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_peer_whose_message_never_ends() {
+    check_impostor(|connection, connections| {
+        connections.spawn(async move {
+            let service = service_fn(async |_| Ok::<_, Infallible>(endless()));
+            let served = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+            // Envoy resets the stream.
+            let _ = served.serve_connection(TokioIo::new(connection), service).await;
+        });
+    })
+    .await;
+    let most = EndlessBody::most_taken().load(Ordering::Relaxed);
+    println!("Envoy took {most} bytes of one stream");
+    assert!((1..64 << 20).contains(&most), "Envoy took {most} bytes of one stream");
+}
+
 /// One of two peers answers every ping but acknowledges nothing: all workers move to the other one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_peer_that_acknowledges_nothing() {
@@ -179,7 +196,9 @@ async fn a_peer_that_acknowledges_nothing() {
             break envoy;
         }
     };
-    assert_eq!(passing(&envoy, 50).await, 50);
+    let report = of_one_client(&envoy, 50).await;
+    assert_eq!(report.count(200), 50);
+    assert_prompt(&report, Duration::from_millis(HASTY_MS));
     let given_up = "wasmcustom.weir_streams_unacknowledged_total";
     let mut others = 0;
     let gives_up = async || {
@@ -297,6 +316,47 @@ impl hyper::body::Body for FramesBody {
     }
 }
 
+/// A gRPC stream that sends a welcome and then a message of 256 MiB.
+fn endless() -> hyper::Response<EndlessBody> {
+    let welcome = grpc(&field(1, &[&[8, 1][..], &field(2, b"region")].concat()));
+    let head = Bytes::from_static(&[0, 0x10, 0, 0, 0]);
+    let answer = hyper::Response::builder().header("content-type", "application/grpc");
+    answer.body(EndlessBody { first: [welcome, head].into(), taken: 0 }).unwrap()
+}
+
+/// A body whose first parts are followed by 256 MiB of zeros.
+struct EndlessBody {
+    first: VecDeque<Bytes>,
+    taken: usize,
+}
+
+impl EndlessBody {
+    /// The most bytes of such a body that a peer has taken.
+    fn most_taken() -> &'static AtomicUsize {
+        static MOST: AtomicUsize = AtomicUsize::new(0);
+        &MOST
+    }
+}
+
+impl hyper::body::Body for EndlessBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        const ZEROS: Bytes = Bytes::from_static(&[0; 65_536]);
+        if self.first.is_empty() && self.taken > 256 << 20 {
+            return Poll::Pending;
+        }
+        let part = self.first.pop_front().unwrap_or(ZEROS);
+        self.taken += part.len();
+        Self::most_taken().fetch_max(self.taken, Ordering::Relaxed);
+        Poll::Ready(Some(Ok(Frame::data(part))))
+    }
+}
+
 /// A message in gRPC framing: uncompressed, with its length.
 fn grpc(message: &[u8]) -> Bytes {
     let length = u32::try_from(message.len()).unwrap().to_be_bytes();
@@ -344,12 +404,17 @@ async fn identifiers_that_are_huge_or_no_text() {
     region.is_sound().await;
 }
 
-/// Sends `requests` requests of one client in half a second; returns how many pass.
-async fn passing(envoy: &Envoy, requests: u64) -> u64 {
+/// Sends `requests` requests of one client in half a second.
+async fn of_one_client(envoy: &Envoy, requests: u64) -> LoadReport {
     let plan = LoadPlan::new(envoy.address(), 4, requests, (KEY, "a")).rate(2.0 * requests as f64);
     let report = load::run(plan).await.unwrap();
     assert_eq!(report.count(200) + report.count(429), requests, "{report:?}");
-    report.count(200)
+    report
+}
+
+/// How many of these requests pass.
+async fn passing(envoy: &Envoy, requests: u64) -> u64 {
+    of_one_client(envoy, requests).await.count(200)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -430,6 +495,7 @@ async fn a_filter_is_served_with_the_token_and_refused_with_another() {
     wait::until("the other token is refused", SOON, refusals).await.unwrap();
     assert_eq!(refused.stat("wasmcustom.weir_streams_connected").await.unwrap(), 0);
     assert!(refused.log().unwrap().contains("token is missing or wrong"), "the log names the cause");
+    assert_eq!(passing(&refused, 11).await, 10, "it decides alone");
     sound(&accepted).await;
 }
 

@@ -2,13 +2,16 @@
 //! spellings together share one limit.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use serde_json::{Value, json};
 use weir_core::rules::Config;
 use weir_envoy::http::{Protocol, Request};
-use weir_envoy::{EchoUpstream, EnvoyOptions, Route};
+use weir_envoy::{
+    Aggregator, AggregatorOptions, EchoUpstream, EnvoyOptions, Redis, RedisOptions, Route, wait,
+};
 
-use super::common::{Region, config, get_as, rule, with};
+use super::common::{KEY, Region, SOON, config, get_as, rule, with};
 
 const LIMIT: u64 = 2;
 
@@ -194,5 +197,69 @@ async fn a_secret_identifier_is_nowhere_behind_the_filter() {
     let log = region.aggregator.process().log().to_owned();
     assert!(!std::fs::read_to_string(log).unwrap().contains(SECRET), "the aggregator's log");
     assert!(!region.envoy().log().unwrap().contains(SECRET), "Envoy's log");
+    region.is_sound().await;
+}
+
+/// The contents of all files of a folder.
+fn bytes_in(folder: &Path) -> Vec<u8> {
+    let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+    files.filter(|path| path.is_file()).flat_map(|path| std::fs::read(path).unwrap()).collect()
+}
+
+fn holds(bytes: &[u8], text: &str) -> bool {
+    bytes.windows(text.len()).any(|window| window == text.as_bytes())
+}
+
+/// Windows, exact logs and bans of a secret identifier are stored in Redis and in the database, and in neither by its name.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_secret_identifier_is_in_no_store() {
+    const SECRET: &str = "sk-correct-horse-battery";
+    let ban = json!({ "threshold": 2, "window": "1h", "duration": "1h" });
+    let of = |name: &str, more: Value| with(with(rule(name, 1), json!({ "hash": true })), more);
+    let log = json!({ "algorithm": "sliding_log", "match": { "path": { "prefix": "/log" } } });
+    let window = json!({ "ban": ban, "match": { "path": { "prefix": "/window" } } });
+    let config =
+        with(config(&[of("log", log), of("window", window)]), json!({ "hash_key": "a-key-for-this-test" }));
+    let mut digest = Vec::new();
+    Config::parse(config.to_string().as_bytes())
+        .unwrap()
+        .hash_key
+        .unwrap()
+        .write(SECRET.as_bytes(), &mut digest);
+    let digest = String::from_utf8(digest).unwrap();
+
+    let (redis, database) =
+        (Redis::start(RedisOptions::default()).await.unwrap(), tempfile::tempdir().unwrap());
+    let url = format!("sqlite://{}", database.path().join("weir.db").display());
+    let arguments = ["--redis-url", &redis.url(), "--database-url", &url, "--migrate"];
+    let arguments = arguments.map(str::to_owned).into();
+    let aggregator =
+        Aggregator::start(AggregatorOptions { arguments, ..AggregatorOptions::default() }).await.unwrap();
+    let mut region = Region { envoys: Vec::new(), aggregator };
+    region.add(EnvoyOptions::default(), &config).await;
+    let send =
+        async |path: &str| region.envoy().send(Request::get(path).header(KEY, SECRET)).await.unwrap().status;
+    assert_eq!((send("/log").await, send("/log").await), (200, 429));
+    let expected = [200, 429, 429, 429];
+    for (at, expected) in expected.into_iter().enumerate() {
+        assert_eq!(send("/window").await, expected, "request {at}");
+    }
+    let banned = async || {
+        let shown = region.aggregator.admin_get("/v1/overrides").await.unwrap().text();
+        assert!(!shown.contains(SECRET), "{shown}");
+        shown.contains(&digest)
+    };
+    wait::until("the ban is stored", SOON, banned).await.unwrap();
+    // Names in Redis escape the colon of its prefix.
+    let plain = digest.strip_prefix("hmac:").unwrap();
+    let stored = async || {
+        for command in ["CONFIG SET rdbcompression no", "SAVE"] {
+            assert!(redis.command(command).await.unwrap().starts_with("+OK"), "{command}");
+        }
+        let (in_redis, in_database) = (bytes_in(redis.folder()), bytes_in(database.path()));
+        assert!(!holds(&in_redis, SECRET) && !holds(&in_database, SECRET));
+        holds(&in_redis, plain) && holds(&in_database, plain)
+    };
+    wait::until("both stores have the digest", SOON, stored).await.unwrap();
     region.is_sound().await;
 }

@@ -121,6 +121,7 @@ fn send(senders: &[mpsc::Sender<FilterFrame>], load: Load, started: Instant, tim
             traces: Vec::new(),
             without_baseline: false,
             configured: None,
+            applied_ms: 0,
         };
         *own += 1;
         let frame = FilterFrame { consults: vec![consult], ..FilterFrame::default() };

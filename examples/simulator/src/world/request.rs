@@ -10,6 +10,7 @@ use weir_core::replication::Failure;
 use weir_core::replication::globe::lease::Holder;
 use weir_core::replication::globe::packet::{Feed, Packet};
 use weir_core::replication::globe::paging::ReadPage;
+use weir_core::replication::members::Member;
 use weir_core::replication::regional::clock::TimeProposal;
 use weir_core::replication::regional::marker::{Incarnations, Look};
 use weir_core::replication::regional::queries::Queries;
@@ -37,7 +38,7 @@ pub enum Request {
     /// Read cells.
     Cells(Vec<(Key, u64)>),
     /// Refresh these origins, list all live ones, and agree on the region's time.
-    Origins([u8; 16], Vec<OriginId>, TimeProposal),
+    Origins(Member, Vec<OriginId>, TimeProposal),
     /// Publish a message to all subscribers.
     Publish(Vec<u8>),
     /// Read the marker.
@@ -72,8 +73,8 @@ pub enum Request {
 pub struct Listed {
     /// Nodes.
     pub origins: Vec<OriginId>,
-    /// The ids of aggregators.
-    pub aggregators: Vec<[u8; 16]>,
+    /// Aggregators.
+    pub aggregators: Vec<Member>,
     /// The region's time in microseconds.
     pub region_us: u64,
 }

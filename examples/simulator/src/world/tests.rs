@@ -244,3 +244,79 @@ fn random_faults_violate_no_invariant() {
     }
     assert!(bad.is_empty(), "{}:\n{}", bad.len(), bad.join("\n"));
 }
+
+/// Requests that pass, by identifier.
+#[derive(Default)]
+struct Passed(std::collections::BTreeMap<u64, u64>);
+
+impl Observer for Passed {
+    fn decided(&mut self, decided: &Decided) {
+        if decided.verdict == Verdict::Admitted {
+            *self.0.entry(decided.arrival.identifier).or_default() += 1;
+        }
+    }
+}
+
+/// Of each identifier one Envoy uses somewhat less than half of the limit. Where the other Envoy has another aggregator, that does not have
+/// it. Redis loses all data, and at once the other Envoy uses as much as it can.
+#[test]
+fn what_redis_has_lost_passes_once_more_at_most_until_it_is_written_again() {
+    const LIMIT: u64 = 100;
+    let burst = |envoy: u16, from_ms: u64, requests: u64, every_us: u64| {
+        (0..requests).flat_map(move |turn| {
+            (0..20).map(move |identifier| Arrival {
+                at_us: from_ms * 1_000 + turn * every_us + identifier,
+                region: 0,
+                envoy,
+                worker: 0,
+                identifier,
+                cost: 1,
+                rules: u64::MAX,
+            })
+        })
+    };
+    let most = |seed: u64, wipe_ms: Option<u64>| {
+        let topology = Topology { workers: 1, ..topology(1, 2, 2) };
+        let mut plan = plan(seed, topology, vec![Rule::new(LIMIT, 3_600_000)], 20_000);
+        let wipe = |at_ms| Fault { at_ms, for_ms: 0, what: Wrong::Wipe { part: Part::Redis { region: 0 } } };
+        plan.faults = wipe_ms.into_iter().map(wipe).collect();
+        let arrivals =
+            burst(0, 500, 45, 60_000).chain(burst(1, 8_000, 150, 400)).chain(burst(0, 12_000, 60, 10_000));
+        let mut passed = Passed::default();
+        let figures = World::with_arrivals(&plan, arrivals.collect::<Vec<_>>().into_iter()).run(&mut passed);
+        assert_eq!(figures.violations, []);
+        passed.0.into_values().max().unwrap()
+    };
+    let found =
+        [None, Some(7_999), Some(8_010)].map(|wipe_ms| (0..8).map(|seed| most(seed, wipe_ms)).max().unwrap());
+    assert_eq!(found[0], LIMIT, "nothing is lost");
+    assert!((LIMIT..LIMIT + LIMIT / 2).contains(&found[1]), "{} of {LIMIT}", found[1]);
+    assert_eq!(found[2], LIMIT, "the other Envoy had queried it before");
+}
+
+/// Losses follow each other, so that the aggregator that has the counts pauses before it writes them again. Meanwhile the other one starts,
+/// whose Envoys have evidence of them.
+#[test]
+fn an_aggregator_that_starts_counts_nothing_twice_that_its_peer_has_still_to_write() {
+    for seed in 0..6 {
+        let mut plan = plan(seed, topology(1, 2, 3), vec![Rule::new(5_000, 3_600_000)], 80_000);
+        let redis = Part::Redis { region: 0 };
+        let wipe =
+            |number| Fault { at_ms: 3_000 + number * 400, for_ms: 0, what: Wrong::Wipe { part: redis } };
+        plan.faults = (0..90_u64).map(wipe).collect();
+        let part = Part::Aggregator { region: 0, aggregator: 1 };
+        plan.faults.push(Fault { at_ms: 100, for_ms: 39_600, what: Wrong::Crash { part } });
+        // An Envoy connects again, perhaps to the one that has started, and sends what it has received of the others' use.
+        let streams = Link::Streams { region: 0, envoy: Some(1), aggregator: None };
+        let lose = Wrong::Lose { link: streams, per_mille: 200 };
+        plan.faults.push(Fault { at_ms: 40_000, for_ms: 1_000, what: lose });
+        let mut passed = Passed::default();
+        let early = steady(&Plan { traffic_ms: 16_000, ..plan.clone() }, 40, 60.0);
+        let mut world = World::with_arrivals(&plan, early.into_iter());
+        assert_eq!(world.run(&mut passed).violations, []);
+        let counted: u64 = world.redis[0].cells.values().flat_map(|cell| cell.parts.values()).sum();
+        let passed: u64 = passed.0.values().sum();
+        // A grant that was lost may be in a baseline.
+        assert!((passed..=passed + passed / 50).contains(&counted), "seed {seed}: {counted} of {passed}");
+    }
+}

@@ -1,12 +1,14 @@
 //! Live control over HTTP: `GET`, `PUT` and `DELETE /v1/overrides`, and `GET /v1/overrides/audit`.
 //!
 //! A change is stored in the database or not made at all, and is sent to this region's filters at once. In reading order:
-//! this file (permissions, turns, responses), `parse` (requests), `reach` (whether a filter counts there).
+//! this file (permissions, responses), `turns`, `parse` (requests), `reach` (whether a filter counts there).
 
 mod parse;
 mod reach;
+mod turns;
 
 use parse::{Removal, parse_audit, parse_delete, parse_list, parse_put};
+use turns::{Turn, Turns};
 
 use super::HttpApi;
 use super::problem::{FieldProblem, Problem};
@@ -21,8 +23,7 @@ use axum::http::StatusCode;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Semaphore, SemaphorePermit};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout;
 use tracing::{info, warn};
 use weir_core::control::book::MAX_KEPT;
 use weir_core::control::{Control, MAX_CONTROLS, Target};
@@ -30,11 +31,11 @@ use weir_core::model::time::UnixMs;
 
 /// Longest body of a `PUT`.
 pub const MAX_BYTES: usize = 16 * 1024;
-/// Timeout of a database call, including the wait for a turn. It is longer than the wait for a lock, which is 3 s and, as the
+/// Longest wait for a turn to call the database.
+const MAX_WAIT: Duration = Duration::from_secs(2);
+/// Timeout of a database call. It is longer than the wait for a lock, which is 3 s and, as the
 /// database checks once a second, up to 4 s. A caller that waited for a lock in vain therefore gets the error `busy`.
 const WITHIN: Duration = Duration::from_secs(5);
-/// Most concurrent calls. The region's publishing and importing share the same four connections.
-const MAX_CALLS: usize = 2;
 /// Least time between two warnings that the database does not answer.
 const BETWEEN_WARNINGS: Duration = Duration::from_secs(5);
 /// Latest end of a control, the end of the year 9999; a later one is assumed to be a mistake.
@@ -46,13 +47,13 @@ const UNVERIFIED: &str = " (unverified)";
 
 /// Bounds the calls to the database.
 pub struct RegionState {
-    turns: Semaphore,
+    turns: Turns,
     warnings: Throttle,
 }
 
 impl Default for RegionState {
     fn default() -> RegionState {
-        RegionState { turns: Semaphore::new(MAX_CALLS), warnings: Throttle::new(BETWEEN_WARNINGS) }
+        RegionState { turns: Turns::default(), warnings: Throttle::new(BETWEEN_WARNINGS) }
     }
 }
 
@@ -60,8 +61,8 @@ impl Default for RegionState {
 pub(super) async fn list(api: &HttpApi, query: &str, caller: &Caller) -> Result<Value, Problem> {
     let mut filter = parse_list(query)?;
     filter.place.workspace = workspace(caller, Some(&filter.place.workspace))?;
-    let (global, _turn, within) = api.turn().await?;
-    let found = global.database.controls(&filter, api.services.now(), within).await;
+    let (global, _turn) = api.turn(&filter.place.workspace).await?;
+    let found = global.database.controls(&filter, api.services.now(), WITHIN).await;
     let found = found.map_err(|error| api.overrides.unavailable(&error))?;
     let full = found.len() == usize::try_from(filter.limit).unwrap_or(usize::MAX);
     let next = found.last().filter(|_| full).map(|last| last.control.revision);
@@ -74,8 +75,8 @@ pub(super) async fn list(api: &HttpApi, query: &str, caller: &Caller) -> Result<
 pub(super) async fn audit(api: &HttpApi, query: &str, caller: &Caller) -> Result<Value, Problem> {
     let mut filter = parse_audit(query)?;
     filter.place.workspace = workspace(caller, Some(&filter.place.workspace))?;
-    let (global, _turn, within) = api.turn().await?;
-    let found = global.database.control_audit(&filter, within).await;
+    let (global, _turn) = api.turn(&filter.place.workspace).await?;
+    let found = global.database.control_audit(&filter, WITHIN).await;
     let found = found.map_err(|error| api.overrides.unavailable(&error))?;
     let full = found.len() == usize::try_from(filter.limit).unwrap_or(usize::MAX);
     let next = found.last().filter(|_| full).map(|last| last.id);
@@ -118,8 +119,8 @@ fn by(caller: &Caller, claimed: Option<String>, target: Target, wish: Wish, reas
 }
 
 async fn change(api: &HttpApi, change: Change) -> Result<Value, Problem> {
-    let (global, turn, within) = api.turn().await?;
-    let changed = api.services.control.change(global, std::slice::from_ref(&change), within).await;
+    let (global, turn) = api.turn(&change.target.workspace).await?;
+    let changed = api.services.control.change(global, std::slice::from_ref(&change), WITHIN).await;
     drop(turn);
     let changed = changed.map_err(|error| api.overrides.unavailable(&error))?;
     let book_revision = api.services.control.book().edition().map_or(0, |edition| edition.revision);
@@ -203,17 +204,16 @@ fn workspace(caller: &Caller, named: Option<&str>) -> Result<String, Problem> {
 }
 
 impl HttpApi {
-    /// Waits for a turn to call the database; returns it with the time that remains.
-    async fn turn(&self) -> Result<(&Arc<Global>, SemaphorePermit<'_>, Duration), Problem> {
+    /// Waits for a turn of a workspace to call the database.
+    async fn turn(&self, workspace: &str) -> Result<(&Arc<Global>, Turn<'_>), Problem> {
         let message = "no database is set (--database-url), so live control is not available";
         let global = self.services.global.as_ref();
         let global =
             global.ok_or_else(|| Problem::new(StatusCode::NOT_IMPLEMENTED, "no_database", message))?;
-        let deadline = Instant::now() + WITHIN;
-        match timeout_at(deadline, self.overrides.turns.acquire()).await {
-            Ok(Ok(turn)) => Ok((global, turn, deadline.saturating_duration_since(Instant::now()))),
-            _ => Err(unavailable("too many calls at once; try again later")),
-        }
+        let turn = timeout(MAX_WAIT, self.overrides.turns.take(workspace)).await.ok().flatten();
+        let busy =
+            || busy("too many reads and changes of this workspace's live control wait; try again later");
+        Ok((global, turn.ok_or_else(busy)?))
     }
 }
 
@@ -225,10 +225,14 @@ impl RegionState {
         }
         if matches!(error.kind(), Reason::LockWait | Reason::Deadlock) {
             let message = "other changes of live control were in progress for too long, and this one was not made; try again";
-            return Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", message);
+            return busy(message);
         }
         unavailable("the database does not answer; the controls in force stay as they are; try again later")
     }
+}
+
+fn busy(message: &str) -> Problem {
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", message)
 }
 
 fn unavailable(message: &str) -> Problem {

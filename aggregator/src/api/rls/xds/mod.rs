@@ -35,6 +35,8 @@ use tonic::{Code, Request};
 use tracing::{error, info, warn};
 use wire::{DiscoveryRequest, DiscoveryResponse, METHOD, Node, RateLimitConfig, Status, TYPE_URL};
 
+pub use bounds::MAX_MESSAGES;
+
 /// Largest response that is decoded, in bytes; the bound of a file.
 pub const MAX_RESPONSE_BYTES: usize = MAX_FILE_BYTES;
 const NO_RESOURCES: &str = "the response has no resources, so every call would pass; to have no limits, send a domain without descriptors";

@@ -8,19 +8,35 @@
 
 mod law;
 mod one_envoy;
+mod plan;
 mod region;
 mod regions;
 
 use std::hash::{BuildHasher, RandomState};
 use std::println;
 
-/// Runs `world` for a number of seeds: `worlds`, or as many as the environment states. Returns the number of judged requests.
-fn run_worlds(name: &str, worlds: u64, world: impl Fn(u64) -> u64) -> u64 {
+/// The seed of the running world, which is printed if that fails.
+struct Seed<'a>(&'a str, u64);
+
+impl Drop for Seed<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("{}: WEIR_MODEL_SEED={} fails", self.0, self.1);
+        }
+    }
+}
+
+/// Runs `world` for a number of seeds: `worlds`, or as many as the environment states. It returns the number of judged requests.
+fn run_worlds(name: &str, worlds: u64, world: impl Fn(u64) -> u64) {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
     let first = number("WEIR_MODEL_SEED").unwrap_or_else(|| RandomState::new().hash_one(0) >> 32);
     let worlds = number("WEIR_MODEL_WORLDS").unwrap_or(worlds);
     println!("{name}: {worlds} worlds from WEIR_MODEL_SEED={first}");
-    let judged = (first..first + worlds).map(world).sum();
+    let run = |seed| {
+        let _printed = Seed(name, seed);
+        world(seed)
+    };
+    let judged: u64 = (first..first + worlds).map(run).sum();
     println!("{name}: {judged} requests were judged");
-    judged
+    assert!(judged > 0);
 }

@@ -1,110 +1,145 @@
 //! One Envoy, with or without an aggregator: exact, whatever its workers do and whatever fails.
 
-use super::super::harness::{HOUR, MINUTE, Random, World};
+use super::super::harness::{Random, World};
 use super::law::{Counts, Law};
+use super::plan::{Complaint, Costs, Plan, Step};
+use crate::limiter::cache::worker_cache::CACHED_MS;
+use crate::limiter::table::Geometry;
 use crate::limiter::{Cause, Decision, Denial, Outcome};
+use crate::model::time::{MonoMs, SLOW_PARTS};
+use crate::region::LiveLimit;
 use std::collections::BTreeMap;
+use std::format;
+use std::string::String;
 use std::vec::Vec;
 
-const STEPS: u64 = 160;
-/// A cached denial is at most this old.
-const CACHED_MS: u64 = 1_000;
-/// A lease is returned after five seconds, at the next tick; `remaining` is at most this old.
-const LEASED_MS: u64 = 5_060;
 /// What a killed worker had spent of a lease is reserved until it counts as spent, after four times a lease's time.
 const EXPIRES_MS: u64 = 20_000;
-/// No lease is taken under a lower limit: it is a 64th of what is left, and at least four times a cost.
-const LEASES_FROM: u64 = 256;
 
-/// The rules of a request, by number, each with its cost.
-type Rules = Vec<(usize, u64)>;
-
-struct Trial {
-    seed: u64,
-    random: Random,
+struct Trial<'a> {
+    plan: &'a Plan,
     world: World,
     laws: Vec<Law>,
-    /// If all requests have one rule and the same cost.
-    equal_cost: Option<u64>,
+    /// What the keys of a family have used in the overflow cell that they share. A key without a place in a table that is too small is
+    /// decided by it.
+    shared: BTreeMap<(u64, bool), Law>,
+    /// Which keys have no place in a table that is too small and would get none, and when these were last others.
+    diverted: Vec<bool>,
+    moved: u64,
+    /// The limits that the region must show, by rule: the one that applies, and the one without live control.
+    shown: BTreeMap<usize, (u64, u64)>,
     /// When all reservations of killed workers count as spent.
     expired: u64,
+    /// The machine's clock has stepped, and no region states the time.
+    drifts: bool,
     /// Each with its worker.
-    waiting: BTreeMap<u64, (usize, Rules)>,
+    waiting: BTreeMap<u64, (usize, Costs)>,
     judged: u64,
 }
 
 #[test]
 fn one_envoy_decides_by_the_law() {
-    let judged = super::run_worlds("one Envoy", 240, |seed| {
-        let mut trial = Trial::new(seed);
-        for _ in 0..STEPS {
-            trial.step();
-        }
-        trial.world.paused = false;
-        trial.pass(100);
-        assert!(trial.waiting.is_empty(), "seed {seed}: requests still wait");
-        trial.judged
+    super::run_worlds("one Envoy", 240, |seed| {
+        let plan = Plan::draw(seed);
+        run(&plan).unwrap_or_else(|complaint| panic!("{}", plan.shrink(complaint, run)))
     });
-    assert!(judged > 0);
 }
 
-impl Trial {
-    fn new(seed: u64) -> Trial {
-        let mut random = Random::new(seed);
-        let workers = 1 + random.below(4) as usize;
-        let mut world = match random.below(2) {
-            0 => World::alone(1, workers),
-            _ => World::connected(1, workers),
+/// Judges all requests of a plan. Returns their number.
+fn run(plan: &Plan) -> Result<u64, Complaint> {
+    let mut trial = Trial::new(plan);
+    for step in &plan.steps {
+        trial.step(step)?;
+    }
+    trial.world.paused = false;
+    trial.pass(100)?;
+    must("waits for ever", trial.waiting.is_empty(), || format!("{:?}", trial.waiting))?;
+    trial.judge_region()?;
+    Ok(trial.judged)
+}
+
+fn must(what: &'static str, holds: bool, details: impl FnOnce() -> String) -> Result<(), Complaint> {
+    if holds { Ok(()) } else { Err((what, details())) }
+}
+
+impl Trial<'_> {
+    fn new(plan: &Plan) -> Trial<'_> {
+        let (workers, places) = (plan.workers, Geometry { buckets: 2, keys_per_bucket: 2 });
+        let mut world = match plan.has_region {
+            true => World::connected(1, workers),
+            false if plan.is_crowded => World::with(1, workers, places, true),
+            false => World::alone(1, workers),
         };
         world.run(50);
         // No pong is faster than the one that set the clocks. Otherwise they could differ by 1 ms at the border of a cell.
         world.latency = (1, 8);
-        world.random = random.clone();
-        let keys = 1 + random.below(3) as usize;
-        let laws = (0..keys).map(|number| draw_law(&mut random, number)).collect();
-        let equal_cost = (random.below(3) == 0).then(|| 1 + random.below(3));
-        Trial { seed, random, world, laws, equal_cost, expired: 0, waiting: BTreeMap::new(), judged: 0 }
-    }
-
-    fn step(&mut self) {
-        match self.random.below(100) {
-            0..60 => (0..1 + self.random.below(20)).for_each(|_| self.request()),
-            60..80 => {
-                let ms = self.random.below(30);
-                self.pass(ms);
-            }
-            80..90 => {
-                let ms = self.random.below(400);
-                self.pass(ms);
-            }
-            90..95 => {
-                let ms = self.random.below(9_000);
-                self.pass(ms);
-            }
-            95 => self.kill(),
-            96 => {
-                let worker = self.random.below(self.workers() as u64) as usize;
-                self.world.cut(0, worker);
-            }
-            97 => self.world.restart_region(),
-            98 => self.world.paused = self.random.below(2) == 0,
-            _ => {
-                let ms = self.random.below(2 * MINUTE);
-                self.pass(ms);
-            }
+        world.random = Random::new(plan.seed);
+        let rules = plan.rules.iter().enumerate();
+        let laws = rules.map(|(number, rule)| Law::new(number, rule.window_ms, rule.limit, rule.is_hard));
+        Trial {
+            plan,
+            world,
+            laws: laws.collect(),
+            shared: BTreeMap::new(),
+            diverted: Vec::new(),
+            moved: 0,
+            shown: BTreeMap::new(),
+            expired: 0,
+            drifts: false,
+            waiting: BTreeMap::new(),
+            judged: 0,
         }
-        self.judge_resolved();
     }
 
-    fn workers(&self) -> usize {
-        self.world.processes[0].workers.len()
+    fn step(&mut self, step: &Step) -> Result<(), Complaint> {
+        match step {
+            Step::Request(worker, costs) => self.request(*worker, costs)?,
+            Step::Pass(ms) => self.pass(*ms)?,
+            Step::Limit(rule, limit, configured) => {
+                // A request that waits is decided by the limits that applied when it began to.
+                while !self.waiting.is_empty() {
+                    self.pass(1)?;
+                }
+                // Of two limits that are applied in one millisecond, the region takes the lower for the newest.
+                self.pass(1)?;
+                let live = (0..self.plan.workers).find(|worker| self.is_live(*worker)).unwrap();
+                let unix = self.unix(live);
+                self.laws[*rule].apply(*limit, *configured, unix);
+                self.shown.remove(rule);
+            }
+            Step::Clock(ms) => {
+                // The region's time does not step.
+                self.world.unix_offset += ms;
+                *self.world.clock_errors.entry(0).or_default() -= ms;
+                self.drifts = !self.plan.has_region;
+            }
+            Step::Kill(worker) => self.kill(*worker),
+            Step::Cut(worker) => self.world.cut(0, *worker),
+            Step::RestartRegion => {
+                self.world.restart_region();
+                self.shown.clear();
+            }
+            Step::PauseRegion(paused) => self.world.paused = *paused,
+        }
+        self.judge_resolved()
+    }
+
+    /// The time by which a worker decides.
+    fn unix(&self, worker: usize) -> u64 {
+        let limiter = &self.world.processes[0].workers[worker].as_ref().unwrap().limiter;
+        limiter.moment(MonoMs(self.world.now)).unix.0
+    }
+
+    fn is_live(&self, worker: usize) -> bool {
+        self.world.processes[0].workers[worker].is_some()
     }
 
     /// Kills a worker, unless it is the last. What it has reserved counts as spent.
-    fn kill(&mut self) {
-        let live: Vec<_> =
-            (0..self.workers()).filter(|at| self.world.processes[0].workers[*at].is_some()).collect();
-        let Some(killed) = live.get(1).copied() else { return };
+    fn kill(&mut self, killed: usize) {
+        if !self.is_live(killed) || (0..self.plan.workers).filter(|worker| self.is_live(*worker)).count() == 1
+        {
+            return;
+        }
         let worker = self.world.processes[0].workers[killed].as_ref().unwrap().limiter.worker;
         for law in &mut self.laws {
             let entry = self.world.entry(0, &law.key);
@@ -113,170 +148,246 @@ impl Trial {
                 .for_each(|held| law.lose(held.sequence, held.amount));
         }
         self.world.kill(0, killed);
+        // Limits that it has not reported are lost with it.
+        self.shown.clear();
         self.expired = self.world.now + EXPIRES_MS;
         self.waiting.retain(|_, (worker, _)| *worker != killed);
     }
 
-    fn request(&mut self) {
-        let worker = self.random.below(self.workers() as u64) as usize;
-        if self.world.processes[0].workers[worker].is_none() {
-            return;
+    fn request(&mut self, worker: usize, costs: &Costs) -> Result<(), Complaint> {
+        if !self.is_live(worker) {
+            return Ok(());
         }
-        let rules = self.draw_rules();
-        let checks: Vec<_> = rules.iter().map(|(law, cost)| self.laws[*law].check(*law, *cost)).collect();
+        let checks: Vec<_> = costs.iter().map(|(rule, cost)| self.laws[*rule].check(*rule, *cost)).collect();
         let (id, outcome) = self.world.request(0, worker, &checks);
-        match outcome.decision {
-            Decision::Wait => {
-                self.waiting.insert(id, (worker, rules));
-            }
-            _ => self.judge(&rules, &outcome, self.world.unix().0, true),
+        if outcome.decision == Decision::Wait {
+            self.waiting.insert(id, (worker, costs.clone()));
+            return Ok(());
         }
-    }
-
-    fn draw_rules(&mut self) -> Rules {
-        let keys = self.laws.len() as u64;
-        let first = self.random.below(keys) as usize;
-        if let Some(cost) = self.equal_cost {
-            return Vec::from([(first, cost)]);
-        }
-        let second = (first + 1) % self.laws.len();
-        let both = second != first && self.random.below(3) == 0;
-        let rules = [first, second].into_iter().take(1 + usize::from(both));
-        rules.map(|law| (law, draw_cost(&mut self.random, self.laws[law].limit))).collect()
+        self.judge(worker, costs, &outcome, true)
     }
 
     /// Advances the time by single milliseconds while requests wait, so that each outcome is judged at its time.
-    fn pass(&mut self, ms: u64) {
+    fn pass(&mut self, ms: u64) -> Result<(), Complaint> {
         let end = self.world.now + ms;
         while self.world.now < end && !self.waiting.is_empty() {
             self.world.run(1);
-            self.judge_resolved();
+            self.judge_resolved()?;
         }
         self.world.run(end - self.world.now);
+        Ok(())
     }
 
     /// Judges the outcomes of this millisecond: the admissions first, since their order is not known.
-    fn judge_resolved(&mut self) {
+    fn judge_resolved(&mut self) -> Result<(), Complaint> {
         let mut resolved: Vec<_> = std::mem::take(&mut self.world.resolved).into_iter().collect();
         resolved.sort_by_key(|(_, (_, outcome))| !outcome.passes());
         for (id, (_, outcome)) in resolved {
-            let Some((_, rules)) = self.waiting.remove(&id) else { continue };
-            self.judge(&rules, &outcome, self.world.unix().0, false);
+            let Some((worker, costs)) = self.waiting.remove(&id) else { continue };
+            self.judge(worker, &costs, &outcome, false)?;
+        }
+        Ok(())
+    }
+
+    /// Whether a key has no place in the table, and would get none.
+    fn is_diverted(&self, rule: usize) -> bool {
+        self.plan.is_crowded && self.diverted[rule]
+    }
+
+    fn note_diverted(&mut self) {
+        if self.plan.is_crowded {
+            let is_diverted =
+                |law: &Law| self.world.entry(0, &law.key).is_none() && !self.world.has_room(0, &law.key);
+            let diverted: Vec<bool> = self.laws.iter().map(is_diverted).collect();
+            if diverted != self.diverted {
+                (self.diverted, self.moved) = (diverted, self.world.now);
+            }
         }
     }
 
-    fn judge(&mut self, rules: &Rules, outcome: &Outcome, unix: u64, is_immediate: bool) {
+    /// The law by which a key is decided now: its own, or that of the overflow cell, under the limit of the key.
+    fn deciding(&mut self, rule: usize) -> &mut Law {
+        if !self.is_diverted(rule) {
+            return &mut self.laws[rule];
+        }
+        let law = &self.laws[rule];
+        let shared = self.shared.entry(law.family()).or_insert_with(|| law.without_use());
+        shared.limit = law.limit;
+        shared
+    }
+
+    fn judge(
+        &mut self,
+        worker: usize,
+        costs: &Costs,
+        outcome: &Outcome,
+        is_immediate: bool,
+    ) -> Result<(), Complaint> {
         self.judged += 1;
-        let seed = self.seed;
+        self.note_diverted();
+        let unix = self.unix(worker);
         match outcome.decision {
             Decision::Allow(budget) => {
-                for (law, cost) in rules {
-                    let law = &mut self.laws[*law];
-                    let used = law.effective(unix, Counts::Admitted);
-                    assert!(
-                        law.admits(unix, *cost, Counts::Admitted),
-                        "seed {seed}: {cost} passed with {used} used of {}",
-                        law.limit
-                    );
-                    law.admit(unix, *cost);
+                for (rule, cost) in costs {
+                    self.admit(*rule, *cost, unix)?;
                 }
-                let Some(budget) = budget else { return };
-                let law = &self.laws[usize::from(budget.rule)];
-                let most = law.remaining(unix, Counts::Until(unix - LEASED_MS));
-                assert!(budget.remaining <= most, "seed {seed}: {budget:?}, at most {most}");
-                if law.limit < LEASES_FROM && is_immediate && rules.len() == 1 && self.waiting.is_empty() {
-                    let exact = law.remaining(unix, Counts::WithLost);
-                    assert!(budget.remaining >= exact, "seed {seed}: {budget:?}, {exact} by the law");
-                    let exact = law.remaining(unix, Counts::Admitted);
-                    assert!(budget.remaining <= exact, "seed {seed}: {budget:?}, {exact} by the law");
-                }
+                let Some(budget) = budget else { return Ok(()) };
+                let is_alone = is_immediate && costs.len() == 1 && self.waiting.is_empty();
+                let rule = usize::from(budget.rule);
+                self.judge_remaining(rule, budget.remaining, (is_immediate, is_alone), unix)
             }
-            Decision::Deny(denial) => self.judge_denial(rules, &denial, unix, is_immediate),
+            Decision::Deny(denial) => {
+                // A denial passes on a limit that is lower than those before.
+                if let [(rule, _)] = costs.as_slice()
+                    && self.laws[*rule].is_lowest()
+                    && self.expired == 0
+                {
+                    self.shown.insert(*rule, self.laws[*rule].limits());
+                }
+                self.judge_denial(costs, &denial, unix, is_immediate)
+            }
             Decision::Wait => unreachable!(),
         }
     }
 
-    fn judge_denial(&mut self, rules: &Rules, denial: &Denial, unix: u64, is_immediate: bool) {
-        let seed = self.seed;
-        let law_of = |number: u16| &self.laws[usize::from(number)];
-        let named = rules.iter().find(|(law, _)| *law == usize::from(denial.budget.rule));
-        let (_, cost) = *named.unwrap();
-        let law = law_of(denial.budget.rule);
+    fn admit(&mut self, rule: usize, cost: u64, unix: u64) -> Result<(), Complaint> {
+        let is_diverted = self.is_diverted(rule);
+        if is_diverted {
+            let shared = self.deciding(rule);
+            let (used, limit) = (shared.effective(unix, Counts::Admitted), shared.limit);
+            must("passed beside others", shared.admits(unix, cost, Counts::Admitted), || {
+                format!("{cost} with {used} used in the overflow cell of {limit}")
+            })?;
+            shared.admit(unix, cost);
+        }
+        let law = &mut self.laws[rule];
+        let (used, limit) = (law.effective(unix, Counts::Admitted), law.limit);
+        must("passed", law.admits(unix, cost, Counts::Admitted), || {
+            format!("rule {rule}: {cost} with {used} used of {limit}")
+        })?;
+        law.admit(unix, cost);
+        if cost > 0 && !is_diverted {
+            self.shown.insert(rule, law.limits());
+        }
+        Ok(())
+    }
+
+    fn judge_remaining(
+        &mut self,
+        rule: usize,
+        remaining: u64,
+        (is_immediate, is_alone): (bool, bool),
+        unix: u64,
+    ) -> Result<(), Complaint> {
+        // What others use of an overflow cell is not known from one request to the next.
+        if self.is_diverted(rule) {
+            return Ok(());
+        }
+        let law = &self.laws[rule];
+        let leased_ms = law.leased_ms(unix);
+        // The order within a millisecond is not known of those that waited.
+        let until = unix - leased_ms - u64::from(!is_immediate);
+        let most = law.remaining(unix, Counts::Until(until));
+        must("states more", remaining <= most, || format!("rule {rule}: {remaining}, at most {most}"))?;
+        let least = law.remaining(unix, Counts::WithLost);
+        must("states less", remaining >= least || leased_ms > 0 || !is_alone, || {
+            format!("rule {rule}: {remaining}, {least} by the law")
+        })
+    }
+
+    fn judge_denial(
+        &mut self,
+        costs: &Costs,
+        denial: &Denial,
+        unix: u64,
+        is_immediate: bool,
+    ) -> Result<(), Complaint> {
+        let rule = usize::from(denial.budget.rule);
+        let (_, cost) = *costs.iter().find(|(named, _)| *named == rule).unwrap();
+        let is_diverted = self.is_diverted(rule);
+        let read = unix - self.apart_ms(CACHED_MS);
+        let law = self.deciding(rule);
+        let (used, limit) = (law.effective(unix, Counts::WithLost), law.limit);
         match denial.cause {
             Cause::Limit => {
-                let used = law.effective(unix, Counts::WithLost);
-                assert!(
-                    !law.admits(unix, cost, Counts::WithLost),
-                    "seed {seed}: {cost} denied with {used} used of {}",
-                    law.limit
-                );
-                self.judge_wait(rules, denial, unix);
+                let denies = |unix| !law.admits(unix, cost, Counts::WithLost);
+                must("denied", denies(unix) || denies(read), || {
+                    format!("rule {rule}: {cost} with {used} used of {limit}")
+                })?;
+                self.judge_wait(costs, denial, unix)
             }
-            Cause::Cost => {
-                assert!(cost > law.limit && denial.retry_after_ms.is_none(), "seed {seed}: {denial:?}");
+            Cause::Cost => must("denied for ever", cost > limit && denial.retry_after_ms.is_none(), || {
+                format!("rule {rule}: {cost} of {limit}: {denial:?}")
+            }),
+            Cause::Reserved if is_immediate && !is_diverted => {
+                let held = self.reserved(rule);
+                must("held back", used + held + u128::from(cost) > u128::from(limit), || {
+                    format!("rule {rule}: {cost} with {used} used and {held} reserved of {limit}")
+                })
             }
-            Cause::Reserved if is_immediate => {
-                let (limit, used) = (u128::from(law.limit), law.effective(unix, Counts::WithLost));
-                let key = law.key.clone();
-                let held = self.reserved(&key);
-                assert!(
-                    used + held + u128::from(cost) > limit,
-                    "seed {seed}: {cost} is held back with {used} used and {held} reserved of {limit}"
-                );
-            }
-            Cause::Reserved => {}
-            Cause::Undecided => panic!("seed {seed}: {denial:?}"),
+            Cause::Reserved => Ok(()),
+            Cause::Undecided => Err(("undecided", format!("{denial:?}"))),
         }
     }
 
-    /// `retry-after` is the longest wait by the rules, by counts that are at most as old as a cached denial.
-    fn judge_wait(&self, rules: &Rules, denial: &Denial, unix: u64) {
-        let longest = |counts: &dyn Fn(&Law) -> Counts| {
-            let waits = rules.iter().map(|(law, cost)| {
-                let law = &self.laws[*law];
-                law.wait_ms(unix, *cost, counts(law)).unwrap_or(u64::MAX)
-            });
-            waits.max().unwrap_or(0)
-        };
-        // The spent part of a lease is in the table after its return.
-        let old = |law: &Law| if law.limit < LEASES_FROM { CACHED_MS } else { LEASED_MS + CACHED_MS };
-        let least = match self.equal_cost {
-            _ if self.world.now <= self.expired => 0,
-            Some(_) => longest(&|_| Counts::Admitted),
-            None => longest(&|law| Counts::Until(unix - old(law))),
-        };
-        let most = longest(&|_| Counts::WithLost);
+    /// `retry-after` is the longest wait by the rules, by counts that are at most as old as a cached denial, and as leases are.
+    fn judge_wait(&mut self, costs: &Costs, denial: &Denial, unix: u64) -> Result<(), Complaint> {
+        let (mut least, mut most) = (0, 0);
+        let (has_equal_costs, is_expired) = (self.plan.has_equal_costs, self.world.now > self.expired);
+        for (rule, cost) in costs {
+            let wait = |law: &Law, counts| law.wait_ms(unix, *cost, counts).unwrap_or(u64::MAX);
+            most = most.max(wait(self.deciding(*rule), Counts::WithLost));
+            let law = &self.laws[*rule];
+            let (since, old_ms) = (law.applied_since(), CACHED_MS + law.leased_ms(unix));
+            // With equal costs nothing passes after a denial, unless another limit applies.
+            let counts = match has_equal_costs && unix > since + old_ms {
+                true => Counts::Admitted,
+                false => Counts::Until(unix - old_ms),
+            };
+            // What was read of a key that had a place, or would have got one, is as old.
+            let law = if self.world.now < self.moved + CACHED_MS { law } else { self.deciding(*rule) };
+            least = least.max(if is_expired { wait(law, counts) } else { 0 });
+        }
+        let range = least.saturating_sub(self.apart_ms(least))..=most.saturating_add(self.apart_ms(most));
         let wait = denial.retry_after_ms.unwrap_or(u64::MAX);
-        let seed = self.seed;
-        assert!(
-            (least..=most).contains(&wait),
-            "seed {seed}: retry after {wait} ms, {least} to {most} by the law: {rules:?} {denial:?}"
-        );
+        let early = if wait < least { "retries early" } else { "retries late" };
+        must(early, range.contains(&wait), || {
+            format!("after {wait} ms, {range:?} by the law: {costs:?} {denial:?}")
+        })
     }
 
-    fn reserved(&mut self, key: &crate::model::key::Key) -> u128 {
-        let entry = self.world.entry(0, key);
+    /// A wait is in monotonic time, also while a denial is cached.
+    fn apart_ms(&self, wait_ms: u64) -> u64 {
+        if self.drifts { 1 + wait_ms / SLOW_PARTS } else { 0 }
+    }
+
+    fn reserved(&mut self, rule: usize) -> u128 {
+        let entry = self.world.entry(0, &self.laws[rule].key);
         entry.iter().flat_map(|entry| &entry.reservations).map(|held| u128::from(held.amount)).sum()
     }
-}
 
-fn draw_law(random: &mut Random, number: usize) -> Law {
-    let window_ms = [1_000, 5_000, MINUTE, HOUR][random.below(4) as usize];
-    let limit = match random.below(4) {
-        0 => 1 + random.below(12),
-        1 => 50 + random.below(300),
-        2 => 1_000 + random.below(5_000),
-        _ => 1_000_000,
-    };
-    Law::new(number, window_ms, limit, random.below(4) == 0)
-}
-
-/// Mostly 1, often some of the limit, at times nothing or more than the limit.
-fn draw_cost(random: &mut Random, limit: u64) -> u64 {
-    match random.below(20) {
-        0 => 0,
-        1 => 1 + random.below(limit + limit / 8 + 1),
-        2..8 => 1 + random.below(limit / 8 + 1),
-        _ => 1,
+    /// The region shows the limit that was applied last, and without live control the configured one.
+    fn judge_region(&mut self) -> Result<(), Complaint> {
+        let workers = &self.world.processes[0].workers;
+        if self.world.down || workers.iter().flatten().any(|worker| worker.stream.is_none()) {
+            return Ok(());
+        }
+        // The next report arrives.
+        self.pass(200)?;
+        for is_controlled in [true, false] {
+            for (rule, (limit, configured)) in &self.shown {
+                let applies = if is_controlled { *limit } else { *configured };
+                let parts = self.laws[*rule].key.parts();
+                let explained =
+                    self.world.regions[0].explain(parts.workspace, parts.namespace, parts.identifier);
+                let shown = explained.first().and_then(|explained| explained.newest_limit);
+                must("the region shows", shown.is_none_or(|shown| shown == applies), || {
+                    format!("rule {rule}: {shown:?}, {applies} applies; under control: {is_controlled}")
+                })?;
+            }
+            let now = self.world.unix_of(0);
+            self.world.regions[0].control_some(0, |_, _| Some(LiveLimit::Unset), now);
+        }
+        Ok(())
     }
 }

@@ -121,17 +121,17 @@ impl World {
     }
 
     pub(super) fn share(&mut self, region: usize, one: usize) {
-        let store_id = self.aggregators[region][one].region.store_id();
+        let store_ids = self.aggregators[region][one].region.store_ids().clone();
         for change in self.aggregators[region][one].region.next_changes(8) {
             for other in (0..AGGREGATORS).filter(|other| *other != one) {
                 if !self.loses || !self.random.percent(20) {
-                    self.aggregators[region][other].inbox.push((store_id, change.clone()));
+                    self.aggregators[region][other].inbox.push((store_ids.clone(), change.clone()));
                 }
             }
         }
         let aggregator = &mut self.aggregators[region][one];
         while !aggregator.inbox.is_empty() {
-            let (store_id, change) = aggregator.inbox.swap_remove(self.random.below(aggregator.inbox.len()));
+            let (store_ids, change) = aggregator.inbox.swap_remove(self.random.below(aggregator.inbox.len()));
             let parts: Vec<Part> = change
                 .parts
                 .iter()
@@ -140,7 +140,7 @@ impl World {
             let key = Key::parse(&change.key).unwrap();
             // A cell that has ended by now is refused.
             let (sequence, limit) = (change.sequence, change.limit);
-            let _ = aggregator.region.learn_from_peer(&key, sequence, limit, &parts, store_id, self.now);
+            let _ = aggregator.region.learn_from_peer(&key, sequence, limit, &parts, &store_ids, self.now);
         }
     }
 
@@ -155,7 +155,7 @@ impl World {
         }
         // Even the first read may find another incarnation than the one that something was written to.
         aggregator.region.store_wiped();
-        aggregator.region.set_store_id(u128::from(store.incarnation) + 1);
+        aggregator.region.set_store_ids(exchange::StoreIds(vec![store.incarnation + 1]));
         if aggregator.incarnation.replace(store.incarnation).is_some() {
             aggregator.lost = Some(self.now);
             for (at, total) in own {

@@ -52,7 +52,7 @@ enum Call {
 struct Aggregator {
     region: Region,
     calls: Vec<Call>,
-    inbox: Vec<(u128, wire::Change)>,
+    inbox: Vec<(exchange::StoreIds, wire::Change)>,
     incarnation: Option<u64>,
     table_incarnation: u64,
     /// The time of the loss, during a recovery grace period.
@@ -247,4 +247,45 @@ fn the_same_seed_gives_the_same_world() {
         format!("{:?}", world.all_cells())
     };
     assert_eq!(cells(7), cells(7));
+}
+
+/// Both aggregators have lost their memory, and Redis its data. The evidence of one is a part of the other's.
+#[test]
+fn of_two_aggregators_the_one_that_knows_of_more_use_raises_the_baseline() {
+    for evidence in [[50, 80], [80, 50]] {
+        let mut store = Store::default();
+        let mut regions = [(); 2].map(|()| backed());
+        let report = |region: &mut Region, store: &mut Store, own| {
+            assert_eq!(region.report(origin(1), &[count("k", SEQUENCE, own)], NOW).refused, vec![]);
+            for merge in region.next_merges(9) {
+                let merged = store.merge(&merge);
+                region.merged(&merge, &merged, NOW);
+            }
+        };
+        for (region, total) in regions.iter_mut().zip(evidence) {
+            region.witness(&key("k"), SEQUENCE, total, NOW).unwrap();
+            report(region, &mut store, 10);
+        }
+        let at = (key("k"), SEQUENCE);
+        let sum = |store: &Store| store.cells[&at].values().sum::<u64>();
+        let settle = |region: &mut Region, store: &mut Store| {
+            for lower_bound in region.end_grace_period(NOW) {
+                let merged = store.raise_to(&lower_bound);
+                region.floored(&lower_bound, &merged, region.store_incarnation(), NOW);
+            }
+        };
+        settle(&mut regions[0], &mut store);
+        // The second one has the first one's baseline before its own grace period ends, and more use has come.
+        let held = store.cell(&at).current;
+        regions[1].learn(&at.0, SEQUENCE, u64::MAX, &held, NOW).unwrap();
+        report(&mut regions[0], &mut store, 15);
+        settle(&mut regions[1], &mut store);
+        let expected = if evidence[0] == 80 { 85 } else { 80 };
+        assert!(sum(&store) >= expected, "{evidence:?}: {} of {expected}", sum(&store));
+        assert!(sum(&store) <= 85, "{evidence:?}: {}", sum(&store));
+        for region in &mut regions {
+            settle(region, &mut store);
+        }
+        assert!(sum(&store) <= 85, "each raises it once");
+    }
 }

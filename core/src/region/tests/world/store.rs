@@ -75,7 +75,7 @@ impl Store {
         let cell = self.cells.entry(at.clone()).or_default();
         let missing = lower_bound.total.saturating_sub(cell.values().sum());
         if missing > 0 {
-            cell.entry(BASELINE).or_insert(missing);
+            *cell.entry(BASELINE).or_default() += missing;
         }
         self.cell(&at)
     }

@@ -13,6 +13,7 @@ use weir_core::replication::globe::lease::{Keeping, Taking, Then, WITHIN_MS};
 use weir_core::replication::globe::recover::Recovery;
 use weir_core::replication::globe::sync::GlobalSync;
 use weir_core::replication::grace_period::GracePeriod;
+use weir_core::replication::members::Member;
 use weir_core::replication::regional::broadcast::Broadcaster;
 use weir_core::replication::regional::clock::TimeProposal;
 use weir_core::replication::regional::heartbeat::{self, Alive, Heartbeat};
@@ -339,8 +340,8 @@ fn step(
             Step::Call(redis, Request::Look(look), schedule.marker_timeout_ms)
         }),
         Machine::Heartbeat(heartbeat) => of(heartbeat.next(access), |call| match call {
-            heartbeat::Call::Origins(mine) => {
-                Step::Call(redis, Request::Origins(id, mine, proposal), replay_ms)
+            heartbeat::Call::Origins(mine, me) => {
+                Step::Call(redis, Request::Origins(me, mine, proposal), replay_ms)
             }
             heartbeat::Call::Broadcast(changes) => publish(changes),
         }),
@@ -362,7 +363,8 @@ fn step(
             of(recovery.next(access), |page| Step::Call(database, Request::Own(page), page.within_ms))
         }
         Machine::Joining(joining) => of(joining.next(access.now.mono), |join| {
-            Step::Call(redis, Request::Origins(id, Vec::new(), proposal), join.within_ms)
+            let me = Member { id, owes: false };
+            Step::Call(redis, Request::Origins(me, Vec::new(), proposal), join.within_ms)
         }),
         Machine::Taking(_) | Machine::Keeping(_) => Step::Call(database, Request::Lease(id), WITHIN_MS),
     }

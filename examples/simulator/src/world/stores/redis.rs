@@ -7,6 +7,7 @@ use weir_core::model::key::{Key, OriginId};
 use weir_core::model::time::UnixMs;
 use weir_core::model::window::MAX_COUNT;
 use weir_core::region::exchange::{BASELINE, LowerBound, Merge, Merged, Proposal};
+use weir_core::replication::members::Member;
 use weir_core::replication::regional::clock::SharedTime;
 use weir_core::replication::regional::hot::{HOT_SHARDS, SHARD_CELLS};
 use weir_core::replication::regional::marker::{Incarnations, Marker, Server};
@@ -30,7 +31,7 @@ pub struct Redis {
     /// How often a replica was promoted.
     promotions: u128,
     origins: BTreeMap<OriginId, u64>,
-    aggregators: BTreeMap<[u8; 16], u64>,
+    aggregators: BTreeMap<Member, u64>,
     time: Option<SharedTime>,
     swept_ms: u64,
     /// Cells that were written since the last check.
@@ -74,10 +75,10 @@ impl Redis {
                 let named = self.hot.keys().filter(|(key, _)| shard_of(key) == shard);
                 Reply::Named(Ok(named.take(SHARD_CELLS).cloned().collect()))
             }
-            Request::Origins(id, mine, proposal) => {
+            Request::Origins(aggregator, mine, proposal) => {
                 let region_us = SharedTime::agree(&mut self.time, &proposal, now_ms.saturating_mul(1_000));
                 self.origins.extend(mine.into_iter().map(|origin| (origin, now_ms)));
-                self.aggregators.insert(id, now_ms);
+                self.aggregators.insert(aggregator, now_ms);
                 let is_live = |named_ms: u64| now_ms.saturating_sub(named_ms) <= LIVE_MS;
                 self.origins.retain(|_, named_ms| is_live(*named_ms));
                 self.aggregators.retain(|_, named_ms| is_live(*named_ms));
@@ -143,8 +144,8 @@ impl Redis {
         let at = (lower_bound.key.clone(), lower_bound.sequence);
         let cell = self.cells.entry(at.clone()).or_default();
         let missing = lower_bound.total.saturating_sub(cell.parts.values().sum());
-        if missing > 0 && !cell.parts.contains_key(&BASELINE) {
-            cell.parts.insert(BASELINE, missing);
+        if missing > 0 {
+            *cell.parts.entry(BASELINE).or_default() += missing;
         }
         cell.expires_ms = cell.expires_ms.max(lower_bound.expires.0).max(now_ms + MARGIN_MS);
         self.written.push(at.clone());
