@@ -1,6 +1,6 @@
 //! A region of the compose file as clients and operators see it, and a record of what passed in it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -125,12 +125,14 @@ impl Region {
 
     /// Waits until the aggregators hold exactly what passed here for this client: together, as each receives the counts of its own
     /// Envoys, and past half the limit each by itself, as hot cells go to all. They may hold a little more, which was granted and not
-    /// used: at the limit, after a fault, and if a slow machine made Envoys send queries early.
-    pub async fn agrees(&self, key: &str) -> Result<()> {
+    /// used: at the limit, after a fault, and if a slow machine made Envoys send queries early. Returns what they hold.
+    pub async fn agrees(&self, key: &str) -> Result<u64> {
         let passed = self.passed(key);
+        let held = Cell::new(0);
         let agreed = async || {
             let Ok(snapshots) = self.snapshots(key).await else { return false };
             let whole = Snapshot::merged(&snapshots).own();
+            held.set(whole);
             let most = passed + if whole > passed { self.unused(key).await.unwrap_or(0) } else { 0 };
             (passed..=most).contains(&whole)
                 && (passed <= LIMIT / 2 || snapshots.iter().all(|snapshot| snapshot.own() == whole))
@@ -139,7 +141,7 @@ impl Region {
             let (name, snapshots) = (self.name, self.snapshots(key).await);
             bail!("{name}: {passed} passed for {key}, and the aggregators hold {snapshots:?}");
         }
-        Ok(())
+        Ok(held.get())
     }
 
     /// How much may have been granted to this client's requests that none of them used.
