@@ -394,10 +394,9 @@ mod tests {
         let (mut state, mut replay) = (backed(), replay());
         three(&mut state);
         let store = |state: &mut RegionState, replay: &mut Replay, result: Option<Failure>| {
-            for sent in [merges(replay, state)] {
-                let results: Vec<_> = sent.iter().map(|merge| result.map_or(stored(merge), Err)).collect();
-                replay.merged(&mut at(state, 1), sent, &results);
-            }
+            let sent = merges(replay, state);
+            let results: Vec<_> = sent.iter().map(|merge| result.map_or(stored(merge), Err)).collect();
+            replay.merged(&mut at(state, 1), sent, &results);
             while !matches!(replay.next(&mut at(state, 1)), Next::Wait { .. }) {}
         };
         store(&mut state, &mut replay, None);
