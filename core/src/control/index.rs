@@ -229,16 +229,14 @@ impl Index {
     /// Whether an identifier or a pattern is banned in a namespace or in all.
     pub fn bans_some(&self, workspace: &str, namespace: &str, now: UnixMs) -> bool {
         let Some(workspace) = self.workspaces.get(workspace) else { return false };
-        let scopes = [workspace.scopes.get(namespace), workspace.scopes.get(ALL_NAMESPACES)];
-        scopes.into_iter().flatten().any(|scope| scope.bans_some(now))
+        workspace.scopes_of(namespace).into_iter().flatten().any(|scope| scope.bans_some(now))
     }
 
     /// The live control of a subject, without bans that rules made.
     pub fn find(&self, subject: &Subject<'_>, now: UnixMs, scratch: &mut Scratch) -> Found {
         let allowed = Found { exempt: subject.allowed.is_some(), ..Found::default() };
         let Some(workspace) = self.workspaces.get(subject.workspace) else { return allowed };
-        let scopes = [workspace.scopes.get(subject.namespace), workspace.scopes.get(ALL_NAMESPACES)];
-        let scopes = Scopes { scopes, subject, now };
+        let scopes = Scopes { scopes: workspace.scopes_of(subject.namespace), subject, now };
         let mut found = scopes.override_of(scratch);
         found.credit = match scopes.by_identifier(Slot::Credit, scratch).map(|control| control.effect) {
             Some(Effect::Credit(amount)) => amount,
@@ -257,8 +255,7 @@ impl Index {
         scratch: &mut Scratch,
     ) -> Option<u64> {
         let workspace = self.workspaces.get(subject.workspace)?;
-        let scopes = [workspace.scopes.get(subject.namespace), workspace.scopes.get(ALL_NAMESPACES)];
-        let scopes = Scopes { scopes, subject, now };
+        let scopes = Scopes { scopes: workspace.scopes_of(subject.namespace), subject, now };
         let control = match slot {
             Slot::Override => scopes.by_identifier(slot, scratch).or_else(|| scopes.by_network()),
             Slot::Credit => scopes.by_identifier(slot, scratch),
@@ -280,9 +277,15 @@ impl Index {
         let Some(workspace) = self.workspaces.get(subject.workspace) else {
             return subject.allowed.is_some();
         };
-        let scopes = [workspace.scopes.get(subject.namespace), workspace.scopes.get(ALL_NAMESPACES)];
-        let scopes = Scopes { scopes, subject, now };
+        let scopes = Scopes { scopes: workspace.scopes_of(subject.namespace), subject, now };
         scopes.found(scopes.by_network()).exempt
+    }
+}
+
+impl Workspace {
+    /// The scopes that apply in a namespace, its own first.
+    fn scopes_of(&self, namespace: &str) -> [Option<&Scope>; 2] {
+        [namespace, ALL_NAMESPACES].map(|name| self.scopes.get(name))
     }
 }
 

@@ -76,9 +76,9 @@ impl Scope {
 
     /// Whether an identifier or a pattern is banned.
     pub fn bans_some(&self, now: UnixMs) -> bool {
-        let bans = |control: &ControlBody| {
-            control.effect == Effect::Ban && control.expires.is_none_or(|expires| now < expires)
-        };
+        // A ban is for all windows.
+        let bans =
+            |control: &ControlBody| control.effect == Effect::Ban && control.counts(Slot::Override, 0, now);
         (self.exact_bans > 0 && self.exact.values().flatten().any(bans))
             || self.overrides.as_ref().is_some_and(|globs| globs.values().any(bans))
     }
