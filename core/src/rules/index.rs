@@ -134,15 +134,18 @@ impl Index {
         split.clear();
         trial.clear();
         let mut found: Result<bool, TooMany> = Ok(false);
-        let authority = joined_header(request, b":authority", buffer).map(host_of);
-        if authority.is_some_and(|host| !is_plain(host)) {
+        // The host is read only for rules that depend on it.
+        let authority =
+            if self.host_bytes > 0 { joined_header(request, b":authority", buffer) } else { None };
+        let host = authority.map(host_of);
+        if host.is_some_and(|host| !is_plain(host)) {
             // It meets the conditions on all hosts.
             found = self.exact.values().chain(self.below.values()).try_fold(false, |left_out, tree| {
                 Ok(add_few(&tree.0, rules, split, trial, standing)? || left_out)
             });
         }
         let mut lower = [0; HOST_BYTES_MAX];
-        let host = self.end_of_host(request, buffer, &mut lower);
+        let host = host.and_then(|host| self.end_of_host(host, &mut lower));
         let mut collect = |tree: &Tree| {
             // The path is read only for a tree that depends on it.
             if !tree.has_branches() {
@@ -168,17 +171,8 @@ impl Index {
         Ok((rules.as_slice(), left_out))
     }
 
-    /// The request's host in lower case, or the end of a long one, whose other bytes are in no key; and whether it is the whole.
-    fn end_of_host<'a, R: Request + ?Sized>(
-        &self,
-        request: &R,
-        buffer: &mut Vec<u8>,
-        lower: &'a mut [u8; HOST_BYTES_MAX],
-    ) -> Option<(&'a [u8], bool)> {
-        if self.host_bytes == 0 {
-            return None;
-        }
-        let whole = host_of(joined_header(request, b":authority", buffer)?);
+    /// A request's host in lower case, or the end of a long one, whose other bytes are in no key; and whether it is the whole.
+    fn end_of_host<'a>(&self, whole: &[u8], lower: &'a mut [u8; HOST_BYTES_MAX]) -> Option<(&'a [u8], bool)> {
         let kept = whole.len().min(self.host_bytes.saturating_add(1)).min(lower.len());
         let host = lower.get_mut(..kept)?;
         host.copy_from_slice(whole.get(whole.len().saturating_sub(kept)..)?);
