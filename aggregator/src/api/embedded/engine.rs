@@ -119,10 +119,10 @@ impl Engine {
         self.limiter.charge_unless_exceeded(&mut self.table, check, now)
     }
 
-    /// The cell in which the check counts now, what counts in it, and when it ends.
-    pub(super) fn current_cell(&mut self, check: &Check<'_>, now: MonoMs) -> ((u64, u64), MonoMs) {
-        let cell = self.limiter.current_cell(&mut self.table, check, now);
-        let at = Position::at(self.limiter.moment(now).unix, check.cell_ms);
+    /// The cell in which a key with cells of this length counts now, what counts in it, and when it ends.
+    pub(super) fn current_cell(&mut self, key: (&[u8], u64), now: MonoMs) -> ((u64, u64), MonoMs) {
+        let cell = self.limiter.current_cell(&mut self.table, key, now);
+        let at = Position::at(self.limiter.moment(now).unix, key.1);
         (cell, now.after(at.until_next_ms()))
     }
 

@@ -4,8 +4,7 @@
 //! step, and what was taken for a call that is denied is there for the next.
 
 use super::engine::{Engine, Taken};
-use weir_core::limiter::{Budget, Check, Denial, Policy};
-use weir_core::model::exact::Algorithm;
+use weir_core::limiter::{Budget, Check, Denial};
 use weir_core::model::time::MonoMs;
 
 impl Engine {
@@ -14,7 +13,7 @@ impl Engine {
         if check.cost == 0 || !self.given_back.has(check.key) {
             return Taken::default();
         }
-        let ((sequence, _), _) = self.current_cell(check, now);
+        let ((sequence, _), _) = self.current_cell((check.key, check.cell_ms), now);
         let hits = self.given_back.take(check.key, check.cost, sequence);
         Taken { key: check.key.to_vec(), cell_ms: check.cell_ms, hits, sequence }
     }
@@ -25,10 +24,7 @@ impl Engine {
         if hits == 0 {
             return;
         }
-        let (algorithm, policy) = (Algorithm::Window, Policy::default());
-        let check =
-            Check { algorithm, rule: 0, key: &key, cell_ms, limit: 0, configured: None, cost: 0, policy };
-        let (cell, until) = self.current_cell(&check, now);
+        let (cell, until) = self.current_cell((&key, cell_ms), now);
         if cell.0 == sequence {
             self.given_back.give(&key, hits, cell, until, now);
         }
@@ -36,7 +32,7 @@ impl Engine {
 
     /// Gives the check's cost back; returns how much of it is kept.
     pub(super) fn give_back(&mut self, check: &Check<'_>, now: MonoMs) -> u64 {
-        let (cell, until) = self.current_cell(check, now);
+        let (cell, until) = self.current_cell((check.key, check.cell_ms), now);
         let before = self.given_back.left(check.key, cell.0);
         self.given_back.give(check.key, check.cost, cell, until, now);
         self.given_back.left(check.key, cell.0).saturating_sub(before)
@@ -89,7 +85,7 @@ impl Engine {
         if !self.given_back.has(check.key) {
             return 0;
         }
-        let ((sequence, _), _) = self.current_cell(check, now);
+        let ((sequence, _), _) = self.current_cell((check.key, check.cell_ms), now);
         self.given_back.left(check.key, sequence)
     }
 }
@@ -97,7 +93,8 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_core::limiter::Decision;
+    use weir_core::limiter::{Decision, Policy};
+    use weir_core::model::exact::Algorithm;
     use weir_core::model::key::{Key, KeyParts};
     use weir_core::model::time::{Now, UnixMs};
 

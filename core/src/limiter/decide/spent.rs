@@ -6,6 +6,7 @@ use crate::limiter::cache::worker_cache::Slot;
 use crate::limiter::check::Check;
 use crate::limiter::table::{Entry, ReservationKind};
 use crate::limiter::transact::{Make, Subject};
+use crate::model::key::fingerprint;
 use crate::model::shared::Shared;
 use crate::model::time::{MonoMs, Now};
 use crate::model::window::Position;
@@ -34,14 +35,19 @@ impl Limiter {
         self.spend_where(shared, check, now, |entry, at| entry.used().admits(at, 0, limit))
     }
 
-    /// The number of the cell in which a window's check counts now, and what counts in this cell by the local counts.
-    pub fn current_cell(&mut self, shared: &mut impl Shared, check: &Check<'_>, now: MonoMs) -> (u64, u64) {
+    /// The number of the cell in which a window's key counts now, and what counts in this cell by the local counts.
+    pub fn current_cell(
+        &mut self,
+        shared: &mut impl Shared,
+        (key, cell_ms): (&[u8], u64),
+        now: MonoMs,
+    ) -> (u64, u64) {
         let now = self.moment(now);
-        let item = self.item(0, check);
-        let slot = self.worker_cache.get(item.fingerprint).copied();
-        let subject = Subject { fingerprint: item.fingerprint, key: Some(check.key), make: Make::Look };
+        let fingerprint = fingerprint(key, self.table.secret);
+        let slot = self.worker_cache.get(fingerprint).copied();
+        let subject = Subject { fingerprint, key: Some(key), make: Make::Look };
         let looked = self.table.transact(shared, subject, now, &mut self.stats, |_, at| (at.sequence, false));
-        let Ok(looked) = looked else { return (Position::at(now.unix, check.cell_ms).sequence, 0) };
+        let Ok(looked) = looked else { return (Position::at(now.unix, cell_ms).sequence, 0) };
         let leased = slot.filter(|slot| slot.lease.amount > 0 && slot.lease.sequence == looked.result);
         let leased = leased.map_or(0, |slot| slot.lease.spent);
         (looked.result, looked.entry.current.used().saturating_add(leased))

@@ -57,7 +57,7 @@ fn a_spent_lease_counts_towards_the_limit_and_the_cell() {
     let now = MonoMs(world.now);
     let Process { shared, workers, .. } = &mut world.processes[0];
     let limiter = &mut workers[0].as_mut().unwrap().limiter;
-    let (sequence, counted) = limiter.current_cell(shared, &check(&key, 1_000, 0), now);
+    let (sequence, counted) = limiter.current_cell(shared, (key.as_bytes(), HOUR), now);
     assert_eq!((sequence, counted), (START_UNIX / HOUR, 90));
     assert_eq!(limiter.charge_unless_exceeded(shared, &check(&key, 1_000, 911), now), Some(true));
     assert_eq!(limiter.charge_unless_exceeded(shared, &check(&key, 1_000, 1), now), Some(false));
