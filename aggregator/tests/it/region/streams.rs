@@ -95,8 +95,8 @@ async fn pings_are_echoed_with_the_clock_and_the_live_origins() {
     let now = weir_aggregator::telemetry::clock::Clock::now(&*weir.clock).0;
     assert!(now.abs_diff(pong.unix_ms) < HOUR_MS, "{} is not near {now}", pong.unix_ms);
     drop(other);
-    crate::support::server::until("the other left", || weir.server.services().stats().live_origins == 1)
-        .await;
+    let has_left = || weir.metric("weir_aggregator_streams") == 2.0;
+    crate::support::server::until("the other left", has_left).await;
     first.send(ping()).await;
     assert_eq!(first.next_with(|frame| frame.pong).await.live_origins, 1);
 }

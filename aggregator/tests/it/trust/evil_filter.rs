@@ -67,7 +67,8 @@ async fn it_counts_as_no_node_before_it_reports_and_as_64_at_the_most() {
     assert_eq!(pong(&mut honest).await, 64, "all streams share one address");
     // Nodes that leave make room. The last one was not counted, because its address already had 63.
     invented.drain(..63);
-    until("they have left", || weir.server.services().stats().live_origins == 1).await;
+    until("they have left", || weir.metric("weir_aggregator_streams") == 1.0 + invented.len() as f64).await;
+    assert_eq!(pong(&mut honest).await, 1);
     let last = invented.last_mut().unwrap();
     last.send(FilterFrame { counters: Some(Counters::default()), ..FilterFrame::default() }).await;
     assert_eq!(pong(last).await, 2);
