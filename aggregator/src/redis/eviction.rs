@@ -13,7 +13,7 @@ const NONE: &str = "noeviction";
 impl Store {
     /// For each marker whose server answered, the policy by which that evicts keys, such as `allkeys-lru`, if it does.
     pub async fn eviction_policies(&self, within: Duration) -> BTreeMap<usize, Option<String>> {
-        let commands = self.inner.markers.iter().map(|name| {
+        let commands = self.inner.markers.names().iter().map(|name| {
             let mut what = redis::cmd("INFO");
             what.arg("memory");
             Command::on(name, what)

@@ -1,10 +1,10 @@
 //! The hot index: the cells of the region that an aggregator must read in full after it missed messages.
 
-use super::Store;
 use super::command::Command;
 use super::error::StoreError;
 use super::names::{HOT_SHARDS, hot_shard, member, parse_member};
 use super::script::{self, SCRIPTS};
+use super::{Store, deadline};
 use redis::Value;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -33,7 +33,7 @@ impl Store {
             .iter()
             .flat_map(|(&shard, cells)| cells.chunks(CELLS_A_COMMAND).map(move |cells| (shard, cells)))
             .map(|(shard, cells)| self.note(shard, cells, now));
-        let answers = self.run(commands.collect(), within).await;
+        let answers = self.inner.nodes.write(commands.collect(), deadline(within)).await;
         answers.into_iter().try_for_each(|answer| answer.map(|_| ()))
     }
 

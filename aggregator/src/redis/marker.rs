@@ -7,7 +7,7 @@
 use super::Store;
 use super::command::Command;
 use super::error::StoreError;
-use super::script::{self, SCRIPTS};
+use super::script::{self, SCRIPTS, hex};
 use redis::Value;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -21,13 +21,21 @@ impl Store {
     pub async fn incarnations(&self, last: &LastRead, within: Duration) -> Result<Incarnations, StoreError> {
         let servers: Vec<String> = last.servers().into_iter().map(text_of).collect();
         let servers = servers.join(",");
-        let commands = (0..).zip(&self.inner.markers).map(|(place, name)| {
-            let (id, looks, read_at) = last
+        let markers = &self.inner.markers;
+        let commands = (0..).zip(markers.names()).map(|(place, name)| {
+            let (id, mut looks, mut read_at) = last
                 .at(place)
                 .map_or((String::new(), 0, 0), |last| (hex(last.id), last.looks, last.read_at().0));
+            let stated = markers.stated(place, last);
+            if stated.is_none() {
+                (looks, read_at) = (u64::MAX, u64::MAX);
+            }
             let mut what = script::call(&SCRIPTS.incarnation, &[name]);
-            what.arg(hex(rand::random())).arg(hex(self.inner.reader)).arg(id).arg(looks).arg(&servers);
+            what.arg(hex(rand::random())).arg(markers.reader()).arg(id).arg(looks).arg(&servers);
             what.arg(read_at).arg(READERS_MS);
+            for (lane, number) in stated.unwrap_or_default() {
+                what.arg(lane).arg(number);
+            }
             Command::on(name, what)
         });
         let sent = Instant::now();
@@ -39,6 +47,7 @@ impl Store {
             match answer.and_then(|answer| parse(place, &answer)) {
                 Ok((incarnation, now)) => {
                     self.note_clock(place, now, sent, received);
+                    markers.read(&incarnation);
                     incarnations.seen.push(incarnation);
                 }
                 Err(error) => {
@@ -53,16 +62,12 @@ impl Store {
 
     /// A read of a marker also observes its server's clock, in whole milliseconds.
     fn note_clock(&self, place: u16, now: UnixMs, sent: Instant, received: Instant) {
-        let name = self.inner.markers.get(usize::from(place));
+        let name = self.inner.markers.names().get(usize::from(place));
         let node = name.and_then(|name| self.inner.nodes.owner(name));
         if let Some(node) = node {
             node.showed(now.0.saturating_mul(1_000), 999, sent, received);
         }
     }
-}
-
-fn hex(id: u128) -> String {
-    format!("{id:032x}")
 }
 
 fn text_of(server: Server) -> String {

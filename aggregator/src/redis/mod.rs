@@ -7,7 +7,7 @@
 //! 3. `script`: the Lua scripts (`*.lua`), their arguments and answers.
 //! 4. `wire`: one connection that reconnects; `servers`: all servers and the slot map (`topology`); `nodes`: routing of
 //!    commands.
-//! 5. This file: merging cells. [`marker`], [`hot`], [`origins`], [`changes`], `status`: other shared state; `eviction`: what
+//! 5. This file: merging cells. [`marker`], `receipts`, [`hot`], [`origins`], [`changes`], `status`: other shared state; `eviction`: what
 //!    makes a server lose some of it.
 //! 6. `log`: exact limits, by the server's clock (`server_clock`).
 //!
@@ -25,6 +25,7 @@ pub mod marker;
 pub mod names;
 pub mod options;
 pub mod origins;
+mod receipts;
 mod script;
 mod slots;
 mod status;
@@ -41,6 +42,7 @@ pub use status::PeerStatus;
 use cluster::nodes::Nodes;
 use command::Command;
 use names::Names;
+use receipts::Markers;
 use redis::Value;
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,9 +64,7 @@ pub struct Store {
 
 struct Inner {
     names: Names,
-    markers: Vec<String>,
-    /// The random id under which the markers count this client's reads.
-    reader: u128,
+    markers: Arc<Markers>,
     nodes: Arc<Nodes>,
 }
 
@@ -81,8 +81,9 @@ impl Store {
         let checked = options.check()?;
         let names = Names::new(&options.prefix, &options.region);
         let markers = names::marker_tags(checked.cluster).iter().map(|tag| names.marker(tag)).collect();
-        let nodes = Arc::new(Nodes::open(checked).map_err(|_| OptionsError::Url(1))?);
-        Ok(Store { inner: Arc::new(Inner { names, markers, reader: rand::random(), nodes }) })
+        let markers = Arc::new(Markers::new(markers));
+        let nodes = Arc::new(Nodes::open(checked, Arc::clone(&markers)).map_err(|_| OptionsError::Url(1))?);
+        Ok(Store { inner: Arc::new(Inner { names, markers, nodes }) })
     }
 
     /// Raises components, decides queries and reads cells. Each cell is one atomic step, which succeeds or fails alone;
@@ -107,7 +108,7 @@ impl Store {
             let calls: Vec<&[usize]> = left.chunks(most).collect();
             let call = |places: &&[usize]| script::merge(&of(places), &self.inner.names, now);
             let commands = calls.iter().map(call).collect();
-            let answers = self.inner.nodes.run(commands, deadline).await;
+            let answers = self.inner.nodes.write(commands, deadline).await;
             let mut unmerged = Vec::new();
             for (places, answer) in calls.into_iter().zip(answers) {
                 let merged = script::merged(answer, &of(places));
@@ -135,7 +136,7 @@ impl Store {
             let current = self.inner.names.cell(&lower_bound.key, lower_bound.sequence);
             Command::on(&current, script::lower_bound(lower_bound, &current, now))
         });
-        let answers = self.run(commands.collect(), within).await;
+        let answers = self.inner.nodes.write(commands.collect(), deadline(within)).await;
         answers.into_iter().map(|answer| answer.and_then(script::stored)).collect()
     }
 

@@ -18,6 +18,7 @@ pub(super) struct Scripts {
     pub(super) lower_bound: Script,
     pub(super) hot: Script,
     pub(super) incarnation: Script,
+    pub(super) receipt: Script,
     pub(super) origins: Script,
     pub(super) status: Script,
     pub(super) log: Script,
@@ -28,11 +29,12 @@ const MERGE: &str = concat!(include_str!("cell.lua"), include_str!("merge.lua"))
 const LOWER_BOUND: &str = concat!(include_str!("cell.lua"), include_str!("lower_bound.lua"));
 const HOT: &str = concat!(include_str!("cell.lua"), include_str!("hot.lua"));
 const INCARNATION: &str = include_str!("incarnation.lua");
+const RECEIPT: &str = include_str!("receipt.lua");
 const ORIGINS: &str = include_str!("origins.lua");
 const STATUS: &str = include_str!("status.lua");
 const LOG: &str = concat!(include_str!("log_key.lua"), include_str!("log.lua"));
 const LOG_REFUND: &str = concat!(include_str!("log_key.lua"), include_str!("log_refund.lua"));
-const SOURCES: [&str; 8] = [MERGE, LOWER_BOUND, HOT, INCARNATION, ORIGINS, STATUS, LOG, LOG_REFUND];
+const SOURCES: [&str; 9] = [MERGE, LOWER_BOUND, HOT, INCARNATION, RECEIPT, ORIGINS, STATUS, LOG, LOG_REFUND];
 
 /// Hashed once.
 pub(super) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
@@ -40,6 +42,7 @@ pub(super) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
     lower_bound: Script::new(LOWER_BOUND),
     hot: Script::new(HOT),
     incarnation: Script::new(INCARNATION),
+    receipt: Script::new(RECEIPT),
     origins: Script::new(ORIGINS),
     status: Script::new(STATUS),
     log: Script::new(LOG),
@@ -212,6 +215,11 @@ fn number(text: &[u8]) -> Option<u64> {
     let digits = (1..=16).contains(&text.len()) && text.iter().all(u8::is_ascii_digit);
     let number: u64 = digits.then(|| std::str::from_utf8(text).ok()?.parse().ok())??;
     (number <= MAX_COUNT).then_some(number)
+}
+
+/// An id as the markers have it.
+pub(super) fn hex(id: u128) -> String {
+    format!("{id:032x}")
 }
 
 /// The elements of an array.

@@ -2,12 +2,15 @@
 //!
 //! If a server lacks a script, the script is loaded again. If a server does not hold a command's slot, the command is
 //! sent once more, to the server named in the redirection.
+//!
+//! A pipeline of writes ends with its receipt (`receipts`). Without it, its writes have failed.
 
 use super::servers::{Answer, Node, Servers, keep_map};
 use super::topology::Address;
 use crate::redis::command::Command;
 use crate::redis::error::StoreError;
 use crate::redis::options::Checked;
+use crate::redis::receipts::{Markers, Open};
 use crate::redis::script;
 use crate::redis::slots::slot_of;
 use redis::{Client, Cmd, Pipeline};
@@ -27,7 +30,18 @@ const QUICK_KEYS: usize = 8;
 /// Sends commands to the servers.
 pub(in crate::redis) struct Nodes {
     servers: Arc<Servers>,
+    markers: Arc<Markers>,
     mapper: Option<JoinHandle<()>>,
+}
+
+/// How the pipelines of a call are sent.
+#[derive(Clone)]
+struct Sender {
+    servers: Arc<Servers>,
+    /// The markers with the receipts of writes; `None` if nothing is written.
+    markers: Option<Arc<Markers>>,
+    quick: bool,
+    deadline: Instant,
 }
 
 /// One server's part of a call: commands with their positions in the call.
@@ -36,18 +50,27 @@ struct Share {
     work: Vec<(usize, Command)>,
 }
 
+/// The commands of one pipeline, with their positions in the call.
+struct Chunk {
+    /// The slot of the first command.
+    slot: u16,
+    places: Vec<usize>,
+    commands: Vec<Cmd>,
+}
+
 impl Share {
     /// Splits the work into pipelines.
-    fn chunks(self) -> Vec<Vec<(usize, Cmd)>> {
+    fn chunks(self) -> Vec<Chunk> {
         let (mut chunks, mut keys) = (Vec::new(), CHUNK_KEYS);
         for (place, command) in self.work {
             keys = keys.saturating_add(command.keys);
             if keys > CHUNK_KEYS {
-                chunks.push(Vec::new());
+                chunks.push(Chunk { slot: command.slot, places: Vec::new(), commands: Vec::new() });
                 keys = command.keys;
             }
             if let Some(chunk) = chunks.last_mut() {
-                chunk.push((place, command.what));
+                chunk.places.push(place);
+                chunk.commands.push(command.what);
             }
         }
         chunks
@@ -64,27 +87,41 @@ impl Drop for Nodes {
 
 impl Nodes {
     /// Starts connecting. Must be called within a tokio runtime. Fails if the `redis` crate rejects a TLS setting.
-    pub(in crate::redis) fn open(options: Checked) -> redis::RedisResult<Nodes> {
+    pub(in crate::redis) fn open(options: Checked, markers: Arc<Markers>) -> redis::RedisResult<Nodes> {
         let servers = Arc::new(Servers::open(options)?);
         let mapper = servers.is_cluster().then(|| tokio::spawn(keep_map(Arc::clone(&servers))));
-        Ok(Nodes { servers, mapper })
+        Ok(Nodes { servers, markers, mapper })
     }
 
     /// Sends every command to its server. The answers are in the order of the commands.
     pub(in crate::redis) async fn run(&self, commands: Vec<Command>, deadline: Instant) -> Vec<Answer> {
+        self.send(commands, None, deadline).await
+    }
+
+    /// The same for commands that write what is repeated after a loss: they succeed with their receipts.
+    pub(in crate::redis) async fn write(&self, commands: Vec<Command>, deadline: Instant) -> Vec<Answer> {
+        self.send(commands, Some(Arc::clone(&self.markers)), deadline).await
+    }
+
+    async fn send(
+        &self,
+        commands: Vec<Command>,
+        markers: Option<Arc<Markers>>,
+        deadline: Instant,
+    ) -> Vec<Answer> {
         let quick = commands.iter().map(|command| command.keys).sum::<usize>() <= QUICK_KEYS;
         let mut answers: Vec<Answer> = commands.iter().map(|_| Err(StoreError::Unavailable)).collect();
+        let sender = Sender { servers: Arc::clone(&self.servers), markers, quick, deadline };
         let mut tasks = JoinSet::new();
         for share in self.shares(commands, &mut answers) {
             let turns = Arc::new(Semaphore::new(CHUNKS_IN_FLIGHT));
             let node = Arc::clone(&share.node);
             for chunk in share.chunks() {
-                let (servers, node, turns) =
-                    (Arc::clone(&self.servers), Arc::clone(&node), Arc::clone(&turns));
+                let (sender, node, turns) = (sender.clone(), Arc::clone(&node), Arc::clone(&turns));
                 tasks.spawn(async move {
                     let _turn = turns.acquire().await;
-                    let (places, commands): (Vec<_>, Vec<_>) = chunk.into_iter().unzip();
-                    (places, run_chunk(&servers, &node, commands, quick, deadline).await)
+                    let answers = sender.run(&node, &chunk).await;
+                    (chunk.places, answers)
                 });
             }
         }
@@ -135,68 +172,115 @@ impl Nodes {
     }
 }
 
-async fn run_chunk(
-    servers: &Servers,
-    node: &Node,
-    commands: Vec<Cmd>,
-    quick: bool,
-    deadline: Instant,
-) -> Vec<Answer> {
-    let mut answers = node.send(&commands, quick, deadline).await;
-    let unloaded = which(&answers, |error| error == "NOSCRIPT");
-    if !unloaded.is_empty() {
-        let again = pick(&commands, &unloaded);
-        let (loads, skip) = script::load_all();
-        put(&mut answers, &unloaded, node.send_after(loads, skip, &again, quick, deadline).await);
+impl Sender {
+    /// Sends a pipeline to `node`, and again what that one cannot execute.
+    async fn run(&self, node: &Node, chunk: &Chunk) -> Vec<Answer> {
+        let nothing = (Pipeline::with_capacity(chunk.commands.len()), 0);
+        let mut answers = self.send(node, chunk.slot, nothing, &chunk.commands).await;
+        let unloaded = which(&answers, |error| error == "NOSCRIPT");
+        if !unloaded.is_empty() {
+            let again = pick(&chunk.commands, &unloaded);
+            put(&mut answers, &unloaded, self.send(node, chunk.slot, script::load_all(), &again).await);
+        }
+        if self.servers.is_cluster() {
+            self.follow(node, chunk, &mut answers).await;
+        } else if !which(&answers, |code| code == "READONLY" || code == "MASTERDOWN").is_empty() {
+            // The name of this server now resolves to a replica, so another server is the primary.
+            node.connect_again();
+        }
+        answers
     }
-    if !servers.is_cluster() && !which(&answers, |code| code == "READONLY" || code == "MASTERDOWN").is_empty()
-    {
-        // The name of this server now resolves to a replica, so another server is the primary.
-        node.connect_again();
-    }
-    if servers.is_cluster() {
-        follow(servers, node, &commands, &mut answers, quick, deadline).await;
-    }
-    answers
-}
 
-/// Sends redirected commands to the servers that `node` named.
-async fn follow(
-    servers: &Servers,
-    node: &Node,
-    commands: &[Cmd],
-    answers: &mut [Answer],
-    quick: bool,
-    deadline: Instant,
-) {
-    if answers.iter().any(is_sign_of_change) {
-        servers.doubt_map();
-    }
-    let mut elsewhere: BTreeMap<(bool, Address), Vec<usize>> = BTreeMap::new();
-    for place in which(answers, |code| code == "MOVED" || code == "ASK") {
-        if let Some(Err(StoreError::Refused { code, detail })) = answers.get(place)
-            && let Some(address) = node.address.redirected(detail)
-        {
-            elsewhere.entry((code == "ASK", address)).or_default().push(place);
+    /// Sends redirected commands to the servers that `node` named.
+    async fn follow(&self, node: &Node, chunk: &Chunk, answers: &mut [Answer]) {
+        if answers.iter().any(is_sign_of_change) {
+            self.servers.doubt_map();
+        }
+        let mut elsewhere: BTreeMap<(bool, Address), Vec<usize>> = BTreeMap::new();
+        for place in which(answers, is_redirection) {
+            if let Some(Err(StoreError::Refused { code, detail })) = answers.get(place)
+                && let Some(address) = node.address.redirected(detail)
+            {
+                elsewhere.entry((code == "ASK", address)).or_default().push(place);
+            }
+        }
+        for ((asking, address), places) in elsewhere {
+            let Some(other) = self.servers.node(&address) else { continue };
+            let again = pick(&chunk.commands, &places);
+            let fresh = if asking {
+                let mut each = Vec::new();
+                for command in again {
+                    let mut prelude = Pipeline::new();
+                    prelude.cmd("ASKING");
+                    each.extend(self.send(&other, chunk.slot, (prelude, 1), &[command]).await);
+                }
+                each
+            } else {
+                self.send(&other, chunk.slot, script::load_all(), &again).await
+            };
+            put(answers, &places, fresh);
         }
     }
-    for ((asking, address), places) in elsewhere {
-        let Some(other) = servers.node(&address) else { continue };
-        let again = pick(commands, &places);
-        let fresh = if asking {
-            let mut each = Vec::new();
-            for command in again {
-                let mut prelude = Pipeline::new();
-                prelude.cmd("ASKING");
-                each.extend(other.send_after(prelude, 1, &[command], quick, deadline).await);
-            }
-            each
-        } else {
-            let (loads, skip) = script::load_all();
-            other.send_after(loads, skip, &again, quick, deadline).await
+
+    /// Sends one pipeline to `node`: a prelude and `commands`, and a receipt if they write.
+    async fn send(
+        &self,
+        node: &Node,
+        slot: u16,
+        prelude: (Pipeline, usize),
+        commands: &[Cmd],
+    ) -> Vec<Answer> {
+        let mut markers = self.markers.iter().flat_map(|markers| {
+            let here = markers.near(slot).filter(|(_, slot)| self.servers.holds(node, *slot));
+            here.filter_map(|(place, _)| markers.begin(place))
+        });
+        let receipt = markers.next().and_then(|open| Some((open.command()?, open)));
+        let Some((last, open)) = receipt else {
+            return node.send_between(prelude, commands, None, self.quick, self.deadline).await;
         };
-        put(answers, &places, fresh);
+        let mut answers = node.send_between(prelude, commands, Some(&last), self.quick, self.deadline).await;
+        let recorded = answers.pop().unwrap_or(Err(StoreError::Protocol));
+        if let Err(error) = self.receive(node, open, recorded, markers).await {
+            answers
+                .iter_mut()
+                .filter(|answer| answer.is_ok())
+                .for_each(|answer| *answer = Err(error.clone()));
+        }
+        answers
     }
+
+    /// Takes the answer to a receipt. A marker may have moved to another server, which holds none of the cells; then the
+    /// next one of this server has the receipt. If none is left, the writes have none.
+    async fn receive<'a>(
+        &self,
+        node: &Node,
+        mut open: Open<'a>,
+        mut recorded: Answer,
+        mut markers: impl Iterator<Item = Open<'a>>,
+    ) -> Result<(), StoreError> {
+        loop {
+            let is_elsewhere =
+                matches!(&recorded, Err(StoreError::Refused { code, .. }) if is_redirection(code));
+            open.answered(&recorded);
+            if !is_elsewhere {
+                return recorded.map(|_| ());
+            }
+            self.servers.doubt_map();
+            let Some((command, next)) = markers.find_map(|next| Some((next.command()?, next))) else {
+                return Ok(());
+            };
+            open = next;
+            recorded = node
+                .send(&[command], self.quick, self.deadline)
+                .await
+                .pop()
+                .unwrap_or(Err(StoreError::Protocol));
+        }
+    }
+}
+
+fn is_redirection(code: &str) -> bool {
+    code == "MOVED" || code == "ASK"
 }
 
 fn is_sign_of_change(answer: &Answer) -> bool {

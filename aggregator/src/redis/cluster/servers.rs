@@ -87,6 +87,11 @@ impl Servers {
         }
     }
 
+    /// Whether `node` holds `slot`.
+    pub(in crate::redis) fn holds(&self, node: &Node, slot: u16) -> bool {
+        self.owner(slot).is_ok_and(|owner| owner.address == node.address)
+    }
+
     /// The client of some server of the store. If there are several servers, each `attempt` selects another one.
     pub(in crate::redis) fn any_client(&self, attempt: usize) -> Option<Client> {
         let map = self.map.read();
@@ -180,26 +185,27 @@ impl Node {
         quick: bool,
         deadline: Instant,
     ) -> Vec<Answer> {
-        self.send_after(Pipeline::with_capacity(commands.len()), 0, commands, quick, deadline).await
+        self.send_between((Pipeline::with_capacity(commands.len()), 0), commands, None, quick, deadline).await
     }
 
-    /// Sends `commands` after the `skip` commands of `prelude`, whose answers are dropped.
-    pub(in crate::redis) async fn send_after(
+    /// Sends `commands` after a prelude, that is a number of commands whose answers are dropped, and before `last`. The
+    /// answer to `last` follows those to `commands`.
+    pub(in crate::redis) async fn send_between(
         &self,
-        prelude: Pipeline,
-        skip: usize,
+        (prelude, skip): (Pipeline, usize),
         commands: &[Cmd],
+        last: Option<&Cmd>,
         quick: bool,
         deadline: Instant,
     ) -> Vec<Answer> {
-        let mut pipeline = prelude;
-        for command in commands {
+        let (mut pipeline, count) = (prelude, commands.len() + usize::from(last.is_some()));
+        for command in commands.iter().chain(last) {
             pipeline.add_command(command.clone());
         }
         let wire = if quick { &self.quick } else { &self.bulk };
-        match wire.send(pipeline, skip + commands.len(), deadline).await {
+        match wire.send(pipeline, skip + count, deadline).await {
             Ok(values) => values.into_iter().skip(skip).map(answer).collect(),
-            Err(error) => commands.iter().map(|_| Err(error.clone())).collect(),
+            Err(error) => (0..count).map(|_| Err(error.clone())).collect(),
         }
     }
 }

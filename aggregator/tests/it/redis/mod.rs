@@ -4,3 +4,4 @@ mod store_redis;
 mod store_redis_cluster;
 mod store_redis_faults;
 mod store_redis_log;
+mod store_redis_receipts;

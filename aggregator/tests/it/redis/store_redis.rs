@@ -513,8 +513,8 @@ async fn a_call_that_has_read_much_leaves_cells_for_the_next() {
         assert_eq!(first[number].as_ref().unwrap().current, crowd);
         assert_eq!(merged.unwrap().current, [&[(A, 5)], &crowd[..]].concat(), "{number}");
     }
-    // Five cells of 1 000 fields and values in turn end a call.
-    assert_eq!(calls(&redis) - before, 8);
+    // Five cells of 1 000 fields and values in turn end a call, and each call has a receipt.
+    assert_eq!(calls(&redis) - before, 8 * 2);
 }
 
 /// Script calls that the server has executed.
@@ -533,7 +533,8 @@ async fn a_large_batch_keeps_its_order() {
     for (merged, cell) in store.merge(&cells, now(), AMPLE).await.into_iter().zip(&cells) {
         assert_eq!(merged.unwrap().current, cell.parts);
     }
-    assert_eq!(calls(&redis) - before, 79, "64 cells in a call");
+    // 256 cells in a pipeline.
+    assert_eq!(calls(&redis) - before, 79 + 20, "64 cells in a call, and a receipt for each pipeline");
     assert!(store.merge(&[], now(), AMPLE).await.is_empty());
 }
 

@@ -6,8 +6,8 @@
 //! - the marker is missing: the server was emptied;
 //! - another server holds it: a replica was promoted, or the server was started again. Such a server may lack what was
 //!   acknowledged a moment before, whatever it has of the marker;
-//! - it counts fewer reads of this aggregator than the aggregator has received answers to: the server was set back to
-//!   older data.
+//! - it counts fewer reads of this aggregator than the aggregator has received answers to, or lacks the number of one of
+//!   its writes (`receipts`): the server was set back to older data.
 //!
 //! An aggregator that reads a marker for the first time removes those from it that have not read for [`READERS_MS`], and
 //! records in it when the last of these has. So one that was away for long does not find its missing number a loss.
@@ -17,6 +17,7 @@
 
 use crate::model::time::UnixMs;
 use crate::region::exchange::StoreIds;
+use crate::replication::regional::receipts::{Lanes, Receipt, Receipts};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
@@ -121,10 +122,20 @@ pub struct Marker {
     id: u128,
     since: UnixMs,
     server: Option<Server>,
-    /// How often each reader has read, and when it did last.
-    readers: BTreeMap<[u8; 16], (u64, UnixMs)>,
+    readers: BTreeMap<[u8; 16], Reader>,
     /// When the last read was of those readers that were removed.
     removed: UnixMs,
+}
+
+/// What a marker holds of one reader.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Reader {
+    /// How often it has read.
+    looks: u64,
+    /// When it did last.
+    at: UnixMs,
+    /// The numbers of its writes.
+    receipts: Lanes,
 }
 
 /// One read of a marker.
@@ -136,6 +147,8 @@ pub struct Look {
     pub fresh: u128,
     /// The last answers to this reader.
     pub last: LastRead,
+    /// What was answered about its writes.
+    pub receipts: Receipts,
 }
 
 impl Marker {
@@ -156,18 +169,39 @@ impl Marker {
             marker.remove_readers(now);
         }
         // A reader that was removed counts on from what was answered to it.
-        let answered = look.last.at(place).filter(|last| last.id == marker.id).map_or(0, |last| last.looks);
-        let (looks, at) = marker.readers.entry(look.reader).or_insert((answered, now));
-        (*looks, *at) = (looks.saturating_add(1), now);
-        let looks = *looks;
+        let reader = marker.readers.entry(look.reader).or_insert_with(|| {
+            let answered = look.last.at(place).filter(|last| last.id == marker.id);
+            let receipts = answered.and_then(|last| look.receipts.stated(place, last.id));
+            let looks = answered.map_or(0, |last| last.looks);
+            Reader { looks, at: now, receipts: receipts.unwrap_or_default() }
+        });
+        (reader.looks, reader.at) = (reader.looks.saturating_add(1), now);
+        let looks = reader.looks;
         let age_ms = now.0.saturating_sub(marker.since.0);
         Incarnation { place, id: marker.id, looks, server, since: marker.since, age_ms }
     }
 
+    /// Records the receipt of a pipeline of `reader` after its writes were executed, and returns whether the marker has it.
+    /// `receipt.lua` is the same in Redis.
+    pub fn record(stored: &mut Option<Marker>, reader: &[u8; 16], receipt: &Receipt) -> bool {
+        let marker = stored.as_mut().filter(|marker| marker.id == receipt.id);
+        let Some(reader) = marker.and_then(|marker| marker.readers.get_mut(reader)) else { return false };
+        let held = reader.receipts.get(&receipt.lane).copied().unwrap_or(0);
+        if held < receipt.after {
+            return false;
+        }
+        reader.receipts.insert(receipt.lane, held.max(receipt.number));
+        true
+    }
+
     fn was_set_back(&self, place: u16, look: &Look) -> bool {
         let Some(last) = look.last.at(place).filter(|last| last.id == self.id) else { return false };
+        let Some(stated) = look.receipts.stated(place, last.id) else { return true };
         match self.readers.get(&look.reader) {
-            Some((looks, _)) => *looks < last.looks,
+            Some(reader) => {
+                let is_missing = |(lane, number)| reader.receipts.get(lane).is_none_or(|held| held < number);
+                reader.looks < last.looks || stated.iter().any(is_missing)
+            }
             // Data from before the reader was removed do not state that.
             None => self.removed < last.read_at(),
         }
@@ -175,7 +209,7 @@ impl Marker {
 
     fn remove_readers(&mut self, now: UnixMs) {
         let removed = &mut self.removed;
-        self.readers.retain(|_, (_, at)| {
+        self.readers.retain(|_, Reader { at, .. }| {
             let stays = at.0.saturating_add(READERS_MS) >= now.0;
             if !stays {
                 *removed = (*removed).max(*at);
@@ -199,7 +233,7 @@ mod tests {
     const A: Server = Server { process: 10, promotion: 0 };
 
     fn look(reader: [u8; 16], fresh: u128, last: &LastRead) -> Look {
-        Look { reader, fresh, last: last.clone() }
+        Look { reader, fresh, last: last.clone(), receipts: Receipts::default() }
     }
 
     fn read(stored: &mut Option<Marker>, fresh: u128, last: &mut LastRead, server: Server) -> u128 {

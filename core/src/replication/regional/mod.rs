@@ -2,7 +2,7 @@
 //!
 //! - `replay`: counts to the store. [`queries`]: queries that the store answers.
 //! - `hot`: keys near their limits, from the store. [`watch`]: whether the store has lost data, by
-//!   its `marker`.
+//!   its `marker`, also what was acknowledged since the last look ([`receipts`]).
 //! - `heartbeat`: which nodes are alive, and the region's time (`clock`), which [`joining`] takes at the start. [`broadcast`]: changes to
 //!   and from the other aggregators.
 
@@ -13,5 +13,6 @@ pub mod hot;
 pub mod joining;
 pub mod marker;
 pub mod queries;
+pub mod receipts;
 pub mod replay;
 pub mod watch;

@@ -275,6 +275,7 @@ mod tests {
     use crate::model::time::UnixMs;
     use crate::region::exchange::Merged;
     use crate::replication::regional::marker::{Incarnation, Look, Marker, Server};
+    use crate::replication::regional::receipts::Receipts;
     use crate::replication::testing::{NOW, ORIGIN, at, report, state};
     use std::vec;
 
@@ -435,7 +436,8 @@ mod tests {
         fn read(&mut self, reader: u8, watch: &Watch) -> Incarnations {
             self.reads += 1;
             let (reader, fresh) = ([reader; 16], (self.server.process << 64) + u128::from(self.reads));
-            let look = Look { reader, fresh, last: watch.last_read().clone() };
+            let last = watch.last_read().clone();
+            let look = Look { reader, fresh, last, receipts: Receipts::default() };
             // The first incarnation began long ago.
             let now = UnixMs(self.reads * 2 * YOUNG_MS);
             let read = Marker::read(&mut self.marker, 0, &look, Some(self.server), now);

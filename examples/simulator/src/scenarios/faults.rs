@@ -92,6 +92,16 @@ pub(super) const ALL: &[Scenario] = &[
         at_rest(seed, ends.into_iter().chain([last]).collect())
     }),
     Scenario::new(
+        "set-back-redis-12ms",
+        "Redis is set back by 12 ms, less than the time between two looks at its marker",
+        |seed| {
+            let what = Wrong::SetBack { region: 0 };
+            let ends = [3_000, 5_000, 7_000].map(|at_ms| Fault { at_ms, for_ms: 12, what });
+            let last = Fault { at_ms: 11_850 + seed % 130, for_ms: 12, what };
+            at_rest(seed, ends.into_iter().chain([last]).collect())
+        },
+    ),
+    Scenario::new(
         "set-back-redis",
         "Redis is set back to older data, and loses all data soon after that was found",
         |seed| {

@@ -6,6 +6,7 @@ use super::network::Path;
 use super::request::{Caller, Reply, Request, Store};
 use std::collections::BTreeMap;
 use weir_core::replication::Failure;
+use weir_core::replication::regional::receipts::{Ended, Receipt};
 
 /// Longest time of a statement of a database that is not slow, in microseconds.
 const STATEMENT_US: u64 = 2_000;
@@ -23,14 +24,16 @@ struct Pending {
     incarnation: u64,
     caller: Caller,
     request: Request,
+    receipt: Option<Receipt>,
 }
 
 impl World<'_> {
     /// An aggregator calls a store; the call times out after `within_ms`.
     pub(super) fn call(&mut self, at: usize, store: Store, request: Request, within_ms: u64, caller: Caller) {
         let path = self.path_to(at, store);
+        let (sent, receipt) = self.with_receipt(at, &request);
         match store {
-            Store::Redis(_) => self.counts.redis_commands += request.size(),
+            Store::Redis(_) => self.counts.redis_commands += sent.size(),
             Store::Database => {
                 self.counts.database_statements += request.size();
                 self.counts.database_rows += request.rows();
@@ -41,15 +44,25 @@ impl World<'_> {
         let there = self.network.pass(path);
         let arrives = self.now_us + there.delay_us;
         if !there.lost {
-            let copy = there.twice.then(|| Box::new(request.clone()));
-            self.queue.plan(arrives, Event::StoreTakes(store, at, id, Box::new(request.clone())));
+            let copy = there.twice.then(|| Box::new(sent.clone()));
+            self.queue.plan(arrives, Event::StoreTakes(store, at, id, Box::new(sent)));
             if let Some(copy) = copy {
                 self.queue.plan(arrives, Event::StoreTakes(store, at, id, copy));
             }
         }
         self.queue.plan(self.now_us + within_ms * 1_000, Event::Replied(id, None));
         let incarnation = self.aggregators[at].incarnation;
-        self.calls.pending.insert(id, Pending { aggregator: at, incarnation, caller, request });
+        self.calls.pending.insert(id, Pending { aggregator: at, incarnation, caller, request, receipt });
+    }
+
+    /// What is sent for a request: if it writes, with its receipt.
+    fn with_receipt(&mut self, at: usize, request: &Request) -> (Request, Option<Receipt>) {
+        let process = self.aggregators[at].process.as_mut().filter(|_| request.is_guarded());
+        let begun = process.and_then(|process| Some((process.id, process.receipts.begin(0)?)));
+        match begun {
+            Some((id, receipt)) => (Request::Guarded(Box::new(request.clone()), id, receipt), Some(receipt)),
+            None => (request.clone(), None),
+        }
     }
 
     /// A call reaches its store.
@@ -85,14 +98,22 @@ impl World<'_> {
             return;
         }
         let Some(pending) = self.calls.pending.remove(&id) else { return };
-        let Pending { aggregator, incarnation, caller, request } = pending;
+        let Pending { aggregator, incarnation, caller, request, receipt } = pending;
         if self.aggregators[aggregator].incarnation != incarnation {
             if let Caller::PendingRefund(refund) = caller {
                 self.record_failed_refund(&refund);
             }
             return;
         }
-        let reply = reply.map_or_else(|| request.failed(Failure::Timeout), |reply| *reply);
+        let (reply, ended) = match reply.map(|reply| *reply) {
+            Some(Reply::Guarded(reply, true)) => (*reply, Ended::Recorded),
+            Some(Reply::Guarded(reply, false)) => (*reply, Ended::Unrecorded),
+            Some(reply) => (reply, Ended::Unanswered),
+            None => (request.failed(Failure::Timeout), Ended::Unanswered),
+        };
+        if let Some((receipt, process)) = receipt.zip(self.aggregators[aggregator].process.as_mut()) {
+            process.receipts.end(&receipt, ended);
+        }
         match caller {
             Caller::Machine(number) => self.machine_replied(aggregator, number, request, reply),
             Caller::Queries(queries, stream) => self.conclude_queries(aggregator, *queries, stream, reply),

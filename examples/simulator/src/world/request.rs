@@ -14,6 +14,7 @@ use weir_core::replication::members::Member;
 use weir_core::replication::regional::clock::TimeProposal;
 use weir_core::replication::regional::marker::{Incarnations, Look};
 use weir_core::replication::regional::queries::Queries;
+use weir_core::replication::regional::receipts::Receipt;
 
 /// A store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +44,8 @@ pub enum Request {
     Publish(Vec<u8>),
     /// Read the marker.
     Look(Look),
+    /// Execute a request that writes, and then record the receipt of this aggregator in the marker.
+    Guarded(Box<Request>, [u8; 16], Receipt),
     /// Exchange a packet: raise rows of a region, and read new rows of others. The database executes [`Request::Write`] and
     /// [`Request::Feed`].
     Packet(Packet),
@@ -86,6 +89,8 @@ pub enum Reply {
     Merged(Vec<Result<Merged, Failure>>),
     /// Success or failure.
     Done(Result<(), Failure>),
+    /// The reply to a request with a receipt, and whether the marker has the receipt.
+    Guarded(Box<Reply>, bool),
     /// Cells of a shard.
     Named(Result<Vec<(Key, u64)>, Failure>),
     /// What is alive, and the region's time.
@@ -157,12 +162,18 @@ pub struct Transaction {
 }
 
 impl Request {
+    /// Whether it writes to Redis what is written again after a loss.
+    pub fn is_guarded(&self) -> bool {
+        matches!(self, Request::Merge(_) | Request::Raise(_) | Request::NameHot(_))
+    }
+
     /// The number of commands or statements.
     pub fn size(&self) -> u64 {
         let cells = match self {
             Request::Merge(merges) => merges.len(),
             Request::Raise(lower_bounds) => lower_bounds.len(),
             Request::NameHot(cells) => cells.len(),
+            Request::Guarded(request, ..) => return request.size() + 1,
             Request::Cells(cells) => cells.len(),
             // The feed, and the upsert.
             Request::Packet(packet) => 1 + usize::from(packet.version.is_some()),
@@ -187,6 +198,7 @@ impl Request {
             Request::Merge(merges) => each(merges.len()),
             Request::Raise(lower_bounds) => each(lower_bounds.len()),
             Request::Cells(cells) => each(cells.len()),
+            Request::Guarded(request, ..) => request.failed(failure),
             Request::NameHot(_)
             | Request::Publish(_)
             | Request::Release(_)

@@ -19,6 +19,7 @@ use weir_core::replication::grace_period::GracePeriod;
 use weir_core::replication::regional::clock::RegionClock;
 use weir_core::replication::regional::hot::HotReader;
 use weir_core::replication::regional::joining::Joining;
+use weir_core::replication::regional::receipts::Receipts;
 use weir_core::replication::regional::replay::Replay;
 use weir_core::replication::regional::watch::Watch;
 use weir_core::replication::regional::{broadcast, heartbeat};
@@ -57,6 +58,7 @@ impl World<'_> {
             id,
             region_clock: RegionClock::default(),
             machines: Vec::new(),
+            receipts: Receipts::default(),
             logs: Logs::new(LogsLimits::default()),
             refunds: Vec::new(),
             notified: RegionEvents::new(),

@@ -20,6 +20,7 @@ use weir_core::replication::regional::heartbeat::{self, Alive, Heartbeat};
 use weir_core::replication::regional::hot::{self, HotReader};
 use weir_core::replication::regional::joining::Joining;
 use weir_core::replication::regional::marker::Look;
+use weir_core::replication::regional::receipts::Receipts;
 use weir_core::replication::regional::replay::{self, Replay};
 use weir_core::replication::regional::watch::Watch;
 use weir_core::replication::{Alone, Event as RegionEvent, Events as RegionEvents, Next};
@@ -68,6 +69,13 @@ pub struct Running {
     called: MonoMs,
 }
 
+/// What the calls of a process state of itself.
+struct Me<'a> {
+    id: [u8; 16],
+    proposal: TimeProposal,
+    receipts: &'a Receipts,
+}
+
 /// The next step of a machine.
 enum Step {
     Call(Store, Request, u64),
@@ -108,7 +116,8 @@ impl World<'_> {
             let Some(Some(running)) = process.machines.get_mut(number) else { return };
             let mut access = Alone { state: &mut process.state, now };
             let proposal = process.region_clock.propose(machine);
-            let step = step(&mut running.machine, &mut access, region, random, (process.id, proposal));
+            let me = Me { id: process.id, proposal, receipts: &process.receipts };
+            let step = step(&mut running.machine, &mut access, region, random, &me);
             running.pause += 1;
             let pause = running.pause;
             match step {
@@ -173,6 +182,8 @@ impl World<'_> {
                 replay.named(&mut access, &hot, result);
             }
             (Machine::Watch(watch), _, Reply::Incarnations(incarnations)) => {
+                let seen = incarnations.iter().flat_map(|incarnations| &incarnations.seen);
+                seen.for_each(|read| process.receipts.read(read.place, read.id));
                 grace = watch.looked(&mut access, incarnations.as_ref().map_err(|failure| *failure)).grace;
             }
             (Machine::Heartbeat(heartbeat), _, Reply::Alive(alive)) => {
@@ -323,7 +334,7 @@ fn step(
     access: &mut Alone<'_>,
     region: usize,
     random: u64,
-    (id, proposal): ([u8; 16], TimeProposal),
+    &Me { id, proposal, receipts }: &Me<'_>,
 ) -> Step {
     let schedule = Schedule::default();
     let (redis, database) = (Store::Redis(region), Store::Database);
@@ -336,7 +347,8 @@ fn step(
         }),
         Machine::Watch(watch) => of(watch.next(access), |()| {
             let fresh = u128::from(random) << 64 | u128::from(random.rotate_left(17));
-            let look = Look { reader: id, fresh, last: watch.last_read().clone() };
+            let last = watch.last_read().clone();
+            let look = Look { reader: id, fresh, last, receipts: receipts.clone() };
             Step::Call(redis, Request::Look(look), schedule.marker_timeout_ms)
         }),
         Machine::Heartbeat(heartbeat) => of(heartbeat.next(access), |call| match call {

@@ -24,6 +24,7 @@ use weir_core::replication::Events as RegionEvents;
 use weir_core::replication::push::Pusher;
 use weir_core::replication::regional::broadcast as others;
 use weir_core::replication::regional::clock::RegionClock;
+use weir_core::replication::regional::receipts::Receipts;
 use weir_core::replication::state::{Alone, LateAck, RegionState, TICK_MS};
 
 /// Time to establish a subscription to peers' messages.
@@ -63,6 +64,8 @@ pub struct Process {
     pub region_clock: RegionClock,
     /// The background tasks; `None` for one that has finished.
     pub machines: Vec<Option<Running>>,
+    /// What Redis has answered about its writes.
+    pub receipts: Receipts,
     /// The exact logs, if the region has no Redis.
     pub logs: Logs,
     /// Refunds that are not due yet or have failed.

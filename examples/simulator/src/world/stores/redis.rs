@@ -86,6 +86,10 @@ impl Redis {
                     (self.origins.keys().copied().collect(), self.aggregators.keys().copied().collect());
                 Reply::Alive(Ok(Listed { origins, aggregators, region_us }))
             }
+            Request::Guarded(request, reader, receipt) => {
+                let reply = self.execute(*request, now_ms);
+                Reply::Guarded(Box::new(reply), Marker::record(&mut self.marker, &reader, &receipt))
+            }
             Request::Look(look) => {
                 let server = Server { process: self.promotions + 1, promotion: self.promotions };
                 let read = Marker::read(&mut self.marker, 0, &look, Some(server), UnixMs(now_ms));
