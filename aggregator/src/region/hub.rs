@@ -248,9 +248,13 @@ impl Hub {
         }
     }
 
-    /// Takes all parts of a frame except its hello and its exact requests.
-    pub fn take(&self, origin: OriginId, frame: FilterFrame) -> Result<Taken, StreamError> {
+    /// Takes all parts of a frame except its hello and its exact requests. Queries have no answer while another aggregator may serve
+    /// the region.
+    pub fn take(&self, origin: OriginId, mut frame: FilterFrame) -> Result<Taken, StreamError> {
         let started = Instant::now();
+        if !self.serves() {
+            frame.consults.clear();
+        }
         let taken = self.state(|state, now| state.take(origin, frame, now));
         let taken = taken.map_err(|_| StreamError::TooManyOrigins)?;
         self.metrics.program.frame_seconds.observe(started.elapsed().as_secs_f64());

@@ -344,7 +344,8 @@ impl Stream<'_> {
     async fn rule(&self, exact_requests: Vec<ExactRequest>) -> Result<(), End> {
         let mut rejected = Vec::new();
         for request in exact_requests {
-            let Ok(room) = self.exact.clone().try_acquire_owned() else {
+            let room = self.exact.clone().try_acquire_owned().ok();
+            let Some(room) = room.filter(|_| self.services.serves()) else {
                 rejected.push(self.services.exact.reject(&request));
                 continue;
             };

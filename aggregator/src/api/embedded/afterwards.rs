@@ -22,8 +22,11 @@ pub enum Standing {
 
 impl EmbeddedLimiter {
     /// What a request would meet in the check's window, by the local counts and live control. Charges nothing and sends no query. `None` if the
-    /// check is invalid, or is no window.
+    /// check is invalid, or is no window, or while another aggregator may serve the region.
     pub fn standing(&self, check: &LimitCheck) -> Option<Standing> {
+        if !self.api.services.serves() {
+            return None;
+        }
         let (found, limit) = self.found(check);
         match found.ban {
             Some(Banned::Until(at)) => {
