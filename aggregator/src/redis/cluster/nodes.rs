@@ -240,6 +240,9 @@ impl Sender {
         };
         let mut answers = node.send_between(prelude, commands, Some(&last), self.quick, self.deadline).await;
         let recorded = answers.pop().unwrap_or(Err(StoreError::Protocol));
+        if answers.iter().all(Result::is_err) {
+            return answers;
+        }
         if let Err(error) = self.receive(node, open, recorded, markers).await {
             answers
                 .iter_mut()
