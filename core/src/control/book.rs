@@ -74,6 +74,18 @@ pub fn first_revision(now: UnixMs) -> u64 {
     now.0.checked_div(1_000).unwrap_or(0).clamp(1, LAST_FIRST)
 }
 
+/// The edition of a database that was set back to `found`, under a new incarnation: its revision was never used. `known` is the highest
+/// one that is known of.
+pub fn renewed(found: Edition, known: u64, incarnation: u64, now: UnixMs) -> Edition {
+    let used = found.revision.max(known).max(first_revision(now)).min(MAX_REVISION.saturating_sub(1));
+    Edition { incarnation, revision: used.saturating_add(1), ..found }
+}
+
+/// Whether a revision may have been reached by now.
+fn is_possible(revision: u64, now: UnixMs) -> bool {
+    revision <= first_revision(now).saturating_add(MAX_AHEAD).min(MAX_REVISION)
+}
+
 /// The digest of an incarnation that filters receive; never 0.
 pub fn sent_incarnation(incarnation: u64) -> u64 {
     fingerprint(b"weir life", HashKey(incarnation, !incarnation)).max(1)
@@ -103,6 +115,8 @@ pub struct Book {
     places: BTreeMap<(Target, Slot), u64>,
     /// The highest proven revision of a filter in this incarnation.
     acknowledged: u64,
+    /// The highest revision that was read, of any incarnation, and was possible by the time.
+    seen: u64,
     /// Former incarnations, the newest last. If one returns, the database was set back.
     former: Vec<u64>,
 }
@@ -148,6 +162,13 @@ impl Book {
         self.entries.values().filter(|entry| !entry.is_over(now)).count()
     }
 
+    /// The revision of a change to a database whose last one is `revision`; `None` if all are used. It is above all that this book has seen,
+    /// also in former incarnations: a database that was emptied or set back has no revision of what it has lost.
+    pub fn next_revision(&self, revision: u64, now: UnixMs) -> Option<u64> {
+        let last = revision.max(self.seen).max(self.acknowledged);
+        (last < MAX_REVISION).then(|| last.saturating_add(1).max(first_revision(now)))
+    }
+
     /// Notes the revision of a filter. A higher one than the database's shows that the database was set back.
     pub fn acknowledged(&mut self, known: ControlsKnown, now: UnixMs) {
         if self.is_news(known, now) {
@@ -161,8 +182,7 @@ impl Book {
             let shown = known_of(Edition { revision: known.revision, ..held }) == known;
             shown && held.revision.max(self.acknowledged) < known.revision
         };
-        let most = first_revision(now).saturating_add(MAX_AHEAD).min(MAX_REVISION);
-        self.edition.is_some_and(more) && known.revision <= most
+        self.edition.is_some_and(more) && is_possible(known.revision, now)
     }
 
     /// What is to be read of a database with this edition.
@@ -193,6 +213,10 @@ impl Book {
             self.entries.clear();
             self.places.clear();
         }
+        if is_possible(found.revision, now) {
+            self.seen = self.seen.max(found.revision);
+        }
+        self.seen = self.seen.max(self.acknowledged);
         if held.is_none() {
             self.acknowledged = 0;
             self.former.extend(self.edition.map(|before| before.incarnation));

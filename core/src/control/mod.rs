@@ -12,6 +12,7 @@ mod bans;
 pub mod book;
 mod index;
 mod keeper;
+pub mod news;
 mod scope;
 mod set;
 mod stock;

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::time::Duration;
 use tokio::time::Instant;
-use weir_core::control::book::{Book, Edition, MAX_KEPT, MAX_REVISION, Reading, first_revision};
+use weir_core::control::book::{Book, MAX_KEPT, Reading};
 use weir_core::control::{Slot, Target};
 use weir_core::model::time::UnixMs;
 
@@ -30,8 +30,7 @@ impl Database {
         now: UnixMs,
         within: Duration,
     ) -> Result<Vec<Changed>, DatabaseError> {
-        let reading = |found| book.reading(found);
-        let work = Apply { changes, region: self.region_bytes(), reading: &reading, now };
+        let work = Apply { changes, region: self.region_bytes(), book, now };
         retry::until(Instant::now() + within, self.primary(), work).await
     }
 }
@@ -39,7 +38,7 @@ impl Database {
 struct Apply<'a> {
     changes: &'a [Change],
     region: &'a [u8],
-    reading: &'a (dyn Fn(Edition) -> Reading + Sync),
+    book: &'a Book,
     now: UnixMs,
 }
 
@@ -60,7 +59,7 @@ impl Apply<'_> {
     async fn apply(&self, connection: &mut Connection) -> Result<Vec<Changed>, DatabaseError> {
         let lock = connection.statements().control_edition_lock;
         let found = edition(connection, lock, self.now).await?;
-        let edition = match (self.reading)(found) {
+        let edition = match self.book.reading(found) {
             Reading::WentBack(known) => renew(connection, found, known, self.now).await?,
             _ => found,
         };
@@ -76,7 +75,7 @@ impl Apply<'_> {
         Ok(changed)
     }
 
-    async fn draft(&self, connection: &mut Connection, revision: u64) -> Result<Draft, DatabaseError> {
+    async fn draft(&self, connection: &mut Connection, revision: u64) -> Result<Draft<'_>, DatabaseError> {
         let mut stored = BTreeMap::new();
         let placed = |found: StoredControl| (found.place(), found);
         connection.each_text(self.find(), |row| stored.extend(read_row(row).map(placed))).await?;
@@ -85,7 +84,7 @@ impl Apply<'_> {
             true => Room::count(connection, self.now).await?,
             false => Room::default(),
         };
-        Ok(Draft { now: self.now, stored, room, revision, made: Vec::new() })
+        Ok(Draft { book: self.book, now: self.now, stored, room, revision, made: Vec::new() })
     }
 
     /// The query for the controls stored where a change applies.
@@ -98,7 +97,8 @@ impl Apply<'_> {
 }
 
 /// Computes the results of changes one after the other, until all are written.
-struct Draft {
+struct Draft<'a> {
+    book: &'a Book,
     now: UnixMs,
     /// The stored controls where a change applies, including the changes so far.
     stored: BTreeMap<(Target, Slot), StoredControl>,
@@ -108,7 +108,7 @@ struct Draft {
     made: Vec<(StoredControl, Option<StoredControl>)>,
 }
 
-impl Draft {
+impl Draft<'_> {
     fn take(&mut self, change: &Change) -> Changed {
         let place = (change.target.clone(), change.slot());
         let found = self.stored.get(&place);
@@ -121,12 +121,10 @@ impl Draft {
         {
             return Changed::Full(bound);
         }
-        if self.revision >= MAX_REVISION {
+        let Some(revision) = self.book.next_revision(self.revision, self.now) else {
             return Changed::Full(Bound::Revisions);
-        }
-        // A database that was set back, while no aggregator ran, has no revision of what it has lost. No new one may be one of
-        // those.
-        self.revision = self.revision.saturating_add(1).max(first_revision(self.now));
+        };
+        self.revision = revision;
         let stored = change.result(found, self.revision, self.now);
         let was = stands.cloned();
         self.room.replace(

@@ -17,16 +17,14 @@ mod tidy;
 pub use action::Action;
 pub use change::{Change, Changed, Wish, name_and_value};
 pub use json::{audited_json, control_json, put as put_field, stored_json};
-pub use read::{
-    AuditFilter, Audited, ControlFilter, MAX_PAGE, NEWS_ROWS, News, NewsPage, PlaceFilter, UnfinishedNews,
-};
+pub use read::{AuditFilter, Audited, ControlFilter, MAX_PAGE, NEWS_ROWS, NewsPage, PlaceFilter};
 pub use room::{Bound, MAX_AUTOMATIC, MAX_AUTOMATIC_OF_WORKSPACE, MAX_OF_WORKSPACE};
 pub use tidy::Tidied;
 
 use super::connection::mysql;
 use super::connection::{Arg, Connection, Row};
 use super::{DatabaseError, Reason};
-use weir_core::control::book::{Edition, Entry, MAX_REVISION, first_revision};
+use weir_core::control::book::{self, Edition, Entry, first_revision};
 use weir_core::control::{Control, Selector, Slot, Target};
 use weir_core::model::time::UnixMs;
 use weir_core::model::wire;
@@ -210,9 +208,8 @@ async fn renew(
     known: u64,
     now: UnixMs,
 ) -> Result<Edition, DatabaseError> {
-    let revision = found.revision.max(known).max(first_revision(now)).min(MAX_REVISION - 1) + 1;
-    let renewed = Edition { incarnation: random_incarnation(), revision, ..found };
-    connection.execute(RENEW, &[Arg::Int(renewed.incarnation), Arg::Int(revision)]).await?;
+    let renewed = book::renewed(found, known, random_incarnation(), now);
+    connection.execute(RENEW, &[Arg::Int(renewed.incarnation), Arg::Int(renewed.revision)]).await?;
     Ok(renewed)
 }
 

@@ -9,7 +9,8 @@ use crate::database::connection::{Arg, Connection, Row};
 use crate::database::{Database, DatabaseError};
 use std::time::Duration;
 use tokio::time::Instant;
-use weir_core::control::book::{Book, Edition, Entry, Reading};
+use weir_core::control::book::{Book, Edition, Reading};
+use weir_core::control::news::{News, Page, UnfinishedNews};
 use weir_core::control::{ALL_NAMESPACES, Control, MAX_CONTROLS, Slot};
 use weir_core::model::time::UnixMs;
 
@@ -17,19 +18,6 @@ use weir_core::model::time::UnixMs;
 pub const MAX_PAGE: u32 = 1_000;
 /// Most rows of one statement that reads controls newer than a revision. A table may have twenty times as many.
 pub const NEWS_ROWS: usize = 1_000;
-
-/// Controls newer than a revision.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct News {
-    /// The edition of the database.
-    pub edition: Edition,
-    /// The revision after which entries were read; 0 for all.
-    pub since: u64,
-    /// The controls, in the order of revisions.
-    pub entries: Vec<Entry>,
-    /// Number of rows that are not controls.
-    pub bad: u64,
-}
 
 /// What one statement has read of the controls newer than a revision.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,34 +28,6 @@ pub enum NewsPage {
     Part,
     /// The last of them. These are all.
     All(News),
-}
-
-/// Controls that were read so far. It outlives a read that fails, so that the next one continues.
-#[derive(Debug, Default)]
-pub struct UnfinishedNews {
-    /// The edition of the database at the last statement.
-    last: Option<Edition>,
-    since: u64,
-    /// The revision up to which all were read.
-    through: u64,
-    entries: Vec<Entry>,
-    bad: u64,
-}
-
-impl UnfinishedNews {
-    /// Begins again, unless what was read is a part of this reading. A row that is changed meanwhile gets a higher revision and is read
-    /// again; if rows were dropped, nothing shows what had become of them. In a database that was set back, a row may have again a
-    /// revision that was passed already.
-    fn resume(&mut self, found: Edition, since: u64) {
-        let continues = |last: Edition| {
-            (last.incarnation, last.floor) == (found.incarnation, found.floor)
-                && found.revision >= last.revision
-        };
-        if !self.last.is_some_and(continues) || self.since != since {
-            *self = UnfinishedNews { since, through: since, ..UnfinishedNews::default() };
-        }
-        self.last = Some(found);
-    }
 }
 
 /// Selects targets. An empty field matches everything.
@@ -230,29 +190,20 @@ impl Newer<'_> {
             // The edition changed in between; the next read handles it.
             Reading::Nothing | Reading::WentBack(_) => return Ok(NewsPage::Nothing),
         };
-        self.so_far.resume(edition, since);
-        let args = [Arg::Int(self.so_far.through), Arg::Int(NEWS_ROWS as u64)];
-        let (mut entries, mut rows, mut bad, mut through) = (Vec::new(), 0, 0, self.so_far.through);
+        let after = self.so_far.resume(edition, since);
+        let args = [Arg::Int(after), Arg::Int(NEWS_ROWS as u64)];
+        let mut page = Page::default();
         connection
             .each(NEWER, &args, |row| {
-                rows += 1;
-                through = through.max(row.number(REVISION).unwrap_or_default());
+                page.rows += 1;
+                page.through = page.through.max(row.number(REVISION).unwrap_or_default());
                 match read_row(row) {
-                    Some(stored) => entries.push(entry(stored)),
-                    None => bad += 1,
+                    Some(stored) => page.entries.push(entry(stored)),
+                    None => page.bad += 1,
                 }
             })
             .await?;
-        let so_far = &mut *self.so_far;
-        so_far.entries.append(&mut entries);
-        so_far.bad += bad;
-        let has_more = rows >= NEWS_ROWS && through > so_far.through;
-        so_far.through = through;
-        if has_more {
-            return Ok(NewsPage::Part);
-        }
-        let UnfinishedNews { entries, bad, .. } = std::mem::take(so_far);
-        Ok(NewsPage::All(News { edition, since, entries, bad }))
+        Ok(self.so_far.add(page, NEWS_ROWS).map_or(NewsPage::Part, NewsPage::All))
     }
 }
 

@@ -13,7 +13,7 @@ pub mod bans;
 pub mod details;
 pub mod push;
 
-use crate::database::{Change, Changed, DatabaseError, News, NewsPage, UnfinishedNews};
+use crate::database::{Change, Changed, DatabaseError, NewsPage};
 use crate::region::global::Global;
 use crate::region::hub::Hub;
 use crate::region::regional::{self, Regional};
@@ -26,6 +26,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tracing::{Instrument, info, warn};
 use weir_core::control::book::Book;
+use weir_core::control::news::{News, UnfinishedNews};
 use weir_core::control::{Control, Controls};
 use weir_core::model::time::UnixMs;
 use weir_core::model::wire::ControlsKnown;

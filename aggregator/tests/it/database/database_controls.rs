@@ -5,9 +5,10 @@ use crate::support::database::{NOW, Scene, Store, WITHIN, on_servers, run};
 use std::time::Duration;
 use weir_aggregator::database::{
     Action, AuditFilter, Bound, Change, Changed, ControlFilter, Database, MAX_AUTOMATIC_OF_WORKSPACE,
-    MAX_OF_WORKSPACE, NEWS_ROWS, NewsPage, PlaceFilter, StoredControl, UnfinishedNews, Wish,
+    MAX_OF_WORKSPACE, NEWS_ROWS, NewsPage, PlaceFilter, StoredControl, Wish,
 };
 use weir_core::control::book::{Book, Edition, first_revision, sent_incarnation};
+use weir_core::control::news::UnfinishedNews;
 use weir_core::control::{Effect, MAX_CONTROLS, Selector, Slot, Target};
 use weir_core::matching::networks::parse_network;
 use weir_core::model::time::UnixMs;

@@ -337,3 +337,21 @@ proptest! {
         prop_assert_eq!(book.in_force(NOW), held(&peer).len());
     }
 }
+
+#[test]
+fn a_new_revision_is_above_all_that_were_read_in_any_incarnation() {
+    let now = UnixMs(1_000_000);
+    let mut book = Book::new();
+    assert_eq!(book.next_revision(5, now), Some(1_000), "one a second on average");
+    assert!(book.take(edition(1, 1_040, 0), 0, Vec::new(), now));
+    // The database was emptied, and its next incarnation begins by the clock.
+    assert_eq!(book.next_revision(1_000, now), Some(1_041));
+    assert!(book.take(edition(2, 1_000, 0), 0, Vec::new(), now));
+    assert_eq!(book.next_revision(1_000, now), Some(1_041));
+    assert_eq!(book.next_revision(2_000, now), Some(2_001));
+    // A database that was wrong once does not use up the revisions of the next one.
+    assert!(book.take(edition(3, MAX_REVISION - 1, 0), 0, Vec::new(), now));
+    assert_eq!(book.next_revision(1_000, now), Some(1_041));
+    assert_eq!(book.next_revision(MAX_REVISION - 1, now), Some(MAX_REVISION));
+    assert_eq!(book.next_revision(MAX_REVISION, now), None);
+}
