@@ -7,6 +7,7 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../common.sh"
 worlds=800
 wild=300
 fresh=200
+control=300
 
 cargo_build -p weir-simulator
 simulate="$root/target/debug/weir-simulate"
@@ -24,3 +25,6 @@ log "simulating $wild worlds with several faults at once"
 "$simulate" --scenario wild --seed 1 --runs "$wild" --out "$results"
 log "simulating $fresh fresh worlds of chance"
 "$simulate" --scenario random --runs "$fresh" --out "$results"
+log "simulating live control: $control worlds that are the same each time, and as many fresh ones"
+"$simulate" --control --seed 1 --runs "$control"
+"$simulate" --control --runs "$control"

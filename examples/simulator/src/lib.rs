@@ -12,6 +12,7 @@
 //! - `run`: one run and its verdict; shrinking of failing plans.
 //! - `world`: the simulated parts and their events.
 //! - `check`: the invariants.
+//! - `control`: live control, in a world of its own.
 //! - `traffic`: the arrivals of a plan.
 //! - `table`: an Envoy's shared data. `random`: the random generator.
 //! - `measure`: comparison with exact limiters; what a run reports.
@@ -19,6 +20,7 @@
 
 pub mod accuracy;
 pub mod check;
+pub mod control;
 pub mod measure;
 pub mod plan;
 pub mod random;

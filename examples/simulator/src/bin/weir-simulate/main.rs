@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use weir_simulator::accuracy;
+use weir_simulator::control;
 use weir_simulator::measure::observe::NoObserver;
 use weir_simulator::plan::Plan;
 use weir_simulator::plan::traffic::{Shape, Traffic};
@@ -72,6 +73,9 @@ struct Args {
     /// With --accuracy: print every cell of the grid.
     #[arg(long, requires = "accuracy")]
     full: bool,
+    /// Simulate live control: worlds of operators, restarts and set-back databases.
+    #[arg(long, conflicts_with_all = ["scenario", "plan", "accuracy", "trace", "record", "show", "budget"])]
+    control: bool,
     /// Directory to which shrunk plans are written.
     #[arg(long, value_name = "DIRECTORY", default_value = "target/simulate")]
     out: PathBuf,
@@ -102,6 +106,9 @@ fn simulate(args: &Args) -> Result<bool> {
     if args.accuracy {
         return measure(seed, args.full);
     }
+    if args.control {
+        return simulate_control(seed, args.runs);
+    }
     let source = Source::of(args)?;
     if args.show || args.record.is_some() {
         return show_or_record(&source, seed, args);
@@ -117,6 +124,25 @@ fn simulate(args: &Args) -> Result<bool> {
     }
     report_failures(&source, &rows, args)?;
     Ok(rows.iter().all(Row::has_passed))
+}
+
+/// Simulates live control in as many worlds; whether all of them passed.
+fn simulate_control(seed: u64, runs: u64) -> Result<bool> {
+    let (mut changes, mut checks, mut faults, mut failed) = (0, 0, 0, 0);
+    for seed in (seed..).take(usize::try_from(runs)?) {
+        let outcome = control::run(seed);
+        changes += outcome.changes;
+        checks += outcome.checks;
+        faults += outcome.faults;
+        if let Some(violation) = outcome.violation {
+            failed += 1;
+            print(&format!("seed {seed} fails: {violation}\n\nrepeat with --control --seed {seed}\n\n"))?;
+        }
+    }
+    print(&format!(
+        "{runs} worlds of live control: {changes} changes, {faults} faults, {checks} checks, {failed} failed\n"
+    ))?;
+    Ok(failed == 0)
 }
 
 /// The source of the plans.

@@ -1,0 +1,176 @@
+//! What must hold at every moment, and at rest.
+//!
+//! - A part obeys nothing that was not written.
+//! - Of one incarnation of the database, no part returns to an older control of a place.
+//! - After [`BOUND_MS`] without a fault, a part obeys what the database had since.
+//! - No aggregator writes a revision that it has seen, and so no epoch of a key begins twice.
+//! - At rest all parts obey what the database has.
+
+use super::database::Row;
+use super::parts::in_force;
+use super::{Place, TARGETS, World, target};
+use std::collections::BTreeMap;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use weir_core::control::{Control, Controls};
+use weir_core::model::time::UnixMs;
+
+/// Time after which a change is obeyed everywhere: an interval of reads with its jitter, the pages of a reading, two rounds of pushes, and
+/// two ticks.
+const BOUND_MS: u64 = 2_000;
+/// Time after a failed read until the next one.
+pub const RETRY_MS: u64 = 10_000;
+
+/// What was written, and what was found.
+#[derive(Debug, Default)]
+pub struct Checks {
+    /// Number of comparisons.
+    pub done: u64,
+    /// The first violation.
+    pub violation: Option<String>,
+    /// Until when a fault of the database may have an effect.
+    pub database_fault: u64,
+    /// The rows after each change, and when it was made.
+    versions: VecDeque<(u64, Rc<BTreeMap<Place, Row>>)>,
+    /// All rows that were ever written, by place and revision. After a loss a revision may be written again by an aggregator that has not
+    /// read it.
+    written: BTreeMap<(Place, u64), Vec<Row>>,
+}
+
+/// Where a part stands: what it obeyed before.
+#[derive(Debug, Default)]
+pub struct Obeyed {
+    incarnation: u64,
+    /// The highest revision in each place.
+    revisions: BTreeMap<Place, u64>,
+}
+
+impl Checks {
+    fn fail(&mut self, what: String) {
+        self.violation.get_or_insert(what);
+    }
+
+    /// Compares what a part obeys. `must`: it has to obey what the database had within the bound.
+    fn judge(
+        &mut self,
+        who: impl Fn() -> String,
+        controls: &Controls,
+        obeyed: &mut Obeyed,
+        (clock, must): (UnixMs, bool),
+    ) {
+        self.done += 1;
+        let incarnation = controls.known().incarnation;
+        if std::mem::replace(&mut obeyed.incarnation, incarnation) != incarnation {
+            obeyed.revisions.clear();
+        }
+        let mut held: BTreeMap<Place, Control> = BTreeMap::new();
+        for control in controls.iter() {
+            let place = (control.target.clone(), control.effect.slot());
+            let written = self.written.get(&(place.clone(), control.revision));
+            let is_it = |row: &Row| !row.is_deleted && row.control == control;
+            if !written.is_some_and(|rows| rows.iter().any(is_it)) {
+                return self.fail(format!("{} obeys {control:?}, which was never written", who()));
+            }
+            let highest = obeyed.revisions.entry(place.clone()).or_default();
+            if control.revision < *highest {
+                return self.fail(format!("{} returns to {control:?} after {highest}", who()));
+            }
+            *highest = control.revision;
+            held.insert(place, control);
+        }
+        if !must {
+            return;
+        }
+        for which in 0..TARGETS {
+            let (target, effect) = target(which, 1);
+            let place = (target, effect.slot());
+            let is = held.get(&place).filter(|control| control.is_in_force(clock));
+            let mut versions = self.versions.iter();
+            if !versions.any(|(_, rows)| in_force(rows.get(&place), clock) == is) {
+                let wanted = self.versions.back().and_then(|(_, rows)| rows.get(&place).cloned());
+                return self.fail(format!("{} obeys {is:?} and not {wanted:?}", who()));
+            }
+        }
+    }
+}
+
+impl World {
+    /// Notes that a row was written, by an aggregator that has read revisions up to `seen`.
+    pub fn committed(&mut self, row: &Row, seen: u64) {
+        let control = &row.control;
+        let place = (control.target.clone(), control.effect.slot());
+        if control.revision <= seen {
+            self.checks.fail(format!("{row:?} is written after {seen} was read"));
+        }
+        self.checks.written.entry((place, control.revision)).or_default().push(row.clone());
+        self.new_version();
+    }
+
+    /// Notes that the database was emptied or set back.
+    pub fn was_set_back(&mut self) {
+        self.checks.database_fault = self.checks.database_fault.max(self.now);
+        self.new_version();
+    }
+
+    /// Notes what the database has now.
+    pub fn new_version(&mut self) {
+        self.checks.versions.push_back((self.now, Rc::new(self.database.tables.rows.clone())));
+        self.forget_versions();
+    }
+
+    /// Drops versions that were replaced before the bound.
+    fn forget_versions(&mut self) {
+        let since = self.now.saturating_sub(BOUND_MS);
+        let versions = &mut self.checks.versions;
+        while versions.get(1).is_some_and(|(at, _)| *at < since) {
+            versions.pop_front();
+        }
+    }
+
+    /// Checks a worker of an Envoy.
+    pub fn check_worker(&mut self, envoy: usize, worker: usize) {
+        self.forget_versions();
+        let fault = self.fault_of(envoy);
+        let (clocks, must) =
+            (self.envoys[envoy].clocks(self.now, self.slept_ms), self.now >= fault + BOUND_MS);
+        let Some(of_worker) = self.envoys[envoy].workers.get_mut(worker) else { return };
+        let who = || format!("worker {worker} of envoy {envoy}");
+        self.checks.judge(who, of_worker.keeper.controls(), &mut of_worker.obeyed, (clocks.unix, must));
+    }
+
+    /// Checks the set by which an aggregator decides.
+    pub fn check_aggregator(&mut self, aggregator: usize) {
+        self.forget_versions();
+        let found = &mut self.aggregators[aggregator];
+        let fault = found.last_fault.max(self.checks.database_fault);
+        let (clocks, must) = (found.clocks(self.now, self.slept_ms), self.now >= fault + BOUND_MS);
+        let Some(process) = &mut found.process else { return };
+        let who = || format!("aggregator {aggregator}");
+        self.checks.judge(who, &process.set, &mut process.obeyed, (clocks.unix, must));
+    }
+
+    /// Checks all parts after all faults are over.
+    pub fn check_rest(&mut self) {
+        while self.checks.versions.len() > 1 {
+            self.checks.versions.pop_front();
+        }
+        for envoy in 0..self.envoys.len() {
+            for worker in 0..self.envoys[envoy].workers.len() {
+                self.check_worker(envoy, worker);
+            }
+        }
+        for aggregator in 0..self.aggregators.len() {
+            self.check_aggregator(aggregator);
+        }
+    }
+
+    /// The last fault that concerns an Envoy's controls.
+    fn fault_of(&self, envoy: usize) -> u64 {
+        let found = &self.envoys[envoy];
+        let of_aggregator = match &found.stream {
+            Some(stream) => self.aggregators[stream.aggregator].last_fault,
+            None => self.now,
+        };
+        found.last_fault.max(of_aggregator).max(self.checks.database_fault)
+    }
+}

@@ -1,0 +1,186 @@
+//! Aggregators, Envoys, and the streams between them.
+
+use super::check::Obeyed;
+use super::clock;
+use super::database::Row;
+use weir_core::control::book::{Book, ControlPush};
+use weir_core::control::news::{News, UnfinishedNews};
+use weir_core::control::{Control, Controls, Keeper};
+use weir_core::model::schedule::Schedule;
+use weir_core::model::shared::MemoryShared;
+use weir_core::model::time::{MonoMs, Now, UnixMs};
+use weir_core::region::RegionLimits;
+use weir_core::replication::RegionState;
+use weir_core::replication::globe::controls::Reader;
+
+/// An aggregator's program and its machine.
+pub struct Aggregator {
+    /// Its region.
+    pub region: u64,
+    /// How far its wall clock is ahead, in milliseconds.
+    pub skew_ms: i64,
+    /// Nothing runs on it before this time.
+    pub frozen_until: u64,
+    /// Nothing that it does is checked before a time after this one, which is that of the last fault that concerns it.
+    pub last_fault: u64,
+    /// Counts the starts, so that events of an earlier process have no effect.
+    pub start: u64,
+    /// The program; `None` while it does not run.
+    pub process: Option<Process>,
+}
+
+/// What an aggregator has in memory.
+pub struct Process {
+    /// The controls that it has read.
+    pub book: Book,
+    /// The same controls, as the set that decides.
+    pub set: Controls,
+    /// When it reads.
+    pub reader: Reader,
+    /// For the reader's events.
+    pub state: RegionState,
+    /// What it has read of a reading.
+    pub so_far: UnfinishedNews,
+    /// A read is under way, until this time at most.
+    pub reads_until: Option<u64>,
+    /// Counts the waits, so that an earlier wait's end has no effect.
+    pub waits: u64,
+    /// What it obeyed.
+    pub obeyed: Obeyed,
+    /// The highest revision that it has read.
+    pub seen: u64,
+}
+
+impl Aggregator {
+    /// One that is about to start.
+    pub fn new(region: u64) -> Aggregator {
+        Aggregator { region, skew_ms: 0, frozen_until: 0, last_fault: 0, start: 0, process: None }
+    }
+
+    /// Its clocks.
+    pub fn clocks(&self, now: u64, slept_ms: u64) -> Now {
+        Now { unix: clock(now + slept_ms, self.skew_ms), mono: MonoMs(now) }
+    }
+
+    /// Starts the program.
+    pub fn start(&mut self, now: u64, random: u64) {
+        self.start += 1;
+        self.process = Some(Process {
+            book: Book::new(),
+            set: Controls::default(),
+            reader: Reader::new(Schedule::default(), MonoMs(now), random),
+            state: RegionState::new(RegionLimits::default(), (1, 2)),
+            so_far: UnfinishedNews::default(),
+            reads_until: None,
+            waits: 0,
+            obeyed: Obeyed::default(),
+            seen: 0,
+        });
+    }
+}
+
+impl Process {
+    /// Takes what was read, as `Live` of the aggregator does; false if it does not continue the book.
+    pub fn take(&mut self, news: News, now: UnixMs) -> bool {
+        let News { edition, since, entries, .. } = news;
+        if !self.book.take(edition, since, entries, now) {
+            return false;
+        }
+        self.seen = self.seen.max(edition.revision);
+        if let Some(frame) = self.book.frame_since(Some(self.set.known()), now) {
+            self.set.apply(&frame);
+            self.set.drop_expired(now);
+        }
+        true
+    }
+}
+
+/// An Envoy and its machine.
+pub struct Envoy {
+    /// Its region.
+    pub region: u64,
+    /// How far its wall clock is ahead, in milliseconds.
+    pub skew_ms: i64,
+    /// Nothing runs on it before this time.
+    pub frozen_until: u64,
+    /// The last fault that concerns it.
+    pub last_fault: u64,
+    /// Counts the starts.
+    pub start: u64,
+    /// The shared data of its workers.
+    pub shared: MemoryShared,
+    /// Its workers.
+    pub workers: Vec<Worker>,
+    /// The worker that receives live control.
+    pub subscriber: usize,
+    /// The subscriber's stream.
+    pub stream: Option<Stream>,
+    /// Counts the streams, so that what was sent on an earlier one is lost.
+    pub streams: u64,
+}
+
+/// A worker of an Envoy.
+pub struct Worker {
+    /// Its controls.
+    pub keeper: Keeper,
+    /// What it obeyed.
+    pub obeyed: Obeyed,
+}
+
+/// A stream of a subscriber, with what its aggregator has sent on it.
+pub struct Stream {
+    /// The aggregator.
+    pub aggregator: usize,
+    /// What was sent; `None` before the first frame of the Envoy.
+    pub push: Option<ControlPush>,
+    /// A round of pushes is planned.
+    pub is_due: bool,
+    /// When the last message of the aggregator arrives: streams keep the order.
+    pub arrives: u64,
+    /// The same for the Envoy's messages.
+    pub answers: u64,
+}
+
+impl Envoy {
+    /// One that starts now, with as many workers.
+    pub fn new(region: u64, workers: usize, now: u64) -> Envoy {
+        let mut envoy = Envoy {
+            region,
+            skew_ms: 0,
+            frozen_until: 0,
+            last_fault: now,
+            start: 0,
+            shared: MemoryShared::default(),
+            workers: Vec::new(),
+            subscriber: 0,
+            stream: None,
+            streams: 0,
+        };
+        envoy.restart(workers, now, 0);
+        envoy
+    }
+
+    /// Starts the process again.
+    pub fn restart(&mut self, workers: usize, now: u64, slept_ms: u64) {
+        self.start += 1;
+        self.streams += 1;
+        self.stream = None;
+        self.subscriber = 0;
+        self.last_fault = now;
+        self.shared = MemoryShared::default();
+        let clocks = self.clocks(now, slept_ms);
+        let shared = &mut self.shared;
+        let worker = |()| Worker { keeper: Keeper::load(shared, clocks), obeyed: Obeyed::default() };
+        self.workers = std::iter::repeat_n((), workers).map(worker).collect();
+    }
+
+    /// Its clocks.
+    pub fn clocks(&self, now: u64, slept_ms: u64) -> Now {
+        Now { unix: clock(now + slept_ms, self.skew_ms), mono: MonoMs(now) }
+    }
+}
+
+/// The control of a row, if it is in force.
+pub fn in_force(row: Option<&Row>, now: UnixMs) -> Option<&Control> {
+    row.filter(|row| !row.is_deleted && row.control.is_in_force(now)).map(|row| &row.control)
+}
