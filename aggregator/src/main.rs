@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, interval_at};
 use tracing::info;
 use tracing_subscriber::EnvFilter;
@@ -88,26 +88,50 @@ fn main() -> ExitCode {
 
 #[tokio::main]
 async fn serve(settings: Settings) -> anyhow::Result<()> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut signals = Signals {
+        terminate: signal(SignalKind::terminate())?,
+        interrupt: signal(SignalKind::interrupt())?,
+        hangup: signal(SignalKind::hangup())?,
+    };
     let mut server = tokio::select! {
         server = Server::start(settings, Arc::new(SystemClock)) => server?,
-        _ = terminate.recv() => {
-            info!("SIGTERM: ends before it has served");
-            return Ok(());
-        }
-        _ = interrupt.recv() => {
-            info!("SIGINT: ends before it has served");
+        name = signals.end() => {
+            info!("{name}: ends before it has served");
             return Ok(());
         }
     };
     tokio::select! {
         error = server.failed() => return Err(error.into()),
-        _ = terminate.recv() => info!("SIGTERM: shutting down"),
-        _ = interrupt.recv() => info!("SIGINT: shutting down"),
+        name = signals.end() => info!("{name}: shutting down"),
     }
     server.stop().await;
     Ok(())
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    /// Completes when the program is to end. Returns the signal's name.
+    async fn end(&mut self) -> &'static str {
+        let is_in_terminal = std::io::stderr().is_terminal();
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => return "SIGTERM",
+                _ = self.interrupt.recv() => return "SIGINT",
+                _ = self.hangup.recv() => {
+                    // The terminal that the program was started in has gone.
+                    if is_in_terminal {
+                        return "SIGHUP";
+                    }
+                    info!("SIGHUP: nothing to do; files of limits, tokens and certificates are read again when they change");
+                }
+            }
+        }
+    }
 }
 
 async fn migrate(database: Database) -> anyhow::Result<()> {

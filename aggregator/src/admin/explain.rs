@@ -10,6 +10,7 @@ use crate::region::services::Services;
 use crate::region::status::counters;
 use std::collections::BTreeSet;
 use weir_core::control::name_of;
+use weir_core::fields::written;
 use weir_core::matching::canonical::canonical_identifier;
 use weir_core::model::key::OriginId;
 use weir_core::model::time::UnixMs;
@@ -155,9 +156,9 @@ fn unknown(
     lengths: &[u64],
 ) -> String {
     if let (Some(window_ms), false) = (query.window_ms, lengths.is_empty()) {
-        let mut lengths: Vec<String> = lengths.iter().map(|ms| length(*ms)).collect();
+        let mut lengths: Vec<String> = lengths.iter().map(|ms| written(*ms)).collect();
         lengths.dedup();
-        let (window, others) = (length(window_ms), lengths.join(", "));
+        let (window, others) = (written(window_ms), lengths.join(", "));
         return format!("this identifier has used nothing in a window of {window}, but has in {others}");
     }
     let scopes: BTreeSet<(&str, &str)> =
@@ -181,10 +182,6 @@ fn unknown(
         shown.join(", "),
         if scopes.len() > shown.len() { ", …" } else { "" }
     )
-}
-
-fn length(ms: u64) -> String {
-    humantime::format_duration(std::time::Duration::from_millis(ms)).to_string()
 }
 
 /// The identifier in the form in which it is counted.

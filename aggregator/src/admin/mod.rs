@@ -23,8 +23,9 @@ use crate::net::listen::{Connection, Listener, Patience};
 use crate::net::serve;
 use crate::net::tls::Protocol;
 use crate::region::services::Services;
+use crate::telemetry::metrics::exposition;
 use axum::extract::{RawQuery, Request, State};
-use axum::http::{HeaderName, HeaderValue, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
@@ -52,8 +53,9 @@ pub const MAX_CONNECTIONS: usize = 128;
 /// Most concurrent requests that read stores and may take long. That is half of the connections that one address may
 /// have, so that a probe from the same address is still answered.
 const MAX_REQUESTS: usize = 32;
-/// Content type of Prometheus' text format, as the encoder of the metrics writes it.
-const METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// Content types of the metrics: of OpenMetrics, and of Prometheus' older text format.
+const OPEN_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const TEXT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 const NO_SUCH_PAGE: &str = "no such page; there are /, /healthz, /readyz, /healthcheck, /metrics, /v1/keys, /v1/top, /v1/rules, \
     /v1/overrides, /v1/overrides/audit, /v1/parts and /v1/links";
@@ -193,9 +195,15 @@ async fn ready(State(services): State<Arc<Services>>) -> Response {
     }
 }
 
-async fn metrics(State(services): State<Arc<Services>>) -> Response {
+async fn metrics(State(services): State<Arc<Services>>, headers: HeaderMap) -> Response {
     let text = services.metrics_text();
-    ([(header::CONTENT_TYPE, METRICS_TYPE)], body::Body::from(text)).into_response()
+    let accepted = headers.get_all(header::ACCEPT).into_iter().filter_map(|value| value.to_str().ok());
+    let (kind, text) = match exposition::accepts_open(accepted) {
+        true => (OPEN_TYPE, text),
+        false => (TEXT_TYPE, exposition::of_prometheus(&text)),
+    };
+    let headers = [(header::CONTENT_TYPE, kind), (header::VARY, "accept")];
+    (headers, body::Body::from(text)).into_response()
 }
 
 async fn explained(State(services): State<Arc<Services>>, RawQuery(raw): RawQuery) -> Response {

@@ -4,7 +4,8 @@ use super::connection::Connection;
 use super::connection::retry::{self, Execute};
 use super::{Database, DatabaseError, Reason};
 use sqlx::migrate::{Migrate, MigrateError, Migrator};
-use sqlx::{Connection as _, Sqlite, Transaction};
+use sqlx::mysql::MySqlDatabaseError;
+use sqlx::{AssertSqlSafe, Connection as _, Sqlite, Transaction};
 use std::time::Duration;
 use tokio::time::{Instant, timeout};
 
@@ -78,22 +79,69 @@ async fn mysql(connection: &mut sqlx::MySqlConnection) -> Result<Migrated, Datab
         ));
     }
     // Closing the connection releases the lock.
-    apply(sqlx::migrate!("../migrations/mysql"), connection).await
+    apply_or_repair(prepared(sqlx::migrate!("../migrations/mysql")), connection).await
+}
+
+/// MySQL and MariaDB commit before and after each statement that changes a table, so the note of a migration that failed remains. Each
+/// migration is one statement, which changes all or nothing: one that failed is applied again, and of one whose end is unknown, the
+/// server's answer tells whether it had been applied.
+async fn apply_or_repair(
+    migrator: Migrator,
+    connection: &mut sqlx::MySqlConnection,
+) -> Result<Migrated, DatabaseError> {
+    connection.ensure_migrations_table(TABLE).await.map_err(explain)?;
+    let interrupted = connection.dirty_version(TABLE).await.map_err(explain)?;
+    if let Some(version) = interrupted {
+        forget(connection, version).await?;
+    }
+    let failed = match apply(&migrator, connection).await {
+        Err(MigrateError::ExecuteMigration(error, version)) => (error, version),
+        applied => return applied.map_err(explain),
+    };
+    let (error, version) = failed;
+    // If this fails as well, the connection is lost, and the next migration does it.
+    let forgotten = forget(connection, version).await;
+    let migration = migrator.iter().find(|one| one.version == version);
+    match migration.filter(|_| interrupted == Some(version) && forgotten.is_ok() && had_been_applied(&error))
+    {
+        Some(migration) => {
+            connection.skip(TABLE, migration).await.map_err(explain)?;
+            apply(&migrator, connection).await.map_err(explain)
+        }
+        None => Err(explain(MigrateError::ExecuteMigration(error, version))),
+    }
+}
+
+/// Removes the note of a migration that did not end.
+async fn forget(connection: &mut sqlx::MySqlConnection, version: i64) -> Result<(), sqlx::Error> {
+    let forget = format!("DELETE FROM {TABLE} WHERE version = ? AND success = FALSE");
+    sqlx::query(AssertSqlSafe(forget)).bind(version).execute(connection).await.map(drop)
+}
+
+/// Whether the server refused a statement because what it makes exists: a table, a column, an index or a procedure.
+fn had_been_applied(error: &sqlx::Error) -> bool {
+    let cause = error.as_database_error().and_then(|error| error.try_downcast_ref::<MySqlDatabaseError>());
+    cause.is_some_and(|cause| matches!(cause.number(), 1050 | 1060 | 1061 | 1304))
 }
 
 async fn sqlite(connection: &mut sqlx::SqliteConnection) -> Result<Migrated, DatabaseError> {
     let mut transaction: Transaction<'_, Sqlite> = connection.begin_with("BEGIN IMMEDIATE").await?;
-    let migrated = apply(sqlx::migrate!("../migrations/sqlite"), &mut *transaction).await?;
+    let migrator = prepared(sqlx::migrate!("../migrations/sqlite"));
+    let migrated = apply(&migrator, &mut *transaction).await.map_err(explain)?;
     transaction.commit().await?;
     Ok(migrated)
 }
 
-async fn apply<C: Migrate>(mut migrator: Migrator, connection: &mut C) -> Result<Migrated, DatabaseError> {
+fn prepared(mut migrator: Migrator) -> Migrator {
     migrator.set_locking(false);
     migrator.dangerous_set_table_name(TABLE);
-    connection.ensure_migrations_table(TABLE).await.map_err(explain)?;
-    let present = connection.list_applied_migrations(TABLE).await.map_err(explain)?;
-    migrator.run_direct(None, connection, false).await.map_err(explain)?;
+    migrator
+}
+
+async fn apply<C: Migrate>(migrator: &Migrator, connection: &mut C) -> Result<Migrated, MigrateError> {
+    connection.ensure_migrations_table(TABLE).await?;
+    let present = connection.list_applied_migrations(TABLE).await?;
+    migrator.run_direct(None, connection, false).await?;
     let applied = migrator
         .iter()
         .filter(|migration| present.iter().all(|present| present.version != migration.version))
@@ -109,12 +157,6 @@ fn explain(error: MigrateError) -> DatabaseError {
             let error = DatabaseError::from(error);
             DatabaseError::new(error.kind(), format!("migration {version:04}: {error}"))
         }
-        MigrateError::Dirty(version) => DatabaseError::new(
-            Reason::Schema,
-            format!(
-                "migration {version:04} was interrupted; undo its changes, delete its row from {TABLE}, and migrate again"
-            ),
-        ),
         MigrateError::VersionMissing(version) => DatabaseError::new(
             Reason::Schema,
             format!(

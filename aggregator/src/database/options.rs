@@ -65,6 +65,14 @@ pub enum OptionsError {
         /// The option.
         option: &'static str,
     },
+    /// The folder of an SQLite file does not exist, so that the file can never be opened.
+    #[error("{option}: there is no folder {folder:?} for the SQLite file")]
+    Folder {
+        /// The option.
+        option: &'static str,
+        /// The folder.
+        folder: String,
+    },
     /// One URL is MySQL, the other SQLite.
     #[error("--database-read-url is no replica of --database-url: one is MySQL, the other SQLite")]
     Mixed,
@@ -90,6 +98,19 @@ impl DatabaseOptions {
     /// Checks the options.
     pub fn check(&self) -> Result<(), OptionsError> {
         self.targets().map(drop)
+    }
+
+    /// Refuses an SQLite file in a folder that does not exist.
+    pub fn check_folders(&self) -> Result<(), OptionsError> {
+        let (primary, replica) = self.targets()?;
+        for (option, target) in [(URL, Some(primary)), (READ_URL, replica)] {
+            let Some(Target::Sqlite(options)) = target else { continue };
+            let folder = options.get_filename().parent().filter(|folder| !folder.as_os_str().is_empty());
+            if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+                return Err(OptionsError::Folder { option, folder: folder.display().to_string() });
+            }
+        }
+        Ok(())
     }
 
     /// The URLs of other machines whose server certificate is not verified. Empty if the options are invalid.

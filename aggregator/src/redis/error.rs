@@ -23,7 +23,7 @@ pub enum StoreError {
     Busy,
     /// The server answered with an error: its code (`NOAUTH`, `READONLY`, `OOM`, `MOVED`, …), and for a command its
     /// text. The text of a login error is dropped.
-    #[error("the regional store returned an error: {code} {detail}")]
+    #[error("the regional store returned an error: {code} {detail}{}", hint(code))]
     Refused {
         /// First word of the error.
         code: String,
@@ -82,6 +82,14 @@ impl StoreError {
     }
 }
 
+/// What to do about an error of the server.
+fn hint(code: &str) -> &'static str {
+    match code {
+        "MOVED" => "; the server is one of a Redis Cluster: if the URL names it alone, add ?cluster=true",
+        _ => "",
+    }
+}
+
 /// Why a connection failed, in a fixed text: the crate's error text may contain parts of the URL.
 fn why_unreachable(error: &RedisError) -> Option<&'static str> {
     let text = error.to_string().to_lowercase();
@@ -90,6 +98,14 @@ fn why_unreachable(error: &RedisError) -> Option<&'static str> {
         Some("nothing listens at its address")
     } else if mentions(&["lookup", "resolve", "no addresses", "name or service"]) {
         Some("its host name cannot be resolved")
+    } else if mentions(&["unknownissuer"]) {
+        Some("its certificate is of an unknown authority; --redis-ca-file names the one that issued it")
+    } else if mentions(&["expired"]) {
+        Some("its certificate has expired")
+    } else if mentions(&["notvalidyet", "not valid yet"]) {
+        Some("its certificate is not valid yet")
+    } else if mentions(&["notvalidforname", "not valid for name"]) {
+        Some("its certificate is for other host names than that of the URL")
     } else if mentions(&["certificate", "tls", "handshake"]) {
         Some("the TLS handshake failed; check that its certificate is trusted and issued for this host name")
     } else if error.is_timeout() || mentions(&["timed out"]) {
@@ -102,6 +118,28 @@ fn why_unreachable(error: &RedisError) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_cause_of_a_refused_certificate_is_named() {
+        for (text, part) in [
+            ("invalid peer certificate: UnknownIssuer", "--redis-ca-file"),
+            ("invalid peer certificate: Expired", "has expired"),
+            ("invalid peer certificate: certificate expired: verification time 7", "has expired"),
+            ("invalid peer certificate: NotValidForName", "other host names"),
+            ("invalid peer certificate: certificate not valid for name \"hunter2\"", "other host names"),
+            ("invalid peer certificate: BadSignature", "TLS handshake failed"),
+        ] {
+            let error = RedisError::from(std::io::Error::new(std::io::ErrorKind::InvalidData, text));
+            let error = StoreError::of_connection(&error).to_string();
+            assert!(error.contains(part) && !error.contains("hunter2"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_server_of_a_cluster_is_named() {
+        let error = StoreError::Refused { code: "MOVED".to_owned(), detail: "1 h:7".to_owned() };
+        assert!(error.to_string().contains("MOVED 1 h:7; ") && error.to_string().contains("?cluster=true"));
+    }
 
     #[test]
     fn reasons_are_few_and_a_login_s_text_is_dropped() {

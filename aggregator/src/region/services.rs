@@ -75,7 +75,7 @@ impl Services {
         }
     }
 
-    /// All metrics, in Prometheus' text format.
+    /// All metrics, as OpenMetrics.
     pub fn metrics_text(&self) -> String {
         let (now, figures, stats, mut breakers, globe) = self.state(|state, now| {
             let breakers = breakers(state, now.mono);

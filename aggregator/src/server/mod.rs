@@ -1,7 +1,7 @@
 //! The running program: its listeners, its tasks, and its shutdown.
 //!
-//! To start, it takes the region's time from Redis (`regional`), and reads from the database what it would decide without otherwise
-//! (`prepare`). Until then `/readyz` reports not ready, and the ports for filters and applications refuse connections, as if the program
+//! To start, it waits for the database's tables (`check_database`), takes the region's time from Redis (`regional`), and reads from the
+//! database what it would decide without otherwise (`prepare`). Until then `/readyz` reports not ready, and the ports for filters and applications refuse connections, as if the program
 //! was not there.
 //!
 //! To stop, it reports not ready at `/readyz`, accepts no more connections, serves what streams have already sent
@@ -55,6 +55,10 @@ use weir_core::replication::state::TICK_MS;
 
 /// How long the check of the database's tables may take at the start.
 const SCHEMA_CHECK: Duration = Duration::from_secs(5);
+/// How often the tables are checked again while the start waits for them.
+const SCHEMA_AGAIN: Duration = Duration::from_secs(1);
+/// How often it is logged that the start waits for them.
+const SCHEMA_REMINDER: Duration = Duration::from_secs(60);
 /// How long connections may stay open after their streams have ended, to close in order.
 const GOODBYE: Duration = Duration::from_millis(500);
 /// How long the last packets to the database may take.
@@ -125,7 +129,7 @@ pub enum ServeError {
     /// The database settings cannot be used.
     #[error("{0}")]
     DatabaseOptions(#[from] crate::database::OptionsError),
-    /// The database is available, but its tables or settings are wrong.
+    /// The database is available, but its tables cannot be brought up to date.
     #[error("{0}")]
     Database(#[from] DatabaseError),
     /// The rate-limit service's limits cannot be used.
@@ -168,6 +172,7 @@ impl Server {
         let answering = settings.api.rls.answering.clone();
         let mut authentication = Authentication::open(&settings.api)?;
         let store = settings.store.as_ref().map(Store::open).transpose()?;
+        settings.database.as_ref().map(DatabaseOptions::check_folders).transpose()?;
         let database = settings.database.as_ref().map(Database::open).transpose()?;
         for warning in settings.database.iter().flat_map(DatabaseOptions::unverified) {
             warn!("{warning}");
@@ -177,13 +182,7 @@ impl Server {
         let ledger = database.clone();
         let id = rand::random();
         let regional = store.map(|store| Arc::new(Regional::new(store, settings.schedule, id)));
-        let global = match database {
-            Some(database) => Some(check_database(database, &settings, id, &mut helpers).await?),
-            None => None,
-        };
-        if let (None, Some(global)) = (&regional, &global) {
-            lease::take(global).await.map_err(|_| ServeError::RegionTaken(settings.region.clone()))?;
-        }
+        let global = database.map(|database| Arc::new(Global::new(database, settings.schedule, id)));
         let (grpc_socket, grpc_address) =
             bind(&settings.grpc_listen, "filters (gRPC)", "--grpc-listen or WEIR_GRPC_LISTEN").await?;
         let (admin_socket, admin_address) =
@@ -207,13 +206,18 @@ impl Server {
             warn!(admin = %admin_address, "other machines can connect to the admin HTTP, which shows identifiers");
         }
         log_what_is_shared(&settings);
-        let Settings { region, limits, schedule, admin_hosts, admin_links, .. } = settings;
+        let Settings { region, limits, schedule, admin_hosts, admin_links, migrate, .. } = settings;
         let services = Arc::new(Services::new(region, limits, clock, regional, global, exact, telemetry));
         helpers.spawn(tick(services.clone()));
         let connections = Connections::of_process();
         let admin_socket = (admin_socket.listen()?, connections.admin);
         helpers.spawn(admin::serve(services.clone(), admin_hosts, admin_links, admin_socket));
+        if let Some(database) = &ledger {
+            check_database(database, migrate, &mut helpers).await?;
+        }
         if let (None, Some(global)) = (&services.regional, &services.global) {
+            let taken = lease::take(global).await;
+            taken.map_err(|_| ServeError::RegionTaken(services.region_name.clone()))?;
             helpers.spawn(lease::keep(services.hub.clone(), global.clone()));
         }
         let hub = services.hub.clone();
@@ -433,32 +437,44 @@ fn rate_limits(services: &Arc<Services>, source: Source, helpers: &mut JoinSet<(
     limits
 }
 
-/// An unavailable database does not keep the aggregator from starting; a database without the right tables does.
+/// An unavailable database does not keep the aggregator from starting. If tables are missing, it waits until `migrate` has made them, as
+/// a Job may that starts at the same time.
 async fn check_database(
-    database: Database,
-    settings: &Settings,
-    id: [u8; 16],
+    database: &Database,
+    migrate: bool,
     helpers: &mut JoinSet<()>,
-) -> Result<Arc<Global>, ServeError> {
-    let checked = match settings.migrate {
-        true => migrate_soon(&database).await,
-        false => database.check_schema(SCHEMA_CHECK).await,
-    };
-    match checked {
-        Ok(()) => {}
-        Err(error) if matches!(error.kind(), Reason::Unavailable | Reason::Timeout) => {
-            warn!(%error, "database unavailable, this region does not share counts until it is available");
-            if settings.migrate {
-                helpers.spawn(migrate_later(database.clone()));
+) -> Result<(), ServeError> {
+    let mut logged: Option<Instant> = None;
+    loop {
+        let checked = match migrate {
+            true => migrate_soon(database).await,
+            false => database.check_schema(SCHEMA_CHECK).await,
+        };
+        match checked {
+            Ok(()) if logged.is_some() => info!("the database's tables are up to date"),
+            Ok(()) => {}
+            Err(error) if matches!(error.kind(), Reason::Unavailable | Reason::Timeout) => {
+                warn!(%error, "database unavailable, this region does not share counts until it is available");
+                if migrate {
+                    helpers.spawn(migrate_later(database.clone()));
+                }
+            }
+            Err(error) if error.kind() == Reason::Schema && migrate => return Err(error.into()),
+            Err(error) if error.kind() == Reason::Schema => {
+                if logged.is_none_or(|logged| logged.elapsed() >= SCHEMA_REMINDER) {
+                    warn!(%error, "the database's tables are missing or old; not ready until they are up to date");
+                    logged = Some(Instant::now());
+                }
+                sleep(SCHEMA_AGAIN).await;
+                continue;
+            }
+            // The error may be repaired while this aggregator serves; stopping would lose the region's counts.
+            Err(error) => {
+                error!(%error, "the database cannot be used, this region does not share counts until it is repaired")
             }
         }
-        Err(error) if error.kind() == Reason::Schema => return Err(error.into()),
-        // The error may be repaired while this aggregator serves; stopping would lose the region's counts.
-        Err(error) => {
-            error!(%error, "the database cannot be used, this region does not share counts until it is repaired")
-        }
+        return Ok(());
     }
-    Ok(Arc::new(Global::new(database, settings.schedule, id)))
 }
 
 /// Migrates, unless the database is not available soon. A migration itself has no timeout.

@@ -33,7 +33,7 @@ impl Span {
         errors: &mut Errors,
     ) -> Option<u64> {
         let parsed = match node.value {
-            Value::Text(text) => parse(text),
+            Value::Text(text) => parse(text).or_else(|| node.value.as_integer()),
             other => other.as_integer(),
         };
         match parsed {
@@ -67,9 +67,50 @@ pub fn parse_ms(text: &str) -> Option<u64> {
     number.parse::<u64>().ok()?.checked_mul(unit_ms)
 }
 
+/// A duration as [`parse_ms`] reads it, in the largest unit that divides it: `90s`, `31d`.
+pub fn written(ms: u64) -> String {
+    let units = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1_000, "s")];
+    let fitting = units.into_iter().find(|(unit_ms, _)| ms > 0 && ms.is_multiple_of(*unit_ms));
+    let (unit_ms, unit) = fitting.unwrap_or((1, "ms"));
+    format!("{}{unit}", ms / unit_ms)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_duration_is_written_as_it_is_read() {
+        for (ms, expected) in [
+            (0, "0ms"),
+            (250, "250ms"),
+            (1_000, "1s"),
+            (90_000, "90s"),
+            (5_400_000, "90m"),
+            (86_400_000, "1d"),
+            (2_678_400_000, "31d"),
+            (u64::MAX, "18446744073709551615ms"),
+        ] {
+            assert_eq!(written(ms), expected);
+            assert_eq!(parse_ms(expected), Some(ms));
+        }
+    }
+
+    /// Envoy's YAML parser writes milliseconds as strings from 2147483648 on, and if they have a point or an exponent.
+    #[test]
+    fn milliseconds_as_a_string_are_read() {
+        const SPAN: Span = Span { min_ms: 1, max_ms: 2_678_400_000, words: ("1ms", "31d"), example: "1m" };
+        for (text, expected) in [
+            ("2678400000", Some(2_678_400_000)),
+            ("6e4", Some(60_000)),
+            ("60000.0", Some(60_000)),
+            ("5", None),
+        ] {
+            let value = Value::Text(text.into());
+            let read = SPAN.read(Node::root("window", &value), &mut Errors::default());
+            assert_eq!(read, expected, "{text}");
+        }
+    }
 
     #[test]
     fn durations() {

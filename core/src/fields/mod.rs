@@ -12,7 +12,7 @@ pub mod errors;
 pub mod reader;
 pub mod value;
 
-pub use duration::{Span, parse_ms};
+pub use duration::{Span, parse_ms, written};
 pub use errors::{Errors, FieldError, FieldErrors, Path};
 pub use reader::{Fields, Node, is_token_byte};
 pub use value::{Bounds, Value, quoted};

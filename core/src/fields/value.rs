@@ -94,19 +94,34 @@ impl<'a> Value<'a> {
     /// `100.0` or `1e2`; doubles without a fraction are accepted. Protobuf's JSON mapping, and Envoy's YAML parser, write an
     /// integer of more than 32 bits as a string, so quoted digits are accepted from that size on.
     pub fn as_integer(&self) -> Option<u64> {
-        const TWO_TO_THE_64: f64 = 18_446_744_073_709_551_616.0;
         match *self {
             Value::Unsigned(value) => Some(value),
             Value::Text(ref text) if text.bytes().all(|byte| byte.is_ascii_digit()) => {
                 text.parse().ok().filter(|value| *value > i32::MAX as u64)
             }
-            Value::Float(value) if (0.0..TWO_TO_THE_64).contains(&value) => {
-                let whole = value as u64;
-                (whole as f64 == value).then_some(whole)
+            _ => self.as_decimal().and_then(whole),
+        }
+    }
+
+    /// The value as a number with a point or an exponent. Envoy's YAML parser writes such a number as a string, in the
+    /// author's spelling.
+    pub fn as_decimal(&self) -> Option<f64> {
+        match self {
+            Value::Float(value) => Some(*value),
+            Value::Text(text) if text.bytes().any(|byte| b".eE".contains(&byte)) => {
+                let is_number = text.bytes().all(|byte| byte.is_ascii_digit() || b".eE+-".contains(&byte));
+                text.parse().ok().filter(|_| is_number)
             }
             _ => None,
         }
     }
+}
+
+/// A double as a whole number of at least 0.
+fn whole(value: f64) -> Option<u64> {
+    const TWO_TO_THE_64: f64 = 18_446_744_073_709_551_616.0;
+    let whole = value as u64;
+    ((0.0..TWO_TO_THE_64).contains(&value) && whole as f64 == value).then_some(whole)
 }
 
 /// `text` in quotes, escaped and shortened.
@@ -371,6 +386,16 @@ mod tests {
             ("\"18446744073709551615\"", Some(u64::MAX)),
             ("\"18446744073709551616\"", None),
             ("\"+3000000000\"", None),
+            ("\"100.0\"", Some(100)),
+            ("\"1e2\"", Some(100)),
+            ("\"1E+2\"", Some(100)),
+            ("\"12.34\"", None),
+            ("\"-1.0\"", None),
+            ("\"1e\"", None),
+            ("\"e\"", None),
+            ("\"1e400\"", None),
+            ("\"1 e2\"", None),
+            ("\"infinite\"", None),
             ("\"\"", None),
             ("null", None),
         ] {

@@ -209,12 +209,13 @@ impl Region {
         self.backing.is_complete() && !self.is_restoring
     }
 
-    /// Drops cells that no window touches any more. Returns true if it should be called again soon, as one call drops a
-    /// bounded number only.
+    /// Drops cells that no window touches any more, and records excesses. Returns true if it should be called again soon, as one call
+    /// drops a bounded number only.
     pub fn tick(&mut self, now: UnixMs) -> bool {
         let cells = self.live_cells();
         self.work.sweep(&mut self.keys, usize::try_from(cells).unwrap_or(usize::MAX));
         self.publishing.due.sweep(&self.keys);
+        self.judge_excesses(now);
         self.keys.expire(now)
     }
 

@@ -87,7 +87,10 @@ fn rule() -> Value {
         "overrides" => list(override_(), 0..=overrides::OVERRIDES_MAX),
         "on_missing_identifier" => words(&Missing::WORDS),
         "on_ambiguous_identifier" => words(&Ambiguous::WORDS),
-        "enforce_percent" => json!({ "type": "number", "minimum": 0, "maximum": share::PERCENT_MAX }),
+        "enforce_percent" => any_of([
+            json!({ "type": "number", "minimum": 0, "maximum": share::PERCENT_MAX }),
+            number_text(DECIMAL),
+        ]),
         "timeout" => duration(&algorithm::EXACT_TIMEOUT),
         "on_failure" => words(&OnFailure::WORDS),
         "unknown_key" => words(&UnknownKey::WORDS),
@@ -290,19 +293,25 @@ fn boolean() -> Value {
     json!({ "type": "boolean" })
 }
 
-/// A whole number. Envoy's YAML reader makes strings of those that need more than 32 bits.
+/// A number with a point or an exponent, of which Envoy's YAML reader makes a string.
+const DECIMAL: &str = "^[0-9+-]*[.eE][0-9.eE+-]*$";
+/// Such a number, or a whole one of more than 32 bits.
+const DECIMAL_OR_LARGE: &str = "^([0-9+-]*[.eE][0-9.eE+-]*|[0-9]{10,})$";
+
+fn number_text(pattern: &str) -> Value {
+    json!({ "type": "string", "pattern": pattern })
+}
+
+/// A whole number, or the string that Envoy's YAML reader makes of it.
 fn integer(range: RangeInclusive<u64>) -> Value {
     let number = json!({ "type": "integer", "minimum": range.start(), "maximum": range.end() });
-    match *range.end() > i32::MAX as u64 {
-        true => any_of([number, json!({ "type": "string", "pattern": "^[0-9]{10,}$" })]),
-        false => number,
-    }
+    let is_large = *range.end() > i32::MAX as u64;
+    any_of([number, number_text(if is_large { DECIMAL_OR_LARGE } else { DECIMAL })])
 }
 
 fn duration(span: &Span) -> Value {
     let text = json!({ "type": "string", "pattern": "^[0-9]+(ms|s|m|h|d)$" });
-    let mut schema =
-        any_of([text, json!({ "type": "integer", "minimum": span.min_ms, "maximum": span.max_ms })]);
+    let mut schema = any_of([text, integer(span.min_ms..=span.max_ms)]);
     let (min, max) = span.words;
     extend(
         &mut schema,

@@ -332,6 +332,9 @@ async fn what_dashboard_and_alerts_name_is_exported() {
             for annotation in ["summary", "description"] {
                 assert!(!text(&rule["annotations"], annotation).is_empty(), "{name}");
             }
+            let runbook = text(&rule["annotations"], "runbook_url");
+            let page = runbook.strip_prefix("https://github.com/OWNER/REPOSITORY/blob/main/");
+            assert!(page.is_some_and(is_heading), "{name}: {runbook} leads to no heading");
         }
     }
     let (metrics, documented) = (exported.metrics(), documented());
@@ -339,6 +342,19 @@ async fn what_dashboard_and_alerts_name_is_exported() {
         assert_eq!(metrics.get(name), documented.get(name), "{name}: its labels as exported and documented");
     }
     println!("{expressions} expressions, {} alerts and {} metrics", names.len(), metrics.len());
+}
+
+/// Whether a page of the repository has the heading, as `page#heading` names it.
+fn is_heading(place: &str) -> bool {
+    let (page, anchor) = place.split_once('#').unwrap();
+    let text =
+        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(page)).unwrap();
+    let mut anchors = text.lines().filter(|line| line.starts_with('#')).map(|line| {
+        let heading = line.trim_start_matches('#').trim().to_lowercase();
+        let kept = heading.chars().filter(|letter| letter.is_alphanumeric() || " -_".contains(*letter));
+        kept.collect::<String>().replace(' ', "-")
+    });
+    anchors.any(|one| one == anchor)
 }
 
 #[test]

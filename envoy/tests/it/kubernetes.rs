@@ -273,6 +273,40 @@ fn selectors_find_the_aggregators() {
     }
 }
 
+/// A second aggregator of a region without a Redis is not ready before the first has ended, so both cannot overlap.
+#[test]
+fn a_region_without_a_redis_replaces_its_aggregator_before_the_next_starts() {
+    let after = |components: &[&str]| {
+        let mut deployment = manifest("Deployment", "weir-aggregator");
+        for component in components {
+            let path = format!("envoy/deploy/kubernetes/components/{component}/kustomization.yaml");
+            for patch in documents(&path)[0]["patches"].as_array().unwrap() {
+                if patch["target"]["kind"] == "Deployment" {
+                    let operations: Value =
+                        serde_yaml_ng::from_str(patch["patch"].as_str().unwrap()).unwrap();
+                    operations.as_array().unwrap().iter().for_each(|one| apply(&mut deployment, one));
+                }
+            }
+        }
+        deployment["spec"]["strategy"].clone()
+    };
+    let rolling = manifest("Deployment", "weir-aggregator")["spec"]["strategy"].clone();
+    assert_eq!(rolling["rollingUpdate"]["maxUnavailable"], 0);
+    assert_eq!(after(&["database"]), json!({ "type": "Recreate" }));
+    assert_eq!((after(&["redis"]), after(&["database", "redis"])), (rolling.clone(), rolling));
+    let multi_region =
+        documents("envoy/deploy/kubernetes/overlays/multi-region/kustomization.yaml").remove(0);
+    let components = multi_region["components"].as_array().unwrap();
+    let at =
+        |name: &str| components.iter().position(|one| one == &format!("../../components/{name}")).unwrap();
+    assert!(at("database") < at("redis"), "{components:?}");
+    let helpers = read("envoy/deploy/kubernetes/chart/templates/_helpers.tpl");
+    let at = |name: &str| helpers.find(&format!("\"components/{name}\"")).unwrap();
+    assert!(at("database") < at("redis"));
+    let hook = read("envoy/deploy/kubernetes/chart/templates/database.yaml");
+    assert!(hook.contains("\"pre-install,pre-upgrade\""), "an installation waits for ready aggregators");
+}
+
 /// The image listens on these ports, the Deployment names them, and the Service, the policy and the probes refer to
 /// them.
 #[test]

@@ -3,6 +3,7 @@
 #![cfg(test)]
 
 mod dashboards;
+mod dialects;
 mod documentation;
 mod example;
 mod examples;

@@ -12,8 +12,16 @@ use weir_core::rules::{Config, schema};
 use weir_envoy::binaries;
 
 /// Fields whose texts or numbers the parser checks further than a schema can: regular expressions, paths, networks,
-/// patterns, templates, ends of ranges in durations, decimals, the order of two values, and what other fields require.
-const FURTHER: [&str; 31] = [
+/// patterns, templates, ends of ranges in durations and in numbers that are written as strings, decimals, the order of two values,
+/// and what other fields require.
+const FURTHER: [&str; 38] = [
+    "max_keys",
+    "trusted_hops",
+    "ipv4_prefix",
+    "ipv6_prefix",
+    "path_segment",
+    "threshold",
+    "status",
     "segments",
     "exact",
     "prefix",
@@ -232,6 +240,9 @@ fn both_agree_on_every_change_of_one_value() {
         json!("5m"),
         json!("a b"),
         json!("9999999999"),
+        json!("1e3"),
+        json!("12.34"),
+        json!("2.0"),
         json!([]),
         json!([1]),
         json!(["x"]),

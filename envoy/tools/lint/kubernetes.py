@@ -34,7 +34,7 @@ metadata:
   labels: { app.kubernetes.io/name: weir-aggregator, app.kubernetes.io/part-of: weir }   # CHANGE: add what your Prometheus selects.
 spec:
 """
-COMPONENTS = ["redis", "database", "monitoring", "tls", "http-api", "tracing"]
+COMPONENTS = ["database", "redis", "monitoring", "tls", "http-api", "tracing"]
 # Values with which the chart renders what kustomize does.
 RULES = [{"name": "per-key", "identifier": {"header": "x-api-key"}, "limit": 1000, "window": "1m"}]
 TOKEN = {"region": "eu-west-1", "secret": {"filterToken": "change-me"}}

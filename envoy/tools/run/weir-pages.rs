@@ -13,7 +13,7 @@ struct Options {
     /// The folder.
     folder: PathBuf,
     /// At this port; 0 is any that is free.
-    #[arg(long, default_value_t = 7080)]
+    #[arg(long, default_value_t = 7081)]
     port: u16,
     /// At this address.
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]

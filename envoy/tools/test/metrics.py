@@ -3,8 +3,8 @@
 
 An Envoy runs for each configuration of metric labels: that of envoy.yaml, and those that Istio's agent and Envoy Gateway merge into their own.
 Under each of them the labels that queries group by have values, and those of decisions have the same results. Two aggregators of one region's
-name, each with a Redis of its own, fire WeirRegionSplit. The programs come by ENVOY_BIN, WEIR_AGGREGATOR_BIN, WEIR_FILTER_WASM, WEIR_REDIS_SERVER
-and WEIR_PROMETHEUS, as in test.sh.
+name, each with a Redis of its own, fire WeirRegionSplit. promtool, if it is beside Prometheus, reads /metrics. The programs come by ENVOY_BIN,
+WEIR_AGGREGATOR_BIN, WEIR_FILTER_WASM, WEIR_REDIS_SERVER and WEIR_PROMETHEUS, as in test.sh.
 
 usage: envoy/tools/test/metrics.py
 """
@@ -209,6 +209,15 @@ def check(prometheus, names):
     return count, failures
 
 
+def text_format(admin):
+    """What promtool reports on the aggregator's metrics as a reader gets them that does not accept OpenMetrics."""
+    promtool = os.path.join(os.path.dirname(os.environ["WEIR_PROMETHEUS"]), "promtool")
+    if not os.path.exists(promtool):
+        return []
+    checked = subprocess.run([promtool, "check", "metrics"], input=get(f"http://127.0.0.1:{admin}/metrics"), capture_output=True, text=True)
+    return [f"/metrics: {line}" for line in (checked.stdout + checked.stderr).splitlines()]
+
+
 def main():
     processes = []
     with tempfile.TemporaryDirectory() as folder:
@@ -243,6 +252,7 @@ def main():
             fired = until("both parts of a region are reported", lambda: len(found := prometheus.query(firing)) >= len(split) and found)
             if (instances := {one["metric"]["instance"] for one in fired}) != set(split):
                 failures.append(f"WeirRegionSplit fires for {instances}, expected {split}")
+            failures += text_format(admin)
             for failure in failures:
                 print(failure, file=sys.stderr)
             print(f"{count} queries under {len(envoys)} configurations, {len(failures)} failures")

@@ -1,7 +1,7 @@
-//! Limits the log lines about the stream to the aggregator: one when it fails, one when it works again.
+//! Limits the log lines about the stream to the aggregator: one when it fails, one for each other reason, one when it works again.
 //!
 //! A stream is retried every second or faster, and an aggregator may accept each and end it at once, so the number of failures logged
-//! a minute is bounded. Texts of the aggregator are logged shortened and on one line.
+//! a minute is bounded. Of one attempt the first failure is logged, as the others are its consequences. Texts of the aggregator are logged shortened and on one line.
 
 use weir_core::model::time::MonoMs;
 
@@ -15,8 +15,10 @@ const MAX_CHARS: usize = 200;
 #[derive(Debug)]
 pub struct LogThrottle {
     cluster: String,
-    /// A failure was logged. Failures until the next accepted stream are mostly its consequences and are not logged.
-    open: bool,
+    /// The reason that was logged since the last accepted stream.
+    reason: Option<String>,
+    /// The attempt has failed.
+    failed: bool,
     minute: MonoMs,
     logged: u32,
 }
@@ -24,7 +26,12 @@ pub struct LogThrottle {
 impl LogThrottle {
     /// For streams to this cluster.
     pub fn new(cluster: &str) -> LogThrottle {
-        LogThrottle { cluster: cluster.to_owned(), open: false, minute: MonoMs(0), logged: 0 }
+        LogThrottle { cluster: cluster.to_owned(), reason: None, failed: false, minute: MonoMs(0), logged: 0 }
+    }
+
+    /// Notes that a stream is opened.
+    pub fn attempt(&mut self) {
+        self.failed = false;
     }
 
     /// Notes a failure. Returns the line to log, if any.
@@ -32,10 +39,11 @@ impl LogThrottle {
         if now.since(self.minute) >= MINUTE_MS {
             (self.minute, self.logged) = (now, 0);
         }
-        if self.open || self.logged >= MAX_A_MINUTE {
+        let is_consequence = core::mem::replace(&mut self.failed, true);
+        if is_consequence || self.reason.as_deref() == Some(what) || self.logged >= MAX_A_MINUTE {
             return None;
         }
-        self.open = true;
+        self.reason = Some(what.to_owned());
         self.logged = self.logged.saturating_add(1);
         Some(format!(
             "weir: no stream to the aggregator (cluster {:?}): {what}. This Envoy decides by its own counts; retrying",
@@ -45,8 +53,9 @@ impl LogThrottle {
 
     /// Notes that the aggregator accepted a stream. Returns the line to log, if any.
     pub fn right(&mut self) -> Option<String> {
-        std::mem::take(&mut self.open)
-            .then(|| format!("weir: the stream to the aggregator (cluster {:?}) is up", self.cluster))
+        self.reason
+            .take()
+            .map(|_| format!("weir: the stream to the aggregator (cluster {:?}) is up", self.cluster))
     }
 }
 
@@ -66,9 +75,29 @@ mod tests {
         assert_eq!(log_throttle.right(), None, "nothing was wrong");
         let logged = log_throttle.wrong("it is unavailable", MonoMs(5)).unwrap();
         assert!(logged.contains("(cluster \"weir\"): it is unavailable. "), "{logged}");
-        assert_eq!(log_throttle.wrong("it is still unavailable", MonoMs(MINUTE_MS * 3)), None);
+        log_throttle.attempt();
+        assert_eq!(log_throttle.wrong("it is unavailable", MonoMs(MINUTE_MS * 3)), None);
         assert!(log_throttle.right().unwrap().ends_with("is up"));
         assert_eq!(log_throttle.right(), None);
+    }
+
+    /// The aggregator returns, and refuses the token.
+    #[test]
+    fn another_reason_is_logged_and_its_consequences_are_not() {
+        let mut log_throttle = LogThrottle::new("weir");
+        let mut lines = Vec::new();
+        for attempt in 0..50_u64 {
+            let now = MonoMs(5 + attempt * 1_000);
+            log_throttle.attempt();
+            if attempt < 10 {
+                lines.extend(log_throttle.wrong("it ended with gRPC status 14", now));
+            } else {
+                lines.extend(log_throttle.wrong("the aggregator refuses it: its token is unknown", now));
+                lines.extend(log_throttle.wrong("it ended with gRPC status 16", now));
+            }
+        }
+        assert_eq!(lines.len(), 2, "{lines:?}");
+        assert!(lines[1].contains("its token is unknown"), "{lines:?}");
     }
 
     #[test]
@@ -78,6 +107,7 @@ mod tests {
             let mut lines = 0;
             for at in (0..MINUTE_MS).step_by(25) {
                 let now = MonoMs(5 + minute * MINUTE_MS + at);
+                log_throttle.attempt();
                 lines += u32::from(log_throttle.wrong("it ended", now).is_some());
                 lines += u32::from(log_throttle.right().is_some());
             }

@@ -99,6 +99,7 @@ impl Stream {
     /// Opens it for the current root. Fails if Envoy has no such cluster.
     pub fn open(&mut self, here: Here) -> Result<(), Refused> {
         self.close(here);
+        self.log_throttle.attempt();
         let token = calls::grpc_stream(&self.service, wire::SERVICE, wire::METHOD, &self.metadata)?;
         self.opened = Some((here.root, token));
         Ok(())
@@ -114,7 +115,7 @@ impl Stream {
         self.opened.is_some_and(|(root, _)| here.within(root, || ()).is_none())
     }
 
-    /// Logs a failure, unless one was logged since the last accepted stream.
+    /// Logs a failure, unless its reason was logged since the last accepted stream.
     pub fn log_failure(&mut self, what: &str, now: MonoMs) {
         if let Some(line) = self.log_throttle.wrong(what, now) {
             calls::log(LogLevel::Warn, &line);
@@ -125,7 +126,7 @@ impl Stream {
     pub fn welcomed(&mut self) {
         self.is_welcome = true;
         if let Some(line) = self.log_throttle.right() {
-            calls::log(LogLevel::Warn, &line);
+            calls::log(LogLevel::Info, &line);
         }
     }
 

@@ -102,6 +102,11 @@ impl Files {
     }
 }
 
+/// Reads a file or a folder once. Returns the number of its domains.
+pub fn check(path: &Path, domains: Domains) -> Result<usize, FilesError> {
+    Ok(parse(&read(path)?, domains)?.len())
+}
+
 fn parse(texts: &Texts, domains: Domains) -> Result<Limits, LimitErrors> {
     Limits::parse(texts.iter().map(|(name, text)| (name.as_str(), text.as_str())), domains)
 }

@@ -1,6 +1,7 @@
 //! Checks what was read: the filter's own object, and what an Envoy configuration or a Kubernetes object contains.
 
 use super::documents::{recognise_plain, repeated};
+use super::order;
 use super::report::{Place, Report};
 use super::summary::{MODULE_OF_RESPONSES, summary};
 use weir_core::fields::Value;
@@ -13,11 +14,11 @@ const MODULE: &str = "weir-filter.wasm";
 /// Most cluster names in an error.
 const NAMES_SHOWN: usize = 10;
 
-/// Validates the filter's own object.
-pub fn judge_text(place: Place, text: &[u8]) -> Report {
+/// Validates the filter's own object, as text and as JSON.
+pub fn judge_text(place: Place, text: &[u8], json: &serde_json::Value) -> Report {
     let mut report = Report::default();
     match Config::parse_with(text, &|_| Some(STAND_IN.to_owned())) {
-        Ok(config) => report.accept(place, summary(&config)),
+        Ok(config) => report.accept(place, summary(&config, json)),
         Err(errors) => report.reject_all(&place, &errors),
     }
     report
@@ -35,12 +36,13 @@ pub fn judge_document(place: &Place, document: &Value<'_>, json: &serde_json::Va
         report.reject(place.clone(), path, "it is given twice; expected one value".to_owned());
     }
     match written {
-        Ok(Written::Filter) => report.append(judge_text(place.clone(), json.to_string().as_bytes())),
+        Ok(Written::Filter) => report.append(judge_text(place.clone(), json.to_string().as_bytes(), json)),
         Ok(Written::Envoy(plugins)) => {
             let around = Around {
                 clusters: static_clusters(json),
                 settings: path_settings(json),
                 underscores: underscore_managers(json),
+                document: json,
             };
             for plugin in &plugins {
                 let place = Place { path: plugin.path.clone(), ..place.clone() };
@@ -58,6 +60,7 @@ struct Around<'a> {
     settings: Vec<PathSetting>,
     /// Connection managers that pass headers with underscores on.
     underscores: Vec<String>,
+    document: &'a serde_json::Value,
 }
 
 /// Validates a filter's configuration by itself, and against the document that contains it.
@@ -72,15 +75,17 @@ fn judge_plugin(place: Place, plugin: &PluginConfig, around: &Around<'_>) -> Rep
             return report;
         }
     };
-    let Around { clusters, settings, underscores } = around;
+    let Around { clusters, settings, underscores, document } = around;
     let cluster =
         clusters.as_deref().and_then(|clusters| no_such_cluster(&config.aggregator.cluster, clusters));
     let wrong = [cluster, wrong_module(&config, plugin)];
     let settings = wrong_settings(&config, plugin, settings);
     if wrong.iter().all(Option::is_none) && settings.is_empty() {
-        let warning =
-            underscore_warning(&config, plugin, underscores).map(|warning| format!("\n  {warning}"));
-        report.accept(place.clone(), summary(&config) + &warning.unwrap_or_default());
+        let warnings = underscore_warning(&config, plugin, underscores);
+        let warnings = warnings.into_iter().chain(order::warnings(document, plugin));
+        let warnings: String = warnings.map(|warning| format!("\n  {warning}")).collect();
+        let json = serde_json::from_str(&plugin.json).unwrap_or_default();
+        report.accept(place.clone(), summary(&config, &json) + &warnings);
     }
     for (path, message) in wrong.into_iter().flatten() {
         report.reject(place.clone(), path, message);

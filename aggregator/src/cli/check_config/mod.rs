@@ -2,12 +2,17 @@
 //!
 //! The file has the filter's own object, a whole Envoy configuration or Kubernetes objects, in JSON or YAML, also several
 //! documents of YAML. All configurations of the filter in it are validated. Kubernetes objects without one are left alone.
-//! Any other document is taken for the filter's object, so that an error always names what is expected.
+//! Limits of the rate-limit service and tokens files are read as the aggregator reads them. Any other document is taken for the filter's
+//! object, so that an error always names what is expected.
 //!
-//! - `documents` reads the file, `judge` checks what is in it, `summary` describes what is valid, and `report` has the result.
+//! - `documents` reads the file, by `dialects` as Envoy or Kubernetes does. `judge` checks what is in it, and `order` the filters around it;
+//!   `others` checks files of the aggregator. `summary` describes what is valid, and `report` has the result.
 
+mod dialects;
 mod documents;
 mod judge;
+mod order;
+mod others;
 mod report;
 mod summary;
 #[cfg(test)]
@@ -16,21 +21,27 @@ mod tests;
 pub use report::Report;
 
 use crate::net::yaml::MAX_BYTES;
-use documents::{documents, plain, recognise_plain};
+use documents::{Documents, documents, plain, recognise_plain};
 use judge::{judge_document, judge_text};
+use others::Other;
 use report::Place;
 use std::io::Read;
 use std::path::Path;
 use weir_core::fields::Value;
-use weir_core::rules::{Written, object_name, recognise};
+use weir_core::rules::{Written, object_name};
 
 /// The file name that stands for the standard input.
 const STDIN: &str = "-";
-const NOTHING_FOUND: &str = "no document of this file has a configuration of Weir's filter; expected a WasmPlugin, a \
-    TrafficExtension, an EnvoyExtensionPolicy, an EnvoyFilter, an Envoy configuration or the filter's own object";
+const NOTHING_FOUND: &str = "no document of this file has a configuration of Weir's filter; expected ";
+const EXPECTED: &str = "a WasmPlugin, a TrafficExtension, an EnvoyExtensionPolicy, an EnvoyFilter, an Envoy configuration or \
+    the filter's own object";
 
-/// Validates a file, or the standard input if the name is `-`. Returns the reason if it cannot be read.
+/// Validates a file, a folder of limits of the rate-limit service, or the standard input if the name is `-`. Returns the reason if it
+/// cannot be read.
 pub fn check(file: &Path) -> Result<Report, String> {
+    if file.is_dir() {
+        return Ok(others::check_folder(file));
+    }
     let read = match file == Path::new(STDIN) {
         true => start_of(std::io::stdin().lock()),
         false => std::fs::File::open(file).and_then(start_of),
@@ -50,25 +61,19 @@ fn start_of(reader: impl Read) -> std::io::Result<Vec<u8>> {
 pub fn check_text(text: &[u8]) -> Report {
     let mut report = Report::default();
     let documents = match documents(text) {
-        Ok(documents) => documents,
-        Err(error) => {
-            match recognise(text, &Err::<serde_json::Value, _>(error)) {
-                Ok(_) => report.append(judge_text(Place::default(), text)),
-                Err(message) => report.reject(Place::default(), "", message),
-            }
+        // The filter's parser reports repeated fields, too, in the order of the text.
+        Ok(Documents::Json(value)) if is_filters_own(&value) => {
+            return judge_text(Place::default(), text, &plain(&value));
+        }
+        Ok(Documents::Json(value)) => Vec::from([value]),
+        Ok(Documents::Yaml(documents)) => documents,
+        Err(message) => {
+            report.reject(Place::default(), "", format!("{message}; expected {EXPECTED}"));
             return report;
         }
     };
-    // The filter's parser reports where JSON is wrong, and repeated fields.
-    if let [_] | [] = documents.as_slice()
-        && text.iter().find(|byte| !byte.is_ascii_whitespace()).is_none_or(|first| *first == b'{')
-        && matches!(
-            documents.first().map(|one| recognise_plain(&plain(one))),
-            None | Some(Ok(Written::Filter))
-        )
-        && documents.first().and_then(|one| object_name(&plain(one))).is_none()
-    {
-        return judge_text(Place::default(), text);
+    if let Some(other) = Other::of(&documents) {
+        return other.check(text);
     }
     let several = documents.len() > 1;
     for (number, document) in
@@ -83,7 +88,14 @@ pub fn check_text(text: &[u8]) -> Report {
         report.append(judge_document(&place, document, &json));
     }
     if report.is_empty() {
-        report.reject(Place::default(), "", NOTHING_FOUND.to_owned());
+        report.reject(Place::default(), "", NOTHING_FOUND.to_owned() + EXPECTED);
     }
     report
+}
+
+/// Whether a value is taken for the filter's own object.
+fn is_filters_own(value: &Value<'_>) -> bool {
+    let json = plain(value);
+    let is_other = Other::of(std::slice::from_ref(value)).is_some();
+    matches!(recognise_plain(&json), Ok(Written::Filter)) && object_name(&json).is_none() && !is_other
 }

@@ -1,6 +1,6 @@
 //! Summarises a valid configuration: what each rule limits, and which rules clients can evade.
 
-use std::time::Duration;
+use weir_core::fields::written;
 use weir_core::model::exact::Algorithm;
 use weir_core::rules::rule::Rule;
 use weir_core::rules::{Ban, Config, Cost, ResponseCost, Share};
@@ -8,8 +8,11 @@ use weir_core::rules::{Ban, Config, Cost, ResponseCost, Share};
 /// The module with response callbacks.
 pub const MODULE_OF_RESPONSES: &str = "weir-filter-responses.wasm";
 
-/// One line for the configuration, and one for each rule and warning.
-pub fn summary(config: &Config) -> String {
+/// Limits below this one are warned of if the algorithm is not exact.
+const SMALL: u64 = 5;
+
+/// One line for the configuration, whose JSON is given too, and one for each rule and warning.
+pub fn summary(config: &Config, json: &serde_json::Value) -> String {
     let Config { workspace, aggregator, rules, .. } = config;
     let head = format!(
         "valid: workspace {workspace:?}, aggregator cluster {:?}, {} {}",
@@ -20,6 +23,7 @@ pub fn summary(config: &Config) -> String {
     let needs = config.needs_responses().map(|why| format!("needs {MODULE_OF_RESPONSES}, for {why}"));
     let lines = needs.into_iter().chain(addresses_summary(config)).chain(rules.iter().map(rule_summary));
     let lines = lines.chain(warnings(rules)).chain(rules.iter().enumerate().flat_map(spelling_warnings));
+    let lines = lines.chain(rules.iter().enumerate().filter_map(small_limit)).chain(bare_durations(json));
     lines.fold(head, |summary, line| format!("{summary}\n  {line}"))
 }
 
@@ -52,6 +56,35 @@ fn spelling_warnings((at, rule): (usize, &Rule)) -> impl Iterator<Item = String>
     headers.chain(path)
 }
 
+/// Warns of a limit that a few requests beyond it exceed by much.
+fn small_limit((at, rule): (usize, &Rule)) -> Option<String> {
+    let is_small =
+        rule.algorithm == Algorithm::Window && !rule.hard_limit && (1..SMALL).contains(&rule.limit);
+    is_small.then(|| {
+        format!(
+            "warning: rules[{at}].limit: {} is small; requests that arrive at several Envoys at once may each be allowed; use hard_limit \
+             or algorithm: sliding_log if that matters",
+            rule.limit
+        )
+    })
+}
+
+/// Warns of durations that are numbers, since seconds may have been meant.
+fn bare_durations(json: &serde_json::Value) -> impl Iterator<Item = String> {
+    const PATHS: [&str; 6] =
+        ["/window", "/timeout", "/ban/window", "/ban/duration", "/ban/max_duration", "/cost/hold_timeout"];
+    let rules = json.get("rules").and_then(serde_json::Value::as_array).into_iter().flatten().enumerate();
+    rules.flat_map(|(at, rule)| {
+        PATHS.iter().filter_map(move |path| {
+            let number = rule.pointer(path).filter(|value| value.is_number())?;
+            let path = path[1..].replace('/', ".");
+            Some(format!(
+                "warning: rules[{at}].{path}: {number} is in milliseconds; write \"{number}ms\", or \"{number}s\" if seconds are meant"
+            ))
+        })
+    })
+}
+
 fn addresses_summary(config: &Config) -> Option<String> {
     let (allowed, denied) = config.addresses.listed;
     (allowed + denied > 0).then(|| format!("addresses: allowed {allowed}, denied {denied}"))
@@ -59,7 +92,7 @@ fn addresses_summary(config: &Config) -> Option<String> {
 
 fn rule_summary(rule: &Rule) -> String {
     let Rule { name, namespace, limit, carried, duration_ms, hash, hard_limit, shadow, enforced, .. } = rule;
-    let window = duration(*duration_ms);
+    let window = written(*duration_ms);
     let limit = match carried {
         Some(carried) => format!("{limit} (or what the request carries, at most {})", carried.max),
         None => limit.to_string(),
@@ -103,10 +136,6 @@ fn cost_summary(cost: &Cost) -> String {
 }
 
 fn ban_summary(Ban { threshold, window_ms, first_ms, max_duration_ms }: &Ban) -> String {
-    let [within, first, longest] = [*window_ms, *first_ms, *max_duration_ms].map(duration);
+    let [within, first, longest] = [*window_ms, *first_ms, *max_duration_ms].map(written);
     format!(", bans for {first}, up to {longest}, after {threshold} denials within {within}")
-}
-
-fn duration(ms: u64) -> impl std::fmt::Display {
-    humantime::format_duration(Duration::from_millis(ms))
 }

@@ -79,7 +79,7 @@ fn the_summary_names_what_changes_who_is_denied() {
         (with(&format!("\"overrides\": [{one}, {{\"identifier\": \"t*\", \"limit\": 5}}]")), ", 2 overrides"),
         (
             with(r#""ban": {"threshold": 100, "window": "1m", "duration": "10m"}"#),
-            "\"api\", bans for 10m, up to 1day, after 100 denials within 1m",
+            "\"api\", bans for 10m, up to 1d, after 100 denials within 1m",
         ),
         (
             PLUGIN.replace(
@@ -376,7 +376,8 @@ fn one_object_of_json_has_the_result() {
     let sound = errors(PLUGIN);
     assert_eq!((&sound["valid"], &sound["errors"]), (&true.into(), &json!([])));
     assert!(sound["configurations"][0]["summary"].as_str().unwrap().contains("keys: 100 per 1h"));
-    let whole = json!([{ "document": 1, "object": null, "path": "", "message": "it is empty; expected a JSON object" }]);
+    let message = format!("it is empty; expected {EXPECTED}");
+    let whole = json!([{ "document": 1, "object": null, "path": "", "message": message }]);
     assert_eq!(errors("")["errors"], whole);
     assert_eq!(errors("a: b: c")["errors"].as_array().unwrap().len(), 1);
     let path = errors(&envoy(&PLUGIN.replace("100", "-1")))["errors"][0]["path"].as_str().unwrap().to_owned();
@@ -388,4 +389,101 @@ fn a_field_given_twice_in_yaml_is_found() {
     let twice = object("WasmPlugin", &format!("spec:\n  pluginConfig:\n{}    rules: []\n", yaml("5", 4)));
     check_said(&twice, false, "spec.pluginConfig.rules: it is given twice");
     check_said(&format!("{}rules: []\n", yaml("5", 0)), false, "rules: it is given twice");
+}
+
+#[test]
+fn files_of_the_aggregator_are_checked() {
+    let limits = "domain: d\ndescriptors: [{ key: k, rate_limit: { unit: second, requests_per_unit: 1 } }]\n";
+    let token = format!("- {{ name: shop, sha256: {}, workspace: default }}\n", "ab".repeat(32));
+    check_said(limits, true, "valid: limits of the rate-limit service, domains: 1");
+    check_said(&limits.replace("second", "fortnight"), false, "unit");
+    check_said(&format!("{limits}---\n{limits}"), false, "d");
+    check_said(&token, true, "valid: tokens");
+    check_said(&token.replace("abab", "xx"), false, "sha256");
+    check_said(&token.replace("workspace", "wrkspace"), false, "wrkspace");
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("a.yaml"), limits).unwrap();
+    assert!(check(folder.path()).unwrap().is_valid());
+    std::fs::write(folder.path().join("b.yaml"), limits).unwrap();
+    let report = check(folder.path()).unwrap();
+    assert!(!report.is_valid() && report.to_text().contains("b.yaml"), "{report:?}");
+}
+
+#[test]
+fn what_keeps_a_file_from_being_read_is_named() {
+    let object = yaml("5", 0);
+    for (text, part) in [
+        (String::new(), "it is empty"),
+        ("# nothing yet\n---\n".to_owned(), "it is empty"),
+        (object.replace("rules:\n", "rules:\n\t"), "is indented with a tab"),
+        (format!("{{\n// the key\n{}", &PLUGIN[1..]), "JSON has no comments"),
+        (format!("\u{feff}{PLUGIN}"), "byte order mark"),
+        ("a: b: c".to_owned(), "neither JSON nor YAML"),
+    ] {
+        check_said(&text, false, part);
+    }
+    check_said(&format!("\u{feff}{object}"), true, "keys: 5 per 1h");
+    check_said(&format!("{{ # the key\n{}", &PLUGIN[1..]), true, "keys: 100 per 1h");
+    let report = check_text(b"\xff\xfea\0");
+    assert!(report.to_text().contains("it is not UTF-8"), "{report:?}");
+}
+
+#[test]
+fn other_plugins_are_left_alone() {
+    let other = |url: &str| {
+        object("WasmPlugin", &format!("spec:\n  url: {url}\n  pluginConfig: {{ rules: [{{ a: 1 }}] }}\n"))
+    };
+    let own = object("WasmPlugin", &format!("spec:\n  pluginConfig:\n{}", yaml("5", 4)));
+    check_said(&format!("{own}---\n{}", other("oci://ghcr.io/corazawaf/coraza-proxy-wasm")), true, "valid");
+    check_said(&other("oci://r.example/weir-filter:1"), false, "there is no such field");
+}
+
+#[test]
+fn durations_without_a_unit_and_small_limits_are_warned_of() {
+    for (from, to, warned) in [
+        ("", "", None),
+        ("\"1h\"", "3600", Some("rules[0].window: 3600 is in milliseconds; write \"3600ms\", or \"3600s\"")),
+        ("\"limit\"", "\"timeout\": 50, \"limit\"", Some("rules[0].timeout: 50")),
+        ("100", "3", Some("rules[0].limit: 3 is small")),
+        ("100", "5", None),
+        ("100", "3, \"hard_limit\": true", None),
+        ("100", "3, \"algorithm\": \"sliding_log\"", None),
+    ] {
+        let report = valid(&PLUGIN.replacen(from, to, 1));
+        assert_eq!(report.contains("warning"), warned.is_some(), "{to}\n{report}");
+        assert!(report.contains(warned.unwrap_or_default()), "{to}\n{report}");
+    }
+}
+
+#[test]
+fn scalars_are_read_as_envoy_and_kubernetes_read_them() {
+    let typed = |rules: &str| {
+        envoy("RULES").replace("StringValue", "Struct").replace(
+            "'RULES'",
+            &format!("{{aggregator: {{cluster: weir}}, rules: [{{name: keys, window: 1h, {rules}}}]}}"),
+        )
+    };
+    let of_istio = |rules: &str| {
+        let rules = format!("{{ name: keys, window: 1h, {rules} }}");
+        object(
+            "WasmPlugin",
+            &format!("spec:\n  pluginConfig: {{ aggregator: {{ cluster: c }}, rules: [{rules}] }}\n"),
+        )
+    };
+    let header = "identifier: { header: x-api-key }";
+    for (rules, of_envoy, of_kubernetes) in [
+        ("limit: 1e2, enforce_percent: 12.34", Ok("enforced for 12.34 %"), Ok("keys: 100 per 1h")),
+        ("limit: 3000000000", Ok("keys: 3000000000"), Ok("keys: 3000000000")),
+        ("limit: 1_000", Err("\"1_000\" is not a whole number"), Ok("keys: 1000 per")),
+        ("limit: 5, shadow_mode: yes", Ok("in shadow mode"), Ok("in shadow mode")),
+        ("limit: 5, namespace: no", Err("false is not a name"), Err("false is not a name")),
+        ("limit: 5, namespace: \"no\"", Ok("\"no\""), Ok("\"no\"")),
+        ("limit: 5, namespace: 1.5", Ok("\"1.5\""), Err("1.5 is not a name")),
+    ] {
+        let rules = format!("{rules}, {header}");
+        for (text, expected) in [(typed(&rules), of_envoy), (of_istio(&rules), of_kubernetes)] {
+            let (sound, part) = expected.map_or_else(|part| (false, part), |part| (true, part));
+            check_said(&text, sound, part);
+        }
+    }
 }

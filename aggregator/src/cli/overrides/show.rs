@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 use std::time::{Duration, UNIX_EPOCH};
+use weir_core::fields::written;
 
 /// A table whose columns are as wide as their content; the last column is not padded.
 pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
@@ -113,9 +114,7 @@ fn until(entry: &Value) -> String {
 }
 
 fn what(entry: &Value) -> String {
-    let window = entry["window"]
-        .as_u64()
-        .map(|ms| format!(" in {}", humantime::format_duration(Duration::from_millis(ms))));
+    let window = entry["window"].as_u64().map(|ms| format!(" in {}", written(ms)));
     let amount = |name: &str| entry[name].as_u64().map(|amount| format!("{name} {amount}"));
     let word = |name: &str| (entry[name] == true).then(|| name.to_owned());
     let shadow = entry["shadow"].as_bool().map(|on| format!("shadow {}", if on { "on" } else { "off" }));

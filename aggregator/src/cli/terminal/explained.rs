@@ -6,13 +6,13 @@ use crate::admin::view::{Cell, Exact, Explanation, Judged, Window};
 
 /// The lines of an explanation.
 pub fn lines(explanation: &Explanation) -> Vec<String> {
-    let mut lines = vec![format!(
-        "{} in namespace {}, workspace {}, as known in region {}",
-        plain(&explanation.identifier),
-        plain(&explanation.namespace),
-        plain(&explanation.workspace),
-        plain(&explanation.region)
-    )];
+    let (namespace, workspace) = (plain(&explanation.namespace), plain(&explanation.workspace));
+    let place = match explanation.exact.iter().find_map(|exact| exact.zone) {
+        Some(zone) if namespace.is_empty() => format!("zone {zone} of the ledger"),
+        _ => format!("namespace {namespace}, workspace {workspace}"),
+    };
+    let (identifier, region) = (plain(&explanation.identifier), plain(&explanation.region));
+    let mut lines = vec![format!("{identifier} in {place}, as known in region {region}")];
     lines.extend(control_lines(&explanation.control, explanation.now_unix_ms));
     for exact in &explanation.exact {
         lines.push(String::new());

@@ -97,6 +97,7 @@ macro_rules! table {
 }
 
 pub mod api;
+pub mod exposition;
 mod process;
 pub mod quota;
 pub mod recent;

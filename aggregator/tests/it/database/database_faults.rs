@@ -15,6 +15,8 @@ on_servers!(|store| scenarios(store));
 
 async fn scenarios(mut store: Store) {
     passwords_and_rights(&store).await;
+    a_migration_that_failed_is_repeated(&store).await;
+    an_interrupted_migration_is_completed(&store).await;
     imports_read_from_the_replica(&store).await;
     sessions_do_not_depend_on_the_server(&store).await;
     a_frozen_server(&mut store).await;
@@ -51,6 +53,52 @@ async fn passwords_and_rights(store: &Store) {
         assert_eq!(error.reason(), reason, "{error}");
         assert!(error.to_string().contains(part), "{error}");
         assert!(!format!("{error} {error:?} {wrong:?}").contains("falsch"), "{error:?}");
+    }
+}
+
+/// The account lacks a right at first, as in a deployment whose grants were forgotten.
+async fn a_migration_that_failed_is_repeated(store: &Store) {
+    let scene = store.empty().await;
+    let name = scene.url.rsplit_once('/').unwrap().1;
+    let grant = |rights: &str| format!("GRANT {rights} ON {name}.* TO 'migrator'@'%'");
+    let rights = grant("SELECT, INSERT, UPDATE, DELETE, CREATE, INDEX");
+    scene.run(&format!("CREATE USER 'migrator'@'%' IDENTIFIED BY 'hidden'; {rights}")).await;
+    let migrator = open(&scene.url.replace("weir:geheim", "migrator:hidden"), "a");
+    for (missing, version) in [("CREATE ROUTINE", "migration 0006: "), ("ALTER", "migration 0011: ")] {
+        for _ in 0..2 {
+            let error = migrator.migrate().await.unwrap_err();
+            assert!(error.to_string().contains(version) && error.reason() == "refused", "{error}");
+        }
+        scene.run(&grant(missing)).await;
+    }
+    let migrated = migrator.migrate().await.unwrap();
+    assert_eq!(migrated.applied, ["0011 packets"]);
+    migrator.check_schema(WITHIN).await.unwrap();
+    publish(&scene.open("a"), &[row("x", 1)]).await;
+}
+
+/// A migration whose process ended before it could note the result, with and without its change.
+async fn an_interrupted_migration_is_completed(store: &Store) {
+    for (version, undo) in [
+        (1, ""),
+        (6, ""),
+        (6, "DROP PROCEDURE check_velocity_cost"),
+        (11, ""),
+        (
+            11,
+            "ALTER TABLE ratelimit_window_counts DROP COLUMN lowest_limit, DROP COLUMN writer, DROP COLUMN version",
+        ),
+    ] {
+        let scene = store.fresh().await;
+        scene.run(&format!("UPDATE weir_migrations SET success = FALSE WHERE version = {version}")).await;
+        if !undo.is_empty() {
+            scene.run(undo).await;
+        }
+        let database = scene.open("a");
+        let migrated = database.migrate().await.unwrap();
+        assert!(migrated.present >= migrations(&scene) - 1, "{version} {undo}: {migrated:?}");
+        assert_eq!(database.migrate().await.unwrap().present, migrations(&scene), "{version} {undo}");
+        publish(&database, &[row("x", 1)]).await;
     }
 }
 

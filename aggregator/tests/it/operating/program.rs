@@ -215,7 +215,11 @@ fn it_logs_its_addresses_and_ends_in_good_order_on_a_signal() {
         };
         let logged: serde_json::Value = serde_json::from_str(&line).unwrap();
         assert_eq!(logged["fields"]["region"], "here", "{line}");
-        kill(Pid::from_raw(running.0.id().cast_signed()), signal).unwrap();
+        let pid = Pid::from_raw(running.0.id().cast_signed());
+        // As a program that rotates logs sends it.
+        kill(pid, Signal::SIGHUP).unwrap();
+        line_with(&mut log, "SIGHUP: nothing to do");
+        kill(pid, signal).unwrap();
         let mut rest = before;
         log.read_to_string(&mut rest).unwrap();
         assert!(rest.contains("filters need no token"), "{rest}");
@@ -225,6 +229,37 @@ fn it_logs_its_addresses_and_ends_in_good_order_on_a_signal() {
         assert!(rest.contains(grpc), "{rest}");
         assert_eq!(running.0.wait().unwrap().code(), Some(0), "{rest}");
     }
+}
+
+/// As a Job may that starts at the same time.
+#[test]
+fn it_waits_for_the_tables_of_its_database_and_is_not_ready() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}/weir.db", folder.path().display());
+    let (running, mut log) =
+        start(program(&["serve", "--region", "here", "--database-url", &url]).args(ANYWHERE));
+    let line = line_with(&mut log, "weir-aggregator starts");
+    let address = line.split("admin=").nth(1).unwrap().split_whitespace().next().unwrap().to_owned();
+    line_with(&mut log, "not ready until they are up to date");
+    let check = || program(&["healthcheck", "--admin-listen", &address]).output().unwrap();
+    let waits = check();
+    assert_eq!(waits.status.code(), Some(1), "{}", stderr(&waits));
+    assert!(stderr(&waits).contains("503"), "{}", stderr(&waits));
+    printed(&["migrate", "--database-url", &url]);
+    line_with(&mut log, "weir-aggregator serves");
+    let serves = check();
+    assert_eq!(serves.status.code(), Some(0), "{}", stderr(&serves));
+    drop(running);
+}
+
+#[test]
+fn an_sqlite_file_without_a_folder_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}/missing/weir.db", folder.path().display());
+    let output =
+        program(&["serve", "--region", "here", "--database-url", &url]).args(ANYWHERE).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stderr(&output).contains("there is no folder"), "{}", stderr(&output));
 }
 
 /// Other machines could use such a listener without authentication.

@@ -1,21 +1,39 @@
 //! The largest excess over a limit that all regions together were found to have used, for each scope.
 //!
-//! An excess is found when another region's count arrives: by then both have published. It is kept for five to ten minutes, so that a
-//! monitoring system which reads it once a minute misses none.
+//! An excess is found when another region's count arrives: by then both have published. The region that used more may have applied a
+//! change of live control that has not arrived here, so the limit is looked up some seconds later. What had been used before does not
+//! count: the limit may have fallen since. An excess is kept for five to ten minutes, so that a monitoring system which reads it once a
+//! minute misses none.
 
-use crate::model::key::KeyParts;
+use crate::model::key::Key;
 use crate::model::time::UnixMs;
-use crate::region::top::{KeyUsage, Scope};
+use crate::region::top::Scope;
 use alloc::collections::BTreeMap;
 
 /// Most scopes; an excess of a further one is not recorded.
 const MAX_EXCESS_SCOPES: usize = 256;
+/// Most keys that wait; a further one is not examined.
+const MAX_SUSPECTS: usize = 1_024;
 /// How long an excess is the newest period's, in milliseconds.
 const PERIOD_MS: u64 = 300_000;
+/// After this time a change of live control has arrived in all regions, in milliseconds.
+const SETTLE_MS: u64 = 5_000;
 
 /// By scope.
 #[derive(Debug, Default)]
-pub(in crate::region) struct Excesses(BTreeMap<Scope, Excess>);
+pub(in crate::region) struct Excesses {
+    scopes: BTreeMap<Scope, Excess>,
+    suspects: BTreeMap<Key, Suspect>,
+}
+
+/// The use of a key that exceeded the limit known then.
+#[derive(Clone, Copy, Debug)]
+struct Suspect {
+    /// What was used before the first count that exceeded it.
+    before: u64,
+    used: u64,
+    due: UnixMs,
+}
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Excess {
@@ -36,29 +54,53 @@ impl Excess {
 }
 
 impl Excesses {
-    /// Records the use of a key that several regions have used.
-    pub(in crate::region) fn note(&mut self, parts: &KeyParts<'_>, usage: &KeyUsage, now: UnixMs) {
-        let Some(limit) = usage.limit.filter(|limit| usage.used > *limit) else { return };
-        let beyond = u128::from(usage.used.saturating_sub(limit)).saturating_mul(1_000);
-        let thousandths = u64::try_from(beyond.div_ceil(u128::from(limit.max(1)))).unwrap_or(u64::MAX);
-        let scope = Scope {
-            workspace: parts.workspace.to_vec(),
-            namespace: parts.namespace.to_vec(),
-            window_ms: parts.duration_ms,
-        };
-        if self.0.len() >= MAX_EXCESS_SCOPES && !self.0.contains_key(&scope) {
-            return;
+    /// A key was used beyond the limit known here; `before` is what was used before the last count arrived.
+    pub(in crate::region) fn suspect(&mut self, key: &Key, before: u64, used: u64, now: UnixMs) {
+        if let Some(suspect) = self.suspects.get_mut(key) {
+            suspect.used = suspect.used.max(used);
+        } else if self.suspects.len() < MAX_SUSPECTS {
+            let due = UnixMs(now.0.saturating_add(SETTLE_MS));
+            self.suspects.insert(key.clone(), Suspect { before, used, due });
         }
-        let excess = self.0.entry(scope).or_default();
-        *excess = excess.at(now.0 / PERIOD_MS);
-        excess.largest = excess.largest.max(thousandths);
+    }
+
+    /// Records the excesses of keys that were suspected some seconds ago. `limit` is a key's limit now.
+    pub(in crate::region) fn judge(&mut self, limit: impl Fn(&Key) -> Option<u64>, now: UnixMs) {
+        let Excesses { scopes, suspects } = self;
+        // A clock that was set back delays none for longer.
+        let latest = UnixMs(now.0.saturating_add(SETTLE_MS));
+        suspects.retain(|key, suspect| {
+            if suspect.due > now && suspect.due <= latest {
+                return true;
+            }
+            if let Some(limit) = limit(key) {
+                note(scopes, key, suspect.used.saturating_sub(limit.max(suspect.before)), limit, now);
+            }
+            false
+        });
     }
 
     /// The largest excess of the last minutes by scope, in thousandths of the limit.
     pub(in crate::region) fn all(&self, now: UnixMs) -> impl Iterator<Item = (&Scope, u64)> {
-        self.0.iter().map(move |(scope, excess)| {
+        self.scopes.iter().map(move |(scope, excess)| {
             let excess = excess.at(now.0 / PERIOD_MS);
             (scope, excess.largest.max(excess.before))
         })
     }
+}
+
+fn note(scopes: &mut BTreeMap<Scope, Excess>, key: &Key, beyond: u64, limit: u64, now: UnixMs) {
+    let thousandths = u128::from(beyond).saturating_mul(1_000).div_ceil(u128::from(limit.max(1)));
+    let parts = key.parts();
+    let scope = Scope {
+        workspace: parts.workspace.to_vec(),
+        namespace: parts.namespace.to_vec(),
+        window_ms: parts.duration_ms,
+    };
+    if beyond == 0 || (scopes.len() >= MAX_EXCESS_SCOPES && !scopes.contains_key(&scope)) {
+        return;
+    }
+    let excess = scopes.entry(scope).or_default();
+    *excess = excess.at(now.0 / PERIOD_MS);
+    excess.largest = excess.largest.max(u64::try_from(thousandths).unwrap_or(u64::MAX));
 }

@@ -9,6 +9,7 @@
 
 use super::due::DueKeys;
 use super::excess::Excesses;
+use crate::model::key::Key;
 use crate::model::time::UnixMs;
 use crate::region::cell::CellState;
 use crate::region::cell::sharing::{Due, MAX_SHARING_REGIONS, PROBATION_MS, SharingRule};
@@ -217,7 +218,9 @@ impl Region {
         let cell = state.cell_mut(*sequence)?;
         let created = !core::mem::replace(&mut cell.queued.counted, true);
         self.imported = self.imported.saturating_add(u64::from(created));
+        let before = cell.global_others;
         let grew = cell.raise_other(region, *count, now);
+        let grown = cell.global_others.saturating_sub(before);
         let limit_fell = *limit < cell.others_limit;
         cell.others_limit = cell.others_limit.min(*limit);
         if grew || limit_fell {
@@ -227,7 +230,7 @@ impl Region {
             self.subscribers.changed_outside(slot, state);
             self.work.note(slot, *sequence, state, self.backing.incarnation());
             self.publishing.consider(slot, state, now);
-            self.note_excess(slot, now);
+            self.suspect_excess(slot, grown, now);
         }
         Ok(ImportedCell { created, grew })
     }
@@ -238,12 +241,20 @@ impl Region {
         self.publishing.excesses.all(now)
     }
 
-    fn note_excess(&mut self, slot: usize, now: UnixMs) {
+    /// Examines a key's use after another region's count of it has `grown`.
+    fn suspect_excess(&mut self, slot: usize, grown: u64, now: UnixMs) {
         let Some((key, state)) = self.keys.at(slot) else { return };
-        let parts = key.parts();
-        let limit = state.newest_limit.limit();
-        let usage = KeyUsage::of(state.cells(), (parts.cell_ms(), parts.resolution), limit, now);
-        self.publishing.excesses.note(&parts, &usage, now);
+        let KeyUsage { used, limit, .. } = usage_of(key, state, now);
+        if limit.is_some_and(|limit| used > limit) {
+            self.publishing.excesses.suspect(key, used.saturating_sub(grown), used, now);
+        }
+    }
+
+    /// Records the excesses that were found some seconds ago.
+    pub(in crate::region) fn judge_excesses(&mut self, now: UnixMs) {
+        let keys = &self.keys;
+        let limit = |key: &Key| usage_of(key, keys.get(key)?, now).limit;
+        self.publishing.excesses.judge(limit, now);
     }
 
     /// Examines the next keys of a walk over all.
@@ -259,4 +270,10 @@ impl Region {
         }
         self.publishing.walk = next.map(|from| Walk { from, is_lost });
     }
+}
+
+fn usage_of(key: &Key, state: &KeyState, now: UnixMs) -> KeyUsage {
+    let parts = key.parts();
+    let limit = state.newest_limit.limit();
+    KeyUsage::of(state.cells(), (parts.cell_ms(), parts.resolution), limit, now)
 }

@@ -281,19 +281,56 @@ fn what_other_regions_used_is_pushed_to_all_nodes_past_half_of_the_limit() {
     assert_eq!(pushed(&mut region, origin(9), NOW).0.len(), 1);
 }
 
+/// The largest excess that is recorded at a time.
+fn largest(region: &mut Region, at: UnixMs) -> Option<u64> {
+    region.tick(at);
+    region.excesses(at).next().map(|(_, largest)| largest)
+}
+
 #[test]
 fn the_largest_excess_of_a_scope_is_kept_for_some_minutes() {
     let mut region = one_of(3);
-    let largest = |region: &Region, at: UnixMs| region.excesses(at).next().map(|(_, largest)| largest);
     used(&mut region, SEQUENCE, 900, NOW);
     imported(&mut region, b"north", SEQUENCE, 100, LIMIT);
-    assert_eq!(largest(&region, NOW), None, "nothing was used beyond the limit");
+    assert_eq!(largest(&mut region, after(5_000)), None, "nothing was used beyond the limit");
     imported(&mut region, b"north", SEQUENCE, 143, LIMIT);
     imported(&mut region, b"south", SEQUENCE, 2, LIMIT);
+    assert_eq!(largest(&mut region, after(4_999)), None, "the limit may still change");
+    assert_eq!(largest(&mut region, after(5_000)), Some(45));
     let (scope, thousandths) = region.excesses(NOW).next().unwrap();
     assert_eq!((&scope.namespace[..], scope.window_ms, thousandths), (&b"n"[..], CELL_MS, 45));
-    assert_eq!(largest(&region, after(300_000)), Some(45));
-    assert_eq!(largest(&region, after(600_000)), Some(0));
+    assert_eq!(largest(&mut region, after(300_000)), Some(45));
+    assert_eq!(largest(&mut region, after(600_000)), Some(0));
+}
+
+#[test]
+fn a_limit_that_live_control_raises_is_not_exceeded_before_the_change_arrives() {
+    let mut region = one_of(2);
+    used(&mut region, SEQUENCE, 1_000, NOW);
+    imported(&mut region, b"north", SEQUENCE, 4_800, LIMIT);
+    controlled(&mut region, LiveLimit::Set(6 * LIMIT), after(1_000));
+    assert_eq!(largest(&mut region, after(5_000)), None);
+    imported(&mut region, b"north", SEQUENCE, 5_060, LIMIT);
+    assert_eq!(largest(&mut region, after(10_000)), Some(10), "of 6 000");
+}
+
+#[test]
+fn what_was_used_before_a_limit_fell_is_no_excess() {
+    let mut region = one_of(2);
+    used(&mut region, SEQUENCE, 1_000, NOW);
+    controlled(&mut region, LiveLimit::Set(6 * LIMIT), NOW);
+    imported(&mut region, b"north", SEQUENCE, 4_800, LIMIT);
+    controlled(&mut region, LiveLimit::Unset, NOW);
+    imported(&mut region, b"north", SEQUENCE, 4_803, LIMIT);
+    assert_eq!(largest(&mut region, after(5_000)), Some(3), "what came after it fell");
+}
+
+#[test]
+fn without_a_limit_that_applies_now_there_is_no_excess() {
+    let mut region = one_of(2);
+    imported(&mut region, b"north", SEQUENCE, 1_000, LIMIT);
+    imported(&mut region, b"north", SEQUENCE, 5_800, LIMIT);
+    assert_eq!(largest(&mut region, after(5_000)), None);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! a Kubernetes object that attaches it (see `manifest`). The caller parses YAML, and [`Config::parse`](crate::rules::Config::parse) parses what was found.
 
 use super::manifest;
-use super::plugin::{PluginConfig, has_rules, names_us};
+use super::plugin::{Marks, PluginConfig};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -49,7 +49,7 @@ pub fn recognise<E: Display>(text: &[u8], parsed: &Result<Value, E>) -> Result<W
     }
     if ENVOY_FIELDS.iter().any(|field| value.get(field).is_some()) {
         return Err("this Envoy configuration has no Weir filter; expected an HTTP filter of type \
-                    envoy.extensions.filters.http.wasm.v3.Wasm whose name, root_id or vm_id contains \"weir\""
+                    envoy.extensions.filters.http.wasm.v3.Wasm whose name, root_id or vm_id has the word \"weir\""
             .to_string());
     }
     Ok(Written::Filter)
@@ -69,8 +69,8 @@ pub fn static_clusters(value: &Value) -> Option<Vec<&str>> {
 
 /// Finds the configurations of Weir's plugins in any JSON value, in its order.
 ///
-/// A plugin belongs to Weir if its name, root id, VM id or, in Kubernetes, module contains `weir`, or if its
-/// configuration has `rules`.
+/// A plugin belongs to Weir if its name, root id or VM id has the word `weir`, if its module is named `weir-filter…`, or by its
+/// configuration.
 pub fn find_plugin_configs(value: &Value) -> Vec<PluginConfig> {
     let mut found = Vec::new();
     walk(value, |path, value| {
@@ -233,11 +233,13 @@ fn weir_config(path: impl Fn() -> String, (way, plugin): (&str, &Value)) -> Opti
             None => ("configuration", any.to_string()),
         },
     };
-    let ours = is_named_ours(plugin) || has_rules(&json);
-    ours.then(|| PluginConfig {
+    let vm_id = either(plugin, "vm_config", "vmConfig").and_then(|vm| either(vm, "vm_id", "vmId"));
+    let (names, module) =
+        ([plugin.get("name"), either(plugin, "root_id", "rootId"), vm_id], module_of(plugin));
+    Marks { names, module, json: &json }.are_ours().then(|| PluginConfig {
         path: join(&join(&path(), way), part),
         json,
-        module: module_of(plugin),
+        module: module.and_then(Value::as_str).map(String::from),
         variables: variables_of(plugin),
     })
 }
@@ -254,16 +256,11 @@ fn variables_of(plugin: &Value) -> Vec<String> {
     host.chain(set.into_iter().flat_map(|set| set.keys().cloned())).collect()
 }
 
-fn module_of(plugin: &Value) -> Option<String> {
+fn module_of(plugin: &Value) -> Option<&Value> {
     let code = either(plugin, "vm_config", "vmConfig")?.get("code")?;
     let file = code.get("local").and_then(|local| local.get("filename"));
     let address = || either(code.get("remote")?, "http_uri", "httpUri")?.get("uri");
-    file.or_else(address)?.as_str().map(String::from)
-}
-
-fn is_named_ours(plugin: &Value) -> bool {
-    let vm_id = either(plugin, "vm_config", "vmConfig").and_then(|vm| either(vm, "vm_id", "vmId"));
-    names_us([plugin.get("name"), either(plugin, "root_id", "rootId"), vm_id])
+    file.or_else(address)
 }
 
 /// A field by its name in protobuf, or by that in protobuf's JSON mapping.

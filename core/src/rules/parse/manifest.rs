@@ -2,7 +2,7 @@
 //! `EnvoyExtensionPolicy`. An `EnvoyFilter` has Envoy's own form, which `envoy_config` finds. All other objects have no
 //! configuration of the filter, also a `ConfigMap`, whose texts may be anything.
 
-use super::plugin::{PluginConfig, has_rules, names_us};
+use super::plugin::{Marks, PluginConfig};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -49,8 +49,11 @@ fn config_of(path: String, plugin: &Value, field: &str, object: Option<&Value>) 
     };
     let source = |kind: &str| plugin.get("code")?.get(kind)?.get("url");
     let module = plugin.get("url").or_else(|| source("image")).or_else(|| source("http"));
-    let names = [object, plugin.get("name"), plugin.get("pluginName"), plugin.get("rootID"), module];
-    (names_us(names) || has_rules(&json)).then(|| PluginConfig {
+    let own = plugin.get("name").or_else(|| plugin.get("pluginName"));
+    // An object may be named after what it serves, so its name counts only if nothing else tells.
+    let object = object.filter(|_| own.is_none() && module.is_none());
+    let names = [object, own, plugin.get("rootID")];
+    Marks { names, module, json: &json }.are_ours().then(|| PluginConfig {
         path,
         json,
         module: module.and_then(Value::as_str).map(String::from),
@@ -108,7 +111,10 @@ mod tests {
                 of("spec.wasm[1].config", "7"),
             ),
             (
-                object("EnvoyExtensionPolicy", json!({"wasm": [{"code": {"image": {"url": "r/weir"}}}]})),
+                object(
+                    "EnvoyExtensionPolicy",
+                    json!({"wasm": [{"code": {"image": {"url": "r/weir-filter"}}}]}),
+                ),
                 of("spec.wasm[0].config", ""),
             ),
             (object("EnvoyExtensionPolicy", json!({"wasm": {"name": "weir"}})), Vec::new()),

@@ -103,7 +103,7 @@ impl ResponseCost {
     pub(in crate::rules) fn read(node: Node<'_>, errors: &mut Errors) -> Option<ResponseCost> {
         let fields = node.object(&RESPONSE_FIELDS, errors)?;
         let expected = "an object with header, such as {\"header\": \"x-tokens-used\"}";
-        let name = fields.required("response", expected, errors, read_header);
+        let name = fields.required("response", expected, errors, read_response_header);
         let max =
             fields.required("max", "the most that a request may cost, such as 20000", errors, |n, e| {
                 n.integer(1..=u64::MAX, e)
@@ -130,6 +130,21 @@ impl ResponseCost {
             None => self.default,
         }
     }
+}
+
+/// The same for a response, whose only pseudo header is its status, which is no cost.
+fn read_response_header(node: Node<'_>, errors: &mut Errors) -> Option<Box<[u8]>> {
+    let fields = node.object(&HEADER_FIELDS, errors)?;
+    fields.required("header", "a header name such as \"x-tokens-used\"", errors, |node, errors| {
+        match node.header_name(errors)? {
+            name if name.starts_with(b":") => node.reject(
+                errors,
+                "is a pseudo header, which holds no cost",
+                "a header name such as \"x-tokens-used\"",
+            ),
+            name => Some(name),
+        }
+    })
 }
 
 /// `{"header": …}`: the name of a header, in lower case.

@@ -29,8 +29,7 @@ impl Share {
     pub(in crate::rules) fn read(node: Node<'_>, errors: &mut Errors) -> Option<Share> {
         let hundredths = match *node.value {
             Value::Unsigned(percent) => percent.checked_mul(100),
-            Value::Float(percent) => hundredths_of(percent),
-            _ => None,
+            ref value => value.as_decimal().and_then(hundredths_of),
         };
         let fitting =
             hundredths.and_then(|number| u16::try_from(number).ok()).filter(|number| *number <= ALL);
@@ -104,6 +103,9 @@ mod tests {
             ("0.29", "0.29"),
             ("99.99", "99.99"),
             ("1e1", "10"),
+            ("\"12.34\"", "12.34"),
+            ("\"50.0\"", "50"),
+            ("\"5e-1\"", "0.5"),
         ] {
             assert_eq!(read(json).map(|share| share.to_string()), Ok(expected.to_string()), "{json}");
         }
@@ -121,6 +123,9 @@ mod tests {
             "18446744073709551615",
             "\"5\"",
             "\"5%\"",
+            "\"5.0%\"",
+            "\"0.005\"",
+            "\"1e400\"",
             "null",
             "[]",
         ] {

@@ -15,7 +15,7 @@ use serde::Serialize;
 use std::fmt::Write as _;
 
 /// The address of the playground with the defaults of `./justw playground`.
-const PLAYGROUND: &str = "http://127.0.0.1:7080/";
+const PLAYGROUND: &str = "http://127.0.0.1:7081/";
 
 /// One row of the table.
 #[derive(Clone, Debug, Serialize)]
@@ -175,7 +175,7 @@ mod tests {
         let text = failure(&row, "--scenario random --seed 7", "scenario=random&seed=7");
         assert!(text.starts_with("random with seed 7 failed:\n  falls at 1234 ms: Envoy 1 holds"), "{text}");
         assert!(text.contains("./justw simulate --scenario random --seed 7\n"), "{text}");
-        assert!(text.ends_with("http://127.0.0.1:7080/#scenario=random&seed=7\n"), "{text}");
+        assert!(text.ends_with("http://127.0.0.1:7081/#scenario=random&seed=7\n"), "{text}");
         let long = failure(&row, "--plan p.json", &"x".repeat(link::LONGEST + 1));
         assert!(long.ends_with("./justw simulate --plan p.json\n"), "{long}");
         assert_eq!(identifier(&row.outcome.failures[0]), Some(17));

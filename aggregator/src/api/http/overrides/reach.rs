@@ -5,6 +5,7 @@ use crate::auth::Caller;
 use crate::region::services::Services;
 use crate::region::status::counters::Rule;
 use std::collections::BTreeSet;
+use std::net::Ipv6Addr;
 use weir_core::control::{ALL_NAMESPACES, Selector, Target};
 
 /// Most names in a warning.
@@ -15,7 +16,23 @@ pub(super) fn warning(services: &Services, caller: &Caller, target: &Target) -> 
     let mut rules = services.status.counters.lock().rules(services.moment().mono);
     let peers = services.status.peers.all();
     rules.extend(peers.iter().flat_map(|peer| peer.status.rules.iter().cloned()));
-    unreported(&rules, target, |workspace| caller.workspace(Some(workspace.as_bytes())).is_some())
+    let unreported =
+        unreported(&rules, target, |workspace| caller.workspace(Some(workspace.as_bytes())).is_some());
+    unreported.or_else(|| uncounted_address(&target.selector))
+}
+
+/// Warns of an address that no rule counts in this form, unless its `ipv6_prefix` is 128.
+fn uncounted_address(selector: &Selector) -> Option<String> {
+    let Selector::Identifier(text) = selector else { return None };
+    let address: Ipv6Addr = text.parse().ok()?;
+    let counted = match address.to_ipv4_mapped() {
+        Some(address) => format!("as {address}"),
+        None => {
+            let network = Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX));
+            format!("by their network, by default {network}/64")
+        }
+    };
+    Some(format!("rules count the requests of {address} {counted}; this matches none of them"))
 }
 
 /// Names in workspaces that the caller may not use are left out.
@@ -67,6 +84,21 @@ mod tests {
 
     fn of(workspace: &str, scope: &str, selector: Selector) -> Target {
         Target { workspace: workspace.into(), scope: scope.into(), selector, window_ms: None }
+    }
+
+    #[test]
+    fn addresses_that_no_rule_counts() {
+        for (identifier, part) in [
+            ("2001:db8::1", Some("by default 2001:db8::/64; this")),
+            ("::ffff:203.0.113.7", Some("as 203.0.113.7; this")),
+            ("2001:db8::/64", None),
+            ("203.0.113.7", None),
+            ("alice", None),
+        ] {
+            let warning = uncounted_address(&Selector::Identifier(identifier.into()));
+            assert_eq!(warning.is_some(), part.is_some(), "{warning:?}");
+            assert!(warning.is_none_or(|warning| warning.contains(part.unwrap_or_default())));
+        }
     }
 
     #[test]

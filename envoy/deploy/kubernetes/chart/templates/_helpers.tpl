@@ -7,8 +7,8 @@ namespace. Takes the root context and "file".
 {{- if not $object }}{{ fail (printf "%s is not in the chart" .file) }}{{ end }}
 {{- $values := .root.Values }}
 {{- $components := list }}
-{{- if $values.redis.enabled }}{{ $components = append $components "components/redis" }}{{ end }}
 {{- if $values.database.enabled }}{{ $components = append $components "components/database" }}{{ end }}
+{{- if $values.redis.enabled }}{{ $components = append $components "components/redis" }}{{ end }}
 {{- if $values.tls.enabled }}{{ $components = append $components "components/tls" }}{{ end }}
 {{- if $values.httpApi.enabled }}{{ $components = append $components "components/http-api" }}{{ end }}
 {{- if $values.tracing.enabled }}{{ $components = append $components "components/tracing" }}{{ end }}

@@ -1,0 +1,144 @@
+//! What the order of Envoy's HTTP filters keeps from a rule. Requests pass the filters in the order of their list, responses in the
+//! reverse order.
+
+use serde_json::Value;
+use weir_core::rules::PluginConfig;
+
+/// The types of filters that can write headers of requests, and those that can write headers of responses.
+const REQUEST_WRITERS: [&str; 7] = [
+    "Lua",
+    "ExternalProcessor",
+    "ExtAuthz",
+    "Wasm",
+    "HeaderMutation",
+    "JwtAuthentication",
+    "DynamicModuleFilter",
+];
+const RESPONSE_WRITERS: [&str; 5] =
+    ["Lua", "ExternalProcessor", "Wasm", "HeaderMutation", "DynamicModuleFilter"];
+/// The type of the filter that states claims.
+const CLAIMS: &str = "JwtAuthentication";
+
+/// Warns of filters of the plugin's list that may write what a rule reads, and run after the plugin.
+pub fn warnings(document: &Value, plugin: &PluginConfig) -> Vec<String> {
+    let Some((filters, own)) = filters_of(document, &plugin.path) else { return Vec::new() };
+    let config: Value = serde_json::from_str(&plugin.json).unwrap_or_default();
+    let rules = config["rules"].as_array().into_iter().flatten();
+    let others = |kinds: &'static [&'static str], is_late: fn(usize, usize) -> bool| {
+        let late = move |(at, filter): &(usize, &Value)| is_late(*at, own) && kinds.contains(&kind(filter));
+        filters
+            .iter()
+            .enumerate()
+            .find(late)
+            .map(|(at, filter)| format!("http_filters[{at}] ({})", name(filter)))
+    };
+    let of_requests = others(&REQUEST_WRITERS, |at, own| at > own);
+    let of_responses = others(&RESPONSE_WRITERS, |at, own| at < own);
+    let of_claims = others(&[CLAIMS], |at, own| at > own);
+    let mut found = Vec::new();
+    for (at, rule) in rules.enumerate() {
+        let header = |from: &str| rule["cost"][from]["header"].as_str();
+        if let (Some(header), Some(writer)) = (header("request"), &of_requests) {
+            found.push(format!(
+                "warning: rules[{at}].cost.request.header: requests pass {writer} after Weir; if it writes {header}, put it before Weir"
+            ));
+        }
+        if let (Some(header), Some(writer)) = (header("response"), &of_responses) {
+            found.push(format!(
+                "warning: rules[{at}].cost.response.header: responses pass {writer} after Weir; if it writes {header}, put it after Weir"
+            ));
+        }
+        if let (true, Some(writer)) = (reads_claims(&rule["identifier"]), &of_claims) {
+            found.push(format!(
+                "warning: rules[{at}].identifier.jwt_claim: {writer} states claims, and requests pass it after Weir; put it before Weir"
+            ));
+        }
+    }
+    found
+}
+
+fn reads_claims(identifier: &Value) -> bool {
+    let parts = identifier.as_array().map_or(std::slice::from_ref(identifier), Vec::as_slice);
+    parts.iter().any(|part| part.get("jwt_claim").is_some())
+}
+
+/// The list of HTTP filters that has the plugin, and its place there.
+fn filters_of<'a>(document: &'a Value, path: &str) -> Option<(&'a Vec<Value>, usize)> {
+    let ends = ["http_filters[", "httpFilters["].into_iter();
+    let end = ends.filter_map(|name| Some(path.rfind(name)? + name.len())).max()?;
+    let (list, rest) = path.split_at_checked(end)?;
+    let mut steps = list.split(['.', '[', ']']).filter(|step| !step.is_empty());
+    let filters = steps.try_fold(document, |value, step| match value {
+        Value::Array(items) => items.get(step.parse::<usize>().ok()?),
+        other => other.get(step),
+    })?;
+    Some((filters.as_array()?, rest.split_once(']')?.0.parse().ok()?))
+}
+
+/// The last part of the type of a filter's configuration.
+fn kind(filter: &Value) -> &str {
+    let config = filter.get("typed_config").or_else(|| filter.get("typedConfig"));
+    let kind = config.and_then(|config| config.get("@type")).and_then(Value::as_str).unwrap_or_default();
+    let inner = config.and_then(|config| config.get("type_url").or_else(|| config.get("typeUrl")));
+    let kind = inner.and_then(Value::as_str).filter(|_| kind.ends_with(".TypedStruct")).unwrap_or(kind);
+    kind.rsplit('.').next().unwrap_or(kind)
+}
+
+fn name(filter: &Value) -> &str {
+    filter.get("name").and_then(Value::as_str).unwrap_or("without a name")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn warned(rule: &Value, before: &[&str], after: &[&str]) -> Vec<String> {
+        let filter = |kind: &&str| json!({"name": kind.to_lowercase(), "typed_config": {"@type": format!("type.googleapis.com/x.v3.{kind}")}});
+        let filters: Vec<Value> =
+            before.iter().map(filter).chain([json!({})]).chain(after.iter().map(filter)).collect();
+        let document = json!({"static_resources": {"listeners": [{"http_filters": filters}]}});
+        let plugin = PluginConfig {
+            path: format!("static_resources.listeners[0].http_filters[{}].typed_config.config", before.len()),
+            json: json!({"rules": [rule]}).to_string(),
+            module: None,
+            variables: Vec::new(),
+        };
+        warnings(&document, &plugin)
+    }
+
+    #[test]
+    fn a_filter_that_runs_too_late_is_named() {
+        let request = json!({"cost": {"request": {"header": "x-cost"}, "max": 9}});
+        let response = json!({"cost": {"response": {"header": "x-used"}, "reserve": 1, "max": 9}});
+        let claim = json!({"identifier": [{"header": "a"}, {"jwt_claim": {"claim": "sub"}}]});
+        for (rule, before, after, part) in [
+            (
+                &request,
+                &["Router"][..],
+                &["Lua"][..],
+                Some("pass http_filters[2] (lua) after Weir; if it writes x-cost"),
+            ),
+            (&request, &["Lua"], &["Router"], None),
+            (
+                &response,
+                &["Lua"],
+                &["Router"],
+                Some("pass http_filters[0] (lua) after Weir; if it writes x-used"),
+            ),
+            (&response, &["ExtAuthz"], &["Lua", "Router"], None),
+            (
+                &claim,
+                &["Lua"],
+                &["JwtAuthentication"],
+                Some("http_filters[2] (jwtauthentication) states claims"),
+            ),
+            (&claim, &["JwtAuthentication"], &["Lua"], None),
+            (&json!({"cost": 1}), &["Lua"], &["Lua"], None),
+        ] {
+            let found = warned(rule, before, after);
+            assert_eq!(found.len(), usize::from(part.is_some()), "{found:?}");
+            assert!(found.iter().all(|one| one.contains(part.unwrap_or_default())), "{found:?}");
+        }
+    }
+}
