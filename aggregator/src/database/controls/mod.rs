@@ -20,7 +20,7 @@ pub use json::{audited_json, control_json, put as put_field, stored_json};
 pub use read::{
     AuditFilter, Audited, ControlFilter, MAX_PAGE, NEWS_ROWS, News, NewsPage, PlaceFilter, UnfinishedNews,
 };
-pub use room::{Bound, MAX_AUTOMATIC, MAX_AUTOMATIC_OF_WORKSPACE, MAX_OF_WORKSPACE};
+pub use room::{Bound, MAX_AUTOMATIC};
 pub use tidy::Tidied;
 
 use super::connection::mysql;

@@ -2,7 +2,7 @@
 //!
 //! Each becomes a live control, so that it holds in every region. The later end wins, and a ban by an operator is never
 //! replaced. A flood of bans is bounded: in the number that wait, of which each workspace and namespace has a share, in the number stored in a second, and in the number in
-//! force ([`MAX_AUTOMATIC`](crate::database::MAX_AUTOMATIC), half of that for one workspace). Bans beyond these bounds hold
+//! force ([`MAX_AUTOMATIC`](crate::database::MAX_AUTOMATIC), which workspaces share). Bans beyond these bounds hold
 //! only in the Envoy that made them. Without a database all bans do.
 
 use super::Live;
