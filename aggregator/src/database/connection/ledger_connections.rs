@@ -9,7 +9,7 @@ use crate::database::error::{DatabaseError, Reason};
 use parking_lot::Mutex;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
-use weir_core::model::breaker::{Breaker, Policy, State};
+use weir_core::model::breaker::{Breaker, Policy, Shown, State};
 use weir_core::model::time::MonoMs;
 
 /// If half of the last 20 calls failed, the breaker opens for 500 ms. A server that is down therefore costs only a few
@@ -66,11 +66,11 @@ impl LedgerConnections {
         let mut held = match timeout_at(deadline, slot.hold()).await {
             Ok(Ok(held)) => held,
             Ok(Err(error)) => {
-                attempt.failed();
+                attempt.shows(Shown::Failed);
                 return Err(Failed { error, is_undone: true });
             }
             Err(_) => {
-                attempt.timed_out();
+                attempt.shows(Shown::TimedOut);
                 return Err(Failed::finally(DatabaseError::timeout()));
             }
         };
@@ -78,17 +78,17 @@ impl LedgerConnections {
         let result = timeout_at(deadline, work.run(&mut held.connection)).await;
         let error = match result.unwrap_or_else(|_| Err(DatabaseError::timeout())) {
             Ok(output) => {
-                attempt.answered();
+                attempt.shows(Shown::Answered);
                 held.keep();
                 return Ok(output);
             }
             Err(error) => error,
         };
-        match error.kind() {
-            Reason::Unavailable => attempt.failed(),
-            Reason::Timeout => attempt.timed_out(),
-            _ => attempt.answered(),
-        }
+        attempt.shows(match error.kind() {
+            Reason::Unavailable => Shown::Failed,
+            Reason::Timeout => Shown::TimedOut,
+            _ => Shown::Answered,
+        });
         if error.spares_connection() {
             held.keep();
         } else if error.kind() == Reason::Unavailable {
@@ -103,7 +103,7 @@ impl LedgerConnections {
         let patience = deadline.saturating_duration_since(Instant::now()).as_millis();
         let patience_ms = u64::try_from(patience).unwrap_or(u64::MAX);
         if self.breaker.lock().allows_within(patience_ms, since) {
-            return Ok(Attempt { ledger: self, since, is_recorded: false });
+            return Ok(Attempt { ledger: self, since, shown: Shown::Nothing });
         }
         Err(DatabaseError::new(
             Reason::Unavailable,
@@ -127,31 +127,19 @@ impl Failed {
 struct Attempt<'a> {
     ledger: &'a LedgerConnections,
     since: MonoMs,
-    is_recorded: bool,
+    shown: Shown,
 }
 
 impl Attempt<'_> {
-    fn answered(mut self) {
-        self.is_recorded = true;
-        self.ledger.breaker.lock().answered(self.ledger.now());
-    }
-
-    fn failed(mut self) {
-        self.is_recorded = true;
-        self.ledger.breaker.lock().failed(self.ledger.now());
-    }
-
-    fn timed_out(mut self) {
-        self.is_recorded = true;
-        self.ledger.breaker.lock().timed_out(self.since, self.ledger.now());
+    fn shows(mut self, shown: Shown) {
+        self.shown = shown;
     }
 }
 
 /// A cancelled call shows nothing about the database.
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
-        if !self.is_recorded {
-            self.ledger.breaker.lock().abandoned();
-        }
+        let now = self.ledger.now();
+        self.ledger.breaker.lock().showed(self.shown, self.since, now);
     }
 }
