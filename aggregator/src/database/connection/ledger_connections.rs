@@ -1,12 +1,15 @@
-//! Access to the ledger: its own connection pool, deadlines, and a circuit breaker.
+//! Access to the ledger: its own connection pool, deadlines, and a circuit breaker. Zones share the connections: slow or many calls of one
+//! leave some to the others.
 //!
 //! Each call records an attempt, so a failed try is repeated only if the database certainly rolled it back or never
 //! received it. If a connection is lost, it is unknown whether the transaction was committed.
 
-use super::pool::{Pool, busy};
+use super::pool::{MAX_WAIT, MAX_WAITING, Pool, busy};
 use super::retry::{Work, jittered};
+use super::turns::Turns;
 use crate::database::error::{DatabaseError, Reason};
 use parking_lot::Mutex;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
 use weir_core::model::breaker::{Breaker, Policy, Shown, State};
@@ -21,6 +24,8 @@ const PAUSES_MS: [u64; 4] = [5, 10, 20, 40];
 /// Connections to the ledger behind a circuit breaker.
 pub(in crate::database) struct LedgerConnections {
     pool: Pool,
+    /// As many as there are connections.
+    turns: Arc<Turns<u32>>,
     breaker: Mutex<Breaker>,
     started: Instant,
 }
@@ -34,7 +39,8 @@ struct Failed {
 
 impl LedgerConnections {
     pub fn new(pool: Pool) -> LedgerConnections {
-        LedgerConnections { pool, breaker: Mutex::new(Breaker::new(BREAKER)), started: Instant::now() }
+        let turns = Turns::new(pool.connections(), MAX_WAITING);
+        LedgerConnections { pool, turns, breaker: Mutex::new(Breaker::new(BREAKER)), started: Instant::now() }
     }
 
     /// The state of the circuit breaker.
@@ -42,11 +48,16 @@ impl LedgerConnections {
         self.breaker.lock().state(self.now())
     }
 
-    /// Runs `work` within the given time. Repeats it only if a try was rolled back.
-    pub async fn call<W: Work>(&self, within: Duration, mut work: W) -> Result<W::Output, DatabaseError> {
+    /// Runs `work` for a zone within the given time. Repeats it only if a try was rolled back.
+    pub async fn call<W: Work>(
+        &self,
+        zone: u32,
+        within: Duration,
+        mut work: W,
+    ) -> Result<W::Output, DatabaseError> {
         let deadline = Instant::now() + within;
         for pause_ms in PAUSES_MS {
-            let error = match self.once(deadline, &mut work).await {
+            let error = match self.once(zone, deadline, &mut work).await {
                 Err(Failed { error, is_undone: true }) if error.is_transient() => error,
                 result => return result.map_err(|failed| failed.error),
             };
@@ -54,13 +65,15 @@ impl LedgerConnections {
                 return Err(error);
             }
         }
-        self.once(deadline, &mut work).await.map_err(|failed| failed.error)
+        self.once(zone, deadline, &mut work).await.map_err(|failed| failed.error)
     }
 
-    async fn once<W: Work>(&self, deadline: Instant, work: &mut W) -> Result<W::Output, Failed> {
+    async fn once<W: Work>(&self, zone: u32, deadline: Instant, work: &mut W) -> Result<W::Output, Failed> {
+        let turn = self.turns.take(zone, deadline.min(Instant::now() + MAX_WAIT)).await;
+        let _turn = turn.ok_or_else(|| Failed::finally(busy()))?;
         let slot = timeout_at(deadline, self.pool.slot()).await.unwrap_or_else(|_| Err(busy()));
         let slot = slot.map_err(Failed::finally)?;
-        // The breaker is checked only after the wait for a slot. Otherwise calls that queued for an unreachable server
+        // The breaker is checked only after the wait for a turn. Otherwise calls that queued for an unreachable server
         // would all try it in turn.
         let attempt = self.admit(deadline).map_err(Failed::finally)?;
         let mut held = match timeout_at(deadline, slot.hold()).await {
@@ -123,7 +136,7 @@ impl Failed {
     }
 }
 
-/// A call that the breaker admitted. It must report its outcome to the breaker.
+/// A call that the breaker admitted. What it has shown is reported to the breaker when it is dropped.
 struct Attempt<'a> {
     ledger: &'a LedgerConnections,
     since: MonoMs,
@@ -136,7 +149,6 @@ impl Attempt<'_> {
     }
 }
 
-/// A cancelled call shows nothing about the database.
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
         let now = self.ledger.now();
