@@ -5,7 +5,7 @@
 
 use super::servers::{Answer, Node, Servers, keep_map};
 use super::topology::Address;
-use crate::redis::command::Command;
+use crate::redis::command::{Command, How, OF_REGION};
 use crate::redis::error::StoreError;
 use crate::redis::options::Checked;
 use crate::redis::script;
@@ -73,6 +73,9 @@ impl Nodes {
     /// Sends every command to its server. The answers are in the order of the commands.
     pub(in crate::redis) async fn run(&self, commands: Vec<Command>, deadline: Instant) -> Vec<Answer> {
         let quick = commands.iter().map(|command| command.keys).sum::<usize>() <= QUICK_KEYS;
+        // All commands of a call have one part.
+        let part = commands.first().map_or(OF_REGION, |command| command.part);
+        let how = How { quick, part, deadline };
         let mut answers: Vec<Answer> = commands.iter().map(|_| Err(StoreError::Unavailable)).collect();
         let mut tasks = JoinSet::new();
         for share in self.shares(commands, &mut answers) {
@@ -84,7 +87,7 @@ impl Nodes {
                 tasks.spawn(async move {
                     let _turn = turns.acquire().await;
                     let (places, commands): (Vec<_>, Vec<_>) = chunk.into_iter().unzip();
-                    (places, run_chunk(&servers, &node, commands, quick, deadline).await)
+                    (places, run_chunk(&servers, &node, commands, how).await)
                 });
             }
         }
@@ -135,19 +138,13 @@ impl Nodes {
     }
 }
 
-async fn run_chunk(
-    servers: &Servers,
-    node: &Node,
-    commands: Vec<Cmd>,
-    quick: bool,
-    deadline: Instant,
-) -> Vec<Answer> {
-    let mut answers = node.send(&commands, quick, deadline).await;
+async fn run_chunk(servers: &Servers, node: &Node, commands: Vec<Cmd>, how: How) -> Vec<Answer> {
+    let mut answers = node.send(&commands, how).await;
     let unloaded = which(&answers, |error| error == "NOSCRIPT");
     if !unloaded.is_empty() {
         let again = pick(&commands, &unloaded);
         let (loads, skip) = script::load_all();
-        put(&mut answers, &unloaded, node.send_after(loads, skip, &again, quick, deadline).await);
+        put(&mut answers, &unloaded, node.send_after(loads, skip, &again, how).await);
     }
     if !servers.is_cluster() && !which(&answers, |code| code == "READONLY" || code == "MASTERDOWN").is_empty()
     {
@@ -155,20 +152,13 @@ async fn run_chunk(
         node.connect_again();
     }
     if servers.is_cluster() {
-        follow(servers, node, &commands, &mut answers, quick, deadline).await;
+        follow(servers, node, &commands, &mut answers, how).await;
     }
     answers
 }
 
 /// Sends redirected commands to the servers that `node` named.
-async fn follow(
-    servers: &Servers,
-    node: &Node,
-    commands: &[Cmd],
-    answers: &mut [Answer],
-    quick: bool,
-    deadline: Instant,
-) {
+async fn follow(servers: &Servers, node: &Node, commands: &[Cmd], answers: &mut [Answer], how: How) {
     if answers.iter().any(is_sign_of_change) {
         servers.doubt_map();
     }
@@ -188,12 +178,12 @@ async fn follow(
             for command in again {
                 let mut prelude = Pipeline::new();
                 prelude.cmd("ASKING");
-                each.extend(other.send_after(prelude, 1, &[command], quick, deadline).await);
+                each.extend(other.send_after(prelude, 1, &[command], how).await);
             }
             each
         } else {
             let (loads, skip) = script::load_all();
-            other.send_after(loads, skip, &again, quick, deadline).await
+            other.send_after(loads, skip, &again, how).await
         };
         put(answers, &places, fresh);
     }

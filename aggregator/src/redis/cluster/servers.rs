@@ -5,6 +5,7 @@
 
 use super::server_clock::ServerClock;
 use super::topology::{self, Address};
+use crate::redis::command::{How, OF_REGION};
 use crate::redis::error::StoreError;
 use crate::redis::options::Checked;
 use crate::redis::slots::SLOTS;
@@ -130,7 +131,8 @@ impl Servers {
             let deadline = Instant::now() + MAP_TIMEOUT;
             let mut command = redis::cmd("CLUSTER");
             command.arg("SLOTS");
-            let ranges = match node.send(&[command], true, deadline).await.pop() {
+            let how = How { quick: true, part: OF_REGION, deadline };
+            let ranges = match node.send(&[command], how).await.pop() {
                 Some(Ok(answer)) => topology::parse(answer, &node.address),
                 Some(Err(error)) => {
                     problem = error;
@@ -174,13 +176,8 @@ impl Node {
     }
 
     /// Sends `commands` as one pipeline.
-    pub(in crate::redis) async fn send(
-        &self,
-        commands: &[Cmd],
-        quick: bool,
-        deadline: Instant,
-    ) -> Vec<Answer> {
-        self.send_after(Pipeline::with_capacity(commands.len()), 0, commands, quick, deadline).await
+    pub(in crate::redis) async fn send(&self, commands: &[Cmd], how: How) -> Vec<Answer> {
+        self.send_after(Pipeline::with_capacity(commands.len()), 0, commands, how).await
     }
 
     /// Sends `commands` after the `skip` commands of `prelude`, whose answers are dropped.
@@ -189,15 +186,14 @@ impl Node {
         prelude: Pipeline,
         skip: usize,
         commands: &[Cmd],
-        quick: bool,
-        deadline: Instant,
+        how: How,
     ) -> Vec<Answer> {
         let mut pipeline = prelude;
         for command in commands {
             pipeline.add_command(command.clone());
         }
-        let wire = if quick { &self.quick } else { &self.bulk };
-        match wire.send(pipeline, skip + commands.len(), deadline).await {
+        let wire = if how.quick { &self.quick } else { &self.bulk };
+        match wire.send(pipeline, skip + commands.len(), how).await {
             Ok(values) => values.into_iter().skip(skip).map(answer).collect(),
             Err(error) => commands.iter().map(|_| Err(error.clone())).collect(),
         }
