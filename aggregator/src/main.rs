@@ -18,7 +18,7 @@ use weir_aggregator::cli::args::{
 };
 use weir_aggregator::cli::check_config;
 use weir_aggregator::cli::database::with_database;
-use weir_aggregator::cli::outcome::{UNUSABLE, fail, in_days, plain_lines};
+use weir_aggregator::cli::outcome::{UNUSABLE, fail, in_days, plain_json, plain_lines};
 use weir_aggregator::cli::terminal::{self, KeyName, Manner, TerminalError};
 use weir_aggregator::cli::{healthcheck, log_fields, overrides, secret_files, zones};
 use weir_aggregator::database::{Database, Deleted, Migrated, Tidied};
@@ -259,7 +259,7 @@ fn check(file: &Path, json: bool) -> ExitCode {
         Err(reason) => return fail(&reason, UNUSABLE),
     };
     match (json, report.is_valid()) {
-        (true, _) => println!("{:#}", report.to_json()),
+        (true, _) => println!("{}", plain_json(&format!("{:#}", report.to_json()))),
         (false, true) => println!("{}", plain_lines(&report.to_text())),
         (false, false) => eprintln!("{}", plain_lines(&report.to_text())),
     }

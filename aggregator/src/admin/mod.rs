@@ -186,6 +186,10 @@ async fn ready(State(services): State<Arc<Services>>) -> Response {
             let text = format!("starting: {cells} cells that the region had published were read\n");
             (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
         }
+        (true, _) if !services.control.is_read() => {
+            let text = "live control was not read from the database yet: calls of the APIs are undecided, and filters are served\n";
+            (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
+        }
         // It has waited long enough: counts that are missing are better than no decisions.
         (true, true) => {
             format!("ready, but not all that the region had published was read: {cells} cells so far\n")

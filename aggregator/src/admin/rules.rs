@@ -25,7 +25,7 @@ pub struct Rules {
     pub aggregators: u64,
     /// Number of other aggregators whose figures are missing or too old.
     pub aggregators_silent: u64,
-    /// Whether the region's filters report further rules. An aggregator has at most 4 096, and sends others its 256 busiest.
+    /// Whether the region's filters report further rules. An aggregator has at most 4 096, and sends others 256.
     pub left_out: bool,
     /// Ordered by workspace and name.
     pub rules: Vec<ShownRule>,

@@ -36,7 +36,8 @@ pub fn encode(bytes: &[u8]) -> String {
     out
 }
 
-fn is_seen(character: char) -> bool {
+/// Whether a character is visible and changes nothing around it.
+pub fn is_seen(character: char) -> bool {
     let turns = matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
     !character.is_control() && !turns
 }

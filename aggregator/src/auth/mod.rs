@@ -263,9 +263,9 @@ impl Tokens {
         self: Arc<Self>,
         followed: Followed<Contents>,
         metrics: Arc<Metrics>,
-        replaced: impl Fn(&Tokens),
+        replaced: impl Fn(&Tokens) + Send + 'static,
     ) {
-        let take = |contents: &Contents| {
+        let take = move |contents: &Contents| {
             let new = Table::parse(text_of(contents)).map_err(|wrong| wrong.to_string())?;
             self.replace(new);
             replaced(&self);

@@ -2,7 +2,7 @@
 
 use crate::cli::args::{SetZone, Zones};
 use crate::cli::database::with_database;
-use crate::cli::outcome::{UNUSABLE, fail, in_days};
+use crate::cli::outcome::{UNUSABLE, fail, in_days, plain_json};
 use crate::database::{Database, Remains, Zone, ZoneChange};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -34,7 +34,7 @@ fn set(arguments: SetZone) -> ExitCode {
 async fn list(database: &Database, json: bool) -> anyhow::Result<()> {
     let zones = database.zones(WITHIN).await?;
     if json {
-        println!("{}", as_json(&zones));
+        println!("{}", plain_json(&as_json(&zones).to_string()));
     } else {
         print!("{}", as_table(&zones));
     }

@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io::{self, Read as _};
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,6 +61,12 @@ impl<C: PartialEq + Send + Sync + 'static> Followed<C> {
         &self.in_force
     }
 
+    /// Reads once, and handles what was read.
+    fn poll(&mut self, take: impl FnMut(&C) -> Result<(), String>) -> Option<Result<(), String>> {
+        let reading = (self.read)();
+        self.handle(reading, take)
+    }
+
     /// Handles a reading. The result is `None` unless the reading is new and the second of its kind in a row. Otherwise it is
     /// whether the contents read are in force, because `take` accepted them or because they were before.
     fn handle(
@@ -96,11 +103,12 @@ impl<C: PartialEq + Send + Sync + 'static> Followed<C> {
     }
 }
 
-/// Watches until the program ends. `take` puts new contents in force, or returns why it cannot. `report` is called after each
-/// change: with `Ok` if the present contents are in force, otherwise with the reason why not.
+/// Watches until the program ends. `take` puts new contents in force, or returns why it cannot; parsing them may take long, so it is called
+/// where it keeps no other task from running. `report` is called after each change: with `Ok` if the present contents are in force,
+/// otherwise with the reason why not.
 pub async fn follow<C: PartialEq + Send + Sync + 'static>(
     mut followed: Followed<C>,
-    mut take: impl FnMut(&C) -> Result<(), String>,
+    mut take: impl FnMut(&C) -> Result<(), String> + Send + 'static,
     mut report: impl FnMut(Result<(), &str>),
 ) {
     let mut readings = interval(INTERVAL);
@@ -108,11 +116,17 @@ pub async fn follow<C: PartialEq + Send + Sync + 'static>(
     loop {
         readings.tick().await;
         // Reading blocks as long as the file system does.
-        let read = spawn_blocking(move || ((followed.read)(), followed)).await;
-        // Fails only while the runtime shuts down.
-        let Ok((reading, back)) = read else { return };
-        followed = back;
-        if let Some(state) = followed.handle(reading, &mut take) {
+        let polled = spawn_blocking(move || (followed.poll(&mut take), followed, take)).await;
+        let state = match polled {
+            Ok((state, followed_again, take_again)) => {
+                (followed, take) = (followed_again, take_again);
+                state
+            }
+            Err(failed) if failed.is_panic() => resume_unwind(failed.into_panic()),
+            // The runtime shuts down.
+            Err(_) => return,
+        };
+        if let Some(state) = state {
             report(match &state {
                 Ok(()) => Ok(()),
                 Err(reason) => Err(reason),
@@ -146,6 +160,32 @@ pub(crate) fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
 mod tests {
     use super::*;
     use std::fs::{remove_file, write};
+    use std::sync::mpsc;
+    use tokio::sync::mpsc::unbounded_channel;
+
+    /// A single thread runs all tasks here.
+    #[tokio::test]
+    async fn contents_that_take_long_to_parse_keep_no_other_task_from_running() {
+        let (release, released) = mpsc::channel();
+        let (begins, mut has_begun) = unbounded_channel();
+        let (reports, mut reported) = unbounded_channel();
+        let take = move |_: &u8| {
+            let _ = begins.send(());
+            released.recv_timeout(Duration::from_secs(10)).map_err(|error| error.to_string())
+        };
+        let following = follow(Followed::new(0, || Ok(1)), take, |state| {
+            let _ = reports.send(state.map_err(str::to_owned));
+        });
+        let releasing = async {
+            has_begun.recv().await;
+            release.send(()).unwrap();
+            reported.recv().await
+        };
+        tokio::select! {
+            () = following => panic!("it follows until the program ends"),
+            state = releasing => assert_eq!(state, Some(Ok(()))),
+        }
+    }
 
     #[test]
     fn a_change_is_taken_once_two_readings_are_equal() {
@@ -156,10 +196,8 @@ mod tests {
         assert!(Followed::open(paths.clone()).err().unwrap().to_string().contains("/b"));
         set(1, "1");
         let mut followed = Followed::open(paths.clone()).unwrap();
-        let mut poll = |accepted: bool| {
-            let reading = (followed.read)();
-            followed.handle(reading, |_| if accepted { Ok(()) } else { Err("rejected".to_owned()) })
-        };
+        let mut poll =
+            |accepted: bool| followed.poll(|_| if accepted { Ok(()) } else { Err("rejected".to_owned()) });
         let rejected = Some(Err("rejected".to_owned()));
         assert_eq!(poll(true), None);
         set(0, "2");

@@ -179,9 +179,10 @@ impl Tls {
         let FollowedFiles { pair, authorities } = followed;
         let metrics = &metrics.api;
         metrics.certificate_ends(self.not_after());
+        let taking = self.clone();
         let pairs = follow::follow(
             pair,
-            |contents| self.take_pair(contents),
+            move |contents: &Contents| taking.take_pair(contents),
             |state| {
                 metrics.files_read(Files::Tls, state.is_ok());
                 match state {
@@ -198,7 +199,8 @@ impl Tls {
         );
         let authorities = async {
             let Some(followed) = authorities else { return };
-            let take = |contents: &Contents| self.take_authorities(contents);
+            let taking = self.clone();
+            let take = move |contents: &Contents| taking.take_authorities(contents);
             follow::follow(followed, take, |state| {
                 metrics.files_read(Files::ClientAuthorities, state.is_ok());
                 match state {

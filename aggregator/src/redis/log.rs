@@ -70,7 +70,7 @@ impl Store {
             let name = self.inner.names.log(&charge.key);
             let mut what = script::call(&SCRIPTS.log_refund, &[&name]);
             what.arg(&entry(charge)[..]);
-            Command::on(&name, what)
+            Command::on(&name, what).of(charge.key.parts().workspace)
         });
         let answers = self.run(commands.collect(), within).await;
         let refunded = |answer: Result<Value, StoreError>| match answer? {
@@ -110,7 +110,7 @@ impl Store {
         what.arg(&entry(charge)[..]).arg(charge.cost).arg(charge.most).arg(window_us(charge));
         let node = self.inner.nodes.owner(&name);
         add_clock(&mut what, node.as_deref(), latest);
-        (Command::on(&name, what), node)
+        (Command::on(&name, what).of(charge.key.parts().workspace), node)
     }
 }
 

@@ -4,8 +4,10 @@
 //! so pings are sent at an interval. If nothing was answered for [`HUNG_AFTER`], the connection is dropped, and calls
 //! fail at once until a new one works. All connections of a server end together: its name may lead to another server by then, and what one
 //! connection has written to the former would count as stored in the one whose marker the other reads. A request whose caller has stopped waiting still counts as outstanding until it
-//! is answered or its connection ends, so a hung server costs bounded memory.
+//! is answered or its connection ends, so a hung server costs bounded memory. Parts [share](weir_core::model::room) what may be
+//! outstanding, so that requests of one workspace, however many or slow, leave room to those of others and of the region's counts.
 
+use super::command::{How, Part};
 use super::error::StoreError;
 use super::script;
 use parking_lot::Mutex;
@@ -13,9 +15,10 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Pipeline, RedisError, RedisResult, Value};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
+use weir_core::model::room::Places;
 
 /// A connection that answered nothing for this long is dropped. Longer than any single step of a working server.
 pub(super) const HUNG_AFTER: Duration = Duration::from_secs(2);
@@ -46,8 +49,20 @@ struct Live {
     broken: Arc<Notify>,
     /// Closed when the connection is dropped.
     given_up: watch::Receiver<()>,
-    outstanding: Arc<Semaphore>,
+    outstanding: Arc<Mutex<Places<Part>>>,
     last_answer: Arc<Mutex<Instant>>,
+}
+
+/// An outstanding request, until it is dropped.
+struct Outstanding {
+    all: Arc<Mutex<Places<Part>>>,
+    part: Part,
+}
+
+impl Drop for Outstanding {
+    fn drop(&mut self) {
+        self.all.lock().leave(&self.part);
+    }
 }
 
 impl Wire {
@@ -76,16 +91,16 @@ impl Wire {
         &self,
         pipeline: Pipeline,
         count: usize,
-        deadline: Instant,
+        How { part, deadline, .. }: How,
     ) -> Result<Vec<Value>, StoreError> {
         if Instant::now() >= deadline {
             return Err(StoreError::Timeout);
         }
         let live = self.now.lock().clone()?;
         let broken = Arc::clone(&live.broken);
-        let permit = Arc::clone(&live.outstanding).try_acquire_owned().map_err(|_| StoreError::Busy)?;
+        let outstanding = live.outstanding(part)?;
         // The request is a separate task, so that it stays outstanding if its caller stops waiting (see the module).
-        let request = tokio::spawn(live.request(pipeline, count, permit));
+        let request = tokio::spawn(live.request(pipeline, count, outstanding));
         match timeout_at(deadline, request).await {
             Err(_) => Err(StoreError::Timeout),
             Ok(Ok(Ok(values))) => Ok(values),
@@ -107,11 +122,19 @@ impl Drop for Wire {
 }
 
 impl Live {
+    /// A place for a request of a part.
+    fn outstanding(&self, part: Part) -> Result<Outstanding, StoreError> {
+        let all = Arc::clone(&self.outstanding);
+        let has_place = all.lock().take(part);
+        // Not made before it has a place, as it gives that back.
+        has_place.then(|| Outstanding { all, part }).ok_or(StoreError::Busy)
+    }
+
     async fn request(
         mut self,
         pipeline: Pipeline,
         count: usize,
-        _permit: OwnedSemaphorePermit,
+        _outstanding: Outstanding,
     ) -> Result<Vec<Value>, StoreError> {
         let answer = tokio::select! {
             answer = self.connection.send_packed_commands(&pipeline, 0, count) => answer,
@@ -163,7 +186,7 @@ async fn keep(now: Arc<Now>, client: Client, server: String, ends: watch::Sender
                     connection,
                     broken: Arc::new(Notify::new()),
                     given_up,
-                    outstanding: Arc::new(Semaphore::new(MAX_OUTSTANDING)),
+                    outstanding: Arc::new(Mutex::new(Places::new(MAX_OUTSTANDING))),
                     last_answer: Arc::new(Mutex::new(Instant::now())),
                 };
                 *now.lock() = Ok(live.clone());

@@ -63,7 +63,7 @@ impl Services {
         }
         let metrics = Arc::new(Metrics::new(exact.figures(), telemetry.figures()));
         let hub = Arc::new(Hub::new(region_name, state, clock, metrics, telemetry));
-        let control = Arc::new(Live::new(hub.clone(), regional.clone()));
+        let control = Arc::new(Live::new(hub.clone(), regional.clone(), global.is_some()));
         Services {
             hub,
             regional,
@@ -83,6 +83,7 @@ impl Services {
             (now, state.figures.clone(), stats, breakers, Globe::of(state, now))
         });
         self.metrics.program.recovering.set(i64::from(self.state(|state, _| state.is_recovering())));
+        self.metrics.program.controls_read.set(i64::from(self.control.is_read()));
         self.read_clocks();
         for (clock, ahead_ms) in self.clocks_ahead() {
             self.metrics

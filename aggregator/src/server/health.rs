@@ -2,7 +2,7 @@
 //! none, and tells no more.
 //!
 //! The aggregator itself (`""`), `ratelimit` (the name in the configurations of Envoy's reference service) and the services that it has
-//! serve as long as `/readyz` is 200.
+//! serve as long as `/readyz` is 200. Filters are served also before live control was read, since they keep what they have of it.
 
 use crate::api::rlqs::QuotaService;
 use crate::api::rls::RateLimitService;
@@ -39,10 +39,12 @@ impl Health for Checked {
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
-        if !NAMES.contains(&request.get_ref().service.as_str()) {
+        let name = request.get_ref().service.as_str();
+        if !NAMES.contains(&name) {
             return Err(Status::not_found("there is no such service"));
         }
-        let serves = self.0.serves.load(Relaxed) && self.0.draining.borrow().is_none();
+        let has_what_it_needs = name == RegionService::NAME || self.0.control.is_read();
+        let serves = has_what_it_needs && self.0.serves.load(Relaxed) && self.0.draining.borrow().is_none();
         let status = if serves { ServingStatus::Serving } else { ServingStatus::NotServing };
         Ok(Response::new(HealthCheckResponse { status: status as i32 }))
     }

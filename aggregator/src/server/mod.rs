@@ -1,8 +1,9 @@
 //! The running program: its listeners, its tasks, and its shutdown.
 //!
 //! To start, it waits for the database's tables (`check_database`), takes the region's time from Redis (`regional`), and reads from the
-//! database what it would decide without otherwise (`prepare`). Until then `/readyz` reports not ready, and the ports for filters and applications refuse connections, as if the program
-//! was not there.
+//! database what it would decide without otherwise (`prepare`). Until then `/readyz` reports not ready, and the ports for filters and
+//! applications refuse connections, as if the program was not there. If the database was not available in time, it serves filters, and is
+//! ready once live control was read.
 //!
 //! To stop, it reports not ready at `/readyz`, accepts no more connections, serves what streams have already sent
 //! (`stream`), ends the streams, and closes the remaining connections.
@@ -392,7 +393,13 @@ impl Drop for Server {
 async fn prepare(services: &Services) -> Option<global::Start> {
     let global = services.global.as_ref()?;
     let start = global::before_serving(&services.hub, global, services.regional.is_none());
-    Some(tokio::join!(start, services.control.read_once(global)).0)
+    let (start, ()) = tokio::join!(start, services.control.read_once(global));
+    if !services.control.is_read() {
+        warn!(
+            "live control was not read from the database: until it is, calls of the APIs are undecided, and /readyz answers 503"
+        );
+    }
+    Some(start)
 }
 
 /// Replaces a listener that is not configured: completes when the shutdown begins.

@@ -6,7 +6,7 @@
 use super::{Banned, Control, Effect, Selector};
 use crate::matching::glob::Pattern;
 use crate::model::key::MAX_TEXT_BYTES;
-use crate::model::room::{free_within_part, most_of_part};
+use crate::model::room::Held;
 use crate::model::time::UnixMs;
 use crate::model::wire;
 use alloc::boxed::Box;
@@ -65,27 +65,6 @@ pub struct Named<'a> {
     pub identifier: &'a [u8],
     /// The ban.
     pub ban: Local,
-}
-
-/// How many bans there are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Held {
-    /// In all workspaces.
-    pub all: usize,
-    /// In one workspace.
-    pub of_workspace: usize,
-    /// In one of its namespaces.
-    pub of_namespace: usize,
-}
-
-impl Held {
-    /// Whether there is a place for another one of that namespace among `most`: workspaces share the places, and namespaces those of
-    /// their workspace.
-    pub fn has_place(self, most: usize) -> bool {
-        let of_workspace = most_of_part(most.saturating_sub(self.all));
-        let free = free_within_part(of_workspace.saturating_sub(self.of_workspace));
-        self.of_namespace < most_of_part(free)
-    }
 }
 
 /// One item of each of several queues in turn.

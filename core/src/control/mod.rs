@@ -18,7 +18,7 @@ mod set;
 mod stock;
 mod stored;
 
-pub use bans::{Held, Local, MAX_BANS, Named};
+pub use bans::{Local, MAX_BANS, Named};
 pub use index::{Banned, Found, Scratch, Subject, effective_limit};
 pub use keeper::Keeper;
 pub use set::Controls;

@@ -6,12 +6,16 @@
 //! An amount belongs to the cell in which it was given back, is at most what counts in that cell, and ends with it. Use of the cell before
 //! fades by itself as its weight falls: an amount of it would pass the use that takes its place uncounted. An epoch is part of the key, so
 //! a reset leaves amounts behind. What is not kept makes less pass, never more.
+//!
+//! Workspaces, and the namespaces of one workspace, [share the room](crate::model::room).
 
+use crate::model::key::KeyParts;
+use crate::model::room::ByNamespace;
 use crate::model::time::MonoMs;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-/// Most keys with an amount. Further ones get none until cells end.
+/// Most keys with an amount. Those of a namespace that has its part get none until cells end.
 pub const MAX_GIVEN_BACK: usize = 65_536;
 /// Least time between two searches for ended amounts.
 const BETWEEN_CLEANINGS_MS: u64 = 1_000;
@@ -20,6 +24,7 @@ const BETWEEN_CLEANINGS_MS: u64 = 1_000;
 #[derive(Debug, Default)]
 pub struct GivenBack {
     amounts: BTreeMap<Vec<u8>, Amount>,
+    held: ByNamespace,
     cleaned: MonoMs,
 }
 
@@ -52,14 +57,28 @@ impl GivenBack {
             *amount = Amount { hits: before.saturating_add(hits).min(counted), sequence, until };
             return;
         }
-        let hits = hits.min(counted);
-        if self.amounts.len() >= MAX_GIVEN_BACK && now.since(self.cleaned) >= BETWEEN_CLEANINGS_MS {
+        let (hits, (workspace, namespace)) = (hits.min(counted), names(key));
+        let has_place = |held: &ByNamespace| held.held(workspace, namespace).has_place(MAX_GIVEN_BACK);
+        if !has_place(&self.held) && now.since(self.cleaned) >= BETWEEN_CLEANINGS_MS {
             self.cleaned = now;
-            self.amounts.retain(|_, amount| amount.until > now);
+            self.drop_ended(now);
         }
-        if hits > 0 && self.amounts.len() < MAX_GIVEN_BACK {
+        if hits > 0 && has_place(&self.held) {
+            self.held.add(workspace, namespace, 1);
             self.amounts.insert(key.to_vec(), Amount { hits, sequence, until });
         }
+    }
+
+    fn drop_ended(&mut self, now: MonoMs) {
+        let held = &mut self.held;
+        self.amounts.retain(|key, amount| {
+            let stays = amount.until > now;
+            if !stays {
+                let (workspace, namespace) = names(key);
+                held.remove(workspace, namespace, 1);
+            }
+            stays
+        });
     }
 
     /// What is left for a key in the cell `sequence`.
@@ -76,11 +95,18 @@ impl GivenBack {
             }
             Some(_) => {
                 self.amounts.remove(key);
+                let (workspace, namespace) = names(key);
+                self.held.remove(workspace, namespace, 1);
             }
             None => {}
         }
         taken
     }
+}
+
+/// The workspace and the namespace of a key.
+fn names(key: &[u8]) -> (&[u8], &[u8]) {
+    KeyParts::decode(key).map_or((b"", b""), |parts| (parts.workspace, parts.namespace))
 }
 
 #[cfg(test)]
@@ -124,16 +150,32 @@ mod tests {
         assert!(!given_back.has(b"a"), "and takes no room");
     }
 
+    fn key(workspace: &[u8], namespace: &[u8], number: usize) -> Vec<u8> {
+        let identifier = format!("{number}");
+        let parts = KeyParts {
+            workspace,
+            namespace,
+            identifier: identifier.as_bytes(),
+            duration_ms: 1_000,
+            epoch: 0,
+            resolution: 1,
+        };
+        let mut key = Vec::new();
+        parts.encode(&mut key).unwrap();
+        key
+    }
+
     #[test]
-    fn a_flood_of_keys_takes_bounded_room() {
+    fn amounts_that_have_ended_make_room() {
         let mut given_back = GivenBack::default();
-        for key in 0..MAX_GIVEN_BACK + 10 {
-            given_back.give(format!("{key}").as_bytes(), 1, (7, 1), END, NOW);
+        for number in 0..MAX_GIVEN_BACK {
+            given_back.give(&key(b"w", b"n", number), 1, (7, 1), END, NOW);
         }
-        assert_eq!(given_back.amounts.len(), MAX_GIVEN_BACK);
-        given_back.give(b"0", 5, (7, 9), END, NOW);
-        assert_eq!(given_back.left(b"0", 7), 6, "a key that has an amount keeps its room");
-        given_back.give(b"new", 1, (8, 1), MonoMs(62_000), END.after(BETWEEN_CLEANINGS_MS));
-        assert_eq!(given_back.amounts.len(), 1, "ended amounts make room");
+        assert_eq!(given_back.amounts.len(), given_back.held.taken());
+        let new = key(b"w", b"n", MAX_GIVEN_BACK);
+        given_back.give(&new, 1, (8, 1), MonoMs(62_000), END.after(BETWEEN_CLEANINGS_MS));
+        assert_eq!((given_back.amounts.len(), given_back.held.taken()), (1, 1));
+        given_back.take(&new, 1, 8);
+        assert!(given_back.held.is_empty());
     }
 }

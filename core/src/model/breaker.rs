@@ -37,6 +37,20 @@ pub enum State {
     HalfOpen,
 }
 
+/// What a call has shown about the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Shown {
+    /// Nothing: it was cancelled, or refused as one of too many.
+    #[default]
+    Nothing,
+    /// It was answered.
+    Answered,
+    /// It waited in vain.
+    TimedOut,
+    /// It failed.
+    Failed,
+}
+
 /// A circuit breaker; see the module.
 #[derive(Clone, Debug)]
 pub struct Breaker {
@@ -80,25 +94,19 @@ impl Breaker {
         (patience_ms >= FAIR_MS || self.state(now) == State::Closed) && self.allows(now)
     }
 
-    /// Records that a call was answered, as [`Breaker::succeeded`], and when.
-    pub fn answered(&mut self, now: MonoMs) {
-        self.answered = Some(now);
-        self.succeeded();
-    }
-
-    /// Records that a call that was made at `since` waited in vain until `now`. It is a failure only if it waited for a fair time, and no other
-    /// call has been answered meanwhile.
-    pub fn timed_out(&mut self, since: MonoMs, now: MonoMs) {
+    /// Records what a call has shown that was made at `since` and ended at `now`. One that waited in vain has failed only if it waited for
+    /// a fair time, and no other call has been answered meanwhile. After one that shows nothing, another may be the trial call.
+    pub fn showed(&mut self, shown: Shown, since: MonoMs, now: MonoMs) {
         let others_are_answered = self.answered.is_some_and(|answered| answered > since);
-        match now.since(since) < FAIR_MS || others_are_answered {
-            true => self.abandoned(),
-            false => self.failed(now),
+        match shown {
+            Shown::Answered => {
+                self.answered = Some(now);
+                self.succeeded();
+            }
+            Shown::Failed => self.failed(now),
+            Shown::TimedOut if now.since(since) >= FAIR_MS && !others_are_answered => self.failed(now),
+            Shown::TimedOut | Shown::Nothing => self.probing = false,
         }
-    }
-
-    /// Records that a call ended without showing anything. If it was the trial call, another may be made.
-    pub fn abandoned(&mut self) {
-        self.probing = false;
     }
 
     /// Records a success. It closes an open breaker.
@@ -196,12 +204,14 @@ mod tests {
     #[test]
     fn how_long_a_caller_waits_shows_nothing() {
         let mut breaker = Breaker::new(POLICY);
-        (0..100).for_each(|at| breaker.timed_out(MonoMs(at), MonoMs(at + FAIR_MS - 1)));
+        let timed_out =
+            |breaker: &mut Breaker, since, now| breaker.showed(Shown::TimedOut, MonoMs(since), MonoMs(now));
+        (0..100).for_each(|at| timed_out(&mut breaker, at, at + FAIR_MS - 1));
         assert_eq!(breaker.state(MonoMs(200)), State::Closed, "none had a fair time");
-        breaker.answered(MonoMs(1_000));
-        (0..100).for_each(|_| breaker.timed_out(MonoMs(999), MonoMs(1_100)));
+        breaker.showed(Shown::Answered, MonoMs(990), MonoMs(1_000));
+        (0..100).for_each(|_| timed_out(&mut breaker, 999, 1_100));
         assert_eq!(breaker.state(MonoMs(1_100)), State::Closed, "others are answered");
-        (0..4).for_each(|_| breaker.timed_out(MonoMs(1_000), MonoMs(1_000 + FAIR_MS)));
+        (0..4).for_each(|_| timed_out(&mut breaker, 1_000, 1_000 + FAIR_MS));
         assert_eq!(breaker.state(MonoMs(1_025)), State::Open);
     }
 
@@ -211,9 +221,9 @@ mod tests {
         assert!(!breaker.allows_within(FAIR_MS - 1, MonoMs(1_003)), "it would be no trial");
         assert!(breaker.allows_within(FAIR_MS, MonoMs(1_003)));
         assert!(!breaker.allows_within(FAIR_MS, MonoMs(1_003)));
-        breaker.abandoned();
+        breaker.showed(Shown::Nothing, MonoMs(1_003), MonoMs(1_003));
         assert!(breaker.allows_within(FAIR_MS, MonoMs(1_003)), "it was cancelled");
-        breaker.answered(MonoMs(1_010));
+        breaker.showed(Shown::Answered, MonoMs(1_003), MonoMs(1_010));
         assert_eq!(breaker.state(MonoMs(1_010)), State::Closed);
         assert!(breaker.allows_within(1, MonoMs(1_010)));
     }

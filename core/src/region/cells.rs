@@ -2,7 +2,7 @@
 
 use super::cell::others::RegionSet;
 use super::cell::sharing::{Sharing, Standing};
-use super::cell::{CellState, Load, MAX_ORIGINS_A_KEY, Usage};
+use super::cell::{CellState, Load, MAX_ORIGINS_A_KEY, Peer, Usage};
 use super::shares::Lineage;
 use super::{MAX_WINDOW_SKEW, Refused};
 use crate::model::key::{Key, KeyParts, OriginId};
@@ -352,14 +352,14 @@ impl KeyState {
     pub(super) fn raise(
         &mut self,
         sequence: u64,
-        origin: OriginId,
+        (peer, origin): (Peer, OriginId),
         own: u64,
         now: UnixMs,
     ) -> Result<bool, Refused> {
         if own == 0 {
             return Ok(false);
         }
-        self.cell_mut(sequence)?.raise(origin, own, now)
+        self.cell_mut(sequence)?.raise_of(peer, origin, own, now)
     }
 
     /// Lowers the cell's limit. Returns true if that alone makes the cell hot, so that all subscribers must receive it

@@ -33,13 +33,13 @@ impl Region {
         query: &wire::Consult,
         now: UnixMs,
     ) -> Result<wire::Answer, Refused> {
-        let at = checked_proposal(query, now)?;
+        let (at, peer) = (checked_proposal(query, now)?, self.nodes.peer_of(origin));
         let (slot, state) =
             touch(&mut self.keys, &mut self.subscribers, &query.key, origin, query.sequence, now)?;
         if query.without_baseline && !sends_baseline(state, query.sequence, self.backing.incarnation()) {
             return Err(Refused::Baseline);
         }
-        let mut changed = state.raise(query.sequence, origin, query.own, now)?;
+        let mut changed = state.raise(query.sequence, (peer, origin), query.own, now)?;
         let proposed = query.own.saturating_add(query.cost);
         let (limit, incarnation) = (query.limit.min(MAX_COUNT), self.backing.incarnation());
         changed |= self.work.note_limit(slot, query.sequence, state, limit, incarnation);
@@ -51,7 +51,7 @@ impl Region {
         }
         let granted = admits(state, &at, origin, query);
         if granted && query.cost > 0 {
-            changed |= state.raise(query.sequence, origin, proposed, now)?;
+            changed |= state.raise(query.sequence, (peer, origin), proposed, now)?;
         }
         if changed {
             self.subscribers.changed(slot, state, origin);
@@ -174,6 +174,7 @@ impl Region {
             // The count states only what the node had received. That does not make it a user of the cell.
             return self.witness_bytes(&count.key, count.sequence, region_others, now).map(|()| None);
         }
+        let peer = self.nodes.peer_of(origin);
         let (slot, state) =
             touch(&mut self.keys, &mut self.subscribers, &count.key, origin, count.sequence, now)?;
         let incarnation = self.backing.incarnation();
@@ -185,7 +186,7 @@ impl Region {
                 // The store may hold counts that this aggregator never received. To query it, the cell is written with
                 // nothing new.
                 let cell = state.cell_mut(count.sequence)?;
-                cell.raise(origin, 0, now)?;
+                cell.raise_of(peer, origin, 0, now)?;
                 cell.query_anew();
                 self.work.push(Errand::Replay, slot, cell);
                 self.work.note(slot, count.sequence, state, self.backing.incarnation());
@@ -199,7 +200,7 @@ impl Region {
                 ..state.snapshot(count.sequence, origin)
             }));
         }
-        let mut changed = state.raise(count.sequence, origin, count.own, now)? || became_hot;
+        let mut changed = state.raise(count.sequence, (peer, origin), count.own, now)? || became_hot;
         if region_others > 0 {
             let total = count.own.saturating_add(region_others);
             changed |= self.work.raise_lower_bound(slot, count.sequence, state, total)?;

@@ -16,7 +16,8 @@
 //!   touches any more is dropped;
 //! - cells of a key by the plausible sequences, now ± [`MAX_WINDOW_SKEW`] windows;
 //! - components of a cell and followers of a key by `MAX_ORIGINS_A_KEY` each, however many nodes come and go: a further
-//!   node's counts and queries are refused, and it receives the key only while that is hot;
+//!   node's counts and queries are refused, and it receives the key only while that is hot. Nodes of one peer leave components to those
+//!   of others;
 //! - nodes that are alive at the same time, and with them subscribers, by [`RegionLimits::max_origins`];
 //! - what waits to be pushed to a subscriber, by the keys that changed since its last push;
 //! - the work of one step of a snapshot or of dropping old cells by `MAX_KEYS_A_STEP`.

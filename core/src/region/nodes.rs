@@ -1,5 +1,6 @@
 //! The region's nodes: those with a stream to this aggregator, and those of its peers.
 
+use super::cell::{ELSEWHERE, Peer};
 use crate::model::key::OriginId;
 use crate::model::room::most_of_part;
 use crate::model::time::MonoMs;
@@ -66,6 +67,12 @@ impl Nodes {
         let last = self.last_frames.entry(node).or_default();
         *last = now.max(*last);
         true
+    }
+
+    /// The peer of a node, in the form in which cells have it.
+    pub(super) fn peer_of(&self, node: OriginId) -> Peer {
+        // Never 0, which stands for nodes elsewhere.
+        self.peers.get(&node).map_or(ELSEWHERE, |peer| ((peer ^ (peer >> 32)) as Peer).max(1))
     }
 
     fn has_place(&self) -> bool {

@@ -165,11 +165,11 @@ impl Region {
         now: UnixMs,
     ) -> Result<Proposed, Refused> {
         let incarnation = self.backing.incarnation.unwrap_or_default();
-        let at = checked_proposal(query, now)?;
+        let (at, peer) = (checked_proposal(query, now)?, self.nodes.peer_of(origin));
         let (slot, state) =
             touch(&mut self.keys, &mut self.subscribers, &query.key, origin, query.sequence, now)?;
         // A count of 0 needs a component as well. Without one, a grant could not be stored here.
-        let grew = state.cell_mut(query.sequence)?.raise(origin, query.own, now)?;
+        let grew = state.cell_mut(query.sequence)?.raise_of(peer, origin, query.own, now)?;
         let limit = query.limit.min(MAX_COUNT);
         state.newest_limit.note_query(query, now);
         if self.work.note_limit(slot, query.sequence, state, limit, self.backing.incarnation) || grew {

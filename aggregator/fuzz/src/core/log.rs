@@ -95,7 +95,8 @@ fn compare(steps: &[Step]) {
 
 fn step_back(steps: &[Step]) {
     // What is full evicts single uses, so what passes is held against one that has room for all.
-    let room = LogsLimits { max_keys: usize::from(KEYS), max_entries: steps.len().max(1) };
+    // A namespace alone has about half of the room.
+    let room = LogsLimits { max_keys: 4 * usize::from(KEYS), max_entries: 4 * steps.len().max(1) };
     let (mut logs, mut tight) = (Logs::new(room), Logs::new(LIMITS));
     // Of each charge: whose, when by the true clock, its cost, its name.
     let mut charged: Vec<(u8, u64, u64, EntryId)> = Vec::new();

@@ -89,6 +89,8 @@ impl EmbeddedLimiter {
 
     /// Decides all checks of one call together, within the given time: all pass and are charged, or none is charged.
     ///
+    /// Before live control was read once, nothing is decided, since it may have banned an identifier: the call waits for that within its time.
+    ///
     /// A check that is [`weir_core::model::exact::Verdict::Undecided`] does not pass. If nothing denies, `failure` states
     /// whether the caller continues nevertheless; if it does, the decided checks stay charged. Windows are always decided,
     /// from local counts if the region does not answer in time. If a check is invalid (see [`LimitCheck::validate`]) or there
@@ -103,18 +105,21 @@ impl EmbeddedLimiter {
         if checks.is_empty() {
             return Answer { allowed: true, results: Vec::new() };
         }
-        let services = &self.api.services;
+        let (services, deadline) = (&self.api.services, Instant::now() + within);
+        if !services.control.is_read_by(deadline).await {
+            return Answer::undecided(checks.len());
+        }
         let controls = services.control.set();
         if controls.is_empty() {
             return self
-                .decide_the_rest(checks, &vec![Counted::default(); checks.len()], failure, within)
+                .decide_the_rest(checks, &vec![Counted::default(); checks.len()], failure, deadline)
                 .await;
         }
         let controlled = Controlled::of(checks, &controls, services.now());
         if let Some(answer) = controlled.answer() {
             return answer;
         }
-        let answer = self.decide_the_rest(&controlled.checks, &controlled.counted, failure, within).await;
+        let answer = self.decide_the_rest(&controlled.checks, &controlled.counted, failure, deadline).await;
         controlled.complete(answer)
     }
 
@@ -123,12 +128,11 @@ impl EmbeddedLimiter {
         checks: &[LimitCheck],
         counted: &[Counted],
         failure: Failure,
-        within: Duration,
+        deadline: Instant,
     ) -> Answer {
         if !self.api.services.serves() {
             return Answer::undecided(checks.len());
         }
-        let deadline = Instant::now() + within;
         let (windows, exact) = match split(checks, counted) {
             Ok(parts) => parts,
             Err(_) => return Answer::undecided(checks.len()),

@@ -181,6 +181,9 @@ fn domain_of(quotas: &Quotas, caller: &Caller, first: &UsageReports) -> Result<S
         // Without an assignment, Envoy applies its `no_assignment_behavior`.
         return Err(Refused::NoLimits.into());
     }
+    if !quotas.services().control.is_read() {
+        return Err(Status::unavailable("live control was not read from the database yet"));
+    }
     if !quotas.admits(caller, domain) {
         return Err(Status::permission_denied(format!(
             "the token {:?} belongs to another workspace than the domain {domain:?}",

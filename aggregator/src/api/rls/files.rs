@@ -78,13 +78,13 @@ impl Files {
     /// Watches the files until the program ends.
     pub async fn follow(self, services: Arc<Services>) {
         let Files { path, domains, followed, current } = self;
-        let path = path.display();
-        let take = |texts: &Texts| {
+        let (path, in_force) = (path.display(), current.subscribe());
+        let take = move |texts: &Texts| {
             let limits = parse(texts, domains).map_err(|error| error.to_string())?;
             current.send_replace(Some(Arc::new(limits)));
             Ok(())
         };
-        let in_force = || current.borrow().as_ref().map_or(0, |limits| limits.len());
+        let in_force = || in_force.borrow().as_ref().map_or(0, |limits| limits.len());
         follow::follow(followed, take, |state| {
             services.status.limits.lock().read(state.ok().map(|()| in_force()), None, state.err());
             services.metrics.api.files_read(api::Files::RateLimits, state.is_ok());

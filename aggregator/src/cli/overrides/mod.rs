@@ -9,7 +9,7 @@ mod trust;
 
 pub use arguments::Overrides;
 
-use crate::cli::outcome::UNUSABLE;
+use crate::cli::outcome::{UNUSABLE, plain_json};
 use anyhow::bail;
 use arguments::{Kind, Place, Server, Why, kind_of};
 use client::{call, with_query};
@@ -131,5 +131,5 @@ fn entries(answer: &mut Value, name: &str) -> Vec<Value> {
 }
 
 fn output(server: &Server, answer: &Value, text: impl FnOnce() -> String) -> String {
-    if server.json { format!("{answer}\n") } else { text() }
+    if server.json { plain_json(&answer.to_string()) + "\n" } else { text() }
 }

@@ -14,6 +14,7 @@ use crate::admin::rules::Rules;
 use crate::admin::text::encode;
 use crate::admin::top::Top;
 use crate::admin::view::Explanation;
+use crate::cli::outcome::plain_json;
 use client::Client;
 use serde::Serialize;
 use std::io::{IsTerminal, Write, stdin, stdout};
@@ -95,7 +96,7 @@ pub async fn top(server: &str, manner: Manner) -> Result<(), TerminalError> {
     }
     let snapshot = snapshot(&client).await?;
     match manner {
-        Manner::Json => print(&format!("{}\n", serde_json::to_string(&snapshot).unwrap_or_default())),
+        Manner::Json => print(&(plain_json(&serde_json::to_string(&snapshot).unwrap_or_default()) + "\n")),
         Manner::Live | Manner::Once => print(&(tables::all(&snapshot, PLAIN_COLUMNS).join("\n") + "\n")),
     }
 }
@@ -115,7 +116,7 @@ pub async fn explain(server: &str, key: &KeyName, json: bool) -> Result<(), Term
         text(&key.identifier)
     );
     if json {
-        return print(&(client.text(&path).await? + "\n"));
+        return print(&(plain_json(&client.text(&path).await?) + "\n"));
     }
     let explanation: Explanation = client.get(&path).await?;
     if let Some(unknown) = explanation.unknown {

@@ -180,7 +180,10 @@ pub fn rules(rules: &Rules, columns: usize) -> Vec<String> {
         }
     }
     if rules.left_out {
-        lines.push("further rules are left out: an aggregator sends others its 256 busiest".to_owned());
+        lines.push(
+            "further rules are left out: an aggregator sends others 256, the busiest of each workspace"
+                .to_owned(),
+        );
     }
     if rules.rules.is_empty() {
         lines.push("no filter has reported its rules yet".to_owned());

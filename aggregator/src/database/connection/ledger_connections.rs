@@ -1,15 +1,18 @@
-//! Access to the ledger: its own connection pool, deadlines, and a circuit breaker.
+//! Access to the ledger: its own connection pool, deadlines, and a circuit breaker. Zones share the connections: slow or many calls of one
+//! leave some to the others.
 //!
 //! Each call records an attempt, so a failed try is repeated only if the database certainly rolled it back or never
 //! received it. If a connection is lost, it is unknown whether the transaction was committed.
 
-use super::pool::{Pool, busy};
+use super::pool::{MAX_WAIT, MAX_WAITING, Pool, busy};
 use super::retry::{Work, jittered};
+use super::turns::Turns;
 use crate::database::error::{DatabaseError, Reason};
 use parking_lot::Mutex;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
-use weir_core::model::breaker::{Breaker, Policy, State};
+use weir_core::model::breaker::{Breaker, Policy, Shown, State};
 use weir_core::model::time::MonoMs;
 
 /// If half of the last 20 calls failed, the breaker opens for 500 ms. A server that is down therefore costs only a few
@@ -21,6 +24,8 @@ const PAUSES_MS: [u64; 4] = [5, 10, 20, 40];
 /// Connections to the ledger behind a circuit breaker.
 pub(in crate::database) struct LedgerConnections {
     pool: Pool,
+    /// As many as there are connections.
+    turns: Arc<Turns<u32>>,
     breaker: Mutex<Breaker>,
     started: Instant,
 }
@@ -34,7 +39,8 @@ struct Failed {
 
 impl LedgerConnections {
     pub fn new(pool: Pool) -> LedgerConnections {
-        LedgerConnections { pool, breaker: Mutex::new(Breaker::new(BREAKER)), started: Instant::now() }
+        let turns = Turns::new(pool.connections(), MAX_WAITING);
+        LedgerConnections { pool, turns, breaker: Mutex::new(Breaker::new(BREAKER)), started: Instant::now() }
     }
 
     /// The state of the circuit breaker.
@@ -42,11 +48,16 @@ impl LedgerConnections {
         self.breaker.lock().state(self.now())
     }
 
-    /// Runs `work` within the given time. Repeats it only if a try was rolled back.
-    pub async fn call<W: Work>(&self, within: Duration, mut work: W) -> Result<W::Output, DatabaseError> {
+    /// Runs `work` for a zone within the given time. Repeats it only if a try was rolled back.
+    pub async fn call<W: Work>(
+        &self,
+        zone: u32,
+        within: Duration,
+        mut work: W,
+    ) -> Result<W::Output, DatabaseError> {
         let deadline = Instant::now() + within;
         for pause_ms in PAUSES_MS {
-            let error = match self.once(deadline, &mut work).await {
+            let error = match self.once(zone, deadline, &mut work).await {
                 Err(Failed { error, is_undone: true }) if error.is_transient() => error,
                 result => return result.map_err(|failed| failed.error),
             };
@@ -54,23 +65,25 @@ impl LedgerConnections {
                 return Err(error);
             }
         }
-        self.once(deadline, &mut work).await.map_err(|failed| failed.error)
+        self.once(zone, deadline, &mut work).await.map_err(|failed| failed.error)
     }
 
-    async fn once<W: Work>(&self, deadline: Instant, work: &mut W) -> Result<W::Output, Failed> {
+    async fn once<W: Work>(&self, zone: u32, deadline: Instant, work: &mut W) -> Result<W::Output, Failed> {
+        let turn = self.turns.take(zone, deadline.min(Instant::now() + MAX_WAIT)).await;
+        let _turn = turn.ok_or_else(|| Failed::finally(busy()))?;
         let slot = timeout_at(deadline, self.pool.slot()).await.unwrap_or_else(|_| Err(busy()));
         let slot = slot.map_err(Failed::finally)?;
-        // The breaker is checked only after the wait for a slot. Otherwise calls that queued for an unreachable server
+        // The breaker is checked only after the wait for a turn. Otherwise calls that queued for an unreachable server
         // would all try it in turn.
         let attempt = self.admit(deadline).map_err(Failed::finally)?;
         let mut held = match timeout_at(deadline, slot.hold()).await {
             Ok(Ok(held)) => held,
             Ok(Err(error)) => {
-                attempt.failed();
+                attempt.shows(Shown::Failed);
                 return Err(Failed { error, is_undone: true });
             }
             Err(_) => {
-                attempt.timed_out();
+                attempt.shows(Shown::TimedOut);
                 return Err(Failed::finally(DatabaseError::timeout()));
             }
         };
@@ -78,17 +91,17 @@ impl LedgerConnections {
         let result = timeout_at(deadline, work.run(&mut held.connection)).await;
         let error = match result.unwrap_or_else(|_| Err(DatabaseError::timeout())) {
             Ok(output) => {
-                attempt.answered();
+                attempt.shows(Shown::Answered);
                 held.keep();
                 return Ok(output);
             }
             Err(error) => error,
         };
-        match error.kind() {
-            Reason::Unavailable => attempt.failed(),
-            Reason::Timeout => attempt.timed_out(),
-            _ => attempt.answered(),
-        }
+        attempt.shows(match error.kind() {
+            Reason::Unavailable => Shown::Failed,
+            Reason::Timeout => Shown::TimedOut,
+            _ => Shown::Answered,
+        });
         if error.spares_connection() {
             held.keep();
         } else if error.kind() == Reason::Unavailable {
@@ -103,7 +116,7 @@ impl LedgerConnections {
         let patience = deadline.saturating_duration_since(Instant::now()).as_millis();
         let patience_ms = u64::try_from(patience).unwrap_or(u64::MAX);
         if self.breaker.lock().allows_within(patience_ms, since) {
-            return Ok(Attempt { ledger: self, since, is_recorded: false });
+            return Ok(Attempt { ledger: self, since, shown: Shown::Nothing });
         }
         Err(DatabaseError::new(
             Reason::Unavailable,
@@ -123,35 +136,22 @@ impl Failed {
     }
 }
 
-/// A call that the breaker admitted. It must report its outcome to the breaker.
+/// A call that the breaker admitted. What it has shown is reported to the breaker when it is dropped.
 struct Attempt<'a> {
     ledger: &'a LedgerConnections,
     since: MonoMs,
-    is_recorded: bool,
+    shown: Shown,
 }
 
 impl Attempt<'_> {
-    fn answered(mut self) {
-        self.is_recorded = true;
-        self.ledger.breaker.lock().answered(self.ledger.now());
-    }
-
-    fn failed(mut self) {
-        self.is_recorded = true;
-        self.ledger.breaker.lock().failed(self.ledger.now());
-    }
-
-    fn timed_out(mut self) {
-        self.is_recorded = true;
-        self.ledger.breaker.lock().timed_out(self.since, self.ledger.now());
+    fn shows(mut self, shown: Shown) {
+        self.shown = shown;
     }
 }
 
-/// A cancelled call shows nothing about the database.
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
-        if !self.is_recorded {
-            self.ledger.breaker.lock().abandoned();
-        }
+        let now = self.ledger.now();
+        self.ledger.breaker.lock().showed(self.shown, self.since, now);
     }
 }

@@ -7,6 +7,7 @@ pub(in crate::database) mod purpose;
 pub(in crate::database) mod retry;
 pub mod sqlite;
 pub(in crate::database) mod statements;
+mod turns;
 
 use self::purpose::Purpose;
 use self::statements::{Statements, push_hex};

@@ -15,9 +15,9 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout};
 
 /// How long a call waits for a free connection.
-const MAX_WAIT: Duration = Duration::from_secs(2);
+pub(super) const MAX_WAIT: Duration = Duration::from_secs(2);
 /// Most calls that wait for a connection; further calls fail at once.
-const MAX_WAITING: usize = 1_024;
+pub(super) const MAX_WAITING: usize = 1_024;
 /// A connection that was idle for longer is pinged before use. The ping may take as long.
 const FRESH: Duration = Duration::from_secs(1);
 /// An older connection is closed, so that the pool notices a database with a new address, or a replaced file.
@@ -72,6 +72,11 @@ impl Pool {
     pub fn new(target: Target, option: &'static str, purpose: Purpose) -> Pool {
         let slots = Semaphore::new(purpose.connections(&target));
         Pool { target, option, purpose, slots, waiting: AtomicUsize::new(0), idle: Mutex::default() }
+    }
+
+    /// Its number of connections.
+    pub fn connections(&self) -> usize {
+        self.purpose.connections(&self.target)
     }
 
     pub fn statements(&self) -> &'static Statements {

@@ -18,7 +18,7 @@ pub use action::Action;
 pub use change::{Change, Changed, Wish, name_and_value};
 pub use json::{audited_json, control_json, put as put_field, stored_json};
 pub use read::{AuditFilter, Audited, ControlFilter, MAX_PAGE, NEWS_ROWS, NewsPage, PlaceFilter};
-pub use room::{Bound, MAX_AUTOMATIC, MAX_AUTOMATIC_OF_WORKSPACE, MAX_OF_WORKSPACE};
+pub use room::{Bound, MAX_AUTOMATIC};
 pub use tidy::Tidied;
 
 use super::connection::mysql;

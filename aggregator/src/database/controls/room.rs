@@ -1,5 +1,5 @@
-//! Limits on the number of controls: in total and for each workspace, so that one workspace cannot exhaust the others'
-//! room.
+//! The room for controls. Workspaces share it: none may have more than [three times what is free](most_of_part), so that those that take
+//! all they may leave room to the others. So they share the part of it that controls of rules may have.
 //!
 //! Counted once in a transaction, then updated with each change of the transaction.
 
@@ -8,26 +8,19 @@ use crate::database::DatabaseError;
 use crate::database::connection::{Arg, Connection};
 use std::collections::BTreeMap;
 use weir_core::control::MAX_CONTROLS;
+use weir_core::model::room::most_of_part;
 use weir_core::model::time::UnixMs;
 
-/// Most controls in force of one workspace: half of the total.
-pub const MAX_OF_WORKSPACE: usize = MAX_CONTROLS / 2;
 /// Most controls in force that rules set. The rest is reserved for operators if rules set very many.
 pub const MAX_AUTOMATIC: usize = MAX_CONTROLS / 4;
-/// Most controls in force that rules set for one workspace.
-pub const MAX_AUTOMATIC_OF_WORKSPACE: usize = MAX_AUTOMATIC / 2;
 
 /// The limit that is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
-    /// [`MAX_CONTROLS`] are in force.
-    All,
-    /// [`MAX_OF_WORKSPACE`] are in force.
-    Workspace,
-    /// [`MAX_AUTOMATIC`] are in force.
+    /// The workspace has its part of [`MAX_CONTROLS`].
+    Controls,
+    /// The rules of the workspace have their part of [`MAX_AUTOMATIC`].
     Rules,
-    /// [`MAX_AUTOMATIC_OF_WORKSPACE`] are in force.
-    RulesOfWorkspace,
     /// The database has used up its revisions.
     Revisions,
 }
@@ -73,14 +66,12 @@ impl Room {
     /// The limit that leaves no room for another control, if any.
     pub fn full(&self, workspace: &str, automatic: bool) -> Option<Bound> {
         let own = self.workspaces.get(workspace.as_bytes()).copied().unwrap_or_default();
-        let bounds = [
-            (true, self.all.controls, MAX_CONTROLS, Bound::All),
-            (true, own.controls, MAX_OF_WORKSPACE, Bound::Workspace),
-            (automatic, self.all.by_rules, MAX_AUTOMATIC, Bound::Rules),
-            (automatic, own.by_rules, MAX_AUTOMATIC_OF_WORKSPACE, Bound::RulesOfWorkspace),
-        ];
-        let met = bounds.into_iter().find(|(applies, count, most, _)| *applies && count >= most);
-        met.map(|(.., bound)| bound)
+        let is_full = |own: usize, all: usize, most: usize| own >= most_of_part(most.saturating_sub(all));
+        if is_full(own.controls, self.all.controls, MAX_CONTROLS) {
+            return Some(Bound::Controls);
+        }
+        let rules_are_full = automatic && is_full(own.by_rules, self.all.by_rules, MAX_AUTOMATIC);
+        rules_are_full.then_some(Bound::Rules)
     }
 
     /// Updates the counts: `was` is no longer stored, `is_now` is stored instead.

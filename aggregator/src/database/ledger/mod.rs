@@ -71,8 +71,10 @@ impl Database {
             return Err(DatabaseError::new(Reason::Other, text));
         }
         let call = spans::statement(self.primary().statements().system, "CALL", "check_velocity", 1);
-        let result =
-            self.ledger().call(within, Check { attempt: *attempt, region: self.region_bytes() }).await;
+        let result = self
+            .ledger()
+            .call(attempt.zone, within, Check { attempt: *attempt, region: self.region_bytes() })
+            .await;
         spans::failed(call, result.as_ref().err().map(DatabaseError::reason));
         match result {
             Ok(velocity) => Ok(Some(velocity)),
@@ -94,7 +96,7 @@ impl Database {
         let Some(transaction) = storable(transaction) else { return Ok(false) };
         let args = [Arg::Int(transaction), Arg::Int(u64::from(zone)), Arg::Bytes(bucket)];
         let statement = self.primary().statements().refund;
-        let rows = self.ledger().call(within, Execute(statement, &args)).await?;
+        let rows = self.ledger().call(zone, within, Execute(statement, &args)).await?;
         Ok(rows > 0)
     }
 

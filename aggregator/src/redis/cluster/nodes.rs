@@ -7,7 +7,7 @@
 
 use super::servers::{Answer, Node, Servers, keep_map};
 use super::topology::Address;
-use crate::redis::command::Command;
+use crate::redis::command::{Command, How, OF_REGION};
 use crate::redis::error::StoreError;
 use crate::redis::options::Checked;
 use crate::redis::receipts::{Markers, Open};
@@ -40,8 +40,7 @@ struct Sender {
     servers: Arc<Servers>,
     /// The markers with the receipts of writes; `None` if nothing is written.
     markers: Option<Arc<Markers>>,
-    quick: bool,
-    deadline: Instant,
+    how: How,
 }
 
 /// One server's part of a call: commands with their positions in the call.
@@ -110,8 +109,11 @@ impl Nodes {
         deadline: Instant,
     ) -> Vec<Answer> {
         let quick = commands.iter().map(|command| command.keys).sum::<usize>() <= QUICK_KEYS;
+        // All commands of a call have one part.
+        let part = commands.first().map_or(OF_REGION, |command| command.part);
+        let how = How { quick, part, deadline };
         let mut answers: Vec<Answer> = commands.iter().map(|_| Err(StoreError::Unavailable)).collect();
-        let sender = Sender { servers: Arc::clone(&self.servers), markers, quick, deadline };
+        let sender = Sender { servers: Arc::clone(&self.servers), markers, how };
         let mut tasks = JoinSet::new();
         for share in self.shares(commands, &mut answers) {
             let turns = Arc::new(Semaphore::new(CHUNKS_IN_FLIGHT));
@@ -236,9 +238,9 @@ impl Sender {
         });
         let receipt = markers.next().and_then(|open| Some((open.command()?, open)));
         let Some((last, open)) = receipt else {
-            return node.send_between(prelude, commands, None, self.quick, self.deadline).await;
+            return node.send_between(prelude, commands, None, self.how).await;
         };
-        let mut answers = node.send_between(prelude, commands, Some(&last), self.quick, self.deadline).await;
+        let mut answers = node.send_between(prelude, commands, Some(&last), self.how).await;
         let recorded = answers.pop().unwrap_or(Err(StoreError::Protocol));
         if answers.iter().all(Result::is_err) {
             return answers;
@@ -273,11 +275,7 @@ impl Sender {
                 return Ok(());
             };
             open = next;
-            recorded = node
-                .send(&[command], self.quick, self.deadline)
-                .await
-                .pop()
-                .unwrap_or(Err(StoreError::Protocol));
+            recorded = node.send(&[command], self.how).await.pop().unwrap_or(Err(StoreError::Protocol));
         }
     }
 }

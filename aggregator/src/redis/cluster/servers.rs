@@ -5,6 +5,7 @@
 
 use super::server_clock::ServerClock;
 use super::topology::{self, Address};
+use crate::redis::command::{How, OF_REGION};
 use crate::redis::error::StoreError;
 use crate::redis::options::Checked;
 use crate::redis::slots::SLOTS;
@@ -135,7 +136,8 @@ impl Servers {
             let deadline = Instant::now() + MAP_TIMEOUT;
             let mut command = redis::cmd("CLUSTER");
             command.arg("SLOTS");
-            let ranges = match node.send(&[command], true, deadline).await.pop() {
+            let how = How { quick: true, part: OF_REGION, deadline };
+            let ranges = match node.send(&[command], how).await.pop() {
                 Some(Ok(answer)) => topology::parse(answer, &node.address),
                 Some(Err(error)) => {
                     problem = error;
@@ -179,13 +181,8 @@ impl Node {
     }
 
     /// Sends `commands` as one pipeline.
-    pub(in crate::redis) async fn send(
-        &self,
-        commands: &[Cmd],
-        quick: bool,
-        deadline: Instant,
-    ) -> Vec<Answer> {
-        self.send_between((Pipeline::with_capacity(commands.len()), 0), commands, None, quick, deadline).await
+    pub(in crate::redis) async fn send(&self, commands: &[Cmd], how: How) -> Vec<Answer> {
+        self.send_between((Pipeline::with_capacity(commands.len()), 0), commands, None, how).await
     }
 
     /// Sends `commands` after a prelude, that is a number of commands whose answers are dropped, and before `last`. The
@@ -195,15 +192,14 @@ impl Node {
         (prelude, skip): (Pipeline, usize),
         commands: &[Cmd],
         last: Option<&Cmd>,
-        quick: bool,
-        deadline: Instant,
+        how: How,
     ) -> Vec<Answer> {
         let (mut pipeline, count) = (prelude, commands.len() + usize::from(last.is_some()));
         for command in commands.iter().chain(last) {
             pipeline.add_command(command.clone());
         }
-        let wire = if quick { &self.quick } else { &self.bulk };
-        match wire.send(pipeline, skip + count, deadline).await {
+        let wire = if how.quick { &self.quick } else { &self.bulk };
+        match wire.send(pipeline, skip + count, how).await {
             Ok(values) => values.into_iter().skip(skip).map(answer).collect(),
             Err(error) => (0..count).map(|_| Err(error.clone())).collect(),
         }

@@ -2,7 +2,7 @@
 //!
 //! Each becomes a live control, so that it holds in every region. The later end wins, and a ban by an operator is never
 //! replaced. A flood of bans is bounded: in the number that wait, of which each workspace and namespace has a share, in the number stored in a second, and in the number in
-//! force ([`MAX_AUTOMATIC`](crate::database::MAX_AUTOMATIC), half of that for one workspace). Bans beyond these bounds hold
+//! force ([`MAX_AUTOMATIC`](crate::database::MAX_AUTOMATIC), which workspaces share). Bans beyond these bounds hold
 //! only in the Envoy that made them. Without a database all bans do.
 
 use super::Live;
@@ -15,8 +15,9 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 use tracing::debug;
-use weir_core::control::{ALL_NAMESPACES, Control, Effect, Held, MAX_PATTERN_BYTES, Selector, Target};
+use weir_core::control::{ALL_NAMESPACES, Control, Effect, MAX_PATTERN_BYTES, Selector, Target};
 use weir_core::model::key::MAX_DURATION_MS;
+use weir_core::model::room::Held;
 use weir_core::model::time::UnixMs;
 use weir_core::model::wire::Ban;
 use weir_core::rules::identifier::has_value;

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{timeout, timeout_at};
 use tracing::{Instrument, info, warn};
 use weir_core::control::book::Book;
 use weir_core::control::news::{News, UnfinishedNews};
@@ -41,10 +41,12 @@ const READ_BACK: Duration = Duration::from_secs(1);
 pub struct Live {
     hub: Arc<Hub>,
     regional: Option<Arc<Regional>>,
+    /// There is a database that has it.
+    is_stored: bool,
     book: RwLock<Arc<Book>>,
     /// The same controls, as the set that decides.
     set: RwLock<Arc<Controls>>,
-    /// Increases with each reading that brought changes.
+    /// Increases with each reading that brought changes; the first one always does.
     versions: watch::Sender<u64>,
     /// Applies the limits to the keys that the region holds.
     limits: parking_lot::Mutex<LiveLimits>,
@@ -57,11 +59,13 @@ pub struct Live {
 }
 
 impl Live {
-    /// Without any control in force. Changes are announced to the region's other aggregators through `regional`.
-    pub fn new(hub: Arc<Hub>, regional: Option<Arc<Regional>>) -> Live {
+    /// Without any control in force. Changes are announced to the region's other aggregators through `regional`. If it `is_stored` in a
+    /// database, nothing is known before the first reading.
+    pub fn new(hub: Arc<Hub>, regional: Option<Arc<Regional>>, is_stored: bool) -> Live {
         Live {
             hub,
             regional,
+            is_stored,
             book: RwLock::new(Arc::new(Book::new())),
             set: RwLock::default(),
             versions: watch::Sender::new(0),
@@ -80,6 +84,21 @@ impl Live {
     /// The same controls, as the set that decides.
     pub fn set(&self) -> Arc<Controls> {
         self.set.read().clone()
+    }
+
+    /// Whether live control was read once. What was not read may have banned a caller, so nothing that it could deny passes before.
+    /// Without a database there is none.
+    pub fn is_read(&self) -> bool {
+        !self.is_stored || *self.versions.borrow() > 0
+    }
+
+    /// Waits until live control was read once; false if it was not by `deadline`.
+    pub async fn is_read_by(&self, deadline: tokio::time::Instant) -> bool {
+        if self.is_read() {
+            return true;
+        }
+        let mut versions = self.versions.subscribe();
+        timeout_at(deadline, versions.wait_for(|version| *version > 0)).await.is_ok_and(|read| read.is_ok())
     }
 
     /// Notifies of changes of [`Live::book`].

@@ -5,7 +5,7 @@ use crate::telemetry::spans::{self, Active};
 use parking_lot::Mutex;
 use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
-use weir_core::model::breaker::{Breaker, State};
+use weir_core::model::breaker::{Breaker, Shown, State};
 use weir_core::model::schedule::Schedule;
 use weir_core::model::time::MonoMs;
 use weir_core::region::log::{self, Decided, LogCharge, LogsLimits, Micros};
@@ -41,16 +41,6 @@ struct Call<'a> {
     patience: Duration,
     since: MonoMs,
     shown: Shown,
-}
-
-/// What a call has shown about the store.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Shown {
-    /// It was cancelled, or refused as one of too many.
-    Nothing,
-    Answered,
-    TimedOut,
-    Failed,
 }
 
 impl Logs {
@@ -196,13 +186,7 @@ impl Call<'_> {
 impl Drop for Call<'_> {
     fn drop(&mut self) {
         let now = self.remote.now();
-        let mut breaker = self.remote.breaker.lock();
-        match self.shown {
-            Shown::Nothing => breaker.abandoned(),
-            Shown::Answered => breaker.answered(now),
-            Shown::TimedOut => breaker.timed_out(self.since, now),
-            Shown::Failed => breaker.failed(now),
-        }
+        self.remote.breaker.lock().showed(self.shown, self.since, now);
     }
 }
 

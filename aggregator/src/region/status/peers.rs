@@ -7,16 +7,18 @@ use crate::region::regional::Regional;
 use crate::telemetry::build::VERSION;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
 use tracing::debug;
+use weir_core::model::room::Places;
 
 /// Time between two exchanges.
 const INTERVAL: Duration = Duration::from_secs(2);
 /// A status older than this is shown, but no longer added to rates.
 pub const FRESH_MS: u64 = 10_000;
-/// Most rules in an aggregator's status, the busiest first.
+/// Most rules in an aggregator's status. Workspaces share them, the busiest rules of each first.
 const MAX_RULES_SENT: usize = 256;
 /// Longest status of a peer that is parsed.
 const MAX_STATUS_BYTES: usize = 512 * 1024;
@@ -90,12 +92,22 @@ fn own_with_rules(hub: &Hub, status: &Status) -> PeerStatus {
         (counters.rules(now), counters.are_complete(now))
     };
     let rules_left_out = !are_complete || rules.len() > MAX_RULES_SENT;
-    if rules.len() > MAX_RULES_SENT {
-        let busy = |rule: &Rule| rule.decided.allowed.saturating_add(rule.decided.denied);
-        rules.sort_by_key(|rule| std::cmp::Reverse(busy(rule)));
-        rules.truncate(MAX_RULES_SENT);
+    if rules_left_out {
+        rules = sent_of(rules);
     }
     PeerStatus { rules, rules_left_out, ..own(hub, status) }
+}
+
+/// The rules that are sent: the busiest, of which one workspace has no more than its part, and what is left of the room after that.
+fn sent_of(mut rules: Vec<Rule>) -> Vec<Rule> {
+    let busy = |rule: &Rule| rule.decided.allowed.saturating_add(rule.decided.denied);
+    rules.sort_by_key(|rule| Reverse(busy(rule)));
+    let mut room = Places::new(MAX_RULES_SENT);
+    let (mut sent, others): (Vec<Rule>, Vec<Rule>) =
+        rules.into_iter().partition(|rule| room.take(rule.workspace.clone()));
+    let left = MAX_RULES_SENT.saturating_sub(sent.len());
+    sent.extend(others.into_iter().take(left));
+    sent
 }
 
 /// This aggregator's status, without its rules.
@@ -159,6 +171,25 @@ fn peer((id, age_ms, record): ([u8; 16], u64, Vec<u8>)) -> Option<Peer> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::region::status::counters::Outcomes;
+
+    #[test]
+    fn busy_rules_of_one_workspace_keep_none_of_another_out() {
+        let rule = |workspace: &str, number: usize, allowed: u64| Rule {
+            workspace: workspace.to_owned(),
+            name: number.to_string(),
+            decided: Outcomes { allowed, ..Outcomes::default() },
+            ..Rule::default()
+        };
+        let busy = |number| rule("busy", number, 1_000_000 - number as u64);
+        let mut rules: Vec<Rule> = (0..1_000).map(busy).collect();
+        assert_eq!(sent_of(rules.clone()), rules[..MAX_RULES_SENT], "one alone has all of the room");
+        rules.extend((0..10).map(|number| rule("quiet", number, 1)));
+        let sent = sent_of(rules.clone());
+        let of = |workspace: &str| sent.iter().filter(|rule| rule.workspace == workspace).count();
+        assert_eq!((of("quiet"), of("busy"), sent.len()), (10, MAX_RULES_SENT - 10, MAX_RULES_SENT));
+        assert!(sent.contains(&rules[MAX_RULES_SENT - 11]), "the busiest are sent");
+    }
 
     #[test]
     fn an_invalid_status_is_ignored() {

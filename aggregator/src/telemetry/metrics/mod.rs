@@ -290,6 +290,8 @@ table! {
         pub clock_ahead_seconds: Family<Label, Gauge<f64, AtomicU64>> =
             "How far a clock is ahead of the region's time, which numbers windows, by clock: machine, redis";
         pub controls: Gauge = "Live controls in force at the last reading";
+        pub controls_read: Gauge =
+            "1 once live control was read from the database, or if there is none; 0 before, while calls of the APIs are undecided";
         pub bad_rows: Counter =
             "Invalid rows of the database, and cells that do not fit in a row, that were skipped";
     }

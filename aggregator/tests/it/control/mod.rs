@@ -3,3 +3,4 @@
 mod controls;
 mod controls_exact;
 mod controls_rls;
+mod controls_unread;

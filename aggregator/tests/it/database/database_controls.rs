@@ -4,8 +4,8 @@
 use crate::support::database::{NOW, Scene, Store, WITHIN, on_servers, run};
 use std::time::Duration;
 use weir_aggregator::database::{
-    Action, AuditFilter, Bound, Change, Changed, ControlFilter, Database, MAX_AUTOMATIC_OF_WORKSPACE,
-    MAX_OF_WORKSPACE, NEWS_ROWS, NewsPage, PlaceFilter, StoredControl, Wish,
+    Action, AuditFilter, Bound, Change, Changed, ControlFilter, Database, MAX_AUTOMATIC, NEWS_ROWS, NewsPage,
+    PlaceFilter, StoredControl, Wish,
 };
 use weir_core::control::book::{Book, Edition, first_revision, sent_incarnation};
 use weir_core::control::news::UnfinishedNews;
@@ -282,16 +282,20 @@ async fn controls_in_force_are_bounded(store: &Store) {
     let database = scene.open("a");
     assert!(read(&database, &mut Book::new(), NOW).await);
     let (ban, ban_by_operator) = (by_rule("x", NOW.0 + 9), set("x", Effect::Ban));
-    // Two workspaces, w and v, each with the maximum number of controls.
-    let (w, v, rules) = (1, 1 + MAX_OF_WORKSPACE, MAX_AUTOMATIC_OF_WORKSPACE);
-    fill(&scene, "w", w, rules, true).await;
-    assert_eq!(one(&database, ban.clone(), NOW).await, Changed::Full(Bound::RulesOfWorkspace));
-    done(one(&database, of("v", ban.clone()), NOW).await);
-    done(one(&database, of("v", change("x", Wish::Delete(Slot::Override))), NOW).await);
-    fill(&scene, "v", v, rules, true).await;
-    assert_eq!(one(&database, of("u", ban), NOW).await, Changed::Full(Bound::Rules));
-    fill(&scene, "w", w + rules, MAX_OF_WORKSPACE - rules, false).await;
-    assert_eq!(one(&database, ban_by_operator.clone(), NOW).await, Changed::Full(Bound::Workspace));
+    // Three times what is left for the others: most of so much.
+    let part = |most: usize| (3 * most).div_ceil(4);
+    // Two workspaces, w and v, take all that they may have, and leave room to u.
+    let w_rules = part(MAX_AUTOMATIC);
+    let v_rules = part(MAX_AUTOMATIC - w_rules);
+    fill(&scene, "w", 1, w_rules, true).await;
+    assert_eq!(one(&database, ban.clone(), NOW).await, Changed::Full(Bound::Rules));
+    fill(&scene, "v", 1 + w_rules, v_rules, true).await;
+    assert_eq!(one(&database, of("v", ban.clone()), NOW).await, Changed::Full(Bound::Rules));
+    done(one(&database, of("u", ban), NOW).await);
+    done(one(&database, of("u", change("x", Wish::Delete(Slot::Override))), NOW).await);
+    let (rules, w_all) = (w_rules + v_rules, part(MAX_CONTROLS - v_rules));
+    fill(&scene, "w", 1 + rules, w_all - w_rules, false).await;
+    assert_eq!(one(&database, ban_by_operator.clone(), NOW).await, Changed::Full(Bound::Controls));
     // A deletion makes room for another change of the same group.
     let together = [
         change("f4", Wish::Delete(Slot::Override)),
@@ -301,19 +305,22 @@ async fn controls_in_force_are_bounded(store: &Store) {
     ];
     let changed = database.change_controls(&together, &Book::new(), NOW, WITHIN).await.unwrap();
     use Changed::{Done, Full};
-    assert!(matches!(changed[..], [Done(..), Done(..), Done(..), Full(Bound::Workspace)]), "{changed:?}");
-    fill(&scene, "v", v + rules, MAX_OF_WORKSPACE - rules, false).await;
-    assert_eq!(one(&database, of("u", ban_by_operator), NOW).await, Changed::Full(Bound::All));
+    assert!(matches!(changed[..], [Done(..), Done(..), Done(..), Full(Bound::Controls)]), "{changed:?}");
+    let v_all = part(MAX_CONTROLS - w_all);
+    let next = 1 + rules + w_all - w_rules;
+    fill(&scene, "v", next, v_all - v_rules, false).await;
+    assert_eq!(one(&database, of("v", ban_by_operator.clone()), NOW).await, Changed::Full(Bound::Controls));
+    done(one(&database, of("u", ban_by_operator.clone()), NOW).await);
+    // So many as no workspaces can have by themselves.
+    fill(&scene, "u", next + v_all - v_rules, MAX_CONTROLS - w_all - v_all - 1, false).await;
+    assert_eq!(one(&database, of("t", ban_by_operator), NOW).await, Changed::Full(Bound::Controls));
     done(one(&database, set("f1", Effect::Exempt), NOW).await);
-    done(one(&database, change("f2", Wish::Delete(Slot::Override)), NOW).await);
-    done(one(&database, set("x", Effect::Ban), NOW).await);
     let mut book = Book::new();
     assert!(read(&database, &mut book, NOW).await);
     assert_eq!(book.in_force(NOW), MAX_CONTROLS);
     // Up to twice as many controls are stored before expired ones are dropped.
     fill_over(&scene, MAX_CONTROLS + 1, MAX_CONTROLS).await;
-    done(one(&database, change("f3", Wish::Delete(Slot::Override)), NOW).await);
-    done(one(&database, set("y", Effect::Ban), NOW).await);
+    done(one(&database, set("f3", Effect::Exempt), NOW).await);
     let kept = scene.number("SELECT COUNT(*) FROM weir_controls").await;
     assert!(kept < 2 * MAX_CONTROLS as i64, "{kept}");
     assert!(read(&database, &mut book, NOW).await);

@@ -25,6 +25,7 @@ on_servers!(|store| scenarios(store));
 async fn scenarios(mut store: Store) {
     a_deadlock_is_tried_again_inside(&store).await;
     a_held_lock_costs_its_time_only(&store).await;
+    a_zone_whose_calls_hang_leaves_connections_to_others(&store).await;
     counts_and_attempts_do_not_starve_each_other(&store).await;
     a_frozen_server_is_left_alone(&mut store).await;
     a_server_that_is_killed_over_and_over(&mut store).await;
@@ -118,6 +119,33 @@ async fn lock_waits(scene: &Scene) -> u64 {
     let status =
         scene.mysql().await.fetch_one("SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_waits'").await.unwrap();
     String::from_utf8(status.try_get_unchecked(1).unwrap()).unwrap().parse().unwrap()
+}
+
+/// Sixty calls wait for one bucket of a zone, which are more than there are connections.
+async fn a_zone_whose_calls_hang_leaves_connections_to_others(store: &Store) {
+    let (scene, database) = ledger(store, 1_000, 3_600).await;
+    set_zone(&database, ZONE + 1, 1_000, 3_600).await;
+    check(&database, "x", 1).await;
+    let mut other = scene.mysql().await;
+    let mut transaction = other.begin().await.unwrap();
+    transaction
+        .execute("SELECT * FROM zone_bucket_lock WHERE zone_id = 7 AND bucket_key = 'x' FOR UPDATE")
+        .await
+        .unwrap();
+    let mut waiting = JoinSet::new();
+    for _ in 0..60 {
+        let database = database.clone();
+        waiting.spawn(async move { attempt(&database, "x", WITHIN).await });
+    }
+    // The twelve that have a connection; it waits so long that a call would have ended in vain.
+    scene.until_transactions_wait(12).await;
+    let elsewhere = Attempt { zone: ZONE + 1, bucket: b"x", cost: 1 };
+    for _ in 0..5 {
+        let answer = database.check_velocity(&elsewhere, WITHIN).await;
+        assert!(matches!(answer, Ok(Some(Velocity { blocked: false, .. }))), "{answer:?}");
+    }
+    transaction.rollback().await.unwrap();
+    waiting.join_all().await;
 }
 
 async fn counts_and_attempts_do_not_starve_each_other(store: &Store) {

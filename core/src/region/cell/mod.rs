@@ -7,6 +7,7 @@ pub(super) mod sharing;
 use super::Refused;
 use super::exchange::{BASELINE, Part};
 use crate::model::key::OriginId;
+use crate::model::room::most_of_part;
 use crate::model::time::UnixMs;
 use crate::model::window::MAX_COUNT;
 use alloc::vec::Vec;
@@ -14,7 +15,8 @@ use others::{OtherComponents, OtherRegion};
 use smallvec::SmallVec;
 
 /// Most components of a cell, and most followers of a key. A region has fewer Envoys at any moment; but an Envoy that
-/// restarts is a new node, and what it has spent before counts until its cell ends.
+/// restarts is a new node, and what it has spent before counts until its cell ends. Peers share those of a cell, so that one that
+/// invents nodes leaves some to others.
 pub(super) const MAX_ORIGINS_A_KEY: usize = 4_096;
 /// No count of a component was ever written to the regional store.
 const NEVER: u64 = u64::MAX;
@@ -33,7 +35,15 @@ pub struct Component {
     /// Whether the node has sent its whole use since the lower bound was last raised. If so, further growth is in
     /// addition to the lower bound.
     above_lower_bound: bool,
+    /// The peer whose node it was when it was added.
+    peer: Peer,
 }
+
+/// The peer of a node, by a part of its hash; 0 for nodes elsewhere.
+pub(super) type Peer = u32;
+
+/// A component that was not added by a node here.
+pub(super) const ELSEWHERE: Peer = 0;
 
 /// The components of a cell. Most cells have one writer, whose component is stored inline.
 pub type Components = SmallVec<[Component; 1]>;
@@ -218,16 +228,27 @@ impl CellState {
     /// Returns true if the component grew; refused if there is no room for another component. A count of 0 creates a
     /// component, which marks its node as a follower of the cell.
     pub(super) fn raise(&mut self, origin: OriginId, own: u64, now: UnixMs) -> Result<bool, Refused> {
+        self.raise_of(ELSEWHERE, origin, own, now)
+    }
+
+    /// The same for a node of this peer.
+    pub(super) fn raise_of(
+        &mut self,
+        peer: Peer,
+        origin: OriginId,
+        own: u64,
+        now: UnixMs,
+    ) -> Result<bool, Refused> {
         let shortage = self.shortage();
         let known = self.find(origin).ok().and_then(|found| self.components.get(found));
         let above = known.filter(|component| component.above_lower_bound && shortage > 0);
         let new = above.map_or(0, |component| own.saturating_sub(component.own));
         self.lower_bound = self.lower_bound.saturating_add(new).min(MAX_COUNT);
-        self.raise_known(origin, own, now)
+        self.raise_known(peer, origin, own, now)
     }
 
     /// The same for a count that is in the lower bound already, as far as it is new use.
-    fn raise_known(&mut self, origin: OriginId, own: u64, now: UnixMs) -> Result<bool, Refused> {
+    fn raise_known(&mut self, peer: Peer, origin: OriginId, own: u64, now: UnixMs) -> Result<bool, Refused> {
         let shortage = self.shortage();
         let before = match self.find(origin) {
             Ok(found) => match self.components.get_mut(found) {
@@ -237,9 +258,10 @@ impl CellState {
                 }
                 _ => return Ok(false),
             },
-            Err(_) if self.components.len() >= MAX_ORIGINS_A_KEY => return Err(Refused::Full),
+            Err(_) if !self.has_room_for(peer) => return Err(Refused::Full),
             Err(place) => {
-                let new = Component { origin, own, updated: now, stored: NEVER, above_lower_bound: false };
+                let new =
+                    Component { origin, own, updated: now, stored: NEVER, above_lower_bound: false, peer };
                 self.components.insert(place, new);
                 0
             }
@@ -247,6 +269,17 @@ impl CellState {
         self.sum = self.sum.saturating_add(own - before);
         self.queued.filled |= self.shortage() < shortage;
         Ok(own > before)
+    }
+
+    /// Whether there is room for another component of a peer.
+    fn has_room_for(&self, peer: Peer) -> bool {
+        let all = self.components.len();
+        let free = MAX_ORIGINS_A_KEY.saturating_sub(all);
+        let most = if peer == ELSEWHERE { usize::MAX } else { most_of_part(free) };
+        // Components are counted only in cells of many.
+        free > 0
+            && (all < most
+                || self.components.iter().filter(|component| component.peer == peer).count() < most)
     }
 
     /// Merges another region's component. Returns true if the sum of the other regions grew.
@@ -390,7 +423,7 @@ impl CellState {
         let mut grew = false;
         for (origin, own) in parts.iter().filter(|(_, own)| *own <= MAX_COUNT) {
             // If there is no room for the component, it stays in the store only.
-            grew |= self.raise_known(*origin, *own, now).unwrap_or(false);
+            grew |= self.raise_known(ELSEWHERE, *origin, *own, now).unwrap_or(false);
         }
         grew
     }

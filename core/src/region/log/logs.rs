@@ -1,16 +1,18 @@
 //! The logs of many keys, bounded in keys and in entries, dropped when no entry counts any more.
 //!
-//! Workspaces share the room: none may have more than [three times what is free](most_of_part). So one alone has three quarters of
-//! it, and another finds a quarter free, whatever the first has filled.
+//! Workspaces, and the namespaces of one workspace, [share the room](crate::model::room): whatever one has filled, another finds some.
 //!
-//! If a workspace has no room, its oldest log is evicted that holds a single use of at most half its limit. A flood of
-//! identifiers that are used once therefore evicts itself. Logs of several uses, and those that are used up, are never
-//! evicted. If there is still no room, the use is not charged, and the caller must report that no decision was made.
+//! If a namespace has no room, its oldest log is evicted that holds a single use of at most half its limit. A flood of
+//! identifiers that are used once therefore evicts itself. A namespace without such a log that has at most half of what its workspace
+//! has evicts the oldest of the workspace, which may have been filled by many invented namespaces. Logs of several uses, and those
+//! that are used up, are never evicted. If there is still no room, the use is not charged, and the caller must report that no
+//! decision was made.
 
 use super::{Decided, EntryId, Log, LogCharge, Micros, Outcome};
 use crate::model::key::Key;
-use crate::model::room::most_of_part;
+use crate::model::room::{ByNamespace, Held};
 use alloc::boxed::Box;
+use alloc::collections::btree_map::Entry;
 use alloc::collections::{BTreeMap, BTreeSet};
 
 /// Keys checked for ended entries in each decision: twice as many as it can add.
@@ -37,22 +39,17 @@ pub struct Full;
 pub struct Logs {
     limits: LogsLimits,
     logs: BTreeMap<Key, Kept>,
-    entries: usize,
-    /// Those that have logs.
-    workspaces: BTreeMap<Box<[u8]>, Workspace>,
+    keys: ByNamespace,
+    entries: ByNamespace,
+    /// The logs that may be evicted, in the order in which they became so.
+    singles: BTreeMap<Group, BTreeMap<u64, Key>>,
     last_single: u64,
     /// Each key once, with a moment that is not later than the one at which its oldest entry ends.
     pub(super) leaving: BTreeSet<(Micros, Key)>,
 }
 
-/// What a workspace has.
-#[derive(Debug, Default)]
-struct Workspace {
-    keys: usize,
-    entries: usize,
-    /// The logs that may be evicted, in the order in which they became so.
-    singles: BTreeMap<u64, Key>,
-}
+/// A workspace, or one of its namespaces.
+type Group = (Box<[u8]>, Option<Box<[u8]>>);
 
 #[derive(Debug)]
 struct Kept {
@@ -77,8 +74,9 @@ impl Logs {
         Logs {
             limits,
             logs: BTreeMap::new(),
-            entries: 0,
-            workspaces: BTreeMap::new(),
+            keys: ByNamespace::default(),
+            entries: ByNamespace::default(),
+            singles: BTreeMap::new(),
             last_single: 0,
             leaving: BTreeSet::new(),
         }
@@ -109,8 +107,7 @@ impl Logs {
         let mut log = Log::new(window_us(key));
         let decided = log.decide(now, *id, *cost, *most);
         if !log.is_empty() {
-            let workspace = self.workspaces.entry(key.parts().workspace.into()).or_default();
-            workspace.keys = workspace.keys.saturating_add(1);
+            self.keys.add(key.parts().workspace, key.parts().namespace, 1);
             self.count(key, 0, log.len());
             let leaves = Micros(now.0.saturating_add(decided.reset_us));
             self.leaving.insert((leaves, key.clone()));
@@ -145,41 +142,65 @@ impl Logs {
 
     /// Entries of all keys.
     pub fn entries(&self) -> usize {
-        self.entries
+        self.entries.taken()
+    }
+
+    /// Whether a key has a log.
+    #[cfg(test)]
+    pub(super) fn contains(&self, key: &Key) -> bool {
+        self.logs.contains_key(key)
     }
 
     /// Number of logs that may be evicted.
     #[cfg(test)]
     pub(super) fn singles(&self) -> usize {
-        self.workspaces.values().map(|workspace| workspace.singles.len()).sum()
+        self.singles
+            .iter()
+            .filter(|((_, namespace), _)| namespace.is_none())
+            .map(|(_, keys)| keys.len())
+            .sum()
     }
 
-    /// Whether the workspace of a key has no room for another entry of it.
+    /// What is held around the namespace of a key: keys, and entries.
+    fn held(&self, key: &Key) -> [Held; 2] {
+        let parts = key.parts();
+        [&self.keys, &self.entries].map(|room| room.held(parts.workspace, parts.namespace))
+    }
+
+    /// Whether the namespace of a key has no room for another entry of it.
     fn is_full(&self, key: &Key) -> bool {
-        let free_entries = self.limits.max_entries.saturating_sub(self.entries);
-        let free_keys = self.limits.max_keys.saturating_sub(self.logs.len());
-        let workspace = self.workspaces.get(key.parts().workspace);
-        let (keys, entries) = workspace.map_or((0, 0), |held| (held.keys, held.entries));
-        entries >= most_of_part(free_entries)
-            || keys >= most_of_part(free_keys) && !self.logs.contains_key(key)
+        let [keys, entries] = self.held(key);
+        !entries.has_place(self.limits.max_entries)
+            || !keys.has_place(self.limits.max_keys) && !self.logs.contains_key(key)
     }
 
     /// The log of a key has another number of entries.
     fn count(&mut self, key: &Key, before: usize, after: usize) {
-        self.entries = self.entries.saturating_sub(before).saturating_add(after);
-        if let Some(workspace) = self.workspaces.get_mut(key.parts().workspace) {
-            workspace.entries = workspace.entries.saturating_sub(before).saturating_add(after);
-        }
+        let parts = key.parts();
+        self.entries.remove(parts.workspace, parts.namespace, before.saturating_sub(after));
+        self.entries.add(parts.workspace, parts.namespace, after.saturating_sub(before));
     }
 
     /// A log was removed that had these entries, and this number among those that may be evicted.
     fn removed(&mut self, key: &Key, entries: usize, single: Option<u64>) {
         self.count(key, entries, 0);
-        let Some(workspace) = self.workspaces.get_mut(key.parts().workspace) else { return };
-        single.and_then(|place| workspace.singles.remove(&place));
-        workspace.keys = workspace.keys.saturating_sub(1);
-        if workspace.keys == 0 {
-            self.workspaces.remove(key.parts().workspace);
+        self.keys.remove(key.parts().workspace, key.parts().namespace, 1);
+        if let Some(place) = single {
+            self.set_single(key, place, false);
+        }
+    }
+
+    /// A log may be evicted from now on, or no longer.
+    fn set_single(&mut self, key: &Key, place: u64, is_single: bool) {
+        for group in groups(key) {
+            if is_single {
+                self.singles.entry(group).or_default().insert(place, key.clone());
+            } else if let Entry::Occupied(mut singles) = self.singles.entry(group) {
+                singles.get_mut().remove(&place);
+                if singles.get().is_empty() {
+                    singles.remove();
+                }
+            }
         }
     }
 
@@ -197,11 +218,14 @@ impl Logs {
         if needs_room { Err(Full) } else { Ok(decided) }
     }
 
-    /// Makes room for an entry of `key` by evicting the oldest single use of another key of its workspace. Returns false if
-    /// there is none.
+    /// Makes room for an entry of `key` by evicting the oldest single use of another key of its namespace, or else of its workspace.
+    /// Returns false if there is none that it may evict.
     fn evict_for(&mut self, key: &Key) -> bool {
-        let workspace = self.workspaces.get(key.parts().workspace);
-        let single = workspace.and_then(|held| held.singles.values().find(|single| *single != key));
+        let is_small = self.held(key).iter().all(|held| held.of_namespace <= held.of_workspace / 2);
+        let [workspace, namespace] = groups(key);
+        let oldest =
+            |group| self.singles.get(group).and_then(|keys| keys.values().find(|single| *single != key));
+        let single = oldest(&namespace).or_else(|| oldest(&workspace).filter(|_| is_small));
         let Some(evicted) = single.cloned() else { return false };
         if let Some(kept) = self.logs.remove(&evicted) {
             self.removed(&evicted, kept.log.len(), kept.single);
@@ -213,17 +237,16 @@ impl Logs {
     /// Updates whether the key's log is in `singles`.
     fn note_single(&mut self, key: &Key) {
         let Some(kept) = self.logs.get_mut(key) else { return };
-        let Some(workspace) = self.workspaces.get_mut(key.parts().workspace) else { return };
         let is_single = kept.log.len() == 1 && kept.log.used() <= kept.most / 2;
         match kept.single {
             None if is_single => {
                 self.last_single = self.last_single.saturating_add(1);
                 kept.single = Some(self.last_single);
-                workspace.singles.insert(self.last_single, key.clone());
+                self.set_single(key, self.last_single, true);
             }
             Some(place) if !is_single => {
                 kept.single = None;
-                workspace.singles.remove(&place);
+                self.set_single(key, place, false);
             }
             _ => {}
         }
@@ -254,6 +277,12 @@ impl Logs {
         }
         true
     }
+}
+
+/// The workspace and the namespace of a key.
+fn groups(key: &Key) -> [Group; 2] {
+    let parts = key.parts();
+    [(parts.workspace.into(), None), (parts.workspace.into(), Some(parts.namespace.into()))]
 }
 
 fn window_us(key: &Key) -> u64 {

@@ -12,11 +12,11 @@ fn id(number: u64) -> EntryId {
 }
 
 fn key(number: u64) -> Key {
-    key_of(b"w", number)
+    key_in(b"w", b"n", number)
 }
 
-fn key_of(workspace: &[u8], number: u64) -> Key {
-    let (namespace, identifier) = (b"n", &number.to_be_bytes());
+fn key_in(workspace: &[u8], namespace: &[u8], number: u64) -> Key {
+    let identifier = &number.to_be_bytes();
     Key::new(&KeyParts { workspace, namespace, identifier, duration_ms: 1_000, epoch: 0, resolution: 1 })
         .unwrap()
 }
@@ -162,7 +162,7 @@ fn time_stands_still_when_the_clock_steps_back_and_then_advances_again() {
 
 #[test]
 fn a_use_without_room_is_not_charged_until_entries_have_ended() {
-    let limits = LogsLimits { max_keys: 2, max_entries: 6 };
+    let limits = LogsLimits { max_keys: 2, max_entries: 8 };
     let mut logs = Logs::new(limits);
     let mut decide = |now, k, number, cost| logs.decide(Micros(now), &charge(k, number, cost, 3));
     let outcome = |decided: Result<Decided, Full>| decided.map(|decided| decided.outcome == Outcome::Allowed);
@@ -219,31 +219,41 @@ fn a_flood_of_single_uses_evicts_itself_and_nothing_else() {
 }
 
 #[test]
-fn a_workspace_that_fills_its_room_leaves_room_to_others() {
-    // By keys, and by entries.
-    for (limits, uses_of_a_key) in [
-        (LogsLimits { max_keys: 1_000, max_entries: 1_000_000 }, 2),
-        (LogsLimits { max_keys: 1_000_000, max_entries: 10_000 }, 10),
-    ] {
-        let mut logs = Logs::new(limits);
-        let mut number = 0;
-        // Keys of two or more uses, which are never evicted, until one is refused.
-        let mut fill = |logs: &mut Logs, workspace: &[u8]| {
-            let charges = (0..).flat_map(|k| (0..uses_of_a_key).map(move |_| k));
-            let is_refused = |k: &u64| {
-                number += 1;
-                let charge = LogCharge { key: key_of(workspace, *k), id: id(number), cost: 1, most: 1_000 };
-                logs.decide(Micros(0), &charge).is_err()
-            };
-            charges.into_iter().find(is_refused).unwrap()
-        };
-        let keys: Vec<_> = [b"first", b"other", b"third"].map(|of| fill(&mut logs, of)).into();
-        let all = limits.max_keys.min(limits.max_entries / uses_of_a_key) as u64;
-        let parts: Vec<_> = keys.iter().map(|keys| keys * 100 / all).collect();
-        assert_eq!(parts, [75, 18, 4], "three quarters of what was free: {keys:?} of {all}");
-        while logs.tick(Micros(WINDOW)) {}
-        assert_eq!((logs.len(), logs.entries(), fill(&mut logs, b"third") * 100 / all), (0, 0, 75));
+fn a_namespace_evicts_its_own_single_uses_and_those_of_many_invented_ones() {
+    let limits = LogsLimits { max_keys: 1_000, max_entries: 1_000_000 };
+    let mut once = {
+        let mut number = 1 << 32;
+        move |logs: &mut Logs, namespace: &[u8], k: u64| {
+            number += 1;
+            let key = key_in(b"w", namespace, k);
+            logs.decide(Micros(0), &LogCharge { key, id: id(number), cost: 1, most: 9 }).is_ok()
+        }
+    };
+    let has = |logs: &Logs, namespace: &[u8], k: u64| logs.contains(&key_in(b"w", namespace, k));
+    // One that floods evicts its own that are used once, and no other's.
+    let mut logs = Logs::new(limits);
+    assert!(once(&mut logs, b"quiet", 1));
+    for k in 0..5_000 {
+        assert!(once(&mut logs, b"flood", k));
     }
+    assert!(has(&logs, b"quiet", 1));
+    let mut logs = Logs::new(limits);
+    assert!(once(&mut logs, b"quiet", 1));
+    let refused = (0..5_000).find(|k| !once(&mut logs, b"flood", *k) || !once(&mut logs, b"flood", *k));
+    assert!(
+        refused.is_some_and(|k| k > 500) && has(&logs, b"quiet", 1),
+        "it has more than half: {refused:?}"
+    );
+    // Many invented ones, each with one key, keep no other out.
+    let mut logs = Logs::new(limits);
+    for invented in 0..5_000_u32 {
+        once(&mut logs, &invented.to_le_bytes(), 1);
+    }
+    for k in 0..100 {
+        assert!(once(&mut logs, b"newcomer", k), "{k}");
+        assert!(once(&mut logs, b"newcomer", k), "{k}");
+    }
+    assert!((0..100).all(|k| has(&logs, b"newcomer", k)));
 }
 
 #[test]

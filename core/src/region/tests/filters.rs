@@ -141,6 +141,29 @@ fn the_number_of_nodes_of_a_cell_is_bounded_and_existing_ones_stay() {
 }
 
 #[test]
+fn a_peer_that_invents_nodes_leaves_room_in_a_cell_to_the_nodes_of_others() {
+    let mut region = region();
+    let count = |own| wire::Count { limit: MAX_COUNT, ..count("k", SEQUENCE, own) };
+    // Each node leaves before the next one comes.
+    let mut joins = |number: u128, peer: u64| {
+        let node = OriginId(number.to_be_bytes());
+        assert!(region.nodes.admit(node, peer, MonoMs(NOW.0)));
+        let is_taken = region.report(node, &[count(1)], NOW).refused.is_empty();
+        region.nodes.remove(node);
+        is_taken
+    };
+    let mut number = 1;
+    let mut fill = |peer: u64| {
+        let taken = (0..5_000).take_while(|_| {
+            number += 1;
+            joins(number, peer)
+        });
+        taken.count()
+    };
+    assert_eq!([7, 8, 9].map(&mut fill), [MAX_ORIGINS_A_KEY / 4 * 3, MAX_ORIGINS_A_KEY / 16 * 3, 192]);
+}
+
+#[test]
 fn the_number_of_followers_of_a_key_is_bounded() {
     let mut region = region();
     for one in crowd() {

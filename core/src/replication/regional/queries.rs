@@ -1,6 +1,7 @@
 //! Answers filters' queries from the store within the time that the filter waits, or from memory if the store does not
 //! answer.
 
+use crate::model::breaker::FAIR_MS;
 use crate::model::key::OriginId;
 use crate::model::wire::{Answer, Consult};
 use crate::region::Proposed;
@@ -14,8 +15,6 @@ use alloc::vec::Vec;
 const DEFAULT_TIMEOUT_MS: u32 = 50;
 /// The part of that time reserved for an answer from memory and its way back.
 const RESERVE_MS: u32 = 10;
-/// A working store answers within this, unless the machine is very busy.
-const FAIR_PATIENCE_MS: u64 = 25;
 
 /// The queries of one frame.
 #[derive(Clone, Debug)]
@@ -67,7 +66,7 @@ impl Queries {
 
     /// Whether the store only missed a deadline that it could hardly meet. That is not counted as a failure.
     pub fn were_hurried(&self, results: &[Result<Merged, Failure>]) -> bool {
-        self.patience_ms() < FAIR_PATIENCE_MS && first_failure(results) == Some(Failure::Timeout)
+        self.patience_ms() < FAIR_MS && first_failure(results) == Some(Failure::Timeout)
     }
 
     /// The answers to all queries, in any order. `results` are the store's, in the order of [`Queries::merges`].

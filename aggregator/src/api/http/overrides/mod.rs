@@ -14,8 +14,8 @@ use super::HttpApi;
 use super::problem::{FieldProblem, Problem};
 use crate::auth::Caller;
 use crate::database::{
-    Bound, Change, Changed, DatabaseError, MAX_AUTOMATIC, MAX_OF_WORKSPACE, MAX_REASON_BYTES, Reason,
-    StoredControl, Wish, audited_json, name_and_value, put_field, stored_json,
+    Bound, Change, Changed, DatabaseError, MAX_AUTOMATIC, MAX_REASON_BYTES, Reason, StoredControl, Wish,
+    audited_json, name_and_value, put_field, stored_json,
 };
 use crate::region::global::Global;
 use crate::telemetry::throttle::Throttle;
@@ -160,21 +160,13 @@ fn log_change(stored: &StoredControl) {
 }
 
 fn full(bound: Bound) -> Problem {
-    let in_force = match bound {
-        Bound::Revisions => None,
-        Bound::Workspace | Bound::RulesOfWorkspace => Some(format!(
-            "{MAX_OF_WORKSPACE} live controls of this workspace are in force, the most that it may have"
-        )),
-        Bound::All | Bound::Rules => {
-            Some(format!("{MAX_CONTROLS} live controls are in force, the most that are possible"))
-        }
-    };
-    let message = match in_force {
-        Some(in_force) => format!(
-            "{in_force}; delete some, or replace several by one with a pattern. Resets never expire: delete those that are \
-                         older than two of their windows, as the former counts have ended by then"
+    let message = match bound {
+        Bound::Controls | Bound::Rules => format!(
+            "this workspace may have no more live controls: at most {MAX_CONTROLS} of all workspaces are in force, of one at most \
+                         three times as many as are left; delete some, or replace several by one with a pattern. Resets never expire: delete \
+                         those that are older than two of their windows, as the former counts have ended by then"
         ),
-        None => "the database has used up its revisions".to_owned(),
+        Bound::Revisions => "the database has used up its revisions".to_owned(),
     };
     Problem::new(StatusCode::INSUFFICIENT_STORAGE, "too_many_overrides", message)
 }
@@ -243,9 +235,5 @@ fn wrong(field: &str, message: &str) -> Problem {
     Problem::fields(vec![FieldProblem { field: field.to_owned(), message: message.to_owned() }])
 }
 
-const _: () = assert!(
-    MAX_AUTOMATIC < MAX_OF_WORKSPACE
-        && MAX_OF_WORKSPACE < MAX_CONTROLS
-        && MAX_CONTROLS < MAX_KEPT
-        && MAX_REASON_BYTES < MAX_BYTES
-);
+const _: () =
+    assert!(MAX_AUTOMATIC < MAX_CONTROLS && MAX_CONTROLS < MAX_KEPT && MAX_REASON_BYTES < MAX_BYTES);

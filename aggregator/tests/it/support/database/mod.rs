@@ -151,13 +151,18 @@ impl Scene {
 
     /// Waits until a transaction waits for another.
     pub async fn until_a_transaction_waits(&self) {
+        self.until_transactions_wait(1).await;
+    }
+
+    /// Waits until so many transactions, or more, wait for another.
+    pub async fn until_transactions_wait(&self, least: i64) {
         let waiting = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'";
         let waits = async || {
             // The server returns old information if it is queried again within 100 ms.
             tokio::time::sleep(Duration::from_millis(150)).await;
-            self.number(waiting).await > 0
+            self.number(waiting).await >= least
         };
-        wait::until("a transaction waits", WITHIN, waits).await.unwrap();
+        wait::until("transactions wait", WITHIN, waits).await.unwrap();
     }
 
     /// Number of rows, markers included.
