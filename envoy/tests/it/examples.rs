@@ -286,6 +286,21 @@ async fn payments_are_recorded_in_the_ledger() {
     assert_eq!(policy.send(Request::post("/payments", "")).await.status, 429, "neither card nor account");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_tutorial_begins_with_a_rule() {
+    let page = read("examples/TUTORIAL.md");
+    let (_, shown) = page.split_once("<<'END'\n").unwrap();
+    let config = serde_json::from_str(shown.split_once("\nEND").unwrap().0).unwrap();
+    let policy = Policy::of(config, Route::Direct, Vec::new()).await;
+    policy.begin_window(60).await;
+    assert!(
+        page.contains("'http://127.0.0.1:10000/?n=[1-7]'") && page.contains("      5 200\n      2 429\n")
+    );
+    assert_eq!(policy.passed_as(7, "alice").await, 5);
+    assert_eq!(policy.passed_as(2, "carol").await, 2);
+    policy.decisions("per-key", "denied", 2).await;
+}
+
 #[tokio::test]
 async fn the_rate_limit_services_files_are_accepted() {
     for name in ["rate-limit-service", "rate-limit-quota"] {
@@ -355,6 +370,26 @@ async fn moving_from_limitador() {
     for _ in 0..6 {
         assert_eq!(moved.get(&of("GET")).await.status, 200);
     }
+}
+
+/// As many at once as nginx passes, and what both pass in the time of the window.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn moving_from_nginx() {
+    let page = read("envoy/MOVING.md");
+    let mut config: Value = serde_yaml_ng::from_str(&after(&page, "## nginx")).unwrap();
+    config["aggregator"] = json!({ "cluster": "weir_aggregator" });
+    let rule = &mut config["rules"][0];
+    assert_eq!(
+        (&rule["limit"], &rule["window"]),
+        (&json!(16), &json!("1600ms")),
+        "10 a second, and a burst of 16"
+    );
+    // The same in a window that no busy machine leaves.
+    rule["window"] = json!("160s");
+    let policy = Policy::of(config, Route::Direct, Vec::new()).await;
+    policy.begin_window(160).await;
+    assert_eq!(policy.passed_as(20, "a").await, 16);
+    policy.decisions("clients", "denied", 4).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -526,6 +561,14 @@ impl Policy {
         let target = vec![self.envoy.address()];
         let request = move |n| (0, Request::get("/").header("x-forwarded-for", address(n)));
         let report = load::run(LoadPlan::of(target, 4, requests, request)).await.unwrap();
+        assert_eq!(report.count(200) + report.count(429), requests, "{report:?}");
+        report.count(200)
+    }
+
+    /// How many of so many requests with an API key pass.
+    async fn passed_as(&self, requests: u64, key: &'static str) -> u64 {
+        let request = move |_| (0, Request::get("/").header("x-api-key", key));
+        let report = load::run(LoadPlan::of(vec![self.envoy.address()], 4, requests, request)).await.unwrap();
         assert_eq!(report.count(200) + report.count(429), requests, "{report:?}");
         report.count(200)
     }

@@ -1,7 +1,7 @@
-//! Regions at a distance from their database, on the real schedule: how soon a key that is used up in one region is denied in the
-//! others, and how much passes that no region alone would notice.
+//! Regions at a distance from their database, on the real schedule: a key that is used up in one region is denied in the others,
+//! and little passes that no region alone would notice. How long it takes is measured by `just bench-aggregator --only delay`.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use serde_json::json;
@@ -10,7 +10,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use weir_envoy::http::{Connection, Request};
 use weir_envoy::{Proxy, ports, wait};
 
-use super::common::{KEY, SOON, STALL, config, get_as, rule, with};
+use super::common::{KEY, SOON, config, get_as, rule, with};
 use super::global::{GlobalRegion, SMALL, SharedDatabase, metric};
 
 /// From a region to the database.
@@ -37,14 +37,12 @@ impl Distant {
     }
 }
 
-/// Uses up a key in the first region. Returns how long each of the others admits it afterwards; requests there are few.
-async fn trial(first: &GlobalRegion, others: &[GlobalRegion], key: &str, limit: u64) -> Vec<Duration> {
+/// Uses up a key in the first region; afterwards each of the others denies it. Requests there are few.
+async fn trial(first: &GlobalRegion, others: &[GlobalRegion], key: &str, limit: u64) {
     for _ in 0..limit {
         let answer = first.envoys[0].send(get_as(key)).await.unwrap();
         assert!([200, 429].contains(&answer.status));
     }
-    let used_up = Instant::now();
-    let mut times = Vec::new();
     for region in others {
         let mut polls = interval(Duration::from_millis(25));
         polls.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -61,38 +59,22 @@ async fn trial(first: &GlobalRegion, others: &[GlobalRegion], key: &str, limit: 
                 region.name
             );
         }
-        times.push(used_up.elapsed());
     }
-    times
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_that_is_used_up_in_one_region_is_denied_in_the_others() {
     const LIMIT: u64 = 200;
-    const TRIALS: usize = 200;
-    const AT_ONCE: usize = 8;
+    const TRIALS: usize = 16;
     let database = Distant::start().await;
     let config = config(&[rule("r", LIMIT)]);
     let first = database.region("a", &config).await;
     let others = [database.region("b", &config).await, database.region("c", &config).await];
-    let mut times = Vec::new();
-    for round in 0..TRIALS / AT_ONCE {
-        let trials = (0..AT_ONCE).map(|number| {
-            let key = format!("key-{round}-{number}");
-            let (first, others) = (&first, &others);
-            async move { trial(first, others, &key, LIMIT).await }
-        });
-        times.extend(join_all(trials).await.into_iter().flatten());
-    }
-    times.sort();
-    let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
-    println!(
-        "denied elsewhere after p50 {:?}, p99 {:?}, max {:?} of {TRIALS} keys",
-        at(0.5),
-        at(0.99),
-        at(1.0)
-    );
-    assert!(at(0.99) < Duration::from_secs(2) + STALL, "{:?}", at(0.99));
+    join_all((0..TRIALS).map(|number| {
+        let (first, others) = (&first, &others);
+        async move { trial(first, others, &format!("key-{number}"), LIMIT).await }
+    }))
+    .await;
 }
 
 /// Ten regions, each just below half the limit, within half a window: without an exchange, 490 of 100 would pass.
@@ -130,7 +112,7 @@ async fn use_that_is_spread_over_ten_regions_is_found() {
     let passed: u64 = clients.join_all().await.iter().sum();
     println!("{passed} of {} requests passed a limit of {LIMIT}", EACH * NAMES.len() as u64);
     assert!(passed >= LIMIT, "{passed} passed");
-    assert!(passed <= LIMIT + LIMIT * 3 / 10, "{passed} passed a limit of {LIMIT}");
+    assert!(passed <= LIMIT + LIMIT / 10, "{passed} passed a limit of {LIMIT}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -140,6 +122,5 @@ async fn windows_of_ten_seconds_are_shared() {
     let config = config(&[with(rule("r", LIMIT), json!({ "window": "10s" }))]);
     let first = database.region("a", &config).await;
     let others = [database.region("b", &config).await];
-    let times = trial(&first, &others, "x", LIMIT).await;
-    println!("denied elsewhere after {times:?}");
+    trial(&first, &others, "x", LIMIT).await;
 }

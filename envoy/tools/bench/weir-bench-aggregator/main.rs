@@ -2,15 +2,17 @@
 //! regions cost their database, in interleaved rounds on one machine.
 //!
 //! Everything is real: `weir-aggregator` processes, a Redis, a MariaDB, and gRPC streams as filters open them, all started
-//! here and ended with this program. [`ingest`], [`consult`], [`decide`], [`push`], [`regions`] and [`scan`] measure; [`stage`],
-//! [`api`] and [`peer`] are shared by them; [`tables`] and [`stats`] hold the results.
+//! here and ended with this program. [`ingest`], [`consult`], [`decide`], [`push`], [`regions`], [`delay`], [`scan`] and [`memory`]
+//! measure; [`stage`], [`api`] and [`peer`] are shared by them; [`tables`] and [`stats`] hold the results.
 
 mod api;
 mod consult;
 mod decide;
+mod delay;
 mod ingest;
 #[path = "../median.rs"]
 mod median;
+mod memory;
 mod peer;
 mod push;
 mod regions;
@@ -19,14 +21,16 @@ mod stage;
 mod stats;
 mod tables;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
 
 use crate::consult::Load;
 use crate::decide::Crowd;
 use crate::ingest::Keys;
+use crate::memory::Users;
 use crate::regions::Effort;
 use crate::stage::Store;
 use crate::tables::Tables;
@@ -50,6 +54,10 @@ struct Options {
     /// One short round, with small sizes and a fast schedule: whether it works, not how fast.
     #[arg(long)]
     quick: bool,
+    /// Write what is measured into this file of results (JSON), in place of what it holds of the same measurements.
+    /// envoy/tools/bench/results.json is the one that pages are checked against.
+    #[arg(long, value_name = "FILE", conflicts_with = "quick")]
+    results: Option<PathBuf>,
     #[arg(long, hide = true)]
     scan_here: Option<usize>,
 }
@@ -67,8 +75,12 @@ pub enum Measurement {
     Push,
     /// Ten regions on one database.
     Regions,
+    /// From a report in one region to the push in another.
+    Delay,
     /// The core's search for cells that are due, and the memory of a cell.
     Scan,
+    /// The memory of a key.
+    Memory,
 }
 
 /// One row of a table.
@@ -80,8 +92,10 @@ pub enum Case {
     Push,
     /// By how much there is more than the present load, and the number of aggregators.
     Regions(usize, usize),
+    Delay,
     /// Cells.
     Scan(usize),
+    Memory(Users),
 }
 
 impl Measurement {
@@ -92,7 +106,9 @@ impl Measurement {
             Self::Decide => "Decisions, each client sends a request when it has the last response",
             Self::Push => "From a report at one aggregator to the push at another",
             Self::Regions => "Ten regions on one MariaDB",
+            Self::Delay => "From a report in one region to the push in another",
             Self::Scan => "Everything due for other regions is taken; memory",
+            Self::Memory => "Memory of an aggregator",
         }
     }
 
@@ -103,7 +119,9 @@ impl Measurement {
             Self::Decide => &decide::COLUMNS,
             Self::Push => &push::COLUMNS,
             Self::Regions => &regions::COLUMNS,
+            Self::Delay => &delay::COLUMNS,
             Self::Scan => &scan::COLUMNS,
+            Self::Memory => &memory::COLUMNS,
         }
     }
 }
@@ -125,8 +143,9 @@ impl Case {
         if !quick {
             cases.extend([Case::Regions(10, regions::REGIONS), Case::Regions(1, regions::INSTANCES)]);
         }
-        cases.push(Case::Scan(240_000));
+        cases.extend([Case::Delay, Case::Scan(240_000)]);
         cases.extend((!quick).then_some(Case::Scan(5_000_000)));
+        cases.extend([Users::Envoys, Users::Application].map(Case::Memory));
         cases
     }
 
@@ -137,7 +156,9 @@ impl Case {
             Case::Decide(_) => Measurement::Decide,
             Case::Push => Measurement::Push,
             Case::Regions(..) => Measurement::Regions,
+            Case::Delay => Measurement::Delay,
             Case::Scan(_) => Measurement::Scan,
+            Case::Memory(_) => Measurement::Memory,
         }
     }
 
@@ -161,7 +182,10 @@ impl Case {
             Case::Regions(scale, aggregators) => {
                 format!("{} windows, {aggregators} aggregators", scale * regions::WINDOWS)
             }
+            Case::Delay => "two regions, 50 ms from their MariaDB".to_owned(),
             Case::Scan(cells) => format!("{cells} cells"),
+            Case::Memory(Users::Envoys) => "keys that Envoys use".to_owned(),
+            Case::Memory(Users::Application) => "keys that an application uses by the HTTP API".to_owned(),
         }
     }
 
@@ -177,7 +201,9 @@ impl Case {
                 let time = Duration::from_secs(options.region_seconds);
                 regions::measure(scale, aggregators, Effort { time, quick: options.quick }).await
             }
+            Case::Delay => delay::measure(options.quick).await,
             Case::Scan(cells) => tokio::task::block_in_place(|| scan::measure(cells)),
+            Case::Memory(users) => memory::measure(users, options.quick).await,
         }
     }
 }
@@ -216,6 +242,11 @@ async fn run(options: &Options) -> Result<()> {
         }
     }
     println!("{}\n{}", tables.markdown(), tables.noise());
+    if let Some(file) = &options.results {
+        let before = if file.exists() { std::fs::read_to_string(file)? } else { "{}".to_owned() };
+        let results = tables.results(&before).with_context(|| format!("writing {}", file.display()))?;
+        std::fs::write(file, results)?;
+    }
     println!("Load average at the start: {}; at the end: {}", load_before, load_average());
     Ok(())
 }

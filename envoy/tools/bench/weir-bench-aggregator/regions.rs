@@ -116,7 +116,8 @@ pub async fn measure(scale: usize, instances: usize, effort: Effort) -> Result<V
     ])
 }
 
-async fn start(region: usize, environment: Vec<(String, String)>, quick: bool) -> Result<Aggregator> {
+/// An aggregator of the `region`th region, with the tables of its database.
+pub async fn start(region: usize, environment: Vec<(String, String)>, quick: bool) -> Result<Aggregator> {
     let mut arguments = vec!["--migrate".to_owned()];
     arguments.extend(quick.then(|| "--test-schedule".to_owned()));
     let options = AggregatorOptions {

@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use anyhow::Result;
+use serde_json::{Map, Value, json};
+
 use crate::median::median;
 use crate::stats::spread_percent;
 use crate::{Case, Measurement};
@@ -29,11 +32,26 @@ impl Tables {
                 let _ = write!(text, "\n{}\n\n| | {} |", measurement.title(), columns.join(" | "));
                 let _ = writeln!(text, "\n|---|{}", "--:|".repeat(columns.len()));
             }
-            let column = |place: usize| rounds.iter().filter_map(move |values| values.get(place).copied());
-            let medians = (0..columns.len()).map(|place| cell(median(column(place))));
-            let _ = writeln!(text, "| {} | {} |", case.title(), medians.collect::<Vec<_>>().join(" | "));
+            let _ = writeln!(text, "| {} | {} |", case.title(), medians(*case, rounds).join(" | "));
         }
         text
+    }
+
+    /// A file of results, of which `before` is the content so far, with these tables in place of those of the same measurements: by
+    /// title the columns, and by case the cells.
+    pub fn results(&self, before: &str) -> Result<String> {
+        let mut results: Map<String, Value> = serde_json::from_str(before)?;
+        for case in self.0.keys() {
+            results.remove(case.measurement().title());
+        }
+        for (case, rounds) in &self.0 {
+            let measurement = case.measurement();
+            let table = results
+                .entry(measurement.title())
+                .or_insert_with(|| json!({ "columns": measurement.columns(), "rows": {} }));
+            table["rows"][case.title()] = json!(medians(*case, rounds));
+        }
+        Ok(format!("{:#}\n", Value::from(results)))
     }
 
     /// How much the rounds of a case differ, which shows how quiet the machine was.
@@ -55,6 +73,12 @@ impl Tables {
             format!("Rounds lay this far apart (median over columns):\n{text}")
         }
     }
+}
+
+/// The cells of a case: medians over its rounds.
+fn medians(case: Case, rounds: &[Vec<f64>]) -> Vec<String> {
+    let column = |place: usize| rounds.iter().filter_map(move |values| values.get(place).copied());
+    (0..case.measurement().columns().len()).map(|place| cell(median(column(place)))).collect()
 }
 
 fn cell(value: f64) -> String {
@@ -82,5 +106,22 @@ mod tests {
         assert_eq!(text.matches("|---|").count(), 2, "{text}");
         let noise = tables.noise();
         assert!(noise.contains("240000 cells") && !noise.contains("aggregators"), "{noise}");
+    }
+
+    #[test]
+    fn results_replace_those_of_their_measurement_alone() {
+        let mut tables = Tables::default();
+        tables.add(Case::Scan(240_000), vec![1.0; 6]);
+        let push = Measurement::Push.title();
+        let before =
+            json!({ Measurement::Scan.title(): { "columns": [], "rows": { "7 cells": ["1"] } }, push: 3 });
+        let results: Value = serde_json::from_str(&tables.results(&before.to_string()).unwrap()).unwrap();
+        assert_eq!(results[push], 3);
+        let table = &results[Measurement::Scan.title()];
+        assert_eq!(
+            table["rows"],
+            json!({ "240000 cells": ["1.00", "1.00", "1.00", "1.00", "1.00", "1.00"] })
+        );
+        assert_eq!(table["columns"][0], "10 % due, ms");
     }
 }

@@ -165,7 +165,7 @@ fn print_ready(options: &Options, running: &Running) -> Result<()> {
     println!("  upstream     http://127.0.0.1:{}", options.upstream_port);
     print_trials(options);
     if options.regions > 1 {
-        println!("\nRegions receive each other's use within a second, once all together may exceed a limit.");
+        println!("\nRegions receive each other's use once all together may exceed a limit.");
     }
     println!("\nCtrl-C stops everything.");
     Ok(())

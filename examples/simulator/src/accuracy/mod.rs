@@ -273,6 +273,22 @@ mod tests {
         }
     }
 
+    /// What `ACCURACY.md` states of the worst of a thousand seeds, and of two cells of the grid.
+    #[test]
+    fn the_page_states_what_is_measured() {
+        let page = include_str!("../../ACCURACY.md");
+        let flooded = (crate::scenarios::find("one-flooded").unwrap().plan)(685);
+        let over = run(&flooded, &Expected::default(), &mut NoObserver).comparison.over;
+        let stated = format!("{:.1} % (scenario `one-flooded`", 100.0 * over);
+        assert!(page.contains(&stated), "the page does not state {stated}");
+        for (regions, envoys, limit, window_ms) in [(1, 5, 10_000, 1_000), (10, 1, 50, 60_000)] {
+            let cell = measure(&Case { regions, envoys, limit, window_ms, load: 10.0 }, 1);
+            let stated = format!(", {} | ", percent(cell.over));
+            let mut rows = page.lines().filter(|line| line.starts_with(&format!("| {regions} × {envoys}")));
+            assert!(rows.any(|row| row.contains(&stated)), "no row of {regions} × {envoys} states{stated}");
+        }
+    }
+
     #[test]
     fn a_sample_lies_within_the_bounds() {
         for (regions, envoys, limit, window_ms, load) in [
