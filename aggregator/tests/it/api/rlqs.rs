@@ -5,7 +5,9 @@ use crate::support::rlqs::{Assigned, Entries, Proxy, RawProxy, reports, usage};
 use crate::support::rls::{OK, OVER, call, codes, descriptor, remaining, request};
 use crate::support::server::{DEADLINE, TOKEN, Weir, settings, start_with, until};
 use serde_json::json;
+use std::time::Duration;
 use tempfile::TempDir;
+use tokio::time::{Instant, timeout_at};
 use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
 use weir_aggregator::api::rlqs::quotas::MAX_BUCKETS_OF_STREAM;
@@ -29,6 +31,8 @@ descriptors:
         rate_limit: {name: tenants, unit: month, requests_per_unit: 100}
   - key: burst
     rate_limit: {unit: second, requests_per_unit: 100}
+  - key: minute
+    rate_limit: {unit: minute, requests_per_unit: 600}
   - key: shade
     shadow_mode: true
     rate_limit: {unit: month, requests_per_unit: 10}
@@ -178,6 +182,52 @@ async fn what_a_lost_proxy_held_counts_as_spent() {
     assert!((62 + given + 1..=100).contains(&used), "{used} with the {given} of the next one");
     let third = service.proxy().await.tokens(USER, 0, 60).await;
     assert!(third <= 100 - used, "{third} of {used}");
+}
+
+/// Prints how much passes an Envoy that is killed every ten seconds, with all that it has passed since its last report.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "takes five minutes; run it by hand"]
+async fn an_envoy_that_is_killed_again_and_again_stays_within_the_limit() {
+    const MINUTE: Entries = &[("minute", "a")];
+    const DEMAND: u64 = 100;
+    let service = Service::start().await;
+    let mut passed = Vec::new();
+    for _ in 0..30 {
+        let mut proxy = service.proxy().await;
+        let (mut left, mut last, mut unreported) = (0, None, (0, 0));
+        for second in 0..10 {
+            let ends = Instant::now() + Duration::from_secs(1);
+            if second % 5 == 0 {
+                let (allowed, denied) = std::mem::take(&mut unreported);
+                proxy.report(MINUTE, allowed, denied).await;
+            }
+            while let Ok(Ok(Some(_))) = timeout_at(ends, proxy.read()).await {
+                let assigned = proxy.assigned.values().next().map(|(assigned, _)| *assigned);
+                if assigned != last {
+                    (last, left) = (assigned, tokens_of(assigned));
+                }
+            }
+            let spent = left.min(DEMAND);
+            left -= spent;
+            unreported = (unreported.0 + spent, unreported.1 + DEMAND - spent);
+            passed.push(spent);
+        }
+        proxy.lose().await;
+    }
+    let worst = passed.windows(60).map(|minute| minute.iter().sum::<u64>()).max().unwrap();
+    let (total, all) = (passed.iter().sum::<u64>(), 600 * passed.len() as u64 / 60);
+    println!("{worst} of 600 in the worst minute, {total} of {all} in all");
+    assert!(worst <= 600 * 5 / 4 && total * 4 > all, "{passed:?}");
+}
+
+/// The tokens of an assignment at its begin.
+fn tokens_of(assigned: Option<Assigned>) -> u64 {
+    match assigned {
+        Some(Assigned::Tokens(tokens)) => tokens,
+        Some(Assigned::Rate(tokens, _)) => tokens.into(),
+        Some(Assigned::Allow) => u64::MAX,
+        Some(Assigned::Deny | Assigned::Abandoned) | None => 0,
+    }
 }
 
 /// A proxy between resets the stream of an Envoy that it has lost. An Envoy ends its stream, and resets it at once.
