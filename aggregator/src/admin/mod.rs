@@ -7,6 +7,7 @@
 //! Pages and paths that show identifiers require an allowed host name; probes and Prometheus may use any.
 
 pub mod control;
+pub mod documentation;
 pub mod exact;
 pub mod explain;
 pub mod overrides;
@@ -131,7 +132,7 @@ pub fn router(services: Arc<Services>, hosts: Hosts, links: Links) -> Router {
         .route("/v1/links", get(move || async move { Json(links) }))
         .route("/", get(page::index))
         .route("/page/{*file}", get(page::file))
-        .route("/docs/{*page}", get(page::documentation))
+        .route("/docs/{*page}", get(page::document))
         .route_layer(middleware::from_fn_with_state(gate, called_well))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
