@@ -3,7 +3,9 @@
 //!
 //! `retry-after` (RFC 9110) is in whole seconds, at least 1. `x-ratelimit-limit`, `-remaining` and `-reset` (seconds)
 //! are what most gateways send. `RateLimit` and `RateLimit-Policy` are those of
-//! draft-ietf-httpapi-ratelimit-headers-08 to -11, whose problem type `quota-exceeded` the JSON body is of.
+//! draft-ietf-httpapi-ratelimit-headers-08 to -11, whose problem type `quota-exceeded` the JSON body is of. The former are those of the
+//! budget that ends first; the latter list the rules that apply, at most [`MAX_BUDGETS`]. A denial's `RateLimit` names only the rule that
+//! denies: another rule's `t` may be later than `retry-after`, which the draft advises against.
 //!
 //! `x-envoy-ratelimited` marks each 429, as Envoy's own limiters do: an Envoy in front does not retry such a response.
 //!
@@ -15,13 +17,16 @@
 use crate::host::headers::HeaderValue;
 use std::borrow::Cow;
 use weir_core::control::Banned;
-use weir_core::limiter::{Budget, Cause, Denial, ExactDetails};
+use weir_core::limiter::{Budget, Cause, Denial, ExactDetails, MAX_BUDGETS, RuleSet, Transactions};
 use weir_core::model::exact::Algorithm;
 use weir_core::model::time::UnixMs;
 use weir_core::rules::{Cost, Responses, Rule};
 
 /// Headers of a denial with all formats.
 const HEADERS: usize = 9;
+
+/// Largest integer of a structured field (RFC 9651).
+const INTEGER_MAX: u64 = 999_999_999_999_999;
 
 /// An Envoy in front does not retry a response with this header.
 const RATE_LIMITED: &str = "x-envoy-ratelimited";
@@ -69,17 +74,19 @@ pub enum Client {
     Grpc,
 }
 
-/// The response to a request that one of `rules` denies. `None` if the denial names none of them.
+/// The response to a request that one of `rules` denies. `None` if the denial names none of them. `policies` are the limits that apply,
+/// for the draft's headers.
 pub fn denied(
     rules: &[Rule],
-    denial: &Denial,
+    (denial, policies): (&Denial, Vec<(u16, u64)>),
     details: &ExactDetails,
     formats: &Responses,
     client: Client,
 ) -> Option<Response> {
     let rule = rules.get(usize::from(denial.budget.rule))?;
     // A cost above the limit never passes; the window's length makes the client wait before it tries again.
-    let retry_after_s = seconds(denial.retry_after_ms.unwrap_or(window_ms(rule, details))).max(1);
+    let window_ms = window_ms(rules, denial.budget.rule, details).unwrap_or(0);
+    let retry_after_s = seconds(denial.retry_after_ms.unwrap_or(window_ms)).max(1);
     let numbers = Numbers { limit: denial.budget.limit, retry_after_s };
     let cause = match denial.cause {
         Cause::Limit | Cause::Cost => "weir_limit_exceeded",
@@ -100,15 +107,20 @@ pub fn denied(
     headers.push(("retry-after", retry_after_s.into()));
     // The budget of an undecided exact rule is unknown.
     if denial.cause != Cause::Undecided || rule.algorithm == Algorithm::Window {
-        // The draft's `t` is the time until budget is available: here the wait, not the end of the cell.
-        let waiting = Budget { reset_ms: retry_after_s.saturating_mul(1_000), ..denial.budget };
-        budget_headers(rule, details, (&denial.budget, &waiting), formats, &mut headers);
+        budget_headers(&denial.budget, &mut headers);
+        if formats.ietf_headers {
+            // The draft's `t` is the time until budget is available: here the wait, not the end of the cell.
+            let waiting = Budget { reset_ms: retry_after_s.saturating_mul(1_000), ..denial.budget };
+            headers.push(("ratelimit", limits(rules, &[waiting]).into()));
+            let policies = with_denying(rules, &denial.budget, policies);
+            headers.push(("ratelimit-policy", listed(rules, policies.into_iter(), details).into()));
+        }
     }
     let mut undecided = details.undecided.clone();
     if denial.cause == Cause::Undecided {
         undecided.insert(denial.budget.rule);
     }
-    exact_headers(rules, &ExactDetails { undecided, ..*details }, &mut headers);
+    exact_headers(rules, &undecided, &details.transactions, &mut headers);
     Some(error(rule, cause, headers, (numbers, formats), client))
 }
 
@@ -152,27 +164,35 @@ pub fn ambiguous_path(formats: &Responses, client: Client) -> Response {
     rejected(BAD_REQUEST, "weir_ambiguous_path", "path ambiguous", Vec::new(), (None, formats), client)
 }
 
-/// The headers of an allowed request's response: those of its budget if configured, and those of exact rules.
+/// The headers of an allowed request's response: those of its budgets, and those of exact rules.
 pub fn allowed_headers(
     rules: &[Rule],
-    budget: Option<&Budget>,
+    mut budgets: Vec<Budget>,
     details: &ExactDetails,
     formats: &Responses,
 ) -> Vec<Header> {
     let mut headers = Vec::new();
-    if let Some(budget) = budget.filter(|budget| shows(rules, budget, formats))
-        && let Some(rule) = rules.get(usize::from(budget.rule))
-    {
-        budget_headers(rule, details, (budget, budget), formats, &mut headers);
+    budgets.sort_unstable_by_key(|budget| budget.rule);
+    let sooner = |one: Budget, other: Budget| if other.ends_before(&one) { other } else { one };
+    if let Some(first) = budgets.iter().copied().reduce(sooner) {
+        budget_headers(&first, &mut headers);
+        if formats.ietf_headers {
+            headers.push(("ratelimit", limits(rules, &budgets).into()));
+            let policies = budgets.iter().map(|budget| (budget.rule, budget.limit));
+            headers.push(("ratelimit-policy", listed(rules, policies, details).into()));
+        }
     }
-    exact_headers(rules, details, &mut headers);
+    exact_headers(rules, &details.undecided, &details.transactions, &mut headers);
     headers
 }
 
-/// Whether the response to an allowed request has headers about this budget.
-pub fn shows(rules: &[Rule], budget: &Budget, formats: &Responses) -> bool {
-    let is_hidden = || rules.get(usize::from(budget.rule)).is_none_or(Rule::is_hidden);
-    formats.headers_on_allowed && !is_hidden()
+/// Whether responses have headers about this budget.
+pub fn shows(rules: &[Rule], budget: &Budget) -> bool {
+    is_shown(rules, budget.rule)
+}
+
+fn is_shown(rules: &[Rule], rule: u16) -> bool {
+    rules.get(usize::from(rule)).is_some_and(|rule| !rule.is_hidden())
 }
 
 /// Corrects the remaining budget by the cost that the response stated, which replaces what was reserved.
@@ -183,14 +203,18 @@ pub fn settle(budget: &mut Budget, rules: &[Rule], cost: u64) {
     }
 }
 
-fn exact_headers(rules: &[Rule], details: &ExactDetails, headers: &mut Vec<Header>) {
-    if !details.transactions.is_empty() {
-        let transactions: Vec<String> =
-            details.transactions.iter().map(|number| number.to_string()).collect();
+fn exact_headers(
+    rules: &[Rule],
+    undecided: &RuleSet,
+    transactions: &Transactions,
+    headers: &mut Vec<Header>,
+) {
+    if !transactions.is_empty() {
+        let transactions: Vec<String> = transactions.iter().map(|number| number.to_string()).collect();
         headers.push(("x-ratelimit-transaction", transactions.join(", ").into()));
     }
-    if !details.undecided.is_empty() {
-        let undecided = details.undecided.iter().filter_map(|rule| rules.get(usize::from(rule)));
+    if !undecided.is_empty() {
+        let undecided = undecided.iter().filter_map(|rule| rules.get(usize::from(rule)));
         let shown = undecided.filter(|rule| !rule.is_hidden());
         let names: Vec<&str> = shown.map(|rule| rule.name.as_str()).collect();
         if !names.is_empty() {
@@ -199,27 +223,49 @@ fn exact_headers(rules: &[Rule], details: &ExactDetails, headers: &mut Vec<Heade
     }
 }
 
-fn budget_headers(
-    rule: &Rule,
-    details: &ExactDetails,
-    (budget, draft): (&Budget, &Budget),
-    formats: &Responses,
-    headers: &mut Vec<Header>,
-) {
+fn budget_headers(budget: &Budget, headers: &mut Vec<Header>) {
     headers.push(("x-ratelimit-limit", budget.limit.into()));
     headers.push(("x-ratelimit-remaining", budget.remaining.into()));
     headers.push(("x-ratelimit-reset", seconds(budget.reset_ms).into()));
-    if formats.ietf_headers {
-        let (name, window_s) = (&rule.name, seconds(window_ms(rule, details)));
-        let limit = format!("\"{name}\";r={};t={}", draft.remaining, seconds(draft.reset_ms));
-        headers.push(("ratelimit", limit.into()));
-        headers.push(("ratelimit-policy", format!("\"{name}\";q={};w={window_s}", budget.limit).into()));
-    }
 }
 
-/// The window of a rule. A ledger's window is defined by its zone, so the exact response contains it.
-fn window_ms(rule: &Rule, details: &ExactDetails) -> u64 {
-    if details.window_ms > 0 { details.window_ms } else { rule.duration_ms }
+/// The draft's `RateLimit`.
+fn limits(rules: &[Rule], budgets: &[Budget]) -> String {
+    let item = |budget: &Budget| {
+        let name = &rules.get(usize::from(budget.rule))?.name;
+        let remaining = budget.remaining.min(INTEGER_MAX);
+        Some(format!("\"{name}\";r={remaining};t={}", seconds(budget.reset_ms)))
+    };
+    budgets.iter().filter_map(item).collect::<Vec<_>>().join(", ")
+}
+
+/// The draft's `RateLimit-Policy`, of rules with their limits.
+fn listed(rules: &[Rule], policies: impl Iterator<Item = (u16, u64)>, details: &ExactDetails) -> String {
+    let item = |(rule, limit): (u16, u64)| {
+        let name = &rules.get(usize::from(rule))?.name;
+        let limit = limit.min(INTEGER_MAX);
+        Some(match window_ms(rules, rule, details) {
+            Some(window_ms) => format!("\"{name}\";q={limit};w={}", seconds(window_ms)),
+            None => format!("\"{name}\";q={limit}"),
+        })
+    };
+    policies.filter_map(item).collect::<Vec<_>>().join(", ")
+}
+
+/// The limits that clients see, that of the denying rule in any case, in the order of the rules.
+fn with_denying(rules: &[Rule], denying: &Budget, mut policies: Vec<(u16, u64)>) -> Vec<(u16, u64)> {
+    policies.retain(|(rule, _)| *rule != denying.rule && is_shown(rules, *rule));
+    policies.dedup_by_key(|(rule, _)| *rule);
+    policies.truncate(MAX_BUDGETS - 1);
+    policies.push((denying.rule, denying.limit));
+    policies.sort_unstable();
+    policies
+}
+
+/// The window of a rule. A ledger's window is defined by its zone, so only the exact response contains it.
+fn window_ms(rules: &[Rule], rule: u16, details: &ExactDetails) -> Option<u64> {
+    let configured = || rules.get(usize::from(rule)).map(|rule| rule.duration_ms);
+    details.window_ms(rule).or_else(configured).filter(|window_ms| *window_ms > 0)
 }
 
 /// The values of a body's placeholders.
@@ -323,7 +369,6 @@ fn seconds(ms: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_core::limiter::Transactions;
     use weir_core::rules::Config;
 
     /// A window, a log and a ledger.
@@ -346,10 +391,11 @@ mod tests {
     }
 
     fn details(undecided: &[u16], window_ms: u64, numbers: &[u64]) -> ExactDetails {
+        let windows = if window_ms > 0 { vec![(2, window_ms)] } else { Vec::new() };
         let undecided = undecided.iter().copied().collect();
         let mut transactions = Transactions::default();
         numbers.iter().for_each(|number| transactions.push(*number));
-        ExactDetails { undecided, window_ms, transactions }
+        ExactDetails { undecided, windows, transactions }
     }
 
     fn check(responses: &str, denial: &Denial, expected: &[(&str, &str)]) -> Response {
@@ -363,7 +409,8 @@ mod tests {
         expected: &[(&str, &str)],
     ) -> Response {
         let config = config(responses);
-        let response = denied(&config.rules, denial, details, &config.responses, Client::Http).unwrap();
+        let of = (denial, Vec::new());
+        let response = denied(&config.rules, of, details, &config.responses, Client::Http).unwrap();
         let got: Vec<_> =
             response.headers.iter().map(|(name, value)| (*name, value.with_text(str::to_owned))).collect();
         let marked = expected.iter().chain(&[(RATE_LIMITED, "true")]);
@@ -421,21 +468,88 @@ mod tests {
     #[test]
     fn an_allowed_response_lists_exact_rules_with_or_without_budgets() {
         let budget = Budget { rule: 1, limit: 9, remaining: 6, reset_ms: 12_001 };
-        let get = |responses: &str, details: &ExactDetails| {
-            let config = config(responses);
-            let headers = allowed_headers(&config.rules, Some(&budget), details, &config.responses);
+        let get = |budgets: &[Budget], details: &ExactDetails| {
+            let config = config("{}");
+            let headers = allowed_headers(&config.rules, budgets.to_vec(), details, &config.responses);
             headers
                 .iter()
                 .map(|(name, value)| value.with_text(|text| format!("{name}: {text}")))
                 .collect::<Vec<_>>()
         };
-        assert!(get("{}", &details(&[], 0, &[])).is_empty());
+        assert!(get(&[], &details(&[], 0, &[])).is_empty());
         let exact = ["x-ratelimit-transaction: 5, 7", "x-ratelimit-undecided: cards"];
-        assert_eq!(get("{}", &details(&[2], 0, &[5, 7])), exact);
-        let all = get(r#"{"headers_on_allowed": true}"#, &details(&[2], 0, &[5, 7]));
+        assert_eq!(get(&[], &details(&[2], 0, &[5, 7])), exact);
+        let all = get(&[budget], &details(&[2], 0, &[5, 7]));
         assert_eq!((all[0].as_str(), &all[3..]), ("x-ratelimit-limit: 9", &exact.map(str::to_owned)[..]));
-        let none = config("{}");
-        assert!(allowed_headers(&none.rules, None, &ExactDetails::default(), &none.responses).is_empty());
+    }
+
+    /// The headers about limits of an allowed request, and of its denial by the first of these budgets.
+    fn budgets_shown(budgets: &[Budget], details: &ExactDetails) -> [Vec<String>; 2] {
+        let config = config(r#"{"ietf_headers": true, "headers_on_allowed": true}"#);
+        let (rules, formats) = (&config.rules, &config.responses);
+        let allowed = allowed_headers(rules, budgets.to_vec(), details, formats);
+        let denial = Denial { budget: budgets[0], retry_after_ms: Some(5_000), cause: Cause::Limit };
+        let policies = budgets.iter().map(|budget| (budget.rule, budget.limit)).collect();
+        let denied = denied(rules, (&denial, policies), details, formats, Client::Http).unwrap();
+        [allowed, denied.headers].map(|headers| {
+            let about_limits = headers.iter().filter(|(name, _)| name.contains("ratelimit"));
+            about_limits.map(|(name, value)| value.with_text(|text| format!("{name}: {text}"))).collect()
+        })
+    }
+
+    #[test]
+    fn every_policy_is_listed_and_the_smallest_share_is_shown() {
+        let budgets = [
+            Budget { rule: 2, limit: u64::MAX, remaining: u64::MAX, reset_ms: 90_000 },
+            Budget { rule: 0, limit: 100_000, remaining: 900, reset_ms: 3_000 },
+            Budget { rule: 1, limit: 600, remaining: 599, reset_ms: 12_001 },
+        ];
+        let [allowed, denied] = budgets_shown(&budgets, &details(&[], 300_000, &[]));
+        let policies = "\"per-key\";q=100000;w=60, \"log\";q=600;w=60, \"cards\";q=999999999999999;w=300";
+        let limits = "\"per-key\";r=900;t=3, \"log\";r=599;t=13, \"cards\";r=999999999999999;t=90";
+        assert_eq!(
+            allowed,
+            [
+                "x-ratelimit-limit: 100000",
+                "x-ratelimit-remaining: 900",
+                "x-ratelimit-reset: 3",
+                &format!("ratelimit: {limits}"),
+                &format!("ratelimit-policy: {policies}"),
+            ]
+        );
+        // The policies stay the same; the limit is that of the rule that denies, so that no `t` is later than `retry-after`.
+        assert_eq!(
+            denied[3..5],
+            [
+                "ratelimit: \"cards\";r=999999999999999;t=5".to_owned(),
+                format!("ratelimit-policy: {policies}")
+            ]
+        );
+        // A window that is not known is left out.
+        let [_, denied] = budgets_shown(&budgets, &details(&[], 0, &[]));
+        assert!(denied[4].ends_with("\"cards\";q=999999999999999"), "{denied:?}");
+    }
+
+    #[test]
+    fn the_list_of_policies_is_bounded() {
+        let config = config(r#"{"ietf_headers": true}"#);
+        let mut rules = Vec::new();
+        for number in 0..50 {
+            let mut rule = config.rules[0].clone();
+            rule.name = format!("{number:064}");
+            rules.push(rule);
+        }
+        let denial = Denial {
+            budget: Budget { rule: 49, limit: 1, remaining: 0, reset_ms: 1 },
+            ..denial(Some(1), Cause::Limit)
+        };
+        let policies: Vec<(u16, u64)> = (0..50).map(|rule| (rule, u64::MAX)).collect();
+        let none = ExactDetails::default();
+        let response = denied(&rules, (&denial, policies), &none, &config.responses, Client::Http).unwrap();
+        let list = response.headers.iter().find(|(name, _)| *name == "ratelimit-policy").unwrap();
+        let list = list.1.with_text(str::to_owned);
+        assert_eq!(list.split(", ").count(), MAX_BUDGETS);
+        assert!(list.ends_with(&format!("\"{:064}\";q=1;w=60", 49)) && list.len() < 1_024, "{list}");
     }
 
     #[test]
@@ -479,7 +593,8 @@ mod tests {
         let config = config(r#"{"problem_json": true}"#);
         let denial = denial(Some(1), Cause::Limit);
         let details = ExactDetails::default();
-        let response = denied(&config.rules, &denial, &details, &config.responses, Client::Grpc).unwrap();
+        let of = (&denial, Vec::new());
+        let response = denied(&config.rules, of, &details, &config.responses, Client::Grpc).unwrap();
         assert_eq!(response.body, "rate limit exceeded");
     }
 
@@ -563,7 +678,9 @@ mod tests {
     fn all_denials(config: &Config, client: Client) -> Vec<(u32, String, i32, Vec<String>)> {
         let (rules, formats, rule) = (&config.rules, &config.responses, config.rules.first());
         let none = ExactDetails::default();
-        let by_limit = |wait, cause| denied(rules, &denial(wait, cause), &none, formats, client).unwrap();
+        let by_limit = |wait, cause| {
+            denied(rules, (&denial(wait, cause), vec![(0, 100), (1, 9)]), &none, formats, client).unwrap()
+        };
         let all = [
             by_limit(Some(2_000), Cause::Limit),
             by_limit(Some(2_000), Cause::Undecided),
@@ -636,7 +753,8 @@ mod tests {
         let names = |rule, undecided: &[u16]| -> Vec<&str> {
             let budget = Budget { rule, limit: 9, remaining: 6, reset_ms: 1 };
             let exact = details(undecided, 0, &[]);
-            let headers = allowed_headers(rules, Some(&budget), &exact, formats);
+            let budgets = if shows(rules, &budget) { vec![budget] } else { Vec::new() };
+            let headers = allowed_headers(rules, budgets, &exact, formats);
             headers.iter().map(|(name, _)| *name).collect()
         };
         assert!(names(0, &[0]).is_empty());
@@ -644,9 +762,15 @@ mod tests {
         assert_eq!(names(1, &[]).len(), 5, "the limits that are shown stay so");
         // A denial by another rule does not name the hidden one.
         let denial = denial_of(1, Some(1), Cause::Undecided);
-        let response = denied(rules, &denial, &details(&[0], 0, &[]), formats, Client::Http).unwrap();
+        let of = |denial| {
+            denied(rules, (denial, vec![(0, 100), (1, 9)]), &details(&[0], 0, &[]), formats, Client::Http)
+        };
+        let response = of(&denial).unwrap();
         let undecided = response.headers.iter().find(|(name, _)| *name == "x-ratelimit-undecided").unwrap();
         assert_eq!(undecided.1.with_text(str::to_owned), "open");
+        let response = of(&denial_of(1, Some(1), Cause::Limit)).unwrap();
+        let policies = response.headers.iter().find(|(name, _)| *name == "ratelimit-policy").unwrap();
+        assert_eq!(policies.1.with_text(str::to_owned), "\"open\";q=100;w=60");
     }
 
     #[test]

@@ -5,11 +5,11 @@
 
 use super::query::KeyQuery;
 use super::text::text;
-use super::view::{Control, Entry, Exact, Judged, Window, counts};
+use super::view::{Control, Entry, Exact, Judged, Window};
+use crate::region::exact::{ExactKey, Ruled};
 use crate::region::services::Services;
 use crate::region::status::counters::Rule;
-use crate::region::status::peers::FRESH_MS;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use weir_core::control::{ALL_NAMESPACES, Banned, Effect, Found, Scratch, Selector, Slot, Subject};
 use weir_core::matching::networks::parse_network;
@@ -117,47 +117,87 @@ pub fn windows_controlled(services: &Services, workspace: &str, namespace: &str)
 /// The limits that apply to keys now.
 pub struct Limits<'a> {
     services: &'a Services,
+    /// The properties of all rules that filters of the region report, with their present shadow mode.
     rules: Vec<Rule>,
-    /// Rules reported only by filters of the region's other aggregators.
-    elsewhere: Vec<Rule>,
+    /// Where the rules of a workspace and namespace are.
+    places: HashMap<String, HashMap<String, Vec<usize>>>,
+    /// Where the rules that charge a zone are.
+    zones: HashMap<u32, Vec<usize>>,
     now: UnixMs,
 }
 
 impl<'a> Limits<'a> {
     /// The limits at this moment.
     pub fn new(services: &'a Services, now: UnixMs) -> Limits<'a> {
-        let rules = services.status.counters.lock().rules(services.moment().mono);
-        let fresh = services.status.peers.all().into_iter().filter(|peer| peer.age_ms() <= FRESH_MS);
-        let mut elsewhere: Vec<Rule> = Vec::new();
-        for rule in fresh.flat_map(|peer| peer.status.rules) {
-            let is_known = |known: &Rule| known.workspace == rule.workspace && known.name == rule.name;
-            if !rules.iter().chain(&elsewhere).any(is_known) {
-                elsewhere.push(rule);
+        let (mut rules, set) = (services.status.rules_of_region(), services.control.set());
+        let mut places: HashMap<String, HashMap<String, Vec<usize>>> = HashMap::new();
+        let mut zones: HashMap<u32, Vec<usize>> = HashMap::new();
+        for (at, rule) in rules.iter_mut().enumerate() {
+            rule.shadow = set.shadow(&rule.workspace, &rule.name, now).unwrap_or(rule.shadow);
+            let of_workspace = places.entry(rule.workspace.clone()).or_default();
+            of_workspace.entry(rule.namespace.clone()).or_default().push(at);
+            if rule.algorithm == "ledger" {
+                zones.entry(rule.zone).or_default().push(at);
             }
         }
-        Limits { services, rules, elsewhere, now }
-    }
-
-    /// All rules reported by this aggregator's filters.
-    pub fn all_rules(&self) -> &[Rule] {
-        &self.rules
+        Limits { services, rules, places, zones, now }
     }
 
     /// All rules reported by filters of the region.
     pub fn region_rules(&self) -> impl Iterator<Item = &Rule> {
-        self.rules.iter().chain(&self.elsewhere)
+        self.rules.iter()
+    }
+
+    /// The rules of a namespace.
+    pub fn rules_in(&self, workspace: &[u8], namespace: &[u8]) -> impl Iterator<Item = &Rule> {
+        let text = |bytes| std::str::from_utf8(bytes).ok();
+        let of_workspace = text(workspace).and_then(|workspace| self.places.get(workspace));
+        let found = of_workspace.zip(text(namespace)).and_then(|(of, namespace)| of.get(namespace));
+        found.into_iter().flatten().filter_map(move |at| self.rules.get(*at))
+    }
+
+    /// The rules that charge a zone.
+    pub fn rules_of_zone(&self, zone: u32) -> impl Iterator<Item = &Rule> {
+        self.zones.get(&zone).into_iter().flatten().filter_map(move |at| self.rules.get(*at))
     }
 
     /// The rules that count a key.
     pub fn rules(&self, key: &KeyParts<'_>) -> impl Iterator<Item = &Rule> {
-        self.region_rules().filter(move |rule| counts(rule, key))
+        let KeyParts { duration_ms, .. } = *key;
+        let is_of_key =
+            move |rule: &&Rule| rule.algorithm == "sliding_window" && rule.window_ms == duration_ms;
+        self.rules_in(key.workspace, key.namespace).filter(is_of_key)
     }
 
-    /// A rule as displayed with a key; its shadow mode takes live control into account.
+    /// What rules state of an exact key.
+    pub fn ruled(&self, key: &ExactKey) -> Ruled<'_> {
+        match key {
+            ExactKey::Log(key) => {
+                let parts = key.parts();
+                let rules = self.rules_in(parts.workspace, parts.namespace);
+                let is_of_key =
+                    |rule: &&Rule| rule.algorithm == "sliding_log" && rule.window_ms == parts.duration_ms;
+                Ruled { namespace: b"", shadow: only_shadow(rules.filter(is_of_key)) }
+            }
+            ExactKey::Ledger { zone, .. } => {
+                let namespace = self.place_of(*zone).map_or("", |(_, namespace)| namespace);
+                let shadow = only_shadow(self.rules_of_zone(*zone));
+                Ruled { namespace: namespace.as_bytes(), shadow }
+            }
+        }
+    }
+
+    /// The workspace and the namespace of the rules that charge a zone, if they have one namespace.
+    pub fn place_of(&self, zone: u32) -> Option<(&str, &str)> {
+        let mut places =
+            self.rules_of_zone(zone).map(|rule| (rule.workspace.as_str(), rule.namespace.as_str()));
+        let first = places.next()?;
+        places.all(|place| place == first).then_some(first)
+    }
+
+    /// A rule as displayed with a key.
     pub fn shown(&self, rule: &Rule) -> super::view::Rule {
-        let live = self.services.control.set().shadow(&rule.workspace, &rule.name, self.now);
-        let shadow = live.unwrap_or(rule.shadow);
-        super::view::Rule { name: rule.name.clone(), limit: rule.limit, shadow }
+        super::view::Rule { name: rule.name.clone(), limit: rule.limit, shadow: rule.shadow }
     }
 
     /// The usage of a key under live control `control`.
@@ -184,6 +224,12 @@ impl<'a> Limits<'a> {
         let rules: Vec<u64> = self.rules(key).map(|rule| rule.limit).collect();
         control.limit_over(&rules, applied).filter(|limit| Some(*limit) != applied)
     }
+}
+
+/// Whether there are rules, all in shadow mode.
+pub fn only_shadow<'a>(rules: impl Iterator<Item = &'a Rule>) -> bool {
+    let mut rules = rules.peekable();
+    rules.peek().is_some() && rules.all(|rule| rule.shadow)
 }
 
 /// Applies live control to the predicted outcome of a request against an exact limit.

@@ -7,7 +7,6 @@ use super::text::{encode, identifier, text};
 use super::view::{Control, Exact, TopKey};
 use crate::region::exact::{ExactKey, ExactUsage};
 use crate::region::services::Services;
-use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::time::Instant;
 use weir_core::matching::canonical::{identifier_in_epoch, split_epoch};
@@ -69,7 +68,7 @@ async fn read(services: &Services, exact: &mut Exact, (key, most): (&ExactKey, u
 
 /// The limits of the namespace's rules, or of the zone; and logs that were decided lately without a rule.
 fn wanted(services: &Services, query: &KeyQuery, canonical: &[u8], limits: &Limits<'_>) -> Vec<Wanted> {
-    let (now, set) = (services.now(), services.control.set());
+    let now = services.now();
     let control_of = |window_ms| control::control_of(services, query, canonical, window_ms, now);
     let ledger = |zone, exact| {
         let (control, mut bucket) = (control_of(0), Vec::new());
@@ -100,12 +99,8 @@ fn wanted(services: &Services, query: &KeyQuery, canonical: &[u8], limits: &Limi
         return vec![ledger(zone, Exact::default())];
     }
     let mut wanted = Vec::new();
-    for rule in limits.region_rules() {
-        if rule.workspace.as_bytes() != query.workspace || rule.namespace.as_bytes() != query.namespace {
-            continue;
-        }
-        let shadow = set.shadow(&rule.workspace, &rule.name, now).unwrap_or(rule.shadow);
-        let exact = Exact { name: rule.name.clone(), shadow, ..Exact::default() };
+    for rule in limits.rules_in(&query.workspace, &query.namespace) {
+        let exact = Exact { name: rule.name.clone(), shadow: rule.shadow, ..Exact::default() };
         match rule.algorithm.as_str() {
             "sliding_log" => wanted.push(log(rule.window_ms, rule.limit, exact)),
             "ledger" => wanted.push(ledger(rule.zone, exact)),
@@ -137,7 +132,7 @@ pub fn top_key(found: &ExactUsage, limits: &Limits<'_>) -> TopKey {
         age_ms: found.age_ms,
         ..TopKey::default()
     };
-    match &found.key {
+    let key = match &found.key {
         ExactKey::Log(key) => {
             let parts = key.parts();
             TopKey {
@@ -152,10 +147,10 @@ pub fn top_key(found: &ExactUsage, limits: &Limits<'_>) -> TopKey {
         }
         ExactKey::Ledger { zone, bucket } => {
             let (canonical, epoch) = split_epoch(bucket);
-            let (workspace, namespace) = place_of(*zone, limits).unwrap_or_default();
+            let (workspace, namespace) = limits.place_of(*zone).unwrap_or_default();
             TopKey {
-                workspace,
-                namespace,
+                workspace: workspace.to_owned(),
+                namespace: namespace.to_owned(),
                 identifier: identifier(canonical),
                 counted: encode(canonical),
                 epoch,
@@ -164,13 +159,6 @@ pub fn top_key(found: &ExactUsage, limits: &Limits<'_>) -> TopKey {
                 ..shown
             }
         }
-    }
-}
-
-/// The workspace and the namespace of the rules that charge a zone, if they have one namespace.
-fn place_of(zone: u32, limits: &Limits<'_>) -> Option<(String, String)> {
-    let rules = limits.region_rules().filter(|rule| rule.algorithm == "ledger" && rule.zone == zone);
-    let mut places: BTreeSet<_> =
-        rules.map(|rule| (rule.workspace.clone(), rule.namespace.clone())).collect();
-    places.pop_first().filter(|_| places.is_empty())
+    };
+    if limits.ruled(&found.key).shadow { key.in_shadow() } else { key }
 }

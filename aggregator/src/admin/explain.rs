@@ -107,10 +107,8 @@ fn windows_of(
     (workspace, namespace): &(String, String),
 ) -> BTreeSet<u64> {
     let mut lengths = control::windows_controlled(services, workspace, namespace);
-    let is_here = |rule: &&counters::Rule| {
-        rule.algorithm == "sliding_window" && rule.workspace == *workspace && rule.namespace == *namespace
-    };
-    lengths.extend(limits.region_rules().filter(is_here).map(|rule| rule.window_ms));
+    let rules = limits.rules_in(workspace.as_bytes(), namespace.as_bytes());
+    lengths.extend(rules.filter(|rule| rule.algorithm == "sliding_window").map(|rule| rule.window_ms));
     lengths
 }
 
@@ -122,11 +120,10 @@ fn unused(
     (duration_ms, control, of_all): (u64, Control, &Control),
     now: UnixMs,
 ) -> Option<Window> {
-    let is_here = |rule: &&counters::Rule| {
-        let here = rule.workspace == *workspace && rule.namespace == *namespace;
-        here && rule.algorithm == "sliding_window" && rule.window_ms == duration_ms
-    };
-    let rules: Vec<&counters::Rule> = limits.region_rules().filter(is_here).collect();
+    let is_here =
+        |rule: &&counters::Rule| rule.algorithm == "sliding_window" && rule.window_ms == duration_ms;
+    let rules = limits.rules_in(workspace.as_bytes(), namespace.as_bytes());
+    let rules: Vec<&counters::Rule> = rules.filter(is_here).collect();
     if control == Control::default() || (rules.is_empty() && control == *of_all) {
         return None;
     }

@@ -7,6 +7,7 @@
 //! Pages and paths that show identifiers require an allowed host name; probes and Prometheus may use any.
 
 pub mod control;
+pub mod documentation;
 pub mod exact;
 pub mod explain;
 pub mod overrides;
@@ -14,6 +15,7 @@ pub mod page;
 pub mod parts;
 pub mod query;
 pub mod rules;
+pub mod shared;
 pub mod text;
 pub mod top;
 pub mod view;
@@ -39,6 +41,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
+use tower_http::compression::CompressionLayer;
 use tracing::debug;
 
 /// Deadline for the head of a request, and the longest idle time of a connection.
@@ -116,25 +119,35 @@ pub async fn serve(
 
 /// Paths and handlers.
 pub fn router(services: Arc<Services>, hosts: Hosts, links: Links) -> Router {
-    let gate = Arc::new(Gate { hosts, room: Semaphore::new(MAX_REQUESTS) });
-    Router::new()
-        .route("/v1/keys", get(explained))
+    let room = Arc::new(Semaphore::new(MAX_REQUESTS));
+    let control = services.clone();
+    let revision = move || control.control.book().edition().map_or(0, |edition| edition.revision);
+    let answers = Arc::new(shared::Answers::new(revision));
+    // What all viewers see alike. Those that wait for one answer take the room of one.
+    let watched = Router::new()
         .route("/v1/top", get(nearest))
-        .route(
-            "/v1/rules",
-            get(|State(services): State<Arc<Services>>| async move { Json(rules::rules(&services).await) }),
-        )
+        .route("/v1/rules", get(ruled))
         .route(
             "/v1/parts",
             get(|State(services): State<Arc<Services>>| async move { Json(parts::parts(&services)) }),
         )
         .route("/v1/overrides", get(overridden))
+        .route_layer(CompressionLayer::new())
+        .route_layer(middleware::from_fn_with_state(room.clone(), in_room))
+        .route_layer(middleware::from_fn_with_state(answers, shared::share));
+    let others = Router::new()
+        .route("/v1/keys", get(explained))
         .route("/v1/overrides/audit", get(audited))
         .route("/v1/links", get(move || async move { Json(links) }))
         .route("/", get(page::index))
         .route("/page/{*file}", get(page::file))
-        .route("/docs/{*page}", get(page::documentation))
-        .route_layer(middleware::from_fn_with_state(gate, called_well))
+        .route("/docs/{*page}", get(page::document))
+        .route_layer(CompressionLayer::new())
+        .route_layer(middleware::from_fn_with_state(room, in_room));
+    Router::new()
+        .merge(watched)
+        .merge(others)
+        .route_layer(middleware::from_fn_with_state(Arc::new(hosts), called_well))
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
         // The reference service's name for it.
@@ -155,18 +168,17 @@ async fn serve_connection(router: Router, connection: Connection) {
     }
 }
 
-/// The allowed host names, and room for concurrent requests.
-struct Gate {
-    hosts: Hosts,
-    room: Semaphore,
+/// Passes requests with an allowed host name.
+async fn called_well(State(hosts): State<Arc<Hosts>>, request: Request, next: Next) -> Response {
+    match hosts.allow(request.uri(), request.headers()) {
+        true => next.run(request).await,
+        false => error(StatusCode::MISDIRECTED_REQUEST, WRONG_HOST),
+    }
 }
 
-/// Passes requests with an allowed host name, as long as there is room.
-async fn called_well(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
-    if !gate.hosts.allow(request.uri(), request.headers()) {
-        return error(StatusCode::MISDIRECTED_REQUEST, WRONG_HOST);
-    }
-    match gate.room.try_acquire() {
+/// Passes requests as long as there is room for concurrent ones.
+async fn in_room(State(room): State<Arc<Semaphore>>, request: Request, next: Next) -> Response {
+    match room.try_acquire() {
         Ok(_room) => next.run(request).await,
         Err(_) => error(StatusCode::SERVICE_UNAVAILABLE, TOO_MANY_REQUESTS),
     }
@@ -220,6 +232,13 @@ async fn explained(State(services): State<Arc<Services>>, RawQuery(raw): RawQuer
 async fn nearest(State(services): State<Arc<Services>>, RawQuery(raw): RawQuery) -> Response {
     match query::TopQuery::parse(raw.as_deref().unwrap_or_default()) {
         Ok(query) => Json(top::top(&services, &query).await).into_response(),
+        Err(reason) => error(StatusCode::BAD_REQUEST, &reason.to_string()),
+    }
+}
+
+async fn ruled(State(services): State<Arc<Services>>, RawQuery(raw): RawQuery) -> Response {
+    match query::RulesQuery::parse(raw.as_deref().unwrap_or_default()) {
+        Ok(query) => Json(rules::rules(&services, &query).await).into_response(),
         Err(reason) => error(StatusCode::BAD_REQUEST, &reason.to_string()),
     }
 }
@@ -278,10 +297,10 @@ mod tests {
 
     #[tokio::test]
     async fn looks_that_take_long_are_bounded() {
-        let gate = Arc::new(Gate { hosts: Hosts::default(), room: Semaphore::new(2) });
+        let room = Arc::new(Semaphore::new(2));
         let mut router: Router = Router::new()
             .route("/slow", get(|| async { pending::<&str>().await }))
-            .route_layer(middleware::from_fn_with_state(gate, called_well))
+            .route_layer(middleware::from_fn_with_state(room, in_room))
             .route("/healthz", get(|| async { "ok" }));
         let request = |path: &str| {
             Request::builder().uri(path).header("host", "localhost").body(Body::empty()).unwrap()

@@ -1,6 +1,6 @@
 //! The status page at `/`: files embedded in the program, and headers that keep a browser from loading anything else.
-//! The documentation that it links to is embedded too, so it is that of the running version.
 
+use super::documentation::{self, PAGES};
 use axum::extract::Path;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -11,7 +11,6 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 
 const HTML: &str = "text/html; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
-const TEXT: &str = "text/plain; charset=utf-8";
 const INDEX: &str = include_str!("page/index.html");
 
 /// A script of the page, by its path.
@@ -40,16 +39,6 @@ const FILES: [(&str, &str, &str); 15] = [
     script!("views/parts.js"),
 ];
 
-/// Pages of the documentation, by their paths in the repository.
-const PAGES: [(&str, &str); 6] = [
-    ("aggregator/API.md", include_str!("../../API.md")),
-    ("aggregator/METRICS.md", include_str!("../../METRICS.md")),
-    ("aggregator/OPERATIONS.md", include_str!("../../OPERATIONS.md")),
-    ("aggregator/OVERRIDES.md", include_str!("../../OVERRIDES.md")),
-    ("aggregator/README.md", include_str!("../../README.md")),
-    ("core/README.md", include_str!("../../../core/README.md")),
-];
-
 /// The page's HTML.
 pub async fn index() -> Response {
     answer(HTML, INDEX)
@@ -63,10 +52,10 @@ pub async fn file(Path(name): Path<String>) -> Response {
     }
 }
 
-/// A page of the documentation, as it is in the repository.
-pub async fn documentation(Path(name): Path<String>) -> Response {
-    match PAGES.iter().find(|(known, _)| *known == name) {
-        Some((_, text)) => answer(TEXT, text),
+/// A page of the documentation.
+pub async fn document(Path(name): Path<String>) -> Response {
+    match documentation::page(&name) {
+        Some(text) => answer(HTML, text),
         None => {
             let pages = PAGES.map(|(name, _)| name).join(", ");
             super::error(
@@ -135,7 +124,7 @@ mod tests {
             .collect();
         assert!(links.len() >= 3, "{links:?}");
         for link in links {
-            assert!(PAGES.iter().any(|(page, _)| *page == link), "{link} is not served");
+            assert!(documentation::page(link).is_some(), "{link} is not served");
         }
     }
 }

@@ -147,7 +147,7 @@ pub fn parts(services: &Services) -> Parts {
         envoys_connected: connected as u64,
         envoys_alive: stats.live_origins as u64,
         refused: services.metrics.refusals.lately(),
-        peers: services.status.peers.all().into_iter().map(peer).collect(),
+        peers: services.status.peers.all().iter().map(peer).collect(),
         redis: redis(services),
         database: database(services),
         regions: regions(services),
@@ -206,12 +206,14 @@ fn aggregator(services: &Services) -> Aggregator {
     }
 }
 
-fn peer(received: peers::Peer) -> Peer {
+fn peer(received: &peers::Peer) -> Peer {
     let age_ms = received.age_ms();
-    let mut status = received.status;
-    status.rules.clear();
-    status.rules_left_out = false;
-    Peer { id: received.id, age_ms, silent: age_ms > FRESH_MS, status }
+    Peer {
+        id: received.id.clone(),
+        age_ms,
+        silent: age_ms > FRESH_MS,
+        status: received.status.without_rules(),
+    }
 }
 
 fn redis(services: &Services) -> Option<Redis> {

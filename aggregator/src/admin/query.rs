@@ -5,6 +5,7 @@
 
 use crate::database::{AuditFilter, PlaceFilter};
 use crate::net::percent::decode;
+use crate::region::status::counters::Rule;
 use weir_core::model::key::{MAX_DURATION_MS, MAX_TEXT_BYTES, MIN_DURATION_MS};
 use weir_core::region::top::MAX_TOP;
 
@@ -55,6 +56,9 @@ pub enum QueryError {
     /// Not UTF-8.
     #[error("{0} is not UTF-8")]
     Text(&'static str),
+    /// Not an order.
+    #[error("{0:?} is not an order; expected name or busiest")]
+    Order(String),
     /// Not one of the kinds.
     #[error("{0:?} is not a kind; expected limit, exempt, ban, credit, reset or shadow")]
     Kind(String),
@@ -65,12 +69,35 @@ const KINDS: [&str; 6] = ["limit", "exempt", "ban", "credit", "reset", "shadow"]
 /// Entries of one page, unless the query states a number, and the most that it may state.
 const PAGE: (u32, u32) = (50, 200);
 
+/// The rules to list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RulesQuery {
+    /// Only rules whose name, namespace or workspace contains this, without regard to case; empty for all.
+    pub text: String,
+    /// Their order.
+    pub order: Order,
+    /// Rules that are skipped.
+    pub offset: usize,
+    /// Most rules; by default all.
+    pub limit: usize,
+}
+
+/// An order of rules.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// By workspace and name.
+    #[default]
+    Name,
+    /// By decisions within the last minute, the most first.
+    Busiest,
+}
+
 /// The keys to list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TopQuery {
     /// Most keys.
     pub limit: usize,
-    /// Only keys whose identifier contains this; empty for all.
+    /// Only keys whose identifier or namespace contains this; empty for all.
     pub text: Vec<u8>,
 }
 
@@ -130,6 +157,34 @@ impl TopQuery {
             return Err(QueryError::Long("text"));
         }
         Ok(TopQuery { limit: limit.map_or(MAX_TOP, |limit| usize::try_from(limit).unwrap_or(MAX_TOP)), text })
+    }
+}
+
+impl RulesQuery {
+    /// Parses the query of `/v1/rules`.
+    pub fn parse(raw: &str) -> Result<RulesQuery, QueryError> {
+        const MOST: u64 = u32::MAX as u64;
+        let [text, order, offset, limit] = parameters(raw, ["text", "order", "offset", "limit"])?;
+        let order = match as_text("order", order)?.as_str() {
+            "" | "name" => Order::Name,
+            "busiest" => Order::Busiest,
+            other => return Err(QueryError::Order(other.to_owned())),
+        };
+        let read = |name, least, value: Option<Vec<u8>>| {
+            value.map(|text| number(name, &text, least, MOST).map(|number| number as usize)).transpose()
+        };
+        Ok(RulesQuery {
+            text: as_text("text", text)?.to_lowercase(),
+            order,
+            offset: read("offset", 0, offset)?.unwrap_or(0),
+            limit: read("limit", 1, limit)?.unwrap_or(usize::MAX),
+        })
+    }
+
+    /// Whether a rule is one of those.
+    pub fn selects(&self, rule: &Rule) -> bool {
+        let parts = [&rule.name, &rule.namespace, &rule.workspace];
+        self.text.is_empty() || parts.iter().any(|part| part.to_lowercase().contains(&self.text))
     }
 }
 
@@ -289,6 +344,30 @@ mod tests {
         }
         let long = format!("text={}", "x".repeat(MAX_TEXT_BYTES + 1));
         assert_eq!(TopQuery::parse(&long), Err(QueryError::Long("text")));
+    }
+
+    #[test]
+    fn rules_to_list() {
+        let all = RulesQuery { text: String::new(), order: Order::Name, offset: 0, limit: usize::MAX };
+        let page = RulesQuery { text: "ké".into(), order: Order::Busiest, offset: 50, limit: 25 };
+        let cases = [
+            ("", Ok(all.clone())),
+            ("text=K%c3%89&order=busiest&offset=50&limit=25", Ok(page.clone())),
+            ("order=size", Err(QueryError::Order("size".into()))),
+            ("limit=0", Err(QueryError::Number("limit", 1, u32::MAX.into()))),
+            ("offset=-1", Err(QueryError::Number("offset", 0, u32::MAX.into()))),
+        ];
+        for (raw, expected) in cases {
+            assert_eq!(RulesQuery::parse(raw), expected, "{raw}");
+        }
+        let rule = Rule {
+            workspace: "shop".into(),
+            namespace: "n".into(),
+            name: "Per-KÉy".into(),
+            ..Rule::default()
+        };
+        assert!(page.selects(&rule) && all.selects(&rule) && !page.selects(&Rule::default()));
+        assert!(RulesQuery { text: "shop".into(), ..all }.selects(&rule), "by its workspace");
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! `/v1/rules`: the decisions of each rule, summed over the region's aggregators, and the keys that a shadow rule would
-//! deny.
+//! deny. In pages, as a region may have thousands of rules.
 
 use super::control::Limits;
+use super::query::{Order, RulesQuery};
 use super::top::key;
 use super::view::TopKey;
 use crate::region::services::Services;
-use crate::region::status::counters::Rule;
+use crate::region::status::counters::{OUTCOMES, Rates, Rule};
 use crate::region::status::peers::FRESH_MS;
 use crate::region::status::top::Scan;
 use crate::telemetry::metrics::Globe;
@@ -27,8 +28,22 @@ pub struct Rules {
     pub aggregators_silent: u64,
     /// Whether the region's filters report further rules. An aggregator has at most 4 096, and sends others 256.
     pub left_out: bool,
-    /// Ordered by workspace and name.
+    /// Number of rules that the query selects, on all of its pages.
+    pub matching: u64,
+    /// The sum of these rules.
+    pub sum: Sum,
+    /// The rules of the page.
     pub rules: Vec<ShownRule>,
+}
+
+/// The decisions of several rules together.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Sum {
+    /// As of a rule.
+    pub per_second: Rates,
+    /// As of a rule.
+    pub history: Vec<[u64; OUTCOMES]>,
 }
 
 /// A rule, and the keys that it would deny.
@@ -56,8 +71,8 @@ pub struct WouldDeny {
     pub furthest: Vec<TopKey>,
 }
 
-/// All rules.
-pub async fn rules(services: &Services) -> Rules {
+/// The rules that a query selects.
+pub async fn rules(services: &Services, query: &RulesQuery) -> Rules {
     let scan = services.status.scan.latest(&services.hub, &services.status).await;
     let now = services.now();
     let limits = Limits::new(services, now);
@@ -65,7 +80,8 @@ pub async fn rules(services: &Services) -> Rules {
     let mut found: BTreeMap<(String, String), Rule> = BTreeMap::new();
     let peers = services.status.peers.all();
     let (fresh, silent): (Vec<_>, Vec<_>) = peers.iter().partition(|peer| peer.age_ms() <= FRESH_MS);
-    for rule in limits.all_rules().iter().chain(fresh.iter().flat_map(|peer| &peer.status.rules)) {
+    let own = services.status.counters.lock().rules(services.moment().mono);
+    for rule in own.iter().chain(fresh.iter().flat_map(|peer| &peer.status.rules)) {
         let name = (rule.workspace.clone(), rule.name.clone());
         match found.get_mut(&name) {
             Some(known) => known.add(rule),
@@ -73,14 +89,29 @@ pub async fn rules(services: &Services) -> Rules {
         }
     }
     let are_complete = services.status.counters.lock().are_complete(services.moment().mono);
+    let mut selected: Vec<Rule> = found.into_values().filter(|rule| query.selects(rule)).collect();
+    let matching = selected.len() as u64;
+    let mut all = Rule::default();
+    selected.iter().for_each(|rule| all.add(rule));
+    if query.order == Order::Busiest {
+        selected.sort_by(|one, other| busy(other).total_cmp(&busy(one)));
+    }
+    let page = selected.into_iter().skip(query.offset).take(query.limit);
     Rules {
         region: services.region_name.clone(),
         now_unix_ms: now.0,
         left_out: !are_complete || fresh.iter().any(|peer| peer.status.rules_left_out),
         aggregators: 1 + fresh.len() as u64,
         aggregators_silent: silent.len() as u64,
-        rules: found.into_values().map(|rule| shown(rule, &limits, &scan, &globe)).collect(),
+        matching,
+        sum: Sum { per_second: all.per_second, history: all.history },
+        rules: page.map(|rule| shown(rule, &limits, &scan, &globe)).collect(),
     }
+}
+
+/// Decisions a second within the last minute.
+fn busy(rule: &Rule) -> f64 {
+    rule.per_second.last_1m.in_order().iter().sum()
 }
 
 fn shown(rule: Rule, limits: &Limits<'_>, scan: &Scan, globe: &Globe) -> ShownRule {
@@ -97,7 +128,7 @@ fn shown(rule: Rule, limits: &Limits<'_>, scan: &Scan, globe: &Globe) -> ShownRu
         let (denied, allowed): (Vec<_>, Vec<_>) = stand.partition(|(_, usage)| usage.is_over());
         WouldDeny {
             keys: over.keys.saturating_sub(allowed.len() as u64),
-            furthest: denied.into_iter().map(|(one, usage)| key(one, usage, scan)).collect(),
+            furthest: denied.into_iter().map(|(one, usage)| key(one, usage, scan, limits)).collect(),
         }
     });
     ShownRule { rule, would_deny, excess_ratio }

@@ -2,8 +2,10 @@
 //!
 //! The selection and the numbers of keys use the limits that were applied last. The displayed usage and the order use
 //! the limits that apply now under live control.
+//!
+//! A key whose rules are all in shadow mode is no denial: it is found by a search alone, and stated to pass.
 
-use super::control::Limits;
+use super::control::{Limits, only_shadow};
 use super::exact;
 use super::query::TopQuery;
 use super::text::{encode, identifier, text};
@@ -27,11 +29,11 @@ pub struct Top {
     pub keys_held: u64,
     /// Number of keys with a known limit.
     pub keys_limited: u64,
-    /// Number of keys past half their limit.
+    /// Number of keys past half their limit, without those that only shadow rules count.
     pub keys_past_half: u64,
-    /// Number of keys over their limit: a cost of 1 would be denied.
+    /// Number of keys over their limit: a cost of 1 would be denied. Without those that only shadow rules count.
     pub keys_over: u64,
-    /// The keys nearest their limits, in descending order.
+    /// The keys nearest their limits, in descending order; of a search, the best matches first.
     pub keys: Vec<TopKey>,
 }
 
@@ -40,17 +42,19 @@ pub async fn top(services: &Services, query: &TopQuery) -> Top {
     let scans = &services.status.scan;
     let scan = match query.text.as_slice() {
         [] => scans.latest(&services.hub, &services.status).await,
-        text => scans.containing(text, &services.hub).await,
+        text => scans.matching(text, &services.hub, &services.status).await,
     };
     let (top, now) = (&scan.top, services.now());
     let limits = Limits::new(services, now);
-    let exact = services.exact.nearest(&query.text).await;
+    let exact = services.exact.nearest(&query.text, |key| limits.ruled(key)).await;
     let windows = top.nearest.iter().map(|one| (one, limits.ranked(one)));
-    let windows = windows.map(|(one, usage)| (usage, key(one, usage, &scan)));
-    let exact_keys = exact.keys.iter().map(|one| (one.usage, exact::top_key(one, &limits)));
+    let windows = windows.map(|(one, usage)| ((one.matches, usage), key(one, usage, &scan, &limits)));
+    let exact_keys = exact.keys.iter().map(|one| ((one.matches, one.usage), exact::top_key(one, &limits)));
     let mut ranked: Vec<_> = windows.chain(exact_keys).collect();
     // Live control may have changed the limits of some keys, so the order is computed again.
-    ranked.sort_by(|(one, _), (other, _)| other.cmp_share(one));
+    ranked.sort_by(|((match_one, one), _), ((match_other, other), _)| {
+        match_one.cmp(match_other).then_with(|| other.cmp_share(one))
+    });
     ranked.truncate(query.limit);
     Top {
         region: services.region_name.clone(),
@@ -65,9 +69,9 @@ pub async fn top(services: &Services, query: &TopQuery) -> Top {
 }
 
 /// A key as displayed.
-pub fn key(ranked: &Ranked, usage: KeyUsage, scan: &Scan) -> TopKey {
+pub fn key(ranked: &Ranked, usage: KeyUsage, scan: &Scan, limits: &Limits<'_>) -> TopKey {
     let parts = ranked.key.parts();
-    TopKey {
+    let key = TopKey {
         algorithm: "sliding_window".to_owned(),
         workspace: text(parts.workspace),
         namespace: text(parts.namespace),
@@ -82,5 +86,6 @@ pub fn key(ranked: &Ranked, usage: KeyUsage, scan: &Scan) -> TopKey {
         per_second: scan.growth.get(&ranked.key).copied(),
         wait_ms: usage.wait_ms,
         ..TopKey::default()
-    }
+    };
+    if only_shadow(limits.rules(&parts)) { key.in_shadow() } else { key }
 }

@@ -1,9 +1,7 @@
 //! The JSON of `/v1/keys`, and of a key in lists.
 
-use crate::region::status::counters;
 use serde::{Deserialize, Serialize};
 use weir_core::control::effective_limit;
-use weir_core::model::key::KeyParts;
 use weir_core::model::window::MAX_COUNT;
 
 /// All counts of an identifier.
@@ -68,10 +66,23 @@ pub struct TopKey {
     pub per_second: Option<f64>,
     /// Milliseconds until a cost of 1 passes, if nothing more is used: 0 if it passes now, absent if it never does.
     pub wait_ms: Option<u64>,
+    /// The outcome of a request now if no rule were in shadow mode; only if it would be denied then.
+    pub but_for_shadow: Option<Judged>,
     /// Requests on a log or a ledger that this aggregator denied lately. Absent for windows, which Envoys decide.
     pub denied: Option<u64>,
     /// Milliseconds since the use was read: a ledger is shown as of its last decision.
     pub age_ms: u64,
+}
+
+impl TopKey {
+    /// The same key if all its rules are in shadow mode: a request passes.
+    pub fn in_shadow(self) -> TopKey {
+        let judged = Judged { passes: false, wait_ms: self.wait_ms };
+        match self.wait_ms {
+            Some(0) => self,
+            _ => TopKey { wait_ms: Some(0), but_for_shadow: Some(judged), ..self },
+        }
+    }
 }
 
 /// The use of a log or a ledger, read from its store.
@@ -316,12 +327,4 @@ impl Entry {
         let why = why.map(|reason| format!(": {}", plain(reason))).unwrap_or_default();
         format!(" ({target}, namespace {}, revision {}{by}{why})", self.namespace, self.revision)
     }
-}
-
-/// Whether a rule counts a key.
-pub fn counts(rule: &counters::Rule, key: &KeyParts<'_>) -> bool {
-    rule.algorithm == "sliding_window"
-        && rule.window_ms == key.duration_ms
-        && rule.workspace.as_bytes() == key.workspace
-        && rule.namespace.as_bytes() == key.namespace
 }

@@ -3,6 +3,7 @@
 use super::rule_set::RuleSet;
 use crate::model::exact::Algorithm;
 use alloc::vec::Vec;
+use core::cmp::Ordering;
 
 /// One rule that applies to a request, resolved to a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +111,8 @@ pub struct Policy {
     pub deny_on_failure: bool,
     /// Clients do not see this limit: an allowed request's outcome has neither its budget nor its transaction.
     pub hidden: bool,
+    /// An allowed request's outcome lists this budget, so that clients may see more than the one that ends first.
+    pub listed: bool,
     /// Longest time that a request waits for queries, in milliseconds.
     pub timeout_ms: u32,
     /// The cost comes from the response. Until [`Limiter::settle_cost`](super::Limiter::settle_cost) the check's cost is reserved, and
@@ -126,6 +129,9 @@ pub struct Outcome {
     pub decision: Decision,
     /// Shadow rules that would have denied. Exact shadow rules follow later, in `Limiter::take_shadow_outcomes`.
     pub shadow_denied: RuleSet,
+    /// Of a request that passes: what is left of its rules that are `listed` and not hidden. At most [`MAX_BUDGETS`], those that end
+    /// first, in no order. Empty if a window alone applies, whose budget the decision has.
+    pub budgets: Vec<Budget>,
     /// Details of exact rules, for response headers.
     pub exact: ExactDetails,
 }
@@ -135,11 +141,21 @@ pub struct Outcome {
 pub struct ExactDetails {
     /// Exact rules that were not decided.
     pub undecided: RuleSet,
-    /// The window of the rule that the decision's budget names, in milliseconds, if the exact response states it; else 0.
-    pub window_ms: u64,
+    /// Rules whose windows the exact response states, with these, in milliseconds.
+    pub windows: Vec<(u16, u64)>,
     /// Numbers under which ledgers recorded the request.
     pub transactions: Transactions,
 }
+
+impl ExactDetails {
+    /// The window of a rule in milliseconds, if the exact response states it.
+    pub fn window_ms(&self, rule: u16) -> Option<u64> {
+        self.windows.iter().find(|(of, _)| *of == rule).map(|(_, window_ms)| *window_ms)
+    }
+}
+
+/// Most budgets that an outcome lists; more rules may apply.
+pub const MAX_BUDGETS: usize = 8;
 
 /// Most transactions that an outcome lists; ledgers record more if more rules apply.
 pub const MAX_TRANSACTIONS: usize = 4;
@@ -180,8 +196,13 @@ pub enum ShadowOutcome {
 
 impl Outcome {
     /// An outcome that no shadow rule and no exact rule has a part in.
-    pub(super) fn of(decision: Decision) -> Outcome {
-        Outcome { decision, shadow_denied: RuleSet::default(), exact: ExactDetails::default() }
+    pub fn of(decision: Decision) -> Outcome {
+        Outcome {
+            decision,
+            shadow_denied: RuleSet::default(),
+            budgets: Vec::new(),
+            exact: ExactDetails::default(),
+        }
     }
 
     /// Whether the request passes.
@@ -193,7 +214,7 @@ impl Outcome {
 /// Whether a request passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// It passes and is charged; the budget of the most restrictive rule (`None` if no rule enforces).
+    /// It passes and is charged; the budget that ends first (`None` if no rule enforces, or clients may see none).
     Allow(Option<Budget>),
     /// It is denied, and nothing is charged.
     Deny(Denial),
@@ -212,6 +233,62 @@ pub struct Budget {
     pub remaining: u64,
     /// Milliseconds until the current cell ends; of an exact rule, until its oldest use no longer counts.
     pub reset_ms: u64,
+}
+
+impl Budget {
+    /// Whether a smaller share of its limit is left than of the other's; of the same shares, whether less is left. Numbers alone do not
+    /// compare, as a request may cost one rule 1 and another 1 000.
+    pub fn ends_before(&self, other: &Budget) -> bool {
+        self.order(other) == Ordering::Less
+    }
+
+    fn order(&self, other: &Budget) -> Ordering {
+        let share = |left: &Budget, of: &Budget| u128::from(left.remaining) * u128::from(of.limit);
+        (share(self, other), self.remaining).cmp(&(share(other, self), other.remaining))
+    }
+}
+
+/// What is left of a request's limits, of which clients may see.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Left {
+    /// The budget that ends first.
+    pub(super) first: Option<Budget>,
+    /// See [`Outcome::budgets`].
+    pub(super) listed: Vec<Budget>,
+}
+
+impl Left {
+    /// Adds the budget of a rule with these fields of its policy.
+    pub(super) fn add(&mut self, budget: Budget, hidden: bool, listed: bool) {
+        if hidden {
+            return;
+        }
+        if self.first.is_none_or(|first| budget.ends_before(&first)) {
+            self.first = Some(budget);
+        }
+        if listed {
+            self.list(budget);
+        }
+    }
+
+    /// Adds what is left of other rules.
+    pub(super) fn extend(&mut self, other: Left) {
+        if let Some(budget) = other.first {
+            self.add(budget, false, false);
+        }
+        other.listed.into_iter().for_each(|budget| self.list(budget));
+    }
+
+    /// Lists a budget; without room, in place of one that ends later.
+    fn list(&mut self, budget: Budget) {
+        if self.listed.len() < MAX_BUDGETS {
+            return self.listed.push(budget);
+        }
+        let last = self.listed.iter_mut().max_by(|one, other| one.order(other));
+        if let Some(last) = last.filter(|last| budget.ends_before(last)) {
+            *last = budget;
+        }
+    }
 }
 
 /// Why and for how long a request is denied.

@@ -45,7 +45,7 @@ use report::resync::Resyncs;
 use transact::{Make, Table};
 
 pub use check::{
-    Budget, Cause, Check, Checks, ConsultResult, Decision, Denial, ExactDetails, ExactResult,
+    Budget, Cause, Check, Checks, ConsultResult, Decision, Denial, ExactDetails, ExactResult, MAX_BUDGETS,
     MAX_TRANSACTIONS, Outcome, Policy, Reason, ShadowOutcome, Transactions,
 };
 pub use compiled::CompiledRule;

@@ -9,13 +9,14 @@ use super::{Explained, Region};
 use crate::model::key::{Key, KeyParts, is_reserved};
 use crate::model::time::UnixMs;
 use crate::model::window::{Position, Used};
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 
 /// Most keys of a [`Top`].
 pub const MAX_TOP: usize = 100;
 /// Most scopes of a [`Top`].
-pub const MAX_SCOPES: usize = 64;
+pub const MAX_SCOPES: usize = 4_096;
 /// Most keys of one scope.
 pub const MAX_SCOPE_KEYS: usize = 10;
 
@@ -96,6 +97,39 @@ impl Explained {
     }
 }
 
+/// How a key matches the text that is searched, the best first. Without a text all are alike.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Match {
+    /// The text is the identifier.
+    #[default]
+    Whole,
+    /// The same, but for the case of ASCII letters.
+    WholeInOtherCase,
+    /// The identifier begins with the text, without regard to case, as in the following.
+    Beginning,
+    /// The identifier contains the text.
+    Part,
+    /// The namespace contains the text.
+    Namespace,
+}
+
+impl Match {
+    /// How a key matches `text`, if it does.
+    pub fn of(text: &[u8], identifier: &[u8], namespace: &[u8]) -> Option<Match> {
+        let is_in = |whole: &[u8]| whole.windows(text.len()).any(|part| part.eq_ignore_ascii_case(text));
+        if text.is_empty() || text == identifier {
+            return Some(Match::Whole);
+        }
+        if text.eq_ignore_ascii_case(identifier) {
+            return Some(Match::WholeInOtherCase);
+        }
+        if identifier.get(..text.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(text)) {
+            return Some(Match::Beginning);
+        }
+        is_in(identifier).then_some(Match::Part).or_else(|| is_in(namespace).then_some(Match::Namespace))
+    }
+}
+
 /// A key and its use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ranked {
@@ -103,6 +137,8 @@ pub struct Ranked {
     pub key: Key,
     /// Its use.
     pub usage: KeyUsage,
+    /// How it matches the text that is searched.
+    pub matches: Match,
 }
 
 /// The keys that a rule counts, for all identifiers.
@@ -117,10 +153,9 @@ pub struct Scope {
 }
 
 impl Scope {
-    fn holds(&self, parts: &KeyParts<'_>) -> bool {
-        self.window_ms == parts.duration_ms
-            && self.namespace == parts.namespace
-            && self.workspace == parts.workspace
+    fn order(&self, parts: &KeyParts<'_>) -> Ordering {
+        let own = (self.workspace.as_slice(), self.namespace.as_slice(), self.window_ms);
+        own.cmp(&(parts.workspace, parts.namespace, parts.duration_ms))
     }
 }
 
@@ -129,6 +164,8 @@ impl Scope {
 pub struct Over {
     /// The scope.
     pub scope: Scope,
+    /// Whether a rule counts them that may deny. If not, they are no denials.
+    pub is_enforced: bool,
     /// The number of such keys.
     pub keys: u64,
     /// The keys farthest over their limits, the farthest first; at most [`MAX_SCOPE_KEYS`].
@@ -138,72 +175,74 @@ pub struct Over {
 /// What a walk over all keys has found so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Top {
-    /// The keys nearest their limits, the nearest first; at most [`MAX_TOP`].
+    /// The keys nearest their limits, the nearest first; at most [`MAX_TOP`]. Of a search, the best matches come first. Otherwise keys that
+    /// no rule may deny are left out.
     pub nearest: Vec<Ranked>,
     /// Keys with a known limit.
     pub limited: u64,
-    /// Keys past half their limit.
+    /// Keys past half a limit by which they may be denied.
     pub past_half: u64,
-    /// Keys over their limit.
+    /// Keys over a limit by which they may be denied.
     pub over: u64,
-    /// By scope, in the order given.
+    /// In ascending order.
     pub scopes: Vec<Over>,
-    /// Only keys whose identifier contains it are considered.
-    needle: Vec<u8>,
+    /// Only keys that match it are considered.
+    text: Vec<u8>,
     from: usize,
 }
 
 impl Top {
-    /// Begins a walk. It considers the first [`MAX_SCOPES`] of `scopes` as well.
-    pub fn new(scopes: impl IntoIterator<Item = Scope>) -> Top {
-        let empty = |scope| Over { scope, keys: 0, furthest: Vec::new() };
-        Top { scopes: scopes.into_iter().take(MAX_SCOPES).map(empty).collect(), ..Top::default() }
+    /// Begins a walk. It finds the keys over their limits of the first [`MAX_SCOPES`] of `scopes` as well, each with whether a rule counts
+    /// them that may deny.
+    pub fn new(scopes: impl IntoIterator<Item = (Scope, bool)>) -> Top {
+        let mut sorted: BTreeMap<Scope, bool> = BTreeMap::new();
+        for (scope, is_enforced) in scopes {
+            *sorted.entry(scope).or_default() |= is_enforced;
+        }
+        let empty = |(scope, is_enforced)| Over { scope, is_enforced, keys: 0, furthest: Vec::new() };
+        Top { scopes: sorted.into_iter().take(MAX_SCOPES).map(empty).collect(), ..Top::default() }
     }
 
-    /// Begins a walk over the keys whose identifier contains `needle`, without regard to the case of ASCII letters.
-    pub fn containing(needle: &[u8]) -> Top {
-        Top { needle: needle.to_ascii_lowercase(), ..Top::default() }
-    }
-
-    /// Whether an identifier contains the text that the walk looks for.
-    pub fn wants(&self, identifier: &[u8]) -> bool {
-        let at = |part: &[u8]| part.eq_ignore_ascii_case(&self.needle);
-        self.needle.is_empty() || identifier.windows(self.needle.len()).any(at)
+    /// Restricts the walk to the keys that match `text`.
+    pub fn matching(self, text: &[u8]) -> Top {
+        Top { text: text.to_vec(), ..self }
     }
 
     fn take(&mut self, key: &Key, usage: KeyUsage) {
         // Violations that lead to a ban are counted on separate keys, which limit no request.
         let parts = key.parts();
-        if usage.limit.is_none() || is_reserved(parts.namespace) || !self.wants(parts.identifier) {
+        if usage.limit.is_none() || is_reserved(parts.namespace) {
             return;
         }
-        let (half, over) = (usage.is_past_half(), usage.is_over());
+        let Some(matches) = Match::of(&self.text, parts.identifier, parts.namespace) else { return };
+        let over = usage.is_over();
+        let scope = self.scopes.binary_search_by(|one| one.scope.order(&parts)).ok();
+        let mut scope = scope.and_then(|at| self.scopes.get_mut(at));
+        let may_deny = scope.as_ref().is_none_or(|scope| scope.is_enforced);
         self.limited = self.limited.saturating_add(1);
-        self.past_half = self.past_half.saturating_add(u64::from(half));
-        self.over = self.over.saturating_add(u64::from(over));
-        if usage.used > 0 {
-            rank(&mut self.nearest, MAX_TOP, key, usage);
+        self.past_half = self.past_half.saturating_add(u64::from(may_deny && usage.is_past_half()));
+        self.over = self.over.saturating_add(u64::from(may_deny && over));
+        if usage.used > 0 && (may_deny || !self.text.is_empty()) {
+            rank(&mut self.nearest, MAX_TOP, key, (matches, usage));
         }
-        if over {
-            let parts = key.parts();
-            for scope in self.scopes.iter_mut().filter(|over| over.scope.holds(&parts)) {
-                scope.keys = scope.keys.saturating_add(1);
-                rank(&mut scope.furthest, MAX_SCOPE_KEYS, key, usage);
-            }
+        if let Some(scope) = scope.as_mut().filter(|_| over) {
+            scope.keys = scope.keys.saturating_add(1);
+            rank(&mut scope.furthest, MAX_SCOPE_KEYS, key, (Match::Whole, usage));
         }
     }
 }
 
 /// Inserts a key at its place among the first `most`.
-fn rank(ranked: &mut Vec<Ranked>, most: usize, key: &Key, usage: KeyUsage) {
+fn rank(ranked: &mut Vec<Ranked>, most: usize, key: &Key, (matches, usage): (Match, KeyUsage)) {
     let before = |other: &Ranked| {
-        other.usage.cmp_share(&usage).reverse().then_with(|| other.key.cmp(key)) == Ordering::Less
+        let order = other.matches.cmp(&matches).then_with(|| usage.cmp_share(&other.usage));
+        order.then_with(|| other.key.cmp(key)) == Ordering::Less
     };
     if ranked.len() >= most && ranked.last().is_some_and(before) {
         return;
     }
     let place = ranked.partition_point(before);
-    ranked.insert(place, Ranked { key: key.clone(), usage });
+    ranked.insert(place, Ranked { key: key.clone(), usage, matches });
     ranked.truncate(most);
 }
 

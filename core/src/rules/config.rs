@@ -95,7 +95,7 @@ pub struct Table {
 /// `responses`: headers and bodies of answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Responses {
-    /// `ietf_headers` (default false): adds `RateLimit` and `RateLimit-Policy` of the IETF draft.
+    /// `ietf_headers` (default false): adds `RateLimit` and `RateLimit-Policy` of the IETF draft, which list the rules that apply.
     pub ietf_headers: bool,
     /// `problem_json` (default false): denials have an `application/problem+json` body.
     pub problem_json: bool,

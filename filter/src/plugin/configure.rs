@@ -8,9 +8,9 @@ use crate::host::arena;
 use crate::host::calls;
 use crate::worker::Worker;
 use proxy_wasm::types::LogLevel;
-use weir_core::limiter::Checks;
+use weir_core::limiter::{Checks, CompiledRule};
 use weir_core::model::time::Now;
-use weir_core::rules::{Config, Scratch};
+use weir_core::rules::{Config, Rule, Scratch};
 
 /// Time until the first tick, which opens the stream. The stream is not opened at once, since Envoy first tries a configuration in a
 /// VM that it discards.
@@ -49,12 +49,7 @@ impl Plugin {
         let mut plugin = Plugin {
             root,
             worker: at,
-            compiled_rules: config
-                .rules
-                .iter()
-                .zip(0..)
-                .map(|(rule, number)| rule.compiled(number, &config.workspace))
-                .collect(),
+            compiled_rules: compiled(&config, has_response_callback),
             rule_names: config.rules.iter().map(|rule| rule.name.as_str().into()).collect(),
             bans: Bans::new(root, &config),
             scratch: Scratch::default(),
@@ -68,6 +63,17 @@ impl Plugin {
         plugin.switch_shadows(worker, now.mono);
         Some(plugin)
     }
+}
+
+/// The rules as the limiter applies them. Budgets are listed only where responses to allowed requests state them.
+fn compiled(config: &Config, has_response_callback: bool) -> Vec<CompiledRule> {
+    let listed = config.responses.headers_on_allowed && has_response_callback;
+    let compiled = |(rule, number): (&Rule, u16)| {
+        let mut compiled = rule.compiled(number, &config.workspace);
+        compiled.policy.listed = listed;
+        compiled
+    };
+    config.rules.iter().zip(0..).map(compiled).collect()
 }
 
 /// The value of one of the variables in an `environment` as [`calls::environment`] has it.

@@ -72,8 +72,8 @@ impl Plugin {
     /// Settles the cost of a request by its response. Returns headers for the response of an allowed request.
     pub fn on_response(&mut self, worker: &mut Worker, context: u32) -> Vec<Header> {
         self.settle(worker, context, true);
-        let Some(Allowed { budget, exact }) = self.requests.take_allowed(context) else { return Vec::new() };
-        responses::allowed_headers(&self.config.rules, budget.as_ref(), &exact, &self.config.responses)
+        let Some(Allowed { budgets, exact }) = self.requests.take_allowed(context) else { return Vec::new() };
+        responses::allowed_headers(&self.config.rules, budgets, &exact, &self.config.responses)
     }
 
     /// Settles the cost of a request by a response of which [`Plugin::on_response`] was not called.
@@ -183,10 +183,10 @@ impl Plugin {
         let request = self.number(context);
         if worker.limiter.is_deferred(request) {
             let mut ended = Ended::new(&self.config.rules, answered);
-            let mut shown = self.requests.budget(context);
+            let shown = self.requests.budgets(context);
             let cost = |rule| {
                 let cost = ended.cost(rule);
-                if let Some(budget) = shown.as_mut().filter(|budget| budget.rule == rule) {
+                for budget in shown.iter_mut().filter(|budget| budget.rule == rule) {
                     responses::settle(budget, &self.config.rules, cost);
                 }
                 cost

@@ -28,11 +28,14 @@ pub(super) struct Paused {
 pub(super) struct Applied {
     pub(super) rule: u16,
     pub(super) shadow: bool,
+    /// The limit of this identifier; 0 for a ledger.
+    pub(super) limit: u64,
 }
 
 /// The values for the headers of an allowed request's response.
 pub(super) struct Allowed {
-    pub(super) budget: Option<Budget>,
+    /// What is left of the rules that clients see.
+    pub(super) budgets: Vec<Budget>,
     pub(super) exact: ExactDetails,
 }
 
@@ -61,16 +64,20 @@ impl Requests {
 
     /// Keeps the values for an allowed request's response headers, if there are any.
     pub(super) fn allow(&mut self, context: u32, allowed: Allowed) {
-        let Allowed { budget, exact } = &allowed;
-        let has_headers = budget.is_some() || !exact.undecided.is_empty() || !exact.transactions.is_empty();
+        let Allowed { budgets, exact } = &allowed;
+        let has_headers =
+            !budgets.is_empty() || !exact.undecided.is_empty() || !exact.transactions.is_empty();
         if has_headers && self.has_response_callback && self.allowed.len() < MAX_TRACKED {
             self.allowed.insert(context, allowed);
         }
     }
 
-    /// The budget that an allowed request's response will state.
-    pub(super) fn budget(&mut self, context: u32) -> Option<&mut Budget> {
-        self.allowed.get_mut(&context)?.budget.as_mut()
+    /// The budgets that an allowed request's response will state.
+    pub(super) fn budgets(&mut self, context: u32) -> &mut [Budget] {
+        match self.allowed.get_mut(&context) {
+            Some(allowed) => &mut allowed.budgets,
+            None => &mut [],
+        }
     }
 
     pub(super) fn take_allowed(&mut self, context: u32) -> Option<Allowed> {

@@ -120,7 +120,7 @@ impl Plugin {
     ) -> Effect {
         match outcome.decision {
             Decision::Wait => Effect::Pause,
-            Decision::Deny(denial) => self.deny(worker, &denial, &outcome, client, now),
+            Decision::Deny(denial) => self.deny(worker, &denial, &outcome, (paused, client()), now),
             Decision::Allow(budget) => {
                 match paused {
                     Some(rules) => count_allowed(&mut self.statistics, rules.iter().copied(), &outcome),
@@ -138,7 +138,7 @@ impl Plugin {
         worker: &mut Worker,
         denial: &Denial,
         outcome: &limiter::Outcome,
-        client: impl Fn() -> Client,
+        (paused, client): (Option<&[Applied]>, Client),
         now: MonoMs,
     ) -> Effect {
         let rule = usize::from(denial.budget.rule);
@@ -159,20 +159,29 @@ impl Plugin {
         self.count_each(undecided, RuleOutcome::Undecided);
         self.count_each(&outcome.shadow_denied, RuleOutcome::ShadowDenied);
         let Config { rules, responses, .. } = &self.config;
-        let Some(response) = responses::denied(rules, denial, &outcome.exact, responses, client()) else {
+        let others = match paused {
+            _ if !responses.ietf_headers => Vec::new(),
+            Some(rules) => policies(rules.iter().copied()),
+            None => policies(applied(&self.checks)),
+        };
+        let Some(response) = responses::denied(rules, (denial, others), &outcome.exact, responses, client)
+        else {
             return Effect::Pass;
         };
         Effect::Refuse(self.label((rule, decided)), Box::new(response))
     }
 
     fn allow(&mut self, context: u32, budget: Option<limiter::Budget>, outcome: limiter::Outcome) -> Effect {
-        let limiter::Outcome { exact, shadow_denied, .. } = outcome;
+        let limiter::Outcome { exact, shadow_denied, mut budgets, .. } = outcome;
         let Config { rules, responses, .. } = &self.config;
-        let budget = budget.filter(|budget| responses::shows(rules, budget, responses));
+        if let Some(budget) = budget.filter(|_| responses.headers_on_allowed && budgets.is_empty()) {
+            budgets.push(budget);
+        }
+        budgets.retain(|budget| responses::shows(rules, budget));
         let first = |rules: &RuleSet, outcome| rules.iter().next().map(|rule| (usize::from(rule), outcome));
         let decided = first(&exact.undecided, RuleOutcome::Undecided)
             .or_else(|| first(&shadow_denied, RuleOutcome::ShadowDenied));
-        self.requests.allow(context, Allowed { budget, exact });
+        self.requests.allow(context, Allowed { budgets, exact });
         decided.map_or(Effect::Pass, |decided| Effect::PassLabelled(self.label(decided)))
     }
 
@@ -200,10 +209,16 @@ impl From<ShadowOutcome> for RuleOutcome {
 
 /// The rules that are decided together with the current request. Exact shadow rules are decided later.
 pub(super) fn applied(checks: &Checks) -> impl Iterator<Item = Applied> {
-    checks
-        .iter()
-        .filter(|check| check.is_window() || !check.policy.shadow)
-        .map(|check| Applied { rule: check.rule, shadow: check.policy.shadow })
+    checks.iter().filter(|check| check.is_window() || !check.policy.shadow).map(|check| Applied {
+        rule: check.rule,
+        shadow: check.policy.shadow,
+        limit: check.limit,
+    })
+}
+
+/// The rules that enforce, with their limits; a ledger's is not known.
+fn policies(rules: impl Iterator<Item = Applied>) -> Vec<(u16, u64)> {
+    rules.filter(|rule| !rule.shadow && rule.limit > 0).map(|rule| (rule.rule, rule.limit)).collect()
 }
 
 fn count_allowed(

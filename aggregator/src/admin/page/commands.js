@@ -67,7 +67,7 @@ export function commandsFor(body, reason) {
 export function commandPanel() {
   let last = null;
   const reason = h("input", { id: "reason", autocomplete: "off", maxlength: "200", oninput: () => draw() });
-  const list = h("ol", { class: "commands" });
+  const list = h("ol", { class: "commands", "aria-label": "What can be done" });
   const note = h("p", { class: "muted" });
   const element = h("section", { class: "panel", hidden: "" },
     h("h2", {}, "What can be done"),

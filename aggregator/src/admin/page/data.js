@@ -47,7 +47,7 @@ async function round() {
     state.problem = null;
     state.since = null;
   } catch (error) {
-    state.problem = error.name === "TimeoutError" ? "timeout" : "no connection";
+    state.problem = error.name === "TimeoutError" ? "timeout" : error instanceof Refusal ? error.message : "no connection";
     state.since ??= Date.now();
   }
   state.polling = false;
@@ -58,11 +58,27 @@ async function round() {
   if (!document.hidden && !state.paused) timer = setTimeout(round, fresh ? 0 : INTERVAL_MS);
 }
 
+/** An answer that has no data. */
+class Refusal extends Error {}
+
+/** The JSON of a path. Throws what went wrong; an answer to a wrong query, status 400, is left to `onWrong`. */
+export async function get(path, signal, onWrong) {
+  const patience = AbortSignal.timeout(PATIENCE_MS);
+  const response = await fetch(path, { signal: signal ? AbortSignal.any([signal, patience]) : patience, cache: "no-store" });
+  const body = await response.json().catch((error) => {
+    if (error instanceof SyntaxError) return {};
+    throw error;
+  });
+  if (response.ok) return body;
+  const reason = body.error ?? "no JSON";
+  if (response.status === 400 && onWrong) return onWrong(reason);
+  throw new Refusal(`status ${response.status}: ${reason}`);
+}
+
 async function poll(path) {
-  const response = await fetch(path, { signal: AbortSignal.timeout(PATIENCE_MS), cache: "no-store" });
-  const body = await response.json();
+  const answer = await get(path, null, (error) => ({ wrong: error }));
   const at = Date.now();
-  state.responses.set(path, response.ok ? { body, at } : { error: body.error ?? `status ${response.status}`, status: response.status, at });
+  state.responses.set(path, answer.wrong === undefined ? { body: answer, at } : { error: answer.wrong, at });
 }
 
 /** Drops the answers to queries that are no longer shown. */

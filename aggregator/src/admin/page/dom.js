@@ -1,6 +1,10 @@
 // Creates and updates elements. All content is set as text, never as markup, because identifiers come from any client.
 
+import { count } from "./words.js";
+
 const SVG = "http://www.w3.org/2000/svg";
+/** Rows of one page of a table. */
+const ROWS = 100;
 
 /** Creates an element. Attributes that begin with "on" are listeners; false and null are left out. */
 export function h(tag, attributes = {}, ...children) {
@@ -78,7 +82,26 @@ export function keyed(parent, make) {
   };
 }
 
-/** A sortable table. Columns: {id, title, kind, value(item), cell() → {element, update(item)}}. */
+/** Buttons between the pages of a list of `name`, and which entries are shown; hidden while there is one page. `go` gets the first entry. */
+export function pager(name, go) {
+  let at = { from: 0, size: 1 };
+  const button = (title, way) => h("button", { type: "button", class: "button plain", onclick: () => go(Math.max(0, at.from + way * at.size)) }, title);
+  const [back, next] = [button("Previous", -1), button("Next", 1)];
+  const where = h("span", { class: "muted", role: "status" });
+  const element = h("nav", { class: "pages", "aria-label": `Pages of ${name}`, hidden: "" }, back, where, next);
+  return {
+    element,
+    set(from, size, all) {
+      at = { from, size };
+      element.hidden = from === 0 && all <= size;
+      back.disabled = from === 0;
+      next.disabled = from + size >= all;
+      setText(where, `${count(Math.min(from + 1, all))} to ${count(Math.min(from + size, all))} of ${count(all)}`);
+    },
+  };
+}
+
+/** A sortable table of pages of 100 rows. Columns: {id, title, kind, value(item), cell() → {element, update(item)}}. */
 export function table({ caption, columns, keyOf, sort, onSort, empty }) {
   const body = h("tbody", { role: "rowgroup" });
   const heads = columns.map((column) => {
@@ -88,8 +111,13 @@ export function table({ caption, columns, keyOf, sort, onSort, empty }) {
     return h("th", { scope: "col", role: "columnheader", class: column.kind ?? "" }, title);
   });
   const none = h("p", { class: "empty", hidden: "" }, empty);
+  let from = 0;
+  const pages = pager(caption, (first) => {
+    from = first;
+    update(last);
+  });
   const element = h("div", { class: "scroll" },
-    h("table", { role: "table" }, h("caption", { class: "unseen" }, caption), h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, heads)), body), none);
+    h("table", { role: "table" }, h("caption", { class: "unseen" }, caption), h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, heads)), body), none, pages.element);
   const draw = keyed(body, () => {
     const cells = columns.map((column) => ({ column, ...column.cell() }));
     const row = h("tr", { role: "row" }, cells.map((cell) =>
@@ -112,7 +140,9 @@ export function table({ caption, columns, keyOf, sort, onSort, empty }) {
     });
     none.hidden = items.length > 0;
     element.firstChild.hidden = items.length === 0;
-    draw(ordered, keyOf);
+    from = Math.min(from, Math.max(0, Math.ceil(items.length / ROWS) - 1) * ROWS);
+    draw(ordered.slice(from, from + ROWS), keyOf);
+    pages.set(from, ROWS, items.length);
   }
   return { element, update };
 }

@@ -19,6 +19,7 @@ use prost_types::{Duration as ProtoDuration, Struct};
 use std::collections::HashSet;
 use std::time::Duration;
 use tokio::time::Instant;
+use weir_core::limiter::Budget;
 use weir_core::model::exact::{ChargeResult, Verdict};
 
 /// How a call ended, for metrics.
@@ -267,16 +268,19 @@ impl CallContext<'_> {
         (response, outcome)
     }
 
-    /// The headers that the settings name, of the limit that is nearest to being used up.
+    /// The headers that the settings name, of the limit that denies, or else of which the smallest share is left.
     fn limit_headers(self, statuses: &[DescriptorStatus], limits: &[Limit<'_>]) -> Vec<HeaderValue> {
         let Some(names) = &self.answering.response_headers else { return Vec::new() };
         let over = |limit: &&Limit<'_>| !limit.part.quota && statuses[limit.at].code() == Code::OverLimit;
-        let nearest = limits.iter().min_by_key(|limit| statuses[limit.at].limit_remaining);
+        let budget = |limit: &Limit<'_>| budget(&statuses[limit.at]);
+        let nearest = limits.iter().reduce(|one, other| match budget(other).ends_before(&budget(one)) {
+            true => other,
+            false => one,
+        });
         let Some(shown) = limits.iter().rfind(over).or(nearest) else { return Vec::new() };
-        let status = &statuses[shown.at];
-        let limit = status.current_limit.as_ref().map_or(0, |limit| limit.requests_per_unit);
-        let reset = status.duration_until_reset.map_or(0, |left| left.seconds);
-        let values = [limit.to_string(), status.limit_remaining.to_string(), reset.to_string()];
+        let reset = statuses[shown.at].duration_until_reset.map_or(0, |left| left.seconds);
+        let Budget { limit, remaining, .. } = budget(shown);
+        let values = [limit.to_string(), remaining.to_string(), reset.to_string()];
         names.iter().zip(values).map(|(name, value)| HeaderValue { key: name.clone(), value }).collect()
     }
 }
@@ -307,6 +311,12 @@ fn applied_limit(shown: &RateLimit, result: &ChargeResult) -> RateLimit {
         _ => u32::try_from(result.limit).unwrap_or(u32::MAX),
     };
     RateLimit { requests_per_unit, ..shown.clone() }
+}
+
+/// What is left of a limit.
+fn budget(status: &DescriptorStatus) -> Budget {
+    let limit = status.current_limit.as_ref().map_or(0, |limit| limit.requests_per_unit);
+    Budget { rule: 0, limit: limit.into(), remaining: status.limit_remaining.into(), reset_ms: 0 }
 }
 
 /// The status of a descriptor without a limit.

@@ -108,6 +108,7 @@ pub fn keys(top: &Top, columns: usize) -> Vec<String> {
         let full = fit(&bar(key.used, key.limit, bars.saturating_sub(1)), bars);
         let share = full + &right(&percent(key.used, key.limit), 6);
         let wait = match key.wait_ms {
+            _ if key.but_for_shadow.is_some() => "shadow".to_owned(),
             Some(0) => "passes".to_owned(),
             Some(ms) => time(ms),
             None => "never".to_owned(),

@@ -18,7 +18,7 @@ mod logs;
 mod plan;
 mod recent;
 
-pub use recent::{ExactKey, ExactUsage, Nearest};
+pub use recent::{ExactKey, ExactUsage, Nearest, Ruled};
 
 use crate::database::{BucketUse, Database};
 use crate::redis::Store;
@@ -41,6 +41,7 @@ use weir_core::model::breaker::State;
 use weir_core::model::exact::{Charge, ChargeResult, ExactRequestId, Limit, Verdict};
 use weir_core::model::key::Key;
 use weir_core::region::log::{Decided, LogCharge, Outcome};
+use weir_core::region::top::Match;
 
 /// Timeout of a refund that no request waits for.
 const REFUND: Duration = Duration::from_secs(1);
@@ -154,9 +155,10 @@ impl Exact {
         logs.into_iter().chain(ledger)
     }
 
-    /// The exact keys nearest their limits whose identifier contains `text`, of those that this aggregator decided lately.
-    pub async fn nearest(&self, text: &[u8]) -> Arc<Nearest> {
-        self.recent.nearest(text, &self.stores.logs).await
+    /// The exact keys nearest their limits that match `text`, of those that this aggregator decided lately. `ruled` has what rules state of
+    /// a key.
+    pub async fn nearest<'a>(&self, text: &[u8], ruled: impl Fn(&ExactKey) -> Ruled<'a>) -> Arc<Nearest> {
+        self.recent.nearest(text, &self.stores.logs, ruled).await
     }
 
     /// The exact keys of an identifier that this aggregator decided lately.
@@ -174,7 +176,14 @@ impl Exact {
     ) -> Result<Option<ExactUsage>, Unread> {
         let deadline = Instant::now() + within;
         let denied = self.recent.last(key).map_or(0, |last| last.denied);
-        let shown = |usage, window_ms| ExactUsage { key: key.clone(), usage, window_ms, denied, age_ms: 0 };
+        let shown = |usage, window_ms| ExactUsage {
+            key: key.clone(),
+            usage,
+            window_ms,
+            denied,
+            age_ms: 0,
+            matches: Match::Whole,
+        };
         match key {
             ExactKey::Log(log) => {
                 let charges: Vec<_> = recent::query(key, most).into_iter().collect();

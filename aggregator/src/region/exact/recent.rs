@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use weir_core::model::exact::{Charge, ChargeResult, ExactRequestId, Limit, Verdict};
 use weir_core::model::key::Key;
 use weir_core::region::log::{Decided, EntryId, LogCharge};
-use weir_core::region::top::{KeyUsage, MAX_TOP, Top};
+use weir_core::region::top::{KeyUsage, MAX_TOP, Match};
 
 /// Most keys of each generation.
 const MAX_KEYS: usize = 8_192;
@@ -48,18 +48,30 @@ pub struct ExactUsage {
     pub denied: u64,
     /// Milliseconds since its use was read.
     pub age_ms: u64,
+    /// How it matches the text that is searched.
+    pub matches: Match,
+}
+
+/// What rules state of a key.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ruled<'a> {
+    /// Of a bucket: the namespace of the rules that charge its zone; empty if it is not known.
+    pub namespace: &'a [u8],
+    /// Whether all rules that count it are in shadow mode, so that it is never denied.
+    pub shadow: bool,
 }
 
 /// The exact keys nearest their limits, and numbers of those decided lately.
 #[derive(Clone, Debug, Default)]
 pub struct Nearest {
-    /// In descending order of the used share; at most [`MAX_TOP`].
+    /// In descending order of the used share, of a search the best matches first; at most [`MAX_TOP`]. Without a text, keys that are never
+    /// denied are left out.
     pub keys: Vec<ExactUsage>,
     /// Number of keys.
     pub limited: u64,
-    /// Number of keys past half their limit.
+    /// Number of keys past half a limit by which they may be denied.
     pub past_half: u64,
-    /// Number of keys over their limit.
+    /// Number of keys over a limit by which they may be denied.
     pub over: u64,
 }
 
@@ -123,7 +135,15 @@ impl Seen {
         let wait_ms = self.wait_ms.map(|wait| wait.saturating_sub(age_ms));
         let usage = usage(self.used, self.limit, wait_ms);
         let (window_ms, denied) = (self.window_ms, self.denied);
-        (age_ms < window_ms).then(|| ExactUsage { key: key.clone(), usage, window_ms, denied, age_ms })
+        let matches = Match::Whole;
+        (age_ms < window_ms).then(|| ExactUsage {
+            key: key.clone(),
+            usage,
+            window_ms,
+            denied,
+            age_ms,
+            matches,
+        })
     }
 }
 
@@ -157,10 +177,15 @@ impl Recent {
         found
     }
 
-    /// The keys nearest their limits whose identifier contains `text`. Without a text all viewers share one reading a second.
-    pub(super) async fn nearest(&self, text: &[u8], logs: &Logs) -> Arc<Nearest> {
+    /// The keys nearest their limits that match `text`. Without a text all viewers share one reading a second.
+    pub(super) async fn nearest<'a>(
+        &self,
+        text: &[u8],
+        logs: &Logs,
+        ruled: impl Fn(&ExactKey) -> Ruled<'a>,
+    ) -> Arc<Nearest> {
         if !text.is_empty() {
-            let mut nearest = self.rank(text);
+            let mut nearest = self.rank(text, ruled);
             read_again(&mut nearest, logs).await;
             return Arc::new(nearest);
         }
@@ -170,26 +195,45 @@ impl Recent {
         {
             return nearest.clone();
         }
-        let mut nearest = self.rank(text);
+        let mut nearest = self.rank(text, ruled);
         read_again(&mut nearest, logs).await;
         let nearest = Arc::new(nearest);
         *last = Some((Instant::now(), nearest.clone()));
         nearest
     }
 
-    fn rank(&self, text: &[u8]) -> Nearest {
-        let (now, wanted) = (Instant::now(), Top::containing(text));
-        let seen = self.seen.lock();
-        let found = seen.iter().filter(|(key, _)| wanted.wants(key.identifier()));
-        let mut keys: Vec<_> = found.filter_map(|(key, seen)| seen.shown(key, now)).collect();
-        drop(seen);
-        let count = |is: fn(&ExactUsage) -> bool| keys.iter().filter(|one| is(one)).count() as u64;
-        let (limited, over) = (keys.len() as u64, count(|one| one.usage.is_over()));
-        let past_half = count(|one| one.usage.limit.is_some_and(|limit| one.usage.used > limit / 2));
-        keys.sort_by(|one, other| other.usage.cmp_share(&one.usage).then_with(|| one.key.cmp(&other.key)));
-        keys.truncate(MAX_TOP);
-        Nearest { keys, limited, past_half, over }
+    fn rank<'a>(&self, text: &[u8], ruled: impl Fn(&ExactKey) -> Ruled<'a>) -> Nearest {
+        let now = Instant::now();
+        let mut nearest = Nearest::default();
+        for (key, seen) in self.seen.lock().iter() {
+            let Ruled { namespace, shadow } = ruled(key);
+            let namespace = match key {
+                ExactKey::Log(key) => key.parts().namespace,
+                ExactKey::Ledger { .. } => namespace,
+            };
+            let Some(matches) = Match::of(text, key.identifier(), namespace) else { continue };
+            let Some(shown) = seen.shown(key, now) else { continue };
+            let usage = shown.usage;
+            nearest.limited += 1;
+            nearest.past_half +=
+                u64::from(!shadow && usage.limit.is_some_and(|limit| usage.used > limit / 2));
+            nearest.over += u64::from(!shadow && usage.is_over());
+            if !shadow || !text.is_empty() {
+                nearest.keys.push(ExactUsage { matches, ..shown });
+            }
+        }
+        sort(&mut nearest.keys);
+        nearest.keys.truncate(MAX_TOP);
+        nearest
     }
+}
+
+/// The best matches first, then the nearest to their limits.
+fn sort(keys: &mut [ExactUsage]) {
+    keys.sort_by(|one, other| {
+        let order = one.matches.cmp(&other.matches).then_with(|| other.usage.cmp_share(&one.usage));
+        order.then_with(|| one.key.cmp(&other.key))
+    });
 }
 
 /// Reads the use of the logs among the keys. What is not answered stays as of its last decision.
@@ -204,9 +248,7 @@ async fn read_again(nearest: &mut Nearest, logs: &Logs) {
         }
     }
     nearest.keys.retain(|one| one.usage.used > 0);
-    nearest
-        .keys
-        .sort_by(|one, other| other.usage.cmp_share(&one.usage).then_with(|| one.key.cmp(&other.key)));
+    sort(&mut nearest.keys);
 }
 
 /// A query of a log, which charges nothing.
@@ -258,20 +300,39 @@ mod tests {
         note(b"full", denied, 10);
         note(b"full", denied, 10);
         note(b"other", Verdict::Undecided, 0);
-        let nearest = recent.nearest(b"", &logs).await;
+        let enforced = |_: &ExactKey| Ruled::default();
+        let nearest = recent.nearest(b"", &logs, enforced).await;
         let shown: Vec<_> = nearest.keys.iter().map(|one| (one.key.identifier(), one.denied)).collect();
         assert_eq!(shown, [(b"full".as_slice(), 2), (b"low", 0)]);
         assert_eq!((nearest.limited, nearest.past_half, nearest.over), (2, 1, 1));
         assert_eq!(nearest.keys[0].usage.wait_ms, Some(5_000));
         tokio::time::advance(Duration::from_secs(2)).await;
-        let found = recent.nearest(b"FUL", &logs).await;
+        let found = recent.nearest(b"FUL", &logs, enforced).await;
         assert_eq!(
             (found.keys.len(), found.keys[0].age_ms, found.keys[0].usage.wait_ms),
             (1, 2_000, Some(3_000))
         );
         assert_eq!(recent.of_identifier(b"low").len(), 1);
         tokio::time::advance(Duration::from_secs(58)).await;
-        assert_eq!(recent.nearest(b"", &logs).await.keys, []);
+        assert_eq!(recent.nearest(b"", &logs, enforced).await.keys, []);
+    }
+
+    #[test]
+    fn keys_in_shadow_mode_are_no_denials_and_are_found_by_their_namespace() {
+        let recent = Recent::default();
+        let denied = Verdict::Denied { retry_after_ms: Some(5_000) };
+        for bucket in [b"one".as_slice(), b"two", b"alone"] {
+            recent.note(&[ledger(bucket)], &[result(denied, 10, 10)]);
+        }
+        let ruled = |key: &ExactKey| Ruled { namespace: b"cards", shadow: key.identifier() != b"two" };
+        let of = |text: &[u8]| {
+            let found = recent.rank(text, ruled);
+            let names: Vec<_> = found.keys.iter().map(|one| one.key.identifier().to_vec()).collect();
+            (names, found.past_half, found.over, found.limited)
+        };
+        assert_eq!(of(b""), (vec![b"two".to_vec()], 1, 1, 3));
+        assert_eq!(of(b"ONE"), (vec![b"one".to_vec(), b"alone".to_vec()], 0, 0, 2));
+        assert_eq!(of(b"ard").0.len(), 3);
     }
 
     #[test]
@@ -280,6 +341,6 @@ mod tests {
         for number in 0..3 * MAX_KEYS as u64 {
             recent.note(&[ledger(&number.to_be_bytes())], &[result(Verdict::Allowed, 1, 2)]);
         }
-        assert_eq!(recent.rank(b"").limited, 2 * MAX_KEYS as u64);
+        assert_eq!(recent.rank(b"", |_| Ruled::default()).limited, 2 * MAX_KEYS as u64);
     }
 }

@@ -31,7 +31,7 @@ const POINTS: usize = 30;
 const POINT_SECONDS: usize = 10;
 
 /// Number of outcomes.
-const OUTCOMES: usize = 6;
+pub const OUTCOMES: usize = 6;
 
 /// How requests ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -137,7 +137,8 @@ impl<T: Copy> Outcomes<T> {
         self.zip(self, |one, _| with(one))
     }
 
-    fn in_order(self) -> [T; OUTCOMES] {
+    /// All outcomes, in the order of the fields.
+    pub fn in_order(self) -> [T; OUTCOMES] {
         // With all fields, so that the compiler finds one that is missing here.
         let Outcomes { allowed, denied, shadow_denied, exempt, undecided, banned } = self;
         [allowed, denied, shadow_denied, exempt, undecided, banned]
@@ -156,6 +157,21 @@ impl Outcomes<u64> {
 }
 
 impl Rule {
+    /// Its properties, without decisions and rates.
+    pub fn facts(&self) -> Rule {
+        Rule {
+            workspace: self.workspace.clone(),
+            name: self.name.clone(),
+            namespace: self.namespace.clone(),
+            algorithm: self.algorithm.clone(),
+            limit: self.limit,
+            window_ms: self.window_ms,
+            zone: self.zone,
+            shadow: self.shadow,
+            ..Rule::default()
+        }
+    }
+
     /// Adds the counts of the same rule from another aggregator.
     pub fn add(&mut self, other: &Rule) {
         let sum = |one: f64, two: f64| if two.is_finite() && two >= 0.0 { one + two } else { one };
@@ -208,6 +224,11 @@ impl Counters {
     /// All rules, ordered by workspace and name.
     pub fn rules(&self, now: MonoMs) -> Vec<Rule> {
         self.rules.values().map(|counted| counted.shown(now)).collect()
+    }
+
+    /// The properties of all rules, without decisions and rates, in the same order.
+    pub fn facts(&self) -> impl Iterator<Item = Rule> {
+        self.rules.values().map(|counted| counted.facts.clone())
     }
 
     /// Whether all rules that filters report are counted.

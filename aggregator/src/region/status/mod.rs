@@ -13,10 +13,11 @@ pub mod peers;
 pub mod streams;
 pub mod top;
 
-use counters::Counters;
+use counters::{Counters, Rule};
 use limits::LimitsStatus;
 use parking_lot::Mutex;
-use peers::Peers;
+use peers::{FRESH_MS, Peers};
+use std::collections::HashSet;
 use streams::Streams;
 use top::Scans;
 
@@ -33,4 +34,22 @@ pub struct Status {
     pub limits: Mutex<LimitsStatus>,
     /// The keys nearest to their limits.
     pub scan: Scans,
+}
+
+impl Status {
+    /// The properties of all rules that the region's filters report, without their decisions: those of this aggregator's filters, then
+    /// those that only others have.
+    pub fn rules_of_region(&self) -> Vec<Rule> {
+        let mut rules: Vec<Rule> = self.counters.lock().facts().collect();
+        let peers = self.peers.all();
+        let elsewhere: Vec<Rule> = {
+            let name = |rule: &'_ Rule| (rule.workspace.clone(), rule.name.clone());
+            let mut known: HashSet<(String, String)> = rules.iter().map(name).collect();
+            let fresh = peers.iter().filter(|peer| peer.age_ms() <= FRESH_MS);
+            let reported = fresh.flat_map(|peer| &peer.status.rules);
+            reported.filter(|rule| known.insert(name(rule))).map(Rule::facts).collect()
+        };
+        rules.extend(elsewhere);
+        rules
+    }
 }

@@ -52,7 +52,7 @@ pub struct PeerStatus {
 /// The last status of each peer.
 #[derive(Default)]
 pub struct Peers {
-    received: Mutex<Vec<Peer>>,
+    received: Mutex<Arc<Vec<Peer>>>,
     /// Whether this aggregator has removed its status. The lock is held during an exchange, so that none follows the removal.
     removed: tokio::sync::Mutex<bool>,
 }
@@ -69,6 +69,13 @@ pub struct Peer {
     read: Instant,
 }
 
+impl PeerStatus {
+    /// The same without the rules.
+    pub fn without_rules(&self) -> PeerStatus {
+        PeerStatus { version: self.version.clone(), rules: Vec::new(), rules_left_out: false, ..*self }
+    }
+}
+
 impl Peer {
     /// The age of the status, in milliseconds.
     pub fn age_ms(&self) -> u64 {
@@ -79,7 +86,7 @@ impl Peer {
 
 impl Peers {
     /// All peers whose status was read at the last exchange.
-    pub fn all(&self) -> Vec<Peer> {
+    pub fn all(&self) -> Arc<Vec<Peer>> {
         self.received.lock().clone()
     }
 }
@@ -137,7 +144,8 @@ pub async fn exchange(hub: Arc<Hub>, status: Arc<Status>, regional: Arc<Regional
             let record = serde_json::to_vec(&own_with_rules(&hub, &status)).unwrap_or_default();
             match regional.exchange_status(&record).await {
                 Ok(statuses) => {
-                    *status.peers.received.lock() = statuses.into_iter().filter_map(peer).collect()
+                    let peers: Vec<Peer> = statuses.into_iter().filter_map(peer).collect();
+                    *status.peers.received.lock() = Arc::new(peers);
                 }
                 Err(error) => debug!(%error, "could not exchange the status with the other aggregators"),
             }

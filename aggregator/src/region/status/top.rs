@@ -4,8 +4,9 @@
 //! times as long as a scan takes, so that scanning takes at most a twentieth of the time.
 
 use super::Status;
+use super::counters::Rule;
 use crate::region::hub::Hub;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
@@ -28,7 +29,17 @@ const MAX_SPAN: Duration = Duration::from_secs(30);
 #[derive(Default)]
 pub struct Scans {
     last: Mutex<Option<Arc<Scan>>>,
-    found: Mutex<Option<(Vec<u8>, Arc<Scan>)>>,
+    found: Mutex<Found>,
+}
+
+/// The last search.
+#[derive(Default)]
+struct Found {
+    /// Its text and result.
+    last: Option<(Vec<u8>, Arc<Scan>)>,
+    took: Duration,
+    /// When the next may begin.
+    rests_until: Option<Instant>,
 }
 
 /// The result of a scan.
@@ -65,23 +76,29 @@ impl Scans {
         scan
     }
 
-    /// The keys whose identifier contains `text`. One search runs at a time, and rests like the scan.
-    pub async fn containing(&self, text: &[u8], hub: &Hub) -> Arc<Scan> {
+    /// The keys that match `text`. One search runs at a time, and rests like the scan. A search that is dropped, as its caller has gone,
+    /// leaves the queue or ends where it is.
+    pub async fn matching(&self, text: &[u8], hub: &Hub, status: &Status) -> Arc<Scan> {
         let mut found = self.found.lock().await;
-        if let Some((last, scan)) = &*found {
-            if last == text && scan.is_fresh() {
-                return scan.clone();
-            }
-            sleep_until((scan.at + scan.took.saturating_mul(REST).min(MAX_REST)).into()).await;
+        if let Some((_, scan)) = found.last.as_ref().filter(|(last, scan)| last == text && scan.is_fresh()) {
+            return scan.clone();
         }
-        let scan = Arc::new(walk(Top::containing(text), hub, None).await);
-        *found = Some((text.to_vec(), scan.clone()));
+        if let Some(at) = found.rests_until {
+            sleep_until(at.into()).await;
+        }
+        let rest = |took: Duration| took.saturating_mul(REST).min(MAX_REST);
+        // If it is dropped before its end, the next one rests as after the last complete one.
+        found.rests_until = Some(Instant::now() + rest(found.took));
+        let top = Top::new(shadow_scopes(status)).matching(text);
+        let scan = Arc::new(walk(top, hub, None).await);
+        (found.took, found.rests_until) = (scan.took, Some(scan.at + rest(scan.took)));
+        found.last = Some((text.to_vec(), scan.clone()));
         scan
     }
 }
 
 async fn scan(hub: &Hub, status: &Status, before: Option<&Scan>) -> Scan {
-    walk(Top::new(shadow_scopes(hub, status)), hub, before).await
+    walk(Top::new(shadow_scopes(status)), hub, before).await
 }
 
 async fn walk(mut top: Top, hub: &Hub, before: Option<&Scan>) -> Scan {
@@ -94,20 +111,23 @@ async fn walk(mut top: Top, hub: &Hub, before: Option<&Scan>) -> Scan {
     Scan { top, growth, held: stats.keys, unix: hub.now(), at, took: started.elapsed() }
 }
 
-/// What shadow rules count; for these the scan also finds the keys that would be denied.
-fn shadow_scopes(hub: &Hub, status: &Status) -> Vec<Scope> {
-    let rules = status.counters.lock().rules(hub.moment().mono);
-    let mut scopes: Vec<_> = rules
-        .iter()
-        .filter(|rule| rule.shadow && rule.algorithm == "sliding_window")
-        .map(|rule| Scope {
-            workspace: rule.workspace.clone().into_bytes(),
-            namespace: rule.namespace.clone().into_bytes(),
-            window_ms: rule.window_ms,
-        })
-        .collect();
-    scopes.sort_unstable();
-    scopes.dedup();
+/// What shadow rules count, each with whether another rule enforces a limit on it. For these the scan also finds the keys that would be
+/// denied.
+fn shadow_scopes(status: &Status) -> BTreeMap<Scope, bool> {
+    let rules = status.rules_of_region();
+    let windows = || rules.iter().filter(|rule| rule.algorithm == "sliding_window");
+    let scope = |rule: &Rule| Scope {
+        workspace: rule.workspace.clone().into_bytes(),
+        namespace: rule.namespace.clone().into_bytes(),
+        window_ms: rule.window_ms,
+    };
+    let mut scopes: BTreeMap<Scope, bool> =
+        windows().filter(|rule| rule.shadow).map(|rule| (scope(rule), false)).collect();
+    for rule in windows().filter(|rule| !rule.shadow) {
+        if let Some(is_enforced) = scopes.get_mut(&scope(rule)) {
+            *is_enforced = true;
+        }
+    }
     scopes
 }
 

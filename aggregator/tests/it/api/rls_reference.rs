@@ -254,6 +254,10 @@ async fn response_headers_show_the_nearest_limit() {
     let pair = |limit: &str, left: &str| Some((limit.to_owned(), left.to_owned()));
     assert_eq!(shown(&of(&channel, &[WIDE, USER]).await), pair("5", "4"));
     assert_eq!(shown(&of(&channel, &[&[("other", "")]]).await), None);
+    // A tenth of the tokens is left, and more of the others, though these are fewer.
+    let tokens: Entries = &[("tokens", "a")];
+    let both = vec![descriptor(&[("user", "b")]), hits(tokens, 900)];
+    assert_eq!(shown(&check(&channel, both).await), pair("1000", "100"));
     check(&channel, vec![hits(USER, 9)]).await;
     assert_eq!(shown(&of(&channel, &[WIDE, USER]).await), pair("5", "0"));
 }

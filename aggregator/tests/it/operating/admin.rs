@@ -213,11 +213,90 @@ async fn rules_are_reported_by_filters_and_a_shadow_rule_names_the_keys_it_would
         weir.server.services().status.streams.origins().is_empty()
     })
     .await;
-    let (_, body) = get_json(&weir, "/v1/rules").await;
+    // Another query than before, as an answer serves a second.
+    let (_, body) = get_json(&weir, "/v1/rules?limit=1").await;
     assert_eq!(
         (&body["rules"][0]["workers"], &body["rules"][0]["decided"]["allowed"]),
         (&0.into(), &20.into())
     );
+}
+
+#[tokio::test]
+async fn keys_of_a_shadow_rule_are_no_denials_and_are_found() {
+    let weir = start(None).await;
+    let mut peer = weir.join(1, true).await;
+    peer.send(counters(true, 500, 0)).await;
+    for (id, identifier, own) in [(1, "light", 10), (2, "heavy", 1_200)] {
+        peer.send(weir.report(id, identifier, own)).await;
+        peer.next_with(|frame| frame.ack).await;
+    }
+    let (_, top) = get_json(&weir, "/v1/top").await;
+    let counted = ["keys_over", "keys_past_half", "keys_limited"].map(|name| top[name].as_u64().unwrap());
+    assert_eq!((&top["keys"], counted), (&json!([]), [0, 0, 2]));
+    let (_, found) = get_json(&weir, "/v1/top?text=API").await;
+    assert_eq!(found["keys_over"], 0);
+    let keys = found["keys"].as_array().unwrap();
+    let states: Vec<_> = keys
+        .iter()
+        .map(|key| (key["identifier"].as_str().unwrap(), &key["wait_ms"], &key["but_for_shadow"]["passes"]))
+        .collect();
+    assert_eq!(states, [("heavy", &json!(0), &json!(false)), ("light", &json!(0), &Value::Null)]);
+    let top = serde_json::from_value(found).unwrap();
+    let lines = weir_aggregator::cli::terminal::tables::keys(&top, 120);
+    assert!(lines[1].ends_with("shadow") && lines[2].ends_with("passes"), "{lines:#?}");
+    // An enforcing rule on the same keys denies.
+    peer.send(counters(false, 500, 0)).await;
+    let services = weir.server.services();
+    until("the rule enforces", || services.status.counters.lock().facts().all(|rule| !rule.shadow)).await;
+    let (_, found) = get_json(&weir, "/v1/top?text=heav").await;
+    assert_eq!((&found["keys_over"], &found["keys"][0]["but_for_shadow"]), (&json!(1), &Value::Null));
+    assert!(found["keys"][0]["wait_ms"].as_u64().unwrap() > 0, "{found}");
+}
+
+#[tokio::test]
+async fn rules_are_paged_filtered_and_summed() {
+    let weir = start(None).await;
+    let peer = weir.join(1, true).await;
+    let rule = |number: u64, allowed| RuleCounters {
+        name: format!("rule-{number:03}"),
+        namespace: format!("n{}", number % 2),
+        algorithm: "sliding_window".into(),
+        limit: 10,
+        window_ms: 60_000,
+        allowed,
+        ..RuleCounters::default()
+    };
+    let frame = |of: &dyn Fn(u64) -> u64| {
+        let rules = (0..120).map(|number| rule(number, of(number))).collect();
+        let counters = Some(Counters { rules, workspace: "default".into() });
+        FilterFrame { counters, ..FilterFrame::default() }
+    };
+    peer.send(frame(&|_| 0)).await;
+    peer.send(frame(&|number| number)).await;
+    let services = weir.server.services();
+    let has_all = || services.status.counters.lock().facts().count() == 120;
+    until("all are reported", has_all).await;
+    // Requests within ten seconds.
+    let allowed = |of: &Value| (of["per_second"]["last_10s"]["allowed"].as_f64().unwrap() * 10.0).round();
+    let page = async |query: &str| {
+        let (_, body) = get_json(&weir, &format!("/v1/rules?{query}")).await;
+        let names: Vec<String> = body["rules"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|rule| rule["name"].as_str().unwrap().into())
+            .collect();
+        (names, body["matching"].as_u64().unwrap(), allowed(&body["sum"]))
+    };
+    let (names, matching, sum) = page("limit=50&offset=100").await;
+    assert_eq!((names.len(), names[0].as_str(), matching, sum), (20, "rule-100", 120, 7_140.0));
+    let (names, matching, _) = page("limit=2&order=busiest").await;
+    assert_eq!((names, matching), (vec!["rule-119".into(), "rule-118".into()], 120));
+    let (names, matching, sum) = page("text=RULE-11").await;
+    assert_eq!((names.len(), matching, sum), (10, 10, 1_145.0));
+    assert_eq!(page("text=n1").await.1, 60, "by namespace");
+    assert_eq!(page("offset=500").await.0.len(), 0);
+    assert_eq!(page("").await.0.len(), 120, "all without a limit");
 }
 
 /// Sets live control for an identifier of namespace `api`.
@@ -252,7 +331,8 @@ async fn a_live_limit_or_credit_applies_as_soon_as_it_is_set() {
         (window["limit"].as_u64().unwrap(), window["remaining"].as_u64().unwrap(), passes)
     };
     let order = async || {
-        let (_, top) = get_json(&weir, "/v1/top").await;
+        // By their namespace: the rule is in shadow mode, so without a text its keys are left out.
+        let (_, top) = get_json(&weir, "/v1/top?text=api").await;
         let names: Vec<_> =
             top["keys"].as_array().unwrap().iter().map(|key| key["identifier"].clone()).collect();
         (names, top["keys"][0]["limit"].clone())

@@ -193,7 +193,7 @@ async fn the_page_has_the_documentation_of_its_version_and_a_link_to_grafana() {
     let page = Client::over(connection).await.send("GET", "/docs/aggregator/OVERRIDES.md", &[], b"").await;
     assert_eq!(
         (page.status, &page.headers["content-type"]),
-        (200, &"text/plain; charset=utf-8".parse().unwrap())
+        (200, &"text/html; charset=utf-8".parse().unwrap())
     );
     assert!(page.headers["content-security-policy"].to_str().unwrap().starts_with("default-src 'none'"));
     let (status, body) = get(&weir, "/docs/../Cargo.toml").await;

@@ -132,9 +132,10 @@ async fn each_aggregator_shows_all_rules_and_aggregators() {
             peer.send(FilterFrame { counters: Some(counters), ..FilterFrame::default() }).await;
         }
     }
+    let all = admin::query::RulesQuery::parse("").unwrap();
     for weir in [&one, &two] {
         wait::until("the other's status is received", DEADLINE, async || {
-            let rules = admin::rules::rules(weir.server.services()).await;
+            let rules = admin::rules::rules(weir.server.services(), &all).await;
             rules.aggregators == 2 && rules.rules.first().is_some_and(|rule| rule.rule.decided.allowed == 14)
         })
         .await

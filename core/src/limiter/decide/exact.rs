@@ -6,11 +6,11 @@
 //! `on_failure` decides; a late charge is refunded if the request was denied.
 
 use super::charge::UNDECIDED_RETRY_MS;
-use super::round::{tighter, worse};
+use super::round::worse;
 use crate::limiter::Limiter;
 use crate::limiter::cache::denials::{CachedDenial, Denials, RECHECK_MS};
 use crate::limiter::check::{
-    Budget, Cause, Check, Decision, Denial, ExactDetails, ExactResult, Outcome, ShadowOutcome,
+    Budget, Cause, Check, Decision, Denial, ExactDetails, ExactResult, Left, Outcome, ShadowOutcome,
 };
 use crate::limiter::remote::consults::Need;
 use crate::limiter::remote::exact_requests::{
@@ -259,18 +259,17 @@ impl Limiter {
     /// Adds the outcome of the exact rules, and keeps or refunds their charges.
     fn finish(&mut self, request: u64, exact: ExactPart, mut outcome: Outcome, now: Now) -> Outcome {
         let ExactPart { id, settled, shadows } = exact;
-        let shown = match &mut outcome.decision {
-            Decision::Allow(budget) => {
-                *budget = tighter(*budget, settled.budget);
-                *budget
+        if let Decision::Allow(budget) = &mut outcome.decision {
+            let mut left = Left { first: *budget, listed: core::mem::take(&mut outcome.budgets) };
+            if left.listed.is_empty() && !settled.left.listed.is_empty() {
+                left.listed.extend(*budget);
             }
-            Decision::Deny(denial) => Some(denial.budget),
-            Decision::Wait => None,
-        };
-        let of_shown = |(rule, _): &&(u16, u64)| shown.is_some_and(|budget| budget.rule == *rule);
+            left.extend(settled.left);
+            (*budget, outcome.budgets) = (left.first, left.listed);
+        }
         outcome.exact = ExactDetails {
             undecided: settled.undecided,
-            window_ms: settled.windows.iter().find(of_shown).map_or(0, |(_, window_ms)| *window_ms),
+            windows: settled.windows,
             transactions: settled.transactions,
         };
         let passes = outcome.passes();
@@ -376,8 +375,7 @@ fn settle(pending: &PendingRequest, results: &[wire::ChargeResult]) -> Settled {
         let ChargeResult { remaining, reset_ms, .. } = result;
         let budget = Budget { rule: charge.rule, limit, remaining, reset_ms };
         match result.verdict {
-            Verdict::Allowed if charge.hidden => {}
-            Verdict::Allowed => settled.budget = tighter(settled.budget, Some(budget)),
+            Verdict::Allowed => settled.left.add(budget, charge.hidden, charge.listed),
             Verdict::Denied { retry_after_ms } => {
                 let cause = if retry_after_ms.is_some() { Cause::Limit } else { Cause::Cost };
                 settled.denial = worse(settled.denial, Some(Denial { budget, retry_after_ms, cause }));

@@ -4,7 +4,7 @@ use super::charge::{Charged, Mode};
 use super::item::{DeferredCost, Item, Provision};
 use super::judge::Health;
 use crate::limiter::Limiter;
-use crate::limiter::check::{Budget, Cause, Check, Decision, Denial, Outcome, Reason};
+use crate::limiter::check::{Budget, Cause, Check, Decision, Denial, Left, Outcome, Reason};
 use crate::limiter::remote::consults::Need;
 use crate::limiter::rule_set::RuleSet;
 use crate::model::key::fingerprint;
@@ -13,9 +13,9 @@ use crate::model::time::{MonoMs, Now};
 use crate::model::window::MAX_LIMIT;
 use alloc::vec::Vec;
 
-/// Result of the checks that need the table.
+/// Result of all enforcing checks, or of those that need the table.
 enum Table {
-    Charged(Option<Budget>),
+    Charged(Left),
     Denied(Denial),
 }
 
@@ -32,7 +32,10 @@ impl Limiter {
         if let [check] = checks
             && !check.policy.shadow
         {
-            let decision = self.decide_one(shared, check, queried, now)?;
+            let decision = match self.decide_one(shared, check, queried, now)? {
+                Decision::Allow(_) if check.policy.hidden => Decision::Allow(None),
+                decision => decision,
+            };
             if check.policy.settles_within_ms > 0 {
                 self.keep_open(shared, request, now);
             }
@@ -42,12 +45,14 @@ impl Limiter {
         self.coalesce(checks, &mut items);
         let health = (!queried).then(|| self.health(now.mono));
         let decided = self.enforce(shared, checks, &mut items, health.as_ref(), now);
-        let outcome = decided.map(|decision| {
+        let outcome = decided.map(|decided| {
+            let (decision, budgets) = match decided {
+                Table::Charged(Left { first, listed }) => (Decision::Allow(first), listed),
+                Table::Denied(denial) => (Decision::Deny(denial), Vec::new()),
+            };
             let passes = matches!(decision, Decision::Allow(_));
-            Outcome {
-                shadow_denied: self.shadows(shared, checks, &items, passes, now),
-                ..Outcome::of(decision)
-            }
+            let shadow_denied = self.shadows(shared, checks, &items, passes, now);
+            Outcome { shadow_denied, budgets, ..Outcome::of(decision) }
         });
         self.items = items;
         self.keep_open(shared, request, now);
@@ -185,27 +190,27 @@ impl Limiter {
         items: &mut [Item],
         health: Option<&Health>,
         now: Now,
-    ) -> Result<Decision, Vec<Need>> {
+    ) -> Result<Table, Vec<Need>> {
         if let Some(denial) = self.certain_without_table(shared, checks, items, now) {
-            return Ok(Decision::Deny(denial));
+            return Ok(Table::Denied(denial));
         }
-        let mut budget: Option<Budget> = None;
+        let mut all_left = Left::default();
         for item in items.iter_mut().filter(|item| !item.shadow) {
             if let Some(check) = checks.get(item.check)
                 && let Some(left) = self.covered_by_lease(item, check, now)
             {
-                budget = tighter(budget, shown(left, check));
+                all_left.add(left, check.policy.hidden, check.policy.listed);
                 item.provision = Provision::Lease;
             }
         }
         match self.charge_all(shared, checks, items, health, now)? {
-            Table::Charged(left) => budget = tighter(budget, left),
-            Table::Denied(denial) => return Ok(Decision::Deny(denial)),
+            Table::Charged(left) => all_left.extend(left),
+            denied @ Table::Denied(_) => return Ok(denied),
         }
         for (item, check) in enforced(items, checks).filter(|(item, _)| item.provision == Provision::Lease) {
             self.spend_lease(item, check, now);
         }
-        Ok(Decision::Allow(budget))
+        Ok(Table::Charged(all_left))
     }
 
     /// The longest certain denial, if there is one without the table. Then the rules that the cache does not decide are read, at most once a
@@ -266,8 +271,10 @@ impl Limiter {
         now: Now,
     ) -> Result<Table, Vec<Need>> {
         let in_table = |item: &Item| !item.shadow && item.provision == Provision::Table;
-        let Some(last) = items.iter().rposition(in_table) else { return Ok(Table::Charged(None)) };
-        let (mut budget, mut denied, mut needs) = (None, None, Vec::new());
+        let Some(last) = items.iter().rposition(in_table) else {
+            return Ok(Table::Charged(Left::default()));
+        };
+        let (mut all_left, mut denied, mut needs) = (Left::default(), None, Vec::new());
         for (at, item) in items.iter_mut().enumerate().filter(|(_, item)| in_table(item)) {
             let Some(check) = checks.get(item.check) else { continue };
             let failed = denied.is_some() || !needs.is_empty();
@@ -277,9 +284,9 @@ impl Limiter {
                 (false, false) => Mode::Hold,
             };
             match self.charge(shared, item, check, mode, health, now) {
-                Charged::Admitted(left) => budget = tighter(budget, shown(left, check)),
+                Charged::Admitted(left) => all_left.add(left, check.policy.hidden, check.policy.listed),
                 Charged::Deferred { budget: left, overflow } => {
-                    budget = tighter(budget, shown(left, check));
+                    all_left.add(left, check.policy.hidden, check.policy.listed);
                     item.provision = Provision::Held { overflow };
                 }
                 Charged::Denied(denial) => denied = worse(denied, Some(denial)),
@@ -294,7 +301,7 @@ impl Limiter {
         }
         match (denied, needs.is_empty()) {
             (Some(denial), _) => Ok(Table::Denied(denial)),
-            (None, true) => Ok(Table::Charged(budget)),
+            (None, true) => Ok(Table::Charged(all_left)),
             (None, false) => Err(needs),
         }
     }
@@ -371,19 +378,6 @@ fn enforced<'a, 'c>(
 ) -> impl Iterator<Item = (&'a Item, &'a Check<'c>)> {
     let enforcing = items.iter().filter(|item| !item.shadow);
     enforcing.filter_map(|item| checks.get(item.check).map(|check| (item, check)))
-}
-
-/// The budget of a check, unless clients must not see it.
-fn shown(budget: Budget, check: &Check<'_>) -> Option<Budget> {
-    (!check.policy.hidden).then_some(budget)
-}
-
-/// The budget with less left.
-pub(in crate::limiter) fn tighter(one: Option<Budget>, other: Option<Budget>) -> Option<Budget> {
-    match (one, other) {
-        (Some(one), Some(other)) if other.remaining < one.remaining => Some(other),
-        (one, other) => one.or(other),
-    }
 }
 
 /// The denial with the longer wait; `None` is the longest.

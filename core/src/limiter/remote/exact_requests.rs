@@ -43,6 +43,8 @@ pub(in crate::limiter) struct PendingCharge {
     pub(in crate::limiter) deny_on_failure: bool,
     /// Clients see nothing of any of them.
     pub(in crate::limiter) hidden: bool,
+    /// The outcome lists its budget.
+    pub(in crate::limiter) listed: bool,
     /// Fingerprint of a log's key; denials of ledgers are not cached.
     pub(in crate::limiter) fingerprint: Option<u64>,
     pub(in crate::limiter) cost: u64,
@@ -334,6 +336,7 @@ fn charge(check: &Check<'_>, secret: HashKey) -> (wire::Charge, PendingCharge) {
         rules: RuleSet::of(check.rule),
         deny_on_failure: check.policy.deny_on_failure,
         hidden: check.policy.hidden,
+        listed: check.policy.listed,
         fingerprint: None,
         cost: check.cost,
         limit: 0,
@@ -371,4 +374,5 @@ fn coalesce(charge: &mut wire::Charge, merged: &mut PendingCharge, new: &Pending
     merged.rules.extend(&new.rules);
     merged.deny_on_failure |= new.deny_on_failure;
     merged.hidden &= new.hidden;
+    merged.listed |= new.listed;
 }

@@ -2,7 +2,7 @@
 
 use super::harness::*;
 use crate::limiter::RuleSet;
-use crate::limiter::{Cause, Check, Decision, Outcome, Policy};
+use crate::limiter::{Budget, Cause, Check, Decision, Outcome, Policy};
 use crate::model::key::Key;
 use crate::model::window::MAX_LIMIT;
 use std::vec;
@@ -82,6 +82,62 @@ fn a_hidden_limit_is_not_the_budget_that_is_shown() {
     }
     let Decision::Deny(denial) = world.decide(0, 0, &checks).decision else { panic!("denied") };
     assert_eq!(denial.budget.rule, 0);
+}
+
+#[test]
+fn the_budget_with_the_smallest_share_left_is_shown() {
+    let mut world = World::alone(1, 1);
+    let keys = keys(2, HOUR);
+    let both = |tokens| [check(&keys[0], 600, 1), Check { rule: 1, ..check(&keys[1], 100_000, tokens) }];
+    let shown = |world: &mut World, tokens| {
+        let budget = budget(world.decide(0, 0, &both(tokens)));
+        (budget.rule, budget.limit, budget.remaining)
+    };
+    assert_eq!(shown(&mut world, 10), (0, 600, 599));
+    // 598 requests are fewer than 9 990 tokens, but a tenth of the tokens is left.
+    assert_eq!(shown(&mut world, 90_000), (1, 100_000, 9_990));
+    assert_eq!(shown(&mut world, 9_990), (1, 100_000, 0));
+}
+
+#[test]
+fn shares_are_compared_without_overflow() {
+    let left = |limit, remaining| Budget { rule: 0, limit, remaining, reset_ms: 0 };
+    for (first, second) in [
+        (left(100_000, 9_000), left(600, 599)),
+        (left(MAX_LIMIT, 1), left(MAX_LIMIT, 2)),
+        (left(u64::MAX, u64::MAX - 1), left(1, 1)),
+        (left(0, 0), left(5, 5)),
+        (left(10, 5), left(100, 50)),
+    ] {
+        assert!(first.ends_before(&second) && !second.ends_before(&first), "{first:?} {second:?}");
+        assert!(!first.ends_before(&first));
+    }
+}
+
+#[test]
+fn listed_budgets_are_of_all_rules_that_clients_see_and_bounded() {
+    let mut world = World::alone(1, 1);
+    let keys = keys(40, HOUR);
+    let with = |at: usize, listed, hidden| {
+        // The later a rule, the smaller the share that is left.
+        let check = check(&keys[at], 1_000 - at as u64, 10);
+        Check { rule: at as u16, policy: Policy { listed, hidden, ..check.policy }, ..check }
+    };
+    let listed = |world: &mut World, checks: &[Check<'_>]| -> Vec<u16> {
+        let outcome = world.decide(0, 0, checks);
+        let mut rules: Vec<u16> = outcome.budgets.iter().map(|budget| budget.rule).collect();
+        rules.sort_unstable();
+        assert!(rules.is_empty() || rules.contains(&budget(&outcome).rule));
+        rules
+    };
+    let three = |listed| [with(0, listed, false), with(1, listed, true), with(2, listed, false)];
+    assert_eq!(listed(&mut world, &three(true)), [0, 2]);
+    assert_eq!(listed(&mut world, &three(false)), [0; 0], "nothing is collected unless it is shown");
+    assert_eq!(listed(&mut world, &[with(0, true, false)]), [0; 0], "the decision has the only budget");
+    let all: Vec<_> = (3..40).map(|at| with(at, true, false)).collect();
+    assert_eq!(listed(&mut world, &all), [32, 33, 34, 35, 36, 37, 38, 39]);
+    let reversed: Vec<_> = all.into_iter().rev().collect();
+    assert_eq!(listed(&mut world, &reversed), [32, 33, 34, 35, 36, 37, 38, 39]);
 }
 
 #[test]

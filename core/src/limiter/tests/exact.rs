@@ -67,7 +67,7 @@ fn a_log_admits_exactly_its_limit_and_reports_the_remaining_budget() {
         let (took, outcome) = world.decide_exact(&[], &[log(5, &key, 3, 1)]);
         let shown = budget(&outcome);
         assert_eq!((shown.rule, shown.limit, shown.remaining), (5, 3, left));
-        assert_eq!((outcome.exact.window_ms, outcome.exact.undecided), (MINUTE, RuleSet::default()));
+        assert_eq!((outcome.exact.window_ms(5), outcome.exact.undecided), (Some(MINUTE), RuleSet::default()));
         assert!((1..20).contains(&took), "{took} ms");
     }
     let denied = denial(world.decide_exact(&[], &[log(5, &key, 3, 1)]).1);
@@ -142,7 +142,7 @@ fn every_attempt_at_a_ledger_is_recorded() {
         let (_, outcome) = world.decide_exact(&[], &[ledger(3, 7, 1)]);
         assert_eq!(allowed(&outcome), attempt < 2);
         numbers.extend(outcome.exact.transactions.iter());
-        assert_eq!(outcome.exact.window_ms, MINUTE);
+        assert_eq!((outcome.exact.window_ms(3), outcome.exact.window_ms(4)), (Some(MINUTE), None));
     }
     assert_eq!(numbers, [1, 2, 3, 4, 5]);
     assert_eq!((world.exact_store.exact_requests.len(), stats(&world).spared), (5, 0));
@@ -197,6 +197,31 @@ fn hidden_rules_have_neither_budget_nor_transaction() {
     assert_eq!((budget.rule, outcome.exact.transactions.iter().count()), (1, 0));
     let (_, outcome) = world.decide_exact(&[], &[hidden(ledger(2, 7, 1))]);
     assert_eq!(outcome.decision, Decision::Allow(None));
+}
+
+#[test]
+fn exact_rules_are_listed_beside_windows() {
+    let mut world = world();
+    let [window, exact] = [key("w", HOUR), key("k", HOUR)];
+    fn listed(check: Check<'_>) -> Check<'_> {
+        Check { policy: Policy { listed: true, ..check.policy }, ..check }
+    }
+    let exact = [listed(log(1, &exact, 9, 1)), listed(ledger(2, 7, 1))];
+    let check_of_window = listed(check(&window, 100, 1));
+    for (windows, expected) in
+        [(vec![], vec![(1, 8), (2, 1)]), (vec![check_of_window], vec![(0, 99), (1, 7), (2, 0)])]
+    {
+        let (_, outcome) = world.decide_exact(&windows, &exact);
+        let mut found: Vec<_> = outcome.budgets.iter().map(|left| (left.rule, left.remaining)).collect();
+        found.sort_unstable();
+        assert_eq!(found, expected);
+        assert_eq!(budget(&outcome).rule, 2);
+    }
+    // A hidden window is not the budget of a request with an exact rule either.
+    let hidden =
+        Check { policy: Policy { hidden: true, ..check_of_window.policy }, limit: 3, ..check_of_window };
+    let (_, outcome) = world.decide_exact(&[hidden], &exact[..1]);
+    assert_eq!((budget(&outcome).rule, outcome.budgets.len()), (1, 1));
 }
 
 /// A request whose window has room when it is sent, and is used up while the exact response is in flight.

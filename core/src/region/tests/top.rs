@@ -1,7 +1,7 @@
 //! The keys nearest their limits, and the use of a key.
 
 use super::*;
-use crate::region::top::{MAX_SCOPE_KEYS, MAX_TOP, Scope, Top};
+use crate::region::top::{MAX_SCOPE_KEYS, MAX_TOP, Match, Scope, Top};
 use proptest::prelude::*;
 use std::format;
 use std::string::{String, ToString};
@@ -11,7 +11,10 @@ fn limited(identifier: &str, sequence: u64, own: u64, limit: u64) -> wire::Count
 }
 
 fn rank_all(region: &Region, scopes: Vec<Scope>) -> Top {
-    let mut top = Top::new(scopes);
+    rank_with(region, Top::new(scopes.into_iter().map(|scope| (scope, true))))
+}
+
+fn rank_with(region: &Region, mut top: Top) -> Top {
     while region.rank(&mut top, NOW) {}
     top
 }
@@ -39,7 +42,68 @@ fn the_nearest_come_first_and_those_without_a_limit_not_at_all() {
     assert_eq!(names(&top.nearest), ["first", "second", "third"]);
     assert_eq!((top.past_half, top.over), (2, 1));
     let over: Vec<_> = top.scopes.iter().map(|over| (over.keys, names(&over.furthest))).collect();
-    assert_eq!(over, [(1, vec!["first".to_string()]), (0, vec![]), (0, vec![])]);
+    assert_eq!(over, [(0, vec![]), (1, vec!["first".to_string()]), (0, vec![])]);
+}
+
+#[test]
+fn keys_that_only_shadow_rules_count_are_no_denials() {
+    let mut region = region();
+    let counts = ["over", "half", "low"].map(String::from).into_iter().zip([30, 9, 1]);
+    let counts: Vec<_> = counts.map(|(name, own)| limited(&name, SEQUENCE, own, 10)).collect();
+    region.report(origin(1), &counts, NOW);
+    for (rules, nearest, past_half, over) in [
+        (vec![], 3, 2, 1),
+        (vec![(scope("n", CELL_MS), false)], 0, 0, 0),
+        // An enforcing rule counts the same keys.
+        (vec![(scope("n", CELL_MS), false), (scope("n", CELL_MS), true)], 3, 2, 1),
+        (vec![(scope("n", CELL_MS), true), (scope("n", CELL_MS), false)], 3, 2, 1),
+        (vec![(scope("n", 1), false)], 3, 2, 1),
+    ] {
+        let top = rank_with(&region, Top::new(rules.clone()));
+        assert_eq!((top.nearest.len(), top.past_half, top.over, top.limited), (nearest, past_half, over, 3));
+        let would: Vec<_> = top.scopes.iter().map(|over| (over.keys, over.furthest.len())).collect();
+        let is_here = rules.iter().any(|(of, _)| *of == scope("n", CELL_MS));
+        assert_eq!(would, if is_here { vec![(1, 1)] } else { vec![(0, 0); rules.len()] });
+        // A search finds them.
+        let found = rank_with(&region, Top::new(rules).matching(b"o"));
+        assert_eq!((names(&found.nearest), found.over), (vec!["over".to_string(), "low".to_string()], over));
+    }
+}
+
+#[test]
+fn the_best_matches_come_first_however_little_they_have_used() {
+    let mut region = region();
+    let mut counts: Vec<_> =
+        (0..MAX_TOP as u64 + 50).map(|at| limited(&format!("cust-1{at}"), SEQUENCE, 100 + at, 100)).collect();
+    counts.push(limited("CUST-1", SEQUENCE, 3, 100));
+    counts.push(limited("cust-1", SEQUENCE, 2, 100));
+    counts.push(limited("a cust-1", SEQUENCE, 500, 100));
+    counts.push(limited("other", SEQUENCE, 900, 100));
+    region.report(origin(1), &counts, NOW);
+    let found = rank_with(&region, Top::default().matching(b"cust-1"));
+    assert_eq!(names(&found.nearest[..3]), ["cust-1", "CUST-1", "cust-1149"]);
+    assert_eq!((found.nearest.len(), found.limited), (MAX_TOP, counts.len() as u64 - 1));
+    // By namespace too, after those whose identifiers match.
+    let found = rank_with(&region, Top::default().matching(b"N"));
+    assert_eq!(found.limited, counts.len() as u64);
+    assert_eq!(found.nearest[0].matches, Match::Namespace);
+    assert_eq!(names(&found.nearest[..1]), ["other"]);
+}
+
+#[test]
+fn matches_of_a_text() {
+    for (text, expected) in [
+        ("", Some(Match::Whole)),
+        ("User_1", Some(Match::Whole)),
+        ("user_1", Some(Match::WholeInOtherCase)),
+        ("us", Some(Match::Beginning)),
+        ("SER_1", Some(Match::Part)),
+        ("PER-", Some(Match::Namespace)),
+        ("User_15", None),
+        ("a text that is longer than both", None),
+    ] {
+        assert_eq!(Match::of(text.as_bytes(), b"User_1", b"per-user"), expected, "{text}");
+    }
 }
 
 #[test]
@@ -69,7 +133,7 @@ fn lists_are_bounded_and_many_keys_are_ranked_in_steps() {
             (0..100).map(|n| limited(&format!("k{batch}-{n}"), SEQUENCE, 10 + n, 10)).collect();
         region.report(origin(1), &counts, NOW);
     }
-    let mut top = Top::new([scope("n", CELL_MS)]);
+    let mut top = Top::new([(scope("n", CELL_MS), true)]);
     assert!(region.rank(&mut top, NOW), "one step does not visit all keys");
     while region.rank(&mut top, NOW) {}
     assert_eq!((top.limited, top.over), (10_000, 10_000));

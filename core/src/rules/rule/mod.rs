@@ -188,6 +188,7 @@ impl Rule {
             trust_first: self.unknown_key == UnknownKey::AssumeLow,
             deny_on_failure: self.on_failure == OnFailure::Deny,
             hidden: self.is_hidden(),
+            listed: false,
             timeout_ms: u32::try_from(self.timeout_ms).unwrap_or(u32::MAX),
             settles_within_ms,
             settles_at_most,

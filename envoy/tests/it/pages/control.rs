@@ -148,6 +148,8 @@ async fn commands_of_the_page_lift_bans_and_raise_limits_of_hostile_identifiers(
         region.key(identifier).await;
         let commands = region.commands().await;
         assert_eq!(commands[0].0, "Lift the ban", "{commands:?}");
+        let once = "return document.querySelector('main').textContent.split('Banned permanently').length - 1";
+        assert_eq!(region.browser.run(once, &[]).await.unwrap(), 1, "live control is stated once");
         assert!(!commands[0].1.contains('\u{202e}'), "what cannot be seen is spelt out: {commands:?}");
         region.paste(&commands[0].1);
         region
@@ -315,7 +317,20 @@ async fn live_control_is_searched_listed_and_traced() {
         )
         .await
         .unwrap();
+    // A search that is no longer wanted ends.
+    let slow = "window.answered = window.fetch; window.begun = 0; window.ended = 0; window.fetch = (path, options) => {
+        if (!path.endsWith('text=slow')) return window.answered(path, options);
+        window.begun += 1;
+        return new Promise((_, reject) => options.signal.addEventListener('abort', () => {
+            window.ended += 1;
+            reject(options.signal.reason);
+        }));
+    }";
+    region.browser.run(slow, &[]).await.unwrap();
+    region.browser.fill("#search", "slow").await.unwrap();
+    region.browser.until("it has begun", "return window.begun === 2").await.unwrap();
     region.browser.fill("#search", "alice").await.unwrap();
+    region.browser.until("it has ended", "return window.ended === 2").await.unwrap();
     region.browser.press(&[ENTER]).await.unwrap();
     region
         .browser

@@ -52,6 +52,7 @@ async fn the_window_shows_a_live_region() {
             http::send(envoy.address(), Request::get("/").header("x-key", &key)).await.unwrap();
         }
     }
+    http::send(envoy.address(), Request::get("/").header("x-key", "cli")).await.unwrap();
     browser
         .until("the rates are live", "return document.querySelector('.figure .value').textContent !== '0'")
         .await
@@ -64,7 +65,7 @@ async fn the_window_shows_a_live_region() {
 
     // By keyboard: to the keys, to the search, down to a row, and to its explanation.
     browser.press(&["2"]).await.unwrap();
-    browser.until("the keys", "return document.querySelectorAll('tbody tr').length > 40").await.unwrap();
+    browser.until("the keys", "return document.querySelectorAll('tbody tr').length === 25").await.unwrap();
     browser.screenshot("window-keys").await.unwrap();
     browser.press(&["/", "img"]).await.unwrap();
     browser
@@ -87,6 +88,27 @@ async fn the_window_shows_a_live_region() {
     let outline = "return getComputedStyle(document.activeElement).outlineStyle";
     assert_eq!(browser.run(outline, &[]).await.unwrap(), "solid");
 
+    // Enter opens the key of this name, however little it has used; without one, it moves to what is found.
+    let searched = |text: &str| {
+        format!(
+            "return document.querySelector('#found:not([hidden])')?.textContent.includes('Explain “{text}”')"
+        )
+    };
+    browser.press(&["/", "clien"]).await.unwrap();
+    browser.until("the search", &searched("clien")).await.unwrap();
+    let found = browser.text("#found").await.unwrap();
+    assert!(found.contains("passes by shadow mode") && found.contains(", denied"), "{found}");
+    browser.press(&[ENTER]).await.unwrap();
+    let focused = "return document.activeElement.matches('#found a.row')";
+    browser.until("the first that is found has the focus", focused).await.unwrap();
+    assert_eq!(browser.text("h1").await.unwrap(), HOSTILE);
+    browser.fill("#search", "cli").await.unwrap();
+    browser.press(&[ENTER]).await.unwrap();
+    browser
+        .until("its key", "return document.querySelector('h1.identifier')?.textContent === 'cli'")
+        .await
+        .unwrap();
+
     browser.press(&["3"]).await.unwrap();
     browser
         .until(
@@ -106,11 +128,28 @@ async fn the_window_shows_a_live_region() {
         .unwrap();
     browser.screenshot("window-parts").await.unwrap();
 
+    // An answer without data is not shown as live.
+    let refuse =
+        "window.answered = window.fetch; window.fetch = (path, options) => path.startsWith('/v1/parts')
+        ? Promise.resolve(new Response('{\"error\":\"too many requests at once\"}', { status: 503 }))
+        : window.answered(path, options)";
+    browser.run(refuse, &[]).await.unwrap();
+    let banner = "const banner = document.getElementById('banner'); return document.body.dataset.state === 'lost' && \
+        banner.textContent.includes('status 503: too many requests at once')";
+    browser.until("the refusal is shown", banner).await.unwrap();
+    browser.run("window.fetch = window.answered", &[]).await.unwrap();
+    browser.until("it is live again", "return document.body.dataset.state === 'live'").await.unwrap();
+
     browser.dark(true).await.unwrap();
     browser.size(360, 740).await.unwrap();
-    for (snapshot, fragment) in
-        [("overview", "#/"), ("keys", "#/keys"), ("rules", "#/rules"), ("parts", "#/parts")]
-    {
+    for (snapshot, fragment) in [
+        ("overview", "#/"),
+        ("keys", "#/keys"),
+        ("key", "#/key?namespace=per-client&identifier=client-1"),
+        ("rules", "#/rules"),
+        ("overrides", "#/overrides"),
+        ("parts", "#/parts"),
+    ] {
         // Another address, so that the page is loaded again.
         browser.open(&url(&format!("?phone{fragment}"))).await.unwrap();
         browser
@@ -121,6 +160,7 @@ async fn the_window_shows_a_live_region() {
             .await
             .unwrap();
         assert_eq!(browser.run(WIDE, &[]).await.unwrap(), true, "{snapshot} is wider than a phone");
+        assert_eq!(browser.run(NAMELESS, &[]).await.unwrap(), json!([]), "{snapshot}: lists without a name");
         browser.screenshot(&format!("window-phone-{snapshot}")).await.unwrap();
     }
     assert_eq!(browser.console_errors().await.unwrap(), Vec::<String>::new());
@@ -130,14 +170,56 @@ async fn the_window_shows_a_live_region() {
     // The aggregator ends and is restarted.
     browser.size(1280, 900).await.unwrap();
     browser.open(&url("#/keys")).await.unwrap();
-    browser.until("the keys", "return document.querySelectorAll('tbody tr').length > 40").await.unwrap();
+    browser.until("the keys", "return document.querySelectorAll('tbody tr').length === 25").await.unwrap();
     aggregator.process().kill().unwrap();
     browser.until("the banner is shown", "return !document.getElementById('banner').hidden").await.unwrap();
-    let kept = "return document.querySelectorAll('tbody tr').length > 40";
+    let kept = "return document.querySelectorAll('tbody tr').length === 25";
     assert_eq!(browser.run(kept, &[]).await.unwrap(), true, "the keys stay");
     browser.screenshot("window-disconnected").await.unwrap();
     aggregator.restart().await.unwrap();
     browser.until("it is back", "return document.getElementById('banner').hidden").await.unwrap();
+}
+
+/// Lists that are shown and have no accessible name.
+const NAMELESS: &str = "return [...document.querySelectorAll('ul, ol')].filter(list => list.offsetParent !== null \
+    && !list.getAttribute('aria-label')).map(list => list.className)";
+
+/// More rules than one page of the list has.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_rules_are_paged_and_filtered() {
+    let aggregator = Aggregator::start(AggregatorOptions::default()).await.unwrap();
+    let rules: Vec<Value> = (0..120)
+        .map(|number| {
+            let identifier = json!({ "header": format!("x-{number}") });
+            json!({ "name": format!("rule-{number:03}"), "identifier": identifier, "limit": 20, "window": "1h" })
+        })
+        .collect();
+    let config = json!({ "aggregator": { "cluster": bootstrap::AGGREGATOR_CLUSTER }, "rules": rules });
+    let filter = Filter::Weir(Weir::new(binaries::filter().unwrap(), config));
+    let aggregator_ports = vec![aggregator.grpc_port()];
+    let _envoy =
+        Envoy::start(EnvoyOptions { filter, aggregator_ports, ..EnvoyOptions::default() }).await.unwrap();
+    let mut browser = Browser::start().await.unwrap();
+    browser.open(&format!("http://{}/#/rules", aggregator.admin_address())).await.unwrap();
+    let shows = |first: &str, rules: usize, pages: &str| {
+        format!(
+            "const names = [...document.querySelectorAll('.rule h2')].map(name => name.textContent); \
+            const pages = document.querySelector('main nav.pages'); return names[0] === '{first}' && \
+            names.length === {rules} && (pages.hidden ? '' : pages.textContent).includes('{pages}')"
+        )
+    };
+    browser.until("the first page", &shows("rule-000", 50, "1 to 50 of 120")).await.unwrap();
+    let height = browser.run("return document.documentElement.scrollHeight", &[]).await.unwrap();
+    assert!(height.as_u64().unwrap() < 9_000, "{height} pixels");
+    browser.screenshot("window-many-rules").await.unwrap();
+    let next = "[...document.querySelectorAll('main nav.pages button')].find(one => one.textContent === 'Next').click()";
+    browser.run(next, &[]).await.unwrap();
+    browser.until("the second page", &shows("rule-050", 50, "51 to 100 of 120")).await.unwrap();
+    browser.run(next, &[]).await.unwrap();
+    browser.until("the last page", &shows("rule-100", 20, "101 to 120 of 120")).await.unwrap();
+    browser.fill("#filter", "RULE-01").await.unwrap();
+    browser.until("those of this name", &shows("rule-010", 10, "")).await.unwrap();
+    assert_eq!(browser.console_errors().await.unwrap(), Vec::<String>::new());
 }
 
 const SHOWS_NOTHING: &str =

@@ -50,19 +50,24 @@ async fn the_remaining_budget_is_reported_exactly() {
 async fn the_drafts_formats_and_allowed_responses() {
     let formats =
         json!({ "responses": { "ietf_headers": true, "problem_json": true, "headers_on_allowed": true } });
-    let minute = with(rule("per-key", 2), json!({ "window": "31d" }));
-    let region = region(&with(config(&[minute, rule("wide", 100)]), formats)).await;
+    let of_a_month = |rule| with(rule, json!({ "window": "31d" }));
+    let rules = [of_a_month(rule("per-key", 2)), of_a_month(rule("wide", 100))];
+    let region = region(&with(config(&rules), formats)).await;
     let allowed = region.envoy().send(get_as("a")).await.unwrap();
     assert_eq!(allowed.status, 200);
     let shown = (number(&allowed, "x-ratelimit-limit"), number(&allowed, "x-ratelimit-remaining"));
-    assert_eq!(shown, (2, 1), "the most restrictive rule is shown: {allowed:?}");
-    assert_eq!(allowed.header("ratelimit-policy"), Some("\"per-key\";q=2;w=2678400"));
-    assert!(allowed.header("ratelimit").unwrap().starts_with("\"per-key\";r=1;t="), "{allowed:?}");
+    assert_eq!(shown, (2, 1), "the rule with the smallest share left is shown: {allowed:?}");
+    let policies = Some("\"per-key\";q=2;w=2678400, \"wide\";q=100;w=2678400");
+    assert_eq!(allowed.header("ratelimit-policy"), policies);
+    let limits = allowed.header("ratelimit").unwrap();
+    assert!(limits.starts_with("\"per-key\";r=1;t=") && limits.contains(", \"wide\";r=99;t="), "{limits}");
 
     assert_eq!(region.envoy().send(get_as("a")).await.unwrap().status, 200);
     let denied = region.envoy().send(get_as("a")).await.unwrap();
     assert_eq!(denied.status, 429);
-    assert!(denied.header("ratelimit").unwrap().starts_with("\"per-key\";r=0;t="), "{denied:?}");
+    let wait = number(&denied, "retry-after");
+    assert_eq!(denied.header("ratelimit"), Some(format!("\"per-key\";r=0;t={wait}").as_str()));
+    assert_eq!(denied.header("ratelimit-policy"), policies);
     assert_eq!(denied.header("content-type"), Some("application/problem+json"));
     let problem = denied.json().unwrap();
     assert_eq!(problem["type"], "https://iana.org/assignments/http-problem-types#quota-exceeded");

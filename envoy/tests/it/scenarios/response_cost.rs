@@ -177,6 +177,26 @@ async fn a_response_states_what_is_left_after_its_own_cost() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_are_shown_once_a_smaller_share_of_them_is_left_than_of_requests() {
+    let upstream = Upstream::start().await;
+    let long = json!({ "window": "31d" });
+    let requests = with(rule("requests", 600), long.clone());
+    let tokens = with(tokens(100_000, json!({ "reserve": 100, "max": 100_000 })), long);
+    let formats = json!({ "responses": { "headers_on_allowed": true, "ietf_headers": true } });
+    let region = Region::start(1, upstream.options(), &with(config(&[requests, tokens]), formats)).await;
+    for (cost, limit, remaining, left) in
+        [("0", "600", "599", 100_000), ("30000", "100000", "70000", 70_000), ("69999", "100000", "1", 1)]
+    {
+        let allowed = region.envoy().send(costing(cost)).await.unwrap();
+        let shown = ["x-ratelimit-limit", "x-ratelimit-remaining"].map(|name| allowed.header(name));
+        assert_eq!((allowed.status, shown), (200, [Some(limit), Some(remaining)]), "{cost}");
+        let listed = allowed.header("ratelimit").unwrap();
+        assert!(listed.contains(&format!("\"r\";r={left};t=")), "{listed}");
+    }
+    region.is_sound().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_end_of_a_request_has_its_cost() {
     let upstream = Upstream::start().await;
     let rule = tokens(100_000, json!({ "reserve": 20, "default": 7 }));

@@ -159,17 +159,10 @@ fn decisions_that_contradict_the_true_use_are_reported() {
         let deny = Decision::Deny(Denial { budget, retry_after_ms: Some(1), cause: Cause::Limit });
         // This Envoy has admitted 15.
         for _ in 0..if others > 0 { 0 } else { 15 + passes } {
-            let outcome = Outcome {
-                decision: admit,
-                shadow_denied: RuleSet::default(),
-                exact: ExactDetails::default(),
-            };
-            world.check_mut().decided(&by, &arrival, &outcome, &shapes);
+            world.check_mut().decided(&by, &arrival, &Outcome::of(admit), &shapes);
         }
         if others > 0 {
-            let outcome =
-                Outcome { decision: deny, shadow_denied: RuleSet::default(), exact: ExactDetails::default() };
-            world.check_mut().decided(&by, &arrival, &outcome, &shapes);
+            world.check_mut().decided(&by, &arrival, &Outcome::of(deny), &shapes);
         }
         let mut reported: Vec<_> =
             world.check_mut().violations().iter().map(|violation| violation.checker).collect();
@@ -229,7 +222,7 @@ fn exactly(decision: Decision, is_undecided: bool, deny: bool, charged: bool) ->
     let arrival = arrivals().next().unwrap();
     let undecided = if is_undecided { RuleSet::of(0) } else { RuleSet::default() };
     let exact = ExactDetails { undecided, ..ExactDetails::default() };
-    let outcome = Outcome { decision, shadow_denied: RuleSet::default(), exact };
+    let outcome = Outcome { exact, ..Outcome::of(decision) };
     world.check_mut().decided_exactly((0, 1_000_000), &arrival, &outcome, &shapes);
     world.check_mut().finish_exact(20_000_000);
     world.check_mut().violations().iter().filter(|violation| violation.checker == "exact").count()

@@ -43,6 +43,7 @@ impl Shape {
             trust_first: rule.trust_first,
             deny_on_failure: rule.deny_on_failure,
             hidden: false,
+            listed: false,
             timeout_ms: rule.timeout_ms,
             settles_within_ms: if rule.reserve > 0 { HOLD_MS as u32 } else { 0 },
             settles_at_most: rule.reserve,

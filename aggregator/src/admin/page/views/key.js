@@ -40,7 +40,10 @@ export function key(query, raw) {
     setText(where, `${body.namespace === "" ? "A bucket of the ledger" : `Namespace ${body.namespace}, workspace ${body.workspace}`}; counts as known in region ${body.region}.`);
     changes.href = `#/overrides?workspace=${encodeURIComponent(body.workspace)}&namespace=${encodeURIComponent(body.namespace)}&identifier=${encodeURIComponent(body.named ?? "")}&text=${encodeURIComponent(body.named ?? "")}`;
     changes.hidden = body.named === null || body.namespace === "";
-    exacts(body.exact.map((one) => ({ ...one, now_unix_ms: body.now_unix_ms })), (one) => `${one.name}\n${one.algorithm}\n${one.zone}\n${one.window_ms}`);
+    // What applies to all windows stands once, above them.
+    const general = new Set(sentences(body.control, body.now_unix_ms));
+    const own = (control) => sentences(control, body.now_unix_ms).filter((sentence) => !general.has(sentence));
+    exacts(body.exact.map((one) => ({ ...one, own: own(one.control) })), (one) => `${one.name}\n${one.algorithm}\n${one.zone}\n${one.window_ms}`);
     const idOf = (window) => `${window.duration_ms}/${window.epoch}/${window.resolution}`;
     const there = new Set(body.windows.map(idOf));
     for (const [id, panel] of shown) {
@@ -54,7 +57,7 @@ export function key(query, raw) {
         shown.set(id, windowPanel(window, `${body.workspace}\n${body.namespace}\n${body.counted}\n${id}`));
         windows.append(shown.get(id).element);
       }
-      shown.get(id).update(window, body.now_unix_ms);
+      shown.get(id).update(window, body.now_unix_ms, own(window.control));
     }
   }
   return { title: name || "Key", paths: [path], element, update };
@@ -116,7 +119,7 @@ function exactPanel() {
         fact("Rule", one.name ? `${one.name}${one.shadow ? ", shadow" : ""}` : "none reported"),
         fact(one.algorithm === "ledger" ? "Rate of the zone" : "Limit", isKnown || one.limit ? words.count(limit) : "unknown"),
         fact("Denied by this aggregator lately", words.count(one.denied)),
-        ...sentences(one.control, one.now_unix_ms).map((sentence) => fact("Live control", sentence)));
+        ...one.own.map((sentence) => fact("Live control", sentence)));
     },
   };
 }
@@ -170,13 +173,13 @@ function windowPanel(window, id) {
       h("section", {}, h("h3", {}, "Published by other regions"), regions.element)));
   return {
     element,
-    update(now, nowMs) {
+    update(now, nowMs, own) {
       const level = now.limit === null || now.limit === undefined ? "low" : words.level(now.used, now.limit);
       judge(verdict, now);
       element.dataset.level = level;
       bar.set(now.used, now.limit ?? Math.max(now.used, 1), level);
       setText(use, now.limit === null || now.limit === undefined ? `${words.count(now.used)} used` : `${words.count(now.used)} of ${words.count(now.limit)} used (${words.percent(now.used, now.limit)})`);
-      facts.replaceChildren(...factsOf(now, nowMs));
+      facts.replaceChildren(...factsOf(now, own));
       chart.replaceChildren(timeline(remember(id, nowMs, now.used), now.limit));
       cells.replaceChildren(...now.cells.map((cell) => cellBar(cell, now.cells)));
       const named = new Map(now.cells.map((cell) => [cell.sequence, cell.current ? "current" : words.clock(cell.start_unix_ms)]));
@@ -201,14 +204,14 @@ function judge(verdict, window) {
   else setText(verdict, "No limit is known for this window.");
 }
 
-function factsOf(window, nowMs) {
+function factsOf(window, own) {
   const fact = (term, text) => h("div", {}, h("dt", {}, term), h("dd", {}, text));
   const rules = window.rules.map((rule) => `${rule.name} (${words.count(rule.limit)}${rule.shadow ? ", shadow" : ""})`);
   return [
     fact("Limit", window.limit === null || window.limit === undefined ? "unknown" : words.count(window.limit)),
     fact("Rules, before overrides", rules.length > 0 ? rules.join(", ") : "none reported"),
     fact("Used by other regions", words.count(window.global_others)),
-    ...sentences(window.control, nowMs).map((sentence) => fact("Live control", sentence)),
+    ...own.map((sentence) => fact("Live control", sentence)),
   ];
 }
 

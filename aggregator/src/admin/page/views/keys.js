@@ -18,7 +18,7 @@ export function keys() {
   const element = h("div", { class: "view" },
     h("h1", {}, "Keys nearest their limits"), shown,
     h("section", { class: "panel" }, rows.element),
-    h("p", { class: "muted" }, "The 100 keys of the region with the highest share of their limit in use; the search at the top finds all others. Used is what counts against the limit now: the current ", term("cell"), ", plus the part of the previous cell that the window still covers. Exact logs and ledgers are listed if this aggregator decided them lately; the use of a ledger is as of then, and Envoys deny more than is counted here."));
+    h("p", { class: "muted" }, "The 100 keys of the region with the highest share of their limit in use; the search at the top finds all others. Keys that only shadow rules count are with their ", h("a", { href: "#/rules" }, "rules"), ". Used is what counts against the limit now: the current ", term("cell"), ", plus the part of the previous cell that the window still covers. Exact logs and ledgers are listed if this aggregator decided them lately; the use of a ledger is as of then, and Envoys deny more than is counted here."));
   function update({ body: top }) {
     if (!top) return;
     rows.update(top.keys);
@@ -52,7 +52,7 @@ export function keyTable({ caption, sortable }) {
   });
 }
 
-const passes = (key) => (key.wait_ms === 0 ? "now" : key.wait_ms === null || key.wait_ms === undefined ? "never" : `in ${words.time(key.wait_ms)}`);
+const passes = (key) => (key.but_for_shadow ? "by shadow mode" : key.wait_ms === 0 ? "now" : key.wait_ms === null || key.wait_ms === undefined ? "never" : `in ${words.time(key.wait_ms)}`);
 
 function identifierCell() {
   const link = h("a", { class: "row" });

@@ -1,5 +1,6 @@
 // Live control: what is in force, its author, reason, start and end; and the audit. It can be changed by commands only.
 
+import { get } from "../data.js";
 import { h, setText, table, textual } from "../dom.js";
 import { term } from "../terms.js";
 import * as words from "../words.js";
@@ -7,7 +8,6 @@ import * as words from "../words.js";
 const KINDS = [["", "all"], ["ban", "bans"], ["limit", "limits"], ["exempt", "exemptions"], ["credit", "credits"], ["reset", "resets"], ["shadow", "shadow switches"]];
 const PAGE = 50;
 const MAX_CHANGES = 500;
-const PATIENCE_MS = 6_000;
 
 /** What a control does. */
 export function whatOf(one) {
@@ -128,9 +128,7 @@ function changeLog(place) {
   async function read(before) {
     const parameters = new URLSearchParams([...place, ["limit", String(PAGE)], ...(before ? [["before", String(before)]] : [])]);
     try {
-      const response = await fetch(`/v1/overrides/audit?${parameters}`, { signal: AbortSignal.timeout(PATIENCE_MS), cache: "no-store" });
-      const body = await response.json();
-      if (!response.ok) throw new Error(body.error);
+      const body = await get(`/v1/overrides/audit?${parameters}`);
       all = before ? [...all, ...body.changes] : body.changes;
       next = all.length < MAX_CHANGES ? body.next ?? null : null;
       trouble.hidden = true;

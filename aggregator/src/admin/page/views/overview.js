@@ -6,7 +6,7 @@ import * as words from "../words.js";
 import { keyTable } from "./keys.js";
 import { keyOf, targetOf } from "./overrides.js";
 import { health, stateLine } from "./parts.js";
-import { history, sumOf } from "./rules.js";
+import { history } from "./rules.js";
 
 export function overview() {
   const figures = {
@@ -18,9 +18,9 @@ export function overview() {
     envoys: figure("Envoys"),
   };
   const table = keyTable({ caption: "The keys nearest their limits", sortable: false });
-  const parts = h("ul", { class: "states" });
-  const rules = h("div", { class: "rule-rows" });
-  const bans = h("ul", { class: "bans" });
+  const parts = h("ul", { class: "states", "aria-label": "Parts" });
+  const rules = h("ul", { class: "rule-rows", "aria-label": "Busiest rules" });
+  const bans = h("ul", { class: "bans", "aria-label": "Newest bans" });
   const banned = h("section", { class: "panel", hidden: "" }, h("h2", {}, "Bans ", h("a", { class: "more", href: "#/overrides?kind=ban" }, "all bans")), bans);
   const element = h("div", { class: "view" },
     h("h1", { class: "unseen" }, "Overview"),
@@ -32,9 +32,9 @@ export function overview() {
         h("section", { class: "panel" }, h("h2", {}, "Busiest rules ", h("a", { class: "more", href: "#/rules" }, "all rules")), rules))));
   function update(top, decisions, state, control) {
     if (!top.body || !decisions.body || !state.body || !control.body) return;
-    const all = decisions.body.rules;
-    const over = (kind) => sumOf(all, (rule) => rule.per_second.last_10s[kind]);
-    const points = (kinds) => history(all, kinds);
+    const { sum } = decisions.body;
+    const over = (kind) => sum.per_second.last_10s[kind];
+    const points = (kinds) => history(sum, kinds);
     figures.allowed.set(words.rate(over("allowed")), "per second", points(["allowed", "exempt", "undecided"]));
     figures.denied.set(words.rate(over("denied") + over("banned")), "per second", points(["denied", "banned"]));
     figures.shadow.set(words.rate(over("shadow_denied")), "per second", points(["shadow_denied"]));
@@ -43,11 +43,11 @@ export function overview() {
     banned.hidden = control.body.bans === 0;
     bans.replaceChildren(...control.body.overrides.map((ban) => banLine(ban, control.body.now_unix_ms)));
     figures.envoys.set(words.count(state.body.envoys_alive), `alive; ${words.count(state.body.envoys_connected)} connected here`);
-    table.update(top.body.keys.slice(0, 10));
+    table.update(top.body.keys);
     parts.replaceChildren(...health(state.body).map(stateLine));
-    rules.replaceChildren(...busiest(all));
+    rules.replaceChildren(...busiest(decisions.body.rules));
   }
-  return { title: "Overview", paths: ["/v1/top", "/v1/rules", "/v1/parts", "/v1/overrides?kind=ban&limit=5"], element, update };
+  return { title: "Overview", paths: ["/v1/top?limit=10", "/v1/rules?limit=5&order=busiest", "/v1/parts", "/v1/overrides?kind=ban&limit=5"], element, update };
 }
 
 function figure(title, kind) {
@@ -75,13 +75,11 @@ function banLine(ban, now) {
 }
 
 function busiest(rules) {
-  const rate = (rule) => Object.values(rule.per_second.last_1m).reduce((sum, one) => sum + one, 0);
-  const first = [...rules].sort((a, b) => rate(b) - rate(a)).slice(0, 5);
-  if (first.length === 0) return [h("p", { class: "empty" }, "No filter has reported its rules yet.")];
-  return first.map((rule) => {
+  if (rules.length === 0) return [h("li", { class: "empty" }, "No filter has reported its rules yet.")];
+  return rules.map((rule) => {
     const now = rule.per_second.last_10s;
     const against = rule.shadow ? now.shadow_denied : now.denied + now.banned;
-    return h("div", { class: "rule-row" },
+    return h("li", { class: "rule-row" },
       h("span", { class: "name" }, words.scope(rule.workspace, rule.name), rule.shadow ? h("span", { class: "badge shadow" }, "shadow") : null),
       h("span", { class: "rates" },
         h("span", {}, words.rate(now.allowed), h("small", {}, " allow/s")),

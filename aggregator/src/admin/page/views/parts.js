@@ -53,7 +53,7 @@ export function stateLine({ part, state, word, more }) {
 }
 
 export function parts() {
-  const states = h("ul", { class: "states" });
+  const states = h("ul", { class: "states", "aria-label": "State of the parts" });
   const aggregators = table({ caption: "Aggregators of the region", keyOf: (one) => one.id ?? "own", empty: "", columns: [
     { id: "id", title: "Aggregator", cell: textual((one) => (one.own ? "this one" : one.id.slice(0, 12))) },
     { id: "state", title: "State", cell: textual((one) => (one.silent ? `✕ silent for ${words.time(one.age_ms)}` : one.draining ? "! shutting down" : "✓ serving")) },

@@ -1,43 +1,54 @@
 // The decisions of each rule, and the keys that a shadow rule would deny.
 
-import { h, keyed, setText, spark } from "../dom.js";
+import { h, keyed, pager, setText, spark } from "../dom.js";
 import * as words from "../words.js";
 import { linkOf } from "./keys.js";
 
 const SPANS = [["last_10s", "10 s"], ["last_1m", "1 min"], ["last_5m", "5 min"]];
+const PAGE = 50;
 const kept = { span: "last_10s" };
 
 const KINDS = ["allowed", "denied", "shadow_denied", "exempt", "undecided", "banned"];
 
 /** Decisions of some kinds over the last five minutes, one number for each point in time. */
-export function history(rules, kinds) {
-  const points = new Array(30).fill(0);
-  for (const rule of rules) {
-    rule.history.forEach((point, at) => kinds.forEach((kind) => (points[at] += point[KINDS.indexOf(kind)])));
-  }
-  return points;
-}
+export const history = (rule, kinds) => rule.history.map((point) => kinds.reduce((sum, kind) => sum + point[KINDS.indexOf(kind)], 0));
 
-/** A sum over all rules. */
-export const sumOf = (rules, of) => rules.reduce((sum, rule) => sum + of(rule), 0);
-
-export function rules() {
-  const list = h("div", { class: "stack" });
-  const none = h("p", { class: "panel empty", hidden: "" }, "No filter has reported its rules yet. Filters report them when they connect.");
+export function rules(query) {
+  const state = { text: query.get("text") ?? "", offset: 0 };
+  const list = h("ul", { class: "stack", "aria-label": "Rules" });
+  const none = h("p", { class: "panel empty", hidden: "" });
   const scope = h("span", { class: "muted" });
   const spans = h("fieldset", { class: "segments" }, h("legend", { class: "unseen" }, "Rates over"),
     SPANS.map(([id, title]) => h("label", {}, h("input", { type: "radio", name: "span", value: id, checked: id === kept.span ? "" : null, onchange: () => { kept.span = id; draw(); } }), h("span", {}, title))));
-  const element = h("div", { class: "view" }, h("h1", {}, "Rules"), h("div", { class: "strip" }, spans, scope), list, none);
+  const field = h("input", { type: "search", id: "filter", value: state.text, placeholder: "Filter by name, namespace or workspace", autocomplete: "off", spellcheck: "false", maxlength: "256", oninput: () => choose({ text: field.value.trim(), offset: 0 }) });
+  const pages = pager("rules", (offset) => choose({ offset }));
+  const element = h("div", { class: "view" }, h("h1", {}, "Rules"), h("div", { class: "strip" }, spans, h("label", { class: "unseen", for: "filter" }, "Filter"), field, scope), list, none, pages.element);
   const cards = keyed(list, card);
   let last = null;
+  function choose(change) {
+    Object.assign(state, change);
+    view.soon?.();
+  }
   function draw() {
     if (!last) return;
+    // Rules may have gone while their page was open.
+    if (last.rules.length === 0 && last.matching > 0) return choose({ offset: 0 });
     const aggregators = words.plural(last.aggregators, "aggregator", "aggregators");
     setText(scope, `requests per second, summed over the region's ${aggregators}${last.aggregators_silent ? `; ${last.aggregators_silent} silent` : ""}${last.left_out ? "; further rules are left out" : ""}`);
     none.hidden = last.rules.length > 0;
+    setText(none, state.text === "" ? "No filter has reported its rules yet. Filters report them when they connect." : "No rule matches.");
+    pages.set(state.offset, PAGE, last.matching);
     cards(last.rules, (rule) => `${rule.workspace}\n${rule.name}`);
   }
-  return { title: "Rules", paths: ["/v1/rules"], element, update: (response) => { last = response.body ?? last; draw(); } };
+  const view = {
+    title: "Rules",
+    get paths() {
+      return [`/v1/rules?limit=${PAGE}&offset=${state.offset}&text=${encodeURIComponent(state.text)}`];
+    },
+    element,
+    update: (response) => { last = response.body ?? last; draw(); },
+  };
+  return view;
 }
 
 function card() {
@@ -47,7 +58,7 @@ function card() {
   const drawing = h("div", { class: "drawing" });
   const rates = h("dl", { class: "rates" });
   const would = h("div", { class: "would" });
-  const element = h("article", { class: "panel rule" }, h("div", { class: "about" }, h("div", { class: "head" }, name, mode), facts), drawing, rates, would);
+  const element = h("li", { class: "panel rule" }, h("div", { class: "about" }, h("div", { class: "head" }, name, mode), facts), drawing, rates, would);
   return {
     element,
     update(rule) {
@@ -55,7 +66,7 @@ function card() {
       setText(mode, rule.shadow ? "shadow" : "enforced");
       mode.classList.toggle("shadow", rule.shadow);
       setText(facts, about(rule));
-      const points = (kinds) => history([rule], kinds);
+      const points = (kinds) => history(rule, kinds);
       const series = [
         { values: points(["allowed", "exempt", "undecided", "shadow_denied"]), kind: "allowed" },
         { values: points(["denied", "banned"]), kind: "denied" },
@@ -104,5 +115,5 @@ function wouldDeny(rule) {
   const more = would.keys - would.furthest.length;
   return [...items,
     h("p", { class: "muted" }, `${words.plural(would.keys, "key is", "keys are")} over the limit now, the furthest first:`),
-    h("ol", { class: "chips" }, would.furthest.map(key), more > 0 ? h("li", { class: "muted" }, `and ${words.count(more)} more`) : null)];
+    h("ol", { class: "chips", "aria-label": `Keys over the limit of ${rule.name}` }, would.furthest.map(key), more > 0 ? h("li", { class: "muted" }, `and ${words.count(more)} more`) : null)];
 }
