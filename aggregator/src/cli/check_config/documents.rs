@@ -4,15 +4,15 @@ use crate::net::yaml;
 use serde_json::Map;
 use std::collections::HashSet;
 use std::convert::Infallible;
-use weir_core::fields::{Path, Value};
+use weir_core::fields::{Path, Value, Verbatim};
 use weir_core::rules::{Written, recognise};
 
 /// Most repeated fields of a document that are reported.
 const MAX_REPEATED: usize = 50;
 
 /// The documents of a YAML text, which JSON is too.
-pub fn documents(text: &[u8]) -> Result<Vec<Value<'_>>, serde_yaml_ng::Error> {
-    yaml::documents(text).collect()
+pub fn documents(text: &[u8]) -> Result<Vec<Value<'_>>, String> {
+    yaml::documents(text, Verbatim::default())
 }
 
 /// What a document contains.
