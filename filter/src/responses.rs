@@ -107,10 +107,13 @@ pub fn denied(
     headers.push(("retry-after", retry_after_s.into()));
     // The budget of an undecided exact rule is unknown.
     if denial.cause != Cause::Undecided || rule.algorithm == Algorithm::Window {
-        budget_headers(&denial.budget, &mut headers);
+        let wait_ms = retry_after_s.saturating_mul(1_000);
+        // A client that waits for the reset may pass then.
+        let shown = Budget { reset_ms: denial.budget.reset_ms.max(wait_ms), ..denial.budget };
+        budget_headers(&shown, &mut headers);
         if formats.ietf_headers {
             // The draft's `t` is the time until budget is available: here the wait, not the end of the cell.
-            let waiting = Budget { reset_ms: retry_after_s.saturating_mul(1_000), ..denial.budget };
+            let waiting = Budget { reset_ms: wait_ms, ..denial.budget };
             headers.push(("ratelimit", limits(rules, &[waiting]).into()));
             let policies = with_denying(rules, &denial.budget, policies);
             headers.push(("ratelimit-policy", listed(rules, policies.into_iter(), details).into()));
@@ -426,7 +429,7 @@ mod tests {
                 ("retry-after", retry_after),
                 ("x-ratelimit-limit", "100"),
                 ("x-ratelimit-remaining", "6"),
-                ("x-ratelimit-reset", "13"),
+                ("x-ratelimit-reset", if retry_after == "1" { "13" } else { retry_after }),
                 ("ratelimit", if retry_after == "1" { "\"cards\";r=6;t=1" } else { "\"cards\";r=6;t=300" }),
                 ("ratelimit-policy", window),
                 ("x-ratelimit-transaction", "18446744073709551615"),
@@ -554,17 +557,24 @@ mod tests {
 
     #[test]
     fn a_denial_states_the_wait_and_the_budget() {
-        let expected = |retry_after| {
+        let expected = |retry_after, reset| {
             [
                 ("retry-after", retry_after),
                 ("x-ratelimit-limit", "100"),
                 ("x-ratelimit-remaining", "6"),
-                ("x-ratelimit-reset", "13"),
+                ("x-ratelimit-reset", reset),
                 ("content-type", "text/plain"),
             ]
         };
-        for (wait, retry_after) in [(Some(0), "1"), (Some(1), "1"), (Some(1_001), "2"), (None, "60")] {
-            check("{}", &denial(wait, Cause::Limit), &expected(retry_after));
+        // A client that waits for the reset does not come too early.
+        for (wait, retry_after, reset) in [
+            (Some(0), "1", "13"),
+            (Some(1), "1", "13"),
+            (Some(1_001), "2", "13"),
+            (Some(13_001), "14", "14"),
+            (None, "60", "60"),
+        ] {
+            check("{}", &denial(wait, Cause::Limit), &expected(retry_after, reset));
         }
     }
 
@@ -577,7 +587,7 @@ mod tests {
                 ("retry-after", "30"),
                 ("x-ratelimit-limit", "100"),
                 ("x-ratelimit-remaining", "6"),
-                ("x-ratelimit-reset", "13"),
+                ("x-ratelimit-reset", "30"),
                 ("ratelimit", "\"per-key\";r=6;t=30"),
                 ("ratelimit-policy", "\"per-key\";q=100;w=60"),
                 ("content-type", "application/problem+json"),

@@ -317,7 +317,7 @@ mod tests {
             ("namespace=n&counted=a&identifier=a", Err(QueryError::Both)),
             (
                 "namespace=n&identifier=i&window_ms=1",
-                Err(QueryError::Number("window_ms", 1_000, 2_678_400_000)),
+                Err(QueryError::Number("window_ms", 1_000, 31_622_400_000)),
             ),
             (&long, Err(QueryError::Long("namespace"))),
         ];

@@ -142,7 +142,7 @@ impl Entry {
     /// The entry as YAML for the tokens file; an error if it is invalid.
     pub fn to_yaml(&self) -> Result<String, &'static str> {
         self.check()?;
-        serde_yaml_ng::to_string(&[self]).map_err(|_| "the entry cannot be written as YAML")
+        serde_saphyr::to_string(&[self]).map_err(|_| "the entry cannot be written as YAML")
     }
 
     /// Validates the entry, except for its digest.

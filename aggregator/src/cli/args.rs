@@ -135,7 +135,7 @@ pub struct Explain {
     /// Identifier, as a request carries it.
     #[arg(long, value_name = "TEXT")]
     pub identifier: String,
-    /// Show only this window: 1s to 31d.
+    /// Show only this window: 1s to 366d.
     #[arg(long, value_parser = window, value_name = "DURATION")]
     pub window: Option<Duration>,
 }
@@ -645,7 +645,7 @@ fn window(text: &str) -> Result<Duration, &'static str> {
     let time = humantime::parse_duration(text).ok();
     let ms = MIN_DURATION_MS..=MAX_DURATION_MS;
     let within = |time: &Duration| u64::try_from(time.as_millis()).is_ok_and(|time| ms.contains(&time));
-    time.filter(within).ok_or("expected 1s to 31d, such as 90s, 5m or 1h")
+    time.filter(within).ok_or("expected 1s to 366d, such as 90s, 5m or 1h")
 }
 
 /// An empty environment variable counts as unset.

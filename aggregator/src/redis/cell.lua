@@ -22,19 +22,19 @@ local function add(a, b)
     return a + b
 end
 
--- floor(count * covered / cell) for count <= 2^53 and covered <= cell < 2^32. Computed in halves of 16 bits, because
--- the product does not fit into a double.
+-- floor(count * covered / cell) for count <= 2^53 and covered <= cell <= 2^35. The low 17 bits of `covered` are computed apart,
+-- because the product does not fit into a double.
 local function share(count, covered, cell)
     local rest = math.fmod(count, cell)
     local whole = (count - rest) / cell
-    local low = math.fmod(covered, 65536)
-    local high = (covered - low) / 65536
+    local low = math.fmod(covered, 131072)
+    local high = (covered - low) / 131072
     local product = rest * high
     local rest_high = math.fmod(product, cell)
     local quotient_high = (product - rest_high) / cell
-    product = rest_high * 65536 + rest * low
+    product = rest_high * 131072 + rest * low
     local quotient_low = (product - math.fmod(product, cell)) / cell
-    return whole * covered + quotient_high * 65536 + quotient_low
+    return whole * covered + quotient_high * 131072 + quotient_low
 end
 
 local MAX_FIELDS = 8192 -- twice the number that aggregators write into one cell

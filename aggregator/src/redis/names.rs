@@ -16,7 +16,7 @@ pub const CLUSTER_MARKERS: u16 = 64;
 pub const MAX_NAME_BYTES: usize = 64;
 /// Longest name of a cell, in bytes: every text has its maximum length, and every byte is escaped.
 pub const MAX_CELL_NAME_BYTES: usize =
-    2 * (3 * MAX_NAME_BYTES + 1) + 2 + 3 * (3 * MAX_TEXT_BYTES + 1) + (10 + 1 + 10 + 1 + 2) + 1 + 20;
+    2 * (3 * MAX_NAME_BYTES + 1) + 2 + 3 * (3 * MAX_TEXT_BYTES + 1) + (11 + 1 + 10 + 1 + 2) + 1 + 20;
 
 /// The names of one region.
 #[derive(Debug)]
@@ -241,7 +241,7 @@ mod tests {
     fn the_longest_name_is_as_long_as_stated() {
         let texts = [const { [0xFF; MAX_TEXT_BYTES] }; 3].map(|text| text.to_vec());
         // The longest duration in digits that the finest resolution divides.
-        let key = key(&texts, 2_678_400_000, u32::MAX, 10);
+        let key = key(&texts, MAX_DURATION_MS, u32::MAX, 10);
         let long = "\u{ff}".repeat(MAX_NAME_BYTES / 2);
         assert_eq!(Names::new(&long, &long).cell(&key, u64::MAX).len(), MAX_CELL_NAME_BYTES);
     }

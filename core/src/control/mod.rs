@@ -126,7 +126,7 @@ pub enum ControlError {
     #[error(transparent)]
     Network(#[from] NotANetwork),
     /// Window.
-    #[error("a window has to be between 1s and 31d")]
+    #[error("a window has to be between 1s and 366d")]
     Window,
     /// Amount.
     #[error("limits and credits end at {MAX_COUNT}")]

@@ -15,8 +15,8 @@ pub const MAX_TEXT_BYTES: usize = 64;
 pub const MAX_KEY_BYTES: usize = 1 + 3 * (1 + MAX_TEXT_BYTES) + 8 + 4 + 2;
 /// Shortest window in milliseconds: one second.
 pub const MIN_DURATION_MS: u64 = 1_000;
-/// Longest window in milliseconds: 31 days.
-pub const MAX_DURATION_MS: u64 = 31 * 24 * 3_600 * 1_000;
+/// Longest window in milliseconds: 366 days.
+pub const MAX_DURATION_MS: u64 = 366 * 24 * 3_600 * 1_000;
 /// Highest number of cells in a window.
 pub const MAX_RESOLUTION: u16 = 10;
 /// Cells in a window of a rule with a hard limit. Partly covered cells count in full, so at most one part in eleven is lost.
@@ -41,7 +41,7 @@ pub struct KeyParts<'a> {
     pub namespace: &'a [u8],
     /// The canonical identifier; at most 64 bytes.
     pub identifier: &'a [u8],
-    /// The window in milliseconds, 1 s to 31 days.
+    /// The window in milliseconds, 1 s to 366 days.
     pub duration_ms: u64,
     /// The epoch: 0, or the revision of the newest reset.
     pub epoch: u32,
@@ -58,8 +58,8 @@ pub enum KeyError {
     /// Too short, too long, or a text in it is too long.
     #[error("malformed key")]
     Malformed,
-    /// The duration is outside 1 s to 31 days.
-    #[error("window of {0} ms is outside 1 s to 31 days")]
+    /// The duration is outside 1 s to 366 days.
+    #[error("window of {0} ms is outside 1 s to 366 days")]
     Duration(u64),
     /// The resolution is 0, too fine, or does not divide the duration.
     #[error("resolution {0} does not divide the window")]

@@ -18,9 +18,9 @@ pub const SHORTEST_PUBLISHED_MS: u64 = 10_000;
 
 #[derive(Clone, Debug)]
 pub(super) struct KeyState {
-    /// `u32` suffices, as no window is longer than 31 days.
-    cell_ms: u32,
-    duration_ms: u32,
+    cell_ms: u64,
+    /// Cells per window; at least 1.
+    resolution: u16,
     /// Ordered by sequence.
     cells: Vec<CellState>,
     /// The nodes that touch the key, and the last sequence in which each did; ordered by node. Most keys have one.
@@ -130,25 +130,29 @@ pub(super) struct Weight {
 impl KeyState {
     /// The state of a new key.
     pub(super) fn new(parts: &KeyParts<'_>, lineage: Lineage) -> KeyState {
-        let whole = |ms: u64| u32::try_from(ms).unwrap_or(u32::MAX);
-        let (cell_ms, duration_ms) = (whole(parts.cell_ms()), whole(parts.duration_ms));
+        let (cell_ms, resolution) = (parts.cell_ms(), parts.resolution.max(1));
         let sharing = Sharing { lineage, ..Sharing::default() };
         let (cells, followers, newest_limit) = (Vec::new(), SmallVec::new(), NewestLimit::default());
-        KeyState { cell_ms, duration_ms, cells, followers, sharing, newest_limit }
+        KeyState { cell_ms, resolution, cells, followers, sharing, newest_limit }
     }
 
     /// Whether other regions receive its counts, once they are large enough.
     pub(super) fn is_shared_between_regions(&self) -> bool {
-        u64::from(self.duration_ms) >= SHORTEST_PUBLISHED_MS
+        self.duration_ms() >= SHORTEST_PUBLISHED_MS
     }
 
     pub(super) fn cell_ms(&self) -> u64 {
-        u64::from(self.cell_ms)
+        self.cell_ms
+    }
+
+    /// The length of a window; a whole number of cells.
+    fn duration_ms(&self) -> u64 {
+        self.cell_ms.saturating_mul(self.resolution())
     }
 
     /// Cells per window; also how many cells before the current one a window touches.
     pub(super) fn resolution(&self) -> u64 {
-        u64::from(self.duration_ms).checked_div(self.cell_ms()).unwrap_or(1).max(1)
+        u64::from(self.resolution)
     }
 
     /// Most cells kept: as many as a plausible sequence can name.
@@ -170,7 +174,7 @@ impl KeyState {
     /// When no window touches cell `sequence` any more.
     pub(super) fn expires(&self, sequence: u64) -> UnixMs {
         let end = sequence.saturating_add(1).saturating_mul(self.cell_ms());
-        UnixMs(end.saturating_add(u64::from(self.duration_ms)))
+        UnixMs(end.saturating_add(self.duration_ms()))
     }
 
     pub(super) fn cells(&self) -> &[CellState] {

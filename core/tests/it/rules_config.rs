@@ -75,7 +75,7 @@ const COMPLETE: &str = r#"{
             {"path_segment": 2}, {"host": true}, {"jwt_claim": {"payload": "p", "claim": ["a", "b"]}},
             {"constant": "k"}
         ],
-        "limit": 18446744073709551615, "window": "31d", "cost": {"request": {"header": "x-cost"}, "max": 50, "default": 2},
+        "limit": 18446744073709551615, "window": "366d", "cost": {"request": {"header": "x-cost"}, "max": 50, "default": 2},
         "overrides": [{"identifier": "vip-*", "exempt": true}, {"identifier": "bad", "limit": 0}],
         "on_missing_identifier": "deny", "shadow_mode": true, "timeout": "250ms", "on_failure": "deny",
         "unknown_key": "assume_low"
@@ -96,7 +96,7 @@ fn every_field_is_read() {
     assert!(config.test_faults);
     let rule = &config.rules[0];
     assert_eq!((rule.name.as_str(), rule.namespace.as_str()), ("login", "logins"));
-    assert_eq!((rule.limit, rule.duration_ms), (u64::MAX, 2_678_400_000));
+    assert_eq!((rule.limit, rule.duration_ms), (u64::MAX, 31_622_400_000));
     assert_eq!(rule.cost, Cost::Header { name: (*b"x-cost").into(), max: 50, default: 2 });
     assert_eq!((rule.missing, rule.shadow, rule.timeout_ms), (Missing::Deny, true, 250));
     assert_eq!(rule.ambiguous, Ambiguous::Deny);
@@ -262,7 +262,7 @@ fn invalid_rules() {
             r#"rules[0].window: "5x" is not a duration; expected a number with ms, s, m, h or d"#,
         ),
         (r#""window": "999ms""#, r#"rules[0].window: "999ms" is out of range; expected a number with"#),
-        (r#""window": "32d""#, r#"rules[0].window: "32d" is out of range"#),
+        (r#""window": "367d""#, r#"rules[0].window: "367d" is out of range"#),
         (r#""window": 60"#, "rules[0].window: 60 is out of range"),
         (r#""window": true"#, "rules[0].window: true is not a duration"),
         (

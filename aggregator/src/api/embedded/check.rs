@@ -18,7 +18,7 @@ pub struct LimitCheck {
     pub namespace: Vec<u8>,
     /// In canonical form, see `weir_core::rules::identifier`.
     pub identifier: Vec<u8>,
-    /// The window, 1 s to 31 days; ignored for a ledger, whose zone defines it.
+    /// The window, 1 s to 366 days; ignored for a ledger, whose zone defines it.
     pub duration_ms: u64,
     /// For windows only: no window of any placement may hold more than the limit; see `weir_core::rules::Rule::hard_limit`.
     pub hard_limit: bool,
@@ -72,7 +72,7 @@ pub enum LimitCheckError {
     #[error("a namespace that begins with {RESERVED_PREFIX} is reserved")]
     Reserved,
     /// The window is too short or too long; in milliseconds.
-    #[error("a window of {0} ms is outside 1 s to 31 days")]
+    #[error("a window of {0} ms is outside 1 s to 366 days")]
     Duration(u64),
     /// The limit is too high for a log, which stores an entry for each use.
     #[error("a limit of {0} is more than a log can hold; use at most {MAX_LOG_LIMIT}, or a window")]
@@ -208,15 +208,15 @@ mod tests {
             (LimitCheck { namespace: b"n~".to_vec(), ..window.clone() }, Ok(())),
             (LimitCheck { identifier: vec![0xff; 64], ..window.clone() }, Ok(())),
             (LimitCheck { duration_ms: 999, ..window.clone() }, Err(LimitCheckError::Duration(999))),
-            (LimitCheck { duration_ms: 31 * day_ms, ..window.clone() }, Ok(())),
+            (LimitCheck { duration_ms: 366 * day_ms, ..window.clone() }, Ok(())),
             (LimitCheck { hard_limit: true, ..window.clone() }, Ok(())),
             (
                 LimitCheck { hard_limit: true, duration_ms: 1_005, ..window.clone() },
                 Err(LimitCheckError::Key(KeyError::Resolution(10))),
             ),
             (
-                LimitCheck { duration_ms: 31 * day_ms + 1, ..log.clone() },
-                Err(LimitCheckError::Duration(31 * day_ms + 1)),
+                LimitCheck { duration_ms: 366 * day_ms + 1, ..log.clone() },
+                Err(LimitCheckError::Duration(366 * day_ms + 1)),
             ),
             (LimitCheck { duration_ms: 0, ..ledger.clone() }, Ok(())),
             (LimitCheck { limit: u64::MAX, cost: u64::MAX, ..window.clone() }, Ok(())),

@@ -27,7 +27,7 @@ pub(super) const BOUNDS: Bounds = Bounds { depth: 5, fields: 32, values: 256, by
 pub(super) const BODY: &str = "";
 
 const DURATION: Span =
-    Span { min_ms: MIN_DURATION_MS, max_ms: MAX_DURATION_MS, words: ("1s", "31d"), example: "1m" };
+    Span { min_ms: MIN_DURATION_MS, max_ms: MAX_DURATION_MS, words: ("1s", "366d"), example: "1m" };
 const TIMEOUT: Span = Span { min_ms: 1, max_ms: 5_000, words: ("1ms", "5s"), example: "100ms" };
 const DEFAULT_TIMEOUT_MS: u64 = 100;
 const DEFAULT_NAMESPACE: &str = "default";
@@ -307,9 +307,9 @@ mod tests {
             ("limit", json!(MAX_COUNT + 1), "9007199254740992"),
             ("cost", json!(1.5), "whole number"),
             ("cost", json!(null), "whole number"),
-            ("duration", json!(999), "between 1s and 31d"),
-            ("duration", json!("32d"), "between 1s and 31d"),
-            ("duration", json!("1 m"), "between 1s and 31d"),
+            ("duration", json!(999), "between 1s and 366d"),
+            ("duration", json!("367d"), "between 1s and 366d"),
+            ("duration", json!("1 m"), "between 1s and 366d"),
             ("timeout", json!("6s"), "between 1ms and 5s"),
             ("timeout", json!(0), "between 1ms and 5s"),
             ("on_failure", json!("maybe"), "deny or allow"),
@@ -364,7 +364,7 @@ mod tests {
             &[
                 ("checks[1]", "not an object"),
                 ("checks[2].timeout", "no such field"),
-                ("checks[2].duration", "between 1s and 31d"),
+                ("checks[2].duration", "between 1s and 366d"),
             ],
         );
         let twice =

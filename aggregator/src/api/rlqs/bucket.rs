@@ -3,6 +3,7 @@
 use super::wire;
 use crate::api::embedded::LimitCheck;
 use crate::api::rls::config::{Limits, MAX_DEPTH};
+use crate::api::rls::matching::Limit;
 use crate::api::rls::wire::Entry;
 
 /// Longest bucket: its keys and values together, in bytes. A longer one gets no assignment.
@@ -41,6 +42,9 @@ pub enum BadBucket {
     /// It is too long.
     #[error("a bucket has {0} bytes; at most {MAX_BUCKET_BYTES} are allowed")]
     TooLong(usize),
+    /// Its limit cannot be served.
+    #[error("the limit of a bucket cannot be served")]
+    Unserved,
     /// Envoy could not read a response that names it.
     #[error("a value of a bucket is not UTF-8")]
     NotText,
@@ -74,14 +78,18 @@ impl Bucket {
     }
 
     /// Its limit, the same as that of a descriptor with its entries in the order of the configuration.
-    pub fn target(&self, limits: &Limits, domain: &str) -> Target {
-        let Some(domain) = limits.domain(domain) else { return Target::Unlimited };
+    pub fn target(&self, limits: &Limits, domain: &str) -> Result<Target, BadBucket> {
+        let Some(domain) = limits.domain(domain) else { return Ok(Target::Unlimited) };
         let entry = |(key, value): (&String, &Vec<u8>)| Entry { key: key.clone(), value: value.clone() };
         let entries: Vec<Entry> = self.0.bucket.iter().map(entry).collect();
-        let Some((entries, rule)) = domain.find_unordered(&entries) else { return Target::Unlimited };
-        let Some(limit) = rule.limit else { return Target::Unlimited };
-        let check = domain.check(rule.counted(&entries), limit, 1);
-        Target::Limited { check, shadow: rule.shadow }
+        let Some((entries, rule)) = domain.find_unordered(&entries) else { return Ok(Target::Unlimited) };
+        let rate = match rule.limit {
+            Limit::Rate(rate) => rate,
+            Limit::Unserved if !rule.shadow => return Err(BadBucket::Unserved),
+            Limit::Unlimited | Limit::Unserved => return Ok(Target::Unlimited),
+        };
+        let check = domain.check(rule.counted(&entries), rate, 1);
+        Ok(Target::Limited { check, shadow: rule.shadow })
     }
 }
 
@@ -150,6 +158,7 @@ descriptors:
         let of = |domain: &str, entries: &[(&str, &str)]| match Bucket::new(Some(bucket(entries)))
             .unwrap()
             .target(&limits, domain)
+            .unwrap()
         {
             Target::Unlimited => "unlimited".to_owned(),
             Target::Limited { check, shadow } => {

@@ -245,7 +245,7 @@ impl Quotas {
         subscriptions: &Subscriptions,
         bucket: &Bucket,
     ) -> Result<Target, Refused> {
-        let target = bucket.target(limits, &subscriptions.domain);
+        let target = bucket.target(limits, &subscriptions.domain)?;
         if let Target::Limited { check, .. } = &target {
             let caller = &subscriptions.caller;
             let is_admitted = caller.workspace(Some(&check.workspace)).is_some()

@@ -1,7 +1,7 @@
 //! One call of the rate-limit service: its limits, as checks for the embedded limiter.
 
 use super::config::{Limits, MAX_TEXT_BYTES};
-use super::matching::{Domain, Rule};
+use super::matching::{Domain, Limit, Rate, Rule};
 use super::naming;
 use super::wire::{Descriptor, Entry, Override, RateLimit, RateLimitRequest, Unit};
 use crate::api::embedded::LimitCheck;
@@ -38,14 +38,19 @@ pub enum Refused {
     /// A key is longer than any in a configuration. The length of a value is not bounded, as clients send it.
     #[error("descriptor {0} has a key of {1} bytes; at most {MAX_TEXT_BYTES} are allowed")]
     LongKey(usize, usize),
-    /// The limit in the request has no unit, an unknown one, or a year.
+    /// The limit in the request has no unit, or an unknown one.
     #[error(
-        "the limit of descriptor {0} has no supported unit; expected second, minute, hour, day, week or month"
+        "the limit of descriptor {0} has no supported unit; expected second, minute, hour, day, week, month or year"
     )]
     Unit(usize),
     /// The xDS server has sent no configuration yet.
     #[error("the xDS server has not sent limits yet")]
     NoLimits,
+    /// The call would pass, but for the limit of this descriptor, which cannot be served.
+    #[error(
+        "the limit of descriptor {0} cannot be served; the log and rate_limits in /v1/parts have the reason"
+    )]
+    Unserved(usize),
     /// The embedded limiter did not decide.
     #[error("not decided in time")]
     Undecided,
@@ -58,6 +63,8 @@ pub enum Applied {
     Nothing,
     /// An unlimited descriptor.
     Unlimited,
+    /// A limit that cannot be served, and is not in shadow mode.
+    Unserved,
     /// A limit.
     Limit {
         /// The limit as shown in the response.
@@ -144,7 +151,7 @@ fn apply(domain: &Domain, request: &RateLimitRequest) -> Result<Vec<Applied>, Re
     let own = |descriptor: &Descriptor| descriptor.limit.is_some();
     let replacing = rules.iter().zip(&request.descriptors).filter(|(_, descriptor)| !own(descriptor));
     let replaced: HashSet<&str> = replacing
-        .filter_map(|(rule, _)| *rule)
+        .filter_map(|(rule, _)| rule.filter(|rule| rule.limit != Limit::Unserved))
         .flat_map(|rule| rule.replaces.iter().map(String::as_str))
         .collect();
     let all = request.descriptors.iter().zip(rules).enumerate();
@@ -163,10 +170,16 @@ fn apply(domain: &Domain, request: &RateLimitRequest) -> Result<Vec<Applied>, Re
 }
 
 fn configured(domain: &Domain, descriptor: &Descriptor, rule: &Rule, cost: u64) -> Applied {
-    let Some((unit, requests)) = rule.limit else { return Applied::Unlimited };
-    let check = domain.check(rule.counted(&descriptor.entries), (unit, requests), cost);
+    let rate = match rule.limit {
+        Limit::Rate(rate) => rate,
+        Limit::Unlimited => return Applied::Unlimited,
+        Limit::Unserved if rule.shadow => return Applied::Nothing,
+        Limit::Unserved => return Applied::Unserved,
+    };
+    let check = domain.check(rule.counted(&descriptor.entries), rate, cost);
     let part = Part { shadow: rule.shadow, quota: rule.quota, ..Part::of(descriptor) };
-    let shown = RateLimit { requests_per_unit: requests, unit: unit as i32, name: rule.name.clone() };
+    let shown =
+        RateLimit { requests_per_unit: rate.requests, unit: rate.unit as i32, name: rule.name.clone() };
     Applied::Limit { shown, part, check, metadata: rule.metadata.clone() }
 }
 
@@ -179,13 +192,13 @@ fn overridden(
     rule: Option<&Rule>,
     cost: u64,
 ) -> Result<Applied, Refused> {
-    let unit = Unit::try_from(given.unit).ok().filter(|unit| unit.ms().is_some()).ok_or(Refused::Unit(at))?;
+    let unit = Unit::try_from(given.unit).ok();
+    let rate = unit.and_then(|unit| Rate::new(given.requests_per_unit, unit, 1)).ok_or(Refused::Unit(at))?;
     let counted = match rule {
         Some(rule) => rule.counted(&descriptor.entries),
         None => naming::of_override(&domain.name, &descriptor.entries),
     };
-    let requests_per_unit = given.requests_per_unit;
-    let check = domain.check(counted, (unit, requests_per_unit), cost);
-    let shown = RateLimit { requests_per_unit, unit: unit as i32, name: String::new() };
+    let check = domain.check(counted, rate, cost);
+    let shown = RateLimit { requests_per_unit: rate.requests, unit: rate.unit as i32, name: String::new() };
     Ok(Applied::Limit { shown, part: Part::of(descriptor), check, metadata: None })
 }

@@ -5,8 +5,11 @@
 //! file and path.
 //!
 //! All documents are read before any limit is built, as a limit's namespace depends on how often its name occurs.
+//!
+//! Files are in force without an error or not at all: who writes them reads the errors. The limits of `xds` have many authors, so an
+//! interval that cannot be served concerns its own limit alone.
 
-use super::matching::{Domain, Level, Rule};
+use super::matching::{Domain, Level, Limit, Rate, Rule};
 use super::metadata;
 use super::naming;
 use super::wire::Unit;
@@ -16,7 +19,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
 use std::sync::Arc;
-use weir_core::fields::{Errors, FieldErrors, Fields, Node, Path, Value};
+use weir_core::fields::{Errors, FieldErrors, Fields, Node, Path, Value, Verbatim};
 
 /// Largest file, in bytes.
 pub const MAX_FILE_BYTES: usize = yaml::MAX_BYTES;
@@ -26,11 +29,17 @@ pub const MAX_DEPTH: usize = 32;
 pub const MAX_TEXT_BYTES: usize = 1_024;
 /// Most errors of a file that are reported.
 const MAX_ERRORS: usize = 50;
+/// As in the reference service, these are texts, whatever else YAML takes them for.
+const WRITTEN: Verbatim =
+    Verbatim { fields: &["domain", "workspace", "key", "value", "unit", "name"], not_below: "metadata" };
+/// What an interval may last.
+const LONGEST: &str = "at most 366 days in all";
 /// The file itself has no name in the path of an error.
 const FILE: Path<'static> = Path::Root("");
 const DEFAULT_WORKSPACE: &str = "default";
 
-const ROOT_FIELDS: [&str; 3] = ["domain", "workspace", "descriptors"];
+/// `name` is that of an xDS resource, which may be written as a file.
+const ROOT_FIELDS: [&str; 4] = ["domain", "workspace", "name", "descriptors"];
 const DESCRIPTOR_FIELDS: [&str; 10] = [
     "key",
     "value",
@@ -43,12 +52,14 @@ const DESCRIPTOR_FIELDS: [&str; 10] = [
     "detailed_metric",
     "value_to_metric",
 ];
-const LIMIT_FIELDS: [&str; 5] = ["unit", "requests_per_unit", "unlimited", "name", "replaces"];
+const LIMIT_FIELDS: [&str; 6] =
+    ["unit", "unit_multiplier", "requests_per_unit", "unlimited", "name", "replaces"];
 
 /// All domains, by name.
 #[derive(Debug, Default)]
 pub struct Limits {
     domains: HashMap<String, Domain>,
+    unserved: LimitErrors,
 }
 
 /// All errors of a configuration, by file.
@@ -65,6 +76,13 @@ impl fmt::Display for LimitErrors {
             errors.lines().map(|error| format!("{file}: {error}")).collect::<Vec<_>>()
         });
         f.write_str(&lines.collect::<Vec<_>>().join("\n"))
+    }
+}
+
+impl LimitErrors {
+    /// The number of all errors.
+    pub fn count(&self) -> usize {
+        self.0.iter().map(|(_, errors)| errors.count()).sum()
     }
 }
 
@@ -90,10 +108,10 @@ impl Limits {
             let documents = documents(text, &mut errors);
             sources.push(Source { name: name.to_owned(), documents, errors });
         }
-        Limits::build(sources, domains)
+        Limits::build(sources, domains, Intervals::AllServed)
     }
 
-    /// Parses documents that are values already, each with its name.
+    /// Parses documents that are values already, each with its name. A limit whose interval cannot be served is left unserved.
     pub fn of_values(
         named: impl IntoIterator<Item = (String, Value<'static>)>,
         domains: Domains,
@@ -102,11 +120,17 @@ impl Limits {
             let errors = Errors::keeping(MAX_ERRORS);
             Source { name, documents: vec![value], errors }
         };
-        Limits::build(named.into_iter().map(source).collect(), domains)
+        Limits::build(named.into_iter().map(source).collect(), domains, Intervals::SomeUnserved)
     }
 
-    fn build(sources: Vec<Source<'_>>, domains: Domains) -> Result<Limits, LimitErrors> {
-        let mut parser = Parser { limits: Limits::default(), names: HashMap::new(), domains };
+    fn build(
+        sources: Vec<Source<'_>>,
+        domains: Domains,
+        intervals: Intervals,
+    ) -> Result<Limits, LimitErrors> {
+        let unserved = Errors::keeping(MAX_ERRORS);
+        let mut parser =
+            Parser { limits: Limits::default(), names: HashMap::new(), domains, intervals, unserved };
         let all = sources.iter().flat_map(|source| &source.documents);
         all.for_each(|document| count_names(document, workspace_of(document), &mut parser.names));
         let mut wrong = LimitErrors::default();
@@ -114,6 +138,9 @@ impl Limits {
             for value in &documents {
                 parser.domain(Node { value, path: FILE }, &mut errors);
             }
+            let unserved = std::mem::replace(&mut parser.unserved, Errors::keeping(MAX_ERRORS));
+            let unserved = unserved.finish(Some(())).err().map(|errors| (name.clone(), errors));
+            parser.limits.unserved.0.extend(unserved);
             wrong.0.extend(errors.finish(Some(())).err().map(|errors| (name, errors)));
         }
         match wrong.0.is_empty() {
@@ -125,6 +152,11 @@ impl Limits {
     /// The domain of that name.
     pub fn domain(&self, name: &str) -> Option<&Domain> {
         self.domains.get(name)
+    }
+
+    /// Why limits cannot be served.
+    pub fn unserved(&self) -> &LimitErrors {
+        &self.unserved
     }
 
     /// The number of domains.
@@ -145,11 +177,23 @@ struct Source<'a> {
     errors: Errors,
 }
 
+/// What an interval that cannot be served means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Intervals {
+    /// An error of the configuration.
+    AllServed,
+    /// That its limit is not served.
+    SomeUnserved,
+}
+
 struct Parser {
     limits: Limits,
     /// How often each name of a limit occurs, by workspace.
     names: HashMap<(String, String), usize>,
     domains: Domains,
+    intervals: Intervals,
+    /// Why limits of the present source cannot be served.
+    unserved: Errors,
 }
 
 /// What a descriptor states beside its limit.
@@ -178,21 +222,15 @@ fn documents<'a>(text: &'a str, errors: &mut Errors) -> Vec<Value<'a>> {
         errors.reject::<()>(&FILE, problem, format!("at most {MAX_FILE_BYTES}"));
         return documents;
     }
-    for document in yaml::documents(text.as_bytes()) {
-        match document {
-            // An empty document, such as after a last `---`.
-            Ok(Value::Null) => {}
-            Ok(mut value) => {
-                remove_nulls(&mut value);
-                documents.push(value);
-            }
-            Err(error) => {
-                // The rest of the file cannot be parsed either.
-                errors.reject::<()>(&FILE, format!("the file is not YAML: {error}"), "");
-                return documents;
-            }
+    match yaml::documents(text.as_bytes(), WRITTEN) {
+        // An empty document, such as after a last `---`.
+        Ok(read) => documents.extend(read.into_iter().filter(|document| *document != Value::Null)),
+        Err(error) => {
+            errors.reject::<()>(&FILE, format!("the file cannot be parsed: {error}"), "");
+            return documents;
         }
     }
+    documents.iter_mut().for_each(remove_nulls);
     if documents.is_empty() {
         // The file may have been cut off while it was written; accepting it would remove every limit.
         let expected = "\"domain: …\", even in a file without limits";
@@ -327,27 +365,20 @@ impl Parser {
     fn rule(&mut self, node: Node<'_>, marks: Marks, way: &Way, errors: &mut Errors) -> Option<Rule> {
         let fields = node.object(&LIMIT_FIELDS, errors)?;
         let unlimited = fields.or("unlimited", false, errors, |n, e| n.boolean(e)).unwrap_or(false);
-        let given = fields.optional("name", errors, text).flatten();
+        // As in the reference service, an empty name counts as missing.
+        let named = |node: &Node<'_>| !matches!(node.value, Value::Text(text) if text.is_empty());
+        let name = fields.get("name").filter(named).and_then(|node| text(node, errors));
         // Limits of one name would otherwise share counts that are separate in the reference service.
         let alone = |name: &&String| self.names.get(&(way.workspace.clone(), (*name).clone())) == Some(&1);
         let named = fields.get("name").and_then(|node| node.name(&mut Errors::keeping(1)));
         let namespace = naming::namespace(named.as_ref().filter(alone).map(String::as_str), &way.names);
-        let name = given;
         let limit = match unlimited {
             true => {
                 let why = "it has no effect with unlimited; remove it";
-                fields.reject_given(&["unit"], why, errors);
-                Some(None)
+                fields.reject_given(&["unit", "unit_multiplier"], why, errors);
+                Some(Limit::Unlimited)
             }
-            false => {
-                let unit = fields.required("unit", &units(), errors, unit);
-                // The reference service reads a missing number as 0, which denies every request; here it is an error.
-                let expected = "a whole number from 0 to 4294967295";
-                let requests = fields.required("requests_per_unit", expected, errors, |node, errors| {
-                    u32::try_from(node.integer(0..=u32::MAX.into(), errors)?).ok()
-                });
-                unit.zip(requests).map(Some)
-            }
+            false => self.rate(fields, errors),
         };
         let replaces = fields.or("replaces", Vec::new(), errors, |node, errors| {
             node.list(0..=usize::MAX, "limits, each as \"- name: …\"", errors, |node, errors| {
@@ -370,6 +401,31 @@ impl Parser {
             free: way.free.clone(),
         })
     }
+
+    fn rate(&mut self, fields: Fields<'_>, errors: &mut Errors) -> Option<Limit> {
+        // The reference service reads a missing number as 0, which denies every request; here it is an error.
+        let expected = "a whole number from 0 to 4294967295";
+        let requests = fields.required("requests_per_unit", expected, errors, |node, errors| {
+            u32::try_from(node.integer(0..=u32::MAX.into(), errors)?).ok()
+        });
+        let into = match self.intervals {
+            Intervals::AllServed => errors,
+            Intervals::SomeUnserved => &mut self.unserved,
+        };
+        let unit = fields.required("unit", &units(), into, unit);
+        let multiplier = fields.or("unit_multiplier", 1, into, |n, e| n.integer(1..=u32::MAX.into(), e));
+        let rate = |(unit, multiplier): (Unit, u64)| {
+            let rate = Rate::new(requests.unwrap_or_default(), unit, multiplier);
+            let long =
+                || fields.reject("unit_multiplier", "the interval is longer than a window", LONGEST, into);
+            rate.or_else(long)
+        };
+        match (unit.zip(multiplier).and_then(rate), self.intervals) {
+            (Some(rate), _) => requests.map(|_| Limit::Rate(rate)),
+            (None, Intervals::AllServed) => None,
+            (None, Intervals::SomeUnserved) => Some(Limit::Unserved),
+        }
+    }
 }
 
 fn unit(node: Node<'_>, errors: &mut Errors) -> Option<Unit> {
@@ -377,9 +433,6 @@ fn unit(node: Node<'_>, errors: &mut Errors) -> Option<Unit> {
         Value::Text(word) => word.to_ascii_lowercase(),
         _ => String::new(),
     };
-    if word == "year" {
-        return node.reject(errors, "is longer than the longest window of 31 days", "month (30 days)");
-    }
     match Unit::USED.iter().find(|(name, _, _)| *name == word) {
         Some((_, unit, _)) => Some(*unit),
         None => node.reject(errors, "is not a unit of time", units()),
@@ -390,13 +443,8 @@ fn units() -> String {
     format!("one of {}", Unit::USED.map(|(name, _, _)| name).join(", "))
 }
 
-/// A text. As in the reference service, a whole number or a boolean is taken as its text, and another number is not.
 fn text(node: Node<'_>, errors: &mut Errors) -> Option<String> {
-    match node.value {
-        Value::Unsigned(_) | Value::Negative(_) | Value::Bool(_) => Some(node.value.describe()),
-        Value::Float(_) => node.reject(errors, "is not a string", "quotes around it, as in \"1.5\""),
-        _ => node.text(MAX_TEXT_BYTES, errors).map(str::to_owned),
-    }
+    node.text(MAX_TEXT_BYTES, errors).map(str::to_owned)
 }
 
 /// Removes fields without a value, such as `value:`, which YAML reads as null. In metadata they mean something.
@@ -444,10 +492,11 @@ domain: d
 workspce: w
 descriptors:
   - key: a
-    value: 40.4
+    value: 40.40
+    shadow_mode: 40.40
     ratelimit: {unit: day, requests_per_unit: 5}
   - key: b
-    rate_limit: {unit: year, requests_per_unit: 5}
+    rate_limit: {unit: year, unit_multiplier: 2, requests_per_unit: 5}
   - key: c
     rate_limit: {unit: foo, requests_per_unit: -1}
   - key: d
@@ -473,26 +522,26 @@ descriptors:
   - key: j
     descriptors: 5
 ";
-        let units = "expected one of second, minute, hour, day, week, month";
+        let units = "expected one of second, minute, hour, day, week, month, year";
         let fields = "key, value, rate_limit, descriptors, shadow_mode, quota_mode, metadata, share_threshold, \
                       detailed_metric or value_to_metric";
         let no_effect = "it has no effect with unlimited; remove it";
         let number = "expected a whole number from 0 to 4294967295";
         let expected = [
-            "workspce: there is no such field; did you mean workspace?; expected domain, workspace or descriptors".to_owned(),
+            "workspce: there is no such field; did you mean workspace?; expected domain, workspace, name or descriptors".to_owned(),
             "descriptors[0].ratelimit: there is no such field; did you mean rate_limit?; expected key,".into(),
-            "descriptors[0].value: 40.4 is not a string; expected quotes around it, as in \"1.5\"".into(),
-            "descriptors[1].rate_limit.unit: \"year\" is longer than the longest window of 31 days; expected month (30 days)"
+            "descriptors[0].shadow_mode: 40.4 is not a boolean; expected true or false".into(),
+            "descriptors[1].rate_limit.unit_multiplier: the interval is longer than a window; expected at most 366 days in all"
                 .into(),
-            format!("descriptors[2].rate_limit.unit: \"foo\" is not a unit of time; {units}"),
             format!("descriptors[2].rate_limit.requests_per_unit: -1 is not a whole number in range; {number}"),
+            format!("descriptors[2].rate_limit.unit: \"foo\" is not a unit of time; {units}"),
             format!("descriptors[3].rate_limit.unit: {no_effect}"),
             "descriptors[4].key: it is missing; expected the key of".into(),
             "descriptors[5].shadow_mode: 1 is not a boolean; expected true or false".into(),
             "descriptors[5].quota_mode: \"true\" is not a boolean; expected true or false".into(),
             "descriptors[5].metadata: a list is not an object; expected an object".into(),
-            format!("descriptors[5].rate_limit.unit: it is missing; {units}"),
             format!("descriptors[5].rate_limit.requests_per_unit: 4294967296 is out of range; {number}"),
+            format!("descriptors[5].rate_limit.unit: it is missing; {units}"),
             "descriptors[5].rate_limit.replaces[0]: \"x\" is not an object; expected an object with name".into(),
             "descriptors[5].rate_limit.replaces[1].name: \"\" is empty; expected a string".into(),
             "descriptors[6].share_threshold: it has no effect; expected a value with a wildcard".into(),
@@ -522,7 +571,7 @@ descriptors:
             ("domain: ''", Some("domain: \"\" is empty")),
             ("- a", Some("f: a list is not an object")),
             ("domain: a\ndomain: b", Some("f: domain: it is given twice")),
-            ("a: [", Some("the file is not YAML")),
+            ("a: [", Some("the file cannot be parsed")),
             ("domain: a\nworkspace: 'a b'", Some("workspace: \"a b\" is not a name")),
         ];
         for (text, expected) in cases {
@@ -545,7 +594,7 @@ descriptors:
         });
         let cases = [
             (deep, "is nested too deep"),
-            ("[".repeat(100_000), "is not YAML"),
+            ("[".repeat(100_000), "cannot be parsed"),
             (format!("domain: d\ndescriptors:\n{many}"), "and 950 more"),
             (format!("domain: {}", "x".repeat(MAX_TEXT_BYTES + 1)), "has 1025 bytes"),
             (" ".repeat(MAX_FILE_BYTES + 1), "bytes; expected at most"),
@@ -556,6 +605,36 @@ descriptors:
             assert!(error.contains(expected), "{}", &error[..error.len().min(300)]);
         }
     }
+    /// The values that requests have to have, and numbers and booleans, as the reference service reads them.
+    #[test]
+    fn words_and_numbers_are_those_of_the_reference_service() {
+        let rule = |descriptor: &str, value: &str| {
+            let text = format!("domain: 1\ndescriptors:\n  - {descriptor}\n");
+            let limits = Limits::parse([("f", text.as_str())], Domains::Unique).unwrap();
+            let entry = super::super::wire::Entry { key: "007".into(), value: value.into() };
+            limits.domain("1").unwrap().find(&[entry]).map(|rule| (rule.limit, rule.shadow))
+        };
+        for value in ["+15550100", "100_000", "0x10", "010", "1.50", "yes", "True", "2026-11-26", "1e3"] {
+            let descriptor = format!("{{key: 007, value: {value}, rate_limit: {{unlimited: true}}}}");
+            assert!(rule(&descriptor, value).is_some(), "{value}");
+        }
+        assert!(rule("{key: 007, value: +15550100, rate_limit: {unlimited: on}}", "15550100").is_none());
+        assert!(rule("{key: 007, value: ~, rate_limit: {unlimited: True}}", "anything").is_some());
+        for (number, expected) in [("5", 5), ("+5", 5), ("100_000", 100_000), ("0x10", 16), ("010", 8)] {
+            let limit = format!("{{unit: SECOND, requests_per_unit: {number}}}");
+            let descriptor = format!("{{key: 007, shadow_mode: yes, rate_limit: {limit}}}");
+            let rate = Rate::new(expected, Unit::Second, 1).unwrap();
+            assert_eq!(rule(&descriptor, "x"), Some((Limit::Rate(rate), true)), "{number}");
+        }
+        // The fields of another limit.
+        let merged = "{key: 007, value: a, rate_limit: &limit {unit: day, requests_per_unit: 2}}
+  - {key: 007, rate_limit: {<<: *limit, requests_per_unit: 3}}";
+        for (value, expected) in [("a", 2), ("b", 3)] {
+            let rate = Rate::new(expected, Unit::Day, 1).unwrap();
+            assert_eq!(rule(merged, value), Some((Limit::Rate(rate), false)));
+        }
+    }
+
     /// What the reference service accepts and refuses, on configurations of our own.
     #[test]
     fn it_is_as_strict_as_the_reference_service() {
@@ -573,12 +652,29 @@ descriptors:
             (one(&format!("{{key: k, detailed_metric: true, value_to_metric: true, {limit}}}")), None),
             (one(&format!("{{key: k, value: a*b*, share_threshold: true, {limit}}}")), None),
             ("domain: d\ndescriptors:\n".to_owned(), None),
+            (one("{key: k, rate_limit: {unit: year, requests_per_unit: 5, name: ''}}"), None),
+            (format!("name: a listener's\n{}", one("{key: k, rate_limit: ~, descriptors: []}")), None),
+            (one("{key: k, rate_limit: {unit: day, unit_multiplier: 366, requests_per_unit: 5}}"), None),
+            (
+                one("{key: k, rate_limit: {unit: day, unit_multiplier: 367, requests_per_unit: 5}}"),
+                Some("at most 366 days"),
+            ),
+            (
+                one("{key: k, rate_limit: {unit: year, unit_multiplier: 4294967295, requests_per_unit: 5}}"),
+                Some("at most 366 days"),
+            ),
+            (
+                one("{key: k, rate_limit: {unit: day, unit_multiplier: 0, requests_per_unit: 5}}"),
+                Some("unit_multiplier: 0 is out of range"),
+            ),
             (one("{key: k, rate_limit: {unit: fortnight, requests_per_unit: 5}}"), Some("is not a unit")),
             (one("{key: k, rate_limit: {unlimited: true, unit: day}}"), Some("no effect with unlimited")),
             (one("{key: k, rate_limit: {unit: day, requestsperunit: 5}}"), Some("no such field")),
             (one("{value: v}"), Some("key: it is missing")),
             (one("a"), Some("is not an object")),
-            (one("{key: k, value: 0.5}"), Some("is not a string")),
+            (one("{key: k, value: 0.5}"), None),
+            (one("{key: k, value: [v]}"), Some("cannot be parsed")),
+            (one("{key: k, shadow_mode: 'true'}"), Some("is not a boolean")),
             (one("{key: k, value: v}\n  - {key: k, value: v}"), Some("it is the second")),
             (one(&format!("{{key: k, value: v, share_threshold: true, {limit}}}")), Some("it has no effect")),
             (
@@ -593,7 +689,7 @@ descriptors:
             ),
             ("descriptors:\n".to_owned(), Some("domain: it is missing")),
             ("0.25: d\n".to_owned(), Some("no such field")),
-            ("'''\n".to_owned(), Some("not YAML")),
+            ("'''\n".to_owned(), Some("cannot be parsed")),
         ];
         for (text, expected) in cases {
             match (errors(&text), expected) {

@@ -9,6 +9,8 @@
 //! 5. If the call passes, each limit in shadow mode. Otherwise those are only read.
 //!
 //! What is read decides only what is tried. What is charged is decided as it is charged.
+//!
+//! A call that passes these and has a limit that cannot be served is not decided; the caller's rule for failures applies.
 
 use super::call::{Applied, Part, Refused};
 use super::dynamic_metadata;
@@ -117,7 +119,11 @@ impl CallContext<'_> {
                 Some(self.read_above(limit.check, deadline).await?)
             };
         }
-        Ok(self.respond(request, applied, &limits, &decisions, passes))
+        let unserved = applied.iter().position(|one| *one == Applied::Unserved);
+        match unserved.filter(|_| passes && !self.answering.shadow_mode) {
+            Some(at) => Err(Refused::Unserved(at)),
+            None => Ok(self.respond(request, applied, &limits, &decisions, passes)),
+        }
     }
 
     /// Charges the enforced limits, and with them each quota that has room: all of these or none, in one step, so a call that is denied
@@ -255,8 +261,11 @@ impl CallContext<'_> {
         let denying = limits.iter().filter(enforced).filter(|limit| decided(limit).over && !allowed);
         let denying: Vec<(Part, ChargeResult)> =
             denying.map(|limit| (limit.part, decided(limit).result)).collect();
-        let mut headers: Vec<HeaderValue> = retry_after(&denying).into_iter().collect();
-        headers.extend(self.limit_headers(&statuses, limits));
+        let wait_s = retry_after_s(&denying);
+        let name = || "retry-after".to_owned();
+        let wait = wait_s.map(|wait_s| HeaderValue { key: name(), value: wait_s.to_string() });
+        let mut headers: Vec<HeaderValue> = wait.into_iter().collect();
+        headers.extend(self.limit_headers(&statuses, limits, wait_s.unwrap_or_default()));
         let passed = limits.iter().filter(|limit| statuses[limit.at].code() == Code::Ok);
         let dynamic_metadata = self
             .answering
@@ -268,8 +277,14 @@ impl CallContext<'_> {
         (response, outcome)
     }
 
-    /// The headers that the settings name, of the limit that denies, or else of which the smallest share is left.
-    fn limit_headers(self, statuses: &[DescriptorStatus], limits: &[Limit<'_>]) -> Vec<HeaderValue> {
+    /// The headers that the settings name, of the limit that denies, or else of which the smallest share is left. No reset is before the
+    /// wait is over.
+    fn limit_headers(
+        self,
+        statuses: &[DescriptorStatus],
+        limits: &[Limit<'_>],
+        wait_s: u64,
+    ) -> Vec<HeaderValue> {
         let Some(names) = &self.answering.response_headers else { return Vec::new() };
         let over = |limit: &&Limit<'_>| !limit.part.quota && statuses[limit.at].code() == Code::OverLimit;
         let budget = |limit: &Limit<'_>| budget(&statuses[limit.at]);
@@ -278,7 +293,8 @@ impl CallContext<'_> {
             false => one,
         });
         let Some(shown) = limits.iter().rfind(over).or(nearest) else { return Vec::new() };
-        let reset = statuses[shown.at].duration_until_reset.map_or(0, |left| left.seconds);
+        let reset = statuses[shown.at].duration_until_reset.and_then(|left| u64::try_from(left.seconds).ok());
+        let reset = reset.unwrap_or_default().max(wait_s);
         let Budget { limit, remaining, .. } = budget(shown);
         let values = [limit.to_string(), remaining.to_string(), reset.to_string()];
         names.iter().zip(values).map(|(name, value)| HeaderValue { key: name.clone(), value }).collect()
@@ -300,8 +316,17 @@ fn status(shown: &RateLimit, Decision { result, over }: &Decision, shadow: bool)
         code: if over { Code::OverLimit } else { Code::Ok } as i32,
         current_limit: Some(applied_limit(shown, result)),
         limit_remaining: u32::try_from(result.remaining).unwrap_or(u32::MAX),
-        duration_until_reset: ProtoDuration::try_from(Duration::from_millis(result.reset_ms)).ok(),
+        duration_until_reset: Some(ProtoDuration { seconds: reset_s(result), nanos: 0 }),
     }
+}
+
+/// Whole seconds until the reset, rounded up, as clients are shown no fractions; of a denial, not before the wait is over.
+fn reset_s(result: &ChargeResult) -> i64 {
+    let wait_ms = match result.verdict {
+        Verdict::Denied { retry_after_ms } => retry_after_ms.unwrap_or_default(),
+        _ => 0,
+    };
+    i64::try_from(result.reset_ms.max(wait_ms).div_ceil(1_000)).unwrap_or(i64::MAX)
 }
 
 /// Live control may have replaced the configured limit, and `limit_remaining` refers to the replacement.
@@ -324,9 +349,9 @@ fn free(limit_remaining: u32) -> DescriptorStatus {
     DescriptorStatus { code: Code::Ok as i32, limit_remaining, ..DescriptorStatus::default() }
 }
 
-/// The header for a denied client: the longest wait of a limit, or if only quotas deny the shortest of those, in whole seconds;
-/// none if it would never pass.
-fn retry_after(denying: &[(Part, ChargeResult)]) -> Option<HeaderValue> {
+/// The wait of a denied client: the longest of a limit, or if only quotas deny the shortest of those, in whole seconds; none if
+/// it would never pass.
+fn retry_after_s(denying: &[(Part, ChargeResult)]) -> Option<u64> {
     let wait = |result: &ChargeResult| match result.verdict {
         Verdict::Denied { retry_after_ms } => retry_after_ms,
         _ => Some(result.reset_ms),
@@ -334,5 +359,5 @@ fn retry_after(denying: &[(Part, ChargeResult)]) -> Option<HeaderValue> {
     let of = |quota| denying.iter().filter(move |(part, _)| part.quota == quota).map(|(_, result)| result);
     let longest = of(false).map(wait).collect::<Option<Vec<u64>>>()?.into_iter().max();
     let longest = longest.or_else(|| of(true).filter_map(wait).min())?;
-    Some(HeaderValue { key: "retry-after".to_owned(), value: longest.div_ceil(1_000).to_string() })
+    Some(longest.div_ceil(1_000))
 }

@@ -1,7 +1,8 @@
 //! The configuration's files: read at the start, and again when they change.
 //!
-//! The path is a file, or a folder whose `.yaml` and `.yml` files are read in the order of their names. If files cannot be
-//! read or used, or one has no domain, the former limits stay in force.
+//! The path is a file, or a folder. As in the reference service, all files of the folder and of the folders in it are read, whatever
+//! their names end with, in the order of their paths; those whose names begin with a dot are not. If files cannot be read or used, or one
+//! has no domain, the former limits stay in force.
 
 use super::config::{Domains, LimitErrors, Limits, MAX_FILE_BYTES};
 use crate::net::follow::{self, Followed};
@@ -13,7 +14,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tracing::{error, info};
 
-/// Most files of a folder.
+/// Most files and folders of a folder, at all depths.
 const MAX_FILES: usize = 1_024;
 
 /// Why there is no configuration.
@@ -28,10 +29,10 @@ pub enum FilesError {
         source: io::Error,
     },
     /// The folder has too many files.
-    #[error("{0} has more than {MAX_FILES} files")]
+    #[error("{0} has more than {MAX_FILES} files and folders")]
     TooMany(String),
     /// The folder has no file of limits.
-    #[error("{0} has no .yaml or .yml file")]
+    #[error("{0} has no file")]
     Empty(String),
     /// The files are invalid.
     #[error("{0}")]
@@ -119,15 +120,23 @@ fn read(path: &Path) -> Result<Texts, FilesError> {
     if !path.metadata().map_err(failed(path))?.is_dir() {
         return Ok(vec![(path.display().to_string(), text(path).map_err(failed(path))?)]);
     }
-    let mut files = Vec::new();
-    for entry in path.read_dir().map_err(failed(path))? {
-        let file = entry.map_err(failed(path))?.path();
-        let hidden = file.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
-        if !hidden && file.extension().is_some_and(|end| end == "yaml" || end == "yml") {
-            files.push(file);
-        }
-        if files.len() > MAX_FILES {
-            return Err(FilesError::TooMany(path.display().to_string()));
+    let (mut folders, mut files) = (vec![path.to_owned()], Vec::new());
+    let mut found = 0;
+    while let Some(folder) = folders.pop() {
+        for entry in folder.read_dir().map_err(failed(&folder))? {
+            let entry = entry.map_err(failed(&folder))?;
+            if entry.file_name().as_encoded_bytes().starts_with(b".") {
+                continue;
+            }
+            found += 1;
+            if found > MAX_FILES {
+                return Err(FilesError::TooMany(path.display().to_string()));
+            }
+            // A link to a folder is none, so there are no circles.
+            match entry.file_type().map_err(failed(&folder))?.is_dir() {
+                true => folders.push(entry.path()),
+                false => files.push(entry.path()),
+            }
         }
     }
     if files.is_empty() {
@@ -169,9 +178,20 @@ mod tests {
         std::fs::write(&file, format!("domain: three\n{LIMIT}")).unwrap();
         std::fs::write(folder.path().join("b.yml"), format!("domain: four\n{LIMIT}")).unwrap();
         std::fs::write(folder.path().join(".hidden.yaml"), "[").unwrap();
-        std::fs::write(folder.path().join("notes.txt"), "[").unwrap();
+        // A file that is left out would leave its domain without limits.
+        std::fs::write(folder.path().join("five"), format!("domain: five\n{LIMIT}")).unwrap();
+        let inner = folder.path().join("more/and-more");
+        std::fs::create_dir_all(&inner).unwrap();
+        std::fs::write(inner.join("six.conf"), format!("domain: six\n{LIMIT}")).unwrap();
         let limits = parsed().unwrap();
-        assert!(limits.domain("three").is_some() && limits.domain("four").is_some());
+        for domain in ["three", "four", "five", "six"] {
+            assert!(limits.domain(domain).is_some(), "{domain}");
+        }
+        std::os::unix::fs::symlink(folder.path(), inner.join("circle")).unwrap();
+        assert!(parsed().is_err_and(|error| error.contains("circle: cannot be read")), "no circles");
+        std::fs::remove_file(inner.join("circle")).unwrap();
+        std::fs::write(folder.path().join("notes.txt"), "not limits").unwrap();
+        assert!(parsed().is_err_and(|error| error.contains("notes.txt: ")));
     }
 
     #[test]
@@ -180,7 +200,7 @@ mod tests {
         let error =
             |path: &Path| Files::open(path.to_owned(), Domains::Unique).map(drop).unwrap_err().to_string();
         assert!(error(&folder.path().join("none.yaml")).contains("none.yaml: cannot be read"));
-        assert!(error(folder.path()).contains("has no .yaml or .yml file"));
+        assert!(error(folder.path()).contains("has no file"));
         let empty = folder.path().join("empty.yaml");
         std::fs::write(&empty, "---\n").unwrap();
         assert!(error(&empty).contains("empty.yaml: the file has no domain"));

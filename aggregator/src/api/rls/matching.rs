@@ -12,6 +12,7 @@ use prost_types::Struct;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use weir_core::model::exact::Algorithm;
+use weir_core::model::key::{MAX_DURATION_MS, MIN_DURATION_MS};
 
 /// The limits of one domain.
 #[derive(Debug)]
@@ -31,8 +32,8 @@ pub struct Rule {
     pub namespace: Vec<u8>,
     /// The configured name, or empty.
     pub name: String,
-    /// Most in each unit of time; `None` is unlimited.
-    pub limit: Option<(Unit, u32)>,
+    /// What it allows.
+    pub limit: Limit,
     /// Whether it is in shadow mode: it decides and counts, and never denies.
     pub shadow: bool,
     /// Whether it is a quota: it denies a call only together with all other quotas of that call.
@@ -43,6 +44,38 @@ pub struct Rule {
     pub replaces: Vec<String>,
     /// Positions of the entries whose values form the identifier.
     pub free: Vec<usize>,
+}
+
+/// What a descriptor's limit allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// Everything.
+    Unlimited,
+    /// So many in each interval.
+    Rate(Rate),
+    /// It cannot be served, so its descriptor is not decided.
+    Unserved,
+}
+
+/// So many requests in each interval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rate {
+    /// Most in each interval.
+    pub requests: u32,
+    /// The interval as responses show it; [`Unit::Unknown`] for several units.
+    pub unit: Unit,
+    /// The interval in milliseconds, of a length that a window may have.
+    pub interval_ms: u64,
+}
+
+impl Rate {
+    /// So many in each `multiplier` units; `None` if no window has that length.
+    pub fn new(requests: u32, unit: Unit, multiplier: u64) -> Option<Rate> {
+        let interval_ms = unit.ms()?.checked_mul(multiplier)?;
+        let unit = if multiplier == 1 { unit } else { Unit::Unknown };
+        let is_window = (MIN_DURATION_MS..=MAX_DURATION_MS).contains(&interval_ms);
+        is_window.then_some(Rate { requests, unit, interval_ms })
+    }
 }
 
 /// The descriptors of one list, by key.
@@ -91,21 +124,15 @@ impl Domain {
     }
 
     /// The check of a limit that counts on this namespace and identifier.
-    pub fn check(
-        &self,
-        (namespace, identifier): (Vec<u8>, Vec<u8>),
-        (unit, requests_per_unit): (Unit, u32),
-        cost: u64,
-    ) -> LimitCheck {
+    pub fn check(&self, (namespace, identifier): (Vec<u8>, Vec<u8>), rate: Rate, cost: u64) -> LimitCheck {
         LimitCheck {
             algorithm: Algorithm::Window,
             workspace: self.workspace.clone(),
             namespace,
             identifier,
-            // Units without a length are refused before.
-            duration_ms: unit.ms().unwrap_or_default(),
+            duration_ms: rate.interval_ms,
             hard_limit: false,
-            limit: u64::from(requests_per_unit),
+            limit: u64::from(rate.requests),
             cost,
         }
     }
@@ -205,8 +232,9 @@ mod tests {
         let limits = Limits::parse([("f", text)], Domains::Unique).unwrap();
         let domain = limits.domain("d").unwrap();
         match domain.find(&entries(descriptor)).map(|rule| rule.limit) {
-            Some(Some((unit, requests))) => format!("{requests} {unit:?}"),
-            Some(None) => "unlimited".into(),
+            Some(Limit::Rate(rate)) => format!("{} {:?}", rate.requests, rate.unit),
+            Some(Limit::Unlimited) => "unlimited".into(),
+            Some(Limit::Unserved) => "unserved".into(),
             None => "-".into(),
         }
     }

@@ -195,7 +195,7 @@ impl From<Refused> for Status {
     fn from(refused: Refused) -> Status {
         let message = refused.to_string();
         match refused {
-            Refused::Undecided | Refused::NoLimits => Status::unavailable(message),
+            Refused::Undecided | Refused::NoLimits | Refused::Unserved(_) => Status::unavailable(message),
             _ => Status::invalid_argument(message),
         }
     }

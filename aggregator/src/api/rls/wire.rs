@@ -93,7 +93,7 @@ pub struct DescriptorStatus {
     /// The remaining budget.
     #[prost(uint32, tag = "3")]
     pub limit_remaining: u32,
-    /// Time until the present window ends.
+    /// Time until the present window ends, in whole seconds.
     #[prost(message, optional, tag = "4")]
     pub duration_until_reset: Option<Duration>,
 }
@@ -104,7 +104,7 @@ pub struct RateLimit {
     /// Most in each unit of time.
     #[prost(uint32, tag = "1")]
     pub requests_per_unit: u32,
-    /// A [`Unit`].
+    /// A [`Unit`]; unknown for several units, which Envoy cannot show.
     #[prost(enumeration = "Unit", tag = "2")]
     pub unit: i32,
     /// The configured name.
@@ -151,21 +151,23 @@ pub enum Unit {
     Day = 4,
     /// 30 days.
     Month = 5,
-    /// 365 days: longer than any window here.
+    /// 365 days.
     Year = 6,
     /// 7 days.
     Week = 7,
 }
 
 impl Unit {
-    /// The units of time that a limit may have, with their names in a configuration and their lengths.
-    pub const USED: [(&'static str, Unit, u64); 6] = [
+    /// The units of time that a limit may have, with their names in a configuration and their lengths in milliseconds. They are not
+    /// those of a calendar.
+    pub const USED: [(&'static str, Unit, u64); 7] = [
         ("second", Unit::Second, 1_000),
         ("minute", Unit::Minute, 60 * 1_000),
         ("hour", Unit::Hour, 3_600 * 1_000),
         ("day", Unit::Day, 24 * 3_600 * 1_000),
         ("week", Unit::Week, 7 * 24 * 3_600 * 1_000),
         ("month", Unit::Month, 30 * 24 * 3_600 * 1_000),
+        ("year", Unit::Year, 365 * 24 * 3_600 * 1_000),
     ];
 
     /// Its length in milliseconds; `None` for those that no limit may have.

@@ -16,7 +16,6 @@ use tokio::sync::Notify;
 use tokio::time::sleep;
 use tracing::debug;
 use weir_core::control::{ALL_NAMESPACES, Control, Effect, MAX_PATTERN_BYTES, Selector, Target};
-use weir_core::model::key::MAX_DURATION_MS;
 use weir_core::model::room::Held;
 use weir_core::model::time::UnixMs;
 use weir_core::model::wire::Ban;
@@ -31,7 +30,7 @@ const BETWEEN: Duration = Duration::from_millis(250);
 /// Timeout for storing a batch.
 const WITHIN: Duration = Duration::from_secs(5);
 /// Longest ban: the longest that a rule can state, and a minute for a clock that is ahead.
-const MAX_BAN_MS: u64 = MAX_DURATION_MS + 60_000;
+const MAX_BAN_MS: u64 = 31 * 24 * 3_600_000 + 60_000;
 
 /// Proposed bans that are not stored yet.
 #[derive(Debug, Default)]

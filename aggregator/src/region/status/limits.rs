@@ -14,6 +14,8 @@ pub struct LimitsStatus {
     pub version: Option<String>,
     /// Whether there is a connection to the xDS server; absent for files.
     pub connected: Option<bool>,
+    /// Why limits of the configuration in force cannot be served, if there are such; one reason a line.
+    pub unserved: Option<String>,
     /// Why the last change is not in force, if it is not.
     pub error: Option<String>,
     /// Why there was no stream to the xDS server last.

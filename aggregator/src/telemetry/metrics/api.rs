@@ -69,6 +69,8 @@ table! {
             "1 while changed files (tls, client_authorities, tokens, rate_limits) cannot be used and their former contents are in force",
             stale_files();
         rls_xds_connected: Gauge = "1 while there is a connection to the rate-limit service's xDS server";
+        rls_limits_unserved: Gauge =
+            "Limits of the xDS server in force that cannot be served; calls that they would decide are not decided";
         // Not at zero without TLS: a certificate that expired in 1970 would raise alerts.
         certificate_not_after_seconds: Family<Label, Gauge> =
             "Unix time at which the certificate in force expires";
@@ -149,6 +151,11 @@ impl ApiMetrics {
     /// Sets whether there is a connection to the rate-limit service's xDS server.
     pub fn xds_connected(&self, connected: bool) {
         self.table.rls_xds_connected.set(i64::from(connected));
+    }
+
+    /// Sets how many limits of the xDS server cannot be served.
+    pub fn limits_unserved(&self, limits: usize) {
+        self.table.rls_limits_unserved.set(i64::try_from(limits).unwrap_or(i64::MAX));
     }
 
     /// Sets the second of Unix time at which the certificate in force expires, if it is known.

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 use weir_aggregator::api::ApiSettings;
-use weir_aggregator::api::rls::wire::RateLimitResponse;
+use weir_aggregator::api::rls::wire::{RateLimitResponse, Unit};
 use weir_aggregator::api::rls::{self, XdsOptions};
 use weir_aggregator::server::Settings;
 use weir_envoy::{XdsRequest, XdsResource, XdsServer, ports};
@@ -119,12 +119,11 @@ async fn responses_are_put_in_force_or_refused() {
     }
     assert_eq!(codes(&service.check().await.unwrap()).0, OVER);
 
-    let bad = json!({ "key": "user", "rate_limit": { "unit": "year", "requests_per_unit": 9 } });
-    server.set("v2", vec![edge(bad)]);
+    server.set("v2", vec![edge(json!({ "key": "user*" }))]);
     let refused = asked(&server, 4).await.remove(3);
     assert_eq!((refused.version.as_str(), refused.nonce.as_str()), ("v1", "2"), "{refused:?}");
     let reason = refused.error.unwrap();
-    assert!(reason.starts_with("edge: descriptors[0].rate_limit.unit: \"year\" is longer"), "{reason}");
+    assert!(reason.starts_with("edge: descriptors[0].key: it has a wildcard"), "{reason}");
     service.has_read(1.0, 2.0).await;
     assert_eq!(service.stale(), 1.0);
     let part = service.part();
@@ -153,6 +152,56 @@ async fn responses_are_put_in_force_or_refused() {
     for _ in 0..5 {
         assert_eq!(codes(&service.check().await.unwrap()).0, OK, "a domain without limits");
     }
+}
+
+/// Limits of one server have many authors.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_that_cannot_be_served_stops_no_other() {
+    let limit = |unit: &str, limit: u64| json!({ "unit": unit, "requests_per_unit": limit });
+    let descriptors = json!([
+        { "key": "user", "rate_limit": limit("month", 2) },
+        { "key": "yearly", "rate_limit": limit("year", 1) },
+        { "key": "unknown", "rate_limit": limit("century", 5) },
+        { "key": "shade", "shadow_mode": true, "rate_limit": limit("century", 5) },
+    ]);
+    let server = XdsServer::start(None).await.unwrap();
+    let edge = XdsResource::rate_limits(&json!({ "domain": "edge", "descriptors": descriptors }));
+    server.set("v1", vec![edge]);
+    let service = Service::of(&server).await;
+    assert_eq!(asked(&server, 2).await[1].error, None, "the server is acknowledged");
+    let of = async |descriptors: &[Entries<'_>]| {
+        call(&service.channel, request(descriptors.iter().map(|entries| descriptor(entries)).collect())).await
+    };
+    let (yearly, unknown, shade) = (&[("yearly", "a")], &[("unknown", "a")], &[("shade", "a")]);
+    let first = of(&[yearly]).await.unwrap();
+    assert_eq!(remaining(&first), [0]);
+    let limit = first.statuses[0].current_limit.clone().unwrap();
+    assert_eq!((limit.requests_per_unit, limit.unit()), (1, Unit::Year));
+    assert_eq!(codes(&of(&[yearly]).await.unwrap()).0, OVER);
+    assert_eq!(codes(&of(&[shade]).await.unwrap()).0, OK, "a limit in shadow mode never denies");
+    // The caller's rule for failures decides, while the other limit of the call counts and denies.
+    for _ in 0..2 {
+        let undecided = of(&[USER, unknown]).await.unwrap_err();
+        assert_eq!(undecided.code(), Code::Unavailable);
+        assert!(undecided.message().contains("descriptor 1 cannot be served"), "{undecided}");
+    }
+    assert_eq!(codes(&of(&[USER, unknown]).await.unwrap()), (OVER, vec![OVER, OK]));
+    let mut proxy = Proxy::open(service.channel.clone()).await;
+    assert_eq!(proxy.tokens(USER, 0, 0).await, 0);
+    proxy.report(unknown, 0, 0).await;
+    until("the bucket is refused", || {
+        service.weir.metric("weir_aggregator_quota_reports_total{result=\"refused\"}") == 1.0
+    })
+    .await;
+    assert_eq!(service.weir.metric("weir_aggregator_rls_limits_unserved"), 2.0);
+    let part = service.part();
+    assert_eq!((part.version.as_deref(), part.error.as_deref()), (Some("v1"), None));
+    let reason = part.unserved.unwrap();
+    assert!(reason.starts_with("edge: descriptors[2].rate_limit.unit: it is missing"), "{reason}");
+    server.set("v2", vec![users(4)]);
+    service.has_read(2.0, 0.0).await;
+    assert_eq!(service.weir.metric("weir_aggregator_rls_limits_unserved"), 0.0);
+    assert_eq!(service.part().unserved, None);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -111,8 +111,8 @@ fn other_arguments_that_cannot_be_used_have_the_same_exit_code() {
     }
     let output = program(&["serve", "--region", "r", "--grpc-listen", "localhost"]).output().unwrap();
     assert!(stderr(&output).contains("a host and a port"), "{}", stderr(&output));
-    let explain = ["explain", "--namespace", "n", "--identifier", "i", "--window", "32d"];
-    assert!(stderr(&program(&explain).output().unwrap()).contains("1s to 31d"));
+    let explain = ["explain", "--namespace", "n", "--identifier", "i", "--window", "367d"];
+    assert!(stderr(&program(&explain).output().unwrap()).contains("1s to 366d"));
 }
 
 /// Of the build: a version, and a commit that is known in releases only.
@@ -494,7 +494,7 @@ fn the_commands_of_the_page_make_its_entries() {
     let page = std::fs::read_to_string(page).unwrap();
     let (_, section) = page.split_once("## Tokens").unwrap();
     let yaml = section.split("```").nth(1).unwrap().strip_prefix("yaml").unwrap();
-    let entries: Vec<serde_json::Value> = serde_yaml_ng::from_str(yaml).unwrap();
+    let entries: Vec<serde_json::Value> = serde_saphyr::from_str(yaml).unwrap();
     let commands: Vec<_> = yaml
         .lines()
         .filter_map(|line| line.split_once("weir-aggregator token "))
@@ -504,7 +504,7 @@ fn the_commands_of_the_page_make_its_entries() {
     for (command, expected) in commands.iter().zip(&entries) {
         let arguments: Vec<_> = command.split(' ').map(|word| word.trim_matches('\'')).collect();
         let made: Vec<serde_json::Value> =
-            serde_yaml_ng::from_str(made(&arguments).split_once("\n\n").unwrap().1).unwrap();
+            serde_saphyr::from_str(made(&arguments).split_once("\n\n").unwrap().1).unwrap();
         let fields = |entry: &serde_json::Value| {
             let mut fields = entry.as_object().unwrap().clone();
             assert!(fields.remove("sha256").is_some());

@@ -299,7 +299,7 @@ impl Case {
                 .collect()
         };
         let (current, previous) = (parts(random), parts(random));
-        let cell_ms = random.random_range(1..=2_678_400_000);
+        let cell_ms = random.random_range(1..=31_622_400_000);
         let mut proposal = Proposal {
             origin: B,
             own: count(random),

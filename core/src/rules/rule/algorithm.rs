@@ -9,12 +9,12 @@ use crate::fields::Errors;
 use crate::fields::duration::Span;
 use crate::fields::{Fields, Node, Value};
 use crate::model::exact::{Algorithm, MAX_LOG_LIMIT};
-use crate::model::key::HARD_LIMIT_RESOLUTION;
+use crate::model::key::{HARD_LIMIT_RESOLUTION, MAX_DURATION_MS, MIN_DURATION_MS};
 use crate::model::window::MAX_COUNT;
 use core::ops::RangeInclusive;
 
 pub(in crate::rules) const WINDOW: Span =
-    Span { min_ms: 1_000, max_ms: 2_678_400_000, words: ("1s", "31d"), example: "1m" };
+    Span { min_ms: MIN_DURATION_MS, max_ms: MAX_DURATION_MS, words: ("1s", "366d"), example: "1m" };
 
 /// With a window, the decision can be made without the query's answer.
 pub(in crate::rules) const QUERY_TIMEOUT: Span =

@@ -45,7 +45,7 @@ pub struct Rule {
     /// `limit: {metadata | filter_state, default, max}` (default: none): where a request carries a limit in place of
     /// `limit`, which is the default then. Overrides and live control take precedence.
     pub carried: Option<CarriedLimit>,
-    /// `window` (required, except for a ledger, whose zone sets it): `"1s"` to `"31d"`, or whole milliseconds; here in
+    /// `window` (required, except for a ledger, whose zone sets it): `"1s"` to `"366d"`, or whole milliseconds; here in
     /// milliseconds. For a ledger it is 0 here.
     pub duration_ms: u64,
     /// `hard_limit` (default false; only with `sliding_window`, and a window that is a multiple of 10 ms): no window of

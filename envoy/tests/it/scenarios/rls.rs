@@ -254,11 +254,19 @@ async fn limits_of_an_xds_server_are_enforced_raised_and_refused() {
     server.set("2", users(unit, 4));
     answered(3).await.unwrap();
     assert_eq!(statuses(&envoy, &a).await, [200, 200, 429], "two of four are used");
-    server.set("3", users("year", 9));
+    server.set("3", users("year", 1));
     answered(4).await.unwrap();
+    assert_eq!(statuses(&envoy, &a).await, [200, 429], "another window has another count");
+    server.set("4", users("century", 1));
+    answered(5).await.unwrap();
+    assert_eq!(statuses(&envoy, &a).await, [500], "Envoy's failure_mode_deny decides in place of that limit");
+    server.set("5", users(unit, 4));
+    answered(6).await.unwrap();
+    server.set("6", vec![]);
+    answered(7).await.unwrap();
     let refused = server.requests().pop().unwrap();
-    assert!(refused.error.is_some_and(|error| error.contains("31 days")), "the reason is sent");
-    assert_eq!((refused.node.as_str(), refused.version.as_str()), ("envoy-ratelimit", "2"));
+    assert!(refused.error.is_some_and(|error| error.contains("no resources")), "the reason is sent");
+    assert_eq!((refused.node.as_str(), refused.version.as_str()), ("envoy-ratelimit", "5"));
     assert_eq!(statuses(&envoy, &a).await, [429], "the former limits stay in force");
     let metrics = service.aggregator.admin_get("/metrics").await.unwrap().text();
     assert!(metrics.contains("weir_aggregator_files_stale{files=\"rate_limits\"} 1\n"));
@@ -268,7 +276,7 @@ async fn limits_of_an_xds_server_are_enforced_raised_and_refused() {
     let part = &parts["rate_limits"];
     assert_eq!(
         (&part["source"], &part["version"], &part["domains"]),
-        (&json!("xds"), &json!("2"), &json!(1))
+        (&json!("xds"), &json!("5"), &json!(1))
     );
 }
 

@@ -41,9 +41,9 @@ function databaseLine(database) {
 /** The limits of the rate-limit service. */
 function limitsLine(limits) {
   const domains = limits.domains ?? null;
-  const word = domains === null ? "none received" : limits.error ? "last change refused" : limits.connected === false ? "xDS server unavailable" : "in force";
+  const word = domains === null ? "none received" : limits.error ? "last change refused" : limits.connected === false ? "xDS server unavailable" : limits.unserved ? "some not served" : "in force";
   const state = domains === null ? "bad" : word === "in force" ? "well" : "warn";
-  const more = limits.error?.split("\n")[0] ?? limits.stream_error ?? `${words.plural(domains ?? 0, "domain", "domains")}${limits.version ? `, version ${limits.version}` : ""}`;
+  const more = (limits.error ?? limits.stream_error ?? limits.unserved)?.split("\n")[0] ?? `${words.plural(domains ?? 0, "domain", "domains")}${limits.version ? `, version ${limits.version}` : ""}`;
   return { part: "Rate-limit service", state, word, more };
 }
 

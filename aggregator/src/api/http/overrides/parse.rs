@@ -18,7 +18,7 @@ use weir_core::model::window::MAX_COUNT;
 const EXPIRES_IN: Span =
     Span { min_ms: 1_000, max_ms: 315_360_000_000, words: ("1s", "3650d"), example: "1h" };
 const WINDOW: Span =
-    Span { min_ms: MIN_DURATION_MS, max_ms: MAX_DURATION_MS, words: ("1s", "31d"), example: "1m" };
+    Span { min_ms: MIN_DURATION_MS, max_ms: MAX_DURATION_MS, words: ("1s", "366d"), example: "1m" };
 const EFFECTS: [&str; 6] = ["limit", "exempt", "ban", "credit", "reset", "shadow"];
 const PUT_FIELDS: [&str; 16] = [
     "workspace",
@@ -399,7 +399,7 @@ fn slot_of(word: &str) -> Result<Slot, Problem> {
 fn window_of(text: &str) -> Result<u64, Problem> {
     let ms = text.parse().ok().or_else(|| span_ms(text));
     let ms = ms.filter(|ms| (MIN_DURATION_MS..=MAX_DURATION_MS).contains(ms));
-    ms.ok_or_else(|| wrong("window", "expected 1s to 31d, such as 1m, or milliseconds"))
+    ms.ok_or_else(|| wrong("window", "expected 1s to 366d, such as 1m, or milliseconds"))
 }
 
 fn network_of(text: &str) -> Result<String, Problem> {

@@ -2,7 +2,8 @@
 //! of type `ratelimit.config.ratelimit.v3.RateLimitConfig` over an aggregated discovery stream, state of the world.
 //!
 //! Each response holds all domains. It is put in force and acknowledged, or refused with all its errors, and then the former
-//! limits stay in force, as they do while the server is unavailable. One without any resource is refused, as a folder without
+//! limits stay in force, as they do while the server is unavailable. A limit whose interval cannot be served does not refuse a response:
+//! calls that it would decide are not decided, and all other limits apply. One without any resource is refused, as a folder without
 //! limits is. Until a response was put in force, calls are not decided.
 //!
 //! Protocol: <https://www.envoyproxy.io/docs/envoy/latest/api-docs/xds_protocol>.
@@ -181,8 +182,21 @@ impl Xds {
         let (refused, domains) = match taken {
             Ok(limits) => {
                 let domains = limits.len();
+                let (unserved, reasons) = (limits.unserved().count(), limits.unserved().to_string());
                 self.current.send_replace(Some(Arc::new(limits)));
                 info!(server, version, domains, "the rate-limit service's limits changed");
+                if unserved > 0 {
+                    error!(
+                        server,
+                        version,
+                        unserved,
+                        error = shortened(&reasons),
+                        "limits of the xDS server cannot be served; calls that they would decide are not decided, and other limits apply"
+                    );
+                }
+                services.metrics.api.limits_unserved(unserved);
+                services.status.limits.lock().unserved =
+                    (unserved > 0).then(|| shortened(&reasons).to_owned());
                 (None, Some(domains))
             }
             Err(reason) => {

@@ -5,6 +5,9 @@
 
 use crate::api::rls::metadata;
 use crate::api::rls::wire::Unit;
+use prost::bytes::{Buf, BufMut};
+use prost::encoding::{DecodeContext, WireType};
+use prost::{DecodeError, Message};
 use prost_types::{Any, Struct};
 use weir_core::fields::Value;
 
@@ -86,7 +89,63 @@ pub struct RateLimitConfig {
     pub domain: String,
     /// Its descriptors.
     #[prost(message, repeated, tag = "3")]
-    pub descriptors: Vec<Descriptor>,
+    pub descriptors: Vec<Received<Descriptor>>,
+}
+
+/// A message with what is not known of it: a field of a later version, which may make a limit another one.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Received<M> {
+    /// What is known.
+    pub message: M,
+    /// The number of the last unknown field.
+    pub unknown: Option<u32>,
+}
+
+/// A message that may get fields in later versions.
+pub trait Versioned {
+    /// The highest number of a field that is known.
+    const LAST: u32;
+}
+
+impl Versioned for Descriptor {
+    const LAST: u32 = 8;
+}
+
+impl Versioned for Policy {
+    const LAST: u32 = 5;
+}
+
+impl<M: Message + Versioned + Default> Message for Received<M> {
+    fn encode_raw(&self, buffer: &mut impl BufMut) {
+        self.message.encode_raw(buffer);
+    }
+
+    fn merge_field(
+        &mut self,
+        tag: u32,
+        wire_type: WireType,
+        buffer: &mut impl Buf,
+        context: DecodeContext,
+    ) -> Result<(), DecodeError> {
+        if tag > M::LAST {
+            self.unknown = Some(tag);
+        }
+        self.message.merge_field(tag, wire_type, buffer, context)
+    }
+
+    fn encoded_len(&self) -> usize {
+        self.message.encoded_len()
+    }
+
+    fn clear(&mut self) {
+        *self = Received::default();
+    }
+}
+
+impl<M> From<M> for Received<M> {
+    fn from(message: M) -> Received<M> {
+        Received { message, unknown: None }
+    }
 }
 
 /// `RateLimitDescriptor`. It has neither `share_threshold` nor `value_to_metric`.
@@ -100,10 +159,10 @@ pub struct Descriptor {
     pub value: String,
     /// The limit, if there is one.
     #[prost(message, optional, tag = "3")]
-    pub rate_limit: Option<Policy>,
+    pub rate_limit: Option<Received<Policy>>,
     /// Descriptors for the next entry.
     #[prost(message, repeated, tag = "4")]
-    pub descriptors: Vec<Descriptor>,
+    pub descriptors: Vec<Received<Descriptor>>,
     /// The limit never denies.
     #[prost(bool, tag = "5")]
     pub shadow_mode: bool,
@@ -150,7 +209,7 @@ impl RateLimitConfig {
     /// The document that a file would contain.
     pub fn into_value(self) -> Value<'static> {
         let mut fields = Vec::from([("domain".into(), Value::Text(self.domain.into()))]);
-        add_descriptors(self.descriptors, &mut fields);
+        add_descriptors(self.descriptors, None, &mut fields);
         Value::Object(fields)
     }
 }
@@ -170,20 +229,22 @@ fn add_flag(name: &'static str, flag: bool, fields: &mut Vec<Field>) {
     }
 }
 
-fn add_descriptors(descriptors: Vec<Descriptor>, fields: &mut Vec<Field>) {
+/// `unknown` is a field of a descriptor above.
+fn add_descriptors(descriptors: Vec<Received<Descriptor>>, unknown: Option<u32>, fields: &mut Vec<Field>) {
     if !descriptors.is_empty() {
-        let all = descriptors.into_iter().map(Descriptor::into_value).collect();
-        fields.push(("descriptors".into(), Value::List(all)));
+        let value = |one: Received<Descriptor>| one.message.into_value(one.unknown.or(unknown));
+        fields.push(("descriptors".into(), Value::List(descriptors.into_iter().map(value).collect())));
     }
 }
 
 impl Descriptor {
-    fn into_value(self) -> Value<'static> {
+    fn into_value(self, unknown: Option<u32>) -> Value<'static> {
         let mut fields = Vec::new();
         add_text("key", self.key, &mut fields);
         add_text("value", self.value, &mut fields);
         if let Some(policy) = self.rate_limit {
-            fields.push(("rate_limit".into(), policy.into_value()));
+            let unknown = policy.unknown.or(unknown);
+            fields.push(("rate_limit".into(), policy.message.into_value(unknown)));
         }
         add_flag("shadow_mode", self.shadow_mode, &mut fields);
         add_flag("detailed_metric", self.detailed_metric, &mut fields);
@@ -191,19 +252,25 @@ impl Descriptor {
         if let Some(metadata) = self.metadata {
             fields.push(("metadata".into(), metadata::value_of(metadata)));
         }
-        add_descriptors(self.descriptors, &mut fields);
+        add_descriptors(self.descriptors, unknown, &mut fields);
         Value::Object(fields)
     }
 }
 
 impl Policy {
-    fn into_value(self) -> Value<'static> {
+    /// With a field that is unknown, the limit has a unit that is none.
+    fn into_value(self, unknown: Option<u32>) -> Value<'static> {
         let mut fields = Vec::new();
-        match Unit::try_from(self.unit) {
-            Ok(Unit::Unknown) => {}
-            Ok(unit) => add_text("unit", format!("{unit:?}").to_lowercase(), &mut fields),
-            Err(_) => fields.push(("unit".into(), Value::Text(self.unit.to_string().into()))),
-        }
+        let unit = match Unit::try_from(self.unit) {
+            Ok(Unit::Unknown) => String::new(),
+            Ok(unit) => format!("{unit:?}").to_lowercase(),
+            Err(_) => self.unit.to_string(),
+        };
+        let unit = match unknown {
+            Some(field) if !self.unlimited => format!("{unit}, with the unknown field {field}"),
+            _ => unit,
+        };
+        add_text("unit", unit, &mut fields);
         // Protobuf does not distinguish 0 from a missing number.
         fields.push(("requests_per_unit".into(), Value::Unsigned(self.requests_per_unit.into())));
         add_flag("unlimited", self.unlimited, &mut fields);
