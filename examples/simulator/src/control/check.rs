@@ -6,8 +6,7 @@
 //! - No aggregator writes a revision that it has seen, and so no epoch of a key begins twice.
 //! - At rest all parts obey what the database has.
 
-use super::database::Row;
-use super::parts::in_force;
+use super::database::{Row, in_force};
 use super::{Place, TARGETS, World, target};
 use std::collections::BTreeMap;
 use std::collections::VecDeque;

@@ -21,6 +21,11 @@ pub struct Row {
     pub updated_at: UnixMs,
 }
 
+/// The control of a row, if it is in force.
+pub fn in_force(row: Option<&Row>, now: UnixMs) -> Option<&Control> {
+    row.filter(|row| !row.is_deleted && row.control.is_in_force(now)).map(|row| &row.control)
+}
+
 /// All that a dump of the database has.
 #[derive(Clone, Debug, Default)]
 pub struct Tables {

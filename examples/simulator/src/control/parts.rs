@@ -2,10 +2,9 @@
 
 use super::check::Obeyed;
 use super::clock;
-use super::database::Row;
 use weir_core::control::book::{Book, ControlPush};
 use weir_core::control::news::{News, UnfinishedNews};
-use weir_core::control::{Control, Controls, Keeper};
+use weir_core::control::{Controls, Keeper};
 use weir_core::model::schedule::Schedule;
 use weir_core::model::shared::MemoryShared;
 use weir_core::model::time::{MonoMs, Now, UnixMs};
@@ -178,9 +177,4 @@ impl Envoy {
     pub fn clocks(&self, now: u64, slept_ms: u64) -> Now {
         Now { unix: clock(now + slept_ms, self.skew_ms), mono: MonoMs(now) }
     }
-}
-
-/// The control of a row, if it is in force.
-pub fn in_force(row: Option<&Row>, now: UnixMs) -> Option<&Control> {
-    row.filter(|row| !row.is_deleted && row.control.is_in_force(now)).map(|row| &row.control)
 }
