@@ -213,7 +213,14 @@ impl<'a> Limits<'a> {
     pub fn ranked(&self, found: &Ranked) -> KeyUsage {
         let key = found.key.parts();
         let control = control_of_key(self.services, &key, self.now);
-        let Some(changed) = self.changed(&key, &control, found.usage.limit) else { return found.usage };
+        let usage = self.usage_under(&control, found);
+        KeyUsage { wait_ms: control.wait_ms(usage.wait_ms, self.now), ..usage }
+    }
+
+    /// The usage under the limits of `control`.
+    fn usage_under(&self, control: &Control, found: &Ranked) -> KeyUsage {
+        let key = found.key.parts();
+        let Some(changed) = self.changed(&key, control, found.usage.limit) else { return found.usage };
         let known = self.services.explain(key.workspace, key.namespace, key.identifier);
         let known = known.iter().find(|known| known.key == found.key);
         known.map_or(found.usage, |known| known.usage_under(Some(changed), self.now))
@@ -234,12 +241,8 @@ pub fn only_shadow<'a>(rules: impl Iterator<Item = &'a Rule>) -> bool {
 
 /// Applies live control to the predicted outcome of a request against an exact limit.
 pub fn judge_exact(exact: &mut Exact, control: Control, now: UnixMs) {
-    if control.banned {
-        let wait_ms = control.banned_until_unix_ms.map(|until| until.saturating_sub(now.0));
-        (exact.passes, exact.wait_ms) =
-            (Some(false), wait_ms.max(exact.wait_ms.filter(|_| wait_ms.is_some())));
-    } else if control.exempt {
-        (exact.passes, exact.wait_ms) = (Some(true), Some(0));
+    if control.banned || control.exempt {
+        (exact.passes, exact.wait_ms) = (Some(!control.banned), control.wait_ms(exact.wait_ms, now));
     }
     exact.control = control;
     if exact.shadow && exact.passes == Some(false) {
@@ -253,12 +256,8 @@ pub fn judge(window: &mut Window, control: Control, now: UnixMs) {
     window.outdated = window.epoch != control.epoch;
     if window.outdated {
         (window.passes, window.wait_ms, window.remaining) = (None, None, None);
-    } else if control.banned {
-        let wait_ms = control.banned_until_unix_ms.map(|until| until.saturating_sub(now.0));
-        (window.passes, window.wait_ms) =
-            (Some(false), wait_ms.max(window.wait_ms.filter(|_| wait_ms.is_some())));
-    } else if control.exempt {
-        (window.passes, window.wait_ms) = (Some(true), Some(0));
+    } else if control.banned || control.exempt {
+        (window.passes, window.wait_ms) = (Some(!control.banned), control.wait_ms(window.wait_ms, now));
     }
     window.control = control;
     let is_shadow = !window.rules.is_empty() && window.rules.iter().all(|rule| rule.shadow);

@@ -272,6 +272,19 @@ pub struct Entry {
 }
 
 impl Control {
+    /// Milliseconds until a request passes that would after `unless`: at once if the key is exempt, not before a ban ends, and `None` if
+    /// the ban does not end.
+    pub fn wait_ms(&self, unless: Option<u64>, now: UnixMs) -> Option<u64> {
+        match (self.banned, self.exempt) {
+            (true, _) => {
+                let ends_ms = self.banned_until_unix_ms.map(|until| until.saturating_sub(now.0));
+                ends_ms.map(|ends_ms| ends_ms.max(unless.unwrap_or(0)))
+            }
+            (false, true) => Some(0),
+            (false, false) => unless,
+        }
+    }
+
     /// The limit that results from live control, if it is known. `rules` are the limits of the rules that count the
     /// key; `applied` is the limit applied last.
     pub fn limit_over(&self, rules: &[u64], applied: Option<u64>) -> Option<u64> {

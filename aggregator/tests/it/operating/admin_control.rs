@@ -217,6 +217,30 @@ fn exact_rules() -> FilterFrame {
 }
 
 #[tokio::test]
+async fn a_banned_key_is_listed_as_one_that_waits() {
+    let folder = tempfile::tempdir().unwrap();
+    let weir = with_database(folder.path()).await;
+    until("the database was read", || weir.server.services().control.book().edition().is_some()).await;
+    let mut client = Client::connect(&weir).await;
+    let check = json!({"namespace": "api", "identifier": "alice", "limit": 10, "duration": "1h"});
+    assert_eq!(client.post("/v1/check", &check).await.body["allowed"], true);
+    let wait_ms =
+        async || shown(&weir, "/v1/top?text=alice").await["keys"][0]["wait_ms"].as_u64().unwrap_or(u64::MAX);
+    assert_eq!(wait_ms().await, 0);
+    let control = |control: Value| {
+        let mut body = json!({"namespace": "api", "identifier": "alice", "author": "ann"});
+        body.as_object_mut().unwrap().extend(control.as_object().unwrap().clone());
+        body
+    };
+    put(&weir, control(json!({"ban": true, "expires_in": "2h"}))).await;
+    assert!((HOUR_MS + 1..=2 * HOUR_MS).contains(&wait_ms().await));
+    put(&weir, control(json!({"ban": true}))).await;
+    assert_eq!(wait_ms().await, u64::MAX, "it has no end");
+    put(&weir, control(json!({"exempt": true}))).await;
+    assert_eq!(wait_ms().await, 0);
+}
+
+#[tokio::test]
 async fn logs_and_ledgers_are_listed_explained_and_never_charged_by_looking() {
     let folder = tempfile::tempdir().unwrap();
     let weir = with_database(folder.path()).await;
