@@ -21,10 +21,11 @@ test *ARGS:
 compose-test:
     @exec envoy/tools/compose/test.sh
 
-# Check formatting, lints (natively and for WASM), the direction of imports, terms, rendered manifests, workflows and release scripts.
+# Check formatting, lints (natively and for WASM), the direction of imports, terms, the width of pages, rendered manifests, workflows and release scripts.
 lint: fmt-check
     @python3 envoy/tools/lint/rooms.py
     @python3 envoy/tools/lint/words.py
+    @python3 envoy/tools/lint/pages.py
     @python3 envoy/tools/lint/kubernetes.py
     @"$(envoy/tools/install/actionlint.sh)"
     @envoy/tools/release/test.sh

@@ -10,8 +10,20 @@ use std::process::Command;
 const REVISION_DIGITS: usize = 12;
 const UNKNOWN: &str = "unknown";
 /// What the program is made of, from this folder. A change of any of it compiles the program again in any case.
-const SOURCES: [&str; 6] =
-    ["src", "Cargo.toml", "../core/src", "../migrations", "../Cargo.toml", "../Cargo.lock"];
+const SOURCES: [&str; 12] = [
+    "src",
+    "Cargo.toml",
+    "API.md",
+    "METRICS.md",
+    "OPERATIONS.md",
+    "OVERRIDES.md",
+    "README.md",
+    "../core/README.md",
+    "../core/src",
+    "../migrations",
+    "../Cargo.toml",
+    "../Cargo.lock",
+];
 
 fn main() {
     // The macro that embeds migrations only sees those it has seen.

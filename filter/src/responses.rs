@@ -3,8 +3,8 @@
 //!
 //! `retry-after` (RFC 9110) is in whole seconds, at least 1. `x-ratelimit-limit`, `-remaining` and `-reset` (seconds)
 //! are what most gateways send. `RateLimit` and `RateLimit-Policy` are those of
-//! draft-ietf-httpapi-ratelimit-headers-08 to -11, whose problem type `quota-exceeded` the JSON body is of. The former are those of the
-//! budget that ends first; the latter list the rules that apply, at most [`MAX_BUDGETS`]. A denial's `RateLimit` names only the rule that
+//! draft-ietf-httpapi-ratelimit-headers-08 to -11, whose problem type `quota-exceeded` the JSON body is of. `x-ratelimit-…` are those of the
+//! budget that ends first; the two lists have the rules that apply, at most [`MAX_BUDGETS`]. A denial's `RateLimit` names only the rule that
 //! denies: another rule's `t` may be later than `retry-after`, which the draft advises against.
 //!
 //! `x-envoy-ratelimited` marks each 429, as Envoy's own limiters do: an Envoy in front does not retry such a response.
@@ -23,7 +23,7 @@ use weir_core::model::time::UnixMs;
 use weir_core::rules::{Cost, Responses, Rule};
 
 /// Headers of a denial with all formats.
-const HEADERS: usize = 9;
+const HEADERS: usize = 10;
 
 /// Largest integer of a structured field (RFC 9651).
 const INTEGER_MAX: u64 = 999_999_999_999_999;

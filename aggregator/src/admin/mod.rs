@@ -1,4 +1,4 @@
-//! HTTP for operators and Prometheus: `/healthz`, `/readyz`, `/metrics`, the status page at `/`, and its data as JSON
+//! HTTP for operators and Prometheus: `/healthz`, `/readyz`, `/metrics`, the status page at `/`, the documentation at `/docs/…`, and its data as JSON
 //! under `/v1`.
 //!
 //! Clients cannot exhaust it: the head of a request must arrive in time, and the life and the number of connections are
@@ -61,7 +61,7 @@ const OPEN_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=ut
 const TEXT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 const NO_SUCH_PAGE: &str = "no such page; there are /, /healthz, /readyz, /healthcheck, /metrics, /v1/keys, /v1/top, /v1/rules, \
-    /v1/overrides, /v1/overrides/audit, /v1/parts and /v1/links";
+    /v1/overrides, /v1/overrides/audit, /v1/parts, /v1/links and /docs/…";
 
 const TOO_MANY_REQUESTS: &str = "too many requests at once; try again in a second";
 

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use weir_core::control::effective_limit;
+use weir_core::model::time::UnixMs;
 use weir_core::model::window::MAX_COUNT;
 
 /// All counts of an identifier.

@@ -5,8 +5,8 @@
 //!
 //! A few bytes of YAML can repeat a long text. What is repeated counts, each time, against bounds that all documents of a text share.
 
+use granit_parser::{Event, Parser, ScalarStyle};
 use serde::de::{Deserialize, Deserializer};
-use serde_saphyr::granit_parser::{Event, Parser, ScalarStyle};
 use serde_saphyr::options::{DuplicateKeyPolicy, MergeKeyPolicy};
 use serde_saphyr::{Error, Options, budget, options};
 use std::cell::Cell;

@@ -2,7 +2,7 @@
 -- at which the script may run, or ''. Then for each era of that clock: first and last time shown, and the forward steps
 -- since. Returns -1 (too late), 0 (denied) or 1 (allowed); the server's time; the log's time; the sum of costs; when
 -- the oldest entry was charged; and when the last entry was charged that has to expire before this cost can pass. -1
--- means none. Equivalent to weir_core::log::Log::decide.
+-- means none. Equivalent to weir_core::region::log::Log::decide.
 
 local MARGIN_MS = 10000
 local MAX_WALK = 1000

@@ -14,7 +14,7 @@ const SECOND_MS: u64 = 1_000;
 const DAY_MS: u64 = 86_400_000;
 const LONGEST_MS: u64 = 3 * DAY_MS;
 /// The filter's longest window.
-const WINDOW_MS_MAX: u64 = 31 * DAY_MS;
+const WINDOW_MS_MAX: u64 = weir_core::model::key::MAX_DURATION_MS;
 /// The exact log stores each request for as long as a window.
 const REQUESTS_MAX: f64 = 20_000_000.0;
 /// Most arrivals that a link lists one by one.
@@ -106,7 +106,7 @@ fn check_rule(rule: &Rule) -> Result<(), String> {
     let Rule { limit, window_ms, hard_limit, timeout_ms, .. } = *rule;
     if !(SECOND_MS..=WINDOW_MS_MAX).contains(&window_ms) || limit > SAFE_MAX {
         return Err(format!(
-            "no limit of {limit} in {window_ms} ms can be simulated; a window lasts 1 s to 31 days"
+            "no limit of {limit} in {window_ms} ms can be simulated; a window lasts 1 s to 366 days"
         ));
     }
     if hard_limit && window_ms % 10 != 0 {

@@ -5,7 +5,7 @@
 
 use granit_parser::{Event, Parser, ScalarStyle, StrInput, Tag};
 use std::borrow::Cow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use weir_core::fields::{Bounds, Value};
 
 const BOUNDS: Bounds = Bounds::OF_A_FILE;
@@ -42,6 +42,29 @@ pub fn documents(text: &str, dialect: Dialect) -> Result<Vec<Value<'_>>, String>
             _ => {}
         }
     }
+}
+
+/// A field of an object.
+type Field<'a> = (Cow<'a, str>, Value<'a>);
+
+/// The fields of an object, with those that it merges from others by `<<` below its own ones.
+fn merged(fields: Vec<Field<'_>>) -> Result<Vec<Field<'_>>, String> {
+    let (merges, mut own): (Vec<_>, Vec<_>) = fields.into_iter().partition(|(name, _)| name == "<<");
+    if merges.is_empty() {
+        return Ok(own);
+    }
+    let mut names: HashSet<Cow<'_, str>> = own.iter().map(|(name, _)| name.clone()).collect();
+    for (_, value) in merges {
+        let objects = match value {
+            Value::List(items) => items,
+            one => vec![one],
+        };
+        for object in objects {
+            let Value::Object(fields) = object else { return Err("<< merges what is no object".to_owned()) };
+            own.extend(fields.into_iter().filter(|(name, _)| names.insert(name.clone())));
+        }
+    }
+    Ok(own)
 }
 
 struct Reader<'a> {
@@ -113,7 +136,10 @@ impl<'a> Reader<'a> {
                     let value = self.child()?.ok_or("a field has no value")?;
                     fields.push((name, self.value(value, below)?));
                 }
-                Value::Object(fields)
+                Value::Object(match self.dialect {
+                    Dialect::Kubernetes => merged(fields)?,
+                    Dialect::Envoy => fields,
+                })
             }
             Event::Scalar(text, style, _, tag) => {
                 self.take(text.len())?;
@@ -243,6 +269,17 @@ mod tests {
             assert_eq!(one(written, Dialect::Envoy), envoy, "{written}");
             assert_eq!(one(written, Dialect::Kubernetes), kubernetes, "{written}");
         }
+    }
+
+    #[test]
+    fn manifests_merge_fields_as_kubernetes_tools_do() {
+        let text = "a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}\nc: {<<: [*a, {z: 4}]}\n";
+        let shown = |dialect| format!("{:?}", documents(text, dialect).unwrap());
+        let merged = "a: {x: 1, y: 2}\nb: {y: 3, x: 1}\nc: {x: 1, y: 2, z: 4}\n";
+        let expected = format!("{:?}", documents(merged, Dialect::Kubernetes).unwrap());
+        assert_eq!(shown(Dialect::Kubernetes), expected);
+        assert!(shown(Dialect::Envoy).contains("<<"), "Envoy merges nothing");
+        assert!(documents("{<<: 5}", Dialect::Kubernetes).is_err());
     }
 
     #[test]

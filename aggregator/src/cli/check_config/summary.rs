@@ -87,7 +87,7 @@ fn bare_durations(json: &serde_json::Value) -> impl Iterator<Item = String> {
 
 fn addresses_summary(config: &Config) -> Option<String> {
     let (allowed, denied) = config.addresses.listed;
-    (allowed + denied > 0).then(|| format!("addresses: allowed {allowed}, denied {denied}"))
+    (allowed + denied > 0).then(|| format!("addresses: exempt {allowed}, denied {denied}"))
 }
 
 fn rule_summary(rule: &Rule) -> String {

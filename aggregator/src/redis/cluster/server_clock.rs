@@ -9,11 +9,12 @@
 use parking_lot::Mutex;
 use std::time::Duration;
 use tokio::time::Instant;
+use weir_core::model::key::MAX_DURATION_MS;
 
 /// Most eras stored. Beyond that, the two oldest are merged into one with the larger correction.
 const MAX_ERAS: usize = 8;
 /// An era is dropped once no log entry can be as old.
-const ERA_KEPT_US: u64 = 32 * 24 * 3_600 * 1_000_000;
+const ERA_KEPT_US: u64 = (MAX_DURATION_MS + 24 * 3_600 * 1_000) * 1_000;
 /// A clock that is being slewed runs too fast or too slow by at most one part in this many.
 const DRIFT_PARTS: u64 = 1_000;
 
