@@ -1,5 +1,7 @@
 //! The command line: parses arguments, runs the command, sets the exit code. 0 is success, 1 a failure, 2 unusable arguments.
 
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 use clap::{CommandFactory, FromArgMatches};
 use clap_complete::Shell;
 use std::io::{IsTerminal, Write};
@@ -12,16 +14,17 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{Instant, interval_at};
 use tracing::info;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 use weir_aggregator::auth::{Entry, NewToken};
 use weir_aggregator::cli::args::{
     AdminListen, AdminOptions, Cleanup, Cli, Command, ControlRetention, Explain, LogFormat, Top,
 };
 use weir_aggregator::cli::check_config;
 use weir_aggregator::cli::database::with_database;
-use weir_aggregator::cli::outcome::{UNUSABLE, fail, in_days, plain_json, plain_lines};
+use weir_aggregator::cli::outcome::{UNUSABLE, fail, in_days, plain_json, plain_lines, print, print_error};
 use weir_aggregator::cli::terminal::{self, KeyName, Manner, TerminalError};
 use weir_aggregator::cli::{healthcheck, log_fields, overrides, secret_files, zones};
-use weir_aggregator::database::{Database, Deleted, Migrated, Tidied};
+use weir_aggregator::database::{Database, Deleted, Migrated, Reason, Tidied};
 use weir_aggregator::server::descriptors;
 use weir_aggregator::server::{Server, Settings};
 use weir_aggregator::telemetry::clock::{Clock, SystemClock};
@@ -29,6 +32,8 @@ use weir_core::model::schedule::Schedule;
 
 /// How often a migration prints that it waits.
 const MIGRATE_PROGRESS: Duration = Duration::from_secs(5);
+/// Deadline of the check after a migration.
+const SCHEMA_CHECK: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
@@ -41,7 +46,7 @@ fn main() -> ExitCode {
     match cli.command {
         Command::CheckConfig { file: Some(file), json, .. } => check(&file, json),
         Command::CheckConfig { file: None, .. } => {
-            println!("{:#}", weir_core::rules::schema());
+            print(&format_args!("{:#}", weir_core::rules::schema()));
             ExitCode::SUCCESS
         }
         Command::Healthcheck(AdminListen { admin_listen }) => match healthcheck::run(&admin_listen) {
@@ -143,18 +148,24 @@ async fn migrate(database: Database) -> anyhow::Result<()> {
             migrated = &mut migrating => break migrated,
             _ = progress.tick() => {
                 let seconds = began.elapsed().as_secs();
-                eprintln!("waiting for the database since {seconds} s");
+                print_error(&format_args!("waiting for the database since {seconds} s"));
             }
         }
     };
     let Migrated { applied, present } = migrated?;
     for migration in &applied {
-        println!("applied {migration}");
+        print(&format_args!("applied {migration}"));
     }
     if applied.is_empty() {
-        println!("nothing to do: all {present} migrations had been applied");
+        print(&format_args!("nothing to do: all {present} migrations had been applied"));
     }
-    Ok(())
+    match database.check_schema(SCHEMA_CHECK).await {
+        Err(error) if error.kind() == Reason::Schema => anyhow::bail!(
+            "all migrations were applied, but a table or a column is missing: restore it from a backup, or drop all tables whose names \
+             begin with weir_ and run migrate again ({error})"
+        ),
+        checked => Ok(checked?),
+    }
 }
 
 async fn cleanup(database: &Database, older_than: Duration, batch: u32) -> anyhow::Result<()> {
@@ -166,7 +177,7 @@ async fn cleanup(database: &Database, older_than: Duration, batch: u32) -> anyho
     let result =
         database.cleanup(older_than, batch, SystemClock.now(), alive_within, |rows| deleted += rows).await;
     let age = humantime::format_duration(older_than);
-    println!("deleted {deleted} rows that expired more than {age} ago");
+    print(&format_args!("deleted {deleted} rows that expired more than {age} ago"));
     Ok(result.map(drop)?)
 }
 
@@ -178,13 +189,14 @@ fn token(entry: Entry) -> anyhow::Result<()> {
     };
     if entry.san.is_some() {
         let entry = entry.to_yaml().map_err(wrong)?;
-        print!("# Add this entry to the file of --tokens-file:\n{note}{entry}");
+        print(&format_args!("# Add this entry to the file of --tokens-file:\n{note}{}", entry.trim_end()));
         return Ok(());
     }
     let NewToken { token, entry } = NewToken::new(entry).map_err(wrong)?;
-    print!(
-        "{token}\n\n# The token above is shown only once. Add this entry to the file of --tokens-file:\n{note}{entry}"
-    );
+    print(&format_args!(
+        "{token}\n\n# The token above is shown only once. Add this entry to the file of --tokens-file:\n{note}{}",
+        entry.trim_end()
+    ));
     Ok(())
 }
 
@@ -196,7 +208,9 @@ async fn cleanup_ledger(database: &Database, retention: Duration, batch: u32) ->
     };
     let result = database.cleanup_ledger(retention, batch, on_batch).await;
     let age = in_days(retention);
-    println!("deleted {transactions} transactions of the ledger and {locks} bucket locks older than {age}");
+    print(&format_args!(
+        "deleted {transactions} transactions of the ledger and {locks} bucket locks older than {age}"
+    ));
     Ok(result?)
 }
 
@@ -209,9 +223,9 @@ async fn cleanup_controls(
     let Tidied { controls, audited } =
         database.cleanup_controls(control_retention, audit_retention, batch, now).await?;
     let (old, older) = (in_days(control_retention), in_days(audit_retention));
-    println!(
+    print(&format_args!(
         "deleted {controls} live controls that ended more than {old} ago and {audited} changes older than {older}"
-    );
+    ));
     Ok(())
 }
 
@@ -259,19 +273,31 @@ fn check(file: &Path, json: bool) -> ExitCode {
         Err(reason) => return fail(&reason, UNUSABLE),
     };
     match (json, report.is_valid()) {
-        (true, _) => println!("{}", plain_json(&format!("{:#}", report.to_json()))),
-        (false, true) => println!("{}", plain_lines(&report.to_text())),
-        (false, false) => eprintln!("{}", plain_lines(&report.to_text())),
+        (true, _) => print(&plain_json(&format!("{:#}", report.to_json()))),
+        (false, true) => print(&plain_lines(&report.to_text())),
+        (false, false) => print_error(&plain_lines(&report.to_text())),
     }
     if report.is_valid() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn start_log(directives: &str, format: LogFormat) -> anyhow::Result<()> {
+    // A word that is no level would be read as a module, and silence all others.
+    let is_level = |word: &str| word.parse::<LevelFilter>().is_ok();
+    let is_known = |word: &str| word.is_empty() || word.contains(['=', '[', ':']) || is_level(word);
+    if let Some(word) = directives.split(',').map(str::trim).find(|word| !is_known(word)) {
+        anyhow::bail!(
+            "--log or WEIR_LOG cannot be used: {word:?} is no level; try \"info\", or \"{word}=info\" for a module"
+        );
+    }
     let filter = EnvFilter::try_new(directives)
         .map_err(|error| anyhow::anyhow!("--log or WEIR_LOG cannot be used: {error}; try \"info\""))?;
     let colours = std::io::stderr().is_terminal();
-    let log =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours);
+    // What cannot be written is lost: a full disk or a reader that has gone does not end the program.
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(colours)
+        .log_internal_errors(false);
     match format {
         LogFormat::Text => log.fmt_fields(log_fields::escaped()).init(),
         LogFormat::Json => log.json().init(),

@@ -1,6 +1,6 @@
 //! The database options of the commands.
 
-use super::outcome::{UNUSABLE, fail};
+use super::outcome::{UNUSABLE, fail, print_error};
 use crate::database::{Database, DatabaseOptions};
 use clap::Args;
 use std::process::ExitCode;
@@ -85,7 +85,7 @@ pub async fn with_database(
         Err(error) => return fail(&error, UNUSABLE),
     };
     for warning in options.unverified() {
-        eprintln!("warning: {warning}");
+        print_error(&format_args!("warning: {warning}"));
     }
     let database = match Database::open(&options) {
         Ok(database) => database,

@@ -1,7 +1,8 @@
 //! Exit codes and errors of the commands.
 
 use crate::admin::text::{identifier, is_seen};
-use std::fmt::Write;
+use std::fmt::{Display, Write};
+use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -27,9 +28,19 @@ pub fn plain_json(json: &str) -> String {
     out
 }
 
+/// Prints a line to the standard output. Nobody may read it any more, as behind `| head -1`; that is no failure of the command.
+pub fn print(line: &impl Display) {
+    drop(writeln!(std::io::stdout(), "{line}"));
+}
+
+/// The same to the standard error.
+pub fn print_error(line: &impl Display) {
+    drop(writeln!(std::io::stderr(), "{line}"));
+}
+
 /// Prints an error and returns the exit code `code`.
-pub fn fail(error: &impl std::fmt::Display, code: u8) -> ExitCode {
-    eprintln!("error: {}", plain_lines(&error.to_string()));
+pub fn fail(error: &impl Display, code: u8) -> ExitCode {
+    print_error(&format_args!("error: {}", plain_lines(&error.to_string())));
     ExitCode::from(code)
 }
 

@@ -2,7 +2,7 @@
 
 use crate::cli::args::{SetZone, Zones};
 use crate::cli::database::with_database;
-use crate::cli::outcome::{UNUSABLE, fail, in_days, plain_json};
+use crate::cli::outcome::{UNUSABLE, fail, in_days, plain_json, print};
 use crate::database::{Database, Remains, Zone, ZoneChange};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -34,9 +34,9 @@ fn set(arguments: SetZone) -> ExitCode {
 async fn list(database: &Database, json: bool) -> anyhow::Result<()> {
     let zones = database.zones(WITHIN).await?;
     if json {
-        println!("{}", plain_json(&as_json(&zones).to_string()));
+        print(&plain_json(&as_json(&zones).to_string()));
     } else {
-        print!("{}", as_table(&zones));
+        print(&as_table(&zones).trim_end());
     }
     Ok(())
 }
@@ -49,9 +49,9 @@ async fn apply(database: &Database, change: &ZoneChange) -> anyhow::Result<()> {
     match before {
         Some(before) => {
             let was = self::limit(before.rate, before.window_seconds);
-            println!("changed zone {zone} to {limit}; before: {was}");
+            print(&format_args!("changed zone {zone} to {limit}; before: {was}"));
         }
-        None => println!("created zone {zone} with {limit}"),
+        None => print(&format_args!("created zone {zone} with {limit}")),
     }
     Ok(())
 }
@@ -61,7 +61,9 @@ async fn delete(database: &Database, zone: u32) -> anyhow::Result<()> {
         anyhow::bail!("there is no zone {zone}");
     };
     let more = if and_more { "more than " } else { "" };
-    println!("deleted zone {zone}; {more}{transactions} of its transactions stay until the cleanup");
+    print(&format_args!(
+        "deleted zone {zone}; {more}{transactions} of its transactions stay until the cleanup"
+    ));
     Ok(())
 }
 

@@ -488,7 +488,11 @@ async fn check_database(
 async fn migrate_soon(database: &Database) -> Result<(), DatabaseError> {
     match database.check_schema(SCHEMA_CHECK).await {
         Err(error) if matches!(error.kind(), Reason::Unavailable | Reason::Timeout) => Err(error),
-        _ => database.migrate().await.map(drop),
+        _ => {
+            database.migrate().await?;
+            // A table may have been dropped although its migration was applied.
+            database.check_schema(SCHEMA_CHECK).await
+        }
     }
 }
 

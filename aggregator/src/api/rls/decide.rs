@@ -98,7 +98,11 @@ impl CallContext<'_> {
         }
         let enforced_over =
             limits.iter().any(|limit| limit.part.denies_alone() && is_over(&decisions, limit));
-        let tries = !enforced_over && !self.quotas_deny(applied, &limits, &decisions);
+        // Such a call is unavailable unless another limit denies it. Neither is charged.
+        let unserved = applied.iter().position(|one| *one == Applied::Unserved);
+        let unserved = unserved.filter(|_| !self.answering.shadow_mode);
+        let denies = enforced_over || self.quotas_deny(applied, &limits, &decisions);
+        let tries = unserved.is_none() && !denies;
         let charged = if tries {
             let parts = (limits.as_slice(), enforced.as_slice(), quotas.as_slice());
             self.charge_together(applied, parts, &mut decisions, deadline).await?
@@ -108,6 +112,11 @@ impl CallContext<'_> {
             }
             None
         };
+        if let Some(at) = unserved.filter(|_| !denies)
+            && !enforced.iter().any(|limit| is_over(&decisions, limit))
+        {
+            return Err(Refused::Unserved(at));
+        }
         let passes = charged.is_some();
         let mut charged = charged.unwrap_or_default();
         for limit in &shadowed {
@@ -119,11 +128,7 @@ impl CallContext<'_> {
                 Some(self.read_above(limit.check, deadline).await?)
             };
         }
-        let unserved = applied.iter().position(|one| *one == Applied::Unserved);
-        match unserved.filter(|_| passes && !self.answering.shadow_mode) {
-            Some(at) => Err(Refused::Unserved(at)),
-            None => Ok(self.respond(request, applied, &limits, &decisions, passes)),
-        }
+        Ok(self.respond(request, applied, &limits, &decisions, passes))
     }
 
     /// Charges the enforced limits, and with them each quota that has room: all of these or none, in one step, so a call that is denied
@@ -204,7 +209,9 @@ impl CallContext<'_> {
         if read.over || !self.embedded.charge_unless_exceeded(check).ok_or(Refused::Undecided)? {
             return Ok(Decision { over: true, ..read });
         }
-        Ok(Decision { result: ChargeResult { remaining: 0, ..read.result }, over: true })
+        // The wait follows from what counts with this charge.
+        let charged = self.read_above(check, deadline).await?;
+        Ok(Decision { over: true, ..charged })
     }
 
     /// Reads a count, and whether the cost would pass now.

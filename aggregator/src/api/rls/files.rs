@@ -132,10 +132,11 @@ fn read(path: &Path) -> Result<Texts, FilesError> {
             if found > MAX_FILES {
                 return Err(FilesError::TooMany(path.display().to_string()));
             }
-            // A link to a folder is none, so there are no circles.
-            match entry.file_type().map_err(failed(&folder))?.is_dir() {
-                true => folders.push(entry.path()),
-                false => files.push(entry.path()),
+            // Volumes of Kubernetes link folders. A circle of links ends with the most files.
+            let path = entry.path();
+            match path.metadata().map_err(failed(&path))?.is_dir() {
+                true => folders.push(path),
+                false => files.push(path),
             }
         }
     }

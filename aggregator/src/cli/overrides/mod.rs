@@ -9,7 +9,7 @@ mod trust;
 
 pub use arguments::Overrides;
 
-use crate::cli::outcome::{UNUSABLE, plain_json};
+use crate::cli::outcome::{UNUSABLE, fail, plain_json, print};
 use anyhow::bail;
 use arguments::{Kind, Place, Server, Why, kind_of};
 use client::{call, with_query};
@@ -33,14 +33,14 @@ pub async fn run(command: Overrides) -> ExitCode {
         && place.is_everybody()
     {
         let message = "this would reset the counts of all identifiers in the workspace; add --yes to confirm";
-        return crate::cli::outcome::fail(&message, UNUSABLE);
+        return fail(&message, UNUSABLE);
     }
     match perform(command).await {
         Ok(text) => {
-            print!("{text}");
+            print(&text.trim_end_matches('\n'));
             ExitCode::SUCCESS
         }
-        Err(error) => crate::cli::outcome::fail(&format!("{error:#}"), 1),
+        Err(error) => fail(&format!("{error:#}"), 1),
     }
 }
 

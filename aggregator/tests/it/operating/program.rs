@@ -2,6 +2,7 @@
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use sqlx::Connection as _;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
@@ -229,6 +230,51 @@ fn it_logs_its_addresses_and_ends_in_good_order_on_a_signal() {
         assert!(rest.contains(grpc), "{rest}");
         assert_eq!(running.0.wait().unwrap().code(), Some(0), "{rest}");
     }
+}
+
+#[test]
+fn a_reader_that_has_gone_ends_neither_the_program_nor_a_command() {
+    let gone = || {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        writer
+    };
+    let schema = program(&["check-config", "--schema"]).stdout(gone()).status().unwrap();
+    assert_eq!(schema.code(), Some(0));
+    let wrong = program(&["check-config", "no such file"]).stderr(gone()).status().unwrap();
+    assert_eq!(wrong.code(), Some(2));
+    let (mut running, log) = start(program(&["serve", "--region", "here"]).args(ANYWHERE));
+    let mut log = log;
+    line_with(&mut log, "weir-aggregator serves");
+    drop(log);
+    let pid = Pid::from_raw(running.0.id().cast_signed());
+    kill(pid, Signal::SIGHUP).unwrap();
+    kill(pid, Signal::SIGTERM).unwrap();
+    assert_eq!(running.0.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_log_level_that_is_none_is_refused() {
+    for wrong in ["debg", "info,verbose"] {
+        let output = program(&["serve", "--region", "here", "--log", wrong]).args(ANYWHERE).output().unwrap();
+        assert!(stderr(&output).contains("is no level"), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_dropped_table_is_named_by_migrate() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}/weir.db", folder.path().display());
+    printed(&["migrate", "--database-url", &url]);
+    let drop_table = async {
+        let mut connection = sqlx::SqliteConnection::connect(&url).await.unwrap();
+        sqlx::query("DROP TABLE weir_controls").execute(&mut connection).await.unwrap();
+        connection.close().await.unwrap();
+    };
+    tokio::runtime::Runtime::new().unwrap().block_on(drop_table);
+    let output = program(&["migrate", "--database-url", &url]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(stderr(&output).contains("restore it from a backup"), "{}", stderr(&output));
 }
 
 /// As a Job may that starts at the same time.
