@@ -50,15 +50,22 @@ pub async fn take(global: &Global) -> Result<(), Taken> {
 /// Renews the lease until the program ends or another aggregator holds it.
 pub async fn keep(hub: Arc<Hub>, global: Arc<Global>) {
     let mut keeping = Keeping::default();
-    hub.serves_until(since_boot().after(TTL_MS));
+    let mut until = since_boot().after(TTL_MS);
+    hub.serves_until(until);
     loop {
         sleep(Duration::from_millis(Keeping::pause_ms())).await;
         // The row is valid from a moment after this one.
         let sent = since_boot();
         let holder = holder(&renew(&global).await);
-        let is_another = matches!(holder, Ok(Holder::Another));
-        // An unavailable database prevents no decision.
-        hub.serves_until(if is_another { MonoMs(0) } else { sent.after(TTL_MS) });
+        until = match holder {
+            Ok(Holder::Another) => MonoMs(0),
+            Ok(Holder::Mine) => sent.after(TTL_MS),
+            // An unavailable database prevents no decision, unless another aggregator may have taken the lease meanwhile, as while this
+            // one was frozen.
+            Err(_) if sent < until => sent.after(TTL_MS),
+            Err(_) => until,
+        };
+        hub.serves_until(until);
         if keeping.answered(holder) {
             return hub.taken_over.notify_one();
         }

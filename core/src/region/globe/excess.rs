@@ -31,7 +31,9 @@ pub(in crate::region) struct Excesses {
 struct Suspect {
     /// What was used before the first count that exceeded it.
     before: u64,
-    used: u64,
+    /// What is used, until it is judged.
+    used: Option<u64>,
+    /// When it is judged; then, how long further counts have the same `before`.
     due: UnixMs,
 }
 
@@ -56,27 +58,37 @@ impl Excess {
 impl Excesses {
     /// A key was used beyond the limit known here; `before` is what was used before the last count arrived.
     pub(in crate::region) fn suspect(&mut self, key: &Key, before: u64, used: u64, now: UnixMs) {
+        let due = UnixMs(now.0.saturating_add(SETTLE_MS));
         if let Some(suspect) = self.suspects.get_mut(key) {
-            suspect.used = suspect.used.max(used);
-        } else if self.suspects.len() < MAX_SUSPECTS {
-            let due = UnixMs(now.0.saturating_add(SETTLE_MS));
-            self.suspects.insert(key.clone(), Suspect { before, used, due });
+            if suspect.used.is_none() {
+                suspect.due = due;
+            }
+            suspect.used = suspect.used.max(Some(used));
+            return;
+        }
+        if self.suspects.len() >= MAX_SUSPECTS {
+            self.suspects.retain(|_, suspect| suspect.used.is_some());
+        }
+        if self.suspects.len() < MAX_SUSPECTS {
+            self.suspects.insert(key.clone(), Suspect { before, used: Some(used), due });
         }
     }
 
     /// Records the excesses of keys that were suspected some seconds ago. `limit` is a key's limit now.
     pub(in crate::region) fn judge(&mut self, limit: impl Fn(&Key) -> Option<u64>, now: UnixMs) {
         let Excesses { scopes, suspects } = self;
-        // A clock that was set back delays none for longer.
-        let latest = UnixMs(now.0.saturating_add(SETTLE_MS));
         suspects.retain(|key, suspect| {
-            if suspect.due > now && suspect.due <= latest {
+            // A clock that was set back delays none for longer.
+            let most_ms = if suspect.used.is_some() { SETTLE_MS } else { PERIOD_MS };
+            if suspect.due > now && suspect.due.0 <= now.0.saturating_add(most_ms) {
                 return true;
             }
+            let Some(used) = suspect.used.take() else { return false };
             if let Some(limit) = limit(key) {
-                note(scopes, key, suspect.used.saturating_sub(limit.max(suspect.before)), limit, now);
+                note(scopes, key, used.saturating_sub(limit.max(suspect.before)), limit, now);
             }
-            false
+            suspect.due = UnixMs(now.0.saturating_add(PERIOD_MS));
+            true
         });
     }
 

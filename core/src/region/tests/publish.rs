@@ -326,6 +326,18 @@ fn what_was_used_before_a_limit_fell_is_no_excess() {
 }
 
 #[test]
+fn an_excess_that_grows_by_small_steps_is_recorded_whole() {
+    let mut region = one_of(2);
+    used(&mut region, SEQUENCE, 999, NOW);
+    let mut found = None;
+    for (step, count) in (1..).zip([150, 300, 450]) {
+        imported(&mut region, b"north", SEQUENCE, count, LIMIT);
+        found = largest(&mut region, after(step * 5_500));
+    }
+    assert_eq!(found, Some(449));
+}
+
+#[test]
 fn without_a_limit_that_applies_now_there_is_no_excess() {
     let mut region = one_of(2);
     imported(&mut region, b"north", SEQUENCE, 1_000, LIMIT);

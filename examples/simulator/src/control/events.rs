@@ -265,7 +265,7 @@ impl World {
         self.note(|| format!("envoy {envoy} opens a stream to aggregator {aggregator}"));
         let stream = Stream { aggregator, push: None, is_due: false, arrives: 0, answers: 0 };
         let found = &mut self.envoys[envoy];
-        (found.stream, found.last_fault) = (Some(stream), now);
+        (found.stream, found.last_fault) = (Some(stream), found.last_fault.max(now));
         // The first revision on a stream is sent whatever was sent on the last one.
         for worker in &mut found.workers {
             worker.keeper.to_send(false);

@@ -34,16 +34,18 @@ impl World {
                 let until = self.now + self.draw(100, 8_000);
                 self.note(|| format!("aggregator {aggregator} is frozen until {}", until - BEGIN_MS));
                 let frozen = &mut self.aggregators[aggregator];
-                (frozen.frozen_until, frozen.last_fault) = (until, until);
+                frozen.frozen_until = frozen.frozen_until.max(until);
+                frozen.last_fault = frozen.last_fault.max(until);
             }
             5 => {
                 let until = self.now + self.draw(100, 8_000);
                 self.note(|| format!("envoy {envoy} is frozen until {}", until - BEGIN_MS));
                 let frozen = &mut self.envoys[envoy];
-                (frozen.frozen_until, frozen.last_fault) = (until, until);
+                frozen.frozen_until = frozen.frozen_until.max(until);
+                frozen.last_fault = frozen.last_fault.max(until);
             }
             6 => {
-                self.database.away_until = self.now + self.draw(100, 12_000);
+                self.database.away_until = self.database.away_until.max(self.now + self.draw(100, 12_000));
                 let until = self.database.away_until;
                 self.note(|| format!("the database is away until {}", until - BEGIN_MS));
                 self.checks.database_fault = self.checks.database_fault.max(until + RETRY_MS);
@@ -74,7 +76,7 @@ impl World {
         let (pause_ms, next) = (self.draw(10, 1_000), self.random.next() as usize);
         let found = &mut self.envoys[envoy];
         found.streams += 1;
-        (found.stream, found.last_fault) = (None, now);
+        (found.stream, found.last_fault) = (None, found.last_fault.max(now));
         found.subscriber = next % found.workers.len().max(1);
         let streams = found.streams;
         self.plan(pause_ms, Event::Open { envoy, streams });
@@ -85,7 +87,7 @@ impl World {
         let (now, pause_ms) = (self.now, self.draw(50, 5_000));
         let ended = &mut self.aggregators[aggregator];
         ended.start += 1;
-        (ended.process, ended.last_fault) = (None, now + pause_ms);
+        (ended.process, ended.last_fault) = (None, ended.last_fault.max(now + pause_ms));
         for envoy in 0..self.envoys.len() {
             if self.envoys[envoy].stream.as_ref().is_some_and(|stream| stream.aggregator == aggregator) {
                 self.cut(envoy);

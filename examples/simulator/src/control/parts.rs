@@ -165,7 +165,7 @@ impl Envoy {
         self.streams += 1;
         self.stream = None;
         self.subscriber = 0;
-        self.last_fault = now;
+        self.last_fault = self.last_fault.max(now);
         self.shared = MemoryShared::default();
         let clocks = self.clocks(now, slept_ms);
         let shared = &mut self.shared;
