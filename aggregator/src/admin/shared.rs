@@ -20,7 +20,7 @@ const SERVES: Duration = Duration::from_secs(1);
 const MAX_ANSWERS: usize = 64;
 
 /// Path and query, and the encodings that the client accepts.
-type Asked = (String, Option<HeaderValue>);
+type Asked = (String, Vec<HeaderValue>);
 
 /// The latest answers.
 pub struct Answers {
@@ -72,7 +72,7 @@ pub async fn share(State(answers): State<Arc<Answers>>, request: Request, next: 
         return next.run(request).await;
     }
     let path = request.uri().path_and_query().map_or_else(String::new, ToString::to_string);
-    let asked = (path, request.headers().get(header::ACCEPT_ENCODING).cloned());
+    let asked = (path, request.headers().get_all(header::ACCEPT_ENCODING).into_iter().cloned().collect());
     let Some(cell) = answers.of(asked) else { return next.run(request).await };
     let computed = cell.get_or_try_init(|| async move {
         let (head, body) = next.run(request).await.into_parts();
@@ -186,7 +186,7 @@ mod tests {
     async fn the_number_of_answers_is_bounded() {
         let [computed, revision] = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
         let answers = Answers::new(move || revision.load(SeqCst));
-        let asked = |number: usize| (format!("/{number}"), None);
+        let asked = |number: usize| (format!("/{number}"), Vec::new());
         assert!((0..MAX_ANSWERS).all(|number| answers.of(asked(number)).is_some()));
         assert!(answers.of(asked(MAX_ANSWERS)).is_none() && answers.of(asked(0)).is_some());
         advance(SERVES).await;

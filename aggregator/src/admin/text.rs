@@ -38,7 +38,7 @@ pub fn encode(bytes: &[u8]) -> String {
 
 /// Whether a character is visible and changes nothing around it.
 pub fn is_seen(character: char) -> bool {
-    let turns = matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+    let turns = matches!(character, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}');
     !character.is_control() && !turns
 }
 

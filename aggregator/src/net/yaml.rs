@@ -17,6 +17,10 @@ use weir_core::fields::{Bounds, Value, Verbatim};
 pub const MAX_BYTES: usize = 8 * 1024 * 1024;
 /// Most scalars, lists and objects of a text, repeated ones included: more than a text of that length has without repeating.
 const MAX_NODES: usize = MAX_BYTES;
+/// Most `<<` of a text: the time that the parser takes for those which merge each other grows faster than their number.
+const MAX_MERGES: usize = 128;
+/// Most scalars, lists and objects below anchors, nested ones at each anchor: each is stored with a hundred bytes or so.
+const MAX_RECORDED: usize = 1_000_000;
 /// Stack of the thread that parses. It calls itself at each level of nesting, with 26 kB a level where nothing is optimised.
 const STACK_BYTES: usize = 16 * 1024 * 1024;
 
@@ -113,9 +117,9 @@ fn within() -> Options {
         max_documents: MAX_NODES,
         max_aliases: MAX_NODES,
         max_anchors: MAX_NODES,
-        max_merge_keys: MAX_NODES,
+        max_merge_keys: MAX_MERGES,
         max_total_scalar_bytes: bytes,
-        max_recorded_anchor_events: MAX_NODES,
+        max_recorded_anchor_events: MAX_RECORDED,
         max_recorded_anchor_bytes: bytes,
         // What is repeated is bounded itself.
         enforce_alias_anchor_ratio: false,

@@ -245,6 +245,9 @@ impl Descriptor {
         if let Some(policy) = self.rate_limit {
             let unknown = policy.unknown.or(unknown);
             fields.push(("rate_limit".into(), policy.message.into_value(unknown)));
+        } else if unknown.is_some() && self.descriptors.is_empty() {
+            // The field may be its limit.
+            fields.push(("rate_limit".into(), Policy::default().into_value(unknown)));
         }
         add_flag("shadow_mode", self.shadow_mode, &mut fields);
         add_flag("detailed_metric", self.detailed_metric, &mut fields);
@@ -267,13 +270,13 @@ impl Policy {
             Err(_) => self.unit.to_string(),
         };
         let unit = match unknown {
-            Some(field) if !self.unlimited => format!("{unit}, with the unknown field {field}"),
+            Some(field) => format!("{unit}, with the unknown field {field}"),
             _ => unit,
         };
         add_text("unit", unit, &mut fields);
         // Protobuf does not distinguish 0 from a missing number.
         fields.push(("requests_per_unit".into(), Value::Unsigned(self.requests_per_unit.into())));
-        add_flag("unlimited", self.unlimited, &mut fields);
+        add_flag("unlimited", self.unlimited && unknown.is_none(), &mut fields);
         add_text("name", self.name, &mut fields);
         if !self.replaces.is_empty() {
             let one = |replace: Replace| {
