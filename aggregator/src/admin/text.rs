@@ -50,7 +50,8 @@ mod tests {
 
     #[test]
     fn what_cannot_be_seen_is_spelt_out() {
-        let cases: [(&[u8], &str); 5] = [
+        let cases: [(&[u8], &str); 6] = [
+            ("a\u{61c}b\u{ad}\u{e0041}".as_bytes(), r"a\u{61c}b\u{ad}\u{e0041}"),
             (b"alice", "alice"),
             ("zoë <b>".as_bytes(), "zoë <b>"),
             (b"a\nb\x1b[2J", "a\\u{a}b\\u{1b}[2J"),

@@ -18,7 +18,7 @@ pub const MAX_BYTES: usize = 8 * 1024 * 1024;
 /// Most scalars, lists and objects of a text, repeated ones included: more than a text of that length has without repeating.
 const MAX_NODES: usize = MAX_BYTES;
 /// Most `<<` of a text: the time that the parser takes for those which merge each other grows faster than their number.
-const MAX_MERGES: usize = 128;
+const MAX_MERGES: usize = 64;
 /// Most scalars, lists and objects below anchors, nested ones at each anchor: each is stored with a hundred bytes or so.
 const MAX_RECORDED: usize = 1_000_000;
 /// Stack of the thread that parses. It calls itself at each level of nesting, with 26 kB a level where nothing is optimised.
@@ -155,6 +155,14 @@ mod tests {
         let documents_of = |times: usize| format!("{}---\n", repeated(50)).repeat(times);
         assert_eq!(error(documents_of(2)), "");
         assert_ne!(error(documents_of(3)), "", "documents together");
+        // Each merges the one before.
+        let chain = |links: usize| -> String {
+            (0..links).fold("a0: &a0 {x: 1}\n".to_owned(), |text, link| {
+                let next = link + 1;
+                text + &format!("a{next}: &a{next} {{<<: *a{link}, y{next}: 1}}\n")
+            })
+        };
+        assert_eq!((error(chain(16)), error(chain(65)).is_empty()), (String::new(), false));
         let merged: String = (0..10_000).map(|number| format!("m{number}: {{<<: *a}}\n")).collect();
         let fields: String = (0..1_000).map(|number| format!("  f{number}: 1\n")).collect();
         assert_ne!(error(format!("a: &a\n{fields}{merged}")), "", "merged fields are repeated ones");
