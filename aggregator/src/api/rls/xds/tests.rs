@@ -155,12 +155,15 @@ fn a_limit_that_cannot_be_served_concerns_no_other() {
 /// A field that is not known may stand for several units, or for a count that all values share.
 #[test]
 fn a_limit_with_a_field_of_a_later_version_is_not_served() {
-    // The descriptors k1, with field 6 in its limit, k2, with field 9 and k3 below it, and k4.
+    // The descriptors k1, with field 6 in its limit, k2, with field 9 and k3 below it, k4, k5 with field 9 alone, and k6, unlimited with
+    // field 6.
     let bytes = [
         b"\x0a\x01n\x12\x01d".as_slice(),
         b"\x1a\x0c\x0a\x02k1\x1a\x06\x08\x02\x10\x05\x30\x0a",
         b"\x1a\x12\x0a\x02k2\x22\x0a\x0a\x02k3\x1a\x04\x08\x02\x10\x05\x48\x01",
         b"\x1a\x0a\x0a\x02k4\x1a\x04\x08\x02\x10\x05",
+        b"\x1a\x06\x0a\x02k5\x48\x01",
+        b"\x1a\x0a\x0a\x02k6\x1a\x04\x18\x01\x30\x0a",
     ]
     .concat();
     let resource = Any { type_url: TYPE_URL.into(), value: bytes };
@@ -173,6 +176,7 @@ fn a_limit_with_a_field_of_a_later_version_is_not_served() {
     };
     assert_eq!((limit(&["k1"]), limit(&["k2", "k3"])), (Limit::Unserved, Limit::Unserved));
     assert_eq!(limit(&["k4"]), rate(5, Unit::Minute));
+    assert_eq!((limit(&["k5"]), limit(&["k6"])), (Limit::Unserved, Limit::Unserved));
     let reasons = limits.unserved().to_string();
     assert!(
         reasons.contains("unit: \"minute, with the unknown field 6\" is not a unit of time"),

@@ -270,6 +270,7 @@ impl Policy {
             Err(_) => self.unit.to_string(),
         };
         let unit = match unknown {
+            Some(field) if unit.is_empty() => format!("the unknown field {field}"),
             Some(field) => format!("{unit}, with the unknown field {field}"),
             _ => unit,
         };
