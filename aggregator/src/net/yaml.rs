@@ -17,8 +17,8 @@ use weir_core::fields::{Bounds, Value, Verbatim};
 pub const MAX_BYTES: usize = 8 * 1024 * 1024;
 /// Most scalars, lists and objects of a text, repeated ones included: more than a text of that length has without repeating.
 const MAX_NODES: usize = MAX_BYTES;
-/// Most `<<` of a text: the time that the parser takes for those which merge each other grows faster than their number.
-const MAX_MERGES: usize = 64;
+/// Most `<<` of a text, repeated ones included: the time that the parser takes for those which merge each other grows faster than their number.
+const MAX_MERGES: usize = 512;
 /// Most scalars, lists and objects below anchors, nested ones at each anchor: each is stored with a hundred bytes or so.
 const MAX_RECORDED: usize = 1_000_000;
 /// Stack of the thread that parses. It calls itself at each level of nesting, with 26 kB a level where nothing is optimised.

@@ -98,11 +98,7 @@ impl CallContext<'_> {
         }
         let enforced_over =
             limits.iter().any(|limit| limit.part.denies_alone() && is_over(&decisions, limit));
-        // Such a call is unavailable unless another limit denies it. Neither is charged.
-        let unserved = applied.iter().position(|one| *one == Applied::Unserved);
-        let unserved = unserved.filter(|_| !self.answering.shadow_mode);
-        let denies = enforced_over || self.quotas_deny(applied, &limits, &decisions);
-        let tries = unserved.is_none() && !denies;
+        let tries = !enforced_over && !self.quotas_deny(applied, &limits, &decisions);
         let charged = if tries {
             let parts = (limits.as_slice(), enforced.as_slice(), quotas.as_slice());
             self.charge_together(applied, parts, &mut decisions, deadline).await?
@@ -112,11 +108,6 @@ impl CallContext<'_> {
             }
             None
         };
-        if let Some(at) = unserved.filter(|_| !denies)
-            && !enforced.iter().any(|limit| is_over(&decisions, limit))
-        {
-            return Err(Refused::Unserved(at));
-        }
         let passes = charged.is_some();
         let mut charged = charged.unwrap_or_default();
         for limit in &shadowed {
@@ -128,7 +119,12 @@ impl CallContext<'_> {
                 Some(self.read_above(limit.check, deadline).await?)
             };
         }
-        Ok(self.respond(request, applied, &limits, &decisions, passes))
+        // The other limits of the call count, as callers let it pass unless they are told otherwise.
+        let unserved = applied.iter().position(|one| *one == Applied::Unserved);
+        match unserved.filter(|_| passes && !self.answering.shadow_mode) {
+            Some(at) => Err(Refused::Unserved(at)),
+            None => Ok(self.respond(request, applied, &limits, &decisions, passes)),
+        }
     }
 
     /// Charges the enforced limits, and with them each quota that has room: all of these or none, in one step, so a call that is denied

@@ -86,7 +86,7 @@ fn the_summary_names_what_changes_who_is_denied() {
                 "\"rules\"",
                 r#""client_networks": {"exempt": ["10.0.0.0/8"], "deny": ["::1", "::2"]}, "rules""#,
             ),
-            "\n  addresses: allowed 1, denied 2\n",
+            "\n  addresses: exempt 1, denied 2\n",
         ),
     ] {
         check_said(&text, true, part);
