@@ -228,7 +228,7 @@ async fn a_banned_key_is_listed_as_one_that_waits() {
         async || shown(&weir, "/v1/top?text=alice").await["keys"][0]["wait_ms"].as_u64().unwrap_or(u64::MAX);
     assert_eq!(wait_ms().await, 0);
     let control = |control: Value| {
-        let mut body = json!({"namespace": "api", "identifier": "alice", "author": "ann"});
+        let mut body = json!({"namespace": "api", "identifier": "alice", "author": "ann", "reason": "spam"});
         body.as_object_mut().unwrap().extend(control.as_object().unwrap().clone());
         body
     };
