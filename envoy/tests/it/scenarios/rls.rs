@@ -286,7 +286,7 @@ async fn quotas_deny_together_and_envoy_shows_what_passes() {
     let (unit, _) = long_unit();
     let pool = |key: &str, limit: u64| {
         format!(
-            "  - {{key: {key}, quota_mode: true, rate_limit: {{unit: {unit}, requests_per_unit: {limit}}}, metadata: {{room: {{{key}: yes}}}}}}\n"
+            "  - {{key: {key}, quota_mode: true, rate_limit: {{unit: {unit}, requests_per_unit: {limit}}}, metadata: {{room: {{{key}: 'yes'}}}}}}\n"
         )
     };
     let limits = format!("domain: {DOMAIN}\ndescriptors:\n{}{}", pool("x-one", 1), pool("x-two", 2));
