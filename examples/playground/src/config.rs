@@ -96,11 +96,41 @@ fn yaml_of(value: &Value, text: &str) -> Option<String> {
     let rules = match value {
         Value::Array(rules) if rules.iter().any(is_rule) => written,
         rule if is_rule(rule) => Yaml::Sequence(vec![written]),
-        _ => return serde_yaml_ng::to_string(&written).ok(),
+        _ => return serde_yaml_ng::to_string(&written).ok().as_deref().map(quote_words),
     };
     let cluster = Mapping::from_iter([("cluster".into(), "weir_aggregator".into())]);
     let config = Mapping::from_iter([("aggregator".into(), cluster.into()), ("rules".into(), rules)]);
-    serde_yaml_ng::to_string(&config).ok()
+    serde_yaml_ng::to_string(&config).ok().as_deref().map(quote_words)
+}
+
+/// Quotes the words that Envoy and Kubernetes read as booleans, and the library writes as they are.
+fn quote_words(yaml: &str) -> String {
+    const WORDS: [&str; 6] = ["y", "n", "yes", "no", "on", "off"];
+    let mut text = String::with_capacity(yaml.len());
+    // The indentation of the field whose text stands on lines of its own.
+    let mut block: Option<usize> = None;
+    for line in yaml.lines() {
+        let indent = line.len() - line.trim_start_matches([' ', '-']).len();
+        if block.is_some_and(|field| line.trim().is_empty() || indent_of(line) > field) {
+            text.push_str(line);
+        } else {
+            let (before, value) = line.rsplit_once(": ").unwrap_or_else(|| line.split_at(indent));
+            block = ["|", ">"].iter().any(|mark| value.starts_with(mark)).then(|| indent_of(line));
+            match WORDS.iter().any(|word| value.eq_ignore_ascii_case(word)) {
+                true => {
+                    let separator = &line[before.len()..line.len() - value.len()];
+                    text.extend([before, separator, "'", value, "'"]);
+                }
+                false => text.push_str(line),
+            }
+        }
+        text.push('\n');
+    }
+    text
+}
+
+fn indent_of(line: &str) -> usize {
+    line.len() - line.trim_start_matches(' ').len()
 }
 
 /// A complete configuration: the pasted text, with the other fields added around a rule or a list of rules.
@@ -201,6 +231,13 @@ mod tests {
             "config": {"name": "weir", "configuration": {
                 "@type": "type.googleapis.com/google.protobuf.StringValue", "value": plugin}}}});
         json!({"static_resources": {"listeners": [{"http_filters": [filter]}]}}).to_string()
+    }
+
+    #[test]
+    fn words_that_others_read_as_booleans_are_quoted() {
+        let written = "a:\n- name: on\n  off: 'x'\n  list:\n  - no\n  - nothing\n  body: |-\n    it: no\n    no\n  last: Yes\n";
+        let quoted = "a:\n- name: 'on'\n  off: 'x'\n  list:\n  - 'no'\n  - nothing\n  body: |-\n    it: no\n    no\n  last: 'Yes'\n";
+        assert_eq!(quote_words(written), quoted);
     }
 
     #[test]
