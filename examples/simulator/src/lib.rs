@@ -14,7 +14,7 @@
 //! - `check`: the invariants.
 //! - `control`: live control, in a world of its own.
 //! - `traffic`: the arrivals of a plan.
-//! - `table`: an Envoy's shared data. `random`: the random generator.
+//! - `table`: an Envoy's shared data. `queue`: events in order of time. `random`: the random generator.
 //! - `measure`: comparison with exact limiters; what a run reports.
 //! - `plan`: a run as data.
 
@@ -23,6 +23,7 @@ pub mod check;
 pub mod control;
 pub mod measure;
 pub mod plan;
+mod queue;
 pub mod random;
 pub mod report;
 pub mod run;

@@ -240,9 +240,7 @@ impl World {
             let is_subscribed = at == subscriber && found.stream.is_some();
             if let (Some(known), Some(stream)) = (worker.keeper.to_send(is_subscribed), &mut found.stream) {
                 stream.answers = stream.answers.max(now + after_ms);
-                let arrives = stream.answers - now;
-                self.planned += 1;
-                self.queue.insert((now + arrives, self.planned), Event::Known { envoy, streams, known });
+                self.queue.plan(stream.answers, Event::Known { envoy, streams, known });
             }
         }
     }
@@ -301,8 +299,7 @@ impl World {
         let (Some(process), Some(push)) = (&aggregator.process, &mut stream.push) else { return };
         for frame in push.next(&process.book, clocks.unix) {
             stream.arrives = stream.arrives.max(now + 1 + self.random.below(LATENCY_MS));
-            self.planned += 1;
-            self.queue.insert((stream.arrives, self.planned), Event::Frame { envoy, streams, frame });
+            self.queue.plan(stream.arrives, Event::Frame { envoy, streams, frame });
         }
     }
 

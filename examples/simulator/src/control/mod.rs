@@ -16,12 +16,13 @@ mod events;
 mod faults;
 mod parts;
 
+use crate::queue::Queue;
 use crate::random::Random;
 use check::Checks;
 use database::Database;
 use events::Event;
 use parts::{Aggregator, Envoy};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt::Write as _;
 use weir_core::control::{ALL_NAMESPACES, Effect, Selector, Slot, Target};
 use weir_core::matching::networks::parse_network;
@@ -73,9 +74,8 @@ struct World {
     random: Random,
     /// True time, in milliseconds since the Unix epoch.
     now: u64,
-    /// What happens next, by time and order of planning.
-    queue: BTreeMap<(u64, u64), Event>,
-    planned: u64,
+    /// What happens next.
+    queue: Queue<Event>,
     /// How long all machines were suspended, in milliseconds.
     slept_ms: u64,
     database: Database,
@@ -92,8 +92,7 @@ impl World {
         let mut random = Random::new(seed);
         let mut world = World {
             now: BEGIN_MS,
-            queue: BTreeMap::new(),
-            planned: 0,
+            queue: Queue::default(),
             slept_ms: 0,
             database: Database::default(),
             aggregators: Vec::new(),
@@ -121,12 +120,14 @@ impl World {
 
     fn carry_out(&mut self) {
         let active_until = BEGIN_MS + ACTIVE_MS;
-        while let Some(((at, _), event)) = self.queue.pop_first() {
+        while let Some(at) = self.queue.next_at() {
             self.now = at;
             if self.checks.violation.is_some() || at > active_until + SETTLE_MS {
                 break;
             }
-            self.handle(event);
+            if let Some(event) = self.queue.pop() {
+                self.handle(event);
+            }
         }
         if self.checks.violation.is_none() {
             self.check_rest();
@@ -134,8 +135,7 @@ impl World {
     }
 
     fn plan(&mut self, after_ms: u64, event: Event) {
-        self.planned += 1;
-        self.queue.insert((self.now + after_ms, self.planned), event);
+        self.queue.plan(self.now + after_ms, event);
     }
 
     fn note(&mut self, what: impl FnOnce() -> String) {

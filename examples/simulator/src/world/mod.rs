@@ -8,7 +8,7 @@
 //! - `stores`: Redis, the database, and their faults.
 //! - `calls`: calls of aggregators to stores.
 //! - `streams`: streams between workers and aggregators.
-//! - `queue`: events in order of time; `event`: what they carry.
+//! - `event`: what the queue carries.
 //! - `request`: requests to stores, and their replies.
 //! - `network`: delays and losses of messages; `clock`: the clocks of a machine.
 //!
@@ -24,7 +24,6 @@ mod exact;
 mod faults;
 mod inspect;
 mod network;
-mod queue;
 mod request;
 mod stores;
 mod streams;
@@ -37,6 +36,7 @@ use crate::measure::observe::{Decided, Observer};
 use crate::plan::Plan;
 use crate::plan::keys::{self, Shape};
 use crate::plan::traffic::Arrival;
+use crate::queue::Queue;
 use crate::random::Random;
 use crate::traffic;
 use aggregator::Aggregator;
@@ -45,7 +45,6 @@ use clock::Clock;
 use envoy::Envoy;
 use event::{Carried, Event, WorkerAt};
 use network::Network;
-use queue::Queue;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::iter::Peekable;
@@ -67,7 +66,7 @@ pub struct World<'a> {
     now_us: u64,
     /// When the traffic begins, in microseconds.
     begin_us: u64,
-    queue: Queue,
+    queue: Queue<Event>,
     chance: Chance,
     network: Network,
     streams: Streams,
@@ -206,7 +205,7 @@ impl<'a> World<'a> {
         let end_us = self.begin_us.saturating_add_signed(at_ms.saturating_mul(1_000));
         let last_us = self.plan.traffic_ms.saturating_mul(1_000);
         loop {
-            let event = self.queue.next_us().unwrap_or(u64::MAX);
+            let event = self.queue.next_at().unwrap_or(u64::MAX);
             let arrival = self.arrivals.peek().filter(|arrival| arrival.at_us <= last_us);
             let arrival = arrival.map_or(u64::MAX, |arrival| self.begin_us + arrival.at_us);
             let next = event.min(arrival);
