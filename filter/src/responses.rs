@@ -189,12 +189,8 @@ pub fn allowed_headers(
     headers
 }
 
-/// Whether responses have headers about this budget.
-pub fn shows(rules: &[Rule], budget: &Budget) -> bool {
-    is_shown(rules, budget.rule)
-}
-
-fn is_shown(rules: &[Rule], rule: u16) -> bool {
+/// Whether responses have headers about the limit of this rule.
+pub fn is_shown(rules: &[Rule], rule: u16) -> bool {
     rules.get(usize::from(rule)).is_some_and(|rule| !rule.is_hidden())
 }
 
@@ -763,7 +759,7 @@ mod tests {
         let names = |rule, undecided: &[u16]| -> Vec<&str> {
             let budget = Budget { rule, limit: 9, remaining: 6, reset_ms: 1 };
             let exact = details(undecided, 0, &[]);
-            let budgets = if shows(rules, &budget) { vec![budget] } else { Vec::new() };
+            let budgets = if is_shown(rules, rule) { vec![budget] } else { Vec::new() };
             let headers = allowed_headers(rules, budgets, &exact, formats);
             headers.iter().map(|(name, _)| *name).collect()
         };

@@ -156,6 +156,17 @@ impl<'a> Limits<'a> {
         found.into_iter().flatten().filter_map(move |at| self.rules.get(*at))
     }
 
+    /// The rules of a namespace that count windows of this length by this algorithm.
+    pub fn rules_by(
+        &self,
+        (workspace, namespace): (&[u8], &[u8]),
+        algorithm: &'static str,
+        window_ms: u64,
+    ) -> impl Iterator<Item = &Rule> {
+        let is_wanted = move |rule: &&Rule| rule.algorithm == algorithm && rule.window_ms == window_ms;
+        self.rules_in(workspace, namespace).filter(is_wanted)
+    }
+
     /// The rules that charge a zone.
     pub fn rules_of_zone(&self, zone: u32) -> impl Iterator<Item = &Rule> {
         self.zones.get(&zone).into_iter().flatten().filter_map(move |at| self.rules.get(*at))
@@ -163,10 +174,7 @@ impl<'a> Limits<'a> {
 
     /// The rules that count a key.
     pub fn rules(&self, key: &KeyParts<'_>) -> impl Iterator<Item = &Rule> {
-        let KeyParts { duration_ms, .. } = *key;
-        let is_of_key =
-            move |rule: &&Rule| rule.algorithm == "sliding_window" && rule.window_ms == duration_ms;
-        self.rules_in(key.workspace, key.namespace).filter(is_of_key)
+        self.rules_by((key.workspace, key.namespace), "sliding_window", key.duration_ms)
     }
 
     /// What rules state of an exact key.
@@ -174,10 +182,9 @@ impl<'a> Limits<'a> {
         match key {
             ExactKey::Log(key) => {
                 let parts = key.parts();
-                let rules = self.rules_in(parts.workspace, parts.namespace);
-                let is_of_key =
-                    |rule: &&Rule| rule.algorithm == "sliding_log" && rule.window_ms == parts.duration_ms;
-                Ruled { namespace: b"", shadow: only_shadow(rules.filter(is_of_key)) }
+                let place = (parts.workspace, parts.namespace);
+                let rules = self.rules_by(place, "sliding_log", parts.duration_ms);
+                Ruled { namespace: b"", shadow: only_shadow(rules) }
             }
             ExactKey::Ledger { zone, .. } => {
                 let namespace = self.place_of(*zone).map_or("", |(_, namespace)| namespace);

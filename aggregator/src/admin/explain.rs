@@ -120,10 +120,8 @@ fn unused(
     (duration_ms, control, of_all): (u64, Control, &Control),
     now: UnixMs,
 ) -> Option<Window> {
-    let is_here =
-        |rule: &&counters::Rule| rule.algorithm == "sliding_window" && rule.window_ms == duration_ms;
-    let rules = limits.rules_in(workspace.as_bytes(), namespace.as_bytes());
-    let rules: Vec<&counters::Rule> = rules.filter(is_here).collect();
+    let place = (workspace.as_bytes(), namespace.as_bytes());
+    let rules: Vec<&counters::Rule> = limits.rules_by(place, "sliding_window", duration_ms).collect();
     if control == Control::default() || (rules.is_empty() && control == *of_all) {
         return None;
     }

@@ -17,6 +17,8 @@ use weir_envoy::{
 };
 use weir_filter::counters::RuleOutcome;
 
+use super::documentation;
+
 const SOON: Duration = Duration::from_secs(30);
 /// The limit of the first rule.
 const LIMIT: u64 = 2;
@@ -349,14 +351,7 @@ async fn what_dashboard_and_alerts_name_is_exported() {
 /// Whether a page of the repository has the heading, as `page#heading` names it.
 fn is_heading(place: &str) -> bool {
     let (page, anchor) = place.split_once('#').unwrap();
-    let text =
-        std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(page)).unwrap();
-    let mut anchors = text.lines().filter(|line| line.starts_with('#')).map(|line| {
-        let heading = line.trim_start_matches('#').trim().to_lowercase();
-        let kept = heading.chars().filter(|letter| letter.is_alphanumeric() || " -_".contains(*letter));
-        kept.collect::<String>().replace(' ', "-")
-    });
-    anchors.any(|one| one == anchor)
+    documentation::anchors(&documentation::read(Path::new(page))).contains(anchor)
 }
 
 #[test]

@@ -296,7 +296,7 @@ fn links(prose: &str) -> Vec<String> {
 }
 
 /// The anchors that GitHub generates for headings.
-fn anchors(page: &str) -> BTreeSet<String> {
+pub fn anchors(page: &str) -> BTreeSet<String> {
     let mut fenced = false;
     let mut all = BTreeSet::new();
     for line in page.lines() {
@@ -343,7 +343,7 @@ fn joined(page: &Path, link: &str) -> PathBuf {
     path
 }
 
-fn read(page: &Path) -> String {
+pub fn read(page: &Path) -> String {
     std::fs::read_to_string(root().join(page)).unwrap_or_else(|error| panic!("{}: {error}", page.display()))
 }
 

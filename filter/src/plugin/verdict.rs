@@ -177,7 +177,7 @@ impl Plugin {
         if let Some(budget) = budget.filter(|_| responses.headers_on_allowed && budgets.is_empty()) {
             budgets.push(budget);
         }
-        budgets.retain(|budget| responses::shows(rules, budget));
+        budgets.retain(|budget| responses::is_shown(rules, budget.rule));
         let first = |rules: &RuleSet, outcome| rules.iter().next().map(|rule| (usize::from(rule), outcome));
         let decided = first(&exact.undecided, RuleOutcome::Undecided)
             .or_else(|| first(&shadow_denied, RuleOutcome::ShadowDenied));

@@ -132,7 +132,7 @@ fn read(path: &Path) -> Result<Texts, FilesError> {
             if found > MAX_FILES {
                 return Err(FilesError::TooMany(path.display().to_string()));
             }
-            // Volumes of Kubernetes link folders. A circle of links ends with the most files.
+            // Volumes of Kubernetes link folders. The system refuses a circle of links; the most files bound all else.
             let path = entry.path();
             match path.metadata().map_err(failed(&path))?.is_dir() {
                 true => folders.push(path),

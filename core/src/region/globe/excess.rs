@@ -102,6 +102,9 @@ impl Excesses {
 }
 
 fn note(scopes: &mut BTreeMap<Scope, Excess>, key: &Key, beyond: u64, limit: u64, now: UnixMs) {
+    if beyond == 0 {
+        return;
+    }
     let thousandths = u128::from(beyond).saturating_mul(1_000).div_ceil(u128::from(limit.max(1)));
     let parts = key.parts();
     let scope = Scope {
@@ -109,7 +112,7 @@ fn note(scopes: &mut BTreeMap<Scope, Excess>, key: &Key, beyond: u64, limit: u64
         namespace: parts.namespace.to_vec(),
         window_ms: parts.duration_ms,
     };
-    if beyond == 0 || (scopes.len() >= MAX_EXCESS_SCOPES && !scopes.contains_key(&scope)) {
+    if scopes.len() >= MAX_EXCESS_SCOPES && !scopes.contains_key(&scope) {
         return;
     }
     let excess = scopes.entry(scope).or_default();
