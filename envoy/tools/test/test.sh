@@ -61,18 +61,22 @@ if (($# > 0)); then
     exec "${tests[@]}" "$@"
 fi
 log "running the tests (those without an Envoy and the simulator beside the scenarios, which mostly wait)"
+: >"$logs/failed"
+# step NAME COMMAND...: runs a part of the tests, and records its name if it fails.
+step() {
+    "${@:2}" || printf '%s\n' "$1" >>"$logs/failed"
+}
 {
-    ended=0
-    "$root/envoy/tools/test/simulate.sh" || ended=1
+    step "the simulator" "$root/envoy/tools/test/simulate.sh"
     log "evaluating the queries of the dashboard and the alerts"
-    python3 "$root/envoy/tools/test/metrics.py" || ended=1
-    "${tests[@]}" --tests -- --skip scenarios:: || ended=1
-    "${tests[@]}" --doc || ended=1
-    exit "$ended"
+    step "metrics" python3 "$root/envoy/tools/test/metrics.py"
+    step "tests without scenarios" "${tests[@]}" --tests -- --skip scenarios::
+    step "examples in documentation" "${tests[@]}" --doc
 } </dev/null >"$logs/others.log" 2>&1 &
 others=$!
-failed=0
-"${tests[@]}" --lib -- scenarios:: || failed=1
-wait "$others" || failed=1
+step "scenarios" "${tests[@]}" --lib -- scenarios::
+wait "$others"
 cat "$logs/others.log"
-exit "$failed"
+if [[ -s "$logs/failed" ]]; then
+    die "These parts of the tests failed: $(paste -sd, "$logs/failed")." "Their messages are above, and in $logs/others.log."
+fi
