@@ -217,7 +217,7 @@ impl Limiter {
         checks: &[Check<'_>],
         now: Now,
     ) -> Result<Outcome, Vec<Need>> {
-        match self.round(shared, request, checks, false, now) {
+        match self.round(shared, request, checks, now) {
             Err(_) if self.waiting.is_full() => Ok(self.unanswered(shared, request, checks, now)),
             decided => decided,
         }

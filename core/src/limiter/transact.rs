@@ -84,6 +84,14 @@ pub(super) struct Done<R> {
     pub(super) overflow: bool,
 }
 
+impl<R> Done<R> {
+    /// The result, and the rest.
+    pub(super) fn split(self) -> (R, Done<()>) {
+        let Done { result, entry, regained, overflow } = self;
+        (result, Done { result: (), entry, regained, overflow })
+    }
+}
+
 /// Why a transaction did nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failed {

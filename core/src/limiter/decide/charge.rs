@@ -1,68 +1,55 @@
 //! Charges one key: by the worker's lease, or in the table by the decision of `judge`.
 
 use super::item::Item;
-use super::judge::{Health, Verdict, is_strict, judge};
+use super::judge::{Basis, Obstacle, is_strict};
 use super::lease::{self, settle_into, take_lease};
+use super::trial::{Judged, RAISED_MS, Trial};
 use crate::limiter::Limiter;
 use crate::limiter::cache::worker_cache::{CACHED_MS, CachedDenial, Lease, NotedLimit, Remains, Slot};
-use crate::limiter::check::{Budget, Cause, Check, Decision, Denial, Reason};
+use crate::limiter::check::{Budget, Cause, Check, Decision, Denial};
 use crate::limiter::report::outbox::{Row, row};
 use crate::limiter::table::{Cell, Entry, Reservation, ReservationKind, Tag};
 use crate::limiter::transact::{Done, Failed, Make, Subject};
 use crate::model::shared::Shared;
 use crate::model::time::{MonoMs, Now, UnixMs};
 use crate::model::window::{Position, Used};
+use core::convert::Infallible;
 
-/// A reservation of [`Mode::Hold`] counts as spent after this time, as its worker must have died.
+/// A reservation of a [`Hold`] counts as spent after this time, as its worker must have died.
 const HOLD_EXPIRES_MS: u64 = 4_000;
-/// A denial under a higher limit than that of the entry passes it on at most once in this time. A lower limit is passed on at once.
-const RAISED_MS: u64 = 1_000;
 /// `retry-after` of a denial that was caused by a missing answer of the region.
 pub(in crate::limiter) const UNDECIDED_RETRY_MS: u64 = 1_000;
 
-/// Result of charging an item.
+/// Why an item is not charged. `Q` is the query that its basis allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::limiter) enum Charged {
-    /// Charged; the remaining budget.
-    Admitted(Budget),
-    /// Reserved; `overflow` if in the overflow cell that the key shares with others.
-    Deferred {
-        budget: Budget,
-        overflow: bool,
-    },
+pub(in crate::limiter) enum Refusal<Q> {
     Denied(Denial),
-    Query(Reason),
+    Query(Q),
 }
 
-/// How an item is charged in the table.
+impl Refusal<Infallible> {
+    /// The denial, where no query may be sent.
+    pub(in crate::limiter) fn denial(self) -> Denial {
+        let Refusal::Denied(denial) = self;
+        denial
+    }
+}
+
+/// A cost that is reserved in the table until the other cells of its request have been decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::limiter) enum Mode {
-    /// Spends the cost.
-    Spend,
-    /// Reserves the cost until the other cells of the request have been decided.
-    Hold,
-    /// Changes nothing.
-    Peek,
+pub(in crate::limiter) struct Hold {
+    pub(in crate::limiter) budget: Budget,
+    /// It is in the overflow cell that the key shares with others.
+    pub(in crate::limiter) overflow: bool,
 }
 
-/// Result of a transaction on an entry.
-#[derive(Clone, Copy, Debug)]
-struct Judged {
-    verdict: Verdict,
+/// What was done about a cost that is spent.
+#[derive(Clone, Copy, Debug, Default)]
+struct Spent {
     /// Size of the lease that was taken in the same transaction.
     leased: u64,
-    /// The cost was reserved for a request with a deferred cost.
-    held: bool,
-    /// Remaining budget, the lease included.
-    remaining: u64,
-    /// The position in the entry's cells.
-    at: Position,
-    /// The denial begins strict mode.
-    begins_strict: bool,
-    /// Another limit than before applies, which the region is to receive.
-    limit_changed: bool,
-    /// The limit rises while other workers have leases under the former one.
-    recalls: bool,
+    /// The cost is reserved, as it is deferred.
+    reserved: bool,
 }
 
 impl Limiter {
@@ -118,142 +105,162 @@ impl Limiter {
         cached_denial(self.worker_cache.get(item.fingerprint)?, clock_steps, item, check, now)
     }
 
-    /// Decides one item in the table. `health` is `None` if the region was queried already or is not to be queried.
-    pub(in crate::limiter) fn charge(
+    /// Decides one item in the table, and charges nothing.
+    pub(in crate::limiter) fn look<B: Basis>(
         &mut self,
         shared: &mut impl Shared,
         item: &Item,
         check: &Check<'_>,
-        mode: Mode,
-        health: Option<&Health>,
+        basis: &B,
         now: Now,
-    ) -> Charged {
-        let slot = self.worker_cache.get(item.fingerprint).copied();
-        let lease_tag = self.tag(ReservationKind::Lease);
-        let hold_tag = self.tag(ReservationKind::Hold);
-        let open_tag = self.tag(ReservationKind::Deferred);
-        let origins = self.origins(now.mono);
-        let trusted = health
-            .filter(|s| (check.policy.trust_first || !s.cold) && s.usable && s.has_snapshot())
-            .is_some();
-        let subject = Subject {
-            fingerprint: item.fingerprint,
-            key: Some(check.key),
-            make: if mode == Mode::Peek { Make::Look } else { Make::Always },
-        };
-        let change = |entry: &mut Entry, at: &Position| {
-            // The worker cache does not apply to an overflow cell: a lease could not be found again by the key's fingerprint, and the
-            // region's acknowledgement of the key does not cover the cell.
-            let is_own = entry.fingerprint == item.fingerprint;
-            let settles = is_own && mode != Mode::Peek;
-            let settled = settles && settle_into(entry, slot.as_ref(), lease_tag, now.mono);
-            let cost_and_limit = (item.cost, item.limit);
-            let mut verdict = judge(entry, at, cost_and_limit, &check.policy, health, now.mono);
-            let (mut leased, mut held) = (0, false);
-            let mut begins_strict = false;
-            let before = entry.limit;
-            let configured_before = entry.configured;
-            let is_lower = is_own && !item.peeks && lowers(entry, item.limit, &verdict);
-            if is_lower {
-                entry.apply(item.limit, item.configured);
-            }
-            let mut kept = settled || is_lower;
-            match (verdict, mode) {
-                (Verdict::Admit { spare }, Mode::Spend) => {
-                    entry.apply(item.limit, item.configured);
-                    if trusted && entry.viewed == MonoMs(0) {
-                        entry.viewed = now.mono;
-                    }
-                    held = item
-                        .deferred
-                        .as_ref()
-                        .is_some_and(|deferred| deferred.reserve(entry, open_tag, item.cost, now.mono));
-                    if !held {
-                        entry.charge(item.cost, now.mono);
-                    }
-                    let strict = is_strict(entry, at, item.limit, origins, now.mono);
-                    // Use under one limit may exceed another, and a lease of that would not show it.
-                    let has_one_limit = before == 0 || before == item.limit;
-                    if is_own && has_one_limit && item.deferred.is_none() && !strict {
-                        leased =
-                            take_lease(entry, slot.as_ref(), lease_tag, spare, item.cost, origins, now.mono);
-                    }
-                    kept = true;
-                }
-                (Verdict::Admit { .. }, Mode::Hold) => {
-                    entry.apply(item.limit, item.configured);
-                    // Without a reservation the cost could not be charged later, so the request is denied as reserved.
-                    if entry.reserve(hold_tag, item.cost, now.mono.after(HOLD_EXPIRES_MS)) {
-                        kept = true;
-                    } else {
-                        verdict = Verdict::Reserved;
-                    }
-                }
-                // A shadow rule's denial does not count as one.
-                (Verdict::Deny { .. }, Mode::Spend | Mode::Hold) if !item.shadow => {
-                    begins_strict = entry.strict_until <= now.mono;
-                    kept |= note_denial(entry, at, is_own.then_some((item.limit, item.configured)), now.mono);
-                }
-                _ => {}
-            }
-            let limit_changed = is_own && (entry.limit, entry.configured) != (before, configured_before);
-            let has_lease =
-                |held: &Reservation| held.tag.kind == ReservationKind::Lease && held.tag != lease_tag;
-            let recalls = limit_changed && entry.limit > before && entry.reservations.iter().any(has_lease);
-            let remaining = match verdict {
-                Verdict::Deny { .. } => entry.used().remaining(at, item.limit),
-                _ => entry.used_and_reserved().remaining(at, item.limit).saturating_add(leased),
-            };
-            let at = *at;
-            let judged =
-                Judged { verdict, leased, held, remaining, at, begins_strict, limit_changed, recalls };
-            (judged, kept)
-        };
+    ) -> Result<Budget, Refusal<B::Query>> {
+        let trial = Trial { item, check, basis, lease_tag: self.tag(ReservationKind::Lease), now: now.mono };
+        let subject = Subject { fingerprint: item.fingerprint, key: Some(check.key), make: Make::Look };
+        let change = |entry: &mut Entry, at: &Position| trial.look(entry, at);
         match self.table.transact(shared, subject, now, &mut self.stats, change) {
-            Ok(done) => self.conclude(item, check, mode, slot, done, now),
+            Ok(done) => {
+                let (judged, done) = done.split();
+                self.note_judged(&judged, &done, now);
+                if !done.overflow {
+                    self.cache_look(item, (done.entry.used(), judged.at), now.mono);
+                }
+                self.conclude(item, check, judged, &done, now.mono).map(|(budget, ())| budget)
+            }
             // The key is not in the table, so nothing of it is used.
             Err(Failed::Absent) => {
                 let at = Position::at(now.unix, check.cell_ms);
-                self.cache_peek(item, (Used::NOTHING, at), mode, now.mono);
-                Charged::Admitted(self.untouched(item, check, now))
+                self.cache_look(item, (Used::NOTHING, at), now.mono);
+                Ok(self.untouched(item, check, now))
             }
-            Err(Failed::Exhausted) => Charged::Denied(self.crowded(item, check, now)),
+            Err(Failed::Exhausted) => Err(Refusal::Denied(self.crowded(item, check, now))),
         }
     }
 
-    /// Ends a reservation of [`Mode::Hold`]: spends it, turns it into a deferred cost's reservation, or returns it. `overflow` is that of
-    /// [`Charged::Deferred`].
-    pub(in crate::limiter) fn end_hold(
+    /// Decides one item in the table, and spends its cost, or reserves it if it is deferred.
+    pub(in crate::limiter) fn spend<B: Basis>(
         &mut self,
         shared: &mut impl Shared,
         item: &Item,
         check: &Check<'_>,
-        (overflow, spend): (bool, bool),
+        basis: &B,
+        now: Now,
+    ) -> Result<Budget, Refusal<B::Query>> {
+        let slot = self.worker_cache.get(item.fingerprint).copied();
+        let trial = Trial { item, check, basis, lease_tag: self.tag(ReservationKind::Lease), now: now.mono };
+        let deferred_tag = self.tag(ReservationKind::Deferred);
+        let origins = self.origins(now.mono);
+        let subject = Subject { fingerprint: item.fingerprint, key: Some(check.key), make: Make::Always };
+        let change = |entry: &mut Entry, at: &Position| {
+            // Use under one limit may exceed another, and a lease of that would not show it.
+            let has_one_limit = entry.limit == 0 || entry.limit == item.limit;
+            trial.charge(entry, at, slot.as_ref(), |entry, spare| {
+                if entry.viewed == MonoMs(0) && basis.covers_unreceived(&check.policy) {
+                    entry.viewed = now.mono;
+                }
+                let reserved = item
+                    .deferred
+                    .as_ref()
+                    .is_some_and(|deferred| deferred.reserve(entry, deferred_tag, item.cost, now.mono));
+                if !reserved {
+                    entry.charge(item.cost, now.mono);
+                }
+                let may_lease = trial.is_own(entry) && has_one_limit && item.deferred.is_none();
+                let leased = match may_lease && !is_strict(entry, at, item.limit, origins, now.mono) {
+                    true => {
+                        take_lease(entry, slot.as_ref(), trial.lease_tag, spare, item.cost, origins, now.mono)
+                    }
+                    false => 0,
+                };
+                Ok(Spent { leased, reserved })
+            })
+        };
+        let Ok(done) = self.table.transact(shared, subject, now, &mut self.stats, change) else {
+            return Err(Refusal::Denied(self.crowded(item, check, now)));
+        };
+        let (judged, done) = done.split();
+        self.note_judged(&judged, &done, now);
+        self.note_charged(item, slot.as_ref(), &judged, judged.verdict.ok(), &done, now);
+        let (budget, spent) = self.conclude(item, check, judged, &done, now.mono)?;
+        self.opened(item, check, (spent.reserved, done.overflow), now);
+        Ok(Budget { remaining: budget.remaining.saturating_add(spent.leased), ..budget })
+    }
+
+    /// Decides one item in the table, and reserves its cost until the other cells of the request have been decided. End it by
+    /// [`Limiter::spend_hold`] or [`Limiter::return_hold`].
+    pub(in crate::limiter) fn hold<B: Basis>(
+        &mut self,
+        shared: &mut impl Shared,
+        item: &Item,
+        check: &Check<'_>,
+        basis: &B,
+        now: Now,
+    ) -> Result<Hold, Refusal<B::Query>> {
+        let slot = self.worker_cache.get(item.fingerprint).copied();
+        let trial = Trial { item, check, basis, lease_tag: self.tag(ReservationKind::Lease), now: now.mono };
+        let hold_tag = self.tag(ReservationKind::Hold);
+        let subject = Subject { fingerprint: item.fingerprint, key: Some(check.key), make: Make::Always };
+        let change = |entry: &mut Entry, at: &Position| {
+            trial.charge(entry, at, slot.as_ref(), |entry, _| {
+                // Without a reservation the cost could not be charged later, so the request is denied as reserved.
+                let is_held = entry.reserve(hold_tag, item.cost, now.mono.after(HOLD_EXPIRES_MS));
+                is_held.then_some(()).ok_or(Obstacle::Reserved)
+            })
+        };
+        let Ok(done) = self.table.transact(shared, subject, now, &mut self.stats, change) else {
+            return Err(Refusal::Denied(self.crowded(item, check, now)));
+        };
+        let (judged, done) = done.split();
+        self.note_judged(&judged, &done, now);
+        self.note_charged(item, slot.as_ref(), &judged, None, &done, now);
+        let (budget, ()) = self.conclude(item, check, judged, &done, now.mono)?;
+        Ok(Hold { budget, overflow: done.overflow })
+    }
+
+    /// Spends a hold, or turns it into a deferred cost's reservation. `overflow` is that of the [`Hold`].
+    pub(in crate::limiter) fn spend_hold(
+        &mut self,
+        shared: &mut impl Shared,
+        item: &Item,
+        check: &Check<'_>,
+        overflow: bool,
         now: Now,
     ) {
         let tag = self.tag(ReservationKind::Hold);
-        let open_tag = self.tag(ReservationKind::Deferred);
+        let deferred_tag = self.tag(ReservationKind::Deferred);
         let subject = Subject { fingerprint: item.fingerprint, key: Some(check.key), make: Make::Never };
         let change = |entry: &mut Entry, _: &Position| {
-            let held = entry.release_newest(tag);
-            let mut goes_on = false;
-            if let Some((sequence, amount)) = held.filter(|_| spend) {
-                goes_on = item
-                    .deferred
-                    .as_ref()
-                    .is_some_and(|deferred| deferred.reserve(entry, open_tag, amount, now.mono));
-                if !goes_on {
-                    entry.charge_in(sequence, amount, now.mono);
-                }
+            let Some((sequence, amount)) = entry.release_newest(tag) else { return (false, false) };
+            let reserved = item
+                .deferred
+                .as_ref()
+                .is_some_and(|deferred| deferred.reserve(entry, deferred_tag, amount, now.mono));
+            if !reserved {
+                entry.charge_in(sequence, amount, now.mono);
             }
-            (goes_on, held.is_some())
+            (reserved, true)
         };
         let ended = self.table.transact_where(shared, overflow, subject, now, &mut self.stats, change);
-        if spend {
-            let held = ended.as_ref().is_ok_and(|done| done.result);
-            self.opened(item, check, (held, overflow), now);
+        let reserved = ended.as_ref().is_ok_and(|done| done.result);
+        self.opened(item, check, (reserved, overflow), now);
+        if let Ok(done) = ended {
+            self.note_cells(&done.entry, now.mono);
         }
-        if let Some(done) = ended.ok().filter(|done| spend || done.regained) {
+    }
+
+    /// Returns a hold. `overflow` is that of the [`Hold`].
+    pub(in crate::limiter) fn return_hold(
+        &mut self,
+        shared: &mut impl Shared,
+        item: &Item,
+        check: &Check<'_>,
+        overflow: bool,
+        now: Now,
+    ) {
+        let tag = self.tag(ReservationKind::Hold);
+        let subject = Subject { fingerprint: item.fingerprint, key: Some(check.key), make: Make::Never };
+        let change = |entry: &mut Entry, _: &Position| ((), entry.release_newest(tag).is_some());
+        let ended = self.table.transact_where(shared, overflow, subject, now, &mut self.stats, change);
+        if let Some(done) = ended.ok().filter(|done| done.regained) {
             self.note_cells(&done.entry, now.mono);
         }
     }
@@ -346,80 +353,80 @@ impl Limiter {
         }
     }
 
-    fn conclude(
-        &mut self,
-        item: &Item,
-        check: &Check<'_>,
-        mode: Mode,
-        slot: Option<Slot>,
-        done: Done<Judged>,
-        now: Now,
-    ) -> Charged {
-        let Judged { verdict, leased, held, remaining, at, begins_strict, limit_changed, recalls } =
-            done.result;
-        self.stats.strict = self.stats.strict.saturating_add(u64::from(begins_strict));
-        let had_lease = slot.is_some_and(|slot| slot.lease.amount > 0) && mode != Mode::Peek;
+    /// Notes what a transaction has changed beside the charge.
+    fn note_judged<T, Q>(&mut self, judged: &Judged<T, Q>, done: &Done<()>, now: Now) {
+        self.stats.strict = self.stats.strict.saturating_add(u64::from(judged.begins_strict));
         if done.regained {
             self.note_cells(&done.entry, now.mono);
         }
-        let spends = verdict_spends(verdict, mode);
-        match (limit_changed, spends) {
-            (true, _) => self.note_limit(&done.entry, now),
-            (false, true) => self.note_applied(&done.entry, now),
-            (false, false) if had_lease => self.note_cells(&done.entry, now.mono),
-            (false, false) => {}
+        if judged.limit_changed {
+            self.note_limit(&done.entry, now);
         }
-        if recalls {
+        if judged.recalls {
             self.leases.recall(done.entry.fingerprint);
-        }
-        if spends || had_lease {
-            self.worker_cache.entry(item.fingerprint, now.mono);
-            let spare = remaining.saturating_sub(leased);
-            self.put_lease(item.fingerprint, (leased, spare), &done.entry, &at, now.mono);
-        }
-        if spends {
-            self.opened(item, check, (held, done.overflow), now);
-        }
-        let budget = Budget { rule: check.rule, limit: item.limit, remaining, reset_ms: at.until_next_ms() };
-        if !done.overflow {
-            self.cache_peek(item, (done.entry.used(), at), mode, now.mono);
-        }
-        match verdict {
-            Verdict::Admit { .. } if mode == Mode::Hold => {
-                Charged::Deferred { budget, overflow: done.overflow }
-            }
-            Verdict::Admit { .. } => Charged::Admitted(budget),
-            Verdict::Query(reason) => Charged::Query(reason),
-            Verdict::Undecided => Charged::Denied(Denial {
-                budget,
-                retry_after_ms: Some(UNDECIDED_RETRY_MS),
-                cause: Cause::Undecided,
-            }),
-            Verdict::Reserved => {
-                // Holds and queries end by themselves soon.
-                let lease = |held: &Reservation| held.tag.kind == ReservationKind::Lease;
-                let fingerprint = done.entry.fingerprint;
-                if done.entry.reservations.iter().any(lease) {
-                    self.leases.recall(fingerprint);
-                }
-                Charged::Denied(Denial {
-                    budget,
-                    retry_after_ms: Some(crate::limiter::TICK_MS),
-                    cause: Cause::Reserved,
-                })
-            }
-            Verdict::Deny { wait_ms } => {
-                if !done.overflow {
-                    self.cache_denial(item, (done.entry.used(), at), wait_ms, now.mono);
-                }
-                Charged::Denied(Denial { budget, retry_after_ms: wait_ms, cause: Cause::Limit })
-            }
         }
     }
 
+    /// Notes what was `spent`, and the lease that was settled or taken for it.
+    fn note_charged<T, Q>(
+        &mut self,
+        item: &Item,
+        slot: Option<&Slot>,
+        judged: &Judged<T, Q>,
+        spent: Option<Spent>,
+        done: &Done<()>,
+        now: Now,
+    ) {
+        let had_lease = slot.is_some_and(|slot| slot.lease.amount > 0);
+        if spent.is_none() && !had_lease {
+            return;
+        }
+        match spent {
+            _ if judged.limit_changed => {}
+            Some(_) => self.note_applied(&done.entry, now),
+            None => self.note_cells(&done.entry, now.mono),
+        }
+        self.worker_cache.entry(item.fingerprint, now.mono);
+        let leased = spent.unwrap_or_default().leased;
+        self.put_lease(item.fingerprint, (leased, judged.remaining), &done.entry, &judged.at, now.mono);
+    }
+
+    /// What was done about an admitted cost and the budget that remains, or the reason why it is not admitted.
+    fn conclude<T, Q>(
+        &mut self,
+        item: &Item,
+        check: &Check<'_>,
+        judged: Judged<T, Q>,
+        done: &Done<()>,
+        now: MonoMs,
+    ) -> Result<(Budget, T), Refusal<Q>> {
+        let Judged { verdict, remaining, at, .. } = judged;
+        let budget = Budget { rule: check.rule, limit: item.limit, remaining, reset_ms: at.until_next_ms() };
+        let denied = |cause, retry_after_ms| Refusal::Denied(Denial { budget, retry_after_ms, cause });
+        Err(match verdict {
+            Ok(charged) => return Ok((budget, charged)),
+            Err(Obstacle::Query(query)) => Refusal::Query(query),
+            Err(Obstacle::Undecided) => denied(Cause::Undecided, Some(UNDECIDED_RETRY_MS)),
+            Err(Obstacle::Reserved) => {
+                // Holds and queries end by themselves soon.
+                let lease = |held: &Reservation| held.tag.kind == ReservationKind::Lease;
+                if done.entry.reservations.iter().any(lease) {
+                    self.leases.recall(done.entry.fingerprint);
+                }
+                denied(Cause::Reserved, Some(crate::limiter::TICK_MS))
+            }
+            Err(Obstacle::Deny { wait_ms }) => {
+                if !done.overflow {
+                    self.cache_denial(item, (done.entry.used(), at), wait_ms, now);
+                }
+                denied(Cause::Limit, wait_ms)
+            }
+        })
+    }
+
     /// Caches what was read without a charge. If it does not deny, that is known for as long as a denial would be.
-    fn cache_peek(&mut self, item: &Item, read: (Used, Position), mode: Mode, now: MonoMs) {
-        if mode == Mode::Peek && !item.shadow && item.cost > 0 {
+    fn cache_look(&mut self, item: &Item, read: (Used, Position), now: MonoMs) {
+        if !item.shadow && item.cost > 0 {
             self.cache_denial(item, read, Some(0), now);
         }
     }
@@ -472,40 +479,6 @@ impl Limiter {
         let budget = Budget { remaining: 0, ..self.untouched(item, check, now) };
         Denial { budget, retry_after_ms: Some(crate::limiter::TICK_MS), cause: Cause::Reserved }
     }
-}
-
-fn verdict_spends(verdict: Verdict, mode: Mode) -> bool {
-    mode == Mode::Spend && matches!(verdict, Verdict::Admit { .. })
-}
-
-/// Whether a limit is lower than the one that the region has from this process. Where the process has used nothing, the region has none,
-/// and a denial shows which applies.
-fn lowers(entry: &Entry, limit: u64, verdict: &Verdict) -> bool {
-    let is_unused = entry.limit == 0 && entry.charged == MonoMs(0);
-    limit < entry.limit || (is_unused && limit > 0 && matches!(verdict, Verdict::Deny { .. }))
-}
-
-/// Notes a denial under a limit, which the entry takes over with the end of strict mode. Returns true if the entry has changed.
-fn note_denial(entry: &mut Entry, at: &Position, applied: Option<(u64, Option<u64>)>, now: MonoMs) -> bool {
-    let is_higher = applied.is_some_and(|(limit, _)| entry.limit < limit);
-    let moves = note_strict(entry, at, is_higher, now);
-    if let Some((limit, configured)) = applied.filter(|_| moves) {
-        entry.apply(limit, configured);
-    }
-    moves
-}
-
-/// Begins or extends strict mode: for a window's length after a denial the local count alone does not admit. If the denied limit
-/// `is_higher` than the entry's, it moves at least once in [`RAISED_MS`].
-fn note_strict(entry: &mut Entry, at: &Position, is_higher: bool, now: MonoMs) -> bool {
-    let window_ms = entry.window_ms(at.cell_ms);
-    let until = now.after(window_ms);
-    let pause_ms = if is_higher { RAISED_MS.min(window_ms / 8) } else { window_ms / 8 };
-    let moves = until.since(entry.strict_until) > pause_ms;
-    if moves {
-        entry.strict_until = until;
-    }
-    moves
 }
 
 /// Spends the item's cost of a lease; returns the remaining budget. `None`, and nothing is spent, if the lease does not cover it.

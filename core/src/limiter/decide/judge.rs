@@ -1,12 +1,14 @@
 //! The decision on one entry, at one time, for one cost.
 //!
 //! A denial is final, since fresher data can only raise a count. An admission requires that the local data is fresh and the process has
-//! slack; otherwise the region is queried.
+//! slack; otherwise the region is queried. Where no query may be sent, the local counts decide alone; the [`Basis`] of a decision says
+//! which of both applies, and its type whether the decision may be a query.
 
 use crate::limiter::check::{Policy, Reason};
 use crate::limiter::table::Entry;
 use crate::model::time::MonoMs;
 use crate::model::window::Position;
+use core::convert::Infallible;
 
 /// Time for which an answer of the region decides all requests of its key.
 pub const ANSWER_SERVES_MS: u64 = 20;
@@ -51,14 +53,84 @@ impl Health {
     }
 }
 
-/// The verdict on a cost.
+/// What a decision is based on.
+pub trait Basis {
+    /// Why the region is to be queried, if it may be.
+    type Query: Copy + Into<Reason>;
+
+    /// Why a cost that fits by the local count is not admitted yet; `left` is what may be spent without a query.
+    fn objection(
+        &self,
+        entry: &Entry,
+        at: &Position,
+        cost_and_limit: (u64, u64),
+        left: u64,
+        policy: &Policy,
+        now: MonoMs,
+    ) -> Option<Obstacle<Self::Query>>;
+
+    /// Whether a key that was never received counts as received with its first cost.
+    fn covers_unreceived(&self, policy: &Policy) -> bool;
+}
+
+/// The local counts alone: the region was queried already, or is not to be queried.
+#[derive(Clone, Copy, Debug)]
+pub struct LocalCounts;
+
+impl Basis for LocalCounts {
+    type Query = Infallible;
+
+    fn objection(
+        &self,
+        _: &Entry,
+        _: &Position,
+        _: (u64, u64),
+        _: u64,
+        _: &Policy,
+        _: MonoMs,
+    ) -> Option<Obstacle<Infallible>> {
+        None
+    }
+
+    fn covers_unreceived(&self, _: &Policy) -> bool {
+        false
+    }
+}
+
+impl From<Infallible> for Reason {
+    fn from(none: Infallible) -> Reason {
+        match none {}
+    }
+}
+
+/// The local counts, as far as they are known to be fresh.
+impl Basis for Health {
+    type Query = Reason;
+
+    fn objection(
+        &self,
+        entry: &Entry,
+        at: &Position,
+        cost_and_limit: (u64, u64),
+        left: u64,
+        policy: &Policy,
+        now: MonoMs,
+    ) -> Option<Obstacle<Reason>> {
+        if !self.usable && !policy.deny_on_failure {
+            return None;
+        }
+        let reason = self.reason_to_query(entry, at, cost_and_limit, left, policy, now)?;
+        Some(if self.usable { Obstacle::Query(reason) } else { Obstacle::Undecided })
+    }
+
+    fn covers_unreceived(&self, policy: &Policy) -> bool {
+        (policy.trust_first || !self.cold) && self.usable && self.has_snapshot()
+    }
+}
+
+/// Why a cost is not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It fits; `spare` is what is left after it and all reservations.
-    Admit {
-        /// Left after this cost.
-        spare: u64,
-    },
+pub enum Obstacle<Q> {
     /// It does not fit, whatever becomes of reservations.
     Deny {
         /// Milliseconds until it would fit; `None`: never.
@@ -67,35 +139,34 @@ pub enum Verdict {
     /// It would fit without the reservations of others.
     Reserved,
     /// It would fit by the local count; the region is to be queried.
-    Query(Reason),
+    Query(Q),
     /// It would fit by the local count, which may be wrong; no query can be sent, and the rule denies on failure.
     Undecided,
 }
 
-/// Decides `cost` against `limit` on `entry` at `at`. Without a `health` the region was queried already, or is not to be queried.
-pub fn judge(
+/// Decides `cost` against `limit` on `entry` at `at`. Returns what is left after an admitted cost and all reservations.
+pub fn judge<B: Basis>(
     entry: &Entry,
     at: &Position,
     (cost, limit): (u64, u64),
     policy: &Policy,
-    health: Option<&Health>,
+    basis: &B,
     now: MonoMs,
-) -> Verdict {
+) -> Result<u64, Obstacle<B::Query>> {
     let used = entry.used();
     if !used.admits(at, cost, limit) {
-        return Verdict::Deny { wait_ms: used.wait_ms(at, cost, limit) };
+        return Err(Obstacle::Deny { wait_ms: used.wait_ms(at, cost, limit) });
     }
     let reserved = if entry.reservations.is_empty() { used } else { entry.used_and_reserved() };
     if !reserved.admits(at, cost, limit) {
-        return Verdict::Reserved;
+        return Err(Obstacle::Reserved);
     }
-    let left = reserved.remaining(at, limit).min(entry.spared_at_once(limit));
-    if let Some(health) = health.filter(|health| health.usable || policy.deny_on_failure)
-        && let Some(reason) = reason_to_query(entry, at, (cost, limit), left, policy, health, now)
-    {
-        return if health.usable { Verdict::Query(reason) } else { Verdict::Undecided };
+    let remaining = reserved.remaining(at, limit);
+    let left = remaining.min(entry.spared_at_once(limit));
+    match basis.objection(entry, at, (cost, limit), left, policy, now) {
+        Some(obstacle) => Err(obstacle),
+        None => Ok(remaining.saturating_sub(cost)),
     }
-    Verdict::Admit { spare: reserved.remaining(at, limit).saturating_sub(cost) }
 }
 
 /// What this process may spend beyond its acknowledged count: what is left ÷ ([`SLACK_PART`] × live nodes). If it is the only node of
@@ -128,47 +199,49 @@ pub(in crate::limiter) fn is_strict(
     now < entry.strict_until && origins > 1 && is_affordable
 }
 
-/// Whether the first request of a key is admitted without a query, as the ration of those is used up. It bounds what a flood of
-/// invented keys costs the region. The next request of the key is decided as usual.
-fn is_spared(entry: &Entry, health: &Health) -> bool {
-    let is_first = entry.charged == MonoMs(0) && entry.reservations.is_empty();
-    let is_unknown = entry.is_without_baseline() || entry.viewed == MonoMs(0);
-    !health.cold && is_first && is_unknown && health.has_snapshot()
-}
+impl Health {
+    /// Whether the first request of a key is admitted without a query, as the ration of those is used up. It bounds what a flood of
+    /// invented keys costs the region. The next request of the key is decided as usual.
+    fn is_spared(&self, entry: &Entry) -> bool {
+        let is_first = entry.charged == MonoMs(0) && entry.reservations.is_empty();
+        let is_unknown = entry.is_without_baseline() || entry.viewed == MonoMs(0);
+        !self.cold && is_first && is_unknown && self.has_snapshot()
+    }
 
-/// The reason to query the region, if there is one.
-fn reason_to_query(
-    entry: &Entry,
-    at: &Position,
-    (cost, limit): (u64, u64),
-    left: u64,
-    policy: &Policy,
-    health: &Health,
-    now: MonoMs,
-) -> Option<Reason> {
-    let never_viewed = entry.viewed == MonoMs(0);
-    if is_spared(entry, health) {
-        return None;
+    /// The reason to query the region, if there is one.
+    fn reason_to_query(
+        &self,
+        entry: &Entry,
+        at: &Position,
+        (cost, limit): (u64, u64),
+        left: u64,
+        policy: &Policy,
+        now: MonoMs,
+    ) -> Option<Reason> {
+        let never_viewed = entry.viewed == MonoMs(0);
+        if self.is_spared(entry) {
+            return None;
+        }
+        if entry.is_without_baseline() {
+            return Some(Reason::Baseline);
+        }
+        if never_viewed && !(policy.trust_first && self.has_snapshot()) {
+            return Some(Reason::Cold);
+        }
+        // A deferred cost is reserved, which an answer cannot grant.
+        let may_send = cost > 0 && policy.settles_within_ms == 0 && self.strict;
+        if may_send && is_strict(entry, at, limit, self.origins, now) {
+            return Some(Reason::Strict);
+        }
+        if cost > 0 && entry.unconfirmed_with(cost) > allowance(limit, left, self.origins) {
+            return Some(Reason::Slack);
+        }
+        if self.fresh || now.since(entry.viewed) <= ANSWER_SERVES_MS {
+            return None;
+        }
+        if now < entry.strict_until {
+            return Some(Reason::Strict);
+        }
+        (now.since(entry.viewed) > STALE_MS).then_some(Reason::Stale)
     }
-    if entry.is_without_baseline() {
-        return Some(Reason::Baseline);
-    }
-    if never_viewed && !(policy.trust_first && health.has_snapshot()) {
-        return Some(Reason::Cold);
-    }
-    // A deferred cost is reserved, which an answer cannot grant.
-    let may_send = cost > 0 && policy.settles_within_ms == 0 && health.strict;
-    if may_send && is_strict(entry, at, limit, health.origins, now) {
-        return Some(Reason::Strict);
-    }
-    if cost > 0 && entry.unconfirmed_with(cost) > allowance(limit, left, health.origins) {
-        return Some(Reason::Slack);
-    }
-    if health.fresh || now.since(entry.viewed) <= ANSWER_SERVES_MS {
-        return None;
-    }
-    if now < entry.strict_until {
-        return Some(Reason::Strict);
-    }
-    (now.since(entry.viewed) > STALE_MS).then_some(Reason::Stale)
 }

@@ -1,7 +1,8 @@
 //! From checks to a decision.
 //!
 //! - `item`: checks of one cell, coalesced. `round`: all items of a request, all charged or none.
-//! - `charge`: one item, by a lease (`lease`) or in the table, where `judge` decides.
+//! - `charge`: one item, by a lease (`lease`) or in the table, where `judge` decides (`trial`: on
+//!   one entry).
 //! - `snapshots`: counts and answers of the region. `exact`: exact rules. `deferred`: costs that responses state.
 //! - `violations`: denials that count towards a ban. `spent`: use that was decided elsewhere.
 
@@ -14,4 +15,5 @@ pub(in crate::limiter) mod lease;
 pub(in crate::limiter) mod round;
 pub(in crate::limiter) mod snapshots;
 mod spent;
+mod trial;
 pub(in crate::limiter) mod violations;

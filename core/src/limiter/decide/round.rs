@@ -1,8 +1,8 @@
 //! All checks of one request: either all enforcing rules are charged or none. Shadow rules only report what they would decide.
 
-use super::charge::{Charged, Mode};
+use super::charge::{Hold, Refusal};
 use super::item::{DeferredCost, Item, Provision};
-use super::judge::Health;
+use super::judge::{Basis, LocalCounts};
 use crate::limiter::Limiter;
 use crate::limiter::check::{Budget, Cause, Check, Decision, Denial, Left, Outcome, Reason};
 use crate::limiter::remote::consults::Need;
@@ -20,19 +20,41 @@ enum Table {
 }
 
 impl Limiter {
-    /// The outcome, or the queries that are needed first (none if `queried`: the region was queried already).
+    /// The outcome, or the queries that are needed first.
     pub(in crate::limiter) fn round(
         &mut self,
         shared: &mut impl Shared,
         request: u64,
         checks: &[Check<'_>],
-        queried: bool,
         now: Now,
     ) -> Result<Outcome, Vec<Need>> {
+        self.round_on(shared, request, checks, Limiter::health, now).map_err(|needs| needs.all)
+    }
+
+    /// The outcome by the local counts alone.
+    pub(in crate::limiter) fn round_locally(
+        &mut self,
+        shared: &mut impl Shared,
+        request: u64,
+        checks: &[Check<'_>],
+        now: Now,
+    ) -> Outcome {
+        let decided = self.round_on(shared, request, checks, |_, _| LocalCounts, now);
+        decided.unwrap_or_else(|needs| match needs.first {})
+    }
+
+    fn round_on<B: Basis>(
+        &mut self,
+        shared: &mut impl Shared,
+        request: u64,
+        checks: &[Check<'_>],
+        basis: fn(&Limiter, MonoMs) -> B,
+        now: Now,
+    ) -> Result<Outcome, Needs<B::Query>> {
         if let [check] = checks
             && !check.policy.shadow
         {
-            let decision = match self.decide_one(shared, check, queried, now)? {
+            let decision = match self.decide_one(shared, check, basis, now)? {
                 Decision::Allow(_) if check.policy.hidden => Decision::Allow(None),
                 decision => decision,
             };
@@ -43,8 +65,8 @@ impl Limiter {
         }
         let mut items = core::mem::take(&mut self.items);
         self.coalesce(checks, &mut items);
-        let health = (!queried).then(|| self.health(now.mono));
-        let decided = self.enforce(shared, checks, &mut items, health.as_ref(), now);
+        let basis = basis(self, now.mono);
+        let decided = self.enforce(shared, checks, &mut items, &basis, now);
         let outcome = decided.map(|decided| {
             let (decision, budgets) = match decided {
                 Table::Charged(Left { first, listed }) => (Decision::Allow(first), listed),
@@ -61,13 +83,13 @@ impl Limiter {
 
     /// The usual request with one rule, where nothing has to be coalesced or held: one read of the worker cache, else one change of the
     /// table.
-    fn decide_one(
+    fn decide_one<B: Basis>(
         &mut self,
         shared: &mut impl Shared,
         check: &Check<'_>,
-        queried: bool,
+        basis: fn(&Limiter, MonoMs) -> B,
         now: Now,
-    ) -> Result<Decision, Vec<Need>> {
+    ) -> Result<Decision, Needs<B::Query>> {
         let item = self.item(0, check);
         if item.cost > item.limit {
             return Ok(Decision::Deny(self.above_limit(shared, &item, check, now)));
@@ -75,11 +97,11 @@ impl Limiter {
         if let Some(decision) = self.decide_from_cache(&item, check, now) {
             return Ok(decision);
         }
-        let health = (!queried).then(|| self.health(now.mono));
-        match self.charge(shared, &item, check, Mode::Spend, health.as_ref(), now) {
-            Charged::Admitted(budget) | Charged::Deferred { budget, .. } => Ok(Decision::Allow(Some(budget))),
-            Charged::Denied(denial) => Ok(Decision::Deny(denial)),
-            Charged::Query(reason) => Err(Vec::from([need(&item, reason)])),
+        let basis = basis(self, now.mono);
+        match self.spend(shared, &item, check, &basis, now) {
+            Ok(budget) => Ok(Decision::Allow(Some(budget))),
+            Err(Refusal::Denied(denial)) => Ok(Decision::Deny(denial)),
+            Err(Refusal::Query(reason)) => Err(Needs::of(&item, reason)),
         }
     }
 
@@ -95,14 +117,7 @@ impl Limiter {
         if item.cost > item.limit {
             return Err(self.above_limit(shared, &item, check, now));
         }
-        match self.charge(shared, &item, check, Mode::Peek, None, now) {
-            Charged::Admitted(budget) | Charged::Deferred { budget, .. } => Ok(budget),
-            Charged::Denied(denial) => Err(denial),
-            // Without a health no query is requested.
-            Charged::Query(_) => {
-                Ok(Budget { rule: check.rule, limit: item.limit, remaining: 0, reset_ms: check.cell_ms })
-            }
-        }
+        self.look(shared, &item, check, &LocalCounts, now).map_err(Refusal::denial)
     }
 
     /// A denial that is certain by the local counts, since counts only grow. Charges nothing.
@@ -183,14 +198,14 @@ impl Limiter {
         }
     }
 
-    fn enforce(
+    fn enforce<B: Basis>(
         &mut self,
         shared: &mut impl Shared,
         checks: &[Check<'_>],
         items: &mut [Item],
-        health: Option<&Health>,
+        basis: &B,
         now: Now,
-    ) -> Result<Table, Vec<Need>> {
+    ) -> Result<Table, Needs<B::Query>> {
         if let Some(denial) = self.certain_without_table(shared, checks, items, now) {
             return Ok(Table::Denied(denial));
         }
@@ -203,7 +218,7 @@ impl Limiter {
                 item.provision = Provision::Lease;
             }
         }
-        match self.charge_all(shared, checks, items, health, now)? {
+        match self.charge_all(shared, checks, items, basis, now)? {
             Table::Charged(left) => all_left.extend(left),
             denied @ Table::Denied(_) => return Ok(denied),
         }
@@ -252,7 +267,7 @@ impl Limiter {
                 continue;
             }
             // A reservation, such as this worker's own lease, is no certain denial: it may be released.
-            if let Charged::Denied(denial) = self.charge(shared, item, check, Mode::Peek, None, now)
+            if let Err(Refusal::Denied(denial)) = self.look(shared, item, check, &LocalCounts, now)
                 && denial.cause == Cause::Limit
             {
                 denied = worse(denied, Some(denial));
@@ -262,47 +277,52 @@ impl Limiter {
     }
 
     /// Charges all enforcing items that no lease covers, or none: reserves in all but the last, then spends.
-    fn charge_all(
+    fn charge_all<B: Basis>(
         &mut self,
         shared: &mut impl Shared,
         checks: &[Check<'_>],
         items: &mut [Item],
-        health: Option<&Health>,
+        basis: &B,
         now: Now,
-    ) -> Result<Table, Vec<Need>> {
+    ) -> Result<Table, Needs<B::Query>> {
         let in_table = |item: &Item| !item.shadow && item.provision == Provision::Table;
         let Some(last) = items.iter().rposition(in_table) else {
             return Ok(Table::Charged(Left::default()));
         };
-        let (mut all_left, mut denied, mut needs) = (Left::default(), None, Vec::new());
+        let (mut all_left, mut denied, mut needs) = (Left::default(), None, None);
         for (at, item) in items.iter_mut().enumerate().filter(|(_, item)| in_table(item)) {
             let Some(check) = checks.get(item.check) else { continue };
-            let failed = denied.is_some() || !needs.is_empty();
-            let mode = match (failed, at == last) {
-                (true, _) => Mode::Peek,
-                (false, true) => Mode::Spend,
-                (false, false) => Mode::Hold,
-            };
-            match self.charge(shared, item, check, mode, health, now) {
-                Charged::Admitted(left) => all_left.add(left, check.policy.hidden, check.policy.listed),
-                Charged::Deferred { budget: left, overflow } => {
-                    all_left.add(left, check.policy.hidden, check.policy.listed);
-                    item.provision = Provision::Held { overflow };
+            let failed = denied.is_some() || needs.is_some();
+            let left = match (failed, at == last) {
+                (true, _) => self.look(shared, item, check, basis, now),
+                (false, true) => self.spend(shared, item, check, basis, now),
+                (false, false) => {
+                    self.hold(shared, item, check, basis, now).map(|Hold { budget, overflow }| {
+                        item.provision = Provision::Held { overflow };
+                        budget
+                    })
                 }
-                Charged::Denied(denial) => denied = worse(denied, Some(denial)),
-                Charged::Query(reason) => needs.push(need(item, reason)),
+            };
+            match left {
+                Ok(left) => all_left.add(left, check.policy.hidden, check.policy.listed),
+                Err(Refusal::Denied(denial)) => denied = worse(denied, Some(denial)),
+                Err(Refusal::Query(reason)) => Needs::add(&mut needs, item, reason),
             }
         }
-        let spend = denied.is_none() && needs.is_empty();
+        let passes = denied.is_none() && needs.is_none();
         for (item, check) in enforced(items, checks) {
-            if let Provision::Held { overflow } = item.provision {
-                self.end_hold(shared, item, check, (overflow, spend), now);
+            match item.provision {
+                Provision::Held { overflow } if passes => {
+                    self.spend_hold(shared, item, check, overflow, now);
+                }
+                Provision::Held { overflow } => self.return_hold(shared, item, check, overflow, now),
+                Provision::Table | Provision::Lease => {}
             }
         }
-        match (denied, needs.is_empty()) {
+        match (denied, needs) {
             (Some(denial), _) => Ok(Table::Denied(denial)),
-            (None, true) => Ok(Table::Charged(all_left)),
-            (None, false) => Err(needs),
+            (None, None) => Ok(Table::Charged(all_left)),
+            (None, Some(needs)) => Err(needs),
         }
     }
 
@@ -339,26 +359,44 @@ impl Limiter {
             self.spend_lease(item, check, now);
             return false;
         }
-        let mode = if charges { Mode::Spend } else { Mode::Peek };
         // If another rule has charged the cell, this request's cost is in it already.
         let cost = if passes && item.peeks { 0 } else { item.cost };
-        let charged = self.charge(shared, &Item { cost, ..item.clone() }, check, mode, None, now);
+        let item = &Item { cost, ..item.clone() };
+        let decided = match charges {
+            true => self.spend(shared, item, check, &LocalCounts, now),
+            false => self.look(shared, item, check, &LocalCounts, now),
+        };
         // Reservations of deferred costs last until the requests end, so they do count.
         let counts = |cause| cause == Cause::Limit || (cause == Cause::Reserved && item.deferred.is_some());
-        matches!(charged, Charged::Denied(denial) if counts(denial.cause))
+        decided.is_err_and(|refusal| counts(refusal.denial().cause))
     }
 
     /// The denial of a cost above the limit. It charges nothing and begins no strict mode.
     fn above_limit(&mut self, shared: &mut impl Shared, item: &Item, check: &Check<'_>, now: Now) -> Denial {
         let free = Item { cost: 0, ..item.clone() };
-        let budget = match self.charge(shared, &free, check, Mode::Peek, None, now) {
-            Charged::Admitted(budget) | Charged::Deferred { budget, .. } => budget,
-            Charged::Denied(denial) => denial.budget,
-            Charged::Query(_) => {
-                Budget { rule: check.rule, limit: item.limit, remaining: 0, reset_ms: check.cell_ms }
-            }
-        };
+        let looked = self.look(shared, &free, check, &LocalCounts, now);
+        let budget = looked.unwrap_or_else(|refusal| refusal.denial().budget);
         Denial { budget, retry_after_ms: None, cause: Cause::Cost }
+    }
+}
+
+/// The queries that are needed before a request can be decided: at least one, so none where `Q` has no value.
+struct Needs<Q> {
+    /// Why the first one is needed.
+    first: Q,
+    all: Vec<Need>,
+}
+
+impl<Q: Copy + Into<Reason>> Needs<Q> {
+    fn of(item: &Item, reason: Q) -> Needs<Q> {
+        Needs { first: reason, all: Vec::from([need(item, reason.into())]) }
+    }
+
+    fn add(needs: &mut Option<Needs<Q>>, item: &Item, reason: Q) {
+        match needs {
+            Some(needs) => needs.all.push(need(item, reason.into())),
+            None => *needs = Some(Needs::of(item, reason)),
+        }
     }
 }
 

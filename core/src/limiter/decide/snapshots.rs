@@ -1,6 +1,7 @@
 //! Merges what the region sends into the table: pushes, baselines, and answers to queries.
 
-use super::charge::{Charged, Mode, UNDECIDED_RETRY_MS};
+use super::charge::UNDECIDED_RETRY_MS;
+use super::judge::LocalCounts;
 use crate::limiter::check::{Budget, Cause, Check, ConsultResult, Decision, Denial, Outcome, Reason};
 use crate::limiter::remote::consults::{MAX_ROUNDS, Need, PendingQuery, Sent};
 use crate::limiter::remote::waiting::WaitingRequest;
@@ -283,7 +284,11 @@ impl Limiter {
         let Some(answers) = waiting.answers() else { return };
         answers.rounds += 1;
         let (rounds, granted) = (answers.rounds, answers.granted);
-        match self.round(shared, request, &waiting.windows(), granted, now) {
+        let decided = match granted {
+            true => Ok(self.round_locally(shared, request, &waiting.windows(), now)),
+            false => self.round(shared, request, &waiting.windows(), now),
+        };
+        match decided {
             Ok(outcome) => self.resolve(request, waiting.exact, outcome, now),
             Err(needs) if rounds < MAX_ROUNDS => self.query(request, waiting, &needs, now.mono),
             Err(needs) => {
@@ -335,21 +340,17 @@ impl Limiter {
         let wary = checks.iter().find(|check| check.policy.deny_on_failure && !check.policy.shadow);
         match wary {
             Some(check) => self.deny_undecided(shared, check, now),
-            // A round after a query needs no other, so the default is not reached.
-            None => {
-                self.round(shared, request, checks, true, now).unwrap_or(Outcome::of(Decision::Allow(None)))
-            }
+            None => self.round_locally(shared, request, checks, now),
         }
     }
 
     fn deny_undecided(&mut self, shared: &mut impl Shared, check: &Check<'_>, now: Now) -> Outcome {
         let item = self.item(0, check);
-        let denial = match self.charge(shared, &item, check, Mode::Peek, None, now) {
-            Charged::Denied(denial) => denial,
-            Charged::Admitted(budget) | Charged::Deferred { budget, .. } => {
+        let denial = match self.look(shared, &item, check, &LocalCounts, now) {
+            Ok(budget) => {
                 Denial { budget, retry_after_ms: Some(UNDECIDED_RETRY_MS), cause: Cause::Undecided }
             }
-            Charged::Query(_) => return Outcome::of(Decision::Allow(None)),
+            Err(refusal) => refusal.denial(),
         };
         Outcome::of(Decision::Deny(denial))
     }
