@@ -8,7 +8,7 @@ use crate::limiter::table::{
     Bucket, Change, Diverted, DivertedKeys, Entry, Found, Geometry, Left, Reservation, ReservationKind, Tag,
 };
 use crate::model::key::{HashKey, KeyParts, MAX_KEY_BYTES};
-use crate::model::shared::{Place, Shared};
+use crate::model::shared::{Place, Shared, Version};
 use crate::model::time::{MonoMs, Now, UnixMs};
 use crate::model::window::Position;
 use alloc::vec::Vec;
@@ -45,6 +45,45 @@ struct DivertedKey<'a> {
     family: u64,
     /// The key, if it goes there only as long as it has no entry.
     key: Option<&'a [u8]>,
+}
+
+/// The cell of a family that a diverted key goes to.
+#[derive(Clone, Copy, Debug)]
+struct OverflowCell {
+    /// When it ends.
+    end: MonoMs,
+    cell_ms: u64,
+    /// Number of cells before it in a window.
+    before: u64,
+}
+
+/// Where a transaction is tried.
+#[derive(Clone, Debug)]
+struct Route<'a> {
+    place: Place,
+    fingerprint: u64,
+    /// The key, if it has gone to the overflow cell.
+    diverted: Option<DivertedKey<'a>>,
+    /// What the key's bucket has noted of a change of the overflow cell that is not made yet, and when its cell ends.
+    noted: Option<(Change, MonoMs)>,
+}
+
+/// An entry in the loaded bucket.
+struct Located {
+    found: Found,
+    cell_ms: u64,
+    /// What left the bucket for it, if it is new.
+    made: Option<Left>,
+}
+
+/// What became of an entry before its change.
+struct Advanced {
+    /// The position in its cells.
+    at: Position,
+    /// Its own use grew.
+    regained: bool,
+    /// The records that its bucket has from then on, if it had any.
+    records: Option<DivertedKeys>,
 }
 
 /// What a transaction is about.
@@ -146,7 +185,8 @@ impl Table {
         let (fingerprint, key) = self.overflow_of(subject.key.unwrap_or_default());
         let diverted = DivertedKey { fingerprint: subject.fingerprint, family: fingerprint, key: None };
         let subject = Subject { fingerprint, key: Some(&key), ..subject };
-        self.transact_from(shared, (Place::Overflow, Some(diverted)), subject, now, stats, change)
+        let route = Route { place: Place::Overflow, fingerprint, diverted: Some(diverted), noted: None };
+        self.transact_on(shared, route, subject, now, stats, change)
     }
 
     /// The same, beginning at `place`.
@@ -159,92 +199,65 @@ impl Table {
         stats: &mut Stats,
         change: impl FnMut(&mut Entry, &Position) -> (R, bool),
     ) -> Result<Done<R>, Failed> {
-        self.transact_from(shared, (place, None), subject, now, stats, change)
+        let route = Route { place, fingerprint: subject.fingerprint, diverted: None, noted: None };
+        self.transact_on(shared, route, subject, now, stats, change)
     }
 
-    fn transact_from<'a, R>(
+    fn transact_on<'a, R>(
         &mut self,
         shared: &mut impl Shared,
-        from: (Place, Option<DivertedKey<'a>>),
+        mut route: Route<'a>,
         subject: Subject<'a>,
         now: Now,
         stats: &mut Stats,
         mut change: impl FnMut(&mut Entry, &Position) -> (R, bool),
     ) -> Result<Done<R>, Failed> {
-        let (mut place, mut diverted) = from;
-        let mut fingerprint = subject.fingerprint;
-        self.key.clear();
-        self.key.extend_from_slice(subject.key.unwrap_or_default());
-        // What the key's bucket has noted of a change of the overflow cell that is not made yet.
-        let mut noted: Option<(Change, MonoMs)> = None;
+        let first = route.place;
+        self.set_key(subject.key);
         for _ in 0..MAX_TRIES {
-            let version = shared.load(place, self.bucket.buffer());
+            let version = shared.load(route.place, self.bucket.buffer());
             self.bucket.check();
-            let Some((mut found, cell_ms, made)) = self.find(fingerprint, subject, place, now)? else {
-                if subject.make == Make::WhereFree {
-                    let end = now.mono_of(Position::at(now.unix, cell_ms(&self.key)).end());
-                    if self.bucket.forget_through(end) && !shared.store(place, self.bucket.bytes(), version) {
-                        stats.conflicts += 1;
-                        continue;
-                    }
+            let Some(mut located) = self.find(route.fingerprint, subject, route.place, now)? else {
+                if subject.make != Make::WhereFree {
+                    stats.overflows += u64::from(subject.make != Make::Look);
+                    self.divert(&mut route, subject);
+                } else if self.forget_newcomer(shared, route.place, version, now) {
                     return Err(Failed::Absent);
+                } else {
+                    stats.conflicts += 1;
                 }
-                stats.overflows += u64::from(subject.make != Make::Look);
-                (fingerprint, self.key) = self.overflow_of(&self.key);
-                place = Place::Overflow;
-                diverted = Some(DivertedKey {
-                    fingerprint: subject.fingerprint,
-                    family: fingerprint,
-                    key: subject.key,
-                });
                 continue;
             };
-            let held = found.entry.reservations.len();
-            let at = found.entry.advance(&Position::at(now.unix, cell_ms), now.mono);
-            let mut regained = found.entry.reservations.len() < held;
-            let end = now.mono.after(at.until_next_ms());
-            let diverted_key = diverted.filter(|_| place == Place::Overflow);
-            let mut returned = None;
-            if place != Place::Overflow && self.bucket.has_diverted() {
-                let (records, begins) = self.return_diverted(&mut found.entry, made.is_some(), end, now);
-                returned = Some(records);
-                regained |= begins;
-            }
-            let before = diverted_key.map(|_| found.entry.clone());
+            let Advanced { at, regained, records } = self.advance(&mut located, route.place, now);
+            let Located { mut found, cell_ms, made } = located;
+            let overflow = route.place == Place::Overflow;
+            let diverted = route.diverted.filter(|_| overflow);
+            let before = diverted.map(|_| found.entry.clone());
             let (result, keep) = change(&mut found.entry, &at);
-            if returned.is_some() {
+            if records.is_some() {
                 found.entry.reservations.retain(|held| held.tag.worker != ELSEWHERE);
             }
-            let (regained, overflow) = (regained && keep, place == Place::Overflow);
-            let done = |entry| Done { result, entry, regained, overflow };
-            if let Some((key, before)) = diverted_key.zip(before) {
-                // The bucket has the change before the overflow cell: whatever happens in between, the key's use is not less than that.
+            if let Some((key, before)) = diverted.zip(before) {
                 let changed = if keep { Change::between(&before, &found.entry) } else { Change::default() };
-                if noted.as_ref().is_some_and(|(noted, _)| *noted != changed)
-                    && let Some((noted, end)) = noted.take()
-                {
-                    self.note_diverted(shared, key, &noted, true, (end, cell_ms, &before), now);
-                }
-                if noted.is_none() && !changed.is_empty() {
-                    if !self.note_diverted(shared, key, &changed, false, (end, cell_ms, &before), now) {
-                        // There is a place by now.
-                        stats.conflicts += 1;
-                        (place, fingerprint) = (from.0, subject.fingerprint);
-                        self.key.clear();
-                        self.key.extend_from_slice(subject.key.unwrap_or_default());
-                        continue;
-                    }
-                    noted = Some((changed, end));
+                let end = now.mono.after(at.until_next_ms());
+                let cell = OverflowCell { end, cell_ms, before: before.before() };
+                if !self.note_ahead(shared, &mut route.noted, key, changed, cell, now) {
+                    // There is a place by now.
+                    stats.conflicts += 1;
+                    (route.place, route.fingerprint) = (first, subject.fingerprint);
+                    self.set_key(subject.key);
+                    continue;
                 }
             }
+            let done = |entry| Done { result, entry, regained: regained && keep, overflow };
             if !keep {
                 return Ok(done(found.entry));
             }
             self.bucket.put(&found, &self.key);
-            if let Some(returned) = returned {
-                self.bucket.set_diverted(&returned);
+            if let Some(records) = records {
+                self.bucket.set_diverted(&records);
             }
-            if shared.store(place, self.bucket.bytes(), version) {
+            if shared.store(route.place, self.bucket.bytes(), version) {
                 if let Some(left) = made {
                     stats.made(&left);
                 }
@@ -254,6 +267,71 @@ impl Table {
         }
         stats.exhausted += 1;
         Err(Failed::Exhausted)
+    }
+
+    fn set_key(&mut self, key: Option<&[u8]>) {
+        self.key.clear();
+        self.key.extend_from_slice(key.unwrap_or_default());
+    }
+
+    /// Continues in the overflow cell, as the key's bucket has no room.
+    fn divert<'a>(&mut self, route: &mut Route<'a>, subject: Subject<'a>) {
+        (route.fingerprint, self.key) = self.overflow_of(&self.key);
+        route.place = Place::Overflow;
+        let (fingerprint, family) = (subject.fingerprint, route.fingerprint);
+        route.diverted = Some(DivertedKey { fingerprint, family, key: subject.key });
+    }
+
+    /// Notes in the loaded bucket that it does not have all counts of a key without room, for which nothing has to leave. False if others
+    /// were faster.
+    fn forget_newcomer(
+        &mut self,
+        shared: &mut impl Shared,
+        place: Place,
+        version: Option<Version>,
+        now: Now,
+    ) -> bool {
+        let end = now.mono_of(Position::at(now.unix, cell_ms(&self.key)).end());
+        !self.bucket.forget_through(end) || shared.store(place, self.bucket.bytes(), version)
+    }
+
+    /// Moves an entry to `now`, and has it begin with what its key has used elsewhere.
+    fn advance(&mut self, located: &mut Located, place: Place, now: Now) -> Advanced {
+        let Located { found: Found { entry, .. }, cell_ms, made } = located;
+        let held = entry.reservations.len();
+        let at = entry.advance(&Position::at(now.unix, *cell_ms), now.mono);
+        let regained = entry.reservations.len() < held;
+        if place == Place::Overflow || !self.bucket.has_diverted() {
+            return Advanced { at, regained, records: None };
+        }
+        let end = now.mono.after(at.until_next_ms());
+        let (records, begins) = self.return_diverted(entry, made.is_some(), end, now);
+        Advanced { at, regained: regained || begins, records: Some(records) }
+    }
+
+    /// Has the bucket of a diverted key note a change before the overflow cell has it: whatever happens in between, the key's use is not
+    /// less than that. A change that was noted and not made is undone. False if the key has a place by now.
+    fn note_ahead(
+        &mut self,
+        shared: &mut impl Shared,
+        noted: &mut Option<(Change, MonoMs)>,
+        key: DivertedKey<'_>,
+        changed: Change,
+        cell: OverflowCell,
+        now: Now,
+    ) -> bool {
+        if noted.as_ref().is_some_and(|(noted, _)| *noted != changed)
+            && let Some((noted, end)) = noted.take()
+        {
+            self.note_diverted(shared, key, &noted, true, OverflowCell { end, ..cell }, now);
+        }
+        if noted.is_none() && !changed.is_empty() {
+            if !self.note_diverted(shared, key, &changed, false, cell, now) {
+                return false;
+            }
+            *noted = Some((changed, cell.end));
+        }
+        true
     }
 
     /// Has an entry begin with what its key has used in the overflow cell, as far as its bucket has noted it. Returns the records that the
@@ -297,9 +375,10 @@ impl Table {
         diverted: DivertedKey<'_>,
         change: &Change,
         undone: bool,
-        (end, cell_ms, overflow): (MonoMs, u64, &Entry),
+        cell: OverflowCell,
         now: Now,
     ) -> bool {
+        let OverflowCell { end, cell_ms, before } = cell;
         let place = self.geometry.place(diverted.fingerprint);
         for _ in 0..MAX_TRIES {
             let version = shared.load(place, self.origin.buffer());
@@ -312,7 +391,7 @@ impl Table {
             records.drop_old(now.mono);
             if records.get_mut(diverted.fingerprint).is_none() && !undone {
                 let DivertedKey { fingerprint, family, .. } = diverted;
-                records.push(Diverted::new(family, fingerprint, (end, cell_ms), overflow.before()));
+                records.push(Diverted::new(family, fingerprint, (end, cell_ms), before));
             }
             match records.get_mut(diverted.fingerprint) {
                 Some(record) if undone => record.remove(change, end, now.mono),
@@ -327,14 +406,14 @@ impl Table {
         true
     }
 
-    /// The entry, its cell length, and what left the bucket for it if it is new; `None` if its bucket has no room.
+    /// The subject's entry, made if that is asked for; `None` if its bucket has no room.
     fn find(
         &mut self,
         fingerprint: u64,
         subject: Subject<'_>,
         place: Place,
         now: Now,
-    ) -> Result<Option<(Found, u64, Option<Left>)>, Failed> {
+    ) -> Result<Option<Located>, Failed> {
         if subject.key.is_none() {
             self.key.clear();
             let mut entries = self.bucket.entries();
@@ -344,7 +423,7 @@ impl Table {
         }
         let cell_ms = cell_ms(&self.key);
         if let Some(found) = self.bucket.find(fingerprint, &self.key) {
-            return Ok(Some((found, cell_ms, None)));
+            return Ok(Some(Located { found, cell_ms, made: None }));
         }
         let (is_elsewhere, looks) = (place == Place::Overflow, subject.make == Make::Look);
         if subject.make == Make::Never || (looks && is_elsewhere) {
@@ -355,7 +434,9 @@ impl Table {
             None if is_elsewhere => Err(Failed::Exhausted),
             None => Ok(None),
             Some(_) if is_unused => Err(Failed::Absent),
-            Some((entry, left)) => Ok(Some((self.bucket.vacant(entry), cell_ms, Some(left)))),
+            Some((entry, left)) => {
+                Ok(Some(Located { found: self.bucket.vacant(entry), cell_ms, made: Some(left) }))
+            }
         }
     }
 
