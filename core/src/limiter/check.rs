@@ -35,6 +35,13 @@ impl Check<'_> {
     }
 }
 
+/// A cost that is to pass under a limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::limiter) struct Attempt {
+    pub(in crate::limiter) cost: u64,
+    pub(in crate::limiter) limit: u64,
+}
+
 /// The checks of one request, with their keys in one buffer. Clearing keeps the memory.
 #[derive(Clone, Debug, Default)]
 pub struct Checks {

@@ -7,6 +7,7 @@
 //! to evict another one that was used lately, and an idle worker gives all of it back. So decisions neither allocate nor move slots, and a
 //! thread that decides nothing has no slots.
 
+use crate::limiter::check::Attempt;
 use crate::model::time::MonoMs;
 use crate::model::window::{Position, Used};
 use alloc::vec::Vec;
@@ -85,19 +86,29 @@ pub(in crate::limiter) struct CachedDenial {
     pub(in crate::limiter) used: Remains,
     pub(in crate::limiter) at: Position,
     pub(in crate::limiter) since: MonoMs,
-    /// The denied cost and limit, and until when the denial is valid.
-    pub(in crate::limiter) cost: u64,
-    pub(in crate::limiter) limit: u64,
+    /// What was denied, and until when the denial is valid.
+    pub(in crate::limiter) attempt: Attempt,
     pub(in crate::limiter) until: MonoMs,
     /// How often the clock had stepped when it was made.
     pub(in crate::limiter) clock_steps: u64,
+}
+
+/// A cached denial as it is seen later.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::limiter) struct SeenDenial {
+    /// Until when an attempt is denied.
+    pub(in crate::limiter) until: MonoMs,
+    /// What is left of the limit.
+    pub(in crate::limiter) remaining: u64,
+    /// Milliseconds until the next cell.
+    pub(in crate::limiter) reset_ms: u64,
 }
 
 /// The use on which a denial rests.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::limiter) enum Remains {
     /// Two cells, from which the use at any later time follows.
-    Cells(u64, u64),
+    Cells { current: u64, previous: u64 },
     /// The sum of more cells, valid until the current one ends. Storing all cells would double each slot, to save one access to the table
     /// in a tenth of a window.
     Sum(u64),
@@ -206,35 +217,33 @@ impl NotedLimit {
 impl Remains {
     pub(in crate::limiter) fn of(used: &Used, at: &Position) -> Remains {
         match used {
-            Used::Average { current, previous } => Remains::Cells(*current, *previous),
+            Used::Average { current, previous } => Remains::Cells { current: *current, previous: *previous },
             Used::HardLimit(_) => Remains::Sum(used.effective(at)),
         }
     }
 }
 
 impl CachedDenial {
-    /// Until when `(cost, limit)` is denied, what is left at `now`, and milliseconds to the next cell. `same`: they are those that
-    /// were denied. `None` if a denial does not follow.
-    pub(in crate::limiter) fn seen_at(
-        &self,
-        now: MonoMs,
-        same: bool,
-        (cost, limit): (u64, u64),
-    ) -> Option<(MonoMs, u64, u64)> {
+    /// The denial of `attempt` as it is seen at `now`. `None` if a denial does not follow.
+    pub(in crate::limiter) fn seen_at(&self, now: MonoMs, attempt: Attempt) -> Option<SeenDenial> {
+        let Attempt { cost, limit } = attempt;
         let passed_ms = now.since(self.since);
+        let is_same = attempt == self.attempt;
         match self.used {
-            Remains::Cells(current, previous) => {
+            Remains::Cells { current, previous } => {
                 let used = Used::Average { current, previous };
-                let until = match same {
+                let until = match is_same {
                     true => self.until,
                     false => self.since.after(used.wait_ms(&self.at, cost, limit)?),
                 };
                 let (used, at) = used.later(&self.at, passed_ms);
-                Some((until, used.remaining(&at, limit), at.until_next_ms()))
+                let (remaining, reset_ms) = (used.remaining(&at, limit), at.until_next_ms());
+                Some(SeenDenial { until, remaining, reset_ms })
             }
             Remains::Sum(sum) => {
-                let left_ms = self.at.until_next_ms().checked_sub(passed_ms).filter(|left| *left > 0)?;
-                same.then_some((self.until, limit.saturating_sub(sum), left_ms))
+                let reset_ms = self.at.until_next_ms().checked_sub(passed_ms).filter(|left| *left > 0)?;
+                let remaining = limit.saturating_sub(sum);
+                is_same.then_some(SeenDenial { until: self.until, remaining, reset_ms })
             }
         }
     }

@@ -5,7 +5,7 @@ use super::judge::{Basis, Obstacle, is_strict};
 use super::lease::{self, settle_into, take_lease};
 use super::trial::{Judged, RAISED_MS, Trial};
 use crate::limiter::Limiter;
-use crate::limiter::cache::worker_cache::{CACHED_MS, CachedDenial, Lease, NotedLimit, Remains, Slot};
+use crate::limiter::cache::worker_cache::{CACHED_MS, CachedDenial, Lease, NotedLimit, Remains, SeenDenial, Slot};
 use crate::limiter::check::{Budget, Cause, Check, Decision, Denial};
 use crate::limiter::report::outbox::{Row, row};
 use crate::limiter::table::{Cell, Entry, Reservation, ReservationKind, Tag};
@@ -435,9 +435,9 @@ impl Limiter {
         let clock_steps = self.clock_steps;
         let Some(wait_ms) = wait_ms else { return };
         if let Some(slot) = self.worker_cache.entry(item.fingerprint, now) {
-            let (cost, limit, until) = (item.cost, item.limit, now.after(wait_ms));
+            let (attempt, until) = (item.attempt(), now.after(wait_ms));
             let used = Remains::of(&used, &at);
-            slot.denied = Some(CachedDenial { used, at, since: now, cost, limit, until, clock_steps });
+            slot.denied = Some(CachedDenial { used, at, since: now, attempt, until, clock_steps });
         }
     }
 
@@ -505,13 +505,13 @@ fn cached_denial(
         |cached: &&CachedDenial| cached.clock_steps == clock_steps && now.since(cached.since) < CACHED_MS;
     let cached = slot.denied.as_ref().filter(is_recent)?;
     // The table is read once for another limit, so that the region receives it.
-    if item.limit < cached.limit
-        || (item.limit > cached.limit && now.since(cached.since) > RAISED_MS.min(check.cell_ms / 8))
+    let cached_limit = cached.attempt.limit;
+    if item.limit < cached_limit
+        || (item.limit > cached_limit && now.since(cached.since) > RAISED_MS.min(check.cell_ms / 8))
     {
         return None;
     }
-    let same = (item.cost, item.limit) == (cached.cost, cached.limit);
-    let (until, remaining, reset_ms) = cached.seen_at(now, same, (item.cost, item.limit))?;
+    let SeenDenial { until, remaining, reset_ms } = cached.seen_at(now, item.attempt())?;
     let budget = Budget { rule: check.rule, limit: item.limit, remaining, reset_ms };
     let denied = Denial { budget, retry_after_ms: Some(until.since(now)), cause: Cause::Limit };
     Some((now < until).then_some(denied))

@@ -1,5 +1,6 @@
 //! One cell that a request is charged to.
 
+use crate::limiter::check::Attempt;
 use crate::limiter::rule_set::RuleSet;
 
 /// One cell that a request is charged to: its checks of the same key, coalesced.
@@ -20,6 +21,12 @@ pub(in crate::limiter) struct Item {
     /// The cost is deferred: reserved until the response states it.
     pub(in crate::limiter) deferred: Option<DeferredCost>,
     pub(in crate::limiter) provision: Provision,
+}
+
+impl Item {
+    pub(in crate::limiter) fn attempt(&self) -> Attempt {
+        Attempt { cost: self.cost, limit: self.limit }
+    }
 }
 
 /// Where the cost of an enforcing item comes from, while the other items of the request are decided.

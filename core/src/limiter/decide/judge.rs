@@ -4,7 +4,7 @@
 //! slack; otherwise the region is queried. Where no query may be sent, the local counts decide alone; the [`Basis`] of a decision says
 //! which of both applies, and its type whether the decision may be a query.
 
-use crate::limiter::check::{Policy, Reason};
+use crate::limiter::check::{Attempt, Policy, Reason};
 use crate::limiter::table::Entry;
 use crate::model::time::MonoMs;
 use crate::model::window::Position;
@@ -63,7 +63,7 @@ pub trait Basis {
         &self,
         entry: &Entry,
         at: &Position,
-        cost_and_limit: (u64, u64),
+        attempt: Attempt,
         left: u64,
         policy: &Policy,
         now: MonoMs,
@@ -84,7 +84,7 @@ impl Basis for LocalCounts {
         &self,
         _: &Entry,
         _: &Position,
-        _: (u64, u64),
+        _: Attempt,
         _: u64,
         _: &Policy,
         _: MonoMs,
@@ -111,7 +111,7 @@ impl Basis for Health {
         &self,
         entry: &Entry,
         at: &Position,
-        cost_and_limit: (u64, u64),
+        attempt: Attempt,
         left: u64,
         policy: &Policy,
         now: MonoMs,
@@ -119,7 +119,7 @@ impl Basis for Health {
         if !self.usable && !policy.deny_on_failure {
             return None;
         }
-        let reason = self.reason_to_query(entry, at, cost_and_limit, left, policy, now)?;
+        let reason = self.reason_to_query(entry, at, attempt, left, policy, now)?;
         Some(if self.usable { Obstacle::Query(reason) } else { Obstacle::Undecided })
     }
 
@@ -144,15 +144,16 @@ pub enum Obstacle<Q> {
     Undecided,
 }
 
-/// Decides `cost` against `limit` on `entry` at `at`. Returns what is left after an admitted cost and all reservations.
+/// Decides an attempt on `entry` at `at`. Returns what is left after an admitted cost and all reservations.
 pub fn judge<B: Basis>(
     entry: &Entry,
     at: &Position,
-    (cost, limit): (u64, u64),
+    attempt: Attempt,
     policy: &Policy,
     basis: &B,
     now: MonoMs,
 ) -> Result<u64, Obstacle<B::Query>> {
+    let Attempt { cost, limit } = attempt;
     let used = entry.used();
     if !used.admits(at, cost, limit) {
         return Err(Obstacle::Deny { wait_ms: used.wait_ms(at, cost, limit) });
@@ -163,7 +164,7 @@ pub fn judge<B: Basis>(
     }
     let remaining = reserved.remaining(at, limit);
     let left = remaining.min(entry.spared_at_once(limit));
-    match basis.objection(entry, at, (cost, limit), left, policy, now) {
+    match basis.objection(entry, at, attempt, left, policy, now) {
         Some(obstacle) => Err(obstacle),
         None => Ok(remaining.saturating_sub(cost)),
     }
@@ -213,7 +214,7 @@ impl Health {
         &self,
         entry: &Entry,
         at: &Position,
-        (cost, limit): (u64, u64),
+        Attempt { cost, limit }: Attempt,
         left: u64,
         policy: &Policy,
         now: MonoMs,

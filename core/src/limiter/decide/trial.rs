@@ -81,8 +81,8 @@ impl<B: Basis> Trial<'_, '_, B> {
 
     /// What is left after the item, if it is admitted, and whether its lower limit now applies to the entry.
     fn judge(&self, entry: &mut Entry, at: &Position) -> (Result<u64, Obstacle<B::Query>>, bool) {
-        let cost_and_limit = (self.item.cost, self.item.limit);
-        let verdict = judge(entry, at, cost_and_limit, &self.check.policy, self.basis, self.now);
+        let attempt = self.item.attempt();
+        let verdict = judge(entry, at, attempt, &self.check.policy, self.basis, self.now);
         let is_denied = matches!(verdict, Err(Obstacle::Deny { .. }));
         let is_lower = self.is_own(entry) && !self.item.peeks && lowers(entry, self.item.limit, is_denied);
         if is_lower {
