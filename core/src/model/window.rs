@@ -181,7 +181,7 @@ impl Used {
             return Some(0);
         }
         Some(match self {
-            Used::Average { current, previous } => wait_for_share((*current, *previous), spare, at),
+            Used::Average { current, previous } => wait_for_share(*current, *previous, spare, at),
             Used::HardLimit(counts) => {
                 let further = counts.cells_until(spare).saturating_sub(1);
                 at.until_next_ms().saturating_add(further.saturating_mul(at.cell_ms))
@@ -191,7 +191,7 @@ impl Used {
 }
 
 /// Milliseconds until no more than `spare` of two cells counts; more counts now.
-fn wait_for_share((current, previous): (u64, u64), spare: u64, at: &Position) -> u64 {
+fn wait_for_share(current: u64, previous: u64, spare: u64, at: &Position) -> u64 {
     if let Some(spare_now) = spare.checked_sub(current) {
         let covered_ms = longest_cover(previous, spare_now, at.cell_ms);
         return at.until_next_ms().saturating_sub(covered_ms);

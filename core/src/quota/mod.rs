@@ -123,9 +123,9 @@ impl Division {
         if !self.has_room(owner) {
             return false;
         }
-        let (sum, count) = self.weights();
+        let Weights { demand, count } = self.weights();
         // Until its own demand is known, it counts as an average one.
-        let demand = sum.checked_div(count).unwrap_or(0);
+        let demand = demand.checked_div(count).unwrap_or(0);
         self.shares.insert(id, Share::new(owner, demand, now));
         true
     }
@@ -268,9 +268,10 @@ impl Division {
     }
 
     /// The sum of the demands of the connected proxies, and their number.
-    fn weights(&self) -> (u64, u64) {
-        self.connected().fold((0, 0), |(sum, count): (u64, u64), (_, share)| {
-            (sum.saturating_add(share.demand()), count.saturating_add(1))
+    fn weights(&self) -> Weights {
+        self.connected().fold(Weights::default(), |Weights { demand, count }, (_, share)| Weights {
+            demand: demand.saturating_add(share.demand()),
+            count: count.saturating_add(1),
         })
     }
 
@@ -294,7 +295,7 @@ impl Division {
         id: u64,
         room: &Room,
         reserved: u64,
-        (demand, count): (u64, u64),
+        Weights { demand, count }: Weights,
         reported: bool,
         now: MonoMs,
     ) -> Option<Allotment> {
@@ -309,7 +310,8 @@ impl Division {
         share.allot(part.min(portion_up(free, PART.0, PART.1)).min(most), free, reported, now)
     }
 
-    fn set_pace(&mut self, id: u64, (demand, count): (u64, u64), now: MonoMs) -> Option<Allotment> {
+    fn set_pace(&mut self, id: u64, weights: Weights, now: MonoMs) -> Option<Allotment> {
+        let Weights { demand, count } = weights;
         // An idle proxy keeps an eighth of an average part, as it reports a burst only afterwards.
         let base = demand.checked_div(count.saturating_mul(8)).unwrap_or(0).saturating_add(1);
         let all = demand.saturating_add(base.saturating_mul(count));
@@ -318,6 +320,15 @@ impl Division {
         let pool = self.pace.thousandths().saturating_sub(left);
         share.pace(portion(pool, share.demand().saturating_add(base), all), now)
     }
+}
+
+/// By what a limit is divided.
+#[derive(Clone, Copy, Debug, Default)]
+struct Weights {
+    /// Sum of the demands of the connected proxies.
+    demand: u64,
+    /// Number of connected proxies.
+    count: u64,
 }
 
 /// `amount × part / whole`, rounded down; at most `amount`.

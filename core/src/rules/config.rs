@@ -188,7 +188,7 @@ fn read_config(node: Node<'_>, variables: Variables<'_>, errors: &mut Errors) ->
     let table = fields.or("table", Table::default(), errors, Table::read);
     let responses = fields.or("responses", Responses::default(), errors, Responses::read);
     let addresses = fields.or("client_networks", Addresses::default(), errors, Addresses::read);
-    let hash_key = read_secret(&fields, ("hash_key", "hash_key_env"), &SecretKey::KIND, variables, errors);
+    let hash_key = read_secret(&fields, &SecretKey::KIND, variables, errors);
     let test_faults = fields.or("test_faults", false, errors, |n, e| n.boolean(e));
     let rules = fields.required("rules", "a list of 1 to 1024 rules", errors, read_rules);
     let hashed = rules.as_ref().and_then(|rules| rules.iter().position(|rule| rule.hash));
@@ -250,7 +250,7 @@ impl Aggregator {
         let cluster = fields.required("cluster", "the name of an Envoy cluster", errors, |n, e| {
             n.visible(CLUSTER_BYTES_MAX, e).map(String::from)
         });
-        let token = read_secret(&fields, ("token", "token_env"), &Token::KIND, variables, errors);
+        let token = read_secret(&fields, &Token::KIND, variables, errors);
         let authority =
             fields.optional("authority", errors, |n, e| n.visible(CLUSTER_BYTES_MAX, e).map(String::from));
         let trace = fields.or("trace", false, errors, |n, e| n.boolean(e));
@@ -260,6 +260,8 @@ impl Aggregator {
 
 impl Token {
     pub(super) const KIND: SecretKind<Token> = SecretKind {
+        field: "token",
+        variable_field: "token_env",
         problem: "it is not a token",
         expected: "a string of 1 to 1024 printable ASCII characters without spaces",
         bytes: 1..=1_024,

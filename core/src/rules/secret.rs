@@ -29,6 +29,10 @@ pub const STAND_IN: &str = "stands-for-a-secret";
 /// The format of one kind of secret. Errors end in logs, so they never contain a value: it may be the secret with one
 /// wrong character.
 pub(super) struct SecretKind<T> {
+    /// The field with the secret.
+    pub field: &'static str,
+    /// The field with the name of an environment variable that has it.
+    pub variable_field: &'static str,
     pub problem: &'static str,
     pub expected: &'static str,
     /// The allowed lengths in bytes.
@@ -46,15 +50,15 @@ impl<T> SecretKind<T> {
     }
 }
 
-/// Reads a secret from the field `name`, or from the environment variable that the field `variable` names. Returns
-/// `Some(None)` if neither is given.
+/// Reads a secret from its field, or from the environment variable that its other field names. Returns `Some(None)` if neither
+/// is given.
 pub(super) fn read_secret<T>(
     fields: &Fields<'_>,
-    (name, variable): (&'static str, &'static str),
     kind: &SecretKind<T>,
     variables: Variables<'_>,
     errors: &mut Errors,
 ) -> Option<Option<T>> {
+    let SecretKind { field: name, variable_field: variable, .. } = *kind;
     if fields.get(name).is_some() && fields.get(variable).is_some() {
         return fields.exactly_one(&[name, variable], errors).and(None);
     }
@@ -83,6 +87,8 @@ pub struct SecretKey {
 
 impl SecretKey {
     pub(super) const KIND: SecretKind<SecretKey> = SecretKind {
+        field: "hash_key",
+        variable_field: "hash_key_env",
         problem: "it is not a key",
         expected: "16 to 1024 printable ASCII characters without spaces, a random text that is not published",
         bytes: 16..=1_024,
