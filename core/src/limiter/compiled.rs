@@ -20,6 +20,21 @@ pub struct CompiledRule {
     resolution: [u8; 2],
 }
 
+/// What applies to one identifier of a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// The limit.
+    pub limit: u64,
+    /// That of [`Check`].
+    pub configured: Option<u64>,
+    /// Cost of the request.
+    pub cost: u64,
+    /// When the identifier was last reset.
+    pub epoch: u32,
+    /// Whether it is enforced; otherwise the check is in shadow mode.
+    pub enforced: bool,
+}
+
 impl CompiledRule {
     /// Rule `number`, whose keys have these parts. Their identifier and epoch come from each request.
     pub fn new(number: u16, algorithm: Algorithm, parts: &KeyParts<'_>, policy: Policy) -> CompiledRule {
@@ -39,16 +54,9 @@ impl CompiledRule {
         }
     }
 
-    /// Appends the check of an identifier that was last reset at `epoch`. If it is not `enforced` for this identifier, the
-    /// check is in shadow mode. `configured` is that of [`Check`].
-    pub fn check(
-        &self,
-        identifier: &[u8],
-        epoch: u32,
-        (limit, configured, cost): (u64, Option<u64>, u64),
-        enforced: bool,
-        checks: &mut Checks,
-    ) {
+    /// Appends the check of an identifier.
+    pub fn check(&self, identifier: &[u8], terms: Terms, checks: &mut Checks) {
+        let Terms { limit, configured, cost, epoch, enforced } = terms;
         let CompiledRule { number: rule, algorithm, cell_ms, policy, .. } = *self;
         let policy = Policy { shadow: policy.shadow || !enforced, ..policy };
         let check = Check { rule, algorithm, key: &[], cell_ms, limit, configured, cost, policy };
@@ -74,6 +82,8 @@ mod tests {
     use super::*;
     use crate::model::key::Key;
 
+    const TERMS: Terms = Terms { limit: 1, configured: None, cost: 1, epoch: 0, enforced: true };
+
     #[test]
     fn keys_are_those_of_their_parts() {
         let parts = |identifier, epoch| KeyParts {
@@ -87,7 +97,7 @@ mod tests {
         let rule = CompiledRule::new(3, Algorithm::Window, &parts(b"ignored", 9), Policy::default());
         let mut checks = Checks::default();
         for (identifier, epoch) in [(b"alice".as_slice(), 0), (b"b", 7)] {
-            rule.check(identifier, epoch, (5, None, 1), true, &mut checks);
+            rule.check(identifier, Terms { epoch, ..TERMS }, &mut checks);
         }
         let keys = [parts(b"alice", 0), parts(b"b", 7)].map(|parts| Key::new(&parts).unwrap());
         let found: Vec<&[u8]> = checks.iter().map(|check| check.key).collect();
@@ -111,7 +121,7 @@ mod tests {
             let policy = Policy { shadow, ..Policy::default() };
             let rule = CompiledRule::new(0, Algorithm::Window, &parts, policy);
             let mut checks = Checks::default();
-            rule.check(b"alice", 0, (1, None, 1), enforced, &mut checks);
+            rule.check(b"alice", Terms { enforced, ..TERMS }, &mut checks);
             assert_eq!(checks.only().unwrap().policy.shadow, expected);
         }
     }
@@ -128,7 +138,7 @@ mod tests {
         };
         let rule = CompiledRule::new(0, Algorithm::Ledger { zone: 7 }, &parts, Policy::default());
         let mut checks = Checks::default();
-        rule.check(b"alice", 0, (0, None, 1), true, &mut checks);
+        rule.check(b"alice", Terms { limit: 0, ..TERMS }, &mut checks);
         assert_eq!(checks.get(0).unwrap().key, b"alice");
     }
 }

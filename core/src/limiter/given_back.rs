@@ -20,6 +20,15 @@ pub const MAX_GIVEN_BACK: usize = 65_536;
 /// Least time between two searches for ended amounts.
 const BETWEEN_CLEANINGS_MS: u64 = 1_000;
 
+/// What counts in a cell of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CellCount {
+    /// The cell's number.
+    pub sequence: u64,
+    /// What counts in it.
+    pub counted: u64,
+}
+
 /// The amounts of all keys.
 #[derive(Debug, Default)]
 pub struct GivenBack {
@@ -43,15 +52,9 @@ impl GivenBack {
         self.amounts.contains_key(key)
     }
 
-    /// Gives `hits` of a key back in the cell `sequence`, which ends at `until`. `counted` is what counts in it; no more than that is kept.
-    pub fn give(
-        &mut self,
-        key: &[u8],
-        hits: u64,
-        (sequence, counted): (u64, u64),
-        until: MonoMs,
-        now: MonoMs,
-    ) {
+    /// Gives `hits` of a key back in a cell that ends at `until`; no more is kept than counts in it.
+    pub fn give(&mut self, key: &[u8], hits: u64, cell: CellCount, until: MonoMs, now: MonoMs) {
+        let CellCount { sequence, counted } = cell;
         if let Some(amount) = self.amounts.get_mut(key) {
             let before = if amount.sequence == sequence { amount.hits } else { 0 };
             *amount = Amount { hits: before.saturating_add(hits).min(counted), sequence, until };
@@ -117,7 +120,11 @@ mod tests {
     const NOW: MonoMs = MonoMs(60_000);
     const END: MonoMs = MonoMs(61_000);
 
-    fn given(hits: u64, cell: (u64, u64)) -> GivenBack {
+    fn cell(sequence: u64, counted: u64) -> CellCount {
+        CellCount { sequence, counted }
+    }
+
+    fn given(hits: u64, cell: CellCount) -> GivenBack {
         let mut given_back = GivenBack::default();
         given_back.give(b"a", hits, cell, END, NOW);
         given_back
@@ -125,7 +132,7 @@ mod tests {
 
     #[test]
     fn an_amount_is_used_once_by_its_own_key() {
-        let mut given_back = given(5, (7, 8));
+        let mut given_back = given(5, cell(7, 8));
         assert_eq!(given_back.take(b"b", 9, 7), 0, "another key");
         assert_eq!([2, 9, 9].map(|cost| given_back.take(b"a", cost, 7)), [2, 3, 0]);
         assert!(!given_back.has(b"a"));
@@ -133,18 +140,18 @@ mod tests {
 
     #[test]
     fn no_more_is_kept_than_counts_in_the_cell() {
-        let mut given_back = given(u64::MAX, (7, 8));
-        given_back.give(b"a", u64::MAX, (7, 9), END, NOW);
+        let mut given_back = given(u64::MAX, cell(7, 8));
+        given_back.give(b"a", u64::MAX, cell(7, 9), END, NOW);
         assert_eq!(given_back.left(b"a", 7), 9);
-        given_back.give(b"b", 5, (7, 0), END, NOW);
+        given_back.give(b"b", 5, cell(7, 0), END, NOW);
         assert!(!given_back.has(b"b"), "nothing counts");
     }
 
     #[test]
     fn an_amount_ends_with_its_cell() {
-        let mut given_back = given(5, (7, 8));
+        let mut given_back = given(5, cell(7, 8));
         assert_eq!(given_back.left(b"a", 8), 0);
-        given_back.give(b"a", 3, (8, 1), END, NOW);
+        given_back.give(b"a", 3, cell(8, 1), END, NOW);
         assert_eq!((given_back.left(b"a", 8), given_back.left(b"a", 7)), (1, 0));
         assert_eq!(given_back.take(b"a", 3, 9), 0);
         assert!(!given_back.has(b"a"), "and takes no room");
@@ -169,11 +176,11 @@ mod tests {
     fn amounts_that_have_ended_make_room() {
         let mut given_back = GivenBack::default();
         for number in 0..MAX_GIVEN_BACK {
-            given_back.give(&key(b"w", b"n", number), 1, (7, 1), END, NOW);
+            given_back.give(&key(b"w", b"n", number), 1, cell(7, 1), END, NOW);
         }
         assert_eq!(given_back.amounts.len(), given_back.held.taken());
         let new = key(b"w", b"n", MAX_GIVEN_BACK);
-        given_back.give(&new, 1, (8, 1), MonoMs(62_000), END.after(BETWEEN_CLEANINGS_MS));
+        given_back.give(&new, 1, cell(8, 1), MonoMs(62_000), END.after(BETWEEN_CLEANINGS_MS));
         assert_eq!((given_back.amounts.len(), given_back.held.taken()), (1, 1));
         given_back.take(&new, 1, 8);
         assert!(given_back.held.is_empty());

@@ -48,11 +48,11 @@ pub use check::{
     Budget, Cause, Check, Checks, ConsultResult, Decision, Denial, ExactDetails, ExactResult, MAX_BUDGETS,
     MAX_TRANSACTIONS, Outcome, Policy, Reason, ShadowOutcome, Transactions,
 };
-pub use compiled::CompiledRule;
+pub use compiled::{CompiledRule, Terms};
 pub use decide::deferred::MAX_DEFERRED_REQUESTS;
 pub use decide::judge::{ANSWER_SERVES_MS, SLACK_PART, STALE_MS, STRICT_PER_SECOND, TOLERANCE_PART, slack};
 pub use decide::violations::{MAX_VIOLATORS, Violation, Violator, violations_namespace};
-pub use given_back::{GivenBack, MAX_GIVEN_BACK};
+pub use given_back::{CellCount, GivenBack, MAX_GIVEN_BACK};
 pub use remote::link::{FRESH_MS, GiveUp, PING_MS};
 pub use rule_set::RuleSet;
 pub use stats::{Gauges, Stats};
@@ -417,12 +417,11 @@ impl Limiter {
     fn on_ack(&mut self, shared: &mut impl Shared, ack: &wire::Ack, now: Now) {
         self.stats.refused = self.stats.refused.saturating_add(ack.refused.len() as u64);
         let worker_cache = &mut self.worker_cache;
-        let acknowledged =
-            self.outbox.on_ack(ack.report_id, &ack.refused, now.mono, |fingerprint, sequence, own| {
-                if let Some(slot) = worker_cache.get(fingerprint) {
-                    slot.acked.note(sequence, own);
-                }
-            });
+        let acknowledged = self.outbox.on_ack(ack.report_id, &ack.refused, now.mono, |cell| {
+            if let Some(slot) = worker_cache.get(cell.fingerprint) {
+                slot.acked.note(cell.sequence, cell.own);
+            }
+        });
         self.unmark_stored(shared, &acknowledged.stored, now);
         self.keep_unstored(shared, &acknowledged.refused, now);
         self.merge_snapshots(shared, &ack.baselines, Make::Never, now);

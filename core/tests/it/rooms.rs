@@ -1,6 +1,6 @@
 //! Tests that workspaces, and namespaces of one workspace, leave room to each other.
 
-use weir_core::limiter::{GivenBack, MAX_GIVEN_BACK};
+use weir_core::limiter::{CellCount, GivenBack, MAX_GIVEN_BACK};
 use weir_core::model::exact::ExactRequestId;
 use weir_core::model::key::{Key, KeyParts};
 use weir_core::model::time::MonoMs;
@@ -53,7 +53,8 @@ fn refunds_that_fill_their_room_leave_some_to_other_namespaces_and_workspaces() 
     let mut given_back = GivenBack::default();
     let mut keeps = |workspace: &[u8], namespace: &[u8], number: u64| {
         let key = key(workspace, namespace, number);
-        given_back.give(key.as_bytes(), 1, (CELL, 1), END, NOW);
+        let cell = CellCount { sequence: CELL, counted: 1 };
+        given_back.give(key.as_bytes(), 1, cell, END, NOW);
         given_back.left(key.as_bytes(), CELL) == 1
     };
     let most = MAX_GIVEN_BACK as u64;

@@ -17,7 +17,7 @@ use crate::host::headers::{Beyond, Headers};
 use crate::host::shared::EnvoyShared;
 use crate::responses::Client;
 use crate::worker::Worker;
-use weir_core::limiter::Decision;
+use weir_core::limiter::{Decision, Terms};
 use weir_core::model::time::{MonoMs, UnixMs};
 use weir_core::model::trace::Trace;
 use weir_core::rules::{self, Action, Denied, Lines, Live, Request};
@@ -94,8 +94,8 @@ impl Plugin {
                 }
                 Action::Limit { limit, configured, cost, epoch } => {
                     self.bans.accuse(rule, identifier);
-                    let amounts = (limit, configured, cost);
-                    compiled.check(identifier, epoch, amounts, enforced, &mut self.checks);
+                    let terms = Terms { limit, configured, cost, epoch, enforced };
+                    compiled.check(identifier, terms, &mut self.checks);
                 }
             }
         }

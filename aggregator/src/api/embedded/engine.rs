@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use tokio::sync::oneshot;
 use weir_core::limiter::table::{ArrayShared, Geometry, Meta};
-use weir_core::limiter::{Budget, Check, Decision, Denial, GivenBack, Limiter, Outcome, Setup};
+use weir_core::limiter::{Budget, CellCount, Check, Decision, Denial, GivenBack, Limiter, Outcome, Setup};
 use weir_core::model::key::{HashKey, OriginId};
 use weir_core::model::time::{MonoMs, Now, UnixMs};
 use weir_core::model::window::Position;
@@ -120,9 +120,9 @@ impl Engine {
     }
 
     /// The cell in which a key with cells of this length counts now, what counts in it, and when it ends.
-    pub(super) fn current_cell(&mut self, key: (&[u8], u64), now: MonoMs) -> ((u64, u64), MonoMs) {
-        let cell = self.limiter.current_cell(&mut self.table, key, now);
-        let at = Position::at(self.limiter.moment(now).unix, key.1);
+    pub(super) fn current_cell(&mut self, key: &[u8], cell_ms: u64, now: MonoMs) -> (CellCount, MonoMs) {
+        let cell = self.limiter.current_cell(&mut self.table, key, cell_ms, now);
+        let at = Position::at(self.limiter.moment(now).unix, cell_ms);
         (cell, now.after(at.until_next_ms()))
     }
 

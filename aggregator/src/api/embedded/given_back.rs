@@ -4,7 +4,7 @@
 //! step, and what was taken for a call that is denied is there for the next.
 
 use super::engine::{Engine, Taken};
-use weir_core::limiter::{Budget, Check, Denial};
+use weir_core::limiter::{Budget, CellCount, Check, Denial};
 use weir_core::model::time::MonoMs;
 
 impl Engine {
@@ -13,7 +13,7 @@ impl Engine {
         if check.cost == 0 || !self.given_back.has(check.key) {
             return Taken::default();
         }
-        let ((sequence, _), _) = self.current_cell((check.key, check.cell_ms), now);
+        let (CellCount { sequence, .. }, _) = self.current_cell(check.key, check.cell_ms, now);
         let hits = self.given_back.take(check.key, check.cost, sequence);
         Taken { key: check.key.to_vec(), cell_ms: check.cell_ms, hits, sequence }
     }
@@ -24,18 +24,18 @@ impl Engine {
         if hits == 0 {
             return;
         }
-        let (cell, until) = self.current_cell((&key, cell_ms), now);
-        if cell.0 == sequence {
+        let (cell, until) = self.current_cell(&key, cell_ms, now);
+        if cell.sequence == sequence {
             self.given_back.give(&key, hits, cell, until, now);
         }
     }
 
     /// Gives the check's cost back; returns how much of it is kept.
     pub(super) fn give_back(&mut self, check: &Check<'_>, now: MonoMs) -> u64 {
-        let (cell, until) = self.current_cell((check.key, check.cell_ms), now);
-        let before = self.given_back.left(check.key, cell.0);
+        let (cell, until) = self.current_cell(check.key, check.cell_ms, now);
+        let before = self.given_back.left(check.key, cell.sequence);
         self.given_back.give(check.key, check.cost, cell, until, now);
-        self.given_back.left(check.key, cell.0).saturating_sub(before)
+        self.given_back.left(check.key, cell.sequence).saturating_sub(before)
     }
 
     /// A budget with what was given back and is left.
@@ -85,7 +85,7 @@ impl Engine {
         if !self.given_back.has(check.key) {
             return 0;
         }
-        let ((sequence, _), _) = self.current_cell((check.key, check.cell_ms), now);
+        let (CellCount { sequence, .. }, _) = self.current_cell(check.key, check.cell_ms, now);
         self.given_back.left(check.key, sequence)
     }
 }

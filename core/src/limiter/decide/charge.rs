@@ -1,11 +1,14 @@
 //! Charges one key: by the worker's lease, or in the table by the decision of `judge`.
 
+use super::deferred::Reserve;
 use super::item::Item;
 use super::judge::{Basis, Obstacle, is_strict};
-use super::lease::{self, settle_into, take_lease};
+use super::lease::{self, NewLease, settle_into, take_lease};
 use super::trial::{Judged, RAISED_MS, Trial};
 use crate::limiter::Limiter;
-use crate::limiter::cache::worker_cache::{CACHED_MS, CachedDenial, Lease, NotedLimit, Remains, SeenDenial, Slot};
+use crate::limiter::cache::worker_cache::{
+    CACHED_MS, CachedDenial, Lease, NotedLimit, Remains, SeenDenial, Slot,
+};
 use crate::limiter::check::{Budget, Cause, Check, Decision, Denial};
 use crate::limiter::report::outbox::{Row, row};
 use crate::limiter::table::{Cell, Entry, Reservation, ReservationKind, Tag};
@@ -181,7 +184,8 @@ impl Limiter {
         self.note_judged(&judged, &done, now);
         self.note_charged(item, slot.as_ref(), &judged, judged.verdict.ok(), &done, now);
         let (budget, spent) = self.conclude(item, check, judged, &done, now.mono)?;
-        self.opened(item, check, (spent.reserved, done.overflow), now);
+        let reserve = Reserve { amount: item.cost, held: spent.reserved, overflow: done.overflow };
+        self.opened(item, check, reserve, now);
         Ok(Budget { remaining: budget.remaining.saturating_add(spent.leased), ..budget })
     }
 
@@ -240,8 +244,8 @@ impl Limiter {
             (reserved, true)
         };
         let ended = self.table.transact_where(shared, overflow, subject, now, &mut self.stats, change);
-        let reserved = ended.as_ref().is_ok_and(|done| done.result);
-        self.opened(item, check, (reserved, overflow), now);
+        let held = ended.as_ref().is_ok_and(|done| done.result);
+        self.opened(item, check, Reserve { amount: item.cost, held, overflow }, now);
         if let Ok(done) = ended {
             self.note_cells(&done.entry, now.mono);
         }
@@ -285,15 +289,15 @@ impl Limiter {
             let spare = entry.used_and_reserved().remaining(at, entry.limit);
             let has_one_limit = slot.lease.limits == (entry.limit, entry.configured);
             let go_on = go_on && has_one_limit && !is_strict(entry, at, entry.limit, origins, now.mono);
-            let leased =
+            let amount =
                 if go_on { take_lease(entry, Some(&slot), tag, spare, 1, origins, now.mono) } else { 0 };
-            ((leased, spare, *at), true)
+            ((NewLease { amount, spare: spare.saturating_sub(amount) }, *at), true)
         };
         let subject = Subject { fingerprint, key: None, make: Make::Never };
         match self.table.transact(shared, subject, now, &mut self.stats, change) {
-            Ok(Done { result: (leased, spare, at), entry, .. }) => {
+            Ok(Done { result: (lease, at), entry, .. }) => {
                 self.note_cells(&entry, now.mono);
-                self.put_lease(fingerprint, (leased, spare.saturating_sub(leased)), &entry, &at, now.mono);
+                self.put_lease(fingerprint, lease, &entry, &at, now.mono);
             }
             Err(Failed::Absent) => {
                 if let Some(slot) = self.worker_cache.get(fingerprint) {
@@ -388,7 +392,8 @@ impl Limiter {
         }
         self.worker_cache.entry(item.fingerprint, now.mono);
         let leased = spent.unwrap_or_default().leased;
-        self.put_lease(item.fingerprint, (leased, judged.remaining), &done.entry, &judged.at, now.mono);
+        let lease = NewLease { amount: leased, spare: judged.remaining };
+        self.put_lease(item.fingerprint, lease, &done.entry, &judged.at, now.mono);
     }
 
     /// What was done about an admitted cost and the budget that remains, or the reason why it is not admitted.
@@ -444,7 +449,7 @@ impl Limiter {
     pub(in crate::limiter) fn put_lease(
         &mut self,
         fingerprint: u64,
-        (amount, spare): (u64, u64),
+        NewLease { amount, spare }: NewLease,
         entry: &Entry,
         at: &Position,
         now: MonoMs,

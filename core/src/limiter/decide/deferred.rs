@@ -35,13 +35,19 @@ struct Charge {
     deferred_cost: DeferredCost,
     limit: u64,
     configured: Option<u64>,
-    reserve: u64,
-    /// Whether the reserve is a reservation in the table; otherwise it is spent.
-    held: bool,
-    /// Whether it is in the overflow cell that the key shares with others.
-    overflow: bool,
+    reserve: Reserve,
     since: MonoMs,
     until: MonoMs,
+}
+
+/// What stands for a deferred cost until it is known.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::limiter) struct Reserve {
+    pub(in crate::limiter) amount: u64,
+    /// Whether it is a reservation in the table; otherwise it is spent.
+    pub(in crate::limiter) held: bool,
+    /// Whether it is in the overflow cell that the key shares with others.
+    pub(in crate::limiter) overflow: bool,
 }
 
 #[derive(Debug, Default)]
@@ -138,13 +144,7 @@ impl Limiter {
     }
 
     /// Notes a deferred charge of the current request.
-    pub(in crate::limiter) fn opened(
-        &mut self,
-        item: &Item,
-        check: &Check<'_>,
-        (held, overflow): (bool, bool),
-        now: Now,
-    ) {
+    pub(in crate::limiter) fn opened(&mut self, item: &Item, check: &Check<'_>, reserve: Reserve, now: Now) {
         let Some(deferred_cost) = item.deferred.clone() else { return };
         self.deferred.new.push(Charge {
             key: check.key.to_vec(),
@@ -153,9 +153,7 @@ impl Limiter {
             deferred_cost,
             limit: item.limit,
             configured: item.configured,
-            reserve: item.cost,
-            held,
-            overflow,
+            reserve,
             since: now.mono,
         });
     }
@@ -169,7 +167,7 @@ impl Limiter {
         self.make_room(shared, request, now);
         // If the number was used before, the earlier request was never settled.
         for charge in self.deferred.put(request, charges).into_iter().flatten() {
-            let reserve = charge.reserve;
+            let reserve = charge.reserve.amount;
             self.settle_charge(shared, charge, reserve, now);
         }
     }
@@ -208,23 +206,24 @@ impl Limiter {
     /// Spends the reserve of `request`; a late response can only add to it.
     fn spend_open(&mut self, shared: &mut impl Shared, request: u64, now: Now) {
         let Some(charges) = self.deferred.requests.get(&request).cloned() else { return };
-        for charge in charges.into_iter().filter(|charge| charge.held) {
-            let reserve = charge.reserve;
+        for charge in charges.into_iter().filter(|charge| charge.reserve.held) {
+            let reserve = charge.reserve.amount;
             self.settle_charge(shared, charge, reserve, now);
         }
         for charge in self.deferred.requests.get_mut(&request).into_iter().flatten() {
-            charge.held = false;
+            charge.reserve.held = false;
         }
     }
 
     fn settle_charge(&mut self, shared: &mut impl Shared, charge: Charge, cost: u64, now: Now) {
-        if !charge.held && cost <= charge.reserve {
+        let Reserve { amount, held, overflow } = charge.reserve;
+        if !held && cost <= amount {
             return;
         }
         let tag = self.tag(ReservationKind::Deferred);
         let change = |entry: &mut Entry, _: &Position| {
-            let taken_back = if charge.held { entry.release_part(tag, charge.reserve) } else { 0 };
-            let spent = charge.reserve.saturating_sub(taken_back);
+            let taken_back = if held { entry.release_part(tag, amount) } else { 0 };
+            let spent = amount.saturating_sub(taken_back);
             if entry.limit == 0 {
                 entry.apply(charge.limit, charge.configured);
             }
@@ -232,7 +231,7 @@ impl Limiter {
             ((), true)
         };
         let subject = Subject { fingerprint: charge.fingerprint, key: Some(&charge.key), make: Make::Always };
-        match self.table.transact_where(shared, charge.overflow, subject, now, &mut self.stats, change) {
+        match self.table.transact_where(shared, overflow, subject, now, &mut self.stats, change) {
             Ok(done) => self.note_cells(&done.entry, now.mono),
             Err(Failed::Exhausted | Failed::Absent) => {
                 // What is not settled stays reserved, and counts as spent when the reservation expires.

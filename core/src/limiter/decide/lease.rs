@@ -42,6 +42,14 @@ const MAX_RECALLS: usize = 256;
 /// Most leases that are returned in one tick.
 const RETURNS_A_TICK: usize = 4_096;
 
+/// A lease that was just taken; none if its amount is 0.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::limiter) struct NewLease {
+    pub(in crate::limiter) amount: u64,
+    /// What is left of the limit besides it.
+    pub(in crate::limiter) spare: u64,
+}
+
 /// The leases of a worker, and those that other workers are to return.
 #[derive(Debug, Default)]
 pub(in crate::limiter) struct Leases {

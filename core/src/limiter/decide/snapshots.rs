@@ -5,6 +5,7 @@ use super::judge::LocalCounts;
 use crate::limiter::check::{Budget, Cause, Check, ConsultResult, Decision, Denial, Outcome, Reason};
 use crate::limiter::remote::consults::{MAX_ROUNDS, Need, PendingQuery, Sent};
 use crate::limiter::remote::waiting::WaitingRequest;
+use crate::limiter::report::outbox::StoredCell;
 use crate::limiter::table::{Entry, ReservationKind};
 use crate::limiter::transact::{Make, Subject};
 use crate::limiter::{ANSWER_SERVES_MS, Limiter, TICK_MS};
@@ -84,10 +85,10 @@ impl Limiter {
     pub(in crate::limiter) fn unmark_stored(
         &mut self,
         shared: &mut impl Shared,
-        stored: &[(u64, u64, u64)],
+        stored: &[StoredCell],
         now: Now,
     ) {
-        for (fingerprint, sequence, own) in stored {
+        for StoredCell { fingerprint, sequence, own } in stored {
             let subject = Subject { fingerprint: *fingerprint, key: None, make: Make::Never };
             let change = |entry: &mut Entry, _: &Position| {
                 entry.confirm(*sequence, *own);

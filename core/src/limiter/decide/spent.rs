@@ -1,9 +1,10 @@
 //! Use that was decided elsewhere, or cannot be undone: it is charged beyond a limit too.
 
-use super::lease::settle_into;
+use super::lease::{NewLease, settle_into};
 use crate::limiter::Limiter;
 use crate::limiter::cache::worker_cache::Slot;
 use crate::limiter::check::Check;
+use crate::limiter::given_back::CellCount;
 use crate::limiter::table::{Entry, ReservationKind};
 use crate::limiter::transact::{Make, Subject};
 use crate::model::key::fingerprint;
@@ -39,18 +40,22 @@ impl Limiter {
     pub fn current_cell(
         &mut self,
         shared: &mut impl Shared,
-        (key, cell_ms): (&[u8], u64),
+        key: &[u8],
+        cell_ms: u64,
         now: MonoMs,
-    ) -> (u64, u64) {
+    ) -> CellCount {
         let now = self.moment(now);
         let fingerprint = fingerprint(key, self.table.secret);
         let slot = self.worker_cache.get(fingerprint).copied();
         let subject = Subject { fingerprint, key: Some(key), make: Make::Look };
         let looked = self.table.transact(shared, subject, now, &mut self.stats, |_, at| (at.sequence, false));
-        let Ok(looked) = looked else { return (Position::at(now.unix, cell_ms).sequence, 0) };
+        let Ok(looked) = looked else {
+            return CellCount { sequence: Position::at(now.unix, cell_ms).sequence, counted: 0 };
+        };
         let leased = slot.filter(|slot| slot.lease.amount > 0 && slot.lease.sequence == looked.result);
         let leased = leased.map_or(0, |slot| slot.lease.spent);
-        (looked.result, looked.entry.current.used().saturating_add(leased))
+        let counted = looked.entry.current.used().saturating_add(leased);
+        CellCount { sequence: looked.result, counted }
     }
 
     fn spend_where(
@@ -83,7 +88,7 @@ impl Limiter {
         }
         if settled {
             let spare = done.entry.used_and_reserved().remaining(&at, item.limit);
-            self.put_lease(item.fingerprint, (0, spare), &done.entry, &at, now.mono);
+            self.put_lease(item.fingerprint, NewLease { amount: 0, spare }, &done.entry, &at, now.mono);
         }
         Some(charged)
     }

@@ -40,8 +40,8 @@ pub(in crate::limiter) struct Row<'a> {
 pub(in crate::limiter) struct Acknowledged {
     /// Fingerprints of rows that the region refused.
     pub(in crate::limiter) refused: Vec<u64>,
-    /// Fingerprint, sequence and count of stored rows of keys that it had refused before.
-    pub(in crate::limiter) stored: Vec<(u64, u64, u64)>,
+    /// Those of keys that it had refused before.
+    pub(in crate::limiter) stored: Vec<StoredCell>,
 }
 
 #[derive(Debug, Default)]
@@ -69,6 +69,14 @@ struct QueuedCell {
     without_baseline: bool,
     region_others: u64,
     unstored: bool,
+}
+
+/// A cell whose count the region has stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::limiter) struct StoredCell {
+    pub(in crate::limiter) fingerprint: u64,
+    pub(in crate::limiter) sequence: u64,
+    pub(in crate::limiter) own: u64,
 }
 
 #[derive(Debug)]
@@ -166,13 +174,13 @@ impl Outbox {
         }
     }
 
-    /// Applies an acknowledgement; calls `confirmed(fingerprint, sequence, own)` for each stored cell.
+    /// Applies an acknowledgement; calls `confirmed` for each stored cell.
     pub(in crate::limiter) fn on_ack(
         &mut self,
         id: u64,
         refused: &[u32],
         now: MonoMs,
-        mut confirmed: impl FnMut(u64, u64, u64),
+        mut confirmed: impl FnMut(StoredCell),
     ) -> Acknowledged {
         let mut acknowledged = Acknowledged::default();
         let at = self.in_flight.iter().position(|batch| batch.id == id);
@@ -187,9 +195,10 @@ impl Outbox {
                 // A row without own counts repeats others' counts only, so it may be dropped.
                 acknowledged.refused.extend((held.own > 0).then_some(held.fingerprint));
             } else if !held.without_baseline {
-                confirmed(held.fingerprint, held.sequence, held.own);
-                let row = (held.fingerprint, held.sequence, held.own);
-                acknowledged.stored.extend(held.unstored.then_some(row));
+                let &QueuedCell { fingerprint, sequence, own, .. } = held;
+                let stored = StoredCell { fingerprint, sequence, own };
+                confirmed(stored);
+                acknowledged.stored.extend(held.unstored.then_some(stored));
             }
         }
         acknowledged
@@ -363,9 +372,10 @@ mod tests {
         assert_eq!(reports.iter().map(|report| report.counts.len()).collect::<Vec<_>>(), [256, 256, 88]);
         assert_eq!(outbox.acked_through(MonoMs(9)), Some(MonoMs(5)));
         let mut confirmed = vec![];
-        let acknowledged = outbox
-            .on_ack(2, &[1, 0, 9_999], MonoMs(7), |fingerprint, _, own| confirmed.push((fingerprint, own)));
-        assert_eq!(acknowledged, Acknowledged { refused: vec![256, 257], stored: vec![(258, 7, 258)] });
+        let acknowledged =
+            outbox.on_ack(2, &[1, 0, 9_999], MonoMs(7), |cell| confirmed.push((cell.fingerprint, cell.own)));
+        let stored = vec![StoredCell { fingerprint: 258, sequence: 7, own: 258 }];
+        assert_eq!(acknowledged, Acknowledged { refused: vec![256, 257], stored });
         assert_eq!(confirmed, (258..512).map(|at| (at, at)).collect::<Vec<_>>());
         outbox.broken();
         let mut again = vec![];

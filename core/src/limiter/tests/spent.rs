@@ -1,7 +1,7 @@
 //! Use that was decided elsewhere: it is charged beyond any limit, and others see it.
 
 use super::harness::*;
-use crate::limiter::Cause;
+use crate::limiter::{Cause, CellCount};
 use crate::model::time::MonoMs;
 use crate::model::window::MAX_LIMIT;
 
@@ -57,7 +57,7 @@ fn a_spent_lease_counts_towards_the_limit_and_the_cell() {
     let now = MonoMs(world.now);
     let Process { shared, workers, .. } = &mut world.processes[0];
     let limiter = &mut workers[0].as_mut().unwrap().limiter;
-    let (sequence, counted) = limiter.current_cell(shared, (key.as_bytes(), HOUR), now);
+    let CellCount { sequence, counted } = limiter.current_cell(shared, key.as_bytes(), HOUR, now);
     assert_eq!((sequence, counted), (START_UNIX / HOUR, 90));
     assert_eq!(limiter.charge_unless_exceeded(shared, &check(&key, 1_000, 911), now), Some(true));
     assert_eq!(limiter.charge_unless_exceeded(shared, &check(&key, 1_000, 1), now), Some(false));
