@@ -13,6 +13,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use weir_core::model::breaker::State as Breaker;
+use weir_core::model::key::HashKey;
 use weir_core::model::time::MonoMs;
 use weir_core::region::RegionLimits;
 use weir_core::replication::RegionState;
@@ -54,7 +55,7 @@ impl Services {
         exact: Exact,
         telemetry: Telemetry,
     ) -> Services {
-        let mut state = RegionState::new(limits, (rand::random(), rand::random()));
+        let mut state = RegionState::new(limits, HashKey(rand::random(), rand::random()));
         if let Some(regional) = &regional {
             state = state.with_store(regional.schedule.store_breaker);
         }

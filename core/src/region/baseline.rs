@@ -179,7 +179,7 @@ impl Region {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::key::{KeyParts, OriginId};
+    use crate::model::key::{HashKey, KeyParts, OriginId};
     use crate::model::wire;
     use crate::region::RegionLimits;
     use std::vec;
@@ -197,7 +197,7 @@ mod tests {
 
     /// A region with a lower bound of 80 and no components.
     fn region() -> Region {
-        let mut region = Region::new(RegionLimits::default(), (1, 2));
+        let mut region = Region::new(RegionLimits::default(), HashKey(1, 2));
         region.witness(&key(), 1_000, 80, NOW).unwrap();
         region
     }

@@ -55,14 +55,14 @@ struct Entry {
 }
 
 impl Keys {
-    pub(super) fn new(max: usize, secret: (u64, u64)) -> Keys {
+    pub(super) fn new(max: usize, secret: HashKey) -> Keys {
         Keys {
             // Slot numbers have 32 bits.
             max: max.min(u32::MAX as usize),
             slots: Vec::new(),
             vacant: Vec::new(),
             index: HashTable::new(),
-            secret: HashKey(secret.0, secret.1),
+            secret,
             expiry: BTreeSet::new(),
             checks: Vec::new(),
             shares: Shares::default(),
@@ -361,7 +361,7 @@ mod tests {
 
     #[test]
     fn an_identifier_is_found_after_any_number_of_epochs() {
-        let mut keys = Keys::new(20_000, (1, 2));
+        let mut keys = Keys::new(20_000, HashKey(1, 2));
         for epoch in 0..10_000 {
             insert(&mut keys, &key("login", &format!("reset-{epoch}"), epoch)).unwrap();
         }
@@ -382,7 +382,7 @@ mod tests {
 
     #[test]
     fn windows_of_one_identifier_are_bounded() {
-        let mut keys = Keys::new(20_000, (1, 2));
+        let mut keys = Keys::new(20_000, HashKey(1, 2));
         let most = u32::try_from(MAX_KEYS_OF_IDENTIFIER / 4 * 3).unwrap();
         for epoch in 0..most {
             insert(&mut keys, &key("n", "alice", epoch)).unwrap();
@@ -400,7 +400,7 @@ mod tests {
 
     #[test]
     fn a_node_that_invents_windows_leaves_some_to_the_others() {
-        let mut keys = Keys::new(20_000, (1, 2));
+        let mut keys = Keys::new(20_000, HashKey(1, 2));
         let [inventor, other] = [1, 2].map(|id| OriginId([id; 16]));
         let mut touch = |node: OriginId, epoch: u32| {
             let key = key("cart", "alice", epoch);

@@ -43,7 +43,7 @@ mod subscribers;
 pub mod top;
 mod work;
 
-use crate::model::key::{Key, KeyParts, OriginId};
+use crate::model::key::{HashKey, Key, KeyParts, OriginId};
 use crate::model::time::{MonoMs, UnixMs};
 use crate::model::window::{MAX_COUNT, MAX_LIMIT, Position};
 use crate::model::wire;
@@ -173,7 +173,7 @@ pub struct Region {
 
 impl Region {
     /// An empty region. `secret` must be random and unknown to clients.
-    pub fn new(limits: RegionLimits, secret: (u64, u64)) -> Region {
+    pub fn new(limits: RegionLimits, secret: HashKey) -> Region {
         Region {
             keys: Keys::new(limits.max_keys, secret),
             nodes: Nodes::new(limits.max_origins),

@@ -15,7 +15,7 @@ use super::figures::{Figures, add};
 use super::members::Members;
 use super::streams::{Entered, StreamId, Streams};
 use crate::model::breaker::Policy;
-use crate::model::key::OriginId;
+use crate::model::key::{HashKey, OriginId};
 use crate::model::time::{MonoMs, Now};
 use crate::model::wire::{Ack, Answer, Consult, FilterFrame, Pong, Push, RegionFrame, Report, Snapshot};
 use crate::region::{OtherRegion, Region, RegionLimits};
@@ -140,7 +140,7 @@ impl RegionState {
     }
 
     /// An empty region without stores. `secret` must be random and unknown to clients.
-    pub fn new(limits: RegionLimits, secret: (u64, u64)) -> RegionState {
+    pub fn new(limits: RegionLimits, secret: HashKey) -> RegionState {
         RegionState {
             region: Region::new(limits, secret),
             figures: Figures::default(),

@@ -1,7 +1,7 @@
 //! Helpers of this module's unit tests.
 
 use super::{Alone, RegionState};
-use crate::model::key::{Key, KeyParts, OriginId};
+use crate::model::key::{HashKey, Key, KeyParts, OriginId};
 use crate::model::time::{MonoMs, Now, UnixMs};
 use crate::model::wire::{Consult, Count, FilterFrame, Report};
 use crate::region::RegionLimits;
@@ -13,7 +13,7 @@ pub const NOW: Now = Now { unix: UnixMs(SEQUENCE * WINDOW_MS), mono: MonoMs(50_0
 pub const ORIGIN: OriginId = OriginId([1; 16]);
 
 pub fn state() -> RegionState {
-    RegionState::new(RegionLimits::default(), (1, 2))
+    RegionState::new(RegionLimits::default(), HashKey(1, 2))
 }
 
 /// With a store whose markers were read.

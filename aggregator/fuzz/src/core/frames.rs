@@ -29,7 +29,7 @@ pub fn key(data: &[u8]) {
 /// A filter's frame, taken by a region.
 pub fn filter_frame(data: &[u8]) {
     let Ok(frame) = FilterFrame::decode(data) else { return };
-    let mut region = Region::new(RegionLimits { max_keys: 64, ..RegionLimits::default() }, (1, 2));
+    let mut region = Region::new(RegionLimits { max_keys: 64, ..RegionLimits::default() }, HashKey(1, 2));
     region.nodes.received_from(ORIGIN, MonoMs(NOW.0));
     region.subscribe(ORIGIN);
     for _ in 0..2 {
@@ -145,7 +145,7 @@ fn end(limiter: &mut Limiter, waiting: &mut BTreeMap<u64, Option<u64>>, frame: &
 /// Changes that an aggregator receives from a peer.
 pub fn changes(data: &[u8]) {
     let Ok(changes) = Changes::decode(data) else { return };
-    let mut region = Region::new(RegionLimits { max_keys: 64, ..RegionLimits::default() }, (1, 2));
+    let mut region = Region::new(RegionLimits { max_keys: 64, ..RegionLimits::default() }, HashKey(1, 2));
     region.back();
     region.set_store_ids(StoreIds(vec![data.len() as u64 % 2]));
     for change in &changes.cells {

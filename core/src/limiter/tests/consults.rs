@@ -3,7 +3,7 @@
 use super::harness::*;
 use crate::limiter::table::Geometry;
 use crate::limiter::{Cause, Check, ConsultResult, Decision, FRESH_MS, Outcome, Policy, Reason};
-use crate::model::key::Key;
+use crate::model::key::{HashKey, Key};
 use std::vec::Vec;
 
 fn waits(outcome: &(u64, Outcome)) -> bool {
@@ -254,8 +254,10 @@ fn a_busy_key_does_not_keep_the_circuit_breaker_from_opening() {
 #[test]
 fn a_query_that_the_region_cannot_decide_is_decided_locally_at_once() {
     let mut world = World::connected(2, 1);
-    world.regions[0] =
-        crate::region::Region::new(crate::region::RegionLimits { max_keys: 0, max_origins: 9 }, (1, 2));
+    world.regions[0] = crate::region::Region::new(
+        crate::region::RegionLimits { max_keys: 0, max_origins: 9 },
+        HashKey(1, 2),
+    );
     let key = key("k", HOUR);
     let (took, outcome) = timed(
         &mut world,

@@ -3,7 +3,7 @@
 use super::harness::*;
 use crate::limiter::table::{Entry, Geometry, MAX_DIVERTED};
 use crate::limiter::{Check, OVERFLOW_IDENTIFIER};
-use crate::model::key::Key;
+use crate::model::key::{HashKey, Key};
 use crate::model::shared::{Place, Shared};
 use crate::model::time::MonoMs;
 use crate::model::window::Position;
@@ -223,7 +223,7 @@ fn no_key_is_evicted_while_the_region_that_acknowledged_it_may_be_lost() {
 #[test]
 fn refused_counts_are_reported_again_until_the_region_has_room() {
     let mut world = World::connected(1, 2);
-    world.regions[0] = Region::new(RegionLimits { max_keys: 1, ..RegionLimits::default() }, (3, 4));
+    world.regions[0] = Region::new(RegionLimits { max_keys: 1, ..RegionLimits::default() }, HashKey(3, 4));
     let (short, long) = (key("short", MINUTE), key("long", HOUR));
     assert!(world.passes(0, 0, &[check(&short, 100, 60)]));
     world.run(100);
@@ -247,7 +247,7 @@ fn many_refused_counts_are_reported_again_in_steps() {
     let geometry = Geometry { buckets: 2_048, keys_per_bucket: 8 };
     let mut world = World::with(1, 1, geometry, false);
     world.run(2_000);
-    world.regions[0] = Region::new(RegionLimits { max_keys: 0, ..RegionLimits::default() }, (3, 4));
+    world.regions[0] = Region::new(RegionLimits { max_keys: 0, ..RegionLimits::default() }, HashKey(3, 4));
     let keys = keys(6_000, HOUR);
     for chunk in keys.chunks(100) {
         for key in chunk {

@@ -2,6 +2,7 @@
 
 use super::harness::*;
 use crate::limiter::table::Geometry;
+use crate::model::key::HashKey;
 use crate::model::shared::{Place, Shared};
 use crate::model::time::MonoMs;
 use crate::region::{Region, RegionLimits};
@@ -24,7 +25,7 @@ fn table_bytes(world: &mut World) -> usize {
 fn a_slow_flood_causes_no_denials_of_new_keys() {
     let mut world = World::with(1, 1, SMALL, false);
     let limits = RegionLimits { max_keys: REGION_KEYS, ..RegionLimits::default() };
-    world.regions[0] = Region::new(limits, (3, 4));
+    world.regions[0] = Region::new(limits, HashKey(3, 4));
     world.run(2_000);
     let used_up: Vec<_> = (0..4).map(|at| key(&format!("used-up-{at}"), MONTH)).collect();
     for key in &used_up {

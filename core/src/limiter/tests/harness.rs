@@ -8,7 +8,7 @@ use super::exact_store::ExactStore;
 use super::network::{Frame, Stream};
 use crate::limiter::table::{Bucket, Geometry};
 use crate::model::exact::Algorithm;
-use crate::model::key::{Key, KeyParts};
+use crate::model::key::{HashKey, Key, KeyParts};
 use crate::model::shared::{MemoryShared, Place, Version};
 use crate::model::time::UnixMs;
 use crate::model::window::Position;
@@ -178,8 +178,7 @@ impl World {
         let mut shared = Counting::default();
         let mut origin = [0; 16];
         origin[..8].copy_from_slice(&(number + self.now).to_be_bytes());
-        let proposal =
-            Meta { origin: OriginId(origin), secret: crate::model::key::HashKey(number, 7), geometry };
+        let proposal = Meta { origin: OriginId(origin), secret: HashKey(number, 7), geometry };
         let meta = Meta::establish(&mut shared, proposal);
         self.processes.push(Process { meta, shared, workers: Vec::new() });
         for _ in 0..workers {
@@ -453,7 +452,7 @@ impl World {
 }
 
 pub(super) fn new_region() -> Region {
-    Region::new(RegionLimits::default(), (3, 4))
+    Region::new(RegionLimits::default(), HashKey(3, 4))
 }
 
 /// The key of an identifier with a window of `duration_ms`.

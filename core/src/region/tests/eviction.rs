@@ -5,7 +5,7 @@ use super::*;
 const MAX_KEYS: usize = 64;
 
 fn small() -> Region {
-    Region::new(RegionLimits { max_keys: MAX_KEYS, ..RegionLimits::default() }, (1, 2))
+    Region::new(RegionLimits { max_keys: MAX_KEYS, ..RegionLimits::default() }, HashKey(1, 2))
 }
 
 /// A count of `identifier` in `namespace`, with a limit of 10.

@@ -103,7 +103,7 @@ fn an_implausible_sum_of_the_others_counts_up_to_the_bound_and_keeps_the_own_cou
 
 #[test]
 fn a_full_region_refuses_new_keys_and_keeps_the_old_ones() {
-    let mut region = Region::new(RegionLimits { max_keys: 1, max_origins: 1 }, (1, 2));
+    let mut region = Region::new(RegionLimits { max_keys: 1, max_origins: 1 }, HashKey(1, 2));
     let reported = region.report(origin(1), &[count("a", SEQUENCE, 6), count("b", SEQUENCE, 1)], NOW);
     assert_eq!(reported.refused, vec![(1, Refused::Full)]);
     assert_eq!(region.report(origin(1), &[count("a", SEQUENCE, 7)], NOW).refused, vec![]);

@@ -17,7 +17,7 @@ use super::cell::MAX_ORIGINS_A_KEY;
 use super::exchange::{BASELINE, Merge, Merged, Part};
 use super::shares::Grants;
 use super::*;
-use crate::model::key::KeyParts;
+use crate::model::key::{HashKey, KeyParts};
 use std::vec;
 use std::vec::Vec;
 
@@ -57,7 +57,7 @@ pub(super) fn query(own: u64, cost: u64) -> wire::Consult {
 }
 
 pub(super) fn region() -> Region {
-    Region::new(RegionLimits::default(), (1, 2))
+    Region::new(RegionLimits::default(), HashKey(1, 2))
 }
 
 /// Imports the count of another region.

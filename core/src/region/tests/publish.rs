@@ -405,7 +405,7 @@ fn implausible_cells_are_not_imported() {
 
 #[test]
 fn imports_leave_the_last_quarter_of_the_room() {
-    let mut region = Region::new(RegionLimits { max_keys: 4, max_origins: 9 }, (1, 2));
+    let mut region = Region::new(RegionLimits { max_keys: 4, max_origins: 9 }, HashKey(1, 2));
     for (identifier, taken) in [("a", true), ("b", true), ("c", true), ("d", false), ("a", true)] {
         assert_eq!(other(&mut region, &key(identifier), SEQUENCE, 5, NOW).is_ok(), taken, "{identifier}");
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use nix::time::{ClockId, clock_gettime};
-use weir_core::model::key::OriginId;
+use weir_core::model::key::{HashKey, OriginId};
 use weir_core::model::time::{MonoMs, UnixMs};
 use weir_core::model::wire::{Count, MAX_FRAME_CELLS};
 use weir_core::region::{Due, Region, RegionLimits};
@@ -47,7 +47,7 @@ pub fn measure(cells: usize) -> Result<Vec<f64>> {
 pub fn measure_here(cells: usize) -> Result<()> {
     let before = resident_bytes()?;
     let limits = RegionLimits { max_keys: cells, ..RegionLimits::default() };
-    let mut region = Region::new(limits, (1, 2));
+    let mut region = Region::new(limits, HashKey(1, 2));
     region.nodes.received_from(ORIGIN, MonoMs(NOW.0));
     region.set_regions(1);
     // Nothing is due yet.

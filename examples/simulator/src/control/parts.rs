@@ -5,6 +5,7 @@ use super::clock;
 use weir_core::control::book::{Book, ControlPush};
 use weir_core::control::news::{News, UnfinishedNews};
 use weir_core::control::{Controls, Keeper};
+use weir_core::model::key::HashKey;
 use weir_core::model::schedule::Schedule;
 use weir_core::model::shared::MemoryShared;
 use weir_core::model::time::{MonoMs, Now, UnixMs};
@@ -68,7 +69,7 @@ impl Aggregator {
             book: Book::new(),
             set: Controls::default(),
             reader: Reader::new(Schedule::default(), MonoMs(now), random),
-            state: RegionState::new(RegionLimits::default(), (1, 2)),
+            state: RegionState::new(RegionLimits::default(), HashKey(1, 2)),
             so_far: UnfinishedNews::default(),
             reads_until: None,
             waits: 0,

@@ -61,7 +61,7 @@ struct Aggregator {
 
 impl Aggregator {
     fn new(seed: u64) -> Aggregator {
-        let mut region = Region::new(RegionLimits::default(), (seed, 2));
+        let mut region = Region::new(RegionLimits::default(), HashKey(seed, 2));
         region.back();
         region.set_regions(REGIONS as u64);
         Aggregator {

@@ -9,6 +9,7 @@ use crate::world::network::StreamId;
 use crate::world::request::{Caller, Request, Store};
 use crate::world::stores::database;
 use std::collections::{BTreeMap, VecDeque};
+use weir_core::model::key::HashKey;
 use weir_core::region::RegionLimits;
 use weir_core::region::log::{Logs, LogsLimits};
 use weir_core::replication::globe::import::Importer;
@@ -43,7 +44,7 @@ impl World<'_> {
         host.restarts = false;
         let mut chance = self.chance.root.fork("aggregator", at as u64).fork("incarnation", host.incarnation);
         let limits = RegionLimits { max_keys: self.plan.topology.region_keys, ..RegionLimits::default() };
-        let mut state = RegionState::new(limits, (chance.next(), chance.next()));
+        let mut state = RegionState::new(limits, HashKey(chance.next(), chance.next()));
         if has_store {
             state = state.with_store(schedule.store_breaker);
         }
