@@ -116,10 +116,8 @@ pub struct Policy {
     pub trust_first: bool,
     /// If a query fails, deny instead of deciding by the local count.
     pub deny_on_failure: bool,
-    /// Clients do not see this limit: an allowed request's outcome has neither its budget nor its transaction.
-    pub hidden: bool,
-    /// An allowed request's outcome lists this budget, so that clients may see more than the one that ends first.
-    pub listed: bool,
+    /// What clients see of this limit in an allowed request's outcome.
+    pub visibility: Visibility,
     /// Longest time that a request waits for queries, in milliseconds.
     pub timeout_ms: u32,
     /// The cost comes from the response. Until [`Limiter::settle_cost`](super::Limiter::settle_cost) the check's cost is reserved, and
@@ -129,6 +127,18 @@ pub struct Policy {
     pub settles_at_most: u64,
 }
 
+/// What clients see of a limit if a request passes. Of rules that share a charge, the last in this order applies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Visibility {
+    /// Neither its budget nor its transaction.
+    Hidden,
+    /// Its budget, if it is the one that ends first, and its transaction.
+    #[default]
+    Shown,
+    /// The outcome also lists its budget, so that clients may see more than the one that ends first.
+    Listed,
+}
+
 /// The outcome of one request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
@@ -136,7 +146,7 @@ pub struct Outcome {
     pub decision: Decision,
     /// Shadow rules that would have denied. Exact shadow rules follow later, in `Limiter::take_shadow_outcomes`.
     pub shadow_denied: RuleSet,
-    /// Of a request that passes: what is left of its rules that are `listed` and not hidden. At most [`MAX_BUDGETS`], those that end
+    /// Of a request that passes: what is left of its rules that are [`Visibility::Listed`]. At most [`MAX_BUDGETS`], those that end
     /// first, in no order. Empty if a window alone applies, whose budget the decision has.
     pub budgets: Vec<Budget>,
     /// Details of exact rules, for response headers.
@@ -265,15 +275,15 @@ pub(super) struct Left {
 }
 
 impl Left {
-    /// Adds the budget of a rule with these fields of its policy.
-    pub(super) fn add(&mut self, budget: Budget, hidden: bool, listed: bool) {
-        if hidden {
+    /// Adds the budget of a rule.
+    pub(super) fn add(&mut self, budget: Budget, visibility: Visibility) {
+        if visibility == Visibility::Hidden {
             return;
         }
         if self.first.is_none_or(|first| budget.ends_before(&first)) {
             self.first = Some(budget);
         }
-        if listed {
+        if visibility == Visibility::Listed {
             self.list(budget);
         }
     }
@@ -281,7 +291,7 @@ impl Left {
     /// Adds what is left of other rules.
     pub(super) fn extend(&mut self, other: Left) {
         if let Some(budget) = other.first {
-            self.add(budget, false, false);
+            self.add(budget, Visibility::Shown);
         }
         other.listed.into_iter().for_each(|budget| self.list(budget));
     }

@@ -46,7 +46,7 @@ use transact::{Make, Table};
 
 pub use check::{
     Budget, Cause, Check, Checks, ConsultResult, Decision, Denial, ExactDetails, ExactResult, MAX_BUDGETS,
-    MAX_TRANSACTIONS, Outcome, Policy, Reason, ShadowOutcome, Transactions,
+    MAX_TRANSACTIONS, Outcome, Policy, Reason, ShadowOutcome, Transactions, Visibility,
 };
 pub use compiled::{CompiledRule, Terms};
 pub use decide::deferred::MAX_DEFERRED_REQUESTS;

@@ -8,7 +8,7 @@ use crate::host::arena;
 use crate::host::calls;
 use crate::worker::Worker;
 use proxy_wasm::types::LogLevel;
-use weir_core::limiter::{Checks, CompiledRule};
+use weir_core::limiter::{Checks, CompiledRule, Visibility};
 use weir_core::model::time::Now;
 use weir_core::rules::{Config, Rule, Scratch};
 
@@ -70,7 +70,9 @@ fn compiled(config: &Config, has_response_callback: bool) -> Vec<CompiledRule> {
     let listed = config.responses.headers_on_allowed && has_response_callback;
     let compiled = |(rule, number): (&Rule, u16)| {
         let mut compiled = rule.compiled(number, &config.workspace);
-        compiled.policy.listed = listed;
+        if listed && compiled.policy.visibility == Visibility::Shown {
+            compiled.policy.visibility = Visibility::Listed;
+        }
         compiled
     };
     config.rules.iter().zip(0..).map(compiled).collect()

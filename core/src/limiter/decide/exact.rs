@@ -11,6 +11,7 @@ use crate::limiter::Limiter;
 use crate::limiter::cache::denials::{CachedDenial, Denials, RECHECK_MS};
 use crate::limiter::check::{
     Budget, Cause, Check, Decision, Denial, ExactDetails, ExactResult, Left, Outcome, ShadowOutcome,
+    Visibility,
 };
 use crate::limiter::remote::consults::Need;
 use crate::limiter::remote::exact_requests::{
@@ -365,7 +366,7 @@ fn settle(pending: &PendingRequest, results: &[wire::ChargeResult]) -> Settled {
         |(_, result): (&PendingCharge, ChargeResult)| matches!(result.verdict, Verdict::Denied { .. });
     let denied = pending.results(results).any(is_denied);
     for (charge, result) in pending.results(results) {
-        if let Some(transaction) = result.transaction.filter(|_| !charge.hidden) {
+        if let Some(transaction) = result.transaction.filter(|_| charge.visibility != Visibility::Hidden) {
             settled.transactions.push(transaction);
         }
         if result.window_ms > 0 {
@@ -375,7 +376,7 @@ fn settle(pending: &PendingRequest, results: &[wire::ChargeResult]) -> Settled {
         let ChargeResult { remaining, reset_ms, .. } = result;
         let budget = Budget { rule: charge.rule, limit, remaining, reset_ms };
         match result.verdict {
-            Verdict::Allowed => settled.left.add(budget, charge.hidden, charge.listed),
+            Verdict::Allowed => settled.left.add(budget, charge.visibility),
             Verdict::Denied { retry_after_ms } => {
                 let cause = if retry_after_ms.is_some() { Cause::Limit } else { Cause::Cost };
                 settled.denial = worse(settled.denial, Some(Denial { budget, retry_after_ms, cause }));

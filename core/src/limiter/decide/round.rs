@@ -4,7 +4,7 @@ use super::charge::{Hold, Refusal};
 use super::item::{DeferredCost, Item, Provision};
 use super::judge::{Basis, LocalCounts};
 use crate::limiter::Limiter;
-use crate::limiter::check::{Budget, Cause, Check, Decision, Denial, Left, Outcome, Reason};
+use crate::limiter::check::{Budget, Cause, Check, Decision, Denial, Left, Outcome, Reason, Visibility};
 use crate::limiter::remote::consults::Need;
 use crate::limiter::rule_set::RuleSet;
 use crate::model::key::fingerprint;
@@ -55,7 +55,7 @@ impl Limiter {
             && !check.policy.shadow
         {
             let decision = match self.decide_one(shared, check, basis, now)? {
-                Decision::Allow(_) if check.policy.hidden => Decision::Allow(None),
+                Decision::Allow(_) if check.policy.visibility == Visibility::Hidden => Decision::Allow(None),
                 decision => decision,
             };
             if check.policy.settles_within_ms > 0 {
@@ -214,7 +214,7 @@ impl Limiter {
             if let Some(check) = checks.get(item.check)
                 && let Some(left) = self.covered_by_lease(item, check, now)
             {
-                all_left.add(left, check.policy.hidden, check.policy.listed);
+                all_left.add(left, check.policy.visibility);
                 item.provision = Provision::Lease;
             }
         }
@@ -304,7 +304,7 @@ impl Limiter {
                 }
             };
             match left {
-                Ok(left) => all_left.add(left, check.policy.hidden, check.policy.listed),
+                Ok(left) => all_left.add(left, check.policy.visibility),
                 Err(Refusal::Denied(denial)) => denied = worse(denied, Some(denial)),
                 Err(Refusal::Query(reason)) => Needs::add(&mut needs, item, reason),
             }

@@ -8,7 +8,7 @@
 //! Each list is bounded. A request that must be removed before its response is refunded unseen: a refund of a charge that was never made
 //! has no effect.
 
-use crate::limiter::check::Check;
+use crate::limiter::check::{Check, Visibility};
 use crate::limiter::rule_set::RuleSet;
 use crate::limiter::stats::Stats;
 use crate::model::exact::{Algorithm, ChargeResult, Verdict};
@@ -41,10 +41,8 @@ pub(in crate::limiter) struct PendingCharge {
     pub(in crate::limiter) rules: RuleSet,
     /// One of them has `on_failure: deny`.
     pub(in crate::limiter) deny_on_failure: bool,
-    /// Clients see nothing of any of them.
-    pub(in crate::limiter) hidden: bool,
-    /// The outcome lists its budget.
-    pub(in crate::limiter) listed: bool,
+    /// What clients see of any of them.
+    pub(in crate::limiter) visibility: Visibility,
     /// Fingerprint of a log's key; denials of ledgers are not cached.
     pub(in crate::limiter) fingerprint: Option<u64>,
     pub(in crate::limiter) cost: u64,
@@ -335,8 +333,7 @@ fn charge(check: &Check<'_>, secret: HashKey) -> (wire::Charge, PendingCharge) {
         rule: check.rule,
         rules: RuleSet::of(check.rule),
         deny_on_failure: check.policy.deny_on_failure,
-        hidden: check.policy.hidden,
-        listed: check.policy.listed,
+        visibility: check.policy.visibility,
         fingerprint: None,
         cost: check.cost,
         limit: 0,
@@ -373,6 +370,5 @@ fn coalesce(charge: &mut wire::Charge, merged: &mut PendingCharge, new: &Pending
     charge.cost = merged.cost;
     merged.rules.extend(&new.rules);
     merged.deny_on_failure |= new.deny_on_failure;
-    merged.hidden &= new.hidden;
-    merged.listed |= new.listed;
+    merged.visibility = merged.visibility.max(new.visibility);
 }

@@ -2,7 +2,7 @@
 
 use super::harness::*;
 use crate::limiter::RuleSet;
-use crate::limiter::{Budget, Cause, Check, Decision, Outcome, Policy};
+use crate::limiter::{Budget, Cause, Check, Decision, Outcome, Policy, Visibility};
 use crate::model::key::Key;
 use crate::model::window::MAX_LIMIT;
 use std::vec;
@@ -73,7 +73,7 @@ fn a_hundred_checks_pass_together_or_not_at_all() {
 fn a_hidden_limit_is_not_the_budget_that_is_shown() {
     let mut world = World::alone(1, 1);
     let keys = keys(2, HOUR);
-    let hidden = |check: Check<'_>| Policy { hidden: true, ..check.policy };
+    let hidden = |check: Check<'_>| Policy { visibility: Visibility::Hidden, ..check.policy };
     let tight = check(&keys[0], 3, 1);
     let checks = [Check { policy: hidden(tight), ..tight }, Check { rule: 1, ..check(&keys[1], 100, 1) }];
     for left in [99, 98, 97] {
@@ -118,10 +118,10 @@ fn shares_are_compared_without_overflow() {
 fn listed_budgets_are_of_all_rules_that_clients_see_and_bounded() {
     let mut world = World::alone(1, 1);
     let keys = keys(40, HOUR);
-    let with = |at: usize, listed, hidden| {
+    let with = |at: usize, visibility| {
         // The later a rule, the smaller the share that is left.
         let check = check(&keys[at], 1_000 - at as u64, 10);
-        Check { rule: at as u16, policy: Policy { listed, hidden, ..check.policy }, ..check }
+        Check { rule: at as u16, policy: Policy { visibility, ..check.policy }, ..check }
     };
     let listed = |world: &mut World, checks: &[Check<'_>]| -> Vec<u16> {
         let outcome = world.decide(0, 0, checks);
@@ -130,11 +130,19 @@ fn listed_budgets_are_of_all_rules_that_clients_see_and_bounded() {
         assert!(rules.is_empty() || rules.contains(&budget(&outcome).rule));
         rules
     };
-    let three = |listed| [with(0, listed, false), with(1, listed, true), with(2, listed, false)];
-    assert_eq!(listed(&mut world, &three(true)), [0, 2]);
-    assert_eq!(listed(&mut world, &three(false)), [0; 0], "nothing is collected unless it is shown");
-    assert_eq!(listed(&mut world, &[with(0, true, false)]), [0; 0], "the decision has the only budget");
-    let all: Vec<_> = (3..40).map(|at| with(at, true, false)).collect();
+    let three = |visibility| [with(0, visibility), with(1, Visibility::Hidden), with(2, visibility)];
+    assert_eq!(listed(&mut world, &three(Visibility::Listed)), [0, 2]);
+    assert_eq!(
+        listed(&mut world, &three(Visibility::Shown)),
+        [0; 0],
+        "nothing is collected unless it is shown"
+    );
+    assert_eq!(
+        listed(&mut world, &[with(0, Visibility::Listed)]),
+        [0; 0],
+        "the decision has the only budget"
+    );
+    let all: Vec<_> = (3..40).map(|at| with(at, Visibility::Listed)).collect();
     assert_eq!(listed(&mut world, &all), [32, 33, 34, 35, 36, 37, 38, 39]);
     let reversed: Vec<_> = all.into_iter().rev().collect();
     assert_eq!(listed(&mut world, &reversed), [32, 33, 34, 35, 36, 37, 38, 39]);

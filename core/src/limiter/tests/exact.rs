@@ -191,7 +191,10 @@ fn a_denied_log_charges_no_window_and_a_denied_ledger_no_log() {
 fn hidden_rules_have_neither_budget_nor_transaction() {
     let mut world = world();
     let exact = key("k", HOUR);
-    let hidden = |check: Check<'static>| Check { policy: Policy { hidden: true, ..check.policy }, ..check };
+    let hidden = |check: Check<'static>| Check {
+        policy: Policy { visibility: Visibility::Hidden, ..check.policy },
+        ..check
+    };
     let (_, outcome) = world.decide_exact(&[], &[log(1, &exact, 9, 1), hidden(ledger(2, 7, 1))]);
     let Decision::Allow(Some(budget)) = outcome.decision else { panic!("{outcome:?}") };
     assert_eq!((budget.rule, outcome.exact.transactions.iter().count()), (1, 0));
@@ -204,7 +207,7 @@ fn exact_rules_are_listed_beside_windows() {
     let mut world = world();
     let [window, exact] = [key("w", HOUR), key("k", HOUR)];
     fn listed(check: Check<'_>) -> Check<'_> {
-        Check { policy: Policy { listed: true, ..check.policy }, ..check }
+        Check { policy: Policy { visibility: Visibility::Listed, ..check.policy }, ..check }
     }
     let exact = [listed(log(1, &exact, 9, 1)), listed(ledger(2, 7, 1))];
     let check_of_window = listed(check(&window, 100, 1));
@@ -218,8 +221,11 @@ fn exact_rules_are_listed_beside_windows() {
         assert_eq!(budget(&outcome).rule, 2);
     }
     // A hidden window is not the budget of a request with an exact rule either.
-    let hidden =
-        Check { policy: Policy { hidden: true, ..check_of_window.policy }, limit: 3, ..check_of_window };
+    let hidden = Check {
+        policy: Policy { visibility: Visibility::Hidden, ..check_of_window.policy },
+        limit: 3,
+        ..check_of_window
+    };
     let (_, outcome) = world.decide_exact(&[hidden], &exact[..1]);
     assert_eq!((budget(&outcome).rule, outcome.budgets.len()), (1, 1));
 }

@@ -13,7 +13,7 @@ use super::identifier::{Part, header_parts, optional_parts, reads_path, spelt_pa
 use super::matcher::Conditions;
 use crate::fields::Errors;
 use crate::fields::Node;
-use crate::limiter::{CompiledRule, Policy};
+use crate::limiter::{CompiledRule, Policy, Visibility};
 use crate::model::exact::Algorithm;
 use crate::model::key::{HARD_LIMIT_RESOLUTION, KeyParts, MAX_TEXT_BYTES};
 use algorithm::{Held, Kind};
@@ -187,8 +187,7 @@ impl Rule {
             shadow: self.shadow,
             trust_first: self.unknown_key == UnknownKey::AssumeLow,
             deny_on_failure: self.on_failure == OnFailure::Deny,
-            hidden: self.is_hidden(),
-            listed: false,
+            visibility: if self.is_hidden() { Visibility::Hidden } else { Visibility::Shown },
             timeout_ms: u32::try_from(self.timeout_ms).unwrap_or(u32::MAX),
             settles_within_ms,
             settles_at_most,

@@ -1,7 +1,7 @@
 //! The plan's rules as the limiter checks them: the key of a rule and identifier, and the checks of a request.
 
 use crate::plan::{Exact, HOLD_MS, Rule};
-use weir_core::limiter::{Check, Checks, CompiledRule, Policy};
+use weir_core::limiter::{Check, Checks, CompiledRule, Policy, Visibility};
 use weir_core::model::exact::{Algorithm, MAX_LOG_LIMIT};
 use weir_core::model::key::{KeyParts, MAX_KEY_BYTES};
 
@@ -42,8 +42,7 @@ impl Shape {
             shadow: rule.shadow,
             trust_first: rule.trust_first,
             deny_on_failure: rule.deny_on_failure,
-            hidden: false,
-            listed: false,
+            visibility: Visibility::Shown,
             timeout_ms: rule.timeout_ms,
             settles_within_ms: if rule.reserve > 0 { HOLD_MS as u32 } else { 0 },
             settles_at_most: rule.reserve,
