@@ -267,14 +267,14 @@ impl Budget {
 
 /// What is left of a request's limits, of which clients may see.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Left {
+pub(super) struct ShownBudgets {
     /// The budget that ends first.
     pub(super) first: Option<Budget>,
     /// See [`Outcome::budgets`].
     pub(super) listed: Vec<Budget>,
 }
 
-impl Left {
+impl ShownBudgets {
     /// Adds the budget of a rule.
     pub(super) fn add(&mut self, budget: Budget, visibility: Visibility) {
         if visibility == Visibility::Hidden {
@@ -289,7 +289,7 @@ impl Left {
     }
 
     /// Adds what is left of other rules.
-    pub(super) fn extend(&mut self, other: Left) {
+    pub(super) fn extend(&mut self, other: ShownBudgets) {
         if let Some(budget) = other.first {
             self.add(budget, Visibility::Shown);
         }

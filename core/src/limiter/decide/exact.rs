@@ -10,7 +10,7 @@ use super::round::worse;
 use crate::limiter::Limiter;
 use crate::limiter::cache::denials::{CachedDenial, Denials, RECHECK_MS};
 use crate::limiter::check::{
-    Budget, Cause, Check, Decision, Denial, ExactDetails, ExactResult, Left, Outcome, ShadowOutcome,
+    Budget, Cause, Check, Decision, Denial, ExactDetails, ExactResult, Outcome, ShadowOutcome, ShownBudgets,
     Visibility,
 };
 use crate::limiter::remote::consults::Need;
@@ -261,7 +261,7 @@ impl Limiter {
     fn finish(&mut self, request: u64, exact: ExactPart, mut outcome: Outcome, now: Now) -> Outcome {
         let ExactPart { id, settled, shadows } = exact;
         if let Decision::Allow(budget) = &mut outcome.decision {
-            let mut left = Left { first: *budget, listed: core::mem::take(&mut outcome.budgets) };
+            let mut left = ShownBudgets { first: *budget, listed: core::mem::take(&mut outcome.budgets) };
             if left.listed.is_empty() && !settled.left.listed.is_empty() {
                 left.listed.extend(*budget);
             }

@@ -4,7 +4,9 @@ use super::charge::{Hold, Refusal};
 use super::item::{DeferredCost, Item, Provision};
 use super::judge::{Basis, LocalCounts};
 use crate::limiter::Limiter;
-use crate::limiter::check::{Budget, Cause, Check, Decision, Denial, Left, Outcome, Reason, Visibility};
+use crate::limiter::check::{
+    Budget, Cause, Check, Decision, Denial, Outcome, Reason, ShownBudgets, Visibility,
+};
 use crate::limiter::remote::consults::Need;
 use crate::limiter::rule_set::RuleSet;
 use crate::model::key::fingerprint;
@@ -15,7 +17,7 @@ use alloc::vec::Vec;
 
 /// Result of all enforcing checks, or of those that need the table.
 enum Table {
-    Charged(Left),
+    Charged(ShownBudgets),
     Denied(Denial),
 }
 
@@ -69,7 +71,7 @@ impl Limiter {
         let decided = self.enforce(shared, checks, &mut items, &basis, now);
         let outcome = decided.map(|decided| {
             let (decision, budgets) = match decided {
-                Table::Charged(Left { first, listed }) => (Decision::Allow(first), listed),
+                Table::Charged(ShownBudgets { first, listed }) => (Decision::Allow(first), listed),
                 Table::Denied(denial) => (Decision::Deny(denial), Vec::new()),
             };
             let passes = matches!(decision, Decision::Allow(_));
@@ -209,23 +211,23 @@ impl Limiter {
         if let Some(denial) = self.certain_without_table(shared, checks, items, now) {
             return Ok(Table::Denied(denial));
         }
-        let mut all_left = Left::default();
+        let mut shown = ShownBudgets::default();
         for item in items.iter_mut().filter(|item| !item.shadow) {
             if let Some(check) = checks.get(item.check)
-                && let Some(left) = self.covered_by_lease(item, check, now)
+                && let Some(budget) = self.covered_by_lease(item, check, now)
             {
-                all_left.add(left, check.policy.visibility);
+                shown.add(budget, check.policy.visibility);
                 item.provision = Provision::Lease;
             }
         }
         match self.charge_all(shared, checks, items, basis, now)? {
-            Table::Charged(left) => all_left.extend(left),
+            Table::Charged(further) => shown.extend(further),
             denied @ Table::Denied(_) => return Ok(denied),
         }
         for (item, check) in enforced(items, checks).filter(|(item, _)| item.provision == Provision::Lease) {
             self.spend_lease(item, check, now);
         }
-        Ok(Table::Charged(all_left))
+        Ok(Table::Charged(shown))
     }
 
     /// The longest certain denial, if there is one without the table. Then the rules that the cache does not decide are read, at most once a
@@ -287,13 +289,13 @@ impl Limiter {
     ) -> Result<Table, Needs<B::Query>> {
         let in_table = |item: &Item| !item.shadow && item.provision == Provision::Table;
         let Some(last) = items.iter().rposition(in_table) else {
-            return Ok(Table::Charged(Left::default()));
+            return Ok(Table::Charged(ShownBudgets::default()));
         };
-        let (mut all_left, mut denied, mut needs) = (Left::default(), None, None);
+        let (mut shown, mut denied, mut needs) = (ShownBudgets::default(), None, None);
         for (at, item) in items.iter_mut().enumerate().filter(|(_, item)| in_table(item)) {
             let Some(check) = checks.get(item.check) else { continue };
             let failed = denied.is_some() || needs.is_some();
-            let left = match (failed, at == last) {
+            let charged = match (failed, at == last) {
                 (true, _) => self.look(shared, item, check, basis, now),
                 (false, true) => self.spend(shared, item, check, basis, now),
                 (false, false) => {
@@ -303,8 +305,8 @@ impl Limiter {
                     })
                 }
             };
-            match left {
-                Ok(left) => all_left.add(left, check.policy.visibility),
+            match charged {
+                Ok(budget) => shown.add(budget, check.policy.visibility),
                 Err(Refusal::Denied(denial)) => denied = worse(denied, Some(denial)),
                 Err(Refusal::Query(reason)) => Needs::add(&mut needs, item, reason),
             }
@@ -321,7 +323,7 @@ impl Limiter {
         }
         match (denied, needs) {
             (Some(denial), _) => Ok(Table::Denied(denial)),
-            (None, None) => Ok(Table::Charged(all_left)),
+            (None, None) => Ok(Table::Charged(shown)),
             (None, Some(needs)) => Err(needs),
         }
     }

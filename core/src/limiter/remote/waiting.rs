@@ -7,7 +7,7 @@
 //! ```
 
 use super::exact_requests::PendingRequest;
-use crate::limiter::check::{Check, Checks, Denial, Left, Transactions};
+use crate::limiter::check::{Check, Checks, Denial, ShownBudgets, Transactions};
 use crate::limiter::rule_set::RuleSet;
 use crate::model::time::MonoMs;
 use crate::model::trace;
@@ -54,7 +54,7 @@ pub(in crate::limiter) struct ExactPart {
 #[derive(Debug, Default)]
 pub(in crate::limiter) struct Settled {
     pub(in crate::limiter) denial: Option<Denial>,
-    pub(in crate::limiter) left: Left,
+    pub(in crate::limiter) left: ShownBudgets,
     /// The window of each decided rule, in milliseconds.
     pub(in crate::limiter) windows: Vec<(u16, u64)>,
     pub(in crate::limiter) undecided: RuleSet,
