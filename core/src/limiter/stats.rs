@@ -1,7 +1,7 @@
 //! Counters and gauges of a limiter, for metrics.
 
 use super::check::{ConsultResult, ExactResult, Reason};
-use crate::limiter::table::Left;
+use crate::limiter::table::Removals;
 
 /// Counters since the limiter was made, and gauges of the last tick.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -110,10 +110,10 @@ impl Stats {
     }
 
     /// Counts a key that entered the table, and the one that made room for it.
-    pub(super) fn made(&mut self, left: &Left) {
+    pub(super) fn made(&mut self, removals: &Removals) {
         self.keys_added += 1;
-        self.keys_removed += u64::from(left.over) + u64::from(left.evicted);
-        self.evictions += u64::from(left.evicted);
+        self.keys_removed += u64::from(removals.over) + u64::from(removals.evicted);
+        self.evictions += u64::from(removals.evicted);
     }
 
     pub(super) fn count_result(&mut self, result: ConsultResult) {

@@ -5,7 +5,8 @@
 
 use super::stats::Stats;
 use crate::limiter::table::{
-    Bucket, Change, Diverted, DivertedKeys, Entry, Found, Geometry, Left, Reservation, ReservationKind, Tag,
+    Bucket, Change, Diverted, DivertedKeys, Entry, Found, Geometry, Removals, Reservation, ReservationKind,
+    Tag,
 };
 use crate::model::key::{HashKey, KeyParts, MAX_KEY_BYTES};
 use crate::model::shared::{Place, Shared, Version};
@@ -73,7 +74,7 @@ struct Located {
     found: Found,
     cell_ms: u64,
     /// What left the bucket for it, if it is new.
-    made: Option<Left>,
+    made: Option<Removals>,
 }
 
 /// What became of an entry before its change.
@@ -258,8 +259,8 @@ impl Table {
                 self.bucket.set_diverted(&records);
             }
             if shared.store(route.place, self.bucket.bytes(), version) {
-                if let Some(left) = made {
-                    stats.made(&left);
+                if let Some(removals) = made {
+                    stats.made(&removals);
                 }
                 return Ok(done(found.entry));
             }
@@ -434,14 +435,14 @@ impl Table {
             None if is_elsewhere => Err(Failed::Exhausted),
             None => Ok(None),
             Some(_) if is_unused => Err(Failed::Absent),
-            Some((entry, left)) => {
-                Ok(Some(Located { found: self.bucket.vacant(entry), cell_ms, made: Some(left) }))
+            Some((entry, removals)) => {
+                Ok(Some(Located { found: self.bucket.vacant(entry), cell_ms, made: Some(removals) }))
             }
         }
     }
 
     /// A new entry, if there is room or can be made.
-    fn vacancy(&mut self, fingerprint: u64, make: Make, place: Place, now: Now) -> Option<(Entry, Left)> {
+    fn vacancy(&mut self, fingerprint: u64, make: Make, place: Place, now: Now) -> Option<(Entry, Removals)> {
         let cell_ms = cell_ms(&self.key);
         let most = if place == Place::Overflow { MAX_OVERFLOW_KEYS } else { self.geometry.keys_per_bucket };
         let safe_before = self.safe_before;
@@ -452,13 +453,13 @@ impl Table {
             let pinned = entry.unstored && entry.is_hot();
             entry.charged < safe_before && entry.reservations.is_empty() && !pinned && !spared
         };
-        let left = self.bucket.make_room(most, now.mono, position, may_leave).ok()?;
+        let removals = self.bucket.make_room(most, now.mono, position, may_leave).ok()?;
         let at = Position::at(now.unix, cell_ms);
         let starts = |sequence: u64| now.mono_of(UnixMs(sequence.saturating_mul(cell_ms)));
         let evicted_through = self.bucket.evicted_through();
         let mut entry = Entry::new(fingerprint, resolution(&self.key), at.sequence);
         entry.mark_without_baseline(|sequence| evicted_through > starts(sequence));
-        Some((entry, left))
+        Some((entry, removals))
     }
 
     /// Fingerprint and key of the overflow cell of the key's family.

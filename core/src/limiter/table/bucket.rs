@@ -55,7 +55,7 @@ pub struct Found {
 
 /// Numbers of entries that left a bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Left {
+pub struct Removals {
     /// Entries that no window counted any more.
     pub over: u32,
     /// Entries that a window still counted.
@@ -190,8 +190,8 @@ impl Bucket {
         mono: MonoMs,
         at: impl Fn(&[u8]) -> Position,
         may_leave: impl Fn(&Entry) -> bool,
-    ) -> Result<Left, NoRoom> {
-        let mut left = Left::default();
+    ) -> Result<Removals, NoRoom> {
+        let mut removals = Removals::default();
         while self.len() >= usize::from(most) {
             let victim = self
                 .entries()
@@ -211,12 +211,12 @@ impl Bucket {
                 let end = now.seen_from(found.entry.sequence).end();
                 self.forget_through(Now { unix: now.unix(), mono }.mono_of(end));
                 self.age();
-                left.evicted += 1;
+                removals.evicted += 1;
             } else {
-                left.over += 1;
+                removals.over += 1;
             }
         }
-        Ok(left)
+        Ok(removals)
     }
 
     /// Notes that counts of cells up to `end` were dropped; false if that was noted before.

@@ -18,7 +18,7 @@ mod meta;
 use crate::model::shared::Place;
 
 pub use array::ArrayShared;
-pub use bucket::{Bucket, Found, Left, NoRoom};
+pub use bucket::{Bucket, Found, NoRoom, Removals};
 pub use diverted::{Change, Diverted, DivertedKeys, MAX_DIVERTED};
 pub use entry::{Cell, Entry, Reservation, ReservationKind, Tag, tolerated_ms};
 pub use meta::Meta;

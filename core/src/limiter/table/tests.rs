@@ -347,7 +347,7 @@ fn the_least_used_entry_is_evicted_unless_it_is_held_back() {
         bucket.put(&found, name);
     }
     let held = |entry: &Entry| entry.fingerprint != 2;
-    assert_eq!(bucket.make_room(3, MonoMs(0), |_| at(10), held), Ok(Left { over: 0, evicted: 1 }));
+    assert_eq!(bucket.make_room(3, MonoMs(0), |_| at(10), held), Ok(Removals { over: 0, evicted: 1 }));
     let left: Vec<_> = bucket.entries().map(|(key, found)| (key.to_vec(), found.entry.hits)).collect();
     assert_eq!(left, vec![(b"a".to_vec(), 8), (b"b".to_vec(), 1)]);
     let end = Now { unix: UnixMs(10_400), mono: MonoMs(0) }.mono_of(UnixMs(11_000));
@@ -355,7 +355,7 @@ fn the_least_used_entry_is_evicted_unless_it_is_held_back() {
     assert_eq!(bucket.make_room(2, MonoMs(0), |_| at(10), |_| false), Err(NoRoom));
     assert_eq!(
         bucket.make_room(2, MonoMs(0), |_| at(12), |_| false),
-        Ok(Left { over: 1, evicted: 0 }),
+        Ok(Removals { over: 1, evicted: 0 }),
         "expired entries are not held back"
     );
     assert_eq!(bucket.evicted_through(), end);
@@ -368,7 +368,7 @@ fn an_entry_of_many_cells_expires_with_the_last_window_that_touches_its_newest()
     let found = bucket.vacant(Entry::new(1, 10, 100));
     bucket.put(&found, b"a");
     assert_eq!(bucket.make_room(1, MonoMs(0), |_| at(110), |_| false), Err(NoRoom));
-    assert_eq!(bucket.make_room(1, MonoMs(0), |_| at(111), |_| false), Ok(Left { over: 1, evicted: 0 }));
+    assert_eq!(bucket.make_room(1, MonoMs(0), |_| at(111), |_| false), Ok(Removals { over: 1, evicted: 0 }));
 }
 
 proptest! {
