@@ -13,6 +13,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
 use weir_core::control::{ALL_NAMESPACES, Banned, Effect, Found, Scratch, Selector, Slot, Subject};
 use weir_core::matching::networks::parse_network;
+use weir_core::model::exact::AlgorithmKind;
 use weir_core::model::key::KeyParts;
 use weir_core::model::time::UnixMs;
 use weir_core::region::Explained;
@@ -136,7 +137,7 @@ impl<'a> Limits<'a> {
             rule.shadow = set.shadow(&rule.workspace, &rule.name, now).unwrap_or(rule.shadow);
             let of_workspace = places.entry(rule.workspace.clone()).or_default();
             of_workspace.entry(rule.namespace.clone()).or_default().push(at);
-            if rule.algorithm == "ledger" {
+            if rule.is(AlgorithmKind::Ledger) {
                 zones.entry(rule.zone).or_default().push(at);
             }
         }
@@ -160,10 +161,10 @@ impl<'a> Limits<'a> {
     pub fn rules_by(
         &self,
         (workspace, namespace): (&[u8], &[u8]),
-        algorithm: &'static str,
+        algorithm: AlgorithmKind,
         window_ms: u64,
     ) -> impl Iterator<Item = &Rule> {
-        let is_wanted = move |rule: &&Rule| rule.algorithm == algorithm && rule.window_ms == window_ms;
+        let is_wanted = move |rule: &&Rule| rule.is(algorithm) && rule.window_ms == window_ms;
         self.rules_in(workspace, namespace).filter(is_wanted)
     }
 
@@ -174,7 +175,7 @@ impl<'a> Limits<'a> {
 
     /// The rules that count a key.
     pub fn rules(&self, key: &KeyParts<'_>) -> impl Iterator<Item = &Rule> {
-        self.rules_by((key.workspace, key.namespace), "sliding_window", key.duration_ms)
+        self.rules_by((key.workspace, key.namespace), AlgorithmKind::Window, key.duration_ms)
     }
 
     /// What rules state of an exact key.
@@ -183,7 +184,7 @@ impl<'a> Limits<'a> {
             ExactKey::Log(key) => {
                 let parts = key.parts();
                 let place = (parts.workspace, parts.namespace);
-                let rules = self.rules_by(place, "sliding_log", parts.duration_ms);
+                let rules = self.rules_by(place, AlgorithmKind::Log, parts.duration_ms);
                 Ruled { namespace: b"", shadow: only_shadow(rules) }
             }
             ExactKey::Ledger { zone, .. } => {

@@ -10,7 +10,7 @@ use crate::region::services::Services;
 use std::time::Duration;
 use tokio::time::Instant;
 use weir_core::matching::canonical::{identifier_in_epoch, split_epoch};
-use weir_core::model::exact::MAX_LOG_LIMIT;
+use weir_core::model::exact::{AlgorithmKind, MAX_LOG_LIMIT};
 use weir_core::model::key::{Key, KeyParts};
 
 /// Timeout of reading all exact limits of an identifier.
@@ -73,7 +73,7 @@ fn wanted(services: &Services, query: &KeyQuery, canonical: &[u8], limits: &Limi
     let ledger = |zone, exact| {
         let (control, mut bucket) = (control_of(0), Vec::new());
         identifier_in_epoch(canonical, control.epoch, &mut bucket);
-        let exact = Exact { algorithm: "ledger".to_owned(), zone: Some(zone), ..exact };
+        let exact = Exact { algorithm: AlgorithmKind::Ledger.name().to_owned(), zone: Some(zone), ..exact };
         let key = match zone {
             0 => Err("its filter is of an earlier version, which does not report the zone".to_owned()),
             zone => Ok(ExactKey::Ledger { zone, bucket: bucket.into() }),
@@ -92,7 +92,8 @@ fn wanted(services: &Services, query: &KeyQuery, canonical: &[u8], limits: &Limi
         };
         let key = Key::new(&parts).map(ExactKey::Log).map_err(|error| error.to_string());
         let most = control.limit_over(&[limit], None).unwrap_or(limit).min(MAX_LOG_LIMIT);
-        let exact = Exact { algorithm: "sliding_log".to_owned(), window_ms, limit: Some(most), ..exact };
+        let exact =
+            Exact { algorithm: AlgorithmKind::Log.name().to_owned(), window_ms, limit: Some(most), ..exact };
         Wanted { exact, key, most, control }
     };
     if let Some(zone) = query.zone {
@@ -101,10 +102,10 @@ fn wanted(services: &Services, query: &KeyQuery, canonical: &[u8], limits: &Limi
     let mut wanted = Vec::new();
     for rule in limits.rules_in(&query.workspace, &query.namespace) {
         let exact = Exact { name: rule.name.clone(), shadow: rule.shadow, ..Exact::default() };
-        match rule.algorithm.as_str() {
-            "sliding_log" => wanted.push(log(rule.window_ms, rule.limit, exact)),
-            "ledger" => wanted.push(ledger(rule.zone, exact)),
-            _ => {}
+        match AlgorithmKind::of(&rule.algorithm) {
+            Some(AlgorithmKind::Log) => wanted.push(log(rule.window_ms, rule.limit, exact)),
+            Some(AlgorithmKind::Ledger) => wanted.push(ledger(rule.zone, exact)),
+            Some(AlgorithmKind::Window) | None => {}
         }
     }
     for ExactUsage { key, usage, window_ms, .. } in services.exact.of_identifier(canonical) {
@@ -141,7 +142,7 @@ pub fn top_key(found: &ExactUsage, limits: &Limits<'_>) -> TopKey {
                 identifier: identifier(parts.identifier),
                 counted: encode(parts.identifier),
                 epoch: parts.epoch,
-                algorithm: "sliding_log".to_owned(),
+                algorithm: AlgorithmKind::Log.name().to_owned(),
                 ..shown
             }
         }
@@ -155,7 +156,7 @@ pub fn top_key(found: &ExactUsage, limits: &Limits<'_>) -> TopKey {
                 counted: encode(canonical),
                 epoch,
                 zone: Some(*zone),
-                algorithm: "ledger".to_owned(),
+                algorithm: AlgorithmKind::Ledger.name().to_owned(),
                 ..shown
             }
         }

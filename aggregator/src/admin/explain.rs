@@ -12,6 +12,7 @@ use std::collections::BTreeSet;
 use weir_core::control::name_of;
 use weir_core::fields::written;
 use weir_core::matching::canonical::canonical_identifier;
+use weir_core::model::exact::AlgorithmKind;
 use weir_core::model::key::OriginId;
 use weir_core::model::time::UnixMs;
 use weir_core::model::window::Position;
@@ -108,7 +109,7 @@ fn windows_of(
 ) -> BTreeSet<u64> {
     let mut lengths = control::windows_controlled(services, workspace, namespace);
     let rules = limits.rules_in(workspace.as_bytes(), namespace.as_bytes());
-    lengths.extend(rules.filter(|rule| rule.algorithm == "sliding_window").map(|rule| rule.window_ms));
+    lengths.extend(rules.filter(|rule| rule.is(AlgorithmKind::Window)).map(|rule| rule.window_ms));
     lengths
 }
 
@@ -121,7 +122,7 @@ fn unused(
     now: UnixMs,
 ) -> Option<Window> {
     let place = (workspace.as_bytes(), namespace.as_bytes());
-    let rules: Vec<&counters::Rule> = limits.rules_by(place, "sliding_window", duration_ms).collect();
+    let rules: Vec<&counters::Rule> = limits.rules_by(place, AlgorithmKind::Window, duration_ms).collect();
     if control == Control::default() || (rules.is_empty() && control == *of_all) {
         return None;
     }

@@ -13,6 +13,7 @@ use super::view::TopKey;
 use crate::region::services::Services;
 use crate::region::status::top::Scan;
 use serde::{Deserialize, Serialize};
+use weir_core::model::exact::AlgorithmKind;
 use weir_core::region::top::{KeyUsage, Ranked};
 
 /// The keys nearest their limits, and numbers of keys.
@@ -72,7 +73,7 @@ pub async fn top(services: &Services, query: &TopQuery) -> Top {
 pub fn key(ranked: &Ranked, usage: KeyUsage, scan: &Scan, limits: &Limits<'_>) -> TopKey {
     let parts = ranked.key.parts();
     let key = TopKey {
-        algorithm: "sliding_window".to_owned(),
+        algorithm: AlgorithmKind::Window.name().to_owned(),
         workspace: text(parts.workspace),
         namespace: text(parts.namespace),
         identifier: identifier(parts.identifier),

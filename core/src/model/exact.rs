@@ -29,7 +29,50 @@ pub enum Algorithm {
     },
 }
 
+/// The kind of an [`Algorithm`]. Its name is the same in configurations, requests, frames and statistics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AlgorithmKind {
+    /// [`Algorithm::Window`].
+    #[default]
+    Window,
+    /// [`Algorithm::Log`].
+    Log,
+    /// [`Algorithm::Ledger`].
+    Ledger,
+}
+
+impl AlgorithmKind {
+    /// Each kind with its name.
+    pub const WORDS: [(&'static str, AlgorithmKind); 3] = {
+        use AlgorithmKind::{Ledger, Log, Window};
+        [(Window.name(), Window), (Log.name(), Log), (Ledger.name(), Ledger)]
+    };
+
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            AlgorithmKind::Window => "sliding_window",
+            AlgorithmKind::Log => "sliding_log",
+            AlgorithmKind::Ledger => "ledger",
+        }
+    }
+
+    /// The kind of this name.
+    pub fn of(name: &str) -> Option<AlgorithmKind> {
+        AlgorithmKind::WORDS.iter().find(|(word, _)| *word == name).map(|(_, kind)| *kind)
+    }
+}
+
 impl Algorithm {
+    /// Its kind.
+    pub fn kind(self) -> AlgorithmKind {
+        match self {
+            Algorithm::Window => AlgorithmKind::Window,
+            Algorithm::Log => AlgorithmKind::Log,
+            Algorithm::Ledger { .. } => AlgorithmKind::Ledger,
+        }
+    }
+
     /// Highest limit that has an effect; 0 for a ledger, whose zone has it.
     pub fn max_limit(self) -> u64 {
         match self {

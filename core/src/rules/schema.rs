@@ -98,8 +98,7 @@ fn rule() -> Value {
         "response" => response(),
         _ => unknown(),
     });
-    let is =
-        |word: &str| json!({ "properties": { "algorithm": { "const": word } }, "required": ["algorithm"] });
+    let is = |kind: Kind| json!({ "properties": { "algorithm": { "const": kind.name() } }, "required": ["algorithm"] });
     let without = |names: &[&str]| -> Value {
         names.iter().map(|name| (name.to_string(), Value::Bool(false))).collect::<Map<_, _>>().into()
     };
@@ -111,11 +110,11 @@ fn rule() -> Value {
     extend(
         &mut schema,
         json!({
-            "if": is("ledger"),
+            "if": is(Kind::Ledger),
             "then": { "properties": of_ledger, "required": ["zone"] },
             "else": {
                 "required": ["limit", "window"],
-                "if": is("sliding_log"),
+                "if": is(Kind::Log),
                 "then": { "properties": of_log },
                 "else": { "properties": of_window },
             },

@@ -141,15 +141,14 @@ impl CounterReporter {
 
 /// The description of `rule`, with the sums of `counted`.
 fn described(rule: &Rule, counted: &RuleCounters) -> RuleCounters {
-    let (algorithm, zone) = match rule.algorithm {
-        Algorithm::Window => ("sliding_window", 0),
-        Algorithm::Log => ("sliding_log", 0),
-        Algorithm::Ledger { zone } => ("ledger", zone),
+    let zone = match rule.algorithm {
+        Algorithm::Window | Algorithm::Log => 0,
+        Algorithm::Ledger { zone } => zone,
     };
     RuleCounters {
         name: rule.name.clone(),
         namespace: rule.namespace.clone(),
-        algorithm: algorithm.to_owned(),
+        algorithm: rule.algorithm.kind().name().to_owned(),
         limit: rule.limit,
         window_ms: rule.duration_ms,
         shadow: rule.shadow,

@@ -4,7 +4,7 @@ use super::problem::{MAX_PROBLEMS, Problem};
 use crate::api::{Failure, LimitCheck};
 use std::time::Duration;
 use weir_core::fields::{Bounds, Errors, Fields, Node, Span, Value};
-use weir_core::model::exact::{Algorithm, MAX_LOG_LIMIT};
+use weir_core::model::exact::{Algorithm, AlgorithmKind, MAX_LOG_LIMIT};
 use weir_core::model::key::{
     HARD_LIMIT_RESOLUTION, MAX_DURATION_MS, MAX_TEXT_BYTES, MIN_DURATION_MS, RESERVED_PREFIX, is_reserved,
 };
@@ -117,16 +117,8 @@ pub(super) fn read_body<T>(
     errors.finish(found).map_err(|errors| Problem::fields(errors.iter().map(Into::into).collect()))
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Window,
-    Log,
-    Ledger,
-}
-
 fn read_check(fields: Fields<'_>, errors: &mut Errors) -> Option<LimitCheck> {
-    let kinds = [("sliding_window", Kind::Window), ("sliding_log", Kind::Log), ("ledger", Kind::Ledger)];
-    let kind = fields.or("algorithm", Kind::Window, errors, |n, e| n.word(&kinds, e));
+    let kind = fields.or("algorithm", AlgorithmKind::Window, errors, |n, e| n.word(&AlgorithmKind::WORDS, e));
     let expected = "a string of 1 to 1024 bytes, or a list of 1 to 8 strings that are not all empty";
     let identifier =
         fields.required("identifier", expected, errors, |node, errors| match identifier(node.value) {
@@ -135,8 +127,8 @@ fn read_check(fields: Fields<'_>, errors: &mut Errors) -> Option<LimitCheck> {
         });
     let cost = fields.or("cost", 1, errors, |n, e| n.integer(0..=MAX_COUNT, e));
     // The other fields depend on the algorithm. If that is invalid, they are read as for a window.
-    let limited = match kind.unwrap_or(Kind::Window) {
-        Kind::Ledger => ledger(fields, errors),
+    let limited = match kind.unwrap_or(AlgorithmKind::Window) {
+        AlgorithmKind::Ledger => ledger(fields, errors),
         window_or_log => limited(window_or_log, fields, errors),
     };
     kind?;
@@ -154,9 +146,12 @@ struct Limited {
     limit: u64,
 }
 
-fn limited(kind: Kind, fields: Fields<'_>, errors: &mut Errors) -> Option<Limited> {
-    let (algorithm, most) =
-        if kind == Kind::Log { (Algorithm::Log, MAX_LOG_LIMIT) } else { (Algorithm::Window, MAX_COUNT) };
+fn limited(kind: AlgorithmKind, fields: Fields<'_>, errors: &mut Errors) -> Option<Limited> {
+    let (algorithm, most) = if kind == AlgorithmKind::Log {
+        (Algorithm::Log, MAX_LOG_LIMIT)
+    } else {
+        (Algorithm::Window, MAX_COUNT)
+    };
     let namespace = fields.or("namespace", DEFAULT_NAMESPACE, errors, |node, errors| {
         let name = node.plain_text(MAX_NAMESPACE_BYTES, errors)?;
         match is_reserved(name.as_bytes()) {
@@ -172,7 +167,7 @@ fn limited(kind: Kind, fields: Fields<'_>, errors: &mut Errors) -> Option<Limite
     let duration = fields.required("duration", expected, errors, |node, errors| {
         DURATION.read(node, errors).map(|ms| (node, ms))
     });
-    if kind == Kind::Log {
+    if kind == AlgorithmKind::Log {
         let why = "no window of a log ever holds more than its limit; leave it out";
         fields.reject_given(&["hard_limit"], why, errors);
     }

@@ -6,6 +6,7 @@ use crate::admin::parts::Parts;
 use crate::admin::rules::{Rules, ShownRule};
 use crate::admin::top::Top;
 use crate::admin::view::TopKey;
+use weir_core::model::exact::AlgorithmKind;
 
 /// Columns from which on the tables have their full width.
 const WIDE_KEYS: usize = 118;
@@ -166,8 +167,8 @@ pub fn rules(rules: &Rules, columns: usize) -> Vec<String> {
         lines.push(line([
             &scope(&rule.workspace, &rule.name),
             if rule.shadow { "shadow" } else { "on" },
-            &if rule.algorithm == "ledger" { "ledger".to_owned() } else { count(rule.limit) },
-            &if rule.algorithm == "ledger" { String::new() } else { time(rule.window_ms) },
+            &if rule.is(AlgorithmKind::Ledger) { rule.algorithm.clone() } else { count(rule.limit) },
+            &if rule.is(AlgorithmKind::Ledger) { String::new() } else { time(rule.window_ms) },
             &rate(now.allowed),
             &rate(now.denied + now.banned),
             &rate(now.shadow_denied),
@@ -260,11 +261,11 @@ pub fn parts(parts: &Parts) -> Vec<String> {
 }
 
 /// The algorithm in one word.
-pub fn kind(algorithm: &str) -> &str {
-    match algorithm {
-        "sliding_log" => "log",
-        "ledger" => "ledger",
-        _ => "window",
+pub fn kind(algorithm: &str) -> &'static str {
+    match AlgorithmKind::of(algorithm) {
+        Some(AlgorithmKind::Log) => "log",
+        Some(AlgorithmKind::Ledger) => "ledger",
+        Some(AlgorithmKind::Window) | None => "window",
     }
 }
 

@@ -9,6 +9,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
+use weir_core::model::exact::AlgorithmKind;
 use weir_core::model::key::MAX_TEXT_BYTES;
 use weir_core::model::time::MonoMs;
 use weir_core::model::wire;
@@ -61,7 +62,7 @@ pub struct Rule {
     pub name: String,
     /// The namespace in which its identifiers are counted.
     pub namespace: String,
-    /// `sliding_window`, `sliding_log` or `ledger`.
+    /// An [`AlgorithmKind`]'s name.
     pub algorithm: String,
     /// The limit before overrides.
     pub limit: u64,
@@ -157,6 +158,11 @@ impl Outcomes<u64> {
 }
 
 impl Rule {
+    /// Whether it has this algorithm.
+    pub fn is(&self, kind: AlgorithmKind) -> bool {
+        self.algorithm == kind.name()
+    }
+
     /// Its properties, without decisions and rates.
     pub fn facts(&self) -> Rule {
         Rule {

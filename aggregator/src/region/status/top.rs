@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
 use tokio::task::yield_now;
 use tokio::time::sleep_until;
+use weir_core::model::exact::AlgorithmKind;
 use weir_core::model::key::Key;
 use weir_core::model::time::UnixMs;
 use weir_core::region::top::{Scope, Top};
@@ -115,7 +116,7 @@ async fn walk(mut top: Top, hub: &Hub, before: Option<&Scan>) -> Scan {
 /// denied.
 fn shadow_scopes(status: &Status) -> BTreeMap<Scope, bool> {
     let rules = status.rules_of_region();
-    let windows = || rules.iter().filter(|rule| rule.algorithm == "sliding_window");
+    let windows = || rules.iter().filter(|rule| rule.is(AlgorithmKind::Window));
     let scope = |rule: &Rule| Scope {
         workspace: rule.workspace.clone().into_bytes(),
         namespace: rule.namespace.clone().into_bytes(),

@@ -15,7 +15,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 use strum::{IntoStaticStr, VariantArray};
 use weir_core::model::breaker::State;
-use weir_core::model::exact::{Charge, ChargeResult, Limit, Verdict};
+use weir_core::model::exact::{AlgorithmKind, Charge, ChargeResult, Limit, Verdict};
 use weir_core::model::time::{MonoMs, Now};
 use weir_core::region::top::Scope;
 use weir_core::region::{OtherRegion, RegionStats};
@@ -187,7 +187,7 @@ table! {
     #[derive(Clone)]
     pub struct ExactFigures {
         exact_charges: Family<Labels, Counter> = "Charges of exact requests by algorithm and result",
-            at_zero_by("algorithm", &["sliding_log", "ledger"], "result", &["allowed", "denied", "untried", "undecided"]);
+            at_zero_by("algorithm", &[AlgorithmKind::Log.name(), AlgorithmKind::Ledger.name()], "result", &["allowed", "denied", "untried", "undecided"]);
         exact_seconds: Histogram = "Time to decide one exact request with all its charges",
             Histogram::new(exponential_buckets(1e-5, 2.5, 14)); // 10 µs to 1.5 s
         pub exact_cached_denials: Counter =
@@ -209,8 +209,8 @@ impl ExactFigures {
         self.exact_seconds.observe(took.as_secs_f64());
         for (charge, charge_result) in charges.iter().zip(results) {
             let algorithm = match charge.limit {
-                Limit::Log { .. } => "sliding_log",
-                Limit::Ledger { .. } => "ledger",
+                Limit::Log { .. } => AlgorithmKind::Log.name(),
+                Limit::Ledger { .. } => AlgorithmKind::Ledger.name(),
             };
             let result = match charge_result.verdict {
                 Verdict::Allowed => "allowed",

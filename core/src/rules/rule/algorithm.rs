@@ -13,6 +13,8 @@ use crate::model::key::{HARD_LIMIT_RESOLUTION, MAX_DURATION_MS, MIN_DURATION_MS}
 use crate::model::window::MAX_COUNT;
 use core::ops::RangeInclusive;
 
+pub(in crate::rules) use crate::model::exact::AlgorithmKind as Kind;
+
 pub(in crate::rules) const WINDOW: Span =
     Span { min_ms: MIN_DURATION_MS, max_ms: MAX_DURATION_MS, words: ("1s", "366d"), example: "1m" };
 
@@ -24,15 +26,6 @@ const QUERY_TIMEOUT_MS_DEFAULT: u64 = 50;
 pub(in crate::rules) const EXACT_TIMEOUT: Span =
     Span { min_ms: 1, max_ms: 10_000, words: ("1ms", "10s"), example: "100ms" };
 const EXACT_TIMEOUT_MS_DEFAULT: u64 = 100;
-
-/// The values of `algorithm`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::rules) enum Kind {
-    #[default]
-    Window,
-    Log,
-    Ledger,
-}
 
 /// The algorithm of a rule with its own fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,16 +43,13 @@ pub(in crate::rules) struct Held {
 pub(in crate::rules) const ZONES: RangeInclusive<u64> = 1..=u32::MAX as u64;
 
 impl Kind {
-    pub const WORDS: [(&str, Kind); 3] =
-        [("sliding_window", Kind::Window), ("sliding_log", Kind::Log), ("ledger", Kind::Ledger)];
-
     /// Reads `algorithm`.
-    pub fn read(node: Node<'_>, errors: &mut Errors) -> Option<Kind> {
+    pub(in crate::rules) fn read(node: Node<'_>, errors: &mut Errors) -> Option<Kind> {
         node.word(&Kind::WORDS, errors)
     }
 
     /// Reads `limit`, `window` and `zone`, of which each algorithm has some.
-    pub fn read_limit(self, fields: &Fields<'_>, errors: &mut Errors) -> Option<Held> {
+    pub(in crate::rules) fn read_limit(self, fields: &Fields<'_>, errors: &mut Errors) -> Option<Held> {
         if self == Kind::Ledger {
             return read_ledger(fields, errors);
         }
@@ -76,7 +66,7 @@ impl Kind {
     }
 
     /// Reads `hard_limit`, which requires a window of ten cells of whole milliseconds.
-    pub fn read_hard_limit(
+    pub(in crate::rules) fn read_hard_limit(
         self,
         fields: &Fields<'_>,
         held: Option<&Held>,
@@ -101,7 +91,7 @@ impl Kind {
     }
 
     /// Reads the limit of a rule or of an override.
-    pub fn read_most(self, node: Node<'_>, errors: &mut Errors) -> Option<u64> {
+    pub(in crate::rules) fn read_most(self, node: Node<'_>, errors: &mut Errors) -> Option<u64> {
         match self {
             Kind::Window => node.integer(0..=u64::MAX, errors),
             Kind::Log => node.integer(0..=MAX_LOG_LIMIT, errors),
@@ -114,7 +104,7 @@ impl Kind {
     }
 
     /// Reads `timeout`.
-    pub fn read_timeout(self, fields: &Fields<'_>, errors: &mut Errors) -> Option<u64> {
+    pub(in crate::rules) fn read_timeout(self, fields: &Fields<'_>, errors: &mut Errors) -> Option<u64> {
         let (span, default) = match self {
             Kind::Window => (QUERY_TIMEOUT, QUERY_TIMEOUT_MS_DEFAULT),
             Kind::Log | Kind::Ledger => (EXACT_TIMEOUT, EXACT_TIMEOUT_MS_DEFAULT),
@@ -123,7 +113,7 @@ impl Kind {
     }
 
     /// Refuses a cost from the response if the algorithm has to charge the request before, and one that no ledger can record.
-    pub fn check_cost(
+    pub(in crate::rules) fn check_cost(
         self,
         fields: &Fields<'_>,
         cost: Option<&Cost>,
@@ -150,7 +140,7 @@ impl Kind {
     }
 
     /// Refuses fields without effect on the algorithm.
-    pub fn check_others(self, fields: &Fields<'_>, errors: &mut Errors) -> Option<()> {
+    pub(in crate::rules) fn check_others(self, fields: &Fields<'_>, errors: &mut Errors) -> Option<()> {
         let why = "has no effect here, as every request is queried";
         let unknown_key_fits = self == Kind::Window
             || without(
