@@ -2,6 +2,7 @@
 //! Also the check of a stream's hello.
 
 use sha2::{Digest, Sha256};
+use strum::{IntoStaticStr, VariantNames};
 use tonic::Code;
 use weir_core::model::exact::MAX_CHARGES;
 use weir_core::model::key::OriginId;
@@ -10,7 +11,8 @@ use weir_core::model::wire::{
 };
 
 /// Why the aggregator ends a stream that its node would continue.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, IntoStaticStr, VariantNames)]
+#[strum(serialize_all = "snake_case", const_into_str)]
 pub enum StreamError {
     /// The hello did not arrive in time; in milliseconds.
     #[error("no hello arrived within {0} ms")]
@@ -86,32 +88,9 @@ pub enum StreamError {
 }
 
 impl StreamError {
-    /// The metric's label, from a fixed set.
+    /// The metric's label, one of [`StreamError::VARIANTS`].
     pub const fn label(&self) -> &'static str {
-        match self {
-            StreamError::Silent(_) => "silent",
-            StreamError::NoHello => "no_hello",
-            StreamError::Version(_) => "version",
-            StreamError::Origin => "origin",
-            StreamError::OriginChanged => "origin_changed",
-            StreamError::Token => "token",
-            StreamError::Revoked => "revoked",
-            StreamError::Workspace(..) => "workspace",
-            StreamError::TooManyOrigins => "too_many_origins",
-            StreamError::TooManyStreams(_) => "too_many_streams",
-            StreamError::TooManyOfAddress(_) => "too_many_of_address",
-            StreamError::TooManySilent => "too_many_silent",
-            StreamError::TooManyCounts(_) => "too_many_counts",
-            StreamError::TooManyConsults(_) => "too_many_consults",
-            StreamError::TooManyCounters(_) => "too_many_counters",
-            StreamError::TooManyExactRequests(_) => "too_many_exact_requests",
-            StreamError::TooManyRefunds(_) => "too_many_refunds",
-            StreamError::TooManyBans(_) => "too_many_bans",
-            StreamError::TooManyCharges(_) => "too_many_charges",
-            StreamError::Unsteady => "unsteady",
-            StreamError::Malformed(_) => "malformed",
-            StreamError::Oversized(_) => "oversized",
-        }
+        self.into_str()
     }
 
     /// The gRPC status with which the stream ends.
@@ -162,6 +141,13 @@ pub fn digest(purpose: &[u8], parts: &[&[u8]]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::telemetry::metrics::FRAME_REASONS;
+
+    #[test]
+    fn labels_are_the_reasons_of_the_metric() {
+        assert_eq!(StreamError::VARIANTS, FRAME_REASONS);
+        assert_eq!(StreamError::TooManyOfAddress(3).label(), "too_many_of_address");
+    }
 
     #[test]
     fn hellos() {

@@ -32,16 +32,8 @@ pub const DATABASE_REASONS: [&str; 8] =
     ["timeout", "unavailable", "deadlock", "lock_wait", "refused", "schema", "no_zone", "other"];
 /// Reasons of failed calls to the regional store (`StoreError::reason`).
 const REGIONAL_REASONS: [&str; 4] = ["timeout", "unavailable", "refused", "protocol"];
-/// Reasons of refused counts.
-const COUNT_REASONS: [&str; 5] = ["key", "sequence", "component", "full", "baseline"];
-/// Results of queries.
-const CONSULT_RESULTS: [&str; 3] = ["granted", "refused", "unjudged"];
-/// Who has counted what had no room.
-const SOURCES: [&str; 2] = ["regions", "peers"];
-/// Stores whose losses are counted.
-const STORES: [&str; 2] = ["regional", "global"];
-/// Reasons of refused frames (`StreamError::label`).
-const FRAME_REASONS: [&str; 22] = [
+/// Reasons of refused frames (`StreamError::label`, whose tests compare them).
+pub const FRAME_REASONS: [&str; 22] = [
     "silent",
     "no_hello",
     "version",
@@ -259,12 +251,12 @@ table! {
         reports: Counter = "Reports received and acknowledged";
         counts_merged: Counter = "Counts of reports merged into the region";
         counts_refused: Family<Label, Counter> = "Counts of reports that were not merged, by reason",
-            at_zero("reason", &COUNT_REASONS);
+            at_zero("reason", &names(counts_refused(&Figures::default())));
         cells_without_room: Family<Label, Counter> =
             "Cells that were left out as their keys have no room, by who has counted them: regions, peers",
-            at_zero("source", &SOURCES);
+            at_zero("source", &names(cells_without_room(&Figures::default())));
         consults: Family<Label, Counter> = "Queries of filters by result: granted, refused, unjudged",
-            at_zero("result", &CONSULT_RESULTS);
+            at_zero("result", &names(consult_results(&Figures::default())));
         pushes: Counter = "Frames pushed to subscribers";
         pushed_cells: Counter = "Cells pushed to subscribers";
         pub slow_streams_dropped: Counter = "Streams closed because their node did not read its frames";
@@ -278,7 +270,7 @@ table! {
         changes_received: Counter = "Changed cells received from other aggregators of the region";
         pub store_evicts: Gauge =
             "1 if a server of the region's Redis evicts keys when it is full, by its maxmemory-policy";
-        store_wipes: Family<Label, Counter> = "Losses of data found in a store", at_zero("store", &STORES);
+        store_wipes: Family<Label, Counter> = "Losses of data found in a store", at_zero("store", &names(store_wipes(&Figures::default())));
         pub recovering: Gauge =
             "1 while counts that the region had published before a loss are read from the database, else 0";
         recovered_cells: Counter = "Cells read that the region had published before a loss";
@@ -558,16 +550,37 @@ impl Metrics {
             (&convergence.global_entries_created, figures.imports_created),
         ];
         counters.iter().for_each(|(counter, value)| raise(counter, *value));
-        let Refusals { key, sequence, component, full, baseline } = figures.counts_refused;
-        let refused = [key, sequence, component, full, baseline];
-        let results = [figures.granted, figures.denied, figures.unjudged];
-        raise_each(&program.counts_refused, "reason", COUNT_REASONS.iter().zip(refused));
-        let NoRoom { regions, peers } = figures.without_room;
-        raise_each(&program.cells_without_room, "source", SOURCES.iter().zip([regions, peers]));
-        raise_each(&program.consults, "result", CONSULT_RESULTS.iter().zip(results));
-        let wipes = [figures.store_wipes, figures.database_wipes];
-        raise_each(&program.store_wipes, "store", STORES.iter().zip(wipes));
+        raise_each(&program.counts_refused, "reason", counts_refused(figures));
+        raise_each(&program.cells_without_room, "source", cells_without_room(figures));
+        raise_each(&program.consults, "result", consult_results(figures));
+        raise_each(&program.store_wipes, "store", store_wipes(figures));
     }
+}
+
+/// Counts that were refused, by reason.
+fn counts_refused(figures: &Figures) -> [(&'static str, u64); 5] {
+    let Refusals { key, sequence, component, full, baseline } = figures.counts_refused;
+    [("key", key), ("sequence", sequence), ("component", component), ("full", full), ("baseline", baseline)]
+}
+
+/// Cells that had no room, by who has counted them.
+fn cells_without_room(figures: &Figures) -> [(&'static str, u64); 2] {
+    let NoRoom { regions, peers } = figures.without_room;
+    [("regions", regions), ("peers", peers)]
+}
+
+/// Queries, by result.
+fn consult_results(figures: &Figures) -> [(&'static str, u64); 3] {
+    [("granted", figures.granted), ("refused", figures.denied), ("unjudged", figures.unjudged)]
+}
+
+/// Losses of data, by store.
+fn store_wipes(figures: &Figures) -> [(&'static str, u64); 2] {
+    [("regional", figures.store_wipes), ("global", figures.database_wipes)]
+}
+
+fn names<const N: usize>(counts: [(&'static str, u64); N]) -> [&'static str; N] {
+    counts.map(|(name, _)| name)
 }
 
 /// A family that shows each of its values from the start, as an alert does not see the first increase of a new series.
@@ -626,9 +639,9 @@ fn set(gauge: &Gauge, value: usize) {
 fn raise_each(
     family: &Family<Label, Counter>,
     label: &'static str,
-    values: impl Iterator<Item = (&'static &'static str, u64)>,
+    values: impl IntoIterator<Item = (&'static str, u64)>,
 ) {
-    values.for_each(|(name, value)| raise(&family.get_or_create(&[(label, *name)]), value));
+    values.into_iter().for_each(|(name, value)| raise(&family.get_or_create(&[(label, name)]), value));
 }
 
 /// Raises a counter to a value that is kept elsewhere.
