@@ -42,6 +42,13 @@ pub(in crate::limiter) struct Attempt {
     pub(in crate::limiter) limit: u64,
 }
 
+impl Attempt {
+    /// Whether it cannot pass before `other` does: its cost is not lower, and its limit not higher.
+    pub(in crate::limiter) fn is_no_easier_than(&self, other: &Attempt) -> bool {
+        self.cost >= other.cost && self.limit <= other.limit
+    }
+}
+
 /// The checks of one request, with their keys in one buffer. Clearing keeps the memory.
 #[derive(Clone, Debug, Default)]
 pub struct Checks {

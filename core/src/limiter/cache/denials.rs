@@ -6,6 +6,7 @@
 //! The cache has a fixed number of places, made at the first denial. The denial that ends first makes room for a new one. Evicting one
 //! costs an exact request and nothing else.
 
+use crate::limiter::check::Attempt;
 use crate::model::time::MonoMs;
 use alloc::vec::Vec;
 
@@ -24,8 +25,8 @@ pub(in crate::limiter) struct CachedDenial {
     pub(in crate::limiter) fingerprint: u64,
     /// How often the clock had stepped when it was made; it applies until the next step.
     pub(in crate::limiter) clock_steps: u64,
-    pub(in crate::limiter) cost: u64,
-    pub(in crate::limiter) limit: u64,
+    /// What was denied.
+    pub(in crate::limiter) attempt: Attempt,
     /// When the same cost could pass.
     pub(in crate::limiter) until: MonoMs,
     /// When to check it.
@@ -41,11 +42,11 @@ pub(in crate::limiter) struct Denials {
 }
 
 impl Denials {
-    /// The denial that applies to `cost` against `limit` now. `None` also for the request that is to check it, if it `may_send`.
+    /// The denial that applies to an attempt now. `None` also for the request that is to check it, if it `may_send`.
     pub(in crate::limiter) fn find(
         &mut self,
         fingerprint: u64,
-        (cost, limit): (u64, u64),
+        attempt: Attempt,
         clock_steps: u64,
         may_send: bool,
         now: MonoMs,
@@ -53,7 +54,7 @@ impl Denials {
         let set = self.places.get_mut(set(fingerprint))?;
         let holds = |cached: &&mut CachedDenial| {
             let same = (cached.fingerprint, cached.clock_steps) == (fingerprint, clock_steps);
-            same && cost >= cached.cost && limit <= cached.limit && now < cached.until
+            same && attempt.is_no_easier_than(&cached.attempt) && now < cached.until
         };
         let cached = set.iter_mut().filter(holds).max_by_key(|cached| cached.until)?;
         if may_send && cached.recheck <= now {
@@ -63,10 +64,10 @@ impl Denials {
         Some(*cached)
     }
 
-    /// Removes denials that contradict that `cost` has passed against `limit`.
-    pub(in crate::limiter) fn refute(&mut self, fingerprint: u64, (cost, limit): (u64, u64)) {
+    /// Removes denials that contradict that an attempt has passed.
+    pub(in crate::limiter) fn refute(&mut self, fingerprint: u64, passed: Attempt) {
         for cached in self.places.get_mut(set(fingerprint)).unwrap_or_default() {
-            if cached.fingerprint == fingerprint && cost >= cached.cost && limit <= cached.limit {
+            if cached.fingerprint == fingerprint && passed.is_no_easier_than(&cached.attempt) {
                 cached.until = MonoMs(0);
             }
         }
@@ -78,7 +79,7 @@ impl Denials {
         }
         let Some(set) = self.places.get_mut(set(denial.fingerprint)) else { return };
         let same = |cached: &CachedDenial| {
-            (cached.fingerprint, cached.cost, cached.limit) == (denial.fingerprint, denial.cost, denial.limit)
+            (cached.fingerprint, cached.attempt) == (denial.fingerprint, denial.attempt)
         };
         let at = set.iter().position(same);
         let place = match at {
@@ -100,36 +101,45 @@ fn set(fingerprint: u64) -> core::ops::Range<usize> {
 mod tests {
     use super::*;
 
+    fn attempt(cost: u64, limit: u64) -> Attempt {
+        Attempt { cost, limit }
+    }
+
     fn denial(fingerprint: u64, cost: u64, limit: u64, until: u64) -> CachedDenial {
         let until = MonoMs(until);
         let recheck = MonoMs(1_000_000);
-        CachedDenial { fingerprint, clock_steps: 1, cost, limit, until, recheck, remaining: 0, reset: until }
+        let attempt = attempt(cost, limit);
+        CachedDenial { fingerprint, clock_steps: 1, attempt, until, recheck, remaining: 0, reset: until }
     }
 
     #[test]
     fn one_request_a_second_rechecks_a_denial_and_may_refute_it() {
         let mut denials = Denials::default();
         denials.put(CachedDenial { recheck: MonoMs(5_000), ..denial(5, 3, 10, 100_000) });
-        let mut holds = |now| denials.find(5, (3, 10), 1, true, MonoMs(now)).is_some();
+        let mut holds = |now| denials.find(5, attempt(3, 10), 1, true, MonoMs(now)).is_some();
         assert!(holds(4_999) && !holds(5_000) && holds(5_001) && holds(5_999) && !holds(6_000));
-        for (passed, still) in [((2, 10), true), ((3, 11), true), ((3, 10), false)] {
+        for (passed, still) in [(attempt(2, 10), true), (attempt(3, 11), true), (attempt(3, 10), false)] {
             denials.refute(5, passed);
-            assert_eq!(denials.find(5, (3, 10), 1, true, MonoMs(6_001)).is_some(), still, "{passed:?}");
+            assert_eq!(
+                denials.find(5, attempt(3, 10), 1, true, MonoMs(6_001)).is_some(),
+                still,
+                "{passed:?}"
+            );
         }
     }
 
     #[test]
     fn a_denial_applies_to_no_smaller_cost_no_higher_limit_and_no_longer() {
         let mut denials = Denials::default();
-        assert_eq!(denials.find(5, (3, 10), 1, true, MonoMs(0)), None);
+        assert_eq!(denials.find(5, attempt(3, 10), 1, true, MonoMs(0)), None);
         denials.put(denial(5, 3, 10, 100));
         let mut holds =
             |request, clock_steps, now| denials.find(5, request, clock_steps, true, MonoMs(now)).is_some();
-        assert!(holds((3, 10), 1, 99) && holds((9, 10), 1, 99) && holds((3, 4), 1, 99));
-        assert!(!holds((2, 10), 1, 99) && !holds((3, 11), 1, 99));
-        assert!(!holds((3, 10), 1, 100) && !holds((3, 10), 2, 99));
+        assert!(holds(attempt(3, 10), 1, 99) && holds(attempt(9, 10), 1, 99) && holds(attempt(3, 4), 1, 99));
+        assert!(!holds(attempt(2, 10), 1, 99) && !holds(attempt(3, 11), 1, 99));
+        assert!(!holds(attempt(3, 10), 1, 100) && !holds(attempt(3, 10), 2, 99));
         assert_eq!(
-            denials.find(5 + SETS as u64, (3, 10), 1, true, MonoMs(0)),
+            denials.find(5 + SETS as u64, attempt(3, 10), 1, true, MonoMs(0)),
             None,
             "another key of the set"
         );
@@ -141,12 +151,13 @@ mod tests {
         for n in 0..5 {
             denials.put(denial(7 + n * SETS as u64, 1, 1, 100 + n));
         }
-        let mut is_cached = |n: u64| denials.find(7 + n * SETS as u64, (1, 1), 1, true, MonoMs(0)).is_some();
+        let mut is_cached =
+            |n: u64| denials.find(7 + n * SETS as u64, attempt(1, 1), 1, true, MonoMs(0)).is_some();
         assert_eq!((0..5).map(&mut is_cached).collect::<Vec<_>>(), [false, true, true, true, true]);
         assert_eq!(denials.places.len(), SETS * WAYS);
         denials.put(denial(7 + 4 * SETS as u64, 1, 1, 50));
         assert_eq!(
-            denials.find(7 + 4 * SETS as u64, (1, 1), 1, true, MonoMs(60)),
+            denials.find(7 + 4 * SETS as u64, attempt(1, 1), 1, true, MonoMs(60)),
             None,
             "the later denial replaces the earlier one"
         );

@@ -10,8 +10,8 @@ use super::round::worse;
 use crate::limiter::Limiter;
 use crate::limiter::cache::denials::{CachedDenial, Denials, RECHECK_MS};
 use crate::limiter::check::{
-    Budget, Cause, Check, Decision, Denial, ExactDetails, ExactResult, Outcome, ShadowOutcome, ShownBudgets,
-    Visibility,
+    Attempt, Budget, Cause, Check, Decision, Denial, ExactDetails, ExactResult, Outcome, ShadowOutcome,
+    ShownBudgets, Visibility,
 };
 use crate::limiter::remote::consults::Need;
 use crate::limiter::remote::exact_requests::{
@@ -164,7 +164,11 @@ impl Limiter {
             let denial = match check.cost > most {
                 true => Some(Denial { budget, retry_after_ms: None, cause: Cause::Cost }),
                 false => self
-                    .cached_log_denial(fingerprint(key, self.table.secret), (check.cost, most), now)
+                    .cached_log_denial(
+                        fingerprint(key, self.table.secret),
+                        Attempt { cost: check.cost, limit: most },
+                        now,
+                    )
                     .map(|cached| Denial {
                         budget: Budget {
                             remaining: cached.remaining,
@@ -181,14 +185,9 @@ impl Limiter {
         denied
     }
 
-    fn cached_log_denial(
-        &mut self,
-        fingerprint: u64,
-        cost_and_limit: (u64, u64),
-        now: MonoMs,
-    ) -> Option<CachedDenial> {
+    fn cached_log_denial(&mut self, fingerprint: u64, attempt: Attempt, now: MonoMs) -> Option<CachedDenial> {
         let may_send = self.may_send(now) && !self.exact.requests.is_full();
-        self.exact.denials.find(fingerprint, cost_and_limit, self.clock_steps, may_send, now)
+        self.exact.denials.find(fingerprint, attempt, self.clock_steps, may_send, now)
     }
 
     /// Continues a request whose exact rules were decided by the exact request of `id`.
@@ -287,7 +286,7 @@ impl Limiter {
     fn send_shadow(&mut self, request: u64, pending: PendingRequest, now: MonoMs) {
         let Some(charge) = pending.charges.first().cloned() else { return };
         if let Some(fingerprint) = charge.fingerprint {
-            let denied = self.cached_log_denial(fingerprint, (charge.cost, charge.limit), now).is_some();
+            let denied = self.cached_log_denial(fingerprint, charge.attempt(), now).is_some();
             self.stats.spared += u64::from(denied);
             if denied || charge.cost > charge.limit {
                 return self.push_shadow_outcome(request, charge.rule, ShadowOutcome::Denied);
@@ -337,7 +336,7 @@ impl Limiter {
             let retry_after_ms = match result.verdict {
                 Verdict::Denied { retry_after_ms: Some(retry_after_ms) } => retry_after_ms,
                 Verdict::Allowed => {
-                    self.exact.denials.refute(fingerprint, (charge.cost, charge.limit));
+                    self.exact.denials.refute(fingerprint, charge.attempt());
                     continue;
                 }
                 _ => continue,
@@ -347,8 +346,7 @@ impl Limiter {
                 self.exact.denials.put(CachedDenial {
                     fingerprint,
                     clock_steps: self.clock_steps,
-                    cost: charge.cost,
-                    limit: charge.limit,
+                    attempt: charge.attempt(),
                     until,
                     recheck: now.after(RECHECK_MS),
                     remaining: result.remaining,

@@ -8,7 +8,7 @@
 //! Each list is bounded. A request that must be removed before its response is refunded unseen: a refund of a charge that was never made
 //! has no effect.
 
-use crate::limiter::check::{Check, Visibility};
+use crate::limiter::check::{Attempt, Check, Visibility};
 use crate::limiter::rule_set::RuleSet;
 use crate::limiter::stats::Stats;
 use crate::model::exact::{Algorithm, ChargeResult, Verdict};
@@ -48,6 +48,12 @@ pub(in crate::limiter) struct PendingCharge {
     pub(in crate::limiter) cost: u64,
     /// A log's limit; 0 for a ledger.
     pub(in crate::limiter) limit: u64,
+}
+
+impl PendingCharge {
+    pub(in crate::limiter) fn attempt(&self) -> Attempt {
+        Attempt { cost: self.cost, limit: self.limit }
+    }
 }
 
 /// The response to an exact request.
