@@ -29,7 +29,7 @@ const EXACT_TIMEOUT_MS_DEFAULT: u64 = 100;
 
 /// The algorithm of a rule with its own fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::rules) struct Held {
+pub(in crate::rules) struct AlgorithmFields {
     pub algorithm: Algorithm,
     /// 0 if the algorithm has no limit of its own.
     pub limit: u64,
@@ -49,7 +49,11 @@ impl Kind {
     }
 
     /// Reads `limit`, `window` and `zone`, of which each algorithm has some.
-    pub(in crate::rules) fn read_limit(self, fields: &Fields<'_>, errors: &mut Errors) -> Option<Held> {
+    pub(in crate::rules) fn read_limit(
+        self,
+        fields: &Fields<'_>,
+        errors: &mut Errors,
+    ) -> Option<AlgorithmFields> {
         if self == Kind::Ledger {
             return read_ledger(fields, errors);
         }
@@ -62,18 +66,18 @@ impl Kind {
         let algorithm = if self == Kind::Log { Algorithm::Log } else { Algorithm::Window };
         zoneless?;
         let (limit, carried) = limit?;
-        Some(Held { algorithm, limit, carried, duration_ms: duration_ms? })
+        Some(AlgorithmFields { algorithm, limit, carried, duration_ms: duration_ms? })
     }
 
     /// Reads `hard_limit`, which requires a window of ten cells of whole milliseconds.
     pub(in crate::rules) fn read_hard_limit(
         self,
         fields: &Fields<'_>,
-        held: Option<&Held>,
+        own: Option<&AlgorithmFields>,
         errors: &mut Errors,
     ) -> Option<bool> {
         let why = match self {
-            Kind::Window => return read_windows_hard_limit(fields, held, errors),
+            Kind::Window => return read_windows_hard_limit(fields, own, errors),
             Kind::Log => "has no effect here, as no window of a log ever holds more than its limit",
             Kind::Ledger => "has no effect here, as no window of a ledger ever holds more than its rate",
         };
@@ -158,9 +162,13 @@ impl Kind {
     }
 }
 
-fn read_windows_hard_limit(fields: &Fields<'_>, held: Option<&Held>, errors: &mut Errors) -> Option<bool> {
+fn read_windows_hard_limit(
+    fields: &Fields<'_>,
+    own: Option<&AlgorithmFields>,
+    errors: &mut Errors,
+) -> Option<bool> {
     let hard_limit = fields.or("hard_limit", false, errors, |n, e| n.boolean(e))?;
-    let uneven = held.is_some_and(|held| !held.duration_ms.is_multiple_of(HARD_LIMIT_RESOLUTION.into()));
+    let uneven = own.is_some_and(|own| !own.duration_ms.is_multiple_of(HARD_LIMIT_RESOLUTION.into()));
     match fields.get("window").filter(|_| hard_limit && uneven) {
         Some(window) => window.reject(
             errors,
@@ -171,7 +179,7 @@ fn read_windows_hard_limit(fields: &Fields<'_>, held: Option<&Held>, errors: &mu
     }
 }
 
-fn read_ledger(fields: &Fields<'_>, errors: &mut Errors) -> Option<Held> {
+fn read_ledger(fields: &Fields<'_>, errors: &mut Errors) -> Option<AlgorithmFields> {
     let why = "has no effect here, as a ledger's zone sets rate and window";
     let limitless = without("limit", why, "no limit: see `weir-aggregator zones`", fields, errors);
     let windowless = without("window", why, "no window: see `weir-aggregator zones`", fields, errors);
@@ -179,7 +187,7 @@ fn read_ledger(fields: &Fields<'_>, errors: &mut Errors) -> Option<Held> {
     let zone = fields.required("zone", expected, errors, |n, e| n.integer(ZONES, e));
     limitless.and(windowless)?;
     let algorithm = Algorithm::Ledger { zone: u32::try_from(zone?).ok()? };
-    Some(Held { algorithm, limit: 0, carried: None, duration_ms: 0 })
+    Some(AlgorithmFields { algorithm, limit: 0, carried: None, duration_ms: 0 })
 }
 
 fn without<'a>(

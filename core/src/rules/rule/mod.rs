@@ -16,7 +16,7 @@ use crate::fields::Node;
 use crate::limiter::{CompiledRule, Policy, Visibility};
 use crate::model::exact::Algorithm;
 use crate::model::key::{HARD_LIMIT_RESOLUTION, KeyParts, MAX_TEXT_BYTES};
-use algorithm::{Held, Kind};
+use algorithm::{AlgorithmFields, Kind};
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
@@ -265,8 +265,8 @@ impl Rule {
         let kind = fields.or("algorithm", Kind::default(), errors, Kind::read);
         // If the algorithm cannot be read, the other fields are read as for the default one.
         let of = kind.unwrap_or_default();
-        let held = of.read_limit(&fields, errors);
-        let hard_limit = of.read_hard_limit(&fields, held.as_ref(), errors);
+        let own = of.read_limit(&fields, errors);
+        let hard_limit = of.read_hard_limit(&fields, own.as_ref(), errors);
         let cost = fields.or("cost", Cost::Fixed(1), errors, Cost::read);
         let cost_fits = of.check_cost(&fields, cost.as_ref(), hard_limit == Some(true), errors);
         let overrides =
@@ -283,7 +283,7 @@ impl Rule {
         let response = fields.optional("response", errors, OwnResponse::read);
         let others = of.check_others(&fields, errors);
         let (name, _, (), ()) = (name?, kind?, others?, cost_fits?);
-        let Held { algorithm, limit, carried, duration_ms } = held?;
+        let AlgorithmFields { algorithm, limit, carried, duration_ms } = own?;
         let namespace = namespace?.unwrap_or_else(|| name.clone());
         let long = namespace.len() >= MAX_TEXT_BYTES;
         if let Some(ban) = fields.get("ban").filter(|_| long) {
