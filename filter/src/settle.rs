@@ -34,7 +34,7 @@ pub fn is_answered() -> bool {
 }
 
 /// The current request, whose cost is to be settled.
-pub struct Ended<'a> {
+pub struct Settlement<'a> {
     rules: &'a [Rule],
     /// Whether there are response headers.
     answered: bool,
@@ -52,10 +52,10 @@ enum Ending {
     NotSent,
 }
 
-impl<'a> Ended<'a> {
+impl<'a> Settlement<'a> {
     /// The current request under these rules, `answered` or ended without a response.
     pub fn new(rules: &'a [Rule], answered: bool) -> Self {
-        Ended { rules, answered, ending: None }
+        Settlement { rules, answered, ending: None }
     }
 
     /// The cost under a rule.

@@ -20,7 +20,7 @@ use crate::host::headers::Headers;
 use crate::host::shared::EnvoyShared;
 use crate::host::stream::Here;
 use crate::responses::{self, Header};
-use crate::settle::{Ended, is_answered};
+use crate::settle::{Settlement, is_answered};
 use crate::worker::Worker;
 use request::Envoy;
 use requests::{Allowed, Requests};
@@ -182,10 +182,10 @@ impl Plugin {
     fn settle(&mut self, worker: &mut Worker, context: u32, answered: bool) {
         let request = self.number(context);
         if worker.limiter.is_deferred(request) {
-            let mut ended = Ended::new(&self.config.rules, answered);
+            let mut settlement = Settlement::new(&self.config.rules, answered);
             let shown = self.requests.budgets(context);
             let cost = |rule| {
-                let cost = ended.cost(rule);
+                let cost = settlement.cost(rule);
                 for budget in shown.iter_mut().filter(|budget| budget.rule == rule) {
                     responses::settle(budget, &self.config.rules, cost);
                 }
