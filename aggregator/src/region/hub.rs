@@ -25,7 +25,7 @@ use weir_core::model::wire::{Ack, Answer, Consult, FilterFrame};
 use weir_core::region::nodes::OWN_PEER;
 use weir_core::region::{Explained, Region, RegionStats};
 use weir_core::replication::regional::clock::{RegionClock, TimeProposal};
-use weir_core::replication::state::{LateAck, Taken};
+use weir_core::replication::state::{FrameResult, LateAck};
 use weir_core::replication::{Access, Event, Events, Next, RegionState, StreamId};
 
 /// The region's state behind a lock, the events that wake its tasks, its clock and its metrics.
@@ -250,15 +250,15 @@ impl Hub {
 
     /// Takes all parts of a frame except its hello and its exact requests. Queries have no answer while another aggregator may serve
     /// the region.
-    pub fn take(&self, origin: OriginId, mut frame: FilterFrame) -> Result<Taken, StreamError> {
+    pub fn take(&self, origin: OriginId, mut frame: FilterFrame) -> Result<FrameResult, StreamError> {
         let started = Instant::now();
         if !self.serves() {
             frame.consults.clear();
         }
-        let taken = self.state(|state, now| state.take(origin, frame, now));
-        let taken = taken.map_err(|_| StreamError::TooManyOrigins)?;
+        let result = self.state(|state, now| state.take(origin, frame, now));
+        let result = result.map_err(|_| StreamError::TooManyOrigins)?;
         self.metrics.program.frame_seconds.observe(started.elapsed().as_secs_f64());
-        Ok(taken)
+        Ok(result)
     }
 
     /// Another aggregator may serve the region after this moment, by [`since_boot`].

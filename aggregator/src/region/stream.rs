@@ -270,17 +270,17 @@ impl Stream<'_> {
         }
         let mut traced = self.services.telemetry.consults(&frame.consults);
         self.take_control(&mut frame);
-        let taken = self.services.take(self.origin, frame).map_err(End::Refused)?;
-        traced.iter_mut().for_each(|traced| traced.answered(&taken.reply.answers));
-        if let Some(ack) = taken.ack {
+        let result = self.services.take(self.origin, frame).map_err(End::Refused)?;
+        traced.iter_mut().for_each(|traced| traced.answered(&result.reply.answers));
+        if let Some(ack) = result.ack {
             // The acknowledging task runs until this sender is dropped.
             let _ = self.acks.send(ack).await;
         }
-        if taken.reply != RegionFrame::default() {
-            self.send(taken.reply).await?;
+        if result.reply != RegionFrame::default() {
+            self.send(result.reply).await?;
         }
-        if !taken.queries.is_empty() {
-            self.query(taken.queries, traced).await?;
+        if !result.queries.is_empty() {
+            self.query(result.queries, traced).await?;
         }
         self.rule(exact_requests).await
     }

@@ -59,7 +59,7 @@ pub struct Round {
 
 /// The result of processing a frame.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Taken {
+pub struct FrameResult {
     /// What can be answered at once.
     pub reply: RegionFrame,
     /// The acknowledgement of the frame's report, if it has to wait for the store.
@@ -308,31 +308,36 @@ impl RegionState {
     }
 
     /// Processes a frame, except for its hello and what concerns exact limits.
-    pub fn take(&mut self, origin: OriginId, frame: FilterFrame, now: Now) -> Result<Taken, TooManyOrigins> {
+    pub fn take(
+        &mut self,
+        origin: OriginId,
+        frame: FilterFrame,
+        now: Now,
+    ) -> Result<FrameResult, TooManyOrigins> {
         if !self.region.nodes.received_from(origin, now.mono) {
             return Err(TooManyOrigins);
         }
-        let mut taken = Taken::default();
+        let mut result = FrameResult::default();
         let merged = frame.report.as_ref().map(|report| self.merge(origin, report, now));
-        taken.reply.pong = frame.ping.as_ref().map(|ping| Pong {
+        result.reply.pong = frame.ping.as_ref().map(|ping| Pong {
             sent_ms: ping.sent_ms,
             unix_ms: now.unix.0,
             live_origins: u32::try_from(self.region.nodes.alive_with(origin, now.mono)).unwrap_or(u32::MAX),
         });
         if self.is_usable(now.mono) {
-            taken.queries = frame.consults;
+            result.queries = frame.consults;
         } else {
-            taken.reply.answers = self.answer_from_memory(origin, &frame.consults, now);
+            result.reply.answers = self.answer_from_memory(origin, &frame.consults, now);
         }
         match merged {
-            Some(late) if self.store.is_some() => taken.ack = Some(late),
+            Some(late) if self.store.is_some() => result.ack = Some(late),
             Some(LateAck { ack, baselines, .. }) => {
                 let baselines = baselines.into_iter().map(|(_, baseline)| baseline).collect();
-                taken.reply.ack = Some(Ack { baselines, ..ack });
+                result.reply.ack = Some(Ack { baselines, ..ack });
             }
             None => {}
         }
-        Ok(taken)
+        Ok(result)
     }
 
     /// Answers queries from memory.
