@@ -15,10 +15,7 @@ use weir_core::model::time::UnixMs;
 use weir_core::model::window::MAX_COUNT;
 
 /// From a second to ten years.
-const EXPIRES_IN: Span =
-    Span { min_ms: 1_000, max_ms: 315_360_000_000, words: ("1s", "3650d"), example: "1h" };
-const WINDOW: Span =
-    Span { min_ms: MIN_DURATION_MS, max_ms: MAX_DURATION_MS, words: ("1s", "366d"), example: "1m" };
+const EXPIRES_IN: Span = Span { min_ms: 1_000, max_ms: 315_360_000_000, example: "1h" };
 const EFFECTS: [&str; 6] = ["limit", "exempt", "ban", "credit", "reset", "shadow"];
 const PUT_FIELDS: [&str; 16] = [
     "workspace",
@@ -213,7 +210,7 @@ fn place(fields: Fields<'_>, errors: &mut Errors) -> Option<Place> {
     let identifier = text("identifier", MAX_PATTERN_BYTES);
     let network = text("network", MAX_TEXT_BYTES);
     let rule = text("rule", MAX_TEXT_BYTES);
-    let window_ms = fields.optional("window", errors, |n, e| WINDOW.read_with(span_ms, n, e));
+    let window_ms = fields.optional("window", errors, |n, e| Span::WINDOW.read_with(span_ms, n, e));
     let given = Given {
         workspace: workspace?,
         namespace: namespace?,
