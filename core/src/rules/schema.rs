@@ -167,7 +167,7 @@ fn header_condition() -> Value {
 }
 
 fn part() -> Value {
-    let part = object(&identifier::PART_FIELDS, &[], |name| match name {
+    let part = object(identifier::PART_FIELDS, &[], |name| match name {
         "header" => header_name(),
         "cookie" => visible(1..=PART_NAME_BYTES_MAX),
         "query" | "constant" => text(PART_NAME_BYTES_MAX),
@@ -191,7 +191,7 @@ fn part() -> Value {
         "pick" => json!({ "enum": identifier::PICK_WORDS }),
         _ => unknown(),
     });
-    let mut part = one_of(&identifier::PART_KINDS, part);
+    let mut part = one_of(identifier::PART_KINDS, part);
     let beside = |kinds: &[&str]| json!({ "anyOf": required_each(kinds) });
     let dependent =
         json!({ "lowercase": beside(&identifier::LOWERCASE_KINDS), "pick": beside(&identifier::PICK_KINDS) });
