@@ -4,7 +4,7 @@ use super::super::checks::read_body;
 use super::super::problem::Problem;
 use super::{LATEST, wrong};
 use crate::database::{AuditFilter, ControlFilter, MAX_PAGE, MAX_REASON_BYTES, PlaceFilter};
-use crate::net::percent::decode;
+use crate::net::percent;
 use std::ops::RangeInclusive;
 use std::time::UNIX_EPOCH;
 use weir_core::control::{ControlError, Effect, MAX_PATTERN_BYTES, Selector, Slot, Target};
@@ -367,9 +367,8 @@ pub(super) fn explain(error: &ControlError, effect: Effect) -> Problem {
 /// Calls `take` with each parameter, which may occur only once.
 fn each(query: &str, mut take: impl FnMut(&str, String) -> Result<(), Problem>) -> Result<(), Problem> {
     let mut seen = Vec::new();
-    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let value = decode(value).and_then(|bytes| String::from_utf8(bytes).ok());
+    for (name, value) in percent::parameters(query) {
+        let value = value.and_then(|bytes| String::from_utf8(bytes).ok());
         let value = value.filter(|value| !value.is_empty() && !value.chars().any(char::is_control));
         let value = value.ok_or_else(|| wrong(&shown(name), "expected a percent-encoded text"))?;
         take(name, value)?;
