@@ -67,9 +67,9 @@ fn called(
 ) -> BoxFuture<Response<Body>, Infallible> {
     let service = request.uri().path().trim_start_matches('/').split('/').next();
     match service {
-        Some(RegionService::NAME) => region.clone().call(request),
-        Some(RateLimitService::NAME) => rate_limits.clone().call(request),
-        Some(QuotaService::NAME) => quotas.clone().call(request),
+        Some(RegionService::NAME) => region.serve(request),
+        Some(RateLimitService::NAME) => rate_limits.serve(request),
+        Some(QuotaService::NAME) => quotas.serve(request),
         Some(HealthServer::<Checked>::NAME) => health.clone().call(request),
         _ => Box::pin(ready(Ok(Status::unimplemented("there is no such service").into_http()))),
     }

@@ -11,7 +11,6 @@ use crate::region::services::Services;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use tokio_stream::Empty;
-use tonic::server::NamedService;
 use tonic::{Request, Response, Status};
 use tonic_health::ServingStatus;
 use tonic_health::pb::health_server::{Health, HealthServer};
