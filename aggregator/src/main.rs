@@ -21,13 +21,14 @@ use weir_aggregator::cli::args::{
 };
 use weir_aggregator::cli::check_config;
 use weir_aggregator::cli::database::with_database;
-use weir_aggregator::cli::outcome::{UNUSABLE, fail, in_days, plain_json, plain_lines, print, print_error};
+use weir_aggregator::cli::outcome::{UNUSABLE, fail, plain_json, plain_lines, print, print_error};
 use weir_aggregator::cli::terminal::{self, KeyName, Manner, TerminalError};
 use weir_aggregator::cli::{healthcheck, log_fields, overrides, secret_files, zones};
 use weir_aggregator::database::{Database, Deleted, Migrated, Reason, Tidied};
 use weir_aggregator::server::descriptors;
 use weir_aggregator::server::{Server, Settings};
 use weir_aggregator::telemetry::clock::{Clock, SystemClock};
+use weir_core::fields::written;
 use weir_core::model::schedule::Schedule;
 
 /// How often a migration prints that it waits.
@@ -176,7 +177,7 @@ async fn cleanup(database: &Database, older_than: Duration, batch: u32) -> anyho
         Duration::from_millis(publish_ms + publish_ms * jitter_percent / 100 + packet_timeout_ms);
     let result =
         database.cleanup(older_than, batch, SystemClock.now(), alive_within, |rows| deleted += rows).await;
-    let age = humantime::format_duration(older_than);
+    let age = duration(older_than);
     print(&format_args!("deleted {deleted} rows that expired more than {age} ago"));
     Ok(result.map(drop)?)
 }
@@ -207,7 +208,7 @@ async fn cleanup_ledger(database: &Database, retention: Duration, batch: u32) ->
         Deleted::Locks(rows) => locks += rows,
     };
     let result = database.cleanup_ledger(retention, batch, on_batch).await;
-    let age = in_days(retention);
+    let age = duration(retention);
     print(&format_args!(
         "deleted {transactions} transactions of the ledger and {locks} bucket locks older than {age}"
     ));
@@ -222,11 +223,15 @@ async fn cleanup_controls(
     let now = SystemClock.now();
     let Tidied { controls, audited } =
         database.cleanup_controls(control_retention, audit_retention, batch, now).await?;
-    let (old, older) = (in_days(control_retention), in_days(audit_retention));
+    let (old, older) = (duration(control_retention), duration(audit_retention));
     print(&format_args!(
         "deleted {controls} live controls that ended more than {old} ago and {audited} changes older than {older}"
     ));
     Ok(())
+}
+
+fn duration(age: Duration) -> String {
+    written(u64::try_from(age.as_millis()).unwrap_or(u64::MAX))
 }
 
 fn completions(shell: Shell) -> std::io::Result<()> {

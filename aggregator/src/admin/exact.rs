@@ -74,11 +74,7 @@ fn wanted(services: &Services, query: &KeyQuery, canonical: &[u8], limits: &Limi
         let (control, mut bucket) = (control_of(0), Vec::new());
         identifier_in_epoch(canonical, control.epoch, &mut bucket);
         let exact = Exact { algorithm: AlgorithmKind::Ledger.name().to_owned(), zone: Some(zone), ..exact };
-        let key = match zone {
-            0 => Err("its filter is of an earlier version, which does not report the zone".to_owned()),
-            zone => Ok(ExactKey::Ledger { zone, bucket: bucket.into() }),
-        };
-        Wanted { exact, key, most: 0, control }
+        Wanted { exact, key: Ok(ExactKey::Ledger { zone, bucket: bucket.into() }), most: 0, control }
     };
     let log = |window_ms, limit: u64, exact| {
         let control = control_of(window_ms);

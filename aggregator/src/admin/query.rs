@@ -4,7 +4,7 @@
 //! another key.
 
 use crate::database::{AuditFilter, PlaceFilter};
-use crate::net::percent::decode;
+use crate::net::percent;
 use crate::region::status::counters::Rule;
 use weir_core::model::key::{MAX_DURATION_MS, MAX_TEXT_BYTES, MIN_DURATION_MS};
 use weir_core::region::top::MAX_TOP;
@@ -120,12 +120,10 @@ fn parameters<const N: usize>(
     names: [&'static str; N],
 ) -> Result<[Option<Vec<u8>>; N], QueryError> {
     let mut values = [const { None }; N];
-    for pair in raw.split('&').filter(|pair| !pair.is_empty()) {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+    for (name, value) in percent::parameters(raw) {
         let found = names.iter().zip(&mut values).find(|(known, _)| **known == name);
         let (known, place) = found.ok_or_else(|| QueryError::Unknown(name.to_owned(), names.join(", ")))?;
-        let value = decode(value).ok_or(QueryError::Encoding(known))?;
-        if place.replace(value).is_some() {
+        if place.replace(value.ok_or(QueryError::Encoding(known))?).is_some() {
             return Err(QueryError::Repeated(known));
         }
     }

@@ -1,6 +1,6 @@
 //! Bytes as text: identifiers come from headers and may contain any bytes.
 
-use std::fmt::Write;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 
 /// As text; invalid UTF-8 is replaced.
 pub fn text(bytes: &[u8]) -> String {
@@ -21,19 +21,11 @@ pub fn identifier(bytes: &[u8]) -> String {
     out
 }
 
-/// Percent-encoded; `query::decode` restores the same bytes.
+/// Percent-encoded; `net::percent::decode` restores the same bytes.
 pub fn encode(bytes: &[u8]) -> String {
-    let mut out = String::with_capacity(bytes.len());
-    for byte in bytes {
-        match byte {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' | b':' | b'@' => {
-                out.push(char::from(*byte));
-            }
-            // Writing to a `String` cannot fail.
-            _ => drop(write!(out, "%{byte:02X}")),
-        }
-    }
-    out
+    const ENCODED: &AsciiSet =
+        &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b':').remove(b'@');
+    percent_encode(bytes, ENCODED).to_string()
 }
 
 /// Whether a character is visible and changes nothing around it.

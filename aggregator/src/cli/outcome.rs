@@ -4,11 +4,9 @@ use crate::admin::text::{identifier, is_seen};
 use std::fmt::{Display, Write};
 use std::io::Write as _;
 use std::process::ExitCode;
-use std::time::Duration;
 
 /// Exit code for invalid arguments.
 pub const UNUSABLE: u8 = 2;
-const DAY_SECONDS: u64 = 24 * 3_600;
 
 /// A text of several lines without characters that a terminal would interpret: a server or a file may have chosen it.
 pub fn plain_lines(text: &str) -> String {
@@ -42,17 +40,6 @@ pub fn print_error(line: &impl Display) {
 pub fn fail(error: &impl Display, code: u8) -> ExitCode {
     print_error(&format_args!("error: {}", plain_lines(&error.to_string())));
     ExitCode::from(code)
-}
-
-/// A duration in days and smaller units; humantime's months have no fixed length.
-pub fn in_days(time: Duration) -> String {
-    let (days, rest) = (time.as_secs() / DAY_SECONDS, time.as_secs() % DAY_SECONDS);
-    let rest = humantime::format_duration(Duration::from_secs(rest));
-    match (days, rest.to_string()) {
-        (0, rest) => rest,
-        (days, rest) if rest == "0s" => format!("{days}d"),
-        (days, rest) => format!("{days}d {rest}"),
-    }
 }
 
 #[cfg(test)]

@@ -2,10 +2,11 @@
 
 use crate::cli::args::{SetZone, Zones};
 use crate::cli::database::with_database;
-use crate::cli::outcome::{UNUSABLE, fail, in_days, plain_json, print};
+use crate::cli::outcome::{UNUSABLE, fail, plain_json, print};
 use crate::database::{Database, Remains, Zone, ZoneChange};
 use std::process::ExitCode;
 use std::time::Duration;
+use weir_core::fields::written;
 
 /// Deadline of a command.
 const WITHIN: Duration = Duration::from_secs(30);
@@ -94,7 +95,7 @@ fn limit(rate: u64, window_seconds: u64) -> String {
 }
 
 fn window(seconds: u64) -> String {
-    in_days(Duration::from_secs(seconds))
+    written(seconds.saturating_mul(1_000))
 }
 
 #[cfg(test)]
@@ -103,7 +104,7 @@ mod tests {
 
     #[test]
     fn windows_as_people_write_them() {
-        let cases = [(1, "1s"), (60, "1m"), (86_400, "1d"), (90_000, "1d 1h"), (366 * 86_400, "366d")];
+        let cases = [(1, "1s"), (60, "1m"), (86_400, "1d"), (90_000, "25h"), (366 * 86_400, "366d")];
         for (seconds, expected) in cases {
             assert_eq!(window(seconds), expected);
         }

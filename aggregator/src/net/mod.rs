@@ -4,6 +4,7 @@ pub mod calls;
 pub mod follow;
 pub mod hosts;
 pub mod listen;
+pub mod method;
 pub mod percent;
 pub mod serve;
 pub mod shutdown;

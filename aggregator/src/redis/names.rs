@@ -6,6 +6,8 @@
 //! cells of a key are in one slot, and therefore on one server.
 
 use super::slots;
+use crate::net::percent::decode;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use std::fmt::Write;
 use weir_core::model::key::{HashKey, Key, KeyParts, MAX_TEXT_BYTES, fingerprint};
 pub use weir_core::replication::regional::hot::HOT_SHARDS;
@@ -17,6 +19,16 @@ pub const MAX_NAME_BYTES: usize = 64;
 /// Longest name of a cell, in bytes: every text has its maximum length, and every byte is escaped.
 pub const MAX_CELL_NAME_BYTES: usize =
     2 * (3 * MAX_NAME_BYTES + 1) + 2 + 3 * (3 * MAX_TEXT_BYTES + 1) + (11 + 1 + 10 + 1 + 2) + 1 + 20;
+
+/// What is written as `%XX`.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'_')
+    .remove(b'.')
+    .remove(b'@')
+    .remove(b'=')
+    .remove(b'+')
+    .remove(b'~')
+    .remove(b'-');
 
 /// The names of one region.
 #[derive(Debug)]
@@ -113,7 +125,7 @@ pub(super) fn parse_member(bytes: &[u8]) -> Option<(Key, u64)> {
     let mut parts = parts.split('/');
     let mut texts = [const { Vec::new() }; 3];
     for text in &mut texts {
-        *text = unescape(parts.next()?)?;
+        *text = decode(parts.next()?)?;
     }
     let [workspace, namespace, identifier] = &texts;
     let key = Key::new(&KeyParts {
@@ -139,27 +151,7 @@ fn write_key(key: &KeyParts<'_>, out: &mut String) {
 }
 
 fn escape(text: &[u8], out: &mut String) {
-    for &byte in text {
-        if byte.is_ascii_alphanumeric() || b"_.@=+~-".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            add(out, format_args!("%{byte:02X}"));
-        }
-    }
-}
-
-fn unescape(text: &str) -> Option<Vec<u8>> {
-    let mut out = Vec::with_capacity(text.len());
-    let mut bytes = text.bytes();
-    while let Some(byte) = bytes.next() {
-        if byte != b'%' {
-            out.push(byte);
-            continue;
-        }
-        let digits = [bytes.next()?, bytes.next()?];
-        out.push(u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?);
-    }
-    Some(out)
+    out.extend(percent_encode(text, ESCAPED));
 }
 
 fn add(out: &mut String, text: std::fmt::Arguments<'_>) {

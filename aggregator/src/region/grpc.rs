@@ -1,23 +1,21 @@
-//! `/weir.v1.Region/Follow` as a tonic service. It is written by hand, as the messages are, so no code is generated.
+//! `/weir.v1.Region/Follow`: a filter's stream.
 //!
 //! The token and the number of streams are checked before a frame is read or decoded.
 
 use crate::auth::{Authenticator, Presented};
 use crate::net::listen::ConnectionInfo;
+use crate::net::method::Method;
 use crate::region::send_queue::{self, Frames};
 use crate::region::services::Services;
 use crate::region::slots::Slots;
 use crate::region::stream;
 use crate::region::stream_error::StreamError;
-use prost::Message;
+use hyper::body::Incoming;
 use std::convert::Infallible;
-use std::future::{Ready, ready};
 use std::sync::Arc;
 use tonic::body::Body;
-use tonic::codegen::{self, BoxFuture, Context, Poll, Service, StdError, http};
-use tonic::server::{Grpc, NamedService, StreamingService};
+use tonic::codegen::{BoxFuture, http};
 use tonic::{Request, Response, Status, Streaming};
-use tonic_prost::ProstCodec;
 use weir_core::model::wire::{FilterFrame, MAX_FRAME_BYTES, METHOD, SERVICE};
 
 /// Largest frame that is decoded: the most that a filter sends, and room for fields that a newer filter adds.
@@ -32,9 +30,19 @@ pub struct RegionService {
 }
 
 impl RegionService {
+    /// The service's name.
+    pub const NAME: &'static str = SERVICE;
+    const METHOD: Method = Method { service: SERVICE, name: METHOD, max_bytes: MAX_DECODED_BYTES };
+
     /// Serves `services` to the filters that `authenticator` admits.
     pub fn new(services: Arc<Services>, authenticator: Authenticator) -> RegionService {
         RegionService { services, authenticator, slots: Arc::default() }
+    }
+
+    /// Serves a call.
+    pub fn serve(&self, request: http::Request<Incoming>) -> BoxFuture<http::Response<Body>, Infallible> {
+        let service = self.clone();
+        Self::METHOD.stream(request, move |request| service.open(request))
     }
 
     /// Reads nothing of `request` unless its caller is authenticated and a slot is free.
@@ -69,76 +77,4 @@ impl RegionService {
             }
         }
     }
-}
-
-impl NamedService for RegionService {
-    const NAME: &'static str = SERVICE;
-}
-
-impl Service<Request<Streaming<FilterFrame>>> for RegionService {
-    type Response = Response<Frames>;
-    type Error = Status;
-    type Future = Ready<Result<Self::Response, Status>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Status>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Streaming<FilterFrame>>) -> Self::Future {
-        ready(self.open(request))
-    }
-}
-
-impl<B> Service<http::Request<B>> for RegionService
-where
-    B: codegen::Body + Send + 'static,
-    B::Error: Into<StdError> + Send + 'static,
-{
-    type Response = http::Response<Body>;
-    type Error = Infallible;
-    type Future = BoxFuture<Self::Response, Infallible>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<B>) -> Self::Future {
-        serve_streams(self.clone(), request, (SERVICE, METHOD), MAX_DECODED_BYTES)
-    }
-}
-
-/// Serves a call of the only method of a service with streams; `max_bytes` is the largest message that is decoded.
-pub(crate) fn serve_streams<Received, S, B>(
-    service: S,
-    request: http::Request<B>,
-    (name, method): (&str, &str),
-    max_bytes: usize,
-) -> BoxFuture<http::Response<Body>, Infallible>
-where
-    Received: Message + Default + 'static,
-    S: StreamingService<Received, Response: Message> + Send + 'static,
-    S::ResponseStream: Send + 'static,
-    S::Future: Send,
-    B: codegen::Body + Send + 'static,
-    B::Error: Into<StdError> + Send + 'static,
-{
-    if let Some(refused) = refuse_other_method(&request, name, method) {
-        return Box::pin(ready(Ok(refused)));
-    }
-    Box::pin(async move {
-        let codec = ProstCodec::<S::Response, Received>::default();
-        let mut grpc = Grpc::new(codec).max_decoding_message_size(max_bytes);
-        Ok(grpc.streaming(service, request).await)
-    })
-}
-
-/// The response to a call of any method but `method`, the only one of `service`.
-pub(crate) fn refuse_other_method<B>(
-    request: &http::Request<B>,
-    service: &str,
-    method: &str,
-) -> Option<http::Response<Body>> {
-    let called = request.uri().path().rsplit('/').next().unwrap_or_default();
-    let status = || Status::unimplemented(format!("{service} has only the method {method}"));
-    (called != method).then(|| status().into_http())
 }

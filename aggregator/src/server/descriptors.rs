@@ -6,7 +6,7 @@
 use crate::admin;
 use crate::api::http;
 use crate::region::slots;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
 
 /// Descriptors for stores, databases, files and the runtime.
@@ -30,9 +30,7 @@ pub struct Connections {
 impl Connections {
     /// Those for which this process may open descriptors.
     pub fn of_process() -> Connections {
-        // Fails for an unknown resource alone.
-        let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or((u64::MAX, u64::MAX));
-        Connections::within(usize::try_from(limit).unwrap_or(usize::MAX))
+        Connections::within(in_usize(getrlimit(Resource::Nofile).current))
     }
 
     /// Those for which `limit` descriptors are enough. Filters have what is left by the others.
@@ -48,12 +46,10 @@ impl Connections {
 /// Raises the soft limit of open files to the hard one, and warns if that is too low for full listeners. Service managers keep
 /// the soft limit low for programs that use select(2).
 pub fn raise_limit() {
-    let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(_, hard)| {
-        setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
-        Ok(hard)
-    });
-    match raised {
-        Ok(limit) if usize::try_from(limit).is_ok_and(|limit| limit < WANTED) => {
+    let hard = getrlimit(Resource::Nofile).maximum;
+    let limit = in_usize(hard);
+    match setrlimit(Resource::Nofile, Rlimit { current: hard, maximum: hard }) {
+        Ok(()) if limit < WANTED => {
             let Connections { grpc, http, admin } = Connections::of_process();
             warn!(
                 limit,
@@ -64,9 +60,13 @@ pub fn raise_limit() {
                 "the limit of open files is too low for full listeners, so each has fewer connections; raise ulimit -Hn"
             );
         }
-        Ok(_) => {}
+        Ok(()) => {}
         Err(error) => warn!(%error, "could not raise the limit of open files"),
     }
+}
+
+fn in_usize(limit: Option<u64>) -> usize {
+    limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)
 }
 
 #[cfg(test)]

@@ -1,13 +1,10 @@
-//! The gRPC listener: filters' streams, the rate-limit service, the rate-limit quota service, and their health.
+//! The gRPC listener: filters' streams, the services of Envoy, and their health.
 
 use super::health::{self, Checked};
-use crate::api::rlqs::QuotaService;
-use crate::api::rls::RateLimitService;
 use crate::net::calls::serve_calls;
 use crate::net::listen::{Listener, Patience};
 use crate::net::shutdown::draining;
 use crate::net::tls::{Protocol, Tls};
-use crate::region::grpc::RegionService;
 use crate::region::services::Services;
 use hyper::body::Incoming;
 use hyper::{Request, Response};
@@ -26,10 +23,27 @@ use tracing::debug;
 /// How long a client may take to send the HTTP/2 preface.
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
 
+type Responding = BoxFuture<Response<Body>, Infallible>;
+
+/// A service of the listener.
+pub(super) struct Api {
+    name: &'static str,
+    serve: Box<dyn Fn(Request<Incoming>) -> Responding + Send + Sync>,
+}
+
+impl Api {
+    pub(super) fn new(
+        name: &'static str,
+        serve: impl Fn(Request<Incoming>) -> Responding + Send + Sync + 'static,
+    ) -> Api {
+        Api { name, serve: Box::new(serve) }
+    }
+}
+
 /// Serves until the shutdown has begun and every connection has ended.
 pub(super) async fn serve(
     services: Arc<Services>,
-    (region, rate_limits, quotas): (RegionService, RateLimitService, QuotaService),
+    apis: Vec<Api>,
     (socket, max_connections): (TcpListener, usize),
     tls: Option<Arc<Tls>>,
 ) {
@@ -42,11 +56,11 @@ pub(super) async fn serve(
         patience: Patience::Preface(PREFACE_TIMEOUT),
     };
     let drain = services.draining.clone();
-    let health = health::service(services.clone());
+    let health = health::service(services.clone(), apis.iter().map(|api| api.name));
+    let apis: Arc<[Api]> = apis.into();
     let serve = move |connection| {
-        let (region, rate_limits, quotas) = (region.clone(), rate_limits.clone(), quotas.clone());
-        let health = health.clone();
-        let call = move |request: Request<Incoming>| called(&region, &rate_limits, &quotas, &health, request);
+        let (apis, health) = (apis.clone(), health.clone());
+        let call = move |request: Request<Incoming>| called(&apis, &health, request);
         let served = serve_calls(connection, call, draining(drain.subscribe()));
         async move {
             if let Err(error) = served.await {
@@ -58,19 +72,13 @@ pub(super) async fn serve(
 }
 
 /// Passes a call to the service that its path names.
-fn called(
-    region: &RegionService,
-    rate_limits: &RateLimitService,
-    quotas: &QuotaService,
-    health: &HealthServer<Checked>,
-    request: Request<Incoming>,
-) -> BoxFuture<Response<Body>, Infallible> {
-    let service = request.uri().path().trim_start_matches('/').split('/').next();
-    match service {
-        Some(RegionService::NAME) => region.clone().call(request),
-        Some(RateLimitService::NAME) => rate_limits.clone().call(request),
-        Some(QuotaService::NAME) => quotas.clone().call(request),
-        Some(HealthServer::<Checked>::NAME) => health.clone().call(request),
-        _ => Box::pin(ready(Ok(Status::unimplemented("there is no such service").into_http()))),
+fn called(apis: &[Api], health: &HealthServer<Checked>, request: Request<Incoming>) -> Responding {
+    let name = request.uri().path().trim_start_matches('/').split('/').next().unwrap_or_default();
+    if name == HealthServer::<Checked>::NAME {
+        return health.clone().call(request);
+    }
+    match apis.iter().find(|api| api.name == name) {
+        Some(api) => (api.serve)(request),
+        None => Box::pin(ready(Ok(Status::unimplemented("there is no such service").into_http()))),
     }
 }

@@ -36,6 +36,7 @@ use crate::region::status::peers;
 use crate::region::stream::DRAIN;
 use crate::server::bind::bind;
 use crate::server::descriptors::Connections;
+use crate::server::grpc::Api;
 use crate::telemetry::clock::Clock;
 use crate::telemetry::spans::{Telemetry, TelemetryOptions};
 use std::fmt;
@@ -286,7 +287,11 @@ impl Server {
             None => tokio::spawn(drained(services.clone())),
         };
         let region = RegionService::new(services.clone(), authenticator);
-        let apis = (region, rate_limits, quotas);
+        let apis = vec![
+            Api::new(RegionService::NAME, move |request| region.serve(request)),
+            Api::new(RateLimitService::NAME, move |request| rate_limits.serve(request)),
+            Api::new(QuotaService::NAME, move |request| quotas.serve(request)),
+        ];
         let grpc_socket = (grpc_socket, connections.grpc);
         let serving = grpc::serve(services.clone(), apis, grpc_socket, authentication.tls);
         let grpc = tokio::spawn(serving);

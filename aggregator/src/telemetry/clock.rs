@@ -1,7 +1,7 @@
 //! The wall clock. Only this module reads it, behind a trait, so that tests can shift it. Durations are measured with
 //! `std::time::Instant` where they are needed.
 
-use nix::time::{ClockId, clock_gettime};
+use rustix::time::{DynamicClockId, clock_gettime_dynamic};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use weir_core::model::time::{MonoMs, UnixMs};
 
@@ -14,12 +14,12 @@ pub trait Clock: Send + Sync + 'static {
 /// Milliseconds since the machine started. On Linux the time in which it was suspended counts too; `Instant` leaves that out.
 pub fn since_boot() -> MonoMs {
     #[cfg(target_os = "linux")]
-    let id = ClockId::CLOCK_BOOTTIME;
+    let id = DynamicClockId::Boottime;
     #[cfg(not(target_os = "linux"))]
-    let id = ClockId::CLOCK_MONOTONIC;
+    let id = DynamicClockId::Known(rustix::time::ClockId::Monotonic);
     // What guards fails closed: an unknown time is late.
-    let ms = clock_gettime(id).map_or(u128::from(u64::MAX), |time| Duration::from(time).as_millis());
-    MonoMs(u64::try_from(ms).unwrap_or(u64::MAX))
+    let time = clock_gettime_dynamic(id).ok().and_then(|time| Duration::try_from(time).ok());
+    MonoMs(time.and_then(|time| u64::try_from(time.as_millis()).ok()).unwrap_or(u64::MAX))
 }
 
 /// The machine's clock.

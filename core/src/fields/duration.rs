@@ -3,23 +3,25 @@
 use super::errors::Errors;
 use super::reader::Node;
 use super::value::Value;
+use crate::model::key::{MAX_DURATION_MS, MIN_DURATION_MS};
 use alloc::format;
 use alloc::string::String;
 
-/// The range of durations that a field allows, in milliseconds, and its ends as text.
+/// The range of durations that a field allows, in milliseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
     /// The shortest.
     pub min_ms: u64,
     /// The longest.
     pub max_ms: u64,
-    /// Both as text.
-    pub words: (&'static str, &'static str),
     /// An example as text.
     pub example: &'static str,
 }
 
 impl Span {
+    /// A window.
+    pub const WINDOW: Span = Span { min_ms: MIN_DURATION_MS, max_ms: MAX_DURATION_MS, example: "1m" };
+
     /// Reads a field's value in milliseconds.
     pub fn read(&self, node: Node<'_>, errors: &mut Errors) -> Option<u64> {
         self.read_with(parse_ms, node, errors)
@@ -44,7 +46,7 @@ impl Span {
     }
 
     fn expected(&self) -> String {
-        let (min, max) = self.words;
+        let (min, max) = (written(self.min_ms), written(self.max_ms));
         format!(
             "a number with ms, s, m, h or d between {min} and {max}, such as \"{}\" (or whole milliseconds)",
             self.example
@@ -99,7 +101,7 @@ mod tests {
     /// Envoy's YAML parser writes milliseconds as strings from 2147483648 on, and if they have a point or an exponent.
     #[test]
     fn milliseconds_as_a_string_are_read() {
-        const SPAN: Span = Span { min_ms: 1, max_ms: 2_678_400_000, words: ("1ms", "31d"), example: "1m" };
+        const SPAN: Span = Span { min_ms: 1, max_ms: 2_678_400_000, example: "1m" };
         for (text, expected) in [
             ("2678400000", Some(2_678_400_000)),
             ("6e4", Some(60_000)),

@@ -67,7 +67,7 @@ pub struct FilterFrame {
 }
 
 /// The sender. Its token, if the aggregator requires one, is in the call's metadata (`authorization: Bearer`), so that it is checked before
-/// a frame is decoded. Tag 4 is reserved.
+/// a frame is decoded.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Hello {
     /// [`PROTOCOL_VERSION`].
@@ -80,7 +80,7 @@ pub struct Hello {
     #[prost(uint64, tag = "3")]
     pub worker: u64,
     /// Whether this worker is its process' subscriber.
-    #[prost(bool, tag = "5")]
+    #[prost(bool, tag = "4")]
     pub subscriber: bool,
 }
 
@@ -436,7 +436,7 @@ pub struct Changes {
     #[prost(bool, tag = "4")]
     pub controls_changed: bool,
     /// The incarnation of the region's store that has the cells: an id of each of its servers' markers, 0 where none was read.
-    #[prost(fixed64, repeated, tag = "6")]
+    #[prost(fixed64, repeated, tag = "5")]
     pub store_ids: Vec<u64>,
 }
 

@@ -315,9 +315,6 @@ impl KeyState {
                 false => count,
             };
             let add = |to: &mut u64, count: u64| *to = to.saturating_add(counts(count));
-            if standing.known == 0 {
-                standing.current = cell.total();
-            }
             add(&mut standing.known, cell.total());
             add(&mut standing.own, cell.to_publish());
             add(&mut standing.unpublished, cell.to_publish().saturating_sub(cell.published));

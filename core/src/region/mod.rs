@@ -58,7 +58,7 @@ use subscribers::Subscribers;
 use work::{Errand, Work};
 
 pub use cell::others::{MAX_OTHER_REGIONS, OtherComponent, OtherComponents, OtherRegion};
-pub use cell::sharing::{Due, LONE_TOLERANCE_PART, SharingRule, THRESHOLD_MARGIN, TOLERANCE_PART};
+pub use cell::sharing::{Due, LONE_TOLERANCE_PART, THRESHOLD_MARGIN, TOLERANCE_PART};
 pub use cell::{CellState, Component};
 pub use cells::{LiveLimit, SHORTEST_PUBLISHED_MS};
 pub use globe::publish::ImportedCell;

@@ -105,24 +105,8 @@ pub(super) enum Found {
     Ambiguous,
 }
 
-/// A part has exactly one of these fields.
-pub(super) const PART_KINDS: [&str; 12] = [
-    "header",
-    "authorization",
-    "cookie",
-    "query",
-    "client_address",
-    "path_segment",
-    "host",
-    "jwt_claim",
-    "metadata",
-    "filter_state",
-    "client_certificate",
-    "constant",
-];
-
 /// All fields of a part.
-pub(super) const PART_FIELDS: [&str; 14] = [
+pub(super) const PART_FIELDS: &[&str] = &[
     "header",
     "authorization",
     "cookie",
@@ -138,6 +122,8 @@ pub(super) const PART_FIELDS: [&str; 14] = [
     "lowercase",
     "pick",
 ];
+/// A part has exactly one of these fields: all but the last two.
+pub(super) const PART_KINDS: &[&str] = PART_FIELDS.split_at(12).0;
 
 /// The parts beside which `lowercase` and `pick` have an effect.
 pub(super) const LOWERCASE_KINDS: [&str; 8] =
@@ -165,8 +151,8 @@ impl Part {
     }
 
     fn read(node: Node<'_>, errors: &mut Errors) -> Option<Part> {
-        let fields = node.object(&PART_FIELDS, errors)?;
-        let kind = fields.exactly_one(&PART_KINDS, errors)?;
+        let fields = node.object(PART_FIELDS, errors)?;
+        let kind = fields.exactly_one(PART_KINDS, errors)?;
         let lowercase = match kind {
             kind if LOWERCASE_KINDS.contains(&kind) => {
                 fields.or("lowercase", false, errors, |node, errors| node.boolean(errors))

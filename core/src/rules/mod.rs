@@ -53,7 +53,7 @@ pub use parse::manifest::object_name;
 pub use parse::plugin::PluginConfig;
 pub use request::{Lines, Request};
 pub use resolve::{Action, Denied, Live, Match, Matches, Scratch};
-pub use rule::ban::Ban;
+pub use rule::ban::{Ban, MAX_BAN_MS};
 pub use rule::carried::CarriedLimit;
 pub use rule::cost::{Cost, ResponseCost};
 pub use rule::overrides::Override;

@@ -17,8 +17,8 @@ use super::rule::{
 };
 use super::secret::{SecretKey, VARIABLE_BYTES_MAX};
 use super::{addresses, matcher};
-use crate::fields::Span;
 use crate::fields::reader::{HEADER_NAME_BYTES_MAX, NAME_BYTES_MAX};
+use crate::fields::{Span, written};
 use crate::model::exact::MAX_LOG_LIMIT;
 use alloc::format;
 use alloc::string::ToString;
@@ -82,7 +82,7 @@ fn rule() -> Value {
         "algorithm" => words(&Kind::WORDS),
         "zone" => integer(algorithm::ZONES),
         "limit" => limit(ANY),
-        "window" => duration(&algorithm::WINDOW),
+        "window" => duration(&Span::WINDOW),
         "cost" => cost(),
         "overrides" => list(override_(), 0..=overrides::OVERRIDES_MAX),
         "on_missing_identifier" => words(&Missing::WORDS),
@@ -166,7 +166,7 @@ fn header_condition() -> Value {
 }
 
 fn part() -> Value {
-    let part = object(&identifier::PART_FIELDS, &[], |name| match name {
+    let part = object(identifier::PART_FIELDS, &[], |name| match name {
         "header" => header_name(),
         "cookie" => visible(1..=PART_NAME_BYTES_MAX),
         "query" | "constant" => text(PART_NAME_BYTES_MAX),
@@ -190,7 +190,7 @@ fn part() -> Value {
         "pick" => json!({ "enum": identifier::PICK_WORDS }),
         _ => unknown(),
     });
-    let mut part = one_of(&identifier::PART_KINDS, part);
+    let mut part = one_of(identifier::PART_KINDS, part);
     let beside = |kinds: &[&str]| json!({ "anyOf": required_each(kinds) });
     let dependent =
         json!({ "lowercase": beside(&identifier::LOWERCASE_KINDS), "pick": beside(&identifier::PICK_KINDS) });
@@ -311,7 +311,7 @@ fn integer(range: RangeInclusive<u64>) -> Value {
 fn duration(span: &Span) -> Value {
     let text = json!({ "type": "string", "pattern": "^[0-9]+(ms|s|m|h|d)$" });
     let mut schema = any_of([text, integer(span.min_ms..=span.max_ms)]);
-    let (min, max) = span.words;
+    let (min, max) = (written(span.min_ms), written(span.max_ms));
     extend(
         &mut schema,
         json!({ "description": format!("A duration from {min} to {max}, or milliseconds.") }),

@@ -30,8 +30,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use base64::prelude::{BASE64_STANDARD, Engine};
 use hyper::Method;
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -281,8 +280,8 @@ impl Drop for Browser {
     fn drop(&mut self) {
         // Chromium's processes are in the driver's process group. If they have ended already, the signal fails, which
         // is ignored.
-        if let Ok(group) = i32::try_from(self.driver.pid()) {
-            let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
+        if let Some(group) = Pid::from_raw(self.driver.pid().cast_signed()) {
+            let _ = kill_process_group(group, Signal::KILL);
         }
     }
 }

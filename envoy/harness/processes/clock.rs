@@ -2,18 +2,17 @@
 //! as when an operator corrects the wall clock. `envoy/tools/test/clock-shim.rs` is the part inside the processes.
 
 use std::fs::File;
-use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::ptr::NonNull;
+use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use anyhow::{Context, Result};
-use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use tempfile::TempDir;
 
 use crate::processes::binaries;
 
-const SIZE: NonZeroUsize = NonZeroUsize::new(size_of::<AtomicI64>()).expect("not zero");
+const SIZE: usize = size_of::<AtomicI64>();
 
 /// A clock that runs at normal speed, at an offset from this machine's clock.
 pub struct Clock {
@@ -33,12 +32,12 @@ impl Clock {
         let folder = tempfile::Builder::new().prefix("weir-clock-").tempdir()?;
         let file =
             File::options().read(true).write(true).create_new(true).open(folder.path().join("offset"))?;
-        file.set_len(u64::try_from(SIZE.get())?)?;
+        file.set_len(u64::try_from(SIZE)?)?;
         // SAFETY: a new mapping of a file that is long enough, at an address that the kernel chooses.
-        let mapping = unsafe {
-            mmap(None, SIZE, ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_SHARED, &file, 0)
-        };
-        Ok(Self { offset_nanos: mapping.context("mapping the clock")?.cast(), folder })
+        let mapping =
+            unsafe { mmap(null_mut(), SIZE, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED, &file, 0) };
+        let mapping = NonNull::new(mapping.context("mapping the clock")?).context("mapped nowhere")?;
+        Ok(Self { offset_nanos: mapping.cast(), folder })
     }
 
     /// Sets the offset from this machine's clock in seconds; a negative offset is in the past.
@@ -59,6 +58,6 @@ impl Clock {
 impl Drop for Clock {
     fn drop(&mut self) {
         // SAFETY: the mapping was created with this size, and no reference to it remains.
-        let _ = unsafe { munmap(self.offset_nanos.cast(), SIZE.get()) };
+        let _ = unsafe { munmap(self.offset_nanos.as_ptr().cast(), SIZE) };
     }
 }

@@ -10,9 +10,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use nix::sys::prctl;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::{Pid, getppid};
+use rustix::process::{Pid, Signal, getpid, getppid, kill_process, set_parent_process_death_signal};
 
 use crate::processes::wait;
 
@@ -31,13 +29,13 @@ impl Process {
     pub fn spawn(name: &str, mut command: Command, folder: &Path) -> Result<Self> {
         let log = folder.join(format!("{name}.log"));
         let output = File::options().create(true).append(true).open(&log)?;
-        let parent = Pid::this();
+        let parent = getpid();
         command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output).process_group(0);
         // SAFETY: only prctl and getppid run between fork and exec; both are async-signal-safe.
         unsafe {
             command.pre_exec(move || {
-                prctl::set_pdeathsig(Signal::SIGKILL)?;
-                if getppid() == parent { Ok(()) } else { Err(std::io::ErrorKind::BrokenPipe.into()) }
+                set_parent_process_death_signal(Some(Signal::KILL))?;
+                if getppid() == Some(parent) { Ok(()) } else { Err(std::io::ErrorKind::BrokenPipe.into()) }
             });
         }
         let program = command.get_program().to_owned();
@@ -64,14 +62,14 @@ impl Process {
 
     /// Stops it with SIGSTOP: its sockets stay open, and it answers nothing. Returns once its last thread has stopped.
     pub async fn pause(&self) -> Result<()> {
-        self.signal(Signal::SIGSTOP)?;
+        self.signal(Signal::STOP)?;
         wait::until_some("every thread stops", PAUSE_TIMEOUT, async || Ok(self.is_paused()?.then_some(())))
             .await
     }
 
     /// Continues it after [`Process::pause`].
     pub fn resume(&self) -> Result<()> {
-        self.signal(Signal::SIGCONT)
+        self.signal(Signal::CONT)
     }
 
     /// Kills it with SIGKILL and waits until it has ended.
@@ -88,7 +86,7 @@ impl Process {
         if let Some(status) = self.ended()? {
             return Ok(status);
         }
-        self.signal(Signal::SIGTERM)?;
+        self.signal(Signal::TERM)?;
         let child = &mut self.child;
         let ended = wait::until_some("the process ends", timeout, async || Ok(child.try_wait()?)).await;
         if ended.is_err() {
@@ -138,8 +136,7 @@ impl Process {
         // 14 and 15.
         let (_, fields) = stat.rsplit_once(") ").context("no name in stat")?;
         let ticks: u64 = fields.split(' ').skip(11).take(2).map(str::parse::<u64>).sum::<Result<_, _>>()?;
-        let per_second = nix::unistd::sysconf(nix::unistd::SysconfVar::CLK_TCK)?.context("no clock tick")?;
-        Ok(Duration::from_micros(ticks * 1_000_000 / u64::try_from(per_second)?))
+        Ok(Duration::from_micros(ticks * 1_000_000 / rustix::param::clock_ticks_per_second()))
     }
 
     /// CPU time of the threads that live, more exact than [`Self::cpu_time`].
@@ -160,8 +157,8 @@ impl Process {
     }
 
     fn signal(&self, signal: Signal) -> Result<()> {
-        let pid = Pid::from_raw(i32::try_from(self.child.id())?);
-        kill(pid, signal).with_context(|| format!("sending {signal} to {}", self.name))
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, signal).with_context(|| format!("sending {signal:?} to {}", self.name))
     }
 
     fn proc_file(&self, file: &str) -> Result<String> {

@@ -7,11 +7,10 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use nix::sys::socket::{self, Backlog, Shutdown};
+use rustix::net::{Shutdown, listen, shutdown};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -136,13 +135,13 @@ async fn serve(
         if states.wait_for(|state| state.mode != Mode::Refuse).await.is_err() {
             return Ok(());
         }
-        socket::listen(&held, Backlog::new(BACKLOG)?)?;
+        listen(&held, BACKLOG)?;
         let listener = TcpListener::from_std(held.try_clone()?)?;
         listens.send_replace(true);
         accept(&listener, target, &mut states, &mut connections).await;
         drop(listener);
         // Ends listening, and keeps the port.
-        socket::shutdown(held.as_raw_fd(), Shutdown::Both)?;
+        shutdown(&held, Shutdown::Both)?;
         listens.send_replace(false);
     }
 }

@@ -5,9 +5,7 @@ use crate::api::{Failure, LimitCheck};
 use std::time::Duration;
 use weir_core::fields::{Bounds, Errors, Fields, Node, Span, Value};
 use weir_core::model::exact::{Algorithm, AlgorithmKind, MAX_LOG_LIMIT};
-use weir_core::model::key::{
-    HARD_LIMIT_RESOLUTION, MAX_DURATION_MS, MAX_TEXT_BYTES, MIN_DURATION_MS, RESERVED_PREFIX, is_reserved,
-};
+use weir_core::model::key::{HARD_LIMIT_RESOLUTION, MAX_TEXT_BYTES, RESERVED_PREFIX, is_reserved};
 use weir_core::model::window::MAX_COUNT;
 use weir_core::rules::identifier::identifier_of;
 
@@ -26,9 +24,7 @@ pub(super) const BOUNDS: Bounds = Bounds { depth: 5, fields: 32, values: 256, by
 /// The body has no name in errors.
 pub(super) const BODY: &str = "";
 
-const DURATION: Span =
-    Span { min_ms: MIN_DURATION_MS, max_ms: MAX_DURATION_MS, words: ("1s", "366d"), example: "1m" };
-const TIMEOUT: Span = Span { min_ms: 1, max_ms: 5_000, words: ("1ms", "5s"), example: "100ms" };
+const TIMEOUT: Span = Span { min_ms: 1, max_ms: 5_000, example: "100ms" };
 const DEFAULT_TIMEOUT_MS: u64 = 100;
 const DEFAULT_NAMESPACE: &str = "default";
 
@@ -165,7 +161,7 @@ fn limited(kind: AlgorithmKind, fields: Fields<'_>, errors: &mut Errors) -> Opti
     let limit = fields.required("limit", expected, errors, |n, e| n.integer(0..=most, e));
     let expected = "the window, such as \"1m\" or 60000";
     let duration = fields.required("duration", expected, errors, |node, errors| {
-        DURATION.read(node, errors).map(|ms| (node, ms))
+        Span::WINDOW.read(node, errors).map(|ms| (node, ms))
     });
     if kind == AlgorithmKind::Log {
         let why = "no window of a log ever holds more than its limit; leave it out";
@@ -221,6 +217,7 @@ mod tests {
     use super::*;
     use proptest::prelude::{any, prop_assert, proptest};
     use serde_json::json;
+    use weir_core::model::key::{MAX_DURATION_MS, MIN_DURATION_MS};
 
     fn wrong(json: serde_json::Value, expected: &[(&str, &str)]) {
         let text = json.to_string();

@@ -3,7 +3,7 @@
 use super::problem::{FieldProblem, Problem};
 use crate::auth::Caller;
 use crate::database::{Database, DatabaseError, MAX_BUCKET_BYTES, MAX_HISTORY_ROWS, Outcome, Transaction};
-use crate::net::percent::decode;
+use crate::net::percent;
 use crate::telemetry::throttle::Throttle;
 use axum::http::StatusCode;
 use serde::Serialize;
@@ -106,8 +106,7 @@ pub(super) async fn several(
 pub fn parse_history(query: &str) -> Result<HistoryQuery, Problem> {
     let (mut zone, mut bucket, mut before, mut limit) = (None, None, None, None);
     let mut identifier: Vec<Vec<u8>> = Vec::new();
-    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+    for (name, value) in percent::parameters(query) {
         let again = match name {
             "zone" => zone.replace(number(name, value, 1, u64::from(u32::MAX))?).is_some(),
             "before" => before.replace(number(name, value, 1, u64::MAX)?).is_some(),
@@ -197,13 +196,15 @@ impl Recorded {
     }
 }
 
-fn number(name: &str, value: &str, least: u64, most: u64) -> Result<u64, Problem> {
-    let number = value.parse::<u64>().ok().filter(|number| (least..=most).contains(number));
+fn number(name: &str, value: Option<Vec<u8>>, least: u64, most: u64) -> Result<u64, Problem> {
+    let text = value.and_then(|value| String::from_utf8(value).ok());
+    let number =
+        text.and_then(|text| text.parse::<u64>().ok()).filter(|number| (least..=most).contains(number));
     number.ok_or_else(|| wrong(name, &format!("expected a whole number from {least} to {most}")))
 }
 
-fn bytes(name: &str, value: &str) -> Result<Vec<u8>, Problem> {
-    let decoded = decode(value).ok_or_else(|| wrong(name, "not valid percent-encoding"))?;
+fn bytes(name: &str, value: Option<Vec<u8>>) -> Result<Vec<u8>, Problem> {
+    let decoded = value.ok_or_else(|| wrong(name, "not valid percent-encoding"))?;
     if decoded.len() > super::MAX_PART_BYTES {
         return Err(wrong(name, "longer than 1024 bytes"));
     }

@@ -1,5 +1,4 @@
-//! `envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas` as a tonic service, written by hand like
-//! `region::grpc`.
+//! `envoy.service.rate_limit_quota.v3.RateLimitQuotaService/StreamRateLimitQuotas`: an Envoy's stream.
 
 use super::ended::{Ended, NotedBody};
 use super::quotas::Quotas;
@@ -7,15 +6,14 @@ use super::stream::{self, Credential};
 use super::wire::{METHOD, QuotaResponse, SERVICE, UsageReports};
 use crate::auth::Authenticator;
 use crate::net::listen::ConnectionInfo;
-use crate::region::grpc::serve_streams;
+use crate::net::method::Method;
 use crate::region::send_queue::{self, Frames};
 use crate::region::slots::Slots;
+use hyper::body::Incoming;
 use std::convert::Infallible;
-use std::future::{Ready, ready};
 use std::sync::Arc;
 use tonic::body::Body;
-use tonic::codegen::{self, BoxFuture, Context, Poll, Service, StdError, http};
-use tonic::server::NamedService;
+use tonic::codegen::{BoxFuture, http};
 use tonic::{Request, Response, Status, Streaming};
 
 /// Largest message that is decoded: all buckets of a stream, each as long as it may be.
@@ -32,9 +30,23 @@ pub struct QuotaService {
 }
 
 impl QuotaService {
+    /// The service's name.
+    pub const NAME: &'static str = SERVICE;
+    const METHOD: Method = Method { service: SERVICE, name: METHOD, max_bytes: MAX_MESSAGE_BYTES };
+
     /// Serves `quotas` to callers that `authenticator` accepts, the same as those of the rate-limit service.
     pub fn new(quotas: Arc<Quotas>, authenticator: Authenticator) -> QuotaService {
         QuotaService { quotas, authenticator, slots: Arc::default() }
+    }
+
+    /// Serves a call.
+    pub fn serve(&self, request: http::Request<Incoming>) -> BoxFuture<http::Response<Body>, Infallible> {
+        let ended = Ended::default();
+        let (mut head, body) = request.into_parts();
+        head.extensions.insert(ended.clone());
+        let request = http::Request::from_parts(head, NotedBody::new(body, ended));
+        let service = self.clone();
+        Self::METHOD.stream(request, move |request| service.open(request))
     }
 
     /// Reads nothing of `request` unless its caller is authenticated and a slot is free.
@@ -58,45 +70,5 @@ impl QuotaService {
         let incoming = (request.into_inner(), ended);
         tokio::spawn(stream::run(self.quotas.clone(), incoming, send_queue, authenticated, slot));
         Ok(Response::new(responses))
-    }
-}
-
-impl NamedService for QuotaService {
-    const NAME: &'static str = SERVICE;
-}
-
-impl Service<Request<Streaming<UsageReports>>> for QuotaService {
-    type Response = Response<Frames<QuotaResponse>>;
-    type Error = Status;
-    type Future = Ready<Result<Self::Response, Status>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Status>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<Streaming<UsageReports>>) -> Self::Future {
-        ready(self.open(request))
-    }
-}
-
-impl<B> Service<http::Request<B>> for QuotaService
-where
-    B: codegen::Body + Send + 'static,
-    B::Error: Into<StdError> + Send + 'static,
-{
-    type Response = http::Response<Body>;
-    type Error = Infallible;
-    type Future = BoxFuture<Self::Response, Infallible>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<B>) -> Self::Future {
-        let ended = Ended::default();
-        let (mut head, body) = request.into_parts();
-        head.extensions.insert(ended.clone());
-        let request = http::Request::from_parts(head, NotedBody::new(body, ended));
-        serve_streams(self.clone(), request, (SERVICE, METHOD), MAX_MESSAGE_BYTES)
     }
 }

@@ -155,8 +155,7 @@ fn text(path: &Path) -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nix::sys::stat::Mode;
-    use nix::unistd::mkfifo;
+    use rustix::fs::{CWD, Mode, mkfifoat};
 
     const LIMIT: &str = "descriptors: [{key: k, rate_limit: {unit: second, requests_per_unit: 1}}]";
 
@@ -173,7 +172,7 @@ mod tests {
             assert!(parsed().is_err(), "{broken:?}");
         }
         std::fs::remove_file(&file).unwrap();
-        mkfifo(&file, Mode::S_IRWXU).unwrap();
+        mkfifoat(CWD, &file, Mode::RWXU).unwrap();
         assert!(parsed().is_err_and(|error| error.contains("not a regular file")), "a pipe does not block");
         std::fs::remove_file(&file).unwrap();
         std::fs::write(&file, format!("domain: three\n{LIMIT}")).unwrap();

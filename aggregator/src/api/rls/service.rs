@@ -1,4 +1,4 @@
-//! `envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit` as a tonic service, written by hand like `grpc`.
+//! `envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit`.
 
 use super::call::{self, Applied, Refused};
 use super::decide::{CallContext, Outcome};
@@ -10,22 +10,22 @@ use crate::api::embedded::EmbeddedLimiter;
 use crate::api::permission::{self, Forbidden};
 use crate::auth::{Authenticator, Caller, Presented};
 use crate::net::listen::ConnectionInfo;
-use crate::region::grpc::refuse_other_method;
+use crate::net::method::Method;
 use crate::region::services::Services;
 use crate::telemetry::metrics::{Api, ApiResult};
 use crate::telemetry::request_log;
 use crate::telemetry::spans::around;
 use crate::telemetry::throttle::Throttle;
+use hyper::body::Incoming;
 use std::convert::Infallible;
 use std::future::ready;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tonic::body::Body;
-use tonic::codegen::{self, BoxFuture, Context, Poll, Service, StdError, http};
+use tonic::codegen::{BoxFuture, http};
 use tonic::metadata::MetadataMap;
-use tonic::server::{Grpc, NamedService};
 use tonic::{Request, Response, Status};
-use tonic_prost::ProstCodec;
+use tower::service_fn;
 use tracing::{Instrument, warn};
 
 /// Largest request that is decoded. By default Envoy accepts headers of 60 KiB in total, and several descriptors may contain
@@ -57,15 +57,11 @@ struct Shared {
     unknown_domains: Throttle,
 }
 
-/// A call of an authenticated caller.
-struct Call {
-    service: RateLimitService,
-    caller: Arc<Caller>,
-    /// How it ended, for the metrics; empty until the call was decided.
-    outcome: Arc<OnceLock<Outcome>>,
-}
-
 impl RateLimitService {
+    /// The service's name.
+    pub const NAME: &'static str = SERVICE;
+    const METHOD: Method = Method { service: SERVICE, name: METHOD, max_bytes: MAX_REQUEST_BYTES };
+
     /// Decides with `embedded` by the `limits`, for callers that `authenticator` accepts.
     pub fn new(
         services: Arc<Services>,
@@ -78,13 +74,18 @@ impl RateLimitService {
         RateLimitService(Arc::new(shared))
     }
 
-    /// Serves one call. Reads nothing of its body before its caller is authenticated.
-    async fn serve<B>(self, request: http::Request<B>) -> http::Response<Body>
-    where
-        B: codegen::Body + Send + 'static,
-        B::Error: Into<StdError> + Send + 'static,
-    {
-        let outcome = Arc::default();
+    /// Serves a call.
+    pub fn serve(&self, request: http::Request<Incoming>) -> BoxFuture<http::Response<Body>, Infallible> {
+        if let Some(refused) = Self::METHOD.refuse_other(&request) {
+            return Box::pin(ready(Ok(refused)));
+        }
+        let (service, span) = (self.clone(), request_log::of_headers(request.headers()));
+        Box::pin(async move { Ok(service.respond(request).await) }.instrument(span))
+    }
+
+    /// Reads nothing of the call's body before its caller is authenticated.
+    async fn respond(self, request: http::Request<Incoming>) -> http::Response<Body> {
+        let outcome = Arc::<OnceLock<Outcome>>::default();
         let span = self.0.services.telemetry.rpc(SERVICE, METHOD, request.headers());
         let connection = request.extensions().get::<ConnectionInfo>();
         let response = match self.0.authenticator.admit(Presented::in_call(request.headers(), connection)) {
@@ -93,11 +94,19 @@ impl RateLimitService {
                     connection.into_iter().for_each(|connection| connection.turn.authenticated(&caller.name));
                 }
                 let _served = connection.map(|connection| connection.turn.serve());
-                let call = Call { service: self.clone(), caller, outcome: Arc::clone(&outcome) };
-                let codec = ProstCodec::<RateLimitResponse, RateLimitRequest>::default();
-                let mut grpc = Grpc::new(codec).max_decoding_message_size(MAX_REQUEST_BYTES);
+                let (service, ended) = (self.clone(), Arc::clone(&outcome));
+                let decide = service_fn(move |request: Request<RateLimitRequest>| {
+                    let (service, caller, ended) = (service.clone(), caller.clone(), ended.clone());
+                    async move {
+                        let (response, outcome) = service.decide(&caller, &request).await?;
+                        // A call is one request.
+                        let _ = ended.set(outcome);
+                        Ok::<_, Status>(Response::new(response))
+                    }
+                });
+                let mut grpc = Self::METHOD.grpc::<RateLimitResponse, RateLimitRequest>();
                 let late = |_| Status::deadline_exceeded("the call was not completed in time").into_http();
-                let called = around(span.as_ref(), grpc.unary(call, request));
+                let called = around(span.as_ref(), grpc.unary(decide, request));
                 tokio::time::timeout(MAX_CALL, called).await.unwrap_or_else(late)
             }
             Err(status) => status.into_http(),
@@ -198,53 +207,6 @@ impl From<Refused> for Status {
             Refused::Undecided | Refused::NoLimits | Refused::Unserved(_) => Status::unavailable(message),
             _ => Status::invalid_argument(message),
         }
-    }
-}
-
-impl NamedService for RateLimitService {
-    const NAME: &'static str = SERVICE;
-}
-
-impl Service<Request<RateLimitRequest>> for Call {
-    type Response = Response<RateLimitResponse>;
-    type Error = Status;
-    type Future = BoxFuture<Self::Response, Status>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Status>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<RateLimitRequest>) -> Self::Future {
-        let Call { service, caller, outcome: ended } = self;
-        let (service, caller, ended) = (service.clone(), caller.clone(), ended.clone());
-        Box::pin(async move {
-            let (response, outcome) = service.decide(&caller, &request).await?;
-            // A call is one request.
-            let _ = ended.set(outcome);
-            Ok(Response::new(response))
-        })
-    }
-}
-
-impl<B> Service<http::Request<B>> for RateLimitService
-where
-    B: codegen::Body + Send + 'static,
-    B::Error: Into<StdError> + Send + 'static,
-{
-    type Response = http::Response<Body>;
-    type Error = Infallible;
-    type Future = BoxFuture<Self::Response, Infallible>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<B>) -> Self::Future {
-        if let Some(refused) = refuse_other_method(&request, SERVICE, METHOD) {
-            return Box::pin(ready(Ok(refused)));
-        }
-        let (service, span) = (self.clone(), request_log::of_headers(request.headers()));
-        Box::pin(async move { Ok(service.serve(request).await) }.instrument(span))
     }
 }
 

@@ -5,12 +5,13 @@ use crate::database::connection::{Arg, Connection, Row};
 use crate::database::{Database, DatabaseError};
 use std::time::Duration;
 use tokio::time::Instant;
+use weir_core::model::key::MAX_DURATION_MS;
 use weir_core::model::window::MAX_COUNT;
 
 /// Highest rate.
 pub const MAX_RATE: u64 = MAX_COUNT;
-/// Longest window: 366 days.
-pub const MAX_WINDOW: Duration = Duration::from_secs(366 * 24 * 3_600);
+/// Longest window.
+pub const MAX_WINDOW: Duration = Duration::from_millis(MAX_DURATION_MS);
 /// Longest description, in bytes.
 pub const MAX_DESCRIPTION_BYTES: usize = 1_000;
 /// Largest number to which the attempts of a deleted zone are counted.

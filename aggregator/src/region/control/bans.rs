@@ -19,6 +19,7 @@ use weir_core::control::{ALL_NAMESPACES, Control, Effect, MAX_PATTERN_BYTES, Sel
 use weir_core::model::room::Held;
 use weir_core::model::time::UnixMs;
 use weir_core::model::wire::Ban;
+use weir_core::rules::MAX_BAN_MS;
 use weir_core::rules::identifier::has_value;
 
 /// Most bans that wait to be stored.
@@ -30,7 +31,7 @@ const BETWEEN: Duration = Duration::from_millis(250);
 /// Timeout for storing a batch.
 const WITHIN: Duration = Duration::from_secs(5);
 /// Longest ban: the longest that a rule can state, and a minute for a clock that is ahead.
-const MAX_BAN_MS: u64 = 31 * 24 * 3_600_000 + 60_000;
+const LONGEST_MS: u64 = MAX_BAN_MS + 60_000;
 
 /// Proposed bans that are not stored yet.
 #[derive(Debug, Default)]
@@ -180,7 +181,7 @@ fn read(ban: &Ban, now: UnixMs) -> Option<(Target, Proposal)> {
     if !has_value(&ban.identifier) {
         return None;
     }
-    let until = UnixMs(ban.until_ms.min(now.0.saturating_add(MAX_BAN_MS)));
+    let until = UnixMs(ban.until_ms.min(now.0.saturating_add(LONGEST_MS)));
     let target = Target {
         workspace: ban.workspace.clone(),
         scope: ban.namespace.clone(),
@@ -279,7 +280,7 @@ mod tests {
         assert_eq!(changes[0].wish, Wish::Set(Effect::Ban, Some(UnixMs(later))));
         assert_eq!(changes[0].author, "rule per-key");
         proposals.propose(&[ban(b"long", u64::MAX)], NOW);
-        assert_eq!(proposals.take()[0].wish, Wish::Set(Effect::Ban, Some(UnixMs(NOW.0 + MAX_BAN_MS))));
+        assert_eq!(proposals.take()[0].wish, Wish::Set(Effect::Ban, Some(UnixMs(NOW.0 + LONGEST_MS))));
     }
 
     #[test]

@@ -68,7 +68,7 @@ pub struct Rule {
     pub limit: u64,
     /// The window, in milliseconds.
     pub window_ms: u64,
-    /// The zone of a ledger; 0 for others, and from filters of an earlier version.
+    /// The zone of a ledger; 0 for others.
     pub zone: u32,
     /// Whether the rule is in shadow mode and never denies.
     pub shadow: bool,

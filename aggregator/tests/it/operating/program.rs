@@ -1,7 +1,6 @@
 //! Tests of the program from outside: exit codes, errors, signals.
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use rustix::process::{Pid, Signal, kill_process};
 use sqlx::Connection as _;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -195,7 +194,7 @@ fn a_busy_port_is_named_in_one_line() {
 
 #[test]
 fn it_logs_its_addresses_and_ends_in_good_order_on_a_signal() {
-    for signal in [Signal::SIGTERM, Signal::SIGINT] {
+    for signal in [Signal::TERM, Signal::INT] {
         let listen =
             ["--grpc-listen", "0.0.0.0:0", "--admin-listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0"];
         let child = program(&["serve", "--region", "here", "--log-format", "json", "--insecure", "grpc"])
@@ -216,11 +215,11 @@ fn it_logs_its_addresses_and_ends_in_good_order_on_a_signal() {
         };
         let logged: serde_json::Value = serde_json::from_str(&line).unwrap();
         assert_eq!(logged["fields"]["region"], "here", "{line}");
-        let pid = Pid::from_raw(running.0.id().cast_signed());
+        let pid = Pid::from_child(&running.0);
         // As a program that rotates logs sends it.
-        kill(pid, Signal::SIGHUP).unwrap();
+        kill_process(pid, Signal::HUP).unwrap();
         line_with(&mut log, "SIGHUP: nothing to do");
-        kill(pid, signal).unwrap();
+        kill_process(pid, signal).unwrap();
         let mut rest = before;
         log.read_to_string(&mut rest).unwrap();
         assert!(rest.contains("filters need no token"), "{rest}");
@@ -247,9 +246,9 @@ fn a_reader_that_has_gone_ends_neither_the_program_nor_a_command() {
     let mut log = log;
     line_with(&mut log, "weir-aggregator serves");
     drop(log);
-    let pid = Pid::from_raw(running.0.id().cast_signed());
-    kill(pid, Signal::SIGHUP).unwrap();
-    kill(pid, Signal::SIGTERM).unwrap();
+    let pid = Pid::from_child(&running.0);
+    kill_process(pid, Signal::HUP).unwrap();
+    kill_process(pid, Signal::TERM).unwrap();
     assert_eq!(running.0.wait().unwrap().code(), Some(0));
 }
 

@@ -3,8 +3,7 @@
 
 use crate::support::http::Client;
 use crate::support::terminal::{Running, Screen, Terminal};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -69,7 +68,7 @@ impl Aggregator {
 }
 
 fn signal(child: &Child, number: Signal) {
-    kill(Pid::from_raw(child.id().cast_signed()), number).unwrap();
+    kill_process(Pid::from_child(child), number).unwrap();
 }
 
 fn top(terminal: &Terminal, aggregator: &Aggregator) -> Running {
@@ -148,9 +147,7 @@ async fn it_follows_keys_and_sizes() {
 #[tokio::test]
 async fn however_it_is_ended_the_terminal_is_as_before() {
     let aggregator = Aggregator::start("127.0.0.1:0");
-    for end in
-        [End::Key(b"\x03"), End::Key(b"\x1b"), End::Signal(Signal::SIGINT), End::Signal(Signal::SIGTERM)]
-    {
+    for end in [End::Key(b"\x03"), End::Key(b"\x1b"), End::Signal(Signal::INT), End::Signal(Signal::TERM)] {
         let terminal = Terminal::new(80, 24);
         let before = terminal.modes();
         let mut running = top(&terminal, &aggregator);
@@ -176,7 +173,7 @@ async fn a_lost_aggregator_is_shown_and_blocks_no_input() {
     let screen = terminal.shows_all(&["all well", "user-0"]).await;
     assert!(screen.line(3).ends_with("WAIT"), "{}", screen.text());
     // The aggregator hangs.
-    aggregator.signal(Signal::SIGSTOP);
+    aggregator.signal(Signal::STOP);
     terminal.shows("its age", |screen| age_s(screen) >= 2).await;
     terminal.press(b"3");
     // Before the pending request times out.
@@ -191,7 +188,7 @@ async fn a_lost_aggregator_is_shown_and_blocks_no_input() {
         .await;
     println!("{}", screen.text());
     assert!(!screen.text().contains("all well"), "{}", screen.text());
-    aggregator.signal(Signal::SIGCONT);
+    aggregator.signal(Signal::CONT);
     terminal
         .shows("the recovery", |screen| {
             screen.line(0).contains("all well") && screen.line(2).trim().is_empty()
@@ -209,7 +206,7 @@ async fn a_lost_aggregator_is_shown_and_blocks_no_input() {
     terminal.shows_all(&["no key has used any of its limit recently"]).await;
 
     // Quitting takes effect at once, even if the aggregator does not answer.
-    other.signal(Signal::SIGSTOP);
+    other.signal(Signal::STOP);
     terminal.shows("its age", |screen| age_s(screen) >= 2).await;
     terminal.press(b"q");
     let began = Instant::now();

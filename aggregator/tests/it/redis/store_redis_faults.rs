@@ -577,7 +577,7 @@ async fn the_documented_rights_suffice_and_allow_no_more() {
     let connect = |user: &str| redis::Client::open(url(user)).unwrap().get_connection().unwrap();
     let log: Vec<redis::Value> = redis::cmd("ACL").arg("LOG").query(&mut connect("admin")).unwrap();
     assert!(log.is_empty(), "Redis denied commands, and the store hid the error: {log:?}");
-    // Earlier versions did without the right to INFO. Markers then show no failover.
+    // Without the right to INFO, markers show no failover.
     assert!(incarnation(&store).await.server.is_some());
     redis::cmd("ACL").arg(&["SETUSER", "weir", "-info"]).exec(&mut connect("admin")).unwrap();
     assert_eq!(incarnation(&store).await.server, None);

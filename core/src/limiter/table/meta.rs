@@ -27,11 +27,11 @@ impl Meta {
     /// creators could overwrite each other.
     pub fn establish(shared: &mut impl Shared, proposal: Meta) -> Meta {
         let mut bytes = Vec::new();
-        establish_controls(shared, &mut bytes);
         let version = shared.load(Place::Meta, &mut bytes);
         if let Some(meta) = Meta::decode(&bytes) {
             return meta;
         }
+        establish_controls(shared, &mut bytes);
         let mut empty = Bucket::default();
         empty.check();
         let places = (0..proposal.geometry.buckets).map(Place::Bucket).chain([Place::Overflow]);
@@ -73,7 +73,7 @@ impl Meta {
     }
 }
 
-/// Makes the places of live control, which a table of an earlier version may lack.
+/// Makes the places of live control, unless a table of another layout has them.
 fn establish_controls(shared: &mut impl Shared, bytes: &mut Vec<u8>) {
     for place in [Place::Controls, Place::ControlSet, Place::Bans] {
         if shared.load(place, bytes).is_none() {

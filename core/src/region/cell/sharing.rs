@@ -25,24 +25,6 @@ pub const MAX_SHARING_REGIONS: u64 = 64;
 /// region. Regions that begin at the same time have not received each other's counts yet.
 pub const PROBATION_MS: u64 = 2_000;
 
-/// The rule by which keys are due. All but the first are simpler rules that fail; the simulator shows how.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SharingRule {
-    /// The rule of this module.
-    #[default]
-    Standard,
-    /// The threshold is limit ÷ R, without a margin: when all regions first publish, they have used the limit already.
-    NoMargin,
-    /// The same, for the use of each cell alone: a client that uses the end of a cell and the start of the next one passes almost two limits.
-    EachCell,
-    /// Only the current cell is written: what was used in the cell before stays hidden.
-    CurrentCell,
-    /// A key that another region has published is always due: the trickle of each region makes the other's due, without end.
-    Echo,
-    /// The allowance is divided by all regions, also for the only user of a key: most keys have one, and each costs many rows.
-    AllUsers,
-}
-
 /// When a key is published.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Due {
@@ -78,8 +60,6 @@ pub(in crate::region) struct Sharing {
 pub(in crate::region) struct Standing {
     /// The effective use that is known here, of all regions. The share of the previous cell is rounded up.
     pub(in crate::region) known: u64,
-    /// The use of the newest cell, of all regions.
-    pub(in crate::region) current: u64,
     /// The effective use of this region.
     pub(in crate::region) own: u64,
     /// How much of that is not published.
@@ -98,16 +78,10 @@ pub(in crate::region) struct Standing {
 
 impl Standing {
     /// Whether the use may be part of an excess.
-    pub(in crate::region) fn is_candidate(&self, regions: u64, rule: SharingRule) -> bool {
-        let (margin, known) = match rule {
-            SharingRule::NoMargin => (1, self.known),
-            SharingRule::EachCell => (1, self.current),
-            SharingRule::Echo if self.users >= 2 => return true,
-            _ => (THRESHOLD_MARGIN, self.known),
-        };
-        let times = u128::from(margin.saturating_mul(regions.clamp(1, MAX_SHARING_REGIONS)));
+    pub(in crate::region) fn is_candidate(&self, regions: u64) -> bool {
+        let times = u128::from(THRESHOLD_MARGIN.saturating_mul(regions.clamp(1, MAX_SHARING_REGIONS)));
         self.lowest_limit != u64::MAX
-            && u128::from(known).saturating_mul(times) >= u128::from(self.lowest_limit)
+            && u128::from(self.known).saturating_mul(times) >= u128::from(self.lowest_limit)
     }
 
     /// How much use may stay unpublished.
@@ -123,15 +97,14 @@ impl Standing {
     }
 
     /// When the key is published, given the number of regions alive and whether the key is on probation.
-    pub(in crate::region) fn due(&self, regions: u64, on_probation: bool, rule: SharingRule) -> Due {
-        if (self.unpublished == 0 && !self.limit_fell) || !self.is_candidate(regions, rule) {
+    pub(in crate::region) fn due(&self, regions: u64, on_probation: bool) -> Due {
+        if (self.unpublished == 0 && !self.limit_fell) || !self.is_candidate(regions) {
             return Due::No;
         }
         if self.is_first {
             return Due::First;
         }
-        let all = on_probation || rule == SharingRule::AllUsers;
-        let users = if all { self.users.max(regions) } else { self.users };
+        let users = if on_probation { self.users.max(regions) } else { self.users };
         let is_above = self.unpublished > self.allowance(users);
         match () {
             () if self.limit_fell || (is_above && users >= 2) => Due::Now,
@@ -148,7 +121,6 @@ mod tests {
 
     const STANDING: Standing = Standing {
         known: 100,
-        current: 100,
         own: 100,
         unpublished: 10,
         limit: 1_000,
@@ -169,6 +141,7 @@ mod tests {
             (Standing { known: 7, is_first: true, ..STANDING }, 100, Due::No), // as for 64 regions
             (Standing { known: 8, is_first: true, ..STANDING }, 100, Due::First),
             (Standing { unpublished: 0, users: 3, ..STANDING }, 10, Due::No),
+            (Standing { known: 49, users: 3, ..STANDING }, 10, Due::No), // although others use it too
             (Standing { known: 20, lowest_limit: 20, ..STANDING }, 1, Due::No), // below a fifth of its own limit
             (Standing { unpublished: 225, known: 100, ..STANDING }, 10, Due::No), // a quarter of 900 is left
             (Standing { unpublished: 226, known: 100, ..STANDING }, 10, Due::AtTick),
@@ -183,28 +156,17 @@ mod tests {
             (Standing { lowest_limit: u64::MAX, limit: u64::MAX, is_first: true, ..STANDING }, 10, Due::No),
         ];
         for (standing, regions, due) in cases {
-            assert_eq!(
-                standing.due(regions, false, SharingRule::Standard),
-                due,
-                "{standing:?} of {regions} regions"
-            );
+            assert_eq!(standing.due(regions, false), due, "{standing:?} of {regions} regions");
         }
         let alone = Standing { unpublished: 23, ..STANDING };
-        assert_eq!(alone.due(10, false, SharingRule::Standard), Due::No);
-        assert_eq!(
-            alone.due(10, true, SharingRule::Standard),
-            Due::Now,
-            "on probation the share is that of ten regions"
-        );
+        assert_eq!(alone.due(10, false), Due::No);
+        assert_eq!(alone.due(10, true), Due::Now, "on probation the share is that of ten regions");
     }
 
     #[test]
     fn numbers_at_their_bounds_do_not_overflow() {
         let most = Standing { known: u64::MAX, own: u64::MAX, unpublished: u64::MAX, ..STANDING };
-        assert_eq!(most.due(u64::MAX, true, SharingRule::Standard), Due::Now);
-        assert_eq!(
-            Standing { limit: 0, lowest_limit: 0, ..most }.due(0, false, SharingRule::Standard),
-            Due::AtTick
-        );
+        assert_eq!(most.due(u64::MAX, true), Due::Now);
+        assert_eq!(Standing { limit: 0, lowest_limit: 0, ..most }.due(0, false), Due::AtTick);
     }
 }

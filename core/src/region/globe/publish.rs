@@ -12,7 +12,7 @@ use super::excess::Excesses;
 use crate::model::key::Key;
 use crate::model::time::UnixMs;
 use crate::region::cell::CellState;
-use crate::region::cell::sharing::{Due, MAX_SHARING_REGIONS, PROBATION_MS, SharingRule};
+use crate::region::cell::sharing::{Due, MAX_SHARING_REGIONS, PROBATION_MS};
 use crate::region::cells::{KeyState, SHORTEST_PUBLISHED_MS};
 use crate::region::exchange::{Publication, Stored};
 use crate::region::top::{KeyUsage, Scope};
@@ -27,7 +27,6 @@ const FIRST_PART: usize = 4;
 pub(in crate::region) struct Publishing {
     /// Number of regions alive, this one included; `None` without a database.
     regions: Option<u64>,
-    rule: SharingRule,
     pub(in crate::region) due: DueKeys,
     excesses: Excesses,
     /// All keys must be examined again; the slot at which that continues.
@@ -54,7 +53,7 @@ impl Publishing {
     /// Queues a key if it is due.
     pub(in crate::region) fn consider(&mut self, slot: usize, state: &mut KeyState, now: UnixMs) {
         let Some(regions) = self.regions.filter(|_| state.is_shared_between_regions()) else { return };
-        let due = state.due(regions, self.rule, now);
+        let due = state.due(regions, now);
         let sharing = &mut state.sharing;
         self.due.push(slot, sharing.lineage, due, &mut sharing.due);
     }
@@ -62,8 +61,8 @@ impl Publishing {
 
 impl KeyState {
     /// When the key is published, if `regions` are alive.
-    fn due(&self, regions: u64, rule: SharingRule, now: UnixMs) -> Due {
-        let due = self.standing(now).due(regions, now < self.sharing.probation, rule);
+    fn due(&self, regions: u64, now: UnixMs) -> Due {
+        let due = self.standing(now).due(regions, now < self.sharing.probation);
         if self.sharing.is_local { due } else { due.min(Due::AtInterval) }
     }
 }
@@ -77,11 +76,6 @@ impl Region {
         if before.is_some_and(|before| before < regions) && self.publishing.walk.is_none() {
             self.publishing.walk = Some(Walk { from: 0, is_lost: false });
         }
-    }
-
-    /// Replaces the rule by which keys are due.
-    pub fn set_sharing_rule(&mut self, rule: SharingRule) {
-        self.publishing.rule = rule;
     }
 
     /// Number of regions alive, this one included; 0 without a database.
@@ -123,14 +117,11 @@ impl Region {
             let Some(slot) = self.publishing.due.pop(due, &mut self.keys) else { return };
             let Some(regions) = self.publishing.regions else { return };
             let Some((key, state)) = self.keys.at_mut(slot) else { continue };
-            let rule = self.publishing.rule;
-            if state.due(regions, rule, now) == Due::No {
+            if state.due(regions, now) == Due::No {
                 continue;
             }
             let oldest = state.oldest(now);
-            let current = oldest.saturating_add(state.resolution());
-            let first = if rule == SharingRule::CurrentCell { current } else { oldest };
-            let waits = |cell: &&CellState| cell.sequence >= first && cell.is_unpublished();
+            let waits = |cell: &&CellState| cell.sequence >= oldest && cell.is_unpublished();
             let cells: Vec<&CellState> = state.cells().iter().filter(waits).collect();
             if !rows.is_empty() && rows.len().saturating_add(cells.len()) > most {
                 let sharing = &mut state.sharing;

@@ -274,7 +274,7 @@ fn what_other_regions_used_is_pushed_to_all_nodes_past_half_of_the_limit() {
     assert_eq!(pushed(&mut region, origin(9), NOW).0, vec![]);
     imported(&mut region, b"south", SEQUENCE, 1, LIMIT);
     assert_eq!(pushed(&mut region, origin(9), NOW).0.len(), 1);
-    // Rows of earlier versions carry no limit, so it is unknown how much is left.
+    // Without a limit it is unknown how much is left.
     let stored = Stored { key: key("old"), sequence: SEQUENCE, count: 1, limit: u64::MAX };
     let north = region.other_region(b"north").unwrap();
     region.import(north, &stored, NOW).unwrap();

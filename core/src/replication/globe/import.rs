@@ -1,7 +1,6 @@
 //! Imports the other regions' use: at the start and once a minute all that they have published, page by page (`paging`).
 //!
-//! Packets (`sync`) bring the same rows within a second. This repairs what a packet may have missed, such as rows of aggregators of an
-//! earlier version, and it may read a replica.
+//! Packets (`sync`) bring the same rows within a second. This repairs what a packet may have missed, and it may read a replica.
 
 use super::paging::{Paging, ReadPage};
 use super::{allows, note, recover, until};
@@ -172,7 +171,7 @@ fn merge(state: &mut RegionState, region: &[u8], cells: &[Stored], now: Now) {
                 add(&mut state.figures.imports_merged, 1);
                 add(&mut state.figures.imports_created, usize::from(imported.created));
                 if imported.grew {
-                    // Aggregators of earlier versions have no marker; their rows show that their region is alive.
+                    // Beyond `MAX_WRITERS` no marker is read; rows show that a region is alive.
                     state.others.insert(region, now.mono);
                 }
             }

@@ -153,9 +153,9 @@ mod tests {
             state.region.merged(&merge, &merged, NOW.unix);
         }
         let Next::Call(changes) = broadcaster.next(&mut at(&mut state, 0)) else { panic!("it is hot") };
-        let of_an_earlier_version = Changes { store_ids: vec![], ..changes.clone() };
+        let without_ids = Changes { store_ids: vec![], ..changes.clone() };
         for (message, is_wiped, written) in
-            [(&changes, false, 0), (&changes, true, 1), (&of_an_earlier_version, false, 1)]
+            [(&changes, false, 0), (&changes, true, 1), (&without_ids, false, 1)]
         {
             let mut peer = backed();
             if is_wiped {

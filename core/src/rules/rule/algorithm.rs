@@ -9,22 +9,17 @@ use crate::fields::Errors;
 use crate::fields::duration::Span;
 use crate::fields::{Fields, Node, Value};
 use crate::model::exact::{Algorithm, MAX_LOG_LIMIT};
-use crate::model::key::{HARD_LIMIT_RESOLUTION, MAX_DURATION_MS, MIN_DURATION_MS};
+use crate::model::key::HARD_LIMIT_RESOLUTION;
 use crate::model::window::MAX_COUNT;
 use core::ops::RangeInclusive;
 
 pub(in crate::rules) use crate::model::exact::AlgorithmKind as Kind;
 
-pub(in crate::rules) const WINDOW: Span =
-    Span { min_ms: MIN_DURATION_MS, max_ms: MAX_DURATION_MS, words: ("1s", "366d"), example: "1m" };
-
 /// With a window, the decision can be made without the query's answer.
-pub(in crate::rules) const QUERY_TIMEOUT: Span =
-    Span { min_ms: 1, max_ms: 1_000, words: ("1ms", "1s"), example: "50ms" };
+pub(in crate::rules) const QUERY_TIMEOUT: Span = Span { min_ms: 1, max_ms: 1_000, example: "50ms" };
 const QUERY_TIMEOUT_MS_DEFAULT: u64 = 50;
 /// With a log or a ledger, the answer is the decision.
-pub(in crate::rules) const EXACT_TIMEOUT: Span =
-    Span { min_ms: 1, max_ms: 10_000, words: ("1ms", "10s"), example: "100ms" };
+pub(in crate::rules) const EXACT_TIMEOUT: Span = Span { min_ms: 1, max_ms: 10_000, example: "100ms" };
 const EXACT_TIMEOUT_MS_DEFAULT: u64 = 100;
 
 /// The algorithm of a rule with its own fields.
@@ -60,7 +55,7 @@ impl Kind {
         let limit = fields
             .required("limit", "a whole number, 0 or more", errors, |n, e| self.read_limit_itself(n, e));
         let duration_ms =
-            fields.required("window", "a duration such as \"1m\"", errors, |n, e| WINDOW.read(n, e));
+            fields.required("window", "a duration such as \"1m\"", errors, |n, e| Span::WINDOW.read(n, e));
         let why = "has no effect here, as only a ledger has a zone";
         let zoneless = without("zone", why, "\"algorithm\": \"ledger\" with it, or no zone", fields, errors);
         let algorithm = if self == Kind::Log { Algorithm::Log } else { Algorithm::Window };

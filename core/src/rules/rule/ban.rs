@@ -6,10 +6,10 @@ use crate::fields::Node;
 use crate::fields::duration::Span;
 use core::ops::RangeInclusive;
 
-pub(in crate::rules) const WITHIN: Span =
-    Span { min_ms: 1_000, max_ms: 2_678_400_000, words: ("1s", "31d"), example: "1m" };
-pub(in crate::rules) const FOR: Span =
-    Span { min_ms: 1_000, max_ms: 2_678_400_000, words: ("1s", "31d"), example: "10m" };
+/// The longest ban: 31 days.
+pub const MAX_BAN_MS: u64 = 31 * 24 * 3_600_000;
+pub(in crate::rules) const FOR: Span = Span { min_ms: 1_000, max_ms: MAX_BAN_MS, example: "10m" };
+pub(in crate::rules) const WITHIN: Span = Span { example: "1m", ..FOR };
 const UP_TO_MS_DEFAULT: u64 = 86_400_000;
 pub(in crate::rules) const DENIALS: RangeInclusive<u64> = 1..=1_000_000;
 pub(in crate::rules) const FIELDS: [&str; 4] = ["threshold", "window", "duration", "max_duration"];

@@ -12,8 +12,7 @@ use crate::rules::request::{Request, joined_header};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-pub(in crate::rules) const TIMEOUT: Span =
-    Span { min_ms: 1_000, max_ms: 3_600_000, words: ("1s", "1h"), example: "5m" };
+pub(in crate::rules) const TIMEOUT: Span = Span { min_ms: 1_000, max_ms: 3_600_000, example: "5m" };
 const TIMEOUT_MS_DEFAULT: u64 = 300_000;
 pub(in crate::rules) const REQUEST_FIELDS: [&str; 3] = ["request", "max", "default"];
 pub(in crate::rules) const RESPONSE_FIELDS: [&str; 5] =

@@ -3,8 +3,7 @@
 use std::cmp::Ordering;
 use std::time::Duration;
 
-use nix::sys::signal::kill;
-use nix::unistd::Pid;
+use rustix::process::{Pid, test_kill_process};
 use weir_envoy::http::Request;
 use weir_envoy::load::{self, LoadPlan};
 use weir_envoy::{Clock, EchoUpstream, Envoy, EnvoyOptions, Filter, Reload, Route, Weir};
@@ -134,5 +133,5 @@ async fn year_of(envoy: &Envoy) -> u32 {
 }
 
 fn exists(pid: u32) -> bool {
-    kill(Pid::from_raw(pid.cast_signed()), None).is_ok()
+    Pid::from_raw(pid.cast_signed()).is_some_and(|pid| test_kill_process(pid).is_ok())
 }

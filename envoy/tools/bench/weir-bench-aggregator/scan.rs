@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use nix::time::{ClockId, clock_gettime};
+use rustix::time::{ClockId, clock_gettime};
 use weir_core::model::key::{HashKey, OriginId};
 use weir_core::model::time::{MonoMs, UnixMs};
 use weir_core::model::wire::{Count, MAX_FRAME_CELLS};
@@ -113,7 +113,7 @@ fn scan(region: &mut Region, expected: usize) -> Result<(f64, f64)> {
 
 /// Processor time of this thread so far.
 fn cpu_time() -> Result<Duration> {
-    Ok(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?.into())
+    Ok(clock_gettime(ClockId::ThreadCPUTime).try_into()?)
 }
 
 fn resident_bytes() -> Result<u64> {

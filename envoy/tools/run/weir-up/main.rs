@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
-use nix::sys::prctl::set_pdeathsig;
-use nix::sys::signal::Signal;
+use rustix::process::{Signal, set_parent_process_death_signal};
 use tempfile::TempDir;
 use tokio::signal::unix::{self, SignalKind};
 use tokio::time::interval;
@@ -37,7 +36,7 @@ async fn main() -> ExitCode {
 
 async fn run(options: &Options) -> Result<()> {
     // It ends with its parent process, even if that is killed.
-    set_pdeathsig(Signal::SIGTERM)?;
+    set_parent_process_death_signal(Some(Signal::TERM))?;
     let mut stop = StopSignals::new()?;
     options.check_ports()?;
     options.check_stores(std::env::var("WEIR_REDIS_URL").ok().as_deref())?;

@@ -8,7 +8,7 @@ use crate::accuracy::bounds::Case;
 use crate::measure::Comparison;
 use crate::measure::observe::NoObserver;
 use crate::plan::traffic::{Shape, Traffic};
-use crate::plan::{Network, Plan, Rule, Schedule, Sharing, Topology};
+use crate::plan::{Network, Plan, Rule, Schedule, Topology};
 use crate::run::{Expected, run};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -83,7 +83,6 @@ pub fn plan(case: &Case, seed: u64) -> Plan {
         faults: Vec::new(),
         network: Network::default(),
         schedule: Schedule::default(),
-        sharing: Sharing::default(),
         settle_ms: 3_000,
         traffic_ms: (WINDOWS * window_ms).max(LEAST_MS).max(intervals_ms),
         quiet_ms: 0,

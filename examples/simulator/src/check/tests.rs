@@ -6,7 +6,7 @@ use crate::check::{CellId, Decision as DecidedBy};
 use crate::measure::observe::NoObserver;
 use crate::plan::keys::Shape;
 use crate::plan::traffic::Arrival;
-use crate::plan::{Exact, Network, Plan, Rule, Schedule, Sharing, Topology};
+use crate::plan::{Exact, Network, Plan, Rule, Schedule, Topology};
 use crate::world::World;
 use weir_core::limiter::table::Entry;
 use weir_core::limiter::{Budget, Cause, Decision, Denial, ExactDetails, Outcome, RuleSet};
@@ -22,7 +22,6 @@ fn plan(aggregators: usize) -> Plan {
         faults: Vec::new(),
         network: Network::default(),
         schedule: Schedule::default(),
-        sharing: Sharing::default(),
         settle_ms: 3_000,
         traffic_ms: 4_000,
         quiet_ms: 20_000,

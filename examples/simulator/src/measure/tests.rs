@@ -13,7 +13,6 @@ fn plan(rules: Vec<Rule>) -> Plan {
         faults: Vec::new(),
         network: Default::default(),
         schedule: Default::default(),
-        sharing: crate::plan::Sharing::default(),
         settle_ms: 0,
         traffic_ms: 1_000,
         quiet_ms: 0,

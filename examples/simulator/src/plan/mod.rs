@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use traffic::Traffic;
 use weir_core::model::key::HARD_LIMIT_RESOLUTION;
 use weir_core::model::schedule::Schedule as CoreSchedule;
-use weir_core::region::{RegionLimits, SharingRule};
+use weir_core::region::RegionLimits;
 
 /// Most rows of a page that is read from the database: few, so that a recovery reads many pages.
 const PAGE_ROWS: usize = 256;
@@ -44,9 +44,6 @@ pub struct Plan {
     /// How often regions exchange counts with the database.
     #[serde(default)]
     pub schedule: Schedule,
-    /// The rule by which regions publish keys.
-    #[serde(default)]
-    pub sharing: Sharing,
     /// How long the parts have to connect before the traffic begins, in milliseconds.
     #[serde(default = "settle_ms")]
     pub settle_ms: u64,
@@ -197,39 +194,6 @@ pub struct Network {
 impl Default for Network {
     fn default() -> Self {
         Network { regional_us: (50, 500), global_us: (20_000, 80_000), distance_us: (0, 0) }
-    }
-}
-
-/// The rule by which regions publish keys. Scenarios show where the simpler ones fail; see [`SharingRule`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Sharing {
-    /// Weir's rule.
-    #[default]
-    Standard,
-    /// [`SharingRule::NoMargin`].
-    NoMargin,
-    /// [`SharingRule::EachCell`].
-    EachCell,
-    /// [`SharingRule::CurrentCell`].
-    CurrentCell,
-    /// [`SharingRule::Echo`].
-    Echo,
-    /// [`SharingRule::AllUsers`].
-    AllUsers,
-}
-
-impl Sharing {
-    /// The rule.
-    pub fn rule(self) -> SharingRule {
-        match self {
-            Sharing::Standard => SharingRule::Standard,
-            Sharing::NoMargin => SharingRule::NoMargin,
-            Sharing::EachCell => SharingRule::EachCell,
-            Sharing::CurrentCell => SharingRule::CurrentCell,
-            Sharing::Echo => SharingRule::Echo,
-            Sharing::AllUsers => SharingRule::AllUsers,
-        }
     }
 }
 

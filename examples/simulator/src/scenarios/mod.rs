@@ -15,7 +15,7 @@ mod random;
 mod traffic;
 
 use crate::plan::traffic::{Shape, Traffic};
-use crate::plan::{Network, Plan, Rule, Schedule, Sharing, Topology};
+use crate::plan::{Network, Plan, Rule, Schedule, Topology};
 use crate::run::Expected;
 
 /// A named plan.
@@ -81,20 +81,7 @@ const QUIET_REGIONS_MS: u64 = 45_000;
 fn plan(seed: u64, topology: Topology, rules: Vec<Rule>, traffic: Vec<Traffic>, traffic_ms: u64) -> Plan {
     let quiet_ms = if topology.regions > 1 { QUIET_REGIONS_MS } else { QUIET_MS };
     let (faults, network, schedule, settle_ms) = (Vec::new(), Network::default(), Schedule::default(), 3_000);
-    let sharing = Sharing::default();
-    Plan {
-        seed,
-        topology,
-        rules,
-        traffic,
-        faults,
-        network,
-        schedule,
-        sharing,
-        settle_ms,
-        traffic_ms,
-        quiet_ms,
-    }
+    Plan { seed, topology, rules, traffic, faults, network, schedule, settle_ms, traffic_ms, quiet_ms }
 }
 
 fn source(shape: Shape) -> Traffic {

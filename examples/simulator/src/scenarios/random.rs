@@ -3,7 +3,7 @@
 
 use super::source;
 use crate::plan::traffic::{Shape, Traffic};
-use crate::plan::{Exact, Fault, Link, Network, Part, Plan, Rule, Schedule, Sharing, Topology, Wrong};
+use crate::plan::{Exact, Fault, Link, Network, Part, Plan, Rule, Schedule, Topology, Wrong};
 use crate::random::Random;
 
 /// Longest additional delay of messages on streams, in milliseconds, in plans whose checkers are exact.
@@ -48,7 +48,6 @@ pub(super) fn wild(seed: u64) -> Plan {
         faults,
         network: Network::default(),
         schedule: Schedule::default(),
-        sharing: Sharing::default(),
         settle_ms: 3_000,
         traffic_ms,
         quiet_ms: if topology.regions > 1 { super::QUIET_REGIONS_MS } else { super::QUIET_MS },

@@ -157,7 +157,6 @@ mod tests {
             faults,
             network: Default::default(),
             schedule: Default::default(),
-            sharing: crate::plan::Sharing::default(),
             settle_ms: 0,
             traffic_ms: 10_000,
             quiet_ms: 0,

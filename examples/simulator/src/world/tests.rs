@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::measure::observe::Verdict;
-use crate::plan::{Fault, Link, Network as Speeds, Part, Rule, Schedule, Sharing, Topology, Wrong};
+use crate::plan::{Fault, Link, Network as Speeds, Part, Rule, Schedule, Topology, Wrong};
 
 fn plan(seed: u64, topology: Topology, rules: Vec<Rule>, traffic_ms: u64) -> Plan {
     Plan {
@@ -13,7 +13,6 @@ fn plan(seed: u64, topology: Topology, rules: Vec<Rule>, traffic_ms: u64) -> Pla
         faults: Vec::new(),
         network: Speeds::default(),
         schedule: Schedule::default(),
-        sharing: Sharing::default(),
         settle_ms: 3_000,
         traffic_ms,
         quiet_ms: 15_000,

@@ -4,7 +4,7 @@ use super::super::checks::read_body;
 use super::super::problem::Problem;
 use super::{LATEST, wrong};
 use crate::database::{AuditFilter, ControlFilter, MAX_PAGE, MAX_REASON_BYTES, PlaceFilter};
-use crate::net::percent::decode;
+use crate::net::percent;
 use std::ops::RangeInclusive;
 use std::time::UNIX_EPOCH;
 use weir_core::control::{ControlError, Effect, MAX_PATTERN_BYTES, Selector, Slot, Target};
@@ -15,10 +15,7 @@ use weir_core::model::time::UnixMs;
 use weir_core::model::window::MAX_COUNT;
 
 /// From a second to ten years.
-const EXPIRES_IN: Span =
-    Span { min_ms: 1_000, max_ms: 315_360_000_000, words: ("1s", "3650d"), example: "1h" };
-const WINDOW: Span =
-    Span { min_ms: MIN_DURATION_MS, max_ms: MAX_DURATION_MS, words: ("1s", "366d"), example: "1m" };
+const EXPIRES_IN: Span = Span { min_ms: 1_000, max_ms: 315_360_000_000, example: "1h" };
 const EFFECTS: [&str; 6] = ["limit", "exempt", "ban", "credit", "reset", "shadow"];
 const PUT_FIELDS: [&str; 16] = [
     "workspace",
@@ -213,7 +210,7 @@ fn place(fields: Fields<'_>, errors: &mut Errors) -> Option<Place> {
     let identifier = text("identifier", MAX_PATTERN_BYTES);
     let network = text("network", MAX_TEXT_BYTES);
     let rule = text("rule", MAX_TEXT_BYTES);
-    let window_ms = fields.optional("window", errors, |n, e| WINDOW.read_with(span_ms, n, e));
+    let window_ms = fields.optional("window", errors, |n, e| Span::WINDOW.read_with(span_ms, n, e));
     let given = Given {
         workspace: workspace?,
         namespace: namespace?,
@@ -370,9 +367,8 @@ pub(super) fn explain(error: &ControlError, effect: Effect) -> Problem {
 /// Calls `take` with each parameter, which may occur only once.
 fn each(query: &str, mut take: impl FnMut(&str, String) -> Result<(), Problem>) -> Result<(), Problem> {
     let mut seen = Vec::new();
-    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let value = decode(value).and_then(|bytes| String::from_utf8(bytes).ok());
+    for (name, value) in percent::parameters(query) {
+        let value = value.and_then(|bytes| String::from_utf8(bytes).ok());
         let value = value.filter(|value| !value.is_empty() && !value.chars().any(char::is_control));
         let value = value.ok_or_else(|| wrong(&shown(name), "expected a percent-encoded text"))?;
         take(name, value)?;

@@ -12,7 +12,7 @@ use weir_core::replication::globe::packet::MAX_WRITERS;
 pub async fn markers_are_no_cells(store: &Store) {
     let scene = store.fresh().await;
     let (a, mut b) = pair(&scene).await;
-    // A marker of an earlier version stays, and is not read.
+    // A marker has a sequence.
     insert_by_hand(&scene, &[(String::new(), 0, 0, 77, 0, 0, 0)]).await;
     b.send(&[row("x", 1)]).await;
     let exchanged = a.exchange(&a.reading()).await.unwrap();

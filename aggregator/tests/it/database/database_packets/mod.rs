@@ -2,7 +2,6 @@
 //! SQLite.
 
 mod contents;
-mod earlier;
 mod feed;
 mod locks;
 mod losses;
@@ -14,7 +13,6 @@ mod writers;
 use crate::support::database::packets::*;
 use crate::support::database::*;
 use contents::*;
-use earlier::*;
 use feed::*;
 use locks::*;
 use losses::*;
@@ -78,7 +76,6 @@ async fn scenarios(store: &Store) {
         bytes_stay_bytes,
         rows_that_cannot_be_stored_are_left_out,
         a_packet_that_the_database_refuses,
-        an_earlier_version_beside_this_one,
         the_feed_is_of_one_moment,
         opposite_orders_do_not_deadlock,
         a_lagging_replica_returns_lower_counts,

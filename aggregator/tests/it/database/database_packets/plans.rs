@@ -1,6 +1,5 @@
 //! What a server reads for a feed.
 
-use super::earlier::old_publish;
 use crate::support::database::packets::*;
 use crate::support::database::*;
 use sqlx::mysql::MySqlRow;
@@ -21,8 +20,7 @@ pub async fn a_feed_reads_what_is_new(store: &Store) {
             node.send(&rows(&format!("k{packet}"), MAX_PACKET_ROWS, 1)).await;
         }
     }
-    // Rows of an earlier version, and expired ones.
-    old_publish(&scene, "old", &rows("old", 4_000, 1)).await;
+    // Expired ones too.
     nodes[0].send(&expired("over", 500, HOUR_MS)).await;
     nodes[0].send(&rows("k0", NEW, 2)).await;
     let mut connection = scene.mysql().await;

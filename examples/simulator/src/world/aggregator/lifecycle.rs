@@ -50,7 +50,6 @@ impl World<'_> {
         }
         if has_database {
             state = state.with_database(schedule.global_breaker, false);
-            state.region.set_sharing_rule(self.plan.sharing.rule());
         }
         let mut id = [0; 16];
         id[..8].copy_from_slice(&chance.next().to_be_bytes());
