@@ -2,6 +2,7 @@
 
 use super::rule_set::RuleSet;
 use crate::model::exact::Algorithm;
+use crate::model::outcome::RuleOutcome;
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 
@@ -192,6 +193,16 @@ pub enum ShadowOutcome {
     Denied,
     /// It was not decided.
     Undecided,
+}
+
+impl From<ShadowOutcome> for RuleOutcome {
+    fn from(outcome: ShadowOutcome) -> RuleOutcome {
+        match outcome {
+            ShadowOutcome::Allowed => RuleOutcome::Allowed,
+            ShadowOutcome::Denied => RuleOutcome::ShadowDenied,
+            ShadowOutcome::Undecided => RuleOutcome::Undecided,
+        }
+    }
 }
 
 impl Outcome {

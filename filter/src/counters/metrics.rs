@@ -5,11 +5,11 @@
 //!
 //! Workers share Envoy's metrics, so gauges are changed by differences, not set.
 
-use crate::counters::{Counters, RuleOutcome};
+use crate::counters::Counters;
 use crate::host::calls;
 use proxy_wasm::types::MetricType;
-use strum::VariantArray;
 use weir_core::limiter::Stats;
+use weir_core::model::outcome::{Outcomes, RuleOutcome};
 use weir_core::model::time::MonoMs;
 use weir_core::rules::Rule;
 
@@ -24,7 +24,7 @@ const EXACT_RESULTS: [&str; 5] = ["allowed", "denied", "undecided", "timeout", "
 /// Metrics of the decisions of one configuration.
 #[derive(Debug, Default)]
 pub struct DecisionMetrics {
-    decisions: Vec<[Option<u32>; RuleOutcome::VARIANTS.len()]>,
+    decisions: Vec<Outcomes<Option<u32>>>,
     ids: Ids,
     flushed: Option<MonoMs>,
 }
@@ -45,10 +45,7 @@ struct Ids(Vec<(&'static str, u32)>);
 impl DecisionMetrics {
     /// For `rules` rules.
     pub fn new(rules: usize) -> DecisionMetrics {
-        DecisionMetrics {
-            decisions: vec![[None; RuleOutcome::VARIANTS.len()]; rules],
-            ..DecisionMetrics::default()
-        }
+        DecisionMetrics { decisions: vec![Outcomes::default(); rules], ..DecisionMetrics::default() }
     }
 
     /// Writes what was counted since the last batch, if the next one is due or `now_or_never`, and passes it to `out`.
@@ -67,13 +64,12 @@ impl DecisionMetrics {
         let decisions = &mut self.decisions;
         counters.drain(|rule, outcome, count| {
             out(rule, outcome, count);
-            let Some(id) = decisions.get_mut(rule).and_then(|ids| ids.get_mut(outcome as usize)) else {
+            let Some(id) = decisions.get_mut(rule).map(|ids| ids.get_mut(outcome)) else {
                 return;
             };
             let name = || rules.get(rule).map_or("", |rule| rule.name.as_str());
             if id.is_none() {
-                let name =
-                    format!("weir_decisions_total.rule.{}.outcome.{}", name(), <&'static str>::from(outcome));
+                let name = format!("weir_decisions_total.rule.{}.outcome.{}", name(), outcome.name());
                 *id = calls::define_metric(MetricType::Counter, &name);
             }
             if let Some(id) = *id {

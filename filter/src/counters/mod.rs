@@ -4,30 +4,12 @@
 pub(crate) mod metrics;
 pub mod reporter;
 
-use strum::{IntoStaticStr, VariantArray};
-
-/// How a rule's check ended: a value of the label `outcome` of `weir_decisions_total`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
-#[strum(serialize_all = "snake_case")]
-pub enum RuleOutcome {
-    /// The request passed.
-    Allowed,
-    /// The request was denied.
-    Denied,
-    /// A shadow rule would have denied the request.
-    ShadowDenied,
-    /// An override or live control exempts the identifier.
-    Exempt,
-    /// The limit is exact, and its store did not decide in time.
-    Undecided,
-    /// The request was denied by a ban.
-    Banned,
-}
+use weir_core::model::outcome::{Outcomes, RuleOutcome};
 
 /// Counts by rule and outcome.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
-    counts: Vec<[u64; RuleOutcome::VARIANTS.len()]>,
+    counts: Vec<Outcomes<u64>>,
     /// Requests that were denied for their client's address, before any rule.
     pub denied_addresses: u64,
     /// Requests that were denied as readings of their paths meet too many rules.
@@ -39,12 +21,12 @@ pub struct Counters {
 impl Counters {
     /// For `rules` rules.
     pub fn new(rules: usize) -> Counters {
-        Counters { counts: vec![[0; RuleOutcome::VARIANTS.len()]; rules], ..Counters::default() }
+        Counters { counts: vec![Outcomes::default(); rules], ..Counters::default() }
     }
 
     /// Counts one decision.
     pub fn count(&mut self, rule: usize, outcome: RuleOutcome) {
-        if let Some(count) = self.counts.get_mut(rule).and_then(|counts| counts.get_mut(outcome as usize)) {
+        if let Some(count) = self.counts.get_mut(rule).map(|counts| counts.get_mut(outcome)) {
             *count = count.saturating_add(1);
         }
     }
@@ -52,9 +34,10 @@ impl Counters {
     /// Passes each count that is not 0 to `out`, and resets it.
     pub fn drain(&mut self, mut out: impl FnMut(usize, RuleOutcome, u64)) {
         for (rule, counts) in self.counts.iter_mut().enumerate() {
-            for (outcome, count) in RuleOutcome::VARIANTS.iter().copied().zip(counts.iter_mut()) {
-                if *count > 0 {
-                    out(rule, outcome, std::mem::take(count));
+            for outcome in RuleOutcome::ALL.iter().copied() {
+                let count = std::mem::take(counts.get_mut(outcome));
+                if count > 0 {
+                    out(rule, outcome, count);
                 }
             }
         }

@@ -1,8 +1,9 @@
 //! What a plugin counts: decisions by rule, for Envoy's statistics and for the aggregator.
 
+use crate::counters::Counters;
 use crate::counters::metrics::DecisionMetrics;
 use crate::counters::reporter::CounterReporter;
-use crate::counters::{Counters, RuleOutcome};
+use weir_core::model::outcome::RuleOutcome;
 use weir_core::model::time::MonoMs;
 use weir_core::rules::{Config, Rule};
 
