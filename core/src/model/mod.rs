@@ -3,6 +3,7 @@
 //! - `key`: keys and their canonical bytes.
 //! - `time`: wall and monotonic clocks, as values.
 //! - `window`: the arithmetic of sliding windows: use, remaining budget, waiting time.
+//! - `metric`: a table of metrics: how each is defined, labelled and read.
 //! - `outcome`: how a rule's check ends, and a value for each outcome.
 //! - `wire`: the frames between a filter and an aggregator.
 //! - `room`: what a part may have of a room that several share.
@@ -14,6 +15,7 @@
 pub mod breaker;
 pub mod exact;
 pub mod key;
+pub mod metric;
 pub mod outcome;
 pub mod room;
 pub mod schedule;

@@ -100,7 +100,7 @@ impl Plugin {
             }
         }
         if is_path_on_trial {
-            self.statistics.count_path_on_trial();
+            self.statistics.count_request(|requests| &mut requests.paths_on_trial);
             return Ok(Some(Label::of_path_on_trial()));
         }
         Ok(label.map(|label| self.label(label)))

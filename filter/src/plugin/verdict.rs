@@ -92,12 +92,12 @@ impl Plugin {
         };
         let decided = match refused {
             Refused::Address => {
-                self.statistics.count_denied_address();
+                self.statistics.count_request(|requests| &mut requests.denied_addresses);
                 let label = Label { rule: ADDRESSES.into(), outcome: DENIED_ADDRESS };
                 return Effect::Refuse(label, Box::new(response));
             }
             Refused::Path => {
-                self.statistics.count_ambiguous_path();
+                self.statistics.count_request(|requests| &mut requests.ambiguous_paths);
                 let label = Label { rule: PATHS.into(), outcome: AMBIGUOUS_PATH };
                 return Effect::Refuse(label, Box::new(response));
             }
