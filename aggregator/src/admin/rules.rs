@@ -6,12 +6,13 @@ use super::query::{Order, RulesQuery};
 use super::top::key;
 use super::view::TopKey;
 use crate::region::services::Services;
-use crate::region::status::counters::{OUTCOMES, Rates, Rule};
+use crate::region::status::counters::{Rates, Rule};
 use crate::region::status::peers::FRESH_MS;
 use crate::region::status::top::Scan;
 use crate::telemetry::metrics::Globe;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use weir_core::model::outcome::{Outcomes, RuleOutcome};
 use weir_core::region::top::Scope;
 
 /// The rules of the region's filters.
@@ -28,12 +29,26 @@ pub struct Rules {
     pub aggregators_silent: u64,
     /// Whether the region's filters report further rules. An aggregator has at most 4 096, and sends others 256.
     pub left_out: bool,
+    /// The outcomes that rules have, in the order in which they are shown.
+    pub outcomes: Vec<ShownOutcome>,
     /// Number of rules that the query selects, on all of its pages.
     pub matching: u64,
     /// The sum of these rules.
     pub sum: Sum,
     /// The rules of the page.
     pub rules: Vec<ShownRule>,
+}
+
+/// An outcome of rules, as it is shown.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ShownOutcome {
+    /// Its name in counts and rates.
+    pub name: String,
+    /// Its label.
+    pub label: String,
+    /// The figure that it is part of: `allowed`, `denied`, `shadow` or `other`.
+    pub group: String,
 }
 
 /// The decisions of several rules together.
@@ -43,7 +58,7 @@ pub struct Sum {
     /// As of a rule.
     pub per_second: Rates,
     /// As of a rule.
-    pub history: Vec<[u64; OUTCOMES]>,
+    pub history: Outcomes<Vec<u64>>,
 }
 
 /// A rule, and the keys that it would deny.
@@ -69,6 +84,16 @@ pub struct WouldDeny {
     pub keys: u64,
     /// The keys furthest over the limit, in descending order.
     pub furthest: Vec<TopKey>,
+}
+
+impl ShownOutcome {
+    fn of(outcome: RuleOutcome) -> ShownOutcome {
+        ShownOutcome {
+            name: outcome.name().to_owned(),
+            label: outcome.label().to_owned(),
+            group: outcome.group().name().to_owned(),
+        }
+    }
 }
 
 /// The rules that a query selects.
@@ -101,6 +126,7 @@ pub async fn rules(services: &Services, query: &RulesQuery) -> Rules {
         region: services.region_name.clone(),
         now_unix_ms: now.0,
         left_out: !are_complete || fresh.iter().any(|peer| peer.status.rules_left_out),
+        outcomes: RuleOutcome::ALL.iter().copied().map(ShownOutcome::of).collect(),
         aggregators: 1 + fresh.len() as u64,
         aggregators_silent: silent.len() as u64,
         matching,
@@ -111,7 +137,7 @@ pub async fn rules(services: &Services, query: &RulesQuery) -> Rules {
 
 /// Decisions a second within the last minute.
 fn busy(rule: &Rule) -> f64 {
-    rule.per_second.last_1m.in_order().iter().sum()
+    rule.per_second.last_1m.values().sum()
 }
 
 fn shown(rule: Rule, limits: &Limits<'_>, scan: &Scan, globe: &Globe) -> ShownRule {

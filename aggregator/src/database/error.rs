@@ -1,8 +1,6 @@
 //! Database errors: a text for operators, and a reason from a small set for metrics.
 
 use sqlx::error::DatabaseError as Cause;
-use sqlx::mysql::MySqlDatabaseError;
-use sqlx::sqlite::SqliteError;
 use std::fmt;
 use strum::{IntoStaticStr, VariantArray};
 
@@ -56,6 +54,26 @@ impl DatabaseError {
         DatabaseError { text: format!("{place:?} ({option}): {}", self.text), ..self }
     }
 
+    /// Explains an error of a driver; `reason_of` classifies what the database answered.
+    pub(super) fn of_driver(error: sqlx::Error, reason_of: fn(&dyn Cause) -> Reason) -> DatabaseError {
+        let reason = match &error {
+            sqlx::Error::Database(cause) => reason_of(cause.as_ref()),
+            sqlx::Error::Io(_) | sqlx::Error::WorkerCrashed | sqlx::Error::PoolClosed => Reason::Unavailable,
+            sqlx::Error::Tls(_) | sqlx::Error::Configuration(_) => Reason::Refused,
+            _ => Reason::Other,
+        };
+        match (&error, reason) {
+            (sqlx::Error::Database(cause), Reason::Schema) => {
+                DatabaseError::new(reason, format!("{}: run weir-aggregator migrate", cause.message()))
+            }
+            (sqlx::Error::Database(cause), _) => DatabaseError::new(reason, cause),
+            (_, Reason::Unavailable) => {
+                DatabaseError::new(reason, format!("the database cannot be reached: {error}"))
+            }
+            _ => DatabaseError::new(reason, error),
+        }
+    }
+
     pub(super) fn timeout() -> DatabaseError {
         DatabaseError::new(Reason::Timeout, "the database did not answer in time")
     }
@@ -72,73 +90,6 @@ impl DatabaseError {
     }
 }
 
-impl From<sqlx::Error> for DatabaseError {
-    fn from(error: sqlx::Error) -> DatabaseError {
-        let reason = match &error {
-            sqlx::Error::Database(cause) => return from_cause(cause.as_ref()),
-            sqlx::Error::Io(_) | sqlx::Error::WorkerCrashed | sqlx::Error::PoolClosed => Reason::Unavailable,
-            sqlx::Error::Tls(_) | sqlx::Error::Configuration(_) => Reason::Refused,
-            _ => Reason::Other,
-        };
-        match reason {
-            Reason::Unavailable => {
-                DatabaseError::new(reason, format!("the database cannot be reached: {error}"))
-            }
-            _ => DatabaseError::new(reason, error),
-        }
-    }
-}
-
-fn from_cause(cause: &dyn Cause) -> DatabaseError {
-    let reason =
-        match (cause.try_downcast_ref::<MySqlDatabaseError>(), cause.try_downcast_ref::<SqliteError>()) {
-            (Some(error), _) => mysql_reason(error.number()),
-            (_, Some(error)) => sqlite_reason(error),
-            _ => Reason::Other,
-        };
-    match reason {
-        Reason::Schema => {
-            DatabaseError::new(reason, format!("{}: run weir-aggregator migrate", cause.message()))
-        }
-        _ => DatabaseError::new(reason, cause),
-    }
-}
-
-/// Error numbers of MySQL and MariaDB, most of them shared.
-fn mysql_reason(number: u16) -> Reason {
-    match number {
-        // Too many connections; shutdown; killed; network failure.
-        1040 | 1053 | 1077 | 1079 | 1080 | 1152 | 1158..=1161 | 1184 | 1203 | 1317 | 1927 | 3169 | 4031 => {
-            Reason::Unavailable
-        }
-        1213 => Reason::Deadlock,
-        // MariaDB returns 1020 if a snapshot has become too old. The call is retried like after a deadlock.
-        1020 => Reason::Deadlock,
-        1205 | 3572 => Reason::LockWait,
-        // Statement timeout: MariaDB, MySQL.
-        1969 | 3024 => Reason::Timeout,
-        // Unknown user, wrong password, missing privilege, read-only server, or the procedure's definer is gone.
-        1044 | 1045 | 1130 | 1142 | 1143 | 1227 | 1251 | 1275 | 1290 | 1370 | 1449 | 1524 | 1698 | 1836
-        | 3118 | 3159 => Reason::Refused,
-        // Unknown database, column, table or procedure.
-        1049 | 1054 | 1146 | 1305 => Reason::Schema,
-        // Raised by the procedure.
-        31001 => Reason::NoZone,
-        _ => Reason::Other,
-    }
-}
-
-fn sqlite_reason(error: &SqliteError) -> Reason {
-    let extended: i32 = error.code().and_then(|code| code.parse().ok()).unwrap_or_default();
-    match extended & 0xff {
-        5 | 6 => Reason::LockWait,
-        3 | 8 | 14 | 23 => Reason::Refused,
-        9 => Reason::Timeout,
-        1 if error.message().starts_with("no such") => Reason::Schema,
-        _ => Reason::Other,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,24 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn reasons() {
-        for (number, expected) in [
-            (1213, "deadlock"),
-            (1205, "lock_wait"),
-            (1040, "unavailable"),
-            (1045, "refused"),
-            (1146, "schema"),
-            (1305, "schema"),
-            (1449, "refused"),
-            (31001, "no_zone"),
-            (1969, "timeout"),
-            (1062, "other"),
-        ] {
-            assert_eq!(mysql_reason(number).into_str(), expected, "{number}");
-        }
-        let lost: DatabaseError = sqlx::Error::Io(std::io::ErrorKind::UnexpectedEof.into()).into();
-        assert!(lost.is_transient() && !lost.spares_connection());
-        assert_eq!(lost.reason(), "unavailable");
+    fn a_timeout_is_final() {
         assert!(!DatabaseError::timeout().is_transient());
     }
 }

@@ -9,16 +9,17 @@
 //! 3. `ledger`, `zones`, `history`: decisions on attempts, the zones' limits, and the recorded attempts.
 //! 4. `controls`: live control, its audit, and newer controls.
 //! 5. `lease`, `cleanup`, `migrate`: the region lease, deletion, the tables.
-//! 6. `retry`, `ledger_connections`, `pool`, `connection`: deadlines, the ledger's circuit breaker, connections.
-//! 7. [`mysql`], [`sqlite`]: the statements and the session settings.
+//! 6. `connection`: deadlines and retries, the ledger's circuit breaker, pools of connections.
+//! 7. [`dialect`]: the kinds of database, each with its SQL, its connection, its errors and its migrations.
 //!
 //! Every call ends within the time that it is given. If a call runs out of time, its connection is closed and never
 //! reused, because a late answer would belong to another call.
 
 mod cleanup;
-pub mod connection;
+mod connection;
 mod controls;
 mod counts;
+pub mod dialect;
 mod error;
 mod ledger;
 mod migrate;
@@ -34,17 +35,16 @@ pub use counts::exchange::Exchanged;
 pub use counts::import::Imported;
 pub use counts::lease::Lease;
 pub use counts::rows::{decode_identifier, encode_identifier};
+pub use dialect::{Attempt, MAX_BUCKET_BYTES, Migrated, Velocity};
 pub use error::{DatabaseError, Reason};
 pub use ledger::history::{BucketUse, MAX_HISTORY_ROWS, Outcome, Transaction};
 pub use ledger::zones::{MAX_RATE, MAX_WINDOW, Remains, Zone, ZoneChange, ZoneError};
-pub use ledger::{Attempt, MAX_BUCKET_BYTES, Velocity};
-pub use migrate::Migrated;
 pub use options::{DatabaseOptions, MAX_REGION_BYTES, OptionsError, Unverified};
 
 use connection::ledger_connections::LedgerConnections;
 use connection::pool::Pool;
-use connection::purpose::Purpose;
 use connection::retry::{self, Execute};
+use dialect::Purpose;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;

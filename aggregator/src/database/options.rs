@@ -2,12 +2,9 @@
 //!
 //! A URL contains a password, so errors and `Debug` output show only its scheme and place.
 
-use super::connection::Target;
-use sqlx::mysql::{MySqlConnectOptions, MySqlSslMode};
-use sqlx::sqlite::SqliteConnectOptions;
+use super::dialect::{self, Server, UrlError};
 use std::fmt;
-use std::net::IpAddr;
-use std::str::FromStr;
+use std::sync::Arc;
 
 /// Longest region name in bytes, the size of the table's column.
 pub const MAX_REGION_BYTES: usize = 48;
@@ -73,8 +70,8 @@ pub enum OptionsError {
         /// The folder.
         folder: String,
     },
-    /// One URL is MySQL, the other SQLite.
-    #[error("--database-read-url is no replica of --database-url: one is MySQL, the other SQLite")]
+    /// The two URLs are of different kinds of database.
+    #[error("--database-read-url is no replica of --database-url: they are different kinds of database")]
     Mixed,
     /// The region's name is longer than its column.
     #[error("the region's name has {0} bytes; expected {MAX_REGION_BYTES} at most")]
@@ -83,15 +80,13 @@ pub enum OptionsError {
 
 /// A connection to another machine that does not verify the server's certificate. An attacker on the network could read
 /// and change all data.
-#[derive(Clone, Copy, Debug, thiserror::Error)]
-#[error(
-    "{option}: the server's certificate is not verified (ssl-mode {mode:?}); append \
-     ?ssl-mode=VERIFY_IDENTITY&ssl-ca=/path/ca.pem to the URL"
-)]
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{option}: the server's certificate is not verified {why}")]
 pub struct Unverified {
     /// The option.
     option: &'static str,
-    mode: MySqlSslMode,
+    /// Why, and what to do.
+    why: String,
 }
 
 impl DatabaseOptions {
@@ -104,8 +99,7 @@ impl DatabaseOptions {
     pub fn check_folders(&self) -> Result<(), OptionsError> {
         let (primary, replica) = self.targets()?;
         for (option, target) in [(URL, Some(primary)), (READ_URL, replica)] {
-            let Some(Target::Sqlite(options)) = target else { continue };
-            let folder = options.get_filename().parent().filter(|folder| !folder.as_os_str().is_empty());
+            let folder = target.as_ref().and_then(|target| target.folder());
             if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
                 return Err(OptionsError::Folder { option, folder: folder.display().to_string() });
             }
@@ -117,10 +111,13 @@ impl DatabaseOptions {
     pub fn unverified(&self) -> Vec<Unverified> {
         let Ok((primary, replica)) = self.targets() else { return Vec::new() };
         let targets = [(URL, Some(primary)), (READ_URL, replica)];
-        targets.into_iter().filter_map(|(option, target)| unverified(option, &target?)).collect()
+        let why = |(option, target): (_, Option<Arc<dyn Server>>)| {
+            target?.unverified().map(|why| Unverified { option, why })
+        };
+        targets.into_iter().filter_map(why).collect()
     }
 
-    pub(super) fn targets(&self) -> Result<(Target, Option<Target>), OptionsError> {
+    pub(super) fn targets(&self) -> Result<(Arc<dyn Server>, Option<Arc<dyn Server>>), OptionsError> {
         if self.region.len() > MAX_REGION_BYTES {
             return Err(OptionsError::Region(self.region.len()));
         }
@@ -129,11 +126,10 @@ impl DatabaseOptions {
             Some(url) => Some(target(READ_URL, url)?),
             None => None,
         };
-        match (&primary, &replica) {
-            (Target::MySql(_), Some(Target::Sqlite(_))) | (Target::Sqlite(_), Some(Target::MySql(_))) => {
-                Err(OptionsError::Mixed)
-            }
-            _ => Ok((primary, replica)),
+        let system = primary.statements().system;
+        match replica.as_ref().is_some_and(|replica| replica.statements().system != system) {
+            true => Err(OptionsError::Mixed),
+            false => Ok((primary, replica)),
         }
     }
 }
@@ -148,41 +144,19 @@ impl fmt::Debug for DatabaseOptions {
     }
 }
 
-fn unverified(option: &'static str, target: &Target) -> Option<Unverified> {
-    let Target::MySql(options) = target else { return None };
-    let mode = options.get_ssl_mode();
-    let verifies = matches!(mode, MySqlSslMode::VerifyCa | MySqlSslMode::VerifyIdentity);
-    let host = options.get_host().trim_start_matches('[').trim_end_matches(']');
-    let is_loopback = host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback());
-    let is_local = options.get_socket().is_some() || is_loopback;
-    (!verifies && !is_local).then_some(Unverified { option, mode })
-}
-
 /// The part of a URL that certainly contains no password.
 fn scheme(url: &str) -> &str {
     url.split_once(':').map_or("", |(scheme, _)| scheme)
 }
 
-fn target(option: &'static str, url: &str) -> Result<Target, OptionsError> {
-    // sqlx's errors name the fault of a URL without quoting it.
-    let malformed = |error: sqlx::Error| OptionsError::Malformed { option, reason: error.to_string() };
-    match scheme(url) {
-        "mysql" | "mariadb" => {
-            let options = MySqlConnectOptions::from_str(url).map_err(malformed)?;
-            if options.get_database().is_none_or(str::is_empty) {
-                return Err(OptionsError::NoDatabase { option });
-            }
-            Ok(Target::MySql(Box::new(super::connection::mysql::session(options))))
-        }
-        "sqlite" => {
-            if url.contains(":memory:") || url.contains("mode=memory") {
-                return Err(OptionsError::InMemory { option });
-            }
-            let options = SqliteConnectOptions::from_str(url).map_err(malformed)?;
-            Ok(Target::Sqlite(Box::new(super::connection::sqlite::session(options))))
-        }
-        scheme => Err(OptionsError::Scheme { option, scheme: scheme.to_owned() }),
-    }
+fn target(option: &'static str, url: &str) -> Result<Arc<dyn Server>, OptionsError> {
+    let scheme = scheme(url);
+    dialect::server(scheme, url).map_err(|error| match error {
+        UrlError::Scheme => OptionsError::Scheme { option, scheme: scheme.to_owned() },
+        UrlError::Malformed(reason) => OptionsError::Malformed { option, reason },
+        UrlError::NoDatabase => OptionsError::NoDatabase { option },
+        UrlError::InMemory => OptionsError::InMemory { option },
+    })
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use super::rule_set::RuleSet;
 use crate::model::exact::Algorithm;
+use crate::model::outcome::RuleOutcome;
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 
@@ -218,6 +219,16 @@ pub enum ShadowOutcome {
     Undecided,
 }
 
+impl From<ShadowOutcome> for RuleOutcome {
+    fn from(outcome: ShadowOutcome) -> RuleOutcome {
+        match outcome {
+            ShadowOutcome::Allowed => RuleOutcome::Allowed,
+            ShadowOutcome::Denied => RuleOutcome::ShadowDenied,
+            ShadowOutcome::Undecided => RuleOutcome::Undecided,
+        }
+    }
+}
+
 impl Outcome {
     /// An outcome that no shadow rule and no exact rule has a part in.
     pub fn of(decision: Decision) -> Outcome {
@@ -339,47 +350,66 @@ pub enum Cause {
     Undecided,
 }
 
-/// Why the region is queried: the local count may be wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Reason {
-    /// The region's count was never received.
-    Cold,
-    /// The process evicted its own count, and its baseline has not returned.
-    Baseline,
-    /// The key was denied within the last window.
-    Strict,
-    /// The region's count is old.
-    Stale,
-    /// The process has spent its slack.
-    Slack,
+/// An enum whose variants are the values of a label of metrics, each with its name.
+macro_rules! label_values {
+    ($(#[$about:meta])* $values:ident { $($(#[$meaning:meta])* $variant:ident = $name:literal,)* }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum $values {
+            $($(#[$meaning])* $variant,)*
+        }
+
+        impl $values {
+            /// The names of all, in their order.
+            pub const NAMES: &[&str] = &[$($name),*];
+        }
+    };
 }
 
-/// Result of a query.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ConsultResult {
-    /// The region accepted the proposed count.
-    Granted,
-    /// The region rejected it.
-    Refused,
-    /// There was no answer in time.
-    Timeout,
-    /// The stream ended.
-    Broken,
-    /// The region could not decide: it is full, or the clocks differ too much.
-    Unjudged,
+label_values! {
+    /// Why the region is queried: the local count may be wrong.
+    Reason {
+        /// The region's count was never received.
+        Cold = "cold",
+        /// The process evicted its own count, and its baseline has not returned.
+        Baseline = "baseline",
+        /// The key was denied within the last window.
+        Strict = "strict",
+        /// The region's count is old.
+        Stale = "stale",
+        /// The process has spent its slack.
+        Slack = "slack",
+    }
 }
 
-/// Result of an exact request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ExactResult {
-    /// All charges pass.
-    Allowed,
-    /// A charge does not pass.
-    Denied,
-    /// A charge could not be decided, and none is denied.
-    Undecided,
-    /// There was no response in time.
-    Timeout,
-    /// The stream ended.
-    Broken,
+label_values! {
+    /// Result of a query.
+    ConsultResult {
+        /// The region accepted the proposed count.
+        Granted = "granted",
+        /// The region rejected it.
+        Refused = "refused",
+        /// There was no answer in time.
+        Timeout = "timeout",
+        /// The stream ended.
+        Broken = "broken",
+        /// The region could not decide: it is full, or the clocks differ too much.
+        Unjudged = "unjudged",
+    }
+}
+
+label_values! {
+    /// Result of an exact request.
+    ExactResult {
+        /// All charges pass.
+        Allowed = "allowed",
+        /// A charge does not pass.
+        Denied = "denied",
+        /// A charge could not be decided, and none is denied.
+        Undecided = "undecided",
+        /// There was no response in time.
+        Timeout = "timeout",
+        /// The stream ended.
+        Broken = "broken",
+    }
 }

@@ -55,7 +55,7 @@ pub use decide::violations::{MAX_VIOLATORS, Violation, Violator, violations_name
 pub use given_back::{CellCount, GivenBack, MAX_GIVEN_BACK};
 pub use remote::link::{FRESH_MS, GiveUp, PING_MS};
 pub use rule_set::RuleSet;
-pub use stats::{Gauges, Stats};
+pub use stats::{Gauges, METRICS, Stats};
 pub use transact::OVERFLOW_IDENTIFIER;
 
 /// Time between ticks while no request waits: the interval of reports, pings and pushes.

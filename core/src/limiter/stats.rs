@@ -1,19 +1,62 @@
-//! Counters and gauges of a limiter, for metrics.
+//! Counters and gauges of a limiter, and the metrics of them: a further metric is a field of [`Stats`], a row of [`METRICS`], and the place
+//! that counts it.
 
 use super::check::{ConsultResult, ExactResult, Reason};
 use crate::limiter::table::Removals;
+use crate::model::metric::{Kind, Metric};
+
+/// The metrics of a limiter.
+pub const METRICS: &[Metric<Stats>] = &[
+    Metric::labelled("weir_consults_total", "reason", Reason::NAMES, |stats, at| count(&stats.consults, at)),
+    Metric::labelled("weir_consult_results_total", "result", ConsultResult::NAMES, |stats, at| {
+        count(&stats.results, at)
+    }),
+    Metric::labelled("weir_exact_results_total", "result", ExactResult::NAMES, |stats, at| {
+        count(&stats.exact_results, at)
+    }),
+    Metric::counter("weir_exact_requests_total", |stats, _| stats.exact_requests),
+    Metric::counter("weir_exact_cached_denials_total", |stats, _| stats.spared),
+    Metric::counter("weir_exact_unsent_total", |stats, _| stats.exact_unsent),
+    Metric::counter("weir_refunds_total", |stats, _| stats.refunds),
+    Metric::counter("weir_refunds_lost_total", |stats, _| stats.refunds_lost),
+    Metric::counter("weir_table_evictions_total", |stats, _| stats.evictions),
+    Metric::counter("weir_table_overflows_total", |stats, _| stats.overflows),
+    Metric::counter("weir_table_conflicts_total", |stats, _| stats.conflicts),
+    Metric::counter("weir_table_exhausted_total", |stats, _| stats.exhausted),
+    Metric::counter("weir_costs_unawaited_total", |stats, _| stats.unawaited),
+    Metric::counter("weir_leases_total", |stats, _| stats.leases),
+    Metric::counter("weir_snapshots_total", |stats, _| stats.snapshots),
+    Metric::counter("weir_refused_cells_total", |stats, _| stats.refused),
+    // The exact name in `/stats/prometheus`, where Envoy removes the prefix `wasmcustom.`.
+    Metric::counter("weir_ratelimit_strict_mode_activations_total", |stats, _| stats.strict),
+    Metric::counter("weir_streams_unacknowledged_total", |stats, _| stats.unacknowledged),
+    Metric::gauge("weir_table_keys", Kind::Sum, |stats, _| stats.keys_added.wrapping_sub(stats.keys_removed)),
+    Metric::gauge("weir_workers", Kind::Sum, |stats, _| stats.gauges.workers),
+    Metric::gauge("weir_report_queue", Kind::Sum, |stats, _| stats.gauges.report_queue),
+    Metric::gauge("weir_streams_connected", Kind::Sum, |stats, _| stats.gauges.streams_connected),
+    Metric::gauge("weir_streams_settled", Kind::Sum, |stats, _| stats.gauges.streams_settled),
+    Metric::gauge("weir_subscribers", Kind::Sum, |stats, _| stats.gauges.subscribers),
+    Metric::gauge("weir_snapshot_age_ms", Kind::Set, |stats, _| match stats.subscriber {
+        true => stats.snapshot_age_ms,
+        false => u64::MAX,
+    }),
+];
+
+fn count(counts: &[u64], at: usize) -> u64 {
+    counts.get(at).copied().unwrap_or_default()
+}
 
 /// Counters since the limiter was made, and gauges of the last tick.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Queries sent, by [`Reason`] in its order.
-    pub consults: [u64; 5],
+    pub consults: [u64; Reason::NAMES.len()],
     /// Their results, by [`ConsultResult`] in its order.
-    pub results: [u64; 5],
+    pub results: [u64; ConsultResult::NAMES.len()],
     /// Exact requests sent.
     pub exact_requests: u64,
     /// Their results, by [`ExactResult`] in its order.
-    pub exact_results: [u64; 5],
+    pub exact_results: [u64; ExactResult::NAMES.len()],
     /// Requests whose exact rules were not sent: there was no stream, or too many waited.
     pub exact_unsent: u64,
     /// Requests that a cached denial of a log decided.

@@ -3,6 +3,8 @@
 //! - `key`: keys and their canonical bytes.
 //! - `time`: wall and monotonic clocks, as values.
 //! - `window`: the arithmetic of sliding windows: use, remaining budget, waiting time.
+//! - `metric`: a table of metrics: how each is defined, labelled and read.
+//! - `outcome`: how a rule's check ends, and a value for each outcome.
 //! - `wire`: the frames between a filter and an aggregator.
 //! - `room`: what a part may have of a room that several share.
 //! - `shared`: the interface of a process' shared data.
@@ -13,6 +15,8 @@
 pub mod breaker;
 pub mod exact;
 pub mod key;
+pub mod metric;
+pub mod outcome;
 pub mod room;
 pub mod schedule;
 pub mod shared;

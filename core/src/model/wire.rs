@@ -16,6 +16,7 @@
 //! | `push` | the same, to subscribers | `Limiter::on_frame` |
 //! | `controls` | the same, to subscribers | `Keeper::on_frame` |
 
+use super::outcome::{Outcomes, RuleOutcome, outcome_table};
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -595,46 +596,48 @@ pub struct Counters {
     pub workspace: String,
 }
 
-/// Counts of one rule's decisions since the worker loaded it.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct RuleCounters {
-    /// Its name.
-    #[prost(string, tag = "1")]
-    pub name: String,
-    /// Its namespace.
-    #[prost(string, tag = "2")]
-    pub namespace: String,
-    /// `sliding_window`, `sliding_log` or `ledger`.
-    #[prost(string, tag = "3")]
-    pub algorithm: String,
-    /// Its limit, before overrides.
-    #[prost(uint64, tag = "4")]
-    pub limit: u64,
-    /// Its window in milliseconds.
-    #[prost(uint64, tag = "5")]
-    pub window_ms: u64,
-    /// Whether it is in shadow mode, by configuration or live control.
-    #[prost(bool, tag = "6")]
-    pub shadow: bool,
-    /// Requests that passed.
-    #[prost(uint64, tag = "7")]
-    pub allowed: u64,
-    /// Requests that were denied.
-    #[prost(uint64, tag = "8")]
-    pub denied: u64,
-    /// Requests that the rule would have denied outside of shadow mode.
-    #[prost(uint64, tag = "9")]
-    pub shadow_denied: u64,
-    /// Requests of exempt identifiers.
-    #[prost(uint64, tag = "10")]
-    pub exempt: u64,
-    /// Requests that were not decided.
-    #[prost(uint64, tag = "11")]
-    pub undecided: u64,
-    /// Requests that were denied by a ban; not included in the denied ones.
-    #[prost(uint64, tag = "12")]
-    pub banned: u64,
-    /// The zone of a ledger; 0 for others.
-    #[prost(uint32, tag = "13")]
-    pub zone: u32,
+macro_rules! rule_counters {
+    ($($(#[$meaning:meta])* $variant:ident $name:ident $label:literal $tag:literal $group:ident;)*) => {
+        /// Counts of one rule's decisions since the worker loaded it.
+        #[derive(Clone, PartialEq, prost::Message)]
+        pub struct RuleCounters {
+            /// Its name.
+            #[prost(string, tag = "1")]
+            pub name: String,
+            /// Its namespace.
+            #[prost(string, tag = "2")]
+            pub namespace: String,
+            /// `sliding_window`, `sliding_log` or `ledger`.
+            #[prost(string, tag = "3")]
+            pub algorithm: String,
+            /// Its limit, before overrides.
+            #[prost(uint64, tag = "4")]
+            pub limit: u64,
+            /// Its window in milliseconds.
+            #[prost(uint64, tag = "5")]
+            pub window_ms: u64,
+            /// Whether it is in shadow mode, by configuration or live control.
+            #[prost(bool, tag = "6")]
+            pub shadow: bool,
+            $($(#[$meaning])* #[prost(uint64, tag = $tag)] pub $name: u64,)*
+            /// The zone of a ledger; 0 for others.
+            #[prost(uint32, tag = "13")]
+            pub zone: u32,
+        }
+
+        impl RuleCounters {
+            /// The counts by outcome.
+            pub const fn outcomes(&self) -> Outcomes<u64> {
+                Outcomes { $($name: self.$name,)* }
+            }
+
+            /// The count of an outcome.
+            pub const fn count_mut(&mut self, outcome: RuleOutcome) -> &mut u64 {
+                match outcome {
+                    $(RuleOutcome::$variant => &mut self.$name,)*
+                }
+            }
+        }
+    };
 }
+outcome_table!(rule_counters);

@@ -31,6 +31,7 @@ pub mod config;
 pub mod rule;
 
 mod addresses;
+mod describe;
 pub mod identifier;
 mod index;
 mod matcher;

@@ -6,21 +6,23 @@
 //! in characters here, which are never more.
 
 use super::config::{self, RULES_MAX, Token};
-use super::identifier::{self, PART_NAME_BYTES_MAX, PARTS_MAX};
+use super::describe::{
+    DECIMAL, any_of, boolean, duration, extend, header_name, integer, list, name, number_text, object,
+    one_of, one_or_list, secret, text, visible, words,
+};
+use super::identifier::{PARTS_MAX, sources};
 use super::matcher::text::TEXT_BYTES_MAX;
-use super::request::client_address::{self, TRUSTED_PROXIES_MAX};
+use super::request::client_address::TRUSTED_PROXIES_MAX;
 use super::request::host::HOST_BYTES_MAX;
-use super::request::property::{self, CERTIFICATE_WORDS, DEPTH_MAX, KEY_BYTES_MAX};
+use super::request::property::KEY_BYTES_MAX;
 use super::rule::algorithm::{self, Kind};
 use super::rule::{
     self, Ambiguous, Missing, OnFailure, UnknownKey, ban, carried, cost, overrides, response, share,
 };
 use super::secret::{SecretKey, VARIABLE_BYTES_MAX};
 use super::{addresses, matcher};
-use crate::fields::reader::{HEADER_NAME_BYTES_MAX, NAME_BYTES_MAX};
-use crate::fields::{Span, written};
+use crate::fields::Span;
 use crate::model::exact::MAX_LOG_LIMIT;
-use alloc::format;
 use alloc::string::ToString;
 use core::ops::RangeInclusive;
 use serde_json::{Map, Value, json};
@@ -77,7 +79,7 @@ fn rule() -> Value {
     let mut schema = object(&rule::FIELDS, &["name", "identifier"], |name| match name {
         "name" | "namespace" => self::name(),
         "match" => conditions(),
-        "identifier" => one_or_list(part(), PARTS_MAX),
+        "identifier" => one_or_list(sources::schema(), PARTS_MAX),
         "hash" | "hard_limit" | "shadow_mode" => boolean(),
         "algorithm" => words(&Kind::WORDS),
         "zone" => integer(algorithm::ZONES),
@@ -98,7 +100,8 @@ fn rule() -> Value {
         "response" => response(),
         _ => unknown(),
     });
-    let is = |kind: Kind| json!({ "properties": { "algorithm": { "const": kind.name() } }, "required": ["algorithm"] });
+    let is =
+        |word: &str| json!({ "properties": { "algorithm": { "const": word } }, "required": ["algorithm"] });
     let without = |names: &[&str]| -> Value {
         names.iter().map(|name| (name.to_string(), Value::Bool(false))).collect::<Map<_, _>>().into()
     };
@@ -110,11 +113,11 @@ fn rule() -> Value {
     extend(
         &mut schema,
         json!({
-            "if": is(Kind::Ledger),
+            "if": is("ledger"),
             "then": { "properties": of_ledger, "required": ["zone"] },
             "else": {
                 "required": ["limit", "window"],
-                "if": is(Kind::Log),
+                "if": is("sliding_log"),
                 "then": { "properties": of_log },
                 "else": { "properties": of_window },
             },
@@ -126,7 +129,7 @@ fn rule() -> Value {
 /// The limit of a rule: a number, or where a request carries it.
 fn limit(range: RangeInclusive<u64>) -> Value {
     let carried = object(&carried::FIELDS, &["default", "max"], |name| match name {
-        "metadata" => metadata(),
+        "metadata" => sources::metadata(),
         "filter_state" => text(KEY_BYTES_MAX),
         _ => integer(range.clone()),
     });
@@ -162,46 +165,6 @@ fn header_condition() -> Value {
         "name" => header_name(),
         "present" | "invert" => boolean(),
         _ => text(TEXT_BYTES_MAX),
-    })
-}
-
-fn part() -> Value {
-    let part = object(identifier::PART_FIELDS, &[], |name| match name {
-        "header" => header_name(),
-        "cookie" => visible(1..=PART_NAME_BYTES_MAX),
-        "query" | "constant" => text(PART_NAME_BYTES_MAX),
-        "client_address" => object(&client_address::FIELDS, &[], |name| match name {
-            "ipv4_prefix" => integer(client_address::IPV4_PREFIXES),
-            "ipv6_prefix" => integer(client_address::IPV6_PREFIXES),
-            "trusted_hops" => integer(0..=TRUSTED_PROXIES_MAX),
-            _ => unknown(),
-        }),
-        "authorization" => json!({ "const": true }),
-        "path_segment" => integer(identifier::PATH_SEGMENTS),
-        "host" => any_of([json!({ "const": true }), object(&identifier::HOST_FIELDS, &[], |_| boolean())]),
-        "jwt_claim" => object(&property::CLAIM_FIELDS, &["claim"], |name| match name {
-            "claim" => one_or_list(text(KEY_BYTES_MAX), DEPTH_MAX),
-            _ => text(KEY_BYTES_MAX),
-        }),
-        "metadata" => metadata(),
-        "filter_state" => text(KEY_BYTES_MAX),
-        "client_certificate" => words(&CERTIFICATE_WORDS),
-        "lowercase" => boolean(),
-        "pick" => json!({ "enum": identifier::PICK_WORDS }),
-        _ => unknown(),
-    });
-    let mut part = one_of(identifier::PART_KINDS, part);
-    let beside = |kinds: &[&str]| json!({ "anyOf": required_each(kinds) });
-    let dependent =
-        json!({ "lowercase": beside(&identifier::LOWERCASE_KINDS), "pick": beside(&identifier::PICK_KINDS) });
-    extend(&mut part, json!({ "dependentSchemas": dependent }));
-    part
-}
-
-fn metadata() -> Value {
-    object(&property::METADATA_FIELDS, &["filter", "key"], |name| match name {
-        "key" => one_or_list(text(KEY_BYTES_MAX), DEPTH_MAX),
-        _ => text(KEY_BYTES_MAX),
     })
 }
 
@@ -257,104 +220,10 @@ fn unknown() -> Value {
     json!({})
 }
 
-fn object(fields: &[&str], required: &[&str], of: impl Fn(&str) -> Value) -> Value {
-    let properties: Map<_, _> = fields.iter().map(|name| (name.to_string(), of(name))).collect();
-    let mut schema = json!({ "type": "object", "properties": properties, "additionalProperties": false });
-    if !required.is_empty() {
-        extend(&mut schema, json!({ "required": required }));
-    }
-    schema
-}
-
-/// An object with exactly one of the fields `kinds`.
-fn one_of(kinds: &[&str], mut object: Value) -> Value {
-    extend(&mut object, json!({ "oneOf": required_each(kinds) }));
-    object
-}
-
-fn required_each(names: &[&str]) -> Value {
-    names.iter().map(|name| json!({ "required": [name] })).collect()
-}
-
-fn any_of<const N: usize>(schemas: [Value; N]) -> Value {
-    json!({ "anyOf": Value::from_iter(schemas) })
-}
-
-fn list(item: Value, count: RangeInclusive<usize>) -> Value {
-    json!({ "type": "array", "items": item, "minItems": count.start(), "maxItems": count.end() })
-}
-
-fn one_or_list(item: Value, most: usize) -> Value {
-    any_of([item.clone(), list(item, 1..=most)])
-}
-
-fn boolean() -> Value {
-    json!({ "type": "boolean" })
-}
-
-/// A number with a point or an exponent, of which Envoy's YAML reader makes a string.
-const DECIMAL: &str = "^[0-9+-]*[.eE][0-9.eE+-]*$";
-/// Such a number, or a whole one of more than 32 bits.
-const DECIMAL_OR_LARGE: &str = "^([0-9+-]*[.eE][0-9.eE+-]*|[0-9]{10,})$";
-
-fn number_text(pattern: &str) -> Value {
-    json!({ "type": "string", "pattern": pattern })
-}
-
-/// A whole number, or the string that Envoy's YAML reader makes of it.
-fn integer(range: RangeInclusive<u64>) -> Value {
-    let number = json!({ "type": "integer", "minimum": range.start(), "maximum": range.end() });
-    let is_large = *range.end() > i32::MAX as u64;
-    any_of([number, number_text(if is_large { DECIMAL_OR_LARGE } else { DECIMAL })])
-}
-
-fn duration(span: &Span) -> Value {
-    let text = json!({ "type": "string", "pattern": "^[0-9]+(ms|s|m|h|d)$" });
-    let mut schema = any_of([text, integer(span.min_ms..=span.max_ms)]);
-    let (min, max) = (written(span.min_ms), written(span.max_ms));
-    extend(
-        &mut schema,
-        json!({ "description": format!("A duration from {min} to {max}, or milliseconds.") }),
-    );
-    schema
-}
-
-fn text(most: usize) -> Value {
-    json!({ "type": "string", "minLength": 1, "maxLength": most })
-}
-
-fn visible(length: RangeInclusive<usize>) -> Value {
-    json!({ "type": "string", "pattern": "^[!-~]+$", "minLength": length.start(), "maxLength": length.end() })
-}
-
-fn secret(bytes: &RangeInclusive<usize>) -> Value {
-    visible(bytes.clone())
-}
-
-fn name() -> Value {
-    json!({ "type": "string", "pattern": "^[A-Za-z0-9_.-]+$", "maxLength": NAME_BYTES_MAX })
-}
-
-fn header_name() -> Value {
-    let pattern = "^:?[!#$%&'*+.^_`|~0-9A-Za-z-]+$";
-    json!({ "type": "string", "pattern": pattern, "maxLength": HEADER_NAME_BYTES_MAX })
-}
-
-fn words<T>(words: &[(&str, T)]) -> Value {
-    let names: Value = words.iter().map(|(name, _)| Value::from(*name)).collect();
-    json!({ "enum": names })
-}
-
-/// Adds the fields of `more`.
-fn extend(schema: &mut Value, more: Value) {
-    if let (Value::Object(fields), Value::Object(more)) = (schema, more) {
-        fields.extend(more);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::format;
     use alloc::string::String;
     use alloc::vec::Vec;
 

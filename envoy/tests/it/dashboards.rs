@@ -9,13 +9,12 @@ use std::time::Duration;
 use rcgen::{CertificateParams, KeyPair};
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection, SqliteConnection};
-use strum::VariantArray;
+use weir_core::model::outcome::{Group, RuleOutcome};
 use weir_envoy::http::Request;
 use weir_envoy::{
     Aggregator, AggregatorOptions, Envoy, EnvoyOptions, Filter, Redis, RedisOptions, Weir, binaries,
     bootstrap, wait,
 };
-use weir_filter::counters::RuleOutcome;
 
 use super::documentation;
 
@@ -278,8 +277,7 @@ fn file(name: &str) -> String {
 
 #[test]
 fn every_outcome_is_documented() {
-    let names = RuleOutcome::VARIANTS.iter().map(<&str>::from);
-    let names: BTreeSet<String> = names.map(str::to_owned).collect();
+    let names: BTreeSet<String> = RuleOutcome::ALL.iter().map(|outcome| outcome.name().to_owned()).collect();
     // The words in quotes of the first line that begins with `start`, after `start`; in text, of the whole sentence.
     let listed = |page: &str, start: &str, quote: char| -> BTreeSet<String> {
         let page = file(page);
@@ -290,15 +288,46 @@ fn every_outcome_is_documented() {
     };
     let metric = "| `weir_decisions_total{rule,outcome}` | ";
     assert_eq!(listed("../../../aggregator/METRICS.md", metric, '`'), names);
-    assert_eq!(listed("../../../aggregator/src/admin/page/views/rules.js", "const KINDS = ", '"'), names);
-    // An access log has none of them for a request that passed in the ordinary way.
+    // An access log has others where no rule decided.
     let mut logged = listed("../../../filter/README.md", "`weir_outcome` is ", '`');
-    logged.insert("allowed".to_owned());
+    assert!(logged.remove("weir_decisions_total"), "{logged:?}");
     assert_eq!(
         logged.difference(&names).collect::<Vec<_>>(),
         ["ambiguous_path", "client_networks", "denied_address", "path"]
     );
-    assert!(logged.is_superset(&names), "{logged:?}");
+}
+
+/// A panel or an alert that selects denials selects all of them, and one panel shows all outcomes. The page has figures of all groups.
+#[test]
+fn every_outcome_is_shown() {
+    let dashboard: Value = serde_json::from_str(&file("weir.json")).unwrap();
+    let alerts: Value = serde_yaml_ng::from_str(&file("alerts.yml")).unwrap();
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let panels = list(&dashboard["panels"]).into_iter().flat_map(|panel| list(&panel["targets"]));
+    let rules = list(&alerts["groups"]).into_iter().flat_map(|group| list(&group["rules"]));
+    let mut shows_all = false;
+    for one in panels.chain(rules) {
+        let parsed = read(text(&one, "expr"));
+        for (_, matchers) in parsed.metrics.iter().filter(|(name, _)| name == "weir_decisions_total") {
+            let selected = matchers.iter().find(|(label, _)| label == "outcome").map(|(_, names)| names);
+            let Some(names) = selected else {
+                shows_all |= parsed.grouped.contains("outcome");
+                continue;
+            };
+            for name in names {
+                let outcome = RuleOutcome::ALL.iter().find(|outcome| outcome.name() == name);
+                let group = outcome.unwrap_or_else(|| panic!("{name} is no outcome: {one}")).group();
+                let all: Vec<_> = group.outcomes().map(|outcome| outcome.name()).collect();
+                assert!(group == Group::Other || *names == all, "{names:?} of {all:?}: {one}");
+            }
+        }
+    }
+    assert!(shows_all, "no panel shows all outcomes");
+    for page in ["rules.js", "overview.js"] {
+        let page = file(&format!("../../../aggregator/src/admin/page/views/{page}"));
+        let missing = Group::ALL.into_iter().find(|group| !page.contains(&format!("\"{}\"", group.name())));
+        assert_eq!(missing, None);
+    }
 }
 
 fn text<'a>(value: &'a Value, field: &str) -> &'a str {

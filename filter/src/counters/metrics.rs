@@ -3,28 +3,25 @@
 //! All names begin with `weir_`. Rule, outcome, reason and result are parts of the name and become labels through the
 //! `stats_tags` of the shipped bootstrap. No name contains an identifier or an origin.
 //!
-//! Workers share Envoy's metrics, so gauges are changed by differences, not set.
+//! The tables of the metrics are [`limiter::METRICS`] and [`counters::METRICS`](crate::counters::METRICS).
 
-use crate::counters::{Counters, RuleOutcome};
+use crate::counters::{self, Counters, Requests};
 use crate::host::calls;
 use proxy_wasm::types::MetricType;
-use strum::VariantArray;
-use weir_core::limiter::Stats;
+use weir_core::limiter::{self, Stats};
+use weir_core::model::metric::{Kind, Label, Metric};
+use weir_core::model::outcome::{Outcomes, RuleOutcome};
 use weir_core::model::time::MonoMs;
 use weir_core::rules::Rule;
 
 /// Time between two batches.
 const FLUSH_MS: u64 = 200;
-/// The exact name in `/stats/prometheus`, where Envoy removes the prefix `wasmcustom.`.
-const STRICT: &str = "weir_ratelimit_strict_mode_activations_total";
-const REASONS: [&str; 5] = ["cold", "baseline", "strict", "stale", "slack"];
-const RESULTS: [&str; 5] = ["granted", "refused", "timeout", "broken", "unjudged"];
-const EXACT_RESULTS: [&str; 5] = ["allowed", "denied", "undecided", "timeout", "broken"];
 
 /// Metrics of the decisions of one configuration.
 #[derive(Debug, Default)]
 pub struct DecisionMetrics {
-    decisions: Vec<[Option<u32>; RuleOutcome::VARIANTS.len()]>,
+    decisions: Vec<Outcomes<Option<u32>>>,
+    flushed_requests: Option<Requests>,
     ids: Ids,
     flushed: Option<MonoMs>,
 }
@@ -45,10 +42,7 @@ struct Ids(Vec<(&'static str, u32)>);
 impl DecisionMetrics {
     /// For `rules` rules.
     pub fn new(rules: usize) -> DecisionMetrics {
-        DecisionMetrics {
-            decisions: vec![[None; RuleOutcome::VARIANTS.len()]; rules],
-            ..DecisionMetrics::default()
-        }
+        DecisionMetrics { decisions: vec![Outcomes::default(); rules], ..DecisionMetrics::default() }
     }
 
     /// Writes what was counted since the last batch, if the next one is due or `now_or_never`, and passes it to `out`.
@@ -63,33 +57,24 @@ impl DecisionMetrics {
         if self.flushed.is_some_and(|flushed| now.since(flushed) < FLUSH_MS) && !now_or_never {
             return;
         }
-        let first = self.flushed.replace(now).is_none();
+        self.flushed = Some(now);
         let decisions = &mut self.decisions;
         counters.drain(|rule, outcome, count| {
             out(rule, outcome, count);
-            let Some(id) = decisions.get_mut(rule).and_then(|ids| ids.get_mut(outcome as usize)) else {
+            let Some(id) = decisions.get_mut(rule).map(|ids| ids.get_mut(outcome)) else {
                 return;
             };
             let name = || rules.get(rule).map_or("", |rule| rule.name.as_str());
             if id.is_none() {
-                let name =
-                    format!("weir_decisions_total.rule.{}.outcome.{}", name(), <&'static str>::from(outcome));
+                let name = format!("weir_decisions_total.rule.{}.outcome.{}", name(), outcome.name());
                 *id = calls::define_metric(MetricType::Counter, &name);
             }
             if let Some(id) = *id {
                 calls::increment_metric(id, i64::try_from(count).unwrap_or(i64::MAX));
             }
         });
-        for (name, count) in [
-            ("weir_addresses_denied_total", &mut counters.denied_addresses),
-            ("weir_paths_denied_total", &mut counters.ambiguous_paths),
-            ("weir_paths_shadow_denied_total", &mut counters.paths_on_trial),
-        ] {
-            if first {
-                self.ids.id(MetricType::Counter, name);
-            }
-            self.ids.moved(MetricType::Counter, name, std::mem::take(count), 0);
-        }
+        let last = self.flushed_requests.replace(counters.requests);
+        self.ids.report(counters::METRICS, &counters.requests, last);
     }
 }
 
@@ -100,75 +85,40 @@ impl LimiterMetrics {
             return;
         }
         self.flushed = now;
-        self.flush_stats(stats);
-    }
-
-    fn flush_stats(&mut self, stats: Stats) {
-        let first = self.flushed_stats.is_none();
-        let last = self.flushed_stats.replace(stats).unwrap_or_default();
-        for ((reason, count), before) in REASONS.iter().zip(stats.consults).zip(last.consults) {
-            labelled("weir_consults_total.reason.", reason, count, before);
-        }
-        for ((result, count), before) in RESULTS.iter().zip(stats.results).zip(last.results) {
-            labelled("weir_consult_results_total.result.", result, count, before);
-        }
-        for ((result, count), before) in EXACT_RESULTS.iter().zip(stats.exact_results).zip(last.exact_results)
-        {
-            labelled("weir_exact_results_total.result.", result, count, before);
-        }
-        let counters = [
-            ("weir_exact_requests_total", stats.exact_requests, last.exact_requests),
-            ("weir_exact_cached_denials_total", stats.spared, last.spared),
-            ("weir_exact_unsent_total", stats.exact_unsent, last.exact_unsent),
-            ("weir_refunds_total", stats.refunds, last.refunds),
-            ("weir_refunds_lost_total", stats.refunds_lost, last.refunds_lost),
-            ("weir_table_evictions_total", stats.evictions, last.evictions),
-            ("weir_table_overflows_total", stats.overflows, last.overflows),
-            ("weir_table_conflicts_total", stats.conflicts, last.conflicts),
-            ("weir_table_exhausted_total", stats.exhausted, last.exhausted),
-            ("weir_costs_unawaited_total", stats.unawaited, last.unawaited),
-            ("weir_leases_total", stats.leases, last.leases),
-            ("weir_snapshots_total", stats.snapshots, last.snapshots),
-            ("weir_refused_cells_total", stats.refused, last.refused),
-            (STRICT, stats.strict, last.strict),
-            ("weir_streams_unacknowledged_total", stats.unacknowledged, last.unacknowledged),
-        ];
-        for (name, count, before) in counters {
-            if first {
-                self.ids.id(MetricType::Counter, name);
-            }
-            self.ids.moved(MetricType::Counter, name, count, before);
-        }
-        let keys = |stats: &Stats| stats.keys_added.wrapping_sub(stats.keys_removed);
-        let gauges = [
-            ("weir_table_keys", keys(&stats), keys(&last)),
-            ("weir_workers", stats.gauges.workers, last.gauges.workers),
-            ("weir_report_queue", stats.gauges.report_queue, last.gauges.report_queue),
-            ("weir_streams_connected", stats.gauges.streams_connected, last.gauges.streams_connected),
-            ("weir_streams_settled", stats.gauges.streams_settled, last.gauges.streams_settled),
-            ("weir_subscribers", stats.gauges.subscribers, last.gauges.subscribers),
-        ];
-        for (name, value, before) in gauges {
-            if first {
-                self.ids.id(MetricType::Gauge, name);
-            }
-            self.ids.moved(MetricType::Gauge, name, value, before);
-        }
-        if stats.subscriber
-            && stats.snapshot_age_ms != u64::MAX
-            && let Some(id) = self.ids.id(MetricType::Gauge, "weir_snapshot_age_ms")
-        {
-            calls::record_metric(id, stats.snapshot_age_ms);
-        }
+        let last = self.flushed_stats.replace(stats);
+        self.ids.report(limiter::METRICS, &stats, last);
     }
 }
 
 impl Ids {
-    fn moved(&mut self, kind: MetricType, name: &'static str, value: u64, before: u64) {
-        if value != before
-            && let Some(id) = self.id(kind, name)
+    /// Reports what has changed since `last`. The first time, defines all metrics that have no labels.
+    fn report<S: Default>(&mut self, metrics: &'static [Metric<S>], now: &S, last: Option<S>) {
+        let first = last.is_none();
+        let last = last.unwrap_or_default();
+        for Metric { name, kind, label, value } in metrics {
+            match (label, kind) {
+                (Some(label), _) => {
+                    report_each(name, label, |at| difference(value(now, at), value(&last, at)))
+                }
+                (None, Kind::Set) => self.set(name, value(now, 0)),
+                (None, Kind::Counter | Kind::Sum) => {
+                    let by = difference(value(now, 0), value(&last, 0));
+                    if (first || by != 0)
+                        && let Some(id) = self.id(type_of(*kind), name)
+                        && by != 0
+                    {
+                        calls::increment_metric(id, by);
+                    }
+                }
+            }
+        }
+    }
+
+    fn set(&mut self, name: &'static str, value: u64) {
+        if value != u64::MAX
+            && let Some(id) = self.id(MetricType::Gauge, name)
         {
-            calls::increment_metric(id, difference(value, before));
+            calls::record_metric(id, value);
         }
     }
 
@@ -182,11 +132,22 @@ impl Ids {
     }
 }
 
-fn labelled(prefix: &str, label: &str, count: u64, before: u64) {
-    if count != before
-        && let Some(id) = calls::define_metric(MetricType::Counter, &format!("{prefix}{label}"))
-    {
-        calls::increment_metric(id, difference(count, before));
+fn type_of(kind: Kind) -> MetricType {
+    match kind {
+        Kind::Counter => MetricType::Counter,
+        Kind::Sum | Kind::Set => MetricType::Gauge,
+    }
+}
+
+fn report_each(name: &str, label: &Label, by: impl Fn(usize) -> i64) {
+    for (at, value) in label.values.iter().enumerate() {
+        let by = by(at);
+        if by != 0
+            && let Some(id) =
+                calls::define_metric(MetricType::Counter, &format!("{name}.{}.{value}", label.name))
+        {
+            calls::increment_metric(id, by);
+        }
     }
 }
 

@@ -4,31 +4,21 @@
 pub(crate) mod metrics;
 pub mod reporter;
 
-use strum::{IntoStaticStr, VariantArray};
-
-/// How a rule's check ended: a value of the label `outcome` of `weir_decisions_total`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
-#[strum(serialize_all = "snake_case")]
-pub enum RuleOutcome {
-    /// The request passed.
-    Allowed,
-    /// The request was denied.
-    Denied,
-    /// A shadow rule would have denied the request.
-    ShadowDenied,
-    /// An override or live control exempts the identifier.
-    Exempt,
-    /// The limit is exact, and its store did not decide in time.
-    Undecided,
-    /// The request was denied by a ban.
-    Banned,
-}
+use weir_core::model::metric::Metric;
+use weir_core::model::outcome::{Outcomes, RuleOutcome};
 
 /// Counts by rule and outcome.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
-    counts: Vec<[u64; RuleOutcome::VARIANTS.len()]>,
-    /// Requests that were denied for their client's address, before any rule.
+    counts: Vec<Outcomes<u64>>,
+    /// Requests that end before any rule.
+    pub requests: Requests,
+}
+
+/// Counts of requests that end before any rule: a further one is a field, a row of [`METRICS`], and the place that counts it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Requests {
+    /// Requests that were denied for their client's address.
     pub denied_addresses: u64,
     /// Requests that were denied as readings of their paths meet too many rules.
     pub ambiguous_paths: u64,
@@ -36,15 +26,22 @@ pub struct Counters {
     pub paths_on_trial: u64,
 }
 
+/// The metrics of [`Requests`].
+pub const METRICS: &[Metric<Requests>] = &[
+    Metric::counter("weir_addresses_denied_total", |requests, _| requests.denied_addresses),
+    Metric::counter("weir_paths_denied_total", |requests, _| requests.ambiguous_paths),
+    Metric::counter("weir_paths_shadow_denied_total", |requests, _| requests.paths_on_trial),
+];
+
 impl Counters {
     /// For `rules` rules.
     pub fn new(rules: usize) -> Counters {
-        Counters { counts: vec![[0; RuleOutcome::VARIANTS.len()]; rules], ..Counters::default() }
+        Counters { counts: vec![Outcomes::default(); rules], ..Counters::default() }
     }
 
     /// Counts one decision.
     pub fn count(&mut self, rule: usize, outcome: RuleOutcome) {
-        if let Some(count) = self.counts.get_mut(rule).and_then(|counts| counts.get_mut(outcome as usize)) {
+        if let Some(count) = self.counts.get_mut(rule).map(|counts| counts.get_mut(outcome)) {
             *count = count.saturating_add(1);
         }
     }
@@ -52,9 +49,10 @@ impl Counters {
     /// Passes each count that is not 0 to `out`, and resets it.
     pub fn drain(&mut self, mut out: impl FnMut(usize, RuleOutcome, u64)) {
         for (rule, counts) in self.counts.iter_mut().enumerate() {
-            for (outcome, count) in RuleOutcome::VARIANTS.iter().copied().zip(counts.iter_mut()) {
-                if *count > 0 {
-                    out(rule, outcome, std::mem::take(count));
+            for outcome in RuleOutcome::ALL.iter().copied() {
+                let count = std::mem::take(counts.get_mut(outcome));
+                if count > 0 {
+                    out(rule, outcome, count);
                 }
             }
         }
@@ -80,5 +78,34 @@ mod tests {
             [(0, RuleOutcome::Exempt, 1), (0, RuleOutcome::Undecided, 1), (1, RuleOutcome::Denied, 2)]
         );
         counters.drain(|_, _, _| panic!("nothing is left"));
+    }
+
+    fn file(name: &str) -> String {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name);
+        std::fs::read_to_string(path).unwrap()
+    }
+
+    /// The rows of a table whose metrics `METRICS.md` does not list so, with their labels and the values of these.
+    fn undocumented<S>(metrics: &[Metric<S>], page: &str, tags: &str) -> Vec<&'static str> {
+        let is_documented = |metric: &&Metric<S>| {
+            let label = metric.label.map(|label| label.name);
+            let labels = label.map_or_else(String::new, |name| format!("{{{name}}}"));
+            let Some((_, row)) = page.split_once(&format!("| `{}{labels}` |", metric.name)) else {
+                return false;
+            };
+            let meaning = row.split('\n').next().unwrap_or_default();
+            let values = metric.label.map_or(&[] as &[&str], |label| label.values);
+            let is_tag = label.is_none_or(|name| tags.contains(&format!("tag_name: {name},")));
+            is_tag && values.iter().all(|value| meaning.contains(&format!("`{value}`")))
+        };
+        metrics.iter().filter(|metric| !is_documented(metric)).map(|metric| metric.name).collect()
+    }
+
+    #[test]
+    fn every_metric_is_documented_with_its_label() {
+        let (page, tags) = (file("aggregator/METRICS.md"), file("envoy/deploy/envoy.yaml"));
+        let (_, page) = page.split_once("\n## All metrics\n").unwrap();
+        assert_eq!(undocumented(METRICS, page, &tags), [""; 0]);
+        assert_eq!(undocumented(weir_core::limiter::METRICS, page, &tags), [""; 0]);
     }
 }

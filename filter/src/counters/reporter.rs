@@ -5,9 +5,9 @@
 //! A report is sent at most once a second and holds only rules that decided a request since the last one; after a stream is opened it
 //! holds all. It sums the counts that `counters` drains for Envoy's statistics, so that a request costs nothing more.
 
-use crate::counters::RuleOutcome;
 use std::collections::BTreeMap;
 use weir_core::model::exact::Algorithm;
+use weir_core::model::outcome::RuleOutcome;
 use weir_core::model::time::MonoMs;
 use weir_core::model::wire::{Counters, FilterFrame, RuleCounters};
 use weir_core::rules::{Config, Rule};
@@ -82,7 +82,7 @@ impl CounterReporter {
     /// Adds decisions to the rule at `place`.
     pub fn add(&mut self, place: usize, outcome: RuleOutcome, count: u64) {
         let Some(counted) = self.rules.get_mut(&place) else { return };
-        let total = total(&mut counted.counters, outcome);
+        let total = counted.counters.count_mut(outcome);
         *total = total.saturating_add(count);
         counted.is_news = true;
     }
@@ -154,17 +154,6 @@ fn described(rule: &Rule, counted: &RuleCounters) -> RuleCounters {
         shadow: rule.shadow,
         zone,
         ..counted.clone()
-    }
-}
-
-fn total(counters: &mut RuleCounters, outcome: RuleOutcome) -> &mut u64 {
-    match outcome {
-        RuleOutcome::Allowed => &mut counters.allowed,
-        RuleOutcome::Denied => &mut counters.denied,
-        RuleOutcome::ShadowDenied => &mut counters.shadow_denied,
-        RuleOutcome::Exempt => &mut counters.exempt,
-        RuleOutcome::Undecided => &mut counters.undecided,
-        RuleOutcome::Banned => &mut counters.banned,
     }
 }
 

@@ -10,7 +10,6 @@
 use super::Plugin;
 use super::requests::Paused;
 use super::verdict::{Effect, Label, Refused, applied};
-use crate::counters::RuleOutcome;
 use crate::faults::{self, Fault};
 use crate::host::calls;
 use crate::host::headers::{Beyond, Headers};
@@ -18,6 +17,7 @@ use crate::host::shared::EnvoyShared;
 use crate::responses::Client;
 use crate::worker::Worker;
 use weir_core::limiter::{Decision, Terms};
+use weir_core::model::outcome::RuleOutcome;
 use weir_core::model::time::{MonoMs, UnixMs};
 use weir_core::model::trace::Trace;
 use weir_core::rules::{self, Action, Denied, Lines, Live, Request};
@@ -100,7 +100,7 @@ impl Plugin {
             }
         }
         if is_path_on_trial {
-            self.statistics.count_path_on_trial();
+            self.statistics.count_request(|requests| &mut requests.paths_on_trial);
             return Ok(Some(Label::of_path_on_trial()));
         }
         Ok(label.map(|label| self.label(label)))

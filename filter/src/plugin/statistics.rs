@@ -2,7 +2,8 @@
 
 use crate::counters::metrics::DecisionMetrics;
 use crate::counters::reporter::CounterReporter;
-use crate::counters::{Counters, RuleOutcome};
+use crate::counters::{Counters, Requests};
+use weir_core::model::outcome::RuleOutcome;
 use weir_core::model::time::MonoMs;
 use weir_core::rules::{Config, Rule};
 
@@ -30,19 +31,10 @@ impl Statistics {
         self.counters.count(rule, outcome);
     }
 
-    /// Counts a request that is denied for its client's address.
-    pub(super) fn count_denied_address(&mut self) {
-        self.counters.denied_addresses = self.counters.denied_addresses.saturating_add(1);
-    }
-
-    /// Counts a request that is denied for the readings of its path.
-    pub(super) fn count_ambiguous_path(&mut self) {
-        self.counters.ambiguous_paths = self.counters.ambiguous_paths.saturating_add(1);
-    }
-
-    /// Counts a request that would be denied so if no rule were in shadow mode.
-    pub(super) fn count_path_on_trial(&mut self) {
-        self.counters.paths_on_trial = self.counters.paths_on_trial.saturating_add(1);
+    /// Counts a request that ends before any rule.
+    pub(super) fn count_request(&mut self, of: impl FnOnce(&mut Requests) -> &mut u64) {
+        let count = of(&mut self.counters.requests);
+        *count = count.saturating_add(1);
     }
 
     /// Writes the counts to Envoy's statistics and to the worker's reports, if that is due or `now_or_never`.

@@ -6,13 +6,13 @@
 use super::Plugin;
 use super::requests::{Allowed, Applied};
 use super::statistics::Statistics;
-use crate::counters::RuleOutcome;
 use crate::host::shared::EnvoyShared;
 use crate::responses::{self, Client, Response};
 use crate::worker::Worker;
 use std::rc::Rc;
 use weir_core::control::Banned;
-use weir_core::limiter::{self, Cause, Checks, Decision, Denial, RuleSet, ShadowOutcome};
+use weir_core::limiter::{self, Cause, Checks, Decision, Denial, RuleSet};
+use weir_core::model::outcome::RuleOutcome;
 use weir_core::model::time::{MonoMs, UnixMs};
 use weir_core::rules::Config;
 
@@ -48,7 +48,7 @@ pub struct Label {
 impl Label {
     /// Readings of the path meet too many rules, some of which are in shadow mode.
     pub(super) fn of_path_on_trial() -> Label {
-        Label { rule: PATHS.into(), outcome: RuleOutcome::ShadowDenied.into() }
+        Label { rule: PATHS.into(), outcome: RuleOutcome::ShadowDenied.name() }
     }
 }
 
@@ -92,12 +92,12 @@ impl Plugin {
         };
         let decided = match refused {
             Refused::Address => {
-                self.statistics.count_denied_address();
+                self.statistics.count_request(|requests| &mut requests.denied_addresses);
                 let label = Label { rule: ADDRESSES.into(), outcome: DENIED_ADDRESS };
                 return Effect::Refuse(label, Box::new(response));
             }
             Refused::Path => {
-                self.statistics.count_ambiguous_path();
+                self.statistics.count_request(|requests| &mut requests.ambiguous_paths);
                 let label = Label { rule: PATHS.into(), outcome: AMBIGUOUS_PATH };
                 return Effect::Refuse(label, Box::new(response));
             }
@@ -193,17 +193,7 @@ impl Plugin {
 
     pub(super) fn label(&self, (rule, outcome): Decided) -> Label {
         let rule = self.rule_names.get(rule).cloned().unwrap_or_default();
-        Label { rule, outcome: <&'static str>::from(outcome) }
-    }
-}
-
-impl From<ShadowOutcome> for RuleOutcome {
-    fn from(outcome: ShadowOutcome) -> RuleOutcome {
-        match outcome {
-            ShadowOutcome::Allowed => RuleOutcome::Allowed,
-            ShadowOutcome::Denied => RuleOutcome::ShadowDenied,
-            ShadowOutcome::Undecided => RuleOutcome::Undecided,
-        }
+        Label { rule, outcome: outcome.name() }
     }
 }
 

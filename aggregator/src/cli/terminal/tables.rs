@@ -3,10 +3,11 @@
 use super::Snapshot;
 use super::format::{bar, count, fit, percent, plain, plural, rate, right, time};
 use crate::admin::parts::Parts;
-use crate::admin::rules::{Rules, ShownRule};
+use crate::admin::rules::Rules;
 use crate::admin::top::Top;
 use crate::admin::view::TopKey;
 use weir_core::model::exact::AlgorithmKind;
+use weir_core::model::outcome::Group;
 
 /// Columns from which on the tables have their full width.
 const WIDE_KEYS: usize = 118;
@@ -26,13 +27,14 @@ pub fn all(snapshot: &Snapshot, columns: usize) -> Vec<String> {
 /// A summary in one line. The health comes first, because narrow terminals cut the rest.
 pub fn summary(snapshot: &Snapshot, health: &str) -> String {
     let Snapshot { top, rules, parts } = snapshot;
-    let sum = |of: fn(&ShownRule) -> f64| rate(rules.rules.iter().map(of).sum::<f64>());
+    let sum =
+        |group| rate(rules.rules.iter().map(|shown| shown.rule.per_second.last_10s.sum(group)).sum::<f64>());
     format!(
         "region {}  ·  {health}  ·  {} allowed/s  {} denied/s  {} shadow/s  ·  {}, {} past half, {} over  ·  {}",
         plain(&parts.region),
-        sum(|rule| rule.rule.per_second.last_10s.allowed),
-        sum(|rule| rule.rule.per_second.last_10s.denied + rule.rule.per_second.last_10s.banned),
-        sum(|rule| rule.rule.per_second.last_10s.shadow_denied),
+        sum(Group::Allowed),
+        sum(Group::Denied),
+        sum(Group::Shadow),
         plural(top.keys_held, "key", "keys"),
         count(top.keys_past_half),
         count(top.keys_over),
@@ -162,18 +164,16 @@ pub fn rules(rules: &Rules, columns: usize) -> Vec<String> {
     let mut lines = vec![line(head)];
     for shown in &rules.rules {
         let (rule, now) = (&shown.rule, shown.rule.per_second.last_10s);
-        let all = rule.decided;
-        let sum = [all.allowed, all.denied, all.shadow_denied, all.exempt, all.undecided, all.banned];
         lines.push(line([
             &scope(&rule.workspace, &rule.name),
             if rule.shadow { "shadow" } else { "on" },
             &if rule.is(AlgorithmKind::Ledger) { rule.algorithm.clone() } else { count(rule.limit) },
             &if rule.is(AlgorithmKind::Ledger) { String::new() } else { time(rule.window_ms) },
-            &rate(now.allowed),
-            &rate(now.denied + now.banned),
-            &rate(now.shadow_denied),
-            &rate(now.exempt + now.undecided),
-            &count(sum.into_iter().fold(0, u64::saturating_add)),
+            &rate(now.sum(Group::Allowed)),
+            &rate(now.sum(Group::Denied)),
+            &rate(now.sum(Group::Shadow)),
+            &rate(now.sum(Group::Other)),
+            &count(rule.decided.values().copied().fold(0, u64::saturating_add)),
         ]));
         if let Some(would) = shown.would_deny.as_ref().filter(|would| would.keys > 0) {
             let names: Vec<_> = would.furthest.iter().take(3).map(|key| plain(&key.identifier)).collect();
@@ -280,6 +280,7 @@ fn scope(workspace: &str, name: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::admin::rules::ShownRule;
 
     #[test]
     fn what_is_wrong_is_said_first_and_once_it_is_one() {

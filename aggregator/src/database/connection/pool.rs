@@ -4,11 +4,11 @@
 //! hides the cause. It pings a connection whose call was cancelled. It cannot drop all idle connections after one of
 //! them was lost.
 
-use super::purpose::{MAX_IDLE, Purpose};
-use super::statements::Statements;
-use super::{Connection, Target};
+use super::Connection;
+use crate::database::dialect::{MAX_IDLE, Purpose, Server, Statements};
 use crate::database::error::{DatabaseError, Reason};
 use parking_lot::Mutex;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -25,8 +25,8 @@ const MAX_AGE: Duration = Duration::from_secs(600);
 
 /// Connections to one database.
 pub(in crate::database) struct Pool {
-    target: Target,
-    /// The option that configured the target, for error texts.
+    server: Arc<dyn Server>,
+    /// The option that configured the server, for error texts.
     option: &'static str,
     purpose: Purpose,
     slots: Semaphore,
@@ -54,33 +54,28 @@ pub(in crate::database) struct Borrowed<'a> {
     _slot: SemaphorePermit<'a>,
 }
 
-impl Purpose {
-    /// Number of connections of the pool.
-    fn connections(self, target: &Target) -> usize {
-        match (self, target) {
-            // A packet, an import, the lease or live control, and one spare.
-            (Purpose::Counts, _) => 4,
-            // While one transaction waits for the disk, others can count. More than 16 would wait for the same disk.
-            (Purpose::Ledger, Target::MySql(_)) => 16,
-            // SQLite has one writer at a time, and calls that wait here are served in order.
-            (Purpose::Ledger, Target::Sqlite(_)) => 1,
-        }
+/// Number of connections of a pool.
+fn connections(purpose: Purpose, server: &dyn Server) -> usize {
+    match purpose {
+        // A packet, an import, the lease or live control, and one spare.
+        Purpose::Counts => 4,
+        Purpose::Ledger => server.ledger_connections(),
     }
 }
 
 impl Pool {
-    pub fn new(target: Target, option: &'static str, purpose: Purpose) -> Pool {
-        let slots = Semaphore::new(purpose.connections(&target));
-        Pool { target, option, purpose, slots, waiting: AtomicUsize::new(0), idle: Mutex::default() }
+    pub fn new(server: Arc<dyn Server>, option: &'static str, purpose: Purpose) -> Pool {
+        let slots = Semaphore::new(connections(purpose, &*server));
+        Pool { server, option, purpose, slots, waiting: AtomicUsize::new(0), idle: Mutex::default() }
     }
 
     /// Its number of connections.
     pub fn connections(&self) -> usize {
-        self.purpose.connections(&self.target)
+        connections(self.purpose, &*self.server)
     }
 
     pub fn statements(&self) -> &'static Statements {
-        self.target.statements()
+        self.server.statements()
     }
 
     /// A connection that was used or pinged recently.
@@ -126,8 +121,8 @@ impl<'a> Slot<'a> {
         let (connection, opened) = match pool.kept().await {
             Some(Idle { connection, opened, .. }) => (connection, opened),
             None => {
-                let connected = pool.target.connect(pool.purpose).await;
-                (connected.map_err(|error| error.at(&pool.target, pool.option))?, Instant::now())
+                let connected = Connection::open(&*pool.server, pool.purpose).await;
+                (connected.map_err(|error| error.at(&pool.server, pool.option))?, Instant::now())
             }
         };
         Ok(Borrowed { connection, opened, pool, _slot: permit })
@@ -166,6 +161,6 @@ impl Borrowed<'_> {
 
 impl std::fmt::Debug for Pool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.target.fmt(f)
+        self.server.fmt(f)
     }
 }

@@ -7,9 +7,10 @@
 use super::action::Action;
 use super::change::{Change, Changed, Wish, described};
 use super::room::{Bound, Room};
-use super::{Begin, Place, SELECT, StoredControl, begin, edition, end, read_row, renew, tidy};
+use super::{Begin, Place, StoredControl, begin, edition, end, read_row, renew, tidy};
 use crate::database::connection::retry::{self, Work};
-use crate::database::connection::{Arg, Connection, push_args};
+use crate::database::connection::{Arg, Connection};
+use crate::database::dialect::{ControlStatements, push_args, push_statement};
 use crate::database::{Database, DatabaseError};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -71,14 +72,16 @@ impl Apply<'_> {
         if draft.room.kept().saturating_add(draft.made.len()) > MAX_KEPT {
             tidy::drop_over(connection, self.now, (MAX_KEPT / 4) as u64).await?;
         }
-        connection.execute_text(draft.text(self.region)).await?;
+        let text = draft.text(connection.statements().controls, self.region);
+        connection.execute_text(text).await?;
         Ok(changed)
     }
 
     async fn draft(&self, connection: &mut Connection, revision: u64) -> Result<Draft<'_>, DatabaseError> {
         let mut stored = BTreeMap::new();
         let placed = |found: StoredControl| (found.place(), found);
-        connection.each_text(self.find(), |row| stored.extend(read_row(row).map(placed))).await?;
+        let find = self.find(connection.statements().controls);
+        connection.each_text(find, |row| stored.extend(read_row(row).map(placed))).await?;
         // Deletions need no room.
         let room = match self.changes.iter().any(|change| matches!(change.wish, Wish::Set(..))) {
             true => Room::count(connection, self.now).await?,
@@ -88,9 +91,9 @@ impl Apply<'_> {
     }
 
     /// The query for the controls stored where a change applies.
-    fn find(&self) -> String {
+    fn find(&self, statements: &ControlStatements) -> String {
         let places = self.changes.iter().map(|change| (&change.target, change.slot()));
-        let mut sql = format!("{SELECT} WHERE ");
+        let mut sql = statements.find.to_owned();
         push_places(places, &mut sql);
         sql
     }
@@ -140,19 +143,18 @@ impl Draft<'_> {
     /// All writes as statements that are sent at once. The old row of a place is deleted before the new one is
     /// inserted: the databases spell "insert or replace" differently, and MySQL's form would also replace a row with
     /// the same revision.
-    fn text(&self, region: &[u8]) -> String {
+    fn text(&self, statements: &ControlStatements, region: &[u8]) -> String {
         let mut last: BTreeMap<_, &StoredControl> = BTreeMap::new();
         last.extend(self.made.iter().map(|(stored, _)| (stored.place(), stored)));
-        let mut sql = "DELETE FROM weir_controls WHERE ".to_owned();
+        let mut sql = statements.delete.to_owned();
         push_places(last.keys().map(|(target, slot)| (target, *slot)), &mut sql);
-        sql.push_str(INSERT);
+        sql.push_str(statements.insert);
         push_rows(last.values(), &mut sql, |stored, sql| push_control(stored, sql));
-        sql.push_str(RECORD);
+        sql.push_str(statements.record);
         push_rows(&self.made, &mut sql, |(stored, was), sql| {
             push_record(stored, was.as_ref(), region, self.now, sql);
         });
-        // Writing to a `String` cannot fail.
-        let _ = write!(sql, "; UPDATE weir_control_edition SET revision = {} WHERE id = 1", self.revision);
+        push_statement(statements.advance, &[Arg::Int(self.revision)], &mut sql);
         sql
     }
 }
@@ -164,6 +166,7 @@ fn push_places<'a>(places: impl Iterator<Item = (&'a Target, Slot)>, sql: &mut S
         sql.push_str(if number > 0 { " OR (" } else { "(" });
         for (number, (column, arg)) in PLACE.iter().zip(place.args(target)).enumerate() {
             let and = if number > 0 { " AND " } else { "" };
+            // Writing to a `String` cannot fail.
             let _ = write!(sql, "{and}{column} = ");
             push_args(&[arg], sql);
         }
@@ -180,7 +183,7 @@ fn push_rows<T>(rows: impl IntoIterator<Item = T>, sql: &mut String, mut push: i
     }
 }
 
-/// The values of [`INSERT`].
+/// The values of [`ControlStatements::insert`].
 fn push_control(stored: &StoredControl, sql: &mut String) {
     let StoredControl { control, is_deleted, reason, author, automatic, created_at, updated_at } = stored;
     let wire = control.to_wire();
@@ -201,7 +204,7 @@ fn push_control(stored: &StoredControl, sql: &mut String) {
     push_args(&values, sql);
 }
 
-/// The values of [`RECORD`].
+/// The values of [`ControlStatements::record`].
 fn push_record(
     stored: &StoredControl,
     was: Option<&StoredControl>,
@@ -237,15 +240,3 @@ fn push_record(
 
 /// The columns of a place, in the order of [`Place::args`].
 const PLACE: [&str; 6] = ["workspace", "scope", "identifier", "network", "window_ms", "slot"];
-/// Inserts controls; rows follow.
-const INSERT: &str = ";
-INSERT INTO weir_controls
-    (workspace, scope, identifier, network, window_ms, slot, kind, amount, expires_at, reason, author, automatic,
-     deleted, revision, created_at, updated_at)
-VALUES ";
-/// Inserts audit entries; rows follow.
-const RECORD: &str = ";
-INSERT INTO weir_control_audit
-    (created_at, author, automatic, region, action, workspace, scope, identifier, network, window_ms, slot, revision,
-     was, is_now, reason)
-VALUES ";

@@ -21,7 +21,6 @@ pub use read::{AuditFilter, Audited, ControlFilter, MAX_PAGE, NEWS_ROWS, NewsPag
 pub use room::{Bound, MAX_AUTOMATIC};
 pub use tidy::Tidied;
 
-use super::connection::mysql;
 use super::connection::{Arg, Connection, Row};
 use super::{DatabaseError, Reason};
 use weir_core::control::book::{self, Edition, Entry, first_revision};
@@ -29,31 +28,13 @@ use weir_core::control::{Control, Selector, Slot, Target};
 use weir_core::model::time::UnixMs;
 use weir_core::model::wire;
 
-/// Updates incarnation and revision.
-const RENEW: &str = "UPDATE weir_control_edition SET incarnation = ?, revision = ? WHERE id = 1";
-
 /// Longest reason, in bytes.
 pub const MAX_REASON_BYTES: usize = 500;
 /// Longest author name, in bytes.
 pub const MAX_AUTHOR_BYTES: usize = 128;
 
-/// Selects controls with the columns in the order that [`read_row`] expects.
-macro_rules! select {
-    ($rest:literal) => {
-        concat!(
-            "SELECT workspace, scope, identifier, network, window_ms, kind, amount, expires_at, deleted, revision,
-                    reason, author, automatic, created_at, updated_at FROM weir_controls ",
-            $rest
-        )
-    };
-}
-use select;
-
 /// The column of the revision.
 const REVISION: usize = 9;
-
-/// The same without a condition; the caller appends one.
-const SELECT: &str = select!("");
 
 /// A stored control.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -209,7 +190,8 @@ async fn renew(
     now: UnixMs,
 ) -> Result<Edition, DatabaseError> {
     let renewed = book::renewed(found, known, random_incarnation(), now);
-    connection.execute(RENEW, &[Arg::Int(renewed.incarnation), Arg::Int(renewed.revision)]).await?;
+    let statement = connection.statements().controls.renew;
+    connection.execute(statement, &[Arg::Int(renewed.incarnation), Arg::Int(renewed.revision)]).await?;
     Ok(renewed)
 }
 
@@ -230,22 +212,19 @@ enum Begin {
 /// Begins a transaction; see [`end`].
 async fn begin(connection: &mut Connection, begin: Begin) -> Result<(), DatabaseError> {
     // MySQL cannot prepare these statements.
-    let statements = match (connection.is_mysql(), begin) {
-        (true, Begin::Write) => mysql::begin("START TRANSACTION"),
-        (true, Begin::Snapshot) => {
-            mysql::begin("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; START TRANSACTION READ ONLY")
-        }
-        (false, Begin::Write) => "BEGIN IMMEDIATE".to_owned(),
-        (false, Begin::Snapshot) => "BEGIN".to_owned(),
+    let statements = connection.statements();
+    let begin = match begin {
+        Begin::Write => statements.begin_write,
+        Begin::Snapshot => statements.begin_snapshot,
     };
-    connection.execute_text(statements).await.map(drop)
+    connection.execute_text(begin.to_owned()).await.map(drop)
 }
 
 /// Commits the transaction, or rolls it back if `result` is an error.
 async fn end<T>(connection: &mut Connection, result: Result<T, DatabaseError>) -> Result<T, DatabaseError> {
-    let word = if result.is_ok() { "COMMIT" } else { "ROLLBACK" };
-    let statement = if connection.is_mysql() { mysql::end(word) } else { word.to_owned() };
-    match (connection.execute_text(statement).await, result) {
+    let statements = connection.statements();
+    let statement = if result.is_ok() { statements.commit } else { statements.rollback };
+    match (connection.execute_text(statement.to_owned()).await, result) {
         (Ok(_), result) => result,
         // If the transaction could not be ended, its connection must not return to the pool.
         (Err(_), Err(error)) if !error.spares_connection() => Err(error),

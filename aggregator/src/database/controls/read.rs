@@ -3,7 +3,7 @@
 //! All of them read the primary, because a replica may lag behind a change that another aggregator just made.
 
 use super::action::Action;
-use super::{Begin, REVISION, StoredControl, begin, edition, end, entry, read_row, renew, select, slot_of};
+use super::{Begin, REVISION, StoredControl, begin, edition, end, entry, read_row, renew, slot_of};
 use crate::database::connection::retry::{self, Work};
 use crate::database::connection::{Arg, Connection, Row};
 use crate::database::{Database, DatabaseError};
@@ -154,7 +154,8 @@ impl Work for Newer<'_> {
     type Output = NewsPage;
 
     async fn run(&mut self, connection: &mut Connection) -> Result<NewsPage, DatabaseError> {
-        let mut found = edition(connection, EDITION, self.now).await?;
+        let read = connection.statements().controls.edition;
+        let mut found = edition(connection, read, self.now).await?;
         if let Reading::WentBack(_) = (self.reading)(found) {
             begin(connection, Begin::Write).await?;
             let result = self.renew(connection).await;
@@ -181,7 +182,8 @@ impl Newer<'_> {
     }
 
     async fn read(&mut self, connection: &mut Connection) -> Result<NewsPage, DatabaseError> {
-        let Some(edition) = super::find_edition(connection, EDITION).await? else {
+        let statements = connection.statements().controls;
+        let Some(edition) = super::find_edition(connection, statements.edition).await? else {
             return Ok(NewsPage::Nothing);
         };
         let since = match (self.reading)(edition) {
@@ -194,7 +196,7 @@ impl Newer<'_> {
         let args = [Arg::Int(after), Arg::Int(NEWS_ROWS as u64)];
         let mut page = Page::default();
         connection
-            .each(NEWER, &args, |row| {
+            .each(statements.newer, &args, |row| {
                 page.rows += 1;
                 page.through = page.through.max(row.number(REVISION).unwrap_or_default());
                 match read_row(row) {
@@ -230,7 +232,8 @@ impl Work for List<'_> {
         let mut args = selected.args();
         args.extend([slot, slot, Arg::Int(*after), Arg::Int(self.now.0), Arg::Int(rows)]);
         let mut found: Vec<StoredControl> = Vec::new();
-        connection.each(LIST, &args, |row| found.extend(read_row(row))).await?;
+        let list = connection.statements().controls.list;
+        connection.each(list, &args, |row| found.extend(read_row(row))).await?;
         if let Some(raw) = matching {
             let in_scope = |scope: &str| [place.scope.as_str(), ALL_NAMESPACES].contains(&scope);
             found.retain(|StoredControl { control: Control { target, .. }, .. }| {
@@ -256,13 +259,14 @@ impl Work for Audit<'_> {
         args.extend(twice([author]));
         args.extend([Arg::Int(before), Arg::Int((*limit).into())]);
         let mut found = Vec::new();
-        connection.each(AUDIT, &args, |row| found.extend(read_audited(row))).await?;
+        let audit = connection.statements().controls.audit;
+        connection.each(audit, &args, |row| found.extend(read_audited(row))).await?;
         Ok(found)
     }
 }
 
 impl PlaceFilter {
-    /// The parameters of [`in_place`].
+    /// The parameters of the condition on a place.
     fn args(&self) -> Vec<Arg<'_>> {
         twice([&self.workspace, &self.scope, &self.identifier, &self.network])
     }
@@ -296,31 +300,3 @@ fn read_audited(row: &Row<'_>) -> Option<Audited> {
         reason: text(15)?,
     })
 }
-
-const EDITION: &str = "SELECT incarnation, revision, floor FROM weir_control_edition WHERE id = 1";
-/// Newer controls: revision, most rows.
-const NEWER: &str = select!("WHERE revision > ? ORDER BY revision LIMIT ?");
-
-/// The condition of a [`PlaceFilter`].
-macro_rules! in_place {
-    () => {
-        "WHERE (LENGTH(?) = 0 OR workspace = ?) AND (LENGTH(?) = 0 OR scope = ?)
-           AND (LENGTH(?) = 0 OR identifier = ?) AND (LENGTH(?) = 0 OR network = ?) "
-    };
-}
-
-/// Controls in force: place, slot twice, revision, now, most rows.
-const LIST: &str = concat!(
-    select!(""),
-    in_place!(),
-    "AND (? = 0 OR slot = ?) AND revision > ? AND deleted = 0 AND (expires_at = 0 OR expires_at > ?)
-     ORDER BY revision LIMIT ?"
-);
-/// Audit entries: place, author twice, number, most rows.
-const AUDIT: &str = concat!(
-    "SELECT id, created_at, author, automatic, region, action, workspace, scope, identifier, network, window_ms, slot,
-            revision, was, is_now, reason
-     FROM weir_control_audit ",
-    in_place!(),
-    "AND (LENGTH(?) = 0 OR author = ?) AND id < ? ORDER BY id DESC LIMIT ?"
-);

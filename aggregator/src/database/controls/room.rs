@@ -45,7 +45,7 @@ impl Room {
         let now = Arg::Int(now.0);
         let mut room = Room::default();
         connection
-            .each(COUNT, &[now, now], |row| {
+            .each(connection.statements().controls.count, &[now, now], |row| {
                 let number =
                     |column| usize::try_from(row.number(column).unwrap_or_default()).unwrap_or(usize::MAX);
                 let found = InForce { controls: number(2), by_rules: number(3) };
@@ -92,12 +92,3 @@ impl InForce {
 fn moved(count: usize, less: usize, more: usize) -> usize {
     count.saturating_sub(less).saturating_add(more)
 }
-
-/// For each workspace: all stored controls, those in force, and those of them that rules set. Parameters: now, now.
-const COUNT: &str = "
-SELECT workspace,
-       COUNT(*),
-       COUNT(CASE WHEN deleted = 0 AND (expires_at = 0 OR expires_at > ?) THEN 1 END),
-       COUNT(CASE WHEN deleted = 0 AND (expires_at = 0 OR expires_at > ?) AND automatic = 1 THEN 1 END)
-FROM weir_controls
-GROUP BY workspace";

@@ -83,26 +83,12 @@ pub(super) async fn drop_over(
     most: u64,
 ) -> Result<u64, DatabaseError> {
     let before = Arg::Int(before.0);
+    let statements = connection.statements().controls;
     let mut last = None;
-    connection.each(LAST_OVER, &[before, before, Arg::Int(most)], |row| last = row.number(0)).await?;
+    let over = [before, before, Arg::Int(most)];
+    connection.each(statements.last_over, &over, |row| last = row.number(0)).await?;
     let Some(last) = last else { return Ok(0) };
-    let dropped = connection.execute(DROP_OVER, &[Arg::Int(last), before, before]).await?;
-    connection.execute(RAISE_FLOOR, &[Arg::Int(last), Arg::Int(last)]).await?;
+    let dropped = connection.execute(statements.drop_over, &[Arg::Int(last), before, before]).await?;
+    connection.execute(statements.raise_floor, &[Arg::Int(last), Arg::Int(last)]).await?;
     Ok(dropped)
 }
-
-/// The highest revision of the batch to drop: time, time, most rows.
-const LAST_OVER: &str = "
-SELECT MAX(revision)
-FROM (
-    SELECT revision FROM weir_controls
-    WHERE (deleted = 1 AND updated_at <= ?) OR (deleted = 0 AND expires_at > 0 AND expires_at <= ?)
-    ORDER BY revision
-    LIMIT ?
-) AS over_before";
-/// Drops the batch: revision, time, time.
-const DROP_OVER: &str = "
-DELETE FROM weir_controls
-WHERE revision <= ?
-  AND ((deleted = 1 AND updated_at <= ?) OR (deleted = 0 AND expires_at > 0 AND expires_at <= ?))";
-const RAISE_FLOOR: &str = "UPDATE weir_control_edition SET floor = ? WHERE id = 1 AND floor < ?";

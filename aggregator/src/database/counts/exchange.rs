@@ -8,8 +8,8 @@
 
 use super::rows::{self, Cells, Stamp};
 use crate::database::connection::retry::{self, Number, Work};
-use crate::database::connection::statements::Statements;
-use crate::database::connection::{Arg, Connection, Row, push_statement};
+use crate::database::connection::{Arg, Connection, Row};
+use crate::database::dialect::{Statements, push_statement};
 use crate::database::{COUNTS, Database, DatabaseError, Reason};
 use crate::telemetry::spans;
 use std::collections::BTreeMap;
@@ -183,7 +183,7 @@ impl Work for Exchange {
 
     async fn run(&mut self, connection: &mut Connection) -> Result<Reader, DatabaseError> {
         let mut reader = Reader::new(self.writer);
-        if connection.is_mysql() {
+        if connection.statements().packet_is_one_text {
             connection.each_text(self.texts.join(";"), |row| reader.take(row)).await?;
         } else {
             for text in &self.texts {
@@ -260,7 +260,7 @@ fn writer(number: Option<u64>) -> Option<Writer> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::database::connection::{mysql, sqlite};
+    use crate::database::dialect::{mysql, sqlite};
     use weir_core::model::key::{Key, KeyParts, MAX_DURATION_MS, MAX_RESOLUTION, MAX_TEXT_BYTES};
     use weir_core::replication::globe::packet::Cursor;
 

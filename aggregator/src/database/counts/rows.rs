@@ -6,7 +6,7 @@
 //! too. Different keys therefore always have different columns.
 
 use crate::database::connection::Row;
-use crate::database::connection::statements::push_hex;
+use crate::database::dialect::push_hex;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -1,6 +1,6 @@
 //! The recorded attempts of the ledger, and what a bucket has used, for operators.
 
-use super::{first, storable};
+use super::storable;
 use crate::database::connection::retry::{self, Work};
 use crate::database::connection::{Arg, Connection, Row};
 use crate::database::{Database, DatabaseError};
@@ -113,11 +113,11 @@ impl Work for Sum<'_> {
     async fn run(&mut self, connection: &mut Connection) -> Result<Option<BucketUse>, DatabaseError> {
         let zone = Arg::Int(self.zone.into());
         let statements = connection.statements();
-        let [_, _, Some(rate), Some(window)] = first(connection, statements.zone, &[zone]).await? else {
+        let [_, _, Some(rate), Some(window)] = connection.first(statements.zone, &[zone]).await? else {
             return Ok(None);
         };
         let args = [zone, Arg::Bytes(self.bucket), Arg::Int(window), Arg::Int(MAX_SUMMED)];
-        let [used, oldest_us] = first(connection, statements.bucket_use, &args).await?;
+        let [used, oldest_us] = connection.first(statements.bucket_use, &args).await?;
         let left_us = |age_us: u64| window.saturating_mul(1_000_000).saturating_sub(age_us);
         Ok(Some(BucketUse {
             rate,

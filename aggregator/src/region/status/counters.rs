@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use weir_core::model::exact::AlgorithmKind;
 use weir_core::model::key::MAX_TEXT_BYTES;
+use weir_core::model::outcome::{Outcomes, RuleOutcome};
 use weir_core::model::time::MonoMs;
 use weir_core::model::wire;
 use weir_core::rules::config::RULES_MAX;
@@ -30,27 +31,6 @@ const SECONDS: usize = 300;
 /// Points of a history, and the seconds that each of them covers.
 const POINTS: usize = 30;
 const POINT_SECONDS: usize = 10;
-
-/// Number of outcomes.
-pub const OUTCOMES: usize = 6;
-
-/// How requests ended.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Outcomes<T> {
-    /// Allowed.
-    pub allowed: T,
-    /// Denied.
-    pub denied: T,
-    /// Allowed, but a rule in shadow mode would have denied it.
-    pub shadow_denied: T,
-    /// Allowed, as the identifier is exempt.
-    pub exempt: T,
-    /// No decision was made in time.
-    pub undecided: T,
-    /// Denied by a ban.
-    pub banned: T,
-}
 
 /// A rule, what it decided, and its rates. The rules of several aggregators can be added up.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -78,8 +58,8 @@ pub struct Rule {
     pub decided: Outcomes<u64>,
     /// Decisions per second.
     pub per_second: Rates,
-    /// The last five minutes, one point for ten seconds, the newest last. Each holds the outcomes in the order of [`Outcomes`].
-    pub history: Vec<[u64; OUTCOMES]>,
+    /// The last five minutes, one point for ten seconds, the newest last.
+    pub history: Outcomes<Vec<u64>>,
 }
 
 /// Decisions per second, over several spans of time.
@@ -121,42 +101,6 @@ struct Counted {
     newest: u64,
 }
 
-impl<T: Copy> Outcomes<T> {
-    /// Combines each outcome with its counterpart.
-    pub fn zip<U: Copy, R>(self, other: Outcomes<U>, with: impl Fn(T, U) -> R) -> Outcomes<R> {
-        Outcomes {
-            allowed: with(self.allowed, other.allowed),
-            denied: with(self.denied, other.denied),
-            shadow_denied: with(self.shadow_denied, other.shadow_denied),
-            exempt: with(self.exempt, other.exempt),
-            undecided: with(self.undecided, other.undecided),
-            banned: with(self.banned, other.banned),
-        }
-    }
-
-    fn map<R>(self, with: impl Fn(T) -> R) -> Outcomes<R> {
-        self.zip(self, |one, _| with(one))
-    }
-
-    /// All outcomes, in the order of the fields.
-    pub fn in_order(self) -> [T; OUTCOMES] {
-        // With all fields, so that the compiler finds one that is missing here.
-        let Outcomes { allowed, denied, shadow_denied, exempt, undecided, banned } = self;
-        [allowed, denied, shadow_denied, exempt, undecided, banned]
-    }
-
-    fn all(self, is: impl Fn(T) -> bool) -> bool {
-        self.in_order().into_iter().all(is)
-    }
-}
-
-impl Outcomes<u64> {
-    /// The sum of both.
-    pub fn and(self, other: Outcomes<u64>) -> Outcomes<u64> {
-        self.zip(other, u64::saturating_add)
-    }
-}
-
 impl Rule {
     /// Whether it has this algorithm.
     pub fn is(&self, kind: AlgorithmKind) -> bool {
@@ -182,15 +126,18 @@ impl Rule {
     pub fn add(&mut self, other: &Rule) {
         let sum = |one: f64, two: f64| if two.is_finite() && two >= 0.0 { one + two } else { one };
         self.workers = self.workers.saturating_add(other.workers);
-        self.decided = self.decided.and(other.decided);
+        self.decided = sum_of(self.decided, other.decided);
         let (rates, others) = (&mut self.per_second, &other.per_second);
-        rates.last_10s = rates.last_10s.zip(others.last_10s, sum);
-        rates.last_1m = rates.last_1m.zip(others.last_1m, sum);
-        rates.last_5m = rates.last_5m.zip(others.last_5m, sum);
-        self.history.resize(POINTS, [0; OUTCOMES]);
-        // Both histories have their newest point last.
-        for (point, more) in self.history.iter_mut().rev().zip(other.history.iter().rev()) {
-            point.iter_mut().zip(more).for_each(|(count, more)| *count = count.saturating_add(*more));
+        rates.last_10s = rates.last_10s.zip(&others.last_10s, sum);
+        rates.last_1m = rates.last_1m.zip(&others.last_1m, sum);
+        rates.last_5m = rates.last_5m.zip(&others.last_5m, sum);
+        for outcome in RuleOutcome::ALL {
+            let (points, others) = (self.history.get_mut(*outcome), other.history.get(*outcome));
+            points.resize(POINTS, 0);
+            // Both histories have their newest point last.
+            for (count, more) in points.iter_mut().rev().zip(others.iter().rev()) {
+                *count = count.saturating_add(*more);
+            }
         }
     }
 }
@@ -202,7 +149,7 @@ impl Counters {
         let mut is_full = false;
         for rule in sent.rules.iter().filter(|rule| is_named(&sent.workspace, rule)) {
             let name = (sent.workspace.clone(), rule.name.clone());
-            let counts = counts_of(rule);
+            let counts = rule.outcomes();
             let is_new = !stream.last.contains_key(&name);
             let has_place = !is_new || stream.last.len() < MAX_STREAM_RULES;
             let is_looked_for = has_place && (!is_full || self.rules.contains_key(&name));
@@ -278,14 +225,14 @@ impl Counted {
     }
 
     fn grow(&mut self, by: Outcomes<u64>, now: MonoMs) {
-        if by.all(|count| count == 0) {
+        if by == Outcomes::default() {
             return;
         }
-        self.facts.decided = self.facts.decided.and(by);
+        self.facts.decided = sum_of(self.facts.decided, by);
         self.turn_to(now);
         let by = by.map(|count| u32::try_from(count).unwrap_or(u32::MAX));
         if let Some(newest) = self.seconds.back_mut() {
-            *newest = newest.zip(by, u32::saturating_add);
+            *newest = newest.zip(&by, u32::saturating_add);
         }
     }
 
@@ -309,13 +256,14 @@ impl Counted {
         let sum = |from: usize, to: usize| {
             let kept = self.seconds.iter().rev().skip(from.saturating_sub(quiet));
             let kept = kept.take(to.saturating_sub(quiet.max(from)));
-            kept.fold(Outcomes::default(), |sum: Outcomes<u64>, count| sum.and(count.map(u64::from)))
+            kept.fold(Outcomes::default(), |sum, count| sum_of(sum, count.map(u64::from)))
         };
         let rate = |seconds: usize| sum(0, seconds).map(|count| count as f64 / seconds as f64);
-        let point = |back: usize| sum(back * POINT_SECONDS, (back + 1) * POINT_SECONDS);
+        let points: Vec<Outcomes<u64>> =
+            (0..POINTS).rev().map(|back| sum(back * POINT_SECONDS, (back + 1) * POINT_SECONDS)).collect();
         Rule {
             per_second: Rates { last_10s: rate(10), last_1m: rate(60), last_5m: rate(SECONDS) },
-            history: (0..POINTS).rev().map(|back| point(back).in_order()).collect(),
+            history: Outcomes::each(|outcome| points.iter().map(|point| *point.get(outcome)).collect()),
             ..self.facts.clone()
         }
     }
@@ -326,21 +274,14 @@ fn is_named(workspace: &str, rule: &wire::RuleCounters) -> bool {
     texts.iter().all(|text| text.len() <= MAX_TEXT_BYTES) && !workspace.is_empty() && !rule.name.is_empty()
 }
 
-fn counts_of(rule: &wire::RuleCounters) -> Outcomes<u64> {
-    Outcomes {
-        allowed: rule.allowed,
-        denied: rule.denied,
-        shadow_denied: rule.shadow_denied,
-        exempt: rule.exempt,
-        undecided: rule.undecided,
-        banned: rule.banned,
-    }
+fn sum_of(one: Outcomes<u64>, other: Outcomes<u64>) -> Outcomes<u64> {
+    one.zip(&other, u64::saturating_add)
 }
 
 /// The increase between two frames; 0 if a count fell, or grew by more than is possible.
 fn growth(before: Outcomes<u64>, now: Outcomes<u64>) -> Outcomes<u64> {
-    let differences = before.zip(now, |before, now| now.checked_sub(before));
-    match differences.all(|by| by.is_some_and(|by| by <= MAX_GROWTH)) {
+    let differences = before.zip(&now, |before, now| now.checked_sub(before));
+    match differences.values().all(|by| by.is_some_and(|by| by <= MAX_GROWTH)) {
         true => differences.map(Option::unwrap_or_default),
         false => Outcomes::default(),
     }

@@ -179,7 +179,7 @@ fn peer((id, age_ms, record): ([u8; 16], u64, Vec<u8>)) -> Option<Peer> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::region::status::counters::Outcomes;
+    use weir_core::model::outcome::Outcomes;
 
     #[test]
     fn busy_rules_of_one_workspace_keep_none_of_another_out() {

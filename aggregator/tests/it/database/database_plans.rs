@@ -5,7 +5,7 @@ use crate::support::database::packets::Node;
 use crate::support::database::*;
 use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, Executor, MySqlConnection, Row};
-use weir_aggregator::database::connection::{mysql, sqlite};
+use weir_aggregator::database::dialect::{mysql, sqlite};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mariadb() {

@@ -6,7 +6,7 @@ import * as words from "../words.js";
 import { keyTable } from "./keys.js";
 import { keyOf, targetOf } from "./overrides.js";
 import { health, stateLine } from "./parts.js";
-import { history } from "./rules.js";
+import { history, sumOf } from "./rules.js";
 
 export function overview() {
   const figures = {
@@ -32,12 +32,12 @@ export function overview() {
         h("section", { class: "panel" }, h("h2", {}, "Busiest rules ", h("a", { class: "more", href: "#/rules" }, "all rules")), rules))));
   function update(top, decisions, state, control) {
     if (!top.body || !decisions.body || !state.body || !control.body) return;
-    const { sum } = decisions.body;
-    const over = (kind) => sum.per_second.last_10s[kind];
-    const points = (kinds) => history(sum, kinds);
-    figures.allowed.set(words.rate(over("allowed")), "per second", points(["allowed", "exempt", "undecided"]));
-    figures.denied.set(words.rate(over("denied") + over("banned")), "per second", points(["denied", "banned"]));
-    figures.shadow.set(words.rate(over("shadow_denied")), "per second", points(["shadow_denied"]));
+    const { sum, outcomes } = decisions.body;
+    const over = (group) => words.rate(sumOf(outcomes, [group], sum.per_second.last_10s));
+    const points = (...groups) => history(outcomes, groups, sum);
+    figures.allowed.set(over("allowed"), "per second", points("allowed", "other"));
+    figures.denied.set(over("denied"), "per second", points("denied"));
+    figures.shadow.set(over("shadow"), "per second", points("shadow"));
     figures.keys.set(words.compact(top.body.keys_over), `${words.compact(top.body.keys_past_half)} past half, of ${words.compact(top.body.keys_held)}`);
     figures.bans.set(words.compact(control.body.bans), control.body.database === "none" ? "no live control without a database" : `of ${words.compact(control.body.in_force)} live controls`);
     banned.hidden = control.body.bans === 0;
@@ -45,7 +45,7 @@ export function overview() {
     figures.envoys.set(words.count(state.body.envoys_alive), `alive; ${words.count(state.body.envoys_connected)} connected here`);
     table.update(top.body.keys);
     parts.replaceChildren(...health(state.body).map(stateLine));
-    rules.replaceChildren(...busiest(decisions.body.rules));
+    rules.replaceChildren(...busiest(outcomes, decisions.body.rules));
   }
   return { title: "Overview", paths: ["/v1/top?limit=10", "/v1/rules?limit=5&order=busiest", "/v1/parts", "/v1/overrides?kind=ban&limit=5"], element, update };
 }
@@ -74,11 +74,11 @@ function banLine(ban, now) {
   return h("li", {}, name, h("span", { class: "muted" }, `${words.scope(ban.workspace, ban.namespace === "*" ? "all namespaces" : ban.namespace)}, ${end}${by}`));
 }
 
-function busiest(rules) {
+function busiest(outcomes, rules) {
   if (rules.length === 0) return [h("li", { class: "empty" }, "No filter has reported its rules yet.")];
   return rules.map((rule) => {
     const now = rule.per_second.last_10s;
-    const against = rule.shadow ? now.shadow_denied : now.denied + now.banned;
+    const against = sumOf(outcomes, [rule.shadow ? "shadow" : "denied"], now);
     return h("li", { class: "rule-row" },
       h("span", { class: "name" }, words.scope(rule.workspace, rule.name), rule.shadow ? h("span", { class: "badge shadow" }, "shadow") : null),
       h("span", { class: "rates" },

@@ -6,12 +6,18 @@ import { linkOf } from "./keys.js";
 
 const SPANS = [["last_10s", "10 s"], ["last_1m", "1 min"], ["last_5m", "5 min"]];
 const PAGE = 50;
-const kept = { span: "last_10s" };
+const kept = { span: "last_10s", outcomes: [] };
 
-const KINDS = ["allowed", "denied", "shadow_denied", "exempt", "undecided", "banned"];
+const namesOf = (outcomes, groups) => outcomes.filter(({ group }) => groups.includes(group)).map(({ name }) => name);
 
-/** Decisions of some kinds over the last five minutes, one number for each point in time. */
-export const history = (rule, kinds) => rule.history.map((point) => kinds.reduce((sum, kind) => sum + point[KINDS.indexOf(kind)], 0));
+/** The sum of what a rule has of each outcome of some groups. */
+export const sumOf = (outcomes, groups, counts) => namesOf(outcomes, groups).reduce((sum, name) => sum + counts[name], 0);
+
+/** Decisions of some groups over the last five minutes, one number for each point in time. */
+export const history = (outcomes, groups, { history: points }) => {
+  const [first, ...others] = namesOf(outcomes, groups).map((name) => points[name]);
+  return first.map((count, at) => others.reduce((sum, series) => sum + series[at], count));
+};
 
 export function rules(query) {
   const state = { text: query.get("text") ?? "", offset: 0 };
@@ -33,6 +39,7 @@ export function rules(query) {
     if (!last) return;
     // Rules may have gone while their page was open.
     if (last.rules.length === 0 && last.matching > 0) return choose({ offset: 0 });
+    kept.outcomes = last.outcomes;
     const aggregators = words.plural(last.aggregators, "aggregator", "aggregators");
     setText(scope, `requests per second, summed over the region's ${aggregators}${last.aggregators_silent ? `; ${last.aggregators_silent} silent` : ""}${last.left_out ? "; further rules are left out" : ""}`);
     none.hidden = last.rules.length > 0;
@@ -66,11 +73,11 @@ function card() {
       setText(mode, rule.shadow ? "shadow" : "enforced");
       mode.classList.toggle("shadow", rule.shadow);
       setText(facts, about(rule));
-      const points = (kinds) => history(rule, kinds);
+      const points = (...groups) => history(kept.outcomes, groups, rule);
       const series = [
-        { values: points(["allowed", "exempt", "undecided", "shadow_denied"]), kind: "allowed" },
-        { values: points(["denied", "banned"]), kind: "denied" },
-        { values: points(["shadow_denied"]), kind: "shadow" },
+        { values: points("allowed", "other", "shadow"), kind: "allowed" },
+        { values: points("denied"), kind: "denied" },
+        { values: points("shadow"), kind: "shadow" },
       ].filter(({ values, kind }) => kind === "allowed" || values.some((value) => value > 0));
       drawing.replaceChildren(spark(series, { width: 240, height: 44, label: "The last five minutes" }));
       rates.replaceChildren(...figures(rule));
@@ -89,16 +96,12 @@ function about(rule) {
 
 function figures(rule) {
   const now = rule.per_second[kept.span];
-  const figure = (title, kind, value, all) => h("div", { class: kind, title: `${words.count(all)} since the aggregators first received this rule` }, h("dt", {}, title), h("dd", {}, words.rate(value), h("small", {}, words.compact(all))));
-  const shown = [figure("allowed", "allowed", now.allowed, rule.decided.allowed)];
-  if (!rule.shadow || rule.decided.denied > 0) shown.push(figure("denied", "denied", now.denied, rule.decided.denied));
-  if (rule.shadow || rule.decided.shadow_denied > 0) shown.push(figure("shadow", "shadow", now.shadow_denied, rule.decided.shadow_denied));
+  const usual = ["allowed", rule.shadow ? "shadow_denied" : "denied"];
+  const figure = ({ name, label, group }) => h("div", { class: group, title: `${words.count(rule.decided[name])} since the aggregators first received this rule` }, h("dt", {}, label), h("dd", {}, words.rate(now[name]), h("small", {}, words.compact(rule.decided[name]))));
+  const shown = kept.outcomes.filter(({ name }) => usual.includes(name) || rule.decided[name] > 0).map(figure);
   if (rule.excess_ratio) {
     const title = "The largest use of all regions beyond the limit within the last minutes";
     shown.push(h("div", { class: "excess", title }, h("dt", {}, "excess of regions"), h("dd", {}, `${(rule.excess_ratio * 100).toFixed(1)} %`)));
-  }
-  for (const [kind, title] of [["banned", "banned"], ["exempt", "exempt"], ["undecided", "undecided"]]) {
-    if (rule.decided[kind] > 0) shown.push(figure(title, kind, now[kind], rule.decided[kind]));
   }
   return shown;
 }

@@ -34,7 +34,7 @@ fn what_streams_count_is_added_up_and_stays_when_they_end() {
     assert_eq!((rule.decided.allowed, rule.decided.denied, rule.workers), (50, 1, 1));
     assert_eq!(rule.per_second.last_10s.allowed, 5.0);
     assert_eq!(rule.per_second.last_5m.allowed, 50.0 / 300.0);
-    assert_eq!(rule.history.last().unwrap()[0], 50);
+    assert_eq!(rule.history.allowed.last(), Some(&50));
     assert_eq!((rule.limit, rule.window_ms, rule.namespace.as_str()), (10, 60_000, "n"));
 }
 
@@ -54,7 +54,7 @@ fn rates_fall_as_time_goes_by_and_totals_do_not() {
     assert_eq!(rates(&at(65_000)), (0.0, 0.0, 0.2));
     assert_eq!(rates(&at(305_000)), (0.0, 0.0, 0.0));
     assert_eq!(rates(&at(u64::MAX)), (0.0, 0.0, 0.0));
-    assert_eq!(at(65_000).history[POINTS - 7][0], 60);
+    assert_eq!(at(65_000).history.allowed[POINTS - 7], 60);
     assert_eq!(at(u64::MAX).decided.allowed, 60);
 }
 
@@ -110,12 +110,12 @@ fn rules_of_several_aggregators_are_added_point_by_point() {
     counters.take(&mut stream, &sent(&[("r", 10, 4)]), MonoMs(0));
     let mut rule = counters.rules(MonoMs(0))[0].clone();
     let mut other = rule.clone();
-    other.history.drain(..POINTS - 1);
+    other.history.denied.drain(..POINTS - 1);
     other.per_second.last_10s.denied = f64::NAN;
     rule.add(&other);
     assert_eq!((rule.decided.allowed, rule.workers), (20, 2));
     assert_eq!((rule.per_second.last_10s.allowed, rule.per_second.last_10s.denied), (2.0, 0.4));
-    assert_eq!(rule.history.last().unwrap()[1], 8);
+    assert_eq!(rule.history.denied.last(), Some(&8));
     let text = serde_json::to_string(&rule).unwrap();
     assert_eq!(serde_json::from_str::<Rule>(&text).unwrap(), rule);
 }

@@ -5,7 +5,7 @@ use crate::support::database::*;
 use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, Row, SqliteConnection};
 use std::collections::BTreeMap;
-use weir_aggregator::database::connection::{mysql, sqlite};
+use weir_aggregator::database::dialect::{mysql, sqlite};
 use weir_core::replication::globe::packet::{MAX_FEED_ROWS, MAX_PACKET_ROWS, MAX_WRITERS};
 
 /// The plan of the feed, and the index entries and rows that the server reads for it.

@@ -1,31 +1,34 @@
-//! Statements and session settings for MySQL (8.0 and later) and MariaDB (10.6 and later).
+//! Statements for MySQL and MariaDB.
 //!
 //! Both support `VALUES()` in `ON DUPLICATE KEY UPDATE`. Both evaluate its assignments from left to right, so the order
 //! of columns matters where one column's new value depends on another column.
 
-use super::purpose::Purpose;
-use super::statements::Statements;
-use crate::database::{DatabaseError, Reason};
-use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
-use sqlx::{AssertSqlSafe, ConnectOptions, Executor};
+use crate::database::dialect::common;
+use crate::database::dialect::statements::Statements;
 
-/// Seconds after which the server ends a statement; by then the caller's deadline has passed.
-const STATEMENT_SECONDS: u32 = 20;
 /// Seconds after which the server closes an idle session. Longer than a pool keeps a connection (`purpose::MAX_IDLE`),
 /// and shorter than the default of 8 hours, during which a disconnected aggregator would occupy all of its connections.
 /// A session that runs a statement is not idle. Statements outside a transaction, such as those of packets and the
 /// ledger, hold no locks afterwards.
-const IDLE_SECONDS: u64 = 70;
-/// Idle timeout inside a transaction, which may hold locks. Shorter than the time that others wait for a lock
-/// (`Purpose`).
-const SILENT_SECONDS: u32 = 2;
+macro_rules! idle_seconds {
+    () => {
+        70
+    };
+}
+pub(super) use idle_seconds;
 
-const _: () = assert!(IDLE_SECONDS > super::purpose::MAX_IDLE.as_secs());
+/// Idle timeout inside a transaction, which may hold locks. Shorter than the time that others wait for a lock
+/// (`Purpose`). If the client vanishes, the server ends the transaction after it.
+macro_rules! silent_seconds {
+    () => {
+        2
+    };
+}
 
 pub const STATEMENTS: Statements = Statements {
     system: "mysql",
-    check_schema: Statements::CHECK_SCHEMA,
-    packet_begin: Statements::PACKET_BEGIN,
+    check_schema: common::CHECK_SCHEMA,
+    packet_begin: common::PACKET_BEGIN,
     // An upsert that raises nothing changes no column, so that a restart feeds no row again. The exception is a row that its
     // writer sends again because the packet was not acknowledged: another version may have hidden it from readers. The version of a
     // marker (its duration is 0) is that of the first packet after a loss. Each assignment reads the columns that are assigned after
@@ -57,6 +60,7 @@ UNION ALL
  FROM ratelimit_window_counts FORCE INDEX (feed_idx)
  WHERE writer = ? AND version > ? AND duration_ms > 0 AND expires_at > ?
  ORDER BY version LIMIT ?)",
+    packet_is_one_text: true,
     packet_limit: Some("SELECT @@max_allowed_packet"),
     // Without the index hint, the optimizer reads the whole table, expired rows included, if most rows are alive. The index contains the
     // primary key, so the range begins at the row before.
@@ -137,6 +141,15 @@ INSERT INTO weir_control_edition (id, incarnation, revision, floor)
 SELECT 1, ?, GREATEST(?, COALESCE(MAX(revision), 0)), 0 FROM weir_controls
 ON DUPLICATE KEY UPDATE id = 1",
     control_audit_cleanup: "DELETE FROM weir_control_audit WHERE created_at < ? ORDER BY created_at LIMIT ?",
+    controls: &common::CONTROLS,
+    begin_write: concat!("SET SESSION wait_timeout = ", silent_seconds!(), "; START TRANSACTION"),
+    begin_snapshot: concat!(
+        "SET SESSION wait_timeout = ",
+        silent_seconds!(),
+        "; SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; START TRANSACTION READ ONLY"
+    ),
+    commit: concat!("COMMIT; SET SESSION wait_timeout = ", idle_seconds!()),
+    rollback: concat!("ROLLBACK; SET SESSION wait_timeout = ", idle_seconds!()),
 };
 
 /// Decides and records an attempt. Parameters: zone, bucket, cost, region. [`ANSWER`] describes the columns of the
@@ -144,71 +157,4 @@ ON DUPLICATE KEY UPDATE id = 1",
 pub const CHECK_VELOCITY: &str = "CALL check_velocity_cost(?, ?, ?, ?)";
 
 /// Columns of the result of [`CHECK_VELOCITY`]: blocked, transaction, rate, window, used, reset, retry after.
-pub(in crate::database) const ANSWER: [usize; 7] = [0, 1, 4, 5, 6, 7, 8];
-
-/// The options of the URL, with the settings that the statements require.
-pub(in crate::database) fn session(options: MySqlConnectOptions) -> MySqlConnectOptions {
-    options
-        .pipes_as_concat(false)
-        .no_engine_substitution(false)
-        .charset("utf8mb4")
-        .timezone(Some("+00:00".to_owned()))
-        .disable_statement_logging()
-}
-
-/// Connects and makes the session independent of the server's configuration. READ COMMITTED locks only the rows that
-/// are changed. The default level also locks the gaps between them, which blocks inserts of others.
-pub(in crate::database) async fn connect(
-    options: &MySqlConnectOptions,
-    purpose: Purpose,
-) -> Result<MySqlConnection, DatabaseError> {
-    let lock_wait_seconds = purpose.lock_wait_seconds();
-    let mut connection = options.connect().await.map_err(explain)?;
-    let settings = format!(
-        "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION',
-             SESSION autocommit = 1,
-             SESSION wait_timeout = {IDLE_SECONDS},
-             SESSION innodb_lock_wait_timeout = {lock_wait_seconds},
-             SESSION lock_wait_timeout = {lock_wait_seconds}
-             /*M!100101 , SESSION max_statement_time = {STATEMENT_SECONDS} */
-             /*!80000 , SESSION max_execution_time = {STATEMENT_SECONDS}000 */"
-    );
-    connection.execute(sqlx::raw_sql(AssertSqlSafe(settings))).await?;
-    connection.execute(sqlx::raw_sql("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")).await?;
-    Ok(connection)
-}
-
-/// Begins a transaction in one round trip. If the client vanishes, the server ends the transaction after
-/// `SILENT_SECONDS`.
-pub(in crate::database) fn begin(statements: &str) -> String {
-    format!("SET SESSION wait_timeout = {SILENT_SECONDS}; {statements}")
-}
-
-/// Ends a transaction with `word` (COMMIT or ROLLBACK).
-pub(in crate::database) fn end(word: &str) -> String {
-    format!("{word}; SET SESSION wait_timeout = {IDLE_SECONDS}")
-}
-
-/// Session settings for a migration: no statement timeout, and a long wait for locks.
-pub(in crate::database) async fn be_patient(
-    connection: &mut MySqlConnection,
-    seconds: u32,
-) -> Result<(), DatabaseError> {
-    let settings = format!(
-        "SET SESSION lock_wait_timeout = {seconds}, SESSION innodb_lock_wait_timeout = {seconds}
-             /*M!100101 , SESSION max_statement_time = 0 */
-             /*!80000 , SESSION max_execution_time = 0 */"
-    );
-    connection.execute(sqlx::raw_sql(AssertSqlSafe(settings))).await?;
-    Ok(())
-}
-
-/// Explains a refused password: without TLS, the client must not send a password that the server needs in plain text.
-fn explain(error: sqlx::Error) -> DatabaseError {
-    // The error text of the driver; the driver has no error code for this case.
-    if error.to_string().contains("RSA auth backend") {
-        let text = "the server requires TLS for the password and does not offer TLS";
-        return DatabaseError::new(Reason::Refused, format!("{text}: enable TLS on the server"));
-    }
-    error.into()
-}
+pub(super) const ANSWER: [usize; 7] = [0, 1, 4, 5, 6, 7, 8];

@@ -8,23 +8,15 @@
 //! Values that an upstream treats as equal are written in the same way: decoded, and without leading and trailing
 //! blanks.
 
-use super::request::authorization::credential;
-use super::request::client_address::ClientAddress;
-use super::request::cookie::{cookies, unquoted};
-use super::request::host::{host_and_port, is_plain};
-use super::request::path::Differs;
-use super::request::property::{Content, Property};
-use super::request::query::{Decoded, parameters};
+pub(super) mod sources;
+
+use self::sources::{FIELDS, LOWERCASE, NAMES, PICK, PICKS, Pick, Source, push_escaped, sources_with};
 use super::request::sources::Sources;
-use super::request::{Lines, Request, has_foreign_blank, joined_header, trim};
-use crate::fields::Errors;
-use crate::fields::Value;
-use crate::fields::{Fields, Node};
+use super::request::{Request, trim};
+use crate::fields::{Errors, Fields, Node};
 use crate::matching::canonical::canonical_identifier;
-use alloc::boxed::Box;
 use alloc::format;
 use alloc::vec::Vec;
-use core::ops::RangeInclusive;
 
 /// Replaces a part that is absent or empty. No value can produce it.
 const ABSENT: &[u8] = br"\-";
@@ -34,9 +26,6 @@ const AMBIGUOUS: &[u8] = br"\+";
 
 /// Most parts of one identifier.
 pub(super) const PARTS_MAX: usize = 8;
-
-pub(super) const PART_NAME_BYTES_MAX: usize = 256;
-pub(super) const PATH_SEGMENTS: RangeInclusive<u64> = 1..=64;
 
 /// Appends the canonical identifier of `values`, as a rule whose parts have these values produces it. It is for callers
 /// that have no request. Leading and trailing blanks of a value are removed; an empty value counts as absent.
@@ -67,34 +56,6 @@ pub(super) struct Part {
     lowercase: bool,
 }
 
-#[derive(Clone, Debug)]
-enum Source {
-    Header(Box<[u8]>),
-    /// The credential of the header `authorization`.
-    Authorization,
-    Cookie(Box<[u8]>, Pick),
-    Query(Box<[u8]>, Pick),
-    ClientAddress(ClientAddress),
-    PathSegment(usize),
-    Authority {
-        port: bool,
-    },
-    /// What a filter states.
-    Property(Property, Pick),
-    /// A field of the client's certificate.
-    Certificate(Property),
-    Constant(Box<[u8]>),
-}
-
-/// Which of several values of one name is used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pick {
-    /// None: several values are ambiguous.
-    Only,
-    First,
-    Last,
-}
-
 /// Whether a request has all parts of an identifier. For several parts the greatest value in this order applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Found {
@@ -104,35 +65,6 @@ pub(super) enum Found {
     /// A part has several values.
     Ambiguous,
 }
-
-/// All fields of a part.
-pub(super) const PART_FIELDS: &[&str] = &[
-    "header",
-    "authorization",
-    "cookie",
-    "query",
-    "client_address",
-    "path_segment",
-    "host",
-    "jwt_claim",
-    "metadata",
-    "filter_state",
-    "client_certificate",
-    "constant",
-    "lowercase",
-    "pick",
-];
-/// A part has exactly one of these fields: all but the last two.
-pub(super) const PART_KINDS: &[&str] = PART_FIELDS.split_at(12).0;
-
-/// The parts beside which `lowercase` and `pick` have an effect.
-pub(super) const LOWERCASE_KINDS: [&str; 8] =
-    ["header", "authorization", "cookie", "query", "path_segment", "jwt_claim", "metadata", "filter_state"];
-pub(super) const PICK_KINDS: [&str; 4] = ["cookie", "query", "jwt_claim", "metadata"];
-/// The values of `pick`.
-const PICKS: [(&str, Pick); 2] = [("first", Pick::First), ("last", Pick::Last)];
-pub(super) const PICK_WORDS: [&str; 2] = [PICKS[0].0, PICKS[1].0];
-pub(super) const HOST_FIELDS: [&str; 1] = ["port"];
 
 /// Headers with many spellings of one value, and the parts that read them.
 const SPELT: [(&[u8], &str); 6] = [
@@ -151,19 +83,15 @@ impl Part {
     }
 
     fn read(node: Node<'_>, errors: &mut Errors) -> Option<Part> {
-        let fields = node.object(PART_FIELDS, errors)?;
-        let kind = fields.exactly_one(PART_KINDS, errors)?;
-        let lowercase = match kind {
-            kind if LOWERCASE_KINDS.contains(&kind) => {
-                fields.or("lowercase", false, errors, |node, errors| node.boolean(errors))
-            }
-            _ => of_no_use(&fields, "lowercase", &LOWERCASE_KINDS, errors).map(|()| false),
+        let fields = node.object(FIELDS, errors)?;
+        let kind = fields.exactly_one(NAMES, errors)?;
+        let lowercase = match sources_with(LOWERCASE).any(|with| with == kind) {
+            true => fields.or(LOWERCASE, false, errors, |node, errors| node.boolean(errors)),
+            false => of_no_use(&fields, LOWERCASE, errors).map(|()| false),
         };
-        let pick = match kind {
-            kind if PICK_KINDS.contains(&kind) => {
-                fields.or("pick", Pick::Only, errors, |node, errors| node.word(&PICKS, errors))
-            }
-            _ => of_no_use(&fields, "pick", &PICK_KINDS, errors).map(|()| Pick::Only),
+        let pick = match sources_with(PICK).any(|with| with == kind) {
+            true => fields.or(PICK, Pick::Only, errors, |node, errors| node.word(&PICKS, errors)),
+            false => of_no_use(&fields, PICK, errors).map(|()| Pick::Only),
         };
         let source = Source::read(kind, pick.unwrap_or(Pick::Only), fields.get(kind)?, errors);
         pick?;
@@ -232,165 +160,13 @@ pub(super) fn optional_parts(parts: &[Part]) -> impl Iterator<Item = (&'static s
 }
 
 /// Rejects a field that has no effect on this kind of part.
-fn of_no_use<'a>(fields: &Fields<'a>, name: &'a str, kinds: &[&str], errors: &mut Errors) -> Option<()> {
-    match fields.get(name) {
+fn of_no_use<'a>(fields: &Fields<'a>, option: &'a str, errors: &mut Errors) -> Option<()> {
+    match fields.get(option) {
         Some(node) => {
-            let kinds = kinds.join(" or ");
-            node.reject(errors, "has no effect here", format!("it only with {kinds}"))
+            let with = sources_with(option).collect::<Vec<_>>().join(" or ");
+            node.reject(errors, "has no effect here", format!("it only with {with}"))
         }
         None => Some(()),
-    }
-}
-
-impl Source {
-    fn read(kind: &str, pick: Pick, node: Node<'_>, errors: &mut Errors) -> Option<Source> {
-        match kind {
-            "header" => node.header_name(errors).map(Source::Header),
-            "authorization" => match node.value {
-                Value::Bool(true) => Some(Source::Authorization),
-                _ => node.reject(errors, "has no effect", "true"),
-            },
-            "cookie" => {
-                node.visible(PART_NAME_BYTES_MAX, errors).map(|name| Source::Cookie(bytes(name), pick))
-            }
-            "query" => node.text(PART_NAME_BYTES_MAX, errors).map(|name| Source::Query(bytes(name), pick)),
-            "client_address" => ClientAddress::read(node, errors).map(Source::ClientAddress),
-            "path_segment" => {
-                let number = node.integer(PATH_SEGMENTS, errors)?;
-                usize::try_from(number).ok().map(Source::PathSegment)
-            }
-            "host" => match node.value {
-                Value::Bool(true) => Some(Source::Authority { port: false }),
-                Value::Object(_) => {
-                    let fields = node.object(&HOST_FIELDS, errors)?;
-                    let port = fields.or("port", false, errors, |node, errors| node.boolean(errors))?;
-                    Some(Source::Authority { port })
-                }
-                _ => node.reject(errors, "has no effect", "true, or an object with port"),
-            },
-            "jwt_claim" => Property::read_claim(node, errors).map(|one| Source::Property(one, pick)),
-            "metadata" => Property::read_metadata(node, errors).map(|one| Source::Property(one, pick)),
-            "filter_state" => {
-                Property::read_filter_state(node, errors).map(|one| Source::Property(one, pick))
-            }
-            "client_certificate" => Property::read_certificate(node, errors).map(Source::Certificate),
-            _ => node.text(PART_NAME_BYTES_MAX, errors).map(|text| Source::Constant(bytes(text))),
-        }
-    }
-
-    /// Appends the value, escaped; nothing if the request has none. Returns false if it has several; what was appended
-    /// is then invalid.
-    fn write<R: Request + ?Sized>(&self, request: &R, sources: &mut Sources, out: &mut Vec<u8>) -> bool {
-        let Sources { path, peer, buffer, .. } = sources;
-        match self {
-            // With several lines a client could choose its identifier at will, since an upstream may use another line.
-            Source::Header(name) => match request.header(name) {
-                Lines::None => {}
-                Lines::One(line) if has_foreign_blank(trim(line)) => return false,
-                Lines::One(line) => push_escaped(trim(line), out),
-                Lines::Many => return false,
-            },
-            Source::Authorization => match request.header(b"authorization") {
-                Lines::None => {}
-                Lines::One(line) => match credential(line, buffer) {
-                    Some(credential) => push_escaped(credential, out),
-                    None => return false,
-                },
-                Lines::Many => return false,
-            },
-            Source::Cookie(name, pick) => {
-                let mut values = Values::new(*pick, |value, out| push_decoded(value, false, out), out);
-                // HTTP/2 clients may send each cookie in a line of its own.
-                request.for_each_header(b"cookie", &mut |line| {
-                    cookies(line, name)
-                        .for_each(|value| values.take(value.map(|value| unquoted(value, buffer))));
-                });
-                return !values.ambiguous;
-            }
-            Source::Query(name, pick) => {
-                let target = joined_header(request, b":path", buffer).unwrap_or_default();
-                let mut values = Values::new(*pick, |value, out| push_decoded(value, true, out), out);
-                parameters(target, name).for_each(|value| values.take(value));
-                return !values.ambiguous;
-            }
-            Source::ClientAddress(part) => part.write(request, peer, buffer, out),
-            Source::PathSegment(number) => match path.of(request, buffer).segment(*number) {
-                Ok(segment) => push_escaped(segment, out),
-                Err(Differs) => return false,
-            },
-            Source::Authority { port } => {
-                let authority = joined_header(request, b":authority", buffer).unwrap_or_default();
-                let (host, number) = host_and_port(authority);
-                if !is_plain(host) {
-                    return false;
-                }
-                host.iter().for_each(|byte| push_escaped_byte(byte.to_ascii_lowercase(), out));
-                if *port && !number.is_empty() {
-                    out.push(b':');
-                    push_escaped(number, out);
-                }
-            }
-            Source::Property(property, pick) => {
-                buffer.clear();
-                if !request.property(property.path(), buffer) {
-                    return true;
-                }
-                match Content::of(buffer) {
-                    Content::List(items) => {
-                        let mut values = Values::new(*pick, push_content, out);
-                        items.for_each(|item| values.take(Content::of(item).is_single().then_some(item)));
-                        return !values.ambiguous;
-                    }
-                    Content::Map => return false,
-                    _ => {
-                        push_content(buffer, out);
-                    }
-                }
-            }
-            Source::Certificate(property) => {
-                buffer.clear();
-                if request.property(property.path(), buffer) {
-                    push_escaped(trim(buffer), out);
-                }
-            }
-            Source::Constant(text) => push_escaped(text, out),
-        }
-        true
-    }
-}
-
-/// Takes the values of one name, and writes the one to use.
-struct Values<'a> {
-    pick: Pick,
-    /// Appends a value; returns false if it can be read in two ways.
-    push: fn(&[u8], &mut Vec<u8>) -> bool,
-    start: usize,
-    seen: bool,
-    ambiguous: bool,
-    out: &'a mut Vec<u8>,
-}
-
-impl<'a> Values<'a> {
-    fn new(pick: Pick, push: fn(&[u8], &mut Vec<u8>) -> bool, out: &'a mut Vec<u8>) -> Self {
-        Values { pick, push, start: out.len(), seen: false, ambiguous: false, out }
-    }
-
-    /// Takes one more value, as it is written; `None` if it can be read in two ways.
-    fn take(&mut self, value: Option<&[u8]>) {
-        let Some(value) = value else {
-            self.ambiguous = true;
-            return;
-        };
-        match (self.seen, self.pick) {
-            (false, _) => self.seen = true,
-            (true, Pick::First) => return,
-            (true, Pick::Last) => self.out.truncate(self.start),
-            (true, Pick::Only) => {
-                self.ambiguous = true;
-                return;
-            }
-        }
-        self.ambiguous |= !(self.push)(value, self.out);
     }
 }
 
@@ -423,59 +199,11 @@ pub(super) fn write_raw<R: Request + ?Sized>(
     all
 }
 
-fn bytes(text: &str) -> Box<[u8]> {
-    text.as_bytes().into()
-}
-
-/// Appends a single value that a property has, as text. No client chooses its blanks.
-fn push_content(value: &[u8], out: &mut Vec<u8>) -> bool {
-    match Content::of(value) {
-        Content::Text(text) => push_escaped(trim(text), out),
-        Content::Number(number) => out.extend_from_slice(format!("{number}").as_bytes()),
-        Content::Bool(value) => out.extend_from_slice(if value { b"true" } else { b"false" }),
-        Content::List(_) | Content::Map => {}
-    }
-    true
-}
-
-/// Appends a percent-encoded value, decoded, escaped and without leading and trailing blanks. Returns false if upstreams differ in what
-/// blanks are.
-fn push_decoded(value: &[u8], form: bool, out: &mut Vec<u8>) -> bool {
-    let start = out.len();
-    if memchr::memchr2(b'%', b'+', value).is_none() {
-        push_escaped(trim(value), out);
-        return !has_foreign_blank(trim(value));
-    }
-    let decoded = Decoded { bytes: value, form }.skip_while(|byte| is_blank(*byte));
-    decoded.for_each(|byte| push_escaped_byte(byte, out));
-    while out.len() > start && out.last().is_some_and(|byte| is_blank(*byte)) {
-        out.pop();
-    }
-    !has_foreign_blank(out.get(start..).unwrap_or_default())
-}
-
-fn is_blank(byte: u8) -> bool {
-    matches!(byte, b' ' | b'\t')
-}
-
-fn push_escaped(value: &[u8], out: &mut Vec<u8>) {
-    match memchr::memchr2(b'\\', b'|', value) {
-        None => out.extend_from_slice(value),
-        Some(_) => value.iter().for_each(|byte| push_escaped_byte(*byte, out)),
-    }
-}
-
-fn push_escaped_byte(byte: u8, out: &mut Vec<u8>) {
-    if matches!(byte, b'\\' | b'|') {
-        out.push(b'\\');
-    }
-    out.push(byte);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fields::Bounds;
+    use crate::fields::{Bounds, Value};
+    use crate::rules::request::has_foreign_blank;
     use crate::rules::testing::TestRequest;
     use alloc::string::String;
     use alloc::vec;

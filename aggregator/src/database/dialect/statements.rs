@@ -1,6 +1,8 @@
-//! The statements of both kinds of database, and those that are the same for both.
+//! The statements of a kind of database, and how they are completed with values.
 
-/// The statements of one kind of database. Both kinds take the same parameters in the same order; they follow the colon
+use super::Arg;
+
+/// The statements of one kind of database. All kinds take the same parameters in the same order; they follow the colon
 /// below.
 #[derive(Debug)]
 pub struct Statements {
@@ -17,6 +19,8 @@ pub struct Statements {
     pub packet_markers: &'static str,
     /// Part of the feed, the rows of a writer: writer, version (exclusive), now, most rows.
     pub packet_page: &'static str,
+    /// Whether the texts of a packet are sent as one, with `;` between them, so that they take one round trip.
+    pub packet_is_one_text: bool,
     /// The most bytes of a text that the server accepts. `None` for SQLite, whose limit is a thousand times the largest packet.
     pub packet_limit: Option<&'static str>,
     /// A page of all rows, in the order of their expiry and their number: expiry twice and number of the row before, most rows.
@@ -65,26 +69,49 @@ pub struct Statements {
     pub control_edition_make: &'static str,
     /// Deletes a batch of the oldest audit entries of live control: time before which they were made, most rows.
     pub control_audit_cleanup: &'static str,
+    /// All other statements of live control.
+    pub controls: &'static ControlStatements,
+    /// Begins a transaction that writes.
+    pub begin_write: &'static str,
+    /// Begins a read transaction with one consistent snapshot.
+    pub begin_snapshot: &'static str,
+    /// Commits a transaction.
+    pub commit: &'static str,
+    /// Rolls a transaction back.
+    pub rollback: &'static str,
 }
 
-impl Statements {
-    pub const CHECK_SCHEMA: &'static [&'static str] = &[
-        "SELECT pk, workspace_id, namespace, identifier, duration_ms, sequence, region, count, expires_at, updated_at,
-                lowest_limit, writer, version FROM ratelimit_window_counts LIMIT 0",
-        "SELECT region, holder, expires_at FROM weir_region_leases LIMIT 0",
-        "SELECT id, description, rate, `window` FROM zone_master LIMIT 0",
-        "SELECT id, zone_id, bucket_key, blocked, created_at, cost, region FROM zone_txn LIMIT 0",
-        "SELECT workspace, scope, identifier, network, window_ms, slot, kind, amount, expires_at, reason, author, automatic,
-                deleted, revision, created_at, updated_at FROM weir_controls LIMIT 0",
-        "SELECT id, incarnation, revision, floor FROM weir_control_edition LIMIT 0",
-        "SELECT id, created_at, author, automatic, region, action, was, is_now FROM weir_control_audit LIMIT 0",
-    ];
-    /// [`Statements::packet_begin`], the same for both.
-    pub const PACKET_BEGIN: &'static str = "
-INSERT INTO ratelimit_window_counts
-    (workspace_id, namespace, identifier, duration_ms, sequence, region, count, expires_at, updated_at, lowest_limit,
-     writer, version)
-VALUES ";
+/// The statements of live control that all kinds of database can have in common.
+#[derive(Debug)]
+pub struct ControlStatements {
+    /// Reads the edition, without a lock.
+    pub edition: &'static str,
+    /// Updates incarnation and revision: incarnation, revision.
+    pub renew: &'static str,
+    /// Newer controls: revision, most rows.
+    pub newer: &'static str,
+    /// Controls in force: place, slot twice, revision, now, most rows.
+    pub list: &'static str,
+    /// Audit entries: place, author twice, number, most rows.
+    pub audit: &'static str,
+    /// For each workspace: all stored controls, those in force, and those of them that rules set: now, now.
+    pub count: &'static str,
+    /// Start of a query for controls; places follow.
+    pub find: &'static str,
+    /// Start of a deletion of controls; places follow.
+    pub delete: &'static str,
+    /// Inserts controls, after another statement; rows follow.
+    pub insert: &'static str,
+    /// Inserts audit entries, after another statement; rows follow.
+    pub record: &'static str,
+    /// Sets the revision, after another statement: revision.
+    pub advance: &'static str,
+    /// The highest revision of the batch to drop: time, time, most rows.
+    pub last_over: &'static str,
+    /// Drops the batch: revision, time, time.
+    pub drop_over: &'static str,
+    /// Raises the floor: revision, revision.
+    pub raise_floor: &'static str,
 }
 
 /// Appends bytes as a hexadecimal literal.
@@ -96,4 +123,28 @@ pub(in crate::database) fn push_hex(bytes: &[u8], sql: &mut String) {
         sql.push(char::from(DIGITS[usize::from(byte & 15)]));
     }
     sql.push('\'');
+}
+
+/// Appends parameters as SQL text, for statements that contain their values as literals.
+pub(in crate::database) fn push_args(args: &[Arg<'_>], sql: &mut String) {
+    for (place, arg) in args.iter().enumerate() {
+        if place > 0 {
+            sql.push(',');
+        }
+        match arg {
+            Arg::Bytes(bytes) => push_hex(bytes, sql),
+            Arg::Int(number) => sql.push_str(&number.to_string()),
+        }
+    }
+}
+
+/// Appends a statement with its parameters as literals.
+pub(in crate::database) fn push_statement(statement: &str, args: &[Arg<'_>], sql: &mut String) {
+    let mut args = args.iter();
+    for (place, part) in statement.split('?').enumerate() {
+        if place > 0 {
+            push_args(args.next().map(std::slice::from_ref).unwrap_or_default(), sql);
+        }
+        sql.push_str(part);
+    }
 }

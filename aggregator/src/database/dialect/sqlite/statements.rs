@@ -1,15 +1,12 @@
-//! Statements and session settings for SQLite, with the same meaning as those for MySQL.
+//! Statements for SQLite, with the same meaning as those for MySQL.
 
-use super::purpose::Purpose;
-use super::statements::Statements;
-use sqlx::ConnectOptions;
-use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteSynchronous};
-use std::time::Duration;
+use crate::database::dialect::common;
+use crate::database::dialect::statements::Statements;
 
 pub const STATEMENTS: Statements = Statements {
     system: "sqlite",
-    check_schema: Statements::CHECK_SCHEMA,
-    packet_begin: Statements::PACKET_BEGIN,
+    check_schema: common::CHECK_SCHEMA,
+    packet_begin: common::PACKET_BEGIN,
     packet_end: "
 ON CONFLICT (workspace_id, namespace, identifier, duration_ms, sequence, region) DO UPDATE
 SET version      = IIF(IIF(duration_ms = 0, count < ?,
@@ -43,6 +40,7 @@ SELECT * FROM (
     WHERE writer = ? AND version > ? AND duration_ms > 0 AND expires_at > ?
     ORDER BY version LIMIT ?
 )",
+    packet_is_one_text: false,
     packet_limit: None,
     // Two ranges of the index, merged as they are read. One condition with OR would begin at the first row with the same expiry.
     page: "
@@ -123,12 +121,15 @@ ON CONFLICT DO NOTHING",
     control_audit_cleanup: "
 DELETE FROM weir_control_audit
 WHERE id IN (SELECT id FROM weir_control_audit WHERE created_at < ? ORDER BY created_at LIMIT ?)",
+    controls: &common::CONTROLS,
+    begin_write: "BEGIN IMMEDIATE",
+    begin_snapshot: "BEGIN",
+    commit: "COMMIT",
+    rollback: "ROLLBACK",
 };
 
-/// Begins the transaction that decides an attempt, and takes the write lock.
-pub(in crate::database) const BEGIN: &str = "BEGIN IMMEDIATE";
 /// Microseconds since the Unix epoch.
-pub(in crate::database) const CLOCK: &str = "SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER) * 1000";
+pub(super) const CLOCK: &str = "SELECT CAST(unixepoch('subsec') * 1000 AS INTEGER) * 1000";
 /// The used total of a bucket and its oldest attempt. Parameters: zone, bucket, start of the window (exclusive).
 pub const COUNT: &str = "
 SELECT COALESCE(SUM(cost), 0), MIN(created_at)
@@ -147,25 +148,7 @@ WHERE gone >= ?
 ORDER BY created_at
 LIMIT 1";
 /// Records an attempt and returns its number. Parameters: zone, bucket, blocked, time, cost, region.
-pub(in crate::database) const RECORD: &str = "
+pub(super) const RECORD: &str = "
 INSERT INTO zone_txn (zone_id, bucket_key, blocked, created_at, cost, region)
 VALUES (?, ?, ?, ?, ?, ?)
 RETURNING id";
-
-/// Connects. A crash of the machine may lose the last counts, which are sent again, but no attempt.
-pub(in crate::database) async fn connect(
-    options: &SqliteConnectOptions,
-    purpose: Purpose,
-) -> Result<SqliteConnection, sqlx::Error> {
-    let synchronous = match purpose {
-        Purpose::Counts => SqliteSynchronous::Normal,
-        Purpose::Ledger => SqliteSynchronous::Full,
-    };
-    let busy_timeout = Duration::from_secs(purpose.lock_wait_seconds().into());
-    options.clone().synchronous(synchronous).busy_timeout(busy_timeout).connect().await
-}
-
-/// WAL mode: readers do not wait for writers.
-pub(in crate::database) fn session(options: SqliteConnectOptions) -> SqliteConnectOptions {
-    options.create_if_missing(true).journal_mode(SqliteJournalMode::Wal).disable_statement_logging()
-}

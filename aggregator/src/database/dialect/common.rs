@@ -1,0 +1,89 @@
+//! Statements that several kinds of database have in common. A kind that spells one differently has its own instead.
+
+use super::statements::ControlStatements;
+
+pub(super) const CHECK_SCHEMA: &[&str] = &[
+    "SELECT pk, workspace_id, namespace, identifier, duration_ms, sequence, region, count, expires_at, updated_at,
+                lowest_limit, writer, version FROM ratelimit_window_counts LIMIT 0",
+    "SELECT region, holder, expires_at FROM weir_region_leases LIMIT 0",
+    "SELECT id, description, rate, `window` FROM zone_master LIMIT 0",
+    "SELECT id, zone_id, bucket_key, blocked, created_at, cost, region FROM zone_txn LIMIT 0",
+    "SELECT workspace, scope, identifier, network, window_ms, slot, kind, amount, expires_at, reason, author, automatic,
+                deleted, revision, created_at, updated_at FROM weir_controls LIMIT 0",
+    "SELECT id, incarnation, revision, floor FROM weir_control_edition LIMIT 0",
+    "SELECT id, created_at, author, automatic, region, action, was, is_now FROM weir_control_audit LIMIT 0",
+];
+
+pub(super) const PACKET_BEGIN: &str = "
+INSERT INTO ratelimit_window_counts
+    (workspace_id, namespace, identifier, duration_ms, sequence, region, count, expires_at, updated_at, lowest_limit,
+     writer, version)
+VALUES ";
+
+/// Selects controls with the columns in the order that `controls::read_row` expects.
+macro_rules! select {
+    () => {
+        "SELECT workspace, scope, identifier, network, window_ms, kind, amount, expires_at, deleted, revision,
+                    reason, author, automatic, created_at, updated_at FROM weir_controls "
+    };
+}
+
+/// The condition of a `PlaceFilter`: each of its texts twice.
+macro_rules! in_place {
+    () => {
+        "WHERE (LENGTH(?) = 0 OR workspace = ?) AND (LENGTH(?) = 0 OR scope = ?)
+           AND (LENGTH(?) = 0 OR identifier = ?) AND (LENGTH(?) = 0 OR network = ?) "
+    };
+}
+
+pub(super) const CONTROLS: ControlStatements = ControlStatements {
+    edition: "SELECT incarnation, revision, floor FROM weir_control_edition WHERE id = 1",
+    renew: "UPDATE weir_control_edition SET incarnation = ?, revision = ? WHERE id = 1",
+    newer: concat!(select!(), "WHERE revision > ? ORDER BY revision LIMIT ?"),
+    list: concat!(
+        select!(),
+        in_place!(),
+        "AND (? = 0 OR slot = ?) AND revision > ? AND deleted = 0 AND (expires_at = 0 OR expires_at > ?)
+     ORDER BY revision LIMIT ?"
+    ),
+    audit: concat!(
+        "SELECT id, created_at, author, automatic, region, action, workspace, scope, identifier, network, window_ms, slot,
+            revision, was, is_now, reason
+     FROM weir_control_audit ",
+        in_place!(),
+        "AND (LENGTH(?) = 0 OR author = ?) AND id < ? ORDER BY id DESC LIMIT ?"
+    ),
+    count: "
+SELECT workspace,
+       COUNT(*),
+       COUNT(CASE WHEN deleted = 0 AND (expires_at = 0 OR expires_at > ?) THEN 1 END),
+       COUNT(CASE WHEN deleted = 0 AND (expires_at = 0 OR expires_at > ?) AND automatic = 1 THEN 1 END)
+FROM weir_controls
+GROUP BY workspace",
+    find: concat!(select!(), " WHERE "),
+    delete: "DELETE FROM weir_controls WHERE ",
+    insert: ";
+INSERT INTO weir_controls
+    (workspace, scope, identifier, network, window_ms, slot, kind, amount, expires_at, reason, author, automatic,
+     deleted, revision, created_at, updated_at)
+VALUES ",
+    record: ";
+INSERT INTO weir_control_audit
+    (created_at, author, automatic, region, action, workspace, scope, identifier, network, window_ms, slot, revision,
+     was, is_now, reason)
+VALUES ",
+    advance: "; UPDATE weir_control_edition SET revision = ? WHERE id = 1",
+    last_over: "
+SELECT MAX(revision)
+FROM (
+    SELECT revision FROM weir_controls
+    WHERE (deleted = 1 AND updated_at <= ?) OR (deleted = 0 AND expires_at > 0 AND expires_at <= ?)
+    ORDER BY revision
+    LIMIT ?
+) AS over_before",
+    drop_over: "
+DELETE FROM weir_controls
+WHERE revision <= ?
+  AND ((deleted = 1 AND updated_at <= ?) OR (deleted = 0 AND expires_at > 0 AND expires_at <= ?))",
+    raise_floor: "UPDATE weir_control_edition SET floor = ? WHERE id = 1 AND floor < ?",
+};
