@@ -347,7 +347,7 @@ pub struct Charge {
     pub cost: u64,
 }
 
-/// A sliding log.
+/// A limit that counts each use by itself, in a sliding log.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct LogLimit {
     /// Canonical key bytes.
