@@ -2,6 +2,7 @@
 
 mod allocations;
 mod limiter_allocations;
+mod recipes;
 mod rooms;
 mod rules_config;
 mod rules_paths;
