@@ -8,3 +8,4 @@ mod rules_config;
 mod rules_paths;
 mod rules_resolve;
 mod rules_tricks;
+mod wire_proto;
