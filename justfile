@@ -21,9 +21,11 @@ test *ARGS:
 compose-test:
     @exec envoy/tools/compose/test.sh
 
-# Check formatting, lints (natively and for WASM), the direction of imports, terms, the width of pages, rendered manifests, workflows and release scripts.
+# Check formatting, lints (natively and for WASM), the direction of imports, what is unused, terms, the width of pages, rendered manifests, workflows and release scripts.
 lint: fmt-check
+    @python3 envoy/tools/lint/test.py
     @python3 envoy/tools/lint/rooms.py
+    @python3 envoy/tools/lint/unused.py
     @python3 envoy/tools/lint/words.py
     @python3 envoy/tools/lint/pages.py
     @python3 envoy/tools/lint/kubernetes.py

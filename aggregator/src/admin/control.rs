@@ -169,7 +169,7 @@ impl<'a> Limits<'a> {
     }
 
     /// The rules that charge a zone.
-    pub fn rules_of_zone(&self, zone: u32) -> impl Iterator<Item = &Rule> {
+    fn rules_of_zone(&self, zone: u32) -> impl Iterator<Item = &Rule> {
         self.zones.get(&zone).into_iter().flatten().filter_map(move |at| self.rules.get(*at))
     }
 

@@ -8,6 +8,7 @@
 
 pub mod control;
 pub mod documentation;
+mod error;
 pub mod exact;
 pub mod explain;
 pub mod overrides;
@@ -33,7 +34,6 @@ use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 use axum::{Router, body};
 use serde::Serialize;
-use serde_json::json;
 use std::future::pending;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -43,6 +43,8 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tower_http::compression::CompressionLayer;
 use tracing::debug;
+
+use error::error;
 
 /// Deadline for the head of a request, and the longest idle time of a connection.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
@@ -271,10 +273,6 @@ async fn harden(mut response: Response) -> Response {
         headers.insert(name, HeaderValue::from_static(value));
     }
     response
-}
-
-fn error(status: StatusCode, reason: &str) -> Response {
-    (status, Json(json!({ "error": reason }))).into_response()
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The status page at `/`: files embedded in the program, and headers that keep a browser from loading anything else.
 
 use super::documentation::{self, PAGES};
+use super::error::error;
 use axum::extract::Path;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -48,7 +49,7 @@ pub async fn index() -> Response {
 pub async fn file(Path(name): Path<String>) -> Response {
     match FILES.iter().find(|(known, ..)| *known == name) {
         Some((_, kind, text)) => answer(kind, text),
-        None => super::error(StatusCode::NOT_FOUND, "the page has no such file"),
+        None => error(StatusCode::NOT_FOUND, "the page has no such file"),
     }
 }
 
@@ -58,10 +59,7 @@ pub async fn document(Path(name): Path<String>) -> Response {
         Some(text) => answer(HTML, text),
         None => {
             let pages = PAGES.map(|(name, _)| name).join(", ");
-            super::error(
-                StatusCode::NOT_FOUND,
-                &format!("no such page of the documentation; there are {pages}"),
-            )
+            error(StatusCode::NOT_FOUND, &format!("no such page of the documentation; there are {pages}"))
         }
     }
 }

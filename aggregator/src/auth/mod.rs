@@ -48,7 +48,7 @@ use tracing::{error, info};
 use weir_core::region::shares::Grants;
 
 /// Most entries in the file.
-pub const MAX_TOKENS: usize = 10_000;
+const MAX_TOKENS: usize = 10_000;
 /// Longest `authorization` header that is parsed, in bytes.
 pub const MAX_HEADER_BYTES: usize = 512;
 const NOT_A_DIGEST: &str =

@@ -39,7 +39,7 @@ use places::{Entry, Place, Places};
 pub use places::{most_of_address, peer_of};
 
 /// How long a TLS handshake may take.
-pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Least time between two warnings about connections that cannot be accepted.
 const BETWEEN_WARNINGS: Duration = Duration::from_secs(5);
 /// How often a full listener checks whether a connection can be displaced.

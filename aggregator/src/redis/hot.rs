@@ -12,7 +12,7 @@ use weir_core::model::key::Key;
 use weir_core::model::time::UnixMs;
 
 /// Most cells in one shard; those that expire first are removed.
-pub const MAX_HOT_PER_SHARD: usize = 65_536;
+const MAX_HOT_PER_SHARD: usize = 65_536;
 /// Cells written by one command, because a script receives all of its arguments at once.
 const CELLS_A_COMMAND: usize = 500;
 

@@ -9,17 +9,13 @@ use super::slots;
 use crate::net::percent::decode;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 use std::fmt::Write;
-use weir_core::model::key::{HashKey, Key, KeyParts, MAX_TEXT_BYTES, fingerprint};
+use weir_core::model::key::{HashKey, Key, KeyParts, fingerprint};
 pub use weir_core::replication::regional::hot::HOT_SHARDS;
 
 /// Number of markers in a cluster: enough for one marker on each of 64 equal shards.
-pub const CLUSTER_MARKERS: u16 = 64;
+const CLUSTER_MARKERS: u16 = 64;
 /// Longest prefix or region, in bytes.
 pub const MAX_NAME_BYTES: usize = 64;
-/// Longest name of a cell, in bytes: every text has its maximum length, and every byte is escaped.
-pub const MAX_CELL_NAME_BYTES: usize =
-    2 * (3 * MAX_NAME_BYTES + 1) + 2 + 3 * (3 * MAX_TEXT_BYTES + 1) + (11 + 1 + 10 + 1 + 2) + 1 + 20;
-
 /// What is written as `%XX`.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'_')
@@ -164,7 +160,11 @@ mod tests {
     use super::*;
     use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
     use std::collections::BTreeMap;
-    use weir_core::model::key::{MAX_DURATION_MS, MIN_DURATION_MS};
+    use weir_core::model::key::{MAX_DURATION_MS, MAX_TEXT_BYTES, MIN_DURATION_MS};
+
+    /// Longest name of a cell, in bytes: every text has its maximum length, and every byte is escaped.
+    const MAX_CELL_NAME_BYTES: usize =
+        2 * (3 * MAX_NAME_BYTES + 1) + 2 + 3 * (3 * MAX_TEXT_BYTES + 1) + (11 + 1 + 10 + 1 + 2) + 1 + 20;
 
     fn key(texts: &[Vec<u8>; 3], duration_ms: u64, epoch: u32, resolution: u16) -> Key {
         let [workspace, namespace, identifier] = texts;

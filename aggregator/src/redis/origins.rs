@@ -15,7 +15,7 @@ use weir_core::replication::regional::clock::TimeProposal;
 /// Nodes and aggregators that were not reported for this long are not alive.
 pub const SILENT_AFTER_MS: u64 = 3_000;
 /// Most nodes, and most aggregators, stored for a region; those reported longest ago are removed.
-pub const MAX_ALIVE: usize = 4_096;
+const MAX_ALIVE: usize = 4_096;
 
 /// Nodes and aggregators that were reported within the last [`SILENT_AFTER_MS`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -19,7 +19,7 @@ use tonic::{Request, Response, Status, Streaming};
 use weir_core::model::wire::{FilterFrame, MAX_FRAME_BYTES, METHOD, SERVICE};
 
 /// Largest frame that is decoded: the most that a filter sends, and room for fields that a newer filter adds.
-pub const MAX_DECODED_BYTES: usize = MAX_FRAME_BYTES + 64 * 1024;
+const MAX_DECODED_BYTES: usize = MAX_FRAME_BYTES + 64 * 1024;
 
 /// Starts a stream for each call.
 #[derive(Clone)]

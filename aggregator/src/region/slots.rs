@@ -13,9 +13,9 @@ use std::sync::Arc;
 /// Most streams open at one time, over all connections. Each worker of an Envoy has one, on a connection of its own.
 pub const MAX_STREAMS: usize = 16_384;
 /// Most streams that have not sent a hello; a filter sends it within some milliseconds.
-pub const MAX_UNGREETED: usize = 2_048;
+const MAX_UNGREETED: usize = 2_048;
 /// Most of these from one address; an Envoy has one stream for each of its workers.
-pub const MAX_UNGREETED_OF_ADDRESS: usize = 256;
+const MAX_UNGREETED_OF_ADDRESS: usize = 256;
 
 /// The open streams.
 #[derive(Default)]

@@ -34,7 +34,7 @@ use weir_core::replication::StreamId;
 use weir_core::replication::state::LateAck;
 
 /// Time within which a new stream must send its hello.
-pub const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
+const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long streams are still served after the shutdown has begun.
 pub const DRAIN: Duration = Duration::from_secs(2);
 /// During the shutdown, a stream on which no frame arrives for this long is assumed to have none on the way.

@@ -1,6 +1,6 @@
 //! Ports of listeners: taken at the start, so that a port in use is found at once, and opened when the program serves.
 
-use super::ServeError;
+use super::error::ServeError;
 use std::io;
 use std::net::SocketAddr;
 use tokio::net::{TcpListener, TcpSocket, lookup_host};

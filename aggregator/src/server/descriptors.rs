@@ -12,7 +12,7 @@ use tracing::warn;
 /// Descriptors for stores, databases, files and the runtime.
 const OTHERS: usize = 256;
 /// Descriptors in use when every listener is full.
-pub const WANTED: usize = slots::MAX_STREAMS + http::MAX_CONNECTIONS + admin::MAX_CONNECTIONS + OTHERS;
+const WANTED: usize = slots::MAX_STREAMS + http::MAX_CONNECTIONS + admin::MAX_CONNECTIONS + OTHERS;
 /// Least connections of the admin listener: probes and Prometheus.
 const LEAST_ADMIN: usize = 8;
 

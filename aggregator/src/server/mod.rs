@@ -1,7 +1,7 @@
 //! The running program: its listeners, its tasks, and its shutdown.
 //!
 //! To start, it waits for the database's tables (`check_database`), takes the region's time from Redis (`regional`), and reads from the
-//! database what it would decide without otherwise (`prepare`). Until then `/readyz` reports not ready, and the ports for filters and
+//! database what it would decide without otherwise (`read_stores`). Until then `/readyz` reports not ready, and the ports for filters and
 //! applications refuse connections, as if the program was not there. If the database was not available in time, it serves filters, and is
 //! ready once live control was read.
 //!
@@ -10,50 +10,52 @@
 
 mod bind;
 pub mod descriptors;
+mod error;
 mod grpc;
 mod health;
+mod open;
+mod settings;
 
-use crate::admin::{self, Links};
-use crate::api::authentication::{Authentication, AuthenticationError};
+use crate::admin;
+use crate::api::EmbeddedLimiter;
+use crate::api::authentication::Authentication;
 use crate::api::http::{self, HttpApi, Ledger};
 use crate::api::rlqs::{QuotaService, Quotas};
 use crate::api::rls::{self, Current, Files, FilesError, RateLimitService, Xds};
-use crate::api::{ApiSettings, EmbeddedLimiter};
 use crate::auth::{Authenticator, Tokens};
-use crate::database::{Database, DatabaseError, DatabaseOptions, Reason};
-use crate::net::hosts::Hosts;
-use crate::redis::{Store, StoreOptions};
+use crate::database::{Database, DatabaseError, Reason};
 use crate::region::control;
-use crate::region::exact::Exact;
-use crate::region::global::{self, Global, lease};
+use crate::region::global::{self, lease};
 use crate::region::grpc::RegionService;
 use crate::region::hub::Hub;
 use crate::region::push;
-use crate::region::regional::{self, Regional};
+use crate::region::regional;
 use crate::region::services::Services;
 use crate::region::status::limits::LimitsStatus;
 use crate::region::status::peers;
 use crate::region::stream::DRAIN;
-use crate::server::bind::bind;
+use crate::server::bind::Bound;
 use crate::server::descriptors::Connections;
 use crate::server::grpc::Api;
+use crate::server::open::{Addresses, Ports, Stores};
 use crate::telemetry::clock::Clock;
-use crate::telemetry::spans::{Telemetry, TelemetryOptions};
-use std::fmt;
-use std::io;
+use crate::telemetry::spans::Telemetry;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
-use tokio::task::{JoinError, JoinHandle, JoinSet, yield_now};
+use tokio::task::{JoinHandle, JoinSet, yield_now};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::{error, info, warn};
 use weir_core::model::schedule::Schedule;
-use weir_core::region::RegionLimits;
 use weir_core::replication::Next;
 use weir_core::replication::grace_period::GracePeriod;
+use weir_core::replication::regional::watch::Watch;
 use weir_core::replication::state::TICK_MS;
+
+pub use error::ServeError;
+pub use settings::Settings;
 
 /// How long the check of the database's tables may take at the start.
 const SCHEMA_CHECK: Duration = Duration::from_secs(5);
@@ -66,101 +68,11 @@ const GOODBYE: Duration = Duration::from_millis(500);
 /// How long the last packets to the database may take.
 const LAST_PACKETS: Duration = Duration::from_millis(1_500);
 
-/// The settings of a server.
-#[derive(Clone)]
-pub struct Settings {
-    /// Name of the region.
-    pub region: String,
-    /// Address for filters, `host:port`.
-    pub grpc_listen: String,
-    /// Address for operators and Prometheus, `host:port`.
-    pub admin_listen: String,
-    /// Host names that operators may use for it, besides addresses and `localhost`.
-    pub admin_hosts: Hosts,
-    /// What the status page links to.
-    pub admin_links: Links,
-    /// The token of filters.
-    pub token: Option<String>,
-    /// Bounds of the region.
-    pub limits: RegionLimits,
-    /// The Redis that the region's aggregators share. Without it the region has one aggregator and its counts are in memory.
-    pub store: Option<StoreOptions>,
-    /// The database that the regions share. Without it there is one region.
-    pub database: Option<DatabaseOptions>,
-    /// Whether to bring the database's tables up to date first.
-    pub migrate: bool,
-    /// Intervals, timeouts and circuit breakers of the calls to stores.
-    pub schedule: Schedule,
-    /// The APIs for callers without a filter.
-    pub api: ApiSettings,
-    /// Where spans are exported; without it none are created.
-    pub telemetry: Option<TelemetryOptions>,
-}
-
-/// Without the token.
-impl fmt::Debug for Settings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Settings { region, grpc_listen, admin_listen, store, database, api, .. } = self;
-        let mut shown = f.debug_struct("Settings");
-        shown.field("region", region).field("grpc_listen", grpc_listen).field("admin_listen", admin_listen);
-        shown.field("store", store).field("database", database).field("api", api).finish_non_exhaustive()
-    }
-}
-
-/// Why the program does not start, or stops by itself.
-#[derive(Debug, thiserror::Error)]
-pub enum ServeError {
-    /// The address cannot be bound; usually the port is in use.
-    #[error("cannot listen on {address} for {purpose}: {source}; choose another with {option}")]
-    Listen {
-        /// The address, as given.
-        address: String,
-        /// What the listener is for.
-        purpose: &'static str,
-        /// The option that sets the address.
-        option: &'static str,
-        /// The error of the operating system.
-        source: io::Error,
-    },
-    /// Certificates or tokens cannot be used.
-    #[error("{0}")]
-    Authentication(#[from] AuthenticationError),
-    /// The Redis settings cannot be used.
-    #[error("{0}; see --redis-url or WEIR_REDIS_URL")]
-    Store(#[from] crate::redis::OptionsError),
-    /// The database settings cannot be used.
-    #[error("{0}")]
-    DatabaseOptions(#[from] crate::database::OptionsError),
-    /// The database is available, but its tables cannot be brought up to date.
-    #[error("{0}")]
-    Database(#[from] DatabaseError),
-    /// The rate-limit service's limits cannot be used.
-    #[error("{0}\nsee --rls-config or WEIR_RLS_CONFIG")]
-    RateLimits(#[from] FilesError),
-    /// Spans cannot be exported.
-    #[error("{0}")]
-    Telemetry(#[from] crate::telemetry::spans::OptionsError),
-    /// Another aggregator holds the region lease. Two aggregators with separate memories would each allow the whole limit.
-    #[error(
-        "another aggregator serves region {0:?}; a region without a Redis can have only one. Stop the other one, or set the \
-         same Redis for both with --redis-url or WEIR_REDIS_URL"
-    )]
-    RegionTaken(String),
-    /// A server ended although no shutdown was requested.
-    #[error("the gRPC or the HTTP server ended unexpectedly")]
-    Ended,
-    /// A task of the program panicked.
-    #[error("a task failed: {0}")]
-    Task(#[from] JoinError),
-}
-
 /// A running server.
 pub struct Server {
     services: Arc<Services>,
     embedded: Arc<EmbeddedLimiter>,
-    grpc_address: SocketAddr,
-    admin_address: SocketAddr,
-    http_address: Option<SocketAddr>,
+    addresses: Addresses,
     grpc: JoinHandle<()>,
     http: JoinHandle<()>,
     helpers: JoinSet<()>,
@@ -173,117 +85,54 @@ impl Server {
         let limits_source = Source::open(&settings.api.rls)?;
         let answering = settings.api.rls.answering.clone();
         let mut authentication = Authentication::open(&settings.api)?;
-        let store = settings.store.as_ref().map(Store::open).transpose()?;
-        settings.database.as_ref().map(DatabaseOptions::check_folders).transpose()?;
-        let database = settings.database.as_ref().map(Database::open).transpose()?;
-        for warning in settings.database.iter().flat_map(DatabaseOptions::unverified) {
-            warn!("{warning}");
-        }
+        let Stores { regional, global, database, exact } = Stores::open(&settings)?;
         let telemetry = Telemetry::start(settings.telemetry.as_ref(), &settings.region)?;
-        let exact = Exact::new(store.clone(), database.clone());
-        let ledger = database.clone();
-        let id = rand::random();
-        let regional = store.map(|store| Arc::new(Regional::new(store, settings.schedule, id)));
-        let global = database.map(|database| Arc::new(Global::new(database, settings.schedule, id)));
-        let (grpc_socket, grpc_address) =
-            bind(&settings.grpc_listen, "filters (gRPC)", "--grpc-listen or WEIR_GRPC_LISTEN").await?;
-        let (admin_socket, admin_address) =
-            bind(&settings.admin_listen, "the admin HTTP", "--admin-listen or WEIR_ADMIN_LISTEN").await?;
-        let http_socket = match &settings.api.http_listen {
-            Some(address) => {
-                Some(bind(address, "applications (HTTP)", "--http-listen or WEIR_HTTP_LISTEN").await?)
-            }
-            None => None,
-        };
-        let http_address = http_socket.as_ref().map(|(_, address)| *address);
-        let addresses = (grpc_address, admin_address, http_address);
+        let Ports { grpc, admin, http, addresses } = Ports::bind(&settings).await?;
         let authenticator = Authenticator::new(settings.token.clone(), authentication.tokens.clone());
-        authentication.admit(addresses, &authenticator, settings.api.insecure)?;
-        info!(region = settings.region, admin = %admin_address, "weir-aggregator starts");
-        authentication.describe(http_address, grpc_address, settings.token.is_some());
-        if !authenticator.filters_need_tokens() && !grpc_address.ip().is_loopback() {
-            warn!(grpc = %grpc_address, "other machines can connect, and filters need no token; set --filter-token or WEIR_FILTER_TOKEN");
-        }
-        if !admin_address.ip().is_loopback() {
-            warn!(admin = %admin_address, "other machines can connect to the admin HTTP, which shows identifiers");
-        }
+        let listeners = (addresses.grpc, addresses.admin, addresses.http);
+        authentication.admit(listeners, &authenticator, settings.api.insecure)?;
+        info!(region = settings.region, admin = %addresses.admin, "weir-aggregator starts");
+        authentication.describe(addresses.http, addresses.grpc, settings.token.is_some());
+        log_who_can_connect(addresses, &authenticator);
         log_what_is_shared(&settings);
+
         let Settings { region, limits, schedule, admin_hosts, admin_links, migrate, .. } = settings;
         let services = Arc::new(Services::new(region, limits, clock, regional, global, exact, telemetry));
         helpers.spawn(tick(services.clone()));
         let connections = Connections::of_process();
-        let admin_socket = (admin_socket.listen()?, connections.admin);
-        helpers.spawn(admin::serve(services.clone(), admin_hosts, admin_links, admin_socket));
-        if let Some(database) = &ledger {
+        let admin = (admin.listen()?, connections.admin);
+        helpers.spawn(admin::serve(services.clone(), admin_hosts, admin_links, admin));
+        if let Some(database) = &database {
             check_database(database, migrate, &mut helpers).await?;
         }
-        if let (None, Some(global)) = (&services.regional, &services.global) {
-            let taken = lease::take(global).await;
-            taken.map_err(|_| ServeError::RegionTaken(services.region_name.clone()))?;
-            helpers.spawn(lease::keep(services.hub.clone(), global.clone()));
-        }
-        let hub = services.hub.clone();
-        let share = move |tokens: &Tokens| {
-            // Thousands of names are put together before the region's lock is taken.
-            let grants = tokens.grants();
-            hub.region(|region, _| region.set_grants(grants));
-        };
+        hold_region(&services, &mut helpers).await?;
+        let share = share_grants(services.hub.clone());
         share(&authentication.tokens);
-        // Boxed, as the program's start would otherwise hold its state on its stack.
-        let watch = match &services.regional {
-            Some(regional) => Some(Box::pin(regional::before_serving(&services.hub, regional)).await),
-            None => None,
-        };
-        let prepared = prepare(&services).await;
-        let grpc_socket = grpc_socket.listen()?;
-        let http_socket = http_socket.map(|(socket, _)| socket.listen()).transpose()?;
+        let stores = read_stores(&services).await;
+        let grpc = (grpc.listen()?, connections.grpc);
+        let http = http.map(Bound::listen).transpose()?.map(|socket| (socket, connections.http));
         services.serves.store(true, Relaxed);
-        info!(
-            region = services.region_name,
-            grpc = %grpc_address,
-            admin = %admin_address,
-            http = %http_address.map_or_else(|| "none".to_owned(), |address| address.to_string()),
-            "weir-aggregator serves"
-        );
-        helpers.spawn(push::watch(services.hub.clone()));
-        if let (Some(global), Some(prepared)) = (&services.global, prepared) {
-            global::start(&services.hub, global, prepared, &mut helpers);
-            control::start(&services.control, global, &mut helpers);
-        }
-        match services.regional.as_ref().zip(watch) {
-            Some((regional, watch)) => {
-                regional::start(&services.hub, regional, watch, &mut helpers);
-                let (hub, status) = (services.hub.clone(), services.status.clone());
-                helpers.spawn(peers::exchange(hub, status, regional.clone()));
-            }
-            None => {
-                helpers.spawn(begin_anew(services.hub.clone(), schedule));
-            }
-        }
+        log_that_it_serves(&services, addresses);
+
+        start_stores(&services, stores, schedule, &mut helpers);
         authentication.follow(&services.metrics, share, &mut helpers);
         let embedded = EmbeddedLimiter::start(services.clone(), schedule.leave_ms, &mut helpers);
         let limits = rate_limits(&services, limits_source, &mut helpers);
-        let rate_limits = RateLimitService::new(
-            services.clone(),
-            embedded.clone(),
-            (limits.clone(), answering),
-            authenticator.clone(),
-        );
-        let quotas = Quotas::new(services.clone(), embedded.clone(), limits);
+        let quotas = Quotas::new(services.clone(), embedded.clone(), limits.clone());
         helpers.spawn(quotas.clone().run());
         let quotas = QuotaService::new(quotas, authenticator.clone());
+        let rate_limits = (limits, answering);
+        let rate_limits =
+            RateLimitService::new(services.clone(), embedded.clone(), rate_limits, authenticator.clone());
         let api = HttpApi {
             services: services.clone(),
             embedded: embedded.clone(),
             tokens: authentication.tokens.clone(),
-            ledger: ledger.map(|database| Arc::new(Ledger::new(database))),
+            ledger: database.map(|database| Arc::new(Ledger::new(database))),
             overrides: Arc::default(),
         };
-        let http = match http_socket {
-            Some(socket) => {
-                let socket = (socket, connections.http);
-                tokio::spawn(http::serve(api, socket, authentication.tls.clone()))
-            }
+        let http = match http {
+            Some(socket) => tokio::spawn(http::serve(api, socket, authentication.tls.clone())),
             None => tokio::spawn(drained(services.clone())),
         };
         let region = RegionService::new(services.clone(), authenticator);
@@ -292,25 +141,23 @@ impl Server {
             Api::new(RateLimitService::NAME, move |request| rate_limits.serve(request)),
             Api::new(QuotaService::NAME, move |request| quotas.serve(request)),
         ];
-        let grpc_socket = (grpc_socket, connections.grpc);
-        let serving = grpc::serve(services.clone(), apis, grpc_socket, authentication.tls);
-        let grpc = tokio::spawn(serving);
-        Ok(Server { services, embedded, grpc_address, admin_address, http_address, grpc, http, helpers })
+        let grpc = tokio::spawn(grpc::serve(services.clone(), apis, grpc, authentication.tls));
+        Ok(Server { services, embedded, addresses, grpc, http, helpers })
     }
 
     /// The address for filters.
     pub fn grpc_address(&self) -> SocketAddr {
-        self.grpc_address
+        self.addresses.grpc
     }
 
     /// The address for operators.
     pub fn admin_address(&self) -> SocketAddr {
-        self.admin_address
+        self.addresses.admin
     }
 
     /// The address for applications, if there is one.
     pub fn http_address(&self) -> Option<SocketAddr> {
-        self.http_address
+        self.addresses.http
     }
 
     /// The parts of the region.
@@ -394,9 +241,39 @@ impl Drop for Server {
     }
 }
 
-/// Before the first request is served, reads from the database, within a bound.
-async fn prepare(services: &Services) -> Option<global::Start> {
-    let global = services.global.as_ref()?;
+/// Without a Redis, a region with a database has one aggregator at a time: takes its lease, and keeps it.
+async fn hold_region(services: &Services, helpers: &mut JoinSet<()>) -> Result<(), ServeError> {
+    if let (None, Some(global)) = (&services.regional, &services.global) {
+        let taken = lease::take(global).await;
+        taken.map_err(|_| ServeError::RegionTaken(services.region_name.clone()))?;
+        helpers.spawn(lease::keep(services.hub.clone(), global.clone()));
+    }
+    Ok(())
+}
+
+/// Sets who may have which part of the room for keys.
+fn share_grants(hub: Arc<Hub>) -> impl Fn(&Tokens) + Send + Sync + 'static {
+    move |tokens| {
+        // Thousands of names are put together before the region's lock is taken.
+        let grants = tokens.grants();
+        hub.region(|region, _| region.set_grants(grants));
+    }
+}
+
+/// What the stores have told before the first request is served.
+struct StoresRead {
+    watch: Option<Watch>,
+    global: Option<global::Start>,
+}
+
+/// Before the first request is served, reads from the stores, within bounds.
+async fn read_stores(services: &Services) -> StoresRead {
+    // Boxed, as the program's start would otherwise hold its state on its stack.
+    let watch = match &services.regional {
+        Some(regional) => Some(Box::pin(regional::before_serving(&services.hub, regional)).await),
+        None => None,
+    };
+    let Some(global) = &services.global else { return StoresRead { watch, global: None } };
     let start = global::before_serving(&services.hub, global, services.regional.is_none());
     let (start, ()) = tokio::join!(start, services.control.read_once(global));
     if !services.control.is_read() {
@@ -404,7 +281,24 @@ async fn prepare(services: &Services) -> Option<global::Start> {
             "live control was not read from the database: until it is, calls of the APIs are undecided, and /readyz answers 503"
         );
     }
-    Some(start)
+    StoresRead { watch, global: Some(start) }
+}
+
+/// Starts the tasks that exchange counts with the stores and with peers.
+fn start_stores(services: &Arc<Services>, read: StoresRead, schedule: Schedule, helpers: &mut JoinSet<()>) {
+    let hub = || services.hub.clone();
+    helpers.spawn(push::watch(hub()));
+    if let Some((global, start)) = services.global.as_ref().zip(read.global) {
+        global::start(&services.hub, global, start, helpers);
+        control::start(&services.control, global, helpers);
+    }
+    match services.regional.as_ref().zip(read.watch) {
+        Some((regional, watch)) => {
+            regional::start(&services.hub, regional, watch, helpers);
+            helpers.spawn(peers::exchange(hub(), services.status.clone(), regional.clone()));
+        }
+        None => drop(helpers.spawn(begin_anew(hub(), schedule))),
+    }
 }
 
 /// Replaces a listener that is not configured: completes when the shutdown begins.
@@ -511,6 +405,26 @@ async fn migrate_later(database: Database) {
             Err(error) => return error!(%error, "could not bring the database's tables up to date"),
         }
     }
+}
+
+fn log_who_can_connect(addresses: Addresses, authenticator: &Authenticator) {
+    let Addresses { grpc, admin, .. } = addresses;
+    if !authenticator.filters_need_tokens() && !grpc.ip().is_loopback() {
+        warn!(%grpc, "other machines can connect, and filters need no token; set --filter-token or WEIR_FILTER_TOKEN");
+    }
+    if !admin.ip().is_loopback() {
+        warn!(%admin, "other machines can connect to the admin HTTP, which shows identifiers");
+    }
+}
+
+fn log_that_it_serves(services: &Services, Addresses { grpc, admin, http }: Addresses) {
+    info!(
+        region = services.region_name,
+        %grpc,
+        %admin,
+        http = %http.map_or_else(|| "none".to_owned(), |address| address.to_string()),
+        "weir-aggregator serves"
+    );
 }
 
 fn log_what_is_shared(settings: &Settings) {

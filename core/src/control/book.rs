@@ -106,7 +106,7 @@ fn known_of(edition: Edition) -> ControlsKnown {
     }
 }
 
-/// See the module.
+/// The newest control of each target and slot, deletions included, by revision.
 #[derive(Clone, Debug, Default)]
 pub struct Book {
     edition: Option<Edition>,

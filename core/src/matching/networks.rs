@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 use ipnet::{IpNet, Ipv4Net};
 
-/// Values by network.
+/// Values by network; an address has the value of the longest prefix that contains it.
 #[derive(Clone, Debug)]
 pub struct Networks<V> {
     sorted: Vec<Node<V>>,

@@ -2,7 +2,7 @@
 //!
 //! Each worker has one bidirectional gRPC stream, `/weir.v1.Region/Follow`, with [`FilterFrame`]s up and [`RegionFrame`]s down. All counts
 //! are absolute components, so a frame may be lost, repeated or late. The first frame of a stream has a [`Hello`]; a stream of an unknown
-//! version ends with a [`StreamError`]. Receivers validate all contents.
+//! version ends with a [`StreamError`]. Receivers validate all contents. `wire.proto` describes the same for clients in other languages.
 //!
 //! | field | from | handled by |
 //! |---|---|---|
@@ -348,7 +348,7 @@ pub struct Charge {
     pub cost: u64,
 }
 
-/// A sliding log.
+/// A limit that counts each use by itself, in a sliding log.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct LogLimit {
     /// Canonical key bytes.

@@ -18,6 +18,7 @@
 //!
 //! Proxies get parts by their demand, so the part of an idle proxy goes to a busy one.
 
+mod allotment;
 mod pace;
 mod share;
 
@@ -26,8 +27,10 @@ use crate::model::time::MonoMs;
 use crate::model::window::Position;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
+use allotment::{portion, portion_up};
 use pace::Pace;
 
+pub use allotment::{Allotment, FILL_MS, Report, Room};
 pub use share::Share;
 
 /// Time between two reports of a proxy: what Envoy 1.40 uses, whatever its configuration states.
@@ -36,14 +39,12 @@ pub const REPORT_MS: u64 = 5_000;
 pub const HORIZON_MS: u64 = REPORT_MS + 1_000;
 /// Time for which an allotment is valid.
 pub const VALID_MS: u64 = 15_000;
-/// A bucket of tokens refills in this time. Envoy 1.40 fills a new bucket only if it would refill in less than the machine has been running.
-pub const FILL_MS: u64 = 30_000;
 /// The part of what is neither used nor reserved that one allotment takes, as numerator and denominator; the rest is for proxies that join.
 pub const PART: (u64, u64) = (3, 4);
 /// A proxy gets at least what the limit lets pass on average in this time, or [`START_LEAST`], if that is free.
 pub const START_MS: u64 = 60_000;
 /// See [`START_MS`].
-pub const START_LEAST: u64 = 8;
+const START_LEAST: u64 = 8;
 /// A proxy gets more than that only up to so many times what it was asked for between two reports.
 pub const GROWTH: u64 = 3;
 /// A proxy that ends its stream has spent nothing since a report that is no older.
@@ -52,44 +53,6 @@ pub const LAST_REPORT_MS: u64 = 1_000;
 pub const PACED_BELOW_MS: u64 = 2 * REPORT_MS;
 /// Most proxies of one limit. Those of one owner are three quarters of them at most.
 pub const MAX_SHARES: usize = 4_096;
-
-/// The limit and its use at the time of a division.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Room {
-    /// Most that may be used in a window.
-    pub limit: u64,
-    /// What is left of it, by the counts of all nodes.
-    pub left: u64,
-    /// The position in the window's cells.
-    pub at: Position,
-}
-
-/// What a proxy may admit until it receives another allotment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Allotment {
-    /// No request.
-    Nothing,
-    /// A full bucket of this many tokens, which refills in [`FILL_MS`].
-    Tokens(u64),
-    /// A bucket that receives `tokens` in each of `seconds`. It holds those of one second, at least one.
-    Rate {
-        /// At least 1.
-        tokens: u64,
-        /// At least 1.
-        seconds: u64,
-    },
-}
-
-/// What a proxy reports.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Report {
-    /// Requests that it has admitted since its last report.
-    pub allowed: u64,
-    /// Requests that it has denied since then.
-    pub denied: u64,
-    /// The time since then, in milliseconds, as the proxy states it.
-    pub within_ms: u64,
-}
 
 /// The division of one limit.
 #[derive(Clone, Debug)]
@@ -329,18 +292,6 @@ struct Weights {
     demand: u64,
     /// Number of connected proxies.
     count: u64,
-}
-
-/// `amount × part / whole`, rounded down; at most `amount`.
-fn portion(amount: u64, part: u64, whole: u64) -> u64 {
-    let product = u128::from(amount).saturating_mul(u128::from(part.min(whole)));
-    u64::try_from(product.checked_div(u128::from(whole)).unwrap_or(0)).unwrap_or(amount)
-}
-
-/// The same, rounded up.
-fn portion_up(amount: u64, part: u64, whole: u64) -> u64 {
-    let product = u128::from(amount).saturating_mul(u128::from(part.min(whole)));
-    u64::try_from(product.div_ceil(u128::from(whole.max(1)))).unwrap_or(amount)
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! It is the limit less what others use: clients of the APIs, filters, and the proxies of the region's other aggregators. It moves half the
 //! way at each step, because two aggregators that both gave away all would otherwise both take back all.
 
-use super::Room;
+use super::allotment::Room;
 use crate::model::window::{Position, Used};
 
 #[derive(Clone, Debug, Default)]

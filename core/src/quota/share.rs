@@ -9,7 +9,8 @@
 //!               ├──────────────────────── reserved ───────────────────────┤
 //! ```
 
-use super::{Allotment, FILL_MS, HORIZON_MS, Report, portion};
+use super::HORIZON_MS;
+use super::allotment::{Allotment, FILL_MS, Report, portion};
 use crate::model::time::MonoMs;
 
 /// Longest time in which a paced bucket receives its tokens, if it receives one in that time.

@@ -7,10 +7,11 @@
 //! most once after a loss, by what its evidence has beyond all components: of several, the one that knows of more use raises it
 //! further. Only cells that began before the loss get a baseline.
 
+use super::Region;
 use super::cell::CellState;
 use super::exchange::{BASELINE, LowerBound, Merge, Merged, Stored};
+use super::plausibility::{Refused, checked};
 use super::work::Errand;
-use super::{Refused, Region, checked};
 use crate::model::key::Key;
 use crate::model::time::UnixMs;
 use crate::model::window::MAX_COUNT;

@@ -3,8 +3,8 @@
 use super::cell::others::RegionSet;
 use super::cell::sharing::{Sharing, Standing};
 use super::cell::{CellState, Load, MAX_ORIGINS_A_KEY, Peer, Usage};
+use super::plausibility::{MAX_WINDOW_SKEW, Refused};
 use super::shares::Lineage;
-use super::{MAX_WINDOW_SKEW, Refused};
 use crate::model::key::{Key, KeyParts, OriginId};
 use crate::model::time::UnixMs;
 use crate::model::window::{MAX_COUNT, Position, Used, weighted_up};

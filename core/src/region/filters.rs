@@ -2,9 +2,10 @@
 
 use super::cells::{KeyState, LiveLimit};
 use super::keys::Keys;
+use super::plausibility::{Refused, checked_own, most_by_now};
 use super::subscribers::Subscribers;
 use super::work::Errand;
-use super::{Refused, Region, Reported, checked_own, most_by_now};
+use super::{Region, Reported};
 use crate::model::key::{Key, KeyParts, OriginId};
 use crate::model::time::UnixMs;
 use crate::model::window::{MAX_COUNT, Position};

@@ -6,8 +6,8 @@
 //! Keys are kept in numbered slots, so that a walk over all of them can pause and continue. Streams need the region all
 //! the time, and it must not be locked for as long as a million keys take.
 
-use super::Refused;
 use super::cells::{KeyState, Weight};
+use super::plausibility::Refused;
 use super::shares::{Lineage, Shares, Standing};
 use crate::model::key::{HashKey, Key, KeyParts, MIN_DURATION_MS, OriginId, fingerprint};
 use crate::model::room::most_of_part;

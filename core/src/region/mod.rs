@@ -37,15 +37,15 @@ mod globe;
 mod keys;
 pub mod log;
 pub mod nodes;
+mod plausibility;
 mod replay;
 pub mod shares;
 mod subscribers;
 pub mod top;
 mod work;
 
-use crate::model::key::{HashKey, Key, KeyParts, OriginId};
+use crate::model::key::{HashKey, Key, OriginId};
 use crate::model::time::{MonoMs, UnixMs};
-use crate::model::window::{MAX_COUNT, MAX_LIMIT, Position};
 use crate::model::wire;
 use alloc::vec::Vec;
 use cell::others::OtherRegions;
@@ -62,17 +62,9 @@ pub use cell::sharing::{Due, LONE_TOLERANCE_PART, THRESHOLD_MARGIN, TOLERANCE_PA
 pub use cell::{CellState, Component};
 pub use cells::{LiveLimit, SHORTEST_PUBLISHED_MS};
 pub use globe::publish::ImportedCell;
+pub use plausibility::{MAX_WINDOW_SKEW, MOST_A_SECOND, Refused};
 pub use replay::{HotCell, Proposed};
 
-/// How many windows a sequence may differ from the aggregator's own. A greater difference means that a clock is wrong.
-pub const MAX_WINDOW_SKEW: u64 = 2;
-
-/// The most that one node can plausibly have used of one key in a second: a million requests, each with a cost of a
-/// million.
-pub const MOST_A_SECOND: u64 = 1 << 40;
-/// Seconds added to the time that a cell has lasted, since clocks differ.
-const CLOCKS_DIFFER_S: u64 = 60;
-const _: () = assert!(MAX_LIMIT == CLOCKS_DIFFER_S * MOST_A_SECOND);
 /// Bounds of a [`Region`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RegionLimits {
@@ -88,26 +80,6 @@ impl Default for RegionLimits {
     fn default() -> Self {
         RegionLimits { max_keys: 2_000_000, max_origins: 4_096 }
     }
-}
-
-/// Why a count was not merged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
-    /// The key's bytes are not a key, or another region's key has a window that regions do not share.
-    #[error("malformed key")]
-    Key,
-    /// The sequence is more than two windows away from now.
-    #[error("sequence is more than two windows away from now")]
-    Sequence,
-    /// A component beyond [`MAX_COUNT`], or beyond [`MOST_A_SECOND`] for as long as its cell lasts.
-    #[error("implausible component")]
-    Component,
-    /// A bound of [`RegionLimits`], or of the number of nodes of one key, is reached.
-    #[error("the region is full")]
-    Full,
-    /// The process has evicted its own count, and the store that may hold it cannot be queried.
-    #[error("the baseline is unknown while the regional store is unavailable")]
-    Baseline,
 }
 
 /// The result of merging a report.
@@ -252,33 +224,6 @@ impl Region {
     fn live_cells(&self) -> u64 {
         (self.work.created + self.imported).saturating_sub(self.keys.forgotten())
     }
-}
-
-/// Whether a count is plausible, and the present position in the key's windows. Works on bytes, as most keys are stored
-/// already and need no new `Key`.
-fn checked(key: &[u8], sequence: u64, component: u64, now: UnixMs) -> Result<Position, Refused> {
-    let parts = KeyParts::decode(key).map_err(|_| Refused::Key)?;
-    let at = Position::at(now, parts.cell_ms());
-    if sequence.abs_diff(at.sequence) > MAX_WINDOW_SKEW.saturating_mul(u64::from(parts.resolution)) {
-        return Err(Refused::Sequence);
-    }
-    if component > MAX_COUNT {
-        return Err(Refused::Component);
-    }
-    Ok(at)
-}
-
-/// The same for the count of one node.
-fn checked_own(key: &[u8], sequence: u64, own: u64, now: UnixMs) -> Result<Position, Refused> {
-    let at = checked(key, sequence, own, now)?;
-    if own > most_by_now(sequence, at.cell_ms, now) { Err(Refused::Component) } else { Ok(at) }
-}
-
-/// The most that one node can plausibly have used in a cell by now.
-fn most_by_now(sequence: u64, cell_ms: u64, now: UnixMs) -> u64 {
-    let lasted_ms = now.0.saturating_sub(sequence.saturating_mul(cell_ms)).min(cell_ms);
-    let seconds = (lasted_ms / 1_000).saturating_add(CLOCKS_DIFFER_S);
-    seconds.saturating_mul(MOST_A_SECOND).min(MAX_COUNT)
 }
 
 #[cfg(test)]

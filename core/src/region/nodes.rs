@@ -7,7 +7,7 @@ use crate::model::time::MonoMs;
 use alloc::collections::BTreeMap;
 
 /// A node counts as alive for this long after its last frame.
-pub const NODE_ALIVE_MS: u64 = 2_000;
+const NODE_ALIVE_MS: u64 = 2_000;
 /// A node of another aggregator counts for this long after it was listed last: three intervals of the list. A store that was emptied
 /// lists only who has announced itself since.
 const ELSEWHERE_MS: u64 = 3_000;

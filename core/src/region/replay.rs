@@ -5,12 +5,13 @@
 //! maximum. Each component is marked with what the store holds of it in its present *incarnation*. When a wipe begins
 //! another incarnation, every mark becomes void at once, and all counts are written again.
 
+use super::Region;
 use super::cells::KeyState;
 use super::exchange::{BASELINE, Merge, Merged, Part, Proposal, StoreIds};
 use super::filters::{admits, answer, checked_proposal, touch};
+use super::plausibility::{Refused, checked};
 use super::subscribers::Subscribers;
 use super::work::{Errand, Spot};
-use super::{Refused, Region, checked};
 use crate::model::key::{Key, OriginId};
 use crate::model::time::UnixMs;
 use crate::model::window::MAX_COUNT;

@@ -1,10 +1,10 @@
 //! Queues of cells that wait to be written to the region's store or broadcast to its other aggregators. A cell is in
 //! each queue at most once, however often it changes. Its counts are read when it is taken from the queue.
 
-use super::Refused;
 use super::cell::{CellState, Queued};
 use super::cells::KeyState;
 use super::keys::Keys;
+use super::plausibility::Refused;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 

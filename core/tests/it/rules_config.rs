@@ -243,9 +243,16 @@ fn invalid_sections() {
     }
 }
 
+/// Each fields of a rule, and the only error of it.
+fn check_each(fields: &[(&str, &str)]) {
+    for (fields, expected) in fields {
+        check(&with_fields(fields), &[*expected]);
+    }
+}
+
 #[test]
-fn invalid_rules() {
-    for (fields, expected) in [
+fn invalid_names_limits_and_words() {
+    check_each(&[
         (r#""name": "ünï""#, r#"rules[0].name: "ünï" is not a name"#),
         (r#""name": """#, r#"rules[0].name: "" is not a name"#),
         (r#""namespace": null"#, "rules[0].namespace: null is not a name"),
@@ -265,6 +272,61 @@ fn invalid_rules() {
         (r#""window": "367d""#, r#"rules[0].window: "367d" is out of range"#),
         (r#""window": 60"#, "rules[0].window: 60 is out of range"),
         (r#""window": true"#, "rules[0].window: true is not a duration"),
+        (
+            r#""on_missing_identifier": "allow""#,
+            r#"rules[0].on_missing_identifier: "allow" is not one of its values; expected shared, skip or deny"#,
+        ),
+        (r#""timeout": "2s""#, r#"rules[0].timeout: "2s" is out of range; expected a number"#),
+        (r#""on_failure": 1"#, "rules[0].on_failure: 1 is not a string; expected allow or deny"),
+        (
+            r#""unknown_key": """#,
+            r#"rules[0].unknown_key: "" is not one of its values; expected query or assume_low"#,
+        ),
+        (
+            r#""limit": {"filter_state": "a", "default": 9, "max": 8}"#,
+            "rules[0].limit.default: 9 is above max; expected a number up to max",
+        ),
+        (
+            r#""limit": {"header": "a", "filter_state": "b", "default": 1, "max": 8}"#,
+            "rules[0].limit.header: there is no such field",
+        ),
+        (r#""hash": "yes""#, r#"rules[0].hash: "yes" is not a boolean"#),
+        (
+            r#""hash": true"#,
+            "hash_key: it is missing, and rules[0].hash requires it; expected 16 to 1024 printable ASCII",
+        ),
+        (
+            r#""on_ambiguous_identifier": "skip""#,
+            r#"rules[0].on_ambiguous_identifier: "skip" is not one of its values; expected shared or deny"#,
+        ),
+    ]);
+}
+
+#[test]
+fn invalid_overrides() {
+    check_each(&[
+        (r#""overrides": [{"identifier": "a"}]"#, "rules[0].overrides[0]: none of limit or exempt is given"),
+        (
+            r#""overrides": [{"identifier": "a", "limit": 1, "exempt": true}]"#,
+            "rules[0].overrides[0]: both limit and exempt are given",
+        ),
+        (
+            r#""overrides": [{"identifier": "a", "exempt": false}]"#,
+            "rules[0].overrides[0].exempt: false has no effect; expected true",
+        ),
+        (
+            r#""overrides": [{"identifier": "a\\b", "limit": 1}]"#,
+            r#"rules[0].overrides[0].identifier: "a\\b" has a backslash before another character"#,
+        ),
+    ]);
+    let many = vec![r#"{"identifier": "a", "limit": 1}"#; 10_001].join(",");
+    let expected = "rules[0].overrides: it has 10001 overrides; expected a list of 0 to 10000 overrides";
+    check(&with_fields(&format!(r#""overrides": [{many}]"#)), &[expected]);
+}
+
+#[test]
+fn invalid_costs_and_bans() {
+    check_each(&[
         (
             r#""cost": -1"#,
             "rules[0].cost: -1 is not a cost; expected a whole number, 0 or more, or an object",
@@ -309,16 +371,57 @@ fn invalid_rules() {
             r#""cost": {"request": {"header": "x"}, "max": 5, "default": 6}"#,
             "rules[0].cost.default: 6 is out of range",
         ),
+    ]);
+}
+
+#[test]
+fn invalid_matches() {
+    check_each(&[
+        (r#""match": {"route": {"exact": "a", "prefix": "b"}}"#, "rules[0].match.route: "),
+        (r#""match": {"virtual_host": "a"}"#, "rules[0].match.virtual_host: "),
         (
-            r#""on_missing_identifier": "allow""#,
-            r#"rules[0].on_missing_identifier: "allow" is not one of its values; expected shared, skip or deny"#,
+            r#""match": {"path": "/x"}"#,
+            r#"rules[0].match.path: "/x" is not an object; expected an object with segments"#,
         ),
-        (r#""timeout": "2s""#, r#"rules[0].timeout: "2s" is out of range; expected a number"#),
-        (r#""on_failure": 1"#, "rules[0].on_failure: 1 is not a string; expected allow or deny"),
         (
-            r#""unknown_key": """#,
-            r#"rules[0].unknown_key: "" is not one of its values; expected query or assume_low"#,
+            r#""match": {"path": {"segments": "/Login./"}}"#,
+            r#"rules[0].match.path.segments: "/Login./" is not in the form in which paths are compared; expected the path "/Login""#,
         ),
+        (
+            r#""match": {"path": {"segments": "/a*/b"}}"#,
+            r#"rules[0].match.path.segments: "/a*/b" has a star next to other characters"#,
+        ),
+        (
+            r#""match": {"path": {"exact": "/a;b"}}"#,
+            r#"rules[0].match.path.exact: "/a;b" is not in the form in which paths are compared; expected the path "/a""#,
+        ),
+        (
+            r#""match": {"path": {"regex": "/a", "ignore_case": true}}"#,
+            "rules[0].match.path.ignore_case: true has no effect on a regular expression; expected (?i)",
+        ),
+        (r#""match": {"path": {"exact": "x"}}"#, r#"rules[0].match.path.exact: "x" is not a path"#),
+        (r#""match": {"path": {"exact": "/x?y"}}"#, r#"rules[0].match.path.exact: "/x?y" is not a path"#),
+        (
+            r#""match": {"path": {"prefix": "/a//%62"}}"#,
+            r#"rules[0].match.path.prefix: "/a//%62" is not in the form in which paths are compared; expected the path "/a/b""#,
+        ),
+        (
+            r#""match": {"path": {"regex": "("}}"#,
+            r#"rules[0].match.path.regex: "(" is not a usable regular expression: regex parse error:"#,
+        ),
+        (
+            r#""match": {"methods": ["get"]}"#,
+            r#"rules[0].match.methods[0]: "get" is not a method; expected a method in"#,
+        ),
+        (r#""match": {"host": "a:80"}"#, r#"rules[0].match.host: "a:80" is not a host"#),
+        (r#""match": {"headers": [{"name": "x"}]}"#, "rules[0].match.headers[0]: none of exact, prefix"),
+        (r#""match": {"headers": {"x": "y"}}"#, "rules[0].match.headers: an object is not a list"),
+    ]);
+}
+
+#[test]
+fn invalid_identifiers() {
+    check_each(&[
         (r#""identifier": []"#, "rules[0].identifier: it has 0 parts; expected a list of 1 to 8 parts"),
         (
             r#""identifier": "x""#,
@@ -341,51 +444,12 @@ fn invalid_rules() {
             r#""identifier": {"client_address": {"ipv4_prefix": 33}}"#,
             "rules[0].identifier.client_address.ipv4_prefix: 33 is out of range; expected a whole number from 0 to 32",
         ),
-        (r#""match": {"route": {"exact": "a", "prefix": "b"}}"#, "rules[0].match.route: "),
-        (r#""match": {"virtual_host": "a"}"#, "rules[0].match.virtual_host: "),
         (r#""identifier": {"metadata": {"key": "a"}}"#, "rules[0].identifier.metadata.filter: it is missing"),
         (r#""identifier": {"client_certificate": "san"}"#, "rules[0].identifier.client_certificate: "),
-        (
-            r#""limit": {"filter_state": "a", "default": 9, "max": 8}"#,
-            "rules[0].limit.default: 9 is above max; expected a number up to max",
-        ),
-        (
-            r#""limit": {"header": "a", "filter_state": "b", "default": 1, "max": 8}"#,
-            "rules[0].limit.header: there is no such field",
-        ),
         (r#""identifier": {"jwt_claim": {}}"#, "rules[0].identifier.jwt_claim.claim: it is missing"),
         (
             r#""identifier": {"jwt_claim": {"claim": ["a", "\u0000"]}}"#,
             r#"rules[0].identifier.jwt_claim.claim[1]: "\0" contains a zero byte"#,
-        ),
-        (
-            r#""match": {"path": "/x"}"#,
-            r#"rules[0].match.path: "/x" is not an object; expected an object with segments"#,
-        ),
-        (
-            r#""match": {"path": {"segments": "/Login./"}}"#,
-            r#"rules[0].match.path.segments: "/Login./" is not in the form in which paths are compared; expected the path "/Login""#,
-        ),
-        (
-            r#""match": {"path": {"segments": "/a*/b"}}"#,
-            r#"rules[0].match.path.segments: "/a*/b" has a star next to other characters"#,
-        ),
-        (
-            r#""match": {"path": {"exact": "/a;b"}}"#,
-            r#"rules[0].match.path.exact: "/a;b" is not in the form in which paths are compared; expected the path "/a""#,
-        ),
-        (
-            r#""match": {"path": {"regex": "/a", "ignore_case": true}}"#,
-            "rules[0].match.path.ignore_case: true has no effect on a regular expression; expected (?i)",
-        ),
-        (r#""hash": "yes""#, r#"rules[0].hash: "yes" is not a boolean"#),
-        (
-            r#""hash": true"#,
-            "hash_key: it is missing, and rules[0].hash requires it; expected 16 to 1024 printable ASCII",
-        ),
-        (
-            r#""on_ambiguous_identifier": "skip""#,
-            r#"rules[0].on_ambiguous_identifier: "skip" is not one of its values; expected shared or deny"#,
         ),
         (
             r#""identifier": {"cookie": "a", "pick": "any"}"#,
@@ -400,42 +464,7 @@ fn invalid_rules() {
             "rules[0].identifier.lowercase: true has no effect here; expected it only with header or authorization or cookie or",
         ),
         (r#""identifier": {"host": {"port": 80}}"#, "rules[0].identifier.host.port: 80 is not a boolean"),
-        (r#""match": {"path": {"exact": "x"}}"#, r#"rules[0].match.path.exact: "x" is not a path"#),
-        (r#""match": {"path": {"exact": "/x?y"}}"#, r#"rules[0].match.path.exact: "/x?y" is not a path"#),
-        (
-            r#""match": {"path": {"prefix": "/a//%62"}}"#,
-            r#"rules[0].match.path.prefix: "/a//%62" is not in the form in which paths are compared; expected the path "/a/b""#,
-        ),
-        (
-            r#""match": {"path": {"regex": "("}}"#,
-            r#"rules[0].match.path.regex: "(" is not a usable regular expression: regex parse error:"#,
-        ),
-        (
-            r#""match": {"methods": ["get"]}"#,
-            r#"rules[0].match.methods[0]: "get" is not a method; expected a method in"#,
-        ),
-        (r#""match": {"host": "a:80"}"#, r#"rules[0].match.host: "a:80" is not a host"#),
-        (r#""match": {"headers": [{"name": "x"}]}"#, "rules[0].match.headers[0]: none of exact, prefix"),
-        (r#""match": {"headers": {"x": "y"}}"#, "rules[0].match.headers: an object is not a list"),
-        (r#""overrides": [{"identifier": "a"}]"#, "rules[0].overrides[0]: none of limit or exempt is given"),
-        (
-            r#""overrides": [{"identifier": "a", "limit": 1, "exempt": true}]"#,
-            "rules[0].overrides[0]: both limit and exempt are given",
-        ),
-        (
-            r#""overrides": [{"identifier": "a", "exempt": false}]"#,
-            "rules[0].overrides[0].exempt: false has no effect; expected true",
-        ),
-        (
-            r#""overrides": [{"identifier": "a\\b", "limit": 1}]"#,
-            r#"rules[0].overrides[0].identifier: "a\\b" has a backslash before another character"#,
-        ),
-    ] {
-        check(&with_fields(fields), &[expected]);
-    }
-    let many = vec![r#"{"identifier": "a", "limit": 1}"#; 10_001].join(",");
-    let expected = "rules[0].overrides: it has 10001 overrides; expected a list of 0 to 10000 overrides";
-    check(&with_fields(&format!(r#""overrides": [{many}]"#)), &[expected]);
+    ]);
 }
 
 /// A configuration of one rule with a name, an identifier and these fields.
@@ -512,17 +541,28 @@ fn a_hard_limit_requires_a_window_of_ten_whole_cells() {
     check(&with_rules(ledger), &["rules[0].hard_limit: false has no effect here, as no window of a ledger"]);
 }
 
+const LOG: &str = r#""limit": 5, "window": "1m", "algorithm": "sliding_log""#;
+const LEDGER: &str = r#""algorithm": "ledger", "zone": 7"#;
+
+fn with(base: &str, more: &str) -> String {
+    format!("{base}, {more}")
+}
+
+/// The fields of each rule, and the errors of it.
+fn check_algorithm(rules: &[(String, &[&str])]) {
+    for (fields, expected) in rules {
+        check(&with_identifier(fields), expected);
+    }
+}
+
 #[test]
-fn fields_without_effect_on_the_algorithm_are_refused() {
-    const LOG: &str = r#""limit": 5, "window": "1m", "algorithm": "sliding_log""#;
-    const LEDGER: &str = r#""algorithm": "ledger", "zone": 7"#;
-    let with = |base: &str, more: &str| format!("{base}, {more}");
-    for (fields, expected) in [
+fn fields_without_effect_on_a_window_or_a_log_are_refused() {
+    check_algorithm(&[
         (
             r#""limit": 5, "window": "1m", "algorithm": "exact""#.to_owned(),
             &[
                 r#"rules[0].algorithm: "exact" is not one of its values; expected sliding_window, sliding_log or ledger"#,
-            ][..],
+            ],
         ),
         (
             r#""limit": 100001, "window": "1m", "algorithm": "sliding_log""#.into(),
@@ -556,6 +596,12 @@ fn fields_without_effect_on_the_algorithm_are_refused() {
             ],
         ),
         (r#""limit": 5, "window": "1m", "zone": 7"#.into(), &["rules[0].zone: 7 has no effect here"]),
+    ]);
+}
+
+#[test]
+fn fields_without_effect_on_a_ledger_are_refused() {
+    check_algorithm(&[
         (
             r#""algorithm": "ledger""#.into(),
             &["rules[0].zone: it is missing; expected the number of the ledger's zone"],
@@ -594,9 +640,7 @@ fn fields_without_effect_on_the_algorithm_are_refused() {
             with(LEDGER, r#""namespace": "n""#),
             &[r#"rules[0].namespace: "n" has no effect here, as a ledger counts by its zone"#],
         ),
-    ] {
-        check(&with_identifier(&fields), expected);
-    }
+    ]);
 }
 
 #[test]

@@ -310,6 +310,7 @@ fn check(schema: &Value, value: &Value, place: &str) -> Result<(), String> {
         Value::Object(keywords) => keywords,
         other => panic!("{other} is no schema"),
     };
+    check_children(schema, value, place)?;
     let holds = |schema: &Value| check(schema, value, place).is_ok();
     let count = |schemas: &Value| schemas.as_array().unwrap().iter().filter(|one| holds(one)).count();
     let given = |names: &Value| {
@@ -323,34 +324,12 @@ fn check(schema: &Value, value: &Value, place: &str) -> Result<(), String> {
         let limit = wanted.as_u64().and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
         let characters = value.as_str().map(|text| text.chars().count());
         let sound = match keyword.as_str() {
-            "$schema" | "title" | "description" | "then" | "else" => true,
-            "type" => match wanted.as_str().unwrap() {
-                "object" => value.is_object(),
-                "array" => value.is_array(),
-                "string" => value.is_string(),
-                "boolean" => value.is_boolean(),
-                "number" => value.is_number(),
-                "integer" => value.as_f64().is_some_and(|number| number.fract() == 0.0),
-                other => panic!("type {other}"),
-            },
-            "properties" => {
-                for (name, child) in object.into_iter().flatten() {
-                    if let Some(schema) = wanted.get(name) {
-                        check(schema, child, &format!("{place}/{name}"))?;
-                    }
-                }
-                true
-            }
+            "$schema" | "title" | "description" | "then" | "else" | "properties" | "items" => true,
+            "type" => is_of_type(value, wanted.as_str().unwrap()),
             "additionalProperties" => {
                 assert_eq!(wanted, false);
                 object
                     .is_none_or(|fields| fields.keys().all(|name| keywords["properties"].get(name).is_some()))
-            }
-            "items" => {
-                for (at, item) in value.as_array().into_iter().flatten().enumerate() {
-                    check(wanted, item, &format!("{place}/{at}"))?;
-                }
-                true
             }
             "required" => !value.is_object() || given(wanted),
             "dependentRequired" => wanted
@@ -385,6 +364,33 @@ fn check(schema: &Value, value: &Value, place: &str) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Validates the fields of an object and the items of a list by their own schemas.
+fn check_children(schema: &Value, value: &Value, place: &str) -> Result<(), String> {
+    for (name, child) in value.as_object().into_iter().flatten() {
+        if let Some(schema) = schema.get("properties").and_then(|properties| properties.get(name)) {
+            check(schema, child, &format!("{place}/{name}"))?;
+        }
+    }
+    for (at, item) in value.as_array().into_iter().flatten().enumerate() {
+        if let Some(schema) = schema.get("items") {
+            check(schema, item, &format!("{place}/{at}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn is_of_type(value: &Value, name: &str) -> bool {
+    match name {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "boolean" => value.is_boolean(),
+        "number" => value.is_number(),
+        "integer" => value.as_f64().is_some_and(|number| number.fract() == 0.0),
+        other => panic!("type {other}"),
+    }
 }
 
 /// Whether a text matches a pattern, each of which is compiled once.

@@ -7,5 +7,5 @@ notes="$(awk -v heading="## [$1]" '
     /^## / { inside = (index($0, heading) == 1); next }
     /^\[[^]]*\]: / { next }                    # Links to comparisons, at the end of the page.
     inside { print }' "$file" | sed -e '/./,$!d')"
-[[ -n "$notes" ]] || die "$file has no section [$1], or it is empty." "Rename the section [Unreleased], and add the date."
+[[ -n "$notes" ]] || die "$file has no section [$1], or it is empty." "Add the section, with the date."
 printf '%s\n' "$notes"

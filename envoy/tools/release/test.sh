@@ -31,7 +31,7 @@ expect "a section" "$("$release/notes.sh" 1.2.0 "$work/changelog.md")" $'### Add
 expect "the last section" "$("$release/notes.sh" 1.1.0 "$work/changelog.md")" "- Another."
 refuses "an empty section" "$release/notes.sh" Unreleased "$work/changelog.md"
 refuses "a section that is missing" "$release/notes.sh" 1.2 "$work/changelog.md"
-[[ "$("$release/notes.sh" Unreleased)" == *"###"* ]] || die "CHANGELOG.md has nothing unreleased" "expected a section with headings"
+[[ "$("$release/notes.sh" "$version")" == *"- "* ]] || die "CHANGELOG.md does not list what $version has" "expected a section with a list"
 
 mkdir "$work/bin"
 cat >"$work/bin/docker" <<'STUB'

@@ -283,14 +283,19 @@ mod tests {
         assert_eq!(of(json!("x".repeat(1_024))).len(), 50);
     }
 
+    fn sound() -> serde_json::Value {
+        json!({"identifier": "a", "limit": 1, "duration": "1m"})
+    }
+
+    /// A sound check with a field of this value.
+    fn with(name: &str, value: serde_json::Value) -> serde_json::Value {
+        let mut json = sound();
+        json[name] = value;
+        json
+    }
+
     #[test]
     fn every_invalid_field_is_reported() {
-        let sound = json!({"identifier": "a", "limit": 1, "duration": "1m"});
-        let with = |name: &str, value: serde_json::Value| {
-            let mut json = sound.clone();
-            json[name] = value;
-            json
-        };
         wrong(json!([]), &[("", "not an object")]);
         wrong(json!({}), &[("identifier", "missing"), ("limit", "missing"), ("duration", "missing")]);
         for (name, value, part) in [
@@ -328,6 +333,22 @@ mod tests {
             json!({"identifier": "a", "algorithm": "sliding_log", "limit": 100_001, "duration": "1m"}),
             &[("limit", "from 0 to 100000")],
         );
+        wrong(
+            json!({"identifier": "a", "algorithm": "ledger", "limit": 1, "duration": 1, "namespace": "n"}),
+            &[
+                ("namespace", "zone defines"),
+                ("limit", "zone defines"),
+                ("duration", "zone defines"),
+                ("zone", "missing"),
+            ],
+        );
+        let twice =
+            parse_check(br#"{"identifier": "a", "limit": 1, "duration": "1m", "limit": 2}"#).unwrap_err();
+        assert_eq!(twice.message, "limit: it is given twice; expected one value");
+    }
+
+    #[test]
+    fn a_hard_limit_is_one_of_a_window_that_ten_cells_divide() {
         assert!(right(with("hard_limit", json!(true))).hard_limit);
         assert!(!right(with("hard_limit", json!(false))).hard_limit);
         for (fields, field, part) in [
@@ -339,29 +360,21 @@ mod tests {
             json.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
             wrong(json, &[(field, part)]);
         }
-        wrong(
-            json!({"identifier": "a", "algorithm": "ledger", "limit": 1, "duration": 1, "namespace": "n"}),
-            &[
-                ("namespace", "zone defines"),
-                ("limit", "zone defines"),
-                ("duration", "zone defines"),
-                ("zone", "missing"),
-            ],
-        );
+    }
+
+    #[test]
+    fn every_invalid_check_of_a_batch_is_reported() {
         wrong(json!({"checks": []}), &[("checks", "it has 0 checks; expected a list of 1 to 100")]);
-        wrong(json!({"checks": vec![sound.clone(); 101]}), &[("checks", "it has 101 checks")]);
+        wrong(json!({"checks": vec![sound(); 101]}), &[("checks", "it has 101 checks")]);
         wrong(json!({"checks": {}}), &[("checks", "not a list")]);
         wrong(
-            json!({"checks": [sound, 1, {"identifier": "a", "limit": 1, "duration": 1, "timeout": 1}]}),
+            json!({"checks": [sound(), 1, {"identifier": "a", "limit": 1, "duration": 1, "timeout": 1}]}),
             &[
                 ("checks[1]", "not an object"),
                 ("checks[2].timeout", "no such field"),
                 ("checks[2].duration", "between 1s and 366d"),
             ],
         );
-        let twice =
-            parse_check(br#"{"identifier": "a", "limit": 1, "duration": "1m", "limit": 2}"#).unwrap_err();
-        assert_eq!(twice.message, "limit: it is given twice; expected one value");
         let many = parse_batch(json!({"checks": vec![json!({}); 100]}).to_string().as_bytes()).unwrap_err();
         assert_eq!(many.fields.len(), MAX_PROBLEMS);
     }

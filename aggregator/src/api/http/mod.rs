@@ -47,13 +47,13 @@ use tracing::debug;
 pub const MAX_CONNECTIONS: usize = 4_096;
 /// How long a connection may be idle between requests. Applications keep connections open. Load balancers usually close
 /// idle ones after at most 60 s, and should be the first to close them.
-pub const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 /// Longest head of a request.
 const MAX_HEAD_BYTES: usize = 16 * 1024;
 /// How long a request's head may take from its first byte.
 pub const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a client may take to read a response.
-pub const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The parts of the program that the API uses.
 #[derive(Clone)]

@@ -31,7 +31,7 @@ use weir_core::quota::{Division, Report, Room, Share};
 /// Most buckets of one stream; further ones are abandoned.
 pub const MAX_BUCKETS_OF_STREAM: usize = 8_192;
 /// Most buckets of all streams.
-pub const MAX_BUCKETS: usize = 65_536;
+const MAX_BUCKETS: usize = 65_536;
 /// Most requests of one report that are counted, far above what an Envoy passes in five seconds.
 const MOST_REQUESTS: u64 = 1 << 40;
 /// Time between two divisions.

@@ -22,9 +22,9 @@ use tonic::{Code, Status, Streaming};
 use tracing::{debug, warn};
 
 /// Time within which the first report must arrive. An Envoy opens its stream to send one.
-pub const FIRST_TIMEOUT: Duration = Duration::from_secs(2);
+const FIRST_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often the caller's credential is checked again.
-pub const CHECK_CREDENTIAL: Duration = Duration::from_secs(5);
+const CHECK_CREDENTIAL: Duration = Duration::from_secs(5);
 /// Reports of buckets that a stream may send at once: each bucket in a message of its own, and all of them in the regular one.
 const BURST: u64 = 3 * MAX_BUCKETS_OF_STREAM as u64;
 /// Further reports of buckets are read at this rate, in one second. A regular message has each bucket once in five seconds.

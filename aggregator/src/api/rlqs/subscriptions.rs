@@ -16,7 +16,7 @@ use weir_core::model::time::MonoMs;
 use weir_core::quota::REPORT_MS;
 
 /// Most actions of one response.
-pub const MAX_ACTIONS: usize = 256;
+const MAX_ACTIONS: usize = 256;
 /// A bucket without requests for this long is abandoned: its Envoy removes it, and what was reserved for it is free.
 const IDLE_MS: u64 = 60_000;
 /// Most buckets that wait to be abandoned because there was no room for them.

@@ -1,6 +1,6 @@
 //! HTTP client for an aggregator's admin listener.
 
-use super::TerminalError;
+use super::error::TerminalError;
 use crate::cli::client::exchange;
 use http_body_util::Empty;
 use hyper::body::Bytes;

@@ -4,63 +4,24 @@
 //! [`tables`] and [`explained`] (answers as lines), [`screen`] (a live screen, updated each second).
 
 pub mod client;
+mod error;
 pub mod explained;
 pub mod format;
 pub mod screen;
+mod snapshot;
 pub mod tables;
 
-use crate::admin::parts::Parts;
-use crate::admin::rules::Rules;
 use crate::admin::text::encode;
-use crate::admin::top::Top;
 use crate::admin::view::Explanation;
 use crate::cli::outcome::plain_json;
 use client::Client;
-use serde::Serialize;
 use std::io::{IsTerminal, Write, stdin, stdout};
+
+pub use error::TerminalError;
+pub use snapshot::{Snapshot, snapshot};
 
 /// Columns of a text that is not shown on a terminal.
 const PLAIN_COLUMNS: usize = 120;
-
-/// Why nothing could be shown.
-#[derive(Debug, thiserror::Error)]
-pub enum TerminalError {
-    /// The URL is invalid.
-    #[error(
-        "{0:?} is not the URL of an admin listener; expected http:// (it has no TLS), as in http://127.0.0.1:7070"
-    )]
-    Server(String),
-    /// The server does not answer.
-    #[error(
-        "cannot reach an aggregator at {server}: {reason}; check that it runs, and that --admin-url is its --admin-listen"
-    )]
-    Unavailable {
-        /// The URL.
-        server: String,
-        /// The cause.
-        reason: String,
-    },
-    /// The aggregator answered with an error.
-    #[error("{0}")]
-    Refused(String),
-    /// The answer is not an aggregator's.
-    #[error("the server at {0} is not an aggregator, or has another version")]
-    Foreign(String),
-    /// The terminal failed.
-    #[error("the terminal cannot be used: {0}")]
-    Terminal(#[from] std::io::Error),
-}
-
-/// Everything that `top` shows, read at about the same time.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct Snapshot {
-    /// The keys nearest their limits.
-    pub top: Top,
-    /// The decisions of the rules.
-    pub rules: Rules,
-    /// The state of the parts.
-    pub parts: Parts,
-}
 
 /// The output of `top`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,13 +84,6 @@ pub async fn explain(server: &str, key: &KeyName, json: bool) -> Result<(), Term
         return Err(TerminalError::Refused(format!("{unknown}; see --workspace, --namespace and --window")));
     }
     print(&(explained::lines(&explanation).join("\n") + "\n"))
-}
-
-/// Reads everything that `top` shows.
-pub async fn snapshot(client: &Client) -> Result<Snapshot, TerminalError> {
-    let (top, rules, parts) =
-        tokio::join!(client.get("/v1/top"), client.get("/v1/rules"), client.get("/v1/parts"));
-    Ok(Snapshot { top: top?, rules: rules?, parts: parts? })
 }
 
 /// Prints the text; a closed pipe is not an error.

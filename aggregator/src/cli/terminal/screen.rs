@@ -4,9 +4,10 @@
 //! every exit.
 
 use super::client::Client;
+use super::error::TerminalError;
 use super::format::{fit, time};
+use super::snapshot::{Snapshot, snapshot};
 use super::tables;
-use super::{Snapshot, TerminalError, snapshot};
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 use std::io::{Read, Write, stdin, stdout};
 use std::time::{Duration, Instant};
@@ -85,7 +86,7 @@ impl Place {
 }
 
 /// The commands in bytes from a terminal, in order. Held keys arrive together.
-pub fn wishes_of(mut bytes: &[u8]) -> Vec<Wish> {
+fn wishes_of(mut bytes: &[u8]) -> Vec<Wish> {
     let mut wishes = Vec::new();
     while !bytes.is_empty() {
         let (key, rest) = bytes.split_at(key_length(bytes));

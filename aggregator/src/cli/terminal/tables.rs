@@ -1,7 +1,7 @@
 //! Formats the answers of `/v1/top`, `/v1/rules` and `/v1/parts` as text.
 
-use super::Snapshot;
 use super::format::{bar, count, fit, percent, plain, plural, rate, right, time};
+use super::snapshot::Snapshot;
 use crate::admin::parts::Parts;
 use crate::admin::rules::Rules;
 use crate::admin::top::Top;

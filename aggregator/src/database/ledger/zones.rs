@@ -13,7 +13,7 @@ pub const MAX_RATE: u64 = MAX_COUNT;
 /// Longest window.
 pub const MAX_WINDOW: Duration = Duration::from_millis(MAX_DURATION_MS);
 /// Longest description, in bytes.
-pub const MAX_DESCRIPTION_BYTES: usize = 1_000;
+const MAX_DESCRIPTION_BYTES: usize = 1_000;
 /// Largest number to which the attempts of a deleted zone are counted.
 const MAX_ATTEMPTS_COUNTED: u64 = 100_000;
 

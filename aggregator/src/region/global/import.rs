@@ -1,6 +1,6 @@
 //! Imports the other regions' counts from the database.
 
-use super::{Global, count, failure};
+use super::calls::{Global, count, failure};
 use crate::database::DatabaseError;
 use crate::region::hub::Hub;
 use crate::telemetry::metrics::Operation;

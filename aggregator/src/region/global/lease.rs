@@ -1,7 +1,7 @@
 //! The region lease. Without a Redis a region may have only one aggregator, as its counts are only in that aggregator's
 //! memory. A row of the database names it.
 
-use super::{Global, failure};
+use super::calls::{Global, failure};
 use crate::database::{DatabaseError, Lease};
 use crate::region::hub::Hub;
 use crate::telemetry::clock::since_boot;

@@ -6,57 +6,18 @@
 //!
 //! At the start, an aggregator reads before it serves, within a bound ([`Start`]). Requests wait for none of this.
 
+mod calls;
 mod import;
 pub mod lease;
 mod recover;
 mod sync;
 
-use crate::database::{Database, DatabaseError};
 use crate::region::hub::Hub;
-use crate::telemetry::metrics::Operation;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Instant;
-use tokio::sync::Notify;
 use tokio::task::JoinSet;
-use tracing::info;
-use weir_core::model::schedule::Schedule;
-use weir_core::replication::Failure;
 use weir_core::replication::globe::recover::Recovery;
 
-/// The database, and the schedule of its calls.
-pub struct Global {
-    /// The database.
-    pub database: Database,
-    /// Identifies this aggregator in the region lease, and gives the number of its packets' writer.
-    id: [u8; 16],
-    /// Intervals, timeouts and circuit breakers of the calls.
-    pub schedule: Schedule,
-    /// Whether the last import failed, and the last call of any other kind. They are separate, as only the replica may be
-    /// unavailable.
-    failing: [AtomicBool; 2],
-    /// A packet was exchanged, or has failed.
-    exchanged: Notify,
-}
-
-impl Global {
-    /// A database that has not been called yet. `id` is that of this aggregator, also in its Redis.
-    pub fn new(database: Database, schedule: Schedule, id: [u8; 16]) -> Global {
-        Global { database, id, schedule, failing: Default::default(), exchanged: Notify::new() }
-    }
-
-    /// Stores whether a call failed. True if it succeeded and all failures before it are over.
-    fn is_back(&self, operation: Operation, error: Option<&DatabaseError>) -> bool {
-        let of = usize::from(operation == Operation::Import);
-        let Some(error) = error else {
-            return self.failing[of].swap(false, Relaxed) && !self.failing[1 - of].load(Relaxed);
-        };
-        if matches!(failure(error), Failure::Unavailable | Failure::Timeout) {
-            self.failing[of].store(true, Relaxed);
-        }
-        false
-    }
-}
+pub use calls::Global;
 
 /// The tasks that have read the database before the program serves, and go on afterwards.
 pub struct Start {
@@ -109,31 +70,5 @@ pub async fn publish_last(hub: &Hub, global: &Global) {
             return;
         }
         exchanged.await;
-    }
-}
-
-/// Counts a call that began at `started` in the metrics.
-fn count<T>(
-    hub: &Hub,
-    global: &Global,
-    operation: Operation,
-    started: Instant,
-    result: &Result<T, DatabaseError>,
-) {
-    hub.metrics.operation(operation, started.elapsed());
-    if let Err(error) = result {
-        hub.metrics.operation_failed(operation, error.reason());
-    }
-    if global.is_back(operation, result.as_ref().err()) {
-        info!("database available again");
-    }
-}
-
-fn failure(error: &DatabaseError) -> Failure {
-    use crate::database::Reason;
-    match error.kind() {
-        Reason::Timeout => Failure::Timeout,
-        Reason::Unavailable => Failure::Unavailable,
-        _ => Failure::Refused,
     }
 }

@@ -1,6 +1,6 @@
 //! After a loss, reads the counts that this region itself has published.
 
-use super::{Global, count, failure};
+use super::calls::{Global, count, failure};
 use crate::region::hub::Hub;
 use crate::telemetry::metrics::Operation;
 use std::sync::Arc;

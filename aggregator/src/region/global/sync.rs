@@ -1,6 +1,6 @@
 //! Exchanges packets with the database: writes this region's counts that are due, and reads what other regions have written.
 
-use super::{Global, count, failure};
+use super::calls::{Global, count, failure};
 use crate::database::{DatabaseError, Exchanged};
 use crate::region::hub::Hub;
 use crate::telemetry::metrics::Operation;

@@ -1,7 +1,7 @@
 //! Messages among the region's aggregators: changed cells, soon after the change. The hot index is read in case a message
 //! was missed.
 
-use super::{Regional, count, counted, failures};
+use super::calls::{Regional, count, counted, failures};
 use crate::redis::Received;
 use crate::region::hub::Hub;
 use crate::telemetry::metrics::Operation;

@@ -1,6 +1,6 @@
 //! Decides the queries of filters with the store within their timeout, and from memory if the store does not answer.
 
-use super::{Regional, count, failures};
+use super::calls::{Regional, count, failures};
 use crate::region::hub::Hub;
 use crate::telemetry::metrics::Operation;
 use crate::telemetry::spans::Consults;

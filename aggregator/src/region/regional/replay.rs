@@ -1,6 +1,6 @@
 //! Writes reported counts to the store, and hot cells to its index.
 
-use super::{Regional, counted, counted_parts};
+use super::calls::{Regional, counted, counted_parts};
 use crate::redis::StoreError;
 use crate::region::hub::Hub;
 use crate::telemetry::metrics::Operation;

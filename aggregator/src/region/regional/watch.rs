@@ -1,6 +1,7 @@
 //! Watches whether the store is available and whether it has lost data, and exchanges which Envoys of the region are alive.
 
-use super::{Regional, broadcast, counted, counted_parts};
+use super::broadcast;
+use super::calls::{Regional, counted, counted_parts};
 use crate::redis::Alive;
 use crate::region::hub::Hub;
 use crate::telemetry::metrics::Operation;

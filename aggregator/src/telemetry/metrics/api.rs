@@ -1,6 +1,6 @@
 //! The metrics of the APIs: connections, watched files, HTTP requests.
 
-use super::{Label, Labels, at_zero, at_zero_by};
+use super::families::{Label, Labels, at_zero, at_zero_by};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;

@@ -1,6 +1,7 @@
 //! The metrics of this program: names, help texts and handles. No label contains an identifier or an origin.
 
 use crate::telemetry::metrics::api::ApiMetrics;
+use crate::telemetry::metrics::families::{Label, Labels, at_zero, at_zero_by};
 use crate::telemetry::metrics::quota::QuotaMetrics;
 use crate::telemetry::metrics::recent::{Recent, RefusedStreams};
 use crate::telemetry::metrics::spans::SpanFigures;
@@ -22,10 +23,12 @@ use weir_core::region::{OtherRegion, RegionStats};
 use weir_core::replication::figures::{NoRoom, Refusals};
 use weir_core::replication::{Figures, RegionState};
 
+pub use operation::Operation;
+
 /// Prefix of this program's own metrics; counters end in `_total`.
 pub const PREFIX: &str = "weir_aggregator";
 /// Prefix of the metrics of convergence.
-pub const RATELIMIT_PREFIX: &str = "weir_ratelimit";
+const RATELIMIT_PREFIX: &str = "weir_ratelimit";
 
 /// Reasons of failed statements.
 pub const DATABASE_REASONS: [&str; 8] =
@@ -90,15 +93,13 @@ macro_rules! table {
 
 pub mod api;
 pub mod exposition;
+pub(crate) mod families;
+mod operation;
 mod process;
 pub mod quota;
 pub mod recent;
 pub mod spans;
 
-/// A label, with name and value from fixed sets.
-pub(crate) type Label = [(&'static str, &'static str); 1];
-/// Two labels.
-type Labels = [(&'static str, &'static str); 2];
 /// Labels with values that are read from elsewhere: names of regions, workspaces and namespaces.
 type Named = Vec<(&'static str, String)>;
 
@@ -128,50 +129,6 @@ pub enum ApiResult {
     Undecided,
     /// The call was refused: malformed, too large, or not permitted.
     Refused,
-}
-
-/// A call to a store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
-#[strum(serialize_all = "snake_case", const_into_str)]
-pub enum Operation {
-    /// Writing the counts that filters reported.
-    Replay,
-    /// A query that a request waits for.
-    Consult,
-    /// Adding cells to the hot index.
-    NameHot,
-    /// Reading a shard of the hot index.
-    ReadHot,
-    /// A message to the other aggregators.
-    Broadcast,
-    /// Exchanging which Envoys are alive.
-    Heartbeat,
-    /// Reading the markers.
-    ReadMarkers,
-    /// Writing this region's rows, and reading new rows of other writers.
-    Exchange,
-    /// Reading all rows of the other regions.
-    Import,
-    /// Reading this region's own rows, after a loss.
-    Recover,
-    /// Reading live controls.
-    ReadControls,
-}
-
-impl Operation {
-    /// Calls to the regional store.
-    pub const REGIONAL: [Operation; 7] = [
-        Operation::Replay,
-        Operation::Consult,
-        Operation::NameHot,
-        Operation::ReadHot,
-        Operation::Broadcast,
-        Operation::Heartbeat,
-        Operation::ReadMarkers,
-    ];
-    /// Calls to the database.
-    pub const GLOBAL: [Operation; 4] =
-        [Operation::Exchange, Operation::Import, Operation::Recover, Operation::ReadControls];
 }
 
 table! {
@@ -581,27 +538,6 @@ fn store_wipes(figures: &Figures) -> [(&'static str, u64); 2] {
 
 fn names<const N: usize>(counts: [(&'static str, u64); N]) -> [&'static str; N] {
     counts.map(|(name, _)| name)
-}
-
-/// A family that shows each of its values from the start, as an alert does not see the first increase of a new series.
-pub(crate) fn at_zero(label: &'static str, values: &[&'static str]) -> Family<Label, Counter> {
-    let family = Family::default();
-    values.iter().for_each(|value| drop(family.get_or_create(&[(label, *value)])));
-    family
-}
-
-/// The same with two labels.
-pub(crate) fn at_zero_by(
-    label: &'static str,
-    values: &[&'static str],
-    other: &'static str,
-    others: &[&'static str],
-) -> Family<Labels, Counter> {
-    let family = Family::default();
-    for value in values {
-        others.iter().for_each(|second| drop(family.get_or_create(&[(label, *value), (other, *second)])));
-    }
-    family
 }
 
 fn operations() -> Vec<&'static str> {

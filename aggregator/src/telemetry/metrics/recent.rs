@@ -1,7 +1,7 @@
 //! The last calls to stores: when they were made, how long they took, and why one failed. Also which streams were refused
 //! recently.
 
-use crate::telemetry::metrics::Operation;
+use super::operation::Operation;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

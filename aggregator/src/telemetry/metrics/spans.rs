@@ -1,6 +1,6 @@
 //! Counters of spans.
 
-use super::{Label, at_zero};
+use super::families::{Label, at_zero};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;

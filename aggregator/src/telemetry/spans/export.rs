@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use tracing::warn;
 
 /// Most spans that wait; further ones are dropped. OpenTelemetry's default.
-pub const MAX_QUEUED: usize = 2_048;
+const MAX_QUEUED: usize = 2_048;
 /// Most spans in one export; OpenTelemetry's default.
 const MAX_BATCH: usize = 512;
 /// How long the first span of an export waits for others.

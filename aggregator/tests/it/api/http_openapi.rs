@@ -90,22 +90,7 @@ async fn every_status_of_every_path_is_seen_and_looks_as_described() {
         }
         see(path, "post", &too_slow(&weir, "POST", path, bearer.1).await);
     }
-    for (path, target, headers, status) in [
-        ("/v1/ledger", "/v1/ledger?zone=1&bucket=a%7Cb", vec![bearer], 200),
-        ("/v1/ledger", "/v1/ledger?zone=1&identifier=a&identifier=b&limit=2", vec![bearer], 200),
-        ("/v1/ledger", "/v1/ledger?zone=1", vec![bearer], 400),
-        ("/v1/ledger", "/v1/ledger?zone=1&bucket=a", vec![], 401),
-        ("/v1/ledger", "/v1/ledger?zone=2&bucket=a", vec![bearer], 403),
-        ("/v1/ledger/{id}", "/v1/ledger/1", vec![bearer], 200),
-        ("/v1/ledger/{id}", "/v1/ledger/x", vec![bearer], 400),
-        ("/v1/ledger/{id}", "/v1/ledger/1", vec![], 401),
-        ("/v1/ledger/{id}", "/v1/ledger/999999", vec![bearer], 404),
-        // In a zone that this token may not use.
-        ("/v1/ledger/{id}", "/v1/ledger/4", vec![bearer], 404),
-        ("/openapi.json", "/openapi.json", vec![], 200),
-    ] {
-        let answer = client.send("GET", target, &headers, b"").await;
-        assert_eq!(answer.status, status, "{target} {answer:?}");
+    for (path, answer) in ledger(&mut client, bearer).await {
         see(path, "get", &answer);
     }
     let mut alone = Client::connect(&no_database).await;
@@ -124,6 +109,30 @@ async fn every_status_of_every_path_is_seen_and_looks_as_described() {
     }
     see("/v1/overrides", "put", &too_slow(&weir, "PUT", "/v1/overrides", bearer.1).await);
     assert_eq!(seen, document.statuses());
+}
+
+/// Every status of the ledger's history with a database: path and answer.
+async fn ledger(client: &mut Client, bearer: Header<'_>) -> Vec<(&'static str, Answer)> {
+    let mut answers = Vec::new();
+    for (path, target, headers, status) in [
+        ("/v1/ledger", "/v1/ledger?zone=1&bucket=a%7Cb", vec![bearer], 200),
+        ("/v1/ledger", "/v1/ledger?zone=1&identifier=a&identifier=b&limit=2", vec![bearer], 200),
+        ("/v1/ledger", "/v1/ledger?zone=1", vec![bearer], 400),
+        ("/v1/ledger", "/v1/ledger?zone=1&bucket=a", vec![], 401),
+        ("/v1/ledger", "/v1/ledger?zone=2&bucket=a", vec![bearer], 403),
+        ("/v1/ledger/{id}", "/v1/ledger/1", vec![bearer], 200),
+        ("/v1/ledger/{id}", "/v1/ledger/x", vec![bearer], 400),
+        ("/v1/ledger/{id}", "/v1/ledger/1", vec![], 401),
+        ("/v1/ledger/{id}", "/v1/ledger/999999", vec![bearer], 404),
+        // In a zone that this token may not use.
+        ("/v1/ledger/{id}", "/v1/ledger/4", vec![bearer], 404),
+        ("/openapi.json", "/openapi.json", vec![], 200),
+    ] {
+        let answer = client.send("GET", target, &headers, b"").await;
+        assert_eq!(answer.status, status, "{target} {answer:?}");
+        answers.push((path, answer));
+    }
+    answers
 }
 
 /// Every status of live control: path, method and answer.

@@ -102,56 +102,7 @@ async fn live_control_of_one_region_applies_in_all_and_outlasts_the_database() {
     let again = put(&here, launch()).await;
     assert_eq!((&again["changed"], &again["known"]), (&json!(false), &json!(true)), "{again}");
 
-    // The APIs of both regions apply it.
-    for (place, weir) in [&here, &there].into_iter().enumerate() {
-        let answer = limit(weir, &format!("bob{place}")).await;
-        assert_eq!((&answer["allowed"], &answer["limit"]), (&json!(true), &json!(2)));
-        assert_eq!(limit(weir, "alice").await["limit"], 3);
-    }
-    let credit = json!({"namespace": "*", "identifier": "alice", "credit": 10, "expires_in": "1h"});
-    until_read_back(&there, &put(&here, credit).await).await;
-    assert_eq!(limit(&there, "alice").await["limit"], 13);
-    let ban =
-        json!({"namespace": "n", "identifier": "ma*", "ban": true, "reason": "spam", "expires_in": "1h"});
-    until_read_back(&there, &put(&here, ban).await).await;
-    for weir in [&here, &there] {
-        let answer = limit(weir, "mallory").await;
-        assert_eq!((&answer["allowed"], &answer["decided"]), (&json!(false), &json!(true)), "{answer}");
-        assert!(answer["retry_after_ms"].as_u64().is_some_and(|ms| ms > 3_000_000), "{answer}");
-    }
-    explained(&there, "alice", |explanation| {
-        (explanation.control.limit, explanation.control.credit) == (Some(3), 10)
-    })
-    .await;
-    explained(&there, "mallory", |explanation| {
-        explanation.control.banned_until_unix_ms.is_some() && explanation.windows.is_empty()
-    })
-    .await;
-    for expected in [true, true, false] {
-        assert_eq!(limit(&there, "carol").await["allowed"], expected);
-    }
-    until_read_back(
-        &there,
-        &put(&here, json!({"namespace": "n", "identifier": "carol", "reset": true})).await,
-    )
-    .await;
-    for expected in [true, true, false] {
-        assert_eq!(limit(&there, "carol").await["allowed"], expected, "the reset starts a new count");
-    }
-    until_read_back(
-        &there,
-        &put(&here, json!({"namespace": "n", "identifier": "carol", "exempt": true})).await,
-    )
-    .await;
-    for _ in 0..3 {
-        assert_eq!(limit(&there, "carol").await["allowed"], true);
-    }
-    let two_epochs = |explanation: &Explanation| {
-        let verdicts: Vec<_> =
-            explanation.windows.iter().map(|window| (window.outdated, window.passes)).collect();
-        verdicts == [(true, None), (false, Some(true))] || verdicts == [(false, Some(true)), (true, None)]
-    };
-    explained(&there, "carol", two_epochs).await;
+    the_apis_of_both_regions_apply_it(&here, &there).await;
 
     // A caller that waits in vain for another transaction gets an error about that, not that the database is
     // unavailable.
@@ -188,6 +139,56 @@ async fn live_control_of_one_region_applies_in_all_and_outlasts_the_database() {
         !update.from_scratch && update.entries.iter().all(|entry| entry.revision > control.revision),
         "{update:?}"
     );
+}
+
+/// A limit of alice is in force. Each further change here applies there.
+async fn the_apis_of_both_regions_apply_it(here: &Weir, there: &Weir) {
+    for (place, weir) in [here, there].into_iter().enumerate() {
+        let answer = limit(weir, &format!("bob{place}")).await;
+        assert_eq!((&answer["allowed"], &answer["limit"]), (&json!(true), &json!(2)));
+        assert_eq!(limit(weir, "alice").await["limit"], 3);
+    }
+    let credit = json!({"namespace": "*", "identifier": "alice", "credit": 10, "expires_in": "1h"});
+    until_read_back(there, &put(here, credit).await).await;
+    assert_eq!(limit(there, "alice").await["limit"], 13);
+    let ban =
+        json!({"namespace": "n", "identifier": "ma*", "ban": true, "reason": "spam", "expires_in": "1h"});
+    until_read_back(there, &put(here, ban).await).await;
+    for weir in [here, there] {
+        let answer = limit(weir, "mallory").await;
+        assert_eq!((&answer["allowed"], &answer["decided"]), (&json!(false), &json!(true)), "{answer}");
+        assert!(answer["retry_after_ms"].as_u64().is_some_and(|ms| ms > 3_000_000), "{answer}");
+    }
+    explained(there, "alice", |explanation| {
+        (explanation.control.limit, explanation.control.credit) == (Some(3), 10)
+    })
+    .await;
+    explained(there, "mallory", |explanation| {
+        explanation.control.banned_until_unix_ms.is_some() && explanation.windows.is_empty()
+    })
+    .await;
+    for expected in [true, true, false] {
+        assert_eq!(limit(there, "carol").await["allowed"], expected);
+    }
+    until_read_back(there, &put(here, json!({"namespace": "n", "identifier": "carol", "reset": true})).await)
+        .await;
+    for expected in [true, true, false] {
+        assert_eq!(limit(there, "carol").await["allowed"], expected, "the reset starts a new count");
+    }
+    until_read_back(
+        there,
+        &put(here, json!({"namespace": "n", "identifier": "carol", "exempt": true})).await,
+    )
+    .await;
+    for _ in 0..3 {
+        assert_eq!(limit(there, "carol").await["allowed"], true);
+    }
+    let two_epochs = |explanation: &Explanation| {
+        let verdicts: Vec<_> =
+            explanation.windows.iter().map(|window| (window.outdated, window.passes)).collect();
+        verdicts == [(true, None), (false, Some(true))] || verdicts == [(false, Some(true)), (true, None)]
+    };
+    explained(there, "carol", two_epochs).await;
 }
 
 /// A server that has read live control from the database within a second. Otherwise it would wait for the next import.
@@ -419,12 +420,15 @@ async fn succeeds_with(weir: &Weir, arguments: &[&str], part: &str) -> String {
     stdout.into_owned()
 }
 
+/// A command about all identifiers that begin with `alice|`.
+fn with(first: &[&'static str], more: &[&'static str]) -> Vec<&'static str> {
+    [first, &["--namespace", "per-key", "--identifier", "alice|*"], more].concat()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_commands_print_what_the_api_returns() {
     let folder = tempfile::tempdir().unwrap();
     let weir = start_with(of("here", &sqlite(folder.path()), Schedule::default())).await;
-    let alice = ["--namespace", "per-key", "--identifier", "alice|*"];
-    let with = |first: &[&'static str], more: &[&'static str]| [first, &alice, more].concat();
     succeeds_with(&weir, &["list"], "NAMESPACE").await;
     succeeds_with(&weir, &with(&["set"], &["--limit", "5", "--window", "1m"]), "limit 5 in 1m for alice|*")
         .await;
@@ -488,6 +492,11 @@ async fn the_commands_print_what_the_api_returns() {
     .await;
     succeeds_with(&weir, &["reset", "--namespace", "*", "--identifier", "*", "--yes"], "reset for *").await;
 
+    wrong_commands_fail(&weir).await;
+}
+
+/// What is wrong ends with an exit code, and states the reason.
+async fn wrong_commands_fail(weir: &Weir) {
     for (arguments, code, part) in [
         (with(&["delete"], &["--window", "1m"]), 1, "see weir-aggregator overrides list"),
         (with(&["delete"], &["--all-kinds"]), 1, "there is no control for the target"),
@@ -506,7 +515,7 @@ async fn the_commands_print_what_the_api_returns() {
         (vec!["list", "--api-url", "nowhere"], 1, "is not a server's URL"),
         (vec!["list", "--api-url", "http://127.0.0.1:1"], 1, "cannot connect to http://127.0.0.1:1"),
     ] {
-        let output = run(&weir, &arguments).await;
+        let output = run(weir, &arguments).await;
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(code), "{arguments:?}: {error}");
         assert!(error.contains(part), "{arguments:?}: {error}");

@@ -69,30 +69,7 @@ async fn live_control_is_shown_with_its_authors_reasons_and_history() {
     let lasts_ms = ban["expires_at"].as_u64().unwrap() - ban["created_at"].as_u64().unwrap();
     assert!((HOUR_MS - 60_000..=HOUR_MS).contains(&lasts_ms), "{ban}");
 
-    // Pages, kinds and texts.
-    let first = shown(&weir, "/v1/overrides?limit=3").await;
-    let rest = shown(&weir, &format!("/v1/overrides?limit=3&before={}", first["next"])).await;
-    assert_eq!([revisions(&first), revisions(&rest)].concat(), found);
-    assert_eq!((&rest["next"], &rest["matching"]), (&Value::Null, &4.into()));
-    for (query, expected) in [
-        ("kind=ban", 1),
-        ("kind=limit", 1),
-        ("kind=credit", 0),
-        ("text=FRAUD", 1),
-        ("text=ann", 1),
-        ("text=203.0", 1),
-        ("text=ali", 1),
-        ("text=keys", 1),
-        ("text=default", 4),
-        ("kind=ban&text=alice", 0),
-    ] {
-        let body = shown(&weir, &format!("/v1/overrides?{query}")).await;
-        assert_eq!(
-            (&body["matching"], revisions(&body).len() as u64),
-            (&expected.into(), expected),
-            "{query}"
-        );
-    }
+    lists_have_pages_and_filters(&weir, &found).await;
 
     // A deleted control is not in force; the audit has it.
     let mut client = Client::connect(&weir).await;
@@ -121,6 +98,33 @@ async fn live_control_is_shown_with_its_authors_reasons_and_history() {
         let connection = TcpStream::connect(weir.server.admin_address()).await.unwrap();
         let answer = Client::over(connection).await.send(method, path, &[], b"{}").await;
         assert_eq!(answer.status, 405, "nothing can be changed on the admin listener");
+    }
+}
+
+/// The list of live control has pages, and is filtered by kind and text. `found` are all revisions, the newest first.
+async fn lists_have_pages_and_filters(weir: &Weir, found: &[u64]) {
+    let first = shown(weir, "/v1/overrides?limit=3").await;
+    let rest = shown(weir, &format!("/v1/overrides?limit=3&before={}", first["next"])).await;
+    assert_eq!([revisions(&first), revisions(&rest)].concat(), found);
+    assert_eq!((&rest["next"], &rest["matching"]), (&Value::Null, &4.into()));
+    for (query, expected) in [
+        ("kind=ban", 1),
+        ("kind=limit", 1),
+        ("kind=credit", 0),
+        ("text=FRAUD", 1),
+        ("text=ann", 1),
+        ("text=203.0", 1),
+        ("text=ali", 1),
+        ("text=keys", 1),
+        ("text=default", 4),
+        ("kind=ban&text=alice", 0),
+    ] {
+        let body = shown(weir, &format!("/v1/overrides?{query}")).await;
+        assert_eq!(
+            (&body["matching"], revisions(&body).len() as u64),
+            (&expected.into(), expected),
+            "{query}"
+        );
     }
 }
 
@@ -265,40 +269,7 @@ async fn logs_and_ledgers_are_listed_explained_and_never_charged_by_looking() {
         assert_eq!(client.post("/v1/check", &ledger).await.body["allowed"], true);
     }
     for _ in 0..3 {
-        let top = shown(&weir, "/v1/top").await;
-        let [first, second] = &top["keys"].as_array().unwrap()[..] else { panic!("{top}") };
-        let facts = |key: &Value| {
-            ["algorithm", "namespace", "identifier", "used", "limit", "denied", "zone"]
-                .map(|name| key[name].clone())
-        };
-        assert_eq!(json!(facts(first)), json!(["sliding_log", "logins", r"a\|b", 3, 3, 2, null]));
-        assert_eq!(json!(facts(second)), json!(["ledger", "transfers", "alice", 2, 4, 0, 7]));
-        assert_eq!((&top["keys_over"], &top["keys_past_half"]), (&1.into(), &1.into()));
-        assert!(first["wait_ms"].as_u64().unwrap() > HOUR_MS / 2 && second["wait_ms"] == 0, "{top}");
-
-        let counted = first["counted"].as_str().unwrap();
-        let body = shown(&weir, &format!("/v1/keys?namespace=logins&counted={counted}")).await;
-        let exact = &body["exact"][0];
-        let facts = ["name", "algorithm", "used", "limit", "remaining", "passes", "denied"];
-        assert_eq!(
-            json!(facts.map(|name| &exact[name])),
-            json!(["logins", "sliding_log", 3, 3, 0, false, 2])
-        );
-        let lines = explained::lines(&serde_json::from_value(body).unwrap()).join("\n");
-        for part in [
-            "exact log of 1h, rule logins",
-            "would be denied, and would pass again in",
-            "3 of 3 (100%)",
-            "2 denied",
-        ] {
-            assert!(lines.contains(part), "no {part:?} in {lines}");
-        }
-        for place in ["namespace=transfers", "zone=7"] {
-            let body = shown(&weir, &format!("/v1/keys?{place}&identifier=alice")).await;
-            let exact = &body["exact"][0];
-            let facts = ["zone", "used", "limit", "remaining", "passes", "window_ms"];
-            assert_eq!(json!(facts.map(|name| &exact[name])), json!([7, 2, 4, 2, true, HOUR_MS]), "{body}");
-        }
+        a_log_and_a_ledger_are_shown(&weir).await;
     }
     // Nobody has used these yet, and they are explained nevertheless.
     let body = shown(&weir, "/v1/keys?namespace=logins&identifier=nobody").await;
@@ -306,24 +277,7 @@ async fn logs_and_ledgers_are_listed_explained_and_never_charged_by_looking() {
     let body = shown(&weir, "/v1/keys?zone=9&identifier=alice").await;
     assert_eq!(body["exact"][0]["trouble"], "the zone does not exist", "{body}");
 
-    // Live control applies.
-    put(&weir, json!({"namespace": "logins", "identifier": r"a\|b", "limit": 9})).await;
-    put(&weir, json!({"namespace": "*", "identifier": "alice", "ban": true, "reason": "spam"})).await;
-    let body = shown(&weir, r"/v1/keys?namespace=logins&identifier=a%5C|b").await;
-    assert_eq!(
-        (&body["exact"][0]["limit"], &body["exact"][0]["passes"]),
-        (&9.into(), &true.into()),
-        "{body}"
-    );
-    let body = shown(&weir, "/v1/keys?zone=7&identifier=alice").await;
-    assert_eq!(
-        (&body["exact"][0]["used"], &body["exact"][0]["passes"]),
-        (&2.into(), &false.into()),
-        "{body}"
-    );
-    put(&weir, json!({"namespace": "*", "identifier": "alice", "reset": true})).await;
-    let body = shown(&weir, "/v1/keys?zone=7&identifier=alice").await;
-    assert_eq!(body["exact"][0]["used"], 0, "a reset begins another bucket: {body}");
+    live_control_applies_to_logs_and_ledgers(&weir).await;
 
     let snapshot = Snapshot {
         top: serde_json::from_value(shown(&weir, "/v1/top").await).unwrap(),
@@ -340,4 +294,59 @@ async fn logs_and_ledgers_are_listed_explained_and_never_charged_by_looking() {
     sqlx::raw_sql("ALTER TABLE zone_txn RENAME TO elsewhere").execute(&mut connection).await.unwrap();
     let body = shown(&weir, "/v1/keys?zone=7&identifier=dora").await;
     assert_eq!(body["exact"][0]["trouble"], "the database does not answer", "{body}");
+}
+
+async fn live_control_applies_to_logs_and_ledgers(weir: &Weir) {
+    put(weir, json!({"namespace": "logins", "identifier": r"a\|b", "limit": 9})).await;
+    put(weir, json!({"namespace": "*", "identifier": "alice", "ban": true, "reason": "spam"})).await;
+    let body = shown(weir, r"/v1/keys?namespace=logins&identifier=a%5C|b").await;
+    assert_eq!(
+        (&body["exact"][0]["limit"], &body["exact"][0]["passes"]),
+        (&9.into(), &true.into()),
+        "{body}"
+    );
+    let body = shown(weir, "/v1/keys?zone=7&identifier=alice").await;
+    assert_eq!(
+        (&body["exact"][0]["used"], &body["exact"][0]["passes"]),
+        (&2.into(), &false.into()),
+        "{body}"
+    );
+    put(weir, json!({"namespace": "*", "identifier": "alice", "reset": true})).await;
+    let body = shown(weir, "/v1/keys?zone=7&identifier=alice").await;
+    assert_eq!(body["exact"][0]["used"], 0, "a reset begins another bucket: {body}");
+}
+
+/// The log has denied twice, and the ledger has room.
+async fn a_log_and_a_ledger_are_shown(weir: &Weir) {
+    let top = shown(weir, "/v1/top").await;
+    let [first, second] = &top["keys"].as_array().unwrap()[..] else { panic!("{top}") };
+    let facts = |key: &Value| {
+        ["algorithm", "namespace", "identifier", "used", "limit", "denied", "zone"]
+            .map(|name| key[name].clone())
+    };
+    assert_eq!(json!(facts(first)), json!(["sliding_log", "logins", r"a\|b", 3, 3, 2, null]));
+    assert_eq!(json!(facts(second)), json!(["ledger", "transfers", "alice", 2, 4, 0, 7]));
+    assert_eq!((&top["keys_over"], &top["keys_past_half"]), (&1.into(), &1.into()));
+    assert!(first["wait_ms"].as_u64().unwrap() > HOUR_MS / 2 && second["wait_ms"] == 0, "{top}");
+
+    let counted = first["counted"].as_str().unwrap();
+    let body = shown(weir, &format!("/v1/keys?namespace=logins&counted={counted}")).await;
+    let exact = &body["exact"][0];
+    let facts = ["name", "algorithm", "used", "limit", "remaining", "passes", "denied"];
+    assert_eq!(json!(facts.map(|name| &exact[name])), json!(["logins", "sliding_log", 3, 3, 0, false, 2]));
+    let lines = explained::lines(&serde_json::from_value(body).unwrap()).join("\n");
+    for part in [
+        "exact log of 1h, rule logins",
+        "would be denied, and would pass again in",
+        "3 of 3 (100%)",
+        "2 denied",
+    ] {
+        assert!(lines.contains(part), "no {part:?} in {lines}");
+    }
+    for place in ["namespace=transfers", "zone=7"] {
+        let body = shown(weir, &format!("/v1/keys?{place}&identifier=alice")).await;
+        let exact = &body["exact"][0];
+        let facts = ["zone", "used", "limit", "remaining", "passes", "window_ms"];
+        assert_eq!(json!(facts.map(|name| &exact[name])), json!([7, 2, 4, 2, true, HOUR_MS]), "{body}");
+    }
 }

@@ -10,11 +10,11 @@ use alloc::vec::Vec;
 
 /// Most reservations of one key. Leases use at most eight, so that there is room for short-lived ones. A reservation without room is
 /// refused.
-pub const MAX_RESERVATIONS: usize = 64;
+const MAX_RESERVATIONS: usize = 64;
 /// Most leases among them.
-pub const MAX_LEASES: usize = 8;
+const MAX_LEASES: usize = 8;
 /// Most reservations of deferred costs among them, one for each worker.
-pub const MAX_OPEN: usize = 32;
+const MAX_OPEN: usize = 32;
 /// A cell more than this many windows ahead is not caused by a small step of the clock.
 const MAX_AHEAD: u64 = 2;
 /// A clock may move ahead by this part of a cell while it lasts before the entry renumbers its cells. Offsets are measured

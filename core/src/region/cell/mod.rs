@@ -4,8 +4,8 @@
 pub(super) mod others;
 pub(super) mod sharing;
 
-use super::Refused;
 use super::exchange::{BASELINE, Part};
+use super::plausibility::Refused;
 use crate::model::key::OriginId;
 use crate::model::room::most_of_part;
 use crate::model::time::UnixMs;

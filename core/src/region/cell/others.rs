@@ -3,7 +3,7 @@
 //! A region owns its component and only ever raises it, so merges take the maximum. A reader adds the components.
 
 use crate::model::time::UnixMs;
-use crate::region::Refused;
+use crate::region::plausibility::Refused;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 

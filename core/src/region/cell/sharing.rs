@@ -14,7 +14,7 @@ use crate::region::shares::Lineage;
 /// A key is published from the limit, divided by this and by the number of regions.
 pub const THRESHOLD_MARGIN: u64 = 2;
 /// Part of what is left that all regions together may use without publishing it.
-pub const UNPUBLISHED_PART: u64 = 4;
+const UNPUBLISHED_PART: u64 = 4;
 /// Part of the limit that regions may always use without publishing it, together.
 pub const TOLERANCE_PART: u64 = 50;
 /// The same part for a region that is the key's only user.

@@ -15,8 +15,9 @@ use crate::region::cell::CellState;
 use crate::region::cell::sharing::{Due, MAX_SHARING_REGIONS, PROBATION_MS};
 use crate::region::cells::{KeyState, SHORTEST_PUBLISHED_MS};
 use crate::region::exchange::{Publication, Stored};
+use crate::region::plausibility::{Refused, checked};
 use crate::region::top::{KeyUsage, Scope};
-use crate::region::{OtherRegion, Refused, Region, checked};
+use crate::region::{OtherRegion, Region};
 use alloc::vec::Vec;
 
 /// The part of a packet that is reserved for keys which are published for the first time.

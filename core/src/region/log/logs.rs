@@ -20,7 +20,7 @@ const KEYS_A_DECISION: usize = 2;
 /// Keys checked by one [`Logs::tick`].
 const KEYS_A_TICK: usize = 256;
 
-/// Bounds of [`Logs`].
+/// The most that [`Logs`] hold in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogsLimits {
     /// Keys with entries that count, or did until recently.

@@ -20,7 +20,7 @@ use alloc::collections::{BTreeMap, VecDeque};
 
 /// Most entries that are examined to compute when a cost could pass. With more entries, the result is too early, never
 /// too late.
-pub const MAX_SCAN: usize = 1_000;
+const MAX_SCAN: usize = 1_000;
 
 /// Microseconds on some clock with an arbitrary zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

@@ -18,6 +18,7 @@ use super::exchange::{BASELINE, Merge, Merged, Part};
 use super::shares::Grants;
 use super::*;
 use crate::model::key::{HashKey, KeyParts};
+use crate::model::window::MAX_COUNT;
 use std::vec;
 use std::vec::Vec;
 

@@ -31,7 +31,7 @@ const CORRECTION_US: u64 = 10_000;
 /// time as it is: others may have to correct what a store without them has lost or changed.
 const JOINING_MS: u64 = 3_000;
 
-/// An aggregator's clock.
+/// An aggregator's clock, which follows the region's time in Redis.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RegionClock {
     /// Unix time minus monotonic time, in microseconds; `None` before the first reading.

@@ -234,8 +234,14 @@ mod tests {
         bytes
     }
 
+    fn check_each(request: &TestRequest, parts: &[(&str, &str, Found)]) {
+        for (json, expected, found) in parts {
+            check(json, request, expected, *found);
+        }
+    }
+
     #[test]
-    fn parts() {
+    fn parts_that_clients_send() {
         use Found::{Ambiguous, Missing, Whole};
         let request = TestRequest::get("/v1/users/%61lice/x%7Cy?key=a%7cb&empty=&twice=f&twice=+l&semi=a;b")
             .header("x-api-key", "k1")
@@ -248,7 +254,60 @@ mod tests {
             .header("cookie", "a=1; twice=\"1\"; twice=2")
             .header("cookie", "twice=%20%58%7c\t")
             .header("cookie", "session=s1; b=2")
-            .peer("1.2.3.4:5")
+            .peer("1.2.3.4:5");
+        check_each(
+            &request,
+            &[
+                (r#"{"header": "x-blank"}"#, "b c", Whole),
+                (r#"{"header": "x-case"}"#, "AbC\u{c9}", Whole),
+                (r#"{"header": "x-case", "lowercase": true}"#, "abc\u{c9}", Whole),
+                (r#"{"cookie": "twice"}"#, r"\+", Ambiguous),
+                (r#"{"cookie": "twice", "pick": "first"}"#, "1", Whole),
+                (r#"{"cookie": "twice", "pick": "last", "lowercase": true}"#, r"x\|", Whole),
+                (r#"{"query": "twice"}"#, r"\+", Ambiguous),
+                (r#"{"query": "twice", "pick": "first"}"#, "f", Whole),
+                (r#"{"query": "twice", "pick": "last"}"#, "l", Whole),
+                (r#"{"query": "semi", "pick": "first"}"#, r"\+", Ambiguous),
+                (r#"[{"header": "x-none"}, {"header": "x-many"}]"#, r"\-|\+", Ambiguous),
+                (r#"{"header": "X-Api-Key"}"#, "k1", Whole),
+                (r#"[{"header": "x-api-key"}]"#, "k1", Whole),
+                (r#"{"header": "x-pipe"}"#, r"a\|b\\c", Whole),
+                (r#"{"header": "x-empty"}"#, r"\-", Missing),
+                (r#"{"header": "x-none"}"#, r"\-", Missing),
+                (r#"{"header": "x-many"}"#, r"\+", Ambiguous),
+                (r#"{"header": ":method"}"#, "GET", Whole),
+                (r#"{"cookie": "session"}"#, "s1", Whole),
+                (r#"{"cookie": "Session"}"#, r"\+", Ambiguous),
+                (r#"{"cookie": "sessions"}"#, r"\-", Missing),
+                (r#"{"query": "key"}"#, r"a\|b", Whole),
+                (r#"{"query": "empty"}"#, r"\-", Missing),
+                (r#"{"client_address": {}}"#, "1.2.3.4", Whole),
+                (r#"{"client_address": {"ipv4_prefix": 8}}"#, "1.0.0.0/8", Whole),
+                (r#"{"path_segment": 3}"#, "alice", Whole),
+                (r#"{"path_segment": 3.0}"#, "alice", Whole),
+                (r#"{"path_segment": 4}"#, r"x\|y", Whole),
+                (r#"{"path_segment": 5}"#, r"\-", Missing),
+                (r#"{"host": true}"#, "example.com", Whole),
+                (r#"{"constant": "all|\\"}"#, r"all\|\\", Whole),
+                (
+                    r#"[{"constant": "a"}, {"header": "x-none"}, {"header": "x-api-key"}]"#,
+                    r"a|\-|k1",
+                    Missing,
+                ),
+            ],
+        );
+        check(
+            r#"{"host": {"port": true}}"#,
+            &TestRequest::default().header(":authority", "u@A.Com.:080"),
+            "a.com:80",
+            Whole,
+        );
+    }
+
+    #[test]
+    fn parts_that_envoy_and_its_filters_have() {
+        use Found::{Ambiguous, Missing, Whole};
+        let request = TestRequest::get("/")
             .metadata(&["envoy.filters.http.jwt_authn", "jwt_payload", "sub"], "alice")
             .metadata(&["envoy.filters.http.ext_authz", "plan"], " Gold|1 ")
             .property(b"metadata\0filter_metadata\0ext\0org\0id", &42.0f64.to_le_bytes())
@@ -267,72 +326,35 @@ mod tests {
             .property(b"filter_state\0acme.tenant", b"t1")
             .property(b"connection\0uri_san_peer_certificate", b"spiffe://acme/ns/shop/sa/cart")
             .metadata(&["envoy.filters.http.jwt_authn", "corp", "org", "id"], "o1");
-        for (json, expected, complete) in [
-            (r#"{"header": "x-blank"}"#, "b c", Whole),
-            (r#"{"header": "x-case"}"#, "AbC\u{c9}", Whole),
-            (r#"{"header": "x-case", "lowercase": true}"#, "abc\u{c9}", Whole),
-            (r#"{"cookie": "twice"}"#, r"\+", Ambiguous),
-            (r#"{"cookie": "twice", "pick": "first"}"#, "1", Whole),
-            (r#"{"cookie": "twice", "pick": "last", "lowercase": true}"#, r"x\|", Whole),
-            (r#"{"query": "twice"}"#, r"\+", Ambiguous),
-            (r#"{"query": "twice", "pick": "first"}"#, "f", Whole),
-            (r#"{"query": "twice", "pick": "last"}"#, "l", Whole),
-            (r#"{"query": "semi", "pick": "first"}"#, r"\+", Ambiguous),
-            (r#"[{"header": "x-none"}, {"header": "x-many"}]"#, r"\-|\+", Ambiguous),
-            (r#"{"header": "X-Api-Key"}"#, "k1", Whole),
-            (r#"[{"header": "x-api-key"}]"#, "k1", Whole),
-            (r#"{"header": "x-pipe"}"#, r"a\|b\\c", Whole),
-            (r#"{"header": "x-empty"}"#, r"\-", Missing),
-            (r#"{"header": "x-none"}"#, r"\-", Missing),
-            (r#"{"header": "x-many"}"#, r"\+", Ambiguous),
-            (r#"{"header": ":method"}"#, "GET", Whole),
-            (r#"{"cookie": "session"}"#, "s1", Whole),
-            (r#"{"cookie": "Session"}"#, r"\+", Ambiguous),
-            (r#"{"cookie": "sessions"}"#, r"\-", Missing),
-            (r#"{"query": "key"}"#, r"a\|b", Whole),
-            (r#"{"query": "empty"}"#, r"\-", Missing),
-            (r#"{"client_address": {}}"#, "1.2.3.4", Whole),
-            (r#"{"client_address": {"ipv4_prefix": 8}}"#, "1.0.0.0/8", Whole),
-            (r#"{"path_segment": 3}"#, "alice", Whole),
-            (r#"{"path_segment": 3.0}"#, "alice", Whole),
-            (r#"{"path_segment": 4}"#, r"x\|y", Whole),
-            (r#"{"path_segment": 5}"#, r"\-", Missing),
-            (r#"{"host": true}"#, "example.com", Whole),
-            (r#"{"jwt_claim": {"claim": "sub"}}"#, "alice", Whole),
-            (r#"{"jwt_claim": {"payload": "corp", "claim": ["org", "id"]}}"#, "o1", Whole),
-            (r#"{"jwt_claim": {"claim": "iss"}}"#, r"\-", Missing),
-            (
-                r#"{"metadata": {"filter": "envoy.filters.http.ext_authz", "key": "plan"}, "lowercase": true}"#,
-                r"gold\|1",
-                Whole,
-            ),
-            (r#"{"metadata": {"filter": "ext", "key": ["org", "id"]}}"#, "42", Whole),
-            (r#"{"metadata": {"filter": "ext", "key": "empty"}}"#, r"\-", Missing),
-            (r#"{"metadata": {"filter": "ext", "key": "none"}}"#, r"\-", Missing),
-            (r#"{"metadata": {"filter": "ext", "key": "yes"}}"#, "true", Whole),
-            (r#"{"metadata": {"filter": "ext", "key": "no"}}"#, "false", Whole),
-            (r#"{"metadata": {"filter": "ext", "key": "half"}}"#, "-0.5", Whole),
-            (r#"{"metadata": {"filter": "ext", "key": "nothing"}}"#, r"\-", Missing),
-            (r#"{"metadata": {"filter": "ext", "key": "one"}}"#, "a", Whole),
-            (r#"{"metadata": {"filter": "ext", "key": "two"}}"#, r"\+", Ambiguous),
-            (r#"{"metadata": {"filter": "ext", "key": "two"}, "pick": "first"}"#, "a", Whole),
-            (r#"{"metadata": {"filter": "ext", "key": "two"}, "pick": "last"}"#, "7", Whole),
-            (r#"{"metadata": {"filter": "ext", "key": "nested"}, "pick": "first"}"#, r"\+", Ambiguous),
-            (r#"{"metadata": {"filter": "ext", "key": "map"}}"#, r"\+", Ambiguous),
-            (r#"{"filter_state": "acme.tenant"}"#, "t1", Whole),
-            (r#"{"filter_state": "acme.none"}"#, r"\-", Missing),
-            (r#"{"client_certificate": "uri_san"}"#, "spiffe://acme/ns/shop/sa/cart", Whole),
-            (r#"{"client_certificate": "sha256"}"#, r"\-", Missing),
-            (r#"{"constant": "all|\\"}"#, r"all\|\\", Whole),
-            (r#"[{"constant": "a"}, {"header": "x-none"}, {"header": "x-api-key"}]"#, r"a|\-|k1", Missing),
-        ] {
-            check(json, &request, expected, complete);
-        }
-        check(
-            r#"{"host": {"port": true}}"#,
-            &TestRequest::default().header(":authority", "u@A.Com.:080"),
-            "a.com:80",
-            Whole,
+        check_each(
+            &request,
+            &[
+                (r#"{"jwt_claim": {"claim": "sub"}}"#, "alice", Whole),
+                (r#"{"jwt_claim": {"payload": "corp", "claim": ["org", "id"]}}"#, "o1", Whole),
+                (r#"{"jwt_claim": {"claim": "iss"}}"#, r"\-", Missing),
+                (
+                    r#"{"metadata": {"filter": "envoy.filters.http.ext_authz", "key": "plan"}, "lowercase": true}"#,
+                    r"gold\|1",
+                    Whole,
+                ),
+                (r#"{"metadata": {"filter": "ext", "key": ["org", "id"]}}"#, "42", Whole),
+                (r#"{"metadata": {"filter": "ext", "key": "empty"}}"#, r"\-", Missing),
+                (r#"{"metadata": {"filter": "ext", "key": "none"}}"#, r"\-", Missing),
+                (r#"{"metadata": {"filter": "ext", "key": "yes"}}"#, "true", Whole),
+                (r#"{"metadata": {"filter": "ext", "key": "no"}}"#, "false", Whole),
+                (r#"{"metadata": {"filter": "ext", "key": "half"}}"#, "-0.5", Whole),
+                (r#"{"metadata": {"filter": "ext", "key": "nothing"}}"#, r"\-", Missing),
+                (r#"{"metadata": {"filter": "ext", "key": "one"}}"#, "a", Whole),
+                (r#"{"metadata": {"filter": "ext", "key": "two"}}"#, r"\+", Ambiguous),
+                (r#"{"metadata": {"filter": "ext", "key": "two"}, "pick": "first"}"#, "a", Whole),
+                (r#"{"metadata": {"filter": "ext", "key": "two"}, "pick": "last"}"#, "7", Whole),
+                (r#"{"metadata": {"filter": "ext", "key": "nested"}, "pick": "first"}"#, r"\+", Ambiguous),
+                (r#"{"metadata": {"filter": "ext", "key": "map"}}"#, r"\+", Ambiguous),
+                (r#"{"filter_state": "acme.tenant"}"#, "t1", Whole),
+                (r#"{"filter_state": "acme.none"}"#, r"\-", Missing),
+                (r#"{"client_certificate": "uri_san"}"#, "spiffe://acme/ns/shop/sa/cart", Whole),
+                (r#"{"client_certificate": "sha256"}"#, r"\-", Missing),
+            ],
         );
     }
 

@@ -25,7 +25,8 @@ const PROGRAM: &str = "weir-aggregator ";
 /// Options of Docker's programs that these pages name.
 const OF_DOCKER: [&str; 2] = ["--build-arg ", "--profile "];
 /// Endings of files that are in the repository if a page names one. A module (`.wasm`) is built.
-const ENDINGS: [&str; 10] = ["json", "yaml", "yml", "md", "sh", "rs", "js", "lua", "toml", "sql"];
+const ENDINGS: [&str; 12] =
+    ["json", "yaml", "yml", "md", "sh", "rs", "js", "lua", "toml", "sql", "proto", "py"];
 /// A file of Envoy's, and files that readers make.
 const FOREIGN: [&str; 3] =
     ["source/extensions/extensions_metadata.yaml", "target/tutorial.json", "tokens.yaml"];
@@ -164,7 +165,12 @@ fn files_that_pages_name_exist() {
         let is_file = |name: &&str| {
             let plain = name.chars().all(|c| c.is_ascii_alphanumeric() || "._/-".contains(c));
             let ending = name.rsplit_once('.').is_some_and(|(_, ending)| ENDINGS.contains(&ending));
-            plain && ending && !name.starts_with('/') && !name.contains("NNNN") && !FOREIGN.contains(name)
+            let is_folder = page.ends_with("CONTRIBUTING.md") && name.ends_with('/');
+            plain
+                && (ending || is_folder)
+                && !name.starts_with('/')
+                && !name.contains("NNNN")
+                && !FOREIGN.contains(name)
         };
         for name in code(&text).filter(is_file) {
             checked += 1;

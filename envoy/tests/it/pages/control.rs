@@ -139,6 +139,41 @@ impl Region {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commands_of_the_page_lift_bans_and_raise_limits_of_hostile_identifiers() {
     let mut region = Region::start().await;
+    bans_are_lifted(&mut region).await;
+    a_limit_is_raised(&mut region).await;
+
+    // A ban by a pattern: for all, or for this key alone.
+    region.put(json!({"namespace": "*", "identifier": "crawler-*", "ban": true, "reason": "scraping"})).await;
+    region.key("crawler-7").await;
+    let commands = region.commands().await;
+    assert_eq!(commands[1].0, "Admit this key alone, within its limit", "{commands:?}");
+    region.paste(&commands[1].1);
+    region
+        .browser
+        .until("it passes", "return document.querySelector('.verdict')?.textContent.includes('would pass')")
+        .await
+        .unwrap();
+    the_button_copies(&mut region).await;
+
+    // An exact log has commands as well.
+    for expected in [200, 200, 429] {
+        assert_eq!(region.send("/login", "dora").await, expected);
+    }
+    region.open("#/key?namespace=logins&identifier=dora").await;
+    let verdict = "return document.querySelector('.exact .verdict')?.textContent.includes('denied')";
+    region.browser.until("the log is shown", verdict).await.unwrap();
+    let facts = region.browser.text(".exact").await.unwrap();
+    assert!(facts.contains("2 of 2 used (100 %)") && facts.contains("Exact log"), "{facts}");
+    region.browser.screenshot("control-exact").await.unwrap();
+    let commands = region.commands().await;
+    region.paste(&commands[0].1);
+    let passes = "return document.querySelector('.exact .verdict').textContent.includes('would pass')";
+    region.browser.until("the log admits it", passes).await.unwrap();
+    region.passes("/login", "dora").await;
+    region.is_clean().await;
+}
+
+async fn bans_are_lifted(region: &mut Region) {
     for identifier in HOSTILE {
         // As a target, a star is written \* and stands for itself.
         let name = identifier.replace('*', r"\*");
@@ -162,7 +197,10 @@ async fn commands_of_the_page_lift_bans_and_raise_limits_of_hostile_identifiers(
             .await
             .unwrap();
     }
-    // At its limit, a key is denied until its limit is raised. The reason is quoted too.
+}
+
+/// At its limit, a key is denied until its limit is raised. The reason is quoted too.
+async fn a_limit_is_raised(region: &mut Region) {
     let key = HOSTILE[0];
     for request in 0..LIMIT + 2 {
         assert_eq!(region.send("/", key).await == 200, request < LIMIT, "{request}");
@@ -193,19 +231,10 @@ async fn commands_of_the_page_lift_bans_and_raise_limits_of_hostile_identifiers(
     let passes = "return document.querySelector('.verdict')?.textContent.includes('would pass. 4 left')";
     region.browser.until("the limit is raised", passes).await.unwrap();
     region.passes("/", key).await;
+}
 
-    // A ban by a pattern: for all, or for this key alone.
-    region.put(json!({"namespace": "*", "identifier": "crawler-*", "ban": true, "reason": "scraping"})).await;
-    region.key("crawler-7").await;
-    let commands = region.commands().await;
-    assert_eq!(commands[1].0, "Admit this key alone, within its limit", "{commands:?}");
-    region.paste(&commands[1].1);
-    region
-        .browser
-        .until("it passes", "return document.querySelector('.verdict')?.textContent.includes('would pass')")
-        .await
-        .unwrap();
-    // The button copies what is shown, and selects it where the clipboard may not be used.
+/// The button copies what is shown, and selects it where the clipboard may not be used.
+async fn the_button_copies(region: &mut Region) {
     region.key("crawler-8").await;
     let command = region.commands().await[0].1.clone();
     let spy = "window.copied = null; navigator.clipboard.writeText = async text => { window.copied = text }";
@@ -234,23 +263,6 @@ async fn commands_of_the_page_lift_bans_and_raise_limits_of_hostile_identifiers(
         .await
         .unwrap();
     assert_eq!(region.browser.run("return getSelection().toString().trim()", &[]).await.unwrap(), command);
-
-    // An exact log has commands as well.
-    for expected in [200, 200, 429] {
-        assert_eq!(region.send("/login", "dora").await, expected);
-    }
-    region.open("#/key?namespace=logins&identifier=dora").await;
-    let verdict = "return document.querySelector('.exact .verdict')?.textContent.includes('denied')";
-    region.browser.until("the log is shown", verdict).await.unwrap();
-    let facts = region.browser.text(".exact").await.unwrap();
-    assert!(facts.contains("2 of 2 used (100 %)") && facts.contains("Exact log"), "{facts}");
-    region.browser.screenshot("control-exact").await.unwrap();
-    let commands = region.commands().await;
-    region.paste(&commands[0].1);
-    let passes = "return document.querySelector('.exact .verdict').textContent.includes('would pass')";
-    region.browser.until("the log admits it", passes).await.unwrap();
-    region.passes("/login", "dora").await;
-    region.is_clean().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -285,7 +297,37 @@ async fn live_control_is_searched_listed_and_traced() {
     );
     region.browser.screenshot("control-overview").await.unwrap();
 
-    // The search comes first on the page, and finds keys and control; Enter opens the first.
+    the_search_finds_keys_and_control(&mut region).await;
+    a_search_that_is_no_longer_wanted_ends(&mut region).await;
+
+    the_tab_lists_what_is_in_force(&mut region).await;
+
+    // The audit has each change, and a later one appears by itself.
+    let changes = "return document.querySelectorAll('tbody')[1].querySelectorAll('tr').length";
+    region.browser.until("all changes", &format!("{changes} === 9")).await.unwrap();
+    region.paste("weir-aggregator overrides delete --rule logins --reason done");
+    region.browser.until("the deletion", &format!("{changes} === 10")).await.unwrap();
+    let newest = region.browser.text("tbody tr:has(.c-after)").await.unwrap();
+    assert!(
+        newest.contains("deleted") && newest.contains("shadow off") && newest.contains("done"),
+        "{newest}"
+    );
+
+    terms_are_explained(&mut region).await;
+
+    // Grafana and the documentation.
+    let link =
+        "return document.getElementById('grafana').hidden ? null : document.getElementById('grafana').href";
+    assert_eq!(region.browser.run(link, &[]).await.unwrap(), GRAFANA);
+    let docs = "return Promise.all([...document.querySelectorAll('footer a:not(#grafana)')].map(link => fetch(link.href).then(page => page.status)))";
+    assert_eq!(region.browser.run(docs, &[]).await.unwrap(), json!([200, 200, 200, 200, 200]));
+
+    the_page_fits_a_phone(&mut region).await;
+    region.is_clean().await;
+}
+
+/// The search comes first on the page, and finds keys and control.
+async fn the_search_finds_keys_and_control(region: &mut Region) {
     let first = "return document.querySelector('input, select, textarea').id";
     assert_eq!(region.browser.run(first, &[]).await.unwrap(), "search");
     region.browser.press(&["/", "ALI"]).await.unwrap();
@@ -317,7 +359,10 @@ async fn live_control_is_searched_listed_and_traced() {
         )
         .await
         .unwrap();
-    // A search that is no longer wanted ends.
+}
+
+/// Enter opens the first that is found.
+async fn a_search_that_is_no_longer_wanted_ends(region: &mut Region) {
     let slow = "window.answered = window.fetch; window.begun = 0; window.ended = 0; window.fetch = (path, options) => {
         if (!path.endsWith('text=slow')) return window.answered(path, options);
         window.begun += 1;
@@ -337,8 +382,10 @@ async fn live_control_is_searched_listed_and_traced() {
         .until("the key is opened", "return document.querySelector('h1.identifier')?.textContent === 'alice'")
         .await
         .unwrap();
+}
 
-    // The tab lists what is in force, by whom, why, and until when.
+/// By whom, why, and until when.
+async fn the_tab_lists_what_is_in_force(region: &mut Region) {
     region.browser.press(&["4"]).await.unwrap();
     let rows =
         "return document.querySelectorAll('.panel:not([hidden]) tbody')[0]?.querySelectorAll('tr').length";
@@ -374,19 +421,10 @@ async fn live_control_is_searched_listed_and_traced() {
         )
         .await
         .unwrap();
+}
 
-    // The audit has each change, and a later one appears by itself.
-    let changes = "return document.querySelectorAll('tbody')[1].querySelectorAll('tr').length";
-    region.browser.until("all changes", &format!("{changes} === 9")).await.unwrap();
-    region.paste("weir-aggregator overrides delete --rule logins --reason done");
-    region.browser.until("the deletion", &format!("{changes} === 10")).await.unwrap();
-    let newest = region.browser.text("tbody tr:has(.c-after)").await.unwrap();
-    assert!(
-        newest.contains("deleted") && newest.contains("shadow off") && newest.contains("done"),
-        "{newest}"
-    );
-
-    // Terms are explained at the focus.
+/// At the focus, and under the pointer.
+async fn terms_are_explained(region: &mut Region) {
     region.open("#/").await;
     region.browser.until("the overview", "return document.querySelector('.figure .term')").await.unwrap();
     region.browser.run("document.querySelector('[data-term=shadow]').focus()", &[]).await.unwrap();
@@ -399,15 +437,10 @@ async fn live_control_is_searched_listed_and_traced() {
     region.browser.hover("[data-term=key]", 0, 0).await.unwrap();
     region.browser.until("under the pointer", "return !document.getElementById('tip').hidden").await.unwrap();
     region.browser.press(&[TAB]).await.unwrap();
+}
 
-    // Grafana and the documentation.
-    let link =
-        "return document.getElementById('grafana').hidden ? null : document.getElementById('grafana').href";
-    assert_eq!(region.browser.run(link, &[]).await.unwrap(), GRAFANA);
-    let docs = "return Promise.all([...document.querySelectorAll('footer a:not(#grafana)')].map(link => fetch(link.href).then(page => page.status)))";
-    assert_eq!(region.browser.run(docs, &[]).await.unwrap(), json!([200, 200, 200, 200, 200]));
-
-    // It fits a phone, light and dark, and all text can be read.
+/// Light and dark, and all text can be read.
+async fn the_page_fits_a_phone(region: &mut Region) {
     for (dark, fragment) in
         [(false, "#/overrides"), (true, "#/overrides"), (true, "#/key?namespace=per-client&identifier=--yes")]
     {
@@ -424,7 +457,6 @@ async fn live_control_is_searched_listed_and_traced() {
         assert_eq!(faint, json!([]), "{fragment}, dark: {dark}");
         region.browser.screenshot(&format!("control-phone-{dark}-{}", fragment.len())).await.unwrap();
     }
-    region.is_clean().await;
 }
 
 /// Texts whose contrast with their ground is below 4.5 (WCAG 2.2, 1.4.3).

@@ -63,7 +63,50 @@ async fn the_window_shows_a_live_region() {
         .unwrap();
     browser.screenshot("window-overview").await.unwrap();
 
-    // By keyboard: to the keys, to the search, down to a row, and to its explanation.
+    the_keyboard_leads_to_an_explanation(&mut browser).await;
+    enter_opens_a_key_or_moves_to_what_is_found(&mut browser).await;
+
+    browser.press(&["3"]).await.unwrap();
+    browser
+        .until(
+            "keys that a shadow rule would deny",
+            "return document.querySelector('.would:not([hidden])')?.textContent.includes('client-1')",
+        )
+        .await
+        .unwrap();
+    browser.screenshot("window-rules").await.unwrap();
+    browser.press(&["?"]).await.unwrap();
+    browser.until("the help", "return document.querySelector('dialog').open").await.unwrap();
+    browser.click("dialog button").await.unwrap();
+    browser.press(&["5"]).await.unwrap();
+    browser
+        .until("the parts", "return document.querySelector('main').textContent.includes('Store calls')")
+        .await
+        .unwrap();
+    browser.screenshot("window-parts").await.unwrap();
+
+    an_answer_without_data_is_not_shown_as_live(&mut browser).await;
+
+    the_pages_fit_a_phone(&mut browser, &url("")).await;
+    assert_eq!(browser.console_errors().await.unwrap(), Vec::<String>::new());
+    let requests = browser.requests().await.unwrap();
+    assert!(requests.iter().all(|url_of_request| url_of_request.starts_with(&url(""))), "{requests:?}");
+
+    // The aggregator ends and is restarted.
+    browser.size(1280, 900).await.unwrap();
+    browser.open(&url("#/keys")).await.unwrap();
+    browser.until("the keys", "return document.querySelectorAll('tbody tr').length === 25").await.unwrap();
+    aggregator.process().kill().unwrap();
+    browser.until("the banner is shown", "return !document.getElementById('banner').hidden").await.unwrap();
+    let kept = "return document.querySelectorAll('tbody tr').length === 25";
+    assert_eq!(browser.run(kept, &[]).await.unwrap(), true, "the keys stay");
+    browser.screenshot("window-disconnected").await.unwrap();
+    aggregator.restart().await.unwrap();
+    browser.until("it is back", "return document.getElementById('banner').hidden").await.unwrap();
+}
+
+/// To the keys, to the search, down to a row, and to its explanation.
+async fn the_keyboard_leads_to_an_explanation(browser: &mut Browser) {
     browser.press(&["2"]).await.unwrap();
     browser.until("the keys", "return document.querySelectorAll('tbody tr').length === 25").await.unwrap();
     browser.screenshot("window-keys").await.unwrap();
@@ -87,8 +130,10 @@ async fn the_window_shows_a_live_region() {
     browser.press(&[TAB]).await.unwrap();
     let outline = "return getComputedStyle(document.activeElement).outlineStyle";
     assert_eq!(browser.run(outline, &[]).await.unwrap(), "solid");
+}
 
-    // Enter opens the key of this name, however little it has used; without one, it moves to what is found.
+/// Enter opens the key of this name, however little it has used; without one, it moves to what is found.
+async fn enter_opens_a_key_or_moves_to_what_is_found(browser: &mut Browser) {
     let searched = |text: &str| {
         format!(
             "return document.querySelector('#found:not([hidden])')?.textContent.includes('Explain “{text}”')"
@@ -108,27 +153,9 @@ async fn the_window_shows_a_live_region() {
         .until("its key", "return document.querySelector('h1.identifier')?.textContent === 'cli'")
         .await
         .unwrap();
+}
 
-    browser.press(&["3"]).await.unwrap();
-    browser
-        .until(
-            "keys that a shadow rule would deny",
-            "return document.querySelector('.would:not([hidden])')?.textContent.includes('client-1')",
-        )
-        .await
-        .unwrap();
-    browser.screenshot("window-rules").await.unwrap();
-    browser.press(&["?"]).await.unwrap();
-    browser.until("the help", "return document.querySelector('dialog').open").await.unwrap();
-    browser.click("dialog button").await.unwrap();
-    browser.press(&["5"]).await.unwrap();
-    browser
-        .until("the parts", "return document.querySelector('main').textContent.includes('Store calls')")
-        .await
-        .unwrap();
-    browser.screenshot("window-parts").await.unwrap();
-
-    // An answer without data is not shown as live.
+async fn an_answer_without_data_is_not_shown_as_live(browser: &mut Browser) {
     let refuse =
         "window.answered = window.fetch; window.fetch = (path, options) => path.startsWith('/v1/parts')
         ? Promise.resolve(new Response('{\"error\":\"too many requests at once\"}', { status: 503 }))
@@ -139,7 +166,10 @@ async fn the_window_shows_a_live_region() {
     browser.until("the refusal is shown", banner).await.unwrap();
     browser.run("window.fetch = window.answered", &[]).await.unwrap();
     browser.until("it is live again", "return document.body.dataset.state === 'live'").await.unwrap();
+}
 
+/// In the dark.
+async fn the_pages_fit_a_phone(browser: &mut Browser, page: &str) {
     browser.dark(true).await.unwrap();
     browser.size(360, 740).await.unwrap();
     for (snapshot, fragment) in [
@@ -151,7 +181,7 @@ async fn the_window_shows_a_live_region() {
         ("parts", "#/parts"),
     ] {
         // Another address, so that the page is loaded again.
-        browser.open(&url(&format!("?phone{fragment}"))).await.unwrap();
+        browser.open(&format!("{page}?phone{fragment}")).await.unwrap();
         browser
             .until(
                 snapshot,
@@ -163,21 +193,6 @@ async fn the_window_shows_a_live_region() {
         assert_eq!(browser.run(NAMELESS, &[]).await.unwrap(), json!([]), "{snapshot}: lists without a name");
         browser.screenshot(&format!("window-phone-{snapshot}")).await.unwrap();
     }
-    assert_eq!(browser.console_errors().await.unwrap(), Vec::<String>::new());
-    let requests = browser.requests().await.unwrap();
-    assert!(requests.iter().all(|url_of_request| url_of_request.starts_with(&url(""))), "{requests:?}");
-
-    // The aggregator ends and is restarted.
-    browser.size(1280, 900).await.unwrap();
-    browser.open(&url("#/keys")).await.unwrap();
-    browser.until("the keys", "return document.querySelectorAll('tbody tr').length === 25").await.unwrap();
-    aggregator.process().kill().unwrap();
-    browser.until("the banner is shown", "return !document.getElementById('banner').hidden").await.unwrap();
-    let kept = "return document.querySelectorAll('tbody tr').length === 25";
-    assert_eq!(browser.run(kept, &[]).await.unwrap(), true, "the keys stay");
-    browser.screenshot("window-disconnected").await.unwrap();
-    aggregator.restart().await.unwrap();
-    browser.until("it is back", "return document.getElementById('banner').hidden").await.unwrap();
 }
 
 /// Lists that are shown and have no accessible name.

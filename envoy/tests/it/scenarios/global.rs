@@ -320,19 +320,11 @@ async fn three_regions_on_mysql() {
     }
 }
 
-/// Identifiers that some store or encoding may confuse: each keeps its own count at every layer.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn identifiers_stay_apart_at_every_layer() {
-    const LIMIT: u64 = 8;
+/// Identifiers that some store or encoding may confuse.
+fn traps() -> Vec<Vec<u8>> {
     const LONG: usize = 16_000;
-    let database = SharedDatabase::mariadb().await;
-    let by_query = with(rule("r", LIMIT), json!({ "identifier": { "query": "key" } }));
-    let shape = Shape { envoys: 1, ..LARGE };
-    let mut a =
-        GlobalRegion::start("a", shape, database.url(), &config(std::slice::from_ref(&by_query))).await;
-    let b = GlobalRegion::start("b", SMALL, database.url(), &config(&[by_query])).await;
     let (long, longer) = (vec![b'x'; LONG], [&vec![b'x'; LONG - 1][..], b"y"].concat());
-    let traps: Vec<Vec<u8>> = [
+    [
         "Alice",
         "alice",
         "ALICE",
@@ -384,7 +376,20 @@ async fn identifiers_stay_apart_at_every_layer() {
     .iter()
     .map(|text| text.as_bytes().to_vec())
     .chain([vec![0xff, 0xfe], vec![0xc3], vec![0xc3, 0x28], vec![0x80], long, longer])
-    .collect();
+    .collect()
+}
+
+/// Each of the identifiers that could be confused keeps its own count at every layer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn identifiers_stay_apart_at_every_layer() {
+    const LIMIT: u64 = 8;
+    let database = SharedDatabase::mariadb().await;
+    let by_query = with(rule("r", LIMIT), json!({ "identifier": { "query": "key" } }));
+    let shape = Shape { envoys: 1, ..LARGE };
+    let mut a =
+        GlobalRegion::start("a", shape, database.url(), &config(std::slice::from_ref(&by_query))).await;
+    let b = GlobalRegion::start("b", SMALL, database.url(), &config(&[by_query])).await;
+    let traps = traps();
     let envoy = &a.envoys[0];
     let mut expected = Vec::new();
     for (place, trap) in (0..).zip(&traps) {

@@ -25,11 +25,11 @@ struct Spelling {
     seen: Option<(&'static str, &'static str)>,
 }
 
-fn spellings() -> Vec<Spelling> {
+/// Spellings of headers and cookies.
+fn spellings_of_headers() -> Vec<Spelling> {
     let header = |value: &str| Request::get("/").header("x-user", value);
     let cookie = |value: &str| Request::get("/").header("cookie", value);
     let blanks = ["alice", " alice", "  alice", "\talice", "alice ", " alice\t"];
-    let met = json!({ "constant": "met" });
     vec![
         Spelling {
             name: "header",
@@ -39,7 +39,7 @@ fn spellings() -> Vec<Spelling> {
         },
         Spelling {
             name: "condition",
-            rule: json!({ "identifier": met, "match": { "headers": [{ "name": "x-user", "exact": "alice" }] } }),
+            rule: json!({ "identifier": { "constant": "met" }, "match": { "headers": [{ "name": "x-user", "exact": "alice" }] } }),
             spelt: blanks.map(header).into(),
             seen: Some(("x-user", "alice")),
         },
@@ -69,6 +69,13 @@ fn spellings() -> Vec<Spelling> {
             spelt: ["u=a; u=alice", "u=b; u=%61lice", "u=\"alice\"", r#"u="\141lice""#].map(cookie).into(),
             seen: None,
         },
+    ]
+}
+
+/// Spellings of targets, credentials and hosts.
+fn spellings_of_targets() -> Vec<Spelling> {
+    let met = json!({ "constant": "met" });
+    vec![
         Spelling {
             name: "query",
             rule: json!({ "identifier": { "query": "u" }, "on_missing_identifier": "skip" }),
@@ -132,7 +139,9 @@ fn spellings() -> Vec<Spelling> {
 /// Runs each spelling with a configuration of its own, because its rule may match requests of other spellings.
 async fn check(protocol: Protocol) {
     let mut wrong = Vec::new();
-    for Spelling { name, rule: fields, spelt, seen } in spellings() {
+    for Spelling { name, rule: fields, spelt, seen } in
+        spellings_of_headers().into_iter().chain(spellings_of_targets())
+    {
         let upstream = EchoUpstream::start(0).await.unwrap();
         let options = EnvoyOptions { route: Route::Upstream(upstream.port()), ..EnvoyOptions::default() };
         let region = Region::start(1, options, &config(&[with(rule(name, LIMIT), fields)])).await;

@@ -6,9 +6,9 @@ use std::fmt::Write;
 use anyhow::Result;
 use serde_json::{Map, Value, json};
 
+use crate::case::{Case, Measurement};
 use crate::median::median;
 use crate::stats::spread_percent;
-use crate::{Case, Measurement};
 
 /// The results of each case, by round.
 #[derive(Default)]

@@ -6,8 +6,9 @@
 //! - No aggregator writes a revision that it has seen, and so no epoch of a key begins twice.
 //! - At rest all parts obey what the database has.
 
+use super::World;
 use super::database::{Row, in_force};
-use super::{Place, TARGETS, World, target};
+use super::targets::{Place, TARGETS, target};
 use std::collections::BTreeMap;
 use std::collections::VecDeque;
 use std::rc::Rc;

@@ -1,6 +1,6 @@
 //! The shared database of live control: what the statements of an aggregator read and write in it.
 
-use super::Place;
+use super::targets::Place;
 use std::collections::BTreeMap;
 use weir_core::control::book::{Book, Edition, Entry, Reading, first_revision, renewed};
 use weir_core::control::news::{News, Page, UnfinishedNews};

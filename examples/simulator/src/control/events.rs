@@ -2,7 +2,8 @@
 
 use super::database::Reply;
 use super::parts::Stream;
-use super::{ACTIVE_MS, BEGIN_MS, TARGETS, World, target};
+use super::targets::{TARGETS, target};
+use super::{ACTIVE_MS, BEGIN_MS, World};
 use weir_core::control::Effect;
 use weir_core::control::book::ControlPush;
 use weir_core::model::time::UnixMs;

@@ -3,7 +3,8 @@
 use super::check::RETRY_MS;
 use super::database::Tables;
 use super::events::Event;
-use super::{ACTIVE_MS, BEGIN_MS, World, clock};
+use super::parts::clock;
+use super::{ACTIVE_MS, BEGIN_MS, World};
 
 /// A night in which every machine is suspended: longer than a control that is over is kept.
 const NIGHT_MS: u64 = 25 * 60 * 60 * 1_000;

@@ -15,6 +15,7 @@ mod database;
 mod events;
 mod faults;
 mod parts;
+mod targets;
 
 use crate::queue::Queue;
 use crate::random::Random;
@@ -24,14 +25,7 @@ use events::Event;
 use parts::{Aggregator, Envoy};
 use std::collections::VecDeque;
 use std::fmt::Write as _;
-use weir_core::control::{ALL_NAMESPACES, Effect, Selector, Slot, Target};
-use weir_core::matching::networks::parse_network;
-use weir_core::model::time::UnixMs;
 
-/// The workspace of all controls.
-const WORKSPACE: &str = "w";
-/// The namespace of most controls.
-const NAMESPACE: &str = "n";
 /// When a world begins, in milliseconds since the Unix epoch.
 const BEGIN_MS: u64 = 1_800_000_000_000;
 /// How long operators and faults are active.
@@ -150,38 +144,6 @@ impl World {
         from + self.random.below(below - from)
     }
 }
-
-/// The wall clock of a machine that is `skew_ms` ahead.
-fn clock(now: u64, skew_ms: i64) -> UnixMs {
-    UnixMs(now.saturating_add_signed(skew_ms))
-}
-
-/// The targets of a world, each with an effect.
-fn target(which: u64, amount: u64) -> (Target, Effect) {
-    let at = |scope: &str, selector| Target {
-        workspace: WORKSPACE.into(),
-        scope: scope.into(),
-        selector,
-        window_ms: None,
-    };
-    let named = |name: &str| Selector::Identifier(name.into());
-    let network = || parse_network("10.0.0.0/8").map_or(Selector::Rule, Selector::Network);
-    match which {
-        0 => (at(NAMESPACE, named("alice")), Effect::Limit(amount)),
-        1 => (at(NAMESPACE, named("alice")), Effect::Ban),
-        2 => (at(NAMESPACE, named("alice")), Effect::Reset),
-        3 => (at(NAMESPACE, named("alice")), Effect::Credit(amount)),
-        4 => (at(NAMESPACE, named("a*")), Effect::Exempt),
-        5 => (at(ALL_NAMESPACES, named("bob")), Effect::Ban),
-        6 => (at(NAMESPACE, network()), Effect::Ban),
-        _ => (at("rule", Selector::Rule), Effect::Shadow(amount.is_multiple_of(2))),
-    }
-}
-/// Number of them.
-const TARGETS: u64 = 8;
-
-/// A target and the slot of a control.
-type Place = (Target, Slot);
 
 #[cfg(test)]
 mod tests {

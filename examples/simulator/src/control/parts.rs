@@ -1,7 +1,6 @@
 //! Aggregators, Envoys, and the streams between them.
 
 use super::check::Obeyed;
-use super::clock;
 use weir_core::control::book::{Book, ControlPush};
 use weir_core::control::news::{News, UnfinishedNews};
 use weir_core::control::{Controls, Keeper};
@@ -178,4 +177,9 @@ impl Envoy {
     pub fn clocks(&self, now: u64, slept_ms: u64) -> Now {
         Now { unix: clock(now + slept_ms, self.skew_ms), mono: MonoMs(now) }
     }
+}
+
+/// The wall clock of a machine that is `skew_ms` ahead.
+pub(super) fn clock(now: u64, skew_ms: i64) -> UnixMs {
+    UnixMs(now.saturating_add_signed(skew_ms))
 }

@@ -1,6 +1,6 @@
 //! One scenario for each kind of fault, in otherwise equal worlds.
 
-use super::{Scenario, plan, spread, steady};
+use super::scenario::{Scenario, plan, spread, steady};
 use crate::plan::traffic::Traffic;
 use crate::plan::{Fault, Link, Part, Plan, Rule, Topology, Wrong};
 

@@ -1,7 +1,7 @@
 //! Traffic in several regions that passes a limit unseen, or costs many rows, if keys are published by a simpler rule than that of
 //! `weir_core::region`.
 
-use super::{Scenario, plan, source, steady};
+use super::scenario::{Scenario, plan, source, steady};
 use crate::plan::traffic::{Shape, Traffic};
 use crate::plan::{Fault, Network, Part, Plan, Rule, Topology, Wrong};
 use crate::run::Expected;

@@ -6,47 +6,17 @@
 //! - `traffic`: heavy traffic, and traffic that targets a weakness; without faults.
 //! - `random`: plans drawn from the seed.
 //! - `link`: plans and scenarios in an address.
+//! - `scenario`: what all of these are made of.
 
 mod faults;
 mod globe;
 pub mod link;
 mod naive;
 mod random;
+mod scenario;
 mod traffic;
 
-use crate::plan::traffic::{Shape, Traffic};
-use crate::plan::{Network, Plan, Rule, Schedule, Topology};
-use crate::run::Expected;
-
-/// A named plan.
-#[derive(Clone, Copy, Debug)]
-pub struct Scenario {
-    /// The name by which it is selected.
-    pub name: &'static str,
-    /// A sentence that describes it.
-    pub description: &'static str,
-    /// The plan for a seed.
-    pub plan: fn(u64) -> Plan,
-    /// Bounds of its result; a violation fails every scenario.
-    pub expected: fn(&Plan) -> Expected,
-    /// Whether it takes longer than a few seconds of wall time. Long scenarios run only when they are selected by
-    /// name.
-    pub long: bool,
-}
-
-impl Scenario {
-    const fn new(name: &'static str, description: &'static str, plan: fn(u64) -> Plan) -> Scenario {
-        Scenario { name, description, plan, expected: no_bounds, long: false }
-    }
-
-    const fn expecting(self, expected: fn(&Plan) -> Expected) -> Scenario {
-        Scenario { expected, ..self }
-    }
-
-    const fn long(self) -> Scenario {
-        Scenario { long: true, ..self }
-    }
-}
+pub use scenario::Scenario;
 
 /// The plan that is drawn from the seed.
 pub const RANDOM: Scenario =
@@ -70,36 +40,10 @@ pub fn find(name: &str) -> Option<Scenario> {
     all().find(|scenario| scenario.name == name)
 }
 
-fn no_bounds(_: &Plan) -> Expected {
-    Expected::default()
-}
-
-/// Quiet time after the traffic of a plan with one region, in milliseconds.
-const QUIET_MS: u64 = 5_000;
-const QUIET_REGIONS_MS: u64 = 45_000;
-
-fn plan(seed: u64, topology: Topology, rules: Vec<Rule>, traffic: Vec<Traffic>, traffic_ms: u64) -> Plan {
-    let quiet_ms = if topology.regions > 1 { QUIET_REGIONS_MS } else { QUIET_MS };
-    let (faults, network, schedule, settle_ms) = (Vec::new(), Network::default(), Schedule::default(), 3_000);
-    Plan { seed, topology, rules, traffic, faults, network, schedule, settle_ms, traffic_ms, quiet_ms }
-}
-
-fn source(shape: Shape) -> Traffic {
-    Traffic { from_ms: 0, until_ms: None, rules: 1, cost: (1, 1), at: Vec::new(), shape }
-}
-
-fn steady(identifier: u64, rate: f64) -> Traffic {
-    source(Shape::Steady { identifier, rate })
-}
-
-fn spread(identifiers: u64, rate: f64) -> Traffic {
-    source(Shape::Spread { identifiers, rate })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Wrong;
+    use crate::plan::{Plan, Wrong};
     use std::collections::BTreeSet;
     use std::mem::discriminant;
 

@@ -1,6 +1,6 @@
 //! Situations in which simpler designs failed, considered or existing ones.
 
-use super::{Scenario, plan, source, spread, steady};
+use super::scenario::{Scenario, plan, source, spread, steady};
 use crate::accuracy::bounds::Case;
 use crate::plan::traffic::{Shape, Traffic};
 use crate::plan::{Fault, Link, Part, Plan, Rule, Topology, Wrong};

@@ -1,7 +1,7 @@
 //! Plans drawn from the seed: small, so that a failure can be understood, and with many requests per key, so that
 //! failures occur.
 
-use super::source;
+use super::scenario::{QUIET_MS, QUIET_REGIONS_MS, source};
 use crate::plan::traffic::{Shape, Traffic};
 use crate::plan::{Exact, Fault, Link, Network, Part, Plan, Rule, Schedule, Topology, Wrong};
 use crate::random::Random;
@@ -50,7 +50,7 @@ pub(super) fn wild(seed: u64) -> Plan {
         schedule: Schedule::default(),
         settle_ms: 3_000,
         traffic_ms,
-        quiet_ms: if topology.regions > 1 { super::QUIET_REGIONS_MS } else { super::QUIET_MS },
+        quiet_ms: if topology.regions > 1 { QUIET_REGIONS_MS } else { QUIET_MS },
     };
     vary(&mut plan, &mut Random::new(seed).fork("scenario", 1));
     plan

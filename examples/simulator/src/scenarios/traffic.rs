@@ -1,6 +1,6 @@
 //! Heavy traffic, and traffic that targets a weakness; without faults.
 
-use super::{Scenario, plan, source, spread, steady};
+use super::scenario::{Scenario, plan, source, spread, steady};
 use crate::accuracy::bounds::Case;
 use crate::plan::traffic::{Shape, Traffic};
 use crate::plan::{Plan, Rule, Topology};

@@ -3,7 +3,7 @@
 
 use super::World;
 use super::clock::Clock;
-use super::event::{Carried, End, Event, WorkerAt};
+use super::event::{Carried, End, Event, Report, WorkerAt};
 use super::network::StreamId;
 use crate::check::Decision as DecidedBy;
 use crate::measure::observe::{Decided, Verdict};
@@ -235,7 +235,7 @@ impl World<'_> {
         drop(checks);
         self.checks = request_checks;
         let Some((outcome, urgent)) = outcome else { return };
-        self.reports.push(super::Report::Arrived(arrival));
+        self.reports.push(Report::Arrived(arrival));
         if outcome.decision != Decision::Wait {
             self.conclude(at, request, arrival, &outcome);
         }
@@ -494,7 +494,7 @@ impl World<'_> {
         shadow_denied: u64,
     ) {
         let at_us = self.now_us.saturating_sub(self.begin_us);
-        self.reports.push(super::Report::Decided(Decided {
+        self.reports.push(Report::Decided(Decided {
             arrival,
             at_us,
             verdict,

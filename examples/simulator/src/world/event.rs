@@ -3,6 +3,7 @@
 use super::network::StreamId;
 use super::request::{Reply, Request, Store};
 use crate::check::CellId;
+use crate::measure::observe::Decided;
 use crate::plan::traffic::Arrival;
 use weir_core::model::wire::{FilterFrame, RegionFrame};
 
@@ -95,4 +96,10 @@ pub enum Inbox {
     Reply(u64, Option<Box<Reply>>),
     /// A message of a peer and the incarnation it was sent to.
     Received(u64, Box<[u8]>),
+}
+
+/// What the observer is told.
+pub enum Report {
+    Arrived(Arrival),
+    Decided(Decided),
 }

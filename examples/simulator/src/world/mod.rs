@@ -32,7 +32,7 @@ mod tests;
 
 use crate::check::Check;
 use crate::measure::figures::{Figures, Spread};
-use crate::measure::observe::{Decided, Observer};
+use crate::measure::observe::Observer;
 use crate::plan::Plan;
 use crate::plan::keys::{self, Shape};
 use crate::plan::traffic::Arrival;
@@ -43,7 +43,7 @@ use aggregator::Aggregator;
 use calls::Calls;
 use clock::Clock;
 use envoy::Envoy;
-use event::{Carried, Event, WorkerAt};
+use event::{Carried, Event, Report, WorkerAt};
 use network::Network;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
@@ -116,12 +116,6 @@ struct Counts {
     database_statements: u64,
     database_rows: u64,
     consults: u64,
-}
-
-/// A report to the observer.
-enum Report {
-    Arrived(Arrival),
-    Decided(Decided),
 }
 
 impl<'a> World<'a> {

@@ -1,7 +1,7 @@
 //! Small worlds: without faults, with much traffic, and with each kind of fault.
 
 use super::*;
-use crate::measure::observe::Verdict;
+use crate::measure::observe::{Decided, Verdict};
 use crate::plan::{Fault, Link, Network as Speeds, Part, Rule, Schedule, Topology, Wrong};
 
 fn plan(seed: u64, topology: Topology, rules: Vec<Rule>, traffic_ms: u64) -> Plan {

@@ -11,7 +11,7 @@ use parse::{Removal, parse_audit, parse_delete, parse_list, parse_put};
 use turns::{Turn, Turns};
 
 use super::HttpApi;
-use super::problem::{FieldProblem, Problem};
+use super::problem::Problem;
 use crate::auth::Caller;
 use crate::database::{
     Bound, Change, Changed, DatabaseError, MAX_AUTOMATIC, MAX_REASON_BYTES, Reason, StoredControl, Wish,
@@ -229,10 +229,6 @@ fn busy(message: &str) -> Problem {
 
 fn unavailable(message: &str) -> Problem {
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, "database_unavailable", message)
-}
-
-fn wrong(field: &str, message: &str) -> Problem {
-    Problem::fields(vec![FieldProblem { field: field.to_owned(), message: message.to_owned() }])
 }
 
 const _: () =

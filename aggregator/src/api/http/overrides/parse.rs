@@ -1,8 +1,8 @@
 //! Parsers of the requests for live control: pure functions from bytes to requests, or to what is invalid in them.
 
 use super::super::checks::read_body;
-use super::super::problem::Problem;
-use super::{LATEST, wrong};
+use super::super::problem::{FieldProblem, Problem};
+use super::LATEST;
 use crate::database::{AuditFilter, ControlFilter, MAX_PAGE, MAX_REASON_BYTES, PlaceFilter};
 use crate::net::percent;
 use std::ops::RangeInclusive;
@@ -412,6 +412,10 @@ fn number(name: &str, value: &str, range: RangeInclusive<u64>) -> Result<u64, Pr
     let number = value.parse::<u64>().ok().filter(|number| range.contains(number));
     let expected = || format!("expected a whole number from {} to {}", range.start(), range.end());
     number.ok_or_else(|| wrong(name, &expected()))
+}
+
+fn wrong(field: &str, message: &str) -> Problem {
+    Problem::fields(vec![FieldProblem { field: field.to_owned(), message: message.to_owned() }])
 }
 
 fn no_such(name: &str) -> Problem {

@@ -167,9 +167,21 @@ impl World<'_> {
         request: Request,
         reply: Reply,
     ) {
+        let Some(process) = self.aggregators[at].process.as_ref() else { return };
+        let Some(Some(running)) = process.machines.get(number) else { return };
+        match running.machine {
+            Machine::Joining(_) | Machine::Taking(_) | Machine::Keeping(_) => {
+                self.start_machine_replied(at, number, reply);
+            }
+            _ => self.state_machine_replied(at, number, request, reply),
+        }
+    }
+
+    /// Passes a reply to a machine of the region's state.
+    fn state_machine_replied(&mut self, at: usize, number: usize, request: Request, reply: Reply) {
         let now_us = self.now_us;
         let host = &mut self.aggregators[at];
-        let (incarnation, now) = (host.incarnation, host.now(now_us));
+        let now = host.now(now_us);
         let Some(process) = host.process.as_mut() else { return };
         let Some(Some(running)) = process.machines.get_mut(number) else { return };
         let mut access = Alone { state: &mut process.state, now };
@@ -216,7 +228,23 @@ impl World<'_> {
             (Machine::Recovery(recovery), _, Reply::Page(page)) => {
                 recovery.recovered(&mut access, page.as_ref().map_err(|failure| *failure));
             }
-            (Machine::Joining(joining), _, Reply::Alive(alive)) => {
+            _ => {}
+        }
+        if let Some(grace) = grace {
+            self.spawn(at, Machine::GracePeriod(grace));
+        }
+        self.drive(at, number);
+    }
+
+    /// Passes a reply to a machine that the start waits for, or that keeps the region lease.
+    fn start_machine_replied(&mut self, at: usize, number: usize, reply: Reply) {
+        let now_us = self.now_us;
+        let host = &mut self.aggregators[at];
+        let (incarnation, now) = (host.incarnation, host.now(now_us));
+        let Some(process) = host.process.as_mut() else { return };
+        let Some(Some(running)) = process.machines.get_mut(number) else { return };
+        match (&mut running.machine, reply) {
+            (Machine::Joining(joining), Reply::Alive(alive)) => {
                 if let Ok(listed) = &alive {
                     process.region_clock.follow(listed.region_us, running.called, now.mono);
                 }
@@ -228,7 +256,7 @@ impl World<'_> {
                     return;
                 }
             }
-            (Machine::Taking(taking), _, Reply::Holder(holder)) => {
+            (Machine::Taking(taking), Reply::Holder(holder)) => {
                 match taking.answered(holder, now.mono) {
                     Then::Serve { .. } => {
                         process.machines[number] = None;
@@ -243,7 +271,7 @@ impl World<'_> {
                 }
                 return;
             }
-            (Machine::Keeping(keeping), _, Reply::Holder(holder)) => {
+            (Machine::Keeping(keeping), Reply::Holder(holder)) => {
                 let is_lost = keeping.answered(holder);
                 running.pause += 1;
                 let due = Due::Pause(number, running.pause);
@@ -257,9 +285,6 @@ impl World<'_> {
                 return;
             }
             _ => {}
-        }
-        if let Some(grace) = grace {
-            self.spawn(at, Machine::GracePeriod(grace));
         }
         self.drive(at, number);
     }

@@ -1,0 +1,138 @@
+//! What is measured: a table for each measurement, with a row for each case.
+
+use clap::ValueEnum;
+
+use crate::consult::Load;
+use crate::decide::Crowd;
+use crate::ingest::Keys;
+use crate::memory::Users;
+use crate::stage::Store;
+use crate::{consult, decide, delay, ingest, memory, push, regions, scan};
+
+/// One table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Measurement {
+    /// Reports merged.
+    Ingest,
+    /// Queries answered.
+    Consult,
+    /// Decisions of the aggregator: exact limits, applications, Envoy's rate-limit filter.
+    Decide,
+    /// From a report at one aggregator to the push at another.
+    Push,
+    /// Ten regions on one database.
+    Regions,
+    /// From a report in one region to the push in another.
+    Delay,
+    /// The core's search for cells that are due, and the memory of a cell.
+    Scan,
+    /// The memory of a key.
+    Memory,
+}
+
+/// One row of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Case {
+    Ingest(Store, Keys),
+    Consult(Store, Load),
+    Decide(Crowd),
+    Push,
+    /// By how much there is more than the present load, and the number of aggregators.
+    Regions(usize, usize),
+    Delay,
+    /// Cells.
+    Scan(usize),
+    Memory(Users),
+}
+
+impl Measurement {
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Ingest => "Reports of 256 counts, 4 streams",
+            Self::Consult => "Consults, 5 000 a second in an open loop, 8 streams",
+            Self::Decide => "Decisions, each client sends a request when it has the last response",
+            Self::Push => "From a report at one aggregator to the push at another",
+            Self::Regions => "Ten regions on one MariaDB",
+            Self::Delay => "From a report in one region to the push in another",
+            Self::Scan => "Everything due for other regions is taken; memory",
+            Self::Memory => "Memory of an aggregator",
+        }
+    }
+
+    pub fn columns(self) -> &'static [&'static str] {
+        match self {
+            Self::Ingest => &ingest::COLUMNS,
+            Self::Consult => &consult::COLUMNS,
+            Self::Decide => &decide::COLUMNS,
+            Self::Push => &push::COLUMNS,
+            Self::Regions => &regions::COLUMNS,
+            Self::Delay => &delay::COLUMNS,
+            Self::Scan => &scan::COLUMNS,
+            Self::Memory => &memory::COLUMNS,
+        }
+    }
+}
+
+impl Case {
+    pub fn all(quick: bool) -> Vec<Case> {
+        let mut cases = vec![
+            Case::Ingest(Store::Memory, Keys::Own),
+            Case::Ingest(Store::Memory, Keys::Shared),
+            Case::Ingest(Store::Redis, Keys::Own),
+            Case::Consult(Store::Memory, Load::Many),
+            Case::Consult(Store::Memory, Load::One),
+            Case::Consult(Store::Redis, Load::Many),
+            Case::Consult(Store::Redis, Load::One),
+            Case::Consult(Store::Redis, Load::BesideReports),
+        ];
+        cases.extend(Crowd::all().map(Case::Decide));
+        cases.extend([Case::Push, Case::Regions(1, regions::REGIONS)]);
+        if !quick {
+            cases.extend([Case::Regions(10, regions::REGIONS), Case::Regions(1, regions::INSTANCES)]);
+        }
+        cases.extend([Case::Delay, Case::Scan(240_000)]);
+        cases.extend((!quick).then_some(Case::Scan(5_000_000)));
+        cases.extend([Users::Envoys, Users::Application].map(Case::Memory));
+        cases
+    }
+
+    pub fn measurement(self) -> Measurement {
+        match self {
+            Case::Ingest(..) => Measurement::Ingest,
+            Case::Consult(..) => Measurement::Consult,
+            Case::Decide(_) => Measurement::Decide,
+            Case::Push => Measurement::Push,
+            Case::Regions(..) => Measurement::Regions,
+            Case::Delay => Measurement::Delay,
+            Case::Scan(_) => Measurement::Scan,
+            Case::Memory(_) => Measurement::Memory,
+        }
+    }
+
+    pub fn title(self) -> String {
+        let store = |store| match store {
+            Store::Memory => "memory",
+            Store::Redis => "Redis",
+        };
+        match self {
+            Case::Ingest(place, Keys::Own) => format!("{}, own keys", store(place)),
+            Case::Ingest(place, Keys::Shared) => {
+                format!("{}, shared keys, all are pushed to", store(place))
+            }
+            Case::Consult(place, Load::Many) => format!("{}, many keys", store(place)),
+            Case::Consult(place, Load::One) => format!("{}, one key", store(place)),
+            Case::Consult(place, Load::BesideReports) => {
+                format!("{}, many keys, beside reports without pause", store(place))
+            }
+            Case::Decide(crowd) => crowd.title(),
+            Case::Push => "two aggregators, one Redis".to_owned(),
+            Case::Regions(scale, aggregators) => {
+                format!("{} windows, {aggregators} aggregators", scale * regions::WINDOWS)
+            }
+            Case::Delay => "two regions, 50 ms from their MariaDB".to_owned(),
+            Case::Scan(cells) => format!("{cells} cells"),
+            Case::Memory(Users::Envoys) => "keys that Envoys use".to_owned(),
+            Case::Memory(Users::Application) => "keys that an application uses by the HTTP API".to_owned(),
+        }
+    }
+}
