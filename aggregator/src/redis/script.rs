@@ -6,7 +6,7 @@
 use super::command::Command;
 use super::error::StoreError;
 use super::names::Names;
-use redis::{Cmd, Pipeline, Script, ToRedisArgs, Value};
+use redis::{Cmd, Script, ToRedisArgs, Value};
 use std::sync::LazyLock;
 use weir_core::model::key::OriginId;
 use weir_core::model::time::UnixMs;
@@ -54,13 +54,14 @@ const LIMIT_FIELD: &[u8] = b"l";
 /// The field of the lower bound.
 const LOWER_BOUND_FIELD: &[u8] = b"b";
 
-/// A pipeline that loads every script, and its number of commands.
-pub(super) fn load_all() -> (Pipeline, usize) {
-    let mut pipeline = Pipeline::with_capacity(SOURCES.len());
-    for source in SOURCES {
-        pipeline.cmd("SCRIPT").arg("LOAD").arg(source);
-    }
-    (pipeline, SOURCES.len())
+/// The commands that load every script.
+pub(super) fn load_all() -> Vec<Cmd> {
+    let load = |source| {
+        let mut command = redis::cmd("SCRIPT");
+        command.arg("LOAD").arg(source);
+        command
+    };
+    SOURCES.map(load).into()
 }
 
 /// A call of `script` on `keys`; arguments follow.

@@ -232,8 +232,11 @@ async fn connect(client: &Client) -> RedisResult<MultiplexedConnection> {
     let ready = async {
         let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
         // A server that rejects scripts does so again at each call, where the error reaches the caller.
-        let (pipeline, count) = script::load_all();
-        connection.send_packed_commands(&pipeline, 0, count).await?;
+        let (mut pipeline, commands) = (Pipeline::new(), script::load_all());
+        for command in &commands {
+            pipeline.add_command(command.clone());
+        }
+        connection.send_packed_commands(&pipeline, 0, commands.len()).await?;
         Ok(connection)
     };
     timeout(CONNECT_TIMEOUT, ready)
