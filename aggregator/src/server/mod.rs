@@ -218,8 +218,9 @@ impl Server {
         }
         if let (None, Some(global)) = (&services.regional, &services.global) {
             let taken = lease::take(global).await;
-            taken.map_err(|_| ServeError::RegionTaken(services.region_name.clone()))?;
-            helpers.spawn(lease::keep(services.hub.clone(), global.clone()));
+            let until = taken.map_err(|_| ServeError::RegionTaken(services.region_name.clone()))?;
+            services.hub.serves_until(until);
+            helpers.spawn(lease::keep(services.hub.clone(), global.clone(), until));
         }
         let hub = services.hub.clone();
         let share = move |tokens: &Tokens| {
