@@ -3,7 +3,7 @@
 //! Each script runs atomically on the keys of one slot. Redis loses scripts on a restart or by `SCRIPT FLUSH`; `nodes`
 //! then loads them again.
 
-use super::command::Command;
+use super::command::{self, Command};
 use super::error::StoreError;
 use super::names::Names;
 use redis::{Cmd, Script, ToRedisArgs, Value};
@@ -86,9 +86,11 @@ pub(super) fn merge(cells: &[&Merge], names: &Names, now: UnixMs) -> Command {
             keys.extend(names.cells_before(&cell.key, cell.sequence));
         }
     }
-    let mut command = call(&SCRIPTS.merge, &keys);
-    cells.iter().for_each(|cell| add_cell(&mut command, cell, now));
-    Command::on_several(keys.first().map_or("", String::as_str), keys.len(), command)
+    let mut what = call(&SCRIPTS.merge, &keys);
+    cells.iter().for_each(|cell| add_cell(&mut what, cell, now));
+    let is_query = cells.iter().any(|cell| cell.proposal.is_some());
+    let part = if is_query { command::Part::Queries } else { command::Part::Region };
+    Command { part, ..Command::on_several(keys.first().map_or("", String::as_str), keys.len(), what) }
 }
 
 fn add_cell(command: &mut Cmd, cell: &Merge, now: UnixMs) {

@@ -7,7 +7,7 @@
 
 use super::servers::{Answer, Node, Servers, keep_map};
 use super::topology::Address;
-use crate::redis::command::{Command, How, OF_REGION};
+use crate::redis::command::{Command, How, Part};
 use crate::redis::error::StoreError;
 use crate::redis::options::Checked;
 use crate::redis::receipts::Markers;
@@ -110,7 +110,7 @@ impl Nodes {
     ) -> Vec<Answer> {
         let quick = commands.iter().map(|command| command.keys).sum::<usize>() <= QUICK_KEYS;
         // All commands of a call have one part.
-        let part = commands.first().map_or(OF_REGION, |command| command.part);
+        let part = commands.first().map_or(Part::Region, |command| command.part);
         let how = How { quick, part, deadline };
         let mut answers: Vec<Answer> = commands.iter().map(|_| Err(StoreError::Unavailable)).collect();
         let sender = Sender { servers: Arc::clone(&self.servers), markers, how };

@@ -5,7 +5,7 @@
 
 use super::server_clock::ServerClock;
 use super::topology::{self, Address};
-use crate::redis::command::{How, OF_REGION};
+use crate::redis::command::{How, Part};
 use crate::redis::error::StoreError;
 use crate::redis::options::Checked;
 use crate::redis::slots::SLOTS;
@@ -136,7 +136,7 @@ impl Servers {
             let deadline = Instant::now() + MAP_TIMEOUT;
             let mut command = redis::cmd("CLUSTER");
             command.arg("SLOTS");
-            let how = How { quick: true, part: OF_REGION, deadline };
+            let how = How { quick: true, part: Part::Region, deadline };
             let ranges = match node.send(&[command], 0, how).await.pop() {
                 Some(Ok(answer)) => topology::parse(answer, &node.address),
                 Some(Err(error)) => {
