@@ -5,10 +5,16 @@ use redis::Cmd;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use tokio::time::Instant;
 
-/// Whose calls share what a connection can have under way: a hash of a workspace, or [`OF_REGION`].
-pub(super) type Part = u64;
-/// The part of the calls that are for the counts of all workspaces.
-pub(super) const OF_REGION: Part = 0;
+/// Whose calls share what a connection can have under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Part {
+    /// The region's own calls: merges, reads of markers and cells, messages.
+    Region,
+    /// Queries of filters.
+    Queries,
+    /// Exact requests of a workspace, by a hash of it.
+    Workspace(u64),
+}
 
 /// How the commands of a call are sent.
 #[derive(Clone, Copy)]
@@ -31,7 +37,7 @@ pub(super) struct Command {
 impl Command {
     /// A command on `key`.
     pub(super) fn on(key: &str, what: Cmd) -> Command {
-        Command { slot: slot_of(key.as_bytes()), what, keys: 1, part: OF_REGION }
+        Command { slot: slot_of(key.as_bytes()), what, keys: 1, part: Part::Region }
     }
 
     /// A command on `keys` keys or members, of which `first` is one.
@@ -39,10 +45,10 @@ impl Command {
         Command { keys, ..Command::on(first, what) }
     }
 
-    /// The same, as a call of a workspace.
+    /// The same, as an exact request of a workspace.
     pub(super) fn of(self, workspace: &[u8]) -> Command {
         let mut hasher = DefaultHasher::new();
         workspace.hash(&mut hasher);
-        Command { part: hasher.finish(), ..self }
+        Command { part: Part::Workspace(hasher.finish()), ..self }
     }
 }

@@ -1,7 +1,8 @@
 -- KEYS: a marker. ARGV: the id of its incarnation; the reader; a lane; the number to record; the number that the lane has
 -- at least.
--- Records in the marker that this reader's writes before this call were executed. Returns 1 if the marker has the number
--- now, and 0 if it is missing, has another id, lacks the reader, or was set back: the next look finds that.
+-- Each pipeline of writes begins and ends with this. The last call states the number of the first one as the number that
+-- the lane has at least: data that were set back meanwhile lack it, and the writes between both. Returns 1 if the marker has
+-- the number now, and 0 if it is missing, has another id, lacks the reader, or was set back: the next look finds that.
 -- Equivalent to weir_core's Marker::record.
 
 local fields = redis.pcall('HMGET', KEYS[1], 'incarnation', ARGV[2])

@@ -1,13 +1,14 @@
-//! Receipts of writes: the last command of each pipeline of writes records its number in a marker that is on the same
-//! server (`receipt.lua`). The next look at the markers states the numbers that were answered.
+//! Receipts of writes: the first and the last command of each pipeline of writes record their numbers in a marker that is
+//! on the same server (`receipt.lua`). The next look at the markers states the last numbers that were answered.
 
+use super::cluster::servers::Answer;
 use super::error::StoreError;
 use super::marker::{Incarnation, LastRead};
 use super::script::{self, SCRIPTS};
 use super::slots::{SLOTS, slot_of};
 use parking_lot::Mutex;
 use redis::{Cmd, Value};
-use weir_core::replication::regional::receipts::{Ended, Lanes, Receipt, Receipts};
+use weir_core::replication::regional::receipts::{Ended, Lanes, Receipt, Receipts, Step};
 
 /// The markers of a store, and what was answered about the writes beside them.
 pub(super) struct Markers {
@@ -71,22 +72,22 @@ impl Markers {
 }
 
 impl Open<'_> {
-    /// The last command of the pipeline.
-    pub(super) fn command(&self) -> Option<Cmd> {
-        let Receipt { place, id, lane, number, after } = self.receipt;
+    /// The first and the last command of the pipeline.
+    pub(super) fn commands(&self) -> Option<[Cmd; 2]> {
+        let Receipt { place, id, lane, first, last } = self.receipt;
         let name = self.markers.names.get(usize::from(place))?;
-        let mut command = script::call(&SCRIPTS.receipt, &[name]);
-        command.arg(script::hex(id)).arg(self.markers.reader()).arg(lane).arg(number).arg(after);
-        Some(command)
+        Some([first, last].map(|Step { number, after }| {
+            let mut command = script::call(&SCRIPTS.receipt, &[name]);
+            command.arg(script::hex(id)).arg(self.markers.reader()).arg(lane).arg(number).arg(after);
+            command
+        }))
     }
 
-    /// The server has answered the command.
-    pub(super) fn answered(mut self, answer: &Result<Value, StoreError>) {
-        self.ended = match answer {
-            Ok(Value::Int(1)) => Ended::Recorded,
-            Ok(_) => Ended::Unrecorded,
-            Err(_) => Ended::Unanswered,
-        };
+    /// The server has answered both commands. Without both answers, nothing is known about the pipeline.
+    pub(super) fn answered(mut self, first: Answer, last: Answer) -> Result<(), StoreError> {
+        let is_recorded = first.and(last)? == Value::Int(1);
+        self.ended = if is_recorded { Ended::Recorded } else { Ended::Unrecorded };
+        Ok(())
     }
 }
 

@@ -3,10 +3,10 @@
 //! Each script runs atomically on the keys of one slot. Redis loses scripts on a restart or by `SCRIPT FLUSH`; `nodes`
 //! then loads them again.
 
-use super::command::Command;
+use super::command::{self, Command};
 use super::error::StoreError;
 use super::names::Names;
-use redis::{Cmd, Pipeline, Script, ToRedisArgs, Value};
+use redis::{Cmd, Script, ToRedisArgs, Value};
 use std::sync::LazyLock;
 use weir_core::model::key::OriginId;
 use weir_core::model::time::UnixMs;
@@ -54,13 +54,14 @@ const LIMIT_FIELD: &[u8] = b"l";
 /// The field of the lower bound.
 const LOWER_BOUND_FIELD: &[u8] = b"b";
 
-/// A pipeline that loads every script, and its number of commands.
-pub(super) fn load_all() -> (Pipeline, usize) {
-    let mut pipeline = Pipeline::with_capacity(SOURCES.len());
-    for source in SOURCES {
-        pipeline.cmd("SCRIPT").arg("LOAD").arg(source);
-    }
-    (pipeline, SOURCES.len())
+/// The commands that load every script.
+pub(super) fn load_all() -> Vec<Cmd> {
+    let load = |source| {
+        let mut command = redis::cmd("SCRIPT");
+        command.arg("LOAD").arg(source);
+        command
+    };
+    SOURCES.map(load).into()
 }
 
 /// A call of `script` on `keys`; arguments follow.
@@ -85,9 +86,11 @@ pub(super) fn merge(cells: &[&Merge], names: &Names, now: UnixMs) -> Command {
             keys.extend(names.cells_before(&cell.key, cell.sequence));
         }
     }
-    let mut command = call(&SCRIPTS.merge, &keys);
-    cells.iter().for_each(|cell| add_cell(&mut command, cell, now));
-    Command::on_several(keys.first().map_or("", String::as_str), keys.len(), command)
+    let mut what = call(&SCRIPTS.merge, &keys);
+    cells.iter().for_each(|cell| add_cell(&mut what, cell, now));
+    let is_query = cells.iter().any(|cell| cell.proposal.is_some());
+    let part = if is_query { command::Part::Queries } else { command::Part::Region };
+    Command { part, ..Command::on_several(keys.first().map_or("", String::as_str), keys.len(), what) }
 }
 
 fn add_cell(command: &mut Cmd, cell: &Merge, now: UnixMs) {

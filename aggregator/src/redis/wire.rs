@@ -4,8 +4,9 @@
 //! so pings are sent at an interval. If nothing was answered for [`HUNG_AFTER`], the connection is dropped, and calls
 //! fail at once until a new one works. All connections of a server end together: its name may lead to another server by then, and what one
 //! connection has written to the former would count as stored in the one whose marker the other reads. A request whose caller has stopped waiting still counts as outstanding until it
-//! is answered or its connection ends, so a hung server costs bounded memory. Parts [share](weir_core::model::room) what may be
-//! outstanding, so that requests of one workspace, however many or slow, leave room to those of others and of the region's counts.
+//! is answered or its connection ends, so a hung server costs bounded memory. Workspaces [share](weir_core::model::room) what may be
+//! outstanding of exact requests, so that those of one, however many or slow, leave room to those of others. What is for the counts of
+//! all has places of its own, of which queries leave some to the region's own calls.
 
 use super::command::{How, Part};
 use super::error::StoreError;
@@ -30,7 +31,7 @@ const RETRY_MIN: Duration = Duration::from_millis(25);
 const RETRY_MAX: Duration = Duration::from_millis(400);
 /// A connection that lasted less than this is not replaced at once.
 const SHORT_LIFE: Duration = Duration::from_secs(1);
-/// Most requests in flight on one connection; a pipeline counts as one.
+/// Most exact requests in flight on one connection, and most other requests; a pipeline counts as one.
 const MAX_OUTSTANDING: usize = 512;
 
 /// A connection that reconnects.
@@ -49,19 +50,39 @@ struct Live {
     broken: Arc<Notify>,
     /// Closed when the connection is dropped.
     given_up: watch::Receiver<()>,
-    outstanding: Arc<Mutex<Places<Part>>>,
+    outstanding: Arc<Mutex<Rooms>>,
     last_answer: Arc<Mutex<Instant>>,
 }
 
 /// An outstanding request, until it is dropped.
 struct Outstanding {
-    all: Arc<Mutex<Places<Part>>>,
+    all: Arc<Mutex<Rooms>>,
     part: Part,
+}
+
+/// The places of outstanding requests.
+struct Rooms {
+    exact: Places<Part>,
+    counts: Places<Part>,
+}
+
+impl Rooms {
+    fn new() -> Rooms {
+        let room = || Places::new(MAX_OUTSTANDING);
+        Rooms { exact: room(), counts: room() }
+    }
+
+    fn of(&mut self, part: Part) -> &mut Places<Part> {
+        match part {
+            Part::Workspace(_) => &mut self.exact,
+            Part::Region | Part::Queries => &mut self.counts,
+        }
+    }
 }
 
 impl Drop for Outstanding {
     fn drop(&mut self) {
-        self.all.lock().leave(&self.part);
+        self.all.lock().of(self.part).leave(&self.part);
     }
 }
 
@@ -125,7 +146,7 @@ impl Live {
     /// A place for a request of a part.
     fn outstanding(&self, part: Part) -> Result<Outstanding, StoreError> {
         let all = Arc::clone(&self.outstanding);
-        let has_place = all.lock().take(part);
+        let has_place = all.lock().of(part).take(part);
         // Not made before it has a place, as it gives that back.
         has_place.then(|| Outstanding { all, part }).ok_or(StoreError::Busy)
     }
@@ -186,7 +207,7 @@ async fn keep(now: Arc<Now>, client: Client, server: String, ends: watch::Sender
                     connection,
                     broken: Arc::new(Notify::new()),
                     given_up,
-                    outstanding: Arc::new(Mutex::new(Places::new(MAX_OUTSTANDING))),
+                    outstanding: Arc::new(Mutex::new(Rooms::new())),
                     last_answer: Arc::new(Mutex::new(Instant::now())),
                 };
                 *now.lock() = Ok(live.clone());
@@ -232,8 +253,11 @@ async fn connect(client: &Client) -> RedisResult<MultiplexedConnection> {
     let ready = async {
         let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
         // A server that rejects scripts does so again at each call, where the error reaches the caller.
-        let (pipeline, count) = script::load_all();
-        connection.send_packed_commands(&pipeline, 0, count).await?;
+        let (mut pipeline, commands) = (Pipeline::new(), script::load_all());
+        for command in &commands {
+            pipeline.add_command(command.clone());
+        }
+        connection.send_packed_commands(&pipeline, 0, commands.len()).await?;
         Ok(connection)
     };
     timeout(CONNECT_TIMEOUT, ready)

@@ -245,8 +245,9 @@ impl Drop for Server {
 async fn hold_region(services: &Services, helpers: &mut JoinSet<()>) -> Result<(), ServeError> {
     if let (None, Some(global)) = (&services.regional, &services.global) {
         let taken = lease::take(global).await;
-        taken.map_err(|_| ServeError::RegionTaken(services.region_name.clone()))?;
-        helpers.spawn(lease::keep(services.hub.clone(), global.clone()));
+        let until = taken.map_err(|_| ServeError::RegionTaken(services.region_name.clone()))?;
+        services.hub.serves_until(until);
+        helpers.spawn(lease::keep(services.hub.clone(), global.clone(), until));
     }
     Ok(())
 }

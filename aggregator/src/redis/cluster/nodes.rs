@@ -3,17 +3,17 @@
 //! If a server lacks a script, the script is loaded again. If a server does not hold a command's slot, the command is
 //! sent once more, to the server named in the redirection.
 //!
-//! A pipeline of writes ends with its receipt (`receipts`). Without it, its writes have failed.
+//! A pipeline of writes begins and ends with its receipt (`receipts`). Without it, its writes have failed.
 
 use super::servers::{Answer, Node, Servers, keep_map};
 use super::topology::Address;
-use crate::redis::command::{Command, How, OF_REGION};
+use crate::redis::command::{Command, How, Part};
 use crate::redis::error::StoreError;
 use crate::redis::options::Checked;
-use crate::redis::receipts::{Markers, Open};
+use crate::redis::receipts::Markers;
 use crate::redis::script;
 use crate::redis::slots::slot_of;
-use redis::{Client, Cmd, Pipeline};
+use redis::{Client, Cmd};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::Semaphore;
@@ -110,7 +110,7 @@ impl Nodes {
     ) -> Vec<Answer> {
         let quick = commands.iter().map(|command| command.keys).sum::<usize>() <= QUICK_KEYS;
         // All commands of a call have one part.
-        let part = commands.first().map_or(OF_REGION, |command| command.part);
+        let part = commands.first().map_or(Part::Region, |command| command.part);
         let how = How { quick, part, deadline };
         let mut answers: Vec<Answer> = commands.iter().map(|_| Err(StoreError::Unavailable)).collect();
         let sender = Sender { servers: Arc::clone(&self.servers), markers, how };
@@ -177,12 +177,11 @@ impl Nodes {
 impl Sender {
     /// Sends a pipeline to `node`, and again what that one cannot execute.
     async fn run(&self, node: &Node, chunk: &Chunk) -> Vec<Answer> {
-        let nothing = (Pipeline::with_capacity(chunk.commands.len()), 0);
-        let mut answers = self.send(node, chunk.slot, nothing, &chunk.commands).await;
+        let mut answers = self.send(node, chunk.slot, &[], &chunk.commands).await;
         let unloaded = which(&answers, |error| error == "NOSCRIPT");
         if !unloaded.is_empty() {
             let again = pick(&chunk.commands, &unloaded);
-            put(&mut answers, &unloaded, self.send(node, chunk.slot, script::load_all(), &again).await);
+            put(&mut answers, &unloaded, self.send(node, chunk.slot, &script::load_all(), &again).await);
         }
         if self.servers.is_cluster() {
             self.follow(node, chunk, &mut answers).await;
@@ -212,72 +211,51 @@ impl Sender {
             let fresh = if asking {
                 let mut each = Vec::new();
                 for command in again {
-                    let mut prelude = Pipeline::new();
-                    prelude.cmd("ASKING");
-                    each.extend(self.send(&other, chunk.slot, (prelude, 1), &[command]).await);
+                    // It is for the next command alone.
+                    let both = [redis::cmd("ASKING"), command];
+                    each.extend(self.send(&other, chunk.slot, &[], &both).await.pop());
                 }
                 each
             } else {
-                self.send(&other, chunk.slot, script::load_all(), &again).await
+                self.send(&other, chunk.slot, &script::load_all(), &again).await
             };
             put(answers, &places, fresh);
         }
     }
 
-    /// Sends one pipeline to `node`: a prelude and `commands`, and a receipt if they write.
-    async fn send(
-        &self,
-        node: &Node,
-        slot: u16,
-        prelude: (Pipeline, usize),
-        commands: &[Cmd],
-    ) -> Vec<Answer> {
-        let mut markers = self.markers.iter().flat_map(|markers| {
+    /// Sends one pipeline to `node`: `commands` after a `prelude` whose answers are dropped, and with a receipt if they write. A
+    /// marker may have moved to another server, which holds none of the cells; then the pipeline is sent again with a receipt
+    /// in the next one of this server. If none is left, it has none.
+    async fn send(&self, node: &Node, slot: u16, prelude: &[Cmd], commands: &[Cmd]) -> Vec<Answer> {
+        let here = self.markers.iter().flat_map(|markers| {
             let here = markers.near(slot).filter(|(_, slot)| self.servers.holds(node, *slot));
             here.filter_map(|(place, _)| markers.begin(place))
         });
-        let receipt = markers.next().and_then(|open| Some((open.command()?, open)));
-        let Some((last, open)) = receipt else {
-            return node.send_between(prelude, commands, None, self.how).await;
-        };
-        let mut answers = node.send_between(prelude, commands, Some(&last), self.how).await;
-        let recorded = answers.pop().unwrap_or(Err(StoreError::Protocol));
-        if answers.iter().all(Result::is_err) {
+        for open in here {
+            let Some([first, last]) = open.commands() else { continue };
+            let all = [prelude, &[first], commands, &[last]].concat();
+            let mut answers = node.send(&all, prelude.len(), self.how).await;
+            let last = answers.pop().unwrap_or(Err(StoreError::Protocol));
+            let first = if answers.is_empty() { Err(StoreError::Protocol) } else { answers.remove(0) };
+            if answers.iter().all(Result::is_err) {
+                return answers;
+            }
+            if [&first, &last].into_iter().any(is_redirected) {
+                self.servers.doubt_map();
+                continue;
+            }
+            if let Err(error) = open.answered(first, last) {
+                let written = answers.iter_mut().filter(|answer| answer.is_ok());
+                written.for_each(|answer| *answer = Err(error.clone()));
+            }
             return answers;
         }
-        if let Err(error) = self.receive(node, open, recorded, markers).await {
-            answers
-                .iter_mut()
-                .filter(|answer| answer.is_ok())
-                .for_each(|answer| *answer = Err(error.clone()));
-        }
-        answers
+        node.send(&[prelude, commands].concat(), prelude.len(), self.how).await
     }
+}
 
-    /// Takes the answer to a receipt. A marker may have moved to another server, which holds none of the cells; then the
-    /// next one of this server has the receipt. If none is left, the writes have none.
-    async fn receive<'a>(
-        &self,
-        node: &Node,
-        mut open: Open<'a>,
-        mut recorded: Answer,
-        mut markers: impl Iterator<Item = Open<'a>>,
-    ) -> Result<(), StoreError> {
-        loop {
-            let is_elsewhere =
-                matches!(&recorded, Err(StoreError::Refused { code, .. }) if is_redirection(code));
-            open.answered(&recorded);
-            if !is_elsewhere {
-                return recorded.map(|_| ());
-            }
-            self.servers.doubt_map();
-            let Some((command, next)) = markers.find_map(|next| Some((next.command()?, next))) else {
-                return Ok(());
-            };
-            open = next;
-            recorded = node.send(&[command], self.how).await.pop().unwrap_or(Err(StoreError::Protocol));
-        }
-    }
+fn is_redirected(answer: &Answer) -> bool {
+    matches!(answer, Err(StoreError::Refused { code, .. }) if is_redirection(code))
 }
 
 fn is_redirection(code: &str) -> bool {

@@ -5,7 +5,7 @@
 
 use super::server_clock::ServerClock;
 use super::topology::{self, Address};
-use crate::redis::command::{How, OF_REGION};
+use crate::redis::command::{How, Part};
 use crate::redis::error::StoreError;
 use crate::redis::options::Checked;
 use crate::redis::slots::SLOTS;
@@ -136,8 +136,8 @@ impl Servers {
             let deadline = Instant::now() + MAP_TIMEOUT;
             let mut command = redis::cmd("CLUSTER");
             command.arg("SLOTS");
-            let how = How { quick: true, part: OF_REGION, deadline };
-            let ranges = match node.send(&[command], how).await.pop() {
+            let how = How { quick: true, part: Part::Region, deadline };
+            let ranges = match node.send(&[command], 0, how).await.pop() {
                 Some(Ok(answer)) => topology::parse(answer, &node.address),
                 Some(Err(error)) => {
                     problem = error;
@@ -180,28 +180,16 @@ impl Node {
         Node { address, clock: ServerClock::new(), quick, bulk }
     }
 
-    /// Sends `commands` as one pipeline.
-    pub(in crate::redis) async fn send(&self, commands: &[Cmd], how: How) -> Vec<Answer> {
-        self.send_between((Pipeline::with_capacity(commands.len()), 0), commands, None, how).await
-    }
-
-    /// Sends `commands` after a prelude, that is a number of commands whose answers are dropped, and before `last`. The
-    /// answer to `last` follows those to `commands`.
-    pub(in crate::redis) async fn send_between(
-        &self,
-        (prelude, skip): (Pipeline, usize),
-        commands: &[Cmd],
-        last: Option<&Cmd>,
-        how: How,
-    ) -> Vec<Answer> {
-        let (mut pipeline, count) = (prelude, commands.len() + usize::from(last.is_some()));
-        for command in commands.iter().chain(last) {
+    /// Sends `commands` as one pipeline. The answers to the first `skip` are dropped.
+    pub(in crate::redis) async fn send(&self, commands: &[Cmd], skip: usize, how: How) -> Vec<Answer> {
+        let mut pipeline = Pipeline::with_capacity(commands.len());
+        for command in commands {
             pipeline.add_command(command.clone());
         }
         let wire = if how.quick { &self.quick } else { &self.bulk };
-        match wire.send(pipeline, skip + count, how).await {
+        match wire.send(pipeline, commands.len(), how).await {
             Ok(values) => values.into_iter().skip(skip).map(answer).collect(),
-            Err(error) => (0..count).map(|_| Err(error.clone())).collect(),
+            Err(error) => commands.iter().skip(skip).map(|_| Err(error.clone())).collect(),
         }
     }
 }

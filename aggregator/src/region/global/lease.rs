@@ -6,7 +6,7 @@ use crate::database::{DatabaseError, Lease};
 use crate::region::hub::Hub;
 use crate::telemetry::clock::since_boot;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::time::sleep;
 use tracing::{info, warn};
 use weir_core::model::time::MonoMs;
@@ -18,20 +18,19 @@ use weir_core::replication::globe::lease::{Holder, Keeping, TTL_MS, Taking, Then
 pub struct Taken;
 
 /// Takes the region lease, or returns [`Taken`] if another aggregator holds it. If the database is unavailable, the aggregator
-/// serves without the lease.
-pub async fn take(global: &Global) -> Result<(), Taken> {
-    let began = Instant::now();
-    let mut taking = Taking::new(MonoMs(0));
+/// serves without the lease. Another aggregator may serve the region after the moment that is returned.
+pub async fn take(global: &Global) -> Result<MonoMs, Taken> {
+    let mut taking = Taking::new(since_boot());
     loop {
+        let sent = since_boot();
         let lease = renew(global).await;
-        let now = MonoMs(u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX));
         let was_held = taking.is_held();
-        match taking.answered(holder(&lease), now) {
+        match taking.answered(holder(&lease), since_boot()) {
             Then::Serve { .. } => {
                 if let Err(error) = lease {
                     warn!(%error, "could not check the region lease: another aggregator may serve this region");
                 }
-                return Ok(());
+                return Ok(sent.after(TTL_MS));
             }
             Then::TakenOver => return Err(Taken),
             Then::Again(ms) => {
@@ -47,11 +46,9 @@ pub async fn take(global: &Global) -> Result<(), Taken> {
     }
 }
 
-/// Renews the lease until the program ends or another aggregator holds it.
-pub async fn keep(hub: Arc<Hub>, global: Arc<Global>) {
+/// Renews the lease, which is valid `until` then, until the program ends or another aggregator holds it.
+pub async fn keep(hub: Arc<Hub>, global: Arc<Global>, mut until: MonoMs) {
     let mut keeping = Keeping::default();
-    let mut until = since_boot().after(TTL_MS);
-    hub.serves_until(until);
     loop {
         sleep(Duration::from_millis(Keeping::pause_ms())).await;
         // The row is valid from a moment after this one.

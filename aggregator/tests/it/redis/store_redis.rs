@@ -513,8 +513,8 @@ async fn a_call_that_has_read_much_leaves_cells_for_the_next() {
         assert_eq!(first[number].as_ref().unwrap().current, crowd);
         assert_eq!(merged.unwrap().current, [&[(A, 5)], &crowd[..]].concat(), "{number}");
     }
-    // Five cells of 1 000 fields and values in turn end a call, and each call has a receipt.
-    assert_eq!(calls(&redis) - before, 8 * 2);
+    // Five cells of 1 000 fields and values in turn end a call, and each call has the two commands of its receipt.
+    assert_eq!(calls(&redis) - before, 8 * 3);
 }
 
 /// Script calls that the server has executed.
@@ -534,7 +534,7 @@ async fn a_large_batch_keeps_its_order() {
         assert_eq!(merged.unwrap().current, cell.parts);
     }
     // 256 cells in a pipeline.
-    assert_eq!(calls(&redis) - before, 79 + 20, "64 cells in a call, and a receipt for each pipeline");
+    assert_eq!(calls(&redis) - before, 79 + 2 * 20, "64 cells in a call, and two for the receipt of each pipeline");
     assert!(store.merge(&[], now(), AMPLE).await.is_empty());
 }
 

@@ -223,18 +223,85 @@ async fn a_short_freeze_costs_a_timeout_and_nothing_else() {
     panic!("each freeze took more than 2 s");
 }
 
-/// Of the calls that may be under way, those of one workspace have three quarters.
+/// Most exact requests that may be under way, and most other calls.
+const MOST: usize = 512;
+
+fn charge(workspace: &[u8], number: u64) -> LogCharge {
+    let (namespace, identifier) = (b"n", b"i");
+    let parts = KeyParts { workspace, namespace, identifier, duration_ms: 60_000, epoch: 0, resolution: 1 };
+    let id = EntryId { request: ExactRequestId::of(9, number), place: 0 };
+    LogCharge { key: Key::new(&parts).unwrap(), id, cost: 1, most: 100_000 }
+}
+
+/// A flood of calls that wait for Redis.
+#[derive(Clone, Copy, Debug)]
+enum Flood {
+    /// Of many workspaces, which together take all places.
+    ExactRequests,
+    Queries,
+}
+
+/// Sends the flood, and waits until each call has a place or was refused.
+async fn flood(store: &Store, flood: Flood) -> JoinSet<()> {
+    let mut calls = JoinSet::new();
+    for number in 0..4 * MOST as u64 {
+        let store = store.clone();
+        match flood {
+            Flood::ExactRequests => {
+                let charge = charge(&(number % 32).to_be_bytes(), number);
+                calls.spawn(async move { drop(store.charge_logs(&[charge], AMPLE).await) });
+            }
+            Flood::Queries => {
+                let query = proposing(&key(b"alice"), proposal(B, number, 10));
+                calls.spawn(async move { drop(store.merge(&[query], now(), AMPLE).await) });
+            }
+        }
+    }
+    for _ in 0..10 * MOST {
+        tokio::task::yield_now().await;
+    }
+    calls
+}
+
+/// Calls that find a place wait for Redis.
+#[tokio::test]
+async fn floods_leave_room_to_the_calls_of_the_region() {
+    let (mut redis, store) = started().await;
+    let mut hand = hand(&redis);
+    for kind in [Flood::ExactRequests, Flood::Queries] {
+        let mut is_shown = false;
+        for _ in 0..10 {
+            let connections = clients(&mut hand);
+            redis.process().pause().await.unwrap();
+            let calls = flood(&store, kind).await;
+            let alice = key(b"alice");
+            let mut reasons = vec![];
+            let look = store.incarnations(&LastRead::default(), SHORT).await;
+            reasons.push(look.unwrap_err().reason());
+            let merged = store.merge(&[merge(&alice, &[(A, 1)])], now(), SHORT).await.remove(0);
+            reasons.push(merged.unwrap_err().reason());
+            if matches!(kind, Flood::ExactRequests) {
+                let query = proposing(&alice, proposal(B, 1, 10));
+                reasons.push(store.merge(&[query], now(), SHORT).await.remove(0).unwrap_err().reason());
+            }
+            redis.process().resume().unwrap();
+            calls.join_all().await;
+            connected(&store).await;
+            is_shown = clients(&mut hand) == connections;
+            if is_shown {
+                assert!(reasons.iter().all(|reason| *reason == "timeout"), "{kind:?}: {reasons:?}");
+                break;
+            }
+            // On a busy machine the freeze was not short, and the connection was dropped.
+        }
+        assert!(is_shown, "each freeze took more than 2 s");
+    }
+}
+
+/// Of the exact requests that may be under way, those of one workspace have three quarters.
 #[tokio::test]
 async fn slow_calls_of_one_workspace_leave_room_to_those_of_others() {
-    const MOST: usize = 512;
     let (mut redis, store) = started().await;
-    let charge = |workspace: &[u8], number: u64| {
-        let (namespace, identifier) = (b"n", b"i");
-        let parts =
-            KeyParts { workspace, namespace, identifier, duration_ms: 60_000, epoch: 0, resolution: 1 };
-        let id = EntryId { request: ExactRequestId::of(9, number), place: 0 };
-        LogCharge { key: Key::new(&parts).unwrap(), id, cost: 1, most: 100_000 }
-    };
     let mut hand = hand(&redis);
     for _ in 0..10 {
         assert!(store.charge_logs(&[charge(b"quiet", 0)], AMPLE).await[0].is_ok());

@@ -1,8 +1,15 @@
-//! Receipts: a server that was set back by less than the time between two looks at its marker.
+//! Receipts: a server that was set back by less than the time between two looks at its marker, or within a pipeline.
 
 use crate::support::redis::*;
+use parking_lot::Mutex;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use redis::Connection;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::sleep;
 use weir_aggregator::redis::{Incarnation, Store, StoreOptions};
 use weir_core::model::key::Key;
 use weir_core::region::exchange::LowerBound;
@@ -56,6 +63,137 @@ async fn a_set_back_after_the_last_look_is_found_for_each_kind_of_write() {
     }
 }
 
+/// What happens to a server before a command of a pipeline of writes.
+#[derive(Clone, Copy, Debug)]
+enum Happens {
+    Nothing,
+    SetBack,
+    Flushed,
+}
+
+/// A proxy that hands commands on one by one.
+struct Splitter {
+    hand: Mutex<Connection>,
+    server: SocketAddr,
+    /// Before which command of the next pipeline of writes, of which the first and the last are its receipt.
+    happens: Mutex<(usize, Happens)>,
+    /// How many scripts were handed on.
+    scripts: Mutex<u64>,
+}
+
+impl Splitter {
+    async fn listen(self: Arc<Self>, listener: TcpListener) {
+        while let Ok((client, _)) = listener.accept().await {
+            tokio::spawn(Arc::clone(&self).forward(client));
+        }
+    }
+
+    async fn forward(self: Arc<Self>, client: TcpStream) {
+        let (mut requests, mut to_client) = client.into_split();
+        let (mut answers, mut to_server) = TcpStream::connect(self.server).await.unwrap().into_split();
+        tokio::spawn(async move { tokio::io::copy(&mut answers, &mut to_client).await });
+        let (mut read, mut within) = (Vec::new(), None);
+        while requests.read_buf(&mut read).await.is_ok_and(|bytes| bytes > 0) {
+            while let Some(length) = length_of_command(&read) {
+                let command: Vec<u8> = read.drain(..length).collect();
+                let is_receipt = command.starts_with(b"*9\r\n") && has(&command, MARKER);
+                let number = within.map_or(is_receipt.then_some(0), |number: usize| Some(number + 1));
+                within = number.filter(|number| *number == 0 || !is_receipt);
+                if let Some(number) = number {
+                    self.before(number).await;
+                }
+                *self.scripts.lock() += u64::from(has(&command, "EVALSHA"));
+                to_server.write_all(&command).await.unwrap();
+            }
+        }
+    }
+
+    /// How many scripts the server has executed.
+    fn executed(&self) -> u64 {
+        let stats: String = redis::cmd("INFO").arg("commandstats").query(&mut self.hand.lock()).unwrap();
+        let calls = stats.split("cmdstat_evalsha:calls=").nth(1);
+        calls.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0)
+    }
+
+    async fn before(&self, number: usize) {
+        let (at, happens) = *self.happens.lock();
+        if at != number {
+            return;
+        }
+        // All before it must have been executed.
+        while self.executed() != *self.scripts.lock() {
+            sleep(Duration::from_millis(1)).await;
+        }
+        let mut hand = self.hand.lock();
+        match happens {
+            Happens::Nothing => {}
+            Happens::SetBack => {
+                let cells: Vec<String> =
+                    redis::cmd("KEYS").arg("weir:eu:{default*").query(&mut hand).unwrap();
+                cells.iter().for_each(|cell| redis::cmd("DEL").arg(cell).exec(&mut hand).unwrap());
+                copy(&mut hand, COPY, MARKER);
+            }
+            Happens::Flushed => redis::cmd("FLUSHALL").exec(&mut hand).unwrap(),
+        }
+    }
+}
+
+fn has(command: &[u8], text: &str) -> bool {
+    command.windows(text.len()).any(|window| window == text.as_bytes())
+}
+
+/// The length of the first command, an array of strings, if all of it was read.
+fn length_of_command(read: &[u8]) -> Option<usize> {
+    let number = |at: usize| {
+        let line = read.get(at + 1..)?;
+        let end = line.iter().position(|byte| *byte == b'\r')?;
+        let number: usize = std::str::from_utf8(&line[..end]).ok()?.parse().ok()?;
+        Some((number, at + 1 + end + 2))
+    };
+    let (strings, mut at) = number(0)?;
+    for _ in 0..strings {
+        let (length, begins) = number(at)?;
+        at = begins + length + 2;
+    }
+    (read.len() >= at).then_some(at)
+}
+
+/// The server may do something else between two commands of a pipeline.
+#[tokio::test]
+async fn a_set_back_within_a_pipeline_is_found() {
+    let redis = redis().await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let name = listener.local_addr().unwrap();
+    let splitter = Arc::new(Splitter {
+        hand: Mutex::new(hand(&redis)),
+        server: redis.address(),
+        happens: Mutex::new((0, Happens::Nothing)),
+        scripts: Mutex::default(),
+    });
+    let listens = tokio::spawn(Arc::clone(&splitter).listen(listener));
+    let store = open(&options(&format!("redis://{name}"))).await;
+    let (mut last, mut count) = (LastRead::default(), 0);
+    for happens in [Happens::Nothing, Happens::SetBack, Happens::Flushed] {
+        // Its receipt, the merge, and its receipt.
+        for at in 0..3 {
+            let before = look(&store, &mut last).await[0].id;
+            copy(&mut splitter.hand.lock(), MARKER, COPY);
+            *splitter.happens.lock() = (at, happens);
+            count += 1;
+            merge_one(&store, merge(&key(b"alice"), &[(A, count)])).await;
+            *splitter.happens.lock() = (0, Happens::Nothing);
+            let is_found = look(&store, &mut last).await[0].id != before;
+            let is_lost = match happens {
+                Happens::Nothing => false,
+                Happens::SetBack => at > 0,
+                Happens::Flushed => true,
+            };
+            assert_eq!(is_found, is_lost, "{happens:?} before command {at}");
+        }
+    }
+    listens.abort();
+}
+
 /// A marker, a client's state, and what the client has read, in the core.
 struct Model {
     marker: Option<Marker>,
@@ -77,7 +215,8 @@ impl Model {
 
     fn write(&mut self) {
         let Some(receipt) = self.receipts.begin(0) else { return };
-        let is_recorded = Marker::record(&mut self.marker, &self.reader, &receipt);
+        Marker::record(&mut self.marker, &self.reader, &receipt, receipt.first);
+        let is_recorded = Marker::record(&mut self.marker, &self.reader, &receipt, receipt.last);
         self.receipts.end(&receipt, if is_recorded { Ended::Recorded } else { Ended::Unrecorded });
     }
 }

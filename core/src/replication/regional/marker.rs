@@ -17,7 +17,7 @@
 
 use crate::model::time::UnixMs;
 use crate::region::exchange::StoreIds;
-use crate::replication::regional::receipts::{Lanes, Receipt, Receipts};
+use crate::replication::regional::receipts::{Lanes, Receipt, Receipts, Step};
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
@@ -181,16 +181,16 @@ impl Marker {
         Incarnation { place, id: marker.id, looks, server, since: marker.since, age_ms }
     }
 
-    /// Records the receipt of a pipeline of `reader` after its writes were executed, and returns whether the marker has it.
-    /// `receipt.lua` is the same in Redis.
-    pub fn record(stored: &mut Option<Marker>, reader: &[u8; 16], receipt: &Receipt) -> bool {
+    /// Records a step of the receipt of a pipeline of `reader`, and returns whether the marker has it. `receipt.lua` is the
+    /// same in Redis.
+    pub fn record(stored: &mut Option<Marker>, reader: &[u8; 16], receipt: &Receipt, step: Step) -> bool {
         let marker = stored.as_mut().filter(|marker| marker.id == receipt.id);
         let Some(reader) = marker.and_then(|marker| marker.readers.get_mut(reader)) else { return false };
         let held = reader.receipts.get(&receipt.lane).copied().unwrap_or(0);
-        if held < receipt.after {
+        if held < step.after {
             return false;
         }
-        reader.receipts.insert(receipt.lane, held.max(receipt.number));
+        reader.receipts.insert(receipt.lane, held.max(step.number));
         true
     }
 

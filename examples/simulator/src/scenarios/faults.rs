@@ -102,6 +102,18 @@ pub(super) const ALL: &[Scenario] = &[
         },
     ),
     Scenario::new(
+        "set-back-redis-in-pipeline",
+        "a slow Redis is set back by 12 ms, between the commands of pipelines that need 16 ms",
+        |seed| {
+            let what = Wrong::SetBack { region: 0 };
+            let slow = Wrong::Slow { part: REDIS, ms: 16 };
+            let ends = [3_000, 5_000, 7_000].map(|at_ms| Fault { at_ms, for_ms: 12, what });
+            let last = Fault { at_ms: 11_850 + seed % 130, for_ms: 12, what };
+            let slow = Fault { at_ms: 0, for_ms: 12_000, what: slow };
+            at_rest(seed, ends.into_iter().chain([last, slow]).collect())
+        },
+    ),
+    Scenario::new(
         "set-back-redis",
         "Redis is set back to older data, and loses all data soon after that was found",
         |seed| {

@@ -3,13 +3,16 @@
 use super::World;
 use super::event::{Event, Inbox};
 use super::network::Path;
-use super::request::{Caller, Reply, Request, Store};
+use super::request::{Caller, Guarded, Reply, Request, Store};
+use super::stores::PipelineStep;
 use std::collections::BTreeMap;
 use weir_core::replication::Failure;
 use weir_core::replication::regional::receipts::{Ended, Receipt};
 
 /// Longest time of a statement of a database that is not slow, in microseconds.
 const STATEMENT_US: u64 = 2_000;
+/// Longest time between two steps of a pipeline at a Redis that is not slow, in microseconds.
+const STEP_US: u64 = 100;
 
 /// Calls without a reply so far.
 #[derive(Debug, Default)]
@@ -60,7 +63,10 @@ impl World<'_> {
         let process = self.aggregators[at].process.as_mut().filter(|_| request.is_guarded());
         let begun = process.and_then(|process| Some((process.id, process.receipts.begin(0)?)));
         match begun {
-            Some((id, receipt)) => (Request::Guarded(Box::new(request.clone()), id, receipt), Some(receipt)),
+            Some((reader, receipt)) => {
+                let guarded = Guarded { request: Box::new(request.clone()), reader, receipt };
+                (Request::Guarded(guarded), Some(receipt))
+            }
             None => (request.clone(), None),
         }
     }
@@ -72,12 +78,17 @@ impl World<'_> {
             return;
         }
         let is_running = self.is_store_running(store);
-        if is_running && let Some(next) = self.execute_statement(at, &request) {
-            // A slow database is slow at each of the statements.
-            let took_us = self.chance.statements.below(STATEMENT_US + 1) + self.slow_us(store) / 2;
-            return self.queue.plan(self.now_us + took_us, Event::StoreTakes(store, at, id, Box::new(next)));
+        if is_running && let Some(next) = self.execute_step(store, at, id, &request) {
+            // A slow store is slow at each of the steps.
+            let took_us = match store {
+                Store::Redis(_) => self.chance.steps.below(STEP_US + 1),
+                Store::Database => self.chance.statements.below(STATEMENT_US + 1),
+            };
+            let next_us = self.now_us + took_us + self.slow_us(store) / 2;
+            return self.queue.plan(next_us, Event::StoreTakes(store, at, id, Box::new(next)));
         }
-        let slow_us = if matches!(*request, Request::Feed(..)) { 0 } else { self.slow_us(store) };
+        let is_last_step = matches!(*request, Request::Feed(..) | Request::Receipt(..));
+        let slow_us = if is_last_step { 0 } else { self.slow_us(store) };
         let reply = match is_running {
             true => self.execute(store, at, *request),
             // A stopped store refuses the connection at once.
@@ -131,10 +142,24 @@ impl World<'_> {
         }
     }
 
-    /// Executes a statement of a packet that another one follows, and returns that one.
-    fn execute_statement(&mut self, at: usize, request: &Request) -> Option<Request> {
+    /// Executes a step of a packet or of a pipeline that another one follows, and returns that one.
+    fn execute_step(&mut self, store: Store, at: usize, id: u64, request: &Request) -> Option<Request> {
         let (region, unix_ms) = (self.aggregators[at].region, self.unix_ms());
         match request {
+            Request::Guarded(guarded) => {
+                self.note_step(region, id, PipelineStep::First);
+                self.redis.get_mut(region)?.record(guarded, guarded.receipt.first);
+                Some(Request::Writes(guarded.clone()))
+            }
+            Request::Writes(guarded) => {
+                self.note_step(region, id, PipelineStep::Writes);
+                let reply = self.execute(store, at, (*guarded.request).clone());
+                Some(Request::Receipt(guarded.clone(), Box::new(reply)))
+            }
+            Request::Receipt(..) => {
+                self.note_step(region, id, PipelineStep::Last);
+                None
+            }
             Request::Packet(packet) if packet.version.is_some() => Some(Request::Write(packet.clone())),
             Request::Packet(packet) => Some(Request::Feed(packet.clone())),
             Request::Write(packet) => {

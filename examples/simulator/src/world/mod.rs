@@ -104,6 +104,8 @@ struct Chance {
     stores: Random,
     /// How long the statements of packets take.
     statements: Random,
+    /// The same of the steps of pipelines.
+    steps: Random,
     responses: Random,
 }
 
@@ -152,6 +154,7 @@ impl<'a> World<'a> {
                 timers: root.fork("timers", 0),
                 stores: root.fork("stores", 0),
                 statements: root.fork("statements", 0),
+                steps: root.fork("steps", 0),
                 responses: root.fork("responses", 0),
                 root: root.clone(),
             },

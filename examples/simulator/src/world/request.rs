@@ -44,8 +44,13 @@ pub enum Request {
     Publish(Vec<u8>),
     /// Read the marker.
     Look(Look),
-    /// Execute a request that writes, and then record the receipt of this aggregator in the marker.
-    Guarded(Box<Request>, [u8; 16], Receipt),
+    /// A pipeline of writes: record the first step of its receipt in the marker. Redis then executes [`Request::Writes`] and
+    /// [`Request::Receipt`], and others' requests between them.
+    Guarded(Guarded),
+    /// The writes of a pipeline.
+    Writes(Guarded),
+    /// The last step of a pipeline whose writes were replied to: record the last step of its receipt.
+    Receipt(Guarded, Box<Reply>),
     /// Exchange a packet: raise rows of a region, and read new rows of others. The database executes [`Request::Write`] and
     /// [`Request::Feed`].
     Packet(Packet),
@@ -69,6 +74,15 @@ pub enum Request {
     ChargeLedger(LedgerCharge),
     /// Refund a transaction in a bucket of a ledger.
     RefundLedger(ExactRequestId, Box<[u8]>),
+}
+
+/// A request that writes, and its receipt.
+#[derive(Clone, Debug)]
+pub struct Guarded {
+    pub request: Box<Request>,
+    /// The aggregator.
+    pub reader: [u8; 16],
+    pub receipt: Receipt,
 }
 
 /// What Redis lists as alive.
@@ -173,7 +187,7 @@ impl Request {
             Request::Merge(merges) => merges.len(),
             Request::Raise(lower_bounds) => lower_bounds.len(),
             Request::NameHot(cells) => cells.len(),
-            Request::Guarded(request, ..) => return request.size() + 1,
+            Request::Guarded(guarded) => return guarded.request.size() + 2,
             Request::Cells(cells) => cells.len(),
             // The feed, and the upsert.
             Request::Packet(packet) => 1 + usize::from(packet.version.is_some()),
@@ -198,7 +212,9 @@ impl Request {
             Request::Merge(merges) => each(merges.len()),
             Request::Raise(lower_bounds) => each(lower_bounds.len()),
             Request::Cells(cells) => each(cells.len()),
-            Request::Guarded(request, ..) => request.failed(failure),
+            Request::Guarded(guarded) | Request::Writes(guarded) | Request::Receipt(guarded, _) => {
+                guarded.request.failed(failure)
+            }
             Request::NameHot(_)
             | Request::Publish(_)
             | Request::Release(_)

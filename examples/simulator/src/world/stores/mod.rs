@@ -20,9 +20,28 @@ pub struct Condition {
     stopped: u32,
     slow_us: u64,
     /// What a Redis is set back to.
-    older: Option<Box<Redis>>,
+    older: Option<Older>,
+    /// The calls whose pipeline a Redis has begun, and those whose writes it has executed as well, until it has executed all of it.
+    begun: Vec<u64>,
+    written: Vec<u64>,
     /// Calls that arrived while it was frozen: the aggregator's number, the call's number, and the request.
     held: Vec<(usize, u64, Box<Request>)>,
+}
+
+/// An earlier state of a Redis.
+#[derive(Debug)]
+struct Older {
+    redis: Box<Redis>,
+    /// The calls whose pipeline it had begun.
+    begun: Vec<u64>,
+}
+
+/// A step of a pipeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PipelineStep {
+    First,
+    Writes,
+    Last,
 }
 
 /// The faults of all stores.
@@ -94,6 +113,8 @@ impl World<'_> {
         condition.stopped = if begins { condition.stopped + 1 } else { condition.stopped.saturating_sub(1) };
         if begins {
             condition.held.clear();
+            condition.begun.clear();
+            condition.written.clear();
         }
         match (store, begins) {
             (Store::Redis(_), true) => self.wipe_store(part),
@@ -130,16 +151,35 @@ impl World<'_> {
         }
     }
 
-    /// A copy of a Redis receives nothing from the fault's beginning on, and replaces the server at its end.
+    /// A Redis executes a step of a call's pipeline.
+    pub(in crate::world) fn note_step(&mut self, region: usize, call: u64, step: PipelineStep) {
+        let Some(Condition { begun, written, .. }) = self.stores.redis.get_mut(region) else { return };
+        let (from, to) = match step {
+            PipelineStep::First => return begun.push(call),
+            PipelineStep::Writes => (begun, Some(written)),
+            PipelineStep::Last => (written, None),
+        };
+        if let Some(at) = from.iter().position(|other| *other == call) {
+            from.swap_remove(at);
+            to.into_iter().for_each(|to| to.push(call));
+        }
+    }
+
+    /// A copy of a Redis receives nothing from the fault's beginning on, and replaces the server at its end. The one loss that
+    /// receipts do not show does not occur: a copy from before the writes of a pipeline and after its first step replaces no server that
+    /// has executed the writes, and not yet the last step. That of a replica shows all the same.
     pub(in crate::world) fn set_back(&mut self, region: usize, is_replica: bool, begins: bool) {
         let Some(redis) = self.redis.get_mut(region) else { return };
-        let older = &mut self.stores.redis[region].older;
+        let Condition { older, begun, written, .. } = &mut self.stores.redis[region];
         if begins {
-            *older = Some(Box::new(redis.clone()));
+            *older = Some(Older { redis: Box::new(redis.clone()), begun: begun.clone() });
             return;
         }
         let Some(older) = older.take() else { return };
-        redis.set_back(*older, is_replica);
+        if !is_replica && older.begun.iter().any(|call| written.contains(call)) {
+            return;
+        }
+        redis.set_back(*older.redis, is_replica);
         // The copy has no exact logs.
         self.logs[region] = Logs::new(LogsLimits::default());
         self.check.exact.lost(Keeper::Redis(region));

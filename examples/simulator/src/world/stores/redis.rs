@@ -1,7 +1,7 @@
 //! A region's Redis: the simplest store that behaves like its scripts and commands. `calls` does publish and
 //! subscribe.
 
-use crate::world::request::{Listed, Reply, Request};
+use crate::world::request::{Guarded, Listed, Reply, Request};
 use std::collections::BTreeMap;
 use weir_core::model::key::{Key, OriginId};
 use weir_core::model::time::UnixMs;
@@ -11,6 +11,7 @@ use weir_core::replication::members::Member;
 use weir_core::replication::regional::clock::SharedTime;
 use weir_core::replication::regional::hot::{HOT_SHARDS, SHARD_CELLS};
 use weir_core::replication::regional::marker::{Incarnations, Marker, Server};
+use weir_core::replication::regional::receipts::Step;
 
 /// Least lifetime of a cell, independent of its expiry by other clocks, in milliseconds.
 const MARGIN_MS: u64 = 60_000;
@@ -86,9 +87,8 @@ impl Redis {
                     (self.origins.keys().copied().collect(), self.aggregators.keys().copied().collect());
                 Reply::Alive(Ok(Listed { origins, aggregators, region_us }))
             }
-            Request::Guarded(request, reader, receipt) => {
-                let reply = self.execute(*request, now_ms);
-                Reply::Guarded(Box::new(reply), Marker::record(&mut self.marker, &reader, &receipt))
+            Request::Receipt(guarded, reply) => {
+                Reply::Guarded(reply, self.record(&guarded, guarded.receipt.last))
             }
             Request::Look(look) => {
                 let server = Server { process: self.promotions + 1, promotion: self.promotions };
@@ -98,6 +98,11 @@ impl Redis {
             // Other requests are for the database.
             _ => Reply::Done(Ok(())),
         }
+    }
+
+    /// Records a step of the receipt of a pipeline, and returns whether the marker has it.
+    pub fn record(&mut self, guarded: &Guarded, step: Step) -> bool {
+        Marker::record(&mut self.marker, &guarded.reader, &guarded.receipt, step)
     }
 
     /// Loses all data.
