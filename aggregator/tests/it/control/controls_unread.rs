@@ -2,7 +2,7 @@
 
 use crate::support::http::{Client, put, write};
 use crate::support::rlqs::{self, reports, usage};
-use crate::support::rls::{descriptor, request, send};
+use crate::support::rls::{OK, descriptor, request, send};
 use crate::support::server::{Peer, Weir, hello_frame, settings, start_with};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -97,6 +97,9 @@ async fn no_call_is_decided_before_live_control_was_read() {
     let (status, text) = readiness(&blind).await;
     assert_eq!((status, blind.metric(READ)), (503, 0.0), "{text}");
     assert!(text.starts_with("live control was not read"), "{text}");
+    // A call without a limit has nothing that live control could change.
+    let unlimited = send(&channel, Request::new(request(vec![descriptor(&[("other", "mallory")])]))).await;
+    assert_eq!(unlimited.unwrap().overall_code(), OK);
     for (service, serves) in [("", false), ("ratelimit", false), ("weir.v1.Region", true)] {
         assert_eq!(is_serving(&channel, service).await, serves, "{service:?}");
     }
