@@ -43,6 +43,13 @@ pub fn documents(text: &[u8]) -> Result<Documents<'_>, String> {
     if is_json && has_comments(text) {
         return Err(format!("it is not JSON: {json}; JSON has no comments"));
     }
+    let json = json.to_string();
+    // YAML may have one.
+    if is_json && json.contains("trailing comma") {
+        return Err(format!(
+            "it is not JSON: {json}: JSON has no comma after the last value of a list or an object"
+        ));
+    }
     let of_envoy = yaml::documents(text.as_bytes(), Dialect::Envoy).map_err(|yaml| match is_json {
         true => format!("it is not JSON: {json}"),
         false => format!("it is neither JSON nor YAML: {yaml}{}", hint_of_yaml(text)),
