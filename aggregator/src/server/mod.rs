@@ -214,7 +214,7 @@ impl Server {
         let admin_socket = (admin_socket.listen()?, connections.admin);
         helpers.spawn(admin::serve(services.clone(), admin_hosts, admin_links, admin_socket));
         if let Some(database) = &ledger {
-            check_database(database, migrate, &mut helpers).await?;
+            check_database(database, migrate, &services, &mut helpers).await?;
         }
         if let (None, Some(global)) = (&services.regional, &services.global) {
             let taken = lease::take(global).await;
@@ -253,7 +253,9 @@ impl Server {
             Some((regional, watch)) => {
                 regional::start(&services.hub, regional, watch, &mut helpers);
                 let (hub, status) = (services.hub.clone(), services.status.clone());
-                helpers.spawn(peers::exchange(hub, status, regional.clone()));
+                let waiting = services.clone();
+                let waits_for = move || waiting.waits_for().map(|what| what.into_str());
+                helpers.spawn(peers::exchange(hub, status, regional.clone(), waits_for));
             }
             None => {
                 helpers.spawn(begin_anew(services.hub.clone(), schedule));
@@ -449,6 +451,7 @@ fn rate_limits(services: &Arc<Services>, source: Source, helpers: &mut JoinSet<(
 async fn check_database(
     database: &Database,
     migrate: bool,
+    services: &Services,
     helpers: &mut JoinSet<()>,
 ) -> Result<(), ServeError> {
     let mut logged: Option<Instant> = None;
@@ -468,6 +471,7 @@ async fn check_database(
             }
             Err(error) if error.kind() == Reason::Schema && migrate => return Err(error.into()),
             Err(error) if error.kind() == Reason::Schema => {
+                services.lacks_tables.store(true, Relaxed);
                 if logged.is_none_or(|logged| logged.elapsed() >= SCHEMA_REMINDER) {
                     warn!(%error, "the database's tables are missing or old; not ready until they are up to date");
                     logged = Some(Instant::now());
@@ -480,6 +484,7 @@ async fn check_database(
                 error!(%error, "the database cannot be used, this region does not share counts until it is repaired")
             }
         }
+        services.lacks_tables.store(false, Relaxed);
         return Ok(());
     }
 }
