@@ -218,8 +218,13 @@ async fn many_rules_are_paged_and_filtered() {
     assert!(height.as_u64().unwrap() < 9_000, "{height} pixels");
     browser.screenshot("window-many-rules").await.unwrap();
     let next = "[...document.querySelectorAll('main nav.pages button')].find(one => one.textContent === 'Next').click()";
+    browser.run("scrollTo(0, document.body.scrollHeight)", &[]).await.unwrap();
+    browser.until("the end of the page", "return scrollY > 1000").await.unwrap();
     browser.run(next, &[]).await.unwrap();
     browser.until("the second page", &shows("rule-050", 50, "51 to 100 of 120")).await.unwrap();
+    let first = "const below = document.querySelector('header').offsetHeight; \
+        const top = document.querySelector('.rule').getBoundingClientRect().top; return top >= below && top < innerHeight";
+    browser.until("its first rule is in sight", first).await.unwrap();
     browser.run(next, &[]).await.unwrap();
     browser.until("the last page", &shows("rule-100", 20, "101 to 120 of 120")).await.unwrap();
     browser.fill("#filter", "RULE-01").await.unwrap();
