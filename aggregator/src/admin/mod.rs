@@ -25,7 +25,7 @@ use crate::net::hosts::Hosts;
 use crate::net::listen::{Connection, Listener, Patience};
 use crate::net::serve;
 use crate::net::tls::Protocol;
-use crate::region::services::Services;
+use crate::region::services::{Services, WaitsFor};
 use crate::telemetry::metrics::exposition;
 use axum::extract::{RawQuery, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, header};
@@ -36,7 +36,6 @@ use axum::{Router, body};
 use serde::Serialize;
 use std::future::pending;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -191,26 +190,25 @@ async fn ready(State(services): State<Arc<Services>>) -> Response {
         return (StatusCode::SERVICE_UNAVAILABLE, "shutting down\n").into_response();
     }
     let (recovers, cells) = services.state(|state, _| (state.is_recovering(), state.figures.recovered));
-    let is_unread = services.state(|state, _| state.store().is_some_and(|store| !store.is_found()));
-    match (services.serves.load(Relaxed), recovers) {
-        (false, _) if is_unread => {
-            (StatusCode::SERVICE_UNAVAILABLE, "starting: Redis does not answer yet\n").into_response()
+    let waits = match services.waits_for() {
+        Some(WaitsFor::Redis) => "starting: Redis does not answer yet\n".to_owned(),
+        Some(WaitsFor::Tables) => {
+            "starting: tables are missing in the database; run weir-aggregator migrate\n".to_owned()
         }
-        (false, _) => {
-            let text = format!("starting: {cells} cells that the region had published were read\n");
-            (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
+        Some(WaitsFor::Counts) => {
+            format!("starting: {cells} cells that the region had published were read\n")
         }
-        (true, _) if !services.control.is_read() => {
-            let text = "live control was not read from the database yet: calls of the APIs are undecided, and filters are served\n";
-            (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
+        Some(WaitsFor::Control) => {
+            "live control was not read from the database yet: calls of the APIs are undecided, and filters are served\n".to_owned()
         }
         // It has waited long enough: counts that are missing are better than no decisions.
-        (true, true) => {
-            format!("ready, but not all that the region had published was read: {cells} cells so far\n")
-                .into_response()
+        None if recovers => {
+            return format!("ready, but not all that the region had published was read: {cells} cells so far\n")
+                .into_response();
         }
-        (true, false) => "ready\n".into_response(),
-    }
+        None => return "ready\n".into_response(),
+    };
+    (StatusCode::SERVICE_UNAVAILABLE, waits).into_response()
 }
 
 async fn metrics(State(services): State<Arc<Services>>, headers: HeaderMap) -> Response {

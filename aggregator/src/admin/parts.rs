@@ -185,7 +185,7 @@ fn aggregator(services: &Services) -> Aggregator {
     let id =
         services.regional.as_ref().map(|regional| format!("{:032x}", u128::from_be_bytes(*regional.id())));
     Aggregator {
-        status: peers::own(&services.hub, &services.status),
+        status: peers::own(&services.hub, &services.status, services.waits_for().map(|what| what.into_str())),
         id,
         cells: stats.windows,
         queues: named(&[

@@ -14,7 +14,7 @@ use crate::region::services::Services;
 use crate::region::status::top::Scan;
 use serde::{Deserialize, Serialize};
 use weir_core::model::exact::AlgorithmKind;
-use weir_core::region::top::{KeyUsage, Ranked};
+use weir_core::region::top::{KeyUsage, Match, Ranked};
 
 /// The keys nearest their limits, and numbers of keys.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -52,9 +52,15 @@ pub async fn top(services: &Services, query: &TopQuery) -> Top {
     let windows = windows.map(|(one, usage)| ((one.matches, usage), key(one, usage, &scan, &limits)));
     let exact_keys = exact.keys.iter().map(|one| ((one.matches, one.usage), exact::top_key(one, &limits)));
     let mut ranked: Vec<_> = windows.chain(exact_keys).collect();
-    // Live control may have changed the limits of some keys, so the order is computed again.
-    ranked.sort_by(|((match_one, one), _), ((match_other, other), _)| {
-        match_one.cmp(match_other).then_with(|| other.cmp_share(one))
+    // Live control may have changed the limits of some keys, so the order is computed again. Of one identifier those that may be denied come
+    // first.
+    let passes =
+        |found: Match, key: &TopKey| found <= Match::WholeInOtherCase && key.but_for_shadow.is_some();
+    ranked.sort_by(|((match_one, one), key), ((match_other, other), other_key)| {
+        let order = match_one.cmp(match_other);
+        order
+            .then_with(|| passes(*match_one, key).cmp(&passes(*match_other, other_key)))
+            .then_with(|| other.cmp_share(one))
     });
     ranked.truncate(query.limit);
     Top {

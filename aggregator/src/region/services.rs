@@ -12,11 +12,31 @@ use crate::telemetry::spans::Telemetry;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use strum::IntoStaticStr;
 use weir_core::model::breaker::State as Breaker;
 use weir_core::model::key::HashKey;
 use weir_core::model::time::MonoMs;
 use weir_core::region::RegionLimits;
 use weir_core::replication::RegionState;
+
+/// What an aggregator waits for before it is ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[strum(const_into_str)]
+pub enum WaitsFor {
+    /// The region's time and markers.
+    #[strum(serialize = "Redis")]
+    Redis,
+    /// The tables, which `migrate` makes.
+    #[strum(serialize = "the database's tables")]
+    Tables,
+    /// What was published, by its region and by others.
+    #[strum(serialize = "counts in the database")]
+    Counts,
+    /// Live control, without which calls of the APIs are undecided. Filters are served.
+    #[strum(serialize = "live control")]
+    Control,
+}
 
 /// A running region, as its listeners use it.
 pub struct Services {
@@ -34,6 +54,8 @@ pub struct Services {
     pub status: Arc<Status>,
     /// Whether filters and applications are served.
     pub serves: AtomicBool,
+    /// Whether the database has not all tables yet.
+    pub lacks_tables: AtomicBool,
 }
 
 impl Deref for Services {
@@ -73,7 +95,21 @@ impl Services {
             control,
             status: Arc::default(),
             serves: AtomicBool::new(false),
+            lacks_tables: AtomicBool::new(false),
         }
+    }
+
+    /// What it waits for; `None` if it is ready, unless it shuts down.
+    pub fn waits_for(&self) -> Option<WaitsFor> {
+        if self.serves.load(Relaxed) {
+            return (!self.control.is_read()).then_some(WaitsFor::Control);
+        }
+        // In the order of the start.
+        if self.lacks_tables.load(Relaxed) {
+            return Some(WaitsFor::Tables);
+        }
+        let has_no_redis = self.state(|state, _| state.store().is_some_and(|store| !store.is_found()));
+        Some(if has_no_redis { WaitsFor::Redis } else { WaitsFor::Counts })
     }
 
     /// All metrics, as OpenMetrics.

@@ -103,7 +103,7 @@ impl Server {
         let admin = (admin.listen()?, connections.admin);
         helpers.spawn(admin::serve(services.clone(), admin_hosts, admin_links, admin));
         if let Some(database) = &database {
-            check_database(database, migrate, &mut helpers).await?;
+            check_database(database, migrate, &services, &mut helpers).await?;
         }
         hold_region(&services, &mut helpers).await?;
         let share = share_grants(services.hub.clone());
@@ -296,7 +296,9 @@ fn start_stores(services: &Arc<Services>, read: StoresRead, schedule: Schedule, 
     match services.regional.as_ref().zip(read.watch) {
         Some((regional, watch)) => {
             regional::start(&services.hub, regional, watch, helpers);
-            helpers.spawn(peers::exchange(hub(), services.status.clone(), regional.clone()));
+            let waiting = services.clone();
+            let waits_for = move || waiting.waits_for().map(|what| what.into_str());
+            helpers.spawn(peers::exchange(hub(), services.status.clone(), regional.clone(), waits_for));
         }
         None => drop(helpers.spawn(begin_anew(hub(), schedule))),
     }
@@ -349,6 +351,7 @@ fn rate_limits(services: &Arc<Services>, source: Source, helpers: &mut JoinSet<(
 async fn check_database(
     database: &Database,
     migrate: bool,
+    services: &Services,
     helpers: &mut JoinSet<()>,
 ) -> Result<(), ServeError> {
     let mut logged: Option<Instant> = None;
@@ -368,6 +371,7 @@ async fn check_database(
             }
             Err(error) if error.kind() == Reason::Schema && migrate => return Err(error.into()),
             Err(error) if error.kind() == Reason::Schema => {
+                services.lacks_tables.store(true, Relaxed);
                 if logged.is_none_or(|logged| logged.elapsed() >= SCHEMA_REMINDER) {
                     warn!(%error, "the database's tables are missing or old; not ready until they are up to date");
                     logged = Some(Instant::now());
@@ -380,6 +384,7 @@ async fn check_database(
                 error!(%error, "the database cannot be used, this region does not share counts until it is repaired")
             }
         }
+        services.lacks_tables.store(false, Relaxed);
         return Ok(());
     }
 }

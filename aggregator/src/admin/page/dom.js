@@ -5,6 +5,8 @@ import { count } from "./words.js";
 const SVG = "http://www.w3.org/2000/svg";
 /** Rows of one page of a table. */
 const ROWS = 100;
+/** Above a list to whose beginning the page scrolls. */
+const GAP_PX = 12;
 
 /** Creates an element. Attributes that begin with "on" are listeners; false and null are left out. */
 export function h(tag, attributes = {}, ...children) {
@@ -82,10 +84,20 @@ export function keyed(parent, make) {
   };
 }
 
-/** Buttons between the pages of a list of `name`, and which entries are shown; hidden while there is one page. `go` gets the first entry. */
-export function pager(name, go) {
+/** Shows the beginning of a list whose other page was chosen below it, unless that is in sight. */
+export function toBeginning(list) {
+  const top = list.getBoundingClientRect().top - document.querySelector("header").offsetHeight;
+  if (top < 0) scrollBy(0, top - GAP_PX);
+}
+
+/** Buttons between the pages of the `list` of `name`, and which entries are shown; hidden while there is one page. `go` gets the first entry. */
+export function pager(name, list, go) {
   let at = { from: 0, size: 1 };
-  const button = (title, way) => h("button", { type: "button", class: "button plain", onclick: () => go(Math.max(0, at.from + way * at.size)) }, title);
+  const turn = (way) => {
+    go(Math.max(0, at.from + way * at.size));
+    toBeginning(list);
+  };
+  const button = (title, way) => h("button", { type: "button", class: "button plain", onclick: () => turn(way) }, title);
   const [back, next] = [button("Previous", -1), button("Next", 1)];
   const where = h("span", { class: "muted", role: "status" });
   const element = h("nav", { class: "pages", "aria-label": `Pages of ${name}`, hidden: "" }, back, where, next);
@@ -112,7 +124,7 @@ export function table({ caption, columns, keyOf, sort, onSort, empty }) {
   });
   const none = h("p", { class: "empty", hidden: "" }, empty);
   let from = 0;
-  const pages = pager(caption, (first) => {
+  const pages = pager(caption, body, (first) => {
     from = first;
     update(last);
   });

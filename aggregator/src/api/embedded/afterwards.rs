@@ -27,18 +27,10 @@ impl EmbeddedLimiter {
         if !self.api.services.serves() {
             return None;
         }
-        let (found, limit) = self.found(check);
-        match found.ban {
-            Some(Banned::Until(at)) => {
-                return Some(Standing::Banned(Some(at.0.saturating_sub(self.api.now().unix.0))));
-            }
-            Some(Banned::ForEver) => return Some(Standing::Banned(None)),
-            None if found.exempt => return Some(Standing::Exempt),
-            None => {}
-        }
-        let window =
-            Window::of(&LimitCheck { limit, cost: 1, ..check.clone() }, Counted::of(check, &found), 0)
-                .ok()?;
+        let window = match self.window(&LimitCheck { cost: 1, ..check.clone() })? {
+            Ok(window) => window,
+            Err(standing) => return Some(standing),
+        };
         let at = Position::at(self.api.now().unix, check.duration_ms);
         let (budget, wait_ms) =
             match self.api.with_engine(|engine, now| engine.look(&window.check(0, 0), now)) {
@@ -46,6 +38,34 @@ impl EmbeddedLimiter {
                 Err(Denial { budget, retry_after_ms, .. }) => (budget, retry_after_ms),
             };
         Some(Standing::Counted(Room { limit: budget.limit, left: budget.remaining, at }, wait_ms))
+    }
+
+    /// Milliseconds until the check passes, at least `from_ms`, by the local counts and live control, if nothing more is used. `None` if it
+    /// never does, or is invalid.
+    pub fn wait_ms(&self, check: &LimitCheck, from_ms: u64) -> Option<u64> {
+        match self.window(check)? {
+            Ok(window) => {
+                self.api.with_engine(|engine, now| engine.wait_ms(&window.check(0, 0), from_ms, now))
+            }
+            Err(Standing::Banned(ban_ms)) => ban_ms.map(|ban_ms| ban_ms.max(from_ms)),
+            Err(_) => Some(from_ms),
+        }
+    }
+
+    /// The window of a check under live control, or what that decides alone. `None` if the check is invalid.
+    fn window(&self, check: &LimitCheck) -> Option<Result<Window, Standing>> {
+        let (found, limit) = self.found(check);
+        match found.ban {
+            Some(Banned::Until(at)) => {
+                let left_ms = at.0.saturating_sub(self.api.now().unix.0);
+                return Some(Err(Standing::Banned(Some(left_ms))));
+            }
+            Some(Banned::ForEver) => return Some(Err(Standing::Banned(None))),
+            None if found.exempt => return Some(Err(Standing::Exempt)),
+            None => {}
+        }
+        let limited = LimitCheck { limit, ..check.clone() };
+        Window::of(&limited, Counted::of(check, &found), 0).ok().map(Ok)
     }
 
     /// Charges the cost of a check whatever its limit, as it has been spent already. Returns false if it could not be charged.

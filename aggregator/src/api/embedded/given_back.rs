@@ -4,7 +4,7 @@
 //! step, and what was taken for a call that is denied is there for the next.
 
 use super::engine::{Engine, Taken};
-use weir_core::limiter::{Budget, CellCount, Check, Denial};
+use weir_core::limiter::{Budget, Cause, CellCount, Check, Denial};
 use weir_core::model::time::MonoMs;
 
 impl Engine {
@@ -79,6 +79,32 @@ impl Engine {
         let shown = |budget: Budget| Budget { remaining: budget.remaining.min(limit), limit, ..budget };
         let peeked = self.above(check, left, now);
         peeked.map(shown).map_err(|denial| Denial { budget: shown(denial.budget), ..denial })
+    }
+
+    /// Milliseconds until the check passes, at least `from_ms`, by the local counts and if nothing more is used; `None` if it never does. What
+    /// was given back ends with its cell, so nothing beyond that rests on it.
+    pub(super) fn wait_ms(&mut self, check: &Check<'_>, from_ms: u64, now: MonoMs) -> Option<u64> {
+        let wait = |peeked: Result<Budget, Denial>| match peeked {
+            Ok(_) => Some(from_ms),
+            Err(denial) => denial.retry_after_ms.map(|wait_ms| wait_ms.max(from_ms)),
+        };
+        let given = self.left_of_given(check, now);
+        if given > 0 {
+            let ((_, _), end) = self.current_cell((check.key, check.cell_ms), now);
+            let soon = wait(self.above(check, given, now)).filter(|wait_ms| now.after(*wait_ms) < end);
+            if soon.is_some() {
+                return soon;
+            }
+        }
+        wait(self.peek(check, now))
+    }
+
+    /// The wait of a denial, with what was given back.
+    pub(super) fn denied_for_ms(&mut self, check: &Check<'_>, denial: &Denial, now: MonoMs) -> Option<u64> {
+        match self.given_back.has(check.key) && denial.cause == Cause::Limit {
+            true => self.wait_ms(check, 1, now),
+            false => denial.retry_after_ms,
+        }
     }
 
     fn left_of_given(&mut self, check: &Check<'_>, now: MonoMs) -> u64 {

@@ -63,6 +63,10 @@ impl Window {
         }
     }
 
+    fn refused(&self, engine: &mut Engine, denial: &Denial, now: MonoMs) -> Verdict {
+        Verdict::Denied { retry_after_ms: engine.denied_for_ms(&self.check(0, 0), denial, now) }
+    }
+
     fn result(&self, verdict: Verdict, budget: &Budget) -> ChargeResult {
         ChargeResult {
             verdict,
@@ -160,10 +164,12 @@ impl Windows {
         let ruled = |(rule, window): (usize, &Window)| {
             if usize::from(denial.budget.rule) == rule {
                 let budget = engine.with_given(&window.check(rule, 0), denial.budget, now);
-                return window.result(refused(denial), &budget);
+                return window.result(window.refused(engine, denial, now), &budget);
             }
             match engine.peek_with_given(&window.check(rule, 0), now) {
-                Err(other) if is_final(&other) => window.result(refused(&other), &other.budget),
+                Err(other) if is_final(&other) => {
+                    window.result(window.refused(engine, &other, now), &other.budget)
+                }
                 Err(Denial { budget, .. }) | Ok(budget) => window.result(Verdict::Untried, &budget),
             }
         };
@@ -249,10 +255,6 @@ impl Api {
 /// A denial because of reservations is not final, as it may end in a moment.
 fn is_final(denial: &Denial) -> bool {
     denial.cause != Cause::Reserved
-}
-
-fn refused(denial: &Denial) -> Verdict {
-    Verdict::Denied { retry_after_ms: denial.retry_after_ms }
 }
 
 fn ms_until(deadline: Instant) -> u32 {

@@ -21,7 +21,8 @@ pub struct Outcome {
     pub limit: u64,
     /// What can still be used now, after this request.
     pub remaining: u64,
-    /// When the use that counts now no longer counts, in milliseconds of Unix time.
+    /// In milliseconds of Unix time: of a window, the end of the current cell; of a log or a ledger, when the oldest use no longer counts. Of a
+    /// denial, not before `retry_after_ms` has passed.
     pub reset: u64,
     /// Milliseconds until the same cost could pass; only if it was denied and can ever pass.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -13,7 +13,7 @@ use super::matching::{Domain, Level, Limit, Rate, Rule};
 use super::metadata;
 use super::naming;
 use super::wire::Unit;
-use crate::net::yaml;
+use crate::net::yaml::{self, Dialect};
 use prost_types::Struct;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -222,7 +222,7 @@ fn documents<'a>(text: &'a str, errors: &mut Errors) -> Vec<Value<'a>> {
         errors.reject::<()>(&FILE, problem, format!("at most {MAX_FILE_BYTES}"));
         return documents;
     }
-    match yaml::documents(text.as_bytes(), WRITTEN) {
+    match yaml::documents(text.as_bytes(), Dialect::Written(WRITTEN)) {
         // An empty document, such as after a last `---`.
         Ok(read) => documents.extend(read.into_iter().filter(|document| *document != Value::Null)),
         Err(error) => {

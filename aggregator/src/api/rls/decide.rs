@@ -15,6 +15,7 @@
 use super::call::{Applied, Part, Refused};
 use super::dynamic_metadata;
 use super::settings::Answering;
+use super::waits::{Tried, Waits};
 use super::wire::{Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitRequest, RateLimitResponse};
 use crate::api::embedded::{CountedKey, EmbeddedLimiter, Failure, LimitCheck};
 use prost_types::{Duration as ProtoDuration, Struct};
@@ -166,10 +167,15 @@ impl CallContext<'_> {
     /// Whether all quotas of the call are over. One in shadow mode never is; nor, where every descriptor is a quota, one without
     /// a limit.
     fn quotas_deny(self, applied: &[Applied], limits: &[Limit<'_>], decisions: &[Option<Decision>]) -> bool {
+        let mut quotas = limits.iter().filter(|limit| limit.part.quota && !limit.part.refund);
+        self.quotas_may_deny(applied, limits) && quotas.all(|limit| is_over(decisions, limit))
+    }
+
+    /// Whether the call is denied if all of its quotas are over.
+    fn quotas_may_deny(self, applied: &[Applied], limits: &[Limit<'_>]) -> bool {
         let quotas = || limits.iter().filter(|limit| limit.part.quota && !limit.part.refund);
-        let over = |limit: &Limit<'_>| !limit.part.shadow && is_over(decisions, limit);
         let unlimited = || self.answering.quota_mode && applied.contains(&Applied::Nothing);
-        quotas().next().is_some() && quotas().all(over) && !unlimited()
+        quotas().next().is_some() && !quotas().any(|limit| limit.part.shadow) && !unlimited()
     }
 
     /// The limit at this position, with the settings that hold for all.
@@ -205,7 +211,6 @@ impl CallContext<'_> {
         if read.over || !self.embedded.charge_unless_exceeded(check).ok_or(Refused::Undecided)? {
             return Ok(Decision { over: true, ..read });
         }
-        // The wait follows from what counts with this charge.
         let charged = self.read_above(check, deadline).await?;
         Ok(Decision { over: true, ..charged })
     }
@@ -255,20 +260,22 @@ impl CallContext<'_> {
             .iter()
             .map(|applied| if *applied == Applied::Unlimited { free(u32::MAX) } else { free(0) })
             .collect();
+        let tried: Vec<Tried<'_>> =
+            limits.iter().map(|&Limit { at, part, check, .. }| Tried { at, part, check }).collect();
+        let waits = Waits::of(self.embedded, &tried, self.quotas_may_deny(applied, limits));
+        let wait_s = if allowed { None } else { waits.of_call() };
         for limit in limits {
             // A limit that the configuration does not put in shadow mode shows what it decided.
             let own_shadow = matches!(&applied[limit.at], Applied::Limit { part, .. } if part.shadow);
-            statuses[limit.at] = status(limit.shown, &decided(limit), own_shadow);
+            let Decision { result, over } = decided(limit);
+            let shown = Decision { result, over: over && !own_shadow };
+            let own_s = if shown.over { waits.of_limit(limit.at) } else { None };
+            statuses[limit.at] = status(limit.shown, &shown, wait_s.max(own_s).unwrap_or_default());
         }
-        let enforced = |limit: &&Limit<'_>| !limit.part.shadow && !limit.part.refund;
-        let denying = limits.iter().filter(enforced).filter(|limit| decided(limit).over && !allowed);
-        let denying: Vec<(Part, ChargeResult)> =
-            denying.map(|limit| (limit.part, decided(limit).result)).collect();
-        let wait_s = retry_after_s(&denying);
         let name = || "retry-after".to_owned();
         let wait = wait_s.map(|wait_s| HeaderValue { key: name(), value: wait_s.to_string() });
         let mut headers: Vec<HeaderValue> = wait.into_iter().collect();
-        headers.extend(self.limit_headers(&statuses, limits, wait_s.unwrap_or_default()));
+        headers.extend(self.limit_headers(&statuses, limits));
         let passed = limits.iter().filter(|limit| statuses[limit.at].code() == Code::Ok);
         let dynamic_metadata = self
             .answering
@@ -280,14 +287,8 @@ impl CallContext<'_> {
         (response, outcome)
     }
 
-    /// The headers that the settings name, of the limit that denies, or else of which the smallest share is left. No reset is before the
-    /// wait is over.
-    fn limit_headers(
-        self,
-        statuses: &[DescriptorStatus],
-        limits: &[Limit<'_>],
-        wait_s: u64,
-    ) -> Vec<HeaderValue> {
+    /// The headers that the settings name, of the limit that denies, or else of which the smallest share is left.
+    fn limit_headers(self, statuses: &[DescriptorStatus], limits: &[Limit<'_>]) -> Vec<HeaderValue> {
         let Some(names) = &self.answering.response_headers else { return Vec::new() };
         let over = |limit: &&Limit<'_>| !limit.part.quota && statuses[limit.at].code() == Code::OverLimit;
         let budget = |limit: &Limit<'_>| budget(&statuses[limit.at]);
@@ -296,8 +297,7 @@ impl CallContext<'_> {
             false => one,
         });
         let Some(shown) = limits.iter().rfind(over).or(nearest) else { return Vec::new() };
-        let reset = statuses[shown.at].duration_until_reset.and_then(|left| u64::try_from(left.seconds).ok());
-        let reset = reset.unwrap_or_default().max(wait_s);
+        let reset = statuses[shown.at].duration_until_reset.map_or(0, |left| left.seconds);
         let Budget { limit, remaining, .. } = budget(shown);
         let values = [limit.to_string(), remaining.to_string(), reset.to_string()];
         names.iter().zip(values).map(|(name, value)| HeaderValue { key: name.clone(), value }).collect()
@@ -313,23 +313,15 @@ fn left(deadline: Instant) -> Duration {
     deadline.saturating_duration_since(Instant::now())
 }
 
-fn status(shown: &RateLimit, Decision { result, over }: &Decision, shadow: bool) -> DescriptorStatus {
-    let over = *over && !shadow;
+/// The status of a limit; its reset is not before the wait is over. Envoy shows clients the reset of the limit of which the least is left.
+fn status(shown: &RateLimit, Decision { result, over }: &Decision, wait_s: u64) -> DescriptorStatus {
+    let reset_s = i64::try_from(result.reset_ms.div_ceil(1_000).max(wait_s)).unwrap_or(i64::MAX);
     DescriptorStatus {
-        code: if over { Code::OverLimit } else { Code::Ok } as i32,
+        code: if *over { Code::OverLimit } else { Code::Ok } as i32,
         current_limit: Some(applied_limit(shown, result)),
         limit_remaining: u32::try_from(result.remaining).unwrap_or(u32::MAX),
-        duration_until_reset: Some(ProtoDuration { seconds: reset_s(result), nanos: 0 }),
+        duration_until_reset: Some(ProtoDuration { seconds: reset_s, nanos: 0 }),
     }
-}
-
-/// Whole seconds until the reset, rounded up, as clients are shown no fractions; of a denial, not before the wait is over.
-fn reset_s(result: &ChargeResult) -> i64 {
-    let wait_ms = match result.verdict {
-        Verdict::Denied { retry_after_ms } => retry_after_ms.unwrap_or_default(),
-        _ => 0,
-    };
-    i64::try_from(result.reset_ms.max(wait_ms).div_ceil(1_000)).unwrap_or(i64::MAX)
 }
 
 /// Live control may have replaced the configured limit, and `limit_remaining` refers to the replacement.
@@ -350,17 +342,4 @@ fn budget(status: &DescriptorStatus) -> Budget {
 /// The status of a descriptor without a limit.
 fn free(limit_remaining: u32) -> DescriptorStatus {
     DescriptorStatus { code: Code::Ok as i32, limit_remaining, ..DescriptorStatus::default() }
-}
-
-/// The wait of a denied client: the longest of a limit, or if only quotas deny the shortest of those, in whole seconds; none if
-/// it would never pass.
-fn retry_after_s(denying: &[(Part, ChargeResult)]) -> Option<u64> {
-    let wait = |result: &ChargeResult| match result.verdict {
-        Verdict::Denied { retry_after_ms } => retry_after_ms,
-        _ => Some(result.reset_ms),
-    };
-    let of = |quota| denying.iter().filter(move |(part, _)| part.quota == quota).map(|(_, result)| result);
-    let longest = of(false).map(wait).collect::<Option<Vec<u64>>>()?.into_iter().max();
-    let longest = longest.or_else(|| of(true).filter_map(wait).min())?;
-    Some(longest.div_ceil(1_000))
 }

@@ -3,7 +3,7 @@
 //!
 //! In reading order: `wire` (the messages), `metadata` (structs in them), `config` (the reference service's YAML), `matching`
 //! (a descriptor → its limit), `naming` (a limit → the key that it counts on), `call` (a call → its limits), `decide` (limits →
-//! the embedded limiter's checks → the response), `service` (the transport), `settings`, and the two sources of the
+//! the embedded limiter's checks → the response), `waits` (when to try again), `service` (the transport), `settings`, and the two sources of the
 //! configuration: `files` (read again when they change) and `xds` (a server).
 //!
 //! Two things differ from the reference service: windows slide, and the limits of one call are all charged or none is, unless
@@ -19,6 +19,7 @@ pub mod metadata;
 pub mod naming;
 pub mod service;
 pub mod settings;
+mod waits;
 pub mod wire;
 pub mod xds;
 

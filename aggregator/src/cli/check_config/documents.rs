@@ -1,7 +1,6 @@
 //! Reads the documents of a file.
 
-use super::dialects::{self, Dialect};
-use crate::net::yaml::MAX_BYTES;
+use crate::net::yaml::{self, Dialect, MAX_BYTES};
 use serde_json::Map;
 use std::collections::HashSet;
 use std::convert::Infallible;
@@ -44,19 +43,26 @@ pub fn documents(text: &[u8]) -> Result<Documents<'_>, String> {
     if is_json && has_comments(text) {
         return Err(format!("it is not JSON: {json}; JSON has no comments"));
     }
-    let yaml = dialects::documents(text, Dialect::Envoy).map_err(|yaml| match is_json {
+    let json = json.to_string();
+    // YAML may have one.
+    if is_json && json.contains("trailing comma") {
+        return Err(format!(
+            "it is not JSON: {json}: JSON has no comma after the last value of a list or an object"
+        ));
+    }
+    let of_envoy = yaml::documents(text.as_bytes(), Dialect::Envoy).map_err(|yaml| match is_json {
         true => format!("it is not JSON: {json}"),
         false => format!("it is neither JSON nor YAML: {yaml}{}", hint_of_yaml(text)),
     })?;
-    if yaml.iter().all(|document| *document == Value::Null) {
+    if of_envoy.iter().all(|document| *document == Value::Null) {
         return Err("it is empty".to_owned());
     }
     let is_manifest = |document: &Value<'_>| object_name(&plain(document)).is_some();
-    if !yaml.iter().any(is_manifest) {
-        return Ok(Documents::Yaml(yaml));
+    if !of_envoy.iter().any(is_manifest) {
+        return Ok(Documents::Yaml(of_envoy));
     }
-    let manifests = dialects::documents(text, Dialect::Kubernetes)?;
-    let each = yaml.into_iter().zip(manifests);
+    let manifests = yaml::documents(text.as_bytes(), Dialect::Kubernetes)?;
+    let each = of_envoy.into_iter().zip(manifests);
     let read = each.map(|(of_envoy, manifest)| if is_manifest(&manifest) { manifest } else { of_envoy });
     Ok(Documents::Yaml(read.collect()))
 }

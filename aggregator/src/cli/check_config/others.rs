@@ -24,9 +24,11 @@ impl Other {
             Value::Object(fields) => fields.iter().any(|(field, _)| field == name),
             _ => false,
         };
-        let is_token = |value: &Value<'_>| has(value, "sha256") || has(value, "san");
+        let is_object = |value: &Value<'_>| matches!(value, Value::Object(_));
         match documents {
-            [Value::List(entries)] if entries.iter().any(is_token) => Some(Other::Tokens),
+            // No other file is a list.
+            [Value::List(entries)] if entries.iter().any(is_object) => Some(Other::Tokens),
+            [one] if has(one, "sha256") || has(one, "san") => Some(Other::Tokens),
             _ if documents.iter().any(|one| has(one, "descriptors") || has(one, "domain")) => {
                 Some(Other::Limits)
             }
@@ -42,8 +44,9 @@ impl Other {
                 of_limits(Limits::parse([("limits", &*text)], Domains::Unique).map(|limits| limits.len()))
             }
             Other::Tokens => {
-                let is_valid = Tokens::parse(text.as_bytes()).map(|_| "valid: tokens".to_owned());
-                reported(is_valid)
+                let checked = Tokens::parse(text.as_bytes());
+                let is_valid = checked.map(|_| "valid: tokens".to_owned());
+                reported(is_valid.map_err(|error| format!("it is taken for a tokens file: {error}")))
             }
         }
     }

@@ -44,6 +44,8 @@ fn verdicts() {
         (envoy("{}"), Err("rules")),
         (envoy(PLUGIN).replace("weir", "other").replace("rules", "r"), Err("no Weir filter")),
         ("{\"rules\": [".to_owned(), Err("expected")),
+        (PLUGIN.replace("\n]}", ",\n]}"), Err("trailing comma at line 3 column 1: JSON has no comma after")),
+        (envoy(PLUGIN).replace("\"1h\"}", "\"1h\",}"), Err("trailing comma")),
         ("{}".to_owned(), Err("rules")),
         ("[]".to_owned(), Err("expected")),
         (String::new(), Err("expected")),
@@ -401,6 +403,11 @@ fn files_of_the_aggregator_are_checked() {
     check_said(&token, true, "valid: tokens");
     check_said(&token.replace("abab", "xx"), false, "sha256");
     check_said(&token.replace("workspace", "wrkspace"), false, "wrkspace");
+    let not_hashed = "- { name: shop, token: weir_0123, workspace: default }\n";
+    check_said(not_hashed, false, "a tokens file: ");
+    check_said(not_hashed, false, "unknown field `token`");
+    check_said("- { name: shop, workspace: default }\n", false, "expected either sha256");
+    check_said(token.trim_start_matches("- "), false, "a tokens file: ");
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("a.yaml"), limits).unwrap();
     assert!(check(folder.path()).unwrap().is_valid());

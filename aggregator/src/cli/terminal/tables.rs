@@ -6,6 +6,7 @@ use crate::admin::parts::Parts;
 use crate::admin::rules::Rules;
 use crate::admin::top::Top;
 use crate::admin::view::TopKey;
+use crate::region::status::peers::PeerStatus;
 use weir_core::model::exact::AlgorithmKind;
 use weir_core::model::outcome::Group;
 
@@ -66,8 +67,11 @@ pub fn health(parts: &Parts) -> String {
         let reasons: Vec<_> = parts.refused.iter().map(|refused| plain(&refused.reason)).collect();
         wrong.push(format!("streams refused: {} (last {} ago)", reasons.join(", "), time(refused.age_ms)));
     }
-    if parts.aggregator.status.draining {
-        wrong.push("shutting down".to_owned());
+    let own = &parts.aggregator.status;
+    match &own.waits_for {
+        _ if own.draining => wrong.push("shutting down".to_owned()),
+        Some(what) => wrong.push(format!("waiting for {}", plain(what))),
+        None => {}
     }
     if wrong.is_empty() { "all well".to_owned() } else { format!("! {}", wrong.join(", ")) }
 }
@@ -199,19 +203,20 @@ pub fn parts(parts: &Parts) -> Vec<String> {
     let age = |ms: Option<u64>| ms.map_or_else(|| "never".to_owned(), |ms| time(ms) + " ago");
     let own = &parts.aggregator.status;
     let mut lines = vec![line("PART", "STATE", String::new()).trim_end().to_owned()];
-    let status = |status: &crate::region::status::peers::PeerStatus| {
+    let status = |status: &PeerStatus| {
         let (envoys, streams, keys) = (
             plural(status.envoys, "Envoy", "Envoys"),
             plural(status.streams, "stream", "streams"),
             plural(status.keys, "key", "keys"),
         );
         let (version, uptime) = (plain(&status.version), time(status.uptime_ms));
-        format!("version {version}, up {uptime}, {envoys}, {streams}, {keys}")
+        let what = status.waits_for.as_deref().filter(|_| !status.draining);
+        let waits = what.map(|what| format!("for {}; ", plain(what))).unwrap_or_default();
+        format!("{waits}version {version}, up {uptime}, {envoys}, {streams}, {keys}")
     };
-    let state = if own.draining { "draining" } else { "serving" };
-    lines.push(line("this aggregator", state, status(own)));
+    lines.push(line("this aggregator", state_of(own), status(own)));
     for peer in &parts.peers {
-        let state = if peer.silent { "! silent" } else { "serving" };
+        let state = if peer.silent { "! silent" } else { state_of(&peer.status) };
         let name = format!("aggregator {}", peer.id.get(..8).unwrap_or_default());
         lines.push(line(&name, state, format!("{}; {} ago", status(&peer.status), time(peer.age_ms))));
     }
@@ -260,6 +265,15 @@ pub fn parts(parts: &Parts) -> Vec<String> {
     lines
 }
 
+/// The state of an aggregator that sends its status.
+fn state_of(status: &PeerStatus) -> &'static str {
+    match &status.waits_for {
+        _ if status.draining => "draining",
+        Some(_) => "! waiting",
+        None => "serving",
+    }
+}
+
 /// The algorithm in one word.
 pub fn kind(algorithm: &str) -> &'static str {
     match AlgorithmKind::of(algorithm) {
@@ -298,6 +312,36 @@ mod tests {
             assert!(lines.contains(part), "no {part:?} in {lines}");
         }
         assert!(lines.contains("0 Envoys, 0 streams, 0 keys"), "{lines}");
+    }
+
+    #[test]
+    fn the_state_of_an_aggregator_is_shown() {
+        use crate::admin::parts::{Aggregator, Peer};
+        let waits = |what: &str, draining| PeerStatus {
+            waits_for: Some(what.to_owned()).filter(|what| !what.is_empty()),
+            draining,
+            ..PeerStatus::default()
+        };
+        for (status, summary, line) in [
+            (waits("", false), "all well", "serving"),
+            (waits("", true), "! shutting down", "draining"),
+            (
+                waits("live control", false),
+                "! waiting for live control",
+                "! waiting   for live control; version",
+            ),
+            (waits("live control", true), "! shutting down", "draining"),
+        ] {
+            let own = Parts {
+                aggregator: Aggregator { status: status.clone(), ..Aggregator::default() },
+                ..Parts::default()
+            };
+            assert_eq!(health(&own), summary);
+            let peers = vec![Peer { status, ..Peer::default() }];
+            for shown in [own, Parts { peers, ..Parts::default() }] {
+                assert!(parts(&shown).iter().any(|found| found.contains(line)), "{:#?}", parts(&shown));
+            }
+        }
     }
 
     #[test]

@@ -33,6 +33,8 @@ pub struct PeerStatus {
     pub uptime_ms: u64,
     /// Whether it is shutting down.
     pub draining: bool,
+    /// What it waits for before it is ready.
+    pub waits_for: Option<String>,
     /// Open streams.
     pub streams: u64,
     /// Envoys connected to it.
@@ -72,7 +74,8 @@ pub struct Peer {
 impl PeerStatus {
     /// The same without the rules.
     pub fn without_rules(&self) -> PeerStatus {
-        PeerStatus { version: self.version.clone(), rules: Vec::new(), rules_left_out: false, ..*self }
+        let (version, waits_for) = (self.version.clone(), self.waits_for.clone());
+        PeerStatus { version, waits_for, rules: Vec::new(), rules_left_out: false, ..*self }
     }
 }
 
@@ -92,7 +95,7 @@ impl Peers {
 }
 
 /// This aggregator's status, with its rules.
-fn own_with_rules(hub: &Hub, status: &Status) -> PeerStatus {
+fn own_with_rules(hub: &Hub, status: &Status, waits_for: Option<&str>) -> PeerStatus {
     let now = hub.moment().mono;
     let (mut rules, are_complete) = {
         let counters = status.counters.lock();
@@ -102,7 +105,7 @@ fn own_with_rules(hub: &Hub, status: &Status) -> PeerStatus {
     if rules_left_out {
         rules = sent_of(rules);
     }
-    PeerStatus { rules, rules_left_out, ..own(hub, status) }
+    PeerStatus { rules, rules_left_out, ..own(hub, status, waits_for) }
 }
 
 /// The rules that are sent: the busiest, of which one workspace has no more than its part, and what is left of the room after that.
@@ -117,13 +120,14 @@ fn sent_of(mut rules: Vec<Rule>) -> Vec<Rule> {
     sent
 }
 
-/// This aggregator's status, without its rules.
-pub fn own(hub: &Hub, status: &Status) -> PeerStatus {
+/// This aggregator's status, without its rules; `waits_for` is what it waits for before it is ready.
+pub fn own(hub: &Hub, status: &Status, waits_for: Option<&str>) -> PeerStatus {
     let now = hub.moment().mono;
     PeerStatus {
         version: VERSION.to_owned(),
         uptime_ms: now.0,
         draining: hub.draining.borrow().is_some(),
+        waits_for: waits_for.map(str::to_owned),
         streams: u64::try_from(hub.metrics.program.streams.get()).unwrap_or(0),
         envoys: status.streams.connected() as u64,
         keys: hub.stats().keys as u64,
@@ -133,15 +137,20 @@ pub fn own(hub: &Hub, status: &Status) -> PeerStatus {
     }
 }
 
-/// Exchanges the status with the peers, until the program ends.
-pub async fn exchange(hub: Arc<Hub>, status: Arc<Status>, regional: Arc<Regional>) {
+/// Exchanges the status with the peers, until the program ends; `waits_for` is what this aggregator waits for.
+pub async fn exchange(
+    hub: Arc<Hub>,
+    status: Arc<Status>,
+    regional: Arc<Regional>,
+    waits_for: impl Fn() -> Option<&'static str> + Send + 'static,
+) {
     loop {
         let removed = status.peers.removed.lock().await;
         if *removed {
             return;
         }
         if hub.store_is_usable() {
-            let record = serde_json::to_vec(&own_with_rules(&hub, &status)).unwrap_or_default();
+            let record = serde_json::to_vec(&own_with_rules(&hub, &status, waits_for())).unwrap_or_default();
             match regional.exchange_status(&record).await {
                 Ok(statuses) => {
                     let peers: Vec<Peer> = statuses.into_iter().filter_map(peer).collect();

@@ -10,4 +10,5 @@ mod request_ids;
 mod rlqs;
 mod rls;
 mod rls_reference;
+mod rls_waits;
 mod rls_xds;

@@ -2,7 +2,7 @@
 
 use crate::support::http::{Client, put, write};
 use crate::support::rlqs::{self, reports, usage};
-use crate::support::rls::{descriptor, request, send};
+use crate::support::rls::{OK, descriptor, request, send};
 use crate::support::server::{Peer, Weir, hello_frame, settings, start_with};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -55,6 +55,12 @@ async fn readiness(weir: &Weir) -> (u16, String) {
     (answer.status, String::from_utf8(answer.body.to_vec()).unwrap())
 }
 
+/// What the status states that the aggregator waits for.
+fn waits_for(weir: &Weir) -> Value {
+    let parts = weir_aggregator::admin::parts::parts(weir.server.services());
+    serde_json::to_value(parts).unwrap()["aggregator"]["waits_for"].clone()
+}
+
 /// The code of a call of the rate-limit service, which waits as long as the service does, or for some seconds.
 async fn rate_limit(channel: &Channel, user: &str, waits: bool) -> Code {
     let mut call = Request::new(request(vec![descriptor(&[("user", user)])]));
@@ -91,12 +97,16 @@ async fn no_call_is_decided_before_live_control_was_read() {
         }
         assert_eq!(rate_limit(&channel, identifier, false).await, Code::Unavailable, "{identifier}");
     }
+    // A call without a limit has nothing that live control could change.
+    let unlimited = send(&channel, Request::new(request(vec![descriptor(&[("other", "mallory")])]))).await;
+    assert_eq!(unlimited.unwrap().overall_code(), OK);
     let mut quotas = rlqs::Proxy::open(channel.clone()).await;
     quotas.send(reports("edge", vec![usage(&[("user", "mallory")], 1, 0)])).await;
     assert_eq!(quotas.refused().await.code(), Code::Unavailable);
     let (status, text) = readiness(&blind).await;
     assert_eq!((status, blind.metric(READ)), (503, 0.0), "{text}");
     assert!(text.starts_with("live control was not read"), "{text}");
+    assert_eq!(waits_for(&blind), "live control");
     for (service, serves) in [("", false), ("ratelimit", false), ("weir.v1.Region", true)] {
         assert_eq!(is_serving(&channel, service).await, serves, "{service:?}");
     }
@@ -121,4 +131,5 @@ async fn no_call_is_decided_before_live_control_was_read() {
     assert_eq!(blind.metric(READ), 1.0);
     // Counts may be read later than live control.
     assert_eq!(readiness(&blind).await.0, 200);
+    assert_eq!(waits_for(&blind), Value::Null);
 }

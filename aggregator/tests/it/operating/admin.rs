@@ -253,6 +253,36 @@ async fn keys_of_a_shadow_rule_are_no_denials_and_are_found() {
     assert!(found["keys"][0]["wait_ms"].as_u64().unwrap() > 0, "{found}");
 }
 
+/// Two rules count the same identifiers in windows of their own, and the one in shadow mode is nearer its limit.
+#[tokio::test]
+async fn of_keys_that_a_search_finds_alike_those_that_may_be_denied_come_first() {
+    const DAY_MS: u64 = 24 * crate::support::server::HOUR_MS;
+    let weir = start(None).await;
+    let mut peer = weir.join(1, true).await;
+    let (shadow, enforced) = (counters(true, 500, 0), counters(false, 500, 0));
+    let mut rules = shadow.counters.unwrap();
+    let daily = enforced.counters.unwrap().rules.into_iter();
+    rules.rules.extend(daily.map(|rule| RuleCounters { name: "per-day".into(), window_ms: DAY_MS, ..rule }));
+    peer.send(FilterFrame { counters: Some(rules), ..FilterFrame::default() }).await;
+    let parts = KeyParts {
+        workspace: b"default",
+        namespace: b"api",
+        identifier: b"heavy",
+        duration_ms: DAY_MS,
+        epoch: 0,
+        resolution: 1,
+    };
+    let key = Key::new(&parts).unwrap().as_bytes().to_vec();
+    let sequence = weir.clock.now().0 / DAY_MS;
+    let counts = vec![weir.count("heavy", 1_200), Count { key, sequence, ..weir.count("heavy", 7) }];
+    peer.send(FilterFrame { report: Some(Report { id: 1, counts }), ..FilterFrame::default() }).await;
+    peer.next_with(|frame| frame.ack).await;
+    let (_, found) = get_json(&weir, "/v1/top?text=heavy").await;
+    let keys = found["keys"].as_array().unwrap();
+    let states: Vec<_> = keys.iter().map(|key| (&key["used"], key["but_for_shadow"].is_null())).collect();
+    assert_eq!(states, [(&json!(7), true), (&json!(1_200), false)]);
+}
+
 #[tokio::test]
 async fn rules_are_paged_filtered_and_summed() {
     let weir = start(None).await;

@@ -290,10 +290,15 @@ fn it_waits_for_the_tables_of_its_database_and_is_not_ready() {
     let waits = check();
     assert_eq!(waits.status.code(), Some(1), "{}", stderr(&waits));
     assert!(stderr(&waits).contains("503"), "{}", stderr(&waits));
+    let shown = || printed(&["top", "--once", "--admin-url", &format!("http://{address}")]);
+    let top = shown();
+    assert!(top.contains("! waiting for the database's tables"), "{top}");
+    assert!(!top.contains("all well") && !top.contains("serving"), "{top}");
     printed(&["migrate", "--database-url", &url]);
     line_with(&mut log, "weir-aggregator serves");
     let serves = check();
     assert_eq!(serves.status.code(), Some(0), "{}", stderr(&serves));
+    assert!(!shown().contains("waiting"), "{}", shown());
     drop(running);
 }
 

@@ -2,10 +2,15 @@
 //! with many keys, and after the aggregator has ended.
 
 use serde_json::{Value, json};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::process::Stdio;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tokio::process::Command;
+use tokio::time::sleep;
 use weir_envoy::browser::{Browser, DOWN, ENTER, TAB};
 use weir_envoy::http::{self, Request};
-use weir_envoy::{Aggregator, AggregatorOptions, Envoy, EnvoyOptions, Filter, Weir, binaries, bootstrap};
+use weir_envoy::{
+    Aggregator, AggregatorOptions, Envoy, EnvoyOptions, Filter, Weir, binaries, bootstrap, ports,
+};
 
 const HOSTILE: &str = "<img src=x onerror=window.hurt=1>";
 const WIDE: &str = "return document.documentElement.scrollWidth <= 360";
@@ -228,13 +233,55 @@ async fn many_rules_are_paged_and_filtered() {
     assert!(height.as_u64().unwrap() < 9_000, "{height} pixels");
     browser.screenshot("window-many-rules").await.unwrap();
     let next = "[...document.querySelectorAll('main nav.pages button')].find(one => one.textContent === 'Next').click()";
+    browser.run("scrollTo(0, document.body.scrollHeight)", &[]).await.unwrap();
+    browser.until("the end of the page", "return scrollY > 1000").await.unwrap();
     browser.run(next, &[]).await.unwrap();
     browser.until("the second page", &shows("rule-050", 50, "51 to 100 of 120")).await.unwrap();
+    let first = "const below = document.querySelector('header').offsetHeight; \
+        const top = document.querySelector('.rule').getBoundingClientRect().top; return top >= below && top < innerHeight";
+    browser.until("its first rule is in sight", first).await.unwrap();
     browser.run(next, &[]).await.unwrap();
     browser.until("the last page", &shows("rule-100", 20, "101 to 120 of 120")).await.unwrap();
     browser.fill("#filter", "RULE-01").await.unwrap();
     browser.until("those of this name", &shows("rule-010", 10, "")).await.unwrap();
     assert_eq!(browser.console_errors().await.unwrap(), Vec::<String>::new());
+}
+
+/// Without its tables an aggregator is up and serves nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_aggregator_that_waits_for_its_tables_is_not_shown_as_serving() {
+    let folder = tempfile::tempdir().unwrap();
+    let admin = ports::local(ports::free().unwrap());
+    let mut command = Command::new(binaries::aggregator().unwrap());
+    command.args([
+        "serve",
+        "--region",
+        "here",
+        "--grpc-listen",
+        "127.0.0.1:0",
+        "--http-listen",
+        "127.0.0.1:0",
+    ]);
+    command.args(["--admin-listen", &admin.to_string()]);
+    command.args(["--database-url", &format!("sqlite://{}/weir.db", folder.path().display())]);
+    let _aggregator = command.stderr(Stdio::null()).kill_on_drop(true).spawn().unwrap();
+    let started = Instant::now();
+    while http::send(admin, Request::get("/healthz")).await.is_err() {
+        assert!(started.elapsed() < Duration::from_secs(10), "it does not start");
+        sleep(Duration::from_millis(20)).await;
+    }
+    let mut browser = Browser::start().await.unwrap();
+    for (fragment, selector) in [("#/", ".states"), ("#/parts", ".states"), ("#/parts", "tbody")] {
+        browser.open(&format!("http://{admin}/?{}{fragment}", selector.len())).await.unwrap();
+        let waits = format!(
+            "return [...document.querySelectorAll('{selector}')].some(one => \
+             one.textContent.includes(\"waiting for the database's tables\"))"
+        );
+        browser.until("its state is shown", &waits).await.unwrap();
+    }
+    let serves = "return document.body.textContent.includes('serving')";
+    assert_eq!(browser.run(serves, &[]).await.unwrap(), false);
+    browser.screenshot("window-waiting").await.unwrap();
 }
 
 const SHOWS_NOTHING: &str =

@@ -44,7 +44,7 @@ pub struct Options {
     /// Worker threads of each Envoy.
     #[arg(long, env = "WEIR_UP_CONCURRENCY", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub concurrency: u32,
-    /// The filter's configuration, a JSON file. Without it: 10 requests a minute for each x-api-key.
+    /// The filter's own object, in JSON or YAML. Without it: 10 requests a minute for each x-api-key.
     #[arg(long, env = "WEIR_UP_CONFIG", value_name = "FILE")]
     pub config: Option<PathBuf>,
 }
@@ -81,8 +81,7 @@ impl Options {
     pub fn plugin_config(&self) -> Result<Value> {
         let Some(file) = &self.config else { return Ok(demo_config()) };
         let text = std::fs::read(file).with_context(|| format!("reading {}", file.display()))?;
-        let mut config: Value =
-            serde_json::from_slice(&text).with_context(|| format!("{} is not JSON", file.display()))?;
+        let mut config = object_of(&text).with_context(|| format!("reading {}", file.display()))?;
         if let Some(cluster) = config.pointer_mut("/aggregator/cluster").filter(|cluster| cluster.is_string())
         {
             *cluster = AGGREGATOR_CLUSTER.into();
@@ -164,6 +163,19 @@ impl Options {
     }
 }
 
+/// The filter's object in a text. YAML would also take most of what is not JSON for something else.
+fn object_of(text: &[u8]) -> Result<Value> {
+    let is_json = text.trim_ascii_start().starts_with(b"{");
+    let config: Value = match is_json {
+        true => serde_json::from_slice(text).context("it is not JSON")?,
+        false => serde_yaml_ng::from_slice(text).context("it is neither JSON nor YAML")?,
+    };
+    match config.get("rules") {
+        Some(_) => Ok(config),
+        None => bail!("it is not the filter's own object, which has \"rules\""),
+    }
+}
+
 /// The port `steps` above `first`.
 fn nth(first: u16, steps: u16) -> Result<u16> {
     first.checked_add(steps).context("so many ports end past 65535")
@@ -233,5 +245,31 @@ mod tests {
         file.write_all(br#"{"aggregator": {"cluster": "elsewhere"}, "rules": []}"#).unwrap();
         let read = options(&["--config", file.path().to_str().unwrap()]).plugin_config().unwrap();
         assert_eq!(read["aggregator"]["cluster"], AGGREGATOR_CLUSTER);
+    }
+
+    #[test]
+    fn a_configuration_may_be_yaml_as_in_the_pages() {
+        let read = |text: &str| {
+            let mut file = tempfile::NamedTempFile::new().unwrap();
+            file.write_all(text.as_bytes()).unwrap();
+            options(&["--config", file.path().to_str().unwrap()]).plugin_config()
+        };
+        let rule =
+            "aggregator: { cluster: weir }\nrules:\n  - name: per-key\n    limit: 100\n    window: 1m\n";
+        let config = read(rule).unwrap();
+        assert_eq!(
+            (&config["rules"][0]["limit"], &config["rules"][0]["window"]),
+            (&100.into(), &"1m".into())
+        );
+        assert_eq!(config["aggregator"]["cluster"], AGGREGATOR_CLUSTER);
+        for (text, part) in [
+            ("static_resources: {}\n", "the filter's own object"),
+            ("rules", "the filter's own object"),
+            ("a: b: c", "neither JSON nor YAML"),
+            ("{\"rules\": [],}", "it is not JSON"),
+        ] {
+            let error = format!("{:#}", read(text).unwrap_err());
+            assert!(error.contains(part), "{error}");
+        }
     }
 }

@@ -1,7 +1,7 @@
 // Live control: what is in force, its author, reason, start and end; and the audit. It can be changed by commands only.
 
 import { get } from "../data.js";
-import { h, setText, table, textual } from "../dom.js";
+import { h, setText, table, textual, toBeginning } from "../dom.js";
 import { term } from "../terms.js";
 import * as words from "../words.js";
 
@@ -68,8 +68,13 @@ export function overrides(query) {
     { id: "since", title: "Since", cell: textual((one) => (one.updated_at === undefined ? "unknown" : words.moment(one.updated_at))) },
     { id: "until", title: "Until", cell: textual(untilOf) },
   ] });
-  const newer = h("button", { type: "button", class: "button plain", onclick: () => { state.pages.pop(); view.soon?.(); } }, "Newer");
-  const older = h("button", { type: "button", class: "button plain", onclick: () => { if (last?.next) state.pages.push(last.next); view.soon?.(); } }, "Older");
+  const turn = (change) => {
+    change();
+    view.soon?.();
+    toBeginning(rows.element);
+  };
+  const newer = h("button", { type: "button", class: "button plain", onclick: () => turn(() => state.pages.pop()) }, "Newer");
+  const older = h("button", { type: "button", class: "button plain", onclick: () => turn(() => last?.next && state.pages.push(last.next)) }, "Older");
   const changes = changeLog(audited);
   let last = null;
   const view = {

@@ -7,19 +7,23 @@ import * as words from "../words.js";
 const LAGGING_MS = 60_000;
 const MARKS = { well: "✓", warn: "!", bad: "✕", none: "–" };
 
+/** The state of an aggregator that sends its status. */
+const stateOf = (one) => (one.draining ? "shutting down" : one.waits_for ? `waiting for ${one.waits_for}` : "serving");
+
 /** The state of each part as a line: {part, state, word, more}. */
 export function health(parts) {
   const own = parts.aggregator;
-  const lines = [{ part: "This aggregator", state: own.draining ? "warn" : "well", word: own.draining ? "shutting down" : "serving", more: `up ${words.time(own.uptime_ms)}` }];
+  const lines = [{ part: "This aggregator", state: stateOf(own) === "serving" ? "well" : "warn", word: stateOf(own), more: `up ${words.time(own.uptime_ms)}` }];
   const silent = parts.peers.filter((peer) => peer.silent).length;
-  if (parts.peers.length > 0) lines.push({ part: "Other aggregators", state: silent ? "bad" : "well", word: silent ? `${silent} of ${parts.peers.length} silent` : `${parts.peers.length} well`, more: "" });
+  const others = parts.peers.filter((peer) => !peer.silent && stateOf(peer) !== "serving");
+  if (parts.peers.length > 0) lines.push({ part: "Other aggregators", state: silent ? "bad" : others.length > 0 ? "warn" : "well", word: silent ? `${silent} of ${parts.peers.length} silent` : `${parts.peers.length - others.length} well`, more: [...new Set(others.map(stateOf))].join(", ") });
   lines.push({ part: "Envoys", state: parts.envoys_alive > 0 ? "well" : "warn", word: parts.envoys_alive > 0 ? `${words.count(parts.envoys_alive)} alive` : "none", more: `${words.plural(own.streams, "stream", "streams")} here` });
   if (parts.refused.length > 0) lines.push({ part: "Streams", state: "bad", word: "refused", more: `${parts.refused.map((one) => one.reason.replaceAll("_", " ")).join(", ")}; last ${words.ago(parts.refused[0].age_ms)}` });
   lines.push(redisLine(parts.redis), databaseLine(parts.database));
-  if (parts.rate_limits.source !== "none") lines.push(limitsLine(parts.rate_limits));
-  const others = parts.regions.filter((region) => !region.own);
-  const lagging = others.filter((region) => region.seen_age_ms > LAGGING_MS);
-  if (others.length > 0) lines.push({ part: "Other regions", state: lagging.length ? "warn" : "well", word: lagging.length ? `${lagging.length} of ${others.length} silent` : words.count(others.length), more: lagging.map((region) => `${region.name} wrote ${words.ago(region.seen_age_ms)}`).join(", ") });
+  if (!["", "none"].includes(parts.rate_limits.source)) lines.push(limitsLine(parts.rate_limits));
+  const regions = parts.regions.filter((region) => !region.own);
+  const lagging = regions.filter((region) => region.seen_age_ms > LAGGING_MS);
+  if (regions.length > 0) lines.push({ part: "Other regions", state: lagging.length ? "warn" : "well", word: lagging.length ? `${lagging.length} of ${regions.length} silent` : words.count(regions.length), more: lagging.map((region) => `${region.name} wrote ${words.ago(region.seen_age_ms)}`).join(", ") });
   return lines;
 }
 
@@ -56,7 +60,7 @@ export function parts() {
   const states = h("ul", { class: "states", "aria-label": "State of the parts" });
   const aggregators = table({ caption: "Aggregators of the region", keyOf: (one) => one.id ?? "own", empty: "", columns: [
     { id: "id", title: "Aggregator", cell: textual((one) => (one.own ? "this one" : one.id.slice(0, 12))) },
-    { id: "state", title: "State", cell: textual((one) => (one.silent ? `✕ silent for ${words.time(one.age_ms)}` : one.draining ? "! shutting down" : "✓ serving")) },
+    { id: "state", title: "State", cell: textual((one) => (one.silent ? `✕ silent for ${words.time(one.age_ms)}` : stateOf(one) === "serving" ? "✓ serving" : `! ${stateOf(one)}`)) },
     { id: "version", title: "Version", cell: textual((one) => one.version) },
     { id: "up", title: "Up", kind: "number", cell: textual((one) => words.time(one.uptime_ms)) },
     { id: "envoys", title: "Envoys", kind: "number", cell: textual((one) => words.count(one.envoys)) },

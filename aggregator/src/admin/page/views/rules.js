@@ -27,7 +27,7 @@ export function rules(query) {
   const spans = h("fieldset", { class: "segments" }, h("legend", { class: "unseen" }, "Rates over"),
     SPANS.map(([id, title]) => h("label", {}, h("input", { type: "radio", name: "span", value: id, checked: id === kept.span ? "" : null, onchange: () => { kept.span = id; draw(); } }), h("span", {}, title))));
   const field = h("input", { type: "search", id: "filter", value: state.text, placeholder: "Filter by name, namespace or workspace", autocomplete: "off", spellcheck: "false", maxlength: "256", oninput: () => choose({ text: field.value.trim(), offset: 0 }) });
-  const pages = pager("rules", (offset) => choose({ offset }));
+  const pages = pager("rules", list, (offset) => choose({ offset }));
   const element = h("div", { class: "view" }, h("h1", {}, "Rules"), h("div", { class: "strip" }, spans, h("label", { class: "unseen", for: "filter" }, "Filter"), field, scope), list, none, pages.element);
   const cards = keyed(list, card);
   let last = null;
