@@ -90,7 +90,7 @@ impl Engine {
         };
         let given = self.left_of_given(check, now);
         if given > 0 {
-            let ((_, _), end) = self.current_cell((check.key, check.cell_ms), now);
+            let (_, end) = self.current_cell(check.key, check.cell_ms, now);
             let soon = wait(self.above(check, given, now)).filter(|wait_ms| now.after(*wait_ms) < end);
             if soon.is_some() {
                 return soon;
