@@ -89,6 +89,9 @@ pub struct Unverified {
     why: String,
 }
 
+/// The primary, and a replica if one is set.
+type Targets = (Arc<dyn Server>, Option<Arc<dyn Server>>);
+
 impl DatabaseOptions {
     /// Checks the options.
     pub fn check(&self) -> Result<(), OptionsError> {
@@ -117,7 +120,7 @@ impl DatabaseOptions {
         targets.into_iter().filter_map(why).collect()
     }
 
-    pub(super) fn targets(&self) -> Result<(Arc<dyn Server>, Option<Arc<dyn Server>>), OptionsError> {
+    pub(super) fn targets(&self) -> Result<Targets, OptionsError> {
         if self.region.len() > MAX_REGION_BYTES {
             return Err(OptionsError::Region(self.region.len()));
         }

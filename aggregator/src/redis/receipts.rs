@@ -1,7 +1,6 @@
 //! Receipts of writes: the first and the last command of each pipeline of writes record their numbers in a marker that is
 //! on the same server (`receipt.lua`). The next look at the markers states the last numbers that were answered.
 
-use super::cluster::servers::Answer;
 use super::error::StoreError;
 use super::marker::{Incarnation, LastRead};
 use super::script::{self, SCRIPTS};
@@ -9,6 +8,9 @@ use super::slots::{SLOTS, slot_of};
 use parking_lot::Mutex;
 use redis::{Cmd, Value};
 use weir_core::replication::regional::receipts::{Ended, Lanes, Receipt, Receipts, Step};
+
+/// The answer to one command.
+type Answer = Result<Value, StoreError>;
 
 /// The markers of a store, and what was answered about the writes beside them.
 pub(super) struct Markers {

@@ -77,7 +77,7 @@ impl<'a> Value<'a> {
     }
 
     /// Reads one of several values that may take [`Bounds::bytes`] together, of which `left` are left.
-    pub fn read_one_of<D: Deserializer<'a>>(
+    fn read_one_of<D: Deserializer<'a>>(
         reader: D,
         bounds: Bounds,
         left: &Cell<usize>,

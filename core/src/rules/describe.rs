@@ -1,7 +1,7 @@
 //! Pieces of JSON Schema, for the configuration's.
 
-use crate::fields::{Span, written};
 use crate::fields::reader::{HEADER_NAME_BYTES_MAX, NAME_BYTES_MAX};
+use crate::fields::{Span, written};
 use alloc::format;
 use alloc::string::ToString;
 use core::ops::RangeInclusive;

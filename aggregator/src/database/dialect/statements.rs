@@ -1,6 +1,6 @@
 //! The statements of a kind of database, and how they are completed with values.
 
-use super::Arg;
+use super::arg::Arg;
 
 /// The statements of one kind of database. All kinds take the same parameters in the same order; they follow the colon
 /// below.

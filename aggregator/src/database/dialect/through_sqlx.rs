@@ -5,8 +5,8 @@
 macro_rules! prepared {
     ($statement:expr, $args:expr) => {
         $args.iter().fold(sqlx::query($statement), |query, arg| match arg {
-            $crate::database::dialect::Arg::Bytes(bytes) => query.bind(*bytes),
-            $crate::database::dialect::Arg::Int(number) => query.bind(number.cast_signed()),
+            $crate::database::dialect::arg::Arg::Bytes(bytes) => query.bind(*bytes),
+            $crate::database::dialect::arg::Arg::Int(number) => query.bind(number.cast_signed()),
         })
     };
 }

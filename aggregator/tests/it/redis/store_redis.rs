@@ -534,7 +534,11 @@ async fn a_large_batch_keeps_its_order() {
         assert_eq!(merged.unwrap().current, cell.parts);
     }
     // 256 cells in a pipeline.
-    assert_eq!(calls(&redis) - before, 79 + 2 * 20, "64 cells in a call, and two for the receipt of each pipeline");
+    assert_eq!(
+        calls(&redis) - before,
+        79 + 2 * 20,
+        "64 cells in a call, and two for the receipt of each pipeline"
+    );
     assert!(store.merge(&[], now(), AMPLE).await.is_empty());
 }
 

@@ -48,7 +48,7 @@ pub struct Health {
 
 impl Health {
     /// Whether the process has a complete snapshot, so that a key which is not in it is below half its limit.
-    pub fn has_snapshot(&self) -> bool {
+    fn has_snapshot(&self) -> bool {
         self.fresh && self.complete
     }
 }

@@ -234,35 +234,8 @@ impl Source {
                 Ok(segment) => push_escaped(segment, out),
                 Err(Differs) => return false,
             },
-            Source::Authority { port } => {
-                let authority = joined_header(request, b":authority", buffer).unwrap_or_default();
-                let (host, number) = host_and_port(authority);
-                if !is_plain(host) {
-                    return false;
-                }
-                host.iter().for_each(|byte| push_escaped_byte(byte.to_ascii_lowercase(), out));
-                if *port && !number.is_empty() {
-                    out.push(b':');
-                    push_escaped(number, out);
-                }
-            }
-            Source::Property(property, pick) => {
-                buffer.clear();
-                if !request.property(property.path(), buffer) {
-                    return true;
-                }
-                match Content::of(buffer) {
-                    Content::List(items) => {
-                        let mut values = Values::new(*pick, push_content, out);
-                        items.for_each(|item| values.take(Content::of(item).is_single().then_some(item)));
-                        return !values.ambiguous;
-                    }
-                    Content::Map => return false,
-                    _ => {
-                        push_content(buffer, out);
-                    }
-                }
-            }
+            Source::Authority { port } => return write_authority(request, *port, buffer, out),
+            Source::Property(property, pick) => return write_property(request, property, *pick, buffer, out),
             Source::Certificate(property) => {
                 buffer.clear();
                 if request.property(property.path(), buffer) {
@@ -272,6 +245,52 @@ impl Source {
             Source::Constant(text) => push_escaped(text, out),
         }
         true
+    }
+}
+
+/// Appends the host, and the port if it is given and wanted; false if upstreams may read another host.
+fn write_authority<R: Request + ?Sized>(
+    request: &R,
+    port: bool,
+    buffer: &mut Vec<u8>,
+    out: &mut Vec<u8>,
+) -> bool {
+    let authority = joined_header(request, b":authority", buffer).unwrap_or_default();
+    let (host, number) = host_and_port(authority);
+    if !is_plain(host) {
+        return false;
+    }
+    host.iter().for_each(|byte| push_escaped_byte(byte.to_ascii_lowercase(), out));
+    if port && !number.is_empty() {
+        out.push(b':');
+        push_escaped(number, out);
+    }
+    true
+}
+
+/// Appends what Envoy has of a property, if it has it; false if that is a map, or several values of which none is picked.
+fn write_property<R: Request + ?Sized>(
+    request: &R,
+    property: &Property,
+    pick: Pick,
+    buffer: &mut Vec<u8>,
+    out: &mut Vec<u8>,
+) -> bool {
+    buffer.clear();
+    if !request.property(property.path(), buffer) {
+        return true;
+    }
+    match Content::of(buffer) {
+        Content::List(items) => {
+            let mut values = Values::new(pick, push_content, out);
+            items.for_each(|item| values.take(Content::of(item).is_single().then_some(item)));
+            !values.ambiguous
+        }
+        Content::Map => false,
+        _ => {
+            push_content(buffer, out);
+            true
+        }
     }
 }
 

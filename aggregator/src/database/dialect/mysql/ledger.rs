@@ -1,7 +1,9 @@
 //! The ledger's procedure (`migrations/mysql/0006_check_velocity_cost.sql`), which operators may call by hand.
 
 use super::statements::{ANSWER, CHECK_VELOCITY};
-use crate::database::dialect::{Arg, Attempt, Link, Row, Velocity};
+use crate::database::dialect::arg::Arg;
+use crate::database::dialect::link::{Link, Row};
+use crate::database::dialect::velocity::{Attempt, Velocity};
 use crate::database::error::{DatabaseError, Reason};
 
 /// Decides an attempt and records it.

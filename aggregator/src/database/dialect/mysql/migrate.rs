@@ -3,15 +3,16 @@
 use super::errors::{explain, had_been_applied};
 use crate::database::dialect::migrations::{self, Migrated, TABLE, apply, prepared};
 use crate::database::error::{DatabaseError, Reason};
-use sqlx::AssertSqlSafe;
 use sqlx::migrate::{Migrate, MigrateError, Migrator};
+use sqlx::mysql::MySqlConnection;
+use sqlx::{AssertSqlSafe, Executor};
 
 /// How long to wait for another migration.
 const LOCK_SECONDS: u32 = 60;
 
 /// Applies the missing migrations.
 pub(super) async fn migrate(connection: &mut sqlx::MySqlConnection) -> Result<Migrated, DatabaseError> {
-    super::be_patient(connection, LOCK_SECONDS).await?;
+    be_patient(connection, LOCK_SECONDS).await?;
     // sqlx's own lock waits without a limit, spelled in a way that MariaDB reads as no wait at all.
     let locked: Option<i64> =
         sqlx::query_scalar("SELECT GET_LOCK(CONCAT('weir migrate ', LEFT(SHA2(DATABASE(), 256), 32)), ?)")
@@ -67,4 +68,15 @@ async fn forget(connection: &mut sqlx::MySqlConnection, version: i64) -> Result<
 
 fn of_migration(error: MigrateError) -> DatabaseError {
     migrations::explain(error, explain)
+}
+
+/// Session settings for a migration: no statement timeout, and a long wait for locks.
+async fn be_patient(connection: &mut MySqlConnection, seconds: u32) -> Result<(), DatabaseError> {
+    let settings = format!(
+        "SET SESSION lock_wait_timeout = {seconds}, SESSION innodb_lock_wait_timeout = {seconds}
+             /*M!100101 , SESSION max_statement_time = 0 */
+             /*!80000 , SESSION max_execution_time = 0 */"
+    );
+    connection.execute(sqlx::raw_sql(AssertSqlSafe(settings))).await.map_err(explain)?;
+    Ok(())
 }

@@ -7,11 +7,13 @@ mod statements;
 
 pub use statements::{CHECK_VELOCITY, STATEMENTS};
 
+use super::arg::Arg;
+use super::link::{Call, Columns, Kind, Link, Server, Take, UrlError};
+use super::migrations::Migrated;
+use super::purpose::{MAX_IDLE, Purpose};
 use super::statements::Statements;
 use super::through_sqlx::{prepared, through_sqlx};
-use super::{
-    Arg, Attempt, Call, Columns, Kind, Link, MAX_IDLE, Migrated, Purpose, Server, Take, UrlError, Velocity,
-};
+use super::velocity::{Attempt, Velocity};
 use crate::database::error::DatabaseError;
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlRow, MySqlSslMode};
 use sqlx::{AssertSqlSafe, ConnectOptions, Executor, Row as _};
@@ -139,15 +141,4 @@ async fn connect(options: &MySqlConnectOptions, purpose: Purpose) -> Result<MySq
     connection.execute(sqlx::raw_sql(AssertSqlSafe(settings))).await.map_err(errors::explain)?;
     connection.execute(sqlx::raw_sql(isolation)).await.map_err(errors::explain)?;
     Ok(connection)
-}
-
-/// Session settings for a migration: no statement timeout, and a long wait for locks.
-async fn be_patient(connection: &mut MySqlConnection, seconds: u32) -> Result<(), DatabaseError> {
-    let settings = format!(
-        "SET SESSION lock_wait_timeout = {seconds}, SESSION innodb_lock_wait_timeout = {seconds}
-             /*M!100101 , SESSION max_statement_time = 0 */
-             /*!80000 , SESSION max_execution_time = 0 */"
-    );
-    connection.execute(sqlx::raw_sql(AssertSqlSafe(settings))).await.map_err(errors::explain)?;
-    Ok(())
 }

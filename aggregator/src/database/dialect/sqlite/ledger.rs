@@ -1,7 +1,9 @@
 //! The ledger in one transaction, with the same results as the procedure of MySQL and MariaDB.
 
 use super::statements::{CLOCK, COUNT, ENOUGH, RECORD, STATEMENTS};
-use crate::database::dialect::{Arg, Attempt, Link, Velocity, first};
+use crate::database::dialect::arg::Arg;
+use crate::database::dialect::link::{Link, first};
+use crate::database::dialect::velocity::{Attempt, Velocity};
 use crate::database::error::{DatabaseError, Reason};
 
 /// Decides an attempt and records it.

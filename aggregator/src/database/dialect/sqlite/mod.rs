@@ -7,9 +7,13 @@ mod statements;
 
 pub use statements::{COUNT, ENOUGH, STATEMENTS};
 
+use super::arg::Arg;
+use super::link::{Call, Columns, Kind, Link, Server, Take, UrlError};
+use super::migrations::Migrated;
+use super::purpose::Purpose;
 use super::statements::Statements;
 use super::through_sqlx::{prepared, through_sqlx};
-use super::{Arg, Attempt, Call, Columns, Kind, Link, Migrated, Purpose, Server, Take, UrlError, Velocity};
+use super::velocity::{Attempt, Velocity};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqliteJournalMode, SqliteRow, SqliteSynchronous};
 use sqlx::{ConnectOptions, Row as _};
 use std::fmt;
