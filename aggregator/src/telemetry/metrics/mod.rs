@@ -136,7 +136,12 @@ table! {
     #[derive(Clone)]
     pub struct ExactFigures {
         exact_charges: Family<Labels, Counter> = "Charges of exact requests by algorithm and result",
-            at_zero_by("algorithm", &[AlgorithmKind::Log.name(), AlgorithmKind::Ledger.name()], "result", &["allowed", "denied", "untried", "undecided"]);
+            at_zero_by(
+                "algorithm",
+                &[AlgorithmKind::Log.name(), AlgorithmKind::Ledger.name()],
+                "result",
+                &["allowed", "denied", "untried", "undecided"],
+            );
         exact_seconds: Histogram = "Time to decide one exact request with all its charges",
             Histogram::new(exponential_buckets(1e-5, 2.5, 14)); // 10 µs to 1.5 s
         pub exact_cached_denials: Counter =
@@ -227,7 +232,8 @@ table! {
         changes_received: Counter = "Changed cells received from other aggregators of the region";
         pub store_evicts: Gauge =
             "1 if a server of the region's Redis evicts keys when it is full, by its maxmemory-policy";
-        store_wipes: Family<Label, Counter> = "Losses of data found in a store", at_zero("store", &names(store_wipes(&Figures::default())));
+        store_wipes: Family<Label, Counter> = "Losses of data found in a store",
+            at_zero("store", &names(store_wipes(&Figures::default())));
         pub recovering: Gauge =
             "1 while counts that the region had published before a loss are read from the database, else 0";
         recovered_cells: Counter = "Cells read that the region had published before a loss";
