@@ -12,7 +12,7 @@ use serde_saphyr::{Options, budget, options};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use std::thread;
-use weir_core::fields::{Bounds, Value, Verbatim};
+use weir_core::fields::{Bounds, Value};
 
 /// Longest text, in bytes.
 pub const MAX_BYTES: usize = 8 * 1024 * 1024;
@@ -48,6 +48,15 @@ pub enum Dialect {
     Kubernetes,
     /// The same, with fields that are read as they are written.
     Written(Verbatim),
+}
+
+/// Fields whose scalar is read as it is written, where `007` and `+1` are numbers and `yes` is a boolean.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Verbatim {
+    /// Their names. A value that is missing is null.
+    pub fields: &'static [&'static str],
+    /// Below a field of this name all scalars are read as what they stand for.
+    pub not_below: &'static str,
 }
 
 /// The documents, also those that are null. Repeated fields of an object are kept. Returns the first error, with its place.

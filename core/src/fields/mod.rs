@@ -15,4 +15,4 @@ pub mod value;
 pub use duration::{Span, parse_ms, written};
 pub use errors::{Errors, FieldError, FieldErrors, Path};
 pub use reader::{Fields, Node, is_token_byte};
-pub use value::{Bounds, Value, Verbatim, quoted};
+pub use value::{Bounds, Value, quoted};

@@ -53,37 +53,14 @@ impl Bounds {
         Bounds { depth: 128, fields: usize::MAX, values: usize::MAX, bytes: 128 * 1024 * 1024 };
 }
 
-/// Fields whose scalar is read as it is written, in a format that takes `007` or `+1` for a number and `yes` for a boolean.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Verbatim {
-    /// Their names. A value that is missing is null.
-    pub fields: &'static [&'static str],
-    /// Below a field of this name all scalars are read as what they stand for.
-    pub not_below: &'static str,
-}
-
 impl<'a> Value<'a> {
     /// Parses one JSON text with nothing after it.
     pub fn parse(json: &'a [u8], bounds: Bounds) -> Result<Value<'a>, serde_json::Error> {
         let mut reader = serde_json::Deserializer::from_slice(json);
-        let value = Value::read(&mut reader, bounds)?;
+        let bytes = Cell::new(bounds.bytes);
+        let value = Level { bounds, left: bounds.depth, bytes: &bytes }.deserialize(&mut reader)?;
         reader.end()?;
         Ok(value)
-    }
-
-    /// Reads one value in any format.
-    pub fn read<D: Deserializer<'a>>(reader: D, bounds: Bounds) -> Result<Value<'a>, D::Error> {
-        Value::read_one_of(reader, bounds, &Cell::new(bounds.bytes), Verbatim::default())
-    }
-
-    /// Reads one of several values that may take [`Bounds::bytes`] together, of which `left` are left.
-    fn read_one_of<D: Deserializer<'a>>(
-        reader: D,
-        bounds: Bounds,
-        left: &Cell<usize>,
-        verbatim: Verbatim,
-    ) -> Result<Value<'a>, D::Error> {
-        Level { bounds, left: bounds.depth, bytes: left, verbatim }.deserialize(reader)
     }
 
     /// The value as shown in an error.
@@ -150,7 +127,6 @@ struct Level<'b> {
     left: usize,
     /// What is left of [`Bounds::bytes`].
     bytes: &'b Cell<usize>,
-    verbatim: Verbatim,
 }
 
 /// Least room of a list or an object that is not empty, in values. Most have no more.
@@ -204,11 +180,6 @@ impl<'de> Visitor<'de> for Level<'_> {
     }
 
     fn visit_unit<E>(self) -> Result<Value<'de>, E> {
-        Ok(Value::Null)
-    }
-
-    /// YAML's empty document.
-    fn visit_none<E>(self) -> Result<Value<'de>, E> {
         Ok(Value::Null)
     }
 
@@ -266,48 +237,11 @@ impl<'de> Visitor<'de> for Level<'_> {
                 )));
             }
             self.take(name.len())?;
-            let value = if self.verbatim.fields.contains(&name.as_ref()) {
-                access.next_value_seed(Written(below))?
-            } else if self.verbatim.not_below == name {
-                access.next_value_seed(Level { verbatim: Verbatim::default(), ..below })?
-            } else {
-                access.next_value_seed(below)?
-            };
+            let value = access.next_value_seed(below)?;
             self.grow(&mut object)?;
             object.push((name, value));
         }
         Ok(Value::Object(object))
-    }
-}
-
-/// Reads a scalar as it is written.
-struct Written<'b>(Level<'b>);
-
-impl<'de> DeserializeSeed<'de> for Written<'_> {
-    type Value = Value<'de>;
-
-    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<Value<'de>, D::Error> {
-        reader.deserialize_option(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Written<'_> {
-    type Value = Value<'de>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a string")
-    }
-
-    fn visit_none<E>(self) -> Result<Value<'de>, E> {
-        Ok(Value::Null)
-    }
-
-    fn visit_unit<E>(self) -> Result<Value<'de>, E> {
-        Ok(Value::Null)
-    }
-
-    fn visit_some<D: Deserializer<'de>>(self, reader: D) -> Result<Value<'de>, D::Error> {
-        reader.deserialize_str(self.0)
     }
 }
 

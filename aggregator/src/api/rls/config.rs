@@ -13,13 +13,13 @@ use super::matching::{Domain, Level, Limit, Rate, Rule};
 use super::metadata;
 use super::naming;
 use super::wire::Unit;
-use crate::net::yaml::{self, Dialect};
+use crate::net::yaml::{self, Dialect, Verbatim};
 use prost_types::Struct;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
 use std::sync::Arc;
-use weir_core::fields::{Errors, FieldErrors, Fields, Node, Path, Value, Verbatim};
+use weir_core::fields::{Errors, FieldErrors, Fields, Node, Path, Value};
 
 /// Largest file, in bytes.
 pub const MAX_FILE_BYTES: usize = yaml::MAX_BYTES;
