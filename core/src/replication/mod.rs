@@ -14,6 +14,7 @@
 
 pub mod circuit_breaker;
 pub mod events;
+pub mod exact;
 pub mod failure;
 pub mod figures;
 pub mod globe;

@@ -5,7 +5,6 @@
 //! room here, or is given up, only counts for longer than it should. Workspaces, and zones of the ledger, share the room, so that
 //! the refunds of one leave some to the others.
 
-use super::plan::{ChargeCall, Plan, Transaction};
 use super::{REFUND, Stores};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -17,6 +16,7 @@ use tokio::time::{Instant, sleep_until};
 use weir_core::model::exact::{Charge, ChargeResult, ExactRequestId, Verdict};
 use weir_core::model::room::most_of_part;
 use weir_core::region::log::LogCharge;
+use weir_core::replication::exact::plan::{ChargeCall, Plan, Transaction};
 
 /// Most refunds that wait.
 const MAX_WAITING: usize = 8_192;
@@ -135,10 +135,9 @@ impl PendingRefund {
                         *log |= charged(place);
                     }
                 }
-                ChargeCall::Ledger { zone, bucket, .. } => {
+                ChargeCall::Ledger(charge) => {
                     let id = results.get(place).filter(|_| charged(place)).and_then(|r| r.transaction);
-                    let bucket = bucket.clone();
-                    transactions.extend(id.map(|id| Transaction { id, zone: *zone, bucket }));
+                    transactions.extend(id.map(|id| charge.transaction(id)));
                 }
             }
         }

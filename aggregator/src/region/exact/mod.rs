@@ -1,21 +1,17 @@
 //! Exact requests: all charges of a request pass, or none is charged.
 //!
-//! In reading order: [`Exact`], here; `plan` (the charges as calls to logs and ledgers); `denials` (cached denials, so that
-//! a flood of denied requests reaches no store); `logs` (the sliding logs, in Redis or in memory); `ledger` (the result of
+//! In reading order: [`Exact`], here; `logs` (the sliding logs, in Redis or in memory); `ledger` (the result of
 //! a ledger as a decision); `later` (refunds of what may have been charged without use); `frames` (requests from streams);
 //! `issued` (which worker may refund which transaction); `recent` (what was decided lately, for operators).
 //!
 //! Logs are charged before ledgers, all at once. Ledgers are charged one after the other, as each records every attempt.
 //! After the first denial nothing more is charged, and what was charged is refunded.
 
-mod denials;
 mod frames;
-mod generations;
 mod issued;
 mod later;
 mod ledger;
 mod logs;
-mod plan;
 mod recent;
 
 pub use recent::{ExactKey, ExactUsage, Nearest, Ruled};
@@ -25,23 +21,23 @@ use crate::redis::Store;
 use crate::telemetry::metrics::ExactFigures;
 use crate::telemetry::spans;
 use crate::telemetry::throttle::Throttle;
-use denials::Denials;
 use issued::Issued;
 use later::{Later, PendingRefund};
 use ledger::Undecided;
 use logs::{Logs, NoAnswer};
-use plan::{ChargeCall, LogAnswer, Plan, Transaction};
 use recent::Recent;
+use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 use tracing::warn;
 use weir_core::model::breaker::State;
-use weir_core::model::exact::{Charge, ChargeResult, ExactRequestId, Limit, Verdict};
-use weir_core::model::key::Key;
-use weir_core::region::log::{Decided, LogCharge, Outcome};
+use weir_core::model::exact::{Charge, ChargeResult, ExactRequestId};
+use weir_core::region::log::{Decided, LogCharge, Micros, Outcome};
 use weir_core::region::top::Match;
+use weir_core::replication::exact::denials::{Denials, Found};
+use weir_core::replication::exact::plan::{LogAnswer, Plan, Transaction};
 
 /// Timeout of a refund that no request waits for.
 const REFUND: Duration = Duration::from_secs(1);
@@ -76,7 +72,9 @@ pub struct Exact {
 /// The logs, the ledgers, and the cached denials.
 struct Stores {
     logs: Logs,
-    denials: Denials,
+    denials: Mutex<Denials>,
+    /// The zero of the times of `denials`.
+    started: Instant,
     database: Option<Database>,
     /// Limits the rate of warnings about ledgers that cannot decide.
     warnings: Throttle,
@@ -89,7 +87,8 @@ impl Exact {
     pub fn new(store: Option<Store>, database: Option<Database>) -> Exact {
         let stores = Arc::new(Stores {
             logs: Logs::new(store),
-            denials: Denials::default(),
+            denials: Mutex::default(),
+            started: Instant::now(),
             database,
             warnings: Throttle::new(BETWEEN_WARNINGS),
             figures: ExactFigures::default(),
@@ -211,9 +210,11 @@ impl Exact {
     }
 
     async fn rule(&self, plan: &Plan, began: Instant, deadline: Instant) -> Vec<ChargeResult> {
-        if let Some((place, denied)) = self.stores.denials.find(&plan.logs, began) {
+        let requested = self.stores.time_of(began);
+        let found = self.stores.denials.lock().find(&plan.logs, requested);
+        if let Some(Found { log: denied, decided }) = found {
             self.stores.figures.exact_cached_denials.inc();
-            let answer = |log| if log == place { LogAnswer::Decided(denied) } else { LogAnswer::Untried };
+            let answer = |log| if log == denied { LogAnswer::Decided(decided) } else { LogAnswer::Untried };
             return plan.results(answer, &[], true);
         }
         let call = self.stores.logs.call_span(plan.logs.len());
@@ -221,7 +222,7 @@ impl Exact {
         spans::failed(call, decided.iter().any(Result::is_err).then_some("unanswered"));
         for (charge, decided) in plan.logs.iter().zip(&decided) {
             if let Ok(decided) = decided {
-                self.stores.denials.insert(charge, decided, began);
+                self.stores.denials.lock().insert(charge, decided, requested);
             }
         }
         self.disown(plan, &decided, deadline);
@@ -243,10 +244,10 @@ impl Exact {
     /// Charges ledgers one after the other, up to the first that denies.
     async fn charge_ledgers(&self, plan: &Plan, deadline: Instant) -> Vec<ChargeResult> {
         let mut results = Vec::new();
-        for call in &plan.calls {
-            let ChargeCall::Ledger { zone, bucket, cost } = call else { continue };
+        for charge in plan.ledgers() {
             let within = deadline.saturating_duration_since(Instant::now());
-            let result = self.stores.charge_ledger(*zone, bucket, *cost, within).await;
+            let result =
+                self.stores.charge_ledger(charge.zone, &charge.bucket, charge.cost, within).await;
             results.push(result);
             if result.is_denied() {
                 break;
@@ -282,6 +283,11 @@ impl Exact {
 }
 
 impl Stores {
+    fn time_of(&self, moment: Instant) -> Micros {
+        let since = moment.saturating_duration_since(self.started);
+        Micros(u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
+    }
+
     /// The decision of a ledger, which records the attempt.
     async fn charge_ledger(&self, zone: u32, bucket: &[u8], cost: u64, within: Duration) -> ChargeResult {
         let ruled = match &self.database {
@@ -305,7 +311,7 @@ impl Stores {
         let (mut left, mut open) = (refund, Vec::new());
         let charges = std::mem::take(&mut left.charges);
         for (charge, refunded) in charges.iter().zip(self.logs.refund(&charges, deadline).await) {
-            self.denials.remove(&charge.key);
+            self.denials.lock().remove(&charge.key);
             match refunded {
                 Some(true) => self.figures.refunded("done"),
                 Some(false) => self.figures.refunded("missing"),
@@ -353,34 +359,4 @@ fn denies(decided: &Result<Decided, NoAnswer>) -> bool {
 
 fn passed(decided: &Result<Decided, NoAnswer>) -> bool {
     decided.as_ref().is_ok_and(|decided| decided.outcome == Outcome::Allowed)
-}
-
-/// The decision on a charge that was refunded or not tried; `remaining` is given as it is without the charge.
-fn untried(result: ChargeResult, cost: u64) -> ChargeResult {
-    let remaining = result.remaining.saturating_add(cost).min(result.limit);
-    ChargeResult { verdict: Verdict::Untried, remaining, ..result }
-}
-
-/// The decisions after what passed has been refunded. Charges of one log were charged together.
-pub(crate) fn overturned(charges: &[Charge], results: &[ChargeResult]) -> Vec<ChargeResult> {
-    let together = |charge: &Charge| match log_of(charge) {
-        None => charge.cost,
-        key => {
-            let same = charges.iter().filter(|other| log_of(other) == key);
-            same.fold(0, |sum: u64, other| sum.saturating_add(other.cost))
-        }
-    };
-    let each = charges.iter().zip(results);
-    each.map(|(charge, result)| match result.is_allowed() {
-        true => untried(*result, together(charge)),
-        false => *result,
-    })
-    .collect()
-}
-
-fn log_of(charge: &Charge) -> Option<&Key> {
-    match &charge.limit {
-        Limit::Log { key, .. } => Some(key),
-        Limit::Ledger { .. } => None,
-    }
 }

@@ -3,13 +3,13 @@
 //! The logs are in Redis or in memory, the ledgers in the database; neither can be listed cheaply. The use of a log that is
 //! shown is read again; that of a ledger is as of its last decision, and of its age.
 
-use super::generations::Generations;
 use super::logs::Logs;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use weir_core::model::exact::{Charge, ChargeResult, ExactRequestId, Limit, Verdict};
+use weir_core::model::generations::Generations;
 use weir_core::model::key::Key;
 use weir_core::region::log::{Decided, EntryId, LogCharge};
 use weir_core::region::top::{KeyUsage, MAX_TOP, Match};
