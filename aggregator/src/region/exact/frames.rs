@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use weir_core::model::exact::{ChargeResult, ExactRequestId, charges};
 use weir_core::model::wire;
 use weir_core::replication::exact::refund::Withdrawal;
-use weir_core::replication::exact::request::within_us;
+use weir_core::replication::exact::timeout::within_us;
 
 impl Exact {
     /// The exact response to a request of `sender`, within the request's timeout. An invalid request is undecided.

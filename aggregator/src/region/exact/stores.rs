@@ -69,9 +69,9 @@ impl Stores {
         let mut state = self.state.lock();
         let before = state.next_due();
         let result = act(&mut state, self.now());
-        let (tally, due) = (state.take_tally(), state.next_due());
+        let (counters, due) = (state.take_counters(), state.next_due());
         drop(state);
-        self.figures.count(&tally);
+        self.figures.count(&counters);
         if due != before {
             self.refunds.notify_one();
         }

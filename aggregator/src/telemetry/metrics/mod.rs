@@ -19,7 +19,7 @@ use weir_core::model::exact::{Charge, ChargeResult, Limit, Verdict};
 use weir_core::model::time::{MonoMs, Now};
 use weir_core::region::top::Scope;
 use weir_core::region::{OtherRegion, RegionStats};
-use weir_core::replication::exact::Tally;
+use weir_core::replication::exact::Counters;
 use weir_core::replication::figures::{NoRoom, Refusals};
 use weir_core::replication::{Figures, RegionState};
 
@@ -224,11 +224,11 @@ impl ExactFigures {
     }
 
     /// Counts what exact requests and refunds have done.
-    pub fn count(&self, tally: &Tally) {
-        self.exact_cached_denials.inc_by(tally.cached_denials);
-        self.refunded("done", tally.refunded);
-        self.refunded("missing", tally.missing);
-        self.refunded("given_up", tally.given_up.iter().map(|refund| refund.len() as u64).sum());
+    pub fn count(&self, counters: &Counters) {
+        self.exact_cached_denials.inc_by(counters.cached_denials);
+        self.refunded("done", counters.refunded);
+        self.refunded("missing", counters.missing);
+        self.refunded("given_up", counters.given_up.iter().map(|refund| refund.len() as u64).sum());
     }
 
     /// Counts refunds: `done`, `missing`, `foreign` or `given_up`.

@@ -6,7 +6,7 @@
 //!    as decisions.
 //! 2. [`logs`]: calls that charge sliding logs, through the circuit breaker of their store.
 //! 3. [`refund`]: what was charged in vain, and the calls that refund it; [`later`]: refunds that no request waits for.
-//! 4. [`denials`]: cached denials, so that a flood of denied requests reaches no store.
+//! 4. [`denials`]: cached denials, so that a flood of denied requests reaches no store; [`timeout`]: how long stores have.
 //!
 //! Logs are charged before ledgers, all at once. Ledgers are charged one after the other, as each records every attempt.
 //! After the first denial nothing more is charged, and what was charged is refunded.
@@ -22,6 +22,7 @@ pub mod refund;
 pub mod request;
 #[cfg(test)]
 mod tests;
+pub mod timeout;
 
 use super::{Failure, Next};
 use crate::model::breaker::{Breaker, Shown, State};
@@ -83,12 +84,12 @@ pub struct ExactState {
     later: Later,
     /// Protects the store of the logs. Logs in memory need none.
     breaker: Option<Breaker>,
-    tally: Tally,
+    counters: Counters,
 }
 
 /// What has happened since the driver last took it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct Counters {
     /// Requests that a cached denial decided.
     pub cached_denials: u64,
     /// Refunds of charges that were there.
@@ -107,7 +108,7 @@ impl ExactState {
             denials: Denials::default(),
             later: Later::default(),
             breaker: are_logs_stored.then(|| Breaker::new(policy)),
-            tally: Tally::default(),
+            counters: Counters::default(),
         }
     }
 
@@ -137,12 +138,12 @@ impl ExactState {
     }
 
     /// What has happened since this was last called.
-    pub fn take_tally(&mut self) -> Tally {
-        core::mem::take(&mut self.tally)
+    pub fn take_counters(&mut self) -> Counters {
+        core::mem::take(&mut self.counters)
     }
 
     fn refund_later(&mut self, refund: PendingRefund) {
-        self.tally.given_up.extend(self.later.push(refund));
+        self.counters.given_up.extend(self.later.push(refund));
     }
 
     /// Whether the store of the logs may be called. The result must be passed to [`ExactState::showed`].

@@ -6,7 +6,7 @@ use crate::model::breaker::Shown;
 use crate::model::exact::{self, Charge, ChargeError, ChargeResult, ExactRequestId, Verdict};
 use crate::model::wire;
 use crate::region::log::{LogCharge, Micros};
-use crate::replication::exact::request::within_us;
+use crate::replication::exact::timeout::within_us;
 use crate::replication::{Failure, Next};
 use alloc::vec;
 use alloc::vec::Vec;
@@ -182,9 +182,9 @@ impl Refunding {
         self.left.charges.retain(|charge| {
             state.denials.remove(&charge.key);
             match results.next() {
-                Some(Ok(true)) => state.tally.refunded += 1,
+                Some(Ok(true)) => state.counters.refunded += 1,
                 // A key with a value of another type will not become a log, so there is nothing to refund.
-                Some(Ok(false) | Err(Failure::OfTheCell)) => state.tally.missing += 1,
+                Some(Ok(false) | Err(Failure::OfTheCell)) => state.counters.missing += 1,
                 Some(Err(_)) | None => return true,
             }
             false
@@ -193,8 +193,8 @@ impl Refunding {
 
     fn ledger_replied(&mut self, state: &mut ExactState, at: usize, refunded: Option<bool>) -> usize {
         match refunded {
-            Some(true) => state.tally.refunded += 1,
-            Some(false) => state.tally.missing += 1,
+            Some(true) => state.counters.refunded += 1,
+            Some(false) => state.counters.missing += 1,
             None => return at + 1,
         }
         if at < self.left.transactions.len() {
@@ -206,7 +206,7 @@ impl Refunding {
     fn end(&mut self, state: &mut ExactState, now: Micros) {
         let left = core::mem::take(&mut self.left);
         match self.is_of_queue {
-            true => state.tally.given_up.extend(state.later.ended(left, now)),
+            true => state.counters.given_up.extend(state.later.ended(left, now)),
             false if left.is_empty() => {}
             false => state.refund_later(left),
         }

@@ -1,6 +1,7 @@
 //! The order of the calls, and what is refunded: each machine against stores whose replies a test states.
 
-use super::request::{Request, within_us};
+use super::request::Request;
+use super::timeout::within_us;
 use super::*;
 use crate::model::exact::{Charge, ExactRequestId, Limit, Verdict};
 use crate::model::key::{Key, KeyParts};
@@ -146,8 +147,8 @@ fn after_a_denial_nothing_more_is_charged_and_what_was_charged_is_refunded() {
     );
     assert_eq!(verdicts(&request), [untried, untried, untried, untried, DENIED, untried]);
     assert_eq!(request.results()[4].transaction, Some(8), "a denied attempt has a number too");
-    let tally = state.take_tally();
-    assert_eq!((tally.refunded, tally.missing, state.next_due()), (2, 1, None));
+    let counters = state.take_counters();
+    assert_eq!((counters.refunded, counters.missing, state.next_due()), (2, 1, None));
 }
 
 #[test]
@@ -194,8 +195,8 @@ fn a_refund_that_fails_is_made_later() {
     let mut refunding = state.due(again).unwrap();
     let calls = run(&mut refunding, &mut state, &mut { again }, |_, _| Reply::LedgerRefunded(Some(false)));
     assert_eq!((again.since(NOW), calls), (250_000, vec!["refund 7 of zone 1".to_owned()]));
-    let tally = state.take_tally();
-    assert_eq!((tally.refunded, tally.missing, tally.given_up.len()), (1, 1, 0));
+    let counters = state.take_counters();
+    assert_eq!((counters.refunded, counters.missing, counters.given_up.len()), (1, 1, 0));
 }
 
 #[test]
@@ -215,7 +216,7 @@ fn a_cached_denial_spares_the_calls_until_a_refund() {
     let (untried, later) = (Verdict::Untried, NOW.after(999_999));
     assert_eq!(flood(&mut state, NOW), (2, vec![untried, denied_for(30_000), untried], false));
     assert_eq!(flood(&mut state, later), (0, vec![untried, denied_for(29_001), untried], true));
-    assert_eq!(state.take_tally().cached_denials, 1);
+    assert_eq!(state.take_counters().cached_denials, 1);
     assert_eq!(flood(&mut state, NOW.after(1_000_000)).0, 2);
     // A refund of the key ends the denial, whatever its result.
     let refund = PendingRefund::now(vec![log("a", 1, 9)], vec![], later);

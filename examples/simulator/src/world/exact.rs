@@ -16,7 +16,7 @@ use weir_core::model::wire;
 use weir_core::region::log::{Decided, LogCharge, Logs, Micros, Outcome};
 use weir_core::replication::exact::plan::{LedgerCharge, Transaction};
 use weir_core::replication::exact::refund::{PendingRefund, Withdrawal};
-use weir_core::replication::exact::request::within_us;
+use weir_core::replication::exact::timeout::within_us;
 use weir_core::replication::exact::{Call, Reply as ExactReply, request};
 use weir_core::replication::{Failure, Next};
 
@@ -79,7 +79,7 @@ impl World<'_> {
         {
             self.drive_exact(at, Box::new(ExactWork::Refund(refunding)));
         }
-        self.take_tally(at);
+        self.take_counters(at);
         let host = &mut self.aggregators[at];
         let Some(process) = host.process.as_mut() else { return };
         let next = process.exact.next_due();
@@ -173,9 +173,9 @@ impl World<'_> {
     }
 
     /// Takes note of the refunds that were given up.
-    fn take_tally(&mut self, at: usize) {
+    fn take_counters(&mut self, at: usize) {
         let Some(process) = self.aggregators[at].process.as_mut() else { return };
-        let given_up = process.exact.take_tally().given_up;
+        let given_up = process.exact.take_counters().given_up;
         given_up.iter().for_each(|refund| self.refund_lost(refund));
     }
 
