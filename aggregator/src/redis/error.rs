@@ -45,7 +45,8 @@ impl StoreError {
     pub fn failure(&self) -> Failure {
         match self {
             StoreError::Timeout => Failure::Timeout,
-            StoreError::Unavailable | StoreError::Unreachable(_) => Failure::Unavailable,
+            StoreError::Unavailable => Failure::Unavailable,
+            StoreError::Unreachable(_) => Failure::Unreachable,
             StoreError::Busy => Failure::Busy,
             StoreError::Refused { .. } if self.is_of_the_cell() => Failure::OfTheCell,
             // A cluster is down while a server of it loads its data.

@@ -9,11 +9,13 @@
 //! - `room`: what a part may have of a room that several share.
 //! - `shared`: the interface of a process' shared data.
 //! - `exact`: exact requests and their results.
+//! - `generations`: a bounded map of what was inserted lately.
 //! - `trace`: the trace context of a request.
 //! - [`schedule`] and [`breaker`]: the intervals of calls to stores, and the circuit breaker.
 
 pub mod breaker;
 pub mod exact;
+pub mod generations;
 pub mod key;
 pub mod metric;
 pub mod outcome;

@@ -5,8 +5,10 @@
 pub enum Failure {
     /// No answer within the deadline.
     Timeout,
-    /// The store cannot be reached.
+    /// The store cannot be reached. If the connection broke, the call may have arrived.
     Unavailable,
+    /// No connection to the store could be made, so the call has not arrived.
+    Unreachable,
     /// The store is reached, and answers nothing before it has loaded its data, or before its cluster is up.
     Loading,
     /// The most calls that may wait for an answer were waiting already. This shows nothing about the store itself.
@@ -30,7 +32,7 @@ impl Failure {
     pub const fn as_str(self) -> &'static str {
         match self {
             Failure::Timeout => "timeout",
-            Failure::Unavailable | Failure::Loading | Failure::Busy => "unavailable",
+            Failure::Unavailable | Failure::Unreachable | Failure::Loading | Failure::Busy => "unavailable",
             Failure::Refused | Failure::OfTheCell => "refused",
             Failure::Malformed => "protocol",
         }

@@ -6,7 +6,8 @@
 //! 2. [`push`]: what subscribers are sent.
 //! 3. [`regional`]: the region's store and its other aggregators; [`grace_period`]: what is restored after a loss.
 //! 4. [`globe`]: the database that regions share; [`limits`]: limits of live control.
-//! 5. [`circuit_breaker`]: whether a store is queried at all; [`failure`]: why a call failed.
+//! 5. [`exact`]: exact requests, decided by logs and ledgers.
+//! 6. [`circuit_breaker`]: whether a store is queried at all; [`failure`]: why a call failed.
 //!
 //! Each part is a state machine. Its `next` returns a [`Next`], which states what its driver does: make a call, wait, or
 //! stop. The driver makes the call with a deadline, passes the result back, and calls `next` again. A machine never
@@ -14,6 +15,7 @@
 
 pub mod circuit_breaker;
 pub mod events;
+pub mod exact;
 pub mod failure;
 pub mod figures;
 pub mod globe;

@@ -21,7 +21,6 @@ mod windows;
 pub use afterwards::Standing;
 pub use check::{Answer, CountedKey, Failure, LimitCheck, LimitCheckError};
 
-use crate::region::exact::overturned;
 use crate::region::services::Services;
 use crate::region::stream_error::origin_of;
 use crate::telemetry::spans::{self, around};
@@ -37,6 +36,7 @@ use tokio::time::Instant;
 use tracing::{Instrument, error};
 use weir_core::model::exact::{Charge, ChargeResult, ExactRequestId, all_allowed};
 use weir_core::model::key::OriginId;
+use weir_core::replication::exact::plan::overturned;
 use windows::Windows;
 
 /// Most checks of one call.

@@ -4,12 +4,8 @@ use super::Exact;
 use std::time::{Duration, Instant};
 use weir_core::model::exact::{ChargeResult, ExactRequestId, charges};
 use weir_core::model::wire;
-
-/// Timeout of a request that states none, and the longest that is accepted.
-const DEFAULT_TIMEOUT_MS: u32 = 100;
-const MAX_TIMEOUT_MS: u32 = 10_000;
-/// The part of the timeout kept for the response's way back.
-const RESERVE_MS: u32 = 10;
+use weir_core::replication::exact::refund::Withdrawal;
+use weir_core::replication::exact::timeout::within_us;
 
 impl Exact {
     /// The exact response to a request of `sender`, within the request's timeout. An invalid request is undecided.
@@ -19,8 +15,8 @@ impl Exact {
             return undecided(request);
         };
         self.figures().requested("taken");
-        let results =
-            self.decide(ExactRequestId::of(sender, request.id), &charges, patience(request.timeout_ms)).await;
+        let within = Duration::from_micros(within_us(request.timeout_ms));
+        let results = self.decide(ExactRequestId::of(sender, request.id), &charges, within).await;
         let transactions = results.iter().filter(|result| result.is_allowed());
         self.issued.note(sender, transactions.filter_map(|result| result.transaction), Instant::now());
         wire::ExactResponse { id: request.id, results: results.iter().map(ChargeResult::to_wire).collect() }
@@ -35,23 +31,13 @@ impl Exact {
     /// Starts the refund of a request of `sender`. Ledger transactions have consecutive numbers that could be guessed, so a
     /// transaction that this aggregator did not issue to `sender` is not refunded.
     pub fn undo(&self, sender: u64, refund: &wire::Refund) {
-        let Some(request) = &refund.request else { return };
-        match charges(request) {
-            Ok(charges) => {
-                let mut results: Vec<_> = refund.results.iter().map(ChargeResult::from_wire).collect();
-                for result in &mut results {
-                    if result.transaction.is_some_and(|id| !self.issued.is_of(sender, id, Instant::now())) {
-                        self.figures().refunded("foreign");
-                        result.transaction = None;
-                    }
-                }
-                self.refund_later(
-                    ExactRequestId::of(sender, request.id),
-                    &charges,
-                    &results,
-                    patience(request.timeout_ms),
-                );
+        match Withdrawal::read(sender, refund) {
+            Ok(Some(mut withdrawal)) => {
+                let foreign = withdrawal.disown(|id| self.issued.is_of(sender, id, Instant::now()));
+                self.figures().refunded("foreign", foreign);
+                self.refund_later(&withdrawal);
             }
+            Ok(None) => {}
             Err(_) => self.figures().requested("malformed"),
         }
     }
@@ -60,21 +46,4 @@ impl Exact {
 fn undecided(request: &wire::ExactRequest) -> wire::ExactResponse {
     let results = request.charges.iter().map(|_| ChargeResult::UNDECIDED.to_wire()).collect();
     wire::ExactResponse { id: request.id, results }
-}
-
-fn patience(timeout_ms: u32) -> Duration {
-    let waits = if timeout_ms == 0 { DEFAULT_TIMEOUT_MS } else { timeout_ms.min(MAX_TIMEOUT_MS) };
-    Duration::from_millis(u64::from(waits.saturating_sub(RESERVE_MS).max(1)))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn stores_get_what_the_filter_leaves() {
-        for (waits, expected) in [(0, 90), (100, 90), (15, 5), (5, 1), (u32::MAX, 9_990)] {
-            assert_eq!(patience(waits), Duration::from_millis(expected), "{waits}");
-        }
-    }
 }

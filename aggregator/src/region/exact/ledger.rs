@@ -3,6 +3,7 @@
 use crate::database::{Attempt, Database, DatabaseError, Velocity};
 use std::time::Duration;
 use weir_core::model::exact::{ChargeResult, Verdict};
+use weir_core::replication::exact::plan::LedgerCharge;
 
 /// Why a ledger could not decide.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -31,14 +32,14 @@ impl Undecided {
 
 /// Decides and records one charge. On an error the caller answers [`ChargeResult::UNDECIDED`].
 pub(super) async fn decide(
-    database: &Database,
-    zone: u32,
-    bucket: &[u8],
-    cost: u64,
+    database: Option<&Database>,
+    LedgerCharge { zone, bucket, cost }: &LedgerCharge,
     within: Duration,
 ) -> Result<ChargeResult, Undecided> {
-    let velocity = database.check_velocity(&Attempt { zone, bucket, cost }, within).await?;
-    velocity.as_ref().map(result).ok_or(Undecided::NoZone(zone))
+    let database = database.ok_or(Undecided::NoDatabase)?;
+    let attempt = Attempt { zone: *zone, bucket, cost: *cost };
+    let velocity = database.check_velocity(&attempt, within).await?;
+    velocity.as_ref().map(result).ok_or(Undecided::NoZone(*zone))
 }
 
 fn result(velocity: &Velocity) -> ChargeResult {

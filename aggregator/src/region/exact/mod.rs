@@ -1,52 +1,34 @@
 //! Exact requests: all charges of a request pass, or none is charged.
 //!
-//! In reading order: [`Exact`], here; `plan` (the charges as calls to logs and ledgers); `denials` (cached denials, so that
-//! a flood of denied requests reaches no store); `logs` (the sliding logs, in Redis or in memory); `ledger` (the result of
-//! a ledger as a decision); `later` (refunds of what may have been charged without use); `frames` (requests from streams);
-//! `issued` (which worker may refund which transaction); `recent` (what was decided lately, for operators).
-//!
-//! Logs are charged before ledgers, all at once. Ledgers are charged one after the other, as each records every attempt.
-//! After the first denial nothing more is charged, and what was charged is refunded.
+//! The core decides in which order the stores are called, and what is refunded when (`weir_core::replication::exact`). In
+//! reading order: [`Exact`], here; `stores` (makes the core's calls); `logs` (the sliding logs, in Redis or in memory);
+//! `ledger` (the result of a ledger as a decision); `frames` (requests from streams); `issued` (which worker may refund which
+//! transaction); `recent` (what was decided lately, for operators).
 
-mod denials;
 mod frames;
-mod generations;
 mod issued;
-mod later;
 mod ledger;
 mod logs;
-mod plan;
 mod recent;
+mod stores;
 
 pub use recent::{ExactKey, ExactUsage, Nearest, Ruled};
 
 use crate::database::{BucketUse, Database};
 use crate::redis::Store;
 use crate::telemetry::metrics::ExactFigures;
-use crate::telemetry::spans;
-use crate::telemetry::throttle::Throttle;
-use denials::Denials;
 use issued::Issued;
-use later::{Later, PendingRefund};
-use ledger::Undecided;
-use logs::{Logs, NoAnswer};
-use plan::{ChargeCall, LogAnswer, Plan, Transaction};
 use recent::Recent;
 use std::sync::Arc;
 use std::time::Duration;
+use stores::{Refunds, Stores, micros};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
-use tracing::warn;
 use weir_core::model::breaker::State;
-use weir_core::model::exact::{Charge, ChargeResult, ExactRequestId, Limit, Verdict};
-use weir_core::model::key::Key;
-use weir_core::region::log::{Decided, LogCharge, Outcome};
+use weir_core::model::exact::{Charge, ChargeResult, ExactRequestId};
 use weir_core::region::top::Match;
-
-/// Timeout of a refund that no request waits for.
-const REFUND: Duration = Duration::from_secs(1);
-/// Least time between two warnings about ledgers that cannot decide.
-const BETWEEN_WARNINGS: Duration = Duration::from_secs(5);
+use weir_core::replication::exact::refund::{PendingRefund, REFUND_US, Refunding, Withdrawal};
+use weir_core::replication::exact::request::Request;
 
 /// Why the use of an exact key was not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -65,42 +47,25 @@ pub enum Unread {
 /// Decides exact requests.
 pub struct Exact {
     stores: Arc<Stores>,
-    later: Later,
     /// Which worker may refund which transaction.
     issued: Issued,
     recent: Recent,
     /// Operators read one bucket of a ledger at a time.
     reads: Semaphore,
-}
-
-/// The logs, the ledgers, and the cached denials.
-struct Stores {
-    logs: Logs,
-    denials: Denials,
-    database: Option<Database>,
-    /// Limits the rate of warnings about ledgers that cannot decide.
-    warnings: Throttle,
-    figures: ExactFigures,
+    _refunds: Refunds,
 }
 
 impl Exact {
     /// Sliding logs are in `store`, or in memory without one; ledgers in `database`. Without a database every ledger is
     /// undecided. Needs a tokio runtime.
     pub fn new(store: Option<Store>, database: Option<Database>) -> Exact {
-        let stores = Arc::new(Stores {
-            logs: Logs::new(store),
-            denials: Denials::default(),
-            database,
-            warnings: Throttle::new(BETWEEN_WARNINGS),
-            figures: ExactFigures::default(),
-        });
+        let stores = Arc::new(Stores::new(store, database));
         let (issued, recent) = (Issued::default(), Recent::default());
-        Exact { later: Later::start(stores.clone()), stores, issued, recent, reads: Semaphore::new(1) }
+        let refunds = Refunds::start(stores.clone());
+        Exact { stores, issued, recent, reads: Semaphore::new(1), _refunds: refunds }
     }
 
-    /// Decides every charge of a request, in order, within the given time. All pass, or none is charged. A repeated request
-    /// charges nothing twice in a log, but may meet a denial cached in the meantime. Charges of one log count as one: the sum
-    /// of their costs against the lowest of their limits. More than [`weir_core::model::exact::MAX_CHARGES`] are undecided.
+    /// Decides every charge of a request, in order, within the given time; see [`Request`].
     pub async fn decide(
         &self,
         id: ExactRequestId,
@@ -108,10 +73,9 @@ impl Exact {
         within: Duration,
     ) -> Vec<ChargeResult> {
         let began = Instant::now();
-        let results = match Plan::of(id, charges) {
-            Some(plan) => self.rule(&plan, began, began + within).await,
-            None => vec![ChargeResult::UNDECIDED; charges.len()],
-        };
+        let mut request = Request::new(id, charges, micros(within).0, self.stores.now());
+        self.stores.drive(&mut request).await;
+        let results = request.results();
         self.stores.figures.decided(charges, &results, began.elapsed());
         self.recent.note(charges, &results);
         results
@@ -120,37 +84,26 @@ impl Exact {
     /// Refunds what a request was charged, because it did not pass after all. A refund that cannot be made now is tried again
     /// for a while.
     pub async fn refund(&self, id: ExactRequestId, charges: &[Charge], results: &[ChargeResult]) {
-        let Some(refund) = PendingRefund::of(id, charges, results) else { return };
-        if let Some(left) = self.stores.take_back(refund, Instant::now() + REFUND).await {
-            self.later.push(left);
-        }
+        let now = self.stores.now();
+        let Some(refund) = PendingRefund::of(id, charges, results, now) else { return };
+        self.stores.drive(&mut Refunding::new(refund, now.after(REFUND_US))).await;
     }
 
-    /// Like [`Exact::refund`], but without waiting. If `results` are missing, the request may still be on its way and charge
-    /// something within `still`; this is refunded after that time.
-    pub fn refund_later(
-        &self,
-        id: ExactRequestId,
-        charges: &[Charge],
-        results: &[ChargeResult],
-        still: Duration,
-    ) {
-        let Some(refund) = PendingRefund::of(id, charges, results) else { return };
-        if results.len() < charges.len() {
-            self.later.push(PendingRefund::of_undecided(refund.charges.clone(), Instant::now() + still));
-        }
-        self.later.push(refund);
+    /// Like [`Exact::refund`], but without waiting. If results are missing, the request may still be on its way and charge
+    /// something; this is refunded after its time.
+    pub fn refund_later(&self, withdrawal: &Withdrawal) {
+        self.stores.state(|state, now| state.withdraw(withdrawal, now));
     }
 
     /// Evicts some expired entries; true if more remain.
     pub fn tick(&self) -> bool {
-        self.stores.logs.tick()
+        self.stores.logs.tick(self.stores.now())
     }
 
     /// The state of each circuit breaker, by the store that it protects. Logs in memory have none; without a database, ledgers
     /// have none.
     pub fn breaker_states(&self) -> impl Iterator<Item = (&'static str, State)> {
-        let logs = self.stores.logs.breaker_state().map(|state| ("logs", state));
+        let logs = self.stores.state(|state, now| state.breaker_state(now)).map(|state| ("logs", state));
         let ledger = self.stores.database.as_ref().map(|database| ("ledger", database.ledger_state()));
         logs.into_iter().chain(ledger)
     }
@@ -158,7 +111,7 @@ impl Exact {
     /// The exact keys nearest their limits that match `text`, of those that this aggregator decided lately. `ruled` has what rules state of
     /// a key.
     pub async fn nearest<'a>(&self, text: &[u8], ruled: impl Fn(&ExactKey) -> Ruled<'a>) -> Arc<Nearest> {
-        self.recent.nearest(text, &self.stores.logs, ruled).await
+        self.recent.nearest(text, &self.stores, ruled).await
     }
 
     /// The exact keys of an identifier that this aggregator decided lately.
@@ -186,8 +139,8 @@ impl Exact {
         };
         match key {
             ExactKey::Log(log) => {
-                let charges: Vec<_> = recent::query(key, most).into_iter().collect();
-                let results = self.stores.logs.charge(&charges, deadline).await;
+                let queries = recent::query(key, most).into_iter().collect();
+                let results = self.stores.read(queries, within).await;
                 let decided = results.into_iter().next().and_then(Result::ok).ok_or(Unread::Log)?;
                 Ok(Some(shown(recent::usage_of(&decided, most), log.parts().duration_ms)))
             }
@@ -208,179 +161,5 @@ impl Exact {
     /// The metrics.
     pub fn figures(&self) -> &ExactFigures {
         &self.stores.figures
-    }
-
-    async fn rule(&self, plan: &Plan, began: Instant, deadline: Instant) -> Vec<ChargeResult> {
-        if let Some((place, denied)) = self.stores.denials.find(&plan.logs, began) {
-            self.stores.figures.exact_cached_denials.inc();
-            let answer = |log| if log == place { LogAnswer::Decided(denied) } else { LogAnswer::Untried };
-            return plan.results(answer, &[], true);
-        }
-        let call = self.stores.logs.call_span(plan.logs.len());
-        let decided = self.stores.logs.charge(&plan.logs, deadline).await;
-        spans::failed(call, decided.iter().any(Result::is_err).then_some("unanswered"));
-        for (charge, decided) in plan.logs.iter().zip(&decided) {
-            if let Ok(decided) = decided {
-                self.stores.denials.insert(charge, decided, began);
-            }
-        }
-        self.disown(plan, &decided, deadline);
-        let denied_by_log = decided.iter().any(denies);
-        let ledgers = if denied_by_log { Vec::new() } else { self.charge_ledgers(plan, deadline).await };
-        // An undecided charge overturns nothing: its rule decides whether the request passes, and the charges that were
-        // decided stay valid in either case.
-        let in_vain = denied_by_log || ledgers.iter().any(ChargeResult::is_denied);
-        if in_vain {
-            self.take_back(plan, &decided, &ledgers, deadline).await;
-        }
-        let answer = |log: usize| match decided.get(log) {
-            Some(Ok(decided)) => LogAnswer::Decided(*decided),
-            _ => LogAnswer::Undecided,
-        };
-        plan.results(answer, &ledgers, in_vain)
-    }
-
-    /// Charges ledgers one after the other, up to the first that denies.
-    async fn charge_ledgers(&self, plan: &Plan, deadline: Instant) -> Vec<ChargeResult> {
-        let mut results = Vec::new();
-        for call in &plan.calls {
-            let ChargeCall::Ledger { zone, bucket, cost } = call else { continue };
-            let within = deadline.saturating_duration_since(Instant::now());
-            let result = self.stores.charge_ledger(*zone, bucket, *cost, within).await;
-            results.push(result);
-            if result.is_denied() {
-                break;
-            }
-        }
-        results
-    }
-
-    /// Schedules the refund of charges that may still be made, for the time at which they can be made no longer.
-    fn disown(&self, plan: &Plan, decided: &[Result<Decided, NoAnswer>], deadline: Instant) {
-        let unknown = charged(plan, decided).filter(|(_, decided)| **decided == Err(NoAnswer::Unknown));
-        let charges: Vec<_> = unknown.map(|(charge, _)| charge.clone()).collect();
-        if !charges.is_empty() {
-            self.later.push(PendingRefund::of_undecided(charges, deadline));
-        }
-    }
-
-    /// Refunds what a denied request was charged.
-    async fn take_back(
-        &self,
-        plan: &Plan,
-        decided: &[Result<Decided, NoAnswer>],
-        ledgers: &[ChargeResult],
-        deadline: Instant,
-    ) {
-        let passed = charged(plan, decided).filter(|(_, decided)| passed(decided));
-        let charges = passed.map(|(charge, _)| charge.clone()).collect();
-        let transactions = plan.transactions(ledgers);
-        if let Some(left) = self.stores.take_back(PendingRefund::now(charges, transactions), deadline).await {
-            self.later.push(left);
-        }
-    }
-}
-
-impl Stores {
-    /// The decision of a ledger, which records the attempt.
-    async fn charge_ledger(&self, zone: u32, bucket: &[u8], cost: u64, within: Duration) -> ChargeResult {
-        let ruled = match &self.database {
-            Some(database) => ledger::decide(database, zone, bucket, cost, within).await,
-            None => Err(Undecided::NoDatabase),
-        };
-        ruled.unwrap_or_else(|undecided| {
-            self.figures.ledger_undecided(undecided.reason());
-            if let Some(held_back) = self.warnings.pass() {
-                warn!(zone, held_back, "a ledger could not decide: {undecided}");
-            }
-            ChargeResult::UNDECIDED
-        })
-    }
-
-    /// Makes the refunds that it can, and returns the rest.
-    async fn take_back(&self, refund: PendingRefund, deadline: Instant) -> Option<PendingRefund> {
-        if refund.is_empty() {
-            return None;
-        }
-        let (mut left, mut open) = (refund, Vec::new());
-        let charges = std::mem::take(&mut left.charges);
-        for (charge, refunded) in charges.iter().zip(self.logs.refund(&charges, deadline).await) {
-            self.denials.remove(&charge.key);
-            match refunded {
-                Some(true) => self.figures.refunded("done"),
-                Some(false) => self.figures.refunded("missing"),
-                None => open.push(charge.clone()),
-            }
-        }
-        left.charges = open;
-        left.transactions = self.take_back_transactions(left.transactions, deadline).await;
-        (!left.is_empty()).then_some(left)
-    }
-
-    /// Refunds transactions; returns those that could not be refunded.
-    async fn take_back_transactions(
-        &self,
-        transactions: Vec<Transaction>,
-        deadline: Instant,
-    ) -> Vec<Transaction> {
-        // Without a database there are no transactions.
-        let Some(database) = &self.database else { return Vec::new() };
-        let mut open = Vec::new();
-        for transaction in transactions {
-            let within = deadline.saturating_duration_since(Instant::now());
-            let Transaction { id, zone, bucket } = &transaction;
-            match database.refund(*id, *zone, bucket, within).await {
-                Ok(true) => self.figures.refunded("done"),
-                Ok(false) => self.figures.refunded("missing"),
-                Err(_) => open.push(transaction),
-            }
-        }
-        open
-    }
-}
-
-/// The charges of a cost above 0, and their results.
-fn charged<'a>(
-    plan: &'a Plan,
-    decided: &'a [Result<Decided, NoAnswer>],
-) -> impl Iterator<Item = (&'a LogCharge, &'a Result<Decided, NoAnswer>)> {
-    plan.logs.iter().zip(decided).filter(|(charge, _)| charge.cost > 0)
-}
-
-fn denies(decided: &Result<Decided, NoAnswer>) -> bool {
-    decided.as_ref().is_ok_and(|decided| decided.outcome != Outcome::Allowed)
-}
-
-fn passed(decided: &Result<Decided, NoAnswer>) -> bool {
-    decided.as_ref().is_ok_and(|decided| decided.outcome == Outcome::Allowed)
-}
-
-/// The decision on a charge that was refunded or not tried; `remaining` is given as it is without the charge.
-fn untried(result: ChargeResult, cost: u64) -> ChargeResult {
-    let remaining = result.remaining.saturating_add(cost).min(result.limit);
-    ChargeResult { verdict: Verdict::Untried, remaining, ..result }
-}
-
-/// The decisions after what passed has been refunded. Charges of one log were charged together.
-pub(crate) fn overturned(charges: &[Charge], results: &[ChargeResult]) -> Vec<ChargeResult> {
-    let together = |charge: &Charge| match log_of(charge) {
-        None => charge.cost,
-        key => {
-            let same = charges.iter().filter(|other| log_of(other) == key);
-            same.fold(0, |sum: u64, other| sum.saturating_add(other.cost))
-        }
-    };
-    let each = charges.iter().zip(results);
-    each.map(|(charge, result)| match result.is_allowed() {
-        true => untried(*result, together(charge)),
-        false => *result,
-    })
-    .collect()
-}
-
-fn log_of(charge: &Charge) -> Option<&Key> {
-    match &charge.limit {
-        Limit::Log { key, .. } => Some(key),
-        Limit::Ledger { .. } => None,
     }
 }

@@ -3,13 +3,13 @@
 //! The logs are in Redis or in memory, the ledgers in the database; neither can be listed cheaply. The use of a log that is
 //! shown is read again; that of a ledger is as of its last decision, and of its age.
 
-use super::generations::Generations;
-use super::logs::Logs;
+use super::stores::Stores;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 use weir_core::model::exact::{Charge, ChargeResult, ExactRequestId, Limit, Verdict};
+use weir_core::model::generations::Generations;
 use weir_core::model::key::Key;
 use weir_core::region::log::{Decided, EntryId, LogCharge};
 use weir_core::region::top::{KeyUsage, MAX_TOP, Match};
@@ -181,12 +181,12 @@ impl Recent {
     pub(super) async fn nearest<'a>(
         &self,
         text: &[u8],
-        logs: &Logs,
+        stores: &Stores,
         ruled: impl Fn(&ExactKey) -> Ruled<'a>,
     ) -> Arc<Nearest> {
         if !text.is_empty() {
             let mut nearest = self.rank(text, ruled);
-            read_again(&mut nearest, logs).await;
+            read_again(&mut nearest, stores).await;
             return Arc::new(nearest);
         }
         let mut last = self.nearest.lock().await;
@@ -196,7 +196,7 @@ impl Recent {
             return nearest.clone();
         }
         let mut nearest = self.rank(text, ruled);
-        read_again(&mut nearest, logs).await;
+        read_again(&mut nearest, stores).await;
         let nearest = Arc::new(nearest);
         *last = Some((Instant::now(), nearest.clone()));
         nearest
@@ -237,10 +237,9 @@ fn sort(keys: &mut [ExactUsage]) {
 }
 
 /// Reads the use of the logs among the keys. What is not answered stays as of its last decision.
-async fn read_again(nearest: &mut Nearest, logs: &Logs) {
-    let charges: Vec<LogCharge> =
-        nearest.keys.iter().filter_map(|one| query(&one.key, one.usage.limit?)).collect();
-    let results = logs.charge(&charges, Instant::now() + WITHIN).await;
+async fn read_again(nearest: &mut Nearest, stores: &Stores) {
+    let queries = nearest.keys.iter().filter_map(|one| query(&one.key, one.usage.limit?)).collect();
+    let results = stores.read(queries, WITHIN).await;
     let of_logs = nearest.keys.iter_mut().filter(|one| matches!(one.key, ExactKey::Log(_)));
     for (one, result) in of_logs.zip(results) {
         if let (Ok(decided), Some(limit)) = (result, one.usage.limit) {
@@ -291,7 +290,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn keys_are_ranked_by_their_last_decision_and_leave_after_their_window() {
-        let (recent, logs) = (Recent::default(), Logs::new(None));
+        let (recent, stores) = (Recent::default(), Stores::new(None, None));
         let denied = Verdict::Denied { retry_after_ms: Some(5_000) };
         let note =
             |bucket: &[u8], verdict, used| recent.note(&[ledger(bucket)], &[result(verdict, used, 10)]);
@@ -301,20 +300,20 @@ mod tests {
         note(b"full", denied, 10);
         note(b"other", Verdict::Undecided, 0);
         let enforced = |_: &ExactKey| Ruled::default();
-        let nearest = recent.nearest(b"", &logs, enforced).await;
+        let nearest = recent.nearest(b"", &stores, enforced).await;
         let shown: Vec<_> = nearest.keys.iter().map(|one| (one.key.identifier(), one.denied)).collect();
         assert_eq!(shown, [(b"full".as_slice(), 2), (b"low", 0)]);
         assert_eq!((nearest.limited, nearest.past_half, nearest.over), (2, 1, 1));
         assert_eq!(nearest.keys[0].usage.wait_ms, Some(5_000));
         tokio::time::advance(Duration::from_secs(2)).await;
-        let found = recent.nearest(b"FUL", &logs, enforced).await;
+        let found = recent.nearest(b"FUL", &stores, enforced).await;
         assert_eq!(
             (found.keys.len(), found.keys[0].age_ms, found.keys[0].usage.wait_ms),
             (1, 2_000, Some(3_000))
         );
         assert_eq!(recent.of_identifier(b"low").len(), 1);
         tokio::time::advance(Duration::from_secs(58)).await;
-        assert_eq!(recent.nearest(b"", &logs, enforced).await.keys, []);
+        assert_eq!(recent.nearest(b"", &stores, enforced).await.keys, []);
     }
 
     #[test]

@@ -20,6 +20,7 @@ use weir_core::model::exact::{AlgorithmKind, Charge, ChargeResult, Limit, Verdic
 use weir_core::model::time::{MonoMs, Now};
 use weir_core::region::top::Scope;
 use weir_core::region::{OtherRegion, RegionStats};
+use weir_core::replication::exact::Counters;
 use weir_core::replication::figures::{NoRoom, Refusals};
 use weir_core::replication::{Figures, RegionState};
 
@@ -176,19 +177,24 @@ impl ExactFigures {
         }
     }
 
-    /// Counts a refund: `done`, `missing` or `foreign`.
-    pub fn refunded(&self, result: &'static str) {
-        self.exact_refunds.get_or_create(&[("result", result)]).inc();
+    /// Counts what exact requests and refunds have done.
+    pub fn count(&self, counters: &Counters) {
+        self.exact_cached_denials.inc_by(counters.cached_denials);
+        self.refunded("done", counters.refunded);
+        self.refunded("missing", counters.missing);
+        self.refunded("given_up", counters.given_up.iter().map(|refund| refund.len() as u64).sum());
+    }
+
+    /// Counts refunds: `done`, `missing`, `foreign` or `given_up`.
+    pub fn refunded(&self, result: &'static str, charges: u64) {
+        if charges > 0 {
+            self.exact_refunds.get_or_create(&[("result", result)]).inc_by(charges);
+        }
     }
 
     /// The number of refunds with this result.
     pub fn refunds(&self, result: &'static str) -> u64 {
         self.exact_refunds.get_or_create(&[("result", result)]).get()
-    }
-
-    /// Counts charges whose refund was given up.
-    pub fn refunds_given_up(&self, charges: u64) {
-        self.exact_refunds.get_or_create(&[("result", "given_up")]).inc_by(charges);
     }
 
     /// Counts a charge that a ledger could not decide: `no_database`, `no_zone`, or one of a database's reasons.

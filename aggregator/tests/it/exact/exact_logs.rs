@@ -16,6 +16,7 @@ use weir_core::model::exact::{
     Charge, ChargeResult, ExactRequestId, Limit, MAX_CHARGES, Verdict, all_allowed,
 };
 use weir_core::model::key::{Key, KeyParts};
+use weir_core::replication::exact::refund::Withdrawal;
 use weir_envoy::{Redis, wait};
 
 const SHORT: Duration = Duration::from_millis(100);
@@ -40,6 +41,11 @@ fn ledger() -> Charge {
 
 fn request(number: u64) -> ExactRequestId {
     ExactRequestId::of(77, number)
+}
+
+/// The refund of a request without results, which is over.
+fn unanswered(number: u64, charge: Charge) -> Withdrawal {
+    Withdrawal { id: request(number), charges: vec![charge], results: Vec::new(), still_us: 0 }
 }
 
 async fn one(exact: &Exact, number: u64, charge: Charge) -> ChargeResult {
@@ -292,7 +298,7 @@ async fn without_redis_the_same_is_kept_in_memory() {
     assert!(matches!(denied.verdict, Verdict::Denied { retry_after_ms: Some(1..=1_000) }), "{denied:?}");
     let leaves = async || one(&exact, 102, log("short", 1_000, 1, 1)).await.is_allowed();
     wait::until("the entry has expired", AMPLE, leaves).await.unwrap();
-    exact.refund_later(request(102), &[log("short", 1_000, 1, 1)], &[], Duration::ZERO);
+    exact.refund_later(&unanswered(102, log("short", 1_000, 1, 1)));
     let taken_back = async || used(&exact, &log("short", 1_000, 0, 0)).await == 0;
     wait::until("the charge is refunded", AMPLE, taken_back).await.unwrap();
 }
@@ -331,7 +337,7 @@ async fn logs_are_shown_as_redis_has_them_or_as_of_their_last_decision() {
     // Another aggregator of the region refunds one.
     let other = Exact::new(Some(Store::open(&options(&redis.url())).unwrap()), None);
     assert!(one(&other, 0, minute("alice", 1, 2)).await.is_allowed(), "the same charge again");
-    other.refund_later(request(0), &[minute("alice", 1, 2)], &[], Duration::ZERO);
+    other.refund_later(&unanswered(0, minute("alice", 1, 2)));
     let refunded = async || used(&other, &minute("alice", 0, 0)).await == 1;
     wait::until("the charge is refunded", AMPLE, refunded).await.unwrap();
     let shown = exact.nearest(b"ALI", |_| Ruled::default()).await;

@@ -124,7 +124,7 @@ fn a_cached_denial_ends_soon_if_the_charge_that_caused_it_is_refunded() {
     assert!(!allowed(&world.decide_exact(&[], &[log(1, &exact, 1, 1)]).1));
     assert!(!allowed(&world.wait_for(id, waiting).1));
     world.run(100);
-    assert_eq!(world.exact_store.charged(exact.as_bytes()), 0);
+    assert_eq!(world.charged(exact.as_bytes()), 0);
     let start = world.now;
     while !allowed(&world.decide_exact(&[], &[log(1, &exact, 1, 1)]).1) {
         world.run(100);
@@ -165,7 +165,7 @@ fn a_denial_by_a_window_saves_the_exact_request() {
     assert!(allowed(&world.decide_exact(&[check(&window, 1, 1)], &[log(1, &exact, 9, 1)]).1));
     let (took, outcome) = world.decide_exact(&[check(&window, 1, 1)], &[log(1, &exact, 9, 1)]);
     assert_eq!((took, denial(&outcome).budget.rule), (0, 0));
-    assert_eq!((world.exact_store.exact_requests.len(), world.exact_store.charged(exact.as_bytes())), (1, 1));
+    assert_eq!((world.exact_store.exact_requests.len(), world.charged(exact.as_bytes())), (1, 1));
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn a_denied_log_charges_no_window_and_a_denied_ledger_no_log() {
         "the denied attempt is recorded too"
     );
     assert_eq!(outcome.exact.undecided, RuleSet::default(), "the log is untried, not undecided");
-    assert!(world.entry(0, &window).is_none() && world.exact_store.charged(exact.as_bytes()) == 0);
+    assert!(world.entry(0, &window).is_none() && world.charged(exact.as_bytes()) == 0);
 }
 
 #[test]
@@ -246,10 +246,10 @@ fn charges_are_refunded_if_a_window_denies_afterwards() {
     let outcome = overtaken(&mut world, &[log(1, &exact, 9, 1), ledger(2, 7, 1)], &window);
     assert_eq!(denial(&outcome).budget.rule, 0);
     assert_eq!(outcome.exact.transactions.iter().count(), 1);
-    assert_eq!(world.exact_store.charged(exact.as_bytes()), 1, "the refund is in flight");
+    assert_eq!(world.charged(exact.as_bytes()), 1, "the refund is in flight");
     world.run(50);
     assert_eq!(
-        (world.exact_store.charged(exact.as_bytes()), world.exact_store.recorded(7, b"alice")),
+        (world.charged(exact.as_bytes()), world.exact_store.recorded(7, b"alice")),
         (0, 0)
     );
     assert_eq!(stats(&world).refunds, 1);
@@ -262,9 +262,9 @@ fn a_refund_survives_the_end_of_its_stream() {
     world.latency = (5, 5);
     overtaken(&mut world, &[log(1, &exact, 9, 1)], &window);
     world.cut(0, 0);
-    assert_eq!(world.exact_store.charged(exact.as_bytes()), 1, "the refund was lost with the stream");
+    assert_eq!(world.charged(exact.as_bytes()), 1, "the refund was lost with the stream");
     world.run(3_000);
-    assert_eq!(world.exact_store.charged(exact.as_bytes()), 0, "the refund was sent again");
+    assert_eq!(world.charged(exact.as_bytes()), 0, "the refund was sent again");
     world.exact_store.refunded.clear();
     world.cut(0, 0);
     world.run(3_000);
@@ -290,7 +290,7 @@ fn after_a_timeout_on_failure_decides() {
         assert_eq!(results(&world), [0, 0, 0, 1, 0]);
         // If the request passed, a late charge stays. Otherwise it is refunded.
         world.run(400);
-        assert_eq!(world.exact_store.charged(exact.as_bytes()), u64::from(passes));
+        assert_eq!(world.charged(exact.as_bytes()), u64::from(passes));
         assert_eq!(stats(&world).refunds, u64::from(deny));
         let own = world.entry(0, &window).unwrap().current.own;
         assert_eq!(own, 1 + u64::from(passes));
@@ -317,9 +317,9 @@ fn an_exact_request_without_response_is_refunded() {
     let key = key("k", HOUR);
     world.exact_store.loses_one_in = 1;
     assert!(!allowed(&world.decide_exact(&[], &[denying(log(1, &key, 9, 1))]).1));
-    assert_eq!(world.exact_store.charged(key.as_bytes()), 1);
+    assert_eq!(world.charged(key.as_bytes()), 1);
     world.run(remote::exact_requests::LATE_MS + 200);
-    assert_eq!(world.exact_store.charged(key.as_bytes()), 0);
+    assert_eq!(world.charged(key.as_bytes()), 0);
 }
 
 #[test]
@@ -400,7 +400,7 @@ fn a_closed_stream_resolves_waiting_requests_at_once() {
         assert_eq!(results(&world), [0, 0, 0, 0, 1]);
         // Its result is lost, so a denied request is refunded on the next stream.
         world.run(3_000);
-        assert_eq!(world.exact_store.charged(key.as_bytes()), u64::from(passes));
+        assert_eq!(world.charged(key.as_bytes()), u64::from(passes));
     }
 }
 
@@ -421,7 +421,7 @@ fn a_request_may_wait_for_its_windows_after_its_logs() {
         assert_eq!(allowed(&outcome), passes);
         assert_eq!((world.consults > 0, world.exact_store.exact_requests.len()), (true, 1));
         world.run(100);
-        assert_eq!(world.exact_store.charged(exact.as_bytes()), u64::from(passes));
+        assert_eq!(world.charged(exact.as_bytes()), u64::from(passes));
         assert!(world.processes[0].workers[0].as_ref().unwrap().limiter.waiting.is_empty());
     }
 }
@@ -443,7 +443,7 @@ fn a_response_that_arrives_during_the_query_of_a_window_is_refunded_if_the_windo
         "after {took} ms"
     );
     world.run(200);
-    assert_eq!(world.exact_store.charged(exact.as_bytes()), 0);
+    assert_eq!(world.charged(exact.as_bytes()), 0);
 }
 
 #[test]
@@ -452,7 +452,7 @@ fn rules_of_one_limit_are_charged_once() {
     let key = key("k", HOUR);
     let checks = [log(1, &key, 9, 2), log(2, &key, 5, 1), ledger(3, 7, 1), ledger(4, 7, 1)];
     let (_, outcome) = world.decide_exact(&[], &checks);
-    assert_eq!((world.exact_store.charged(key.as_bytes()), world.exact_store.recorded(7, b"alice")), (2, 1));
+    assert_eq!((world.charged(key.as_bytes()), world.exact_store.recorded(7, b"alice")), (2, 1));
     assert_eq!(budget(&outcome).remaining, 1, "the budget of the ledger");
     let request = &world.exact_store.exact_requests[0].1;
     assert_eq!((request.charges.len(), request.charges[0].log.as_ref().unwrap().most), (2, 5));
@@ -552,7 +552,7 @@ fn many_refunds_are_sent_in_several_frames() {
         world.request_exact(0, 0, &[check(&window, 2, 1)], &[log(1, &exact, 9_000, 1)]);
     }
     world.run(1_000);
-    assert_eq!(world.exact_store.charged(exact.as_bytes()), 1);
+    assert_eq!(world.charged(exact.as_bytes()), 1);
     assert_eq!(stats(&world).refunds, 999);
 }
 
@@ -563,9 +563,9 @@ fn a_worker_that_shuts_down_refunds_the_requests_that_wait() {
     world.exact_store.delay_ms = (60, 60);
     world.request_exact(0, 0, &[], &[denying(log(1, &key, 9, 1))]);
     world.run(10);
-    assert_eq!(world.exact_store.charged(key.as_bytes()), 1);
+    assert_eq!(world.charged(key.as_bytes()), 1);
     world.end(0, 0);
-    assert_eq!(world.exact_store.charged(key.as_bytes()), 0);
+    assert_eq!(world.charged(key.as_bytes()), 0);
 }
 
 #[test]

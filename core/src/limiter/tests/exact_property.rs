@@ -17,6 +17,7 @@ enum Step {
     Slow { most_ms: u64 },
     Lose { one_in: u64 },
     Unavailable { unavailable: bool },
+    LoseAnswers { loses: bool },
     Freeze { frozen: bool },
 }
 
@@ -55,6 +56,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0u64..300).prop_map(|most_ms| Step::Slow { most_ms }),
         1 => (0u64..4).prop_map(|one_in| Step::Lose { one_in }),
         1 => any::<bool>().prop_map(|unavailable| Step::Unavailable { unavailable }),
+        1 => any::<bool>().prop_map(|loses| Step::LoseAnswers { loses }),
         1 => any::<bool>().prop_map(|frozen| Step::Freeze { frozen }),
     ]
 }
@@ -101,6 +103,7 @@ impl Run {
             Step::Slow { most_ms } => self.world.exact_store.delay_ms = (0, *most_ms),
             Step::Lose { one_in } => self.world.exact_store.loses_one_in = *one_in,
             Step::Unavailable { unavailable } => self.world.exact_store.unavailable = *unavailable,
+            Step::LoseAnswers { loses } => self.world.exact_store.loses_answers = *loses,
             Step::Freeze { frozen } => self.world.paused = *frozen,
         }
         self.collect();
@@ -173,6 +176,11 @@ impl Run {
         }
     }
 
+    /// The sum of the charges in a log.
+    fn charged(&mut self, log: usize) -> u64 {
+        self.world.charged(self.logs[log].as_bytes())
+    }
+
     /// The sum of the admitted costs under `rule`, and the part of it that the rule decided.
     fn sums(&self, rule: u16, applies: impl Fn(&RequestSpec) -> bool) -> (u64, u64) {
         let all = || self.passed.iter().filter(|(of, _)| applies(of));
@@ -194,13 +202,15 @@ proptest! {
         for (at, limit) in LOG_LIMITS.into_iter().enumerate() {
             // A request admitted without a decision may have been charged, if its result came late or was lost.
             let (all, decided) = run.sums(2 + at as u16, |of| of.log == Some(at));
-            let charged = run.world.exact_store.charged(run.logs[at].as_bytes());
+            let charged = run.charged(at);
             prop_assert!((decided..=all).contains(&charged), "log {at}: {charged}, of {decided} to {all}");
             prop_assert!(charged <= limit);
         }
         let (all, decided) = run.sums(4, |of| of.ledger);
         let recorded = run.world.exact_store.recorded(ZONE, b"b");
-        prop_assert!((decided..=all).contains(&recorded), "ledger: {recorded}, of {decided} to {all}");
+        let orphaned = run.world.exact_store.orphaned(ZONE, b"b");
+        let refundable = recorded - orphaned;
+        prop_assert!((decided..=all).contains(&refundable), "ledger: {refundable}, of {decided} to {all}");
         prop_assert!(recorded <= RATE);
         for at in 0..2 {
             let (all, _) = run.sums(at as u16, |of| of.windows.contains(&at));

@@ -243,6 +243,12 @@ impl World {
         (id, outcome)
     }
 
+    /// The sum of the charges in an exact log, once all refunds that are due were made.
+    pub(super) fn charged(&mut self, key: &[u8]) -> u64 {
+        self.exact_store.refund_due(self.now);
+        self.exact_store.charged(key, self.now)
+    }
+
     /// The outcome of a request with exact rules, and how many milliseconds it took.
     pub(super) fn decide_exact(&mut self, checks: &[Check<'_>], exact: &[Check<'_>]) -> (u64, Outcome) {
         let (id, outcome) = self.request_exact(0, 0, checks, exact);

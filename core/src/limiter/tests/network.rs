@@ -137,7 +137,7 @@ impl World {
             self.network.insert((self.now + ms, self.last_id), (stream, Frame::Down(response)));
         }
         for refund in &frame.refunds {
-            self.exact_store.refund(worker, refund);
+            self.exact_store.refund(worker, refund, self.now);
         }
         self.consults += frame.consults.len() as u64;
         let undecided = |query: &wire::Consult| wire::Answer { id: query.id, ..Default::default() };

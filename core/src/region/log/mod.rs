@@ -26,6 +26,18 @@ const MAX_SCAN: usize = 1_000;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Micros(pub u64);
 
+impl Micros {
+    /// The time `us` later.
+    pub const fn after(self, us: u64) -> Micros {
+        Micros(self.0.saturating_add(us))
+    }
+
+    /// Microseconds since `earlier`; zero if it is in the future.
+    pub const fn since(self, earlier: Micros) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
 /// Identifies one charge permanently: the exact request, and the charge's position in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntryId {

@@ -1,6 +1,6 @@
 //! Checks exact limits: no window of the keeper's clock holds more than the limit, admitted requests stay charged,
-//! others are refunded, no request is denied that would have fitted, and undecided requests are treated as their rule
-//! states.
+//! others are refunded, no request is denied that would have fitted, no cached denial of an aggregator outlives its grounds
+//! by more than it may, and undecided requests are treated as their rule states.
 //!
 //! Two kinds of charges may remain although their request was not admitted; both count until their window is over.
 //! First, charges that no part can refund: the worker or aggregator that would have done so has ended, or a ledger's
@@ -14,6 +14,8 @@ use crate::plan::traffic::Arrival;
 use std::collections::{BTreeMap, BTreeSet};
 use weir_core::limiter::{Cause, Decision, Outcome};
 use weir_core::model::exact::ExactRequestId;
+use weir_core::region::log::LogCharge;
+use weir_core::replication::exact::denials::LONGEST_US;
 
 /// A key is at rest if no request has used it for this long: refunds wait for late replies.
 const REST_US: u64 = 12_000_000;
@@ -57,6 +59,10 @@ struct Account {
     /// All charges, in order of time.
     uses: Vec<(Use, ChargeState)>,
     refunded: BTreeSet<ExactRequestId>,
+    /// Requests that did not pass.
+    in_vain: BTreeSet<ExactRequestId>,
+    /// Requests whose charges may remain nevertheless.
+    may_remain: BTreeSet<ExactRequestId>,
     /// Cost of requests that were admitted by a decision of the limit.
     decided: u64,
     /// Cost of all charges that may remain.
@@ -68,8 +74,22 @@ struct Account {
 enum ChargeState {
     Counts,
     /// The keeper has lost its data.
-    Lost,
-    Refunded,
+    Lost {
+        at_us: u64,
+    },
+    Refunded {
+        at_us: u64,
+    },
+}
+
+impl ChargeState {
+    /// Whether the charge has counted at some time since `since_us`.
+    fn has_counted_since(self, since_us: u64) -> bool {
+        match self {
+            ChargeState::Counts => true,
+            ChargeState::Lost { at_us } | ChargeState::Refunded { at_us } => at_us >= since_us,
+        }
+    }
 }
 
 impl Exact {
@@ -82,6 +102,7 @@ impl Exact {
         }
         if account.refunded.contains(&one.name) {
             account.all += one.cost;
+            account.may_remain.insert(one.name);
         }
         account.uses.push((one, ChargeState::Counts));
         let counts = |(other, state): &&(Use, ChargeState)| {
@@ -91,14 +112,32 @@ impl Exact {
     }
 
     /// Records the refund of an exact request's charge, if there is one.
-    pub fn refunded(&mut self, key: &[u8], name: ExactRequestId) {
+    pub fn refunded(&mut self, key: &[u8], name: ExactRequestId, at_us: u64) {
         let Some(account) = keys::parse(key).and_then(|key| self.keys.get_mut(&key)) else { return };
         account.refunded.insert(name);
         for (one, state) in &mut account.uses {
             if one.name == name {
-                *state = ChargeState::Refunded;
+                *state = ChargeState::Refunded { at_us };
             }
         }
+    }
+
+    /// An exact request did not pass: the aggregator has denied it, or the worker refunds it.
+    pub fn in_vain(&mut self, key: &[u8], name: ExactRequestId) {
+        if let Some(key) = keys::parse(key) {
+            self.keys.entry(key).or_default().in_vain.insert(name);
+        }
+    }
+
+    /// The use of a key, in a window that ends now, of charges that have counted at some time since `since_us`.
+    fn used_since(&self, keeper: Keeper, charge: &LogCharge, since_us: u64, now_us: u64) -> u64 {
+        let account = keys::parse(charge.key.as_bytes()).and_then(|key| self.keys.get(&key));
+        let window_us = charge.key.parts().duration_ms.saturating_mul(1_000);
+        let counted = account.iter().flat_map(|account| &account.uses).filter(|(one, state)| {
+            let is_in_window = one.keeper == keeper && now_us < one.at_us.saturating_add(window_us);
+            is_in_window && state.has_counted_since(since_us)
+        });
+        counted.map(|(one, _)| one.cost).sum()
     }
 
     /// Whether an exact request arrives for the first time.
@@ -107,17 +146,19 @@ impl Exact {
     }
 
     /// A charge may remain because no part can refund it.
-    pub fn may_remain(&mut self, key: &[u8], cost: u64) {
+    pub fn may_remain(&mut self, key: &[u8], name: ExactRequestId, cost: u64) {
         if let Some(key) = keys::parse(key) {
-            self.keys.entry(key).or_default().all += cost;
+            let account = self.keys.entry(key).or_default();
+            account.all += cost;
+            account.may_remain.insert(name);
         }
     }
 
     /// A keeper has lost all its data.
-    pub fn lost(&mut self, keeper: Keeper) {
+    pub fn lost(&mut self, keeper: Keeper, at_us: u64) {
         for (one, state) in self.keys.values_mut().flat_map(|account| &mut account.uses) {
             if one.keeper == keeper && *state == ChargeState::Counts {
-                *state = ChargeState::Lost;
+                *state = ChargeState::Lost { at_us };
             }
         }
     }
@@ -197,17 +238,39 @@ impl Check {
         }
     }
 
+    /// Checks that an aggregator's cached denial had grounds at its log not longer ago than it may be cached.
+    pub(crate) fn denied_by_cache(&mut self, keeper: Keeper, charge: &LogCharge, now_us: u64) {
+        let used = self.exact.used_since(keeper, charge, now_us.saturating_sub(LONGEST_US), now_us);
+        if used.saturating_add(charge.cost) <= charge.most {
+            self.violated("exact", now_us, || {
+                let key = keys::parse(charge.key.as_bytes());
+                format!("a cached denial of {} at {key:?}, which held {used} of {}", charge.cost, charge.most)
+            });
+        }
+    }
+
     /// Checks that the charges that remain are those of admitted requests.
     pub(crate) fn finish_exact(&mut self, now_us: u64) {
         let mut wrong = Vec::new();
         for (key, account) in &self.exact.keys {
-            let remaining = account.uses.iter().filter(|(_, state)| *state != ChargeState::Refunded);
+            if now_us < account.last_used_us + REST_US {
+                continue;
+            }
+            let is_refunded = |state: &ChargeState| matches!(state, ChargeState::Refunded { .. });
+            let remaining = account.uses.iter().filter(|(_, state)| !is_refunded(state));
             let remaining: u64 = remaining.map(|(one, _)| one.cost).sum();
             let (decided, all) = (account.decided, account.all);
-            if now_us >= account.last_used_us + REST_US && !(decided..=all).contains(&remaining) {
+            if !(decided..=all).contains(&remaining) {
                 wrong.push(format!(
                     "{remaining} of {key:?} are charged, where {decided} to {all} were admitted"
                 ));
+            }
+            let in_vain = account.uses.iter().find(|(one, state)| {
+                let counts = *state == ChargeState::Counts;
+                counts && account.in_vain.contains(&one.name) && !account.may_remain.contains(&one.name)
+            });
+            if let Some((one, _)) = in_vain {
+                wrong.push(format!("{one:?} of {key:?} is charged for a request that did not pass"));
             }
         }
         wrong.into_iter().for_each(|what| self.violated("exact", now_us, || what));

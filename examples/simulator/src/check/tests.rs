@@ -11,7 +11,9 @@ use crate::world::World;
 use weir_core::limiter::table::Entry;
 use weir_core::limiter::{Budget, Cause, Decision, Denial, ExactDetails, Outcome, RuleSet};
 use weir_core::model::exact::ExactRequestId;
+use weir_core::model::key::Key;
 use weir_core::model::time::UnixMs;
+use weir_core::region::log::{EntryId, LogCharge};
 
 fn plan(aggregators: usize) -> Plan {
     Plan {
@@ -206,14 +208,58 @@ fn the_use_of_a_window_of_a_log_is_counted() {
     let (mut world, shapes, counts) =
         logged(&[(1, at), (2, at), (2, at), (3, at + 9_999_999), (4, 11_000_001)]);
     assert_eq!(counts, [Some(1), Some(2), None, Some(3), Some(2)]);
-    world.check_mut().exact.refunded(&shapes[0].key(7), ExactRequestId([4; 16]));
-    world.check_mut().exact.lost(Keeper::Aggregator(0));
+    world.check_mut().exact.refunded(&shapes[0].key(7), ExactRequestId([4; 16]), 11_000_001);
+    world.check_mut().exact.lost(Keeper::Aggregator(0), 11_000_001);
     let one =
         Use { keeper: Keeper::Aggregator(0), name: ExactRequestId([5; 16]), at_us: 12_000_000, cost: 2 };
     assert_eq!(world.check_mut().exact.charged(&shapes[0].key(7), one, 10_000_000), Some(2));
 }
 
 /// Violations for one request with this decision, with or without a charge in the log.
+/// What the world's checkers report, at 40 s, of the request that was charged first, with changes by `act`.
+fn reported(act: impl FnOnce(&mut crate::check::exact::Exact, &[u8], ExactRequestId)) -> usize {
+    let (mut world, shapes, _) = logged(&[(1, 1_000_000)]);
+    let (key, name) = (shapes[0].key(7), ExactRequestId([1; 16]));
+    world.check_mut().exact.may_remain(&key, ExactRequestId([9; 16]), 1);
+    act(&mut world.check_mut().exact, &key, name);
+    world.check_mut().finish_exact(40_000_000);
+    world.check_mut().violations().len()
+}
+
+#[test]
+fn a_charge_that_remains_in_vain_is_reported() {
+    assert_eq!(reported(|_, _, _| {}), 0, "it may have passed");
+    assert_eq!(reported(|exact, key, name| exact.in_vain(key, name)), 1);
+    let refunded = |exact: &mut crate::check::exact::Exact, key: &[u8], name| {
+        exact.in_vain(key, name);
+        exact.refunded(key, name, 2_000_000);
+    };
+    assert_eq!(reported(refunded), 0);
+    let lost = |exact: &mut crate::check::exact::Exact, key: &[u8], name| {
+        exact.in_vain(key, name);
+        exact.may_remain(key, name, 1);
+    };
+    assert_eq!(reported(lost), 0, "no part could refund it");
+}
+
+#[test]
+fn a_cached_denial_without_grounds_is_reported() {
+    let second = 1_000_000;
+    let denied = |refunded_us: Option<u64>, now_us| {
+        let (mut world, shapes, _) = logged(&[(1, second), (2, second), (3, second)]);
+        let bytes = shapes[0].key(7);
+        if let Some(at_us) = refunded_us {
+            world.check_mut().exact.refunded(&bytes, ExactRequestId([2; 16]), at_us);
+        }
+        let id = EntryId { request: ExactRequestId([4; 16]), place: 0 };
+        let charge = LogCharge { key: Key::parse(&bytes).unwrap(), id, cost: 1, most: 3 };
+        world.check_mut().denied_by_cache(Keeper::Aggregator(0), &charge, now_us);
+        world.check_mut().violations().len()
+    };
+    assert_eq!((denied(None, 10 * second), denied(None, 11 * second)), (0, 1), "the window is over");
+    assert_eq!((denied(Some(5 * second), 6 * second), denied(Some(5 * second), 6 * second + 1)), (0, 1));
+}
+
 fn exactly(decision: Decision, is_undecided: bool, deny: bool, charged: bool) -> usize {
     let charges: &[_] = if charged { &[(1, 1_000_000)] } else { &[] };
     let (mut world, mut shapes, _) = logged(charges);

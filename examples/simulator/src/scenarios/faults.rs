@@ -2,7 +2,7 @@
 
 use super::scenario::{Scenario, plan, spread, steady};
 use crate::plan::traffic::Traffic;
-use crate::plan::{Fault, Link, Part, Plan, Rule, Topology, Wrong};
+use crate::plan::{Exact, Fault, Link, Part, Plan, Rule, Topology, Wrong};
 
 const STREAMS: Link = Link::Streams { region: 0, envoy: None, aggregator: None };
 const SOME_STREAMS: Link = Link::Streams { region: 0, envoy: Some(1), aggregator: Some(0) };
@@ -171,6 +171,11 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario::new("slow-database", "the database needs 5 s more for each call", |seed| {
         regions(seed, Wrong::Slow { part: Part::Database, ms: 5_000 })
     }),
+    Scenario::new(
+        "exact-limits",
+        "requests under a log, a ledger and a window, while calls to the stores and their replies are lost",
+        exact_limits,
+    ),
     Scenario::new("listener", "a listener is removed and added", |seed| {
         region(seed, Wrong::Rebuild { part: ENVOY })
     }),
@@ -194,6 +199,27 @@ pub(super) const ALL: &[Scenario] = &[
         },
     ),
 ];
+
+/// Two regions of two aggregators each. Every limit denies a part of the requests, and each of the stores fails.
+fn exact_limits(seed: u64) -> Plan {
+    let topology = Topology { regions: 2, aggregators: 2, ..Topology::region(2) };
+    let exact = |limit, kind| Rule {
+        exact: Some(kind),
+        deny_on_failure: true,
+        timeout_ms: 300,
+        ..Rule::new(limit, 5_000)
+    };
+    let rules = vec![exact(60, Exact::Log), exact(80, Exact::Ledger), Rule::new(100, 5_000)];
+    let all = |traffic| Traffic { rules: 7, cost: (0, 3), ..traffic };
+    let logs = Traffic { rules: 1, cost: (1, 2), ..spread(8, 60.0) };
+    let mut plan =
+        plan(seed, topology, rules, vec![all(steady(1, 40.0)), all(spread(20, 60.0)), logs], 30_000);
+    let lost = |link| Fault { at_ms: 2_000, for_ms: 20_000, what: Wrong::Lose { link, per_mille: 100 } };
+    plan.faults = vec![lost(TO_REDIS), lost(TO_DATABASE)];
+    plan.faults.push(Fault { at_ms: 12_000, for_ms: 2_000, what: Wrong::Freeze { part: REDIS } });
+    plan.faults.push(Fault { at_ms: 24_000, for_ms: 20, what: Wrong::FailOver { region: 0 } });
+    plan
+}
 
 fn during(what: Wrong) -> Fault {
     Fault { at_ms: 3_000, for_ms: 4_000, what }

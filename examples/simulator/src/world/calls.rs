@@ -5,6 +5,7 @@ use super::event::{Event, Inbox};
 use super::network::Path;
 use super::request::{Caller, Guarded, Reply, Request, Store};
 use super::stores::PipelineStep;
+use crate::check::exact::Keeper;
 use std::collections::BTreeMap;
 use weir_core::replication::Failure;
 use weir_core::replication::regional::receipts::{Ended, Receipt};
@@ -111,8 +112,8 @@ impl World<'_> {
         let Some(pending) = self.calls.pending.remove(&id) else { return };
         let Pending { aggregator, incarnation, caller, request, receipt } = pending;
         if self.aggregators[aggregator].incarnation != incarnation {
-            if let Caller::PendingRefund(refund) = caller {
-                self.record_failed_refund(&refund);
+            if let Caller::Exact(work) = caller {
+                self.exact_ended(&work);
             }
             return;
         }
@@ -128,8 +129,7 @@ impl World<'_> {
         match caller {
             Caller::Machine(number) => self.machine_replied(aggregator, number, request, reply),
             Caller::Queries(queries, stream) => self.conclude_queries(aggregator, *queries, stream, reply),
-            Caller::Exact(pending) => self.exact_replied(aggregator, *pending, reply),
-            Caller::PendingRefund(refund) => self.refund_replied(aggregator, *refund, reply),
+            Caller::Exact(work) => self.exact_replied(aggregator, work, &request, reply),
             Caller::None => {}
         }
     }
@@ -172,8 +172,12 @@ impl World<'_> {
 
     fn execute(&mut self, store: Store, at: usize, request: Request) -> Reply {
         let region = self.aggregators[at].region;
-        if let Some(reply) = self.execute_exactly(store, &request) {
-            return reply;
+        if let Request::Exact(call) = &request {
+            let keeper = match store {
+                Store::Redis(region) => Keeper::Redis(region),
+                Store::Database => Keeper::Database,
+            };
+            return Reply::Exact(self.execute_exactly(keeper, call));
         }
         match store {
             Store::Redis(region) => {

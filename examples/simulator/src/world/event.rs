@@ -51,6 +51,10 @@ pub enum Due {
     Shutdown,
     /// The aggregator starts again.
     Start,
+    /// The pause of an exact request is over, by its number.
+    Exact(u64),
+    /// Refunds are due.
+    Refunds,
 }
 
 /// An event of the queue.

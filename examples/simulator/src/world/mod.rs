@@ -77,6 +77,8 @@ pub struct World<'a> {
     /// The exact logs of each region's Redis.
     logs: Vec<Logs>,
     ledger: exact::Ledger,
+    /// The number of the ledger's last transaction. None is given twice, not even after data was lost.
+    transactions: u64,
     /// The dumps of the database that faults will restore, by the faults' numbers.
     dumps: BTreeMap<usize, (Database, exact::Ledger)>,
     stores: Stores,
@@ -165,6 +167,7 @@ impl<'a> World<'a> {
             database: Database::default(),
             logs: (0..topology.regions).map(|_| Logs::new(LogsLimits::default())).collect(),
             ledger: exact::Ledger::default(),
+            transactions: 0,
             dumps: BTreeMap::new(),
             stores: Stores::new(topology.regions),
             calls: Calls::default(),

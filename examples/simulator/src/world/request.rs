@@ -5,8 +5,9 @@ use weir_core::model::exact::{Charge, ChargeResult, ExactRequestId};
 use weir_core::model::key::{Key, OriginId};
 use weir_core::region::HotCell;
 use weir_core::region::exchange::{LowerBound, Merge, Merged, Page};
-use weir_core::region::log::{Decided, LogCharge};
 use weir_core::replication::Failure;
+use weir_core::replication::exact::refund::Refunding;
+use weir_core::replication::exact::{self, Machine};
 use weir_core::replication::globe::lease::Holder;
 use weir_core::replication::globe::packet::{Feed, Packet};
 use weir_core::replication::globe::paging::ReadPage;
@@ -66,14 +67,8 @@ pub enum Request {
     Lease([u8; 16]),
     /// Release the region lease.
     Release([u8; 16]),
-    /// Charge exact logs, unless the deadline is over (in microseconds of virtual time).
-    ChargeLogs(Vec<LogCharge>, u64),
-    /// Refund charges of logs.
-    RefundLogs(Vec<LogCharge>),
-    /// Charge a ledger.
-    ChargeLedger(LedgerCharge),
-    /// Refund a transaction in a bucket of a ledger.
-    RefundLedger(ExactRequestId, Box<[u8]>),
+    /// A call of an exact request or of a refund.
+    Exact(ExactCall),
 }
 
 /// A request that writes, and its receipt.
@@ -117,10 +112,8 @@ pub enum Reply {
     Page(Result<Page, Failure>),
     /// The holder of the region lease.
     Holder(Result<Holder, Failure>),
-    /// The decision of each log.
-    Decided(Vec<Result<Decided, Failure>>),
-    /// The decision of a ledger.
-    Charged(Result<ChargeResult, Failure>),
+    /// The reply to a call of an exact request or of a refund.
+    Exact(exact::Reply),
 }
 
 /// The caller that waits for a reply.
@@ -130,12 +123,19 @@ pub enum Caller {
     Machine(usize),
     /// The queries of a frame, and the stream of the frame.
     Queries(Box<Queries>, StreamId),
-    /// An exact request.
-    Exact(Box<PendingExact>),
-    /// A refund.
-    PendingRefund(Box<PendingRefund>),
+    /// An exact request, or a refund.
+    Exact(Box<ExactWork>),
     /// No caller.
     None,
+}
+
+/// An exact request or a refund in progress.
+#[derive(Debug)]
+pub enum ExactWork {
+    /// A worker waits for its response.
+    Request(PendingExact),
+    /// No request waits.
+    Refund(Refunding),
 }
 
 /// An exact request in progress.
@@ -143,36 +143,45 @@ pub enum Caller {
 pub struct PendingExact {
     pub stream: StreamId,
     pub id: u64,
-    pub name: ExactRequestId,
     pub charges: Vec<Charge>,
-    pub results: Vec<Option<ChargeResult>>,
-    pub deadline_us: u64,
+    pub request: exact::request::Request,
 }
 
-/// A refund to make.
+/// A call of an exact request or of a refund.
 #[derive(Clone, Debug)]
-pub struct PendingRefund {
-    pub what: Request,
-    pub due_us: u64,
+pub struct ExactCall {
+    pub what: exact::Call,
+    /// The request; `None` for a refund.
+    pub of: Option<ExactRequestId>,
+    /// The store makes no charge after this time, in microseconds of virtual time.
     pub until_us: u64,
 }
 
-/// A transaction to charge to a ledger.
-#[derive(Clone, Debug)]
-pub struct LedgerCharge {
-    pub name: ExactRequestId,
-    pub zone: u32,
-    pub bucket: Box<[u8]>,
-    pub cost: u64,
-    pub until_us: u64,
+impl ExactWork {
+    /// The machine.
+    pub fn machine(&mut self) -> &mut dyn Machine {
+        match self {
+            ExactWork::Request(pending) => &mut pending.request,
+            ExactWork::Refund(refunding) => refunding,
+        }
+    }
 }
 
-/// A recorded transaction of a ledger.
-#[derive(Clone, Copy, Debug)]
-pub struct Transaction {
-    pub name: ExactRequestId,
-    pub at_us: u64,
-    pub cost: u64,
+impl ExactCall {
+    /// Whether a log is called, and not a ledger.
+    pub fn is_of_logs(&self) -> bool {
+        matches!(self.what, exact::Call::ChargeLogs(_) | exact::Call::RefundLogs(_))
+    }
+
+    /// The reply if the store has not answered.
+    pub fn failed(&self, failure: Failure) -> exact::Reply {
+        match &self.what {
+            exact::Call::ChargeLogs(charges) => exact::Reply::LogsCharged(vec![Err(failure); charges.len()]),
+            exact::Call::RefundLogs(charges) => exact::Reply::LogsRefunded(vec![Err(failure); charges.len()]),
+            exact::Call::ChargeLedger(_) => exact::Reply::LedgerCharged(ChargeResult::UNDECIDED),
+            exact::Call::RefundLedger(_) => exact::Reply::LedgerRefunded(None),
+        }
+    }
 }
 
 impl Request {
@@ -191,7 +200,8 @@ impl Request {
             Request::Cells(cells) => cells.len(),
             // The feed, and the upsert.
             Request::Packet(packet) => 1 + usize::from(packet.version.is_some()),
-            Request::ChargeLogs(charges, _) | Request::RefundLogs(charges) => charges.len(),
+            Request::Exact(ExactCall { what: exact::Call::ChargeLogs(logs), .. })
+            | Request::Exact(ExactCall { what: exact::Call::RefundLogs(logs), .. }) => logs.len(),
             _ => 1,
         };
         cells as u64
@@ -215,13 +225,8 @@ impl Request {
             Request::Guarded(guarded) | Request::Writes(guarded) | Request::Receipt(guarded, _) => {
                 guarded.request.failed(failure)
             }
-            Request::NameHot(_)
-            | Request::Publish(_)
-            | Request::Release(_)
-            | Request::RefundLogs(_)
-            | Request::RefundLedger(..) => Reply::Done(Err(failure)),
-            Request::ChargeLogs(charges, _) => Reply::Decided(vec![Err(failure); charges.len()]),
-            Request::ChargeLedger(_) => Reply::Charged(Err(failure)),
+            Request::NameHot(_) | Request::Publish(_) | Request::Release(_) => Reply::Done(Err(failure)),
+            Request::Exact(call) => Reply::Exact(call.failed(failure)),
             Request::Shard(_) => Reply::Named(Err(failure)),
             Request::Origins(..) => Reply::Alive(Err(failure)),
             Request::Look(_) => Reply::Incarnations(Err(failure)),

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 use weir_core::model::key::HashKey;
 use weir_core::region::RegionLimits;
 use weir_core::region::log::{Logs, LogsLimits};
+use weir_core::replication::exact::ExactState;
 use weir_core::replication::globe::import::Importer;
 use weir_core::replication::globe::lease::{Keeping, Taking};
 use weir_core::replication::globe::recover::Recovery;
@@ -60,7 +61,10 @@ impl World<'_> {
             machines: Vec::new(),
             receipts: Receipts::default(),
             logs: Logs::new(LogsLimits::default()),
-            refunds: Vec::new(),
+            exact: ExactState::new(has_store),
+            pausing: BTreeMap::new(),
+            pauses: 0,
+            refunds_planned: None,
             notified: RegionEvents::new(),
             peers: BTreeMap::new(),
             late: VecDeque::new(),
@@ -185,8 +189,8 @@ impl World<'_> {
         let host = &mut self.aggregators[at];
         host.inbox.clear();
         let Some(process) = host.process.take() else { return };
-        process.refunds.iter().for_each(|refund| self.record_failed_refund(refund));
-        self.check.exact.lost(Keeper::Aggregator(at));
+        process.exact.waiting().for_each(|refund| self.refund_lost(refund));
+        self.check.exact.lost(Keeper::Aggregator(at), self.now_us);
         let host = &mut self.aggregators[at];
         // Events that were planned for this incarnation are void for the next one.
         host.incarnation += 1;

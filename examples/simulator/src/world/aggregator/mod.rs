@@ -13,7 +13,7 @@ use super::World;
 use super::clock::Clock;
 use super::event::{Due, Event, Inbox};
 use super::network::StreamId;
-use super::request::PendingRefund;
+use super::request::ExactWork;
 use machines::Running;
 use std::collections::{BTreeMap, VecDeque};
 use weir_core::model::key::OriginId;
@@ -21,6 +21,7 @@ use weir_core::model::time::Now;
 use weir_core::model::wire::{Consult, FilterFrame};
 use weir_core::region::log::{Logs, Micros};
 use weir_core::replication::Events as RegionEvents;
+use weir_core::replication::exact::ExactState;
 use weir_core::replication::push::Pusher;
 use weir_core::replication::regional::broadcast as others;
 use weir_core::replication::regional::clock::RegionClock;
@@ -68,8 +69,13 @@ pub struct Process {
     pub receipts: Receipts,
     /// The exact logs, if the region has no Redis.
     pub logs: Logs,
-    /// Refunds that are not due yet or have failed.
-    pub refunds: Vec<PendingRefund>,
+    /// What its exact requests and refunds share.
+    pub exact: ExactState,
+    /// Exact requests that pause, by the number of the pause.
+    pub pausing: BTreeMap<u64, Box<ExactWork>>,
+    pub pauses: u64,
+    /// When refunds were last planned to be made.
+    pub refunds_planned: Option<Micros>,
     /// Events of the state that no machine has received yet.
     pub notified: RegionEvents,
     peers: BTreeMap<StreamId, Peer>,
@@ -200,7 +206,6 @@ impl World<'_> {
             Due::Tick => {
                 while process.state.tick(now) {}
                 process.logs.tick(Micros(now_us));
-                self.refunds_due(at);
                 self.queue.plan(now_us + TICK_MS * 1_000, Event::Aggregator(at, incarnation, Due::Tick));
             }
             Due::Pushed => process.push_paused = false,
@@ -211,6 +216,8 @@ impl World<'_> {
                 others::connected(&mut Alone { state: &mut process.state, now });
             }
             Due::Shutdown => self.continue_shutdown(at),
+            Due::Exact(number) => self.exact_continues(at, number),
+            Due::Refunds => self.make_refunds(at),
             Due::Start => {}
         }
         self.notify(at);

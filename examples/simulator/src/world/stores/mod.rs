@@ -128,13 +128,13 @@ impl World<'_> {
             Some(Store::Redis(region)) => {
                 self.redis[region].wipe();
                 self.logs[region] = Logs::new(LogsLimits::default());
-                self.check.exact.lost(Keeper::Redis(region));
+                self.check.exact.lost(Keeper::Redis(region), self.now_us);
                 self.check.wiped(region, self.now_us);
             }
             Some(Store::Database) => {
                 self.database.wipe();
                 self.ledger.clear();
-                self.check.exact.lost(Keeper::Database);
+                self.check.exact.lost(Keeper::Database, self.now_us);
             }
             None => {}
         }
@@ -147,7 +147,7 @@ impl World<'_> {
         } else if let Some((database, ledger)) = self.dumps.remove(&fault) {
             self.database.restore(database);
             self.ledger = ledger;
-            self.check.exact.lost(Keeper::Database);
+            self.check.exact.lost(Keeper::Database, self.now_us);
         }
     }
 
@@ -182,7 +182,7 @@ impl World<'_> {
         redis.set_back(*older.redis, is_replica);
         // The copy has no exact logs.
         self.logs[region] = Logs::new(LogsLimits::default());
-        self.check.exact.lost(Keeper::Redis(region));
+        self.check.exact.lost(Keeper::Redis(region), self.now_us);
         self.check.wiped(region, self.now_us);
         self.resubscribe(region);
     }

@@ -2,72 +2,72 @@
 //!
 //! A cached denial applies to requests of the same or a higher cost against the same or a lower limit, unless a charge is
 //! refunded. This aggregator drops a denial when it makes a refund itself. Refunds by other aggregators are not visible
-//! here, so a denial is cached for at most [`LONGEST`]. A denied flood therefore reaches the store once in that time.
+//! here, so a denial is cached for at most [`LONGEST_US`]. A denied flood therefore reaches the store once in that time.
 
-use super::generations::Generations;
-use parking_lot::Mutex;
-use std::time::Duration;
-use tokio::time::Instant;
-use weir_core::model::key::Key;
-use weir_core::region::log::{Decided, LogCharge, Outcome};
+use crate::model::generations::Generations;
+use crate::model::key::Key;
+use crate::region::log::{Decided, LogCharge, Micros, Outcome};
 
-/// Longest time for which a denial is cached.
-const LONGEST: Duration = Duration::from_secs(1);
+/// Longest time for which a denial is cached, in microseconds.
+pub const LONGEST_US: u64 = 1_000_000;
 /// Most denials of one generation.
 const MAX_CACHED_DENIALS: usize = 32_768;
 
 /// The cached denials.
-pub(super) struct Denials {
-    cached: Mutex<Generations<Key, Denial>>,
+#[derive(Clone, Debug)]
+pub struct Denials {
+    cached: Generations<Key, Denial>,
 }
 
 impl Default for Denials {
     fn default() -> Denials {
-        Denials { cached: Mutex::new(Generations::new(MAX_CACHED_DENIALS)) }
+        Denials { cached: Generations::new(MAX_CACHED_DENIALS) }
     }
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Denial {
     cost: u64,
     most: u64,
     decided: Decided,
-    since: Instant,
-    until: Instant,
+    since: Micros,
+    until: Micros,
+}
+
+/// A cached denial of one of several charges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The index of the charge.
+    pub log: usize,
+    /// The decision as of now.
+    pub decided: Decided,
 }
 
 impl Denials {
-    /// The first charge with a cached denial, by its index, and the decision as of now.
-    pub(super) fn find(&self, charges: &[LogCharge], now: Instant) -> Option<(usize, Decided)> {
-        let cached = self.cached.lock();
-        charges
-            .iter()
-            .enumerate()
-            .find_map(|(place, charge)| Some((place, cached.get(&charge.key)?.still(charge, now)?)))
+    /// The first charge with a cached denial.
+    pub fn find(&self, charges: &[LogCharge], now: Micros) -> Option<Found> {
+        charges.iter().enumerate().find_map(|(log, charge)| {
+            let decided = self.cached.get(&charge.key)?.still(charge, now)?;
+            Some(Found { log, decided })
+        })
     }
 
     /// Caches a denial of a request made at `requested`.
-    pub(super) fn insert(&self, charge: &LogCharge, decided: &Decided, requested: Instant) {
+    pub fn insert(&mut self, charge: &LogCharge, decided: &Decided, requested: Micros) {
         let Outcome::Denied { retry_after_us } = decided.outcome else { return };
-        let wait = retry_after_us.map_or(LONGEST, |us| Duration::from_micros(us).min(LONGEST));
-        let denial = Denial {
-            cost: charge.cost,
-            most: charge.most,
-            decided: *decided,
-            since: requested,
-            until: requested + wait,
-        };
-        let mut cached = self.cached.lock();
-        let known = cached.get(&charge.key);
+        let until = requested.after(retry_after_us.map_or(LONGEST_US, |us| us.min(LONGEST_US)));
+        let known = self.cached.get(&charge.key);
         if known.is_some_and(|known| known.until > requested && known.covers(charge)) {
             return;
         }
-        cached.insert(charge.key.clone(), denial);
+        let (cost, most) = (charge.cost, charge.most);
+        let denial = Denial { cost, most, decided: *decided, since: requested, until };
+        self.cached.insert(charge.key.clone(), denial);
     }
 
     /// Drops the denial of a key that a refund concerns.
-    pub(super) fn remove(&self, key: &Key) {
-        self.cached.lock().remove(key);
+    pub fn remove(&mut self, key: &Key) {
+        self.cached.remove(key);
     }
 }
 
@@ -76,11 +76,11 @@ impl Denial {
         charge.cost >= self.cost && charge.most <= self.most
     }
 
-    fn still(&self, charge: &LogCharge, now: Instant) -> Option<Decided> {
+    fn still(&self, charge: &LogCharge, now: Micros) -> Option<Decided> {
         if now >= self.until || !self.covers(charge) {
             return None;
         }
-        let passed = u64::try_from(now.saturating_duration_since(self.since).as_micros()).unwrap_or(u64::MAX);
+        let passed = now.since(self.since);
         let retry_after_us = match self.decided.outcome {
             _ if charge.cost > charge.most => None,
             // The cached denial was for at most this cost and at least this limit, so this charge has to wait at least as long.
@@ -98,9 +98,11 @@ impl Denial {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_core::model::exact::ExactRequestId;
-    use weir_core::model::key::KeyParts;
-    use weir_core::region::log::{EntryId, Micros};
+    use crate::model::exact::ExactRequestId;
+    use crate::model::key::KeyParts;
+    use crate::region::log::EntryId;
+
+    const NOW: Micros = Micros(7_000_000);
 
     fn charge(identifier: &[u8], cost: u64, most: u64) -> LogCharge {
         let (workspace, namespace) = (b"w", b"n");
@@ -117,11 +119,10 @@ mod tests {
 
     #[test]
     fn a_denial_holds_for_its_time_and_for_what_is_no_easier() {
-        let denials = Denials::default();
-        let now = Instant::now();
-        let after = |ms| now + Duration::from_millis(ms);
+        let mut denials = Denials::default();
+        let (now, after) = (NOW, |ms: u64| NOW.after(ms * 1_000));
         denials.insert(&charge(b"a", 3, 10), &denied(Some(400_000)), now);
-        let find = |charge: LogCharge, at| denials.find(&[charge], at).map(|(_, decided)| decided.outcome);
+        let find = |charge: LogCharge, at| denials.find(&[charge], at).map(|found| found.decided.outcome);
         let left = |us| Some(Outcome::Denied { retry_after_us: Some(us) });
         assert_eq!(find(charge(b"a", 3, 10), after(100)), left(300_000));
         assert_eq!(find(charge(b"a", 4, 9), after(399)), left(1_000));
@@ -131,22 +132,22 @@ mod tests {
         assert_eq!(find(charge(b"a", 3, 11), now), None, "the same cost may pass against a higher limit");
         assert_eq!(find(charge(b"b", 3, 10), now), None);
         denials.remove(&charge(b"a", 0, 0).key);
-        assert_eq!(find(charge(b"a", 3, 10), now), None);
+        assert_eq!(denials.find(&[charge(b"a", 3, 10)], now), None);
         denials.insert(&charge(b"a", 11, 10), &denied(None), now);
-        assert!(find(charge(b"a", 11, 10), after(999)).is_some());
-        assert_eq!(find(charge(b"a", 11, 10), after(1_000)), None, "expires after the longest time");
+        let find = |at| denials.find(&[charge(b"a", 11, 10)], at);
+        assert!(find(after(999)).is_some());
+        assert_eq!(find(after(1_000)), None, "expires after the longest time");
     }
 
     #[test]
     fn at_most_the_stated_number_is_cached() {
-        let denials = Denials::default();
-        let now = Instant::now();
+        let mut denials = Denials::default();
         for number in 0..MAX_CACHED_DENIALS * 3 {
-            denials.insert(&charge(&number.to_be_bytes(), 1, 1), &denied(Some(1_000_000)), now);
+            denials.insert(&charge(&number.to_be_bytes(), 1, 1), &denied(Some(1_000_000)), NOW);
         }
-        let kept = denials.cached.lock().iter().count();
+        let kept = denials.cached.iter().count();
         assert_eq!(kept, 2 * MAX_CACHED_DENIALS);
         let last = (MAX_CACHED_DENIALS * 3 - 1).to_be_bytes();
-        assert!(denials.find(&[charge(&last, 1, 1)], now).is_some());
+        assert!(denials.find(&[charge(&last, 1, 1)], NOW).is_some());
     }
 }

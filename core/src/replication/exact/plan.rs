@@ -3,38 +3,56 @@
 //! Charges of one log become one charge of that log, so that they pass together or not at all: the sum of their costs
 //! against the lowest of their limits, with the place of the first.
 
-use super::untried;
-use std::collections::BTreeMap;
-use weir_core::model::exact::{Charge, ChargeResult, ExactRequestId, Limit, MAX_CHARGES, Verdict};
-use weir_core::region::log::{Decided, EntryId, LogCharge};
+use crate::model::exact::{Charge, ChargeResult, ExactRequestId, Limit, MAX_CHARGES, Verdict};
+use crate::model::key::Key;
+use crate::region::log::{Decided, EntryId, LogCharge};
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 
 /// The calls that a request needs.
-pub(super) struct Plan {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
     /// Each log once.
-    pub(super) logs: Vec<LogCharge>,
+    pub logs: Vec<LogCharge>,
     /// For each charge, in order, where it is decided.
-    pub(super) calls: Vec<ChargeCall>,
+    pub calls: Vec<ChargeCall>,
 }
 
 /// Where a charge is decided.
-pub(super) enum ChargeCall {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ChargeCall {
     /// The log at this index.
     Log(usize),
     /// A zone of the ledger.
-    Ledger { zone: u32, bucket: Box<[u8]>, cost: u64 },
+    Ledger(LedgerCharge),
+}
+
+/// A charge of a ledger.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LedgerCharge {
+    /// The zone.
+    pub zone: u32,
+    /// The bucket.
+    pub bucket: Box<[u8]>,
+    /// The cost.
+    pub cost: u64,
 }
 
 /// An attempt that a ledger allowed, by its number. Zone and bucket show whether the number belongs to the attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Transaction {
-    pub(super) id: u64,
-    pub(super) zone: u32,
-    pub(super) bucket: Box<[u8]>,
+pub struct Transaction {
+    /// The number.
+    pub id: u64,
+    /// The zone.
+    pub zone: u32,
+    /// The bucket.
+    pub bucket: Box<[u8]>,
 }
 
 impl Plan {
     /// The plan for a request; `None` for too many charges.
-    pub(super) fn of(request: ExactRequestId, charges: &[Charge]) -> Option<Plan> {
+    pub fn of(request: ExactRequestId, charges: &[Charge]) -> Option<Plan> {
         let mut plan = Plan { logs: Vec::new(), calls: Vec::new() };
         let mut places = BTreeMap::new();
         if charges.len() > MAX_CHARGES {
@@ -43,7 +61,8 @@ impl Plan {
         for (place, charge) in (0_u8..).zip(charges) {
             let call = match &charge.limit {
                 Limit::Ledger { zone, bucket } => {
-                    ChargeCall::Ledger { zone: *zone, bucket: bucket.clone(), cost: charge.cost }
+                    let (zone, bucket, cost) = (*zone, bucket.clone(), charge.cost);
+                    ChargeCall::Ledger(LedgerCharge { zone, bucket, cost })
                 }
                 Limit::Log { key, most } => {
                     let log = *places.entry(key).or_insert(plan.logs.len());
@@ -67,22 +86,23 @@ impl Plan {
         Some(plan)
     }
 
-    /// The transactions of the attempts that ledgers allowed, given the ledgers' decisions in order.
-    pub(super) fn transactions(&self, ledgers: &[ChargeResult]) -> Vec<Transaction> {
-        let buckets = self.calls.iter().filter_map(|call| match call {
-            ChargeCall::Ledger { zone, bucket, .. } => Some((*zone, bucket.clone())),
+    /// The charges of ledgers, in order.
+    pub fn ledgers(&self) -> impl Iterator<Item = &LedgerCharge> {
+        self.calls.iter().filter_map(|call| match call {
+            ChargeCall::Ledger(charge) => Some(charge),
             ChargeCall::Log(_) => None,
-        });
-        let allowed = buckets.zip(ledgers).filter(|(_, result)| result.is_allowed());
-        let transaction = |((zone, bucket), result): ((u32, Box<[u8]>), &ChargeResult)| {
-            result.transaction.map(|id| Transaction { id, zone, bucket })
-        };
-        allowed.filter_map(transaction).collect()
+        })
+    }
+
+    /// The transactions of the attempts that ledgers allowed, given the ledgers' decisions in order.
+    pub fn transactions(&self, ledgers: &[ChargeResult]) -> Vec<Transaction> {
+        let allowed = self.ledgers().zip(ledgers).filter(|(_, result)| result.is_allowed());
+        allowed.filter_map(|(charge, result)| Some(charge.transaction(result.transaction?))).collect()
     }
 
     /// The decisions on all charges: those of the logs, and those of the ledgers that were charged. If `in_vain`, the
     /// charges that passed are returned as untried.
-    pub(super) fn results(
+    pub fn results(
         &self,
         log: impl Fn(usize) -> LogAnswer,
         ledgers: &[ChargeResult],
@@ -94,8 +114,8 @@ impl Plan {
                 let result = log_result(charge, log(*place));
                 if in_vain && result.is_allowed() { untried(result, charge.cost) } else { result }
             }),
-            ChargeCall::Ledger { cost, .. } => match ledgers.next() {
-                Some(result) if in_vain && result.is_allowed() => untried(result, *cost),
+            ChargeCall::Ledger(charge) => match ledgers.next() {
+                Some(result) if in_vain && result.is_allowed() => untried(result, charge.cost),
                 Some(result) => result,
                 None => ChargeResult { verdict: Verdict::Untried, ..ChargeResult::UNDECIDED },
             },
@@ -104,12 +124,52 @@ impl Plan {
     }
 }
 
+impl LedgerCharge {
+    /// The attempt that was recorded under this number.
+    pub fn transaction(&self, id: u64) -> Transaction {
+        Transaction { id, zone: self.zone, bucket: self.bucket.clone() }
+    }
+}
+
 /// A log's decision, as far as there is one.
-#[derive(Clone, Copy)]
-pub(super) enum LogAnswer {
+#[derive(Clone, Copy, Debug)]
+pub enum LogAnswer {
+    /// It has decided.
     Decided(Decided),
+    /// It has not answered.
     Undecided,
+    /// It was not called.
     Untried,
+}
+
+/// The decisions after what passed has been refunded. Charges of one log were charged together.
+pub fn overturned(charges: &[Charge], results: &[ChargeResult]) -> Vec<ChargeResult> {
+    let together = |charge: &Charge| match log_of(charge) {
+        None => charge.cost,
+        key => {
+            let same = charges.iter().filter(|other| log_of(other) == key);
+            same.fold(0, |sum: u64, other| sum.saturating_add(other.cost))
+        }
+    };
+    let each = charges.iter().zip(results);
+    each.map(|(charge, result)| match result.is_allowed() {
+        true => untried(*result, together(charge)),
+        false => *result,
+    })
+    .collect()
+}
+
+/// The decision on a charge that was refunded or not tried; `remaining` is given as it is without the charge.
+fn untried(result: ChargeResult, cost: u64) -> ChargeResult {
+    let remaining = result.remaining.saturating_add(cost).min(result.limit);
+    ChargeResult { verdict: Verdict::Untried, remaining, ..result }
+}
+
+fn log_of(charge: &Charge) -> Option<&Key> {
+    match &charge.limit {
+        Limit::Log { key, .. } => Some(key),
+        Limit::Ledger { .. } => None,
+    }
 }
 
 fn log_result(charge: &LogCharge, answer: LogAnswer) -> ChargeResult {
@@ -125,8 +185,9 @@ fn log_result(charge: &LogCharge, answer: LogAnswer) -> ChargeResult {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_core::model::key::{Key, KeyParts};
-    use weir_core::region::log::{Micros, Outcome};
+    use crate::model::key::KeyParts;
+    use crate::region::log::{Micros, Outcome};
+    use std::vec;
 
     fn log(identifier: &[u8], cost: u64, most: u64) -> Charge {
         let (workspace, namespace) = (b"w", b"n");
@@ -144,8 +205,7 @@ mod tests {
         let charges = [ledger(1), log(b"a", 2, 9), log(b"b", 1, 5), log(b"a", 3, 7), ledger(2)];
         let plan = Plan::of(ExactRequestId([1; 16]), &charges).unwrap();
         let logs: Vec<_> = plan.logs.iter().map(|log| (log.id.place, log.cost, log.most)).collect();
-        let ledgers = plan.calls.iter().filter(|call| matches!(call, ChargeCall::Ledger { .. })).count();
-        assert_eq!((logs, ledgers), (vec![(1, 5, 7), (2, 1, 5)], 2));
+        assert_eq!((logs, plan.ledgers().count()), (vec![(1, 5, 7), (2, 1, 5)], 2));
         let decided = Decided { outcome: Outcome::Allowed, at: Micros(1), used: 6, reset_us: 1 };
         let answer = |place| if place == 0 { LogAnswer::Decided(decided) } else { LogAnswer::Undecided };
         let results = plan.results(answer, &[], true);

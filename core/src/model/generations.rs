@@ -1,39 +1,44 @@
 //! A map of bounded size that drops what was not inserted lately: two generations, of which the older one is dropped when
 //! the younger one is full.
 
-use std::collections::HashMap;
-use std::hash::Hash;
+use alloc::collections::BTreeMap;
 
-pub(super) struct Generations<K, V> {
-    young: HashMap<K, V>,
-    old: HashMap<K, V>,
+/// The map.
+#[derive(Clone, Debug)]
+pub struct Generations<K, V> {
+    young: BTreeMap<K, V>,
+    old: BTreeMap<K, V>,
     max: usize,
 }
 
-impl<K: Eq + Hash, V> Generations<K, V> {
+impl<K: Ord, V> Generations<K, V> {
     /// With at most `max` entries in each generation.
-    pub(super) fn new(max: usize) -> Generations<K, V> {
-        Generations { young: HashMap::new(), old: HashMap::new(), max }
+    pub fn new(max: usize) -> Generations<K, V> {
+        Generations { young: BTreeMap::new(), old: BTreeMap::new(), max }
     }
 
-    pub(super) fn get(&self, key: &K) -> Option<&V> {
+    /// The value of a key, if it is kept.
+    pub fn get(&self, key: &K) -> Option<&V> {
         self.young.get(key).or_else(|| self.old.get(key))
     }
 
-    pub(super) fn insert(&mut self, key: K, value: V) {
+    /// Inserts or replaces a value.
+    pub fn insert(&mut self, key: K, value: V) {
         if self.young.len() >= self.max && !self.young.contains_key(&key) {
-            self.old = std::mem::take(&mut self.young);
+            self.old = core::mem::take(&mut self.young);
         }
         self.old.remove(&key);
         self.young.insert(key, value);
     }
 
-    pub(super) fn remove(&mut self, key: &K) {
+    /// Removes a key.
+    pub fn remove(&mut self, key: &K) {
         self.young.remove(key);
         self.old.remove(key);
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
+    /// All entries.
+    pub fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         self.young.iter().chain(&self.old)
     }
 }
@@ -41,6 +46,7 @@ impl<K: Eq + Hash, V> Generations<K, V> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::vec::Vec;
 
     #[test]
     fn what_was_inserted_lately_stays() {
