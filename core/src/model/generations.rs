@@ -3,7 +3,7 @@
 
 use alloc::collections::BTreeMap;
 
-/// The map.
+/// A map of bounded size: values that were not inserted lately are dropped.
 #[derive(Clone, Debug)]
 pub struct Generations<K, V> {
     young: BTreeMap<K, V>,

@@ -26,8 +26,6 @@ BACK = {
     "aggregator/src/api/rls/xds/mod.rs <- options: causes": "errors of a file of certificates and of the stream are written alike",
     "aggregator/src/net/listen.rs <- places: Turn": "a connection has its place, and a place the turn of its connection",
     "aggregator/src/region/control/mod.rs <- bans: Live": "the task that stores bans writes them through live control, which holds them",
-    "aggregator/src/region/exact/mod.rs <- later: Stores": "refunds are repeated against the stores of exact requests",
-    "aggregator/src/region/exact/mod.rs <- plan: untried": "a plan fills in the results of charges that are not tried",
     "aggregator/src/region/status/mod.rs <- peers: Status": "what is sent to peers is a summary of the whole status",
     "aggregator/src/region/status/mod.rs <- top: Status": "a scan reads which rules are in shadow mode from the whole status",
     "core/src/control/mod.rs <- scope: Effect Selector Slot Target": "the types of a control stand beside its checks, which use the scope",

@@ -27,7 +27,8 @@ use tokio::time::{Instant, timeout_at};
 use weir_core::model::breaker::State;
 use weir_core::model::exact::{Charge, ChargeResult, ExactRequestId};
 use weir_core::region::top::Match;
-use weir_core::replication::exact::refund::{PendingRefund, REFUND_US, Refunding, Withdrawal};
+use weir_core::replication::exact::refund::{PendingRefund, Withdrawal};
+use weir_core::replication::exact::refunding::{REFUND_US, Refunding};
 use weir_core::replication::exact::request::Request;
 
 /// Why the use of an exact key was not read.

@@ -18,6 +18,7 @@ use weir_core::region::log::{Decided, LogCharge, Micros};
 use weir_core::replication::Next;
 use weir_core::replication::exact::logs::{Charging, NoAnswer};
 use weir_core::replication::exact::plan::{LedgerCharge, Transaction};
+use weir_core::replication::exact::refunding::Refunding;
 use weir_core::replication::exact::{Call, ExactState, Machine, Reply};
 
 /// Least time between two warnings about ledgers that cannot decide.
@@ -154,7 +155,7 @@ impl Drop for Refunds {
 async fn make_refunds(stores: Arc<Stores>) {
     let mut under_way = JoinSet::new();
     loop {
-        while let Some(mut refunding) = stores.state(|state, now| state.due(now)) {
+        while let Some(mut refunding) = stores.state(Refunding::due) {
             let stores = stores.clone();
             under_way.spawn(async move { stores.drive(&mut refunding).await });
         }

@@ -248,10 +248,7 @@ fn charges_are_refunded_if_a_window_denies_afterwards() {
     assert_eq!(outcome.exact.transactions.iter().count(), 1);
     assert_eq!(world.charged(exact.as_bytes()), 1, "the refund is in flight");
     world.run(50);
-    assert_eq!(
-        (world.charged(exact.as_bytes()), world.exact_store.recorded(7, b"alice")),
-        (0, 0)
-    );
+    assert_eq!((world.charged(exact.as_bytes()), world.exact_store.recorded(7, b"alice")), (0, 0));
     assert_eq!(stats(&world).refunds, 1);
 }
 

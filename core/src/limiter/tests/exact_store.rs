@@ -7,6 +7,7 @@ use crate::model::wire;
 use crate::region::log::{EntryId, LogCharge, Logs, LogsLimits, Micros};
 use crate::replication::exact::plan::{LedgerCharge, Transaction};
 use crate::replication::exact::refund::Withdrawal;
+use crate::replication::exact::refunding::Refunding;
 use crate::replication::exact::request::Request;
 use crate::replication::exact::timeout::within_us;
 use crate::replication::exact::{Call, ExactState, Machine, Reply};
@@ -112,7 +113,7 @@ impl ExactStore {
 
     /// Makes the refunds that are due.
     pub(super) fn refund_due(&mut self, now: u64) {
-        while let Some(mut refunding) = self.state.due(time(now)) {
+        while let Some(mut refunding) = Refunding::due(&mut self.state, time(now)) {
             self.drive(&mut refunding, ExactRequestId([0; 16]), now);
         }
     }

@@ -13,7 +13,7 @@ pub const LONGEST_US: u64 = 1_000_000;
 /// Most denials of one generation.
 const MAX_CACHED_DENIALS: usize = 32_768;
 
-/// The cached denials.
+/// Denials of sliding logs that a further request would meet again.
 #[derive(Clone, Debug)]
 pub struct Denials {
     cached: Generations<Key, Denial>,

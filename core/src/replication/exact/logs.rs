@@ -1,6 +1,6 @@
 //! Calls that charge sliding logs: through the circuit breaker of their store, and once more after a lost connection.
 
-use super::{Call, ExactState, Machine, Reply, shown};
+use super::state::{Call, ExactState, Machine, Reply, shown};
 use crate::model::breaker::Shown;
 use crate::region::log::{Decided, LogCharge, Micros};
 use crate::replication::{Failure, Next};

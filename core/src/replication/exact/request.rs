@@ -3,8 +3,9 @@
 use super::denials::Found;
 use super::logs::{Charging, NoAnswer};
 use super::plan::{LogAnswer, Plan};
-use super::refund::{PendingRefund, Refunding};
-use super::{Call, ExactState, Machine, Reply};
+use super::refund::PendingRefund;
+use super::refunding::Refunding;
+use super::state::{Call, ExactState, Machine, Reply};
 use crate::model::exact::{Charge, ChargeResult, ExactRequestId};
 use crate::region::log::{Decided, LogCharge, Micros, Outcome};
 use crate::replication::Next;

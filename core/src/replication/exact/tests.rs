@@ -1,12 +1,18 @@
 //! The order of the calls, and what is refunded: each machine against stores whose replies a test states.
 
+use super::refunding::Refunding;
 use super::request::Request;
 use super::timeout::within_us;
 use super::*;
-use crate::model::exact::{Charge, ExactRequestId, Limit, Verdict};
+use crate::model::breaker::State;
+use crate::model::exact::{Charge, ChargeResult, ExactRequestId, Limit, Verdict};
 use crate::model::key::{Key, KeyParts};
+use crate::model::schedule::Schedule;
 use crate::model::wire;
+use crate::region::log::{Decided, LogCharge, Micros};
 use crate::region::log::{EntryId, Logs, LogsLimits, Outcome};
+use crate::replication::exact::refund::{PendingRefund, Withdrawal};
+use crate::replication::{Failure, Next};
 use alloc::boxed::Box;
 use std::vec;
 use std::vec::Vec;
@@ -165,8 +171,11 @@ fn an_undecided_charge_overturns_nothing_and_is_refunded_after_the_deadline() {
     assert_eq!(verdicts(&request), [Verdict::Allowed, undecided, undecided, undecided]);
     // Only the charge that may have been made, once the store would refuse to make it.
     let due = NOW.after(WITHIN_US + 100_000);
-    assert_eq!((state.next_due(), state.due(Micros(due.0 - 1)).is_none()), (Some(due), true));
-    let mut refunding = state.due(due).unwrap();
+    assert_eq!(
+        (state.next_due(), Refunding::due(&mut state, Micros(due.0 - 1)).is_none()),
+        (Some(due), true)
+    );
+    let mut refunding = Refunding::due(&mut state, due).unwrap();
     let calls = run(&mut refunding, &mut state, &mut { due }, |_, _| Reply::LogsRefunded(vec![Ok(true)]));
     assert_eq!((calls, state.next_due()), (vec!["refund b".to_owned()], None));
 }
@@ -184,15 +193,15 @@ fn a_refund_that_fails_is_made_later() {
         _ => Reply::LedgerRefunded(None),
     });
     assert_eq!(verdicts(&request), [Verdict::Untried, Verdict::Untried, DENIED]);
-    let mut refunding = state.due(NOW).unwrap();
-    assert_eq!(refunding.deadline(), NOW.after(refund::REFUND_US));
+    let mut refunding = Refunding::due(&mut state, NOW).unwrap();
+    assert_eq!(refunding.deadline(), NOW.after(refunding::REFUND_US));
     let calls = run(&mut refunding, &mut state, &mut { NOW }, |number, _| match number {
         0 => Reply::LogsRefunded(vec![Ok(true)]),
         _ => Reply::LedgerRefunded(None),
     });
     assert_eq!(calls, ["refund a", "refund 7 of zone 1"]);
     let again = state.next_due().unwrap();
-    let mut refunding = state.due(again).unwrap();
+    let mut refunding = Refunding::due(&mut state, again).unwrap();
     let calls = run(&mut refunding, &mut state, &mut { again }, |_, _| Reply::LedgerRefunded(Some(false)));
     assert_eq!((again.since(NOW), calls), (250_000, vec!["refund 7 of zone 1".to_owned()]));
     let counters = state.take_counters();
@@ -299,7 +308,7 @@ fn a_withdrawn_request_is_refunded_at_once_and_again_if_it_may_be_under_way() {
     };
     let all = |state: &mut ExactState, now| {
         let mut calls = Vec::new();
-        while let Some(mut refunding) = state.due(now) {
+        while let Some(mut refunding) = Refunding::due(state, now) {
             calls.extend(run(&mut refunding, state, &mut { now }, |_, call| match call {
                 Call::RefundLogs(charges) => Reply::LogsRefunded(vec![Ok(true); charges.len()]),
                 _ => Reply::LedgerRefunded(Some(true)),

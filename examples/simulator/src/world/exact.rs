@@ -16,6 +16,7 @@ use weir_core::model::wire;
 use weir_core::region::log::{Decided, LogCharge, Logs, Micros, Outcome};
 use weir_core::replication::exact::plan::{LedgerCharge, Transaction};
 use weir_core::replication::exact::refund::{PendingRefund, Withdrawal};
+use weir_core::replication::exact::refunding::Refunding;
 use weir_core::replication::exact::timeout::within_us;
 use weir_core::replication::exact::{Call, Reply as ExactReply, request};
 use weir_core::replication::{Failure, Next};
@@ -52,7 +53,8 @@ impl World<'_> {
         let id = request.id;
         let request =
             request::Request::new(name, &charges, within_us(request.timeout_ms), Micros(self.now_us));
-        self.drive_exact(at, Box::new(ExactWork::Request(PendingExact { stream, id, charges, request })));
+        let pending = PendingExact { stream, id, charges, request };
+        self.drive_exact(at, Box::new(ExactWork::Request(Box::new(pending))));
         self.make_refunds(at);
     }
 
@@ -75,7 +77,7 @@ impl World<'_> {
     pub(super) fn make_refunds(&mut self, at: usize) {
         let now = Micros(self.now_us);
         while let Some(process) = self.aggregators[at].process.as_mut()
-            && let Some(refunding) = process.exact.due(now)
+            && let Some(refunding) = Refunding::due(&mut process.exact, now)
         {
             self.drive_exact(at, Box::new(ExactWork::Refund(refunding)));
         }
@@ -148,7 +150,7 @@ impl World<'_> {
                 }
                 Next::Wait { .. } | Next::Yield | Next::Over => {
                     if let ExactWork::Request(pending) = *work {
-                        self.respond_exactly(at, pending);
+                        self.respond_exactly(at, *pending);
                     }
                     return;
                 }

@@ -6,7 +6,7 @@ use weir_core::model::key::{Key, OriginId};
 use weir_core::region::HotCell;
 use weir_core::region::exchange::{LowerBound, Merge, Merged, Page};
 use weir_core::replication::Failure;
-use weir_core::replication::exact::refund::Refunding;
+use weir_core::replication::exact::refunding::Refunding;
 use weir_core::replication::exact::{self, Machine};
 use weir_core::replication::globe::lease::Holder;
 use weir_core::replication::globe::packet::{Feed, Packet};
@@ -133,7 +133,7 @@ pub enum Caller {
 #[derive(Debug)]
 pub enum ExactWork {
     /// A worker waits for its response.
-    Request(PendingExact),
+    Request(Box<PendingExact>),
     /// No request waits.
     Refund(Refunding),
 }
