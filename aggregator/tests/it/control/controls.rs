@@ -388,6 +388,11 @@ async fn a_name_that_no_filter_reported_causes_a_warning() {
             Some("a rule \"slip\" in workspace \"default\"; there is demo/keys"),
         ),
         (json!({"workspace": "demo", "namespace": "n", "identifier": "a", "limit": 1}), None),
+        (
+            json!({"workspace": "demo", "namespace": "n", "identifier": "a", "limit": 1, "window": "1h"}),
+            Some("with a window of 1h; there is 1m"),
+        ),
+        (json!({"workspace": "demo", "namespace": "n", "identifier": "a", "limit": 1, "window": "1m"}), None),
     ] {
         let warning = put(&weir, body.clone()).await["warning"].clone();
         let message = warning.as_str();
