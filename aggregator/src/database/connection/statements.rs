@@ -61,7 +61,7 @@ pub struct Statements {
     pub cleanup_locks: Option<&'static str>,
     /// Reads the edition of live control and locks it until the transaction ends.
     pub control_edition_lock: &'static str,
-    /// Inserts the edition if there is none: incarnation, lowest revision.
+    /// Inserts the edition if there is none: incarnation, lowest revision, stamp.
     pub control_edition_make: &'static str,
     /// Deletes a batch of the oldest audit entries of live control: time before which they were made, most rows.
     pub control_audit_cleanup: &'static str,
@@ -75,8 +75,8 @@ impl Statements {
         "SELECT id, description, rate, `window` FROM zone_master LIMIT 0",
         "SELECT id, zone_id, bucket_key, blocked, created_at, cost, region FROM zone_txn LIMIT 0",
         "SELECT workspace, scope, identifier, network, window_ms, slot, kind, amount, expires_at, reason, author, automatic,
-                deleted, revision, created_at, updated_at FROM weir_controls LIMIT 0",
-        "SELECT id, incarnation, revision, floor FROM weir_control_edition LIMIT 0",
+                deleted, revision, created_at, updated_at, stamp FROM weir_controls LIMIT 0",
+        "SELECT id, incarnation, revision, stamp, floor, dropped_before, controls, stamps FROM weir_control_edition LIMIT 0",
         "SELECT id, created_at, author, automatic, region, action, was, is_now FROM weir_control_audit LIMIT 0",
     ];
     /// [`Statements::packet_begin`], the same for both.

@@ -7,7 +7,9 @@
 use super::action::Action;
 use super::change::{Change, Changed, Wish, described};
 use super::room::{Bound, Room};
-use super::{Begin, Place, SELECT, StoredControl, begin, edition, end, read_row, renew, tidy};
+use super::{
+    Begin, Place, SELECT, StoredControl, begin, edition, end, random_stamp, read_row, renew, subtracted, tidy,
+};
 use crate::database::connection::retry::{self, Work};
 use crate::database::connection::{Arg, Connection, push_args};
 use crate::database::{Database, DatabaseError};
@@ -125,7 +127,7 @@ impl Draft<'_> {
             return Changed::Full(Bound::Revisions);
         };
         self.revision = revision;
-        let stored = change.result(found, self.revision, self.now);
+        let stored = StoredControl { stamp: random_stamp(), ..change.result(found, self.revision, self.now) };
         let was = stands.cloned();
         self.room.replace(
             &place.0.workspace,
@@ -143,16 +145,26 @@ impl Draft<'_> {
     fn text(&self, region: &[u8]) -> String {
         let mut last: BTreeMap<_, &StoredControl> = BTreeMap::new();
         last.extend(self.made.iter().map(|(stored, _)| (stored.place(), stored)));
-        let mut sql = "DELETE FROM weir_controls WHERE ".to_owned();
-        push_places(last.keys().map(|(target, slot)| (target, *slot)), &mut sql);
+        let mut old = String::new();
+        push_places(last.keys().map(|(target, slot)| (target, *slot)), &mut old);
+        let mut sql = subtracted(&old);
+        // Writing to a `String` cannot fail.
+        let _ = write!(sql, "; DELETE FROM weir_controls WHERE {old}");
         sql.push_str(INSERT);
         push_rows(last.values(), &mut sql, |stored, sql| push_control(stored, sql));
         sql.push_str(RECORD);
         push_rows(&self.made, &mut sql, |(stored, was), sql| {
             push_record(stored, was.as_ref(), region, self.now, sql);
         });
-        // Writing to a `String` cannot fail.
-        let _ = write!(sql, "; UPDATE weir_control_edition SET revision = {} WHERE id = 1", self.revision);
+        let stamp = self.made.last().map_or(0, |(stored, _)| stored.stamp);
+        let stamps: u64 = last.values().map(|stored| stored.stamp).sum();
+        let _ = write!(
+            sql,
+            "; UPDATE weir_control_edition SET revision = {}, stamp = {stamp}, controls = controls + {}, \
+             stamps = stamps + {stamps} WHERE id = 1",
+            self.revision,
+            last.len(),
+        );
         sql
     }
 }
@@ -182,7 +194,8 @@ fn push_rows<T>(rows: impl IntoIterator<Item = T>, sql: &mut String, mut push: i
 
 /// The values of [`INSERT`].
 fn push_control(stored: &StoredControl, sql: &mut String) {
-    let StoredControl { control, is_deleted, reason, author, automatic, created_at, updated_at } = stored;
+    let StoredControl { control, is_deleted, reason, author, automatic, created_at, updated_at, stamp } =
+        stored;
     let wire = control.to_wire();
     push_args(&Place::of(&control.target, control.effect.slot()).args(&control.target), sql);
     sql.push(',');
@@ -197,6 +210,7 @@ fn push_control(stored: &StoredControl, sql: &mut String) {
         Arg::Int(control.revision),
         Arg::Int(*created_at),
         Arg::Int(*updated_at),
+        Arg::Int(*stamp),
     ];
     push_args(&values, sql);
 }
@@ -241,7 +255,7 @@ const PLACE: [&str; 6] = ["workspace", "scope", "identifier", "network", "window
 const INSERT: &str = ";
 INSERT INTO weir_controls
     (workspace, scope, identifier, network, window_ms, slot, kind, amount, expires_at, reason, author, automatic,
-     deleted, revision, created_at, updated_at)
+     deleted, revision, created_at, updated_at, stamp)
 VALUES ";
 /// Inserts audit entries; rows follow.
 const RECORD: &str = ";

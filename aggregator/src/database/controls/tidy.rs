@@ -1,6 +1,6 @@
 //! Deletes deleted or expired controls, and old audit entries.
 
-use super::{Begin, begin, edition, end};
+use super::{Begin, begin, edition, end, subtracted};
 use crate::database::connection::retry::{self, Execute, Work};
 use crate::database::connection::{Arg, Connection};
 use crate::database::{Database, DatabaseError};
@@ -75,19 +75,28 @@ impl Work for DropOver {
     }
 }
 
-/// Drops a batch of controls that were deleted or expired before a time, lowest revisions first, and raises the floor.
+/// Drops a batch of controls that were deleted or expired before a time, lowest revisions first, and raises the floor. Subtracts
+/// them from the edition's digest.
 /// The caller must hold the lock on the edition.
 pub(super) async fn drop_over(
     connection: &mut Connection,
     before: UnixMs,
     most: u64,
 ) -> Result<u64, DatabaseError> {
-    let before = Arg::Int(before.0);
+    let UnixMs(before_ms) = before;
+    let before = Arg::Int(before_ms);
     let mut last = None;
     connection.each(LAST_OVER, &[before, before, Arg::Int(most)], |row| last = row.number(0)).await?;
     let Some(last) = last else { return Ok(0) };
+    // The transaction has only numbers, and MySQL executes a text of several statements at once.
+    let over = format!(
+        "revision <= {last}
+         AND ((deleted = 1 AND updated_at <= {before_ms})
+              OR (deleted = 0 AND expires_at > 0 AND expires_at <= {before_ms}))"
+    );
+    connection.execute_text(subtracted(&over)).await?;
     let dropped = connection.execute(DROP_OVER, &[Arg::Int(last), before, before]).await?;
-    connection.execute(RAISE_FLOOR, &[Arg::Int(last), Arg::Int(last)]).await?;
+    connection.execute(RAISE_FLOOR, &[Arg::Int(last), Arg::Int(last), before, before]).await?;
     Ok(dropped)
 }
 
@@ -105,4 +114,9 @@ const DROP_OVER: &str = "
 DELETE FROM weir_controls
 WHERE revision <= ?
   AND ((deleted = 1 AND updated_at <= ?) OR (deleted = 0 AND expires_at > 0 AND expires_at <= ?))";
-const RAISE_FLOOR: &str = "UPDATE weir_control_edition SET floor = ? WHERE id = 1 AND floor < ?";
+/// Raises the floor and the time up to which controls were dropped: each twice.
+const RAISE_FLOOR: &str = "
+UPDATE weir_control_edition
+SET floor = CASE WHEN floor < ? THEN ? ELSE floor END,
+    dropped_before = CASE WHEN dropped_before < ? THEN ? ELSE dropped_before END
+WHERE id = 1";
