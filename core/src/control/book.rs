@@ -6,6 +6,10 @@
 //! a filter that has another *incarnation* of the database. A wiped database has a new incarnation by itself, and one that was set back
 //! is given one ([`Reading::WentBack`]), as its revisions would be used twice.
 //!
+//! Each change has a random *stamp*. A database that was set back and changed again by an aggregator that had not read what was lost has
+//! higher revisions, but not the stamps of what was lost. So each reading ends with digests of the stamps in the table ([`Contents`]).
+//! They show that the table is not what the book was read from, or not what the changes have left.
+//!
 //! A filter may have a higher revision than a database that was set back. Its revision is accepted only with the [`proof`] that was sent
 //! along with it, otherwise a filter could cause one incarnation after the other. The incarnation is the proof's key, so the wire carries
 //! only its digest ([`sent_incarnation`]).
@@ -26,7 +30,11 @@ pub const MAX_KEPT: usize = 2 * super::MAX_CONTROLS;
 pub const KEPT_OVER_MS: u64 = 24 * 60 * 60 * 1_000;
 /// Highest revision: epochs of keys have 32 bits.
 pub const MAX_REVISION: u64 = u32::MAX as u64;
+/// Highest stamp. The sum of those of 2^22 rows is within the signed 64 bits of a database's column.
+pub const MAX_STAMP: u64 = (1 << 40) - 1;
 
+/// Most revisions whose stamps are stored. A filter with an older one is sent everything.
+const MAX_STAMPS: usize = MAX_KEPT;
 /// Number of former incarnations that are stored; a database is set back rarely.
 const MAX_FORMER: usize = 16;
 /// Revisions of an incarnation begin at the Unix time of its beginning in seconds. Only a flood of changes for hours is further ahead than
@@ -42,8 +50,47 @@ pub struct Edition {
     pub incarnation: u64,
     /// The newest revision; never 0.
     pub revision: u64,
+    /// The stamp of the change with that revision.
+    pub stamp: u64,
     /// The floor: revisions up to it may have been dropped.
     pub floor: u64,
+    /// Of those, the ones that expired until then.
+    pub dropped_before: UnixMs,
+}
+
+/// The number of some controls, and the sum of their stamps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Digest {
+    /// The number.
+    pub rows: u64,
+    /// The sum.
+    pub stamps: u64,
+}
+
+/// What the table of controls has at the end of a reading, as the same transaction shows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Contents {
+    /// All rows that the changes have left, by the edition.
+    pub stated: Digest,
+    /// All rows.
+    pub all: Digest,
+    /// Those that [`Edition::keeps`].
+    pub kept: Digest,
+}
+
+/// Controls newer than a revision.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct News {
+    /// The edition of the database.
+    pub edition: Edition,
+    /// The revision after which entries were read; 0 for all.
+    pub since: u64,
+    /// The controls, in the order of revisions.
+    pub entries: Vec<Entry>,
+    /// Number of rows that are not controls.
+    pub bad: u64,
+    /// What the table has.
+    pub contents: Contents,
 }
 
 /// The newest control of one target and slot.
@@ -53,6 +100,8 @@ pub struct Entry {
     pub control: Control,
     /// Whether it was deleted.
     pub is_deleted: bool,
+    /// The stamp of its change, at most [`MAX_STAMP`].
+    pub stamp: u64,
 }
 
 /// What is to be read, by the database's edition.
@@ -75,10 +124,10 @@ pub fn first_revision(now: UnixMs) -> u64 {
 }
 
 /// The edition of a database that was set back to `found`, under a new incarnation: its revision was never used. `known` is the highest
-/// one that is known of.
-pub fn renewed(found: Edition, known: u64, incarnation: u64, now: UnixMs) -> Edition {
+/// one that is known of; incarnation and stamp are random.
+pub fn renewed(found: Edition, known: u64, (incarnation, stamp): (u64, u64), now: UnixMs) -> Edition {
     let used = found.revision.max(known).max(first_revision(now)).min(MAX_REVISION.saturating_sub(1));
-    Edition { incarnation, revision: used.saturating_add(1), ..found }
+    Edition { incarnation, revision: used.saturating_add(1), stamp, ..found }
 }
 
 /// Whether a revision may have been reached by now.
@@ -98,11 +147,12 @@ pub fn proof(incarnation: u64, revision: u64) -> u64 {
 
 /// The state of a filter that received all up to this edition.
 fn known_of(edition: Edition) -> ControlsKnown {
-    let Edition { incarnation, revision, .. } = edition;
+    let Edition { incarnation, revision, stamp, .. } = edition;
     ControlsKnown {
         incarnation: sent_incarnation(incarnation),
         revision,
         proof: proof(incarnation, revision),
+        stamp,
     }
 }
 
@@ -119,6 +169,27 @@ pub struct Book {
     seen: u64,
     /// Former incarnations, the newest last. If one returns, the database was set back.
     former: Vec<u64>,
+    /// The stamps of the revisions that were read in this incarnation.
+    stamps: BTreeMap<u64, u64>,
+    /// The book has all that the table had when all was read, and all since. Rows that are not controls would be missing.
+    is_comparable: bool,
+    /// The table has lost controls, or has others than the book was read from.
+    has_lost: bool,
+}
+
+impl Edition {
+    /// Whether the database has an entry up to this revision for certain, unless it is replaced: cleanups drop no such entry.
+    pub fn keeps(&self, entry: &Entry) -> bool {
+        let ends_later = entry.control.expires.is_none_or(|at| at > self.dropped_before);
+        entry.control.revision > self.floor || (!entry.is_deleted && ends_later)
+    }
+}
+
+impl Digest {
+    /// Adds a control.
+    pub fn with(self, stamp: u64) -> Digest {
+        Digest { rows: self.rows.saturating_add(1), stamps: self.stamps.saturating_add(stamp) }
+    }
 }
 
 impl Entry {
@@ -179,7 +250,8 @@ impl Book {
     /// Whether a filter's revision is proven, higher than any seen before, and possible by the time.
     pub fn is_news(&self, known: ControlsKnown, now: UnixMs) -> bool {
         let more = |held: Edition| {
-            let shown = known_of(Edition { revision: known.revision, ..held }) == known;
+            let ControlsKnown { revision, stamp, .. } = known;
+            let shown = known_of(Edition { revision, stamp, ..held }) == known;
             shown && held.revision.max(self.acknowledged) < known.revision
         };
         self.edition.is_some_and(more) && is_possible(known.revision, now)
@@ -192,18 +264,22 @@ impl Book {
         if held.incarnation != found.incarnation && !self.former.contains(&found.incarnation) {
             return Reading::All;
         }
-        if held.incarnation != found.incarnation || found.revision < known {
+        let is_older = found.revision < known
+            || found.floor < held.floor
+            || (found.revision == held.revision && found.stamp != held.stamp);
+        if held.incarnation != found.incarnation || is_older || self.has_lost {
             return Reading::WentBack(known);
         }
-        if found.revision == held.revision && found.floor <= held.floor {
+        if found == held {
             return Reading::Nothing;
         }
         if held.revision < found.floor { Reading::All } else { Reading::Since(held.revision) }
     }
 
-    /// Merges entries that were read in one transaction: all with a higher revision than `since`, or all with 0. False if they do not
-    /// continue the book.
-    pub fn take(&mut self, found: Edition, since: u64, entries: Vec<Entry>, now: UnixMs) -> bool {
+    /// Merges what was read. Returns whether anything changed; nothing does if it does not continue the book. If the table
+    /// [has lost](Book::has_lost) controls afterwards, it is to be read again at once.
+    pub fn take(&mut self, news: News, now: UnixMs) -> bool {
+        let News { edition: found, since, entries, bad, contents } = news;
         let held = self.edition.filter(|held| held.incarnation == found.incarnation);
         let continues = held.is_some_and(|held| since <= held.revision);
         if (since > 0 && !continues) || held.is_some_and(|held| found.revision < held.revision) {
@@ -212,6 +288,7 @@ impl Book {
         if since == 0 {
             self.entries.clear();
             self.places.clear();
+            self.stamps.clear();
         }
         if is_possible(found.revision, now) {
             self.seen = self.seen.max(found.revision);
@@ -227,18 +304,51 @@ impl Book {
             self.put(entry);
         }
         if held.is_none_or(|held| held.floor < found.floor) {
-            self.drop_over(found.floor, now);
+            self.drop_over(found, now);
         }
-        // A database that was set back has again what it had dropped since; here it stays dropped.
-        self.edition = Some(Edition { floor: found.floor.max(held.map_or(0, |held| held.floor)), ..found });
-        true
+        self.stamp(found);
+        self.edition = Some(found);
+        let kept = self.kept(found);
+        self.is_comparable = bad == 0 && if since == 0 { kept == contents.kept } else { self.is_comparable };
+        self.has_lost = contents.stated != contents.all || (self.is_comparable && kept != contents.kept);
+        since == 0 || held != Some(found)
+    }
+
+    /// Whether the last reading has shown that the database is not the one that this book was read from, or that rows were deleted.
+    /// [`Book::reading`] then is [`Reading::WentBack`].
+    pub fn has_lost(&self) -> bool {
+        self.has_lost
+    }
+
+    /// The digest of what the database has for certain.
+    fn kept(&self, found: Edition) -> Digest {
+        let kept = self.entries.values().filter(|entry| found.keeps(entry));
+        kept.fold(Digest::default(), |digest, entry| digest.with(entry.stamp))
+    }
+
+    /// Notes the stamp of an edition that was read, and drops those that are of no use.
+    fn stamp(&mut self, found: Edition) {
+        self.stamps.insert(found.revision, found.stamp);
+        self.stamps = self.stamps.split_off(&found.floor);
+        while self.stamps.len() > MAX_STAMPS {
+            self.stamps.pop_first();
+        }
+    }
+
+    /// Whether a filter with this revision has what was read up to it, or is ahead of this book.
+    fn is_behind(&self, known: ControlsKnown, held: Edition) -> bool {
+        known.revision > held.revision || self.stamps.get(&known.revision) == Some(&known.stamp)
     }
 
     /// The frames with all that a filter lacks; empty if it lacks nothing.
     pub fn frames_since(&self, known: Option<ControlsKnown>, now: UnixMs) -> Vec<wire::Controls> {
-        let Some(Edition { incarnation, revision, floor }) = self.edition else { return Vec::new() };
-        let since = known
-            .filter(|known| known.incarnation == sent_incarnation(incarnation) && known.revision >= floor);
+        let Some(edition) = self.edition else { return Vec::new() };
+        let Edition { incarnation, revision, floor, .. } = edition;
+        let since = known.filter(|known| {
+            known.incarnation == sent_incarnation(incarnation)
+                && known.revision >= floor
+                && self.is_behind(*known, edition)
+        });
         let entries: Vec<wire::Control> = match since {
             Some(known) if known.revision >= revision => return Vec::new(),
             Some(known) => {
@@ -270,6 +380,7 @@ impl Book {
         }
         if let Some(last) = frames.last_mut() {
             (last.complete_through, last.proof) = (revision, proof(incarnation, revision));
+            last.stamp = edition.stamp;
         }
         frames
     }
@@ -277,14 +388,15 @@ impl Book {
     /// The same in one frame, for a limiter in the same process.
     pub fn frame_since(&self, known: Option<ControlsKnown>, now: UnixMs) -> Option<wire::Controls> {
         let frames = self.frames_since(known, now);
-        let (complete_through, proof) = (frames.last()?.complete_through, frames.last()?.proof);
+        let wire::Controls { complete_through, proof, stamp, .. } = *frames.last()?;
         let first = frames.first()?.clone();
         let entries = frames.into_iter().flat_map(|frame| frame.entries).collect();
-        Some(wire::Controls { entries, complete_through, proof, ..first })
+        Some(wire::Controls { entries, complete_through, proof, stamp, ..first })
     }
 
     fn put(&mut self, entry: Entry) {
         let revision = entry.control.revision;
+        self.stamps.insert(revision, entry.stamp);
         let place = (entry.control.target.clone(), entry.control.effect.slot());
         match self.places.get(&place) {
             Some(held) if *held > revision => return,
@@ -295,11 +407,11 @@ impl Book {
         self.entries.insert(revision, entry);
     }
 
-    /// Drops expired entries up to the floor; filters that lack them receive everything. The database may have dropped them by another
-    /// clock, so entries that may be in force stay, unless there are too many.
-    fn drop_over(&mut self, floor: u64, now: UnixMs) {
+    /// Drops expired entries that the database may have dropped; filters that lack them receive everything. It may have dropped them by
+    /// another clock, so entries that may be in force stay, unless there are too many.
+    fn drop_over(&mut self, found: Edition, now: UnixMs) {
         let is_over = if self.entries.len() > MAX_KEPT { Entry::is_over } else { Entry::is_long_over };
-        let dropped = |entry: &Entry| entry.control.revision <= floor && is_over(entry, now);
+        let dropped = |entry: &Entry| !found.keeps(entry) && is_over(entry, now);
         self.entries.retain(|_, entry| !dropped(entry));
         self.places.retain(|_, revision| self.entries.contains_key(revision));
     }
@@ -319,7 +431,8 @@ impl ControlPush {
 
     /// Notes what the filter has. True if it lacks something that was sent.
     pub fn acknowledged(&mut self, known: ControlsKnown) -> bool {
-        let lost = known.incarnation != self.sent.incarnation || known.revision < self.sent.revision;
+        let is_other = known != self.sent && known.revision <= self.sent.revision;
+        let lost = known.incarnation != self.sent.incarnation || is_other;
         self.sent = known;
         lost
     }

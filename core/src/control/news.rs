@@ -1,20 +1,7 @@
 //! Controls newer than a revision, as an aggregator reads them from the database: page by page, also over calls that fail.
 
-use super::book::{Edition, Entry};
+use super::book::{Contents, Edition, Entry, News};
 use alloc::vec::Vec;
-
-/// Controls newer than a revision.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct News {
-    /// The edition of the database.
-    pub edition: Edition,
-    /// The revision after which entries were read; 0 for all.
-    pub since: u64,
-    /// The controls, in the order of revisions.
-    pub entries: Vec<Entry>,
-    /// Number of rows that are not controls.
-    pub bad: u64,
-}
 
 /// Rows that one statement has read, in the order of revisions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -59,17 +46,19 @@ impl UnfinishedNews {
         self.through
     }
 
-    /// Adds a page that was read after [`UnfinishedNews::resume`] with the same edition. Returns all once a page has less than
-    /// `most_rows`.
-    pub fn add(&mut self, mut page: Page, most_rows: usize) -> Option<News> {
+    /// Adds a page that was read after [`UnfinishedNews::resume`] with the same edition. Returns whether it is the last one: it has less
+    /// than `most_rows`.
+    pub fn add(&mut self, mut page: Page, most_rows: usize) -> bool {
         self.entries.append(&mut page.entries);
         self.bad = self.bad.saturating_add(page.bad);
         let has_more = page.rows >= most_rows && page.through > self.through;
         self.through = self.through.max(page.through);
-        if has_more {
-            return None;
-        }
+        !has_more
+    }
+
+    /// All that was read, after the last page; `contents` are those of the transaction that has read it.
+    pub fn finish(&mut self, contents: Contents) -> Option<News> {
         let UnfinishedNews { last, since, entries, bad, .. } = core::mem::take(self);
-        last.map(|edition| News { edition, since, entries, bad })
+        last.map(|edition| News { edition, since, entries, bad, contents })
     }
 }

@@ -22,8 +22,9 @@ pub(super) struct Stock {
     pub(super) incarnation: u64,
     /// All up to this revision was received.
     complete_through: u64,
-    /// The proof that was received with it.
+    /// The proof and the stamp that were received with it.
     proof: u64,
+    stamp: u64,
     /// The same while frames of one set arrive.
     received: u64,
     /// The revision of a set that is sent from scratch.
@@ -81,6 +82,7 @@ impl Stock {
             incarnation: self.incarnation,
             revision: self.complete_through,
             proof: self.proof,
+            stamp: self.stamp,
         }
     }
 
@@ -100,6 +102,7 @@ impl Stock {
             entries: self.entries.iter().map(to_entry).collect(),
             complete_through: self.complete_through,
             proof: self.proof,
+            stamp: self.stamp,
             from_scratch: true,
             now_ms: self.clock,
             ..Default::default()
@@ -256,6 +259,7 @@ impl Stock {
         }
         if self.complete_through <= frame.complete_through {
             (self.complete_through, self.proof) = (frame.complete_through, frame.proof);
+            self.stamp = frame.stamp;
         }
         self.received = self.complete_through;
         if self.deletions > MAX_DELETIONS {

@@ -14,7 +14,7 @@ use prost::Message;
 const MAX_BYTES: usize = 16 * 1024 * 1024;
 /// Longest tail, some hundred bans: each worker reads it for each change.
 const MAX_TAIL_BYTES: usize = 32 * 1024;
-const LAYOUT: u8 = 3;
+const LAYOUT: u8 = 4;
 
 /// What a worker reads.
 #[derive(Debug)]
@@ -48,6 +48,7 @@ pub(super) fn read(bytes: &[u8], known: ControlsKnown) -> Option<Found> {
         after: stored.after,
         complete_through: stored.known.revision,
         proof: stored.known.proof,
+        stamp: stored.known.stamp,
         ..tail
     };
     if known.incarnation == stored.known.incarnation
@@ -64,7 +65,12 @@ pub(super) fn read(bytes: &[u8], known: ControlsKnown) -> Option<Found> {
 pub(super) fn write(bytes: &[u8], stock: &Stock) -> Vec<u8> {
     let known = stock.known();
     let all = || stock.to_frame().encode_to_vec();
-    let stored = split(bytes).filter(|stored| stored.known.incarnation == known.incarnation);
+    // A set from scratch may have the same revision, with other controls.
+    let is_continued = |stored: &Parts<'_>| {
+        stored.known.incarnation == known.incarnation
+            && (stored.known.revision != known.revision || stored.known == known)
+    };
+    let stored = split(bytes).filter(is_continued);
     let news = stored.as_ref().and_then(|stored| stock.since(stored.known.revision));
     match stored.zip(news.map(|news| news.encode_to_vec())) {
         Some((stored, news)) if stored.tail.len().saturating_add(news.len()) <= MAX_TAIL_BYTES => {
@@ -77,17 +83,17 @@ pub(super) fn write(bytes: &[u8], stock: &Stock) -> Vec<u8> {
 
 fn join(known: ControlsKnown, after: u64, base: &[u8], tail: &[&[u8]]) -> Vec<u8> {
     let base_bytes = u64::try_from(base.len()).unwrap_or(u64::MAX);
-    let head = [known.incarnation, known.revision, known.proof, after, base_bytes].map(u64::to_le_bytes);
+    let ControlsKnown { incarnation, revision, proof, stamp } = known;
+    let head = [incarnation, revision, proof, stamp, after, base_bytes].map(u64::to_le_bytes);
     [&[LAYOUT], head.as_flattened(), base, &tail.concat()].concat()
 }
 
 fn split(bytes: &[u8]) -> Option<Parts<'_>> {
     let (&LAYOUT, rest) = bytes.split_first()? else { return None };
-    let (head, rest) = rest.split_first_chunk::<40>()?;
+    let (head, rest) = rest.split_first_chunk::<48>()?;
     let (words, _) = head.as_chunks::<8>();
-    let [incarnation, revision, proof, after, base_bytes] = words else { return None };
-    let [incarnation, revision, proof, after, base_bytes] =
-        [incarnation, revision, proof, after, base_bytes].map(|word| u64::from_le_bytes(*word));
+    let words = <&[[u8; 8]; 6]>::try_from(words).ok()?;
+    let [incarnation, revision, proof, stamp, after, base_bytes] = words.map(u64::from_le_bytes);
     let (base, tail) = rest.split_at_checked(usize::try_from(base_bytes).ok()?)?;
-    Some(Parts { known: ControlsKnown { incarnation, revision, proof }, after, base, tail })
+    Some(Parts { known: ControlsKnown { incarnation, revision, proof, stamp }, after, base, tail })
 }

@@ -490,6 +490,9 @@ pub struct ControlsKnown {
     /// The proof that was received with it, see [`Controls::proof`].
     #[prost(uint64, tag = "3")]
     pub proof: u64,
+    /// The stamp that was received with it, see [`Controls::stamp`].
+    #[prost(uint64, tag = "4")]
+    pub stamp: u64,
 }
 
 /// Live controls, in the order of their revisions.
@@ -522,6 +525,10 @@ pub struct Controls {
     /// With `complete_through`: proves to an aggregator that the process received that revision. Making it requires to read the database.
     #[prost(uint64, tag = "8")]
     pub proof: u64,
+    /// With `complete_through`: the random number of the change that had this revision. A database that was set back may use a revision
+    /// again; the stamp shows which of the two a process has.
+    #[prost(uint64, tag = "9")]
+    pub stamp: u64,
 }
 
 /// One live control; see [`crate::control::Control`].

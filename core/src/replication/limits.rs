@@ -270,7 +270,7 @@ mod tests {
     use super::super::testing::{NOW, ORIGIN, at, count, state};
     use super::*;
     use crate::control::Effect;
-    use crate::control::book::{Book, Edition, Entry};
+    use crate::control::book::{Book, Contents, Edition, Entry, News};
     use crate::model::wire::{self, FilterFrame, Report};
     use crate::region::Due;
     use crate::replication::RegionState;
@@ -345,11 +345,13 @@ mod tests {
             };
             let expires = ends_ms.map(|ms| UnixMs(NOW.unix.0 + ms));
             let control = Control { target, effect, expires, revision: self.revision };
-            let edition = Edition { incarnation: 5, revision: self.revision, floor: 0 };
+            let revision = self.revision;
+            let edition = Edition { incarnation: 5, revision, stamp: 1, floor: 0, dropped_before: UnixMs(0) };
             let now = at(&mut self.state, self.ms).now.unix;
             let since = self.revision - 1;
-            let entry = Entry { control: control.clone(), is_deleted };
-            assert!(self.book.take(edition, since, vec![entry], now));
+            let entry = Entry { control: control.clone(), is_deleted, stamp: 1 };
+            let contents = Contents::default();
+            assert!(self.book.take(News { edition, since, entries: vec![entry], bad: 0, contents }, now));
             let frame = self.book.frame_since(Some(self.controls.known()), now).unwrap();
             self.controls.apply(&frame);
             self.limits.changed(&control);

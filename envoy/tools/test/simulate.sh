@@ -8,6 +8,7 @@ worlds=800
 wild=300
 fresh=200
 control=300
+fresh_control=1000
 
 cargo_build -p weir-simulator
 simulate="$root/target/debug/weir-simulate"
@@ -27,3 +28,5 @@ log "simulating $fresh fresh worlds of chance"
 "$simulate" --scenario random --runs "$fresh" --out "$results"
 log "simulating live control: $control worlds"
 "$simulate" --control --seed 1 --runs "$control"
+log "simulating live control: $fresh_control fresh worlds"
+"$simulate" --control --runs "$fresh_control"

@@ -7,7 +7,9 @@
 use super::action::Action;
 use super::change::{Change, Changed, Wish, described};
 use super::room::{Bound, Room};
-use super::{Begin, Place, StoredControl, begin, edition, end, read_row, renew, tidy};
+use super::{
+    Begin, Place, StoredControl, begin, edition, end, random_stamp, read_row, renew, subtracted, tidy,
+};
 use crate::database::connection::retry::{self, Work};
 use crate::database::connection::{Arg, Connection};
 use crate::database::dialect::{ControlStatements, push_args, push_statement};
@@ -128,7 +130,7 @@ impl Draft<'_> {
             return Changed::Full(Bound::Revisions);
         };
         self.revision = revision;
-        let stored = change.result(found, self.revision, self.now);
+        let stored = StoredControl { stamp: random_stamp(), ..change.result(found, self.revision, self.now) };
         let was = stands.cloned();
         self.room.replace(
             &place.0.workspace,
@@ -146,15 +148,22 @@ impl Draft<'_> {
     fn text(&self, statements: &ControlStatements, region: &[u8]) -> String {
         let mut last: BTreeMap<_, &StoredControl> = BTreeMap::new();
         last.extend(self.made.iter().map(|(stored, _)| (stored.place(), stored)));
-        let mut sql = statements.delete.to_owned();
-        push_places(last.keys().map(|(target, slot)| (target, *slot)), &mut sql);
+        let mut old = String::new();
+        push_places(last.keys().map(|(target, slot)| (target, *slot)), &mut old);
+        let mut sql = subtracted(&old);
+        sql.push_str("; ");
+        sql.push_str(statements.delete);
+        sql.push_str(&old);
         sql.push_str(statements.insert);
         push_rows(last.values(), &mut sql, |stored, sql| push_control(stored, sql));
         sql.push_str(statements.record);
         push_rows(&self.made, &mut sql, |(stored, was), sql| {
             push_record(stored, was.as_ref(), region, self.now, sql);
         });
-        push_statement(statements.advance, &[Arg::Int(self.revision)], &mut sql);
+        let stamp = self.made.last().map_or(0, |(stored, _)| stored.stamp);
+        let stamps: u64 = last.values().map(|stored| stored.stamp).sum();
+        let edition = [self.revision, stamp, last.len() as u64, stamps].map(Arg::Int);
+        push_statement(statements.advance, &edition, &mut sql);
         sql
     }
 }
@@ -185,7 +194,8 @@ fn push_rows<T>(rows: impl IntoIterator<Item = T>, sql: &mut String, mut push: i
 
 /// The values of [`ControlStatements::insert`].
 fn push_control(stored: &StoredControl, sql: &mut String) {
-    let StoredControl { control, is_deleted, reason, author, automatic, created_at, updated_at } = stored;
+    let StoredControl { control, is_deleted, reason, author, automatic, created_at, updated_at, stamp } =
+        stored;
     let wire = control.to_wire();
     push_args(&Place::of(&control.target, control.effect.slot()).args(&control.target), sql);
     sql.push(',');
@@ -200,6 +210,7 @@ fn push_control(stored: &StoredControl, sql: &mut String) {
         Arg::Int(control.revision),
         Arg::Int(*created_at),
         Arg::Int(*updated_at),
+        Arg::Int(*stamp),
     ];
     push_args(&values, sql);
 }

@@ -93,7 +93,7 @@ impl Change {
         self.automatic.is_some_and(|since| !found.automatic && found.updated_at > since.0)
     }
 
-    /// The control to store.
+    /// The control to store; the caller draws its stamp.
     pub(super) fn result(&self, found: Option<&StoredControl>, revision: u64, now: UnixMs) -> StoredControl {
         let (effect, expires, is_deleted) = match (self.wish, found) {
             (Wish::Set(effect, expires), _) => (effect, expires, false),
@@ -109,6 +109,7 @@ impl Change {
             automatic: self.automatic.is_some(),
             created_at: since,
             updated_at: now.0,
+            stamp: 0,
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Live control as stored in the database: targets, effects, authors, the order of changes, and the audit.
 //!
-//! One row, the edition, holds the database's random *incarnation*, the last revision, and the highest dropped revision
-//! (the *floor*). Every change locks this row first, so a reader of a revision finds all earlier changes. In reading
+//! One row, the edition, holds the database's random *incarnation*, the last revision, the highest dropped revision
+//! (the *floor*), and a digest of the rows that the changes have left. Every change locks this row first, so a reader of
+//! a revision finds all earlier changes. In reading
 //! order: this file (the stored form), `change` (requests and results), `apply` (one transaction for a group of
 //! changes), `room` (the limits on the number of controls), `read` (newer controls, lists, the audit), `json` (both as
 //! JSON), `tidy` (deletion of expired controls).
@@ -23,7 +24,7 @@ pub use tidy::Tidied;
 
 use super::connection::{Arg, Connection, Row};
 use super::{DatabaseError, Reason};
-use weir_core::control::book::{self, Edition, Entry, first_revision};
+use weir_core::control::book::{self, Edition, Entry, MAX_STAMP, first_revision};
 use weir_core::control::{Control, Selector, Slot, Target};
 use weir_core::model::time::UnixMs;
 use weir_core::model::wire;
@@ -53,6 +54,8 @@ pub struct StoredControl {
     pub created_at: u64,
     /// When the control was last changed, in milliseconds since the Unix epoch.
     pub updated_at: u64,
+    /// The random number of its last change; see [`weir_core::control::book`].
+    pub stamp: u64,
 }
 
 impl StoredControl {
@@ -137,11 +140,12 @@ fn read_row(row: &Row<'_>) -> Option<StoredControl> {
         automatic: row.number(12)? != 0,
         created_at: row.number(13)?,
         updated_at: row.number(14)?,
+        stamp: row.number(15)?,
     })
 }
 
 fn entry(stored: StoredControl) -> Entry {
-    Entry { control: stored.control, is_deleted: stored.is_deleted }
+    Entry { control: stored.control, is_deleted: stored.is_deleted, stamp: stored.stamp }
 }
 
 /// Reads the edition. Inserts one if there is none, as in a new or wiped database.
@@ -155,7 +159,7 @@ async fn edition(
     }
     // Another aggregator may insert first; then its edition is read.
     let make = connection.statements().control_edition_make;
-    let args = [Arg::Int(random_incarnation()), Arg::Int(first_revision(now))];
+    let args = [Arg::Int(random_incarnation()), Arg::Int(first_revision(now)), Arg::Int(random_stamp())];
     connection.execute(make, &args).await?;
     let made = find_edition(connection, statement).await?;
     made.ok_or_else(|| {
@@ -173,10 +177,16 @@ async fn find_edition(
     let mut found = None;
     connection
         .each(statement, &[], |row| {
-            let numbers = (row.number(0), row.number(1), row.number(2));
-            if let (Some(incarnation), Some(revision), Some(floor)) = numbers {
-                found = Some(Edition { incarnation, revision, floor });
-            }
+            let read = || {
+                Some(Edition {
+                    incarnation: row.number(0)?,
+                    revision: row.number(1)?,
+                    stamp: row.number(2)?,
+                    floor: row.number(3)?,
+                    dropped_before: UnixMs(row.number(4)?),
+                })
+            };
+            found = found.or(read());
         })
         .await?;
     Ok(found)
@@ -189,15 +199,30 @@ async fn renew(
     known: u64,
     now: UnixMs,
 ) -> Result<Edition, DatabaseError> {
-    let renewed = book::renewed(found, known, random_incarnation(), now);
+    let renewed = book::renewed(found, known, (random_incarnation(), random_stamp()), now);
+    let Edition { incarnation, revision, stamp, .. } = renewed;
     let statement = connection.statements().controls.renew;
-    connection.execute(statement, &[Arg::Int(renewed.incarnation), Arg::Int(renewed.revision)]).await?;
+    connection.execute(statement, &[incarnation, revision, stamp].map(Arg::Int)).await?;
     Ok(renewed)
 }
 
 fn random_incarnation() -> u64 {
     // The incarnation keys the proofs of the filters, so it has as many random bits as every database's column holds.
     rand::random_range(1..=i64::MAX.cast_unsigned())
+}
+
+fn random_stamp() -> u64 {
+    rand::random_range(1..=MAX_STAMP)
+}
+
+/// A statement that subtracts rows from the edition's digest; it precedes the one that deletes them.
+fn subtracted(condition: &str) -> String {
+    format!(
+        "UPDATE weir_control_edition
+         SET controls = controls - (SELECT COUNT(*) FROM weir_controls WHERE {condition}),
+             stamps = stamps - (SELECT COALESCE(SUM(stamp), 0) FROM weir_controls WHERE {condition})
+         WHERE id = 1"
+    )
 }
 
 /// The kind of a transaction.

@@ -9,8 +9,8 @@ use crate::database::connection::{Arg, Connection, Row};
 use crate::database::{Database, DatabaseError};
 use std::time::Duration;
 use tokio::time::Instant;
-use weir_core::control::book::{Book, Edition, Reading};
-use weir_core::control::news::{News, Page, UnfinishedNews};
+use weir_core::control::book::{Book, Contents, Digest, Edition, News, Reading};
+use weir_core::control::news::{Page, UnfinishedNews};
 use weir_core::control::{ALL_NAMESPACES, Control, MAX_CONTROLS, Slot};
 use weir_core::model::time::UnixMs;
 
@@ -109,17 +109,19 @@ pub struct Audited {
 }
 
 impl Database {
-    /// Reads on in the controls that `book` does not have, at most [`NEWS_ROWS`] of them. If the database is older than `book`, the
-    /// call begins a new incarnation.
+    /// Reads on in the controls that `book` does not have, at most [`NEWS_ROWS`] of them. If the database is older than `book`, or has
+    /// lost controls of it, the call begins a new incarnation. The last part has the table's digests; if it `compares`, it has them also
+    /// if there are no new controls.
     pub async fn control_news(
         &self,
         book: &Book,
         so_far: &mut UnfinishedNews,
+        compares: bool,
         now: UnixMs,
         within: Duration,
     ) -> Result<NewsPage, DatabaseError> {
         let reading = |found| book.reading(found);
-        let work = Newer { reading: &reading, so_far, now };
+        let work = Newer { reading: &reading, so_far, compares, now };
         retry::until(Instant::now() + within, self.primary(), work).await
     }
 
@@ -147,6 +149,7 @@ impl Database {
 struct Newer<'a> {
     reading: &'a (dyn Fn(Edition) -> Reading + Sync),
     so_far: &'a mut UnfinishedNews,
+    compares: bool,
     now: UnixMs,
 }
 
@@ -161,7 +164,7 @@ impl Work for Newer<'_> {
             let result = self.renew(connection).await;
             found = end(connection, result).await?;
         }
-        if (self.reading)(found) == Reading::Nothing {
+        if (self.reading)(found) == Reading::Nothing && !self.compares {
             return Ok(NewsPage::Nothing);
         }
         begin(connection, Begin::Snapshot).await?;
@@ -189,6 +192,7 @@ impl Newer<'_> {
         let since = match (self.reading)(edition) {
             Reading::Since(since) => since,
             Reading::All => 0,
+            Reading::Nothing if self.compares => edition.revision,
             // The edition changed in between; the next read handles it.
             Reading::Nothing | Reading::WentBack(_) => return Ok(NewsPage::Nothing),
         };
@@ -205,8 +209,27 @@ impl Newer<'_> {
                 }
             })
             .await?;
-        Ok(self.so_far.add(page, NEWS_ROWS).map_or(NewsPage::Part, NewsPage::All))
+        if !self.so_far.add(page, NEWS_ROWS) {
+            return Ok(NewsPage::Part);
+        }
+        let contents = contents(connection).await?;
+        Ok(self.so_far.finish(contents).map_or(NewsPage::Part, NewsPage::All))
     }
+}
+
+/// The digests of the table.
+async fn contents(connection: &mut Connection) -> Result<Contents, DatabaseError> {
+    let mut found = Contents::default();
+    let statement = connection.statements().controls.contents;
+    connection
+        .each(statement, &[], |row| {
+            // A digest below 0 is that of no rows.
+            let number = |column| row.number(column).unwrap_or(u64::MAX);
+            let digest = |column| Digest { rows: number(column), stamps: number(column + 1) };
+            found = Contents { stated: digest(0), all: digest(2), kept: digest(4) };
+        })
+        .await?;
+    Ok(found)
 }
 
 struct List<'a> {

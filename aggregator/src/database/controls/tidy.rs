@@ -1,6 +1,6 @@
 //! Deletes deleted or expired controls, and old audit entries.
 
-use super::{Begin, begin, edition, end};
+use super::{Begin, begin, edition, end, subtracted};
 use crate::database::connection::retry::{self, Execute, Work};
 use crate::database::connection::{Arg, Connection};
 use crate::database::{Database, DatabaseError};
@@ -75,20 +75,30 @@ impl Work for DropOver {
     }
 }
 
-/// Drops a batch of controls that were deleted or expired before a time, lowest revisions first, and raises the floor.
+/// Drops a batch of controls that were deleted or expired before a time, lowest revisions first, and raises the floor. Subtracts
+/// them from the edition's digest.
 /// The caller must hold the lock on the edition.
 pub(super) async fn drop_over(
     connection: &mut Connection,
     before: UnixMs,
     most: u64,
 ) -> Result<u64, DatabaseError> {
-    let before = Arg::Int(before.0);
+    let UnixMs(before_ms) = before;
+    let before = Arg::Int(before_ms);
     let statements = connection.statements().controls;
     let mut last = None;
     let over = [before, before, Arg::Int(most)];
     connection.each(statements.last_over, &over, |row| last = row.number(0)).await?;
     let Some(last) = last else { return Ok(0) };
+    // The transaction has only numbers, and MySQL executes a text of several statements at once.
+    let condition = format!(
+        "revision <= {last}
+         AND ((deleted = 1 AND updated_at <= {before_ms})
+              OR (deleted = 0 AND expires_at > 0 AND expires_at <= {before_ms}))"
+    );
+    connection.execute_text(subtracted(&condition)).await?;
     let dropped = connection.execute(statements.drop_over, &[Arg::Int(last), before, before]).await?;
-    connection.execute(statements.raise_floor, &[Arg::Int(last), Arg::Int(last)]).await?;
+    let raised = [Arg::Int(last), Arg::Int(last), before, before];
+    connection.execute(statements.raise_floor, &raised).await?;
     Ok(dropped)
 }

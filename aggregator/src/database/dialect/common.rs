@@ -9,8 +9,8 @@ pub(super) const CHECK_SCHEMA: &[&str] = &[
     "SELECT id, description, rate, `window` FROM zone_master LIMIT 0",
     "SELECT id, zone_id, bucket_key, blocked, created_at, cost, region FROM zone_txn LIMIT 0",
     "SELECT workspace, scope, identifier, network, window_ms, slot, kind, amount, expires_at, reason, author, automatic,
-                deleted, revision, created_at, updated_at FROM weir_controls LIMIT 0",
-    "SELECT id, incarnation, revision, floor FROM weir_control_edition LIMIT 0",
+                deleted, revision, created_at, updated_at, stamp FROM weir_controls LIMIT 0",
+    "SELECT id, incarnation, revision, stamp, floor, dropped_before, controls, stamps FROM weir_control_edition LIMIT 0",
     "SELECT id, created_at, author, automatic, region, action, was, is_now FROM weir_control_audit LIMIT 0",
 ];
 
@@ -24,7 +24,7 @@ VALUES ";
 macro_rules! select {
     () => {
         "SELECT workspace, scope, identifier, network, window_ms, kind, amount, expires_at, deleted, revision,
-                    reason, author, automatic, created_at, updated_at FROM weir_controls "
+                    reason, author, automatic, created_at, updated_at, stamp FROM weir_controls "
     };
 }
 
@@ -36,9 +36,34 @@ macro_rules! in_place {
     };
 }
 
+/// The condition under which no cleanup has dropped a row: `Edition::keeps`.
+macro_rules! kept {
+    () => {
+        "held.revision <= edition.revision
+         AND (held.revision > edition.floor
+              OR (held.deleted = 0 AND (held.expires_at = 0 OR held.expires_at > edition.dropped_before)))"
+    };
+}
+
 pub(super) const CONTROLS: ControlStatements = ControlStatements {
-    edition: "SELECT incarnation, revision, floor FROM weir_control_edition WHERE id = 1",
-    renew: "UPDATE weir_control_edition SET incarnation = ?, revision = ? WHERE id = 1",
+    edition: "SELECT incarnation, revision, stamp, floor, dropped_before FROM weir_control_edition WHERE id = 1",
+    // MySQL sums as decimals.
+    contents: concat!(
+        "SELECT MAX(edition.controls), MAX(edition.stamps),
+            COUNT(held.revision), CAST(COALESCE(SUM(held.stamp), 0) AS UNSIGNED),
+            COUNT(CASE WHEN ",
+        kept!(),
+        " THEN 1 END), CAST(COALESCE(SUM(CASE WHEN ",
+        kept!(),
+        " THEN held.stamp END), 0) AS UNSIGNED)
+     FROM weir_control_edition AS edition LEFT JOIN weir_controls AS held ON 1 = 1
+     WHERE edition.id = 1"
+    ),
+    renew: "
+UPDATE weir_control_edition
+SET incarnation = ?, revision = ?, stamp = ?,
+    controls = (SELECT COUNT(*) FROM weir_controls), stamps = (SELECT COALESCE(SUM(stamp), 0) FROM weir_controls)
+WHERE id = 1",
     newer: concat!(select!(), "WHERE revision > ? ORDER BY revision LIMIT ?"),
     list: concat!(
         select!(),
@@ -65,14 +90,15 @@ GROUP BY workspace",
     insert: ";
 INSERT INTO weir_controls
     (workspace, scope, identifier, network, window_ms, slot, kind, amount, expires_at, reason, author, automatic,
-     deleted, revision, created_at, updated_at)
+     deleted, revision, created_at, updated_at, stamp)
 VALUES ",
     record: ";
 INSERT INTO weir_control_audit
     (created_at, author, automatic, region, action, workspace, scope, identifier, network, window_ms, slot, revision,
      was, is_now, reason)
 VALUES ",
-    advance: "; UPDATE weir_control_edition SET revision = ? WHERE id = 1",
+    advance: ";
+UPDATE weir_control_edition SET revision = ?, stamp = ?, controls = controls + ?, stamps = stamps + ? WHERE id = 1",
     last_over: "
 SELECT MAX(revision)
 FROM (
@@ -85,5 +111,9 @@ FROM (
 DELETE FROM weir_controls
 WHERE revision <= ?
   AND ((deleted = 1 AND updated_at <= ?) OR (deleted = 0 AND expires_at > 0 AND expires_at <= ?))",
-    raise_floor: "UPDATE weir_control_edition SET floor = ? WHERE id = 1 AND floor < ?",
+    raise_floor: "
+UPDATE weir_control_edition
+SET floor = CASE WHEN floor < ? THEN ? ELSE floor END,
+    dropped_before = CASE WHEN dropped_before < ? THEN ? ELSE dropped_before END
+WHERE id = 1",
 };

@@ -65,7 +65,7 @@ pub struct Statements {
     pub cleanup_locks: Option<&'static str>,
     /// Reads the edition of live control and locks it until the transaction ends.
     pub control_edition_lock: &'static str,
-    /// Inserts the edition if there is none: incarnation, lowest revision.
+    /// Inserts the edition if there is none: incarnation, lowest revision, stamp.
     pub control_edition_make: &'static str,
     /// Deletes a batch of the oldest audit entries of live control: time before which they were made, most rows.
     pub control_audit_cleanup: &'static str,
@@ -86,7 +86,9 @@ pub struct Statements {
 pub struct ControlStatements {
     /// Reads the edition, without a lock.
     pub edition: &'static str,
-    /// Updates incarnation and revision: incarnation, revision.
+    /// The edition's digest, that of all rows, and that of those that are kept.
+    pub contents: &'static str,
+    /// Updates the edition of a database that has lost controls, and takes the rows as they are: incarnation, revision, stamp.
     pub renew: &'static str,
     /// Newer controls: revision, most rows.
     pub newer: &'static str,
@@ -104,13 +106,13 @@ pub struct ControlStatements {
     pub insert: &'static str,
     /// Inserts audit entries, after another statement; rows follow.
     pub record: &'static str,
-    /// Sets the revision, after another statement: revision.
+    /// Advances the edition, after another statement: revision, stamp, number of rows and sum of their stamps.
     pub advance: &'static str,
     /// The highest revision of the batch to drop: time, time, most rows.
     pub last_over: &'static str,
     /// Drops the batch: revision, time, time.
     pub drop_over: &'static str,
-    /// Raises the floor: revision, revision.
+    /// Raises the floor and the time up to which controls were dropped: each twice.
     pub raise_floor: &'static str,
 }
 

@@ -25,8 +25,8 @@ use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
 use tokio::time::{timeout, timeout_at};
 use tracing::{Instrument, info, warn};
-use weir_core::control::book::Book;
-use weir_core::control::news::{News, UnfinishedNews};
+use weir_core::control::book::{Book, News};
+use weir_core::control::news::UnfinishedNews;
 use weir_core::control::{Control, Controls};
 use weir_core::model::time::UnixMs;
 use weir_core::model::wire::ControlsKnown;
@@ -114,7 +114,7 @@ impl Live {
     }
 
     fn take(&self, news: News) {
-        let News { edition, since, entries, bad } = news;
+        let News { edition, since, ref entries, bad, .. } = news;
         if bad > 0 {
             self.hub.metrics.program.bad_rows.inc_by(bad);
             self.hub.warn(&format!("skipped {bad} live controls in the database that cannot be read"), None);
@@ -123,7 +123,13 @@ impl Live {
         let changed: Vec<Control> = entries.iter().map(|entry| entry.control.clone()).collect();
         let mut book = self.book.write();
         let before = book.edition();
-        if !Arc::make_mut(&mut book).take(edition, since, entries, now) {
+        let is_new = Arc::make_mut(&mut book).take(news, now);
+        if book.has_lost() {
+            warn!(
+                "the database has lost live controls, or was set back and changed again; all are read anew"
+            );
+        }
+        if !is_new {
             return;
         }
         let in_force = book.in_force(now);
@@ -176,7 +182,8 @@ impl Live {
         loop {
             match reader.next(&mut &*self.hub, rand::random()) {
                 Next::Call(call) => {
-                    let read = self.read(global, Duration::from_millis(call.within_ms)).await;
+                    let within = Duration::from_millis(call.within_ms);
+                    let read = self.read(global, call.compares, within).await;
                     reader.read(read.is_ok());
                     if let Err(error) = read {
                         self.hub
@@ -189,30 +196,31 @@ impl Live {
         }
     }
 
-    /// Reads the changes since the last reading.
-    async fn read(&self, global: &Global, within: Duration) -> Result<(), DatabaseError> {
+    /// Reads the changes since the last reading. If it `compares`, it also finds rows that are missing though nothing has changed.
+    async fn read(&self, global: &Global, compares: bool, within: Duration) -> Result<(), DatabaseError> {
         let mut so_far = self.turn.lock().await;
-        let (began, book) = (Instant::now(), self.book());
-        let news = loop {
-            let left = within.saturating_sub(began.elapsed());
-            match global.database.control_news(&book, &mut so_far, self.hub.now(), left).await {
+        let began = Instant::now();
+        let read = loop {
+            let (left, book) = (within.saturating_sub(began.elapsed()), self.book());
+            let page = global.database.control_news(&book, &mut so_far, compares, self.hub.now(), left).await;
+            drop(book);
+            match page {
                 Ok(NewsPage::Part) => {}
-                other => break other,
+                Ok(NewsPage::Nothing) => break Ok(()),
+                Ok(NewsPage::All(news)) => {
+                    self.take(news);
+                    if !self.book().has_lost() {
+                        break Ok(());
+                    }
+                }
+                Err(error) => break Err(error),
             }
         };
-        drop(book);
         self.hub.metrics.operation(Operation::ReadControls, began.elapsed());
-        match news {
-            Ok(NewsPage::Nothing | NewsPage::Part) => Ok(()),
-            Ok(NewsPage::All(news)) => {
-                self.take(news);
-                Ok(())
-            }
-            Err(error) => {
-                self.hub.metrics.operation_failed(Operation::ReadControls, error.reason());
-                Err(error)
-            }
+        if let Err(error) = &read {
+            self.hub.metrics.operation_failed(Operation::ReadControls, error.reason());
         }
+        read
     }
 
     /// Changes live control, all of `changes` or none, and announces the change to the region's peers at once.
@@ -239,7 +247,7 @@ impl Live {
             regional::broadcast_controls(&self.hub, regional).await;
         }
         let within = Duration::from_millis(global.schedule.global_timeout_ms);
-        if let Err(error) = self.read(global, within).await {
+        if let Err(error) = self.read(global, false, within).await {
             self.hub.warn(&format!("could not read back a change of live control: {error}"), None);
         }
     }

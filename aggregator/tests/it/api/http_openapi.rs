@@ -215,7 +215,7 @@ async fn fill(file: &std::path::Path) {
     let url = format!("sqlite://{}", file.display());
     let mut connection = sqlx::SqliteConnection::connect(&url).await.unwrap();
     let fill = "WITH RECURSIVE place (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM place WHERE i < 10000)
-        INSERT INTO weir_controls SELECT x'77', x'6e', CAST(i AS BLOB), x'', 0, 1, 3, 0, 0, x'', x'', 0, 0, i, 1, 1 FROM place";
+        INSERT INTO weir_controls SELECT x'77', x'6e', CAST(i AS BLOB), x'', 0, 1, 3, 0, 0, x'', x'', 0, 0, i, 1, 1, 0 FROM place";
     sqlx::raw_sql(fill).execute(&mut connection).await.unwrap();
 }
 

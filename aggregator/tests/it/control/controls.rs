@@ -127,11 +127,9 @@ async fn live_control_of_one_region_applies_in_all_and_outlasts_the_database() {
         "a filter that starts now must receive all controls"
     );
     let blind = start_with(of("blind", &url, Schedule::for_tests())).await;
-    let mut waiting = subscriber(
-        &blind,
-        ControlsKnown { incarnation: first.incarnation, revision: control.revision, proof: 0 },
-    )
-    .await;
+    let stamp = here.server.services().control.book().of_revision(control.revision).unwrap().stamp;
+    let has = ControlsKnown { incarnation: first.incarnation, revision: control.revision, stamp, ..nothing };
+    let mut waiting = subscriber(&blind, has).await;
     server.restart().await.unwrap();
     // An instruction to discard the filter's controls would have been sent first.
     let update = next_controls(&mut waiting).await;
@@ -189,6 +187,41 @@ async fn the_apis_of_both_regions_apply_it(here: &Weir, there: &Weir) {
         verdicts == [(true, None), (false, Some(true))] || verdicts == [(false, Some(true)), (true, None)]
     };
     explained(there, "carol", two_epochs).await;
+}
+
+/// Two regions, and a filter that has what one of them has set.
+async fn is_missed(store: &Store, lose: &[&str], left: &[&str]) {
+    let scene = store.fresh().await;
+    let start = async |region| start_with(of(region, &scene.url, Schedule::for_tests())).await;
+    let (here, there) = (start("here").await, start("there").await);
+    let mut filter = subscriber(&there, ControlsKnown::default()).await;
+    for identifier in ["alice", "bob"] {
+        put(&here, json!({"namespace": "n", "identifier": identifier, "limit": 3})).await;
+        control_of(&mut filter, identifier).await;
+    }
+    for statement in lose {
+        scene.run(statement).await;
+    }
+    let replaced = filter.next_with(|frame| frame.controls.filter(|controls| controls.from_scratch)).await;
+    let names: Vec<&str> = replaced.entries.iter().map(|entry| entry.identifier.as_str()).collect();
+    assert_eq!(names, left);
+}
+
+/// The filter keeps its connection, and obeys what the database still has.
+async fn lost_rows_reach_filters(store: &Store) {
+    is_missed(store, &["DELETE FROM weir_controls"], &[]).await;
+    let of_bob = "DELETE FROM weir_controls WHERE SUBSTR(CAST(identifier AS CHAR), 1, 3) = 'bob'";
+    is_missed(store, &[of_bob], &["alice"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_that_sqlite_has_lost_reach_filters() {
+    lost_rows_reach_filters(&Store::sqlite()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_that_mariadb_has_lost_reach_filters() {
+    lost_rows_reach_filters(&Store::mariadb().await).await;
 }
 
 /// A server that has read live control from the database within a second. Otherwise it would wait for the next import.
@@ -389,6 +422,11 @@ async fn a_name_that_no_filter_reported_causes_a_warning() {
             Some("a rule \"slip\" in workspace \"default\"; there is demo/keys"),
         ),
         (json!({"workspace": "demo", "namespace": "n", "identifier": "a", "limit": 1}), None),
+        (
+            json!({"workspace": "demo", "namespace": "n", "identifier": "a", "limit": 1, "window": "1h"}),
+            Some("with a window of 1h; there is 1m"),
+        ),
+        (json!({"workspace": "demo", "namespace": "n", "identifier": "a", "limit": 1, "window": "1m"}), None),
     ] {
         let warning = put(&weir, body.clone()).await["warning"].clone();
         let message = warning.as_str();

@@ -34,6 +34,9 @@ async fn scenarios(store: &Store) {
         a_database_that_is_restored_between_two_parts_is_read_anew,
         expired_controls_are_dropped_and_outdated_readers_start_from_scratch,
         a_database_that_was_wiped_or_set_back_begins_another_incarnation,
+        a_database_that_was_set_back_and_changed_again_begins_another_incarnation,
+        rows_that_were_deleted_beside_their_edition_are_missed,
+        cleanups_and_changes_leave_nothing_to_miss,
     );
 }
 
@@ -86,17 +89,25 @@ fn done(changed: Changed) -> (StoredControl, Option<StoredControl>) {
 
 /// Reads the controls that a book does not have; returns whether there were any.
 async fn read(database: &Database, book: &mut Book, now: UnixMs) -> bool {
-    let mut so_far = UnfinishedNews::default();
-    let news = loop {
-        match database.control_news(book, &mut so_far, now, WITHIN).await.unwrap() {
-            NewsPage::Nothing => return false,
+    read_comparing(database, book, false, now).await
+}
+
+/// The same, until the book has what the table has.
+async fn read_comparing(database: &Database, book: &mut Book, compares: bool, now: UnixMs) -> bool {
+    let (mut so_far, mut is_new) = (UnfinishedNews::default(), false);
+    loop {
+        match database.control_news(book, &mut so_far, compares, now, WITHIN).await.unwrap() {
+            NewsPage::Nothing => return is_new,
             NewsPage::Part => {}
-            NewsPage::All(news) => break news,
+            NewsPage::All(news) => {
+                assert_eq!(news.bad, 0);
+                is_new |= book.take(news, now);
+                if !book.has_lost() {
+                    return is_new;
+                }
+            }
         }
-    };
-    assert_eq!(news.bad, 0);
-    assert!(book.take(news.edition, news.since, news.entries, now));
-    true
+    }
 }
 
 fn in_force(book: &Book) -> Vec<String> {
@@ -333,7 +344,7 @@ async fn many_controls_are_read_in_parts_and_on_after_a_failure(store: &Store) {
     let (mut book, mut so_far) = (Book::new(), UnfinishedNews::default());
     fill(&scene, "w", 1, 2 * NEWS_ROWS + 500, false).await;
     let read = async |book: &Book, so_far: &mut UnfinishedNews| {
-        database.control_news(book, so_far, NOW, WITHIN).await
+        database.control_news(book, so_far, false, NOW, WITHIN).await
     };
     let is_part = |page| page == Ok(NewsPage::Part);
     assert!(is_part(read(&book, &mut so_far).await));
@@ -347,7 +358,7 @@ async fn many_controls_are_read_in_parts_and_on_after_a_failure(store: &Store) {
     done(one(&database, of("w", change("f8", Wish::Delete(Slot::Override))), NOW).await);
     assert!(is_part(read(&book, &mut so_far).await));
     let Ok(NewsPage::All(news)) = read(&book, &mut so_far).await else { panic!("the last part") };
-    assert!(book.take(news.edition, news.since, news.entries, NOW));
+    assert!(book.take(news, NOW));
     assert_eq!(book.in_force(NOW), 2 * NEWS_ROWS + 499);
     let changed = book.entries().filter(|entry| entry.control.effect == Effect::Limit(5));
     assert_eq!(changed.count(), 2);
@@ -369,7 +380,7 @@ async fn a_database_that_is_restored_between_two_parts_is_read_anew(store: &Stor
         }
     };
     let part = async |so_far: &mut UnfinishedNews| {
-        assert_eq!(database.control_news(&Book::new(), so_far, NOW, WITHIN).await, Ok(NewsPage::Part));
+        assert_eq!(database.control_news(&Book::new(), so_far, false, NOW, WITHIN).await, Ok(NewsPage::Part));
     };
     // What is changed is in none of the parts that are read before the restore, and then in one of them again.
     for (parts, changed) in [(1, "f7"), (2, "f1500")] {
@@ -389,13 +400,13 @@ async fn a_database_that_is_restored_between_two_parts_is_read_anew(store: &Stor
         }
         let mut book = Book::new();
         let news = loop {
-            match database.control_news(&book, &mut so_far, NOW, WITHIN).await.unwrap() {
+            match database.control_news(&book, &mut so_far, false, NOW, WITHIN).await.unwrap() {
                 NewsPage::Nothing => panic!("there are controls"),
                 NewsPage::Part => {}
                 NewsPage::All(news) => break news,
             }
         };
-        assert!(book.take(news.edition, news.since, news.entries, NOW));
+        assert!(book.take(news, NOW));
         let is_held =
             |name: &str| book.entries().any(|entry| entry.control.target == target_of("w", target(name)));
         assert_eq!((book.in_force(NOW), is_held(changed)), (2 * NEWS_ROWS + 500, true), "{changed}");
@@ -457,6 +468,7 @@ async fn expired_controls_are_dropped_and_outdated_readers_start_from_scratch(st
         incarnation: sent_incarnation(last_read.incarnation),
         revision: last_read.revision,
         proof: 0,
+        stamp: last_read.stamp,
     };
     assert!(behind.frame_since(Some(old), later(30)).unwrap().from_scratch);
     let tidied = database.cleanup_controls(30 * day, 400 * day, 3, later(400)).await.unwrap();
@@ -506,4 +518,104 @@ async fn a_database_that_was_wiped_or_set_back_begins_another_incarnation(store:
     scene.run("DELETE FROM weir_control_edition").await;
     assert!(read(&b, &mut other, NOW).await);
     assert!(in_force(&other).is_empty() && other.edition().unwrap().incarnation != before.incarnation);
+}
+
+/// Copies both tables, as a dump does.
+async fn dump(scene: &Scene) {
+    for table in ["weir_controls", "weir_control_edition"] {
+        scene.run(&format!("CREATE TABLE dump_of_{table} AS SELECT * FROM {table}")).await;
+    }
+}
+
+async fn restore(scene: &Scene) {
+    for table in ["weir_controls", "weir_control_edition"] {
+        scene.run(&format!("DELETE FROM {table}")).await;
+        scene.run(&format!("INSERT INTO {table} SELECT * FROM dump_of_{table}")).await;
+    }
+}
+
+/// An aggregator that had not read what was lost makes as many changes again, and another one that had read it finds out.
+async fn a_database_that_was_set_back_and_changed_again_begins_another_incarnation(store: &Store) {
+    for is_replaced in [false, true] {
+        let scene = store.fresh().await;
+        let (behind, ahead) = (scene.open("a"), scene.open("b"));
+        let (mut old, mut book) = (Book::new(), Book::new());
+        done(one(&behind, set("before", Effect::Ban), NOW).await);
+        assert!(read(&behind, &mut old, NOW).await);
+        dump(&scene).await;
+        for name in ["lost", "last"] {
+            done(one(&ahead, set(name, Effect::Ban), NOW).await);
+        }
+        assert!(read(&ahead, &mut book, NOW).await);
+        assert_eq!(in_force(&book), ["before", "lost", "last"]);
+        restore(&scene).await;
+        // With the same revisions, or with higher ones, the last of them for the same client.
+        let (names, later) = if is_replaced { (["new", "last"], 9_000) } else { (["new", "other"], 0) };
+        for name in names {
+            let changes = [set(name, Effect::Ban)];
+            let now = UnixMs(NOW.0 + later);
+            let changed = behind.change_controls(&changes, &old, now, WITHIN).await.unwrap();
+            assert!(matches!(changed[..], [Changed::Done(..)]), "{changed:?}");
+        }
+        let known = book.edition().unwrap();
+        assert!(read(&ahead, &mut book, NOW).await);
+        assert_eq!(in_force(&book), ["before", "new", names[1]]);
+        let renewed = book.edition().unwrap();
+        assert!(renewed.incarnation != known.incarnation && renewed.revision > known.revision);
+        assert!(read(&behind, &mut old, NOW).await);
+        assert_eq!((old.edition(), in_force(&old)), (Some(renewed), in_force(&book)));
+        assert!(!read_comparing(&ahead, &mut book, true, NOW).await, "it is renewed once");
+    }
+}
+
+async fn rows_that_were_deleted_beside_their_edition_are_missed(store: &Store) {
+    let scene = store.fresh().await;
+    let database = scene.open("a");
+    let mut book = Book::new();
+    done(one(&database, set("a", Effect::Ban), NOW).await);
+    done(one(&database, change("b", Wish::Set(Effect::Ban, Some(UnixMs(NOW.0 + 9_000)))), NOW).await);
+    assert!(read(&database, &mut book, NOW).await);
+    let of_b = "DELETE FROM weir_controls WHERE SUBSTR(CAST(identifier AS CHAR), 1, 1) = 'b'";
+    for (statement, left) in [(of_b, &["a"] as &[&str]), ("DELETE FROM weir_controls", &[])] {
+        let incarnation = book.edition().unwrap().incarnation;
+        scene.run(statement).await;
+        assert!(!read(&database, &mut book, NOW).await, "without a comparison nothing is new");
+        assert!(read_comparing(&database, &mut book, true, NOW).await);
+        assert_eq!(in_force(&book), left);
+        assert_ne!(book.edition().unwrap().incarnation, incarnation);
+        assert!(!read_comparing(&database, &mut book, true, NOW).await, "it is renewed once");
+    }
+    // An aggregator that starts finds it too, and so the filters that have what is lost are sent the rest.
+    done(one(&database, set("a", Effect::Ban), NOW).await);
+    assert!(read(&database, &mut book, NOW).await);
+    scene.run("DELETE FROM weir_controls").await;
+    let mut newcomer = Book::new();
+    assert!(read(&database, &mut newcomer, NOW).await);
+    assert_ne!(newcomer.edition().unwrap().incarnation, book.edition().unwrap().incarnation);
+}
+
+async fn cleanups_and_changes_leave_nothing_to_miss(store: &Store) {
+    let scene = store.fresh().await;
+    let database = scene.open("a");
+    let mut book = Book::new();
+    let ends = |name: &str, after: u64| change(name, Wish::Set(Effect::Ban, Some(UnixMs(NOW.0 + after))));
+    assert!(read(&database, &mut book, NOW).await);
+    let incarnation = book.edition().unwrap().incarnation;
+    let steps = [
+        vec![set("a", Effect::Ban), ends("b", 5), ends("c", 90_000), set("d", Effect::Exempt)],
+        vec![set("a", Effect::Exempt), set("a", Effect::Ban), change("d", Wish::Delete(Slot::Override))],
+        vec![ends("b", 20_000), set("e", Effect::Ban)],
+        vec![change("a", Wish::Delete(Slot::Override)), ends("c", 95_000)],
+    ];
+    for (number, changes) in (1..).zip(steps) {
+        let now = UnixMs(NOW.0 + number * 10_000);
+        let changed = database.change_controls(&changes, &book, now, WITHIN).await.unwrap();
+        assert!(changed.iter().all(|changed| matches!(changed, Changed::Done(..))), "{changed:?}");
+        read_comparing(&database, &mut book, true, now).await;
+        database.cleanup_controls(Duration::from_secs(1), Duration::MAX, 2, now).await.unwrap();
+        read_comparing(&database, &mut book, true, now).await;
+        let edition = book.edition().unwrap();
+        assert_eq!(edition.incarnation, incarnation, "{number}");
+    }
+    assert!(book.edition().unwrap().floor > 0, "something was dropped");
 }

@@ -146,6 +146,7 @@ async fn it_cannot_have_the_database_begin_another_incarnation() {
             incarnation: received.incarnation,
             revision: before.revision + ahead,
             proof: received.proof,
+            stamp: received.stamp,
         };
         attacker.send(FilterFrame { controls_known: Some(newer), ..FilterFrame::default() }).await;
         pong(&mut attacker).await;

@@ -131,7 +131,7 @@ proptest! {
         for frame in database.frames(set.known(), false) {
             set.apply(&frame);
         }
-        if set.known() != (wire::ControlsKnown { incarnation: database.incarnation, revision: database.revision, proof: 0 }) {
+        if set.known() != (wire::ControlsKnown { incarnation: database.incarnation, revision: database.revision, proof: 0, stamp: 0 }) {
             for frame in database.frames(set.known(), true) {
                 set.apply(&frame);
             }
@@ -203,7 +203,7 @@ fn another_incarnation_applies_only_once_it_is_complete() {
     let rest = wire::Controls { entries: Vec::new(), from_scratch: false, after: 1, ..other };
     assert!(set.apply(&rest));
     assert!(find(&set, "alice", "", 0).ban.is_none() && find(&set, "bob", "", 0).ban.is_some());
-    assert_eq!(set.known(), wire::ControlsKnown { incarnation: 8, revision: 2, proof: 0 });
+    assert_eq!(set.known(), wire::ControlsKnown { incarnation: 8, revision: 2, proof: 0, stamp: 0 });
 }
 
 #[test]

@@ -58,7 +58,7 @@ fn controls_that_one_worker_received_reach_all_workers_and_later_ones() {
     assert!(banned(&later, "alice") && banned(&later, "bob"));
     assert_eq!(
         later.controls().known(),
-        wire::ControlsKnown { incarnation: INCARNATION, revision: 3, proof: 0 }
+        wire::ControlsKnown { incarnation: INCARNATION, revision: 3, proof: 0, stamp: 0 }
     );
 }
 
@@ -122,6 +122,7 @@ fn the_known_revision_is_sent_once_for_each_stream_and_change() {
             incarnation: if revision > 0 { INCARNATION } else { 0 },
             revision,
             proof: 0,
+            stamp: 0,
         })
     };
     assert_eq!(worker.to_send(false), None);

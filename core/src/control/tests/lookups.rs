@@ -259,7 +259,7 @@ fn a_local_ban_is_lifted_if_the_region_has_stored_and_lifted_it() {
     bans.put(("w", "n"), b"alice", made(300), UnixMs(0));
     let mut lifts = |incarnation, entry| {
         let frame = wire::Controls { incarnation, entries: [entry].into(), ..Default::default() };
-        bans.lift(&frame, wire::ControlsKnown { incarnation: INCARNATION, revision: 4, proof: 0 })
+        bans.lift(&frame, wire::ControlsKnown { incarnation: INCARNATION, revision: 4, proof: 0, stamp: 0 })
     };
     assert!(!lifts(INCARNATION + 1, deleted(5, 300)), "an entry of another database");
     assert!(!lifts(INCARNATION, deleted(4, 300)), "an entry that was received before");

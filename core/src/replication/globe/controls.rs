@@ -14,7 +14,12 @@ use crate::replication::{Access, Next};
 pub struct Read {
     /// The deadline in milliseconds.
     pub within_ms: u64,
+    /// Compare the table with what was read, though the edition is the one that was read: rows may have been deleted beside it.
+    pub compares: bool,
 }
+
+/// One reading of so many compares the table, whatever the edition is.
+pub const READINGS_A_COMPARISON: u32 = 10;
 
 /// Triggers one read, or reads for as long as the aggregator runs.
 #[derive(Debug)]
@@ -28,6 +33,8 @@ pub struct Reader {
     /// After a failure, the time until the next read.
     rest_ms: u64,
     has_failed: bool,
+    /// Readings until the next one that compares.
+    until_comparison: u32,
 }
 
 impl Reader {
@@ -41,6 +48,7 @@ impl Reader {
             is_due: false,
             rest_ms: schedule.publish_ms,
             has_failed: false,
+            until_comparison: 0,
         }
     }
 
@@ -53,13 +61,15 @@ impl Reader {
             is_due: true,
             rest_ms: 0,
             has_failed: false,
+            until_comparison: 0,
         }
     }
 
     /// What to do now; `random` is uniform.
     pub fn next(&mut self, access: &mut impl Access, random: u64) -> Next<Read> {
         if core::mem::take(&mut self.is_due) {
-            return Next::Call(Read { within_ms: self.within_ms });
+            let compares = self.until_comparison == 0;
+            return Next::Call(Read { within_ms: self.within_ms, compares });
         }
         let Some(interval) = &mut self.interval else { return Next::Over };
         self.is_due = true;
@@ -74,6 +84,10 @@ impl Reader {
     /// Takes whether the controls were read.
     pub fn read(&mut self, went_well: bool) {
         self.has_failed = !went_well;
+        if went_well {
+            let left = self.until_comparison.checked_sub(1);
+            self.until_comparison = left.unwrap_or(READINGS_A_COMPARISON.saturating_sub(1));
+        }
     }
 }
 
@@ -86,18 +100,20 @@ mod tests {
     fn controls_are_read_at_each_interval_and_at_each_change() {
         let mut state = state();
         let mut reader = Reader::new(Schedule::default(), NOW.mono, 0);
-        for _ in 0..3 {
+        for number in 0..21 {
             let wait = reader.next(&mut at(&mut state, 0), 0);
             let Next::Wait { events, at_most_ms: Some(ms) } = wait else { panic!("{wait:?}") };
             assert!(
                 events.has(Event::Controls) && ms <= 1_200,
                 "a message does not postpone the interval: {ms}"
             );
-            assert_eq!(reader.next(&mut at(&mut state, 0), 0), Next::Call(Read { within_ms: 10_000 }));
+            let call = Read { within_ms: 10_000, compares: [0, 10, 20].contains(&number) };
+            assert_eq!(reader.next(&mut at(&mut state, 0), 0), Next::Call(call));
             reader.read(true);
         }
         let mut once = Reader::once();
-        assert_eq!(once.next(&mut at(&mut state, 0), 0), Next::Call(Read { within_ms: PREPARATION_MS }));
+        let call = Read { within_ms: PREPARATION_MS, compares: true };
+        assert_eq!(once.next(&mut at(&mut state, 0), 0), Next::Call(call));
         assert_eq!(once.next(&mut at(&mut state, 0), 0), Next::Over);
     }
 
@@ -105,16 +121,19 @@ mod tests {
     fn a_database_that_fails_is_read_less_often() {
         let mut state = state();
         let mut reader = Reader::new(Schedule::default(), NOW.mono, 0);
-        let mut now_ms = 0;
+        let (mut now_ms, mut is_first) = (0, true);
         for (went_well, longest_ms) in
-            [(true, 1_200), (false, 1_200), (false, 10_000), (true, 10_000), (true, 1_200)]
+            [(false, 1_200), (false, 10_000), (true, 10_000), (true, 1_200), (false, 1_200)]
         {
             let Next::Wait { at_most_ms: Some(ms), .. } = reader.next(&mut at(&mut state, now_ms), 0) else {
                 panic!("it waits for the next tick")
             };
             assert!(ms <= longest_ms && (longest_ms < 10_000 || ms == longest_ms), "{ms} of {longest_ms}");
             now_ms += ms;
-            assert!(matches!(reader.next(&mut at(&mut state, now_ms), 0), Next::Call(_)));
+            let next = reader.next(&mut at(&mut state, now_ms), 0);
+            let Next::Call(Read { compares, .. }) = next else { panic!("{next:?}") };
+            assert_eq!(compares, is_first, "a comparison that fails is repeated");
+            is_first &= !went_well;
             reader.read(went_well);
         }
     }

@@ -1,7 +1,7 @@
 //! What must hold at every moment, and at rest.
 //!
 //! - A part obeys nothing that was not written.
-//! - Of one incarnation of the database, no part returns to an older control of a place.
+//! - Of one incarnation of the database, no part returns to an older control of a place, unless the newer one is lost.
 //! - After [`BOUND_MS`] without a fault, a part obeys what the database had since.
 //! - No aggregator writes a revision that it has seen, and so no epoch of a key begins twice.
 //! - At rest all parts obey what the database has.
@@ -9,17 +9,19 @@
 use super::World;
 use super::database::{Row, in_force};
 use super::targets::{Place, TARGETS, target};
-use std::collections::BTreeMap;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use weir_core::control::{Control, Controls};
 use weir_core::model::time::UnixMs;
+use weir_core::replication::globe::controls::READINGS_A_COMPARISON;
 
 /// Time after which a change is obeyed everywhere: an interval of reads with its jitter, the pages of a reading, two rounds of pushes, and
 /// two ticks.
 const BOUND_MS: u64 = 2_000;
 /// Time after a failed read until the next one.
 pub const RETRY_MS: u64 = 10_000;
+/// Time after which rows that were deleted beside their edition are missed: as many intervals of reads, with their jitter.
+pub const COMPARISON_MS: u64 = READINGS_A_COMPARISON as u64 * 1_200;
 
 /// What was written, and what was found.
 #[derive(Debug, Default)]
@@ -45,18 +47,28 @@ pub struct Obeyed {
     revisions: BTreeMap<Place, u64>,
 }
 
+/// By what a part is judged.
+struct Moment<'a> {
+    /// Its clock.
+    clock: UnixMs,
+    /// It has to obey what the database had within the bound.
+    must: bool,
+    /// The stamps of the changes that the database has.
+    history: &'a BTreeSet<u64>,
+}
+
 impl Checks {
     fn fail(&mut self, what: String) {
         self.violation.get_or_insert(what);
     }
 
-    /// Compares what a part obeys. `must`: it has to obey what the database had within the bound.
+    /// Compares what a part obeys.
     fn judge(
         &mut self,
         who: impl Fn() -> String,
         controls: &Controls,
         obeyed: &mut Obeyed,
-        (clock, must): (UnixMs, bool),
+        Moment { clock, must, history }: Moment<'_>,
     ) {
         self.done += 1;
         let incarnation = controls.known().incarnation;
@@ -72,7 +84,9 @@ impl Checks {
                 return self.fail(format!("{} obeys {control:?}, which was never written", who()));
             }
             let highest = obeyed.revisions.entry(place.clone()).or_default();
-            if control.revision < *highest {
+            let newer = self.written.get(&(place.clone(), *highest)).into_iter().flatten();
+            let is_newer_there = newer.map(|row| row.stamp).any(|stamp| history.contains(&stamp));
+            if control.revision < *highest && is_newer_there {
                 return self.fail(format!("{} returns to {control:?} after {highest}", who()));
             }
             *highest = control.revision;
@@ -108,7 +122,7 @@ impl World {
 
     /// Notes that the database was emptied or set back.
     pub fn was_set_back(&mut self) {
-        self.checks.database_fault = self.checks.database_fault.max(self.now);
+        self.checks.database_fault = self.checks.database_fault.max(self.found_by());
         self.new_version();
     }
 
@@ -131,11 +145,12 @@ impl World {
     pub fn check_worker(&mut self, envoy: usize, worker: usize) {
         self.forget_versions();
         let fault = self.fault_of(envoy);
-        let (clocks, must) =
-            (self.envoys[envoy].clocks(self.now, self.slept_ms), self.now >= fault + BOUND_MS);
+        let clock = self.envoys[envoy].clocks(self.now, self.slept_ms).unix;
+        let history = &self.database.tables.history;
+        let moment = Moment { clock, must: self.now >= fault + BOUND_MS, history };
         let Some(of_worker) = self.envoys[envoy].workers.get_mut(worker) else { return };
         let who = || format!("worker {worker} of envoy {envoy}");
-        self.checks.judge(who, of_worker.keeper.controls(), &mut of_worker.obeyed, (clocks.unix, must));
+        self.checks.judge(who, of_worker.keeper.controls(), &mut of_worker.obeyed, moment);
     }
 
     /// Checks the set by which an aggregator decides.
@@ -143,10 +158,12 @@ impl World {
         self.forget_versions();
         let found = &mut self.aggregators[aggregator];
         let fault = found.last_fault.max(self.checks.database_fault);
-        let (clocks, must) = (found.clocks(self.now, self.slept_ms), self.now >= fault + BOUND_MS);
+        let clock = found.clocks(self.now, self.slept_ms).unix;
+        let history = &self.database.tables.history;
+        let moment = Moment { clock, must: self.now >= fault + BOUND_MS, history };
         let Some(process) = &mut found.process else { return };
         let who = || format!("aggregator {aggregator}");
-        self.checks.judge(who, &process.set, &mut process.obeyed, (clocks.unix, must));
+        self.checks.judge(who, &process.set, &mut process.obeyed, moment);
     }
 
     /// Checks all parts after all faults are over.

@@ -1,9 +1,12 @@
 //! The shared database of live control: what the statements of an aggregator read and write in it.
 
 use super::targets::Place;
-use std::collections::BTreeMap;
-use weir_core::control::book::{Book, Edition, Entry, Reading, first_revision, renewed};
-use weir_core::control::news::{News, Page, UnfinishedNews};
+use crate::random::Random;
+use std::collections::{BTreeMap, BTreeSet};
+use weir_core::control::book::{
+    Book, Contents, Digest, Edition, Entry, MAX_STAMP, News, Reading, first_revision, renewed,
+};
+use weir_core::control::news::{Page, UnfinishedNews};
 use weir_core::control::{Control, Effect, Slot, Target};
 use weir_core::model::time::UnixMs;
 
@@ -19,6 +22,14 @@ pub struct Row {
     pub is_deleted: bool,
     /// When it was written, by the clock of the aggregator that did.
     pub updated_at: UnixMs,
+    /// Random.
+    pub stamp: u64,
+}
+
+impl Row {
+    fn entry(&self) -> Entry {
+        Entry { control: self.control.clone(), is_deleted: self.is_deleted, stamp: self.stamp }
+    }
 }
 
 /// The control of a row, if it is in force.
@@ -30,8 +41,32 @@ pub fn in_force(row: Option<&Row>, now: UnixMs) -> Option<&Control> {
 #[derive(Clone, Debug, Default)]
 pub struct Tables {
     edition: Option<Edition>,
+    /// The digest of the rows that the changes have left.
+    stated: Digest,
     /// The rows by place.
     pub rows: BTreeMap<Place, Row>,
+    /// The stamps of all changes that led here, for the checkers.
+    pub history: BTreeSet<u64>,
+}
+
+impl Tables {
+    fn digest(&self, of: impl Fn(&Row) -> bool) -> Digest {
+        let rows = self.rows.values().filter(|row| of(row));
+        rows.fold(Digest::default(), |digest, row| digest.with(row.stamp))
+    }
+
+    /// Removes rows as a statement does that subtracts them from the digest.
+    fn remove(&mut self, of: impl Fn(&Row) -> bool) {
+        let Digest { rows, stamps } = self.digest(&of);
+        self.stated.rows = self.stated.rows.wrapping_sub(rows);
+        self.stated.stamps = self.stated.stamps.wrapping_sub(stamps);
+        self.rows.retain(|_, row| !of(row));
+    }
+
+    /// Whether rows were deleted by hand, and no aggregator has found it yet.
+    pub fn has_lost(&self) -> bool {
+        self.edition.is_some() && self.stated != self.digest(|_| true)
+    }
 }
 
 /// What one statement of a reading has led to.
@@ -57,34 +92,43 @@ pub struct Database {
 
 impl Database {
     /// The edition. Inserts one if there is none.
-    fn edition(&mut self, random: u64, now: UnixMs) -> Edition {
-        let anew = || Edition { incarnation: random.max(1), revision: first_revision(now), floor: 0 };
-        *self.tables.edition.get_or_insert_with(anew)
+    fn edition(&mut self, random: &mut Random, now: UnixMs) -> Edition {
+        let mut anew = || Edition {
+            incarnation: random.next().max(1),
+            revision: first_revision(now),
+            stamp: random.below(MAX_STAMP),
+            floor: 0,
+            dropped_before: UnixMs(0),
+        };
+        *self.tables.edition.get_or_insert_with(&mut anew)
     }
 
     /// The edition, under a new incarnation if the reader finds it set back.
-    fn renew(&mut self, reading: impl Fn(Edition) -> Reading, random: u64, now: UnixMs) -> Edition {
+    fn renew(&mut self, reading: impl Fn(Edition) -> Reading, random: &mut Random, now: UnixMs) -> Edition {
         let found = self.edition(random, now);
-        let edition = match reading(found) {
-            Reading::WentBack(known) => renewed(found, known, random.max(1), now),
-            _ => found,
-        };
-        self.tables.edition = Some(edition);
-        edition
+        if let Reading::WentBack(known) = reading(found) {
+            let drawn = (random.next().max(1), random.below(MAX_STAMP));
+            let renewed = renewed(found, known, drawn, now);
+            (self.tables.edition, self.tables.stated) = (Some(renewed), self.tables.digest(|_| true));
+            return renewed;
+        }
+        found
     }
 
     /// One statement of a reading, and the transaction before it that renews a database which was set back.
     pub fn read(
         &mut self,
-        reading: impl Fn(Edition) -> Reading,
+        book: &Book,
         so_far: &mut UnfinishedNews,
-        random: u64,
+        compares: bool,
+        random: &mut Random,
         now: UnixMs,
     ) -> Reply {
-        let edition = self.renew(&reading, random, now);
-        let since = match reading(edition) {
+        let edition = self.renew(|found| book.reading(found), random, now);
+        let since = match book.reading(edition) {
             Reading::Since(since) => since,
             Reading::All => 0,
+            Reading::Nothing if compares => edition.revision,
             Reading::Nothing | Reading::WentBack(_) => return Reply::Nothing,
         };
         let after = so_far.resume(edition, since);
@@ -92,14 +136,21 @@ impl Database {
             self.tables.rows.values().filter(|row| row.control.revision > after).collect();
         rows.sort_by_key(|row| row.control.revision);
         rows.truncate(PAGE_ROWS);
-        let entry = |row: &&Row| Entry { control: row.control.clone(), is_deleted: row.is_deleted };
         let page = Page {
-            entries: rows.iter().map(entry).collect(),
+            entries: rows.iter().map(|row| row.entry()).collect(),
             bad: 0,
             rows: rows.len(),
             through: rows.last().map_or(0, |row| row.control.revision),
         };
-        so_far.add(page, PAGE_ROWS).map_or(Reply::Part, Reply::All)
+        if !so_far.add(page, PAGE_ROWS) {
+            return Reply::Part;
+        }
+        let contents = Contents {
+            stated: self.tables.stated,
+            all: self.tables.digest(|_| true),
+            kept: self.tables.digest(|row| edition.keeps(&row.entry())),
+        };
+        so_far.finish(contents).map_or(Reply::Part, Reply::All)
     }
 
     /// A change: sets `effect` until `expires`, or deletes what is in its slot. Returns the row that was written; `None` if there is
@@ -109,7 +160,7 @@ impl Database {
         book: &Book,
         (target, effect): (Target, Effect),
         wish: Option<Option<UnixMs>>,
-        random: u64,
+        random: &mut Random,
         now: UnixMs,
     ) -> Option<Row> {
         let edition = self.renew(|found| book.reading(found), random, now);
@@ -122,9 +173,13 @@ impl Database {
             (None, None) => return None,
         };
         let revision = book.next_revision(edition.revision, now)?;
-        let row = Row { control: Control { target, effect, expires, revision }, is_deleted, updated_at: now };
+        let (control, stamp) = (Control { target, effect, expires, revision }, random.below(MAX_STAMP));
+        let row = Row { control, is_deleted, updated_at: now, stamp };
+        self.tables.remove(|old| (&old.control.target, old.control.effect.slot()) == (&place.0, place.1));
+        self.tables.stated = self.tables.stated.with(stamp);
         self.tables.rows.insert(place, row.clone());
-        self.tables.edition = Some(Edition { revision, ..edition });
+        self.tables.history.insert(stamp);
+        self.tables.edition = Some(Edition { revision, stamp, ..edition });
         Some(row)
     }
 
@@ -137,7 +192,16 @@ impl Database {
         };
         let over = self.tables.rows.values().filter(|row| is_over(row));
         let Some(last) = over.map(|row| row.control.revision).max() else { return };
-        self.tables.rows.retain(|_, row| !is_over(row));
-        self.tables.edition = Some(Edition { floor: edition.floor.max(last), ..edition });
+        self.tables.remove(is_over);
+        let (floor, dropped_before) = (edition.floor.max(last), edition.dropped_before.max(before));
+        self.tables.edition = Some(Edition { floor, dropped_before, ..edition });
+    }
+
+    /// Deletes rows beside their edition, as an operator may by hand: one of a place, or all.
+    pub fn lose(&mut self, place: Option<&Place>) {
+        match place {
+            Some(place) => drop(self.tables.rows.remove(place)),
+            None => self.tables.rows.clear(),
+        }
     }
 }

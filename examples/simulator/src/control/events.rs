@@ -1,7 +1,7 @@
 //! What happens in the world, one step after the other.
 
 use super::database::Reply;
-use super::parts::Stream;
+use super::parts::{Reading, Stream};
 use super::targets::{TARGETS, target};
 use super::{ACTIVE_MS, BEGIN_MS, World};
 use weir_core::control::Effect;
@@ -138,14 +138,14 @@ impl World {
         let (now, random) = (self.now, self.random.next());
         let found = &mut self.aggregators[aggregator];
         let (start, clocks) = (found.start, found.clocks(now, self.slept_ms));
-        let Some(process) = found.process.as_mut().filter(|process| process.reads_until.is_none()) else {
+        let Some(process) = found.process.as_mut().filter(|process| process.reading.is_none()) else {
             return;
         };
         process.waits += 1;
         let wait = process.waits;
         match process.reader.next(&mut Alone { state: &mut process.state, now: clocks }, random) {
-            Next::Call(Read { within_ms }) => {
-                process.reads_until = Some(now + within_ms);
+            Next::Call(Read { within_ms, compares }) => {
+                process.reading = Some(Reading { until: now + within_ms, compares });
                 let after_ms = self.draw(1, LATENCY_MS);
                 self.plan(after_ms, Event::Page { aggregator, start });
             }
@@ -160,9 +160,9 @@ impl World {
         let now = self.now;
         let start = self.aggregators[aggregator].start;
         if let Some(process) = &mut self.aggregators[aggregator].process
-            && process.reads_until.is_none()
+            && process.reading.is_none()
         {
-            process.reads_until = Some(now + 10_000);
+            process.reading = Some(Reading { until: now + 10_000, compares: true });
             let after_ms = self.draw(1, LATENCY_MS);
             self.plan(after_ms, Event::Page { aggregator, start });
         }
@@ -170,35 +170,41 @@ impl World {
 
     /// One statement of a reading.
     fn page(&mut self, aggregator: usize, start: u64) {
-        let (now, random) = (self.now, self.random.next());
+        let now = self.now;
         let found = &mut self.aggregators[aggregator];
         if found.start != start {
             return;
         }
         let clocks = found.clocks(now, self.slept_ms);
         let Some(process) = found.process.as_mut() else { return };
-        let Some(until) = process.reads_until else { return };
-        let is_late = now > until || self.database.away_until > now;
-        let reply = match is_late {
+        let Some(Reading { until, compares }) = process.reading else { return };
+        let reply = match now > until || self.database.away_until > now {
             true => None,
             false => {
-                let book = &process.book;
-                let reading = |edition| book.reading(edition);
-                Some(self.database.read(reading, &mut process.so_far, random, clocks.unix))
+                let so_far = &mut process.so_far;
+                Some(self.database.read(&process.book, so_far, compares, &mut self.random, clocks.unix))
             }
         };
-        if matches!(reply, Some(Reply::Part)) {
-            let after_ms = self.draw(1, LATENCY_MS);
-            return self.plan(after_ms, Event::Page { aggregator, start });
+        let is_part = matches!(reply, Some(Reply::Part));
+        let went_well = reply.is_some();
+        let is_news = match reply {
+            Some(Reply::All(news)) => process.take(news, clocks.unix),
+            _ => false,
+        };
+        // Controls that were lost are read again at once.
+        let goes_on = is_part || process.book.has_lost() && went_well;
+        if !goes_on {
+            process.reading = None;
+            process.reader.read(went_well);
         }
-        process.reads_until = None;
-        process.reader.read(reply.is_some());
-        if let Some(Reply::All(news)) = reply
-            && process.take(news, clocks.unix)
-        {
+        if is_news {
             let edition = process.book.edition();
             self.note(|| format!("aggregator {aggregator} has read {edition:?}"));
             self.push_all(aggregator);
+        }
+        if goes_on {
+            let after_ms = self.draw(1, LATENCY_MS);
+            return self.plan(after_ms, Event::Page { aggregator, start });
         }
         self.check_aggregator(aggregator);
         self.step_reader(aggregator);
@@ -340,7 +346,7 @@ impl World {
         }
         let now = self.now;
         let at = self.random.below(self.aggregators.len() as u64) as usize;
-        let (which, random) = (self.random.below(TARGETS), self.random.next());
+        let which = self.random.below(TARGETS);
         let (place, effect) = target(which, 1 + self.random.below(1_000));
         let wish = match self.random.below(4) {
             0 => None,
@@ -360,6 +366,7 @@ impl World {
             |ms: Option<u64>| ms.filter(|_| effect != Effect::Reset).map(|ms| UnixMs(clocks.unix.0 + ms));
         let wish = wish.map(until);
         let seen = process.seen;
+        let random = &mut self.random;
         let Some(row) = self.database.change(&process.book, (place, effect), wish, random, clocks.unix)
         else {
             return;

@@ -1,6 +1,6 @@
 //! What goes wrong: streams, programs, machines, clocks and the database.
 
-use super::check::RETRY_MS;
+use super::check::{COMPARISON_MS, RETRY_MS};
 use super::database::Tables;
 use super::events::Event;
 use super::parts::clock;
@@ -22,7 +22,7 @@ impl World {
         self.faults += 1;
         let envoy = self.random.below(self.envoys.len() as u64) as usize;
         let aggregator = self.random.below(self.aggregators.len() as u64) as usize;
-        match self.random.below(12) {
+        match self.random.below(13) {
             0 | 1 => self.cut(envoy),
             2 => self.crash(aggregator),
             3 => {
@@ -34,9 +34,10 @@ impl World {
             4 => {
                 let until = self.now + self.draw(100, 8_000);
                 self.note(|| format!("aggregator {aggregator} is frozen until {}", until - BEGIN_MS));
+                let found_by = until + self.comparison_ms();
                 let frozen = &mut self.aggregators[aggregator];
                 frozen.frozen_until = frozen.frozen_until.max(until);
-                frozen.last_fault = frozen.last_fault.max(until);
+                frozen.last_fault = frozen.last_fault.max(found_by);
             }
             5 => {
                 let until = self.now + self.draw(100, 8_000);
@@ -49,7 +50,8 @@ impl World {
                 self.database.away_until = self.database.away_until.max(self.now + self.draw(100, 12_000));
                 let until = self.database.away_until;
                 self.note(|| format!("the database is away until {}", until - BEGIN_MS));
-                self.checks.database_fault = self.checks.database_fault.max(until + RETRY_MS);
+                let found_by = until + RETRY_MS + self.comparison_ms();
+                self.checks.database_fault = self.checks.database_fault.max(found_by);
             }
             7 => self.set_back(Some(Tables::default()), "is emptied"),
             8 => {
@@ -66,8 +68,35 @@ impl World {
                 self.envoys[envoy].skew_ms = skew_ms;
                 self.aggregators[aggregator].skew_ms = skew_ms;
             }
+            11 => self.lose(),
             _ => self.night(),
         }
+    }
+
+    /// Rows are deleted beside their edition: one, or all.
+    fn lose(&mut self) {
+        let rows = &self.database.tables.rows;
+        let which = self.random.below(2 * rows.len() as u64);
+        let place = rows.keys().nth(which as usize).cloned();
+        self.note(|| format!("the database loses the row of {place:?}, or all"));
+        self.database.lose(place.as_ref());
+        self.new_version();
+        self.checks.database_fault = self.checks.database_fault.max(self.found_by());
+    }
+
+    /// When it is found at the latest that rows are missing, if any are.
+    pub fn found_by(&self) -> u64 {
+        if !self.database.tables.has_lost() {
+            return self.now;
+        }
+        let frozen = self.aggregators.iter().map(|found| found.frozen_until).max();
+        let read = frozen.unwrap_or(0).max(self.now).max(self.database.away_until + RETRY_MS);
+        read + COMPARISON_MS
+    }
+
+    /// How long it takes at most to find that rows are missing, if any are.
+    fn comparison_ms(&self) -> u64 {
+        if self.database.tables.has_lost() { COMPARISON_MS } else { 0 }
     }
 
     /// Ends the stream of an Envoy, with all that is under way on it. Another worker may subscribe.

@@ -1,8 +1,8 @@
 //! Aggregators, Envoys, and the streams between them.
 
 use super::check::Obeyed;
-use weir_core::control::book::{Book, ControlPush};
-use weir_core::control::news::{News, UnfinishedNews};
+use weir_core::control::book::{Book, ControlPush, News};
+use weir_core::control::news::UnfinishedNews;
 use weir_core::control::{Controls, Keeper};
 use weir_core::model::key::HashKey;
 use weir_core::model::schedule::Schedule;
@@ -40,14 +40,23 @@ pub struct Process {
     pub state: RegionState,
     /// What it has read of a reading.
     pub so_far: UnfinishedNews,
-    /// A read is under way, until this time at most.
-    pub reads_until: Option<u64>,
+    /// The reading under way.
+    pub reading: Option<Reading>,
     /// Counts the waits, so that an earlier wait's end has no effect.
     pub waits: u64,
     /// What it obeyed.
     pub obeyed: Obeyed,
     /// The highest revision that it has read.
     pub seen: u64,
+}
+
+/// A reading of the database.
+#[derive(Clone, Copy)]
+pub struct Reading {
+    /// It fails after this time.
+    pub until: u64,
+    /// It compares the table, whatever the edition is.
+    pub compares: bool,
 }
 
 impl Aggregator {
@@ -70,7 +79,7 @@ impl Aggregator {
             reader: Reader::new(Schedule::default(), MonoMs(now), random),
             state: RegionState::new(RegionLimits::default(), HashKey(1, 2)),
             so_far: UnfinishedNews::default(),
-            reads_until: None,
+            reading: None,
             waits: 0,
             obeyed: Obeyed::default(),
             seen: 0,
@@ -79,13 +88,13 @@ impl Aggregator {
 }
 
 impl Process {
-    /// Takes what was read, as `Live` of the aggregator does; false if it does not continue the book.
+    /// Takes what was read, as `Live` of the aggregator does; returns whether it is new.
     pub fn take(&mut self, news: News, now: UnixMs) -> bool {
-        let News { edition, since, entries, .. } = news;
-        if !self.book.take(edition, since, entries, now) {
+        let revision = news.edition.revision;
+        if !self.book.take(news, now) {
             return false;
         }
-        self.seen = self.seen.max(edition.revision);
+        self.seen = self.seen.max(revision);
         if let Some(frame) = self.book.frame_since(Some(self.set.known()), now) {
             self.set.apply(&frame);
             self.set.drop_expired(now);

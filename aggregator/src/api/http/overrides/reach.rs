@@ -1,5 +1,5 @@
-//! A warning if no filter counts where a control applies, as the name is probably mistyped. The control is stored
-//! nevertheless, since filters may connect later.
+//! A warning if no filter counts where a control applies, as its namespace, rule or window is probably mistyped. The
+//! control is stored nevertheless, since filters may connect later.
 
 use crate::auth::Caller;
 use crate::region::services::Services;
@@ -7,18 +7,56 @@ use crate::region::status::counters::Rule;
 use std::collections::BTreeSet;
 use std::net::Ipv6Addr;
 use weir_core::control::{ALL_NAMESPACES, Selector, Target};
+use weir_core::fields::written;
 
 /// Most names in a warning.
 const MAX_NAMES: usize = 5;
 
 /// The warning; `None` if a filter counts there, or no filter has reported its rules.
 pub(super) fn warning(services: &Services, caller: &Caller, target: &Target) -> Option<String> {
-    let mut rules = services.status.counters.lock().rules(services.moment().mono);
-    let peers = services.status.peers.all();
-    rules.extend(peers.iter().flat_map(|peer| peer.status.rules.iter().cloned()));
-    let unreported =
-        unreported(&rules, target, |workspace| caller.workspace(Some(workspace.as_bytes())).is_some());
-    unreported.or_else(|| uncounted_address(&target.selector))
+    let rules = services.status.rules_of_region();
+    let may_name = |workspace: &str| caller.workspace(Some(workspace.as_bytes())).is_some();
+    unreported(&rules, target, may_name)
+        .or_else(|| unreported_window(&rules, target))
+        .or_else(|| uncounted_address(&target.selector))
+}
+
+/// Whether a rule counts where a control applies, whatever its window is.
+fn is_there(rule: &Rule, target: &Target) -> bool {
+    let name = name(rule, target);
+    rule.workspace == target.workspace && (target.scope == ALL_NAMESPACES || name == target.scope)
+}
+
+/// What a target names of a rule.
+fn name<'a>(rule: &'a Rule, target: &Target) -> &'a str {
+    match target.selector {
+        Selector::Rule => &rule.name,
+        Selector::Identifier(_) | Selector::Network(_) => &rule.namespace,
+    }
+}
+
+/// Warns of a window that no rule has where the control applies.
+fn unreported_window(rules: &[Rule], target: &Target) -> Option<String> {
+    let window_ms = target.window_ms?;
+    let there: BTreeSet<u64> =
+        rules.iter().filter(|rule| is_there(rule, target)).map(|rule| rule.window_ms).collect();
+    if there.is_empty() || there.contains(&window_ms) {
+        return None;
+    }
+    let of = match target.scope.as_str() {
+        ALL_NAMESPACES => format!("in workspace {:?}", target.workspace),
+        namespace => format!("with namespace {namespace:?} in workspace {:?}", target.workspace),
+    };
+    let named: Vec<String> = there.iter().take(MAX_NAMES).map(|ms| written(*ms)).collect();
+    let more = match there.len() - named.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    Some(format!(
+        "no filter of this region has reported a rule {of} with a window of {}; there is {}{more}",
+        written(window_ms),
+        named.join(", ")
+    ))
 }
 
 /// Warns of an address that no rule counts in this form, unless its `ipv6_prefix` is 128.
@@ -37,14 +75,7 @@ fn uncounted_address(selector: &Selector) -> Option<String> {
 
 /// Names in workspaces that the caller may not use are left out.
 fn unreported(rules: &[Rule], target: &Target, may_name: impl Fn(&str) -> bool) -> Option<String> {
-    let name = |rule: &'_ Rule| match target.selector {
-        Selector::Rule => rule.name.clone(),
-        Selector::Identifier(_) | Selector::Network(_) => rule.namespace.clone(),
-    };
-    let is_there = |rule: &Rule| {
-        rule.workspace == target.workspace && (target.scope == ALL_NAMESPACES || name(rule) == target.scope)
-    };
-    if rules.is_empty() || rules.iter().any(is_there) {
+    if rules.is_empty() || rules.iter().any(|rule| is_there(rule, target)) {
         return None;
     }
     let what = match (&target.selector, target.scope.as_str()) {
@@ -57,8 +88,9 @@ fn unreported(rules: &[Rule], target: &Target, may_name: impl Fn(&str) -> bool) 
     // The most likely names come first: the same name in another workspace, then others of the same workspace.
     let visible = rules.iter().filter(|rule| may_name(&rule.workspace));
     let ranked = visible.map(|rule| {
-        let far = (name(rule) != target.scope, rule.workspace != target.workspace);
-        (far, format!("{}/{}", rule.workspace, name(rule)))
+        let name = name(rule, target);
+        let far = (name != target.scope, rule.workspace != target.workspace);
+        (far, format!("{}/{name}", rule.workspace))
     });
     let names: Vec<String> = ranked.collect::<BTreeSet<_>>().into_iter().map(|(_, name)| name).collect();
     let there = match names.len() {
@@ -98,6 +130,29 @@ mod tests {
             let warning = uncounted_address(&Selector::Identifier(identifier.into()));
             assert_eq!(warning.is_some(), part.is_some(), "{warning:?}");
             assert!(warning.is_none_or(|warning| warning.contains(part.unwrap_or_default())));
+        }
+    }
+
+    #[test]
+    fn windows_that_no_rule_has() {
+        let timed = |namespace, window_ms| Rule { window_ms, ..rule("demo", namespace, "r") };
+        let rules = [timed("per-key", 60_000), timed("per-key", 10_000), timed("ip", 3_600_000)];
+        let warning = |scope, window_ms| {
+            let target = of("demo", scope, Selector::Identifier("alice".into()));
+            unreported_window(&rules, &Target { window_ms, ..target })
+        };
+        for (scope, window_ms) in
+            [("per-key", None), ("per-key", Some(10_000)), ("*", Some(3_600_000)), ("elsewhere", Some(1_000))]
+        {
+            assert_eq!(warning(scope, window_ms), None, "{scope} {window_ms:?}");
+        }
+        for (scope, part) in [
+            ("per-key", "namespace \"per-key\" in workspace \"demo\" with a window of 1h; there is 10s, 1m"),
+            ("ip", "there is 1h"),
+        ] {
+            let wrong_ms = if scope == "ip" { 10_000 } else { 3_600_000 };
+            let warned = warning(scope, Some(wrong_ms)).unwrap();
+            assert!(warned.ends_with(part), "{warned}");
         }
     }
 

@@ -134,11 +134,12 @@ WHERE used_on < UTC_DATE() - INTERVAL ? DAY
 ORDER BY used_on
 LIMIT ?",
     ),
-    control_edition_lock: "SELECT incarnation, revision, floor FROM weir_control_edition WHERE id = 1 FOR UPDATE",
+    control_edition_lock: "
+SELECT incarnation, revision, stamp, floor, dropped_before FROM weir_control_edition WHERE id = 1 FOR UPDATE",
     // Rows left over from another incarnation have no revision above the floor of the new one.
     control_edition_make: "
-INSERT INTO weir_control_edition (id, incarnation, revision, floor)
-SELECT 1, ?, GREATEST(?, COALESCE(MAX(revision), 0)), 0 FROM weir_controls
+INSERT INTO weir_control_edition (id, incarnation, revision, stamp, floor, controls, stamps)
+SELECT 1, ?, GREATEST(?, COALESCE(MAX(revision), 0)), ?, 0, COUNT(*), COALESCE(SUM(stamp), 0) FROM weir_controls
 ON DUPLICATE KEY UPDATE id = 1",
     control_audit_cleanup: "DELETE FROM weir_control_audit WHERE created_at < ? ORDER BY created_at LIMIT ?",
     controls: &common::CONTROLS,

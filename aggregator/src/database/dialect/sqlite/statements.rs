@@ -113,10 +113,10 @@ WHERE id IN (
     LIMIT ?
 )",
     cleanup_locks: None,
-    control_edition_lock: "SELECT incarnation, revision, floor FROM weir_control_edition WHERE id = 1",
+    control_edition_lock: "SELECT incarnation, revision, stamp, floor, dropped_before FROM weir_control_edition WHERE id = 1",
     control_edition_make: "
-INSERT INTO weir_control_edition (id, incarnation, revision, floor)
-SELECT 1, ?, MAX(?, COALESCE(MAX(revision), 0)), 0 FROM weir_controls WHERE 1
+INSERT INTO weir_control_edition (id, incarnation, revision, stamp, floor, controls, stamps)
+SELECT 1, ?, MAX(?, COALESCE(MAX(revision), 0)), ?, 0, COUNT(*), COALESCE(SUM(stamp), 0) FROM weir_controls WHERE 1
 ON CONFLICT DO NOTHING",
     control_audit_cleanup: "
 DELETE FROM weir_control_audit

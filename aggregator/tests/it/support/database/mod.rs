@@ -106,7 +106,7 @@ impl Store {
 /// Number of migrations of a database.
 pub fn migrations(scene: &Scene) -> usize {
     // SQLite has neither bucket locks nor procedures.
-    if scene.is_mysql() { 11 } else { 8 }
+    if scene.is_mysql() { 13 } else { 10 }
 }
 
 /// One database.
