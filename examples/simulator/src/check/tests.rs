@@ -215,7 +215,6 @@ fn the_use_of_a_window_of_a_log_is_counted() {
     assert_eq!(world.check_mut().exact.charged(&shapes[0].key(7), one, 10_000_000), Some(2));
 }
 
-/// Violations for one request with this decision, with or without a charge in the log.
 /// What the world's checkers report, at 40 s, of the request that was charged first, with changes by `act`.
 fn reported(act: impl FnOnce(&mut crate::check::exact::Exact, &[u8], ExactRequestId)) -> usize {
     let (mut world, shapes, _) = logged(&[(1, 1_000_000)]);
@@ -260,6 +259,7 @@ fn a_cached_denial_without_grounds_is_reported() {
     assert_eq!((denied(Some(5 * second), 6 * second), denied(Some(5 * second), 6 * second + 1)), (0, 1));
 }
 
+/// Violations for one request with this decision, with or without a charge in the log.
 fn exactly(decision: Decision, is_undecided: bool, deny: bool, charged: bool) -> usize {
     let charges: &[_] = if charged { &[(1, 1_000_000)] } else { &[] };
     let (mut world, mut shapes, _) = logged(charges);

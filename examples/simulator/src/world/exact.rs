@@ -256,7 +256,7 @@ impl World<'_> {
         if decided.outcome == Outcome::Allowed && charge.cost > 0 {
             let window_us = charge.key.parts().duration_ms * 1_000;
             let one = Use { keeper, name: charge.id.request, at_us: now.0, cost: charge.cost };
-            let most = self.most_of(charge.key.as_bytes());
+            let most = self.most_of(charge.key.as_bytes()).min(charge.most);
             self.exact_charged(charge.key.as_bytes(), one, (most, window_us));
         }
         Ok(decided)
@@ -289,8 +289,9 @@ impl World<'_> {
         let Some(shape) = self.shapes.get(charge.zone as usize) else { return ChargeResult::UNDECIDED };
         let (most, window_ms) = (shape.rule.limit, shape.rule.window_ms);
         let transactions = self.ledger.entry(charge.bucket.clone()).or_default();
-        transactions.retain(|transaction| now_us < transaction.at_us + window_ms * 1_000);
-        let used: u64 = transactions.iter().map(|transaction| transaction.cost).sum();
+        // A row stays when its window is over, so that it can still be refunded.
+        let counts = |transaction: &&Recorded| now_us < transaction.at_us + window_ms * 1_000;
+        let used: u64 = transactions.iter().filter(counts).map(|transaction| transaction.cost).sum();
         // A transaction is recorded once. Repeated messages exist only in the simulated network.
         let recorded = transactions.iter().find(|transaction| transaction.name == name).copied();
         let fits = recorded.is_some() || used + charge.cost <= most;
