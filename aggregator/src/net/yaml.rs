@@ -239,13 +239,14 @@ impl<'a> Reader<'a> {
         let anchor = event.anchor_id();
         let before = self.left;
         self.take(size_of::<Field<'_>>())?;
-        let mut written = None;
+        let (mut written, mut resolved) = (None, None);
         let value = match event {
             Event::Alias(anchor) => return self.repeated(anchor, place),
             Event::Scalar(text, style, _, tag) => {
                 self.take(text.len())?;
                 written = anchor.map(|_| text.clone());
                 let value = self.dialect.resolve(text.clone(), style, tag.as_deref());
+                resolved = anchor.map(|_| value.clone());
                 if place.is_written && value != Value::Null { Value::Text(text) } else { value }
             }
             _ if place.is_written => return Err(NOT_A_SCALAR.to_owned()),
@@ -255,7 +256,8 @@ impl<'a> Reader<'a> {
             let bytes = before.saturating_sub(self.left);
             self.take(bytes)?;
             let levels = levels(&value);
-            self.anchors.insert(anchor, Anchored { value: value.clone(), written, bytes, levels });
+            let value = resolved.unwrap_or_else(|| value.clone());
+            self.anchors.insert(anchor, Anchored { value, written, bytes, levels });
         }
         Ok(value)
     }
@@ -463,6 +465,8 @@ mod tests {
         let expected = "- a\n- 8\n- {b: 8, a: 1}\n- {key: '010', b: a}\n";
         let read = |text: &'static str| documents(text.as_bytes(), Dialect::Written(VERBATIM));
         assert_eq!(read(text), read(expected));
+        let first_as_written = "- {key: &n 5, limit: *n}\n- {key: &y yes, shadow: *y}\n";
+        assert_eq!(read(first_as_written), read("- {key: '5', limit: 5}\n- {key: 'yes', shadow: yes}\n"));
         assert!(read("- &l [a]\n- {key: *l}\n").is_err());
         assert!(read("- &l [a]\n- {*l : a}\n").is_err());
     }
