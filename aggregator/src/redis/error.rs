@@ -81,6 +81,14 @@ impl StoreError {
             _ => why_unreachable(error).map_or(StoreError::Unavailable, StoreError::Unreachable),
         }
     }
+
+    /// The error of a request on a connection that had been made. However the connection ended, the request may have been executed.
+    pub(super) fn of_request(error: &RedisError) -> StoreError {
+        match StoreError::of_connection(error) {
+            StoreError::Unreachable(_) => StoreError::Unavailable,
+            other => other,
+        }
+    }
 }
 
 /// What to do about an error of the server.
@@ -134,6 +142,14 @@ mod tests {
             let error = StoreError::of_connection(&error).to_string();
             assert!(error.contains(part) && !error.contains("hunter2"), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn a_request_may_have_been_executed_however_its_connection_ended() {
+        let ended = "peer closed connection without sending TLS close_notify";
+        let error = RedisError::from(std::io::Error::new(std::io::ErrorKind::UnexpectedEof, ended));
+        assert!(matches!(StoreError::of_connection(&error), StoreError::Unreachable(_)));
+        assert_eq!(StoreError::of_request(&error), StoreError::Unavailable);
     }
 
     #[test]

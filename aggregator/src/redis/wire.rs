@@ -161,7 +161,7 @@ impl Live {
             answer = self.connection.send_packed_commands(&pipeline, 0, count) => answer,
             _ = self.given_up.changed() => return Err(StoreError::Unavailable),
         };
-        let values = answer.map_err(|error| StoreError::of_connection(&error))?;
+        let values = answer.map_err(|error| StoreError::of_request(&error))?;
         *self.last_answer.lock() = Instant::now();
         Ok(values)
     }
