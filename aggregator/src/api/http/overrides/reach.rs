@@ -38,8 +38,9 @@ fn name<'a>(rule: &'a Rule, target: &Target) -> &'a str {
 /// Warns of a window that no rule has where the control applies.
 fn unreported_window(rules: &[Rule], target: &Target) -> Option<String> {
     let window_ms = target.window_ms?;
-    let there: BTreeSet<u64> =
-        rules.iter().filter(|rule| is_there(rule, target)).map(|rule| rule.window_ms).collect();
+    // A ledger has the window of its zone, and states none.
+    let concerned = rules.iter().filter(|rule| is_there(rule, target) && rule.window_ms > 0);
+    let there: BTreeSet<u64> = concerned.map(|rule| rule.window_ms).collect();
     if there.is_empty() || there.contains(&window_ms) {
         return None;
     }
@@ -136,7 +137,8 @@ mod tests {
     #[test]
     fn windows_that_no_rule_has() {
         let timed = |namespace, window_ms| Rule { window_ms, ..rule("demo", namespace, "r") };
-        let rules = [timed("per-key", 60_000), timed("per-key", 10_000), timed("ip", 3_600_000)];
+        let rules =
+            [timed("per-key", 60_000), timed("per-key", 10_000), timed("per-key", 0), timed("ip", 3_600_000)];
         let warning = |scope, window_ms| {
             let target = of("demo", scope, Selector::Identifier("alice".into()));
             unreported_window(&rules, &Target { window_ms, ..target })
