@@ -202,7 +202,7 @@ def check(prometheus, names):
             # Whether a decision was late depends on the machine's load.
             in_time = [one for one in series if one.get("outcome") != "undecided"]
             results[name] = sorted(tuple(one.get(label, "") for label in kept) for one in in_time)
-            if any("" in values for values in results[name]):
+            if any("" in (one.get(label, "") for label in kept) for one in series):
                 failures.append(f"{name}: {place}: a label of {kept} has no value: {series}")
         # So does how often Envoys query.
         decisions = set(re.findall(r"weir_\w+", expression)) == {"weir_decisions_total"} and "undecided" not in expression
