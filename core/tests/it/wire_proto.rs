@@ -10,6 +10,7 @@ use weir_core::model::{exact, trace, window};
 
 const PROTO: &str = include_str!("../../src/model/wire.proto");
 const RUST: &str = include_str!("../../src/model/wire.rs");
+const OUTCOMES: &str = include_str!("../../src/model/outcome.rs");
 const FRAMES: &str = include_str!("wire_frames.txt");
 
 /// `wire.proto`, compiled.
@@ -47,10 +48,24 @@ fn reached(message: &MessageDescriptor, all: &mut BTreeMap<String, BTreeSet<Stri
     }
 }
 
+/// `wire.rs` with the message that a macro makes, whose fields by outcome are the rows of a table.
+fn rust() -> String {
+    let rows = OUTCOMES.lines().filter_map(|line| match line.split_whitespace().collect::<Vec<_>>()[..] {
+        [_, name, label, tag, group] if label.starts_with('"') && group.ends_with(';') => {
+            Some(format!("    #[prost(uint64, tag = \"{tag}\")]\n    pub {name}: u64,\n"))
+        }
+        _ => None,
+    });
+    let repeated = "    $($(#[$meaning])* #[prost(uint64, tag = $tag)] pub $name: u64,)*\n";
+    let text = RUST.replace("\n        ", "\n");
+    assert!(text.contains(repeated));
+    text.replace(repeated, &rows.collect::<String>())
+}
+
 /// The messages of `wire.rs`, with their fields as prost encodes them.
 fn messages_of_rust() -> BTreeMap<String, BTreeSet<String>> {
     let mut messages = BTreeMap::new();
-    for text in RUST.split("prost::Message)]\npub struct ").skip(1) {
+    for text in rust().split("prost::Message)]\npub struct ").skip(1) {
         let (name, rest) = text.split_once(" {\n").unwrap();
         let body = rest.split("\n}").next().unwrap();
         let fields = body.split("#[prost(").skip(1).map(|field| {
