@@ -260,16 +260,19 @@ impl CallContext<'_> {
             .iter()
             .map(|applied| if *applied == Applied::Unlimited { free(u32::MAX) } else { free(0) })
             .collect();
-        let tried: Vec<Tried<'_>> =
-            limits.iter().map(|&Limit { at, part, check, .. }| Tried { at, part, check }).collect();
-        let waits = Waits::of(self.embedded, &tried, self.quotas_may_deny(applied, limits));
-        let wait_s = if allowed { None } else { waits.of_call() };
+        // Most calls pass all of their limits, and wait for none.
+        let is_over = !allowed || limits.iter().any(|limit| decided(limit).over);
+        let waits = is_over.then(|| {
+            let tried = limits.iter().map(|&Limit { at, part, check, .. }| Tried { at, part, check });
+            Waits::of(self.embedded, &tried.collect::<Vec<_>>(), self.quotas_may_deny(applied, limits))
+        });
+        let wait_s = waits.as_ref().filter(|_| !allowed).and_then(Waits::of_call);
         for limit in limits {
             // A limit that the configuration does not put in shadow mode shows what it decided.
             let own_shadow = matches!(&applied[limit.at], Applied::Limit { part, .. } if part.shadow);
             let Decision { result, over } = decided(limit);
             let shown = Decision { result, over: over && !own_shadow };
-            let own_s = if shown.over { waits.of_limit(limit.at) } else { None };
+            let own_s = waits.as_ref().filter(|_| shown.over).and_then(|waits| waits.of_limit(limit.at));
             statuses[limit.at] = status(limit.shown, &shown, wait_s.max(own_s).unwrap_or_default());
         }
         let name = || "retry-after".to_owned();

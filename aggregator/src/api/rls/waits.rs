@@ -4,7 +4,7 @@
 //! denied client waits for the whole call. Waits are whole seconds, rounded up, as clients are shown no fractions.
 
 use super::call::Part;
-use crate::api::embedded::{EmbeddedLimiter, LimitCheck};
+use crate::api::embedded::{CountedKey, EmbeddedLimiter, LimitCheck};
 
 /// The shortest wait that is stated.
 const LEAST_S: u64 = 1;
@@ -39,11 +39,12 @@ struct Needed {
 impl<'a> Waits<'a> {
     /// The waits of a call with these limits.
     pub(super) fn of(embedded: &'a EmbeddedLimiter, limits: &[Tried<'_>], quotas_deny: bool) -> Waits<'a> {
-        let counting = limits.iter().filter(|limit| !limit.part.refund);
-        let needed = counting.map(|limit| Needed {
-            at: limit.at,
-            part: limit.part,
-            check: LimitCheck { cost: cost(limit, limits), ..limit.check.clone() },
+        let keyed: Vec<_> = limits.iter().map(|limit| (*limit, limit.check.counted_key())).collect();
+        let counting = keyed.iter().filter(|(limit, _)| !limit.part.refund);
+        let needed = counting.map(|keyed_limit| {
+            let (limit, _) = keyed_limit;
+            let check = LimitCheck { cost: cost(keyed_limit, &keyed), ..limit.check.clone() };
+            Needed { at: limit.at, part: limit.part, check }
         });
         Waits { embedded, needed: needed.collect(), quotas_deny }
     }
@@ -76,14 +77,13 @@ impl<'a> Waits<'a> {
 }
 
 /// What has to fit at once for this limit to pass: its hits, and what the same call charges to its key before or with it.
-fn cost(limit: &Tried<'_>, limits: &[Tried<'_>]) -> u64 {
-    let key = limit.check.counted_key();
+fn cost((limit, key): &(Tried<'_>, CountedKey), limits: &[(Tried<'_>, CountedKey)]) -> u64 {
     let is_together = |part: Part| part.denies_alone() && !part.own_hits;
-    let adds = |other: &&Tried<'_>| match other.part {
+    let adds = |other: &Tried<'_>| match other.part {
         Part { refund: true, .. } => false,
         Part { own_hits: true, .. } => !limit.part.own_hits || other.at <= limit.at,
         part => other.at == limit.at || (is_together(part) && is_together(limit.part)),
     };
-    let same = limits.iter().filter(adds).filter(|other| other.check.counted_key() == key);
-    same.fold(0, |sum: u64, other| sum.saturating_add(other.check.cost))
+    let same = limits.iter().filter(|(other, of)| of == key && adds(other));
+    same.fold(0, |sum: u64, (other, _)| sum.saturating_add(other.check.cost))
 }
