@@ -90,14 +90,14 @@ pub(super) async fn drop_over(
     let over = [before, before, Arg::Int(most)];
     connection.each(statements.last_over, &over, |row| last = row.number(0)).await?;
     let Some(last) = last else { return Ok(0) };
-    // The transaction has only numbers, and MySQL executes a text of several statements at once.
+    // One condition for both statements, so that the digest loses exactly the rows that the table loses.
     let condition = format!(
         "revision <= {last}
          AND ((deleted = 1 AND updated_at <= {before_ms})
               OR (deleted = 0 AND expires_at > 0 AND expires_at <= {before_ms}))"
     );
     connection.execute_text(subtracted(&condition)).await?;
-    let dropped = connection.execute(statements.drop_over, &[Arg::Int(last), before, before]).await?;
+    let dropped = connection.execute_text(format!("{}{condition}", statements.delete)).await?;
     let raised = [Arg::Int(last), Arg::Int(last), before, before];
     connection.execute(statements.raise_floor, &raised).await?;
     Ok(dropped)

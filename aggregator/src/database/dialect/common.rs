@@ -107,10 +107,6 @@ FROM (
     ORDER BY revision
     LIMIT ?
 ) AS over_before",
-    drop_over: "
-DELETE FROM weir_controls
-WHERE revision <= ?
-  AND ((deleted = 1 AND updated_at <= ?) OR (deleted = 0 AND expires_at > 0 AND expires_at <= ?))",
     raise_floor: "
 UPDATE weir_control_edition
 SET floor = CASE WHEN floor < ? THEN ? ELSE floor END,

@@ -100,7 +100,7 @@ pub struct ControlStatements {
     pub count: &'static str,
     /// Start of a query for controls; places follow.
     pub find: &'static str,
-    /// Start of a deletion of controls; places follow.
+    /// Start of a deletion of controls; a condition follows.
     pub delete: &'static str,
     /// Inserts controls, after another statement; rows follow.
     pub insert: &'static str,
@@ -110,8 +110,6 @@ pub struct ControlStatements {
     pub advance: &'static str,
     /// The highest revision of the batch to drop: time, time, most rows.
     pub last_over: &'static str,
-    /// Drops the batch: revision, time, time.
-    pub drop_over: &'static str,
     /// Raises the floor and the time up to which controls were dropped: each twice.
     pub raise_floor: &'static str,
 }
