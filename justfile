@@ -59,7 +59,7 @@ filter:
 bench-filter *ARGS:
     @exec envoy/tools/bench/filter.sh "$@"
 
-# Measure the aggregator: reports, consults, pushes, many regions on one database. `bench-aggregator --help` names the options.
+# Measure the aggregator: reports, queries, pushes, many regions on one database. `bench-aggregator --help` names the options.
 bench-aggregator *ARGS:
     @exec envoy/tools/bench/aggregator.sh "$@"
 

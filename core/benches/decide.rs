@@ -9,7 +9,7 @@ use std::time::Duration;
 use weir_core::limiter::table::{Geometry, Meta};
 use weir_core::limiter::{Check, Decision, Limiter, Policy, Setup};
 use weir_core::model::exact::Algorithm;
-use weir_core::model::key::{HashKey, KeyParts, OriginId};
+use weir_core::model::key::{HashKey, KeyParts, NodeId};
 use weir_core::model::shared::{Place, Shared, Version};
 use weir_core::model::time::{MonoMs, Now, UnixMs};
 
@@ -75,7 +75,7 @@ impl Bench {
         let buckets = (keys as u32 / 4).next_power_of_two().max(1_024);
         let mut shared = Places::new(buckets);
         let geometry = Geometry { buckets, keys_per_bucket: 16 };
-        let meta = Meta { origin: OriginId([7; 16]), secret: HashKey(1, 2), geometry };
+        let meta = Meta { node: NodeId([7; 16]), secret: HashKey(1, 2), geometry };
         let meta = Meta::establish(&mut shared, meta);
         let local_sets = (keys / 3).max(64);
         let setup = Setup { meta, worker: 9, local_sets };

@@ -5,10 +5,10 @@
 //! 1. [`model`]: identities of checks, clocks as values, the arithmetic of sliding windows, the frames.
 //! 2. [`matching`]: patterns over identifiers, IP networks, canonical identifiers.
 //! 3. [`fields`]: untrusted text as values, read field by field, with every error and its path.
-//! 4. [`limiter`]: one worker's decision over the table that its process shares: allow, deny or consult; reports, leases.
+//! 4. [`limiter`]: one worker's decision over the table that its process shares: allow, deny or query; reports, leases.
 //! 5. [`control`]: what operators change while everything runs: overrides, bans, resets, credits, shadow switches.
 //! 6. [`rules`]: configuration and request → the checks that apply, each with a canonical identifier.
-//! 7. [`region`]: an aggregator's counts: components of all origins, grants, pushes, a sliding log of exact uses.
+//! 7. [`region`]: an aggregator's counts: components of all nodes, grants, pushes, a sliding log of exact uses.
 //! 8. [`replication`]: when an aggregator writes to and reads from Redis, its peers and the database.
 //! 9. [`quota`]: how a limit is divided among proxies that decide alone and report afterwards; uses only the model.
 //!
@@ -16,14 +16,14 @@
 //! use weir_core::limiter::table::{Geometry, Meta};
 //! use weir_core::limiter::{Check, Decision, Limiter, Policy, Setup};
 //! use weir_core::model::exact::Algorithm;
-//! use weir_core::model::key::{HashKey, Key, KeyParts, OriginId};
+//! use weir_core::model::key::{HashKey, Key, KeyParts, NodeId};
 //! use weir_core::model::shared::MemoryShared;
 //! use weir_core::model::time::{MonoMs, Now, UnixMs};
 //!
 //! // In Envoy: the shared data of all workers. The process' first worker establishes the table.
 //! let mut shared = MemoryShared::default();
 //! let geometry = Geometry::of_keys(1_000);
-//! let meta = Meta { origin: OriginId([1; 16]), secret: HashKey(1, 2), geometry };
+//! let meta = Meta { node: NodeId([1; 16]), secret: HashKey(1, 2), geometry };
 //! let meta = Meta::establish(&mut shared, meta);
 //! let now = Now { unix: UnixMs(1_700_000_000_000), mono: MonoMs(1_000) };
 //! let mut limiter = Limiter::new(Setup { meta, worker: 7, local_sets: 64 }, now);

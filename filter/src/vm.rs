@@ -8,7 +8,7 @@ use crate::host::calls;
 use crate::host::roots;
 use crate::host::shared::EnvoyShared;
 use crate::host::stream::Here;
-use crate::plugin::{Effect, Plugin, origin_of};
+use crate::plugin::{Effect, Plugin, node_of};
 use crate::responses::Header;
 use crate::worker::Worker;
 use weir_core::model::time::MonoMs;
@@ -214,14 +214,14 @@ impl Vm {
         let Vm { plugins, workers } = self;
         let Some(worker) = workers.get_mut(at) else { return Effects::new() };
         for (request, rule, outcome) in worker.limiter.take_shadow_outcomes() {
-            let (root, _) = origin_of(request);
+            let (root, _) = node_of(request);
             if let Some(plugin) = plugins.iter_mut().find(|plugin| plugin.root == root) {
                 plugin.count_shadow_outcome(rule, outcome);
             }
         }
         let mut effects = Effects::new();
         for (request, outcome) in worker.limiter.take_resolved() {
-            let (root, context) = origin_of(request);
+            let (root, context) = node_of(request);
             match plugins.iter_mut().find(|plugin| plugin.root == root) {
                 Some(plugin) => effects.extend(plugin.resume(worker, context, outcome, mono)),
                 // It has ended with its plugin.

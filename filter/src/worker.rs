@@ -19,7 +19,7 @@ use prost::Message;
 use weir_core::control::Keeper;
 use weir_core::limiter::table::{Geometry, Meta};
 use weir_core::limiter::{GiveUp, Limiter, Setup};
-use weir_core::model::key::{HashKey, OriginId};
+use weir_core::model::key::{HashKey, NodeId};
 use weir_core::model::time::{MonoMs, Now};
 use weir_core::model::wire::{FilterFrame, RegionFrame};
 use weir_core::rules::{Aggregator, Config};
@@ -254,7 +254,7 @@ impl Worker {
 fn proposal(config: &Config) -> Meta {
     let [a, b]: [[u8; 8]; 2] = [calls::random(), calls::random()];
     Meta {
-        origin: OriginId(calls::random()),
+        node: NodeId(calls::random()),
         secret: HashKey(u64::from_le_bytes(a), u64::from_le_bytes(b)),
         geometry: Geometry::of_keys(config.table.max_keys),
     }

@@ -13,7 +13,7 @@ use weir_core::control::name_of;
 use weir_core::fields::written;
 use weir_core::matching::canonical::canonical_identifier;
 use weir_core::model::exact::AlgorithmKind;
-use weir_core::model::key::OriginId;
+use weir_core::model::key::NodeId;
 use weir_core::model::time::UnixMs;
 use weir_core::model::window::Position;
 use weir_core::region::exchange::BASELINE;
@@ -198,7 +198,7 @@ fn window(
 ) -> Window {
     let (parts, usage) = (key.key.parts(), limits.explained(key, control));
     let at = Position::at(now, parts.cell_ms());
-    let here = services.status.streams.origins();
+    let here = services.status.streams.nodes();
     Window {
         duration_ms: parts.duration_ms,
         epoch: parts.epoch,
@@ -215,22 +215,12 @@ fn window(
     }
 }
 
-fn cell(
-    services: &Services,
-    here: &BTreeSet<OriginId>,
-    state: &CellState,
-    at: &Position,
-    now: UnixMs,
-) -> Cell {
+fn cell(services: &Services, here: &BTreeSet<NodeId>, state: &CellState, at: &Position, now: UnixMs) -> Cell {
     let start = state.sequence.saturating_mul(at.cell_ms);
     let age = |moment: UnixMs| now.0.saturating_sub(moment.0);
     let part = |component: &Component| Part {
-        origin: if component.origin == BASELINE {
-            "baseline".to_owned()
-        } else {
-            component.origin.to_string()
-        },
-        here: here.contains(&component.origin),
+        node: if component.node == BASELINE { "baseline".to_owned() } else { component.node.to_string() },
+        here: here.contains(&component.node),
         own: component.own,
         age_ms: age(component.updated),
     };

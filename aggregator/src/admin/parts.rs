@@ -62,7 +62,7 @@ pub struct Aggregator {
     /// Number of reports received from filters.
     pub reports: u64,
     /// Number of queries received from filters, by answer.
-    pub consults: BTreeMap<String, u64>,
+    pub queries: BTreeMap<String, u64>,
     /// Number of API calls, by API and result.
     pub api: BTreeMap<String, BTreeMap<String, u64>>,
 }
@@ -145,7 +145,7 @@ pub fn parts(services: &Services) -> Parts {
         aggregator: aggregator(services),
         envoys,
         envoys_connected: connected as u64,
-        envoys_alive: stats.live_origins as u64,
+        envoys_alive: stats.live_nodes as u64,
         refused: services.metrics.refusals.lately(),
         peers: services.status.peers.all().iter().map(peer).collect(),
         redis: redis(services),
@@ -195,7 +195,7 @@ fn aggregator(services: &Services) -> Aggregator {
             ("push", stats.pending_pushes as u64),
         ]),
         reports: figures.reports,
-        consults: named(&[
+        queries: named(&[
             ("granted", figures.granted),
             ("refused", figures.denied),
             ("unjudged", figures.unjudged),

@@ -9,7 +9,7 @@ use crate::region::services::Services;
 use crate::region::status::counters::{Rates, Rule};
 use crate::region::status::peers::FRESH_MS;
 use crate::region::status::top::Scan;
-use crate::telemetry::metrics::Globe;
+use crate::telemetry::metrics::GlobalFigures;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use weir_core::model::outcome::{Outcomes, RuleOutcome};
@@ -101,7 +101,7 @@ pub async fn rules(services: &Services, query: &RulesQuery) -> Rules {
     let scan = services.status.scan.latest(&services.hub, &services.status).await;
     let now = services.now();
     let limits = Limits::new(services, now);
-    let globe = services.state(|state, now| Globe::of(state, now));
+    let global = services.state(|state, now| GlobalFigures::of(state, now));
     let mut found: BTreeMap<(String, String), Rule> = BTreeMap::new();
     let peers = services.status.peers.all();
     let (fresh, silent): (Vec<_>, Vec<_>) = peers.iter().partition(|peer| peer.age_ms() <= FRESH_MS);
@@ -131,7 +131,7 @@ pub async fn rules(services: &Services, query: &RulesQuery) -> Rules {
         aggregators_silent: silent.len() as u64,
         matching,
         sum: Sum { per_second: all.per_second, history: all.history },
-        rules: page.map(|rule| shown(rule, &limits, &scan, &globe)).collect(),
+        rules: page.map(|rule| shown(rule, &limits, &scan, &global)).collect(),
     }
 }
 
@@ -140,14 +140,14 @@ fn busy(rule: &Rule) -> f64 {
     rule.per_second.last_1m.values().sum()
 }
 
-fn shown(rule: Rule, limits: &Limits<'_>, scan: &Scan, globe: &Globe) -> ShownRule {
+fn shown(rule: Rule, limits: &Limits<'_>, scan: &Scan, global: &GlobalFigures) -> ShownRule {
     let is_of_rule = |scope: &Scope| {
         scope.workspace == rule.workspace.as_bytes()
             && scope.namespace == rule.namespace.as_bytes()
             && scope.window_ms == rule.window_ms
     };
     let over = scan.top.scopes.iter().find(|over| is_of_rule(&over.scope));
-    let excess = globe.excesses.iter().find(|(scope, largest)| is_of_rule(scope) && *largest > 0);
+    let excess = global.excesses.iter().find(|(scope, largest)| is_of_rule(scope) && *largest > 0);
     let excess_ratio = excess.map(|(_, thousandths)| *thousandths as f64 / 1e3);
     let would_deny = over.filter(|_| rule.shadow).map(|over| {
         let stand = over.furthest.iter().map(|one| (one, limits.ranked(one)));

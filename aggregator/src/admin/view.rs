@@ -208,7 +208,7 @@ pub struct Cell {
 #[serde(default)]
 pub struct Part {
     /// The node (process) that counted; `baseline` for use that no node accounts for.
-    pub origin: String,
+    pub node: String,
     /// Whether the node is connected to this aggregator.
     pub here: bool,
     /// Its count.

@@ -12,8 +12,8 @@ impl Scope {
         }
         let counts =
             frame.report.iter_mut().flat_map(|report| &mut report.counts).map(|count| &mut count.key);
-        let consults = frame.consults.iter_mut().map(|consult| &mut consult.key);
-        let keys = counts.chain(consults).filter(|key| !self.has_key(key)).map(Vec::clear).count();
+        let queries = frame.queries.iter_mut().map(|query| &mut query.key);
+        let keys = counts.chain(queries).filter(|key| !self.has_key(key)).map(Vec::clear).count();
         let revoked = frame.refunds.iter_mut().filter_map(|refund| refund.request.as_mut());
         let charges = frame
             .exact_requests
@@ -49,8 +49,8 @@ mod tests {
     use super::super::{Entry, Listed, NewToken, Presented, Tokens};
     use weir_core::model::key::{Key, KeyParts};
     use weir_core::model::wire::{
-        Ban, Charge, Consult, Control, Controls, Count, ExactRequest, FilterFrame, LedgerLimit, LogLimit,
-        Push, Refund, Report, Snapshot,
+        Ban, Charge, Control, Controls, Count, ExactRequest, FilterFrame, LedgerLimit, LogLimit, Push, Query,
+        Refund, Report, Snapshot,
     };
 
     fn key(workspace: &str) -> Vec<u8> {
@@ -74,7 +74,7 @@ mod tests {
                 id: 1,
                 counts: vec![Count { key: key(workspace), own: 1, ..Count::default() }],
             }),
-            consults: vec![Consult { key: key(workspace), cost: 1, ..Consult::default() }],
+            queries: vec![Query { key: key(workspace), cost: 1, ..Query::default() }],
             exact_requests: vec![request.clone()],
             refunds: vec![Refund { request: Some(request), results: Vec::new() }],
             bans: vec![Ban { workspace: workspace.to_owned(), ..Ban::default() }],
@@ -100,7 +100,7 @@ mod tests {
         assert_eq!((scope.confine(&mut own), own), (0, frame("mine", 1)));
         let mut foreign = frame("theirs", 2);
         assert_eq!(scope.confine(&mut foreign), 7);
-        assert!(foreign.report.unwrap().counts[0].key.is_empty() && foreign.consults[0].key.is_empty());
+        assert!(foreign.report.unwrap().counts[0].key.is_empty() && foreign.queries[0].key.is_empty());
         let void = vec![Charge::default(); 2];
         assert_eq!(foreign.exact_requests[0].charges, void);
         assert_eq!(foreign.refunds[0].request.as_ref().unwrap().charges, void);

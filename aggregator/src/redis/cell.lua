@@ -66,22 +66,22 @@ local function put(cell, field, text)
 end
 
 -- A node's count; nil if there is none.
-local function count_of(cell, origin)
-    local place = cell.place[origin]
+local function count_of(cell, node)
+    local place = cell.place[node]
     return place and number(cell.flat[place])
 end
 
 -- Raises one node's count. A 0 is written if there is no count, to show that the node uses the cell. Returns whether
 -- the cell now holds exactly this count.
-local function raise(cell, origin, text)
-    local place = cell.place[origin]
+local function raise(cell, node, text)
+    local place = cell.place[node]
     if place then
         local stored = cell.flat[place]
         if stored == text then return true end
         stored = number(stored)
         if stored and stored >= tonumber(text) then return false end
     end
-    put(cell, origin, text)
+    put(cell, node, text)
     return true
 end
 

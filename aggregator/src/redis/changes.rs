@@ -7,8 +7,8 @@
 use super::Store;
 use super::cluster::nodes::Nodes;
 use super::command::Command;
+use super::connection::HUNG_AFTER;
 use super::error::StoreError;
-use super::wire::HUNG_AFTER;
 use redis::aio::{PubSubSink, PubSubStream};
 use std::sync::Weak;
 use std::time::Duration;

@@ -21,8 +21,8 @@ end
 
 -- Grants a proposal whose arguments begin at `at`, if it fits.
 local function propose(cell, earlier, at)
-    local origin, own = ARGV[at], tonumber(ARGV[at + 1])
-    local stored = count_of(cell, origin) or 0
+    local node, own = ARGV[at], tonumber(ARGV[at + 1])
+    local stored = count_of(cell, node) or 0
     local known, bound = sum(cell), lower_bound(cell)
     local others = math.max(known, bound)
     -- A sum beyond MAX is not exact, and fits no limit.
@@ -32,7 +32,7 @@ local function propose(cell, earlier, at)
     used = add(used, share(previous, tonumber(ARGV[at + 5]), tonumber(ARGV[at + 6])))
     if used > tonumber(ARGV[at + 2]) then return 0 end
     if bound > known then raise_lower_bound(cell, bound + math.max(0, own - stored)) end
-    raise(cell, origin, ARGV[at + 1])
+    raise(cell, node, ARGV[at + 1])
     return 1
 end
 
@@ -42,13 +42,13 @@ local function raise_above(cell, first, last, sent)
     local bound, new, same = lower_bound(cell), 0, true
     local is_short = bound > sum(cell)
     for i = first, last, 2 do
-        local origin, text = ARGV[i], ARGV[i + 1]
+        local node, text = ARGV[i], ARGV[i + 1]
         if string.byte(text) == 43 then -- '+'
             text = string.sub(text, 2)
-            local stored = count_of(cell, origin)
+            local stored = count_of(cell, node)
             if is_short and stored then new = new + math.max(0, tonumber(text) - stored) end
         end
-        same = raise(cell, origin, text) and same
+        same = raise(cell, node, text) and same
     end
     raise_lower_bound(cell, math.max(bound + new, tonumber(sent) or 0))
     return same and lower_bound(cell) == tonumber(sent)
@@ -100,18 +100,18 @@ end
 local function merge_alone(key, at)
     local size = call('HLEN', key)
     if size ~= 0 and size ~= 2 then return nil end
-    local left_ms, limit, origin, own = ARGV[at], ARGV[at + 1], ARGV[at + 5], ARGV[at + 6]
+    local left_ms, limit, node, own = ARGV[at], ARGV[at + 1], ARGV[at + 5], ARGV[at + 6]
     if size == 0 then
-        call('HSET', key, origin, own, 'l', limit)
+        call('HSET', key, node, own, 'l', limit)
         extend(key, left_ms)
         return 0
     end
-    local stored = call('HMGET', key, origin, 'l')
+    local stored = call('HMGET', key, node, 'l')
     if stored[2] ~= limit then return nil end
     if stored[1] ~= own then
         local count = number(stored[1])
         if not count or count >= tonumber(own) then return nil end
-        call('HSET', key, origin, own)
+        call('HSET', key, node, own)
     end
     if tonumber(left_ms) < MARGIN_MS then extend(key, left_ms) end
     read = read + 2 * size

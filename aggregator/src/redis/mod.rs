@@ -5,9 +5,9 @@
 //! 1. [`options`]: the address, parsed and checked. [`error`]: errors in a few kinds.
 //! 2. [`names`]: keys in Redis, unambiguous and readable; `slots`: their slots in a cluster.
 //! 3. `script`: the Lua scripts (`*.lua`), their arguments and answers.
-//! 4. `wire`: one connection that reconnects; `servers`: all servers and the slot map (`topology`); `nodes`: routing of
+//! 4. `connection`: one connection that reconnects; `servers`: all servers and the slot map (`topology`); `nodes`: routing of
 //!    commands.
-//! 5. This file: merging cells. [`marker`], `receipts`, [`hot`], [`origins`], [`changes`], `status`: other shared state; `eviction`: what
+//! 5. This file: merging cells. [`marker`], `receipts`, [`hot`], [`nodes`], [`changes`], `status`: other shared state; `eviction`: what
 //!    makes a server lose some of it.
 //! 6. `log`: exact limits, by the server's clock (`server_clock`).
 //!
@@ -17,26 +17,26 @@
 pub mod changes;
 mod cluster;
 mod command;
+mod connection;
 pub mod error;
 mod eviction;
 pub mod hot;
 pub mod log;
 pub mod marker;
 pub mod names;
+pub mod nodes;
 pub mod options;
-pub mod origins;
 mod receipts;
 mod script;
 mod slots;
 mod status;
-mod wire;
 
 pub use changes::Received;
 pub use error::StoreError;
 pub use marker::{Incarnation, Incarnations, LastRead};
 pub use names::HOT_SHARDS;
+pub use nodes::Alive;
 pub use options::{OptionsError, StoreOptions};
-pub use origins::Alive;
 pub use status::PeerStatus;
 
 use cluster::nodes::Nodes;

@@ -79,8 +79,8 @@ impl Names {
     }
 
     /// The nodes, the aggregators and the region's time: in one slot, because one script writes them.
-    pub(super) fn origins(&self) -> [String; 3] {
-        ["", ":aggregators", ":time"].map(|part| format!("{}{{origins}}{part}", self.root))
+    pub(super) fn nodes(&self) -> [String; 3] {
+        ["", ":aggregators", ":time"].map(|part| format!("{}{{nodes}}{part}", self.root))
     }
 
     pub(super) fn status(&self) -> String {

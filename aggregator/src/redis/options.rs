@@ -187,7 +187,7 @@ fn tcp_settings() -> TcpSettings {
     let keepalive = TcpKeepalive::new().with_time(IDLE).with_interval(PROBE_INTERVAL);
     let settings = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
     #[cfg(target_os = "linux")]
-    let settings = settings.set_user_timeout(super::wire::HUNG_AFTER);
+    let settings = settings.set_user_timeout(super::connection::HUNG_AFTER);
     settings
 }
 

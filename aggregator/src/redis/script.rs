@@ -8,7 +8,7 @@ use super::error::StoreError;
 use super::names::Names;
 use redis::{Cmd, Script, ToRedisArgs, Value};
 use std::sync::LazyLock;
-use weir_core::model::key::OriginId;
+use weir_core::model::key::NodeId;
 use weir_core::model::time::UnixMs;
 use weir_core::model::window::MAX_COUNT;
 use weir_core::region::exchange::{BASELINE, LowerBound, Merge, Merged, Part, Proposal};
@@ -19,7 +19,7 @@ pub(super) struct Scripts {
     pub(super) hot: Script,
     pub(super) incarnation: Script,
     pub(super) receipt: Script,
-    pub(super) origins: Script,
+    pub(super) nodes: Script,
     pub(super) status: Script,
     pub(super) log: Script,
     pub(super) log_refund: Script,
@@ -30,11 +30,11 @@ const LOWER_BOUND: &str = concat!(include_str!("cell.lua"), include_str!("lower_
 const HOT: &str = concat!(include_str!("cell.lua"), include_str!("hot.lua"));
 const INCARNATION: &str = include_str!("incarnation.lua");
 const RECEIPT: &str = include_str!("receipt.lua");
-const ORIGINS: &str = include_str!("origins.lua");
+const NODES: &str = include_str!("nodes.lua");
 const STATUS: &str = include_str!("status.lua");
 const LOG: &str = concat!(include_str!("log_key.lua"), include_str!("log.lua"));
 const LOG_REFUND: &str = concat!(include_str!("log_key.lua"), include_str!("log_refund.lua"));
-const SOURCES: [&str; 9] = [MERGE, LOWER_BOUND, HOT, INCARNATION, RECEIPT, ORIGINS, STATUS, LOG, LOG_REFUND];
+const SOURCES: [&str; 9] = [MERGE, LOWER_BOUND, HOT, INCARNATION, RECEIPT, NODES, STATUS, LOG, LOG_REFUND];
 
 /// Hashed once.
 pub(super) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
@@ -43,7 +43,7 @@ pub(super) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts {
     hot: Script::new(HOT),
     incarnation: Script::new(INCARNATION),
     receipt: Script::new(RECEIPT),
-    origins: Script::new(ORIGINS),
+    nodes: Script::new(NODES),
     status: Script::new(STATUS),
     log: Script::new(LOG),
     log_refund: Script::new(LOG_REFUND),
@@ -107,10 +107,10 @@ fn add_cell(command: &mut Cmd, cell: &Merge, now: UnixMs) {
     }
     let previous = if needs_previous(cell) { cell.key.parts().resolution } else { 0 };
     command.arg(cell.parts.len()).arg(previous);
-    for (origin, count) in &cell.parts {
+    for (node, count) in &cell.parts {
         let count = (*count).min(MAX_COUNT);
-        command.arg(&origin.0);
-        if cell.above.contains(origin) {
+        command.arg(&node.0);
+        if cell.above.contains(node) {
             command.arg(format!("+{count}"));
         } else {
             command.arg(count);
@@ -126,7 +126,7 @@ fn add_cell(command: &mut Cmd, cell: &Merge, now: UnixMs) {
 
 fn add_proposal(command: &mut Cmd, proposal: &Proposal) {
     let cell_ms = proposal.cell_ms.max(1);
-    command.arg(&proposal.origin.0);
+    command.arg(&proposal.node.0);
     let clamped = [proposal.own, proposal.limit, proposal.global_current, proposal.global_previous];
     for number in clamped.map(|number| number.min(MAX_COUNT)) {
         command.arg(number);
@@ -180,7 +180,7 @@ fn merged_cell(answer: Value, cell: &Merge) -> Result<Merged, StoreError> {
 /// The store holds of a cell what was sent, and nothing else.
 fn as_sent(cell: &Merge) -> Merged {
     let mut current: Vec<Part> =
-        cell.parts.iter().map(|(origin, count)| (*origin, (*count).min(MAX_COUNT))).collect();
+        cell.parts.iter().map(|(node, count)| (*node, (*count).min(MAX_COUNT))).collect();
     current.sort_unstable();
     let limit = if cell.limit == u64::MAX { u64::MAX } else { cell.limit.min(MAX_COUNT) };
     let lower_bound = cell.lower_bound.min(MAX_COUNT);
@@ -210,7 +210,7 @@ pub(super) fn stored(answer: Value) -> Result<Merged, StoreError> {
 }
 
 fn part(field: &[u8], value: &[u8]) -> Option<Part> {
-    Some((OriginId(field.try_into().ok()?), number(value)?))
+    Some((NodeId(field.try_into().ok()?), number(value)?))
 }
 
 /// Accepts the same numbers as `cell.lua`.
@@ -255,7 +255,7 @@ mod tests {
         Merge {
             key: Key::new(&key).unwrap(),
             sequence: 7,
-            parts: vec![(OriginId([1; 16]), 5)],
+            parts: vec![(NodeId([1; 16]), 5)],
             limit: 12,
             lower_bound: 0,
             above: vec![],
@@ -278,7 +278,7 @@ mod tests {
                 .to_vec(),
         );
         let cell = stored(answer).unwrap();
-        assert_eq!((cell.current, cell.limit), (vec![(OriginId([1; 16]), 5)], 12));
+        assert_eq!((cell.current, cell.limit), (vec![(NodeId([1; 16]), 5)], 12));
     }
 
     #[test]

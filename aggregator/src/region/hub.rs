@@ -19,9 +19,9 @@ use tokio::sync::{Notify, watch};
 use tokio::task::yield_now;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
-use weir_core::model::key::OriginId;
+use weir_core::model::key::NodeId;
 use weir_core::model::time::{MonoMs, Now, UnixMs};
-use weir_core::model::wire::{Ack, Answer, Consult, FilterFrame};
+use weir_core::model::wire::{Ack, Answer, FilterFrame, Query};
 use weir_core::region::nodes::OWN_PEER;
 use weir_core::region::{Explained, Region, RegionStats};
 use weir_core::replication::regional::clock::{RegionClock, TimeProposal};
@@ -175,27 +175,27 @@ impl Hub {
         .await
     }
 
-    /// Admits a stream of `origin`, which is an Envoy or the embedded limiter. End it with [`Hub::leave`].
-    pub fn enter(&self, origin: OriginId, peer: u64) -> Result<StreamId, StreamError> {
+    /// Admits a stream of `node`, which is an Envoy or the embedded limiter. End it with [`Hub::leave`].
+    pub fn enter(&self, node: NodeId, peer: u64) -> Result<StreamId, StreamError> {
         let entered = self.state(|state, now| {
-            let is_admitted = state.region.nodes.admit(origin, peer, now.mono);
-            is_admitted.then(|| state.enter(origin, now).ok()).flatten()
+            let is_admitted = state.region.nodes.admit(node, peer, now.mono);
+            is_admitted.then(|| state.enter(node, now).ok()).flatten()
         });
-        let entered = entered.ok_or(StreamError::TooManyOrigins)?;
+        let entered = entered.ok_or(StreamError::TooManyNodes)?;
         match (entered.is_first, peer == OWN_PEER) {
-            (true, false) => info!(%origin, "Envoy connected"),
-            (true, true) => debug!(%origin, "stream of the embedded limiter opened"),
+            (true, false) => info!(%node, "Envoy connected"),
+            (true, true) => debug!(%node, "stream of the embedded limiter opened"),
             (false, _) => {}
         }
         Ok(entered.id)
     }
 
     /// Ends a stream. With the last stream of an Envoy, the Envoy no longer counts as alive.
-    pub fn leave(&self, origin: OriginId, id: StreamId, is_embedded: bool) {
-        self.unsubscribe(origin, id);
-        match (self.state(|state, _| state.leave(origin, id)), is_embedded) {
-            (true, false) => info!(%origin, "Envoy disconnected"),
-            (true, true) => debug!(%origin, "stream of the embedded limiter closed"),
+    pub fn leave(&self, node: NodeId, id: StreamId, is_embedded: bool) {
+        self.unsubscribe(node, id);
+        match (self.state(|state, _| state.leave(node, id)), is_embedded) {
+            (true, false) => info!(%node, "Envoy disconnected"),
+            (true, true) => debug!(%node, "stream of the embedded limiter closed"),
             (false, _) => {}
         }
     }
@@ -218,10 +218,10 @@ impl Hub {
     }
 
     /// Makes this stream its Envoy's subscriber, in place of any other. The result is notified when there is something to push.
-    pub fn subscribe(&self, origin: OriginId, id: StreamId) -> Arc<Notify> {
+    pub fn subscribe(&self, node: NodeId, id: StreamId) -> Arc<Notify> {
         let turn = Arc::new(Notify::new());
         self.step(|locked, _| {
-            if let Some(superseded) = locked.state.subscribe(origin, id) {
+            if let Some(superseded) = locked.state.subscribe(node, id) {
                 locked.dismiss(superseded);
             }
             locked.turns.insert(id, turn.clone());
@@ -230,9 +230,9 @@ impl Hub {
     }
 
     /// Ends this stream's subscription, if the stream is still its Envoy's subscriber.
-    pub fn unsubscribe(&self, origin: OriginId, id: StreamId) {
+    pub fn unsubscribe(&self, node: NodeId, id: StreamId) {
         self.step(|locked, _| {
-            if locked.state.unsubscribe(origin, id) {
+            if locked.state.unsubscribe(node, id) {
                 locked.dismiss(id);
             }
         });
@@ -250,13 +250,13 @@ impl Hub {
 
     /// Takes all parts of a frame except its hello and its exact requests. Queries have no answer while another aggregator may serve
     /// the region.
-    pub fn take(&self, origin: OriginId, mut frame: FilterFrame) -> Result<FrameResult, StreamError> {
+    pub fn take(&self, node: NodeId, mut frame: FilterFrame) -> Result<FrameResult, StreamError> {
         let started = Instant::now();
         if !self.serves() {
-            frame.consults.clear();
+            frame.queries.clear();
         }
-        let result = self.state(|state, now| state.take(origin, frame, now));
-        let result = result.map_err(|_| StreamError::TooManyOrigins)?;
+        let result = self.state(|state, now| state.take(node, frame, now));
+        let result = result.map_err(|_| StreamError::TooManyNodes)?;
         self.metrics.program.frame_seconds.observe(started.elapsed().as_secs_f64());
         Ok(result)
     }
@@ -274,16 +274,16 @@ impl Hub {
     }
 
     /// Answers queries from memory.
-    pub fn answer_from_memory(&self, origin: OriginId, consults: &[Consult]) -> Vec<Answer> {
+    pub fn answer_from_memory(&self, node: NodeId, queries: &[Query]) -> Vec<Answer> {
         if !self.serves() {
             return Vec::new();
         }
-        self.state(|state, now| state.answer_from_memory(origin, consults, now))
+        self.state(|state, now| state.answer_from_memory(node, queries, now))
     }
 
     /// The acknowledgement of a report, once the replay round that it waited for has completed.
-    pub fn acknowledge(&self, origin: OriginId, late: LateAck) -> Ack {
-        self.state(|state, _| state.acknowledge(origin, late))
+    pub fn acknowledge(&self, node: NodeId, late: LateAck) -> Ack {
+        self.state(|state, _| state.acknowledge(node, late))
     }
 
     /// Whether the region has a store and its circuit breaker permits calls.
@@ -308,10 +308,10 @@ impl Hub {
 
     /// Logs that a peer misbehaves, at a limited rate for each place that calls this.
     #[track_caller]
-    pub fn warn(&self, what: &str, origin: Option<OriginId>) {
+    pub fn warn(&self, what: &str, node: Option<NodeId>) {
         if let Some(held_back) = self.metrics.warnings.pass() {
-            let origin = origin.map(tracing::field::display);
-            warn!(origin, held_back, "{what}");
+            let node = node.map(tracing::field::display);
+            warn!(node, held_back, "{what}");
         }
     }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::sleep;
-use weir_core::model::key::OriginId;
+use weir_core::model::key::NodeId;
 use weir_core::model::wire::RegionFrame;
 use weir_core::replication::push::{COALESCE_MS, Pusher, Step};
 use weir_core::replication::{Event, StreamId};
@@ -27,12 +27,12 @@ pub async fn watch(hub: Arc<Hub>) {
 /// Sends pushes on one stream, within the `scope` of its credential, until the stream ends or another one replaces it.
 pub async fn follow(
     hub: Arc<Hub>,
-    (origin, id): (OriginId, StreamId),
+    (node, id): (NodeId, StreamId),
     turn: Arc<Notify>,
     send_queue: SendQueue,
     scope: Arc<Scope>,
 ) {
-    let mut pusher = Pusher::new(origin, id);
+    let mut pusher = Pusher::new(node, id);
     loop {
         match pusher.next(&mut &*hub) {
             Step::Over => return,

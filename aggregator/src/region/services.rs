@@ -7,7 +7,7 @@ use crate::region::hub::Hub;
 use crate::region::regional::Regional;
 use crate::region::status::Status;
 use crate::telemetry::clock::Clock;
-use crate::telemetry::metrics::{Globe, Metrics};
+use crate::telemetry::metrics::{GlobalFigures, Metrics};
 use crate::telemetry::spans::Telemetry;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -114,10 +114,10 @@ impl Services {
 
     /// All metrics, as OpenMetrics.
     pub fn metrics_text(&self) -> String {
-        let (now, figures, stats, mut breakers, globe) = self.state(|state, now| {
+        let (now, figures, stats, mut breakers, global) = self.state(|state, now| {
             let breakers = breakers(state, now.mono);
             let stats = state.region.stats(now.mono);
-            (now, state.figures.clone(), stats, breakers, Globe::of(state, now))
+            (now, state.figures.clone(), stats, breakers, GlobalFigures::of(state, now))
         });
         self.metrics.program.recovering.set(i64::from(self.state(|state, _| state.is_recovering())));
         self.metrics.program.controls_read.set(i64::from(self.control.is_read()));
@@ -130,7 +130,7 @@ impl Services {
                 .set(ahead_ms as f64 / 1e3);
         }
         breakers.extend(self.exact.breaker_states());
-        self.metrics.text(&figures, now.mono, stats, &breakers, &globe)
+        self.metrics.text(&figures, now.mono, stats, &breakers, &global)
     }
 }
 

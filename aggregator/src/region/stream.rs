@@ -13,7 +13,7 @@ use crate::region::status::streams::Seat;
 use crate::region::stream_error::{StreamError, check_hello, digest};
 use crate::region::{push, regional};
 use crate::telemetry::request_log;
-use crate::telemetry::spans::{Consults, around};
+use crate::telemetry::spans::{QuerySpans, around};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,9 +24,9 @@ use tokio_stream::{Stream as FrameStream, StreamExt};
 use tonic::{Code, Status};
 use tracing::{Instrument, debug};
 use weir_core::model::exact::MAX_CHARGES;
-use weir_core::model::key::OriginId;
+use weir_core::model::key::NodeId;
 use weir_core::model::wire::{
-    self, Consult, ExactRequest, FilterFrame, Hello, MAX_FRAME_CELLS, MAX_FRAME_CONTROLS, MAX_FRAME_COUNTERS,
+    self, ExactRequest, FilterFrame, Hello, MAX_FRAME_CELLS, MAX_FRAME_CONTROLS, MAX_FRAME_COUNTERS, Query,
     RegionFrame, Welcome,
 };
 use weir_core::region::nodes::OWN_PEER;
@@ -63,21 +63,21 @@ pub async fn run(
     mut slot: Option<Slot>,
 ) {
     services.metrics.program.streams.inc();
-    let mut origin = None;
-    let end = serve(&services, &mut incoming, &send_queue, scope, &mut origin, slot.as_mut()).await;
+    let mut node = None;
+    let end = serve(&services, &mut incoming, &send_queue, scope, &mut node, slot.as_mut()).await;
     services.metrics.program.streams.dec();
     if send_queue.was_abandoned() {
         services.metrics.program.slow_streams_dropped.inc();
         services.warn(
             "closed a stream whose node does not read its frames; the node resyncs when it reconnects",
-            origin,
+            node,
         );
         return;
     }
     match end {
         End::Left => debug!("stream ended"),
         End::Drained => send_queue.end(Status::unavailable("the aggregator is shutting down")),
-        End::Refused(error) => refuse(&services, send_queue, &error, origin).await,
+        End::Refused(error) => refuse(&services, send_queue, &error, node).await,
     }
 }
 
@@ -95,32 +95,32 @@ async fn serve(
     incoming: &mut impl Incoming,
     send_queue: &SendQueue,
     scope: Arc<Scope>,
-    acknowledged: &mut Option<OriginId>,
+    acknowledged: &mut Option<NodeId>,
     slot: Option<&mut Slot>,
 ) -> End {
     let address: Option<SocketAddr> = slot.as_ref().map(|slot| slot.address());
-    let (origin, hello, first) = match first_frame(services, incoming, send_queue).await {
+    let (node, hello, first) = match first_frame(services, incoming, send_queue).await {
         Ok(first) => first,
         Err(end) => return end,
     };
-    *acknowledged = Some(origin);
+    *acknowledged = Some(node);
     let peer = address.map_or(OWN_PEER, |address| peer_number(address.ip()));
-    let id = match services.enter(origin, peer) {
+    let id = match services.enter(node, peer) {
         Ok(id) => id,
         Err(error) => return End::Refused(error),
     };
     slot.into_iter().for_each(Slot::greeted);
-    debug!(%origin, worker = hello.worker, credential = scope.name, "stream began");
+    debug!(%node, worker = hello.worker, credential = scope.name, "stream began");
     let (acks, late) = mpsc::channel(LATE_ACKS);
-    tokio::spawn(acknowledge(services.clone(), origin, late, send_queue.clone()));
+    tokio::spawn(acknowledge(services.clone(), node, late, send_queue.clone()));
     let stream = Stream {
         services,
         send_queue,
         scope,
-        seat: services.status.seat(origin, address, services.moment().mono),
-        origin,
+        seat: services.status.seat(node, address, services.moment().mono),
+        node,
         is_embedded: address.is_none(),
-        sender: sender(origin, hello.worker),
+        sender: sender(node, hello.worker),
         peer,
         is_node: false,
         id,
@@ -143,14 +143,14 @@ async fn first_frame(
     services: &Services,
     incoming: &mut impl Incoming,
     send_queue: &SendQueue,
-) -> Result<(OriginId, Hello, FilterFrame), End> {
+) -> Result<(NodeId, Hello, FilterFrame), End> {
     let silent = StreamError::Silent(HELLO_TIMEOUT.as_millis() as u64);
     let mut frame = timeout(HELLO_TIMEOUT, next_frame(services, incoming, send_queue))
         .await
         .map_err(|_| End::Refused(silent))??;
     let hello = frame.hello.take().ok_or(End::Refused(StreamError::NoHello))?;
-    let origin = check_hello(&hello).map_err(End::Refused)?;
-    Ok((origin, hello, frame))
+    let node = check_hello(&hello).map_err(End::Refused)?;
+    Ok((node, hello, frame))
 }
 
 /// The next frame, or the reason why there is none.
@@ -196,14 +196,9 @@ fn bad_frame(status: &Status) -> End {
 }
 
 /// Sends the error to the node and ends the stream.
-pub async fn refuse(
-    services: &Services,
-    send_queue: SendQueue,
-    error: &StreamError,
-    origin: Option<OriginId>,
-) {
+pub async fn refuse(services: &Services, send_queue: SendQueue, error: &StreamError, node: Option<NodeId>) {
     services.metrics.frame_refused(error.label());
-    services.warn(&format!("refused a stream: {error}"), origin);
+    services.warn(&format!("refused a stream: {error}"), node);
     let reason = error.to_string();
     let word = wire::StreamError { reason: reason.clone() };
     // The error is dropped if the node is gone or does not read.
@@ -218,10 +213,10 @@ struct Stream<'a> {
     /// What the node may count.
     scope: Arc<Scope>,
     seat: Seat<'a>,
-    origin: OriginId,
+    node: NodeId,
     /// Whether this is the stream of the embedded limiter.
     is_embedded: bool,
-    /// Identifies the stream's exact requests; differs for each origin.
+    /// Identifies the stream's exact requests; differs for each node.
     sender: u64,
     /// The address that counts as one peer, as a number.
     peer: u64,
@@ -268,9 +263,9 @@ impl Stream<'_> {
         if let Some(hello) = &frame.hello {
             self.take_role(hello);
         }
-        let mut traced = self.services.telemetry.consults(&frame.consults);
+        let mut traced = self.services.telemetry.queries(&frame.queries);
         self.take_control(&mut frame);
-        let result = self.services.take(self.origin, frame).map_err(End::Refused)?;
+        let result = self.services.take(self.node, frame).map_err(End::Refused)?;
         traced.iter_mut().for_each(|traced| traced.answered(&result.reply.answers));
         if let Some(ack) = result.ack {
             // The acknowledging task runs until this sender is dropped.
@@ -299,7 +294,7 @@ impl Stream<'_> {
             let name = &self.scope.name;
             self.services.warn(
                                 &format!("dropped {outside} parts of a frame: the credential {name:?} does not allow their workspaces"),
-                Some(self.origin),
+                Some(self.node),
             );
         }
         Ok(())
@@ -307,10 +302,10 @@ impl Stream<'_> {
 
     /// A filter counts as a node once it has sent a report, decision counters or a query.
     fn count_node(&mut self, frame: &FilterFrame) {
-        let reports = frame.report.is_some() || frame.counters.is_some() || !frame.consults.is_empty();
+        let reports = frame.report.is_some() || frame.counters.is_some() || !frame.queries.is_empty();
         // Repeated with the counters, once a second, since a place among the nodes of its address may have become free.
         if reports && (!std::mem::replace(&mut self.is_node, true) || frame.counters.is_some()) {
-            self.services.state(|state, _| state.count_node(self.origin, self.peer));
+            self.services.state(|state, _| state.count_node(self.node, self.peer));
         }
     }
 
@@ -335,7 +330,7 @@ impl Stream<'_> {
         if !bans.is_empty() && self.services.global.is_some() {
             let refused = self.services.control.bans.propose(&bans, self.services.now());
             if refused > 0 {
-                self.services.warn(&format!("refused {refused} bans proposed by rules"), Some(self.origin));
+                self.services.warn(&format!("refused {refused} bans proposed by rules"), Some(self.node));
             }
         }
     }
@@ -370,16 +365,16 @@ impl Stream<'_> {
     }
 
     /// Lets the store answer these queries without blocking the stream.
-    async fn query(&self, consults: Vec<Consult>, mut traced: Option<Consults>) -> Result<(), End> {
+    async fn query(&self, queries: Vec<Query>, mut traced: Option<QuerySpans>) -> Result<(), End> {
         let room = self.open_queries.clone().try_acquire_owned();
         let (Some(store), Ok(room)) = (self.services.regional.clone(), room) else {
-            let answers = self.services.answer_from_memory(self.origin, &consults);
+            let answers = self.services.answer_from_memory(self.node, &queries);
             traced.iter_mut().for_each(|traced| traced.answered(&answers));
             return self.send(RegionFrame { answers, ..RegionFrame::default() }).await;
         };
-        let (services, origin, send_queue) = (self.services.clone(), self.origin, self.send_queue.clone());
+        let (services, node, send_queue) = (self.services.clone(), self.node, self.send_queue.clone());
         tokio::spawn(async move {
-            let answers = regional::answer(&services, &store, origin, consults, traced).await;
+            let answers = regional::answer(&services, &store, node, queries, traced).await;
             // If the node is gone, the answers are dropped.
             let _ = send_queue.send(RegionFrame { answers, ..RegionFrame::default() }).await;
             drop(room);
@@ -392,8 +387,8 @@ impl Stream<'_> {
         if counts > MAX_FRAME_CELLS {
             return Err(StreamError::TooManyCounts(counts));
         }
-        if frame.consults.len() > MAX_FRAME_CELLS {
-            return Err(StreamError::TooManyConsults(frame.consults.len()));
+        if frame.queries.len() > MAX_FRAME_CELLS {
+            return Err(StreamError::TooManyQueries(frame.queries.len()));
         }
         let counters = frame.counters.as_ref().map_or(0, |counters| counters.rules.len());
         if counters > MAX_FRAME_COUNTERS {
@@ -401,8 +396,8 @@ impl Stream<'_> {
         }
         check_exact(frame)?;
         let Some(hello) = &frame.hello else { return Ok(()) };
-        if check_hello(hello)? != self.origin {
-            return Err(StreamError::OriginChanged);
+        if check_hello(hello)? != self.node {
+            return Err(StreamError::NodeChanged);
         }
         if hello.subscriber != self.pushes() {
             self.changes += 1;
@@ -421,10 +416,10 @@ impl Stream<'_> {
         self.stop_pushes();
         self.seat.subscribes(hello.subscriber);
         if hello.subscriber {
-            let wake = self.services.subscribe(self.origin, self.id);
+            let wake = self.services.subscribe(self.node, self.id);
             let (hub, send_queue, scope) =
                 (self.services.hub.clone(), self.send_queue.clone(), self.scope.clone());
-            let pushes = push::follow(hub, (self.origin, self.id), wake, send_queue, scope);
+            let pushes = push::follow(hub, (self.node, self.id), wake, send_queue, scope);
             self.pusher = Some(tokio::spawn(pushes));
         }
     }
@@ -442,14 +437,14 @@ impl Stream<'_> {
         self.control_stream = None;
         if let Some(pusher) = self.pusher.take() {
             pusher.abort();
-            self.services.unsubscribe(self.origin, self.id);
+            self.services.unsubscribe(self.node, self.id);
         }
     }
 }
 
 /// Identifies the exact requests of a worker. Workers choose their own number, so the number alone is not unique.
-fn sender(origin: OriginId, worker: u64) -> u64 {
-    digest(b"weir asker", &[&origin.0, &worker.to_le_bytes()])
+fn sender(node: NodeId, worker: u64) -> u64 {
+    digest(b"weir asker", &[&node.0, &worker.to_le_bytes()])
 }
 
 /// A number for an address; addresses that count as one peer have the same number.
@@ -480,7 +475,7 @@ fn check_exact(frame: &FilterFrame) -> Result<(), StreamError> {
 /// Acknowledges reports in order, each once the store holds its counts or is known to be unavailable.
 async fn acknowledge(
     services: Arc<Services>,
-    origin: OriginId,
+    node: NodeId,
     mut late: mpsc::Receiver<LateAck>,
     send_queue: SendQueue,
 ) {
@@ -490,7 +485,7 @@ async fn acknowledge(
             () = send_queue.closed() => return,
             over = services.after_replay(late.after) => if !over { return },
         }
-        let ack = services.acknowledge(origin, late);
+        let ack = services.acknowledge(node, late);
         if send_queue.send(RegionFrame { ack: Some(ack), ..RegionFrame::default() }).await.is_err() {
             return;
         }
@@ -500,6 +495,6 @@ async fn acknowledge(
 impl Drop for Stream<'_> {
     fn drop(&mut self) {
         self.stop_pushes();
-        self.services.leave(self.origin, self.id, self.is_embedded);
+        self.services.leave(self.node, self.id, self.is_embedded);
     }
 }

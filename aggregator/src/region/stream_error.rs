@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 use strum::{IntoStaticStr, VariantNames};
 use tonic::Code;
 use weir_core::model::exact::MAX_CHARGES;
-use weir_core::model::key::OriginId;
+use weir_core::model::key::NodeId;
 use weir_core::model::wire::{
     Hello, MAX_FRAME_CELLS, MAX_FRAME_CONTROLS, MAX_FRAME_COUNTERS, PROTOCOL_VERSION,
 };
@@ -23,12 +23,12 @@ pub enum StreamError {
     /// A version of the protocol that this aggregator does not support.
     #[error("protocol version {0} is not supported; this aggregator supports version {PROTOCOL_VERSION}")]
     Version(u32),
-    /// Not a valid origin id.
-    #[error("the origin must be 16 bytes, not all zero")]
-    Origin,
-    /// The origin differs from that of the stream's first hello.
-    #[error("a stream has one origin, which cannot change; open another stream for another origin")]
-    OriginChanged,
+    /// Not a valid node id.
+    #[error("the node must be 16 bytes, not all zero")]
+    Node,
+    /// The node differs from that of the stream's first hello.
+    #[error("a stream has one node, which cannot change; open another stream for another node")]
+    NodeChanged,
     /// The token is missing or wrong.
     #[error(
         "the filter's token is missing or wrong; the aggregator accepts the token of --filter-token or WEIR_FILTER_TOKEN, and \
@@ -45,7 +45,7 @@ pub enum StreamError {
     Workspace(String, String),
     /// More nodes than a region stores, or than it stores of one address.
     #[error("the region already has too many nodes, in all or of this address")]
-    TooManyOrigins,
+    TooManyNodes,
     /// More streams than this aggregator serves.
     #[error("this aggregator already serves {0} streams")]
     TooManyStreams(usize),
@@ -60,7 +60,7 @@ pub enum StreamError {
     TooManyCounts(usize),
     /// More queries in a frame than allowed.
     #[error("{0} queries in one frame; at most {MAX_FRAME_CELLS} are allowed")]
-    TooManyConsults(usize),
+    TooManyQueries(usize),
     /// Counters of more rules in a frame than allowed.
     #[error("{0} rule counters in one frame; at most {MAX_FRAME_COUNTERS} are allowed")]
     TooManyCounters(usize),
@@ -100,7 +100,7 @@ impl StreamError {
             StreamError::Version(_) => Code::FailedPrecondition,
             StreamError::Token | StreamError::Revoked => Code::Unauthenticated,
             StreamError::Workspace(..) => Code::PermissionDenied,
-            StreamError::TooManyOrigins
+            StreamError::TooManyNodes
             | StreamError::TooManyStreams(_)
             | StreamError::TooManyOfAddress(_)
             | StreamError::TooManySilent
@@ -110,24 +110,24 @@ impl StreamError {
     }
 }
 
-/// Checks a stream's hello, the version first, so that a newer filter gets the version error. See [`origin_of`].
-pub fn check_hello(hello: &Hello) -> Result<OriginId, StreamError> {
+/// Checks a stream's hello, the version first, so that a newer filter gets the version error. See [`node_of`].
+pub fn check_hello(hello: &Hello) -> Result<NodeId, StreamError> {
     if hello.version != PROTOCOL_VERSION {
         return Err(StreamError::Version(hello.version));
     }
-    OriginId::parse(&hello.origin).map(origin_of).ok_or(StreamError::Origin)
+    NodeId::parse(&hello.node).map(node_of).ok_or(StreamError::Node)
 }
 
-/// The public origin of a process. A process sends a number that is a secret between it and this aggregator; the origin is the
+/// The public node of a process. A process sends a number that is a secret between it and this aggregator; the node is the
 /// digest of that number. A reader of the digest in a log, a store or at the admin listener can therefore neither raise
 /// the process' components nor take over its subscription.
-pub fn origin_of(secret: OriginId) -> OriginId {
+pub fn node_of(secret: NodeId) -> NodeId {
     let halves: [u64; 2] = [b"weir origin 0", b"weir origin 1"].map(|half| digest(half, &[&secret.0]));
-    let mut origin = OriginId::default();
-    for (place, byte) in origin.0.iter_mut().zip(halves.into_iter().flat_map(u64::to_le_bytes)) {
+    let mut node = NodeId::default();
+    for (place, byte) in node.0.iter_mut().zip(halves.into_iter().flat_map(u64::to_le_bytes)) {
         *place = byte;
     }
-    origin
+    node
 }
 
 /// Eight bytes of a digest of `parts`, each of a fixed length. Digests of different `purpose` differ.
@@ -151,15 +151,15 @@ mod tests {
 
     #[test]
     fn hellos() {
-        let good = Hello { version: PROTOCOL_VERSION, origin: vec![1; 16], ..Hello::default() };
-        let origin = origin_of(OriginId([1; 16]));
+        let good = Hello { version: PROTOCOL_VERSION, node: vec![1; 16], ..Hello::default() };
+        let node = node_of(NodeId([1; 16]));
         let cases = [
-            (good.clone(), Ok(origin)),
+            (good.clone(), Ok(node)),
             (Hello { version: 0, ..good.clone() }, Err(StreamError::Version(0))),
-            (Hello { version: 2, origin: vec![], ..good.clone() }, Err(StreamError::Version(2))),
-            (Hello { origin: vec![], ..good.clone() }, Err(StreamError::Origin)),
-            (Hello { origin: vec![0; 16], ..good.clone() }, Err(StreamError::Origin)),
-            (Hello { origin: vec![1; 17], ..good }, Err(StreamError::Origin)),
+            (Hello { version: 2, node: vec![], ..good.clone() }, Err(StreamError::Version(2))),
+            (Hello { node: vec![], ..good.clone() }, Err(StreamError::Node)),
+            (Hello { node: vec![0; 16], ..good.clone() }, Err(StreamError::Node)),
+            (Hello { node: vec![1; 17], ..good }, Err(StreamError::Node)),
         ];
         for (hello, expected) in cases {
             assert_eq!(check_hello(&hello), expected, "{hello:?}");

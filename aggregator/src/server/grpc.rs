@@ -26,24 +26,24 @@ const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
 type Responding = BoxFuture<Response<Body>, Infallible>;
 
 /// A service of the listener.
-pub(super) struct Api {
+pub(super) struct ServedApi {
     name: &'static str,
     serve: Box<dyn Fn(Request<Incoming>) -> Responding + Send + Sync>,
 }
 
-impl Api {
+impl ServedApi {
     pub(super) fn new(
         name: &'static str,
         serve: impl Fn(Request<Incoming>) -> Responding + Send + Sync + 'static,
-    ) -> Api {
-        Api { name, serve: Box::new(serve) }
+    ) -> ServedApi {
+        ServedApi { name, serve: Box::new(serve) }
     }
 }
 
 /// Serves until the shutdown has begun and every connection has ended.
 pub(super) async fn serve(
     services: Arc<Services>,
-    apis: Vec<Api>,
+    apis: Vec<ServedApi>,
     (socket, max_connections): (TcpListener, usize),
     tls: Option<Arc<Tls>>,
 ) {
@@ -57,7 +57,7 @@ pub(super) async fn serve(
     };
     let drain = services.draining.clone();
     let health = health::service(services.clone(), apis.iter().map(|api| api.name));
-    let apis: Arc<[Api]> = apis.into();
+    let apis: Arc<[ServedApi]> = apis.into();
     let serve = move |connection| {
         let (apis, health) = (apis.clone(), health.clone());
         let call = move |request: Request<Incoming>| called(&apis, &health, request);
@@ -72,7 +72,7 @@ pub(super) async fn serve(
 }
 
 /// Passes a call to the service that its path names.
-fn called(apis: &[Api], health: &HealthServer<Checked>, request: Request<Incoming>) -> Responding {
+fn called(apis: &[ServedApi], health: &HealthServer<Checked>, request: Request<Incoming>) -> Responding {
     let name = request.uri().path().trim_start_matches('/').split('/').next().unwrap_or_default();
     if name == HealthServer::<Checked>::NAME {
         return health.clone().call(request);

@@ -36,7 +36,7 @@ use crate::region::status::peers;
 use crate::region::stream::DRAIN;
 use crate::server::bind::Bound;
 use crate::server::descriptors::Connections;
-use crate::server::grpc::Api;
+use crate::server::grpc::ServedApi;
 use crate::server::open::{Addresses, Ports, Stores};
 use crate::telemetry::clock::Clock;
 use crate::telemetry::spans::Telemetry;
@@ -137,9 +137,9 @@ impl Server {
         };
         let region = RegionService::new(services.clone(), authenticator);
         let apis = vec![
-            Api::new(RegionService::NAME, move |request| region.serve(request)),
-            Api::new(RateLimitService::NAME, move |request| rate_limits.serve(request)),
-            Api::new(QuotaService::NAME, move |request| quotas.serve(request)),
+            ServedApi::new(RegionService::NAME, move |request| region.serve(request)),
+            ServedApi::new(RateLimitService::NAME, move |request| rate_limits.serve(request)),
+            ServedApi::new(QuotaService::NAME, move |request| quotas.serve(request)),
         ];
         let grpc = tokio::spawn(grpc::serve(services.clone(), apis, grpc, authentication.tls));
         Ok(Server { services, embedded, addresses, grpc, http, helpers })

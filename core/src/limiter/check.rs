@@ -384,7 +384,7 @@ label_values! {
 
 label_values! {
     /// Result of a query.
-    ConsultResult {
+    QueryResult {
         /// The region accepted the proposed count.
         Granted = "granted",
         /// The region rejected it.

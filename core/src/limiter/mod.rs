@@ -2,7 +2,7 @@
 //!
 //! [`Limiter::decide`] tries the cheapest first: a cached denial, then a lease, then one change of the shared table
 //! (`decide::charge`; `decide::judge` has the rule). If the local count may be stale, the request waits for a query to the region
-//! (`remote::consults`, `remote::waiting`), at most for its rule's timeout. Counts go through the `report::outbox` to the aggregator; others' counts are
+//! (`remote::queries`, `remote::waiting`), at most for its rule's timeout. Counts go through the `report::outbox` to the aggregator; others' counts are
 //! merged by max (`decide::snapshots`). Requests with exact rules (`decide::exact`) wait for an exact
 //! response first. A cost may be known only from the response (`decide::deferred`): [`Limiter::settle_cost`] settles it.
 
@@ -21,7 +21,7 @@ mod transact;
 mod upkeep;
 
 use crate::limiter::table::Meta;
-use crate::model::key::OriginId;
+use crate::model::key::NodeId;
 use crate::model::shared::Shared;
 use crate::model::time::{MonoMs, Now};
 use crate::model::trace::Trace;
@@ -35,8 +35,8 @@ use decide::item::Item;
 use decide::judge::Health;
 use decide::lease::Leases;
 use decide::violations::Violations;
-use remote::consults::{Need, Queries};
 use remote::link::Link;
+use remote::queries::{Need, Queries};
 use remote::registry::WorkerRegistry;
 use remote::subscription::Subscription;
 use remote::waiting::{ExactPart, WaitingRequest, WaitingRequests};
@@ -45,8 +45,8 @@ use report::resync::Resyncs;
 use transact::{Make, Table};
 
 pub use check::{
-    Budget, Cause, Check, Checks, ConsultResult, Decision, Denial, ExactDetails, ExactResult, MAX_BUDGETS,
-    MAX_TRANSACTIONS, Outcome, Policy, Reason, ShadowOutcome, Transactions, Visibility,
+    Budget, Cause, Check, Checks, Decision, Denial, ExactDetails, ExactResult, MAX_BUDGETS, MAX_TRANSACTIONS,
+    Outcome, Policy, QueryResult, Reason, ShadowOutcome, Transactions, Visibility,
 };
 pub use compiled::{CompiledRule, Terms};
 pub use decide::deferred::MAX_DEFERRED_REQUESTS;
@@ -95,7 +95,7 @@ pub struct Setup {
 /// [`Limiter::shutdown`] returns the last frames.
 #[derive(Debug)]
 pub struct Limiter {
-    origin: OriginId,
+    node: NodeId,
     worker: u64,
     /// How often the clock has stepped: a cached denial applies only until the next step.
     clock_steps: u64,
@@ -113,7 +113,7 @@ pub struct Limiter {
     registry: WorkerRegistry,
     resync: Resyncs,
     /// Live nodes of the region, as the aggregators of the process' workers reported them.
-    others_origins: u32,
+    registered_nodes: u32,
     leases: Leases,
     clock: Clock,
     /// When this worker last updated the registry.
@@ -137,7 +137,7 @@ impl Limiter {
     pub fn new(setup: Setup, now: Now) -> Limiter {
         let worker = setup.worker & (u64::MAX >> 2);
         Limiter {
-            origin: setup.meta.origin,
+            node: setup.meta.node,
             worker,
             clock_steps: 0,
             table: Table::new(setup.meta.secret, setup.meta.geometry),
@@ -151,7 +151,7 @@ impl Limiter {
             violations: Violations::default(),
             registry: WorkerRegistry::default(),
             resync: Resyncs::default(),
-            others_origins: 1,
+            registered_nodes: 1,
             leases: Leases::default(),
             clock: Clock::new(now),
             synced: None,
@@ -297,9 +297,9 @@ impl Limiter {
         if !self.link.is_up() {
             return frames;
         }
-        let consults = self.send_queries(shared, now);
-        for some in consults.chunks(wire::MAX_FRAME_CELLS) {
-            frames.push(wire::FilterFrame { consults: some.to_vec(), ..Default::default() });
+        let queries = self.send_queries(shared, now);
+        for some in queries.chunks(wire::MAX_FRAME_CELLS) {
+            frames.push(wire::FilterFrame { queries: some.to_vec(), ..Default::default() });
         }
         self.exact.requests.take_frames(self.link.echo(), now.mono, &mut frames);
         if self.outbox.len() >= FLUSH_ROWS || now.mono.since(self.flushed) >= REGISTRY_MS {
@@ -489,7 +489,7 @@ impl Limiter {
                 && self.registry.echo != MonoMs(0)
                 && now.since(self.registry.echo) < FRESH_MS,
             complete: self.registry.complete,
-            origins: self.origins(now),
+            nodes: self.nodes(now),
             strict: self.queries.strict.is_left(now),
             cold: self.queries.cold.is_left(now),
         }
@@ -502,7 +502,7 @@ impl Limiter {
     fn hello(&self, subscriber: bool) -> wire::Hello {
         wire::Hello {
             version: wire::PROTOCOL_VERSION,
-            origin: self.origin.0.to_vec(),
+            node: self.node.0.to_vec(),
             worker: self.worker,
             subscriber,
         }

@@ -1,14 +1,14 @@
 //! Counters and gauges of a limiter, and the metrics of them: a further metric is a field of [`Stats`], a row of [`METRICS`], and the place
 //! that counts it.
 
-use super::check::{ConsultResult, ExactResult, Reason};
+use super::check::{ExactResult, QueryResult, Reason};
 use crate::limiter::table::Removals;
 use crate::model::metric::{Kind, Metric};
 
 /// The metrics of a limiter.
 pub const METRICS: &[Metric<Stats>] = &[
-    Metric::labelled("weir_consults_total", "reason", Reason::NAMES, |stats, at| count(&stats.consults, at)),
-    Metric::labelled("weir_consult_results_total", "result", ConsultResult::NAMES, |stats, at| {
+    Metric::labelled("weir_queries_total", "reason", Reason::NAMES, |stats, at| count(&stats.queries, at)),
+    Metric::labelled("weir_query_results_total", "result", QueryResult::NAMES, |stats, at| {
         count(&stats.results, at)
     }),
     Metric::labelled("weir_exact_results_total", "result", ExactResult::NAMES, |stats, at| {
@@ -50,9 +50,9 @@ fn count(counts: &[u64], at: usize) -> u64 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Queries sent, by [`Reason`] in its order.
-    pub consults: [u64; Reason::NAMES.len()],
-    /// Their results, by [`ConsultResult`] in its order.
-    pub results: [u64; ConsultResult::NAMES.len()],
+    pub queries: [u64; Reason::NAMES.len()],
+    /// Their results, by [`QueryResult`] in its order.
+    pub results: [u64; QueryResult::NAMES.len()],
     /// Exact requests sent.
     pub exact_requests: u64,
     /// Their results, by [`ExactResult`] in its order.
@@ -141,7 +141,7 @@ impl Gauges {
 
 impl Stats {
     pub(super) fn count_query(&mut self, reason: Reason) {
-        if let Some(count) = self.consults.get_mut(reason as usize) {
+        if let Some(count) = self.queries.get_mut(reason as usize) {
             *count += 1;
         }
     }
@@ -159,7 +159,7 @@ impl Stats {
         self.evictions += u64::from(removals.evicted);
     }
 
-    pub(super) fn count_result(&mut self, result: ConsultResult) {
+    pub(super) fn count_result(&mut self, result: QueryResult) {
         if let Some(count) = self.results.get_mut(result as usize) {
             *count += 1;
         }

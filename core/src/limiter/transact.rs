@@ -34,7 +34,7 @@ pub(super) struct Table {
     pub(super) safe_before: MonoMs,
     bucket: Bucket,
     /// The bucket of a key that goes to the overflow cell.
-    origin: Bucket,
+    node: Bucket,
     key: Vec<u8>,
 }
 
@@ -148,7 +148,7 @@ impl Table {
             geometry,
             safe_before: MonoMs(0),
             bucket: Bucket::default(),
-            origin: Bucket::default(),
+            node: Bucket::default(),
             key: Vec::with_capacity(MAX_KEY_BYTES),
         }
     }
@@ -382,13 +382,13 @@ impl Table {
         let OverflowCell { end, cell_ms, before } = cell;
         let place = self.geometry.place(diverted.fingerprint);
         for _ in 0..MAX_TRIES {
-            let version = shared.load(place, self.origin.buffer());
-            self.origin.check();
-            let has_entry = |key: &[u8]| self.origin.find(diverted.fingerprint, key).is_some();
+            let version = shared.load(place, self.node.buffer());
+            self.node.check();
+            let has_entry = |key: &[u8]| self.node.find(diverted.fingerprint, key).is_some();
             if !undone && diverted.key.is_some_and(has_entry) {
                 return false;
             }
-            let mut records = self.origin.diverted();
+            let mut records = self.node.diverted();
             records.drop_old(now.mono);
             if records.get_mut(diverted.fingerprint).is_none() && !undone {
                 let DivertedKey { fingerprint, family, .. } = diverted;
@@ -399,8 +399,8 @@ impl Table {
                 Some(record) => record.add(change, end, now.mono),
                 None => return true,
             }
-            self.origin.set_diverted(&records);
-            if shared.store(place, self.origin.bytes(), version) {
+            self.node.set_diverted(&records);
+            if shared.store(place, self.node.bytes(), version) {
                 return true;
             }
         }

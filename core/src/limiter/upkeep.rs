@@ -20,7 +20,7 @@ impl Limiter {
             last_seen: self.link.last_seen(),
             clock: self.link.clock(),
             machine_offset_ms: self.clock.machine_offset_ms(),
-            origins: self.link.origins(now.mono),
+            nodes: self.link.nodes(now.mono),
             gap: self.resync.gap(),
             resent: self.resync.resent(),
             recall,
@@ -39,9 +39,9 @@ impl Limiter {
         self.subscription.registered(me.connected);
         let before = core::mem::replace(&mut self.registry, registry);
         self.table.safe_before = self.registry.safe_before(now.mono);
-        self.others_origins = self.registry.origins(now.mono);
-        if let Some(count) = self.registry.settled_origins(now.mono) {
-            self.link.suppose_origins(count);
+        self.registered_nodes = self.registry.nodes(now.mono);
+        if let Some(count) = self.registry.settled_nodes(now.mono) {
+            self.link.suppose_nodes(count);
         }
         let recalled: Option<Vec<u64>> = self.registry.recalled_since(&before).map(Iterator::collect);
         match recalled {
@@ -64,8 +64,8 @@ impl Limiter {
     }
 
     /// Live nodes of the region, this one included, as the aggregator of this or another worker counts them.
-    pub(super) fn origins(&self, now: MonoMs) -> u32 {
-        self.link.origins(now).max(self.others_origins)
+    pub(super) fn nodes(&self, now: MonoMs) -> u32 {
+        self.link.nodes(now).max(self.registered_nodes)
     }
 
     /// The time before which all of this worker's counts are stored in the region; `None` if unknown.

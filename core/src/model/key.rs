@@ -183,25 +183,25 @@ pub fn fingerprint(key: &[u8], secret: HashKey) -> u64 {
 
 /// Identifies a node: an Envoy process from the creation of its table to its erasure, or an embedded limiter. 128 random bits.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct OriginId(pub [u8; 16]);
+pub struct NodeId(pub [u8; 16]);
 
-impl OriginId {
+impl NodeId {
     /// Reads an id from the wire; it must have 16 bytes that are not all zero.
-    pub fn parse(bytes: &[u8]) -> Option<OriginId> {
+    pub fn parse(bytes: &[u8]) -> Option<NodeId> {
         let id: [u8; 16] = bytes.try_into().ok()?;
-        (id != [0; 16]).then_some(OriginId(id))
+        (id != [0; 16]).then_some(NodeId(id))
     }
 }
 
-impl core::fmt::Display for OriginId {
+impl core::fmt::Display for NodeId {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
-impl core::fmt::Debug for OriginId {
+impl core::fmt::Debug for NodeId {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(f, "OriginId({self})")
+        write!(f, "NodeId({self})")
     }
 }
 

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 /// A place in the shared data of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
-    /// Origin, hash key and geometry; written once.
+    /// Node, hash key and geometry; written once.
     Meta,
     /// The worker registry.
     WorkerRegistry,

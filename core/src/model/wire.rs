@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | `hello`, `ping` | each worker | `region::stream` of the aggregator |
 //! | `report` | each worker | `RegionState::take` |
-//! | `consults` (queries) | each worker | `Queries`, or `Region::consult` without Redis |
+//! | `queries` (queries) | each worker | `Queries`, or `Region::query` without Redis |
 //! | `exact_requests`, `refunds` | each worker | `Exact` of the aggregator |
 //! | `counters` | each worker | `Seat::received` |
 //! | `controls_known`, `bans` | the subscriber; each worker | `Book`, `Bans` |
@@ -46,7 +46,7 @@ pub struct FilterFrame {
     pub report: Option<Report>,
     /// Queries that requests wait for.
     #[prost(message, repeated, tag = "3")]
-    pub consults: Vec<Consult>,
+    pub queries: Vec<Query>,
     /// Answered at once.
     #[prost(message, optional, tag = "4")]
     pub ping: Option<Ping>,
@@ -74,9 +74,9 @@ pub struct Hello {
     /// [`PROTOCOL_VERSION`].
     #[prost(uint32, tag = "1")]
     pub version: u32,
-    /// The node: 16 bytes, see [`crate::model::key::OriginId`].
+    /// The node: 16 bytes, see [`crate::model::key::NodeId`].
     #[prost(bytes = "vec", tag = "2")]
-    pub origin: Vec<u8>,
+    pub node: Vec<u8>,
     /// The worker within it.
     #[prost(uint64, tag = "3")]
     pub worker: u64,
@@ -128,7 +128,7 @@ pub struct Count {
 
 /// A query whether `cost` more may pass. The proposal is absolute (`own + cost`), so it may be repeated.
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct Consult {
+pub struct Query {
     /// Returned in the [`Answer`].
     #[prost(uint64, tag = "1")]
     pub id: u64,
@@ -263,7 +263,7 @@ pub struct Snapshot {
     pub global_others: u64,
 }
 
-/// The answer to a [`Consult`].
+/// The answer to a [`Query`].
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Answer {
     /// The query's id.
@@ -306,7 +306,7 @@ pub struct Pong {
     pub unix_ms: u64,
     /// Live nodes of the region, the receiver included.
     #[prost(uint32, tag = "3")]
-    pub live_origins: u32,
+    pub live_nodes: u32,
 }
 
 /// The stream is not accepted.
@@ -432,7 +432,7 @@ pub struct Changes {
     pub cells: Vec<Change>,
     /// The sender's Envoys changed: the list of live nodes is to be read again.
     #[prost(bool, tag = "3")]
-    pub origins_changed: bool,
+    pub nodes_changed: bool,
     /// Live controls changed: the database is to be read.
     #[prost(bool, tag = "4")]
     pub controls_changed: bool,
@@ -472,7 +472,7 @@ pub struct Change {
 pub struct Part {
     /// The node: 16 bytes; all zero for a baseline.
     #[prost(bytes = "vec", tag = "1")]
-    pub origin: Vec<u8>,
+    pub node: Vec<u8>,
     /// Absolute.
     #[prost(uint64, tag = "2")]
     pub own: u64,

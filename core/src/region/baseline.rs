@@ -180,14 +180,14 @@ impl Region {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::key::{HashKey, KeyParts, OriginId};
+    use crate::model::key::{HashKey, KeyParts, NodeId};
     use crate::model::wire;
     use crate::region::RegionLimits;
     use std::vec;
 
     const NOW: UnixMs = UnixMs(60_000_000);
-    const OLD: OriginId = OriginId([1; 16]);
-    const NEW: OriginId = OriginId([2; 16]);
+    const OLD: NodeId = NodeId([1; 16]);
+    const NEW: NodeId = NodeId([2; 16]);
 
     fn key() -> Key {
         let (workspace, namespace, identifier) = (b"w".as_slice(), b"n".as_slice(), b"i".as_slice());
@@ -203,16 +203,16 @@ mod tests {
         region
     }
 
-    fn queries(region: &mut Region, origin: OriginId, own: u64, cost: u64) -> bool {
+    fn queries(region: &mut Region, node: NodeId, own: u64, cost: u64) -> bool {
         let key = key().as_bytes().to_vec();
-        let query = wire::Consult { key, sequence: 1_000, own, cost, limit: 100, ..Default::default() };
-        region.consult(origin, &query, NOW).unwrap().granted
+        let query = wire::Query { key, sequence: 1_000, own, cost, limit: 100, ..Default::default() };
+        region.query(node, &query, NOW).unwrap().granted
     }
 
-    fn reports(region: &mut Region, origin: OriginId, own: u64) {
+    fn reports(region: &mut Region, node: NodeId, own: u64) {
         let key = key().as_bytes().to_vec();
         let count = wire::Count { key, sequence: 1_000, own, limit: 100, ..Default::default() };
-        assert_eq!(region.report(origin, &[count], NOW).refused, vec![]);
+        assert_eq!(region.report(node, &[count], NOW).refused, vec![]);
     }
 
     fn total(region: &Region) -> u64 {

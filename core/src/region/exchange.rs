@@ -4,16 +4,16 @@
 //! returned as [`Merged`]. A global store (MySQL, SQLite) holds one count for each region and cell: [`Publication`] is
 //! written, [`Stored`] is read. All counts are absolute, so that every message may be repeated.
 
-use crate::model::key::{Key, OriginId};
+use crate::model::key::{Key, NodeId};
 use crate::model::time::UnixMs;
 use alloc::vec::Vec;
 
 /// Owner of the use that the region is known to have had and that no node accounts for. It is set
-/// after all more precise counts were lost, and raised where another aggregator has evidence of more. It is never an Envoy's id, as [`OriginId::parse`] refuses it.
-pub const BASELINE: OriginId = OriginId([0; 16]);
+/// after all more precise counts were lost, and raised where another aggregator has evidence of more. It is never an Envoy's id, as [`NodeId::parse`] refuses it.
+pub const BASELINE: NodeId = NodeId([0; 16]);
 
 /// One node's count in one cell.
-pub type Part = (OriginId, u64);
+pub type Part = (NodeId, u64);
 
 /// The ids of the incarnations of the regional store's servers, in the order of their markers; 0 where none was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub struct Merge {
     pub lower_bound: u64,
     /// The nodes of `parts` that have sent their whole use before: by what they have used since, the store raises its lower
     /// bound.
-    pub above: Vec<OriginId>,
+    pub above: Vec<NodeId>,
     /// When the store drops the cell.
     pub expires: UnixMs,
     /// Granted or denied in the same atomic step.
@@ -58,7 +58,7 @@ pub struct Merge {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Proposal {
     /// The proposing node.
-    pub origin: OriginId,
+    pub node: NodeId,
     /// Its component if granted.
     pub own: u64,
     /// The limit.

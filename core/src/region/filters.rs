@@ -1,23 +1,23 @@
 //! The exchange with filters: reports, queries, pushes.
 
-use super::cells::{KeyState, LiveLimit};
+use super::key_state::{KeyState, LiveLimit};
 use super::keys::Keys;
 use super::plausibility::{Refused, checked_own, most_by_now};
 use super::subscribers::Subscribers;
 use super::work::Errand;
 use super::{Region, Reported};
-use crate::model::key::{Key, KeyParts, OriginId};
+use crate::model::key::{Key, KeyParts, NodeId};
 use crate::model::time::UnixMs;
 use crate::model::window::{MAX_COUNT, Position};
 use crate::model::wire;
 use alloc::vec::Vec;
 
 impl Region {
-    /// Merges the counts that `origin` reports.
-    pub fn report(&mut self, origin: OriginId, counts: &[wire::Count], now: UnixMs) -> Reported {
+    /// Merges the counts that `node` reports.
+    pub fn report(&mut self, node: NodeId, counts: &[wire::Count], now: UnixMs) -> Reported {
         let mut reported = Reported::default();
         for (place, count) in (0..).zip(counts) {
-            match self.merge_count(origin, count, now) {
+            match self.merge_count(node, count, now) {
                 Ok(None) => {}
                 Ok(Some(baseline)) => reported.baselines.push((place, baseline)),
                 Err(refused) => reported.refused.push((place, refused)),
@@ -28,19 +28,14 @@ impl Region {
 
     /// Grants `own + cost` or not, and returns the counts of the cell and of those before that its window touches. An
     /// error means that the region cannot judge the query.
-    pub fn consult(
-        &mut self,
-        origin: OriginId,
-        query: &wire::Consult,
-        now: UnixMs,
-    ) -> Result<wire::Answer, Refused> {
-        let (at, peer) = (checked_proposal(query, now)?, self.nodes.peer_of(origin));
+    pub fn query(&mut self, node: NodeId, query: &wire::Query, now: UnixMs) -> Result<wire::Answer, Refused> {
+        let (at, peer) = (checked_proposal(query, now)?, self.nodes.peer_of(node));
         let (slot, state) =
-            touch(&mut self.keys, &mut self.subscribers, &query.key, origin, query.sequence, now)?;
+            touch(&mut self.keys, &mut self.subscribers, &query.key, node, query.sequence, now)?;
         if query.without_baseline && !sends_baseline(state, query.sequence, self.backing.incarnation()) {
             return Err(Refused::Baseline);
         }
-        let mut changed = state.raise(query.sequence, (peer, origin), query.own, now)?;
+        let mut changed = state.raise(query.sequence, (peer, node), query.own, now)?;
         let proposed = query.own.saturating_add(query.cost);
         let (limit, incarnation) = (query.limit.min(MAX_COUNT), self.backing.incarnation());
         changed |= self.work.note_limit(slot, query.sequence, state, limit, incarnation);
@@ -48,18 +43,18 @@ impl Region {
         // A count that the node had evicted is in no component but in the lower bound. What it reports later is added
         // to that as well.
         if let Some(cell) = state.known_mut(query.sequence) {
-            cell.has_said_all(origin, now);
+            cell.has_said_all(node, now);
         }
-        let granted = admits(state, &at, origin, query);
+        let granted = admits(state, &at, node, query);
         if granted && query.cost > 0 {
-            changed |= state.raise(query.sequence, (peer, origin), proposed, now)?;
+            changed |= state.raise(query.sequence, (peer, node), proposed, now)?;
         }
         if changed {
-            self.subscribers.changed(slot, state, origin);
+            self.subscribers.changed(slot, state, node);
         }
         self.work.note(slot, query.sequence, state, self.backing.incarnation());
         self.publishing.consider(slot, state, now);
-        Ok(answer(state, origin, query, granted))
+        Ok(answer(state, node, query, granted))
     }
 
     /// Applies the limits of live control to the keys that are held here of an identifier: no node may have a request that would show
@@ -116,54 +111,54 @@ impl Region {
         self.publishing.consider(slot, state, now);
     }
 
-    /// Starts (or restarts) pushes to `origin`, beginning with all keys that it follows and all that are hot.
-    pub fn subscribe(&mut self, origin: OriginId) {
-        self.subscribers.start(origin);
+    /// Starts (or restarts) pushes to `node`, beginning with all keys that it follows and all that are hot.
+    pub fn subscribe(&mut self, node: NodeId) {
+        self.subscribers.start(node);
     }
 
-    /// Ends the pushes to `origin`, which remains alive.
-    pub fn unsubscribe(&mut self, origin: OriginId) {
-        self.subscribers.remove(origin);
+    /// Ends the pushes to `node`, which remains alive.
+    pub fn unsubscribe(&mut self, node: NodeId) {
+        self.subscribers.remove(node);
     }
 
-    /// The next push for `origin`. Call until it returns `None`. A push is empty if a step of a snapshot over many keys
+    /// The next push for `node`. Call until it returns `None`. A push is empty if a step of a snapshot over many keys
     /// found none; it need not be sent.
-    pub fn next_push(&mut self, origin: OriginId, now: UnixMs) -> Option<wire::Push> {
-        if !self.subscribers.has_work(origin, self.is_complete()) {
+    pub fn next_push(&mut self, node: NodeId, now: UnixMs) -> Option<wire::Push> {
+        if !self.subscribers.has_work(node, self.is_complete()) {
             return None;
         }
-        self.subscribers.go_on(origin, &self.keys);
+        self.subscribers.go_on(node, &self.keys);
         let keys = &self.keys;
         let snapshots_of = |slot: usize| keys.at(slot).map_or(0, |(_, state)| state.snapshots_len(now));
         let (slots, complete) =
-            self.subscribers.take(origin, wire::MAX_FRAME_CELLS, snapshots_of, self.is_complete());
+            self.subscribers.take(node, wire::MAX_FRAME_CELLS, snapshots_of, self.is_complete());
         let snapshots = slots
             .into_iter()
             .filter_map(|slot| self.keys.at(slot))
-            .flat_map(|(key, state)| state.snapshots(key, origin, now))
+            .flat_map(|(key, state)| state.snapshots(key, node, now))
             .collect();
         Some(wire::Push { snapshots, complete })
     }
 
     /// The baseline after the store was queried. `None` if the store has not answered for that cell, so that the
     /// baseline may be higher than what is stored here.
-    pub fn baseline(&self, origin: OriginId, requested: &wire::Snapshot) -> Option<wire::Snapshot> {
+    pub fn baseline(&self, node: NodeId, requested: &wire::Snapshot) -> Option<wire::Snapshot> {
         let key = Key::parse(&requested.key).ok()?;
         let state = self.keys.get(&key)?;
         sends_baseline(state, requested.sequence, self.backing.incarnation()).then(|| wire::Snapshot {
             key: requested.key.clone(),
-            ..state.snapshot(requested.sequence, origin)
+            ..state.snapshot(requested.sequence, node)
         })
     }
 
-    /// Whether [`Region::next_push`] has cells for `origin`.
-    pub fn has_push(&self, origin: OriginId) -> bool {
-        self.subscribers.has_work(origin, self.is_complete())
+    /// Whether [`Region::next_push`] has cells for `node`.
+    pub fn has_push(&self, node: NodeId) -> bool {
+        self.subscribers.has_work(node, self.is_complete())
     }
 
     fn merge_count(
         &mut self,
-        origin: OriginId,
+        node: NodeId,
         count: &wire::Count,
         now: UnixMs,
     ) -> Result<Option<wire::Snapshot>, Refused> {
@@ -175,9 +170,9 @@ impl Region {
             // The count states only what the node had received. That does not make it a user of the cell.
             return self.witness_bytes(&count.key, count.sequence, region_others, now).map(|()| None);
         }
-        let peer = self.nodes.peer_of(origin);
+        let peer = self.nodes.peer_of(node);
         let (slot, state) =
-            touch(&mut self.keys, &mut self.subscribers, &count.key, origin, count.sequence, now)?;
+            touch(&mut self.keys, &mut self.subscribers, &count.key, node, count.sequence, now)?;
         let incarnation = self.backing.incarnation();
         let became_hot = self.work.note_limit(slot, count.sequence, state, count.limit, incarnation);
         let configured = count.configured.unwrap_or(count.limit);
@@ -187,27 +182,27 @@ impl Region {
                 // The store may hold counts that this aggregator never received. To query it, the cell is written with
                 // nothing new.
                 let cell = state.cell_mut(count.sequence)?;
-                cell.raise_of(peer, origin, 0, now)?;
+                cell.raise_of(peer, node, 0, now)?;
                 cell.query_anew();
                 self.work.push(Errand::Replay, slot, cell);
                 self.work.note(slot, count.sequence, state, self.backing.incarnation());
             }
             self.publishing.consider(slot, state, now);
             if became_hot {
-                self.subscribers.changed(slot, state, origin);
+                self.subscribers.changed(slot, state, node);
             }
             return Ok(Some(wire::Snapshot {
                 key: count.key.clone(),
-                ..state.snapshot(count.sequence, origin)
+                ..state.snapshot(count.sequence, node)
             }));
         }
-        let mut changed = state.raise(count.sequence, (peer, origin), count.own, now)? || became_hot;
+        let mut changed = state.raise(count.sequence, (peer, node), count.own, now)? || became_hot;
         if region_others > 0 {
             let total = count.own.saturating_add(region_others);
             changed |= self.work.raise_lower_bound(slot, count.sequence, state, total)?;
         }
         if changed {
-            self.subscribers.changed(slot, state, origin);
+            self.subscribers.changed(slot, state, node);
         }
         self.work.note(slot, count.sequence, state, self.backing.incarnation());
         self.publishing.consider(slot, state, now);
@@ -225,7 +220,7 @@ fn sends_baseline(state: &KeyState, sequence: u64, incarnation: Option<u32>) -> 
 
 /// Whether a query and the count it proposes are plausible; and the present position in the key's windows as its filter
 /// sees it.
-pub(super) fn checked_proposal(query: &wire::Consult, now: UnixMs) -> Result<Position, Refused> {
+pub(super) fn checked_proposal(query: &wire::Query, now: UnixMs) -> Result<Position, Refused> {
     let at = checked_own(&query.key, query.sequence, query.own, now)?;
     let proposed = query.own.saturating_add(query.cost);
     // A cost above the limit is denied, however large it is.
@@ -236,43 +231,38 @@ pub(super) fn checked_proposal(query: &wire::Consult, now: UnixMs) -> Result<Pos
 }
 
 /// Whether the counts stored here leave room for the query.
-pub(super) fn admits(state: &KeyState, at: &Position, origin: OriginId, query: &wire::Consult) -> bool {
+pub(super) fn admits(state: &KeyState, at: &Position, node: NodeId, query: &wire::Query) -> bool {
     let proposed = query.own.saturating_add(query.cost);
     let limit = query.limit.min(MAX_COUNT);
-    let used = state.used_with(query.sequence, origin, proposed);
+    let used = state.used_with(query.sequence, node, proposed);
     proposed <= MAX_COUNT && query.cost <= limit && used.admits(at, 0, limit)
 }
 
 /// The counts of the queried cell and of those before that its window touches.
-pub(super) fn answer(
-    state: &KeyState,
-    origin: OriginId,
-    query: &wire::Consult,
-    granted: bool,
-) -> wire::Answer {
-    let mut before = state.before(query.sequence).map(|sequence| state.snapshot(sequence, origin));
+pub(super) fn answer(state: &KeyState, node: NodeId, query: &wire::Query, granted: bool) -> wire::Answer {
+    let mut before = state.before(query.sequence).map(|sequence| state.snapshot(sequence, node));
     wire::Answer {
         id: query.id,
         granted,
-        current: Some(state.snapshot_in_full(query.sequence, origin)),
+        current: Some(state.snapshot_in_full(query.sequence, node)),
         previous: before.next(),
         older: before.collect(),
     }
 }
 
-/// The key's state, with `origin` among its followers. A new follower of a key that other nodes have used gets a push.
+/// The key's state, with `node` among its followers. A new follower of a key that other nodes have used gets a push.
 pub(super) fn touch<'a>(
     keys: &'a mut Keys,
     subscribers: &mut Subscribers,
     key: &[u8],
-    origin: OriginId,
+    node: NodeId,
     sequence: u64,
     now: UnixMs,
 ) -> Result<(usize, &'a mut KeyState), Refused> {
-    let (slot, state) = keys.entry_of(Some(origin), key, sequence, now)?;
+    let (slot, state) = keys.entry_of(Some(node), key, sequence, now)?;
     state.sharing.is_local = true;
-    if state.follow(origin, sequence) && state.has_others(origin) {
-        subscribers.enqueue(origin, slot);
+    if state.follow(node, sequence) && state.has_others(node) {
+        subscribers.enqueue(node, slot);
     }
     Ok((slot, state))
 }

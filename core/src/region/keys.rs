@@ -6,10 +6,10 @@
 //! Keys are kept in numbered slots, so that a walk over all of them can pause and continue. Streams need the region all
 //! the time, and it must not be locked for as long as a million keys take.
 
-use super::cells::{KeyState, Weight};
+use super::key_state::{KeyState, Weight};
 use super::plausibility::Refused;
 use super::shares::{Lineage, Shares, Standing};
-use crate::model::key::{HashKey, Key, KeyParts, MIN_DURATION_MS, OriginId, fingerprint};
+use crate::model::key::{HashKey, Key, KeyParts, MIN_DURATION_MS, NodeId, fingerprint};
 use crate::model::room::most_of_part;
 use crate::model::time::UnixMs;
 use alloc::collections::BTreeSet;
@@ -128,7 +128,7 @@ impl Keys {
     /// The same for a key that a node here uses.
     pub(super) fn entry_of(
         &mut self,
-        node: Option<OriginId>,
+        node: Option<NodeId>,
         key: &[u8],
         sequence: u64,
         now: UnixMs,
@@ -144,7 +144,7 @@ impl Keys {
     }
 
     /// Whether a node may create another key of the same identifier. Those that no node here uses are one part.
-    fn has_windows_left(&self, key: &[u8], node: Option<OriginId>) -> bool {
+    fn has_windows_left(&self, key: &[u8], node: Option<NodeId>) -> bool {
         let (mut all, mut of_node) = (0, 0);
         for (_, state) in self.alike(key) {
             let is_of_node = node.map_or_else(|| state.has_no_follower(), |node| state.follows(node));
@@ -287,7 +287,7 @@ impl Keys {
                 let (_, state) = self.at(at)?;
                 let weight = state.weight()?;
                 let standing = self.shares.standing(state.sharing.lineage, new);
-                let several = weight.origins > 1;
+                let several = weight.nodes > 1;
                 let rank = (weight.is_hot, standing, several, weight.utilisation, weight.touched);
                 may_leave(&weight, standing).then_some((rank, at))
             })
@@ -389,7 +389,7 @@ mod tests {
         }
         assert_eq!(insert(&mut keys, &key("n", "alice", most)), Err(Refused::Full));
         let all = (0..2_000_u16).filter(|node| {
-            let node = OriginId([&node.to_be_bytes()[..], &[0; 14]].concat().try_into().unwrap());
+            let node = NodeId([&node.to_be_bytes()[..], &[0; 14]].concat().try_into().unwrap());
             let key = key("n", "alice", 10_000 + u32::from(node.0[0]) * 256 + u32::from(node.0[1]));
             keys.entry_of(Some(node), key.as_bytes(), 1, UnixMs(60_000)).is_ok()
         });
@@ -401,8 +401,8 @@ mod tests {
     #[test]
     fn a_node_that_invents_windows_leaves_some_to_the_others() {
         let mut keys = Keys::new(20_000, HashKey(1, 2));
-        let [inventor, other] = [1, 2].map(|id| OriginId([id; 16]));
-        let mut touch = |node: OriginId, epoch: u32| {
+        let [inventor, other] = [1, 2].map(|id| NodeId([id; 16]));
+        let mut touch = |node: NodeId, epoch: u32| {
             let key = key("cart", "alice", epoch);
             let (_, state) = keys.entry_of(Some(node), key.as_bytes(), 1, UnixMs(60_000))?;
             state.follow(node, 1);

@@ -15,25 +15,25 @@
 //! - keys by [`RegionLimits::max_keys`], beyond which those of low use are evicted, and by time: a key that no window
 //!   touches any more is dropped;
 //! - cells of a key by the plausible sequences, now ± [`MAX_WINDOW_SKEW`] windows;
-//! - components of a cell and followers of a key by `MAX_ORIGINS_A_KEY` each, however many nodes come and go: a further
+//! - components of a cell and followers of a key by `MAX_NODES_A_KEY` each, however many nodes come and go: a further
 //!   node's counts and queries are refused, and it receives the key only while that is hot. Nodes of one peer leave components to those
 //!   of others;
-//! - nodes that are alive at the same time, and with them subscribers, by [`RegionLimits::max_origins`];
+//! - nodes that are alive at the same time, and with them subscribers, by [`RegionLimits::max_nodes`];
 //! - what waits to be pushed to a subscriber, by the keys that changed since its last push;
 //! - the work of one step of a snapshot or of dropping old cells by `MAX_KEYS_A_STEP`.
 //!
 //! A region may have stores, which the aggregator calls: one that the region's aggregators share (`replay`), and one
 //! that all regions share (`publish`). What all of them have lost is restored by `baseline`.
 //!
-//! In reading order: `filters` (reports, queries, pushes), `cells` and [`cell`] (what is stored), `replay` and `work` (the regional store),
-//! `globe` (the other regions), `baseline`; [`shares`] (of the room for keys); [`nodes`] (which are alive); [`top`] for status pages.
+//! In reading order: `filters` (reports, queries, pushes), `key_state` and [`cell`] (what is stored), `replay` and `work` (the regional store),
+//! `global` (the other regions), `baseline`; [`shares`] (of the room for keys); [`nodes`] (which are alive); [`top`] for status pages.
 
 mod baseline;
 pub mod cell;
-mod cells;
 pub mod exchange;
 mod filters;
-mod globe;
+mod global;
+mod key_state;
 mod keys;
 pub mod log;
 pub mod nodes;
@@ -44,12 +44,12 @@ mod subscribers;
 pub mod top;
 mod work;
 
-use crate::model::key::{HashKey, Key, OriginId};
+use crate::model::key::{HashKey, Key, NodeId};
 use crate::model::time::{MonoMs, UnixMs};
 use crate::model::wire;
 use alloc::vec::Vec;
 use cell::others::OtherRegions;
-use globe::publish::Publishing;
+use global::publish::Publishing;
 use keys::Keys;
 use nodes::Nodes;
 use replay::Backing;
@@ -60,8 +60,8 @@ use work::{Errand, Work};
 pub use cell::others::{MAX_OTHER_REGIONS, OtherComponent, OtherComponents, OtherRegion};
 pub use cell::sharing::{Due, LONE_TOLERANCE_PART, THRESHOLD_MARGIN, TOLERANCE_PART};
 pub use cell::{CellState, Component};
-pub use cells::{LiveLimit, SHORTEST_PUBLISHED_MS};
-pub use globe::publish::ImportedCell;
+pub use global::publish::ImportedCell;
+pub use key_state::{LiveLimit, SHORTEST_PUBLISHED_MS};
 pub use plausibility::{MAX_WINDOW_SKEW, MOST_A_SECOND, Refused};
 pub use replay::{HotCell, Proposed};
 
@@ -73,12 +73,12 @@ pub struct RegionLimits {
     pub max_keys: usize,
     /// Most nodes at the same time; frames of further ones are refused. A node is removed with its last stream, or
     /// after an hour without a frame. This does not bound how many come and go one after the other.
-    pub max_origins: usize,
+    pub max_nodes: usize,
 }
 
 impl Default for RegionLimits {
     fn default() -> Self {
-        RegionLimits { max_keys: 2_000_000, max_origins: 4_096 }
+        RegionLimits { max_keys: 2_000_000, max_nodes: 4_096 }
     }
 }
 
@@ -108,7 +108,7 @@ pub struct RegionStats {
     /// Keys held.
     pub keys: usize,
     /// Nodes alive.
-    pub live_origins: usize,
+    pub live_nodes: usize,
     /// Keys waiting to be pushed, summed over subscribers.
     pub pending_pushes: usize,
     /// Cells stored.
@@ -148,7 +148,7 @@ impl Region {
     pub fn new(limits: RegionLimits, secret: HashKey) -> Region {
         Region {
             keys: Keys::new(limits.max_keys, secret),
-            nodes: Nodes::new(limits.max_origins),
+            nodes: Nodes::new(limits.max_nodes),
             subscribers: Subscribers::default(),
             work: Work::default(),
             backing: Backing::default(),
@@ -159,10 +159,10 @@ impl Region {
         }
     }
 
-    /// Records that the last stream of `origin` ended, so that it no longer counts as alive.
-    pub fn gone(&mut self, origin: OriginId) {
-        self.nodes.remove(origin);
-        self.subscribers.remove(origin);
+    /// Records that the last stream of `node` ended, so that it no longer counts as alive.
+    pub fn gone(&mut self, node: NodeId) {
+        self.nodes.remove(node);
+        self.subscribers.remove(node);
     }
 
     /// What the region had published before a loss is being read, until the lower bounds that were found are in components. Until then
@@ -209,7 +209,7 @@ impl Region {
     pub fn stats(&self, now: MonoMs) -> RegionStats {
         RegionStats {
             keys: self.keys.len(),
-            live_origins: self.nodes.alive(now),
+            live_nodes: self.nodes.alive(now),
             pending_pushes: self.subscribers.pending(),
             windows: self.live_cells(),
             windows_created: self.work.created,

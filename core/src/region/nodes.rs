@@ -1,7 +1,7 @@
 //! The region's nodes: those with a stream to this aggregator, and those of its peers.
 
 use super::cell::{ELSEWHERE, Peer};
-use crate::model::key::OriginId;
+use crate::model::key::NodeId;
 use crate::model::room::most_of_part;
 use crate::model::time::MonoMs;
 use alloc::collections::BTreeMap;
@@ -25,14 +25,14 @@ pub const OWN_PEER: u64 = u64::MAX;
 pub struct Nodes {
     max: usize,
     /// The peer from which the first stream of each connected node came.
-    peers: BTreeMap<OriginId, u64>,
+    peers: BTreeMap<NodeId, u64>,
     /// When each node last sent a frame, by the monotonic clock. After a step of the other clock all nodes would seem
     /// dead for a moment, and each would spend as if it were alone.
-    last_frames: BTreeMap<OriginId, MonoMs>,
+    last_frames: BTreeMap<NodeId, MonoMs>,
     /// Nodes that have reported counts, each with the peer that it belongs to.
-    counted: BTreeMap<OriginId, u64>,
+    counted: BTreeMap<NodeId, u64>,
     /// Nodes connected to the region's other aggregators, and when each was listed last.
-    elsewhere: BTreeMap<OriginId, MonoMs>,
+    elsewhere: BTreeMap<NodeId, MonoMs>,
 }
 
 impl Nodes {
@@ -48,13 +48,13 @@ impl Nodes {
     }
 
     /// Whether `node` has a stream to this aggregator.
-    pub(super) fn contains(&self, node: OriginId) -> bool {
+    pub(super) fn contains(&self, node: NodeId) -> bool {
         self.last_frames.contains_key(&node)
     }
 
     /// Gives `node`, which opens a stream from `peer`, a place for as long as it has a stream. Returns false if there are too many nodes
     /// already, or too many of this peer: a peer that invents nodes leaves a quarter of the places to others.
-    pub fn admit(&mut self, node: OriginId, peer: u64, now: MonoMs) -> bool {
+    pub fn admit(&mut self, node: NodeId, peer: u64, now: MonoMs) -> bool {
         if !self.contains(node) && peer != OWN_PEER {
             if !self.has_place_of(peer) {
                 self.evict_silent(now);
@@ -70,7 +70,7 @@ impl Nodes {
     }
 
     /// The peer of a node, in the form in which cells have it.
-    pub(super) fn peer_of(&self, node: OriginId) -> Peer {
+    pub(super) fn peer_of(&self, node: NodeId) -> Peer {
         // Never 0, which stands for nodes elsewhere.
         self.peers.get(&node).map_or(ELSEWHERE, |peer| ((peer ^ (peer >> 32)) as Peer).max(1))
     }
@@ -90,7 +90,7 @@ impl Nodes {
     }
 
     /// Records a frame of `node`. Returns false if there are too many nodes already.
-    pub fn received_from(&mut self, node: OriginId, now: MonoMs) -> bool {
+    pub fn received_from(&mut self, node: NodeId, now: MonoMs) -> bool {
         if !self.contains(node) && !self.has_place() {
             self.evict_silent(now);
             if !self.has_place() {
@@ -104,7 +104,7 @@ impl Nodes {
 
     /// Counts `node`, whose streams come from `peer`, as it has reported counts; but only if fewer than
     /// [`MAX_NODES_OF_PEER`] nodes of the same peer are counted. Returns true if it is newly counted.
-    pub fn count(&mut self, node: OriginId, peer: u64) -> bool {
+    pub fn count(&mut self, node: NodeId, peer: u64) -> bool {
         if !self.contains(node) || self.counted.contains_key(&node) {
             return false;
         }
@@ -116,7 +116,7 @@ impl Nodes {
     }
 
     /// Removes a node whose last stream has ended.
-    pub(super) fn remove(&mut self, node: OriginId) {
+    pub(super) fn remove(&mut self, node: NodeId) {
         self.peers.remove(&node);
         self.last_frames.remove(&node);
         self.counted.remove(&node);
@@ -129,20 +129,20 @@ impl Nodes {
     }
 
     /// The number as sent to `node`: it includes `node`, even if that has reported nothing yet.
-    pub fn alive_with(&self, node: OriginId, now: MonoMs) -> usize {
+    pub fn alive_with(&self, node: NodeId, now: MonoMs) -> usize {
         let is_counted = self.counted.contains_key(&node) || self.elsewhere.contains_key(&node);
         self.alive(now) + usize::from(!is_counted)
     }
 
     /// Nodes that sent a frame to this aggregator within [`NODE_ALIVE_MS`].
-    pub fn alive_here(&self, now: MonoMs) -> impl Iterator<Item = OriginId> + '_ {
+    pub fn alive_here(&self, now: MonoMs) -> impl Iterator<Item = NodeId> + '_ {
         let alive = move |last: &MonoMs| now.since(*last) <= NODE_ALIVE_MS;
         let alive = self.last_frames.iter().filter(move |(_, last)| alive(last)).map(|(node, _)| *node);
         alive.filter(|node| self.counted.contains_key(node))
     }
 
     /// Takes the list of the nodes that are alive anywhere in the region. One that is no longer listed counts for a while.
-    pub fn set_elsewhere(&mut self, nodes: &[OriginId], now: MonoMs) {
+    pub fn set_elsewhere(&mut self, nodes: &[NodeId], now: MonoMs) {
         self.elsewhere.retain(|_, listed| now.since(*listed) <= ELSEWHERE_MS);
         for node in nodes {
             if self.elsewhere.len() < self.max || self.elsewhere.contains_key(node) {

@@ -6,13 +6,13 @@
 //! another incarnation, every mark becomes void at once, and all counts are written again.
 
 use super::Region;
-use super::cells::KeyState;
 use super::exchange::{BASELINE, Merge, Merged, Part, Proposal, StoreIds};
 use super::filters::{admits, answer, checked_proposal, touch};
+use super::key_state::KeyState;
 use super::plausibility::{Refused, checked};
 use super::subscribers::Subscribers;
 use super::work::{Errand, Spot};
-use crate::model::key::{Key, OriginId};
+use crate::model::key::{Key, NodeId};
 use crate::model::time::UnixMs;
 use crate::model::window::MAX_COUNT;
 use crate::model::wire;
@@ -70,7 +70,7 @@ pub struct HotCell {
 
 impl Region {
     /// Adds a store to this region. Nothing is known about its contents yet.
-    pub fn back(&mut self) {
+    pub fn attach_store(&mut self) {
         self.backing.incarnation.get_or_insert(1);
     }
 
@@ -159,33 +159,28 @@ impl Region {
 
     /// Begins a query that the store decides. A denial from the counts stored here is final, as fresher counts can only
     /// be higher. A query with a cost of 0 always goes to the store, since it requests counts.
-    pub fn propose(
-        &mut self,
-        origin: OriginId,
-        query: &wire::Consult,
-        now: UnixMs,
-    ) -> Result<Proposed, Refused> {
+    pub fn propose(&mut self, node: NodeId, query: &wire::Query, now: UnixMs) -> Result<Proposed, Refused> {
         let incarnation = self.backing.incarnation.unwrap_or_default();
-        let (at, peer) = (checked_proposal(query, now)?, self.nodes.peer_of(origin));
+        let (at, peer) = (checked_proposal(query, now)?, self.nodes.peer_of(node));
         let (slot, state) =
-            touch(&mut self.keys, &mut self.subscribers, &query.key, origin, query.sequence, now)?;
+            touch(&mut self.keys, &mut self.subscribers, &query.key, node, query.sequence, now)?;
         // A count of 0 needs a component as well. Without one, a grant could not be stored here.
-        let grew = state.cell_mut(query.sequence)?.raise_of(peer, origin, query.own, now)?;
+        let grew = state.cell_mut(query.sequence)?.raise_of(peer, node, query.own, now)?;
         let limit = query.limit.min(MAX_COUNT);
         state.newest_limit.note_query(query, now);
         if self.work.note_limit(slot, query.sequence, state, limit, self.backing.incarnation) || grew {
-            self.subscribers.changed(slot, state, origin);
+            self.subscribers.changed(slot, state, node);
         }
-        let fits = admits(state, &at, origin, query);
+        let fits = admits(state, &at, node, query);
         if !fits && query.cost > 0 {
             self.work.note(slot, query.sequence, state, self.backing.incarnation);
             self.publishing.consider(slot, state, now);
-            return Ok(Proposed::Settled(answer(state, origin, query, false)));
+            return Ok(Proposed::Settled(answer(state, node, query, false)));
         }
         let global = |sequence: u64| state.cell(sequence).map_or(0, |cell| cell.global_others);
         let global_previous = state.before(query.sequence).map(global).fold(0, u64::saturating_add);
         let proposal = Proposal {
-            origin,
+            node,
             own: query.own.saturating_add(query.cost).min(MAX_COUNT),
             limit: query.limit.min(MAX_COUNT),
             global_current: global(query.sequence),
@@ -197,14 +192,14 @@ impl Region {
         let expires = state.expires(query.sequence);
         let cell = state.cell_mut(query.sequence)?;
         let parts: Vec<Part> = if cell.components.len() <= MAX_REPEATED {
-            cell.components.iter().map(|component| (component.origin, component.own)).collect()
+            cell.components.iter().map(|component| (component.node, component.own)).collect()
         } else {
-            cell.unstored(incarnation).map(|component| (component.origin, component.own)).collect()
+            cell.unstored(incarnation).map(|component| (component.node, component.own)).collect()
         };
         let limit = cell.limit;
         let (lower_bound, above) = cell.evidence();
         // The query states all that the node has used.
-        cell.has_said_all(origin, now);
+        cell.has_said_all(node, now);
         let (key, _) = self.keys.at(slot).ok_or(Refused::Full)?;
         Ok(Proposed::Query(Merge {
             key: key.clone(),
@@ -223,8 +218,8 @@ impl Region {
     /// Concludes a query with the store's answer.
     pub fn concluded(
         &mut self,
-        origin: OriginId,
-        query: &wire::Consult,
+        node: NodeId,
+        query: &wire::Query,
         merge: &Merge,
         merged: &Merged,
         now: UnixMs,
@@ -236,12 +231,12 @@ impl Region {
         let incarnation = self.backing.incarnation.unwrap_or_default();
         let state = self.keys.at(slot).and_then(|(_, state)| state.cell(merge.sequence));
         let brought = state.is_some_and(|cell| cell.unstored(incarnation).any(|component| component.own > 0));
-        self.learn_all(slot, merge, merged, now, Some(origin));
+        self.learn_all(slot, merge, merged, now, Some(node));
         if granted || brought {
             self.share(slot, merge.sequence);
         }
         let (_, state) = self.keys.at(slot).ok_or(Refused::Full)?;
-        Ok(answer(state, origin, query, granted))
+        Ok(answer(state, node, query, granted))
     }
 
     /// Takes what the store holds of a cell, as read from it in its present incarnation.
@@ -369,7 +364,7 @@ impl Region {
         let cell = state.known_mut(spot.sequence)?;
         let queries = core::mem::take(&mut cell.queued.query);
         let parts: Vec<Part> =
-            cell.unstored(incarnation).map(|component| (component.origin, component.own)).collect();
+            cell.unstored(incarnation).map(|component| (component.node, component.own)).collect();
         let (lower_bound, above) = cell.evidence();
         (queries || !parts.is_empty()).then(|| Merge {
             key: key.clone(),
@@ -391,7 +386,7 @@ impl Region {
         merge: &Merge,
         merged: &Merged,
         now: UnixMs,
-        sender: Option<OriginId>,
+        sender: Option<NodeId>,
     ) {
         let Some(incarnation) = self.backing.incarnation else { return };
         let Some((_, state)) = self.keys.at_mut(slot) else { return };
@@ -445,12 +440,11 @@ impl Region {
     fn change_of(&self, spot: Spot) -> Option<wire::Change> {
         let (key, state) = self.keys.at(spot.slot)?;
         let cell = state.cell(spot.sequence)?;
-        let ours = |origin: OriginId| origin == BASELINE || self.nodes.contains(origin);
+        let ours = |node: NodeId| node == BASELINE || self.nodes.contains(node);
         // If the components are few, all are sent: also those of an Envoy that has disconnected meanwhile.
         let few = cell.components.len() <= MAX_REPEATED;
-        let parts = cell.stored(self.backing.incarnation?).filter(|(origin, _)| few || ours(*origin));
-        let parts: Vec<_> =
-            parts.map(|(origin, own)| wire::Part { origin: origin.0.to_vec(), own }).collect();
+        let parts = cell.stored(self.backing.incarnation?).filter(|(node, _)| few || ours(*node));
+        let parts: Vec<_> = parts.map(|(node, own)| wire::Part { node: node.0.to_vec(), own }).collect();
         let (newest_limit, applied) = state.newest_limit.at().unwrap_or_default();
         (!parts.is_empty()).then(|| wire::Change {
             key: key.as_bytes().to_vec(),
@@ -467,9 +461,9 @@ impl Region {
 /// Makes every node with a component in the cell its follower, also if it reports the cell to another aggregator only.
 /// It may be subscribed here, and a new follower receives what is stored.
 fn follow(subscribers: &mut Subscribers, slot: usize, state: &mut KeyState, sequence: u64, parts: &[Part]) {
-    for (origin, _) in parts.iter().filter(|(origin, _)| *origin != BASELINE) {
-        if state.follow(*origin, sequence) {
-            subscribers.enqueue(*origin, slot);
+    for (node, _) in parts.iter().filter(|(node, _)| *node != BASELINE) {
+        if state.follow(*node, sequence) {
+            subscribers.enqueue(*node, slot);
         }
     }
 }

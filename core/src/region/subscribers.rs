@@ -3,9 +3,9 @@
 //! They form a set, in order of first change. It is bounded by the region's keys, however often they change; the counts
 //! are read from the region at the moment of sending.
 
-use super::cells::KeyState;
+use super::key_state::KeyState;
 use super::keys::Keys;
-use crate::model::key::OriginId;
+use crate::model::key::NodeId;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 use core::hash::{BuildHasherDefault, Hasher};
@@ -16,7 +16,7 @@ const KEPT_CAPACITY: usize = 4_096;
 
 #[derive(Debug, Default)]
 pub(super) struct Subscribers {
-    queues: BTreeMap<OriginId, Queue>,
+    queues: BTreeMap<NodeId, Queue>,
 }
 
 /// Keys by their slots. If a slot has been reused for another key since, one unnecessary push is sent.
@@ -60,24 +60,24 @@ enum Delivered {
 }
 
 impl Subscribers {
-    pub(super) fn start(&mut self, origin: OriginId) {
-        self.queues.insert(origin, Queue { delivered: Delivered::Scanning(0), ..Queue::default() });
+    pub(super) fn start(&mut self, node: NodeId) {
+        self.queues.insert(node, Queue { delivered: Delivered::Scanning(0), ..Queue::default() });
     }
 
-    pub(super) fn remove(&mut self, origin: OriginId) {
-        self.queues.remove(&origin);
+    pub(super) fn remove(&mut self, node: NodeId) {
+        self.queues.remove(&node);
     }
 
     /// Queues a key for one node, if it subscribes.
-    pub(super) fn enqueue(&mut self, origin: OriginId, slot: usize) {
-        if let Some(queue) = self.queues.get_mut(&origin) {
+    pub(super) fn enqueue(&mut self, node: NodeId, slot: usize) {
+        if let Some(queue) = self.queues.get_mut(&node) {
             queue.push(slot);
         }
     }
 
     /// `writer` raised its component: queues the key for its other followers, or for all others if it is hot.
-    pub(super) fn changed(&mut self, slot: usize, state: &KeyState, writer: OriginId) {
-        self.tell(slot, state, |origin| origin != writer);
+    pub(super) fn changed(&mut self, slot: usize, state: &KeyState, writer: NodeId) {
+        self.tell(slot, state, |node| node != writer);
     }
 
     /// Another region's use grew: queues the key for all its followers.
@@ -86,11 +86,11 @@ impl Subscribers {
     }
 
     /// Queues the next part of a snapshot, if one is in progress and the queue is empty.
-    pub(super) fn go_on(&mut self, origin: OriginId, keys: &Keys) {
-        let Some(queue) = self.queues.get_mut(&origin).filter(|queue| queue.order.is_empty()) else { return };
+    pub(super) fn go_on(&mut self, node: NodeId, keys: &Keys) {
+        let Some(queue) = self.queues.get_mut(&node).filter(|queue| queue.order.is_empty()) else { return };
         let Delivered::Scanning(from) = queue.delivered else { return };
         let (some, next) = keys.scan(from);
-        for (slot, _) in some.filter(|(_, state)| state.follows(origin) || state.is_pushed_to_all()) {
+        for (slot, _) in some.filter(|(_, state)| state.follows(node) || state.is_pushed_to_all()) {
             queue.push(slot);
         }
         queue.delivered = next.map_or(Delivered::Draining, Delivered::Scanning);
@@ -101,12 +101,12 @@ impl Subscribers {
     /// the region holds all hot keys.
     pub(super) fn take(
         &mut self,
-        origin: OriginId,
+        node: NodeId,
         most: usize,
         snapshots_of: impl Fn(usize) -> usize,
         all_read: bool,
     ) -> (Vec<usize>, bool) {
-        let Some(queue) = self.queues.get_mut(&origin) else { return Default::default() };
+        let Some(queue) = self.queues.get_mut(&node) else { return Default::default() };
         let mut snapshots = 0usize;
         let fits = |slot: &&usize| {
             // A key without cells costs time as well, so it counts as one.
@@ -132,8 +132,8 @@ impl Subscribers {
         (slots, complete)
     }
 
-    pub(super) fn has_work(&self, origin: OriginId, all_read: bool) -> bool {
-        self.queues.get(&origin).is_some_and(|queue| {
+    pub(super) fn has_work(&self, node: NodeId, all_read: bool) -> bool {
+        self.queues.get(&node).is_some_and(|queue| {
             let rests = queue.delivered == Delivered::Complete
                 || (queue.delivered == Delivered::Partial && !all_read);
             !rests || !queue.order.is_empty()
@@ -144,15 +144,15 @@ impl Subscribers {
         self.queues.values().map(|queue| queue.order.len()).sum()
     }
 
-    fn tell(&mut self, slot: usize, state: &KeyState, wants: impl Fn(OriginId) -> bool) {
+    fn tell(&mut self, slot: usize, state: &KeyState, wants: impl Fn(NodeId) -> bool) {
         if state.is_pushed_to_all() {
-            for (_, queue) in self.queues.iter_mut().filter(|(origin, _)| wants(**origin)) {
+            for (_, queue) in self.queues.iter_mut().filter(|(node, _)| wants(**node)) {
                 queue.push(slot);
             }
             return;
         }
-        for origin in state.followers().filter(|origin| wants(*origin)) {
-            self.enqueue(origin, slot);
+        for node in state.followers().filter(|node| wants(*node)) {
+            self.enqueue(node, slot);
         }
     }
 }

@@ -2,7 +2,7 @@
 //! each queue at most once, however often it changes. Its counts are read when it is taken from the queue.
 
 use super::cell::{CellState, Queued};
-use super::cells::KeyState;
+use super::key_state::KeyState;
 use super::keys::Keys;
 use super::plausibility::Refused;
 use alloc::collections::VecDeque;

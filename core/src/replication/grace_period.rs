@@ -227,9 +227,9 @@ impl GracePeriod {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{NOW, ORIGIN, SEQUENCE, at, backed, count, key, state, sum};
+    use super::super::testing::{NODE, NOW, SEQUENCE, at, backed, count, key, state, sum};
     use super::*;
-    use crate::model::key::OriginId;
+    use crate::model::key::NodeId;
     use crate::model::wire::Count;
     use crate::region::exchange::BASELINE;
     use crate::replication::members::Member;
@@ -255,9 +255,9 @@ mod tests {
         assert_eq!(grace.next(&mut at(&mut state, 20_000)), Next::Over);
     }
 
-    fn report(state: &mut RegionState, origin: OriginId, own: u64, region_others: u64) {
+    fn report(state: &mut RegionState, node: NodeId, own: u64, region_others: u64) {
         let counts = [Count { region_others, ..count("i", own) }];
-        assert!(state.region.report(origin, &counts, NOW.unix).refused.is_empty());
+        assert!(state.region.report(node, &counts, NOW.unix).refused.is_empty());
     }
 
     /// One node used 10, another 50. The first one states both when it connects; the other one connects later.
@@ -268,11 +268,11 @@ mod tests {
             let mut grace = GracePeriod::anew(Schedule::default(), NOW.unix);
             let mut due = 0;
             for ms in (0..=12_000).step_by(1_000) {
-                for (origin, own, region_others, joins) in
-                    [(ORIGIN, 10, 50, 1_000), (OriginId([9; 16]), 50, 0, second)]
+                for (node, own, region_others, joins) in
+                    [(NODE, 10, 50, 1_000), (NodeId([9; 16]), 50, 0, second)]
                 {
                     if ms == joins {
-                        report(&mut state, origin, own, region_others);
+                        report(&mut state, node, own, region_others);
                     }
                 }
                 if ms == due
@@ -291,8 +291,7 @@ mod tests {
         let mut grace = GracePeriod::begin(&mut state, Schedule::default(), NOW);
         assert!(state.take_events().has(Event::Recover));
         state.region.witness(&key("i"), SEQUENCE, 8, NOW.unix).unwrap();
-        let merged =
-            Merged { current: vec![(BASELINE, 5), (ORIGIN, 3)], limit: u64::MAX, ..Merged::default() };
+        let merged = Merged { current: vec![(BASELINE, 5), (NODE, 3)], limit: u64::MAX, ..Merged::default() };
         for _ in 1..GRACES {
             assert_eq!(grace.next(&mut at(&mut state, 0)), Next::Sleep(2_000));
         }
@@ -352,7 +351,7 @@ mod tests {
         for ms in (0..300_000).step_by(2_000) {
             assert_eq!(period(&mut state, &mut grace, ms, true), Next::Sleep(2_000), "{ms}");
         }
-        let written = [(ORIGIN, 8)];
+        let written = [(NODE, 8)];
         state.region.learn(&key("i"), SEQUENCE, 10, &written, NOW.unix).unwrap();
         let mut ms = 300_000;
         while period(&mut state, &mut grace, ms, false) == Next::Sleep(2_000) {

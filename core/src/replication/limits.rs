@@ -267,7 +267,7 @@ fn live_limit(
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{NOW, ORIGIN, at, count, state};
+    use super::super::testing::{NODE, NOW, at, count, state};
     use super::*;
     use crate::control::Effect;
     use crate::control::book::{Book, Contents, Edition, Entry, News};
@@ -316,7 +316,7 @@ mod tests {
             let counts = KEYS.iter().map(count).collect();
             let frame = FilterFrame { report: Some(Report { id: 1, counts }), ..FilterFrame::default() };
             let now = at(&mut self.state, self.ms).now;
-            self.state.take(ORIGIN, frame, now).unwrap();
+            self.state.take(NODE, frame, now).unwrap();
         }
 
         /// The aggregator starts again with empty memory. It has live control before a node repeats its counts.

@@ -5,7 +5,7 @@
 //! 1. [`state`]: the region, the [`streams`] of each Envoy, its [`members`], and what the parts share; [`events`] between the parts.
 //! 2. [`push`]: what subscribers are sent.
 //! 3. [`regional`]: the region's store and its other aggregators; [`grace_period`]: what is restored after a loss.
-//! 4. [`globe`]: the database that regions share; [`limits`]: limits of live control.
+//! 4. [`global`]: the database that regions share; [`limits`]: limits of live control.
 //! 5. [`exact`]: exact requests, decided by logs and ledgers.
 //! 6. [`circuit_breaker`]: whether a store is queried at all; [`failure`]: why a call failed.
 //!
@@ -18,7 +18,7 @@ pub mod events;
 pub mod exact;
 pub mod failure;
 pub mod figures;
-pub mod globe;
+pub mod global;
 pub mod grace_period;
 pub mod limits;
 pub mod members;

@@ -8,7 +8,7 @@
 use super::figures::add;
 use super::state::Turn;
 use super::{Access, StreamId};
-use crate::model::key::OriginId;
+use crate::model::key::NodeId;
 use crate::model::wire::Push;
 
 /// Least time between two rounds of pushes, in milliseconds; a push may be late by this much.
@@ -32,15 +32,15 @@ pub enum Step {
 /// Pushes on one stream until another stream supersedes it.
 #[derive(Debug)]
 pub struct Pusher {
-    origin: OriginId,
+    node: NodeId,
     id: StreamId,
     frames: usize,
 }
 
 impl Pusher {
     /// For a stream that has subscribed.
-    pub fn new(origin: OriginId, id: StreamId) -> Pusher {
-        Pusher { origin, id, frames: 0 }
+    pub fn new(node: NodeId, id: StreamId) -> Pusher {
+        Pusher { node, id, frames: 0 }
     }
 
     /// Returns the next step.
@@ -51,7 +51,7 @@ impl Pusher {
                 return Step::Sleep(COALESCE_MS);
             }
             let turn = access.state(|state, now| {
-                let turn = state.next_push(self.origin, self.id, now);
+                let turn = state.next_push(self.node, self.id, now);
                 if let Turn::Push(push) = &turn
                     && !is_empty(push)
                 {
@@ -81,7 +81,7 @@ fn is_empty(push: &Push) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{NOW, ORIGIN, at, count, origin, state};
+    use super::super::testing::{NODE, NOW, at, count, node, state};
     use super::*;
     use crate::model::wire::{FilterFrame, MAX_FRAME_CELLS, Report};
     use std::format;
@@ -95,11 +95,11 @@ mod tests {
             let to = keys.min(from + MAX_FRAME_CELLS);
             let counts: Vec<_> = (from..to).map(|key| count(&format!("i{key}"), 9)).collect();
             let report = Some(Report { id: 1, counts });
-            state.take(origin(2), FilterFrame { report, ..FilterFrame::default() }, NOW).unwrap();
+            state.take(node(2), FilterFrame { report, ..FilterFrame::default() }, NOW).unwrap();
         }
-        let id = state.enter(ORIGIN, NOW).unwrap().id;
-        state.subscribe(ORIGIN, id);
-        let mut pusher = Pusher::new(ORIGIN, id);
+        let id = state.enter(NODE, NOW).unwrap().id;
+        state.subscribe(NODE, id);
+        let mut pusher = Pusher::new(NODE, id);
         let (mut sent, mut complete, mut slept) = (0, false, 0);
         loop {
             match pusher.next(&mut at(&mut state, 0)) {
@@ -117,8 +117,8 @@ mod tests {
         }
         assert!(complete && slept > 0 && sent >= keys, "{complete} {slept} {sent}");
         assert_eq!(state.figures.pushed_cells, sent as u64);
-        let other = state.enter(ORIGIN, NOW).unwrap().id;
-        state.subscribe(ORIGIN, other);
+        let other = state.enter(NODE, NOW).unwrap().id;
+        state.subscribe(NODE, other);
         assert_eq!(pusher.next(&mut at(&mut state, 0)), Step::Over);
     }
 }

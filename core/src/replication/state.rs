@@ -15,9 +15,9 @@ use super::figures::{Figures, add};
 use super::members::Members;
 use super::streams::{Entered, StreamId, Streams};
 use crate::model::breaker::Policy;
-use crate::model::key::{HashKey, OriginId};
+use crate::model::key::{HashKey, NodeId};
 use crate::model::time::{MonoMs, Now};
-use crate::model::wire::{Ack, Answer, Consult, FilterFrame, Pong, Push, RegionFrame, Report, Snapshot};
+use crate::model::wire::{Ack, Answer, FilterFrame, Pong, Push, Query, RegionFrame, Report, Snapshot};
 use crate::region::{OtherRegion, Region, RegionLimits};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -29,7 +29,7 @@ pub const TICK_MS: u64 = 1_000;
 /// How long another region counts as alive after it was last seen to write to the database, in milliseconds.
 const ALIVE_MS: u64 = 600_000;
 /// Most cells of one round of replays while all counts are written again.
-const RETOLD_A_ROUND: usize = 65_536;
+const RESENT_A_ROUND: usize = 65_536;
 
 /// The write of all counts that follows a loss of the region's store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,8 +45,8 @@ pub(super) enum Rewriting {
 
 /// The aggregator already has as many nodes as its limit allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("too many origins")]
-pub struct TooManyOrigins;
+#[error("too many nodes")]
+pub struct TooManyNodes;
 
 /// One round of replays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ pub struct FrameResult {
     /// The acknowledgement of the frame's report, if it has to wait for the store.
     pub ack: Option<LateAck>,
     /// Queries that the store has to answer.
-    pub queries: Vec<Consult>,
+    pub queries: Vec<Query>,
 }
 
 /// An acknowledgement that has to wait until a round has ended; then call [`RegionState::acknowledge`].
@@ -166,7 +166,7 @@ impl RegionState {
     /// Adds a store that the region's aggregators share.
     #[must_use]
     pub fn with_store(mut self, policy: Policy) -> RegionState {
-        self.region.back();
+        self.region.attach_store();
         self.store = Some(StoreBreaker::new(policy));
         self
     }
@@ -204,7 +204,7 @@ impl RegionState {
         self.others.iter().map(|(region, seen)| (*region, *seen))
     }
 
-    /// Number of aggregators that write to the database for this region and are not of its store ([`super::globe::split`]).
+    /// Number of aggregators that write to the database for this region and are not of its store ([`super::global::split`]).
     pub fn foreign_writers(&self) -> usize {
         self.foreign_writers
     }
@@ -252,43 +252,43 @@ impl RegionState {
         core::mem::take(&mut self.events)
     }
 
-    /// Registers a stream of `origin`. To remove it, call [`RegionState::leave`].
-    pub fn enter(&mut self, origin: OriginId, now: Now) -> Result<Entered, TooManyOrigins> {
-        if !self.region.nodes.received_from(origin, now.mono) {
-            return Err(TooManyOrigins);
+    /// Registers a stream of `node`. To remove it, call [`RegionState::leave`].
+    pub fn enter(&mut self, node: NodeId, now: Now) -> Result<Entered, TooManyNodes> {
+        if !self.region.nodes.received_from(node, now.mono) {
+            return Err(TooManyNodes);
         }
-        Ok(self.streams.enter(origin))
+        Ok(self.streams.enter(node))
     }
 
-    /// Records that `origin` has reported counts over a stream from `peer`. From now on it counts as a node.
-    pub fn count_node(&mut self, origin: OriginId, peer: u64) {
-        if self.region.nodes.count(origin, peer) {
+    /// Records that `node` has reported counts over a stream from `peer`. From now on it counts as a node.
+    pub fn count_node(&mut self, node: NodeId, peer: u64) {
+        if self.region.nodes.count(node, peer) {
             self.notify(Event::Heartbeat);
         }
     }
 
     /// Removes a stream. Returns true if it was the last one of its Envoy, which then no longer counts as alive.
-    pub fn leave(&mut self, origin: OriginId, id: StreamId) -> bool {
-        self.unsubscribe(origin, id);
-        let is_last = self.streams.leave(origin);
+    pub fn leave(&mut self, node: NodeId, id: StreamId) -> bool {
+        self.unsubscribe(node, id);
+        let is_last = self.streams.leave(node);
         if is_last {
-            self.region.gone(origin);
+            self.region.gone(node);
             self.notify(Event::Heartbeat);
         }
         is_last
     }
 
     /// Makes this stream its Envoy's subscriber. Returns the stream that it replaces.
-    pub fn subscribe(&mut self, origin: OriginId, id: StreamId) -> Option<StreamId> {
-        self.region.subscribe(origin);
-        self.streams.subscribe(origin, id)
+    pub fn subscribe(&mut self, node: NodeId, id: StreamId) -> Option<StreamId> {
+        self.region.subscribe(node);
+        self.streams.subscribe(node, id)
     }
 
     /// Ends this stream's subscription. Returns false if it was no longer the current subscriber.
-    pub fn unsubscribe(&mut self, origin: OriginId, id: StreamId) -> bool {
-        let subscribed = self.streams.unsubscribe(origin, id);
+    pub fn unsubscribe(&mut self, node: NodeId, id: StreamId) -> bool {
+        let subscribed = self.streams.unsubscribe(node, id);
         if subscribed {
-            self.region.unsubscribe(origin);
+            self.region.unsubscribe(node);
         }
         subscribed
     }
@@ -296,38 +296,33 @@ impl RegionState {
     /// The subscribers' streams for which cells wait to be sent.
     pub fn to_be_sent(&self) -> impl Iterator<Item = StreamId> + '_ {
         let subscribers = self.streams.subscribers();
-        subscribers.filter(|(origin, _)| self.region.has_push(*origin)).map(|(_, id)| id)
+        subscribers.filter(|(node, _)| self.region.has_push(*node)).map(|(_, id)| id)
     }
 
     /// The next push for a subscriber.
-    pub fn next_push(&mut self, origin: OriginId, id: StreamId, now: Now) -> Turn {
-        if !self.streams.subscribes(origin, id) {
+    pub fn next_push(&mut self, node: NodeId, id: StreamId, now: Now) -> Turn {
+        if !self.streams.subscribes(node, id) {
             return Turn::Superseded;
         }
-        self.region.next_push(origin, now.unix).map_or(Turn::Idle, Turn::Push)
+        self.region.next_push(node, now.unix).map_or(Turn::Idle, Turn::Push)
     }
 
     /// Processes a frame, except for its hello and what concerns exact limits.
-    pub fn take(
-        &mut self,
-        origin: OriginId,
-        frame: FilterFrame,
-        now: Now,
-    ) -> Result<FrameResult, TooManyOrigins> {
-        if !self.region.nodes.received_from(origin, now.mono) {
-            return Err(TooManyOrigins);
+    pub fn take(&mut self, node: NodeId, frame: FilterFrame, now: Now) -> Result<FrameResult, TooManyNodes> {
+        if !self.region.nodes.received_from(node, now.mono) {
+            return Err(TooManyNodes);
         }
         let mut result = FrameResult::default();
-        let merged = frame.report.as_ref().map(|report| self.merge(origin, report, now));
+        let merged = frame.report.as_ref().map(|report| self.merge(node, report, now));
         result.reply.pong = frame.ping.as_ref().map(|ping| Pong {
             sent_ms: ping.sent_ms,
             unix_ms: now.unix.0,
-            live_origins: u32::try_from(self.region.nodes.alive_with(origin, now.mono)).unwrap_or(u32::MAX),
+            live_nodes: u32::try_from(self.region.nodes.alive_with(node, now.mono)).unwrap_or(u32::MAX),
         });
         if self.is_usable(now.mono) {
-            result.queries = frame.consults;
+            result.queries = frame.queries;
         } else {
-            result.reply.answers = self.answer_from_memory(origin, &frame.consults, now);
+            result.reply.answers = self.answer_from_memory(node, &frame.queries, now);
         }
         match merged {
             Some(late) if self.store.is_some() => result.ack = Some(late),
@@ -341,19 +336,19 @@ impl RegionState {
     }
 
     /// Answers queries from memory.
-    pub fn answer_from_memory(&mut self, origin: OriginId, consults: &[Consult], now: Now) -> Vec<Answer> {
-        if consults.is_empty() {
+    pub fn answer_from_memory(&mut self, node: NodeId, queries: &[Query], now: Now) -> Vec<Answer> {
+        if queries.is_empty() {
             return Vec::new();
         }
         self.notify(Event::Push);
-        consults.iter().map(|consult| self.answer(origin, consult, now)).collect()
+        queries.iter().map(|query| self.answer(node, query, now)).collect()
     }
 
     /// The acknowledgement of a report after the end of the round that it waited for.
-    pub fn acknowledge(&self, origin: OriginId, late: LateAck) -> Ack {
+    pub fn acknowledge(&self, node: NodeId, late: LateAck) -> Ack {
         let mut ack = late.ack;
         for (place, snapshot) in late.baselines {
-            match self.region.baseline(origin, &snapshot) {
+            match self.region.baseline(node, &snapshot) {
                 Some(baseline) => ack.baselines.push(baseline),
                 None => ack.refused.push(place),
             }
@@ -366,7 +361,7 @@ impl RegionState {
         self.rounds = self.rounds.saturating_add(1);
         let waiting = self.region.pending_merges();
         // While all counts are written again, cells are queued as the resync finds them.
-        let waiting = if self.region.has_merges() { waiting.max(RETOLD_A_ROUND) } else { waiting };
+        let waiting = if self.region.has_merges() { waiting.max(RESENT_A_ROUND) } else { waiting };
         Round { number: self.rounds, waiting }
     }
 
@@ -398,20 +393,20 @@ impl RegionState {
 
     /// Every query is answered. One that the region cannot judge is answered without a snapshot: nothing contradicts
     /// the request, and the filter decides from its own counts without waiting for its timeout.
-    pub(super) fn unjudged(&mut self, consult: &Consult) -> Answer {
+    pub(super) fn unjudged(&mut self, query: &Query) -> Answer {
         add(&mut self.figures.unjudged, 1);
-        Answer { id: consult.id, ..Answer::default() }
+        Answer { id: query.id, ..Answer::default() }
     }
 
-    pub(super) fn answer(&mut self, origin: OriginId, consult: &Consult, now: Now) -> Answer {
-        match self.region.consult(origin, consult, now.unix) {
+    pub(super) fn answer(&mut self, node: NodeId, query: &Query, now: Now) -> Answer {
+        match self.region.query(node, query, now.unix) {
             Ok(answer) => self.judged(answer),
-            Err(_) => self.unjudged(consult),
+            Err(_) => self.unjudged(query),
         }
     }
 
-    fn merge(&mut self, origin: OriginId, report: &Report, now: Now) -> LateAck {
-        let reported = self.region.report(origin, &report.counts, now.unix);
+    fn merge(&mut self, node: NodeId, report: &Report, now: Now) -> LateAck {
+        let reported = self.region.report(node, &report.counts, now.unix);
         for (_, reason) in &reported.refused {
             self.figures.counts_refused.add(*reason);
         }

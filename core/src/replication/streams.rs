@@ -2,7 +2,7 @@
 //!
 //! Each worker of an Envoy has a stream; one of them subscribes for the whole process.
 
-use crate::model::key::OriginId;
+use crate::model::key::NodeId;
 use alloc::collections::BTreeMap;
 
 /// Identifies one stream for as long as the aggregator runs.
@@ -21,7 +21,7 @@ pub struct Entered {
 #[derive(Debug, Default)]
 pub(super) struct Streams {
     last: u64,
-    origins: BTreeMap<OriginId, OfOne>,
+    nodes: BTreeMap<NodeId, OfOne>,
 }
 
 /// The streams of one Envoy.
@@ -32,40 +32,40 @@ struct OfOne {
 }
 
 impl Streams {
-    pub(super) fn enter(&mut self, origin: OriginId) -> Entered {
+    pub(super) fn enter(&mut self, node: NodeId) -> Entered {
         self.last = self.last.saturating_add(1);
-        let streams = self.origins.entry(origin).or_default();
+        let streams = self.nodes.entry(node).or_default();
         streams.open = streams.open.saturating_add(1);
         Entered { id: StreamId(self.last), is_first: streams.open == 1 }
     }
 
     /// Returns true if it was the last stream of its Envoy.
-    pub(super) fn leave(&mut self, origin: OriginId) -> bool {
-        let Some(streams) = self.origins.get_mut(&origin) else { return false };
+    pub(super) fn leave(&mut self, node: NodeId) -> bool {
+        let Some(streams) = self.nodes.get_mut(&node) else { return false };
         streams.open = streams.open.saturating_sub(1);
         let is_last = streams.open == 0;
         if is_last {
-            self.origins.remove(&origin);
+            self.nodes.remove(&node);
         }
         is_last
     }
 
     /// Returns the stream that it replaces as subscriber.
-    pub(super) fn subscribe(&mut self, origin: OriginId, id: StreamId) -> Option<StreamId> {
-        self.origins.entry(origin).or_default().subscriber.replace(id)
+    pub(super) fn subscribe(&mut self, node: NodeId, id: StreamId) -> Option<StreamId> {
+        self.nodes.entry(node).or_default().subscriber.replace(id)
     }
 
     /// Returns false if another stream is the subscriber.
-    pub(super) fn unsubscribe(&mut self, origin: OriginId, id: StreamId) -> bool {
-        let streams = self.origins.get_mut(&origin);
+    pub(super) fn unsubscribe(&mut self, node: NodeId, id: StreamId) -> bool {
+        let streams = self.nodes.get_mut(&node);
         streams.is_some_and(|streams| streams.subscriber.take_if(|subscriber| *subscriber == id).is_some())
     }
 
-    pub(super) fn subscribes(&self, origin: OriginId, id: StreamId) -> bool {
-        self.origins.get(&origin).is_some_and(|streams| streams.subscriber == Some(id))
+    pub(super) fn subscribes(&self, node: NodeId, id: StreamId) -> bool {
+        self.nodes.get(&node).is_some_and(|streams| streams.subscriber == Some(id))
     }
 
-    pub(super) fn subscribers(&self) -> impl Iterator<Item = (OriginId, StreamId)> + '_ {
-        self.origins.iter().filter_map(|(origin, streams)| Some((*origin, streams.subscriber?)))
+    pub(super) fn subscribers(&self) -> impl Iterator<Item = (NodeId, StreamId)> + '_ {
+        self.nodes.iter().filter_map(|(node, streams)| Some((*node, streams.subscriber?)))
     }
 }

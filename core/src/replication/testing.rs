@@ -1,16 +1,16 @@
 //! Helpers of this module's unit tests.
 
 use super::{Alone, RegionState};
-use crate::model::key::{HashKey, Key, KeyParts, OriginId};
+use crate::model::key::{HashKey, Key, KeyParts, NodeId};
 use crate::model::time::{MonoMs, Now, UnixMs};
-use crate::model::wire::{Consult, Count, FilterFrame, Report};
+use crate::model::wire::{Count, FilterFrame, Query, Report};
 use crate::region::RegionLimits;
 use std::vec;
 
 pub const WINDOW_MS: u64 = 60_000;
 pub const SEQUENCE: u64 = 1_000;
 pub const NOW: Now = Now { unix: UnixMs(SEQUENCE * WINDOW_MS), mono: MonoMs(50_000) };
-pub const ORIGIN: OriginId = OriginId([1; 16]);
+pub const NODE: NodeId = NodeId([1; 16]);
 
 pub fn state() -> RegionState {
     RegionState::new(RegionLimits::default(), HashKey(1, 2))
@@ -28,8 +28,8 @@ pub fn at(state: &mut RegionState, ms: u64) -> Alone<'_> {
     Alone { state, now: Now { unix: UnixMs(NOW.unix.0 + ms), mono: NOW.mono.after(ms) } }
 }
 
-pub fn origin(number: u8) -> OriginId {
-    OriginId([number; 16])
+pub fn node(number: u8) -> NodeId {
+    NodeId([number; 16])
 }
 
 pub fn key(identifier: &str) -> Key {
@@ -61,7 +61,7 @@ pub fn sum(state: &RegionState) -> u64 {
     components.iter().map(|component| component.own).sum()
 }
 
-pub fn consult(id: u64, cost: u64, limit: u64) -> Consult {
+pub fn query(id: u64, cost: u64, limit: u64) -> Query {
     let key = key("i").as_bytes().to_vec();
-    Consult { id, key, sequence: SEQUENCE, own: 0, cost, limit, ..Consult::default() }
+    Query { id, key, sequence: SEQUENCE, own: 0, cost, limit, ..Query::default() }
 }

@@ -15,7 +15,7 @@ use super::matcher::text::TEXT_BYTES_MAX;
 use super::request::client_address::TRUSTED_PROXIES_MAX;
 use super::request::host::HOST_BYTES_MAX;
 use super::request::property::KEY_BYTES_MAX;
-use super::rule::algorithm::{self, Kind};
+use super::rule::algorithm::{self, AlgorithmKind};
 use super::rule::{
     self, Ambiguous, Missing, OnFailure, UnknownKey, ban, carried, cost, overrides, response, share,
 };
@@ -81,7 +81,7 @@ fn rule() -> Value {
         "match" => conditions(),
         "identifier" => one_or_list(sources::schema(), PARTS_MAX),
         "hash" | "hard_limit" | "shadow_mode" => boolean(),
-        "algorithm" => words(&Kind::WORDS),
+        "algorithm" => words(&AlgorithmKind::WORDS),
         "zone" => integer(algorithm::ZONES),
         "limit" => limit(ANY),
         "window" => duration(&Span::WINDOW),

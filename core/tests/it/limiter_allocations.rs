@@ -5,7 +5,7 @@ use crate::allocations::allocations;
 use weir_core::limiter::table::{Geometry, Meta};
 use weir_core::limiter::{Check, Decision, Limiter, Policy, Setup};
 use weir_core::model::exact::Algorithm;
-use weir_core::model::key::{HashKey, Key, KeyParts, OriginId};
+use weir_core::model::key::{HashKey, Key, KeyParts, NodeId};
 use weir_core::model::shared::{MemoryShared, Place, Shared, Version};
 use weir_core::model::time::{MonoMs, Now, UnixMs};
 use weir_core::model::wire;
@@ -43,7 +43,7 @@ fn key(identifier: &str) -> Key {
 fn limiter() -> (Limiter, Counted) {
     let mut shared = Counted::default();
     let proposal = Meta {
-        origin: OriginId([1; 16]),
+        node: NodeId([1; 16]),
         secret: HashKey(1, 2),
         geometry: Geometry { buckets: 16, keys_per_bucket: 8 },
     };

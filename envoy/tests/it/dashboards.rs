@@ -158,7 +158,7 @@ impl Exported {
             envoy.send(Request::get("/").header("x-key", "a")).await.unwrap();
             text = envoy.admin_get("/stats/prometheus").await.unwrap().text();
             text += &aggregator.admin_get("/metrics").await.unwrap().text();
-            let results = ["weir_consult_results_total{", "weir_exact_results_total{"];
+            let results = ["weir_query_results_total{", "weir_exact_results_total{"];
             let mut expected = ["outcome=\"denied\"", "outcome=\"allowed\""].into_iter().chain(results);
             expected.all(|expected| text.contains(expected))
         })

@@ -38,8 +38,8 @@ OTHER_TAGS = {"use_all_default_tags": False, "stats_tags": [{"tag_name": "authz_
 # Metrics with labels, which the traffic below produces under every configuration.
 LABELLED = {
     "weir_decisions_total": ["rule", "outcome"],
-    "weir_consults_total": ["reason"],
-    "weir_consult_results_total": ["result"],
+    "weir_queries_total": ["reason"],
+    "weir_query_results_total": ["result"],
     "weir_exact_results_total": ["result"],
 }
 

@@ -122,10 +122,10 @@ function comparison({ requests, admitted, admitted_cost, exact, central }) {
       line('An exact sliding log', exact, whole(exact.beyond), whole(exact.wrongly_denied))));
 }
 
-function figures({ frames, messages, redis_commands, database_statements, database_rows, consults, waits }) {
+function figures({ frames, messages, redis_commands, database_statements, database_rows, queries, waits }) {
   const pairs = [
     ['Frames on streams', whole(frames)], ['Messages between aggregators', whole(messages)], ['Redis commands', whole(redis_commands)],
-    ['Database statements', whole(database_statements)], ['Rows written to the database', whole(database_rows)], ['Queries that requests waited for', whole(consults)],
+    ['Database statements', whole(database_statements)], ['Rows written to the database', whole(database_rows)], ['Queries that requests waited for', whole(queries)],
     ['Waits, median', `${format(waits.p50 / 1000)} ms`], ['Waits, 99 %', `${format(waits.p99 / 1000)} ms`], ['Longest wait', `${format(waits.max / 1000)} ms`],
   ];
   $('figures').replaceChildren(...pairs.map(([name, value]) => make('div', {}, make('dt', { textContent: name }), make('dd', { textContent: value }))));

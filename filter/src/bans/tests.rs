@@ -3,7 +3,7 @@
 use super::*;
 use weir_core::limiter::Setup;
 use weir_core::limiter::table::{Geometry, Meta};
-use weir_core::model::key::{HashKey, OriginId};
+use weir_core::model::key::{HashKey, NodeId};
 use weir_core::model::shared::MemoryShared;
 
 const CONFIG: &str = r#"{"aggregator": {"cluster": "weir"}, "rules": [{
@@ -27,7 +27,7 @@ impl World {
     fn with(workers: u64, config: &str) -> World {
         let mut shared = MemoryShared::default();
         let geometry = Geometry { buckets: 8, keys_per_bucket: 8 };
-        let proposal = Meta { origin: OriginId([1; 16]), secret: HashKey(1, 2), geometry };
+        let proposal = Meta { node: NodeId([1; 16]), secret: HashKey(1, 2), geometry };
         let meta = Meta::establish(&mut shared, proposal);
         let now = Now { unix: UnixMs(1_700_000_040_000), mono: MonoMs(1_000_000) };
         let config = Config::parse(config.as_bytes()).unwrap();

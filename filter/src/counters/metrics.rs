@@ -1,7 +1,7 @@
 //! The filter's metrics in Envoy's statistics, updated in batches instead of by a host call for each request.
 //!
 //! All names begin with `weir_`. Rule, outcome, reason and result are parts of the name and become labels through the
-//! `stats_tags` of the shipped bootstrap. No name contains an identifier or an origin.
+//! `stats_tags` of the shipped bootstrap. No name contains an identifier or a node.
 //!
 //! The tables of the metrics are [`limiter::METRICS`] and [`counters::METRICS`](crate::counters::METRICS).
 

@@ -30,7 +30,7 @@ impl Shared for EnvoyShared {
 fn key(place: Place) -> ([u8; 8], usize) {
     match place {
         Place::Meta => (*b"weir.met", 8),
-        Place::WorkerRegistry => (*b"weir.ros", 8),
+        Place::WorkerRegistry => (*b"weir.reg", 8),
         Place::Overflow => (*b"weir.ovf", 8),
         Place::Controls => (*b"weir.ctl", 8),
         Place::ControlSet => (*b"weir.set", 8),

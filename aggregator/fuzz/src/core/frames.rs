@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use weir_core::limiter::table::{Geometry, Meta};
 use weir_core::limiter::{Check, Decision, Limiter, Policy, Setup};
 use weir_core::model::exact::{self, Algorithm, ChargeResult};
-use weir_core::model::key::{HashKey, Key, KeyParts, OriginId};
+use weir_core::model::key::{HashKey, Key, KeyParts, NodeId};
 use weir_core::model::shared::MemoryShared;
 use weir_core::model::time::{MonoMs, Now, UnixMs};
 use weir_core::model::wire::{Changes, FilterFrame, PROTOCOL_VERSION, RegionFrame, Welcome};
@@ -14,7 +14,7 @@ use weir_core::region::{Region, RegionLimits};
 
 const NOW: UnixMs = UnixMs(1_700_000_040_000);
 const MONO: MonoMs = MonoMs(1_000_000);
-const ORIGIN: OriginId = OriginId([7; 16]);
+const NODE: NodeId = NodeId([7; 16]);
 const TIMEOUT_MS: u32 = 50;
 
 /// Canonical key bytes: what is read is written the same.
@@ -30,19 +30,19 @@ pub fn key(data: &[u8]) {
 pub fn filter_frame(data: &[u8]) {
     let Ok(frame) = FilterFrame::decode(data) else { return };
     let mut region = Region::new(RegionLimits { max_keys: 64, ..RegionLimits::default() }, HashKey(1, 2));
-    region.nodes.received_from(ORIGIN, MonoMs(NOW.0));
-    region.subscribe(ORIGIN);
+    region.nodes.received_from(NODE, MonoMs(NOW.0));
+    region.subscribe(NODE);
     for _ in 0..2 {
         if let Some(report) = &frame.report {
-            for (_, snapshot) in region.report(ORIGIN, &report.counts, NOW).baselines {
-                region.baseline(ORIGIN, &snapshot);
+            for (_, snapshot) in region.report(NODE, &report.counts, NOW).baselines {
+                region.baseline(NODE, &snapshot);
             }
         }
-        for consult in &frame.consults {
+        for query in &frame.queries {
             // A refusal will do.
-            let _ = region.consult(ORIGIN, consult, NOW);
+            let _ = region.query(NODE, query, NOW);
         }
-        while region.next_push(ORIGIN, NOW).is_some() {}
+        while region.next_push(NODE, NOW).is_some() {}
         while region.tick(NOW) {}
     }
     for request in
@@ -146,14 +146,14 @@ fn end(limiter: &mut Limiter, waiting: &mut BTreeMap<u64, Option<u64>>, frame: &
 pub fn changes(data: &[u8]) {
     let Ok(changes) = Changes::decode(data) else { return };
     let mut region = Region::new(RegionLimits { max_keys: 64, ..RegionLimits::default() }, HashKey(1, 2));
-    region.back();
+    region.attach_store();
     region.set_store_ids(StoreIds(vec![data.len() as u64 % 2]));
     for change in &changes.cells {
         let Ok(key) = Key::parse(&change.key) else { continue };
         let parts = change
             .parts
             .iter()
-            .filter_map(|part| Some((OriginId(part.origin.as_slice().try_into().ok()?), part.own)));
+            .filter_map(|part| Some((NodeId(part.node.as_slice().try_into().ok()?), part.own)));
         let parts: Vec<_> = parts.collect();
         // A refusal will do.
         let store_ids = StoreIds(changes.store_ids.clone());
@@ -164,7 +164,7 @@ pub fn changes(data: &[u8]) {
 
 fn limiter(shared: &mut MemoryShared) -> Limiter {
     let geometry = Geometry { buckets: 4, keys_per_bucket: 2 };
-    let meta = Meta::establish(shared, Meta { origin: ORIGIN, secret: HashKey(1, 2), geometry });
+    let meta = Meta::establish(shared, Meta { node: NODE, secret: HashKey(1, 2), geometry });
     let setup = Setup { meta, worker: 5, local_sets: 4 };
     let mut limiter = Limiter::new(setup, Now { unix: NOW, mono: MONO });
     limiter.on_opening(MONO);

@@ -3,7 +3,7 @@
 use weir_core::limiter::table::{Geometry, Meta};
 use weir_core::limiter::{Check, Limiter, Policy, Setup};
 use weir_core::model::exact::Algorithm;
-use weir_core::model::key::{HashKey, Key, KeyParts, OriginId};
+use weir_core::model::key::{HashKey, Key, KeyParts, NodeId};
 use weir_core::model::shared::{Place, Shared, Version};
 use weir_core::model::time::{MonoMs, Now, UnixMs};
 
@@ -32,7 +32,7 @@ impl Shared for Damaged<'_> {
 pub fn shared_data(data: &[u8]) {
     let mut shared = Damaged { bytes: data, written: Vec::new() };
     let geometry = Geometry { buckets: 2, keys_per_bucket: 2 };
-    let meta = Meta { origin: OriginId([3; 16]), secret: HashKey(1, 2), geometry };
+    let meta = Meta { node: NodeId([3; 16]), secret: HashKey(1, 2), geometry };
     let setup = Setup { meta, worker: 5, local_sets: 4 };
     let (unix, mono) = (UnixMs(1_700_000_040_000), MonoMs(1_000_000));
     let mut limiter = Limiter::new(setup, Now { unix, mono });

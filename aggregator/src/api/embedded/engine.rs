@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use tokio::sync::oneshot;
 use weir_core::limiter::table::{ArrayShared, Geometry, Meta};
 use weir_core::limiter::{Budget, CellCount, Check, Decision, Denial, GivenBack, Limiter, Outcome, Setup};
-use weir_core::model::key::{HashKey, OriginId};
+use weir_core::model::key::{HashKey, NodeId};
 use weir_core::model::time::{MonoMs, Now, UnixMs};
 use weir_core::model::window::Position;
 use weir_core::model::wire::{FilterFrame, PROTOCOL_VERSION, RegionFrame, Welcome};
@@ -17,7 +17,7 @@ const LOCAL_SETS: usize = 8_192;
 
 /// The limiter, its table, and the calls that wait for it.
 pub(super) struct Engine {
-    origin: OriginId,
+    node: NodeId,
     limiter: Limiter,
     table: ArrayShared,
     waiting: HashMap<u64, Waiting>,
@@ -47,16 +47,16 @@ pub(super) struct Taken {
 }
 
 impl Engine {
-    /// An empty table, with a new origin.
+    /// An empty table, with a new node.
     pub(super) fn new(unix: UnixMs) -> Engine {
         let now = Now { unix, mono: MonoMs(super::FIRST_MS) };
         let geometry = Geometry::default();
         let mut table = ArrayShared::new(geometry);
         let secret = HashKey(rand::random(), rand::random());
-        let meta = Meta::establish(&mut table, Meta { origin: OriginId(rand::random()), secret, geometry });
+        let meta = Meta::establish(&mut table, Meta { node: NodeId(rand::random()), secret, geometry });
         let setup = Setup { meta, worker: rand::random(), local_sets: LOCAL_SETS };
         Engine {
-            origin: meta.origin,
+            node: meta.node,
             limiter: Limiter::new(setup, now),
             table,
             waiting: HashMap::new(),
@@ -68,8 +68,8 @@ impl Engine {
         }
     }
 
-    pub(super) fn origin(&self) -> OriginId {
-        self.origin
+    pub(super) fn node(&self) -> NodeId {
+        self.node
     }
 
     pub(super) fn held_bytes(&self) -> usize {

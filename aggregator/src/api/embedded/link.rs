@@ -3,7 +3,7 @@
 //! It is the same stream that filters have (`stream`), with both ends in one program. Reports, acknowledgements, queries and
 //! pushes therefore work as for a filter.
 
-use super::Api;
+use super::EmbeddedApi;
 use super::engine::Engine;
 use crate::auth::Scope;
 use crate::region::send_queue::{self, Frames};
@@ -28,14 +28,14 @@ struct Link {
 }
 
 /// Keeps the embedded limiter connected while it is used, until the program ends.
-pub(super) async fn run(api: Arc<Api>) {
+pub(super) async fn run(api: Arc<EmbeddedApi>) {
     loop {
         api.wake.notified().await;
         api.serve().await;
     }
 }
 
-impl Api {
+impl EmbeddedApi {
     /// Runs the limiter until it has been idle.
     async fn serve(self: &Arc<Self>) {
         let mut link: Option<Link> = None;

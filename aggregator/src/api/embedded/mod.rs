@@ -1,7 +1,7 @@
 //! The embedded limiter: decides the checks of API calls, windows as a node of its own, logs and ledgers by exact requests.
 //!
 //! To its region it is a node like any Envoy. It runs the filter's own `Limiter` over a table of its own, has its own
-//! origin id, and exchanges frames with the region over a stream that stays within the program. Slack, grants, strict
+//! node id, and exchanges frames with the region over a stream that stays within the program. Slack, grants, strict
 //! mode, new windows and eviction therefore work as in a filter, and a limit is shared with the filters that count the
 //! same key. It joins its region with the first check, which waits for that, and leaves after an idle time, because each
 //! connected node reduces what the others may spend without a query.
@@ -22,7 +22,7 @@ pub use afterwards::Standing;
 pub use check::{Answer, CountedKey, Failure, LimitCheck, LimitCheckError};
 
 use crate::region::services::Services;
-use crate::region::stream_error::origin_of;
+use crate::region::stream_error::node_of;
 use crate::telemetry::spans::{self, around};
 use controlled::{Controlled, Counted};
 use engine::Engine;
@@ -35,7 +35,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{Instrument, error};
 use weir_core::model::exact::{Charge, ChargeResult, ExactRequestId, all_allowed};
-use weir_core::model::key::OriginId;
+use weir_core::model::key::NodeId;
 use weir_core::replication::exact::plan::overturned;
 use windows::Windows;
 
@@ -50,13 +50,13 @@ const FIRST_MS: u64 = 60_000;
 
 /// The embedded limiter of this program, shared by all APIs.
 pub struct EmbeddedLimiter {
-    api: Arc<Api>,
+    api: Arc<EmbeddedApi>,
 }
 
 /// The state that the embedded limiter's tasks share.
-struct Api {
+struct EmbeddedApi {
     services: Arc<Services>,
-    origin: OriginId,
+    node: NodeId,
     engine: Mutex<Engine>,
     /// Notified when there is something to send.
     wake: Notify,
@@ -73,9 +73,9 @@ impl EmbeddedLimiter {
     pub fn start(services: Arc<Services>, leave_ms: u64, tasks: &mut JoinSet<()>) -> Arc<EmbeddedLimiter> {
         let started = Instant::now();
         let engine = Engine::new(services.now());
-        let api = Arc::new(Api {
+        let api = Arc::new(EmbeddedApi {
             services,
-            origin: origin_of(engine.origin()),
+            node: node_of(engine.node()),
             engine: Mutex::new(engine),
             wake: Notify::new(),
             started,
@@ -159,7 +159,7 @@ impl EmbeddedLimiter {
         let frames = self.api.engine.lock().final_frames(self.api.now());
         for frame in frames {
             // An error means that the region takes no more counts, and they are lost.
-            let _ = self.api.services.take(self.api.origin, frame);
+            let _ = self.api.services.take(self.api.node, frame);
         }
     }
 
@@ -206,7 +206,7 @@ fn put(results: &[ChargeResult], places: &[usize], all: &mut [ChargeResult]) {
     places.iter().zip(results).for_each(|(place, result)| all[*place] = *result);
 }
 
-impl Api {
+impl EmbeddedApi {
     /// Decides windows and exact limits together. Windows that deny without a round trip come first. Windows are charged
     /// last, because only they cannot be refunded.
     async fn decide_all(

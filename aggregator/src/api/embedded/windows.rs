@@ -3,7 +3,7 @@
 use super::check::{LimitCheck, LimitCheckError};
 use super::controlled::Counted;
 use super::engine::{Engine, Taken};
-use super::{Api, LONGEST_RESERVED_PAUSE, RESERVED_PAUSE};
+use super::{EmbeddedApi, LONGEST_RESERVED_PAUSE, RESERVED_PAUSE};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout_at};
@@ -177,7 +177,7 @@ impl Windows {
     }
 }
 
-impl Api {
+impl EmbeddedApi {
     /// Decides windows, at most a moment longer than the deadline.
     pub(super) async fn decide_windows(
         &self,

@@ -27,7 +27,7 @@ pub use checks::{
     parse_check,
 };
 pub use ledger::{HistoryQuery, Ledger, parse_history};
-pub use overrides::RegionState as OverridesApi;
+pub use overrides::DatabaseTurns;
 pub use problem::{FieldProblem, Problem};
 pub use routes::{MAX_BATCH_BYTES, MAX_CHECK_BYTES};
 
@@ -67,7 +67,7 @@ pub struct HttpApi {
     /// The ledger's history, if there is a database.
     pub ledger: Option<Arc<Ledger>>,
     /// Bounds the calls to the database for live control.
-    pub overrides: Arc<overrides::RegionState>,
+    pub overrides: Arc<DatabaseTurns>,
 }
 
 /// Serves until the shutdown has begun and every connection has ended.

@@ -150,17 +150,17 @@ fn denied(window: &Window, judged: &Judged) -> String {
 
 fn of_cell(cell: &Cell) -> Vec<String> {
     let when = if cell.current { "current cell" } else { "cell" };
-    let globe = match cell.global_others {
+    let global = match cell.global_others {
         0 => String::new(),
         others => format!(", other regions {}", count(others)),
     };
     let mut lines =
-        vec![format!("  {when} {}: this region {}{globe}", cell.sequence, count(cell.regional_total))];
+        vec![format!("  {when} {}: this region {}{global}", cell.sequence, count(cell.regional_total))];
     for part in &cell.components {
         let here = if part.here { "  connected here" } else { "" };
         let (own, age) = (right(&count(part.own), 13), fit(&format!("{} ago", time(part.age_ms)), 14));
         lines.push(
-            format!("    {}  {own}  last grew {age}{here}", fit(&plain(&part.origin), 32))
+            format!("    {}  {own}  last grew {age}{here}", fit(&plain(&part.node), 32))
                 .trim_end()
                 .to_owned(),
         );

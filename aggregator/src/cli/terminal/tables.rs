@@ -248,7 +248,7 @@ pub fn parts(parts: &Parts) -> Vec<String> {
         lines.push(line(&name, state, format!("wrote {}", age(region.seen_age_ms))));
     }
     for envoy in &parts.envoys {
-        let id = envoy.origin.get(..8).unwrap_or_default();
+        let id = envoy.node.get(..8).unwrap_or_default();
         let (name, from) = match &envoy.address {
             Some(address) => (format!("Envoy {id}"), format!("{}, ", plain(address))),
             None => ("embedded limiter".to_owned(), String::new()),

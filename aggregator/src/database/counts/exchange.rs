@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use weir_core::model::time::UnixMs;
 use weir_core::model::window::MAX_COUNT;
 use weir_core::region::exchange::Publication;
-use weir_core::replication::globe::packet::{
+use weir_core::replication::global::packet::{
     Feed, MAX_FEED_ROWS, MAX_PACKET_ROWS, MAX_WRITERS, Marker, OwnMarker, Packet, Page, Writer,
 };
 
@@ -262,7 +262,7 @@ mod tests {
     use super::*;
     use crate::database::dialect::{mysql, sqlite};
     use weir_core::model::key::{Key, KeyParts, MAX_DURATION_MS, MAX_RESOLUTION, MAX_TEXT_BYTES};
-    use weir_core::replication::globe::packet::Cursor;
+    use weir_core::replication::global::packet::Cursor;
 
     const REGION: [u8; crate::database::MAX_REGION_BYTES] = [0xff; crate::database::MAX_REGION_BYTES];
     /// The least that a server may be configured to accept: MariaDB's and MySQL's defaults are 16 MB and 64 MB.

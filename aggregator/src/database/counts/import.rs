@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use weir_core::model::time::UnixMs;
 use weir_core::region::exchange::{Page, PageEnd};
-use weir_core::replication::globe::paging::ReadPage;
+use weir_core::replication::global::paging::ReadPage;
 
 /// A page of the counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

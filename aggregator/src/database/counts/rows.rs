@@ -13,7 +13,7 @@ use std::fmt::Write;
 use weir_core::model::key::{Key, KeyParts};
 use weir_core::model::window::MAX_COUNT;
 use weir_core::region::exchange::{Publication, Stored, StoredRegion};
-use weir_core::replication::globe::packet::Writer;
+use weir_core::replication::global::packet::Writer;
 
 const PREFIX: &[u8] = br"\@";
 /// Largest number that every column can store.

@@ -6,10 +6,10 @@
 use super::server_clock::ServerClock;
 use super::topology::{self, Address};
 use crate::redis::command::{How, Part};
+use crate::redis::connection::Connection;
 use crate::redis::error::StoreError;
 use crate::redis::options::Checked;
 use crate::redis::slots::SLOTS;
-use crate::redis::wire::Wire;
 use parking_lot::RwLock;
 use redis::{Client, Cmd, Pipeline, Value};
 use std::collections::BTreeMap;
@@ -49,8 +49,8 @@ struct Map {
 pub(in crate::redis) struct Node {
     pub(in crate::redis) address: Address,
     pub(in crate::redis) clock: ServerClock,
-    quick: Wire,
-    bulk: Wire,
+    quick: Connection,
+    bulk: Connection,
 }
 
 impl Servers {
@@ -176,7 +176,8 @@ impl Node {
 
     fn open(address: Address, client: &Client) -> Node {
         let ends = watch::Sender::new(());
-        let [quick, bulk] = [(); 2].map(|()| Wire::open(client.clone(), address.to_string(), ends.clone()));
+        let [quick, bulk] =
+            [(); 2].map(|()| Connection::open(client.clone(), address.to_string(), ends.clone()));
         Node { address, clock: ServerClock::new(), quick, bulk }
     }
 
@@ -186,8 +187,8 @@ impl Node {
         for command in commands {
             pipeline.add_command(command.clone());
         }
-        let wire = if how.quick { &self.quick } else { &self.bulk };
-        match wire.send(pipeline, commands.len(), how).await {
+        let connection = if how.quick { &self.quick } else { &self.bulk };
+        match connection.send(pipeline, commands.len(), how).await {
             Ok(values) => values.into_iter().skip(skip).map(answer).collect(),
             Err(error) => commands.iter().skip(skip).map(|_| Err(error.clone())).collect(),
         }

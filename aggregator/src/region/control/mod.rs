@@ -30,7 +30,7 @@ use weir_core::control::news::UnfinishedNews;
 use weir_core::control::{Control, Controls};
 use weir_core::model::time::UnixMs;
 use weir_core::model::wire::ControlsKnown;
-use weir_core::replication::globe::controls::Reader;
+use weir_core::replication::global::controls::Reader;
 use weir_core::replication::limits::LiveLimits;
 use weir_core::replication::{Event, Next};
 

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Instant;
 use tracing::{debug, warn};
 use weir_core::replication::Next;
-use weir_core::replication::globe::import::Importer;
-use weir_core::replication::globe::paging::ReadPage;
+use weir_core::replication::global::import::Importer;
+use weir_core::replication::global::paging::ReadPage;
 
 /// Imports for as long as the program runs.
 pub(super) struct Import {
@@ -94,7 +94,7 @@ impl Import {
                 self.importer.imported(&mut &*hub, Ok(imported.page));
             }
             Err(error) => {
-                hub.metrics.global_sync_failed(error.reason());
+                hub.metrics.import_failed(error.reason());
                 hub.warn(&format!("could not import from the database: {error}"), None);
                 self.importer.imported(&mut &*hub, Err(failure(&error)));
             }

@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use tracing::{info, warn};
 use weir_core::model::time::MonoMs;
 use weir_core::replication::Failure;
-use weir_core::replication::globe::lease::{Holder, Keeping, TTL_MS, Taking, Then, WITHIN_MS};
+use weir_core::replication::global::lease::{Holder, Keeping, TTL_MS, Taking, Then, WITHIN_MS};
 
 /// Another aggregator serves this region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

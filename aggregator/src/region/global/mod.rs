@@ -2,7 +2,7 @@
 //!
 //! In reading order: `sync` (packets: this region's counts are written, and what others have written since is read), `import` (all counts
 //! of the other regions are read, once a minute), `lease` (a region without a Redis has one aggregator), `recover` (after a loss, a region
-//! reads its own counts). All drive state machines of `weir_core::replication::globe`.
+//! reads its own counts). All drive state machines of `weir_core::replication::global`.
 //!
 //! At the start, an aggregator reads before it serves, within a bound ([`Start`]). Requests wait for none of this.
 
@@ -15,7 +15,7 @@ mod sync;
 use crate::region::hub::Hub;
 use std::sync::Arc;
 use tokio::task::JoinSet;
-use weir_core::replication::globe::recover::Recovery;
+use weir_core::replication::global::recover::Recovery;
 
 pub use calls::Global;
 

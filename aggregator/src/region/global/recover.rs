@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Instant;
 use tracing::{info, warn};
 use weir_core::replication::Next;
-use weir_core::replication::globe::paging::ReadPage;
-use weir_core::replication::globe::recover::Recovery;
+use weir_core::replication::global::paging::ReadPage;
+use weir_core::replication::global::recover::Recovery;
 
 /// Recovers after each loss, until the program ends.
 pub(super) async fn run(hub: Arc<Hub>, global: Arc<Global>, mut recovery: Recovery) {

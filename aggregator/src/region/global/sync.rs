@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::{debug, error, info, warn};
 use weir_core::replication::Next;
-use weir_core::replication::globe::sync::{Call, GlobalSync};
+use weir_core::replication::global::sync::{Call, GlobalSync};
 
 /// The exchange of packets.
 pub(super) struct Sync {

@@ -1,6 +1,6 @@
 //! The regional store in use: how several aggregators of one region converge through Redis.
 //!
-//! In reading order: `replay` (reported counts are written to the store), `consult` (a filter's query is decided with the
+//! In reading order: `replay` (reported counts are written to the store), `query` (a filter's query is decided with the
 //! store), `broadcast` (messages of the other aggregators, and the hot index behind them), `watch` (whether the store is
 //! available, has lost data, and which Envoys are alive). Each drives a state machine of `weir_core::replication`: it makes
 //! the calls and hands back their results.
@@ -10,7 +10,7 @@
 
 mod broadcast;
 mod calls;
-mod consult;
+mod query;
 mod replay;
 mod watch;
 
@@ -21,7 +21,7 @@ use weir_core::model::wire::Changes;
 use weir_core::replication::regional::watch::Watch;
 
 pub use calls::Regional;
-pub use consult::answer;
+pub use query::answer;
 pub use watch::before_serving;
 
 /// Starts the tasks that replay, watch, announce, and exchange messages with peers.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::sleep;
 use tracing::{error, info, warn};
-use weir_core::model::key::OriginId;
+use weir_core::model::key::NodeId;
 use weir_core::replication::Next;
 use weir_core::replication::failure::Failure;
 use weir_core::replication::grace_period::GracePeriod;
@@ -175,12 +175,12 @@ async fn join(hub: &Hub, regional: &Regional) -> bool {
 async fn report_alive(
     hub: &Hub,
     regional: &Regional,
-    (mine, me): (&[OriginId], Member),
+    (mine, me): (&[NodeId], Member),
     within: Duration,
 ) -> Result<Alive, Failure> {
     let started = Instant::now();
     let (proposal, sent) = (hub.propose_time(), hub.moment().mono);
-    let result = regional.store.origins(mine, me, &proposal, within).await;
+    let result = regional.store.nodes(mine, me, &proposal, within).await;
     let alive = counted(&hub.metrics, Operation::Heartbeat, started, result);
     if let Ok(alive) = &alive {
         hub.follow_time(alive.region_us, alive.now, sent);
@@ -193,11 +193,11 @@ pub async fn heartbeat(hub: Arc<Hub>, regional: Arc<Regional>) {
     let mut heartbeat = Heartbeat::new(regional.id, regional.schedule);
     loop {
         match heartbeat.next(&mut &*hub) {
-            Next::Call(Call::Origins(mine, me)) => {
+            Next::Call(Call::Nodes(mine, me)) => {
                 let alive = report_alive(&hub, &regional, (&mine, me), regional.within()).await;
                 let alive = alive
                     .as_ref()
-                    .map(|alive| heartbeat::Alive { nodes: &alive.origins, aggregators: &alive.aggregators });
+                    .map(|alive| heartbeat::Alive { nodes: &alive.nodes, aggregators: &alive.aggregators });
                 heartbeat.received(&mut &*hub, alive.map_err(|failure| *failure));
             }
             Next::Call(Call::Broadcast(changes)) => {

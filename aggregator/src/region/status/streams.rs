@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use weir_core::model::key::OriginId;
+use weir_core::model::key::NodeId;
 use weir_core::model::time::MonoMs;
 use weir_core::model::wire;
 
@@ -24,7 +24,7 @@ pub struct Streams {
 }
 
 struct Stream {
-    origin: OriginId,
+    node: NodeId,
     address: Option<SocketAddr>,
     since: MonoMs,
     received: AtomicU64,
@@ -42,8 +42,8 @@ pub struct Seat<'a> {
 /// An Envoy, or the embedded limiter.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Envoy {
-    /// The origin of its process.
-    pub origin: String,
+    /// The node of its process.
+    pub node: String,
     /// The address of the last of its streams; `None` for the embedded limiter.
     pub address: Option<String>,
     /// Its open streams, one for each worker.
@@ -57,14 +57,14 @@ pub struct Envoy {
 }
 
 impl Streams {
-    /// Every connected Envoy, ordered by origin, at most [`MAX_SHOWN`]; and how many there are.
+    /// Every connected Envoy, ordered by node, at most [`MAX_SHOWN`]; and how many there are.
     pub fn envoys(&self, now: MonoMs) -> (Vec<Envoy>, usize) {
-        let mut found: BTreeMap<OriginId, Envoy> = BTreeMap::new();
+        let mut found: BTreeMap<NodeId, Envoy> = BTreeMap::new();
         for stream in self.streams.lock().values() {
             let (connected_ms, silent_ms) =
                 (now.since(stream.since), now.since(MonoMs(stream.received.load(Relaxed))));
-            let envoy = found.entry(stream.origin).or_insert_with(|| Envoy {
-                origin: stream.origin.to_string(),
+            let envoy = found.entry(stream.node).or_insert_with(|| Envoy {
+                node: stream.node.to_string(),
                 address: None,
                 streams: 0,
                 connected_ms,
@@ -85,21 +85,21 @@ impl Streams {
     pub fn connected(&self) -> usize {
         let streams = self.streams.lock();
         let envoys = streams.values().filter(|stream| stream.address.is_some());
-        envoys.map(|stream| stream.origin).collect::<BTreeSet<_>>().len()
+        envoys.map(|stream| stream.node).collect::<BTreeSet<_>>().len()
     }
 
-    /// The connected origins.
-    pub fn origins(&self) -> BTreeSet<OriginId> {
-        self.streams.lock().values().map(|stream| stream.origin).collect()
+    /// The connected nodes.
+    pub fn nodes(&self) -> BTreeSet<NodeId> {
+        self.streams.lock().values().map(|stream| stream.node).collect()
     }
 }
 
 impl Status {
     /// Adds an entry for a stream.
-    pub fn seat(&self, origin: OriginId, address: Option<SocketAddr>, now: MonoMs) -> Seat<'_> {
+    pub fn seat(&self, node: NodeId, address: Option<SocketAddr>, now: MonoMs) -> Seat<'_> {
         let id = self.streams.next.fetch_add(1, Relaxed);
         let stream = Arc::new(Stream {
-            origin,
+            node,
             address,
             since: now,
             received: AtomicU64::new(now.0),

@@ -1,4 +1,4 @@
-//! The metrics of this program: names, help texts and handles. No label contains an identifier or an origin.
+//! The metrics of this program: names, help texts and handles. No label contains an identifier or a node.
 
 use crate::telemetry::metrics::api::ApiMetrics;
 use crate::telemetry::metrics::families::{Label, Labels, at_zero, at_zero_by};
@@ -41,17 +41,17 @@ pub const FRAME_REASONS: [&str; 22] = [
     "silent",
     "no_hello",
     "version",
-    "origin",
-    "origin_changed",
+    "node",
+    "node_changed",
     "token",
     "revoked",
     "workspace",
-    "too_many_origins",
+    "too_many_nodes",
     "too_many_streams",
     "too_many_of_address",
     "too_many_silent",
     "too_many_counts",
-    "too_many_consults",
+    "too_many_queries",
     "too_many_counters",
     "too_many_exact_requests",
     "too_many_refunds",
@@ -212,7 +212,7 @@ table! {
     /// The metrics of this program.
     pub struct ProgramMetrics {
         pub streams: Gauge = "Open streams of filters' workers";
-        live_origins: Gauge = "Envoy processes seen within the last two seconds";
+        live_nodes: Gauge = "Envoy processes seen within the last two seconds";
         keys: Gauge = "Keys in the region's memory";
         keys_evicted: Counter = "Keys of low use that were evicted to make room for others";
         push_queue: Gauge = "Keys that wait to be pushed, summed over subscribers";
@@ -223,8 +223,8 @@ table! {
         cells_without_room: Family<Label, Counter> =
             "Cells that were left out as their keys have no room, by who has counted them: regions, peers",
             at_zero("source", &names(cells_without_room(&Figures::default())));
-        consults: Family<Label, Counter> = "Queries of filters by result: granted, refused, unjudged",
-            at_zero("result", &names(consult_results(&Figures::default())));
+        queries: Family<Label, Counter> = "Queries of filters by result: granted, refused, unjudged",
+            at_zero("result", &names(query_results(&Figures::default())));
         pushes: Counter = "Frames pushed to subscribers";
         pushed_cells: Counter = "Cells pushed to subscribers";
         pub slow_streams_dropped: Counter = "Streams closed because their node did not read its frames";
@@ -293,7 +293,7 @@ table! {
 
 /// What is known of the other regions.
 #[derive(Clone, Debug, Default)]
-pub struct Globe {
+pub struct GlobalFigures {
     /// Regions alive, this one included; 0 without a database.
     pub regions: u64,
     /// Aggregators that write for this region and are not of its store.
@@ -304,13 +304,13 @@ pub struct Globe {
     pub excesses: Vec<(Scope, u64)>,
 }
 
-impl Globe {
+impl GlobalFigures {
     /// The view of a region.
-    pub fn of(state: &RegionState, now: Now) -> Globe {
+    pub fn of(state: &RegionState, now: Now) -> GlobalFigures {
         let region = &state.region;
         let seen =
             |(other, at): (OtherRegion, MonoMs)| (text(region.name_of_other(other)), now.mono.since(at));
-        Globe {
+        GlobalFigures {
             regions: region.regions(),
             foreign_writers: state.foreign_writers(),
             seen: state.others().map(seen).collect(),
@@ -450,7 +450,7 @@ impl Metrics {
     }
 
     /// Counts an import that failed.
-    pub fn global_sync_failed(&self, reason: &'static str) {
+    pub fn import_failed(&self, reason: &'static str) {
         self.convergence.global_sync_errors.get_or_create(&[("reason", reason)]).inc();
     }
 
@@ -461,11 +461,11 @@ impl Metrics {
         now: MonoMs,
         stats: RegionStats,
         breakers: &[(&'static str, State)],
-        globe: &Globe,
+        global: &GlobalFigures,
     ) -> String {
         let (program, convergence) = (&self.program, &self.convergence);
         self.raise(figures);
-        set(&program.live_origins, stats.live_origins);
+        set(&program.live_nodes, stats.live_nodes);
         set(&program.keys, stats.keys);
         raise(&program.keys_evicted, stats.keys_evicted);
         set(&program.push_queue, stats.pending_pushes);
@@ -498,7 +498,7 @@ impl Metrics {
             let age = moment.map_or(-1.0, |moment| now.since(moment) as f64 / 1e3);
             program.snapshot_age_seconds.get_or_create(&[("what", what)]).set(age);
         }
-        globe.show(convergence);
+        global.show(convergence);
         let mut text = String::new();
         // Writing into a string cannot fail.
         let _ = encode(&mut text, &self.registry);
@@ -521,7 +521,7 @@ impl Metrics {
         counters.iter().for_each(|(counter, value)| raise(counter, *value));
         raise_each(&program.counts_refused, "reason", counts_refused(figures));
         raise_each(&program.cells_without_room, "source", cells_without_room(figures));
-        raise_each(&program.consults, "result", consult_results(figures));
+        raise_each(&program.queries, "result", query_results(figures));
         raise_each(&program.store_wipes, "store", store_wipes(figures));
     }
 }
@@ -539,7 +539,7 @@ fn cells_without_room(figures: &Figures) -> [(&'static str, u64); 2] {
 }
 
 /// Queries, by result.
-fn consult_results(figures: &Figures) -> [(&'static str, u64); 3] {
+fn query_results(figures: &Figures) -> [(&'static str, u64); 3] {
     [("granted", figures.granted), ("refused", figures.denied), ("unjudged", figures.unjudged)]
 }
 

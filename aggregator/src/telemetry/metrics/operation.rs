@@ -9,7 +9,7 @@ pub enum Operation {
     /// Writing the counts that filters reported.
     Replay,
     /// A query that a request waits for.
-    Consult,
+    Query,
     /// Adding cells to the hot index.
     NameHot,
     /// Reading a shard of the hot index.
@@ -34,7 +34,7 @@ impl Operation {
     /// Calls to the regional store.
     pub const REGIONAL: [Operation; 7] = [
         Operation::Replay,
-        Operation::Consult,
+        Operation::Query,
         Operation::NameHot,
         Operation::ReadHot,
         Operation::Broadcast,

@@ -16,7 +16,7 @@ mod round;
 
 pub use calls::{around, current, failed, redis, statement};
 pub use options::{OptionsError, TelemetryOptions};
-pub use queries::Consults;
+pub use queries::QuerySpans;
 pub use round::Round;
 
 use crate::telemetry::build::VERSION;

@@ -4,14 +4,14 @@ use super::{Active, On, Telemetry};
 use weir_core::model::exact::{ChargeResult, Verdict};
 use weir_core::model::key::KeyParts;
 use weir_core::model::trace::{MAX_TRACES, Trace};
-use weir_core::model::wire::{Answer, Consult, ExactRequest, ExactResponse};
+use weir_core::model::wire::{Answer, ExactRequest, ExactResponse, Query};
 use weir_core::replication::Failure;
 
 const STORE: &str = "redis";
 const MEMORY: &str = "memory";
 
 /// The recorded spans of the queries in one frame.
-pub struct Consults {
+pub struct QuerySpans {
     open: Vec<Open>,
 }
 
@@ -24,13 +24,11 @@ struct Open {
 
 impl Telemetry {
     /// The spans of the queries that are recorded; `None` if there are none.
-    pub fn consults(&self, consults: &[Consult]) -> Option<Consults> {
-        let on = self.on.as_ref().filter(|_| !consults.is_empty())?;
-        let open = |consult: &Consult| {
-            Some(Open { id: consult.id, span: on.consult(consult)?, answered_by: MEMORY })
-        };
-        let open: Vec<_> = consults.iter().filter_map(open).collect();
-        (!open.is_empty()).then_some(Consults { open })
+    pub fn queries(&self, queries: &[Query]) -> Option<QuerySpans> {
+        let on = self.on.as_ref().filter(|_| !queries.is_empty())?;
+        let open = |query: &Query| Some(Open { id: query.id, span: on.query(query)?, answered_by: MEMORY });
+        let open: Vec<_> = queries.iter().filter_map(open).collect();
+        (!open.is_empty()).then_some(QuerySpans { open })
     }
 
     /// The span of an exact request, if it is recorded.
@@ -53,12 +51,12 @@ impl Telemetry {
 }
 
 impl On {
-    fn consult(&self, consult: &Consult) -> Option<Active> {
-        let traces: Vec<_> = consult.traces.iter().take(MAX_TRACES).filter_map(Trace::of_wire).collect();
-        let span = self.serve("consult", &traces)?;
-        span.set_key(&consult.key);
-        span.set_number("weir.cost", consult.cost);
-        span.set_number("weir.limit", consult.limit);
+    fn query(&self, query: &Query) -> Option<Active> {
+        let traces: Vec<_> = query.traces.iter().take(MAX_TRACES).filter_map(Trace::of_wire).collect();
+        let span = self.serve("query", &traces)?;
+        span.set_key(&query.key);
+        span.set_number("weir.cost", query.cost);
+        span.set_number("weir.limit", query.limit);
         Some(span)
     }
 }
@@ -86,9 +84,9 @@ impl Active {
     }
 }
 
-impl Consults {
+impl QuerySpans {
     /// Spans of the calls to the store, one for each of `queries`.
-    pub fn calls(&self, queries: &[Consult]) -> Vec<Option<Active>> {
+    pub fn calls(&self, queries: &[Query]) -> Vec<Option<Active>> {
         queries
             .iter()
             .map(|query| self.find(query.id).and_then(|at| self.open.get(at)?.span.scripts(1)))
@@ -98,7 +96,7 @@ impl Consults {
     /// Ends those spans.
     pub fn called<T>(
         &mut self,
-        queries: &[Consult],
+        queries: &[Query],
         calls: Vec<Option<Active>>,
         results: &[Result<T, Failure>],
     ) {

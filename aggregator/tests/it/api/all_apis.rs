@@ -106,7 +106,7 @@ impl Region {
     }
 
     async fn is_idle(&self) {
-        until("the limiter has left", || self.weir.server.services().stats().live_origins == 0).await;
+        until("the limiter has left", || self.weir.server.services().stats().live_nodes == 0).await;
     }
 }
 

@@ -15,7 +15,7 @@ use weir_aggregator::server::{Server, Settings};
 use weir_aggregator::telemetry::clock::Clock;
 use weir_core::model::exact::{Algorithm, Verdict};
 use weir_core::model::schedule::Schedule;
-use weir_core::model::wire::{Consult, FilterFrame};
+use weir_core::model::wire::{FilterFrame, Query};
 use weir_envoy::{Redis, RedisOptions};
 
 /// More than a busy machine takes to decide. With less, an API may have to decide from its own counts.
@@ -108,12 +108,12 @@ async fn a_limit_is_enforced_and_reported() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_api_is_an_origin_only_while_it_is_used() {
+async fn an_api_is_a_node_only_while_it_is_used() {
     let weir = start(None).await;
     let _filter = weir.join(1, false).await;
-    assert_eq!(weir.server.services().stats().live_origins, 1);
+    assert_eq!(weir.server.services().stats().live_nodes, 1);
     assert!(passes(&weir, window("a", 3, 1)).await);
-    assert_eq!(weir.server.services().stats().live_origins, 2);
+    assert_eq!(weir.server.services().stats().live_nodes, 2);
 }
 
 /// The first check after the start, and checks after an idle time.
@@ -248,11 +248,11 @@ async fn on(redis: &Redis) -> Weir {
 }
 
 /// What a filter spends that queries for each unit.
-async fn spends(mut filter: Peer, decide: Consult, times: u64) -> (Peer, u64) {
+async fn spends(mut filter: Peer, decide: Query, times: u64) -> (Peer, u64) {
     let mut own = 0;
     for id in 1..=times {
-        let consults = vec![Consult { id, own, timeout_ms: 5_000, ..decide.clone() }];
-        filter.send(FilterFrame { consults, ..FilterFrame::default() }).await;
+        let queries = vec![Query { id, own, timeout_ms: 5_000, ..decide.clone() }];
+        filter.send(FilterFrame { queries, ..FilterFrame::default() }).await;
         let answer = filter.next_with(|frame| frame.answers.into_iter().find(|answer| answer.id == id)).await;
         own += u64::from(answer.granted);
     }
@@ -265,8 +265,8 @@ async fn api_and_filters_of_a_region_enforce_one_limit() {
     let redis = Redis::start(RedisOptions::default()).await.unwrap();
     let weirs = [on(&redis).await, on(&redis).await, on(&redis).await];
     let mut filters = JoinSet::new();
-    for (origin, weir) in (1u8..).zip(&weirs) {
-        filters.spawn(spends(weir.join(origin, true).await, weir.consult(1, "shared", 0, 1, LIMIT), 400));
+    for (node, weir) in (1u8..).zip(&weirs) {
+        filters.spawn(spends(weir.join(node, true).await, weir.query(1, "shared", 0, 1, LIMIT), 400));
     }
     let mut api = JoinSet::new();
     for weir in &weirs {

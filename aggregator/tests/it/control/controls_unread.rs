@@ -115,7 +115,7 @@ async fn no_call_is_decided_before_live_control_was_read() {
     let mut filter = Peer::open(channel.clone()).await;
     filter.send(hello_frame(1, false)).await;
     filter.next_with(|frame| frame.welcome).await;
-    let answers = filter.answers(vec![blind.consult(1, "carol", 0, 1, 1)]).await;
+    let answers = filter.answers(vec![blind.query(1, "carol", 0, 1, 1)]).await;
     assert!(answers[0].granted, "{answers:?}");
 
     // A call that waits is decided as soon as live control was read.

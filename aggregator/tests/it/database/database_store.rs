@@ -7,7 +7,7 @@ use std::time::Duration;
 use weir_aggregator::database::{Database, Lease};
 use weir_core::model::time::UnixMs;
 use weir_core::region::exchange::Publication;
-use weir_core::replication::globe::paging::ReadPage;
+use weir_core::replication::global::paging::ReadPage;
 
 on_servers!(|store| scenarios(&store));
 

@@ -61,23 +61,23 @@ async fn health_readiness_and_metrics() {
     let mut peer = weir.join(1, true).await;
     peer.send(weir.report(1, "alice", 5)).await;
     peer.next_with(|frame| frame.ack).await;
-    peer.answers(vec![weir.consult(1, "alice", 5, 1, 5), weir.consult(2, "alice", 5, 1, 6)]).await;
+    peer.answers(vec![weir.query(1, "alice", 5, 1, 5), weir.query(2, "alice", 5, 1, 6)]).await;
     let (status, text) = get(&weir, "/metrics").await;
     assert_eq!(status, 200);
     for line in [
         "weir_aggregator_streams 1",
-        "weir_aggregator_live_origins 1",
+        "weir_aggregator_live_nodes 1",
         "weir_aggregator_keys 1",
         "weir_aggregator_reports_total 1",
         "weir_aggregator_counts_merged_total 1",
-        "weir_aggregator_consults_total{result=\"refused\"} 1",
-        "weir_aggregator_consults_total{result=\"granted\"} 1",
+        "weir_aggregator_queries_total{result=\"refused\"} 1",
+        "weir_aggregator_queries_total{result=\"granted\"} 1",
     ] {
         assert!(text.lines().any(|found| found == line), "no {line:?} in\n{text}");
     }
     assert!(
-        !text.contains("alice") && !text.contains(&crate::support::server::origin(1).to_string()),
-        "no label by identifier or origin"
+        !text.contains("alice") && !text.contains(&crate::support::server::node(1).to_string()),
+        "no label by identifier or node"
     );
     weir.server.services().draining.send_replace(Some(Instant::now()));
     assert_eq!(get(&weir, "/readyz").await.0, 503);
@@ -106,8 +106,7 @@ async fn a_key_is_explained() {
     assert_eq!((&cell["regional_total"], &cell["global_others"]), (&12.into(), &0.into()));
     assert_eq!(cell["regions"], json!([]));
     let components = cell["components"].as_array().unwrap();
-    let of_second =
-        components.iter().find(|one| one["origin"] == crate::support::server::origin(2).to_string());
+    let of_second = components.iter().find(|one| one["node"] == crate::support::server::node(2).to_string());
     assert_eq!(of_second.unwrap()["own"], 7);
     assert!(cell["components"][0]["age_ms"].as_u64().unwrap() < 60_000);
 }
@@ -203,14 +202,14 @@ async fn rules_are_reported_by_filters_and_a_shadow_rule_names_the_keys_it_would
     let (_, parts) = get_json(&weir, "/v1/parts").await;
     let envoy = &parts["envoys"][0];
     assert_eq!(
-        (&envoy["origin"], &envoy["subscriber"]),
-        (&crate::support::server::origin(1).to_string().into(), &true.into())
+        (&envoy["node"], &envoy["subscriber"]),
+        (&crate::support::server::node(1).to_string().into(), &true.into())
     );
     assert!(envoy["address"].as_str().unwrap().starts_with("127.0.0.1:"), "{envoy}");
     assert_eq!((&parts["aggregator"]["reports"], &parts["redis"]), (&2.into(), &Value::Null));
     drop(peer);
     crate::support::server::until("the Envoy has left", || {
-        weir.server.services().status.streams.origins().is_empty()
+        weir.server.services().status.streams.nodes().is_empty()
     })
     .await;
     // Another query than before, as an answer serves a second.

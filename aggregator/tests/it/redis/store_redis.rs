@@ -6,7 +6,7 @@ use rand::{RngExt, SeedableRng};
 use std::collections::{BTreeMap, BTreeSet};
 use tokio::time::timeout;
 use weir_aggregator::redis::{HOT_SHARDS, Received, Store};
-use weir_core::model::key::{Key, KeyParts, OriginId};
+use weir_core::model::key::{Key, KeyParts, NodeId};
 use weir_core::model::time::UnixMs;
 use weir_core::model::window::{MAX_COUNT, Position, Used};
 use weir_core::region::exchange::{BASELINE, LowerBound, Merge, Merged, Proposal};
@@ -19,7 +19,7 @@ async fn components_merge_by_max_and_all_are_returned() {
     let (_redis, store) = started().await;
     let key = key(b"alice");
     let merged = merge_one(&store, merge(&key, &[(A, 5), (C, 0)])).await;
-    assert_eq!(merged.current, [(C, 0), (A, 5)], "a count of 0 shows that the origin uses the cell");
+    assert_eq!(merged.current, [(C, 0), (A, 5)], "a count of 0 shows that the node uses the cell");
     assert_eq!((merged.granted, merged.previous, merged.limit), (None, vec![], u64::MAX));
     for (parts, expected) in [
         (vec![(A, 3)], vec![(C, 0), (A, 5)]), // late
@@ -153,11 +153,8 @@ async fn proposers_in_different_cells_of_a_hard_limit_never_pass_its_limit() {
             // Half of them are still in the previous cell; their grants count at once against the others' window.
             let sequence = CELL + number % 2;
             for _ in 0..LIMIT {
-                let full = Proposal {
-                    covered_ms: 6_000,
-                    cell_ms: 6_000,
-                    ..proposal(origin(number), own + 1, LIMIT)
-                };
+                let full =
+                    Proposal { covered_ms: 6_000, cell_ms: 6_000, ..proposal(node(number), own + 1, LIMIT) };
                 let request = Merge { sequence, ..proposing(&fine(b"all"), full) };
                 own += u64::from(merge_one(&store, request).await.granted.unwrap());
             }
@@ -194,7 +191,7 @@ async fn a_proposal_is_absolute_and_may_be_repeated() {
 async fn a_lower_bound_stays_and_new_use_above_it_adds_up() {
     let (_redis, store) = started().await;
     let key = key(b"alice");
-    let bound = |lower_bound, parts: &[(OriginId, u64)]| Merge { lower_bound, ..merge(&key, parts) };
+    let bound = |lower_bound, parts: &[(NodeId, u64)]| Merge { lower_bound, ..merge(&key, parts) };
     let held = |merged: Merged| (merged.granted, merged.current, merged.lower_bound);
     // Twice: all is as sent, and then something else is there.
     for _ in 0..2 {
@@ -238,8 +235,7 @@ async fn concurrent_proposers_reach_the_limit_and_never_pass_it() {
             let mut own = 0;
             loop {
                 let merged =
-                    merge_one(&store, proposing(&key(b"all"), proposal(origin(number), own + 1, LIMIT)))
-                        .await;
+                    merge_one(&store, proposing(&key(b"all"), proposal(node(number), own + 1, LIMIT))).await;
                 let total: u64 = merged.current.iter().map(|part| part.1).sum();
                 assert!(total <= LIMIT);
                 match merged.granted.unwrap() {
@@ -263,7 +259,7 @@ async fn the_script_decides_as_the_core_does() {
     for number in 0..CASES {
         let case = Case::random(&mut random);
         let key = numbered(number);
-        let previous = case.previous.iter().map(|&(origin, count)| (origin, count)).collect::<Vec<_>>();
+        let previous = case.previous.iter().map(|&(node, count)| (node, count)).collect::<Vec<_>>();
         before.push(Merge { sequence: CELL - 1, ..merge(&key, &previous) });
         proposals.push(Merge { parts: case.current.clone(), ..proposing(&key, case.proposal) });
         expected.push(case.granted());
@@ -281,8 +277,8 @@ async fn the_script_decides_as_the_core_does() {
 }
 
 struct Case {
-    current: Vec<(OriginId, u64)>,
-    previous: Vec<(OriginId, u64)>,
+    current: Vec<(NodeId, u64)>,
+    previous: Vec<(NodeId, u64)>,
     proposal: Proposal,
 }
 
@@ -292,16 +288,12 @@ impl Case {
         let bits = random.random_range(1..50);
         let count = |random: &mut StdRng| random.random_range(0..1_u64 << bits);
         let parts = |random: &mut StdRng| {
-            [A, B, C]
-                .into_iter()
-                .take(random.random_range(0..4))
-                .map(|origin| (origin, count(random)))
-                .collect()
+            [A, B, C].into_iter().take(random.random_range(0..4)).map(|node| (node, count(random))).collect()
         };
         let (current, previous) = (parts(random), parts(random));
         let cell_ms = random.random_range(1..=31_622_400_000);
         let mut proposal = Proposal {
-            origin: B,
+            node: B,
             own: count(random),
             limit: 0,
             global_current: count(random),
@@ -323,7 +315,7 @@ impl Case {
 
     fn used(&self) -> Used {
         let mut current: BTreeMap<_, _> = self.current.iter().copied().collect();
-        let own = current.entry(self.proposal.origin).or_default();
+        let own = current.entry(self.proposal.node).or_default();
         *own = self.proposal.own.max(*own);
         let previous: u64 = self.previous.iter().map(|part| part.1).sum();
         Used::Average {
@@ -494,9 +486,9 @@ async fn foreign_values_harm_no_other_cell() {
 }
 
 #[tokio::test]
-async fn a_cell_of_many_origins_is_written_and_read_completely() {
+async fn a_cell_of_many_nodes_is_written_and_read_completely() {
     let (_redis, store) = started().await;
-    let parts: Vec<_> = (0..4_096).map(|number| (origin(number), number)).collect();
+    let parts: Vec<_> = (0..4_096).map(|number| (node(number), number)).collect();
     let merged = merge_one(&store, merge(&key(b"all"), &parts)).await;
     assert_eq!(merged.current, parts);
 }
@@ -504,7 +496,7 @@ async fn a_cell_of_many_origins_is_written_and_read_completely() {
 #[tokio::test]
 async fn a_call_that_has_read_much_leaves_cells_for_the_next() {
     let (redis, store) = started().await;
-    let crowd: Vec<_> = (0..1_000).map(|number| (origin(number), number)).collect();
+    let crowd: Vec<_> = (0..1_000).map(|number| (node(number), number)).collect();
     let cells: Vec<_> = (0..40).map(|number| merge(&numbered(number), &crowd)).collect();
     let first = store.merge(&cells, now(), AMPLE).await;
     let before = calls(&redis);
@@ -629,7 +621,7 @@ async fn the_region_s_time_is_the_core_s() {
         let before_us = stored.map_or(now_us, |stored| stored.time_us + now_us - stored.store_us.min(now_us));
         let (time_us, machine_us) = (moved(before_us), moved(before_us));
         let proposal = TimeProposal { time_us, machine_us, is_shared: random.random() };
-        let alive = store.origins(&[], member(1), &proposal, AMPLE).await.unwrap();
+        let alive = store.nodes(&[], member(1), &proposal, AMPLE).await.unwrap();
         let agreed_us = SharedTime::agree(&mut stored, &proposal, alive.now.0 * 1_000 + 500);
         // The server's clock is known to a millisecond.
         let apart_us = agreed_us.abs_diff(alive.region_us);
@@ -639,27 +631,27 @@ async fn the_region_s_time_is_the_core_s() {
 }
 
 #[tokio::test]
-async fn origins_are_live_while_an_aggregator_reports_them() {
+async fn nodes_are_live_while_an_aggregator_reports_them() {
     let (_redis, store) = started().await;
     // The second one owes what the store has lost.
     let (one, two) = (member(1), Member { owes: true, ..member(2) });
     // Less than 3 s may pass between two calls.
     wait::until("both are alive", HEALED, async || {
-        assert_eq!(store.origins(&[A, C], one, &time(), AMPLE).await.unwrap().origins[..2], [C, A]);
-        let alive = store.origins(&[B], two, &time(), AMPLE).await.unwrap();
-        (alive.origins, alive.aggregators) == (vec![C, A, B], vec![one, two])
+        assert_eq!(store.nodes(&[A, C], one, &time(), AMPLE).await.unwrap().nodes[..2], [C, A]);
+        let alive = store.nodes(&[B], two, &time(), AMPLE).await.unwrap();
+        (alive.nodes, alive.aggregators) == (vec![C, A, B], vec![one, two])
     })
     .await
     .unwrap();
     let only_two = async || {
-        let alive = store.origins(&[B], two, &time(), AMPLE).await.unwrap();
-        alive.origins == [B] && alive.aggregators == [two]
+        let alive = store.nodes(&[B], two, &time(), AMPLE).await.unwrap();
+        alive.nodes == [B] && alive.aggregators == [two]
     };
-    wait::until("origins that are not reported are dropped", HEALED, only_two).await.unwrap();
-    let many: Vec<_> = (0..5_000).map(origin).collect();
+    wait::until("nodes that are not reported are dropped", HEALED, only_two).await.unwrap();
+    let many: Vec<_> = (0..5_000).map(node).collect();
     wait::until("the newest stay", HEALED, async || {
-        assert_eq!(store.origins(&many, two, &time(), AMPLE).await.unwrap().origins.len(), 4_096);
-        store.origins(&[B], two, &time(), AMPLE).await.unwrap().origins.len() == 4_096
+        assert_eq!(store.nodes(&many, two, &time(), AMPLE).await.unwrap().nodes.len(), 4_096);
+        store.nodes(&[B], two, &time(), AMPLE).await.unwrap().nodes.len() == 4_096
     })
     .await
     .unwrap();

@@ -55,7 +55,7 @@ async fn everything_works_on_a_cluster() {
         found.extend(store.hot(shard, UnixMs(1), 1_000, AMPLE).await.unwrap());
     }
     assert_eq!(found, hot.into_iter().map(|(key, sequence, _)| (key, sequence)).collect());
-    assert_eq!(store.origins(&[A, B], member(1), &time(), AMPLE).await.unwrap().origins, [A, B]);
+    assert_eq!(store.nodes(&[A, B], member(1), &time(), AMPLE).await.unwrap().nodes, [A, B]);
 }
 
 #[tokio::test]

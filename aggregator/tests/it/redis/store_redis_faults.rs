@@ -454,7 +454,7 @@ async fn a_login_is_used_and_never_shown() {
     let mut subscription = store.subscribe();
     assert_eq!(timeout(AMPLE, subscription.recv()).await.unwrap(), Some(Received::Connected));
     merge_one(&store, merge(&key(b"alice"), &[(A, 1)])).await;
-    store.origins(&[A], member(1), &time(), AMPLE).await.unwrap();
+    store.nodes(&[A], member(1), &time(), AMPLE).await.unwrap();
     assert!(!format!("{good:?} {store:?}").contains("hunter2"));
 
     for login in
@@ -633,7 +633,7 @@ async fn the_documented_rights_suffice_and_allow_no_more() {
     store.read(&[(cell.clone(), CELL)], AMPLE).await.pop().unwrap().unwrap();
     store.note_hot(&[(cell.clone(), CELL, LATE)], now(), AMPLE).await.unwrap();
     store.hot(0, UnixMs(1), 10, AMPLE).await.unwrap();
-    store.origins(&[A], member(1), &time(), AMPLE).await.unwrap();
+    store.nodes(&[A], member(1), &time(), AMPLE).await.unwrap();
     store.status(&[1; 16], b"well", AMPLE).await.unwrap();
     store.delete_status(&[1; 16], AMPLE).await.unwrap();
     let id = EntryId { request: ExactRequestId::of(9, 1), place: 0 };

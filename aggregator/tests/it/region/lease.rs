@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tonic::transport::Endpoint;
 use weir_aggregator::telemetry::clock::{Clock, SystemClock};
-use weir_core::model::wire::{Charge, Consult, ExactRequest, FilterFrame, LogLimit};
+use weir_core::model::wire::{Charge, ExactRequest, FilterFrame, LogLimit, Query};
 use weir_envoy::{Process, http, ports, wait};
 
 /// More than the lease's time, that of several renewals, and that of a busy machine.
@@ -53,9 +53,9 @@ fn check() -> http::Request {
     http::Request::post("/v1/check", check.to_string()).header("content-type", "application/json")
 }
 
-fn consult(id: u64) -> Consult {
+fn query(id: u64) -> Query {
     let (key, sequence) = (key("alice"), SystemClock.now().0 / HOUR_MS);
-    Consult { id, key, sequence, limit: LIMIT, own: 0, cost: 1, ..Consult::default() }
+    Query { id, key, sequence, limit: LIMIT, own: 0, cost: 1, ..Query::default() }
 }
 
 /// The code of a decision that was not made.
@@ -78,7 +78,7 @@ async fn a_frozen_holder_of_the_lease_decides_nothing_once_it_runs_again() {
     let mut filter = Peer::try_open(channel, None).await.unwrap();
     filter.send(hello_frame(1, false)).await;
     filter.next_with(|frame| frame.welcome).await;
-    assert!(filter.answers(vec![consult(1)]).await[0].granted, "its queries are answered");
+    assert!(filter.answers(vec![query(1)]).await[0].granted, "its queries are answered");
     filter.send(exact(1)).await;
     let ruled = filter.next_with(|frame| frame.results.into_iter().next()).await;
     assert_ne!(ruled.results[0].verdict, UNDECIDED, "{ruled:?}");
@@ -90,7 +90,7 @@ async fn a_frozen_holder_of_the_lease_decides_nothing_once_it_runs_again() {
     first.process.pause().await.unwrap();
     // It serves, so it holds the lease: that of the first one has expired.
     let second = Holder::start("second", folder.path()).await;
-    filter.send(FilterFrame { consults: vec![consult(2)], ..FilterFrame::default() }).await;
+    filter.send(FilterFrame { queries: vec![query(2)], ..FilterFrame::default() }).await;
     filter.send(exact(2)).await;
     let mut calls: JoinSet<_> =
         connections.into_iter().map(|mut first| async move { first.send(check()).await }).collect();

@@ -10,14 +10,14 @@ use tokio::process::{Child, ChildStderr, Command};
 use weir_aggregator::admin;
 use weir_aggregator::redis::StoreOptions;
 use weir_aggregator::server::{Server, Settings};
-use weir_core::model::key::{Key, OriginId};
+use weir_core::model::key::{Key, NodeId};
 use weir_core::model::schedule::Schedule;
-use weir_core::model::wire::{Answer, Consult, Count, Counters, FilterFrame, Ping, Report, RuleCounters};
+use weir_core::model::wire::{Answer, Count, Counters, FilterFrame, Ping, Query, Report, RuleCounters};
 use weir_core::region::exchange::BASELINE;
 use weir_envoy::{Proxy, Redis, RedisOptions, http, ports, wait};
 
 const BREAKER: &str = "weir_aggregator_breaker_state{store=\"regional\"}";
-const CONSULTS: &str = "weir_ratelimit_origin_operations_total{op=\"consult\"}";
+const QUERIES: &str = "weir_ratelimit_origin_operations_total{op=\"query\"}";
 const WIPES: &str = "weir_aggregator_store_wipes_total{store=\"regional\"}";
 const EVICTS: &str = "weir_aggregator_store_evicts";
 /// Longer than any test, in milliseconds.
@@ -101,7 +101,7 @@ async fn an_aggregator_that_starts_beside_a_redis_that_loads_its_data_serves_wit
     let (weir, ()) = tokio::join!(starts, observes);
     // The first query of the first stream is about a key of which this process has no count.
     let mut other = weir.join(2, false).await;
-    let answers = other.answers(vec![weir.consult(1, "used-up", 0, 1, 1_000)]).await;
+    let answers = other.answers(vec![weir.query(1, "used-up", 0, 1, 1_000)]).await;
     assert!(!answers[0].granted, "Redis has its count");
     assert_eq!(total(&weir, "used-up"), 1_000);
 }
@@ -150,11 +150,11 @@ async fn each_aggregator_shows_all_rules_and_aggregators() {
     }
 }
 
-/// The components of an identifier in an aggregator's memory, in order of origins.
-fn held(weir: &Weir, identifier: &str) -> Vec<(OriginId, u64)> {
+/// The components of an identifier in an aggregator's memory, in order of nodes.
+fn held(weir: &Weir, identifier: &str) -> Vec<(NodeId, u64)> {
     let explained = weir.server.services().explain(b"default", b"api", identifier.as_bytes());
     let cells = explained.iter().flat_map(|key| &key.cells).filter(|cell| cell.sequence == weir.sequence());
-    cells.flat_map(|cell| &cell.components).map(|component| (component.origin, component.own)).collect()
+    cells.flat_map(|cell| &cell.components).map(|component| (component.node, component.own)).collect()
 }
 
 fn total(weir: &Weir, identifier: &str) -> u64 {
@@ -162,13 +162,12 @@ fn total(weir: &Weir, identifier: &str) -> u64 {
     explained.iter().flat_map(|key| &key.cells).map(weir_core::region::CellState::regional_total).sum()
 }
 
-fn origin_or_baseline(number: u8) -> OriginId {
-    if number == 0 { BASELINE } else { crate::support::server::origin(number) }
+fn node_or_baseline(number: u8) -> NodeId {
+    if number == 0 { BASELINE } else { crate::support::server::node(number) }
 }
 
 async fn holds(weir: &Weir, identifier: &str, expected: &[(u8, u64)]) {
-    let mut expected: Vec<_> =
-        expected.iter().map(|(origin, own)| (origin_or_baseline(*origin), *own)).collect();
+    let mut expected: Vec<_> = expected.iter().map(|(node, own)| (node_or_baseline(*node), *own)).collect();
     expected.sort_unstable();
     let what = format!("{identifier} is {expected:?}");
     let held = wait::until(&what, DEADLINE, async || self::held(weir, identifier) == expected).await;
@@ -176,7 +175,7 @@ async fn holds(weir: &Weir, identifier: &str, expected: &[(u8, u64)]) {
 }
 
 /// The components of an identifier in Redis in the current hour.
-async fn stored(url: &str, weir: &Weir, identifier: &str) -> Vec<(OriginId, u64)> {
+async fn stored(url: &str, weir: &Weir, identifier: &str) -> Vec<(NodeId, u64)> {
     let store =
         weir_aggregator::redis::Store::open(&StoreOptions::parse(url, "test-region").unwrap()).unwrap();
     let cell = [(Key::parse(&key(identifier)).unwrap(), weir.sequence())];
@@ -203,7 +202,7 @@ async fn acknowledged_reports_are_in_redis_and_at_all_aggregators() {
     let mut reader = other.join(2, true).await;
     report(&other, &mut reader, 1, "alice", 1).await;
     report(&one, &mut writer, 1, "alice", 5).await;
-    let mut both = [(crate::support::server::origin(1), 5), (crate::support::server::origin(2), 1)];
+    let mut both = [(crate::support::server::node(1), 5), (crate::support::server::node(2), 1)];
     both.sort_unstable();
     assert_eq!(stored(&redis.url(), &one, "alice").await, both, "acknowledged");
     let snapshot = reader.pushed("alice", |snapshot| snapshot.region_others == 5).await;
@@ -222,13 +221,13 @@ async fn grants_of_all_aggregators_together_never_exceed_the_limit() {
     let weirs = [ready(&redis.url()).await, ready(&redis.url()).await, ready(&redis.url()).await];
     let mut tasks = tokio::task::JoinSet::new();
     for (place, weir) in (0u8..).zip(&weirs) {
-        for origin in 0..3 {
-            let mut peer = weir.join(1 + 3 * place + origin, false).await;
-            let query = weir.consult(1, "alice", 0, 1, LIMIT);
+        for node in 0..3 {
+            let mut peer = weir.join(1 + 3 * place + node, false).await;
+            let query = weir.query(1, "alice", 0, 1, LIMIT);
             tasks.spawn(async move {
                 let mut own = 0;
                 for id in 0..LIMIT {
-                    let query = Consult { id, own, timeout_ms: 5_000, ..query.clone() };
+                    let query = Query { id, own, timeout_ms: 5_000, ..query.clone() };
                     let answer: Answer = peer.answers(vec![query]).await.remove(0);
                     own += u64::from(answer.granted);
                 }
@@ -244,7 +243,7 @@ async fn grants_of_all_aggregators_together_never_exceed_the_limit() {
         let all = async || total(weir, "alice") == LIMIT;
         wait::until("all have the counts", DEADLINE, all).await.unwrap();
     }
-    assert_eq!(weirs[0].metric("weir_ratelimit_origin_errors_total{op=\"consult\",reason=\"timeout\"}"), 0.0);
+    assert_eq!(weirs[0].metric("weir_ratelimit_origin_errors_total{op=\"query\",reason=\"timeout\"}"), 0.0);
 }
 
 /// After a wipe, the use of dead Envoys, even those of a dead aggregator, is written again by the aggregators that have
@@ -276,14 +275,14 @@ async fn a_wiped_redis_holds_everything_again_after_one_round() {
         assert_eq!(stored(&redis.url(), &one, "alice").await, before, "round {round}");
         assert_eq!(
             stored(&redis.url(), &one, "bob").await,
-            [(crate::support::server::origin(2), 900)],
+            [(crate::support::server::node(2), 900)],
             "round {round}"
         );
     }
     let third = ready(&redis.url()).await;
     holds(&third, "alice", &[(1, 700), (2, 100), (3, 7)]).await;
     holds(&third, "bob", &[(2, 900)]).await;
-    assert!(held(&one, "alice").iter().all(|(origin, _)| *origin != BASELINE), "no baseline may be added");
+    assert!(held(&one, "alice").iter().all(|(node, _)| *node != BASELINE), "no baseline may be added");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -300,11 +299,11 @@ async fn a_damaged_cell_keeps_no_other_from_redis() {
         own += 1;
         report(&weir, &mut peer, 2 * own, "mallory", own).await;
         report(&weir, &mut peer, 2 * own + 1, "alice", own).await;
-        let answers = peer.answers(vec![weir.consult(own, "mallory", own, 1, 1_000_000)]).await;
+        let answers = peer.answers(vec![weir.query(own, "mallory", own, 1, 1_000_000)]).await;
         assert!(answers[0].granted, "memory answers");
         assert_eq!(weir.metric(BREAKER), 0.0, "the store works");
     }
-    assert_eq!(stored(&redis.url(), &weir, "alice").await, [(crate::support::server::origin(1), own)]);
+    assert_eq!(stored(&redis.url(), &weir, "alice").await, [(crate::support::server::node(1), own)]);
     assert!(redis.command(&format!("DEL {damaged}")).await.unwrap().starts_with(":1"));
     let mended = async || !stored(&redis.url(), &weir, "mallory").await.is_empty();
     wait::until("the cell is written again", DEADLINE, mended).await.unwrap();
@@ -324,11 +323,11 @@ async fn a_redis_restarted_from_an_old_copy_is_brought_up_to_date() {
     crate::support::server::until("the marker is read", || weir.metric(LOOKS) > looks + 1.0).await;
     assert_eq!(
         (stored(&redis.url(), &weir, "alice").await, weir.metric(WIPES)),
-        (vec![(crate::support::server::origin(1), 900)], 0.0)
+        (vec![(crate::support::server::node(1), 900)], 0.0)
     );
     redis.restart().await.unwrap();
     let whole =
-        async || stored(&redis.url(), &weir, "alice").await == [(crate::support::server::origin(1), 900)];
+        async || stored(&redis.url(), &weir, "alice").await == [(crate::support::server::node(1), 900)];
     wait::until("all counts are in Redis again", DEADLINE, whole).await.unwrap();
     assert_eq!(weir.metric(WIPES), 1.0);
 }
@@ -355,13 +354,13 @@ async fn what_a_promoted_replica_lacks_is_written_again() {
     wait::until("the replica has everything", DEADLINE, is_equal).await.unwrap();
     replica.command("REPLICAOF 127.0.0.1 1").await.unwrap();
     report(&weir, &mut peer, 2, "alice", 900).await;
-    assert_eq!(stored(&primary.url(), &weir, "alice").await, [(crate::support::server::origin(1), 900)]);
+    assert_eq!(stored(&primary.url(), &weir, "alice").await, [(crate::support::server::node(1), 900)]);
     primary.process().kill().unwrap();
     replica.command("REPLICAOF NO ONE").await.unwrap();
     let moved = replica.command(&format!("CONFIG SET port {}", primary.port())).await.unwrap();
     assert!(moved.starts_with("+OK"), "{moved}");
     let whole =
-        async || stored(&primary.url(), &weir, "alice").await == [(crate::support::server::origin(1), 900)];
+        async || stored(&primary.url(), &weir, "alice").await == [(crate::support::server::node(1), 900)];
     wait::until("all counts are in Redis again", DEADLINE, whole).await.unwrap();
     assert_eq!(weir.metric(WIPES), 1.0);
 }
@@ -384,7 +383,7 @@ async fn without_redis_memory_answers_at_once_and_nothing_is_lost() {
     // 2 is open, 1 half open; each lasts only until the next probe.
     while states.len() < 2 {
         assert!(Instant::now() < deadline, "the breaker was {states:?}");
-        let query = Consult { timeout_ms: FOR_EVER, ..weir.consult(own, "alice", own, 1, 1_000_000) };
+        let query = Query { timeout_ms: FOR_EVER, ..weir.query(own, "alice", own, 1, 1_000_000) };
         assert!(peer.answers(vec![query]).await.remove(0).granted, "{own}");
         own += 1;
         states.insert(weir.metric(BREAKER) as u8);
@@ -394,11 +393,11 @@ async fn without_redis_memory_answers_at_once_and_nothing_is_lost() {
     redis.restart().await.unwrap();
     crate::support::server::until("the breaker closes", || weir.metric(BREAKER) == 0.0).await;
     let stored_all =
-        async || stored(&redis.url(), &weir, "alice").await == [(crate::support::server::origin(1), own)];
+        async || stored(&redis.url(), &weir, "alice").await == [(crate::support::server::node(1), own)];
     wait::until("Redis has the counts", DEADLINE, stored_all).await.unwrap();
-    let before = weir.metric(CONSULTS);
-    assert!(peer.answers(vec![weir.consult(1, "alice", own, 1, 1_000_000)]).await.remove(0).granted);
-    assert_eq!(weir.metric(CONSULTS), before + 1.0, "Redis must be queried again");
+    let before = weir.metric(QUERIES);
+    assert!(peer.answers(vec![weir.query(1, "alice", own, 1, 1_000_000)]).await.remove(0).granted);
+    assert_eq!(weir.metric(QUERIES), before + 1.0, "Redis must be queried again");
 }
 
 /// Redis answers nothing for longer than any timeout: every report is still acknowledged, in order, and no query waits for a call
@@ -427,12 +426,12 @@ async fn a_redis_that_hangs_delays_no_query_for_long() {
         reporter
     });
     // The queries sent to the store before its breaker opened.
-    let before = patient.metric(CONSULTS);
+    let before = patient.metric(QUERIES);
     for own in 0..MANY {
-        let query = Consult { timeout_ms: 50, ..patient.consult(own, "bob", own, 1, 100_000) };
+        let query = Query { timeout_ms: 50, ..patient.query(own, "bob", own, 1, 100_000) };
         assert!(sender.answers(vec![query]).await.remove(0).granted);
     }
-    let queries = patient.metric(CONSULTS) - before;
+    let queries = patient.metric(QUERIES) - before;
     println!("{queries} of {MANY} queries were sent to the store");
     let window = Schedule::for_tests().store_breaker.window;
     assert!(queries <= f64::from(window), "an open breaker must not delay queries: {queries}");
@@ -442,8 +441,8 @@ async fn a_redis_that_hangs_delays_no_query_for_long() {
         crate::support::server::until("the breaker closes", || weir.metric(BREAKER) == 0.0).await;
     }
     let stored_all = async || {
-        stored(&redis.url(), &weir, "alice").await == [(crate::support::server::origin(1), 17)]
-            && stored(&redis.url(), &weir, "bob").await == [(crate::support::server::origin(2), MANY)]
+        stored(&redis.url(), &weir, "alice").await == [(crate::support::server::node(1), 17)]
+            && stored(&redis.url(), &weir, "bob").await == [(crate::support::server::node(2), MANY)]
     };
     wait::until("Redis has the counts", DEADLINE, stored_all).await.unwrap();
 }
@@ -462,11 +461,11 @@ async fn a_lost_region_is_rebuilt_from_the_counts_of_a_live_filter() {
     // The limit does not restart from zero, although the nodes of the use are unknown.
     let mut new = one.join(9, false).await;
     let answers =
-        new.answers(vec![one.consult(1, "alice", 0, 501, 1_000), one.consult(2, "alice", 0, 10, 1_000)]);
+        new.answers(vec![one.query(1, "alice", 0, 501, 1_000), one.query(2, "alice", 0, 10, 1_000)]);
     assert_eq!(answers.await.iter().map(|answer| answer.granted).collect::<Vec<_>>(), [false, true]);
     // After the recovery grace period, all aggregators and Redis have the baseline.
     let expected =
-        |weir: &Weir| held(weir, "alice").iter().any(|(origin, own)| *origin == BASELINE && *own >= 390);
+        |weir: &Weir| held(weir, "alice").iter().any(|(node, own)| *node == BASELINE && *own >= 390);
     crate::support::server::until("the baseline is set", || expected(&one)).await;
     let whole = total(&one, "alice");
     println!("rebuilt: {:?}", held(&one, "alice"));
@@ -584,9 +583,9 @@ async fn a_region_has_one_time_whatever_the_clocks_of_its_machines_show() {
     is_right(&again, "after all have ended").await;
 }
 
-async fn live_origins(peer: &mut Peer) -> u32 {
+async fn live_nodes(peer: &mut Peer) -> u32 {
     peer.send(FilterFrame { ping: Some(Ping { sent_ms: 1 }), ..FilterFrame::default() }).await;
-    peer.next_with(|frame| frame.pong).await.live_origins
+    peer.next_with(|frame| frame.pong).await.live_nodes
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -625,7 +624,7 @@ async fn other_aggregators_receive_a_new_envoy_at_once() {
 
 /// Waits until the Envoy receives this number of live nodes.
 async fn until_live_envoys(peer: &mut Peer, envoys: u32) {
-    let received = async || live_origins(peer).await == envoys;
+    let received = async || live_nodes(peer).await == envoys;
     wait::until("as many as there are", DEADLINE, received).await.unwrap();
 }
 
@@ -661,7 +660,7 @@ async fn an_aggregator_that_shuts_down_leaves_no_status_behind() {
     for own in 1..=20 {
         peer.send(one.report(own, "alice", own)).await;
     }
-    let reported = || held(&one, "alice") == [(crate::support::server::origin(1), 20)];
+    let reported = || held(&one, "alice") == [(crate::support::server::node(1), 20)];
     crate::support::server::until("all counts are received", reported).await;
     peer.send(one.report(21, "alice", 900)).await;
     crate::support::server::until("the last counts are received", || total(&one, "alice") == 900).await;
@@ -671,7 +670,7 @@ async fn an_aggregator_that_shuts_down_leaves_no_status_behind() {
     one.server.stop().await;
     // An aggregator that shut down is not reported as silent.
     crate::support::server::until("the other no longer has its status", || peers() == 0).await;
-    assert_eq!(stored(&redis.url(), &other, "alice").await, [(crate::support::server::origin(1), 900)]);
+    assert_eq!(stored(&redis.url(), &other, "alice").await, [(crate::support::server::node(1), 900)]);
     holds(&other, "alice", &[(1, 900)]).await;
 }
 
@@ -683,7 +682,7 @@ async fn counts_of_a_denied_query_are_broadcast() {
     let mut reader = other.join(2, true).await;
     report(&other, &mut reader, 1, "alice", 400).await;
     let mut sender = one.join(1, false).await;
-    let query = Consult { timeout_ms: 5_000, ..one.consult(1, "alice", 300, 400, 1_000) };
+    let query = Query { timeout_ms: 5_000, ..one.query(1, "alice", 300, 400, 1_000) };
     let answer = sender.answers(vec![query]).await.remove(0);
     assert!(!answer.granted, "Redis has counts that this aggregator has not received");
     assert_eq!(answer.current.map(|snapshot| (snapshot.own, snapshot.region_others)), Some((300, 400)));

@@ -18,7 +18,7 @@ use weir_core::model::breaker::Policy;
 use weir_core::model::key::{Key, KeyParts};
 use weir_core::model::schedule::Schedule;
 use weir_core::model::time::UnixMs;
-use weir_core::model::wire::{Answer, Consult, Count, FilterFrame, Report};
+use weir_core::model::wire::{Answer, Count, FilterFrame, Query, Report};
 use weir_core::region::RegionLimits;
 use weir_core::region::exchange::Publication;
 use weir_core::region::top::Top;
@@ -118,9 +118,9 @@ impl Options {
 }
 
 /// A welcomed stream of another Envoy.
-async fn join(weir: &Weir, origin: u8) -> Peer {
+async fn join(weir: &Weir, node: u8) -> Peer {
     let mut peer = Peer::open(weir.connect().await).await;
-    peer.send(hello_frame(origin, false)).await;
+    peer.send(hello_frame(node, false)).await;
     peer.next_with(|frame| frame.welcome).await;
     peer
 }
@@ -168,8 +168,8 @@ impl Region {
     ) -> Answer {
         let key = key(identifier, duration_ms).as_bytes().to_vec();
         let sequence = self.sequence(duration_ms);
-        let consult = Consult { id: 9, key, sequence, own, cost, limit, ..Default::default() };
-        self.peer.answers(vec![consult]).await.remove(0)
+        let query = Query { id: 9, key, sequence, own, cost, limit, ..Default::default() };
+        self.peer.answers(vec![query]).await.remove(0)
     }
 
     /// The use of the region and of the others in the current window.

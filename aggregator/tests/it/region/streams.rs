@@ -3,8 +3,8 @@
 use crate::support::server::{HOUR_MS, start};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
-use weir_core::model::key::OriginId;
-use weir_core::model::wire::{Answer, Consult, Count, FilterFrame, Ping, Report};
+use weir_core::model::key::NodeId;
+use weir_core::model::wire::{Answer, Count, FilterFrame, Ping, Query, Report};
 
 #[tokio::test]
 async fn a_report_is_acknowledged_and_pushed_to_the_others() {
@@ -60,28 +60,28 @@ async fn grants_of_a_region_never_exceed_the_limit() {
     let weir = start(None).await;
     let mut first = weir.join(1, false).await;
     let mut second = weir.join(2, false).await;
-    let granted = first.answers(vec![weir.consult(1, "bob", 0, 6, 10)]).await;
+    let granted = first.answers(vec![weir.query(1, "bob", 0, 6, 10)]).await;
     assert!(granted[0].granted);
-    let consults = vec![weir.consult(3, "bob", 0, 5, 10), weir.consult(4, "bob", 0, 4, 10)];
-    let answers = second.answers(consults).await;
+    let queries = vec![weir.query(3, "bob", 0, 5, 10), weir.query(4, "bob", 0, 4, 10)];
+    let answers = second.answers(queries).await;
     assert_eq!(answers.iter().map(|a| (a.id, a.granted)).collect::<Vec<_>>(), [(3, false), (4, true)]);
     let snapshot = answers[1].current.clone().unwrap();
     assert_eq!((snapshot.own, snapshot.region_others), (4, 6));
 }
 
 #[tokio::test]
-async fn a_consult_that_cannot_be_judged_is_answered_without_a_snapshot() {
+async fn a_query_that_cannot_be_judged_is_answered_without_a_snapshot() {
     let weir = start(None).await;
     let mut peer = weir.join(1, false).await;
-    let wrong = Consult { key: vec![1], ..weir.consult(1, "bob", 0, 1, 10) };
-    let answers = peer.answers(vec![wrong, weir.consult(2, "bob", 0, 1, 10)]).await;
+    let wrong = Query { key: vec![1], ..weir.query(1, "bob", 0, 1, 10) };
+    let answers = peer.answers(vec![wrong, weir.query(2, "bob", 0, 1, 10)]).await;
     let judged = |answer: &Answer| (answer.id, answer.granted, answer.current.is_some());
     assert_eq!(answers.iter().map(judged).collect::<Vec<_>>(), [(1, false, false), (2, true, true)]);
-    assert_eq!(weir.metric("weir_aggregator_consults_total{result=\"unjudged\"}"), 1.0);
+    assert_eq!(weir.metric("weir_aggregator_queries_total{result=\"unjudged\"}"), 1.0);
 }
 
 #[tokio::test]
-async fn pings_are_echoed_with_the_clock_and_the_live_origins() {
+async fn pings_are_echoed_with_the_clock_and_the_live_nodes() {
     let weir = start(None).await;
     // A difference of a day or more is a wrong clock that was set, and no step.
     weir.clock.0.fetch_add(-2 * 86_400_000, Relaxed);
@@ -91,14 +91,14 @@ async fn pings_are_echoed_with_the_clock_and_the_live_origins() {
     let ping = || FilterFrame { ping: Some(Ping { sent_ms: 42 }), ..FilterFrame::default() };
     first.send(ping()).await;
     let pong = first.next_with(|frame| frame.pong).await;
-    assert_eq!((pong.sent_ms, pong.live_origins), (42, 2));
+    assert_eq!((pong.sent_ms, pong.live_nodes), (42, 2));
     let now = weir_aggregator::telemetry::clock::Clock::now(&*weir.clock).0;
     assert!(now.abs_diff(pong.unix_ms) < HOUR_MS, "{} is not near {now}", pong.unix_ms);
     drop(other);
     let has_left = || weir.metric("weir_aggregator_streams") == 2.0;
     crate::support::server::until("the other left", has_left).await;
     first.send(ping()).await;
-    assert_eq!(first.next_with(|frame| frame.pong).await.live_origins, 1);
+    assert_eq!(first.next_with(|frame| frame.pong).await.live_nodes, 1);
 }
 
 #[tokio::test]
@@ -166,7 +166,7 @@ async fn evicting_many_keys_does_not_delay_other_calls() {
     let services = weir.server.services();
     let counts = (0..MANY).map(|n| weir.count(&format!("k{n}"), 1)).collect();
     let frame = FilterFrame { report: Some(Report { id: 1, counts }), ..FilterFrame::default() };
-    services.take(OriginId([1; 16]), frame).unwrap();
+    services.take(NodeId([1; 16]), frame).unwrap();
     assert_eq!(services.stats().keys, MANY);
     weir.clock.0.fetch_add(72 * HOUR_MS.cast_signed(), Relaxed);
     let mut seen = Vec::new();

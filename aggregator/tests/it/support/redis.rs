@@ -5,7 +5,7 @@ use std::time::Duration;
 pub use weir_aggregator::redis::LastRead;
 use weir_aggregator::redis::{Incarnation, Store, StoreOptions};
 use weir_aggregator::telemetry::clock::{Clock, SystemClock};
-use weir_core::model::key::{Key, KeyParts, OriginId};
+use weir_core::model::key::{Key, KeyParts, NodeId};
 use weir_core::model::time::UnixMs;
 use weir_core::region::exchange::{Merge, Merged, Proposal};
 use weir_core::replication::members::Member;
@@ -20,10 +20,10 @@ pub const HEALED: Duration = Duration::from_secs(20);
 pub const CELL: u64 = 29_000_000;
 pub const LATE: UnixMs = UnixMs(4_000_000_000_000);
 
-pub const A: OriginId = OriginId([0xA1; 16]);
-pub const B: OriginId = OriginId([0xB2; 16]);
+pub const A: NodeId = NodeId([0xA1; 16]);
+pub const B: NodeId = NodeId([0xB2; 16]);
 /// A separator, a line break and bytes that are not valid UTF-8.
-pub const C: OriginId = OriginId(*b"\0\r\n {}:/%\xff\xfe12345");
+pub const C: NodeId = NodeId(*b"\0\r\n {}:/%\xff\xfe12345");
 
 /// The region's time, which is right.
 pub fn now() -> UnixMs {
@@ -93,7 +93,7 @@ pub fn numbered(number: usize) -> Key {
     key(format!("user-{number}").as_bytes())
 }
 
-pub fn merge(key: &Key, parts: &[(OriginId, u64)]) -> Merge {
+pub fn merge(key: &Key, parts: &[(NodeId, u64)]) -> Merge {
     Merge {
         key: key.clone(),
         sequence: CELL,
@@ -108,17 +108,9 @@ pub fn merge(key: &Key, parts: &[(OriginId, u64)]) -> Merge {
     }
 }
 
-/// A proposal of `origin` for `own` against `limit`, with no use elsewhere.
-pub fn proposal(origin: OriginId, own: u64, limit: u64) -> Proposal {
-    Proposal {
-        origin,
-        own,
-        limit,
-        global_current: 0,
-        global_previous: 0,
-        covered_ms: 30_000,
-        cell_ms: 60_000,
-    }
+/// A proposal of `node` for `own` against `limit`, with no use elsewhere.
+pub fn proposal(node: NodeId, own: u64, limit: u64) -> Proposal {
+    Proposal { node, own, limit, global_current: 0, global_previous: 0, covered_ms: 30_000, cell_ms: 60_000 }
 }
 
 pub fn proposing(key: &Key, proposal: Proposal) -> Merge {
@@ -129,10 +121,10 @@ pub async fn merge_one(store: &Store, cell: Merge) -> Merged {
     store.merge(&[cell], now(), AMPLE).await.pop().unwrap().unwrap()
 }
 
-pub fn origin(number: u64) -> OriginId {
+pub fn node(number: u64) -> NodeId {
     let mut id = [0xEE; 16];
     id[8..].copy_from_slice(&number.to_be_bytes());
-    OriginId(id)
+    NodeId(id)
 }
 
 /// A separate connection, for manual changes.

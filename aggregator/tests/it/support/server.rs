@@ -15,15 +15,14 @@ use tonic_prost::ProstCodec;
 use weir_aggregator::admin::Links;
 use weir_aggregator::api::{ApiSettings, Insecure};
 use weir_aggregator::net::hosts::Hosts;
-use weir_aggregator::region::stream_error::origin_of;
+use weir_aggregator::region::stream_error::node_of;
 use weir_aggregator::server::{Server, Settings};
 use weir_aggregator::telemetry::clock::{Clock, SystemClock};
-use weir_core::model::key::{Key, KeyParts, OriginId};
+use weir_core::model::key::{Key, KeyParts, NodeId};
 use weir_core::model::schedule::Schedule;
 use weir_core::model::time::UnixMs;
 use weir_core::model::wire::{
-    Answer, Consult, Count, Counters, FilterFrame, Hello, PROTOCOL_VERSION, Ping, RegionFrame, Report,
-    Snapshot,
+    Answer, Count, Counters, FilterFrame, Hello, PROTOCOL_VERSION, Ping, Query, RegionFrame, Report, Snapshot,
 };
 use weir_core::region::RegionLimits;
 
@@ -103,10 +102,10 @@ impl Weir {
         endpoint.connect().await.unwrap()
     }
 
-    /// A welcomed stream of `origin` that has reported its rules' decisions as a filter does; it counts as a node.
-    pub async fn join(&self, origin: u8, subscriber: bool) -> Peer {
+    /// A welcomed stream of `node` that has reported its rules' decisions as a filter does; it counts as a node.
+    pub async fn join(&self, node: u8, subscriber: bool) -> Peer {
         let mut peer = Peer::open(self.connect().await).await;
-        peer.send(hello_frame(origin, subscriber)).await;
+        peer.send(hello_frame(node, subscriber)).await;
         let welcome = peer.next_with(|frame| frame.welcome).await;
         assert_eq!((welcome.version, welcome.region.as_str()), (PROTOCOL_VERSION, "test-region"));
         let (counters, ping) = (Some(Counters::default()), Some(Ping { sent_ms: 0 }));
@@ -136,16 +135,8 @@ impl Weir {
         FilterFrame { report: Some(Report { id, counts }), ..FilterFrame::default() }
     }
 
-    pub fn consult(&self, id: u64, identifier: &str, own: u64, cost: u64, limit: u64) -> Consult {
-        Consult {
-            id,
-            key: key(identifier),
-            sequence: self.sequence(),
-            own,
-            cost,
-            limit,
-            ..Default::default()
-        }
+    pub fn query(&self, id: u64, identifier: &str, own: u64, cost: u64, limit: u64) -> Query {
+        Query { id, key: key(identifier), sequence: self.sequence(), own, cost, limit, ..Default::default() }
     }
 
     /// The value of a metric; the name includes the labels.
@@ -210,8 +201,8 @@ impl Peer {
         }
     }
 
-    pub async fn answers(&mut self, consults: Vec<Consult>) -> Vec<Answer> {
-        self.send(FilterFrame { consults, ..FilterFrame::default() }).await;
+    pub async fn answers(&mut self, queries: Vec<Query>) -> Vec<Answer> {
+        self.send(FilterFrame { queries, ..FilterFrame::default() }).await;
         self.next_with(|frame| Some(frame.answers).filter(|answers| !answers.is_empty())).await
     }
 
@@ -244,17 +235,17 @@ pub fn key(identifier: &str) -> Vec<u8> {
     Key::new(&parts).unwrap().as_bytes().to_vec()
 }
 
-pub fn hello(origin: u8, subscriber: bool) -> Hello {
-    Hello { version: PROTOCOL_VERSION, origin: vec![origin; 16], worker: 1, subscriber }
+pub fn hello(node: u8, subscriber: bool) -> Hello {
+    Hello { version: PROTOCOL_VERSION, node: vec![node; 16], worker: 1, subscriber }
 }
 
-pub fn hello_frame(origin: u8, subscriber: bool) -> FilterFrame {
-    FilterFrame { hello: Some(hello(origin, subscriber)), ..FilterFrame::default() }
+pub fn hello_frame(node: u8, subscriber: bool) -> FilterFrame {
+    FilterFrame { hello: Some(hello(node, subscriber)), ..FilterFrame::default() }
 }
 
-/// The origin in [`hello`] with this number.
-pub fn origin(number: u8) -> OriginId {
-    origin_of(OriginId([number; 16]))
+/// The node in [`hello`] with this number.
+pub fn node(number: u8) -> NodeId {
+    node_of(NodeId([number; 16]))
 }
 
 /// A call with `token` in its metadata.

@@ -13,15 +13,15 @@ use weir_aggregator::redis::StoreOptions;
 use weir_aggregator::server::Settings;
 use weir_aggregator::telemetry::spans::{Telemetry, around, redis, statement};
 use weir_core::model::schedule::Schedule;
-use weir_core::model::wire::{self, Charge, Consult, ExactRequest, FilterFrame, LogLimit, MAX_FRAME_CELLS};
+use weir_core::model::wire::{self, Charge, ExactRequest, FilterFrame, LogLimit, MAX_FRAME_CELLS, Query};
 use weir_envoy::{Collector, Redis, RedisOptions};
 
 fn spans(weir: &Weir, result: &str) -> f64 {
     weir.metric(&format!("weir_aggregator_spans_total{{result=\"{result}\"}}"))
 }
 
-async fn consulted(peer: &mut Peer, request: Consult, traces: Vec<wire::Trace>) {
-    assert!(peer.answers(vec![Consult { timeout_ms: 5_000, traces, ..request }]).await[0].granted);
+async fn queried(peer: &mut Peer, request: Query, traces: Vec<wire::Trace>) {
+    assert!(peer.answers(vec![Query { timeout_ms: 5_000, traces, ..request }]).await[0].granted);
 }
 
 #[tokio::test]
@@ -30,10 +30,10 @@ async fn queries_are_in_the_traces_of_their_requests() {
     let weir = start_with(to(&collector)).await;
     let mut peer = weir.join(1, false).await;
     let unrecorded = vec![trace(UNRECORDED, "unrecorded")];
-    consulted(&mut peer, weir.consult(1, "alice", 0, 2, 10), unrecorded).await;
+    queried(&mut peer, weir.query(1, "alice", 0, 2, 10), unrecorded).await;
     let hostile = wire::Trace { trace_id: vec![0; 3], request_id: "\n".into(), ..wire::Trace::default() };
     let traces = vec![hostile, trace(RECORDED, "an-id"), trace(LINKED, "another")];
-    consulted(&mut peer, weir.consult(2, "alice", 2, 3, 10), traces).await;
+    queried(&mut peer, weir.query(2, "alice", 2, 3, 10), traces).await;
     let log = LogLimit { key: crate::support::server::key("bob"), most: 4 };
     let charge = Charge { log: Some(log), ledger: None, cost: 5 };
     let request = ExactRequest {
@@ -44,9 +44,9 @@ async fn queries_are_in_the_traces_of_their_requests() {
     };
     peer.send(FilterFrame { exact_requests: vec![request], ..FilterFrame::default() }).await;
 
-    let consult = found(&collector, "consult", |_| true).await;
-    assert_eq!((parent(&consult), consult.span.kind), (RECORDED[3..52].to_owned(), SERVER));
-    let links: Vec<_> = consult.span.links.iter().map(|link| hex(&link.trace_id)).collect();
+    let query = found(&collector, "query", |_| true).await;
+    assert_eq!((parent(&query), query.span.kind), (RECORDED[3..52].to_owned(), SERVER));
+    let links: Vec<_> = query.span.links.iter().map(|link| hex(&link.trace_id)).collect();
     assert_eq!(links, [&LINKED[3..35]]);
     let expected = [
         ("guid:x-request-id", "an-id"),
@@ -58,8 +58,8 @@ async fn queries_are_in_the_traces_of_their_requests() {
         ("weir.outcome", "granted"),
         ("weir.answered_by", "memory"),
     ];
-    attributes(&consult, &expected);
-    let region = (consult.service.as_str(), consult.resource("weir.region"));
+    attributes(&query, &expected);
+    let region = (query.service.as_str(), query.resource("weir.region"));
     assert_eq!(region, ("weir-aggregator", Some("test-region".to_owned())));
     let request = found(&collector, "exact_request", |_| true).await;
     assert_eq!(parent(&request), RECORDED[3..52]);
@@ -68,11 +68,7 @@ async fn queries_are_in_the_traces_of_their_requests() {
         &[("guid:x-request-id", "exact"), ("weir.outcome", "denied"), ("weir.charges.log", "1")],
     );
     let all = collector.spans();
-    assert_eq!(
-        all.iter().filter(|received| received.span.name == "consult").count(),
-        1,
-        "one is not recorded"
-    );
+    assert_eq!(all.iter().filter(|received| received.span.name == "query").count(), 1, "one is not recorded");
     let text = format!("{all:?}");
     assert!(["alice", "bob"].iter().all(|identifier| !text.contains(identifier)), "{text}");
     until("they are counted", || spans(&weir, "exported") == all.len() as f64).await;
@@ -112,7 +108,7 @@ async fn calls_of_stores_are_children_of_their_requests() {
     until("the store is used", || weir.server.services().store_is_usable()).await;
     let mut peer = weir.join(1, false).await;
     // Past half of its limit, so that it is published.
-    consulted(&mut peer, weir.consult(1, "alice", 0, 9, 10), vec![trace(RECORDED, "an-id")]).await;
+    queried(&mut peer, weir.query(1, "alice", 0, 9, 10), vec![trace(RECORDED, "an-id")]).await;
     peer.send(weir.report(1, "carol", 700)).await;
     let body = json!({ "namespace": "api", "identifier": "dora", "limit": 3, "duration": "1m", "algorithm": "sliding_log" });
     let mut client = Client::connect(&weir).await;
@@ -120,8 +116,8 @@ async fn calls_of_stores_are_children_of_their_requests() {
     let answer = client.send("POST", "/v1/check", &head, body.to_string().as_bytes()).await;
     assert_eq!(answer.status, 200, "{answer:?}");
 
-    let consult = found(&collector, "consult", |_| true).await;
-    attributes(&consult, &[("weir.answered_by", "redis"), ("weir.outcome", "granted")]);
+    let query = found(&collector, "query", |_| true).await;
+    attributes(&query, &[("weir.answered_by", "redis"), ("weir.outcome", "granted")]);
     let http = found(&collector, "POST /v1/check", |_| true).await;
     assert_eq!(parent(&http), LINKED[3..52]);
     attributes(&http, &[("guid:x-request-id", "by-http"), ("http.response.status_code", "200")]);
@@ -133,7 +129,7 @@ async fn calls_of_stores_are_children_of_their_requests() {
     let import = found(&collector, "import", |_| true).await;
     let (insert, select) = ("INSERT ratelimit_window_counts", "SELECT ratelimit_window_counts");
     for (name, system, above) in [
-        ("EVALSHA", "redis", &consult),
+        ("EVALSHA", "redis", &query),
         ("EVALSHA", "redis", &http),
         ("EVALSHA", "redis", &replay),
         (insert, "sqlite", &exchange),
@@ -144,7 +140,7 @@ async fn calls_of_stores_are_children_of_their_requests() {
         attributes(&call, &[("db.system.name", system)]);
     }
     let last = collector.spans().len();
-    consulted(&mut peer, weir.consult(2, "erin", 0, 1, 10), vec![trace(RECORDED, "the-last")]).await;
+    queried(&mut peer, weir.query(2, "erin", 0, 1, 10), vec![trace(RECORDED, "the-last")]).await;
     weir.server.stop().await;
     let exported = collector.spans();
     let the_last = exported[last..]
@@ -162,9 +158,9 @@ async fn an_unresponsive_collector_costs_spans_alone() {
     let mut peer = weir.join(1, false).await;
     const FRAMES: usize = 16;
     for _ in 0..FRAMES {
-        let consults: Vec<_> =
-            (0..MAX_FRAME_CELLS as u64).map(|id| weir.consult(id, &format!("user-{id}"), 0, 1, 10)).collect();
-        assert_eq!(peer.answers(consults).await.len(), MAX_FRAME_CELLS);
+        let queries: Vec<_> =
+            (0..MAX_FRAME_CELLS as u64).map(|id| weir.query(id, &format!("user-{id}"), 0, 1, 10)).collect();
+        assert_eq!(peer.answers(queries).await.len(), MAX_FRAME_CELLS);
     }
     let made = (FRAMES * MAX_FRAME_CELLS) as f64;
     until("the queue is full", || spans(&weir, "dropped") > 0.0).await;
@@ -178,9 +174,9 @@ async fn a_collector_that_is_unavailable_costs_spans_alone_until_it_is_there() {
     let endpoint = format!("http://127.0.0.1:{port}");
     let weir = start_with(Settings { telemetry: options(endpoint, None), ..settings() }).await;
     let mut peer = weir.join(1, false).await;
-    consulted(&mut peer, weir.consult(1, "alice", 0, 1, 10), Vec::new()).await;
+    queried(&mut peer, weir.query(1, "alice", 0, 1, 10), Vec::new()).await;
     until("the failure is counted", || spans(&weir, "failed") == 1.0).await;
-    consulted(&mut peer, weir.consult(2, "alice", 1, 1, 10), Vec::new()).await;
+    queried(&mut peer, weir.query(2, "alice", 1, 1, 10), Vec::new()).await;
     until("the second failure is counted", || spans(&weir, "failed") == 2.0).await;
     assert_eq!((spans(&weir, "exported"), spans(&weir, "dropped")), (0.0, 0.0));
 }
@@ -203,7 +199,7 @@ async fn tls_authenticates_the_collector() {
         let endpoint = format!("https://localhost:{}", collector.port());
         let weir = start_with(Settings { telemetry: options(endpoint, ca_file), ..settings() }).await;
         let mut peer = weir.join(1, false).await;
-        consulted(&mut peer, weir.consult(1, "alice", 0, 1, 10), Vec::new()).await;
+        queried(&mut peer, weir.query(1, "alice", 0, 1, 10), Vec::new()).await;
         until(result, || spans(&weir, result) == 1.0).await;
     }
     assert_eq!(collector.spans().len(), 1);
@@ -213,12 +209,12 @@ async fn tls_authenticates_the_collector() {
 async fn without_options_nothing_is_made() {
     let weir = start_with(settings()).await;
     let mut peer = weir.join(1, false).await;
-    let request = || weir.consult(1, "alice", 0, 1, 10);
-    consulted(&mut peer, request(), vec![trace(RECORDED, "an-id")]).await;
+    let request = || weir.query(1, "alice", 0, 1, 10);
+    queried(&mut peer, request(), vec![trace(RECORDED, "an-id")]).await;
     let results = ["exported", "dropped", "failed"];
     assert!(results.iter().all(|result| spans(&weir, result) == 0.0));
     let off = Telemetry::off();
-    assert!(off.consults(&[request()]).is_none() && off.exact_request(&ExactRequest::default()).is_none());
+    assert!(off.queries(&[request()]).is_none() && off.exact_request(&ExactRequest::default()).is_none());
     let beneath =
         around(None, async { redis(1).is_none() && statement("sqlite", "SELECT", "t", 1).is_none() });
     assert!(beneath.await);

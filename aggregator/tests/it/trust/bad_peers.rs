@@ -7,7 +7,7 @@ use tonic::Code;
 use tonic::client::Grpc;
 use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::codegen::http::uri::PathAndQuery;
-use weir_core::model::wire::{Consult, Count, Counters, FilterFrame, Hello, Report, RuleCounters};
+use weir_core::model::wire::{Count, Counters, FilterFrame, Hello, Query, Report, RuleCounters};
 
 #[tokio::test]
 async fn hellos_that_are_refused() {
@@ -15,8 +15,8 @@ async fn hellos_that_are_refused() {
     let with = |hello: Hello| FilterFrame { hello: Some(hello), ..FilterFrame::default() };
     let cases = [
         (with(Hello { version: 99, ..hello(1, false) }), "version 99", Code::FailedPrecondition),
-        (with(Hello { origin: vec![0; 16], ..hello(1, false) }), "16 bytes", Code::InvalidArgument),
-        (with(Hello { origin: vec![1; 15], ..hello(1, false) }), "16 bytes", Code::InvalidArgument),
+        (with(Hello { node: vec![0; 16], ..hello(1, false) }), "16 bytes", Code::InvalidArgument),
+        (with(Hello { node: vec![1; 15], ..hello(1, false) }), "16 bytes", Code::InvalidArgument),
         (weir.report(1, "mallory", 5), "hello", Code::InvalidArgument),
         (FilterFrame::default(), "hello", Code::InvalidArgument),
     ];
@@ -72,17 +72,17 @@ async fn a_peer_without_a_hello_is_refused_after_two_seconds() {
 }
 
 #[tokio::test]
-async fn frames_over_a_cap_or_of_another_origin_end_their_stream() {
+async fn frames_over_a_cap_or_of_another_node_end_their_stream() {
     let weir = start(None).await;
     let counts = vec![weir.count("k", 1); 257];
-    let consults = vec![weir.consult(1, "k", 0, 1, 10); 257];
+    let queries = vec![weir.query(1, "k", 0, 1, 10); 257];
     let rules = vec![RuleCounters { name: "r".into(), ..RuleCounters::default() }; 1_025];
     let counters = Some(Counters { rules, workspace: "default".into() });
     let cases = [
         (FilterFrame { counters, ..FilterFrame::default() }, "1025 rule counters"),
         (FilterFrame { report: Some(Report { id: 1, counts }), ..FilterFrame::default() }, "257 counts"),
-        (FilterFrame { consults, ..FilterFrame::default() }, "257 queries"),
-        (hello_frame(2, false), "one origin"),
+        (FilterFrame { queries, ..FilterFrame::default() }, "257 queries"),
+        (hello_frame(2, false), "one node"),
         (oversized(), "oversized"),
     ];
     for (frame, reason) in cases {
@@ -189,8 +189,8 @@ fn hot(weir: &Weir, identifier: &str, own: u64) -> Count {
 
 /// A frame with a valid number of cells but too many bytes.
 fn oversized() -> FilterFrame {
-    let consult = Consult { key: vec![7; 400_000], ..Consult::default() };
-    FilterFrame { consults: vec![consult], ..FilterFrame::default() }
+    let query = Query { key: vec![7; 400_000], ..Query::default() };
+    FilterFrame { queries: vec![query], ..FilterFrame::default() }
 }
 
 /// Sends raw bytes.

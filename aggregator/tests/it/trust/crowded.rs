@@ -126,10 +126,10 @@ async fn connections_to_one_listener_leave_descriptors_to_the_others() {
         let answer = asked(&mut connection, "GET /readyz HTTP/1.1\r\nhost: localhost\r\n\r\n").await;
         assert_eq!(answer.as_deref(), Some("HTTP/1.1 200 OK"), "probe {probe}");
     }
-    for origin in [1, 2] {
+    for node in [1, 2] {
         let channel = Endpoint::from_shared(format!("http://{grpc}")).unwrap().connect().await.unwrap();
         let mut peer = Peer::open(channel).await;
-        peer.send(hello_frame(origin, false)).await;
+        peer.send(hello_frame(node, false)).await;
         peer.next_with(|frame| frame.welcome).await;
         idle.push(TcpStream::connect(&grpc).await.unwrap());
     }

@@ -4,32 +4,32 @@ use crate::support::server::{Peer, Weir, hello, hello_frame, settings, start, st
 use serde_json::json;
 use tempfile::TempDir;
 use weir_aggregator::database::DatabaseOptions;
-use weir_aggregator::region::stream_error::origin_of;
+use weir_aggregator::region::stream_error::node_of;
 use weir_aggregator::server::Settings;
 use weir_aggregator::telemetry::clock::Clock;
-use weir_core::model::key::OriginId;
+use weir_core::model::key::NodeId;
 use weir_core::model::schedule::Schedule;
 use weir_core::model::wire::{Ban, ControlsKnown, Count, Counters, FilterFrame, Hello, Ping, Report};
 use weir_core::region::{MOST_A_SECOND, RegionLimits};
 
 /// What a reader of the admin listener, of Redis or of a log can read about the filter that sends `secret`.
 fn public(secret: u8) -> Vec<u8> {
-    origin_of(OriginId([secret; 16])).0.to_vec()
+    node_of(NodeId([secret; 16])).0.to_vec()
 }
 
 async fn pong(peer: &mut Peer) -> u32 {
     peer.send(FilterFrame { ping: Some(Ping { sent_ms: 1 }), ..FilterFrame::default() }).await;
-    peer.next_with(|frame| frame.pong).await.live_origins
+    peer.next_with(|frame| frame.pong).await.live_nodes
 }
 
 #[tokio::test]
-async fn it_cannot_take_the_place_of_a_node_whose_public_origin_it_has() {
+async fn it_cannot_take_the_place_of_a_node_whose_public_id_it_has() {
     let weir = start(None).await;
     let mut victim = weir.join(1, true).await;
     victim.send(weir.report(1, "k", 3)).await;
     victim.next_with(|frame| frame.ack).await;
     let mut attacker = Peer::open(weir.connect().await).await;
-    let taken = Hello { origin: public(1), ..hello(1, true) };
+    let taken = Hello { node: public(1), ..hello(1, true) };
     attacker.send(FilterFrame { hello: Some(taken), ..FilterFrame::default() }).await;
     attacker.next_with(|frame| frame.welcome).await;
     attacker.send(weir.report(1, "k", 500)).await;
@@ -38,9 +38,8 @@ async fn it_cannot_take_the_place_of_a_node_whose_public_origin_it_has() {
     let snapshot = victim.pushed("k", |snapshot| snapshot.region_others == 500).await;
     assert_eq!(snapshot.own, 3);
     let cells = weir.server.services().explain(b"default", b"api", b"k");
-    let owners: Vec<_> = cells[0].cells[0].components.iter().map(|part| (part.origin, part.own)).collect();
-    let mut expected =
-        vec![(origin_of(OriginId([1; 16])), 3), (origin_of(origin_of(OriginId([1; 16]))), 500)];
+    let owners: Vec<_> = cells[0].cells[0].components.iter().map(|part| (part.node, part.own)).collect();
+    let mut expected = vec![(node_of(NodeId([1; 16])), 3), (node_of(node_of(NodeId([1; 16]))), 500)];
     expected.sort_unstable();
     assert_eq!(owners, expected);
 }
@@ -53,9 +52,9 @@ async fn it_counts_as_no_node_before_it_reports_and_as_64_at_the_most() {
     honest.next_with(|frame| frame.ack).await;
     let channel = weir.connect().await;
     let mut invented = Vec::new();
-    for origin in 2..102 {
+    for node in 2..102 {
         let mut peer = Peer::open(channel.clone()).await;
-        peer.send(hello_frame(origin, false)).await;
+        peer.send(hello_frame(node, false)).await;
         peer.next_with(|frame| frame.welcome).await;
         invented.push(peer);
     }
@@ -77,19 +76,19 @@ async fn it_counts_as_no_node_before_it_reports_and_as_64_at_the_most() {
 
 #[tokio::test]
 async fn it_leaves_places_to_nodes_of_other_addresses_and_to_the_embedded_limiter() {
-    let limits = RegionLimits { max_origins: 8, ..RegionLimits::default() };
+    let limits = RegionLimits { max_nodes: 8, ..RegionLimits::default() };
     let weir = start_with(Settings { limits, ..settings() }).await;
     let (channel, mut invented) = (weir.connect().await, Vec::new());
     let mut refused = Vec::new();
-    for origin in 1..=8 {
+    for node in 1..=8 {
         let mut peer = Peer::open(channel.clone()).await;
-        peer.send(hello_frame(origin, false)).await;
+        peer.send(hello_frame(node, false)).await;
         match peer.next().await.unwrap().unwrap().error {
             None => invented.push(peer),
-            Some(error) => refused.push((origin, error.reason)),
+            Some(error) => refused.push((node, error.reason)),
         }
     }
-    assert_eq!(refused.iter().map(|(origin, _)| *origin).collect::<Vec<_>>(), [7, 8], "three quarters");
+    assert_eq!(refused.iter().map(|(node, _)| *node).collect::<Vec<_>>(), [7, 8], "three quarters");
     assert!(refused[0].1.contains("too many nodes"), "{refused:?}");
     let mut again = Peer::open(channel).await;
     again.send(hello_frame(1, false)).await;

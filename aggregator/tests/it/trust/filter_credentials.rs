@@ -15,8 +15,8 @@ use weir_aggregator::telemetry::clock::Clock;
 use weir_core::model::key::{Key, KeyParts};
 use weir_core::model::schedule::Schedule;
 use weir_core::model::wire::{
-    Ban, Charge, Consult, ControlsKnown, Count, Counters, ExactRequest, FilterFrame, LedgerLimit, LogLimit,
-    Ping, Refund, Report,
+    Ban, Charge, ControlsKnown, Count, Counters, ExactRequest, FilterFrame, LedgerLimit, LogLimit, Ping,
+    Query, Refund, Report,
 };
 
 /// A filter's token for these workspaces, and for no zone.
@@ -41,9 +41,9 @@ async fn serve(tokens_file: PathBuf) -> Weir {
 }
 
 /// A welcomed stream.
-async fn join(weir: &Weir, origin: u8, token: &NewToken) -> Peer {
+async fn join(weir: &Weir, node: u8, token: &NewToken) -> Peer {
     let mut peer = Peer::try_open(weir.connect().await, Some(&token.token)).await.unwrap();
-    peer.send(hello_frame(origin, true)).await;
+    peer.send(hello_frame(node, true)).await;
     peer.next_with(|frame| frame.welcome).await;
     peer
 }
@@ -67,8 +67,8 @@ async fn a_stream_opens_with_a_filters_credential_alone() {
     let shop = NewToken::new(Entry::application("shop", "default")).unwrap();
     let weir = serve(tokens_file(folder.path(), &[&gateways, &next, &shop])).await;
     // Two credentials are valid at the same time, so that they can be rotated.
-    for (origin, token) in [(1, &gateways), (2, &next)] {
-        join(&weir, origin, token).await;
+    for (node, token) in [(1, &gateways), (2, &next)] {
+        join(&weir, node, token).await;
     }
     for token in [None, Some("weir_unknown"), Some(&*shop.token)] {
         let (reason, code) = error(&weir, token).await;
@@ -105,8 +105,8 @@ async fn a_stream_counts_in_its_own_workspaces_alone() {
     let counts = vec![count(&foreign, 5), count(&key("k"), 3), count(&foreign, 7)];
     peer.send(FilterFrame { report: Some(Report { id: 1, counts }), ..FilterFrame::default() }).await;
     assert_eq!(peer.next_with(|frame| frame.ack).await.refused, [0, 2]);
-    let foreign_consult = Consult { key: foreign.clone(), ..weir.consult(1, "k", 0, 1, 100) };
-    let answers = peer.answers(vec![foreign_consult, weir.consult(2, "k", 3, 1, 100)]).await;
+    let foreign_query = Query { key: foreign.clone(), ..weir.query(1, "k", 0, 1, 100) };
+    let answers = peer.answers(vec![foreign_query, weir.query(2, "k", 3, 1, 100)]).await;
     let granted: Vec<_> = answers.iter().map(|answer| (answer.id, answer.granted)).collect();
     assert_eq!(granted, [(1, false), (2, true)]);
     assert!(answers[0].current.is_none(), "{answers:?}");
@@ -253,8 +253,8 @@ async fn live_control_is_sent_to_filters_of_its_workspace() {
         assert_eq!(answer.status, 200, "{answer:?}");
         crate::support::http::until_read_back(&weir, &answer.body).await;
     }
-    for (origin, token, expected) in [(1, &mine, vec!["default"]), (2, &both, vec!["default", "other"])] {
-        let mut peer = join(&weir, origin, token).await;
+    for (node, token, expected) in [(1, &mine, vec!["default"]), (2, &both, vec!["default", "other"])] {
+        let mut peer = join(&weir, node, token).await;
         let revision = Some(ControlsKnown::default());
         peer.send(FilterFrame { controls_known: revision, ..FilterFrame::default() }).await;
         let mut workspaces = Vec::new();
@@ -289,8 +289,8 @@ async fn a_stream_ends_with_its_credential() {
     let file = tokens_file(folder.path(), &[&old, &changed, &kept]);
     let weir = serve(file.clone()).await;
     let mut streams = Vec::new();
-    for (origin, token) in [(1, &old), (2, &changed), (3, &kept)] {
-        streams.push(join(&weir, origin, token).await);
+    for (node, token) in [(1, &old), (2, &changed), (3, &kept)] {
+        streams.push(join(&weir, node, token).await);
     }
     let wider = changed.entry.replace("- default", "- default\n  - other");
     assert_ne!(wider, changed.entry);

@@ -151,7 +151,7 @@ impl Limiter {
         let slot = self.worker_cache.get(item.fingerprint).copied();
         let trial = Trial { item, check, basis, lease_tag: self.tag(ReservationKind::Lease), now: now.mono };
         let deferred_tag = self.tag(ReservationKind::Deferred);
-        let origins = self.origins(now.mono);
+        let nodes = self.nodes(now.mono);
         let subject = Subject { fingerprint: item.fingerprint, key: Some(check.key), make: Make::Always };
         let change = |entry: &mut Entry, at: &Position| {
             // Use under one limit may exceed another, and a lease of that would not show it.
@@ -168,9 +168,9 @@ impl Limiter {
                     entry.charge(item.cost, now.mono);
                 }
                 let may_lease = trial.is_own(entry) && has_one_limit && item.deferred.is_none();
-                let leased = match may_lease && !is_strict(entry, at, item.limit, origins, now.mono) {
+                let leased = match may_lease && !is_strict(entry, at, item.limit, nodes, now.mono) {
                     true => {
-                        take_lease(entry, slot.as_ref(), trial.lease_tag, spare, item.cost, origins, now.mono)
+                        take_lease(entry, slot.as_ref(), trial.lease_tag, spare, item.cost, nodes, now.mono)
                     }
                     false => 0,
                 };
@@ -282,15 +282,15 @@ impl Limiter {
             return;
         };
         let tag = self.tag(ReservationKind::Lease);
-        let origins = self.origins(now.mono);
+        let nodes = self.nodes(now.mono);
         let go_on = go_on && slot.lease.spent > 0;
         let change = |entry: &mut Entry, at: &Position| {
             settle_into(entry, Some(&slot), tag, now.mono);
             let spare = entry.used_and_reserved().remaining(at, entry.limit);
             let has_one_limit = slot.lease.limits == (entry.limit, entry.configured);
-            let go_on = go_on && has_one_limit && !is_strict(entry, at, entry.limit, origins, now.mono);
+            let go_on = go_on && has_one_limit && !is_strict(entry, at, entry.limit, nodes, now.mono);
             let amount =
-                if go_on { take_lease(entry, Some(&slot), tag, spare, 1, origins, now.mono) } else { 0 };
+                if go_on { take_lease(entry, Some(&slot), tag, spare, 1, nodes, now.mono) } else { 0 };
             ((NewLease { amount, spare: spare.saturating_sub(amount) }, *at), true)
         };
         let subject = Subject { fingerprint, key: None, make: Make::Never };

@@ -13,10 +13,10 @@ use crate::limiter::check::{
     Attempt, Budget, Cause, Check, Decision, Denial, ExactDetails, ExactResult, Outcome, ShadowOutcome,
     ShownBudgets, Visibility,
 };
-use crate::limiter::remote::consults::Need;
 use crate::limiter::remote::exact_requests::{
     AwaitedRequest, ExactRequests, PendingCharge, PendingRequest, Response,
 };
+use crate::limiter::remote::queries::Need;
 use crate::limiter::remote::waiting::{ExactPart, Settled, WaitingRequest};
 use crate::model::exact::{Algorithm, ChargeResult, Verdict};
 use crate::model::key::fingerprint;

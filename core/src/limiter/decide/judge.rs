@@ -39,7 +39,7 @@ pub struct Health {
     /// The snapshot is complete: all keys past half their limits were received.
     pub complete: bool,
     /// Live processes of the region, this one included.
-    pub origins: u32,
+    pub nodes: u32,
     /// The worker may send further queries for strict mode.
     pub strict: bool,
     /// The worker may send further queries for new keys.
@@ -172,18 +172,18 @@ pub fn judge<B: Basis>(
 
 /// What this process may spend beyond its acknowledged count: what is left ÷ ([`SLACK_PART`] × live nodes). If it is the only node of
 /// the region, it may spend all.
-pub fn slack(left: u64, origins: u32) -> u64 {
-    match origins {
+pub fn slack(left: u64, nodes: u32) -> u64 {
+    match nodes {
         0 | 1 => u64::MAX,
-        _ => left.checked_div(SLACK_PART.saturating_mul(u64::from(origins))).unwrap_or(0),
+        _ => left.checked_div(SLACK_PART.saturating_mul(u64::from(nodes))).unwrap_or(0),
     }
 }
 
 /// What this process may spend on a cell beyond its acknowledged count: its slack, or its share of [`TOLERANCE_PART`] if that is more.
 /// Otherwise each request would be queried at the limit, where almost nothing is left.
-fn allowance(limit: u64, left: u64, origins: u32) -> u64 {
-    let share = limit.checked_div(TOLERANCE_PART.saturating_mul(u64::from(origins))).unwrap_or(0);
-    slack(left, origins).max(share)
+fn allowance(limit: u64, left: u64, nodes: u32) -> u64 {
+    let share = limit.checked_div(TOLERANCE_PART.saturating_mul(u64::from(nodes))).unwrap_or(0);
+    slack(left, nodes).max(share)
 }
 
 /// Whether the region decides a key: it was denied within the last window, other processes may spend on it too, and its
@@ -192,12 +192,12 @@ pub(in crate::limiter) fn is_strict(
     entry: &Entry,
     at: &Position,
     limit: u64,
-    origins: u32,
+    nodes: u32,
     now: MonoMs,
 ) -> bool {
     let window_ms = entry.window_ms(at.cell_ms);
     let is_affordable = limit.saturating_mul(1_000) <= STRICT_PER_SECOND.saturating_mul(window_ms);
-    now < entry.strict_until && origins > 1 && is_affordable
+    now < entry.strict_until && nodes > 1 && is_affordable
 }
 
 impl Health {
@@ -231,10 +231,10 @@ impl Health {
         }
         // A deferred cost is reserved, which an answer cannot grant.
         let may_send = cost > 0 && policy.settles_within_ms == 0 && self.strict;
-        if may_send && is_strict(entry, at, limit, self.origins, now) {
+        if may_send && is_strict(entry, at, limit, self.nodes, now) {
             return Some(Reason::Strict);
         }
-        if cost > 0 && entry.unconfirmed_with(cost) > allowance(limit, left, self.origins) {
+        if cost > 0 && entry.unconfirmed_with(cost) > allowance(limit, left, self.nodes) {
             return Some(Reason::Slack);
         }
         if self.fresh || now.since(entry.viewed) <= ANSWER_SERVES_MS {

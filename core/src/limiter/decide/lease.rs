@@ -151,7 +151,7 @@ pub(in crate::limiter) fn take_lease(
     tag: Tag,
     spare: u64,
     cost: u64,
-    origins: u32,
+    nodes: u32,
     now: MonoMs,
 ) -> u64 {
     let pause_ms = settle_ms(cost.saturating_mul(FIRST_LEASE), entry.limit) / 2;
@@ -166,7 +166,7 @@ pub(in crate::limiter) fn take_lease(
         if lease.spent.saturating_mul(2) >= lease.last { lease.last.saturating_mul(2) } else { lease.last };
     let wanted = grown.max(cost.saturating_mul(FIRST_LEASE));
     let spared = spare.min(entry.spared_at_once(entry.limit));
-    let within_slack = slack(spared, origins).saturating_sub(entry.unconfirmed_with(0)) / LEASE_SLACK_PART;
+    let within_slack = slack(spared, nodes).saturating_sub(entry.unconfirmed_with(0)) / LEASE_SLACK_PART;
     let amount = wanted.min(spare / LEASE_PART).min(within_slack).min(MAX_LEASE).min(MAX_COUNT);
     let expires_ms = settle_ms(amount, entry.limit).saturating_mul(4);
     let worth_it = amount >= cost.saturating_mul(MIN_LEASE);

@@ -7,7 +7,7 @@ use crate::limiter::Limiter;
 use crate::limiter::check::{
     Budget, Cause, Check, Decision, Denial, Outcome, Reason, ShownBudgets, Visibility,
 };
-use crate::limiter::remote::consults::Need;
+use crate::limiter::remote::queries::Need;
 use crate::limiter::rule_set::RuleSet;
 use crate::model::key::fingerprint;
 use crate::model::shared::Shared;

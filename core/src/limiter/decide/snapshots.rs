@@ -2,8 +2,8 @@
 
 use super::charge::UNDECIDED_RETRY_MS;
 use super::judge::LocalCounts;
-use crate::limiter::check::{Budget, Cause, Check, ConsultResult, Decision, Denial, Outcome, Reason};
-use crate::limiter::remote::consults::{MAX_ROUNDS, Need, PendingQuery, Sent};
+use crate::limiter::check::{Budget, Cause, Check, Decision, Denial, Outcome, QueryResult, Reason};
+use crate::limiter::remote::queries::{MAX_ROUNDS, Need, PendingQuery, Sent};
 use crate::limiter::remote::waiting::WaitingRequest;
 use crate::limiter::report::outbox::StoredCell;
 use crate::limiter::table::{Entry, ReservationKind};
@@ -17,7 +17,7 @@ use crate::model::wire;
 use alloc::vec::Vec;
 
 /// A query's reservation that was not released counts as spent after this time.
-const CONSULT_EXPIRES_MS: u64 = 4_000;
+const QUERY_EXPIRES_MS: u64 = 4_000;
 
 impl Limiter {
     /// Merges counts of keys, from a push or as baselines after a report. A pushed key that this process does not use enters the table only
@@ -113,11 +113,11 @@ impl Limiter {
         &mut self,
         shared: &mut impl Shared,
         now: Now,
-    ) -> Vec<wire::Consult> {
-        let tag = self.tag(ReservationKind::Consult);
+    ) -> Vec<wire::Query> {
+        let tag = self.tag(ReservationKind::Query);
         let mut queries = Vec::new();
-        for fingerprint in self.queries.consults.take_unsent() {
-            let Some(pending) = self.queries.consults.unsent(fingerprint) else { continue };
+        for fingerprint in self.queries.pending.take_unsent() {
+            let Some(pending) = self.queries.pending.unsent(fingerprint) else { continue };
             let traces = self.waiting.traces(pending.joined());
             let subject = Subject { fingerprint, key: Some(&pending.key), make: Make::Always };
             let change = |entry: &mut Entry, at: &Position| {
@@ -127,11 +127,11 @@ impl Limiter {
                 // A query for more than is left would be refused as a whole, though some of its requests could pass.
                 let left = entry.used_and_reserved().remaining(at, pending.limit);
                 let cost = pending.cost.min(left.max(pending.least));
-                let reserved = entry.reserve(tag, cost, now.mono.after(CONSULT_EXPIRES_MS));
+                let reserved = entry.reserve(tag, cost, now.mono.after(QUERY_EXPIRES_MS));
                 let unreserved = if reserved { 0 } else { cost };
                 (entry.claimed_in(entry.sequence).saturating_add(unreserved), reserved)
             };
-            let mut consult = wire::Consult {
+            let mut query = wire::Query {
                 id: pending.id,
                 key: pending.key.clone(),
                 sequence: Position::at(now.unix, pending.cell_ms).sequence,
@@ -147,19 +147,19 @@ impl Limiter {
             let (mut overflow, mut regained) = (false, None);
             if let Ok(done) = self.table.transact(shared, subject, now, &mut self.stats, change) {
                 regained = done.regained.then(|| done.entry.clone());
-                consult.sequence = done.entry.sequence;
+                query.sequence = done.entry.sequence;
                 overflow = done.overflow;
                 if overflow {
-                    consult.key = self.table.key().to_vec();
+                    query.key = self.table.key().to_vec();
                 }
                 // Also at a cost of 0: the region's lower bound may include this node's count.
                 let current = done.entry.current;
-                consult.own = if current.without_baseline { 0 } else { current.own };
-                consult.cost = done.result;
-                consult.without_baseline = done.entry.is_without_baseline();
+                query.own = if current.without_baseline { 0 } else { current.own };
+                query.cost = done.result;
+                query.without_baseline = done.entry.is_without_baseline();
             }
-            pending.sent = Some(Sent { sequence: consult.sequence, inquiry: consult.cost == 0, overflow });
-            queries.push(consult);
+            pending.sent = Some(Sent { sequence: query.sequence, inquiry: query.cost == 0, overflow });
+            queries.push(query);
             if let Some(entry) = regained {
                 self.note_cells(&entry, now.mono);
             }
@@ -174,12 +174,12 @@ impl Limiter {
         answer: &wire::Answer,
         now: Now,
     ) {
-        let Some((fingerprint, pending)) = self.queries.consults.take(answer.id) else { return };
+        let Some((fingerprint, pending)) = self.queries.pending.take(answer.id) else { return };
         self.link.on_answer();
         let result = match (answer.granted, &answer.current) {
-            (true, _) => ConsultResult::Granted,
-            (false, Some(_)) => ConsultResult::Refused,
-            (false, None) => ConsultResult::Unjudged,
+            (true, _) => QueryResult::Granted,
+            (false, Some(_)) => QueryResult::Refused,
+            (false, None) => QueryResult::Unjudged,
         };
         self.stats.count_result(result);
         let snapshots = answer.older.iter().rev().chain(&answer.previous).chain(&answer.current);
@@ -188,11 +188,11 @@ impl Limiter {
         let granted = answer.granted && !inquiry && !pending.inquires;
         for (request, waiting) in pending.release(&mut self.waiting, granted) {
             match result {
-                ConsultResult::Unjudged => self.decide_unanswered(shared, request, waiting, now),
+                QueryResult::Unjudged => self.decide_unanswered(shared, request, waiting, now),
                 _ => self.decide_again(shared, request, waiting, now),
             }
         }
-        if result == ConsultResult::Refused {
+        if result == QueryResult::Refused {
             self.prolong_denial(fingerprint, pending.cell_ms);
         }
     }
@@ -212,12 +212,12 @@ impl Limiter {
             return;
         }
         // First, so that a query's reservation does not deny the requests that waited for it.
-        let mut late = self.queries.consults.unanswered(&self.waiting);
+        let mut late = self.queries.pending.unanswered(&self.waiting);
         for _ in &late {
-            self.stats.count_result(ConsultResult::Timeout);
+            self.stats.count_result(QueryResult::Timeout);
             self.link.timed_out(now.mono);
         }
-        late.extend(self.queries.consults.abandoned(&self.waiting));
+        late.extend(self.queries.pending.abandoned(&self.waiting));
         for (fingerprint, pending) in late {
             self.close_query(shared, fingerprint, &pending, [].iter(), now);
         }
@@ -232,8 +232,8 @@ impl Limiter {
     /// Ends all queries, as the stream has ended.
     pub(in crate::limiter) fn break_waiting(&mut self, shared: &mut impl Shared, now: Now) {
         let all = self.waiting.take_queries();
-        for (fingerprint, pending) in self.queries.consults.abandoned(&self.waiting) {
-            self.stats.count_result(ConsultResult::Broken);
+        for (fingerprint, pending) in self.queries.pending.abandoned(&self.waiting) {
+            self.stats.count_result(QueryResult::Broken);
             self.close_query(shared, fingerprint, &pending, [].iter(), now);
         }
         for (request, waiting) in all {
@@ -249,7 +249,7 @@ impl Limiter {
         snapshots: impl Iterator<Item = &'a wire::Snapshot> + Clone,
         now: Now,
     ) {
-        let tag = self.tag(ReservationKind::Consult);
+        let tag = self.tag(ReservationKind::Query);
         let change = |entry: &mut Entry, _: &Position| {
             if let Some(Sent { sequence, .. }) = pending.sent {
                 // The number of its cell may have changed when the clock stepped.

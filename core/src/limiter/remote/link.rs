@@ -3,7 +3,7 @@
 //! Only answered pings show that the peer is alive, as it may be frozen behind an open connection. After three queries without an answer
 //! no query is sent until a later ping was answered.
 
-use super::registry::{Clock, UNKNOWN_ORIGINS};
+use super::registry::{Clock, UNKNOWN_NODES};
 use crate::model::time::{MonoMs, UnixMs};
 use crate::model::wire;
 
@@ -54,9 +54,9 @@ pub(in crate::limiter) struct Link {
     /// Time of the last frame of the peer; zero while the stream is closed.
     last_seen: MonoMs,
     /// Live nodes of the region, as received last.
-    origins: u32,
+    nodes: u32,
     /// The same, as received last on a settled stream.
-    settled_origins: Option<u32>,
+    settled_nodes: Option<u32>,
     welcomed: MonoMs,
     timeouts: u32,
     /// The circuit breaker is open until a ping sent after this is answered.
@@ -81,8 +81,8 @@ impl Link {
             unanswered: 0,
             echo: MonoMs(0),
             last_seen: MonoMs(0),
-            origins: 1,
-            settled_origins: None,
+            nodes: 1,
+            settled_nodes: None,
             welcomed: MonoMs(0),
             timeouts: 0,
             open_since: None,
@@ -174,18 +174,18 @@ impl Link {
 
     /// Live nodes of the region, this one included. The number from a stream that has not settled may only raise it, and the first stream's
     /// is not used until it settles: otherwise nodes that start together would each take the whole slack.
-    pub(in crate::limiter) fn origins(&self, now: MonoMs) -> u32 {
-        match self.settled_origins {
-            _ if self.has_settled(now) => self.origins,
-            Some(before) => self.origins.max(before),
-            None if self.is_up() => UNKNOWN_ORIGINS,
-            None => self.origins,
+    pub(in crate::limiter) fn nodes(&self, now: MonoMs) -> u32 {
+        match self.settled_nodes {
+            _ if self.has_settled(now) => self.nodes,
+            Some(before) => self.nodes.max(before),
+            None if self.is_up() => UNKNOWN_NODES,
+            None => self.nodes,
         }
     }
 
     /// Uses another worker's number of nodes if this worker's stream has none yet.
-    pub(in crate::limiter) fn suppose_origins(&mut self, origins: u32) {
-        self.settled_origins.get_or_insert(origins);
+    pub(in crate::limiter) fn suppose_nodes(&mut self, nodes: u32) {
+        self.settled_nodes.get_or_insert(nodes);
     }
 
     pub(in crate::limiter) fn has_settled(&self, now: MonoMs) -> bool {
@@ -216,9 +216,9 @@ impl Link {
         }
         (self.echo, self.last_seen) = (sent, self.last_seen.max(sent));
         self.unanswered = 0;
-        self.origins = pong.live_origins.max(1);
+        self.nodes = pong.live_nodes.max(1);
         if self.has_settled(now) {
-            self.settled_origins = Some(self.origins);
+            self.settled_nodes = Some(self.nodes);
         }
         self.measure(UnixMs(pong.unix_ms), now.since(sent), now);
         if self.open_since.is_some_and(|since| sent >= since) {
@@ -262,7 +262,7 @@ mod tests {
     use super::*;
 
     fn pong(sent_ms: u64, unix_ms: u64) -> wire::Pong {
-        wire::Pong { sent_ms, unix_ms, live_origins: 2 }
+        wire::Pong { sent_ms, unix_ms, live_nodes: 2 }
     }
 
     #[test]
@@ -281,23 +281,23 @@ mod tests {
     #[test]
     fn the_number_of_nodes_is_used_only_after_a_stream_has_settled() {
         let mut link = Link::new(1);
-        assert_eq!(link.origins(MonoMs(5)), 1, "without a stream only this node is counted");
+        assert_eq!(link.nodes(MonoMs(5)), 1, "without a stream only this node is counted");
         link.on_welcome(MonoMs(10));
         link.on_pong(&pong(20, 0), MonoMs(21));
-        assert_eq!(link.origins(MonoMs(21)), UNKNOWN_ORIGINS);
+        assert_eq!(link.nodes(MonoMs(21)), UNKNOWN_NODES);
         let settled = 10 + SETTLING_MS;
-        assert_eq!(link.origins(MonoMs(settled)), 2);
+        assert_eq!(link.nodes(MonoMs(settled)), 2);
         link.on_pong(&pong(settled, 0), MonoMs(settled));
         link.closed(MonoMs(settled));
         link.on_welcome(MonoMs(settled + 50));
-        link.on_pong(&wire::Pong { live_origins: 1, ..pong(settled + 60, 0) }, MonoMs(settled + 60));
+        link.on_pong(&wire::Pong { live_nodes: 1, ..pong(settled + 60, 0) }, MonoMs(settled + 60));
         assert_eq!(
-            link.origins(MonoMs(settled + 60)),
+            link.nodes(MonoMs(settled + 60)),
             2,
             "the new aggregator has not received frames of the other node yet"
         );
-        link.on_pong(&wire::Pong { live_origins: 3, ..pong(settled + 70, 0) }, MonoMs(settled + 70));
-        assert_eq!(link.origins(MonoMs(settled + 70)), 3);
+        link.on_pong(&wire::Pong { live_nodes: 3, ..pong(settled + 70, 0) }, MonoMs(settled + 70));
+        assert_eq!(link.nodes(MonoMs(settled + 70)), 3);
     }
 
     #[test]

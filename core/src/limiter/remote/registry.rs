@@ -19,7 +19,7 @@ use alloc::vec::Vec;
 /// A worker without a tick for this time is dead.
 pub(in crate::limiter) const DEAD_MS: u64 = 5_000;
 /// A number of nodes that leaves no slack to any, used while the number is unknown.
-pub(in crate::limiter) const UNKNOWN_ORIGINS: u32 = u32::MAX;
+pub(in crate::limiter) const UNKNOWN_NODES: u32 = u32::MAX;
 const SUBSCRIPTION_MS: u64 = 400;
 /// Time by which a worker that serves requests delays its claim to be the subscriber.
 const DEFER_MS: u64 = 200;
@@ -67,7 +67,7 @@ pub(in crate::limiter) struct Entry {
     /// Unix time minus monotonic time by the machine's clock, in milliseconds.
     pub(in crate::limiter) machine_offset_ms: u64,
     /// Live nodes of the region, as its aggregator counts them.
-    pub(in crate::limiter) origins: u32,
+    pub(in crate::limiter) nodes: u32,
     /// Whether it received a complete snapshot on its stream.
     pub(in crate::limiter) complete: bool,
     /// Whether its stream was opened since its last update: counts that another aggregator had may be lost.
@@ -78,7 +78,7 @@ pub(in crate::limiter) struct Entry {
     pub(in crate::limiter) recall: Vec<u64>,
     /// The others are to return all leases.
     pub(in crate::limiter) recalls_all: bool,
-    /// Whether its stream has been open long enough to rely on `origins`.
+    /// Whether its stream has been open long enough to rely on `nodes`.
     pub(in crate::limiter) settled: bool,
     /// Cells that it has to report.
     pub(in crate::limiter) report_queue: u64,
@@ -118,7 +118,7 @@ struct Worker {
     heartbeat: MonoMs,
     acked_through: MonoMs,
     last_seen: MonoMs,
-    origins: u64,
+    nodes: u64,
     settled: bool,
     report_queue: u64,
     /// The number of recalls that it has read.
@@ -188,19 +188,19 @@ impl WorkerRegistry {
     }
 
     /// Live nodes of the region. Aggregators that cannot reach each other count different ones; the largest number is the safe one.
-    pub(in crate::limiter) fn origins(&self, now: MonoMs) -> u32 {
-        self.reported_origins(now).max().unwrap_or(1)
+    pub(in crate::limiter) fn nodes(&self, now: MonoMs) -> u32 {
+        self.reported_nodes(now).max().unwrap_or(1)
     }
 
     /// The same, by workers with settled streams only.
-    pub(in crate::limiter) fn settled_origins(&self, now: MonoMs) -> Option<u32> {
-        self.reported_origins(now).filter(|origins| *origins != UNKNOWN_ORIGINS).max()
+    pub(in crate::limiter) fn settled_nodes(&self, now: MonoMs) -> Option<u32> {
+        self.reported_nodes(now).filter(|nodes| *nodes != UNKNOWN_NODES).max()
     }
 
-    fn reported_origins(&self, now: MonoMs) -> impl Iterator<Item = u32> + '_ {
+    fn reported_nodes(&self, now: MonoMs) -> impl Iterator<Item = u32> + '_ {
         let live = move |worker: &&Worker| now.since(worker.last_seen) <= SILENT_MS;
-        let counts = self.workers.iter().filter(live).map(|worker| worker.origins);
-        counts.map(|origins| u32::try_from(origins).unwrap_or(u32::MAX))
+        let counts = self.workers.iter().filter(live).map(|worker| worker.nodes);
+        counts.map(|nodes| u32::try_from(nodes).unwrap_or(u32::MAX))
     }
 
     /// Keys that were recalled since `before`; `None` if there were more than are listed.
@@ -280,11 +280,11 @@ impl WorkerRegistry {
 
     fn heartbeat(&mut self, me: &Entry, now: MonoMs) {
         let acked_through = me.acked_through;
-        let (last_seen, origins) = (me.last_seen, u64::from(me.origins));
+        let (last_seen, nodes) = (me.last_seen, u64::from(me.nodes));
         let (settled, report_queue, recalls) = (me.settled, me.report_queue, self.recalls);
         match self.workers.iter_mut().find(|worker| worker.id == me.worker) {
             Some(worker) => {
-                (worker.heartbeat, worker.last_seen, worker.origins) = (now, last_seen, origins);
+                (worker.heartbeat, worker.last_seen, worker.nodes) = (now, last_seen, nodes);
                 (worker.settled, worker.report_queue, worker.recalls) = (settled, report_queue, recalls);
                 worker.acked_through =
                     acked_through.unwrap_or(worker.acked_through).max(worker.acked_through);
@@ -296,7 +296,7 @@ impl WorkerRegistry {
                     heartbeat: now,
                     acked_through,
                     last_seen,
-                    origins,
+                    nodes,
                     settled,
                     report_queue,
                     recalls,
@@ -324,18 +324,9 @@ impl WorkerRegistry {
             self.gauges.report_queue,
         ];
         let words = |worker: &Worker| {
-            let Worker { id, heartbeat, acked_through, last_seen, origins, settled, report_queue, recalls } =
+            let Worker { id, heartbeat, acked_through, last_seen, nodes, settled, report_queue, recalls } =
                 *worker;
-            [
-                id,
-                heartbeat.0,
-                acked_through.0,
-                last_seen.0,
-                origins,
-                u64::from(settled),
-                report_queue,
-                recalls,
-            ]
+            [id, heartbeat.0, acked_through.0, last_seen.0, nodes, u64::from(settled), report_queue, recalls]
         };
         let workers = self.workers.iter().flat_map(words);
         header.into_iter().chain(self.recalled).chain(workers).flat_map(u64::to_le_bytes).collect()
@@ -370,13 +361,13 @@ impl WorkerRegistry {
         };
         let (workers, _) = rest.as_chunks::<WORKER_WORDS>();
         let worker = |words: &[u64; WORKER_WORDS]| {
-            let [id, heartbeat, acked, last_seen, origins, settled, report_queue, recalls] = *words;
+            let [id, heartbeat, acked, last_seen, nodes, settled, report_queue, recalls] = *words;
             Worker {
                 id,
                 heartbeat: MonoMs(heartbeat),
                 acked_through: MonoMs(acked),
                 last_seen: MonoMs(last_seen),
-                origins,
+                nodes,
                 settled: settled == 1,
                 report_queue,
                 recalls,

@@ -413,7 +413,7 @@ fn read_reservation(bytes: &[u8], at: usize) -> Reservation {
     let kind = match packed & 3 {
         0 => ReservationKind::Lease,
         1 => ReservationKind::Hold,
-        2 => ReservationKind::Consult,
+        2 => ReservationKind::Query,
         _ => ReservationKind::Deferred,
     };
     Reservation {
@@ -428,7 +428,7 @@ fn write_reservation(bytes: &mut [u8], at: usize, reservation: &Reservation) {
     let kind = match reservation.tag.kind {
         ReservationKind::Lease => 0,
         ReservationKind::Hold => 1,
-        ReservationKind::Consult => 2,
+        ReservationKind::Query => 2,
         ReservationKind::Deferred => 3,
     };
     set_word(bytes, at, reservation.tag.worker << 2 | kind);

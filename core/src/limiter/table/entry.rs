@@ -50,7 +50,7 @@ pub enum ReservationKind {
     /// A request over several cells is being decided.
     Hold,
     /// A query with this cost is under way.
-    Consult,
+    Query,
     /// Deferred costs of a worker's requests. As they may be settled in any cell, this reservation moves along to the current one.
     Deferred,
 }
@@ -258,7 +258,7 @@ impl Entry {
         let most = match tag.kind {
             ReservationKind::Lease => MAX_LEASES,
             ReservationKind::Deferred => MAX_OPEN,
-            ReservationKind::Hold | ReservationKind::Consult => MAX_RESERVATIONS,
+            ReservationKind::Hold | ReservationKind::Query => MAX_RESERVATIONS,
         };
         let alike = self.reservations.iter().filter(|held| held.tag.kind == tag.kind).count();
         let full = self.reservations.len() >= MAX_RESERVATIONS || alike >= most;

@@ -1,10 +1,10 @@
 //! The table's meta data, made once for each shared data, before workers serve.
 //!
-//! The origin id belongs to the table, not to a worker or VM. The table's counts continue as long as it exists. After Envoy has erased
-//! it with the last VM, a new table is a new origin.
+//! The node id belongs to the table, not to a worker or VM. The table's counts continue as long as it exists. After Envoy has erased
+//! it with the last VM, a new table is a new node.
 
 use super::{Bucket, Geometry, MAX_KEYS_PER_BUCKET};
-use crate::model::key::{HashKey, OriginId};
+use crate::model::key::{HashKey, NodeId};
 use crate::model::shared::{Place, Shared};
 use alloc::vec::Vec;
 
@@ -15,7 +15,7 @@ const LENGTH: usize = 1 + 16 + 16 + 4 + 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meta {
     /// The node that reports the table's counts.
-    pub origin: OriginId,
+    pub node: NodeId,
     /// Key of the hash that places keys in buckets.
     pub secret: HashKey,
     /// Its size.
@@ -48,7 +48,7 @@ impl Meta {
     fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(LENGTH);
         bytes.push(LAYOUT);
-        bytes.extend_from_slice(&self.origin.0);
+        bytes.extend_from_slice(&self.node.0);
         bytes.extend_from_slice(&self.secret.0.to_le_bytes());
         bytes.extend_from_slice(&self.secret.1.to_le_bytes());
         bytes.extend_from_slice(&self.geometry.buckets.to_le_bytes());
@@ -58,7 +58,7 @@ impl Meta {
 
     fn decode(bytes: &[u8]) -> Option<Meta> {
         let (&LAYOUT, rest) = bytes.split_first()? else { return None };
-        let (origin, rest) = rest.split_first_chunk::<16>()?;
+        let (node, rest) = rest.split_first_chunk::<16>()?;
         let (first, rest) = rest.split_first_chunk::<8>()?;
         let (second, rest) = rest.split_first_chunk::<8>()?;
         let (buckets, rest) = rest.split_first_chunk::<4>()?;
@@ -66,7 +66,7 @@ impl Meta {
         let buckets = u32::from_le_bytes(*buckets);
         let sound = buckets > 0 && (1..=MAX_KEYS_PER_BUCKET).contains(&keys_per_bucket);
         sound.then_some(Meta {
-            origin: OriginId(*origin),
+            node: NodeId(*node),
             secret: HashKey(u64::from_le_bytes(*first), u64::from_le_bytes(*second)),
             geometry: Geometry { buckets, keys_per_bucket },
         })

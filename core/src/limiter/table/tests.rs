@@ -32,8 +32,8 @@ fn cell() -> impl Strategy<Value = Cell> {
 
 fn reservation() -> impl Strategy<Value = Reservation> {
     (0u64..1 << 62, 0u8..4, any::<[u64; 3]>()).prop_map(|(worker, kind, [sequence, amount, expires])| {
-        use ReservationKind::{Consult, Deferred, Hold, Lease};
-        let kind = [Lease, Hold, Consult, Deferred][usize::from(kind)];
+        use ReservationKind::{Deferred, Hold, Lease, Query};
+        let kind = [Lease, Hold, Query, Deferred][usize::from(kind)];
         Reservation { tag: Tag { worker, kind }, sequence, amount, expires: MonoMs(expires) }
     })
 }

@@ -20,7 +20,7 @@ struct Case {
 struct Figures {
     passed: BTreeMap<u64, u64>,
     exact: BTreeMap<u64, u64>,
-    consults: u64,
+    queries: u64,
 }
 
 /// Sends random traffic at twice the limit for some windows. Returns the admissions in each, and those of one exact limiter.
@@ -33,7 +33,7 @@ fn run(case: &Case) -> Figures {
     let end = world.now + 4 * WINDOW;
     let mut exact = BTreeMap::<u64, u64>::new();
     let mut waiting = BTreeMap::new();
-    world.consults = 0;
+    world.queries = 0;
     while world.now < end {
         let requests = 2 * case.limit;
         // On average `requests` in a window.
@@ -69,7 +69,7 @@ fn run(case: &Case) -> Figures {
             }
         }
     }
-    figures.consults = world.consults;
+    figures.queries = world.queries;
     figures.exact = exact;
     figures
 }
@@ -79,8 +79,8 @@ fn is_accurate(case: &Case, figures: &Figures) -> bool {
     let passed: u64 = figures.passed.values().sum();
     let exact: u64 = figures.exact.values().sum();
     let error = (passed as f64 / exact as f64 - 1.0) * 100.0;
-    let consults = figures.consults as f64 / passed as f64;
-    println!("{case:?}: passed {passed}, exact {exact} ({error:+.2} %), {consults:.3} consults each");
+    let queries = figures.queries as f64 / passed as f64;
+    println!("{case:?}: passed {passed}, exact {exact} ({error:+.2} %), {queries:.3} queries each");
     figures.exact.iter().all(|(sequence, exact)| {
         let passed = figures.passed.get(sequence).copied().unwrap_or(0) as f64;
         (*exact as f64 * 0.99 - 1.0..=*exact as f64 * 1.05 + 1.0).contains(&passed)
@@ -96,8 +96,8 @@ fn processes_of_a_region_share_a_limit_within_the_error_bounds() {
                     let case = Case { processes, workers, limit, latency };
                     let figures = run(&case);
                     assert!(is_accurate(&case, &figures), "{case:?}: {figures:?}");
-                    let rare = limit < 1_000 || figures.consults <= limit / 10;
-                    assert!(rare, "{case:?}: {} consults", figures.consults);
+                    let rare = limit < 1_000 || figures.queries <= limit / 10;
+                    assert!(rare, "{case:?}: {} queries", figures.queries);
                 }
             }
         }

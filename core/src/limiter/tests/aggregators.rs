@@ -239,7 +239,7 @@ fn the_number_of_processes_is_the_maximum_over_the_aggregators() {
     world.routes.insert((0, 1), other);
     world.run(2_000);
     for worker in [0, 1] {
-        assert_eq!(limiter(&world, 0, worker).origins(crate::model::time::MonoMs(world.now)), 2);
+        assert_eq!(limiter(&world, 0, worker).nodes(crate::model::time::MonoMs(world.now)), 2);
     }
 }
 
@@ -275,8 +275,8 @@ fn take_welcome(world: &mut World, worker: usize) -> Option<(u64, Frame)> {
 #[test]
 fn the_subscriber_from_before_an_outage_does_not_keep_another_worker_from_subscribing() {
     let mut world = World::connected(1, 2);
-    let origin = world.processes[0].meta.origin;
-    let before = world.streams[&world.subscribers[&(0, origin)]].worker;
+    let node = world.processes[0].meta.node;
+    let before = world.streams[&world.subscribers[&(0, node)]].worker;
     world.down = true;
     world.cut_all();
     world.run(1_000);

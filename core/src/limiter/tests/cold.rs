@@ -14,7 +14,7 @@ fn beyond_its_ration_a_worker_sends_no_queries_for_cold_keys() {
         assert!(world.passes(0, 0, &[check(&used_up, 10, 1)]));
         world.run(100);
     }
-    let cold = |stats: &Stats| stats.consults[0] + stats.consults[1];
+    let cold = |stats: &Stats| stats.queries[0] + stats.queries[1];
     let (before, begun) = (world.sum_of(cold), world.now);
     let invented = keys(3_000, HOUR);
     let together: Vec<_> = invented.iter().map(|key| world.request(1, 0, &[check(key, 10, 1)])).collect();
@@ -22,7 +22,7 @@ fn beyond_its_ration_a_worker_sends_no_queries_for_cold_keys() {
         assert!(allowed(&world.wait_for(id, outcome).1));
     }
     let sent = world.sum_of(cold) - before;
-    let ration = crate::limiter::remote::consults::COLD_QUERIES_PER_SECOND;
+    let ration = crate::limiter::remote::queries::COLD_QUERIES_PER_SECOND;
     let most = ration + (world.now - begun) * ration / 1_000 + 1;
     assert!((ration..=most).contains(&sent) && most < 1_000, "{sent} queries of at most {most}");
     // The snapshot's counts apply, and costs spent without a query are reported.

@@ -413,10 +413,10 @@ fn a_request_may_wait_for_its_windows_after_its_logs() {
             world.exact_store.delay_ms = (20, 20);
         }
         let cold = Check { policy: Policy { timeout_ms: 80, ..Policy::default() }, ..check(&window, 9, 9) };
-        world.consults = 0;
+        world.queries = 0;
         let (_, outcome) = world.decide_exact(&[cold], &[log(1, &exact, 9, 1)]);
         assert_eq!(allowed(&outcome), passes);
-        assert_eq!((world.consults > 0, world.exact_store.exact_requests.len()), (true, 1));
+        assert_eq!((world.queries > 0, world.exact_store.exact_requests.len()), (true, 1));
         world.run(100);
         assert_eq!(world.charged(exact.as_bytes()), u64::from(passes));
         assert!(world.processes[0].workers[0].as_ref().unwrap().limiter.waiting.is_empty());

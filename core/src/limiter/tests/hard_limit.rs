@@ -251,8 +251,8 @@ fn processes_of_a_region_share_a_hard_limit() {
             passed * 100 >= 11 * limit * 89,
             "{processes} processes: {passed} in eleven windows of {limit}"
         );
-        let consults = run.world.consults;
-        assert!(consults <= 4 * passed + 100, "{processes} processes: {consults} consults for {passed}");
+        let queries = run.world.queries;
+        assert!(queries <= 4 * passed + 100, "{processes} processes: {queries} queries for {passed}");
     }
 }
 
@@ -315,9 +315,9 @@ fn an_evicted_key_receives_the_baselines_of_all_its_cells() {
         world.run(150);
     }
     assert!(world.entry(0, &key).is_none());
-    let before = world.consults;
+    let before = world.queries;
     assert!(!world.passes(0, 0, &[check(&key, 10, 1)]), "ten are used in five cells");
-    assert_eq!(world.consults, before + 1);
+    assert_eq!(world.queries, before + 1);
     let entry = world.entry(0, &key).unwrap();
     assert!(!entry.is_without_baseline());
     let own: Vec<u64> = entry.cells().map(|(_, cell)| cell.own).collect();

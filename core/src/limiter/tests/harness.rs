@@ -75,18 +75,18 @@ pub(super) struct World {
     pub(super) down: bool,
     pub(super) paused: bool,
     pub(super) repeat_frames: bool,
-    pub(super) consults: u64,
+    pub(super) queries: u64,
     /// The trace context of the next requests that wait.
     pub(super) traceparent: Option<&'static str>,
     /// Every query as it was sent, and when.
-    pub(super) sent_queries: Vec<(u64, wire::Consult)>,
+    pub(super) sent_queries: Vec<(u64, wire::Query)>,
     /// Holds the exact limits, for all aggregators.
     pub(super) exact_store: ExactStore,
     /// Verdicts of exact shadow rules, in the order of arrival.
     pub(super) shadow: Vec<(u16, ShadowOutcome)>,
     pub(super) random: Random,
     pub(super) streams: BTreeMap<u64, Stream>,
-    pub(super) subscribers: BTreeMap<(usize, OriginId), u64>,
+    pub(super) subscribers: BTreeMap<(usize, NodeId), u64>,
     pub(super) network: BTreeMap<(u64, u64), (u64, Frame)>,
     /// Frames that a paused region has not processed yet.
     pub(super) delayed_frames: VecDeque<(u64, wire::FilterFrame)>,
@@ -153,7 +153,7 @@ impl World {
             down,
             paused: false,
             repeat_frames: false,
-            consults: 0,
+            queries: 0,
             traceparent: None,
             sent_queries: Vec::new(),
             exact_store: ExactStore::default(),
@@ -176,9 +176,9 @@ impl World {
     pub(super) fn add_process(&mut self, workers: usize, geometry: Geometry) -> usize {
         let number = self.processes.len() as u64 + 1;
         let mut shared = Counting::default();
-        let mut origin = [0; 16];
-        origin[..8].copy_from_slice(&(number + self.now).to_be_bytes());
-        let proposal = Meta { origin: OriginId(origin), secret: HashKey(number, 7), geometry };
+        let mut node = [0; 16];
+        node[..8].copy_from_slice(&(number + self.now).to_be_bytes());
+        let proposal = Meta { node: NodeId(node), secret: HashKey(number, 7), geometry };
         let meta = Meta::establish(&mut shared, proposal);
         self.processes.push(Process { meta, shared, workers: Vec::new() });
         for _ in 0..workers {
@@ -446,8 +446,8 @@ impl World {
             } else {
                 self.last_id += 1;
                 state.stream = Some(self.last_id);
-                let origin = self.processes[process].meta.origin;
-                let stream = Stream { process, worker, aggregator, origin, up: 0, down: 0 };
+                let node = self.processes[process].meta.node;
+                let stream = Stream { process, worker, aggregator, node, up: 0, down: 0 };
                 self.streams.insert(self.last_id, stream);
             }
         } else if state.limiter.should_give_up(now.mono).is_some() {

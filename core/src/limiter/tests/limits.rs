@@ -257,16 +257,16 @@ const US: usize = 1;
 const AP: usize = 2;
 
 /// Three regions, each with a process of two workers, that exchange what is due at once.
-struct Globe([World; 3]);
+struct Regions([World; 3]);
 
-impl Globe {
-    fn new() -> Globe {
+impl Regions {
+    fn new() -> Regions {
         let region = || {
             let mut world = World::connected(1, 2);
             world.regions[0].set_regions(3);
             world
         };
-        Globe([region(), region(), region()])
+        Regions([region(), region(), region()])
     }
 
     fn run(&mut self, ms: u64) {
@@ -297,17 +297,17 @@ impl Globe {
 
 #[test]
 fn a_limit_below_the_use_of_one_region_passes_nothing_in_the_others() {
-    let (key, mut globe) = (key("k", HOUR), Globe::new());
-    assert_eq!(globe.burst(EU, &key, 1_000, 160), 160);
-    globe.run(6_000);
-    globe.exchange();
-    assert_eq!(globe.burst(EU, &key, 100, 1), 0);
-    globe.run(100);
-    globe.exchange();
-    let passed = (globe.burst(US, &key, 100, 150), globe.burst(AP, &key, 100, 150));
+    let (key, mut regions) = (key("k", HOUR), Regions::new());
+    assert_eq!(regions.burst(EU, &key, 1_000, 160), 160);
+    regions.run(6_000);
+    regions.exchange();
+    assert_eq!(regions.burst(EU, &key, 100, 1), 0);
+    regions.run(100);
+    regions.exchange();
+    let passed = (regions.burst(US, &key, 100, 150), regions.burst(AP, &key, 100, 150));
     assert_eq!(passed, (0, 0));
-    globe.run(100);
-    let shown: Vec<_> = globe.0.iter().map(|world| shown(world, &key).0).collect();
+    regions.run(100);
+    let shown: Vec<_> = regions.0.iter().map(|world| shown(world, &key).0).collect();
     assert_eq!(shown, [Some(100), Some(100), Some(100)]);
 }
 
@@ -315,16 +315,16 @@ fn a_limit_below_the_use_of_one_region_passes_nothing_in_the_others() {
 /// excess: at a sixth of the limit.
 #[test]
 fn a_region_without_requests_publishes_its_use_for_a_lower_limit_elsewhere() {
-    let (key, mut globe) = (key("k", HOUR), Globe::new());
-    assert_eq!(globe.burst(EU, &key, 1_000, 160), 160);
-    globe.run(6_000);
-    globe.exchange();
+    let (key, mut regions) = (key("k", HOUR), Regions::new());
+    assert_eq!(regions.burst(EU, &key, 1_000, 160), 160);
+    regions.run(6_000);
+    regions.exchange();
     let mut passed = 0;
     for _ in 0..200 {
         for region in [US, AP] {
-            passed += globe.burst(region, &key, 100, 1);
+            passed += regions.burst(region, &key, 100, 1);
         }
-        globe.exchange();
+        regions.exchange();
     }
     assert!(passed <= 2 * (17 + 2), "{passed}");
 }

@@ -13,7 +13,7 @@ pub(super) struct Stream {
     pub(super) process: usize,
     pub(super) worker: usize,
     pub(super) aggregator: usize,
-    pub(super) origin: OriginId,
+    pub(super) node: NodeId,
     /// When the last frame arrives in each direction, so that frames stay in order.
     pub(super) up: u64,
     pub(super) down: u64,
@@ -42,7 +42,7 @@ impl World {
         for frame in frames {
             assert!(prost::Message::encoded_len(&frame) <= wire::MAX_FRAME_BYTES);
             assert!(frame.exact_requests.len().max(frame.refunds.len()) <= wire::MAX_FRAME_CELLS);
-            self.sent_queries.extend(frame.consults.iter().map(|query| (self.now, query.clone())));
+            self.sent_queries.extend(frame.queries.iter().map(|query| (self.now, query.clone())));
             self.transmit(stream, Frame::Up(frame));
         }
     }
@@ -92,19 +92,19 @@ impl World {
 
     pub(super) fn region_receives(&mut self, stream: u64, frame: wire::FilterFrame) {
         let Some(state) = self.streams.get(&stream) else { return };
-        let (origin, at, worker) = (state.origin, state.aggregator, (state.process, state.worker));
+        let (node, at, worker) = (state.node, state.aggregator, (state.process, state.worker));
         let now = self.unix_of(at);
-        assert!(self.regions[at].nodes.received_from(origin, MonoMs(self.now)));
+        assert!(self.regions[at].nodes.received_from(node, MonoMs(self.now)));
         // A filter reports its counters as soon as it is welcomed.
-        self.regions[at].nodes.count(origin, u64::from(origin.0[0]));
+        self.regions[at].nodes.count(node, u64::from(node.0[0]));
         let mut answer = wire::RegionFrame::default();
         if let Some(hello) = frame.hello {
-            assert_eq!((hello.origin, hello.version), (origin.0.to_vec(), wire::PROTOCOL_VERSION));
+            assert_eq!((hello.node, hello.version), (node.0.to_vec(), wire::PROTOCOL_VERSION));
             if hello.subscriber {
-                self.subscribers.insert((at, origin), stream);
-                self.regions[at].subscribe(origin);
+                self.subscribers.insert((at, node), stream);
+                self.regions[at].subscribe(node);
             } else {
-                self.unsubscribe(at, origin, stream);
+                self.unsubscribe(at, node, stream);
                 answer.welcome = Some(wire::Welcome { version: 1, region: "r".into() });
             }
         }
@@ -112,7 +112,7 @@ impl World {
             self.reported += report.counts.len();
             let with_snapshots = report.counts.iter().filter(|count| count.region_others > 0);
             self.snapshots.extend(with_snapshots.map(|count| (at, count.clone())));
-            let reported = self.regions[at].report(origin, &report.counts, now);
+            let reported = self.regions[at].report(node, &report.counts, now);
             let refused = reported.refused.iter().map(|(place, _)| *place).collect();
             let ack = wire::Ack {
                 report_id: report.id,
@@ -139,17 +139,17 @@ impl World {
         for refund in &frame.refunds {
             self.exact_store.refund(worker, refund, self.now);
         }
-        self.consults += frame.consults.len() as u64;
-        let undecided = |query: &wire::Consult| wire::Answer { id: query.id, ..Default::default() };
+        self.queries += frame.queries.len() as u64;
+        let undecided = |query: &wire::Query| wire::Answer { id: query.id, ..Default::default() };
         let region = &mut self.regions[at];
         let answers = frame
-            .consults
+            .queries
             .iter()
-            .map(|query| region.consult(origin, query, now).unwrap_or_else(|_| undecided(query)));
+            .map(|query| region.query(node, query, now).unwrap_or_else(|_| undecided(query)));
         answer.answers = answers.collect();
         if let Some(ping) = frame.ping {
-            let live_origins = self.regions[at].nodes.alive(MonoMs(self.now)) as u32;
-            answer.pong = Some(wire::Pong { sent_ms: ping.sent_ms, unix_ms: now.0, live_origins });
+            let live_nodes = self.regions[at].nodes.alive(MonoMs(self.now)) as u32;
+            answer.pong = Some(wire::Pong { sent_ms: ping.sent_ms, unix_ms: now.0, live_nodes });
         }
         if answer != wire::RegionFrame::default() {
             self.transmit(stream, Frame::Down(answer));
@@ -169,9 +169,9 @@ impl World {
             let now = self.unix_of(at);
             self.regions[at].tick(now);
         }
-        for ((at, origin), stream) in self.subscribers.clone() {
+        for ((at, node), stream) in self.subscribers.clone() {
             let now = self.unix_of(at);
-            while let Some(push) = self.regions[at].next_push(origin, now) {
+            while let Some(push) = self.regions[at].next_push(node, now) {
                 assert!(push.snapshots.len() <= wire::MAX_FRAME_CELLS);
                 self.transmit(
                     stream,
@@ -182,17 +182,17 @@ impl World {
     }
 
     pub(super) fn close(&mut self, stream: u64) {
-        let Some(Stream { origin, aggregator: at, .. }) = self.streams.remove(&stream) else { return };
-        self.unsubscribe(at, origin, stream);
-        if !self.streams.values().any(|other| (other.aggregator, other.origin) == (at, origin)) {
-            self.regions[at].gone(origin);
+        let Some(Stream { node, aggregator: at, .. }) = self.streams.remove(&stream) else { return };
+        self.unsubscribe(at, node, stream);
+        if !self.streams.values().any(|other| (other.aggregator, other.node) == (at, node)) {
+            self.regions[at].gone(node);
         }
     }
 
-    fn unsubscribe(&mut self, at: usize, origin: OriginId, stream: u64) {
-        if self.subscribers.get(&(at, origin)) == Some(&stream) {
-            self.subscribers.remove(&(at, origin));
-            self.regions[at].unsubscribe(origin);
+    fn unsubscribe(&mut self, at: usize, node: NodeId, stream: u64) {
+        if self.subscribers.get(&(at, node)) == Some(&stream) {
+            self.subscribers.remove(&(at, node));
+            self.regions[at].unsubscribe(node);
         }
     }
 }

@@ -19,7 +19,7 @@ fn entry(worker: u64, gap: bool, resent: Option<u64>, now: MonoMs) -> Entry {
         last_seen: now,
         clock: None,
         machine_offset_ms: 0,
-        origins: 1,
+        nodes: 1,
         complete: true,
         gap,
         resent,

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 const WINDOW: u64 = 10_000;
 
 fn strict_queries(world: &World) -> u64 {
-    world.sum_of(|stats| stats.consults[Reason::Strict as usize])
+    world.sum_of(|stats| stats.queries[Reason::Strict as usize])
 }
 
 fn slack_queries(world: &World) -> u64 {
-    world.sum_of(|stats| stats.consults[Reason::Slack as usize])
+    world.sum_of(|stats| stats.queries[Reason::Slack as usize])
 }
 
 /// `processes` of one region that have all denied `key` in the last quarter of a window.
@@ -102,12 +102,12 @@ fn a_limit_of_too_many_a_second_is_not_subject_to_strict_mode() {
 fn a_process_alone_in_its_region_sends_no_queries_in_strict_mode() {
     let key = key("k", WINDOW);
     let mut world = denied_everywhere(1, &key, 10);
-    let before = world.consults;
+    let before = world.queries;
     for _ in 0..100 {
         world.run(200);
         world.decide(0, 0, &[check(&key, 10, 1)]);
     }
-    assert_eq!(world.consults, before);
+    assert_eq!(world.queries, before);
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn beyond_its_ration_a_worker_spends_slack_in_strict_mode() {
         assert!(world.passes(0, 0, &[check(key, 400, 1)]));
     }
     let sent = strict_queries(&world) - before;
-    let ration = crate::limiter::remote::consults::STRICT_QUERIES_PER_SECOND;
+    let ration = crate::limiter::remote::queries::STRICT_QUERIES_PER_SECOND;
     let most = ration + (world.now - begun) * ration / 1_000 + 1;
     assert!((ration..=most).contains(&sent), "{sent} queries of at most {most}");
 }

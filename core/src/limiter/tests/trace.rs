@@ -55,7 +55,7 @@ fn decisions_and_queries_are_the_same_with_and_without_traces() {
     assert!(traced.exact_store.exact_requests.iter().any(|(_, request)| request.trace.is_some()));
     let bare = |world: &World| -> Vec<_> {
         let each = world.sent_queries.iter().cloned();
-        each.map(|(at, request)| (at, wire::Consult { traces: Vec::new(), ..request })).collect()
+        each.map(|(at, request)| (at, wire::Query { traces: Vec::new(), ..request })).collect()
     };
     assert_eq!(bare(&traced), bare(&untraced));
 }
@@ -90,6 +90,6 @@ fn the_query_for_a_window_after_an_exact_request_carries_the_trace() {
     let [(_, request)] = world.exact_store.exact_requests.as_slice() else {
         panic!("one exact request for the log")
     };
-    let [(_, consult)] = world.sent_queries.as_slice() else { panic!("one query for the cold window") };
-    assert_eq!((request.trace.as_ref(), consult.traces.len()), (consult.traces.first(), 1));
+    let [(_, query)] = world.sent_queries.as_slice() else { panic!("one query for the cold window") };
+    assert_eq!((request.trace.as_ref(), query.traces.len()), (query.traces.first(), 1));
 }

@@ -6,7 +6,7 @@ pub(super) mod sharing;
 
 use super::exchange::{BASELINE, Part};
 use super::plausibility::Refused;
-use crate::model::key::OriginId;
+use crate::model::key::NodeId;
 use crate::model::room::most_of_part;
 use crate::model::time::UnixMs;
 use crate::model::window::MAX_COUNT;
@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 /// Most components of a cell, and most followers of a key. A region has fewer Envoys at any moment; but an Envoy that
 /// restarts is a new node, and what it has spent before counts until its cell ends. Peers share those of a cell, so that one that
 /// invents nodes leaves some to others.
-pub(super) const MAX_ORIGINS_A_KEY: usize = 4_096;
+pub(super) const MAX_NODES_A_KEY: usize = 4_096;
 /// No count of a component was ever written to the regional store.
 const NEVER: u64 = u64::MAX;
 
@@ -25,7 +25,7 @@ const NEVER: u64 = u64::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Component {
     /// The owner; [`BASELINE`] if the use cannot be attributed to a node.
-    pub origin: OriginId,
+    pub node: NodeId,
     /// The count; it never falls.
     pub own: u64,
     /// When the count last grew.
@@ -217,8 +217,8 @@ impl CellState {
         (self.published, self.published_limit) = (0, u64::MAX);
     }
 
-    pub(super) fn component(&self, origin: OriginId) -> u64 {
-        self.find(origin).ok().and_then(|found| self.components.get(found)).map_or(0, |found| found.own)
+    pub(super) fn component(&self, node: NodeId) -> u64 {
+        self.find(node).ok().and_then(|found| self.components.get(found)).map_or(0, |found| found.own)
     }
 
     pub(super) fn has_baseline(&self) -> bool {
@@ -227,30 +227,30 @@ impl CellState {
 
     /// Returns true if the component grew; refused if there is no room for another component. A count of 0 creates a
     /// component, which marks its node as a follower of the cell.
-    pub(super) fn raise(&mut self, origin: OriginId, own: u64, now: UnixMs) -> Result<bool, Refused> {
-        self.raise_of(ELSEWHERE, origin, own, now)
+    pub(super) fn raise(&mut self, node: NodeId, own: u64, now: UnixMs) -> Result<bool, Refused> {
+        self.raise_of(ELSEWHERE, node, own, now)
     }
 
     /// The same for a node of this peer.
     pub(super) fn raise_of(
         &mut self,
         peer: Peer,
-        origin: OriginId,
+        node: NodeId,
         own: u64,
         now: UnixMs,
     ) -> Result<bool, Refused> {
         let shortage = self.shortage();
-        let known = self.find(origin).ok().and_then(|found| self.components.get(found));
+        let known = self.find(node).ok().and_then(|found| self.components.get(found));
         let above = known.filter(|component| component.above_lower_bound && shortage > 0);
         let new = above.map_or(0, |component| own.saturating_sub(component.own));
         self.lower_bound = self.lower_bound.saturating_add(new).min(MAX_COUNT);
-        self.raise_known(peer, origin, own, now)
+        self.raise_known(peer, node, own, now)
     }
 
     /// The same for a count that is in the lower bound already, as far as it is new use.
-    fn raise_known(&mut self, peer: Peer, origin: OriginId, own: u64, now: UnixMs) -> Result<bool, Refused> {
+    fn raise_known(&mut self, peer: Peer, node: NodeId, own: u64, now: UnixMs) -> Result<bool, Refused> {
         let shortage = self.shortage();
-        let before = match self.find(origin) {
+        let before = match self.find(node) {
             Ok(found) => match self.components.get_mut(found) {
                 Some(component) if component.own < own => {
                     component.updated = now;
@@ -261,7 +261,7 @@ impl CellState {
             Err(_) if !self.has_room_for(peer) => return Err(Refused::Full),
             Err(place) => {
                 let new =
-                    Component { origin, own, updated: now, stored: NEVER, above_lower_bound: false, peer };
+                    Component { node, own, updated: now, stored: NEVER, above_lower_bound: false, peer };
                 self.components.insert(place, new);
                 0
             }
@@ -274,7 +274,7 @@ impl CellState {
     /// Whether there is room for another component of a peer.
     fn has_room_for(&self, peer: Peer) -> bool {
         let all = self.components.len();
-        let free = MAX_ORIGINS_A_KEY.saturating_sub(all);
+        let free = MAX_NODES_A_KEY.saturating_sub(all);
         let most = if peer == ELSEWHERE { usize::MAX } else { most_of_part(free) };
         // Components are counted only in cells of many.
         free > 0
@@ -301,14 +301,14 @@ impl CellState {
         self.lower_bound > self.sum
     }
 
-    /// Records that the component of `origin` is all that it has spent so far. While the lower bound exceeds the sum of
+    /// Records that the component of `node` is all that it has spent so far. While the lower bound exceeds the sum of
     /// the components, what the node spends from now on is added to the lower bound. Otherwise it would be absorbed by
     /// the lower bound until the baseline is created, and then for good.
-    pub(super) fn has_said_all(&mut self, origin: OriginId, now: UnixMs) {
+    pub(super) fn has_said_all(&mut self, node: NodeId, now: UnixMs) {
         // If there is no room for the component, the caller refuses the count itself.
         if self.shortage() > 0
-            && self.raise(origin, 0, now).is_ok()
-            && let Some(component) = self.find(origin).ok().and_then(|at| self.components.get_mut(at))
+            && self.raise(node, 0, now).is_ok()
+            && let Some(component) = self.find(node).ok().and_then(|at| self.components.get_mut(at))
         {
             component.above_lower_bound = true;
         }
@@ -322,12 +322,12 @@ impl CellState {
 
     /// What the store must know of the lower bound to grant a proposal: the lower bound, if it exceeds the sum of the
     /// components, and the nodes whose further use adds to it.
-    pub(super) fn evidence(&self) -> (u64, Vec<OriginId>) {
+    pub(super) fn evidence(&self) -> (u64, Vec<NodeId>) {
         if self.shortage() == 0 {
             return (0, Vec::new());
         }
         let above = self.components.iter().filter(|component| component.above_lower_bound);
-        (self.lower_bound, above.map(|component| component.origin).collect())
+        (self.lower_bound, above.map(|component| component.node).collect())
     }
 
     /// What is known to have been used beyond the sum of the components.
@@ -364,7 +364,7 @@ impl CellState {
     pub(super) fn stored(&self, incarnation: u32) -> impl Iterator<Item = Part> + '_ {
         let known = self.incarnation == incarnation;
         let held = self.components.iter().filter(move |component| known && component.stored != NEVER);
-        held.map(|component| (component.origin, component.stored))
+        held.map(|component| (component.node, component.stored))
     }
 
     /// Whether the store has returned in this `incarnation` all that it holds of this cell, and no new query is
@@ -373,7 +373,7 @@ impl CellState {
         self.heard_in == incarnation
     }
 
-    /// Requires the store to return again what it holds: `origin` has evicted its own count, which another aggregator
+    /// Requires the store to return again what it holds: `node` has evicted its own count, which another aggregator
     /// may have written to the store.
     pub(super) fn query_anew(&mut self) {
         self.heard_in = 0;
@@ -410,8 +410,8 @@ impl CellState {
             self.components.iter_mut().for_each(|component| component.stored = NEVER);
         }
         let grew = self.raise_all(parts, now);
-        for (origin, own) in parts.iter().filter(|(_, own)| *own <= MAX_COUNT) {
-            if let Some(component) = self.find(*origin).ok().and_then(|at| self.components.get_mut(at)) {
+        for (node, own) in parts.iter().filter(|(_, own)| *own <= MAX_COUNT) {
+            if let Some(component) = self.find(*node).ok().and_then(|at| self.components.get_mut(at)) {
                 let known = if component.stored == NEVER { 0 } else { component.stored };
                 component.stored = known.max(*own);
             }
@@ -421,14 +421,14 @@ impl CellState {
 
     fn raise_all(&mut self, parts: &[Part], now: UnixMs) -> bool {
         let mut grew = false;
-        for (origin, own) in parts.iter().filter(|(_, own)| *own <= MAX_COUNT) {
+        for (node, own) in parts.iter().filter(|(_, own)| *own <= MAX_COUNT) {
             // If there is no room for the component, it stays in the store only.
-            grew |= self.raise_known(ELSEWHERE, *origin, *own, now).unwrap_or(false);
+            grew |= self.raise_known(ELSEWHERE, *node, *own, now).unwrap_or(false);
         }
         grew
     }
 
-    fn find(&self, origin: OriginId) -> Result<usize, usize> {
-        self.components.binary_search_by_key(&origin, |component| component.origin)
+    fn find(&self, node: NodeId) -> Result<usize, usize> {
+        self.components.binary_search_by_key(&node, |component| component.node)
     }
 }

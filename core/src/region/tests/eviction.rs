@@ -16,7 +16,7 @@ fn count_in(namespace: &str, identifier: &str, own: u64) -> wire::Count {
 }
 
 fn report(region: &mut Region, from: u8, count: wire::Count) -> Result<(), Refused> {
-    let refused = region.report(origin(from), &[count], NOW).refused;
+    let refused = region.report(node(from), &[count], NOW).refused;
     refused.first().map_or(Ok(()), |(_, why)| Err(*why))
 }
 
@@ -35,7 +35,7 @@ fn the_least_used_keys_make_room_and_those_past_half_their_limits_stay() {
     for at in 0..10_000 {
         let now = UnixMs(NOW.0 + at);
         let invented = count_in("n", &std::format!("invented-{at}"), 1);
-        assert_eq!(region.report(origin(1), &[invented], now).refused, []);
+        assert_eq!(region.report(node(1), &[invented], now).refused, []);
         assert!(region.stats(MonoMs(NOW.0)).keys <= MAX_KEYS);
     }
     for at in 0..8 {
@@ -137,7 +137,7 @@ fn keys_of_a_namespace_that_fills_the_room_are_evicted_for_other_namespaces_only
 #[test]
 fn keys_that_wait_to_be_written_to_the_store_are_not_evicted() {
     let mut region = small();
-    region.back();
+    region.attach_store();
     for at in 0..MAX_KEYS {
         report(&mut region, 1, count_in("n", &std::format!("{at}"), 1)).unwrap();
     }

@@ -17,15 +17,15 @@ fn tenth(sequence: u64, own: u64, limit: u64) -> wire::Count {
     wire::Count { key: fine().as_bytes().to_vec(), sequence, own, limit, ..Default::default() }
 }
 
-fn queries(sequence: u64, own: u64, cost: u64, limit: u64) -> wire::Consult {
+fn queries(sequence: u64, own: u64, cost: u64, limit: u64) -> wire::Query {
     let key = fine().as_bytes().to_vec();
-    wire::Consult { id: 1, key, sequence, own, cost, limit, ..Default::default() }
+    wire::Query { id: 1, key, sequence, own, cost, limit, ..Default::default() }
 }
 
 /// One used in each of `cells` cells up to the newest.
 fn used(region: &mut Region, cells: u64, limit: u64) {
     for back in (0..cells).rev() {
-        assert_eq!(region.report(origin(1), &[tenth(NEWEST - back, 1, limit)], NOW).refused, vec![]);
+        assert_eq!(region.report(node(1), &[tenth(NEWEST - back, 1, limit)], NOW).refused, vec![]);
     }
 }
 
@@ -37,13 +37,13 @@ fn sequences(region: &Region) -> Vec<u64> {
 fn sequences_are_plausible_up_to_two_windows_from_now_and_all_those_cells_have_room() {
     let mut region = region();
     let counts: Vec<_> = (NEWEST - 21..=NEWEST + 21).map(|sequence| tenth(sequence, 1, 10)).collect();
-    let refused = region.report(origin(1), &counts, NOW).refused;
+    let refused = region.report(node(1), &counts, NOW).refused;
     assert_eq!(refused, vec![(0, Refused::Sequence), (42, Refused::Sequence)]);
     assert_eq!(sequences(&region), (NEWEST - 20..=NEWEST + 20).collect::<Vec<_>>());
     // Counts of later cells displace the oldest ones.
     let later = UnixMs(NOW.0 + 5 * TENTH_MS);
     let counts: Vec<_> = (NEWEST + 21..=NEWEST + 25).map(|sequence| tenth(sequence, 1, 10)).collect();
-    assert_eq!(region.report(origin(1), &counts, later).refused, vec![]);
+    assert_eq!(region.report(node(1), &counts, later).refused, vec![]);
     assert_eq!(sequences(&region), (NEWEST - 15..=NEWEST + 25).collect::<Vec<_>>());
 }
 
@@ -52,12 +52,12 @@ fn a_query_is_granted_against_eleven_cells_in_full_and_answered_with_all_of_them
     let mut region = region();
     used(&mut region, 12, 15);
     let granted = |region: &mut Region, own, cost| {
-        region.consult(origin(2), &queries(NEWEST, own, cost, 15), NOW).unwrap().granted
+        region.query(node(2), &queries(NEWEST, own, cost, 15), NOW).unwrap().granted
     };
     assert!(!granted(&mut region, 0, 5));
     assert!(granted(&mut region, 0, 4), "eleven of twelve cells count");
     assert!(!granted(&mut region, 4, 1));
-    let answer = region.consult(origin(1), &queries(NEWEST, 1, 0, 15), NOW).unwrap();
+    let answer = region.query(node(1), &queries(NEWEST, 1, 0, 15), NOW).unwrap();
     assert_eq!(
         answer.current.map(|snapshot| (snapshot.sequence, snapshot.own, snapshot.region_others)),
         Some((NEWEST, 1, 4))
@@ -72,8 +72,8 @@ fn a_query_is_granted_against_eleven_cells_in_full_and_answered_with_all_of_them
     // One cell later the window no longer touches the oldest of them.
     let later = UnixMs(NOW.0 + TENTH_MS);
     let query = |cost| queries(NEWEST + 1, 0, cost, 15);
-    assert!(!region.consult(origin(2), &query(2), later).unwrap().granted);
-    assert!(region.consult(origin(2), &query(1), later).unwrap().granted);
+    assert!(!region.query(node(2), &query(2), later).unwrap().granted);
+    assert!(region.query(node(2), &query(1), later).unwrap().granted);
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn cells_are_kept_for_as_long_as_a_window_touches_them() {
     region.tick(UnixMs(NOW.0 + TENTH_MS - 1));
     assert_eq!(sequences(&region).len(), 11);
     let later = UnixMs(NOW.0 + 5 * TENTH_MS);
-    assert_eq!(region.report(origin(1), &[tenth(NEWEST + 5, 1, 100)], later).refused, vec![]);
+    assert_eq!(region.report(node(1), &[tenth(NEWEST + 5, 1, 100)], later).refused, vec![]);
     region.tick(UnixMs(NOW.0 + 11 * TENTH_MS - 1_000));
     assert!(sequences(&region).contains(&NEWEST), "the last second in which a window touches it");
     region.tick(UnixMs(NOW.0 + 11 * TENTH_MS));
@@ -97,14 +97,14 @@ fn cells_are_kept_for_as_long_as_a_window_touches_them() {
 fn a_key_is_hot_by_the_sum_of_its_window() {
     let mut region = backed();
     region.set_complete(true);
-    region.nodes.received_from(origin(9), MonoMs(NOW.0));
-    region.subscribe(origin(9));
-    assert_eq!(pushed(&mut region, origin(9), NOW), (vec![], true));
+    region.nodes.received_from(node(9), MonoMs(NOW.0));
+    region.subscribe(node(9));
+    assert_eq!(pushed(&mut region, node(9), NOW), (vec![], true));
     used(&mut region, 5, 10);
-    assert_eq!(pushed(&mut region, origin(9), NOW).0, vec![], "half is not past half");
+    assert_eq!(pushed(&mut region, node(9), NOW).0, vec![], "half is not past half");
     assert_eq!(region.next_hot(99), vec![]);
-    region.report(origin(1), &[tenth(NEWEST + 1, 1, 10)], NOW);
-    let snapshots = pushed(&mut region, origin(9), NOW).0;
+    region.report(node(1), &[tenth(NEWEST + 1, 1, 10)], NOW);
+    let snapshots = pushed(&mut region, node(9), NOW).0;
     let six: Vec<_> = (NEWEST - 4..=NEWEST + 1).collect();
     assert_eq!(snapshots, six.iter().map(|sequence| (*sequence, 0, 1)).collect::<Vec<_>>());
     let mut hot: Vec<_> = region.next_hot(99).iter().map(|hot| (hot.sequence, hot.utilisation)).collect();
@@ -120,14 +120,14 @@ fn a_key_is_hot_by_the_sum_of_its_window() {
 #[test]
 fn a_cell_that_makes_a_window_hot_lets_its_other_cells_be_shared() {
     let mut region = backed();
-    region.nodes.received_from(origin(1), MonoMs(NOW.0));
-    region.subscribe(origin(1));
+    region.nodes.received_from(node(1), MonoMs(NOW.0));
+    region.subscribe(node(1));
     used(&mut region, 5, 10);
     for merge in region.next_merges(99) {
         took(&mut region, &merge);
     }
     assert_eq!(region.next_changes(99), vec![], "a cell that is not hot is not shared");
-    region.report(origin(1), &[tenth(NEWEST, 2, 10)], NOW);
+    region.report(node(1), &[tenth(NEWEST, 2, 10)], NOW);
     for merge in region.next_merges(99) {
         took(&mut region, &merge);
     }
@@ -141,13 +141,13 @@ fn cells_are_published_once_their_window_has_reached_half_and_each_again_when_it
     let mut region = one_of(1);
     used(&mut region, 4, 10);
     assert_eq!(rows(&mut region), vec![]);
-    region.report(origin(1), &[tenth(NEWEST, 2, 10)], NOW);
+    region.report(node(1), &[tenth(NEWEST, 2, 10)], NOW);
     let all = rows(&mut region);
     assert_eq!(counts(&all), vec![(NEWEST - 3, 1), (NEWEST - 2, 1), (NEWEST - 1, 1), (NEWEST, 2)]);
     let ends: Vec<_> = all.iter().map(|row| row.expires.0).collect();
     assert_eq!(ends[3], NOW.0 + 11 * TENTH_MS, "no window touches it from then on");
     region.published(&all, NOW);
-    region.report(origin(1), &[tenth(NEWEST + 1, 1, 10)], NOW);
+    region.report(node(1), &[tenth(NEWEST + 1, 1, 10)], NOW);
     assert_eq!(counts(&rows(&mut region)), vec![(NEWEST + 1, 1)], "the new cell, and no cell twice");
 }
 
@@ -157,52 +157,52 @@ fn an_import_of_one_cell_makes_the_whole_window_due() {
     used(&mut region, 2, 1_000);
     other(&mut region, &fine(), NEWEST - 5, 400, NOW).unwrap();
     assert_eq!(counts(&rows(&mut region)), vec![(NEWEST - 1, 1), (NEWEST, 1)]);
-    assert!(!region.consult(origin(2), &queries(NEWEST, 0, 599, 1_000), NOW).unwrap().granted);
-    assert!(region.consult(origin(2), &queries(NEWEST, 0, 598, 1_000), NOW).unwrap().granted);
+    assert!(!region.query(node(2), &queries(NEWEST, 0, 599, 1_000), NOW).unwrap().granted);
+    assert!(region.query(node(2), &queries(NEWEST, 0, 598, 1_000), NOW).unwrap().granted);
 }
 
 #[test]
 fn the_stores_first_answer_contains_all_cells_before_and_a_proposal_contains_imports() {
     let mut region = backed();
-    region.report(origin(1), &[tenth(NEWEST, 1, 50)], NOW);
+    region.report(node(1), &[tenth(NEWEST, 1, 50)], NOW);
     let merge = region.next_merges(9).remove(0);
     assert!(merge.wants_previous);
-    let previous: Vec<Vec<Part>> = (1..=10).map(|back| vec![(origin(2), back)]).collect();
+    let previous: Vec<Vec<Part>> = (1..=10).map(|back| vec![(node(2), back)]).collect();
     region.merged(&merge, &Merged { previous, ..holding(&merge.parts) }, NOW);
     assert_eq!(sequences(&region), (NEWEST - 10..=NEWEST).collect::<Vec<_>>());
     other(&mut region, &fine(), NEWEST - 3, 7, NOW).unwrap();
     other(&mut region, &fine(), NEWEST - 10, 8, NOW).unwrap();
     other(&mut region, &fine(), NEWEST - 11, 100, NOW).unwrap();
     other(&mut region, &fine(), NEWEST, 9, NOW).unwrap();
-    let Ok(Proposed::Query(merge)) = region.propose(origin(3), &queries(NEWEST, 0, 1, 500), NOW) else {
+    let Ok(Proposed::Query(merge)) = region.propose(node(3), &queries(NEWEST, 0, 1, 500), NOW) else {
         panic!("it fits by the counts stored here");
     };
     let proposal = merge.proposal.unwrap();
     assert_eq!((proposal.global_current, proposal.global_previous), (9, 15));
     assert_eq!((proposal.covered_ms, proposal.cell_ms), (TENTH_MS, TENTH_MS));
-    let refused = region.propose(origin(3), &queries(NEWEST, 0, 21, 100), NOW);
+    let refused = region.propose(node(3), &queries(NEWEST, 0, 21, 100), NOW);
     assert!(
         matches!(refused, Ok(Proposed::Settled(answer)) if !answer.granted),
         "56 here and 24 in other regions"
     );
-    assert!(matches!(region.propose(origin(3), &queries(NEWEST, 0, 20, 100), NOW), Ok(Proposed::Query(_))));
+    assert!(matches!(region.propose(node(3), &queries(NEWEST, 0, 20, 100), NOW), Ok(Proposed::Query(_))));
 }
 
 #[test]
 fn a_push_holds_no_more_cells_than_a_frame_may() {
     let mut region = region();
-    region.nodes.received_from(origin(9), MonoMs(NOW.0));
-    region.subscribe(origin(9));
+    region.nodes.received_from(node(9), MonoMs(NOW.0));
+    region.subscribe(node(9));
     for n in 0..60u32 {
         let key = key(&std::format!("k{n}"));
         let key = Key::new(&KeyParts { resolution: HARD_LIMIT_RESOLUTION, ..key.parts() }).unwrap();
         let counts: Vec<_> = (0..11)
             .map(|back| wire::Count { key: key.as_bytes().to_vec(), ..tenth(NEWEST - back, 1, 10) })
             .collect();
-        region.report(origin(1), &counts, NOW);
+        region.report(node(1), &counts, NOW);
     }
     let mut pushed_cells = BTreeSet::new();
-    while let Some(push) = region.next_push(origin(9), NOW) {
+    while let Some(push) = region.next_push(node(9), NOW) {
         assert!(push.snapshots.len() <= wire::MAX_FRAME_CELLS);
         pushed_cells.extend(push.snapshots.into_iter().map(|snapshot| (snapshot.key, snapshot.sequence)));
     }

@@ -4,17 +4,17 @@ use super::*;
 use proptest::prelude::*;
 
 /// The final components after `reports` in the given order.
-fn merged(reports: &[(u8, u64, u64)]) -> Vec<(u64, Vec<(OriginId, u64)>)> {
+fn merged(reports: &[(u8, u64, u64)]) -> Vec<(u64, Vec<(NodeId, u64)>)> {
     let mut region = region();
     for (by, sequence, own) in reports {
-        region.report(origin(*by), &[count("k", *sequence, *own)], NOW);
+        region.report(node(*by), &[count("k", *sequence, *own)], NOW);
     }
     let explained = region.explain(b"w", b"n", b"k");
     let cells = explained.iter().flat_map(|explained| &explained.cells);
     cells
         .inspect(|cell| assert_eq!(cell.regional_total(), cell.components.iter().map(|c| c.own).sum::<u64>()))
         .filter(|cell| !cell.components.is_empty())
-        .map(|cell| (cell.sequence, cell.components.iter().map(|c| (c.origin, c.own)).collect()))
+        .map(|cell| (cell.sequence, cell.components.iter().map(|c| (c.node, c.own)).collect()))
         .collect()
 }
 
@@ -45,7 +45,7 @@ proptest! {
         let mut expected = std::collections::BTreeMap::new();
         for (by, sequence, own) in reports.iter().filter(|(_, _, own)| *own > 0) {
             let cell: &mut std::collections::BTreeMap<_, u64> = expected.entry(*sequence).or_default();
-            let component = cell.entry(origin(*by)).or_default();
+            let component = cell.entry(node(*by)).or_default();
             *component = (*component).max(*own);
         }
         let expected: Vec<_> =
@@ -59,7 +59,7 @@ proptest! {
         let mut own = [0u64; 5];
         for (by, cost) in queries {
             let spent = own[usize::from(by)];
-            if region.consult(origin(by), &query(spent, cost), NOW).unwrap().granted {
+            if region.query(node(by), &query(spent, cost), NOW).unwrap().granted {
                 own[usize::from(by)] += cost;
             }
             prop_assert!(own.iter().sum::<u64>() <= 10);

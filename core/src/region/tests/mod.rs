@@ -13,7 +13,7 @@ mod replay;
 mod top;
 mod world;
 
-use super::cell::MAX_ORIGINS_A_KEY;
+use super::cell::MAX_NODES_A_KEY;
 use super::exchange::{BASELINE, Merge, Merged, Part};
 use super::shares::Grants;
 use super::*;
@@ -26,13 +26,13 @@ pub(super) const CELL_MS: u64 = 60_000;
 pub(super) const NOW: UnixMs = UnixMs(1_000 * CELL_MS);
 pub(super) const SEQUENCE: u64 = 1_000;
 
-pub(super) fn origin(n: u8) -> OriginId {
-    OriginId([n; 16])
+pub(super) fn node(n: u8) -> NodeId {
+    NodeId([n; 16])
 }
 
 /// As many nodes as a key has room for.
-pub(super) fn crowd() -> impl Iterator<Item = OriginId> {
-    (1..=MAX_ORIGINS_A_KEY as u128).map(|n| OriginId(n.to_be_bytes()))
+pub(super) fn crowd() -> impl Iterator<Item = NodeId> {
+    (1..=MAX_NODES_A_KEY as u128).map(|n| NodeId(n.to_be_bytes()))
 }
 
 pub(super) fn key(identifier: &str) -> Key {
@@ -52,9 +52,9 @@ pub(super) fn count(identifier: &str, sequence: u64, own: u64) -> wire::Count {
     wire::Count { key: key(identifier).as_bytes().to_vec(), sequence, own, limit: 10, ..Default::default() }
 }
 
-pub(super) fn query(own: u64, cost: u64) -> wire::Consult {
+pub(super) fn query(own: u64, cost: u64) -> wire::Query {
     let key = key("k").as_bytes().to_vec();
-    wire::Consult { id: 1, key, sequence: SEQUENCE, own, cost, limit: 10, ..Default::default() }
+    wire::Query { id: 1, key, sequence: SEQUENCE, own, cost, limit: 10, ..Default::default() }
 }
 
 pub(super) fn region() -> Region {
@@ -95,7 +95,7 @@ pub(super) fn counts(rows: &[exchange::Publication]) -> Vec<(u64, u64)> {
 }
 
 /// All snapshots pushed to `to`, and whether they completed its snapshot.
-pub(super) fn pushed(region: &mut Region, to: OriginId, now: UnixMs) -> (Vec<(u64, u64, u64)>, bool) {
+pub(super) fn pushed(region: &mut Region, to: NodeId, now: UnixMs) -> (Vec<(u64, u64, u64)>, bool) {
     let (mut snapshots, mut complete) = (Vec::new(), false);
     while let Some(push) = region.next_push(to, now) {
         snapshots.extend(
@@ -109,7 +109,7 @@ pub(super) fn pushed(region: &mut Region, to: OriginId, now: UnixMs) -> (Vec<(u6
 /// A region with a store.
 pub(super) fn backed() -> Region {
     let mut region = region();
-    region.back();
+    region.attach_store();
     region
 }
 
@@ -135,5 +135,5 @@ pub(super) fn cell_of(region: &Region, identifier: &str, sequence: u64) -> CellS
 }
 
 pub(super) fn parts(cell: &CellState) -> Vec<Part> {
-    cell.components.iter().map(|component| (component.origin, component.own)).collect()
+    cell.components.iter().map(|component| (component.node, component.own)).collect()
 }

@@ -11,7 +11,7 @@ fn of_thousand(sequence: u64, own: u64) -> wire::Count {
 }
 
 fn used(region: &mut Region, sequence: u64, own: u64, now: UnixMs) {
-    assert_eq!(region.report(origin(1), &[of_thousand(sequence, own)], now).refused, vec![]);
+    assert_eq!(region.report(node(1), &[of_thousand(sequence, own)], now).refused, vec![]);
 }
 
 fn imported(region: &mut Region, name: &[u8], sequence: u64, count: u64, limit: u64) {
@@ -90,8 +90,8 @@ fn a_lower_limit_elsewhere_makes_use_due_and_denies_nothing() {
     assert_eq!(rows(&mut region), vec![]);
     imported(&mut region, b"south", SEQUENCE, 1, 20);
     assert_eq!(publish(&mut region, Due::Now, NOW), vec![(SEQUENCE, 45)]);
-    let query = wire::Consult { own: 45, cost: 900, limit: LIMIT, ..query(45, 900) };
-    assert!(region.consult(origin(1), &query, NOW).unwrap().granted);
+    let query = wire::Query { own: 45, cost: 900, limit: LIMIT, ..query(45, 900) };
+    assert!(region.query(node(1), &query, NOW).unwrap().granted);
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn a_limit_that_falls_is_published() {
     used(&mut region, SEQUENCE, 60, NOW);
     let row = Publication { limit: LIMIT, ..row_of(&region) };
     region.published(&[row], NOW);
-    region.report(origin(2), &[wire::Count { limit: 100, ..count("k", SEQUENCE, 0) }], NOW);
+    region.report(node(2), &[wire::Count { limit: 100, ..count("k", SEQUENCE, 0) }], NOW);
     let all = rows_at(&mut region, Due::Now, NOW);
     assert_eq!((counts(&all), all[0].limit), (vec![(SEQUENCE, 60)], 100));
     region.published(&all, NOW);
@@ -151,8 +151,8 @@ fn a_lone_region_publishes_seldom_and_several_publish_by_their_share() {
 #[test]
 fn what_another_aggregator_has_received_waits_for_the_interval() {
     let mut region = one_of(10);
-    region.back();
-    region.learn(&key("k"), SEQUENCE, LIMIT, &[(origin(1), 500)], NOW).unwrap();
+    region.attach_store();
+    region.learn(&key("k"), SEQUENCE, LIMIT, &[(node(1), 500)], NOW).unwrap();
     assert!(!region.take_urgent());
     assert_eq!(rows_at(&mut region, Due::AtTick, NOW), vec![]);
     assert_eq!(publish(&mut region, Due::AtInterval, NOW), vec![(SEQUENCE, 500)]);
@@ -197,14 +197,14 @@ fn new_keys_and_other_namespaces_are_not_starved() {
     };
     // A hundred keys were published and are far above their shares; others become due for the first time.
     let flood: Vec<_> = (0..100).map(|n| in_namespace(b"flood", n, 500)).collect();
-    region.report(origin(1), &flood, NOW);
+    region.report(node(1), &flood, NOW);
     let first = region.next_rows(Due::Now, 100, NOW);
     region.published(&first, NOW);
     let flood: Vec<_> = (0..100).map(|n| in_namespace(b"flood", n, 900)).collect();
-    region.report(origin(1), &flood, NOW);
+    region.report(node(1), &flood, NOW);
     let new: Vec<_> = (0..50).map(|n| in_namespace(b"new", n, 100)).collect();
-    region.report(origin(1), &new, NOW);
-    region.report(origin(1), &[in_namespace(b"other", 0, 100)], NOW);
+    region.report(node(1), &new, NOW);
+    region.report(node(1), &[in_namespace(b"other", 0, 100)], NOW);
     let rows = region.next_rows(Due::Now, 40, NOW);
     assert_eq!((rows.len(), of(&rows, b"new"), of(&rows, b"other")), (40, 9, 1), "a quarter is for new keys");
     region.publish_failed(&rows, NOW);
@@ -226,7 +226,7 @@ fn short_windows_stay_in_their_region() {
         let mut region = one_of(2);
         let key = short.as_bytes().to_vec();
         let count = wire::Count { key, sequence, own: 10, limit: 10, ..Default::default() };
-        region.report(origin(1), &[count], NOW);
+        region.report(node(1), &[count], NOW);
         assert_eq!(other(&mut region, &short, sequence, 5, NOW), imported);
         assert_eq!(counts(&rows(&mut region)), due);
     }
@@ -235,7 +235,7 @@ fn short_windows_stay_in_their_region() {
 #[test]
 fn only_committed_rows_count_as_published() {
     let mut region = one_of(1);
-    region.report(origin(1), &[count("a", SEQUENCE, 5), count("b", SEQUENCE, 6)], NOW);
+    region.report(node(1), &[count("a", SEQUENCE, 5), count("b", SEQUENCE, 6)], NOW);
     let all = rows(&mut region);
     region.published(&all[..1], NOW);
     region.publish_failed(&all, NOW);
@@ -245,9 +245,9 @@ fn only_committed_rows_count_as_published() {
 #[test]
 fn a_key_that_grew_while_it_was_published_is_due_again() {
     let mut region = one_of(10);
-    region.report(origin(1), &[count("k", SEQUENCE, 5)], NOW);
+    region.report(node(1), &[count("k", SEQUENCE, 5)], NOW);
     let all = rows(&mut region);
-    region.report(origin(1), &[count("k", SEQUENCE, 8)], NOW);
+    region.report(node(1), &[count("k", SEQUENCE, 8)], NOW);
     region.published(&all, NOW);
     region.publish_failed(&all, NOW);
     assert_eq!(counts(&rows(&mut region)), vec![(SEQUENCE, 8)]);
@@ -256,7 +256,7 @@ fn a_key_that_grew_while_it_was_published_is_due_again() {
 #[test]
 fn all_keys_are_due_again_after_the_table_was_wiped() {
     let mut region = one_of(1);
-    region.report(origin(1), &[count("k", SEQUENCE, 5), count("small", SEQUENCE, 1)], NOW);
+    region.report(node(1), &[count("k", SEQUENCE, 5), count("small", SEQUENCE, 1)], NOW);
     publish(&mut region, Due::Now, NOW);
     region.forget_published();
     assert!(region.has_rows(Due::Now));
@@ -267,18 +267,18 @@ fn all_keys_are_due_again_after_the_table_was_wiped() {
 #[test]
 fn what_other_regions_used_is_pushed_to_all_nodes_past_half_of_the_limit() {
     let mut region = one_of(10);
-    region.nodes.received_from(origin(9), MonoMs(NOW.0));
-    region.subscribe(origin(9));
-    assert_eq!(pushed(&mut region, origin(9), NOW), (vec![], true));
+    region.nodes.received_from(node(9), MonoMs(NOW.0));
+    region.subscribe(node(9));
+    assert_eq!(pushed(&mut region, node(9), NOW), (vec![], true));
     imported(&mut region, b"north", SEQUENCE, 500, LIMIT);
-    assert_eq!(pushed(&mut region, origin(9), NOW).0, vec![]);
+    assert_eq!(pushed(&mut region, node(9), NOW).0, vec![]);
     imported(&mut region, b"south", SEQUENCE, 1, LIMIT);
-    assert_eq!(pushed(&mut region, origin(9), NOW).0.len(), 1);
+    assert_eq!(pushed(&mut region, node(9), NOW).0.len(), 1);
     // Without a limit it is unknown how much is left.
     let stored = Stored { key: key("old"), sequence: SEQUENCE, count: 1, limit: u64::MAX };
     let north = region.other_region(b"north").unwrap();
     region.import(north, &stored, NOW).unwrap();
-    assert_eq!(pushed(&mut region, origin(9), NOW).0.len(), 1);
+    assert_eq!(pushed(&mut region, node(9), NOW).0.len(), 1);
 }
 
 /// The largest excess that is recorded at a time.
@@ -348,8 +348,8 @@ fn without_a_limit_that_applies_now_there_is_no_excess() {
 #[test]
 fn sums_beyond_the_highest_count_are_that_count() {
     let mut region = one_of(1);
-    region.back();
-    let parts = [(origin(1), MAX_COUNT), (origin(2), MAX_COUNT)];
+    region.attach_store();
+    let parts = [(node(1), MAX_COUNT), (node(2), MAX_COUNT)];
     region.learn(&key("k"), SEQUENCE, 10, &parts, NOW).unwrap();
     let all = rows(&mut region);
     assert_eq!(all[0].count, MAX_COUNT);
@@ -405,31 +405,31 @@ fn implausible_cells_are_not_imported() {
 
 #[test]
 fn imports_leave_the_last_quarter_of_the_room() {
-    let mut region = Region::new(RegionLimits { max_keys: 4, max_origins: 9 }, HashKey(1, 2));
+    let mut region = Region::new(RegionLimits { max_keys: 4, max_nodes: 9 }, HashKey(1, 2));
     for (identifier, taken) in [("a", true), ("b", true), ("c", true), ("d", false), ("a", true)] {
         assert_eq!(other(&mut region, &key(identifier), SEQUENCE, 5, NOW).is_ok(), taken, "{identifier}");
     }
-    assert_eq!(region.report(origin(1), &[count("e", SEQUENCE, 1)], NOW).refused, vec![]);
+    assert_eq!(region.report(node(1), &[count("e", SEQUENCE, 1)], NOW).refused, vec![]);
 }
 
 #[test]
 fn a_limit_of_live_control_makes_use_due_and_hot_without_a_report() {
     let mut region = one_of(3);
-    region.back();
+    region.attach_store();
     for number in [1, 2] {
-        assert!(region.nodes.received_from(origin(number), MonoMs(NOW.0)));
-        region.subscribe(origin(number));
+        assert!(region.nodes.received_from(node(number), MonoMs(NOW.0)));
+        region.subscribe(node(number));
     }
     used(&mut region, SEQUENCE - 1, 10, NOW);
     used(&mut region, SEQUENCE, 150, NOW);
-    pushed(&mut region, origin(2), NOW);
+    pushed(&mut region, node(2), NOW);
     region.next_merges(9);
     assert_eq!((rows(&mut region), region.take_urgent()), (vec![], false));
     controlled(&mut region, LiveLimit::Set(100), NOW);
     assert!(region.take_urgent());
     let written: Vec<_> = region.next_merges(9).iter().map(|merge| (merge.sequence, merge.limit)).collect();
     assert_eq!(written, [(SEQUENCE - 1, 100), (SEQUENCE, 100)]);
-    let snapshots = pushed(&mut region, origin(2), NOW).0;
+    let snapshots = pushed(&mut region, node(2), NOW).0;
     assert!(snapshots.contains(&(SEQUENCE, 0, 150)), "{snapshots:?}");
     assert_eq!(publish(&mut region, Due::Now, NOW), vec![(SEQUENCE - 1, 10), (SEQUENCE, 150)]);
     controlled(&mut region, LiveLimit::Set(500), UnixMs(NOW.0 + 1));
@@ -448,10 +448,10 @@ fn the_configured_limit_applies_again_without_live_control_if_it_is_known() {
     let at = |ms| UnixMs(NOW.0 + ms);
     let applied = |own, limit, ms| wire::Count { limit, applied_ms: at(ms).0, ..count("k", SEQUENCE, own) };
     let mut region = one_of(3);
-    region.report(origin(1), &[applied(150, 100, 0)], NOW);
+    region.report(node(1), &[applied(150, 100, 0)], NOW);
     controlled(&mut region, LiveLimit::Set(1_000), at(1));
     let under_control = wire::Count { configured: Some(100), ..applied(160, 1_000, 2) };
-    region.report(origin(1), &[under_control], at(2));
+    region.report(node(1), &[under_control], at(2));
     publish(&mut region, Due::AtInterval, at(3));
     // The next request would be denied, and there may be none.
     controlled(&mut region, LiveLimit::Unset, at(4));
@@ -459,14 +459,14 @@ fn the_configured_limit_applies_again_without_live_control_if_it_is_known() {
     controlled(&mut region, LiveLimit::Unset, at(5));
     // A node had the live limit before this aggregator applied it.
     let ahead = wire::Count { configured: Some(100), ..applied(170, 2_000, 6) };
-    region.report(origin(1), &[ahead], at(6));
+    region.report(node(1), &[ahead], at(6));
     controlled(&mut region, LiveLimit::Set(2_000), at(7));
     controlled(&mut region, LiveLimit::Unset, at(8));
     assert_eq!(shown(&region), Some(100));
-    region.report(origin(1), &[applied(170, 100, 9)], at(9));
+    region.report(node(1), &[applied(170, 100, 9)], at(9));
     controlled(&mut region, LiveLimit::Unknown, at(10));
     let credited = wire::Count { configured: Some(110), ..applied(170, 120, 11) };
-    region.report(origin(1), &[credited], at(11));
+    region.report(node(1), &[credited], at(11));
     controlled(&mut region, LiveLimit::Unset, at(12));
     assert_eq!(shown(&region), Some(110));
 }

@@ -37,7 +37,7 @@ fn the_nearest_come_first_and_those_without_a_limit_not_at_all() {
         limited("unlimited", SEQUENCE, 99, u64::MAX),
         limited("unused", SEQUENCE, 0, 10),
     ];
-    region.report(origin(1), &counts, NOW);
+    region.report(node(1), &counts, NOW);
     let top = rank_all(&region, vec![scope("n", CELL_MS), scope("other", CELL_MS), scope("n", 1)]);
     assert_eq!(names(&top.nearest), ["first", "second", "third"]);
     assert_eq!((top.past_half, top.over), (2, 1));
@@ -50,7 +50,7 @@ fn keys_that_only_shadow_rules_count_are_no_denials() {
     let mut region = region();
     let counts = ["over", "half", "low"].map(String::from).into_iter().zip([30, 9, 1]);
     let counts: Vec<_> = counts.map(|(name, own)| limited(&name, SEQUENCE, own, 10)).collect();
-    region.report(origin(1), &counts, NOW);
+    region.report(node(1), &counts, NOW);
     for (rules, nearest, past_half, over) in [
         (vec![], 3, 2, 1),
         (vec![(scope("n", CELL_MS), false)], 0, 0, 0),
@@ -79,7 +79,7 @@ fn the_best_matches_come_first_however_little_they_have_used() {
     counts.push(limited("cust-1", SEQUENCE, 2, 100));
     counts.push(limited("a cust-1", SEQUENCE, 500, 100));
     counts.push(limited("other", SEQUENCE, 900, 100));
-    region.report(origin(1), &counts, NOW);
+    region.report(node(1), &counts, NOW);
     let found = rank_with(&region, Top::default().matching(b"cust-1"));
     assert_eq!(names(&found.nearest[..3]), ["cust-1", "CUST-1", "cust-1149"]);
     assert_eq!((found.nearest.len(), found.limited), (MAX_TOP, counts.len() as u64 - 1));
@@ -109,8 +109,8 @@ fn matches_of_a_text() {
 #[test]
 fn the_use_of_a_key_is_computed_as_for_a_decision() {
     let mut region = region();
-    region.report(origin(1), &[limited("k", SEQUENCE - 1, 10, 50)], NOW);
-    region.report(origin(2), &[limited("k", SEQUENCE, 4, 12)], NOW);
+    region.report(node(1), &[limited("k", SEQUENCE - 1, 10, 50)], NOW);
+    region.report(node(2), &[limited("k", SEQUENCE, 4, 12)], NOW);
     let half = UnixMs(NOW.0 + CELL_MS / 2);
     let usage = region.explain(b"w", b"n", b"k")[0].usage(half);
     assert_eq!((usage.used, usage.limit, usage.current), (9, Some(12), 4));
@@ -131,7 +131,7 @@ fn lists_are_bounded_and_many_keys_are_ranked_in_steps() {
     for batch in 0..100 {
         let counts: Vec<_> =
             (0..100).map(|n| limited(&format!("k{batch}-{n}"), SEQUENCE, 10 + n, 10)).collect();
-        region.report(origin(1), &counts, NOW);
+        region.report(node(1), &counts, NOW);
     }
     let mut top = Top::new([(scope("n", CELL_MS), true)]);
     assert!(region.rank(&mut top, NOW), "one step does not visit all keys");
@@ -144,11 +144,11 @@ fn lists_are_bounded_and_many_keys_are_ranked_in_steps() {
 #[test]
 fn the_highest_numbers_do_not_overflow() {
     let mut region = region();
-    region.back();
+    region.attach_store();
     for (name, limit) in [("a", 0), ("b", MAX_COUNT)] {
-        region.learn(&key(name), SEQUENCE, limit, &[(origin(1), MAX_COUNT)], NOW).unwrap();
+        region.learn(&key(name), SEQUENCE, limit, &[(node(1), MAX_COUNT)], NOW).unwrap();
     }
-    region.report(origin(1), &[limited("c", SEQUENCE, 1, u64::MAX - 1)], NOW);
+    region.report(node(1), &[limited("c", SEQUENCE, 1, u64::MAX - 1)], NOW);
     assert_eq!(names(&rank_all(&region, vec![]).nearest), ["a", "b", "c"]);
 }
 
@@ -159,7 +159,7 @@ proptest! {
     ) {
         let mut region = region();
         for (at, (own, limit)) in used.iter().enumerate() {
-            region.report(origin(1), &[limited(&format!("{at}"), SEQUENCE, *own, *limit)], NOW);
+            region.report(node(1), &[limited(&format!("{at}"), SEQUENCE, *own, *limit)], NOW);
         }
         let top = rank_all(&region, vec![]);
         let mut shares: Vec<_> = used.iter().map(|(own, limit)| own * 1_000_000 / limit).collect();
@@ -178,7 +178,7 @@ fn the_limit_that_was_applied_last_is_shown_whatever_the_order_of_arrival() {
         let mut region = region();
         for (limit, applied_ms) in counts {
             let count = wire::Count { applied_ms: *applied_ms, ..limited("k", SEQUENCE, 30, *limit) };
-            assert_eq!(region.report(origin(1), &[count], NOW).refused, vec![]);
+            assert_eq!(region.report(node(1), &[count], NOW).refused, vec![]);
         }
         let explained = &region.explain(b"w", b"n", b"k")[0];
         let ranked = rank_all(&region, vec![]).nearest[0].usage.limit;
@@ -200,7 +200,7 @@ fn a_limit_is_shown_though_the_clock_was_set_back_since_the_last_one() {
     let mut region = region();
     for (limit, at) in [(1_000, UnixMs(NOW.0 + 60_000)), (50, NOW)] {
         let count = wire::Count { applied_ms: at.0, ..limited("k", SEQUENCE, 30, limit) };
-        assert_eq!(region.report(origin(1), &[count], at).refused, vec![]);
+        assert_eq!(region.report(node(1), &[count], at).refused, vec![]);
     }
     assert_eq!(region.explain(b"w", b"n", b"k")[0].newest_limit, Some(50));
 }

@@ -1,7 +1,7 @@
 //! Messages between the region's aggregators: changed cells, sent soon. Messages may be lost; the hot index (`hot`)
 //! makes up for that.
 
-use crate::model::key::{Key, OriginId};
+use crate::model::key::{Key, NodeId};
 use crate::model::schedule::Schedule;
 use crate::model::wire::{Change, Changes, MAX_FRAME_CELLS};
 use crate::region::Refused;
@@ -79,7 +79,7 @@ pub fn receive(access: &mut impl Access, id: &[u8; 16], message: &[u8]) -> Resul
     let store_ids = StoreIds(core::mem::take(&mut changes.store_ids));
     if changes.sender != id {
         access.state(|state, now| {
-            if changes.origins_changed {
+            if changes.nodes_changed {
                 state.notify(Event::Elsewhere);
             }
             if changes.controls_changed {
@@ -103,9 +103,9 @@ pub fn receive(access: &mut impl Access, id: &[u8; 16], message: &[u8]) -> Resul
 
 fn parts(change: &Change) -> Vec<Part> {
     let part = |part: &crate::model::wire::Part| {
-        let origin: [u8; 16] = part.origin.as_slice().try_into().ok()?;
-        let origin = OriginId::parse(&origin).unwrap_or(BASELINE);
-        Some((origin, part.own))
+        let node: [u8; 16] = part.node.as_slice().try_into().ok()?;
+        let node = NodeId::parse(&node).unwrap_or(BASELINE);
+        Some((node, part.own))
     };
     change.parts.iter().filter_map(part).collect()
 }
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
     use crate::model::wire::Part;
     use crate::region::exchange::Merged;
-    use crate::replication::testing::{NOW, ORIGIN, SEQUENCE, at, backed, key, report, sum};
+    use crate::replication::testing::{NODE, NOW, SEQUENCE, at, backed, key, report, sum};
     use std::vec;
 
     const A: [u8; 16] = [7; 16];
@@ -125,7 +125,7 @@ mod tests {
     fn hot_cells_that_are_in_the_store_are_published_to_the_peers() {
         let (mut state, mut broadcaster) = (backed(), Broadcaster::new(A, Schedule::default()));
         assert!(matches!(broadcaster.next(&mut at(&mut state, 0)), Next::Wait { .. }));
-        state.take(ORIGIN, report(1, 7), NOW).unwrap();
+        state.take(NODE, report(1, 7), NOW).unwrap();
         for merge in state.region.next_merges(9) {
             let merged = Merged { current: merge.parts.clone(), limit: 10, ..Merged::default() };
             state.region.merged(&merge, &merged, NOW.unix);
@@ -147,7 +147,7 @@ mod tests {
     fn what_a_peer_found_in_another_incarnation_counts_and_is_written_again() {
         let (mut state, mut broadcaster) = (backed(), Broadcaster::new(A, Schedule::default()));
         broadcaster.next(&mut at(&mut state, 0));
-        state.take(ORIGIN, report(1, 7), NOW).unwrap();
+        state.take(NODE, report(1, 7), NOW).unwrap();
         for merge in state.region.next_merges(9) {
             let merged = Merged { current: merge.parts.clone(), limit: 10, ..Merged::default() };
             state.region.merged(&merge, &merged, NOW.unix);
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn what_a_peer_found_is_not_written_again_because_one_of_them_lacks_a_marker() {
         let key = key("i").as_bytes().to_vec();
-        let part = Part { origin: ORIGIN.0.to_vec(), own: 7 };
+        let part = Part { node: NODE.0.to_vec(), own: 7 };
         let cells =
             vec![Change { key, sequence: SEQUENCE, limit: 10, parts: vec![part], ..Change::default() }];
         let cases: [(&[u64], &[u64], usize); 6] = [
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(receive(&mut at(&mut state, 0), &A, b"\xff\xff"), Err(NoMessage));
         let many = Changes { cells: vec![Change::default(); MAX_FRAME_CELLS + 1], ..Changes::default() };
         assert_eq!(receive(&mut at(&mut state, 0), &A, &many.encode_to_vec()), Err(NoMessage));
-        let no_cell = Changes { cells: vec![Change::default()], origins_changed: true, ..Changes::default() };
+        let no_cell = Changes { cells: vec![Change::default()], nodes_changed: true, ..Changes::default() };
         assert_eq!(receive(&mut at(&mut state, 0), &A, &no_cell.encode_to_vec()), Ok(()));
         assert_eq!(state.region.explain(b"w", b"n", b"i"), vec![]);
         let events = state.take_events();

@@ -52,7 +52,7 @@ pub struct TimeProposal {
     pub is_shared: bool,
 }
 
-/// The region's time as the store holds it. `origins.lua` is the same in Redis.
+/// The region's time as the store holds it. `nodes.lua` is the same in Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedTime {
     /// The region's time, in microseconds since the Unix epoch.

@@ -1,7 +1,7 @@
 //! Heartbeats: writes to the store which Envoys are connected here, and reads which are connected elsewhere in the
 //! region.
 
-use crate::model::key::OriginId;
+use crate::model::key::NodeId;
 use crate::model::schedule::Schedule;
 use crate::model::wire::Changes;
 use crate::replication::events::{Event, Events};
@@ -16,7 +16,7 @@ use alloc::vec::Vec;
 pub enum Call {
     /// Record that these nodes and this aggregator are alive and return all that are alive in the region; then call
     /// [`Heartbeat::received`].
-    Origins(Vec<OriginId>, Member),
+    Nodes(Vec<NodeId>, Member),
     /// Publish this message; then call [`Heartbeat::sent`].
     Broadcast(Changes),
 }
@@ -25,7 +25,7 @@ pub enum Call {
 #[derive(Clone, Copy, Debug)]
 pub struct Alive<'a> {
     /// Nodes.
-    pub nodes: &'a [OriginId],
+    pub nodes: &'a [NodeId],
     /// Aggregators.
     pub aggregators: &'a [Member],
 }
@@ -64,13 +64,13 @@ impl Heartbeat {
                 });
                 if let Some((mine, owes)) = mine {
                     self.stage = Stage::Named;
-                    return Next::Call(Call::Origins(mine, Member { id: self.id, owes }));
+                    return Next::Call(Call::Nodes(mine, Member { id: self.id, owes }));
                 }
             }
             Stage::Named if self.changed => {
                 let sender = self.id.to_vec();
                 self.changed = false;
-                let changes = Changes { sender, origins_changed: true, ..Changes::default() };
+                let changes = Changes { sender, nodes_changed: true, ..Changes::default() };
                 return Next::Call(Call::Broadcast(changes));
             }
             Stage::Named | Stage::Waiting => {}
@@ -106,14 +106,14 @@ impl Heartbeat {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::replication::testing::{NOW, ORIGIN, at, backed, origin, state};
+    use crate::replication::testing::{NODE, NOW, at, backed, node, state};
     use std::vec;
 
     #[test]
     fn nodes_are_written_at_each_interval_and_a_change_is_published_to_the_peers() {
         let mut state = backed();
-        state.enter(ORIGIN, NOW).unwrap();
-        state.count_node(ORIGIN, 1);
+        state.enter(NODE, NOW).unwrap();
+        state.count_node(NODE, 1);
         let mut heartbeat = Heartbeat::new([7; 16], Schedule::default());
         for event in [None, Some(Event::Elsewhere), Some(Event::Heartbeat)] {
             let wait = heartbeat.next(&mut at(&mut state, 0));
@@ -121,15 +121,15 @@ mod tests {
             event.into_iter().for_each(|event| heartbeat.notified(event));
             let call = heartbeat.next(&mut at(&mut state, 0));
             let me = Member { id: [7; 16], owes: false };
-            assert_eq!(call, Next::Call(Call::Origins(vec![ORIGIN], me)));
-            let alive = Alive { nodes: &[ORIGIN, origin(9)], aggregators: &[] };
+            assert_eq!(call, Next::Call(Call::Nodes(vec![NODE], me)));
+            let alive = Alive { nodes: &[NODE, node(9)], aggregators: &[] };
             heartbeat.received(&mut at(&mut state, 0), Ok(alive));
             assert_eq!(state.region.nodes.alive(NOW.mono), 2);
             if event == Some(Event::Heartbeat) {
                 let Next::Call(Call::Broadcast(changes)) = heartbeat.next(&mut at(&mut state, 0)) else {
                     panic!()
                 };
-                assert!(changes.origins_changed && changes.sender == [7; 16]);
+                assert!(changes.nodes_changed && changes.sender == [7; 16]);
                 heartbeat.sent(&mut at(&mut state, 0), Ok(()));
             }
         }

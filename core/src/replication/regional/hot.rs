@@ -195,11 +195,11 @@ mod tests {
     use super::*;
     use crate::replication::RegionState;
     use crate::replication::regional::broadcast::connected;
-    use crate::replication::testing::{ORIGIN, SEQUENCE, at, backed, key, sum};
+    use crate::replication::testing::{NODE, SEQUENCE, at, backed, key, sum};
     use std::vec;
 
     fn merged() -> Result<Merged, Failure> {
-        Ok(Merged { current: vec![(ORIGIN, 7)], limit: 10, ..Merged::default() })
+        Ok(Merged { current: vec![(NODE, 7)], limit: 10, ..Merged::default() })
     }
 
     /// A reader that waits for its first interval.

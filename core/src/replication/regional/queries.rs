@@ -2,8 +2,8 @@
 //! answer.
 
 use crate::model::breaker::FAIR_MS;
-use crate::model::key::OriginId;
-use crate::model::wire::{Answer, Consult};
+use crate::model::key::NodeId;
+use crate::model::wire::{Answer, Query};
 use crate::region::Proposed;
 use crate::region::exchange::{Merge, Merged};
 use crate::replication::events::Event;
@@ -19,27 +19,27 @@ const RESERVE_MS: u32 = 10;
 /// The queries of one frame.
 #[derive(Clone, Debug)]
 pub struct Queries {
-    origin: OriginId,
+    node: NodeId,
     /// Queries that the store decides.
-    queries: Vec<Consult>,
+    queries: Vec<Query>,
     merges: Vec<Merge>,
     answers: Vec<Answer>,
 }
 
 impl Queries {
     /// Judges the queries from memory. Those that memory cannot settle are for the store.
-    pub fn propose(access: &mut impl Access, origin: OriginId, consults: Vec<Consult>) -> Queries {
-        let answers = Vec::with_capacity(consults.len());
-        let mut proposed = Queries { origin, queries: Vec::new(), merges: Vec::new(), answers };
+    pub fn propose(access: &mut impl Access, node: NodeId, queries: Vec<Query>) -> Queries {
+        let answers = Vec::with_capacity(queries.len());
+        let mut proposed = Queries { node, queries: Vec::new(), merges: Vec::new(), answers };
         access.state(|state, now| {
-            for consult in consults {
-                match state.region.propose(origin, &consult, now.unix) {
+            for query in queries {
+                match state.region.propose(node, &query, now.unix) {
                     Ok(Proposed::Settled(answer)) => proposed.answers.push(state.judged(answer)),
                     Ok(Proposed::Query(merge)) => {
-                        proposed.queries.push(consult);
+                        proposed.queries.push(query);
                         proposed.merges.push(merge);
                     }
-                    Err(_) => proposed.answers.push(state.unjudged(&consult)),
+                    Err(_) => proposed.answers.push(state.unjudged(&query)),
                 }
             }
         });
@@ -52,14 +52,13 @@ impl Queries {
     }
 
     /// The queries that belong to [`Queries::merges`], in the same order.
-    pub fn queries(&self) -> &[Consult] {
+    pub fn queries(&self) -> &[Query] {
         &self.queries
     }
 
     /// The store's deadline in milliseconds: the shortest time that a filter waits, less the time for the way back.
     pub fn patience_ms(&self) -> u64 {
-        let named =
-            |query: &Consult| if query.timeout_ms == 0 { DEFAULT_TIMEOUT_MS } else { query.timeout_ms };
+        let named = |query: &Query| if query.timeout_ms == 0 { DEFAULT_TIMEOUT_MS } else { query.timeout_ms };
         let shortest = self.queries.iter().map(named).min().unwrap_or(DEFAULT_TIMEOUT_MS);
         u64::from(shortest.saturating_sub(RESERVE_MS).max(1))
     }
@@ -72,15 +71,15 @@ impl Queries {
     /// The answers to all queries, in any order. `results` are the store's, in the order of [`Queries::merges`].
     pub fn conclude(self, access: &mut impl Access, results: &[Result<Merged, Failure>]) -> Vec<Answer> {
         let is_noted = !self.merges.is_empty() && !self.were_hurried(results);
-        let Queries { origin, queries, merges, mut answers } = self;
+        let Queries { node, queries, merges, mut answers } = self;
         access.state(|state, now| {
             if is_noted {
                 note_parts(state, results, now);
             }
             for (place, (query, merge)) in queries.iter().zip(&merges).enumerate() {
                 let answer = match results.get(place) {
-                    Some(Ok(merged)) => state.region.concluded(origin, query, merge, merged, now.unix),
-                    _ => state.region.consult(origin, query, now.unix),
+                    Some(Ok(merged)) => state.region.concluded(node, query, merge, merged, now.unix),
+                    _ => state.region.query(node, query, now.unix),
                 };
                 answers.push(match answer {
                     Ok(answer) => state.judged(answer),
@@ -100,12 +99,12 @@ impl Queries {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::replication::testing::{NOW, ORIGIN, at, backed, consult};
+    use crate::replication::testing::{NODE, NOW, at, backed, query};
     use std::vec;
 
     fn queries(waits: &[u32]) -> Queries {
-        let queries = waits.iter().map(|wait| Consult { timeout_ms: *wait, ..Consult::default() }).collect();
-        Queries { origin: ORIGIN, queries, merges: vec![], answers: vec![] }
+        let queries = waits.iter().map(|wait| Query { timeout_ms: *wait, ..Query::default() }).collect();
+        Queries { node: NODE, queries, merges: vec![], answers: vec![] }
     }
 
     #[test]
@@ -124,8 +123,8 @@ mod tests {
         let mut state = backed();
         for (timeout_ms, usable) in [(30, true), (50, false)] {
             for id in 0..10 {
-                let consult = Consult { timeout_ms, ..consult(id, 1, 100) };
-                let proposed = Queries::propose(&mut at(&mut state, 0), ORIGIN, vec![consult]);
+                let query = Query { timeout_ms, ..query(id, 1, 100) };
+                let proposed = Queries::propose(&mut at(&mut state, 0), NODE, vec![query]);
                 proposed.conclude(&mut at(&mut state, 0), &[Err(Failure::Timeout)]);
             }
             assert_eq!(state.is_usable(NOW.mono), usable, "{timeout_ms} ms");
@@ -135,15 +134,15 @@ mod tests {
     #[test]
     fn every_query_is_answered_by_the_store_or_from_memory() {
         let mut state = backed();
-        let consults = vec![
-            consult(1, 11, 10), // above the limit
-            consult(2, 5, 10),
-            consult(3, 6, 10),
-            Consult { id: 4, ..Consult::default() }, // not a valid query
+        let queries = vec![
+            query(1, 11, 10), // above the limit
+            query(2, 5, 10),
+            query(3, 6, 10),
+            Query { id: 4, ..Query::default() }, // not a valid query
         ];
-        let proposed = Queries::propose(&mut at(&mut state, 0), ORIGIN, consults);
+        let proposed = Queries::propose(&mut at(&mut state, 0), NODE, queries);
         assert_eq!(proposed.merges().len(), 2);
-        let merged = Merged { granted: Some(true), current: vec![(ORIGIN, 5)], ..Merged::default() };
+        let merged = Merged { granted: Some(true), current: vec![(NODE, 5)], ..Merged::default() };
         let results = [Ok(merged), Err(Failure::Unavailable)];
         let answers = proposed.conclude(&mut at(&mut state, 1), &results);
         let mut granted: Vec<_> = answers.iter().map(|answer| (answer.id, answer.granted)).collect();

@@ -298,7 +298,7 @@ mod tests {
     use crate::model::key::{Key, KeyParts};
     use crate::model::wire::{FilterFrame, Report};
     use crate::replication::RegionState;
-    use crate::replication::testing::{NOW, ORIGIN, at, backed, count, key, report};
+    use crate::replication::testing::{NODE, NOW, at, backed, count, key, report};
     use std::{format, vec};
 
     fn stored(merge: &Merge) -> Result<Merged, Failure> {
@@ -323,13 +323,13 @@ mod tests {
     fn three(state: &mut RegionState) {
         let counts = ["a", "b", "c"].map(|key| count(key, 1)).to_vec();
         let report = Some(Report { id: 1, counts });
-        state.take(ORIGIN, FilterFrame { report, ..FilterFrame::default() }, NOW).unwrap();
+        state.take(NODE, FilterFrame { report, ..FilterFrame::default() }, NOW).unwrap();
     }
 
     #[test]
     fn a_round_writes_pending_cells_names_hot_ones_and_acknowledges() {
         let (mut state, mut replay) = (backed(), replay());
-        state.take(ORIGIN, report(1, 7), NOW).unwrap();
+        state.take(NODE, report(1, 7), NOW).unwrap();
         let sent = merges(&mut replay, &mut state);
         assert_eq!((sent.len(), state.replayed()), (1, 0));
         let results: Vec<_> = sent.iter().map(stored).collect();
@@ -403,7 +403,7 @@ mod tests {
         assert_eq!(state.rewriting, Rewriting::Done);
         state.region.store_lost();
         state.rewriting = Rewriting::Waits;
-        state.take(ORIGIN, report(2, 7), NOW).unwrap();
+        state.take(NODE, report(2, 7), NOW).unwrap();
         store(&mut state, &mut replay, None);
         assert_eq!(state.rewriting, Rewriting::Waits, "only what was used since is written");
         state.region.write_again();
@@ -411,7 +411,7 @@ mod tests {
         store(&mut state, &mut replay, Some(Failure::Unavailable));
         assert_eq!(state.rewriting, Rewriting::Runs);
         store(&mut state, &mut replay, None);
-        state.take(ORIGIN, report(3, 8), NOW).unwrap();
+        state.take(NODE, report(3, 8), NOW).unwrap();
         store(&mut state, &mut replay, None);
         assert_eq!(state.rewriting, Rewriting::Done);
     }

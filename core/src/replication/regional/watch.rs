@@ -276,7 +276,7 @@ mod tests {
     use crate::region::exchange::Merged;
     use crate::replication::regional::marker::{Incarnation, Look, Marker, Server};
     use crate::replication::regional::receipts::Receipts;
-    use crate::replication::testing::{NOW, ORIGIN, at, report, state};
+    use crate::replication::testing::{NODE, NOW, at, report, state};
     use std::vec;
 
     fn incarnations(id: u128, looks: u64, age_ms: u64) -> Incarnations {
@@ -405,7 +405,7 @@ mod tests {
         for (name, second, wiped, graced) in cases {
             let (mut state, mut watch) = (fresh(), unread());
             looks(&mut watch, &mut state, &incarnations(1, 5, 90_000));
-            state.take(ORIGIN, report(1, 3), NOW).unwrap();
+            state.take(NODE, report(1, 3), NOW).unwrap();
             state.region.next_merges(9);
             state.take_events();
             let looked = looks(&mut watch, &mut state, &second);
@@ -457,7 +457,7 @@ mod tests {
 
     /// Reports a count and writes it to the store, which acknowledges it.
     fn write(state: &mut RegionState, own: u64) {
-        state.take(ORIGIN, report(own, own), NOW).unwrap();
+        state.take(NODE, report(own, own), NOW).unwrap();
         for merge in state.region.next_merges(9) {
             let merged = Merged { current: merge.parts.clone(), limit: 10, ..Merged::default() };
             state.region.merged(&merge, &merged, NOW.unix);

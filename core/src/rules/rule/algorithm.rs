@@ -13,7 +13,7 @@ use crate::model::key::HARD_LIMIT_RESOLUTION;
 use crate::model::window::MAX_COUNT;
 use core::ops::RangeInclusive;
 
-pub(in crate::rules) use crate::model::exact::AlgorithmKind as Kind;
+pub(in crate::rules) use crate::model::exact::AlgorithmKind;
 
 /// With a window, the decision can be made without the query's answer.
 pub(in crate::rules) const QUERY_TIMEOUT: Span = Span { min_ms: 1, max_ms: 1_000, example: "50ms" };
@@ -37,10 +37,10 @@ pub(in crate::rules) struct AlgorithmFields {
 /// The numbers of zones.
 pub(in crate::rules) const ZONES: RangeInclusive<u64> = 1..=u32::MAX as u64;
 
-impl Kind {
+impl AlgorithmKind {
     /// Reads `algorithm`.
-    pub(in crate::rules) fn read(node: Node<'_>, errors: &mut Errors) -> Option<Kind> {
-        node.word(&Kind::WORDS, errors)
+    pub(in crate::rules) fn read(node: Node<'_>, errors: &mut Errors) -> Option<AlgorithmKind> {
+        node.word(&AlgorithmKind::WORDS, errors)
     }
 
     /// Reads `limit`, `window` and `zone`, of which each algorithm has some.
@@ -49,7 +49,7 @@ impl Kind {
         fields: &Fields<'_>,
         errors: &mut Errors,
     ) -> Option<AlgorithmFields> {
-        if self == Kind::Ledger {
+        if self == AlgorithmKind::Ledger {
             return read_ledger(fields, errors);
         }
         let limit = fields
@@ -58,7 +58,7 @@ impl Kind {
             fields.required("window", "a duration such as \"1m\"", errors, |n, e| Span::WINDOW.read(n, e));
         let why = "has no effect here, as only a ledger has a zone";
         let zoneless = without("zone", why, "\"algorithm\": \"ledger\" with it, or no zone", fields, errors);
-        let algorithm = if self == Kind::Log { Algorithm::Log } else { Algorithm::Window };
+        let algorithm = if self == AlgorithmKind::Log { Algorithm::Log } else { Algorithm::Window };
         zoneless?;
         let (limit, carried) = limit?;
         Some(AlgorithmFields { algorithm, limit, carried, duration_ms: duration_ms? })
@@ -72,9 +72,11 @@ impl Kind {
         errors: &mut Errors,
     ) -> Option<bool> {
         let why = match self {
-            Kind::Window => return read_windows_hard_limit(fields, own, errors),
-            Kind::Log => "has no effect here, as no window of a log ever holds more than its limit",
-            Kind::Ledger => "has no effect here, as no window of a ledger ever holds more than its rate",
+            AlgorithmKind::Window => return read_windows_hard_limit(fields, own, errors),
+            AlgorithmKind::Log => "has no effect here, as no window of a log ever holds more than its limit",
+            AlgorithmKind::Ledger => {
+                "has no effect here, as no window of a ledger ever holds more than its rate"
+            }
         };
         without("hard_limit", why, "\"algorithm\": \"sliding_window\", or no hard limit", fields, errors)
             .map(|()| false)
@@ -92,9 +94,9 @@ impl Kind {
     /// Reads the limit of a rule or of an override.
     pub(in crate::rules) fn read_most(self, node: Node<'_>, errors: &mut Errors) -> Option<u64> {
         match self {
-            Kind::Window => node.integer(0..=u64::MAX, errors),
-            Kind::Log => node.integer(0..=MAX_LOG_LIMIT, errors),
-            Kind::Ledger => node.reject(
+            AlgorithmKind::Window => node.integer(0..=u64::MAX, errors),
+            AlgorithmKind::Log => node.integer(0..=MAX_LOG_LIMIT, errors),
+            AlgorithmKind::Ledger => node.reject(
                 errors,
                 "has no effect here, as a ledger's zone sets the rate",
                 "\"exempt\": true, or no override",
@@ -105,8 +107,8 @@ impl Kind {
     /// Reads `timeout`.
     pub(in crate::rules) fn read_timeout(self, fields: &Fields<'_>, errors: &mut Errors) -> Option<u64> {
         let (span, default) = match self {
-            Kind::Window => (QUERY_TIMEOUT, QUERY_TIMEOUT_MS_DEFAULT),
-            Kind::Log | Kind::Ledger => (EXACT_TIMEOUT, EXACT_TIMEOUT_MS_DEFAULT),
+            AlgorithmKind::Window => (QUERY_TIMEOUT, QUERY_TIMEOUT_MS_DEFAULT),
+            AlgorithmKind::Log | AlgorithmKind::Ledger => (EXACT_TIMEOUT, EXACT_TIMEOUT_MS_DEFAULT),
         };
         fields.or("timeout", default, errors, |n, e| span.read(n, e))
     }
@@ -120,9 +122,11 @@ impl Kind {
         errors: &mut Errors,
     ) -> Option<()> {
         let why = match (self, hard_limit) {
-            (Kind::Window, false) => return Some(()),
-            (Kind::Window, true) => "cannot come from a response, as a hard limit needs the cost before it",
-            (Kind::Log | Kind::Ledger, _) => {
+            (AlgorithmKind::Window, false) => return Some(()),
+            (AlgorithmKind::Window, true) => {
+                "cannot come from a response, as a hard limit needs the cost before it"
+            }
+            (AlgorithmKind::Log | AlgorithmKind::Ledger, _) => {
                 "cannot come from a response, as a log or a ledger is charged before it"
             }
         };
@@ -130,7 +134,7 @@ impl Kind {
         match (fields.get("cost"), cost) {
             (Some(node), Some(Cost::Response(_))) => node.reject(errors, why, expected),
             (Some(node), Some(Cost::Fixed(most) | Cost::Header { max: most, .. }))
-                if self == Kind::Ledger && *most > MAX_COUNT =>
+                if self == AlgorithmKind::Ledger && *most > MAX_COUNT =>
             {
                 node.reject(errors, "is more than a ledger records", "at most 9007199254740992")
             }
@@ -141,7 +145,7 @@ impl Kind {
     /// Refuses fields without effect on the algorithm.
     pub(in crate::rules) fn check_others(self, fields: &Fields<'_>, errors: &mut Errors) -> Option<()> {
         let why = "has no effect here, as every request is queried";
-        let unknown_key_fits = self == Kind::Window
+        let unknown_key_fits = self == AlgorithmKind::Window
             || without(
                 "unknown_key",
                 why,
@@ -151,8 +155,8 @@ impl Kind {
             )
             .is_some();
         let why = "has no effect here, as a ledger counts by its zone";
-        let namespace_fits =
-            self != Kind::Ledger || without("namespace", why, "no namespace", fields, errors).is_some();
+        let namespace_fits = self != AlgorithmKind::Ledger
+            || without("namespace", why, "no namespace", fields, errors).is_some();
         (unknown_key_fits && namespace_fits).then_some(())
     }
 }

@@ -16,7 +16,7 @@ use crate::fields::Node;
 use crate::limiter::{CompiledRule, Policy, Visibility};
 use crate::model::exact::Algorithm;
 use crate::model::key::{HARD_LIMIT_RESOLUTION, KeyParts, MAX_TEXT_BYTES};
-use algorithm::{AlgorithmFields, Kind};
+use algorithm::{AlgorithmFields, AlgorithmKind};
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
@@ -262,7 +262,7 @@ impl Rule {
             Part::read_all,
         );
         let hash = fields.or("hash", false, errors, |n, e| n.boolean(e));
-        let kind = fields.or("algorithm", Kind::default(), errors, Kind::read);
+        let kind = fields.or("algorithm", AlgorithmKind::default(), errors, AlgorithmKind::read);
         // If the algorithm cannot be read, the other fields are read as for the default one.
         let of = kind.unwrap_or_default();
         let own = of.read_limit(&fields, errors);
@@ -342,10 +342,10 @@ impl OnFailure {
 
     /// For a log or a ledger an Envoy has no counts of its own to decide from. A limit that is worth a round trip must
     /// not be exceeded because an answer is missing.
-    fn default_of(kind: Kind) -> OnFailure {
+    fn default_of(kind: AlgorithmKind) -> OnFailure {
         match kind {
-            Kind::Window => OnFailure::Allow,
-            Kind::Log | Kind::Ledger => OnFailure::Deny,
+            AlgorithmKind::Window => OnFailure::Allow,
+            AlgorithmKind::Log | AlgorithmKind::Ledger => OnFailure::Deny,
         }
     }
 

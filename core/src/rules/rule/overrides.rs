@@ -3,7 +3,7 @@
 //! An exact identifier precedes any pattern. Of several patterns the one with most literal characters applies; of equal
 //! ones the first in the list. Patterns are implemented by `glob`.
 
-use super::algorithm::Kind;
+use super::algorithm::AlgorithmKind;
 use crate::fields::Errors;
 use crate::fields::Value;
 use crate::fields::{Fields, Node};
@@ -47,7 +47,7 @@ pub(in crate::rules) struct Overrides {
 
 impl Overrides {
     /// Reads `overrides` of a rule with this algorithm.
-    pub fn read(node: Node<'_>, kind: Kind, errors: &mut Errors) -> Option<Overrides> {
+    pub fn read(node: Node<'_>, kind: AlgorithmKind, errors: &mut Errors) -> Option<Overrides> {
         let read = |node: Node<'_>, errors: &mut Errors| read_entry(node, kind, errors);
         let entries = node.list(0..=OVERRIDES_MAX, "overrides", errors, read)?;
         let mut overrides = Overrides { count: entries.len(), ..Overrides::default() };
@@ -87,7 +87,7 @@ impl Overrides {
     }
 }
 
-fn read_entry(node: Node<'_>, kind: Kind, errors: &mut Errors) -> Option<(Pattern, Override)> {
+fn read_entry(node: Node<'_>, kind: AlgorithmKind, errors: &mut Errors) -> Option<(Pattern, Override)> {
     let fields = node.object(&FIELDS, errors)?;
     let pattern = fields.required("identifier", "an identifier or a pattern with *", errors, read_pattern);
     let value = read_value(&fields, kind, errors);
@@ -103,7 +103,7 @@ fn read_pattern(node: Node<'_>, errors: &mut Errors) -> Option<Pattern> {
     }
 }
 
-fn read_value(fields: &Fields<'_>, kind: Kind, errors: &mut Errors) -> Option<Override> {
+fn read_value(fields: &Fields<'_>, kind: AlgorithmKind, errors: &mut Errors) -> Option<Override> {
     match fields.exactly_one(&KINDS, errors)? {
         "limit" => kind.read_most(fields.get("limit")?, errors).map(Override::Limit),
         _ => match fields.get("exempt")? {
@@ -123,7 +123,8 @@ mod tests {
     fn read(json: &str) -> Overrides {
         let mut errors = Errors::default();
         let json = Value::parse(json.as_bytes(), Bounds::OF_A_FILE).unwrap();
-        let overrides = Overrides::read(Node::root("configuration", &json), Kind::Window, &mut errors);
+        let overrides =
+            Overrides::read(Node::root("configuration", &json), AlgorithmKind::Window, &mut errors);
         errors.finish(overrides).unwrap_or_else(|errors| panic!("{errors}"))
     }
 

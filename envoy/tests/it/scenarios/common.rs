@@ -102,10 +102,10 @@ impl Region {
     }
 
     /// Queries to the aggregator, over all Envoys and reasons.
-    pub async fn consults(&self) -> u64 {
+    pub async fn queries(&self) -> u64 {
         let mut sum = 0;
         for envoy in &self.envoys {
-            sum += sum_of(envoy, "wasmcustom.weir_consults_total").await;
+            sum += sum_of(envoy, "wasmcustom.weir_queries_total").await;
         }
         sum
     }
@@ -189,7 +189,7 @@ pub async fn unanswered(envoys: &[Envoy]) -> u64 {
     let mut sum = 0;
     for envoy in envoys {
         for result in ["timeout", "broken"] {
-            sum += sum_of(envoy, &format!("wasmcustom.weir_consult_results_total.result.{result}")).await;
+            sum += sum_of(envoy, &format!("wasmcustom.weir_query_results_total.result.{result}")).await;
         }
     }
     sum

@@ -89,7 +89,7 @@ async fn all_deny(region: &Region) {
 async fn timeouts(region: &Region) -> u64 {
     let mut sum = 0;
     for envoy in &region.envoys {
-        let results = stats_of(envoy, "wasmcustom.weir_consult_results_total.result.").await;
+        let results = stats_of(envoy, "wasmcustom.weir_query_results_total.result.").await;
         sum += results.iter().filter(|(result, _)| result == "timeout").map(|(_, n)| n).sum::<u64>();
     }
     sum
@@ -150,7 +150,7 @@ async fn an_aggregator_that_is_frozen_under_load() {
     let report = load::run(load(&region, SECONDS)).await.unwrap();
     let after = region.envoys[0].process().resident_bytes().unwrap();
     let waited = timeouts(&region).await - late;
-    println!("frozen: {waited} consults timed out, resident {before} to {after}, {report:?}");
+    println!("frozen: {waited} queries timed out, resident {before} to {after}, {report:?}");
     assert_served(&report, SECONDS);
     assert!(after.saturating_sub(before) < GROWTH, "{before} to {after}");
     // Three in a row close the API; those under way at that moment are late too.

@@ -97,7 +97,7 @@ impl Peers {
     /// Waits until every aggregator counts this many live Envoys.
     pub async fn until_all_count(&self, envoys: u64) {
         for aggregator in &self.aggregators {
-            let counted = async || metric(aggregator, "weir_aggregator_live_origins").await == envoys as f64;
+            let counted = async || metric(aggregator, "weir_aggregator_live_nodes").await == envoys as f64;
             wait::until("all count the live Envoys", SOON, counted).await.unwrap();
         }
     }
@@ -196,10 +196,10 @@ impl Peers {
     }
 
     /// Queries to the aggregators, over all Envoys and reasons.
-    pub async fn consults(&self) -> u64 {
+    pub async fn queries(&self) -> u64 {
         let mut sum = 0;
         for envoy in &self.envoys {
-            sum += sum_of(envoy, "wasmcustom.weir_consults_total").await;
+            sum += sum_of(envoy, "wasmcustom.weir_queries_total").await;
         }
         sum
     }

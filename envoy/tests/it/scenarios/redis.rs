@@ -22,13 +22,13 @@ async fn check_share(wiring: Wiring, limit: u64) {
         settled(envoy).await;
     }
     let addresses = peers.envoys.iter().map(Envoy::address).collect();
-    let before = peers.metric(CONSULTS_OF_STORE).await;
+    let before = peers.metric(QUERIES_OF_STORE).await;
     let plan = LoadPlan::of(addresses, CONNECTIONS, 2 * limit, |number| (side(number), get_as("a")));
     let report = load::run(plan).await.unwrap();
     let passed = report.count(200);
-    let calls = peers.metric(CONSULTS_OF_STORE).await - before;
-    let consults = peers.consults().await;
-    println!("{wiring:?}, {limit}: {passed} passed, {consults} consults, {calls} calls of Redis, {report:?}");
+    let calls = peers.metric(QUERIES_OF_STORE).await - before;
+    let queries = peers.queries().await;
+    println!("{wiring:?}, {limit}: {passed} passed, {queries} queries, {calls} calls of Redis, {report:?}");
     assert_eq!(passed + report.count(429), 2 * limit, "{report:?}");
     let margin = (limit / 20).max(1);
     assert!(passed <= limit + margin, "{passed} passed of {limit}");
@@ -49,7 +49,7 @@ async fn check_share(wiring: Wiring, limit: u64) {
     peers.are_sound().await;
 }
 
-const CONSULTS_OF_STORE: &str = "weir_ratelimit_origin_operations_total{op=\"consult\"}";
+const QUERIES_OF_STORE: &str = "weir_ratelimit_origin_operations_total{op=\"query\"}";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_aggregators_share_20() {
@@ -98,7 +98,7 @@ async fn an_envoy_receives_counts_through_another_aggregator() {
     // Its statistics are sent in batches, queries no later than decisions.
     let counted = async || sum_of(reader, "wasmcustom.weir_decisions_total").await == 1;
     wait::until("the decision is counted", SOON, counted).await.unwrap();
-    assert_eq!(sum_of(reader, "wasmcustom.weir_consults_total").await, 0, "without a query");
+    assert_eq!(sum_of(reader, "wasmcustom.weir_queries_total").await, 0, "without a query");
 }
 
 /// A rule with `assume_low` relies on a complete snapshot: it does not admit a key that is used up in the region.

@@ -37,8 +37,8 @@ async fn check(limit: u64) {
     let report = load::run(plan).await.unwrap();
     let passed = report.count(200);
     region.counted(2 * limit).await;
-    let consults = region.consults().await;
-    println!("two Envoys, limit {limit}: {passed} passed with {consults} consults, {report:?}");
+    let queries = region.queries().await;
+    println!("two Envoys, limit {limit}: {passed} passed with {queries} queries, {report:?}");
     assert_eq!(passed + report.count(429), 2 * limit, "{report:?}");
     let counted = region.comes_to_hold("r", "a", passed, CONNECTIONS).await;
     // Unused grants stay counted, so the count must reach the limit, and what passed need not.
@@ -81,8 +81,8 @@ async fn two_envoys_share_a_window_that_moves() {
     let report = load::run(plan.rate(per_second)).await.unwrap();
     let exact = passed_by_one(&times.lock().unwrap(), LIMIT, WINDOW_MS);
     region.counted(4 * LIMIT).await;
-    let (passed, consults) = (report.count(200), region.consults().await);
-    println!("a moving window: {passed} passed, {exact} by one, with {consults} consults, {report:?}");
+    let (passed, queries) = (report.count(200), region.queries().await);
+    println!("a moving window: {passed} passed, {exact} by one, with {queries} queries, {report:?}");
     assert_eq!(passed + report.count(429), 4 * LIMIT, "{report:?}");
     assert_close(passed, exact);
     region.is_sound().await;

@@ -8,7 +8,7 @@ use super::common::{KEY, Region, SOON, config, rule, with};
 
 /// Traces of callers, and the span that each of them calls from.
 const CALLER: &str = "b7ad6b7169203331";
-const CONSULTED: &str = "0af7651916cd43dd8448eb211c80319c";
+const QUERIED: &str = "0af7651916cd43dd8448eb211c80319c";
 const EXACT: &str = "1bf7651916cd43dd8448eb211c80319c";
 const UNRECORDED: &str = "2cf7651916cd43dd8448eb211c80319c";
 const REQUEST_ID: &str = "guid:x-request-id";
@@ -71,10 +71,10 @@ async fn what_a_request_waits_for_is_in_its_trace() {
     let collector = Collector::start(None).await.unwrap();
     let region = start(&collector, &traced()).await;
     get(&region, "/window", "unrecorded", Some((UNRECORDED, "00"))).await;
-    get(&region, "/window", "a", Some((CONSULTED, "01"))).await;
+    get(&region, "/window", "a", Some((QUERIED, "01"))).await;
     get(&region, "/log", "a", Some((EXACT, "01"))).await;
     get(&region, "/window", "other", None).await;
-    for (name, trace, outcome) in [("consult", CONSULTED, "granted"), ("exact_request", EXACT, "allowed")] {
+    for (name, trace, outcome) in [("query", QUERIED, "granted"), ("exact_request", EXACT, "allowed")] {
         let (weir, envoy) = both(&collector, name, |received| is_in(received, trace)).await;
         assert!(is_in(&envoy, trace), "{envoy:#?}");
         // Envoy passes the incoming trace context to filters; only upstreams receive its own span.
@@ -89,8 +89,8 @@ async fn what_a_request_waits_for_is_in_its_trace() {
     }
     // For a caller without a trace, Envoy starts one that filters do not receive. Only the request's id joins the
     // spans.
-    let other = |received: &Received| ![CONSULTED, EXACT].iter().any(|trace| is_in(received, trace));
-    let (weir, envoy) = both(&collector, "consult", other).await;
+    let other = |received: &Received| ![QUERIED, EXACT].iter().any(|trace| is_in(received, trace));
+    let (weir, envoy) = both(&collector, "query", other).await;
     assert_ne!(weir.span.trace_id, envoy.span.trace_id);
     assert!(weir.span.parent_span_id.is_empty());
     // Spans are exported in the order of their ends.

@@ -2,12 +2,12 @@
 
 use clap::ValueEnum;
 
-use crate::consult::Load;
 use crate::decide::Crowd;
 use crate::ingest::Keys;
 use crate::memory::Users;
+use crate::query::Load;
 use crate::stage::Store;
-use crate::{consult, decide, delay, ingest, memory, push, regions, scan};
+use crate::{decide, delay, ingest, memory, push, query, regions, scan};
 
 /// One table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
@@ -15,7 +15,7 @@ pub enum Measurement {
     /// Reports merged.
     Ingest,
     /// Queries answered.
-    Consult,
+    Query,
     /// Decisions of the aggregator: exact limits, applications, Envoy's rate-limit filter.
     Decide,
     /// From a report at one aggregator to the push at another.
@@ -34,7 +34,7 @@ pub enum Measurement {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Case {
     Ingest(Store, Keys),
-    Consult(Store, Load),
+    Query(Store, Load),
     Decide(Crowd),
     Push,
     /// By how much there is more than the present load, and the number of aggregators.
@@ -49,7 +49,7 @@ impl Measurement {
     pub fn title(self) -> &'static str {
         match self {
             Self::Ingest => "Reports of 256 counts, 4 streams",
-            Self::Consult => "Consults, 5 000 a second in an open loop, 8 streams",
+            Self::Query => "Queries, 5 000 a second in an open loop, 8 streams",
             Self::Decide => "Decisions, each client sends a request when it has the last response",
             Self::Push => "From a report at one aggregator to the push at another",
             Self::Regions => "Ten regions on one MariaDB",
@@ -62,7 +62,7 @@ impl Measurement {
     pub fn columns(self) -> &'static [&'static str] {
         match self {
             Self::Ingest => &ingest::COLUMNS,
-            Self::Consult => &consult::COLUMNS,
+            Self::Query => &query::COLUMNS,
             Self::Decide => &decide::COLUMNS,
             Self::Push => &push::COLUMNS,
             Self::Regions => &regions::COLUMNS,
@@ -79,11 +79,11 @@ impl Case {
             Case::Ingest(Store::Memory, Keys::Own),
             Case::Ingest(Store::Memory, Keys::Shared),
             Case::Ingest(Store::Redis, Keys::Own),
-            Case::Consult(Store::Memory, Load::Many),
-            Case::Consult(Store::Memory, Load::One),
-            Case::Consult(Store::Redis, Load::Many),
-            Case::Consult(Store::Redis, Load::One),
-            Case::Consult(Store::Redis, Load::BesideReports),
+            Case::Query(Store::Memory, Load::Many),
+            Case::Query(Store::Memory, Load::One),
+            Case::Query(Store::Redis, Load::Many),
+            Case::Query(Store::Redis, Load::One),
+            Case::Query(Store::Redis, Load::BesideReports),
         ];
         cases.extend(Crowd::all().map(Case::Decide));
         cases.extend([Case::Push, Case::Regions(1, regions::REGIONS)]);
@@ -99,7 +99,7 @@ impl Case {
     pub fn measurement(self) -> Measurement {
         match self {
             Case::Ingest(..) => Measurement::Ingest,
-            Case::Consult(..) => Measurement::Consult,
+            Case::Query(..) => Measurement::Query,
             Case::Decide(_) => Measurement::Decide,
             Case::Push => Measurement::Push,
             Case::Regions(..) => Measurement::Regions,
@@ -119,9 +119,9 @@ impl Case {
             Case::Ingest(place, Keys::Shared) => {
                 format!("{}, shared keys, all are pushed to", store(place))
             }
-            Case::Consult(place, Load::Many) => format!("{}, many keys", store(place)),
-            Case::Consult(place, Load::One) => format!("{}, one key", store(place)),
-            Case::Consult(place, Load::BesideReports) => {
+            Case::Query(place, Load::Many) => format!("{}, many keys", store(place)),
+            Case::Query(place, Load::One) => format!("{}, one key", store(place)),
+            Case::Query(place, Load::BesideReports) => {
                 format!("{}, many keys, beside reports without pause", store(place))
             }
             Case::Decide(crowd) => crowd.title(),

@@ -2,12 +2,11 @@
 //! regions cost their database, in interleaved rounds on one machine.
 //!
 //! Everything is real: `weir-aggregator` processes, a Redis, a MariaDB, and gRPC streams as filters open them, all started
-//! here and ended with this program. [`ingest`], [`consult`], [`decide`], [`push`], [`regions`], [`delay`], [`scan`] and [`memory`]
+//! here and ended with this program. [`ingest`], [`query`], [`decide`], [`push`], [`regions`], [`delay`], [`scan`] and [`memory`]
 //! measure; [`stage`], [`api`] and [`peer`] are shared by them; [`tables`] and [`stats`] hold the results.
 
 mod api;
 mod case;
-mod consult;
 mod decide;
 mod delay;
 mod ingest;
@@ -16,6 +15,7 @@ mod median;
 mod memory;
 mod peer;
 mod push;
+mod query;
 mod regions;
 mod scan;
 mod stage;
@@ -107,7 +107,7 @@ async fn measure(case: Case, options: &Options) -> Result<Vec<f64>> {
     let time = Duration::from_secs(options.seconds);
     match case {
         Case::Ingest(store, keys) => ingest::measure(store, keys, time).await,
-        Case::Consult(store, load) => consult::measure(store, load, time).await,
+        Case::Query(store, load) => query::measure(store, load, time).await,
         Case::Decide(crowd) => decide::measure(crowd, time).await,
         // The longest times are rare.
         Case::Push => push::measure(4 * time).await,

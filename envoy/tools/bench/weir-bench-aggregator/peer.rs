@@ -40,8 +40,7 @@ impl Peer {
         grpc.ready().await?;
         let path = PathAndQuery::from_static("/weir.v1.Region/Follow");
         let codec = ProstCodec::<FilterFrame, RegionFrame>::default();
-        let hello =
-            Hello { version: PROTOCOL_VERSION, origin: next_origin().to_vec(), worker: 1, subscriber };
+        let hello = Hello { version: PROTOCOL_VERSION, node: next_node().to_vec(), worker: 1, subscriber };
         frames.send(FilterFrame { hello: Some(hello), ..FilterFrame::default() }).await?;
         let call = grpc.streaming(Request::new(ReceiverStream::new(queued)), path, codec);
         let region = timeout(PATIENCE, call).await??.into_inner();
@@ -105,10 +104,10 @@ pub fn unix_ms() -> u64 {
 }
 
 /// Each Envoy has an id of its own.
-fn next_origin() -> [u8; 16] {
+fn next_node() -> [u8; 16] {
     static LAST: AtomicU64 = AtomicU64::new(0);
     let number = LAST.fetch_add(1, Relaxed) + 1;
-    let mut origin = [0x5a; 16];
-    origin[..8].copy_from_slice(&number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
-    origin
+    let mut node = [0x5a; 16];
+    node[..8].copy_from_slice(&number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes());
+    node
 }

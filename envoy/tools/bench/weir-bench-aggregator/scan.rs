@@ -7,18 +7,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use rustix::time::{ClockId, clock_gettime};
-use weir_core::model::key::{HashKey, OriginId};
+use weir_core::model::key::{HashKey, NodeId};
 use weir_core::model::time::{MonoMs, UnixMs};
 use weir_core::model::wire::{Count, MAX_FRAME_CELLS};
 use weir_core::region::{Due, Region, RegionLimits};
-use weir_core::replication::globe::packet::MAX_PACKET_ROWS;
+use weir_core::replication::global::packet::MAX_PACKET_ROWS;
 
 use crate::median::median;
 use crate::peer::{HOUR_MS, key};
 
 const NOW: UnixMs = UnixMs(1_700_000_000_000);
 const LIMIT: u64 = 1_000;
-const ORIGIN: OriginId = OriginId([7; 16]);
+const NODE: NodeId = NodeId([7; 16]);
 const TIMES: u64 = 5;
 
 pub const COLUMNS: [&str; 6] = [
@@ -48,7 +48,7 @@ pub fn measure_here(cells: usize) -> Result<()> {
     let before = resident_bytes()?;
     let limits = RegionLimits { max_keys: cells, ..RegionLimits::default() };
     let mut region = Region::new(limits, HashKey(1, 2));
-    region.nodes.received_from(ORIGIN, MonoMs(NOW.0));
+    region.nodes.received_from(NODE, MonoMs(NOW.0));
     region.set_regions(1);
     // Nothing is due yet.
     report(&mut region, cells, 1, 1);
@@ -86,7 +86,7 @@ fn report(region: &mut Region, cells: usize, own: u64, every: usize) -> Duration
         };
         let counts: Vec<_> = frame.iter().map(count).collect();
         let began = Instant::now();
-        region.report(ORIGIN, &counts, NOW);
+        region.report(NODE, &counts, NOW);
         took += began.elapsed();
     }
     took

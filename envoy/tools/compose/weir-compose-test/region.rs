@@ -253,8 +253,8 @@ impl Snapshot {
         for cell in list(explanation, "windows").iter().flat_map(|window| list(window, "cells")) {
             snapshot.others += number(&cell, "global_others");
             for component in list(&cell, "components") {
-                let origin = component["origin"].as_str().unwrap_or_default().to_owned();
-                snapshot.components.insert((number(&cell, "sequence"), origin), number(&component, "own"));
+                let node = component["node"].as_str().unwrap_or_default().to_owned();
+                snapshot.components.insert((number(&cell, "sequence"), node), number(&component, "own"));
             }
         }
         snapshot
@@ -281,7 +281,7 @@ async fn get(address: SocketAddr, path: &str) -> Result<Response> {
 }
 
 async fn unanswered(admin: SocketAddr) -> Result<u64> {
-    let name = "weir_consult_results_total";
+    let name = "weir_query_results_total";
     Ok(sum_of(admin, name, "result.timeout").await? + sum_of(admin, name, "result.broken").await?)
 }
 
@@ -294,7 +294,7 @@ async fn sum_of(admin: SocketAddr, name: &str, label: &str) -> Result<u64> {
 
 /// Queries that an Envoy sent because its slack was spent.
 async fn slack_queries(admin: SocketAddr) -> Result<u64> {
-    sum_of(admin, "weir_consults_total", "reason.slack").await
+    sum_of(admin, "weir_queries_total", "reason.slack").await
 }
 
 async fn streams_settled(admin: SocketAddr) -> Result<u64> {

@@ -8,10 +8,10 @@ use crate::plan::keys::{self, Shape};
 use crate::plan::traffic::Arrival;
 use smallvec::SmallVec;
 use weir_core::limiter::{ANSWER_SERVES_MS, Cause, Decision as Decided, Outcome};
-use weir_core::model::key::OriginId;
+use weir_core::model::key::NodeId;
 use weir_core::model::time::UnixMs;
 use weir_core::model::window::Position;
-use weir_core::model::wire::Consult;
+use weir_core::model::wire::Query;
 
 /// A decision this near to the border of two cells may have been made in either, because frames move the worker's
 /// time a little.
@@ -25,7 +25,7 @@ pub(crate) const FIRST_CHECK_US: u64 = 20_000;
 #[derive(Clone, Copy, Debug)]
 pub struct Decision {
     /// The process.
-    pub origin: OriginId,
+    pub node: NodeId,
     /// The Unix time by which the worker decides.
     pub unix: UnixMs,
     /// Virtual time, in microseconds.
@@ -42,7 +42,7 @@ impl Check {
         shapes: &[Shape],
     ) -> SmallVec<[(CellId, u64); 1]> {
         let mut watched = SmallVec::new();
-        let Some(origin) = self.truth.number(by.origin) else { return watched };
+        let Some(node) = self.truth.number(by.node) else { return watched };
         match outcome.decision {
             Decided::Wait => {}
             Decided::Allow(_) => {
@@ -60,13 +60,13 @@ impl Check {
                     let at = Position::at(by.unix, shape.cell_ms);
                     let cell = cell_of(shape, &at, arrival);
                     if !shape.rule.shadow {
-                        self.passed(by, origin, cell, &at, cost, shape.rule.limit);
+                        self.passed(by, node, cell, &at, cost, shape.rule.limit);
                     }
                     if shape.rule.reserve > 0 {
                         // The cost is recorded when the response states it.
                         continue;
                     }
-                    watched.extend(self.admitted(origin, cell, &at, arrival.cost, by.now_us));
+                    watched.extend(self.admitted(node, cell, &at, arrival.cost, by.now_us));
                 }
             }
             Decided::Deny(denial) if denial.cause == Cause::Limit => {
@@ -94,7 +94,7 @@ impl Check {
         shapes: &[Shape],
     ) -> SmallVec<[(CellId, u64); 1]> {
         let mut watched = SmallVec::new();
-        let Some(origin) = self.truth.number(by.origin) else { return watched };
+        let Some(node) = self.truth.number(by.node) else { return watched };
         let took_ms = (by.now_us - since_us) / 1_000;
         if took_ms >= HOLD_MS - BORDER_MS {
             self.unsettled(by, arrival, took_ms, shapes);
@@ -104,7 +104,7 @@ impl Check {
             let at = Position::at(by.unix, shape.cell_ms);
             let cell = cell_of(shape, &at, arrival);
             if arrival.cost > 0 {
-                watched.extend(self.admitted(origin, cell, &at, arrival.cost, by.now_us));
+                watched.extend(self.admitted(node, cell, &at, arrival.cost, by.now_us));
             }
         }
         watched
@@ -113,7 +113,7 @@ impl Check {
     /// Records that the reserve of an open request may have been spent, in the cell of the decision or in one of
     /// those of the `took_ms` before.
     pub(crate) fn unsettled(&mut self, by: &Decision, arrival: &Arrival, took_ms: u64, shapes: &[Shape]) {
-        let Some(origin) = self.truth.number(by.origin) else { return };
+        let Some(node) = self.truth.number(by.node) else { return };
         for shape in keys::rules(arrival.rules).filter_map(|rule| shapes.get(rule)) {
             if shape.rule.reserve == 0 {
                 continue;
@@ -123,7 +123,7 @@ impl Check {
             let cost = arrival.cost.max(shape.rule.reserve);
             let back = took_ms.saturating_sub(at.elapsed_ms).div_ceil(shape.cell_ms);
             for sequence in at.sequence.saturating_sub(back)..=at.sequence {
-                if let Some((cell, at)) = self.truth.share(CellId { sequence, ..cell }, origin, by.now_us) {
+                if let Some((cell, at)) = self.truth.share(CellId { sequence, ..cell }, node, by.now_us) {
                     cell.shares[at].reserved += cost;
                     cell.changed_us = by.now_us;
                 }
@@ -132,30 +132,30 @@ impl Check {
     }
 
     /// The region granted a query.
-    pub(crate) fn granted(&mut self, origin: OriginId, query: &Consult, now_us: u64) {
+    pub(crate) fn granted(&mut self, node: NodeId, query: &Query, now_us: u64) {
         let own = query.own.saturating_add(query.cost);
-        self.of_query(origin, query, now_us, |share| share.granted = own.max(share.granted));
+        self.of_query(node, query, now_us, |share| share.granted = own.max(share.granted));
     }
 
     /// The region received a query.
-    pub(crate) fn proposed(&mut self, origin: OriginId, query: &Consult, now_us: u64) {
+    pub(crate) fn proposed(&mut self, node: NodeId, query: &Query, now_us: u64) {
         let own = query.own.saturating_add(query.cost);
-        self.of_query(origin, query, now_us, |share| share.proposed = own.max(share.proposed));
+        self.of_query(node, query, now_us, |share| share.proposed = own.max(share.proposed));
     }
 
     fn of_query(
         &mut self,
-        origin: OriginId,
-        query: &Consult,
+        node: NodeId,
+        query: &Query,
         now_us: u64,
         note: impl FnOnce(&mut super::truth::Share),
     ) {
-        let (Some((rule, identifier)), Some(origin)) = (keys::parse(&query.key), self.truth.number(origin))
+        let (Some((rule, identifier)), Some(node)) = (keys::parse(&query.key), self.truth.number(node))
         else {
             return;
         };
         let id = CellId { rule, sequence: query.sequence, identifier };
-        let Some((cell, at)) = self.truth.share(id, origin, now_us) else { return };
+        let Some((cell, at)) = self.truth.share(id, node, now_us) else { return };
         let before = cell.shares[at].at_rest();
         note(&mut cell.shares[at]);
         if cell.shares[at].at_rest() > before {
@@ -165,7 +165,7 @@ impl Check {
 
     fn admitted(
         &mut self,
-        origin: u32,
+        node: u32,
         id: CellId,
         at: &Position,
         cost: u64,
@@ -173,11 +173,11 @@ impl Check {
     ) -> Option<(CellId, u64)> {
         let border = self.neighbour(id, at);
         if let Some(neighbour) = border
-            && let Some((cell, at)) = self.truth.share(neighbour, origin, now_us)
+            && let Some((cell, at)) = self.truth.share(neighbour, node, now_us)
         {
             cell.shares[at].neighbour += cost;
         }
-        let (cell, at) = self.truth.share(id, origin, now_us)?;
+        let (cell, at) = self.truth.share(id, node, now_us)?;
         let share = &mut cell.shares[at];
         share.admitted = share.admitted.saturating_add(cost);
         if border.is_some() {
@@ -201,10 +201,10 @@ impl Check {
     }
 
     /// Checks that an admission fits into the limit by the Envoy's own use.
-    fn passed(&mut self, by: &Decision, origin: u32, id: CellId, at: &Position, cost: u64, limit: u64) {
-        let Some(process) = self.truth.origin(origin).copied() else { return };
+    fn passed(&mut self, by: &Decision, node: u32, id: CellId, at: &Position, cost: u64, limit: u64) {
+        let Some(process) = self.truth.node(node).copied() else { return };
         let used = self.truth.used(id, |id| {
-            let share = self.truth.share_of(id, origin);
+            let share = self.truth.share_of(id, node);
             share.admitted.saturating_sub(share.border)
         });
         // Frames may have moved the worker's time.
@@ -225,7 +225,7 @@ impl Check {
 
     /// Checks that a denial for a used-up limit is right by the use of all Envoys.
     fn denied(&mut self, by: &Decision, id: CellId, at: &Position, cost: u64, limit: u64) {
-        let process = self.truth.number(by.origin).and_then(|number| self.truth.origin(number));
+        let process = self.truth.number(by.node).and_then(|number| self.truth.node(number));
         if process.is_some_and(|process| process.incomplete) {
             // Identifiers that share an overflow cell are denied for each other's use.
             return;

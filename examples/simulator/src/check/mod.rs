@@ -1,6 +1,6 @@
 //! The invariants. The checkers compute the true use from decisions, and compare it with the state of each part.
 //!
-//! - `truth`: the true use of each cell: for each origin, what it admitted, what its table holds as spent, and what
+//! - `truth`: the true use of each cell: for each node, what it admitted, what its table holds as spent, and what
 //!   its region granted.
 //! - `tables`: checks each write of a table and of Redis.
 //! - `decisions`: checks each decision.
@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use truth::Truth;
 use weir_core::limiter::WAITING_TICK_MS;
 use weir_core::limiter::table::{Bucket, tolerated_ms};
-use weir_core::model::key::OriginId;
+use weir_core::model::key::NodeId;
 
 pub use decisions::Decision;
 pub(crate) use decisions::FIRST_CHECK_US;
@@ -55,9 +55,9 @@ pub struct Check {
     stepped_us: Vec<Option<u64>>,
     /// For each process and rule: offset of the clock that numbers the rule's cells from the monotonic clock, in
     /// milliseconds, and the cell in which that was noted.
-    numbered_by: BTreeMap<OriginId, Vec<(i64, u64)>>,
+    numbered_by: BTreeMap<NodeId, Vec<(i64, u64)>>,
     /// For each worker of a process: offset of its clock from the monotonic clock, in milliseconds.
-    offsets_ms: BTreeMap<(OriginId, usize), i64>,
+    offsets_ms: BTreeMap<(NodeId, usize), i64>,
     has_redis: bool,
     /// A fault of the plan makes a Redis unavailable or slow.
     store_fails: bool,
@@ -91,15 +91,15 @@ impl Check {
     }
 
     /// A process of an Envoy begins.
-    pub(crate) fn begins(&mut self, origin: OriginId, envoy: usize) {
-        self.truth.begins(origin, envoy);
+    pub(crate) fn begins(&mut self, node: NodeId, envoy: usize) {
+        self.truth.begins(node, envoy);
     }
 
     /// A process has ended.
-    pub(crate) fn ends(&mut self, origin: OriginId) {
-        self.truth.ends(origin);
-        self.numbered_by.remove(&origin);
-        self.offsets_ms.retain(|(of, _), _| *of != origin);
+    pub(crate) fn ends(&mut self, node: NodeId) {
+        self.truth.ends(node);
+        self.numbered_by.remove(&node);
+        self.offsets_ms.retain(|(of, _), _| *of != node);
     }
 
     /// A worker of a process decides by a clock with this offset from its monotonic clock, where `true_ms` is right. Small steps
@@ -107,18 +107,18 @@ impl Check {
     /// begins with its machine's clock, steps to it.
     pub(crate) fn decides_by(
         &mut self,
-        (origin, worker): (OriginId, usize),
+        (node, worker): (NodeId, usize),
         offset_ms: i64,
         true_ms: i64,
         now_us: u64,
     ) {
         let rules = self.stepped_us.len();
-        let before_ms = self.offsets_ms.insert((origin, worker), offset_ms).unwrap_or(offset_ms);
+        let before_ms = self.offsets_ms.insert((node, worker), offset_ms).unwrap_or(offset_ms);
         let (was_off, is_off) = (before_ms.abs_diff(true_ms), offset_ms.abs_diff(true_ms));
         if self.has_redis && !self.store_fails && is_off > was_off.saturating_add(MOST_OFF_MS) {
-            self.violated("clock", now_us, || format!("{origin} is off by {is_off} ms after {was_off} ms"));
+            self.violated("clock", now_us, || format!("{node} is off by {is_off} ms after {was_off} ms"));
         }
-        let numbered_by = self.numbered_by.entry(origin).or_insert_with(|| vec![(offset_ms, 0); rules]);
+        let numbered_by = self.numbered_by.entry(node).or_insert_with(|| vec![(offset_ms, 0); rules]);
         for (rule, ((by, cell), stepped_us)) in numbered_by.iter_mut().zip(&mut self.stepped_us).enumerate() {
             let cell_ms = self.truth.cell_ms(rule);
             if by.abs_diff(offset_ms) > tolerated_ms(cell_ms) {

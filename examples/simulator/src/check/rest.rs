@@ -6,10 +6,10 @@
 //! ([`Share::reserved`]). If a region lost data that only it held, its baseline replaces the data inexactly. Then the
 //! least is what running processes hold, and the most is twice the use that any part may have counted.
 
-use super::truth::{Origin, Share};
+use super::truth::{Node, Share};
 use super::{CellId, Check};
 use std::collections::BTreeMap;
-use weir_core::model::key::OriginId;
+use weir_core::model::key::NodeId;
 use weir_core::region::exchange::BASELINE;
 
 /// Regions exchange all use of a cell only if its window is at least this long. A shorter one may be over before the next interval, which
@@ -30,8 +30,8 @@ pub struct Expected {
 /// The components of a cell, as a part of a region holds them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// The component of each origin.
-    pub parts: BTreeMap<OriginId, u64>,
+    /// The component of each node.
+    pub parts: BTreeMap<NodeId, u64>,
     /// The region's total by this part.
     pub total: u64,
     /// Use in other regions by this part.
@@ -65,7 +65,7 @@ impl Check {
     ) -> Expected {
         let near = self.truth.sum(id, |one| one.region == region, &of);
         let load =
-            |region| self.truth.load(id, |id| self.truth.sum(id, |one: &Origin| one.region == region, &of));
+            |region| self.truth.load(id, |id| self.truth.sum(id, |one: &Node| one.region == region, &of));
         let regions = 0..self.truth.lost_us.len();
         let is_long = regions.len() > 1 && window_ms >= EXCHANGED_MS;
         let is_published = is_long && regions.map(load).sum::<u64>() > limit;
@@ -88,28 +88,26 @@ impl Check {
         let crowded = self.truth.is_crowded(region);
         let (mut least, mut most) = (0u64, 0u64);
         for share in &shares {
-            let Some(origin) = self.truth.origin(share.origin).copied().filter(|one| one.region == region)
-            else {
+            let Some(node) = self.truth.node(share.node).copied().filter(|one| one.region == region) else {
                 continue;
             };
-            let part = held.parts.get(&origin.id).copied().unwrap_or(0);
-            let at_rest = share.at_rest_in_region(&origin, inexact);
+            let part = held.parts.get(&node.id).copied().unwrap_or(0);
+            let at_rest = share.at_rest_in_region(&node, inexact);
             // A region that lost all data may or may not have restored what only ended processes had reported. A
             // table cannot report again what it has evicted, which is permitted if the region refused the cell.
-            let may_miss = crowded
-                || inexact && (!origin.running || origin.incomplete)
-                || share.refused && origin.incomplete;
+            let may_miss =
+                crowded || inexact && (!node.running || node.incomplete) || share.refused && node.incomplete;
             least += if may_miss { 0 } else { at_rest };
             most += share.most();
             let fits = (at_rest..=share.most()).contains(&part);
             // The query may have been granted by a reply that was lost.
-            let exact = !origin.running || part == at_rest || (part > at_rest && share.proposed >= part);
+            let exact = !node.running || part == at_rest || (part > at_rest && share.proposed >= part);
             let lost = may_miss && part <= at_rest;
             if !(fits && exact || lost) {
                 self.violated("rest", now_us, || {
                     format!(
                         "{holder} of region {region} holds {part} of Envoy {} in {id:?}: {share:?}",
-                        origin.envoy
+                        node.envoy
                     )
                 });
             }
@@ -132,13 +130,13 @@ impl Check {
     pub(crate) fn rests_in_table(
         &mut self,
         id: CellId,
-        origin: OriginId,
+        node: NodeId,
         cell: Option<TableCell>,
         (near, far): (Option<u64>, Option<u64>),
         now_us: u64,
     ) {
-        let Some(number) = self.truth.number(origin) else { return };
-        let Some(process) = self.truth.origin(number).copied() else { return };
+        let Some(number) = self.truth.number(node) else { return };
+        let Some(process) = self.truth.node(number).copied() else { return };
         let share = self.truth.share_of(id, number);
         let Some(cell) = cell else {
             // A table that is too small may have evicted or not stored what its region holds; the next request for

@@ -6,7 +6,7 @@ use crate::plan::HOLD_MS;
 use crate::plan::keys;
 use crate::table::Table;
 use weir_core::limiter::table::{Bucket, Cell, Entry, Geometry, ReservationKind};
-use weir_core::model::key::{Key, OriginId};
+use weir_core::model::key::{Key, NodeId};
 use weir_core::model::shared::Place;
 
 /// After this time, other workers count the reserve of an open request as spent if its worker has ended.
@@ -14,21 +14,21 @@ const OPEN_MS: u64 = HOLD_MS + 2_000;
 
 impl Check {
     /// Checks the buckets that were written since the last call.
-    pub(crate) fn wrote(&mut self, origin: OriginId, table: &mut Table, now_us: u64) {
+    pub(crate) fn wrote(&mut self, node: NodeId, table: &mut Table, now_us: u64) {
         let places = table.take_written();
-        let Some(origin) = self.truth.number(origin) else { return };
+        let Some(node) = self.truth.number(node) else { return };
         let mut bucket = std::mem::take(&mut self.bucket);
         for place in places {
             table.read(place, &mut bucket);
-            self.wrote_bucket(&bucket, place, origin, now_us);
+            self.wrote_bucket(&bucket, place, node, now_us);
         }
         self.bucket = bucket;
     }
 
     /// Other workers may consider some workers of the process ended, so that what those have reserved may count as
     /// spent.
-    pub(crate) fn may_reap(&mut self, origin: OriginId, geometry: Geometry, table: &Table, now_us: u64) {
-        let Some(origin) = self.truth.number(origin) else { return };
+    pub(crate) fn may_reap(&mut self, node: NodeId, geometry: Geometry, table: &Table, now_us: u64) {
+        let Some(node) = self.truth.number(node) else { return };
         let mut bucket = Bucket::default();
         let buckets = (0..geometry.buckets).map(Place::Bucket).chain([Place::Overflow]);
         for place in buckets {
@@ -43,7 +43,7 @@ impl Check {
                     };
                     for sequence in reserved.sequence..=reserved.sequence + later {
                         let id = CellId { rule, sequence, identifier };
-                        if let Some((cell, at)) = self.truth.share(id, origin, now_us) {
+                        if let Some((cell, at)) = self.truth.share(id, node, now_us) {
                             cell.shares[at].reserved += reserved.amount;
                         }
                     }
@@ -53,24 +53,24 @@ impl Check {
     }
 
     /// A key without room in its bucket shares the overflow cell from this decision on.
-    pub(crate) fn may_overflow(&mut self, origin: OriginId, table: &Table) {
-        let Some(origin) = self.truth.number(origin) else { return };
+    pub(crate) fn may_overflow(&mut self, node: NodeId, table: &Table) {
+        let Some(node) = self.truth.number(node) else { return };
         let mut bucket = std::mem::take(&mut self.bucket);
         table.read(Place::Overflow, &mut bucket);
         if !bucket.is_empty() {
-            self.truth.mark_incomplete(origin);
+            self.truth.mark_incomplete(node);
         }
         self.bucket = bucket;
     }
 
-    fn wrote_bucket(&mut self, bucket: &Bucket, place: Place, origin: u32, now_us: u64) {
+    fn wrote_bucket(&mut self, bucket: &Bucket, place: Place, node: u32, now_us: u64) {
         if bucket.evicted_through().0 > 0 || place == Place::Overflow {
-            self.truth.mark_incomplete(origin);
+            self.truth.mark_incomplete(node);
         }
         for (key, found) in bucket.entries() {
             if let Some(rule) = keys::parse_rule(key).filter(|_| place == Place::Overflow) {
                 for (sequence, cell) in found.entry.cells().filter(|(_, cell)| cell.own > 0) {
-                    self.truth.overflows(rule, sequence, origin, cell.own);
+                    self.truth.overflows(rule, sequence, node, cell.own);
                 }
             }
             let Some((rule, identifier)) = keys::parse(key) else { continue };
@@ -78,15 +78,15 @@ impl Check {
             let before = [current, previous].into_iter().chain(older);
             for (sequence, cell) in (0..=*sequence).rev().zip(before) {
                 if *cell != Cell::default() {
-                    self.wrote_cell(CellId { rule, sequence, identifier }, cell, *unstored, origin, now_us);
+                    self.wrote_cell(CellId { rule, sequence, identifier }, cell, *unstored, node, now_us);
                 }
             }
         }
     }
 
-    fn wrote_cell(&mut self, id: CellId, written: &Cell, refused: bool, origin: u32, now_us: u64) {
-        let Some(process) = self.truth.origin(origin).copied() else { return };
-        let Some((cell, at)) = self.truth.share(id, origin, now_us) else { return };
+    fn wrote_cell(&mut self, id: CellId, written: &Cell, refused: bool, node: u32, now_us: u64) {
+        let Some(process) = self.truth.node(node).copied() else { return };
+        let Some((cell, at)) = self.truth.share(id, node, now_us) else { return };
         let first_used_us = cell.first_used_us;
         let share = &mut cell.shares[at];
         share.refused |= refused && written.own > 0;
@@ -123,7 +123,7 @@ impl Check {
             });
         }
         if others_changed {
-            self.check_others(id, written, origin, now_us);
+            self.check_others(id, written, node, now_us);
         }
     }
 
@@ -133,7 +133,7 @@ impl Check {
         region: usize,
         key: &Key,
         sequence: u64,
-        parts: impl Iterator<Item = (OriginId, u64)>,
+        parts: impl Iterator<Item = (NodeId, u64)>,
         now_us: u64,
     ) {
         let Some((rule, identifier)) = keys::parse(key.as_bytes()) else { return };
@@ -142,24 +142,24 @@ impl Check {
         if self.is_unsteady(rule, first_used_us) || self.truth.is_inexact(region, first_used_us) {
             return;
         }
-        for (origin, own) in parts {
-            let number = self.truth.number(origin);
+        for (node, own) in parts {
+            let number = self.truth.number(node);
             let most = number.map_or(0, |number| self.truth.share_of(id, number).most());
             if own > most {
                 self.violated("truth", now_us, || {
-                    format!("Redis of region {region} holds {own} of {origin} in {id:?}, which used {most}")
+                    format!("Redis of region {region} holds {own} of {node} in {id:?}, which used {most}")
                 });
             }
         }
     }
 
     /// Checks what a table holds of others' use.
-    fn check_others(&mut self, id: CellId, written: &Cell, origin: u32, now_us: u64) {
-        let Some(process) = self.truth.origin(origin).copied() else { return };
+    fn check_others(&mut self, id: CellId, written: &Cell, node: u32, now_us: u64) {
+        let Some(process) = self.truth.node(node).copied() else { return };
         let Some(cell) = self.truth.cell(id) else { return };
         let (mut near, mut near_own, mut far) = (0, 0, 0);
         for share in &cell.shares {
-            match self.truth.origin(share.origin) {
+            match self.truth.node(share.node) {
                 Some(one) if one.id == process.id => {
                     near_own = share.most();
                     // An aggregator may receive this Envoy's grants from its peers before it receives the reports.
@@ -185,7 +185,7 @@ impl Check {
             far *= 2;
         }
         // Part of what keys of an overflow cell have used may be this key's, if no record tells it apart.
-        far += self.truth.overflow_of(id, origin);
+        far += self.truth.overflow_of(id, node);
         if written.region_others > near || written.global_others > far {
             self.violated("truth", now_us, || {
                 format!(

@@ -97,15 +97,15 @@ fn an_envoy_without_all_use_at_rest_is_reported() {
 fn evicting(identifier: u64, cell: TableCell, overflow: u64, checks: usize) -> usize {
     let plan = plan(1);
     let mut world = rested(&plan);
-    let origin = world.origin_of(0);
+    let node = world.node_of(0);
     let check = world.check_mut();
-    let number = check.truth.number(origin).unwrap();
+    let number = check.truth.number(node).unwrap();
     let sequence = check.truth.since(0, 0).next().unwrap().sequence;
     check.truth.mark_incomplete(number);
     check.truth.overflows(0, sequence, number, overflow);
     for _ in 0..checks {
         let id = CellId { rule: 0, sequence, identifier };
-        check.rests_in_table(id, origin, Some(cell), (None, None), 24_000_000);
+        check.rests_in_table(id, node, Some(cell), (None, None), 24_000_000);
     }
     check.violations().len()
 }
@@ -153,9 +153,9 @@ fn decisions_that_contradict_the_true_use_are_reported() {
     let arrival = arrivals().next().unwrap();
     for (passes, others, expected) in [(10, 0, vec![]), (11, 0, vec!["limit"]), (0, 40, vec!["denial"])] {
         let mut world = rested(&plan);
-        let origin = world.origin_of(0);
+        let node = world.node_of(0);
         // Near the end of the cell, independent of the clocks.
-        let by = DecidedBy { origin, unix: UnixMs(1_699_999_800_000 + 290_000), now_us: 9_000_000 };
+        let by = DecidedBy { node, unix: UnixMs(1_699_999_800_000 + 290_000), now_us: 9_000_000 };
         let admit = Decision::Allow(Some(budget));
         let deny = Decision::Deny(Denial { budget, retry_after_ms: Some(1), cause: Cause::Limit });
         // This Envoy has admitted 15.
@@ -292,13 +292,13 @@ fn violations_of_exact_limits_are_reported() {
 fn a_region_must_count_of_an_ended_process_only_what_had_reached_it() {
     let plan = plan(1);
     let mut world = rested(&plan);
-    let origin = world.origin_of(0);
+    let node = world.node_of(0);
     let check = world.check_mut();
-    let number = check.truth.number(origin).unwrap();
+    let number = check.truth.number(node).unwrap();
     let id = check.truth.since(0, 0).next().unwrap();
     assert_eq!(check.truth.least_in_region(id, 0), 30, "half of it by each of two");
     let (cell, at) = check.truth.share(id, number, 24_000_000).unwrap();
     cell.shares[at].at_end = 9;
-    check.ends(origin);
+    check.ends(node);
     assert_eq!(check.truth.least_in_region(id, 0), 15 + 9);
 }

@@ -3,7 +3,7 @@
 use crate::plan::keys::Shape;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
-use weir_core::model::key::OriginId;
+use weir_core::model::key::NodeId;
 use weir_core::model::window::Used;
 
 /// Cells are kept for this many windows after they are over, because late messages may concern them.
@@ -25,7 +25,7 @@ pub struct CellId {
 /// The true use of a cell.
 #[derive(Clone, Debug, Default)]
 pub struct Cell {
-    /// One share for each origin that used or queried the cell.
+    /// One share for each node that used or queried the cell.
     pub shares: SmallVec<[Share; 2]>,
     /// When it was first used.
     pub first_used_us: u64,
@@ -37,11 +37,11 @@ pub struct Cell {
     pub watched: bool,
 }
 
-/// The use of a cell by one origin.
+/// The use of a cell by one node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Share {
-    /// The origin's number, in the order of their beginnings.
-    pub origin: u32,
+    /// The node's number, in the order of their beginnings.
+    pub node: u32,
     /// Cost that it admitted.
     pub admitted: u64,
     /// The part of it that was decided at the border of cells and may be in a neighbouring cell.
@@ -66,11 +66,11 @@ pub struct Share {
     pub refused: bool,
 }
 
-/// An origin: one lifetime of a table.
+/// A node: one lifetime of a table.
 #[derive(Clone, Copy, Debug)]
-pub struct Origin {
+pub struct Node {
     /// Its id.
-    pub id: OriginId,
+    pub id: NodeId,
     /// The Envoy's number in the world.
     pub envoy: usize,
     /// Its region.
@@ -81,7 +81,7 @@ pub struct Origin {
     pub incomplete: bool,
 }
 
-/// All cells and origins.
+/// All cells and nodes.
 #[derive(Debug)]
 pub struct Truth {
     cells: Vec<BTreeMap<(u64, u64), Cell>>,
@@ -90,10 +90,10 @@ pub struct Truth {
     resolutions: Vec<u16>,
     /// For each rule: the oldest cell that is kept.
     oldest: Vec<u64>,
-    /// For each rule, cell and origin: what the origin's overflow cell holds as spent, for all identifiers.
+    /// For each rule, cell and node: what the node's overflow cell holds as spent, for all identifiers.
     overflows: BTreeMap<(usize, u64, u32), u64>,
-    origins: Vec<Origin>,
-    numbers: BTreeMap<OriginId, u32>,
+    nodes: Vec<Node>,
+    numbers: BTreeMap<NodeId, u32>,
     envoys: usize,
     /// For each region: when it lost data that only its aggregators held.
     pub lost_us: Vec<Option<u64>>,
@@ -122,8 +122,8 @@ impl Share {
 
     /// What the region's parts must hold of it at rest: of an ended process what had reached its region. No process reports a
     /// grant that its region lost (`inexact`) and that was not spent.
-    pub fn at_rest_in_region(&self, origin: &Origin, inexact: bool) -> u64 {
-        match origin.running {
+    pub fn at_rest_in_region(&self, node: &Node, inexact: bool) -> u64 {
+        match node.running {
             true if inexact => self.own,
             true => self.at_rest(),
             false => self.at_end,
@@ -140,7 +140,7 @@ impl Truth {
             resolutions: shapes.iter().map(|shape| shape.rule.resolution()).collect(),
             oldest: vec![0; shapes.len()],
             overflows: BTreeMap::new(),
-            origins: Vec::new(),
+            nodes: Vec::new(),
             numbers: BTreeMap::new(),
             envoys: envoys.max(1),
             lost_us: vec![None; regions],
@@ -149,53 +149,53 @@ impl Truth {
         }
     }
 
-    pub fn begins(&mut self, id: OriginId, envoy: usize) {
-        self.numbers.insert(id, self.origins.len() as u32);
+    pub fn begins(&mut self, id: NodeId, envoy: usize) {
+        self.numbers.insert(id, self.nodes.len() as u32);
         let region = envoy / self.envoys;
-        self.origins.push(Origin { id, envoy, region, running: true, incomplete: false });
+        self.nodes.push(Node { id, envoy, region, running: true, incomplete: false });
     }
 
-    pub fn ends(&mut self, id: OriginId) {
-        if let Some(origin) = self.origin_mut(id) {
-            origin.running = false;
+    pub fn ends(&mut self, id: NodeId) {
+        if let Some(node) = self.node_mut(id) {
+            node.running = false;
         }
     }
 
-    pub fn number(&self, id: OriginId) -> Option<u32> {
+    pub fn number(&self, id: NodeId) -> Option<u32> {
         self.numbers.get(&id).copied()
     }
 
-    pub fn origin(&self, number: u32) -> Option<&Origin> {
-        self.origins.get(number as usize)
+    pub fn node(&self, number: u32) -> Option<&Node> {
+        self.nodes.get(number as usize)
     }
 
-    pub fn origin_mut(&mut self, id: OriginId) -> Option<&mut Origin> {
+    pub fn node_mut(&mut self, id: NodeId) -> Option<&mut Node> {
         let number = self.number(id)?;
-        self.origins.get_mut(number as usize)
+        self.nodes.get_mut(number as usize)
     }
 
-    /// The origin's own components may be incomplete from now on.
+    /// The node's own components may be incomplete from now on.
     pub fn mark_incomplete(&mut self, number: u32) {
-        if let Some(origin) = self.origins.get_mut(number as usize) {
-            origin.incomplete = true;
+        if let Some(node) = self.nodes.get_mut(number as usize) {
+            node.incomplete = true;
         }
     }
 
-    /// An origin's overflow cell holds `own` as spent.
-    pub fn overflows(&mut self, rule: usize, sequence: u64, origin: u32, own: u64) {
-        let held = self.overflows.entry((rule, sequence, origin)).or_default();
+    /// A node's overflow cell holds `own` as spent.
+    pub fn overflows(&mut self, rule: usize, sequence: u64, node: u32, own: u64) {
+        let held = self.overflows.entry((rule, sequence, node)).or_default();
         *held = own.max(*held);
     }
 
-    /// What an origin's overflow cell holds as spent for the rule of cell `id`.
-    pub fn overflow_of(&self, id: CellId, origin: u32) -> u64 {
-        self.overflows.get(&(id.rule, id.sequence, origin)).copied().unwrap_or(0)
+    /// What a node's overflow cell holds as spent for the rule of cell `id`.
+    pub fn overflow_of(&self, id: CellId, node: u32) -> u64 {
+        self.overflows.get(&(id.rule, id.sequence, node)).copied().unwrap_or(0)
     }
 
-    /// Whether an origin's overflow cell accounts for `missing` of cell `id`. The amount is subtracted, so that in
+    /// Whether a node's overflow cell accounts for `missing` of cell `id`. The amount is subtracted, so that in
     /// total the overflow cell accounts for no more than it holds.
-    pub fn accounts_for(&mut self, id: CellId, origin: u32, missing: u64) -> bool {
-        let remaining = self.overflows.get_mut(&(id.rule, id.sequence, origin));
+    pub fn accounts_for(&mut self, id: CellId, node: u32, missing: u64) -> bool {
+        let remaining = self.overflows.get_mut(&(id.rule, id.sequence, node));
         missing == 0
             || remaining.is_some_and(|held| held.checked_sub(missing).map(|less| *held = less).is_some())
     }
@@ -246,49 +246,49 @@ impl Truth {
         self.cells.get_mut(id.rule)?.get_mut(&(id.sequence, id.identifier))
     }
 
-    /// The share of an origin, created if necessary; `None` if the cell is no longer kept.
-    pub fn share(&mut self, id: CellId, origin: u32, now_us: u64) -> Option<(&mut Cell, usize)> {
+    /// The share of a node, created if necessary; `None` if the cell is no longer kept.
+    pub fn share(&mut self, id: CellId, node: u32, now_us: u64) -> Option<(&mut Cell, usize)> {
         if id.sequence < self.oldest.get(id.rule).copied()? {
             return None;
         }
         let cell = self.cells.get_mut(id.rule)?.entry((id.sequence, id.identifier));
         let cell =
             cell.or_insert_with(|| Cell { first_used_us: now_us, changed_us: now_us, ..Cell::default() });
-        let at = match cell.shares.iter().position(|share| share.origin == origin) {
+        let at = match cell.shares.iter().position(|share| share.node == node) {
             Some(at) => at,
             None => {
-                cell.shares.push(Share { origin, ..Share::default() });
+                cell.shares.push(Share { node, ..Share::default() });
                 cell.shares.len() - 1
             }
         };
         Some((cell, at))
     }
 
-    /// The share of an origin; empty if there is none.
-    pub fn share_of(&self, id: CellId, origin: u32) -> Share {
+    /// The share of a node; empty if there is none.
+    pub fn share_of(&self, id: CellId, node: u32) -> Share {
         let cell = self.cell(id);
-        let share = cell.and_then(|cell| cell.shares.iter().find(|share| share.origin == origin));
-        share.copied().unwrap_or(Share { origin, ..Share::default() })
+        let share = cell.and_then(|cell| cell.shares.iter().find(|share| share.node == node));
+        share.copied().unwrap_or(Share { node, ..Share::default() })
     }
 
-    /// The sum of `what` over all shares whose origin satisfies `of`.
-    pub fn sum(&self, id: CellId, of: impl Fn(&Origin) -> bool, what: impl Fn(&Share) -> u64) -> u64 {
-        self.sum_of(id, |origin, share| if of(origin) { what(share) } else { 0 })
+    /// The sum of `what` over all shares whose node satisfies `of`.
+    pub fn sum(&self, id: CellId, of: impl Fn(&Node) -> bool, what: impl Fn(&Share) -> u64) -> u64 {
+        self.sum_of(id, |node, share| if of(node) { what(share) } else { 0 })
     }
 
     /// The least that a region must count of a cell at rest. If the region lost data, what only ended processes had reported may
     /// be lost.
     pub fn least_in_region(&self, id: CellId, region: usize) -> u64 {
         let inexact = self.cell(id).is_some_and(|cell| self.is_inexact(region, cell.first_used_us));
-        self.sum_of(id, |origin, share| match origin.region == region && (origin.running || !inexact) {
-            true => share.at_rest_in_region(origin, inexact),
+        self.sum_of(id, |node, share| match node.region == region && (node.running || !inexact) {
+            true => share.at_rest_in_region(node, inexact),
             false => 0,
         })
     }
 
-    fn sum_of(&self, id: CellId, what: impl Fn(&Origin, &Share) -> u64) -> u64 {
+    fn sum_of(&self, id: CellId, what: impl Fn(&Node, &Share) -> u64) -> u64 {
         let shares = self.cell(id).into_iter().flat_map(|cell| &cell.shares);
-        let counts = shares.filter_map(|share| self.origin(share.origin).map(|origin| what(origin, share)));
+        let counts = shares.filter_map(|share| self.node(share.node).map(|node| what(node, share)));
         counts.fold(0, u64::saturating_add)
     }
 

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use weir_core::control::{Control, Controls};
 use weir_core::model::time::UnixMs;
-use weir_core::replication::globe::controls::READINGS_A_COMPARISON;
+use weir_core::replication::global::controls::READINGS_A_COMPARISON;
 
 /// Time after which a change is obeyed everywhere: an interval of reads with its jitter, the pages of a reading, two rounds of pushes, and
 /// two ticks.

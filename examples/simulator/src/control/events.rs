@@ -8,7 +8,7 @@ use weir_core::control::Effect;
 use weir_core::control::book::ControlPush;
 use weir_core::model::time::UnixMs;
 use weir_core::model::wire;
-use weir_core::replication::globe::controls::Read;
+use weir_core::replication::global::controls::Read;
 use weir_core::replication::{Alone, Event as Notice, Next};
 
 /// Time between the ticks of a worker.

@@ -10,7 +10,7 @@ use weir_core::model::shared::MemoryShared;
 use weir_core::model::time::{MonoMs, Now, UnixMs};
 use weir_core::region::RegionLimits;
 use weir_core::replication::RegionState;
-use weir_core::replication::globe::controls::Reader;
+use weir_core::replication::global::controls::Reader;
 
 /// An aggregator's program and its machine.
 pub struct Aggregator {

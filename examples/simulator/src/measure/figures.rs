@@ -16,7 +16,7 @@ pub struct Figures {
     /// Rows that packets wrote to the database.
     pub database_rows: u64,
     /// Queries that requests waited for.
-    pub consults: u64,
+    pub queries: u64,
     /// Times that requests waited, in microseconds.
     pub waits: Spread,
     /// Time from the last change of a cell until every part that must receive it has it, in milliseconds. There is

@@ -317,7 +317,7 @@ pub enum Wrong {
         /// The additional time, in milliseconds.
         ms: u64,
     },
-    /// An Envoy's listener is removed and added: its table and its origin are lost, its machine stays.
+    /// An Envoy's listener is removed and added: its table and its node are lost, its machine stays.
     Rebuild {
         /// The Envoy.
         part: Part,

@@ -1,7 +1,7 @@
 //! Named plans.
 //!
 //! - `naive`: situations in which simpler designs failed.
-//! - `globe`: what several regions share, each with a simpler rule that fails.
+//! - `regions`: what several regions share, each with a simpler rule that fails.
 //! - `faults`: each kind of fault.
 //! - `traffic`: heavy traffic, and traffic that targets a weakness; without faults.
 //! - `random`: plans drawn from the seed.
@@ -9,10 +9,10 @@
 //! - `scenario`: what all of these are made of.
 
 mod faults;
-mod globe;
 pub mod link;
 mod naive;
 mod random;
+mod regions;
 mod scenario;
 mod traffic;
 
@@ -32,7 +32,7 @@ const WILD: Scenario = Scenario::new(
 
 /// All scenarios, in the order in which they are listed.
 pub fn all() -> impl Iterator<Item = Scenario> {
-    [naive::ALL, globe::ALL, faults::ALL, traffic::ALL, &[RANDOM, WILD]].into_iter().flatten().copied()
+    [naive::ALL, regions::ALL, faults::ALL, traffic::ALL, &[RANDOM, WILD]].into_iter().flatten().copied()
 }
 
 /// The scenario of this name.

@@ -42,7 +42,7 @@ pub(super) const ALL: &[Scenario] = &[
     ),
     Scenario::new(
         "listener-rebuilt",
-        "a listener is removed and added: its machine has a new origin",
+        "a listener is removed and added: its machine has a new node",
         listener_rebuilt,
     ),
     Scenario::new("lease-over-rollover", "workers hold leases while their cell ends", lease_over_rollover)

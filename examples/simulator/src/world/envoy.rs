@@ -15,7 +15,7 @@ use crate::table::Table;
 use std::collections::{BTreeMap, VecDeque};
 use weir_core::limiter::table::{Geometry, Meta};
 use weir_core::limiter::{Cause, Decision, Limiter, Outcome, Setup, TICK_MS};
-use weir_core::model::key::{HashKey, OriginId};
+use weir_core::model::key::{HashKey, NodeId};
 use weir_core::model::wire::RegionFrame;
 
 /// Sets of a worker's cache, of four keys each.
@@ -42,8 +42,8 @@ pub struct Envoy {
 /// A process, or one lifetime of a listener's table.
 #[derive(Debug)]
 pub struct Process {
-    /// The table's origin.
-    pub origin: OriginId,
+    /// The table's node.
+    pub node: NodeId,
     /// The table's geometry and hash key.
     pub meta: Meta,
     /// The table, shared by all workers.
@@ -109,11 +109,11 @@ impl World<'_> {
         };
         let mut table = Table::new(geometry);
         let secret = HashKey(chance.next(), chance.next());
-        let meta = Meta::establish(&mut table, Meta { origin: origin(&mut chance), secret, geometry });
+        let meta = Meta::establish(&mut table, Meta { node: node(&mut chance), secret, geometry });
         // The creation of the table needs no check.
         table.take_written();
-        let process = Process { origin: meta.origin, meta, table, workers: Vec::new() };
-        self.check.begins(meta.origin, number);
+        let process = Process { node: meta.node, meta, table, workers: Vec::new() };
+        self.check.begins(meta.node, number);
         self.envoys[number].process = Some(process);
         for worker in 0..=topology.workers {
             self.start_worker(WorkerAt { envoy: number, worker });
@@ -157,7 +157,7 @@ impl World<'_> {
         }
         self.note_final_counts(number);
         if let Some(process) = self.envoys[number].process.take() {
-            self.check.ends(process.origin);
+            self.check.ends(process.node);
         }
     }
 
@@ -169,7 +169,7 @@ impl World<'_> {
             if let Some(process) = self.envoys[at.envoy].process.as_ref() {
                 // The shutdown spends the reserves of open requests.
                 if process.workers.iter().flatten().any(|worker| worker.limiter.has_deferred()) {
-                    self.check.may_reap(process.origin, process.meta.geometry, &process.table, self.now_us);
+                    self.check.may_reap(process.node, process.meta.geometry, &process.table, self.now_us);
                 }
             }
             let Some((table, worker)) = self.worker(at) else { return };
@@ -186,9 +186,9 @@ impl World<'_> {
         }
         let Some(process) = self.envoys[at.envoy].process.as_mut() else { return };
         let Some(ended) = process.workers.get_mut(at.worker).and_then(Option::take) else { return };
-        self.check.wrote(process.origin, &mut process.table, self.now_us);
+        self.check.wrote(process.node, &mut process.table, self.now_us);
         if !in_order {
-            self.check.may_reap(process.origin, process.meta.geometry, &process.table, self.now_us);
+            self.check.may_reap(process.node, process.meta.geometry, &process.table, self.now_us);
         }
         // No worker refunds the exact charges of these requests, if they were charged.
         let denied = ended.denied.iter().filter(|(since_us, _)| since_us + REFUNDED_US >= self.now_us);
@@ -310,12 +310,7 @@ impl World<'_> {
         let Some(worker) = process.workers.get(at.worker).and_then(Option::as_ref) else { return };
         let unix = worker.limiter.moment(mono).unix;
         let offset = |unix_ms: u64| unix_ms.cast_signed().wrapping_sub(mono.0.cast_signed());
-        self.check.decides_by(
-            (process.origin, at.worker),
-            offset(unix.0),
-            offset(self.unix_ms()),
-            self.now_us,
-        );
+        self.check.decides_by((process.node, at.worker), offset(unix.0), offset(self.unix_ms()), self.now_us);
     }
 
     /// The response to a request that was admitted at `since_us` states its cost. A worker that started later does
@@ -337,7 +332,7 @@ impl World<'_> {
         worker.limiter.settle_cost(table, request, cost_of, now);
         let unix = worker.limiter.moment(now).unix;
         let Some(process) = self.envoys[at.envoy].process.as_ref() else { return };
-        let by = DecidedBy { origin: process.origin, unix, now_us: self.now_us };
+        let by = DecidedBy { node: process.node, unix, now_us: self.now_us };
         let arrival = Arrival { rules: settled, ..arrival };
         for (cell, due_us) in self.check.settled(&by, &arrival, since_us, &self.shapes) {
             self.queue.plan(due_us, Event::Rest(cell));
@@ -453,10 +448,10 @@ impl World<'_> {
         let Some(process) = self.envoys[at.envoy].process.as_ref() else { return };
         let Some(Some(worker)) = process.workers.get(at.worker) else { return };
         if verdict == Verdict::Denied {
-            self.check.may_overflow(process.origin, &process.table);
+            self.check.may_overflow(process.node, &process.table);
         }
         let by =
-            DecidedBy { origin: process.origin, unix: worker.limiter.moment(mono).unix, now_us: self.now_us };
+            DecidedBy { node: process.node, unix: worker.limiter.moment(mono).unix, now_us: self.now_us };
         for (cell, due_us) in self.check.decided(&by, &arrival, outcome, &self.shapes) {
             self.queue.plan(due_us, Event::Rest(cell));
         }
@@ -522,10 +517,10 @@ fn worker_of(envoy: &mut Envoy, worker: usize) -> Option<(&mut Table, &mut Worke
     Some((table, workers.get_mut(worker)?.as_mut()?))
 }
 
-fn origin(chance: &mut Random) -> OriginId {
+fn node(chance: &mut Random) -> NodeId {
     let [a, b] = [chance.next().to_be_bytes(), chance.next().max(1).to_be_bytes()];
     let mut id = [0; 16];
     id[..8].copy_from_slice(&a);
     id[8..].copy_from_slice(&b);
-    OriginId(id)
+    NodeId(id)
 }

@@ -89,7 +89,7 @@ impl World<'_> {
                 let Some(envoy) = self.envoys.get_mut(at) else { return };
                 change(&mut envoy.frozen);
                 if let Some(process) = envoy.process.as_ref().filter(|_| begins) {
-                    self.check.may_reap(process.origin, process.meta.geometry, &process.table, self.now_us);
+                    self.check.may_reap(process.node, process.meta.geometry, &process.table, self.now_us);
                 }
                 self.check.set_frozen(at, self.now_us, begins);
                 let workers = self.envoys[at].process.as_ref().map_or(0, |process| process.workers.len());
@@ -105,7 +105,7 @@ impl World<'_> {
                 };
                 change(&mut worker.frozen);
                 if let Some(process) = self.envoys[at.envoy].process.as_ref().filter(|_| begins) {
-                    self.check.may_reap(process.origin, process.meta.geometry, &process.table, self.now_us);
+                    self.check.may_reap(process.node, process.meta.geometry, &process.table, self.now_us);
                 }
                 self.check.set_frozen(at.envoy, self.now_us, begins);
                 if !begins {

@@ -119,7 +119,7 @@ struct Counts {
     redis_commands: u64,
     database_statements: u64,
     database_rows: u64,
-    consults: u64,
+    queries: u64,
 }
 
 impl<'a> World<'a> {
@@ -238,7 +238,7 @@ impl<'a> World<'a> {
             redis_commands: self.counts.redis_commands,
             database_statements: self.counts.database_statements,
             database_rows: self.counts.database_rows,
-            consults: self.counts.consults,
+            queries: self.counts.queries,
             waits: Spread::of(&mut self.waits_us),
             convergence: Spread::of(&mut self.check.convergence_ms),
             peaks: self.check.peaks(),
@@ -287,7 +287,7 @@ impl<'a> World<'a> {
 
     fn count_up(&mut self, frame: &FilterFrame) {
         self.counts.frames += 1;
-        self.counts.consults += frame.consults.len() as u64;
+        self.counts.queries += frame.queries.len() as u64;
     }
 
     fn note_wait(&mut self, at: WorkerAt, arrival: &Arrival, since_us: u64) {

@@ -2,15 +2,15 @@
 
 use super::network::StreamId;
 use weir_core::model::exact::{Charge, ChargeResult, ExactRequestId};
-use weir_core::model::key::{Key, OriginId};
+use weir_core::model::key::{Key, NodeId};
 use weir_core::region::HotCell;
 use weir_core::region::exchange::{LowerBound, Merge, Merged, Page};
 use weir_core::replication::Failure;
 use weir_core::replication::exact::refunding::Refunding;
 use weir_core::replication::exact::{self, Machine};
-use weir_core::replication::globe::lease::Holder;
-use weir_core::replication::globe::packet::{Feed, Packet};
-use weir_core::replication::globe::paging::ReadPage;
+use weir_core::replication::global::lease::Holder;
+use weir_core::replication::global::packet::{Feed, Packet};
+use weir_core::replication::global::paging::ReadPage;
 use weir_core::replication::members::Member;
 use weir_core::replication::regional::clock::TimeProposal;
 use weir_core::replication::regional::marker::{Incarnations, Look};
@@ -39,8 +39,8 @@ pub enum Request {
     Shard(usize),
     /// Read cells.
     Cells(Vec<(Key, u64)>),
-    /// Refresh these origins, list all live ones, and agree on the region's time.
-    Origins(Member, Vec<OriginId>, TimeProposal),
+    /// Refresh these nodes, list all live ones, and agree on the region's time.
+    Nodes(Member, Vec<NodeId>, TimeProposal),
     /// Publish a message to all subscribers.
     Publish(Vec<u8>),
     /// Read the marker.
@@ -84,7 +84,7 @@ pub struct Guarded {
 #[derive(Clone, Debug)]
 pub struct Listed {
     /// Nodes.
-    pub origins: Vec<OriginId>,
+    pub nodes: Vec<NodeId>,
     /// Aggregators.
     pub aggregators: Vec<Member>,
     /// The region's time in microseconds.
@@ -228,7 +228,7 @@ impl Request {
             Request::NameHot(_) | Request::Publish(_) | Request::Release(_) => Reply::Done(Err(failure)),
             Request::Exact(call) => Reply::Exact(call.failed(failure)),
             Request::Shard(_) => Reply::Named(Err(failure)),
-            Request::Origins(..) => Reply::Alive(Err(failure)),
+            Request::Nodes(..) => Reply::Alive(Err(failure)),
             Request::Look(_) => Reply::Incarnations(Err(failure)),
             Request::Packet(_) | Request::Write(..) | Request::Feed(..) => Reply::Fed(Err(failure)),
             Request::Import(_) | Request::Own(_) => Reply::Page(Err(failure)),

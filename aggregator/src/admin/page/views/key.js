@@ -143,12 +143,12 @@ function windowPanel(window, id) {
   const envoys = table({
     caption: "Envoys",
     columns: [
-      { id: "origin", title: "Envoy", cell: originCell },
+      { id: "node", title: "Envoy", cell: nodeCell },
       { id: "cell", title: "In cell", cell: textual((part) => part.cell) },
       { id: "own", title: "Used", kind: "number", cell: textual((part) => words.count(part.own)) },
       { id: "age", title: "Last grew", kind: "number", cell: textual((part) => words.ago(part.age_ms)) },
     ],
-    keyOf: (part) => `${part.sequence} ${part.origin}`,
+    keyOf: (part) => `${part.sequence} ${part.node}`,
     empty: "No Envoy of this region has used this key.",
   });
   const regions = table({
@@ -215,14 +215,14 @@ function factsOf(window, own) {
   ];
 }
 
-function originCell() {
+function nodeCell() {
   const code = h("code");
   const here = h("span", { class: "badge" }, "here");
   return {
     element: h("span", {}, code, " ", here),
     update(part) {
-      setText(code, part.origin.slice(0, 12));
-      code.title = part.origin;
+      setText(code, part.node.slice(0, 12));
+      code.title = part.node;
       here.hidden = !part.here;
     },
   };

@@ -67,8 +67,8 @@ export function parts() {
     { id: "streams", title: "Streams", kind: "number", cell: textual((one) => words.count(one.streams)) },
     { id: "keys", title: "Keys", kind: "number", cell: textual((one) => words.count(one.keys)) },
   ] });
-  const envoys = table({ caption: "Envoys connected here", keyOf: (one) => one.origin, empty: "No Envoy is connected here.", columns: [
-    { id: "origin", title: "Envoy", cell: textual((one) => one.origin.slice(0, 12)) },
+  const envoys = table({ caption: "Envoys connected here", keyOf: (one) => one.node, empty: "No Envoy is connected here.", columns: [
+    { id: "node", title: "Envoy", cell: textual((one) => one.node.slice(0, 12)) },
     { id: "state", title: "State", cell: textual((one) => (one.silent_ms > 2_000 ? `! silent for ${words.time(one.silent_ms)}` : "✓ active")) },
     { id: "address", title: "From", cell: textual((one) => one.address ?? "embedded limiter") },
     { id: "streams", title: "Streams", kind: "number", cell: textual((one) => words.count(one.streams)) },
@@ -114,7 +114,7 @@ function factsOf({ aggregator: own, redis, database }) {
   const facts = [
     fact("Keys, cells", `${words.count(own.keys)}, ${words.count(own.cells)}`),
     fact("Reports received", words.count(own.reports)),
-    fact("Queries received", list(own.consults)),
+    fact("Queries received", list(own.queries)),
     fact("Queued", list(own.queues)),
     fact("HTTP API", list(own.api.http ?? {})),
     fact("Rate-limit service", list(own.api.rls ?? {})),

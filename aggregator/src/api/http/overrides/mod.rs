@@ -46,14 +46,14 @@ const UNNAMED: &str = "anybody";
 const UNVERIFIED: &str = " (unverified)";
 
 /// Bounds the calls to the database.
-pub struct RegionState {
+pub struct DatabaseTurns {
     turns: Turns,
     warnings: Throttle,
 }
 
-impl Default for RegionState {
-    fn default() -> RegionState {
-        RegionState { turns: Turns::default(), warnings: Throttle::new(BETWEEN_WARNINGS) }
+impl Default for DatabaseTurns {
+    fn default() -> DatabaseTurns {
+        DatabaseTurns { turns: Turns::default(), warnings: Throttle::new(BETWEEN_WARNINGS) }
     }
 }
 
@@ -209,7 +209,7 @@ impl HttpApi {
     }
 }
 
-impl RegionState {
+impl DatabaseTurns {
     fn unavailable(&self, error: &DatabaseError) -> Problem {
         // The database's error may name its address, so it is only logged.
         if let Some(held_back) = self.warnings.pass() {

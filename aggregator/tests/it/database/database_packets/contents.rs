@@ -7,7 +7,7 @@ use weir_core::model::key::{Key, KeyParts};
 use weir_core::model::time::UnixMs;
 use weir_core::model::window::MAX_COUNT;
 use weir_core::region::exchange::Publication;
-use weir_core::replication::globe::packet::{MAX_PACKET_ROWS, Packet};
+use weir_core::replication::global::packet::{MAX_PACKET_ROWS, Packet};
 
 pub async fn bytes_stay_bytes(store: &Store) {
     let scene = store.fresh().await;

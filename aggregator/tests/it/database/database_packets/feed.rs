@@ -5,7 +5,7 @@ use crate::support::database::packets::*;
 use crate::support::database::*;
 use std::time::Instant;
 use weir_aggregator::database::{Database, DatabaseOptions};
-use weir_core::replication::globe::packet::{
+use weir_core::replication::global::packet::{
     Cursor, MAX_FEED_ROWS, MAX_PACKET_ROWS, MAX_WRITERS, Packet, Writer,
 };
 

@@ -6,7 +6,7 @@ use crate::support::database::*;
 use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, SqliteConnection};
 use std::time::{Duration, Instant};
 use weir_core::region::exchange::Publication;
-use weir_core::replication::globe::packet::MAX_PACKET_ROWS;
+use weir_core::replication::global::packet::MAX_PACKET_ROWS;
 use weir_envoy::wait;
 
 /// Tolerance for the end of a call after `SHORT` on a busy machine.

@@ -6,7 +6,7 @@ use crate::support::database::packets::*;
 use crate::support::database::*;
 use sqlx::Executor;
 use weir_aggregator::database::Exchanged;
-use weir_core::replication::globe::packet::{OwnMarker, Packet};
+use weir_core::replication::global::packet::{OwnMarker, Packet};
 use weir_envoy::wait;
 
 pub async fn a_truncated_table(store: &Store) {

@@ -7,7 +7,7 @@ use crate::support::database::*;
 use std::time::Duration;
 use weir_core::model::time::UnixMs;
 use weir_core::region::exchange::Publication;
-use weir_core::replication::globe::packet::MAX_WRITERS;
+use weir_core::replication::global::packet::MAX_WRITERS;
 
 pub async fn markers_are_no_cells(store: &Store) {
     let scene = store.fresh().await;

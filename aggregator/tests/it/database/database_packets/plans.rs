@@ -6,7 +6,7 @@ use sqlx::mysql::MySqlRow;
 use sqlx::{AssertSqlSafe, Connection, Executor, MySqlConnection, Row, SqliteConnection};
 use std::collections::BTreeMap;
 use weir_aggregator::database::dialect::{mysql, sqlite};
-use weir_core::replication::globe::packet::{MAX_FEED_ROWS, MAX_PACKET_ROWS, MAX_WRITERS};
+use weir_core::replication::global::packet::{MAX_FEED_ROWS, MAX_PACKET_ROWS, MAX_WRITERS};
 
 /// The plan of the feed, and the index entries and rows that the server reads for it.
 pub async fn a_feed_reads_what_is_new(store: &Store) {

@@ -5,7 +5,7 @@ use crate::support::database::far::Far;
 use crate::support::database::packets::*;
 use crate::support::database::*;
 use std::time::{Duration, Instant};
-use weir_core::replication::globe::packet::MAX_PACKET_ROWS;
+use weir_core::replication::global::packet::MAX_PACKET_ROWS;
 use weir_envoy::ports;
 
 /// After a failover, the address may lead to a server that accepts no writes.

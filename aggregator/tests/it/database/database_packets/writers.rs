@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use weir_core::model::time::UnixMs;
 use weir_core::model::window::MAX_COUNT;
 use weir_core::region::exchange::Publication;
-use weir_core::replication::globe::packet::{Marker, OwnMarker, Packet};
+use weir_core::replication::global::packet::{Marker, OwnMarker, Packet};
 
 pub async fn two_writers_read_each_others_rows_once(store: &Store) {
     let scene = store.fresh().await;

@@ -14,7 +14,7 @@ use weir_aggregator::database::{Database, DatabaseOptions, Imported};
 use weir_core::model::key::{Key, KeyParts};
 use weir_core::model::time::UnixMs;
 use weir_core::region::exchange::{PageEnd, Publication, Stored};
-use weir_core::replication::globe::paging::ReadPage;
+use weir_core::replication::global::paging::ReadPage;
 use weir_envoy::{DatabaseServer, wait};
 
 /// The time of all scenarios.

@@ -8,7 +8,7 @@ use weir_aggregator::database::{Database, DatabaseError, Exchanged};
 use weir_core::model::key::Key;
 use weir_core::model::time::UnixMs;
 use weir_core::region::exchange::{Publication, StoredRegion};
-use weir_core::replication::globe::packet::{
+use weir_core::replication::global::packet::{
     Cursor, MAX_FEED_ROWS, MAX_PACKET_ROWS, OwnMarker, Packet, Writer,
 };
 

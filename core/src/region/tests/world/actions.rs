@@ -55,7 +55,7 @@ impl World {
         let own = envoy.own.get(&at).copied().unwrap_or(0);
         let granted = envoy.granted.entry(at.clone()).or_default();
         *granted = (own + cost).max(*granted);
-        let query = wire::Consult {
+        let query = wire::Query {
             id: 1,
             key: key.as_bytes().to_vec(),
             sequence: at.1,
@@ -104,7 +104,7 @@ impl World {
                 let id = self.envoys[n].id;
                 let result = match answer {
                     Some(answer) => aggregator.region.concluded(id, &query, &merge, &answer, self.now),
-                    None => aggregator.region.consult(id, &query, self.now),
+                    None => aggregator.region.query(id, &query, self.now),
                 };
                 // Some answers arrive too late or not at all; then the Envoy uses nothing of them.
                 let Some(result) = result.ok().filter(|_| !self.random.percent(20)) else { return };
@@ -135,7 +135,7 @@ impl World {
             let parts: Vec<Part> = change
                 .parts
                 .iter()
-                .map(|part| (OriginId(part.origin.as_slice().try_into().unwrap()), part.own))
+                .map(|part| (NodeId(part.node.as_slice().try_into().unwrap()), part.own))
                 .collect();
             let key = Key::parse(&change.key).unwrap();
             // A cell that has ended by now is refused.

@@ -46,7 +46,7 @@ impl Random {
 /// A call whose answer is in flight.
 enum Call {
     Write(Merge, Option<Merged>),
-    Query(usize, wire::Consult, Merge, Option<Merged>),
+    Query(usize, wire::Query, Merge, Option<Merged>),
 }
 
 struct Aggregator {
@@ -62,7 +62,7 @@ struct Aggregator {
 impl Aggregator {
     fn new(seed: u64) -> Aggregator {
         let mut region = Region::new(RegionLimits::default(), HashKey(seed, 2));
-        region.back();
+        region.attach_store();
         region.set_regions(REGIONS as u64);
         Aggregator {
             region,
@@ -76,7 +76,7 @@ impl Aggregator {
 }
 
 struct Envoy {
-    id: OriginId,
+    id: NodeId,
     region: usize,
     /// The aggregator to which its subscriber's stream is connected.
     home: usize,
@@ -116,7 +116,7 @@ impl World {
         let aggregators =
             (0..REGIONS).map(|r| (0..AGGREGATORS).map(|a| Aggregator::new((r * 9 + a) as u64)).collect());
         let envoy = |n: usize| Envoy {
-            id: origin(n as u8 + 1),
+            id: node(n as u8 + 1),
             region: n / ENVOYS,
             home: n % AGGREGATORS,
             own: BTreeMap::new(),
@@ -256,7 +256,7 @@ fn of_two_aggregators_the_one_that_knows_of_more_use_raises_the_baseline() {
         let mut store = Store::default();
         let mut regions = [(); 2].map(|()| backed());
         let report = |region: &mut Region, store: &mut Store, own| {
-            assert_eq!(region.report(origin(1), &[count("k", SEQUENCE, own)], NOW).refused, vec![]);
+            assert_eq!(region.report(node(1), &[count("k", SEQUENCE, own)], NOW).refused, vec![]);
             for merge in region.next_merges(9) {
                 let merged = store.merge(&merge);
                 region.merged(&merge, &merged, NOW);

@@ -7,7 +7,7 @@ use super::*;
 pub(super) struct Store {
     pub(super) incarnation: u64,
     pub(super) unavailable: bool,
-    pub(super) cells: BTreeMap<At, BTreeMap<OriginId, u64>>,
+    pub(super) cells: BTreeMap<At, BTreeMap<NodeId, u64>>,
     pub(super) limits: BTreeMap<At, u64>,
     pub(super) lower_bounds: BTreeMap<At, u64>,
     pub(super) hot: BTreeSet<At>,
@@ -34,13 +34,13 @@ impl Store {
         let components = self.cells.entry(at.clone()).or_default();
         let lower_bound = self.lower_bounds.entry(at.clone()).or_default();
         let had = components.values().sum::<u64>();
-        for (origin, own) in &merge.parts {
+        for (node, own) in &merge.parts {
             if let Some(held) =
-                components.get(origin).filter(|_| merge.above.contains(origin) && *lower_bound > had)
+                components.get(node).filter(|_| merge.above.contains(node) && *lower_bound > had)
             {
                 *lower_bound += own.saturating_sub(*held);
             }
-            let held = components.entry(*origin).or_default();
+            let held = components.entry(*node).or_default();
             *held = (*own).max(*held);
         }
         *lower_bound = merge.lower_bound.max(*lower_bound);
@@ -48,7 +48,7 @@ impl Store {
         if let Some(proposal) = &merge.proposal {
             let sum = |parts: &mut dyn Iterator<Item = u64>| parts.sum::<u64>();
             let mut with = components.clone();
-            let own = with.entry(proposal.origin).or_default();
+            let own = with.entry(proposal.node).or_default();
             let spends = proposal.own.saturating_sub(*own);
             *own = proposal.own.max(*own);
             let previous =

@@ -8,10 +8,10 @@ use prost::Message;
 use weir_core::model::schedule::Schedule;
 use weir_core::model::time::MonoMs;
 use weir_core::model::wire::Changes;
-use weir_core::replication::globe::import::Importer;
-use weir_core::replication::globe::lease::{Keeping, Taking, Then, WITHIN_MS};
-use weir_core::replication::globe::recover::Recovery;
-use weir_core::replication::globe::sync::GlobalSync;
+use weir_core::replication::global::import::Importer;
+use weir_core::replication::global::lease::{Keeping, Taking, Then, WITHIN_MS};
+use weir_core::replication::global::recover::Recovery;
+use weir_core::replication::global::sync::GlobalSync;
 use weir_core::replication::grace_period::GracePeriod;
 use weir_core::replication::members::Member;
 use weir_core::replication::regional::broadcast::Broadcaster;
@@ -35,7 +35,7 @@ pub enum Machine {
     Replay(Replay),
     /// Reads the marker of Redis.
     Watch(Watch),
-    /// Sends heartbeats with the aggregator's origins to Redis and the peers.
+    /// Sends heartbeats with the aggregator's nodes to Redis and the peers.
     Heartbeat(Heartbeat),
     /// Broadcasts messages to the peers.
     Broadcaster(Broadcaster),
@@ -204,7 +204,7 @@ impl World<'_> {
                 }
                 let alive = alive
                     .as_ref()
-                    .map(|Listed { origins, aggregators, .. }| Alive { nodes: origins, aggregators });
+                    .map(|Listed { nodes, aggregators, .. }| Alive { nodes: nodes, aggregators });
                 heartbeat.received(&mut access, alive.map_err(|failure| *failure));
             }
             (Machine::Heartbeat(heartbeat), _, Reply::Done(result)) => heartbeat.sent(&mut access, result),
@@ -377,8 +377,8 @@ fn step(
             Step::Call(redis, Request::Look(look), schedule.marker_timeout_ms)
         }),
         Machine::Heartbeat(heartbeat) => of(heartbeat.next(access), |call| match call {
-            heartbeat::Call::Origins(mine, me) => {
-                Step::Call(redis, Request::Origins(me, mine, proposal), replay_ms)
+            heartbeat::Call::Nodes(mine, me) => {
+                Step::Call(redis, Request::Nodes(me, mine, proposal), replay_ms)
             }
             heartbeat::Call::Broadcast(changes) => publish(changes),
         }),
@@ -401,7 +401,7 @@ fn step(
         }
         Machine::Joining(joining) => of(joining.next(access.now.mono), |join| {
             let me = Member { id, owes: false };
-            Step::Call(redis, Request::Origins(me, Vec::new(), proposal), join.within_ms)
+            Step::Call(redis, Request::Nodes(me, Vec::new(), proposal), join.within_ms)
         }),
         Machine::Taking(_) | Machine::Keeping(_) => Step::Call(database, Request::Lease(id), WITHIN_MS),
     }

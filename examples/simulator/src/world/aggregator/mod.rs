@@ -16,9 +16,9 @@ use super::network::StreamId;
 use super::request::ExactWork;
 use machines::Running;
 use std::collections::{BTreeMap, VecDeque};
-use weir_core::model::key::OriginId;
+use weir_core::model::key::NodeId;
 use weir_core::model::time::Now;
-use weir_core::model::wire::{Consult, FilterFrame};
+use weir_core::model::wire::{FilterFrame, Query};
 use weir_core::region::log::{Logs, Micros};
 use weir_core::replication::Events as RegionEvents;
 use weir_core::replication::exact::ExactState;
@@ -101,14 +101,14 @@ struct Shutdown {
 /// An accepted stream.
 #[derive(Debug)]
 struct Peer {
-    origin: OriginId,
+    node: NodeId,
     worker: u64,
     id: weir_core::replication::StreamId,
     pusher: Option<Pusher>,
     queries: usize,
     last_frame_us: u64,
     /// Queries without a reply so far.
-    open_queries: BTreeMap<u64, Consult>,
+    open_queries: BTreeMap<u64, Query>,
 }
 
 impl Aggregator {

@@ -6,8 +6,8 @@ use crate::world::event::{Carried, Due, End, Event};
 use crate::world::network::StreamId;
 use crate::world::request::{Caller, Reply, Request, Store};
 use std::collections::BTreeMap;
-use weir_core::model::key::OriginId;
-use weir_core::model::wire::{Answer, Consult, FilterFrame, PROTOCOL_VERSION, RegionFrame, Welcome};
+use weir_core::model::key::NodeId;
+use weir_core::model::wire::{Answer, FilterFrame, PROTOCOL_VERSION, Query, RegionFrame, Welcome};
 use weir_core::replication::Event as RegionEvent;
 use weir_core::replication::push::{COALESCE_MS, Pusher, Step};
 use weir_core::replication::regional::queries::Queries;
@@ -25,18 +25,18 @@ impl World<'_> {
         let mut welcome = None;
         if !process.peers.contains_key(&id) {
             let hello = frame.hello.as_ref();
-            let named = hello.and_then(|hello| Some((OriginId::parse(&hello.origin)?, hello.worker)));
-            let Some((origin, worker)) = named else {
+            let named = hello.and_then(|hello| Some((NodeId::parse(&hello.node)?, hello.worker)));
+            let Some((node, worker)) = named else {
                 return self.closed(id, End::Aggregator);
             };
-            let Ok(entered) = process.state.enter(origin, now) else {
+            let Ok(entered) = process.state.enter(node, now) else {
                 return self.closed(id, End::Aggregator);
             };
             // A filter counts as a node once it has reported its rules' counters, which it does after the welcome.
             // The simulated one reports none, so it is counted here.
-            process.state.count_node(origin, u64::from_le_bytes(core::array::from_fn(|at| origin.0[at])));
+            process.state.count_node(node, u64::from_le_bytes(core::array::from_fn(|at| node.0[at])));
             let peer = Peer {
-                origin,
+                node,
                 worker,
                 id: entered.id,
                 pusher: None,
@@ -58,14 +58,14 @@ impl World<'_> {
         let Some(process) = host.process.as_mut() else { return };
         let Some(peer) = process.peers.get_mut(&id) else { return };
         peer.last_frame_us = now_us;
-        let (origin, worker) = (peer.origin, peer.worker);
+        let (node, worker) = (peer.node, peer.worker);
         let (exact, refunds) =
             (std::mem::take(&mut frame.exact_requests), std::mem::take(&mut frame.refunds));
-        for query in frame.consults.iter().filter(|query| query.cost > 0) {
+        for query in frame.queries.iter().filter(|query| query.cost > 0) {
             peer.open_queries.insert(query.id, query.clone());
-            self.check.proposed(origin, query, now_us);
+            self.check.proposed(node, query, now_us);
         }
-        let Ok(taken) = process.state.take(origin, frame, now) else {
+        let Ok(taken) = process.state.take(node, frame, now) else {
             return self.closed(id, End::Aggregator);
         };
         if process.state.region.stats(now.mono).keys >= self.plan.topology.region_keys {
@@ -78,24 +78,24 @@ impl World<'_> {
             self.reply(id, taken.reply);
         }
         if !taken.queries.is_empty() {
-            self.query(at, id, origin, taken.queries);
+            self.query(at, id, node, taken.queries);
         }
         exact.iter().for_each(|query| self.exact_requested(at, id, worker, query));
         refunds.iter().for_each(|refund| self.exact_refunded(at, worker, refund));
     }
 
-    fn query(&mut self, at: usize, id: StreamId, origin: OriginId, queries: Vec<Consult>) {
+    fn query(&mut self, at: usize, id: StreamId, node: NodeId, queries: Vec<Query>) {
         let host = &mut self.aggregators[at];
         let now = host.now(self.now_us);
         let region = host.region;
         let Some(process) = host.process.as_mut() else { return };
         let Some(peer) = process.peers.get_mut(&id) else { return };
         if peer.queries >= OPEN_QUERIES_MAX {
-            let answers = process.state.answer_from_memory(origin, &queries, now);
+            let answers = process.state.answer_from_memory(node, &queries, now);
             return self.reply(id, RegionFrame { answers, ..RegionFrame::default() });
         }
         peer.queries += 1;
-        let queries = Queries::propose(&mut Alone { state: &mut process.state, now }, origin, queries);
+        let queries = Queries::propose(&mut Alone { state: &mut process.state, now }, node, queries);
         if queries.merges().is_empty() {
             return self.conclude_queries(at, queries, id, Reply::Merged(Vec::new()));
         }
@@ -133,8 +133,8 @@ impl World<'_> {
         let mine = peer.id;
         match subscribes {
             true => {
-                let superseded = process.state.subscribe(peer.origin, peer.id);
-                peer.pusher = Some(Pusher::new(peer.origin, peer.id));
+                let superseded = process.state.subscribe(peer.node, peer.id);
+                peer.pusher = Some(Pusher::new(peer.node, peer.id));
                 // Ends the pusher of the superseded stream, so that the stream may subscribe again.
                 let theirs =
                     process.peers.values_mut().find(|peer| Some(peer.id) == superseded && peer.id != mine);
@@ -145,7 +145,7 @@ impl World<'_> {
             }
             false => {
                 peer.pusher = None;
-                process.state.unsubscribe(peer.origin, peer.id);
+                process.state.unsubscribe(peer.node, peer.id);
             }
         }
     }
@@ -154,7 +154,7 @@ impl World<'_> {
         if let Some(process) = self.aggregators[at].process.as_mut()
             && let Some(peer) = process.peers.remove(&id)
         {
-            process.state.leave(peer.origin, peer.id);
+            process.state.leave(peer.node, peer.id);
         }
         self.closed(id, End::Aggregator);
     }
@@ -166,7 +166,7 @@ impl World<'_> {
         if let Some(peer) = process.and_then(|process| process.peers.get_mut(&id)) {
             for Answer { id, granted, .. } in &frame.answers {
                 if let Some(query) = peer.open_queries.remove(id).filter(|_| *granted) {
-                    self.check.granted(peer.origin, &query, self.now_us);
+                    self.check.granted(peer.node, &query, self.now_us);
                 }
             }
         }
@@ -184,7 +184,7 @@ impl World<'_> {
             }
             let Some((id, late)) = process.late.pop_front() else { return };
             let Some(peer) = process.peers.get(&id) else { continue };
-            let ack = Some(process.state.acknowledge(peer.origin, late));
+            let ack = Some(process.state.acknowledge(peer.node, late));
             self.reply(id, RegionFrame { ack, ..RegionFrame::default() });
         }
     }

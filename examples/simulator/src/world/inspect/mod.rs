@@ -45,7 +45,7 @@ impl World<'_> {
     pub(in crate::world) fn check_writes(&mut self, envoy: usize) {
         let process = self.envoys.get_mut(envoy).and_then(|envoy| envoy.process.as_mut());
         if let Some(process) = process.filter(|process| process.table.is_written()) {
-            self.check.wrote(process.origin, &mut process.table, self.now_us);
+            self.check.wrote(process.node, &mut process.table, self.now_us);
         }
     }
 
@@ -131,7 +131,7 @@ impl World<'_> {
     fn has_received(&self, id: CellId, at: usize, key: &[u8], expected: &[Expected]) -> Option<bool> {
         let process = self.envoys.get(at)?.process.as_ref()?;
         let expected = expected.get(self.place(at).0)?;
-        let share = self.check.truth.share_of(id, self.check.truth.number(process.origin)?);
+        let share = self.check.truth.share_of(id, self.check.truth.number(process.node)?);
         let all = expected.near + expected.far;
         if !(share.admitted > 0 || expected.by_all) || all == share.expected() {
             return None;
@@ -159,15 +159,15 @@ impl World<'_> {
     /// An Envoy is about to end. Records what its region holds of it, which must not be lost.
     pub(in crate::world) fn note_final_counts(&mut self, number: usize) {
         let Some(process) = self.envoys[number].process.as_ref() else { return };
-        let (region, origin) = (self.place(number).0, process.origin);
-        let Some(share) = self.check.truth.number(origin) else { return };
+        let (region, node) = (self.place(number).0, process.node);
+        let Some(share) = self.check.truth.number(node) else { return };
         for id in self.live_cells() {
-            let has_share = |one: &Share| one.origin == share;
+            let has_share = |one: &Share| one.node == share;
             if !self.check.truth.cell(id).is_some_and(|cell| cell.shares.iter().any(has_share)) {
                 continue;
             }
             let parts = self.holders(id, region).into_iter().map(|(_, held)| held.parts);
-            let at_end = parts.filter_map(|parts| parts.get(&origin).copied()).max().unwrap_or(0);
+            let at_end = parts.filter_map(|parts| parts.get(&node).copied()).max().unwrap_or(0);
             if let Some((cell, at)) = self.check.truth.share(id, share, self.now_us) {
                 cell.shares[at].at_end = at_end;
             }
@@ -267,16 +267,16 @@ impl World<'_> {
                 let Some(process) = self.envoys[self.envoy_at(region, envoy)].process.as_ref() else {
                     continue;
                 };
-                let origin = process.origin;
+                let node = process.node;
                 let cell = entry_of(process, &key).and_then(|entry| table_cell(&entry, id.sequence));
-                let number = self.check.truth.number(origin);
+                let number = self.check.truth.number(node);
                 let uses = number.is_some_and(|number| self.check.truth.share_of(id, number).own > 0);
                 let has_room = !is_crowded(process, &key);
                 let near = ((uses && surely) || (is_hot && has_room)).then_some(sum);
                 let near = near.filter(|_| receives);
                 let far = (globally && receives_far && near.is_some() && is_published).then_some(far);
                 if cell.is_some() || near.is_some() {
-                    self.check.rests_in_table(id, origin, cell, (near, far), self.now_us);
+                    self.check.rests_in_table(id, node, cell, (near, far), self.now_us);
                 }
             }
         }
@@ -295,7 +295,7 @@ impl World<'_> {
             let cells = explained.iter().filter(|one| one.key.as_bytes() == key).flat_map(|one| &one.cells);
             let cell = cells.into_iter().find(|cell| cell.sequence == id.sequence);
             let held = cell.map_or_else(Held::default, |cell| Held {
-                parts: cell.components.iter().map(|part| (part.origin, part.own)).collect(),
+                parts: cell.components.iter().map(|part| (part.node, part.own)).collect(),
                 total: cell.regional_total(),
                 far: cell.global_others,
             });
@@ -335,8 +335,8 @@ impl World<'_> {
         &mut self.check
     }
 
-    pub(crate) fn origin_of(&self, envoy: usize) -> weir_core::model::key::OriginId {
-        self.envoys[envoy].process.as_ref().map(|process| process.origin).unwrap()
+    pub(crate) fn node_of(&self, envoy: usize) -> weir_core::model::key::NodeId {
+        self.envoys[envoy].process.as_ref().map(|process| process.node).unwrap()
     }
 
     /// Changes an Envoy's entry of an identifier under the first rule. Returns false if there is none.
@@ -366,7 +366,7 @@ impl World<'_> {
     pub(crate) fn change_redis(
         &mut self,
         region: usize,
-        change: impl Fn(&mut std::collections::BTreeMap<weir_core::model::key::OriginId, u64>),
+        change: impl Fn(&mut std::collections::BTreeMap<weir_core::model::key::NodeId, u64>),
     ) -> bool {
         let cells = &mut self.redis[region].cells;
         cells.values_mut().for_each(|cell| change(&mut cell.parts));

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use weir_core::model::key::Key;
 use weir_core::model::time::UnixMs;
 use weir_core::region::exchange::{Page as TablePage, PageEnd, Stored, StoredRegion};
-use weir_core::replication::globe::lease::{Holder, TTL_MS};
-use weir_core::replication::globe::packet::{
+use weir_core::replication::global::lease::{Holder, TTL_MS};
+use weir_core::replication::global::packet::{
     Cursor, Feed, MAX_FEED_ROWS, Marker, OwnMarker, Packet, Page, Writer,
 };
-use weir_core::replication::globe::paging::ReadPage;
+use weir_core::replication::global::paging::ReadPage;
 
 /// Interval of the cleanup, in milliseconds.
 const SWEEP_MS: u64 = 10_000;

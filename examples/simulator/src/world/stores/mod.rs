@@ -192,7 +192,7 @@ impl World<'_> {
         let redis: &mut Redis = &mut self.redis[region];
         for at in std::mem::take(&mut redis.written) {
             if let Some(cell) = redis.cells.get(&at) {
-                let parts = cell.parts.iter().map(|(origin, own)| (*origin, *own));
+                let parts = cell.parts.iter().map(|(node, own)| (*node, *own));
                 self.check.stored(region, &at.0, at.1, parts, self.now_us);
             }
         }

@@ -3,7 +3,7 @@
 
 use crate::world::request::{Guarded, Listed, Reply, Request};
 use std::collections::BTreeMap;
-use weir_core::model::key::{Key, OriginId};
+use weir_core::model::key::{Key, NodeId};
 use weir_core::model::time::UnixMs;
 use weir_core::model::window::MAX_COUNT;
 use weir_core::region::exchange::{BASELINE, LowerBound, Merge, Merged, Proposal};
@@ -15,7 +15,7 @@ use weir_core::replication::regional::receipts::Step;
 
 /// Least lifetime of a cell, independent of its expiry by other clocks, in milliseconds.
 const MARGIN_MS: u64 = 60_000;
-/// An origin or an aggregator is live for this long after it was named, in milliseconds.
+/// A node or an aggregator is live for this long after it was named, in milliseconds.
 const LIVE_MS: u64 = 3_000;
 /// Interval between two removals of expired data, in milliseconds.
 const SWEEP_MS: u64 = 1_000;
@@ -31,7 +31,7 @@ pub struct Redis {
     marker: Option<Marker>,
     /// How often a replica was promoted.
     promotions: u128,
-    origins: BTreeMap<OriginId, u64>,
+    nodes: BTreeMap<NodeId, u64>,
     aggregators: BTreeMap<Member, u64>,
     time: Option<SharedTime>,
     swept_ms: u64,
@@ -42,8 +42,8 @@ pub struct Redis {
 /// A cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cell {
-    /// The component of each origin.
-    pub parts: BTreeMap<OriginId, u64>,
+    /// The component of each node.
+    pub parts: BTreeMap<NodeId, u64>,
     limit: u64,
     /// What the cell counts at least, whatever its parts add up to.
     lower_bound: u64,
@@ -76,16 +76,16 @@ impl Redis {
                 let named = self.hot.keys().filter(|(key, _)| shard_of(key) == shard);
                 Reply::Named(Ok(named.take(SHARD_CELLS).cloned().collect()))
             }
-            Request::Origins(aggregator, mine, proposal) => {
+            Request::Nodes(aggregator, mine, proposal) => {
                 let region_us = SharedTime::agree(&mut self.time, &proposal, now_ms.saturating_mul(1_000));
-                self.origins.extend(mine.into_iter().map(|origin| (origin, now_ms)));
+                self.nodes.extend(mine.into_iter().map(|node| (node, now_ms)));
                 self.aggregators.insert(aggregator, now_ms);
                 let is_live = |named_ms: u64| now_ms.saturating_sub(named_ms) <= LIVE_MS;
-                self.origins.retain(|_, named_ms| is_live(*named_ms));
+                self.nodes.retain(|_, named_ms| is_live(*named_ms));
                 self.aggregators.retain(|_, named_ms| is_live(*named_ms));
-                let (origins, aggregators) =
-                    (self.origins.keys().copied().collect(), self.aggregators.keys().copied().collect());
-                Reply::Alive(Ok(Listed { origins, aggregators, region_us }))
+                let (nodes, aggregators) =
+                    (self.nodes.keys().copied().collect(), self.aggregators.keys().copied().collect());
+                Reply::Alive(Ok(Listed { nodes, aggregators, region_us }))
             }
             Request::Receipt(guarded, reply) => {
                 Reply::Guarded(reply, self.record(&guarded, guarded.receipt.last))
@@ -123,11 +123,11 @@ impl Redis {
             cells_before.map(|sequence| self.merged(&(merge.key.clone(), sequence))).collect();
         let cell = self.cells.entry(at.clone()).or_default();
         let is_short = cell.lower_bound > sum(cell);
-        for (origin, own) in &merge.parts {
-            let above = cell.parts.get(origin).filter(|_| is_short && merge.above.contains(origin));
+        for (node, own) in &merge.parts {
+            let above = cell.parts.get(node).filter(|_| is_short && merge.above.contains(node));
             let new = above.map_or(0, |held| own.saturating_sub(*held));
             cell.lower_bound = cell.lower_bound.saturating_add(new);
-            raise(cell, *origin, *own);
+            raise(cell, *node, *own);
         }
         cell.lower_bound = cell.lower_bound.max(merge.lower_bound).min(MAX_COUNT);
         cell.limit = cell.limit.min(merge.limit);
@@ -138,7 +138,7 @@ impl Redis {
                     let new = proposal.own.saturating_sub(own(cell, &proposal));
                     cell.lower_bound = cell.lower_bound.saturating_add(new).min(MAX_COUNT);
                 }
-                raise(cell, proposal.origin, proposal.own);
+                raise(cell, proposal.node, proposal.own);
             }
             fits
         });
@@ -163,7 +163,7 @@ impl Redis {
 
     fn merged(&self, at: &At) -> Merged {
         let Some(cell) = self.cells.get(at) else { return Merged { limit: u64::MAX, ..Merged::default() } };
-        let current = cell.parts.iter().map(|(origin, own)| (*origin, *own)).collect();
+        let current = cell.parts.iter().map(|(node, own)| (*node, *own)).collect();
         let (limit, lower_bound) = (cell.limit, cell.lower_bound);
         Merged { granted: None, current, previous: Vec::new(), limit, lower_bound }
     }
@@ -178,13 +178,13 @@ impl Redis {
     }
 }
 
-fn raise(cell: &mut Cell, origin: OriginId, own: u64) {
-    let held = cell.parts.entry(origin).or_default();
+fn raise(cell: &mut Cell, node: NodeId, own: u64) {
+    let held = cell.parts.entry(node).or_default();
     *held = own.max(*held);
 }
 
 fn own(cell: &Cell, proposal: &Proposal) -> u64 {
-    cell.parts.get(&proposal.origin).copied().unwrap_or(0)
+    cell.parts.get(&proposal.node).copied().unwrap_or(0)
 }
 
 fn sum(cell: &Cell) -> u64 {

@@ -2,10 +2,10 @@
 
 use super::cell::others::RegionSet;
 use super::cell::sharing::{Sharing, Standing};
-use super::cell::{CellState, Load, MAX_ORIGINS_A_KEY, Peer, Usage};
+use super::cell::{CellState, Load, MAX_NODES_A_KEY, Peer, Usage};
 use super::plausibility::{MAX_WINDOW_SKEW, Refused};
 use super::shares::Lineage;
-use crate::model::key::{Key, KeyParts, OriginId};
+use crate::model::key::{Key, KeyParts, NodeId};
 use crate::model::time::UnixMs;
 use crate::model::window::{MAX_COUNT, Position, Used, weighted_up};
 use crate::model::wire;
@@ -24,7 +24,7 @@ pub(super) struct KeyState {
     /// Ordered by sequence.
     cells: Vec<CellState>,
     /// The nodes that touch the key, and the last sequence in which each did; ordered by node. Most keys have one.
-    followers: SmallVec<[(OriginId, u64); 1]>,
+    followers: SmallVec<[(NodeId, u64); 1]>,
     pub(super) sharing: Sharing,
     pub(super) newest_limit: NewestLimit,
 }
@@ -76,7 +76,7 @@ impl NewestLimit {
     }
 
     /// Notes the limit of a query. It may have waited for long, and another limit have been applied meanwhile.
-    pub(super) fn note_query(&mut self, query: &wire::Consult, now: UnixMs) {
+    pub(super) fn note_query(&mut self, query: &wire::Query, now: UnixMs) {
         let limit = query.limit.min(MAX_COUNT);
         let applied = if query.applied_ms == 0 { now } else { UnixMs(query.applied_ms) };
         self.note(limit, query.configured.unwrap_or(limit), applied, now);
@@ -120,7 +120,7 @@ pub(super) struct Weight {
     /// The used share of its limit in thousandths.
     pub(super) utilisation: u64,
     /// Nodes that follow it or have a component in one of its cells.
-    pub(super) origins: usize,
+    pub(super) nodes: usize,
     /// Whether a node of this region uses it.
     pub(super) is_followed: bool,
     /// When a component last grew.
@@ -204,13 +204,13 @@ impl KeyState {
     /// The criteria for evicting the key. `None` while any of its cells waits to be sent, or shows more use than its
     /// nodes' components: no node would send that again.
     pub(super) fn weight(&self) -> Option<Weight> {
-        let origins = self.followers.len();
-        let mut weight = Weight { origins, is_followed: self.is_followed(), ..Weight::default() };
+        let nodes = self.followers.len();
+        let mut weight = Weight { nodes, is_followed: self.is_followed(), ..Weight::default() };
         for cell in &self.cells {
             if cell.must_stay() {
                 return None;
             }
-            weight.origins = weight.origins.max(cell.components.len());
+            weight.nodes = weight.nodes.max(cell.components.len());
             let touched = cell.components.iter().map(|component| component.updated).max();
             weight.touched = weight.touched.max(touched.unwrap_or_default());
             if cell.total() > 0 {
@@ -232,51 +232,51 @@ impl KeyState {
         self.cells.iter().filter(|cell| cell.queued.counted).count()
     }
 
-    /// Returns true if `origin` is a follower from now on; false if it was one before, or if there is no room for
+    /// Returns true if `node` is a follower from now on; false if it was one before, or if there is no room for
     /// another.
-    pub(super) fn follow(&mut self, origin: OriginId, sequence: u64) -> bool {
-        match self.follower(origin) {
+    pub(super) fn follow(&mut self, node: NodeId, sequence: u64) -> bool {
+        match self.follower(node) {
             Ok(found) => {
                 if let Some((_, touched)) = self.followers.get_mut(found) {
                     *touched = sequence.max(*touched);
                 }
                 false
             }
-            Err(_) if self.followers.len() >= MAX_ORIGINS_A_KEY => false,
+            Err(_) if self.followers.len() >= MAX_NODES_A_KEY => false,
             Err(place) => {
-                self.followers.insert(place, (origin, sequence));
+                self.followers.insert(place, (node, sequence));
                 true
             }
         }
     }
 
-    pub(super) fn follows(&self, origin: OriginId) -> bool {
-        self.follower(origin).is_ok()
+    pub(super) fn follows(&self, node: NodeId) -> bool {
+        self.follower(node).is_ok()
     }
 
     pub(super) fn has_no_follower(&self) -> bool {
         self.followers.is_empty()
     }
 
-    pub(super) fn followers(&self) -> impl Iterator<Item = OriginId> + '_ {
+    pub(super) fn followers(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.followers.iter().map(|(follower, _)| *follower)
     }
 
-    pub(super) fn has_others(&self, origin: OriginId) -> bool {
+    pub(super) fn has_others(&self, node: NodeId) -> bool {
         self.cells
             .iter()
-            .any(|cell| cell.global_others > 0 || cell.components.iter().any(|other| other.origin != origin))
+            .any(|cell| cell.global_others > 0 || cell.components.iter().any(|other| other.node != node))
     }
 
     /// Whether several nodes have used the cells that a window which ends in `sequence` touches.
     pub(super) fn has_several_users(&self, sequence: u64) -> bool {
-        let mut users = self.touching(sequence).flat_map(|cell| &cell.components).map(|user| user.origin);
+        let mut users = self.touching(sequence).flat_map(|cell| &cell.components).map(|user| user.node);
         users.next().is_some_and(|first| users.any(|user| user != first))
     }
 
-    /// What nodes other than `origin` have used in the cells that a window which ends in `sequence` touches.
-    pub(super) fn of_others(&self, sequence: u64, origin: OriginId) -> u64 {
-        let others = self.touching(sequence).map(|cell| cell.of_others(cell.component(origin)));
+    /// What nodes other than `node` have used in the cells that a window which ends in `sequence` touches.
+    pub(super) fn of_others(&self, sequence: u64, node: NodeId) -> u64 {
+        let others = self.touching(sequence).map(|cell| cell.of_others(cell.component(node)));
         others.fold(0, u64::saturating_add)
     }
 
@@ -353,14 +353,14 @@ impl KeyState {
     pub(super) fn raise(
         &mut self,
         sequence: u64,
-        (peer, origin): (Peer, OriginId),
+        (peer, node): (Peer, NodeId),
         own: u64,
         now: UnixMs,
     ) -> Result<bool, Refused> {
         if own == 0 {
             return Ok(false);
         }
-        self.cell_mut(sequence)?.raise_of(peer, origin, own, now)
+        self.cell_mut(sequence)?.raise_of(peer, node, own, now)
     }
 
     /// Lowers the cell's limit. Returns true if that alone makes the cell hot, so that all subscribers must receive it
@@ -376,10 +376,10 @@ impl KeyState {
         !was_hot && self.load(sequence).is_hot
     }
 
-    /// Use in `sequence` and the cells before, with `origin`'s component at least `own`.
-    pub(super) fn used_with(&self, sequence: u64, origin: OriginId, own: u64) -> Used {
+    /// Use in `sequence` and the cells before, with `node`'s component at least `own`.
+    pub(super) fn used_with(&self, sequence: u64, node: NodeId, own: u64) -> Used {
         let current = self.cell(sequence).map_or(own, |cell| {
-            let component = cell.component(origin);
+            let component = cell.component(node);
             cell.total().saturating_sub(component).saturating_add(component.max(own))
         });
         let total = |sequence: u64| self.cell(sequence).map_or(0, CellState::total);
@@ -387,13 +387,13 @@ impl KeyState {
         Used::of(resolution, core::iter::once(current).chain(self.before(sequence).map(total)))
     }
 
-    /// The cell as it is sent to `origin`; the caller fills in the key. It contains the sum of the others' components,
+    /// The cell as it is sent to `node`; the caller fills in the key. It contains the sum of the others' components,
     /// not the lower bound: that may include some of the node's own use, and only the node has that count.
-    pub(super) fn snapshot(&self, sequence: u64, origin: OriginId) -> wire::Snapshot {
+    pub(super) fn snapshot(&self, sequence: u64, node: NodeId) -> wire::Snapshot {
         let Some(cell) = self.cell(sequence) else {
             return wire::Snapshot { sequence, ..Default::default() };
         };
-        let own = cell.component(origin);
+        let own = cell.component(node);
         wire::Snapshot {
             key: Vec::new(),
             sequence,
@@ -405,8 +405,8 @@ impl KeyState {
 
     /// The same for a node that has just sent its whole use of the cell, so that the rest of the lower bound is the
     /// others'.
-    pub(super) fn snapshot_in_full(&self, sequence: u64, origin: OriginId) -> wire::Snapshot {
-        let mut snapshot = self.snapshot(sequence, origin);
+    pub(super) fn snapshot_in_full(&self, sequence: u64, node: NodeId) -> wire::Snapshot {
+        let mut snapshot = self.snapshot(sequence, node);
         let total = self.cell(sequence).map_or(0, CellState::regional_total);
         snapshot.region_others =
             snapshot.region_others.max(total.min(MAX_COUNT).saturating_sub(snapshot.own));
@@ -417,12 +417,12 @@ impl KeyState {
     pub(super) fn snapshots<'a>(
         &'a self,
         key: &'a Key,
-        origin: OriginId,
+        node: NodeId,
         now: UnixMs,
     ) -> impl Iterator<Item = wire::Snapshot> + 'a {
         self.shown(now).map(move |cell| wire::Snapshot {
             key: key.as_bytes().to_vec(),
-            ..self.snapshot(cell.sequence, origin)
+            ..self.snapshot(cell.sequence, node)
         })
     }
 
@@ -437,9 +437,9 @@ impl KeyState {
         self.cells.iter().filter(move |cell| cell.sequence >= oldest).take(most)
     }
 
-    /// The position of `origin` among the followers, or where to insert it.
-    fn follower(&self, origin: OriginId) -> Result<usize, usize> {
-        self.followers.binary_search_by_key(&origin, |(follower, _)| *follower)
+    /// The position of `node` among the followers, or where to insert it.
+    fn follower(&self, node: NodeId) -> Result<usize, usize> {
+        self.followers.binary_search_by_key(&node, |(follower, _)| *follower)
     }
 
     pub(super) fn cell(&self, sequence: u64) -> Option<&CellState> {

@@ -23,7 +23,7 @@ async fn a_cold_key_is_queried_once() {
     assert_eq!(load::run(others).await.unwrap().count(200), 16);
     region.counted(17).await;
     for envoy in &region.envoys {
-        envoy.wait_stat("wasmcustom.weir_consults_total.reason.cold", SOON, |cold| cold == 1).await.unwrap();
+        envoy.wait_stat("wasmcustom.weir_queries_total.reason.cold", SOON, |cold| cold == 1).await.unwrap();
     }
     region.settles_at("r", "a", 17).await;
     region.is_sound().await;

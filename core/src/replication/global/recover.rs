@@ -182,7 +182,7 @@ fn late(state: &RegionState, ms: u64, now: Now) -> Option<Now> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{NOW, ORIGIN, SEQUENCE, at, backed, key, state, sum};
+    use super::super::super::testing::{NODE, NOW, SEQUENCE, at, backed, key, state, sum};
     use super::*;
     use crate::model::time::UnixMs;
     use crate::model::wire::Push;
@@ -260,7 +260,7 @@ mod tests {
     fn pushed(state: &mut RegionState, id: StreamId, ms: u64) -> (Vec<Push>, bool) {
         let now = at(state, ms).now;
         let mut pushes = Vec::new();
-        while let Turn::Push(push) = state.next_push(ORIGIN, id, now) {
+        while let Turn::Push(push) = state.next_push(NODE, id, now) {
             pushes.push(push);
         }
         let complete = pushes.iter().any(|push| push.complete);
@@ -276,8 +276,8 @@ mod tests {
         recovery.recovered(&mut at(&mut state, 0), Ok(&page(vec![stored("i", 10)], Some(1))));
         let mut grace = GracePeriod::anew(Schedule::default(), NOW.unix);
         recovery.serve(&mut at(&mut state, 0));
-        let id = state.enter(ORIGIN, NOW).unwrap().id;
-        state.subscribe(ORIGIN, id);
+        let id = state.enter(NODE, NOW).unwrap().id;
+        state.subscribe(NODE, id);
         assert_eq!(grace.next(&mut at(&mut state, 0)), Next::Sleep(2_000));
         assert_eq!(pushed(&mut state, id, 0), (vec![], false), "a lower bound is no component");
         for ms in [2_000, 4_000, 6_000, 8_000] {
@@ -306,8 +306,8 @@ mod tests {
         recovery.recovered(&mut at(&mut state, 0), Ok(&page(many, None)));
         recovery.serve(&mut at(&mut state, 0));
         let mut grace = GracePeriod::anew(Schedule::default(), NOW.unix);
-        let id = state.enter(ORIGIN, NOW).unwrap().id;
-        state.subscribe(ORIGIN, id);
+        let id = state.enter(NODE, NOW).unwrap().id;
+        state.subscribe(NODE, id);
         for ms in [0, 2_000, 4_000, 6_000, 8_000] {
             assert_eq!(grace.next(&mut at(&mut state, ms)), Next::Sleep(2_000));
         }

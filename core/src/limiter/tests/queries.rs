@@ -2,7 +2,7 @@
 
 use super::harness::*;
 use crate::limiter::table::Geometry;
-use crate::limiter::{Cause, Check, ConsultResult, Decision, FRESH_MS, Outcome, Policy, Reason};
+use crate::limiter::{Cause, Check, Decision, FRESH_MS, Outcome, Policy, QueryResult, Reason};
 use crate::model::key::{HashKey, Key};
 use std::vec::Vec;
 
@@ -30,11 +30,11 @@ fn requests_on_a_cold_key_share_one_query_which_returns_the_others_counts() {
         assert!(world.passes(1, 0, &[check(&key, 100, 1)]));
     }
     world.run(200);
-    world.consults = 0;
+    world.queries = 0;
     let first: Vec<_> = (0..3).map(|_| world.request(0, 0, &[check(&key, 100, 1)])).collect();
     assert!(first.iter().all(waits), "several requests on a cold key wait");
     world.run(10);
-    assert_eq!(world.consults, 1, "for one query");
+    assert_eq!(world.queries, 1, "for one query");
     assert!(first.iter().all(|(id, _)| allowed(&world.resolved[id].1)));
     let snapshot = world.entry(0, &key).unwrap().current;
     assert_eq!((snapshot.own, snapshot.region_others), (3, 4));
@@ -118,7 +118,7 @@ fn a_denial_by_the_region_is_final_and_cached() {
     world.run(100);
     let denial = denial(world.decide(0, 0, &[check(&key, 10, 1)]));
     assert_eq!((denial.cause, denial.budget.remaining), (Cause::Limit, 0));
-    world.consults = 0;
+    world.queries = 0;
     assert!(!waits(&world.request(0, 0, &[check(&key, 10, 1)])), "the denial is cached");
 }
 
@@ -189,7 +189,7 @@ fn a_silent_subscription_makes_snapshots_stale() {
     world.run(FRESH_MS + 100);
     assert!(waits(&world.request(0, 0, &[check(&key, 1_000, 1)])));
     let stale = Reason::Stale as usize;
-    assert_eq!(world.sum_of(|stats| stats.consults[stale]), 1);
+    assert_eq!(world.sum_of(|stats| stats.queries[stale]), 1);
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn a_burst_needs_few_queries_and_stays_within_the_limit() {
         world.latency = (2, 10);
         let key = key("k", HOUR);
         let (mut passed, mut waiting) = (0, Vec::new());
-        world.consults = 0;
+        world.queries = 0;
         for turn in 0..20 * limit {
             let (process, worker) = (turn as usize % processes, world.random.below(2) as usize);
             let (id, outcome) = world.request(process, worker, &[check(&key, limit, 1)]);
@@ -211,12 +211,9 @@ fn a_burst_needs_few_queries_and_stays_within_the_limit() {
         }
         world.run(200);
         passed += waiting.iter().filter(|id| allowed(&world.resolved[id].1)).count() as u64;
-        std::println!(
-            "{processes} processes, burst on {limit}: {passed} passed, {} consults",
-            world.consults
-        );
+        std::println!("{processes} processes, burst on {limit}: {passed} passed, {} queries", world.queries);
         assert!(passed >= limit * 99 / 100 - 1 && passed <= limit * 105 / 100 + 1, "{passed} of {limit}");
-        assert!(world.consults < 60 * processes as u64, "{} consults", world.consults);
+        assert!(world.queries < 60 * processes as u64, "{} queries", world.queries);
     }
 }
 
@@ -248,16 +245,14 @@ fn a_busy_key_does_not_keep_the_circuit_breaker_from_opening() {
     }
     // Requests of three queries of 50 ms each, and those before the circuit breaker opened.
     assert!(waited < 60, "{waited} of 200 waited");
-    assert!(world.sum_of(|stats| stats.results[ConsultResult::Timeout as usize]) >= 3);
+    assert!(world.sum_of(|stats| stats.results[QueryResult::Timeout as usize]) >= 3);
 }
 
 #[test]
 fn a_query_that_the_region_cannot_decide_is_decided_locally_at_once() {
     let mut world = World::connected(2, 1);
-    world.regions[0] = crate::region::Region::new(
-        crate::region::RegionLimits { max_keys: 0, max_origins: 9 },
-        HashKey(1, 2),
-    );
+    world.regions[0] =
+        crate::region::Region::new(crate::region::RegionLimits { max_keys: 0, max_nodes: 9 }, HashKey(1, 2));
     let key = key("k", HOUR);
     let (took, outcome) = timed(
         &mut world,
@@ -265,7 +260,7 @@ fn a_query_that_the_region_cannot_decide_is_decided_locally_at_once() {
     );
     assert!(allowed(&outcome));
     assert!(took < 20, "{took} ms");
-    assert_eq!(world.sum_of(|stats| stats.results[ConsultResult::Unjudged as usize]), 1);
+    assert_eq!(world.sum_of(|stats| stats.results[QueryResult::Unjudged as usize]), 1);
 }
 
 #[test]
@@ -289,7 +284,7 @@ fn what_was_granted_and_not_spent_covers_later_costs() {
     let request = world.begins(0, 0, super::deferred::deferred_check(&key, limit, reserve)).unwrap();
     world.settle((0, 0), request, 1);
     world.run(200);
-    world.consults = 0;
+    world.queries = 0;
     assert!(!waits(&world.request(0, 0, &[check(&key, limit, 2_500)])), "2 999 are granted and not spent");
     assert!(waits(&world.request(0, 0, &[check(&key, limit, 2_500)])), "499 of it are left");
 }

@@ -407,11 +407,11 @@ impl Tokens {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::testing::{NOW, ORIGIN, SEQUENCE, at, count, key, state};
+    use super::super::super::testing::{NODE, NOW, SEQUENCE, at, count, key, state};
     use super::*;
     use crate::model::wire::{FilterFrame, Report};
     use crate::region::exchange::{Page as TablePage, Stored, StoredRegion};
-    use crate::replication::globe::recover::Recovery;
+    use crate::replication::global::recover::Recovery;
     use crate::replication::members::Member;
     use std::format;
     use std::vec;
@@ -498,7 +498,7 @@ mod tests {
             for keys in keys.chunks(crate::model::wire::MAX_FRAME_CELLS) {
                 let counts = keys.iter().map(|key| count(&format!("i{key}"), own)).collect();
                 let frame = FilterFrame { report: Some(Report { id: 1, counts }), ..FilterFrame::default() };
-                self.state.take(ORIGIN, frame, super::super::super::testing::NOW).unwrap();
+                self.state.take(NODE, frame, super::super::super::testing::NOW).unwrap();
             }
         }
     }

@@ -3,10 +3,10 @@
 use super::calls::{Regional, count, failures};
 use crate::region::hub::Hub;
 use crate::telemetry::metrics::Operation;
-use crate::telemetry::spans::Consults;
+use crate::telemetry::spans::QuerySpans;
 use std::time::{Duration, Instant};
-use weir_core::model::key::OriginId;
-use weir_core::model::wire::{Answer, Consult};
+use weir_core::model::key::NodeId;
+use weir_core::model::wire::{Answer, Query};
 use weir_core::replication::failure::first_failure;
 use weir_core::replication::regional::queries::Queries;
 
@@ -14,12 +14,12 @@ use weir_core::replication::regional::queries::Queries;
 pub async fn answer(
     hub: &Hub,
     regional: &Regional,
-    origin: OriginId,
-    consults: Vec<Consult>,
-    mut traced: Option<Consults>,
+    node: NodeId,
+    queries: Vec<Query>,
+    mut traced: Option<QuerySpans>,
 ) -> Vec<Answer> {
     let started = Instant::now();
-    let queries = Queries::propose(&mut &*hub, origin, consults);
+    let queries = Queries::propose(&mut &*hub, node, queries);
     if queries.merges().is_empty() {
         let answers = queries.conclude(&mut &*hub, &[]);
         traced.iter_mut().for_each(|traced| traced.answered(&answers));
@@ -32,9 +32,9 @@ pub async fn answer(
         traced.called(queries.queries(), calls, &results);
     }
     if queries.were_hurried(&results) {
-        hub.metrics.operation_failed(Operation::Consult, "hurried");
+        hub.metrics.operation_failed(Operation::Query, "hurried");
     } else {
-        count(&hub.metrics, Operation::Consult, started, first_failure(&results).as_ref());
+        count(&hub.metrics, Operation::Query, started, first_failure(&results).as_ref());
     }
     let answers = queries.conclude(&mut &*hub, &results);
     traced.iter_mut().for_each(|traced| traced.answered(&answers));

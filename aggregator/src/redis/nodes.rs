@@ -7,7 +7,7 @@ use super::error::StoreError;
 use super::script::{self, SCRIPTS};
 use redis::Value;
 use std::time::Duration;
-use weir_core::model::key::OriginId;
+use weir_core::model::key::NodeId;
 use weir_core::model::time::UnixMs;
 use weir_core::replication::members::Member;
 use weir_core::replication::regional::clock::TimeProposal;
@@ -21,7 +21,7 @@ const MAX_ALIVE: usize = 4_096;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Alive {
     /// Nodes (Envoys) of the whole region, ordered by id.
-    pub origins: Vec<OriginId>,
+    pub nodes: Vec<NodeId>,
     /// The aggregators, including the caller, in order.
     pub aggregators: Vec<Member>,
     /// The server's clock.
@@ -34,28 +34,28 @@ impl Store {
     /// Reports that `aggregator` and its Envoys `mine` are alive, and returns all that are alive. Of `mine`, at most
     /// [`MAX_ALIVE`] are reported. Proposes its time, and returns the region's. Must be repeated well within
     /// [`SILENT_AFTER_MS`].
-    pub async fn origins(
+    pub async fn nodes(
         &self,
-        mine: &[OriginId],
+        mine: &[NodeId],
         aggregator: Member,
         proposal: &TimeProposal,
         within: Duration,
     ) -> Result<Alive, StoreError> {
-        let [origins, aggregators, time] = self.inner.names.origins();
-        let mut what = script::call(&SCRIPTS.origins, &[&origins, &aggregators, &time]);
+        let [nodes, aggregators, time] = self.inner.names.nodes();
+        let mut what = script::call(&SCRIPTS.nodes, &[&nodes, &aggregators, &time]);
         what.arg(SILENT_AFTER_MS).arg(MAX_ALIVE);
         what.arg(proposal.time_us).arg(proposal.machine_us).arg(u8::from(proposal.is_shared));
         what.arg(aggregator.to_bytes());
-        for origin in mine.iter().take(MAX_ALIVE) {
-            what.arg(&origin.0);
+        for node in mine.iter().take(MAX_ALIVE) {
+            what.arg(&node.0);
         }
-        let answer = self.run_one(Command::on(&origins, what), within).await?;
-        let [now, region, origins, aggregators] =
+        let answer = self.run_one(Command::on(&nodes, what), within).await?;
+        let [now, region, nodes, aggregators] =
             script::array(answer)?.try_into().map_err(|_| StoreError::Protocol)?;
         let (now_us, region_us) = (script::decimal(&now)?, script::decimal(&region)?);
-        let origins = members(origins, OriginId::parse)?;
+        let nodes = members(nodes, NodeId::parse)?;
         let aggregators = members(aggregators, Member::parse)?;
-        Ok(Alive { origins, aggregators, now: UnixMs(now_us / 1_000), region_us })
+        Ok(Alive { nodes, aggregators, now: UnixMs(now_us / 1_000), region_us })
     }
 }
 

@@ -35,7 +35,7 @@ const SHORT_LIFE: Duration = Duration::from_secs(1);
 const MAX_OUTSTANDING: usize = 512;
 
 /// A connection that reconnects.
-pub(super) struct Wire {
+pub(super) struct Connection {
     now: Arc<Now>,
     keeper: JoinHandle<()>,
 }
@@ -86,13 +86,13 @@ impl Drop for Outstanding {
     }
 }
 
-impl Wire {
+impl Connection {
     /// Starts connecting; `server` is its name in the log. `ends` is shared with the other connections to it. Must be called within a tokio
     /// runtime.
-    pub(super) fn open(client: Client, server: String, ends: watch::Sender<()>) -> Wire {
+    pub(super) fn open(client: Client, server: String, ends: watch::Sender<()>) -> Connection {
         let now = Arc::new(Mutex::new(Err(StoreError::Unavailable)));
         let keeper = tokio::spawn(keep(Arc::clone(&now), client, server, ends));
-        Wire { now, keeper }
+        Connection { now, keeper }
     }
 
     /// Whether there is a connection.
@@ -134,7 +134,7 @@ impl Wire {
     }
 }
 
-impl Drop for Wire {
+impl Drop for Connection {
     fn drop(&mut self) {
         self.keeper.abort();
         // Ends all outstanding requests.

@@ -20,7 +20,7 @@ pub(in crate::limiter) const COLD_QUERIES_PER_SECOND: u64 = 500;
 pub(in crate::limiter) const MAX_ROUNDS: u8 = 3;
 
 #[derive(Debug, Default)]
-pub(in crate::limiter) struct Consults {
+pub(in crate::limiter) struct PendingQueries {
     /// By fingerprint.
     queries: BTreeMap<u64, PendingQuery>,
     /// Fingerprints of queries that were not sent yet; some may have been abandoned.
@@ -80,7 +80,7 @@ pub(in crate::limiter) struct Need {
 /// Queries under way, and how many more may be sent.
 #[derive(Debug)]
 pub(in crate::limiter) struct Queries {
-    pub(in crate::limiter) consults: Consults,
+    pub(in crate::limiter) pending: PendingQueries,
     pub(in crate::limiter) strict: Ration,
     pub(in crate::limiter) cold: Ration,
 }
@@ -88,7 +88,7 @@ pub(in crate::limiter) struct Queries {
 impl Queries {
     pub(in crate::limiter) fn new(now: MonoMs) -> Queries {
         Queries {
-            consults: Consults::default(),
+            pending: PendingQueries::default(),
             strict: Ration::new(STRICT_QUERIES_PER_SECOND, now),
             cold: Ration::new(COLD_QUERIES_PER_SECOND, now),
         }
@@ -104,7 +104,7 @@ impl Queries {
         stats: &mut Stats,
         now: MonoMs,
     ) {
-        self.consults.wait(requests, request, waiting, needs, |reason| {
+        self.pending.wait(requests, request, waiting, needs, |reason| {
             stats.count_query(reason);
             match reason {
                 Reason::Strict => self.strict.take(now),
@@ -149,7 +149,7 @@ impl PendingQuery {
     }
 }
 
-impl Consults {
+impl PendingQueries {
     /// Makes `request` wait for an answer to each of `needs`, and calls `on_query` with the reason of each new query.
     pub(in crate::limiter) fn wait(
         &mut self,

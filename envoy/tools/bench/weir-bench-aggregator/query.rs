@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use weir_core::model::wire::{Consult, FilterFrame};
+use weir_core::model::wire::{FilterFrame, Query};
 
 use crate::ingest;
 use crate::peer::{PATIENCE, Peer, key, sequence};
@@ -109,7 +109,7 @@ fn send(senders: &[mpsc::Sender<FilterFrame>], load: Load, started: Instant, tim
         // The second factor makes the streams meet in keys.
         let at = if load == Load::One { 0 } else { number as usize * 7 % KEYS };
         let own = &mut owns[at * STREAMS + stream];
-        let consult = Consult {
+        let query = Query {
             // The time at which the query is due; the answer returns it.
             id: due.as_micros() as u64,
             key: keys[at].clone(),
@@ -124,7 +124,7 @@ fn send(senders: &[mpsc::Sender<FilterFrame>], load: Load, started: Instant, tim
             applied_ms: 0,
         };
         *own += 1;
-        let frame = FilterFrame { consults: vec![consult], ..FilterFrame::default() };
+        let frame = FilterFrame { queries: vec![query], ..FilterFrame::default() };
         senders[stream].try_send(frame).context("the aggregator does not read")?;
     }
     Ok(total)
