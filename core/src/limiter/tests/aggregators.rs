@@ -118,7 +118,7 @@ fn split(processes: usize, geometry: Geometry) -> (World, usize) {
     }
     world.run(1_000);
     for process in 0..processes {
-        assert!(!limiter(&world, process, 1).is_subscriber());
+        assert!(!limiter(&world, process, 1).connection.is_subscriber());
     }
     (world, other)
 }
@@ -143,7 +143,7 @@ fn counts_that_only_a_lost_aggregator_acknowledged_are_reported_to_another() {
     world.lose_aggregator(other, 0);
     world.run(3_000);
     assert_eq!(world.regional(&key, at).0, 8, "all counts, acknowledged or not");
-    assert!(limiter(&world, 0, 0).table.safe_before.0 > world.now - 1_000);
+    assert!(limiter(&world, 0, 0).local.table.safe_before.0 > world.now - 1_000);
 }
 
 #[test]
@@ -239,23 +239,26 @@ fn the_number_of_processes_is_the_maximum_over_the_aggregators() {
     world.routes.insert((0, 1), other);
     world.run(2_000);
     for worker in [0, 1] {
-        assert_eq!(limiter(&world, 0, worker).nodes(crate::model::time::MonoMs(world.now)), 2);
+        assert_eq!(limiter(&world, 0, worker).connection.nodes(crate::model::time::MonoMs(world.now)), 2);
     }
 }
 
 #[test]
 fn a_worker_that_shuts_down_leaves_the_registry_and_hands_over_its_duties() {
     let mut world = World::connected(1, 3);
-    let first = (0..3).find(|worker| limiter(&world, 0, *worker).is_subscriber()).unwrap();
+    let first = (0..3).find(|worker| limiter(&world, 0, *worker).connection.is_subscriber()).unwrap();
     let key = key("k", HOUR);
     assert!(world.passes(0, first, &[check(&key, 10, 1)]));
     world.request(0, first, &[check(&key, 10, 4)]);
     world.end(0, first);
     world.run(2_000);
     let rest: Vec<_> = (0..3).filter(|worker| *worker != first).collect();
-    assert_eq!(rest.iter().filter(|worker| limiter(&world, 0, **worker).is_subscriber()).count(), 1);
+    assert_eq!(
+        rest.iter().filter(|worker| limiter(&world, 0, **worker).connection.is_subscriber()).count(),
+        1
+    );
     assert_eq!(world.regional(&key, sequence(&world, &key)).0, 5);
-    let safe = limiter(&world, 0, rest[0]).table.safe_before.0;
+    let safe = limiter(&world, 0, rest[0]).local.table.safe_before.0;
     assert!(safe > world.now - 500, "the registry does not wait for the ended worker to expire");
 }
 

@@ -22,7 +22,7 @@ fn beyond_its_ration_a_worker_sends_no_queries_for_cold_keys() {
         assert!(allowed(&world.wait_for(id, outcome).1));
     }
     let sent = world.sum_of(cold) - before;
-    let ration = crate::limiter::remote::queries::COLD_QUERIES_PER_SECOND;
+    let ration = crate::limiter::connection::queries::COLD_QUERIES_PER_SECOND;
     let most = ration + (world.now - begun) * ration / 1_000 + 1;
     assert!((ration..=most).contains(&sent) && most < 1_000, "{sent} queries of at most {most}");
     // The snapshot's counts apply, and costs spent without a query are reported.

@@ -311,7 +311,7 @@ fn a_cached_denial_loads_nothing_and_other_checks_get_their_own_outcomes() {
         assert_eq!(world.processes[0].shared.loads, 1, "a lower limit is written to the table once");
     }
     world.processes[0].shared.loads = 0;
-    world.processes[0].workers[0].as_mut().unwrap().limiter.clock_steps = 2;
+    world.processes[0].workers[0].as_mut().unwrap().limiter.local.clock_steps = 2;
     denial(world.decide(0, 0, &[check(&key, 10, 3)]));
     assert_eq!(world.processes[0].shared.loads, 1, "after a step of the clock the table is read again");
     assert!(world.passes(0, 0, &[check(&key, 10, 1)]), "a smaller cost");

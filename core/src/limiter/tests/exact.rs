@@ -315,7 +315,7 @@ fn an_exact_request_without_response_is_refunded() {
     world.exact_store.loses_one_in = 1;
     assert!(!allowed(&world.decide_exact(&[], &[denying(log(1, &key, 9, 1))]).1));
     assert_eq!(world.charged(key.as_bytes()), 1);
-    world.run(remote::exact_requests::LATE_MS + 200);
+    world.run(connection::exact_requests::LATE_MS + 200);
     assert_eq!(world.charged(key.as_bytes()), 0);
 }
 
@@ -419,7 +419,7 @@ fn a_request_may_wait_for_its_windows_after_its_logs() {
         assert_eq!((world.queries > 0, world.exact_store.exact_requests.len()), (true, 1));
         world.run(100);
         assert_eq!(world.charged(exact.as_bytes()), u64::from(passes));
-        assert!(world.processes[0].workers[0].as_ref().unwrap().limiter.waiting.is_empty());
+        assert!(world.processes[0].workers[0].as_ref().unwrap().limiter.is_quiet());
     }
 }
 
@@ -494,7 +494,7 @@ fn exact_shadow_rules_without_a_response_are_undecided() {
     let key = key("k", HOUR);
     world.exact_store.loses_one_in = 1;
     assert!(allowed(&world.decide_exact(&[], &[shadow(log(1, &key, 1, 1))]).1));
-    world.run(100 + remote::exact_requests::LATE_MS + 100);
+    world.run(100 + connection::exact_requests::LATE_MS + 100);
     assert_eq!(world.shadow, [(1, ShadowOutcome::Undecided)]);
     assert!(allowed(&world.decide_exact(&[], &[shadow(log(1, &key, 1, 1))]).1));
     world.run(100);
@@ -520,21 +520,21 @@ fn the_number_of_waiting_requests_is_bounded_and_sent_in_several_frames() {
     world.exact_store.loses_one_in = 1;
     world.paused = true;
     let one = [denying(log(0, &keys[0], 1_000_000, 1))];
-    for _ in 0..remote::exact_requests::MAX_AWAITED {
+    for _ in 0..connection::exact_requests::MAX_AWAITED {
         assert_eq!(world.request_exact(0, 0, &[], &one).1.decision, Decision::Wait);
     }
     let (_, outcome) = world.request_exact(0, 0, &[], &one);
     assert_eq!(denial(&outcome).cause, Cause::Undecided, "one request too many");
     world.run(200);
-    let exact_requests = &world.processes[0].workers[0].as_ref().unwrap().limiter.exact.requests;
+    let exact_requests = &world.processes[0].workers[0].as_ref().unwrap().limiter.connection.exact.requests;
     assert_eq!(
         (exact_requests.awaited.len(), exact_requests.open.len(), exact_requests.given_up.len()),
-        (0, 0, remote::exact_requests::MAX_GIVEN_UP)
+        (0, 0, connection::exact_requests::MAX_GIVEN_UP)
     );
     let stats = stats(&world);
     assert_eq!(
         stats.refunds + stats.refunds_lost,
-        (remote::exact_requests::MAX_AWAITED - remote::exact_requests::MAX_GIVEN_UP) as u64
+        (connection::exact_requests::MAX_AWAITED - connection::exact_requests::MAX_GIVEN_UP) as u64
     );
     assert!(stats.refunds_lost > 0);
 }

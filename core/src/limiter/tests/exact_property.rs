@@ -91,7 +91,7 @@ impl Run {
         }
         // All frames in flight arrive, and all requests are resolved.
         run.take(&Step::Freeze { frozen: false });
-        run.pass_time(remote::exact_requests::LATE_MS + 12_000);
+        run.pass_time(connection::exact_requests::LATE_MS + 12_000);
         run
     }
 
@@ -219,7 +219,7 @@ proptest! {
         }
         for process in 0..2 {
             let limiter = &run.world.processes[process].workers[0].as_ref().unwrap().limiter;
-            prop_assert!(limiter.exact.requests.is_idle() && limiter.exact.requests.open.is_empty() && limiter.waiting.is_empty());
+            prop_assert!(limiter.connection.exact.requests.is_idle() && limiter.connection.exact.requests.open.is_empty() && limiter.is_quiet());
         }
     }
 }

@@ -80,7 +80,9 @@ fn the_subscriber_reports_the_counts_of_a_dead_worker() {
     let mut world = World::connected(1, 2);
     let key = key("k", HOUR);
     let killed = (0..2)
-        .find(|worker| !world.processes[0].workers[*worker].as_ref().unwrap().limiter.is_subscriber())
+        .find(|worker| {
+            !world.processes[0].workers[*worker].as_ref().unwrap().limiter.connection.is_subscriber()
+        })
         .unwrap();
     assert!(world.passes(0, killed, &[check(&key, 10, 1)]));
     world.request(0, killed, &[check(&key, 10, 6)]);
@@ -232,7 +234,7 @@ fn cells_beyond_the_capacity_of_the_outbox_are_reported() {
     assert_eq!(missing, 0);
     let limiter = &world.processes[0].workers[0].as_ref().unwrap().limiter;
     assert!(
-        limiter.resync.is_idle() && limiter.registry.is_resent(),
+        limiter.connection.resync.is_idle() && limiter.connection.registry.is_resent(),
         "the resync is complete, and all counts are acknowledged"
     );
 }

@@ -8,7 +8,7 @@ use super::exact_store::ExactStore;
 use super::network::{Frame, Stream};
 use crate::limiter::table::{Bucket, Geometry};
 use crate::model::exact::Algorithm;
-use crate::model::key::{HashKey, Key, KeyParts};
+use crate::model::key::{HashKey, Key, KeyParts, NodeId};
 use crate::model::shared::{MemoryShared, Place, Version};
 use crate::model::time::UnixMs;
 use crate::model::window::Position;
@@ -404,7 +404,7 @@ impl World {
         let mut bucket = Bucket::default();
         shared.memory.load(meta.geometry.place(fingerprint), bucket.buffer());
         bucket.check();
-        let position = |key: &[u8]| Position::at(unix, transact::cell_ms(key));
+        let position = |key: &[u8]| Position::at(unix, local::transact::cell_ms(key));
         bucket.make_room(meta.geometry.keys_per_bucket, now, position, |_| false).is_ok()
     }
 

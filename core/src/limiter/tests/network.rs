@@ -5,6 +5,7 @@
 
 use super::super::*;
 use super::harness::{Process, World};
+use crate::model::key::NodeId;
 use crate::model::time::MonoMs;
 use std::vec;
 

@@ -1,7 +1,7 @@
 //! The worker registry of processes with many workers, and of processes whose workers are replaced all the time.
 
 use super::harness::*;
-use crate::limiter::remote::registry::{Entry, WorkerRegistry};
+use crate::limiter::connection::registry::{Entry, WorkerRegistry};
 use crate::limiter::table::Geometry;
 use crate::limiter::{Gauges, REST_MS};
 use crate::model::shared::MemoryShared;
@@ -82,7 +82,7 @@ fn a_replaced_worker_gives_its_entry_back_once_it_owes_nothing() {
     let Gauges { workers, streams_connected, report_queue, .. } = world.gauges();
     assert_eq!((workers, streams_connected, report_queue), (1, 1, 0));
     let now = MonoMs(world.now);
-    let registry = &world.processes[0].workers[1].as_ref().unwrap().limiter.registry;
+    let registry = &world.processes[0].workers[1].as_ref().unwrap().limiter.connection.registry;
     assert!(registry.safe_before(now) > MonoMs(0), "the other worker has repeated all counts");
     // Its next decision takes it all again.
     assert!(world.passes(0, 0, &[check(&key, 100, 1)]));
@@ -114,7 +114,7 @@ fn a_worker_that_is_needed_again_rests_less_and_less() {
             if let Some(stream) = worker.stream.take_if(|_| rests) {
                 world.close(stream);
             }
-            let registry = &world.processes[0].workers[1].as_ref().unwrap().limiter.registry;
+            let registry = &world.processes[0].workers[1].as_ref().unwrap().limiter.connection.registry;
             evictable_s += u64::from(registry.safe_before(now) > MonoMs(0));
         }
         assert!(rested <= most, "it rested {rested} times with a request every {pause_ms} ms");

@@ -126,7 +126,7 @@ fn beyond_its_ration_a_worker_spends_slack_in_strict_mode() {
         assert!(world.passes(0, 0, &[check(key, 400, 1)]));
     }
     let sent = strict_queries(&world) - before;
-    let ration = crate::limiter::remote::queries::STRICT_QUERIES_PER_SECOND;
+    let ration = crate::limiter::connection::queries::STRICT_QUERIES_PER_SECOND;
     let most = ration + (world.now - begun) * ration / 1_000 + 1;
     assert!((ration..=most).contains(&sent), "{sent} queries of at most {most}");
 }

@@ -3,7 +3,7 @@
 use super::super::harness::{Random, World};
 use super::law::{Counts, Law};
 use super::plan::{Complaint, Costs, Plan, Step};
-use crate::limiter::cache::worker_cache::CACHED_MS;
+use crate::limiter::local::worker_cache::CACHED_MS;
 use crate::limiter::table::Geometry;
 use crate::limiter::{Cause, Decision, Denial, Outcome};
 use crate::model::time::{MonoMs, SLOW_PARTS};
@@ -140,7 +140,7 @@ impl Trial<'_> {
         {
             return;
         }
-        let worker = self.world.processes[0].workers[killed].as_ref().unwrap().limiter.worker;
+        let worker = self.world.processes[0].workers[killed].as_ref().unwrap().limiter.local.worker;
         for law in &mut self.laws {
             let entry = self.world.entry(0, &law.key);
             let held = entry.iter().flat_map(|entry| &entry.reservations);

@@ -10,12 +10,12 @@
 //! passed. Its cost will not be known, so it is charged the highest possible. Otherwise slow requests could fill all places, and every
 //! other request would cost its reserve alone, however much it uses.
 
+use super::Local;
 use super::item::{DeferredCost, Item};
-use crate::limiter::Limiter;
+use super::transact::{Failed, Make, Subject};
 use crate::limiter::check::Check;
 use crate::limiter::rule_set::RuleSet;
 use crate::limiter::table::{Entry, ReservationKind, Tag};
-use crate::limiter::transact::{Failed, Make, Subject};
 use crate::model::shared::Shared;
 use crate::model::time::{MonoMs, Now};
 use crate::model::window::Position;
@@ -42,16 +42,16 @@ struct Charge {
 
 /// What stands for a deferred cost until it is known.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::limiter) struct Reserve {
-    pub(in crate::limiter) amount: u64,
+pub(super) struct Reserve {
+    pub(super) amount: u64,
     /// Whether it is a reservation in the table; otherwise it is spent.
-    pub(in crate::limiter) held: bool,
+    pub(super) held: bool,
     /// Whether it is in the overflow cell that the key shares with others.
-    pub(in crate::limiter) overflow: bool,
+    pub(super) overflow: bool,
 }
 
 #[derive(Debug, Default)]
-pub(in crate::limiter) struct DeferredCosts {
+pub(super) struct DeferredCosts {
     /// Charges of the current request.
     new: Vec<Charge>,
     requests: BTreeMap<u64, Vec<Charge>>,
@@ -73,7 +73,7 @@ struct Place {
 
 impl DeferredCost {
     /// The deferred cost of a check, if the response states it.
-    pub(in crate::limiter) fn of(check: &Check<'_>) -> Option<DeferredCost> {
+    pub(super) fn of(check: &Check<'_>) -> Option<DeferredCost> {
         let within_ms = check.policy.settles_within_ms;
         (within_ms > 0).then(|| DeferredCost {
             rules: RuleSet::of(check.rule),
@@ -84,7 +84,7 @@ impl DeferredCost {
     }
 
     /// Joins two items of the same cell, each with its cost and its deferred cost.
-    pub(in crate::limiter) fn coalesce(
+    pub(super) fn coalesce(
         one: (Option<DeferredCost>, u64),
         other: (Option<DeferredCost>, u64),
     ) -> Option<DeferredCost> {
@@ -106,7 +106,7 @@ impl DeferredCost {
     }
 
     /// Reserves `cost` on the entry; false if there is no room, or nothing to reserve.
-    pub(in crate::limiter) fn reserve(&self, entry: &mut Entry, tag: Tag, cost: u64, now: MonoMs) -> bool {
+    pub(super) fn reserve(&self, entry: &mut Entry, tag: Tag, cost: u64, now: MonoMs) -> bool {
         cost > 0 && entry.reserve(tag, cost, self.until(now).after(GRACE_MS))
     }
 
@@ -115,28 +115,27 @@ impl DeferredCost {
     }
 }
 
-impl Limiter {
+impl Local {
     /// Whether any request has a deferred cost.
-    pub fn has_deferred(&self) -> bool {
+    pub(in crate::limiter) fn has_deferred(&self) -> bool {
         !self.deferred.requests.is_empty()
     }
 
     /// Whether `request` has a deferred cost.
-    pub fn is_deferred(&self, request: u64) -> bool {
+    pub(in crate::limiter) fn is_deferred(&self, request: u64) -> bool {
         self.deferred.requests.contains_key(&request)
     }
 
     /// Settles the deferred cost of `request` under each of its rules. If it is less than the reserve, the rest is returned; if it is more,
     /// it is charged in full, even beyond the limit. Does nothing for other requests.
-    pub fn settle_cost(
+    pub(in crate::limiter) fn settle_cost(
         &mut self,
         shared: &mut impl Shared,
         request: u64,
         mut cost_of: impl FnMut(u16) -> u64,
-        now: MonoMs,
+        now: Now,
     ) {
         let Some(charges) = self.deferred.take(request) else { return };
-        let now = self.enter(shared, now);
         for charge in charges {
             let cost = charge.deferred_cost.cost(&mut cost_of);
             self.settle_charge(shared, charge, cost, now);
@@ -144,7 +143,7 @@ impl Limiter {
     }
 
     /// Notes a deferred charge of the current request.
-    pub(in crate::limiter) fn opened(&mut self, item: &Item, check: &Check<'_>, reserve: Reserve, now: Now) {
+    pub(super) fn opened(&mut self, item: &Item, check: &Check<'_>, reserve: Reserve, now: Now) {
         let Some(deferred_cost) = item.deferred.clone() else { return };
         self.deferred.new.push(Charge {
             key: check.key.to_vec(),
@@ -159,7 +158,7 @@ impl Limiter {
     }
 
     /// Assigns the noted charges to `request`.
-    pub(in crate::limiter) fn keep_open(&mut self, shared: &mut impl Shared, request: u64, now: Now) {
+    pub(super) fn keep_open(&mut self, shared: &mut impl Shared, request: u64, now: Now) {
         if self.deferred.new.is_empty() {
             return;
         }

@@ -3,7 +3,7 @@
 //! Also where a key finds its place: its bucket, room made by eviction, or the overflow cell when the bucket is full
 //! of work that must not be forgotten.
 
-use super::stats::Stats;
+use crate::limiter::stats::Stats;
 use crate::limiter::table::{
     Bucket, Change, Diverted, DivertedKeys, Entry, Found, Geometry, Removals, Reservation, ReservationKind,
     Tag,
@@ -27,11 +27,11 @@ const ELSEWHERE: u64 = u64::MAX;
 
 /// The table as one worker sees it.
 #[derive(Debug)]
-pub(super) struct Table {
-    pub(super) secret: HashKey,
-    pub(super) geometry: Geometry,
+pub(in crate::limiter) struct Table {
+    pub(in crate::limiter) secret: HashKey,
+    pub(in crate::limiter) geometry: Geometry,
     /// Entries charged before this are stored in the region and may be evicted.
-    pub(super) safe_before: MonoMs,
+    pub(in crate::limiter) safe_before: MonoMs,
     bucket: Bucket,
     /// The bucket of a key that goes to the overflow cell.
     node: Bucket,
@@ -98,7 +98,7 @@ pub(super) struct Subject<'a> {
 
 /// What to do about a key without an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Make {
+pub(in crate::limiter) enum Make {
     /// Leave it so.
     Never,
     /// Leave it so. Without room for it the overflow cell decides; where it has used that, the entry that the key would have. For looking
@@ -476,7 +476,7 @@ impl Table {
 }
 
 /// Length of a cell of `key` in milliseconds.
-pub(super) fn cell_ms(key: &[u8]) -> u64 {
+pub(in crate::limiter) fn cell_ms(key: &[u8]) -> u64 {
     KeyParts::decode(key).map_or(1, |parts| parts.cell_ms())
 }
 

@@ -6,6 +6,8 @@
 use super::ration::Ration;
 use super::waiting::{Answers, WaitingRequest, WaitingRequests};
 use crate::limiter::check::Reason;
+use crate::limiter::local::merge::{Asked, ReservedIn};
+use crate::limiter::local::round::Need;
 use crate::limiter::stats::Stats;
 use crate::model::time::MonoMs;
 use alloc::collections::BTreeMap;
@@ -17,10 +19,10 @@ pub(in crate::limiter) const STRICT_QUERIES_PER_SECOND: u64 = 200;
 /// half its limit.
 pub(in crate::limiter) const COLD_QUERIES_PER_SECOND: u64 = 500;
 /// Most answers that a request waits for before it is decided by the local counts.
-pub(in crate::limiter) const MAX_ROUNDS: u8 = 3;
+pub(super) const MAX_ROUNDS: u8 = 3;
 
 #[derive(Debug, Default)]
-pub(in crate::limiter) struct PendingQueries {
+pub(super) struct PendingQueries {
     /// By fingerprint.
     queries: BTreeMap<u64, PendingQuery>,
     /// Fingerprints of queries that were not sent yet; some may have been abandoned.
@@ -32,61 +34,45 @@ pub(in crate::limiter) struct PendingQueries {
 
 /// A query about one key.
 #[derive(Debug)]
-pub(in crate::limiter) struct PendingQuery {
-    pub(in crate::limiter) id: u64,
-    pub(in crate::limiter) key: Vec<u8>,
-    pub(in crate::limiter) cell_ms: u64,
-    pub(in crate::limiter) limit: u64,
+pub(super) struct PendingQuery {
+    pub(super) id: u64,
+    pub(super) key: Vec<u8>,
+    pub(super) cell_ms: u64,
+    pub(super) limit: u64,
     /// The limit without live control, if live control sets `limit`.
-    pub(in crate::limiter) configured: Option<u64>,
+    pub(super) configured: Option<u64>,
     /// Sum over the requests that joined.
-    pub(in crate::limiter) cost: u64,
+    pub(super) cost: u64,
     /// Smallest cost among them.
-    pub(in crate::limiter) least: u64,
+    pub(super) least: u64,
     /// A request needs the region's count only. Then the answer grants nothing, and all requests are decided by the counts in it.
-    pub(in crate::limiter) inquires: bool,
+    pub(super) inquires: bool,
     /// The first deadline among the requests.
     deadline: MonoMs,
     /// Set when it is sent.
-    pub(in crate::limiter) sent: Option<Sent>,
+    pub(super) sent: Option<Sent>,
     joined: Vec<u64>,
     /// Requests that arrived after it was sent, with their costs.
     queued: Vec<(u64, u64)>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(in crate::limiter) struct Sent {
-    /// The cell in which the query's cost is reserved.
-    pub(in crate::limiter) sequence: u64,
+pub(super) struct Sent {
+    pub(super) reserved: ReservedIn,
     /// It requested counts only, so a grant spends nothing.
-    pub(in crate::limiter) inquiry: bool,
-    /// Its reservation is in the overflow cell that the key shares with others.
-    pub(in crate::limiter) overflow: bool,
-}
-
-/// A query that a request needs for one of its checks.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::limiter) struct Need {
-    pub(in crate::limiter) check: usize,
-    pub(in crate::limiter) fingerprint: u64,
-    pub(in crate::limiter) cost: u64,
-    pub(in crate::limiter) limit: u64,
-    pub(in crate::limiter) configured: Option<u64>,
-    pub(in crate::limiter) reason: Reason,
-    /// Only the region's count is needed.
-    pub(in crate::limiter) inquires: bool,
+    pub(super) inquiry: bool,
 }
 
 /// Queries under way, and how many more may be sent.
 #[derive(Debug)]
-pub(in crate::limiter) struct Queries {
-    pub(in crate::limiter) pending: PendingQueries,
-    pub(in crate::limiter) strict: Ration,
-    pub(in crate::limiter) cold: Ration,
+pub(super) struct Queries {
+    pub(super) pending: PendingQueries,
+    pub(super) strict: Ration,
+    pub(super) cold: Ration,
 }
 
 impl Queries {
-    pub(in crate::limiter) fn new(now: MonoMs) -> Queries {
+    pub(super) fn new(now: MonoMs) -> Queries {
         Queries {
             pending: PendingQueries::default(),
             strict: Ration::new(STRICT_QUERIES_PER_SECOND, now),
@@ -95,7 +81,7 @@ impl Queries {
     }
 
     /// Makes `request` wait for an answer to each of `needs`.
-    pub(in crate::limiter) fn wait(
+    pub(super) fn wait(
         &mut self,
         requests: &mut WaitingRequests,
         request: u64,
@@ -116,8 +102,19 @@ impl Queries {
 }
 
 impl PendingQuery {
+    /// What it is about.
+    pub(super) fn asked(&self, fingerprint: u64) -> Asked<'_> {
+        let PendingQuery { ref key, limit, cost, least, .. } = *self;
+        Asked { fingerprint, key, limit, cost, least }
+    }
+
+    /// Where its cost is reserved, once it was sent.
+    pub(super) fn reserved(&self) -> Option<ReservedIn> {
+        self.sent.map(|sent| sent.reserved)
+    }
+
     /// Removes the requests that have all their answers after this one, in order of arrival.
-    pub(in crate::limiter) fn release(
+    pub(super) fn release(
         &self,
         requests: &mut WaitingRequests,
         granted: bool,
@@ -139,19 +136,19 @@ impl PendingQuery {
     }
 
     /// The requests that joined before it was sent.
-    pub(in crate::limiter) fn joined(&self) -> &[u64] {
+    pub(super) fn joined(&self) -> &[u64] {
         &self.joined
     }
 
     /// Time until the first deadline, in milliseconds; at least 1, as 0 on the wire means that it is not set.
-    pub(in crate::limiter) fn timeout_ms(&self, now: MonoMs) -> u32 {
+    pub(super) fn timeout_ms(&self, now: MonoMs) -> u32 {
         u32::try_from(self.deadline.since(now)).unwrap_or(u32::MAX).max(1)
     }
 }
 
 impl PendingQueries {
     /// Makes `request` wait for an answer to each of `needs`, and calls `on_query` with the reason of each new query.
-    pub(in crate::limiter) fn wait(
+    pub(super) fn wait(
         &mut self,
         requests: &mut WaitingRequests,
         request: u64,
@@ -204,23 +201,23 @@ impl PendingQueries {
     }
 
     /// Fingerprints of the queries to send, each once; they count as sent when [`PendingQuery::sent`] is set.
-    pub(in crate::limiter) fn take_unsent(&mut self) -> Vec<u64> {
+    pub(super) fn take_unsent(&mut self) -> Vec<u64> {
         core::mem::take(&mut self.unsent)
     }
 
     /// The query about `fingerprint`, if it was not sent yet.
-    pub(in crate::limiter) fn unsent(&mut self, fingerprint: u64) -> Option<&mut PendingQuery> {
+    pub(super) fn unsent(&mut self, fingerprint: u64) -> Option<&mut PendingQuery> {
         self.queries.get_mut(&fingerprint).filter(|pending| pending.sent.is_none())
     }
 
     /// Removes the query with `id`, and returns it with its fingerprint.
-    pub(in crate::limiter) fn take(&mut self, id: u64) -> Option<(u64, PendingQuery)> {
+    pub(super) fn take(&mut self, id: u64) -> Option<(u64, PendingQuery)> {
         let fingerprint = self.ids.remove(&id)?;
         self.queries.remove(&fingerprint).map(|pending| (fingerprint, pending))
     }
 
     /// Removes the queries that no request waits for.
-    pub(in crate::limiter) fn abandoned(&mut self, requests: &WaitingRequests) -> Vec<(u64, PendingQuery)> {
+    pub(super) fn abandoned(&mut self, requests: &WaitingRequests) -> Vec<(u64, PendingQuery)> {
         for pending in self.queries.values_mut() {
             pending.joined.retain(|request| requests.contains(*request));
             pending.queued.retain(|(request, _)| requests.contains(*request));
@@ -239,7 +236,7 @@ impl PendingQueries {
 
     /// Removes the queries that were not answered within the first deadline. Requests that arrived later wait for another query about the
     /// same key.
-    pub(in crate::limiter) fn unanswered(&mut self, requests: &WaitingRequests) -> Vec<(u64, PendingQuery)> {
+    pub(super) fn unanswered(&mut self, requests: &WaitingRequests) -> Vec<(u64, PendingQuery)> {
         let given_up = |pending: &PendingQuery| {
             pending.sent.is_some() && pending.joined.iter().any(|request| !requests.contains(*request))
         };

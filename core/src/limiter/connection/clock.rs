@@ -4,7 +4,7 @@
 //! limit notices. Before the first measurement it begins with the machine's clock, as the process' first worker read it. So a
 //! step of the machine's clock moves no cell.
 
-use super::remote::registry;
+use super::registry;
 use crate::model::time::{MonoMs, Now, SLOW_PARTS, UnixMs, toward};
 
 /// A step of the clock by more than this invalidates cached denials and leases.
@@ -12,7 +12,7 @@ const STEP_MS: u64 = 1_000;
 
 /// Unix time minus monotonic time.
 #[derive(Debug)]
-pub(in crate::limiter) struct Clock {
+pub(super) struct Clock {
     /// By the machine's own clock, in milliseconds.
     machine_offset_ms: u64,
     /// The last measurement of the region's clock.
@@ -26,7 +26,7 @@ pub(in crate::limiter) struct Clock {
 }
 
 impl Clock {
-    pub(in crate::limiter) fn new(now: Now) -> Clock {
+    pub(super) fn new(now: Now) -> Clock {
         let offset_ms = offset_ms(now);
         Clock {
             machine_offset_ms: offset_ms,
@@ -38,7 +38,7 @@ impl Clock {
     }
 
     /// Notes the machine's clock, and the registry's measurement of the region's.
-    pub(in crate::limiter) fn tick(&mut self, measured: registry::Clock, now: Now) {
+    pub(super) fn tick(&mut self, measured: registry::Clock, now: Now) {
         self.machine_offset_ms = offset_ms(now);
         let elapsed_ms = now.mono.since(self.moved);
         self.moved = self.moved.max(now.mono);
@@ -53,7 +53,7 @@ impl Clock {
     }
 
     /// Unix time minus monotonic time by the machine's own clock, in milliseconds.
-    pub(in crate::limiter) fn machine_offset_ms(&self) -> u64 {
+    pub(super) fn machine_offset_ms(&self) -> u64 {
         self.machine_offset_ms
     }
 
@@ -63,7 +63,7 @@ impl Clock {
     }
 
     /// Both clocks at `mono`, given the registry's measurement of the region's clock.
-    pub(in crate::limiter) fn moment(&self, measured: registry::Clock, mono: MonoMs) -> Now {
+    pub(super) fn moment(&self, measured: registry::Clock, mono: MonoMs) -> Now {
         let offset = match measured.measured {
             MonoMs(0) => self.machine_offset_ms,
             // Rounded: a part of a millisecond towards a clock that is behind is not yet one.
@@ -74,7 +74,7 @@ impl Clock {
     }
 
     /// Notes the clock that is used now, and returns whether it has stepped since the last tick.
-    pub(in crate::limiter) fn steps_to(&mut self, now: Now) -> bool {
+    pub(super) fn steps_to(&mut self, now: Now) -> bool {
         let offset_ms = offset_ms(now);
         let before = core::mem::replace(&mut self.used_offset_ms, offset_ms);
         offset_ms.abs_diff(before) > STEP_MS

@@ -5,19 +5,17 @@
 //! If the windows or another exact rule deny then, exact charges are refunded. If no response arrives in time, each rule's
 //! `on_failure` decides; a late charge is refunded if the request was denied.
 
-use super::charge::UNDECIDED_RETRY_MS;
-use super::round::worse;
-use crate::limiter::Limiter;
-use crate::limiter::cache::denials::{CachedDenial, Denials, RECHECK_MS};
+use super::Connection;
+use super::denials::{CachedDenial, Denials, RECHECK_MS};
+use super::exact_requests::{AwaitedRequest, ExactRequests, PendingCharge, PendingRequest, Response};
+use super::waiting::{ExactPart, Settled, WaitingRequest};
 use crate::limiter::check::{
     Attempt, Budget, Cause, Check, Decision, Denial, ExactDetails, ExactResult, Outcome, ShadowOutcome,
     ShownBudgets, Visibility,
 };
-use crate::limiter::remote::exact_requests::{
-    AwaitedRequest, ExactRequests, PendingCharge, PendingRequest, Response,
-};
-use crate::limiter::remote::queries::Need;
-use crate::limiter::remote::waiting::{ExactPart, Settled, WaitingRequest};
+use crate::limiter::local::Local;
+use crate::limiter::local::charge::UNDECIDED_RETRY_MS;
+use crate::limiter::local::round::{Need, worse};
 use crate::model::exact::{Algorithm, ChargeResult, Verdict};
 use crate::model::key::fingerprint;
 use crate::model::shared::Shared;
@@ -28,7 +26,7 @@ use alloc::vec::Vec;
 /// No exact request is sent on a stream whose last answered ping is older than this.
 const LIVE_MS: u64 = 1_000;
 /// Most outcomes of shadow rules that wait to be taken.
-const MAX_SHADOW_OUTCOMES: usize = 4 * crate::limiter::remote::exact_requests::MAX_SHADOW;
+const MAX_SHADOW_OUTCOMES: usize = 4 * super::exact_requests::MAX_SHADOW;
 
 /// State of the exact rules.
 #[derive(Debug, Default)]
@@ -38,22 +36,24 @@ pub(in crate::limiter) struct Exact {
     shadow_outcomes: Vec<(u64, u16, ShadowOutcome)>,
 }
 
-impl Limiter {
+impl Connection {
     /// Decides a request that `exact` rules apply to beside the windows of `checks`.
     pub(in crate::limiter) fn decide_exact(
         &mut self,
+        local: &mut Local,
         shared: &mut impl Shared,
         request: u64,
         checks: &[Check<'_>],
         exact: &[Check<'_>],
         now: Now,
     ) -> Outcome {
-        let denied =
-            self.cached_exact_denial(exact, now.mono).or_else(|| self.certain_denial(shared, checks, now));
+        let denied = self
+            .cached_exact_denial(local, exact, now.mono)
+            .or_else(|| local.certain_denial(shared, checks, now));
         if let Some(denial) = denied {
-            return self.refused(shared, checks, denial, now);
+            return local.refused(shared, checks, denial, now);
         }
-        let secret = self.table.secret;
+        let secret = local.table.secret;
         let enforcing = exact.iter().filter(|check| !check.policy.shadow);
         let shadows = exact.iter().filter(|check| check.policy.shadow);
         let shadows: Vec<PendingRequest> = shadows
@@ -61,53 +61,54 @@ impl Limiter {
             .collect();
         let Some(pending) = PendingRequest::about(enforcing, secret, now.mono) else {
             let exact = ExactPart { shadows, ..ExactPart::default() };
-            return self.decide_settled(shared, request, checks, exact, now);
+            return self.decide_settled(local, shared, request, checks, exact, now);
         };
         if self.may_send(now.mono) && !self.exact.requests.is_full() {
-            self.stats.exact_requests += 1;
+            local.stats.exact_requests += 1;
             self.exact.requests.await_response(request, pending);
             let exact = ExactPart { shadows, ..ExactPart::default() };
             self.waiting.insert(request, WaitingRequest::for_exact_response(checks, exact));
             return Outcome::of(Decision::Wait);
         }
-        self.stats.exact_unsent += 1;
+        local.stats.exact_unsent += 1;
         let exact = ExactPart { id: None, settled: without_response(&pending), shadows };
-        self.decide_settled(shared, request, checks, exact, now)
+        self.decide_settled(local, shared, request, checks, exact, now)
     }
 
     /// Takes the outcomes of exact shadow rules since the last call, each with its request and rule.
-    pub fn take_shadow_outcomes(&mut self) -> Vec<(u64, u16, ShadowOutcome)> {
+    pub(in crate::limiter) fn take_shadow_outcomes(&mut self) -> Vec<(u64, u16, ShadowOutcome)> {
         core::mem::take(&mut self.exact.shadow_outcomes)
     }
 
     /// Applies an exact response.
-    pub(in crate::limiter) fn on_exact_response(
+    pub(super) fn on_exact_response(
         &mut self,
+        local: &mut Local,
         shared: &mut impl Shared,
         response: &wire::ExactResponse,
         now: Now,
     ) {
         let (id, results) = (response.id, &response.results);
         if let Some(AwaitedRequest { mut pending, request }) = self.exact.requests.awaited.remove(&id) {
-            self.count_results(&pending, results);
-            self.cache_denials(&pending, results, now.mono);
+            self.count_results(local, &pending, results);
+            self.cache_denials(local, &pending, results, now.mono);
             let settled = settle(&pending, results);
             pending.response = Response::Arrived(pending.of_charges(response));
             self.exact.requests.open.insert(id, pending);
-            self.go_on(shared, request, id, settled, now);
+            self.go_on(local, shared, request, id, settled, now);
         } else if let Some(mut pending) = self.exact.requests.open.remove(&id) {
-            self.cache_denials(&pending, results, now.mono);
+            self.cache_denials(local, &pending, results, now.mono);
             if matches!(pending.response, Response::Awaited) {
                 pending.response = Response::Arrived(pending.of_charges(response));
             }
             self.exact.requests.open.insert(id, pending);
         } else if let Some(pending) = self.exact.requests.given_up.remove(&id) {
-            self.cache_denials(&pending, results, now.mono);
+            self.cache_denials(local, &pending, results, now.mono);
             let results = pending.of_charges(response);
-            self.exact.requests.take_back(pending.request, results, &mut self.stats);
+            self.exact.requests.take_back(pending.request, results, &mut local.stats);
         } else if let Some(AwaitedRequest { pending, request }) = self.exact.requests.shadow.remove(&id) {
-            self.count_results(&pending, results);
-            self.cache_denials(&pending, results, now.mono);
+            self.count_results(local, &pending, results);
+            self.cache_denials(local, &pending, results, now.mono);
             for (charge, result) in pending.results(results) {
                 let outcome = match result.verdict {
                     Verdict::Allowed => ShadowOutcome::Allowed,
@@ -120,33 +121,40 @@ impl Limiter {
     }
 
     /// Ends exact requests whose deadline has passed.
-    pub(in crate::limiter) fn expire_exact(&mut self, shared: &mut impl Shared, now: Now) {
+    pub(super) fn expire_exact(&mut self, local: &mut Local, shared: &mut impl Shared, now: Now) {
         if self.exact.requests.is_idle() {
             return;
         }
         for (id, awaited) in self.exact.requests.take_overdue(now.mono) {
-            self.give_up(shared, id, awaited, ExactResult::Timeout, now);
+            self.give_up(local, shared, id, awaited, ExactResult::Timeout, now);
         }
-        self.exact.requests.expire_given_up(now.mono, &mut self.stats);
+        self.exact.requests.expire_given_up(now.mono, &mut local.stats);
         while let Some(overdue) = self.exact.requests.next_overdue_shadow(now.mono) {
-            self.end_shadow(&overdue, ExactResult::Timeout);
+            self.end_shadow(local, &overdue, ExactResult::Timeout);
         }
     }
 
     /// Ends all exact requests, as the stream has ended.
-    pub(in crate::limiter) fn break_exact(&mut self, shared: &mut impl Shared, now: Now) {
+    pub(super) fn break_exact(&mut self, local: &mut Local, shared: &mut impl Shared, now: Now) {
         for lost in core::mem::take(&mut self.exact.requests.shadow).into_values() {
-            self.end_shadow(&lost, ExactResult::Broken);
+            self.end_shadow(local, &lost, ExactResult::Broken);
         }
-        for (id, mut awaited) in self.exact.requests.lose_all(&mut self.stats) {
+        for (id, mut awaited) in self.exact.requests.lose_all(&mut local.stats) {
             awaited.pending.response = Response::Lost;
-            self.give_up(shared, id, awaited, ExactResult::Broken, now);
+            self.give_up(local, shared, id, awaited, ExactResult::Broken, now);
         }
     }
 
     /// Resolves a request that waited, and adds the outcome of its exact rules.
-    pub(in crate::limiter) fn resolve(&mut self, request: u64, exact: ExactPart, outcome: Outcome, now: Now) {
-        let outcome = self.finish(request, exact, outcome, now);
+    pub(super) fn resolve(
+        &mut self,
+        local: &mut Local,
+        request: u64,
+        exact: ExactPart,
+        outcome: Outcome,
+        now: Now,
+    ) {
+        let outcome = self.finish(local, request, exact, outcome, now);
         self.resolved.push((request, outcome));
     }
 
@@ -156,7 +164,7 @@ impl Limiter {
     }
 
     /// The longest denial that needs no exact request.
-    fn cached_exact_denial(&mut self, exact: &[Check<'_>], now: MonoMs) -> Option<Denial> {
+    fn cached_exact_denial(&mut self, local: &mut Local, exact: &[Check<'_>], now: MonoMs) -> Option<Denial> {
         let mut denied = None;
         for check in exact.iter().filter(|check| !check.policy.shadow) {
             let Check { algorithm: Algorithm::Log, key, limit: most, .. } = *check else { continue };
@@ -165,7 +173,8 @@ impl Limiter {
                 true => Some(Denial { budget, retry_after_ms: None, cause: Cause::Cost }),
                 false => self
                     .cached_log_denial(
-                        fingerprint(key, self.table.secret),
+                        local,
+                        fingerprint(key, local.table.secret),
                         Attempt { cost: check.cost, limit: most },
                         now,
                     )
@@ -181,27 +190,41 @@ impl Limiter {
             };
             denied = worse(denied, denial);
         }
-        self.stats.spared += u64::from(denied.is_some_and(|denial| denial.cause == Cause::Limit));
+        local.stats.spared += u64::from(denied.is_some_and(|denial| denial.cause == Cause::Limit));
         denied
     }
 
-    fn cached_log_denial(&mut self, fingerprint: u64, attempt: Attempt, now: MonoMs) -> Option<CachedDenial> {
+    fn cached_log_denial(
+        &mut self,
+        local: &mut Local,
+        fingerprint: u64,
+        attempt: Attempt,
+        now: MonoMs,
+    ) -> Option<CachedDenial> {
         let may_send = self.may_send(now) && !self.exact.requests.is_full();
-        self.exact.denials.find(fingerprint, attempt, self.clock_steps, may_send, now)
+        self.exact.denials.find(fingerprint, attempt, local.clock_steps, may_send, now)
     }
 
     /// Continues a request whose exact rules were decided by the exact request of `id`.
-    fn go_on(&mut self, shared: &mut impl Shared, request: u64, id: u64, settled: Settled, now: Now) {
+    fn go_on(
+        &mut self,
+        local: &mut Local,
+        shared: &mut impl Shared,
+        request: u64,
+        id: u64,
+        settled: Settled,
+        now: Now,
+    ) {
         let Some(mut waiting) = self.waiting.remove(request) else {
-            return self.exact.requests.end(id, false, now.mono, &mut self.stats);
+            return self.exact.requests.end(id, false, now.mono, &mut local.stats);
         };
         let denial = settled.denial;
         (waiting.exact.id, waiting.exact.settled) = (Some(id), settled);
-        match self.outcome_after(shared, request, &waiting.windows(), denial, now) {
-            Ok(outcome) => self.resolve(request, waiting.exact, outcome, now),
+        match self.outcome_after(local, shared, request, &waiting.windows(), denial, now) {
+            Ok(outcome) => self.resolve(local, request, waiting.exact, outcome, now),
             Err(needs) => {
                 waiting.wait_for_answers(now.mono);
-                self.query(request, waiting, &needs, now.mono);
+                self.query(local, request, waiting, &needs, now.mono);
             }
         }
     }
@@ -209,6 +232,7 @@ impl Limiter {
     /// Ends the wait of a request without a response.
     fn give_up(
         &mut self,
+        local: &mut Local,
         shared: &mut impl Shared,
         id: u64,
         awaited: AwaitedRequest,
@@ -216,26 +240,27 @@ impl Limiter {
         now: Now,
     ) {
         let AwaitedRequest { pending, request } = awaited;
-        self.stats.count_exact(result);
+        local.stats.count_exact(result);
         let settled = without_response(&pending);
         self.exact.requests.open.insert(id, pending);
-        self.go_on(shared, request, id, settled, now);
+        self.go_on(local, shared, request, id, settled, now);
     }
 
     /// Decides a new request whose exact rules are settled, or makes it wait for answers about its windows.
     fn decide_settled(
         &mut self,
+        local: &mut Local,
         shared: &mut impl Shared,
         request: u64,
         windows: &[Check<'_>],
         exact: ExactPart,
         now: Now,
     ) -> Outcome {
-        match self.outcome_after(shared, request, windows, exact.settled.denial, now) {
-            Ok(outcome) => self.finish(request, exact, outcome, now),
+        match self.outcome_after(local, shared, request, windows, exact.settled.denial, now) {
+            Ok(outcome) => self.finish(local, request, exact, outcome, now),
             Err(needs) => {
                 let waiting = WaitingRequest::for_answers(windows, exact, now.mono);
-                self.query(request, waiting, &needs, now.mono);
+                self.query(local, request, waiting, &needs, now.mono);
                 Outcome::of(Decision::Wait)
             }
         }
@@ -244,6 +269,7 @@ impl Limiter {
     /// The outcome of a request whose exact rules have led to `denial`, or the queries that its windows need first.
     fn outcome_after(
         &mut self,
+        local: &mut Local,
         shared: &mut impl Shared,
         request: u64,
         windows: &[Check<'_>],
@@ -251,13 +277,20 @@ impl Limiter {
         now: Now,
     ) -> Result<Outcome, Vec<Need>> {
         match denial {
-            Some(denial) => Ok(self.refused(shared, windows, denial, now)),
-            None => self.decide_windows(shared, request, windows, now),
+            Some(denial) => Ok(local.refused(shared, windows, denial, now)),
+            None => self.decide_windows(local, shared, request, windows, now),
         }
     }
 
     /// Adds the outcome of the exact rules, and keeps or refunds their charges.
-    fn finish(&mut self, request: u64, exact: ExactPart, mut outcome: Outcome, now: Now) -> Outcome {
+    fn finish(
+        &mut self,
+        local: &mut Local,
+        request: u64,
+        exact: ExactPart,
+        mut outcome: Outcome,
+        now: Now,
+    ) -> Outcome {
         let ExactPart { id, settled, shadows } = exact;
         if let Decision::Allow(budget) = &mut outcome.decision {
             let mut left = ShownBudgets { first: *budget, listed: core::mem::take(&mut outcome.budgets) };
@@ -274,35 +307,35 @@ impl Limiter {
         };
         let passes = outcome.passes();
         if let Some(id) = id {
-            self.exact.requests.end(id, passes, now.mono, &mut self.stats);
+            self.exact.requests.end(id, passes, now.mono, &mut local.stats);
         }
         for pending in shadows.into_iter().filter(|_| passes) {
-            self.send_shadow(request, pending, now.mono);
+            self.send_shadow(local, request, pending, now.mono);
         }
         outcome
     }
 
     /// Sends the exact request of a shadow rule, once its request has passed.
-    fn send_shadow(&mut self, request: u64, pending: PendingRequest, now: MonoMs) {
+    fn send_shadow(&mut self, local: &mut Local, request: u64, pending: PendingRequest, now: MonoMs) {
         let Some(charge) = pending.charges.first().cloned() else { return };
         if let Some(fingerprint) = charge.fingerprint {
-            let denied = self.cached_log_denial(fingerprint, charge.attempt(), now).is_some();
-            self.stats.spared += u64::from(denied);
+            let denied = self.cached_log_denial(local, fingerprint, charge.attempt(), now).is_some();
+            local.stats.spared += u64::from(denied);
             if denied || charge.cost > charge.limit {
                 return self.push_shadow_outcome(request, charge.rule, ShadowOutcome::Denied);
             }
         }
         if self.may_send(now) && self.exact.requests.send_shadow(request, pending, now) {
-            self.stats.exact_requests += 1;
+            local.stats.exact_requests += 1;
         } else {
-            self.stats.exact_unsent += 1;
+            local.stats.exact_unsent += 1;
             self.push_shadow_outcome(request, charge.rule, ShadowOutcome::Undecided);
         }
     }
 
     /// Leaves the exact request of a shadow rule undecided.
-    fn end_shadow(&mut self, ended: &AwaitedRequest, result: ExactResult) {
-        self.stats.count_exact(result);
+    fn end_shadow(&mut self, local: &mut Local, ended: &AwaitedRequest, result: ExactResult) {
+        local.stats.count_exact(result);
         for charge in &ended.pending.charges {
             self.push_shadow_outcome(ended.request, charge.rule, ShadowOutcome::Undecided);
         }
@@ -314,13 +347,13 @@ impl Limiter {
         }
     }
 
-    fn count_results(&mut self, pending: &PendingRequest, results: &[wire::ChargeResult]) {
+    fn count_results(&mut self, local: &mut Local, pending: &PendingRequest, results: &[wire::ChargeResult]) {
         let (mut denied, mut allowed) = (false, true);
         for (_, result) in pending.results(results) {
             denied |= matches!(result.verdict, Verdict::Denied { .. });
             allowed &= result.is_allowed();
         }
-        self.stats.count_exact(match (denied, allowed) {
+        local.stats.count_exact(match (denied, allowed) {
             (true, _) => ExactResult::Denied,
             (false, true) => ExactResult::Allowed,
             (false, false) => ExactResult::Undecided,
@@ -329,7 +362,13 @@ impl Limiter {
 
     /// Caches denials of logs, and removes those that no longer apply. Their time counts from when the request was sent, so that none is
     /// applied too long.
-    fn cache_denials(&mut self, pending: &PendingRequest, results: &[wire::ChargeResult], now: MonoMs) {
+    fn cache_denials(
+        &mut self,
+        local: &mut Local,
+        pending: &PendingRequest,
+        results: &[wire::ChargeResult],
+        now: MonoMs,
+    ) {
         let sent = pending.sent.unwrap_or_default();
         for (charge, result) in pending.results(results) {
             let Some(fingerprint) = charge.fingerprint else { continue };
@@ -345,7 +384,7 @@ impl Limiter {
             if now < until {
                 self.exact.denials.put(CachedDenial {
                     fingerprint,
-                    clock_steps: self.clock_steps,
+                    clock_steps: local.clock_steps,
                     attempt: charge.attempt(),
                     until,
                     recheck: now.after(RECHECK_MS),

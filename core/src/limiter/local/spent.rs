@@ -1,50 +1,50 @@
 //! Use that was decided elsewhere, or cannot be undone: it is charged beyond a limit too.
 
+use super::Local;
 use super::lease::{NewLease, settle_into};
-use crate::limiter::Limiter;
-use crate::limiter::cache::worker_cache::Slot;
+use super::transact::{Make, Subject};
+use super::worker_cache::Slot;
 use crate::limiter::check::Check;
 use crate::limiter::given_back::CellCount;
 use crate::limiter::table::{Entry, ReservationKind};
-use crate::limiter::transact::{Make, Subject};
 use crate::model::key::fingerprint;
 use crate::model::shared::Shared;
-use crate::model::time::{MonoMs, Now};
+use crate::model::time::Now;
 use crate::model::window::Position;
 
-impl Limiter {
+impl Local {
     /// Charges the cost of a window's check in the current cell, whatever its limit, because it has been spent already. Returns false if the
     /// table could not be changed; nothing is charged then.
-    pub fn charge_spent(&mut self, shared: &mut impl Shared, check: &Check<'_>, now: MonoMs) -> bool {
-        self.serves = true;
-        let now = self.enter(shared, now);
+    pub(in crate::limiter) fn charge_spent(
+        &mut self,
+        shared: &mut impl Shared,
+        check: &Check<'_>,
+        now: Now,
+    ) -> bool {
         self.spend_where(shared, check, now, |_, _| true).is_some()
     }
 
     /// Charges the cost in full, unless more than the limit is used already: true if it is charged. Reading the count and charging it is one
     /// step, so of costs that are charged at the same time none is lost before the limit is exceeded. `None` if the table could not be
     /// changed; nothing is charged then.
-    pub fn charge_unless_exceeded(
+    pub(in crate::limiter) fn charge_unless_exceeded(
         &mut self,
         shared: &mut impl Shared,
         check: &Check<'_>,
-        now: MonoMs,
+        now: Now,
     ) -> Option<bool> {
-        self.serves = true;
-        let now = self.enter(shared, now);
         let limit = self.item(0, check).limit;
         self.spend_where(shared, check, now, |entry, at| entry.used().admits(at, 0, limit))
     }
 
     /// The number of the cell in which a window's key counts now, and what counts in this cell by the local counts.
-    pub fn current_cell(
+    pub(in crate::limiter) fn current_cell(
         &mut self,
         shared: &mut impl Shared,
         key: &[u8],
         cell_ms: u64,
-        now: MonoMs,
+        now: Now,
     ) -> CellCount {
-        let now = self.moment(now);
         let fingerprint = fingerprint(key, self.table.secret);
         let slot = self.worker_cache.get(fingerprint).copied();
         let subject = Subject { fingerprint, key: Some(key), make: Make::Look };

@@ -7,7 +7,7 @@
 //! its limit may stay for five seconds: returning it costs as much as a charge, so a key with a few requests a second would gain nothing.
 
 use super::judge::slack;
-use crate::limiter::cache::worker_cache::{Acked, Slot};
+use super::worker_cache::{Acked, Slot};
 use crate::limiter::table::{Entry, Tag};
 use crate::model::time::MonoMs;
 use crate::model::window::MAX_COUNT;
@@ -33,7 +33,7 @@ const MIN_LEASE: u64 = 4;
 const MAX_LEASE: u64 = 1 << 20;
 
 /// Milliseconds until a lease of `amount` is returned.
-pub(in crate::limiter) fn settle_ms(amount: u64, limit: u64) -> u64 {
+pub(super) fn settle_ms(amount: u64, limit: u64) -> u64 {
     if amount <= limit / SMALL_PART { SETTLE_SMALL_MS } else { SETTLE_MS }
 }
 
@@ -44,10 +44,10 @@ const RETURNS_A_TICK: usize = 4_096;
 
 /// A lease that was just taken; none if its amount is 0.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::limiter) struct NewLease {
-    pub(in crate::limiter) amount: u64,
+pub(super) struct NewLease {
+    pub(super) amount: u64,
     /// What is left of the limit besides it.
-    pub(in crate::limiter) spare: u64,
+    pub(super) spare: u64,
 }
 
 /// The leases of a worker, and those that other workers are to return.
@@ -64,23 +64,23 @@ pub(in crate::limiter) struct Leases {
 }
 
 impl Leases {
-    pub(in crate::limiter) fn push(&mut self, due: MonoMs, fingerprint: u64) {
+    pub(super) fn push(&mut self, due: MonoMs, fingerprint: u64) {
         self.by_time.insert((due, fingerprint));
     }
 
-    pub(in crate::limiter) fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.by_time.is_empty()
     }
 
     /// The leases to return in this tick, because all are recalled.
-    pub(in crate::limiter) fn take_recalled(&mut self) -> Vec<u64> {
+    pub(super) fn take_recalled(&mut self) -> Vec<u64> {
         let returned = self.returning.min(RETURNS_A_TICK);
         self.returning -= returned;
         (0..returned).map_while(|_| self.by_time.pop_first()).map(|(_, fingerprint)| fingerprint).collect()
     }
 
     /// The leases that are due, at most those of one tick.
-    pub(in crate::limiter) fn take_due(&mut self, now: MonoMs) -> Vec<(MonoMs, u64)> {
+    pub(super) fn take_due(&mut self, now: MonoMs) -> Vec<(MonoMs, u64)> {
         let mut due = Vec::new();
         while due.len() < RETURNS_A_TICK
             && let Some(first) = self.by_time.first().copied().filter(|(at, _)| *at <= now)
@@ -97,7 +97,7 @@ impl Leases {
     }
 
     /// Asks the other workers to return their leases on a key.
-    pub(in crate::limiter) fn recall(&mut self, fingerprint: u64) {
+    pub(super) fn recall(&mut self, fingerprint: u64) {
         if self.recalls_all || self.recalls.contains(&fingerprint) {
             return;
         }
@@ -120,13 +120,13 @@ impl Leases {
     }
 
     /// All leases.
-    pub(in crate::limiter) fn take_all(&mut self) -> impl Iterator<Item = u64> + use<> {
+    pub(super) fn take_all(&mut self) -> impl Iterator<Item = u64> + use<> {
         core::mem::take(&mut self.by_time).into_iter().map(|(_, fingerprint)| fingerprint)
     }
 }
 
 /// Charges what was spent of the lease, returns the rest, and copies what the region acknowledged.
-pub(in crate::limiter) fn settle_into(entry: &mut Entry, slot: Option<&Slot>, tag: Tag, now: MonoMs) -> bool {
+pub(super) fn settle_into(entry: &mut Entry, slot: Option<&Slot>, tag: Tag, now: MonoMs) -> bool {
     let Some(slot) = slot else { return false };
     let Acked { sequence, own, before } = slot.acked;
     entry.confirm(sequence, own);
@@ -145,7 +145,7 @@ pub(in crate::limiter) fn settle_into(entry: &mut Entry, slot: Option<&Slot>, ta
 }
 
 /// Reserves a lease if it pays and leaves enough to others; returns its size.
-pub(in crate::limiter) fn take_lease(
+pub(super) fn take_lease(
     entry: &mut Entry,
     slot: Option<&Slot>,
     tag: Tag,

@@ -7,7 +7,7 @@ const QUESTION: u64 = 1_000;
 
 /// The number of queries of one kind that a worker may send.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::limiter) struct Ration {
+pub(super) struct Ration {
     per_second: u64,
     /// Thousandths of a query, at `filled`.
     left: u64,
@@ -16,17 +16,17 @@ pub(in crate::limiter) struct Ration {
 
 impl Ration {
     /// A full ration of `per_second` queries.
-    pub(in crate::limiter) fn new(per_second: u64, now: MonoMs) -> Ration {
+    pub(super) fn new(per_second: u64, now: MonoMs) -> Ration {
         Ration { per_second, left: per_second.saturating_mul(QUESTION), filled: now }
     }
 
     /// Whether a query may be sent at `now`.
-    pub(in crate::limiter) fn is_left(&self, now: MonoMs) -> bool {
+    pub(super) fn is_left(&self, now: MonoMs) -> bool {
         self.left_at(now) >= QUESTION
     }
 
     /// Takes one query from the ration; if there is none, it stays empty.
-    pub(in crate::limiter) fn take(&mut self, now: MonoMs) {
+    pub(super) fn take(&mut self, now: MonoMs) {
         self.left = self.left_at(now).saturating_sub(QUESTION);
         self.filled = self.filled.max(now);
     }

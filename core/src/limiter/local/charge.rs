@@ -1,18 +1,17 @@
 //! Charges one key: by the worker's lease, or in the table by the decision of `judge`.
 
+use super::Local;
 use super::deferred::Reserve;
 use super::item::Item;
 use super::judge::{Basis, Obstacle, is_strict};
 use super::lease::{self, NewLease, settle_into, take_lease};
+use super::outbox::{Row, row};
+use super::transact::{Done, Failed, Make, Subject};
 use super::trial::{Judged, RAISED_MS, Trial};
-use crate::limiter::Limiter;
-use crate::limiter::cache::worker_cache::{
-    CACHED_MS, CachedDenial, Lease, NotedLimit, Remains, SeenDenial, Slot,
-};
+use super::worker_cache::{CACHED_MS, CachedDenial, Lease, NotedLimit, Remains, SeenDenial, Slot};
+use crate::limiter::TICK_MS;
 use crate::limiter::check::{Budget, Cause, Check, Decision, Denial};
-use crate::limiter::report::outbox::{Row, row};
-use crate::limiter::table::{Cell, Entry, Reservation, ReservationKind, Tag};
-use crate::limiter::transact::{Done, Failed, Make, Subject};
+use crate::limiter::table::{Cell, Entry, Reservation, ReservationKind};
 use crate::model::shared::Shared;
 use crate::model::time::{MonoMs, Now, UnixMs};
 use crate::model::window::{Position, Used};
@@ -25,14 +24,14 @@ pub(in crate::limiter) const UNDECIDED_RETRY_MS: u64 = 1_000;
 
 /// Why an item is not charged. `Q` is the query that its basis allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::limiter) enum Refusal<Q> {
+pub(super) enum Refusal<Q> {
     Denied(Denial),
     Query(Q),
 }
 
 impl Refusal<Infallible> {
     /// The denial, where no query may be sent.
-    pub(in crate::limiter) fn denial(self) -> Denial {
+    pub(super) fn denial(self) -> Denial {
         let Refusal::Denied(denial) = self;
         denial
     }
@@ -40,10 +39,10 @@ impl Refusal<Infallible> {
 
 /// A cost that is reserved in the table until the other cells of its request have been decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::limiter) struct Hold {
-    pub(in crate::limiter) budget: Budget,
+pub(super) struct Hold {
+    pub(super) budget: Budget,
     /// It is in the overflow cell that the key shares with others.
-    pub(in crate::limiter) overflow: bool,
+    pub(super) overflow: bool,
 }
 
 /// What was done about a cost that is spent.
@@ -55,14 +54,9 @@ struct Spent {
     reserved: bool,
 }
 
-impl Limiter {
+impl Local {
     /// The remaining budget if the worker's lease covers the item's cost. Spends nothing yet.
-    pub(in crate::limiter) fn covered_by_lease(
-        &mut self,
-        item: &Item,
-        check: &Check<'_>,
-        now: Now,
-    ) -> Option<Budget> {
+    pub(super) fn covered_by_lease(&mut self, item: &Item, check: &Check<'_>, now: Now) -> Option<Budget> {
         let slot = self.worker_cache.get(item.fingerprint)?;
         slot.used = now.mono;
         let mut lease = slot.lease;
@@ -70,12 +64,7 @@ impl Limiter {
     }
 
     /// Decides by the worker cache alone: a cached denial, or a lease, which is spent.
-    pub(in crate::limiter) fn decide_from_cache(
-        &mut self,
-        item: &Item,
-        check: &Check<'_>,
-        now: Now,
-    ) -> Option<Decision> {
+    pub(super) fn decide_from_cache(&mut self, item: &Item, check: &Check<'_>, now: Now) -> Option<Decision> {
         let clock_steps = self.clock_steps;
         let slot = self.worker_cache.get(item.fingerprint)?;
         if let Some(Some(denial)) = cached_denial(slot, clock_steps, item, check, now.mono) {
@@ -87,8 +76,8 @@ impl Limiter {
         Some(Decision::Allow(Some(budget)))
     }
 
-    /// Spends the lease that [`Limiter::covered_by_lease`] found.
-    pub(in crate::limiter) fn spend_lease(&mut self, item: &Item, check: &Check<'_>, now: Now) {
+    /// Spends the lease that [`Local::covered_by_lease`] found.
+    pub(super) fn spend_lease(&mut self, item: &Item, check: &Check<'_>, now: Now) {
         let sequence = Position::at(now.unix, check.cell_ms).sequence;
         if let Some(slot) = self.worker_cache.get(item.fingerprint) {
             slot.lease.spend(item.cost, sequence, now.mono);
@@ -98,7 +87,7 @@ impl Limiter {
 
     /// Whether the counts at the last reading of the table deny the item. Counts only grow, so a denial is certain; `None` if the table has
     /// to be read.
-    pub(in crate::limiter) fn cached_denial(
+    pub(super) fn cached_denial(
         &mut self,
         item: &Item,
         check: &Check<'_>,
@@ -109,7 +98,7 @@ impl Limiter {
     }
 
     /// Decides one item in the table, and charges nothing.
-    pub(in crate::limiter) fn look<B: Basis>(
+    pub(super) fn look<B: Basis>(
         &mut self,
         shared: &mut impl Shared,
         item: &Item,
@@ -139,19 +128,20 @@ impl Limiter {
         }
     }
 
-    /// Decides one item in the table, and spends its cost, or reserves it if it is deferred.
-    pub(in crate::limiter) fn spend<B: Basis>(
+    /// Decides one item in the table, and spends its cost, or reserves it if it is deferred. A lease may be taken with it, by the number of
+    /// the region's `nodes`.
+    pub(super) fn spend<B: Basis>(
         &mut self,
         shared: &mut impl Shared,
         item: &Item,
         check: &Check<'_>,
         basis: &B,
+        nodes: u32,
         now: Now,
     ) -> Result<Budget, Refusal<B::Query>> {
         let slot = self.worker_cache.get(item.fingerprint).copied();
         let trial = Trial { item, check, basis, lease_tag: self.tag(ReservationKind::Lease), now: now.mono };
         let deferred_tag = self.tag(ReservationKind::Deferred);
-        let nodes = self.nodes(now.mono);
         let subject = Subject { fingerprint: item.fingerprint, key: Some(check.key), make: Make::Always };
         let change = |entry: &mut Entry, at: &Position| {
             // Use under one limit may exceed another, and a lease of that would not show it.
@@ -190,8 +180,8 @@ impl Limiter {
     }
 
     /// Decides one item in the table, and reserves its cost until the other cells of the request have been decided. End it by
-    /// [`Limiter::spend_hold`] or [`Limiter::return_hold`].
-    pub(in crate::limiter) fn hold<B: Basis>(
+    /// [`Local::spend_hold`] or [`Local::return_hold`].
+    pub(super) fn hold<B: Basis>(
         &mut self,
         shared: &mut impl Shared,
         item: &Item,
@@ -221,7 +211,7 @@ impl Limiter {
     }
 
     /// Spends a hold, or turns it into a deferred cost's reservation. `overflow` is that of the [`Hold`].
-    pub(in crate::limiter) fn spend_hold(
+    pub(super) fn spend_hold(
         &mut self,
         shared: &mut impl Shared,
         item: &Item,
@@ -252,7 +242,7 @@ impl Limiter {
     }
 
     /// Returns a hold. `overflow` is that of the [`Hold`].
-    pub(in crate::limiter) fn return_hold(
+    pub(super) fn return_hold(
         &mut self,
         shared: &mut impl Shared,
         item: &Item,
@@ -275,6 +265,7 @@ impl Limiter {
         shared: &mut impl Shared,
         fingerprint: u64,
         go_on: bool,
+        nodes: u32,
         now: Now,
     ) {
         let Some(slot) = self.worker_cache.get(fingerprint).copied().filter(|slot| slot.lease.amount > 0)
@@ -282,7 +273,6 @@ impl Limiter {
             return;
         };
         let tag = self.tag(ReservationKind::Lease);
-        let nodes = self.nodes(now.mono);
         let go_on = go_on && slot.lease.spent > 0;
         let change = |entry: &mut Entry, at: &Position| {
             settle_into(entry, Some(&slot), tag, now.mono);
@@ -304,21 +294,17 @@ impl Limiter {
                     slot.lease = Lease::default();
                 }
             }
-            Err(Failed::Exhausted) => self.leases.push(now.mono.after(crate::limiter::TICK_MS), fingerprint),
+            Err(Failed::Exhausted) => self.leases.push(now.mono.after(TICK_MS), fingerprint),
         }
     }
 
-    pub(in crate::limiter) fn tag(&self, kind: ReservationKind) -> Tag {
-        Tag { worker: self.worker, kind }
-    }
-
     /// Queues the entry's counts for the next report.
-    pub(in crate::limiter) fn note_cells(&mut self, entry: &Entry, now: MonoMs) {
+    pub(super) fn note_cells(&mut self, entry: &Entry, now: MonoMs) {
         self.note_where(entry, now, UnixMs(0), |_, cell| cell.is_unreported());
     }
 
     /// The same where a request has applied the entry's limit now.
-    pub(in crate::limiter) fn note_applied(&mut self, entry: &Entry, now: Now) {
+    pub(super) fn note_applied(&mut self, entry: &Entry, now: Now) {
         self.note_where(entry, now.mono, now.unix, |_, cell| cell.is_unreported());
     }
 
@@ -336,7 +322,7 @@ impl Limiter {
 
     /// The same for cells whose baseline is known: what was reported without it was not stored. Cells that wait for their baseline are in
     /// a report already.
-    pub(in crate::limiter) fn note_based_cells(&mut self, entry: &Entry, now: MonoMs) {
+    pub(super) fn note_based_cells(&mut self, entry: &Entry, now: MonoMs) {
         let which = |_, cell: &Cell| !cell.without_baseline && cell.is_unreported();
         self.note_where(entry, now, UnixMs(0), which);
     }
@@ -418,7 +404,7 @@ impl Limiter {
                 if done.entry.reservations.iter().any(lease) {
                     self.leases.recall(done.entry.fingerprint);
                 }
-                denied(Cause::Reserved, Some(crate::limiter::TICK_MS))
+                denied(Cause::Reserved, Some(TICK_MS))
             }
             Err(Obstacle::Deny { wait_ms }) => {
                 if !done.overflow {
@@ -446,7 +432,7 @@ impl Limiter {
         }
     }
 
-    pub(in crate::limiter) fn put_lease(
+    pub(super) fn put_lease(
         &mut self,
         fingerprint: u64,
         NewLease { amount, spare }: NewLease,
@@ -471,18 +457,18 @@ impl Limiter {
     }
 
     /// Whether the lease is still the one that is due at `due`, and not a later one.
-    pub(in crate::limiter) fn is_due(&mut self, fingerprint: u64, due: MonoMs) -> bool {
+    pub(super) fn is_due(&mut self, fingerprint: u64, due: MonoMs) -> bool {
         self.worker_cache.get(fingerprint).is_some_and(|slot| slot.lease.amount > 0 && slot.lease.due <= due)
     }
 
-    pub(in crate::limiter) fn untouched(&self, item: &Item, check: &Check<'_>, now: Now) -> Budget {
+    pub(super) fn untouched(&self, item: &Item, check: &Check<'_>, now: Now) -> Budget {
         let reset_ms = Position::at(now.unix, check.cell_ms).until_next_ms();
         Budget { rule: check.rule, limit: item.limit, remaining: item.limit, reset_ms }
     }
 
-    fn crowded(&self, item: &Item, check: &Check<'_>, now: Now) -> Denial {
+    pub(super) fn crowded(&self, item: &Item, check: &Check<'_>, now: Now) -> Denial {
         let budget = Budget { remaining: 0, ..self.untouched(item, check, now) };
-        Denial { budget, retry_after_ms: Some(crate::limiter::TICK_MS), cause: Cause::Reserved }
+        Denial { budget, retry_after_ms: Some(TICK_MS), cause: Cause::Reserved }
     }
 }
 

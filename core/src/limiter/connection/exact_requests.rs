@@ -22,11 +22,11 @@ use prost::Message;
 /// Most requests that wait for an exact response at once; for further ones none is sent.
 pub(in crate::limiter) const MAX_AWAITED: usize = 16_384;
 /// Most exact requests of shadow rules under way; further ones are not sent.
-pub(in crate::limiter) const MAX_SHADOW: usize = 1_024;
+pub(super) const MAX_SHADOW: usize = 1_024;
 /// Most denied requests whose exact response has not arrived; beyond that the oldest is refunded unseen.
 pub(in crate::limiter) const MAX_GIVEN_UP: usize = 4_096;
 /// Most refunds that wait for a stream or for a confirmation; further charges stay.
-pub(in crate::limiter) const MAX_REFUNDS: usize = 4_096;
+pub(super) const MAX_REFUNDS: usize = 4_096;
 /// Time beyond the deadline after which a response is no longer expected.
 pub(in crate::limiter) const LATE_MS: u64 = 5_000;
 /// Bytes of an item in a frame besides its own: a tag and a length.
@@ -34,31 +34,31 @@ const FRAMING_BYTES: usize = 8;
 
 /// One charge of an exact request, and its rules.
 #[derive(Clone, Debug)]
-pub(in crate::limiter) struct PendingCharge {
+pub(super) struct PendingCharge {
     /// The rule that outcomes name.
-    pub(in crate::limiter) rule: u16,
+    pub(super) rule: u16,
     /// All rules of the charge.
-    pub(in crate::limiter) rules: RuleSet,
+    pub(super) rules: RuleSet,
     /// One of them has `on_failure: deny`.
-    pub(in crate::limiter) deny_on_failure: bool,
+    pub(super) deny_on_failure: bool,
     /// What clients see of any of them.
-    pub(in crate::limiter) visibility: Visibility,
+    pub(super) visibility: Visibility,
     /// Fingerprint of a log's key; denials of ledgers are not cached.
-    pub(in crate::limiter) fingerprint: Option<u64>,
-    pub(in crate::limiter) cost: u64,
+    pub(super) fingerprint: Option<u64>,
+    pub(super) cost: u64,
     /// A log's limit; 0 for a ledger.
-    pub(in crate::limiter) limit: u64,
+    pub(super) limit: u64,
 }
 
 impl PendingCharge {
-    pub(in crate::limiter) fn attempt(&self) -> Attempt {
+    pub(super) fn attempt(&self) -> Attempt {
         Attempt { cost: self.cost, limit: self.limit }
     }
 }
 
 /// The response to an exact request.
 #[derive(Debug, Default)]
-pub(in crate::limiter) enum Response {
+pub(super) enum Response {
     #[default]
     Awaited,
     /// No response will arrive.
@@ -68,20 +68,20 @@ pub(in crate::limiter) enum Response {
 
 #[derive(Debug)]
 pub(in crate::limiter) struct PendingRequest {
-    pub(in crate::limiter) request: wire::ExactRequest,
+    pub(super) request: wire::ExactRequest,
     /// For each charge.
-    pub(in crate::limiter) charges: Vec<PendingCharge>,
-    pub(in crate::limiter) sent: Option<MonoMs>,
+    pub(super) charges: Vec<PendingCharge>,
+    pub(super) sent: Option<MonoMs>,
     /// The deadline.
-    pub(in crate::limiter) until: MonoMs,
-    pub(in crate::limiter) response: Response,
+    pub(super) until: MonoMs,
+    pub(super) response: Response,
 }
 
 /// An exact request, and the request that it is sent for.
 #[derive(Debug)]
 pub(in crate::limiter) struct AwaitedRequest {
-    pub(in crate::limiter) pending: PendingRequest,
-    pub(in crate::limiter) request: u64,
+    pub(super) pending: PendingRequest,
+    pub(super) request: u64,
 }
 
 #[derive(Debug, Default)]
@@ -91,7 +91,7 @@ pub(in crate::limiter) struct ExactRequests {
     pub(in crate::limiter) awaited: BTreeMap<u64, AwaitedRequest>,
     pub(in crate::limiter) open: BTreeMap<u64, PendingRequest>,
     pub(in crate::limiter) given_up: BTreeMap<u64, PendingRequest>,
-    pub(in crate::limiter) shadow: BTreeMap<u64, AwaitedRequest>,
+    pub(super) shadow: BTreeMap<u64, AwaitedRequest>,
     refunds: VecDeque<wire::Refund>,
     /// Refunds that were sent and not confirmed yet, with the time of sending.
     sent_refunds: VecDeque<(MonoMs, wire::Refund)>,
@@ -99,7 +99,7 @@ pub(in crate::limiter) struct ExactRequests {
 
 impl PendingRequest {
     /// An exact request for all `checks`. Checks of one limit are coalesced: largest cost, lowest limit. `None` if there are none.
-    pub(in crate::limiter) fn about<'a>(
+    pub(super) fn about<'a>(
         checks: impl Iterator<Item = &'a Check<'a>>,
         secret: HashKey,
         now: MonoMs,
@@ -134,12 +134,12 @@ impl PendingRequest {
     }
 
     /// The results for its charges, without excess ones, to be returned in a refund.
-    pub(in crate::limiter) fn of_charges(&self, response: &wire::ExactResponse) -> Vec<wire::ChargeResult> {
+    pub(super) fn of_charges(&self, response: &wire::ExactResponse) -> Vec<wire::ChargeResult> {
         response.results.iter().take(self.charges.len()).cloned().collect()
     }
 
     /// The result of each charge; a missing one is undecided.
-    pub(in crate::limiter) fn results<'a>(
+    pub(super) fn results<'a>(
         &'a self,
         results: &'a [wire::ChargeResult],
     ) -> impl Iterator<Item = (&'a PendingCharge, ChargeResult)> {
@@ -156,34 +156,29 @@ impl ExactRequests {
     }
 
     /// Whether nothing is under way, and no refund waits to be sent or confirmed.
-    pub(in crate::limiter) fn is_settled(&self) -> bool {
+    pub(super) fn is_settled(&self) -> bool {
         self.is_idle() && self.open.is_empty() && self.refunds.is_empty() && self.sent_refunds.is_empty()
     }
 
-    pub(in crate::limiter) fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         self.awaited.len() >= MAX_AWAITED
     }
 
     /// Makes `request` wait for the response to `pending`.
-    pub(in crate::limiter) fn await_response(&mut self, request: u64, mut pending: PendingRequest) {
+    pub(super) fn await_response(&mut self, request: u64, mut pending: PendingRequest) {
         let id = self.assign_id(&mut pending);
         self.awaited.insert(id, AwaitedRequest { pending, request });
     }
 
     /// Sets the trace context of the last exact request, if it is of `request`.
-    pub(in crate::limiter) fn set_trace(&mut self, request: u64, trace: wire::Trace) {
+    pub(super) fn set_trace(&mut self, request: u64, trace: wire::Trace) {
         if let Some(mut last) = self.awaited.last_entry().filter(|last| last.get().request == request) {
             last.get_mut().pending.request.trace = Some(trace);
         }
     }
 
     /// Sends the exact request of a shadow rule. False if too many are under way.
-    pub(in crate::limiter) fn send_shadow(
-        &mut self,
-        request: u64,
-        mut pending: PendingRequest,
-        now: MonoMs,
-    ) -> bool {
+    pub(super) fn send_shadow(&mut self, request: u64, mut pending: PendingRequest, now: MonoMs) -> bool {
         if self.shadow.len() >= MAX_SHADOW {
             return false;
         }
@@ -194,7 +189,7 @@ impl ExactRequests {
     }
 
     /// Ends the request of `id`: its charges stay if it passes, and are refunded if not.
-    pub(in crate::limiter) fn end(&mut self, id: u64, passes: bool, now: MonoMs, stats: &mut Stats) {
+    pub(super) fn end(&mut self, id: u64, passes: bool, now: MonoMs, stats: &mut Stats) {
         let Some(mut pending) = self.open.remove(&id) else { return };
         if passes || pending.sent.is_none() {
             return;
@@ -215,7 +210,7 @@ impl ExactRequests {
     }
 
     /// Refunds what is allowed in `results`, if anything is.
-    pub(in crate::limiter) fn take_back(
+    pub(super) fn take_back(
         &mut self,
         request: wire::ExactRequest,
         results: Vec<wire::ChargeResult>,
@@ -227,14 +222,14 @@ impl ExactRequests {
     }
 
     /// Removes the requests whose deadline has passed.
-    pub(in crate::limiter) fn take_overdue(&mut self, now: MonoMs) -> Vec<(u64, AwaitedRequest)> {
+    pub(super) fn take_overdue(&mut self, now: MonoMs) -> Vec<(u64, AwaitedRequest)> {
         let late = self.awaited.iter().filter(|(_, awaited)| awaited.pending.until <= now);
         let late: Vec<u64> = late.map(|(id, _)| *id).collect();
         late.into_iter().filter_map(|id| self.awaited.remove(&id).map(|awaited| (id, awaited))).collect()
     }
 
     /// Refunds requests whose response is no longer expected.
-    pub(in crate::limiter) fn expire_given_up(&mut self, now: MonoMs, stats: &mut Stats) {
+    pub(super) fn expire_given_up(&mut self, now: MonoMs, stats: &mut Stats) {
         while let Some(oldest) = self.given_up.first_entry().filter(|oldest| oldest.get().until <= now) {
             let pending = oldest.remove();
             self.refund(pending.request, Vec::new(), stats);
@@ -242,13 +237,13 @@ impl ExactRequests {
     }
 
     /// Removes a shadow rule's request whose response is no longer expected.
-    pub(in crate::limiter) fn next_overdue_shadow(&mut self, now: MonoMs) -> Option<AwaitedRequest> {
+    pub(super) fn next_overdue_shadow(&mut self, now: MonoMs) -> Option<AwaitedRequest> {
         let oldest = self.shadow.first_entry().filter(|oldest| oldest.get().pending.until <= now)?;
         Some(oldest.remove())
     }
 
     /// Ends all requests, as the stream has ended. Returns those that requests wait for.
-    pub(in crate::limiter) fn lose_all(&mut self, stats: &mut Stats) -> BTreeMap<u64, AwaitedRequest> {
+    pub(super) fn lose_all(&mut self, stats: &mut Stats) -> BTreeMap<u64, AwaitedRequest> {
         self.unsent.clear();
         for pending in self.open.values_mut() {
             if matches!(pending.response, Response::Awaited) {
@@ -266,12 +261,7 @@ impl ExactRequests {
 
     /// The frames to send now, exact requests first, as requests wait for them. All that was sent before a ping that was answered on the
     /// same stream, the last one at `echo`, has arrived.
-    pub(in crate::limiter) fn take_frames(
-        &mut self,
-        echo: MonoMs,
-        now: MonoMs,
-        frames: &mut Vec<wire::FilterFrame>,
-    ) {
+    pub(super) fn take_frames(&mut self, echo: MonoMs, now: MonoMs, frames: &mut Vec<wire::FilterFrame>) {
         let mut exact_requests = Vec::new();
         for id in core::mem::take(&mut self.unsent) {
             if let Some(awaited) = self.awaited.get_mut(&id) {

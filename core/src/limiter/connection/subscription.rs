@@ -2,7 +2,7 @@
 
 /// The subscription of one worker's stream.
 #[derive(Debug, Default)]
-pub(in crate::limiter) struct Subscription {
+pub(super) struct Subscription {
     /// What the stream was last opened or renewed with; `None` before its first frame.
     sent: Option<bool>,
     /// The registry was updated since the stream was opened. An earlier subscription may have ended: if this worker claimed it while
@@ -14,42 +14,42 @@ pub(in crate::limiter) struct Subscription {
 
 impl Subscription {
     /// Whether the stream receives pushes.
-    pub(in crate::limiter) fn is_active(&self) -> bool {
+    pub(super) fn is_active(&self) -> bool {
         self.sent == Some(true)
     }
 
     /// Whether a complete snapshot was received.
-    pub(in crate::limiter) fn is_complete(&self) -> bool {
+    pub(super) fn is_complete(&self) -> bool {
         self.complete
     }
 
     /// A stream is being opened.
-    pub(in crate::limiter) fn opening(&mut self) {
+    pub(super) fn opening(&mut self) {
         self.sent = None;
     }
 
     /// The aggregator has accepted the stream.
-    pub(in crate::limiter) fn on_welcome(&mut self) {
+    pub(super) fn on_welcome(&mut self) {
         (self.sent, self.registered) = (Some(false), false);
     }
 
     /// The stream has ended.
-    pub(in crate::limiter) fn closed(&mut self) {
+    pub(super) fn closed(&mut self) {
         *self = Subscription::default();
     }
 
     /// The worker has updated the registry; `connected`: with an open stream.
-    pub(in crate::limiter) fn registered(&mut self, connected: bool) {
+    pub(super) fn registered(&mut self, connected: bool) {
         self.registered = connected;
     }
 
     /// A push was received.
-    pub(in crate::limiter) fn on_push(&mut self, complete: bool) {
+    pub(super) fn on_push(&mut self, complete: bool) {
         self.complete |= complete;
     }
 
     /// What the stream has to be renewed with, if that has changed. `wanted`: this worker is to be the subscriber.
-    pub(in crate::limiter) fn renew(&mut self, wanted: bool) -> Option<bool> {
+    pub(super) fn renew(&mut self, wanted: bool) -> Option<bool> {
         let subscriber = wanted && self.registered;
         if self.sent == Some(subscriber) {
             return None;

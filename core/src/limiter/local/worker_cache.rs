@@ -21,58 +21,58 @@ const GROWTH: usize = 4;
 /// A slot that was not used for this time may be evicted before the cache grows.
 const RECENT_MS: u64 = 60_000;
 /// A cache that was not used for this time is given back.
-pub(in crate::limiter) const IDLE_MS: u64 = 60_000;
+pub(super) const IDLE_MS: u64 = 60_000;
 
 /// The cache's slot of one key.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::limiter) struct Slot {
-    pub(in crate::limiter) fingerprint: u64,
-    pub(in crate::limiter) used: MonoMs,
-    pub(in crate::limiter) lease: Lease,
-    pub(in crate::limiter) denied: Option<CachedDenial>,
-    pub(in crate::limiter) acked: Acked,
-    pub(in crate::limiter) noted: Option<NotedLimit>,
+pub(super) struct Slot {
+    pub(super) fingerprint: u64,
+    pub(super) used: MonoMs,
+    pub(super) lease: Lease,
+    pub(super) denied: Option<CachedDenial>,
+    pub(super) acked: Acked,
+    pub(super) noted: Option<NotedLimit>,
 }
 
 /// A limit of the key that this worker has noted for the region, or a lower one, with each cell up to `through`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::limiter) struct NotedLimit {
+pub(super) struct NotedLimit {
     limit: u64,
     through: u64,
 }
 
 /// A lease: budget that may be spent without the table.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::limiter) struct Lease {
+pub(super) struct Lease {
     /// Reserved in the table; 0: no lease.
-    pub(in crate::limiter) amount: u64,
+    pub(super) amount: u64,
     /// The part of it that was spent.
-    pub(in crate::limiter) spent: u64,
+    pub(super) spent: u64,
     /// Its cell.
-    pub(in crate::limiter) sequence: u64,
+    pub(super) sequence: u64,
     /// When it is to be returned.
-    pub(in crate::limiter) due: MonoMs,
+    pub(super) due: MonoMs,
     /// Until when it may be spent.
-    pub(in crate::limiter) until: MonoMs,
+    pub(super) until: MonoMs,
     /// The limit under which it was taken, and the one without live control if live control set it. It serves no request with others: what
     /// the region shows would be outdated, and use under a higher limit may exceed a lower one.
-    pub(in crate::limiter) limits: (u64, Option<u64>),
+    pub(super) limits: (u64, Option<u64>),
     /// What was left of the limit besides the lease.
-    pub(in crate::limiter) spare: u64,
+    pub(super) spare: u64,
     /// Size of the last lease, from which the next one's follows.
-    pub(in crate::limiter) last: u64,
+    pub(super) last: u64,
 }
 
 /// What the region acknowledged of a key and is not in the table yet. It covers two cells, as a report after a cell's end contains the
 /// rest of that cell too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::limiter) struct Acked {
+pub(super) struct Acked {
     /// The newer cell.
-    pub(in crate::limiter) sequence: u64,
+    pub(super) sequence: u64,
     /// The acknowledged count of the newer cell.
-    pub(in crate::limiter) own: u64,
+    pub(super) own: u64,
     /// The acknowledged count of the cell before.
-    pub(in crate::limiter) before: u64,
+    pub(super) before: u64,
 }
 
 /// Time for which a cached denial applies before the table is read again: other workers may have admitted smaller costs, and other nodes
@@ -81,32 +81,32 @@ pub(in crate::limiter) const CACHED_MS: u64 = 1_000;
 
 /// A cached denial, valid until a time; that of its making if the table did not deny.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::limiter) struct CachedDenial {
+pub(super) struct CachedDenial {
     /// The use that led to it, its position in the cell, and its time.
-    pub(in crate::limiter) used: Remains,
-    pub(in crate::limiter) at: Position,
-    pub(in crate::limiter) since: MonoMs,
+    pub(super) used: Remains,
+    pub(super) at: Position,
+    pub(super) since: MonoMs,
     /// What was denied, and until when the denial is valid.
-    pub(in crate::limiter) attempt: Attempt,
-    pub(in crate::limiter) until: MonoMs,
+    pub(super) attempt: Attempt,
+    pub(super) until: MonoMs,
     /// How often the clock had stepped when it was made.
-    pub(in crate::limiter) clock_steps: u64,
+    pub(super) clock_steps: u64,
 }
 
 /// A cached denial as it is seen later.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::limiter) struct SeenDenial {
+pub(super) struct SeenDenial {
     /// Until when an attempt is denied.
-    pub(in crate::limiter) until: MonoMs,
+    pub(super) until: MonoMs,
     /// What is left of the limit.
-    pub(in crate::limiter) remaining: u64,
+    pub(super) remaining: u64,
     /// Milliseconds until the next cell.
-    pub(in crate::limiter) reset_ms: u64,
+    pub(super) reset_ms: u64,
 }
 
 /// The use on which a denial rests.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::limiter) enum Remains {
+pub(super) enum Remains {
     /// Two cells, from which the use at any later time follows.
     Cells { current: u64, previous: u64 },
     /// The sum of more cells, valid until the current one ends. Storing all cells would double each slot, to save one access to the table
@@ -115,7 +115,7 @@ pub(in crate::limiter) enum Remains {
 }
 
 #[derive(Debug)]
-pub(in crate::limiter) struct WorkerCache {
+pub(super) struct WorkerCache {
     /// The sets, a power of two; none before the first key.
     slots: Vec<Slot>,
     most_sets: usize,
@@ -125,16 +125,16 @@ pub(in crate::limiter) struct WorkerCache {
 
 impl WorkerCache {
     /// An empty cache that grows to at most `sets` × 4 slots, rounded up to a power of two.
-    pub(in crate::limiter) fn new(sets: usize) -> WorkerCache {
+    pub(super) fn new(sets: usize) -> WorkerCache {
         WorkerCache { slots: Vec::new(), most_sets: sets.max(1).next_power_of_two(), is_crowded: false }
     }
 
-    pub(in crate::limiter) fn get(&mut self, fingerprint: u64) -> Option<&mut Slot> {
+    pub(super) fn get(&mut self, fingerprint: u64) -> Option<&mut Slot> {
         self.set(fingerprint).iter_mut().find(|slot| slot.fingerprint == fingerprint)
     }
 
     /// The slot of `fingerprint`. If there is none, it replaces the least recently used one without a lease.
-    pub(in crate::limiter) fn entry(&mut self, fingerprint: u64, now: MonoMs) -> Option<&mut Slot> {
+    pub(super) fn entry(&mut self, fingerprint: u64, now: MonoMs) -> Option<&mut Slot> {
         if self.slots.is_empty() {
             self.slots.resize(FIRST_SETS.min(self.most_sets) * WAYS, Slot::default());
         }
@@ -152,7 +152,7 @@ impl WorkerCache {
     }
 
     /// Makes more sets, if keys lacked them. A set's slots go to sets of their own, so each finds its place free.
-    pub(in crate::limiter) fn grow(&mut self) {
+    pub(super) fn grow(&mut self) {
         let sets = self.slots.len() / WAYS;
         if !core::mem::take(&mut self.is_crowded) || sets >= self.most_sets {
             return;
@@ -169,7 +169,7 @@ impl WorkerCache {
     }
 
     /// Gives all slots back. Call it while none has a lease.
-    pub(in crate::limiter) fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         (self.slots, self.is_crowded) = (Vec::new(), false);
     }
 
@@ -187,7 +187,7 @@ impl WorkerCache {
 
 impl Acked {
     /// Notes that the region has `own` of cell `sequence`.
-    pub(in crate::limiter) fn note(&mut self, sequence: u64, own: u64) {
+    pub(super) fn note(&mut self, sequence: u64, own: u64) {
         if sequence == self.sequence {
             self.own = self.own.max(own);
         } else if sequence.checked_add(1) == Some(self.sequence) {
@@ -201,7 +201,7 @@ impl Acked {
 
 impl NotedLimit {
     /// Notes that `limit` applies to the cells up to `newest`. Returns the first cell that is to be reported with it.
-    pub(in crate::limiter) fn note(held: &mut Option<NotedLimit>, limit: u64, newest: u64) -> u64 {
+    pub(super) fn note(held: &mut Option<NotedLimit>, limit: u64, newest: u64) -> u64 {
         let first = match *held {
             Some(noted) if noted.limit <= limit => noted.through.saturating_add(1).min(newest),
             _ => 0,
@@ -215,7 +215,7 @@ impl NotedLimit {
 }
 
 impl Remains {
-    pub(in crate::limiter) fn of(used: &Used, at: &Position) -> Remains {
+    pub(super) fn of(used: &Used, at: &Position) -> Remains {
         match used {
             Used::Average { current, previous } => Remains::Cells { current: *current, previous: *previous },
             Used::HardLimit(_) => Remains::Sum(used.effective(at)),
@@ -225,7 +225,7 @@ impl Remains {
 
 impl CachedDenial {
     /// The denial of `attempt` as it is seen at `now`. `None` if a denial does not follow.
-    pub(in crate::limiter) fn seen_at(&self, now: MonoMs, attempt: Attempt) -> Option<SeenDenial> {
+    pub(super) fn seen_at(&self, now: MonoMs, attempt: Attempt) -> Option<SeenDenial> {
         let Attempt { cost, limit } = attempt;
         let passed_ms = now.since(self.since);
         let is_same = attempt == self.attempt;
@@ -251,7 +251,7 @@ impl CachedDenial {
 
 impl Lease {
     /// Spends `cost` of the lease, if it covers it.
-    pub(in crate::limiter) fn spend(&mut self, cost: u64, sequence: u64, now: MonoMs) -> bool {
+    pub(super) fn spend(&mut self, cost: u64, sequence: u64, now: MonoMs) -> bool {
         let covers = self.amount.saturating_sub(self.spent) >= cost;
         let good = self.amount > 0 && covers && self.sequence == sequence && now < self.until;
         if good {

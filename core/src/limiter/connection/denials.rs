@@ -15,35 +15,35 @@ const WAYS: usize = 4;
 /// 16 384 denials, 1 MB.
 const SETS: usize = 4_096;
 /// Time for which a denial applies before a request is sent to check it.
-pub(in crate::limiter) const RECHECK_MS: u64 = 5_000;
+pub(super) const RECHECK_MS: u64 = 5_000;
 /// Time until the next check, if a check gets no answer.
 const RECHECKING_MS: u64 = 1_000;
 
 /// A cached denial.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::limiter) struct CachedDenial {
-    pub(in crate::limiter) fingerprint: u64,
+pub(super) struct CachedDenial {
+    pub(super) fingerprint: u64,
     /// How often the clock had stepped when it was made; it applies until the next step.
-    pub(in crate::limiter) clock_steps: u64,
+    pub(super) clock_steps: u64,
     /// What was denied.
-    pub(in crate::limiter) attempt: Attempt,
+    pub(super) attempt: Attempt,
     /// When the same cost could pass.
-    pub(in crate::limiter) until: MonoMs,
+    pub(super) until: MonoMs,
     /// When to check it.
-    pub(in crate::limiter) recheck: MonoMs,
+    pub(super) recheck: MonoMs,
     /// The remaining budget, and when the oldest charge leaves the log.
-    pub(in crate::limiter) remaining: u64,
-    pub(in crate::limiter) reset: MonoMs,
+    pub(super) remaining: u64,
+    pub(super) reset: MonoMs,
 }
 
 #[derive(Debug, Default)]
-pub(in crate::limiter) struct Denials {
+pub(super) struct Denials {
     places: Vec<CachedDenial>,
 }
 
 impl Denials {
     /// The denial that applies to an attempt now. `None` also for the request that is to check it, if it `may_send`.
-    pub(in crate::limiter) fn find(
+    pub(super) fn find(
         &mut self,
         fingerprint: u64,
         attempt: Attempt,
@@ -65,7 +65,7 @@ impl Denials {
     }
 
     /// Removes denials that contradict that an attempt has passed.
-    pub(in crate::limiter) fn refute(&mut self, fingerprint: u64, passed: Attempt) {
+    pub(super) fn refute(&mut self, fingerprint: u64, passed: Attempt) {
         for cached in self.places.get_mut(set(fingerprint)).unwrap_or_default() {
             if cached.fingerprint == fingerprint && passed.is_no_easier_than(&cached.attempt) {
                 cached.until = MonoMs(0);
@@ -73,7 +73,7 @@ impl Denials {
         }
     }
 
-    pub(in crate::limiter) fn put(&mut self, denial: CachedDenial) {
+    pub(super) fn put(&mut self, denial: CachedDenial) {
         if self.places.is_empty() {
             self.places.resize(SETS * WAYS, CachedDenial::default());
         }

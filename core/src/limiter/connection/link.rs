@@ -23,7 +23,7 @@ const MAX_RETRY_MS: u64 = 1_000;
 const UNACKED_MS: u64 = 5_000;
 /// Time after the opening of a stream in which its number of nodes may be too low: the aggregator may have just started, and aggregators
 /// exchange that number every second.
-pub(in crate::limiter) const SETTLING_MS: u64 = 1_500;
+pub(super) const SETTLING_MS: u64 = 1_500;
 /// Consecutive timeouts that open the circuit breaker.
 const BREAKER_TIMEOUTS: u32 = 3;
 
@@ -44,7 +44,7 @@ enum State {
 }
 
 #[derive(Debug)]
-pub(in crate::limiter) struct Link {
+pub(super) struct Link {
     state: State,
     seed: u64,
     failures: u32,
@@ -72,7 +72,7 @@ struct Offset {
 }
 
 impl Link {
-    pub(in crate::limiter) fn new(seed: u64) -> Link {
+    pub(super) fn new(seed: u64) -> Link {
         Link {
             state: State::Down { retry_at: MonoMs(0) },
             seed,
@@ -90,21 +90,17 @@ impl Link {
         }
     }
 
-    pub(in crate::limiter) fn should_open(&self, now: MonoMs) -> bool {
+    pub(super) fn should_open(&self, now: MonoMs) -> bool {
         matches!(self.state, State::Down { retry_at } if retry_at <= now)
     }
 
-    pub(in crate::limiter) fn opening(&mut self, now: MonoMs) {
+    pub(super) fn opening(&mut self, now: MonoMs) {
         self.state = State::Opening { since: now };
     }
 
     /// Whether to give the stream up, by the time since when an acknowledgement is overdue. Only if a later ping was answered: otherwise
     /// the peer is slow as a whole, or this worker was not running.
-    pub(in crate::limiter) fn should_give_up(
-        &self,
-        owed_since: Option<MonoMs>,
-        now: MonoMs,
-    ) -> Option<GiveUp> {
+    pub(super) fn should_give_up(&self, owed_since: Option<MonoMs>, now: MonoMs) -> Option<GiveUp> {
         match self.state {
             State::Opening { since } => (now.since(since) > WELCOME_MS).then_some(GiveUp::Unanswered),
             State::Up => owed_since
@@ -114,7 +110,7 @@ impl Link {
         }
     }
 
-    pub(in crate::limiter) fn on_welcome(&mut self, now: MonoMs) {
+    pub(super) fn on_welcome(&mut self, now: MonoMs) {
         self.state = State::Up;
         (self.last_seen, self.welcomed) = (now, now);
         self.failures = 0;
@@ -125,7 +121,7 @@ impl Link {
     }
 
     /// Notes that the stream ended or could not be opened.
-    pub(in crate::limiter) fn closed(&mut self, now: MonoMs) {
+    pub(super) fn closed(&mut self, now: MonoMs) {
         self.failures = self.failures.saturating_add(1);
         self.state = State::Down { retry_at: now.after(self.backoff_ms()) };
         (self.echo, self.last_seen) = (MonoMs(0), MonoMs(0));
@@ -133,48 +129,48 @@ impl Link {
 
     /// Notes that this worker ended the stream, as it was idle. No attempt has failed, so requests wait for the next stream as for the
     /// first, and the number of nodes is unknown until it settles.
-    pub(in crate::limiter) fn left(&mut self) {
+    pub(super) fn left(&mut self) {
         *self = Link::new(self.seed);
     }
 
     /// Notes that the stream ended without a failure, and that another one is opened at once: requests wait for it, and the number of nodes
     /// stays known.
-    pub(in crate::limiter) fn moved(&mut self) {
+    pub(super) fn moved(&mut self) {
         self.failures = 0;
         self.state = State::Down { retry_at: MonoMs(0) };
     }
 
-    pub(in crate::limiter) fn is_up(&self) -> bool {
+    pub(super) fn is_up(&self) -> bool {
         self.state == State::Up
     }
 
-    pub(in crate::limiter) fn is_closed(&self) -> bool {
+    pub(super) fn is_closed(&self) -> bool {
         matches!(self.state, State::Down { .. })
     }
 
     /// Whether queries can be sent.
-    pub(in crate::limiter) fn is_usable(&self) -> bool {
+    pub(super) fn is_usable(&self) -> bool {
         (self.is_up() || self.is_first()) && self.open_since.is_none()
     }
 
     /// Whether no attempt to open a stream has failed since the start, or since this worker left its region. Queries wait for the first
     /// stream, as the counts of others are missing or old.
-    pub(in crate::limiter) fn is_first(&self) -> bool {
+    pub(super) fn is_first(&self) -> bool {
         !self.is_up() && self.failures == 0
     }
 
-    pub(in crate::limiter) fn echo(&self) -> MonoMs {
+    pub(super) fn echo(&self) -> MonoMs {
         self.echo
     }
 
     /// Time of the last frame of the peer; zero while the stream is closed.
-    pub(in crate::limiter) fn last_seen(&self) -> MonoMs {
+    pub(super) fn last_seen(&self) -> MonoMs {
         self.last_seen
     }
 
     /// Live nodes of the region, this one included. The number from a stream that has not settled may only raise it, and the first stream's
     /// is not used until it settles: otherwise nodes that start together would each take the whole slack.
-    pub(in crate::limiter) fn nodes(&self, now: MonoMs) -> u32 {
+    pub(super) fn nodes(&self, now: MonoMs) -> u32 {
         match self.settled_nodes {
             _ if self.has_settled(now) => self.nodes,
             Some(before) => self.nodes.max(before),
@@ -184,21 +180,21 @@ impl Link {
     }
 
     /// Uses another worker's number of nodes if this worker's stream has none yet.
-    pub(in crate::limiter) fn suppose_nodes(&mut self, nodes: u32) {
+    pub(super) fn suppose_nodes(&mut self, nodes: u32) {
         self.settled_nodes.get_or_insert(nodes);
     }
 
-    pub(in crate::limiter) fn has_settled(&self, now: MonoMs) -> bool {
+    pub(super) fn has_settled(&self, now: MonoMs) -> bool {
         self.is_up() && now.since(self.welcomed) >= SETTLING_MS
     }
 
     /// The aggregator's clock by the last answered ping; `None` until this stream has one.
-    pub(in crate::limiter) fn clock(&self) -> Option<Clock> {
+    pub(super) fn clock(&self) -> Option<Clock> {
         let offset = self.offset.filter(|_| self.echo != MonoMs(0))?;
         Some(Clock { offset_ms: offset.unix_minus_mono, measured: self.echo })
     }
 
-    pub(in crate::limiter) fn next_ping(&mut self, now: MonoMs) -> Option<wire::Ping> {
+    pub(super) fn next_ping(&mut self, now: MonoMs) -> Option<wire::Ping> {
         let pause = if self.unanswered < MAX_UNANSWERED { PING_MS } else { RARE_PING_MS };
         // A tick that is a little early sends the ping as well, otherwise every second ping would be late.
         if !self.is_up() || now.since(self.pinged) + PING_MS / 5 < pause {
@@ -209,7 +205,7 @@ impl Link {
         Some(wire::Ping { sent_ms: now.0 })
     }
 
-    pub(in crate::limiter) fn on_pong(&mut self, pong: &wire::Pong, now: MonoMs) {
+    pub(super) fn on_pong(&mut self, pong: &wire::Pong, now: MonoMs) {
         let sent = MonoMs(pong.sent_ms);
         if sent > now || sent < self.echo {
             return;
@@ -227,11 +223,11 @@ impl Link {
         }
     }
 
-    pub(in crate::limiter) fn on_answer(&mut self) {
+    pub(super) fn on_answer(&mut self) {
         self.timeouts = 0;
     }
 
-    pub(in crate::limiter) fn timed_out(&mut self, now: MonoMs) {
+    pub(super) fn timed_out(&mut self, now: MonoMs) {
         self.timeouts = self.timeouts.saturating_add(1);
         if self.timeouts >= BREAKER_TIMEOUTS {
             self.open_since.get_or_insert(now);

@@ -17,11 +17,11 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 /// Most requests that wait for answers at once; further ones are decided by the local counts.
-pub(in crate::limiter) const MAX_WAITING: usize = 16_384;
+pub(super) const MAX_WAITING: usize = 16_384;
 
 /// The requests that wait, by the number that the caller gave them.
 #[derive(Debug, Default)]
-pub(in crate::limiter) struct WaitingRequests {
+pub(super) struct WaitingRequests {
     requests: BTreeMap<u64, WaitingRequest>,
     /// Requests among them that wait for answers.
     for_answers: usize,
@@ -31,10 +31,10 @@ pub(in crate::limiter) struct WaitingRequests {
 
 /// A request that waits.
 #[derive(Debug)]
-pub(in crate::limiter) struct WaitingRequest {
+pub(super) struct WaitingRequest {
     /// The windows that apply to it.
     windows: Checks,
-    pub(in crate::limiter) exact: ExactPart,
+    pub(super) exact: ExactPart,
     /// Its trace context, if it has one.
     trace: Option<Box<wire::Trace>>,
     waits_for: WaitsFor,
@@ -42,23 +42,23 @@ pub(in crate::limiter) struct WaitingRequest {
 
 /// What is known of a request's exact rules.
 #[derive(Debug, Default)]
-pub(in crate::limiter) struct ExactPart {
+pub(super) struct ExactPart {
     /// The id of the exact request with its charges.
-    pub(in crate::limiter) id: Option<u64>,
-    pub(in crate::limiter) settled: Settled,
+    pub(super) id: Option<u64>,
+    pub(super) settled: Settled,
     /// Exact requests of its shadow rules, sent once it has passed.
-    pub(in crate::limiter) shadows: Vec<PendingRequest>,
+    pub(super) shadows: Vec<PendingRequest>,
 }
 
 /// Outcome of a request's exact rules.
 #[derive(Debug, Default)]
-pub(in crate::limiter) struct Settled {
-    pub(in crate::limiter) denial: Option<Denial>,
-    pub(in crate::limiter) left: ShownBudgets,
+pub(super) struct Settled {
+    pub(super) denial: Option<Denial>,
+    pub(super) left: ShownBudgets,
     /// The window of each decided rule, in milliseconds.
-    pub(in crate::limiter) windows: Vec<(u16, u64)>,
-    pub(in crate::limiter) undecided: RuleSet,
-    pub(in crate::limiter) transactions: Transactions,
+    pub(super) windows: Vec<(u16, u64)>,
+    pub(super) undecided: RuleSet,
+    pub(super) transactions: Transactions,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -69,19 +69,19 @@ enum WaitsFor {
 
 /// The answers that a request waits for.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::limiter) struct Answers {
-    pub(in crate::limiter) deadline: MonoMs,
+pub(super) struct Answers {
+    pub(super) deadline: MonoMs,
     /// Number of unanswered queries.
-    pub(in crate::limiter) open: u32,
+    pub(super) open: u32,
     /// How often all queries were answered.
-    pub(in crate::limiter) rounds: u8,
+    pub(super) rounds: u8,
     /// An answer granted its cost.
-    pub(in crate::limiter) granted: bool,
+    pub(super) granted: bool,
 }
 
 impl WaitingRequest {
     /// A request that waits for an exact response; its windows are decided afterwards.
-    pub(in crate::limiter) fn for_exact_response(windows: &[Check<'_>], exact: ExactPart) -> WaitingRequest {
+    pub(super) fn for_exact_response(windows: &[Check<'_>], exact: ExactPart) -> WaitingRequest {
         WaitingRequest {
             windows: Checks::of(windows),
             exact,
@@ -91,34 +91,30 @@ impl WaitingRequest {
     }
 
     /// A request that waits for answers about its windows.
-    pub(in crate::limiter) fn for_answers(
-        windows: &[Check<'_>],
-        exact: ExactPart,
-        now: MonoMs,
-    ) -> WaitingRequest {
+    pub(super) fn for_answers(windows: &[Check<'_>], exact: ExactPart, now: MonoMs) -> WaitingRequest {
         let mut waiting = WaitingRequest::for_exact_response(windows, exact);
         waiting.wait_for_answers(now);
         waiting
     }
 
     /// Has the request wait for answers, at most for the least timeout of its rules.
-    pub(in crate::limiter) fn wait_for_answers(&mut self, now: MonoMs) {
+    pub(super) fn wait_for_answers(&mut self, now: MonoMs) {
         let enforcing = self.windows.iter().filter(|check| !check.policy.shadow);
         let timeout = enforcing.map(|check| check.policy.timeout_ms).min();
         let deadline = now.after(u64::from(timeout.unwrap_or(0)));
         self.waits_for = WaitsFor::Answers(Answers { deadline, open: 0, rounds: 0, granted: false });
     }
 
-    pub(in crate::limiter) fn window(&self, at: usize) -> Option<Check<'_>> {
+    pub(super) fn window(&self, at: usize) -> Option<Check<'_>> {
         self.windows.get(at)
     }
 
-    pub(in crate::limiter) fn windows(&self) -> Vec<Check<'_>> {
+    pub(super) fn windows(&self) -> Vec<Check<'_>> {
         self.windows.iter().collect()
     }
 
     /// The answers that it waits for; `None` while it waits for an exact response.
-    pub(in crate::limiter) fn answers(&mut self) -> Option<&mut Answers> {
+    pub(super) fn answers(&mut self) -> Option<&mut Answers> {
         match &mut self.waits_for {
             WaitsFor::Answers(answers) => Some(answers),
             WaitsFor::ExactResponse => None,
@@ -134,48 +130,48 @@ impl WaitingRequest {
 }
 
 impl WaitingRequests {
-    pub(in crate::limiter) fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.requests.is_empty()
     }
 
     /// Whether a request waits for answers.
-    pub(in crate::limiter) fn has_queries(&self) -> bool {
+    pub(super) fn has_queries(&self) -> bool {
         self.for_answers > 0
     }
 
     /// Whether no further request may wait for answers.
-    pub(in crate::limiter) fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self) -> bool {
         self.for_answers >= MAX_WAITING
     }
 
-    pub(in crate::limiter) fn contains(&self, request: u64) -> bool {
+    pub(super) fn contains(&self, request: u64) -> bool {
         self.requests.contains_key(&request)
     }
 
-    pub(in crate::limiter) fn insert(&mut self, request: u64, waiting: WaitingRequest) {
+    pub(super) fn insert(&mut self, request: u64, waiting: WaitingRequest) {
         self.remove(request);
         self.for_answers += usize::from(waiting.deadline().is_some());
         self.requests.insert(request, waiting);
     }
 
-    pub(in crate::limiter) fn remove(&mut self, request: u64) -> Option<WaitingRequest> {
+    pub(super) fn remove(&mut self, request: u64) -> Option<WaitingRequest> {
         let removed = self.requests.remove(&request)?;
         self.for_answers -= usize::from(removed.deadline().is_some());
         Some(removed)
     }
 
     /// The answers that `request` waits for, if it does.
-    pub(in crate::limiter) fn answers(&mut self, request: u64) -> Option<&mut Answers> {
+    pub(super) fn answers(&mut self, request: u64) -> Option<&mut Answers> {
         self.requests.get_mut(&request)?.answers()
     }
 
     /// When the wait of `request` for answers ends.
-    pub(in crate::limiter) fn deadline(&self, request: u64) -> Option<MonoMs> {
+    pub(super) fn deadline(&self, request: u64) -> Option<MonoMs> {
         self.requests.get(&request)?.deadline()
     }
 
     /// Sets the trace context of a request. False if it does not wait.
-    pub(in crate::limiter) fn set_trace(&mut self, request: u64, trace: &wire::Trace) -> bool {
+    pub(super) fn set_trace(&mut self, request: u64, trace: &wire::Trace) -> bool {
         let Some(waiting) = self.requests.get_mut(&request) else { return false };
         waiting.trace = Some(Box::new(trace.clone()));
         self.traced = true;
@@ -183,7 +179,7 @@ impl WaitingRequests {
     }
 
     /// Trace contexts of `requests`: a bounded number, a recorded one first.
-    pub(in crate::limiter) fn traces(&self, requests: &[u64]) -> Vec<wire::Trace> {
+    pub(super) fn traces(&self, requests: &[u64]) -> Vec<wire::Trace> {
         let mut traces: Vec<&wire::Trace> = Vec::new();
         let requests = if self.traced { requests } else { &[] };
         for trace in requests.iter().filter_map(|at| self.requests.get(at)?.trace.as_deref()) {
@@ -198,12 +194,12 @@ impl WaitingRequests {
     }
 
     /// Removes the requests that have waited for answers until their deadline.
-    pub(in crate::limiter) fn take_overdue(&mut self, now: MonoMs) -> Vec<(u64, WaitingRequest)> {
+    pub(super) fn take_overdue(&mut self, now: MonoMs) -> Vec<(u64, WaitingRequest)> {
         self.take(|waiting| waiting.deadline().is_some_and(|deadline| deadline <= now))
     }
 
     /// Removes all requests that wait for answers.
-    pub(in crate::limiter) fn take_queries(&mut self) -> Vec<(u64, WaitingRequest)> {
+    pub(super) fn take_queries(&mut self) -> Vec<(u64, WaitingRequest)> {
         self.take(|waiting| waiting.deadline().is_some())
     }
 

@@ -3,7 +3,7 @@
 use super::item::Item;
 use super::judge::{Basis, Obstacle, judge};
 use super::lease::settle_into;
-use crate::limiter::cache::worker_cache::Slot;
+use super::worker_cache::Slot;
 use crate::limiter::check::Check;
 use crate::limiter::table::{Entry, Reservation, ReservationKind, Tag};
 use crate::model::time::MonoMs;

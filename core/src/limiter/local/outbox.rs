@@ -12,36 +12,36 @@ use core::hash::{BuildHasherDefault, Hasher};
 use hashbrown::HashMap;
 
 /// Most cells waiting to be sent.
-pub(in crate::limiter) const MAX_ROWS: usize = 16_384;
+pub(super) const MAX_ROWS: usize = 16_384;
 /// Most unacknowledged reports; beyond that no more are sent to a peer.
 const MAX_IN_FLIGHT: usize = 16;
 
 /// One cell to report.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::limiter) struct Row<'a> {
-    pub(in crate::limiter) fingerprint: u64,
-    pub(in crate::limiter) key: &'a [u8],
-    pub(in crate::limiter) sequence: u64,
-    pub(in crate::limiter) own: u64,
-    pub(in crate::limiter) limit: u64,
+pub(super) struct Row<'a> {
+    pub(super) fingerprint: u64,
+    pub(super) key: &'a [u8],
+    pub(super) sequence: u64,
+    pub(super) own: u64,
+    pub(super) limit: u64,
     /// The limit without live control, if live control sets `limit`.
-    pub(in crate::limiter) configured: Option<u64>,
+    pub(super) configured: Option<u64>,
     /// When the limit was applied; 0 if the row repeats an earlier one.
-    pub(in crate::limiter) applied: UnixMs,
-    pub(in crate::limiter) without_baseline: bool,
+    pub(super) applied: UnixMs,
+    pub(super) without_baseline: bool,
     /// The others' count as this process received it, if it is to be repeated; else 0.
-    pub(in crate::limiter) region_others: u64,
+    pub(super) region_others: u64,
     /// Whether the region has refused a count of the key before.
-    pub(in crate::limiter) unstored: bool,
+    pub(super) unstored: bool,
 }
 
 /// Results of the rows of an acknowledged report.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(in crate::limiter) struct Acknowledged {
+pub(super) struct Acknowledged {
     /// Fingerprints of rows that the region refused.
-    pub(in crate::limiter) refused: Vec<u64>,
+    pub(super) refused: Vec<u64>,
     /// Those of keys that it had refused before.
-    pub(in crate::limiter) stored: Vec<StoredCell>,
+    pub(super) stored: Vec<StoredCell>,
 }
 
 #[derive(Debug, Default)]
@@ -73,10 +73,10 @@ struct QueuedCell {
 
 /// A cell whose count the region has stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::limiter) struct StoredCell {
-    pub(in crate::limiter) fingerprint: u64,
-    pub(in crate::limiter) sequence: u64,
-    pub(in crate::limiter) own: u64,
+pub(super) struct StoredCell {
+    pub(super) fingerprint: u64,
+    pub(super) sequence: u64,
+    pub(super) own: u64,
 }
 
 #[derive(Debug)]
@@ -111,7 +111,7 @@ impl Hasher for FingerprintHasher {
 
 impl Outbox {
     /// Notes that a cell's count is `row.own`.
-    pub(in crate::limiter) fn note(&mut self, row: &Row<'_>, now: MonoMs) {
+    pub(super) fn note(&mut self, row: &Row<'_>, now: MonoMs) {
         if let Some(held) =
             self.index.get(&(row.fingerprint, row.sequence)).and_then(|at| self.rows.get_mut(*at))
         {
@@ -175,7 +175,7 @@ impl Outbox {
     }
 
     /// Applies an acknowledgement; calls `confirmed` for each stored cell.
-    pub(in crate::limiter) fn on_ack(
+    pub(super) fn on_ack(
         &mut self,
         id: u64,
         refused: &[u32],
@@ -245,7 +245,7 @@ impl Outbox {
     }
 
     /// Whether nothing waits to be reported or acknowledged.
-    pub(in crate::limiter) fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.rows.is_empty() && self.in_flight.is_empty() && !self.lost
     }
 
@@ -305,7 +305,7 @@ impl Row<'_> {
 }
 
 /// The row of a cell, as a repetition of an earlier one.
-pub(in crate::limiter) fn row<'a>(entry: &Entry, key: &'a [u8], sequence: u64, cell: &Cell) -> Row<'a> {
+pub(super) fn row<'a>(entry: &Entry, key: &'a [u8], sequence: u64, cell: &Cell) -> Row<'a> {
     Row {
         fingerprint: entry.fingerprint,
         key,

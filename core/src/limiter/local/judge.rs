@@ -188,13 +188,7 @@ fn allowance(limit: u64, left: u64, nodes: u32) -> u64 {
 
 /// Whether the region decides a key: it was denied within the last window, other processes may spend on it too, and its
 /// limit is at most [`STRICT_PER_SECOND`].
-pub(in crate::limiter) fn is_strict(
-    entry: &Entry,
-    at: &Position,
-    limit: u64,
-    nodes: u32,
-    now: MonoMs,
-) -> bool {
+pub(super) fn is_strict(entry: &Entry, at: &Position, limit: u64, nodes: u32, now: MonoMs) -> bool {
     let window_ms = entry.window_ms(at.cell_ms);
     let is_affordable = limit.saturating_mul(1_000) <= STRICT_PER_SECOND.saturating_mul(window_ms);
     now < entry.strict_until && nodes > 1 && is_affordable

@@ -1,17 +1,16 @@
 //! All checks of one request: either all enforcing rules are charged or none. Shadow rules only report what they would decide.
 
-use super::charge::{Hold, Refusal};
+use super::Local;
+use super::charge::{Hold, Refusal, UNDECIDED_RETRY_MS};
 use super::item::{DeferredCost, Item, Provision};
 use super::judge::{Basis, LocalCounts};
-use crate::limiter::Limiter;
 use crate::limiter::check::{
     Budget, Cause, Check, Decision, Denial, Outcome, Reason, ShownBudgets, Visibility,
 };
-use crate::limiter::remote::queries::Need;
 use crate::limiter::rule_set::RuleSet;
 use crate::model::key::fingerprint;
 use crate::model::shared::Shared;
-use crate::model::time::{MonoMs, Now};
+use crate::model::time::Now;
 use crate::model::window::MAX_LIMIT;
 use alloc::vec::Vec;
 
@@ -21,42 +20,20 @@ enum Table {
     Denied(Denial),
 }
 
-impl Limiter {
+impl Local {
     /// The outcome, or the queries that are needed first.
-    pub(in crate::limiter) fn round(
+    pub(in crate::limiter) fn round<B: Basis>(
         &mut self,
         shared: &mut impl Shared,
         request: u64,
         checks: &[Check<'_>],
-        now: Now,
-    ) -> Result<Outcome, Vec<Need>> {
-        self.round_on(shared, request, checks, Limiter::health, now).map_err(|needs| needs.all)
-    }
-
-    /// The outcome by the local counts alone.
-    pub(in crate::limiter) fn round_locally(
-        &mut self,
-        shared: &mut impl Shared,
-        request: u64,
-        checks: &[Check<'_>],
-        now: Now,
-    ) -> Outcome {
-        let decided = self.round_on(shared, request, checks, |_, _| LocalCounts, now);
-        decided.unwrap_or_else(|needs| match needs.first {})
-    }
-
-    fn round_on<B: Basis>(
-        &mut self,
-        shared: &mut impl Shared,
-        request: u64,
-        checks: &[Check<'_>],
-        basis: fn(&Limiter, MonoMs) -> B,
+        view: impl FnOnce() -> (B, u32),
         now: Now,
     ) -> Result<Outcome, Needs<B::Query>> {
         if let [check] = checks
             && !check.policy.shadow
         {
-            let decision = match self.decide_one(shared, check, basis, now)? {
+            let decision = match self.decide_one(shared, check, view, now)? {
                 Decision::Allow(_) if check.policy.visibility == Visibility::Hidden => Decision::Allow(None),
                 decision => decision,
             };
@@ -67,20 +44,59 @@ impl Limiter {
         }
         let mut items = core::mem::take(&mut self.items);
         self.coalesce(checks, &mut items);
-        let basis = basis(self, now.mono);
-        let decided = self.enforce(shared, checks, &mut items, &basis, now);
+        let (basis, nodes) = view();
+        let decided = self.enforce(shared, checks, &mut items, &basis, nodes, now);
         let outcome = decided.map(|decided| {
             let (decision, budgets) = match decided {
                 Table::Charged(ShownBudgets { first, listed }) => (Decision::Allow(first), listed),
                 Table::Denied(denial) => (Decision::Deny(denial), Vec::new()),
             };
-            let passes = matches!(decision, Decision::Allow(_));
-            let shadow_denied = self.shadows(shared, checks, &items, passes, now);
+            let charges = matches!(decision, Decision::Allow(_)).then_some(nodes);
+            let shadow_denied = self.shadows(shared, checks, &items, charges, now);
             Outcome { shadow_denied, budgets, ..Outcome::of(decision) }
         });
         self.items = items;
         self.keep_open(shared, request, now);
         outcome
+    }
+
+    /// The outcome by the local counts alone.
+    pub(in crate::limiter) fn round_locally(
+        &mut self,
+        shared: &mut impl Shared,
+        request: u64,
+        checks: &[Check<'_>],
+        nodes: u32,
+        now: Now,
+    ) -> Outcome {
+        let decided = self.round(shared, request, checks, || (LocalCounts, nodes), now);
+        decided.unwrap_or_else(|needs| match needs.first {})
+    }
+
+    /// The outcome without an answer of the region: by the local counts, unless a rule denies on failure.
+    pub(in crate::limiter) fn unanswered(
+        &mut self,
+        shared: &mut impl Shared,
+        request: u64,
+        checks: &[Check<'_>],
+        nodes: u32,
+        now: Now,
+    ) -> Outcome {
+        let wary = checks.iter().find(|check| check.policy.deny_on_failure && !check.policy.shadow);
+        let Some(check) = wary else { return self.round_locally(shared, request, checks, nodes, now) };
+        let item = self.item(0, check);
+        let denial = match self.look(shared, &item, check, &LocalCounts, now) {
+            Ok(budget) => {
+                Denial { budget, retry_after_ms: Some(UNDECIDED_RETRY_MS), cause: Cause::Undecided }
+            }
+            Err(refusal) => refusal.denial(),
+        };
+        Outcome::of(Decision::Deny(denial))
+    }
+
+    /// A denial for a moment.
+    pub(in crate::limiter) fn deny_for_now(&self, check: &Check<'_>, now: Now) -> Denial {
+        self.crowded(&self.item(0, check), check, now)
     }
 
     /// The usual request with one rule, where nothing has to be coalesced or held: one read of the worker cache, else one change of the
@@ -89,7 +105,7 @@ impl Limiter {
         &mut self,
         shared: &mut impl Shared,
         check: &Check<'_>,
-        basis: fn(&Limiter, MonoMs) -> B,
+        view: impl FnOnce() -> (B, u32),
         now: Now,
     ) -> Result<Decision, Needs<B::Query>> {
         let item = self.item(0, check);
@@ -99,8 +115,8 @@ impl Limiter {
         if let Some(decision) = self.decide_from_cache(&item, check, now) {
             return Ok(decision);
         }
-        let basis = basis(self, now.mono);
-        match self.spend(shared, &item, check, &basis, now) {
+        let (basis, nodes) = view();
+        match self.spend(shared, &item, check, &basis, nodes, now) {
             Ok(budget) => Ok(Decision::Allow(Some(budget))),
             Err(Refusal::Denied(denial)) => Ok(Decision::Deny(denial)),
             Err(Refusal::Query(reason)) => Err(Needs::of(&item, reason)),
@@ -108,13 +124,12 @@ impl Limiter {
     }
 
     /// Whether `check` alone would pass by the local count, and what is left. Charges nothing and sends no query.
-    pub fn peek(
+    pub(in crate::limiter) fn peek(
         &mut self,
         shared: &mut impl Shared,
         check: &Check<'_>,
-        now: MonoMs,
+        now: Now,
     ) -> Result<Budget, Denial> {
-        let now = self.moment(now);
         let item = self.item(0, check);
         if item.cost > item.limit {
             return Err(self.above_limit(shared, &item, check, now));
@@ -148,13 +163,13 @@ impl Limiter {
     ) -> Outcome {
         let mut items = core::mem::take(&mut self.items);
         self.coalesce(checks, &mut items);
-        let shadow_denied = self.shadows(shared, checks, &items, false, now);
+        let shadow_denied = self.shadows(shared, checks, &items, None, now);
         self.items = items;
         Outcome { shadow_denied, ..Outcome::of(Decision::Deny(denial)) }
     }
 
     /// The item of one check.
-    pub(in crate::limiter) fn item(&self, at: usize, check: &Check<'_>) -> Item {
+    pub(super) fn item(&self, at: usize, check: &Check<'_>) -> Item {
         Item {
             check: at,
             fingerprint: fingerprint(check.key, self.table.secret),
@@ -206,6 +221,7 @@ impl Limiter {
         checks: &[Check<'_>],
         items: &mut [Item],
         basis: &B,
+        nodes: u32,
         now: Now,
     ) -> Result<Table, Needs<B::Query>> {
         if let Some(denial) = self.certain_without_table(shared, checks, items, now) {
@@ -220,7 +236,7 @@ impl Limiter {
                 item.provision = Provision::Lease;
             }
         }
-        match self.charge_all(shared, checks, items, basis, now)? {
+        match self.charge_all(shared, checks, items, basis, nodes, now)? {
             Table::Charged(further) => shown.extend(further),
             denied @ Table::Denied(_) => return Ok(denied),
         }
@@ -285,6 +301,7 @@ impl Limiter {
         checks: &[Check<'_>],
         items: &mut [Item],
         basis: &B,
+        nodes: u32,
         now: Now,
     ) -> Result<Table, Needs<B::Query>> {
         let in_table = |item: &Item| !item.shadow && item.provision == Provision::Table;
@@ -297,7 +314,7 @@ impl Limiter {
             let failed = denied.is_some() || needs.is_some();
             let charged = match (failed, at == last) {
                 (true, _) => self.look(shared, item, check, basis, now),
-                (false, true) => self.spend(shared, item, check, basis, now),
+                (false, true) => self.spend(shared, item, check, basis, nodes, now),
                 (false, false) => {
                     self.hold(shared, item, check, basis, now).map(|Hold { budget, overflow }| {
                         item.provision = Provision::Held { overflow };
@@ -328,19 +345,20 @@ impl Limiter {
         }
     }
 
-    /// The shadow rules that would have denied. A shadow rule charges only if the request passes by it and by all others.
+    /// The shadow rules that would have denied. A shadow rule charges only if the request passes by it and by all others: `charges` is then
+    /// the number of the region's nodes.
     fn shadows(
         &mut self,
         shared: &mut impl Shared,
         checks: &[Check<'_>],
         items: &[Item],
-        passes: bool,
+        charges: Option<u32>,
         now: Now,
     ) -> RuleSet {
         let mut denied = RuleSet::default();
         for item in items.iter().filter(|item| item.shadow) {
             let Some(check) = checks.get(item.check) else { continue };
-            if item.cost > item.limit || self.shadow_refuses(shared, item, check, passes, now) {
+            if item.cost > item.limit || self.shadow_refuses(shared, item, check, charges, now) {
                 denied.insert(check.rule);
             }
         }
@@ -353,11 +371,12 @@ impl Limiter {
         shared: &mut impl Shared,
         item: &Item,
         check: &Check<'_>,
-        passes: bool,
+        charges: Option<u32>,
         now: Now,
     ) -> bool {
-        let charges = passes && !item.peeks;
-        if charges && self.covered_by_lease(item, check, now).is_some() {
+        let passes = charges.is_some();
+        let charges = charges.filter(|_| !item.peeks);
+        if charges.is_some() && self.covered_by_lease(item, check, now).is_some() {
             self.spend_lease(item, check, now);
             return false;
         }
@@ -365,8 +384,8 @@ impl Limiter {
         let cost = if passes && item.peeks { 0 } else { item.cost };
         let item = &Item { cost, ..item.clone() };
         let decided = match charges {
-            true => self.spend(shared, item, check, &LocalCounts, now),
-            false => self.look(shared, item, check, &LocalCounts, now),
+            Some(nodes) => self.spend(shared, item, check, &LocalCounts, nodes, now),
+            None => self.look(shared, item, check, &LocalCounts, now),
         };
         // Reservations of deferred costs last until the requests end, so they do count.
         let counts = |cause| cause == Cause::Limit || (cause == Cause::Reserved && item.deferred.is_some());
@@ -383,10 +402,24 @@ impl Limiter {
 }
 
 /// The queries that are needed before a request can be decided: at least one, so none where `Q` has no value.
-struct Needs<Q> {
+#[derive(Debug)]
+pub(in crate::limiter) struct Needs<Q> {
     /// Why the first one is needed.
-    first: Q,
-    all: Vec<Need>,
+    pub(in crate::limiter) first: Q,
+    pub(in crate::limiter) all: Vec<Need>,
+}
+
+/// A query that a request needs for one of its checks.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::limiter) struct Need {
+    pub(in crate::limiter) check: usize,
+    pub(in crate::limiter) fingerprint: u64,
+    pub(in crate::limiter) cost: u64,
+    pub(in crate::limiter) limit: u64,
+    pub(in crate::limiter) configured: Option<u64>,
+    pub(in crate::limiter) reason: Reason,
+    /// Only the region's count is needed.
+    pub(in crate::limiter) inquires: bool,
 }
 
 impl<Q: Copy + Into<Reason>> Needs<Q> {

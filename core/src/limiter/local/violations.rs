@@ -3,12 +3,12 @@
 //! A rule with a ban counts its denials in a second window, in a reserved namespace ([`violations_namespace`]), so that all workers and nodes count together. A denial must not cost a shared access, however fast its
 //! client repeats it. So a worker gathers violations, and writes them at its tick or when they alone reach the threshold.
 
-use crate::limiter::Limiter;
+use super::Local;
+use super::transact::{Make, Subject};
 use crate::limiter::table::Entry;
-use crate::limiter::transact::{Make, Subject};
 use crate::model::key::{RESERVED_PREFIX, fingerprint};
 use crate::model::shared::Shared;
-use crate::model::time::{MonoMs, Now};
+use crate::model::time::Now;
 use crate::model::window::Position;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
@@ -38,7 +38,7 @@ pub struct Violator {
 }
 
 #[derive(Debug, Default)]
-pub(in crate::limiter) struct Violations {
+pub(super) struct Violations {
     /// By fingerprint.
     gathered: BTreeMap<u64, Gathered>,
     struck: Vec<Violator>,
@@ -59,9 +59,14 @@ pub fn violations_namespace(namespace: &str) -> String {
     marked
 }
 
-impl Limiter {
+impl Local {
     /// Counts a violation.
-    pub fn violation(&mut self, shared: &mut impl Shared, violation: &Violation<'_>, now: MonoMs) {
+    pub(in crate::limiter) fn violation(
+        &mut self,
+        shared: &mut impl Shared,
+        violation: &Violation<'_>,
+        now: Now,
+    ) {
         let fingerprint = fingerprint(violation.key, self.table.secret);
         let gathered = &mut self.violations.gathered;
         if gathered.len() >= MAX_VIOLATORS && !gathered.contains_key(&fingerprint) {
@@ -74,17 +79,17 @@ impl Limiter {
         if one.count >= one.most
             && let Some(one) = gathered.remove(&fingerprint)
         {
-            self.write_violations(shared, fingerprint, one, self.moment(now));
+            self.write_violations(shared, fingerprint, one, now);
         }
     }
 
     /// Takes the identifiers that reached the threshold of a rule of `owner` since the last call.
-    pub fn take_struck(&mut self, owner: u32) -> Vec<Violator> {
+    pub(in crate::limiter) fn take_struck(&mut self, owner: u32) -> Vec<Violator> {
         self.violations.struck.extract_if(.., |violator| violator.rule.0 == owner).collect()
     }
 
     /// Drops the others, as their owners have ended.
-    pub fn drop_struck(&mut self) {
+    pub(in crate::limiter) fn drop_struck(&mut self) {
         self.violations.struck.clear();
     }
 

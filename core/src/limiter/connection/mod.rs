@@ -1,0 +1,321 @@
+//! What one worker exchanges with its aggregator, and with the other workers of its process.
+//!
+//! - `link`: state of the stream. `subscription`: whether it receives pushes. `frames`: what is sent and received.
+//! - `waiting`: the requests that wait: for answers to `queries` (`ration` bounds them; `answers` decides the requests), or for responses to
+//!   `exact_requests` (`exact` decides them; `denials` caches the denials of logs).
+//! - `registry`: the worker registry; `clock`: the time that its workers share. `resync`: reports of the whole table.
+
+mod answers;
+mod clock;
+mod denials;
+mod exact;
+pub(super) mod exact_requests;
+mod frames;
+pub(super) mod link;
+pub(super) mod queries;
+mod ration;
+pub(super) mod registry;
+mod resync;
+mod subscription;
+mod waiting;
+
+use super::Setup;
+use super::check::{Check, Decision, Outcome};
+use super::local::Local;
+use super::local::judge::Health;
+use super::{FRESH_MS, REGISTRY_MS};
+use crate::model::key::NodeId;
+use crate::model::shared::Shared;
+use crate::model::time::{MonoMs, Now};
+use crate::model::trace::Trace;
+use alloc::vec::Vec;
+use clock::Clock;
+use exact::Exact;
+use link::{GiveUp, Link};
+use queries::Queries;
+use registry::WorkerRegistry;
+use resync::Resyncs;
+use subscription::Subscription;
+use waiting::{ExactPart, WaitingRequest, WaitingRequests};
+
+/// What one worker exchanges.
+#[derive(Debug)]
+pub(super) struct Connection {
+    node: NodeId,
+    worker: u64,
+    link: Link,
+    subscription: Subscription,
+    /// Requests that wait for an exact response or for answers.
+    waiting: WaitingRequests,
+    queries: Queries,
+    pub(super) exact: Exact,
+    pub(super) registry: WorkerRegistry,
+    /// When this worker last updated the registry.
+    synced: Option<MonoMs>,
+    /// Live nodes of the region, as the aggregators of the process' workers reported them.
+    registered_nodes: u32,
+    /// Whether it decides requests.
+    pub(super) serves: bool,
+    pub(super) resync: Resyncs,
+    clock: Clock,
+    /// When it last sent reports.
+    flushed: MonoMs,
+    /// Requests that waited and have been decided, in order.
+    pub(super) resolved: Vec<(u64, Outcome)>,
+}
+
+impl Connection {
+    pub(super) fn new(setup: &Setup, worker: u64, now: Now) -> Connection {
+        Connection {
+            node: setup.meta.node,
+            worker,
+            link: Link::new(worker),
+            subscription: Subscription::default(),
+            waiting: WaitingRequests::default(),
+            queries: Queries::new(now.mono),
+            exact: Exact::default(),
+            registry: WorkerRegistry::default(),
+            synced: None,
+            registered_nodes: 1,
+            serves: false,
+            resync: Resyncs::default(),
+            clock: Clock::new(now),
+            flushed: MonoMs(0),
+            resolved: Vec::new(),
+        }
+    }
+
+    /// Both clocks at `mono`, the same for all workers of the process.
+    pub(super) fn moment(&self, mono: MonoMs) -> Now {
+        self.clock.moment(self.registry.clock, mono)
+    }
+
+    /// Live nodes of the region, this one included, as the aggregator of this or another worker counts them.
+    pub(super) fn nodes(&self, now: MonoMs) -> u32 {
+        self.link.nodes(now).max(self.registered_nodes)
+    }
+
+    /// What a decision rests on now, and the number of nodes in the region.
+    pub(super) fn view(&self, now: MonoMs) -> (Health, u32) {
+        let nodes = self.nodes(now);
+        let health = Health {
+            usable: self.link.is_usable(),
+            fresh: self.registry.complete
+                && self.registry.echo != MonoMs(0)
+                && now.since(self.registry.echo) < FRESH_MS,
+            complete: self.registry.complete,
+            nodes,
+            strict: self.queries.strict.is_left(now),
+            cold: self.queries.cold.is_left(now),
+        };
+        (health, nodes)
+    }
+
+    /// Whether this worker receives the region's pushes for its process.
+    pub(super) fn is_subscriber(&self) -> bool {
+        self.registry.subscriber == self.worker
+    }
+
+    /// Whether this worker's stream receives the region's pushes.
+    pub(super) fn is_subscribed(&self) -> bool {
+        self.subscription.is_active() && self.link.is_up()
+    }
+
+    /// Whether the stream is open.
+    pub(super) fn is_up(&self) -> bool {
+        self.link.is_up()
+    }
+
+    /// Whether no request waits.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Whether nothing waits that the end of the stream would lose.
+    pub(super) fn is_at_rest(&self) -> bool {
+        !self.waiting.has_queries() && self.resync.is_idle()
+    }
+
+    /// Whether besides that nothing waits for a response, to be confirmed or to be offered again.
+    pub(super) fn is_settled(&self) -> bool {
+        self.is_quiet() && self.exact.requests.is_settled() && !self.resync.has_offer()
+    }
+
+    /// Time between the subscription's last confirmation and `now`; `u64::MAX` if there was none.
+    pub(super) fn snapshot_age_ms(&self, now: MonoMs) -> u64 {
+        match self.registry.echo {
+            MonoMs(0) => u64::MAX,
+            echo => now.since(echo),
+        }
+    }
+
+    /// Decides a request by its windows alone, or makes it wait for answers.
+    pub(super) fn decide(
+        &mut self,
+        local: &mut Local,
+        shared: &mut impl Shared,
+        request: u64,
+        checks: &[Check<'_>],
+        now: Now,
+    ) -> Outcome {
+        match self.decide_windows(local, shared, request, checks, now) {
+            Ok(outcome) => outcome,
+            Err(needs) => {
+                let waiting = WaitingRequest::for_answers(checks, ExactPart::default(), now.mono);
+                self.query(local, request, waiting, &needs, now.mono);
+                Outcome::of(Decision::Wait)
+            }
+        }
+    }
+
+    /// Adds a trace context to the queries of `request`, which has just begun to wait.
+    pub(super) fn trace(&mut self, request: u64, trace: &Trace<'_>) {
+        let trace = trace.to_wire();
+        if self.waiting.set_trace(request, &trace) {
+            self.exact.requests.set_trace(request, trace);
+        }
+    }
+
+    /// Does periodic work: timeouts, the registry, resync.
+    pub(super) fn tick(&mut self, local: &mut Local, shared: &mut impl Shared, now: Now) {
+        self.expire_exact(local, shared, now);
+        self.expire_waiting(local, shared, now);
+        local.expire_open(shared, now);
+        if self.synced.is_none_or(|synced| now.mono.since(synced) >= REGISTRY_MS) {
+            self.sync_registry(local, shared, now);
+            // Not at the short ticks while requests wait, as this can take milliseconds.
+            local.settle_due(shared, self.nodes(now.mono), now);
+            local.flush_violations(shared, now);
+            let leads = (self.is_subscriber() && self.link.is_up()).then_some(&self.registry);
+            self.resync.plan(local, leads, self.link.is_up(), now);
+            self.resync.step(local, shared, now);
+            self.resync.finish(local.outbox.stored_through(now.mono));
+            local.fit_cache(now.mono);
+        }
+    }
+
+    /// Notes the machine's clock. Cached denials are dropped after a step, as their times are wrong. The counts belong to other cells then,
+    /// so they are reported again.
+    pub(super) fn read_clock(&mut self, local: &mut Local, now: Now) -> Now {
+        self.clock.tick(self.registry.clock, now);
+        let now = self.moment(now.mono);
+        if self.clock.steps_to(now) {
+            local.clock_steps = local.clock_steps.wrapping_add(1);
+            if self.is_subscriber() {
+                self.resync.note_gap();
+            }
+        }
+        now
+    }
+
+    /// Whether to open a stream.
+    pub(super) fn should_open(&self, now: MonoMs) -> bool {
+        self.link.should_open(now)
+    }
+
+    /// Whether and why to cancel the stream.
+    pub(super) fn should_give_up(&self, local: &Local, now: MonoMs) -> Option<GiveUp> {
+        self.link.should_give_up(local.outbox.owed_since(), now)
+    }
+
+    /// Notes that a stream is being opened.
+    pub(super) fn on_opening(&mut self, now: MonoMs) {
+        self.link.opening(now);
+        self.subscription.opening();
+    }
+
+    /// Notes that the stream ended, or could not be opened.
+    pub(super) fn on_closed(&mut self, local: &mut Local, shared: &mut impl Shared, now: Now) {
+        let unacknowledged = self.should_give_up(local, now.mono) == Some(GiveUp::Unacknowledged);
+        local.stats.unacknowledged = local.stats.unacknowledged.saturating_add(u64::from(unacknowledged));
+        self.link.closed(now.mono);
+        local.outbox.broken();
+        self.subscription.closed();
+        self.end_waits(local, shared, now);
+    }
+
+    /// Notes that this worker ended the stream, as it was idle.
+    pub(super) fn leave(&mut self, local: &mut Local, shared: &mut impl Shared, now: Now) {
+        self.on_closed(local, shared, now);
+        self.link.left();
+    }
+
+    /// Notes that the stream ended without a failure, and that another one is opened at once.
+    pub(super) fn on_moved(&mut self, local: &mut Local, shared: &mut impl Shared, now: Now) {
+        self.on_closed(local, shared, now);
+        self.link.moved();
+    }
+
+    /// Ends all waits for the aggregator. First those for exact responses, as their requests may have to wait for queries then.
+    pub(super) fn end_waits(&mut self, local: &mut Local, shared: &mut impl Shared, now: Now) {
+        self.break_exact(local, shared, now);
+        self.break_waiting(local, shared, now);
+    }
+
+    /// Enters the registry if this worker is new, or was inactive for so long that others may take it for dead. Otherwise its counts could
+    /// leave the table before they are reported. Returns the time.
+    pub(super) fn enter(&mut self, local: &mut Local, shared: &mut impl Shared, mono: MonoMs) -> Now {
+        if self.synced.is_none_or(|synced| mono.since(synced) > registry::DEAD_MS / 2) {
+            self.sync_registry(local, shared, self.moment(mono));
+        }
+        self.moment(mono)
+    }
+
+    /// Leaves the registry, so that other workers do not have to detect this one's end.
+    pub(super) fn sign_off(&mut self, local: &mut Local, shared: &mut impl Shared, now: MonoMs) {
+        local.stats.gauges.add(&WorkerRegistry::sign_off(shared, self.worker, now));
+    }
+
+    /// The same for one that rests, and enters the registry again later.
+    pub(super) fn rest(&mut self, local: &mut Local, shared: &mut impl Shared, now: MonoMs) {
+        self.sign_off(local, shared, now);
+        // Another worker is the subscriber now.
+        (self.registry.subscriber, self.synced) = (0, None);
+    }
+
+    fn sync_registry(&mut self, local: &mut Local, shared: &mut impl Shared, now: Now) {
+        let (recall, recalls_all) = local.leases.take_recalls();
+        let recovering = self.resync.recovers();
+        let mut me = registry::Entry {
+            worker: self.worker,
+            acked_through: local.outbox.acked_through(now.mono).filter(|_| !recovering),
+            serves: self.serves,
+            connected: self.link.is_up(),
+            echo: self.link.echo(),
+            complete: self.subscription.is_complete(),
+            last_seen: self.link.last_seen(),
+            clock: self.link.clock(),
+            machine_offset_ms: self.clock.machine_offset_ms(),
+            nodes: self.link.nodes(now.mono),
+            gap: self.resync.gap(),
+            resent: self.resync.resent(),
+            recall,
+            recalls_all,
+            settled: self.link.has_settled(now.mono),
+            report_queue: local.outbox.len() as u64,
+        };
+        let Some(registry) = WorkerRegistry::sync(shared, &me, now.mono) else {
+            local.leases.keep_recalls(me.recall, me.recalls_all);
+            return;
+        };
+        local.leases.keep_recalls(me.recall.split_off(registry.listed), false);
+        self.synced = Some(now.mono);
+        local.stats.gauges.add(&registry.gauge_changes);
+        self.resync.registered();
+        self.subscription.registered(me.connected);
+        let before = core::mem::replace(&mut self.registry, registry);
+        local.table.safe_before = self.registry.safe_before(now.mono);
+        self.registered_nodes = self.registry.nodes(now.mono);
+        if let Some(count) = self.registry.settled_nodes(now.mono) {
+            self.link.suppose_nodes(count);
+        }
+        let recalled: Option<Vec<u64>> = self.registry.recalled_since(&before).map(Iterator::collect);
+        let nodes = self.nodes(now.mono);
+        match recalled {
+            Some(recalled) => {
+                recalled.into_iter().for_each(|key| local.settle(shared, key, false, nodes, now));
+            }
+            None => local.leases.recall_all(),
+        }
+    }
+}
