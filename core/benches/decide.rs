@@ -81,7 +81,6 @@ impl Bench {
         let setup = Setup { meta, worker: 9, local_sets };
         let mut limiter = Limiter::new(setup, START);
         // Requests wait for the first stream until it has failed to open.
-        limiter.on_opening(START.mono);
         limiter.on_closed(&mut shared, START.mono);
         let named = |at: usize| {
             let identifier = format!("api-key-{at:08}");

@@ -28,7 +28,6 @@
 //! let now = Now { unix: UnixMs(1_700_000_000_000), mono: MonoMs(1_000) };
 //! let mut limiter = Limiter::new(Setup { meta, worker: 7, local_sets: 64 }, now);
 //! // There is no aggregator, so the process decides by its own counts.
-//! limiter.on_opening(now.mono);
 //! limiter.on_closed(&mut shared, now.mono);
 //!
 //! // Alice may send two requests a minute.

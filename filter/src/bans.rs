@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 use weir_core::control::{Banned, Keeper, Local};
-use weir_core::limiter::{Limiter, Violation, violations_namespace};
+use weir_core::limiter::{Limiter, Violation, Violator, violations_namespace};
 use weir_core::model::key::{KeyParts, MAX_KEY_BYTES};
 use weir_core::model::shared::Shared;
 use weir_core::model::time::{MonoMs, Now, UnixMs};
@@ -141,12 +141,11 @@ impl Bans {
         self.key.clear();
         if parts.encode(&mut self.key).is_ok() {
             let rule = u16::try_from(rule).unwrap_or(u16::MAX);
-            limiter.violation(
-                shared,
-                &Violation { rule: (self.root, rule), key: &self.key, most: banning.ban.threshold },
-                now.mono,
-            );
-            self.ban_struck(limiter, keeper, now);
+            let violation =
+                Violation { rule: (self.root, rule), key: &self.key, most: banning.ban.threshold };
+            if let Some(violator) = limiter.violation(shared, &violation, now.mono) {
+                self.ban(&violator, keeper, now);
+            }
         }
     }
 
@@ -171,24 +170,19 @@ impl Bans {
         keeper.ban(names, identifier, Local { mark, level, kept_until, ..Local::default() }, now);
     }
 
-    /// Bans identifiers whose violations reached the threshold.
-    pub fn ban_struck(&mut self, limiter: &mut Limiter, keeper: &mut Keeper, now: Now) {
-        for struck in limiter.take_struck(self.root) {
-            let Ok(KeyParts { identifier, epoch: counted, .. }) = KeyParts::decode(&struck.key) else {
-                continue;
-            };
-            let Some(banning) = self.rules.get(usize::from(struck.rule.1)).and_then(Option::as_ref) else {
-                continue;
-            };
-            let names = (self.workspace.as_str(), banning.namespace.as_str());
-            let last = keeper.controls().banned_here(names, identifier, now.unix);
-            // Another worker has made a ban of the same violations already.
-            if last.is_some_and(|last| epoch(last.mark) != counted) {
-                continue;
-            }
-            let ban = next_ban(&banning.ban, last, now.unix);
-            keeper.ban(names, identifier, ban, now.unix);
+    /// Bans an identifier whose violations reached the threshold of a rule.
+    pub fn ban(&self, violator: &Violator, keeper: &mut Keeper, now: Now) {
+        let Ok(KeyParts { identifier, epoch: counted, .. }) = KeyParts::decode(&violator.key) else { return };
+        let banning = self.rules.get(usize::from(violator.rule.1)).and_then(Option::as_ref);
+        let Some(banning) = banning else { return };
+        let names = (self.workspace.as_str(), banning.namespace.as_str());
+        let last = keeper.controls().banned_here(names, identifier, now.unix);
+        // Another worker has made a ban of the same violations already.
+        if last.is_some_and(|last| epoch(last.mark) != counted) {
+            return;
         }
+        let ban = next_ban(&banning.ban, last, now.unix);
+        keeper.ban(names, identifier, ban, now.unix);
     }
 
     /// The name of the first rule that bans in a namespace.

@@ -11,6 +11,7 @@ use crate::host::stream::Here;
 use crate::plugin::{Effect, Plugin, node_of};
 use crate::responses::Header;
 use crate::worker::Worker;
+use weir_core::limiter::Output;
 use weir_core::model::time::MonoMs;
 
 /// Effects on requests, by their contexts.
@@ -21,6 +22,8 @@ pub type Effects = Vec<(u32, Effect)>;
 pub struct Vm {
     plugins: Vec<Plugin>,
     workers: Vec<Worker>,
+    /// What has been decided of requests that wait. The next event that is no request's own returns it.
+    effects: Effects,
 }
 
 impl Vm {
@@ -40,7 +43,7 @@ impl Vm {
     pub fn on_tick(&mut self, root: u32) -> Effects {
         let (here, mono) = (Here::root(root), calls::mono_now());
         self.end_deleted(here, mono);
-        let Some(at) = self.worker_of(root) else { return Effects::new() };
+        let Some(at) = self.worker_of(root) else { return self.take_effects() };
         let is_newest = self.newest_of(at) == Some(root);
         if let Some((plugin, worker)) = self.find(root)
             && !is_newest
@@ -48,34 +51,34 @@ impl Vm {
         {
             // The newest one's ticks serve all of them.
             plugin.plan_tick(worker, is_newest);
-            return Effects::new();
+            return self.take_effects();
         }
-        let Vm { plugins, workers } = self;
-        let Some(worker) = workers.get_mut(at) else { return Effects::new() };
+        let Vm { plugins, workers, .. } = self;
+        let Some(worker) = workers.get_mut(at) else { return self.take_effects() };
+        if is_newest {
+            worker.move_outdated(here, mono);
+        }
         worker.tick(mono);
         for plugin in plugins.iter_mut().filter(|plugin| plugin.worker == at) {
             plugin.on_tick(worker, mono);
         }
-        // The others' violations belong to plugins that have ended.
-        worker.limiter.drop_struck();
-        if is_newest {
-            worker.check_stream(here, mono);
-        }
         // Another aggregator, or another token, is in force now.
         if plugins.last().is_some_and(|newest| newest.worker != at) {
-            worker.rest(here, mono);
+            worker.limiter.rest(&mut EnvoyShared, mono);
         }
-        worker.send(here, mono);
+        self.drive(at, here, mono);
+        let Vm { plugins, workers, .. } = self;
+        let Some(worker) = workers.get_mut(at) else { return self.take_effects() };
         let rule_in = |workspace: &str, namespace: &str| {
             plugins.iter().rev().find_map(|plugin| plugin.rule_in(workspace, namespace))
         };
         worker.send_proposals(rule_in, here, mono);
-        let effects = self.take_effects(at, mono);
-        let Some((plugin, worker)) = self.find(root) else { return effects };
-        plugin.plan_tick(worker, is_newest);
-        worker.flush(mono, false);
-        worker.send_counters(here, mono);
-        effects
+        if let Some((plugin, worker)) = self.find(root) {
+            plugin.plan_tick(worker, is_newest);
+            worker.flush(mono, false);
+            worker.send_counters(here, mono);
+        }
+        self.take_effects()
     }
 
     /// Decides a request by its headers.
@@ -86,7 +89,13 @@ impl Vm {
         let Some(at) = found.or_else(|| self.plugins.len().checked_sub(1)) else { return Effect::Pass };
         let Some(plugin) = self.plugins.get_mut(at) else { return Effect::Pass };
         let Some(worker) = self.workers.get_mut(plugin.worker) else { return Effect::Pass };
-        plugin.on_request(worker, context)
+        let effect = plugin.on_request(worker, context);
+        if matches!(effect, Effect::Pause) || worker.limiter.is_urgent() {
+            plugin.hurry_tick(worker);
+            let (at, here) = (plugin.worker, Here { root: plugin.root, context });
+            self.drive(at, here, calls::mono_now());
+        }
+        effect
     }
 
     /// Handles a response; returns the headers to add.
@@ -117,7 +126,7 @@ impl Vm {
         let Some(at) = self.workers.iter().position(|worker| worker.has_stream(root, token)) else {
             return Effects::new();
         };
-        let Vm { plugins, workers } = self;
+        let Vm { plugins, workers, .. } = self;
         let Some(worker) = workers.get_mut(at) else { return Effects::new() };
         let has_controls = worker.on_message(here, mono);
         for plugin in plugins.iter_mut().filter(|plugin| has_controls && plugin.worker == at) {
@@ -141,7 +150,8 @@ impl Vm {
     /// Ends the root or the request `context`.
     pub fn on_done(&mut self, context: u32) -> Effects {
         if self.plugins.iter().any(|plugin| plugin.root == context) {
-            return self.end(context, Here::root(context), calls::mono_now());
+            self.end(context, Here::root(context), calls::mono_now());
+            return self.take_effects();
         }
         for plugin in &mut self.plugins {
             if let Some(worker) = self.workers.get_mut(plugin.worker)
@@ -165,22 +175,19 @@ impl Vm {
         let deleted: Vec<u32> = others.filter(|root| calls::set_effective_context(*root).is_err()).collect();
         let _ = calls::set_effective_context(here.context);
         for root in deleted {
-            // Its requests ended before it, so there is nothing to apply the effects to.
             self.end(root, here, mono);
         }
     }
 
     /// Ends the plugin of `root`, and its worker if no other plugin has it.
-    fn end(&mut self, root: u32, here: Here, mono: MonoMs) -> Effects {
-        let Some(found) = self.plugins.iter().position(|plugin| plugin.root == root) else {
-            return Effects::new();
-        };
-        let Some(at) = self.plugins.get(found).map(|plugin| plugin.worker) else { return Effects::new() };
+    fn end(&mut self, root: u32, here: Here, mono: MonoMs) {
+        let Some(found) = self.plugins.iter().position(|plugin| plugin.root == root) else { return };
+        let Some(at) = self.plugins.get(found).map(|plugin| plugin.worker) else { return };
         let is_last = self.plugins.iter().filter(|plugin| plugin.worker == at).count() == 1;
         if let Some(worker) = self.workers.get_mut(at).filter(|_| is_last) {
-            worker.shut_down(here, mono);
+            worker.shut_down(mono);
+            self.run(at, here, mono);
         }
-        let effects = if is_last { self.take_effects(at, mono) } else { Effects::new() };
         let mut plugin = self.plugins.remove(found);
         if let Some(worker) = self.workers.get_mut(at) {
             plugin.finish(worker, mono);
@@ -197,38 +204,61 @@ impl Vm {
                 plugin.worker = plugin.worker.saturating_sub(1);
             }
         }
-        effects
     }
 
-    /// Sends and applies what frames of a worker's stream have led to.
+    /// Does what an event of a worker's stream has led to.
     fn after_frames(&mut self, at: usize, here: Here, mono: MonoMs) -> Effects {
-        let effects = self.take_effects(at, mono);
+        self.drive(at, here, mono);
         if let Some((plugin, worker)) = self.find(here.root) {
             plugin.hurry_tick(worker);
         }
-        effects
+        self.take_effects()
     }
 
-    /// The effects on requests of a worker that waited and have been decided.
-    fn take_effects(&mut self, at: usize, mono: MonoMs) -> Effects {
-        let Vm { plugins, workers } = self;
-        let Some(worker) = workers.get_mut(at) else { return Effects::new() };
-        for (request, rule, outcome) in worker.limiter.take_shadow_outcomes() {
-            let (root, _) = node_of(request);
-            if let Some(plugin) = plugins.iter_mut().find(|plugin| plugin.root == root) {
-                plugin.count_shadow_outcome(rule, outcome);
+    /// Does what a worker's limiter and live control have to do now.
+    fn drive(&mut self, at: usize, here: Here, mono: MonoMs) {
+        self.run(at, here, mono);
+        if let Some(worker) = self.workers.get_mut(at) {
+            worker.send_known_controls(here, mono);
+        }
+    }
+
+    /// Does what a worker's limiter has to do now. The newest root opens the stream.
+    fn run(&mut self, at: usize, here: Here, mono: MonoMs) {
+        let newest = self.newest_of(at).unwrap_or(here.root);
+        let Vm { plugins, workers, effects } = self;
+        let Some(worker) = workers.get_mut(at) else { return };
+        while let Some(output) = worker.limiter.next(&mut EnvoyShared, mono) {
+            match output {
+                Output::Close(reason) => worker.cancel(reason, here, mono),
+                Output::Open => worker.open(newest, here, mono),
+                Output::Send(frame) => worker.send(&frame, here, mono),
+                Output::Resolve { request, outcome } => {
+                    let (root, context) = node_of(request);
+                    match plugin_of(plugins, root) {
+                        Some(plugin) => effects.extend(plugin.resume(worker, context, outcome, mono)),
+                        // It has ended with its plugin.
+                        None => worker.limiter.settle_cost(&mut EnvoyShared, request, |_| 0, mono),
+                    }
+                }
+                Output::Shadow { request, rule, outcome } => {
+                    if let Some(plugin) = plugin_of(plugins, node_of(request).0) {
+                        plugin.count_shadow_outcome(rule, outcome);
+                    }
+                }
+                // The violations of others belong to plugins that have ended.
+                Output::Struck(violator) => {
+                    if let Some(plugin) = plugin_of(plugins, violator.rule.0) {
+                        plugin.ban(worker, &violator, mono);
+                    }
+                }
             }
         }
-        let mut effects = Effects::new();
-        for (request, outcome) in worker.limiter.take_resolved() {
-            let (root, context) = node_of(request);
-            match plugins.iter_mut().find(|plugin| plugin.root == root) {
-                Some(plugin) => effects.extend(plugin.resume(worker, context, outcome, mono)),
-                // It has ended with its plugin.
-                None => worker.limiter.settle_cost(&mut EnvoyShared, request, |_| 0, mono),
-            }
-        }
-        effects
+    }
+
+    /// The effects on requests that waited and have been decided.
+    fn take_effects(&mut self) -> Effects {
+        std::mem::take(&mut self.effects)
     }
 
     fn worker_of(&self, root: u32) -> Option<usize> {
@@ -245,4 +275,8 @@ impl Vm {
         let worker = self.workers.get_mut(plugin.worker)?;
         Some((plugin, worker))
     }
+}
+
+fn plugin_of(plugins: &mut [Plugin], root: u32) -> Option<&mut Plugin> {
+    plugins.iter_mut().find(|plugin| plugin.root == root)
 }

@@ -18,7 +18,7 @@ use crate::host::stream::{Here, Stream};
 use prost::Message;
 use weir_core::control::Keeper;
 use weir_core::limiter::table::{Geometry, Meta};
-use weir_core::limiter::{GiveUp, Limiter, Setup};
+use weir_core::limiter::{CloseReason, Limiter, Setup};
 use weir_core::model::key::{HashKey, NodeId};
 use weir_core::model::time::{MonoMs, Now};
 use weir_core::model::wire::{FilterFrame, RegionFrame};
@@ -84,7 +84,7 @@ impl Worker {
 
     /// Handles a message on the stream. Returns whether it has live controls.
     pub fn on_message(&mut self, here: Here, mono: MonoMs) -> bool {
-        let has_controls = match calls::grpc_message(|bytes| RegionFrame::decode(bytes)) {
+        match calls::grpc_message(|bytes| RegionFrame::decode(bytes)) {
             Ok(frame) => {
                 self.take(&frame, mono);
                 frame.controls.is_some()
@@ -94,9 +94,7 @@ impl Worker {
                 self.break_stream(here, mono);
                 false
             }
-        };
-        self.send(here, mono);
-        has_controls
+        }
     }
 
     /// Handles the end of the stream.
@@ -129,16 +127,8 @@ impl Worker {
         self.keeper.tick(&mut EnvoyShared, now);
     }
 
-    /// Ends a stream that the limiter gave up, moves one whose root was replaced, and opens one if there is none. `here` is the newest root.
-    pub fn check_stream(&mut self, here: Here, mono: MonoMs) {
-        if let Some(why) = self.limiter.should_give_up(mono) {
-            let what = match why {
-                GiveUp::Unanswered => "the aggregator does not answer",
-                GiveUp::Unacknowledged => "the aggregator acknowledges nothing; another one may",
-            };
-            self.stream.log_failure(what, mono);
-            self.break_stream(here, mono);
-        }
+    /// Moves the stream if its root was replaced long ago. `here` is the newest root.
+    pub fn move_outdated(&mut self, here: Here, mono: MonoMs) {
         match self.stream.root() {
             Some(root) if root != here.root => {
                 let since = *self.outdated.get_or_insert(mono);
@@ -148,22 +138,29 @@ impl Worker {
             }
             _ => self.outdated = None,
         }
-        if self.limiter.should_open(mono) {
-            self.limiter.on_opening(mono);
-            if let Err(refused) = self.stream.open(here) {
-                let what =
-                    format!("Envoy cannot open it (status {}), as where it has no such cluster", refused.0);
-                self.stream.log_failure(&what, mono);
-                self.break_stream(here, mono);
-            }
+    }
+
+    /// Opens a stream of `root`.
+    pub fn open(&mut self, root: u32, here: Here, mono: MonoMs) {
+        if let Err(refused) = self.stream.open(root, here) {
+            let what =
+                format!("Envoy cannot open it (status {}), as where it has no such cluster", refused.0);
+            self.stream.log_failure(&what, mono);
+            self.break_stream(here, mono);
         }
     }
 
-    /// Gives back what it has in its process if it has been idle: no configuration that is newer has its aggregator.
-    pub fn rest(&mut self, here: Here, mono: MonoMs) {
-        if self.limiter.rest(&mut EnvoyShared, mono) {
-            self.stream.close(here);
+    /// Cancels the stream, which the limiter has ended.
+    pub fn cancel(&mut self, reason: CloseReason, here: Here, mono: MonoMs) {
+        let failure = match reason {
+            CloseReason::Unanswered => Some("the aggregator does not answer"),
+            CloseReason::Unacknowledged => Some("the aggregator acknowledges nothing; another one may"),
+            CloseReason::Idle => None,
+        };
+        if let Some(what) = failure {
+            self.stream.log_failure(what, mono);
         }
+        self.stream.close(here);
     }
 
     /// Notes that Envoy has deleted `root`, and with it the streams that it opened.
@@ -173,13 +170,18 @@ impl Worker {
         }
     }
 
-    /// Sends all frames that are ready.
-    pub fn send(&mut self, here: Here, mono: MonoMs) {
-        let mut frames = self.limiter.take_frames(&mut EnvoyShared, mono);
-        if let Some(known) = self.keeper.to_send(self.limiter.is_subscribed()) {
-            frames.push(FilterFrame { controls_known: Some(known), ..Default::default() });
+    /// Sends a frame.
+    pub fn send(&mut self, frame: &FilterFrame, here: Here, mono: MonoMs) {
+        if !self.stream.send(frame, here) {
+            self.break_stream(here, mono);
         }
-        self.send_all(&frames, here, mono);
+    }
+
+    /// Sends which live control it has, if the aggregator is to learn that.
+    pub fn send_known_controls(&mut self, here: Here, mono: MonoMs) {
+        if let Some(known) = self.keeper.to_send(self.limiter.is_subscribed()) {
+            self.send(&FilterFrame { controls_known: Some(known), ..Default::default() }, here, mono);
+        }
     }
 
     /// Sends the proposals of bans that are due. `rule_in` names the rule that bans in a workspace and namespace.
@@ -191,7 +193,11 @@ impl Worker {
     ) {
         if self.limiter.is_subscribed() {
             let frames = self.proposals.take_frames(&self.keeper, rule_in, self.limiter.moment(mono));
-            self.send_all(&frames, here, mono);
+            for frame in frames {
+                if !self.stream.send(&frame, here) {
+                    return self.break_stream(here, mono);
+                }
+            }
         }
     }
 
@@ -219,20 +225,10 @@ impl Worker {
     }
 
     /// Ends the worker, as its last configuration ends.
-    pub fn shut_down(&mut self, here: Here, mono: MonoMs) {
-        for frame in self.limiter.shutdown(&mut EnvoyShared, mono) {
-            self.stream.send(&frame, here);
-        }
+    pub fn shut_down(&mut self, mono: MonoMs) {
+        self.limiter.shutdown(&mut EnvoyShared, mono);
         let now = self.limiter.moment(mono);
         self.keeper.shutdown(&mut EnvoyShared, now.unix);
-    }
-
-    fn send_all(&mut self, frames: &[FilterFrame], here: Here, mono: MonoMs) {
-        for frame in frames {
-            if !self.stream.send(frame, here) {
-                return self.break_stream(here, mono);
-            }
-        }
     }
 
     fn move_stream(&mut self, here: Here, mono: MonoMs) {

@@ -152,7 +152,7 @@ pub enum Visibility {
 pub struct Outcome {
     /// Whether the request passes.
     pub decision: Decision,
-    /// Shadow rules that would have denied. Exact shadow rules follow later, in `Limiter::take_shadow_outcomes`.
+    /// Shadow rules that would have denied. Exact shadow rules follow later, as `Output::Shadow`.
     pub shadow_denied: RuleSet,
     /// Of a request that passes: what is left of its rules that are [`Visibility::Listed`]. At most [`MAX_BUDGETS`], those that end
     /// first, in no order. Empty if a window alone applies, whose budget the decision has.
@@ -253,7 +253,7 @@ pub enum Decision {
     Allow(Option<Budget>),
     /// It is denied, and nothing is charged.
     Deny(Denial),
-    /// It waits for the region; `Limiter::take_resolved` returns its outcome.
+    /// It waits for the region; `Output::Resolve` has its outcome.
     Wait,
 }
 

@@ -1,10 +1,13 @@
 //! The limiter of one worker: decides requests over the table that all workers of a process share.
 //!
-//! [`Limiter::decide`] tries the cheapest first: a cached denial, then a lease, then one change of the shared table
-//! (`decide::charge`; `decide::judge` has the rule). If the local count may be stale, the request waits for a query to the region
-//! (`remote::queries`, `remote::waiting`), at most for its rule's timeout. Counts go through the `report::outbox` to the aggregator; others' counts are
-//! merged by max (`decide::snapshots`). Requests with exact rules (`decide::exact`) wait for an exact
-//! response first. A cost may be known only from the response (`decide::deferred`): [`Limiter::settle_cost`] settles it.
+//! [`Limiter::decide`] tries the cheapest first: a cached denial, then a lease, then one change of the shared table (`local::charge`;
+//! `local::judge` has the rule). If the local count may be stale, the request waits for a query to the region (`connection::answers`), at
+//! most for its rule's timeout. Counts go through the `local::outbox` to the aggregator; others' counts are merged by max (`local::merge`).
+//! Requests with exact rules wait for an exact response first (`connection::exact`). A cost may be known only from the response
+//! (`local::deferred`): [`Limiter::settle_cost`] settles it.
+//!
+//! `local` is what a worker has in its process, `connection` what it exchanges with its aggregator. [`Limiter::next`] states the order in
+//! which a driver does what follows from both.
 
 mod check;
 mod compiled;
@@ -20,7 +23,6 @@ use crate::model::shared::Shared;
 use crate::model::time::{MonoMs, Now};
 use crate::model::trace::Trace;
 use crate::model::wire;
-use alloc::vec::Vec;
 use connection::Connection;
 use local::Local;
 
@@ -29,7 +31,7 @@ pub use check::{
     Outcome, Policy, QueryResult, Reason, ShadowOutcome, Transactions, Visibility,
 };
 pub use compiled::{CompiledRule, Terms};
-pub use connection::link::{FRESH_MS, GiveUp, PING_MS};
+pub use connection::link::{CloseReason, FRESH_MS, PING_MS};
 pub use given_back::{CellCount, GivenBack, MAX_GIVEN_BACK};
 pub use local::deferred::MAX_DEFERRED_REQUESTS;
 pub use local::judge::{ANSWER_SERVES_MS, SLACK_PART, STALE_MS, STRICT_PER_SECOND, TOLERANCE_PART, slack};
@@ -63,16 +65,43 @@ pub struct Setup {
     pub local_sets: usize,
 }
 
+/// What a limiter's driver does.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Output {
+    /// Cancel the stream. The limiter has noted its end. The next one may reach another aggregator.
+    Close(CloseReason),
+    /// Open a stream. If that fails, call [`Limiter::on_closed`].
+    Open,
+    /// Send a frame on the stream. If that fails, cancel it and call [`Limiter::on_closed`].
+    Send(wire::FilterFrame),
+    /// A request that waited is decided.
+    Resolve {
+        /// The request.
+        request: u64,
+        /// Its outcome.
+        outcome: Outcome,
+    },
+    /// An exact shadow rule of a request is decided.
+    Shadow {
+        /// The request.
+        request: u64,
+        /// The rule.
+        rule: u16,
+        /// Its outcome.
+        outcome: ShadowOutcome,
+    },
+    /// The violations of an identifier have reached the threshold of its rule.
+    Struck(Violator),
+}
+
 /// The state machine of one worker. It performs no I/O; the caller passes time and shared data to each method.
 ///
 /// - Inputs: [`Limiter::decide`] for each request and [`Limiter::settle_cost`] for each deferred cost; [`Limiter::tick`] after
-///   [`Limiter::next_tick_ms`]; [`Limiter::on_opening`], [`Limiter::on_frame`] and [`Limiter::on_closed`] for the stream.
-/// - Outputs, to be taken after each input: the frames of [`Limiter::take_frames`], the decided requests of
-///   [`Limiter::take_resolved`], the outcomes of [`Limiter::take_shadow_outcomes`].
-/// - When to act: [`Limiter::should_open`] and [`Limiter::should_give_up`] for the stream; [`Limiter::is_urgent`] if frames are to be
-///   sent before the next tick.
+///   [`Limiter::next_tick_ms`]; [`Limiter::on_frame`] and [`Limiter::on_closed`] for the stream.
+/// - Outputs: after each input, [`Limiter::next`] until it returns `None`. After a request only if it waits, or if the limiter
+///   [is urgent](Limiter::is_urgent).
 ///
-/// [`Limiter::shutdown`] returns the last frames.
+/// What it has in its process is in `local`, what it exchanges with its aggregator in `connection`.
 #[derive(Debug)]
 pub struct Limiter {
     local: Local,
@@ -100,7 +129,7 @@ impl Limiter {
         }
     }
 
-    /// Decides a request that `checks` apply to. `request` names it in [`Limiter::take_resolved`] if it has to wait.
+    /// Decides a request that `checks` apply to. `request` names it in [`Output::Resolve`] if it has to wait.
     pub fn decide(
         &mut self,
         shared: &mut impl Shared,
@@ -198,20 +227,16 @@ impl Limiter {
         }
     }
 
-    /// Counts a violation.
-    pub fn violation(&mut self, shared: &mut impl Shared, violation: &Violation<'_>, now: MonoMs) {
+    /// Counts a violation. Returns its identifier if that has reached the threshold. What is found later, or by the violations of another
+    /// owner, is an [`Output::Struck`].
+    pub fn violation(
+        &mut self,
+        shared: &mut impl Shared,
+        violation: &Violation<'_>,
+        now: MonoMs,
+    ) -> Option<Violator> {
         let now = self.moment(now);
-        self.local.violation(shared, violation, now);
-    }
-
-    /// Takes the identifiers that reached the threshold of a rule of `owner` since the last call.
-    pub fn take_struck(&mut self, owner: u32) -> Vec<Violator> {
-        self.local.take_struck(owner)
-    }
-
-    /// Drops the others, as their owners have ended.
-    pub fn drop_struck(&mut self) {
-        self.local.drop_struck();
+        self.local.violation(shared, violation, now)
     }
 
     /// Does periodic work: leases, the registry, timeouts, resync. `now.unix` is the machine's clock.
@@ -222,6 +247,18 @@ impl Limiter {
         }
     }
 
+    /// What to do now. Call it after each input until it returns `None`. It states the order of all that a limiter has done: the stream that
+    /// is due to be cancelled or opened (after a tick), frames, decided requests, outcomes of shadow rules, violators.
+    pub fn next(&mut self, shared: &mut impl Shared, now: MonoMs) -> Option<Output> {
+        let now = self.moment(now);
+        let output = self.connection.next(&mut self.local, shared, now);
+        let output = output.or_else(|| self.local.next_struck().map(Output::Struck));
+        if output.is_none() {
+            self.connection.end_run();
+        }
+        output
+    }
+
     /// Milliseconds until the next tick.
     pub fn next_tick_ms(&self) -> u64 {
         match self.is_quiet() {
@@ -230,7 +267,7 @@ impl Limiter {
         }
     }
 
-    /// Whether a full report waits and is to be sent at once.
+    /// Whether a full report waits, so that [`Limiter::next`] is to be called before the next tick.
     pub fn is_urgent(&self) -> bool {
         self.local.outbox.len() >= FLUSH_ROWS
     }
@@ -250,37 +287,6 @@ impl Limiter {
         self.connection.is_subscribed()
     }
 
-    /// The frames to send now, in order. Empty unless a stream is open.
-    pub fn take_frames(&mut self, shared: &mut impl Shared, now: MonoMs) -> Vec<wire::FilterFrame> {
-        let now = self.moment(now);
-        self.connection.take_frames(&mut self.local, shared, now)
-    }
-
-    /// Requests that waited and have been decided, in order.
-    pub fn take_resolved(&mut self) -> Vec<(u64, Outcome)> {
-        core::mem::take(&mut self.connection.resolved)
-    }
-
-    /// Takes the outcomes of exact shadow rules since the last call, each with its request and rule.
-    pub fn take_shadow_outcomes(&mut self) -> Vec<(u64, u16, ShadowOutcome)> {
-        self.connection.take_shadow_outcomes()
-    }
-
-    /// Whether to open a stream. Then call [`Limiter::on_opening`], or [`Limiter::on_closed`] if that fails.
-    pub fn should_open(&self, now: MonoMs) -> bool {
-        !self.rest.rests && self.connection.should_open(now)
-    }
-
-    /// Whether and why to cancel the stream; then call [`Limiter::on_closed`]. The next stream may reach another aggregator.
-    pub fn should_give_up(&self, now: MonoMs) -> Option<GiveUp> {
-        self.connection.should_give_up(&self.local, now)
-    }
-
-    /// Notes that a stream is being opened.
-    pub fn on_opening(&mut self, now: MonoMs) {
-        self.connection.on_opening(now);
-    }
-
     /// Notes that the stream ended, or could not be opened.
     pub fn on_closed(&mut self, shared: &mut impl Shared, now: MonoMs) {
         let now = self.moment(now);
@@ -295,7 +301,7 @@ impl Limiter {
     }
 
     /// Gives back the worker's entry in the registry, its cache and its stream, if it owes nothing and has decided nothing for [`REST_MS`], or
-    /// up to [`REST_MS_MAX`] if it has rested before. Its next decision takes them again. If true, the caller ends the stream.
+    /// up to [`REST_MS_MAX`] if it has rested before. Its next decision takes them again. True if it rests.
     pub fn rest(&mut self, shared: &mut impl Shared, now: MonoMs) -> bool {
         let idle_ms = now.since(self.local.decided);
         let may_rest = self.is_at_rest() && self.connection.is_settled() && idle_ms >= self.rest.after_ms;
@@ -327,18 +333,11 @@ impl Limiter {
         self.connection.on_frame(&mut self.local, shared, frame, now);
     }
 
-    /// Ends the worker: returns leases to the table, returns unreported counts as frames to send, and leaves the registry, so that other
-    /// workers do not have to detect its end.
-    pub fn shutdown(&mut self, shared: &mut impl Shared, now: MonoMs) -> Vec<wire::FilterFrame> {
+    /// Ends the worker: returns leases to the table, and leaves the registry, so that other workers do not have to detect its end.
+    /// [`Limiter::next`] returns the last frames.
+    pub fn shutdown(&mut self, shared: &mut impl Shared, now: MonoMs) {
         let now = self.moment(now);
-        let Limiter { local, connection, .. } = self;
-        connection.end_waits(local, shared, now);
-        local.return_leases(shared, connection.nodes(now.mono), now);
-        local.spend_all_open(shared, now);
-        local.flush_violations(shared, now);
-        let frames = connection.last_frames(local, now.mono);
-        connection.sign_off(local, shared, now.mono);
-        frames
+        self.connection.shutdown(&mut self.local, shared, now);
     }
 
     /// Figures for metrics.

@@ -95,7 +95,7 @@ pub struct Stats {
     pub refused: u64,
     /// Denials that began strict mode on a key: the first within a window's length.
     pub strict: u64,
-    /// Streams given up as [`super::GiveUp::Unacknowledged`].
+    /// Streams given up as [`super::CloseReason::Unacknowledged`].
     pub unacknowledged: u64,
 }
 

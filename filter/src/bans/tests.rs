@@ -1,8 +1,8 @@
 //! Workers of one process over simulated time: which identifiers are banned, for how long, and what is proposed.
 
 use super::*;
-use weir_core::limiter::Setup;
 use weir_core::limiter::table::{Geometry, Meta};
+use weir_core::limiter::{Output, Setup};
 use weir_core::model::key::{HashKey, NodeId};
 use weir_core::model::shared::MemoryShared;
 
@@ -48,7 +48,11 @@ impl World {
             for (limiter, keeper, bans, _) in &mut self.workers {
                 limiter.tick(&mut self.shared, self.now);
                 keeper.tick(&mut self.shared, self.now);
-                bans.ban_struck(limiter, keeper, self.now);
+                while let Some(output) = limiter.next(&mut self.shared, self.now.mono) {
+                    if let Output::Struck(violator) = output {
+                        bans.ban(&violator, keeper, self.now);
+                    }
+                }
             }
         }
     }

@@ -54,15 +54,15 @@ impl Here {
         Here { root, context: root }
     }
 
-    /// Runs `work` in the context of `root`. `None` if Envoy has deleted it.
-    fn within<R>(self, root: u32, work: impl FnOnce() -> R) -> Option<R> {
+    /// Runs `work` in the context of `root`. Fails if Envoy has deleted it.
+    fn within<R>(self, root: u32, work: impl FnOnce() -> R) -> Result<R, Refused> {
         if self.root == root {
-            return Some(work());
+            return Ok(work());
         }
-        calls::set_effective_context(root).ok()?;
+        calls::set_effective_context(root)?;
         let done = work();
         let _ = calls::set_effective_context(self.context);
-        Some(done)
+        Ok(done)
     }
 }
 
@@ -96,12 +96,13 @@ impl Stream {
         Stream { service, metadata, opened: None, buffer: Vec::new(), log_throttle, is_welcome: false }
     }
 
-    /// Opens it for the current root. Fails if Envoy has no such cluster.
-    pub fn open(&mut self, here: Here) -> Result<(), Refused> {
+    /// Opens it for `root`. Fails if Envoy has no such cluster.
+    pub fn open(&mut self, root: u32, here: Here) -> Result<(), Refused> {
         self.close(here);
         self.log_throttle.attempt();
-        let token = calls::grpc_stream(&self.service, wire::SERVICE, wire::METHOD, &self.metadata)?;
-        self.opened = Some((here.root, token));
+        let open = || calls::grpc_stream(&self.service, wire::SERVICE, wire::METHOD, &self.metadata);
+        let token = here.within(root, open)??;
+        self.opened = Some((root, token));
         Ok(())
     }
 
@@ -112,7 +113,7 @@ impl Stream {
 
     /// Whether it is open for a root that Envoy has deleted.
     pub fn has_lost_root(&self, here: Here) -> bool {
-        self.opened.is_some_and(|(root, _)| here.within(root, || ()).is_none())
+        self.opened.is_some_and(|(root, _)| here.within(root, || ()).is_err())
     }
 
     /// Logs a failure, unless its reason was logged since the last accepted stream.
@@ -145,14 +146,14 @@ impl Stream {
         let Some((root, token)) = self.opened else { return false };
         self.buffer.clear();
         let encoded = frame.encode(&mut self.buffer).is_ok();
-        encoded && here.within(root, || calls::grpc_send(token, &self.buffer).is_ok()) == Some(true)
+        encoded && matches!(here.within(root, || calls::grpc_send(token, &self.buffer)), Ok(Ok(())))
     }
 
     /// Closes it.
     pub fn close(&mut self, here: Here) {
         self.is_welcome = false;
         if let Some((root, token)) = self.opened.take() {
-            here.within(root, || calls::grpc_cancel(token));
+            let _ = here.within(root, || calls::grpc_cancel(token));
         }
     }
 }

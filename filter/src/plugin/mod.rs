@@ -18,7 +18,6 @@ use crate::bans::Bans;
 use crate::host::calls;
 use crate::host::headers::Headers;
 use crate::host::shared::EnvoyShared;
-use crate::host::stream::Here;
 use crate::responses::{self, Header};
 use crate::settle::{Settlement, is_answered};
 use crate::worker::Worker;
@@ -26,7 +25,7 @@ use request::Envoy;
 use requests::{Allowed, Requests};
 use statistics::Statistics;
 use std::rc::Rc;
-use weir_core::limiter::{Checks, CompiledRule, Outcome, ShadowOutcome};
+use weir_core::limiter::{Checks, CompiledRule, Outcome, ShadowOutcome, Violator};
 use weir_core::model::time::MonoMs;
 use weir_core::rules::{Config, Scratch};
 
@@ -60,13 +59,7 @@ pub struct Plugin {
 impl Plugin {
     /// Decides a request by its headers.
     pub fn on_request(&mut self, worker: &mut Worker, context: u32) -> Effect {
-        let effect =
-            calls::request_headers(|bytes| self.decide(worker, context, &Headers::new(bytes, Envoy)));
-        if matches!(effect, Effect::Pause) || worker.limiter.is_urgent() {
-            worker.send(Here { root: self.root, context }, calls::mono_now());
-            self.hurry_tick(worker);
-        }
-        effect
+        calls::request_headers(|bytes| self.decide(worker, context, &Headers::new(bytes, Envoy)))
     }
 
     /// Settles the cost of a request by its response. Returns headers for the response of an allowed request.
@@ -97,8 +90,6 @@ impl Plugin {
     /// Does the plugin's part of the worker's periodic work.
     pub fn on_tick(&mut self, worker: &mut Worker, mono: MonoMs) {
         self.switch_shadows(worker, mono);
-        let now = worker.limiter.moment(mono);
-        self.bans.ban_struck(&mut worker.limiter, &mut worker.keeper, now);
         self.statistics.flush(&self.config.rules, &mut worker.reporter, mono, false);
     }
 
@@ -117,8 +108,6 @@ impl Plugin {
 
     /// Counts what is left to count, as the plugin ends.
     pub fn finish(&mut self, worker: &mut Worker, mono: MonoMs) {
-        let now = worker.limiter.moment(mono);
-        self.bans.ban_struck(&mut worker.limiter, &mut worker.keeper, now);
         self.statistics.flush(&self.config.rules, &mut worker.reporter, mono, true);
     }
 
@@ -149,6 +138,12 @@ impl Plugin {
     /// Counts the outcome of an exact shadow rule.
     pub fn count_shadow_outcome(&mut self, rule: u16, outcome: ShadowOutcome) {
         self.statistics.count(usize::from(rule), outcome.into());
+    }
+
+    /// Bans an identifier whose violations reached the threshold of one of its rules.
+    pub fn ban(&mut self, worker: &mut Worker, violator: &Violator, mono: MonoMs) {
+        let now = worker.limiter.moment(mono);
+        self.bans.ban(violator, &mut worker.keeper, now);
     }
 
     /// The name of the first rule that bans in a namespace.

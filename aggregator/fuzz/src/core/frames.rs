@@ -3,7 +3,7 @@
 use prost::Message;
 use std::collections::BTreeMap;
 use weir_core::limiter::table::{Geometry, Meta};
-use weir_core::limiter::{Check, Decision, Limiter, Policy, Setup};
+use weir_core::limiter::{Check, Decision, Limiter, Output, Policy, Setup};
 use weir_core::model::exact::{self, Algorithm, ChargeResult};
 use weir_core::model::key::{HashKey, Key, KeyParts, NodeId};
 use weir_core::model::shared::MemoryShared;
@@ -72,9 +72,9 @@ fn wait_for_answers(frame: &RegionFrame) {
         let mono = MONO.after(round * 60);
         limiter.decide(&mut shared, round, &[check], mono);
         limiter.tick(&mut shared, Now { unix: UnixMs(NOW.0 + round * 60), mono });
-        limiter.take_frames(&mut shared, mono);
+        while limiter.next(&mut shared, mono).is_some() {}
         limiter.on_frame(&mut shared, frame, mono);
-        limiter.take_resolved();
+        while limiter.next(&mut shared, mono).is_some() {}
     }
     limiter.shutdown(&mut shared, MONO.after(500));
 }
@@ -106,7 +106,8 @@ fn wait_for_results(frame: &RegionFrame) {
         if outcome.decision == Decision::Wait {
             waiting.insert(request, None);
         }
-        for sent in limiter.take_frames(&mut shared, mono) {
+        for output in outputs(&mut limiter, &mut shared, mono) {
+            let Output::Send(sent) = output else { continue };
             let enforced = sent
                 .exact_requests
                 .iter()
@@ -115,21 +116,28 @@ fn wait_for_results(frame: &RegionFrame) {
             waiting.entry(request).and_modify(|id| *id = id.or(enforced));
         }
         limiter.on_frame(&mut shared, frame, mono);
-        end(&mut limiter, &mut waiting, frame);
+        end(&outputs(&mut limiter, &mut shared, mono), &mut waiting, frame);
         let late = mono.after(u64::from(TIMEOUT_MS));
         limiter.tick(&mut shared, Now { unix: NOW, mono: late });
-        end(&mut limiter, &mut waiting, frame);
+        end(&outputs(&mut limiter, &mut shared, late), &mut waiting, frame);
         assert!(waiting.is_empty(), "a request waits beyond its timeout");
-        limiter.take_shadow_outcomes();
     }
-    limiter.shutdown(&mut shared, MONO.after(500));
-    assert!(limiter.take_resolved().is_empty());
+    let end = MONO.after(500);
+    limiter.shutdown(&mut shared, end);
+    let outputs = outputs(&mut limiter, &mut shared, end);
+    assert!(!outputs.iter().any(|output| matches!(output, Output::Resolve { .. })));
+}
+
+/// What the limiter has its driver do.
+fn outputs(limiter: &mut Limiter, shared: &mut MemoryShared, now: MonoMs) -> Vec<Output> {
+    std::iter::from_fn(|| limiter.next(shared, now)).collect()
 }
 
 /// Takes the requests that need not wait any more from those that do.
-fn end(limiter: &mut Limiter, waiting: &mut BTreeMap<u64, Option<u64>>, frame: &RegionFrame) {
-    for (request, outcome) in limiter.take_resolved() {
-        let id = waiting.remove(&request).expect("it ends once");
+fn end(outputs: &[Output], waiting: &mut BTreeMap<u64, Option<u64>>, frame: &RegionFrame) {
+    for output in outputs {
+        let Output::Resolve { request, outcome } = output else { continue };
+        let id = waiting.remove(request).expect("it ends once");
         assert_ne!(outcome.decision, Decision::Wait);
         let mut results = frame.results.iter().filter(|results| Some(results.id) == id);
         let allowed = results.any(|results| match results.results.as_slice() {
@@ -166,9 +174,7 @@ fn limiter(shared: &mut MemoryShared) -> Limiter {
     let geometry = Geometry { buckets: 4, keys_per_bucket: 2 };
     let meta = Meta::establish(shared, Meta { node: NODE, secret: HashKey(1, 2), geometry });
     let setup = Setup { meta, worker: 5, local_sets: 4 };
-    let mut limiter = Limiter::new(setup, Now { unix: NOW, mono: MONO });
-    limiter.on_opening(MONO);
-    limiter
+    Limiter::new(setup, Now { unix: NOW, mono: MONO })
 }
 
 fn sample_check(key: &Key) -> Check<'_> {

@@ -3,10 +3,12 @@
 //! There is one limiter behind one lock, not several over one table: a decision takes about a microsecond, and a call over a
 //! socket costs more than ten times that anyway.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use tokio::sync::oneshot;
 use weir_core::limiter::table::{ArrayShared, Geometry, Meta};
-use weir_core::limiter::{Budget, CellCount, Check, Decision, Denial, GivenBack, Limiter, Outcome, Setup};
+use weir_core::limiter::{
+    Budget, CellCount, Check, Decision, Denial, GivenBack, Limiter, Outcome, Output, Setup,
+};
 use weir_core::model::key::{HashKey, NodeId};
 use weir_core::model::time::{MonoMs, Now, UnixMs};
 use weir_core::model::window::Position;
@@ -27,7 +29,9 @@ pub(super) struct Engine {
     /// When the last check was made.
     last_check: MonoMs,
     ticked: MonoMs,
-    /// A query waits to be sent, or the stream has ended.
+    /// What is to be done about the stream.
+    outputs: VecDeque<Output>,
+    /// A query waits to be sent, or the limiter has left its region.
     unattended: bool,
 }
 
@@ -64,6 +68,7 @@ impl Engine {
             requests: 0,
             last_check: now.mono,
             ticked: MonoMs(0),
+            outputs: VecDeque::new(),
             unattended: true,
         }
     }
@@ -128,7 +133,7 @@ impl Engine {
 
     /// Whether there is something to send before the next tick.
     pub(super) fn has_work(&self) -> bool {
-        self.unattended || self.limiter.is_urgent()
+        self.unattended || !self.outputs.is_empty() || self.limiter.is_urgent()
     }
 
     /// Ticks if a tick is due.
@@ -143,34 +148,22 @@ impl Engine {
         self.limiter.next_tick_ms().saturating_sub(now.since(self.ticked))
     }
 
-    /// The frames to send now.
-    pub(super) fn take_frames(&mut self, now: MonoMs) -> Vec<FilterFrame> {
+    /// What is to be done about the stream now: it is opened or closed, or a frame is sent. Call it until it returns `None`.
+    pub(super) fn next(&mut self, now: MonoMs) -> Option<Output> {
         self.unattended = false;
-        self.limiter.take_frames(&mut self.table, now)
+        if self.outputs.is_empty() {
+            self.drive(now);
+        }
+        self.outputs.pop_front()
     }
 
     pub(super) fn on_frame(&mut self, frame: &RegionFrame, now: MonoMs) {
         self.limiter.on_frame(&mut self.table, frame, now);
-        self.send_outcomes(now);
-    }
-
-    /// Whether to open a stream now; if so, the limiter is notified that it opens.
-    pub(super) fn opens(&mut self, now: MonoMs) -> bool {
-        let opens = self.limiter.should_open(now);
-        if opens {
-            self.limiter.on_opening(now);
-        }
-        opens
-    }
-
-    pub(super) fn is_lost(&self, now: MonoMs) -> bool {
-        self.limiter.should_give_up(now).is_some()
     }
 
     pub(super) fn on_closed(&mut self, now: MonoMs) {
+        self.outputs.clear();
         self.limiter.on_closed(&mut self.table, now);
-        self.unattended = false;
-        self.send_outcomes(now);
     }
 
     /// Ends the stream if no check was made for `ms`, none waits, and the region has acknowledged all counts; true if it did.
@@ -178,8 +171,8 @@ impl Engine {
         let idle = now.since(self.last_check) >= ms && self.limiter.is_at_rest();
         if idle {
             self.limiter.leave(&mut self.table, now);
-            // The next check, whatever it finds, joins the region.
-            self.unattended = true;
+            // The next check, whatever it finds, joins the region: its tick opens a stream.
+            (self.ticked, self.unattended) = (MonoMs(0), true);
         }
         idle
     }
@@ -187,26 +180,35 @@ impl Engine {
     /// The counts that are not known to be stored. They are returned even if the stream has ended.
     pub(super) fn final_frames(&mut self, now: Now) -> Vec<FilterFrame> {
         self.on_closed(now.mono);
-        self.limiter.on_opening(now.mono);
         let welcome = Welcome { version: PROTOCOL_VERSION, region: String::new() };
         self.on_frame(&RegionFrame { welcome: Some(welcome), ..RegionFrame::default() }, now.mono);
-        self.limiter.shutdown(&mut self.table, now.mono)
+        self.limiter.shutdown(&mut self.table, now.mono);
+        self.drive(now.mono);
+        let frame = |output| if let Output::Send(frame) = output { Some(frame) } else { None };
+        self.outputs.drain(..).filter_map(frame).collect()
     }
 
     /// Ticks the limiter: leases are returned, and queries whose timeout is over end.
     pub(super) fn tick(&mut self, now: Now) {
         self.ticked = now.mono;
         self.limiter.tick(&mut self.table, now);
-        self.send_outcomes(now.mono);
+        self.drive(now.mono);
     }
 
-    /// Sends outcomes to the calls that wait for them.
-    fn send_outcomes(&mut self, now: MonoMs) {
-        for (request, outcome) in self.limiter.take_resolved() {
-            if let Some(Waiting { sender, taken }) = self.waiting.remove(&request) {
-                self.conclude(&outcome, taken, now);
-                // The caller may have disconnected.
-                let _ = sender.send(outcome);
+    /// Sends outcomes to the calls that wait for them, and keeps what is to be done about the stream for its task.
+    fn drive(&mut self, now: MonoMs) {
+        while let Some(output) = self.limiter.next(&mut self.table, now) {
+            match output {
+                Output::Close(_) | Output::Open | Output::Send(_) => self.outputs.push_back(output),
+                Output::Resolve { request, outcome } => {
+                    if let Some(Waiting { sender, taken }) = self.waiting.remove(&request) {
+                        self.conclude(&outcome, taken, now);
+                        // The caller may have disconnected.
+                        let _ = sender.send(outcome);
+                    }
+                }
+                // Logs are not decided by the limiter here, and no rule bans.
+                Output::Shadow { .. } | Output::Struck(_) => {}
             }
         }
     }

@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
+use weir_core::limiter::Output;
 use weir_core::model::time::{MonoMs, Now};
 use weir_core::model::wire::{FilterFrame, RegionFrame};
 
@@ -52,28 +53,35 @@ impl EmbeddedApi {
     /// Processes an event and sends what is due; true if the limiter is idle and has left its region.
     fn turn(&self, link: &mut Option<Link>, event: Event, now: Now) -> bool {
         let mut engine = self.engine.lock();
-        let mut closed = match event {
-            Event::Turn => false,
-            Event::Closed => true,
-            Event::Frame(frame) => {
-                engine.on_frame(&frame, now.mono);
-                false
+        match event {
+            Event::Turn => {}
+            Event::Frame(frame) => engine.on_frame(&frame, now.mono),
+            Event::Closed => {
+                *link = None;
+                engine.on_closed(now.mono);
             }
-        };
+        }
         engine.pass(now);
-        closed |= link.is_some() && engine.is_lost(now.mono);
-        if link.is_none() && engine.opens(now.mono) {
-            match self.is_draining() {
-                true => closed = true,
-                false => *link = Some(self.open()),
+        let is_idle = engine.leaves_if_idle(self.leave_ms, now.mono);
+        while let Some(output) = engine.next(now.mono) {
+            let has_failed = match output {
+                Output::Open if self.is_draining() => true,
+                Output::Open => {
+                    *link = Some(self.open());
+                    false
+                }
+                Output::Send(frame) => !link.as_ref().is_some_and(|link| link.send(frame)),
+                _ => {
+                    *link = None;
+                    false
+                }
+            };
+            if has_failed {
+                *link = None;
+                engine.on_closed(now.mono);
             }
         }
-        closed |= link.as_ref().is_some_and(|link| !link.send(engine.take_frames(now.mono)));
-        if closed {
-            *link = None;
-            engine.on_closed(now.mono);
-        }
-        engine.leaves_if_idle(self.leave_ms, now.mono)
+        is_idle
     }
 
     async fn next_event(&self, link: Option<&mut Link>) -> Event {
@@ -142,8 +150,8 @@ enum Event {
 }
 
 impl Link {
-    /// Queues frames; false if the stream has ended or its queue is full.
-    fn send(&self, frames: Vec<FilterFrame>) -> bool {
-        frames.into_iter().all(|frame| self.frames.try_send(Ok(frame)).is_ok())
+    /// Queues a frame; false if the stream has ended or its queue is full.
+    fn send(&self, frame: FilterFrame) -> bool {
+        self.frames.try_send(Ok(frame)).is_ok()
     }
 }

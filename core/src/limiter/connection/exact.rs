@@ -33,7 +33,6 @@ const MAX_SHADOW_OUTCOMES: usize = 4 * super::exact_requests::MAX_SHADOW;
 pub(in crate::limiter) struct Exact {
     pub(in crate::limiter) requests: ExactRequests,
     denials: Denials,
-    shadow_outcomes: Vec<(u64, u16, ShadowOutcome)>,
 }
 
 impl Connection {
@@ -73,11 +72,6 @@ impl Connection {
         local.stats.exact_unsent += 1;
         let exact = ExactPart { id: None, settled: without_response(&pending), shadows };
         self.decide_settled(local, shared, request, checks, exact, now)
-    }
-
-    /// Takes the outcomes of exact shadow rules since the last call, each with its request and rule.
-    pub(in crate::limiter) fn take_shadow_outcomes(&mut self) -> Vec<(u64, u16, ShadowOutcome)> {
-        core::mem::take(&mut self.exact.shadow_outcomes)
     }
 
     /// Applies an exact response.
@@ -155,7 +149,7 @@ impl Connection {
         now: Now,
     ) {
         let outcome = self.finish(local, request, exact, outcome, now);
-        self.resolved.push((request, outcome));
+        self.outputs.resolved.push_back((request, outcome));
     }
 
     /// Whether an exact request can be sent now.
@@ -342,8 +336,8 @@ impl Connection {
     }
 
     fn push_shadow_outcome(&mut self, request: u64, rule: u16, outcome: ShadowOutcome) {
-        if self.exact.shadow_outcomes.len() < MAX_SHADOW_OUTCOMES {
-            self.exact.shadow_outcomes.push((request, rule, outcome));
+        if self.outputs.shadow.len() < MAX_SHADOW_OUTCOMES {
+            self.outputs.shadow.push_back((request, rule, outcome));
         }
     }
 

@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 
 impl Connection {
     /// The frames to send now, in order. Empty unless a stream is open.
-    pub(in crate::limiter) fn take_frames(
+    pub(super) fn take_frames(
         &mut self,
         local: &mut Local,
         shared: &mut impl Shared,
@@ -44,7 +44,7 @@ impl Connection {
     }
 
     /// The last frames: exact requests, refunds and all reports.
-    pub(in crate::limiter) fn last_frames(&mut self, local: &mut Local, now: MonoMs) -> Vec<FilterFrame> {
+    pub(super) fn last_frames(&mut self, local: &mut Local, now: MonoMs) -> Vec<FilterFrame> {
         let mut frames = Vec::new();
         if self.link.is_up() {
             self.exact.requests.take_frames(self.link.echo(), now, &mut frames);

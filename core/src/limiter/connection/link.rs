@@ -27,13 +27,15 @@ pub(super) const SETTLING_MS: u64 = 1_500;
 /// Consecutive timeouts that open the circuit breaker.
 const BREAKER_TIMEOUTS: u32 = 3;
 
-/// Why a stream is given up.
+/// Why a stream is cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GiveUp {
+pub enum CloseReason {
     /// It was opened and not accepted.
     Unanswered,
     /// Pings are answered, but an old report is not acknowledged.
     Unacknowledged,
+    /// The worker has been idle.
+    Idle,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,12 +102,12 @@ impl Link {
 
     /// Whether to give the stream up, by the time since when an acknowledgement is overdue. Only if a later ping was answered: otherwise
     /// the peer is slow as a whole, or this worker was not running.
-    pub(super) fn should_give_up(&self, owed_since: Option<MonoMs>, now: MonoMs) -> Option<GiveUp> {
+    pub(super) fn should_give_up(&self, owed_since: Option<MonoMs>, now: MonoMs) -> Option<CloseReason> {
         match self.state {
-            State::Opening { since } => (now.since(since) > WELCOME_MS).then_some(GiveUp::Unanswered),
+            State::Opening { since } => (now.since(since) > WELCOME_MS).then_some(CloseReason::Unanswered),
             State::Up => owed_since
                 .is_some_and(|since| self.echo.since(since) > UNACKED_MS)
-                .then_some(GiveUp::Unacknowledged),
+                .then_some(CloseReason::Unacknowledged),
             State::Down { .. } => None,
         }
     }

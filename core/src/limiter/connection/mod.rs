@@ -19,19 +19,20 @@ mod resync;
 mod subscription;
 mod waiting;
 
-use super::Setup;
-use super::check::{Check, Decision, Outcome};
+use super::check::{Check, Decision, Outcome, ShadowOutcome};
 use super::local::Local;
 use super::local::judge::Health;
-use super::{FRESH_MS, REGISTRY_MS};
+use super::{FRESH_MS, Output, REGISTRY_MS, Setup};
 use crate::model::key::NodeId;
 use crate::model::shared::Shared;
 use crate::model::time::{MonoMs, Now};
 use crate::model::trace::Trace;
+use crate::model::wire::FilterFrame;
+use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use clock::Clock;
 use exact::Exact;
-use link::{GiveUp, Link};
+use link::{CloseReason, Link};
 use queries::Queries;
 use registry::WorkerRegistry;
 use resync::Resyncs;
@@ -60,8 +61,23 @@ pub(super) struct Connection {
     clock: Clock,
     /// When it last sent reports.
     flushed: MonoMs,
-    /// Requests that waited and have been decided, in order.
-    pub(super) resolved: Vec<(u64, Outcome)>,
+    outputs: Outputs,
+}
+
+/// What the driver is to do.
+#[derive(Debug, Default)]
+struct Outputs {
+    /// This worker has ended the stream.
+    closes: Option<CloseReason>,
+    /// A tick was made since it was last checked whether to cancel or to open a stream.
+    ticked: bool,
+    /// The frames of this run of [`Connection::next`] have been collected.
+    collected: bool,
+    frames: VecDeque<FilterFrame>,
+    /// Requests that waited and have been decided.
+    resolved: VecDeque<(u64, Outcome)>,
+    /// Outcomes of exact shadow rules, each with its request and rule.
+    shadow: VecDeque<(u64, u16, ShadowOutcome)>,
 }
 
 impl Connection {
@@ -81,7 +97,7 @@ impl Connection {
             resync: Resyncs::default(),
             clock: Clock::new(now),
             flushed: MonoMs(0),
-            resolved: Vec::new(),
+            outputs: Outputs::default(),
         }
     }
 
@@ -192,6 +208,7 @@ impl Connection {
             self.resync.finish(local.outbox.stored_through(now.mono));
             local.fit_cache(now.mono);
         }
+        self.outputs.ticked = true;
     }
 
     /// Notes the machine's clock. Cached denials are dropped after a step, as their times are wrong. The counts belong to other cells then,
@@ -208,36 +225,60 @@ impl Connection {
         now
     }
 
-    /// Whether to open a stream.
-    pub(super) fn should_open(&self, now: MonoMs) -> bool {
-        self.link.should_open(now)
+    /// The next thing to do: what is due of the stream, then its frames, then what was decided.
+    pub(super) fn next(&mut self, local: &mut Local, shared: &mut impl Shared, now: Now) -> Option<Output> {
+        if let Some(reason) = self.outputs.closes.take() {
+            return Some(Output::Close(reason));
+        }
+        if self.outputs.ticked {
+            if let Some(reason) = self.should_give_up(local, now.mono) {
+                self.on_closed(local, shared, now);
+                return Some(Output::Close(reason));
+            }
+            self.outputs.ticked = false;
+            if self.link.should_open(now.mono) {
+                self.link.opening(now.mono);
+                self.subscription.opening();
+                return Some(Output::Open);
+            }
+        }
+        if !core::mem::replace(&mut self.outputs.collected, true) {
+            self.outputs.frames = self.take_frames(local, shared, now).into();
+        }
+        let Outputs { frames, resolved, shadow, .. } = &mut self.outputs;
+        let sent = frames.pop_front().map(Output::Send);
+        let decided = || resolved.pop_front().map(|(request, outcome)| Output::Resolve { request, outcome });
+        let shadows =
+            || shadow.pop_front().map(|(request, rule, outcome)| Output::Shadow { request, rule, outcome });
+        sent.or_else(decided).or_else(shadows)
+    }
+
+    /// Ends a run of [`Connection::next`]; the next one collects frames again.
+    pub(super) fn end_run(&mut self) {
+        self.outputs.collected = false;
     }
 
     /// Whether and why to cancel the stream.
-    pub(super) fn should_give_up(&self, local: &Local, now: MonoMs) -> Option<GiveUp> {
+    fn should_give_up(&self, local: &Local, now: MonoMs) -> Option<CloseReason> {
         self.link.should_give_up(local.outbox.owed_since(), now)
-    }
-
-    /// Notes that a stream is being opened.
-    pub(super) fn on_opening(&mut self, now: MonoMs) {
-        self.link.opening(now);
-        self.subscription.opening();
     }
 
     /// Notes that the stream ended, or could not be opened.
     pub(super) fn on_closed(&mut self, local: &mut Local, shared: &mut impl Shared, now: Now) {
-        let unacknowledged = self.should_give_up(local, now.mono) == Some(GiveUp::Unacknowledged);
+        let unacknowledged = self.should_give_up(local, now.mono) == Some(CloseReason::Unacknowledged);
         local.stats.unacknowledged = local.stats.unacknowledged.saturating_add(u64::from(unacknowledged));
         self.link.closed(now.mono);
         local.outbox.broken();
         self.subscription.closed();
+        self.outputs.frames.clear();
         self.end_waits(local, shared, now);
     }
 
-    /// Notes that this worker ended the stream, as it was idle.
+    /// Ends the stream, as this worker is idle.
     pub(super) fn leave(&mut self, local: &mut Local, shared: &mut impl Shared, now: Now) {
         self.on_closed(local, shared, now);
         self.link.left();
+        (self.outputs.closes, self.outputs.ticked) = (Some(CloseReason::Idle), false);
     }
 
     /// Notes that the stream ended without a failure, and that another one is opened at once.
@@ -247,7 +288,7 @@ impl Connection {
     }
 
     /// Ends all waits for the aggregator. First those for exact responses, as their requests may have to wait for queries then.
-    pub(super) fn end_waits(&mut self, local: &mut Local, shared: &mut impl Shared, now: Now) {
+    fn end_waits(&mut self, local: &mut Local, shared: &mut impl Shared, now: Now) {
         self.break_exact(local, shared, now);
         self.break_waiting(local, shared, now);
     }
@@ -261,8 +302,17 @@ impl Connection {
         self.moment(mono)
     }
 
+    /// Ends the worker: it sends what is left, and leaves the registry.
+    pub(super) fn shutdown(&mut self, local: &mut Local, shared: &mut impl Shared, now: Now) {
+        self.end_waits(local, shared, now);
+        local.shutdown(shared, self.nodes(now.mono), now);
+        self.outputs.frames = self.last_frames(local, now.mono).into();
+        (self.outputs.collected, self.outputs.ticked) = (true, false);
+        self.sign_off(local, shared, now.mono);
+    }
+
     /// Leaves the registry, so that other workers do not have to detect this one's end.
-    pub(super) fn sign_off(&mut self, local: &mut Local, shared: &mut impl Shared, now: MonoMs) {
+    fn sign_off(&mut self, local: &mut Local, shared: &mut impl Shared, now: MonoMs) {
         local.stats.gauges.add(&WorkerRegistry::sign_off(shared, self.worker, now));
     }
 

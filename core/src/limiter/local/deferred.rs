@@ -195,7 +195,7 @@ impl Local {
     }
 
     /// Spends all reserves, as no response will arrive.
-    pub(in crate::limiter) fn spend_all_open(&mut self, shared: &mut impl Shared, now: Now) {
+    pub(super) fn spend_all_open(&mut self, shared: &mut impl Shared, now: Now) {
         let requests: Vec<u64> = self.deferred.requests.keys().copied().collect();
         for request in requests {
             self.spend_open(shared, request, now);

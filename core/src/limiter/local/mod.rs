@@ -94,11 +94,13 @@ impl Local {
         }
     }
 
-    /// Returns all leases, as the worker ends.
-    pub(super) fn return_leases(&mut self, shared: &mut impl Shared, nodes: u32, now: Now) {
+    /// Ends the worker: returns its leases, and spends what is reserved for deferred costs.
+    pub(super) fn shutdown(&mut self, shared: &mut impl Shared, nodes: u32, now: Now) {
         for fingerprint in self.leases.take_all() {
             self.settle(shared, fingerprint, false, nodes, now);
         }
+        self.spend_all_open(shared, now);
+        self.flush_violations(shared, now);
     }
 
     /// Makes the worker cache larger if keys lack room, and gives it back if the worker is idle.

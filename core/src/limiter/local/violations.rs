@@ -10,7 +10,7 @@ use crate::model::key::{RESERVED_PREFIX, fingerprint};
 use crate::model::shared::Shared;
 use crate::model::time::Now;
 use crate::model::window::Position;
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -41,7 +41,8 @@ pub struct Violator {
 pub(super) struct Violations {
     /// By fingerprint.
     gathered: BTreeMap<u64, Gathered>,
-    struck: Vec<Violator>,
+    /// Identifiers that reached the threshold.
+    struck: VecDeque<Violator>,
 }
 
 #[derive(Debug)]
@@ -60,47 +61,61 @@ pub fn violations_namespace(namespace: &str) -> String {
 }
 
 impl Local {
-    /// Counts a violation.
+    /// Counts a violation. Returns its identifier if that has reached the threshold and the violation's rule is to ban it.
     pub(in crate::limiter) fn violation(
         &mut self,
         shared: &mut impl Shared,
         violation: &Violation<'_>,
         now: Now,
-    ) {
+    ) -> Option<Violator> {
         let fingerprint = fingerprint(violation.key, self.table.secret);
         let gathered = &mut self.violations.gathered;
         if gathered.len() >= MAX_VIOLATORS && !gathered.contains_key(&fingerprint) {
-            return;
+            return None;
         }
         let new =
             || Gathered { rule: violation.rule, key: violation.key.to_vec(), most: violation.most, count: 0 };
         let one = gathered.entry(fingerprint).or_insert_with(new);
         one.count = one.count.saturating_add(1);
-        if one.count >= one.most
-            && let Some(one) = gathered.remove(&fingerprint)
-        {
-            self.write_violations(shared, fingerprint, one, now);
+        if one.count < one.most {
+            return None;
         }
+        let one = gathered.remove(&fingerprint)?;
+        let violator = self.write_violations(shared, fingerprint, one, now)?;
+        if violator.rule.0 == violation.rule.0 {
+            return Some(violator);
+        }
+        self.strike(violator);
+        None
     }
 
-    /// Takes the identifiers that reached the threshold of a rule of `owner` since the last call.
-    pub(in crate::limiter) fn take_struck(&mut self, owner: u32) -> Vec<Violator> {
-        self.violations.struck.extract_if(.., |violator| violator.rule.0 == owner).collect()
-    }
-
-    /// Drops the others, as their owners have ended.
-    pub(in crate::limiter) fn drop_struck(&mut self) {
-        self.violations.struck.clear();
+    /// Takes an identifier that reached the threshold otherwise: by the violations of several workers or owners.
+    pub(in crate::limiter) fn next_struck(&mut self) -> Option<Violator> {
+        self.violations.struck.pop_front()
     }
 
     /// Writes the gathered violations to the table.
     pub(in crate::limiter) fn flush_violations(&mut self, shared: &mut impl Shared, now: Now) {
         for (fingerprint, one) in core::mem::take(&mut self.violations.gathered) {
-            self.write_violations(shared, fingerprint, one, now);
+            if let Some(violator) = self.write_violations(shared, fingerprint, one, now) {
+                self.strike(violator);
+            }
         }
     }
 
-    fn write_violations(&mut self, shared: &mut impl Shared, fingerprint: u64, one: Gathered, now: Now) {
+    fn strike(&mut self, violator: Violator) {
+        if self.violations.struck.len() < MAX_VIOLATORS {
+            self.violations.struck.push_back(violator);
+        }
+    }
+
+    fn write_violations(
+        &mut self,
+        shared: &mut impl Shared,
+        fingerprint: u64,
+        one: Gathered,
+        now: Now,
+    ) -> Option<Violator> {
         let change = |entry: &mut Entry, at: &Position| {
             entry.apply(one.most, None);
             entry.charge(one.count, now.mono);
@@ -108,11 +123,9 @@ impl Local {
         };
         let subject = Subject { fingerprint, key: Some(&one.key), make: Make::Always };
         // If conflicts do not end, these few violations are not counted.
-        let Ok(done) = self.table.transact(shared, subject, now, &mut self.stats, change) else { return };
+        let done = self.table.transact(shared, subject, now, &mut self.stats, change).ok()?;
         self.note_applied(&done.entry, now);
         // An overflow cell contains violations of other identifiers.
-        if done.result && !done.overflow && self.violations.struck.len() < MAX_VIOLATORS {
-            self.violations.struck.push(Violator { rule: one.rule, key: one.key });
-        }
+        (done.result && !done.overflow).then_some(Violator { rule: one.rule, key: one.key })
     }
 }

@@ -2,7 +2,7 @@
 
 use super::harness::*;
 use crate::limiter::table::{Entry, Geometry, MAX_DIVERTED};
-use crate::limiter::{Check, OVERFLOW_IDENTIFIER};
+use crate::limiter::{Check, OVERFLOW_IDENTIFIER, Output};
 use crate::model::key::{HashKey, Key};
 use crate::model::shared::{Place, Shared};
 use crate::model::time::MonoMs;
@@ -144,8 +144,12 @@ fn a_count_is_reported_once_its_own_baseline_has_arrived() {
     let (mut world, entry) = spent_without_baseline(&known, 1);
     let later = MonoMs(world.now).after(1_000);
     let Process { shared, workers, .. } = &mut world.processes[0];
-    let frames = workers[0].as_mut().unwrap().limiter.take_frames(shared, later);
-    let counts = frames.iter().filter_map(|frame| frame.report.as_ref()).flat_map(|report| &report.counts);
+    let outputs = outputs(&mut workers[0].as_mut().unwrap().limiter, shared, later);
+    let report = |output| match output {
+        Output::Send(frame) => frame.report,
+        _ => None,
+    };
+    let counts = outputs.into_iter().filter_map(report).flat_map(|report| report.counts);
     let counts: Vec<_> =
         counts.filter(|count| count.key == known.as_bytes() && !count.without_baseline).collect();
     assert_eq!(

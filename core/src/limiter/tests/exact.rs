@@ -581,14 +581,21 @@ fn malformed_exact_responses_do_no_harm() {
     let Process { shared, workers, .. } = &mut world.processes[0];
     let limiter = &mut workers[0].as_mut().unwrap().limiter;
     limiter.on_frame(shared, &frame, now);
-    assert_eq!(limiter.take_resolved(), []);
+    let resolved = |limiter: &mut Limiter, shared: &mut Counting| {
+        let resolve = |output| match output {
+            Output::Resolve { request, outcome } => Some((request, outcome)),
+            _ => None,
+        };
+        outputs(limiter, shared, now).into_iter().filter_map(resolve).collect::<Vec<_>>()
+    };
+    assert_eq!(resolved(limiter, shared), []);
     // Too few results, an unknown verdict and a repeated response: undecided, and decided once.
     limiter.decide(shared, 77, &[log(1, &key, 9, 1), ledger(2, 7, 1)], now);
     let few =
         wire::ExactResponse { id: 1, results: vec![wire::ChargeResult { verdict: 9, ..Default::default() }] };
     let frame = wire::RegionFrame { results: vec![few.clone(), few], ..Default::default() };
     limiter.on_frame(shared, &frame, now);
-    let resolved = limiter.take_resolved();
+    let resolved = resolved(limiter, shared);
     assert_eq!(
         (resolved.len(), resolved[0].0, resolved[0].1.exact.undecided.clone()),
         (1, 77, RuleSet::from_iter([1, 2]))

@@ -16,6 +16,7 @@ use crate::region::{Region, RegionLimits};
 use core::borrow::Borrow;
 use std::collections::{BTreeMap, VecDeque};
 use std::vec;
+use std::vec::Vec;
 
 pub(super) const START_MONO: u64 = 1_000_000;
 pub(super) const START_UNIX: u64 = 1_700_000_040_000;
@@ -44,6 +45,7 @@ pub(super) struct Worker {
     pub(super) limiter: Limiter,
     pub(super) next_tick: u64,
     pub(super) stream: Option<u64>,
+    pub(super) struck: Vec<Violator>,
 }
 
 pub(super) struct Process {
@@ -195,7 +197,7 @@ impl World {
         let limiter = Limiter::new(setup, now);
         // The workers tick at different times.
         let next_tick = now.mono.0 + place.workers.len() as u64 * 7 % TICK_MS;
-        place.workers.push(Some(Worker { limiter, next_tick, stream: None }));
+        place.workers.push(Some(Worker { limiter, next_tick, stream: None, struck: Vec::new() }));
         place.workers.len() - 1
     }
 
@@ -221,7 +223,7 @@ impl World {
         let worker_state = workers[worker].as_mut().unwrap();
         let outcome = worker_state.limiter.decide(shared, id, checks, now);
         attach_trace(&mut worker_state.limiter, id, &outcome, self.traceparent);
-        self.send(process, worker);
+        self.drive(process, worker);
         (id, outcome)
     }
 
@@ -239,7 +241,7 @@ impl World {
         let worker_state = workers[worker].as_mut().unwrap();
         let outcome = worker_state.limiter.decide(shared, id, &[checks, exact].concat(), now);
         attach_trace(&mut worker_state.limiter, id, &outcome, self.traceparent);
-        self.send(process, worker);
+        self.drive(process, worker);
         (id, outcome)
     }
 
@@ -312,10 +314,15 @@ impl World {
         let now = MonoMs(self.now);
         let Process { shared, workers, .. } = &mut self.processes[process];
         let mut ended = workers[worker].take().unwrap();
-        let frames = ended.limiter.shutdown(shared, now);
+        ended.limiter.shutdown(shared, now);
+        let outputs = outputs(&mut ended.limiter, shared, now);
         self.ended_gauges.add(&ended.limiter.stats(now).gauges);
         if let Some(stream) = ended.stream {
-            frames.into_iter().for_each(|frame| self.region_receives(stream, frame));
+            for output in outputs {
+                if let Output::Send(frame) = output {
+                    self.region_receives(stream, frame);
+                }
+            }
             self.close(stream);
         }
     }
@@ -335,7 +342,7 @@ impl World {
         let Some(stream) = state.stream.take() else { return };
         state.limiter.on_closed(shared, now);
         self.close(stream);
-        self.send(process, worker);
+        self.drive(process, worker);
     }
 
     pub(super) fn cut_all(&mut self) {
@@ -438,23 +445,27 @@ impl World {
         };
         state.limiter.tick(shared, now);
         state.next_tick = now.mono.0 + state.limiter.next_tick_ms();
-        if state.limiter.should_open(now.mono) {
-            state.limiter.on_opening(now.mono);
-            let aggregator = self.routes.get(&(process, worker)).copied().unwrap_or(0);
-            if self.down || aggregator >= self.regions.len() {
-                state.limiter.on_closed(shared, now.mono);
-            } else {
-                self.last_id += 1;
-                state.stream = Some(self.last_id);
-                let node = self.processes[process].meta.node;
-                let stream = Stream { process, worker, aggregator, node, up: 0, down: 0 };
-                self.streams.insert(self.last_id, stream);
-            }
-        } else if state.limiter.should_give_up(now.mono).is_some() {
-            self.cut(process, worker);
-        }
-        self.send(process, worker);
+        self.drive(process, worker);
     }
+
+    /// Opens the stream of a worker, or finds its aggregator down.
+    pub(super) fn open(&mut self, process: usize, worker: usize) {
+        let Process { shared, workers, meta } = &mut self.processes[process];
+        let Some(state) = workers[worker].as_mut() else { return };
+        let aggregator = self.routes.get(&(process, worker)).copied().unwrap_or(0);
+        if self.down || aggregator >= self.regions.len() {
+            return state.limiter.on_closed(shared, MonoMs(self.now));
+        }
+        self.last_id += 1;
+        state.stream = Some(self.last_id);
+        let stream = Stream { process, worker, aggregator, node: meta.node, up: 0, down: 0 };
+        self.streams.insert(self.last_id, stream);
+    }
+}
+
+/// What a limiter has its driver do now.
+pub(super) fn outputs(limiter: &mut Limiter, shared: &mut Counting, now: MonoMs) -> Vec<Output> {
+    core::iter::from_fn(|| limiter.next(shared, now)).collect()
 }
 
 pub(super) fn new_region() -> Region {

@@ -26,26 +26,44 @@ pub(super) enum Frame {
 }
 
 impl World {
-    /// Sends and records what a call of a limiter has produced.
-    pub(super) fn send(&mut self, process: usize, worker: usize) {
+    /// Does what a call of a limiter leads to.
+    pub(super) fn drive(&mut self, process: usize, worker: usize) {
         let now = MonoMs(self.now);
-        let Process { shared, workers, .. } = &mut self.processes[process];
-        let Some(state) = workers[worker].as_mut() else { return };
-        let frames = state.limiter.take_frames(shared, now);
-        for (id, outcome) in state.limiter.take_resolved() {
-            assert!(self.resolved.insert(id, (now.0, outcome)).is_none(), "request {id} resolved twice");
+        loop {
+            let Process { shared, workers, .. } = &mut self.processes[process];
+            let Some(state) = workers[worker].as_mut() else { return };
+            let Some(output) = state.limiter.next(shared, now) else {
+                // A decision may need a tick sooner than planned.
+                state.next_tick = state.next_tick.min(now.0 + state.limiter.next_tick_ms());
+                return;
+            };
+            match output {
+                Output::Close(_) => {
+                    if let Some(stream) = state.stream.take() {
+                        self.close(stream);
+                    }
+                }
+                Output::Open => self.open(process, worker),
+                Output::Send(frame) => {
+                    if let Some(stream) = state.stream {
+                        self.send(stream, frame);
+                    }
+                }
+                Output::Resolve { request, outcome } => {
+                    let first = self.resolved.insert(request, (now.0, outcome));
+                    assert!(first.is_none(), "request {request} resolved twice");
+                }
+                Output::Shadow { rule, outcome, .. } => self.shadow.push((rule, outcome)),
+                Output::Struck(violator) => state.struck.push(violator),
+            }
         }
-        let shadow = state.limiter.take_shadow_outcomes().into_iter();
-        self.shadow.extend(shadow.map(|(_, rule, outcome)| (rule, outcome)));
-        // A decision may need a tick sooner than planned.
-        state.next_tick = state.next_tick.min(now.0 + state.limiter.next_tick_ms());
-        let Some(stream) = state.stream else { return };
-        for frame in frames {
-            assert!(prost::Message::encoded_len(&frame) <= wire::MAX_FRAME_BYTES);
-            assert!(frame.exact_requests.len().max(frame.refunds.len()) <= wire::MAX_FRAME_CELLS);
-            self.sent_queries.extend(frame.queries.iter().map(|query| (self.now, query.clone())));
-            self.transmit(stream, Frame::Up(frame));
-        }
+    }
+
+    fn send(&mut self, stream: u64, frame: wire::FilterFrame) {
+        assert!(prost::Message::encoded_len(&frame) <= wire::MAX_FRAME_BYTES);
+        assert!(frame.exact_requests.len().max(frame.refunds.len()) <= wire::MAX_FRAME_CELLS);
+        self.sent_queries.extend(frame.queries.iter().map(|query| (self.now, query.clone())));
+        self.transmit(stream, Frame::Up(frame));
     }
 
     fn transmit(&mut self, stream: u64, frame: Frame) {
@@ -88,7 +106,7 @@ impl World {
             return;
         };
         state.limiter.on_frame(shared, frame, now);
-        self.send(process, worker);
+        self.drive(process, worker);
     }
 
     pub(super) fn region_receives(&mut self, stream: u64, frame: wire::FilterFrame) {

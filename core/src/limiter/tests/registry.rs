@@ -61,9 +61,7 @@ fn a_replaced_worker_gives_its_entry_back_once_it_owes_nothing() {
         let Process { shared, workers, .. } = &mut world.processes[0];
         let worker = workers[0].as_mut().unwrap();
         let rests = worker.limiter.rest(shared, now);
-        if let Some(stream) = worker.stream.take_if(|_| rests) {
-            world.close(stream);
-        }
+        world.drive(0, 0);
         rests
     };
     world.run(REST_MS);
@@ -111,9 +109,7 @@ fn a_worker_that_is_needed_again_rests_less_and_less() {
             let worker = workers[0].as_mut().unwrap();
             let rests = worker.limiter.rest(shared, now);
             rested += usize::from(rests);
-            if let Some(stream) = worker.stream.take_if(|_| rests) {
-                world.close(stream);
-            }
+            world.drive(0, 0);
             let registry = &world.processes[0].workers[1].as_ref().unwrap().limiter.connection.registry;
             evictable_s += u64::from(registry.safe_before(now) > MonoMs(0));
         }

@@ -12,11 +12,12 @@ impl World {
         let now = MonoMs(self.now);
         let Process { shared, workers, .. } = &mut self.processes[process];
         let violation = Violation { rule: (9, 3), key: key.as_bytes(), most };
-        workers[worker].as_mut().unwrap().limiter.violation(shared, &violation, now);
+        let worker = workers[worker].as_mut().unwrap();
+        worker.struck.extend(worker.limiter.violation(shared, &violation, now));
     }
 
     fn take_violators(&mut self, process: usize, worker: usize) -> Vec<Violator> {
-        self.limiter(process, worker).take_struck(9)
+        core::mem::take(&mut self.processes[process].workers[worker].as_mut().unwrap().struck)
     }
 }
 

@@ -14,7 +14,7 @@ use crate::random::Random;
 use crate::table::Table;
 use std::collections::{BTreeMap, VecDeque};
 use weir_core::limiter::table::{Geometry, Meta};
-use weir_core::limiter::{Cause, Decision, Limiter, Outcome, Setup, TICK_MS};
+use weir_core::limiter::{Cause, Decision, Limiter, Outcome, Output, Setup, TICK_MS};
 use weir_core::model::key::{HashKey, NodeId};
 use weir_core::model::wire::RegionFrame;
 
@@ -173,16 +173,9 @@ impl World<'_> {
                 }
             }
             let Some((table, worker)) = self.worker(at) else { return };
-            let frames = worker.limiter.shutdown(table, now);
+            worker.limiter.shutdown(table, now);
             worker.ended = true;
-            let stream = worker.stream;
-            for frame in frames {
-                self.count_up(&frame);
-                if let Some(stream) = stream {
-                    self.carry(stream, Carried::Up(Some(Box::new(frame))));
-                }
-            }
-            self.take_resolved(at);
+            self.perform_outputs(at);
         }
         let Some(process) = self.envoys[at.envoy].process.as_mut() else { return };
         let Some(ended) = process.workers.get_mut(at.worker).and_then(Option::take) else { return };
@@ -240,7 +233,7 @@ impl World<'_> {
             self.conclude(at, request, arrival, &outcome);
         }
         if outcome.decision == Decision::Wait || urgent {
-            self.send(at);
+            self.perform_outputs(at);
             self.advance_timer(at);
         }
         self.check_writes(at.envoy);
@@ -260,19 +253,7 @@ impl World<'_> {
         let Some((table, worker)) = self.worker(at) else { return };
         worker.limiter.tick(table, now);
         self.check_clock(at);
-        let Some((_, worker)) = self.worker(at) else { return };
-        if worker.limiter.should_give_up(now.mono).is_some() {
-            self.break_stream(at);
-        }
-        let opens = self.worker(at).filter(|(_, worker)| worker.limiter.should_open(now.mono));
-        if let Some((_, worker)) = opens {
-            worker.limiter.on_opening(now.mono);
-            let stream = self.open_stream(at);
-            if let Some((_, worker)) = self.worker(at) {
-                worker.stream = Some(stream);
-            }
-        }
-        self.handle_effects(at);
+        self.drive_limiter(at);
         let Some((_, worker)) = self.worker(at) else { return };
         worker.tick_ms = worker.limiter.next_tick_ms();
         let tick_us = worker.tick_ms * 1_000;
@@ -300,7 +281,7 @@ impl World<'_> {
             None => self.break_stream(at),
         }
         self.check_clock(at);
-        self.handle_effects(at);
+        self.drive_limiter(at);
     }
 
     /// A worker that is connected to another aggregator may use another clock from then on.
@@ -371,35 +352,47 @@ impl World<'_> {
         frozen
     }
 
-    /// Handles the effects of a limiter call: frames to send, an earlier tick, and resolved requests.
-    fn handle_effects(&mut self, at: WorkerAt) {
-        self.send(at);
+    /// Does what a call of the limiter has led to, and ticks earlier if it asks for that.
+    fn drive_limiter(&mut self, at: WorkerAt) {
+        self.perform_outputs(at);
         self.advance_timer(at);
-        self.take_resolved(at);
         self.check_writes(at.envoy);
     }
 
-    fn send(&mut self, at: WorkerAt) {
+    /// Does what the limiter has to do now.
+    fn perform_outputs(&mut self, at: WorkerAt) {
         let now = self.envoys[at.envoy].clock.mono(self.now_us);
-        let Some((table, worker)) = self.worker(at) else { return };
-        let frames = worker.limiter.take_frames(table, now);
-        let Some(stream) = worker.stream else { return };
-        for frame in frames {
-            self.count_up(&frame);
-            self.carry(stream, Carried::Up(Some(Box::new(frame))));
-        }
-    }
-
-    fn take_resolved(&mut self, at: WorkerAt) {
-        let Some((_, worker)) = self.worker(at) else { return };
-        for (request, outcome) in worker.limiter.take_resolved() {
-            let Some((_, worker)) = self.worker(at) else { return };
-            let Some(waiting) = worker.waiting.remove(&request) else {
-                self.check.resolved_twice(request, self.now_us);
-                continue;
-            };
-            self.note_wait(at, &waiting.arrival, waiting.since_us);
-            self.conclude(at, request, waiting.arrival, &outcome);
+        while let Some((table, worker)) = self.worker(at) {
+            let Some(output) = worker.limiter.next(table, now) else { return };
+            match output {
+                Output::Close(_) => {
+                    if let Some(stream) = worker.stream.take() {
+                        self.closed(stream, End::Worker);
+                    }
+                }
+                Output::Open => {
+                    let stream = self.open_stream(at);
+                    if let Some((_, worker)) = self.worker(at) {
+                        worker.stream = Some(stream);
+                    }
+                }
+                Output::Send(frame) => {
+                    let stream = worker.stream;
+                    self.count_up(&frame);
+                    if let Some(stream) = stream {
+                        self.carry(stream, Carried::Up(Some(Box::new(frame))));
+                    }
+                }
+                Output::Resolve { request, outcome } => match worker.waiting.remove(&request) {
+                    Some(Waiting { arrival, since_us }) => {
+                        self.note_wait(at, &arrival, since_us);
+                        self.conclude(at, request, arrival, &outcome);
+                    }
+                    None => self.check.resolved_twice(request, self.now_us),
+                },
+                // Exact shadow rules and bans are not simulated here.
+                Output::Shadow { .. } | Output::Struck(_) => {}
+            }
         }
     }
 
