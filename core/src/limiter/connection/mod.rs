@@ -174,11 +174,14 @@ impl Connection {
         checks: &[Check<'_>],
         now: Now,
     ) -> Outcome {
-        match self.decide_windows(local, shared, request, checks, now) {
+        match local.round(shared, request, checks, || self.view(now.mono), now) {
             Ok(outcome) => outcome,
+            Err(_) if self.waiting.is_full() => {
+                local.unanswered(shared, request, checks, self.nodes(now.mono), now)
+            }
             Err(needs) => {
                 let waiting = WaitingRequest::for_answers(checks, ExactPart::default(), now.mono);
-                self.query(local, request, waiting, &needs, now.mono);
+                self.query(local, request, waiting, &needs.all, now.mono);
                 Outcome::of(Decision::Wait)
             }
         }
