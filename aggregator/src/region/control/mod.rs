@@ -16,6 +16,7 @@ pub mod push;
 use crate::database::{Change, Changed, DatabaseError, NewsPage};
 use crate::region::global::Global;
 use crate::region::hub::Hub;
+use crate::region::machine::Machine;
 use crate::region::regional::{self, Regional};
 use crate::telemetry::metrics::Operation;
 use parking_lot::RwLock;
@@ -30,7 +31,7 @@ use weir_core::control::news::UnfinishedNews;
 use weir_core::control::{Control, Controls};
 use weir_core::model::time::UnixMs;
 use weir_core::model::wire::ControlsKnown;
-use weir_core::replication::global::controls::Reader;
+use weir_core::replication::global::controls::{Read, Reader};
 use weir_core::replication::limits::LiveLimits;
 use weir_core::replication::{Event, Next};
 
@@ -173,27 +174,9 @@ impl Live {
     }
 
     /// Reads the database once.
-    pub async fn read_once(&self, global: &Global) {
-        self.drive(global, Reader::once()).await;
-    }
-
-    /// Reads the database until `reader` ends.
-    async fn drive(&self, global: &Global, mut reader: Reader) {
-        loop {
-            match reader.next(&mut &*self.hub, rand::random()) {
-                Next::Call(call) => {
-                    let within = Duration::from_millis(call.within_ms);
-                    let read = self.read(global, call.compares, within).await;
-                    reader.read(read.is_ok());
-                    if let Err(error) = read {
-                        self.hub
-                            .warn(&format!("could not read live controls from the database: {error}"), None);
-                    }
-                }
-                Next::Over => return,
-                idle => drop(self.hub.idle(idle).await),
-            }
-        }
+    pub async fn read_once(self: &Arc<Live>, global: &Arc<Global>) {
+        let (live, global) = (self.clone(), global.clone());
+        self.hub.drive(&mut ReadTask { live, global, reader: Reader::once() }).await;
     }
 
     /// Reads the changes since the last reading. If it `compares`, it also finds rows that are missing though nothing has changed.
@@ -258,9 +241,29 @@ pub fn start(live: &Arc<Live>, global: &Arc<Global>, tasks: &mut JoinSet<()>) {
     tasks.spawn(bans::store(live.clone(), global.clone()));
     let applying = live.clone();
     tasks.spawn(async move { applying.apply_limits().await });
-    let (live, global) = (live.clone(), global.clone());
-    tasks.spawn(async move {
-        let reader = Reader::new(global.schedule, live.hub.moment().mono, rand::random());
-        live.drive(&global, reader).await;
-    });
+    let reader = Reader::new(global.schedule, live.hub.moment().mono, rand::random());
+    live.hub.start(ReadTask { live: live.clone(), global: global.clone(), reader }, tasks);
+}
+
+/// Reads the database.
+struct ReadTask {
+    live: Arc<Live>,
+    global: Arc<Global>,
+    reader: Reader,
+}
+
+impl Machine for ReadTask {
+    type Call = Read;
+
+    fn next(&mut self, mut hub: &Hub) -> Next<Read> {
+        self.reader.next(&mut hub, rand::random())
+    }
+
+    async fn call(&mut self, hub: &Arc<Hub>, Read { within_ms, compares }: Read) {
+        let read = self.live.read(&self.global, compares, Duration::from_millis(within_ms)).await;
+        self.reader.read(read.is_ok());
+        if let Err(error) = read {
+            hub.warn(&format!("could not read live controls from the database: {error}"), None);
+        }
+    }
 }

@@ -3,6 +3,7 @@
 use super::calls::{Global, count, failure};
 use crate::database::DatabaseError;
 use crate::region::hub::Hub;
+use crate::region::machine::Machine;
 use crate::telemetry::metrics::Operation;
 use crate::telemetry::spans::{Round, around};
 use std::sync::Arc;
@@ -13,7 +14,8 @@ use weir_core::replication::global::import::Importer;
 use weir_core::replication::global::paging::ReadPage;
 
 /// Imports for as long as the program runs.
-pub(super) struct Import {
+pub(super) struct ImportTask {
+    global: Arc<Global>,
     importer: Importer,
     round: Round,
     /// The pages that were read without a pause.
@@ -30,23 +32,13 @@ struct Going {
     before: (u64, u64, u64),
 }
 
-/// Imports until the program ends.
-pub(super) async fn run(hub: Arc<Hub>, global: Arc<Global>, mut import: Import) {
-    while let Some(next) = import.step(&hub, &global).await {
-        hub.idle(next).await;
-    }
-}
-
 /// Before the program serves: imports all, within a bound.
-pub(super) async fn before_serving(hub: &Hub, global: &Global) -> Import {
+pub(super) async fn before_serving(hub: &Arc<Hub>, global: &Arc<Global>) -> ImportTask {
     let now = hub.moment().mono;
     let importer = Importer::before_serving(global.schedule, now, rand::random());
-    let mut import = Import { importer, round: Round::new("import"), going: None };
-    while !import.importer.may_serve(hub.moment().mono) {
-        if let Some(next) = import.step(hub, global).await {
-            hub.idle(next).await;
-        }
-    }
+    let round = Round::new("import");
+    let mut import = ImportTask { global: global.clone(), importer, round, going: None };
+    hub.drive_until(&mut import, |import, hub| import.importer.may_serve(hub.moment().mono)).await;
     if hub.state(|state, _| state.figures.imported_at.is_none()) {
         warn!(
             "not all counts of other regions could be read in time; serving without the rest, which is read meanwhile"
@@ -55,31 +47,36 @@ pub(super) async fn before_serving(hub: &Hub, global: &Global) -> Import {
     import
 }
 
-impl Import {
+impl Machine for ImportTask {
+    type Call = ReadPage;
+
+    fn next(&mut self, mut hub: &Hub) -> Next<ReadPage> {
+        self.importer.next(&mut hub, rand::random())
+    }
+
+    async fn call(&mut self, hub: &Arc<Hub>, page: ReadPage) {
+        self.read(hub, page).await;
+    }
+
+    fn idle(&mut self, hub: &Hub, next: &Next<ReadPage>) {
+        if *next == Next::Yield {
+            return;
+        }
+        self.round.end();
+        if let Some(going) = self.going.take() {
+            going.conclude(hub);
+        }
+    }
+}
+
+impl ImportTask {
     /// The program serves.
     pub(super) fn serve(&mut self) {
         self.importer.serve();
     }
 
-    /// The next step; a call is made here. `None` if the machine has ended.
-    async fn step(&mut self, hub: &Hub, global: &Global) -> Option<Next<ReadPage>> {
-        match self.importer.next(&mut &*hub, rand::random()) {
-            Next::Call(page) => {
-                self.read(hub, global, page).await;
-                Some(Next::Yield)
-            }
-            Next::Yield => Some(Next::Yield),
-            idle => {
-                self.round.end();
-                if let Some(going) = self.going.take() {
-                    going.conclude(hub);
-                }
-                (idle != Next::Over).then_some(idle)
-            }
-        }
-    }
-
-    async fn read(&mut self, hub: &Hub, global: &Global, page: ReadPage) {
+    async fn read(&mut self, hub: &Hub, page: ReadPage) {
+        let global = &self.global;
         let (began, before, span) = (Instant::now(), merged(hub), self.round.call(&hub.telemetry));
         let result = around(span.as_ref(), global.database.import(&page)).await;
         let cells = result.as_ref().map_or(0, |imported| imported.cells() as u64);

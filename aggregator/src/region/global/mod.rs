@@ -13,7 +13,10 @@ mod recover;
 mod sync;
 
 use crate::region::hub::Hub;
+use import::ImportTask;
+use recover::RecoverTask;
 use std::sync::Arc;
+use sync::SyncTask;
 use tokio::task::JoinSet;
 use weir_core::replication::global::recover::Recovery;
 
@@ -21,20 +24,20 @@ pub use calls::Global;
 
 /// The tasks that have read the database before the program serves, and go on afterwards.
 pub struct Start {
-    sync: sync::Sync,
-    import: import::Import,
+    sync: SyncTask,
+    import: ImportTask,
     recovery: Recovery,
 }
 
 /// Before the program serves: reads what other regions have published and, if this aggregator alone holds its region's counts, what this
 /// region has published itself.
-pub async fn before_serving(hub: &Hub, global: &Global, alone: bool) -> Start {
+pub async fn before_serving(hub: &Arc<Hub>, global: &Arc<Global>, alone: bool) -> Start {
     let own = async {
-        let mut sync = sync::Sync::new(hub, global);
+        let mut sync = SyncTask::new(hub, global);
         let recovery = match alone {
             true => {
                 // Its marker shows from then on if the rows are lost that are read here.
-                sync.exchange_first(hub, global).await;
+                sync.exchange_first(hub).await;
                 recover::before_serving(hub, global).await
             }
             false => Recovery::new(global.schedule),
@@ -52,10 +55,9 @@ pub fn start(hub: &Arc<Hub>, global: &Arc<Global>, start: Start, tasks: &mut Joi
     let Start { sync, mut import, mut recovery } = start;
     import.serve();
     recovery.serve(&mut &**hub);
-    let (hub, global) = (|| hub.clone(), || global.clone());
-    tasks.spawn(sync::run(hub(), global(), sync));
-    tasks.spawn(import::run(hub(), global(), import));
-    tasks.spawn(recover::run(hub(), global(), recovery));
+    hub.start(sync, tasks);
+    hub.start(import, tasks);
+    hub.start(RecoverTask { global: global.clone(), recovery }, tasks);
 }
 
 /// Before the program ends: publishes all that is due, and waits until the database holds it.

@@ -2,6 +2,7 @@
 
 use super::calls::{Global, count, failure};
 use crate::region::hub::Hub;
+use crate::region::machine::Machine;
 use crate::telemetry::metrics::Operation;
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,21 +11,17 @@ use weir_core::replication::Next;
 use weir_core::replication::global::paging::ReadPage;
 use weir_core::replication::global::recover::Recovery;
 
-/// Recovers after each loss, until the program ends.
-pub(super) async fn run(hub: Arc<Hub>, global: Arc<Global>, mut recovery: Recovery) {
-    while let Some(next) = step(&hub, &global, &mut recovery).await {
-        hub.idle(next).await;
-    }
+/// Recovers after each loss.
+pub(super) struct RecoverTask {
+    pub(super) global: Arc<Global>,
+    pub(super) recovery: Recovery,
 }
 
 /// Before the program serves: reads what the region had published, within a bound.
-pub(super) async fn before_serving(hub: &Hub, global: &Global) -> Recovery {
-    let mut recovery = Recovery::before_serving(global.schedule, hub.moment().mono);
-    while !recovery.may_serve(hub.moment().mono) {
-        if let Some(next) = step(hub, global, &mut recovery).await {
-            hub.idle(next).await;
-        }
-    }
+pub(super) async fn before_serving(hub: &Arc<Hub>, global: &Arc<Global>) -> Recovery {
+    let recovery = Recovery::before_serving(global.schedule, hub.moment().mono);
+    let mut task = RecoverTask { global: global.clone(), recovery };
+    hub.drive_until(&mut task, |task, hub| task.recovery.may_serve(hub.moment().mono)).await;
     if hub.state(|state, _| state.is_recovering()) {
         let cells = recovered(hub);
         warn!(
@@ -32,18 +29,18 @@ pub(super) async fn before_serving(hub: &Hub, global: &Global) -> Recovery {
             "not all counts that this region had published could be read in time; serving without the rest, which is read meanwhile"
         );
     }
-    recovery
+    task.recovery
 }
 
-/// The next step; a call is made here. `None` if the machine has ended.
-async fn step(hub: &Hub, global: &Global, recovery: &mut Recovery) -> Option<Next<ReadPage>> {
-    match recovery.next(&mut &*hub) {
-        Next::Call(page) => {
-            read(hub, global, recovery, page).await;
-            Some(Next::Yield)
-        }
-        Next::Over => None,
-        idle => Some(idle),
+impl Machine for RecoverTask {
+    type Call = ReadPage;
+
+    fn next(&mut self, mut hub: &Hub) -> Next<ReadPage> {
+        self.recovery.next(&mut hub)
+    }
+
+    async fn call(&mut self, hub: &Arc<Hub>, page: ReadPage) {
+        read(hub, &self.global, &mut self.recovery, page).await;
     }
 }
 

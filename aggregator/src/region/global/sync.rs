@@ -3,6 +3,7 @@
 use super::calls::{Global, count, failure};
 use crate::database::{DatabaseError, Exchanged};
 use crate::region::hub::Hub;
+use crate::region::machine::Machine;
 use crate::telemetry::metrics::Operation;
 use crate::telemetry::spans::{Round, around};
 use std::sync::Arc;
@@ -11,56 +12,55 @@ use tracing::{debug, error, info, warn};
 use weir_core::replication::Next;
 use weir_core::replication::global::sync::{Call, GlobalSync};
 
-/// The exchange of packets.
-pub(super) struct Sync {
+/// Exchanges packets.
+pub(super) struct SyncTask {
+    global: Arc<Global>,
     sync: GlobalSync,
     round: Round,
     /// How many were found when that was logged last.
     foreign_writers: usize,
 }
 
-/// Exchanges packets until the program ends.
-pub(super) async fn run(hub: Arc<Hub>, global: Arc<Global>, mut sync: Sync) {
-    while let Some(next) = sync.step(&hub, &global).await {
-        hub.idle(next).await;
-    }
-}
-
-impl Sync {
+impl SyncTask {
     /// A new writer.
-    pub(super) fn new(hub: &Hub, global: &Global) -> Sync {
+    pub(super) fn new(hub: &Hub, global: &Arc<Global>) -> SyncTask {
         let region = global.database.region().as_bytes();
         let sync = GlobalSync::new(global.schedule, global.id, region, hub.moment().mono, rand::random());
-        Sync { sync, round: Round::new("exchange"), foreign_writers: 0 }
+        SyncTask { global: global.clone(), sync, round: Round::new("exchange"), foreign_writers: 0 }
     }
 
     /// Exchanges the first packet, which is due at once, once.
-    pub(super) async fn exchange_first(&mut self, hub: &Hub, global: &Global) {
-        self.step(hub, global).await;
-    }
-
-    /// The next step; a packet is exchanged here. `None` if the machine has ended.
-    async fn step(&mut self, hub: &Hub, global: &Global) -> Option<Next<Call>> {
-        match self.sync.next(&mut &*hub, rand::random()) {
-            Next::Call(call) => {
-                exchange(hub, global, &mut self.sync, call, &mut self.round).await;
-                global.exchanged.notify_one();
-                self.log_split(hub, global);
-                Some(Next::Yield)
-            }
-            Next::Yield => Some(Next::Yield),
-            idle => {
-                self.round.end();
-                (idle != Next::Over).then_some(idle)
-            }
+    pub(super) async fn exchange_first(&mut self, hub: &Arc<Hub>) {
+        if let Next::Call(call) = self.next(hub) {
+            self.call(hub, call).await;
         }
     }
 }
 
-impl Sync {
-    fn log_split(&mut self, hub: &Hub, global: &Global) {
+impl Machine for SyncTask {
+    type Call = Call;
+
+    fn next(&mut self, mut hub: &Hub) -> Next<Call> {
+        self.sync.next(&mut hub, rand::random())
+    }
+
+    async fn call(&mut self, hub: &Arc<Hub>, call: Call) {
+        exchange(hub, &self.global, &mut self.sync, call, &mut self.round).await;
+        self.global.exchanged.notify_one();
+        self.log_split(hub);
+    }
+
+    fn idle(&mut self, _hub: &Hub, next: &Next<Call>) {
+        if *next != Next::Yield {
+            self.round.end();
+        }
+    }
+}
+
+impl SyncTask {
+    fn log_split(&mut self, hub: &Hub) {
         let found = hub.state(|state, _| state.foreign_writers());
-        let region = global.database.region();
+        let region = self.global.database.region();
         match (self.foreign_writers, found) {
             (0, 1..) => error!(
                 region,

@@ -4,6 +4,7 @@
 use super::calls::{Regional, count, counted, failures};
 use crate::redis::Received;
 use crate::region::hub::Hub;
+use crate::region::machine::Machine;
 use crate::telemetry::metrics::Operation;
 use prost::Message;
 use std::sync::Arc;
@@ -12,19 +13,24 @@ use tracing::debug;
 use weir_core::model::wire::Changes;
 use weir_core::replication::regional::broadcast::{self, Broadcaster};
 use weir_core::replication::regional::hot::{Call, HotReader, SHARD_CELLS};
-use weir_core::replication::{Failure, Next};
+use weir_core::replication::{Event, Failure, Next};
 
-/// Publishes to the peers what changed here, until the program ends.
-pub async fn publish(hub: Arc<Hub>, regional: Arc<Regional>) {
-    let mut broadcaster = Broadcaster::new(regional.id, regional.schedule);
-    loop {
-        match broadcaster.next(&mut &*hub) {
-            Next::Call(changes) => {
-                let result = send(&hub, &regional, &changes).await;
-                broadcaster.sent(&mut &*hub, result);
-            }
-            idle => drop(hub.idle(idle).await),
-        }
+/// Publishes to the peers what changed here.
+pub(super) struct PublishTask {
+    pub(super) regional: Arc<Regional>,
+    pub(super) broadcaster: Broadcaster,
+}
+
+impl Machine for PublishTask {
+    type Call = Changes;
+
+    fn next(&mut self, mut hub: &Hub) -> Next<Changes> {
+        self.broadcaster.next(&mut hub)
+    }
+
+    async fn call(&mut self, hub: &Arc<Hub>, changes: Changes) {
+        let result = send(hub, &self.regional, &changes).await;
+        self.broadcaster.sent(&mut &**hub, result);
     }
 }
 
@@ -51,33 +57,50 @@ pub async fn listen(hub: Arc<Hub>, regional: Arc<Regional>) {
     }
 }
 
-/// Reads the hot index repeatedly, until the program ends.
-pub async fn read_hot(hub: Arc<Hub>, regional: Arc<Regional>) {
-    let mut reader = HotReader::new(regional.schedule);
-    let mut started = Instant::now();
-    loop {
-        let ended = match reader.next(&mut &*hub) {
-            Next::Call(Call::Shard(shard)) => {
-                started = Instant::now();
+/// Reads the hot index repeatedly.
+pub(super) struct HotIndexTask {
+    regional: Arc<Regional>,
+    reader: HotReader,
+    /// When the reading of the index began.
+    began: Instant,
+}
+
+impl HotIndexTask {
+    pub(super) fn new(regional: Arc<Regional>) -> HotIndexTask {
+        let reader = HotReader::new(regional.schedule);
+        HotIndexTask { regional, reader, began: Instant::now() }
+    }
+}
+
+impl Machine for HotIndexTask {
+    type Call = Call;
+
+    fn next(&mut self, mut hub: &Hub) -> Next<Call> {
+        self.reader.next(&mut hub)
+    }
+
+    async fn call(&mut self, hub: &Arc<Hub>, call: Call) {
+        let HotIndexTask { regional, reader, began } = self;
+        let ended = match call {
+            Call::Shard(shard) => {
+                *began = Instant::now();
                 let hot = regional.store.hot(shard, hub.now(), SHARD_CELLS, regional.within()).await;
                 if let Err(error) = &hot {
                     debug!(%error, "could not read the hot index");
                 }
-                reader.indexed(&mut &*hub, hot.map_err(|error| error.failure()))
+                reader.indexed(&mut &**hub, hot.map_err(|error| error.failure()))
             }
-            Next::Call(Call::Cells(cells)) => {
+            Call::Cells(cells) => {
                 let results = failures(regional.store.read(&cells, regional.within()).await);
-                reader.read(&mut &*hub, &cells, &results)
-            }
-            idle => {
-                if hub.idle(idle).await.is_some() {
-                    reader.notified(&mut &*hub);
-                }
-                None
+                reader.read(&mut &**hub, &cells, &results)
             }
         };
         if let Some(result) = ended {
-            count(&hub.metrics, Operation::ReadHot, started, result.err().as_ref());
+            count(&hub.metrics, Operation::ReadHot, *began, result.err().as_ref());
         }
+    }
+
+    fn notified(&mut self, mut hub: &Hub, _event: Event) {
+        self.reader.notified(&mut hub);
     }
 }

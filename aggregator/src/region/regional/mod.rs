@@ -15,9 +15,14 @@ mod replay;
 mod watch;
 
 use crate::region::hub::Hub;
+use broadcast::{HotIndexTask, PublishTask};
+use replay::ReplayTask;
 use std::sync::Arc;
 use tokio::task::JoinSet;
+use watch::{HeartbeatTask, WatchTask};
 use weir_core::model::wire::Changes;
+use weir_core::replication::regional::broadcast::Broadcaster;
+use weir_core::replication::regional::heartbeat::Heartbeat;
 use weir_core::replication::regional::watch::Watch;
 
 pub use calls::Regional;
@@ -26,14 +31,15 @@ pub use watch::before_serving;
 
 /// Starts the tasks that replay, watch, announce, and exchange messages with peers.
 pub fn start(hub: &Arc<Hub>, regional: &Arc<Regional>, watch: Watch, tasks: &mut JoinSet<()>) {
-    let (hub, regional) = (|| hub.clone(), || regional.clone());
-    tasks.spawn(replay::run(hub(), regional()));
-    tasks.spawn(watch::run(hub(), regional(), watch));
-    tasks.spawn(watch::heartbeat(hub(), regional()));
-    tasks.spawn(watch::eviction(hub(), regional()));
-    tasks.spawn(broadcast::publish(hub(), regional()));
-    tasks.spawn(broadcast::listen(hub(), regional()));
-    tasks.spawn(broadcast::read_hot(hub(), regional()));
+    let (schedule, id) = (regional.schedule, regional.id);
+    let regional = || regional.clone();
+    hub.start(ReplayTask::new(regional()), tasks);
+    hub.start(WatchTask { regional: regional(), watch }, tasks);
+    hub.start(HeartbeatTask { regional: regional(), heartbeat: Heartbeat::new(id, schedule) }, tasks);
+    tasks.spawn(watch::eviction(hub.clone(), regional()));
+    hub.start(PublishTask { regional: regional(), broadcaster: Broadcaster::new(id, schedule) }, tasks);
+    tasks.spawn(broadcast::listen(hub.clone(), regional()));
+    hub.start(HotIndexTask::new(regional()), tasks);
 }
 
 /// Notifies the region's other aggregators that live controls changed. If the message is lost, they read the change at their
