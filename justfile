@@ -63,6 +63,10 @@ bench-filter *ARGS:
 bench-aggregator *ARGS:
     @exec envoy/tools/bench/aggregator.sh "$@"
 
+# Measure all that pages quote, on a quiet machine, and write it into the pages. Services to compare with are arguments, as in `bench-filter --peers`.
+bench *PEERS:
+    @exec envoy/tools/bench/all.sh "$@"
+
 # Measure the core's decision alone.
 bench-core *ARGS:
     cargo bench -p weir-core "$@"

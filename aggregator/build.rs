@@ -1,17 +1,21 @@
-//! What the program states of its build: the commit and the compiler, for `--version` and `weir_build_info`.
+//! What the program states of its build, the commit and the compiler, for `--version` and `weir_build_info`; and the descriptions of its
+//! gRPC services, which the reflection service serves.
 //!
 //! The commit is `WEIR_REVISION`, where a build without git sets it, or else git's. Builds without optimisation, those of
 //! developers and tests, have none: each commit would compile the crate again.
 
-use std::path::Path;
+use prost::Message;
+use std::error::Error;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Digits of a commit that are shown.
 const REVISION_DIGITS: usize = 12;
 const UNKNOWN: &str = "unknown";
 /// What the program is made of, from this folder. A change of any of it compiles the program again in any case.
-const SOURCES: [&str; 12] = [
+const SOURCES: [&str; 13] = [
     "src",
+    "proto",
     "Cargo.toml",
     "API.md",
     "METRICS.md",
@@ -25,7 +29,12 @@ const SOURCES: [&str; 12] = [
     "../Cargo.lock",
 ];
 
-fn main() {
+/// Where descriptions of gRPC services are, and the files of those that the aggregator has.
+const DESCRIPTIONS: [&str; 2] = ["proto", "../core/src/model"];
+const SERVICES: [&str; 3] =
+    ["wire.proto", "envoy/service/ratelimit/v3/rls.proto", "envoy/service/rate_limit_quota/v3/rlqs.proto"];
+
+fn main() -> Result<(), Box<dyn Error>> {
     // The macro that embeds migrations only sees those it has seen.
     println!("cargo::rerun-if-changed=../migrations");
     println!("cargo::rerun-if-env-changed=WEIR_REVISION");
@@ -33,6 +42,16 @@ fn main() {
     let rust = output(&variable("RUSTC"), &["--version"]);
     let version = rust.as_deref().and_then(|line| line.split(' ').nth(1));
     println!("cargo::rustc-env=WEIR_RUST_VERSION={}", version.unwrap_or(UNKNOWN));
+    describe_services()
+}
+
+fn describe_services() -> Result<(), Box<dyn Error>> {
+    println!("cargo::rerun-if-changed=proto");
+    println!("cargo::rerun-if-changed=../core/src/model/wire.proto");
+    let mut compiler = protox::Compiler::new(DESCRIPTIONS)?;
+    compiler.include_imports(true).include_source_info(false).open_files(SERVICES)?;
+    let file = PathBuf::from(variable("OUT_DIR")).join("services.binpb");
+    Ok(std::fs::write(file, compiler.file_descriptor_set().encode_to_vec())?)
 }
 
 fn revision() -> String {

@@ -8,6 +8,7 @@
 mod clients;
 mod processes;
 mod servers;
+mod yaml;
 
 pub use clients::{browser, http, load};
 pub use processes::clock::Clock;
@@ -24,3 +25,4 @@ pub use servers::proxy::Proxy;
 pub use servers::redis::{Redis, RedisCluster, RedisOptions};
 pub use servers::upstream::EchoUpstream;
 pub use servers::xds::{XdsRequest, XdsResource, XdsServer};
+pub use yaml::yaml;

@@ -418,6 +418,22 @@ mod tests {
         assert_eq!(wrong(&entries(2)), "");
         let error = wrong(&entries(200));
         assert!(error.contains("alias replay limit exceeded"), "{error}");
+        assert!(error.contains("line "), "{error}");
+    }
+
+    #[test]
+    fn what_cannot_be_read_has_a_line_and_a_column() {
+        for text in [
+            "- {name: a, workspace: w, san: s}\n- {name: a, wrkspace: w}\n",
+            "- name: a\n  workspace: w\n  name: b\n",
+            "- name: [a]\n  san: s\n",
+            "- name: a\n  san: *s\n",
+            "- name: a\n san: s\n",
+            "- name: a\n  san: s\n  namespaces: {<<: 5}\n",
+        ] {
+            let error = wrong(text);
+            assert!(error.contains("line ") && error.contains("column "), "{text}: {error}");
+        }
     }
 
     /// Whoever saves an example unchanged must not admit everybody who has read it.

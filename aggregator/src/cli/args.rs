@@ -241,8 +241,8 @@ pub enum Zones {
 pub struct SetZone {
     #[command(flatten)]
     pub database: DatabaseUrl,
-    /// Number of the zone, as in the rules.
-    #[arg(long, value_name = "NUMBER")]
+    /// Number of the zone, as in the rules: 1 or more.
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
     zone: u32,
     /// The most that may be used in any window: 0 to 2^53.
     #[arg(long, value_name = "NUMBER")]

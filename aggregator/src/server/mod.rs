@@ -14,6 +14,7 @@ mod error;
 mod grpc;
 mod health;
 mod open;
+mod reflection;
 mod settings;
 
 use crate::admin;

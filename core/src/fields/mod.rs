@@ -4,6 +4,7 @@
 //!
 //! - [`value`]: a tree of values, bounded while it is parsed. Field order and repeated fields are kept.
 //! - [`reader`]: the fields of an object, with their types and ranges.
+//! - [`yaml`]: documents of YAML as such values (with the feature `yaml`).
 //! - `duration`: durations.
 //! - [`errors`]: errors and their paths.
 
@@ -11,6 +12,8 @@ pub mod duration;
 pub mod errors;
 pub mod reader;
 pub mod value;
+#[cfg(feature = "yaml")]
+pub mod yaml;
 
 pub use duration::{Span, parse_ms, written};
 pub use errors::{Errors, FieldError, FieldErrors, Path};

@@ -54,6 +54,22 @@ impl Bounds {
 }
 
 impl<'a> Value<'a> {
+    /// The value without what JSON's values have not: of a field that is given twice the last value is kept.
+    pub fn to_json(&self) -> serde_json::Value {
+        match self {
+            Value::Null => serde_json::Value::Null,
+            Value::Bool(value) => (*value).into(),
+            Value::Unsigned(value) => (*value).into(),
+            Value::Negative(value) => (*value).into(),
+            Value::Float(value) => (*value).into(),
+            Value::Text(text) => text.as_ref().into(),
+            Value::List(items) => items.iter().map(Value::to_json).collect(),
+            Value::Object(fields) => {
+                fields.iter().map(|(name, value)| (name.to_string(), value.to_json())).collect()
+            }
+        }
+    }
+
     /// Parses one JSON text with nothing after it.
     pub fn parse(json: &'a [u8], bounds: Bounds) -> Result<Value<'a>, serde_json::Error> {
         let mut reader = serde_json::Deserializer::from_slice(json);

@@ -81,6 +81,18 @@ impl Pattern {
     }
 }
 
+/// Whether a pattern can match a raw identifier of so many parts. One that is malformed matches none.
+pub fn matches_parts(pattern: &[u8], parts: usize) -> bool {
+    let (mut least, mut has_star, mut escaping) = (1_usize, false, false);
+    for byte in pattern {
+        let escaped = escaping;
+        escaping = !escaped && *byte == b'\\';
+        least = least.saturating_add(usize::from(!escaped && *byte == b'|'));
+        has_star |= !escaped && *byte == b'*';
+    }
+    !escaping && if has_star { least <= parts } else { least == parts }
+}
+
 /// Replaces the second byte of each escaped pair by one that is nowhere else in a pattern. Thus nothing that begins inside a
 /// pair is equal to a fragment.
 fn set_apart(text: &mut [u8]) {

@@ -630,6 +630,9 @@ macro_rules! rule_counters {
             /// The zone of a ledger; 0 for others.
             #[prost(uint32, tag = "13")]
             pub zone: u32,
+            /// Of how many parts its identifiers are; 0 where they are digests.
+            #[prost(uint32, tag = "14")]
+            pub identifier_parts: u32,
         }
 
         impl RuleCounters {

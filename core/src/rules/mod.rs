@@ -47,6 +47,8 @@ mod testing;
 pub use addresses::Addresses;
 pub use config::{Aggregator, Config, Responses, Table, Token};
 pub use index::MAX_SPLIT_RULES;
+#[cfg(feature = "yaml")]
+pub use parse::documents::{Documents, documents};
 pub use parse::envoy_config::{
     PathSetting, Written, find_plugin_configs, path_settings, recognise, static_clusters, underscore_managers,
 };

@@ -1,6 +1,7 @@
 //! The recipes at the beginning of `filter/CONFIGURATION.md`: each is a configuration, and resolves requests as its heading states.
 
 use std::collections::BTreeMap;
+use weir_core::fields::yaml::{self, Dialect};
 use weir_core::rules::{Action, Config, Lines, Live, Request, Scratch};
 
 const PAGE: &str = include_str!("../../../filter/CONFIGURATION.md");
@@ -51,7 +52,8 @@ fn recipes() -> BTreeMap<&'static str, Config> {
     let recipe = |text: &'static str| {
         let (heading, rest) = text.split_once('\n').unwrap();
         let yaml = rest.split("```yaml\n").nth(1).unwrap().split("\n```").next().unwrap();
-        let mut config: serde_json::Value = serde_yaml_ng::from_str(yaml).unwrap();
+        let documents = yaml::documents(yaml.as_bytes(), Dialect::Envoy).unwrap();
+        let mut config = documents[0].value.to_json();
         config["aggregator"] = serde_json::json!({ "cluster": "weir_aggregator" });
         let parsed = Config::parse(config.to_string().as_bytes());
         (heading, parsed.unwrap_or_else(|errors| panic!("{heading}: {errors}")))

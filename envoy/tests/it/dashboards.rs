@@ -13,7 +13,7 @@ use weir_core::model::outcome::{Group, RuleOutcome};
 use weir_envoy::http::Request;
 use weir_envoy::{
     Aggregator, AggregatorOptions, Envoy, EnvoyOptions, Filter, Redis, RedisOptions, Weir, binaries,
-    bootstrap, wait,
+    bootstrap, wait, yaml,
 };
 
 use super::documentation;
@@ -301,7 +301,7 @@ fn every_outcome_is_documented() {
 #[test]
 fn every_outcome_is_shown() {
     let dashboard: Value = serde_json::from_str(&file("weir.json")).unwrap();
-    let alerts: Value = serde_yaml_ng::from_str(&file("alerts.yml")).unwrap();
+    let alerts: Value = yaml(&file("alerts.yml")).unwrap();
     let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let panels = list(&dashboard["panels"]).into_iter().flat_map(|panel| list(&panel["targets"]));
     let rules = list(&alerts["groups"]).into_iter().flat_map(|group| list(&group["rules"]));
@@ -354,7 +354,7 @@ async fn what_dashboard_and_alerts_name_is_exported() {
         let Some(query) = variable["query"]["query"].as_str() else { continue };
         exported.check("a variable", query);
     }
-    let alerts: Value = serde_yaml_ng::from_str(&file("alerts.yml")).unwrap();
+    let alerts: Value = yaml(&file("alerts.yml")).unwrap();
     let mut names = BTreeSet::new();
     for group in alerts["groups"].as_array().unwrap() {
         for rule in group["rules"].as_array().unwrap() {

@@ -102,7 +102,7 @@ fn configurations_that_pages_show_are_accepted() {
     for page in pages() {
         for text in fragments(&read(&page), "yaml") {
             let shown: Value =
-                serde_yaml_ng::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", page.display()));
+                weir_envoy::yaml(&text).unwrap_or_else(|error| panic!("{}: {error}", page.display()));
             let mut config = shown.pointer("/configuration/value").unwrap_or(&shown).clone();
             if config["rules"].is_null() {
                 continue;
@@ -151,7 +151,7 @@ fn code(page: &str) -> impl Iterator<Item = &str> {
 #[test]
 fn the_labels_are_those_of_the_configuration_to_copy() {
     let tags = |text: &str| -> Value {
-        let config: Value = serde_yaml_ng::from_str(text).unwrap();
+        let config: Value = weir_envoy::yaml(text).unwrap();
         config["stats_config"]["stats_tags"].clone()
     };
     let shown = fragments(&read(Path::new("envoy/README.md")), "yaml");

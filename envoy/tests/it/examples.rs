@@ -12,7 +12,7 @@ use weir_envoy::http::{self, Request, Response};
 use weir_envoy::load::{self, LoadPlan};
 use weir_envoy::{
     Aggregator, AggregatorOptions, DatabaseServer, EchoUpstream, Envoy, EnvoyOptions, Filter, RateLimit,
-    Redis, RedisOptions, Route, Weir, binaries, validate_file, wait,
+    Redis, RedisOptions, Route, Weir, binaries, validate_file, wait, yaml,
 };
 
 /// What the environment variable of the examples holds.
@@ -376,7 +376,7 @@ async fn moving_from_limitador() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn moving_from_nginx() {
     let page = read("envoy/MOVING.md");
-    let mut config: Value = serde_yaml_ng::from_str(&after(&page, "## nginx")).unwrap();
+    let mut config: Value = yaml(&after(&page, "## nginx")).unwrap();
     config["aggregator"] = json!({ "cluster": "weir_aggregator" });
     let rule = &mut config["rules"][0];
     assert_eq!(
@@ -395,7 +395,7 @@ async fn moving_from_nginx() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn moving_from_kong() {
     let page = read("envoy/MOVING.md");
-    let mut config: Value = serde_yaml_ng::from_str(&after(&page, "is two rules of Weir")).unwrap();
+    let mut config: Value = yaml(&after(&page, "is two rules of Weir")).unwrap();
     config["aggregator"] = json!({ "cluster": "weir_aggregator" });
     let policy = Policy::of(config, Route::Direct, Vec::new()).await;
     policy.begin_window(60).await;

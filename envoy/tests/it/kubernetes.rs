@@ -7,7 +7,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 use weir_core::rules::{Config, find_plugin_configs};
 use weir_envoy::bootstrap::bootstrap;
-use weir_envoy::{EnvoyOptions, binaries};
+use weir_envoy::{EnvoyOptions, binaries, yaml};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 const COMPOSE_FILES: [&str; 3] =
@@ -27,7 +27,7 @@ fn documents(path: &str) -> Vec<Value> {
 
 fn parsed(path: &str, text: &str) -> Vec<Value> {
     let each = text.split("\n---\n");
-    each.map(|one| serde_yaml_ng::from_str(one).unwrap_or_else(|error| panic!("{path}: {error}"))).collect()
+    each.map(|one| yaml(one).unwrap_or_else(|error| panic!("{path}: {error}"))).collect()
 }
 
 /// The paths of the YAML files in a folder and below. Links are left out: the chart's lead to the same files.
@@ -63,7 +63,7 @@ fn with_all_components() -> Vec<Value> {
             let is_target =
                 |one: &&mut Value| one["kind"] == target["kind"] && one["metadata"]["name"] == target["name"];
             let object = all.iter_mut().find(is_target).unwrap_or_else(|| panic!("{path}: no {target}"));
-            let operations: Value = serde_yaml_ng::from_str(patch["patch"].as_str().unwrap()).unwrap();
+            let operations: Value = yaml(patch["patch"].as_str().unwrap()).unwrap();
             for operation in operations.as_array().unwrap() {
                 apply(object, operation);
             }
@@ -201,7 +201,7 @@ fn bootstraps() -> [Value; 2] {
         at("ConfigMap", "weir-bootstrap", "/data/custom_bootstrap.json"),
         at("EnvoyProxy", "weir", "/spec/bootstrap/value"),
     ];
-    texts.map(|text| serde_yaml_ng::from_str(text.as_str().unwrap()).unwrap())
+    texts.map(|text| yaml(text.as_str().unwrap()).unwrap())
 }
 
 /// All configurations of Envoy have the metric labels of the harness, with which `dashboards.rs` checks that an Envoy's
@@ -282,8 +282,7 @@ fn a_region_without_a_redis_replaces_its_aggregator_before_the_next_starts() {
             let path = format!("envoy/deploy/kubernetes/components/{component}/kustomization.yaml");
             for patch in documents(&path)[0]["patches"].as_array().unwrap() {
                 if patch["target"]["kind"] == "Deployment" {
-                    let operations: Value =
-                        serde_yaml_ng::from_str(patch["patch"].as_str().unwrap()).unwrap();
+                    let operations: Value = yaml(patch["patch"].as_str().unwrap()).unwrap();
                     operations.as_array().unwrap().iter().for_each(|one| apply(&mut deployment, one));
                 }
             }
@@ -474,7 +473,7 @@ fn merged(service: &Value, field: &str) -> Value {
 
 #[test]
 fn the_compose_files_envoys_take_their_configuration() {
-    let config: Value = serde_yaml_ng::from_str(&read("envoy/deploy/docker/envoy.yaml")).unwrap();
+    let config: Value = yaml(&read("envoy/deploy/docker/envoy.yaml")).unwrap();
     let plugins = find_plugin_configs(&config);
     assert_eq!(plugins.len(), 1);
     let parsed = Config::parse(plugins[0].json.as_bytes()).unwrap_or_else(|errors| panic!("{errors}"));

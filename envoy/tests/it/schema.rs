@@ -9,7 +9,7 @@ use std::process::Command;
 use regex::Regex;
 use serde_json::{Value, json};
 use weir_core::rules::{Config, schema};
-use weir_envoy::binaries;
+use weir_envoy::{binaries, yaml};
 
 /// Fields whose texts or numbers the parser checks further than a schema can: regular expressions, paths, networks,
 /// patterns, templates, ends of ranges in durations and in numbers that are written as strings, decimals, the order of two values,
@@ -113,8 +113,7 @@ fn configurations() -> Vec<(String, Value)> {
     ] {
         let text = std::fs::read_to_string(root().join(page)).unwrap();
         for text in text.split("```yaml\n").skip(1).filter_map(|rest| rest.split("\n```").next()) {
-            let shown: Value =
-                serde_yaml_ng::from_str(text).unwrap_or_else(|error| panic!("{page}: {error}"));
+            let shown: Value = yaml(text).unwrap_or_else(|error| panic!("{page}: {error}"));
             let mut config = shown.pointer("/configuration/value").unwrap_or(&shown).clone();
             if config["rules"].is_null() {
                 continue;

@@ -6,10 +6,13 @@
 
 use crate::bounds::{RULES_MAX, SAFE_MAX};
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::Value as Json;
 use std::borrow::Cow;
+use weir_core::fields::{Bounds, Value, yaml};
 use weir_core::model::exact::Algorithm;
-use weir_core::rules::{self, Config, OnFailure, STAND_IN, UnknownKey, Written, recognise};
+use weir_core::rules::{
+    self, Config, Documents, OnFailure, STAND_IN, UnknownKey, Written, documents, recognise,
+};
 use weir_simulator::plan::Rule;
 
 const MB: usize = 1 << 20;
@@ -60,91 +63,71 @@ pub fn judge(text: &str) -> Judged {
             "it is empty; expected a rule, the filter's configuration or one of Envoy's".to_owned(),
         );
     }
-    let json: Option<Value> = serde_json::from_str(text).ok();
-    let is_json = json.is_some();
-    let parsed = json.map_or_else(|| serde_yaml_ng::from_str(text), Ok);
-    let mut judged = Judged::default();
-    let recognised = recognise(text.as_bytes(), &parsed);
-    judged.yaml = match (&recognised, &parsed) {
-        (Ok(Written::Envoy(plugins)), _) => match plugins.as_slice() {
-            [plugin] => yaml_of(&Value::Null, &plugin.json),
-            _ => None,
-        },
-        (Ok(Written::Filter), Ok(value)) => yaml_of(value, text),
-        _ => None,
+    let read = documents(text.as_bytes()).and_then(|read| {
+        let is_json = matches!(read, Documents::Json(_));
+        read.into_one().map(|document| (document, is_json))
+    });
+    let (document, is_json) = match read {
+        Ok(read) => read,
+        Err(message) => return Judged::wrong(message),
     };
-    match (recognised, parsed) {
-        (Err(error), _) => return Judged::wrong(error),
-        (Ok(Written::Envoy(plugins)), _) => plugins.iter().for_each(|one| judged.add(&one.path, &one.json)),
-        // JSON is passed on as text, since only the text shows a field that is given twice.
-        (Ok(Written::Filter), Ok(value)) if !is_json => {
-            judged.add("", &as_config(&value, &value.to_string()))
+    let json = document.value.to_json();
+    let mut judged = Judged::default();
+    match recognise(&json) {
+        Err(message) => return Judged::wrong(message),
+        Ok(Written::Envoy(plugins)) => {
+            judged.yaml = match plugins.as_slice() {
+                [plugin] => {
+                    Value::parse(plugin.json.as_bytes(), Bounds::OF_A_FILE).ok().as_ref().map(yaml_of)
+                }
+                _ => None,
+            };
+            plugins.iter().for_each(|one| judged.add(&one.path, &one.json));
         }
-        (Ok(Written::Filter), Ok(value)) => judged.add("", &as_config(&value, text)),
-        (Ok(Written::Filter), Err(_)) => judged.add("", text),
+        Ok(Written::Filter) => {
+            judged.yaml = Some(yaml_of(&document.value));
+            // JSON is passed on as text, since its parser reports fields that are given twice.
+            match is_json {
+                true => judged.add("", &as_config(&json, text)),
+                false => judged.add("", &as_config(&json, &json.to_string())),
+            }
+        }
+    }
+    if !is_json {
+        judged.errors.extend(document.repeated.iter().map(|field| Wrong {
+            path: field.path.clone(),
+            message: format!("{}; expected one value", field.problem()),
+        }));
     }
     judged.close();
     judged.yaml = judged.yaml.take().filter(|_| judged.errors.is_empty());
     judged
 }
 
-/// A complete configuration as YAML, with the fields of `text` in their order. `value` is the parsed text.
-fn yaml_of(value: &Value, text: &str) -> Option<String> {
-    use serde_yaml_ng::{Mapping, Value as Yaml};
-    // JSON is YAML too.
-    let written: Yaml = serde_yaml_ng::from_str(text).ok()?;
+/// A complete configuration as YAML, with the fields in the order of the text.
+fn yaml_of(value: &Value<'_>) -> String {
+    let is_rule = |value: &Value<'_>| is_rule(&value.to_json());
     let rules = match value {
-        Value::Array(rules) if rules.iter().any(is_rule) => written,
-        rule if is_rule(rule) => Yaml::Sequence(vec![written]),
-        _ => return serde_yaml_ng::to_string(&written).ok().as_deref().map(quote_words),
+        Value::List(rules) if rules.iter().any(is_rule) => value.clone(),
+        rule if is_rule(rule) => Value::List(vec![rule.clone()]),
+        whole => return yaml::write(whole),
     };
-    let cluster = Mapping::from_iter([("cluster".into(), "weir_aggregator".into())]);
-    let config = Mapping::from_iter([("aggregator".into(), cluster.into()), ("rules".into(), rules)]);
-    serde_yaml_ng::to_string(&config).ok().as_deref().map(quote_words)
-}
-
-/// Quotes the words that Envoy and Kubernetes read as booleans, and the library writes as they are.
-fn quote_words(yaml: &str) -> String {
-    const WORDS: [&str; 6] = ["y", "n", "yes", "no", "on", "off"];
-    let mut text = String::with_capacity(yaml.len());
-    // The indentation of the field whose text stands on lines of its own.
-    let mut block: Option<usize> = None;
-    for line in yaml.lines() {
-        let indent = line.len() - line.trim_start_matches([' ', '-']).len();
-        if block.is_some_and(|field| line.trim().is_empty() || indent_of(line) > field) {
-            text.push_str(line);
-        } else {
-            let (before, value) = line.rsplit_once(": ").unwrap_or_else(|| line.split_at(indent));
-            block = ["|", ">"].iter().any(|mark| value.starts_with(mark)).then(|| indent_of(line));
-            match WORDS.iter().any(|word| value.eq_ignore_ascii_case(word)) {
-                true => {
-                    let separator = &line[before.len()..line.len() - value.len()];
-                    text.extend([before, separator, "'", value, "'"]);
-                }
-                false => text.push_str(line),
-            }
-        }
-        text.push('\n');
-    }
-    text
-}
-
-fn indent_of(line: &str) -> usize {
-    line.len() - line.trim_start_matches(' ').len()
+    let cluster = Value::Object(vec![("cluster".into(), Value::Text("weir_aggregator".into()))]);
+    yaml::write(&Value::Object(vec![("aggregator".into(), cluster), ("rules".into(), rules)]))
 }
 
 /// A complete configuration: the pasted text, with the other fields added around a rule or a list of rules.
-fn as_config<'a>(value: &Value, json: &'a str) -> Cow<'a, str> {
+fn as_config<'a>(value: &Json, json: &'a str) -> Cow<'a, str> {
     let around =
         |rules: &str| format!(r#"{{"aggregator": {{"cluster": "weir_aggregator"}}, "rules": {rules}}}"#);
     match value {
-        Value::Array(rules) if rules.iter().any(is_rule) => around(json).into(),
+        Json::Array(rules) if rules.iter().any(is_rule) => around(json).into(),
         rule if is_rule(rule) => around(&format!("[{json}]")).into(),
         _ => json.into(),
     }
 }
 
-fn is_rule(value: &Value) -> bool {
+fn is_rule(value: &Json) -> bool {
     let has = |field: &&str| value.get(field).is_some();
     !["rules", "aggregator"].iter().any(has) && ["identifier", "limit", "window"].iter().any(has)
 }
@@ -221,6 +204,8 @@ mod tests {
     const RULE: &str = r#"{"name": "keys", "identifier": {"header": "x-api-key"}, "limit": 100, "window": "10s",
         "hard_limit": true, "timeout": "70ms", "on_failure": "deny", "unknown_key": "assume_low"}"#;
 
+    const RULE_IN_YAML: &str = "name: keys\nidentifier: {header: x-api-key}\nlimit: 100\nwindow: 10s\n";
+
     fn whole(rules: &str) -> String {
         format!(r#"{{"aggregator": {{"cluster": "weir"}}, "rules": [{rules}]}}"#)
     }
@@ -235,9 +220,8 @@ mod tests {
 
     #[test]
     fn words_that_others_read_as_booleans_are_quoted() {
-        let written = "a:\n- name: on\n  off: 'x'\n  list:\n  - no\n  - nothing\n  body: |-\n    it: no\n    no\n  last: Yes\n";
-        let quoted = "a:\n- name: 'on'\n  off: 'x'\n  list:\n  - 'no'\n  - nothing\n  body: |-\n    it: no\n    no\n  last: 'Yes'\n";
-        assert_eq!(quote_words(written), quoted);
+        let yaml = judge(&RULE.replace("keys", "on")).yaml.unwrap();
+        assert!(yaml.contains("name: 'on'\n"), "{yaml}");
     }
 
     #[test]
@@ -312,7 +296,9 @@ mod tests {
             (whole(""), "", 1),
             (" ".repeat(TEXT_BYTES_MAX + 1), "", 1),
             ("a: b: c".to_owned(), "", 1),
-            ("{\"rules\": [".to_owned(), "configuration", 1),
+            ("{\"rules\": [".to_owned(), "", 1),
+            (format!("{}\nlimit: 5\n", RULE_IN_YAML), "limit", 1),
+            (format!("{RULE_IN_YAML}---\n{RULE_IN_YAML}"), "", 1),
             (" \n".to_owned(), "", 1),
         ] {
             let judged = judge(&text);

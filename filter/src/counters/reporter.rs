@@ -153,6 +153,7 @@ fn described(rule: &Rule, counted: &RuleCounters) -> RuleCounters {
         window_ms: rule.duration_ms,
         shadow: rule.shadow,
         zone,
+        identifier_parts: u32::try_from(rule.parts_of_identifiers()).unwrap_or_default(),
         ..counted.clone()
     }
 }
@@ -164,7 +165,7 @@ mod tests {
     fn config() -> Config {
         let text = br#"{"aggregator": {"cluster": "c"}, "rules": [
             {"name": "a", "identifier": {"header": "k"}, "limit": 5, "window": "1m"},
-            {"name": "b", "identifier": {"header": "k"}, "limit": 6, "window": "1h", "shadow_mode": true}]}"#;
+            {"name": "b", "identifier": [{"header": "k"}, {"header": "j"}], "limit": 6, "window": "1h", "shadow_mode": true}]}"#;
         Config::parse(text).unwrap()
     }
 
@@ -197,6 +198,7 @@ mod tests {
         let counters = frame.clone().and_then(|frame| frame.counters).unwrap();
         let facts = |rule: &RuleCounters| (rule.limit, rule.window_ms, rule.shadow, rule.algorithm.clone());
         assert_eq!(facts(&counters.rules[1]), (6, 3_600_000, true, "sliding_window".to_owned()));
+        assert_eq!((counters.rules[0].identifier_parts, counters.rules[1].identifier_parts), (1, 2));
         assert_eq!(rows(frame), [("a".to_owned(), 0, 0), ("b".to_owned(), 0, 0)]);
         reporter.add(places[0], RuleOutcome::Allowed, 3);
         reporter.add(7, RuleOutcome::Allowed, 3);

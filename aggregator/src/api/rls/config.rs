@@ -13,12 +13,12 @@ use super::matching::{Domain, Level, Limit, Rate, Rule};
 use super::metadata;
 use super::naming;
 use super::wire::Unit;
-use crate::net::yaml::{self, Dialect, Verbatim};
 use prost_types::Struct;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
 use std::sync::Arc;
+use weir_core::fields::yaml::{self, Dialect, Verbatim};
 use weir_core::fields::{Errors, FieldErrors, Fields, Node, Path, Value};
 
 /// Largest file, in bytes.
@@ -224,7 +224,14 @@ fn documents<'a>(text: &'a str, errors: &mut Errors) -> Vec<Value<'a>> {
     }
     match yaml::documents(text.as_bytes(), Dialect::Written(WRITTEN)) {
         // An empty document, such as after a last `---`.
-        Ok(read) => documents.extend(read.into_iter().filter(|document| *document != Value::Null)),
+        Ok(read) => {
+            for document in read.into_iter().filter(|document| document.value != Value::Null) {
+                for field in &document.repeated {
+                    errors.reject::<()>(&Path::Root(&field.path), field.problem(), "one value");
+                }
+                documents.push(document.value);
+            }
+        }
         Err(error) => {
             errors.reject::<()>(&FILE, format!("the file cannot be parsed: {error}"), "");
             return documents;
@@ -570,8 +577,9 @@ descriptors:
             ("descriptors: []", Some("f: domain: it is missing")),
             ("domain: ''", Some("domain: \"\" is empty")),
             ("- a", Some("f: a list is not an object")),
-            ("domain: a\ndomain: b", Some("f: domain: it is given twice")),
+            ("domain: a\ndomain: b", Some("f: domain: it is given twice, again at line 2, column 1")),
             ("a: [", Some("the file cannot be parsed")),
+            ("domain: a\ndescriptors: [*x]", Some(", at line 2, column 15")),
             ("domain: a\nworkspace: 'a b'", Some("workspace: \"a b\" is not a name")),
         ];
         for (text, expected) in cases {

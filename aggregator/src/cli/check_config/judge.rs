@@ -1,12 +1,12 @@
 //! Checks what was read: the filter's own object, and what an Envoy configuration or a Kubernetes object contains.
 
-use super::documents::{recognise_plain, repeated};
 use super::order;
 use super::report::{Place, Report};
 use super::summary::{MODULE_OF_RESPONSES, summary};
-use weir_core::fields::Value;
+use weir_core::fields::yaml::Repeated;
 use weir_core::rules::{
-    Config, PathSetting, PluginConfig, STAND_IN, Written, path_settings, static_clusters, underscore_managers,
+    Config, PathSetting, PluginConfig, STAND_IN, Written, path_settings, recognise, static_clusters,
+    underscore_managers,
 };
 
 /// The module without response callbacks.
@@ -25,15 +25,15 @@ pub fn judge_text(place: Place, text: &[u8], json: &serde_json::Value) -> Report
 }
 
 /// Validates all configurations of the filter in a document, and finds fields that are given twice.
-pub fn judge_document(place: &Place, document: &Value<'_>, json: &serde_json::Value) -> Report {
+pub fn judge_document(place: &Place, repeated: &[Repeated], json: &serde_json::Value) -> Report {
     let mut report = Report::default();
-    let written = recognise_plain(json);
+    let written = recognise(json);
     // Also a `Kustomization`, whose field `resources` an Envoy configuration has too.
     if place.object.is_some() && matches!(written, Ok(Written::Filter) | Err(_)) {
         return report;
     }
-    for path in repeated(document) {
-        report.reject(place.clone(), path, "it is given twice; expected one value".to_owned());
+    for field in repeated {
+        report.reject(place.clone(), &*field.path, format!("{}; expected one value", field.problem()));
     }
     match written {
         Ok(Written::Filter) => report.append(judge_text(place.clone(), json.to_string().as_bytes(), json)),

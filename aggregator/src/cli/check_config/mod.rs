@@ -5,10 +5,9 @@
 //! Limits of the rate-limit service and tokens files are read as the aggregator reads them. Any other document is taken for the filter's
 //! object, so that an error always names what is expected.
 //!
-//! - `documents` reads the file, as Envoy or Kubernetes does. `judge` checks what is in it, and `order` the filters around it;
+//! - `judge` checks what is in a file, and `order` the filters around it;
 //!   `others` checks files of the aggregator. `summary` describes what is valid, and `report` has the result.
 
-mod documents;
 mod judge;
 mod order;
 mod others;
@@ -19,15 +18,14 @@ mod tests;
 
 pub use report::Report;
 
-use crate::net::yaml::MAX_BYTES;
-use documents::{Documents, documents, plain, recognise_plain};
 use judge::{judge_document, judge_text};
 use others::Other;
 use report::Place;
 use std::io::Read;
 use std::path::Path;
 use weir_core::fields::Value;
-use weir_core::rules::{Written, object_name};
+use weir_core::fields::yaml::{Document, MAX_BYTES};
+use weir_core::rules::{Documents, Written, documents, object_name, recognise};
 
 /// The file name that stands for the standard input.
 const STDIN: &str = "-";
@@ -61,10 +59,10 @@ pub fn check_text(text: &[u8]) -> Report {
     let mut report = Report::default();
     let documents = match documents(text) {
         // The filter's parser reports repeated fields, too, in the order of the text.
-        Ok(Documents::Json(value)) if is_filters_own(&value) => {
-            return judge_text(Place::default(), text, &plain(&value));
+        Ok(Documents::Json(document)) if is_filters_own(&document) => {
+            return judge_text(Place::default(), text, &document.value.to_json());
         }
-        Ok(Documents::Json(value)) => Vec::from([value]),
+        Ok(Documents::Json(document)) => Vec::from([document]),
         Ok(Documents::Yaml(documents)) => documents,
         Err(message) => {
             report.reject(Place::default(), "", format!("{message}; expected {EXPECTED}"));
@@ -76,15 +74,15 @@ pub fn check_text(text: &[u8]) -> Report {
     }
     let several = documents.len() > 1;
     for (number, document) in
-        (1..).zip(&documents).filter(|(_, document)| !several || **document != Value::Null)
+        (1..).zip(&documents).filter(|(_, document)| !several || document.value != Value::Null)
     {
-        let json = plain(document);
+        let json = document.value.to_json();
         let place = Place {
             document: if several { number } else { 0 },
             object: object_name(&json),
             path: String::new(),
         };
-        report.append(judge_document(&place, document, &json));
+        report.append(judge_document(&place, &document.repeated, &json));
     }
     if report.is_empty() {
         report.reject(Place::default(), "", NOTHING_FOUND.to_owned() + EXPECTED);
@@ -93,8 +91,8 @@ pub fn check_text(text: &[u8]) -> Report {
 }
 
 /// Whether a value is taken for the filter's own object.
-fn is_filters_own(value: &Value<'_>) -> bool {
-    let json = plain(value);
-    let is_other = Other::of(std::slice::from_ref(value)).is_some();
-    matches!(recognise_plain(&json), Ok(Written::Filter)) && object_name(&json).is_none() && !is_other
+fn is_filters_own(document: &Document<'_>) -> bool {
+    let json = document.value.to_json();
+    let is_other = Other::of(std::slice::from_ref(document)).is_some();
+    matches!(recognise(&json), Ok(Written::Filter)) && object_name(&json).is_none() && !is_other
 }

@@ -7,6 +7,7 @@ use crate::auth::Tokens;
 use std::fmt::Display;
 use std::path::Path;
 use weir_core::fields::Value;
+use weir_core::fields::yaml::Document;
 
 /// Which file of the aggregator a text is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,17 +20,27 @@ pub enum Other {
 
 impl Other {
     /// By its documents; `None` for any other text.
-    pub fn of(documents: &[Value<'_>]) -> Option<Other> {
+    pub fn of(documents: &[Document<'_>]) -> Option<Other> {
+        let values: Vec<_> = documents.iter().map(|document| &document.value).collect();
         let has = |value: &Value<'_>, name: &str| match value {
             Value::Object(fields) => fields.iter().any(|(field, _)| field == name),
             _ => false,
         };
         let is_object = |value: &Value<'_>| matches!(value, Value::Object(_));
-        match documents {
+        let is_entry = |value: &Value<'_>| has(value, "sha256") || has(value, "san");
+        // Entries under a name of their own, which no tokens file has.
+        let has_entries = |value: &Value<'_>| match value {
+            Value::Object(fields) => fields.iter().any(|(_, value)| match value {
+                Value::List(items) => items.iter().any(is_entry),
+                other => is_entry(other),
+            }),
+            _ => false,
+        };
+        match &values[..] {
             // No other file is a list.
             [Value::List(entries)] if entries.iter().any(is_object) => Some(Other::Tokens),
-            [one] if has(one, "sha256") || has(one, "san") => Some(Other::Tokens),
-            _ if documents.iter().any(|one| has(one, "descriptors") || has(one, "domain")) => {
+            [one] if is_entry(one) || has_entries(one) => Some(Other::Tokens),
+            _ if values.iter().any(|one| has(one, "descriptors") || has(one, "domain")) => {
                 Some(Other::Limits)
             }
             _ => None,

@@ -1,12 +1,16 @@
 //! Summarises a valid configuration: what each rule limits, and which rules clients can evade.
 
 use weir_core::fields::written;
+use weir_core::matching::glob::matches_parts;
 use weir_core::model::exact::Algorithm;
 use weir_core::rules::rule::Rule;
 use weir_core::rules::{Ban, Config, Cost, ResponseCost, Share};
 
 /// The module with response callbacks.
 pub const MODULE_OF_RESPONSES: &str = "weir-filter-responses.wasm";
+
+/// Most overrides of a rule that are warned of.
+const OVERRIDES_SHOWN: usize = 5;
 
 /// Limits below this one are warned of if the algorithm is not exact.
 const SMALL: u64 = 5;
@@ -24,6 +28,7 @@ pub fn summary(config: &Config, json: &serde_json::Value) -> String {
     let lines = needs.into_iter().chain(addresses_summary(config)).chain(rules.iter().map(rule_summary));
     let lines = lines.chain(warnings(rules)).chain(rules.iter().enumerate().flat_map(spelling_warnings));
     let lines = lines.chain(rules.iter().enumerate().filter_map(small_limit)).chain(bare_durations(json));
+    let lines = lines.chain(rules.iter().enumerate().flat_map(|rule| unmatched_overrides(rule, json)));
     lines.fold(head, |summary, line| format!("{summary}\n  {line}"))
 }
 
@@ -67,6 +72,24 @@ fn small_limit((at, rule): (usize, &Rule)) -> Option<String> {
             rule.limit
         )
     })
+}
+
+/// Warns of overrides that match no identifier of their rule, as they have more or fewer parts.
+fn unmatched_overrides((at, rule): (usize, &Rule), json: &serde_json::Value) -> Vec<String> {
+    let parts = rule.parts_of_raw_identifiers();
+    let overrides = json.pointer(&format!("/rules/{at}/overrides")).and_then(serde_json::Value::as_array);
+    let unmatched = overrides.into_iter().flatten().enumerate().filter_map(|(number, listed)| {
+        let text = listed.get("identifier")?.as_str()?;
+        (!matches_parts(text.as_bytes(), parts)).then_some((number, text))
+    });
+    let warned = unmatched.take(OVERRIDES_SHOWN).map(|(number, text)| {
+        let of = if parts == 1 { "1 part".to_owned() } else { format!("{parts} parts") };
+        format!(
+            "warning: rules[{at}].overrides[{number}].identifier: {text:?} matches none, as identifiers of the rule have {of}; `|` separates \
+             parts, and `\\|` is one in a value"
+        )
+    });
+    warned.collect()
 }
 
 /// Warns of durations that are numbers, since seconds may have been meant.

@@ -390,7 +390,10 @@ fn one_object_of_json_has_the_result() {
 fn a_field_given_twice_in_yaml_is_found() {
     let twice = object("WasmPlugin", &format!("spec:\n  pluginConfig:\n{}    rules: []\n", yaml("5", 4)));
     check_said(&twice, false, "spec.pluginConfig.rules: it is given twice");
-    check_said(&format!("{}rules: []\n", yaml("5", 0)), false, "rules: it is given twice");
+    let whole = format!("{}rules: []\n", yaml("5", 0));
+    let line = whole.lines().count();
+    let again = format!("rules: it is given twice, again at line {line}, column 1; expected one value");
+    check_said(&whole, false, &again);
 }
 
 #[test]
@@ -408,6 +411,9 @@ fn files_of_the_aggregator_are_checked() {
     check_said(not_hashed, false, "unknown field `token`");
     check_said("- { name: shop, workspace: default }\n", false, "expected either sha256");
     check_said(token.trim_start_matches("- "), false, "a tokens file: ");
+    for named in [format!("tokens:\n{token}"), format!("shop: {}", token.trim_start_matches("- "))] {
+        check_said(&named, false, "a tokens file: expected a YAML list of {name, ");
+    }
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("a.yaml"), limits).unwrap();
     assert!(check(folder.path()).unwrap().is_valid());
@@ -431,8 +437,14 @@ fn what_keeps_a_file_from_being_read_is_named() {
     }
     check_said(&format!("\u{feff}{object}"), true, "keys: 5 per 1h");
     check_said(&format!("{{ # the key\n{}", &PLUGIN[1..]), true, "keys: 100 per 1h");
-    let report = check_text(b"\xff\xfea\0");
-    assert!(report.to_text().contains("it is not UTF-8"), "{report:?}");
+    for (text, part) in [
+        (&b"\xff\xfea\0"[..], "it is not UTF-8, at line 1, column 1"),
+        (b"rules:\n  - &a [*a]\n", "an alias stands in what it repeats, at line 2, column 9"),
+        (b"rules:\n  - { name: a\n    limit: 1 }\n", ", at line 3, column "),
+    ] {
+        let report = check_text(text);
+        assert!(report.to_text().contains(part), "{report:?}");
+    }
 }
 
 #[test]
@@ -453,6 +465,13 @@ fn durations_without_a_unit_and_small_limits_are_warned_of() {
         ("\"limit\"", "\"timeout\": 50, \"limit\"", Some("rules[0].timeout: 50")),
         ("100", "3", Some("rules[0].limit: 3 is small")),
         ("100", "5", None),
+        (
+            "\"limit\"",
+            "\"overrides\": [{\"identifier\": \"a\", \"limit\": 1}, {\"identifier\": \"a|b\", \"limit\": 1}], \"limit\"",
+            Some(
+                "rules[0].overrides[1].identifier: \"a|b\" matches none, as identifiers of the rule have 1 part",
+            ),
+        ),
         ("100", "3, \"hard_limit\": true", None),
         ("100", "3, \"algorithm\": \"sliding_log\"", None),
     ] {

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// Operations on live control.
 #[derive(Debug, Subcommand)]
 pub enum Overrides {
-    /// List the controls in force.
+    /// List the controls in force, the newest first.
     List {
         #[command(flatten)]
         server: Server,
@@ -16,7 +16,7 @@ pub enum Overrides {
         which: Which,
         /// Only this kind.
         #[arg(long)]
-        kind: Option<Kind>,
+        kind: Option<Listed>,
         /// Only controls that match this identifier, as a request carries it: by pattern, by network, and for all
         /// namespaces too.
         #[arg(long, value_name = "TEXT", conflicts_with_all = ["identifier", "network"])]
@@ -31,7 +31,7 @@ pub enum Overrides {
         #[command(flatten)]
         place: Place,
         /// Amount of the credit.
-        #[arg(value_name = "NUMBER")]
+        #[arg(value_name = "NUMBER", value_parser = whole, allow_negative_numbers = true)]
         amount: u64,
         #[command(flatten)]
         when: When,
@@ -157,7 +157,7 @@ pub struct When {
     #[arg(long, value_parser = expires_in, conflicts_with = "expires_at", value_name = "DURATION")]
     expires_in: Option<Duration>,
     /// Expiry, such as 2030-01-31T12:00:00Z.
-    #[arg(long, value_parser = humantime::parse_rfc3339_weak, value_name = "TIME")]
+    #[arg(long, value_parser = expires_at, value_name = "TIME")]
     expires_at: Option<SystemTime>,
     #[command(flatten)]
     why: Why,
@@ -182,7 +182,7 @@ pub struct Set {
     #[command(flatten)]
     place: Place,
     /// Limit that replaces the rule's.
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = whole, allow_negative_numbers = true)]
     limit: Option<u64>,
     /// Exempt from limits.
     #[arg(long)]
@@ -217,6 +217,47 @@ pub enum Kind {
     Reset,
     /// A shadow switch.
     Shadow,
+}
+
+/// Which controls are listed: a [`Kind`], or one of the overrides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Listed {
+    /// Limits, exemptions and bans.
+    Override,
+    /// Limits.
+    Limit,
+    /// Exemptions.
+    Exempt,
+    /// Bans.
+    Ban,
+    /// Credits.
+    Credit,
+    /// Resets.
+    Reset,
+    /// Shadow switches.
+    Shadow,
+}
+
+impl Listed {
+    /// The kind that the server selects.
+    pub fn kind(self) -> Kind {
+        match self {
+            Listed::Override | Listed::Limit | Listed::Exempt | Listed::Ban => Kind::Override,
+            Listed::Credit => Kind::Credit,
+            Listed::Reset => Kind::Reset,
+            Listed::Shadow => Kind::Shadow,
+        }
+    }
+
+    /// Whether it has an entry of this kind.
+    pub fn has(self, entry: &Value) -> bool {
+        match self {
+            Listed::Limit => entry["limit"].is_u64(),
+            Listed::Exempt => entry["exempt"] == true,
+            Listed::Ban => entry["ban"] == true,
+            Listed::Override | Listed::Credit | Listed::Reset | Listed::Shadow => true,
+        }
+    }
 }
 
 impl Place {
@@ -308,6 +349,15 @@ impl Set {
 /// The query parameter for a kind.
 pub fn kind_of(kind: Option<Kind>) -> Option<(&'static str, String)> {
     Some(("kind", kind?.to_possible_value()?.get_name().to_owned()))
+}
+
+fn whole(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| "expected a whole number, such as 1000".to_owned())
+}
+
+fn expires_at(text: &str) -> Result<SystemTime, String> {
+    humantime::parse_rfc3339_weak(text)
+        .map_err(|_| "expected a moment, such as 2030-01-31T12:00:00Z".to_owned())
 }
 
 fn expires_in(text: &str) -> Result<Duration, String> {

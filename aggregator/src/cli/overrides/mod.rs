@@ -11,7 +11,7 @@ pub use arguments::Overrides;
 
 use crate::cli::outcome::{UNUSABLE, fail, plain_json, print};
 use anyhow::bail;
-use arguments::{Kind, Place, Server, Why, kind_of};
+use arguments::{Kind, Listed, Place, Server, Why, kind_of};
 use client::{call, with_query};
 use hyper::Method;
 use serde_json::Value;
@@ -48,8 +48,11 @@ async fn perform(command: Overrides) -> anyhow::Result<String> {
     match command {
         Overrides::List { server, which, kind, matching } => {
             let matching = matching.map(|text| ("matching", text));
-            let pairs: Vec<_> = which.pairs().into_iter().chain(kind_of(kind)).chain(matching).collect();
-            let found = list(&server, pairs).await?;
+            let of_kind = kind_of(kind.map(Listed::kind));
+            let pairs: Vec<_> = which.pairs().into_iter().chain(of_kind).chain(matching).collect();
+            let mut found = list(&server, pairs).await?;
+            found.retain(|entry| kind.is_none_or(|kind| kind.has(entry)));
+            found.reverse();
             Ok(output(&server, &Value::from(found.clone()), || show::overrides(&found)))
         }
         Overrides::Set(set) => put(&set.server, &set.body()).await,

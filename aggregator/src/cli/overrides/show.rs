@@ -4,6 +4,9 @@ use serde_json::Value;
 use std::time::{Duration, UNIX_EPOCH};
 use weir_core::fields::written;
 
+/// Most characters of a reason in a table.
+const MAX_REASON_CHARS: usize = 60;
+
 /// A table whose columns are as wide as their content; the last column is not padded.
 pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
@@ -26,6 +29,14 @@ pub fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     table
 }
 
+/// A reason that does not break the lines of a terminal. JSON has all of it.
+fn shortened(reason: &str) -> String {
+    match reason.chars().count() > MAX_REASON_CHARS {
+        true => reason.chars().take(MAX_REASON_CHARS - 1).chain(['…']).collect(),
+        false => reason.to_owned(),
+    }
+}
+
 /// A table of controls.
 pub fn overrides(found: &[Value]) -> String {
     let row = |entry: &Value| {
@@ -38,7 +49,7 @@ pub fn overrides(found: &[Value]) -> String {
             when,
             number(entry, "revision"),
             text(entry, "author"),
-            text(entry, "reason"),
+            shortened(&text(entry, "reason")),
         ]
     };
     let rows: Vec<Vec<String>> = found.iter().map(row).collect();
@@ -58,7 +69,7 @@ pub fn audit(found: &[Value]) -> String {
             target(entry),
             state(&entry["before"]),
             state(&entry["after"]),
-            text(entry, "reason"),
+            shortened(&text(entry, "reason")),
         ]
     };
     let rows: Vec<Vec<String>> = found.iter().map(row).collect();
@@ -192,6 +203,8 @@ w          per-key    (rule)    shadow off     never                 12        b
                 .contains("limit 5 until 2027-01-15T08:00:00Z  limit 5 until 2030-03-17T17:46:40Z")
         );
         assert!(overrides(&[]).ends_with("REASON\n(none)\n"));
+        let long = json!({"workspace": "w", "rule": "r", "shadow": true, "reason": "ä".repeat(61)});
+        assert!(overrides(&[long]).ends_with(&format!(" {}…\n", "ä".repeat(59))));
     }
 
     #[test]

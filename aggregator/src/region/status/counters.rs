@@ -50,6 +50,8 @@ pub struct Rule {
     pub window_ms: u64,
     /// The zone of a ledger; 0 for others.
     pub zone: u32,
+    /// Of how many parts its identifiers are; 0 where they are digests.
+    pub identifier_parts: u32,
     /// Whether the rule is in shadow mode and never denies.
     pub shadow: bool,
     /// Streams that report the rule now.
@@ -117,6 +119,7 @@ impl Rule {
             limit: self.limit,
             window_ms: self.window_ms,
             zone: self.zone,
+            identifier_parts: self.identifier_parts,
             shadow: self.shadow,
             ..Rule::default()
         }
@@ -221,7 +224,7 @@ impl Counted {
         facts.namespace.replace_range(.., &rule.namespace);
         facts.algorithm.replace_range(.., &rule.algorithm);
         (facts.limit, facts.window_ms, facts.shadow) = (rule.limit, rule.window_ms, rule.shadow);
-        facts.zone = rule.zone;
+        (facts.zone, facts.identifier_parts) = (rule.zone, rule.identifier_parts);
     }
 
     fn grow(&mut self, by: Outcomes<u64>, now: MonoMs) {

@@ -3,6 +3,7 @@
 mod all_apis;
 mod embedded_limiter;
 mod grpc_health;
+mod grpc_reflection;
 mod http_api;
 mod http_hostile;
 mod http_openapi;

@@ -406,6 +406,7 @@ async fn a_name_that_no_filter_reported_causes_a_warning() {
         algorithm: "sliding_window".into(),
         limit: 5,
         window_ms: 60_000,
+        identifier_parts: 1,
         allowed: 1,
         ..RuleCounters::default()
     };
@@ -427,6 +428,10 @@ async fn a_name_that_no_filter_reported_causes_a_warning() {
             Some("with a window of 1h; there is 1m"),
         ),
         (json!({"workspace": "demo", "namespace": "n", "identifier": "a", "limit": 1, "window": "1m"}), None),
+        (
+            json!({"workspace": "demo", "namespace": "n", "identifier": "a|b", "limit": 1}),
+            Some("rules there count identifiers of 1 part, and \"a|b\" matches none of them"),
+        ),
     ] {
         let warning = put(&weir, body.clone()).await["warning"].clone();
         let message = warning.as_str();
@@ -487,6 +492,7 @@ async fn the_commands_print_what_the_api_returns() {
     )
     .await;
     assert_eq!(succeeds_with(&weir, &["list"], "shadow on").await.lines().count(), 7);
+    kinds_are_listed_newest_first(&weir).await;
     let listed = succeeds_with(&weir, &["list", "--kind", "credit", "--json"], "[").await;
     let listed: Value = serde_json::from_str(&listed).unwrap();
     assert_eq!((listed.as_array().unwrap().len(), &listed[0]["credit"]), (1, &json!(7)));
@@ -533,6 +539,19 @@ async fn the_commands_print_what_the_api_returns() {
     wrong_commands_fail(&weir).await;
 }
 
+async fn kinds_are_listed_newest_first(weir: &Weir) {
+    for (kind, count) in [("limit", 1), ("exempt", 1), ("ban", 1), ("override", 3), ("shadow", 1)] {
+        let listed = succeeds_with(weir, &["list", "--kind", kind, "--json"], "[").await;
+        let listed: Value = serde_json::from_str(&listed).unwrap();
+        let revisions: Vec<_> =
+            listed.as_array().unwrap().iter().map(|one| one["revision"].as_u64().unwrap()).collect();
+        assert!(
+            revisions.len() == count && revisions.is_sorted_by(|one, next| one > next),
+            "{kind}: {listed}"
+        );
+    }
+}
+
 /// What is wrong ends with an exit code, and states the reason.
 async fn wrong_commands_fail(weir: &Weir) {
     for (arguments, code, part) in [
@@ -547,6 +566,14 @@ async fn wrong_commands_fail(weir: &Weir) {
             "--window: \"5x\" is not a duration; expected",
         ),
         (with(&["set"], &["--ban"]), 1, "a ban needs one"),
+        (with(&["set"], &["--limit", "10/m"]), 2, "expected a whole number, such as 1000"),
+        (with(&["set"], &["--limit", "-5"]), 2, "expected a whole number, such as 1000"),
+        (with(&["credit", "many"], &["--expires-in", "1h"]), 2, "expected a whole number, such as 1000"),
+        (
+            with(&["set"], &["--ban", "--expires-at", "tomorrow"]),
+            2,
+            "expected a moment, such as 2030-01-31T12",
+        ),
         (with(&["credit", "7"], &[]), 1, "a credit adds to the limit until it expires"),
         (with(&["set"], &[]), 2, "--limit"),
         (vec!["set", "--limit", "1"], 2, "--identifier"),

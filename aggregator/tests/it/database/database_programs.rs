@@ -156,9 +156,15 @@ fn what_cannot_be_used() {
     let (rate, window) = (with(["9007199254740993", "--window", "1m"]), with(["1", "--window", "1500ms"]));
     let file = format!("{unwritable} (--database-url): ");
     let server = format!("{} (--database-url): ", unreachable.replace("u:geheim@", ""));
-    let cases: [(&[&str], Option<&str>, i32, &str); 20] = [
+    let cases: [(&[&str], Option<&str>, i32, &str); 21] = [
         (&["zones", "list"], None, 2, "WEIR_DATABASE_URL"),
         (&["zones", "delete", "--zone", "-1"], Some(&unreachable), 2, "--zone"),
+        (
+            &["zones", "set", "--zone", "0", "--rate", "1", "--window", "1h"],
+            Some(&unreachable),
+            2,
+            "0 is not in 1..=4294967295",
+        ),
         (&rate, Some(&unreachable), 2, "--rate"),
         (&window, Some(&unreachable), 2, "--window"),
         (&["zones", "list"], Some(&unreachable), 1, "cannot be reached"),

@@ -43,6 +43,26 @@ fn naive(pattern: &[Vec<u8>], text: &[Vec<u8>]) -> bool {
 }
 
 #[test]
+fn patterns_match_identifiers_of_some_numbers_of_parts() {
+    for (pattern, parts, expected) in [
+        ("a", 1, true),
+        ("a", 2, false),
+        ("a|b", 2, true),
+        ("a|b", 1, false),
+        (r"a\|b", 1, true),
+        (r"a\|b", 2, false),
+        (r"a\\|b", 2, true),
+        ("*", 3, true),
+        ("*|b", 3, true),
+        ("*|b", 1, false),
+        (r"\*|b", 3, false),
+        (r"a\", 1, false),
+    ] {
+        assert_eq!(matches_parts(pattern.as_bytes(), parts), expected, "{pattern} {parts}");
+    }
+}
+
+#[test]
 fn single_patterns() {
     for (pattern, text, expected) in [
         ("*", "", true),

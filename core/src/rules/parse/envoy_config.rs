@@ -1,12 +1,11 @@
 //! Finds the filter's configuration in a text: the configuration itself, a whole Envoy configuration that contains it, or
-//! a Kubernetes object that attaches it (see `manifest`). The caller parses YAML, and [`Config::parse`](crate::rules::Config::parse) parses what was found.
+//! a Kubernetes object that attaches it (see `manifest`). `documents` parses YAML, and [`Config::parse`](crate::rules::Config::parse) parses what was found.
 
 use super::manifest;
 use super::plugin::{Marks, PluginConfig};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-use core::fmt::Display;
 use serde_json::Value;
 
 /// Fields at the top of Envoy's configuration files. One of them suffices to recognise such a file.
@@ -34,15 +33,8 @@ pub enum Written {
     Envoy(Vec<PluginConfig>),
 }
 
-/// Determines what `text` contains. `parsed` is the result of parsing it as YAML, which includes JSON. Returns a
-/// message if the text cannot be used.
-pub fn recognise<E: Display>(text: &[u8], parsed: &Result<Value, E>) -> Result<Written, String> {
-    let value = match parsed {
-        Ok(value) => value,
-        // It is meant to be JSON; the filter's parser reports the syntax error.
-        Err(_) if text.trim_ascii_start().starts_with(b"{") => return Ok(Written::Filter),
-        Err(error) => return Err(format!("this is neither JSON nor YAML: {error}")),
-    };
+/// Determines what a document contains. Returns a message if it cannot be used.
+pub fn recognise(value: &Value) -> Result<Written, String> {
     let plugins = find_plugin_configs(value);
     if !plugins.is_empty() {
         return Ok(Written::Envoy(plugins));
@@ -290,14 +282,10 @@ mod tests {
 
     #[test]
     fn the_kind_of_a_text_is_recognised() {
-        let recognised = |text: &str, parsed: Result<Value, &str>| recognise(text.as_bytes(), &parsed);
-        assert_eq!(recognised("{}", Ok(json!({"rules": []}))), Ok(Written::Filter));
-        assert_eq!(recognised("", Ok(json!(null))), Ok(Written::Filter));
-        assert_eq!(recognised(" {\"rules\": [", Err("it ends")), Ok(Written::Filter), "meant to be JSON");
-        let error = recognised("a: b: c", Err("no map here")).unwrap_err();
-        assert_eq!(error, "this is neither JSON nor YAML: no map here");
+        assert_eq!(recognise(&json!({"rules": []})), Ok(Written::Filter));
+        assert_eq!(recognise(&json!(null)), Ok(Written::Filter));
         for field in ENVOY_FIELDS {
-            let error = recognised("", Ok(json!({field: {}}))).unwrap_err();
+            let error = recognise(&json!({field: {}})).unwrap_err();
             assert!(error.starts_with("this Envoy configuration has no Weir filter; expected"), "{error}");
         }
         let filter = json!([{"name": "weir", "typed_config": wasm(json!({"name": "weir"}))}]);
@@ -308,11 +296,7 @@ mod tests {
             module: None,
             variables: Vec::new(),
         }]));
-        assert_eq!(
-            recognised("", Ok(filter)),
-            Ok(found),
-            "a list of filters is a part of an Envoy configuration"
-        );
+        assert_eq!(recognise(&filter), Ok(found), "a list of filters is a part of an Envoy configuration");
     }
 
     #[test]

@@ -5,6 +5,8 @@
 //! - `plugin`: what was found.
 //! - `structure`: a protobuf struct as JSON text.
 
+#[cfg(feature = "yaml")]
+pub mod documents;
 pub mod envoy_config;
 pub mod manifest;
 pub mod plugin;

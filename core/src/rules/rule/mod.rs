@@ -204,6 +204,16 @@ impl Rule {
         self.overrides.count
     }
 
+    /// Of how many parts its raw identifiers are.
+    pub fn parts_of_raw_identifiers(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// Of how many parts the identifiers are that keys and live control have; 0 where they are digests.
+    pub fn parts_of_identifiers(&self) -> usize {
+        if self.hash { 0 } else { self.parts.len() }
+    }
+
     /// The kind and name of a part that a client can omit, so that this rule does not apply to its request.
     pub fn left_out(&self) -> Option<(&'static str, &[u8])> {
         optional_parts(&self.parts).next().filter(|_| self.missing == Missing::Skip)

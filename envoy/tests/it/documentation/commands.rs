@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 use weir_core::rules::Config;
-use weir_envoy::binaries;
+use weir_envoy::{binaries, yaml};
 
 use super::{OBJECTS, accepted_fields, code, files, fragments, pages, read, root};
 
@@ -208,7 +208,7 @@ fn fields_that_the_reference_shows_are_accepted() {
     let reference = read(Path::new("filter/CONFIGURATION.md"));
     let mut checked = 0;
     for text in code(&reference).filter(|text| text.contains(": {")) {
-        let Ok(Value::Object(shown)) = serde_yaml_ng::from_str::<Value>(text) else { continue };
+        let Ok(Value::Object(shown)) = yaml(text) else { continue };
         if shown.is_empty() || !shown.keys().all(|field| of_rules.contains(field)) {
             continue;
         }
@@ -240,7 +240,7 @@ fn the_examples_have_what_their_page_states() {
             if !fields.contains(field) {
                 continue;
             }
-            let value: Value = serde_yaml_ng::from_str(value).unwrap();
+            let value: Value = yaml(value).unwrap();
             checked += 1;
             assert!(has(&config, field, &value), "{file} has no {stated}");
         }

@@ -312,5 +312,5 @@ fn accepted(yaml: &str) -> Value {
     let check =
         Command::new(binaries::aggregator().unwrap()).arg("check-config").arg(file.path()).output().unwrap();
     assert!(check.status.success(), "{yaml}\n{}", String::from_utf8_lossy(&check.stderr));
-    serde_yaml_ng::from_str(yaml).unwrap()
+    weir_envoy::yaml(yaml).unwrap()
 }

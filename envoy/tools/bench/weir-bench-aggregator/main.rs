@@ -17,6 +17,8 @@ mod peer;
 mod push;
 mod query;
 mod regions;
+#[path = "../results.rs"]
+mod results;
 mod scan;
 mod stage;
 mod stats;
@@ -25,7 +27,7 @@ mod tables;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Parser;
 
 use crate::case::{Case, Measurement};
@@ -94,9 +96,7 @@ async fn run(options: &Options) -> Result<()> {
     }
     println!("{}\n{}", tables.markdown(), tables.noise());
     if let Some(file) = &options.results {
-        let before = if file.exists() { std::fs::read_to_string(file)? } else { "{}".to_owned() };
-        let results = tables.results(&before).with_context(|| format!("writing {}", file.display()))?;
-        std::fs::write(file, results)?;
+        results::write(file, &tables.results())?;
     }
     println!("Load average at the start: {}; at the end: {}", load_before, load_average());
     Ok(())

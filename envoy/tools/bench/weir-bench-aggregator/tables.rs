@@ -3,11 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use anyhow::Result;
-use serde_json::{Map, Value, json};
-
-use crate::case::{Case, Measurement};
+use crate::case::Case;
 use crate::median::median;
+use crate::results::{Table, cell};
 use crate::stats::spread_percent;
 
 /// The results of each case, by round.
@@ -22,36 +20,25 @@ impl Tables {
 
     /// All tables.
     pub fn markdown(&self) -> String {
-        let mut text = String::new();
-        let mut under: Option<Measurement> = None;
-        for (case, rounds) in &self.0 {
-            let measurement = case.measurement();
-            let columns = measurement.columns();
-            if under.replace(measurement) != Some(measurement) {
-                // Writing into a string has no error.
-                let _ = write!(text, "\n{}\n\n| | {} |", measurement.title(), columns.join(" | "));
-                let _ = writeln!(text, "\n|---|{}", "--:|".repeat(columns.len()));
-            }
-            let _ = writeln!(text, "| {} | {} |", case.title(), medians(*case, rounds).join(" | "));
-        }
-        text
+        self.results().iter().map(Table::markdown).collect::<Vec<_>>().join("\n")
     }
 
-    /// A file of results, of which `before` is the content so far, with these tables in place of those of the same measurements: by
-    /// title the columns, and by case the cells.
-    pub fn results(&self, before: &str) -> Result<String> {
-        let mut results: Map<String, Value> = serde_json::from_str(before)?;
-        for case in self.0.keys() {
-            results.remove(case.measurement().title());
-        }
+    /// As the file of results has them.
+    pub fn results(&self) -> Vec<Table> {
+        let mut tables: Vec<Table> = Vec::new();
         for (case, rounds) in &self.0 {
             let measurement = case.measurement();
-            let table = results
-                .entry(measurement.title())
-                .or_insert_with(|| json!({ "columns": measurement.columns(), "rows": {} }));
-            table["rows"][case.title()] = json!(medians(*case, rounds));
+            let row = (case.title(), medians(*case, rounds));
+            match tables.last_mut().filter(|table| table.title == measurement.title()) {
+                Some(table) => table.rows.push(row),
+                None => tables.push(Table {
+                    title: measurement.title().to_owned(),
+                    columns: measurement.columns().iter().map(|column| (*column).to_owned()).collect(),
+                    rows: vec![row],
+                }),
+            }
         }
-        Ok(format!("{:#}\n", Value::from(results)))
+        tables
     }
 
     /// How much the rounds of a case differ, which shows how quiet the machine was.
@@ -81,18 +68,10 @@ fn medians(case: Case, rounds: &[Vec<f64>]) -> Vec<String> {
     (0..case.measurement().columns().len()).map(|place| cell(median(column(place)))).collect()
 }
 
-fn cell(value: f64) -> String {
-    match value {
-        value if value.is_nan() => "–".to_owned(),
-        value if value.abs() >= 100.0 => format!("{value:.0}"),
-        value if value.abs() >= 10.0 => format!("{value:.1}"),
-        value => format!("{value:.2}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::case::Measurement;
 
     #[test]
     fn each_measurement_has_a_table_of_medians() {
@@ -102,26 +81,22 @@ mod tests {
         }
         tables.add(Case::Push, vec![1.0; 6]);
         let text = tables.markdown();
-        assert!(text.contains("| 240000 cells | 2.00 | 20.0 | – | 0.00 | 0.00 | 1234 |"), "{text}");
+        assert!(text.contains("| 240000 cells | 2.00 | 20.0 | – | 0.00 | 0.00 | 1 230 |"), "{text}");
         assert_eq!(text.matches("|---|").count(), 2, "{text}");
         let noise = tables.noise();
         assert!(noise.contains("240000 cells") && !noise.contains("aggregators"), "{noise}");
     }
 
     #[test]
-    fn results_replace_those_of_their_measurement_alone() {
+    fn results_are_by_measurement() {
         let mut tables = Tables::default();
         tables.add(Case::Scan(240_000), vec![1.0; 6]);
-        let push = Measurement::Push.title();
-        let before =
-            json!({ Measurement::Scan.title(): { "columns": [], "rows": { "7 cells": ["1"] } }, push: 3 });
-        let results: Value = serde_json::from_str(&tables.results(&before.to_string()).unwrap()).unwrap();
-        assert_eq!(results[push], 3);
-        let table = &results[Measurement::Scan.title()];
-        assert_eq!(
-            table["rows"],
-            json!({ "240000 cells": ["1.00", "1.00", "1.00", "1.00", "1.00", "1.00"] })
-        );
-        assert_eq!(table["columns"][0], "10 % due, ms");
+        tables.add(Case::Scan(5_000_000), vec![2.0; 6]);
+        tables.add(Case::Push, vec![1.0; 6]);
+        let results = tables.results();
+        let titles: Vec<_> = results.iter().map(|table| (table.title.as_str(), table.rows.len())).collect();
+        assert_eq!(titles, [(Measurement::Push.title(), 1), (Measurement::Scan.title(), 2)]);
+        assert_eq!(results[1].rows[0], ("240000 cells".to_owned(), vec!["1.00".to_owned(); 6]));
+        assert_eq!(results[1].columns[0], "10 % due, ms");
     }
 }

@@ -14,8 +14,11 @@ use weir_envoy::load::{self, LoadPlan, LoadReport};
 use weir_envoy::{Aggregator, AggregatorOptions, Envoy, EnvoyOptions, Filter, RateLimit, Route, process};
 
 use crate::median::median;
+use crate::results::{Table, cell};
 use crate::variants::{self, KEY_HEADER};
 
+const TITLE: &str = "Comparison with other limiters";
+const COLUMNS: [&str; 5] = ["requests/s", "Envoy µs/request", "service µs/request", "p50 µs", "p99 µs"];
 const DOMAIN: &str = "bench";
 /// Our own rate-limit service's limits.
 const LIMITS: &str = "domain: bench\n\
@@ -72,16 +75,16 @@ struct Round {
 }
 
 /// Measures all rows in interleaved rounds; returns the table.
-pub async fn compare(peers: &[Peer], rounds: usize) -> Result<String> {
+pub async fn compare(peers: &[Peer], rounds: usize) -> Result<Table> {
     let upstream = Envoy::start(EnvoyOptions::default()).await?;
     let port = upstream.address().port();
     let mut rows = vec![
         Row::start("no limit", Filter::None, None, port).await?,
         Row::start("Weir's filter", variants::weir_filter()?, None, port).await?,
-        Row::start("`ratelimit`, Weir's service", rate_limit(), None, port).await?,
+        Row::start("Envoy `ratelimit` with Weir's aggregator", rate_limit(), None, port).await?,
     ];
     for peer in peers {
-        let title = format!("`ratelimit`, {}", peer.name);
+        let title = format!("Envoy `ratelimit` with {}", peer.name);
         rows.push(Row::start(&title, rate_limit(), Some(peer), port).await?);
     }
     // The first round compiles the filter and creates all keys.
@@ -95,7 +98,7 @@ pub async fn compare(peers: &[Peer], rounds: usize) -> Result<String> {
         }
         eprintln!("round {round} of {rounds}");
     }
-    Ok(markdown(&rows))
+    Ok(table(&rows))
 }
 
 fn rate_limit() -> Filter {
@@ -169,25 +172,19 @@ impl Row {
     }
 }
 
-fn markdown(rows: &[Row]) -> String {
-    let mut table = format!(
-        "| {CONNECTIONS} connections, {KEYS} keys | requests/s here | Envoy µs/request | service µs/request | p50 µs alone | p99 µs alone |\n\
-         |---|--:|--:|--:|--:|--:|\n"
-    );
-    for row in rows {
-        let of = |field: fn(&Round) -> f64| median(row.rounds.iter().map(field));
-        let service = of(|round| round.service_us);
-        let service = if service.is_nan() { "–".to_owned() } else { format!("{service:.1}") };
-        table += &format!(
-            "| {} | {:.0} | {:.1} | {service} | {:.0} | {:.0} |\n",
-            row.title,
+fn table(rows: &[Row]) -> Table {
+    let rows = rows.iter().map(|row| {
+        let of = |field: fn(&Round) -> f64| cell(median(row.rounds.iter().map(field)));
+        let figures = [
             of(|round| round.per_second),
             of(|round| round.envoy_us),
+            of(|round| round.service_us),
             of(|round| round.p50_us),
             of(|round| round.p99_us),
-        );
-    }
-    table
+        ];
+        (row.title.clone(), figures.to_vec())
+    });
+    Table { title: TITLE.to_owned(), columns: COLUMNS.map(str::to_owned).to_vec(), rows: rows.collect() }
 }
 
 #[cfg(test)]

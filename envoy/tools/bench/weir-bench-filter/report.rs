@@ -1,13 +1,15 @@
 //! The table: medians over rounds. Processor time is compared inside each round first, as machines drift.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
-
-use anyhow::Result;
 
 use crate::client::Run;
 use crate::median::median;
+use crate::results::{Table, cell};
 use crate::variants::Variant;
+
+const TITLE: &str = "What the filter adds to a request";
+const COLUMNS: [&str; 6] =
+    ["Envoy µs/request", "one filter adds µs", "÷ its floor", "÷ no-op's", "p50 µs", "p99 µs"];
 
 /// One variant in one round.
 #[derive(Clone, Copy, Debug)]
@@ -20,30 +22,24 @@ pub struct Sample {
 /// All samples, by variant; each variant has one for each round, in order.
 pub type Samples = BTreeMap<Variant, Vec<Sample>>;
 
-pub fn markdown(samples: &Samples) -> Result<String> {
-    let mut table = String::from(
-        "| variant | Envoy µs/request | one filter adds µs | ÷ its floor | ÷ no-op | p50 µs | p99 µs |\n\
-         |---|--:|--:|--:|--:|--:|--:|\n",
-    );
-    for (variant, own) in samples {
+pub fn table(samples: &Samples) -> Table {
+    let rows = samples.iter().map(|(variant, own)| {
         let of = |field: fn(&Sample) -> f64| median(own.iter().map(field));
         let measure = variant.measure();
-        let added = median_of(added(samples, *variant));
-        let floor = measure.floor.and_then(|floor| median_of(ratios(samples, *variant, floor)));
-        let noop = median_of(ratios(samples, *variant, Variant::Noop));
-        writeln!(
-            table,
-            "| {} | {:.2} | {} | {} | {} | {:.0} | {:.0} |",
-            measure.title,
+        let noop = if measure.copies() == 1 { Variant::NoopAlone } else { Variant::Noop };
+        let ratio =
+            |other: Option<Variant>| other.map_or(f64::NAN, |other| median(ratios(samples, *variant, other)));
+        let figures = [
             of(|sample| sample.cpu_us),
-            cell(added),
-            cell(floor),
-            cell(noop),
+            median(added(samples, *variant)),
+            ratio(measure.floor),
+            ratio(Some(noop)),
             of(|sample| sample.run.p50_us),
             of(|sample| sample.run.p99_us),
-        )?;
-    }
-    Ok(table)
+        ];
+        (measure.title.to_owned(), figures.map(cell).to_vec())
+    });
+    Table { title: TITLE.to_owned(), columns: COLUMNS.map(str::to_owned).to_vec(), rows: rows.collect() }
 }
 
 /// Processor time that one copy of a variant's filter adds, in each round; none for a variant without a filter.
@@ -65,14 +61,6 @@ fn ratios(samples: &Samples, one: Variant, other: Variant) -> Vec<f64> {
     one.iter().zip(&other).map(|(one, other)| one / other).collect()
 }
 
-fn median_of(values: Vec<f64>) -> Option<f64> {
-    (!values.is_empty()).then(|| median(values))
-}
-
-fn cell(value: Option<f64>) -> String {
-    value.map_or_else(|| "–".to_owned(), |value| format!("{value:.2}"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -88,10 +76,17 @@ mod tests {
             (Variant::Noop, vec![sample(50.0), sample(60.0)]),
             (Variant::FloorHeaders, vec![sample(60.0), sample(70.0)]),
             (Variant::Leased, vec![sample(70.0), sample(80.0)]),
+            (Variant::NoopAlone, vec![sample(14.0), sample(26.0)]),
+            (Variant::LeasedAlone, vec![sample(18.0), sample(32.0)]),
         ]);
-        let table = markdown(&samples).unwrap();
-        assert!(table.contains("| no filter | 15.00 | – | – | – |"), "{table}");
-        assert!(table.contains("| no-op on the SDK, one header | 55.00 | 4.00 | – | 1.00 |"), "{table}");
-        assert!(table.contains("| Weir, lease serves | 75.00 | 6.00 | 1.20 | 1.50 |"), "{table}");
+        let table = table(&samples).markdown();
+        for row in [
+            "| no filter | 15.0 | – | – | – |",
+            "| no-op on the same SDK, one header | 55.0 | 4.00 | – | 1.00 |",
+            "| Weir, a lease serves | 75.0 | 6.00 | 1.20 | 1.50 |",
+            "| Weir alone, a lease serves | 25.0 | 10.0 | – | 2.00 |",
+        ] {
+            assert!(table.contains(row), "{row}\n{table}");
+        }
     }
 }

@@ -57,6 +57,18 @@ pub enum Variant {
     FloorManyHeaders,
     /// Weir with the headers of a browser, where leases serve.
     LeasedManyHeaders,
+    /// Envoy's own local_ratelimit in a chain of one.
+    LocalAlone,
+    /// The no-op in a chain of one.
+    NoopAlone,
+    /// Floor (b) in a chain of one.
+    FloorHeadersAlone,
+    /// Weir in a chain of one, where leases serve.
+    LeasedAlone,
+    /// Floor (c) in a chain of one.
+    FloorChargeAlone,
+    /// Weir in a chain of one, where each request charges the table.
+    ChargedAlone,
     /// No filter, with two workers.
     NoneTwoWorkers,
     /// Weir with two workers, where leases serve.
@@ -72,6 +84,8 @@ pub struct Measure {
     /// The same without a filter.
     pub without: Variant,
     pub denies: bool,
+    /// How often the filter stands in the chain.
+    pub chain: usize,
     pub many_headers: bool,
     pub workers: u32,
     /// Number of keys.
@@ -102,6 +116,7 @@ impl Variant {
             floor,
             without: Self::None,
             denies: false,
+            chain: CHAIN,
             many_headers: false,
             workers: 1,
             keys: 100,
@@ -117,12 +132,12 @@ impl Variant {
                 denies: true,
                 ..plain("native local_ratelimit, denying", FilterKind::Local(1), None)
             },
-            Self::Noop => plain("no-op on the SDK, one header", FilterKind::Noop, None),
+            Self::Noop => plain("no-op on the same SDK, one header", FilterKind::Noop, None),
             Self::FloorHeader => plain("(a) one header", FilterKind::Floor("header"), None),
-            Self::FloorHeaders => plain("(b) all headers, time", FilterKind::Floor("headers"), None),
-            Self::Leased => plain("Weir, lease serves", leased, Some(Self::FloorHeaders)),
+            Self::FloorHeaders => plain("(b) all headers, the time", FilterKind::Floor("headers"), None),
+            Self::Leased => plain("Weir, a lease serves", leased, Some(Self::FloorHeaders)),
             Self::EightRules => plain(
-                "Weir, lease serves, one of eight rules applies",
+                "the same, one of eight rules applies",
                 FilterKind::Weir { limit: HIGH_LIMIT, window: "1m", rules: 8 },
                 Some(Self::FloorHeaders),
             ),
@@ -134,27 +149,52 @@ impl Variant {
                 keys: 1_000_000,
                 ..plain("Weir, 1 000 000 keys at random", leased, Some(Self::FloorCharge))
             },
-            Self::FloorCharge => plain("(c) as (b), one get and set", FilterKind::Floor("charge"), None),
+            Self::FloorCharge => {
+                plain("(c) as (b), one get and set of shared data", FilterKind::Floor("charge"), None)
+            }
             Self::Charged => Measure {
                 keys: 10_000,
-                ..plain("Weir, table charged", weir(LOW_LIMIT, "1m"), Some(Self::FloorCharge))
+                ..plain("Weir, the table is charged", weir(LOW_LIMIT, "1m"), Some(Self::FloorCharge))
             },
             Self::FloorDenial => Measure {
                 denies: true,
-                ..plain("(d) as (b), local response", FilterKind::Floor("denial"), None)
+                ..plain("(d) as (b), a local response with Weir's headers", FilterKind::Floor("denial"), None)
             },
             Self::Denied => Measure {
                 denies: true,
                 ..plain("Weir, denied from memory", weir(1, "1h"), Some(Self::FloorDenial))
             },
             Self::NoneManyHeaders => many(plain("no filter, 20 headers", FilterKind::None, None)),
-            Self::FloorManyHeaders => many(plain("(b) with 20 headers", FilterKind::Floor("headers"), None)),
-            Self::LeasedManyHeaders => {
-                many(plain("Weir, lease serves, 20 headers", leased, Some(Self::FloorManyHeaders)))
+            Self::FloorManyHeaders => {
+                many(plain("(b) with 20 headers of a browser", FilterKind::Floor("headers"), None))
             }
+            Self::LeasedManyHeaders => {
+                many(plain("Weir, a lease serves, 20 headers", leased, Some(Self::FloorManyHeaders)))
+            }
+            Self::LocalAlone
+            | Self::NoopAlone
+            | Self::FloorHeadersAlone
+            | Self::LeasedAlone
+            | Self::FloorChargeAlone
+            | Self::ChargedAlone => self.alone(),
             Self::NoneTwoWorkers => two(plain("no filter, two workers", FilterKind::None, None)),
-            Self::LeasedTwoWorkers => two(plain("Weir, lease serves, two workers", leased, None)),
+            Self::LeasedTwoWorkers => two(plain("Weir, a lease serves, two workers", leased, None)),
         }
+    }
+
+    /// A variant whose filter stands in a chain of one.
+    fn alone(self) -> Measure {
+        let (title, ten, floor) = match self {
+            Self::LocalAlone => ("native local_ratelimit alone", Self::Local, None),
+            Self::NoopAlone => ("no-op alone", Self::Noop, None),
+            Self::FloorHeadersAlone => ("(b) alone", Self::FloorHeaders, None),
+            Self::FloorChargeAlone => ("(c) alone", Self::FloorCharge, None),
+            Self::ChargedAlone => {
+                ("Weir alone, the table is charged", Self::Charged, Some(Self::FloorChargeAlone))
+            }
+            _ => ("Weir alone, a lease serves", Self::Leased, Some(Self::FloorHeadersAlone)),
+        };
+        Measure { title, chain: 1, floor, ..ten.measure() }
     }
 }
 
@@ -166,7 +206,7 @@ impl Measure {
 
     /// How often the filter stands in the chain. The first one that denies ends it.
     pub fn copies(&self) -> usize {
-        if self.denies { 1 } else { CHAIN }
+        if self.denies { 1 } else { self.chain }
     }
 
     pub fn requests(&self) -> Requests {

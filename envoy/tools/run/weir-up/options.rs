@@ -3,9 +3,10 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, bail};
 use clap::Parser;
 use serde_json::{Value, json};
+use weir_core::rules::{Documents, documents};
 use weir_envoy::bootstrap::AGGREGATOR_CLUSTER;
 use weir_envoy::ports;
 
@@ -163,13 +164,13 @@ impl Options {
     }
 }
 
-/// The filter's object in a text. YAML would also take most of what is not JSON for something else.
+/// The filter's object in a text, as `weir-aggregator check-config` reads it.
 fn object_of(text: &[u8]) -> Result<Value> {
-    let is_json = text.trim_ascii_start().starts_with(b"{");
-    let config: Value = match is_json {
-        true => serde_json::from_slice(text).context("it is not JSON")?,
-        false => serde_yaml_ng::from_slice(text).context("it is neither JSON nor YAML")?,
-    };
+    let document = documents(text).and_then(Documents::into_one).map_err(Error::msg)?;
+    if let Some(field) = document.repeated.first() {
+        bail!("{}: {}", field.path, field.problem());
+    }
+    let config = document.value.to_json();
     match config.get("rules") {
         Some(_) => Ok(config),
         None => bail!("it is not the filter's own object, which has \"rules\""),
@@ -262,11 +263,19 @@ mod tests {
             (&100.into(), &"1m".into())
         );
         assert_eq!(config["aggregator"]["cluster"], AGGREGATOR_CLUSTER);
+        // As Envoy reads them.
+        let config = read("rules: [{ limit: 010, share: 12.5, name: yes }]\n").unwrap();
+        assert_eq!(config["rules"][0], json!({ "limit": 8, "share": "12.5", "name": true }));
         for (text, part) in [
             ("static_resources: {}\n", "the filter's own object"),
             ("rules", "the filter's own object"),
             ("a: b: c", "neither JSON nor YAML"),
             ("{\"rules\": [],}", "it is not JSON"),
+            ("rules: []\nrules: []\n", "rules: it is given twice, again at line 2, column 1"),
+            ("{\"rules\": [], \"rules\": []}", "rules: it is given twice"),
+            ("rules: []\n---\nrules: []\n", "it has 2 documents"),
+            ("", "it is empty"),
+            ("rules:\n\t- name: a\n", "is indented with a tab"),
         ] {
             let error = format!("{:#}", read(text).unwrap_err());
             assert!(error.contains(part), "{error}");

@@ -1,4 +1,4 @@
-//! A warning if no filter counts where a control applies, as its namespace, rule or window is probably mistyped. The
+//! A warning if no filter counts where a control applies, as its namespace, rule, window or identifier is probably mistyped. The
 //! control is stored nevertheless, since filters may connect later.
 
 use crate::auth::Caller;
@@ -8,6 +8,8 @@ use std::collections::BTreeSet;
 use std::net::Ipv6Addr;
 use weir_core::control::{ALL_NAMESPACES, Selector, Target};
 use weir_core::fields::written;
+use weir_core::matching::canonical::DIGEST_PREFIX;
+use weir_core::matching::glob::matches_parts;
 
 /// Most names in a warning.
 const MAX_NAMES: usize = 5;
@@ -18,6 +20,7 @@ pub(super) fn warning(services: &Services, caller: &Caller, target: &Target) -> 
     let may_name = |workspace: &str| caller.workspace(Some(workspace.as_bytes())).is_some();
     unreported(&rules, target, may_name)
         .or_else(|| unreported_window(&rules, target))
+        .or_else(|| unmatched_parts(&rules, target))
         .or_else(|| uncounted_address(&target.selector))
 }
 
@@ -57,6 +60,25 @@ fn unreported_window(rules: &[Rule], target: &Target) -> Option<String> {
         "no filter of this region has reported a rule {of} with a window of {}; there is {}{more}",
         written(window_ms),
         named.join(", ")
+    ))
+}
+
+/// Warns of an identifier with more or fewer parts than those of the rules where the control applies.
+fn unmatched_parts(rules: &[Rule], target: &Target) -> Option<String> {
+    let Selector::Identifier(text) = &target.selector else { return None };
+    let concerned = rules.iter().filter(|rule| is_there(rule, target));
+    let there: BTreeSet<u32> = concerned.map(|rule| rule.identifier_parts).collect();
+    let is_matched =
+        |parts: &u32| matches_parts(text.as_bytes(), usize::try_from(*parts).unwrap_or_default());
+    // A digest may be of any identifier.
+    let is_digest = text.as_bytes().starts_with(DIGEST_PREFIX);
+    if is_digest || there.is_empty() || there.contains(&0) || there.iter().any(is_matched) {
+        return None;
+    }
+    let numbers: Vec<String> = there.iter().take(MAX_NAMES).map(u32::to_string).collect();
+    let parts = if numbers == ["1"] { "1 part" } else { &format!("{} parts", numbers.join(" or ")) };
+    Some(format!(
+        "rules there count identifiers of {parts}, and {text:?} matches none of them; `|` separates parts, and `\\|` is one in a value"
     ))
 }
 
@@ -156,6 +178,36 @@ mod tests {
             let warned = warning(scope, Some(wrong_ms)).unwrap();
             assert!(warned.ends_with(part), "{warned}");
         }
+    }
+
+    #[test]
+    fn identifiers_of_other_parts_than_those_of_the_rules() {
+        let of_parts =
+            |namespace, identifier_parts| Rule { identifier_parts, ..rule("demo", namespace, "r") };
+        let rules = [of_parts("one", 1), of_parts("two", 2), of_parts("hashed", 0), of_parts("hashed", 2)];
+        let digest = "sha256:47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU";
+        for (scope, identifier, parts) in [
+            ("one", "alice", None),
+            ("two", "alice|GET", None),
+            ("two", "alice|*", None),
+            ("two", "*", None),
+            ("two", digest, None),
+            ("hashed", "alice", None),
+            ("*", "alice", None),
+            ("elsewhere", "alice", None),
+            ("two", "alice", Some("of 2 parts, and \"alice\" matches none")),
+            ("two", r"alice\|GET", Some("of 2 parts")),
+            ("two", "alice|GET|x", Some("of 2 parts")),
+            ("two", "a|*|c", Some("of 2 parts")),
+            ("one", "auth0|5", Some("of 1 part, and \"auth0|5\" matches none")),
+            ("one", r"auth0\|5", None),
+        ] {
+            let warning =
+                unmatched_parts(&rules, &of("demo", scope, Selector::Identifier(identifier.into())));
+            assert_eq!(warning.is_some(), parts.is_some(), "{scope} {identifier}: {warning:?}");
+            assert!(warning.is_none_or(|warning| warning.contains(parts.unwrap_or_default())));
+        }
+        assert_eq!(unmatched_parts(&rules, &of("demo", "two", Selector::Rule)), None);
     }
 
     #[test]

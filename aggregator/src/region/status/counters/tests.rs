@@ -9,6 +9,7 @@ fn sent(rules: &[(&str, u64, u64)]) -> wire::Counters {
         algorithm: "sliding_window".to_owned(),
         limit: 10,
         window_ms: 60_000,
+        identifier_parts: 2,
         allowed: *allowed,
         denied: *denied,
         ..wire::RuleCounters::default()
@@ -36,6 +37,7 @@ fn what_streams_count_is_added_up_and_stays_when_they_end() {
     assert_eq!(rule.per_second.last_5m.allowed, 50.0 / 300.0);
     assert_eq!(rule.history.allowed.last(), Some(&50));
     assert_eq!((rule.limit, rule.window_ms, rule.namespace.as_str()), (10, 60_000, "n"));
+    assert_eq!((rule.identifier_parts, rule.facts().identifier_parts), (2, 2));
 }
 
 #[test]

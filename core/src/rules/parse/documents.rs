@@ -1,11 +1,13 @@
-//! Reads the documents of a file.
+//! Reads the documents of a file that has configurations: JSON, or YAML as Envoy or Kubernetes' tools read it.
 
-use crate::net::yaml::{self, Dialect, MAX_BYTES};
-use serde_json::Map;
-use std::collections::HashSet;
-use std::convert::Infallible;
-use weir_core::fields::{Bounds, Path, Value};
-use weir_core::rules::{Written, object_name, recognise};
+use super::manifest::object_name;
+use crate::fields::yaml::{self, Dialect, Document, MAX_BYTES, Repeated};
+use crate::fields::{Bounds, Path, Value};
+use alloc::borrow::ToOwned;
+use alloc::collections::BTreeSet;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
 
 /// Most repeated fields of a document that are reported.
 const MAX_REPEATED: usize = 50;
@@ -17,9 +19,25 @@ const MARK: char = '\u{feff}';
 #[derive(Debug)]
 pub enum Documents<'a> {
     /// One value, in JSON.
-    Json(Value<'a>),
+    Json(Document<'a>),
     /// The documents of a YAML text, each as Kubernetes' tools or Envoy read it.
-    Yaml(Vec<Value<'a>>),
+    Yaml(Vec<Document<'a>>),
+}
+
+impl<'a> Documents<'a> {
+    /// The only document that is not empty.
+    pub fn into_one(self) -> Result<Document<'a>, String> {
+        let documents = match self {
+            Documents::Json(document) => return Ok(document),
+            Documents::Yaml(documents) => documents,
+        };
+        let mut some = documents.into_iter().filter(|document| document.value != Value::Null);
+        match (some.next(), some.count()) {
+            (Some(one), 0) => Ok(one),
+            (None, _) => Err("it is empty".to_owned()),
+            (Some(_), more) => Err(format!("it has {} documents; expected one", more.saturating_add(1))),
+        }
+    }
 }
 
 /// Reads the documents of a text. Returns why they cannot be read.
@@ -27,15 +45,18 @@ pub fn documents(text: &[u8]) -> Result<Documents<'_>, String> {
     if text.len() > MAX_BYTES {
         return Err(format!("it has more than {MAX_BYTES} bytes"));
     }
-    let text = std::str::from_utf8(text)
-        .map_err(|error| format!("it is not UTF-8: byte {} cannot be read", error.valid_up_to() + 1))?;
+    let text = core::str::from_utf8(text).map_err(|error| yaml::not_utf8(text, error))?;
     let marked = text.strip_prefix(MARK);
     let text = marked.unwrap_or(text);
     let json = match Value::parse(text.as_bytes(), Bounds::OF_A_FILE) {
         Ok(_) if marked.is_some() => {
             return Err("it begins with a byte order mark, which JSON may not have: remove it".to_owned());
         }
-        Ok(value) => return Ok(Documents::Json(value)),
+        Ok(value) => {
+            let mut repeated = Vec::new();
+            find_repeated(&value, &Path::Root(""), &mut repeated);
+            return Ok(Documents::Json(Document { value, repeated }));
+        }
         Err(error) => error,
     };
     let is_json = text.trim_ascii_start().starts_with(['{', '[']);
@@ -54,10 +75,10 @@ pub fn documents(text: &[u8]) -> Result<Documents<'_>, String> {
         true => format!("it is not JSON: {json}"),
         false => format!("it is neither JSON nor YAML: {yaml}{}", hint_of_yaml(text)),
     })?;
-    if of_envoy.iter().all(|document| *document == Value::Null) {
+    if of_envoy.iter().all(|document| document.value == Value::Null) {
         return Err("it is empty".to_owned());
     }
-    let is_manifest = |document: &Value<'_>| object_name(&plain(document)).is_some();
+    let is_manifest = |document: &Document<'_>| object_name(&document.value.to_json()).is_some();
     if !of_envoy.iter().any(is_manifest) {
         return Ok(Documents::Yaml(of_envoy));
     }
@@ -81,42 +102,15 @@ fn hint_of_yaml(text: &str) -> String {
     }
 }
 
-/// What a document contains.
-pub fn recognise_plain(json: &serde_json::Value) -> Result<Written, String> {
-    recognise(b"", &Ok::<_, Infallible>(json.clone()))
-}
-
-/// A value without what JSON has not. Of repeated fields the last one is kept; `repeated` finds them.
-pub fn plain(value: &Value<'_>) -> serde_json::Value {
-    match value {
-        Value::Null => serde_json::Value::Null,
-        Value::Bool(value) => (*value).into(),
-        Value::Unsigned(value) => (*value).into(),
-        Value::Negative(value) => (*value).into(),
-        Value::Float(value) => (*value).into(),
-        Value::Text(text) => text.as_ref().into(),
-        Value::List(items) => items.iter().map(plain).collect(),
-        Value::Object(fields) => {
-            fields.iter().map(|(name, value)| (name.to_string(), plain(value))).collect::<Map<_, _>>().into()
-        }
-    }
-}
-
-/// The paths of fields that an object has twice. A parser of YAML keeps one of them, and which one differs.
-pub fn repeated(document: &Value<'_>) -> Vec<String> {
-    let mut found = Vec::new();
-    find_repeated(document, &Path::Root(""), &mut found);
-    found
-}
-
-fn find_repeated(value: &Value<'_>, path: &Path<'_>, found: &mut Vec<String>) {
+/// The fields that an object has twice.
+fn find_repeated(value: &Value<'_>, path: &Path<'_>, found: &mut Vec<Repeated>) {
     match value {
         Value::Object(fields) => {
-            let mut names = HashSet::new();
+            let mut names = BTreeSet::new();
             for (name, child) in fields {
                 let path = Path::Field(path, name);
                 if !names.insert(name) && found.len() < MAX_REPEATED {
-                    found.push(path.to_string());
+                    found.push(Repeated { path: path.to_string(), place: None });
                 }
                 find_repeated(child, &path, found);
             }
@@ -136,11 +130,25 @@ mod tests {
     /// Compared with each other one by one, these fields would take minutes.
     #[test]
     fn a_repeated_field_is_found_among_many() {
-        let many: String = (0..300_000).map(|number| format!("  k{number}: 1\n")).collect();
-        let text = format!("a:\n{many}  k7: 2\nb: [0, {{c: 1, c: 2}}]\n");
-        let Documents::Yaml(documents) = documents(text.as_bytes()).unwrap() else {
-            panic!("it is not JSON")
+        let found = |text: &str| -> Vec<_> {
+            let document = match documents(text.as_bytes()).unwrap() {
+                Documents::Json(document) => document,
+                Documents::Yaml(mut documents) => documents.remove(0),
+            };
+            document.repeated.into_iter().map(|field| (field.path, field.place.unwrap_or_default())).collect()
         };
-        assert_eq!(repeated(&documents[0]), ["a.k7", "b[1].c"]);
+        let many: String = (0..300_000).map(|number| format!("  k{number}: 1\n")).collect();
+        let expected = |places: [&str; 2]| {
+            ["a.k7", "b[1].c"]
+                .map(str::to_owned)
+                .into_iter()
+                .zip(places.map(str::to_owned))
+                .collect::<Vec<_>>()
+        };
+        let text = format!("a:\n{many}  k7: 2\nb: [0, {{c: 1, c: 2}}]\n");
+        assert_eq!(found(&text), expected(["line 300002, column 3", "line 300003, column 15"]));
+        let many: String = (0..300_000).map(|number| format!("\"k{number}\":1,")).collect();
+        let text = format!(r#"{{"a": {{{many} "k7": 2}}, "b": [0, {{"c": 1, "c": 2}}]}}"#);
+        assert_eq!(found(&text), expected(["", ""]));
     }
 }
