@@ -115,11 +115,15 @@ impl Outbox {
         if let Some(held) =
             self.index.get(&(row.fingerprint, row.sequence)).and_then(|at| self.rows.get_mut(*at))
         {
-            held.own = held.own.max(row.own);
+            if held.without_baseline == row.without_baseline {
+                held.own = held.own.max(row.own);
+            } else {
+                // The key was evicted in between, or has its baseline now. What was noted before an eviction is stored.
+                (held.own, held.without_baseline) = (row.own, row.without_baseline);
+            }
             if row.applied >= held.applied {
                 (held.limit, held.configured, held.applied) = (row.limit, row.configured, row.applied);
             }
-            held.without_baseline &= row.without_baseline;
             held.region_others = held.region_others.max(row.region_others);
             held.unstored |= row.unstored;
             return;
@@ -206,12 +210,17 @@ impl Outbox {
 
     /// Queues unacknowledged rows again, as the stream has ended.
     pub(in crate::limiter) fn broken(&mut self) {
+        let (waiting, keys) = (core::mem::take(&mut self.rows), core::mem::take(&mut self.keys));
+        self.index.clear();
         for batch in core::mem::take(&mut self.in_flight) {
             for held in &batch.rows {
                 self.note(&held.row(&batch.keys), batch.since);
             }
             self.since = self.since.min(Some(batch.since)).or(Some(batch.since));
         }
+        // These are newer.
+        let since = self.since.unwrap_or_default();
+        waiting.iter().for_each(|held| self.note(&held.row(&keys), since));
     }
 
     /// Time before which all noted rows are stored in the region.
@@ -355,6 +364,30 @@ mod tests {
         let mut reports = vec![];
         outbox.take(false, MonoMs(6), &mut reports);
         assert_eq!(counts_of(&reports), [("a".into(), 3), ("bb".into(), 5)]);
+    }
+
+    fn rows_of(outbox: &mut Outbox) -> Vec<(u64, bool)> {
+        let mut reports = vec![];
+        outbox.take(false, MonoMs(6), &mut reports);
+        let counts = reports.iter().flat_map(|report| &report.counts);
+        counts.map(|count| (count.own, count.without_baseline)).collect()
+    }
+
+    #[test]
+    fn a_count_without_its_baseline_is_never_reported_as_a_whole_count() {
+        let evicted = |own| Row { without_baseline: true, ..row(b"a", own) };
+        let mut outbox = Outbox::default();
+        outbox.note(&row(b"a", 0), MonoMs(1));
+        outbox.note(&evicted(4), MonoMs(2));
+        assert_eq!(rows_of(&mut outbox), [(4, true)]);
+        outbox.note(&evicted(5), MonoMs(3));
+        outbox.note(&row(b"a", 9), MonoMs(4));
+        assert_eq!(rows_of(&mut outbox), [(9, false)]);
+        outbox.broken();
+        assert_eq!(rows_of(&mut outbox), [(9, false)], "the newest row in flight");
+        outbox.note(&evicted(2), MonoMs(5));
+        outbox.broken();
+        assert_eq!(rows_of(&mut outbox), [(2, true)], "a row that waited is newer");
     }
 
     #[test]
