@@ -345,24 +345,21 @@ impl Table {
         now: Now,
     ) -> (DivertedKeys, bool) {
         let (mut records, mut begins) = (self.bucket.diverted(), false);
-        if is_new {
+        if is_new || records.holds_rest() {
             let (family, _) = self.overflow_of(&self.key);
             if let Some(rest) = records.rest_of(family, entry.fingerprint) {
                 let mut rest = rest.clone();
                 rest.roll(end, now.mono);
-                rest.count_beside(entry);
+                if is_new {
+                    rest.count_beside(entry);
+                }
+                reserve_elsewhere(entry, &rest);
             }
         }
         if let Some(record) = records.get_mut(entry.fingerprint) {
             record.roll(end, now.mono);
             begins = record.return_to(entry, now.mono);
-            // Until they are settled in the overflow cell, deferred costs count here as if another worker had reserved them.
-            let (amount, expires) = record.held();
-            if amount > 0 {
-                let tag = Tag { worker: ELSEWHERE, kind: ReservationKind::Deferred };
-                let sequence = entry.sequence;
-                entry.reservations.push(Reservation { tag, sequence, amount, expires });
-            }
+            reserve_elsewhere(entry, record);
         }
         records.drop_old(now.mono);
         (records, begins)
@@ -390,14 +387,12 @@ impl Table {
             }
             let mut records = self.node.diverted();
             records.drop_old(now.mono);
-            if records.get_mut(diverted.fingerprint).is_none() && !undone {
-                let DivertedKey { fingerprint, family, .. } = diverted;
-                records.push(Diverted::new(family, fingerprint, (end, cell_ms), before));
-            }
-            match records.get_mut(diverted.fingerprint) {
-                Some(record) if undone => record.remove(change, end, now.mono),
-                Some(record) => record.add(change, end, now.mono),
-                None => return true,
+            let DivertedKey { fingerprint, family, .. } = diverted;
+            if !undone {
+                let new = Diverted::new(family, fingerprint, (end, cell_ms), before);
+                records.note(new, change, now.mono);
+            } else if !records.take_back((family, fingerprint), change, end, now.mono) {
+                return true;
             }
             self.node.set_diverted(&records);
             if shared.store(place, self.node.bytes(), version) {
@@ -472,6 +467,16 @@ impl Table {
             }
         }
         (crate::model::key::fingerprint(&diverted, self.secret), diverted)
+    }
+}
+
+/// Until they are settled in the overflow cell, the deferred costs of a record count as if another worker had reserved them.
+fn reserve_elsewhere(entry: &mut Entry, record: &Diverted) {
+    let (amount, expires) = record.held();
+    if amount > 0 {
+        let tag = Tag { worker: ELSEWHERE, kind: ReservationKind::Deferred };
+        let sequence = entry.sequence;
+        entry.reservations.push(Reservation { tag, sequence, amount, expires });
     }
 }
 

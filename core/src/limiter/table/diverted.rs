@@ -98,8 +98,8 @@ impl Diverted {
         self.spent.iter().all(|spent| *spent == 0)
     }
 
-    /// Adds a change in the cell that ends at `end`.
-    pub fn add(&mut self, change: &Change, end: MonoMs, now: MonoMs) {
+    /// Adds what a change has spent and reserved in the cell that ends at `end`.
+    fn add(&mut self, change: &Change, end: MonoMs, now: MonoMs) {
         self.roll(end, now);
         for (back, amount) in &change.spent {
             self.spend(*back, *amount);
@@ -108,18 +108,17 @@ impl Diverted {
         if change.reserved > 0 {
             self.held_until = self.held_until.max(change.held_until);
         }
-        self.held = self.held.saturating_sub(change.released);
     }
 
     /// Takes a change back that was not made.
-    pub fn remove(&mut self, change: &Change, end: MonoMs, now: MonoMs) {
+    fn remove(&mut self, change: &Change, end: MonoMs, now: MonoMs) {
         self.roll(end, now);
         for (back, amount) in &change.spent {
             if let Some(spent) = usize::try_from(*back).ok().and_then(|back| self.spent.get_mut(back)) {
                 *spent = spent.saturating_sub(*amount);
             }
         }
-        self.held = self.held.saturating_sub(change.reserved).saturating_add(change.released);
+        self.held = self.held.saturating_sub(change.reserved);
     }
 
     /// Moves the cells on until the newest ends at `end`, and spends reservations that have expired.
@@ -190,10 +189,8 @@ impl Diverted {
         self.end.since(at).saturating_sub(1).checked_div(self.cell_ms).unwrap_or(0)
     }
 
-    /// Makes it the use of several keys of its family. What is reserved counts as spent, as nothing can release it any more.
-    fn into_rest(mut self) -> Diverted {
-        let held = core::mem::take(&mut self.held);
-        self.spend(0, held);
+    /// Makes it the use of several keys of its family.
+    fn into_rest(self) -> Diverted {
         Diverted { key: REST, ..self }
     }
 
@@ -204,6 +201,15 @@ impl Diverted {
         for (back, amount) in other.spent() {
             self.spend(back, amount);
         }
+        self.held = self.held.saturating_add(other.held);
+        self.held_until = self.held_until.max(other.held_until);
+    }
+
+    /// Releases up to `amount` of what is reserved; returns the rest.
+    fn release(&mut self, amount: u64) -> u64 {
+        let released = self.held.min(amount);
+        self.held = self.held.saturating_sub(released);
+        amount.saturating_sub(released)
     }
 }
 
@@ -230,13 +236,62 @@ impl DivertedKeys {
         self.0.get(rest).filter(|_| own.is_none_or(|own| own > rest))
     }
 
+    /// What is reserved by keys of which no record tells it apart.
+    pub fn holds_rest(&self) -> bool {
+        self.0.iter().any(|record| record.key == REST && record.held > 0)
+    }
+
+    /// Notes a change of the overflow cell by the key of `new`, which is its record if it has none yet. What the key's record did not
+    /// reserve was reserved before the record became one with others.
+    pub fn note(&mut self, new: Diverted, change: &Change, now: MonoMs) {
+        let Diverted { family, key, end, .. } = new;
+        let begins = !change.spent.is_empty() || change.reserved > 0;
+        if begins && self.get_mut(key).is_none() {
+            self.push(new);
+        }
+        let mut released = change.released;
+        if let Some(record) = self.get_mut(key) {
+            record.add(change, end, now);
+            released = record.release(released);
+        }
+        if let Some(rest) = self.rest_mut(family) {
+            rest.roll(end, now);
+            rest.release(released);
+        }
+    }
+
+    /// Takes a change back that was noted and not made. Returns whether anything has changed.
+    pub fn take_back(
+        &mut self,
+        (family, key): (u64, u64),
+        change: &Change,
+        end: MonoMs,
+        now: MonoMs,
+    ) -> bool {
+        let at =
+            |records: &Self, key| records.0.iter().position(|one| (one.family, one.key) == (family, key));
+        let (own, rest) = (at(self, key), at(self, REST));
+        if let Some(noted) = own.or(rest).and_then(|at| self.0.get_mut(at)) {
+            noted.remove(change, end, now);
+        }
+        let holds = |at: &usize| self.0.get(*at).is_some_and(|record| record.held_until > now);
+        if let Some(held) = own.filter(holds).or(rest).and_then(|at| self.0.get_mut(at)) {
+            held.held = held.held.saturating_add(change.released);
+        }
+        own.or(rest).is_some()
+    }
+
+    fn rest_mut(&mut self, family: u64) -> Option<&mut Diverted> {
+        self.0.iter_mut().find(|record| (record.key, record.family) == (REST, family))
+    }
+
     /// Drops what no window counts.
     pub fn drop_old(&mut self, now: MonoMs) {
         self.0.retain(|record| !record.is_over(now));
     }
 
     /// Adds a record. If there is no room, the smallest ones of a family become one.
-    pub fn push(&mut self, record: Diverted) {
+    fn push(&mut self, record: Diverted) {
         while self.0.len() >= MAX_DIVERTED {
             let single = self.0.iter().enumerate().filter(|(_, record)| record.key != REST);
             let smallest = single.min_by_key(|(_, record)| record.total()).map(|(at, _)| at);
@@ -248,8 +303,7 @@ impl DivertedKeys {
                 continue;
             };
             let single = self.0.remove(at).into_rest();
-            let is_same = |rest: &&mut Diverted| (rest.key, rest.family) == (REST, single.family);
-            match self.0.iter_mut().find(is_same) {
+            match self.rest_mut(single.family) {
                 Some(rest) => rest.merge(single),
                 None => self.0.push(single),
             }

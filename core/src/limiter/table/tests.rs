@@ -438,11 +438,8 @@ fn noted(uses: &[(u64, u64, u64)], resolution: u64) -> (DivertedKeys, u64) {
         sequence += u64::from(*later == 0);
         let (end, now) = (end(sequence), mono(sequence));
         records.drop_old(now);
-        if records.get_mut(*key).is_none() {
-            records.push(Diverted::new(key % 3, *key, (end, 1_000), resolution));
-        }
         let change = Change { spent: vec![(0, *amount)], ..Change::default() };
-        records.get_mut(*key).unwrap().add(&change, end, now);
+        records.note(Diverted::new(key % 3, *key, (end, 1_000), resolution), &change, now);
     }
     (records, sequence)
 }

@@ -2,7 +2,7 @@
 
 use super::harness::*;
 use crate::limiter::RuleSet;
-use crate::limiter::table::Geometry;
+use crate::limiter::table::{Geometry, MAX_DIVERTED};
 use crate::limiter::{Cause, Check, Decision, Limiter, Outcome, Policy};
 use crate::model::key::{HARD_LIMIT_RESOLUTION, Key, KeyParts};
 use crate::model::time::MonoMs;
@@ -189,6 +189,29 @@ fn a_deferred_cost_in_an_overflow_cell_counts_for_its_key_once_that_has_a_place(
         let passed = (0..20).filter(|_| world.passes(0, 0, &[check(&late, 10, 1)])).count() as u64;
         assert_eq!(passed, 10 - 2 - cost, "after a cost of {cost}");
         assert_eq!(world.entry(0, &late).unwrap().current.own, 10);
+    }
+}
+
+#[test]
+fn a_deferred_cost_that_no_record_tells_apart_is_settled_as_well() {
+    for cost in [1, 4, 7] {
+        let mut world = World::with(1, 1, Geometry { buckets: 1, keys_per_bucket: 1 }, true);
+        world.run(50);
+        assert!(world.passes(0, 0, &[check(&key("a", 1_000), 10, 1)]));
+        let late = key("b", HOUR);
+        let request = world.begins(0, 0, deferred_check(&late, 30, 4)).unwrap();
+        // Keys with more use than there are records: the smallest two, of 4 and 5, become one.
+        for other in &keys(MAX_DIVERTED, HOUR) {
+            assert!(world.passes(0, 0, &[check(other, 1_000, 5)]));
+        }
+        world.run(5_000);
+        assert_eq!(cause(world.begin(0, 0, check(&late, 30, 22)).1), Cause::Reserved, "4 are reserved");
+        assert_eq!(budget(world.begin(0, 0, check(&late, 30, 1)).1).remaining, 30 - 5 - 4 - 1);
+        assert_eq!(budget(world.begin(0, 0, check(&late, 30, 1)).1).remaining, 30 - 5 - 4 - 2, "still");
+        world.settle((0, 0), request, cost);
+        let passed = (0..40).filter(|_| world.passes(0, 0, &[check(&late, 30, 1)])).count() as u64;
+        assert_eq!(passed, 30 - 5 - 2 - cost, "after a cost of {cost}");
+        assert_eq!(world.entry(0, &late).unwrap().current.own, 2 + cost + passed);
     }
 }
 
