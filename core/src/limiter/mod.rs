@@ -42,6 +42,8 @@ pub use stats::{Gauges, METRICS, Stats};
 
 /// Time between ticks while no request waits: the interval of reports, pings and pushes.
 pub const TICK_MS: u64 = 50;
+/// The highest number of a worker.
+const MAX_WORKER: u64 = u64::MAX >> 2;
 /// Time between ticks while a request waits, so that its timeout is observed.
 pub const WAITING_TICK_MS: u64 = 10;
 /// A report with this many cells is sent at once.
@@ -121,7 +123,7 @@ struct Rest {
 impl Limiter {
     /// A worker's limiter over an established table.
     pub fn new(setup: Setup, now: Now) -> Limiter {
-        let worker = setup.worker & (u64::MAX >> 2);
+        let worker = setup.worker & MAX_WORKER;
         Limiter {
             local: Local::new(&setup, worker, now.mono),
             connection: Connection::new(&setup, worker, now),

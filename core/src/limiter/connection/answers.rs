@@ -5,6 +5,7 @@ use super::queries::{MAX_ROUNDS, PendingQuery, Sent};
 use super::waiting::WaitingRequest;
 use crate::limiter::check::{Check, Outcome, QueryResult, Reason};
 use crate::limiter::local::Local;
+use crate::limiter::local::merge::Keeps;
 use crate::limiter::local::round::Need;
 use crate::model::shared::Shared;
 use crate::model::time::{MonoMs, Now};
@@ -101,9 +102,12 @@ impl Connection {
         };
         local.stats.count_result(result);
         let snapshots = answer.older.iter().rev().chain(&answer.previous).chain(&answer.current);
-        local.end_query(shared, (fingerprint, &pending.key), pending.reserved(), snapshots, now);
         let inquiry = pending.sent.is_some_and(|sent| sent.inquiry) && pending.cost > 0;
         let granted = answer.granted && !inquiry && !pending.inquires;
+        let undecided_until = pending.keep_entry(fingerprint, &mut self.waiting, granted);
+        let keeps = Keeps { is_granted: answer.granted && !inquiry, undecided_until };
+        let ended = (fingerprint, pending.key.as_slice());
+        local.end_query(shared, ended, pending.reserved(), snapshots, keeps, now);
         for (request, waiting) in pending.release(&mut self.waiting, granted) {
             match result {
                 QueryResult::Unjudged => self.decide_unanswered(local, shared, request, waiting, now),
@@ -172,7 +176,10 @@ impl Connection {
             decided => decided,
         };
         match decided {
-            Ok(outcome) => self.resolve(local, request, waiting.exact, outcome, now),
+            Ok(outcome) => {
+                self.release_entries(local, shared, &waiting.kept, now);
+                self.resolve(local, request, waiting.exact, outcome, now);
+            }
             Err(needs) => self.query(local, request, waiting, &needs, now.mono),
         }
     }
@@ -205,13 +212,26 @@ impl Connection {
         now: Now,
     ) {
         let outcome = local.unanswered(shared, request, &waiting.windows(), self.nodes(now.mono), now);
+        self.release_entries(local, shared, &waiting.kept, now);
         self.resolve(local, request, waiting.exact, outcome, now);
+    }
+
+    /// Lets the entries leave that have stayed for a request alone.
+    fn release_entries(&mut self, local: &mut Local, shared: &mut impl Shared, kept: &[u64], now: Now) {
+        local.release_entries(shared, &self.waiting.release_entries(kept), now);
     }
 }
 
 /// Releases what queries without an answer have reserved.
 fn end_queries(local: &mut Local, shared: &mut impl Shared, ended: &[(u64, PendingQuery)], now: Now) {
     for (fingerprint, pending) in ended {
-        local.end_query(shared, (*fingerprint, &pending.key), pending.reserved(), [].iter(), now);
+        local.end_query(
+            shared,
+            (*fingerprint, &pending.key),
+            pending.reserved(),
+            [].iter(),
+            Keeps::default(),
+            now,
+        );
     }
 }

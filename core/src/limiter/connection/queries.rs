@@ -135,6 +135,20 @@ impl PendingQuery {
         released
     }
 
+    /// Keeps the entry for the requests that wait for another answer after this one; returns until when. If it left before they are
+    /// decided, what they were granted would be in the baseline of the next entry, and count twice once they spend it.
+    pub(super) fn keep_entry(
+        &self,
+        fingerprint: u64,
+        requests: &mut WaitingRequests,
+        granted: bool,
+    ) -> Option<MonoMs> {
+        let joined = self.joined.iter().map(|request| (*request, granted));
+        let queued = self.queued.iter().map(|(request, _)| (*request, false));
+        let all = joined.chain(queued);
+        all.filter_map(|(request, granted)| requests.keep_entry(fingerprint, request, granted)).max()
+    }
+
     /// The requests that joined before it was sent.
     pub(super) fn joined(&self) -> &[u64] {
         &self.joined

@@ -27,6 +27,8 @@ pub(super) struct WaitingRequests {
     for_answers: usize,
     /// A request had a trace context.
     traced: bool,
+    /// Fingerprints of entries that stay, with the number of requests that need them.
+    kept: BTreeMap<u64, u32>,
 }
 
 /// A request that waits.
@@ -38,6 +40,8 @@ pub(super) struct WaitingRequest {
     /// Its trace context, if it has one.
     trace: Option<Box<wire::Trace>>,
     waits_for: WaitsFor,
+    /// Fingerprints of the entries that stay until it is decided.
+    pub(super) kept: Vec<u64>,
 }
 
 /// What is known of a request's exact rules.
@@ -87,6 +91,7 @@ impl WaitingRequest {
             exact,
             trace: None,
             waits_for: WaitsFor::ExactResponse,
+            kept: Vec::new(),
         }
     }
 
@@ -149,7 +154,9 @@ impl WaitingRequests {
     }
 
     pub(super) fn insert(&mut self, request: u64, waiting: WaitingRequest) {
-        self.remove(request);
+        if let Some(replaced) = self.remove(request) {
+            self.release_entries(&replaced.kept);
+        }
         self.for_answers += usize::from(waiting.deadline().is_some());
         self.requests.insert(request, waiting);
     }
@@ -168,6 +175,37 @@ impl WaitingRequests {
     /// When the wait of `request` for answers ends.
     pub(super) fn deadline(&self, request: u64) -> Option<MonoMs> {
         self.requests.get(&request)?.deadline()
+    }
+
+    /// Notes that the entry of `fingerprint` stays for a request, which its answer has `granted` the cost or not, if the request may wait
+    /// for an answer about another of its windows. Returns until when.
+    pub(super) fn keep_entry(&mut self, fingerprint: u64, request: u64, granted: bool) -> Option<MonoMs> {
+        let waiting = self.requests.get_mut(&request)?;
+        let Answers { deadline, open, granted: before, .. } = *waiting.answers()?;
+        let is_decided = open <= 1 && (granted || before);
+        if is_decided || waiting.window(1).is_none() {
+            return None;
+        }
+        if !waiting.kept.contains(&fingerprint) {
+            waiting.kept.push(fingerprint);
+            let requests = self.kept.entry(fingerprint).or_default();
+            *requests = requests.saturating_add(1);
+        }
+        Some(deadline)
+    }
+
+    /// Notes that a request with these entries is decided. Returns those that no other request needs.
+    pub(super) fn release_entries(&mut self, kept: &[u64]) -> Vec<u64> {
+        let mut released = Vec::new();
+        for fingerprint in kept {
+            let Some(requests) = self.kept.get_mut(fingerprint) else { continue };
+            *requests = requests.saturating_sub(1);
+            if *requests == 0 {
+                self.kept.remove(fingerprint);
+                released.push(*fingerprint);
+            }
+        }
+        released
     }
 
     /// Sets the trace context of a request. False if it does not wait.

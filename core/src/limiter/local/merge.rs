@@ -5,15 +5,27 @@ use super::Local;
 use super::judge::ANSWER_SERVES_MS;
 use super::outbox::{Acknowledged, StoredCell};
 use super::transact::{Make, Subject};
-use crate::limiter::table::{Entry, ReservationKind};
+use crate::limiter::MAX_WORKER;
+use crate::limiter::table::{Entry, ReservationKind, Tag};
 use crate::model::key::{KeyParts, fingerprint};
 use crate::model::shared::Shared;
-use crate::model::time::Now;
+use crate::model::time::{MonoMs, Now};
 use crate::model::window::Position;
 use crate::model::wire;
 
 /// A query's reservation that was not released counts as spent after this time.
 const QUERY_EXPIRES_MS: u64 = 4_000;
+/// The most by which a live worker is late to decide a request after its deadline.
+const DECIDED_LATE_MS: u64 = 1_000;
+
+/// Why an entry stays after the answer to a query about it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::limiter) struct Keeps {
+    /// The region has granted the query's cost, which is not spent yet.
+    pub(in crate::limiter) is_granted: bool,
+    /// The last deadline of the requests that wait for another answer.
+    pub(in crate::limiter) undecided_until: Option<MonoMs>,
+}
 
 /// What a query is about.
 #[derive(Clone, Copy, Debug)]
@@ -140,13 +152,15 @@ impl Local {
         let tag = self.tag(ReservationKind::Query);
         let subject = Subject { fingerprint, key: Some(key), make: Make::Always };
         let change = |entry: &mut Entry, at: &Position| {
+            let expires = now.mono.after(QUERY_EXPIRES_MS);
             if entry.is_without_baseline() || cost == 0 {
-                return (0, false);
+                // The entry stays for the answer, so that it also has what is pushed in between.
+                return (0, entry.reserve(tag, 0, expires));
             }
             // A query for more than is left would be refused as a whole, though some of its requests could pass.
             let left = entry.used_and_reserved().remaining(at, limit);
             let cost = cost.min(left.max(least));
-            let reserved = entry.reserve(tag, cost, now.mono.after(QUERY_EXPIRES_MS));
+            let reserved = entry.reserve(tag, cost, expires);
             let unreserved = if reserved { 0 } else { cost };
             (entry.claimed_in(entry.sequence).saturating_add(unreserved), reserved)
         };
@@ -168,16 +182,17 @@ impl Local {
         ReservedIn { sequence: query.sequence, overflow: done.overflow }
     }
 
-    /// Releases what was `reserved` for a query, and merges its answer.
+    /// Releases what was `reserved` for a query, and merges its answer. The entry stays for requests that are undecided after it.
     pub(in crate::limiter) fn end_query<'a>(
         &mut self,
         shared: &mut impl Shared,
         (fingerprint, key): (u64, &[u8]),
         reserved: Option<ReservedIn>,
         snapshots: impl Iterator<Item = &'a wire::Snapshot> + Clone,
+        keeps: Keeps,
         now: Now,
     ) {
-        let tag = self.tag(ReservationKind::Query);
+        let (tag, kept) = (self.tag(ReservationKind::Query), self.kept_tag());
         let change = |entry: &mut Entry, _: &Position| {
             if let Some(ReservedIn { sequence, .. }) = reserved {
                 // The number of its cell may have changed when the clock stepped.
@@ -189,6 +204,13 @@ impl Local {
             for snapshot in snapshots.clone() {
                 entry.merge(snapshot, true, now.mono);
             }
+            if keeps.is_granted {
+                // It is spent next, and until then no worker may evict the entry: no report since now is acknowledged yet.
+                entry.charged = now.mono;
+            }
+            if let Some(until) = keeps.undecided_until.filter(|_| entry.fingerprint == fingerprint) {
+                entry.reserve(kept, 0, until.after(DECIDED_LATE_MS));
+            }
             (entry.without_baseline_cells() < without_baseline, true)
         };
         let make = if snapshots.clone().next().is_none() { Make::Never } else { Make::Always };
@@ -199,6 +221,30 @@ impl Local {
             Ok(done) if done.regained => self.note_cells(&done.entry, now.mono),
             Ok(done) if done.result => self.note_based_cells(&done.entry, now.mono),
             _ => {}
+        }
+    }
+
+    /// The owner of reservations of nothing, which keep entries for the worker's requests.
+    fn kept_tag(&self) -> Tag {
+        Tag { worker: !self.worker & MAX_WORKER, kind: ReservationKind::Query }
+    }
+
+    /// Lets the entries of these keys leave, which have stayed for a request.
+    pub(in crate::limiter) fn release_entries(&mut self, shared: &mut impl Shared, keys: &[u64], now: Now) {
+        let tag = self.kept_tag();
+        for fingerprint in keys {
+            let subject = Subject { fingerprint: *fingerprint, key: None, make: Make::Never };
+            let change = |entry: &mut Entry, _: &Position| {
+                let mut released = false;
+                while entry.release_newest(tag).is_some() {
+                    released = true;
+                }
+                ((), released)
+            };
+            let done = self.table.transact(shared, subject, now, &mut self.stats, change);
+            if let Some(done) = done.ok().filter(|done| done.regained) {
+                self.note_cells(&done.entry, now.mono);
+            }
         }
     }
 

@@ -446,7 +446,7 @@ impl Table {
             let spared = make == Make::WhereFree && entry.limit > 0;
             // Nobody else holds what the region refused: a key past half its limit stays, one of low use gives way.
             let pinned = entry.unstored && entry.is_hot();
-            entry.charged < safe_before && entry.reservations.is_empty() && !pinned && !spared
+            entry.charged < safe_before && !entry.is_reserved(now.mono) && !pinned && !spared
         };
         let removals = self.bucket.make_room(most, now.mono, position, may_leave).ok()?;
         let at = Position::at(now.unix, cell_ms);

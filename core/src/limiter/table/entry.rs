@@ -49,7 +49,7 @@ pub enum ReservationKind {
     Lease,
     /// A request over several cells is being decided.
     Hold,
-    /// A query with this cost is under way.
+    /// A query with this cost is under way. The cost is 0 where only the counts are needed: then the entry stays for the answer.
     Query,
     /// Deferred costs of a worker's requests. As they may be settled in any cell, this reservation moves along to the current one.
     Deferred,
@@ -293,6 +293,11 @@ impl Entry {
         taken
     }
 
+    /// Whether a worker has reserved something of it, or waits for it to decide.
+    pub fn is_reserved(&self, now: MonoMs) -> bool {
+        self.reservations.iter().any(|held| held.amount > 0 || held.expires > now)
+    }
+
     /// Whether it has deferred costs that a live worker will settle.
     pub fn is_deferred(&self, now: MonoMs) -> bool {
         let open = |held: &Reservation| held.tag.kind == ReservationKind::Deferred && held.expires > now;
@@ -456,7 +461,9 @@ impl Entry {
         let dead = |held: &Reservation| held.expires <= now && held.tag.kind != ReservationKind::Deferred;
         while let Some(at) = self.reservations.iter().position(dead) {
             let dead = self.reservations.swap_remove(at);
-            self.charge_in(dead.sequence, dead.amount, now);
+            if dead.amount > 0 {
+                self.charge_in(dead.sequence, dead.amount, now);
+            }
         }
     }
 

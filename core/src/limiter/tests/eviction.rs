@@ -1,10 +1,11 @@
 //! A table far too small for its traffic: which keys are evicted, which never are, and the counts of keys that return.
 
 use super::harness::*;
+use super::network::Frame;
 use crate::limiter::table::{Entry, Geometry, MAX_DIVERTED};
-use crate::limiter::{Check, OVERFLOW_IDENTIFIER, Output};
+use crate::limiter::{Check, Decision, OVERFLOW_IDENTIFIER, Output};
 use crate::model::key::{HashKey, Key};
-use crate::model::shared::{Place, Shared};
+use crate::model::shared::{MemoryShared, Place, Shared};
 use crate::model::time::MonoMs;
 use crate::model::window::Position;
 use crate::model::wire;
@@ -418,4 +419,81 @@ fn the_wait_of_a_key_without_a_place_is_that_of_the_overflow_cell() {
     let both = denial(world.decide(0, 0, &[check(&placed, 1, 1), check(&new, 10, 1)]));
     assert!(alone.retry_after_ms > Some(HOUR / 2));
     assert_eq!(both.retry_after_ms, alone.retry_after_ms);
+}
+
+#[test]
+fn a_grant_is_spent_once_though_another_worker_needs_its_place_at_that_moment() {
+    let mut world = World::with(2, 2, Geometry { buckets: 1, keys_per_bucket: 1 }, false);
+    world.run(2_000);
+    let (granted, other) = (key("granted", HOUR), key("other", HOUR));
+    for _ in 0..2 {
+        assert!(world.passes(0, 0, &[check(&granted, 10, 1)]));
+        world.run(500);
+    }
+    let (id, outcome) = world.request(0, 0, &[check(&granted, 10, 4)]);
+    assert_eq!(outcome.decision, Decision::Wait);
+    world.answer_to_query();
+    let mut another = world.processes[0].workers[1].take().unwrap().limiter;
+    let now = MonoMs(world.now + 1);
+    let interrupt = move |shared: &mut MemoryShared| {
+        assert!(allowed(&another.decide(shared, 1, &[without_query(&other)], now)));
+    };
+    world.processes[0].shared.interrupt = Some(std::boxed::Box::new(interrupt));
+    assert!(allowed(&world.wait_for(id, outcome).1));
+    assert!(world.processes[0].shared.interrupt.is_none());
+    assert_eq!(world.entry(0, &granted).unwrap().current.own, 6);
+    assert_eq!(world.regional(&granted, Position::at(world.unix(), HOUR).sequence), (6, vec![6]));
+}
+
+impl World {
+    /// Waits until an answer is on its way; returns its place in the network.
+    fn answer_to_query(&mut self) -> (u64, u64) {
+        let is_answer = |frame: &Frame| matches!(frame, Frame::Down(frame) if !frame.answers.is_empty());
+        loop {
+            let answer = self.network.iter().find(|(_, (_, frame))| is_answer(frame));
+            if let Some((at, _)) = answer {
+                return *at;
+            }
+            self.run(1);
+        }
+    }
+}
+
+/// A push overtakes an answer on the stream of another worker, while the bucket is full of keys in use.
+#[test]
+fn what_is_pushed_while_a_query_is_under_way_is_not_lost() {
+    let mut world = World::with(1, 2, Geometry { buckets: 1, keys_per_bucket: 1 }, false);
+    world.add_process(1, Geometry { buckets: 64, keys_per_bucket: 8 });
+    world.run(2_000);
+    let (known, other) = (key("known", HOUR), key("other", HOUR));
+    for key in [&known, &other] {
+        assert!(world.passes(0, 0, &[check(key, 100, 1)]));
+        world.run(500);
+    }
+    assert!(world.passes(1, 0, &[check(&known, 100, 3)]));
+    world.run(500);
+    assert_eq!(world.entry(0, &known), None);
+    let subscriber = world.subscribers[&(0, world.processes[0].meta.node)];
+    let worker = 1 - world.streams[&subscriber].worker;
+    let (id, outcome) = world.request(0, worker, &[check(&known, 100, 1)]);
+    assert_eq!(outcome.decision, Decision::Wait);
+    let answer = world.answer_to_query();
+    let late = world.network.remove(&answer).unwrap();
+    world.network.insert((answer.0 + 30, answer.1), late);
+    assert!(world.passes(1, 0, &[check(&known, 100, 20)]));
+    assert!(allowed(&world.wait_for(id, outcome).1));
+    assert_eq!(world.entry(0, &known).unwrap().current.region_others, 23);
+}
+
+#[test]
+fn a_request_that_was_decided_long_ago_holds_no_place() {
+    let mut world = World::with(2, 1, Geometry { buckets: 1, keys_per_bucket: 2 }, false);
+    world.run(2_000);
+    let keys = keys(4, HOUR);
+    for pair in keys.chunks(2) {
+        assert!(world.passes(0, 0, &[check(&pair[0], 10, 5), check(&pair[1], 10, 5)]));
+        world.run(2_000);
+    }
+    assert!(world.entry(0, &keys[0]).is_none() && world.entry(0, &keys[3]).is_some());
+    assert_eq!(world.sum_of(|stats| stats.overflows), 0);
 }

@@ -22,11 +22,13 @@ pub(super) const START_MONO: u64 = 1_000_000;
 pub(super) const START_UNIX: u64 = 1_700_000_040_000;
 
 /// Shared data that counts its loads and stores.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Counting {
     pub(super) memory: MemoryShared,
     pub(super) loads: u64,
     pub(super) stores: u64,
+    /// What another thread does after the next store.
+    pub(super) interrupt: Option<std::boxed::Box<dyn FnOnce(&mut MemoryShared)>>,
 }
 
 impl Shared for Counting {
@@ -37,7 +39,11 @@ impl Shared for Counting {
 
     fn store(&mut self, place: Place, bytes: &[u8], version: Option<Version>) -> bool {
         self.stores += 1;
-        self.memory.store(place, bytes, version)
+        let stored = self.memory.store(place, bytes, version);
+        if let Some(interrupt) = self.interrupt.take() {
+            interrupt(&mut self.memory);
+        }
+        stored
     }
 }
 
