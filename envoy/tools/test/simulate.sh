@@ -6,9 +6,16 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../common.sh"
 
 worlds=800
 wild=300
+crowded=150
 fresh=200
+fresh_crowded=100
 control=300
 fresh_control=1000
+# Worlds that have failed: a scenario, and its seeds.
+found=(
+    "wild 500282 1568705404 3741155536 3741155540 3741155707"
+    "crowded 900064 900096 900215"
+)
 
 cargo_build -p weir-simulator
 simulate="$root/target/debug/weir-simulate"
@@ -24,6 +31,17 @@ log "simulating $worlds worlds of chance"
 "$simulate" --scenario random --seed 1 --runs "$worlds" --out "$results"
 log "simulating $wild worlds with several faults at once"
 "$simulate" --scenario wild --seed 1 --runs "$wild" --out "$results"
+log "simulating $crowded worlds with keys that leave the tables"
+"$simulate" --scenario crowded --seed 1 --runs "$crowded" --out "$results"
+log "simulating the worlds that have failed"
+for worlds_found in "${found[@]}"; do
+    read -r scenario seeds <<<"$worlds_found"
+    for seed in $seeds; do
+        "$simulate" --scenario "$scenario" --seed "$seed" --out "$results"
+    done
+done
+log "simulating $fresh_crowded fresh worlds with keys that leave the tables"
+"$simulate" --scenario crowded --runs "$fresh_crowded" --out "$results"
 log "simulating $fresh fresh worlds of chance"
 "$simulate" --scenario random --runs "$fresh" --out "$results"
 log "simulating live control: $control worlds"

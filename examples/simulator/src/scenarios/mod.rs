@@ -30,9 +30,17 @@ const WILD: Scenario = Scenario::new(
 )
 .long();
 
+/// As `wild`, with keys that leave the tables all the time and no faults. It runs only when it is selected by name.
+const CROWDED: Scenario =
+    Scenario::new("crowded", "like wild, with four places in each table and without faults", random::crowded)
+        .long();
+
 /// All scenarios, in the order in which they are listed.
 pub fn all() -> impl Iterator<Item = Scenario> {
-    [naive::ALL, regions::ALL, faults::ALL, traffic::ALL, &[RANDOM, WILD]].into_iter().flatten().copied()
+    [naive::ALL, regions::ALL, faults::ALL, traffic::ALL, &[RANDOM, WILD, CROWDED]]
+        .into_iter()
+        .flatten()
+        .copied()
 }
 
 /// The scenario of this name.

@@ -56,6 +56,13 @@ pub(super) fn wild(seed: u64) -> Plan {
     plan
 }
 
+/// As `wild`, with four places in each table and without faults.
+pub(super) fn crowded(seed: u64) -> Plan {
+    let plan = wild(seed);
+    let topology = Topology { buckets: 2, keys_per_bucket: 2, ..plan.topology };
+    Plan { topology, faults: Vec::new(), ..plan }
+}
+
 /// Adds rarer features. They are drawn from another generator, so that the rest of a seed's plan does not depend on
 /// them.
 fn vary(plan: &mut Plan, dice: &mut Random) {
