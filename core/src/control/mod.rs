@@ -10,6 +10,7 @@
 
 mod bans;
 pub mod book;
+pub mod change;
 mod index;
 mod keeper;
 pub mod news;

@@ -3,13 +3,14 @@
 //! All of them read the primary, because a replica may lag behind a change that another aggregator just made.
 
 use super::action::Action;
-use super::{Begin, REVISION, StoredControl, begin, edition, end, entry, read_row, renew, slot_of};
+use super::{Begin, REVISION, begin, edition, end, entry, read_row, renew, slot_of};
 use crate::database::connection::retry::{self, Work};
 use crate::database::connection::{Arg, Connection, Row};
 use crate::database::{Database, DatabaseError};
 use std::time::Duration;
 use tokio::time::Instant;
 use weir_core::control::book::{Book, Contents, Digest, Edition, News, Reading};
+use weir_core::control::change::StoredControl;
 use weir_core::control::news::{Page, UnfinishedNews};
 use weir_core::control::{ALL_NAMESPACES, Control, MAX_CONTROLS, Slot};
 use weir_core::model::time::UnixMs;

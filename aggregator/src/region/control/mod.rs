@@ -13,7 +13,7 @@ pub mod bans;
 pub mod details;
 pub mod push;
 
-use crate::database::{Change, Changed, DatabaseError, NewsPage};
+use crate::database::{DatabaseError, NewsPage};
 use crate::region::global::Global;
 use crate::region::hub::Hub;
 use crate::region::regional::{self, Regional};
@@ -26,6 +26,7 @@ use tokio::task::JoinSet;
 use tokio::time::{timeout, timeout_at};
 use tracing::{Instrument, info, warn};
 use weir_core::control::book::{Book, News};
+use weir_core::control::change::{Change, Changed};
 use weir_core::control::news::UnfinishedNews;
 use weir_core::control::{Control, Controls};
 use weir_core::model::time::UnixMs;

@@ -4,10 +4,10 @@
 use crate::support::database::{NOW, Scene, Store, WITHIN, on_servers, run};
 use std::time::Duration;
 use weir_aggregator::database::{
-    Action, AuditFilter, Bound, Change, Changed, ControlFilter, Database, MAX_AUTOMATIC, NEWS_ROWS, NewsPage,
-    PlaceFilter, StoredControl, Wish,
+    Action, AuditFilter, ControlFilter, Database, NEWS_ROWS, NewsPage, PlaceFilter,
 };
 use weir_core::control::book::{Book, Edition, first_revision, sent_incarnation};
+use weir_core::control::change::{Bound, Change, Changed, MAX_AUTOMATIC, StoredControl, Wish};
 use weir_core::control::news::UnfinishedNews;
 use weir_core::control::{Effect, MAX_CONTROLS, Selector, Slot, Target};
 use weir_core::matching::networks::parse_network;
