@@ -16,7 +16,7 @@ pub const MAX_PROPOSALS: usize = 1_024;
 /// Time until a proposal is repeated; it doubles with each repetition.
 pub const REPEAT_MS: u64 = 1_000;
 /// Longest time between two repetitions.
-pub const REPEAT_MS_MAX: u64 = 60_000;
+const REPEAT_MS_MAX: u64 = 60_000;
 
 /// The bans that a worker proposes to the region, by the rules of all its configurations.
 #[derive(Debug, Default)]

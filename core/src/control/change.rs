@@ -37,7 +37,7 @@ pub struct StoredControl {
     pub stamp: u64,
 }
 
-/// A requested change.
+/// A change of live control that an operator or a rule requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// Whose limits.

@@ -204,7 +204,7 @@ impl World<'_> {
                 }
                 let alive = alive
                     .as_ref()
-                    .map(|Listed { nodes, aggregators, .. }| Alive { nodes: nodes, aggregators });
+                    .map(|Listed { nodes, aggregators, .. }| Alive { nodes, aggregators });
                 heartbeat.received(&mut access, alive.map_err(|failure| *failure));
             }
             (Machine::Heartbeat(heartbeat), _, Reply::Done(result)) => heartbeat.sent(&mut access, result),
