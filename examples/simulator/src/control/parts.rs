@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use weir_core::bans::making::Bans;
 use weir_core::bans::proposals::Proposals;
 use weir_core::bans::queue::BanQueue;
+use weir_core::control::Keeper;
 use weir_core::control::book::{Book, ControlPush, News};
 use weir_core::control::news::UnfinishedNews;
-use weir_core::control::{Controls, Keeper};
 use weir_core::limiter::table::{Geometry, Meta};
 use weir_core::limiter::{Limiter, Setup};
 use weir_core::model::key::{HashKey, NodeId};
@@ -44,8 +44,6 @@ pub struct Aggregator {
 pub struct Process {
     /// The controls that it has read.
     pub book: Book,
-    /// The same controls, as the set that decides.
-    pub set: Controls,
     /// When it reads.
     pub reader: Reader,
     /// For the reader's events.
@@ -91,7 +89,6 @@ impl Aggregator {
         self.start += 1;
         self.process = Some(Process {
             book: Book::new(),
-            set: Controls::default(),
             reader: Reader::new(Schedule::default(), MonoMs(now), random),
             state: RegionState::new(RegionLimits::default(), HashKey(1, 2)),
             so_far: UnfinishedNews::default(),
@@ -113,10 +110,6 @@ impl Process {
             return false;
         }
         self.seen = self.seen.max(revision);
-        if let Some(frame) = self.book.frame_since(Some(self.set.known()), now) {
-            self.set.apply(&frame);
-            self.set.drop_expired(now);
-        }
         true
     }
 }

@@ -200,7 +200,7 @@ impl World {
         let moment = Moment { clock, must: self.now >= fault + BOUND_MS, history };
         let Some(process) = &mut found.process else { return };
         let who = || format!("aggregator {aggregator}");
-        self.checks.judge(who, &process.set, &mut process.obeyed, moment);
+        self.checks.judge(who, process.book.controls(), &mut process.obeyed, moment);
     }
 
     /// Checks all parts after all faults are over.

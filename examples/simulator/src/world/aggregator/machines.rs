@@ -202,9 +202,8 @@ impl World<'_> {
                 if let Ok(listed) = &alive {
                     process.region_clock.follow(listed.region_us, running.called, now.mono);
                 }
-                let alive = alive
-                    .as_ref()
-                    .map(|Listed { nodes, aggregators, .. }| Alive { nodes, aggregators });
+                let alive =
+                    alive.as_ref().map(|Listed { nodes, aggregators, .. }| Alive { nodes, aggregators });
                 heartbeat.received(&mut access, alive.map_err(|failure| *failure));
             }
             (Machine::Heartbeat(heartbeat), _, Reply::Done(result)) => heartbeat.sent(&mut access, result),
