@@ -4,7 +4,7 @@
 //! are in the database alone. Nothing can be changed here.
 
 use super::query::OverridesQuery;
-use crate::database::{AuditFilter, audited_json, control_json, name_and_value, stored_json};
+use crate::controls::{AuditFilter, audited_json, control_json, name_and_value, stored_json};
 use crate::region::control::details::{ByRevision, Unread};
 use crate::region::services::Services;
 use serde::{Deserialize, Serialize};

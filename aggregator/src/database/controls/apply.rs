@@ -4,9 +4,8 @@
 //! queries does not depend on the number of changes: one reads the stored controls, one counts those in force, and one
 //! batch writes the results, which core's [`Draft`] computes.
 
-use super::action::Action;
-use super::json::described;
 use super::{Begin, Place, begin, edition, end, random_stamp, read_row, renew, subtracted, tidy};
+use crate::controls::{Action, described};
 use crate::database::connection::retry::{self, Work};
 use crate::database::connection::{Arg, Connection};
 use crate::database::dialect::{ControlStatements, push_args, push_statement};

@@ -4,17 +4,13 @@
 //! (the *floor*), and a digest of the rows that the changes have left. Every change locks this row first, so a reader of
 //! a revision finds all earlier changes. What a change makes of the stored control is decided in core
 //! (`weir_core::control::change`). In reading order: this file (the stored form), `apply` (one transaction for a group
-//! of changes), `read` (newer controls, lists, the audit), `json` (both as JSON), `tidy` (deletion of expired controls).
+//! of changes), `read` (newer controls, lists, the audit), `tidy` (deletion of expired controls).
 
-mod action;
 mod apply;
-mod json;
 mod read;
 mod tidy;
 
-pub use action::Action;
-pub use json::{audited_json, control_json, name_and_value, put as put_field, stored_json};
-pub use read::{AuditFilter, Audited, ControlFilter, MAX_PAGE, NEWS_ROWS, NewsPage, PlaceFilter};
+pub use read::{NEWS_ROWS, NewsPage};
 pub use tidy::Tidied;
 
 use super::connection::{Arg, Connection, Row};
@@ -24,11 +20,6 @@ use weir_core::control::change::StoredControl;
 use weir_core::control::{Control, Selector, Slot, Target};
 use weir_core::model::time::UnixMs;
 use weir_core::model::wire;
-
-/// Longest reason, in bytes.
-pub const MAX_REASON_BYTES: usize = 500;
-/// Longest author name, in bytes.
-pub const MAX_AUTHOR_BYTES: usize = 128;
 
 /// The column of the revision.
 const REVISION: usize = 9;

@@ -3,7 +3,8 @@
 //! No filter needs it, so the book does not have it: it is read from the database when an operator looks, and only what is newer
 //! than the last reading. All viewers share one reading.
 
-use crate::database::{AuditFilter, Audited, ControlFilter, DatabaseError, MAX_PAGE};
+use crate::controls::{AuditFilter, Audited, ControlFilter, MAX_PAGE};
+use crate::database::DatabaseError;
 use crate::region::global::Global;
 use std::collections::HashMap;
 use std::sync::Arc;

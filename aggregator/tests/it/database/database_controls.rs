@@ -3,9 +3,8 @@
 
 use crate::support::database::{NOW, Scene, Store, WITHIN, on_servers, run};
 use std::time::Duration;
-use weir_aggregator::database::{
-    Action, AuditFilter, ControlFilter, Database, NEWS_ROWS, NewsPage, PlaceFilter,
-};
+use weir_aggregator::controls::{Action, AuditFilter, ControlFilter, PlaceFilter};
+use weir_aggregator::database::{Database, NEWS_ROWS, NewsPage};
 use weir_core::control::book::{Book, Edition, first_revision, sent_incarnation};
 use weir_core::control::change::{Bound, Change, Changed, MAX_AUTOMATIC, StoredControl, Wish};
 use weir_core::control::news::UnfinishedNews;

@@ -13,9 +13,8 @@ use turns::{Turn, Turns};
 use super::HttpApi;
 use super::problem::Problem;
 use crate::auth::Caller;
-use crate::database::{
-    DatabaseError, MAX_REASON_BYTES, Reason, audited_json, name_and_value, put_field, stored_json,
-};
+use crate::controls::{MAX_REASON_BYTES, audited_json, name_and_value, put_field, stored_json};
+use crate::database::{DatabaseError, Reason};
 use crate::region::global::Global;
 use crate::telemetry::throttle::Throttle;
 use axum::http::StatusCode;

@@ -1,6 +1,6 @@
 //! Live control as JSON, as the HTTP API and the admin listener answer with it; fields without meaning are left out.
 
-use super::{Action, Audited};
+use super::audit::{Action, Audited};
 use serde_json::{Map, Value, json};
 use weir_core::control::change::StoredControl;
 use weir_core::control::{Control, Effect, Selector, Slot, Target};
@@ -64,7 +64,7 @@ pub fn audited_json(change: &Audited) -> Value {
 }
 
 /// The control as JSON, for the audit.
-pub(super) fn described(stored: &StoredControl) -> String {
+pub fn described(stored: &StoredControl) -> String {
     let mut fields = Map::new();
     let (name, value) = name_and_value(&stored.control.effect);
     fields.insert(name.to_owned(), value);
