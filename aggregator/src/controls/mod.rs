@@ -10,5 +10,3 @@ pub use json::{audited_json, control_json, described, name_and_value, put as put
 
 /// Longest reason, in bytes.
 pub const MAX_REASON_BYTES: usize = 500;
-/// Longest author name, in bytes.
-pub const MAX_AUTHOR_BYTES: usize = 128;

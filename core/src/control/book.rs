@@ -16,7 +16,7 @@
 
 pub use super::log::{Entry, KEPT_OVER_MS, MAX_KEPT};
 
-use super::log::{Log, ignore_change};
+use super::log::{Log, Stored, ignore_change};
 use super::set::Controls;
 use crate::model::key::{HashKey, fingerprint};
 use crate::model::time::UnixMs;
@@ -164,8 +164,16 @@ pub struct Book {
 impl Edition {
     /// Whether the database has an entry up to this revision for certain, unless it is replaced: cleanups drop no such entry.
     pub fn keeps(&self, entry: &Entry) -> bool {
-        let ends_later = entry.control.expires.is_none_or(|at| at > self.dropped_before);
-        entry.control.revision > self.floor || (!entry.is_deleted && ends_later)
+        self.keeps_all_of(entry.control.revision, entry.is_deleted, entry.control.expires)
+    }
+
+    fn keeps_stored(&self, stored: &Stored) -> bool {
+        self.keeps_all_of(stored.revision, stored.deleted, stored.expires)
+    }
+
+    fn keeps_all_of(&self, revision: u64, is_deleted: bool, expires: Option<UnixMs>) -> bool {
+        let ends_later = expires.is_none_or(|at| at > self.dropped_before);
+        revision > self.floor || (!is_deleted && ends_later)
     }
 }
 
@@ -176,15 +184,9 @@ impl Digest {
     }
 }
 
-impl Entry {
-    fn is_over(&self, now: UnixMs) -> bool {
-        self.is_deleted || !self.control.is_in_force(now)
-    }
-
-    /// Whether it expired long ago, even if the clock is somewhat wrong.
-    fn is_long_over(&self, now: UnixMs) -> bool {
-        self.is_over(UnixMs(now.0.saturating_sub(KEPT_OVER_MS)))
-    }
+/// The time until which a control must have ended to be over even if the clock is somewhat wrong.
+fn long_before(now: UnixMs) -> UnixMs {
+    UnixMs(now.0.saturating_sub(KEPT_OVER_MS))
 }
 
 impl Book {
@@ -215,7 +217,7 @@ impl Book {
 
     /// Number of controls in force.
     pub fn in_force(&self, now: UnixMs) -> usize {
-        self.controls.iter().filter(|control| control.is_in_force(now)).count()
+        self.controls.log().stored().filter(|stored| !stored.is_over(now)).count()
     }
 
     /// The revision of a change to a database whose last one is `revision`; `None` if all are used. It is above all that this book has seen,
@@ -304,8 +306,8 @@ impl Book {
 
     /// The digest of what the database has for certain.
     fn kept(&self, found: Edition) -> Digest {
-        let kept = self.controls.log().entries().filter(|entry| found.keeps(entry));
-        kept.fold(Digest::default(), |digest, entry| digest.with(entry.stamp))
+        let kept = self.controls.log().stored().filter(|stored| found.keeps_stored(stored));
+        kept.fold(Digest::default(), |digest, stored| digest.with(stored.stamp))
     }
 
     /// Notes the stamp of an edition that was read, and drops those that are of no use.
@@ -335,7 +337,7 @@ impl Book {
             Some(known) if known.revision >= revision => return Vec::new(),
             Some(known) => self.controls.log().after(known.revision).map(|entry| entry.to_wire()).collect(),
             None => {
-                let needed = self.entries().filter(|entry| !entry.is_long_over(now));
+                let needed = self.entries().filter(|entry| !entry.is_over(long_before(now)));
                 needed.map(|entry| entry.to_wire()).collect()
             }
         };
@@ -383,8 +385,9 @@ impl Book {
     /// Drops expired entries that the database may have dropped; filters that lack them receive everything. It may have dropped them by
     /// another clock, so entries that may be in force stay, unless there are too many.
     fn drop_over(&mut self, found: Edition, now: UnixMs) {
-        let is_over = if self.controls.log().len() > MAX_KEPT { Entry::is_over } else { Entry::is_long_over };
-        self.controls.drop_entries(|entry| !found.keeps(entry) && is_over(entry, now));
+        let too_many = self.controls.log().len() > MAX_KEPT;
+        let since = if too_many { now } else { long_before(now) };
+        self.controls.drop_where(|stored| !found.keeps_stored(stored) && stored.is_over(since));
     }
 }
 

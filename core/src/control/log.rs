@@ -64,13 +64,13 @@ type Place = (Arc<Target>, Slot);
 
 /// The newest control of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stored {
+pub(super) struct Stored {
     effect: Effect,
-    expires: Option<UnixMs>,
-    revision: u64,
+    pub expires: Option<UnixMs>,
+    pub revision: u64,
     /// Deleted; stored until no older frame can arrive, and somewhat longer for [`Log::since`].
-    deleted: bool,
-    stamp: u64,
+    pub deleted: bool,
+    pub stamp: u64,
 }
 
 /// Called with a target, its control before and its control now.
@@ -128,9 +128,9 @@ impl Log {
         self.revisions.range(first..).filter_map(entry)
     }
 
-    /// All entries, in the order of targets.
-    pub fn entries(&self) -> impl Iterator<Item = Entry> + '_ {
-        self.entries.iter().map(|((target, _), stored)| stored.entry(target))
+    /// What is stored, in the order of targets.
+    pub fn stored(&self) -> impl Iterator<Item = &Stored> {
+        self.entries.values()
     }
 
     /// Number of entries.
@@ -147,7 +147,11 @@ impl Log {
     pub fn to_frame(&self) -> wire::Controls {
         wire::Controls {
             incarnation: self.incarnation,
-            entries: self.entries().map(|entry| entry.to_wire()).collect(),
+            entries: self
+                .entries
+                .iter()
+                .map(|((target, _), stored)| stored.entry(target).to_wire())
+                .collect(),
             complete_through: self.complete_through,
             proof: self.proof,
             stamp: self.stamp,
@@ -344,20 +348,12 @@ impl Log {
         self.dropped = complete_through;
     }
 
-    /// Drops the entries that are over.
-    pub fn drop_entries(&mut self, over: impl Fn(&Entry) -> bool, on_change: impl OnChange) {
-        self.drop_placed(|target, stored| over(&stored.entry(target)), on_change);
-    }
-
-    fn drop_where(&mut self, over: impl Fn(&Stored) -> bool, on_change: impl OnChange) {
-        self.drop_placed(|_, stored| over(stored), on_change);
-    }
-
-    fn drop_placed(&mut self, over: impl Fn(&Target, &Stored) -> bool, mut on_change: impl OnChange) {
+    /// Drops what is over.
+    pub fn drop_where(&mut self, over: impl Fn(&Stored) -> bool, mut on_change: impl OnChange) {
         let Log { entries, revisions, .. } = self;
         let mut deletions = 0_usize;
         entries.retain(|place, stored| {
-            let stays = !over(&place.0, stored);
+            let stays = !over(stored);
             if !stays {
                 on_change(&place.0, stored.body(&place.0), None);
                 revisions.remove(&(stored.revision, place.clone()));
@@ -370,6 +366,11 @@ impl Log {
 }
 
 impl Entry {
+    /// Whether it is not in force.
+    pub(super) fn is_over(&self, now: UnixMs) -> bool {
+        self.is_deleted || !self.control.is_in_force(now)
+    }
+
     /// The wire format.
     pub(super) fn to_wire(&self) -> wire::Control {
         wire::Control { deleted: self.is_deleted, ..self.control.to_wire() }
@@ -377,6 +378,11 @@ impl Entry {
 }
 
 impl Stored {
+    /// Whether it is not in force.
+    pub fn is_over(&self, now: UnixMs) -> bool {
+        self.deleted || self.expires.is_some_and(|expires| expires <= now)
+    }
+
     fn entry(&self, target: &Target) -> Entry {
         Entry { control: self.on(target), is_deleted: self.deleted, stamp: self.stamp }
     }

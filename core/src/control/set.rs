@@ -6,7 +6,7 @@
 
 use super::bans::{Bans, Local, Named};
 use super::index::{Banned, Found, Index, Scratch, Subject};
-use super::log::{Entry, Log, ignore_change};
+use super::log::{Entry, Log, Stored, ignore_change};
 use super::{Control, Slot, Target};
 use crate::model::time::UnixMs;
 use crate::model::wire;
@@ -211,9 +211,9 @@ impl Controls {
     }
 
     /// Drops entries that are over.
-    pub(super) fn drop_entries(&mut self, over: impl Fn(&Entry) -> bool) {
+    pub(super) fn drop_where(&mut self, over: impl Fn(&Stored) -> bool) {
         let Controls { log, index, .. } = self;
-        log.drop_entries(over, |target, was, is| index.change(target, was, is));
+        log.drop_where(over, |target, was, is| index.change(target, was, is));
         self.settle();
     }
 

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use weir_core::control::book::{Book, Contents, Digest, Edition, News, Reading};
 use weir_core::control::change::StoredControl;
 use weir_core::control::news::{Page, UnfinishedNews};
-use weir_core::control::{ALL_NAMESPACES, Control, MAX_CONTROLS, Slot};
+use weir_core::control::{ALL_NAMESPACES, Control, MAX_CONTROLS};
 use weir_core::model::time::UnixMs;
 
 /// Most rows of one statement that reads controls newer than a revision. A table may have twenty times as many.
