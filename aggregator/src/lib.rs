@@ -10,7 +10,8 @@
 //! 6. [`auth`]: tokens and client certificates, and what their holders may do.
 //! 7. [`net`]: connections, certificates, watched files.
 //! 8. [`redis`], [`database`]: the stores.
-//! 9. [`telemetry`]: metrics, spans, logs.
+//! 9. [`controls`]: live control as operators see it.
+//! 10. [`telemetry`]: metrics, spans, logs.
 //!
 //! Decisions are made in `weir_core::replication`, counting in `weir_core::region`, and frames are defined in
 //! `weir_core::model::wire`. Only [`telemetry::clock`] reads the wall clock.
@@ -22,6 +23,7 @@ pub mod admin;
 pub mod api;
 pub mod auth;
 pub mod cli;
+pub mod controls;
 pub mod database;
 pub mod net;
 pub mod redis;

@@ -8,9 +8,10 @@
 //! 4. [`limiter`]: one worker's decision over the table that its process shares: allow, deny or query; reports, leases.
 //! 5. [`control`]: what operators change while everything runs: overrides, bans, resets, credits, shadow switches.
 //! 6. [`rules`]: configuration and request → the checks that apply, each with a canonical identifier.
-//! 7. [`region`]: an aggregator's counts: components of all nodes, grants, pushes, a sliding log of exact uses.
-//! 8. [`replication`]: when an aggregator writes to and reads from Redis, its peers and the database.
-//! 9. [`quota`]: how a limit is divided among proxies that decide alone and report afterwards; uses only the model.
+//! 7. [`bans`]: bans by rules, from a denial to a live control of all regions.
+//! 8. [`region`]: an aggregator's counts: components of all nodes, grants, pushes, a sliding log of exact uses.
+//! 9. [`replication`]: when an aggregator writes to and reads from Redis, its peers and the database.
+//! 10. [`quota`]: how a limit is divided among proxies that decide alone and report afterwards; uses only the model.
 //!
 //! ```
 //! use weir_core::limiter::table::{Geometry, Meta};
@@ -78,6 +79,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod bans;
 pub mod control;
 pub mod fields;
 pub mod limiter;

@@ -7,7 +7,7 @@
 //! 3. `plugin`: a configured filter. `plugin::request` matches the rules and calls the limiter; `plugin::verdict` turns the
 //!    outcome into a response or lets the request continue.
 //! 4. `worker`: what all plugins of a VM share: the limiter, live control and the stream to the aggregator.
-//! 5. [`responses`], [`bans`], [`counters`], `settle`: the response of a denial, bans by rules, counts of decisions, costs that
+//! 5. [`responses`], [`counters`], `settle`: the response of a denial, counts of decisions, costs that
 //!    a response states.
 //! 6. [`host`]: calls to Envoy, the headers it passes, its shared data, the gRPC stream.
 //!
@@ -32,7 +32,6 @@
 )]
 #![warn(missing_docs)]
 
-pub mod bans;
 pub mod counters;
 pub mod host;
 pub mod responses;

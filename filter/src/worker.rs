@@ -7,7 +7,6 @@
 //! For Envoy a stream belongs to the root that opened it, and ends with that root. So the newest root opens it. After that root was
 //! replaced, the stream moves once no request waits.
 
-use crate::bans::Proposals;
 use crate::counters::metrics::LimiterMetrics;
 use crate::counters::reporter::CounterReporter;
 use crate::faults;
@@ -16,6 +15,7 @@ use crate::host::log_throttle::quoted;
 use crate::host::shared::EnvoyShared;
 use crate::host::stream::{Here, Stream};
 use prost::Message;
+use weir_core::bans::proposals::Proposals;
 use weir_core::control::Keeper;
 use weir_core::limiter::table::{Geometry, Meta};
 use weir_core::limiter::{CloseReason, Limiter, Setup};

@@ -53,7 +53,8 @@ fn find(
     let (workspace, namespace) = (&*text(workspace), &*text(namespace));
     let address = address(raw);
     let subject = Subject { workspace, namespace, raw, canonical, window_ms, address, allowed: None };
-    let (set, mut scratch) = (services.control.set(), Scratch::default());
+    let (book, mut scratch) = (services.control.book(), Scratch::default());
+    let set = book.controls();
     let found = set.find(&subject, now, &mut scratch);
     // Looking up the entries takes a scan of all controls.
     let is_wanted = by_entries && found != Found::default();
@@ -111,8 +112,8 @@ pub fn windows_controlled(services: &Services, workspace: &str, namespace: &str)
         control.target.workspace == workspace
             && [namespace, ALL_NAMESPACES].contains(&control.target.scope.as_str())
     };
-    let set = services.control.set();
-    set.iter().filter(is_here).filter_map(|control| control.target.window_ms).collect()
+    let book = services.control.book();
+    book.controls().iter().filter(is_here).filter_map(|control| control.target.window_ms).collect()
 }
 
 /// The limits that apply to keys now.
@@ -130,11 +131,11 @@ pub struct Limits<'a> {
 impl<'a> Limits<'a> {
     /// The limits at this moment.
     pub fn new(services: &'a Services, now: UnixMs) -> Limits<'a> {
-        let (mut rules, set) = (services.status.rules_of_region(), services.control.set());
+        let (mut rules, book) = (services.status.rules_of_region(), services.control.book());
         let mut places: HashMap<String, HashMap<String, Vec<usize>>> = HashMap::new();
         let mut zones: HashMap<u32, Vec<usize>> = HashMap::new();
         for (at, rule) in rules.iter_mut().enumerate() {
-            rule.shadow = set.shadow(&rule.workspace, &rule.name, now).unwrap_or(rule.shadow);
+            rule.shadow = book.controls().shadow(&rule.workspace, &rule.name, now).unwrap_or(rule.shadow);
             let of_workspace = places.entry(rule.workspace.clone()).or_default();
             of_workspace.entry(rule.namespace.clone()).or_default().push(at);
             if rule.is(AlgorithmKind::Ledger) {

@@ -4,7 +4,7 @@
 //! are in the database alone. Nothing can be changed here.
 
 use super::query::OverridesQuery;
-use crate::database::{AuditFilter, audited_json, control_json, name_and_value, stored_json};
+use crate::controls::{AuditFilter, audited_json, control_json, name_and_value, stored_json};
 use crate::region::control::details::{ByRevision, Unread};
 use crate::region::services::Services;
 use serde::{Deserialize, Serialize};
@@ -65,10 +65,10 @@ pub async fn overrides(services: &Services, query: &OverridesQuery) -> Overrides
     };
     let selects = selects(query, &details);
     let entries = book.entries().rev().filter(|entry| !entry.is_deleted);
-    for control in entries.map(|entry| &entry.control).filter(|control| control.is_in_force(now)) {
+    for control in entries.map(|entry| entry.control).filter(|control| control.is_in_force(now)) {
         answer.in_force += 1;
         answer.bans += u64::from(control.effect == Effect::Ban);
-        if !selects(control) {
+        if !selects(&control) {
             continue;
         }
         answer.matching += 1;
@@ -77,7 +77,7 @@ pub async fn overrides(services: &Services, query: &OverridesQuery) -> Overrides
         }
         if answer.overrides.len() < query.limit {
             let stored = details.get(&control.revision);
-            answer.overrides.push(stored.map_or_else(|| control_json(control), stored_json));
+            answer.overrides.push(stored.map_or_else(|| control_json(&control), stored_json));
         } else if answer.next.is_none() {
             answer.next = answer.overrides.last().and_then(|last| last["revision"].as_u64());
         }

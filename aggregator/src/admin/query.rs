@@ -3,7 +3,7 @@
 //! Identifiers come from headers and need not be UTF-8, so they are decoded as bytes. A text decoder would select
 //! another key.
 
-use crate::database::{AuditFilter, PlaceFilter};
+use crate::controls::{AuditFilter, PlaceFilter};
 use crate::net::percent;
 use crate::region::status::counters::Rule;
 use weir_core::model::key::{MAX_DURATION_MS, MAX_TEXT_BYTES, MIN_DURATION_MS};

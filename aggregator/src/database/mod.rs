@@ -26,11 +26,7 @@ mod migrate;
 mod options;
 
 pub use cleanup::Deleted;
-pub use controls::{
-    Action, AuditFilter, Audited, Bound, Change, Changed, ControlFilter, MAX_AUTHOR_BYTES, MAX_AUTOMATIC,
-    MAX_PAGE, MAX_REASON_BYTES, NEWS_ROWS, NewsPage, PlaceFilter, StoredControl, Tidied, Wish, audited_json,
-    control_json, name_and_value, put_field, stored_json,
-};
+pub use controls::{NEWS_ROWS, NewsPage, Tidied};
 pub use counts::exchange::Exchanged;
 pub use counts::import::Imported;
 pub use counts::lease::Lease;

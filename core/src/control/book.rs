@@ -1,6 +1,6 @@
 //! Live control in an aggregator, and what each filter is to receive of it.
 //!
-//! The database numbers all changes (*revisions*). A [`Book`] has the newest control of each target and slot, deletions included, so that
+//! The database numbers all changes (*revisions*). A [`Book`] has their log, deletions included, as the set that decides, so that
 //! a filter that has all up to some revision receives only what is newer ([`Book::frames_since`]). Expired controls are dropped after a
 //! time, in the database and here. The *floor* is the highest revision that was dropped; a filter below it receives everything. So does
 //! a filter that has another *incarnation* of the database. A wiped database has a new incarnation by itself, and one that was set back
@@ -14,20 +14,17 @@
 //! along with it, otherwise a filter could cause one incarnation after the other. The incarnation is the proof's key, so the wire carries
 //! only its digest ([`sent_incarnation`]).
 
-use super::{Control, Slot, Target};
+pub use super::log::{Entry, KEPT_OVER_MS, MAX_KEPT};
+
+use super::log::{Log, Stored, ignore_change};
+use super::set::Controls;
 use crate::model::key::{HashKey, fingerprint};
 use crate::model::time::UnixMs;
 use crate::model::wire::{self, ControlsKnown, MAX_FRAME_CONTROLS};
 use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
-use core::ops::Bound::{Excluded, Unbounded};
 
-/// Most controls in a database and an aggregator, deleted and expired ones included.
-pub const MAX_KEPT: usize = 2 * super::MAX_CONTROLS;
-/// Controls that expired less than this ago are still stored and sent: the clock by which they expired may be wrong, and a control that
-/// is not sent counts as received. Clocks are rarely wrong by a day for long.
-pub const KEPT_OVER_MS: u64 = 24 * 60 * 60 * 1_000;
 /// Highest revision: epochs of keys have 32 bits.
 pub const MAX_REVISION: u64 = u32::MAX as u64;
 /// Highest stamp. The sum of those of 2^22 rows is within the signed 64 bits of a database's column.
@@ -93,17 +90,6 @@ pub struct News {
     pub contents: Contents,
 }
 
-/// The newest control of one target and slot.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// The control.
-    pub control: Control,
-    /// Whether it was deleted.
-    pub is_deleted: bool,
-    /// The stamp of its change, at most [`MAX_STAMP`].
-    pub stamp: u64,
-}
-
 /// What is to be read, by the database's edition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reading {
@@ -156,13 +142,11 @@ fn known_of(edition: Edition) -> ControlsKnown {
     }
 }
 
-/// The newest control of each target and slot, deletions included, by revision.
+/// The log of live control as the database has it, and what is known of its editions.
 #[derive(Clone, Debug, Default)]
 pub struct Book {
     edition: Option<Edition>,
-    /// By revision, each target and slot once.
-    entries: BTreeMap<u64, Entry>,
-    places: BTreeMap<(Target, Slot), u64>,
+    controls: Controls,
     /// The highest proven revision of a filter in this incarnation.
     acknowledged: u64,
     /// The highest revision that was read, of any incarnation, and was possible by the time.
@@ -180,8 +164,16 @@ pub struct Book {
 impl Edition {
     /// Whether the database has an entry up to this revision for certain, unless it is replaced: cleanups drop no such entry.
     pub fn keeps(&self, entry: &Entry) -> bool {
-        let ends_later = entry.control.expires.is_none_or(|at| at > self.dropped_before);
-        entry.control.revision > self.floor || (!entry.is_deleted && ends_later)
+        self.keeps_all_of(entry.control.revision, entry.is_deleted, entry.control.expires)
+    }
+
+    fn keeps_stored(&self, stored: &Stored) -> bool {
+        self.keeps_all_of(stored.revision, stored.deleted, stored.expires)
+    }
+
+    fn keeps_all_of(&self, revision: u64, is_deleted: bool, expires: Option<UnixMs>) -> bool {
+        let ends_later = expires.is_none_or(|at| at > self.dropped_before);
+        revision > self.floor || (!is_deleted && ends_later)
     }
 }
 
@@ -192,19 +184,9 @@ impl Digest {
     }
 }
 
-impl Entry {
-    fn is_over(&self, now: UnixMs) -> bool {
-        self.is_deleted || !self.control.is_in_force(now)
-    }
-
-    /// Whether it expired long ago, even if the clock is somewhat wrong.
-    fn is_long_over(&self, now: UnixMs) -> bool {
-        self.is_over(UnixMs(now.0.saturating_sub(KEPT_OVER_MS)))
-    }
-
-    fn to_wire(&self) -> wire::Control {
-        wire::Control { deleted: self.is_deleted, ..self.control.to_wire() }
-    }
+/// The time until which a control must have ended to be over even if the clock is somewhat wrong.
+fn long_before(now: UnixMs) -> UnixMs {
+    UnixMs(now.0.saturating_sub(KEPT_OVER_MS))
 }
 
 impl Book {
@@ -218,19 +200,24 @@ impl Book {
         self.edition
     }
 
+    /// The controls, as the set that decides.
+    pub fn controls(&self) -> &Controls {
+        &self.controls
+    }
+
     /// All entries in the order of revisions.
-    pub fn entries(&self) -> impl DoubleEndedIterator<Item = &Entry> {
-        self.entries.values()
+    pub fn entries(&self) -> impl DoubleEndedIterator<Item = Entry> + '_ {
+        self.controls.log().after(0)
     }
 
     /// The entry of a revision.
-    pub fn of_revision(&self, revision: u64) -> Option<&Entry> {
-        self.entries.get(&revision)
+    pub fn of_revision(&self, revision: u64) -> Option<Entry> {
+        self.controls.log().entry(revision)
     }
 
     /// Number of controls in force.
     pub fn in_force(&self, now: UnixMs) -> usize {
-        self.entries.values().filter(|entry| !entry.is_over(now)).count()
+        self.controls.log().stored().filter(|stored| !stored.is_over(now)).count()
     }
 
     /// The revision of a change to a database whose last one is `revision`; `None` if all are used. It is above all that this book has seen,
@@ -286,8 +273,6 @@ impl Book {
             return false;
         }
         if since == 0 {
-            self.entries.clear();
-            self.places.clear();
             self.stamps.clear();
         }
         if is_possible(found.revision, now) {
@@ -300,9 +285,8 @@ impl Book {
             let many = self.former.len().saturating_sub(MAX_FORMER);
             self.former.drain(..many);
         }
-        for entry in entries.into_iter().filter(|entry| entry.control.revision <= found.revision) {
-            self.put(entry);
-        }
+        self.put_all(since, entries.iter().filter(|entry| entry.control.revision <= found.revision));
+        self.controls.complete_through(known_of(found));
         if held.is_none_or(|held| held.floor < found.floor) {
             self.drop_over(found, now);
         }
@@ -322,8 +306,8 @@ impl Book {
 
     /// The digest of what the database has for certain.
     fn kept(&self, found: Edition) -> Digest {
-        let kept = self.entries.values().filter(|entry| found.keeps(entry));
-        kept.fold(Digest::default(), |digest, entry| digest.with(entry.stamp))
+        let kept = self.controls.log().stored().filter(|stored| found.keeps_stored(stored));
+        kept.fold(Digest::default(), |digest, stored| digest.with(stored.stamp))
     }
 
     /// Notes the stamp of an edition that was read, and drops those that are of no use.
@@ -351,12 +335,10 @@ impl Book {
         });
         let entries: Vec<wire::Control> = match since {
             Some(known) if known.revision >= revision => return Vec::new(),
-            Some(known) => {
-                let newer = self.entries.range((Excluded(known.revision), Unbounded));
-                newer.map(|(_, entry)| entry.to_wire()).collect()
-            }
+            Some(known) => self.controls.log().after(known.revision).map(|entry| entry.to_wire()).collect(),
             None => {
-                self.entries.values().filter(|entry| !entry.is_long_over(now)).map(Entry::to_wire).collect()
+                let needed = self.entries().filter(|entry| !entry.is_over(long_before(now)));
+                needed.map(|entry| entry.to_wire()).collect()
             }
         };
         let frame = |entries: &[wire::Control]| wire::Controls {
@@ -385,35 +367,27 @@ impl Book {
         frames
     }
 
-    /// The same in one frame, for a limiter in the same process.
-    pub fn frame_since(&self, known: Option<ControlsKnown>, now: UnixMs) -> Option<wire::Controls> {
-        let frames = self.frames_since(known, now);
-        let wire::Controls { complete_through, proof, stamp, .. } = *frames.last()?;
-        let first = frames.first()?.clone();
-        let entries = frames.into_iter().flat_map(|frame| frame.entries).collect();
-        Some(wire::Controls { entries, complete_through, proof, stamp, ..first })
-    }
-
-    fn put(&mut self, entry: Entry) {
-        let revision = entry.control.revision;
-        self.stamps.insert(revision, entry.stamp);
-        let place = (entry.control.target.clone(), entry.control.effect.slot());
-        match self.places.get(&place) {
-            Some(held) if *held > revision => return,
-            Some(held) => drop(self.entries.remove(held)),
-            None => {}
+    /// Adds what was read after the revision `since`; 0 for all.
+    fn put_all<'a>(&mut self, since: u64, entries: impl Iterator<Item = &'a Entry>) {
+        let mut all = (since == 0).then(Log::default);
+        for entry in entries {
+            self.stamps.insert(entry.control.revision, entry.stamp);
+            match &mut all {
+                Some(all) => drop(all.insert(entry, ignore_change)),
+                None => self.controls.put(entry),
+            }
         }
-        self.places.insert(place, revision);
-        self.entries.insert(revision, entry);
+        if let Some(all) = all {
+            self.controls.replace(all);
+        }
     }
 
     /// Drops expired entries that the database may have dropped; filters that lack them receive everything. It may have dropped them by
     /// another clock, so entries that may be in force stay, unless there are too many.
     fn drop_over(&mut self, found: Edition, now: UnixMs) {
-        let is_over = if self.entries.len() > MAX_KEPT { Entry::is_over } else { Entry::is_long_over };
-        let dropped = |entry: &Entry| !found.keeps(entry) && is_over(entry, now);
-        self.entries.retain(|_, entry| !dropped(entry));
-        self.places.retain(|_, revision| self.entries.contains_key(revision));
+        let too_many = self.controls.log().len() > MAX_KEPT;
+        let since = if too_many { now } else { long_before(now) };
+        self.controls.drop_where(|stored| !found.keeps_stored(stored) && stored.is_over(since));
     }
 }
 

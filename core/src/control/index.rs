@@ -7,8 +7,8 @@
 //!
 //! Expired controls are skipped, so that controls which they hid apply again. Lookups do not allocate.
 
+use super::log::Log;
 use super::scope::{ControlBody, Part, Scope, canonical};
-use super::stock::Stock;
 use super::{ALL_NAMESPACES, Effect, Selector, Slot, Target};
 use crate::matching::glob::{self, Pattern};
 use crate::model::exact::Algorithm;
@@ -129,11 +129,10 @@ impl Index {
     }
 
     /// Rebuilds changed parts that are built as a whole, from the controls of their scopes.
-    pub fn settle(&mut self, stock: &Stock) {
+    pub fn settle(&mut self, log: &Log) {
         while let Some((workspace, scope, part)) = self.stale.pop_first() {
             let mut visited = 0_usize;
-            let controls =
-                stock.of_scope(&workspace, &scope).inspect(|_| visited = visited.saturating_add(1));
+            let controls = log.of_scope(&workspace, &scope).inspect(|_| visited = visited.saturating_add(1));
             self.scope(&workspace, &scope).build(part, controls);
             self.count_work(visited);
             self.tidy(&workspace, &scope);

@@ -160,7 +160,7 @@ impl Keeper {
     fn take_stored(&mut self) -> bool {
         match stored::read(&self.buffer, self.controls.known()) {
             Some(Found::News(frame)) => drop(self.controls.apply(&frame)),
-            Some(Found::All(stock)) => drop(self.controls.replace(stock)),
+            Some(Found::All(log)) => drop(self.controls.replace(log)),
             None => return false,
         }
         true
@@ -184,7 +184,7 @@ impl Keeper {
                 (self.set, self.unsaved.set, self.changed) = (version, false, true);
                 return;
             }
-            let mine = || stored::write(&self.buffer, self.controls.stock());
+            let mine = || stored::write(&self.buffer, self.controls.log());
             if stored == Some(known) || shared.store(Place::ControlSet, &mine(), version) {
                 self.unsaved.set = false;
                 self.unsaved.head.set = 1;

@@ -10,12 +10,13 @@
 
 mod bans;
 pub mod book;
+pub mod change;
 mod index;
 mod keeper;
+mod log;
 pub mod news;
 mod scope;
 mod set;
-mod stock;
 mod stored;
 
 pub use bans::{Local, MAX_BANS, Named};
@@ -152,6 +153,12 @@ impl Effect {
 }
 
 impl Target {
+    /// The one that sorts before all others.
+    fn least() -> Target {
+        let selector = Selector::Identifier(String::new());
+        Target { workspace: String::new(), scope: String::new(), selector, window_ms: None }
+    }
+
     fn check(&self, effect: Effect) -> Result<(), ControlError> {
         let printable = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
         let name = |text: &str| (1..=MAX_TEXT_BYTES).contains(&text.len()) && printable(text);

@@ -6,7 +6,7 @@
 
 use super::bans::{Bans, Local, Named};
 use super::index::{Banned, Found, Index, Scratch, Subject};
-use super::stock::{Stock, ignore_change};
+use super::log::{Entry, Log, Stored, ignore_change};
 use super::{Control, Slot, Target};
 use crate::model::time::UnixMs;
 use crate::model::wire;
@@ -15,9 +15,9 @@ use core::net::IpAddr;
 /// All controls, ready for lookups.
 #[derive(Clone, Debug, Default)]
 pub struct Controls {
-    stock: Stock,
+    log: Log,
     /// The set that is being received from scratch.
-    incoming: Option<Stock>,
+    incoming: Option<Log>,
     index: Index,
     bans: Bans,
     refused: u64,
@@ -30,16 +30,16 @@ impl Controls {
             return false;
         }
         if frame.from_scratch {
-            self.incoming = Some(Stock::begin(frame));
+            self.incoming = Some(Log::begin(frame));
         }
         let before = self.known();
         let mut changed = false;
-        if self.stock.incarnation == frame.incarnation {
+        if self.log.incarnation == frame.incarnation {
             let on_change = |target: &Target, was, is| self.index.change(target, was, is);
-            changed |= self.stock.take(frame, &mut self.refused, on_change);
+            changed |= self.log.take(frame, &mut self.refused, on_change);
             // A set from scratch does not list what was deleted.
             if !frame.from_scratch && frame.as_of == 0 {
-                self.stock.complete(frame);
+                self.log.complete(frame);
             }
         }
         if let Some(mut incoming) = self.incoming.take_if(|incoming| incoming.belongs(frame))
@@ -60,12 +60,12 @@ impl Controls {
 
     /// Applies patterns and networks of frames whose set is not complete yet; called at a tick.
     pub(super) fn settle(&mut self) {
-        self.index.settle(&self.stock);
+        self.index.settle(&self.log);
     }
 
     /// Drops controls that expired long ago by `now` and by the sender's clock, as one of them may be wrong.
     pub fn drop_expired(&mut self, now: UnixMs) {
-        self.stock.drop_expired(now, |target, was, is| self.index.change(target, was, is));
+        self.log.drop_expired(now, |target, was, is| self.index.change(target, was, is));
         self.settle();
     }
 
@@ -78,7 +78,7 @@ impl Controls {
 
     /// The revision up to which all was received, for the aggregator.
     pub fn known(&self) -> wire::ControlsKnown {
-        self.stock.known()
+        self.log.known()
     }
 
     /// Number of entries that were refused as invalid or too many.
@@ -93,7 +93,7 @@ impl Controls {
 
     /// All controls in the order of targets, expired ones included.
     pub fn iter(&self) -> impl Iterator<Item = Control> + '_ {
-        self.stock.controls()
+        self.log.controls()
     }
 
     /// The live control of a subject at `now`.
@@ -117,7 +117,7 @@ impl Controls {
         scratch: &mut Scratch,
     ) -> Option<Control> {
         let revision = self.index.revision(subject, slot, now, scratch)?;
-        self.stock.of_revision(revision)
+        self.log.of_revision(revision)
     }
 
     /// The state of a rule's shadow switch, if there is one.
@@ -194,15 +194,34 @@ impl Controls {
         &mut self.bans
     }
 
-    pub(super) fn stock(&self) -> &Stock {
-        &self.stock
+    pub(super) fn log(&self) -> &Log {
+        &self.log
+    }
+
+    /// Adds an entry of the database.
+    pub(super) fn put(&mut self, entry: &Entry) {
+        let Controls { log, index, .. } = self;
+        log.insert(entry, |target, was, is| index.change(target, was, is));
+    }
+
+    /// Notes that all up to a revision was added.
+    pub(super) fn complete_through(&mut self, known: wire::ControlsKnown) {
+        self.log.complete_through(known);
+        self.settle();
+    }
+
+    /// Drops entries that are over.
+    pub(super) fn drop_where(&mut self, over: impl Fn(&Stored) -> bool) {
+        let Controls { log, index, .. } = self;
+        log.drop_where(over, |target, was, is| index.change(target, was, is));
+        self.settle();
     }
 
     /// Replaces the set by one that another worker stored; returns whether anything changed.
-    pub(super) fn replace(&mut self, mut stock: Stock) -> bool {
-        stock.begin_anew();
-        let changed = stock.compare(&self.stock, |target, was, is| self.index.change(target, was, is));
-        self.stock = stock;
+    pub(super) fn replace(&mut self, mut log: Log) -> bool {
+        log.begin_anew();
+        let changed = log.compare(&self.log, |target, was, is| self.index.change(target, was, is));
+        self.log = log;
         self.settle();
         changed
     }

@@ -5,7 +5,7 @@
 //! joins messages whose bytes follow each other. A worker that has everything before the tail reads only the tail. When the tail is long,
 //! the first frame is written again, still followed by the last changes for workers that are a little behind.
 
-use super::stock::Stock;
+use super::log::Log;
 use crate::model::wire::{self, ControlsKnown};
 use alloc::vec::Vec;
 use prost::Message;
@@ -22,7 +22,7 @@ pub(super) enum Found {
     /// The changes since the known revision.
     News(wire::Controls),
     /// Everything.
-    All(Stock),
+    All(Log),
 }
 
 /// The parts of stored bytes.
@@ -56,22 +56,22 @@ pub(super) fn read(bytes: &[u8], known: ControlsKnown) -> Option<Found> {
     {
         return Some(Found::News(tail));
     }
-    let mut stock = Stock::from_frame(&wire::Controls::decode(stored.base).ok()?);
-    stock.follow(&tail);
-    (stock.known() == stored.known).then_some(Found::All(stock))
+    let mut log = Log::from_frame(&wire::Controls::decode(stored.base).ok()?);
+    log.follow(&tail);
+    (log.known() == stored.known).then_some(Found::All(log))
 }
 
-/// The bytes of `stock`: its changes are appended to `bytes`, if these contain all before them.
-pub(super) fn write(bytes: &[u8], stock: &Stock) -> Vec<u8> {
-    let known = stock.known();
-    let all = || stock.to_frame().encode_to_vec();
+/// The bytes of `log`: its changes are appended to `bytes`, if these contain all before them.
+pub(super) fn write(bytes: &[u8], log: &Log) -> Vec<u8> {
+    let known = log.known();
+    let all = || log.to_frame().encode_to_vec();
     // A set from scratch may have the same revision, with other controls.
     let is_continued = |stored: &Parts<'_>| {
         stored.known.incarnation == known.incarnation
             && (stored.known.revision != known.revision || stored.known == known)
     };
     let stored = split(bytes).filter(is_continued);
-    let news = stored.as_ref().and_then(|stored| stock.since(stored.known.revision));
+    let news = stored.as_ref().and_then(|stored| log.since(stored.known.revision));
     match stored.zip(news.map(|news| news.encode_to_vec())) {
         Some((stored, news)) if stored.tail.len().saturating_add(news.len()) <= MAX_TAIL_BYTES => {
             join(known, stored.after, stored.base, &[stored.tail, &news])

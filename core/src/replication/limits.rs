@@ -352,8 +352,9 @@ mod tests {
             let entry = Entry { control: control.clone(), is_deleted, stamp: 1 };
             let contents = Contents::default();
             assert!(self.book.take(News { edition, since, entries: vec![entry], bad: 0, contents }, now));
-            let frame = self.book.frame_since(Some(self.controls.known()), now).unwrap();
-            self.controls.apply(&frame);
+            for frame in self.book.frames_since(Some(self.controls.known()), now) {
+                self.controls.apply(&frame);
+            }
             self.limits.changed(&control);
         }
 

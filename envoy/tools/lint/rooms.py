@@ -35,11 +35,8 @@ BACK = {
 SKIPS = {"aggregator/src": {("api", "admin"): {"database": "region", "redis": "region"}}}
 # Files that import such a layer, with the reason. It only shrinks.
 SKIPPING = {
-    "aggregator/src/admin/overrides.rs -> database": "live control is shown in the database's JSON form",
-    "aggregator/src/admin/query.rs -> database": "a query is parsed into the database's filters",
     "aggregator/src/api/http/ledger.rs -> database": "the ledger's history is read from the database alone",
     "aggregator/src/api/http/overrides/mod.rs -> database": "a change of live control is a transaction of the database",
-    "aggregator/src/api/http/overrides/parse.rs -> database": "a query is parsed into the database's filters",
 }
 
 

@@ -3,11 +3,11 @@
 use super::Plugin;
 use super::requests::Requests;
 use super::statistics::Statistics;
-use crate::bans::Bans;
 use crate::host::arena;
 use crate::host::calls;
 use crate::worker::Worker;
 use proxy_wasm::types::LogLevel;
+use weir_core::bans::making::Bans;
 use weir_core::limiter::{Checks, CompiledRule, Visibility};
 use weir_core::model::time::Now;
 use weir_core::rules::{Config, Rule, Scratch};

@@ -14,7 +14,6 @@ mod requests;
 mod statistics;
 mod verdict;
 
-use crate::bans::Bans;
 use crate::host::calls;
 use crate::host::headers::Headers;
 use crate::host::shared::EnvoyShared;
@@ -25,6 +24,7 @@ use request::Envoy;
 use requests::{Allowed, Requests};
 use statistics::Statistics;
 use std::rc::Rc;
+use weir_core::bans::making::Bans;
 use weir_core::limiter::{Checks, CompiledRule, Outcome, ShadowOutcome, Violator};
 use weir_core::model::time::MonoMs;
 use weir_core::rules::{Config, Scratch};

@@ -19,7 +19,7 @@ pub(super) struct Requests {
 pub(super) struct Paused {
     pub(super) applied: Vec<Applied>,
     pub(super) client: Client,
-    /// See [`Bans::accused`](crate::bans::Bans::accused).
+    /// See [`Bans::accused`](weir_core::bans::making::Bans::accused).
     pub(super) accused: Vec<u8>,
 }
 

@@ -124,11 +124,12 @@ impl EmbeddedLimiter {
 
     /// What live control has for a check, and the limit that applies.
     fn found(&self, check: &LimitCheck) -> (Found, u64) {
-        let controls = self.api.services.control.set();
+        let book = self.api.services.control.book();
+        let controls = book.controls();
         if controls.is_empty() {
             return (Found::default(), check.limit);
         }
-        let found = find(check, &controls, self.api.services.now(), &mut Scratch::default());
+        let found = find(check, controls, self.api.services.now(), &mut Scratch::default());
         let limit = found.limit_of(check.limit, check.algorithm);
         (found, limit)
     }

@@ -109,13 +109,14 @@ impl EmbeddedLimiter {
         if !services.control.is_read_by(deadline).await {
             return Answer::undecided(checks.len());
         }
-        let controls = services.control.set();
+        let book = services.control.book();
+        let controls = book.controls();
         if controls.is_empty() {
             return self
                 .decide_the_rest(checks, &vec![Counted::default(); checks.len()], failure, deadline)
                 .await;
         }
-        let controlled = Controlled::of(checks, &controls, services.now());
+        let controlled = Controlled::of(checks, controls, services.now());
         if let Some(answer) = controlled.answer() {
             return answer;
         }

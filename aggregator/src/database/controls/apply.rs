@@ -2,14 +2,10 @@
 //!
 //! The transaction locks the edition's row first, so changes are applied one transaction after another. The number of
 //! queries does not depend on the number of changes: one reads the stored controls, one counts those in force, and one
-//! batch writes the results, which `Draft` computes.
+//! batch writes the results, which core's [`Draft`] computes.
 
-use super::action::Action;
-use super::change::{Change, Changed, Wish, described};
-use super::room::{Bound, Room};
-use super::{
-    Begin, Place, StoredControl, begin, edition, end, random_stamp, read_row, renew, subtracted, tidy,
-};
+use super::{Begin, Place, begin, edition, end, random_stamp, read_row, renew, subtracted, tidy};
+use crate::controls::{Action, described};
 use crate::database::connection::retry::{self, Work};
 use crate::database::connection::{Arg, Connection};
 use crate::database::dialect::{ControlStatements, push_args, push_statement};
@@ -19,6 +15,7 @@ use std::fmt::Write;
 use std::time::Duration;
 use tokio::time::Instant;
 use weir_core::control::book::{Book, MAX_KEPT, Reading};
+use weir_core::control::change::{Change, Changed, Draft, InForce, Made, Room, StoredControl, Wish};
 use weir_core::control::{Slot, Target};
 use weir_core::model::time::UnixMs;
 
@@ -66,30 +63,35 @@ impl Apply<'_> {
             Reading::WentBack(known) => renew(connection, found, known, self.now).await?,
             _ => found,
         };
-        let mut draft = self.draft(connection, edition.revision).await?;
-        let changed = self.changes.iter().map(|change| draft.take(change)).collect();
-        if draft.made.is_empty() {
+        let (mut draft, kept) = self.draft(connection, edition.revision).await?;
+        let changed = self.changes.iter().map(|change| draft.take(change, random_stamp())).collect();
+        if draft.made().is_empty() {
             return Ok(changed);
         }
-        if draft.room.kept().saturating_add(draft.made.len()) > MAX_KEPT {
+        if kept.saturating_add(draft.made().len()) > MAX_KEPT {
             tidy::drop_over(connection, self.now, (MAX_KEPT / 4) as u64).await?;
         }
-        let text = draft.text(connection.statements().controls, self.region);
+        let text = text(&draft, connection.statements().controls, self.region, self.now);
         connection.execute_text(text).await?;
         Ok(changed)
     }
 
-    async fn draft(&self, connection: &mut Connection, revision: u64) -> Result<Draft<'_>, DatabaseError> {
+    /// The draft of these changes, and the number of all stored controls.
+    async fn draft(
+        &self,
+        connection: &mut Connection,
+        revision: u64,
+    ) -> Result<(Draft<'_>, usize), DatabaseError> {
         let mut stored = BTreeMap::new();
         let placed = |found: StoredControl| (found.place(), found);
         let find = self.find(connection.statements().controls);
         connection.each_text(find, |row| stored.extend(read_row(row).map(placed))).await?;
         // Deletions need no room.
-        let room = match self.changes.iter().any(|change| matches!(change.wish, Wish::Set(..))) {
-            true => Room::count(connection, self.now).await?,
-            false => Room::default(),
+        let (room, kept) = match self.changes.iter().any(|change| matches!(change.wish, Wish::Set(..))) {
+            true => count(connection, self.now).await?,
+            false => (Room::default(), 0),
         };
-        Ok(Draft { book: self.book, now: self.now, stored, room, revision, made: Vec::new() })
+        Ok((Draft::new(self.book, stored, room, revision, self.now), kept))
     }
 
     /// The query for the controls stored where a change applies.
@@ -101,71 +103,44 @@ impl Apply<'_> {
     }
 }
 
-/// Computes the results of changes one after the other, until all are written.
-struct Draft<'a> {
-    book: &'a Book,
-    now: UnixMs,
-    /// The stored controls where a change applies, including the changes so far.
-    stored: BTreeMap<(Target, Slot), StoredControl>,
-    room: Room,
-    revision: u64,
-    /// For each change to write, the control after it and the control before it.
-    made: Vec<(StoredControl, Option<StoredControl>)>,
+/// All writes as statements that are sent at once. The old row of a place is deleted before the new one is
+/// inserted: the databases spell "insert or replace" differently, and MySQL's form would also replace a row with
+/// the same revision.
+fn text(draft: &Draft<'_>, statements: &ControlStatements, region: &[u8], now: UnixMs) -> String {
+    let made = draft.made();
+    let mut last: BTreeMap<_, &StoredControl> = BTreeMap::new();
+    last.extend(made.iter().map(|made| (made.stored.place(), &made.stored)));
+    let mut old = String::new();
+    push_places(last.keys().map(|(target, slot)| (target, *slot)), &mut old);
+    let mut sql = subtracted(&old);
+    sql.push_str("; ");
+    sql.push_str(statements.delete);
+    sql.push_str(&old);
+    sql.push_str(statements.insert);
+    push_rows(last.values(), &mut sql, |stored, sql| push_control(stored, sql));
+    sql.push_str(statements.record);
+    push_rows(made, &mut sql, |made, sql| push_record(made, region, now, sql));
+    let stamp = made.last().map_or(0, |made| made.stored.stamp);
+    let stamps: u64 = last.values().map(|stored| stored.stamp).sum();
+    let edition = [draft.revision(), stamp, last.len() as u64, stamps].map(Arg::Int);
+    push_statement(statements.advance, &edition, &mut sql);
+    sql
 }
 
-impl Draft<'_> {
-    fn take(&mut self, change: &Change) -> Changed {
-        let place = (change.target.clone(), change.slot());
-        let found = self.stored.get(&place);
-        if let Some(changed) = change.judge(found, self.now) {
-            return changed;
-        }
-        let stands = found.filter(|found| found.is_in_force(self.now));
-        if stands.is_none()
-            && let Some(bound) = self.room.full(&place.0.workspace, change.automatic.is_some())
-        {
-            return Changed::Full(bound);
-        }
-        let Some(revision) = self.book.next_revision(self.revision, self.now) else {
-            return Changed::Full(Bound::Revisions);
-        };
-        self.revision = revision;
-        let stored = StoredControl { stamp: random_stamp(), ..change.result(found, self.revision, self.now) };
-        let was = stands.cloned();
-        self.room.replace(
-            &place.0.workspace,
-            was.as_ref(),
-            Some(&stored).filter(|stored| !stored.is_deleted),
-        );
-        self.stored.insert(place, stored.clone());
-        self.made.push((stored.clone(), was.clone()));
-        Changed::Done(Box::new(stored), was.map(Box::new))
-    }
-
-    /// All writes as statements that are sent at once. The old row of a place is deleted before the new one is
-    /// inserted: the databases spell "insert or replace" differently, and MySQL's form would also replace a row with
-    /// the same revision.
-    fn text(&self, statements: &ControlStatements, region: &[u8]) -> String {
-        let mut last: BTreeMap<_, &StoredControl> = BTreeMap::new();
-        last.extend(self.made.iter().map(|(stored, _)| (stored.place(), stored)));
-        let mut old = String::new();
-        push_places(last.keys().map(|(target, slot)| (target, *slot)), &mut old);
-        let mut sql = subtracted(&old);
-        sql.push_str("; ");
-        sql.push_str(statements.delete);
-        sql.push_str(&old);
-        sql.push_str(statements.insert);
-        push_rows(last.values(), &mut sql, |stored, sql| push_control(stored, sql));
-        sql.push_str(statements.record);
-        push_rows(&self.made, &mut sql, |(stored, was), sql| {
-            push_record(stored, was.as_ref(), region, self.now, sql);
-        });
-        let stamp = self.made.last().map_or(0, |(stored, _)| stored.stamp);
-        let stamps: u64 = last.values().map(|stored| stored.stamp).sum();
-        let edition = [self.revision, stamp, last.len() as u64, stamps].map(Arg::Int);
-        push_statement(statements.advance, &edition, &mut sql);
-        sql
-    }
+/// The numbers of stored controls: those in force by workspace, and all of them, deleted and expired ones included.
+async fn count(connection: &mut Connection, now: UnixMs) -> Result<(Room, usize), DatabaseError> {
+    let now = Arg::Int(now.0);
+    let (mut room, mut kept) = (Room::default(), 0);
+    connection
+        .each(connection.statements().controls.count, &[now, now], |row| {
+            let number =
+                |column| usize::try_from(row.number(column).unwrap_or_default()).unwrap_or(usize::MAX);
+            kept += number(1);
+            let found = InForce { controls: number(2), by_rules: number(3) };
+            room.add(row.bytes(0).unwrap_or_default(), found);
+        })
+        .await?;
+    Ok((room, kept))
 }
 
 /// Appends a condition that matches these places. In this form, all three databases look up each place by the primary key.
@@ -216,15 +191,9 @@ fn push_control(stored: &StoredControl, sql: &mut String) {
 }
 
 /// The values of [`ControlStatements::record`].
-fn push_record(
-    stored: &StoredControl,
-    was: Option<&StoredControl>,
-    region: &[u8],
-    now: UnixMs,
-    sql: &mut String,
-) {
+fn push_record(Made { stored, before }: &Made, region: &[u8], now: UnixMs, sql: &mut String) {
     let action = if stored.is_deleted { Action::Deleted } else { Action::Set };
-    let was = was.map(described).unwrap_or_default();
+    let was = before.as_ref().map(described).unwrap_or_default();
     let is_now = Some(stored).filter(|stored| !stored.is_deleted).map(described).unwrap_or_default();
     let target = &stored.control.target;
     let place = Place::of(target, stored.control.effect.slot());

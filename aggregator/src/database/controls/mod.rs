@@ -2,73 +2,27 @@
 //!
 //! One row, the edition, holds the database's random *incarnation*, the last revision, the highest dropped revision
 //! (the *floor*), and a digest of the rows that the changes have left. Every change locks this row first, so a reader of
-//! a revision finds all earlier changes. In reading
-//! order: this file (the stored form), `change` (requests and results), `apply` (one transaction for a group of
-//! changes), `room` (the limits on the number of controls), `read` (newer controls, lists, the audit), `json` (both as
-//! JSON), `tidy` (deletion of expired controls).
+//! a revision finds all earlier changes. What a change makes of the stored control is decided in core
+//! (`weir_core::control::change`). In reading order: this file (the stored form), `apply` (one transaction for a group
+//! of changes), `read` (newer controls, lists, the audit), `tidy` (deletion of expired controls).
 
-mod action;
 mod apply;
-mod change;
-mod json;
 mod read;
-mod room;
 mod tidy;
 
-pub use action::Action;
-pub use change::{Change, Changed, Wish, name_and_value};
-pub use json::{audited_json, control_json, put as put_field, stored_json};
-pub use read::{AuditFilter, Audited, ControlFilter, MAX_PAGE, NEWS_ROWS, NewsPage, PlaceFilter};
-pub use room::{Bound, MAX_AUTOMATIC};
+pub use read::{NEWS_ROWS, NewsPage};
 pub use tidy::Tidied;
 
 use super::connection::{Arg, Connection, Row};
 use super::{DatabaseError, Reason};
 use weir_core::control::book::{self, Edition, Entry, MAX_STAMP, first_revision};
+use weir_core::control::change::StoredControl;
 use weir_core::control::{Control, Selector, Slot, Target};
 use weir_core::model::time::UnixMs;
 use weir_core::model::wire;
 
-/// Longest reason, in bytes.
-pub const MAX_REASON_BYTES: usize = 500;
-/// Longest author name, in bytes.
-pub const MAX_AUTHOR_BYTES: usize = 128;
-
 /// The column of the revision.
 const REVISION: usize = 9;
-
-/// A stored control.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StoredControl {
-    /// Target, effect, expiry and revision.
-    pub control: Control,
-    /// The control was deleted.
-    pub is_deleted: bool,
-    /// The reason that the author gave.
-    pub reason: String,
-    /// The name of the token, or of the rule.
-    pub author: String,
-    /// A rule set the control, not a person.
-    pub automatic: bool,
-    /// When a control was first stored in this place, in milliseconds since the Unix epoch.
-    pub created_at: u64,
-    /// When the control was last changed, in milliseconds since the Unix epoch.
-    pub updated_at: u64,
-    /// The random number of its last change; see [`weir_core::control::book`].
-    pub stamp: u64,
-}
-
-impl StoredControl {
-    /// Whether it is in force.
-    pub fn is_in_force(&self, now: UnixMs) -> bool {
-        !self.is_deleted && self.control.is_in_force(now)
-    }
-
-    /// The target and the slot.
-    fn place(&self) -> (Target, Slot) {
-        (self.control.target.clone(), self.control.effect.slot())
-    }
-}
 
 /// Target and slot in the form of columns.
 struct Place {

@@ -2,20 +2,19 @@
 //!
 //! All of them read the primary, because a replica may lag behind a change that another aggregator just made.
 
-use super::action::Action;
-use super::{Begin, REVISION, StoredControl, begin, edition, end, entry, read_row, renew, slot_of};
+use super::{Begin, REVISION, begin, edition, end, entry, read_row, renew, slot_of};
+use crate::controls::{Action, AuditFilter, Audited, ControlFilter, PlaceFilter};
 use crate::database::connection::retry::{self, Work};
 use crate::database::connection::{Arg, Connection, Row};
 use crate::database::{Database, DatabaseError};
 use std::time::Duration;
 use tokio::time::Instant;
 use weir_core::control::book::{Book, Contents, Digest, Edition, News, Reading};
+use weir_core::control::change::StoredControl;
 use weir_core::control::news::{Page, UnfinishedNews};
-use weir_core::control::{ALL_NAMESPACES, Control, MAX_CONTROLS, Slot};
+use weir_core::control::{ALL_NAMESPACES, Control, MAX_CONTROLS};
 use weir_core::model::time::UnixMs;
 
-/// Most entries of one list.
-pub const MAX_PAGE: u32 = 1_000;
 /// Most rows of one statement that reads controls newer than a revision. A table may have twenty times as many.
 pub const NEWS_ROWS: usize = 1_000;
 
@@ -28,84 +27,6 @@ pub enum NewsPage {
     Part,
     /// The last of them. These are all.
     All(News),
-}
-
-/// Selects targets. An empty field matches everything.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PlaceFilter {
-    /// The workspace.
-    pub workspace: String,
-    /// The namespace or the rule.
-    pub scope: String,
-    /// The identifier, spelled as it was set.
-    pub identifier: String,
-    /// The network, in its displayed form.
-    pub network: String,
-}
-
-/// Selects controls. A missing field matches everything.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ControlFilter {
-    /// The target.
-    pub place: PlaceFilter,
-    /// The slot.
-    pub slot: Option<Slot>,
-    /// Only controls whose pattern matches this raw identifier. A scope then also matches controls for all namespaces.
-    pub matching: Option<String>,
-    /// Only controls with a higher revision.
-    pub after: u64,
-    /// Most entries, 1 to [`MAX_PAGE`].
-    pub limit: u32,
-}
-
-/// Selects audit entries. An empty or missing field matches everything.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct AuditFilter {
-    /// The target.
-    pub place: PlaceFilter,
-    /// The author.
-    pub author: String,
-    /// Only entries with a lower number.
-    pub before: Option<u64>,
-    /// Most entries, 1 to [`MAX_PAGE`].
-    pub limit: u32,
-}
-
-/// An audit entry.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Audited {
-    /// The number of the entry.
-    pub id: u64,
-    /// The time, in milliseconds since the Unix epoch.
-    pub created_at: u64,
-    /// The author.
-    pub author: String,
-    /// A rule made the change, not a person.
-    pub automatic: bool,
-    /// The region of the aggregator that made the change.
-    pub region: String,
-    /// The kind of the change.
-    pub action: Action,
-    /// The workspace.
-    pub workspace: String,
-    /// The namespace or the rule.
-    pub scope: String,
-    /// The identifier; empty if the target has none.
-    pub identifier: String,
-    /// The network; empty if the target has none.
-    pub network: String,
-    /// The window in milliseconds; 0 for all windows.
-    pub window_ms: u64,
-    /// The slot.
-    pub slot: Slot,
-    /// The revision.
-    pub revision: u64,
-    /// The control before the change, as JSON; empty if there was none.
-    pub was: String,
-    /// The control after the change, as JSON; empty if there is none.
-    pub is_now: String,
-    /// The reason.
-    pub reason: String,
 }
 
 impl Database {
@@ -252,7 +173,7 @@ impl Work for List<'_> {
                 (&wide, u64::try_from(MAX_CONTROLS).unwrap_or(u64::MAX))
             }
         };
-        let mut args = selected.args();
+        let mut args = args_of(selected);
         args.extend([slot, slot, Arg::Int(*after), Arg::Int(self.now.0), Arg::Int(rows)]);
         let mut found: Vec<StoredControl> = Vec::new();
         let list = connection.statements().controls.list;
@@ -278,7 +199,7 @@ impl Work for Audit<'_> {
     async fn run(&mut self, connection: &mut Connection) -> Result<Vec<Audited>, DatabaseError> {
         let AuditFilter { place, author, before, limit } = self.filter;
         let before = before.unwrap_or(u64::MAX).min(i64::MAX.cast_unsigned());
-        let mut args = place.args();
+        let mut args = args_of(place);
         args.extend(twice([author]));
         args.extend([Arg::Int(before), Arg::Int((*limit).into())]);
         let mut found = Vec::new();
@@ -288,11 +209,9 @@ impl Work for Audit<'_> {
     }
 }
 
-impl PlaceFilter {
-    /// The parameters of the condition on a place.
-    fn args(&self) -> Vec<Arg<'_>> {
-        twice([&self.workspace, &self.scope, &self.identifier, &self.network])
-    }
+/// The parameters of the condition on a place.
+fn args_of(place: &PlaceFilter) -> Vec<Arg<'_>> {
+    twice([&place.workspace, &place.scope, &place.identifier, &place.network])
 }
 
 /// Each text twice, for conditions that test whether a text is empty and compare it.

@@ -11,50 +11,69 @@ macro_rules! prepared {
     };
 }
 
-/// The methods of a [`Link`](super::Link) that has a connection of sqlx in its field 0. `$error` explains an error of the driver.
+/// The [`Link`](super::Link) of a type that has a connection of sqlx in its field 0. `$error` explains an error of the driver. The
+/// statements, the ledger and the migrations are those of the folder that names it.
 macro_rules! through_sqlx {
-    ($error:path) => {
-        fn execute<'a>(&'a mut self, statement: &'static str, args: &'a [Arg<'a>]) -> Call<'a, u64> {
-            Box::pin(async move {
-                let done = prepared!(statement, args).execute(&mut self.0).await;
-                Ok(done.map_err($error)?.rows_affected())
-            })
-        }
+    ($link:ty, $error:path) => {
+        impl Link for $link {
+            fn statements(&self) -> &'static Statements {
+                &STATEMENTS
+            }
 
-        fn execute_text(&mut self, text: String) -> Call<'_, u64> {
-            Box::pin(async move {
-                let done = sqlx::raw_sql(sqlx::AssertSqlSafe(text)).execute(&mut self.0).await;
-                Ok(done.map_err($error)?.rows_affected())
-            })
-        }
+            fn check_velocity<'a>(
+                &'a mut self,
+                attempt: &'a Attempt<'a>,
+                region: &'a [u8],
+            ) -> Call<'a, Velocity> {
+                Box::pin(ledger::check_velocity(self, attempt, region))
+            }
 
-        fn each<'a>(
-            &'a mut self,
-            statement: &'static str,
-            args: &'a [Arg<'a>],
-            take: Take<'a>,
-        ) -> Call<'a, ()> {
-            Box::pin(async move {
-                let mut rows = prepared!(statement, args).fetch(&mut self.0);
-                while let Some(row) = tokio_stream::StreamExt::next(&mut rows).await {
-                    take(&row.map_err($error)?);
-                }
-                Ok(())
-            })
-        }
+            fn migrate(&mut self) -> Call<'_, Migrated> {
+                Box::pin(migrate::migrate(&mut self.0))
+            }
 
-        fn each_text<'a>(&'a mut self, text: String, take: Take<'a>) -> Call<'a, ()> {
-            Box::pin(async move {
-                let mut rows = sqlx::raw_sql(sqlx::AssertSqlSafe(text)).fetch(&mut self.0);
-                while let Some(row) = tokio_stream::StreamExt::next(&mut rows).await {
-                    take(&row.map_err($error)?);
-                }
-                Ok(())
-            })
-        }
+            fn execute<'a>(&'a mut self, statement: &'static str, args: &'a [Arg<'a>]) -> Call<'a, u64> {
+                Box::pin(async move {
+                    let done = prepared!(statement, args).execute(&mut self.0).await;
+                    Ok(done.map_err($error)?.rows_affected())
+                })
+            }
 
-        fn ping(&mut self) -> Call<'_, ()> {
-            Box::pin(async move { sqlx::Connection::ping(&mut self.0).await.map_err($error) })
+            fn execute_text(&mut self, text: String) -> Call<'_, u64> {
+                Box::pin(async move {
+                    let done = sqlx::raw_sql(sqlx::AssertSqlSafe(text)).execute(&mut self.0).await;
+                    Ok(done.map_err($error)?.rows_affected())
+                })
+            }
+
+            fn each<'a>(
+                &'a mut self,
+                statement: &'static str,
+                args: &'a [Arg<'a>],
+                take: Take<'a>,
+            ) -> Call<'a, ()> {
+                Box::pin(async move {
+                    let mut rows = prepared!(statement, args).fetch(&mut self.0);
+                    while let Some(row) = tokio_stream::StreamExt::next(&mut rows).await {
+                        take(&row.map_err($error)?);
+                    }
+                    Ok(())
+                })
+            }
+
+            fn each_text<'a>(&'a mut self, text: String, take: Take<'a>) -> Call<'a, ()> {
+                Box::pin(async move {
+                    let mut rows = sqlx::raw_sql(sqlx::AssertSqlSafe(text)).fetch(&mut self.0);
+                    while let Some(row) = tokio_stream::StreamExt::next(&mut rows).await {
+                        take(&row.map_err($error)?);
+                    }
+                    Ok(())
+                })
+            }
+
+            fn ping(&mut self) -> Call<'_, ()> {
+                Box::pin(async move { sqlx::Connection::ping(&mut self.0).await.map_err($error) })
+            }
         }
     };
 }

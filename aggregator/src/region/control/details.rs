@@ -3,7 +3,8 @@
 //! No filter needs it, so the book does not have it: it is read from the database when an operator looks, and only what is newer
 //! than the last reading. All viewers share one reading.
 
-use crate::database::{AuditFilter, Audited, ControlFilter, DatabaseError, MAX_PAGE, StoredControl};
+use crate::controls::{AuditFilter, Audited, ControlFilter, MAX_PAGE};
+use crate::database::DatabaseError;
 use crate::region::global::Global;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, timeout_at};
 use weir_core::control::MAX_CONTROLS;
 use weir_core::control::book::Book;
+use weir_core::control::change::StoredControl;
 use weir_core::model::time::UnixMs;
 
 /// Timeout of one reading.

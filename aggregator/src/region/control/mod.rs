@@ -13,7 +13,7 @@ pub mod bans;
 pub mod details;
 pub mod push;
 
-use crate::database::{Change, Changed, DatabaseError, NewsPage};
+use crate::database::{DatabaseError, NewsPage};
 use crate::region::global::Global;
 use crate::region::hub::Hub;
 use crate::region::machine::Machine;
@@ -26,9 +26,10 @@ use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
 use tokio::time::{timeout, timeout_at};
 use tracing::{Instrument, info, warn};
+use weir_core::control::Control;
 use weir_core::control::book::{Book, News};
+use weir_core::control::change::{Change, Changed};
 use weir_core::control::news::UnfinishedNews;
-use weir_core::control::{Control, Controls};
 use weir_core::model::time::UnixMs;
 use weir_core::model::wire::ControlsKnown;
 use weir_core::replication::global::controls::{Read, Reader};
@@ -45,8 +46,6 @@ pub struct Live {
     /// There is a database that has it.
     is_stored: bool,
     book: RwLock<Arc<Book>>,
-    /// The same controls, as the set that decides.
-    set: RwLock<Arc<Controls>>,
     /// Increases with each reading that brought changes; the first one always does.
     versions: watch::Sender<u64>,
     /// Applies the limits to the keys that the region holds.
@@ -68,7 +67,6 @@ impl Live {
             regional,
             is_stored,
             book: RwLock::new(Arc::new(Book::new())),
-            set: RwLock::default(),
             versions: watch::Sender::new(0),
             limits: parking_lot::Mutex::default(),
             turn: Mutex::default(),
@@ -80,11 +78,6 @@ impl Live {
     /// The controls read so far.
     pub fn book(&self) -> Arc<Book> {
         self.book.read().clone()
-    }
-
-    /// The same controls, as the set that decides.
-    pub fn set(&self) -> Arc<Controls> {
-        self.set.read().clone()
     }
 
     /// Whether live control was read once. What was not read may have banned a caller, so nothing that it could deny passes before.
@@ -134,12 +127,6 @@ impl Live {
             return;
         }
         let in_force = book.in_force(now);
-        let mut set = Controls::clone(&self.set.read());
-        if let Some(frame) = book.frame_since(Some(set.known()), now) {
-            set.apply(&frame);
-            set.drop_expired(now);
-            *self.set.write() = Arc::new(set);
-        }
         drop(book);
         let mut limits = self.limits.lock();
         match since {
@@ -166,9 +153,9 @@ impl Live {
     /// Applies the limits to the keys that the region holds, until the program ends.
     async fn apply_limits(&self) {
         loop {
-            let set = self.set();
-            let next = self.limits.lock().next(&mut &*self.hub, &set);
-            drop(set);
+            let book = self.book();
+            let next = self.limits.lock().next(&mut &*self.hub, book.controls());
+            drop(book);
             self.hub.idle(next).await;
         }
     }

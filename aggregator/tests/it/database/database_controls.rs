@@ -3,11 +3,10 @@
 
 use crate::support::database::{NOW, Scene, Store, WITHIN, on_servers, run};
 use std::time::Duration;
-use weir_aggregator::database::{
-    Action, AuditFilter, Bound, Change, Changed, ControlFilter, Database, MAX_AUTOMATIC, NEWS_ROWS, NewsPage,
-    PlaceFilter, StoredControl, Wish,
-};
+use weir_aggregator::controls::{Action, AuditFilter, ControlFilter, PlaceFilter};
+use weir_aggregator::database::{Database, NEWS_ROWS, NewsPage};
 use weir_core::control::book::{Book, Edition, first_revision, sent_incarnation};
+use weir_core::control::change::{Bound, Change, Changed, MAX_AUTOMATIC, StoredControl, Wish};
 use weir_core::control::news::UnfinishedNews;
 use weir_core::control::{Effect, MAX_CONTROLS, Selector, Slot, Target};
 use weir_core::matching::networks::parse_network;
@@ -111,8 +110,10 @@ async fn read_comparing(database: &Database, book: &mut Book, compares: bool, no
 }
 
 fn in_force(book: &Book) -> Vec<String> {
-    let frame = book.frame_since(None, NOW).expect("a book that was read");
-    frame.entries.into_iter().map(|entry| entry.identifier + &entry.network).collect()
+    let frames = book.frames_since(None, NOW);
+    assert!(!frames.is_empty(), "a book that was read");
+    let entries = frames.into_iter().flat_map(|frame| frame.entries);
+    entries.map(|entry| entry.identifier + &entry.network).collect()
 }
 
 fn within(place: PlaceFilter) -> ControlFilter {
@@ -470,7 +471,7 @@ async fn expired_controls_are_dropped_and_outdated_readers_start_from_scratch(st
         proof: 0,
         stamp: last_read.stamp,
     };
-    assert!(behind.frame_since(Some(old), later(30)).unwrap().from_scratch);
+    assert!(behind.frames_since(Some(old), later(30))[0].from_scratch);
     let tidied = database.cleanup_controls(30 * day, 400 * day, 3, later(400)).await.unwrap();
     assert_eq!((tidied.controls, tidied.audited), (0, 4));
 }

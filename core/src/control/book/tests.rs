@@ -1,4 +1,4 @@
-use super::super::{Controls, Effect, MAX_PATTERN_BYTES, Selector};
+use super::super::{Control, Effect, MAX_PATTERN_BYTES, Selector, Target};
 use super::*;
 use crate::model::key::MAX_TEXT_BYTES;
 use crate::model::wire::MAX_FRAME_BYTES;

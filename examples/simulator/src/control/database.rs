@@ -3,38 +3,26 @@
 use super::targets::Place;
 use crate::random::Random;
 use std::collections::{BTreeMap, BTreeSet};
+use weir_core::control::Control;
 use weir_core::control::book::{
     Book, Contents, Digest, Edition, Entry, MAX_STAMP, News, Reading, first_revision, renewed,
 };
+use weir_core::control::change::{Change, Changed, Draft, InForce, Made, Room, StoredControl};
 use weir_core::control::news::{Page, UnfinishedNews};
-use weir_core::control::{Control, Effect, Slot, Target};
 use weir_core::model::time::UnixMs;
 
 /// Rows of a page: few, so that most readings have several.
-pub const PAGE_ROWS: usize = 3;
+const PAGE_ROWS: usize = 3;
+/// Most pages of a reading, about.
+const PAGES: usize = 8;
 
-/// A row: the newest control of a place, or its deletion.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
-    /// The control; of a deletion, the one that was deleted.
-    pub control: Control,
-    /// Whether it was deleted.
-    pub is_deleted: bool,
-    /// When it was written, by the clock of the aggregator that did.
-    pub updated_at: UnixMs,
-    /// Random.
-    pub stamp: u64,
-}
-
-impl Row {
-    fn entry(&self) -> Entry {
-        Entry { control: self.control.clone(), is_deleted: self.is_deleted, stamp: self.stamp }
-    }
+fn entry(row: &StoredControl) -> Entry {
+    Entry { control: row.control.clone(), is_deleted: row.is_deleted, stamp: row.stamp }
 }
 
 /// The control of a row, if it is in force.
-pub fn in_force(row: Option<&Row>, now: UnixMs) -> Option<&Control> {
-    row.filter(|row| !row.is_deleted && row.control.is_in_force(now)).map(|row| &row.control)
+pub fn in_force(row: Option<&StoredControl>, now: UnixMs) -> Option<&Control> {
+    row.filter(|row| row.is_in_force(now)).map(|row| &row.control)
 }
 
 /// All that a dump of the database has.
@@ -44,19 +32,19 @@ pub struct Tables {
     /// The digest of the rows that the changes have left.
     stated: Digest,
     /// The rows by place.
-    pub rows: BTreeMap<Place, Row>,
+    pub rows: BTreeMap<Place, StoredControl>,
     /// The stamps of all changes that led here, for the checkers.
     pub history: BTreeSet<u64>,
 }
 
 impl Tables {
-    fn digest(&self, of: impl Fn(&Row) -> bool) -> Digest {
+    fn digest(&self, of: impl Fn(&StoredControl) -> bool) -> Digest {
         let rows = self.rows.values().filter(|row| of(row));
         rows.fold(Digest::default(), |digest, row| digest.with(row.stamp))
     }
 
     /// Removes rows as a statement does that subtracts them from the digest.
-    fn remove(&mut self, of: impl Fn(&Row) -> bool) {
+    fn remove(&mut self, of: impl Fn(&StoredControl) -> bool) {
         let Digest { rows, stamps } = self.digest(&of);
         self.stated.rows = self.stated.rows.wrapping_sub(rows);
         self.stated.stamps = self.stated.stamps.wrapping_sub(stamps);
@@ -132,62 +120,64 @@ impl Database {
             Reading::Nothing | Reading::WentBack(_) => return Reply::Nothing,
         };
         let after = so_far.resume(edition, since);
-        let mut rows: Vec<&Row> =
+        let mut rows: Vec<&StoredControl> =
             self.tables.rows.values().filter(|row| row.control.revision > after).collect();
         rows.sort_by_key(|row| row.control.revision);
-        rows.truncate(PAGE_ROWS);
+        let most = PAGE_ROWS.max(self.tables.rows.len() / PAGES);
+        rows.truncate(most);
         let page = Page {
-            entries: rows.iter().map(|row| row.entry()).collect(),
+            entries: rows.iter().map(|row| entry(row)).collect(),
             bad: 0,
             rows: rows.len(),
             through: rows.last().map_or(0, |row| row.control.revision),
         };
-        if !so_far.add(page, PAGE_ROWS) {
+        if !so_far.add(page, most) {
             return Reply::Part;
         }
         let contents = Contents {
             stated: self.tables.stated,
             all: self.tables.digest(|_| true),
-            kept: self.tables.digest(|row| edition.keeps(&row.entry())),
+            kept: self.tables.digest(|row| edition.keeps(&entry(row))),
         };
         so_far.finish(contents).map_or(Reply::Part, Reply::All)
     }
 
-    /// A change: sets `effect` until `expires`, or deletes what is in its slot. Returns the row that was written; `None` if there is
-    /// nothing to delete.
+    /// Applies changes in one transaction, and returns the result of each.
     pub fn change(
         &mut self,
         book: &Book,
-        (target, effect): (Target, Effect),
-        wish: Option<Option<UnixMs>>,
+        changes: &[Change],
         random: &mut Random,
         now: UnixMs,
-    ) -> Option<Row> {
+    ) -> Vec<Changed> {
         let edition = self.renew(|found| book.reading(found), random, now);
-        let place: (Target, Slot) = (target.clone(), effect.slot());
-        let stands = self.tables.rows.get(&place);
-        let stands = stands.filter(|row| !row.is_deleted && row.control.is_in_force(now));
-        let (effect, expires, is_deleted) = match (wish, stands) {
-            (Some(expires), _) => (effect, expires, false),
-            (None, Some(row)) => (row.control.effect, row.control.expires, true),
-            (None, None) => return None,
-        };
-        let revision = book.next_revision(edition.revision, now)?;
-        let (control, stamp) = (Control { target, effect, expires, revision }, random.below(MAX_STAMP));
-        let row = Row { control, is_deleted, updated_at: now, stamp };
-        self.tables.remove(|old| (&old.control.target, old.control.effect.slot()) == (&place.0, place.1));
-        self.tables.stated = self.tables.stated.with(stamp);
-        self.tables.rows.insert(place, row.clone());
-        self.tables.history.insert(stamp);
-        self.tables.edition = Some(Edition { revision, stamp, ..edition });
-        Some(row)
+        let places = changes.iter().map(|change| (change.target.clone(), change.slot()));
+        let rows = &self.tables.rows;
+        let stored = places.filter_map(|place| rows.get(&place).cloned().map(|row| (place, row))).collect();
+        let mut room = Room::default();
+        for row in rows.values().filter(|row| row.is_in_force(now)) {
+            let found = InForce { controls: 1, by_rules: row.automatic.into() };
+            room.add(row.control.target.workspace.as_bytes(), found);
+        }
+        let mut draft = Draft::new(book, stored, room, edition.revision, now);
+        let changed = changes.iter().map(|change| draft.take(change, random.below(MAX_STAMP))).collect();
+        for Made { stored, .. } in draft.made() {
+            let place = stored.place();
+            self.tables.remove(|old| old.place() == place);
+            self.tables.stated = self.tables.stated.with(stored.stamp);
+            self.tables.rows.insert(place, stored.clone());
+            self.tables.history.insert(stored.stamp);
+            let (revision, stamp) = (stored.control.revision, stored.stamp);
+            self.tables.edition = Some(Edition { revision, stamp, ..edition });
+        }
+        changed
     }
 
     /// Drops rows that were deleted or expired before a time, and raises the floor.
     pub fn tidy(&mut self, before: UnixMs) {
         let Some(edition) = self.tables.edition else { return };
-        let is_over = |row: &Row| match row.is_deleted {
-            true => row.updated_at <= before,
+        let is_over = |row: &StoredControl| match row.is_deleted {
+            true => row.updated_at <= before.0,
             false => row.control.expires.is_some_and(|at| at <= before),
         };
         let over = self.tables.rows.values().filter(|row| is_over(row));

@@ -2,12 +2,13 @@
 
 use super::database::Reply;
 use super::parts::{Reading, Stream};
-use super::targets::{TARGETS, target};
+use super::targets::{TARGETS, is_of_flood, target};
 use super::{ACTIVE_MS, BEGIN_MS, World};
 use weir_core::control::Effect;
 use weir_core::control::book::ControlPush;
-use weir_core::model::time::UnixMs;
-use weir_core::model::wire;
+use weir_core::control::change::{Change, Changed, Wish};
+use weir_core::model::time::{MonoMs, UnixMs};
+use weir_core::model::wire::{self, PROTOCOL_VERSION};
 use weir_core::replication::global::controls::Read;
 use weir_core::replication::{Alone, Event as Notice, Next};
 
@@ -18,7 +19,7 @@ const COALESCE_MS: u64 = 20;
 /// The same after a filter's revision has shown that it lost controls.
 const AGAIN_MS: u64 = 200;
 /// Longest time of a message, and of a statement without a fault.
-const LATENCY_MS: u64 = 20;
+pub const LATENCY_MS: u64 = 20;
 
 /// An event. The numbers of starts, streams and waits are those at its planning; if they have changed, it has no effect.
 pub enum Event {
@@ -42,6 +43,14 @@ pub enum Event {
     Known { envoy: usize, streams: u64, known: wire::ControlsKnown },
     /// An operator changes a control.
     Change,
+    /// A client sends requests to an Envoy.
+    Requests { envoy: usize },
+    /// An Envoy's proposals of bans arrive at the aggregator.
+    Proposes { envoy: usize, streams: u64, bans: Vec<wire::Ban> },
+    /// Proposals of a filter that the world does not have arrive.
+    Proposed { aggregator: usize, start: u64, bans: Vec<wire::Ban> },
+    /// An aggregator stores proposals.
+    Store { aggregator: usize, start: u64 },
     /// Something goes wrong.
     Fault,
 }
@@ -55,6 +64,7 @@ impl World {
         }
         for envoy in 0..self.envoys.len() {
             self.begin_envoy(envoy);
+            self.plan(1_000, Event::Requests { envoy });
         }
         self.plan(500, Event::Change);
         self.plan(2_000, Event::Fault);
@@ -96,6 +106,16 @@ impl World {
             }
             Event::Known { envoy, streams, known } => self.known(envoy, streams, known),
             Event::Change => self.change(),
+            Event::Requests { envoy } => self.requests(envoy),
+            Event::Proposes { envoy, streams, bans } => {
+                let found = &self.envoys[envoy];
+                let stream = found.stream.as_ref().filter(|_| found.streams == streams);
+                if let Some(aggregator) = stream.map(|stream| stream.aggregator) {
+                    self.proposed(aggregator, self.aggregators[aggregator].start, &bans);
+                }
+            }
+            Event::Proposed { aggregator, start, bans } => self.proposed(aggregator, start, &bans),
+            Event::Store { aggregator, start } => self.store(aggregator, start),
             Event::Fault => self.fault(),
         }
     }
@@ -106,14 +126,17 @@ impl World {
             Event::Start { aggregator }
             | Event::Wake { aggregator, .. }
             | Event::Page { aggregator, .. }
-            | Event::Changed { aggregator, .. } => self.aggregators[*aggregator].frozen_until,
-            Event::Push { envoy, .. } | Event::Known { envoy, .. } => {
+            | Event::Changed { aggregator, .. }
+            | Event::Proposed { aggregator, .. }
+            | Event::Store { aggregator, .. } => self.aggregators[*aggregator].frozen_until,
+            Event::Push { envoy, .. } | Event::Known { envoy, .. } | Event::Proposes { envoy, .. } => {
                 let stream = self.envoys[*envoy].stream.as_ref();
                 stream.map_or(0, |stream| self.aggregators[stream.aggregator].frozen_until)
             }
-            Event::Tick { envoy, .. } | Event::Open { envoy, .. } | Event::Frame { envoy, .. } => {
-                self.envoys[*envoy].frozen_until
-            }
+            Event::Tick { envoy, .. }
+            | Event::Open { envoy, .. }
+            | Event::Frame { envoy, .. }
+            | Event::Requests { envoy } => self.envoys[*envoy].frozen_until,
             Event::Change | Event::Fault => 0,
         };
         if until <= self.now {
@@ -227,11 +250,16 @@ impl World {
             return;
         }
         let clocks = found.clocks(now, self.slept_ms);
+        let subscriber = found.subscriber;
         if let Some(of_worker) = found.workers.get_mut(worker) {
-            of_worker.keeper.tick(&mut found.shared, clocks);
+            let before = of_worker.epochs(of_worker.limiter.moment(MonoMs(now)).unix);
+            of_worker.tick(&mut found.shared, clocks);
+            self.note_bans(envoy, worker, before);
         }
-        if worker == found.subscriber {
+        if worker == subscriber {
+            self.ping(envoy);
             self.answer(envoy);
+            self.propose(envoy);
         }
         self.check_worker(envoy, worker);
         self.plan(TICK_MS, Event::Tick { envoy, worker, start });
@@ -268,12 +296,20 @@ impl World {
         };
         let now = self.now;
         self.note(|| format!("envoy {envoy} opens a stream to aggregator {aggregator}"));
-        let stream = Stream { aggregator, push: None, is_due: false, arrives: 0, answers: 0 };
+        let stream = Stream { aggregator, opened: now, push: None, is_due: false, arrives: 0, answers: 0 };
         let found = &mut self.envoys[envoy];
         (found.stream, found.last_fault) = (Some(stream), found.last_fault.max(now));
         // The first revision on a stream is sent whatever was sent on the last one.
         for worker in &mut found.workers {
             worker.keeper.to_send(false);
+            worker.proposals.propose_anew();
+        }
+        let (subscriber, welcome) =
+            (found.subscriber, wire::Welcome { version: PROTOCOL_VERSION, ..Default::default() });
+        if let Some(worker) = found.workers.get_mut(subscriber) {
+            worker.ping = None;
+            let welcome = wire::RegionFrame { welcome: Some(welcome), ..Default::default() };
+            worker.limiter.on_frame(&mut found.shared, &welcome, MonoMs(now));
         }
         self.answer(envoy);
     }
@@ -347,7 +383,7 @@ impl World {
         let now = self.now;
         let at = self.random.below(self.aggregators.len() as u64) as usize;
         let which = self.random.below(TARGETS);
-        let (place, effect) = target(which, 1 + self.random.below(1_000));
+        let (target, effect) = target(which, 1 + self.random.below(1_000));
         let wish = match self.random.below(4) {
             0 => None,
             1 => Some(None),
@@ -355,30 +391,52 @@ impl World {
         };
         let aggregator = &self.aggregators[at];
         let clocks = aggregator.clocks(now, self.slept_ms);
-        let Some(process) = aggregator.process.as_ref().filter(|_| aggregator.frozen_until <= now) else {
-            return;
-        };
-        if self.database.away_until > now {
+        let is_up = aggregator.process.is_some() && aggregator.frozen_until <= now;
+        if !is_up || self.database.away_until > now {
             return;
         }
         // A reset has no end.
         let until =
             |ms: Option<u64>| ms.filter(|_| effect != Effect::Reset).map(|ms| UnixMs(clocks.unix.0 + ms));
-        let wish = wish.map(until);
-        let seen = process.seen;
-        let random = &mut self.random;
-        let Some(row) = self.database.change(&process.book, (place, effect), wish, random, clocks.unix)
-        else {
-            return;
+        let wish = match wish {
+            Some(ends) => Wish::Set(effect, until(ends)),
+            None => Wish::Delete(effect.slot()),
         };
-        self.changes += 1;
-        self.note(|| format!("aggregator {at} writes {row:?}"));
-        self.committed(&row, seen);
-        let region = self.aggregators[at].region;
+        let author = "operator".to_owned();
+        let change = Change { target, wish, reason: String::new(), author, automatic: None };
+        let results = self.write(at, &[change], clocks.unix);
+        let done = results.iter().filter(|changed| matches!(changed, Changed::Done(..))).count();
+        self.changes += done as u64;
+    }
+
+    /// Makes changes through an aggregator, which announces them to its region.
+    pub fn write(&mut self, aggregator: usize, changes: &[Change], now: UnixMs) -> Vec<Changed> {
+        let Some(process) = &self.aggregators[aggregator].process else { return Vec::new() };
+        let seen = process.seen;
+        let results = self.database.change(&process.book, changes, &mut self.random, now);
+        let mut is_changed = false;
+        for (changed, change) in results.iter().zip(changes) {
+            if let Changed::Done(row, _) = changed {
+                is_changed = true;
+                if !is_of_flood(&row.control.target) {
+                    self.note(|| format!("aggregator {aggregator} writes {row:?}"));
+                }
+                self.committed(row, change, seen, now);
+            }
+        }
+        if is_changed {
+            self.new_version();
+            self.announce(aggregator);
+        }
+        results
+    }
+
+    fn announce(&mut self, aggregator: usize) {
+        let region = self.aggregators[aggregator].region;
         for peer in 0..self.aggregators.len() {
             let start = self.aggregators[peer].start;
             // A message to a peer may be lost.
-            let arrives = peer == at || !self.random.per_mille(100);
+            let arrives = peer == aggregator || !self.random.per_mille(100);
             if self.aggregators[peer].region == region && arrives {
                 let after_ms = self.draw(1, LATENCY_MS);
                 self.plan(after_ms, Event::Changed { aggregator: peer, start });

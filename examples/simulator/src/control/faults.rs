@@ -1,10 +1,11 @@
 //! What goes wrong: streams, programs, machines, clocks and the database.
 
-use super::check::{COMPARISON_MS, RETRY_MS};
+use super::check::{COMPARISON_MS, RETRY_MS, SKEW_MS};
 use super::database::Tables;
 use super::events::Event;
 use super::parts::clock;
 use super::{ACTIVE_MS, BEGIN_MS, World};
+use weir_core::model::time::MonoMs;
 
 /// A night in which every machine is suspended: longer than a control that is over is kept.
 const NIGHT_MS: u64 = 25 * 60 * 60 * 1_000;
@@ -22,13 +23,13 @@ impl World {
         self.faults += 1;
         let envoy = self.random.below(self.envoys.len() as u64) as usize;
         let aggregator = self.random.below(self.aggregators.len() as u64) as usize;
-        match self.random.below(13) {
+        match self.random.below(if self.is_flooded { 15 } else { 13 }) {
             0 | 1 => self.cut(envoy),
             2 => self.crash(aggregator),
             3 => {
                 self.note(|| format!("envoy {envoy} starts again"));
                 let (now, workers) = (self.now, self.envoys[envoy].workers.len());
-                self.envoys[envoy].restart(workers, now, self.slept_ms);
+                self.envoys[envoy].restart(workers, &self.config, now, self.slept_ms);
                 self.begin_envoy(envoy);
             }
             4 => {
@@ -63,13 +64,21 @@ impl World {
                 self.set_back(dump, "is restored from its dump");
             }
             10 => {
-                let skew_ms = self.draw(0, 4_000).cast_signed() - 2_000;
+                let skew_ms = self.draw(0, 2 * SKEW_MS).cast_signed() - SKEW_MS.cast_signed();
                 self.note(|| format!("clocks of envoy {envoy} and aggregator {aggregator}: {skew_ms} ms"));
                 self.envoys[envoy].skew_ms = skew_ms;
                 self.aggregators[aggregator].skew_ms = skew_ms;
             }
             11 => self.lose(),
-            _ => self.night(),
+            12 => self.night(),
+            13 => {
+                self.is_flooded = false;
+                self.flood_envoy(envoy);
+            }
+            _ => {
+                self.is_flooded = false;
+                self.flood_aggregator(aggregator);
+            }
         }
     }
 
@@ -106,6 +115,9 @@ impl World {
         let (pause_ms, next) = (self.draw(10, 1_000), self.random.next() as usize);
         let found = &mut self.envoys[envoy];
         found.streams += 1;
+        if let Some(worker) = found.workers.get_mut(found.subscriber).filter(|_| found.stream.is_some()) {
+            worker.limiter.on_closed(&mut found.shared, MonoMs(now));
+        }
         (found.stream, found.last_fault) = (None, found.last_fault.max(now));
         found.subscriber = next % found.workers.len().max(1);
         let streams = found.streams;

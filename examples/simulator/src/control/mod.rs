@@ -7,10 +7,12 @@
 //! - `database`: the shared database, which does what the SQL of the aggregator does.
 //! - `parts`: aggregators, Envoys and their streams.
 //! - `events`: what happens to them, one step after the other.
+//! - `clients`: requests that rules deny until they ban their clients, and the way of these bans to the database.
 //! - `faults`: what goes wrong.
 //! - `check`: what must hold.
 
 mod check;
+mod clients;
 mod database;
 mod events;
 mod faults;
@@ -25,6 +27,7 @@ use events::Event;
 use parts::{Aggregator, Envoy};
 use std::collections::VecDeque;
 use std::fmt::Write as _;
+use weir_core::rules::Config;
 
 /// When a world begins, in milliseconds since the Unix epoch.
 const BEGIN_MS: u64 = 1_800_000_000_000;
@@ -40,6 +43,8 @@ const TRAIL: usize = 60;
 pub struct Outcome {
     /// Changes that operators made.
     pub changes: u64,
+    /// Bans that rules made.
+    pub bans: u64,
     /// Times at which the controls of a worker or an aggregator were compared with the database.
     pub checks: u64,
     /// Faults that were injected.
@@ -50,7 +55,10 @@ pub struct Outcome {
 
 /// Carries out the world of a seed.
 pub fn run(seed: u64) -> Outcome {
-    let mut world = World::new(seed);
+    let mut world = match World::new(seed) {
+        Ok(world) => world,
+        Err(violation) => return Outcome { violation: Some(violation), ..Outcome::default() },
+    };
     world.carry_out();
     let World { checks, changes, faults, trail, .. } = world;
     let violation = checks.violation.map(|what| {
@@ -60,12 +68,16 @@ pub fn run(seed: u64) -> Outcome {
         }
         text
     });
-    Outcome { changes, checks: checks.done, faults, violation }
+    Outcome { changes, bans: checks.bans, checks: checks.done, faults, violation }
 }
 
 /// See the module.
 struct World {
     random: Random,
+    /// The rules of all Envoys.
+    config: Config,
+    /// A flood of bans may still come.
+    is_flooded: bool,
     /// True time, in milliseconds since the Unix epoch.
     now: u64,
     /// What happens next.
@@ -82,9 +94,14 @@ struct World {
 }
 
 impl World {
-    fn new(seed: u64) -> World {
+    /// The world of a seed; an error if its configuration is none.
+    fn new(seed: u64) -> Result<World, String> {
         let mut random = Random::new(seed);
+        let mut bans = random.fork("bans", 0);
+        let config = clients::config(1 << bans.below(4))?;
         let mut world = World {
+            config,
+            is_flooded: bans.below(4) == 0,
             now: BEGIN_MS,
             queue: Queue::default(),
             slept_ms: 0,
@@ -104,12 +121,12 @@ impl World {
             }
             for _ in 0..=random.below(2) {
                 let workers = usize::try_from(1 + random.below(3)).unwrap_or(1);
-                world.envoys.push(Envoy::new(region, workers, world.now));
+                world.envoys.push(Envoy::new(region, workers, &world.config, world.now));
             }
         }
         world.new_version();
         world.begin();
-        world
+        Ok(world)
     }
 
     fn carry_out(&mut self) {
@@ -157,9 +174,10 @@ mod tests {
             assert_eq!(outcome, run(seed), "seed {seed}");
             assert_eq!(outcome.violation, None, "seed {seed}");
             sum.changes += outcome.changes;
+            sum.bans += outcome.bans;
             sum.checks += outcome.checks;
             sum.faults += outcome.faults;
         }
-        assert!(sum.changes > 400 && sum.checks > 100_000 && sum.faults > 100, "{sum:?}");
+        assert!(sum.changes > 400 && sum.bans > 400 && sum.checks > 100_000 && sum.faults > 100, "{sum:?}");
     }
 }

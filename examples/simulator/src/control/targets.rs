@@ -1,16 +1,25 @@
-//! What operators change in a world, and where.
+//! What operators change in a world, and where; the clients that rules ban.
 
 use weir_core::control::{ALL_NAMESPACES, Effect, Selector, Slot, Target};
 use weir_core::matching::networks::parse_network;
 
-/// The workspace of all controls.
-const WORKSPACE: &str = "w";
+/// The workspace of all controls but those of a flood.
+pub(super) const WORKSPACE: &str = "w";
 
 /// The namespace of most controls.
-const NAMESPACE: &str = "n";
+pub(super) const NAMESPACE: &str = "n";
+
+/// The namespace of floods.
+pub(super) const FLOODED: &str = "f";
+
+/// Clients that exceed their limit.
+pub(super) const CLIENTS: [&str; 4] = ["alice", "bob", "carol", "dave"];
+
+/// Denials that lead to a ban of a client.
+pub(super) const THRESHOLD: u64 = 3;
 
 /// Number of targets.
-pub(super) const TARGETS: u64 = 8;
+pub(super) const TARGETS: u64 = 10;
 
 /// A target and the slot of a control.
 pub(super) type Place = (Target, Slot);
@@ -33,6 +42,20 @@ pub(super) fn target(which: u64, amount: u64) -> (Target, Effect) {
         4 => (at(NAMESPACE, named("a*")), Effect::Exempt),
         5 => (at(ALL_NAMESPACES, named("bob")), Effect::Ban),
         6 => (at(NAMESPACE, network()), Effect::Ban),
+        7 => (at(NAMESPACE, named("carol")), Effect::Ban),
+        8 => (at(NAMESPACE, named("dave")), Effect::Ban),
         _ => (at("rule", Selector::Rule), Effect::Shadow(amount.is_multiple_of(2))),
     }
+}
+
+/// Where a ban of a client is stored.
+pub(super) fn place_of(client: &str) -> Place {
+    let selector = Selector::Identifier(client.into());
+    let target = Target { workspace: WORKSPACE.into(), scope: NAMESPACE.into(), selector, window_ms: None };
+    (target, Slot::Override)
+}
+
+/// Whether a target is one of a flood, which nothing checks by itself.
+pub(super) fn is_of_flood(target: &Target) -> bool {
+    target.scope == FLOODED
 }

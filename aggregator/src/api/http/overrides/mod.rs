@@ -13,10 +13,8 @@ use turns::{Turn, Turns};
 use super::HttpApi;
 use super::problem::Problem;
 use crate::auth::Caller;
-use crate::database::{
-    Bound, Change, Changed, DatabaseError, MAX_AUTOMATIC, MAX_REASON_BYTES, Reason, StoredControl, Wish,
-    audited_json, name_and_value, put_field, stored_json,
-};
+use crate::controls::{MAX_REASON_BYTES, audited_json, name_and_value, put_field, stored_json};
+use crate::database::{DatabaseError, Reason};
 use crate::region::global::Global;
 use crate::telemetry::throttle::Throttle;
 use axum::http::StatusCode;
@@ -26,6 +24,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 use tracing::{info, warn};
 use weir_core::control::book::MAX_KEPT;
+use weir_core::control::change::{Bound, Change, Changed, MAX_AUTOMATIC, StoredControl, Wish};
 use weir_core::control::{Control, MAX_CONTROLS, Target};
 use weir_core::model::time::UnixMs;
 

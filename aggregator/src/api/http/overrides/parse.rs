@@ -3,7 +3,7 @@
 use super::super::checks::read_body;
 use super::super::problem::{FieldProblem, Problem};
 use super::LATEST;
-use crate::database::{AuditFilter, ControlFilter, MAX_PAGE, MAX_REASON_BYTES, PlaceFilter};
+use crate::controls::{AuditFilter, ControlFilter, MAX_PAGE, MAX_REASON_BYTES, PlaceFilter};
 use crate::net::percent;
 use std::ops::RangeInclusive;
 use std::time::UNIX_EPOCH;
@@ -357,7 +357,7 @@ pub(super) fn explain(error: &ControlError, effect: Effect) -> Problem {
         ControlError::Network(_) => "network",
         ControlError::Window => "window",
         ControlError::Amount | ControlError::Kind(_) | ControlError::Mismatch(_) => {
-            crate::database::name_and_value(&effect).0
+            crate::controls::name_and_value(&effect).0
         }
         _ => "identifier",
     };

@@ -84,21 +84,7 @@ impl fmt::Debug for MySql {
     }
 }
 
-impl Link for MySqlLink {
-    fn statements(&self) -> &'static Statements {
-        &STATEMENTS
-    }
-
-    through_sqlx!(errors::explain);
-
-    fn check_velocity<'a>(&'a mut self, attempt: &'a Attempt<'a>, region: &'a [u8]) -> Call<'a, Velocity> {
-        Box::pin(ledger::check_velocity(self, attempt, region))
-    }
-
-    fn migrate(&mut self) -> Call<'_, Migrated> {
-        Box::pin(migrate::migrate(&mut self.0))
-    }
-}
+through_sqlx!(MySqlLink, errors::explain);
 
 impl Columns for MySqlRow {
     fn bytes(&self, column: usize) -> Option<&[u8]> {

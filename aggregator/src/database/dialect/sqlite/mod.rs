@@ -67,21 +67,7 @@ impl fmt::Debug for Sqlite {
     }
 }
 
-impl Link for SqliteLink {
-    fn statements(&self) -> &'static Statements {
-        &STATEMENTS
-    }
-
-    through_sqlx!(errors::explain);
-
-    fn check_velocity<'a>(&'a mut self, attempt: &'a Attempt<'a>, region: &'a [u8]) -> Call<'a, Velocity> {
-        Box::pin(ledger::check_velocity(self, attempt, region))
-    }
-
-    fn migrate(&mut self) -> Call<'_, Migrated> {
-        Box::pin(migrate::migrate(&mut self.0))
-    }
-}
+through_sqlx!(SqliteLink, errors::explain);
 
 impl Columns for SqliteRow {
     fn bytes(&self, column: usize) -> Option<&[u8]> {

@@ -128,10 +128,11 @@ fn simulate(args: &Args) -> Result<bool> {
 
 /// Simulates live control in as many worlds; whether all of them passed.
 fn simulate_control(seed: u64, runs: u64) -> Result<bool> {
-    let (mut changes, mut checks, mut faults, mut failed) = (0, 0, 0, 0);
+    let (mut changes, mut bans, mut checks, mut faults, mut failed) = (0, 0, 0, 0, 0);
     for seed in (seed..).take(usize::try_from(runs)?) {
         let outcome = control::run(seed);
         changes += outcome.changes;
+        bans += outcome.bans;
         checks += outcome.checks;
         faults += outcome.faults;
         if let Some(violation) = outcome.violation {
@@ -140,7 +141,8 @@ fn simulate_control(seed: u64, runs: u64) -> Result<bool> {
         }
     }
     print(&format!(
-        "{runs} worlds of live control: {changes} changes, {faults} faults, {checks} checks, {failed} failed\n"
+        "{runs} worlds of live control: {changes} changes, {bans} bans by rules, {faults} faults, {checks} checks, \
+         {failed} failed\n"
     ))?;
     Ok(failed == 0)
 }

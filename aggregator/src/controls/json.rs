@@ -1,8 +1,9 @@
 //! Live control as JSON, as the HTTP API and the admin listener answer with it; fields without meaning are left out.
 
-use super::{Action, Audited, StoredControl, name_and_value};
+use super::audit::{Action, Audited};
 use serde_json::{Map, Value, json};
-use weir_core::control::{Control, Selector, Slot, Target};
+use weir_core::control::change::StoredControl;
+use weir_core::control::{Control, Effect, Selector, Slot, Target};
 
 /// A control, without its author and reason.
 pub fn control_json(control: &Control) -> Value {
@@ -60,6 +61,32 @@ pub fn audited_json(change: &Audited) -> Value {
     put(&mut response, "before", serde_json::from_str(&change.was).ok());
     put(&mut response, "after", serde_json::from_str(&change.is_now).ok());
     response
+}
+
+/// The control as JSON, for the audit.
+pub fn described(stored: &StoredControl) -> String {
+    let mut fields = Map::new();
+    let (name, value) = name_and_value(&stored.control.effect);
+    fields.insert(name.to_owned(), value);
+    if let Some(expires) = stored.control.expires {
+        fields.insert("expires_at".to_owned(), expires.0.into());
+    }
+    fields.insert("reason".to_owned(), stored.reason.as_str().into());
+    fields.insert("author".to_owned(), stored.author.as_str().into());
+    fields.insert("revision".to_owned(), stored.control.revision.into());
+    Value::Object(fields).to_string()
+}
+
+/// An effect as a JSON field and its value.
+pub fn name_and_value(effect: &Effect) -> (&'static str, Value) {
+    match effect {
+        Effect::Limit(limit) => ("limit", (*limit).into()),
+        Effect::Exempt => ("exempt", true.into()),
+        Effect::Ban => ("ban", true.into()),
+        Effect::Credit(credit) => ("credit", (*credit).into()),
+        Effect::Reset => ("reset", true.into()),
+        Effect::Shadow(on) => ("shadow", (*on).into()),
+    }
 }
 
 /// Adds a field, if it has a value.

@@ -1,10 +1,18 @@
 //! Workers of one process over simulated time: which identifiers are banned, for how long, and what is proposed.
 
-use super::*;
-use weir_core::limiter::table::{Geometry, Meta};
-use weir_core::limiter::{Output, Setup};
-use weir_core::model::key::{HashKey, NodeId};
-use weir_core::model::shared::MemoryShared;
+use super::making::Bans;
+use super::proposals::{MAX_PROPOSALS, Proposals};
+use crate::control::{Keeper, Local};
+use crate::limiter::table::{Geometry, Meta};
+use crate::limiter::{Limiter, Output, Setup};
+use crate::model::key::{HashKey, NodeId};
+use crate::model::shared::MemoryShared;
+use crate::model::time::{MonoMs, Now, UnixMs};
+use crate::model::wire;
+use crate::rules::Config;
+use std::format;
+use std::vec;
+use std::vec::Vec;
 
 const CONFIG: &str = r#"{"aggregator": {"cluster": "weir"}, "rules": [{
     "name": "login", "identifier": {"header": "x"}, "limit": 1, "window": "1m",

@@ -5,19 +5,27 @@
 //! - After [`BOUND_MS`] without a fault, a part obeys what the database had since.
 //! - No aggregator writes a revision that it has seen, and so no epoch of a key begins twice.
 //! - At rest all parts obey what the database has.
+//! - What holds of bans by rules is in `bans`.
+
+mod bans;
+
+pub use bans::Made;
 
 use super::World;
-use super::database::{Row, in_force};
-use super::targets::{Place, TARGETS, target};
+use super::database::in_force;
+use super::targets::{Place, TARGETS, is_of_flood, target};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
-use weir_core::control::{Control, Controls};
-use weir_core::model::time::UnixMs;
+use weir_core::control::change::{Change, StoredControl};
+use weir_core::control::{Banned, Control, Controls, Effect};
+use weir_core::model::time::{MonoMs, UnixMs};
 use weir_core::replication::global::controls::READINGS_A_COMPARISON;
 
 /// Time after which a change is obeyed everywhere: an interval of reads with its jitter, the pages of a reading, two rounds of pushes, and
 /// two ticks.
 const BOUND_MS: u64 = 2_000;
+/// How far the clock of a machine is from the true time at most.
+pub const SKEW_MS: u64 = 2_000;
 /// Time after a failed read until the next one.
 pub const RETRY_MS: u64 = 10_000;
 /// Time after which rows that were deleted beside their edition are missed: as many intervals of reads, with their jitter.
@@ -28,15 +36,21 @@ pub const COMPARISON_MS: u64 = READINGS_A_COMPARISON as u64 * 1_200;
 pub struct Checks {
     /// Number of comparisons.
     pub done: u64,
+    /// Number of bans that rules made.
+    pub bans: u64,
     /// The first violation.
     pub violation: Option<String>,
     /// Until when a fault of the database may have an effect.
     pub database_fault: u64,
     /// The rows after each change, and when it was made.
-    versions: VecDeque<(u64, Rc<BTreeMap<Place, Row>>)>,
+    versions: VecDeque<(u64, Rc<BTreeMap<Place, StoredControl>>)>,
     /// All rows that were ever written, by place and revision. After a loss a revision may be written again by an aggregator that has not
     /// read it.
-    written: BTreeMap<(Place, u64), Vec<Row>>,
+    written: BTreeMap<(Place, u64), Vec<StoredControl>>,
+    /// The ends of all bans that rules made of clients.
+    ends: BTreeSet<(&'static str, UnixMs)>,
+    /// The ends of all bans that were written.
+    written_ends: BTreeSet<UnixMs>,
 }
 
 /// Where a part stands: what it obeyed before.
@@ -62,6 +76,11 @@ impl Checks {
         self.violation.get_or_insert(what);
     }
 
+    /// Whether a ban of a client may have this end.
+    fn is_end(&self, client: &'static str, until: UnixMs) -> bool {
+        self.ends.contains(&(client, until)) || self.written_ends.contains(&until)
+    }
+
     /// Compares what a part obeys.
     fn judge(
         &mut self,
@@ -76,10 +95,10 @@ impl Checks {
             obeyed.revisions.clear();
         }
         let mut held: BTreeMap<Place, Control> = BTreeMap::new();
-        for control in controls.iter() {
+        for control in controls.iter().filter(|control| !is_of_flood(&control.target)) {
             let place = (control.target.clone(), control.effect.slot());
             let written = self.written.get(&(place.clone(), control.revision));
-            let is_it = |row: &Row| !row.is_deleted && row.control == control;
+            let is_it = |row: &StoredControl| !row.is_deleted && row.control == control;
             if !written.is_some_and(|rows| rows.iter().any(is_it)) {
                 return self.fail(format!("{} obeys {control:?}, which was never written", who()));
             }
@@ -109,15 +128,23 @@ impl Checks {
 }
 
 impl World {
-    /// Notes that a row was written, by an aggregator that has read revisions up to `seen`.
-    pub fn committed(&mut self, row: &Row, seen: u64) {
+    /// Notes that a change has led to this row, by an aggregator that has read revisions up to `seen`.
+    pub fn committed(&mut self, row: &StoredControl, change: &Change, seen: u64, now: UnixMs) {
         let control = &row.control;
-        let place = (control.target.clone(), control.effect.slot());
+        let place = row.place();
         if control.revision <= seen {
             self.checks.fail(format!("{row:?} is written after {seen} was read"));
         }
+        if let Some(since) = change.automatic {
+            let before = self.checks.versions.back().and_then(|(_, rows)| rows.get(&place).cloned());
+            self.check_rule(row, since, before.as_ref(), now);
+        }
+        if control.effect == Effect::Ban
+            && let Banned::Until(until) = Banned::from(control.expires)
+        {
+            self.checks.written_ends.insert(until);
+        }
         self.checks.written.entry((place, control.revision)).or_default().push(row.clone());
-        self.new_version();
     }
 
     /// Notes that the database was emptied or set back.
@@ -128,6 +155,9 @@ impl World {
 
     /// Notes what the database has now.
     pub fn new_version(&mut self) {
+        if let Some((_, before)) = self.checks.versions.back().cloned() {
+            self.follow_bans(&before);
+        }
         self.checks.versions.push_back((self.now, Rc::new(self.database.tables.rows.clone())));
         self.forget_versions();
     }
@@ -145,12 +175,19 @@ impl World {
     pub fn check_worker(&mut self, envoy: usize, worker: usize) {
         self.forget_versions();
         let fault = self.fault_of(envoy);
-        let clock = self.envoys[envoy].clocks(self.now, self.slept_ms).unix;
+        let Some(of_worker) = self.envoys[envoy].workers.get(worker) else { return };
+        let clock = of_worker.limiter.moment(MonoMs(self.now)).unix;
         let history = &self.database.tables.history;
-        let moment = Moment { clock, must: self.now >= fault + BOUND_MS, history };
+        // After a night a process has yesterday's time until its next ping is answered.
+        let is_right = clock.0.abs_diff(self.now + self.slept_ms) <= 2 * SKEW_MS;
+        let moment = Moment { clock, must: is_right && self.now >= fault + BOUND_MS, history };
         let Some(of_worker) = self.envoys[envoy].workers.get_mut(worker) else { return };
         let who = || format!("worker {worker} of envoy {envoy}");
         self.checks.judge(who, of_worker.keeper.controls(), &mut of_worker.obeyed, moment);
+        self.check_bans(envoy, worker);
+        if worker == self.envoys[envoy].subscriber {
+            self.check_stored(envoy);
+        }
     }
 
     /// Checks the set by which an aggregator decides.
@@ -163,7 +200,7 @@ impl World {
         let moment = Moment { clock, must: self.now >= fault + BOUND_MS, history };
         let Some(process) = &mut found.process else { return };
         let who = || format!("aggregator {aggregator}");
-        self.checks.judge(who, &process.set, &mut process.obeyed, moment);
+        self.checks.judge(who, process.book.controls(), &mut process.obeyed, moment);
     }
 
     /// Checks all parts after all faults are over.

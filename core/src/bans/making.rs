@@ -1,33 +1,23 @@
-//! Bans by rules: counts violations, bans an identifier in this process, and proposes the ban to the region.
+//! The bans that the rules of one configuration make on one worker.
 //!
-//! ```text
-//! denial → violation (counted with all workers and Envoys) → threshold → banned in this process → proposed until the region has it
-//! ```
-//! The last ban stores how many bans of an identifier followed each other, as each lasts twice as long as the one before. A ban that
-//! was made elsewhere takes part in this when it denies a request, with the time that it has left.
-//!
-//! Only the worker that receives live control proposes bans: those of all workers, and those of VMs that ran before.
+//! The last ban stores how many bans of an identifier followed each other, as each lasts twice as long as the one
+//! before. A ban that was made elsewhere takes part in this when it denies a request, with the time that it has left.
 
-use std::collections::BTreeMap;
-use weir_core::control::{Banned, Keeper, Local};
-use weir_core::limiter::{Limiter, Violation, Violator, violations_namespace};
-use weir_core::model::key::{KeyParts, MAX_KEY_BYTES};
-use weir_core::model::shared::Shared;
-use weir_core::model::time::{MonoMs, Now, UnixMs};
-use weir_core::model::wire;
-use weir_core::rules::identifier::has_value;
-use weir_core::rules::{Ban, Config};
+use crate::control::{Banned, Keeper, Local};
+use crate::limiter::{Limiter, Violation, Violator, violations_namespace};
+use crate::model::key::{KeyParts, MAX_KEY_BYTES};
+use crate::model::shared::Shared;
+use crate::model::time::{Now, UnixMs};
+use crate::rules::identifier::has_value;
+use crate::rules::{Ban, Config, Rule};
+use alloc::string::String;
+use alloc::vec::Vec;
 
-/// Most bans that are proposed at a time. Further ones follow when these have been accepted or have ended.
-const MAX_PROPOSALS: usize = 1_024;
-/// Time until a proposal is repeated; it doubles with each repetition.
-const REPEAT_MS: u64 = 1_000;
-/// Longest time between two repetitions.
-const REPEAT_MS_MAX: u64 = 60_000;
 /// Epochs of violations are in seconds, as they have to fit 32 bits.
 const EPOCH_MS: u64 = 1_000;
 
 /// The bans of one configuration on one worker.
+#[derive(Debug)]
 pub struct Bans {
     /// The root of the configuration, which owns its violations in the limiter.
     root: u32,
@@ -38,20 +28,8 @@ pub struct Bans {
     key: Vec<u8>,
 }
 
-/// The bans that a worker proposes to the region, by the rules of all its configurations.
-#[derive(Default)]
-pub struct Proposals {
-    proposals: BTreeMap<Name, Proposal>,
-    /// The version of the bans that the proposals were last compared with; see [`Controls::bans_version`](weir_core::control::Controls::bans_version).
-    version: Option<u64>,
-    /// When the first proposal is due.
-    due: Option<MonoMs>,
-}
-
-/// Workspace, namespace and identifier.
-type Name = (String, String, Vec<u8>);
-
 /// A rule that bans.
+#[derive(Debug)]
 struct Banning {
     ban: Ban,
     name: String,
@@ -60,16 +38,10 @@ struct Banning {
     violations: String,
 }
 
-struct Proposal {
-    ban: wire::Ban,
-    next: MonoMs,
-    pause_ms: u64,
-}
-
 impl Bans {
     /// For the rules of `config`, the configuration of `root`.
     pub fn new(root: u32, config: &Config) -> Bans {
-        let banning = |rule: &weir_core::rules::Rule| {
+        let banning = |rule: &Rule| {
             let (name, namespace) = (rule.name.clone(), rule.namespace.clone());
             let violations = violations_namespace(&namespace);
             rule.ban.map(|ban| Banning { ban, name, namespace, violations })
@@ -192,69 +164,6 @@ impl Bans {
     }
 }
 
-impl Proposals {
-    /// Repeats all proposals: the aggregator of a new stream may have none of them.
-    pub fn propose_anew(&mut self) {
-        self.proposals.clear();
-        self.version = None;
-    }
-
-    /// The proposals that are due, for the stream that receives live control. Each ban is proposed until the region has it or it has
-    /// ended. Does nothing while none is due. `rule_in` names the rule that bans in a workspace and namespace.
-    pub fn take_frames<'a>(
-        &mut self,
-        keeper: &Keeper,
-        rule_in: impl Fn(&str, &str) -> Option<&'a str>,
-        now: Now,
-    ) -> Vec<wire::FilterFrame> {
-        let version = keeper.controls().bans_version();
-        if self.version.replace(version) != Some(version) {
-            self.compare(keeper, rule_in, now);
-        }
-        if self.due.is_none_or(|due| now.mono < due) {
-            return Vec::new();
-        }
-        let mut due = Vec::new();
-        self.proposals.retain(|_, proposal| now.unix.0 < proposal.ban.until_ms);
-        for proposal in self.proposals.values_mut().filter(|proposal| proposal.next <= now.mono) {
-            proposal.next = now.mono.after(proposal.pause_ms);
-            proposal.pause_ms = proposal.pause_ms.saturating_mul(2).min(REPEAT_MS_MAX);
-            due.push(proposal.ban.clone());
-        }
-        self.due = self.proposals.values().map(|proposal| proposal.next).min();
-        let framed = |bans: &[wire::Ban]| wire::FilterFrame { bans: bans.to_vec(), ..Default::default() };
-        due.chunks(wire::MAX_FRAME_CONTROLS).map(framed).collect()
-    }
-
-    /// Updates the proposals to the bans that only this process has.
-    fn compare<'a>(&mut self, keeper: &Keeper, rule_in: impl Fn(&str, &str) -> Option<&'a str>, now: Now) {
-        let mut before = std::mem::take(&mut self.proposals);
-        for open in keeper.controls().open_bans(now.unix) {
-            let Some(rule) = rule_in(open.workspace, open.namespace) else { continue };
-            if self.proposals.len() >= MAX_PROPOSALS {
-                break;
-            }
-            let name = (open.workspace.to_owned(), open.namespace.to_owned(), open.identifier.to_vec());
-            let same = before.remove(&name).filter(|same| same.ban.until_ms == open.ban.until.0);
-            let proposal = same.unwrap_or_else(|| Proposal {
-                ban: wire::Ban {
-                    workspace: open.workspace.to_owned(),
-                    namespace: open.namespace.to_owned(),
-                    identifier: open.identifier.to_vec(),
-                    until_ms: open.ban.until.0,
-                    level: open.ban.level,
-                    rule: rule.to_owned(),
-                    since_ms: open.ban.since.0,
-                },
-                next: now.mono,
-                pause_ms: REPEAT_MS,
-            });
-            self.proposals.insert(name, proposal);
-        }
-        self.due = self.proposals.values().map(|proposal| proposal.next).min();
-    }
-}
-
 /// The ban that follows `last`.
 fn next_ban(rule: &Ban, last: Option<Local>, now: UnixMs) -> Local {
     // After `max_duration` without a ban, durations start again.
@@ -282,6 +191,3 @@ fn find(mut accused: &[u8], rule: usize) -> Option<&[u8]> {
     }
     None
 }
-
-#[cfg(test)]
-mod tests;
