@@ -14,6 +14,7 @@ mod compiled;
 mod connection;
 mod given_back;
 mod local;
+mod output;
 mod rule_set;
 mod stats;
 pub mod table;
@@ -24,19 +25,20 @@ use crate::model::time::{MonoMs, Now};
 use crate::model::trace::Trace;
 use crate::model::wire;
 use connection::Connection;
-use local::Local;
+use local::{Local, Turn};
 
 pub use check::{
     Budget, Cause, Check, Checks, Decision, Denial, ExactDetails, ExactResult, MAX_BUDGETS, MAX_TRANSACTIONS,
     Outcome, Policy, QueryResult, Reason, ShadowOutcome, Transactions, Visibility,
 };
 pub use compiled::{CompiledRule, Terms};
-pub use connection::link::{CloseReason, FRESH_MS, PING_MS};
+pub use connection::link::{FRESH_MS, PING_MS};
 pub use given_back::{CellCount, GivenBack, MAX_GIVEN_BACK};
 pub use local::deferred::MAX_DEFERRED_REQUESTS;
 pub use local::judge::{ANSWER_SERVES_MS, SLACK_PART, STALE_MS, STRICT_PER_SECOND, TOLERANCE_PART, slack};
 pub use local::transact::OVERFLOW_IDENTIFIER;
 pub use local::violations::{MAX_VIOLATORS, Violation, Violator, violations_namespace};
+pub use output::{CloseReason, Output};
 pub use rule_set::RuleSet;
 pub use stats::{Gauges, METRICS, Stats};
 
@@ -52,7 +54,7 @@ const FLUSH_ROWS: usize = wire::MAX_FRAME_CELLS;
 /// time, since its process repeats all counts after each new stream, and evicts nothing until then.
 pub const REST_MS: u64 = 10_000;
 /// The longest time until a worker rests.
-pub const REST_MS_MAX: u64 = 600_000;
+const REST_MS_MAX: u64 = 600_000;
 /// Least time between two reads of the worker registry; a little less than a tick, as ticks jitter.
 const REGISTRY_MS: u64 = 40;
 
@@ -65,35 +67,6 @@ pub struct Setup {
     pub worker: u64,
     /// Largest size of the worker cache, in sets of four keys; rounded up to a power of two.
     pub local_sets: usize,
-}
-
-/// What a limiter's driver does.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Output {
-    /// Cancel the stream. The limiter has noted its end. The next one may reach another aggregator.
-    Close(CloseReason),
-    /// Open a stream. If that fails, call [`Limiter::on_closed`].
-    Open,
-    /// Send a frame on the stream. If that fails, cancel it and call [`Limiter::on_closed`].
-    Send(wire::FilterFrame),
-    /// A request that waited is decided.
-    Resolve {
-        /// The request.
-        request: u64,
-        /// Its outcome.
-        outcome: Outcome,
-    },
-    /// An exact shadow rule of a request is decided.
-    Shadow {
-        /// The request.
-        request: u64,
-        /// The rule.
-        rule: u16,
-        /// Its outcome.
-        outcome: ShadowOutcome,
-    },
-    /// The violations of an identifier have reached the threshold of its rule.
-    Struck(Violator),
 }
 
 /// The state machine of one worker. It performs no I/O; the caller passes time and shared data to each method.
@@ -125,8 +98,8 @@ impl Limiter {
     pub fn new(setup: Setup, now: Now) -> Limiter {
         let worker = setup.worker & MAX_WORKER;
         Limiter {
-            local: Local::new(&setup, worker, now.mono),
-            connection: Connection::new(&setup, worker, now),
+            local: Local::new(&setup.meta, worker, setup.local_sets, now.mono),
+            connection: Connection::new(setup.meta.node, worker, now),
             rest: Rest { rests: false, after_ms: REST_MS },
         }
     }
@@ -148,11 +121,11 @@ impl Limiter {
             sorted.sort_by_key(|check| !check.is_window());
             let windows = sorted.partition_point(Check::is_window);
             let (windows, exact) = sorted.split_at_checked(windows).unwrap_or_default();
-            return connection.decide_exact(local, shared, request, windows, exact, now);
+            return connection.decide_exact(&mut Turn { local, shared, now }, request, windows, exact);
         }
         match others.is_empty() {
             true => connection.decide(local, shared, request, windows, now),
-            false => connection.decide_exact(local, shared, request, windows, others, now),
+            false => connection.decide_exact(&mut Turn { local, shared, now }, request, windows, others),
         }
     }
 
@@ -245,7 +218,7 @@ impl Limiter {
     pub fn tick(&mut self, shared: &mut impl Shared, now: Now) {
         let now = self.connection.read_clock(&mut self.local, now);
         if !self.rest.rests {
-            self.connection.tick(&mut self.local, shared, now);
+            self.connection.tick(&mut Turn { local: &mut self.local, shared, now });
         }
     }
 
@@ -253,7 +226,7 @@ impl Limiter {
     /// is due to be cancelled or opened (after a tick), frames, decided requests, outcomes of shadow rules, violators.
     pub fn next(&mut self, shared: &mut impl Shared, now: MonoMs) -> Option<Output> {
         let now = self.moment(now);
-        let output = self.connection.next(&mut self.local, shared, now);
+        let output = self.connection.next(&mut Turn { local: &mut self.local, shared, now });
         let output = output.or_else(|| self.local.next_struck().map(Output::Struck));
         if output.is_none() {
             self.connection.end_run();
@@ -292,26 +265,26 @@ impl Limiter {
     /// Notes that the stream ended, or could not be opened.
     pub fn on_closed(&mut self, shared: &mut impl Shared, now: MonoMs) {
         let now = self.moment(now);
-        self.connection.on_closed(&mut self.local, shared, now);
+        self.connection.on_closed(&mut Turn { local: &mut self.local, shared, now });
     }
 
     /// Ends the stream of a worker that is [at rest](Limiter::is_at_rest) and has decided nothing for long. Its counts of the others become old,
     /// so its next requests wait for a stream.
     pub fn leave(&mut self, shared: &mut impl Shared, now: MonoMs) {
         let now = self.moment(now);
-        self.connection.leave(&mut self.local, shared, now);
+        self.connection.leave(&mut Turn { local: &mut self.local, shared, now });
     }
 
     /// Gives back the worker's entry in the registry, its cache and its stream, if it owes nothing and has decided nothing for [`REST_MS`], or
-    /// up to [`REST_MS_MAX`] if it has rested before. Its next decision takes them again. True if it rests.
+    /// up to ten minutes if it has rested before. Its next decision takes them again. True if it rests.
     pub fn rest(&mut self, shared: &mut impl Shared, now: MonoMs) -> bool {
         let idle_ms = now.since(self.local.decided);
         let may_rest = self.is_at_rest() && self.connection.is_settled() && idle_ms >= self.rest.after_ms;
         if self.rest.rests || !may_rest {
             return false;
         }
-        self.leave(shared, now);
-        self.connection.rest(&mut self.local, shared, now);
+        let now = self.moment(now);
+        self.connection.rest(&mut Turn { local: &mut self.local, shared, now });
         self.local.clear_cache();
         self.rest.rests = true;
         true
@@ -321,7 +294,7 @@ impl Limiter {
     /// of this one are decided without.
     pub fn on_moved(&mut self, shared: &mut impl Shared, now: MonoMs) {
         let now = self.moment(now);
-        self.connection.on_moved(&mut self.local, shared, now);
+        self.connection.on_moved(&mut Turn { local: &mut self.local, shared, now });
     }
 
     /// Whether no request waits, so that the stream can be moved without a loss.
@@ -332,14 +305,14 @@ impl Limiter {
     /// Applies a frame of the aggregator.
     pub fn on_frame(&mut self, shared: &mut impl Shared, frame: &wire::RegionFrame, now: MonoMs) {
         let now = self.moment(now);
-        self.connection.on_frame(&mut self.local, shared, frame, now);
+        self.connection.on_frame(&mut Turn { local: &mut self.local, shared, now }, frame);
     }
 
     /// Ends the worker: returns leases to the table, and leaves the registry, so that other workers do not have to detect its end.
     /// [`Limiter::next`] returns the last frames.
     pub fn shutdown(&mut self, shared: &mut impl Shared, now: MonoMs) {
         let now = self.moment(now);
-        self.connection.shutdown(&mut self.local, shared, now);
+        self.connection.shutdown(&mut Turn { local: &mut self.local, shared, now });
     }
 
     /// Figures for metrics.

@@ -13,13 +13,13 @@ use crate::limiter::check::{
     Attempt, Budget, Cause, Check, Decision, Denial, ExactDetails, ExactResult, Outcome, ShadowOutcome,
     ShownBudgets, Visibility,
 };
-use crate::limiter::local::Local;
+use crate::limiter::local::Turn;
 use crate::limiter::local::charge::UNDECIDED_RETRY_MS;
 use crate::limiter::local::round::{Need, worse};
 use crate::model::exact::{Algorithm, ChargeResult, Verdict};
 use crate::model::key::fingerprint;
 use crate::model::shared::Shared;
-use crate::model::time::{MonoMs, Now};
+use crate::model::time::MonoMs;
 use crate::model::wire;
 use alloc::vec::Vec;
 
@@ -39,70 +39,66 @@ impl Connection {
     /// Decides a request that `exact` rules apply to beside the windows of `checks`.
     pub(in crate::limiter) fn decide_exact(
         &mut self,
-        local: &mut Local,
-        shared: &mut impl Shared,
+        turn: &mut Turn<'_, impl Shared>,
         request: u64,
         checks: &[Check<'_>],
         exact: &[Check<'_>],
-        now: Now,
     ) -> Outcome {
         let denied = self
-            .cached_exact_denial(local, exact, now.mono)
-            .or_else(|| local.certain_denial(shared, checks, now));
+            .cached_exact_denial(turn, exact)
+            .or_else(|| turn.local.certain_denial(turn.shared, checks, turn.now));
         if let Some(denial) = denied {
-            return local.refused(shared, checks, denial, now);
+            return turn.local.refused(turn.shared, checks, denial, turn.now);
         }
-        let secret = local.table.secret;
+        let secret = turn.local.table.secret;
         let enforcing = exact.iter().filter(|check| !check.policy.shadow);
         let shadows = exact.iter().filter(|check| check.policy.shadow);
         let shadows: Vec<PendingRequest> = shadows
-            .filter_map(|check| PendingRequest::about([check].into_iter(), secret, now.mono))
+            .filter_map(|check| PendingRequest::about([check].into_iter(), secret, turn.now.mono))
             .collect();
-        let Some(pending) = PendingRequest::about(enforcing, secret, now.mono) else {
+        let Some(pending) = PendingRequest::about(enforcing, secret, turn.now.mono) else {
             let exact = ExactPart { shadows, ..ExactPart::default() };
-            return self.decide_settled(local, shared, request, checks, exact, now);
+            return self.decide_settled(turn, request, checks, exact);
         };
-        if self.may_send(now.mono) && !self.exact.requests.is_full() {
-            local.stats.exact_requests += 1;
+        if self.may_send(turn.now.mono) && !self.exact.requests.is_full() {
+            turn.local.stats.exact_requests += 1;
             self.exact.requests.await_response(request, pending);
             let exact = ExactPart { shadows, ..ExactPart::default() };
             self.waiting.insert(request, WaitingRequest::for_exact_response(checks, exact));
             return Outcome::of(Decision::Wait);
         }
-        local.stats.exact_unsent += 1;
+        turn.local.stats.exact_unsent += 1;
         let exact = ExactPart { id: None, settled: without_response(&pending), shadows };
-        self.decide_settled(local, shared, request, checks, exact, now)
+        self.decide_settled(turn, request, checks, exact)
     }
 
     /// Applies an exact response.
     pub(super) fn on_exact_response(
         &mut self,
-        local: &mut Local,
-        shared: &mut impl Shared,
+        turn: &mut Turn<'_, impl Shared>,
         response: &wire::ExactResponse,
-        now: Now,
     ) {
         let (id, results) = (response.id, &response.results);
         if let Some(AwaitedRequest { mut pending, request }) = self.exact.requests.awaited.remove(&id) {
-            self.count_results(local, &pending, results);
-            self.cache_denials(local, &pending, results, now.mono);
+            self.count_results(turn, &pending, results);
+            self.cache_denials(turn, &pending, results);
             let settled = settle(&pending, results);
             pending.response = Response::Arrived(pending.of_charges(response));
             self.exact.requests.open.insert(id, pending);
-            self.go_on(local, shared, request, id, settled, now);
+            self.go_on(turn, request, id, settled);
         } else if let Some(mut pending) = self.exact.requests.open.remove(&id) {
-            self.cache_denials(local, &pending, results, now.mono);
+            self.cache_denials(turn, &pending, results);
             if matches!(pending.response, Response::Awaited) {
                 pending.response = Response::Arrived(pending.of_charges(response));
             }
             self.exact.requests.open.insert(id, pending);
         } else if let Some(pending) = self.exact.requests.given_up.remove(&id) {
-            self.cache_denials(local, &pending, results, now.mono);
+            self.cache_denials(turn, &pending, results);
             let results = pending.of_charges(response);
-            self.exact.requests.take_back(pending.request, results, &mut local.stats);
+            self.exact.requests.take_back(pending.request, results, &mut turn.local.stats);
         } else if let Some(AwaitedRequest { pending, request }) = self.exact.requests.shadow.remove(&id) {
-            self.count_results(local, &pending, results);
-            self.cache_denials(local, &pending, results, now.mono);
+            self.count_results(turn, &pending, results);
+            self.cache_denials(turn, &pending, results);
             for (charge, result) in pending.results(results) {
                 let outcome = match result.verdict {
                     Verdict::Allowed => ShadowOutcome::Allowed,
@@ -115,40 +111,39 @@ impl Connection {
     }
 
     /// Ends exact requests whose deadline has passed.
-    pub(super) fn expire_exact(&mut self, local: &mut Local, shared: &mut impl Shared, now: Now) {
+    pub(super) fn expire_exact(&mut self, turn: &mut Turn<'_, impl Shared>) {
         if self.exact.requests.is_idle() {
             return;
         }
-        for (id, awaited) in self.exact.requests.take_overdue(now.mono) {
-            self.give_up(local, shared, id, awaited, ExactResult::Timeout, now);
+        for (id, awaited) in self.exact.requests.take_overdue(turn.now.mono) {
+            self.give_up(turn, id, awaited, ExactResult::Timeout);
         }
-        self.exact.requests.expire_given_up(now.mono, &mut local.stats);
-        while let Some(overdue) = self.exact.requests.next_overdue_shadow(now.mono) {
-            self.end_shadow(local, &overdue, ExactResult::Timeout);
+        self.exact.requests.expire_given_up(turn.now.mono, &mut turn.local.stats);
+        while let Some(overdue) = self.exact.requests.next_overdue_shadow(turn.now.mono) {
+            self.end_shadow(turn, &overdue, ExactResult::Timeout);
         }
     }
 
     /// Ends all exact requests, as the stream has ended.
-    pub(super) fn break_exact(&mut self, local: &mut Local, shared: &mut impl Shared, now: Now) {
+    pub(super) fn break_exact(&mut self, turn: &mut Turn<'_, impl Shared>) {
         for lost in core::mem::take(&mut self.exact.requests.shadow).into_values() {
-            self.end_shadow(local, &lost, ExactResult::Broken);
+            self.end_shadow(turn, &lost, ExactResult::Broken);
         }
-        for (id, mut awaited) in self.exact.requests.lose_all(&mut local.stats) {
+        for (id, mut awaited) in self.exact.requests.lose_all(&mut turn.local.stats) {
             awaited.pending.response = Response::Lost;
-            self.give_up(local, shared, id, awaited, ExactResult::Broken, now);
+            self.give_up(turn, id, awaited, ExactResult::Broken);
         }
     }
 
     /// Resolves a request that waited, and adds the outcome of its exact rules.
     pub(super) fn resolve(
         &mut self,
-        local: &mut Local,
+        turn: &mut Turn<'_, impl Shared>,
         request: u64,
         exact: ExactPart,
         outcome: Outcome,
-        now: Now,
     ) {
-        let outcome = self.finish(local, request, exact, outcome, now);
+        let outcome = self.finish(turn, request, exact, outcome);
         self.outputs.resolved.push_back((request, outcome));
     }
 
@@ -158,7 +153,11 @@ impl Connection {
     }
 
     /// The longest denial that needs no exact request.
-    fn cached_exact_denial(&mut self, local: &mut Local, exact: &[Check<'_>], now: MonoMs) -> Option<Denial> {
+    fn cached_exact_denial(
+        &mut self,
+        turn: &mut Turn<'_, impl Shared>,
+        exact: &[Check<'_>],
+    ) -> Option<Denial> {
         let mut denied = None;
         for check in exact.iter().filter(|check| !check.policy.shadow) {
             let Check { algorithm: Algorithm::Log, key, limit: most, .. } = *check else { continue };
@@ -167,58 +166,48 @@ impl Connection {
                 true => Some(Denial { budget, retry_after_ms: None, cause: Cause::Cost }),
                 false => self
                     .cached_log_denial(
-                        local,
-                        fingerprint(key, local.table.secret),
+                        turn,
+                        fingerprint(key, turn.local.table.secret),
                         Attempt { cost: check.cost, limit: most },
-                        now,
                     )
                     .map(|cached| Denial {
                         budget: Budget {
                             remaining: cached.remaining,
-                            reset_ms: cached.reset.since(now),
+                            reset_ms: cached.reset.since(turn.now.mono),
                             ..budget
                         },
-                        retry_after_ms: Some(cached.until.since(now)),
+                        retry_after_ms: Some(cached.until.since(turn.now.mono)),
                         cause: Cause::Limit,
                     }),
             };
             denied = worse(denied, denial);
         }
-        local.stats.spared += u64::from(denied.is_some_and(|denial| denial.cause == Cause::Limit));
+        turn.local.stats.spared += u64::from(denied.is_some_and(|denial| denial.cause == Cause::Limit));
         denied
     }
 
     fn cached_log_denial(
         &mut self,
-        local: &mut Local,
+        turn: &mut Turn<'_, impl Shared>,
         fingerprint: u64,
         attempt: Attempt,
-        now: MonoMs,
     ) -> Option<CachedDenial> {
-        let may_send = self.may_send(now) && !self.exact.requests.is_full();
-        self.exact.denials.find(fingerprint, attempt, local.clock_steps, may_send, now)
+        let may_send = self.may_send(turn.now.mono) && !self.exact.requests.is_full();
+        self.exact.denials.find(fingerprint, attempt, turn.local.clock_steps, may_send, turn.now.mono)
     }
 
     /// Continues a request whose exact rules were decided by the exact request of `id`.
-    fn go_on(
-        &mut self,
-        local: &mut Local,
-        shared: &mut impl Shared,
-        request: u64,
-        id: u64,
-        settled: Settled,
-        now: Now,
-    ) {
+    fn go_on(&mut self, turn: &mut Turn<'_, impl Shared>, request: u64, id: u64, settled: Settled) {
         let Some(mut waiting) = self.waiting.remove(request) else {
-            return self.exact.requests.end(id, false, now.mono, &mut local.stats);
+            return self.exact.requests.end(id, false, turn.now.mono, &mut turn.local.stats);
         };
         let denial = settled.denial;
         (waiting.exact.id, waiting.exact.settled) = (Some(id), settled);
-        match self.outcome_after(local, shared, request, &waiting.windows(), denial, now) {
-            Ok(outcome) => self.resolve(local, request, waiting.exact, outcome, now),
+        match self.outcome_after(turn, request, &waiting.windows(), denial) {
+            Ok(outcome) => self.resolve(turn, request, waiting.exact, outcome),
             Err(needs) => {
-                waiting.wait_for_answers(now.mono);
-                self.query(local, request, waiting, &needs, now.mono);
+                waiting.wait_for_answers(turn.now.mono);
+                self.query(turn, request, waiting, &needs);
             }
         }
     }
@@ -226,35 +215,31 @@ impl Connection {
     /// Ends the wait of a request without a response.
     fn give_up(
         &mut self,
-        local: &mut Local,
-        shared: &mut impl Shared,
+        turn: &mut Turn<'_, impl Shared>,
         id: u64,
         awaited: AwaitedRequest,
         result: ExactResult,
-        now: Now,
     ) {
         let AwaitedRequest { pending, request } = awaited;
-        local.stats.count_exact(result);
+        turn.local.stats.count_exact(result);
         let settled = without_response(&pending);
         self.exact.requests.open.insert(id, pending);
-        self.go_on(local, shared, request, id, settled, now);
+        self.go_on(turn, request, id, settled);
     }
 
     /// Decides a new request whose exact rules are settled, or makes it wait for answers about its windows.
     fn decide_settled(
         &mut self,
-        local: &mut Local,
-        shared: &mut impl Shared,
+        turn: &mut Turn<'_, impl Shared>,
         request: u64,
         windows: &[Check<'_>],
         exact: ExactPart,
-        now: Now,
     ) -> Outcome {
-        match self.outcome_after(local, shared, request, windows, exact.settled.denial, now) {
-            Ok(outcome) => self.finish(local, request, exact, outcome, now),
+        match self.outcome_after(turn, request, windows, exact.settled.denial) {
+            Ok(outcome) => self.finish(turn, request, exact, outcome),
             Err(needs) => {
-                let waiting = WaitingRequest::for_answers(windows, exact, now.mono);
-                self.query(local, request, waiting, &needs, now.mono);
+                let waiting = WaitingRequest::for_answers(windows, exact, turn.now.mono);
+                self.query(turn, request, waiting, &needs);
                 Outcome::of(Decision::Wait)
             }
         }
@@ -263,27 +248,24 @@ impl Connection {
     /// The outcome of a request whose exact rules have led to `denial`, or the queries that its windows need first.
     fn outcome_after(
         &mut self,
-        local: &mut Local,
-        shared: &mut impl Shared,
+        turn: &mut Turn<'_, impl Shared>,
         request: u64,
         windows: &[Check<'_>],
         denial: Option<Denial>,
-        now: Now,
     ) -> Result<Outcome, Vec<Need>> {
         match denial {
-            Some(denial) => Ok(local.refused(shared, windows, denial, now)),
-            None => self.decide_windows(local, shared, request, windows, now),
+            Some(denial) => Ok(turn.local.refused(turn.shared, windows, denial, turn.now)),
+            None => self.decide_windows(turn, request, windows),
         }
     }
 
     /// Adds the outcome of the exact rules, and keeps or refunds their charges.
     fn finish(
         &mut self,
-        local: &mut Local,
+        turn: &mut Turn<'_, impl Shared>,
         request: u64,
         exact: ExactPart,
         mut outcome: Outcome,
-        now: Now,
     ) -> Outcome {
         let ExactPart { id, settled, shadows } = exact;
         if let Decision::Allow(budget) = &mut outcome.decision {
@@ -301,35 +283,35 @@ impl Connection {
         };
         let passes = outcome.passes();
         if let Some(id) = id {
-            self.exact.requests.end(id, passes, now.mono, &mut local.stats);
+            self.exact.requests.end(id, passes, turn.now.mono, &mut turn.local.stats);
         }
         for pending in shadows.into_iter().filter(|_| passes) {
-            self.send_shadow(local, request, pending, now.mono);
+            self.send_shadow(turn, request, pending);
         }
         outcome
     }
 
     /// Sends the exact request of a shadow rule, once its request has passed.
-    fn send_shadow(&mut self, local: &mut Local, request: u64, pending: PendingRequest, now: MonoMs) {
+    fn send_shadow(&mut self, turn: &mut Turn<'_, impl Shared>, request: u64, pending: PendingRequest) {
         let Some(charge) = pending.charges.first().cloned() else { return };
         if let Some(fingerprint) = charge.fingerprint {
-            let denied = self.cached_log_denial(local, fingerprint, charge.attempt(), now).is_some();
-            local.stats.spared += u64::from(denied);
+            let denied = self.cached_log_denial(turn, fingerprint, charge.attempt()).is_some();
+            turn.local.stats.spared += u64::from(denied);
             if denied || charge.cost > charge.limit {
                 return self.push_shadow_outcome(request, charge.rule, ShadowOutcome::Denied);
             }
         }
-        if self.may_send(now) && self.exact.requests.send_shadow(request, pending, now) {
-            local.stats.exact_requests += 1;
+        if self.may_send(turn.now.mono) && self.exact.requests.send_shadow(request, pending, turn.now.mono) {
+            turn.local.stats.exact_requests += 1;
         } else {
-            local.stats.exact_unsent += 1;
+            turn.local.stats.exact_unsent += 1;
             self.push_shadow_outcome(request, charge.rule, ShadowOutcome::Undecided);
         }
     }
 
     /// Leaves the exact request of a shadow rule undecided.
-    fn end_shadow(&mut self, local: &mut Local, ended: &AwaitedRequest, result: ExactResult) {
-        local.stats.count_exact(result);
+    fn end_shadow(&mut self, turn: &mut Turn<'_, impl Shared>, ended: &AwaitedRequest, result: ExactResult) {
+        turn.local.stats.count_exact(result);
         for charge in &ended.pending.charges {
             self.push_shadow_outcome(ended.request, charge.rule, ShadowOutcome::Undecided);
         }
@@ -341,13 +323,18 @@ impl Connection {
         }
     }
 
-    fn count_results(&mut self, local: &mut Local, pending: &PendingRequest, results: &[wire::ChargeResult]) {
+    fn count_results(
+        &mut self,
+        turn: &mut Turn<'_, impl Shared>,
+        pending: &PendingRequest,
+        results: &[wire::ChargeResult],
+    ) {
         let (mut denied, mut allowed) = (false, true);
         for (_, result) in pending.results(results) {
             denied |= matches!(result.verdict, Verdict::Denied { .. });
             allowed &= result.is_allowed();
         }
-        local.stats.count_exact(match (denied, allowed) {
+        turn.local.stats.count_exact(match (denied, allowed) {
             (true, _) => ExactResult::Denied,
             (false, true) => ExactResult::Allowed,
             (false, false) => ExactResult::Undecided,
@@ -358,10 +345,9 @@ impl Connection {
     /// applied too long.
     fn cache_denials(
         &mut self,
-        local: &mut Local,
+        turn: &mut Turn<'_, impl Shared>,
         pending: &PendingRequest,
         results: &[wire::ChargeResult],
-        now: MonoMs,
     ) {
         let sent = pending.sent.unwrap_or_default();
         for (charge, result) in pending.results(results) {
@@ -375,13 +361,13 @@ impl Connection {
                 _ => continue,
             };
             let until = sent.after(retry_after_ms);
-            if now < until {
+            if turn.now.mono < until {
                 self.exact.denials.put(CachedDenial {
                     fingerprint,
-                    clock_steps: local.clock_steps,
+                    clock_steps: turn.local.clock_steps,
                     attempt: charge.attempt(),
                     until,
-                    recheck: now.after(RECHECK_MS),
+                    recheck: turn.now.mono.after(RECHECK_MS),
                     remaining: result.remaining,
                     reset: sent.after(result.reset_ms),
                 });

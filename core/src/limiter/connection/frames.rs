@@ -2,21 +2,16 @@
 
 use super::{Connection, REGISTRY_MS};
 use crate::limiter::FLUSH_ROWS;
-use crate::limiter::local::Local;
+use crate::limiter::local::Turn;
 use crate::limiter::local::transact::Make;
 use crate::model::shared::Shared;
-use crate::model::time::{MonoMs, Now};
+use crate::model::time::Now;
 use crate::model::wire::{self, FilterFrame};
 use alloc::vec::Vec;
 
 impl Connection {
     /// The frames to send now, in order. Empty unless a stream is open.
-    pub(super) fn take_frames(
-        &mut self,
-        local: &mut Local,
-        shared: &mut impl Shared,
-        now: Now,
-    ) -> Vec<FilterFrame> {
+    pub(super) fn take_frames(&mut self, turn: &mut Turn<'_, impl Shared>) -> Vec<FilterFrame> {
         let mut frames = Vec::new();
         if self.link.is_closed() {
             return frames;
@@ -28,27 +23,27 @@ impl Connection {
         if !self.link.is_up() {
             return frames;
         }
-        let queries = self.send_queries(local, shared, now);
+        let queries = self.send_queries(turn);
         for some in queries.chunks(wire::MAX_FRAME_CELLS) {
             frames.push(FilterFrame { queries: some.to_vec(), ..Default::default() });
         }
-        self.exact.requests.take_frames(self.link.echo(), now.mono, &mut frames);
-        if local.outbox.len() >= FLUSH_ROWS || now.mono.since(self.flushed) >= REGISTRY_MS {
-            self.flushed = now.mono;
-            push_reports(local, false, now.mono, &mut frames);
+        self.exact.requests.take_frames(self.link.echo(), turn.now.mono, &mut frames);
+        if turn.local.outbox.len() >= FLUSH_ROWS || turn.now.mono.since(self.flushed) >= REGISTRY_MS {
+            self.flushed = turn.now.mono;
+            push_reports(turn, false, &mut frames);
         }
-        if let Some(ping) = self.link.next_ping(now.mono) {
+        if let Some(ping) = self.link.next_ping(turn.now.mono) {
             frames.push(FilterFrame { ping: Some(ping), ..Default::default() });
         }
         frames
     }
 
     /// The last frames: exact requests, refunds and all reports.
-    pub(super) fn last_frames(&mut self, local: &mut Local, now: MonoMs) -> Vec<FilterFrame> {
+    pub(super) fn last_frames(&mut self, turn: &mut Turn<'_, impl Shared>) -> Vec<FilterFrame> {
         let mut frames = Vec::new();
         if self.link.is_up() {
-            self.exact.requests.take_frames(self.link.echo(), now, &mut frames);
-            push_reports(local, true, now, &mut frames);
+            self.exact.requests.take_frames(self.link.echo(), turn.now.mono, &mut frames);
+            push_reports(turn, true, &mut frames);
         }
         frames
     }
@@ -56,30 +51,28 @@ impl Connection {
     /// Applies a frame of the aggregator.
     pub(in crate::limiter) fn on_frame(
         &mut self,
-        local: &mut Local,
-        shared: &mut impl Shared,
+        turn: &mut Turn<'_, impl Shared>,
         frame: &wire::RegionFrame,
-        now: Now,
     ) {
         if let Some(welcome) = &frame.welcome {
-            self.on_welcome(welcome, now);
+            self.on_welcome(welcome, turn.now);
         }
         if let Some(pong) = &frame.pong {
-            self.link.on_pong(pong, now.mono);
+            self.link.on_pong(pong, turn.now.mono);
         }
         for answer in &frame.answers {
-            self.on_answer(local, shared, answer, now);
+            self.on_answer(turn, answer);
         }
         for response in &frame.results {
-            self.on_exact_response(local, shared, response, now);
+            self.on_exact_response(turn, response);
         }
         if let Some(ack) = &frame.ack
-            && local.on_ack(shared, ack, now)
+            && turn.local.on_ack(turn.shared, ack, turn.now)
         {
-            self.resync.plan_offer(now.mono);
+            self.resync.plan_offer(turn.now.mono);
         }
         if let Some(push) = &frame.push {
-            local.merge_snapshots(shared, &push.snapshots, Make::WhereFree, now);
+            turn.local.merge_snapshots(turn.shared, &push.snapshots, Make::WhereFree, turn.now);
             self.subscription.on_push(push.complete);
         }
     }
@@ -103,9 +96,9 @@ impl Connection {
     }
 }
 
-fn push_reports(local: &mut Local, last: bool, now: MonoMs, frames: &mut Vec<FilterFrame>) {
+fn push_reports(turn: &mut Turn<'_, impl Shared>, last: bool, frames: &mut Vec<FilterFrame>) {
     let mut reports = Vec::new();
-    local.outbox.take(last, now, &mut reports);
+    turn.local.outbox.take(last, turn.now.mono, &mut reports);
     let framed = |report| FilterFrame { report: Some(report), ..Default::default() };
     frames.extend(reports.into_iter().map(framed));
 }

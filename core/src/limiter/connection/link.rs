@@ -4,6 +4,7 @@
 //! no query is sent until a later ping was answered.
 
 use super::registry::{Clock, UNKNOWN_NODES};
+use crate::limiter::output::CloseReason;
 use crate::model::time::{MonoMs, UnixMs};
 use crate::model::wire;
 
@@ -26,17 +27,6 @@ const UNACKED_MS: u64 = 5_000;
 pub(super) const SETTLING_MS: u64 = 1_500;
 /// Consecutive timeouts that open the circuit breaker.
 const BREAKER_TIMEOUTS: u32 = 3;
-
-/// Why a stream is cancelled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CloseReason {
-    /// It was opened and not accepted.
-    Unanswered,
-    /// Pings are answered, but an old report is not acknowledged.
-    Unacknowledged,
-    /// The worker has been idle.
-    Idle,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {

@@ -14,15 +14,16 @@ mod frames;
 pub(super) mod link;
 pub(super) mod queries;
 mod ration;
-pub(super) mod registry;
+mod registry;
 mod resync;
 mod subscription;
 mod waiting;
 
 use super::check::{Check, Decision, Outcome, ShadowOutcome};
-use super::local::Local;
 use super::local::judge::Health;
-use super::{FRESH_MS, Output, REGISTRY_MS, Setup};
+use super::local::{Local, Turn};
+use super::output::{CloseReason, Output};
+use super::{FRESH_MS, REGISTRY_MS};
 use crate::model::key::NodeId;
 use crate::model::shared::Shared;
 use crate::model::time::{MonoMs, Now};
@@ -32,7 +33,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use clock::Clock;
 use exact::Exact;
-use link::{CloseReason, Link};
+use link::Link;
 use queries::Queries;
 use registry::WorkerRegistry;
 use resync::Resyncs;
@@ -81,9 +82,9 @@ struct Outputs {
 }
 
 impl Connection {
-    pub(super) fn new(setup: &Setup, worker: u64, now: Now) -> Connection {
+    pub(super) fn new(node: NodeId, worker: u64, now: Now) -> Connection {
         Connection {
-            node: setup.meta.node,
+            node,
             worker,
             link: Link::new(worker),
             subscription: Subscription::default(),
@@ -181,7 +182,7 @@ impl Connection {
             }
             Err(needs) => {
                 let waiting = WaitingRequest::for_answers(checks, ExactPart::default(), now.mono);
-                self.query(local, request, waiting, &needs.all, now.mono);
+                self.query(&mut Turn { local, shared, now }, request, waiting, &needs.all);
                 Outcome::of(Decision::Wait)
             }
         }
@@ -196,20 +197,20 @@ impl Connection {
     }
 
     /// Does periodic work: timeouts, the registry, resync.
-    pub(super) fn tick(&mut self, local: &mut Local, shared: &mut impl Shared, now: Now) {
-        self.expire_exact(local, shared, now);
-        self.expire_waiting(local, shared, now);
-        local.expire_open(shared, now);
-        if self.synced.is_none_or(|synced| now.mono.since(synced) >= REGISTRY_MS) {
-            self.sync_registry(local, shared, now);
+    pub(super) fn tick(&mut self, turn: &mut Turn<'_, impl Shared>) {
+        self.expire_exact(turn);
+        self.expire_waiting(turn);
+        turn.local.expire_open(turn.shared, turn.now);
+        if self.synced.is_none_or(|synced| turn.now.mono.since(synced) >= REGISTRY_MS) {
+            self.sync_registry(turn);
             // Not at the short ticks while requests wait, as this can take milliseconds.
-            local.settle_due(shared, self.nodes(now.mono), now);
-            local.flush_violations(shared, now);
+            turn.local.settle_due(turn.shared, self.nodes(turn.now.mono), turn.now);
+            turn.local.flush_violations(turn.shared, turn.now);
             let leads = (self.is_subscriber() && self.link.is_up()).then_some(&self.registry);
-            self.resync.plan(local, leads, self.link.is_up(), now);
-            self.resync.step(local, shared, now);
-            self.resync.finish(local.outbox.stored_through(now.mono));
-            local.fit_cache(now.mono);
+            self.resync.plan(turn.local, leads, self.link.is_up(), turn.now);
+            self.resync.step(turn.local, turn.shared, turn.now);
+            self.resync.finish(turn.local.outbox.stored_through(turn.now.mono));
+            turn.local.fit_cache(turn.now.mono);
         }
         self.outputs.ticked = true;
     }
@@ -229,24 +230,24 @@ impl Connection {
     }
 
     /// The next thing to do: what is due of the stream, then its frames, then what was decided.
-    pub(super) fn next(&mut self, local: &mut Local, shared: &mut impl Shared, now: Now) -> Option<Output> {
+    pub(super) fn next(&mut self, turn: &mut Turn<'_, impl Shared>) -> Option<Output> {
         if let Some(reason) = self.outputs.closes.take() {
             return Some(Output::Close(reason));
         }
         if self.outputs.ticked {
-            if let Some(reason) = self.should_give_up(local, now.mono) {
-                self.on_closed(local, shared, now);
+            if let Some(reason) = self.should_give_up(turn.local, turn.now.mono) {
+                self.on_closed(turn);
                 return Some(Output::Close(reason));
             }
             self.outputs.ticked = false;
-            if self.link.should_open(now.mono) {
-                self.link.opening(now.mono);
+            if self.link.should_open(turn.now.mono) {
+                self.link.opening(turn.now.mono);
                 self.subscription.opening();
                 return Some(Output::Open);
             }
         }
         if !core::mem::replace(&mut self.outputs.collected, true) {
-            self.outputs.frames = self.take_frames(local, shared, now).into();
+            self.outputs.frames = self.take_frames(turn).into();
         }
         let Outputs { frames, resolved, shadow, .. } = &mut self.outputs;
         let sent = frames.pop_front().map(Output::Send);
@@ -267,71 +268,75 @@ impl Connection {
     }
 
     /// Notes that the stream ended, or could not be opened.
-    pub(super) fn on_closed(&mut self, local: &mut Local, shared: &mut impl Shared, now: Now) {
-        let unacknowledged = self.should_give_up(local, now.mono) == Some(CloseReason::Unacknowledged);
-        local.stats.unacknowledged = local.stats.unacknowledged.saturating_add(u64::from(unacknowledged));
-        self.link.closed(now.mono);
-        local.outbox.broken();
+    pub(super) fn on_closed(&mut self, turn: &mut Turn<'_, impl Shared>) {
+        let unacknowledged =
+            self.should_give_up(turn.local, turn.now.mono) == Some(CloseReason::Unacknowledged);
+        turn.local.stats.unacknowledged =
+            turn.local.stats.unacknowledged.saturating_add(u64::from(unacknowledged));
+        self.link.closed(turn.now.mono);
+        turn.local.outbox.broken();
         self.subscription.closed();
         self.outputs.frames.clear();
-        self.end_waits(local, shared, now);
+        self.end_waits(turn);
     }
 
     /// Ends the stream, as this worker is idle.
-    pub(super) fn leave(&mut self, local: &mut Local, shared: &mut impl Shared, now: Now) {
-        self.on_closed(local, shared, now);
+    pub(super) fn leave(&mut self, turn: &mut Turn<'_, impl Shared>) {
+        self.on_closed(turn);
         self.link.left();
         (self.outputs.closes, self.outputs.ticked) = (Some(CloseReason::Idle), false);
     }
 
     /// Notes that the stream ended without a failure, and that another one is opened at once.
-    pub(super) fn on_moved(&mut self, local: &mut Local, shared: &mut impl Shared, now: Now) {
-        self.on_closed(local, shared, now);
+    pub(super) fn on_moved(&mut self, turn: &mut Turn<'_, impl Shared>) {
+        self.on_closed(turn);
         self.link.moved();
     }
 
     /// Ends all waits for the aggregator. First those for exact responses, as their requests may have to wait for queries then.
-    fn end_waits(&mut self, local: &mut Local, shared: &mut impl Shared, now: Now) {
-        self.break_exact(local, shared, now);
-        self.break_waiting(local, shared, now);
+    fn end_waits(&mut self, turn: &mut Turn<'_, impl Shared>) {
+        self.break_exact(turn);
+        self.break_waiting(turn);
     }
 
     /// Enters the registry if this worker is new, or was inactive for so long that others may take it for dead. Otherwise its counts could
     /// leave the table before they are reported. Returns the time.
     pub(super) fn enter(&mut self, local: &mut Local, shared: &mut impl Shared, mono: MonoMs) -> Now {
         if self.synced.is_none_or(|synced| mono.since(synced) > registry::DEAD_MS / 2) {
-            self.sync_registry(local, shared, self.moment(mono));
+            let now = self.moment(mono);
+            self.sync_registry(&mut Turn { local, shared, now });
         }
         self.moment(mono)
     }
 
     /// Ends the worker: it sends what is left, and leaves the registry.
-    pub(super) fn shutdown(&mut self, local: &mut Local, shared: &mut impl Shared, now: Now) {
-        self.end_waits(local, shared, now);
-        local.shutdown(shared, self.nodes(now.mono), now);
-        self.outputs.frames = self.last_frames(local, now.mono).into();
+    pub(super) fn shutdown(&mut self, turn: &mut Turn<'_, impl Shared>) {
+        self.end_waits(turn);
+        turn.local.shutdown(turn.shared, self.nodes(turn.now.mono), turn.now);
+        self.outputs.frames = self.last_frames(turn).into();
         (self.outputs.collected, self.outputs.ticked) = (true, false);
-        self.sign_off(local, shared, now.mono);
+        self.sign_off(turn);
     }
 
     /// Leaves the registry, so that other workers do not have to detect this one's end.
-    fn sign_off(&mut self, local: &mut Local, shared: &mut impl Shared, now: MonoMs) {
-        local.stats.gauges.add(&WorkerRegistry::sign_off(shared, self.worker, now));
+    fn sign_off(&mut self, turn: &mut Turn<'_, impl Shared>) {
+        turn.local.stats.gauges.add(&WorkerRegistry::sign_off(turn.shared, self.worker, turn.now.mono));
     }
 
-    /// The same for one that rests, and enters the registry again later.
-    pub(super) fn rest(&mut self, local: &mut Local, shared: &mut impl Shared, now: MonoMs) {
-        self.sign_off(local, shared, now);
+    /// Ends the stream and leaves the registry until this worker enters it again.
+    pub(super) fn rest(&mut self, turn: &mut Turn<'_, impl Shared>) {
+        self.leave(turn);
+        self.sign_off(turn);
         // Another worker is the subscriber now.
         (self.registry.subscriber, self.synced) = (0, None);
     }
 
-    fn sync_registry(&mut self, local: &mut Local, shared: &mut impl Shared, now: Now) {
-        let (recall, recalls_all) = local.leases.take_recalls();
+    fn sync_registry(&mut self, turn: &mut Turn<'_, impl Shared>) {
+        let (recall, recalls_all) = turn.local.leases.take_recalls();
         let recovering = self.resync.recovers();
         let mut me = registry::Entry {
             worker: self.worker,
-            acked_through: local.outbox.acked_through(now.mono).filter(|_| !recovering),
+            acked_through: turn.local.outbox.acked_through(turn.now.mono).filter(|_| !recovering),
             serves: self.serves,
             connected: self.link.is_up(),
             echo: self.link.echo(),
@@ -339,36 +344,38 @@ impl Connection {
             last_seen: self.link.last_seen(),
             clock: self.link.clock(),
             machine_offset_ms: self.clock.machine_offset_ms(),
-            nodes: self.link.nodes(now.mono),
+            nodes: self.link.nodes(turn.now.mono),
             gap: self.resync.gap(),
             resent: self.resync.resent(),
             recall,
             recalls_all,
-            settled: self.link.has_settled(now.mono),
-            report_queue: local.outbox.len() as u64,
+            settled: self.link.has_settled(turn.now.mono),
+            report_queue: turn.local.outbox.len() as u64,
         };
-        let Some(registry) = WorkerRegistry::sync(shared, &me, now.mono) else {
-            local.leases.keep_recalls(me.recall, me.recalls_all);
+        let Some(registry) = WorkerRegistry::sync(turn.shared, &me, turn.now.mono) else {
+            turn.local.leases.keep_recalls(me.recall, me.recalls_all);
             return;
         };
-        local.leases.keep_recalls(me.recall.split_off(registry.listed), false);
-        self.synced = Some(now.mono);
-        local.stats.gauges.add(&registry.gauge_changes);
+        turn.local.leases.keep_recalls(me.recall.split_off(registry.listed), false);
+        self.synced = Some(turn.now.mono);
+        turn.local.stats.gauges.add(&registry.gauge_changes);
         self.resync.registered();
         self.subscription.registered(me.connected);
         let before = core::mem::replace(&mut self.registry, registry);
-        local.table.safe_before = self.registry.safe_before(now.mono);
-        self.registered_nodes = self.registry.nodes(now.mono);
-        if let Some(count) = self.registry.settled_nodes(now.mono) {
+        turn.local.table.safe_before = self.registry.safe_before(turn.now.mono);
+        self.registered_nodes = self.registry.nodes(turn.now.mono);
+        if let Some(count) = self.registry.settled_nodes(turn.now.mono) {
             self.link.suppose_nodes(count);
         }
         let recalled: Option<Vec<u64>> = self.registry.recalled_since(&before).map(Iterator::collect);
-        let nodes = self.nodes(now.mono);
+        let nodes = self.nodes(turn.now.mono);
         match recalled {
             Some(recalled) => {
-                recalled.into_iter().for_each(|key| local.settle(shared, key, false, nodes, now));
+                recalled
+                    .into_iter()
+                    .for_each(|key| turn.local.settle(turn.shared, key, false, nodes, turn.now));
             }
-            None => local.leases.recall_all(),
+            None => turn.local.leases.recall_all(),
         }
     }
 }

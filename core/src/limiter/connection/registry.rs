@@ -17,9 +17,9 @@ use crate::model::time::MonoMs;
 use alloc::vec::Vec;
 
 /// A worker without a tick for this time is dead.
-pub(in crate::limiter) const DEAD_MS: u64 = 5_000;
+pub(super) const DEAD_MS: u64 = 5_000;
 /// A number of nodes that leaves no slack to any, used while the number is unknown.
-pub(in crate::limiter) const UNKNOWN_NODES: u32 = u32::MAX;
+pub(super) const UNKNOWN_NODES: u32 = u32::MAX;
 const SUBSCRIPTION_MS: u64 = 400;
 /// Time by which a worker that serves requests delays its claim to be the subscriber.
 const DEFER_MS: u64 = 200;
@@ -41,62 +41,62 @@ const WORKER_WORDS: usize = 8;
 /// The region's clock as the subscriber measured it, or before the first measurement the machine's as the first worker read it. All
 /// workers of the process use it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::limiter) struct Clock {
+pub(super) struct Clock {
     /// Unix time minus monotonic time in milliseconds.
-    pub(in crate::limiter) offset_ms: u64,
+    pub(super) offset_ms: u64,
     /// Time of the measurement; zero: no worker has entered the registry.
-    pub(in crate::limiter) measured: MonoMs,
+    pub(super) measured: MonoMs,
 }
 
 /// A worker's update of the registry.
 #[derive(Clone, Debug)]
-pub(in crate::limiter) struct Entry {
-    pub(in crate::limiter) worker: u64,
+pub(super) struct Entry {
+    pub(super) worker: u64,
     /// Time before which all its counts are stored; `None`: unknown, so nothing may be evicted.
-    pub(in crate::limiter) acked_through: Option<MonoMs>,
+    pub(super) acked_through: Option<MonoMs>,
     /// Whether it decides requests.
-    pub(in crate::limiter) serves: bool,
+    pub(super) serves: bool,
     /// Whether its stream is open.
-    pub(in crate::limiter) connected: bool,
+    pub(super) connected: bool,
     /// Last answered ping of its stream.
-    pub(in crate::limiter) echo: MonoMs,
+    pub(super) echo: MonoMs,
     /// Time of its aggregator's last frame; zero while its stream is closed.
-    pub(in crate::limiter) last_seen: MonoMs,
+    pub(super) last_seen: MonoMs,
     /// The clock of its aggregator, if its stream has measured it.
-    pub(in crate::limiter) clock: Option<Clock>,
+    pub(super) clock: Option<Clock>,
     /// Unix time minus monotonic time by the machine's clock, in milliseconds.
-    pub(in crate::limiter) machine_offset_ms: u64,
+    pub(super) machine_offset_ms: u64,
     /// Live nodes of the region, as its aggregator counts them.
-    pub(in crate::limiter) nodes: u32,
+    pub(super) nodes: u32,
     /// Whether it received a complete snapshot on its stream.
-    pub(in crate::limiter) complete: bool,
+    pub(super) complete: bool,
     /// Whether its stream was opened since its last update: counts that another aggregator had may be lost.
-    pub(in crate::limiter) gap: bool,
+    pub(super) gap: bool,
     /// The number of gaps when its last completed resync began; all of that resync is stored.
-    pub(in crate::limiter) resent: Option<u64>,
+    pub(super) resent: Option<u64>,
     /// Fingerprints of keys whose leases the others are to return.
-    pub(in crate::limiter) recall: Vec<u64>,
+    pub(super) recall: Vec<u64>,
     /// The others are to return all leases.
-    pub(in crate::limiter) recalls_all: bool,
+    pub(super) recalls_all: bool,
     /// Whether its stream has been open long enough to rely on `nodes`.
-    pub(in crate::limiter) settled: bool,
+    pub(super) settled: bool,
     /// Cells that it has to report.
-    pub(in crate::limiter) report_queue: u64,
+    pub(super) report_queue: u64,
 }
 
 /// The registry as a worker reads it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::limiter) struct WorkerRegistry {
-    pub(in crate::limiter) subscriber: u64,
+    pub(super) subscriber: u64,
     subscribed_until: MonoMs,
     /// Last answered ping of the subscriber.
-    pub(in crate::limiter) echo: MonoMs,
+    pub(super) echo: MonoMs,
     /// Whether the subscriber has a complete snapshot.
-    pub(in crate::limiter) complete: bool,
+    pub(super) complete: bool,
     /// The clock as the subscriber measured it last, even if its stream has ended since.
-    pub(in crate::limiter) clock: Clock,
+    pub(super) clock: Clock,
     /// Number of times that an aggregator may have been lost with counts that only it had.
-    pub(in crate::limiter) gaps: u64,
+    pub(super) gaps: u64,
     /// The number of gaps after which all counts were sent again and stored.
     resent: u64,
     /// Number of recalls.
@@ -106,9 +106,9 @@ pub(in crate::limiter) struct WorkerRegistry {
     /// The process' gauges as the last update left them.
     gauges: Gauges,
     /// What the update that returned this registry changed in them. Not stored.
-    pub(in crate::limiter) gauge_changes: Gauges,
+    pub(super) gauge_changes: Gauges,
     /// How many recalls of that update were listed. Not stored.
-    pub(in crate::limiter) listed: usize,
+    pub(super) listed: usize,
     workers: Vec<Worker>,
 }
 
@@ -127,16 +127,12 @@ struct Worker {
 
 impl WorkerRegistry {
     /// Updates the entry of `me` and returns the registry; `None` if conflicts did not end.
-    pub(in crate::limiter) fn sync(
-        shared: &mut impl Shared,
-        me: &Entry,
-        now: MonoMs,
-    ) -> Option<WorkerRegistry> {
+    pub(super) fn sync(shared: &mut impl Shared, me: &Entry, now: MonoMs) -> Option<WorkerRegistry> {
         WorkerRegistry::change(shared, |registry| registry.update(me, now))
     }
 
     /// Removes `worker`, which ends in good order, so that others need not detect its end. Returns the change of the process' gauges.
-    pub(in crate::limiter) fn sign_off(shared: &mut impl Shared, worker: u64, now: MonoMs) -> Gauges {
+    pub(super) fn sign_off(shared: &mut impl Shared, worker: u64, now: MonoMs) -> Gauges {
         let registry = WorkerRegistry::change(shared, |registry| {
             registry.remove(|other| other.id == worker);
             if registry.subscriber == worker {
@@ -173,7 +169,7 @@ impl WorkerRegistry {
 
     /// Number of workers.
     #[cfg(test)]
-    pub(in crate::limiter) fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.workers.len()
     }
 
@@ -183,17 +179,17 @@ impl WorkerRegistry {
     }
 
     /// Whether every worker is connected.
-    pub(in crate::limiter) fn all_receive(&self, now: MonoMs) -> bool {
+    pub(super) fn all_receive(&self, now: MonoMs) -> bool {
         self.workers.iter().all(|worker| now.since(worker.last_seen) <= SILENT_MS)
     }
 
     /// Live nodes of the region. Aggregators that cannot reach each other count different ones; the largest number is the safe one.
-    pub(in crate::limiter) fn nodes(&self, now: MonoMs) -> u32 {
+    pub(super) fn nodes(&self, now: MonoMs) -> u32 {
         self.reported_nodes(now).max().unwrap_or(1)
     }
 
     /// The same, by workers with settled streams only.
-    pub(in crate::limiter) fn settled_nodes(&self, now: MonoMs) -> Option<u32> {
+    pub(super) fn settled_nodes(&self, now: MonoMs) -> Option<u32> {
         self.reported_nodes(now).filter(|nodes| *nodes != UNKNOWN_NODES).max()
     }
 
@@ -204,10 +200,7 @@ impl WorkerRegistry {
     }
 
     /// Keys that were recalled since `before`; `None` if there were more than are listed.
-    pub(in crate::limiter) fn recalled_since(
-        &self,
-        before: &WorkerRegistry,
-    ) -> Option<impl Iterator<Item = u64> + '_> {
+    pub(super) fn recalled_since(&self, before: &WorkerRegistry) -> Option<impl Iterator<Item = u64> + '_> {
         let missed = self.recalls.saturating_sub(before.recalls);
         let keys =
             (before.recalls..self.recalls).filter_map(|at| self.recalled.get(at as usize % MAX_RECALLED));
@@ -393,6 +386,56 @@ impl WorkerRegistry {
             gauge_changes: Gauges::default(),
             listed: 0,
             workers: workers.iter().map(worker).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::shared::MemoryShared;
+
+    /// A connected worker that owes nothing; the first update after its stream was opened has a `gap`.
+    fn entry(worker: u64, gap: bool, resent: Option<u64>, now: MonoMs) -> Entry {
+        Entry {
+            worker,
+            acked_through: Some(now),
+            serves: true,
+            connected: true,
+            echo: now,
+            last_seen: now,
+            clock: None,
+            machine_offset_ms: 0,
+            nodes: 1,
+            complete: true,
+            gap,
+            resent,
+            recall: Vec::new(),
+            recalls_all: false,
+            settled: true,
+            report_queue: 0,
+        }
+    }
+
+    /// 64 threads, whose VMs end without a last word at each of 100 updates.
+    #[test]
+    fn workers_that_ended_take_no_room_and_block_no_eviction() {
+        const THREADS: u64 = 64;
+        let mut shared = MemoryShared::default();
+        let mut now = MonoMs(1_000_000);
+        let mut registry = None;
+        for update in 0..100 {
+            now = now.after(10_000);
+            for worker in update * THREADS..(update + 1) * THREADS {
+                registry = WorkerRegistry::sync(&mut shared, &entry(worker, true, None, now), now);
+            }
+            let registry = registry.as_ref().unwrap();
+            assert_eq!(registry.safe_before(now), MonoMs(0), "what the earlier ones owed may be missing");
+            // The subscriber repeats all counts.
+            let last = (update + 1) * THREADS - 1;
+            let resent = Some(registry.gaps);
+            let after = WorkerRegistry::sync(&mut shared, &entry(last, false, resent, now), now).unwrap();
+            assert_eq!((after.len() as u64, after.safe_before(now)), (THREADS, now), "update {update}");
         }
     }
 }

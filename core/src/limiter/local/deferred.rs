@@ -126,8 +126,7 @@ impl Local {
         self.deferred.requests.contains_key(&request)
     }
 
-    /// Settles the deferred cost of `request` under each of its rules. If it is less than the reserve, the rest is returned; if it is more,
-    /// it is charged in full, even beyond the limit. Does nothing for other requests.
+    /// See [`Limiter::settle_cost`](crate::limiter::Limiter::settle_cost).
     pub(in crate::limiter) fn settle_cost(
         &mut self,
         shared: &mut impl Shared,

@@ -21,9 +21,8 @@ pub(super) mod violations;
 pub(super) mod visit;
 pub(super) mod worker_cache;
 
-use super::Setup;
 use super::stats::Stats;
-use super::table::{ReservationKind, Tag};
+use super::table::{Meta, ReservationKind, Tag};
 use crate::model::shared::Shared;
 use crate::model::time::{MonoMs, Now};
 use alloc::vec::Vec;
@@ -54,12 +53,19 @@ pub(super) struct Local {
     pub(super) stats: Stats,
 }
 
+/// What an input acts on besides the connection.
+pub(super) struct Turn<'a, S> {
+    pub(super) local: &'a mut Local,
+    pub(super) shared: &'a mut S,
+    pub(super) now: Now,
+}
+
 impl Local {
-    pub(super) fn new(setup: &Setup, worker: u64, now: MonoMs) -> Local {
+    pub(super) fn new(meta: &Meta, worker: u64, cache_sets: usize, now: MonoMs) -> Local {
         Local {
             worker,
-            table: Table::new(setup.meta.secret, setup.meta.geometry),
-            worker_cache: WorkerCache::new(setup.local_sets),
+            table: Table::new(meta.secret, meta.geometry),
+            worker_cache: WorkerCache::new(cache_sets),
             clock_steps: 0,
             leases: Leases::default(),
             outbox: Outbox::default(),

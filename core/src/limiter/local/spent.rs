@@ -13,8 +13,7 @@ use crate::model::time::Now;
 use crate::model::window::Position;
 
 impl Local {
-    /// Charges the cost of a window's check in the current cell, whatever its limit, because it has been spent already. Returns false if the
-    /// table could not be changed; nothing is charged then.
+    /// See [`Limiter::charge_spent`](crate::limiter::Limiter::charge_spent).
     pub(in crate::limiter) fn charge_spent(
         &mut self,
         shared: &mut impl Shared,
@@ -24,9 +23,7 @@ impl Local {
         self.spend_where(shared, check, now, |_, _| true).is_some()
     }
 
-    /// Charges the cost in full, unless more than the limit is used already: true if it is charged. Reading the count and charging it is one
-    /// step, so of costs that are charged at the same time none is lost before the limit is exceeded. `None` if the table could not be
-    /// changed; nothing is charged then.
+    /// See [`Limiter::charge_unless_exceeded`](crate::limiter::Limiter::charge_unless_exceeded).
     pub(in crate::limiter) fn charge_unless_exceeded(
         &mut self,
         shared: &mut impl Shared,
@@ -37,7 +34,7 @@ impl Local {
         self.spend_where(shared, check, now, |entry, at| entry.used().admits(at, 0, limit))
     }
 
-    /// The number of the cell in which a window's key counts now, and what counts in this cell by the local counts.
+    /// See [`Limiter::current_cell`](crate::limiter::Limiter::current_cell).
     pub(in crate::limiter) fn current_cell(
         &mut self,
         shared: &mut impl Shared,
