@@ -68,12 +68,16 @@ fn complete() -> Value {
                 "match": {
                     "path": { "prefix": "/a", "ignore_case": true }, "methods": ["GET", "POST"], "host": ["a.b", "*"],
                     "headers": [{ "name": "x", "exact": "a", "invert": true }, { "name": "y", "present": false }],
+                    "metadata": [
+                        { "filter": "f", "key": ["a", "b"], "prefix": "c" }, { "typed": "t", "key": "k", "present": true, "invert": false },
+                    ],
                 },
                 "identifier": [
                     { "header": "x-a", "lowercase": true }, { "cookie": "c", "pick": "first" }, { "query": "q" },
                     { "client_address": { "ipv4_prefix": 24, "ipv6_prefix": 48, "trusted_hops": 2 } },
                     { "path_segment": 2 }, { "host": { "port": true } },
-                    { "jwt_claim": { "payload": "p", "claim": ["a", "b"] }, "pick": "last" }, { "authorization": true },
+                    { "jwt_claim": { "payload": "p", "claim": ["a", "b"] }, "pick": "last" },
+                    { "metadata": { "typed": "t", "key": "k" } },
                 ],
                 "cost": { "request": { "header": "x-cost" }, "max": 9, "default": 2 },
                 "ban": { "threshold": 3, "window": "1m", "duration": "10m", "max_duration": "1d" },
@@ -86,8 +90,11 @@ fn complete() -> Value {
                 "name": "b", "identifier": { "jwt_claim": { "claim": "sub" } }, "limit": 1e2, "window": "1h",
                 "cost": { "response": { "header": "x" }, "reserve": 1, "max": 9, "default": 0, "hold_timeout": "1m" },
             },
-            { "name": "c", "algorithm": "sliding_log", "identifier": { "host": true }, "limit": 9, "window": "1h", "timeout": 9000 },
-            { "name": "d", "algorithm": "ledger", "zone": 7, "identifier": { "header": "x" }, "cost": 0 },
+            {
+                "name": "c", "algorithm": "sliding_log", "identifier": { "host": true }, "limit": 9, "window": "1h", "timeout": 9000,
+                "cost": { "request": { "metadata": { "filter": "f", "key": "k" } }, "max": 9 },
+            },
+            { "name": "d", "algorithm": "ledger", "zone": 7, "identifier": { "authorization": true }, "cost": 0 },
         ],
     })
 }
@@ -190,6 +197,15 @@ fn both_refuse_broken_configurations() {
         with("/rules/0/identifier", json!({})),
         with("/rules/0/identifier", json!({ "header": "a", "cookie": "b" })),
         with("/rules/0/identifier", json!({ "header": "a", "pick": "first" })),
+        with("/rules/0/identifier", json!({ "metadata": { "filter": "a", "typed": "b", "key": "c" } })),
+        with("/rules/0/identifier", json!({ "metadata": { "key": "c" } })),
+        with("/rules/0/match/metadata", json!([{ "key": "a", "exact": "b" }])),
+        with("/rules/0/match/metadata", json!([{ "filter": "a", "typed": "b", "key": "c", "exact": "d" }])),
+        with("/rules/0/match/metadata", json!([{ "filter": "a", "key": "c" }])),
+        with(
+            "/rules/0/cost",
+            json!({ "request": { "header": "x", "metadata": { "filter": "a", "key": "b" } }, "max": 9 }),
+        ),
         with("/rules/0/identifier", json!({ "constant": "a", "lowercase": true })),
         with("/rules/0/identifier", json!({ "host": false })),
         with("/rules/0/identifier", json!({ "path_segment": 0 })),

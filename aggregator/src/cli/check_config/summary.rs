@@ -123,8 +123,17 @@ fn cost_summary(cost: &Cost) -> String {
     match cost {
         Cost::Fixed(1) => String::new(),
         Cost::Fixed(cost) => format!(", a request costs {cost}"),
-        Cost::Header { name, max, .. } => {
-            format!(", a request costs the value of {}, at most {max}", String::from_utf8_lossy(name))
+        Cost::Request(cost) => {
+            let of_metadata = |(namespace, key)| {
+                format!(
+                    "{} in metadata of {}",
+                    String::from_utf8_lossy(key),
+                    String::from_utf8_lossy(namespace)
+                )
+            };
+            let header = cost.header().map(|name| String::from_utf8_lossy(name).into_owned());
+            let name = header.or_else(|| cost.metadata().map(of_metadata)).unwrap_or_default();
+            format!(", a request costs the value of {name}, at most {}", cost.max)
         }
         Cost::Response(ResponseCost { name, reserve, max, .. }) => {
             let name = String::from_utf8_lossy(name);

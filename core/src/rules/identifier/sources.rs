@@ -182,10 +182,15 @@ pub(in crate::rules) fn schema() -> serde_json::Value {
 
 /// The schema of a place in the metadata of a request.
 pub(in crate::rules) fn metadata() -> serde_json::Value {
-    object(&property::METADATA_FIELDS, &["filter", "key"], |name| match name {
+    one_of(&property::METADATA_KINDS, object(&property::METADATA_FIELDS, &["key"], metadata_field))
+}
+
+/// The schema of a field of `metadata`.
+pub(in crate::rules) fn metadata_field(name: &str) -> serde_json::Value {
+    match name {
         "key" => one_or_list(text(KEY_BYTES_MAX), DEPTH_MAX),
         _ => text(KEY_BYTES_MAX),
-    })
+    }
 }
 
 impl Source {
@@ -280,33 +285,31 @@ fn write_property<R: Request + ?Sized>(
     if !request.property(property.path(), buffer) {
         return true;
     }
-    match Content::of(buffer) {
+    match property.content(buffer) {
         Content::List(items) => {
-            let mut values = Values::new(pick, push_content, out);
-            items.for_each(|item| values.take(Content::of(item).is_single().then_some(item)));
+            let push = |item: &[u8], out: &mut Vec<u8>| push_content(property.content(item), out);
+            let mut values = Values::new(pick, push, out);
+            items.for_each(|item| values.take(property.content(item).is_single().then_some(item)));
             !values.ambiguous
         }
         Content::Map => false,
-        _ => {
-            push_content(buffer, out);
-            true
-        }
+        content => push_content(content, out),
     }
 }
 
 /// Takes the values of one name, and writes the one to use.
-struct Values<'a> {
+struct Values<'a, P> {
     pick: Pick,
     /// Appends a value; returns false if it can be read in two ways.
-    push: fn(&[u8], &mut Vec<u8>) -> bool,
+    push: P,
     start: usize,
     seen: bool,
     ambiguous: bool,
     out: &'a mut Vec<u8>,
 }
 
-impl<'a> Values<'a> {
-    fn new(pick: Pick, push: fn(&[u8], &mut Vec<u8>) -> bool, out: &'a mut Vec<u8>) -> Self {
+impl<'a, P: Fn(&[u8], &mut Vec<u8>) -> bool> Values<'a, P> {
+    fn new(pick: Pick, push: P, out: &'a mut Vec<u8>) -> Self {
         Values { pick, push, start: out.len(), seen: false, ambiguous: false, out }
     }
 
@@ -334,10 +337,11 @@ fn bytes(text: &str) -> Box<[u8]> {
 }
 
 /// Appends a single value that a property has, as text. No client chooses its blanks.
-fn push_content(value: &[u8], out: &mut Vec<u8>) -> bool {
-    match Content::of(value) {
+fn push_content(value: Content<'_>, out: &mut Vec<u8>) -> bool {
+    match value {
         Content::Text(text) => push_escaped(trim(text), out),
         Content::Number(number) => out.extend_from_slice(format!("{number}").as_bytes()),
+        Content::Integer(number) => out.extend_from_slice(format!("{number}").as_bytes()),
         Content::Bool(value) => out.extend_from_slice(if value { b"true" } else { b"false" }),
         Content::List(_) | Content::Map => {}
     }

@@ -51,9 +51,9 @@ pub struct Rule {
     /// `hard_limit` (default false; only with `sliding_window`, and a window that is a multiple of 10 ms): no window of
     /// any placement holds more than the limit.
     pub hard_limit: bool,
-    /// `cost` (default 1): what a request uses. Either a number of 0 or more; or `{request: {header}, max, default}`,
-    /// the value of a request header, at least 1 and at most `max`, with `default` (1) if the header is missing; or the
-    /// value of a response header (see [`ResponseCost`](super::ResponseCost); only with `sliding_window` and without a
+    /// `cost` (default 1): what a request uses. Either a number of 0 or more; or `{request: {header | metadata}, max,
+    /// default}`, what a request header or metadata states, at least 1 and at most `max`, with `default` (1) if that is
+    /// missing; or the value of a response header (see [`ResponseCost`](super::ResponseCost); only with `sliding_window` and without a
     /// hard limit).
     pub cost: Cost,
     /// `hash` (default false): identifiers are secrets. Only a keyed digest of them leaves the filter. Overrides are
@@ -181,7 +181,7 @@ impl Rule {
     fn policy(&self) -> Policy {
         let (settles_within_ms, settles_at_most) = match &self.cost {
             Cost::Response(cost) => (cost.hold_timeout_ms, cost.max),
-            Cost::Fixed(_) | Cost::Header { .. } => (0, 0),
+            Cost::Fixed(_) | Cost::Request(_) => (0, 0),
         };
         Policy {
             shadow: self.shadow,
@@ -225,7 +225,7 @@ impl Rule {
     /// A header that the rule reads, with the field that names it, of which upstreams that take `_` for `-` accept another name.
     pub fn aliased_header(&self) -> Option<(&'static str, &[u8])> {
         let of_cost = match &self.cost {
-            Cost::Header { name, .. } => Some(&**name),
+            Cost::Request(cost) => cost.header(),
             Cost::Fixed(_) | Cost::Response(_) => None,
         };
         let mut read = header_parts(&self.parts)
