@@ -133,6 +133,12 @@ pub fn missing_identifier(rule: Option<&Rule>, formats: &Responses, client: Clie
     rejected(TOO_MANY, "weir_missing_identifier", "identifier missing", Vec::new(), (of, formats), client)
 }
 
+/// The response to a request with a value of an identifier that is not listed, if the rule denies those.
+pub fn unlisted_identifier(rule: Option<&Rule>, formats: &Responses, client: Client) -> Response {
+    let of = rule.map(|rule| (rule, Numbers::without_wait(rule)));
+    rejected(TOO_MANY, "weir_unlisted_identifier", "identifier not listed", Vec::new(), (of, formats), client)
+}
+
 /// The response to a request with several values of an identifier, if the rule denies those.
 pub fn ambiguous_identifier(rule: Option<&Rule>, formats: &Responses, client: Client) -> Response {
     let of = rule.map(|rule| (rule, Numbers::without_wait(rule)));
@@ -644,6 +650,10 @@ mod tests {
             assert_eq!((ambiguous.status, ambiguous.details), (429, "weir_ambiguous_identifier"));
             assert_eq!(ambiguous.headers, response.headers);
             assert_eq!(ambiguous.body, body.replace("missing", "ambiguous"));
+            let unlisted = unlisted_identifier(None, &config(responses).responses, Client::Http);
+            assert_eq!((unlisted.status, unlisted.details), (429, "weir_unlisted_identifier"));
+            assert_eq!(unlisted.headers, response.headers);
+            assert_eq!(unlisted.body, body.replace("missing", "not listed"));
         }
     }
 

@@ -29,16 +29,26 @@ pub fn summary(config: &Config, json: &serde_json::Value) -> String {
 
 /// Warns of rules that clients can evade by omitting a header or parameter, if no other rule limits such requests.
 fn warnings(rules: &[Rule]) -> impl Iterator<Item = String> {
-    rules.iter().enumerate().filter_map(|(at, rule)| {
-        let (kind, name) = rule.left_out()?;
-        if rule.shadow || rules.iter().any(|other| other.covers(rule)) {
-            return None;
-        }
-        let name = String::from_utf8_lossy(name);
-        Some(format!(
-            "warning: rules[{at}].on_missing_identifier: skip allows every request without {kind} {name}; add a rule for such requests, or \
-             use shared or deny"
-        ))
+    let evadable = rules
+        .iter()
+        .enumerate()
+        .filter(|(_, rule)| !rule.shadow && !rules.iter().any(|other| other.covers(rule)));
+    evadable.flat_map(|(at, rule)| {
+        let left_out = rule.left_out().map(|(kind, name)| {
+            let name = String::from_utf8_lossy(name);
+            format!(
+                "warning: rules[{at}].on_missing_identifier: skip allows every request without {kind} {name}; add a rule for such requests, or \
+                 use shared or deny"
+            )
+        });
+        let unlisted = rule.evaded_by().map(|(kind, name)| {
+            let name = String::from_utf8_lossy(name);
+            format!(
+                "warning: rules[{at}].identifier: on_unlisted: skip allows every request with another value of {kind} {name}; add a rule for such \
+                 requests, or use shared or deny"
+            )
+        });
+        left_out.into_iter().chain(unlisted)
     })
 }
 

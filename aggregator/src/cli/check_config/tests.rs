@@ -125,6 +125,29 @@ fn a_rule_that_clients_escape_is_warned_of() {
 }
 
 #[test]
+fn a_rule_that_skips_values_of_clients_is_warned_of() {
+    let rule =
+        |name: &str, fields: &str| format!(r#"{{"name": "{name}", "limit": 9, "window": "1s", {fields}}}"#);
+    let by_tool = r#""identifier": {"header": "x-tool", "one_of": ["a"], "on_unlisted": "skip"}"#;
+    let by_address = r#""identifier": {"client_address": {}}"#;
+    let (tool, denying) = (rule("tool", by_tool), rule("tool", &by_tool.replace("skip", "deny")));
+    for (rules, warned) in [
+        (tool.clone(), true),
+        (denying.clone(), false),
+        (format!("{}, {tool}", rule("all", by_address)), false),
+        (format!("{}, {tool}", rule("all", by_tool)), true),
+        (format!("{}, {tool}", denying.replace("tool", "all")), false),
+        (rule("tool", &format!("{by_tool}, \"shadow_mode\": true")), false),
+        (tool.replace("\"header\": \"x-tool\"", "\"jwt_claim\": {\"claim\": \"plan\"}"), false),
+    ] {
+        let text = format!(r#"{{"aggregator": {{"cluster": "weir"}}, "rules": [{rules}]}}"#);
+        let report = valid(&text);
+        let warning = "on_unlisted: skip allows every request with another value of header x-tool";
+        assert_eq!(report.contains(warning), warned, "{text}\n{report}");
+    }
+}
+
+#[test]
 fn the_module_is_held_against_the_configuration() {
     let headers_on_allowed =
         PLUGIN.replace("\"rules\"", "\"responses\": {\"headers_on_allowed\": true}, \"rules\"");

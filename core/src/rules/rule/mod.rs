@@ -9,7 +9,10 @@ pub(super) mod overrides;
 pub(super) mod response;
 pub(super) mod share;
 
-use super::identifier::{Part, header_parts, optional_parts, reads_path, spelt_parts};
+use super::identifier::{
+    MetadataPart, Part, can_be_missing, evaded_parts, header_parts, metadata_parts, optional_parts,
+    reads_path, skips_unlisted, spelt_parts,
+};
 use super::matcher::Conditions;
 use crate::fields::Errors;
 use crate::fields::Node;
@@ -209,6 +212,21 @@ impl Rule {
         optional_parts(&self.parts).next().filter(|_| self.missing == Missing::Skip)
     }
 
+    /// The kind and name of a part whose value a client can choose so that this rule does not apply to its request.
+    pub fn evaded_by(&self) -> Option<(&'static str, &[u8])> {
+        evaded_parts(&self.parts).next()
+    }
+
+    /// The metadata of its identifier.
+    pub fn metadata_parts(&self) -> impl Iterator<Item = MetadataPart<'_>> {
+        metadata_parts(&self.parts)
+    }
+
+    /// Whether it does not apply to requests with a value that is not listed.
+    fn skips_unlisted(&self) -> bool {
+        skips_unlisted(&self.parts)
+    }
+
     /// The field that reads the path, if there is one.
     pub fn reads_path(&self) -> Option<&'static str> {
         match self.conditions.reads_path() {
@@ -244,10 +262,9 @@ impl Rule {
     pub fn covers(&self, other: &Rule) -> bool {
         // Conditions contain compiled expressions, which can only be compared by their text.
         let alike = || format!("{:?}", self.conditions) == format!("{:?}", other.conditions);
-        !self.shadow
-            && self.enforced == Share::ALL
-            && self.left_out().is_none()
-            && (self.conditions.is_empty() || alike())
+        let skips_missing = self.missing == Missing::Skip && can_be_missing(&self.parts);
+        let skips = skips_missing || self.skips_unlisted();
+        !self.shadow && self.enforced == Share::ALL && !skips && (self.conditions.is_empty() || alike())
     }
 
     pub(super) fn read(node: Node<'_>, errors: &mut Errors) -> Option<Rule> {
