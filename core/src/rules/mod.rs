@@ -57,6 +57,7 @@ pub use resolve::{Action, Denied, Live, Match, Matches, Scratch};
 pub use rule::ban::{Ban, MAX_BAN_MS};
 pub use rule::carried::CarriedLimit;
 pub use rule::cost::{Cost, RequestCost, ResponseCost};
+pub use rule::json_rpc::JsonRpc;
 pub use rule::overrides::Override;
 pub use rule::response::{Body, OwnResponse};
 pub use rule::share::Share;

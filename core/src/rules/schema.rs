@@ -17,7 +17,7 @@ use super::request::host::HOST_BYTES_MAX;
 use super::request::property::{self, KEY_BYTES_MAX};
 use super::rule::algorithm::{self, AlgorithmKind};
 use super::rule::{
-    self, Ambiguous, Missing, OnFailure, UnknownKey, ban, carried, cost, overrides, response, share,
+    self, Ambiguous, Missing, OnFailure, UnknownKey, ban, carried, cost, json_rpc, overrides, response, share,
 };
 use super::secret::{SecretKey, VARIABLE_BYTES_MAX};
 use super::{addresses, matcher};
@@ -228,13 +228,24 @@ fn ban() -> Value {
 
 fn response() -> Value {
     let mut schema = object(&response::FIELDS, &[], |name| match name {
-        "status" => integer(response::STATUS),
+        "status" => any_of([json!({ "const": json_rpc::STATUS_OK }), integer(response::STATUS)]),
         "body" => text(response::BODY_BYTES_MAX),
         "content_type" => text(response::CONTENT_TYPE_BYTES_MAX),
         "headers" => words(&response::HEADERS),
+        "format" => words(&json_rpc::FORMATS),
+        "id" => sources::metadata(),
         _ => unknown(),
     });
-    extend(&mut schema, json!({ "dependentRequired": { "content_type": ["body"] } }));
+    let of_json_rpc = json!({ "body": false, "content_type": false });
+    extend(
+        &mut schema,
+        json!({
+            "dependentRequired": { "content_type": ["body"], "id": ["format"] },
+            "if": { "required": ["format"] },
+            "then": { "properties": of_json_rpc },
+            "else": { "properties": { "status": integer(response::STATUS) } },
+        }),
+    );
     schema
 }
 

@@ -93,6 +93,7 @@ fn complete() -> Value {
             {
                 "name": "c", "algorithm": "sliding_log", "identifier": { "host": true }, "limit": 9, "window": "1h", "timeout": 9000,
                 "cost": { "request": { "metadata": { "filter": "f", "key": "k" } }, "max": 9 },
+                "response": { "format": "json_rpc", "status": 200, "id": { "filter": "f", "key": "k" }, "headers": "shown" },
             },
             { "name": "d", "algorithm": "ledger", "zone": 7, "identifier": { "authorization": true }, "cost": 0 },
         ],
@@ -210,6 +211,9 @@ fn both_refuse_broken_configurations() {
             "/rules/0/cost",
             json!({ "request": { "header": "x", "metadata": { "filter": "a", "key": "b" } }, "max": 9 }),
         ),
+        with("/rules/0/response", json!({ "format": "json_rpc", "body": "x" })),
+        with("/rules/0/response", json!({ "id": { "filter": "a", "key": "b" } })),
+        with("/rules/2/response/status", json!(201)),
         with("/rules/0/identifier", json!({ "constant": "a", "lowercase": true })),
         with("/rules/0/identifier", json!({ "host": false })),
         with("/rules/0/identifier", json!({ "path_segment": 0 })),

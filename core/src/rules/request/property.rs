@@ -26,6 +26,7 @@ pub(in crate::rules) const METADATA_KINDS: [&str; 2] = ["filter", "typed"];
 pub(in crate::rules) const CLAIM_FIELDS: [&str; 2] = ["payload", "claim"];
 const JWT_FILTER: &str = "envoy.filters.http.jwt_authn";
 const JWT_PAYLOAD: &str = "jwt_payload";
+const MCP_FILTER: &str = "envoy.filters.http.mcp";
 
 /// The values of `client_certificate`.
 pub(in crate::rules) const CERTIFICATE_WORDS: [(&str, &str); 4] = [
@@ -92,6 +93,11 @@ impl Property {
         Some(Property::metadata("filter", JWT_FILTER, &keys))
     }
 
+    /// The id of a call, which Envoy's filter for MCP writes.
+    pub fn of_mcp_id() -> Property {
+        Property::metadata("filter", MCP_FILTER, &["id".to_string()])
+    }
+
     /// Reads `filter_state`.
     pub fn read_filter_state(node: Node<'_>, errors: &mut Errors) -> Option<Property> {
         let key = read_key(node, errors)?;
@@ -127,6 +133,14 @@ impl Property {
                 Content::Integer(i64::from_le_bytes(number))
             }
             (content, ..) => content,
+        }
+    }
+
+    /// Its bytes, if they are a text.
+    pub fn text<'a>(&self, bytes: &'a [u8]) -> Option<&'a [u8]> {
+        match self.content(bytes) {
+            Content::Text(text) => Some(text),
+            _ => None,
         }
     }
 

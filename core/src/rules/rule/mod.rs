@@ -1,10 +1,11 @@
 //! One rule: which requests it limits, and how much. Its parts are in `matcher`, `identifier`, `algorithm`, `carried`,
-//! `overrides`, `cost`, `ban`, `response` and `share`.
+//! `overrides`, `cost`, `ban`, `response` (`json_rpc`) and `share`.
 
 pub(super) mod algorithm;
 pub(super) mod ban;
 pub(super) mod carried;
 pub(super) mod cost;
+pub(super) mod json_rpc;
 pub(super) mod overrides;
 pub(super) mod response;
 pub(super) mod share;
