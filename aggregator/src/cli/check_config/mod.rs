@@ -5,9 +5,11 @@
 //! Limits of the rate-limit service and tokens files are read as the aggregator reads them. Any other document is taken for the filter's
 //! object, so that an error always names what is expected.
 //!
-//! - `documents` reads the file, as Envoy or Kubernetes does. `judge` checks what is in it, and `order` the filters around it;
+//! - `documents` reads the file, as Envoy or Kubernetes does. `judge` checks what is in it, `order` the filters around it, and `bodies`
+//!   those that parse bodies;
 //!   `others` checks files of the aggregator. `summary` describes what is valid, and `report` has the result.
 
+mod bodies;
 mod documents;
 mod judge;
 mod order;
