@@ -8,8 +8,9 @@
 //! arrives during another one (a stream that closes while it is opened) is queued until the next.
 
 use crate::host::calls;
-use crate::host::headers::serialise;
+use crate::host::headers::{Headers, Nothing, serialise};
 use crate::plugin::{Effect, Label};
+use crate::responses::Response;
 use crate::vm::{Effects, Vm};
 use std::cell::RefCell;
 
@@ -133,6 +134,7 @@ fn perform(effect: Effect) {
         }
         Effect::Refuse(label, response) => {
             show(&label);
+            let response = completed(*response);
             let headers = serialise(&response.headers);
             let _ = calls::respond(
                 response.status,
@@ -143,6 +145,21 @@ fn perform(effect: Effect) {
             );
         }
     }
+}
+
+/// An error of JSON-RPC with the id of the current request's call.
+fn completed(response: Response) -> Response {
+    let Some(rpc) = &response.rpc else { return response };
+    let mut id = Vec::new();
+    if !calls::property(rpc.id_path(), &mut id) {
+        id.clear();
+    }
+    let accept = calls::request_headers(|bytes| {
+        let headers = Headers::new(bytes, Nothing);
+        let lines: Vec<&[u8]> = headers.lines(b"accept").collect();
+        (!lines.is_empty()).then(|| lines.join(&b','))
+    });
+    response.complete(&id, accept.as_deref())
 }
 
 /// Writes rule and outcome for access logs to the filter state, as a WASM filter cannot set dynamic metadata.

@@ -20,7 +20,7 @@ use weir_core::control::Banned;
 use weir_core::limiter::{Budget, Cause, Denial, ExactDetails, MAX_BUDGETS, RuleSet, Transactions};
 use weir_core::model::exact::Algorithm;
 use weir_core::model::time::UnixMs;
-use weir_core::rules::{Cost, Responses, Rule};
+use weir_core::rules::{Cost, JsonRpc, Responses, Rule};
 
 /// Headers of a denial with all formats.
 const HEADERS: usize = 10;
@@ -30,6 +30,9 @@ const INTEGER_MAX: u64 = 999_999_999_999_999;
 
 /// An Envoy in front does not retry a response with this header.
 const RATE_LIMITED: &str = "x-envoy-ratelimited";
+const CONTENT_TYPE: &str = "content-type";
+const JSON: &str = "application/json";
+const EVENTS: &str = "text/event-stream";
 /// The text of a denial by a limit.
 const EXCEEDED: &str = "rate limit exceeded";
 /// Problem type of the draft's section on quotas.
@@ -43,6 +46,7 @@ const GRPC_PERMISSION_DENIED: i32 = 7;
 /// gRPC's RESOURCE_EXHAUSTED.
 const GRPC_RESOURCE_EXHAUSTED: i32 = 8;
 /// HTTP status, its phrase, and the gRPC status.
+const OK: u32 = 200;
 const BAD_REQUEST: (u32, &str, i32) = (400, "Bad Request", GRPC_INVALID_ARGUMENT);
 const FORBIDDEN: (u32, &str, i32) = (403, "Forbidden", GRPC_PERMISSION_DENIED);
 const TOO_MANY: (u32, &str, i32) = (429, "Too Many Requests", GRPC_RESOURCE_EXHAUSTED);
@@ -63,6 +67,55 @@ pub struct Response {
     pub body: Cow<'static, str>,
     /// The gRPC status; gRPC requests get it in place of the HTTP status.
     pub grpc_status: i32,
+    /// The response is an error of JSON-RPC, to be completed by [`Response::complete`].
+    pub rpc: Option<Box<RpcError>>,
+}
+
+/// An error of JSON-RPC for a call whose id is not read yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RpcError {
+    form: JsonRpc,
+    /// The error object, as JSON.
+    error: String,
+    /// HTTP status if the id is known.
+    status: u32,
+}
+
+impl RpcError {
+    /// The path of the property that holds the id.
+    pub fn id_path(&self) -> &[u8] {
+        self.form.id_path()
+    }
+}
+
+impl Response {
+    /// Adds the id, which the property holds, and the form that the client accepts: one event to a client that accepts nothing but
+    /// events. Without a usable id nothing waits for the response, so that it stays the usual one, with `null` in place of the id.
+    pub fn complete(mut self, id: &[u8], accept: Option<&[u8]>) -> Response {
+        let Some(rpc) = self.rpc.take() else { return self };
+        let id = rpc.form.id(id);
+        if id.is_some() {
+            self.status = rpc.status;
+            self.headers.retain(|(name, _)| *name != RATE_LIMITED);
+            mark(self.status, &mut self.headers);
+        }
+        let body = JsonRpc::response(id.as_deref(), &rpc.error);
+        let (kind, body) = match accept.is_some_and(accepts_events_alone) {
+            true => (EVENTS, format!("event: message\ndata: {body}\n\n")),
+            false => (JSON, body),
+        };
+        self.headers.retain(|(name, _)| *name != CONTENT_TYPE);
+        self.headers.push((CONTENT_TYPE, kind.into()));
+        self.body = body.into();
+        self
+    }
+}
+
+/// Whether a client accepts events, and no JSON.
+fn accepts_events_alone(accept: &[u8]) -> bool {
+    let accept = accept.to_ascii_lowercase();
+    let has = |kind: &str| accept.windows(kind.len()).any(|part| part == kind.as_bytes());
+    has(EVENTS) && ![JSON, "application/*", "*/*"].into_iter().any(has)
 }
 
 /// The kind of client. Envoy turns the response to a gRPC request into a gRPC status with the body as its message.
@@ -131,6 +184,12 @@ pub fn denied(
 pub fn missing_identifier(rule: Option<&Rule>, formats: &Responses, client: Client) -> Response {
     let of = rule.map(|rule| (rule, Numbers::without_wait(rule)));
     rejected(TOO_MANY, "weir_missing_identifier", "identifier missing", Vec::new(), (of, formats), client)
+}
+
+/// The response to a request with a value of an identifier that is not listed, if the rule denies those.
+pub fn unlisted_identifier(rule: Option<&Rule>, formats: &Responses, client: Client) -> Response {
+    let of = rule.map(|rule| (rule, Numbers::without_wait(rule)));
+    rejected(TOO_MANY, "weir_unlisted_identifier", "identifier not listed", Vec::new(), (of, formats), client)
 }
 
 /// The response to a request with several values of an identifier, if the rule denies those.
@@ -289,7 +348,17 @@ fn own(rule: &Rule, numbers: Numbers, client: Client) -> (Option<u32>, Option<(S
     let body = body.map(|body| {
         (body.content_type.clone(), body.render(&rule.name, numbers.limit, numbers.retry_after_s))
     });
-    (own.status.map(u32::from), body)
+    // A status of success is for calls whose id is known.
+    (own.status.map(u32::from).filter(|status| *status >= BAD_REQUEST.0), body)
+}
+
+/// The error of JSON-RPC, if the rule's denials are such.
+fn rpc_error(rule: &Rule, numbers: Numbers, why: &str, client: Client) -> Option<Box<RpcError>> {
+    let own = rule.response.as_ref().filter(|_| client == Client::Http)?;
+    let form = own.json_rpc.clone()?;
+    let shown = (!rule.is_hidden()).then_some((numbers.limit, numbers.retry_after_s));
+    let error = JsonRpc::error(why, &rule.name, shown);
+    Some(Box::new(RpcError { form, error, status: own.status.map_or(OK, u32::from) }))
 }
 
 /// The response of a denial by a limit that clients may see.
@@ -320,7 +389,8 @@ fn error(
         EXCEEDED.into()
     };
     mark(status, &mut headers);
-    Response { status, details, headers, body, grpc_status: GRPC_RESOURCE_EXHAUSTED }
+    let rpc = rpc_error(rule, numbers, EXCEEDED, client);
+    Response { status, details, headers, body, grpc_status: GRPC_RESOURCE_EXHAUSTED, rpc }
 }
 
 /// The response of a denial that states no quota. `of` is the rule that denies, with the values for its body.
@@ -350,7 +420,8 @@ fn rejected(
     };
     headers.push(("content-type", kind));
     mark(status, &mut headers);
-    Response { status, details, headers, body, grpc_status }
+    let rpc = of.and_then(|(rule, numbers)| rpc_error(rule, numbers, why, client));
+    Response { status, details, headers, body, grpc_status, rpc }
 }
 
 /// Marks a 429 as Envoy's own limiters do.
@@ -644,6 +715,10 @@ mod tests {
             assert_eq!((ambiguous.status, ambiguous.details), (429, "weir_ambiguous_identifier"));
             assert_eq!(ambiguous.headers, response.headers);
             assert_eq!(ambiguous.body, body.replace("missing", "ambiguous"));
+            let unlisted = unlisted_identifier(None, &config(responses).responses, Client::Http);
+            assert_eq!((unlisted.status, unlisted.details), (429, "weir_unlisted_identifier"));
+            assert_eq!(unlisted.headers, response.headers);
+            assert_eq!(unlisted.body, body.replace("missing", "not listed"));
         }
     }
 
@@ -701,6 +776,101 @@ mod tests {
             (response.status, response.body.into_owned(), response.grpc_status, headers)
         });
         shown.collect()
+    }
+
+    /// A denial by the first rule, completed with this id and this header `accept`.
+    fn rpc_denial(response: &str, id: &[u8], accept: Option<&str>) -> Response {
+        let config = own_config(response, "{}");
+        let denial = denial(Some(2_000), Cause::Limit);
+        let none = ExactDetails::default();
+        let response = denied(&config.rules, (&denial, Vec::new()), &none, &config.responses, Client::Http);
+        response.unwrap().complete(id, accept.map(str::as_bytes))
+    }
+
+    fn header(response: &Response, name: &str) -> Option<String> {
+        let found = response.headers.iter().filter(|(of, _)| *of == name);
+        let found: Vec<String> = found.map(|(_, value)| value.with_text(str::to_owned)).collect();
+        assert!(found.len() < 2, "{name}: {found:?}");
+        found.into_iter().next()
+    }
+
+    #[test]
+    fn a_denial_is_the_answer_to_a_call() {
+        const RPC: &str = r#"{"format": "json_rpc"}"#;
+        let zero = 0.0f64.to_le_bytes();
+        for (own, id, status, shown) in [
+            (RPC, b"c-1".as_slice(), 200, "\"c-1\""),
+            (RPC, &zero, 200, "0"),
+            // Nothing waits for these.
+            (RPC, b"", 429, "null"),
+            (RPC, &[b'i'; 10_240], 429, "null"),
+            (r#"{"format": "json_rpc", "status": 200}"#, b"", 429, "null"),
+            (r#"{"format": "json_rpc", "status": 503}"#, b"c-1", 503, "\"c-1\""),
+            (r#"{"format": "json_rpc", "status": 503}"#, b"", 503, "null"),
+        ] {
+            let response = rpc_denial(own, id, None);
+            let expected = format!(
+                r#"{{"jsonrpc":"2.0","id":{shown},"error":{{"code":-32029,"message":"rate limit exceeded","data":{{"rule":"per-key","limit":100,"retry_after":2}}}}}}"#
+            );
+            assert_eq!((response.status, &*response.body), (status, expected.as_str()));
+            assert_eq!(header(&response, "content-type").as_deref(), Some("application/json"));
+            assert_eq!(header(&response, "retry-after").as_deref(), Some("2"));
+            assert_eq!(header(&response, RATE_LIMITED).is_some(), status == 429, "{own} {id:?}");
+        }
+        let hidden = rpc_denial(r#"{"format": "json_rpc", "headers": "hidden"}"#, b"a", None);
+        assert!(!hidden.body.contains("data") && header(&hidden, "retry-after").is_none(), "{hidden:?}");
+    }
+
+    #[test]
+    fn a_client_that_accepts_events_alone_gets_one() {
+        for (accept, kind) in [
+            (None, "application/json"),
+            (Some("application/json, text/event-stream"), "application/json"),
+            (Some("*/*"), "application/json"),
+            (Some("text/event-stream, */*;q=0.1"), "application/json"),
+            (Some("text/html"), "application/json"),
+            (Some("text/event-stream"), "text/event-stream"),
+            (Some("Text/Event-Stream;q=1"), "text/event-stream"),
+        ] {
+            let response = rpc_denial(r#"{"format": "json_rpc"}"#, b"a\n\"b", accept);
+            assert_eq!(header(&response, "content-type").as_deref(), Some(kind), "{accept:?}");
+            let data = response
+                .body
+                .strip_prefix("event: message\ndata: ")
+                .and_then(|rest| rest.strip_suffix("\n\n"));
+            assert_eq!(data.is_some(), kind == "text/event-stream");
+            let json = data.unwrap_or(&response.body);
+            assert!(!json.contains('\n'), "{json}");
+            let json: serde_json::Value = serde_json::from_str(json).unwrap();
+            assert_eq!(json["id"], "a\n\"b");
+        }
+    }
+
+    #[test]
+    fn every_denial_by_the_rule_is_an_error_except_for_grpc() {
+        let config = own_config(r#"{"format": "json_rpc"}"#, r#"{"problem_json": true}"#);
+        let (formats, rule) = (&config.responses, config.rules.first());
+        for client in [Client::Http, Client::Grpc] {
+            for (response, message) in [
+                (missing_identifier(rule, formats, client), "identifier missing"),
+                (unlisted_identifier(rule, formats, client), "identifier not listed"),
+                (ambiguous_identifier(rule, formats, client), "identifier ambiguous"),
+                (banned(Banned::ForEver, UnixMs(0), rule, formats, client), "banned"),
+            ] {
+                let response = response.complete(b"a", None);
+                match client {
+                    Client::Grpc => assert_eq!(response.body, message),
+                    Client::Http => {
+                        let json: serde_json::Value = serde_json::from_str(&response.body).unwrap();
+                        assert_eq!((response.status, &json["error"]["message"]), (200, &message.into()));
+                        assert_eq!(
+                            json["error"]["data"],
+                            serde_json::json!({"rule": "per-key", "limit": 100})
+                        );
+                    }
+                }
+            }
+        }
     }
 
     #[test]

@@ -11,22 +11,13 @@
 //! filter receives the headers of such a response only with the access log.
 
 use crate::host::calls;
-use crate::host::headers::{Beyond, Headers};
+use crate::host::headers::{Headers, Nothing};
 use weir_core::rules::{Cost, ResponseCost, Rule};
 
 /// Envoy's response code details of a response from upstream.
 const VIA_UPSTREAM: &[u8] = b"via_upstream";
 /// The same of one that Envoy follows.
 const FOLLOWED: &[u8] = b"internal_redirect";
-
-/// A response has nothing besides its headers.
-struct Nothing;
-
-impl Beyond for Nothing {
-    fn property(&self, _: &[u8], _: &mut Vec<u8>) -> bool {
-        false
-    }
-}
 
 /// Whether Envoy has headers of a response to the current request.
 pub fn is_answered() -> bool {

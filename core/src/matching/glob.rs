@@ -59,7 +59,7 @@ impl Pattern {
                 rest = tail;
                 match second {
                     b'*' => piece.push(b'*'),
-                    b'\\' | b'|' | b'-' | b'+' => piece.extend_from_slice(&[b'\\', *second]),
+                    b'\\' | b'|' | b'-' | b'+' | b'~' => piece.extend_from_slice(&[b'\\', *second]),
                     _ => return None,
                 }
             } else {
@@ -107,6 +107,7 @@ fn set_apart(text: &mut [u8]) {
             (true, b'\\') => 0xfe,
             (true, b'-') => 0xfd,
             (true, b'+') => 0xfc,
+            (true, b'~') => 0xfa,
             (true, _) => 0xfb,
         };
     }

@@ -3,7 +3,7 @@
 //! ```text
 //! JSON text ─ fields ─┬─ config: workspace, aggregator, table, responses
 //!                     ├─ addresses: networks that are exempt or denied
-//!                     └─ rule ─┬─ matcher: path, methods, headers, host
+//!                     └─ rule ─┬─ matcher: path, methods, headers, host, metadata
 //!                              ├─ identifier: parts of the request (secret: those that are hashed)
 //!                              ├─ algorithm: how the limit is enforced
 //!                              ├─ carried: a limit that the request states
@@ -58,7 +58,8 @@ pub use request::{Lines, Request};
 pub use resolve::{Action, Denied, Live, Match, Matches, Scratch};
 pub use rule::ban::{Ban, MAX_BAN_MS};
 pub use rule::carried::CarriedLimit;
-pub use rule::cost::{Cost, ResponseCost};
+pub use rule::cost::{Cost, RequestCost, ResponseCost};
+pub use rule::json_rpc::JsonRpc;
 pub use rule::overrides::Override;
 pub use rule::response::{Body, OwnResponse};
 pub use rule::share::Share;

@@ -71,6 +71,8 @@ pub enum Action {
     Exempt,
     /// Deny the request without counting it, since a part of the identifier is missing.
     DenyMissing,
+    /// Deny the request without counting it, since a part of the identifier has a value that is not listed.
+    DenyUnlisted,
     /// Deny the request without counting it, since a part of the identifier has several values, and the rule says so or one of them may
     /// be banned.
     DenyAmbiguous,
@@ -333,7 +335,11 @@ impl Scratch {
             return Ok(());
         }
         let written = write_raw(&rule.parts, request, &mut self.sources, &mut self.raw);
-        if written.found == identifier::Found::Missing && rule.missing == Missing::Skip {
+        let is_skipped = match written.found {
+            identifier::Found::Missing => rule.missing == Missing::Skip,
+            found => found == identifier::Found::Skipped,
+        };
+        if is_skipped {
             return Ok(());
         }
         let start = self.identifiers.len();
@@ -350,6 +356,7 @@ impl Scratch {
             Found { exempt: true, .. } => Action::Exempt,
             found => match written.found {
                 identifier::Found::Missing if rule.missing == Missing::Deny => Action::DenyMissing,
+                identifier::Found::Denied => Action::DenyUnlisted,
                 identifier::Found::Ambiguous if rule.ambiguous == Ambiguous::Deny => Action::DenyAmbiguous,
                 // One of its values may be banned.
                 identifier::Found::Ambiguous if live.bans_some(rule) => Action::DenyAmbiguous,

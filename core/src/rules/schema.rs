@@ -14,10 +14,10 @@ use super::identifier::{PARTS_MAX, sources};
 use super::matcher::text::TEXT_BYTES_MAX;
 use super::request::client_address::TRUSTED_PROXIES_MAX;
 use super::request::host::HOST_BYTES_MAX;
-use super::request::property::KEY_BYTES_MAX;
+use super::request::property::{self, KEY_BYTES_MAX};
 use super::rule::algorithm::{self, AlgorithmKind};
 use super::rule::{
-    self, Ambiguous, Missing, OnFailure, UnknownKey, ban, carried, cost, overrides, response, share,
+    self, Ambiguous, Missing, OnFailure, UnknownKey, ban, carried, cost, json_rpc, overrides, response, share,
 };
 use super::secret::{SecretKey, VARIABLE_BYTES_MAX};
 use super::{addresses, matcher};
@@ -151,7 +151,8 @@ fn conditions() -> Value {
                 json!({ "type": "string", "pattern": pattern, "maxLength": matcher::METHOD_BYTES_MAX });
             one_or_list(method, matcher::METHODS_MAX)
         }
-        "headers" => list(one_of(&matcher::HEADER_KINDS, header_condition()), 1..=matcher::HEADERS_MAX),
+        "headers" => list(one_of(&matcher::value::KINDS, header_condition()), 1..=matcher::HEADERS_MAX),
+        "metadata" => list(metadata_condition(), 1..=matcher::METADATA_MAX),
         "host" => one_or_list(visible(1..=HOST_BYTES_MAX), matcher::HOSTS_MAX),
         "route" | "virtual_host" => {
             one_of(&matcher::NAME_KINDS, object(&matcher::NAME_KINDS, &[], |_| text(TEXT_BYTES_MAX)))
@@ -168,10 +169,32 @@ fn header_condition() -> Value {
     })
 }
 
+fn metadata_condition() -> Value {
+    let condition = object(&matcher::metadata::FIELDS, &["key"], |name| match name {
+        "filter" | "typed" | "key" => sources::metadata_field(name),
+        "present" | "invert" => boolean(),
+        _ => text(TEXT_BYTES_MAX),
+    });
+    let mut condition = one_of(&matcher::value::KINDS, condition);
+    let [filter, typed] = property::METADATA_KINDS;
+    let one_kind = json!({
+        "if": { "required": [filter] },
+        "then": { "not": { "required": [typed] } },
+        "else": { "required": [typed] },
+    });
+    extend(&mut condition, one_kind);
+    condition
+}
+
 fn cost() -> Value {
     let header = || object(&cost::HEADER_FIELDS, &["header"], |_| header_name());
+    let stated_in = object(&cost::REQUEST_KINDS, &[], |name| match name {
+        "header" => header_name(),
+        "metadata" => sources::metadata(),
+        _ => unknown(),
+    });
     let of_request = object(&cost::REQUEST_FIELDS, &["request", "max"], |name| match name {
-        "request" => header(),
+        "request" => one_of(&cost::REQUEST_KINDS, stated_in.clone()),
         _ => integer(1..=u64::MAX),
     });
     let of_response = object(&cost::RESPONSE_FIELDS, &["response", "reserve", "max"], |name| match name {
@@ -205,13 +228,24 @@ fn ban() -> Value {
 
 fn response() -> Value {
     let mut schema = object(&response::FIELDS, &[], |name| match name {
-        "status" => integer(response::STATUS),
+        "status" => any_of([json!({ "const": json_rpc::STATUS_OK }), integer(response::STATUS)]),
         "body" => text(response::BODY_BYTES_MAX),
         "content_type" => text(response::CONTENT_TYPE_BYTES_MAX),
         "headers" => words(&response::HEADERS),
+        "format" => words(&json_rpc::FORMATS),
+        "id" => sources::metadata(),
         _ => unknown(),
     });
-    extend(&mut schema, json!({ "dependentRequired": { "content_type": ["body"] } }));
+    let of_json_rpc = json!({ "body": false, "content_type": false });
+    extend(
+        &mut schema,
+        json!({
+            "dependentRequired": { "content_type": ["body"], "id": ["format"] },
+            "if": { "required": ["format"] },
+            "then": { "properties": of_json_rpc },
+            "else": { "properties": { "status": integer(response::STATUS) } },
+        }),
+    );
     schema
 }
 

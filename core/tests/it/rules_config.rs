@@ -97,7 +97,8 @@ fn every_field_is_read() {
     let rule = &config.rules[0];
     assert_eq!((rule.name.as_str(), rule.namespace.as_str()), ("login", "logins"));
     assert_eq!((rule.limit, rule.duration_ms), (u64::MAX, 31_622_400_000));
-    assert_eq!(rule.cost, Cost::Header { name: (*b"x-cost").into(), max: 50, default: 2 });
+    let Cost::Request(cost) = &rule.cost else { panic!("{:?}", rule.cost) };
+    assert_eq!((cost.header(), cost.max, cost.default), (Some(b"x-cost".as_slice()), 50, 2));
     assert_eq!((rule.missing, rule.shadow, rule.timeout_ms), (Missing::Deny, true, 250));
     assert_eq!(rule.ambiguous, Ambiguous::Deny);
     assert_eq!((rule.on_failure, rule.unknown_key), (OnFailure::Deny, UnknownKey::AssumeLow));
@@ -444,7 +445,10 @@ fn invalid_identifiers() {
             r#""identifier": {"client_address": {"ipv4_prefix": 33}}"#,
             "rules[0].identifier.client_address.ipv4_prefix: 33 is out of range; expected a whole number from 0 to 32",
         ),
-        (r#""identifier": {"metadata": {"key": "a"}}"#, "rules[0].identifier.metadata.filter: it is missing"),
+        (
+            r#""identifier": {"metadata": {"key": "a"}}"#,
+            "rules[0].identifier.metadata: none of filter or typed is given",
+        ),
         (r#""identifier": {"client_certificate": "san"}"#, "rules[0].identifier.client_certificate: "),
         (r#""identifier": {"jwt_claim": {}}"#, "rules[0].identifier.jwt_claim.claim: it is missing"),
         (

@@ -242,6 +242,61 @@ fn a_namespace_with_a_ban_denies_ambiguous_identifiers() {
     assert_eq!(actions(&config, &controls, &twice), [Action::DenyAmbiguous]);
 }
 
+const LISTED: &str = r#"{"aggregator": {"cluster": "c"}, "rules": [
+    {"name": "tools", "identifier": [{"header": "x-key"}, {"header": "x-tool", "one_of": ["search", "fetch"]}],
+     "limit": 9, "window": "1m", "overrides": [{"identifier": "*|\\~", "limit": 2}, {"identifier": "*|fetch", "limit": 3}]},
+    {"name": "denying", "identifier": {"header": "x-tool", "one_of": ["search"], "on_unlisted": "deny"},
+     "limit": 9, "window": "1m", "on_missing_identifier": "skip"},
+    {"name": "skipping", "identifier": [{"header": "x-key"}, {"header": "x-tool", "one_of": ["search"], "on_unlisted": "skip"}],
+     "limit": 9, "window": "1m", "on_missing_identifier": "deny"}]}"#;
+
+/// A client that invents values would get a fresh count for each of them.
+#[test]
+fn values_that_are_not_listed_count_together() {
+    let config = Config::parse(LISTED.as_bytes()).unwrap();
+    let limit = |limit| Action::Limit { limit, configured: None, cost: 1, epoch: 0 };
+    let found = |lines: &[(&str, &str)]| {
+        let mut scratch = Scratch::default();
+        let matches = config.resolve(&Headers::of(lines), &Live::default(), &mut scratch);
+        let shown = matches
+            .map(|one| (one.rule.name.clone(), String::from_utf8_lossy(one.identifier).into(), one.action));
+        shown.collect::<Vec<(String, String, Action)>>()
+    };
+    let of = |name: &str, identifier: &str, action| (name.to_owned(), identifier.to_owned(), action);
+    assert_eq!(
+        found(&[("x-key", "a"), ("x-tool", "search")]),
+        [
+            of("tools", "a|search", limit(9)),
+            of("denying", "search", limit(9)),
+            of("skipping", "a|search", limit(9))
+        ]
+    );
+    assert_eq!(found(&[("x-key", "a"), ("x-tool", "fetch")])[0], of("tools", "a|fetch", limit(3)));
+    for invented in ["search-1", "Search", "~", r"\~", "search|", &"s".repeat(9_000)] {
+        assert_eq!(
+            found(&[("x-key", "a"), ("x-tool", invented)]),
+            [of("tools", r"a|\~", limit(2)), of("denying", r"\~", Action::DenyUnlisted)],
+            "{invented}"
+        );
+    }
+    // The rule is not for other tools, whatever else their requests lack.
+    assert_eq!(found(&[("x-tool", "other")]).len(), 2);
+    assert_eq!(
+        found(&[]),
+        [of("tools", r"\-|\-", limit(9)), of("skipping", r"\-|\-", Action::DenyMissing)],
+        "a missing part is not an unlisted one"
+    );
+    let controls = controls(&[
+        ("tools", r"a|\~", Effect::Ban),
+        ("denying", r"\~", Effect::Exempt),
+        ("tools", r"b|*", Effect::Limit(4)),
+    ]);
+    let other = [("x-key", "a"), ("x-tool", "other")];
+    assert_eq!(actions(&config, &controls, &other), [Action::Ban(Banned::ForEver), Action::Exempt]);
+    let raised = Action::Limit { limit: 4, configured: Some(2), cost: 1, epoch: 0 };
+    assert_eq!(actions(&config, &controls, &[("x-key", "b"), ("x-tool", "x")])[0], raised);
+}
+
 #[test]
 fn live_controls_precede_the_configuration() {
     let config = Config::parse(CONFIG.as_bytes()).unwrap();

@@ -37,6 +37,8 @@ pub struct EnvoyOptions {
     /// The port and the filter of a second listener with the same route.
     pub second: Option<(u16, Filter)>,
     pub route: Route,
+    /// `typed_per_filter_config` of the only route, as Envoy's API defines it; null for none.
+    pub route_filters: Value,
     /// The gRPC ports of the region's aggregators on this machine. If there is none, their cluster is left out.
     pub aggregator_ports: Vec<u16>,
     /// TLS to the aggregators, with PEM files; `None` for plain text.
@@ -67,6 +69,7 @@ impl Default for EnvoyOptions {
             copies: 1,
             second: None,
             route: Route::Direct,
+            route_filters: Value::Null,
             aggregator_ports: Vec::new(),
             aggregator_tls: None,
             reloadable: false,
@@ -259,7 +262,11 @@ fn listener(options: &EnvoyOptions, folder: &Path, name: &str, port: u16, filter
 }
 
 fn virtual_host(options: &EnvoyOptions) -> Value {
-    let mut host = json!({ "name": VIRTUAL_HOST, "domains": ["*"], "routes": [route(options.route)] });
+    let mut route = route(options.route);
+    if !options.route_filters.is_null() {
+        route["typed_per_filter_config"] = options.route_filters.clone();
+    }
+    let mut host = json!({ "name": VIRTUAL_HOST, "domains": ["*"], "routes": [route] });
     if let Filter::RateLimit(service) = &options.filter {
         let action =
             |header: &&str| json!({ "request_headers": { "header_name": header, "descriptor_key": header } });

@@ -44,7 +44,7 @@ const PAGES: [&str; 26] = [
 const SITE_LINK: &str = "../../issues/new";
 
 /// Objects of the configuration with an unknown field `x`. The parser's error lists the fields that it accepts there.
-const OBJECTS: [(&str, &str); 20] = [
+const OBJECTS: [(&str, &str); 22] = [
     ("", r#"{"x": 1}"#),
     ("aggregator", r#"{"aggregator": {"x": 1}}"#),
     ("table", r#"{"table": {"x": 1}}"#),
@@ -54,7 +54,9 @@ const OBJECTS: [(&str, &str); 20] = [
     ("", r#"{"rules": [{"match": {"x": 1}}]}"#),
     ("path", r#"{"rules": [{"match": {"path": {"exact": "/", "x": 1}}}]}"#),
     ("", r#"{"rules": [{"match": {"headers": [{"present": true, "x": 1}]}}]}"#),
+    ("", r#"{"rules": [{"match": {"metadata": [{"filter": "a", "key": "b", "present": true, "x": 1}]}}]}"#),
     ("", r#"{"rules": [{"identifier": {"header": "a", "x": 1}}]}"#),
+    ("metadata", r#"{"rules": [{"identifier": {"metadata": {"filter": "a", "key": "b", "x": 1}}}]}"#),
     ("client_address", r#"{"rules": [{"identifier": {"client_address": {"x": 1}}}]}"#),
     ("host", r#"{"rules": [{"identifier": {"host": {"x": 1}}}]}"#),
     ("jwt_claim", r#"{"rules": [{"identifier": {"jwt_claim": {"x": 1}}}]}"#),

@@ -15,6 +15,16 @@ pub trait Beyond {
     fn property(&self, path: &[u8], out: &mut Vec<u8>) -> bool;
 }
 
+/// No properties: headers that are read by themselves.
+#[derive(Clone, Copy, Debug)]
+pub struct Nothing;
+
+impl Beyond for Nothing {
+    fn property(&self, _: &[u8], _: &mut Vec<u8>) -> bool {
+        false
+    }
+}
+
 /// Serialised headers. Reading ends at the first bytes that do not fit the format.
 #[derive(Clone, Copy, Debug)]
 pub struct Headers<'a, B> {

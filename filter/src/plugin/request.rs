@@ -78,11 +78,14 @@ impl Plugin {
             let Some(compiled) = self.compiled_rules.get(rule) else { continue };
             let shadow = compiled.policy.shadow || !enforced;
             match action {
-                Action::DenyMissing | Action::DenyAmbiguous | Action::Ban(_) if shadow => {
+                Action::DenyMissing | Action::DenyUnlisted | Action::DenyAmbiguous | Action::Ban(_)
+                    if shadow =>
+                {
                     self.statistics.count(rule, RuleOutcome::ShadowDenied);
                     label = Some((rule, RuleOutcome::ShadowDenied));
                 }
                 Action::DenyMissing => return Err(Refused::Missing(rule)),
+                Action::DenyUnlisted => return Err(Refused::Unlisted(rule)),
                 Action::DenyAmbiguous => return Err(Refused::Ambiguous(rule)),
                 Action::Ban(banned) => {
                     self.bans.accuse(rule, identifier);

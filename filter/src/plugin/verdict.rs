@@ -64,6 +64,8 @@ pub(super) enum Refused {
     Path,
     /// A rule needs a part of the identifier that is missing.
     Missing(usize),
+    /// A part of a rule's identifier has a value that is not listed.
+    Unlisted(usize),
     /// A rule needs a part of the identifier that has several values.
     Ambiguous(usize),
     /// A rule's identifier, or the client's network, is banned.
@@ -87,6 +89,7 @@ impl Plugin {
             Refused::Address => responses::denied_address(formats, client),
             Refused::Path => responses::ambiguous_path(formats, client),
             Refused::Missing(rule) => responses::missing_identifier(rules.get(rule), formats, client),
+            Refused::Unlisted(rule) => responses::unlisted_identifier(rules.get(rule), formats, client),
             Refused::Ambiguous(rule) => responses::ambiguous_identifier(rules.get(rule), formats, client),
             Refused::Banned(rule, banned) => responses::banned(banned, now, rules.get(rule), formats, client),
         };
@@ -101,7 +104,9 @@ impl Plugin {
                 let label = Label { rule: PATHS.into(), outcome: AMBIGUOUS_PATH };
                 return Effect::Refuse(label, Box::new(response));
             }
-            Refused::Missing(rule) | Refused::Ambiguous(rule) => (rule, RuleOutcome::Denied),
+            Refused::Missing(rule) | Refused::Unlisted(rule) | Refused::Ambiguous(rule) => {
+                (rule, RuleOutcome::Denied)
+            }
             Refused::Banned(rule, _) => (rule, RuleOutcome::Banned),
         };
         self.statistics.count(decided.0, decided.1);

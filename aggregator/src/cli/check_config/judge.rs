@@ -1,5 +1,6 @@
 //! Checks what was read: the filter's own object, and what an Envoy configuration or a Kubernetes object contains.
 
+use super::bodies::{self, Chain};
 use super::order;
 use super::report::{Place, Report};
 use super::summary::{MODULE_OF_RESPONSES, summary};
@@ -18,7 +19,10 @@ const NAMES_SHOWN: usize = 10;
 pub fn judge_text(place: Place, text: &[u8], json: &serde_json::Value) -> Report {
     let mut report = Report::default();
     match Config::parse_with(text, &|_| Some(STAND_IN.to_owned())) {
-        Ok(config) => report.accept(place, summary(&config, json)),
+        Ok(config) => {
+            let warnings = bodies::warnings(&config, json, &[]);
+            report.accept(place, summary(&config, json) + &listed(warnings));
+        }
         Err(errors) => report.reject_all(&place, &errors),
     }
     report
@@ -54,6 +58,10 @@ pub fn judge_document(place: &Place, repeated: &[Repeated], json: &serde_json::V
     report
 }
 
+fn listed(warnings: impl IntoIterator<Item = String>) -> String {
+    warnings.into_iter().map(|warning| format!("\n  {warning}")).collect()
+}
+
 /// What of a document its plugins are held against.
 struct Around<'a> {
     clusters: Option<Vec<&'a str>>,
@@ -80,12 +88,19 @@ fn judge_plugin(place: Place, plugin: &PluginConfig, around: &Around<'_>) -> Rep
         clusters.as_deref().and_then(|clusters| no_such_cluster(&config.aggregator.cluster, clusters));
     let wrong = [cluster, wrong_module(&config, plugin)];
     let settings = wrong_settings(&config, plugin, settings);
-    if wrong.iter().all(Option::is_none) && settings.is_empty() {
-        let warnings = underscore_warning(&config, plugin, underscores);
-        let warnings = warnings.into_iter().chain(order::warnings(document, plugin));
-        let warnings: String = warnings.map(|warning| format!("\n  {warning}")).collect();
-        let json = serde_json::from_str(&plugin.json).unwrap_or_default();
-        report.accept(place.clone(), summary(&config, &json) + &warnings);
+    let json = serde_json::from_str(&plugin.json).unwrap_or_default();
+    let chain = Chain::of(document, plugin);
+    let late = chain.as_ref().map(|chain| chain.late_parsers(&json)).unwrap_or_default();
+    if wrong.iter().all(Option::is_none) && settings.is_empty() && late.is_empty() {
+        let of_bodies = chain.map(|chain| (chain.namespaces(), chain.warnings(&json)));
+        let (namespaces, around) = of_bodies.unwrap_or_default();
+        let warnings = underscore_warning(&config, plugin, underscores).into_iter();
+        let warnings = warnings.chain(order::warnings(document, plugin));
+        let warnings = warnings.chain(bodies::warnings(&config, &json, &namespaces)).chain(around);
+        report.accept(place.clone(), summary(&config, &json) + &listed(warnings));
+    }
+    for (path, message) in late {
+        report.reject(Place { path, ..place.clone() }, "", message);
     }
     for (path, message) in wrong.into_iter().flatten() {
         report.reject(place.clone(), path, message);

@@ -5,9 +5,10 @@
 //! Limits of the rate-limit service and tokens files are read as the aggregator reads them. Any other document is taken for the filter's
 //! object, so that an error always names what is expected.
 //!
-//! - `judge` checks what is in a file, and `order` the filters around it;
+//! - `judge` checks what is in a file, `order` the filters around it, and `bodies` those that parse bodies;
 //!   `others` checks files of the aggregator. `summary` describes what is valid, and `report` has the result.
 
+mod bodies;
 mod judge;
 mod order;
 mod others;

@@ -63,7 +63,7 @@ fn reads_claims(identifier: &Value) -> bool {
 }
 
 /// The list of HTTP filters that has the plugin, and its place there.
-fn filters_of<'a>(document: &'a Value, path: &str) -> Option<(&'a Vec<Value>, usize)> {
+pub(super) fn filters_of<'a>(document: &'a Value, path: &str) -> Option<(&'a Vec<Value>, usize)> {
     let ends = ["http_filters[", "httpFilters["].into_iter();
     let end = ends.filter_map(|name| Some(path.rfind(name)? + name.len())).max()?;
     let (list, rest) = path.split_at_checked(end)?;
@@ -76,7 +76,7 @@ fn filters_of<'a>(document: &'a Value, path: &str) -> Option<(&'a Vec<Value>, us
 }
 
 /// The last part of the type of a filter's configuration.
-fn kind(filter: &Value) -> &str {
+pub(super) fn kind(filter: &Value) -> &str {
     let config = filter.get("typed_config").or_else(|| filter.get("typedConfig"));
     let kind = config.and_then(|config| config.get("@type")).and_then(Value::as_str).unwrap_or_default();
     let inner = config.and_then(|config| config.get("type_url").or_else(|| config.get("typeUrl")));
@@ -84,7 +84,7 @@ fn kind(filter: &Value) -> &str {
     kind.rsplit('.').next().unwrap_or(kind)
 }
 
-fn name(filter: &Value) -> &str {
+pub(super) fn name(filter: &Value) -> &str {
     filter.get("name").and_then(Value::as_str).unwrap_or("without a name")
 }
 

@@ -34,16 +34,26 @@ pub fn summary(config: &Config, json: &serde_json::Value) -> String {
 
 /// Warns of rules that clients can evade by omitting a header or parameter, if no other rule limits such requests.
 fn warnings(rules: &[Rule]) -> impl Iterator<Item = String> {
-    rules.iter().enumerate().filter_map(|(at, rule)| {
-        let (kind, name) = rule.left_out()?;
-        if rule.shadow || rules.iter().any(|other| other.covers(rule)) {
-            return None;
-        }
-        let name = String::from_utf8_lossy(name);
-        Some(format!(
-            "warning: rules[{at}].on_missing_identifier: skip allows every request without {kind} {name}; add a rule for such requests, or \
-             use shared or deny"
-        ))
+    let evadable = rules
+        .iter()
+        .enumerate()
+        .filter(|(_, rule)| !rule.shadow && !rules.iter().any(|other| other.covers(rule)));
+    evadable.flat_map(|(at, rule)| {
+        let left_out = rule.left_out().map(|(kind, name)| {
+            let name = String::from_utf8_lossy(name);
+            format!(
+                "warning: rules[{at}].on_missing_identifier: skip allows every request without {kind} {name}; add a rule for such requests, or \
+                 use shared or deny"
+            )
+        });
+        let unlisted = rule.evaded_by().map(|(kind, name)| {
+            let name = String::from_utf8_lossy(name);
+            format!(
+                "warning: rules[{at}].identifier: on_unlisted: skip allows every request with another value of {kind} {name}; add a rule for such \
+                 requests, or use shared or deny"
+            )
+        });
+        left_out.into_iter().chain(unlisted)
     })
 }
 
@@ -146,8 +156,17 @@ fn cost_summary(cost: &Cost) -> String {
     match cost {
         Cost::Fixed(1) => String::new(),
         Cost::Fixed(cost) => format!(", a request costs {cost}"),
-        Cost::Header { name, max, .. } => {
-            format!(", a request costs the value of {}, at most {max}", String::from_utf8_lossy(name))
+        Cost::Request(cost) => {
+            let of_metadata = |(namespace, key)| {
+                format!(
+                    "{} in metadata of {}",
+                    String::from_utf8_lossy(key),
+                    String::from_utf8_lossy(namespace)
+                )
+            };
+            let header = cost.header().map(|name| String::from_utf8_lossy(name).into_owned());
+            let name = header.or_else(|| cost.metadata().map(of_metadata)).unwrap_or_default();
+            format!(", a request costs the value of {name}, at most {}", cost.max)
         }
         Cost::Response(ResponseCost { name, reserve, max, .. }) => {
             let name = String::from_utf8_lossy(name);

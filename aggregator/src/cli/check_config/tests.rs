@@ -125,6 +125,29 @@ fn a_rule_that_clients_escape_is_warned_of() {
 }
 
 #[test]
+fn a_rule_that_skips_values_of_clients_is_warned_of() {
+    let rule =
+        |name: &str, fields: &str| format!(r#"{{"name": "{name}", "limit": 9, "window": "1s", {fields}}}"#);
+    let by_tool = r#""identifier": {"header": "x-tool", "one_of": ["a"], "on_unlisted": "skip"}"#;
+    let by_address = r#""identifier": {"client_address": {}}"#;
+    let (tool, denying) = (rule("tool", by_tool), rule("tool", &by_tool.replace("skip", "deny")));
+    for (rules, warned) in [
+        (tool.clone(), true),
+        (denying.clone(), false),
+        (format!("{}, {tool}", rule("all", by_address)), false),
+        (format!("{}, {tool}", rule("all", by_tool)), true),
+        (format!("{}, {tool}", denying.replace("tool", "all")), false),
+        (rule("tool", &format!("{by_tool}, \"shadow_mode\": true")), false),
+        (tool.replace("\"header\": \"x-tool\"", "\"jwt_claim\": {\"claim\": \"plan\"}"), false),
+    ] {
+        let text = format!(r#"{{"aggregator": {{"cluster": "weir"}}, "rules": [{rules}]}}"#);
+        let report = valid(&text);
+        let warning = "on_unlisted: skip allows every request with another value of header x-tool";
+        assert_eq!(report.contains(warning), warned, "{text}\n{report}");
+    }
+}
+
+#[test]
 fn the_module_is_held_against_the_configuration() {
     let headers_on_allowed =
         PLUGIN.replace("\"rules\"", "\"responses\": {\"headers_on_allowed\": true}, \"rules\"");
@@ -370,6 +393,79 @@ fn what_operators_ship_is_read() {
         (6, None, "rules[0].limit"),
     ];
     assert_eq!(places.collect::<Vec<_>>(), expected);
+}
+
+/// An example's Envoy configuration, with each text replaced that occurs in it.
+fn example(name: &str, changes: &[(&str, &str)]) -> String {
+    let file = format!("{}/../examples/{name}/envoy.yaml", env!("CARGO_MANIFEST_DIR"));
+    changes.iter().fold(std::fs::read_to_string(file).unwrap(), |text, (from, to)| {
+        assert!(text.contains(from), "{name} has no {from}");
+        text.replace(from, to)
+    })
+}
+
+#[test]
+fn what_closes_the_examples_by_the_body_is_missed() {
+    for (name, changes, part) in [
+        ("mcp-tools", &[][..], None),
+        ("model-limits", &[], None),
+        (
+            "mcp-tools",
+            &[("reject_duplicate_keys: true", "clear_route_cache: true")],
+            Some("set reject_duplicate_keys"),
+        ),
+        (
+            "mcp-tools",
+            &[("one_of: [search, fetch, run_sql]", "pick: first")],
+            Some("list the values in one_of"),
+        ),
+        (
+            "mcp-tools",
+            &[("on_missing_identifier: deny", "on_missing_identifier: skip")],
+            Some("has no name or is not parsed"),
+        ),
+        (
+            "mcp-tools",
+            &[("present: false", "present: true"), ("exact: 'true', invert: true", "exact: 'true'")],
+            Some("add a rule with present: false"),
+        ),
+        (
+            "mcp-tools",
+            &[("http.mcp.v3.Mcp", "http.lua.v3.Lua")],
+            Some("no filter of this list writes the metadata envoy.filters.http.mcp"),
+        ),
+        (
+            "model-limits",
+            &[("one_of: [gpt-4o, gpt-4o-mini]", "pick: first")],
+            Some("a client writes model into its body"),
+        ),
+        (
+            "model-limits",
+            &[("one_of: [", "on_unlisted: skip\n                                    one_of: [")],
+            Some("on_unlisted: skip allows every request with a model"),
+        ),
+    ] {
+        let report = valid(&example(name, changes));
+        match part {
+            Some(part) => assert!(report.contains(part), "{changes:?}\n{report}"),
+            None => assert!(!report.contains("warning:"), "{name}\n{report}"),
+        }
+    }
+}
+
+#[test]
+fn a_parser_of_bodies_after_the_filter_is_an_error() {
+    for (name, comment) in [("mcp-tools", "# Reads the call"), ("model-limits", "# Reads the model")] {
+        let text = example(name, &[]);
+        let (before, rest) = text.split_once(&format!("                  {comment}")).unwrap();
+        let (parser, rest) = rest.split_once("                  - name: weir\n").unwrap();
+        let (weir, after) = rest.split_once("                  - name: router\n").unwrap();
+        let moved = format!(
+            "{before}                  - name: weir\n{weir}                  #{parser}                  - name: router\n{after}"
+        );
+        check_said(&moved, false, "and requests pass it after Weir; expected a place before Weir");
+        check_said(&moved, false, "filter_chains[0].filters[0].typed_config.http_filters[");
+    }
 }
 
 #[test]

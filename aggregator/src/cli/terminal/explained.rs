@@ -13,6 +13,7 @@ pub fn lines(explanation: &Explanation) -> Vec<String> {
     };
     let (identifier, region) = (plain(&explanation.identifier), plain(&explanation.region));
     let mut lines = vec![format!("{identifier} in {place}, as known in region {region}")];
+    lines.extend(part_lines(&explanation.identifier));
     lines.extend(control_lines(&explanation.control, explanation.now_unix_ms));
     for exact in &explanation.exact {
         lines.push(String::new());
@@ -29,6 +30,32 @@ pub fn lines(explanation: &Explanation) -> Vec<String> {
         }
     }
     lines
+}
+
+/// What parts of an identifier stand for that are no values.
+fn part_lines(identifier: &str) -> Vec<String> {
+    let meaning = |part: &str| match part {
+        r"\-" => Some("all requests without this part"),
+        r"\+" => Some("all requests with several values of this part"),
+        r"\~" => Some("all values of this part that one_of does not list"),
+        _ => None,
+    };
+    let line = |(number, part): (usize, &str)| Some(format!("  part {number}: {}", meaning(part)?));
+    (1..).zip(parts(identifier)).filter_map(line).collect()
+}
+
+/// The parts of a raw identifier: what is between bars that are not escaped.
+fn parts(identifier: &str) -> Vec<&str> {
+    let (mut parts, mut start, mut escaped) = (Vec::new(), 0, false);
+    for (at, byte) in identifier.bytes().enumerate() {
+        if byte == b'|' && !escaped {
+            parts.extend(identifier.get(start..at));
+            start = at + 1;
+        }
+        escaped = byte == b'\\' && !escaped;
+    }
+    parts.extend(identifier.get(start..));
+    parts
 }
 
 /// The use of a log or a ledger.
@@ -175,4 +202,29 @@ fn of_cell(cell: &Cell) -> Vec<String> {
         lines.push(format!("    {name}  {used}  received {age} ago"));
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_that_are_no_values_are_named() {
+        for (identifier, expected) in [
+            ("alice", &[][..]),
+            (r"alice|\~", &["  part 2: all values of this part that one_of does not list"][..]),
+            (
+                r"\-|a\|b|\+",
+                &[
+                    "  part 1: all requests without this part",
+                    "  part 3: all requests with several values of this part",
+                ],
+            ),
+            (r"a\\|\~", &["  part 2: all values of this part that one_of does not list"]),
+            (r"a\|\\~|~", &[]),
+            ("", &[]),
+        ] {
+            assert_eq!(part_lines(identifier), expected, "{identifier}");
+        }
+    }
 }

@@ -89,6 +89,9 @@ fn single_patterns() {
         (r"*|b", r"a\\|b", true),
         (r"*-", r"\-", false),
         (r"*\-", r"a|\-", true),
+        (r"*|\~", r"a|\~", true),
+        (r"*|\~", r"a|~", false),
+        (r"*~", r"a|\~", false),
         (r"*|*", r"\|\|", false),
     ] {
         assert_eq!(matches(pattern, text.as_bytes()), expected, "{pattern} {text}");

@@ -1,20 +1,25 @@
 //! The identifier that is counted: parts of a request, joined so that two different identifiers never coincide.
 //!
 //! The raw identifier: in each part `\` becomes `\\` and `|` becomes `\|`; the parts are joined by `|`. A part that is
-//! absent or empty becomes `\-`, and an ambiguous one `\+`; no value can produce either. Overrides are matched against
+//! absent or empty becomes `\-`, an ambiguous one `\+`, and one whose value is not listed `\~`; no value can produce these. Overrides are matched against
 //! this text. The canonical identifier, which keys and tables use, is the raw one if that is short, and else a digest
 //! of it.
 //!
 //! Values that an upstream treats as equal are written in the same way: decoded, and without leading and trailing
 //! blanks.
 
+mod escape;
+pub(super) mod listed;
 pub(super) mod sources;
 
-use self::sources::{FIELDS, LOWERCASE, NAMES, PICK, PICKS, Pick, Source, push_escaped, sources_with};
+use self::escape::push_escaped;
+use self::listed::{Listed, ON_UNLISTED, ONE_OF, UNLISTED, Unlisted};
+use self::sources::{FIELDS, HOST, LOWERCASE, NAMES, PICK, PICKS, Pick, Source, sources_with};
 use super::request::sources::Sources;
 use super::request::{Request, trim};
 use crate::fields::{Errors, Fields, Node};
 use crate::matching::canonical::canonical_identifier;
+use alloc::boxed::Box;
 use alloc::format;
 use alloc::vec::Vec;
 
@@ -43,9 +48,10 @@ pub fn identifier_of(values: &[&[u8]], out: &mut Vec<u8>) {
     canonical_identifier(&raw, out);
 }
 
-/// Whether a part of a canonical identifier has a value. One without any is of all clients whose requests lack it.
+/// Whether a part of a canonical identifier has a value. One without any is of all clients whose requests lack it, or have a value that
+/// is not listed.
 pub fn has_value(identifier: &[u8]) -> bool {
-    identifier.split(|byte| *byte == b'|').any(|part| part != ABSENT && part != AMBIGUOUS)
+    identifier.split(|byte| *byte == b'|').any(|part| ![ABSENT, AMBIGUOUS, UNLISTED].contains(&part))
 }
 
 /// One part of an identifier.
@@ -54,16 +60,24 @@ pub(super) struct Part {
     source: Source,
     /// Whether ASCII letters of the value are converted to lower case.
     lowercase: bool,
+    /// The values that it may have.
+    listed: Option<Box<Listed>>,
 }
 
 /// Whether a request has all parts of an identifier. For several parts the greatest value in this order applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Found {
     Whole,
+    /// A part has a value that is not listed, and counts as all such.
+    Unlisted,
     /// A part is absent or empty.
     Missing,
     /// A part has several values.
     Ambiguous,
+    /// A part has a value that is not listed, and such requests are denied.
+    Denied,
+    /// A part has a value to which the rule does not apply.
+    Skipped,
 }
 
 /// Headers with many spellings of one value, and the parts that read them.
@@ -94,8 +108,15 @@ impl Part {
             false => of_no_use(&fields, PICK, errors).map(|()| Pick::Only),
         };
         let source = Source::read(kind, pick.unwrap_or(Pick::Only), fields.get(kind)?, errors);
+        let listed = match sources_with(ONE_OF).any(|with| with == kind) {
+            true => Listed::read(kind == HOST || lowercase == Some(true), &fields, errors),
+            false => [ONE_OF, ON_UNLISTED]
+                .iter()
+                .try_for_each(|field| of_no_use(&fields, field, errors))
+                .map(|()| None),
+        };
         pick?;
-        Some(Part { source: source?, lowercase: lowercase? })
+        Some(Part { source: source?, lowercase: lowercase?, listed: listed?.map(Box::new) })
     }
 
     /// Appends the part's value, escaped, or the replacement for a missing or ambiguous one.
@@ -115,7 +136,17 @@ impl Part {
         {
             value.make_ascii_lowercase();
         }
-        Found::Whole
+        match self.listed.as_ref().and_then(|listed| listed.apply(start, out)) {
+            None => Found::Whole,
+            Some(Unlisted::Shared) => Found::Unlisted,
+            Some(Unlisted::Deny) => Found::Denied,
+            Some(Unlisted::Skip) => Found::Skipped,
+        }
+    }
+
+    /// Whether the rule does not apply to values that are not listed.
+    fn skips_unlisted(&self) -> bool {
+        self.listed.as_ref().is_some_and(|listed| listed.skips())
     }
 
     /// Kind and name of the part if a client can omit it.
@@ -144,6 +175,42 @@ pub(super) fn header_parts(parts: &[Part]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
+/// The metadata that is a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MetadataPart<'a> {
+    /// The namespace of the metadata.
+    pub namespace: &'a [u8],
+    /// The last key to the value.
+    pub key: &'a [u8],
+    /// Whether its values are listed.
+    pub is_listed: bool,
+    /// Whether the rule does not apply to values that are not listed.
+    pub skips_unlisted: bool,
+}
+
+/// The metadata that is a part.
+pub(super) fn metadata_parts(parts: &[Part]) -> impl Iterator<Item = MetadataPart<'_>> {
+    parts.iter().filter_map(|part| match &part.source {
+        Source::Property(property, _) => Some(MetadataPart {
+            namespace: property.namespace()?,
+            key: property.name(),
+            is_listed: part.listed.is_some(),
+            skips_unlisted: part.skips_unlisted(),
+        }),
+        _ => None,
+    })
+}
+
+/// Whether a request may lack a part.
+pub(super) fn can_be_missing(parts: &[Part]) -> bool {
+    parts.iter().any(|part| !matches!(part.source, Source::ClientAddress(_) | Source::Constant(_)))
+}
+
+/// Whether the rule does not apply to requests with a value of a part that is not listed.
+pub(super) fn skips_unlisted(parts: &[Part]) -> bool {
+    parts.iter().any(Part::skips_unlisted)
+}
+
 /// Headers that are identified by as they are written, though upstreams accept many spellings; each with the part to use.
 pub(super) fn spelt_parts(parts: &[Part]) -> impl Iterator<Item = (&[u8], &'static str)> {
     parts.iter().filter_map(|part| match &part.source {
@@ -152,6 +219,11 @@ pub(super) fn spelt_parts(parts: &[Part]) -> impl Iterator<Item = (&[u8], &'stat
         }
         _ => None,
     })
+}
+
+/// Kind and name of each part whose value a client chooses, and to which the rule does not apply if it is not listed.
+pub(super) fn evaded_parts(parts: &[Part]) -> impl Iterator<Item = (&'static str, &[u8])> {
+    parts.iter().filter(|part| part.skips_unlisted()).filter_map(Part::optional)
 }
 
 /// Kind and name of each part that a client can omit.
@@ -205,7 +277,7 @@ mod tests {
     use crate::fields::{Bounds, Value};
     use crate::rules::request::has_foreign_blank;
     use crate::rules::testing::TestRequest;
-    use alloc::string::String;
+    use alloc::string::{String, ToString};
     use alloc::vec;
     use proptest::prelude::*;
 
@@ -359,6 +431,75 @@ mod tests {
     }
 
     #[test]
+    fn values_that_are_not_listed_share_one_replacement() {
+        use Found::{Ambiguous, Denied, Missing, Skipped, Unlisted, Whole};
+        let request = TestRequest::get("/search?q=a")
+            .header("x-tool", "search")
+            .header("x-other", "search-1")
+            .header("x-case", "SeArch")
+            .header("x-pipe", "a|b")
+            .header("x-tilde", r"\~")
+            .header("x-many", "search")
+            .header("x-many", "fetch")
+            .property(b"metadata\0filter_metadata\0ext\0n", &42.0f64.to_le_bytes());
+        const LIST: &str = r#""one_of": ["search", "a|b", "42", "Example.com"]"#;
+        for (part, expected, found) in [
+            (r#""header": "x-tool""#, "search", Whole),
+            (r#""header": "x-other""#, r"\~", Unlisted),
+            (r#""header": "x-case""#, r"\~", Unlisted),
+            (r#""header": "x-case", "lowercase": true"#, "search", Whole),
+            (r#""header": "x-pipe""#, r"a\|b", Whole),
+            (r#""header": "x-tilde""#, r"\~", Unlisted),
+            (r#""header": "x-none""#, r"\-", Missing),
+            (r#""header": "x-none", "on_unlisted": "deny""#, r"\-", Missing),
+            (r#""header": "x-many", "on_unlisted": "skip""#, r"\+", Ambiguous),
+            (r#""header": "x-other", "on_unlisted": "shared""#, r"\~", Unlisted),
+            (r#""header": "x-other", "on_unlisted": "deny""#, r"\~", Denied),
+            (r#""header": "x-other", "on_unlisted": "skip""#, r"\~", Skipped),
+            (r#""header": "x-tool", "on_unlisted": "skip""#, "search", Whole),
+            (r#""metadata": {"filter": "ext", "key": "n"}"#, "42", Whole),
+            (r#""query": "q""#, r"\~", Unlisted),
+            (r#""path_segment": 1"#, "search", Whole),
+            (r#""host": true"#, "example.com", Whole),
+        ] {
+            check(&format!("{{{part}, {LIST}}}"), &request, expected, found);
+        }
+        let two = |on: &str| {
+            format!(
+                r#"[{{"header": "x-none"}}, {{"header": "x-many"}}, {{"header": "x-other", {LIST}, "on_unlisted": "{on}"}}]"#
+            )
+        };
+        check(&two("shared"), &request, r"\-|\+|\~", Ambiguous);
+        check(&two("deny"), &request, r"\-|\+|\~", Denied);
+        check(&two("skip"), &request, r"\-|\+|\~", Skipped);
+    }
+
+    #[test]
+    fn lists_that_cannot_be_used_are_errors() {
+        let many: Vec<String> = (0..=listed::VALUES_MAX).map(|number| format!("\"v{number}\"")).collect();
+        let long = "x".repeat(listed::VALUE_BYTES_MAX + 1);
+        for (part, problem) in [
+            (r#""header": "a", "one_of": []"#.to_string(), "one_of"),
+            (format!(r#""header": "a", "one_of": [{}]"#, many.join(",")), "it has 257 values"),
+            (format!(r#""header": "a", "one_of": ["{long}"]"#), "one_of[0]"),
+            (r#""header": "a", "one_of": [" a"]"#.to_string(), "blank"),
+            (r#""header": "a", "one_of": [""]"#.to_string(), "empty"),
+            (r#""header": "a", "one_of": "a""#.to_string(), "is not a list"),
+            (r#""header": "a", "on_unlisted": "deny""#.to_string(), "without one_of"),
+            (r#""header": "a", "one_of": ["a"], "on_unlisted": "allow""#.to_string(), "shared, deny or skip"),
+            (r#""constant": "a", "one_of": ["a"]"#.to_string(), "has no effect here"),
+            (r#""client_address": {}, "one_of": ["a"]"#.to_string(), "has no effect here"),
+        ] {
+            let mut errors = Errors::default();
+            let json = format!("{{{part}}}");
+            let json = Value::parse(json.as_bytes(), Bounds::OF_A_FILE).unwrap();
+            let parts = Part::read_all(Node::root("identifier", &json), &mut errors);
+            let error = errors.finish(parts).unwrap_err().to_string();
+            assert!(error.contains(problem), "{part}\n{error}");
+        }
+    }
+
+    #[test]
     fn host_calls_are_made_once_and_only_when_needed() {
         let request = TestRequest::get("/").peer("1.2.3.4:5").header("x-forwarded-for", "9.9.9.9");
         raw(r#"{"header": "x"}"#, &request);
@@ -380,6 +521,9 @@ mod tests {
             (r"\-", false),
             (r"\+", false),
             (r"\-|\+", false),
+            (r"\~", false),
+            (r"alice|\~", true),
+            (r"~", true),
         ] {
             assert_eq!(has_value(identifier.as_bytes()), expected, "{identifier}");
         }
@@ -393,7 +537,8 @@ mod tests {
             }
             let header = TestRequest::default().raw_header("x", value);
             let mut part = Vec::new();
-            let parts = [Part { source: Source::Header(b"x".as_slice().into()), lowercase: false }];
+            let parts =
+                [Part { source: Source::Header(b"x".as_slice().into()), lowercase: false, listed: None }];
             write_raw(&parts, &header, &mut Sources::default(), &mut part);
             out.extend(part);
         }

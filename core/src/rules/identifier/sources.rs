@@ -1,10 +1,12 @@
 //! The sources of the parts of an identifier. A source is a row of `sources!`, from which the parser, its error texts and the schema for
 //! editors follow, and a variant of [`Source`], which writes its value.
 
+use super::escape::{push_escaped, push_escaped_byte};
+use super::listed::{ON_UNLISTED, ONE_OF, Unlisted, VALUE_BYTES_MAX, VALUES_MAX};
 use crate::fields::{Errors, Node, Value};
 use crate::rules::describe::{
-    any_of, boolean, extend, header_name, integer, object, one_of, one_or_list, required_each, text, visible,
-    words,
+    any_of, boolean, extend, header_name, integer, list, object, one_of, one_or_list, required_each, text,
+    visible, words,
 };
 use crate::rules::request::authorization::credential;
 use crate::rules::request::client_address::{self, ClientAddress, TRUSTED_PROXIES_MAX};
@@ -28,6 +30,8 @@ const HOST_FIELDS: [&str; 1] = ["port"];
 /// Fields beside a source.
 pub(super) const LOWERCASE: &str = "lowercase";
 pub(super) const PICK: &str = "pick";
+/// The source whose values are in lower case.
+pub(super) const HOST: &str = "host";
 /// The values of `pick`.
 pub(super) const PICKS: [(&str, Pick); 2] = [("first", Pick::First), ("last", Pick::Last)];
 
@@ -66,7 +70,7 @@ macro_rules! sources {
         /// A part has exactly one of these fields.
         pub(super) const NAMES: &[&str] = &[$($name),*];
         /// All fields of a part.
-        pub(super) const FIELDS: &[&str] = &[$($name,)* LOWERCASE, PICK];
+        pub(super) const FIELDS: &[&str] = &[$($name,)* LOWERCASE, PICK, ONE_OF, ON_UNLISTED];
         /// The fields that have an effect beside each source, in the order of [`NAMES`].
         const OPTIONS: &[&[&str]] = &[$(&[$($option),*]),*];
 
@@ -87,6 +91,8 @@ macro_rules! sources {
                 $($name => $schema,)*
                 LOWERCASE => boolean(),
                 PICK => words(&PICKS),
+                ONE_OF => list(text(VALUE_BYTES_MAX), 1..=VALUES_MAX),
+                ON_UNLISTED => words(&Unlisted::WORDS),
                 _ => json!({}),
             }
         }
@@ -94,7 +100,7 @@ macro_rules! sources {
 }
 
 sources! {
-    "header" [LOWERCASE]
+    "header" [LOWERCASE, ONE_OF]
         read |node, _, errors| node.header_name(errors).map(Source::Header),
         schema header_name();
     "authorization" [LOWERCASE]
@@ -103,12 +109,12 @@ sources! {
             _ => node.reject(errors, "has no effect", "true"),
         },
         schema json!({ "const": true });
-    "cookie" [LOWERCASE, PICK]
+    "cookie" [LOWERCASE, PICK, ONE_OF]
         read |node, pick, errors| {
             node.visible(PART_NAME_BYTES_MAX, errors).map(|name| Source::Cookie(bytes(name), pick))
         },
         schema visible(1..=PART_NAME_BYTES_MAX);
-    "query" [LOWERCASE, PICK]
+    "query" [LOWERCASE, PICK, ONE_OF]
         read |node, pick, errors| {
             node.text(PART_NAME_BYTES_MAX, errors).map(|name| Source::Query(bytes(name), pick))
         },
@@ -121,13 +127,13 @@ sources! {
             "trusted_hops" => integer(0..=TRUSTED_PROXIES_MAX),
             _ => json!({}),
         });
-    "path_segment" [LOWERCASE]
+    "path_segment" [LOWERCASE, ONE_OF]
         read |node, _, errors| {
             let number = node.integer(PATH_SEGMENTS, errors)?;
             usize::try_from(number).ok().map(Source::PathSegment)
         },
         schema integer(PATH_SEGMENTS);
-    "host" []
+    "host" [ONE_OF]
         read |node, _, errors| match node.value {
             Value::Bool(true) => Some(Source::Authority { port: false }),
             Value::Object(_) => {
@@ -138,7 +144,7 @@ sources! {
             _ => node.reject(errors, "has no effect", "true, or an object with port"),
         },
         schema any_of([json!({ "const": true }), object(&HOST_FIELDS, &[], |_| boolean())]);
-    "jwt_claim" [LOWERCASE, PICK]
+    "jwt_claim" [LOWERCASE, PICK, ONE_OF]
         read |node, pick, errors| {
             Property::read_claim(node, errors).map(|one| Source::Property(one, pick))
         },
@@ -146,17 +152,17 @@ sources! {
             "claim" => one_or_list(text(KEY_BYTES_MAX), DEPTH_MAX),
             _ => text(KEY_BYTES_MAX),
         });
-    "metadata" [LOWERCASE, PICK]
+    "metadata" [LOWERCASE, PICK, ONE_OF]
         read |node, pick, errors| {
             Property::read_metadata(node, errors).map(|one| Source::Property(one, pick))
         },
         schema metadata();
-    "filter_state" [LOWERCASE]
+    "filter_state" [LOWERCASE, ONE_OF]
         read |node, pick, errors| {
             Property::read_filter_state(node, errors).map(|one| Source::Property(one, pick))
         },
         schema text(KEY_BYTES_MAX);
-    "client_certificate" []
+    "client_certificate" [ONE_OF]
         read |node, _, errors| Property::read_certificate(node, errors).map(Source::Certificate),
         schema words(&CERTIFICATE_WORDS);
     "constant" []
@@ -176,16 +182,27 @@ pub(super) fn sources_with(option: &str) -> impl Iterator<Item = &'static str> {
 pub(in crate::rules) fn schema() -> serde_json::Value {
     let mut part = one_of(NAMES, object(FIELDS, &[], described));
     let beside = |option| json!({ "anyOf": required_each(sources_with(option)) });
-    extend(&mut part, json!({ "dependentSchemas": { LOWERCASE: beside(LOWERCASE), PICK: beside(PICK) } }));
+    extend(
+        &mut part,
+        json!({
+            "dependentSchemas": { LOWERCASE: beside(LOWERCASE), PICK: beside(PICK), ONE_OF: beside(ONE_OF) },
+            "dependentRequired": { ON_UNLISTED: [ONE_OF] },
+        }),
+    );
     part
 }
 
 /// The schema of a place in the metadata of a request.
 pub(in crate::rules) fn metadata() -> serde_json::Value {
-    object(&property::METADATA_FIELDS, &["filter", "key"], |name| match name {
+    one_of(&property::METADATA_KINDS, object(&property::METADATA_FIELDS, &["key"], metadata_field))
+}
+
+/// The schema of a field of `metadata`.
+pub(in crate::rules) fn metadata_field(name: &str) -> serde_json::Value {
+    match name {
         "key" => one_or_list(text(KEY_BYTES_MAX), DEPTH_MAX),
         _ => text(KEY_BYTES_MAX),
-    })
+    }
 }
 
 impl Source {
@@ -280,33 +297,31 @@ fn write_property<R: Request + ?Sized>(
     if !request.property(property.path(), buffer) {
         return true;
     }
-    match Content::of(buffer) {
+    match property.content(buffer) {
         Content::List(items) => {
-            let mut values = Values::new(pick, push_content, out);
-            items.for_each(|item| values.take(Content::of(item).is_single().then_some(item)));
+            let push = |item: &[u8], out: &mut Vec<u8>| push_content(property.content(item), out);
+            let mut values = Values::new(pick, push, out);
+            items.for_each(|item| values.take(property.content(item).is_single().then_some(item)));
             !values.ambiguous
         }
         Content::Map => false,
-        _ => {
-            push_content(buffer, out);
-            true
-        }
+        content => push_content(content, out),
     }
 }
 
 /// Takes the values of one name, and writes the one to use.
-struct Values<'a> {
+struct Values<'a, P> {
     pick: Pick,
     /// Appends a value; returns false if it can be read in two ways.
-    push: fn(&[u8], &mut Vec<u8>) -> bool,
+    push: P,
     start: usize,
     seen: bool,
     ambiguous: bool,
     out: &'a mut Vec<u8>,
 }
 
-impl<'a> Values<'a> {
-    fn new(pick: Pick, push: fn(&[u8], &mut Vec<u8>) -> bool, out: &'a mut Vec<u8>) -> Self {
+impl<'a, P: Fn(&[u8], &mut Vec<u8>) -> bool> Values<'a, P> {
+    fn new(pick: Pick, push: P, out: &'a mut Vec<u8>) -> Self {
         Values { pick, push, start: out.len(), seen: false, ambiguous: false, out }
     }
 
@@ -334,10 +349,11 @@ fn bytes(text: &str) -> Box<[u8]> {
 }
 
 /// Appends a single value that a property has, as text. No client chooses its blanks.
-fn push_content(value: &[u8], out: &mut Vec<u8>) -> bool {
-    match Content::of(value) {
+fn push_content(value: Content<'_>, out: &mut Vec<u8>) -> bool {
+    match value {
         Content::Text(text) => push_escaped(trim(text), out),
         Content::Number(number) => out.extend_from_slice(format!("{number}").as_bytes()),
+        Content::Integer(number) => out.extend_from_slice(format!("{number}").as_bytes()),
         Content::Bool(value) => out.extend_from_slice(if value { b"true" } else { b"false" }),
         Content::List(_) | Content::Map => {}
     }
@@ -362,18 +378,4 @@ fn push_decoded(value: &[u8], form: bool, out: &mut Vec<u8>) -> bool {
 
 fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t')
-}
-
-pub(super) fn push_escaped(value: &[u8], out: &mut Vec<u8>) {
-    match memchr::memchr2(b'\\', b'|', value) {
-        None => out.extend_from_slice(value),
-        Some(_) => value.iter().for_each(|byte| push_escaped_byte(*byte, out)),
-    }
-}
-
-fn push_escaped_byte(byte: u8, out: &mut Vec<u8>) {
-    if matches!(byte, b'\\' | b'|') {
-        out.push(b'\\');
-    }
-    out.push(byte);
 }

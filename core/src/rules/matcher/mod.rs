@@ -1,12 +1,16 @@
-//! Which requests a rule matches: the conditions on path, methods, headers, host, route and virtual host must all hold.
+//! Which requests a rule matches: the conditions on path, methods, headers, host, route, virtual host and metadata must all hold.
 
+pub(super) mod metadata;
 mod segments;
 pub(super) mod text;
+pub(super) mod value;
 
+use self::metadata::MetadataCondition;
 use self::segments::Segments;
 use self::text::{TEXT_BYTES_MAX, Text};
+use self::value::ValueTest;
 use crate::fields::Errors;
-use crate::fields::{Fields, Node, is_token_byte};
+use crate::fields::{Node, is_token_byte};
 use crate::matching::case;
 use crate::rules::request::host::{self, Host, host_of};
 use crate::rules::request::path::{self, Readings};
@@ -22,14 +26,16 @@ pub(super) const METHOD_BYTES_MAX: usize = 32;
 pub(super) const HEADERS_MAX: usize = 16;
 pub(super) const HOSTS_MAX: usize = 64;
 
-pub(super) const FIELDS: [&str; 6] = ["path", "methods", "headers", "host", "route", "virtual_host"];
+pub(super) const METADATA_MAX: usize = 16;
+
+pub(super) const FIELDS: [&str; 7] =
+    ["path", "methods", "headers", "host", "route", "virtual_host", "metadata"];
 pub(super) const PATH_FIELDS: [&str; 5] = ["segments", "exact", "prefix", "regex", "ignore_case"];
 pub(super) const HEADER_FIELDS: [&str; 8] =
     ["name", "exact", "prefix", "suffix", "contains", "regex", "present", "invert"];
 
-/// The kinds of condition on a path, and on a header.
+/// The kinds of condition on a path.
 pub(super) const PATH_KINDS: [&str; 4] = ["segments", "exact", "prefix", "regex"];
-pub(super) const HEADER_KINDS: [&str; 6] = ["exact", "prefix", "suffix", "contains", "regex", "present"];
 
 /// The kinds of condition on the name of a route or a virtual host.
 pub(super) const NAME_KINDS: [&str; 5] = ["exact", "prefix", "suffix", "contains", "regex"];
@@ -43,6 +49,7 @@ pub(in crate::rules) struct Conditions {
     hosts: Vec<Host>,
     route: Option<Text>,
     virtual_host: Option<Text>,
+    metadata: Vec<MetadataCondition>,
 }
 
 impl Conditions {
@@ -60,6 +67,9 @@ impl Conditions {
         });
         let route = fields.optional("route", errors, read_name);
         let virtual_host = fields.optional("virtual_host", errors, read_name);
+        let metadata = fields.or("metadata", Vec::new(), errors, |node, errors| {
+            node.list(1..=METADATA_MAX, "conditions", errors, MetadataCondition::read)
+        });
         Some(Conditions {
             path: path?,
             methods: methods?,
@@ -67,13 +77,14 @@ impl Conditions {
             hosts: hosts?,
             route: route?,
             virtual_host: virtual_host?,
+            metadata: metadata?,
         })
     }
 
     /// Whether every request matches.
     pub fn is_empty(&self) -> bool {
-        let Conditions { path, methods, headers, hosts, route, virtual_host } = self;
-        let named = route.is_some() || virtual_host.is_some();
+        let Conditions { path, methods, headers, hosts, route, virtual_host, metadata } = self;
+        let named = route.is_some() || virtual_host.is_some() || !metadata.is_empty();
         path.is_none() && methods.is_empty() && headers.is_empty() && hosts.is_empty() && !named
     }
 
@@ -96,7 +107,7 @@ impl Conditions {
     /// leaves out that one spelling alone.
     pub fn compares_sent_path(&self) -> bool {
         self.headers.iter().any(|header| {
-            let leaves_out_one = header.invert && matches!(header.test, HeaderTest::Value(Text::Exact(_)));
+            let leaves_out_one = header.invert && matches!(header.test, ValueTest::Value(Text::Exact(_)));
             *header.name == *b":path" && !leaves_out_one
         })
     }
@@ -110,10 +121,12 @@ impl Conditions {
     pub fn expressions(&self) -> usize {
         let of_path = self.path.iter().filter(|path| matches!(path.test, PathTest::Text(Text::Regex(_))));
         let of_headers =
-            self.headers.iter().filter(|header| matches!(header.test, HeaderTest::Value(Text::Regex(_))));
+            self.headers.iter().filter(|header| matches!(header.test, ValueTest::Value(Text::Regex(_))));
+        let of_metadata = self.metadata.iter().filter(|condition| condition.is_expression());
         let names = [&self.route, &self.virtual_host].into_iter().flatten();
         let of_names = names.filter(|name| matches!(name, Text::Regex(_)));
-        of_path.count().saturating_add(of_headers.count()).saturating_add(of_names.count())
+        let of_values = of_headers.count().saturating_add(of_metadata.count());
+        of_path.count().saturating_add(of_values).saturating_add(of_names.count())
     }
 
     /// Whether the rule matches this request. Cheap conditions are tested first.
@@ -125,6 +138,7 @@ impl Conditions {
             && self.headers.iter().all(|header| header.matches(request, buffer))
             && self.route.as_ref().is_none_or(|name| name.matches(route.of(request)))
             && self.virtual_host.as_ref().is_none_or(|name| name.matches(virtual_host.of(request)))
+            && self.metadata.iter().all(|condition| condition.matches(request, buffer))
     }
 
     /// Whether the request, which the rule matches, has a reading of its path that does not meet the rule's condition.
@@ -168,14 +182,8 @@ impl Conditions {
 #[derive(Clone, Debug)]
 struct HeaderCondition {
     name: Box<[u8]>,
-    test: HeaderTest,
+    test: ValueTest,
     invert: bool,
-}
-
-#[derive(Clone, Debug)]
-enum HeaderTest {
-    Present(bool),
-    Value(Text),
 }
 
 impl HeaderCondition {
@@ -184,30 +192,19 @@ impl HeaderCondition {
         let name = fields.required("name", "a header name such as \"x-api-key\"", errors, |node, errors| {
             node.header_name(errors)
         });
-        let test = HeaderTest::read(&fields, errors);
+        let test = ValueTest::read(&fields, errors);
         let invert = fields.or("invert", false, errors, |node, errors| node.boolean(errors));
         Some(HeaderCondition { name: name?, test: test?, invert: invert? })
     }
 
     fn matches<R: Request + ?Sized>(&self, request: &R, buffer: &mut Vec<u8>) -> bool {
         let holds = match &self.test {
-            HeaderTest::Present(wanted) => (request.header(&self.name) != Lines::None) == *wanted,
-            HeaderTest::Value(text) => {
+            ValueTest::Present(wanted) => (request.header(&self.name) != Lines::None) == *wanted,
+            ValueTest::Value(text) => {
                 joined_header(request, &self.name, buffer).is_some_and(|value| text.matches(value))
             }
         };
         holds != self.invert
-    }
-}
-
-impl HeaderTest {
-    fn read(fields: &Fields<'_>, errors: &mut Errors) -> Option<HeaderTest> {
-        let kind = fields.exactly_one(&HEADER_KINDS, errors)?;
-        let node = fields.get(kind)?;
-        match kind {
-            "present" => node.boolean(errors).map(HeaderTest::Present),
-            _ => Text::read(kind, node, errors).map(HeaderTest::Value),
-        }
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Source: Envoy's documentation, "Attributes", and its Wasm extension for `metadata` and `filter_state`. Envoy returns a text as
 //! it is, a number as the eight bytes of a little-endian double, a boolean as one byte, and a list or a map as it returns headers: the items of
-//! a list are names without values. For null, and for a list with null in it, it returns nothing.
+//! a list are names without values. For null, and for a list with null in it, it returns nothing. Typed metadata is a message, whose whole
+//! numbers Envoy returns as little-endian integers of eight bytes. The configuration states which of the two a property is.
 
 use crate::fields::{Errors, Fields, Node};
 use alloc::boxed::Box;
@@ -19,10 +20,13 @@ pub(in crate::rules) const VIRTUAL_HOST: &[u8] = b"xds\0virtual_host_name";
 pub(in crate::rules) const KEY_BYTES_MAX: usize = 256;
 /// Most keys that lead to a value.
 pub(in crate::rules) const DEPTH_MAX: usize = 8;
-pub(in crate::rules) const METADATA_FIELDS: [&str; 2] = ["filter", "key"];
+pub(in crate::rules) const METADATA_FIELDS: [&str; 3] = ["filter", "typed", "key"];
+/// Whose metadata is read: exactly one of these fields.
+pub(in crate::rules) const METADATA_KINDS: [&str; 2] = ["filter", "typed"];
 pub(in crate::rules) const CLAIM_FIELDS: [&str; 2] = ["payload", "claim"];
 const JWT_FILTER: &str = "envoy.filters.http.jwt_authn";
 const JWT_PAYLOAD: &str = "jwt_payload";
+const MCP_FILTER: &str = "envoy.filters.http.mcp";
 
 /// The values of `client_certificate`.
 pub(in crate::rules) const CERTIFICATE_WORDS: [(&str, &str); 4] = [
@@ -37,27 +41,46 @@ const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
 
 /// The path of a property: its elements, with a NUL byte between them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::rules) struct Property(Box<[u8]>);
+pub(in crate::rules) struct Property {
+    path: Box<[u8]>,
+    numbers: Numbers,
+}
+
+/// What eight bytes are that are no text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Numbers {
+    Double,
+    Integer,
+}
 
 impl Property {
     fn of<'a>(elements: impl IntoIterator<Item = &'a str>) -> Property {
         let elements: Vec<&str> = elements.into_iter().collect();
-        Property(elements.join("\0").into_bytes().into())
+        Property { path: elements.join("\0").into_bytes().into(), numbers: Numbers::Double }
     }
 
-    /// Dynamic metadata: the value at `keys` in what the filter `filter` wrote.
-    fn metadata(filter: &str, keys: &[String]) -> Property {
-        let root = ["metadata", "filter_metadata", filter];
-        Property::of(root.into_iter().chain(keys.iter().map(String::as_str)))
+    /// Dynamic metadata of this kind: the value at `keys` in what was written under `namespace`.
+    fn metadata(kind: &str, namespace: &str, keys: &[String]) -> Property {
+        let (root, numbers) = match kind {
+            "typed" => ("typed_filter_metadata", Numbers::Integer),
+            _ => ("filter_metadata", Numbers::Double),
+        };
+        let root = ["metadata", root, namespace];
+        Property { numbers, ..Property::of(root.into_iter().chain(keys.iter().map(String::as_str))) }
     }
 
     /// Reads `metadata`.
     pub fn read_metadata(node: Node<'_>, errors: &mut Errors) -> Option<Property> {
         let fields = node.object(&METADATA_FIELDS, errors)?;
-        let expected = "the filter that writes the metadata, such as \"envoy.filters.http.ext_authz\"";
-        let filter = fields.required("filter", expected, errors, read_key);
-        let keys = read_keys("key", "a key such as \"plan\", or the list of keys to it", &fields, errors);
-        Some(Property::metadata(&filter?, &keys?))
+        Property::read_metadata_fields(&fields, errors)
+    }
+
+    /// Reads the fields of `metadata` beside others.
+    pub fn read_metadata_fields(fields: &Fields<'_>, errors: &mut Errors) -> Option<Property> {
+        let kind = fields.exactly_one(&METADATA_KINDS, errors);
+        let namespace = kind.and_then(|kind| read_key(fields.get(kind)?, errors));
+        let keys = read_keys("key", "a key such as \"plan\", or the list of keys to it", fields, errors);
+        Some(Property::metadata(kind?, &namespace?, &keys?))
     }
 
     /// Reads `jwt_claim`: a claim in the metadata that Envoy's JWT filter writes.
@@ -67,7 +90,12 @@ impl Property {
         let claim = read_keys("claim", "a claim such as \"sub\", or the list of keys to it", &fields, errors);
         let mut keys = Vec::from([payload?]);
         keys.extend(claim?);
-        Some(Property::metadata(JWT_FILTER, &keys))
+        Some(Property::metadata("filter", JWT_FILTER, &keys))
+    }
+
+    /// The id of a call, which Envoy's filter for MCP writes.
+    pub fn of_mcp_id() -> Property {
+        Property::metadata("filter", MCP_FILTER, &["id".to_string()])
     }
 
     /// Reads `filter_state`.
@@ -84,12 +112,48 @@ impl Property {
 
     /// Its last element.
     pub fn name(&self) -> &[u8] {
-        self.0.rsplit(|byte| *byte == 0).next().unwrap_or_default()
+        self.path.rsplit(|byte| *byte == 0).next().unwrap_or_default()
     }
 
     /// As Envoy takes it.
     pub fn path(&self) -> &[u8] {
-        &self.0
+        &self.path
+    }
+
+    /// The namespace of the metadata that it is in, if it is in metadata.
+    pub fn namespace(&self) -> Option<&[u8]> {
+        let mut elements = self.path.split(|byte| *byte == 0);
+        (elements.next() == Some(b"metadata")).then(|| elements.nth(1)).flatten()
+    }
+
+    /// What its bytes are.
+    pub fn content<'a>(&self, bytes: &'a [u8]) -> Content<'a> {
+        match (Content::of(bytes), self.numbers, bytes.try_into()) {
+            (Content::Number(_), Numbers::Integer, Ok(number)) => {
+                Content::Integer(i64::from_le_bytes(number))
+            }
+            (content, ..) => content,
+        }
+    }
+
+    /// Its bytes, if they are a text.
+    pub fn text<'a>(&self, bytes: &'a [u8]) -> Option<&'a [u8]> {
+        match self.content(bytes) {
+            Content::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// The number that its bytes are, if it is a whole one from −2⁵³ to 2⁵³.
+    pub fn number(&self, bytes: &[u8]) -> Option<i64> {
+        // In this range the conversion is exact for whole numbers, and only for them the way back gives the same.
+        let number = match self.content(bytes) {
+            Content::Number(number) => number,
+            Content::Integer(number) => number as f64,
+            _ => return None,
+        };
+        let whole = number as i64;
+        ((-EXACT_MAX..=EXACT_MAX).contains(&number) && whole as f64 == number).then_some(whole)
     }
 }
 
@@ -118,6 +182,7 @@ fn read_key(node: Node<'_>, errors: &mut Errors) -> Option<String> {
 pub(in crate::rules) enum Content<'a> {
     Text(&'a [u8]),
     Number(f64),
+    Integer(i64),
     Bool(bool),
     List(Items<'a>),
     Map,
@@ -188,14 +253,6 @@ impl<'a> Items<'a> {
     }
 }
 
-/// The number that a value is, if it is a whole one from −2⁵³ to 2⁵³.
-pub(in crate::rules) fn number(value: &[u8]) -> Option<i64> {
-    let Content::Number(number) = Content::of(value) else { return None };
-    // In this range the conversion is exact for whole numbers, and only for them the way back gives the same.
-    let whole = number as i64;
-    ((-EXACT_MAX..=EXACT_MAX).contains(&number) && whole as f64 == number).then_some(whole)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -217,8 +274,30 @@ mod tests {
             (b"42", None),
             (b"", None),
         ] {
-            assert_eq!(number(value), expected, "{value:?}");
+            let property = Property::metadata("filter", "ext", &[]);
+            assert_eq!(property.number(value), expected, "{value:?}");
         }
+    }
+
+    #[test]
+    fn numbers_of_typed_metadata_are_integers() {
+        let property = Property::metadata("typed", "ext", &["n".to_string()]);
+        assert_eq!(property.path(), b"metadata\0typed_filter_metadata\0ext\0n");
+        assert_eq!(property.namespace(), Some(b"ext".as_slice()));
+        for (value, content, expected) in [
+            (0, Content::Integer(0), Some(0)),
+            (16, Content::Integer(16), Some(16)),
+            (-7, Content::Integer(-7), Some(-7)),
+            (1 << 53, Content::Integer(1 << 53), Some(1 << 53)),
+            ((1 << 53) + 2, Content::Integer((1 << 53) + 2), None),
+            (i64::MAX, Content::Integer(i64::MAX), None),
+            (i64::MIN, Content::Integer(i64::MIN), None),
+        ] {
+            let bytes = value.to_le_bytes();
+            assert_eq!((property.content(&bytes), property.number(&bytes)), (content, expected));
+        }
+        assert_eq!(property.number(&16.0f64.to_le_bytes()), None, "a double");
+        assert_eq!(property.content(b"gpt-4o-x"), Content::Text(b"gpt-4o-x"), "a text of eight bytes");
     }
 
     #[test]

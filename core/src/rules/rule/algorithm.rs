@@ -4,7 +4,7 @@
 //! effect on the algorithm is an error, since its author expects an effect.
 
 use super::carried::CarriedLimit;
-use super::cost::Cost;
+use super::cost::{Cost, RequestCost};
 use crate::fields::Errors;
 use crate::fields::duration::Span;
 use crate::fields::{Fields, Node, Value};
@@ -130,10 +130,10 @@ impl AlgorithmKind {
                 "cannot come from a response, as a log or a ledger is charged before it"
             }
         };
-        let expected = "a number, or a cost from a request header";
+        let expected = "a number, or a cost from the request";
         match (fields.get("cost"), cost) {
             (Some(node), Some(Cost::Response(_))) => node.reject(errors, why, expected),
-            (Some(node), Some(Cost::Fixed(most) | Cost::Header { max: most, .. }))
+            (Some(node), Some(Cost::Fixed(most) | Cost::Request(RequestCost { max: most, .. })))
                 if self == AlgorithmKind::Ledger && *most > MAX_COUNT =>
             {
                 node.reject(errors, "is more than a ledger records", "at most 9007199254740992")

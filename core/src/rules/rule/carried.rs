@@ -2,7 +2,7 @@
 //! metadata or filter state. Headers are no source, as clients write them.
 
 use crate::fields::{Errors, Node};
-use crate::rules::request::property::{self, Property};
+use crate::rules::request::property::Property;
 use crate::rules::request::{Request, trim};
 use alloc::vec::Vec;
 
@@ -48,7 +48,7 @@ impl CarriedLimit {
         if !request.property(self.property.path(), buffer) {
             return None;
         }
-        let limit = match property::number(buffer) {
+        let limit = match self.property.number(buffer) {
             Some(number) => u64::try_from(number).ok()?,
             None => digits(trim(buffer))?,
         };

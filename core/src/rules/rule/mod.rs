@@ -1,15 +1,19 @@
 //! One rule: which requests it limits, and how much. Its parts are in `matcher`, `identifier`, `algorithm`, `carried`,
-//! `overrides`, `cost`, `ban`, `response` and `share`.
+//! `overrides`, `cost`, `ban`, `response` (`json_rpc`) and `share`.
 
 pub(super) mod algorithm;
 pub(super) mod ban;
 pub(super) mod carried;
 pub(super) mod cost;
+pub(super) mod json_rpc;
 pub(super) mod overrides;
 pub(super) mod response;
 pub(super) mod share;
 
-use super::identifier::{Part, header_parts, optional_parts, reads_path, spelt_parts};
+use super::identifier::{
+    MetadataPart, Part, can_be_missing, evaded_parts, header_parts, metadata_parts, optional_parts,
+    reads_path, skips_unlisted, spelt_parts,
+};
 use super::matcher::Conditions;
 use crate::fields::Errors;
 use crate::fields::Node;
@@ -51,9 +55,9 @@ pub struct Rule {
     /// `hard_limit` (default false; only with `sliding_window`, and a window that is a multiple of 10 ms): no window of
     /// any placement holds more than the limit.
     pub hard_limit: bool,
-    /// `cost` (default 1): what a request uses. Either a number of 0 or more; or `{request: {header}, max, default}`,
-    /// the value of a request header, at least 1 and at most `max`, with `default` (1) if the header is missing; or the
-    /// value of a response header (see [`ResponseCost`](super::ResponseCost); only with `sliding_window` and without a
+    /// `cost` (default 1): what a request uses. Either a number of 0 or more; or `{request: {header | metadata}, max,
+    /// default}`, what a request header or metadata states, at least 1 and at most `max`, with `default` (1) if that is
+    /// missing; or the value of a response header (see [`ResponseCost`](super::ResponseCost); only with `sliding_window` and without a
     /// hard limit).
     pub cost: Cost,
     /// `hash` (default false): identifiers are secrets. Only a keyed digest of them leaves the filter. Overrides are
@@ -181,7 +185,7 @@ impl Rule {
     fn policy(&self) -> Policy {
         let (settles_within_ms, settles_at_most) = match &self.cost {
             Cost::Response(cost) => (cost.hold_timeout_ms, cost.max),
-            Cost::Fixed(_) | Cost::Header { .. } => (0, 0),
+            Cost::Fixed(_) | Cost::Request(_) => (0, 0),
         };
         Policy {
             shadow: self.shadow,
@@ -219,6 +223,21 @@ impl Rule {
         optional_parts(&self.parts).next().filter(|_| self.missing == Missing::Skip)
     }
 
+    /// The kind and name of a part whose value a client can choose so that this rule does not apply to its request.
+    pub fn evaded_by(&self) -> Option<(&'static str, &[u8])> {
+        evaded_parts(&self.parts).next()
+    }
+
+    /// The metadata of its identifier.
+    pub fn metadata_parts(&self) -> impl Iterator<Item = MetadataPart<'_>> {
+        metadata_parts(&self.parts)
+    }
+
+    /// Whether it does not apply to requests with a value that is not listed.
+    fn skips_unlisted(&self) -> bool {
+        skips_unlisted(&self.parts)
+    }
+
     /// The field that reads the path, if there is one.
     pub fn reads_path(&self) -> Option<&'static str> {
         match self.conditions.reads_path() {
@@ -235,7 +254,7 @@ impl Rule {
     /// A header that the rule reads, with the field that names it, of which upstreams that take `_` for `-` accept another name.
     pub fn aliased_header(&self) -> Option<(&'static str, &[u8])> {
         let of_cost = match &self.cost {
-            Cost::Header { name, .. } => Some(&**name),
+            Cost::Request(cost) => cost.header(),
             Cost::Fixed(_) | Cost::Response(_) => None,
         };
         let mut read = header_parts(&self.parts)
@@ -254,10 +273,9 @@ impl Rule {
     pub fn covers(&self, other: &Rule) -> bool {
         // Conditions contain compiled expressions, which can only be compared by their text.
         let alike = || format!("{:?}", self.conditions) == format!("{:?}", other.conditions);
-        !self.shadow
-            && self.enforced == Share::ALL
-            && self.left_out().is_none()
-            && (self.conditions.is_empty() || alike())
+        let skips_missing = self.missing == Missing::Skip && can_be_missing(&self.parts);
+        let skips = skips_missing || self.skips_unlisted();
+        !self.shadow && self.enforced == Share::ALL && !skips && (self.conditions.is_empty() || alike())
     }
 
     pub(super) fn read(node: Node<'_>, errors: &mut Errors) -> Option<Rule> {

@@ -95,7 +95,7 @@ fn read_entry(node: Node<'_>, kind: AlgorithmKind, errors: &mut Errors) -> Optio
 }
 
 fn read_pattern(node: Node<'_>, errors: &mut Errors) -> Option<Pattern> {
-    const EXPECTED: &str = r"parts joined by |, where \\ is a backslash, \| a bar, \- a missing part, \* a star, and * matches anything";
+    const EXPECTED: &str = r"parts joined by |, where \\ is a backslash, \| a bar, \- a missing part, \~ a value that is not listed, \* a star, and * matches anything";
     let text = node.text(IDENTIFIER_BYTES_MAX, errors)?;
     match Pattern::parse(text.as_bytes()) {
         Some(pattern) => Some(pattern),

@@ -4,6 +4,7 @@
 //! A JSON template is valid JSON for all values of its placeholders: numbers are digits, and the names of rules contain
 //! no character that JSON escapes.
 
+use super::json_rpc::{JsonRpc, STATUS_OK};
 use crate::fields::{Bounds, Errors, Node, Value, is_token_byte, quoted};
 use alloc::borrow::ToOwned;
 use alloc::boxed::Box;
@@ -13,7 +14,7 @@ use alloc::vec::Vec;
 use core::fmt::Write as _;
 use core::ops::RangeInclusive;
 
-pub(in crate::rules) const FIELDS: [&str; 4] = ["status", "body", "content_type", "headers"];
+pub(in crate::rules) const FIELDS: [&str; 6] = ["status", "body", "content_type", "headers", "format", "id"];
 pub(in crate::rules) const STATUS: RangeInclusive<u64> = 400..=599;
 /// Length of the longest template, in bytes.
 pub(in crate::rules) const BODY_BYTES_MAX: usize = 4_096;
@@ -27,12 +28,15 @@ const PLACEHOLDERS: &str = "{limit}, {retry_after} or {rule}";
 /// `response`: the response to requests that the rule denies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnResponse {
-    /// `status` (default: 429, or 403 for a ban without an end): 400 to 599.
+    /// `status` (default: 429, or 403 for a ban without an end): 400 to 599. With `format: json_rpc` 200 is possible, and the default
+    /// where the id is known.
     pub status: Option<u16>,
     /// `body` and `content_type` (default: as `responses` states).
     pub body: Option<Body>,
     /// `headers` (default `shown`): with `hidden` no response has headers about this limit.
     pub hidden: bool,
+    /// `format: json_rpc` and `id` (default: none): denials are errors of JSON-RPC.
+    pub json_rpc: Option<JsonRpc>,
 }
 
 /// A body with placeholders.
@@ -57,13 +61,16 @@ enum Piece {
 impl OwnResponse {
     pub(in crate::rules) fn read(node: Node<'_>, errors: &mut Errors) -> Option<OwnResponse> {
         let fields = node.object(&FIELDS, errors)?;
-        let status = fields.optional("status", errors, |n, e| {
-            n.integer(STATUS, e).and_then(|status| u16::try_from(status).ok())
+        let status = fields.optional("status", errors, |n, e| match JsonRpc::is_ok(&n, &fields) {
+            true => Some(STATUS_OK),
+            false => n.integer(STATUS, e).and_then(|status| u16::try_from(status).ok()),
         });
         let content_type = fields.optional("content_type", errors, read_content_type);
         let is_json = matches!(content_type, Some(Some(kind)) if is_json(kind));
         let pieces = fields.optional("body", errors, |n, e| read_body(n, is_json, e));
         let hidden = fields.or("headers", false, errors, |n, e| n.word(&HEADERS, e));
+        let json_rpc = JsonRpc::read(&fields, errors);
+        JsonRpc::check_others(&fields, errors)?;
         if let Some(node) = fields.get("content_type").filter(|_| fields.get("body").is_none()) {
             return node.reject(errors, "has no effect without a body", "it only beside body");
         }
@@ -72,6 +79,7 @@ impl OwnResponse {
             status: status?,
             body: pieces?.map(|pieces| Body { content_type, is_json, pieces }),
             hidden: hidden?,
+            json_rpc: json_rpc?,
         })
     }
 }
@@ -203,12 +211,26 @@ mod tests {
 
     #[test]
     fn the_least_response_changes_nothing() {
-        assert_eq!(read("{}"), Ok(OwnResponse { status: None, body: None, hidden: false }));
+        assert_eq!(read("{}"), Ok(OwnResponse { status: None, body: None, hidden: false, json_rpc: None }));
         let hidden = read(r#"{"headers": "hidden", "status": 503}"#).unwrap();
         assert_eq!((hidden.hidden, hidden.status), (true, Some(503)));
         assert!(!read(r#"{"headers": "shown"}"#).unwrap().hidden);
         let plain = read(r#"{"body": "no"}"#).unwrap().body.unwrap();
         assert_eq!((plain.content_type.as_str(), plain.is_json), ("text/plain", false));
+    }
+
+    #[test]
+    fn json_rpc_needs_no_more_than_its_format() {
+        let least = read(r#"{"format": "json_rpc"}"#).unwrap();
+        let id = |response: &OwnResponse| response.json_rpc.as_ref().unwrap().id_path().to_vec();
+        assert_eq!(
+            (least.status, &*id(&least)),
+            (None, &b"metadata\0filter_metadata\0envoy.filters.http.mcp\0id"[..])
+        );
+        let own = read(r#"{"format": "json_rpc", "status": 200, "id": {"typed": "a", "key": ["b", "c"]}}"#)
+            .unwrap();
+        assert_eq!((own.status, &*id(&own)), (Some(200), &b"metadata\0typed_filter_metadata\0a\0b\0c"[..]));
+        assert_eq!(read(r#"{"format": "json_rpc", "status": 503}"#).unwrap().status, Some(503));
     }
 
     #[test]
@@ -293,9 +315,18 @@ mod tests {
             (r#"{"body": "x", "content_type": "a/b;\r\nx: y"}"#, "response.content_type: "),
             (
                 r#"{"code": 1}"#,
-                "response.code: there is no such field; expected status, body, content_type or headers",
+                "response.code: there is no such field; expected status, body, content_type, headers, format or id",
             ),
             ("7", "response: 7 is not an object"),
+            (r#"{"format": "xml"}"#, "response.format: \"xml\" is not one of its values; expected json_rpc"),
+            (r#"{"status": 200}"#, "response.status: 200 is out of range"),
+            (r#"{"format": "json_rpc", "status": 201}"#, "response.status: 201 is out of range"),
+            (r#"{"format": "json_rpc", "body": "x"}"#, "response.body: \"x\" has no effect beside a format"),
+            (
+                r#"{"id": {"filter": "a", "key": "id"}}"#,
+                "response.id: an object has no effect without a format",
+            ),
+            (r#"{"format": "json_rpc", "id": {"key": "id"}}"#, "response.id"),
         ] {
             let error = read(json).unwrap_err();
             assert!(error.starts_with(expected), "{json}: {error}");

@@ -6,6 +6,7 @@ mod aggregators;
 mod answers;
 mod attributes;
 mod bans;
+mod bodies;
 mod common;
 mod control;
 mod exact;
