@@ -8,7 +8,7 @@ use crate::host::calls;
 use crate::host::roots;
 use crate::host::shared::EnvoyShared;
 use crate::host::stream::Here;
-use crate::plugin::{Effect, Plugin, node_of};
+use crate::plugin::{Effect, Plugin, request_of};
 use crate::responses::Header;
 use crate::worker::Worker;
 use weir_core::limiter::Output;
@@ -234,7 +234,7 @@ impl Vm {
                 Output::Open => worker.open(newest, here, mono),
                 Output::Send(frame) => worker.send(&frame, here, mono),
                 Output::Resolve { request, outcome } => {
-                    let (root, context) = node_of(request);
+                    let (root, context) = request_of(request);
                     match plugin_of(plugins, root) {
                         Some(plugin) => effects.extend(plugin.resume(worker, context, outcome, mono)),
                         // It has ended with its plugin.
@@ -242,7 +242,7 @@ impl Vm {
                     }
                 }
                 Output::Shadow { request, rule, outcome } => {
-                    if let Some(plugin) = plugin_of(plugins, node_of(request).0) {
+                    if let Some(plugin) = plugin_of(plugins, request_of(request).0) {
                         plugin.count_shadow_outcome(rule, outcome);
                     }
                 }

@@ -209,7 +209,7 @@ fn number(root: u32, context: u32) -> u64 {
 }
 
 /// The root and the context of a request by its number in the limiter.
-pub fn node_of(number: u64) -> (u32, u32) {
+pub fn request_of(number: u64) -> (u32, u32) {
     let [a, b, c, d, e, f, g, h] = number.to_be_bytes();
     (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h]))
 }
