@@ -72,7 +72,11 @@ impl Vm {
         let rule_in = |workspace: &str, namespace: &str| {
             plugins.iter().rev().find_map(|plugin| plugin.rule_in(workspace, namespace))
         };
+        let was_connected = worker.limiter.is_connected();
         worker.send_proposals(rule_in, here, mono);
+        if was_connected && !worker.limiter.is_connected() {
+            self.run(at, here, mono);
+        }
         if let Some((plugin, worker)) = self.find(root) {
             plugin.plan_tick(worker, is_newest);
             worker.flush(mono, false);
@@ -185,8 +189,12 @@ impl Vm {
         let Some(at) = self.plugins.get(found).map(|plugin| plugin.worker) else { return };
         let is_last = self.plugins.iter().filter(|plugin| plugin.worker == at).count() == 1;
         if let Some(worker) = self.workers.get_mut(at).filter(|_| is_last) {
-            worker.shut_down(mono);
-            self.run(at, here, mono);
+            worker.limiter.shutdown(&mut EnvoyShared, mono);
+        }
+        // What the limiter has for the plugin, its violators too, while the plugin is here.
+        self.run(at, here, mono);
+        if let Some(worker) = self.workers.get_mut(at).filter(|_| is_last) {
+            worker.save_controls(mono);
         }
         let mut plugin = self.plugins.remove(found);
         if let Some(worker) = self.workers.get_mut(at) {
@@ -218,8 +226,12 @@ impl Vm {
     /// Does what a worker's limiter and live control have to do now.
     fn drive(&mut self, at: usize, here: Here, mono: MonoMs) {
         self.run(at, here, mono);
-        if let Some(worker) = self.workers.get_mut(at) {
-            worker.send_known_controls(here, mono);
+        let Some(worker) = self.workers.get_mut(at) else { return };
+        let was_connected = worker.limiter.is_connected();
+        worker.send_known_controls(here, mono);
+        if was_connected && !worker.limiter.is_connected() {
+            // The frame was the first that found the stream broken, which decides the requests that waited.
+            self.run(at, here, mono);
         }
     }
 

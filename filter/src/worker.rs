@@ -224,9 +224,8 @@ impl Worker {
         self.metrics.flush(self.limiter.stats(mono), mono, now_or_never);
     }
 
-    /// Ends the worker, as its last configuration ends.
-    pub fn shut_down(&mut self, mono: MonoMs) {
-        self.limiter.shutdown(&mut EnvoyShared, mono);
+    /// Stores the controls and bans of the process, as the worker's last configuration ends.
+    pub fn save_controls(&mut self, mono: MonoMs) {
         let now = self.limiter.moment(mono);
         self.keeper.shutdown(&mut EnvoyShared, now.unix);
     }

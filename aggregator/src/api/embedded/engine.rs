@@ -16,6 +16,8 @@ use weir_core::model::wire::{FilterFrame, PROTOCOL_VERSION, RegionFrame, Welcome
 
 /// Sets of the worker cache; each holds four keys.
 const LOCAL_SETS: usize = 8_192;
+/// Most frames that wait for room in the stream's queue; beyond them the stream counts as broken.
+const MAX_OUTPUTS: usize = 1_024;
 
 /// The limiter, its table, and the calls that wait for it.
 pub(super) struct Engine {
@@ -157,6 +159,25 @@ impl Engine {
         self.outputs.pop_front()
     }
 
+    /// Keeps what could not be done yet; false if too much waits.
+    pub(super) fn put_back(&mut self, output: Output) -> bool {
+        let has_room = self.outputs.len() < MAX_OUTPUTS;
+        if has_room {
+            self.outputs.push_front(output);
+        }
+        has_room
+    }
+
+    /// The limiter has left its region: what is found next wakes the task, whose tick joins the region again.
+    pub(super) fn has_left(&mut self) {
+        self.unattended = true;
+    }
+
+    /// Whether the limiter has given up the stream that is still there.
+    pub(super) fn has_given_up(&self) -> bool {
+        self.outputs.iter().any(|output| matches!(output, Output::Close(_)))
+    }
+
     pub(super) fn on_frame(&mut self, frame: &RegionFrame, now: MonoMs) {
         self.limiter.on_frame(&mut self.table, frame, now);
     }
@@ -172,7 +193,7 @@ impl Engine {
         if idle {
             self.limiter.leave(&mut self.table, now);
             // The next check, whatever it finds, joins the region: its tick opens a stream.
-            (self.ticked, self.unattended) = (MonoMs(0), true);
+            self.ticked = MonoMs(0);
         }
         idle
     }

@@ -11,6 +11,7 @@ use crate::region::stream;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::time::{Instant, sleep};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
@@ -55,6 +56,8 @@ impl EmbeddedApi {
         let mut engine = self.engine.lock();
         match event {
             Event::Turn => {}
+            // Of a stream that has been given up.
+            Event::Frame(_) if engine.has_given_up() => {}
             Event::Frame(frame) => engine.on_frame(&frame, now.mono),
             Event::Closed => {
                 *link = None;
@@ -70,7 +73,16 @@ impl EmbeddedApi {
                     *link = Some(self.open());
                     false
                 }
-                Output::Send(frame) => !link.as_ref().is_some_and(|link| link.send(frame)),
+                Output::Send(frame) => match link.as_ref().map(|link| link.send(frame)) {
+                    Some(Ok(())) => false,
+                    Some(Err(TrySendError::Full(Ok(frame)))) => {
+                        if engine.put_back(Output::Send(frame)) {
+                            break;
+                        }
+                        true
+                    }
+                    _ => true,
+                },
                 _ => {
                     *link = None;
                     false
@@ -80,6 +92,9 @@ impl EmbeddedApi {
                 *link = None;
                 engine.on_closed(now.mono);
             }
+        }
+        if is_idle {
+            engine.has_left();
         }
         is_idle
     }
@@ -150,8 +165,8 @@ enum Event {
 }
 
 impl Link {
-    /// Queues a frame; false if the stream has ended or its queue is full.
-    fn send(&self, frame: FilterFrame) -> bool {
-        self.frames.try_send(Ok(frame)).is_ok()
+    /// Queues a frame; returns it if the queue is full.
+    fn send(&self, frame: FilterFrame) -> Result<(), TrySendError<Result<FilterFrame, Status>>> {
+        self.frames.try_send(Ok(frame))
     }
 }

@@ -30,7 +30,7 @@ impl Subscription {
 
     /// The aggregator has accepted the stream.
     pub(super) fn on_welcome(&mut self) {
-        (self.sent, self.registered) = (Some(false), false);
+        (self.sent, self.registered, self.complete) = (Some(false), false, false);
     }
 
     /// The stream has ended.

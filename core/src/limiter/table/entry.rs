@@ -258,14 +258,23 @@ impl Entry {
         let most = match tag.kind {
             ReservationKind::Lease => MAX_LEASES,
             ReservationKind::Deferred => MAX_OPEN,
-            ReservationKind::Hold | ReservationKind::Query => MAX_RESERVATIONS,
+            ReservationKind::Hold | ReservationKind::Query => usize::MAX,
         };
         let alike = self.reservations.iter().filter(|held| held.tag.kind == tag.kind).count();
-        let full = self.reservations.len() >= MAX_RESERVATIONS || alike >= most;
-        if !full {
+        let has_place = self.reservations.len() < MAX_RESERVATIONS;
+        let has_room = alike < most && (has_place || amount > 0 && self.drop_empty_reservation());
+        if has_room {
             self.reservations.push(Reservation { tag, sequence, amount, expires });
         }
-        !full
+        has_room
+    }
+
+    /// Makes room for a reservation: one of nothing only keeps the entry, which the new one does too.
+    fn drop_empty_reservation(&mut self) -> bool {
+        let is_empty = |held: &Reservation| held.amount == 0 && held.tag.kind == ReservationKind::Query;
+        let Some(at) = self.reservations.iter().position(is_empty) else { return false };
+        self.reservations.swap_remove(at);
+        true
     }
 
     /// Releases the reservation of `tag` in cell `sequence`; `None` if it has expired and counts as spent.

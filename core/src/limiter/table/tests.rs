@@ -338,6 +338,19 @@ fn leases_leave_room_for_other_reservations() {
 }
 
 #[test]
+fn reservations_of_nothing_give_way_to_those_of_a_cost() {
+    let mut entry = Entry::default();
+    let query = |worker| Tag { worker, kind: ReservationKind::Query };
+    assert_eq!((0..100).filter(|worker| entry.reserve(query(*worker), 0, MonoMs(9))).count(), 64);
+    for worker in 100..164 {
+        assert!(entry.reserve(Tag { worker, kind: ReservationKind::Hold }, 1, MonoMs(9)), "{worker}");
+    }
+    assert!(!entry.reserve(Tag { worker: 164, kind: ReservationKind::Hold }, 1, MonoMs(9)));
+    assert_eq!(entry.reserved_in(0), 64);
+    assert!(!entry.reserve(query(165), 0, MonoMs(9)), "one of nothing takes no place of a cost");
+}
+
+#[test]
 fn the_least_used_entry_is_evicted_unless_it_is_held_back() {
     let mut bucket = Bucket::default();
     bucket.check();
