@@ -3,7 +3,7 @@
 use super::harness::*;
 use super::network::Frame;
 use crate::limiter::table::{Entry, Geometry, MAX_DIVERTED};
-use crate::limiter::{Check, Decision, OVERFLOW_IDENTIFIER, Output};
+use crate::limiter::{Cause, Check, Decision, OVERFLOW_IDENTIFIER, Output};
 use crate::model::key::{HashKey, Key};
 use crate::model::shared::{MemoryShared, Place, Shared};
 use crate::model::time::MonoMs;
@@ -496,4 +496,40 @@ fn a_request_that_was_decided_long_ago_holds_no_place() {
     }
     assert!(world.entry(0, &keys[0]).is_none() && world.entry(0, &keys[3]).is_some());
     assert_eq!(world.sum_of(|stats| stats.overflows), 0);
+}
+
+/// A grant about one rule, after which the local counts decide, comes with the counts of each other rule that needs them.
+#[test]
+fn a_rule_whose_counts_left_the_table_is_not_decided_without_them() {
+    let mut world = World::with(2, 1, Geometry { buckets: 1, keys_per_bucket: 2 }, false);
+    world.run(2_000);
+    let (granted, evicted, other) = (key("granted", HOUR), key("evicted", HOUR), key("other", HOUR));
+    for _ in 0..10 {
+        assert!(world.passes(0, 0, &[check(&evicted, 10, 1)]));
+        world.run(100);
+    }
+    world.run(500);
+    for _ in 0..12 {
+        for key in [&other, &granted] {
+            assert!(world.passes(0, 0, &[check(key, 20, 1)]));
+            world.run(100);
+        }
+    }
+    assert!(world.entry(0, &evicted).is_none() && world.entry(0, &granted).is_some());
+    let denied =
+        denial(world.decide(0, 0, &[check(&granted, 20, 6), Check { rule: 1, ..check(&evicted, 10, 1) }]));
+    assert_eq!((denied.budget.rule, denied.cause), (1, Cause::Limit));
+}
+
+#[test]
+fn a_rule_whose_counts_were_never_received_is_not_decided_without_them() {
+    let mut world = World::connected(2, 1);
+    let (granted, new) = (key("granted", HOUR), key("new", HOUR));
+    assert!(world.passes(1, 0, &[check(&new, 10, 5)]));
+    assert!(world.passes(0, 0, &[check(&granted, 20, 1)]));
+    world.run(500);
+    assert_eq!(world.entry(0, &new), None);
+    let denied =
+        denial(world.decide(0, 0, &[check(&granted, 20, 10), Check { rule: 1, ..check(&new, 10, 6) }]));
+    assert_eq!((denied.budget.rule, denied.cause), (1, Cause::Limit));
 }
