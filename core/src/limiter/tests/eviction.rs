@@ -566,6 +566,21 @@ fn a_rule_whose_counts_were_never_received_is_not_decided_without_them() {
     assert_eq!((denied.budget.rule, denied.cause), (1, Cause::Limit));
 }
 
+#[test]
+fn a_pushed_key_without_a_place_is_counted() {
+    let mut world = World::with(1, 1, Geometry { buckets: 1, keys_per_bucket: 1 }, false);
+    world.add_process(1, Geometry { buckets: 64, keys_per_bucket: 8 });
+    world.run(2_000);
+    let (used, pushed) = (key("used", HOUR), key("pushed", HOUR));
+    assert!(world.passes(0, 0, &[check(&used, 10, 1)]));
+    world.run(500);
+    assert_eq!(world.sum_of(|stats| stats.unplaced), 0);
+    assert!(world.passes(1, 0, &[check(&pushed, 10, 9)]));
+    world.run(500);
+    assert_eq!(world.entry(0, &pushed), None);
+    assert_eq!(world.sum_of(|stats| stats.unplaced), 1);
+}
+
 impl World {
     /// Waits until the answers to two queries are on their way, and delays the one to the query that was sent first.
     fn delay_first_answer(&mut self, ms: u64) {
