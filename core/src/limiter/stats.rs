@@ -26,6 +26,7 @@ pub const METRICS: &[Metric<Stats>] = &[
     Metric::counter("weir_costs_unawaited_total", |stats, _| stats.unawaited),
     Metric::counter("weir_leases_total", |stats, _| stats.leases),
     Metric::counter("weir_snapshots_total", |stats, _| stats.snapshots),
+    Metric::counter("weir_table_unplaced_total", |stats, _| stats.unplaced),
     Metric::counter("weir_refused_cells_total", |stats, _| stats.refused),
     // The exact name in `/stats/prometheus`, where Envoy removes the prefix `wasmcustom.`.
     Metric::counter("weir_ratelimit_strict_mode_activations_total", |stats, _| stats.strict),
@@ -91,6 +92,8 @@ pub struct Stats {
     pub snapshot_age_ms: u64,
     /// Cells merged from pushes.
     pub snapshots: u64,
+    /// Pushed cells of keys that found no place in the table, as it is full of keys in use.
+    pub unplaced: u64,
     /// Cells that the region refused.
     pub refused: u64,
     /// Denials that began strict mode on a key: the first within a window's length.

@@ -118,13 +118,7 @@ impl Local {
                 }
                 self.conclude(item, check, judged, &done, now.mono).map(|(budget, ())| budget)
             }
-            // The key is not in the table, so nothing of it is used.
-            Err(Failed::Absent) => {
-                let at = Position::at(now.unix, check.cell_ms);
-                self.cache_look(item, (Used::NOTHING, at), now.mono);
-                Ok(self.untouched(item, check, now))
-            }
-            Err(Failed::Exhausted) => Err(Refusal::Denied(self.crowded(item, check, now))),
+            Err(_) => Err(Refusal::Denied(self.crowded(item, check, now))),
         }
     }
 

@@ -4,7 +4,7 @@
 use super::Local;
 use super::judge::ANSWER_SERVES_MS;
 use super::outbox::{Acknowledged, StoredCell};
-use super::transact::{Make, Subject};
+use super::transact::{Failed, Make, Subject};
 use crate::limiter::MAX_WORKER;
 use crate::limiter::table::{Entry, ReservationKind, Tag};
 use crate::model::key::{KeyParts, fingerprint};
@@ -90,13 +90,17 @@ impl Local {
                 let changed = entry.merge(snapshot, make != Make::WhereFree, now.mono);
                 (entry.without_baseline_cells() < without_baseline, changed)
             };
-            if let Ok(done) = self.table.transact(shared, subject, now, &mut self.stats, change) {
-                self.stats.snapshots += 1;
-                if done.regained {
-                    self.note_cells(&done.entry, now.mono);
-                } else if done.result {
-                    self.note_based_cells(&done.entry, now.mono);
+            match self.table.transact(shared, subject, now, &mut self.stats, change) {
+                Ok(done) => {
+                    self.stats.snapshots += 1;
+                    if done.regained {
+                        self.note_cells(&done.entry, now.mono);
+                    } else if done.result {
+                        self.note_based_cells(&done.entry, now.mono);
+                    }
                 }
+                Err(Failed::Absent) => self.stats.unplaced += u64::from(make == Make::WhereFree),
+                Err(Failed::Exhausted) => {}
             }
         }
     }

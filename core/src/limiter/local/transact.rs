@@ -101,8 +101,7 @@ pub(super) struct Subject<'a> {
 pub(in crate::limiter) enum Make {
     /// Leave it so.
     Never,
-    /// Leave it so. Without room for it the overflow cell decides; where it has used that, the entry that the key would have. For looking
-    /// only.
+    /// Leave it so, and decide by the entry that it would have: in the overflow cell if need be. For looking only.
     Look,
     /// Make one, unless an entry that this process uses would have to leave; then the bucket notes that it does not
     /// have all counts, and the next request on it sends a query.
@@ -421,15 +420,12 @@ impl Table {
         if let Some(found) = self.bucket.find(fingerprint, &self.key) {
             return Ok(Some(Located { found, cell_ms, made: None }));
         }
-        let (is_elsewhere, looks) = (place == Place::Overflow, subject.make == Make::Look);
-        if subject.make == Make::Never || (looks && is_elsewhere) {
+        if subject.make == Make::Never {
             return Err(Failed::Absent);
         }
-        let is_unused = looks && self.bucket.diverted().get_mut(fingerprint).is_none();
         match self.vacancy(fingerprint, subject.make, place, now) {
-            None if is_elsewhere => Err(Failed::Exhausted),
+            None if place == Place::Overflow => Err(Failed::Exhausted),
             None => Ok(None),
-            Some(_) if is_unused => Err(Failed::Absent),
             Some((entry, removals)) => {
                 Ok(Some(Located { found: self.bucket.vacant(entry), cell_ms, made: Some(removals) }))
             }

@@ -3,7 +3,7 @@
 use super::harness::*;
 use super::network::Frame;
 use crate::limiter::table::{Entry, Geometry, MAX_DIVERTED};
-use crate::limiter::{Check, Decision, OVERFLOW_IDENTIFIER, Output};
+use crate::limiter::{Cause, Check, Decision, OVERFLOW_IDENTIFIER, Output, Policy};
 use crate::model::key::{HashKey, Key};
 use crate::model::shared::{MemoryShared, Place, Shared};
 use crate::model::time::MonoMs;
@@ -496,4 +496,101 @@ fn a_request_that_was_decided_long_ago_holds_no_place() {
     }
     assert!(world.entry(0, &keys[0]).is_none() && world.entry(0, &keys[3]).is_some());
     assert_eq!(world.sum_of(|stats| stats.overflows), 0);
+}
+
+#[test]
+fn a_grant_that_waits_for_the_answer_of_another_rule_is_spent_once() {
+    let mut world = World::with(2, 1, Geometry { buckets: 1, keys_per_bucket: 3 }, false);
+    world.run(2_000);
+    let (granted, often, evicted) = (key("granted", HOUR), key("often", HOUR), key("evicted", HOUR));
+    let (seldom, new) = (key("seldom", HOUR), key("new", HOUR));
+    for (key, times) in [(&evicted, 1), (&granted, 4), (&often, 8), (&seldom, 1)] {
+        for _ in 0..times {
+            assert!(world.passes(0, 0, &[check(key, 20, 1)]));
+            world.run(500);
+        }
+    }
+    assert!(world.entry(0, &granted).is_some() && world.entry(0, &evicted).is_none());
+    let slow = |key, cost| {
+        let usual = check(key, 20, cost);
+        Check { policy: Policy { timeout_ms: 500, ..usual.policy }, ..usual }
+    };
+    let (id, outcome) = world.request(0, 0, &[slow(&evicted, 1), slow(&granted, 4)]);
+    assert_eq!(outcome.decision, Decision::Wait);
+    world.delay_first_answer(300);
+    world.run(200);
+    // A key that needs a place takes one of a key that is used more often than the one with the grant.
+    assert!(world.passes(0, 0, &[check(&new, 20, 1)]));
+    assert!(world.entry(0, &granted).is_some() && world.entry(0, &often).is_none());
+    assert!(allowed(&world.wait_for(id, outcome).1));
+    world.run(500);
+    assert!(world.passes(0, 0, &[check(&granted, 20, 1)]));
+    world.run(500);
+    assert_eq!(world.regional(&granted, Position::at(world.unix(), HOUR).sequence), (9, vec![9]));
+    assert_eq!(world.entry(0, &granted).unwrap().current.own, 9);
+}
+
+/// A grant about one rule, after which the local counts decide, comes with the counts of each other rule that needs them.
+#[test]
+fn a_rule_whose_counts_left_the_table_is_not_decided_without_them() {
+    let mut world = World::with(2, 1, Geometry { buckets: 1, keys_per_bucket: 2 }, false);
+    world.run(2_000);
+    let (granted, evicted, other) = (key("granted", HOUR), key("evicted", HOUR), key("other", HOUR));
+    for _ in 0..10 {
+        assert!(world.passes(0, 0, &[check(&evicted, 10, 1)]));
+        world.run(100);
+    }
+    world.run(500);
+    for _ in 0..12 {
+        for key in [&other, &granted] {
+            assert!(world.passes(0, 0, &[check(key, 20, 1)]));
+            world.run(100);
+        }
+    }
+    assert!(world.entry(0, &evicted).is_none() && world.entry(0, &granted).is_some());
+    let denied =
+        denial(world.decide(0, 0, &[check(&granted, 20, 6), Check { rule: 1, ..check(&evicted, 10, 1) }]));
+    assert_eq!((denied.budget.rule, denied.cause), (1, Cause::Limit));
+}
+
+#[test]
+fn a_rule_whose_counts_were_never_received_is_not_decided_without_them() {
+    let mut world = World::connected(2, 1);
+    let (granted, new) = (key("granted", HOUR), key("new", HOUR));
+    assert!(world.passes(1, 0, &[check(&new, 10, 5)]));
+    assert!(world.passes(0, 0, &[check(&granted, 20, 1)]));
+    world.run(500);
+    assert_eq!(world.entry(0, &new), None);
+    let denied =
+        denial(world.decide(0, 0, &[check(&granted, 20, 10), Check { rule: 1, ..check(&new, 10, 6) }]));
+    assert_eq!((denied.budget.rule, denied.cause), (1, Cause::Limit));
+}
+
+#[test]
+fn a_pushed_key_without_a_place_is_counted() {
+    let mut world = World::with(1, 1, Geometry { buckets: 1, keys_per_bucket: 1 }, false);
+    world.add_process(1, Geometry { buckets: 64, keys_per_bucket: 8 });
+    world.run(2_000);
+    let (used, pushed) = (key("used", HOUR), key("pushed", HOUR));
+    assert!(world.passes(0, 0, &[check(&used, 10, 1)]));
+    world.run(500);
+    assert_eq!(world.sum_of(|stats| stats.unplaced), 0);
+    assert!(world.passes(1, 0, &[check(&pushed, 10, 9)]));
+    world.run(500);
+    assert_eq!(world.entry(0, &pushed), None);
+    assert_eq!(world.sum_of(|stats| stats.unplaced), 1);
+}
+
+impl World {
+    /// Waits until the answers to two queries are on their way, and delays the one to the query that was sent first.
+    fn delay_first_answer(&mut self, ms: u64) {
+        let place = self.answer_to_query();
+        let (stream, frame) = self.network.remove(&place).unwrap();
+        let Frame::Down(frame) = frame else { panic!("an answer is sent down") };
+        let [first, second] = <[_; 2]>::try_from(frame.answers).unwrap();
+        assert!(first.id < second.id);
+        let of = |answer| Frame::Down(wire::RegionFrame { answers: vec![answer], ..Default::default() });
+        self.network.insert(place, (stream, of(second)));
+        self.network.insert((place.0 + ms, place.1), (stream, of(first)));
+    }
 }
