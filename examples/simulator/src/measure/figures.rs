@@ -15,6 +15,10 @@ pub struct Figures {
     pub database_statements: u64,
     /// Rows that packets wrote to the database.
     pub database_rows: u64,
+    /// Times that a Redis was set back, or replaced by a replica.
+    pub set_backs: u64,
+    /// Calls for exact requests and refunds that could not reach their store.
+    pub unreached: u64,
     /// Queries that requests waited for.
     pub queries: u64,
     /// Times that requests waited, in microseconds.

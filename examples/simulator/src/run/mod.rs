@@ -24,6 +24,10 @@ pub struct Expected {
     pub worst_window: Option<f64>,
     /// Upper bound of [`Figures::database_rows`].
     pub rows: Option<f64>,
+    /// Lower bound of [`Figures::set_backs`].
+    pub set_backs: Option<u64>,
+    /// Lower bound of [`Figures::unreached`].
+    pub unreached: Option<u64>,
 }
 
 /// The result of a run.
@@ -89,6 +93,15 @@ pub fn judge(expected: &Expected, comparison: &Comparison, figures: &Figures) ->
             failures.push(Failure { checker: name.to_owned(), at_ms: None, what });
         }
     }
+    for (name, got, least) in [
+        ("set-backs", figures.set_backs, expected.set_backs),
+        ("unreached", figures.unreached, expected.unreached),
+    ] {
+        if let Some(least) = least.filter(|least| got < *least) {
+            let what = format!("{got}; expected at least {least}");
+            failures.push(Failure { checker: name.to_owned(), at_ms: None, what });
+        }
+    }
     failures
 }
 
@@ -124,10 +137,24 @@ mod tests {
         };
         let always = vec![("truth".to_owned(), Some(5)), ("wait".to_owned(), Some(6))];
         assert_eq!(failed(Expected::default()), always);
-        let met = Expected { over: Some(0.2), under: Some(0.0), worst_window: Some(1.5), rows: Some(0.0) };
+        let met = Expected {
+            over: Some(0.2),
+            under: Some(0.0),
+            worst_window: Some(1.5),
+            rows: Some(0.0),
+            set_backs: Some(0),
+            unreached: Some(0),
+        };
         assert_eq!(failed(met), always);
-        let not_met = Expected { over: Some(0.1), under: Some(0.0), worst_window: Some(1.0), rows: None };
-        let and = [("over".to_owned(), None), ("worst-window".to_owned(), None)];
+        let not_met = Expected {
+            over: Some(0.1),
+            under: Some(0.0),
+            worst_window: Some(1.0),
+            rows: None,
+            set_backs: Some(1),
+            unreached: Some(1),
+        };
+        let and = ["over", "worst-window", "set-backs", "unreached"].map(|name| (name.to_owned(), None));
         assert_eq!(failed(not_met), [always, and.to_vec()].concat());
     }
 }

@@ -3,6 +3,7 @@
 use super::scenario::{Scenario, plan, spread, steady};
 use crate::plan::traffic::Traffic;
 use crate::plan::{Exact, Fault, Link, Part, Plan, Rule, Topology, Wrong};
+use crate::run::Expected;
 
 const STREAMS: Link = Link::Streams { region: 0, envoy: None, aggregator: None };
 const SOME_STREAMS: Link = Link::Streams { region: 0, envoy: Some(1), aggregator: Some(0) };
@@ -112,7 +113,8 @@ pub(super) const ALL: &[Scenario] = &[
             let slow = Fault { at_ms: 0, for_ms: 12_000, what: slow };
             at_rest(seed, ends.into_iter().chain([last, slow]).collect())
         },
-    ),
+    )
+    .expecting(|_| Expected { set_backs: Some(1), ..Expected::default() }),
     Scenario::new(
         "set-back-redis",
         "Redis is set back to older data, and loses all data soon after that was found",
@@ -173,9 +175,11 @@ pub(super) const ALL: &[Scenario] = &[
     }),
     Scenario::new(
         "exact-limits",
-        "requests under a log, a ledger and a window, while calls to the stores and their replies are lost",
+        "requests under a log, a ledger and a window, while calls to the stores and their replies are lost, and a Redis \
+         stops",
         exact_limits,
-    ),
+    )
+    .expecting(|_| Expected { unreached: Some(1), ..Expected::default() }),
     Scenario::new("listener", "a listener is removed and added", |seed| {
         region(seed, Wrong::Rebuild { part: ENVOY })
     }),
@@ -217,6 +221,7 @@ fn exact_limits(seed: u64) -> Plan {
     let lost = |link| Fault { at_ms: 2_000, for_ms: 20_000, what: Wrong::Lose { link, per_mille: 100 } };
     plan.faults = vec![lost(TO_REDIS), lost(TO_DATABASE)];
     plan.faults.push(Fault { at_ms: 12_000, for_ms: 2_000, what: Wrong::Freeze { part: REDIS } });
+    plan.faults.push(Fault { at_ms: 18_000, for_ms: 1_000, what: Wrong::Crash { part: REDIS } });
     plan.faults.push(Fault { at_ms: 24_000, for_ms: 20, what: Wrong::FailOver { region: 0 } });
     plan
 }

@@ -100,6 +100,10 @@ fn vary(plan: &mut Plan, dice: &mut Random) {
         let for_ms = one_of(dice, &[0, 20, 100, 300, 3_000]);
         plan.faults.push(Fault { at_ms: dice.below(plan.traffic_ms), for_ms, what });
     }
+    if plan.rules.iter().any(|rule| rule.exact.is_some()) && dice.per_mille(300) {
+        let part = if dice.per_mille(500) { Part::Database } else { Part::Redis { region } };
+        plan.faults.push(Fault { what: Wrong::Crash { part }, ..fault(dice, &topology, plan.traffic_ms) });
+    }
 }
 
 /// The database needs so long for each statement that most losses meet packets under way.

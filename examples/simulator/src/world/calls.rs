@@ -93,7 +93,10 @@ impl World<'_> {
         let reply = match is_running {
             true => self.execute(store, at, *request),
             // A stopped store refuses the connection at once.
-            false => request.failed(Failure::Unavailable),
+            false => {
+                self.counts.unreached += u64::from(matches!(*request, Request::Exact(_)));
+                request.failed(Failure::Unreachable)
+            }
         };
         let back = self.network.pass(self.path_to(at, store));
         if !back.lost {

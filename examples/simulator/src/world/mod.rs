@@ -119,6 +119,8 @@ struct Counts {
     redis_commands: u64,
     database_statements: u64,
     database_rows: u64,
+    set_backs: u64,
+    unreached: u64,
     queries: u64,
 }
 
@@ -238,6 +240,8 @@ impl<'a> World<'a> {
             redis_commands: self.counts.redis_commands,
             database_statements: self.counts.database_statements,
             database_rows: self.counts.database_rows,
+            set_backs: self.counts.set_backs,
+            unreached: self.counts.unreached,
             queries: self.counts.queries,
             waits: Spread::of(&mut self.waits_us),
             convergence: Spread::of(&mut self.check.convergence_ms),

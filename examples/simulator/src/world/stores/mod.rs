@@ -180,6 +180,7 @@ impl World<'_> {
             return;
         }
         redis.set_back(*older.redis, is_replica);
+        self.counts.set_backs += 1;
         // The copy has no exact logs.
         self.logs[region] = Logs::new(LogsLimits::default());
         self.check.exact.lost(Keeper::Redis(region), self.now_us);
