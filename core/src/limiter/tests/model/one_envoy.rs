@@ -45,6 +45,15 @@ fn one_envoy_decides_by_the_law() {
     });
 }
 
+/// A killed worker has spent a lease, which counts as spent while a denial is cached.
+#[test]
+fn worlds_that_have_failed_are_decided_by_the_law() {
+    for seed in [3_219_242_699] {
+        let plan = Plan::draw(seed);
+        run(&plan).unwrap_or_else(|complaint| panic!("{}", plan.shrink(complaint, run)));
+    }
+}
+
 /// Judges all requests of a plan. Returns their number.
 fn run(plan: &Plan) -> Result<u64, Complaint> {
     let mut trial = Trial::new(plan);
@@ -333,7 +342,9 @@ impl Trial<'_> {
     /// `retry-after` is the longest wait by the rules, by counts that are at most as old as a cached denial, and as leases are.
     fn judge_wait(&mut self, costs: &Costs, denial: &Denial, unix: u64) -> Result<(), Complaint> {
         let (mut least, mut most) = (0, 0);
-        let (has_equal_costs, is_expired) = (self.plan.has_equal_costs, self.world.now > self.expired);
+        // A denial that was cached before lacks what a killed worker's lease had spent.
+        let is_expired = self.world.now > self.expired + CACHED_MS;
+        let has_equal_costs = self.plan.has_equal_costs;
         for (rule, cost) in costs {
             let wait = |law: &Law, counts| law.wait_ms(unix, *cost, counts).unwrap_or(u64::MAX);
             most = most.max(wait(self.deciding(*rule), Counts::WithLost));
