@@ -160,18 +160,12 @@ fn both_accept_what_examples_and_pages_show() {
 
 #[test]
 fn both_refuse_broken_configurations() {
-    let schema = schema();
-    let with = |place: &str, value: Value| {
-        let mut config = complete();
-        *config.pointer_mut(place).unwrap_or_else(|| panic!("{place}")) = value;
-        config
-    };
     let rule = |number: usize, field: &str, value: Value| {
         let mut config = complete();
         config["rules"][number][field] = value;
         config
     };
-    let broken = [
+    both_refuse(&[
         json!([]),
         json!({}),
         with("/aggregator", json!({})),
@@ -197,21 +191,6 @@ fn both_refuse_broken_configurations() {
         with("/rules/0/identifier", json!({})),
         with("/rules/0/identifier", json!({ "header": "a", "cookie": "b" })),
         with("/rules/0/identifier", json!({ "header": "a", "pick": "first" })),
-        with("/rules/0/identifier", json!({ "header": "a", "one_of": [] })),
-        with("/rules/0/identifier", json!({ "header": "a", "on_unlisted": "deny" })),
-        with("/rules/0/identifier", json!({ "header": "a", "one_of": ["a"], "on_unlisted": "allow" })),
-        with("/rules/0/identifier", json!({ "constant": "a", "one_of": ["a"] })),
-        with("/rules/0/identifier", json!({ "metadata": { "filter": "a", "typed": "b", "key": "c" } })),
-        with("/rules/0/identifier", json!({ "metadata": { "key": "c" } })),
-        with("/rules/0/match/metadata", json!([{ "key": "a", "exact": "b" }])),
-        with("/rules/0/match/metadata", json!([{ "filter": "a", "typed": "b", "key": "c", "exact": "d" }])),
-        with("/rules/0/match/metadata", json!([{ "filter": "a", "key": "c" }])),
-        with(
-            "/rules/0/cost",
-            json!({ "request": { "header": "x", "metadata": { "filter": "a", "key": "b" } }, "max": 9 }),
-        ),
-        with("/rules/0/response", json!({ "format": "json_rpc", "body": "x" })),
-        with("/rules/0/response", json!({ "id": { "filter": "a", "key": "b" } })),
         with("/rules/2/response/status", json!(201)),
         with("/rules/0/identifier", json!({ "constant": "a", "lowercase": true })),
         with("/rules/0/identifier", json!({ "host": false })),
@@ -235,10 +214,42 @@ fn both_refuse_broken_configurations() {
         rule(3, "limit", json!(5)),
         rule(3, "namespace", json!("n")),
         rule(3, "zone", json!(0)),
-    ];
+    ]);
+}
+
+#[test]
+fn both_refuse_broken_limits_by_the_body() {
+    both_refuse(&[
+        with("/rules/0/identifier", json!({ "header": "a", "one_of": [] })),
+        with("/rules/0/identifier", json!({ "header": "a", "on_unlisted": "deny" })),
+        with("/rules/0/identifier", json!({ "header": "a", "one_of": ["a"], "on_unlisted": "allow" })),
+        with("/rules/0/identifier", json!({ "constant": "a", "one_of": ["a"] })),
+        with("/rules/0/identifier", json!({ "metadata": { "filter": "a", "typed": "b", "key": "c" } })),
+        with("/rules/0/identifier", json!({ "metadata": { "key": "c" } })),
+        with("/rules/0/match/metadata", json!([{ "key": "a", "exact": "b" }])),
+        with("/rules/0/match/metadata", json!([{ "filter": "a", "typed": "b", "key": "c", "exact": "d" }])),
+        with("/rules/0/match/metadata", json!([{ "filter": "a", "key": "c" }])),
+        with(
+            "/rules/0/cost",
+            json!({ "request": { "header": "x", "metadata": { "filter": "a", "key": "b" } }, "max": 9 }),
+        ),
+        with("/rules/0/response", json!({ "format": "json_rpc", "body": "x" })),
+        with("/rules/0/response", json!({ "id": { "filter": "a", "key": "b" } })),
+    ]);
+}
+
+/// The complete configuration with another value in a place.
+fn with(place: &str, value: Value) -> Value {
+    let mut config = complete();
+    *config.pointer_mut(place).unwrap_or_else(|| panic!("{place}")) = value;
+    config
+}
+
+fn both_refuse(broken: &[Value]) {
+    let schema = schema();
     for config in broken {
-        assert!(parse(&config).is_err(), "the parser accepts {config}");
-        assert!(check(&schema, &config, "").is_err(), "the schema accepts {config}");
+        assert!(parse(config).is_err(), "the parser accepts {config}");
+        assert!(check(&schema, config, "").is_err(), "the schema accepts {config}");
     }
 }
 

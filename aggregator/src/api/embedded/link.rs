@@ -11,7 +11,6 @@ use crate::region::stream;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
-use tokio::sync::mpsc::error::TrySendError;
 use tokio::time::{Instant, sleep};
 use tokio_stream::StreamExt;
 use tokio_stream::wrappers::ReceiverStream;
@@ -73,16 +72,13 @@ impl EmbeddedApi {
                     *link = Some(self.open());
                     false
                 }
-                Output::Send(frame) => match link.as_ref().map(|link| link.send(frame)) {
-                    Some(Ok(())) => false,
-                    Some(Err(TrySendError::Full(Ok(frame)))) => {
-                        if engine.put_back(Output::Send(frame)) {
-                            break;
-                        }
-                        true
+                Output::Send(frame) if link.as_ref().is_some_and(Link::is_full) => {
+                    if engine.put_back(Output::Send(frame)) {
+                        break;
                     }
-                    _ => true,
-                },
+                    true
+                }
+                Output::Send(frame) => !link.as_ref().is_some_and(|link| link.send(frame)),
                 _ => {
                     *link = None;
                     false
@@ -165,8 +161,13 @@ enum Event {
 }
 
 impl Link {
-    /// Queues a frame; returns it if the queue is full.
-    fn send(&self, frame: FilterFrame) -> Result<(), TrySendError<Result<FilterFrame, Status>>> {
-        self.frames.try_send(Ok(frame))
+    /// Whether the stream's queue has no room now.
+    fn is_full(&self) -> bool {
+        self.frames.capacity() == 0 && !self.frames.is_closed()
+    }
+
+    /// Queues a frame; false if the stream has ended or its queue is full.
+    fn send(&self, frame: FilterFrame) -> bool {
+        self.frames.try_send(Ok(frame)).is_ok()
     }
 }

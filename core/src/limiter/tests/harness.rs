@@ -21,6 +21,9 @@ use std::vec::Vec;
 pub(super) const START_MONO: u64 = 1_000_000;
 pub(super) const START_UNIX: u64 = 1_700_000_040_000;
 
+/// What another thread does to the table in the middle of a call.
+type Interrupt = std::boxed::Box<dyn FnOnce(&mut MemoryShared)>;
+
 /// Shared data that counts its loads and stores.
 #[derive(Default)]
 pub(super) struct Counting {
@@ -28,7 +31,7 @@ pub(super) struct Counting {
     pub(super) loads: u64,
     pub(super) stores: u64,
     /// What another thread does after the next store.
-    pub(super) interrupt: Option<std::boxed::Box<dyn FnOnce(&mut MemoryShared)>>,
+    pub(super) interrupt: Option<Interrupt>,
 }
 
 impl Shared for Counting {

@@ -1,12 +1,15 @@
 //! Shared parts of the scenarios: a region with real Envoys, configurations, and readers of Weir's metrics and state.
 
+use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use weir_envoy::http::Request;
 use weir_envoy::load::LoadReport;
-use weir_envoy::{Aggregator, AggregatorOptions, Envoy, EnvoyOptions, Filter, Weir, bootstrap, wait};
+use weir_envoy::{
+    Aggregator, AggregatorOptions, Envoy, EnvoyOptions, Filter, Weir, binaries, bootstrap, wait,
+};
 
 /// Generous, because a busy machine is slow and conditions rarely fail to come true.
 pub const SOON: Duration = Duration::from_secs(20);
@@ -14,6 +17,13 @@ pub const SOON: Duration = Duration::from_secs(20);
 pub const STALL: Duration = Duration::from_secs(5);
 /// The header that identifies clients in most scenarios.
 pub const KEY: &str = "x-key";
+
+/// Runs a command of `weir-aggregator` on a database.
+pub fn run_aggregator(url: &str, arguments: &[&str]) {
+    let mut command = Command::new(binaries::aggregator().unwrap());
+    let output = command.args(arguments).env("WEIR_DATABASE_URL", url).output().unwrap();
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+}
 
 /// One aggregator and its Envoys.
 pub struct Region {

@@ -1,6 +1,5 @@
 //! Exact limits: admitted requests and response headers, load on Redis, and requests that remain undecided.
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -13,8 +12,8 @@ use weir_envoy::{
 };
 
 use super::common::{
-    KEY, Region, SOON, came, config, connected, filter, get_as, idle, leave, rule, sound, stats_of, sum_of,
-    with,
+    KEY, Region, SOON, came, config, connected, filter, get_as, idle, leave, rule, run_aggregator, sound,
+    stats_of, sum_of, with,
 };
 use super::global::SharedDatabase;
 use super::peers::{CONNECTIONS, Peers, Wiring};
@@ -302,12 +301,6 @@ async fn a_shadow_log_is_counted_and_denies_nothing() {
         peers.envoys[0].wait_stat(&name, SOON, |count| count == times).await.unwrap();
     }
     peers.are_sound().await;
-}
-
-fn run_aggregator(url: &str, arguments: &[&str]) {
-    let mut command = Command::new(binaries::aggregator().unwrap());
-    let output = command.args(arguments).env("WEIR_DATABASE_URL", url).output().unwrap();
-    assert!(output.status.success(), "{arguments:?}: {output:?}");
 }
 
 /// Every attempt is recorded, and its response has the transaction's number, whether it passes or not.

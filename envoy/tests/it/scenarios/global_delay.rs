@@ -10,7 +10,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use weir_envoy::http::{Connection, Request};
 use weir_envoy::{Proxy, ports, wait};
 
-use super::common::{KEY, SOON, config, get_as, rule, with};
+use super::common::{KEY, SOON, config, get_as, rule, run_aggregator, with};
 use super::global::{GlobalRegion, SMALL, SharedDatabase, metric};
 
 /// From a region to the database.
@@ -26,6 +26,8 @@ struct Distant {
 impl Distant {
     async fn start() -> Distant {
         let mut database = SharedDatabase::mariadb().await;
+        // Over the distance this alone is more than a hundred statements in a row.
+        run_aggregator(&database.url(), &["migrate"]);
         let port = database.server().port();
         let proxy = Proxy::start_distant(ports::local(port), ONE_WAY).await.unwrap();
         let url = database.url().replace(&format!(":{port}/"), &format!(":{}/", proxy.port()));
