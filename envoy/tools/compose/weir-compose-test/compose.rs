@@ -10,6 +10,8 @@ use anyhow::{Context, Result, bail, ensure};
 use tokio::process::Command;
 use weir_envoy::wait;
 
+/// How often a container is frozen again: the engine gives up if a process in it starts another one meanwhile.
+const FREEZES: usize = 5;
 /// Of one command.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(240);
 /// Of the one that starts everything, a new database among it.
@@ -51,6 +53,12 @@ impl Compose {
     /// `docker pause`, `unpause`, `kill` or `start` of a service's container.
     pub async fn container(&self, verb: &str, service: &str) -> Result<()> {
         let id = self.id(service).await?;
+        for _ in 0..FREEZES {
+            match docker(&[verb, &id]).await {
+                Err(error) if error.to_string().contains("unable to freeze") => {}
+                done => return done.map(drop),
+            }
+        }
         docker(&[verb, &id]).await.map(drop)
     }
 
