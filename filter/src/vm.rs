@@ -67,16 +67,12 @@ impl Vm {
             worker.limiter.rest(&mut EnvoyShared, mono);
         }
         self.drive(at, here, mono);
-        let Vm { plugins, workers, .. } = self;
-        let Some(worker) = workers.get_mut(at) else { return self.take_effects() };
-        let rule_in = |workspace: &str, namespace: &str| {
-            plugins.iter().rev().find_map(|plugin| plugin.rule_in(workspace, namespace))
-        };
-        let was_connected = worker.limiter.is_connected();
-        worker.send_proposals(rule_in, here, mono);
-        if was_connected && !worker.limiter.is_connected() {
-            self.run(at, here, mono);
-        }
+        self.send(at, here, mono, |plugins, worker| {
+            let rule_in = |workspace: &str, namespace: &str| {
+                plugins.iter().rev().find_map(|plugin| plugin.rule_in(workspace, namespace))
+            };
+            worker.send_proposals(rule_in, here, mono);
+        });
         if let Some((plugin, worker)) = self.find(root) {
             plugin.plan_tick(worker, is_newest);
             worker.flush(mono, false);
@@ -226,11 +222,17 @@ impl Vm {
     /// Does what a worker's limiter and live control have to do now.
     fn drive(&mut self, at: usize, here: Here, mono: MonoMs) {
         self.run(at, here, mono);
-        let Some(worker) = self.workers.get_mut(at) else { return };
+        self.send(at, here, mono, |_, worker| worker.send_known_controls(here, mono));
+    }
+
+    /// Sends what the limiter has no part in. A frame that finds the stream broken decides the requests that waited, so the limiter has more
+    /// to do then.
+    fn send(&mut self, at: usize, here: Here, mono: MonoMs, send: impl FnOnce(&[Plugin], &mut Worker)) {
+        let Vm { plugins, workers, .. } = self;
+        let Some(worker) = workers.get_mut(at) else { return };
         let was_connected = worker.limiter.is_connected();
-        worker.send_known_controls(here, mono);
+        send(plugins, worker);
         if was_connected && !worker.limiter.is_connected() {
-            // The frame was the first that found the stream broken, which decides the requests that waited.
             self.run(at, here, mono);
         }
     }

@@ -108,17 +108,9 @@ impl Local {
     /// Marks keys that the region refused: only this process has their counts, so they stay in the table and are offered again.
     fn keep_unstored(&mut self, shared: &mut impl Shared, fingerprints: &[u64], now: Now) {
         for fingerprint in fingerprints {
-            let subject = Subject { fingerprint: *fingerprint, key: None, make: Make::Never };
-            let change = |entry: &mut Entry, _: &Position| {
-                let changes = !entry.unstored;
-                entry.unstored = true;
-                ((), changes)
-            };
+            let mark = |entry: &mut Entry| ((), !core::mem::replace(&mut entry.unstored, true));
             // If the key has left or conflicts do not end, another copy exists or the refusal will be repeated.
-            let marked = self.table.transact(shared, subject, now, &mut self.stats, change);
-            if let Some(done) = marked.ok().filter(|done| done.regained) {
-                self.note_cells(&done.entry, now.mono);
-            }
+            self.change_entry(shared, *fingerprint, mark, now);
         }
     }
 
@@ -126,20 +118,14 @@ impl Local {
     fn unmark_stored(&mut self, shared: &mut impl Shared, stored: &[StoredCell], now: Now) -> bool {
         let mut some_wait = false;
         for StoredCell { fingerprint, sequence, own } in stored {
-            let subject = Subject { fingerprint: *fingerprint, key: None, make: Make::Never };
-            let change = |entry: &mut Entry, _: &Position| {
+            let unmark = |entry: &mut Entry| {
                 entry.confirm(*sequence, *own);
                 // What was added to this cell since then is in a later report.
                 let others_wait = entry.cells().any(|(at, cell)| at != *sequence && cell.is_unreported());
                 entry.unstored &= others_wait;
                 (entry.unstored, true)
             };
-            let marked = self.table.transact(shared, subject, now, &mut self.stats, change);
-            let Ok(done) = marked else { continue };
-            if done.regained {
-                self.note_cells(&done.entry, now.mono);
-            }
-            some_wait |= done.result;
+            some_wait |= self.change_entry(shared, *fingerprint, unmark, now).unwrap_or(false);
         }
         some_wait
     }
@@ -237,19 +223,32 @@ impl Local {
     pub(in crate::limiter) fn release_entries(&mut self, shared: &mut impl Shared, keys: &[u64], now: Now) {
         let tag = self.kept_tag();
         for fingerprint in keys {
-            let subject = Subject { fingerprint: *fingerprint, key: None, make: Make::Never };
-            let change = |entry: &mut Entry, _: &Position| {
+            let release = |entry: &mut Entry| {
                 let mut released = false;
                 while entry.release_newest(tag).is_some() {
                     released = true;
                 }
                 ((), released)
             };
-            let done = self.table.transact(shared, subject, now, &mut self.stats, change);
-            if let Some(done) = done.ok().filter(|done| done.regained) {
-                self.note_cells(&done.entry, now.mono);
-            }
+            self.change_entry(shared, *fingerprint, release, now);
         }
+    }
+
+    /// Changes the entry of a key, if the table has one: `change` returns its result, and whether to keep what it did.
+    fn change_entry<R>(
+        &mut self,
+        shared: &mut impl Shared,
+        fingerprint: u64,
+        mut change: impl FnMut(&mut Entry) -> (R, bool),
+        now: Now,
+    ) -> Option<R> {
+        let subject = Subject { fingerprint, key: None, make: Make::Never };
+        let change = |entry: &mut Entry, _: &Position| change(entry);
+        let done = self.table.transact(shared, subject, now, &mut self.stats, change).ok()?;
+        if done.regained {
+            self.note_cells(&done.entry, now.mono);
+        }
+        Some(done.result)
     }
 
     /// Applies a refusal for a short time to all requests of the key: at the limit a little becomes free all the time, and every worker of
