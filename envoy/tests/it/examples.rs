@@ -15,6 +15,8 @@ use weir_envoy::{
     Redis, RedisOptions, Route, Weir, binaries, validate_file, wait, yaml,
 };
 
+use crate::scenarios::common::run_aggregator;
+
 /// What the environment variable of the examples holds.
 const HASH_KEY: &str = "a-random-text-of-these-tests";
 const SOON: Duration = Duration::from_secs(20);
@@ -600,14 +602,6 @@ async fn begin_window(envoy: &Envoy, window_s: u64) {
 
 fn check_config(file: &Path) {
     run_aggregator("", &["check-config", file.to_str().unwrap()]);
-}
-
-/// Runs a command on a database.
-fn run_aggregator(url: &str, arguments: &[&str]) {
-    let mut command = Command::new(binaries::aggregator().unwrap());
-    let output = command.args(arguments).env("WEIR_DATABASE_URL", url).output().unwrap();
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{arguments:?}: {stderr}");
 }
 
 fn read(name: &str) -> String {

@@ -1,7 +1,7 @@
 //! Rules by fields of the body, which filters of Envoy parse and leave in metadata: what clients evade or invent, and filters that stand
 //! where the metadata is not there yet.
 
-use super::order::{filters_of, kind, name};
+use super::order::{field, filters_of, kind, name};
 use serde_json::Value;
 use weir_core::rules::{Config, Missing, PluginConfig};
 
@@ -253,10 +253,6 @@ fn config_of(filter: &Value) -> Option<&Value> {
         Some(_) => config.get("value"),
         None => Some(config),
     }
-}
-
-fn field<'a>(value: &'a Value, snake: &str, camel: &str) -> Option<&'a Value> {
-    value.get(snake).or_else(|| value.get(camel))
 }
 
 fn has(filter: &Value, snake: &str, camel: &str) -> bool {

@@ -77,11 +77,16 @@ pub(super) fn filters_of<'a>(document: &'a Value, path: &str) -> Option<(&'a Vec
 
 /// The last part of the type of a filter's configuration.
 pub(super) fn kind(filter: &Value) -> &str {
-    let config = filter.get("typed_config").or_else(|| filter.get("typedConfig"));
+    let config = field(filter, "typed_config", "typedConfig");
     let kind = config.and_then(|config| config.get("@type")).and_then(Value::as_str).unwrap_or_default();
-    let inner = config.and_then(|config| config.get("type_url").or_else(|| config.get("typeUrl")));
+    let inner = config.and_then(|config| field(config, "type_url", "typeUrl"));
     let kind = inner.and_then(Value::as_str).filter(|_| kind.ends_with(".TypedStruct")).unwrap_or(kind);
     kind.rsplit('.').next().unwrap_or(kind)
+}
+
+/// A field of Envoy's configuration, whose names have two spellings.
+pub(super) fn field<'a>(value: &'a Value, snake: &str, camel: &str) -> Option<&'a Value> {
+    value.get(snake).or_else(|| value.get(camel))
 }
 
 pub(super) fn name(filter: &Value) -> &str {

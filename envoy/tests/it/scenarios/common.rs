@@ -22,7 +22,8 @@ pub const KEY: &str = "x-key";
 pub fn run_aggregator(url: &str, arguments: &[&str]) {
     let mut command = Command::new(binaries::aggregator().unwrap());
     let output = command.args(arguments).env("WEIR_DATABASE_URL", url).output().unwrap();
-    assert!(output.status.success(), "{arguments:?}: {output:?}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {stderr}");
 }
 
 /// One aggregator and its Envoys.

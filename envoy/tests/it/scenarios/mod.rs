@@ -7,7 +7,7 @@ mod answers;
 mod attributes;
 mod bans;
 mod bodies;
-mod common;
+pub mod common;
 mod control;
 mod exact;
 mod exactness;
