@@ -22,6 +22,8 @@ CREATE TABLE IF NOT EXISTS weir_controls (
     revision   BIGINT UNSIGNED  NOT NULL,
     created_at BIGINT UNSIGNED  NOT NULL,
     updated_at BIGINT UNSIGNED  NOT NULL,
+    -- A random number of the change. A reader compares the sum of those in the table with what it has read.
+    stamp      BIGINT UNSIGNED  NOT NULL DEFAULT 0,
     PRIMARY KEY (workspace, scope, identifier, network, window_ms, slot),
     -- For reading controls newer than a revision.
     CONSTRAINT weir_controls_revision UNIQUE (revision)

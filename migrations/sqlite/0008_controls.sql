@@ -22,5 +22,7 @@ CREATE TABLE IF NOT EXISTS weir_controls (
     revision   INTEGER NOT NULL UNIQUE,
     created_at INTEGER NOT NULL,
     updated_at INTEGER NOT NULL,
+    -- A random number of the change. A reader compares the sum of those in the table with what it has read.
+    stamp      INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (workspace, scope, identifier, network, window_ms, slot)
 ) STRICT;

@@ -84,9 +84,7 @@ impl Database {
     pub async fn check_schema(&self, within: Duration) -> Result<(), DatabaseError> {
         let deadline = Instant::now() + within;
         for pool in [Some(&self.inner.primary), self.inner.replica.as_ref()].into_iter().flatten() {
-            for statement in pool.statements().check_schema {
-                retry::until(deadline, pool, Execute(statement, &[])).await?;
-            }
+            retry::until(deadline, pool, Execute(pool.statements().check_schema, &[])).await?;
         }
         Ok(())
     }

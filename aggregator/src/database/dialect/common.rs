@@ -2,17 +2,18 @@
 
 use super::statements::ControlStatements;
 
-pub(super) const CHECK_SCHEMA: &[&str] = &[
-    "SELECT pk, workspace_id, namespace, identifier, duration_ms, sequence, region, count, expires_at, updated_at,
-                lowest_limit, writer, version FROM ratelimit_window_counts LIMIT 0",
-    "SELECT region, holder, expires_at FROM weir_region_leases LIMIT 0",
-    "SELECT id, description, rate, `window` FROM zone_master LIMIT 0",
-    "SELECT id, zone_id, bucket_key, blocked, created_at, cost, region FROM zone_txn LIMIT 0",
-    "SELECT workspace, scope, identifier, network, window_ms, slot, kind, amount, expires_at, reason, author, automatic,
-                deleted, revision, created_at, updated_at, stamp FROM weir_controls LIMIT 0",
-    "SELECT id, incarnation, revision, stamp, floor, dropped_before, controls, stamps FROM weir_control_edition LIMIT 0",
-    "SELECT id, created_at, author, automatic, region, action, was, is_now FROM weir_control_audit LIMIT 0",
-];
+pub(super) const CHECK_SCHEMA: &str = "
+SELECT 1 FROM
+    (SELECT pk, workspace_id, namespace, identifier, duration_ms, sequence, region, count, expires_at, updated_at,
+            lowest_limit, writer, version FROM ratelimit_window_counts LIMIT 0) AS counts,
+    (SELECT region, holder, expires_at FROM weir_region_leases LIMIT 0) AS leases,
+    (SELECT id, description, rate, `window` FROM zone_master LIMIT 0) AS zones,
+    (SELECT id, zone_id, bucket_key, blocked, created_at, cost, region FROM zone_txn LIMIT 0) AS attempts,
+    (SELECT workspace, scope, identifier, network, window_ms, slot, kind, amount, expires_at, reason, author, automatic,
+            deleted, revision, created_at, updated_at, stamp FROM weir_controls LIMIT 0) AS controls,
+    (SELECT id, incarnation, revision, stamp, floor, dropped_before, controls, stamps
+     FROM weir_control_edition LIMIT 0) AS edition,
+    (SELECT id, created_at, author, automatic, region, action, was, is_now FROM weir_control_audit LIMIT 0) AS audit";
 
 pub(super) const PACKET_BEGIN: &str = "
 INSERT INTO ratelimit_window_counts

@@ -9,7 +9,7 @@ pub struct Statements {
     /// The name of this kind of database in OpenTelemetry's semantic conventions.
     pub system: &'static str,
     /// Fails if a table or a column is missing.
-    pub check_schema: &'static [&'static str],
+    pub check_schema: &'static str,
     /// Start of a packet's upsert; the marker and rows follow.
     pub packet_begin: &'static str,
     /// End of a packet's upsert: the version that the own marker has at least, unless rows were lost.

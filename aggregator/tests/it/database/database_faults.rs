@@ -61,10 +61,10 @@ async fn a_migration_that_failed_is_repeated(store: &Store) {
     let scene = store.empty().await;
     let name = scene.url.rsplit_once('/').unwrap().1;
     let grant = |rights: &str| format!("GRANT {rights} ON {name}.* TO 'migrator'@'%'");
-    let rights = grant("SELECT, INSERT, UPDATE, DELETE, CREATE, INDEX");
+    let rights = grant("SELECT, INSERT, UPDATE, DELETE");
     scene.run(&format!("CREATE USER 'migrator'@'%' IDENTIFIED BY 'hidden'; {rights}")).await;
     let migrator = open(&scene.url.replace("weir:geheim", "migrator:hidden"), "a");
-    for (missing, version) in [("CREATE ROUTINE", "migration 0006: "), ("ALTER", "migration 0011: ")] {
+    for (missing, version) in [("CREATE, INDEX", ""), ("CREATE ROUTINE", "migration 0006: ")] {
         for _ in 0..2 {
             let error = migrator.migrate().await.unwrap_err();
             assert!(error.to_string().contains(version) && error.reason() == "refused", "{error}");
@@ -72,7 +72,16 @@ async fn a_migration_that_failed_is_repeated(store: &Store) {
         scene.run(&grant(missing)).await;
     }
     let migrated = migrator.migrate().await.unwrap();
-    assert_eq!(migrated.applied, ["0011 packets", "0012 control stamps", "0013 control digest"]);
+    assert_eq!(
+        migrated.applied,
+        [
+            "0006 check velocity cost",
+            "0007 check velocity",
+            "0008 controls",
+            "0009 control edition",
+            "0010 control audit"
+        ]
+    );
     migrator.check_schema(WITHIN).await.unwrap();
     publish(&scene.open("a"), &[row("x", 1)]).await;
 }
@@ -81,13 +90,9 @@ async fn a_migration_that_failed_is_repeated(store: &Store) {
 async fn an_interrupted_migration_is_completed(store: &Store) {
     for (version, undo) in [
         (1, ""),
+        (1, "DROP TABLE ratelimit_window_counts"),
         (6, ""),
         (6, "DROP PROCEDURE check_velocity_cost"),
-        (11, ""),
-        (
-            11,
-            "ALTER TABLE ratelimit_window_counts DROP COLUMN lowest_limit, DROP COLUMN writer, DROP COLUMN version",
-        ),
     ] {
         let scene = store.fresh().await;
         scene.run(&format!("UPDATE weir_migrations SET success = FALSE WHERE version = {version}")).await;

@@ -106,7 +106,7 @@ impl Store {
 /// Number of migrations of a database.
 pub fn migrations(scene: &Scene) -> usize {
     // SQLite has neither bucket locks nor procedures.
-    if scene.is_mysql() { 13 } else { 10 }
+    if scene.is_mysql() { 10 } else { 7 }
 }
 
 /// One database.

@@ -1,2 +1,0 @@
--- A random number of each change of live control. A reader compares the sum of those in the table with what it has read.
-ALTER TABLE weir_controls ADD COLUMN stamp INTEGER NOT NULL DEFAULT 0;
