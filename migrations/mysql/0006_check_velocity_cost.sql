@@ -55,10 +55,11 @@ BEGIN
         -- READ COMMITTED: reads see everything committed before, and gaps between rows are not locked.
         SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;
         START TRANSACTION;
-        SET v_rate = NULL, v_enough = NULL;
-        SELECT rate, `window` INTO v_rate, v_window FROM zone_master WHERE id = p_zone_id;
+        SET v_rate = NULL, v_window = NULL, v_enough = NULL;
+        SET v_error = CONCAT('there is no zone ', p_zone_id, ': see weir-aggregator zones');
+        -- Not in the condition of IF, where a SELECT would lock the zone.
+        SELECT rate INTO v_rate FROM zone_master WHERE id = p_zone_id;
         IF v_rate IS NULL THEN
-            SET v_error = CONCAT('there is no zone ', p_zone_id, ': see weir-aggregator zones');
             SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = 31001, MESSAGE_TEXT = v_error;
         END IF;
 
@@ -67,8 +68,13 @@ BEGIN
         VALUES (p_zone_id, p_bucket_key, UTC_TIMESTAMP(6))
         ON DUPLICATE KEY UPDATE used_at = UTC_TIMESTAMP(6);
 
-        -- Read after the lock, which may have been waited for. Attempts in the future, after the clock was set back,
-        -- count.
+        -- All below is read after the lock, which may have been waited for.
+        SELECT rate, `window` INTO v_rate, v_window FROM zone_master WHERE id = p_zone_id;
+        IF v_window IS NULL THEN
+            SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = 31001, MESSAGE_TEXT = v_error;
+        END IF;
+
+        -- Attempts in the future, after the clock was set back, count.
         SET v_now = UTC_TIMESTAMP(6);
         SET v_since = v_now - INTERVAL v_window SECOND;
         SELECT COALESCE(SUM(cost), 0), MIN(created_at) INTO v_used, v_oldest

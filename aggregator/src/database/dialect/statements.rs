@@ -25,9 +25,9 @@ pub struct Statements {
     pub packet_limit: Option<&'static str>,
     /// A page of all rows, in the order of their expiry and their number: expiry twice and number of the row before, most rows.
     pub page: &'static str,
-    /// Takes or renews a lease unless another holder has it: region, holder, milliseconds.
+    /// Takes or renews a lease unless another holder has it: region, holder, milliseconds, the expiry of a lease that counts as expired.
     pub lease_take: &'static str,
-    /// The lease's holder and remaining time: region.
+    /// The lease's holder, remaining time and expiry: region.
     pub lease_read: &'static str,
     /// Releases a lease: region, holder.
     pub lease_release: &'static str,

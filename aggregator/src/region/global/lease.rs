@@ -23,7 +23,7 @@ pub async fn take(global: &Global) -> Result<MonoMs, Taken> {
     let mut taking = Taking::new(since_boot());
     loop {
         let sent = since_boot();
-        let lease = renew(global).await;
+        let lease = renew(global, taking.abandoned(sent)).await;
         let was_held = taking.is_held();
         match taking.answered(holder(&lease), since_boot()) {
             Then::Serve { .. } => {
@@ -47,23 +47,15 @@ pub async fn take(global: &Global) -> Result<MonoMs, Taken> {
 }
 
 /// Renews the lease, which is valid `until` then, until the program ends or another aggregator holds it.
-pub async fn keep(hub: Arc<Hub>, global: Arc<Global>, mut until: MonoMs) {
-    let mut keeping = Keeping::default();
+pub async fn keep(hub: Arc<Hub>, global: Arc<Global>, until: MonoMs) {
+    let mut keeping = Keeping::new(until);
     loop {
         sleep(Duration::from_millis(Keeping::pause_ms())).await;
         // The row is valid from a moment after this one.
         let sent = since_boot();
-        let holder = holder(&renew(&global).await);
-        until = match holder {
-            Ok(Holder::Another) => MonoMs(0),
-            Ok(Holder::Mine) => sent.after(TTL_MS),
-            // An unavailable database prevents no decision, unless another aggregator may have taken the lease meanwhile, as while this
-            // one was frozen.
-            Err(_) if sent < until => sent.after(TTL_MS),
-            Err(_) => until,
-        };
-        hub.serves_until(until);
-        if keeping.answered(holder) {
+        let is_lost = keeping.answered(holder(&renew(&global, None).await), sent);
+        hub.serves_until(keeping.until());
+        if is_lost {
             return hub.taken_over.notify_one();
         }
     }
@@ -75,15 +67,15 @@ pub async fn release(global: &Global) {
     let _ = global.database.release(&global.id, Duration::from_millis(WITHIN_MS)).await;
 }
 
-async fn renew(global: &Global) -> Result<Lease, DatabaseError> {
+async fn renew(global: &Global, abandoned: Option<u64>) -> Result<Lease, DatabaseError> {
     let (ttl, within) = (Duration::from_millis(TTL_MS), Duration::from_millis(WITHIN_MS));
-    global.database.lease(&global.id, ttl, within).await
+    global.database.lease(&global.id, ttl, abandoned, within).await
 }
 
 fn holder(lease: &Result<Lease, DatabaseError>) -> Result<Holder, Failure> {
     match lease {
         Ok(Lease::Mine) => Ok(Holder::Mine),
-        Ok(Lease::HeldBy { .. }) => Ok(Holder::Another),
+        Ok(Lease::HeldBy { expires_at, .. }) => Ok(Holder::Another { expires_at: *expires_at }),
         Err(error) => Err(failure(error)),
     }
 }

@@ -198,27 +198,41 @@ async fn a_lease_has_one_holder(store: &Store) {
     let (one, two) = ([1; 16], [2; 16]);
     let long = Duration::from_secs(600);
     let short = Duration::from_millis(50);
-    assert_eq!(a.lease(&one, long, WITHIN).await, Ok(Lease::Mine));
-    let Lease::HeldBy { holder, for_ms } = peer.lease(&two, long, WITHIN).await.unwrap() else {
+    assert_eq!(a.lease(&one, long, None, WITHIN).await, Ok(Lease::Mine));
+    let Lease::HeldBy { holder, for_ms, expires_at } = peer.lease(&two, long, None, WITHIN).await.unwrap()
+    else {
         panic!("two holders");
     };
+    let before = Some(expires_at - 1);
+    assert!(
+        matches!(peer.lease(&two, long, before, WITHIN).await, Ok(Lease::HeldBy { .. })),
+        "renewed since"
+    );
+    assert_eq!(peer.lease(&two, long, Some(expires_at), WITHIN).await, Ok(Lease::Mine), "abandoned");
+    assert!(
+        matches!(a.lease(&one, long, None, WITHIN).await, Ok(Lease::HeldBy { holder, .. }) if holder == two)
+    );
+    peer.release(&two, WITHIN).await.unwrap();
+    assert_eq!(a.lease(&one, long, None, WITHIN).await, Ok(Lease::Mine));
     assert!(holder == one && (500_000..=600_000).contains(&for_ms), "{for_ms}");
-    assert_eq!(b.lease(&two, long, WITHIN).await, Ok(Lease::Mine));
+    assert_eq!(b.lease(&two, long, None, WITHIN).await, Ok(Lease::Mine));
     peer.release(&two, WITHIN).await.unwrap();
-    assert!(matches!(peer.lease(&two, long, WITHIN).await, Ok(Lease::HeldBy { .. })));
+    assert!(matches!(peer.lease(&two, long, None, WITHIN).await, Ok(Lease::HeldBy { .. })));
     // A renewal may be shorter; the lease then expires earlier.
-    assert_eq!(a.lease(&one, short, WITHIN).await, Ok(Lease::Mine));
-    let taken = async || peer.lease(&two, long, WITHIN).await == Ok(Lease::Mine);
+    assert_eq!(a.lease(&one, short, None, WITHIN).await, Ok(Lease::Mine));
+    let taken = async || peer.lease(&two, long, None, WITHIN).await == Ok(Lease::Mine);
     weir_envoy::wait::until("the lease ends", WITHIN, taken).await.unwrap();
-    assert!(matches!(a.lease(&one, short, WITHIN).await, Ok(Lease::HeldBy { holder, .. }) if holder == two));
+    assert!(
+        matches!(a.lease(&one, short, None, WITHIN).await, Ok(Lease::HeldBy { holder, .. }) if holder == two)
+    );
     peer.release(&two, WITHIN).await.unwrap();
-    assert_eq!(a.lease(&one, short, WITHIN).await, Ok(Lease::Mine));
+    assert_eq!(a.lease(&one, short, None, WITHIN).await, Ok(Lease::Mine));
     // Of many concurrent requests, one gets the lease.
     let c = scene.open("c");
     let mut attempts = tokio::task::JoinSet::new();
     for holder in 0..8 {
         let c = c.clone();
-        attempts.spawn(async move { c.lease(&[holder; 16], long, WITHIN).await.unwrap() });
+        attempts.spawn(async move { c.lease(&[holder; 16], long, None, WITHIN).await.unwrap() });
     }
     let mine = attempts.join_all().await.into_iter().filter(|lease| *lease == Lease::Mine).count();
     assert_eq!(mine, 1);

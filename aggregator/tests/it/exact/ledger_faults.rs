@@ -25,6 +25,7 @@ on_servers!(|store| scenarios(store));
 async fn scenarios(mut store: Store) {
     a_deadlock_is_tried_again_inside(&store).await;
     a_held_lock_costs_its_time_only(&store).await;
+    an_attempt_that_waits_is_decided_by_the_newest_rate(&store).await;
     a_zone_whose_calls_hang_leaves_connections_to_others(&store).await;
     counts_and_attempts_do_not_starve_each_other(&store).await;
     a_frozen_server_is_left_alone(&mut store).await;
@@ -112,6 +113,22 @@ async fn a_held_lock_costs_its_time_only(store: &Store) {
     // The attempt whose caller timed out may have been recorded after the lock was released.
     assert!(of_x == 2 || of_x == 3, "{rows:?}");
     assert!(velocity.used <= of_x);
+}
+
+async fn an_attempt_that_waits_is_decided_by_the_newest_rate(store: &Store) {
+    let (scene, database) = ledger(store, 50, 3_600).await;
+    check(&database, "x", 1).await;
+    let mut other = scene.mysql().await;
+    let mut transaction = other.begin().await.unwrap();
+    let lock = "SELECT * FROM zone_bucket_lock WHERE zone_id = 7 AND bucket_key = 'x' FOR UPDATE";
+    transaction.execute(lock).await.unwrap();
+    let mut person = scene.mysql().await;
+    let waiting = tokio::spawn(async move { by_hand(&mut person, "CALL check_velocity(7, 'x')").await });
+    scene.until_a_transaction_waits().await;
+    set_zone(&database, ZONE, 0, 3_600).await;
+    transaction.rollback().await.unwrap();
+    let Velocity { blocked, rate, .. } = waiting.await.unwrap().unwrap().velocity;
+    assert_eq!((blocked, rate), (true, 0));
 }
 
 /// How often the server's transactions have waited for a lock of a row.

@@ -116,3 +116,19 @@ async fn a_frozen_holder_of_the_lease_decides_nothing_once_it_runs_again() {
     let passed = http::send(second.http, check()).await.unwrap().json().unwrap();
     assert_eq!((&passed["allowed"], &passed["decided"]), (&json!(true), &json!(true)), "{passed}");
 }
+
+/// The machine's clock, which times the lease in SQLite, is set back by an hour while the holder is killed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_holders_lease_ends_although_the_databases_clock_was_set_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut first = Holder::start("first", folder.path()).await;
+    first.process.kill().unwrap();
+    let url = format!("sqlite://{}", folder.path().join("weir.db").display());
+    let mut connection = <sqlx::SqliteConnection as sqlx::Connection>::connect(&url).await.unwrap();
+    let set_back = sqlx::raw_sql("UPDATE weir_region_leases SET expires_at = expires_at + 3600000");
+    assert_eq!(set_back.execute(&mut connection).await.unwrap().rows_affected(), 1);
+    drop(connection);
+    let second = Holder::start("second", folder.path()).await;
+    let passed = http::send(second.http, check()).await.unwrap().json().unwrap();
+    assert_eq!((&passed["allowed"], &passed["decided"]), (&json!(true), &json!(true)), "{passed}");
+}

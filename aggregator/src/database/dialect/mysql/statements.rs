@@ -74,12 +74,13 @@ LIMIT ?",
 INSERT INTO weir_region_leases (region, holder, expires_at)
 VALUES (?, ?, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000 + ?)
 ON DUPLICATE KEY UPDATE
-    holder     = IF(expires_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000,
+    holder     = IF(expires_at <= TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000 OR expires_at = ?,
                     VALUES(holder), holder),
     expires_at = IF(holder = VALUES(holder), VALUES(expires_at), expires_at)",
     lease_read: "
 SELECT holder,
-       GREATEST(CAST(expires_at AS SIGNED) - TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000, 0)
+       GREATEST(CAST(expires_at AS SIGNED) - TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000, 0),
+       expires_at
 FROM weir_region_leases WHERE region = ?",
     lease_release: "DELETE FROM weir_region_leases WHERE region = ? AND holder = ?",
     writer_times: "

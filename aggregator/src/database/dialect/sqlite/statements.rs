@@ -58,9 +58,9 @@ INSERT INTO weir_region_leases (region, holder, expires_at)
 VALUES (?, ?, CAST(unixepoch('subsec') * 1000 AS INTEGER) + ?)
 ON CONFLICT (region) DO UPDATE
 SET holder = excluded.holder, expires_at = excluded.expires_at
-WHERE holder = excluded.holder OR expires_at <= CAST(unixepoch('subsec') * 1000 AS INTEGER)",
+WHERE holder = excluded.holder OR expires_at <= CAST(unixepoch('subsec') * 1000 AS INTEGER) OR expires_at = ?",
     lease_read: "
-SELECT holder, MAX(expires_at - CAST(unixepoch('subsec') * 1000 AS INTEGER), 0)
+SELECT holder, MAX(expires_at - CAST(unixepoch('subsec') * 1000 AS INTEGER), 0), expires_at
 FROM weir_region_leases WHERE region = ?",
     lease_release: "DELETE FROM weir_region_leases WHERE region = ? AND holder = ?",
     writer_times: "
