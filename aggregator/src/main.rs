@@ -153,12 +153,17 @@ async fn migrate(database: Database) -> anyhow::Result<()> {
             }
         }
     };
-    let Migrated { applied, present } = migrated?;
+    let Migrated { applied, present, newer } = migrated?;
     for migration in &applied {
         print(&format_args!("applied {migration}"));
     }
     if applied.is_empty() {
         print(&format_args!("nothing to do: all {present} migrations had been applied"));
+    }
+    if let Some(newer) = newer {
+        print(&format_args!(
+            "a newer version has applied migration {newer:04}; this version can use its tables"
+        ));
     }
     match database.check_schema(SCHEMA_CHECK).await {
         Err(error) if error.kind() == Reason::Schema => anyhow::bail!(

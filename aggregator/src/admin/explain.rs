@@ -6,18 +6,20 @@ use super::exact;
 use super::query::KeyQuery;
 use super::text::{encode, identifier, text};
 use super::view::{Cell, Control, Exact, Explanation, OtherPart, Part, Window};
+use crate::controls::NAME_THE_DIGEST;
 use crate::region::services::Services;
 use crate::region::status::counters;
 use std::collections::BTreeSet;
 use weir_core::control::name_of;
 use weir_core::fields::written;
-use weir_core::matching::canonical::canonical_identifier;
+use weir_core::matching::canonical::{DIGEST_PREFIX, canonical_identifier};
 use weir_core::model::exact::AlgorithmKind;
 use weir_core::model::key::NodeId;
 use weir_core::model::time::UnixMs;
 use weir_core::model::window::Position;
 use weir_core::region::exchange::BASELINE;
 use weir_core::region::{CellState, Component, Explained, OtherComponent};
+use weir_core::rules::is_digest;
 
 /// The explanation of a key without windows.
 pub const UNKNOWN: &str = "no counts of this identifier: it was not used in this window or the previous one, or it \
@@ -84,8 +86,11 @@ fn explain_counts(services: &Services, query: &KeyQuery, canonical: &[u8], exact
     windows.sort_by_key(|window| window.duration_ms);
     let is_nothing = windows.is_empty() && of_all == Control::default();
     let lengths: Vec<u64> = found.iter().map(|key| key.key.parts().duration_ms).collect();
-    let unknown = (is_nothing && (exact.is_empty() || query.window_ms.is_some()))
-        .then(|| unknown(query, &limits, &here, &lengths));
+    let unknown = match is_nothing && (exact.is_empty() || query.window_ms.is_some()) {
+        _ if names_raw_value(&limits, &here, canonical) => Some(NAME_THE_DIGEST.to_owned()),
+        true => Some(unknown(query, &limits, &here, &lengths)),
+        false => None,
+    };
     Explanation {
         region: services.region_name.clone(),
         now_unix_ms: now.0,
@@ -142,6 +147,13 @@ fn unused(
     };
     control::judge(&mut window, control, now);
     Some(window)
+}
+
+/// Whether all rules of the namespace count digests, and `canonical` is none.
+fn names_raw_value(limits: &Limits<'_>, (workspace, namespace): &(String, String), canonical: &[u8]) -> bool {
+    let mut rules = limits.rules_in(workspace.as_bytes(), namespace.as_bytes()).peekable();
+    let is_digest = is_digest(canonical) || canonical.starts_with(DIGEST_PREFIX);
+    !is_digest && rules.peek().is_some() && rules.all(|rule| rule.identifier_parts == 0)
 }
 
 /// The text for a key without windows: its other windows, or the namespaces that filters count.

@@ -44,6 +44,9 @@ pub struct Parts {
     pub regions: Vec<Region>,
     /// The rate-limit service's limits.
     pub rate_limits: LimitsStatus,
+    /// Files whose former contents are in force, as the changed ones cannot be used: `tls`, `client_authorities`, `tokens`,
+    /// `rate_limits`. The log has the reasons.
+    pub stale_files: Vec<String>,
 }
 
 /// This aggregator.
@@ -152,6 +155,7 @@ pub fn parts(services: &Services) -> Parts {
         database: database(services),
         regions: regions(services),
         rate_limits: services.status.limits.lock().clone(),
+        stale_files: services.metrics.api.stale_files().into_iter().map(str::to_owned).collect(),
     }
 }
 

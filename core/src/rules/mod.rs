@@ -65,4 +65,4 @@ pub use rule::response::{Body, OwnResponse};
 pub use rule::share::Share;
 pub use rule::{Ambiguous, Missing, OnFailure, Rule, UnknownKey};
 pub use schema::schema;
-pub use secret::{STAND_IN, SecretKey, Variables};
+pub use secret::{STAND_IN, SecretKey, Variables, is_digest};

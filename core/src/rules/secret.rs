@@ -15,6 +15,12 @@ use sha2::{Digest, Sha256};
 /// Every digest begins with this prefix, by which it can be recognised.
 const PREFIX: &[u8] = b"hmac:";
 
+/// Whether a text may be an identifier of a rule whose identifiers are digests: one of those, or what stands for a value that is missing,
+/// ambiguous or unlisted, or everybody.
+pub fn is_digest(identifier: &[u8]) -> bool {
+    identifier.starts_with(PREFIX) || identifier.starts_with(b"\\") || identifier == b"*"
+}
+
 /// Length of the longest name of an environment variable, in bytes.
 pub(super) const VARIABLE_BYTES_MAX: usize = 255;
 const BLOCK_BYTES: usize = 64;

@@ -49,6 +49,7 @@ pub enum Overrides {
         yes: bool,
     },
     /// Delete a control.
+    #[command(aliases = ["remove", "rm", "unset"])]
     Delete {
         #[command(flatten)]
         server: Server,
@@ -195,6 +196,9 @@ pub struct Set {
     shadow: Option<Switch>,
     #[command(flatten)]
     when: When,
+    /// Confirm a ban, an exemption or a limit of 0 for all identifiers (--namespace '*' --identifier '*', or a network /0).
+    #[arg(long)]
+    yes: bool,
 }
 
 /// State of a shadow switch.
@@ -283,9 +287,10 @@ impl Place {
         ])
     }
 
-    /// Whether the target is all identifiers in all namespaces.
+    /// Whether the target is all identifiers in all namespaces, or all clients of a namespace.
     pub fn is_everybody(&self) -> bool {
         [&self.namespace, &self.identifier].iter().all(|text| text.as_deref() == Some("*"))
+            || self.network.as_deref().is_some_and(|network| network.ends_with("/0"))
     }
 }
 
@@ -327,6 +332,26 @@ impl Why {
     /// Adds the given values to a request body.
     pub fn put(&self, fields: &mut Map<String, Value>) {
         fields.extend(self.pairs().into_iter().map(|(name, value)| (name.to_owned(), Value::from(value))));
+    }
+}
+
+impl Overrides {
+    /// What the command would do to everybody, if it has to be confirmed.
+    pub fn unconfirmed(&self) -> Option<&'static str> {
+        match self {
+            Overrides::Reset { place, yes: false, .. } if place.is_everybody() => {
+                Some("reset the counts of all identifiers in the workspace")
+            }
+            Overrides::Set(set) if !set.yes && set.place.is_everybody() => {
+                match (set.ban, set.exempt, set.limit) {
+                    (true, ..) => Some("deny the requests of all clients"),
+                    (_, true, _) => Some("exempt all clients from limits"),
+                    (.., Some(0)) => Some("set a limit of 0 for all clients"),
+                    _ => None,
+                }
+            }
+            _ => None,
+        }
     }
 }
 

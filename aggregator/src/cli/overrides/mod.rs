@@ -29,11 +29,8 @@ const MAX_PAGES: usize = 20;
 /// Runs a command and reports the result.
 #[tokio::main(flavor = "current_thread")]
 pub async fn run(command: Overrides) -> ExitCode {
-    if let Overrides::Reset { place, yes: false, .. } = &command
-        && place.is_everybody()
-    {
-        let message = "this would reset the counts of all identifiers in the workspace; add --yes to confirm";
-        return fail(&message, UNUSABLE);
+    if let Some(what) = command.unconfirmed() {
+        return fail(&format!("this would {what}; add --yes to confirm"), UNUSABLE);
     }
     match perform(command).await {
         Ok(text) => {

@@ -67,6 +67,10 @@ pub fn health(parts: &Parts) -> String {
         let reasons: Vec<_> = parts.refused.iter().map(|refused| plain(&refused.reason)).collect();
         wrong.push(format!("streams refused: {} (last {} ago)", reasons.join(", "), time(refused.age_ms)));
     }
+    if !parts.stale_files.is_empty() {
+        let files: Vec<_> = parts.stale_files.iter().map(|files| plain(files).replace('_', " ")).collect();
+        wrong.push(format!("changed files cannot be used: {} (the log has the reason)", files.join(", ")));
+    }
     let own = &parts.aggregator.status;
     match &own.waits_for {
         _ if own.draining => wrong.push("shutting down".to_owned()),
@@ -307,6 +311,12 @@ mod tests {
         let database = Some(Database { trouble, ..database });
         let ill = Parts { database, peers, ..well };
         assert_eq!(health(&ill), "! the database: exchange failed: timeout, 1 aggregator is silent");
+        let stale =
+            Parts { stale_files: vec!["tokens".to_owned(), "rate_limits".to_owned()], ..Parts::default() };
+        assert_eq!(
+            health(&stale),
+            "! changed files cannot be used: tokens, rate limits (the log has the reason)"
+        );
         let lines = parts(&ill).join("\n");
         for part in ["! trouble", "; exchange failed: timeout"] {
             assert!(lines.contains(part), "no {part:?} in {lines}");

@@ -148,6 +148,13 @@ impl ApiMetrics {
         self.table.files_read.get_or_create(&[label, ("result", result)]).inc();
     }
 
+    /// The kinds of files whose former contents are in force, as the changed ones cannot be used.
+    pub fn stale_files(&self) -> Vec<&'static str> {
+        let is_stale =
+            |files: &&'static str| self.table.files_stale.get_or_create(&[("files", *files)]).get() != 0;
+        files().iter().copied().filter(|files| is_stale(&files)).collect()
+    }
+
     /// Sets whether there is a connection to the rate-limit service's xDS server.
     pub fn xds_connected(&self, connected: bool) {
         self.table.rls_xds_connected.set(i64::from(connected));

@@ -558,6 +558,22 @@ async fn wrong_commands_fail(weir: &Weir) {
         (with(&["delete"], &["--window", "1m"]), 1, "see weir-aggregator overrides list"),
         (with(&["delete"], &["--all-kinds"]), 1, "there is no control for the target"),
         (vec!["reset", "--namespace", "*", "--identifier", "*"], 2, "--yes"),
+        (
+            vec!["set", "--ban", "--namespace", "*", "--identifier", "*"],
+            2,
+            "deny the requests of all clients; add --yes",
+        ),
+        (
+            vec!["set", "--exempt", "--namespace", "api", "--network", "0.0.0.0/0"],
+            2,
+            "exempt all clients from limits; add",
+        ),
+        (
+            vec!["set", "--limit", "0", "--namespace", "*", "--identifier", "*"],
+            2,
+            "a limit of 0 for all clients; add --yes",
+        ),
+        (with(&["remove"], &["--all-kinds"]), 1, "there is no control for the target"),
         (with(&["credit", "7"], &["--expires-in", "1"]), 2, "1s to 3650d"),
         (with(&["set"], &["--limit", "1", "--expires-at", "2001-01-01T00:00:00Z"]), 1, "--expires-at is not"),
         (

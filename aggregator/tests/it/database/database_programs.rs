@@ -88,6 +88,17 @@ async fn migrate_and_clean_up(store: &Store) {
     let nothing = (Some(0), format!("nothing to do: all {all} migrations had been applied\n"), String::new());
     assert_eq!(run(&["migrate", "--database-url", &scene.url], None), nothing);
 
+    // A newer version has been here.
+    scene
+        .run(
+            "INSERT INTO weir_migrations (version, description, success, checksum, execution_time)
+             VALUES (9001, 'of a newer version', TRUE, '', 0)",
+        )
+        .await;
+    let newer = run(&["migrate", "--database-url", &scene.url], None);
+    assert_eq!(newer.0, Some(0), "{newer:?}");
+    assert!(newer.1.contains("a newer version has applied migration 9001"), "{newer:?}");
+
     let now = SystemClock.now().0;
     let ago = |prefix: &str, minutes: u64| -> Vec<_> {
         let expires = UnixMs(now - minutes * 60_000);

@@ -129,6 +129,7 @@ async fn a_long_identifier_is_found_by_its_digest() {
 /// Decisions of a worker's rule on the keys that `Weir::report` counts.
 fn counters(shadow: bool, allowed: u64, shadow_denied: u64) -> FilterFrame {
     let rule = RuleCounters {
+        identifier_parts: 1,
         name: "per-hour".into(),
         namespace: "api".into(),
         algorithm: "sliding_window".into(),
@@ -287,6 +288,7 @@ async fn rules_are_paged_filtered_and_summed() {
     let weir = start(None).await;
     let peer = weir.join(1, true).await;
     let rule = |number: u64, allowed| RuleCounters {
+        identifier_parts: 1,
         name: format!("rule-{number:03}"),
         namespace: format!("n{}", number % 2),
         algorithm: "sliding_window".into(),
@@ -528,6 +530,7 @@ async fn an_unknown_key_is_explained_by_what_is_counted() {
     let mut rules = counters(false, 0, 0);
     let frame = rules.counters.as_mut().unwrap();
     frame.rules.push(RuleCounters {
+        identifier_parts: 1,
         name: "exact".into(),
         namespace: "held".into(),
         algorithm: "sliding_log".into(),

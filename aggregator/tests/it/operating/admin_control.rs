@@ -207,6 +207,7 @@ async fn the_page_has_the_documentation_of_its_version_and_a_link_to_grafana() {
 /// A filter's rules with exact limits.
 fn exact_rules() -> FilterFrame {
     let rule = |name: &str, algorithm: &str, limit, zone| RuleCounters {
+        identifier_parts: 1,
         name: name.into(),
         namespace: name.into(),
         algorithm: algorithm.into(),

@@ -19,6 +19,7 @@ export function health(parts) {
   if (parts.peers.length > 0) lines.push({ part: "Other aggregators", state: silent ? "bad" : others.length > 0 ? "warn" : "well", word: silent ? `${silent} of ${parts.peers.length} silent` : `${parts.peers.length - others.length} well`, more: [...new Set(others.map(stateOf))].join(", ") });
   lines.push({ part: "Envoys", state: parts.envoys_alive > 0 ? "well" : "warn", word: parts.envoys_alive > 0 ? `${words.count(parts.envoys_alive)} alive` : "none", more: `${words.plural(own.streams, "stream", "streams")} here` });
   if (parts.refused.length > 0) lines.push({ part: "Streams", state: "bad", word: "refused", more: `${parts.refused.map((one) => one.reason.replaceAll("_", " ")).join(", ")}; last ${words.ago(parts.refused[0].age_ms)}` });
+  if (parts.stale_files.length > 0) lines.push({ part: "Files", state: "bad", word: "last change refused", more: `${parts.stale_files.map((files) => files.replaceAll("_", " ")).join(", ")}; the log has the reason` });
   lines.push(redisLine(parts.redis), databaseLine(parts.database));
   if (!["", "none"].includes(parts.rate_limits.source)) lines.push(limitsLine(parts.rate_limits));
   const regions = parts.regions.filter((region) => !region.own);

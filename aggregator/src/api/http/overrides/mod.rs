@@ -11,9 +11,11 @@ use parse::{Removal, parse_audit, parse_delete, parse_list, parse_put};
 use turns::{Turn, Turns};
 
 use super::HttpApi;
-use super::problem::Problem;
+use super::problem::{FieldProblem, Problem};
 use crate::auth::Caller;
-use crate::controls::{MAX_REASON_BYTES, audited_json, name_and_value, put_field, stored_json};
+use crate::controls::{
+    MAX_REASON_BYTES, NAME_THE_DIGEST, audited_json, name_and_value, put_field, stored_json,
+};
 use crate::database::{DatabaseError, Reason};
 use crate::region::global::Global;
 use crate::telemetry::throttle::Throttle;
@@ -93,6 +95,10 @@ pub(super) async fn put(api: &HttpApi, body: &[u8], caller: &Caller) -> Result<V
     let target = request.place.target(workspace);
     let control = Control { target, effect: request.effect, expires, revision: 0 };
     control.check().map_err(|error| parse::explain(&error, request.effect))?;
+    if reach::is_secret(&api.services, &control.target) {
+        let problem = FieldProblem { field: "identifier".to_owned(), message: NAME_THE_DIGEST.to_owned() };
+        return Err(Problem::fields(vec![problem]));
+    }
     let wish = Wish::Set(request.effect, expires);
     let warning = reach::warning(&api.services, caller, &control.target);
     let mut answer = change(api, by(caller, request.author, control.target, wish, request.reason)).await?;
@@ -214,11 +220,23 @@ impl DatabaseTurns {
         if let Some(held_back) = self.warnings.pass() {
             warn!(%error, held_back, "could not read or change live control");
         }
-        if matches!(error.kind(), Reason::LockWait | Reason::Deadlock) {
-            let message = "other changes of live control were in progress for too long, and this one was not made; try again";
-            return busy(message);
-        }
-        unavailable("the database does not answer; the controls in force stay as they are; try again later")
+        let message = match error.kind() {
+            Reason::LockWait | Reason::Deadlock => {
+                return busy(
+                    "other changes of live control were in progress for too long, and this one was not made; try again",
+                );
+            }
+            Reason::Schema => {
+                "the database lacks tables of this version; the controls in force stay as they are; its operator has to run \
+                 weir-aggregator migrate"
+            }
+            Reason::Refused => {
+                "the database refuses the aggregator's account; the controls in force stay as they are; its operator has to look into \
+                 the aggregator's log"
+            }
+            _ => "the database does not answer; the controls in force stay as they are; try again later",
+        };
+        unavailable(message)
     }
 }
 

@@ -2,6 +2,7 @@
 //! control is stored nevertheless, since filters may connect later.
 
 use crate::auth::Caller;
+use crate::controls::NAME_THE_DIGEST;
 use crate::region::services::Services;
 use crate::region::status::counters::Rule;
 use std::collections::BTreeSet;
@@ -10,9 +11,29 @@ use weir_core::control::{ALL_NAMESPACES, Selector, Target};
 use weir_core::fields::written;
 use weir_core::matching::canonical::DIGEST_PREFIX;
 use weir_core::matching::glob::matches_parts;
+use weir_core::rules::is_digest;
 
 /// Most names in a warning.
 const MAX_NAMES: usize = 5;
+
+/// Whether a control names an identifier where all rules count digests, so that it may be a secret, which is not to be stored.
+pub(super) fn is_secret(services: &Services, target: &Target) -> bool {
+    names_raw_value(&services.status.rules_of_region(), target).is_some_and(|of_all| of_all)
+}
+
+/// Whether all rules, or some, count digests where a control names an identifier that is none. `None` if no rule does, or the control is for
+/// all namespaces, some of which count otherwise.
+fn names_raw_value(rules: &[Rule], target: &Target) -> Option<bool> {
+    let Selector::Identifier(text) = &target.selector else { return None };
+    let is_digest = is_digest(text.as_bytes()) || text.as_bytes().starts_with(DIGEST_PREFIX);
+    if is_digest {
+        return None;
+    }
+    let concerned = rules.iter().filter(|rule| is_there(rule, target));
+    let (hashed, others): (Vec<&Rule>, Vec<&Rule>) = concerned.partition(|rule| rule.identifier_parts == 0);
+    let is_meant = others.is_empty() || target.scope != ALL_NAMESPACES;
+    (is_meant && !hashed.is_empty()).then_some(others.is_empty())
+}
 
 /// The warning; `None` if a filter counts there, or no filter has reported its rules.
 pub(super) fn warning(services: &Services, caller: &Caller, target: &Target) -> Option<String> {
@@ -20,6 +41,7 @@ pub(super) fn warning(services: &Services, caller: &Caller, target: &Target) -> 
     let may_name = |workspace: &str| caller.workspace(Some(workspace.as_bytes())).is_some();
     unreported(&rules, target, may_name)
         .or_else(|| unreported_window(&rules, target))
+        .or_else(|| names_raw_value(&rules, target).map(|_| format!("some {NAME_THE_DIGEST}")))
         .or_else(|| unmatched_parts(&rules, target))
         .or_else(|| uncounted_address(&target.selector))
 }
@@ -208,6 +230,29 @@ mod tests {
             assert!(warning.is_none_or(|warning| warning.contains(parts.unwrap_or_default())));
         }
         assert_eq!(unmatched_parts(&rules, &of("demo", "two", Selector::Rule)), None);
+    }
+
+    #[test]
+    fn secrets_are_named_by_their_digests() {
+        let of_parts =
+            |namespace, identifier_parts| Rule { identifier_parts, ..rule("demo", namespace, "r") };
+        let rules = [of_parts("one", 1), of_parts("hashed", 0), of_parts("both", 0), of_parts("both", 2)];
+        for (scope, identifier, of_all) in [
+            ("hashed", "s3cr3t", Some(true)),
+            ("hashed", "s3cr*", Some(true)),
+            ("both", "s3cr3t", Some(false)),
+            ("one", "s3cr3t", None),
+            ("elsewhere", "s3cr3t", None),
+            ("*", "alice", None),
+            ("hashed", "*", None),
+            ("hashed", r"\-", None),
+            ("hashed", "hmac:0123456789abcdef0123456789abcdef", None),
+        ] {
+            let target = of("demo", scope, Selector::Identifier(identifier.into()));
+            assert_eq!(names_raw_value(&rules, &target), of_all, "{scope} {identifier}");
+        }
+        let everywhere = of("demo", "*", Selector::Identifier("s3cr3t".into()));
+        assert_eq!(names_raw_value(&rules[1..2], &everywhere), Some(true));
     }
 
     #[test]
