@@ -47,8 +47,8 @@ pub enum Command {
     Serve(Box<Serve>),
     /// Validate a filter's configuration with the filter's own parser.
     CheckConfig {
-        /// The filter's object, Kubernetes objects or a whole Envoy configuration, in YAML or JSON; - reads the standard
-        /// input.
+        /// The filter's object, Kubernetes objects or a whole Envoy configuration, in YAML or JSON; a tokens file; or a file
+        /// or folder of --rls-config. - reads the standard input.
         #[arg(required_unless_present = "schema")]
         file: Option<PathBuf>,
         /// Print the JSON Schema of the filter's configuration, for editors.
@@ -61,14 +61,14 @@ pub enum Command {
     /// Query the readiness of the aggregator on this machine: exit code 0 if ready, else 1. For container health
     /// checks.
     Healthcheck(AdminListen),
-    /// Create or upgrade the tables of the global database.
+    /// Create or upgrade the database's tables.
     Migrate {
         #[command(flatten)]
         database: DatabaseUrl,
     },
     /// Create a token for an application or a filter. Prints the token once, with the entry for the tokens file.
     Token(Token),
-    /// Delete expired rows from the global database; run it regularly, for example by cron.
+    /// Delete expired rows from the database; run it regularly, for example by cron.
     Cleanup(Cleanup),
     /// Live control through an aggregator's HTTP API: limits, exemptions, bans, credits, resets, shadow switches.
     Overrides {
@@ -288,7 +288,7 @@ pub struct Serve {
     /// Name of the region of this aggregator; required.
     #[arg(long, env = "WEIR_REGION", default_value = "", hide_default_value = true, value_name = "NAME")]
     region: String,
-    /// Address of the gRPC listener for filters.
+    /// Address of the gRPC listener, for filters and for Envoys without the filter.
     #[arg(long, env = "WEIR_GRPC_LISTEN", default_value = "127.0.0.1:7071", value_name = "HOST:PORT")]
     grpc_listen: String,
     #[command(flatten)]
@@ -314,15 +314,15 @@ pub struct Serve {
         value_name = "URL"
     )]
     grafana_url: Links,
-    /// Address of the HTTP listener for applications; `none` disables it.
+    /// Address of the HTTP listener, for applications and live control; `none` disables it.
     #[arg(long, env = "WEIR_HTTP_LISTEN", default_value = "127.0.0.1:7072", value_name = "HOST:PORT")]
     http_listen: String,
     /// Interfaces to serve without authentication, separated by commas: `grpc`, `http` and `admin` to other machines;
     /// `control` (live control over HTTP) without a tokens file.
     #[arg(long, env = "WEIR_INSECURE", value_delimiter = ',', value_name = "PARTS")]
     insecure: Vec<Part>,
-    /// Credentials of the HTTP API, as YAML; reloaded when the file changes. Without it, every client on this machine
-    /// may use the API. See weir-aggregator token.
+    /// Credentials of applications, of callers of the rate-limit service and of filters, as YAML; reloaded when the file
+    /// changes. Without it, every client on this machine may use the HTTP API. See weir-aggregator token.
     #[arg(long, env = "WEIR_TOKENS_FILE", value_name = "FILE")]
     tokens_file: Option<PathBuf>,
     /// Certificate chain of the gRPC and HTTP listeners, as PEM; reloaded when the file changes. Without it, both
@@ -380,7 +380,7 @@ pub struct Serve {
     #[command(flatten)]
     rls: Rls,
     /// OTLP endpoint for OpenTelemetry spans (gRPC): http://host:4317 or https://host:4317. Without it, and without
-    /// OTEL_EXPORTER_OTLP_ENDPOINT, no spans are made.
+    /// OTEL_EXPORTER_OTLP_TRACES_ENDPOINT or OTEL_EXPORTER_OTLP_ENDPOINT, no spans are made.
     #[arg(
         long,
         env = "WEIR_OTLP_ENDPOINT",

@@ -5,11 +5,11 @@ use crate::database::{Database, DatabaseOptions};
 use clap::Args;
 use std::process::ExitCode;
 
-/// The option for the global database.
+/// The option for the database in which regions meet.
 #[derive(Args, Clone)]
 pub struct DatabaseUrl {
-    /// URL of the global database: mysql://user:password@host/database (MariaDB too) or sqlite:///path/file.db. Use the
-    /// variable, because other users can read a process's arguments.
+    /// URL of the database in which regions meet: mysql://user:password@host/database (MariaDB too) or
+    /// sqlite:///path/file.db. Use the variable, because other users can read a process's arguments.
     #[arg(
         long,
         env = "WEIR_DATABASE_URL",
@@ -24,7 +24,7 @@ pub struct DatabaseUrl {
 /// The option for the read replica.
 #[derive(Args, Clone)]
 pub struct DatabaseReadUrl {
-    /// URL of a read replica of the global database, for regular reads.
+    /// URL of a read replica of the database, for the full import once a minute.
     #[arg(
         long,
         env = "WEIR_DATABASE_READ_URL",

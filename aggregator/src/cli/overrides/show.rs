@@ -92,9 +92,9 @@ pub fn changed(answer: &Value) -> String {
         (false, before) => format!("{}; before: {}{}", sentence(now), what(before), until(before)),
     };
     let reach = match answer["known"] == true {
-        true => "sent to this region's filters; other regions receive it with their next import",
+        true => "sent to this region's filters; other regions receive it within two seconds",
         false => {
-            "stored, but not read back in this region yet; all regions receive it with their next import"
+            "stored, but not read back in this region yet; all regions receive it with their next reading"
         }
     };
     format!("{description} (revision {revision}); {reach}\n{warning}")
