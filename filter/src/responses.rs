@@ -221,7 +221,7 @@ pub fn denied_address(formats: &Responses, client: Client) -> Response {
     rejected(FORBIDDEN, "weir_denied_address", "address denied", Vec::new(), (None, formats), client)
 }
 
-/// The response to a request whose path has readings that meet too many rules. No retry passes.
+/// The response to a request whose path or host has readings that meet too many rules. No retry passes.
 pub fn ambiguous_path(formats: &Responses, client: Client) -> Response {
     rejected(BAD_REQUEST, "weir_ambiguous_path", "path ambiguous", Vec::new(), (None, formats), client)
 }

@@ -34,7 +34,7 @@ use core::net::IpAddr;
 pub enum Denied {
     /// The configuration denies the client's address.
     Address,
-    /// Readings of the path meet too many rules that others do not and that may deny the request.
+    /// Readings of the path or the host meet too many rules that others do not and that may deny the request.
     Path,
 }
 

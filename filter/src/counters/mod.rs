@@ -20,7 +20,7 @@ pub struct Counters {
 pub struct Requests {
     /// Requests that were denied for their client's address.
     pub denied_addresses: u64,
-    /// Requests that were denied as readings of their paths meet too many rules.
+    /// Requests that were denied as readings of their paths or hosts meet too many rules.
     pub ambiguous_paths: u64,
     /// Requests that would be denied so if no rule were in shadow mode.
     pub paths_on_trial: u64,

@@ -19,7 +19,7 @@ use weir_core::rules::Config;
 /// What access logs show in place of a rule when the client's address is denied, and as its outcome.
 const ADDRESSES: &str = "client_networks";
 const DENIED_ADDRESS: &str = "denied_address";
-/// The same where readings of the path meet too many rules.
+/// The same where readings of the path or the host meet too many rules.
 const PATHS: &str = "path";
 const AMBIGUOUS_PATH: &str = "ambiguous_path";
 
@@ -46,7 +46,7 @@ pub struct Label {
 }
 
 impl Label {
-    /// Readings of the path meet too many rules, some of which are in shadow mode.
+    /// Readings of the path or the host meet too many rules, some of which are in shadow mode.
     pub(super) fn of_path_on_trial() -> Label {
         Label { rule: PATHS.into(), outcome: RuleOutcome::ShadowDenied.name() }
     }
@@ -60,7 +60,7 @@ pub(super) type Decided = (usize, RuleOutcome);
 pub(super) enum Refused {
     /// The client's address is denied.
     Address,
-    /// Readings of the path meet too many rules.
+    /// Readings of the path or the host meet too many rules.
     Path,
     /// A rule needs a part of the identifier that is missing.
     Missing(usize),

@@ -108,7 +108,7 @@ impl Engine {
         self.limiter.peek(&mut self.table, check, now)
     }
 
-    /// The same for one that decides elsewhere by it; the limiter joins its region for that, or stays in it.
+    /// As `peek`, for a caller that decides by the result (quotas). It counts as a check, so the limiter joins its region, or stays in it.
     pub(super) fn look(&mut self, check: &Check<'_>, now: MonoMs) -> Result<Budget, Denial> {
         self.last_check = now;
         self.peek(check, now)

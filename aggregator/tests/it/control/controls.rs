@@ -224,7 +224,7 @@ async fn rows_that_mariadb_has_lost_reach_filters() {
     lost_rows_reach_filters(&Store::mariadb().await).await;
 }
 
-/// A server that has read live control from the database within a second. Otherwise it would wait for the next import.
+/// A server that has read live control from the database within a second. Otherwise it would wait for the next reading.
 async fn start_informed(settings: impl Fn() -> Settings) -> Weir {
     for _ in 0..10 {
         let weir = start_with(settings()).await;
