@@ -344,7 +344,7 @@ pub enum Cause {
     Limit,
     /// The cost is above the limit: never passes.
     Cost,
-    /// The rest is reserved by other workers of this process: it may pass at the next tick.
+    /// The rest is reserved: by other workers of this process, so that it may pass at the next tick, or for deferred costs of requests under way.
     Reserved,
     /// The region did not decide in time, and the rule has `on_failure: deny`.
     Undecided,
