@@ -16,7 +16,7 @@
 //! Decisions are made in `weir_core::replication`, counting in `weir_core::region`, and frames are defined in
 //! `weir_core::model::wire`. Only [`telemetry::clock`] reads the wall clock.
 #![forbid(unsafe_code)]
-// Those panic if nobody reads any more: `cli::outcome` prints.
+// Those panic if the reader has gone: `cli::outcome` prints.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
 pub mod admin;

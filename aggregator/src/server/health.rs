@@ -1,5 +1,5 @@
 //! `grpc.health.v1.Health`, by which proxies and orchestrators ask whether to send calls here. It needs no credential, as `/readyz` needs
-//! none, and tells no more.
+//! none, and states no more.
 //!
 //! The aggregator itself (`""`), `ratelimit` (the name in the configurations of Envoy's reference service) and the services that it has
 //! serve as long as `/readyz` is 200. Filters are served also before live control was read, since they keep what they have of it.

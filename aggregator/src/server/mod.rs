@@ -262,7 +262,7 @@ fn share_grants(hub: Arc<Hub>) -> impl Fn(&Tokens) + Send + Sync + 'static {
     }
 }
 
-/// What the stores have told before the first request is served.
+/// What the stores have answered before the first request is served.
 struct StoresRead {
     watch: Option<Watch>,
     global: Option<global::Start>,

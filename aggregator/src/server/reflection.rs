@@ -1,5 +1,5 @@
 //! `grpc.reflection.v1.ServerReflection`, by which tools such as grpcurl learn the services of the gRPC listener and their messages. It
-//! needs no credential, as it tells what is public, so a stream of it is short.
+//! needs no credential, as it shows what is public, so a stream of it is short.
 //!
 //! `grpc.reflection.v1alpha` has the same messages, and is what older tools call.
 
@@ -27,7 +27,7 @@ pub(super) const V1ALPHA: &str = "grpc.reflection.v1alpha.ServerReflection";
 const SERVICES: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/services.binpb"));
 /// Largest request that is decoded. It holds a name.
 const MAX_REQUEST_BYTES: usize = 1024;
-/// Most requests of a stream. A tool asks once for each service that it shows.
+/// Most requests of a stream. A tool sends one for each service that it shows.
 const MAX_REQUESTS: usize = 64;
 /// How long a stream may last.
 const MAX_TIME: Duration = Duration::from_secs(5);

@@ -4,7 +4,7 @@
 //! Such evidence states what a cell's components must add up to, but not whose they are. It counts at once as a *lower
 //! bound*, so that no limit starts from zero. After the nodes had time to send their counts again, what is still
 //! missing becomes a component of its own, [`BASELINE`], and new use adds to it. Each aggregator raises a cell's baseline at
-//! most once after a loss, by what its evidence has beyond all components: of several, the one that knows of more use raises it
+//! most once after a loss, by what its evidence has beyond all components: of several, the one that has evidence of more use raises it
 //! further. Only cells that began before the loss get a baseline.
 
 use super::Region;

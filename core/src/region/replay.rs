@@ -97,7 +97,7 @@ impl Region {
         self.backing.incarnation.unwrap_or_default()
     }
 
-    /// Records by which ids all aggregators know the store's present incarnation.
+    /// Records the ids by which all aggregators name the store's present incarnation.
     pub fn set_store_ids(&mut self, ids: StoreIds) {
         self.backing.ids = ids;
     }

@@ -113,7 +113,7 @@ pub struct RegionState {
     rounds: u64,
     /// Number of the last round that has ended.
     replayed: u64,
-    /// Whether what the region's store has lost is written again. Peers are told while it is not.
+    /// Whether what the region's store has lost is written again. The heartbeat states it to peers while it is not.
     pub(super) rewriting: Rewriting,
     /// Losses of the region's store so far. Only the recovery grace period of the last one is in force.
     pub(super) losses: u64,

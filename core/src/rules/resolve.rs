@@ -73,7 +73,7 @@ pub enum Action {
     DenyMissing,
     /// Deny the request without counting it, since a part of the identifier has a value that is not listed.
     DenyUnlisted,
-    /// Deny the request without counting it, since a part of the identifier has several values, and the rule says so or one of them may
+    /// Deny the request without counting it, since a part of the identifier has several values, and the rule states so or one of them may
     /// be banned.
     DenyAmbiguous,
     /// Deny the request without counting it, since live control bans it.

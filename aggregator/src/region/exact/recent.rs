@@ -120,7 +120,7 @@ impl Seen {
     fn of(result: &ChargeResult, denied: u64, at: Instant) -> Option<Seen> {
         let ChargeResult { limit, remaining, reset_ms, window_ms, .. } = *result;
         let wait_ms = match result.verdict {
-            // A denial of a higher cost says nothing about a cost of 1.
+            // A denial of a higher cost shows nothing about a cost of 1.
             Verdict::Denied { .. } | Verdict::Allowed if remaining > 0 => Some(0),
             Verdict::Denied { .. } | Verdict::Allowed => (limit > 0).then_some(reset_ms),
             Verdict::Undecided | Verdict::Untried => return None,

@@ -1,7 +1,7 @@
 //! The decision on one entry, at one time, for one cost.
 //!
 //! A denial is final, since fresher data can only raise a count. An admission requires that the local data is fresh and the process has
-//! slack; otherwise the region is queried. Where no query may be sent, the local counts decide alone; the [`Basis`] of a decision says
+//! slack; otherwise the region is queried. Where no query may be sent, the local counts decide alone; the [`Basis`] of a decision states
 //! which of both applies, and its type whether the decision may be a query.
 
 use crate::limiter::check::{Attempt, Policy, Reason};

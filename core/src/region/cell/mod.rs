@@ -320,7 +320,7 @@ impl CellState {
         replay || share || hot || lower_bound || query || self.shortage() > 0 || self.has_baseline()
     }
 
-    /// What the store must know of the lower bound to grant a proposal: the lower bound, if it exceeds the sum of the
+    /// What the store needs of the lower bound to grant a proposal: the lower bound, if it exceeds the sum of the
     /// components, and the nodes whose further use adds to it.
     pub(super) fn evidence(&self) -> (u64, Vec<NodeId>) {
         if self.shortage() == 0 {

@@ -50,7 +50,7 @@ fn config_of(path: String, plugin: &Value, field: &str, object: Option<&Value>) 
     let source = |kind: &str| plugin.get("code")?.get(kind)?.get("url");
     let module = plugin.get("url").or_else(|| source("image")).or_else(|| source("http"));
     let own = plugin.get("name").or_else(|| plugin.get("pluginName"));
-    // An object may be named after what it serves, so its name counts only if nothing else tells.
+    // An object may be named after what it serves, so its name counts only if nothing else shows it.
     let object = object.filter(|_| own.is_none() && module.is_none());
     let names = [object, own, plugin.get("rootID")];
     Marks { names, module, json: &json }.are_ours().then(|| PluginConfig {

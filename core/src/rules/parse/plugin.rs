@@ -21,7 +21,7 @@ pub struct PluginConfig {
     pub variables: Vec<String>,
 }
 
-/// What tells whose a plugin is.
+/// What shows whose plugin it is.
 pub(super) struct Marks<'a> {
     /// Names that its author gave it.
     pub names: [Option<&'a Value>; 3],

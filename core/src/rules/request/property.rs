@@ -196,7 +196,7 @@ pub(in crate::rules) struct Items<'a> {
 }
 
 impl<'a> Content<'a> {
-    /// Text has no zero bytes and is UTF-8, which tells it from the others.
+    /// Text has no zero bytes and is UTF-8, which distinguishes it from the others.
     pub fn of(bytes: &'a [u8]) -> Content<'a> {
         if let [value @ (0 | 1)] = bytes {
             return Content::Bool(*value == 1);

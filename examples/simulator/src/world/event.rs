@@ -102,7 +102,7 @@ pub enum Inbox {
     Received(u64, Box<[u8]>),
 }
 
-/// What the observer is told.
+/// What the observer receives.
 pub enum Report {
     Arrived(Arrival),
     Decided(Decided),

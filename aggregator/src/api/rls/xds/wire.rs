@@ -22,7 +22,7 @@ pub struct DiscoveryRequest {
     /// The version in force; empty before the first of a stream.
     #[prost(string, tag = "1")]
     pub version_info: String,
-    /// Who asks.
+    /// The requester.
     #[prost(message, optional, tag = "2")]
     pub node: Option<Node>,
     /// The type of resources.

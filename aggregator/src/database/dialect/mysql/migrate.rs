@@ -32,7 +32,7 @@ pub(super) async fn migrate(connection: &mut sqlx::MySqlConnection) -> Result<Mi
 
 /// MySQL and MariaDB commit before and after each statement that changes a table, so the note of a migration that failed remains. Each
 /// migration is one statement, which changes all or nothing: one that failed is applied again, and of one whose end is unknown, the
-/// server's answer tells whether it had been applied.
+/// server's answer shows whether it had been applied.
 async fn apply_or_repair(
     migrator: Migrator,
     connection: &mut sqlx::MySqlConnection,
