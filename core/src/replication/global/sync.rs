@@ -267,7 +267,7 @@ impl GlobalSync {
     }
 
     fn take(&mut self, state: &mut RegionState, sent: &OnItsWay, feed: Feed, now: Now) -> bool {
-        // A version that this process has not used is another one's, or that of none.
+        // A version that this process has not used is another one's, or was never used.
         self.has_namesake = feed.own.version > self.version;
         let is_lost = self.has_namesake
             || !self.acknowledged.is_kept_by(feed.own, sent.version)
