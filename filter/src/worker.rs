@@ -227,7 +227,7 @@ impl Worker {
     /// Stores the controls and bans of the process, as the worker's last configuration ends.
     pub fn save_controls(&mut self, mono: MonoMs) {
         let now = self.limiter.moment(mono);
-        self.keeper.shutdown(&mut EnvoyShared, now.unix);
+        self.keeper.shutdown(&mut EnvoyShared, now);
     }
 
     fn move_stream(&mut self, here: Here, mono: MonoMs) {

@@ -7,7 +7,7 @@ use crate::control::{Banned, Keeper, Local};
 use crate::limiter::{Limiter, Violation, Violator, violations_namespace};
 use crate::model::key::{KeyParts, MAX_KEY_BYTES};
 use crate::model::shared::Shared;
-use crate::model::time::{Now, UnixMs};
+use crate::model::time::{MonoMs, Now, UnixMs};
 use crate::rules::identifier::has_value;
 use crate::rules::{Ban, Config, Rule};
 use alloc::string::String;
@@ -101,7 +101,7 @@ impl Bans {
     ) {
         let Some(banning) = self.rules.get(rule).and_then(Option::as_ref) else { return };
         let Some(identifier) = find(&self.accused, rule) else { return };
-        let last = keeper.controls().banned_here((&self.workspace, &banning.namespace), identifier, now.unix);
+        let last = keeper.controls().banned_here((&self.workspace, &banning.namespace), identifier, now);
         let parts = KeyParts {
             workspace: self.workspace.as_bytes(),
             namespace: banning.violations.as_bytes(),
@@ -123,7 +123,7 @@ impl Bans {
 
     /// Notes that a ban denied the current request. If it is a ban of this very identifier, wherever it was made, the rule's next
     /// ban lasts twice as long.
-    pub fn on_banned(&mut self, keeper: &mut Keeper, rule: usize, now: UnixMs) {
+    pub fn on_banned(&mut self, keeper: &mut Keeper, rule: usize, now: Now) {
         let Some(Banning { ban, namespace, .. }) = self.rules.get(rule).and_then(Option::as_ref) else {
             return;
         };
@@ -132,13 +132,14 @@ impl Bans {
         let Some(Banned::Until(until)) = keeper.controls().named(names, identifier) else { return };
         let last = keeper.controls().banned_here(names, identifier, now);
         // Bounded by the rule's longest ban, as a longer one may be lifted early. Renewed when half of that time has passed.
-        let within = |ms: u64| until.min(now.after(ms));
-        if until <= now || last.is_some_and(|last| last.mark >= within(ban.max_duration_ms / 2)) {
+        let within = |ms: u64| until.min(now.unix.after(ms));
+        if until <= now.unix || last.is_some_and(|last| last.mark >= within(ban.max_duration_ms / 2)) {
             return;
         }
         let mark = within(ban.max_duration_ms);
-        let level = ban.level_lasting(mark.0.saturating_sub(now.0)).max(last.map_or(1, |last| last.level));
-        let kept_until = mark.after(ban.kept_ms());
+        let level =
+            ban.level_lasting(mark.0.saturating_sub(now.unix.0)).max(last.map_or(1, |last| last.level));
+        let kept_until = kept_until(mark, ban, now);
         keeper.ban(names, identifier, Local { mark, level, kept_until, ..Local::default() }, now);
     }
 
@@ -148,13 +149,13 @@ impl Bans {
         let banning = self.rules.get(usize::from(violator.rule.1)).and_then(Option::as_ref);
         let Some(banning) = banning else { return };
         let names = (self.workspace.as_str(), banning.namespace.as_str());
-        let last = keeper.controls().banned_here(names, identifier, now.unix);
+        let last = keeper.controls().banned_here(names, identifier, now);
         // Another worker has made a ban of the same violations already.
         if last.is_some_and(|last| epoch(last.mark) != counted) {
             return;
         }
-        let ban = next_ban(&banning.ban, last, now.unix);
-        keeper.ban(names, identifier, ban, now.unix);
+        let ban = next_ban(&banning.ban, last, now);
+        keeper.ban(names, identifier, ban, now);
     }
 
     /// The name of the first rule that bans in a namespace.
@@ -165,14 +166,20 @@ impl Bans {
 }
 
 /// The ban that follows `last`.
-fn next_ban(rule: &Ban, last: Option<Local>, now: UnixMs) -> Local {
+fn next_ban(rule: &Ban, last: Option<Local>, now: Now) -> Local {
     // After `max_duration` without a ban, durations start again.
-    let row = last.filter(|last| now < last.mark.after(rule.max_duration_ms));
+    let row = last.filter(|last| now.unix < last.mark.after(rule.max_duration_ms));
     let level = row.map_or(0, |last| last.level).saturating_add(1);
-    let until = now.after(rule.length_ms(level));
+    let until = now.unix.after(rule.length_ms(level));
     // Denials from now on do not count towards the ban that was just made.
     let mark = last.map_or(until, |last| until.max(last.mark.after(EPOCH_MS)));
-    Local { mark, level, until, since: now, kept_until: mark.after(rule.kept_ms()), taken_over: false }
+    let kept_until = kept_until(mark, rule, now);
+    Local { mark, level, until, since: now.unix, kept_until, taken_over: false }
+}
+
+/// Until when a ban with this mark is stored.
+fn kept_until(mark: UnixMs, rule: &Ban, now: Now) -> MonoMs {
+    now.mono.after(mark.0.saturating_sub(now.unix.0)).after(rule.kept_ms())
 }
 
 fn epoch(until: UnixMs) -> u32 {

@@ -77,8 +77,7 @@ impl World {
     /// Which ban in a row holds on a worker, and for how many more milliseconds.
     fn banned(&self, worker: usize, identifier: &str) -> Option<(u32, u64)> {
         let (_, keeper, ..) = &self.workers[worker];
-        let ban =
-            keeper.controls().banned_here(("default", "login"), identifier.as_bytes(), self.now.unix)?;
+        let ban = keeper.controls().banned_here(("default", "login"), identifier.as_bytes(), self.now)?;
         let left_ms = ban.until.0.saturating_sub(self.now.unix.0);
         (left_ms > 0).then_some((ban.level, left_ms))
     }
@@ -119,7 +118,7 @@ impl World {
         let (_, keeper, bans, _) = &mut self.workers[0];
         bans.begin();
         bans.accuse(0, identifier.as_bytes());
-        bans.on_banned(keeper, 0, self.now.unix);
+        bans.on_banned(keeper, 0, self.now);
     }
 
     fn proposed(&mut self, worker: usize) -> Vec<wire::Ban> {
@@ -282,16 +281,35 @@ fn denials_that_led_to_a_ban_lead_to_no_other() {
     assert_eq!(world.banned(0, "mallory").map(|ban| ban.0), Some(1), "good for longer than the longest ban");
 }
 
+/// Violations age by the monotonic clock, which does not count the time in which the machine was suspended.
+#[test]
+fn after_a_night_of_a_suspended_machine_denials_of_before_lead_to_no_other_ban() {
+    let mut world = World::of(2);
+    world.deny(0, "mallory", 3);
+    world.pass(100);
+    assert!(world.banned(0, "mallory").is_some());
+    world.now.unix.0 += 25 * 60 * MINUTE;
+    world.pass(100);
+    for worker in [0, 1] {
+        world.deny(worker, "mallory", 1);
+        world.pass(200);
+        assert_eq!(world.banned(worker, "mallory"), None, "two are not three");
+    }
+    world.deny(1, "mallory", 1);
+    world.pass(200);
+    assert_eq!(world.banned(0, "mallory").map(|ban| ban.0), Some(1), "good for so long");
+}
+
 #[test]
 fn workspaces_and_namespaces_propose_in_turn() {
     let mut world = World::of(1);
     let now = world.now;
     let (_, keeper, _, proposals) = &mut world.workers[0];
-    let until = now.unix.after(MINUTE);
-    let ban = Local { mark: until, level: 1, until, since: now.unix, kept_until: until, taken_over: false };
+    let (until, kept_until) = (now.unix.after(MINUTE), now.mono.after(MINUTE));
+    let ban = Local { mark: until, level: 1, until, since: now.unix, kept_until, taken_over: false };
     for (names, count) in [(("a", "a"), 1_100), (("a", "b"), 300), (("z", "z"), 400)] {
         for number in 0..count {
-            keeper.ban(names, format!("i{number}").as_bytes(), ban, now.unix);
+            keeper.ban(names, format!("i{number}").as_bytes(), ban, now);
         }
     }
     let frames = proposals.take_frames(keeper, |_, _| Some("rule"), now);

@@ -7,7 +7,7 @@ use super::{Banned, Control, Effect, Selector};
 use crate::matching::glob::Pattern;
 use crate::model::key::MAX_TEXT_BYTES;
 use crate::model::room::Held;
-use crate::model::time::UnixMs;
+use crate::model::time::{MonoMs, Now, UnixMs};
 use crate::model::wire;
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
@@ -23,7 +23,7 @@ const MAX_MERGED: usize = 2 * MAX_BANS;
 /// Number of bans that are dropped at once, as finding them takes a scan of all.
 const LET_GO: usize = MAX_BANS / 8;
 
-const LAYOUT: u8 = 1;
+const LAYOUT: u8 = 2;
 
 /// The last ban of an identifier in this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -36,8 +36,9 @@ pub struct Local {
     pub until: UnixMs,
     /// When it was made.
     pub since: UnixMs,
-    /// Until when it is stored, for the next ban's duration; at least [`Local::mark`].
-    pub kept_until: UnixMs,
+    /// Until when it is stored, for the next ban's duration, and at least until [`Local::mark`]. By the clock by which violations
+    /// age: with the ban, the violations that led to it would count again.
+    pub kept_until: MonoMs,
     /// The region has it in force, so it no longer denies by itself.
     pub taken_over: bool,
 }
@@ -46,6 +47,11 @@ impl Local {
     /// Whether this process made it.
     fn is_ours(&self) -> bool {
         !self.taken_over && self.until > UnixMs(0)
+    }
+
+    /// Whether it is stored.
+    fn is_kept(&self, now: Now) -> bool {
+        now.mono < self.kept_until || now.unix < self.mark
     }
 
     /// Whether it denies now by itself.
@@ -119,7 +125,7 @@ struct StoredBan {
     #[prost(uint64, tag = "7")]
     since_ms: u64,
     #[prost(uint64, tag = "8")]
-    cached_ms: u64,
+    kept_until_mono_ms: u64,
     #[prost(bool, tag = "9")]
     taken_over: bool,
 }
@@ -147,9 +153,9 @@ impl Bans {
     }
 
     /// The last ban of an identifier.
-    pub fn get(&self, workspace: &str, namespace: &str, canonical: &[u8], now: UnixMs) -> Option<Local> {
+    pub fn get(&self, workspace: &str, namespace: &str, canonical: &[u8], now: Now) -> Option<Local> {
         let ban = self.by_name.get(workspace)?.get(namespace)?.get(canonical).copied()?;
-        (now < ban.kept_until).then_some(ban)
+        ban.is_kept(now).then_some(ban)
     }
 
     /// The bans that deny now, in turn of each workspace and there of each namespace: of each come as many as of every other one.
@@ -178,7 +184,7 @@ impl Bans {
     }
 
     /// Adds a ban that this worker made; returns whether anything changed. It is refused if there is no place for it.
-    pub fn put(&mut self, names: (&str, &str), canonical: &[u8], ban: Local, now: UnixMs) -> bool {
+    pub fn put(&mut self, names: (&str, &str), canonical: &[u8], ban: Local, now: Now) -> bool {
         let is_known = self.get_mut(names.0, names.1, canonical).is_some();
         (is_known || self.has_place(names, now)) && self.merge_one(names, canonical, ban, now)
     }
@@ -188,11 +194,10 @@ impl Bans {
         (workspace, namespace): (&str, &str),
         canonical: &[u8],
         ban: Local,
-        now: UnixMs,
+        now: Now,
     ) -> bool {
         let short = [workspace.len(), namespace.len(), canonical.len()].iter().all(|n| *n <= MAX_TEXT_BYTES);
-        let ban = Local { kept_until: ban.kept_until.max(ban.mark), ..ban };
-        if !short || ban.kept_until <= now {
+        if !short || !ban.is_kept(now) {
             return false;
         }
         if let Some(stored) = self.get_mut(workspace, namespace, canonical) {
@@ -210,7 +215,7 @@ impl Bans {
         self.count = self.count.saturating_add(1);
         self.version = self.version.wrapping_add(1);
         // The next place may be free from the end of this one.
-        self.full_until = if ban.denies(now) { self.full_until.min(ban.until) } else { UnixMs(0) };
+        self.full_until = if ban.denies(now.unix) { self.full_until.min(ban.until) } else { UnixMs(0) };
         true
     }
 
@@ -262,12 +267,12 @@ impl Bans {
     }
 
     /// Drops bans that are no longer needed; returns whether there were any.
-    pub fn drop_expired(&mut self, now: UnixMs) -> bool {
-        self.retain(|ban| now < ban.kept_until)
+    pub fn drop_expired(&mut self, now: Now) -> bool {
+        self.retain(|ban| ban.is_kept(now))
     }
 
     /// Merges the bans of another worker; returns whether anything changed.
-    pub fn merge(&mut self, bytes: &[u8], now: UnixMs) -> bool {
+    pub fn merge(&mut self, bytes: &[u8], now: Now) -> bool {
         let Some((&LAYOUT, bytes)) = bytes.split_first() else { return false };
         let Ok(stored) = Stored::decode(bytes) else { return false };
         let mut changed = false;
@@ -277,7 +282,7 @@ impl Bans {
                 level: stored.level,
                 until: UnixMs(stored.until_ms),
                 since: UnixMs(stored.since_ms),
-                kept_until: UnixMs(stored.cached_ms),
+                kept_until: MonoMs(stored.kept_until_mono_ms),
                 taken_over: stored.taken_over,
             };
             changed |= self.merge_one((&stored.workspace, &stored.namespace), &stored.identifier, ban, now);
@@ -294,7 +299,7 @@ impl Bans {
             level: ban.level,
             until_ms: ban.until.0,
             since_ms: ban.since.0,
-            cached_ms: ban.kept_until.0,
+            kept_until_mono_ms: ban.kept_until.0,
             taken_over: ban.taken_over,
         };
         let bans = self.all().map(stored).collect();
@@ -309,7 +314,7 @@ impl Bans {
     }
 
     /// Whether there is a place for another ban in a namespace, after dropping some that deny no more if need be.
-    fn has_place(&mut self, (workspace, namespace): (&str, &str), now: UnixMs) -> bool {
+    fn has_place(&mut self, (workspace, namespace): (&str, &str), now: Now) -> bool {
         let admits = |bans: &Bans| {
             let namespaces = bans.by_name.get(workspace);
             let held = Held {
@@ -327,12 +332,12 @@ impl Bans {
     }
 
     /// Drops bans that deny no more: first those that are needed no longer, then those that end first.
-    fn make_room(&mut self, now: UnixMs) {
-        if now < self.full_until || self.drop_expired(now) {
+    fn make_room(&mut self, now: Now) {
+        if now.unix < self.full_until || self.drop_expired(now) {
             return;
         }
         let mut worths: Vec<Local> =
-            self.all().map(|named| named.ban).filter(|ban| !ban.denies(now)).collect();
+            self.all().map(|named| named.ban).filter(|ban| !ban.denies(now.unix)).collect();
         if worths.is_empty() {
             let ends = self.all().map(|named| named.ban.until).min();
             self.full_until = ends.unwrap_or_default();
@@ -342,7 +347,7 @@ impl Bans {
         let (_, least, _) = worths.select_nth_unstable(left.saturating_sub(1));
         let least = *least;
         self.retain(|ban| {
-            let goes = left > 0 && !ban.denies(now) && *ban <= least;
+            let goes = left > 0 && !ban.denies(now.unix) && *ban <= least;
             left = left.saturating_sub(usize::from(goes));
             !goes
         });

@@ -8,7 +8,7 @@ use super::bans::Local;
 use super::set::Controls;
 use super::stored::{self, Found};
 use crate::model::shared::{Place, Shared, Version};
-use crate::model::time::{MonoMs, Now, UnixMs};
+use crate::model::time::{MonoMs, Now};
 use crate::model::wire;
 use alloc::vec::Vec;
 
@@ -61,7 +61,7 @@ impl Keeper {
         let mut keeper = Keeper { looked: now.mono, relooked: now.mono, ..Keeper::default() };
         keeper.head = keeper.read_head(shared).1;
         keeper.load_set(shared);
-        keeper.load_bans(shared, now.unix);
+        keeper.load_bans(shared, now);
         keeper
     }
 
@@ -84,7 +84,7 @@ impl Keeper {
     }
 
     /// Bans an identifier in this process; other workers load the ban at their next ticks.
-    pub fn ban(&mut self, names: (&str, &str), canonical: &[u8], ban: Local, now: UnixMs) {
+    pub fn ban(&mut self, names: (&str, &str), canonical: &[u8], ban: Local, now: Now) {
         self.unsaved.bans |= self.controls.ban_here(names, canonical, ban, now);
     }
 
@@ -102,7 +102,7 @@ impl Keeper {
             self.unsaved.bans |= self.controls.take_over();
         }
         if self.unsaved.bans {
-            self.save_bans(shared, now.unix);
+            self.save_bans(shared, now);
         }
         self.announce(shared);
         let relook = now.mono.since(self.relooked) >= RELOOK_MS;
@@ -110,20 +110,20 @@ impl Keeper {
         let before = core::mem::replace(&mut self.head, head);
         if relook {
             self.relooked = now.mono;
-            self.controls.bans_mut().drop_expired(now.unix);
+            self.controls.bans_mut().drop_expired(now);
             self.controls.drop_expired(now.unix);
         }
         if relook || head.set != before.set {
             self.load_set(shared);
         }
         if relook || head.bans != before.bans {
-            self.load_bans(shared, now.unix);
+            self.load_bans(shared, now);
         }
         self.buffer.shrink_to(KEEP_BYTES);
     }
 
     /// Stores what is not yet stored, as this worker ends.
-    pub fn shutdown(&mut self, shared: &mut impl Shared, now: UnixMs) {
+    pub fn shutdown(&mut self, shared: &mut impl Shared, now: Now) {
         if self.unsaved.set {
             self.save_set(shared);
         }
@@ -166,7 +166,7 @@ impl Keeper {
         true
     }
 
-    fn load_bans(&mut self, shared: &mut impl Shared, now: UnixMs) {
+    fn load_bans(&mut self, shared: &mut impl Shared, now: Now) {
         let version = shared.load(Place::Bans, &mut self.buffer);
         if version != self.bans {
             self.bans = version;
@@ -193,7 +193,7 @@ impl Keeper {
         }
     }
 
-    fn save_bans(&mut self, shared: &mut impl Shared, now: UnixMs) {
+    fn save_bans(&mut self, shared: &mut impl Shared, now: Now) {
         for _ in 0..MAX_TRIES {
             let version = shared.load(Place::Bans, &mut self.buffer);
             self.controls.bans_mut().merge(&self.buffer, now);

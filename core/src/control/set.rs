@@ -8,7 +8,7 @@ use super::bans::{Bans, Local, Named};
 use super::index::{Banned, Found, Index, Scratch, Subject};
 use super::log::{Entry, Log, Stored, ignore_change};
 use super::{Control, Slot, Target};
-use crate::model::time::UnixMs;
+use crate::model::time::{Now, UnixMs};
 use crate::model::wire;
 use core::net::IpAddr;
 
@@ -156,7 +156,7 @@ impl Controls {
         (workspace, namespace): (&str, &str),
         canonical: &[u8],
         ban: Local,
-        now: UnixMs,
+        now: Now,
     ) -> bool {
         self.bans.put((workspace, namespace), canonical, ban, now)
     }
@@ -181,7 +181,7 @@ impl Controls {
         &self,
         (workspace, namespace): (&str, &str),
         canonical: &[u8],
-        now: UnixMs,
+        now: Now,
     ) -> Option<Local> {
         self.bans.get(workspace, namespace, canonical, now)
     }

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use weir_core::control::{Banned, Control, Controls, Effect, Selector, Target};
 use weir_core::matching::canonical::MAX_IDENTIFIER_BYTES;
 use weir_core::matching::networks::parse_network;
-use weir_core::model::time::UnixMs;
+use weir_core::model::time::{MonoMs, Now, UnixMs};
 use weir_core::model::wire;
 use weir_core::rules::{Action, Config, Lines, Live, Request, Scratch};
 
@@ -234,11 +234,11 @@ fn a_namespace_with_a_ban_denies_ambiguous_identifiers() {
     let ban = weir_core::control::Local {
         mark: UnixMs(9),
         until: UnixMs(9),
-        kept_until: UnixMs(9),
+        kept_until: MonoMs(9),
         level: 1,
         ..Default::default()
     };
-    assert!(controls.ban_here(("default", "keys"), b"mallory", ban, UnixMs(0)));
+    assert!(controls.ban_here(("default", "keys"), b"mallory", ban, Now::default()));
     assert_eq!(actions(&config, &controls, &twice), [Action::DenyAmbiguous]);
 }
 

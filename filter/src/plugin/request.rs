@@ -18,7 +18,7 @@ use crate::responses::Client;
 use crate::worker::Worker;
 use weir_core::limiter::{Decision, Terms};
 use weir_core::model::outcome::RuleOutcome;
-use weir_core::model::time::{MonoMs, UnixMs};
+use weir_core::model::time::{MonoMs, Now, UnixMs};
 use weir_core::model::trace::Trace;
 use weir_core::rules::{self, Action, Denied, Lines, Live, Request};
 
@@ -54,7 +54,10 @@ impl Plugin {
         match self.resolve(worker, request, live_at) {
             Ok(label) if self.checks.is_empty() => label.map_or(Effect::Pass, Effect::PassLabelled),
             Ok(label) => self.limit(worker, context, request, label, mono.unwrap_or_else(calls::mono_now)),
-            Err(refused) => self.refuse(worker, refused, client(request), live_at),
+            Err(refused) => {
+                let now = Now { unix: live_at, mono: mono.unwrap_or_default() };
+                self.refuse(worker, refused, client(request), now)
+            }
         }
     }
 

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use weir_core::control::Banned;
 use weir_core::limiter::{self, Cause, Checks, Decision, Denial, RuleSet};
 use weir_core::model::outcome::RuleOutcome;
-use weir_core::model::time::{MonoMs, UnixMs};
+use weir_core::model::time::{MonoMs, Now};
 use weir_core::rules::Config;
 
 /// What access logs show in place of a rule when the client's address is denied, and as its outcome.
@@ -79,7 +79,7 @@ impl Plugin {
         worker: &mut Worker,
         refused: Refused,
         client: Client,
-        now: UnixMs,
+        now: Now,
     ) -> Effect {
         if let Refused::Banned(rule, Banned::Until(_)) = refused {
             self.bans.on_banned(&mut worker.keeper, rule, now);
@@ -91,7 +91,9 @@ impl Plugin {
             Refused::Missing(rule) => responses::missing_identifier(rules.get(rule), formats, client),
             Refused::Unlisted(rule) => responses::unlisted_identifier(rules.get(rule), formats, client),
             Refused::Ambiguous(rule) => responses::ambiguous_identifier(rules.get(rule), formats, client),
-            Refused::Banned(rule, banned) => responses::banned(banned, now, rules.get(rule), formats, client),
+            Refused::Banned(rule, banned) => {
+                responses::banned(banned, now.unix, rules.get(rule), formats, client)
+            }
         };
         let decided = match refused {
             Refused::Address => {

@@ -17,8 +17,8 @@ fn ban(name: &str, revision: u64) -> wire::Controls {
 }
 
 fn local(until: u64) -> Local {
-    let until = at(until).unix;
-    Local { mark: until, level: 1, until, kept_until: until, ..Local::default() }
+    let Now { unix: until, mono: kept_until } = at(until);
+    Local { mark: until, level: 1, until, kept_until, ..Local::default() }
 }
 
 /// Fails stores while `refuses` is set, and counts loads.
@@ -47,7 +47,7 @@ fn controls_that_one_worker_received_reach_all_workers_and_later_ones() {
     let mut shared = MemoryShared::default();
     let mut workers = [Keeper::load(&mut shared, at(0)), Keeper::load(&mut shared, at(0))];
     workers[0].on_frame(&mut shared, &ban("alice", 3));
-    workers[0].ban(("w", "n"), b"bob", local(500), at(0).unix);
+    workers[0].ban(("w", "n"), b"bob", local(500), at(0));
     assert!(banned(&workers[0], "alice") && banned(&workers[0], "bob"));
     assert!(!banned(&workers[1], "alice"));
     for worker in &mut workers {
@@ -78,7 +78,7 @@ fn a_failed_store_is_repeated_later() {
     let mut shared = FailingShared { refuses: true, ..FailingShared::default() };
     let mut workers = [Keeper::load(&mut shared, at(0)), Keeper::load(&mut shared, at(0))];
     workers[0].on_frame(&mut shared, &ban("alice", 3));
-    workers[0].ban(("w", "n"), b"bob", local(5_000), at(0).unix);
+    workers[0].ban(("w", "n"), b"bob", local(5_000), at(0));
     workers[0].tick(&mut shared, at(50));
     assert!(banned(&workers[0], "alice"), "the ban applies in this worker at once");
     shared.refuses = false;
@@ -223,7 +223,7 @@ proptest! {
         let mut sound = MemoryShared::default();
         let mut worker = Keeper::load(&mut sound, at(0));
         worker.on_frame(&mut sound, &ban("alice", 3));
-        worker.ban(("w", "n"), b"bob", local(5_000), at(0).unix);
+        worker.ban(("w", "n"), b"bob", local(5_000), at(0));
         worker.tick(&mut sound, at(50));
         for place in [Place::Controls, Place::ControlSet, Place::Bans] {
             let mut stored = Vec::new();

@@ -2,6 +2,7 @@ use super::*;
 use crate::control::book::MAX_KEPT;
 use crate::matching::canonical::DIGEST_BYTES;
 use crate::model::exact::{Algorithm, MAX_LOG_LIMIT};
+use crate::model::time::{MonoMs, Now};
 use crate::model::window::MAX_COUNT;
 use alloc::collections::BTreeSet;
 use std::format;
@@ -206,16 +207,16 @@ fn ten_thousand_controls_are_looked_up() {
 #[test]
 fn a_local_ban_applies_until_its_end_or_until_the_region_lifts_it() {
     let mut set = Controls::default();
-    let ban = |until: u64, level| Local { level, kept_until: UnixMs(until + 50), ..made(until) };
+    let ban = |until: u64, level| Local { level, kept_until: MonoMs(until + 50), ..made(until) };
     let local = |set: &Controls, now| find(set, "alice", "", now).ban;
-    assert!(set.ban_here(("w", "n"), b"alice", ban(100, 1), UnixMs(0)));
-    assert!(!set.ban_here(("w", "n"), b"alice", ban(90, 1), UnixMs(0)), "an earlier end has no effect");
+    assert!(set.ban_here(("w", "n"), b"alice", ban(100, 1), at(0)));
+    assert!(!set.ban_here(("w", "n"), b"alice", ban(90, 1), at(0)), "an earlier end has no effect");
     assert_eq!(local(&set, 99), Some(Banned::Until(UnixMs(100))));
     assert_eq!(local(&set, 100), None);
     assert_eq!(find_in(&set, "m", 60_000, "alice", "", None, 0), NOTHING);
-    assert_eq!(set.banned_here(("w", "n"), b"alice", UnixMs(149)).map(|ban| ban.level), Some(1));
-    assert_eq!(set.banned_here(("w", "n"), b"alice", UnixMs(150)), None);
-    assert!(set.ban_here(("w", "n"), b"alice", ban(300, 2), UnixMs(120)));
+    assert_eq!(set.banned_here(("w", "n"), b"alice", at(149)).map(|ban| ban.level), Some(1));
+    assert_eq!(set.banned_here(("w", "n"), b"alice", at(150)), None);
+    assert!(set.ban_here(("w", "n"), b"alice", ban(300, 2), at(120)));
 
     // An earlier ban that arrives late does not affect this one. Neither does a ban of an incomplete update.
     let early = until(control(3, "n", "alice", Effect::Ban), 100);
@@ -237,14 +238,14 @@ fn a_local_ban_applies_until_its_end_or_until_the_region_lifts_it() {
         ..wire::Controls { incarnation: INCARNATION, ..Default::default() }
     });
     assert_eq!(local(&set, 200), None);
-    assert_eq!(set.banned_here(("w", "n"), b"alice", UnixMs(200)).map(|ban| ban.level), Some(2));
+    assert_eq!(set.banned_here(("w", "n"), b"alice", at(200)).map(|ban| ban.level), Some(2));
 }
 
 #[test]
 fn an_exemption_lifts_a_local_ban_and_a_limit_does_not() {
     for (effect, banned) in [(Effect::Exempt, false), (Effect::Limit(5), true)] {
         let mut set = set(&[control(1, "n", "alice", effect)]);
-        set.ban_here(("w", "n"), b"alice", made(100), UnixMs(0));
+        set.ban_here(("w", "n"), b"alice", made(100), at(0));
         assert_eq!(find(&set, "alice", "", 0).ban.is_some(), banned, "{effect:?}");
     }
 }
@@ -256,7 +257,7 @@ fn a_local_ban_is_lifted_if_the_region_has_stored_and_lifted_it() {
         ..until(control(revision, "n", "alice", Effect::Ban), until_ms).to_wire()
     };
     let mut bans = bans::Bans::default();
-    bans.put(("w", "n"), b"alice", made(300), UnixMs(0));
+    bans.put(("w", "n"), b"alice", made(300), at(0));
     let mut lifts = |incarnation, entry| {
         let frame = wire::Controls { incarnation, entries: [entry].into(), ..Default::default() };
         bans.lift(&frame, wire::ControlsKnown { incarnation: INCARNATION, revision: 4, proof: 0, stamp: 0 })
@@ -270,17 +271,17 @@ fn a_local_ban_is_lifted_if_the_region_has_stored_and_lifted_it() {
     );
     assert!(lifts(INCARNATION, deleted(5, 300)));
     assert_eq!(bans.until("w", "n", b"alice", UnixMs(0)), None);
-    assert!(bans.put(("w", "n"), b"alice", made(400), UnixMs(0)), "another ban can be set");
+    assert!(bans.put(("w", "n"), b"alice", made(400), at(0)), "another ban can be set");
     assert_eq!(bans.until("w", "n", b"alice", UnixMs(0)), Some(UnixMs(400)));
 }
 
 #[test]
 fn a_later_ban_applies_though_it_ends_before_an_earlier_one() {
     let mut bans = bans::Bans::default();
-    bans.put(("w", "n"), b"alice", Local { taken_over: true, ..made(900) }, UnixMs(0));
+    bans.put(("w", "n"), b"alice", Local { taken_over: true, ..made(900) }, at(0));
     assert_eq!(bans.until("w", "n", b"alice", UnixMs(0)), None);
     let later = Local { mark: UnixMs(901), until: UnixMs(300), ..made(300) };
-    assert!(bans.put(("w", "n"), b"alice", later, UnixMs(0)));
+    assert!(bans.put(("w", "n"), b"alice", later, at(0)));
     assert_eq!(bans.until("w", "n", b"alice", UnixMs(0)), Some(UnixMs(300)));
     assert_eq!(bans.open(UnixMs(299)).map(|open| open.identifier).collect::<Vec<_>>(), [b"alice"]);
     assert_eq!(bans.open(UnixMs(300)).count(), 0);
@@ -290,7 +291,7 @@ fn a_later_ban_applies_though_it_ends_before_an_earlier_one() {
 fn no_ban_leaves_before_its_end_because_of_others() {
     let mut bans = bans::Bans::default();
     let put = |bans: &mut bans::Bans, namespace: &str, name: &str, ban| {
-        bans.put(("w", namespace), name.as_bytes(), ban, UnixMs(0))
+        bans.put(("w", namespace), name.as_bytes(), ban, at(0))
     };
     assert!(put(&mut bans, "n", "alice", made(500)));
     // A client that invents identifiers, each banned for longer than it is itself.
@@ -311,7 +312,7 @@ fn no_ban_leaves_before_its_end_because_of_others() {
     assert!(put(&mut bans, "n", "alice", made(800)), "a ban is prolonged");
     assert!(bans.open(UnixMs(0)).count() <= MAX_BANS);
     // A ban that has ended leaves its place.
-    assert!(bans.put(("w", "other"), b"erin", made(9_999), UnixMs(750)), "the one of bob");
+    assert!(bans.put(("w", "other"), b"erin", made(9_999), at(750)), "the one of bob");
     assert_eq!(
         bans.until("w", "third", b"carol", UnixMs(0)),
         None,
@@ -323,7 +324,7 @@ fn no_ban_leaves_before_its_end_because_of_others() {
 fn a_flood_of_bans_in_a_workspace_leaves_places_and_turns_to_the_others() {
     let mut bans = bans::Bans::default();
     let mut flood = |names: (&str, &str)| {
-        let put = |n: &usize| bans.put(names, format!("{n:05}").as_bytes(), made(9_000), UnixMs(0));
+        let put = |n: &usize| bans.put(names, format!("{n:05}").as_bytes(), made(9_000), at(0));
         (0..MAX_BANS).filter(put).count()
     };
     // As many namespaces as a tenant likes.
@@ -343,7 +344,7 @@ fn a_flood_of_bans_in_a_workspace_leaves_places_and_turns_to_the_others() {
 #[test]
 fn bans_that_deny_no_more_make_room() {
     let mut bans = bans::Bans::default();
-    let put = |bans: &mut bans::Bans, name: &str, ban| bans.put(("w", "n"), name.as_bytes(), ban, UnixMs(0));
+    let put = |bans: &mut bans::Bans, name: &str, ban| bans.put(("w", "n"), name.as_bytes(), ban, at(0));
     let most = MAX_BANS as u64 * 9 / 16;
     for n in 0..most {
         let is_ours = n % 2 == 0;
@@ -363,19 +364,24 @@ fn bans_that_deny_no_more_make_room() {
     );
     let kept = bans.encode();
     let mut other = bans.clone();
-    assert!(!other.merge(&kept, UnixMs(0)), "nothing new");
+    assert!(!other.merge(&kept, at(0)), "nothing new");
     let mut empty = bans::Bans::default();
-    assert!(empty.merge(&kept, UnixMs(0)));
+    assert!(empty.merge(&kept, at(0)));
     assert_eq!(empty.open(UnixMs(0)).count() as u64, most, "another worker has all of them");
     assert!(!put(&mut bans, &"x".repeat(65), made(9_999)), "not a canonical identifier");
-    assert!(bans.drop_expired(UnixMs(99_000)));
+    assert!(bans.drop_expired(at(99_000)));
     assert!(bans.is_empty());
 }
 
 /// A rule's first ban.
 fn made(until: u64) -> Local {
-    let until = UnixMs(until);
-    Local { mark: until, level: 1, until, kept_until: until, ..Local::default() }
+    let (until, kept_until) = (UnixMs(until), MonoMs(until));
+    Local { mark: until, level: 1, until, kept_until, ..Local::default() }
+}
+
+/// A moment of both clocks.
+fn at(ms: u64) -> Now {
+    Now { unix: UnixMs(ms), mono: MonoMs(ms) }
 }
 
 #[test]

@@ -11,7 +11,7 @@ use weir_core::bans::queue::{BETWEEN_MS, MAX_WAITING, WITHIN_MS};
 use weir_core::control::change::Changed;
 use weir_core::control::{Scratch, Subject};
 use weir_core::model::shared::MemoryShared;
-use weir_core::model::time::{MonoMs, Now, UnixMs};
+use weir_core::model::time::{MonoMs, Now};
 use weir_core::model::wire;
 use weir_core::rules::{Ban, Config};
 
@@ -57,7 +57,7 @@ impl Worker {
         self.bans.begin();
         self.bans.accuse(rule, identifier);
         if found.ban.is_some() {
-            self.bans.on_banned(&mut self.keeper, rule, now.unix);
+            self.bans.on_banned(&mut self.keeper, rule, now);
         } else if !found.exempt {
             self.bans.denied(shared, &mut self.limiter, &mut self.keeper, rule, now);
             return true;
@@ -66,13 +66,13 @@ impl Worker {
     }
 
     /// The second of the mark of a client's last ban, 0 if there is none: denials are counted from there.
-    fn epoch(&self, client: &str, now: UnixMs) -> u64 {
+    fn epoch(&self, client: &str, now: Now) -> u64 {
         let last = self.keeper.controls().banned_here((WORKSPACE, NAMESPACE), client.as_bytes(), now);
         last.map_or(0, |last| last.mark.0 / 1_000)
     }
 
     /// The same of all clients.
-    pub fn epochs(&self, now: UnixMs) -> [u64; CLIENTS.len()] {
+    pub fn epochs(&self, now: Now) -> [u64; CLIENTS.len()] {
         CLIENTS.map(|client| self.epoch(client, now))
     }
 }
@@ -91,11 +91,12 @@ impl World {
         let at = self.random.below(found.workers.len() as u64) as usize;
         let worker = &mut found.workers[at];
         let clocks = worker.limiter.moment(MonoMs(now));
-        let before = worker.epochs(clocks.unix);
+        let before = worker.epochs(clocks);
         for _ in 0..times {
-            let epoch = worker.epoch(client, clocks.unix);
+            let epoch = worker.epoch(client, clocks);
             if worker.request(&mut found.shared, (LOGIN, client), clocks) {
                 *found.violations.entry((client, epoch)).or_default() += 1;
+                found.since_ban.entry(client).and_modify(|(_, denied)| *denied += 1);
             }
         }
         self.note_bans(envoy, at, before);

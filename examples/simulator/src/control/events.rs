@@ -252,7 +252,7 @@ impl World {
         let clocks = found.clocks(now, self.slept_ms);
         let subscriber = found.subscriber;
         if let Some(of_worker) = found.workers.get_mut(worker) {
-            let before = of_worker.epochs(of_worker.limiter.moment(MonoMs(now)).unix);
+            let before = of_worker.epochs(of_worker.limiter.moment(MonoMs(now)));
             of_worker.tick(&mut found.shared, clocks);
             self.note_bans(envoy, worker, before);
         }

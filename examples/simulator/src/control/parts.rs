@@ -139,6 +139,8 @@ pub struct Envoy {
     pub streams: u64,
     /// Denials of clients in the process, by the second of the mark of the last ban that a worker had.
     pub violations: BTreeMap<(&'static str, u64), u64>,
+    /// When a rule of the process last banned a client, and the denials since then.
+    pub since_ban: BTreeMap<&'static str, (u64, u64)>,
     /// The bans that rules of the process made.
     pub made: Vec<Made>,
 }
@@ -190,6 +192,7 @@ impl Envoy {
             stream: None,
             streams: 0,
             violations: BTreeMap::new(),
+            since_ban: BTreeMap::new(),
             made: Vec::new(),
         };
         envoy.restart(workers, config, now, 0);
@@ -205,6 +208,7 @@ impl Envoy {
         self.last_fault = self.last_fault.max(now);
         self.shared = MemoryShared::default();
         self.violations.clear();
+        self.since_ban.clear();
         self.made.clear();
         let clocks = self.clocks(now, slept_ms);
         let proposal = Meta { node: NodeId([1; 16]), secret: HashKey(1, 2), geometry: GEOMETRY };

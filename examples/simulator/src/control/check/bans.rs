@@ -22,6 +22,9 @@ const SHARED_MS: u64 = 150;
 /// come in turn.
 const STORED_MS: u64 = 1_000;
 
+/// Within this time, workers that have not received each other's ban may make one of the same denials.
+const MADE_ONCE_MS: u64 = 10_000;
+
 /// A ban that a rule made.
 #[derive(Clone, Copy, Debug)]
 pub struct Made {
@@ -85,16 +88,20 @@ impl World {
         let Some(rule) = self.ban_of_login() else { return };
         let found = &mut self.envoys[envoy];
         let Some(worker) = found.workers.get(at) else { return };
-        let clock = worker.limiter.moment(MonoMs(now)).unix;
+        let clocks = worker.limiter.moment(MonoMs(now));
         let mut bans = Vec::new();
         for (client, before) in CLIENTS.into_iter().zip(before) {
-            let last = worker.keeper.controls().banned_here((WORKSPACE, NAMESPACE), client.as_bytes(), clock);
-            let is_new = |ban: &Local| ban.until > UnixMs(0) && ban.since == clock && !ban.taken_over;
+            let last =
+                worker.keeper.controls().banned_here((WORKSPACE, NAMESPACE), client.as_bytes(), clocks);
+            let is_new = |ban: &Local| ban.until > UnixMs(0) && ban.since == clocks.unix && !ban.taken_over;
             let Some(ban) = last.filter(is_new) else { continue };
             if found.made.iter().any(|made| made.client == client && made.ban.mark == ban.mark) {
                 continue;
             }
-            let denied = found.violations.get(&(client, before)).copied().unwrap_or(0);
+            // Those that led to the last ban count for none after it, whatever clock forgets that ban.
+            let last = found.since_ban.insert(client, (now, 0)).filter(|(at, _)| now - at > MADE_ONCE_MS);
+            let since_ban = last.map_or(u64::MAX, |(_, denied)| denied);
+            let denied = found.violations.get(&(client, before)).copied().unwrap_or(0).min(since_ban);
             let length_ms = ban.until.0 - ban.since.0;
             if denied < THRESHOLD || length_ms != rule.length_ms(ban.level) {
                 self.checks.fail(format!("envoy {envoy} bans {client} after {denied} denials: {ban:?}"));
