@@ -35,7 +35,7 @@ pub struct Statements {
     pub writer_times: &'static str,
     /// Deletes a batch of rows that expired before a time: time, most rows.
     pub cleanup: &'static str,
-    /// Refunds an attempt that was allowed: transaction, zone, bucket.
+    /// Refunds an attempt that was allowed: transaction, zone, bucket, how many microseconds ago it was made at least.
     pub refund: &'static str,
     /// Reads an attempt: transaction.
     pub transaction: &'static str,

@@ -14,6 +14,7 @@ use crate::telemetry::spans;
 use std::time::Duration;
 use weir_core::model::breaker::State;
 use weir_core::model::window::MAX_COUNT;
+use weir_core::replication::exact::plan::Transaction;
 
 impl Database {
     /// Decides an attempt and records it. Returns `None` if the zone does not exist; nothing is recorded then. After an
@@ -48,20 +49,15 @@ impl Database {
         }
     }
 
-    /// Refunds an allowed attempt of this zone and bucket, so that it no longer counts. Returns whether this call
-    /// refunded it: `false` if the attempt is unknown, belongs to another bucket, was blocked, or had been refunded
-    /// before.
-    pub async fn refund(
-        &self,
-        transaction: u64,
-        zone: u32,
-        bucket: &[u8],
-        within: Duration,
-    ) -> Result<bool, DatabaseError> {
-        let Some(transaction) = storable(transaction) else { return Ok(false) };
-        let args = [Arg::Int(transaction), Arg::Int(u64::from(zone)), Arg::Bytes(bucket)];
+    /// Refunds an allowed attempt of its zone and bucket, so that it no longer counts. Returns whether this call
+    /// refunded it: `false` if the attempt is unknown or younger than stated, belongs to another bucket, was blocked, or had
+    /// been refunded before.
+    pub async fn refund(&self, transaction: &Transaction, within: Duration) -> Result<bool, DatabaseError> {
+        let Transaction { id, zone, bucket, age_us } = transaction;
+        let Some((id, age_us)) = storable(*id).zip(storable(*age_us)) else { return Ok(false) };
+        let args = [Arg::Int(id), Arg::Int(u64::from(*zone)), Arg::Bytes(bucket), Arg::Int(age_us)];
         let statement = self.primary().statements().refund;
-        let rows = self.ledger().call(zone, within, Execute(statement, &args)).await?;
+        let rows = self.ledger().call(*zone, within, Execute(statement, &args)).await?;
         Ok(rows > 0)
     }
 

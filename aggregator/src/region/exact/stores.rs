@@ -132,10 +132,9 @@ impl Stores {
     }
 
     async fn refund_ledger(&self, transaction: &Transaction, within: Duration) -> Option<bool> {
-        let Transaction { id, zone, bucket } = transaction;
         // Without a database there are no transactions.
         let Some(database) = &self.database else { return Some(false) };
-        database.refund(*id, *zone, bucket, within).await.ok()
+        database.refund(transaction, within).await.ok()
     }
 }
 

@@ -11,6 +11,7 @@ use weir_aggregator::region::exact::Exact;
 use weir_core::model::exact::{Charge, ChargeResult, ExactRequestId, Limit, Verdict};
 use weir_core::model::window::MAX_COUNT;
 use weir_core::model::wire;
+use weir_core::replication::exact::plan::Transaction;
 
 on_servers!(|store| scenarios(&store));
 
@@ -292,11 +293,16 @@ async fn refunded_attempts_do_not_count(store: &Store) {
     let (first, second) = (check(&database, "x", 1).await, check(&database, "x", 1).await);
     let blocked = check(&database, "x", 1).await;
     assert!(blocked.blocked);
-    let refund = async |transaction| database.refund(transaction, ZONE, b"x", WITHIN).await.unwrap();
+    let of = |id| Transaction { id, zone: ZONE, bucket: Box::from(*b"x"), age_us: 0 };
+    let refund = async |transaction| database.refund(&of(transaction), WITHIN).await.unwrap();
     for (zone, bucket) in [(ZONE, b"y"), (ZONE + 1, b"x")] {
-        let refunded = database.refund(first.transaction, zone, bucket, WITHIN).await;
+        let other = Transaction { zone, bucket: Box::from(*bucket), ..of(first.transaction) };
+        let refunded = database.refund(&other, WITHIN).await;
         assert_eq!(refunded, Ok(false), "the attempt belongs to another bucket");
     }
+    // One that was made a minute ago had this number, and the database was set back since.
+    let older = Transaction { age_us: 60_000_000, ..of(first.transaction) };
+    assert_eq!(database.refund(&older, WITHIN).await, Ok(false));
     for transaction in [blocked.transaction, second.transaction + 1_000, 0, u64::MAX] {
         assert!(!refund(transaction).await);
     }
@@ -315,7 +321,8 @@ async fn history_is_read_page_by_page(store: &Store) {
         ids.push(check(&database, "x", cost).await.transaction);
         check(&other, "y", 1).await;
     }
-    database.refund(ids[2], ZONE, b"x", WITHIN).await.unwrap();
+    let third = Transaction { id: ids[2], zone: ZONE, bucket: Box::from(*b"x"), age_us: 0 };
+    database.refund(&third, WITHIN).await.unwrap();
     let page = async |before, limit| database.transactions(ZONE, b"x", before, limit, WITHIN).await.unwrap();
     let all = page(None, 100).await;
     ids.reverse();

@@ -170,7 +170,7 @@ impl ExactStore {
             Call::RefundLogs(charges) => Reply::LogsRefunded(
                 charges.iter().map(|charge| Ok(self.logs.refund(&charge.key, charge.id))).collect(),
             ),
-            Call::RefundLedger(Transaction { id, zone, bucket }) => {
+            Call::RefundLedger(Transaction { id, zone, bucket, .. }) => {
                 let attempts = self.ledgers.entry((*zone, bucket.to_vec())).or_default();
                 let before = attempts.len();
                 attempts.retain(|one| one.number != *id);

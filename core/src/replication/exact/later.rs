@@ -170,7 +170,7 @@ mod tests {
     fn refunds_of_one_workspace_leave_room_to_the_others() {
         let mut later = Later::default();
         let of_zone = |zone| {
-            let transaction = Transaction { id: 1, zone, bucket: Box::from(*b"b") };
+            let transaction = Transaction { id: 1, zone, bucket: Box::from(*b"b"), age_us: 0 };
             PendingRefund::now(vec![], vec![transaction], NOW)
         };
         let refunds = fill(&mut later, &refund("a", 1));

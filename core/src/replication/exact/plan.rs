@@ -48,6 +48,8 @@ pub struct Transaction {
     pub zone: u32,
     /// The bucket.
     pub bucket: Box<[u8]>,
+    /// How long ago it was made at least, in microseconds. A younger one with its number was made since the database was set back.
+    pub age_us: u64,
 }
 
 impl Plan {
@@ -127,7 +129,7 @@ impl Plan {
 impl LedgerCharge {
     /// The attempt that was recorded under this number.
     pub fn transaction(&self, id: u64) -> Transaction {
-        Transaction { id, zone: self.zone, bucket: self.bucket.clone() }
+        Transaction { id, zone: self.zone, bucket: self.bucket.clone(), age_us: 0 }
     }
 }
 

@@ -10,6 +10,8 @@ use alloc::vec::Vec;
 
 /// How late a store's clock may be read, in microseconds.
 const GRACE_US: u64 = 100_000;
+/// A clock that is being set goes slower than another one by one part in this many at most.
+const DRIFT_PARTS: u64 = 500;
 /// How long a refund is attempted, in microseconds.
 const GIVE_UP_AFTER_US: u64 = 60_000_000;
 
@@ -20,6 +22,8 @@ pub struct PendingRefund {
     pub charges: Vec<LogCharge>,
     /// The transactions.
     pub transactions: Vec<Transaction>,
+    /// When it was asked for. By then the transactions had been made.
+    pub(super) since: Micros,
     /// From when on it may be made.
     pub(super) due: Micros,
     /// Until when it is attempted.
@@ -32,7 +36,7 @@ impl PendingRefund {
         let windows = charges.iter().map(|charge| charge.key.parts().duration_ms.saturating_mul(1_000));
         let longest = windows.max().filter(|_| transactions.is_empty()).unwrap_or(GIVE_UP_AFTER_US);
         let until = now.after(longest.min(GIVE_UP_AFTER_US));
-        PendingRefund { charges, transactions, due: now, until }
+        PendingRefund { charges, transactions, since: now, due: now, until }
     }
 
     /// A refund of what may be charged up to `deadline`, due after it: from then on the store refuses to charge it.
@@ -71,6 +75,12 @@ impl PendingRefund {
         let charges = plan.logs.into_iter().zip(logs).filter(|(log, charged)| *charged && log.cost > 0);
         let refund = PendingRefund::now(charges.map(|(log, _)| log).collect(), transactions, now);
         (!refund.is_empty()).then_some(refund)
+    }
+
+    /// How long ago its transactions were made at least by the database's clock, in microseconds.
+    pub(super) fn age_us(&self, now: Micros) -> u64 {
+        let age_us = now.since(self.since);
+        age_us.saturating_sub(age_us / DRIFT_PARTS)
     }
 
     /// Whether nothing is left to refund.

@@ -1,5 +1,6 @@
 //! The calls that refund what was charged in vain.
 
+use super::plan::Transaction;
 use super::refund::PendingRefund;
 use super::state::{Call, ExactState, Machine, Reply, shown};
 use crate::model::breaker::Shown;
@@ -102,7 +103,8 @@ impl Machine for Refunding {
             Stage::Ledgers(at) => match self.left.transactions.get(at) {
                 Some(transaction) => {
                     self.stage = Stage::LedgerCalled(at);
-                    return Next::Call(Call::RefundLedger(transaction.clone()));
+                    let age_us = self.left.age_us(now);
+                    return Next::Call(Call::RefundLedger(Transaction { age_us, ..transaction.clone() }));
                 }
                 None => self.end(state, now),
             },

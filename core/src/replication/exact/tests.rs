@@ -202,7 +202,12 @@ fn a_refund_that_fails_is_made_later() {
     assert_eq!(calls, ["refund a", "refund 7 of zone 1"]);
     let again = state.next_due().unwrap();
     let mut refunding = Refunding::due(&mut state, again).unwrap();
-    let calls = run(&mut refunding, &mut state, &mut { again }, |_, _| Reply::LedgerRefunded(Some(false)));
+    let calls = run(&mut refunding, &mut state, &mut { again }, |_, call| {
+        // A row with this number that is younger was written since the database was set back.
+        let age_us = if let Call::RefundLedger(transaction) = call { transaction.age_us } else { 0 };
+        assert_eq!(age_us, 250_000 - 250_000 / 500);
+        Reply::LedgerRefunded(Some(false))
+    });
     assert_eq!((again.since(NOW), calls), (250_000, vec!["refund 7 of zone 1".to_owned()]));
     let counters = state.take_counters();
     assert_eq!((counters.refunded, counters.missing, counters.given_up.len()), (1, 1, 0));

@@ -92,7 +92,10 @@ DELETE FROM ratelimit_window_counts
 WHERE expires_at > 0 AND expires_at < ?
 ORDER BY expires_at
 LIMIT ?",
-    refund: "UPDATE zone_txn SET blocked = 2 WHERE id = ? AND zone_id = ? AND bucket_key = ? AND blocked = 0",
+    refund: "
+UPDATE zone_txn SET blocked = 2
+WHERE id = ? AND zone_id = ? AND bucket_key = ? AND blocked = 0
+  AND created_at <= UTC_TIMESTAMP(6) - INTERVAL ? MICROSECOND",
     transaction: "
 SELECT id, zone_id, bucket_key, blocked, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', created_at), cost, region
 FROM zone_txn WHERE id = ?",

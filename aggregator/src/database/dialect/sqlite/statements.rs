@@ -75,7 +75,10 @@ WHERE pk IN (
     ORDER BY expires_at
     LIMIT ?
 )",
-    refund: "UPDATE zone_txn SET blocked = 2 WHERE id = ? AND zone_id = ? AND bucket_key = ? AND blocked = 0",
+    refund: "
+UPDATE zone_txn SET blocked = 2
+WHERE id = ? AND zone_id = ? AND bucket_key = ? AND blocked = 0
+  AND created_at <= CAST(unixepoch('subsec') * 1000 AS INTEGER) * 1000 - ?",
     transaction: "
 SELECT id, zone_id, bucket_key, blocked, created_at, cost, region FROM zone_txn WHERE id = ?",
     transactions: "
