@@ -224,15 +224,22 @@ impl Sender {
     }
 
     /// Sends one pipeline to `node`: `commands` after a `prelude` whose answers are dropped, and with a receipt if they write. A
-    /// marker may have moved to another server, which holds none of the cells; then the pipeline is sent again with a receipt
-    /// in the next one of this server. If none is left, it has none.
+    /// marker may have moved to another server, which holds none of the cells; then the pipeline is sent once more, with a
+    /// receipt in the next one of this server that has not moved. If none is left, it has none.
     async fn send(&self, node: &Node, slot: u16, prelude: &[Cmd], commands: &[Cmd]) -> Vec<Answer> {
         let here = self.markers.iter().flat_map(|markers| {
             let here = markers.near(slot).filter(|(_, slot)| self.servers.holds(node, *slot));
             here.filter_map(|(place, _)| markers.begin(place))
         });
-        for open in here {
+        for (moved, open) in here.enumerate() {
             let Some([first, last]) = open.commands() else { continue };
+            if moved > 0 {
+                // Others may have moved too. The first command of a receipt may be repeated, so it is sent alone.
+                let alone = [prelude, std::slice::from_ref(&first)].concat();
+                if node.send(&alone, prelude.len(), self.how).await.iter().any(is_redirected) {
+                    continue;
+                }
+            }
             let all = [prelude, &[first], commands, &[last]].concat();
             let mut answers = node.send(&all, prelude.len(), self.how).await;
             let last = answers.pop().unwrap_or(Err(StoreError::Protocol));

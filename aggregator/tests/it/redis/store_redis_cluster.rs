@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use tokio::time::timeout;
 use weir_aggregator::redis::{HOT_SHARDS, Incarnation, Received, Store, StoreOptions};
 use weir_core::model::time::UnixMs;
-use weir_core::region::exchange::{BASELINE, LowerBound};
+use weir_core::region::exchange::{BASELINE, LowerBound, Merge};
 use weir_envoy::{Redis, RedisCluster, RedisOptions, ports, wait};
 
 const CELLS: usize = 1_000;
@@ -147,16 +147,73 @@ fn ids(markers: &[Incarnation]) -> Vec<u128> {
     markers.iter().map(|marker| marker.id).collect()
 }
 
+/// For each node: its port, its id, and a connection.
+fn hands(cluster: &mut RedisCluster) -> Vec<(u16, String, redis::Connection)> {
+    let nodes = cluster.nodes().iter().map(|node| (node.port(), hand(node)));
+    let with_id = |(port, mut hand)| {
+        let id = redis::cmd("CLUSTER").arg("MYID").query(&mut hand).unwrap();
+        (port, id, hand)
+    };
+    nodes.map(with_id).collect()
+}
+
+/// The map of slots stays as it was, so each of the markers that have moved redirects.
+#[tokio::test]
+async fn a_pipeline_is_sent_twice_at_most_however_many_markers_have_moved() {
+    const MERGES: u64 = 100;
+    let (mut cluster, store) = started().await;
+    look(&store, &mut LastRead::default()).await;
+    let mut hands = hands(&mut cluster);
+    let slot_of = |hand: &mut redis::Connection, name: &str| -> u64 {
+        redis::cmd("CLUSTER").arg("KEYSLOT").arg(name).query(hand).unwrap()
+    };
+    let markers = |hand: &mut redis::Connection| -> Vec<String> {
+        redis::cmd("KEYS").arg("weir:eu:incarnation:*").query(hand).unwrap()
+    };
+    for (_, _, hand) in &mut hands {
+        redis::cmd("ACL").arg(&["SETUSER", "default", "-cluster|slots"]).exec(hand).unwrap();
+    }
+    merge_one(&store, merge(&numbered(0), &[(A, 1)])).await;
+    let holds = |(_, _, hand): &mut (u16, String, redis::Connection)| {
+        !redis::cmd("KEYS").arg("weir:eu:{default*").query::<Vec<String>>(hand).unwrap().is_empty()
+    };
+    let owner = hands.iter_mut().position(holds).unwrap();
+    hands.swap(0, owner);
+    let (to_port, to_id, from_id) = (hands[1].0, hands[1].1.clone(), hands[0].1.clone());
+    let moved = markers(&mut hands[0].2).split_off(1);
+    assert!(moved.len() > 10, "a third of the markers: {}", moved.len());
+    for name in &moved {
+        let slot = slot_of(&mut hands[0].2, name).to_string();
+        let mut set_slot = |at: usize, state: &str, id: &str| {
+            redis::cmd("CLUSTER").arg(&["SETSLOT", &slot, state, id]).exec(&mut hands[at].2).unwrap();
+        };
+        set_slot(1, "IMPORTING", &from_id);
+        set_slot(0, "MIGRATING", &to_id);
+        let from = &mut hands[0].2;
+        redis::cmd("MIGRATE").arg("127.0.0.1").arg(to_port).arg(name).arg(0).arg(5_000).exec(from).unwrap();
+        for at in [1, 0, 2] {
+            let node = ["SETSLOT", &slot, "NODE", &to_id];
+            redis::cmd("CLUSTER").arg(&node).exec(&mut hands[at].2).unwrap();
+        }
+    }
+    let executed = |hand: &mut redis::Connection| -> u64 {
+        let stats: String = redis::cmd("INFO").arg("commandstats").query(hand).unwrap();
+        let calls = stats.split("cmdstat_evalsha:calls=").nth(1);
+        calls.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0)
+    };
+    let before = executed(&mut hands[0].2);
+    let cells: Vec<_> =
+        (0..MERGES).map(|back| Merge { sequence: CELL - back, ..merge(&numbered(0), &[(A, 2)]) }).collect();
+    assert!(store.merge(&cells, now(), AMPLE).await.iter().all(Result::is_ok));
+    let sent = executed(&mut hands[0].2) - before;
+    assert!((MERGES..=2 * MERGES + 4).contains(&sent), "{sent} scripts for {MERGES} cells");
+}
+
 #[tokio::test]
 async fn a_moving_slot_is_followed() {
     let (mut cluster, store) = started().await;
     let name = "weir:eu:{default/login/user-0/60000/0/1}:29000000";
-    let nodes: Vec<_> = cluster.nodes().iter().map(|node| (node.port(), hand(node))).collect();
-    let mut hands = Vec::new();
-    for (port, mut hand) in nodes {
-        let id: String = redis::cmd("CLUSTER").arg("MYID").query(&mut hand).unwrap();
-        hands.push((port, id, hand));
-    }
+    let mut hands = hands(&mut cluster);
     let slot: u64 = redis::cmd("CLUSTER").arg("KEYSLOT").arg(name).query(&mut hands[0].2).unwrap();
     merge_one(&store, merge(&numbered(0), &[(A, 5)])).await;
     let owner = hands.iter_mut().position(|(_, _, hand)| {
