@@ -277,6 +277,66 @@ fn spellings_of_a_credential_are_one_identifier() {
     check(of_users, ["Basic VTpwdw==", "basic dTpwdw=="].map(sent), &["u"]);
 }
 
+/// The tokens of RFC 7515, A.3 (ES256) and A.4 (ES512), each without its signature, with the signature, and with the other one that
+/// verifies: the order of the group minus its second number. Of the first one also both as DER, and with zeros before the numbers.
+const SIGNED: [(&str, &[&str]); 2] = [
+    (
+        "eyJhbGciOiJFUzI1NiJ9.eyJpc3MiOiJqb2UiLA0KICJleHAiOjEzMDA4MTkzODAsDQogImh0dHA6Ly9leGFtcGxlLmNvbS9pc19yb290Ijp0cnVlfQ",
+        &[
+            "DtEhU3ljbEg8L38VWAfUAqOyKAM6-Xx-F4GawxaepmXFCgfTjDxw5djxLa8ISlSApmWQxfKTUJqPP3-Kg6NU1Q",
+            "DtEhU3ljbEg8L38VWAfUAqOyKAM6-Xx-F4GawxaepmU69fgrc8OPGycO0lD3tat_FoFp57SETepkeks4eL_QfA",
+            "DtEhU3ljbEg8L38VWAfUAqOyKAM6-Xx-F4GawxaepmU69fgrc8OPGycO0lD3tat_FoFp57SETepkeks4eL_QfB==",
+            "MEUCIA7RIVN5Y2xIPC9_FVgH1AKjsigDOvl8fheBmsMWnqZlAiEAxQoH04w8cOXY8S2vCEpUgKZlkMXyk1Cajz9_ioOjVNU",
+            "MEQCIA7RIVN5Y2xIPC9_FVgH1AKjsigDOvl8fheBmsMWnqZlAiA69fgrc8OPGycO0lD3tat_FoFp57SETepkeks4eL_QfA",
+            "AAAO0SFTeWNsSDwvfxVYB9QCo7IoAzr5fH4XgZrDFp6mZQAAxQoH04w8cOXY8S2vCEpUgKZlkMXyk1Cajz9_ioOjVNU",
+        ],
+    ),
+    (
+        "eyJhbGciOiJFUzUxMiJ9.UGF5bG9hZA",
+        &[
+            "AdwMgeerwtHoh-l192l60hp9wAHZFVJbLfD_UxMi70cwnZOYaRI1bKPWROc-mZZqwqT2SI-KGDKB34XO0aw_7XdtAG8GaSwFKdCAPZgoXD2YBJZCPEX3xKpRwcdOO8KpEHwJjyqOgzDO7iKvU8vcnwNrmxYbSW9ERBXukOXolLzeO_Jn",
+            "AdwMgeerwtHoh-l192l60hp9wAHZFVJbLfD_UxMi70cwnZOYaRI1bKPWROc-mZZqwqT2SI-KGDKB34XO0aw_7XdtAZD5ltP61i9_wmfXo8Jn-2m9w7oIO1WuPjixxD1W74P2ayb4BFLwQXO8LAAkqfOeCrogbFp0RYZZHdWHImGy_HGi",
+        ],
+    ),
+];
+
+/// How a token is sent: the part of a rule, and the request.
+const SENT: [(&str, fn(&str) -> Sent); 5] = [
+    (r#"{"authorization": true}"#, |token| Sent::to("/").with("authorization", format!("Bearer {token}"))),
+    (r#"{"header": "x-jwt"}"#, |token| Sent::to("/").with("x-jwt", token)),
+    (r#"{"cookie": "jwt"}"#, |token| Sent::to("/").with("cookie", format!("jwt={token}"))),
+    (r#"{"query": "jwt"}"#, |token| Sent::to(&format!("/?jwt={token}"))),
+    (r#"{"path_segment": 2}"#, |token| Sent::to(&format!("/jwt/{token}"))),
+];
+
+#[test]
+fn a_token_is_one_identifier_whatever_its_signature_is_replaced_by() {
+    for (part, sent) in SENT {
+        let config = one_rule(&format!(r#""identifier": {part}"#));
+        let mut identifiers = BTreeSet::new();
+        for (signed, signatures) in SIGNED {
+            let token = |signature: &str| outcome(&config, &sent(&format!("{signed}.{signature}")));
+            let found: BTreeSet<String> = signatures.iter().map(|signature| token(signature)).collect();
+            assert_eq!(found.len(), 1, "{part} {signed} {found:?}");
+            identifiers.extend(found);
+            // Signatures of nobody, and of somebody else.
+            let forged = ["", "AAAA", &signatures[0][..40], &format!("B{}", &signatures[0][1..])].map(token);
+            identifiers.extend(forged);
+            let text = |value: &str| format!("{signed}.{value}");
+            assert_eq!(outcome(&config, &sent(&text("a+b~"))), r"\+", "{part}");
+        }
+        let of_api = |token: String| {
+            let mut out = Vec::new();
+            weir_core::rules::identifier::identifier_of(&[token.as_bytes()], &mut out);
+            String::from_utf8(out).unwrap()
+        };
+        let (signed, signatures) = SIGNED[0];
+        let expected = signatures.iter().map(|one| of_api(format!("{signed}.{one}")));
+        assert!(expected.into_iter().all(|one| identifiers.contains(&one)), "{part}");
+        assert_eq!(identifiers.len(), 10, "{part} {identifiers:?}");
+    }
+}
+
 #[test]
 fn a_semicolon_in_a_query_is_ambiguous() {
     let sent = ["/?u=alice;a", "/?u=alice;b", "/?a=1;u=alice", "/?u=a;u=alice"].map(Sent::to);

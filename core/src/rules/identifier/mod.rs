@@ -16,7 +16,7 @@ use self::escape::push_escaped;
 use self::listed::{Listed, ON_UNLISTED, ONE_OF, UNLISTED, Unlisted};
 use self::sources::{FIELDS, HOST, LOWERCASE, NAMES, PICK, PICKS, Pick, Source, sources_with};
 use super::request::sources::Sources;
-use super::request::{Request, trim};
+use super::request::{Request, token, trim};
 use crate::fields::{Errors, Fields, Node};
 use crate::matching::canonical::canonical_identifier;
 use alloc::boxed::Box;
@@ -33,16 +33,24 @@ const AMBIGUOUS: &[u8] = br"\+";
 pub(super) const PARTS_MAX: usize = 8;
 
 /// Appends the canonical identifier of `values`, as a rule whose parts have these values produces it. It is for callers
-/// that have no request. Leading and trailing blanks of a value are removed; an empty value counts as absent.
+/// that have no request. Leading and trailing blanks of a value are removed; an empty value counts as absent, and a token whose parts
+/// are not base64 as ambiguous.
 pub fn identifier_of(values: &[&[u8]], out: &mut Vec<u8>) {
-    let mut raw = Vec::new();
+    let (mut raw, mut buffer) = (Vec::new(), Vec::new());
     for (index, value) in values.iter().enumerate() {
         if index > 0 {
             raw.push(b'|');
         }
         match trim(value) {
             [] => raw.extend_from_slice(ABSENT),
-            value => push_escaped(value, &mut raw),
+            value => {
+                let start = raw.len();
+                push_escaped(value, &mut raw);
+                if !token::rewrite(start, &mut raw, &mut buffer) {
+                    raw.truncate(start);
+                    raw.extend_from_slice(AMBIGUOUS);
+                }
+            }
         }
     }
     canonical_identifier(&raw, out);
@@ -122,7 +130,9 @@ impl Part {
     /// Appends the part's value, escaped, or the replacement for a missing or ambiguous one.
     fn write<R: Request + ?Sized>(&self, request: &R, sources: &mut Sources, out: &mut Vec<u8>) -> Found {
         let start = out.len();
-        if !self.source.write(request, sources, out) {
+        let is_one =
+            self.source.write(request, sources, out) && token::rewrite(start, out, &mut sources.buffer);
+        if !is_one {
             out.truncate(start);
             out.extend_from_slice(AMBIGUOUS);
             return Found::Ambiguous;

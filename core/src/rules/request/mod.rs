@@ -12,6 +12,7 @@ pub(in crate::rules) mod path;
 pub(in crate::rules) mod property;
 pub(in crate::rules) mod query;
 pub(in crate::rules) mod sources;
+pub(in crate::rules) mod token;
 
 use alloc::vec::Vec;
 
