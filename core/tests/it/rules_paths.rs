@@ -77,6 +77,9 @@ fn a_path_segment_that_upstreams_read_differently_is_ambiguous() {
     let agreed =
         ["/t/alice", "/t/alice/", "/t/%61lice/", "/t/alice/b;v=1/c", "/t/alice/x//y", "/t/alice/x/../y"];
     check(by_segment, agreed.map(Sent::to), &["alice"]);
+    // Some upstreams overlook a segment of blanks and dots.
+    check(by_segment, ["/t/...", "/.../alice", "/%20/alice", "/t/%20."].map(Sent::to), &[r"\+"]);
+    check(by_segment, ["/t/alice/...", "/t/alice./%20/x"].map(Sent::to), &["alice"]);
     for (path, expected) in [("/t", r"\-"), ("/", r"\-"), ("/t/", r"\-"), ("/t//", r"\-"), ("/t/..", r"\+")] {
         check(by_segment, [Sent::to(path)], &[expected]);
     }
@@ -376,6 +379,18 @@ fn trimmed(segment: &[u8]) -> &[u8] {
     &segment[start..end]
 }
 
+/// A segment without blanks and dots at its end.
+fn without_tail(segment: &[u8]) -> &[u8] {
+    let end = segment.iter().rposition(|byte| !matches!(byte, b' ' | b'\t' | b'.')).map_or(0, |end| end + 1);
+    &segment[..end]
+}
+
+/// What an upstream reads that overlooks blanks and dots at the end of segments, and segments of these alone.
+fn without_tails(read: &Read) -> Read {
+    let kept = read.iter().filter(|segment| segment.is_empty() || !without_tail(segment).is_empty());
+    kept.map(|segment| without_tail(segment).to_vec()).collect()
+}
+
 fn path() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         4 => prop::sample::select(vec!["a", "b", "%61", "t"]),
@@ -383,7 +398,7 @@ fn path() -> impl Strategy<Value = String> {
         3 => prop::sample::select(vec![".", "..", "%2e", "%2E%2e", ".%2e", "..."]),
         2 => prop::sample::select(vec![";", ";x", "%3b"]),
         2 => prop::sample::select(vec!["//", "\\", "%2f", "%5c", "%2F"]),
-        1 => prop::sample::select(vec!["%20", "%", "%zz", "%25"]),
+        1 => prop::sample::select(vec!["%20", "%20.", "%", "%zz", "%25"]),
     ];
     proptest::collection::vec(piece, 0..10).prop_map(|pieces| format!("/{}", pieces.concat()))
 }
@@ -418,9 +433,10 @@ proptest! {
         let config = one_rule(&format!(r#""identifier": {{"path_segment": {number}}}"#));
         let found = outcome(&config, &Sent::to(&sent));
         if found != r"\+" {
+            let text = |read: &Read| read.get(number - 1).map(|one| trimmed(without_tail(one)).to_vec());
             let texts: BTreeSet<Vec<u8>> = readers(sent.as_bytes())
-                .into_iter()
-                .map(|(_, read)| read.get(number - 1).map(|segment| trimmed(segment).to_vec()).unwrap_or_default())
+                .iter()
+                .flat_map(|(_, read)| [text(read), text(&without_tails(read))].map(Option::unwrap_or_default))
                 .collect();
             prop_assert_eq!(texts.len(), 1, "{} has {} and {:?}", sent, found, texts);
         }

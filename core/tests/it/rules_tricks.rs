@@ -346,7 +346,15 @@ fn a_semicolon_in_a_query_is_ambiguous() {
 
 #[test]
 fn spellings_of_a_path_segment_are_one_identifier() {
-    let spelt = ["/u/al@ce", "/u/al%40ce", "/u/al@ce%20", "/u/%61l%40ce", "/u/al@ce?v=1"];
+    let spelt = [
+        "/u/al@ce",
+        "/u/al%40ce",
+        "/u/al@ce%20",
+        "/u/%61l%40ce",
+        "/u/al@ce?v=1",
+        "/u/al@ce.",
+        "/u/al@ce..%20%2e?v=1",
+    ];
     check(r#""identifier": {"path_segment": 2}"#, spelt.map(Sent::to), &["al@ce"]);
 }
 

@@ -96,17 +96,17 @@ impl Readings {
         !self.are_all() && self.each().all(test)
     }
 
-    /// The segment with this `number`, from 1, without blanks around it; empty if there is none.
+    /// The segment with this `number`, from 1, without blanks around it and dots at its end; empty if there is none.
     pub fn segment(&self, number: usize) -> Result<&[u8], Differs> {
         let mut found = self.each().map(|reading| segment(reading, number));
-        let first = found.next().ok_or(Differs)?;
+        let first = found.next().flatten().ok_or(Differs)?;
         // A server decodes the escape, and may remove a blank.
         let ends_with_control = |segment: &[u8]| {
             let last = segment.len().checked_sub(3).and_then(|at| segment.get(at..));
             [segment.get(..3), last].into_iter().flatten().any(is_escaped_control)
         };
         let is_one = !has_foreign_blank(first) && !ends_with_control(first);
-        if is_one && found.all(|other| other == first) { Ok(first) } else { Err(Differs) }
+        if is_one && found.all(|other| other == Some(first)) { Ok(first) } else { Err(Differs) }
     }
 }
 
@@ -124,8 +124,19 @@ fn each<'a>(bytes: &'a [u8], ends: &[usize]) -> impl Iterator<Item = &'a [u8]> {
     })
 }
 
-fn segment(path: &[u8], number: usize) -> &[u8] {
-    trim(path.split(|byte| *byte == b'/').nth(number).unwrap_or_default())
+/// The segment with this number; `None` if some upstreams overlook it or one before it as a whole.
+fn segment(path: &[u8], number: usize) -> Option<&[u8]> {
+    let mut last: &[u8] = &[];
+    // Before the first slash is nothing, or a whole path without one.
+    let mut segments = path.split(|byte| *byte == b'/').skip(1);
+    for _ in 0..number {
+        let Some(segment) = segments.next() else { return Some(&[]) };
+        last = without_tail(segment);
+        if last.is_empty() && !segment.is_empty() {
+            return None;
+        }
+    }
+    Some(trim(last))
 }
 
 /// The path of a target, if nothing in it can be read in several ways.
@@ -523,7 +534,7 @@ fn next_unit(rest: &[u8]) -> Option<(Unit, &[u8])> {
     Some((unit, tail))
 }
 
-/// The segments of a path, without trailing blanks and dots. None of them is empty.
+/// The segments of a path, without what some upstreams overlook. None of them is empty.
 pub(in crate::rules) fn segments(path: &[u8]) -> impl Iterator<Item = &[u8]> {
     path.split(|byte| *byte == b'/').map(without_tail).filter(|segment| !segment.is_empty())
 }
@@ -534,6 +545,7 @@ pub(in crate::rules) fn whole_segments(path: &[u8]) -> impl Iterator<Item = &[u8
     path.strip_suffix(b"/").unwrap_or(path).split(|byte| *byte == b'/')
 }
 
+/// A segment without blanks and dots at its end, which some upstreams overlook.
 fn without_tail(mut segment: &[u8]) -> &[u8] {
     while let [rest @ .., b' ' | b'\t' | b'.'] = segment {
         segment = rest;
@@ -621,6 +633,13 @@ mod tests {
             ("/a/b/", 3, Ok("")),
             ("/a/b", 4, Ok("")),
             ("/a/%20b%20?c", 2, Ok("b")),
+            ("/a/b./%2Ec%20..%09.", 2, Ok("b")),
+            ("/a/b./%2Ec%20..%09.", 3, Ok(".c")),
+            ("/a/b.%0A.", 2, Err(Differs)),
+            ("/a/.../b", 1, Ok("a")),
+            ("/a/.../b", 2, Err(Differs)),
+            ("/a/.../b", 3, Err(Differs)),
+            ("/a/%20/b", 3, Err(Differs)),
             ("/a%0A/b%7f/%0cc", 1, Err(Differs)),
             ("/a%0A/b%7f/%0cc", 2, Err(Differs)),
             ("/a%0A/b%7f/%0cc", 3, Err(Differs)),
