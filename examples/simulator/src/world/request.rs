@@ -64,7 +64,7 @@ pub enum Request {
     /// Read a page of what the region itself has published.
     Own(ReadPage),
     /// Take or renew the region lease.
-    Lease([u8; 16]),
+    Lease([u8; 16], Option<u64>),
     /// Release the region lease.
     Release([u8; 16]),
     /// A call of an exact request or of a refund.
@@ -232,7 +232,7 @@ impl Request {
             Request::Look(_) => Reply::Incarnations(Err(failure)),
             Request::Packet(_) | Request::Write(..) | Request::Feed(..) => Reply::Fed(Err(failure)),
             Request::Import(_) | Request::Own(_) => Reply::Page(Err(failure)),
-            Request::Lease(_) => Reply::Holder(Err(failure)),
+            Request::Lease(..) => Reply::Holder(Err(failure)),
         }
     }
 }

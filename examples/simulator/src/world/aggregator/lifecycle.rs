@@ -14,7 +14,7 @@ use weir_core::region::RegionLimits;
 use weir_core::region::log::{Logs, LogsLimits};
 use weir_core::replication::exact::ExactState;
 use weir_core::replication::global::import::Importer;
-use weir_core::replication::global::lease::{Keeping, Taking};
+use weir_core::replication::global::lease::{Keeping, TTL_MS, Taking};
 use weir_core::replication::global::recover::Recovery;
 use weir_core::replication::global::sync::GlobalSync;
 use weir_core::replication::grace_period::GracePeriod;
@@ -162,7 +162,7 @@ impl World<'_> {
         } else {
             machines.push(Machine::GracePeriod(GracePeriod::anew(schedule, now.unix)));
             if has_database {
-                machines.push(Machine::Keeping(Keeping::default()));
+                machines.push(Machine::Keeping(Keeping::new(now.mono.after(TTL_MS))));
             }
         }
         for machine in machines {

@@ -271,7 +271,7 @@ impl World<'_> {
                 return;
             }
             (Machine::Keeping(keeping), Reply::Holder(holder)) => {
-                let is_lost = keeping.answered(holder);
+                let is_lost = keeping.answered(holder, running.called);
                 running.pause += 1;
                 let due = Due::Pause(number, running.pause);
                 match is_lost {
@@ -402,7 +402,11 @@ fn step(
             let me = Member { id, owes: false };
             Step::Call(redis, Request::Nodes(me, Vec::new(), proposal), join.within_ms)
         }),
-        Machine::Taking(_) | Machine::Keeping(_) => Step::Call(database, Request::Lease(id), WITHIN_MS),
+        Machine::Taking(taking) => {
+            let abandoned = taking.abandoned(access.now.mono);
+            Step::Call(database, Request::Lease(id, abandoned), WITHIN_MS)
+        }
+        Machine::Keeping(_) => Step::Call(database, Request::Lease(id, None), WITHIN_MS),
     }
 }
 

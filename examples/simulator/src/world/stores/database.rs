@@ -61,9 +61,10 @@ impl Database {
             Request::Feed(packet) => Reply::Fed(Ok(self.feed(packet, now_ms))),
             Request::Import(page) => Reply::Page(Ok(self.page(&page, |by| by != region, now_ms))),
             Request::Own(page) => Reply::Page(Ok(self.page(&page, |by| by == region, now_ms))),
-            Request::Lease(id) => {
-                let held = self.leases.get(&region).filter(|(by, until)| *by != id && *until > now_ms);
-                let holder = if held.is_some() { Holder::Another } else { Holder::Mine };
+            Request::Lease(id, abandoned) => {
+                let is_valid = |until: u64| until > now_ms && Some(until) != abandoned;
+                let held = self.leases.get(&region).filter(|(by, until)| *by != id && is_valid(*until));
+                let holder = held.map_or(Holder::Mine, |(_, until)| Holder::Another { expires_at: *until });
                 if holder == Holder::Mine {
                     self.leases.insert(region, (id, now_ms + TTL_MS));
                 }
