@@ -2,6 +2,7 @@
 //! that the use of all Envoys allows. Admissions that only exceed use not yet received are no violation; `measure`
 //! compares those with its references.
 
+use super::truth::{Node, Share};
 use super::{CellId, Check};
 use crate::plan::HOLD_MS;
 use crate::plan::keys::{self, Shape};
@@ -143,15 +144,12 @@ impl Check {
         self.of_query(node, query, now_us, |share| share.proposed = own.max(share.proposed));
     }
 
-    fn of_query(
-        &mut self,
-        node: NodeId,
-        query: &Query,
-        now_us: u64,
-        note: impl FnOnce(&mut super::truth::Share),
-    ) {
-        let (Some((rule, identifier)), Some(node)) = (keys::parse(&query.key), self.truth.number(node))
-        else {
+    fn of_query(&mut self, node: NodeId, query: &Query, now_us: u64, note: impl FnOnce(&mut Share)) {
+        let Some(node) = self.truth.number(node) else { return };
+        let Some((rule, identifier)) = keys::parse(&query.key) else {
+            if let Some(rule) = keys::parse_rule(&query.key) {
+                self.truth.diverts(rule, query.sequence, node, query.own.saturating_add(query.cost));
+            }
             return;
         };
         let id = CellId { rule, sequence: query.sequence, identifier };
@@ -209,29 +207,44 @@ impl Check {
         });
         // Frames may have moved the worker's time.
         let (used, at) = used.later(at, BORDER_MS.min(at.until_next_ms() - 1));
-        if process.incomplete || used.admits(&at, cost, limit) {
+        let Some(beyond) = self.beyond(&process, node, id, limit) else { return };
+        if used.admits(&at, cost, limit.saturating_add(beyond)) {
             return;
         }
         let first_used_us = self.truth.first_used_us(id).unwrap_or(0);
         if !self.is_unsteady(id.rule, first_used_us) {
             self.violated("limit", by.now_us, || {
                 format!(
-                    "Envoy {} admitted {cost} of {id:?} with {used:?} of its own, limit {limit}",
+                    "Envoy {} admitted {cost} of {id:?} with {used:?} of its own, limit {limit} and {beyond} beyond it",
                     process.envoy
                 )
             });
         }
     }
 
+    /// What an Envoy may admit of a key beyond its limit by its own use, because it has evicted keys: what its overflow cell holds,
+    /// which lacks a key's former use, and the limit once for each fault, as an Envoy that does not reach its region begins
+    /// without what it has evicted. `None`: any amount, as the region has no room for what it evicts.
+    fn beyond(&self, process: &Node, node: u32, id: CellId, limit: u64) -> Option<u64> {
+        if !process.incomplete {
+            return Some(0);
+        }
+        let is_refused = self.truth.share_of(id, node).refused || self.truth.is_crowded(process.region);
+        let overflow =
+            self.truth.cells_of_window(id).map(|id| self.truth.diverted(id, Some(node))).sum::<u64>();
+        (!is_refused).then(|| overflow.saturating_add(self.faults.saturating_mul(limit)))
+    }
+
     /// Checks that a denial for a used-up limit is right by the use of all Envoys.
     fn denied(&mut self, by: &Decision, id: CellId, at: &Position, cost: u64, limit: u64) {
-        let process = self.truth.number(by.node).and_then(|number| self.truth.node(number));
-        if process.is_some_and(|process| process.incomplete) {
-            // Identifiers that share an overflow cell are denied for each other's use.
-            return;
-        }
         let after = CellId { sequence: id.sequence + 1, ..id };
-        let all = |id| self.truth.sum(id, |_| true, super::truth::Share::most);
+        let process = self.truth.number(by.node).and_then(|number| self.truth.node(number));
+        // Identifiers that share an overflow cell are denied for each other's use. A baseline may contain a grant that was
+        // never spent, and new use is added to it.
+        let shares = process.is_some_and(|process| process.incomplete);
+        let most = |share: &Share| share.most() + if shares { share.proposed } else { 0 };
+        let shared = |id| if shares { self.truth.diverted(id, None) } else { 0 };
+        let all = |id| self.truth.sum(id, |_| true, most) + shared(id);
         let used = self.truth.used(id, all);
         let first_used_us = self.truth.first_used_us(id).unwrap_or(u64::MAX);
         let inexact =

@@ -59,8 +59,12 @@ pub struct Check {
     /// For each worker of a process: offset of its clock from the monotonic clock, in milliseconds.
     offsets_ms: BTreeMap<(NodeId, usize), i64>,
     has_redis: bool,
+    /// Number of faults of the plan.
+    faults: u64,
     /// A fault of the plan makes a Redis unavailable or slow.
     store_fails: bool,
+    /// No fault of the plan ends the part that has a region's time.
+    keeps_time: bool,
     /// A fault of the plan freezes an Envoy or impairs its streams.
     reconnects: bool,
     /// A buffer for buckets.
@@ -70,6 +74,7 @@ pub struct Check {
 impl Check {
     /// Creates the checkers for a world of `plan`.
     pub(crate) fn new(shapes: &[Shape], plan: &Plan) -> Check {
+        let has_redis = plan.topology.aggregators > 1;
         let mut truth = Truth::new(shapes, plan.topology.regions, plan.topology.envoys);
         truth.behind_ms = plan.faults.iter().map(|fault| behind_ms(&fault.what)).sum();
         Check {
@@ -83,7 +88,12 @@ impl Check {
             stepped_us: vec![None; shapes.len()],
             numbered_by: BTreeMap::new(),
             offsets_ms: BTreeMap::new(),
-            has_redis: plan.topology.aggregators > 1,
+            has_redis,
+            keeps_time: !plan.faults.iter().any(|fault| match has_redis {
+                true => fails_stores(&fault.what),
+                false => ends_aggregators(&fault.what),
+            }),
+            faults: plan.faults.len() as u64,
             store_fails: plan.faults.iter().any(|fault| fails_stores(&fault.what)),
             reconnects: plan.faults.iter().any(|fault| disconnects_envoys(&fault.what)),
             bucket: Bucket::default(),
@@ -103,8 +113,8 @@ impl Check {
     }
 
     /// A worker of a process decides by a clock with this offset from its monotonic clock, where `true_ms` is right. Small steps
-    /// ahead add up while a cell lasts, as they do in entries. A region with a store never leaves the right time: at most an Envoy, which
-    /// begins with its machine's clock, steps to it.
+    /// ahead add up while a cell lasts, as they do in entries. A region never leaves the right time while its store or its only aggregator
+    /// has it: at most an Envoy, which begins with its machine's clock, steps to it.
     pub(crate) fn decides_by(
         &mut self,
         (node, worker): (NodeId, usize),
@@ -115,7 +125,7 @@ impl Check {
         let rules = self.stepped_us.len();
         let before_ms = self.offsets_ms.insert((node, worker), offset_ms).unwrap_or(offset_ms);
         let (was_off, is_off) = (before_ms.abs_diff(true_ms), offset_ms.abs_diff(true_ms));
-        if self.has_redis && !self.store_fails && is_off > was_off.saturating_add(MOST_OFF_MS) {
+        if self.keeps_time && is_off > was_off.saturating_add(MOST_OFF_MS) {
             self.violated("clock", now_us, || format!("{node} is off by {is_off} ms after {was_off} ms"));
         }
         let numbered_by = self.numbered_by.entry(node).or_insert_with(|| vec![(offset_ms, 0); rules]);
@@ -236,6 +246,13 @@ fn behind_ms(wrong: &Wrong) -> u64 {
         Wrong::Skew { ms, .. } => ms.min(&0).unsigned_abs(),
         _ => 0,
     }
+}
+
+fn ends_aggregators(what: &Wrong) -> bool {
+    matches!(
+        what,
+        Wrong::Crash { part: Part::Aggregator { .. } } | Wrong::Restart { part: Part::Aggregator { .. } }
+    )
 }
 
 fn disconnects_envoys(what: &Wrong) -> bool {

@@ -5,7 +5,7 @@ use super::{CellId, Check};
 use crate::plan::HOLD_MS;
 use crate::plan::keys;
 use crate::table::Table;
-use weir_core::limiter::table::{Bucket, Cell, Entry, Geometry, ReservationKind};
+use weir_core::limiter::table::{Bucket, Cell, Entry, Found, Geometry, ReservationKind};
 use weir_core::model::key::{Key, NodeId};
 use weir_core::model::shared::Place;
 
@@ -59,6 +59,12 @@ impl Check {
         table.read(Place::Overflow, &mut bucket);
         if !bucket.is_empty() {
             self.truth.mark_incomplete(node);
+        }
+        for (key, Found { entry, .. }) in bucket.entries() {
+            let Some(rule) = keys::parse_rule(key) else { continue };
+            for (sequence, cell) in entry.cells() {
+                self.truth.diverts(rule, sequence, node, cell.own + entry.reserved_in(sequence));
+            }
         }
         self.bucket = bucket;
     }

@@ -92,6 +92,8 @@ pub struct Truth {
     oldest: Vec<u64>,
     /// For each rule, cell and node: what the node's overflow cell holds as spent, for all identifiers.
     overflows: BTreeMap<(usize, u64, u32), u64>,
+    /// The same with what it reserves, and with what the node's region granted it.
+    diverted: BTreeMap<(usize, u64, u32), u64>,
     nodes: Vec<Node>,
     numbers: BTreeMap<NodeId, u32>,
     envoys: usize,
@@ -140,6 +142,7 @@ impl Truth {
             resolutions: shapes.iter().map(|shape| shape.rule.resolution()).collect(),
             oldest: vec![0; shapes.len()],
             overflows: BTreeMap::new(),
+            diverted: BTreeMap::new(),
             nodes: Vec::new(),
             numbers: BTreeMap::new(),
             envoys: envoys.max(1),
@@ -192,6 +195,19 @@ impl Truth {
         self.overflows.get(&(id.rule, id.sequence, node)).copied().unwrap_or(0)
     }
 
+    /// A node's overflow cell holds `held` as spent or reserved, or was granted as much.
+    pub fn diverts(&mut self, rule: usize, sequence: u64, node: u32, held: u64) {
+        let most = self.diverted.entry((rule, sequence, node)).or_default();
+        *most = held.max(*most);
+    }
+
+    /// The most that the overflow cells of nodes held for the rule of cell `id`; of all nodes, or of one.
+    pub fn diverted(&self, id: CellId, node: Option<u32>) -> u64 {
+        let (first, last) = node.map_or((0, u32::MAX), |node| (node, node));
+        let of_cell = (id.rule, id.sequence, first)..=(id.rule, id.sequence, last);
+        self.diverted.range(of_cell).map(|(_, held)| held).sum()
+    }
+
     /// Whether a node's overflow cell accounts for `missing` of cell `id`. The amount is subtracted, so that in
     /// total the overflow cell accounts for no more than it holds.
     pub fn accounts_for(&mut self, id: CellId, node: u32, missing: u64) -> bool {
@@ -214,15 +230,18 @@ impl Truth {
 
     /// When the first of the cells of the window that ends in cell `id` was first used.
     pub fn first_used_us(&self, id: CellId) -> Option<u64> {
-        let cells = (0..=u64::from(self.resolution(id.rule))).map_while(|back| id.sequence.checked_sub(back));
-        cells.filter_map(|sequence| self.cell(CellId { sequence, ..id })).map(|cell| cell.first_used_us).min()
+        self.cells_of_window(id).filter_map(|id| self.cell(id)).map(|cell| cell.first_used_us).min()
+    }
+
+    /// The cells of the window that ends in cell `id`, newest first.
+    pub fn cells_of_window(&self, id: CellId) -> impl Iterator<Item = CellId> + use<> {
+        let back = 0..=u64::from(self.resolution(id.rule));
+        back.map_while(move |back| Some(CellId { sequence: id.sequence.checked_sub(back)?, ..id }))
     }
 
     /// The use of the cells of the window that ends in cell `id`; `of` gives the use of each.
     pub fn used(&self, id: CellId, of: impl Fn(CellId) -> u64) -> Used {
-        let resolution = self.resolution(id.rule);
-        let cells = (0..=u64::from(resolution)).map_while(|back| id.sequence.checked_sub(back));
-        Used::of(resolution, cells.map(|sequence| of(CellId { sequence, ..id })))
+        Used::of(self.resolution(id.rule), self.cells_of_window(id).map(of))
     }
 
     /// The largest sum of `of` in any window that touches cell `id`; for a rule with one cell per window, the use of
@@ -324,7 +343,8 @@ impl Truth {
             }
         }
         let oldest = &self.oldest;
-        self.overflows
-            .retain(|(rule, sequence, _), _| oldest.get(*rule).is_some_and(|first| sequence >= first));
+        for held in [&mut self.overflows, &mut self.diverted] {
+            held.retain(|(rule, sequence, _), _| oldest.get(*rule).is_some_and(|first| sequence >= first));
+        }
     }
 }
