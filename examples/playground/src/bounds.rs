@@ -74,7 +74,8 @@ fn within<N: Copy + PartialOrd + std::fmt::Display>(
 }
 
 fn check_topology(topology: &Topology) -> Result<(), String> {
-    let Topology { regions, aggregators, envoys, workers, buckets, keys_per_bucket, region_keys } = *topology;
+    let Topology { regions, aggregators, envoys, workers, buckets, keys_per_bucket, region_keys, idle_ms } =
+        *topology;
     for (what, got, least, most) in [
         ("regions", regions, 1, 16),
         ("aggregators of a region", aggregators, 1, 8),
@@ -86,6 +87,7 @@ fn check_topology(topology: &Topology) -> Result<(), String> {
     ] {
         within(what, got, least, most)?;
     }
+    within("ms until an Envoy leaves its region", idle_ms, 0, LONGEST_MS)?;
     let all = regions * envoys;
     within("workers of all Envoys", all * workers, 1, THREADS_MAX)?;
     within("buckets of all tables", all * buckets as usize, 1, BUCKETS_MAX)

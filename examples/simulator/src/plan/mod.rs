@@ -76,6 +76,10 @@ pub struct Topology {
     /// Most keys that an aggregator holds.
     #[serde(default = "region_keys")]
     pub region_keys: usize,
+    /// After how long without a request an Envoy leaves its region until the next one, as an aggregator's embedded limiter
+    /// does, in milliseconds; 0: never.
+    #[serde(default)]
+    pub idle_ms: u64,
 }
 
 fn region_keys() -> usize {
@@ -93,6 +97,7 @@ impl Topology {
             buckets: 1_024,
             keys_per_bucket: 8,
             region_keys: region_keys(),
+            idle_ms: 0,
         }
     }
 }

@@ -141,6 +141,11 @@ pub(super) const ALL: &[Scenario] = &[
         regions(seed, Wrong::Wipe { part: Part::Database })
     }),
     Scenario::new(
+        "wipe-database-in-packets",
+        "a slow database loses all data while packets are under way, the last time shortly before the traffic ends",
+        wipes_in_packets,
+    ),
+    Scenario::new(
         "restore-database",
         "the database is set back to what it held some seconds before",
         |seed| regions(seed, Wrong::Restore { part: Part::Database }),
@@ -246,6 +251,16 @@ fn region(seed: u64, what: Wrong) -> Plan {
     let both = Traffic { rules: 3, cost: (0, 2), ..spread(20, 60.0) };
     let mut plan = plan(seed, topology, rules, vec![steady(1, 40.0), both, spread(200, 200.0)], 12_000);
     plan.faults = vec![during(what)];
+    plan
+}
+
+/// Most of the losses meet a packet whose rows are written and not yet read back.
+fn wipes_in_packets(seed: u64) -> Plan {
+    let part = Part::Database;
+    let mut plan = regions(seed, Wrong::Slow { part, ms: 300 });
+    plan.faults.iter_mut().for_each(|slow| slow.for_ms = 60_000);
+    let wipe = |at_ms| Fault { at_ms: at_ms + seed % 25 * 37, for_ms: 0, what: Wrong::Wipe { part } };
+    plan.faults.extend([20_000, 40_000, 57_000, 58_000, 59_000].map(wipe));
     plan
 }
 

@@ -50,6 +50,8 @@ pub struct Process {
     pub table: Table,
     /// The workers; `None` for one that has ended.
     pub workers: Vec<Option<Worker>>,
+    /// When the last request arrived.
+    used_us: u64,
 }
 
 /// A worker thread.
@@ -61,6 +63,8 @@ pub struct Worker {
     pub frozen: u32,
     /// The worker has shut down in order: the costs of its open requests are not settled any more.
     ended: bool,
+    /// It has left its region, as no request came, and does not tick until the next one.
+    has_left: bool,
     stream: Option<StreamId>,
     tick_ms: u64,
     /// The number of the timer that is valid.
@@ -84,6 +88,13 @@ enum Inbox {
     Arrival(Arrival),
     Frame(StreamId, Option<Box<RegionFrame>>),
     Response(u64, Arrival, u64),
+}
+
+impl Process {
+    /// Whether it has left its region, so that it receives nothing.
+    pub fn has_left(&self) -> bool {
+        self.workers.iter().flatten().any(|worker| worker.has_left)
+    }
 }
 
 impl Worker {
@@ -112,7 +123,8 @@ impl World<'_> {
         let meta = Meta::establish(&mut table, Meta { node: node(&mut chance), secret, geometry });
         // The creation of the table needs no check.
         table.take_written();
-        let process = Process { node: meta.node, meta, table, workers: Vec::new() };
+        let used_us = self.now_us;
+        let process = Process { node: meta.node, meta, table, workers: Vec::new(), used_us };
         self.check.begins(meta.node, number);
         self.envoys[number].process = Some(process);
         for worker in 0..=topology.workers {
@@ -133,6 +145,7 @@ impl World<'_> {
             limiter: Limiter::new(setup, now),
             frozen: 0,
             ended: false,
+            has_left: false,
             stream: None,
             tick_ms: TICK_MS,
             timer: 0,
@@ -207,6 +220,7 @@ impl World<'_> {
         if self.hold_if_frozen(at, || Inbox::Arrival(arrival)) {
             return;
         }
+        self.join_again(at.envoy);
         let now = self.envoys.get(at.envoy).map(|envoy| envoy.clock.mono(self.now_us)).unwrap_or_default();
         self.requests += 1;
         let request = self.requests;
@@ -253,11 +267,43 @@ impl World<'_> {
         let Some((table, worker)) = self.worker(at) else { return };
         worker.limiter.tick(table, now);
         self.check_clock(at);
+        self.leave_if_idle(at);
         self.drive_limiter(at);
-        let Some((_, worker)) = self.worker(at) else { return };
+        let Some((_, worker)) = self.worker(at).filter(|(_, worker)| !worker.has_left) else { return };
         worker.tick_ms = worker.limiter.next_tick_ms();
         let tick_us = worker.tick_ms * 1_000;
         self.set_timer(at, tick_us);
+    }
+
+    /// Leaves the region if no request has come for long, as an aggregator's embedded limiter does.
+    fn leave_if_idle(&mut self, at: WorkerAt) {
+        let (now_us, idle_us) = (self.now_us, self.plan.topology.idle_ms.saturating_mul(1_000));
+        let Some(envoy) = self.envoys.get_mut(at.envoy).filter(|_| idle_us > 0) else { return };
+        let now = envoy.clock.mono(now_us);
+        let is_idle = envoy.process.as_ref().is_some_and(|process| now_us - process.used_us >= idle_us);
+        if let Some((table, worker)) = worker_of(envoy, at.worker)
+            && is_idle
+            && worker.limiter.is_at_rest()
+        {
+            worker.limiter.leave(table, now);
+            worker.has_left = true;
+        }
+    }
+
+    /// A request arrives: workers that have left the region tick, which opens their streams.
+    fn join_again(&mut self, envoy: usize) {
+        let Some(process) = self.envoys.get_mut(envoy).and_then(|envoy| envoy.process.as_mut()) else {
+            return;
+        };
+        process.used_us = self.now_us;
+        let workers = process.workers.len();
+        for at in (0..workers).map(|worker| WorkerAt { envoy, worker }) {
+            let left = self.worker(at).filter(|(_, worker)| worker.has_left);
+            if let Some((_, worker)) = left {
+                worker.has_left = false;
+                self.tick_now(at);
+            }
+        }
     }
 
     /// A frame reaches the worker's end of a stream; `None`: the stream has ended.
@@ -440,7 +486,7 @@ impl World<'_> {
         let mono = self.envoys[at.envoy].clock.mono(self.now_us);
         let Some(process) = self.envoys[at.envoy].process.as_ref() else { return };
         let Some(Some(worker)) = process.workers.get(at.worker) else { return };
-        if verdict == Verdict::Denied {
+        if matches!(verdict, Verdict::Admitted | Verdict::Denied) {
             self.check.may_overflow(process.node, &process.table);
         }
         let by =

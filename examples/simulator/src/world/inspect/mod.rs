@@ -129,7 +129,7 @@ impl World<'_> {
 
     /// Whether an Envoy holds the use of a cell; `None` if it need not hold it, or has nothing to receive.
     fn has_received(&self, id: CellId, at: usize, key: &[u8], expected: &[Expected]) -> Option<bool> {
-        let process = self.envoys.get(at)?.process.as_ref()?;
+        let process = self.envoys.get(at)?.process.as_ref().filter(|process| !process.has_left())?;
         let expected = expected.get(self.place(at).0)?;
         let share = self.check.truth.share_of(id, self.check.truth.number(process.node)?);
         let all = expected.near + expected.far;
@@ -273,7 +273,7 @@ impl World<'_> {
                 let uses = number.is_some_and(|number| self.check.truth.share_of(id, number).own > 0);
                 let has_room = !is_crowded(process, &key);
                 let near = ((uses && surely) || (is_hot && has_room)).then_some(sum);
-                let near = near.filter(|_| receives);
+                let near = near.filter(|_| receives && !process.has_left());
                 let far = (globally && receives_far && near.is_some() && is_published).then_some(far);
                 if cell.is_some() || near.is_some() {
                     self.check.rests_in_table(id, node, cell, (near, far), self.now_us);
