@@ -3,7 +3,7 @@
 //! The duration of a run is not limited: it runs in a worker, reports its progress, and can be cancelled.
 
 use weir_simulator::plan::traffic::{Shape, Traffic};
-use weir_simulator::plan::{Fault, Plan, Rule, Topology, Wrong};
+use weir_simulator::plan::{ApiCalls, Fault, Plan, Rule, Topology, Wrong};
 
 /// The largest whole number that a script represents exactly.
 pub const SAFE_MAX: u64 = (1 << 53) - 1;
@@ -28,7 +28,7 @@ const BUCKETS_MAX: usize = 1 << 22;
 
 /// Checks whether a tab can simulate the plan. An error is a sentence that names what is too large.
 pub fn check(plan: &Plan) -> Result<(), String> {
-    let Plan { topology, rules, traffic, faults, network, schedule, .. } = plan;
+    let Plan { topology, rules, traffic, calls, faults, network, schedule, .. } = plan;
     check_topology(topology)?;
     for (what, got, least, most) in [
         ("rules", rules.len(), 1, RULES_MAX),
@@ -41,6 +41,7 @@ pub fn check(plan: &Plan) -> Result<(), String> {
     rules.iter().try_for_each(check_rule)?;
     traffic.iter().try_for_each(check_traffic)?;
     faults.iter().try_for_each(check_fault)?;
+    calls.iter().try_for_each(check_calls)?;
     let (first, last) = network.distance_us;
     let distance = (first.min(last), first.max(last));
     for (least, most) in [network.regional_us, network.global_us, distance] {
@@ -133,6 +134,11 @@ fn check_traffic(traffic: &Traffic) -> Result<(), String> {
     })
 }
 
+fn check_calls(calls: &ApiCalls) -> Result<(), String> {
+    within("as the cost of a call", calls.cost, 0, COST_MAX)?;
+    within("ms for a call", calls.within_ms, 1, 10_000)
+}
+
 fn check_fault(fault: &Fault) -> Result<(), String> {
     let ms = match fault.what {
         Wrong::Delay { ms, .. } | Wrong::Slow { ms, .. } => ms,
@@ -172,7 +178,9 @@ fn requests(plan: &Plan) -> Vec<f64> {
         Wrong::Flood { identifiers, .. } => identifiers as f64 * seconds(fault.for_ms.min(plan.traffic_ms)),
         _ => 0.0,
     };
-    plan.traffic.iter().map(of_source).chain(plan.faults.iter().map(of_fault)).collect()
+    let of_calls = |calls: &ApiCalls| plan.traffic_ms as f64 / calls.every_ms.max(1) as f64;
+    let calls = plan.calls.iter().map(of_calls);
+    plan.traffic.iter().map(of_source).chain(plan.faults.iter().map(of_fault)).chain(calls).collect()
 }
 
 #[cfg(test)]
@@ -221,6 +229,21 @@ mod tests {
         refused(|plan| plan.traffic[0].cost = (u64::MAX, u64::MAX), "cost");
         refused(|plan| plan.traffic[0].cost = (2, 1), "cost");
         refused(|plan| plan.traffic[0].at = vec![(0, 0); 100_000], "Envoys of a source");
+        let calls = ApiCalls {
+            every_ms: 10,
+            rules: 1,
+            identifiers: 1,
+            cost: 1,
+            within_ms: 100,
+            windows_per_mille: 0,
+        };
+        let refuses = |calls: ApiCalls, message: &str| {
+            let error = check(&Plan { calls: Some(calls), ..plan.clone() }).unwrap_err();
+            assert!(error.contains(message), "{error}");
+        };
+        assert_eq!(check(&Plan { calls: Some(calls), ..plan.clone() }), Ok(()));
+        refuses(ApiCalls { cost: u64::MAX, ..calls }, "cost of a call");
+        refuses(ApiCalls { within_ms: u64::MAX, ..calls }, "ms for a call");
         refused(|plan| plan.network.regional_us = (5, 4), "messages");
         refused(|plan| plan.network.global_us = (0, u64::MAX), "messages");
         refused(|plan| plan.schedule.publish_ms = 0, "publications");

@@ -34,9 +34,9 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tracing::{Instrument, error};
-use weir_core::model::exact::{Charge, ChargeResult, ExactRequestId, all_allowed};
+use weir_core::model::exact::{Charge, ChargeResult, ExactRequestId};
 use weir_core::model::key::NodeId;
-use weir_core::replication::exact::plan::overturned;
+use weir_core::replication::exact::mixed::{MixedRequest, Step, WindowsResult};
 use windows::Windows;
 
 /// Most checks of one call.
@@ -202,14 +202,8 @@ fn split(checks: &[LimitCheck], counted: &[Counted]) -> Result<(Windows, Exactly
     Ok((windows, exact))
 }
 
-/// Copies decisions to their positions in the call.
-fn put(results: &[ChargeResult], places: &[usize], all: &mut [ChargeResult]) {
-    places.iter().zip(results).for_each(|(place, result)| all[*place] = *result);
-}
-
 impl EmbeddedApi {
-    /// Decides windows and exact limits together. Windows that deny without a round trip come first. Windows are charged
-    /// last, because only they cannot be refunded.
+    /// Decides windows and exact limits together, in the order of [`MixedRequest`].
     async fn decide_all(
         &self,
         windows: &Windows,
@@ -218,41 +212,32 @@ impl EmbeddedApi {
         deadline: Instant,
     ) -> Answer {
         let Exactly { charges, places, untried: mut results } = exact;
-        if let Err(denied) = self.peek(windows) {
-            windows.put(denied, &mut results);
-            return Answer { allowed: false, results };
-        }
         let id = ExactRequestId::of(self.sender, self.exact_requests.fetch_add(1, Ordering::Relaxed));
-        let within = deadline.saturating_duration_since(Instant::now());
-        let ruled = self.services.exact.decide(id, &charges, within).await;
-        put(&ruled, &places, &mut results);
-        let passed = ruled.len() == charges.len() && all_allowed(&ruled);
-        if ruled.iter().any(ChargeResult::is_denied) {
-            // What passed has been refunded already.
-            windows.put(self.untried(windows), &mut results);
-            return Answer { allowed: false, results };
+        let (exact, within) = (&self.services.exact, deadline.saturating_duration_since(Instant::now()));
+        let mut request = MixedRequest::new(exact.request(id, &charges, within), failure == Failure::Deny);
+        let mut decided = None;
+        loop {
+            match exact.step(&mut request) {
+                Step::Peek => {
+                    decided = self.peek(windows).err();
+                    request.peeked(decided.is_some());
+                }
+                Step::Exact => exact.run(request.request(), &charges).await,
+                Step::Charge => {
+                    let (allowed, ruled) = self.decide_windows(windows, deadline).await;
+                    request.charged(match allowed {
+                        true => WindowsResult::Allowed,
+                        false if ruled.iter().any(ChargeResult::is_denied) => WindowsResult::Denied,
+                        false => WindowsResult::Undecided,
+                    });
+                    decided = Some(ruled);
+                }
+                Step::Over => break,
+            }
         }
-        let (allowed, decided) = match passed || failure == Failure::Allow {
-            true => self.decide_windows(windows, deadline).await,
-            false => (false, self.untried(windows)),
-        };
-        let goes_on = match failure {
-            Failure::Allow => !decided.iter().any(ChargeResult::is_denied),
-            Failure::Deny => allowed,
-        };
-        windows.put(decided, &mut results);
-        if !goes_on {
-            put(&overturned(&charges, &ruled), &places, &mut results);
-            self.refund(id, charges, ruled);
-        }
-        Answer { allowed: allowed && passed, results }
-    }
-
-    /// Refunds what a call was charged; the caller need not wait for it.
-    fn refund(&self, id: ExactRequestId, charges: Vec<Charge>, results: Vec<ChargeResult>) {
-        let services = self.services.clone();
-        tokio::spawn(async move {
-            services.exact.refund(id, &charges, &results).await;
-        });
+        windows.put(decided.unwrap_or_else(|| self.untried(windows)), &mut results);
+        let ruled = request.results().unwrap_or_default();
+        places.iter().zip(ruled).for_each(|(place, result)| results[*place] = result);
+        Answer { allowed: request.is_allowed(), results }
     }
 }

@@ -27,8 +27,8 @@ use tokio::time::{Instant, timeout_at};
 use weir_core::model::breaker::State;
 use weir_core::model::exact::{Charge, ChargeResult, ExactRequestId};
 use weir_core::region::top::Match;
-use weir_core::replication::exact::refund::{PendingRefund, Withdrawal};
-use weir_core::replication::exact::refunding::{REFUND_US, Refunding};
+use weir_core::replication::exact::mixed::{MixedRequest, Step};
+use weir_core::replication::exact::refund::Withdrawal;
 use weir_core::replication::exact::request::Request;
 
 /// Why the use of an exact key was not read.
@@ -73,24 +73,31 @@ impl Exact {
         charges: &[Charge],
         within: Duration,
     ) -> Vec<ChargeResult> {
+        let mut request = self.request(id, charges, within);
+        self.run(&mut request, charges).await;
+        request.results()
+    }
+
+    /// A request of `charges`, to be decided within the given time.
+    pub fn request(&self, id: ExactRequestId, charges: &[Charge], within: Duration) -> Request {
+        Request::new(id, charges, micros(within).0, self.stores.now())
+    }
+
+    /// Decides every charge of a request.
+    pub async fn run(&self, request: &mut Request, charges: &[Charge]) {
         let began = Instant::now();
-        let mut request = Request::new(id, charges, micros(within).0, self.stores.now());
-        self.stores.drive(&mut request).await;
+        self.stores.drive(request).await;
         let results = request.results();
         self.stores.figures.decided(charges, &results, began.elapsed());
         self.recent.note(charges, &results);
-        results
     }
 
-    /// Refunds what a request was charged, because it did not pass after all. A refund that cannot be made now is tried again
-    /// for a while.
-    pub async fn refund(&self, id: ExactRequestId, charges: &[Charge], results: &[ChargeResult]) {
-        let now = self.stores.now();
-        let Some(refund) = PendingRefund::of(id, charges, results, now) else { return };
-        self.stores.drive(&mut Refunding::new(refund, now.after(REFUND_US))).await;
+    /// What a request under exact limits and windows needs next.
+    pub fn step(&self, request: &mut MixedRequest) -> Step {
+        self.stores.state(|state, now| request.step(state, now))
     }
 
-    /// Like [`Exact::refund`], but without waiting. If results are missing, the request may still be on its way and charge
+    /// Starts the refund of a request by its sender. If results are missing, the request may still be on its way and charge
     /// something; this is refunded after its time.
     pub fn refund_later(&self, withdrawal: &Withdrawal) {
         self.stores.state(|state, now| state.withdraw(withdrawal, now));

@@ -1,6 +1,7 @@
 //! Tests of exact logs on a real Redis: every window of a trace, floods, faults, and requests with several charges,
 //! which pass as a whole or not at all. The same in memory.
 
+use super::refund;
 use crate::support::redis::*;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -123,7 +124,7 @@ async fn hammer(exact: Arc<Exact>, client: u64, over: Arc<AtomicBool>, keys: usi
         let results = exact.decide(id, &question, Duration::from_millis(200)).await;
         if all_allowed(&results) {
             if random.random_range(0..10) == 0 {
-                exact.refund(id, &question, &results).await;
+                exact.refund_later(&Withdrawal { id, charges: question, results, still_us: 0 });
                 continue;
             }
             for (place, (key, cost)) in (0..).zip(charges) {
@@ -227,7 +228,7 @@ async fn denied_requests_reach_no_store() {
     assert!(calls_made <= 2 + took.as_secs(), "one a second");
     // A refund of this aggregator takes effect at once.
     let charges = [minute("alice", 1, 5)];
-    exact.refund(request(3), &charges, &[]).await;
+    refund(&exact, request(3), &charges, &[], 1).await;
     assert!(one(&exact, 20_000, minute("alice", 1, 5)).await.is_allowed());
 }
 
@@ -254,7 +255,7 @@ async fn all_or_nothing(exact: &Exact) {
         "without a ledger, the log must still be enforced"
     );
     assert_eq!(used(exact, &minute("free", 0, 0)).await, 2);
-    exact.refund(request(3), &[minute("free", 2, 9), ledger()], &results).await;
+    refund(exact, request(3), &[minute("free", 2, 9), ledger()], &results, 1).await;
     assert_eq!(used(exact, &minute("free", 0, 0)).await, 0, "the refund must take effect");
 
     let twice = [minute("twice", 2, 9), minute("twice", 3, 6)];
@@ -268,8 +269,8 @@ async fn all_or_nothing(exact: &Exact) {
     );
     let results = exact.decide(request(5), &twice, AMPLE).await;
     assert_eq!(verdicts(&results), ["denied", "denied"]);
-    exact.refund(request(4), &twice, &[]).await;
-    exact.refund(request(4), &twice, &results).await;
+    refund(exact, request(4), &twice, &[], 1).await;
+    refund(exact, request(4), &twice, &results, 0).await;
     assert_eq!(used(exact, &twice[0]).await, 0);
 
     let never = one(exact, 6, minute("free", 7, 6)).await;

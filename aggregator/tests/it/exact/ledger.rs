@@ -1,5 +1,6 @@
 //! Tests of the ledger; the same for MariaDB, MySQL and SQLite.
 
+use super::refund;
 use crate::support::database::ledger::*;
 use crate::support::database::*;
 use std::sync::Arc;
@@ -477,8 +478,8 @@ async fn results_are_those_of_the_ledger(store: &Store) {
     let denied = decide(1).await;
     assert!(matches!(denied.verdict, Verdict::Denied { retry_after_ms: Some(1..=60_000) }), "{denied:?}");
     assert_eq!(decide(3).await.verdict, Verdict::Denied { retry_after_ms: None });
-    for result in [denied, allowed, allowed] {
-        exact.refund(ExactRequestId::of(1, 1), &[charge(2)], &[result]).await;
+    for (result, refunds) in [(denied, 0), (allowed, 1), (allowed, 1)] {
+        refund(&exact, ExactRequestId::of(1, 1), &[charge(2)], &[result], refunds).await;
     }
     assert!(decide(2).await.is_allowed());
     let outcomes: Vec<_> = recorded(&scene).await.iter().map(|row| row.blocked).collect();

@@ -4,6 +4,7 @@
 //!
 //! 1. [`request`]: a request, in the order of its calls; [`plan`]: its charges as calls to logs and ledgers, and their results
 //!    as decisions.
+//!    [`mixed`]: a request under windows too.
 //! 2. [`logs`]: calls that charge sliding logs, through the circuit breaker of their store.
 //! 3. [`refund`]: what was charged in vain; [`refunding`]: the calls that refund it; [`later`]: refunds that no request waits
 //!    for.
@@ -18,6 +19,7 @@
 pub mod denials;
 pub mod later;
 pub mod logs;
+pub mod mixed;
 pub mod plan;
 pub mod refund;
 pub mod refunding;

@@ -4,7 +4,6 @@
 //! against the lowest of their limits, with the place of the first.
 
 use crate::model::exact::{Charge, ChargeResult, ExactRequestId, Limit, MAX_CHARGES, Verdict};
-use crate::model::key::Key;
 use crate::region::log::{Decided, EntryId, LogCharge};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -144,34 +143,10 @@ pub enum LogAnswer {
     Untried,
 }
 
-/// The decisions after what passed has been refunded. Charges of one log were charged together.
-pub fn overturned(charges: &[Charge], results: &[ChargeResult]) -> Vec<ChargeResult> {
-    let together = |charge: &Charge| match log_of(charge) {
-        None => charge.cost,
-        key => {
-            let same = charges.iter().filter(|other| log_of(other) == key);
-            same.fold(0, |sum: u64, other| sum.saturating_add(other.cost))
-        }
-    };
-    let each = charges.iter().zip(results);
-    each.map(|(charge, result)| match result.is_allowed() {
-        true => untried(*result, together(charge)),
-        false => *result,
-    })
-    .collect()
-}
-
 /// The decision on a charge that was refunded or not tried; `remaining` is given as it is without the charge.
 fn untried(result: ChargeResult, cost: u64) -> ChargeResult {
     let remaining = result.remaining.saturating_add(cost).min(result.limit);
     ChargeResult { verdict: Verdict::Untried, remaining, ..result }
-}
-
-fn log_of(charge: &Charge) -> Option<&Key> {
-    match &charge.limit {
-        Limit::Log { key, .. } => Some(key),
-        Limit::Ledger { .. } => None,
-    }
 }
 
 fn log_result(charge: &LogCharge, answer: LogAnswer) -> ChargeResult {
@@ -187,7 +162,7 @@ fn log_result(charge: &LogCharge, answer: LogAnswer) -> ChargeResult {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::key::KeyParts;
+    use crate::model::key::{Key, KeyParts};
     use crate::region::log::{Micros, Outcome};
     use std::vec;
 

@@ -9,7 +9,7 @@ use crate::replication::{Failure, Next};
 use alloc::vec::Vec;
 
 /// Timeout of a refund that no request waits for, in microseconds.
-pub const REFUND_US: u64 = 1_000_000;
+pub(super) const REFUND_US: u64 = 1_000_000;
 
 /// Refunds: all logs at once, then one transaction after the other. What could not be refunded is refunded later.
 #[derive(Clone, Debug)]

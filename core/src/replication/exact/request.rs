@@ -107,17 +107,30 @@ impl Request {
     /// After a denial: refunds what was charged. An undecided charge overturns nothing: its rule decides whether the request
     /// passes, and the charges that were decided stay valid in either case.
     fn concluded(&self, now: Micros) -> Stage {
-        if !self.in_vain {
-            return Stage::Over;
+        match self.in_vain {
+            true => Stage::Refunding(Refunding::new(self.charged(now), self.deadline)),
+            false => Stage::Over,
         }
+    }
+
+    /// The request did not pass after all: what it was charged counts as untried, and is refunded without waiting.
+    pub(super) fn overturn(&mut self, state: &mut ExactState, now: Micros) {
+        self.in_vain = true;
+        let refund = self.charged(now);
+        if !refund.is_empty() {
+            state.refund_later(refund);
+        }
+    }
+
+    /// The refund of all that was certainly charged.
+    fn charged(&self, now: Micros) -> PendingRefund {
         let passed = self
             .logs()
             .filter(|(charge, decided)| charge.cost > 0 && decided.is_ok_and(|decided| passes(&decided)));
         let charges = passed.map(|(charge, _)| charge.clone()).collect();
         let transactions =
             self.plan.as_ref().map(|plan| plan.transactions(&self.ledgers)).unwrap_or_default();
-        let refund = PendingRefund::now(charges, transactions, now);
-        Stage::Refunding(Refunding::new(refund, self.deadline))
+        PendingRefund::now(charges, transactions, now)
     }
 
     /// The call of the next ledger, up to the first that denies.

@@ -1,5 +1,6 @@
 //! The order of the calls, and what is refunded: each machine against stores whose replies a test states.
 
+use super::mixed::{MixedRequest, Step, WindowsResult};
 use super::refunding::Refunding;
 use super::request::Request;
 use super::timeout::within_us;
@@ -211,6 +212,44 @@ fn a_refund_that_fails_is_made_later() {
     assert_eq!((again.since(NOW), calls), (250_000, vec!["refund 7 of zone 1".to_owned()]));
     let counters = state.take_counters();
     assert_eq!((counters.refunded, counters.missing, counters.given_up.len()), (1, 1, 0));
+}
+
+#[test]
+fn windows_come_first_and_last() {
+    let ran = |peek_denies, log: Result<Decided, Failure>, windows, deny_on_failure| {
+        let mut state = ExactState::new(false);
+        let request = Request::new(ID, &[charge("a", 1, 9)], WITHIN_US, NOW);
+        let mut mixed = MixedRequest::new(request, deny_on_failure);
+        let mut steps = Vec::new();
+        loop {
+            let step = mixed.step(&mut state, NOW);
+            match step {
+                Step::Peek => mixed.peeked(peek_denies),
+                Step::Exact => {
+                    run(mixed.request(), &mut state, &mut { NOW }, |_, _| Reply::LogsCharged(vec![log]));
+                }
+                Step::Charge => mixed.charged(windows),
+                Step::Over => break,
+            }
+            steps.push(step);
+        }
+        let refunds = state.waiting().map(PendingRefund::len).sum::<usize>();
+        let verdict = mixed.results().map(|results| results[0].verdict);
+        (steps.len(), verdict, mixed.is_allowed(), refunds)
+    };
+    use WindowsResult::{Allowed, Denied, Undecided};
+    let (unanswered, untried) = (Err(Failure::Refused), Some(Verdict::Untried));
+    for deny_on_failure in [false, true] {
+        assert_eq!(ran(true, passes(), Allowed, deny_on_failure), (1, None, false, 0));
+        let denied = Some(Verdict::Denied { retry_after_ms: Some(30_000) });
+        assert_eq!(ran(false, denies(), Allowed, deny_on_failure), (2, denied, false, 0));
+        assert_eq!(ran(false, passes(), Denied, deny_on_failure), (3, untried, false, 1));
+        assert_eq!(ran(false, passes(), Allowed, deny_on_failure), (3, Some(Verdict::Allowed), true, 0));
+    }
+    assert_eq!(ran(false, passes(), Undecided, true), (3, untried, false, 1));
+    assert_eq!(ran(false, passes(), Undecided, false), (3, Some(Verdict::Allowed), false, 0));
+    assert_eq!(ran(false, unanswered, Allowed, true), (2, Some(Verdict::Undecided), false, 0));
+    assert_eq!(ran(false, unanswered, Allowed, false), (3, Some(Verdict::Undecided), false, 0));
 }
 
 #[test]

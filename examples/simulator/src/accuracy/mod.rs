@@ -85,6 +85,7 @@ pub fn plan(case: &Case, seed: u64) -> Plan {
         schedule: Schedule::default(),
         settle_ms: 3_000,
         traffic_ms: (WINDOWS * window_ms).max(LEAST_MS).max(intervals_ms),
+        calls: None,
         quiet_ms: 0,
     }
 }

@@ -163,6 +163,14 @@ impl Exact {
         }
     }
 
+    /// A call of an API has ended for which a key was charged by a decision of its limit.
+    pub fn kept(&mut self, key: (usize, u64), cost: u64, now_us: u64) {
+        let account = self.keys.entry(key).or_default();
+        account.all += cost;
+        account.decided += cost;
+        account.last_used_us = now_us;
+    }
+
     /// The decision about this request will not be recorded, so its charges may remain.
     pub fn abandoned(&mut self, arrival: &Arrival, shapes: &[Shape]) {
         for (rule, _) in exact_rules(arrival, shapes) {
@@ -212,7 +220,7 @@ impl Check {
 
     /// Checks that the keepers' use of the window justifies a denial. Use that was refunded or lost since counts too,
     /// because a denial is cached for as long as it would hold.
-    fn denied_exactly(
+    pub(crate) fn denied_exactly(
         &mut self,
         (rule, shape): (usize, &Shape),
         region: usize,

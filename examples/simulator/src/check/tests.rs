@@ -26,6 +26,7 @@ fn plan(aggregators: usize) -> Plan {
         schedule: Schedule::default(),
         settle_ms: 3_000,
         traffic_ms: 4_000,
+        calls: None,
         quiet_ms: 20_000,
     }
 }

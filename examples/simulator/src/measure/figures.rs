@@ -19,6 +19,9 @@ pub struct Figures {
     pub set_backs: u64,
     /// Calls for exact requests and refunds that could not reach their store.
     pub unreached: u64,
+    /// Calls of APIs whose exact limits passed, and were refunded because windows did not.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub overturned: u64,
     /// Queries that requests waited for.
     pub queries: u64,
     /// Times that requests waited, in microseconds.
@@ -30,6 +33,10 @@ pub struct Figures {
     pub peaks: Vec<Peak>,
     /// Violations of invariants.
     pub violations: Vec<Violation>,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// Percentiles of values, in the unit that the field states.

@@ -15,6 +15,7 @@ fn plan(rules: Vec<Rule>) -> Plan {
         schedule: Default::default(),
         settle_ms: 0,
         traffic_ms: 1_000,
+        calls: None,
         quiet_ms: 0,
     }
 }

@@ -35,6 +35,9 @@ pub struct Plan {
     pub rules: Vec<Rule>,
     /// The sources of requests; all are active at the same time.
     pub traffic: Vec<Traffic>,
+    /// Calls of the aggregators' APIs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub calls: Option<ApiCalls>,
     /// The faults.
     #[serde(default)]
     pub faults: Vec<Fault>,
@@ -180,6 +183,26 @@ impl Rule {
             keys_of: None,
         }
     }
+}
+
+/// Calls of the aggregators' APIs, each under all of some exact rules and under windows. Windows are no rules here: chance decides
+/// what they decide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ApiCalls {
+    /// Time between two calls, in milliseconds; at least 1.
+    pub every_ms: u64,
+    /// The rules that apply, those of them that are exact: one bit for each rule of the plan.
+    pub rules: u64,
+    /// Number of identifiers, counted from 0.
+    pub identifiers: u64,
+    /// Highest cost of a call.
+    pub cost: u64,
+    /// Time for the decision, in milliseconds.
+    pub within_ms: u64,
+    /// How many of a thousand calls the windows deny before the exact rules are asked, how many afterwards, and how many they leave
+    /// undecided.
+    pub windows_per_mille: u64,
 }
 
 /// Delays of messages.

@@ -28,6 +28,8 @@ pub struct Expected {
     pub set_backs: Option<u64>,
     /// Lower bound of [`Figures::unreached`].
     pub unreached: Option<u64>,
+    /// Lower bound of [`Figures::overturned`].
+    pub overturned: Option<u64>,
 }
 
 /// The result of a run.
@@ -96,6 +98,7 @@ pub fn judge(expected: &Expected, comparison: &Comparison, figures: &Figures) ->
     for (name, got, least) in [
         ("set-backs", figures.set_backs, expected.set_backs),
         ("unreached", figures.unreached, expected.unreached),
+        ("overturned", figures.overturned, expected.overturned),
     ] {
         if let Some(least) = least.filter(|least| got < *least) {
             let what = format!("{got}; expected at least {least}");
@@ -144,6 +147,7 @@ mod tests {
             rows: Some(0.0),
             set_backs: Some(0),
             unreached: Some(0),
+            overturned: Some(0),
         };
         assert_eq!(failed(met), always);
         let not_met = Expected {
@@ -153,8 +157,10 @@ mod tests {
             rows: None,
             set_backs: Some(1),
             unreached: Some(1),
+            overturned: Some(1),
         };
-        let and = ["over", "worst-window", "set-backs", "unreached"].map(|name| (name.to_owned(), None));
+        let and = ["over", "worst-window", "set-backs", "unreached", "overturned"];
+        let and = and.map(|name| (name.to_owned(), None));
         assert_eq!(failed(not_met), [always, and.to_vec()].concat());
     }
 }

@@ -34,6 +34,7 @@ fn steps(plan: &Plan) -> Vec<Plan> {
     let mut steps = Vec::new();
     fewer(&mut steps, plan, |plan| &mut plan.faults, 0);
     fewer(&mut steps, plan, |plan| &mut plan.traffic, 1);
+    steps.push(Plan { calls: None, ..plan.clone() });
     topologies(&mut steps, plan);
     rules(&mut steps, plan);
     times(&mut steps, plan);
@@ -89,6 +90,7 @@ fn rules(steps: &mut Vec<Plan>, plan: &Plan) {
             }
         }
         smaller.traffic.retain(|traffic| traffic.rules != 0);
+        smaller.calls.iter_mut().for_each(|calls| calls.rules = without(calls.rules));
         if !smaller.traffic.is_empty() {
             steps.push(smaller);
         }

@@ -2,7 +2,7 @@
 
 use super::scenario::{Scenario, plan, spread, steady};
 use crate::plan::traffic::Traffic;
-use crate::plan::{Exact, Fault, Link, Part, Plan, Rule, Topology, Wrong};
+use crate::plan::{ApiCalls, Exact, Fault, Link, Part, Plan, Rule, Topology, Wrong};
 use crate::run::Expected;
 
 const STREAMS: Link = Link::Streams { region: 0, envoy: None, aggregator: None };
@@ -185,6 +185,13 @@ pub(super) const ALL: &[Scenario] = &[
         exact_limits,
     )
     .expecting(|_| Expected { unreached: Some(1), ..Expected::default() }),
+    Scenario::new(
+        "api-calls",
+        "calls of the APIs under a log, a ledger and windows beside requests of Envoys, while calls to the stores are lost, \
+         and an aggregator crashes",
+        api_calls,
+    )
+    .expecting(|_| Expected { overturned: Some(20), unreached: Some(1), ..Expected::default() }),
     Scenario::new("listener", "a listener is removed and added", |seed| {
         region(seed, Wrong::Rebuild { part: ENVOY })
     }),
@@ -228,6 +235,15 @@ fn exact_limits(seed: u64) -> Plan {
     plan.faults.push(Fault { at_ms: 12_000, for_ms: 2_000, what: Wrong::Freeze { part: REDIS } });
     plan.faults.push(Fault { at_ms: 18_000, for_ms: 1_000, what: Wrong::Crash { part: REDIS } });
     plan.faults.push(Fault { at_ms: 24_000, for_ms: 20, what: Wrong::FailOver { region: 0 } });
+    plan
+}
+
+/// The same regions with calls of the APIs.
+fn api_calls(seed: u64) -> Plan {
+    let (identifiers, within_ms) = (20, 300);
+    let calls = ApiCalls { every_ms: 20, rules: 3, identifiers, cost: 2, within_ms, windows_per_mille: 150 };
+    let mut plan = Plan { calls: Some(calls), ..exact_limits(seed) };
+    plan.faults.push(Fault { at_ms: 8_000, for_ms: 500, what: Wrong::Crash { part: AGGREGATOR } });
     plan
 }
 

@@ -50,6 +50,7 @@ pub(super) fn wild(seed: u64) -> Plan {
         schedule: Schedule::default(),
         settle_ms: 3_000,
         traffic_ms,
+        calls: None,
         quiet_ms: if topology.regions > 1 { QUIET_REGIONS_MS } else { QUIET_MS },
     };
     vary(&mut plan, &mut Random::new(seed).fork("scenario", 1));

@@ -56,7 +56,8 @@ pub(super) fn plan(
 ) -> Plan {
     let quiet_ms = if topology.regions > 1 { QUIET_REGIONS_MS } else { QUIET_MS };
     let (faults, network, schedule, settle_ms) = (Vec::new(), Network::default(), Schedule::default(), 3_000);
-    Plan { seed, topology, rules, traffic, faults, network, schedule, settle_ms, traffic_ms, quiet_ms }
+    let calls = None;
+    Plan { seed, topology, rules, traffic, calls, faults, network, schedule, settle_ms, traffic_ms, quiet_ms }
 }
 
 pub(super) fn source(shape: Shape) -> Traffic {

@@ -159,6 +159,7 @@ mod tests {
             schedule: Default::default(),
             settle_ms: 0,
             traffic_ms: 10_000,
+            calls: None,
             quiet_ms: 0,
         }
     }

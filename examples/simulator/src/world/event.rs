@@ -83,6 +83,8 @@ pub enum Event {
     Fault(usize, bool),
     /// A rolling restart ends an Envoy (`true`) or starts its next process.
     Roll(usize, bool),
+    /// A call of an API arrives at an aggregator.
+    ApiCall,
     /// The checkers compare what all parts hold with the bounds.
     CheckBounds,
     /// The checkers test whether a cell is at rest.

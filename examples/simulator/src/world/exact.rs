@@ -124,7 +124,7 @@ impl World<'_> {
     }
 
     /// Makes the calls of a machine until it waits for a reply, or is over.
-    fn drive_exact(&mut self, at: usize, mut work: Box<ExactWork>) {
+    pub(super) fn drive_exact(&mut self, at: usize, mut work: Box<ExactWork>) {
         let now = Micros(self.now_us);
         loop {
             let host = &mut self.aggregators[at];
@@ -149,10 +149,11 @@ impl World<'_> {
                     return self.queue.plan(now.0 + ms * 1_000, over);
                 }
                 Next::Wait { .. } | Next::Yield | Next::Over => {
-                    if let ExactWork::Request(pending) = *work {
-                        self.respond_exactly(at, *pending);
-                    }
-                    return;
+                    return match *work {
+                        ExactWork::Request(pending) => self.respond_exactly(at, *pending),
+                        ExactWork::Call(pending) => self.step_api_call(at, pending),
+                        ExactWork::Refund(_) => {}
+                    };
                 }
             }
         }
@@ -165,13 +166,18 @@ impl World<'_> {
         if results.iter().any(ChargeResult::is_denied) {
             pending.charges.iter().for_each(|charge| self.check.exact.in_vain(key_of(charge), name));
         }
-        if let Some(charge) = pending.request.denied_by_cache() {
-            let keeper = self.keeper_of_logs(at);
-            self.check.denied_by_cache(keeper, charge, self.now_us);
-        }
+        self.check_cached_denial(at, &pending.request);
         let results = results.iter().map(ChargeResult::to_wire).collect();
         let results = vec![wire::ExactResponse { id: pending.id, results }];
         self.reply(pending.stream, wire::RegionFrame { results, ..wire::RegionFrame::default() });
+    }
+
+    /// Checks a denial of the aggregator's cache.
+    pub(super) fn check_cached_denial(&mut self, at: usize, request: &request::Request) {
+        if let Some(charge) = request.denied_by_cache() {
+            let keeper = self.keeper_of_logs(at);
+            self.check.denied_by_cache(keeper, charge, self.now_us);
+        }
     }
 
     /// Takes note of the refunds that were given up.
@@ -183,8 +189,11 @@ impl World<'_> {
 
     /// The aggregator of a call has ended.
     pub(super) fn exact_ended(&mut self, work: &ExactWork) {
-        if let ExactWork::Refund(refunding) = work {
-            self.refund_lost(refunding.left());
+        match work {
+            ExactWork::Refund(refunding) => self.refund_lost(refunding.left()),
+            ExactWork::Call(pending) => self.abandon_api_call(pending),
+            // The worker refunds it.
+            ExactWork::Request(_) => {}
         }
     }
 
@@ -331,7 +340,7 @@ impl World<'_> {
 }
 
 /// What the checkers call the limit of a charge.
-fn key_of(charge: &Charge) -> &[u8] {
+pub(super) fn key_of(charge: &Charge) -> &[u8] {
     match &charge.limit {
         Limit::Log { key, .. } => key.as_bytes(),
         Limit::Ledger { bucket, .. } => bucket,
@@ -341,6 +350,7 @@ fn key_of(charge: &Charge) -> &[u8] {
 fn call_of(what: Call, work: &mut ExactWork) -> ExactCall {
     let of = match work {
         ExactWork::Request(pending) => Some(pending.request.id()),
+        ExactWork::Call(pending) => Some(pending.id),
         ExactWork::Refund(_) => None,
     };
     ExactCall { what, of, until_us: work.machine().deadline().0 }

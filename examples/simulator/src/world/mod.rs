@@ -4,6 +4,7 @@
 //! - `inspect`: reads the state of all parts, for the checkers and for plots.
 //! - `aggregator`: aggregators, with the core's region state and background tasks.
 //! - `envoy`: Envoys and their workers, with the core's limiter.
+//! - `api`: calls of the APIs under exact limits and windows.
 //! - `exact`: exact limits, in aggregators and stores.
 //! - `stores`: Redis, the database, and their faults.
 //! - `calls`: calls of aggregators to stores.
@@ -16,6 +17,7 @@
 //! for its part.
 
 mod aggregator;
+mod api;
 mod calls;
 mod clock;
 mod envoy;
@@ -109,6 +111,8 @@ struct Chance {
     /// The same of the steps of pipelines.
     steps: Random,
     responses: Random,
+    /// Calls of the APIs, and what their windows decide.
+    api: Random,
 }
 
 /// Counters of messages.
@@ -121,6 +125,7 @@ struct Counts {
     database_rows: u64,
     set_backs: u64,
     unreached: u64,
+    overturned: u64,
     queries: u64,
 }
 
@@ -160,6 +165,7 @@ impl<'a> World<'a> {
                 statements: root.fork("statements", 0),
                 steps: root.fork("steps", 0),
                 responses: root.fork("responses", 0),
+                api: root.fork("api", 0),
                 root: root.clone(),
             },
             streams: Streams::default(),
@@ -192,6 +198,7 @@ impl<'a> World<'a> {
         (0..self.envoys.len()).for_each(|at| self.start_envoy(at));
         self.plan_faults();
         self.plan_bounds_check();
+        self.plan_api_call();
     }
 
     /// Carries out the rest of the plan and returns the figures of the run.
@@ -242,6 +249,7 @@ impl<'a> World<'a> {
             database_rows: self.counts.database_rows,
             set_backs: self.counts.set_backs,
             unreached: self.counts.unreached,
+            overturned: self.counts.overturned,
             queries: self.counts.queries,
             waits: Spread::of(&mut self.waits_us),
             convergence: Spread::of(&mut self.check.convergence_ms),
@@ -268,6 +276,7 @@ impl<'a> World<'a> {
             Event::Received(at, incarnation, message) => self.receive_broadcast(at, incarnation, message),
             Event::Fault(number, begins) => self.fault(number, begins),
             Event::Roll(at, ends) => self.roll(at, ends),
+            Event::ApiCall => self.route_api_call(),
             Event::CheckBounds => self.check_bounds(),
             Event::Rest(cell) => self.rest(cell),
         }

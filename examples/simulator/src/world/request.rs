@@ -6,6 +6,7 @@ use weir_core::model::key::{Key, NodeId};
 use weir_core::region::HotCell;
 use weir_core::region::exchange::{LowerBound, Merge, Merged, Page};
 use weir_core::replication::Failure;
+use weir_core::replication::exact::mixed::MixedRequest;
 use weir_core::replication::exact::refunding::Refunding;
 use weir_core::replication::exact::{self, Machine};
 use weir_core::replication::global::lease::Holder;
@@ -134,6 +135,8 @@ pub enum Caller {
 pub enum ExactWork {
     /// A worker waits for its response.
     Request(Box<PendingExact>),
+    /// A call of the API waits.
+    Call(Box<PendingCall>),
     /// No request waits.
     Refund(Refunding),
 }
@@ -145,6 +148,16 @@ pub struct PendingExact {
     pub id: u64,
     pub charges: Vec<Charge>,
     pub request: exact::request::Request,
+}
+
+/// A call of the API in progress.
+#[derive(Debug)]
+pub struct PendingCall {
+    pub id: ExactRequestId,
+    /// The charge of each rule.
+    pub charges: Vec<(usize, Charge)>,
+    pub identifier: u64,
+    pub request: MixedRequest,
 }
 
 /// A call of an exact request or of a refund.
@@ -162,6 +175,7 @@ impl ExactWork {
     pub fn machine(&mut self) -> &mut dyn Machine {
         match self {
             ExactWork::Request(pending) => &mut pending.request,
+            ExactWork::Call(pending) => pending.request.request(),
             ExactWork::Refund(refunding) => refunding,
         }
     }

@@ -15,6 +15,7 @@ fn plan(seed: u64, topology: Topology, rules: Vec<Rule>, traffic_ms: u64) -> Pla
         schedule: Schedule::default(),
         settle_ms: 3_000,
         traffic_ms,
+        calls: None,
         quiet_ms: 15_000,
     }
 }

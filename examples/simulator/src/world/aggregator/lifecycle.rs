@@ -190,6 +190,7 @@ impl World<'_> {
         host.inbox.clear();
         let Some(process) = host.process.take() else { return };
         process.exact.waiting().for_each(|refund| self.refund_lost(refund));
+        process.pausing.values().for_each(|work| self.exact_ended(work));
         self.check.exact.lost(Keeper::Aggregator(at), self.now_us);
         let host = &mut self.aggregators[at];
         // Events that were planned for this incarnation are void for the next one.
