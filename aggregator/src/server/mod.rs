@@ -20,7 +20,7 @@ mod settings;
 use crate::admin;
 use crate::api::EmbeddedLimiter;
 use crate::api::authentication::Authentication;
-use crate::api::http::{self, HttpApi, Ledger};
+use crate::api::http::{self, HttpApi};
 use crate::api::rlqs::{QuotaService, Quotas};
 use crate::api::rls::{self, Current, Files, FilesError, RateLimitService, Xds};
 use crate::auth::{Authenticator, Tokens};
@@ -129,8 +129,6 @@ impl Server {
             services: services.clone(),
             embedded: embedded.clone(),
             tokens: authentication.tokens.clone(),
-            ledger: database.map(|database| Arc::new(Ledger::new(database))),
-            overrides: Arc::default(),
         };
         let http = match http {
             Some(socket) => tokio::spawn(http::serve(api, socket, authentication.tls.clone())),

@@ -35,8 +35,6 @@ BACK = {
 SKIPS = {"aggregator/src": {("api", "admin"): {"database": "region", "redis": "region"}}}
 # Files that import such a layer, with the reason. It only shrinks.
 SKIPPING = {
-    "aggregator/src/api/http/ledger.rs -> database": "the ledger's history is read from the database alone",
-    "aggregator/src/api/http/overrides/mod.rs -> database": "a change of live control is a transaction of the database",
 }
 
 

@@ -2,57 +2,13 @@
 
 use super::problem::{FieldProblem, Problem};
 use crate::auth::Caller;
-use crate::database::{Database, DatabaseError, MAX_BUCKET_BYTES, MAX_HISTORY_ROWS, Outcome, Transaction};
 use crate::net::percent;
-use crate::telemetry::throttle::Throttle;
+use crate::region::exact::{Exact, HistoryQuery, Recorded, Unread};
 use axum::http::StatusCode;
 use serde::Serialize;
-use std::time::Duration;
-use tokio::sync::{Semaphore, SemaphorePermit};
-use tokio::time::{Instant, timeout_at};
-use tracing::warn;
 use weir_core::rules::identifier::identifier_of;
 
-/// Timeout of a database call, including the wait for a turn.
-const WITHIN: Duration = Duration::from_secs(2);
-/// Most concurrent reads. The region's publishing and importing share the same four connections.
-const MAX_READS: usize = 2;
-/// Least time between two warnings that the database does not answer.
-const BETWEEN_WARNINGS: Duration = Duration::from_secs(5);
 const DEFAULT_ROWS: u32 = 100;
-
-/// Reads the ledger's history.
-pub struct Ledger {
-    database: Database,
-    turns: Semaphore,
-    warnings: Throttle,
-}
-
-/// A query for a part of a bucket's history.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HistoryQuery {
-    /// The zone.
-    pub zone: u32,
-    /// The bucket as the ledger stores it.
-    pub bucket: Vec<u8>,
-    /// Only transactions with a lower number.
-    pub before: Option<u64>,
-    /// Most transactions, 1 to 1000.
-    pub limit: u32,
-}
-
-/// A transaction in the response.
-#[derive(Debug, Serialize)]
-pub(super) struct Recorded {
-    id: u64,
-    zone: u32,
-    bucket: String,
-    outcome: &'static str,
-    cost: u64,
-    region: String,
-    /// Milliseconds of Unix time.
-    created_at: u64,
-}
 
 /// A part of the history, the newest transaction first.
 #[derive(Debug, Serialize)]
@@ -64,15 +20,12 @@ pub(super) struct History {
 }
 
 /// One transaction. For a zone that the caller may not use, the result is "not found".
-pub(super) async fn one(ledger: Option<&Ledger>, id: &str, caller: &Caller) -> Result<Recorded, Problem> {
+pub(super) async fn one(exact: &Exact, id: &str, caller: &Caller) -> Result<Recorded, Problem> {
     let number = id.parse::<u64>().ok().filter(|number| *number > 0);
     let number = number.ok_or_else(|| wrong("id", "expected the number of a transaction, 1 or more"))?;
-    let ledger = required(ledger)?;
-    let (_turn, within) = ledger.turn().await?;
-    let found =
-        ledger.database.transaction(number, within).await.map_err(|error| ledger.unavailable(&error))?;
+    let found = exact.history().map_err(unread)?.one(number).await.map_err(unread)?;
     match found {
-        Some(transaction) if caller.may_use(transaction.zone) => Ok(Recorded::of(transaction)),
+        Some(recorded) if caller.may_use(recorded.zone) => Ok(recorded),
         _ => {
             let message = "the ledger has no such transaction; old ones are deleted after a while";
             Err(Problem::new(StatusCode::NOT_FOUND, "not_found", message))
@@ -81,22 +34,14 @@ pub(super) async fn one(ledger: Option<&Ledger>, id: &str, caller: &Caller) -> R
 }
 
 /// A bucket's transactions.
-pub(super) async fn several(
-    ledger: Option<&Ledger>,
-    query: &str,
-    caller: &Caller,
-) -> Result<History, Problem> {
-    let HistoryQuery { zone, bucket, before, limit } = parse_history(query)?;
-    if !caller.may_use(zone) {
-        let message = format!("this token does not allow zone {zone}");
+pub(super) async fn several(exact: &Exact, query: &str, caller: &Caller) -> Result<History, Problem> {
+    let query = parse_history(query)?;
+    if !caller.may_use(query.zone) {
+        let message = format!("this token does not allow zone {}", query.zone);
         return Err(Problem::forbidden("zone_not_allowed", "zone".to_owned(), message));
     }
-    let ledger = required(ledger)?;
-    let (_turn, within) = ledger.turn().await?;
-    let found = ledger.database.transactions(zone, &bucket, before, limit, within).await;
-    let transactions: Vec<Recorded> =
-        found.map_err(|error| ledger.unavailable(&error))?.into_iter().map(Recorded::of).collect();
-    let full = transactions.len() == usize::try_from(limit).unwrap_or(usize::MAX);
+    let transactions = exact.history().map_err(unread)?.several(&query).await.map_err(unread)?;
+    let full = transactions.len() == usize::try_from(query.limit).unwrap_or(usize::MAX);
     let next = transactions.last().filter(|_| full).map(|last| last.id);
     Ok(History { transactions, next })
 }
@@ -110,7 +55,7 @@ pub fn parse_history(query: &str) -> Result<HistoryQuery, Problem> {
         let again = match name {
             "zone" => zone.replace(number(name, value, 1, u64::from(u32::MAX))?).is_some(),
             "before" => before.replace(number(name, value, 1, u64::MAX)?).is_some(),
-            "limit" => limit.replace(number(name, value, 1, u64::from(MAX_HISTORY_ROWS))?).is_some(),
+            "limit" => limit.replace(number(name, value, 1, u64::from(HistoryQuery::MAX_ROWS))?).is_some(),
             "bucket" => bucket.replace(bytes(name, value)?).is_some(),
             "identifier" if identifier.len() < super::MAX_PARTS => {
                 identifier.push(bytes(name, value)?);
@@ -127,7 +72,7 @@ pub fn parse_history(query: &str) -> Result<HistoryQuery, Problem> {
         }
     }
     let bucket = match (bucket, identifier.is_empty()) {
-        (Some(bucket), true) if (1..=MAX_BUCKET_BYTES).contains(&bucket.len()) => bucket,
+        (Some(bucket), true) if (1..=HistoryQuery::MAX_BUCKET_BYTES).contains(&bucket.len()) => bucket,
         (Some(_), true) => return Err(wrong("bucket", "expected 1 to 255 bytes, as responses show it")),
         (None, false) => {
             let parts: Vec<&[u8]> = identifier.iter().map(Vec::as_slice).collect();
@@ -147,51 +92,18 @@ pub fn parse_history(query: &str) -> Result<HistoryQuery, Problem> {
     })
 }
 
-impl Ledger {
-    /// The history in `database`.
-    pub fn new(database: Database) -> Ledger {
-        let warnings = Throttle::new(BETWEEN_WARNINGS);
-        Ledger { database, turns: Semaphore::new(MAX_READS), warnings }
-    }
-
-    /// Waits for a turn to read; returns it with the time that remains.
-    async fn turn(&self) -> Result<(SemaphorePermit<'_>, Duration), Problem> {
-        let deadline = Instant::now() + WITHIN;
-        match timeout_at(deadline, self.turns.acquire()).await {
-            Ok(Ok(turn)) => Ok((turn, deadline.saturating_duration_since(Instant::now()))),
-            _ => Err(unavailable("too many reads of the ledger's history at once; try again later")),
+/// Why the history was not read. The error for operators may not be shown to applications.
+fn unread(error: Unread) -> Problem {
+    let unavailable =
+        |message: String| Problem::new(StatusCode::SERVICE_UNAVAILABLE, "ledger_unavailable", message);
+    match error {
+        Unread::NoDatabase => {
+            let message = "no database is set (--database-url), so there is no ledger";
+            Problem::new(StatusCode::NOT_FOUND, "no_ledger", message)
         }
-    }
-
-    fn unavailable(&self, error: &DatabaseError) -> Problem {
-        // The database's error may name its address, so it is only logged.
-        if let Some(held_back) = self.warnings.pass() {
-            warn!(%error, held_back, "could not read the ledger's history");
-        }
-        unavailable("the ledger's database does not answer; try again later")
-    }
-}
-
-fn unavailable(message: &str) -> Problem {
-    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "ledger_unavailable", message)
-}
-
-impl Recorded {
-    fn of(transaction: Transaction) -> Recorded {
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let outcome = match transaction.outcome {
-            Outcome::Allowed => "allowed",
-            Outcome::Blocked => "blocked",
-            Outcome::Refunded => "refunded",
-        };
-        Recorded {
-            id: transaction.id,
-            zone: transaction.zone,
-            bucket: text(&transaction.bucket),
-            outcome,
-            cost: transaction.cost,
-            region: text(&transaction.region),
-            created_at: transaction.created_at_us / 1_000,
+        Unread::Busy => unavailable(error.to_string()),
+        Unread::Log | Unread::Ledger => {
+            unavailable("the ledger's database does not answer; try again later".to_owned())
         }
     }
 }
@@ -215,33 +127,10 @@ fn wrong(field: &str, message: &str) -> Problem {
     Problem::fields(vec![FieldProblem { field: field.to_owned(), message: message.to_owned() }])
 }
 
-fn required(ledger: Option<&Ledger>) -> Result<&Ledger, Problem> {
-    let message = "no database is set (--database-url), so there is no ledger";
-    ledger.ok_or_else(|| Problem::new(StatusCode::NOT_FOUND, "no_ledger", message))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::database::DatabaseOptions;
     use proptest::prelude::{prop_assert, proptest};
-
-    #[tokio::test(start_paused = true)]
-    async fn a_request_without_a_turn_is_refused_in_time() {
-        let options = DatabaseOptions {
-            url: "sqlite:///nowhere/weir.db".to_owned(),
-            read_url: None,
-            region: "here".to_owned(),
-        };
-        let ledger = Ledger::new(Database::open(&options).unwrap());
-        let others = [ledger.turn().await.unwrap(), ledger.turn().await.unwrap()];
-        let began = Instant::now();
-        let problem = one(Some(&ledger), "1", &Caller::without_credential(false)).await.unwrap_err();
-        assert!(problem.message.contains("too many"), "{}", problem.message);
-        assert_eq!((problem.status, began.elapsed()), (StatusCode::SERVICE_UNAVAILABLE, WITHIN));
-        drop(others);
-        assert!(ledger.turn().await.is_ok());
-    }
 
     #[test]
     fn queries() {
@@ -283,7 +172,7 @@ mod tests {
         #[test]
         fn any_query_is_answered(query in "(zone=[0-9]{0,3}|&|bucket=|%[0-9a-f]{0,2}|identifier=|.){0,12}") {
             if let Ok(request) = parse_history(&query) {
-                prop_assert!(request.bucket.len() <= MAX_BUCKET_BYTES && (1..=1_000).contains(&request.limit));
+                prop_assert!(request.bucket.len() <= HistoryQuery::MAX_BUCKET_BYTES && (1..=1_000).contains(&request.limit));
             }
         }
     }

@@ -26,8 +26,7 @@ pub use checks::{
     CheckRequest, MAX_CHECKS, MAX_NAMESPACE_BYTES, MAX_PART_BYTES, MAX_PARTS, OnFailure, parse_batch,
     parse_check,
 };
-pub use ledger::{HistoryQuery, Ledger, parse_history};
-pub use overrides::DatabaseTurns;
+pub use ledger::parse_history;
 pub use problem::{FieldProblem, Problem};
 pub use routes::{MAX_BATCH_BYTES, MAX_CHECK_BYTES};
 
@@ -64,10 +63,6 @@ pub struct HttpApi {
     pub embedded: Arc<EmbeddedLimiter>,
     /// The credentials of callers.
     pub tokens: Arc<Tokens>,
-    /// The ledger's history, if there is a database.
-    pub ledger: Option<Arc<Ledger>>,
-    /// Bounds the calls to the database for live control.
-    pub overrides: Arc<DatabaseTurns>,
 }
 
 /// Serves until the shutdown has begun and every connection has ended.

@@ -9,6 +9,7 @@ use crate::api::permission::{self, Forbidden, Naming};
 use crate::auth::{Caller, Presented};
 use crate::net::hosts::Hosts;
 use crate::net::listen::ConnectionInfo;
+use crate::region::exact::Recorded;
 use crate::telemetry::metrics::api::Route;
 use crate::telemetry::metrics::{Api, ApiResult};
 use crate::telemetry::request_log;
@@ -150,12 +151,12 @@ async fn check_batch(State(api): Shared, caller: By, body: JsonBody<MAX_BATCH_BY
     decide(&api, &caller, Route::CheckBatch, parse_batch(&body.0)?).await.map(Json)
 }
 
-async fn transaction(State(api): Shared, caller: By, Path(id): Path<String>) -> Answer<ledger::Recorded> {
-    ledger::one(api.ledger.as_deref(), &id, &caller).await.map(Json)
+async fn transaction(State(api): Shared, caller: By, Path(id): Path<String>) -> Answer<Recorded> {
+    ledger::one(&api.services.exact, &id, &caller).await.map(Json)
 }
 
 async fn history(State(api): Shared, caller: By, RawQuery(query): RawQuery) -> Answer<ledger::History> {
-    ledger::several(api.ledger.as_deref(), &query.unwrap_or_default(), &caller).await.map(Json)
+    ledger::several(&api.services.exact, &query.unwrap_or_default(), &caller).await.map(Json)
 }
 
 async fn list_overrides(State(api): Shared, caller: By, RawQuery(query): RawQuery) -> Answer<Value> {

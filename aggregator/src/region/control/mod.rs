@@ -9,9 +9,11 @@
 //! While the database is unavailable, the controls in memory stay in force. An aggregator that has not read the database
 //! since it started sends no controls, so filters keep those that they have.
 
+pub mod access;
 pub mod bans;
 pub mod details;
 pub mod push;
+mod turns;
 
 use crate::database::{DatabaseError, NewsPage};
 use crate::region::global::Global;
@@ -19,6 +21,7 @@ use crate::region::hub::Hub;
 use crate::region::machine::Machine;
 use crate::region::regional::{self, Regional};
 use crate::telemetry::metrics::Operation;
+use crate::telemetry::throttle::Throttle;
 use parking_lot::RwLock;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -52,6 +55,10 @@ pub struct Live {
     limits: parking_lot::Mutex<LiveLimits>,
     /// Serialises the readings, so that an older result cannot replace a newer one. What a reading that failed has read is kept for the next.
     turn: Mutex<UnfinishedNews>,
+    /// Operators' turns to call the database.
+    turns: turns::Turns,
+    /// Limits the rate of warnings that the database does not answer operators.
+    warnings: Throttle,
     /// Bans proposed by rules.
     pub bans: bans::Proposals,
     /// Authors and reasons of the controls in force, for operators.
@@ -70,6 +77,8 @@ impl Live {
             versions: watch::Sender::new(0),
             limits: parking_lot::Mutex::default(),
             turn: Mutex::default(),
+            turns: turns::Turns::default(),
+            warnings: Throttle::new(access::BETWEEN_WARNINGS),
             bans: bans::Proposals::default(),
             details: details::Details::default(),
         }

@@ -3,15 +3,17 @@
 //! The core decides in which order the stores are called, and what is refunded when (`weir_core::replication::exact`). In
 //! reading order: [`Exact`], here; `stores` (makes the core's calls); `logs` (the sliding logs, in Redis or in memory);
 //! `ledger` (the result of a ledger as a decision); `frames` (requests from streams); `issued` (which worker may refund which
-//! transaction); `recent` (what was decided lately, for operators).
+//! transaction); `recent` (what was decided lately, for operators); `history` (what ledgers recorded).
 
 mod frames;
+mod history;
 mod issued;
 mod ledger;
 mod logs;
 mod recent;
 mod stores;
 
+pub use history::{History, HistoryQuery, Recorded, Unread};
 pub use recent::{ExactKey, ExactUsage, Nearest, Ruled};
 
 use crate::database::{BucketUse, Database};
@@ -31,26 +33,13 @@ use weir_core::replication::exact::mixed::{MixedRequest, Step};
 use weir_core::replication::exact::refund::Withdrawal;
 use weir_core::replication::exact::request::Request;
 
-/// Why the use of an exact key was not read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unread {
-    /// Redis.
-    #[error("Redis does not answer")]
-    Log,
-    /// The database.
-    #[error("the database does not answer")]
-    Ledger,
-    /// No database is configured.
-    #[error("a ledger needs a database, and none is set")]
-    NoDatabase,
-}
-
 /// Decides exact requests.
 pub struct Exact {
     stores: Arc<Stores>,
     /// Which worker may refund which transaction.
     issued: Issued,
     recent: Recent,
+    history: Option<History>,
     /// Operators read one bucket of a ledger at a time.
     reads: Semaphore,
     _refunds: Refunds,
@@ -60,10 +49,11 @@ impl Exact {
     /// Sliding logs are in `store`, or in memory without one; ledgers in `database`. Without a database every ledger is
     /// undecided. Needs a tokio runtime.
     pub fn new(store: Option<Store>, database: Option<Database>) -> Exact {
+        let history = database.clone().map(History::new);
         let stores = Arc::new(Stores::new(store, database));
         let (issued, recent) = (Issued::default(), Recent::default());
         let refunds = Refunds::start(stores.clone());
-        Exact { stores, issued, recent, reads: Semaphore::new(1), _refunds: refunds }
+        Exact { stores, issued, recent, history, reads: Semaphore::new(1), _refunds: refunds }
     }
 
     /// Decides every charge of a request, in order, within the given time; see [`Request`].
@@ -164,6 +154,11 @@ impl Exact {
                 }))
             }
         }
+    }
+
+    /// The ledger's history.
+    pub fn history(&self) -> Result<&History, Unread> {
+        self.history.as_ref().ok_or(Unread::NoDatabase)
     }
 
     /// The metrics.

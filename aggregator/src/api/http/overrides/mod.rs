@@ -1,30 +1,21 @@
 //! Live control over HTTP: `GET`, `PUT` and `DELETE /v1/overrides`, and `GET /v1/overrides/audit`.
 //!
 //! A change is stored in the database or not made at all, and is sent to this region's filters at once. In reading order:
-//! this file (permissions, responses), `turns`, `parse` (requests), `reach` (whether a filter counts there).
+//! this file (permissions, responses), `parse` (requests), `reach` (whether a filter counts there).
 
 mod parse;
 mod reach;
-mod turns;
 
 use parse::{Removal, parse_audit, parse_delete, parse_list, parse_put};
-use turns::{Turn, Turns};
 
 use super::HttpApi;
 use super::problem::{FieldProblem, Problem};
 use crate::auth::Caller;
-use crate::controls::{
-    MAX_REASON_BYTES, NAME_THE_DIGEST, audited_json, name_and_value, put_field, stored_json,
-};
-use crate::database::{DatabaseError, Reason};
-use crate::region::global::Global;
-use crate::telemetry::throttle::Throttle;
+use crate::controls::{MAX_REASON_BYTES, NAME_THE_DIGEST, audited_json, name_and_value, put_field, stored_json};
+use crate::region::control::access::{Access, AccessError};
 use axum::http::StatusCode;
 use serde_json::{Value, json};
-use std::sync::Arc;
-use std::time::Duration;
-use tokio::time::timeout;
-use tracing::{info, warn};
+use tracing::info;
 use weir_core::control::book::MAX_KEPT;
 use weir_core::control::change::{Bound, Change, Changed, MAX_AUTOMATIC, StoredControl, Wish};
 use weir_core::control::{Control, MAX_CONTROLS, Target};
@@ -32,13 +23,6 @@ use weir_core::model::time::UnixMs;
 
 /// Longest body of a `PUT`.
 pub const MAX_BYTES: usize = 16 * 1024;
-/// Longest wait for a turn to call the database.
-const MAX_WAIT: Duration = Duration::from_secs(2);
-/// Timeout of a database call. It is longer than the wait for a lock, which is 3 s and, as the
-/// database checks once a second, up to 4 s. A caller that waited for a lock in vain therefore gets the error `busy`.
-const WITHIN: Duration = Duration::from_secs(5);
-/// Least time between two warnings that the database does not answer.
-const BETWEEN_WARNINGS: Duration = Duration::from_secs(5);
 /// Latest end of a control, the end of the year 9999; a later one is assumed to be a mistake.
 const LATEST: UnixMs = UnixMs(253_402_300_799_999);
 /// The author of a change without tokens.
@@ -46,25 +30,11 @@ const UNNAMED: &str = "anybody";
 /// Appended to an author's name that was given without a token.
 const UNVERIFIED: &str = " (unverified)";
 
-/// Bounds the calls to the database.
-pub struct DatabaseTurns {
-    turns: Turns,
-    warnings: Throttle,
-}
-
-impl Default for DatabaseTurns {
-    fn default() -> DatabaseTurns {
-        DatabaseTurns { turns: Turns::default(), warnings: Throttle::new(BETWEEN_WARNINGS) }
-    }
-}
-
 /// `GET /v1/overrides?…`
 pub(super) async fn list(api: &HttpApi, query: &str, caller: &Caller) -> Result<Value, Problem> {
     let mut filter = parse_list(query)?;
     filter.place.workspace = workspace(caller, Some(&filter.place.workspace))?;
-    let (global, _turn) = api.turn(&filter.place.workspace).await?;
-    let found = global.database.controls(&filter, api.services.now(), WITHIN).await;
-    let found = found.map_err(|error| api.overrides.unavailable(&error))?;
+    let found = api.access(&filter.place.workspace).await?.controls(&filter).await.map_err(problem)?;
     let full = found.len() == usize::try_from(filter.limit).unwrap_or(usize::MAX);
     let next = found.last().filter(|_| full).map(|last| last.control.revision);
     let mut answer = json!({"overrides": found.iter().map(stored_json).collect::<Vec<_>>()});
@@ -76,9 +46,7 @@ pub(super) async fn list(api: &HttpApi, query: &str, caller: &Caller) -> Result<
 pub(super) async fn audit(api: &HttpApi, query: &str, caller: &Caller) -> Result<Value, Problem> {
     let mut filter = parse_audit(query)?;
     filter.place.workspace = workspace(caller, Some(&filter.place.workspace))?;
-    let (global, _turn) = api.turn(&filter.place.workspace).await?;
-    let found = global.database.control_audit(&filter, WITHIN).await;
-    let found = found.map_err(|error| api.overrides.unavailable(&error))?;
+    let found = api.access(&filter.place.workspace).await?.audit(&filter).await.map_err(problem)?;
     let full = found.len() == usize::try_from(filter.limit).unwrap_or(usize::MAX);
     let next = found.last().filter(|_| full).map(|last| last.id);
     let mut answer = json!({"changes": found.iter().map(audited_json).collect::<Vec<_>>()});
@@ -124,12 +92,9 @@ fn by(caller: &Caller, claimed: Option<String>, target: Target, wish: Wish, reas
 }
 
 async fn change(api: &HttpApi, change: Change) -> Result<Value, Problem> {
-    let (global, turn) = api.turn(&change.target.workspace).await?;
-    let changed = api.services.control.change(global, std::slice::from_ref(&change), WITHIN).await;
-    drop(turn);
-    let changed = changed.map_err(|error| api.overrides.unavailable(&error))?;
+    let changed = api.access(&change.target.workspace).await?.change(change).await.map_err(problem)?;
     let book_revision = api.services.control.book().edition().map_or(0, |edition| edition.revision);
-    match changed.into_iter().next() {
+    match changed {
         Some(Changed::Done(stored, was)) => {
             log_change(&stored);
             let revision = stored.control.revision;
@@ -202,50 +167,18 @@ fn workspace(caller: &Caller, named: Option<&str>) -> Result<String, Problem> {
 
 impl HttpApi {
     /// Waits for a turn of a workspace to call the database.
-    async fn turn(&self, workspace: &str) -> Result<(&Arc<Global>, Turn<'_>), Problem> {
-        let message = "no database is set (--database-url), so live control is not available";
-        let global = self.services.global.as_ref();
-        let global =
-            global.ok_or_else(|| Problem::new(StatusCode::NOT_IMPLEMENTED, "no_database", message))?;
-        let turn = timeout(MAX_WAIT, self.overrides.turns.take(workspace)).await.ok().flatten();
-        let busy =
-            || busy("too many reads and changes of this workspace's live control wait; try again later");
-        Ok((global, turn.ok_or_else(busy)?))
+    async fn access(&self, workspace: &str) -> Result<Access<'_>, Problem> {
+        self.services.control.access(self.services.global.as_ref(), workspace).await.map_err(problem)
     }
 }
 
-impl DatabaseTurns {
-    fn unavailable(&self, error: &DatabaseError) -> Problem {
-        // The database's error may name its address, so it is only logged.
-        if let Some(held_back) = self.warnings.pass() {
-            warn!(%error, held_back, "could not read or change live control");
-        }
-        let message = match error.kind() {
-            Reason::LockWait | Reason::Deadlock => {
-                return busy(
-                    "other changes of live control were in progress for too long, and this one was not made; try again",
-                );
-            }
-            Reason::Schema => {
-                "the database lacks tables of this version; the controls in force stay as they are; its operator has to run \
-                 weir-aggregator migrate"
-            }
-            Reason::Refused => {
-                "the database refuses the aggregator's account; the controls in force stay as they are; its operator has to look into \
-                 the aggregator's log"
-            }
-            _ => "the database does not answer; the controls in force stay as they are; try again later",
-        };
-        unavailable(message)
-    }
-}
-
-fn busy(message: &str) -> Problem {
-    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "busy", message)
-}
-
-fn unavailable(message: &str) -> Problem {
-    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "database_unavailable", message)
+fn problem(error: AccessError) -> Problem {
+    let (status, code) = match error {
+        AccessError::NoDatabase => (StatusCode::NOT_IMPLEMENTED, "no_database"),
+        AccessError::Waits | AccessError::Locked => (StatusCode::SERVICE_UNAVAILABLE, "busy"),
+        AccessError::Unavailable | AccessError::LacksTables | AccessError::Refused => (StatusCode::SERVICE_UNAVAILABLE, "database_unavailable"),
+    };
+    Problem::new(status, code, error.to_string())
 }
 
 const _: () =
