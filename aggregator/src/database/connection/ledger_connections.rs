@@ -1,8 +1,5 @@
-//! Access to the ledger: its own connection pool, deadlines, and a circuit breaker. Zones share the connections: slow or many calls of one
-//! leave some to the others.
-//!
-//! Each call records an attempt, so a failed try is repeated only if the database certainly rolled it back or never
-//! received it. If a connection is lost, it is unknown whether the transaction was committed.
+//! Access to the ledger: its own connection pool, deadlines, and the circuit breaker and retries of the core
+//! (`weir_core::replication::exact::ledger`). Zones share the connections: slow or many calls of one leave some to the others.
 
 use super::pool::{MAX_WAIT, MAX_WAITING, Pool, busy};
 use super::retry::{Work, jittered};
@@ -12,35 +9,30 @@ use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout_at};
-use weir_core::model::breaker::{Breaker, Policy, Shown, State};
+use weir_core::model::breaker::State;
 use weir_core::model::time::MonoMs;
-
-/// If half of the last 20 calls failed, the breaker opens for 500 ms. A server that is down therefore costs only a few
-/// timeouts.
-const BREAKER: Policy = Policy { window: 20, least: 5, failed_percent: 50, rest_ms: 500 };
-/// Pauses before retries, in milliseconds; jitter adds up to half. Short, because a client waits for the answer.
-const PAUSES_MS: [u64; 4] = [5, 10, 20, 40];
+use weir_core::replication::exact::ledger::{LedgerBreaker, Tried, Tries};
 
 /// Connections to the ledger behind a circuit breaker.
 pub(in crate::database) struct LedgerConnections {
     pool: Pool,
     /// As many as there are connections.
     turns: Arc<Turns<u32>>,
-    breaker: Mutex<Breaker>,
+    breaker: Mutex<LedgerBreaker>,
     started: Instant,
 }
 
 /// Why a try failed.
 struct Failed {
     error: DatabaseError,
-    /// The try certainly changed nothing.
-    is_undone: bool,
+    /// The pause before another try.
+    pause_ms: Option<u64>,
 }
 
 impl LedgerConnections {
     pub fn new(pool: Pool) -> LedgerConnections {
         let turns = Turns::new(pool.connections(), MAX_WAITING);
-        LedgerConnections { pool, turns, breaker: Mutex::new(Breaker::new(BREAKER)), started: Instant::now() }
+        LedgerConnections { pool, turns, breaker: Mutex::default(), started: Instant::now() }
     }
 
     /// The state of the circuit breaker.
@@ -48,7 +40,7 @@ impl LedgerConnections {
         self.breaker.lock().state(self.now())
     }
 
-    /// Runs `work` for a zone within the given time. Repeats it only if a try was rolled back.
+    /// Runs `work` for a zone within the given time. Repeats it only if a try changed nothing.
     pub async fn call<W: Work>(
         &self,
         zone: u32,
@@ -56,67 +48,73 @@ impl LedgerConnections {
         mut work: W,
     ) -> Result<W::Output, DatabaseError> {
         let deadline = Instant::now() + within;
-        for pause_ms in PAUSES_MS {
-            let error = match self.once(zone, deadline, &mut work).await {
-                Err(Failed { error, is_undone: true }) if error.is_transient() => error,
-                result => return result.map_err(|failed| failed.error),
+        let mut tries = Tries::new(self.mono(deadline));
+        loop {
+            let (error, pause_ms) = match self.once(zone, deadline, &mut work, &mut tries).await {
+                Ok(output) => return Ok(output),
+                Err(Failed { error, pause_ms: None }) => return Err(error),
+                Err(Failed { error, pause_ms: Some(pause_ms) }) => (error, pause_ms),
             };
             if timeout_at(deadline, sleep(jittered(pause_ms))).await.is_err() {
                 return Err(error);
             }
         }
-        self.once(zone, deadline, &mut work).await.map_err(|failed| failed.error)
     }
 
-    async fn once<W: Work>(&self, zone: u32, deadline: Instant, work: &mut W) -> Result<W::Output, Failed> {
+    async fn once<W: Work>(
+        &self,
+        zone: u32,
+        deadline: Instant,
+        work: &mut W,
+        tries: &mut Tries,
+    ) -> Result<W::Output, Failed> {
         let turn = self.turns.take(zone, deadline.min(Instant::now() + MAX_WAIT)).await;
         let _turn = turn.ok_or_else(|| Failed::finally(busy()))?;
         let slot = timeout_at(deadline, self.pool.slot()).await.unwrap_or_else(|_| Err(busy()));
         let slot = slot.map_err(Failed::finally)?;
         // The breaker is checked only after the wait for a turn. Otherwise calls that queued for an unreachable server
         // would all try it in turn.
-        let attempt = self.admit(deadline).map_err(Failed::finally)?;
+        let attempt = self.admit(tries).map_err(Failed::finally)?;
         let mut held = match timeout_at(deadline, slot.hold()).await {
             Ok(Ok(held)) => held,
             Ok(Err(error)) => {
-                attempt.shows(Shown::Failed);
-                return Err(Failed { error, is_undone: true });
+                let tried = if error.is_transient() { Tried::Unreachable } else { Tried::Failed };
+                return Err(Failed { error, pause_ms: attempt.end(tried) });
             }
             Err(_) => {
-                attempt.shows(Shown::TimedOut);
-                return Err(Failed::finally(DatabaseError::timeout()));
+                return Err(Failed {
+                    pause_ms: attempt.end(Tried::TimedOut),
+                    error: DatabaseError::timeout(),
+                });
             }
         };
         // If the deadline passes, the connection is dropped and thereby closed.
         let result = timeout_at(deadline, work.run(&mut held.connection)).await;
         let error = match result.unwrap_or_else(|_| Err(DatabaseError::timeout())) {
             Ok(output) => {
-                attempt.shows(Shown::Answered);
+                attempt.end(Tried::Answered);
                 held.keep();
                 return Ok(output);
             }
             Err(error) => error,
         };
-        attempt.shows(match error.kind() {
-            Reason::Unavailable => Shown::Failed,
-            Reason::Timeout => Shown::TimedOut,
-            _ => Shown::Answered,
+        let pause_ms = attempt.end(match error.kind() {
+            Reason::Unavailable => Tried::Failed,
+            Reason::Timeout => Tried::TimedOut,
+            Reason::Deadlock | Reason::LockWait => Tried::Undone,
+            _ => Tried::Answered,
         });
         if error.spares_connection() {
             held.keep();
         } else if error.kind() == Reason::Unavailable {
             self.pool.close_idle();
         }
-        let is_undone = matches!(error.kind(), Reason::Deadlock | Reason::LockWait);
-        Err(Failed { error, is_undone })
+        Err(Failed { error, pause_ms })
     }
 
-    fn admit(&self, deadline: Instant) -> Result<Attempt<'_>, DatabaseError> {
-        let since = self.now();
-        let patience = deadline.saturating_duration_since(Instant::now()).as_millis();
-        let patience_ms = u64::try_from(patience).unwrap_or(u64::MAX);
-        if self.breaker.lock().allows_within(patience_ms, since) {
-            return Ok(Attempt { ledger: self, since, shown: Shown::Nothing });
+    fn admit<'a>(&'a self, tries: &'a mut Tries) -> Result<Attempt<'a>, DatabaseError> {
+        if tries.begin(&mut self.breaker.lock(), self.now()) {
+            return Ok(Attempt { ledger: self, tries });
         }
         Err(DatabaseError::new(
             Reason::Unavailable,
@@ -125,33 +123,39 @@ impl LedgerConnections {
     }
 
     fn now(&self) -> MonoMs {
-        MonoMs(u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX))
+        self.mono(Instant::now())
+    }
+
+    fn mono(&self, at: Instant) -> MonoMs {
+        let since = at.saturating_duration_since(self.started).as_millis();
+        MonoMs(u64::try_from(since).unwrap_or(u64::MAX))
     }
 }
 
 impl Failed {
-    /// A failure that must not be retried.
+    /// A failure after which there is no further try.
     fn finally(error: DatabaseError) -> Failed {
-        Failed { error, is_undone: false }
+        Failed { error, pause_ms: None }
     }
 }
 
-/// A call that the breaker admitted. What it has shown is reported to the breaker when it is dropped.
+/// A try that the breaker admitted. If it is dropped before its end, it shows nothing.
 struct Attempt<'a> {
     ledger: &'a LedgerConnections,
-    since: MonoMs,
-    shown: Shown,
+    tries: &'a mut Tries,
 }
 
 impl Attempt<'_> {
-    fn shows(mut self, shown: Shown) {
-        self.shown = shown;
+    /// Returns the pause before the next try, in milliseconds.
+    fn end(self, tried: Tried) -> Option<u64> {
+        let now = self.ledger.now();
+        self.tries.end(&mut self.ledger.breaker.lock(), tried, now)
     }
 }
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
         let now = self.ledger.now();
-        self.ledger.breaker.lock().showed(self.shown, self.since, now);
+        self.tries.cancel(&mut self.ledger.breaker.lock(), now);
     }
 }

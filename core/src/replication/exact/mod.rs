@@ -5,7 +5,8 @@
 //! 1. [`request`]: a request, in the order of its calls; [`plan`]: its charges as calls to logs and ledgers, and their results
 //!    as decisions.
 //!    [`mixed`]: a request under windows too.
-//! 2. [`logs`]: calls that charge sliding logs, through the circuit breaker of their store.
+//! 2. [`logs`]: calls that charge sliding logs, through the circuit breaker of their store; [`ledger`]: tries of calls to ledgers,
+//!    through theirs.
 //! 3. [`refund`]: what was charged in vain; [`refunding`]: the calls that refund it; [`later`]: refunds that no request waits
 //!    for.
 //! 4. [`denials`]: cached denials, so that a flood of denied requests reaches no store; [`timeout`]: how long stores have.
@@ -18,6 +19,7 @@
 
 pub mod denials;
 pub mod later;
+pub mod ledger;
 pub mod logs;
 pub mod mixed;
 pub mod plan;

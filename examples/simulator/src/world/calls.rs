@@ -180,7 +180,7 @@ impl World<'_> {
                 Store::Redis(region) => Keeper::Redis(region),
                 Store::Database => Keeper::Database,
             };
-            return Reply::Exact(self.execute_exactly(keeper, call));
+            return Reply::Exact(self.execute_exactly(keeper, call), None);
         }
         match store {
             Store::Redis(region) => {

@@ -12,8 +12,10 @@ use crate::check::exact::{Keeper, Use};
 use crate::plan::keys;
 use std::collections::BTreeMap;
 use weir_core::model::exact::{self, Charge, ChargeResult, ExactRequestId, Limit, Verdict};
+use weir_core::model::time::MonoMs;
 use weir_core::model::wire;
 use weir_core::region::log::{Decided, LogCharge, Logs, Micros, Outcome};
+use weir_core::replication::exact::ledger::{Tried, Tries};
 use weir_core::replication::exact::plan::{LedgerCharge, Transaction};
 use weir_core::replication::exact::refund::{PendingRefund, Withdrawal};
 use weir_core::replication::exact::refunding::Refunding;
@@ -96,8 +98,11 @@ impl World<'_> {
     /// The pause of a request is over.
     pub(super) fn exact_continues(&mut self, at: usize, number: u64) {
         let process = self.aggregators[at].process.as_mut();
-        if let Some(work) = process.and_then(|process| process.pausing.remove(&number)) {
-            self.drive_exact(at, work);
+        if let Some((work, call)) = process.and_then(|process| process.pausing.remove(&number)) {
+            match call {
+                Some(call) => self.call_exactly(at, work, call),
+                None => self.drive_exact(at, work),
+            }
             self.make_refunds(at);
         }
     }
@@ -110,14 +115,27 @@ impl World<'_> {
         sent: &Request,
         reply: Reply,
     ) {
-        let (Request::Exact(sent), Reply::Exact(reply)) = (sent, reply) else { return };
+        let (Request::Exact(sent), Reply::Exact(reply, failure)) = (sent, reply) else { return };
+        let mut sent = sent.clone();
+        let Some(process) = self.aggregators[at].process.as_mut() else { return };
+        let pause_ms = sent.tries.as_mut().and_then(|tries| {
+            let tried = match failure {
+                None => Tried::Answered,
+                Some(Failure::Unreachable) => Tried::Unreachable,
+                Some(Failure::Timeout) => Tried::TimedOut,
+                Some(_) => Tried::Failed,
+            };
+            tries.end(&mut process.ledger, tried, MonoMs(self.now_us / 1_000))
+        });
+        if let Some(pause_ms) = pause_ms {
+            return self.pause_exactly(at, work, Some(sent), pause_ms);
+        }
         if let (Call::ChargeLedger(charge), ExactReply::LedgerCharged(result)) = (&sent.what, &reply)
             && result.verdict == Verdict::Undecided
             && let Some(name) = sent.of
         {
             self.check.exact.may_remain(&charge.bucket, name, charge.cost);
         }
-        let Some(process) = self.aggregators[at].process.as_mut() else { return };
         work.machine().replied(&mut process.exact, reply, Micros(self.now_us));
         self.drive_exact(at, work);
         self.make_refunds(at);
@@ -126,37 +144,50 @@ impl World<'_> {
     /// Makes the calls of a machine until it waits for a reply, or is over.
     pub(super) fn drive_exact(&mut self, at: usize, mut work: Box<ExactWork>) {
         let now = Micros(self.now_us);
-        loop {
-            let host = &mut self.aggregators[at];
-            let (incarnation, region) = (host.incarnation, host.region);
-            let Some(process) = host.process.as_mut() else { return };
-            match work.machine().next(&mut process.exact, now) {
-                Next::Call(what) => {
-                    let call = call_of(what, &mut work);
-                    let store = if call.is_of_logs() { Store::Redis(region) } else { Store::Database };
-                    let Some(reply) = self.without_store(at, &call) else {
-                        let within_ms = call.until_us.saturating_sub(now.0) / 1_000;
-                        return self.call(at, store, Request::Exact(call), within_ms, Caller::Exact(work));
-                    };
-                    let Some(process) = self.aggregators[at].process.as_mut() else { return };
-                    work.machine().replied(&mut process.exact, reply, now);
-                }
-                Next::Sleep(ms) => {
-                    process.pauses += 1;
-                    let pause = process.pauses;
-                    process.pausing.insert(pause, work);
-                    let over = Event::Aggregator(at, incarnation, Due::Exact(pause));
-                    return self.queue.plan(now.0 + ms * 1_000, over);
-                }
-                Next::Wait { .. } | Next::Yield | Next::Over => {
-                    return match *work {
-                        ExactWork::Request(pending) => self.respond_exactly(at, *pending),
-                        ExactWork::Call(pending) => self.step_api_call(at, pending),
-                        ExactWork::Refund(_) => {}
-                    };
-                }
+        let Some(process) = self.aggregators[at].process.as_mut() else { return };
+        match work.machine().next(&mut process.exact, now) {
+            Next::Call(what) => {
+                let call = self.call_of(what, &mut work);
+                self.call_exactly(at, work, call);
             }
+            Next::Sleep(ms) => self.pause_exactly(at, work, None, ms),
+            Next::Wait { .. } | Next::Yield | Next::Over => match *work {
+                ExactWork::Request(pending) => self.respond_exactly(at, *pending),
+                ExactWork::Call(pending) => self.step_api_call(at, pending),
+                ExactWork::Refund(_) => {}
+            },
         }
+    }
+
+    /// Calls a store, or replies for it if there is none, or if its circuit breaker is open.
+    fn call_exactly(&mut self, at: usize, mut work: Box<ExactWork>, mut call: ExactCall) {
+        let now = Micros(self.now_us);
+        let host = &mut self.aggregators[at];
+        let store = if call.is_of_logs() { Store::Redis(host.region) } else { Store::Database };
+        let Some(process) = host.process.as_mut() else { return };
+        let begins = |tries: &mut Tries| tries.begin(&mut process.ledger, MonoMs(now.0 / 1_000));
+        let reply = match call.tries.as_mut().is_none_or(begins) {
+            true => self.without_store(at, &call),
+            false => Some(call.failed(Failure::Busy)),
+        };
+        let Some(reply) = reply else {
+            let within_ms = call.until_us.saturating_sub(now.0) / 1_000;
+            return self.call(at, store, Request::Exact(call), within_ms, Caller::Exact(work));
+        };
+        let Some(process) = self.aggregators[at].process.as_mut() else { return };
+        work.machine().replied(&mut process.exact, reply, now);
+        self.drive_exact(at, work);
+    }
+
+    /// Continues after a pause.
+    fn pause_exactly(&mut self, at: usize, work: Box<ExactWork>, call: Option<ExactCall>, ms: u64) {
+        let host = &mut self.aggregators[at];
+        let incarnation = host.incarnation;
+        let Some(process) = host.process.as_mut() else { return };
+        process.pauses += 1;
+        process.pausing.insert(process.pauses, (work, call));
+        let over = Event::Aggregator(at, incarnation, Due::Exact(process.pauses));
+        self.queue.plan(self.now_us + ms * 1_000, over);
     }
 
     /// A request has been decided.
@@ -222,6 +253,18 @@ impl World<'_> {
             true => Keeper::Redis(self.aggregators[at].region),
             false => Keeper::Aggregator(at),
         }
+    }
+
+    fn call_of(&self, what: Call, work: &mut ExactWork) -> ExactCall {
+        let of = match work {
+            ExactWork::Request(pending) => Some(pending.request.id()),
+            ExactWork::Call(pending) => Some(pending.id),
+            ExactWork::Refund(_) => None,
+        };
+        let until_us = work.machine().deadline().0;
+        let call = ExactCall { what, of, until_us, tries: None };
+        let has_tries = self.has_database() && !call.is_of_logs();
+        ExactCall { tries: has_tries.then(|| Tries::new(MonoMs(until_us / 1_000))), ..call }
     }
 
     /// The reply to a call for which there is no store: logs are in memory, and ledgers do not decide.
@@ -345,13 +388,4 @@ pub(super) fn key_of(charge: &Charge) -> &[u8] {
         Limit::Log { key, .. } => key.as_bytes(),
         Limit::Ledger { bucket, .. } => bucket,
     }
-}
-
-fn call_of(what: Call, work: &mut ExactWork) -> ExactCall {
-    let of = match work {
-        ExactWork::Request(pending) => Some(pending.request.id()),
-        ExactWork::Call(pending) => Some(pending.id),
-        ExactWork::Refund(_) => None,
-    };
-    ExactCall { what, of, until_us: work.machine().deadline().0 }
 }

@@ -6,6 +6,7 @@ use weir_core::model::key::{Key, NodeId};
 use weir_core::region::HotCell;
 use weir_core::region::exchange::{LowerBound, Merge, Merged, Page};
 use weir_core::replication::Failure;
+use weir_core::replication::exact::ledger::Tries;
 use weir_core::replication::exact::mixed::MixedRequest;
 use weir_core::replication::exact::refunding::Refunding;
 use weir_core::replication::exact::{self, Machine};
@@ -113,8 +114,8 @@ pub enum Reply {
     Page(Result<Page, Failure>),
     /// The holder of the region lease.
     Holder(Result<Holder, Failure>),
-    /// The reply to a call of an exact request or of a refund.
-    Exact(exact::Reply),
+    /// The reply to a call of an exact request or of a refund; the failure, if the store has not answered.
+    Exact(exact::Reply, Option<Failure>),
 }
 
 /// The caller that waits for a reply.
@@ -168,6 +169,8 @@ pub struct ExactCall {
     pub of: Option<ExactRequestId>,
     /// The store makes no charge after this time, in microseconds of virtual time.
     pub until_us: u64,
+    /// The tries, if a ledger is called.
+    pub tries: Option<Tries>,
 }
 
 impl ExactWork {
@@ -240,7 +243,7 @@ impl Request {
                 guarded.request.failed(failure)
             }
             Request::NameHot(_) | Request::Publish(_) | Request::Release(_) => Reply::Done(Err(failure)),
-            Request::Exact(call) => Reply::Exact(call.failed(failure)),
+            Request::Exact(call) => Reply::Exact(call.failed(failure), Some(failure)),
             Request::Shard(_) => Reply::Named(Err(failure)),
             Request::Nodes(..) => Reply::Alive(Err(failure)),
             Request::Look(_) => Reply::Incarnations(Err(failure)),

@@ -13,6 +13,7 @@ use weir_core::model::key::HashKey;
 use weir_core::region::RegionLimits;
 use weir_core::region::log::{Logs, LogsLimits};
 use weir_core::replication::exact::ExactState;
+use weir_core::replication::exact::ledger::LedgerBreaker;
 use weir_core::replication::global::import::Importer;
 use weir_core::replication::global::lease::{Keeping, TTL_MS, Taking};
 use weir_core::replication::global::recover::Recovery;
@@ -62,6 +63,7 @@ impl World<'_> {
             receipts: Receipts::default(),
             logs: Logs::new(LogsLimits::default()),
             exact: ExactState::new(has_store),
+            ledger: LedgerBreaker::default(),
             pausing: BTreeMap::new(),
             pauses: 0,
             refunds_planned: None,
@@ -190,7 +192,7 @@ impl World<'_> {
         host.inbox.clear();
         let Some(process) = host.process.take() else { return };
         process.exact.waiting().for_each(|refund| self.refund_lost(refund));
-        process.pausing.values().for_each(|work| self.exact_ended(work));
+        process.pausing.values().for_each(|(work, _)| self.exact_ended(work));
         self.check.exact.lost(Keeper::Aggregator(at), self.now_us);
         let host = &mut self.aggregators[at];
         // Events that were planned for this incarnation are void for the next one.

@@ -13,7 +13,7 @@ use super::World;
 use super::clock::Clock;
 use super::event::{Due, Event, Inbox};
 use super::network::StreamId;
-use super::request::ExactWork;
+use super::request::{ExactCall, ExactWork};
 use machines::Running;
 use std::collections::{BTreeMap, VecDeque};
 use weir_core::model::key::NodeId;
@@ -22,6 +22,7 @@ use weir_core::model::wire::{FilterFrame, Query};
 use weir_core::region::log::{Logs, Micros};
 use weir_core::replication::Events as RegionEvents;
 use weir_core::replication::exact::ExactState;
+use weir_core::replication::exact::ledger::LedgerBreaker;
 use weir_core::replication::push::Pusher;
 use weir_core::replication::regional::broadcast as others;
 use weir_core::replication::regional::clock::RegionClock;
@@ -71,8 +72,10 @@ pub struct Process {
     pub logs: Logs,
     /// What its exact requests and refunds share.
     pub exact: ExactState,
-    /// Exact requests that pause, by the number of the pause.
-    pub pausing: BTreeMap<u64, Box<ExactWork>>,
+    /// The circuit breaker of the ledgers.
+    pub ledger: LedgerBreaker,
+    /// Exact requests that pause, and the call that is then tried again, by the number of the pause.
+    pub pausing: BTreeMap<u64, (Box<ExactWork>, Option<ExactCall>)>,
     pub pauses: u64,
     /// When refunds were last planned to be made.
     pub refunds_planned: Option<Micros>,
