@@ -50,7 +50,8 @@ pub use index::MAX_SPLIT_RULES;
 #[cfg(feature = "yaml")]
 pub use parse::documents::{Documents, documents};
 pub use parse::envoy_config::{
-    PathSetting, Written, find_plugin_configs, path_settings, recognise, static_clusters, underscore_managers,
+    PathSetting, Written, field, find_plugin_configs, path_settings, recognise, static_clusters,
+    underscore_managers,
 };
 pub use parse::manifest::object_name;
 pub use parse::plugin::PluginConfig;

@@ -1,9 +1,9 @@
 //! Rules by fields of the body, which filters of Envoy parse and leave in metadata: what clients evade or invent, and filters that stand
 //! where the metadata is not there yet.
 
-use super::order::{field, filters_of, kind, name};
+use super::order::{filters_of, kind, name};
 use serde_json::Value;
-use weir_core::rules::{Config, Missing, PluginConfig};
+use weir_core::rules::{Config, Missing, PluginConfig, field};
 
 /// The filter for MCP, and the namespace of what it writes.
 const MCP: &str = "Mcp";

@@ -2,7 +2,7 @@
 //! reverse order.
 
 use serde_json::Value;
-use weir_core::rules::PluginConfig;
+use weir_core::rules::{PluginConfig, field};
 
 /// The types of filters that can write headers of requests, and those that can write headers of responses.
 const REQUEST_WRITERS: [&str; 7] = [
@@ -82,11 +82,6 @@ pub(super) fn kind(filter: &Value) -> &str {
     let inner = config.and_then(|config| field(config, "type_url", "typeUrl"));
     let kind = inner.and_then(Value::as_str).filter(|_| kind.ends_with(".TypedStruct")).unwrap_or(kind);
     kind.rsplit('.').next().unwrap_or(kind)
-}
-
-/// A field of Envoy's configuration, whose names have two spellings.
-pub(super) fn field<'a>(value: &'a Value, snake: &str, camel: &str) -> Option<&'a Value> {
-    value.get(snake).or_else(|| value.get(camel))
 }
 
 pub(super) fn name(filter: &Value) -> &str {

@@ -49,12 +49,12 @@ pub fn recognise(value: &Value) -> Result<Written, String> {
 
 /// Names of the clusters that an Envoy configuration lists; `None` if it lists none, or may receive more dynamically.
 pub fn static_clusters(value: &Value) -> Option<Vec<&str>> {
-    let dynamic = either(value, "dynamic_resources", "dynamicResources");
+    let dynamic = field(value, "dynamic_resources", "dynamicResources");
     let elsewhere = [("cds_config", "cdsConfig"), ("cds_resources_locator", "cdsResourcesLocator")];
-    if dynamic.is_some_and(|dynamic| elsewhere.iter().any(|(a, b)| either(dynamic, a, b).is_some())) {
+    if dynamic.is_some_and(|dynamic| elsewhere.iter().any(|(a, b)| field(dynamic, a, b).is_some())) {
         return None;
     }
-    let clusters = either(value, "static_resources", "staticResources")?.get("clusters")?.as_array()?;
+    let clusters = field(value, "static_resources", "staticResources")?.get("clusters")?.as_array()?;
     let names: Vec<&str> = clusters.iter().filter_map(|cluster| cluster.get("name")?.as_str()).collect();
     (!names.is_empty()).then_some(names)
 }
@@ -94,8 +94,8 @@ pub fn path_settings(value: &Value) -> Vec<PathSetting> {
         if !kind.is_some_and(|kind| kind.ends_with(CONNECTION_MANAGER)) {
             return;
         }
-        let is_on = |snake, camel| either(value, snake, camel).and_then(Value::as_bool) == Some(true);
-        let escaped = either(value, "path_with_escaped_slashes_action", "pathWithEscapedSlashesAction");
+        let is_on = |snake, camel| field(value, snake, camel).and_then(Value::as_bool) == Some(true);
+        let escaped = field(value, "path_with_escaped_slashes_action", "pathWithEscapedSlashesAction");
         for (is_sound, name, expected) in [
             (is_on("normalize_path", "normalizePath"), "normalize_path", "true"),
             (is_on("merge_slashes", "mergeSlashes"), "merge_slashes", "true"),
@@ -121,9 +121,9 @@ pub fn underscore_managers(value: &Value) -> Vec<String> {
         if !kind.is_some_and(|kind| kind.ends_with(CONNECTION_MANAGER)) {
             return;
         }
-        let options = either(value, "common_http_protocol_options", "commonHttpProtocolOptions");
+        let options = field(value, "common_http_protocol_options", "commonHttpProtocolOptions");
         let action = options.and_then(|options| {
-            either(options, "headers_with_underscores_action", "headersWithUnderscoresAction")
+            field(options, "headers_with_underscores_action", "headersWithUnderscoresAction")
         });
         if !action.and_then(Value::as_str).is_some_and(|word| UNDERSCORES_REMOVED.contains(&word)) {
             found.push(path());
@@ -206,7 +206,7 @@ fn plugin_of(filter: &Value) -> Option<(&'static str, &Value)> {
     if kind.ends_with(WASM_FILTER) {
         return Some(("config", filter.get("config")?));
     }
-    let typed = either(filter, "type_url", "typeUrl")?.as_str()?;
+    let typed = field(filter, "type_url", "typeUrl")?.as_str()?;
     if kind.ends_with(TYPED_STRUCT) && typed.ends_with(WASM_FILTER) {
         return Some(("value.config", filter.get("value")?.get("config")?));
     }
@@ -225,9 +225,9 @@ fn weir_config(path: impl Fn() -> String, (way, plugin): (&str, &Value)) -> Opti
             None => ("configuration", any.to_string()),
         },
     };
-    let vm_id = either(plugin, "vm_config", "vmConfig").and_then(|vm| either(vm, "vm_id", "vmId"));
+    let vm_id = field(plugin, "vm_config", "vmConfig").and_then(|vm| field(vm, "vm_id", "vmId"));
     let (names, module) =
-        ([plugin.get("name"), either(plugin, "root_id", "rootId"), vm_id], module_of(plugin));
+        ([plugin.get("name"), field(plugin, "root_id", "rootId"), vm_id], module_of(plugin));
     Marks { names, module, json: &json }.are_ours().then(|| PluginConfig {
         path: join(&join(&path(), way), part),
         json,
@@ -238,25 +238,25 @@ fn weir_config(path: impl Fn() -> String, (way, plugin): (&str, &Value)) -> Opti
 
 /// Variables of Envoy's own environment, and those that the configuration sets.
 fn variables_of(plugin: &Value) -> Vec<String> {
-    let vm = either(plugin, "vm_config", "vmConfig");
-    let Some(shown) = vm.and_then(|vm| either(vm, "environment_variables", "environmentVariables")) else {
+    let vm = field(plugin, "vm_config", "vmConfig");
+    let Some(shown) = vm.and_then(|vm| field(vm, "environment_variables", "environmentVariables")) else {
         return Vec::new();
     };
-    let host = either(shown, "host_env_keys", "hostEnvKeys").and_then(Value::as_array);
-    let set = either(shown, "key_values", "keyValues").and_then(Value::as_object);
+    let host = field(shown, "host_env_keys", "hostEnvKeys").and_then(Value::as_array);
+    let set = field(shown, "key_values", "keyValues").and_then(Value::as_object);
     let host = host.into_iter().flatten().filter_map(|name| name.as_str().map(String::from));
     host.chain(set.into_iter().flat_map(|set| set.keys().cloned())).collect()
 }
 
 fn module_of(plugin: &Value) -> Option<&Value> {
-    let code = either(plugin, "vm_config", "vmConfig")?.get("code")?;
+    let code = field(plugin, "vm_config", "vmConfig")?.get("code")?;
     let file = code.get("local").and_then(|local| local.get("filename"));
-    let address = || either(code.get("remote")?, "http_uri", "httpUri")?.get("uri");
+    let address = || field(code.get("remote")?, "http_uri", "httpUri")?.get("uri");
     file.or_else(address)
 }
 
-/// A field by its name in protobuf, or by that in protobuf's JSON mapping.
-fn either<'a>(value: &'a Value, snake: &str, camel: &str) -> Option<&'a Value> {
+/// A field of Envoy's configuration, by its name in protobuf, or by that in protobuf's JSON mapping.
+pub fn field<'a>(value: &'a Value, snake: &str, camel: &str) -> Option<&'a Value> {
     value.get(snake).or_else(|| value.get(camel))
 }
 
