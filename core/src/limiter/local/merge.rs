@@ -5,7 +5,6 @@ use super::Local;
 use super::judge::ANSWER_SERVES_MS;
 use super::outbox::{Acknowledged, StoredCell};
 use super::transact::{Failed, Make, Subject};
-use crate::limiter::MAX_WORKER;
 use crate::limiter::table::{Entry, ReservationKind, Tag};
 use crate::model::key::{KeyParts, fingerprint};
 use crate::model::shared::Shared;
@@ -182,7 +181,7 @@ impl Local {
         keeps: Keeps,
         now: Now,
     ) {
-        let (tag, kept) = (self.tag(ReservationKind::Query), self.kept_tag());
+        let (tag, kept) = (self.tag(ReservationKind::Query), Tag::keeping(self.worker));
         let change = |entry: &mut Entry, _: &Position| {
             if let Some(ReservedIn { sequence, .. }) = reserved {
                 // The number of its cell may have changed when the clock stepped.
@@ -214,14 +213,9 @@ impl Local {
         }
     }
 
-    /// The owner of reservations of nothing, which keep entries for the worker's requests.
-    fn kept_tag(&self) -> Tag {
-        Tag { worker: !self.worker & MAX_WORKER, kind: ReservationKind::Query }
-    }
-
     /// Lets the entries of these keys leave, which have stayed for a request.
     pub(in crate::limiter) fn release_entries(&mut self, shared: &mut impl Shared, keys: &[u64], now: Now) {
-        let tag = self.kept_tag();
+        let tag = Tag::keeping(self.worker);
         for fingerprint in keys {
             let release = |entry: &mut Entry| {
                 let mut released = false;

@@ -3,6 +3,7 @@
 //! Most keys have two cells. A key with a hard limit has more, made with the entry; they are in a list of their own, so that other keys
 //! do not pay for them.
 
+use crate::limiter::MAX_WORKER;
 use crate::model::time::{MonoMs, UnixMs};
 use crate::model::window::{Counts, MAX_CELLS, MAX_COUNT, MAX_LIMIT, Position, Used};
 use crate::model::wire;
@@ -62,6 +63,14 @@ pub struct Tag {
     pub worker: u64,
     /// Its purpose.
     pub kind: ReservationKind,
+}
+
+impl Tag {
+    /// The tag of reservations of nothing that keep entries for a worker's requests. It differs from that of the worker's queries by
+    /// the number, whose bits are inverted: no other worker has this one, except by a chance of 1 in 2^62.
+    pub fn keeping(worker: u64) -> Tag {
+        Tag { worker: !worker & MAX_WORKER, kind: ReservationKind::Query }
+    }
 }
 
 /// Part of the budget that its owner may still spend.
