@@ -42,7 +42,7 @@ impl Request {
 
 /// What `caller` is not allowed in this check; `None` if it is allowed. A ledger has zones instead of namespaces.
 pub fn forbidden(caller: &Caller, check: &LimitCheck, naming: Naming) -> Option<Forbidden> {
-    let is_ledger = matches!(check.algorithm, Algorithm::Ledger { .. });
+    let is_ledger = check.algorithm.zone().is_some();
     if !is_ledger && !caller.may_count(&check.namespace, naming == Naming::Path) {
         return Some(Forbidden::Namespace);
     }

@@ -65,7 +65,7 @@ impl CompiledRule {
 
     /// Appends the key of an identifier that was last reset at `epoch`, or the bucket of a ledger.
     pub fn write_key(&self, identifier: &[u8], epoch: u32, out: &mut Vec<u8>) {
-        if matches!(self.algorithm, Algorithm::Ledger { .. }) {
+        if self.algorithm.zone().is_some() {
             return identifier_in_epoch(identifier, epoch, out);
         }
         out.extend_from_slice(&self.before);

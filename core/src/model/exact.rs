@@ -57,6 +57,23 @@ impl AlgorithmKind {
         }
     }
 
+    /// Those of exact limits.
+    pub const EXACT: [AlgorithmKind; 2] = [AlgorithmKind::Log, AlgorithmKind::Ledger];
+
+    /// Its name in one word, for narrow columns.
+    pub const fn word(self) -> &'static str {
+        match self {
+            AlgorithmKind::Window => "window",
+            AlgorithmKind::Log => "log",
+            AlgorithmKind::Ledger => "ledger",
+        }
+    }
+
+    /// Whether a store decides each request, and not the counts of an Envoy.
+    pub fn is_exact(self) -> bool {
+        AlgorithmKind::EXACT.contains(&self)
+    }
+
     /// The kind of this name.
     pub fn of(name: &str) -> Option<AlgorithmKind> {
         AlgorithmKind::WORDS.iter().find(|(word, _)| *word == name).map(|(_, kind)| *kind)
@@ -70,6 +87,14 @@ impl Algorithm {
             Algorithm::Window => AlgorithmKind::Window,
             Algorithm::Log => AlgorithmKind::Log,
             Algorithm::Ledger { .. } => AlgorithmKind::Ledger,
+        }
+    }
+
+    /// The zone that has the limit and the window; `None` if the rule has them.
+    pub fn zone(self) -> Option<u32> {
+        match self {
+            Algorithm::Window | Algorithm::Log => None,
+            Algorithm::Ledger { zone } => Some(zone),
         }
     }
 
@@ -173,6 +198,16 @@ impl ExactRequestId {
         first.copy_from_slice(&worker.to_le_bytes());
         second.copy_from_slice(&id.to_le_bytes());
         ExactRequestId(bytes)
+    }
+}
+
+impl Limit {
+    /// The kind of its algorithm.
+    pub fn kind(&self) -> AlgorithmKind {
+        match self {
+            Limit::Log { .. } => AlgorithmKind::Log,
+            Limit::Ledger { .. } => AlgorithmKind::Ledger,
+        }
     }
 }
 

@@ -9,7 +9,6 @@ use super::secret::{SecretKey, SecretKind, Variables, read_secret};
 use crate::fields::Node;
 use crate::fields::{Bounds, Value, quoted};
 use crate::fields::{Errors, FieldErrors, Path};
-use crate::model::exact::Algorithm;
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -131,7 +130,7 @@ impl Config {
         if let Some(at) = self.rules.iter().position(by_response) {
             return Some(format!("rules[{at}].cost.response.header"));
         }
-        let ledger = |rule: &Rule| matches!(rule.algorithm, Algorithm::Ledger { .. });
+        let ledger = |rule: &Rule| rule.algorithm.zone().is_some();
         let at = self.rules.iter().position(ledger)?;
         Some(format!("rules[{at}].algorithm: responses carry a ledger's transactions"))
     }

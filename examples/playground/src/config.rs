@@ -175,8 +175,8 @@ impl Judged {
             return self.errors.push(Wrong { path: format!("{name}: limit"), message });
         }
         if rule.algorithm != Algorithm::Window {
-            let how = if rule.algorithm == Algorithm::Log { "a log" } else { "a ledger" };
-            self.notes.push(format!("{name} uses {how}, which is always exact, and is not simulated"));
+            let how = rule.algorithm.kind().word();
+            self.notes.push(format!("{name} uses a {how}, which is always exact, and is not simulated"));
             return;
         }
         let (limit, window_ms, hard_limit) = (rule.limit, rule.duration_ms, rule.hard_limit);

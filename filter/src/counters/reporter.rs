@@ -6,7 +6,6 @@
 //! holds all. It sums the counts that `counters` drains for Envoy's statistics, so that a request costs nothing more.
 
 use std::collections::BTreeMap;
-use weir_core::model::exact::Algorithm;
 use weir_core::model::outcome::RuleOutcome;
 use weir_core::model::time::MonoMs;
 use weir_core::model::wire::{Counters, FilterFrame, RuleCounters};
@@ -141,10 +140,7 @@ impl CounterReporter {
 
 /// The description of `rule`, with the sums of `counted`.
 fn described(rule: &Rule, counted: &RuleCounters) -> RuleCounters {
-    let zone = match rule.algorithm {
-        Algorithm::Window | Algorithm::Log => 0,
-        Algorithm::Ledger { zone } => zone,
-    };
+    let zone = rule.algorithm.zone().unwrap_or(0);
     RuleCounters {
         name: rule.name.clone(),
         namespace: rule.namespace.clone(),

@@ -101,15 +101,12 @@ impl LimitCheck {
         if is_reserved(&self.namespace) {
             return Err(LimitCheckError::Reserved);
         }
-        match self.algorithm {
-            Algorithm::Ledger { .. } if self.cost > MAX_COUNT => {
-                return Err(LimitCheckError::Cost(self.cost));
-            }
-            Algorithm::Ledger { .. } => return Ok(()),
-            Algorithm::Log if self.limit > MAX_LOG_LIMIT => {
-                return Err(LimitCheckError::LogLimit(self.limit));
-            }
-            Algorithm::Log | Algorithm::Window => {}
+        if self.algorithm.zone().is_some() {
+            let is_recordable = self.cost <= MAX_COUNT;
+            return is_recordable.then_some(()).ok_or(LimitCheckError::Cost(self.cost));
+        }
+        if self.algorithm == Algorithm::Log && self.limit > MAX_LOG_LIMIT {
+            return Err(LimitCheckError::LogLimit(self.limit));
         }
         match self.parts(0).check() {
             Err(KeyError::Duration(ms)) => Err(LimitCheckError::Duration(ms)),
@@ -156,7 +153,7 @@ impl LimitCheck {
 
     /// The decision if the check was not tried.
     pub(super) fn untried(&self) -> ChargeResult {
-        let has_window = !matches!(self.algorithm, Algorithm::Ledger { .. });
+        let has_window = self.algorithm.zone().is_none();
         ChargeResult {
             verdict: Verdict::Untried,
             limit: if has_window { self.limit.min(MAX_LIMIT) } else { 0 },

@@ -5,7 +5,7 @@
 
 use super::check::{Answer, LimitCheck};
 use weir_core::control::{Banned, Controls, Found, Scratch, Subject};
-use weir_core::model::exact::{Algorithm, ChargeResult, Verdict};
+use weir_core::model::exact::{ChargeResult, Verdict};
 use weir_core::model::time::UnixMs;
 
 /// How a check counts under live control, beside its limit.
@@ -98,7 +98,7 @@ pub(super) fn find(check: &LimitCheck, controls: &Controls, now: UnixMs, scratch
         namespace: &namespace,
         raw: &check.identifier,
         canonical: &check.identifier,
-        window_ms: if matches!(check.algorithm, Algorithm::Ledger { .. }) { 0 } else { check.duration_ms },
+        window_ms: if check.algorithm.zone().is_some() { 0 } else { check.duration_ms },
         address: None,
         allowed: None,
     };

@@ -7,7 +7,7 @@
 use super::checks::{CheckRequest, OnFailure};
 use crate::api::{Answer, LimitCheck};
 use serde::Serialize;
-use weir_core::model::exact::{Algorithm, ChargeResult, Verdict};
+use weir_core::model::exact::{ChargeResult, Verdict};
 use weir_core::model::time::UnixMs;
 
 /// The result of one check.
@@ -63,11 +63,9 @@ impl Outcome {
             Verdict::Allowed => (true, None),
             Verdict::Denied { retry_after_ms } => (true, retry_after_ms),
         };
-        let limit = match (check.algorithm, result.verdict) {
-            (Algorithm::Window | Algorithm::Log, Verdict::Undecided) => check.limit,
-            // Live control may have replaced the limit.
-            _ => result.limit,
-        };
+        // Live control may have replaced the limit of one that was decided.
+        let is_stated = result.verdict == Verdict::Undecided && check.algorithm.zone().is_none();
+        let limit = if is_stated { check.limit } else { result.limit };
         Outcome {
             allowed: result.is_allowed() || goes_on,
             decided,

@@ -25,7 +25,6 @@ use serde_json::Value;
 use std::sync::Arc;
 use std::time::Instant;
 use tracing::Instrument;
-use weir_core::model::exact::Algorithm;
 
 /// Longest body of `POST /v1/check`.
 pub const MAX_CHECK_BYTES: usize = 64 * 1024;
@@ -227,7 +226,7 @@ fn admit(mut request: CheckRequest, caller: &Caller, route: Route) -> Result<Che
             }
             None => {}
         }
-        if let Algorithm::Ledger { zone } = check.algorithm
+        if let Some(zone) = check.algorithm.zone()
             && !caller.may_use(zone)
         {
             return Err(Problem::forbidden(

@@ -280,11 +280,7 @@ fn state_of(status: &PeerStatus) -> &'static str {
 
 /// The algorithm in one word.
 pub fn kind(algorithm: &str) -> &'static str {
-    match AlgorithmKind::of(algorithm) {
-        Some(AlgorithmKind::Log) => "log",
-        Some(AlgorithmKind::Ledger) => "ledger",
-        Some(AlgorithmKind::Window) | None => "window",
-    }
+    AlgorithmKind::of(algorithm).unwrap_or_default().word()
 }
 
 /// Omits the workspace `default`.

@@ -16,7 +16,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 use strum::{IntoStaticStr, VariantArray};
 use weir_core::model::breaker::State;
-use weir_core::model::exact::{AlgorithmKind, Charge, ChargeResult, Limit, Verdict};
+use weir_core::model::exact::{AlgorithmKind, Charge, ChargeResult, Verdict};
 use weir_core::model::time::{MonoMs, Now};
 use weir_core::region::top::Scope;
 use weir_core::region::{OtherRegion, RegionStats};
@@ -139,7 +139,7 @@ table! {
         exact_charges: Family<Labels, Counter> = "Charges of exact requests by algorithm and result",
             at_zero_by(
                 "algorithm",
-                &[AlgorithmKind::Log.name(), AlgorithmKind::Ledger.name()],
+                &AlgorithmKind::EXACT.map(AlgorithmKind::name),
                 "result",
                 &["allowed", "denied", "untried", "undecided"],
             );
@@ -163,10 +163,7 @@ impl ExactFigures {
     pub fn decided(&self, charges: &[Charge], results: &[ChargeResult], took: Duration) {
         self.exact_seconds.observe(took.as_secs_f64());
         for (charge, charge_result) in charges.iter().zip(results) {
-            let algorithm = match charge.limit {
-                Limit::Log { .. } => AlgorithmKind::Log.name(),
-                Limit::Ledger { .. } => AlgorithmKind::Ledger.name(),
-            };
+            let algorithm = charge.limit.kind().name();
             let result = match charge_result.verdict {
                 Verdict::Allowed => "allowed",
                 Verdict::Denied { .. } => "denied",

@@ -106,9 +106,9 @@ impl AlgorithmKind {
 
     /// Reads `timeout`.
     pub(in crate::rules) fn read_timeout(self, fields: &Fields<'_>, errors: &mut Errors) -> Option<u64> {
-        let (span, default) = match self {
-            AlgorithmKind::Window => (QUERY_TIMEOUT, QUERY_TIMEOUT_MS_DEFAULT),
-            AlgorithmKind::Log | AlgorithmKind::Ledger => (EXACT_TIMEOUT, EXACT_TIMEOUT_MS_DEFAULT),
+        let (span, default) = match self.is_exact() {
+            false => (QUERY_TIMEOUT, QUERY_TIMEOUT_MS_DEFAULT),
+            true => (EXACT_TIMEOUT, EXACT_TIMEOUT_MS_DEFAULT),
         };
         fields.or("timeout", default, errors, |n, e| span.read(n, e))
     }
@@ -121,14 +121,10 @@ impl AlgorithmKind {
         hard_limit: bool,
         errors: &mut Errors,
     ) -> Option<()> {
-        let why = match (self, hard_limit) {
-            (AlgorithmKind::Window, false) => return Some(()),
-            (AlgorithmKind::Window, true) => {
-                "cannot come from a response, as a hard limit needs the cost before it"
-            }
-            (AlgorithmKind::Log | AlgorithmKind::Ledger, _) => {
-                "cannot come from a response, as a log or a ledger is charged before it"
-            }
+        let why = match (self.is_exact(), hard_limit) {
+            (false, false) => return Some(()),
+            (false, true) => "cannot come from a response, as a hard limit needs the cost before it",
+            (true, _) => "cannot come from a response, as a log or a ledger is charged before it",
         };
         let expected = "a number, or a cost from the request";
         match (fields.get("cost"), cost) {
@@ -145,7 +141,7 @@ impl AlgorithmKind {
     /// Refuses fields without effect on the algorithm.
     pub(in crate::rules) fn check_others(self, fields: &Fields<'_>, errors: &mut Errors) -> Option<()> {
         let why = "has no effect here, as every request is queried";
-        let unknown_key_fits = self == AlgorithmKind::Window
+        let unknown_key_fits = !self.is_exact()
             || without(
                 "unknown_key",
                 why,

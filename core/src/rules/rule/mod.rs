@@ -371,10 +371,7 @@ impl OnFailure {
     /// For a log or a ledger an Envoy has no counts of its own to decide from. A limit that is worth a round trip must
     /// not be exceeded because an answer is missing.
     fn default_of(kind: AlgorithmKind) -> OnFailure {
-        match kind {
-            AlgorithmKind::Window => OnFailure::Allow,
-            AlgorithmKind::Log | AlgorithmKind::Ledger => OnFailure::Deny,
-        }
+        if kind.is_exact() { OnFailure::Deny } else { OnFailure::Allow }
     }
 
     fn read(node: Node<'_>, errors: &mut Errors) -> Option<OnFailure> {
