@@ -12,7 +12,6 @@ use super::cell::CellState;
 use super::exchange::{BASELINE, LowerBound, Merge, Merged, Stored};
 use super::plausibility::{Refused, checked};
 use super::work::Errand;
-use crate::model::key::Key;
 use crate::model::time::UnixMs;
 use crate::model::window::MAX_COUNT;
 use alloc::vec::Vec;
@@ -39,13 +38,8 @@ impl Region {
         Ok(())
     }
 
-    /// Records that the region had used `total` of a cell.
-    pub fn witness(&mut self, key: &Key, sequence: u64, total: u64, now: UnixMs) -> Result<(), Refused> {
-        self.witness_bytes(key.as_bytes(), sequence, total, now)
-    }
-
-    /// The same for bytes that may not be a valid key.
-    pub(super) fn witness_bytes(
+    /// Records that the region had used `total` of a cell. The bytes may be no valid key.
+    pub(crate) fn witness(
         &mut self,
         key: &[u8],
         sequence: u64,
@@ -180,7 +174,7 @@ impl Region {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::key::{HashKey, KeyParts, NodeId};
+    use crate::model::key::{HashKey, Key, KeyParts, NodeId};
     use crate::model::wire;
     use crate::region::RegionLimits;
     use std::vec;
@@ -199,7 +193,7 @@ mod tests {
     /// A region with a lower bound of 80 and no components.
     fn region() -> Region {
         let mut region = Region::new(RegionLimits::default(), HashKey(1, 2));
-        region.witness(&key(), 1_000, 80, NOW).unwrap();
+        region.witness(key().as_bytes(), 1_000, 80, NOW).unwrap();
         region
     }
 
@@ -251,7 +245,7 @@ mod tests {
         assert!(queries(&mut region, OLD, 55, 5));
         assert_eq!(total(&region), 85);
         // Other evidence may include what has grown since.
-        region.witness(&key(), 1_000, 88, NOW).unwrap();
+        region.witness(key().as_bytes(), 1_000, 88, NOW).unwrap();
         reports(&mut region, OLD, 63);
         assert_eq!(total(&region), 88);
         reports(&mut region, NEW, 40);

@@ -168,7 +168,7 @@ impl Region {
         let region_others = count.region_others.min(most_by_now(count.sequence, at.cell_ms, now));
         if count.own == 0 && region_others > 0 {
             // The count states only what the node had received. That does not make it a user of the cell.
-            return self.witness_bytes(&count.key, count.sequence, region_others, now).map(|()| None);
+            return self.witness(&count.key, count.sequence, region_others, now).map(|()| None);
         }
         let peer = self.nodes.peer_of(node);
         let (slot, state) =

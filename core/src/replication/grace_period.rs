@@ -239,7 +239,7 @@ mod tests {
     fn in_memory_the_use_that_no_node_accounts_for_becomes_the_baseline() {
         let mut state = state();
         let mut grace = GracePeriod::anew(Schedule::default(), NOW.unix);
-        state.region.witness(&key("i"), SEQUENCE, 8, NOW.unix).unwrap();
+        state.region.witness(key("i").as_bytes(), SEQUENCE, 8, NOW.unix).unwrap();
         assert_eq!(grace.next(&mut at(&mut state, 0)), Next::Sleep(2_000));
         state.take_events();
         for time in 1..GRACES as u64 {
@@ -290,7 +290,7 @@ mod tests {
         let mut state = backed();
         let mut grace = GracePeriod::begin(&mut state, Schedule::default(), NOW);
         assert!(state.take_events().has(Event::Recover));
-        state.region.witness(&key("i"), SEQUENCE, 8, NOW.unix).unwrap();
+        state.region.witness(key("i").as_bytes(), SEQUENCE, 8, NOW.unix).unwrap();
         let merged = Merged { current: vec![(BASELINE, 5), (NODE, 3)], limit: u64::MAX, ..Merged::default() };
         for _ in 1..GRACES {
             assert_eq!(grace.next(&mut at(&mut state, 0)), Next::Sleep(2_000));
@@ -342,7 +342,7 @@ mod tests {
         let mut state = backed();
         let mut grace = GracePeriod::begin(&mut state, Schedule::default(), NOW);
         // Evidence of what the peer's nodes have used.
-        state.region.witness(&key("i"), SEQUENCE, 8, NOW.unix).unwrap();
+        state.region.witness(key("i").as_bytes(), SEQUENCE, 8, NOW.unix).unwrap();
         let peer = |owes| [Member { id: [2; 16], owes }, Member { id: [1; 16], owes: true }];
         let period = |state: &mut RegionState, grace: &mut GracePeriod, ms: u64, owes| {
             state.members.listed(&peer(owes), &[1; 16], NOW.mono.after(ms.saturating_sub(100)));
@@ -364,7 +364,7 @@ mod tests {
     fn a_peer_that_owes_counts_for_ever_delays_the_baseline_for_some_minutes() {
         let mut state = backed();
         let mut grace = GracePeriod::begin(&mut state, Schedule::default(), NOW);
-        state.region.witness(&key("i"), SEQUENCE, 8, NOW.unix).unwrap();
+        state.region.witness(key("i").as_bytes(), SEQUENCE, 8, NOW.unix).unwrap();
         let mut ms = 0;
         while grace.next(&mut at(&mut state, ms)) == Next::Sleep(2_000) {
             ms += 2_000;

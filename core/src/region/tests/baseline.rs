@@ -22,8 +22,8 @@ fn the_others_use_that_a_filter_reports_counts_at_once_as_a_lower_bound() {
 fn a_query_is_answered_with_the_others_use_without_its_own() {
     let (mut region, mut backed) = (region(), backed());
     let query_of_own = query(6, 0);
-    region.witness(&key("k"), SEQUENCE, 10, NOW).unwrap();
-    backed.witness(&key("k"), SEQUENCE, 10, NOW).unwrap();
+    region.witness(key("k").as_bytes(), SEQUENCE, 10, NOW).unwrap();
+    backed.witness(key("k").as_bytes(), SEQUENCE, 10, NOW).unwrap();
     let Proposed::Query(merge) = backed.propose(node(1), &query_of_own, NOW).unwrap() else { panic!() };
     let merged = holding(&merge.parts);
     let answers = [
@@ -45,7 +45,7 @@ fn a_query_is_answered_with_the_others_use_without_its_own() {
 #[test]
 fn the_use_that_no_component_accounts_for_becomes_the_baseline_once() {
     let mut region = region();
-    region.witness(&key("k"), SEQUENCE, 7, NOW).unwrap();
+    region.witness(key("k").as_bytes(), SEQUENCE, 7, NOW).unwrap();
     region.report(node(1), &[count("k", SEQUENCE, 3)], NOW);
     let lower_bounds = region.end_grace_period(NOW);
     region.settle(&lower_bounds, NOW);
@@ -53,7 +53,7 @@ fn the_use_that_no_component_accounts_for_becomes_the_baseline_once() {
     region.report(node(1), &[count("k", SEQUENCE, 5)], NOW);
     assert_eq!(cell(&region).regional_total(), 9, "new use adds to it");
     region.settle(&[LowerBound { total: 20, ..lower_bounds[0].clone() }], NOW);
-    region.witness(&key("k"), SEQUENCE, 20, NOW).unwrap();
+    region.witness(key("k").as_bytes(), SEQUENCE, 20, NOW).unwrap();
     assert_eq!(region.end_grace_period(NOW), vec![]);
     region.settle(&lower_bounds, NOW);
     assert_eq!(cell(&region).component(BASELINE), 4, "the baseline is set once");
@@ -65,7 +65,7 @@ fn the_baseline_of_a_key_is_pushed_to_all_its_followers() {
     let mut region = region();
     region.subscribe(node(1));
     region.report(node(1), &[count("k", SEQUENCE, 3)], NOW);
-    region.witness(&key("k"), SEQUENCE, 7, NOW).unwrap();
+    region.witness(key("k").as_bytes(), SEQUENCE, 7, NOW).unwrap();
     pushed(&mut region, node(1), NOW);
     let lower_bounds = region.end_grace_period(NOW);
     region.settle(&lower_bounds, NOW);
@@ -75,7 +75,7 @@ fn the_baseline_of_a_key_is_pushed_to_all_its_followers() {
 #[test]
 fn no_baseline_is_set_if_components_reach_the_lower_bound() {
     let mut region = region();
-    region.witness(&key("k"), SEQUENCE, 7, NOW).unwrap();
+    region.witness(key("k").as_bytes(), SEQUENCE, 7, NOW).unwrap();
     let late = LowerBound { key: key("k"), sequence: SEQUENCE, total: 7, expires: NOW };
     region.report(node(1), &[count("k", SEQUENCE, 7)], NOW);
     assert_eq!(lower_bounds(&mut region), vec![]);
@@ -86,8 +86,8 @@ fn no_baseline_is_set_if_components_reach_the_lower_bound() {
 #[test]
 fn cells_that_began_after_the_loss_get_no_baseline() {
     let mut region = region();
-    region.witness(&key("k"), SEQUENCE, 7, NOW).unwrap();
-    region.witness(&key("k"), SEQUENCE - 1, 8, NOW).unwrap();
+    region.witness(key("k").as_bytes(), SEQUENCE, 7, NOW).unwrap();
+    region.witness(key("k").as_bytes(), SEQUENCE - 1, 8, NOW).unwrap();
     let early = region.end_grace_period(UnixMs(NOW.0 - 1));
     assert_eq!(early.iter().map(|lower_bound| lower_bound.sequence).collect::<Vec<_>>(), vec![SEQUENCE - 1]);
     assert_eq!(lower_bounds(&mut region).last(), Some(&(SEQUENCE, 7)), "it waits for the next grace period");
@@ -96,7 +96,7 @@ fn cells_that_began_after_the_loss_get_no_baseline() {
 #[test]
 fn a_lower_bound_never_exceeds_the_highest_count() {
     let mut region = region();
-    region.witness(&key("k"), SEQUENCE, u64::MAX, NOW).unwrap();
+    region.witness(key("k").as_bytes(), SEQUENCE, u64::MAX, NOW).unwrap();
     assert_eq!(cell(&region).regional_total(), MAX_COUNT);
 }
 
@@ -104,7 +104,7 @@ fn a_lower_bound_never_exceeds_the_highest_count() {
 fn the_baseline_is_published_with_the_rest_and_goes_to_the_store() {
     let mut region = one_of(1);
     region.attach_store();
-    region.witness(&key("k"), SEQUENCE, 7, NOW).unwrap();
+    region.witness(key("k").as_bytes(), SEQUENCE, 7, NOW).unwrap();
     assert!(rows(&mut region).is_empty(), "a lower bound is not published");
     let lower_bounds = region.end_grace_period(NOW);
     region.settle(&lower_bounds, NOW);
@@ -117,7 +117,7 @@ fn the_baseline_is_published_with_the_rest_and_goes_to_the_store() {
 #[test]
 fn counts_that_wait_to_be_written_to_the_store_are_not_lost() {
     let mut region = backed();
-    region.witness(&key("k"), SEQUENCE, 9, NOW).unwrap();
+    region.witness(key("k").as_bytes(), SEQUENCE, 9, NOW).unwrap();
     region.report(node(1), &[count("k", SEQUENCE, 2)], NOW);
     let merge = region.next_merges(9).remove(0);
     took(&mut region, &merge);

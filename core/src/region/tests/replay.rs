@@ -386,7 +386,7 @@ fn answers_for_ended_cells_create_no_cells() {
 #[test]
 fn the_reported_number_of_windows_is_that_of_cells() {
     let mut region = backed();
-    region.witness(&key("seen"), SEQUENCE, 4, NOW).unwrap();
+    region.witness(key("seen").as_bytes(), SEQUENCE, 4, NOW).unwrap();
     other(&mut region, &key("imported"), SEQUENCE, 4, NOW).unwrap();
     for step in 0..12 {
         let now = UnixMs(NOW.0 + step * CELL_MS);

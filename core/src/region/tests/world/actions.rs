@@ -159,7 +159,7 @@ impl World {
         if aggregator.incarnation.replace(store.incarnation).is_some() {
             aggregator.lost = Some(self.now);
             for (at, total) in own {
-                let _ = aggregator.region.witness(&at.0, at.1, total, self.now);
+                let _ = aggregator.region.witness(at.0.as_bytes(), at.1, total, self.now);
             }
         }
     }

@@ -263,7 +263,7 @@ fn of_two_aggregators_the_one_that_knows_of_more_use_raises_the_baseline() {
             }
         };
         for (region, total) in regions.iter_mut().zip(evidence) {
-            region.witness(&key("k"), SEQUENCE, total, NOW).unwrap();
+            region.witness(key("k").as_bytes(), SEQUENCE, total, NOW).unwrap();
             report(region, &mut store, 10);
         }
         let at = (key("k"), SEQUENCE);
