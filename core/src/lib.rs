@@ -89,3 +89,4 @@ pub mod quota;
 pub mod region;
 pub mod replication;
 pub mod rules;
+pub mod usage;

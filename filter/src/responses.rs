@@ -20,7 +20,7 @@ use weir_core::control::Banned;
 use weir_core::limiter::{Budget, Cause, Denial, ExactDetails, MAX_BUDGETS, RuleSet, Transactions};
 use weir_core::model::exact::Algorithm;
 use weir_core::model::time::UnixMs;
-use weir_core::rules::{Cost, JsonRpc, Responses, Rule};
+use weir_core::rules::{JsonRpc, LimitHeaders, Responses, Rule};
 
 /// Headers of a denial with all formats.
 const HEADERS: usize = 10;
@@ -164,6 +164,7 @@ pub fn denied(
         // A client that waits for the reset may pass then.
         let shown = Budget { reset_ms: denial.budget.reset_ms.max(wait_ms), ..denial.budget };
         budget_headers(&shown, &mut headers);
+        token_headers(rules, &[shown], &mut headers);
         if formats.ietf_headers {
             // The draft's `t` is the time until budget is available: here the wait, not the end of the cell.
             let waiting = Budget { reset_ms: wait_ms, ..denial.budget };
@@ -238,6 +239,7 @@ pub fn allowed_headers(
     let sooner = |one: Budget, other: Budget| if other.ends_before(&one) { other } else { one };
     if let Some(first) = budgets.iter().copied().reduce(sooner) {
         budget_headers(&first, &mut headers);
+        token_headers(rules, &budgets, &mut headers);
         if formats.ietf_headers {
             headers.push(("ratelimit", limits(rules, &budgets).into()));
             let policies = budgets.iter().map(|budget| (budget.rule, budget.limit));
@@ -254,11 +256,9 @@ pub fn is_shown(rules: &[Rule], rule: u16) -> bool {
 }
 
 /// Corrects the remaining budget by the cost that the response stated, which replaces what was reserved.
-pub fn settle(budget: &mut Budget, rules: &[Rule], cost: u64) {
-    if let Some(Cost::Response(details)) = rules.get(usize::from(budget.rule)).map(|rule| &rule.cost) {
-        let unreserved = budget.remaining.saturating_add(details.reserve).min(budget.limit);
-        budget.remaining = unreserved.saturating_sub(cost);
-    }
+pub fn settle(budget: &mut Budget, reserved: u64, cost: u64) {
+    let unreserved = budget.remaining.saturating_add(reserved).min(budget.limit);
+    budget.remaining = unreserved.saturating_sub(cost);
 }
 
 fn exact_headers(
@@ -285,6 +285,18 @@ fn budget_headers(budget: &Budget, headers: &mut Vec<Header>) {
     headers.push(("x-ratelimit-limit", budget.limit.into()));
     headers.push(("x-ratelimit-remaining", budget.remaining.into()));
     headers.push(("x-ratelimit-reset", seconds(budget.reset_ms).into()));
+}
+
+/// The headers of OpenAI's API about tokens, of the first limit that shows them.
+fn token_headers(rules: &[Rule], budgets: &[Budget], headers: &mut Vec<Header>) {
+    let of_tokens = |budget: &&Budget| {
+        rules.get(usize::from(budget.rule)).is_some_and(|rule| rule.headers() == LimitHeaders::OpenAi)
+    };
+    if let Some(budget) = budgets.iter().find(of_tokens) {
+        headers.push(("x-ratelimit-limit-tokens", budget.limit.into()));
+        headers.push(("x-ratelimit-remaining-tokens", budget.remaining.into()));
+        headers.push(("x-ratelimit-reset-tokens", format!("{}s", seconds(budget.reset_ms)).into()));
+    }
 }
 
 /// The draft's `RateLimit`.
@@ -724,24 +736,17 @@ mod tests {
 
     #[test]
     fn the_remaining_budget_follows_the_cost_of_the_response() {
-        let text = r#"{"aggregator": {"cluster": "c"}, "rules": [
-            {"name": "fixed", "identifier": {"header": "x-key"}, "limit": 1000, "window": "1m"},
-            {"name": "stated", "identifier": {"header": "x-key"}, "limit": 1000, "window": "1m",
-             "cost": {"response": {"header": "x-used"}, "reserve": 100, "max": 5000}}]}"#;
-        let config = Config::parse(text.as_bytes()).unwrap();
-        for (rule, remaining, cost, expected) in [
-            (1, 900, 300, 700),
-            (1, 900, 100, 900),
-            (1, 900, 0, 1_000),
-            (1, 900, 5_000, 0),
-            (1, 0, 40, 60),
-            (1, u64::MAX, 0, 1_000),
-            (0, 900, 300, 900),
-            (7, 900, 300, 900),
+        for (remaining, cost, expected) in [
+            (900, 300, 700),
+            (900, 100, 900),
+            (900, 0, 1_000),
+            (900, 5_000, 0),
+            (0, 40, 60),
+            (u64::MAX, 0, 1_000),
         ] {
-            let mut budget = Budget { rule, limit: 1_000, remaining, reset_ms: 1 };
-            settle(&mut budget, &config.rules, cost);
-            assert_eq!(budget.remaining, expected, "{rule} {remaining} {cost}");
+            let mut budget = Budget { rule: 1, limit: 1_000, remaining, reset_ms: 1 };
+            settle(&mut budget, 100, cost);
+            assert_eq!(budget.remaining, expected, "{remaining} {cost}");
         }
     }
 

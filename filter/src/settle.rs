@@ -1,98 +1,63 @@
-//! The cost of a request whose rule takes it from the response: the value of a header, or what follows if there is none.
+//! Reads what a response states of the cost of the current request.
 //!
-//! | end of the request | cost |
-//! |---|---|
-//! | a response with the header, from upstream or Envoy | its value; of several lines the largest |
-//! | the upstream's response without it | the rule's default |
-//! | no response, and the request may have reached an upstream | what was reserved, as it may have been used |
-//! | no response, and no upstream received it | 0 |
-//!
-//! A response that Envoy follows, by an internal redirect, ends its request too: Envoy sends the next one through all filters again. The
-//! filter receives the headers of such a response only with the access log.
+//! The cost is known with the response's headers, or at its end: with the access log, which Envoy writes when trailers and metadata of the
+//! body are there. A response that Envoy follows, by an internal redirect, is seen with the access log alone.
 
-use crate::host::calls;
+use crate::host::calls::{self, Envoy};
 use crate::host::headers::{Headers, Nothing};
-use weir_core::rules::{Cost, ResponseCost, Rule};
+use weir_core::rules::{Cost, End, Rule, Settled, Stage, Trailers};
+use weir_core::usage::Ratios;
 
-/// Envoy's response code details of a response from upstream.
-const VIA_UPSTREAM: &[u8] = b"via_upstream";
-/// The same of one that Envoy follows.
-const FOLLOWED: &[u8] = b"internal_redirect";
-
-/// Whether Envoy has headers of a response to the current request.
-pub fn is_answered() -> bool {
-    calls::response_headers(|bytes| !Headers::new(bytes, Nothing).is_empty())
-}
-
-/// The current request, whose cost is to be settled.
+/// The current request, whose cost is to be settled by what there is of its response.
 pub struct Settlement<'a> {
     rules: &'a [Rule],
-    /// Whether there are response headers.
-    answered: bool,
-    ending: Option<Ending>,
-}
-
-/// How a request ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ending {
-    /// The upstream responded.
-    Responded,
-    /// No response, but an upstream may have received the request.
-    Unanswered,
-    /// No upstream received the request.
-    NotSent,
+    stage: Stage,
+    /// Costs that are known, by rule.
+    settled: Vec<(u16, Settled)>,
+    ratios: &'a mut Ratios,
+    buffer: Vec<u8>,
 }
 
 impl<'a> Settlement<'a> {
-    /// The current request under these rules, `answered` or ended without a response.
-    pub fn new(rules: &'a [Rule], answered: bool) -> Self {
-        Settlement { rules, answered, ending: None }
+    /// The current request under these rules.
+    pub fn new(rules: &'a [Rule], stage: Stage, ratios: &'a mut Ratios) -> Self {
+        Settlement { rules, stage, settled: Vec::new(), ratios, buffer: Vec::new() }
     }
 
-    /// The cost under a rule.
-    pub fn cost(&mut self, rule: u16) -> u64 {
-        let Some(Cost::Response(cost)) = self.rules.get(usize::from(rule)).map(|rule| &rule.cost) else {
-            return 0;
+    /// The cost under a rule that has reserved so much, if it is known already.
+    pub fn cost(&mut self, rule: u16, reserved: u64) -> Option<u64> {
+        let Some(cost) = self.rules.get(usize::from(rule)).map(|rule| &rule.cost) else { return Some(0) };
+        let settled = self.read(cost, rule, reserved)?;
+        self.settled.push((rule, settled));
+        Some(settled.cost)
+    }
+
+    /// What was settled under a rule.
+    pub fn settled(&self, rule: u16) -> Option<Settled> {
+        self.settled.iter().find(|(of, _)| *of == rule).map(|(_, settled)| *settled)
+    }
+
+    fn read(&mut self, cost: &Cost, rule: u16, reserved: u64) -> Option<Settled> {
+        let Settlement { stage, ratios, buffer, .. } = self;
+        let stage = *stage;
+        let mut settle = |bytes: &[u8]| {
+            let end = End { response: &Headers::new(bytes, Envoy), stage, rule, reserved };
+            cost.settle(&end, ratios, buffer)
         };
-        self.stated(cost).unwrap_or_else(|| match self.ending() {
-            Ending::Responded => cost.of(None),
-            Ending::Unanswered => cost.reserve,
-            Ending::NotSent => 0,
-        })
-    }
-
-    fn stated(&self, cost: &ResponseCost) -> Option<u64> {
-        let largest = |bytes: &[u8]| {
-            let headers = Headers::new(bytes, Nothing);
-            let lines = headers.lines(&cost.name).filter(|line| !line.is_empty());
-            lines.map(|line| cost.of(Some(line))).max()
-        };
-        self.answered.then(|| calls::response_headers(largest)).flatten()
-    }
-
-    fn ending(&mut self) -> Ending {
-        let answered = self.answered;
-        *self.ending.get_or_insert_with(|| {
-            let details = [VIA_UPSTREAM, FOLLOWED];
-            match (answered && is(b"response\0code_details", &details), reached()) {
-                (true, _) => Ending::Responded,
-                (false, true) => Ending::Unanswered,
-                (false, false) => Ending::NotSent,
-            }
-        })
+        match stage {
+            Stage::Unanswered => settle(&[]),
+            Stage::Headers | Stage::Ended(_) => calls::response_headers(settle),
+        }
     }
 }
 
-/// Whether an upstream may have received the current request: it got a connection, or was retried.
-fn reached() -> bool {
-    let (mut address, mut attempts) = (Vec::new(), Vec::new());
-    calls::property(b"upstream\0local_address", &mut address);
-    calls::property(b"upstream\0request_attempt_count", &mut attempts);
-    let attempts = attempts.first_chunk::<8>().map_or(0, |attempts| u64::from_le_bytes(*attempts));
-    !address.is_empty() || attempts > 1
-}
-
-fn is(property: &[u8], expected: &[&[u8]]) -> bool {
-    let mut value = Vec::new();
-    calls::property(property, &mut value) && expected.contains(&value.as_slice())
+/// The end of the current request, if it has a response.
+pub fn ended() -> Option<Stage> {
+    if calls::response_headers(|bytes| Headers::new(bytes, Nothing).is_empty()) {
+        return None;
+    }
+    let grpc_status = calls::response_trailers(|bytes| {
+        std::str::from_utf8(Headers::new(bytes, Nothing).first(b"grpc-status")?).ok()?.parse().ok()
+    });
+    Some(Stage::Ended(Trailers { grpc_status }))
 }

@@ -252,7 +252,9 @@ impl Vm {
                     match plugin_of(plugins, root) {
                         Some(plugin) => effects.extend(plugin.resume(worker, context, outcome, mono)),
                         // It has ended with its plugin.
-                        None => worker.limiter.settle_cost(&mut EnvoyShared, request, |_| 0, mono),
+                        None => {
+                            worker.limiter.settle_cost(&mut EnvoyShared, request, |_, _| Some(0), mono);
+                        }
                     }
                 }
                 Output::Shadow { request, rule, outcome } => {

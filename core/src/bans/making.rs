@@ -9,7 +9,7 @@ use crate::model::key::{KeyParts, MAX_KEY_BYTES};
 use crate::model::shared::Shared;
 use crate::model::time::{MonoMs, Now, UnixMs};
 use crate::rules::identifier::has_value;
-use crate::rules::{Ban, Config, Rule};
+use crate::rules::{Ban, Config, Rule, Violations};
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -55,11 +55,6 @@ impl Bans {
         }
     }
 
-    /// Whether a rule bans.
-    pub fn has(&self, rule: usize) -> bool {
-        matches!(self.rules.get(rule), Some(Some(_)))
-    }
-
     /// Begins a request.
     pub fn begin(&mut self) {
         self.accused.clear();
@@ -99,8 +94,48 @@ impl Bans {
         rule: usize,
         now: Now,
     ) {
+        if self.counts(rule) != Some(Violations::Denials) {
+            return;
+        }
+        let accused = core::mem::take(&mut self.accused);
+        if let Some(identifier) = find(&accused, rule) {
+            self.violate(shared, (limiter, keeper), (rule, identifier), 1, now);
+        }
+        self.accused = accused;
+    }
+
+    /// Counts violations: the rule charged `cost` on the key `charged`, as the response of a request states.
+    pub fn charged(
+        &mut self,
+        shared: &mut impl Shared,
+        (limiter, keeper): (&mut Limiter, &mut Keeper),
+        (rule, charged): (usize, &[u8]),
+        cost: u64,
+        now: Now,
+    ) {
+        if cost == 0 || self.counts(rule) != Some(Violations::Charged) {
+            return;
+        }
+        let Ok(KeyParts { identifier, .. }) = KeyParts::decode(charged) else { return };
+        if has_value(identifier) {
+            self.violate(shared, (limiter, keeper), (rule, identifier), cost, now);
+        }
+    }
+
+    /// What a rule that bans counts as violations.
+    pub fn counts(&self, rule: usize) -> Option<Violations> {
+        self.rules.get(rule)?.as_ref().map(|banning| banning.ban.count)
+    }
+
+    fn violate(
+        &mut self,
+        shared: &mut impl Shared,
+        (limiter, keeper): (&mut Limiter, &mut Keeper),
+        (rule, identifier): (usize, &[u8]),
+        count: u64,
+        now: Now,
+    ) {
         let Some(banning) = self.rules.get(rule).and_then(Option::as_ref) else { return };
-        let Some(identifier) = find(&self.accused, rule) else { return };
         let last = keeper.controls().banned_here((&self.workspace, &banning.namespace), identifier, now);
         let parts = KeyParts {
             workspace: self.workspace.as_bytes(),
@@ -112,9 +147,9 @@ impl Bans {
         };
         self.key.clear();
         if parts.encode(&mut self.key).is_ok() {
+            let most = banning.ban.threshold;
             let rule = u16::try_from(rule).unwrap_or(u16::MAX);
-            let violation =
-                Violation { rule: (self.root, rule), key: &self.key, most: banning.ban.threshold };
+            let violation = Violation { rule: (self.root, rule), key: &self.key, count, most };
             if let Some(violator) = limiter.violation(shared, &violation, now.mono) {
                 self.ban(&violator, keeper, now);
             }

@@ -34,7 +34,7 @@ pub use check::{
 pub use compiled::{CompiledRule, Terms};
 pub use connection::link::{FRESH_MS, PING_MS};
 pub use given_back::{CellCount, GivenBack, MAX_GIVEN_BACK};
-pub use local::deferred::MAX_DEFERRED_REQUESTS;
+pub use local::deferred::{MAX_DEFERRED_REQUESTS, SettledCharge, SettledCharges};
 pub use local::judge::{ANSWER_SERVES_MS, SLACK_PART, STALE_MS, STRICT_PER_SECOND, TOLERANCE_PART, slack};
 pub use local::transact::OVERFLOW_IDENTIFIER;
 pub use local::violations::{MAX_VIOLATORS, Violation, Violator, violations_namespace};
@@ -187,19 +187,22 @@ impl Limiter {
         self.local.is_deferred(request)
     }
 
-    /// Settles the deferred cost of `request` under each of its rules. If it is less than the reserve, the rest is returned; if it is more,
-    /// it is charged in full, even beyond the limit. Does nothing for other requests.
+    /// Settles the deferred cost of `request` under each of its rules, and returns what was settled. `cost_of` gets the rule and what is
+    /// reserved for it. If it is less than the reserve, the rest
+    /// is returned; if it is more, it is charged in full, even beyond the limit. A charge stays reserved if the cost under one of its rules is
+    /// not known yet (`None`). Does nothing for other requests.
     pub fn settle_cost(
         &mut self,
         shared: &mut impl Shared,
         request: u64,
-        cost_of: impl FnMut(u16) -> u64,
+        cost_of: impl FnMut(u16, u64) -> Option<u64>,
         now: MonoMs,
-    ) {
-        if self.is_deferred(request) {
-            let now = self.enter(shared, now, false);
-            self.local.settle_cost(shared, request, cost_of, now);
+    ) -> SettledCharges {
+        if !self.is_deferred(request) {
+            return SettledCharges::new();
         }
+        let now = self.enter(shared, now, false);
+        self.local.settle_cost(shared, request, cost_of, now)
     }
 
     /// Counts a violation. Returns its identifier if that has reached the threshold. What is found later, or by the violations of another

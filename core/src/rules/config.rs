@@ -4,7 +4,6 @@ use super::addresses::Addresses;
 use super::index::Index;
 use super::parse::structure;
 use super::rule::Rule;
-use super::rule::cost::Cost;
 use super::secret::{SecretKey, SecretKind, Variables, read_secret};
 use crate::fields::Node;
 use crate::fields::{Bounds, Value, quoted};
@@ -126,9 +125,10 @@ impl Config {
         if self.responses.headers_on_allowed {
             return Some("responses.headers_on_allowed".to_string());
         }
-        let by_response = |rule: &Rule| matches!(rule.cost, Cost::Response(_));
-        if let Some(at) = self.rules.iter().position(by_response) {
-            return Some(format!("rules[{at}].cost.response.header"));
+        let mut deferred =
+            self.rules.iter().enumerate().filter_map(|(at, rule)| Some((at, rule.cost.deferred_by()?)));
+        if let Some((at, field)) = deferred.next() {
+            return Some(format!("rules[{at}].cost.{field}"));
         }
         let ledger = |rule: &Rule| rule.algorithm.zone().is_some();
         let at = self.rules.iter().position(ledger)?;
@@ -216,7 +216,7 @@ fn read_rules(node: Node<'_>, errors: &mut Errors) -> Option<Vec<Rule>> {
             return None;
         }
         let rule = Rule::read(node, errors)?;
-        expressions = expressions.saturating_add(rule.conditions.expressions());
+        expressions = expressions.saturating_add(rule.expressions());
         if expressions > EXPRESSIONS_MAX {
             let expected = format!("at most {EXPRESSIONS_MAX} in all rules, or other conditions");
             return node.reject(errors, "has one regular expression too many", expected);

@@ -8,7 +8,7 @@
 //!                              ├─ algorithm: how the limit is enforced
 //!                              ├─ carried: a limit that the request states
 //!                              ├─ overrides: identifiers with another limit
-//!                              ├─ cost
+//!                              ├─ cost: constant, or from the request or its response
 //!                              ├─ share: identifiers for which it is enforced
 //!                              ├─ ban
 //!                              └─ response: status and body of denials
@@ -57,12 +57,15 @@ pub use parse::manifest::object_name;
 pub use parse::plugin::PluginConfig;
 pub use request::{Lines, Request};
 pub use resolve::{Action, Denied, Live, Match, Matches, Scratch};
-pub use rule::ban::{Ban, MAX_BAN_MS};
+pub use rule::ban::{Ban, MAX_BAN_MS, Violations};
 pub use rule::carried::CarriedLimit;
-pub use rule::cost::{Cost, RequestCost, ResponseCost};
+pub use rule::cost::{
+    Cost, Deferral, End, Line, RequestCost, ResponseCost, Settled, Stage, Trailers, UsageCost, UsageResult,
+    Used, WhenCost,
+};
 pub use rule::json_rpc::JsonRpc;
 pub use rule::overrides::Override;
-pub use rule::response::{Body, OwnResponse};
+pub use rule::response::{Body, LimitHeaders, OwnResponse};
 pub use rule::share::Share;
 pub use rule::{Ambiguous, Missing, OnFailure, Rule, UnknownKey};
 pub use schema::schema;

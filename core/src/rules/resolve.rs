@@ -407,10 +407,11 @@ impl Scratch {
                 None => rule.limit,
             },
         };
+        let limit = found.limit_of(configured, rule.algorithm);
         Action::Limit {
-            limit: found.limit_of(configured, rule.algorithm),
+            limit,
             configured: found.sets_limit().then_some(configured),
-            cost: rule.cost.of(request, &mut self.sources.buffer),
+            cost: rule.cost.of(request, limit, &mut self.sources.buffer),
             epoch: found.epoch,
         }
     }

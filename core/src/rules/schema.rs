@@ -8,7 +8,7 @@
 use super::config::{self, RULES_MAX, Token};
 use super::describe::{
     DECIMAL, any_of, boolean, duration, extend, header_name, integer, list, name, number_text, object,
-    one_of, one_or_list, secret, text, visible, words,
+    one_of, one_or_list, required_each, secret, text, visible, words,
 };
 use super::identifier::{PARTS_MAX, sources};
 use super::matcher::text::TEXT_BYTES_MAX;
@@ -24,6 +24,7 @@ use super::{addresses, matcher};
 use crate::fields::Span;
 use crate::model::exact::MAX_LOG_LIMIT;
 use alloc::string::ToString;
+use alloc::vec::Vec;
 use core::ops::RangeInclusive;
 use serde_json::{Map, Value, json};
 
@@ -133,7 +134,13 @@ fn limit(range: RangeInclusive<u64>) -> Value {
         "filter_state" => text(KEY_BYTES_MAX),
         _ => integer(range.clone()),
     });
-    any_of([integer(range.clone()), one_of(&carried::KINDS, carried)])
+    let money = object(&[algorithm::MONEY], &[algorithm::MONEY], |_| money());
+    any_of([integer(range.clone()), one_of(&carried::KINDS, carried), money])
+}
+
+/// Dollars, or the string that Envoy's YAML reader makes of them.
+fn money() -> Value {
+    any_of([json!({ "type": "number", "minimum": 0 }), number_text("^[0-9.eE+-]+$")])
 }
 
 fn conditions() -> Value {
@@ -187,30 +194,128 @@ fn metadata_condition() -> Value {
 }
 
 fn cost() -> Value {
-    let header = || object(&cost::HEADER_FIELDS, &["header"], |_| header_name());
-    let stated_in = object(&cost::REQUEST_KINDS, &[], |name| match name {
+    let header = || object(&cost::response::HEADER_FIELDS, &["header"], |_| header_name());
+    let stated_in = object(&cost::request::KINDS, &[], |name| match name {
         "header" => header_name(),
         "metadata" => sources::metadata(),
         _ => unknown(),
     });
-    let of_request = object(&cost::REQUEST_FIELDS, &["request", "max"], |name| match name {
-        "request" => one_of(&cost::REQUEST_KINDS, stated_in.clone()),
+    let of_request = object(&cost::request::FIELDS, &["request", "max"], |name| match name {
+        "request" => one_of(&cost::request::KINDS, stated_in.clone()),
         _ => integer(1..=u64::MAX),
     });
-    let of_response = object(&cost::RESPONSE_FIELDS, &["response", "reserve", "max"], |name| match name {
+    let of_response = object(&cost::response::FIELDS, &["response", "reserve", "max"], |name| match name {
         "response" => header(),
         "max" => integer(1..=u64::MAX),
         "reserve" | "default" => integer(ANY),
         "hold_timeout" => duration(&cost::TIMEOUT),
         _ => unknown(),
     });
-    any_of([integer(ANY), of_request, of_response])
+    let [unanswered, hold_timeout] = cost::when::SHORT_FIELDS;
+    let of_usage = object(&cost::usage::FIELDS, &["usage"], of_usage);
+    let short = |field| object(&[field, unanswered, hold_timeout], &[field], of_when);
+    any_of([
+        integer(ANY),
+        of_request,
+        of_response,
+        object(&cost::when::FIELDS, &["when"], of_when),
+        short(cost::when::ONLY),
+        short(cost::when::REFUND),
+        of_usage,
+    ])
+}
+
+fn of_usage(name: &str) -> Value {
+    let weights = |required: &[&str]| object(&cost::usage::KINDS, required, |_| weight());
+    match name {
+        "usage" => usage_source(),
+        "weights" => weights(&[]),
+        "models" => list(
+            object(&cost::usage::MODEL_FIELDS, &cost::usage::MODEL_FIELDS, |name| match name {
+                "model" => text(cost::usage::MODEL_BYTES_MAX),
+                _ => weights(&[]),
+            }),
+            0..=cost::usage::MODELS_MAX,
+        ),
+        "prices" => json!({
+            "type": "object", "additionalProperties": weights(&["input", "output"]), "required": ["*"],
+            "maxProperties": cost::usage::MODELS_MAX,
+        }),
+        "reserve" => object(&cost::usage::RESERVE_FIELDS, &[], |name| match name {
+            "input" => any_of([words(&cost::usage::INPUTS), integer(cost::usage::TOKENS)]),
+            "output" => any_of([words(&cost::usage::OUTPUTS), integer(cost::usage::TOKENS)]),
+            _ => integer(cost::usage::TOKENS),
+        }),
+        "max" => integer(1..=u64::MAX),
+        "without_usage" | "on_disconnect" | "on_error_status" => {
+            any_of([words(&cost::usage::FALLBACKS), integer(ANY)])
+        }
+        "hold_timeout" => duration(&cost::TIMEOUT),
+        _ => unknown(),
+    }
+}
+
+/// A weight, or the string that Envoy's YAML reader makes of it.
+fn weight() -> Value {
+    any_of([json!({ "type": "number", "minimum": 0, "maximum": 1_000_000 }), number_text(DECIMAL)])
+}
+
+fn usage_source() -> Value {
+    let keys = |known: &[&str]| {
+        object(known, &[], |name| match name {
+            "filter" | "typed" => sources::metadata_field(name),
+            _ => one_or_list(text(KEY_BYTES_MAX), property::DEPTH_MAX),
+        })
+    };
+    let of_any: Vec<&str> = property::METADATA_KINDS.into_iter().chain(cost::source::KEYS).collect();
+    let own = object(&cost::source::SOURCES, &[], |name| match name {
+        "envoy" => text(KEY_BYTES_MAX),
+        "ai_gateway" => keys(&cost::source::KEYS),
+        _ => one_of(&property::METADATA_KINDS, keys(&of_any)),
+    });
+    any_of([words(&cost::source::WORDS), one_of(&cost::source::SOURCES, own)])
+}
+
+fn of_when(name: &str) -> Value {
+    match name {
+        "when" => list(when_line(), 1..=cost::when::LINES_MAX),
+        "default" | "reserve" => integer(ANY),
+        "unanswered" => any_of([words(&cost::when::UNANSWERED), integer(ANY)]),
+        "hold_timeout" => duration(&cost::TIMEOUT),
+        cost::when::ONLY | cost::when::REFUND => statuses(),
+        _ => unknown(),
+    }
+}
+
+fn statuses() -> Value {
+    let text = json!({ "type": "string", "pattern": "^([1-5]xx|[1-5][0-9]{2}-[1-5][0-9]{2})$" });
+    one_or_list(any_of([integer(cost::when::STATUS), text]), cost::when::STATUSES_MAX)
+}
+
+/// A line of `cost.when`.
+fn when_line() -> Value {
+    let header = object(&cost::response::HEADER_FIELDS, &["header"], |_| header_name());
+    let mut line = object(&cost::when::LINE_FIELDS, &["cost"], |name| match name {
+        "status" => statuses(),
+        "grpc_status" => one_or_list(integer(cost::when::GRPC_STATUS), cost::when::STATUSES_MAX),
+        "header" => {
+            one_or_list(one_of(&matcher::value::KINDS, header_condition()), cost::when::CONDITIONS_MAX)
+        }
+        "metadata" => one_or_list(metadata_condition(), cost::when::CONDITIONS_MAX),
+        "details" => visible(1..=cost::when::DETAILS_BYTES_MAX),
+        "from" => words(&cost::when::From::WORDS),
+        "cost" => any_of([integer(ANY), header.clone()]),
+        "max" => integer(1..=u64::MAX),
+        _ => unknown(),
+    });
+    extend(&mut line, json!({ "anyOf": required_each(cost::when::CONDITIONS) }));
+    line
 }
 
 fn override_() -> Value {
     let fields = object(&overrides::FIELDS, &["identifier"], |name| match name {
         "identifier" => text(overrides::IDENTIFIER_BYTES_MAX),
-        "limit" => integer(ANY),
+        "limit" => any_of([integer(ANY), object(&[algorithm::MONEY], &[algorithm::MONEY], |_| money())]),
         "exempt" => json!({ "const": true }),
         _ => unknown(),
     });
@@ -222,6 +327,7 @@ fn ban() -> Value {
         "threshold" => integer(ban::DENIALS),
         "window" => duration(&ban::WITHIN),
         "duration" | "max_duration" => duration(&ban::FOR),
+        "count" => words(&ban::Violations::WORDS),
         _ => unknown(),
     })
 }
@@ -236,13 +342,13 @@ fn response() -> Value {
         "id" => sources::metadata(),
         _ => unknown(),
     });
-    let of_json_rpc = json!({ "body": false, "content_type": false });
+    let of_format = json!({ "body": false, "content_type": false });
     extend(
         &mut schema,
         json!({
             "dependentRequired": { "content_type": ["body"], "id": ["format"] },
             "if": { "required": ["format"] },
-            "then": { "properties": of_json_rpc },
+            "then": { "properties": of_format },
             "else": { "properties": { "status": integer(response::STATUS) } },
         }),
     );
@@ -259,7 +365,6 @@ mod tests {
     use super::*;
     use alloc::format;
     use alloc::string::String;
-    use alloc::vec::Vec;
 
     /// The paths of fields without a description.
     fn undescribed(schema: &Value, path: &str, found: &mut Vec<String>) {

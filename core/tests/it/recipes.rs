@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use weir_core::fields::yaml::{self, Dialect};
-use weir_core::rules::{Action, Config, Lines, Live, Request, Scratch};
+use weir_core::rules::{Action, Config, Cost, Lines, Live, Request, Scratch, Violations};
 
 const PAGE: &str = include_str!("../../../filter/CONFIGURATION.md");
 
@@ -82,6 +82,11 @@ fn authorised(customer: &str, limit: &str) -> Sent {
 fn cases() -> Vec<(&'static str, Vec<Case>)> {
     let forwarded = Sent::of(&[(":path", "/"), ("x-forwarded-for", "9.9.9.9, 198.51.100.1")]);
     let tokens = Sent::of(&[(":path", "/v1/chat"), ("authorization", "Bearer team_1")]);
+    let claim =
+        |name: &str| format!("metadata\0filter_metadata\0envoy.filters.http.jwt_authn\0jwt_payload\0{name}");
+    let prompt =
+        Sent::of(&[(":method", "POST"), (":path", "/v1/chat/completions"), ("content-length", "400")]);
+    let prompt = prompt.with(&claim("sub"), "alice").with(&claim("org"), "acme");
     vec![
         ("A limit for each API key", vec![(key("a"), vec![("a", limit(1_000, 1))])]),
         (
@@ -119,6 +124,23 @@ fn cases() -> Vec<(&'static str, Vec<Case>)> {
                 (login("/login", ""), vec![(r"\-", Action::DenyMissing)]),
             ],
         ),
+        (
+            "Tokens and money of language models",
+            vec![(
+                prompt,
+                vec![
+                    ("alice", limit(200_000, 100 + 1_024)),
+                    ("acme", limit(50_000_000, 100 * 10 + 1_024 * 30)),
+                ],
+            )],
+        ),
+        (
+            "Wrong passwords alone",
+            vec![
+                (login("/Login", "Alice"), vec![("alice", limit(5, 1))]),
+                (login("/logout", "alice"), vec![]),
+            ],
+        ),
         ("Never more than the limit", vec![(key("a"), vec![("a", limit(100, 1))])]),
         ("A new limit, first without effect", vec![(key("a"), vec![("a", limit(30, 1))])]),
     ]
@@ -150,5 +172,8 @@ fn recipes_resolve_requests_as_they_state() {
     let rule = |heading: &str| &recipes[heading].rules[0];
     assert!(rule("Never more than the limit").hard_limit);
     assert!(rule("A new limit, first without effect").shadow);
+    let by_response = rule("Wrong passwords alone");
+    assert!(matches!(by_response.cost, Cost::When(_)), "{:?}", by_response.cost);
+    assert_eq!(by_response.ban.map(|ban| ban.count), Some(Violations::Charged));
     assert_eq!(rule("Logins, with a ban").ban.as_ref().map(|ban| ban.threshold), Some(20));
 }

@@ -50,7 +50,8 @@ fn the_least_configuration_has_the_documented_defaults() {
     assert!(!config.test_faults);
     let rule = &config.rules[0];
     assert_eq!((rule.name.as_str(), rule.namespace.as_str()), ("r", "r"));
-    assert_eq!((rule.limit, rule.duration_ms, &rule.cost), (1, 1_000, &Cost::Fixed(1)));
+    assert_eq!((rule.limit, rule.duration_ms), (1, 1_000));
+    assert!(matches!(rule.cost, Cost::Fixed(1)), "{:?}", rule.cost);
     assert_eq!((rule.missing, rule.shadow, rule.timeout_ms), (Missing::Shared, false, 50));
     assert_eq!(rule.ambiguous, Ambiguous::Shared);
     assert_eq!((rule.on_failure, rule.unknown_key), (OnFailure::Allow, UnknownKey::Query));
@@ -357,6 +358,18 @@ fn invalid_costs_and_bans() {
         (
             r#""cost": {"response": {"header": "x"}, "max": 9, "reserve": 1}, "hard_limit": true"#,
             "rules[0].cost: an object cannot come from a response, as a hard limit",
+        ),
+        (
+            r#""cost": {"only": 401}, "algorithm": "sliding_log""#,
+            "rules[0].cost: an object cannot come from a response",
+        ),
+        (
+            r#""cost": {"when": [{"status": 401, "cost": 2}], "reserve": 1}, "hard_limit": true"#,
+            "rules[0].cost: an object can be more than its reserve, which a hard limit must hold",
+        ),
+        (
+            r#""ban": {"threshold": 1, "window": "1m", "duration": "1m", "count": "charged"}"#,
+            "rules[0].ban.count: \"charged\" has no effect here, as no response settles the cost",
         ),
         (r#""cost": {"request": {"header": "x"}, "max": 0}"#, "rules[0].cost.max: 0 is out of range"),
         (

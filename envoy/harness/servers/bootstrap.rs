@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
+use weir_core::rules::{Config, STAND_IN};
 
 /// The listener's name, which is also the `stat_prefix` of its HTTP connection manager.
 pub const LISTENER: &str = "ingress";
@@ -30,6 +31,8 @@ pub struct EnvoyOptions {
     pub filter: Filter,
     /// HTTP filters in front of the filter, as Envoy's configuration has them.
     pub before: Vec<Value>,
+    /// Filters after it, before the router.
+    pub after: Vec<Value>,
     /// TLS for clients; `None` for plain text.
     pub client_tls: Option<ClientTls>,
     /// How often the filter stands in the chain. The cost of one is small beside a machine's noise, that of ten is not.
@@ -65,6 +68,7 @@ impl Default for EnvoyOptions {
             admin_port: 0,
             filter: Filter::None,
             before: Vec::new(),
+            after: Vec::new(),
             client_tls: None,
             copies: 1,
             second: None,
@@ -160,15 +164,11 @@ pub struct Weir {
 }
 
 impl Weir {
-    /// The filter `wasm`, or the module beside it that receives responses, if the configuration needs that: headers on
-    /// allowed responses, a ledger (whose transactions are response headers), or costs from a response.
+    /// The filter `wasm`, or the module beside it that receives responses, if the configuration needs that.
     pub fn new(wasm: PathBuf, config: Value) -> Self {
-        let rules = config["rules"].as_array();
-        let has_ledger = rules.is_some_and(|rules| rules.iter().any(|rule| rule["algorithm"] == "ledger"));
-        let has_response_cost =
-            rules.is_some_and(|rules| rules.iter().any(|rule| rule["cost"]["response"].is_object()));
-        let wasm = match config["responses"]["headers_on_allowed"] == true || has_ledger || has_response_cost
-        {
+        let text = config.to_string();
+        let parsed = Config::parse_with(text.as_bytes(), &|_| Some(STAND_IN.to_owned()));
+        let wasm = match parsed.is_ok_and(|config| config.needs_responses().is_some()) {
             true => wasm.with_file_name("weir-filter-responses.wasm"),
             false => wasm,
         };
@@ -183,13 +183,21 @@ pub enum Route {
     Direct,
     /// An upstream on this port of this machine.
     Upstream(u16),
+    /// The same, by HTTP/2 without TLS.
+    Http2(u16),
 }
 
 /// The whole bootstrap. `folder` contains the file of a reloadable listener. All ports must be set.
 pub fn bootstrap(options: &EnvoyOptions, folder: &Path) -> Value {
     let mut clusters = Vec::new();
-    if let Route::Upstream(port) = options.route {
-        clusters.push(cluster("upstream", &[port]));
+    match options.route {
+        Route::Direct => {}
+        Route::Upstream(port) => clusters.push(cluster("upstream", &[port])),
+        Route::Http2(port) => {
+            let mut cluster = cluster("upstream", &[port]);
+            use_http2(&mut cluster, json!({}));
+            clusters.push(cluster);
+        }
     }
     if let Some(port) = options.collector_port {
         let mut cluster = cluster(COLLECTOR_CLUSTER, &[port]);
@@ -295,7 +303,7 @@ fn route(route: Route) -> Value {
             json!({ "name": ROUTE, "match": matched, "direct_response": { "status": 200, "body": { "inline_string": "ok\n" } } })
         }
         // Envoy follows a 302 of the upstream by itself.
-        Route::Upstream(_) => json!({ "name": ROUTE, "match": matched,
+        Route::Upstream(_) | Route::Http2(_) => json!({ "name": ROUTE, "match": matched,
             "route": { "cluster": "upstream", "internal_redirect_policy": {} } }),
     }
 }
@@ -312,7 +320,8 @@ fn http_filters(filter: &Filter, options: &EnvoyOptions) -> Vec<Value> {
         Filter::Quota(service) => Some(rate_limit_quota(service)),
     };
     let filters = first.into_iter().flat_map(|filter| std::iter::repeat_n(filter, options.copies));
-    options.before.iter().cloned().chain(filters).chain([router]).collect()
+    let after = options.after.iter().cloned();
+    options.before.iter().cloned().chain(filters).chain(after).chain([router]).collect()
 }
 
 fn wasm_filter(weir: &Weir) -> Value {
@@ -441,9 +450,10 @@ fn access_log(folder: &Path) -> Value {
 /// Without these tags, the name of each rule would be a part of a metric's name. The tags match the keys that the
 /// filter writes; a rule's name may contain dots.
 fn stats_tags() -> Vec<Value> {
-    let rule = r"^wasmcustom\.weir_\w+(\.rule\.(.+?))(?:\.(?:outcome|reason|result)\.[^.]+)*$".to_owned();
-    let last =
-        ["outcome", "reason", "result"].map(|tag| (tag, format!(r"^wasmcustom\.weir_.*(\.{tag}\.([^.]+))")));
+    let rule =
+        r"^wasmcustom\.weir_\w+(\.rule\.(.+?))(?:\.(?:outcome|reason|result|line|kind)\.[^.]+)*$".to_owned();
+    let last = ["outcome", "reason", "result", "line", "kind"];
+    let last = last.map(|tag| (tag, format!(r"^wasmcustom\.weir_.*(\.{tag}\.([^.]+))")));
     let tags = [("rule", rule)].into_iter().chain(last);
     tags.map(|(name, regex)| json!({ "tag_name": name, "regex": regex })).collect()
 }

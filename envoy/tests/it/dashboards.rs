@@ -129,13 +129,21 @@ impl Exported {
         .await
         .unwrap();
         let wasm = binaries::filter().unwrap();
+        let used = json!({ "metadata": { "filter": "test", "input": "in", "output": "out" } });
+        let set_metadata = json!({ "name": "set_metadata", "typed_config": {
+            "@type": "type.googleapis.com/envoy.extensions.filters.http.set_metadata.v3.Config",
+            "metadata": [{ "metadata_namespace": "test", "value": { "in": 3, "out": 2 } }],
+        }});
         let config = json!({ "aggregator": { "cluster": bootstrap::AGGREGATOR_CLUSTER }, "rules": [
             { "name": "a.rule-of_mine", "identifier": { "header": "x-key" }, "limit": LIMIT, "window": "1h" },
             { "name": "held", "identifier": { "header": "x-key" }, "limit": 9, "window": "1h", "algorithm": "sliding_log" },
+            { "name": "settled", "identifier": { "header": "x-key" }, "limit": 1_000, "window": "1h", "cost": { "refund": "5xx" } },
+            { "name": "tokens", "identifier": { "header": "x-key" }, "limit": 1_000, "window": "1h", "cost": { "usage": used, "max": 9, "reserve": { "input": 0, "output": 1 } } },
         ]});
         let envoy = Envoy::start(EnvoyOptions {
             filter: Filter::Weir(Weir::new(wasm.clone(), config)),
             aggregator_ports: vec![aggregator.grpc_port()],
+            before: vec![set_metadata],
             ..EnvoyOptions::default()
         })
         .await
@@ -158,7 +166,12 @@ impl Exported {
             envoy.send(Request::get("/").header("x-key", "a")).await.unwrap();
             text = envoy.admin_get("/stats/prometheus").await.unwrap().text();
             text += &aggregator.admin_get("/metrics").await.unwrap().text();
-            let results = ["weir_query_results_total{", "weir_exact_results_total{"];
+            let results = [
+                "weir_query_results_total{",
+                "weir_exact_results_total{",
+                "weir_settled_total{",
+                "weir_usage_tokens_total{",
+            ];
             let mut expected = ["outcome=\"denied\"", "outcome=\"allowed\""].into_iter().chain(results);
             expected.all(|expected| text.contains(expected))
         })

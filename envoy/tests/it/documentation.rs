@@ -44,7 +44,7 @@ const PAGES: [&str; 26] = [
 const SITE_LINK: &str = "../../issues/new";
 
 /// Objects of the configuration with an unknown field `x`. The parser's error lists the fields that it accepts there.
-const OBJECTS: [(&str, &str); 22] = [
+const OBJECTS: [(&str, &str); 30] = [
     ("", r#"{"x": 1}"#),
     ("aggregator", r#"{"aggregator": {"x": 1}}"#),
     ("table", r#"{"table": {"x": 1}}"#),
@@ -62,6 +62,14 @@ const OBJECTS: [(&str, &str); 22] = [
     ("jwt_claim", r#"{"rules": [{"identifier": {"jwt_claim": {"x": 1}}}]}"#),
     ("cost", r#"{"rules": [{"cost": {"request": {"header": "a"}, "x": 1}}]}"#),
     ("cost", r#"{"rules": [{"cost": {"response": {"header": "a"}, "x": 1}}]}"#),
+    ("cost", r#"{"rules": [{"cost": {"when": [], "x": 1}}]}"#),
+    ("", r#"{"rules": [{"cost": {"when": [{"cost": 1, "x": 1}]}}]}"#),
+    ("cost", r#"{"rules": [{"cost": {"only": 401, "x": 1}}]}"#),
+    ("cost", r#"{"rules": [{"cost": {"refund": 500, "x": 1}}]}"#),
+    ("cost", r#"{"rules": [{"cost": {"usage": "envoy", "x": 1}}]}"#),
+    ("cost.reserve", r#"{"rules": [{"cost": {"usage": "envoy", "reserve": {"x": 1}}}]}"#),
+    ("", r#"{"rules": [{"cost": {"usage": "envoy", "weights": {"x": 1}}}]}"#),
+    ("limit", r#"{"rules": [{"limit": {"usd": 1, "x": 1}, "window": "1m"}]}"#),
     ("cost.request", r#"{"rules": [{"cost": {"request": {"x": 1}}}]}"#),
     ("cost.response", r#"{"rules": [{"cost": {"response": {"x": 1}}}]}"#),
     ("ban", r#"{"rules": [{"ban": {"x": 1}}]}"#),

@@ -1,14 +1,17 @@
 //! The policies in `examples/`: `check-config` accepts each of them, a real Envoy loads it, and it behaves as
 //! documented. The fragments of `envoy/README.md` and `filter/README.md` form a configuration that Envoy accepts.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use hyper::body::Incoming;
 use serde_json::{Value, json};
 use sqlx::{Connection, MySqlConnection};
+use tokio::task::JoinSet;
 use weir_core::rules::Config;
-use weir_envoy::http::{self, Request, Response};
+use weir_envoy::http::{self, Protocol, Request, Response};
 use weir_envoy::load::{self, LoadPlan};
 use weir_envoy::{
     Aggregator, AggregatorOptions, DatabaseServer, EchoUpstream, Envoy, EnvoyOptions, Filter, RateLimit,
@@ -16,6 +19,7 @@ use weir_envoy::{
 };
 
 use crate::scenarios::common::run_aggregator;
+use crate::scenarios::upstream::{self, Upstream};
 
 /// What the environment variable of the examples holds.
 const HASH_KEY: &str = "a-random-text-of-these-tests";
@@ -180,6 +184,61 @@ async fn tokens_are_charged_as_the_response_states() {
     assert_eq!((denied.status, denied.header("x-ratelimit-limit")), (429, Some("100000")));
     assert_eq!(call("team_red", "x-tokens-used=1").await.status, 200, "another key");
     assert_eq!(policy.send(Request::get("/v1/chat")).await.status, 429, "no key, no answer");
+}
+
+/// A login that answers with the status of `x-status`, and redirects to `x-location`.
+fn login(request: &hyper::Request<Incoming>) -> io::Result<upstream::Response> {
+    let header = |name| upstream::header(request, name);
+    let mut response = upstream::whole(header("x-status").parse().map_err(io::Error::other)?, "ok\n");
+    if !header("x-location").is_empty() {
+        let location = header("x-location").parse().map_err(io::Error::other)?;
+        response.headers_mut().insert("location", location);
+    }
+    Ok(response)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_wrong_passwords_count() {
+    let upstream = Upstream::start(Protocol::Http1, login).await;
+    let policy = Policy::routed("failed-logins.json", upstream.options().route).await;
+    policy.begin_window(900).await;
+    let attempt = |address: &str, user: &str, status: &str| {
+        let request = Request::post("/login", "").header("x-forwarded-for", address);
+        request.header("x-login-user", user).header("x-status", status)
+    };
+    let address = "203.0.113.1";
+    for sent in ["200", "401", "500", "403", "200", "401", "503", "401", "403"] {
+        let status = policy.send(attempt(address, "alice", sent)).await.status;
+        assert_eq!(status, sent.parse::<u16>().unwrap());
+    }
+    assert_eq!(policy.send(attempt(address, "alice", "200")).await.status, 429, "five wrong ones");
+    assert_eq!(policy.send(attempt("203.0.113.2", "ALICE", "200")).await.status, 429, "from anywhere");
+
+    upstream.gate.send_replace(false);
+    let before = upstream.arrived();
+    let mut guesses = JoinSet::new();
+    for number in 0..100 {
+        let request = attempt(&format!("203.0.113.{number}"), "bob", "401");
+        let address = policy.envoy.address();
+        guesses.spawn(async move { http::send(address, request).await.unwrap().status });
+    }
+    for _ in 0..95 {
+        assert_eq!(guesses.join_next().await.unwrap().unwrap(), 429);
+    }
+    let arrived = async || upstream.arrived() == before + 5;
+    wait::until("five guesses reach the login", SOON, arrived).await.unwrap();
+    upstream.gate.send_replace(true);
+    assert_eq!(guesses.join_all().await, [401; 5]);
+
+    let other = "198.51.100.7";
+    for number in 0..20 {
+        let request = attempt(other, &format!("user{number}"), "302").header("x-location", "/login?wrong");
+        assert_eq!(policy.send(request).await.status, 302);
+    }
+    let banned = async || policy.send(attempt(other, "carol", "200")).await.status == 429;
+    wait::until("the address is banned", SOON, banned).await.unwrap();
+    policy.details("weir_banned").await;
+    assert_eq!(policy.send(attempt(address, "carol", "200")).await.status, 200);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -96,6 +96,40 @@ fn complete() -> Value {
                 "response": { "format": "json_rpc", "status": 200, "id": { "filter": "f", "key": "k" }, "headers": "shown" },
             },
             { "name": "d", "algorithm": "ledger", "zone": 7, "identifier": { "authorization": true }, "cost": 0 },
+            {
+                "name": "e", "identifier": { "host": true }, "limit": 9, "window": "1h",
+                "cost": {
+                    "when": [
+                        { "status": [401, "4xx", "500-599"], "header": { "name": "x", "prefix": "a" }, "cost": 1 },
+                        { "grpc_status": 16, "metadata": [{ "filter": "f", "key": "k", "present": true }], "cost": 0 },
+                        { "details": "rbac_", "from": "envoy", "cost": { "header": "x" }, "max": 9 },
+                    ],
+                    "default": 0, "reserve": 9, "unanswered": "reserve", "hold_timeout": "1m",
+                },
+                "ban": { "threshold": 3, "window": "1m", "duration": "10m", "count": "charged" },
+            },
+            { "name": "f", "identifier": { "host": true }, "limit": 9, "window": "1h", "cost": { "only": 401, "unanswered": 0 } },
+            {
+                "name": "h", "identifier": { "host": true }, "limit": { "usd": 0.5 }, "window": "1h",
+                "cost": {
+                    "usage": { "envoy": "envoy.ai.token_usage" }, "without_usage": "reserve", "on_disconnect": "max", "on_error_status": 3,
+                    "prices": { "a*": { "input": 2.5, "cached_input": 1, "output": 10 }, "*": { "input": 10, "output": 30 } },
+                    "hold_timeout": "10m",
+                },
+                "response": { "headers": "openai", "format": "openai" },
+            },
+            {
+                "name": "i", "identifier": { "host": true }, "limit": 9, "window": "1h",
+                "cost": {
+                    "usage": { "metadata": { "filter": "f", "input": "i", "output": ["o", "n"], "model": "m" } }, "max": 100_000,
+                    "weights": { "cache_creation": 1.25, "reasoning": 4 }, "models": [{ "model": "b*", "weights": { "input": 0 } }],
+                    "reserve": { "input": "content_length", "input_default": 9, "output": 5, "output_cap": 9, "output_default": 7 },
+                },
+            },
+            {
+                "name": "g", "identifier": { "host": true }, "limit": 9, "window": "1h", "hard_limit": true,
+                "cost": { "refund": ["5xx"], "hold_timeout": 1000 },
+            },
         ],
     })
 }
@@ -361,10 +395,12 @@ fn check(schema: &Value, value: &Value, place: &str) -> Result<(), String> {
             "$schema" | "title" | "description" | "then" | "else" | "properties" | "items" => true,
             "type" => is_of_type(value, wanted.as_str().unwrap()),
             "additionalProperties" => {
-                assert_eq!(wanted, false);
-                object
-                    .is_none_or(|fields| fields.keys().all(|name| keywords["properties"].get(name).is_some()))
+                let is_known =
+                    |name: &String| keywords.get("properties").is_some_and(|known| known.get(name).is_some());
+                let mut others = object.into_iter().flatten().filter(|(name, _)| !is_known(name));
+                others.all(|(_, value)| check(wanted, value, place).is_ok())
             }
+            "maxProperties" => object.is_none_or(|fields| fields.len() <= limit),
             "required" => !value.is_object() || given(wanted),
             "dependentRequired" => wanted
                 .as_object()

@@ -1,6 +1,6 @@
 //! The filter's metrics in Envoy's statistics, updated in batches instead of by a host call for each request.
 //!
-//! All names begin with `weir_`. Rule, outcome, reason and result are parts of the name and become labels through the
+//! All names begin with `weir_`. Rule, outcome, reason, result and line are parts of the name and become labels through the
 //! `stats_tags` of the shipped bootstrap. No name contains an identifier or a node.
 //!
 //! The tables of the metrics are [`limiter::METRICS`] and [`counters::METRICS`](crate::counters::METRICS).
@@ -73,6 +73,12 @@ impl DecisionMetrics {
                 calls::increment_metric(id, i64::try_from(count).unwrap_or(i64::MAX));
             }
         });
+        for ((rule, what), count) in counters.take_settled() {
+            let name = what.metric(rules.get(usize::from(rule)).map_or("", |rule| rule.name.as_str()));
+            if let Some(id) = calls::define_metric(MetricType::Counter, &name) {
+                calls::increment_metric(id, i64::try_from(count).unwrap_or(i64::MAX));
+            }
+        }
         let last = self.flushed_requests.replace(counters.requests);
         self.ids.report(counters::METRICS, &counters.requests, last);
     }

@@ -4,15 +4,47 @@
 pub(crate) mod metrics;
 pub mod reporter;
 
+use std::collections::BTreeMap;
 use weir_core::model::metric::Metric;
 use weir_core::model::outcome::{Outcomes, RuleOutcome};
+use weir_core::rules::{Line, Settled, UsageResult, Used};
 
 /// Counts by rule and outcome.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
     counts: Vec<Outcomes<u64>>,
+    /// What settled costs, by rule and what of it: at most some thirty of each rule.
+    settled: BTreeMap<(u16, SettledCount), u64>,
     /// Requests that end before any rule.
     pub requests: Requests,
+}
+
+/// What is counted of costs that responses settle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SettledCount {
+    /// Requests by what decided their cost.
+    Line(Line),
+    /// Requests by what is known of the use of a language model.
+    Usage(UsageResult),
+    /// Tokens of this kind.
+    Tokens(&'static str),
+    /// Units that were charged by an estimate.
+    Estimated,
+    /// Requests of models without a price of their own.
+    Unpriced,
+}
+
+impl SettledCount {
+    /// The name of the metric for a rule, with its labels.
+    pub fn metric(self, rule: &str) -> String {
+        match self {
+            SettledCount::Line(line) => format!("weir_settled_total.rule.{rule}.line.{line}"),
+            SettledCount::Usage(result) => format!("weir_usage_total.rule.{rule}.result.{}", result.name()),
+            SettledCount::Tokens(kind) => format!("weir_usage_tokens_total.rule.{rule}.kind.{kind}"),
+            SettledCount::Estimated => format!("weir_usage_estimated_total.rule.{rule}"),
+            SettledCount::Unpriced => format!("weir_unpriced_models_total.rule.{rule}"),
+        }
+    }
 }
 
 /// Counts of requests that end before any rule: a further one is a field, a row of [`METRICS`], and the place that counts it.
@@ -44,6 +76,43 @@ impl Counters {
         if let Some(count) = self.counts.get_mut(rule).map(|counts| counts.get_mut(outcome)) {
             *count = count.saturating_add(1);
         }
+    }
+
+    /// Counts what settled a cost.
+    pub fn count_settled(&mut self, rule: u16, line: Line) {
+        self.add_settled(rule, SettledCount::Line(line), 1);
+    }
+
+    /// Counts the use of a language model.
+    pub fn count_usage(&mut self, rule: u16, settled: Settled) {
+        let Settled { cost, line, used } = settled;
+        if let Line::Usage(result) = line {
+            self.add_settled(rule, SettledCount::Usage(result), 1);
+        }
+        let Some(Used { tokens, is_estimated, is_unpriced }) = used else { return };
+        for (kind, tokens) in [
+            ("input", tokens.input),
+            ("cached_input", tokens.cached_input),
+            ("cache_creation", tokens.cache_creation),
+            ("output", tokens.output),
+            ("reasoning", tokens.reasoning),
+        ] {
+            self.add_settled(rule, SettledCount::Tokens(kind), tokens);
+        }
+        self.add_settled(rule, SettledCount::Estimated, if is_estimated { cost } else { 0 });
+        self.add_settled(rule, SettledCount::Unpriced, u64::from(is_unpriced));
+    }
+
+    fn add_settled(&mut self, rule: u16, what: SettledCount, by: u64) {
+        if by > 0 {
+            let count = self.settled.entry((rule, what)).or_default();
+            *count = count.saturating_add(by);
+        }
+    }
+
+    /// Returns what settled costs, and resets it.
+    pub fn take_settled(&mut self) -> BTreeMap<(u16, SettledCount), u64> {
+        std::mem::take(&mut self.settled)
     }
 
     /// Passes each count that is not 0 to `out`, and resets it.

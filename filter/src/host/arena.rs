@@ -8,7 +8,7 @@ const KEEP_BYTES: usize = 256 * 1024;
 /// Where the host writes its next bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Arena {
-    /// Headers of the current request, kept while it is decided.
+    /// Headers of the current request while it is decided, or of its response while its cost is settled.
     Headers,
     /// Anything else, kept until the next host call that returns bytes.
     Other,
@@ -38,7 +38,7 @@ pub fn fetch<R>(
     }
     // SAFETY: the host wrote `length` bytes to an address that it got from `weir_on_memory_allocate`, which lies in
     // one of the arenas. Those are only touched by the next call of this function for the same arena, and none is
-    // made while `read` runs: `Headers` is fetched once a request, `Other` is copied or parsed at once.
+    // made while `read` runs: nothing that reads `Headers` fetches them, and `Other` is copied or parsed at once.
     let bytes = unsafe { std::slice::from_raw_parts(data, length) };
     read(status, bytes)
 }

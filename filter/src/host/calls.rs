@@ -4,6 +4,7 @@
 //! in place. The numbers are those of the SDK's types.
 
 use crate::host::arena::{Arena, fetch};
+use crate::host::headers::Beyond;
 use proxy_wasm::types::{BufferType, LogLevel, MapType, MetricType, Status, StreamType};
 use weir_core::model::time::{MonoMs, UnixMs};
 
@@ -183,17 +184,23 @@ fn buffer<R>(kind: BufferType, read: impl FnOnce(&[u8]) -> R) -> R {
 /// All headers of the current request, as the ABI serialises them (see [`crate::host::headers`]).
 pub fn request_headers<R>(read: impl FnOnce(&[u8]) -> R) -> R {
     let map = MapType::HttpRequestHeaders as u32;
-    // SAFETY: `fetch` gives valid places for the answer.
-    let call = |data, length| unsafe { raw::proxy_get_header_map_pairs(map, data, length) };
-    fetch(Arena::Headers, call, |_, bytes| read(bytes))
+    header_map(map, Arena::Headers, read)
 }
 
 /// All headers of the current response, in the same form; empty if there is no response.
 pub fn response_headers<R>(read: impl FnOnce(&[u8]) -> R) -> R {
-    let map = MapType::HttpResponseHeaders as u32;
+    header_map(MapType::HttpResponseHeaders as u32, Arena::Headers, read)
+}
+
+/// All trailers of the current response, in the same form; empty if there are none yet.
+pub fn response_trailers<R>(read: impl FnOnce(&[u8]) -> R) -> R {
+    header_map(MapType::HttpResponseTrailers as u32, Arena::Other, read)
+}
+
+fn header_map<R>(map: u32, arena: Arena, read: impl FnOnce(&[u8]) -> R) -> R {
     // SAFETY: `fetch` gives valid places for the answer.
     let call = |data, length| unsafe { raw::proxy_get_header_map_pairs(map, data, length) };
-    fetch(Arena::Other, call, |_, bytes| read(bytes))
+    fetch(arena, call, |_, bytes| read(bytes))
 }
 
 /// Adds a header to the current response.
@@ -213,6 +220,15 @@ pub fn property(path: &[u8], out: &mut Vec<u8>) -> bool {
         out.extend_from_slice(bytes);
         status == OK
     })
+}
+
+/// The properties that Envoy has of the current request.
+pub struct Envoy;
+
+impl Beyond for Envoy {
+    fn property(&self, path: &[u8], out: &mut Vec<u8>) -> bool {
+        property(path, out)
+    }
 }
 
 /// Calls a function of Envoy's that is not part of the ABI. `read` gets its status and result.

@@ -11,6 +11,7 @@ use weir_core::bans::making::Bans;
 use weir_core::limiter::{Checks, CompiledRule, Visibility};
 use weir_core::model::time::Now;
 use weir_core::rules::{Config, Rule, Scratch};
+use weir_core::usage::Ratios;
 
 /// Time until the first tick, which opens the stream. The stream is not opened at once, since Envoy first tries a configuration in a
 /// VM that it discards.
@@ -56,6 +57,7 @@ impl Plugin {
             checks: Checks::default(),
             statistics: Statistics::new(root, &config, &mut worker.reporter),
             requests: Requests::new(has_response_callback),
+            ratios: Ratios::default(),
             tick_ms: FIRST_TICK_MS,
             is_switched: true,
             config,

@@ -14,20 +14,20 @@ mod requests;
 mod statistics;
 mod verdict;
 
-use crate::host::calls;
+use crate::host::calls::{self, Envoy};
 use crate::host::headers::Headers;
 use crate::host::shared::EnvoyShared;
 use crate::responses::{self, Header};
-use crate::settle::{Settlement, is_answered};
+use crate::settle::{self, Settlement};
 use crate::worker::Worker;
-use request::Envoy;
 use requests::{Allowed, Requests};
 use statistics::Statistics;
 use std::rc::Rc;
 use weir_core::bans::making::Bans;
 use weir_core::limiter::{Checks, CompiledRule, Outcome, ShadowOutcome, Violator};
 use weir_core::model::time::MonoMs;
-use weir_core::rules::{Config, Scratch};
+use weir_core::rules::{Config, Scratch, Stage, Violations};
+use weir_core::usage::Ratios;
 
 pub use verdict::{Effect, Label};
 
@@ -51,6 +51,8 @@ pub struct Plugin {
     checks: Checks,
     statistics: Statistics,
     requests: Requests,
+    /// Learned from responses of language models.
+    ratios: Ratios,
     tick_ms: u64,
     /// Live control may have set the shadow mode of a rule.
     is_switched: bool,
@@ -64,22 +66,24 @@ impl Plugin {
 
     /// Settles the cost of a request by its response. Returns headers for the response of an allowed request.
     pub fn on_response(&mut self, worker: &mut Worker, context: u32) -> Vec<Header> {
-        self.settle(worker, context, true);
+        self.settle(worker, context, Stage::Headers);
         let Some(Allowed { budgets, exact }) = self.requests.take_allowed(context) else { return Vec::new() };
         responses::allowed_headers(&self.config.rules, budgets, &exact, &self.config.responses)
     }
 
-    /// Settles the cost of a request by a response of which [`Plugin::on_response`] was not called.
+    /// Settles the cost of a request by its whole response, which [`Plugin::on_response`] could not settle or did not see.
     pub fn on_log(&mut self, worker: &mut Worker, context: u32) {
-        if worker.limiter.is_deferred(self.number(context)) && is_answered() {
-            self.settle(worker, context, true);
+        if worker.limiter.is_deferred(self.number(context))
+            && let Some(ended) = settle::ended()
+        {
+            self.settle(worker, context, ended);
         }
     }
 
     /// Ends a request, with or without a response.
     pub fn on_request_done(&mut self, worker: &mut Worker, context: u32) {
         self.requests.remove(context);
-        self.settle(worker, context, false);
+        self.settle(worker, context, Stage::Unanswered);
     }
 
     /// Whether a request has left state that must be cleaned up.
@@ -127,7 +131,7 @@ impl Plugin {
         // If the client has disconnected, the request stays charged and no response is sent.
         let Some(paused) = self.requests.take_paused(context) else {
             // Its deferred cost is 0, as it did not reach the upstream.
-            worker.limiter.settle_cost(&mut EnvoyShared, self.number(context), |_| 0, mono);
+            worker.limiter.settle_cost(&mut EnvoyShared, self.number(context), |_, _| Some(0), mono);
             return None;
         };
         self.bans.accuse_again(paused.accused);
@@ -173,20 +177,30 @@ impl Plugin {
         self.set_tick(worker.limiter.next_tick_ms().min(self.tick_ms));
     }
 
-    /// Settles the deferred cost of the current request, if it has one.
-    fn settle(&mut self, worker: &mut Worker, context: u32, answered: bool) {
+    /// Settles the deferred cost of the current request, if it has one, as far as it is known at this `stage`.
+    fn settle(&mut self, worker: &mut Worker, context: u32, stage: Stage) {
         let request = self.number(context);
-        if worker.limiter.is_deferred(request) {
-            let mut settlement = Settlement::new(&self.config.rules, answered);
-            let shown = self.requests.budgets(context);
-            let cost = |rule| {
-                let cost = settlement.cost(rule);
-                for budget in shown.iter_mut().filter(|budget| budget.rule == rule) {
-                    responses::settle(budget, &self.config.rules, cost);
+        if !worker.limiter.is_deferred(request) {
+            return;
+        }
+        let mono = calls::mono_now();
+        let mut settlement = Settlement::new(&self.config.rules, stage, &mut self.ratios);
+        let cost_of = |rule, reserved| settlement.cost(rule, reserved);
+        let charges = worker.limiter.settle_cost(&mut EnvoyShared, request, cost_of, mono);
+        for charge in &charges {
+            for rule in charge.rules.iter() {
+                let Some(settled) = settlement.settled(rule) else { continue };
+                self.statistics.count_settled(rule, settled, &self.config.rules);
+                for budget in self.requests.budgets(context).iter_mut().filter(|budget| budget.rule == rule) {
+                    responses::settle(budget, charge.reserve, settled.cost);
                 }
-                cost
-            };
-            worker.limiter.settle_cost(&mut EnvoyShared, request, cost, calls::mono_now());
+                if !charge.shadow && self.bans.counts(usize::from(rule)) == Some(Violations::Charged) {
+                    let (limiter, keeper) = (&mut worker.limiter, &mut worker.keeper);
+                    let now = limiter.moment(mono);
+                    let charged = (usize::from(rule), charge.key.as_slice());
+                    self.bans.charged(&mut EnvoyShared, (limiter, keeper), charged, settled.cost, now);
+                }
+            }
         }
     }
 

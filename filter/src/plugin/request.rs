@@ -11,8 +11,8 @@ use super::Plugin;
 use super::requests::Paused;
 use super::verdict::{Effect, Label, Refused, applied};
 use crate::faults::{self, Fault};
-use crate::host::calls;
-use crate::host::headers::{Beyond, Headers};
+use crate::host::calls::{self, Envoy};
+use crate::host::headers::Headers;
 use crate::host::shared::EnvoyShared;
 use crate::responses::Client;
 use crate::worker::Worker;
@@ -21,15 +21,6 @@ use weir_core::model::outcome::RuleOutcome;
 use weir_core::model::time::{MonoMs, Now, UnixMs};
 use weir_core::model::trace::Trace;
 use weir_core::rules::{self, Action, Denied, Lines, Live, Request};
-
-/// The properties that Envoy has of the current request.
-pub(super) struct Envoy;
-
-impl Beyond for Envoy {
-    fn property(&self, path: &[u8], out: &mut Vec<u8>) -> bool {
-        calls::property(path, out)
-    }
-}
 
 impl Plugin {
     pub(super) fn decide(

@@ -5,7 +5,7 @@ use crate::counters::reporter::CounterReporter;
 use crate::counters::{Counters, Requests};
 use weir_core::model::outcome::RuleOutcome;
 use weir_core::model::time::MonoMs;
-use weir_core::rules::{Config, Rule};
+use weir_core::rules::{Config, Cost, Rule, Settled};
 
 /// The counters of a plugin and where they are sent.
 pub(super) struct Statistics {
@@ -29,6 +29,15 @@ impl Statistics {
     /// Counts a decision.
     pub(super) fn count(&mut self, rule: usize, outcome: RuleOutcome) {
         self.counters.count(rule, outcome);
+    }
+
+    /// Counts what settled a cost, unless the cost is that of a header.
+    pub(super) fn count_settled(&mut self, rule: u16, settled: Settled, rules: &[Rule]) {
+        match rules.get(usize::from(rule)).map(|rule| &rule.cost) {
+            Some(Cost::When(_)) => self.counters.count_settled(rule, settled.line),
+            Some(Cost::Usage(_)) => self.counters.count_usage(rule, settled),
+            Some(Cost::Fixed(_) | Cost::Request(_) | Cost::Response(_)) | None => {}
+        }
     }
 
     /// Counts a request that ends before any rule.

@@ -150,7 +150,7 @@ impl Plugin {
     ) -> Effect {
         let rule = usize::from(denial.budget.rule);
         let undecided = &outcome.exact.undecided;
-        if denial.cause != Cause::Undecided && self.bans.has(rule) {
+        if denial.cause != Cause::Undecided && self.bans.counts(rule).is_some() {
             let (limiter, keeper) = (&mut worker.limiter, &mut worker.keeper);
             let now = limiter.moment(now);
             self.bans.denied(&mut EnvoyShared, limiter, keeper, rule, now);

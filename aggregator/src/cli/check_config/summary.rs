@@ -4,7 +4,7 @@ use weir_core::fields::written;
 use weir_core::matching::glob::matches_parts;
 use weir_core::model::exact::Algorithm;
 use weir_core::rules::rule::Rule;
-use weir_core::rules::{Ban, Config, Cost, ResponseCost, Share};
+use weir_core::rules::{Ban, Config, Cost, ResponseCost, Share, Violations};
 
 /// The module with response callbacks.
 pub const MODULE_OF_RESPONSES: &str = "weir-filter-responses.wasm";
@@ -28,6 +28,7 @@ pub fn summary(config: &Config, json: &serde_json::Value) -> String {
     let lines = needs.into_iter().chain(addresses_summary(config)).chain(rules.iter().map(rule_summary));
     let lines = lines.chain(warnings(rules)).chain(rules.iter().enumerate().flat_map(spelling_warnings));
     let lines = lines.chain(rules.iter().enumerate().filter_map(small_limit)).chain(bare_durations(json));
+    let lines = lines.chain(rules.iter().enumerate().filter_map(low_reserve));
     let lines = lines.chain(rules.iter().enumerate().flat_map(|rule| unmatched_overrides(rule, json)));
     lines.fold(head, |summary, line| format!("{summary}\n  {line}"))
 }
@@ -84,6 +85,18 @@ fn small_limit((at, rule): (usize, &Rule)) -> Option<String> {
     })
 }
 
+/// Warns of responses that may cost more than what is reserved for them, so that parallel requests may exceed the limit together.
+fn low_reserve((at, rule): (usize, &Rule)) -> Option<String> {
+    let Cost::When(cost) = &rule.cost else { return None };
+    let (most, reserve) = (cost.most(), cost.reserve);
+    (most > reserve).then(|| {
+        format!(
+            "warning: rules[{at}].cost.reserve: a request may cost {most}, and {reserve} is held until its response; requests under way \
+             together may exceed the limit"
+        )
+    })
+}
+
 /// Warns of overrides that match no identifier of their rule, as they have more or fewer parts.
 fn unmatched_overrides((at, rule): (usize, &Rule), json: &serde_json::Value) -> Vec<String> {
     let parts = rule.parts_of_raw_identifiers();
@@ -126,7 +139,9 @@ fn addresses_summary(config: &Config) -> Option<String> {
 fn rule_summary(rule: &Rule) -> String {
     let Rule { name, namespace, limit, carried, duration_ms, hash, hard_limit, shadow, enforced, .. } = rule;
     let window = written(*duration_ms);
+    let is_money = matches!(&rule.cost, Cost::Usage(cost) if cost.is_money);
     let limit = match carried {
+        None if is_money => format!("{} dollars", dollars(*limit)),
         Some(carried) => format!("{limit} (or what the request carries, at most {})", carried.max),
         None => limit.to_string(),
     };
@@ -152,6 +167,12 @@ fn rule_summary(rule: &Rule) -> String {
     format!("{name}: {limited}{hashed}{hard_limit}{cost}{overrides}{ban}{shadow}")
 }
 
+/// Micro-dollars in dollars.
+fn dollars(micro: u64) -> String {
+    let text = format!("{}.{:06}", micro / 1_000_000, micro % 1_000_000);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
 fn cost_summary(cost: &Cost) -> String {
     match cost {
         Cost::Fixed(1) => String::new(),
@@ -168,6 +189,11 @@ fn cost_summary(cost: &Cost) -> String {
             let name = header.or_else(|| cost.metadata().map(of_metadata)).unwrap_or_default();
             format!(", a request costs the value of {name}, at most {}", cost.max)
         }
+        Cost::When(cost) => format!(", a request costs {cost}"),
+        Cost::Usage(cost) if cost.is_money => {
+            format!(", a request costs what its tokens do, at most {} dollars", dollars(cost.max))
+        }
+        Cost::Usage(cost) => format!(", a request costs its tokens, at most {}", cost.max),
         Cost::Response(ResponseCost { name, reserve, max, .. }) => {
             let name = String::from_utf8_lossy(name);
             format!(
@@ -177,7 +203,11 @@ fn cost_summary(cost: &Cost) -> String {
     }
 }
 
-fn ban_summary(Ban { threshold, window_ms, first_ms, max_duration_ms }: &Ban) -> String {
+fn ban_summary(Ban { threshold, window_ms, first_ms, max_duration_ms, count }: &Ban) -> String {
     let [within, first, longest] = [*window_ms, *first_ms, *max_duration_ms].map(written);
-    format!(", bans for {first}, up to {longest}, after {threshold} denials within {within}")
+    let of = match count {
+        Violations::Denials => "denials",
+        Violations::Charged => "charged",
+    };
+    format!(", bans for {first}, up to {longest}, after {threshold} {of} within {within}")
 }

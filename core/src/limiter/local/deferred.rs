@@ -21,6 +21,7 @@ use crate::model::time::{MonoMs, Now};
 use crate::model::window::Position;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
+use smallvec::SmallVec;
 
 /// Most requests of a worker with a deferred cost; beyond that the oldest are charged their highest cost.
 pub const MAX_DEFERRED_REQUESTS: usize = 16_384;
@@ -36,9 +37,26 @@ struct Charge {
     limit: u64,
     configured: Option<u64>,
     reserve: Reserve,
+    shadow: bool,
     since: MonoMs,
     until: MonoMs,
 }
+
+/// A charge whose cost is settled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SettledCharge {
+    /// The key on which it counts.
+    pub key: Vec<u8>,
+    /// The rules that take their cost from the response, and count on it.
+    pub rules: RuleSet,
+    /// Whether these are in shadow mode for the request.
+    pub shadow: bool,
+    /// What was reserved in place of the cost.
+    pub reserve: u64,
+}
+
+/// The charges of a request that are settled.
+pub type SettledCharges = SmallVec<[SettledCharge; 1]>;
 
 /// What stands for a deferred cost until it is known.
 #[derive(Clone, Copy, Debug)]
@@ -131,14 +149,28 @@ impl Local {
         &mut self,
         shared: &mut impl Shared,
         request: u64,
-        mut cost_of: impl FnMut(u16) -> u64,
+        mut cost_of: impl FnMut(u16, u64) -> Option<u64>,
         now: Now,
-    ) {
-        let Some(charges) = self.deferred.take(request) else { return };
-        for charge in charges {
-            let cost = charge.deferred_cost.cost(&mut cost_of);
-            self.settle_charge(shared, charge, cost, now);
+    ) -> SettledCharges {
+        let (mut settled, mut unsettled) = (SettledCharges::new(), Vec::new());
+        for charge in self.deferred.take(request).into_iter().flatten() {
+            match charge.deferred_cost.cost(charge.reserve.amount, &mut cost_of) {
+                Some(cost) => {
+                    settled.push(SettledCharge {
+                        key: charge.key.clone(),
+                        rules: charge.deferred_cost.rules.clone(),
+                        shadow: charge.shadow,
+                        reserve: charge.reserve.amount,
+                    });
+                    self.settle_charge(shared, charge, cost, now);
+                }
+                None => unsettled.push(charge),
+            }
         }
+        if !unsettled.is_empty() {
+            self.deferred.put(request, unsettled);
+        }
+        settled
     }
 
     /// Notes a deferred charge of the current request.
@@ -152,6 +184,7 @@ impl Local {
             limit: item.limit,
             configured: item.configured,
             reserve,
+            shadow: item.shadow,
             since: now.mono,
         });
     }
@@ -242,8 +275,8 @@ impl Local {
 }
 
 impl DeferredCost {
-    fn cost(&self, cost_of: &mut impl FnMut(u16) -> u64) -> u64 {
-        self.rules.iter().map(cost_of).fold(self.least, u64::max)
+    fn cost(&self, reserve: u64, cost_of: &mut impl FnMut(u16, u64) -> Option<u64>) -> Option<u64> {
+        self.rules.iter().try_fold(self.least, |most, rule| Some(most.max(cost_of(rule, reserve)?)))
     }
 }
 

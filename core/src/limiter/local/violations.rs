@@ -1,6 +1,6 @@
-//! Violations: denials that count towards a ban, counted like requests on keys of their own.
+//! Violations: denials, or what was charged, that count towards a ban, counted like requests on keys of their own.
 //!
-//! A rule with a ban counts its denials in a second window, in a reserved namespace ([`violations_namespace`]), so that all workers and nodes count together. A denial must not cost a shared access, however fast its
+//! A rule with a ban counts them in a second window, in a reserved namespace ([`violations_namespace`]), so that all workers and nodes count together. A denial must not cost a shared access, however fast its
 //! client repeats it. So a worker gathers violations, and writes them at its tick or when they alone reach the threshold.
 
 use super::Local;
@@ -17,13 +17,15 @@ use alloc::vec::Vec;
 /// Most identifiers whose violations a worker gathers between two ticks; further ones are not counted.
 pub const MAX_VIOLATORS: usize = 4_096;
 
-/// A denial by a rule with a ban.
+/// A denial by a rule with a ban, or what it charged.
 #[derive(Clone, Copy, Debug)]
 pub struct Violation<'a> {
     /// Whose rule it is, and the rule's index, both chosen by the caller.
     pub rule: (u32, u16),
     /// Canonical bytes of the key on which this identifier's violations are counted.
     pub key: &'a [u8],
+    /// How many it counts as.
+    pub count: u64,
     /// The ban's threshold.
     pub most: u64,
 }
@@ -76,7 +78,7 @@ impl Local {
         let new =
             || Gathered { rule: violation.rule, key: violation.key.to_vec(), most: violation.most, count: 0 };
         let one = gathered.entry(fingerprint).or_insert_with(new);
-        one.count = one.count.saturating_add(1);
+        one.count = one.count.saturating_add(violation.count);
         if one.count < one.most {
             return None;
         }

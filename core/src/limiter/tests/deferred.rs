@@ -26,7 +26,7 @@ impl World {
     pub(super) fn settle(&mut self, (process, worker): (usize, usize), request: u64, cost: u64) {
         let now = MonoMs(self.now);
         let Process { shared, workers, .. } = &mut self.processes[process];
-        workers[worker].as_mut().unwrap().limiter.settle_cost(shared, request, |_| cost, now);
+        workers[worker].as_mut().unwrap().limiter.settle_cost(shared, request, |_, _| Some(cost), now);
     }
 
     /// Sends a request and waits for its outcome.
@@ -242,8 +242,34 @@ fn a_denied_request_on_several_cells_holds_no_reserve() {
     let now = MonoMs(world.now);
     let Process { shared, workers, .. } = &mut world.processes[0];
     let limiter = &mut workers[0].as_mut().unwrap().limiter;
-    limiter.settle_cost(shared, id, |rule| [3, 4][usize::from(rule)], now);
+    limiter.settle_cost(shared, id, |rule, _| Some([3, 4][usize::from(rule)]), now);
     assert_eq!((world.spent_and_reserved(&wide), world.spent_and_reserved(&narrow)), ((3, 0), (4, 0)));
+}
+
+#[test]
+fn a_cost_that_is_not_known_yet_stays_reserved() {
+    let mut world = World::alone(1, 1);
+    let (known, unknown) = (key("known", HOUR), key("unknown", HOUR));
+    let checks = [deferred_check(&known, 100, 10), Check { rule: 1, ..deferred_check(&unknown, 100, 10) }];
+    let (id, _) = world.request(0, 0, &checks);
+    let settle = |world: &mut World, costs: [Option<u64>; 2]| {
+        let now = MonoMs(world.now);
+        let Process { shared, workers, .. } = &mut world.processes[0];
+        let limiter = &mut workers[0].as_mut().unwrap().limiter;
+        let settled = limiter.settle_cost(shared, id, |rule, _| costs[usize::from(rule)], now);
+        let keys = settled.iter().map(|charge| (charge.key.clone(), charge.reserve, charge.shadow));
+        (keys.collect::<Vec<_>>(), limiter.is_deferred(id))
+    };
+    let of = |key: &Key| (key.as_bytes().to_vec(), 10, false);
+    assert_eq!(settle(&mut world, [Some(3), None]), (Vec::from([of(&known)]), true));
+    assert_eq!((world.spent_and_reserved(&known), world.spent_and_reserved(&unknown)), ((3, 0), (0, 10)));
+    assert_eq!(settle(&mut world, [Some(9), None]), (Vec::new(), true));
+    world.run(u64::from(WITHIN_MS) + 100);
+    assert_eq!(world.spent_and_reserved(&unknown).1, 0, "the reserve counts as spent");
+    assert_eq!(settle(&mut world, [None, None]), (Vec::new(), true));
+    assert_eq!(settle(&mut world, [None, Some(14)]), (Vec::from([of(&unknown)]), false));
+    assert_eq!(world.spent_and_reserved(&unknown), (14, 0), "a late response adds what exceeds it");
+    assert_eq!(world.spent_and_reserved(&known), (3, 0));
 }
 
 #[test]

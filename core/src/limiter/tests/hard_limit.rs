@@ -1,8 +1,9 @@
 //! Hard limits: the ten cells of a window count in full, so no window of any placement holds more than the limit.
 
+use super::deferred::deferred_check;
 use super::harness::*;
 use crate::limiter::table::Geometry;
-use crate::limiter::{Cause, Check, Decision};
+use crate::limiter::{Cause, Check, Decision, Policy};
 use crate::model::key::Key;
 use crate::model::window::Position;
 use proptest::prelude::*;
@@ -163,6 +164,59 @@ proptest! {
                 _ => {}
             }
             prop_assert!(run.passed.worst() <= limit, "{} of {limit}: {:?}", run.passed.worst(), run.passed);
+        }
+    }
+}
+
+/// What happens beside a rule whose responses cost at most what was reserved.
+#[derive(Clone, Debug)]
+enum DeferredStep {
+    Begin { worker: usize, reserve: u64 },
+    End { which: prop::sample::Index, percent: u64 },
+    Pass { ms: u64 },
+}
+
+fn deferred_step() -> impl Strategy<Value = DeferredStep> {
+    let pass = prop_oneof![4 => 0u64..30, 4 => 30u64..700, 1 => 700u64..9_000];
+    prop_oneof![
+        8 => (0usize..4, 0u64..9).prop_map(|(worker, reserve)| DeferredStep::Begin { worker, reserve }),
+        6 => (any::<prop::sample::Index>(), 0u64..=100)
+            .prop_map(|(which, percent)| DeferredStep::End { which, percent }),
+        6 => pass.prop_map(|ms| DeferredStep::Pass { ms }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn responses_that_cost_at_most_their_reserve_keep_a_hard_limit(
+        steps in prop::collection::vec(deferred_step(), 1..90), connected in any::<bool>()
+    ) {
+        const LIMIT: u64 = 24;
+        let mut world = if connected { World::connected(1, 4) } else { World::alone(1, 4) };
+        world.latency = (1, 8);
+        let key = hard_limit_key("k", WINDOW);
+        let (mut charged, mut under_way) = (Passed::default(), Vec::new());
+        for step in steps {
+            match step {
+                DeferredStep::Begin { worker, reserve } => {
+                    let check = deferred_check(&key, LIMIT, reserve);
+                    // A deadline beyond the end of any schedule.
+                    let policy = Policy { settles_within_ms: 3_600_000, ..check.policy };
+                    let id = world.begins(0, worker, Check { policy, ..check });
+                    under_way.extend(id.map(|id| (worker, id, reserve)));
+                }
+                DeferredStep::End { which, percent } if !under_way.is_empty() => {
+                    let (worker, id, reserve) = under_way.swap_remove(which.index(under_way.len()));
+                    let cost = reserve * percent / 100;
+                    world.settle((0, worker), id, cost);
+                    charged.add(world.now, cost);
+                }
+                DeferredStep::End { .. } => {}
+                DeferredStep::Pass { ms } => world.run(ms),
+            }
+            prop_assert!(charged.worst() <= LIMIT, "{} of {LIMIT}: {charged:?}", charged.worst());
         }
     }
 }

@@ -11,7 +11,7 @@ impl World {
     fn violation(&mut self, process: usize, worker: usize, key: &Key, most: u64) {
         let now = MonoMs(self.now);
         let Process { shared, workers, .. } = &mut self.processes[process];
-        let violation = Violation { rule: (9, 3), key: key.as_bytes(), most };
+        let violation = Violation { rule: (9, 3), key: key.as_bytes(), count: 1, most };
         let worker = workers[worker].as_mut().unwrap();
         worker.struck.extend(worker.limiter.violation(shared, &violation, now));
     }

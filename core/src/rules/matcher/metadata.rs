@@ -13,7 +13,7 @@ pub(in crate::rules) const FIELDS: [&str; 10] =
 
 /// One condition on metadata. `invert` negates its result, so an inverted condition on a value holds for a request without the value.
 #[derive(Clone, Debug)]
-pub(super) struct MetadataCondition {
+pub(in crate::rules) struct MetadataCondition {
     property: Property,
     test: ValueTest,
     invert: bool,

@@ -120,8 +120,7 @@ impl Conditions {
     /// How many regular expressions it has.
     pub fn expressions(&self) -> usize {
         let of_path = self.path.iter().filter(|path| matches!(path.test, PathTest::Text(Text::Regex(_))));
-        let of_headers =
-            self.headers.iter().filter(|header| matches!(header.test, ValueTest::Value(Text::Regex(_))));
+        let of_headers = self.headers.iter().filter(|condition| condition.is_expression());
         let of_metadata = self.metadata.iter().filter(|condition| condition.is_expression());
         let names = [&self.route, &self.virtual_host].into_iter().flatten();
         let of_names = names.filter(|name| matches!(name, Text::Regex(_)));
@@ -180,14 +179,14 @@ impl Conditions {
 /// One condition on a header. `invert` negates its result, so an inverted condition on a value holds for a request
 /// without the header.
 #[derive(Clone, Debug)]
-struct HeaderCondition {
-    name: Box<[u8]>,
+pub(in crate::rules) struct HeaderCondition {
+    pub name: Box<[u8]>,
     test: ValueTest,
     invert: bool,
 }
 
 impl HeaderCondition {
-    fn read(node: Node<'_>, errors: &mut Errors) -> Option<HeaderCondition> {
+    pub fn read(node: Node<'_>, errors: &mut Errors) -> Option<HeaderCondition> {
         let fields = node.object(&HEADER_FIELDS, errors)?;
         let name = fields.required("name", "a header name such as \"x-api-key\"", errors, |node, errors| {
             node.header_name(errors)
@@ -197,7 +196,12 @@ impl HeaderCondition {
         Some(HeaderCondition { name: name?, test: test?, invert: invert? })
     }
 
-    fn matches<R: Request + ?Sized>(&self, request: &R, buffer: &mut Vec<u8>) -> bool {
+    /// Whether it has a regular expression.
+    pub fn is_expression(&self) -> bool {
+        matches!(self.test, ValueTest::Value(Text::Regex(_)))
+    }
+
+    pub fn matches<R: Request + ?Sized>(&self, request: &R, buffer: &mut Vec<u8>) -> bool {
         let holds = match &self.test {
             ValueTest::Present(wanted) => (request.header(&self.name) != Lines::None) == *wanted,
             ValueTest::Value(text) => {

@@ -36,8 +36,9 @@ pub(in crate::rules) const CERTIFICATE_WORDS: [(&str, &str); 4] = [
     ("sha256", "sha256_peer_certificate_digest"),
 ];
 
-/// A whole number up to 2⁵³, which a double holds exactly.
-const EXACT_MAX: f64 = 9_007_199_254_740_992.0;
+/// 2⁵³: a double holds whole numbers up to it exactly.
+pub(in crate::rules) const WHOLE_MAX: u64 = 1 << 53;
+const EXACT_MAX: f64 = WHOLE_MAX as f64;
 
 /// The path of a property: its elements, with a NUL byte between them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,7 +61,7 @@ impl Property {
     }
 
     /// Dynamic metadata of this kind: the value at `keys` in what was written under `namespace`.
-    fn metadata(kind: &str, namespace: &str, keys: &[String]) -> Property {
+    pub fn metadata(kind: &str, namespace: &str, keys: &[String]) -> Property {
         let (root, numbers) = match kind {
             "typed" => ("typed_filter_metadata", Numbers::Integer),
             _ => ("filter_metadata", Numbers::Double),
@@ -169,7 +170,7 @@ fn read_keys<'a>(
 }
 
 /// Envoy ends each element at a NUL byte, so none may contain one.
-fn read_key(node: Node<'_>, errors: &mut Errors) -> Option<String> {
+pub(in crate::rules) fn read_key(node: Node<'_>, errors: &mut Errors) -> Option<String> {
     let text = node.text(KEY_BYTES_MAX, errors)?;
     if text.contains('\0') {
         return node.reject(errors, "contains a zero byte", "text without zero bytes");

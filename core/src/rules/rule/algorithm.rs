@@ -4,6 +4,7 @@
 //! effect on the algorithm is an error, since its author expects an effect.
 
 use super::carried::CarriedLimit;
+use super::cost::usage::millionths;
 use super::cost::{Cost, RequestCost};
 use crate::fields::Errors;
 use crate::fields::duration::Span;
@@ -33,6 +34,9 @@ pub(in crate::rules) struct AlgorithmFields {
     /// 0 if the algorithm has no window of its own.
     pub duration_ms: u64,
 }
+
+/// The field of a limit in dollars.
+pub(in crate::rules) const MONEY: &str = "usd";
 
 /// The numbers of zones.
 pub(in crate::rules) const ZONES: RangeInclusive<u64> = 1..=u32::MAX as u64;
@@ -84,7 +88,9 @@ impl AlgorithmKind {
 
     /// Reads the limit of a rule: a number, or where a request carries it, with the limit of others.
     fn read_limit_itself(self, node: Node<'_>, errors: &mut Errors) -> Option<(u64, Option<CarriedLimit>)> {
-        if let Value::Object(_) = node.value {
+        if let Value::Object(fields) = node.value
+            && fields.iter().all(|(name, _)| name != MONEY)
+        {
             let (default, carried) = CarriedLimit::read(node, |n, e| self.read_most(n, e), errors)?;
             return Some((default, Some(carried)));
         }
@@ -94,6 +100,7 @@ impl AlgorithmKind {
     /// Reads the limit of a rule or of an override.
     pub(in crate::rules) fn read_most(self, node: Node<'_>, errors: &mut Errors) -> Option<u64> {
         match self {
+            AlgorithmKind::Window if matches!(node.value, Value::Object(_)) => read_money(node, errors),
             AlgorithmKind::Window => node.integer(0..=u64::MAX, errors),
             AlgorithmKind::Log => node.integer(0..=MAX_LOG_LIMIT, errors),
             AlgorithmKind::Ledger => node.reject(
@@ -121,6 +128,16 @@ impl AlgorithmKind {
         hard_limit: bool,
         errors: &mut Errors,
     ) -> Option<()> {
+        let is_priced = matches!(cost, Some(Cost::Usage(cost)) if cost.is_money);
+        if let Some(limit) =
+            fields.get("limit").filter(|limit| is_money(limit) && cost.is_some() && !is_priced)
+        {
+            return limit.reject(
+                errors,
+                "is in dollars, and the cost is not",
+                "a number, or a cost with prices",
+            );
+        }
         let why = match (self.is_exact(), hard_limit) {
             (false, false) => return Some(()),
             (false, true) => "cannot come from a response, as a hard limit needs the cost before it",
@@ -129,6 +146,12 @@ impl AlgorithmKind {
         let expected = "a number, or a cost from the request";
         match (fields.get("cost"), cost) {
             (Some(node), Some(Cost::Response(_))) => node.reject(errors, why, expected),
+            (Some(_), Some(Cost::When(cost))) if hard_limit && cost.most() <= cost.reserve => Some(()),
+            (Some(node), Some(Cost::When(_))) if hard_limit => {
+                let expected = "costs of at most the reserve, or no hard limit";
+                node.reject(errors, "can be more than its reserve, which a hard limit must hold", expected)
+            }
+            (Some(node), Some(Cost::When(_) | Cost::Usage(_))) => node.reject(errors, why, expected),
             (Some(node), Some(Cost::Fixed(most) | Cost::Request(RequestCost { max: most, .. })))
                 if self == AlgorithmKind::Ledger && *most > MAX_COUNT =>
             {
@@ -155,6 +178,21 @@ impl AlgorithmKind {
             || without("namespace", why, "no namespace", fields, errors).is_some();
         (unknown_key_fits && namespace_fits).then_some(())
     }
+}
+
+/// A limit in dollars, in micro-dollars.
+fn read_money(node: Node<'_>, errors: &mut Errors) -> Option<u64> {
+    let fields = node.object(&[MONEY], errors)?;
+    let expected = "dollars, such as 500 or 0.25, with at most six decimals";
+    fields.required(MONEY, expected, errors, |node, errors| match millionths(node.value) {
+        Some(limit) => Some(limit),
+        None => node.reject(errors, "is no amount of money", expected),
+    })
+}
+
+/// Whether a limit is in dollars.
+pub(in crate::rules) fn is_money(node: &Node<'_>) -> bool {
+    matches!(node.value, Value::Object(fields) if fields.iter().any(|(name, _)| name == MONEY))
 }
 
 fn read_windows_hard_limit(

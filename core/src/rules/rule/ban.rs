@@ -1,5 +1,5 @@
-//! A rule's ban: an identifier that is denied a number of times within a window is banned, for a time that doubles from
-//! ban to ban.
+//! A rule's ban: an identifier that violates the rule a number of times within a window is banned, for a time that
+//! doubles from ban to ban. A denial is a violation, or what the rule charged.
 
 use crate::fields::Errors;
 use crate::fields::Node;
@@ -12,7 +12,7 @@ pub(in crate::rules) const FOR: Span = Span { min_ms: 1_000, max_ms: MAX_BAN_MS,
 pub(in crate::rules) const WITHIN: Span = Span { example: "1m", ..FOR };
 const UP_TO_MS_DEFAULT: u64 = 86_400_000;
 pub(in crate::rules) const DENIALS: RangeInclusive<u64> = 1..=1_000_000;
-pub(in crate::rules) const FIELDS: [&str; 4] = ["threshold", "window", "duration", "max_duration"];
+pub(in crate::rules) const FIELDS: [&str; 5] = ["threshold", "window", "duration", "max_duration", "count"];
 
 /// `ban`: when a rule bans an identifier, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,10 +29,39 @@ pub struct Ban {
     /// ban, here in milliseconds. If an identifier is not banned for this long after a ban, its next ban is again a
     /// first one.
     pub max_duration_ms: u64,
+    /// `count` (default `denials`; only with a cost from the response): what counts as violations.
+    pub count: Violations,
+}
+
+/// What counts as violations of an identifier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Violations {
+    /// `denials`: each request that the rule denies is one.
+    #[default]
+    Denials,
+    /// `charged`: each unit that a response is charged is one, and a denial is none.
+    Charged,
+}
+
+impl Violations {
+    pub(in crate::rules) const WORDS: [(&str, Violations); 2] =
+        [("denials", Violations::Denials), ("charged", Violations::Charged)];
+
+    fn read(node: Node<'_>, is_deferred: bool, errors: &mut Errors) -> Option<Violations> {
+        match node.word(&Violations::WORDS, errors)? {
+            Violations::Charged if !is_deferred => node.reject(
+                errors,
+                "has no effect here, as no response settles the cost",
+                "denials, or a cost by the response",
+            ),
+            count => Some(count),
+        }
+    }
 }
 
 impl Ban {
-    pub(in crate::rules) fn read(node: Node<'_>, errors: &mut Errors) -> Option<Ban> {
+    /// Reads `ban` of a rule whose cost is deferred or not.
+    pub(in crate::rules) fn read(node: Node<'_>, is_deferred: bool, errors: &mut Errors) -> Option<Ban> {
         let fields = node.object(&FIELDS, errors)?;
         let threshold =
             fields.required("threshold", "a number of violations, such as 100", errors, |n, e| {
@@ -48,7 +77,15 @@ impl Ban {
                 }
                 up_to => Some(up_to),
             });
-        Some(Ban { threshold: threshold?, window_ms: within?, first_ms: lasts?, max_duration_ms: up_to? })
+        let count =
+            fields.or("count", Violations::default(), errors, |n, e| Violations::read(n, is_deferred, e));
+        Some(Ban {
+            threshold: threshold?,
+            window_ms: within?,
+            first_ms: lasts?,
+            max_duration_ms: up_to?,
+            count: count?,
+        })
     }
 
     /// The length of the ban of this `level`, in milliseconds. Level 1 is the first in a row.
@@ -76,7 +113,13 @@ mod tests {
 
     #[test]
     fn bans_double_up_to_the_longest() {
-        let ban = Ban { threshold: 1, window_ms: 1_000, first_ms: 600, max_duration_ms: 5_000 };
+        let ban = Ban {
+            threshold: 1,
+            window_ms: 1_000,
+            first_ms: 600,
+            max_duration_ms: 5_000,
+            count: Violations::Denials,
+        };
         for (level, expected) in [
             (0, 600),
             (1, 600),

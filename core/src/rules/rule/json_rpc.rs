@@ -1,19 +1,32 @@
 //! Denials as errors of JSON-RPC 2.0. A client finds the call that an error answers by its id, which a filter before this one has left
 //! in metadata. The id is encoded again, so that nothing but a number or a text gets into the response.
 
-use crate::fields::{Errors, Fields, Node};
+use crate::fields::{Errors, Fields, Node, Value};
 use crate::rules::request::property::Property;
 use alloc::format;
 use alloc::string::{String, ToString};
 
-/// The value of `format`.
-pub(in crate::rules) const FORMATS: [(&str, ()); 1] = [("json_rpc", ())];
+/// The values of `format`.
+pub(in crate::rules) const FORMATS: [(&str, Format); 2] =
+    [("json_rpc", Format::JsonRpc), ("openai", Format::OpenAi)];
 /// The status of a response to a call whose id is known: clients read the bodies of no others.
 pub(in crate::rules) const STATUS_OK: u16 = 200;
 /// Longest text that is repeated as an id.
 const ID_BYTES_MAX: usize = 128;
 /// The code of the error, of those that JSON-RPC leaves to servers.
 const CODE: i32 = -32_029;
+
+/// The form of a denial's body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::rules) enum Format {
+    JsonRpc,
+    OpenAi,
+}
+
+/// Whether `format` is that of OpenAI's API.
+pub(super) fn is_openai(format: &Node<'_>) -> bool {
+    matches!(format.value, Value::Text(word) if word == "openai")
+}
 
 /// Denials as errors of JSON-RPC.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,11 +39,12 @@ impl JsonRpc {
     pub(in crate::rules) fn read(fields: &Fields<'_>, errors: &mut Errors) -> Option<Option<JsonRpc>> {
         let format = fields.optional("format", errors, |node, errors| node.word(&FORMATS, errors));
         let id = fields.or("id", Property::of_mcp_id(), errors, Property::read_metadata);
-        if let Some(node) = fields.get("id").filter(|_| fields.get("format").is_none()) {
+        let is_rpc = fields.get("format").is_some_and(|format| !is_openai(&format));
+        if let Some(node) = fields.get("id").filter(|_| !is_rpc) {
             return node.reject(errors, "has no effect without a format", "it only beside format: json_rpc");
         }
         let id = id?;
-        format.map(|format| format.map(|()| JsonRpc { id }))
+        format.map(|format| format.filter(|format| *format == Format::JsonRpc).map(|_| JsonRpc { id }))
     }
 
     /// Rejects fields that have no effect beside `format`.
@@ -44,7 +58,8 @@ impl JsonRpc {
 
     /// The status, which is 200 or one of a denial.
     pub(in crate::rules) fn is_ok(node: &Node<'_>, fields: &Fields<'_>) -> bool {
-        fields.get("format").is_some() && node.value.as_integer() == Some(STATUS_OK.into())
+        let is_rpc = fields.get("format").is_some_and(|format| !is_openai(&format));
+        is_rpc && node.value.as_integer() == Some(STATUS_OK.into())
     }
 
     /// The path of the property that holds the id.

@@ -28,7 +28,7 @@ use ban::Ban;
 use carried::CarriedLimit;
 use cost::Cost;
 use overrides::Overrides;
-use response::OwnResponse;
+use response::{LimitHeaders, OwnResponse};
 use share::Share;
 
 /// One of `rules`. It applies to each request that fulfils its `match`.
@@ -57,8 +57,8 @@ pub struct Rule {
     pub hard_limit: bool,
     /// `cost` (default 1): what a request uses. Either a number of 0 or more; or `{request: {header | metadata}, max,
     /// default}`, what a request header or metadata states, at least 1 and at most `max`, with `default` (1) if that is
-    /// missing; or the value of a response header (see [`ResponseCost`](super::ResponseCost); only with `sliding_window` and without a
-    /// hard limit).
+    /// missing. Only with `sliding_window` also the value of a response header (see [`ResponseCost`](super::ResponseCost); not with a
+    /// hard limit), or by what the response is (see [`WhenCost`](super::WhenCost); with a hard limit at most the reserve).
     pub cost: Cost,
     /// `hash` (default false): identifiers are secrets. Only a keyed digest of them leaves the filter. Overrides are
     /// matched against the original text.
@@ -183,10 +183,9 @@ impl Rule {
     }
 
     fn policy(&self) -> Policy {
-        let (settles_within_ms, settles_at_most) = match &self.cost {
-            Cost::Response(cost) => (cost.hold_timeout_ms, cost.max),
-            Cost::Fixed(_) | Cost::Request(_) => (0, 0),
-        };
+        let deferral = self.cost.deferral();
+        let (settles_within_ms, settles_at_most) =
+            deferral.map_or((0, 0), |deferral| (deferral.hold_timeout_ms, deferral.most));
         Policy {
             shadow: self.shadow,
             trust_first: self.unknown_key == UnknownKey::AssumeLow,
@@ -198,9 +197,19 @@ impl Rule {
         }
     }
 
+    /// How many regular expressions it has.
+    pub(super) fn expressions(&self) -> usize {
+        self.conditions.expressions().saturating_add(self.cost.expressions())
+    }
+
     /// Whether no response has headers about this limit.
     pub fn is_hidden(&self) -> bool {
-        self.response.as_ref().is_some_and(|response| response.hidden)
+        self.headers() == LimitHeaders::Hidden
+    }
+
+    /// Which headers responses have about this limit.
+    pub fn headers(&self) -> LimitHeaders {
+        self.response.as_ref().map(|response| response.headers).unwrap_or_default()
     }
 
     /// How many identifiers and patterns have an override.
@@ -255,7 +264,7 @@ impl Rule {
     pub fn aliased_header(&self) -> Option<(&'static str, &[u8])> {
         let of_cost = match &self.cost {
             Cost::Request(cost) => cost.header(),
-            Cost::Fixed(_) | Cost::Response(_) => None,
+            Cost::Fixed(_) | Cost::Response(_) | Cost::When(_) | Cost::Usage(_) => None,
         };
         let mut read = header_parts(&self.parts)
             .map(|name| ("identifier", name))
@@ -307,7 +316,8 @@ impl Rule {
         let on_failure = OnFailure::default_of(of);
         let on_failure = fields.or("on_failure", on_failure, errors, OnFailure::read);
         let unknown_key = fields.or("unknown_key", UnknownKey::default(), errors, UnknownKey::read);
-        let ban = fields.optional("ban", errors, Ban::read);
+        let is_deferred = cost.as_ref().is_none_or(|cost| cost.deferral().is_some());
+        let ban = fields.optional("ban", errors, |n, e| Ban::read(n, is_deferred, e));
         let response = fields.optional("response", errors, OwnResponse::read);
         let others = of.check_others(&fields, errors);
         let (name, _, (), ()) = (name?, kind?, others?, cost_fits?);

@@ -4,7 +4,7 @@
 //! A JSON template is valid JSON for all values of its placeholders: numbers are digits, and the names of rules contain
 //! no character that JSON escapes.
 
-use super::json_rpc::{JsonRpc, STATUS_OK};
+use super::json_rpc::{JsonRpc, STATUS_OK, is_openai};
 use crate::fields::{Bounds, Errors, Node, Value, is_token_byte, quoted};
 use alloc::borrow::ToOwned;
 use alloc::boxed::Box;
@@ -19,8 +19,12 @@ pub(in crate::rules) const STATUS: RangeInclusive<u64> = 400..=599;
 /// Length of the longest template, in bytes.
 pub(in crate::rules) const BODY_BYTES_MAX: usize = 4_096;
 pub(in crate::rules) const CONTENT_TYPE_BYTES_MAX: usize = 128;
-/// The values of `headers`, and whether each hides them.
-pub(in crate::rules) const HEADERS: [(&str, bool); 2] = [("shown", false), ("hidden", true)];
+/// The values of `headers`.
+pub(in crate::rules) const HEADERS: [(&str, LimitHeaders); 3] =
+    [("shown", LimitHeaders::Shown), ("hidden", LimitHeaders::Hidden), ("openai", LimitHeaders::OpenAi)];
+/// A denial as OpenAI's clients read it.
+const OPENAI_BODY: &str = r#"{"error":{"message":"The limit of {rule}, {limit}, is reached. Try again in {retry_after}s.","type":"tokens","param":null,"code":"rate_limit_exceeded"}}"#;
+const JSON: &str = "application/json";
 
 const TEXT: &str = "text/plain";
 const PLACEHOLDERS: &str = "{limit}, {retry_after} or {rule}";
@@ -33,10 +37,23 @@ pub struct OwnResponse {
     pub status: Option<u16>,
     /// `body` and `content_type` (default: as `responses` states).
     pub body: Option<Body>,
-    /// `headers` (default `shown`): with `hidden` no response has headers about this limit.
-    pub hidden: bool,
-    /// `format: json_rpc` and `id` (default: none): denials are errors of JSON-RPC.
+    /// `headers` (default `shown`): which headers responses have about this limit.
+    pub headers: LimitHeaders,
+    /// `format: json_rpc` and `id` (default: none): denials are errors of JSON-RPC. `format: openai` is a body that OpenAI's clients
+    /// understand.
     pub json_rpc: Option<JsonRpc>,
+}
+
+/// Which headers responses have about a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum LimitHeaders {
+    /// `shown`: as `responses` states.
+    #[default]
+    Shown,
+    /// `hidden`: none.
+    Hidden,
+    /// `openai`: those of OpenAI's API for tokens too.
+    OpenAi,
 }
 
 /// A body with placeholders.
@@ -68,19 +85,21 @@ impl OwnResponse {
         let content_type = fields.optional("content_type", errors, read_content_type);
         let is_json = matches!(content_type, Some(Some(kind)) if is_json(kind));
         let pieces = fields.optional("body", errors, |n, e| read_body(n, is_json, e));
-        let hidden = fields.or("headers", false, errors, |n, e| n.word(&HEADERS, e));
+        let headers = fields.or("headers", LimitHeaders::default(), errors, |n, e| n.word(&HEADERS, e));
         let json_rpc = JsonRpc::read(&fields, errors);
         JsonRpc::check_others(&fields, errors)?;
         if let Some(node) = fields.get("content_type").filter(|_| fields.get("body").is_none()) {
             return node.reject(errors, "has no effect without a body", "it only beside body");
         }
         let content_type = content_type?.unwrap_or(TEXT).to_owned();
-        Some(OwnResponse {
-            status: status?,
-            body: pieces?.map(|pieces| Body { content_type, is_json, pieces }),
-            hidden: hidden?,
-            json_rpc: json_rpc?,
-        })
+        let body = match fields.get("format").filter(is_openai) {
+            Some(node) => {
+                let pieces = split(OPENAI_BODY, node, errors)?;
+                Some(Body { content_type: JSON.to_owned(), is_json: true, pieces })
+            }
+            None => pieces?.map(|pieces| Body { content_type, is_json, pieces }),
+        };
+        Some(OwnResponse { status: status?, body, headers: headers?, json_rpc: json_rpc? })
     }
 }
 
@@ -211,10 +230,13 @@ mod tests {
 
     #[test]
     fn the_least_response_changes_nothing() {
-        assert_eq!(read("{}"), Ok(OwnResponse { status: None, body: None, hidden: false, json_rpc: None }));
+        assert_eq!(
+            read("{}"),
+            Ok(OwnResponse { status: None, body: None, headers: LimitHeaders::Shown, json_rpc: None })
+        );
         let hidden = read(r#"{"headers": "hidden", "status": 503}"#).unwrap();
-        assert_eq!((hidden.hidden, hidden.status), (true, Some(503)));
-        assert!(!read(r#"{"headers": "shown"}"#).unwrap().hidden);
+        assert_eq!((hidden.headers, hidden.status), (LimitHeaders::Hidden, Some(503)));
+        assert_eq!(read(r#"{"headers": "shown"}"#).unwrap().headers, LimitHeaders::Shown);
         let plain = read(r#"{"body": "no"}"#).unwrap().body.unwrap();
         assert_eq!((plain.content_type.as_str(), plain.is_json), ("text/plain", false));
     }
@@ -300,7 +322,7 @@ mod tests {
             (long.as_str(), "response.body: "),
             (
                 r#"{"headers": "none"}"#,
-                "response.headers: \"none\" is not one of its values; expected shown or hidden",
+                "response.headers: \"none\" is not one of its values; expected shown, hidden or openai",
             ),
             (r#"{"headers": false}"#, "response.headers: false is not a string"),
             (

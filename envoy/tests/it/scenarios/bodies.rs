@@ -15,22 +15,23 @@ const JSON: &str = "application/json";
 const ACCEPT: &str = "application/json, text/event-stream";
 
 /// What an example's Envoy configuration has around the filter.
-struct Example {
+pub(super) struct Example {
     /// The filters before Weir.
-    before: Vec<Value>,
-    route_filters: Value,
-    config: Value,
+    pub(super) before: Vec<Value>,
+    pub(super) route_filters: Value,
+    pub(super) config: Value,
 }
 
 impl Example {
     /// Reads an example, which Envoy accepts as it is.
-    fn read(name: &str) -> Example {
+    pub(super) fn read(name: &str) -> Example {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name).join("envoy.yaml");
         let text = std::fs::read_to_string(file).unwrap();
         let filter = weir_envoy::binaries::filter().unwrap();
         let folder = tempfile::tempdir().unwrap();
         let copy = folder.path().join("envoy.yaml");
-        std::fs::write(&copy, text.replace("target/weir-filter.wasm", filter.to_str().unwrap())).unwrap();
+        let modules = filter.to_str().unwrap().strip_suffix(".wasm").unwrap();
+        std::fs::write(&copy, text.replace("target/weir-filter", modules)).unwrap();
         validate_file(&copy).unwrap();
         let envoy: Value = yaml(&text).unwrap();
         let manager =
@@ -46,13 +47,13 @@ impl Example {
         }
     }
 
-    fn rule(&mut self, name: &str) -> &mut Value {
+    pub(super) fn rule(&mut self, name: &str) -> &mut Value {
         let rules = self.config["rules"].as_array_mut().unwrap();
         rules.iter_mut().find(|rule| rule["name"] == name).unwrap()
     }
 
     /// Lowers a rule's limits, and makes its window one that does not end during the test.
-    fn limit(&mut self, name: &str, limit: u64, overrides: &[u64]) {
+    pub(super) fn limit(&mut self, name: &str, limit: u64, overrides: &[u64]) {
         let rule = self.rule(name);
         (rule["limit"], rule["window"], rule["timeout"]) = (limit.into(), long_window().into(), "1s".into());
         let given = rule.get_mut("overrides").and_then(Value::as_array_mut);

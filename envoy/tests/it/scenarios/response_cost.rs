@@ -1,95 +1,33 @@
 //! Costs that only responses state: a request in progress holds its reserve, and the cost in the response is charged.
 
-use std::convert::Infallible;
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use http_body_util::Full;
-use hyper::body::{Bytes, Incoming};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
+use hyper::body::Incoming;
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
-use tokio::sync::watch;
-use tokio::task::{JoinHandle, JoinSet};
-use weir_envoy::bootstrap::Route;
-use weir_envoy::http::Request;
+use weir_envoy::http::{Protocol, Request};
 use weir_envoy::{EnvoyOptions, Filter, Reload, Weir, binaries, wait};
 
 use super::common::{KEY, Region, SOON, config, get_as, rule, unanswered, with};
+use super::upstream::{self, Upstream, held_back, send_all};
 
 /// The response that the upstream should give: a number of tokens, or several for as many lines, `reset`, or no header.
 const ANSWER: &str = "x-answer";
 /// A path from which the upstream redirects to another one, each answered for what follows it.
 const REDIRECT: &str = "/redirect/";
 
-/// An upstream that states what a request used, once its gate is open.
-struct Upstream {
-    port: u16,
-    gate: watch::Sender<bool>,
-    /// Number of requests received.
-    arrived: Arc<AtomicU64>,
-    serving: JoinHandle<Infallible>,
-}
-
-impl Upstream {
-    async fn start() -> Upstream {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let (gate, arrived) = (watch::Sender::new(true), Arc::new(AtomicU64::new(0)));
-        let serving = tokio::spawn(serve(listener, gate.clone(), arrived.clone()));
-        Upstream { port, gate, arrived, serving }
-    }
-
-    fn arrived(&self) -> u64 {
-        self.arrived.load(Ordering::SeqCst)
-    }
-
-    fn options(&self) -> EnvoyOptions {
-        EnvoyOptions { route: Route::Upstream(self.port), ..EnvoyOptions::default() }
-    }
-}
-
-impl Drop for Upstream {
-    fn drop(&mut self) {
-        self.serving.abort();
-    }
-}
-
-/// Serves until it is aborted; its connections end with it.
-async fn serve(listener: TcpListener, gate: watch::Sender<bool>, arrived: Arc<AtomicU64>) -> Infallible {
-    let mut connections = JoinSet::new();
-    loop {
-        let Ok((stream, _)) = listener.accept().await else { continue };
-        let (gate, arrived) = (gate.clone(), arrived.clone());
-        connections.spawn(async move {
-            let service = service_fn(move |request| answer(request, gate.subscribe(), arrived.clone()));
-            http1::Builder::new().serve_connection(TokioIo::new(stream), service).await
-        });
-    }
-}
-
-async fn answer(
-    request: hyper::Request<Incoming>,
-    mut gate: watch::Receiver<bool>,
-    arrived: Arc<AtomicU64>,
-) -> io::Result<hyper::Response<Full<Bytes>>> {
-    arrived.fetch_add(1, Ordering::SeqCst);
-    gate.wait_for(|open| *open).await.map_err(io::Error::other)?;
-    let mut response = hyper::Response::new(Full::new(Bytes::from_static(b"ok\n")));
+/// An upstream that states what a request used.
+fn answer(request: &hyper::Request<Incoming>) -> io::Result<upstream::Response> {
     if let Some(tokens) = request.uri().path().strip_prefix(REDIRECT) {
-        let host = request.headers().get("host").and_then(|host| host.to_str().ok()).unwrap_or_default();
-        *response.status_mut() = hyper::StatusCode::FOUND;
-        let location = format!("http://{host}/landing").parse().map_err(io::Error::other)?;
-        response.headers_mut().insert("location", location);
+        let mut response = upstream::whole(302, "ok\n");
+        let location = format!("http://{}/landing", upstream::header(request, "host"));
+        response.headers_mut().insert("location", location.parse().map_err(io::Error::other)?);
         if !tokens.is_empty() {
             let tokens = tokens.parse().map_err(io::Error::other)?;
             response.headers_mut().insert("x-tokens-used", tokens);
         }
         return Ok(response);
     }
+    let mut response = upstream::whole(200, "ok\n");
     match request.headers().get(ANSWER) {
         Some(reset) if reset == "reset" => return Err(io::ErrorKind::ConnectionReset.into()),
         Some(tokens) => {
@@ -101,6 +39,10 @@ async fn answer(
         None => {}
     }
     Ok(response)
+}
+
+async fn start() -> Upstream {
+    Upstream::start(Protocol::Http1, answer).await
 }
 
 fn tokens(limit: u64, cost: Value) -> Value {
@@ -117,36 +59,9 @@ fn redirected(first: &str, second: &str) -> Request {
     Request::get(&format!("{REDIRECT}{first}")).header(KEY, "a").header(ANSWER, second)
 }
 
-/// Sends `requests` requests at once, to the Envoys in turn; returns their statuses as they complete.
-fn send_all(region: &Region, requests: usize, request: &Request) -> JoinSet<u16> {
-    let mut sent = JoinSet::new();
-    for at in 0..requests {
-        let (address, request) = (region.envoys[at % region.envoys.len()].address(), request.clone());
-        sent.spawn(async move { weir_envoy::http::send(address, request).await.unwrap().status });
-    }
-    sent
-}
-
-/// Waits until all requests are denied except those in progress; returns how many those are. `before` requests arrived
-/// earlier.
-async fn held_back(upstream: &Upstream, before: u64, sent: &mut JoinSet<u16>) -> u64 {
-    let all = sent.len() as u64 + before;
-    let mut refused = 0;
-    wait::until("the others are refused", SOON, async || {
-        while let Some(status) = sent.try_join_next() {
-            assert_eq!(status.unwrap(), 429);
-            refused += 1;
-        }
-        refused + upstream.arrived() == all
-    })
-    .await
-    .unwrap();
-    upstream.arrived() - before
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_in_progress_cannot_exceed_the_limit_together() {
-    let upstream = Upstream::start().await;
+    let upstream = start().await;
     let options = EnvoyOptions { concurrency: 2, ..upstream.options() };
     let region = Region::start(1, options, &config(&[tokens(100, json!({ "reserve": 10 }))])).await;
     upstream.gate.send_replace(false);
@@ -165,7 +80,7 @@ async fn requests_in_progress_cannot_exceed_the_limit_together() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_response_states_what_is_left_after_its_own_cost() {
-    let upstream = Upstream::start().await;
+    let upstream = start().await;
     let rule = with(tokens(1_000, json!({ "reserve": 100 })), json!({ "window": "31d" }));
     let headers_on_allowed = with(config(&[rule]), json!({ "responses": { "headers_on_allowed": true } }));
     let region = Region::start(1, upstream.options(), &headers_on_allowed).await;
@@ -178,7 +93,7 @@ async fn a_response_states_what_is_left_after_its_own_cost() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_are_shown_once_a_smaller_share_of_them_is_left_than_of_requests() {
-    let upstream = Upstream::start().await;
+    let upstream = start().await;
     let long = json!({ "window": "31d" });
     let requests = with(rule("requests", 600), long.clone());
     let tokens = with(tokens(100_000, json!({ "reserve": 100, "max": 100_000 })), long);
@@ -198,7 +113,7 @@ async fn tokens_are_shown_once_a_smaller_share_of_them_is_left_than_of_requests(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_end_of_a_request_has_its_cost() {
-    let upstream = Upstream::start().await;
+    let upstream = start().await;
     let rule = tokens(100_000, json!({ "reserve": 20, "default": 7 }));
     let region = Region::start(1, upstream.options(), &config(&[rule])).await;
     let mut total = 0;
@@ -242,7 +157,7 @@ async fn each_end_of_a_request_has_its_cost() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_dead_vm_held_counts_as_spent() {
-    let upstream = Upstream::start().await;
+    let upstream = start().await;
     let rule = tokens(10, json!({ "reserve": 10, "hold_timeout": "1s" }));
     let faulty = with(config(&[rule]), json!({ "test_faults": true }));
     let region = Region::start(1, upstream.options(), &faulty).await;
@@ -262,7 +177,7 @@ async fn what_a_dead_vm_held_counts_as_spent() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_envoys_hold_together() {
-    let upstream = Upstream::start().await;
+    let upstream = start().await;
     // The region must decide: after a timeout each Envoy would decide by its own counts, which this test does not
     // cover.
     let patient = json!({ "timeout": "1s", "on_failure": "deny" });

@@ -352,9 +352,9 @@ impl World<'_> {
             return;
         };
         let mut settled = 0;
-        let cost_of = |rule: u16| {
+        let cost_of = |rule: u16, _| {
             settled |= 1u64 << rule;
-            arrival.cost
+            Some(arrival.cost)
         };
         worker.limiter.settle_cost(table, request, cost_of, now);
         let unix = worker.limiter.moment(now).unix;
