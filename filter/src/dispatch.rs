@@ -13,6 +13,7 @@ use crate::plugin::{Effect, Label};
 use crate::responses::Response;
 use crate::vm::{Effects, Vm};
 use std::cell::RefCell;
+use weir_core::rules::METADATA_PATH;
 
 /// What `on_request_headers` returns.
 const CONTINUE: u32 = 0;
@@ -154,12 +155,16 @@ fn completed(response: Response) -> Response {
     if !calls::property(rpc.id_path(), &mut id) {
         id.clear();
     }
+    let mut metadata = Vec::new();
+    if rpc.needs_metadata(&id) && !calls::property(METADATA_PATH, &mut metadata) {
+        metadata.clear();
+    }
     let accept = calls::request_headers(|bytes| {
         let headers = Headers::new(bytes, Nothing);
         let lines: Vec<&[u8]> = headers.lines(b"accept").collect();
         (!lines.is_empty()).then(|| lines.join(&b','))
     });
-    response.complete(&id, accept.as_deref())
+    response.complete(&id, &metadata, accept.as_deref())
 }
 
 /// Writes rule and outcome for access logs to the filter state, as a WASM filter cannot set dynamic metadata.

@@ -86,14 +86,19 @@ impl RpcError {
     pub fn id_path(&self) -> &[u8] {
         self.form.id_path()
     }
+
+    /// Whether the whole metadata is needed to read an id.
+    pub fn needs_metadata(&self, id: &[u8]) -> bool {
+        self.form.is_ambiguous(id)
+    }
 }
 
 impl Response {
-    /// Adds the id, which the property holds, and the form that the client accepts: one event to a client that accepts nothing but
+    /// Adds the id, which the property and, if needed, the whole metadata hold, and the form that the client accepts: one event to a client that accepts nothing but
     /// events. Without a usable id nothing waits for the response, so that it stays the usual one, with `null` in place of the id.
-    pub fn complete(mut self, id: &[u8], accept: Option<&[u8]>) -> Response {
+    pub fn complete(mut self, id: &[u8], metadata: &[u8], accept: Option<&[u8]>) -> Response {
         let Some(rpc) = self.rpc.take() else { return self };
-        let id = rpc.form.id(id);
+        let id = rpc.form.id(id, metadata);
         if id.is_some() {
             self.status = rpc.status;
             self.headers.retain(|(name, _)| *name != RATE_LIMITED);
@@ -789,7 +794,7 @@ mod tests {
         let denial = denial(Some(2_000), Cause::Limit);
         let none = ExactDetails::default();
         let response = denied(&config.rules, (&denial, Vec::new()), &none, &config.responses, Client::Http);
-        response.unwrap().complete(id, accept.map(str::as_bytes))
+        response.unwrap().complete(id, &[], accept.map(str::as_bytes))
     }
 
     fn header(response: &Response, name: &str) -> Option<String> {
@@ -862,7 +867,7 @@ mod tests {
                 (ambiguous_identifier(rule, formats, client), "identifier ambiguous"),
                 (banned(Banned::ForEver, UnixMs(0), rule, formats, client), "banned"),
             ] {
-                let response = response.complete(b"a", None);
+                let response = response.complete(b"a", &[], None);
                 match client {
                     Client::Grpc => assert_eq!(response.body, message),
                     Client::Http => {

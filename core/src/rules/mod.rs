@@ -63,7 +63,7 @@ pub use rule::cost::{
     Cost, Deferral, End, Line, RequestCost, ResponseCost, Settled, Stage, Trailers, UsageCost, UsageResult,
     Used, WhenCost,
 };
-pub use rule::json_rpc::JsonRpc;
+pub use rule::json_rpc::{JsonRpc, METADATA_PATH};
 pub use rule::overrides::Override;
 pub use rule::response::{Body, LimitHeaders, OwnResponse};
 pub use rule::share::Share;

@@ -145,6 +145,19 @@ impl Property {
         }
     }
 
+    /// The elements of its path in metadata that is not typed: the namespace and the keys.
+    pub fn elements_of_metadata(&self) -> impl Iterator<Item = &str> {
+        let path = core::str::from_utf8(&self.path).unwrap_or_default();
+        path.strip_prefix("metadata\0filter_metadata\0").unwrap_or_default().split('\0')
+    }
+
+    /// The whole number of less than 2⁵³ that its bytes may be though they are a text.
+    pub fn hidden_number(&self, bytes: &[u8]) -> Option<i64> {
+        let number = f64::from_le_bytes(self.text(bytes)?.try_into().ok()?);
+        let may_be_number = self.numbers == Numbers::Double && number.abs() < EXACT_MAX;
+        may_be_number.then_some(number as i64).filter(|whole| *whole as f64 == number)
+    }
+
     /// The number that its bytes are, if it is a whole one from −2⁵³ to 2⁵³.
     pub fn number(&self, bytes: &[u8]) -> Option<i64> {
         // In this range the conversion is exact for whole numbers, and only for them the way back gives the same.

@@ -3,14 +3,22 @@
 
 use crate::fields::{Errors, Fields, Node, Value};
 use crate::rules::request::property::Property;
+use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::{String, ToString};
+use prost::Message;
+use prost_types::Struct;
+use prost_types::value::Kind;
 
 /// The values of `format`.
 pub(in crate::rules) const FORMATS: [(&str, Format); 2] =
     [("json_rpc", Format::JsonRpc), ("openai", Format::OpenAi)];
 /// The status of a response to a call whose id is known: clients read the bodies of no others.
 pub(in crate::rules) const STATUS_OK: u16 = 200;
+/// The path of a request's whole metadata, an encoded `envoy.config.core.v3.Metadata`.
+pub const METADATA_PATH: &[u8] = b"metadata";
+/// The largest number whose neighbours are other numbers for every parser of JSON.
+const NUMBER_MAX: u64 = (1 << 53) - 1;
 /// Longest text that is repeated as an id.
 const ID_BYTES_MAX: usize = 128;
 /// The code of the error, of those that JSON-RPC leaves to servers.
@@ -26,6 +34,13 @@ pub(in crate::rules) enum Format {
 /// Whether `format` is that of OpenAI's API.
 pub(super) fn is_openai(format: &Node<'_>) -> bool {
     matches!(format.value, Value::Text(word) if word == "openai")
+}
+
+/// The part of `envoy.config.core.v3.Metadata` that is not typed.
+#[derive(Clone, PartialEq, Message)]
+struct WholeMetadata {
+    #[prost(btree_map = "string, message", tag = "1")]
+    filter_metadata: BTreeMap<String, Struct>,
 }
 
 /// Denials as errors of JSON-RPC.
@@ -67,13 +82,35 @@ impl JsonRpc {
         self.id.path()
     }
 
-    /// The id as JSON: a whole number up to 2⁵³, or a text of at most 128 bytes. `None` for anything else.
-    pub fn id(&self, bytes: &[u8]) -> Option<String> {
+    /// The id as JSON: a whole number from −(2⁵³−1) to 2⁵³−1, or a text of at most 128 bytes. `None` for anything else. `metadata` is the
+    /// whole [`METADATA_PATH`], or nothing if it is not known: it is needed only if the bytes [may be either](JsonRpc::is_ambiguous).
+    pub fn id(&self, bytes: &[u8], metadata: &[u8]) -> Option<String> {
         if let Some(number) = self.id.number(bytes) {
+            return (number.unsigned_abs() <= NUMBER_MAX).then(|| number.to_string());
+        }
+        if let Some(number) = self.id.hidden_number(bytes).filter(|_| self.is_number_in(metadata)) {
             return Some(number.to_string());
         }
         let text = self.id.text(bytes).filter(|text| (1..=ID_BYTES_MAX).contains(&text.len()))?;
         serde_json::to_string(core::str::from_utf8(text).ok()?).ok()
+    }
+
+    /// Whether the bytes are a text, and those of a number that may be an id.
+    pub fn is_ambiguous(&self, bytes: &[u8]) -> bool {
+        self.id.hidden_number(bytes).is_some()
+    }
+
+    /// Whether the id is a number in the metadata of a request.
+    fn is_number_in(&self, metadata: &[u8]) -> bool {
+        let Ok(WholeMetadata { filter_metadata }) = WholeMetadata::decode(metadata) else { return false };
+        let mut keys = self.id.elements_of_metadata();
+        let top = keys.next().and_then(|namespace| filter_metadata.get(namespace));
+        let Some((top, first)) = top.zip(keys.next()) else { return false };
+        let value = keys.try_fold(top.fields.get(first), |value, key| match value.map(|value| &value.kind) {
+            Some(Some(Kind::StructValue(object))) => Some(object.fields.get(key)),
+            _ => None,
+        });
+        matches!(value.flatten(), Some(prost_types::Value { kind: Some(Kind::NumberValue(_)) }))
     }
 
     /// The body of a denial. `numbers` are the limit and the seconds until a retry may pass, 0 if none may; `None` to show neither.
@@ -113,7 +150,9 @@ mod tests {
         for (bytes, expected) in [
             (number(0.0), Some("0")),
             (number(-1.0), Some("-1")),
-            (number(9_007_199_254_740_992.0), Some("9007199254740992")),
+            (number(9_007_199_254_740_991.0), Some("9007199254740991")),
+            (number(-9_007_199_254_740_991.0), Some("-9007199254740991")),
+            (number(9_007_199_254_740_992.0), None),
             (number(9_007_199_254_740_994.0), None),
             (number(1.5), None),
             (number(1e300), None),
@@ -130,8 +169,48 @@ mod tests {
             (Vec::from([1]), None),
             (Vec::from([0; 4]), None),
         ] {
-            assert_eq!(rpc.id(&bytes).as_deref(), expected, "{bytes:?}");
+            assert!(!rpc.is_ambiguous(&bytes));
+            assert_eq!(rpc.id(&bytes, &[]).as_deref(), expected, "{bytes:?}");
         }
+    }
+
+    /// Metadata of Envoy's filter for MCP, as Envoy encodes the whole.
+    fn whole(fields: &[(&str, Kind)]) -> Vec<u8> {
+        let fields = fields.iter().map(|(name, kind)| (name.to_string(), kind.clone().into())).collect();
+        let filter_metadata = [("envoy.filters.http.mcp".to_string(), Struct { fields })].into();
+        WholeMetadata { filter_metadata }.encode_to_vec()
+    }
+
+    #[test]
+    fn a_number_that_reads_as_a_text_is_told_by_the_whole_metadata() {
+        let rpc = of_mcp();
+        let (text, number) = ("abcdef3C", 5_460_610_219_467_361.0);
+        let bytes = f64::to_le_bytes(number);
+        assert_eq!((bytes.as_slice(), rpc.is_ambiguous(&bytes)), (text.as_bytes(), true));
+        let id = |metadata: &[u8]| rpc.id(&bytes, metadata).unwrap();
+        assert_eq!(id(&whole(&[("id", Kind::NumberValue(number))])), "5460610219467361");
+        let as_text = "\"abcdef3C\"";
+        assert_eq!(id(&whole(&[("id", Kind::StringValue(text.into()))])), as_text);
+        assert_eq!(id(&whole(&[("other", Kind::NumberValue(number))])), as_text);
+        assert_eq!([id(&[]), id(b"\xff")], [as_text, as_text]);
+        // Larger numbers are no ids, and others are no whole ones.
+        assert!(
+            !rpc.is_ambiguous(b"abcdefgC") && !rpc.is_ambiguous(b"abcdef#C") && !rpc.is_ambiguous(b"abcdef3")
+        );
+        let typed = JsonRpc { id: Property::metadata("typed", "a", &["b".to_string()]) };
+        assert!(!typed.is_ambiguous(&bytes));
+    }
+
+    #[test]
+    fn the_number_may_be_below_other_keys() {
+        let keys = ["call".to_string(), "id".to_string()];
+        let rpc = JsonRpc { id: Property::metadata("filter", "envoy.filters.http.mcp", &keys) };
+        let object = |kind: Kind| Struct { fields: [("id".to_string(), kind.into())].into() };
+        let number = 5_460_610_219_467_361.0;
+        let id = |kind: Kind| rpc.id(&f64::to_le_bytes(number), &whole(&[("call", kind)])).unwrap();
+        assert_eq!(id(Kind::StructValue(object(Kind::NumberValue(number)))), "5460610219467361");
+        assert_eq!(id(Kind::StructValue(object(Kind::BoolValue(true)))), "\"abcdef3C\"");
+        assert_eq!(id(Kind::NumberValue(number)), "\"abcdef3C\"");
     }
 
     #[test]
@@ -156,7 +235,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_id_gives_one_line_of_json(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let id = of_mcp().id(&bytes);
+            let id = of_mcp().id(&bytes, &[]);
             let body = JsonRpc::response(id.as_deref(), &JsonRpc::error("no", "r", None));
             prop_assert!(!body.contains(['\n', '\r']) && body.len() < 1_000);
             let value: Value = serde_json::from_str(&body).unwrap();

@@ -304,7 +304,11 @@ async fn a_denied_call_gets_an_error_with_its_id() {
         (r#""a\"b""#, 200, json!("a\"b")),
         (r#""a\n\u0001é\\""#, 200, json!("a\n\u{1}é\\")),
         (r#""},\"error\":{""#, 200, json!("},\"error\":{")),
-        ("9007199254740992", 200, json!(9_007_199_254_740_992_u64)),
+        ("9007199254740991", 200, json!(9_007_199_254_740_991_u64)),
+        ("9007199254740992", 429, json!(null)),
+        // A number whose bytes are a text, and that text.
+        ("5460610219467361", 200, json!(5_460_610_219_467_361_u64)),
+        (r#""abcdef3C""#, 200, json!("abcdef3C")),
         ("9007199254740994", 429, json!(null)),
         ("1.5", 429, json!(null)),
         ("null", 429, json!(null)),
