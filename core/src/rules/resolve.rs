@@ -102,6 +102,8 @@ pub struct Scratch {
     live: control::Scratch,
     client: Client,
     found: Vec<Applied>,
+    /// Rules with a list of values that has none of the request.
+    unlisted: Vec<usize>,
     split: Split,
     candidates: Candidates,
 }
@@ -139,6 +141,7 @@ pub struct Matches<'a> {
     rules: &'a [Rule],
     identifiers: &'a [u8],
     found: core::slice::Iter<'a, Applied>,
+    unlisted: &'a [usize],
     identifier_start: usize,
     denied: Option<Denied>,
     is_path_on_trial: bool,
@@ -168,7 +171,8 @@ impl Config {
         }
         let is_path_on_trial = denied.is_none() && scratch.split.are_too_many();
         let (identifiers, found) = (scratch.identifiers.as_slice(), scratch.found.iter());
-        Matches { rules: &self.rules, identifiers, found, identifier_start: 0, denied, is_path_on_trial }
+        let (rules, unlisted) = (self.rules.as_slice(), scratch.unlisted.as_slice());
+        Matches { rules, identifiers, found, unlisted, identifier_start: 0, denied, is_path_on_trial }
     }
 
     /// Applies the rules that may match.
@@ -285,6 +289,7 @@ impl Scratch {
         self.sources.reset();
         self.identifiers.clear();
         self.found.clear();
+        self.unlisted.clear();
         self.split = Split::default();
         self.client = Client::default();
     }
@@ -340,6 +345,9 @@ impl Scratch {
             found => found == identifier::Found::Skipped,
         };
         if is_skipped {
+            if written.found == identifier::Found::Skipped {
+                self.unlisted.push(rule_index);
+            }
             return Ok(());
         }
         let start = self.identifiers.len();
@@ -356,7 +364,14 @@ impl Scratch {
             Found { exempt: true, .. } => Action::Exempt,
             found => match written.found {
                 identifier::Found::Missing if rule.missing == Missing::Deny => Action::DenyMissing,
-                identifier::Found::Denied => Action::DenyUnlisted,
+                identifier::Found::Denied => {
+                    self.unlisted.push(rule_index);
+                    Action::DenyUnlisted
+                }
+                identifier::Found::Unlisted => {
+                    self.unlisted.push(rule_index);
+                    self.limit(rule, request, &found)
+                }
                 identifier::Found::Ambiguous if rule.ambiguous == Ambiguous::Deny => Action::DenyAmbiguous,
                 // One of its values may be banned.
                 identifier::Found::Ambiguous if live.bans_some(rule) => Action::DenyAmbiguous,
@@ -421,6 +436,12 @@ impl Matches<'_> {
     /// Why the request is denied before any rule is applied, if it is. There are no matches then.
     pub fn denied(&self) -> Option<Denied> {
         self.denied
+    }
+
+    /// The numbers of the rules whose lists do not have the request's value, and that do not exempt or ban it; of an identifier with a
+    /// missing or an ambiguous part this is not known.
+    pub fn unlisted(&self) -> &[usize] {
+        self.unlisted
     }
 
     /// Whether readings of the path meet more rules than may be, counting those in shadow mode, too. These deny nothing, and those beyond

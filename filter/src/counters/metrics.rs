@@ -21,6 +21,7 @@ const FLUSH_MS: u64 = 200;
 #[derive(Debug, Default)]
 pub struct DecisionMetrics {
     decisions: Vec<Outcomes<Option<u32>>>,
+    unlisted: Vec<Option<u32>>,
     flushed_requests: Option<Requests>,
     ids: Ids,
     flushed: Option<MonoMs>,
@@ -42,7 +43,11 @@ struct Ids(Vec<(&'static str, u32)>);
 impl DecisionMetrics {
     /// For `rules` rules.
     pub fn new(rules: usize) -> DecisionMetrics {
-        DecisionMetrics { decisions: vec![Outcomes::default(); rules], ..DecisionMetrics::default() }
+        DecisionMetrics {
+            decisions: vec![Outcomes::default(); rules],
+            unlisted: vec![None; rules],
+            ..DecisionMetrics::default()
+        }
     }
 
     /// Writes what was counted since the last batch, if the next one is due or `now_or_never`, and passes it to `out`.
@@ -58,20 +63,16 @@ impl DecisionMetrics {
             return;
         }
         self.flushed = Some(now);
-        let decisions = &mut self.decisions;
+        let DecisionMetrics { decisions, unlisted, .. } = self;
+        let name = |rule: usize| rules.get(rule).map_or("", |rule| rule.name.as_str());
         counters.drain(|rule, outcome, count| {
             out(rule, outcome, count);
-            let Some(id) = decisions.get_mut(rule).map(|ids| ids.get_mut(outcome)) else {
-                return;
-            };
-            let name = || rules.get(rule).map_or("", |rule| rule.name.as_str());
-            if id.is_none() {
-                let name = format!("weir_decisions_total.rule.{}.outcome.{}", name(), outcome.name());
-                *id = calls::define_metric(MetricType::Counter, &name);
-            }
-            if let Some(id) = *id {
-                calls::increment_metric(id, i64::try_from(count).unwrap_or(i64::MAX));
-            }
+            let id = decisions.get_mut(rule).map(|ids| ids.get_mut(outcome));
+            let name = || format!("weir_decisions_total.rule.{}.outcome.{}", name(rule), outcome.name());
+            add(id, name, count);
+        });
+        counters.drain_unlisted(|rule, count| {
+            add(unlisted.get_mut(rule), || format!("weir_unlisted_values_total.rule.{}", name(rule)), count);
         });
         for ((rule, what), count) in counters.take_settled() {
             let name = what.metric(rules.get(usize::from(rule)).map_or("", |rule| rule.name.as_str()));
@@ -135,6 +136,17 @@ impl Ids {
         let id = calls::define_metric(kind, name)?;
         self.0.push((name, id));
         Some(id)
+    }
+}
+
+/// Adds to the counter at `id`, and defines it the first time.
+fn add(id: Option<&mut Option<u32>>, name: impl FnOnce() -> String, count: u64) {
+    let Some(id) = id else { return };
+    if id.is_none() {
+        *id = calls::define_metric(MetricType::Counter, &name());
+    }
+    if let Some(id) = *id {
+        calls::increment_metric(id, i64::try_from(count).unwrap_or(i64::MAX));
     }
 }
 

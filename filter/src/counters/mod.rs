@@ -15,6 +15,8 @@ pub struct Counters {
     counts: Vec<Outcomes<u64>>,
     /// What settled costs, by rule and what of it: at most some thirty of each rule.
     settled: BTreeMap<(u16, SettledCount), u64>,
+    /// By rule, requests with a value that the rule does not list.
+    unlisted: Vec<u64>,
     /// Requests that end before any rule.
     pub requests: Requests,
 }
@@ -68,7 +70,7 @@ pub const METRICS: &[Metric<Requests>] = &[
 impl Counters {
     /// For `rules` rules.
     pub fn new(rules: usize) -> Counters {
-        Counters { counts: vec![Outcomes::default(); rules], ..Counters::default() }
+        Counters { counts: vec![Outcomes::default(); rules], unlisted: vec![0; rules], ..Counters::default() }
     }
 
     /// Counts one decision.
@@ -115,6 +117,20 @@ impl Counters {
         std::mem::take(&mut self.settled)
     }
 
+    /// Counts a request with a value that a rule does not list.
+    pub fn count_unlisted(&mut self, rule: usize) {
+        if let Some(count) = self.unlisted.get_mut(rule) {
+            *count = count.saturating_add(1);
+        }
+    }
+
+    /// Passes on how many requests had values that a rule does not list, if there were some, and resets the counts.
+    pub fn drain_unlisted(&mut self, mut out: impl FnMut(usize, u64)) {
+        for (rule, count) in self.unlisted.iter_mut().enumerate().filter(|(_, count)| **count > 0) {
+            out(rule, std::mem::take(count));
+        }
+    }
+
     /// Passes each count that is not 0 to `out`, and resets it.
     pub fn drain(&mut self, mut out: impl FnMut(usize, RuleOutcome, u64)) {
         for (rule, counts) in self.counts.iter_mut().enumerate() {
@@ -147,6 +163,11 @@ mod tests {
             [(0, RuleOutcome::Exempt, 1), (0, RuleOutcome::Undecided, 1), (1, RuleOutcome::Denied, 2)]
         );
         counters.drain(|_, _, _| panic!("nothing is left"));
+        [1, 1, 7].map(|rule| counters.count_unlisted(rule));
+        let mut drained = Vec::new();
+        counters.drain_unlisted(|rule, count| drained.push((rule, count)));
+        assert_eq!(drained, [(1, 2)]);
+        counters.drain_unlisted(|_, _| panic!("nothing is left"));
     }
 
     fn file(name: &str) -> String {

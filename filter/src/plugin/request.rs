@@ -68,6 +68,7 @@ impl Plugin {
             Some(Denied::Path) => return Err(Refused::Path),
         }
         let is_path_on_trial = matches.is_path_on_trial();
+        matches.unlisted().iter().for_each(|rule| self.statistics.count_unlisted(*rule));
         for rules::Match { rule_index: rule, identifier, action, enforced, .. } in matches {
             let Some(compiled) = self.compiled_rules.get(rule) else { continue };
             let shadow = compiled.policy.shadow || !enforced;

@@ -40,6 +40,11 @@ impl Statistics {
         }
     }
 
+    /// Counts a request with a value that a rule does not list.
+    pub(super) fn count_unlisted(&mut self, rule: usize) {
+        self.counters.count_unlisted(rule);
+    }
+
     /// Counts a request that ends before any rule.
     pub(super) fn count_request(&mut self, of: impl FnOnce(&mut Requests) -> &mut u64) {
         let count = of(&mut self.counters.requests);

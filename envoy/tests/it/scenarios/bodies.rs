@@ -7,9 +7,9 @@ use std::path::Path;
 use hyper::Method;
 use serde_json::{Value, json};
 use weir_envoy::http::{Request, Response};
-use weir_envoy::{EnvoyOptions, validate_file, yaml};
+use weir_envoy::{EnvoyOptions, validate_file, wait, yaml};
 
-use super::common::{Region, config, long_window, rule, with};
+use super::common::{Region, SOON, config, long_window, rule, sum_of, with};
 
 const JSON: &str = "application/json";
 const ACCEPT: &str = "application/json, text/event-stream";
@@ -241,6 +241,9 @@ async fn invented_tools_share_one_count() {
     }
     assert_eq!(passing, 3);
     region.settles_at("tool-calls", "a%7C%5C~", 3).await;
+    let counted =
+        async || sum_of(region.envoy(), "wasmcustom.weir_unlisted_values_total.rule.tool-calls").await == 200;
+    wait::until("each value that is not listed is counted", SOON, counted).await.unwrap();
     assert!(passed(&send(&region, call("a", "1", "search")).await), "listed tools have their own");
     let keys = region.aggregator.admin_get("/v1/top").await.unwrap().text();
     assert!(!keys.contains("search-0"), "{keys}");
