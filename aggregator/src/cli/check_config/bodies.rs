@@ -1,9 +1,10 @@
 //! Rules by fields of the body, which filters of Envoy parse and leave in metadata: what clients evade or invent, and filters that stand
 //! where the metadata is not there yet.
 
-use super::order::{filters_of, kind, name};
-use serde_json::Value;
-use weir_core::rules::{Config, Missing, PluginConfig, field};
+use super::order::{filters_of, kind, name, value_at};
+use serde_json::{Value, json};
+use weir_core::model::exact::Algorithm;
+use weir_core::rules::{Config, Cost, Lines, Live, Missing, PluginConfig, Request, Rule, Scratch, Share, field};
 
 /// The filter for MCP, and the namespace of what it writes.
 const MCP: &str = "Mcp";
@@ -15,6 +16,8 @@ const OF_JSON: &str = "envoy.filters.http.json_to_metadata";
 const MODELS: &str = "AiProtocolManager";
 const OF_MODELS: [&str; 2] = ["envoy.ai.request_info", "envoy.ai.token_usage"];
 const DECOMPRESSOR: &str = "Decompressor";
+/// The type of a route's setting that disables a filter.
+const SWITCH: &str = "FilterConfig";
 
 /// Metadata that a rule reads.
 struct Read<'a> {
@@ -29,6 +32,8 @@ pub struct Chain<'a> {
     own: usize,
     /// The path of the list in the document.
     path: &'a str,
+    /// What contains the list: a connection manager.
+    manager: Option<&'a Value>,
 }
 
 impl<'a> Chain<'a> {
@@ -39,12 +44,14 @@ impl<'a> Chain<'a> {
             .iter()
             .filter_map(|name| Some(plugin.path.rfind(name)? + name.len()));
         let path = plugin.path.get(..end.max()?.checked_sub(1)?)?;
-        Some(Chain { filters, own, path })
+        let manager = path.rsplit_once('.').and_then(|(manager, _)| value_at(document, manager));
+        Some(Chain { filters, own, path, manager })
     }
 
     /// The parsers of bodies in the list: place, filter, and the namespaces that it writes.
     fn parsers(&self) -> impl Iterator<Item = (usize, &'a Value, Vec<&'a str>)> {
-        self.filters.iter().enumerate().filter_map(|(at, filter)| {
+        let enabled = self.filters.iter().enumerate().filter(|(_, filter)| filter["disabled"] != true);
+        enabled.filter_map(|(at, filter)| {
             let written = written(filter);
             (!written.is_empty()).then_some((at, filter, written))
         })
@@ -90,6 +97,7 @@ impl<'a> Chain<'a> {
                 name(filter)
             ));
         }
+        found.extend(self.changed_by_routes(&read));
         let parsers: Vec<&str> = self.parsers().flat_map(|(.., written)| written).collect();
         if let Some(Read { field, namespace }) =
             read.iter().find(|read| is_known(read.namespace) && !parsers.contains(&read.namespace))
@@ -113,6 +121,31 @@ impl<'a> Chain<'a> {
             ));
         }
         found
+    }
+
+    /// Warns of routes that disable or override a parser, for each parser of the first one.
+    fn changed_by_routes(&self, read: &[Read<'_>]) -> Vec<String> {
+        let mut settings = Vec::new();
+        for name in ["route_config", "routeConfig"] {
+            let Some(routes) = self.manager.and_then(|manager| manager.get(name)) else { continue };
+            settings_of_routes(routes, name, &mut settings);
+        }
+        let own = self.filters.get(self.own).map(name).unwrap_or_default();
+        // Where Weir is disabled, nothing is limited anyway.
+        settings.retain(|(_, filters)| filters[own]["disabled"] != true);
+        let parsers = self.parsers().filter(|(at, ..)| *at < self.own);
+        let changed = parsers.filter_map(|(at, filter, written)| {
+            let Read { field, namespace } = read.iter().find(|read| written.contains(&read.namespace))?;
+            let (route, change) = settings.iter().find_map(|(route, filters)| {
+                Some((route, change_of(filters.get(name(filter))?, filter, namespace)?))
+            })?;
+            Some(format!(
+                "warning: {field}: {route} {change} http_filters[{at}] ({}), so that requests of that route may lack the metadata {namespace}; \
+                 deny requests without it there",
+                name(filter)
+            ))
+        });
+        changed.collect()
     }
 
     /// The namespaces of metadata that are of a body.
@@ -149,30 +182,122 @@ pub fn warnings(config: &Config, json: &Value, namespaces: &[&str]) -> Vec<Strin
             }
         }
     }
-    found.extend(evaded(json, is_of_body));
+    found.extend(evaded(config, json, is_of_body));
     found
 }
 
-/// Warns of conditions on a body that no request without a parsed body meets, if no rule is for such requests.
-fn evaded(json: &Value, is_of_body: impl Fn(&str) -> bool) -> Option<String> {
-    let rules: Vec<Vec<(&str, bool)>> =
-        json["rules"].as_array().into_iter().flatten().map(|rule| conditions(rule).collect()).collect();
-    // A rule whose conditions on the metadata all hold without it.
-    let is_closed = |namespace: &str| {
-        rules.iter().any(|conditions| {
-            let mut of_namespace = conditions.iter().filter(|(other, _)| *other == namespace).peekable();
-            of_namespace.peek().is_some() && of_namespace.all(|(_, meets_nothing)| *meets_nothing)
-        })
+/// Warns of conditions on a body that no request without a parsed body meets, if no rule is a lock for such requests.
+fn evaded(config: &Config, json: &Value, is_of_body: impl Fn(&str) -> bool) -> Option<String> {
+    let written = json["rules"].as_array().into_iter().flatten();
+    let rules: Vec<RuleOfBody<'_>> =
+        config.rules.iter().zip(written).map(|(rule, json)| RuleOfBody { rule, json }).collect();
+    let is_closed = |evaded: &RuleOfBody<'_>, namespace: &str| {
+        evaded.methods().iter().all(|method| rules.iter().any(|lock| lock.locks(evaded, namespace, method)))
     };
-    let (at, namespace) = rules.iter().enumerate().find_map(|(at, conditions)| {
-        let mut evaded = conditions.iter().filter(|(_, meets_nothing)| !meets_nothing);
-        let (namespace, _) = evaded.find(|(namespace, _)| is_of_body(namespace) && !is_closed(namespace))?;
+    let of_body = rules.iter().enumerate().filter(|(_, one)| !one.rule.shadow);
+    let (at, namespace) = of_body.into_iter().find_map(|(at, one)| {
+        let mut evaded = conditions(one.json).filter(|(_, meets_nothing)| !meets_nothing);
+        let (namespace, _) =
+            evaded.find(|(namespace, _)| is_of_body(namespace) && !is_closed(one, namespace))?;
         Some((at, namespace))
     })?;
     Some(format!(
         "warning: rules[{at}].match.metadata: a request whose body is not parsed, such as a batch, a large or a compressed one, does not \
-         meet it; add a rule with present: false on metadata of {namespace} for such requests"
+         meet it; add a rule with present: false on metadata of {namespace} that is enforced for all such requests, with no higher limit"
     ))
+}
+
+/// A rule, and how it is written.
+struct RuleOfBody<'a> {
+    rule: &'a Rule,
+    json: &'a Value,
+}
+
+impl<'a> RuleOfBody<'a> {
+    /// The methods of requests with a body that it is for.
+    fn methods(&self) -> Vec<&'a str> {
+        let methods = &self.json["match"]["methods"];
+        let methods: Vec<&str> = one_or_list(methods).iter().filter_map(Value::as_str).collect();
+        if methods.is_empty() { Vec::from(["POST"]) } else { methods }
+    }
+
+    /// Whether it limits all requests of this method that `evaded` would apply to if the metadata were there, and not by less.
+    fn locks(&self, evaded: &RuleOfBody<'_>, namespace: &str, method: &str) -> bool {
+        let mut of_namespace = conditions(self.json).filter(|(other, _)| *other == namespace).peekable();
+        let is_for_unparsed = of_namespace.peek().is_some() && of_namespace.all(|(_, nothing)| nothing);
+        is_for_unparsed && self.is_enforced(evaded.rule) && self.is_for_all_of(evaded, namespace, method)
+    }
+
+    /// Whether it denies at the latest when `evaded` would.
+    fn is_enforced(&self, evaded: &Rule) -> bool {
+        let Rule { limit, duration_ms, cost, shadow, enforced, missing, algorithm, .. } = self.rule;
+        let rate = |limit: u64, other_ms: u64| u128::from(limit) * u128::from(other_ms);
+        let is_ledger =
+            [algorithm, &evaded.algorithm].iter().any(|one| matches!(one, Algorithm::Ledger { .. }));
+        let is_no_higher = rate(*limit, evaded.duration_ms) <= rate(evaded.limit, *duration_ms);
+        let can_lack = self.rule.left_out().is_some() || self.rule.metadata_parts().next().is_some();
+        let skips = *missing == Missing::Skip && can_lack;
+        !shadow && *enforced == Share::ALL && *cost != Cost::Fixed(0) && !skips && (is_ledger || is_no_higher)
+    }
+
+    /// Whether its conditions, but those on the metadata, hold for all requests of this method that meet those of `evaded`.
+    fn is_for_all_of(&self, evaded: &RuleOfBody<'_>, namespace: &str, method: &str) -> bool {
+        let (own, other) = (&self.json["match"], &evaded.json["match"]);
+        let own = own.as_object().into_iter().flatten();
+        own.filter(|(field, _)| *field != "methods").all(|(field, wanted)| {
+            let others = one_or_list(&other[field]);
+            match field.as_str() {
+                "metadata" => one_or_list(wanted)
+                    .iter()
+                    .all(|one| namespace_of(one) == Some(namespace) || others.contains(one)),
+                "headers" => {
+                    one_or_list(wanted).iter().all(|one| others.contains(one) || is_of_method(one, method))
+                }
+                "host" => {
+                    others != [Value::Null] && others.iter().all(|host| one_or_list(wanted).contains(host))
+                }
+                _ => *wanted == other[field],
+            }
+        }) && self.is_for_method(method)
+    }
+
+    fn is_for_method(&self, method: &str) -> bool {
+        let methods = &self.json["match"]["methods"];
+        methods.is_null() || one_or_list(methods).iter().any(|one| one == method)
+    }
+}
+
+/// Whether a condition on a header holds for every request of this method.
+fn is_of_method(condition: &Value, method: &str) -> bool {
+    let rule = json!({
+        "name": "method", "match": { "headers": [condition] }, "identifier": { "constant": "all" }, "limit": 1, "window": "1m",
+    });
+    let config = json!({ "aggregator": { "cluster": "c" }, "rules": [rule] }).to_string();
+    let is_name = condition["name"].as_str().is_some_and(|name| name.eq_ignore_ascii_case(":method"));
+    is_name
+        && Config::parse(config.as_bytes()).is_ok_and(|config| {
+            let mut scratch = Scratch::default();
+            config.resolve(&OfMethod(method), &Live::default(), &mut scratch).len() == 1
+        })
+}
+
+/// A request that has a method, and nothing else.
+struct OfMethod<'a>(&'a str);
+
+impl Request for OfMethod<'_> {
+    fn header(&self, name: &[u8]) -> Lines<'_> {
+        if name == b":method" { Lines::One(self.0.as_bytes()) } else { Lines::None }
+    }
+
+    fn for_each_header(&self, name: &[u8], line: &mut dyn FnMut(&[u8])) {
+        if let Lines::One(value) = self.header(name) {
+            line(value);
+        }
+    }
+
+    fn property(&self, _: &[u8], _: &mut Vec<u8>) -> bool {
+        false
+    }
 }
 
 /// The conditions of a rule on metadata: the namespace, and whether the condition holds without the metadata.
@@ -255,6 +380,43 @@ fn config_of(filter: &Value) -> Option<&Value> {
     }
 }
 
+/// The settings of filters by virtual hosts, routes and clusters of routes, each with its path.
+fn settings_of_routes<'a>(value: &'a Value, path: &str, found: &mut Vec<(String, &'a Value)>) {
+    match value {
+        Value::Object(fields) => {
+            if let Some(settings) = field(value, "typed_per_filter_config", "typedPerFilterConfig") {
+                found.push((path.to_owned(), settings));
+            }
+            fields
+                .iter()
+                .for_each(|(name, inner)| settings_of_routes(inner, &format!("{path}.{name}"), found));
+        }
+        Value::Array(items) => {
+            let items = items.iter().enumerate();
+            items.for_each(|(at, inner)| settings_of_routes(inner, &format!("{path}[{at}]"), found));
+        }
+        _ => {}
+    }
+}
+
+/// What a route's setting does to a parser that writes this namespace, if that may leave requests without it.
+fn change_of(setting: &Value, filter: &Value, namespace: &str) -> Option<&'static str> {
+    if setting["disabled"] == true {
+        return Some("disables");
+    }
+    let is_switch = kind(&json!({ "typed_config": setting })) == SWITCH;
+    let config = if is_switch { setting.get("config")? } else { setting };
+    match kind(filter) {
+        MCP => Some("overrides"),
+        JSON => {
+            let of_route = json!({ "typed_config": config });
+            (!written(&of_route).contains(&namespace)).then_some("overrides")
+        }
+        // A route names its protocol so.
+        _ => None,
+    }
+}
+
 fn has(filter: &Value, snake: &str, camel: &str) -> bool {
     config_of(filter).is_some_and(|config| field(config, snake, camel).is_some())
 }
@@ -275,7 +437,6 @@ fn decompresses_responses(filter: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     const BY_TOOL: &str = r#"{"metadata": {"filter": "envoy.filters.http.mcp", "key": ["params", "name"]}}"#;
 
@@ -291,6 +452,15 @@ mod tests {
         let text =
             json!({ "aggregator": { "cluster": "c" }, "rules": rules.collect::<Vec<_>>() }).to_string();
         Config::parse(text.as_bytes()).unwrap()
+    }
+
+    /// Whether these rules are warned of so, and of nothing else.
+    fn check(rules: &Value, namespaces: &[&str], parts: &[&str]) {
+        let found = warnings(&config(rules), &json!({ "rules": rules }), namespaces);
+        assert_eq!(found.len(), parts.len(), "{rules} {found:?}");
+        for (warning, part) in found.iter().zip(parts) {
+            assert!(warning.starts_with("warning: rules[") && warning.contains(part), "{warning}");
+        }
     }
 
     #[test]
@@ -346,11 +516,68 @@ mod tests {
             (json!([{ "match": call }, { "match": other }]), &[], &["rules[0].match.metadata"]),
             (json!([{ "match": call }, { "match": not_call }]), &[], &[]),
         ] {
-            let found = warnings(&config(&rules), &json!({ "rules": rules }), namespaces);
-            assert_eq!(found.len(), parts.len(), "{rules} {found:?}");
-            for (warning, part) in found.iter().zip(parts) {
-                assert!(warning.starts_with("warning: rules[") && warning.contains(part), "{warning}");
-            }
+            check(&rules, namespaces, parts);
+        }
+    }
+
+    #[test]
+    fn a_rule_is_a_lock_only_for_what_it_limits() {
+        let of_method = |test: Value| {
+            let mut condition = json!({ "filter": "envoy.filters.http.mcp", "key": "method" });
+            condition.as_object_mut().unwrap().extend(test.as_object().unwrap().clone());
+            json!({ "metadata": [condition] })
+        };
+        let call = of_method(json!({ "exact": "tools/call" }));
+        let none = of_method(json!({ "present": false }));
+        let evaded = &["rules[0].match.metadata"][..];
+        let both = |conditions: &Value, more: Value| {
+            let mut conditions = conditions.clone();
+            conditions.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            conditions
+        };
+        let with = |conditions: &Value, more: Value| both(&json!({ "match": conditions }), more);
+        let on_header = |name: &str| json!({ "headers": [{ "name": name, "present": true }] });
+        for (rules, parts) in [
+            (json!([{ "match": call }, with(&none, json!({ "shadow_mode": true }))]), evaded),
+            (json!([{ "match": call }, with(&none, json!({ "enforce_percent": 50 }))]), evaded),
+            (json!([{ "match": call }, with(&none, json!({ "limit": 10 }))]), evaded),
+            (json!([{ "match": call }, with(&none, json!({ "limit": 10, "window": "2m" }))]), &[]),
+            (json!([{ "match": call }, with(&none, json!({ "cost": 0 }))]), evaded),
+            (json!([{ "match": call }, with(&none, json!({ "on_missing_identifier": "skip" }))]), evaded),
+            (json!([{ "match": call }, { "match": both(&none, json!({ "methods": "GET" })) }]), evaded),
+            (
+                json!([{ "match": call }, { "match": both(&none, json!({ "methods": ["GET", "POST"] })) }]),
+                &[],
+            ),
+            (
+                json!([{ "match": both(&call, json!({ "methods": ["POST", "PUT"] })) }, { "match": both(&none, json!({ "methods": "POST" })) }]),
+                evaded,
+            ),
+            (
+                json!([
+                    { "match": both(&call, json!({ "methods": ["POST", "PUT"] })) },
+                    { "match": both(&none, json!({ "methods": "POST" })) },
+                    { "match": both(&none, json!({ "headers": [{ "name": ":Method", "exact": "PUT" }] })) },
+                ]),
+                &[],
+            ),
+            (json!([{ "match": call }, { "match": both(&none, on_header("x-a")) }]), evaded),
+            (
+                json!([{ "match": both(&call, on_header("x-a")) }, { "match": both(&none, on_header("x-a")) }]),
+                &[],
+            ),
+            (
+                json!([{ "match": call }, { "match": both(&none, json!({ "path": { "prefix": "/a" } })) }]),
+                evaded,
+            ),
+            (
+                json!([{ "match": both(&call, json!({ "host": "a.com" })) }, { "match": both(&none, json!({ "host": ["a.com", "b.com"] })) }]),
+                &[],
+            ),
+            (json!([{ "match": call }, { "match": both(&none, json!({ "host": "a.com" })) }]), evaded),
+            (json!([with(&call, json!({ "shadow_mode": true }))]), &[]),
+        ] {
+            check(&rules, &[], parts);
         }
     }
 
@@ -421,6 +648,55 @@ mod tests {
                 assert!(found[0].1.contains(part), "{found:?}");
             }
         }
+    }
+
+    #[test]
+    fn routes_that_change_a_parser_are_warned_of() {
+        let part: Value = serde_json::from_str(BY_TOOL).unwrap();
+        let by_tool = json!({ "rules": [{ "identifier": part }] });
+        let by_model =
+            json!({ "rules": [{ "identifier": { "metadata": { "filter": "acme", "key": "model" } } }] });
+        let strict = || of_type(MCP, json!({ "reject_duplicate_keys": true }));
+        let off =
+            json!({ "@type": "type.googleapis.com/envoy.config.route.v3.FilterConfig", "disabled": true });
+        let other = json!({ "@type": "type.googleapis.com/x.v3.McpOverride" });
+        let on = json!({ "@type": "type.googleapis.com/envoy.config.route.v3.FilterConfig" });
+        let json_of = |namespace: &str| to_metadata(namespace)["typed_config"].clone();
+        let switched = |config: &Value| json!({ "@type": "type.googleapis.com/envoy.config.route.v3.FilterConfig", "config": config });
+        for (rules, parser, setting, change) in [
+            (&by_tool, strict(), json!({ "mcp": off }), Some("disables http_filters[0] (mcp)")),
+            (&by_tool, strict(), json!({ "mcp": off, "weir": off }), None),
+            (&by_tool, strict(), json!({ "mcp": on }), None),
+            (&by_tool, strict(), json!({ "mcp": other }), Some("overrides http_filters[0]")),
+            (&by_tool, strict(), json!({ "lua": off }), None),
+            (&by_model, strict(), json!({ "mcp": off }), None),
+            (&by_model, to_metadata("acme"), json!({ "jsontometadata": json_of("acme") }), None),
+            (&by_model, to_metadata("acme"), json!({ "jsontometadata": json_of("b") }), Some("overrides")),
+            (
+                &by_model,
+                to_metadata("acme"),
+                json!({ "jsontometadata": switched(&json_of("b")) }),
+                Some("overrides"),
+            ),
+        ] {
+            let (mut document, plugin) = document(&[parser, json!("weir")]);
+            let route = json!({ "match": { "prefix": "/" }, "typed_per_filter_config": setting });
+            document["static_resources"]["listeners"][0]["route_config"] =
+                json!({ "virtual_hosts": [{ "routes": [{ "match": {} }, route] }] });
+            let found = Chain::of(&document, &plugin).unwrap().warnings(rules);
+            let of_routes: Vec<_> = found.iter().filter(|one| one.contains("route_config")).collect();
+            assert_eq!(of_routes.len(), usize::from(change.is_some()), "{setting} {found:?}");
+            if let (Some(change), [found]) = (change, &of_routes[..]) {
+                assert!(
+                    found.contains(&format!("route_config.virtual_hosts[0].routes[1] {change}")),
+                    "{found}"
+                );
+            }
+        }
+        let off = json!({ "name": "mcp", "disabled": true, "typed_config": strict()["typed_config"] });
+        let (document, plugin) = document(&[off, json!("weir")]);
+        let found = Chain::of(&document, &plugin).unwrap().warnings(&by_tool);
+        assert!(found[0].contains("no filter of this list writes"), "{found:?}");
     }
 
     #[test]

@@ -67,12 +67,16 @@ pub(super) fn filters_of<'a>(document: &'a Value, path: &str) -> Option<(&'a Vec
     let ends = ["http_filters[", "httpFilters["].into_iter();
     let end = ends.filter_map(|name| Some(path.rfind(name)? + name.len())).max()?;
     let (list, rest) = path.split_at_checked(end)?;
-    let mut steps = list.split(['.', '[', ']']).filter(|step| !step.is_empty());
-    let filters = steps.try_fold(document, |value, step| match value {
+    Some((value_at(document, list)?.as_array()?, rest.split_once(']')?.0.parse().ok()?))
+}
+
+/// The value at a path such as `a.b[0].c`.
+pub(super) fn value_at<'a>(document: &'a Value, path: &str) -> Option<&'a Value> {
+    let mut steps = path.split(['.', '[', ']']).filter(|step| !step.is_empty());
+    steps.try_fold(document, |value, step| match value {
         Value::Array(items) => items.get(step.parse::<usize>().ok()?),
         other => other.get(step),
-    })?;
-    Some((filters.as_array()?, rest.split_once(']')?.0.parse().ok()?))
+    })
 }
 
 /// The last part of the type of a filter's configuration.
