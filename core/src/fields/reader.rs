@@ -82,6 +82,37 @@ impl<'a> Node<'a> {
         (values.len() == items.len()).then_some(values)
     }
 
+    /// The values of an object whose fields have any name, in the order of their names. `read` is called for every one, and all must
+    /// succeed.
+    pub fn entries<T>(
+        &self,
+        count: RangeInclusive<usize>,
+        of: &str,
+        errors: &mut Errors,
+        mut read: impl FnMut(&str, Node<'_>, &mut Errors) -> Option<T>,
+    ) -> Option<Vec<T>> {
+        let expected = || format!("an object with {} to {} {of}", count.start(), count.end());
+        let Value::Object(entries) = self.value else {
+            return self.reject(errors, "is not an object", expected());
+        };
+        if !count.contains(&entries.len()) {
+            return errors.reject(&self.path, format!("it has {} {of}", entries.len()), expected());
+        }
+        let mut entries: Vec<_> = entries.iter().collect();
+        entries.sort_by_key(|(name, _)| name);
+        let mut values = Vec::new();
+        let mut last = None;
+        for (name, value) in &entries {
+            let path = Path::Field(&self.path, name);
+            if last.replace(name) == Some(name) {
+                errors.reject::<()>(&path, "it is given twice", "one value");
+                continue;
+            }
+            values.extend(read(name, Node { value, path }, errors));
+        }
+        (values.len() == entries.len()).then_some(values)
+    }
+
     /// One value, or a list of them.
     pub fn one_or_list<T>(
         &self,

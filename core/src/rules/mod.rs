@@ -6,7 +6,7 @@
 //!                     └─ rule ─┬─ matcher: path, methods, headers, host, metadata
 //!                              ├─ identifier: parts of the request (secret: those that are hashed)
 //!                              ├─ algorithm: how the limit is enforced
-//!                              ├─ carried: a limit that the request states
+//!                              ├─ carried: a limit that the request states, or that its plan has (plans)
 //!                              ├─ overrides: identifiers with another limit
 //!                              ├─ cost: constant, or from the request or its response
 //!                              ├─ share: identifiers for which it is enforced
@@ -58,13 +58,14 @@ pub use parse::plugin::PluginConfig;
 pub use request::{Lines, Request};
 pub use resolve::{Action, Denied, Live, Match, Matches, Scratch};
 pub use rule::ban::{Ban, MAX_BAN_MS, Violations};
-pub use rule::carried::CarriedLimit;
+pub use rule::carried::{CarriedLimit, StatedLimit};
 pub use rule::cost::{
     Cost, Deferral, End, Line, RequestCost, ResponseCost, Settled, Stage, Trailers, UsageCost, UsageResult,
     Used, WhenCost,
 };
 pub use rule::json_rpc::{JsonRpc, METADATA_PATH};
 pub use rule::overrides::Override;
+pub use rule::plans::Plans;
 pub use rule::response::{Body, LimitHeaders, OwnResponse};
 pub use rule::share::Share;
 pub use rule::{Ambiguous, Missing, OnFailure, Rule, UnknownKey};

@@ -18,6 +18,7 @@ use super::identifier::{self, write_raw};
 use super::index::{Candidates, MAX_SPLIT_RULES, Standing, TooMany};
 use super::request::Request;
 use super::request::sources::Sources;
+use super::rule::carried::CarriedLimit;
 use super::rule::overrides::Override;
 use super::rule::share::Share;
 use super::rule::{Ambiguous, Missing, Rule};
@@ -99,6 +100,8 @@ pub struct Scratch {
     hashed: Vec<u8>,
     identifiers: Vec<u8>,
     globs: glob::Scratch,
+    /// The client's plan, where a limit depends on it.
+    plan: Vec<u8>,
     live: control::Scratch,
     client: Client,
     found: Vec<Applied>,
@@ -418,7 +421,7 @@ impl Scratch {
             // Live control states the limit of an exempt identifier.
             Some(Override::Exempt) => rule.limit,
             None => match &rule.carried {
-                Some(carried) => carried.of(request, &mut self.sources.buffer).unwrap_or(rule.limit),
+                Some(carried) => self.carried(carried, request).unwrap_or(rule.limit),
                 None => rule.limit,
             },
         };
@@ -428,6 +431,16 @@ impl Scratch {
             configured: found.sets_limit().then_some(configured),
             cost: rule.cost.of(request, limit, &mut self.sources.buffer),
             epoch: found.epoch,
+        }
+    }
+
+    /// The limit that a request carries, if it does.
+    fn carried<R: Request + ?Sized>(&mut self, carried: &CarriedLimit, request: &R) -> Option<u64> {
+        match carried {
+            CarriedLimit::Stated(stated) => stated.of(request, &mut self.sources.buffer),
+            CarriedLimit::ByPlan(plans) => {
+                plans.of(request, &mut self.sources, &mut self.plan, &mut self.globs)
+            }
         }
     }
 }

@@ -17,7 +17,8 @@ use super::request::host::HOST_BYTES_MAX;
 use super::request::property::{self, KEY_BYTES_MAX};
 use super::rule::algorithm::{self, AlgorithmKind};
 use super::rule::{
-    self, Ambiguous, Missing, OnFailure, UnknownKey, ban, carried, cost, json_rpc, overrides, response, share,
+    self, Ambiguous, Missing, OnFailure, UnknownKey, ban, carried, cost, json_rpc, overrides, plans,
+    response, share,
 };
 use super::secret::{SecretKey, VARIABLE_BYTES_MAX};
 use super::{addresses, matcher};
@@ -134,8 +135,19 @@ fn limit(range: RangeInclusive<u64>) -> Value {
         "filter_state" => text(KEY_BYTES_MAX),
         _ => integer(range.clone()),
     });
+    let by_plan = object(&plans::FIELDS, &plans::FIELDS, |name| match name {
+        "by" => sources::schema_of(&plans::SOURCES),
+        "of" => json!({
+            "type": "object",
+            "minProperties": plans::PLANS.start(),
+            "maxProperties": plans::PLANS.end(),
+            "propertyNames": text(plans::PLAN_BYTES_MAX),
+            "additionalProperties": integer(range.clone()),
+        }),
+        _ => integer(range.clone()),
+    });
     let money = object(&[algorithm::MONEY], &[algorithm::MONEY], |_| money());
-    any_of([integer(range.clone()), one_of(&carried::KINDS, carried), money])
+    any_of([integer(range.clone()), one_of(&carried::KINDS, carried), by_plan, money])
 }
 
 /// Dollars, or the string that Envoy's YAML reader makes of them.

@@ -79,6 +79,13 @@ fn authorised(customer: &str, limit: &str) -> Sent {
     key("").with(&place("customer"), customer).with(&place("limit"), limit)
 }
 
+/// A token of this customer and plan.
+fn claims(customer: &str, plan: &str) -> Sent {
+    let place =
+        |key: &str| format!("metadata\0filter_metadata\0envoy.filters.http.jwt_authn\0jwt_payload\0{key}");
+    key("").with(&place("sub"), customer).with(&place("plan"), plan)
+}
+
 fn cases() -> Vec<(&'static str, Vec<Case>)> {
     let forwarded = Sent::of(&[(":path", "/"), ("x-forwarded-for", "9.9.9.9, 198.51.100.1")]);
     let tokens = Sent::of(&[(":path", "/v1/chat"), ("authorization", "Bearer team_1")]);
@@ -91,6 +98,15 @@ fn cases() -> Vec<(&'static str, Vec<Case>)> {
         ("A limit for each API key", vec![(key("a"), vec![("a", limit(1_000, 1))])]),
         (
             "A limit for each plan",
+            vec![
+                (claims("acme", "free"), vec![("acme", limit(60, 1))]),
+                (claims("acme", "pro"), vec![("acme", limit(600, 1))]),
+                (claims("acme", "enterprise-eu"), vec![("acme", limit(10_000, 1))]),
+                (claims("acme", "other"), vec![("acme", limit(60, 1))]),
+            ],
+        ),
+        (
+            "A limit for each plan that keys show",
             vec![
                 (key("free"), vec![("free", limit(60, 1))]),
                 (key("pro_1"), vec![("pro_1", limit(600, 1))]),

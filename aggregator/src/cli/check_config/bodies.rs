@@ -320,6 +320,7 @@ fn read(json: &Value) -> Vec<Read<'_>> {
         let others = [
             ("cost.request.metadata", &rule["cost"]["request"]["metadata"]),
             ("limit.metadata", &rule["limit"]["metadata"]),
+            ("limit.by.metadata", &rule["limit"]["by"]["metadata"]),
             ("response.id", &rule["response"]["id"]),
         ];
         for (field, metadata) in parts.chain(conditions).chain(others) {

@@ -20,7 +20,7 @@ pub fn judge_text(place: Place, text: &[u8], json: &serde_json::Value) -> Report
     let mut report = Report::default();
     match Config::parse_with(text, &|_| Some(STAND_IN.to_owned())) {
         Ok(config) => {
-            let warnings = bodies::warnings(&config, json, &[]);
+            let warnings = bodies::warnings(&config, json, &[]).into_iter().chain(order::unset_headers(json));
             report.accept(place, summary(&config, json) + &listed(warnings));
         }
         Err(errors) => report.reject_all(&place, &errors),

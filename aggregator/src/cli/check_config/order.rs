@@ -21,8 +21,8 @@ const CLAIMS: &str = "JwtAuthentication";
 
 /// Warns of filters of the plugin's list that may write what a rule reads, and run after the plugin.
 pub fn warnings(document: &Value, plugin: &PluginConfig) -> Vec<String> {
-    let Some((filters, own)) = filters_of(document, &plugin.path) else { return Vec::new() };
     let config: Value = serde_json::from_str(&plugin.json).unwrap_or_default();
+    let Some((filters, own)) = filters_of(document, &plugin.path) else { return unset_headers(&config) };
     let rules = config["rules"].as_array().into_iter().flatten();
     let others = |kinds: &'static [&'static str], is_late: fn(usize, usize) -> bool| {
         let late = move |(at, filter): &(usize, &Value)| is_late(*at, own) && kinds.contains(&kind(filter));
@@ -35,7 +35,8 @@ pub fn warnings(document: &Value, plugin: &PluginConfig) -> Vec<String> {
     let of_requests = others(&REQUEST_WRITERS, |at, own| at > own);
     let of_responses = others(&RESPONSE_WRITERS, |at, own| at < own);
     let of_claims = others(&[CLAIMS], |at, own| at > own);
-    let mut found = Vec::new();
+    let is_set = others(&REQUEST_WRITERS, |at, own| at < own).is_some();
+    let mut found = if is_set { Vec::new() } else { unset_headers(&config) };
     for (at, rule) in rules.enumerate() {
         let header = |from: &str| rule["cost"][from]["header"].as_str();
         if let (Some(header), Some(writer)) = (header("request"), &of_requests) {
@@ -48,13 +49,31 @@ pub fn warnings(document: &Value, plugin: &PluginConfig) -> Vec<String> {
                 "warning: rules[{at}].cost.response.header: responses pass {writer} after Weir; if it writes {header}, put it after Weir"
             ));
         }
-        if let (true, Some(writer)) = (reads_claims(&rule["identifier"]), &of_claims) {
-            found.push(format!(
-                "warning: rules[{at}].identifier.jwt_claim: {writer} states claims, and requests pass it after Weir; put it before Weir"
-            ));
+        let of_plan = &rule["limit"]["by"];
+        for (field, claims) in
+            [("identifier", reads_claims(&rule["identifier"])), ("limit.by", reads_claims(of_plan))]
+        {
+            if let (true, Some(writer)) = (claims, &of_claims) {
+                found.push(format!(
+                    "warning: rules[{at}].{field}.jwt_claim: {writer} states claims, and requests pass it after Weir; put it before Weir"
+                ));
+            }
         }
     }
     found
+}
+
+/// Warns of headers that decide more than who a client is, and that no filter is known to set: a client writes them.
+pub fn unset_headers(config: &Value) -> Vec<String> {
+    let rules = config["rules"].as_array().into_iter().flatten().enumerate();
+    let by_header = rules.filter_map(|(at, rule)| Some((at, rule["limit"]["by"]["header"].as_str()?)));
+    let warned = by_header.map(|(at, header)| {
+        format!(
+            "warning: rules[{at}].limit.by.header: a client that writes {header} chooses its limit; use a claim or metadata, or have what \
+             stands before Weir set the header or remove it"
+        )
+    });
+    warned.collect()
 }
 
 fn reads_claims(identifier: &Value) -> bool {
@@ -116,6 +135,8 @@ mod tests {
         let request = json!({"cost": {"request": {"header": "x-cost"}, "max": 9}});
         let response = json!({"cost": {"response": {"header": "x-used"}, "reserve": 1, "max": 9}});
         let claim = json!({"identifier": [{"header": "a"}, {"jwt_claim": {"claim": "sub"}}]});
+        let plan = json!({"limit": {"by": {"jwt_claim": {"claim": "plan"}}}});
+        let header = json!({"limit": {"by": {"header": "x-plan"}}});
         for (rule, before, after, part) in [
             (
                 &request,
@@ -138,6 +159,10 @@ mod tests {
                 Some("http_filters[2] (jwtauthentication) states claims"),
             ),
             (&claim, &["JwtAuthentication"], &["Lua"], None),
+            (&plan, &[], &["JwtAuthentication"], Some("rules[0].limit.by.jwt_claim: http_filters[1]")),
+            (&plan, &["JwtAuthentication"], &[], None),
+            (&header, &["Router"], &["Lua"], Some("a client that writes x-plan chooses its limit")),
+            (&header, &["ExtAuthz"], &[], None),
             (&json!({"cost": 1}), &["Lua"], &["Lua"], None),
         ] {
             let found = warned(rule, before, after);

@@ -4,7 +4,7 @@ use weir_core::fields::written;
 use weir_core::matching::glob::matches_parts;
 use weir_core::model::exact::Algorithm;
 use weir_core::rules::rule::Rule;
-use weir_core::rules::{Ban, Config, Cost, ResponseCost, Share, Violations};
+use weir_core::rules::{Ban, CarriedLimit, Config, Cost, ResponseCost, Share, Violations};
 
 /// The module with response callbacks.
 pub const MODULE_OF_RESPONSES: &str = "weir-filter-responses.wasm";
@@ -142,7 +142,15 @@ fn rule_summary(rule: &Rule) -> String {
     let is_money = matches!(&rule.cost, Cost::Usage(cost) if cost.is_money);
     let limit = match carried {
         None if is_money => format!("{} dollars", dollars(*limit)),
-        Some(carried) => format!("{limit} (or what the request carries, at most {})", carried.max),
+        Some(CarriedLimit::Stated(stated)) => {
+            format!("{limit} (or what the request carries, at most {})", stated.max)
+        }
+        Some(CarriedLimit::ByPlan(plans)) => {
+            format!(
+                "{limit} (or by plan: {} listed, from {} to {})",
+                plans.count, plans.lowest, plans.highest
+            )
+        }
         None => limit.to_string(),
     };
     let limited = match rule.algorithm {

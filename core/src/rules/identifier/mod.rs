@@ -104,7 +104,8 @@ impl Part {
         node.one_or_list(1..=PARTS_MAX, "parts", errors, Part::read)
     }
 
-    fn read(node: Node<'_>, errors: &mut Errors) -> Option<Part> {
+    /// Reads one part.
+    pub fn read(node: Node<'_>, errors: &mut Errors) -> Option<Part> {
         let fields = node.object(FIELDS, errors)?;
         let kind = fields.exactly_one(NAMES, errors)?;
         let lowercase = match sources_with(LOWERCASE).any(|with| with == kind) {
@@ -128,7 +129,7 @@ impl Part {
     }
 
     /// Appends the part's value, escaped, or the replacement for a missing or ambiguous one.
-    fn write<R: Request + ?Sized>(&self, request: &R, sources: &mut Sources, out: &mut Vec<u8>) -> Found {
+    pub fn write<R: Request + ?Sized>(&self, request: &R, sources: &mut Sources, out: &mut Vec<u8>) -> Found {
         let start = out.len();
         let is_one =
             self.source.write(request, sources, out) && token::rewrite(start, out, &mut sources.buffer);
@@ -151,6 +152,14 @@ impl Part {
             Some(Unlisted::Shared) => Found::Unlisted,
             Some(Unlisted::Deny) => Found::Denied,
             Some(Unlisted::Skip) => Found::Skipped,
+        }
+    }
+
+    /// The name of the header that it is, if it is one.
+    pub fn header(&self) -> Option<&[u8]> {
+        match &self.source {
+            Source::Header(name) => Some(name),
+            _ => None,
         }
     }
 
@@ -179,10 +188,7 @@ pub(super) fn reads_path(parts: &[Part]) -> bool {
 
 /// The names of the headers that are parts.
 pub(super) fn header_parts(parts: &[Part]) -> impl Iterator<Item = &[u8]> {
-    parts.iter().filter_map(|part| match &part.source {
-        Source::Header(name) => Some(&**name),
-        _ => None,
-    })
+    parts.iter().filter_map(Part::header)
 }
 
 /// The metadata that is a part.

@@ -30,6 +30,8 @@ const HOST_FIELDS: [&str; 1] = ["port"];
 /// Fields beside a source.
 pub(super) const LOWERCASE: &str = "lowercase";
 pub(super) const PICK: &str = "pick";
+/// Fields about lists of values.
+pub(in crate::rules) const LISTS: [&str; 2] = [ONE_OF, ON_UNLISTED];
 /// The source whose values are in lower case.
 pub(super) const HOST: &str = "host";
 /// The values of `pick`.
@@ -68,7 +70,7 @@ pub(super) enum Pick {
 macro_rules! sources {
     ($($name:literal [$($option:ident),*] read $read:expr, schema $schema:expr;)*) => {
         /// A part has exactly one of these fields.
-        pub(super) const NAMES: &[&str] = &[$($name),*];
+        pub(in crate::rules) const NAMES: &[&str] = &[$($name),*];
         /// All fields of a part.
         pub(super) const FIELDS: &[&str] = &[$($name,)* LOWERCASE, PICK, ONE_OF, ON_UNLISTED];
         /// The fields that have an effect beside each source, in the order of [`NAMES`].
@@ -189,6 +191,18 @@ pub(in crate::rules) fn schema() -> serde_json::Value {
             "dependentRequired": { ON_UNLISTED: [ONE_OF] },
         }),
     );
+    part
+}
+
+/// The schema of a part that is one of these sources, and has no list of values.
+pub(in crate::rules) fn schema_of(names: &[&str]) -> serde_json::Value {
+    let fields: Vec<&str> = names.iter().copied().chain([LOWERCASE, PICK]).collect();
+    let mut part = one_of(names, object(&fields, &[], described));
+    let beside = |option| {
+        let with = sources_with(option).filter(|name| names.contains(name));
+        json!({ "anyOf": required_each(with) })
+    };
+    extend(&mut part, json!({ "dependentSchemas": { LOWERCASE: beside(LOWERCASE), PICK: beside(PICK) } }));
     part
 }
 

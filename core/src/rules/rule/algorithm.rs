@@ -24,7 +24,7 @@ pub(in crate::rules) const EXACT_TIMEOUT: Span = Span { min_ms: 1, max_ms: 10_00
 const EXACT_TIMEOUT_MS_DEFAULT: u64 = 100;
 
 /// The algorithm of a rule with its own fields.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(in crate::rules) struct AlgorithmFields {
     pub algorithm: Algorithm,
     /// 0 if the algorithm has no limit of its own.

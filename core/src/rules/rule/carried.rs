@@ -1,30 +1,64 @@
 //! A limit that the request carries: a filter before this one, such as an external authorisation, has written it into dynamic
-//! metadata or filter state. Headers are no source, as clients write them.
+//! metadata or filter state, or has named the client's plan (`plans`). Headers are no source of numbers, as clients write them.
 
-use crate::fields::{Errors, Node};
+use super::plans::Plans;
+use crate::fields::{Errors, Node, Value};
 use crate::rules::request::property::Property;
 use crate::rules::request::{Request, trim};
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 pub(in crate::rules) const FIELDS: [&str; 4] = ["metadata", "filter_state", "default", "max"];
 /// Where the limit is found: exactly one of these fields.
 pub(in crate::rules) const KINDS: [&str; 2] = ["metadata", "filter_state"];
+/// The fields that tell a limit by plan from one that is stated.
+const PLAN_FIELDS: [&str; 2] = ["by", "of"];
 
 /// Where a request carries its limit.
+#[derive(Clone, Debug)]
+pub enum CarriedLimit {
+    /// As a number.
+    Stated(StatedLimit),
+    /// By the client's plan.
+    ByPlan(Box<Plans>),
+}
+
+/// Where a request states its limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CarriedLimit {
+pub struct StatedLimit {
     property: Property,
     /// The highest limit that a request may carry; higher ones count as this.
     pub max: u64,
 }
 
 impl CarriedLimit {
-    /// Reads `{metadata | filter_state, default, max}`. Returns the default beside it. `number` reads a limit.
+    /// Reads what has the default of its limit beside it. `number` reads a limit.
     pub(in crate::rules) fn read(
         node: Node<'_>,
         number: impl Fn(Node<'_>, &mut Errors) -> Option<u64>,
         errors: &mut Errors,
     ) -> Option<(u64, CarriedLimit)> {
+        let is_of_plans = |name: &str| PLAN_FIELDS.contains(&name);
+        match node.value {
+            Value::Object(fields) if fields.iter().any(|(name, _)| is_of_plans(name)) => {
+                let (default, plans) = Plans::read(node, number, errors)?;
+                Some((default, CarriedLimit::ByPlan(Box::new(plans))))
+            }
+            _ => {
+                let (default, stated) = StatedLimit::read(node, number, errors)?;
+                Some((default, CarriedLimit::Stated(stated)))
+            }
+        }
+    }
+}
+
+impl StatedLimit {
+    /// Reads `{metadata | filter_state, default, max}`. Returns the default beside it. `number` reads a limit.
+    pub(in crate::rules) fn read(
+        node: Node<'_>,
+        number: impl Fn(Node<'_>, &mut Errors) -> Option<u64>,
+        errors: &mut Errors,
+    ) -> Option<(u64, StatedLimit)> {
         let fields = node.object(&FIELDS, errors)?;
         let property = fields.exactly_one(&KINDS, errors).and_then(|kind| {
             let node = fields.get(kind)?;
@@ -39,7 +73,7 @@ impl CarriedLimit {
         if default > max {
             return fields.get("default")?.reject(errors, "is above max", "a number up to max");
         }
-        Some((default, CarriedLimit { property, max }))
+        Some((default, StatedLimit { property, max }))
     }
 
     /// The limit that a request carries: a whole number of 0 or more, as a number or in digits. `None` if there is none.
@@ -66,16 +100,16 @@ fn digits(text: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fields::{Bounds, Value};
+    use crate::fields::Bounds;
     use crate::rules::testing::TestRequest;
     use alloc::string::ToString;
 
     const LIMIT: &str = r#"{"metadata": {"filter": "ext", "key": "limit"}, "default": 10, "max": 500}"#;
 
-    fn read(json: &str) -> Result<(u64, CarriedLimit), alloc::string::String> {
+    fn read(json: &str) -> Result<(u64, StatedLimit), alloc::string::String> {
         let mut errors = Errors::default();
         let json = Value::parse(json.as_bytes(), Bounds::OF_A_FILE).unwrap();
-        let limit = CarriedLimit::read(
+        let limit = StatedLimit::read(
             Node::root("limit", &json),
             |node, errors| node.integer(0..=1_000, errors),
             &mut errors,

@@ -1,5 +1,5 @@
 //! One rule: which requests it limits, and how much. Its parts are in `matcher`, `identifier`, `algorithm`, `carried`,
-//! `overrides`, `cost`, `ban`, `response` (`json_rpc`) and `share`.
+//! `plans`, `overrides`, `cost`, `ban`, `response` (`json_rpc`) and `share`.
 
 pub(super) mod algorithm;
 pub(super) mod ban;
@@ -7,6 +7,8 @@ pub(super) mod carried;
 pub(super) mod cost;
 pub(super) mod json_rpc;
 pub(super) mod overrides;
+mod pattern;
+pub(super) mod plans;
 pub(super) mod response;
 pub(super) mod share;
 
@@ -28,6 +30,7 @@ use ban::Ban;
 use carried::CarriedLimit;
 use cost::Cost;
 use overrides::Overrides;
+use plans::Plans;
 use response::{LimitHeaders, OwnResponse};
 use share::Share;
 
@@ -46,8 +49,8 @@ pub struct Rule {
     /// request with a cost above 0. For a log it is at most [`MAX_LOG_LIMIT`](crate::model::exact::MAX_LOG_LIMIT); for
     /// a ledger it is 0 here.
     pub limit: u64,
-    /// `limit: {metadata | filter_state, default, max}` (default: none): where a request carries a limit in place of
-    /// `limit`, which is the default then. Overrides and live control take precedence.
+    /// `limit: {metadata | filter_state, default, max}` or `limit: {by, of, default}` (default: none): where a request carries a limit
+    /// in place of `limit`, or a plan that has one; `limit` is the default then. Overrides and live control take precedence.
     pub carried: Option<CarriedLimit>,
     /// `window` (required, except for a ledger, whose zone sets it): `"1s"` to `"366d"`, or whole milliseconds; here in
     /// milliseconds. For a ledger it is 0 here.
@@ -260,16 +263,26 @@ impl Rule {
         self.conditions.compares_sent_path()
     }
 
+    /// The limits by plan, if it has some.
+    pub fn plans(&self) -> Option<&Plans> {
+        match &self.carried {
+            Some(CarriedLimit::ByPlan(plans)) => Some(plans),
+            _ => None,
+        }
+    }
+
     /// A header that the rule reads, with the field that names it, of which upstreams that take `_` for `-` accept another name.
     pub fn aliased_header(&self) -> Option<(&'static str, &[u8])> {
         let of_cost = match &self.cost {
             Cost::Request(cost) => cost.header(),
             Cost::Fixed(_) | Cost::Response(_) | Cost::When(_) | Cost::Usage(_) => None,
         };
+        let of_plan = self.plans().and_then(Plans::header);
         let mut read = header_parts(&self.parts)
             .map(|name| ("identifier", name))
             .chain(self.conditions.headers().map(|name| ("match.headers", name)))
-            .chain(of_cost.map(|name| ("cost", name)));
+            .chain(of_cost.map(|name| ("cost", name)))
+            .chain(of_plan.map(|name| ("limit.by", name)));
         read.find(|(_, name)| name.iter().any(|byte| matches!(byte, b'-' | b'_')))
     }
 

@@ -1,18 +1,12 @@
-//! Identifiers with another limit than their rule's, or with none.
-//!
-//! An exact identifier precedes any pattern. Of several patterns the one with most literal characters applies; of equal
-//! ones the first in the list. Patterns are implemented by `glob`.
+//! Identifiers with another limit than their rule's, or with none. Which of several applies is `pattern_map`'s.
 
 use super::algorithm::AlgorithmKind;
+use super::pattern::pattern_of;
 use crate::fields::Errors;
 use crate::fields::Value;
 use crate::fields::{Fields, Node};
-use crate::matching::glob::{self, GlobSet, Pattern};
-use alloc::boxed::Box;
-use alloc::vec::Vec;
-use core::hash::BuildHasherDefault;
-use hashbrown::HashMap;
-use siphasher::sip::SipHasher13;
+use crate::matching::glob::{self, Pattern};
+use crate::matching::pattern_map::PatternMap;
 
 /// Most overrides of one rule.
 pub(in crate::rules) const OVERRIDES_MAX: usize = 10_000;
@@ -31,18 +25,12 @@ pub enum Override {
     Exempt,
 }
 
-/// A fixed hash key is safe here: clients only cause lookups and insert nothing, so that the longest chain is in the
-/// operator's own list.
-type ExactMap = HashMap<Box<[u8]>, Override, BuildHasherDefault<SipHasher13>>;
-
 /// All overrides of one rule.
 #[derive(Clone, Debug, Default)]
 pub(in crate::rules) struct Overrides {
     /// The number of listed overrides.
     pub count: usize,
-    exact: ExactMap,
-    exact_bytes_max: usize,
-    globs: Option<GlobSet<Override>>,
+    by_identifier: PatternMap<Override>,
 }
 
 impl Overrides {
@@ -50,40 +38,16 @@ impl Overrides {
     pub fn read(node: Node<'_>, kind: AlgorithmKind, errors: &mut Errors) -> Option<Overrides> {
         let read = |node: Node<'_>, errors: &mut Errors| read_entry(node, kind, errors);
         let entries = node.list(0..=OVERRIDES_MAX, "overrides", errors, read)?;
-        let mut overrides = Overrides { count: entries.len(), ..Overrides::default() };
-        let mut globs = Vec::new();
-        for (pattern, value) in entries {
-            match pattern {
-                Pattern::Exact(identifier) => {
-                    overrides.exact_bytes_max = overrides.exact_bytes_max.max(identifier.len());
-                    overrides.exact.entry(identifier).or_insert(value);
-                }
-                Pattern::Glob(glob) => globs.push((glob, value)),
-            }
+        let count = entries.len();
+        match PatternMap::build(entries) {
+            Some(by_identifier) => Some(Overrides { count, by_identifier }),
+            None => errors.reject(&node.path, "its patterns are too large in total", "fewer patterns"),
         }
-        if !globs.is_empty() {
-            match GlobSet::build(globs) {
-                Some(set) => overrides.globs = Some(set),
-                None => {
-                    return errors.reject(
-                        &node.path,
-                        "its patterns are too large in total",
-                        "fewer patterns",
-                    );
-                }
-            }
-        }
-        Some(overrides)
     }
 
     /// The override of a raw identifier.
     pub fn find(&self, raw: &[u8], scratch: &mut glob::Scratch) -> Option<Override> {
-        if raw.len() <= self.exact_bytes_max
-            && let Some(value) = self.exact.get(raw)
-        {
-            return Some(*value);
-        }
-        self.globs.as_ref()?.find(raw, |_| true, scratch)
+        self.by_identifier.find(raw, scratch)
     }
 }
 
@@ -95,12 +59,8 @@ fn read_entry(node: Node<'_>, kind: AlgorithmKind, errors: &mut Errors) -> Optio
 }
 
 fn read_pattern(node: Node<'_>, errors: &mut Errors) -> Option<Pattern> {
-    const EXPECTED: &str = r"parts joined by |, where \\ is a backslash, \| a bar, \- a missing part, \~ a value that is not listed, \* a star, and * matches anything";
     let text = node.text(IDENTIFIER_BYTES_MAX, errors)?;
-    match Pattern::parse(text.as_bytes()) {
-        Some(pattern) => Some(pattern),
-        None => node.reject(errors, "has a backslash before another character", EXPECTED),
-    }
+    pattern_of(text, &node, IDENTIFIER_BYTES_MAX, errors)
 }
 
 fn read_value(fields: &Fields<'_>, kind: AlgorithmKind, errors: &mut Errors) -> Option<Override> {
@@ -119,6 +79,7 @@ mod tests {
     use crate::fields::Bounds;
     use alloc::format;
     use alloc::string::String;
+    use alloc::vec::Vec;
 
     fn read(json: &str) -> Overrides {
         let mut errors = Errors::default();

@@ -111,6 +111,52 @@ async fn metadata_and_filter_state_identify_and_carry_limits() {
     .await;
 }
 
+/// A customer's count is one whatever its plan is. With the plan in the identifier, each plan has a count of its own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_customer_that_changes_plan_keeps_its_count() {
+    let plan = json!({ "metadata": { "filter": "acme.plans", "key": "plan" } });
+    let of = |name: &str| json!({ "header": name });
+    let by_plan = json!({
+        "identifier": of("x-user"),
+        "limit": { "by": plan, "of": { "free": 3, "pro": 5, "enterprise*": 8 }, "default": 1 },
+        "on_missing_identifier": "skip",
+    });
+    let in_identifier = json!({
+        "identifier": [of("x-other"), plan],
+        "overrides": [
+            { "identifier": "*|free", "limit": 3 },
+            { "identifier": "*|pro", "limit": 5 },
+            { "identifier": "*|enterprise*", "limit": 8 },
+        ],
+        "on_missing_identifier": "skip",
+    });
+    let rules = [with(rule("by-plan", 1), by_plan), with(rule("in-identifier", 1), in_identifier)];
+    let options = EnvoyOptions { before: writers(), ..EnvoyOptions::default() };
+    let region = Region::start(1, options, &config(&rules)).await;
+    let passing = async |header: &str, user: &str, plan: &str| {
+        let mut passing = 0;
+        for _ in 0..10 {
+            let request = Request::get("/").header(header, user).header("x-plan", plan);
+            let answer = region.envoy().send(request).await.unwrap();
+            passing += u32::from(answer.status == 200);
+        }
+        passing
+    };
+    let mut sums = [0, 0];
+    for (plan, expected) in [("free", [3, 3]), ("pro", [2, 5]), ("enterprise-eu", [3, 8]), ("free", [0, 0])] {
+        let passed = [passing("x-user", "a", plan).await, passing("x-other", "a", plan).await];
+        assert_eq!(passed, expected, "{plan}");
+        sums = [sums[0] + passed[0], sums[1] + passed[1]];
+    }
+    assert_eq!(sums, [8, 16]);
+    assert_eq!(passing("x-user", "b", "unknown").await, 1, "the default");
+    let denied = Request::get("/").header("x-user", "a").header("x-plan", "pro");
+    let denied = region.envoy().send(denied).await.unwrap();
+    assert_eq!((denied.status, denied.header("x-ratelimit-limit")), (429, Some("5")));
+    region.settles_at("by-plan", "a", 8).await;
+    region.is_sound().await;
+}
+
 /// The issuer of JSON web tokens.
 struct Issuer(KeyPair);
 
