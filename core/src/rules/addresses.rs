@@ -12,6 +12,7 @@ use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::vec::Vec;
 use core::net::IpAddr;
+use core::ops::RangeInclusive;
 use ipnet::IpNet;
 
 /// Most networks of one list.
@@ -45,8 +46,9 @@ impl Addresses {
         let fields = node.object(&FIELDS, errors)?;
         let trusted_hops =
             fields.or("trusted_hops", 0, errors, |node, e| node.integer(0..=TRUSTED_PROXIES_MAX, e));
-        let allow = fields.or("exempt", Vec::new(), errors, read_list);
-        let deny = fields.or("deny", Vec::new(), errors, read_list);
+        let read = |node: Node<'_>, errors: &mut Errors| read_networks(node, 0..=NETWORKS_MAX, errors);
+        let allow = fields.or("exempt", Vec::new(), errors, read);
+        let deny = fields.or("deny", Vec::new(), errors, read);
         let (allow, deny) = (allow?, deny?);
         reject_contradictions(&node, &allow, &deny, errors)?;
         let counts = (allow.len(), deny.len());
@@ -80,8 +82,13 @@ impl Addresses {
     }
 }
 
-fn read_list(node: Node<'_>, errors: &mut Errors) -> Option<Vec<IpNet>> {
-    node.list(0..=NETWORKS_MAX, "networks", errors, |node, errors| {
+/// Reads a list of so many networks.
+pub(super) fn read_networks(
+    node: Node<'_>,
+    count: RangeInclusive<usize>,
+    errors: &mut Errors,
+) -> Option<Vec<IpNet>> {
+    node.list(count, "networks", errors, |node, errors| {
         let text = node.text(NETWORK_BYTES_MAX, errors)?;
         match parse_network(text) {
             Ok(network) => Some(network),

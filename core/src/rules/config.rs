@@ -2,6 +2,7 @@
 
 use super::addresses::Addresses;
 use super::index::Index;
+use super::matcher::Specificity;
 use super::parse::structure;
 use super::rule::Rule;
 use super::secret::{SecretKey, SecretKind, Variables, read_secret};
@@ -12,6 +13,7 @@ use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use core::cmp::Reverse;
 use core::fmt;
 use core::ops::RangeInclusive;
 
@@ -20,6 +22,9 @@ pub const CONFIG_BYTES_MAX: usize = 4 * 1_024 * 1_024;
 
 /// Most rules of one configuration.
 pub const RULES_MAX: usize = 1_024;
+
+/// Most rules of one `path_group`.
+const PATH_GROUP_MAX: usize = 64;
 
 /// Most regular expressions of one configuration: with their automata they still fit in a VM.
 const EXPRESSIONS_MAX: usize = 1_024;
@@ -224,7 +229,33 @@ fn read_rules(node: Node<'_>, errors: &mut Errors) -> Option<Vec<Rule>> {
         Some(rule)
     });
     reject_repeated_names(node, errors);
-    rules
+    let mut rules = rules?;
+    order_by_path(&mut rules, node, errors)?;
+    Some(rules)
+}
+
+/// States for each rule of a group the rules that apply in its place: those with a more specific path, and of equal ones the first.
+fn order_by_path(rules: &mut [Rule], node: Node<'_>, errors: &mut Errors) -> Option<()> {
+    let mut groups: BTreeMap<String, Vec<(Specificity, Reverse<u16>)>> = BTreeMap::new();
+    for (at, rule) in (0..).zip(rules.iter()) {
+        if let Some(group) = &rule.path_group {
+            groups.entry(group.clone()).or_default().push((rule.conditions.specificity(), Reverse(at)));
+        }
+    }
+    let largest = groups.iter().find(|(_, rules)| rules.len() > PATH_GROUP_MAX);
+    if let Some((group, rules)) = largest {
+        let problem = format!("{} rules have the path_group {}", rules.len(), quoted(group));
+        return errors.reject(&node.path, problem, format!("at most {PATH_GROUP_MAX} rules in one"));
+    }
+    for group in groups.values_mut() {
+        group.sort_unstable_by(|one, other| other.cmp(one));
+        for (place, (_, Reverse(at))) in group.iter().enumerate() {
+            if let Some(rule) = rules.get_mut(usize::from(*at)) {
+                rule.more_specific = group.iter().take(place).map(|(_, Reverse(at))| *at).collect();
+            }
+        }
+    }
+    Some(())
 }
 
 /// Checks the text rather than the parsed rules, since an invalid rule has a name too.

@@ -188,7 +188,9 @@ impl Config {
     ) -> Result<(), Denied> {
         let Some(index) = &self.index else {
             let mut rules = self.rules.iter().enumerate();
-            return rules.try_for_each(|(number, rule)| scratch.apply(number, rule, hash_key, request, live));
+            return rules.try_for_each(|(number, rule)| {
+                scratch.apply((number, rule, &self.rules), hash_key, request, live)
+            });
         };
         let mut candidates = core::mem::take(&mut scratch.candidates);
         let client = scratch.client;
@@ -202,7 +204,9 @@ impl Config {
             scratch.split.left_out = left_out;
             let rules = found.iter().map(|number| usize::from(*number));
             let mut rules = rules.filter_map(|number| Some((number, self.rules.get(number)?)));
-            rules.try_for_each(|(number, rule)| scratch.apply(number, rule, hash_key, request, live))
+            rules.try_for_each(|(number, rule)| {
+                scratch.apply((number, rule, &self.rules), hash_key, request, live)
+            })
         });
         scratch.candidates = candidates;
         applied
@@ -327,13 +331,15 @@ impl Scratch {
 
     fn apply<R: Request + ?Sized>(
         &mut self,
-        rule_index: usize,
-        rule: &Rule,
+        (rule_index, rule, rules): (usize, &Rule, &[Rule]),
         hash_key: Option<&SecretKey>,
         request: &R,
         live: &WorkspaceControls<'_>,
     ) -> Result<(), Denied> {
         if !rule.conditions.matches(request, &mut self.sources) {
+            return Ok(());
+        }
+        if !rule.more_specific.is_empty() && self.is_replaced(rule, rules, request, live) {
             return Ok(());
         }
         let is_split = rule.conditions.matches_some_readings(request, &mut self.sources)
@@ -343,11 +349,7 @@ impl Scratch {
             return Ok(());
         }
         let written = write_raw(&rule.parts, request, &mut self.sources, &mut self.raw);
-        let is_skipped = match written.found {
-            identifier::Found::Missing => rule.missing == Missing::Skip,
-            found => found == identifier::Found::Skipped,
-        };
-        if is_skipped {
+        if is_skipped(rule, written.found) {
             if written.found == identifier::Found::Skipped {
                 self.unlisted.push(rule_index);
             }
@@ -396,6 +398,26 @@ impl Scratch {
         Ok(())
     }
 
+    /// Whether a rule of its group with a more specific path applies in place of this one. One in shadow mode does not.
+    fn is_replaced<R: Request + ?Sized>(
+        &mut self,
+        rule: &Rule,
+        rules: &[Rule],
+        request: &R,
+        live: &WorkspaceControls<'_>,
+    ) -> bool {
+        let mut others = rule.more_specific.iter().filter_map(|number| rules.get(usize::from(*number)));
+        others.any(|other| {
+            other.enforced == Share::ALL
+                && !live.is_shadow(other)
+                && other.conditions.matches_certainly(request, &mut self.sources)
+                && !is_skipped(
+                    other,
+                    write_raw(&other.parts, request, &mut self.sources, &mut self.raw).found,
+                )
+        })
+    }
+
     /// The live controls of the identifier that begins at `start`, and of the client's address.
     fn controls_of(&mut self, rule: &Rule, start: usize, live: &WorkspaceControls<'_>) -> Found {
         let Client { address, allowed } = self.client;
@@ -442,6 +464,14 @@ impl Scratch {
                 plans.of(request, &mut self.sources, &mut self.plan, &mut self.globs)
             }
         }
+    }
+}
+
+/// Whether the rule does not apply to a request with such an identifier.
+fn is_skipped(rule: &Rule, found: identifier::Found) -> bool {
+    match found {
+        identifier::Found::Missing => rule.missing == Missing::Skip,
+        found => found == identifier::Found::Skipped,
     }
 }
 

@@ -79,8 +79,8 @@ fn client_networks() -> Value {
 
 fn rule() -> Value {
     let mut schema = object(&rule::FIELDS, &["name", "identifier"], |name| match name {
-        "name" | "namespace" => self::name(),
-        "match" => conditions(),
+        "name" | "namespace" | "path_group" => self::name(),
+        "match" => conditions(&matcher::FIELDS),
         "identifier" => one_or_list(sources::schema(), PARTS_MAX),
         "hash" | "hard_limit" | "shadow_mode" => boolean(),
         "algorithm" => words(&AlgorithmKind::WORDS),
@@ -155,8 +155,8 @@ fn money() -> Value {
     any_of([json!({ "type": "number", "minimum": 0 }), number_text("^[0-9.eE+-]+$")])
 }
 
-fn conditions() -> Value {
-    object(&matcher::FIELDS, &[], |name| match name {
+fn conditions(fields: &[&str]) -> Value {
+    object(fields, &[], |name| match name {
         "path" => one_of(
             &matcher::PATH_KINDS,
             object(&matcher::PATH_FIELDS, &[], |name| match name {
@@ -171,6 +171,13 @@ fn conditions() -> Value {
             one_or_list(method, matcher::METHODS_MAX)
         }
         "headers" => list(one_of(&matcher::value::KINDS, header_condition()), 1..=matcher::HEADERS_MAX),
+        "query" => list(one_of(&matcher::value::KINDS, query_condition()), 1..=matcher::QUERIES_MAX),
+        "client_network" => one_of(&matcher::network::KINDS, network_condition()),
+        "except" => {
+            let mut exception = conditions(&matcher::EXCEPTION_FIELDS);
+            extend(&mut exception, json!({ "minProperties": 1 }));
+            list(exception, 1..=matcher::EXCEPTIONS_MAX)
+        }
         "metadata" => list(metadata_condition(), 1..=matcher::METADATA_MAX),
         "host" => one_or_list(visible(1..=HOST_BYTES_MAX), matcher::HOSTS_MAX),
         "route" | "virtual_host" => {
@@ -185,6 +192,21 @@ fn header_condition() -> Value {
         "name" => header_name(),
         "present" | "invert" => boolean(),
         _ => text(TEXT_BYTES_MAX),
+    })
+}
+
+fn query_condition() -> Value {
+    object(&matcher::query::FIELDS, &["name"], |name| match name {
+        "name" => text(matcher::query::NAME_BYTES_MAX),
+        "present" | "invert" => boolean(),
+        _ => text(TEXT_BYTES_MAX),
+    })
+}
+
+fn network_condition() -> Value {
+    object(&matcher::network::FIELDS, &[], |name| match name {
+        "trusted_hops" => integer(0..=TRUSTED_PROXIES_MAX),
+        _ => list(text(addresses::NETWORK_BYTES_MAX), 1..=matcher::network::NETWORKS_MAX),
     })
 }
 

@@ -292,6 +292,14 @@ fn invalid_names_limits_and_words() {
             r#""limit": {"header": "a", "filter_state": "b", "default": 1, "max": 8}"#,
             "rules[0].limit.header: there is no such field",
         ),
+        (
+            r#""limit": {"by": {"header": "x"}, "of": {"a": 1}}"#,
+            "rules[0].limit.default: it is missing; expected the limit of all other plans",
+        ),
+        (
+            r#""limit": {"by": {"cookie": "x"}, "of": {"a": 1}, "default": 1}"#,
+            "rules[0].limit.by: cookie cannot name a plan, as a client chooses it",
+        ),
         (r#""hash": "yes""#, r#"rules[0].hash: "yes" is not a boolean"#),
         (
             r#""hash": true"#,
@@ -430,6 +438,22 @@ fn invalid_matches() {
         (r#""match": {"host": "a:80"}"#, r#"rules[0].match.host: "a:80" is not a host"#),
         (r#""match": {"headers": [{"name": "x"}]}"#, "rules[0].match.headers[0]: none of exact, prefix"),
         (r#""match": {"headers": {"x": "y"}}"#, "rules[0].match.headers: an object is not a list"),
+        (r#""match": {"except": []}"#, "rules[0].match.except: it has 0 exceptions"),
+        (
+            r#""match": {"except": [{}]}"#,
+            "rules[0].match.except[0]: an object has no condition, so that the rule would match nothing",
+        ),
+        (
+            r#""match": {"except": [{"host": "a", "except": [{"host": "b"}]}]}"#,
+            "rules[0].match.except[0].except: there is no such field",
+        ),
+        (r#""match": {"except": [{"path": {"exact": "x"}}]}"#, "rules[0].match.except[0].path.exact: "),
+        (
+            r#""match": {"client_network": {}}"#,
+            "rules[0].match.client_network: none of in or not_in is given",
+        ),
+        (r#""match": {"query": {"a": "b"}}"#, "rules[0].match.query: an object is not a list"),
+        (r#""path_group": "a b""#, r#"rules[0].path_group: "a b" is not a name"#),
     ]);
 }
 

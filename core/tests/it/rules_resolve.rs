@@ -564,3 +564,99 @@ fn the_enforced_share_is_that_of_the_identifier() {
     // Requests without an identifier are one identifier.
     assert_eq!(enforced(&parse("0", "false"), &Headers::default()), [false, false]);
 }
+
+/// The names of the rules that a GET of this path, with these other headers, meets.
+fn met<'a>(config: &'a Config, path: &str, headers: &[(&str, &str)]) -> Vec<&'a str> {
+    let lines = [&[(":method", "GET"), (":authority", "a.com"), (":path", path)], headers].concat();
+    let mut scratch = Scratch::default();
+    let live = Live::default();
+    let matches = config.resolve(&Headers::of(&lines), &live, &mut scratch);
+    matches.map(|one| config.rules[one.rule_index].name.as_str()).collect()
+}
+
+#[test]
+fn of_a_group_the_rule_with_the_most_specific_path_applies() {
+    let rule = |name: &str, more: &str| {
+        format!(
+            r#"{{"name": "{name}", "path_group": "api", "identifier": {{"constant": "x"}}, "limit": 9, "window": "1m"{more}}}"#
+        )
+    };
+    let of_path = |name: &str, kind: &str, path: &str, more: &str| {
+        rule(name, &format!(r#", "match": {{"path": {{"{kind}": "{path}"}}}}{more}"#))
+    };
+    let rules = [
+        rule("any", ""),
+        of_path("v1", "prefix", "/v1/", ""),
+        of_path("users", "segments", "/v1/users/**", ""),
+        of_path("orders", "segments", "/v1/users/*/orders", ""),
+        of_path("export", "exact", "/v1/users/export", ""),
+        of_path("tried", "segments", "/v1/users/tried", r#", "shadow_mode": true"#),
+        of_path("share", "segments", "/v1/users/share", r#", "enforce_percent": 50"#),
+        rule("named", r#", "match": {"path": {"segments": "/v1/named"}}, "identifier": {"header": "x-key"}, "on_missing_identifier": "skip""#)
+            .replacen(r#""identifier": {"constant": "x"}, "#, "", 1),
+        rule("posts", r#", "match": {"path": {"segments": "/v1/posts"}, "methods": "POST"}"#),
+        rule("again", ""),
+        rule("alone", "").replace(r#""path_group": "api", "#, ""),
+    ];
+    let text = format!(r#"{{"aggregator": {{"cluster": "c"}}, "rules": [{}]}}"#, rules.join(", "));
+    let config = Config::parse(text.as_bytes()).unwrap_or_else(|errors| panic!("{errors}"));
+    for (path, headers, expected) in [
+        ("/", &[][..], &["any", "alone"][..]),
+        ("/v1/x", &[], &["v1", "alone"]),
+        ("/v1/users", &[], &["users", "alone"]),
+        ("/v1/users/7", &[], &["users", "alone"]),
+        ("/v1/users/7/orders", &[], &["orders", "alone"]),
+        ("/v1/users/export", &[], &["export", "alone"]),
+        ("/v1/users/export?x", &[], &["export", "alone"]),
+        // A rule that may not deny replaces none.
+        ("/v1/users/tried", &[], &["users", "tried", "alone"]),
+        ("/v1/users/share", &[], &["users", "share", "alone"]),
+        // Nor does one that skips the request, or is for another method.
+        ("/v1/named", &[("x-key", "k")], &["named", "alone"]),
+        ("/v1/named", &[], &["v1", "alone"]),
+        ("/v1/posts", &[], &["v1", "alone"]),
+        // Nor one that only some readings meet.
+        ("/v1/users/export/", &[], &["users", "alone"]),
+        ("/v1/users;a/export", &[], &["any", "v1", "users", "export", "alone"]),
+        ("/v1/users/../x", &[], &["v1", "users", "alone"]),
+        ("/v1/users%2F7", &[], &["any", "v1", "users", "alone"]),
+    ] {
+        assert_eq!(met(&config, path, headers), expected, "{path}");
+    }
+}
+
+#[test]
+fn a_group_has_at_most_64_rules() {
+    let rule = |at: usize| {
+        format!(
+            r#"{{"name": "r{at}", "path_group": "g", "identifier": {{"constant": "x"}}, "limit": 9, "window": "1m"}}"#
+        )
+    };
+    let text = |rules: usize| {
+        let rules: Vec<String> = (0..rules).map(rule).collect();
+        format!(r#"{{"aggregator": {{"cluster": "c"}}, "rules": [{}]}}"#, rules.join(", "))
+    };
+    assert_eq!(met(&Config::parse(text(64).as_bytes()).unwrap(), "/", &[]), ["r0"]);
+    let error = Config::parse(text(65).as_bytes()).unwrap_err().to_string();
+    assert!(error.contains("rules: 65 rules have the path_group \"g\""), "{error}");
+}
+
+#[test]
+fn the_whole_path_identifies() {
+    let text = r#"{"aggregator": {"cluster": "c"}, "rules": [
+        {"name": "r", "identifier": {"path": true, "lowercase": true}, "limit": 9, "window": "1m"}]}"#;
+    let config = Config::parse(text.as_bytes()).unwrap();
+    let mut scratch = Scratch::default();
+    for (path, expected) in [
+        ("/A/b?x=1", "/a/b"),
+        ("/a/%62/", "/a/b"),
+        ("/", "/"),
+        ("/a%7Cb", "/a\\|b"),
+        ("/a/../b", "\\+"),
+        ("/a;x/b", "\\+"),
+    ] {
+        let request = Headers::of(&[(":path", path)]);
+        let mut matches = config.resolve(&request, &Live::default(), &mut scratch);
+        assert_eq!(String::from_utf8_lossy(matches.next().unwrap().identifier), expected, "{path}");
+    }
+}

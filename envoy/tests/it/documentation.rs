@@ -44,7 +44,7 @@ const PAGES: [&str; 26] = [
 const SITE_LINK: &str = "../../issues/new";
 
 /// Objects of the configuration with an unknown field `x`. The parser's error lists the fields that it accepts there.
-const OBJECTS: [(&str, &str); 30] = [
+const OBJECTS: [(&str, &str); 31] = [
     ("", r#"{"x": 1}"#),
     ("aggregator", r#"{"aggregator": {"x": 1}}"#),
     ("table", r#"{"table": {"x": 1}}"#),
@@ -55,6 +55,10 @@ const OBJECTS: [(&str, &str); 30] = [
     ("path", r#"{"rules": [{"match": {"path": {"exact": "/", "x": 1}}}]}"#),
     ("", r#"{"rules": [{"match": {"headers": [{"present": true, "x": 1}]}}]}"#),
     ("", r#"{"rules": [{"match": {"metadata": [{"filter": "a", "key": "b", "present": true, "x": 1}]}}]}"#),
+    ("", r#"{"rules": [{"match": {"query": [{"present": true, "x": 1}]}}]}"#),
+    ("client_network", r#"{"rules": [{"match": {"client_network": {"x": 1}}}]}"#),
+    ("", r#"{"rules": [{"match": {"except": [{"x": 1}]}}]}"#),
+    ("limit", r#"{"rules": [{"limit": {"by": {"header": "a"}, "x": 1}}]}"#),
     ("", r#"{"rules": [{"identifier": {"header": "a", "x": 1}}]}"#),
     ("metadata", r#"{"rules": [{"identifier": {"metadata": {"filter": "a", "key": "b", "x": 1}}}]}"#),
     ("client_address", r#"{"rules": [{"identifier": {"client_address": {"x": 1}}}]}"#),

@@ -14,7 +14,7 @@ use weir_envoy::{binaries, yaml};
 /// Fields whose texts or numbers the parser checks further than a schema can: regular expressions, paths, networks,
 /// patterns, templates, ends of ranges in durations and in numbers that are written as strings, decimals, the order of two values,
 /// and what other fields require.
-const FURTHER: [&str; 38] = [
+const FURTHER: [&str; 40] = [
     "max_keys",
     "trusted_hops",
     "ipv4_prefix",
@@ -30,6 +30,8 @@ const FURTHER: [&str; 38] = [
     "host",
     "exempt",
     "deny",
+    "in",
+    "not_in",
     "identifier",
     "claim",
     "payload",
@@ -71,7 +73,14 @@ fn complete() -> Value {
                     "metadata": [
                         { "filter": "f", "key": ["a", "b"], "prefix": "c" }, { "typed": "t", "key": "k", "present": true, "invert": false },
                     ],
+                    "query": [{ "name": "q", "suffix": "a" }, { "name": "r", "present": true, "invert": true }],
+                    "client_network": { "not_in": ["10.0.0.0/8"], "trusted_hops": 1 },
+                    "except": [
+                        { "path": { "segments": "/a/*" }, "client_network": { "in": ["::1"] } },
+                        { "query": [{ "name": "q", "contains": "b" }], "methods": "GET" },
+                    ],
                 },
+                "path_group": "g",
                 "identifier": [
                     { "header": "x-a", "lowercase": true }, { "cookie": "c", "pick": "first" }, { "query": "q" },
                     { "client_address": { "ipv4_prefix": 24, "ipv6_prefix": 48, "trusted_hops": 2 } },
@@ -87,7 +96,11 @@ fn complete() -> Value {
                 "response": { "status": 503, "body": "{}", "content_type": "application/json", "headers": "hidden" },
             },
             {
-                "name": "b", "identifier": { "jwt_claim": { "claim": "sub" } }, "limit": 1e2, "window": "1h",
+                "name": "b", "identifier": [{ "jwt_claim": { "claim": "sub" } }, { "path": true }], "window": "1h",
+                "limit": {
+                    "by": { "jwt_claim": { "claim": "plan" }, "lowercase": true, "pick": "last" },
+                    "of": { "free": 6, "pro*": 60 }, "default": 1e2,
+                },
                 "cost": { "response": { "header": "x" }, "reserve": 1, "max": 9, "default": 0, "hold_timeout": "1m" },
             },
             {
@@ -269,6 +282,15 @@ fn both_refuse_broken_limits_by_the_body() {
         ),
         with("/rules/0/response", json!({ "format": "json_rpc", "body": "x" })),
         with("/rules/0/response", json!({ "id": { "filter": "a", "key": "b" } })),
+        with("/rules/1/limit/by", json!({ "query": "plan" })),
+        with("/rules/1/limit/by", json!({ "header": "x-plan", "pick": "first" })),
+        with("/rules/1/limit/by", json!({ "header": "x-plan", "one_of": ["a"] })),
+        with("/rules/1/limit/of", json!({})),
+        with("/rules/1/limit/of", json!({ "": 1 })),
+        with("/rules/0/match/except/0", json!({})),
+        with("/rules/0/match/except/0", json!({ "except": [{ "methods": "GET" }] })),
+        with("/rules/0/match/client_network", json!({ "in": ["::1"], "not_in": ["::2"] })),
+        with("/rules/0/match/query/0", json!({ "name": "a" })),
     ]);
 }
 
@@ -400,6 +422,9 @@ fn check(schema: &Value, value: &Value, place: &str) -> Result<(), String> {
                 let mut others = object.into_iter().flatten().filter(|(name, _)| !is_known(name));
                 others.all(|(_, value)| check(wanted, value, place).is_ok())
             }
+            "propertyNames" => object
+                .is_none_or(|fields| fields.keys().all(|name| check(wanted, &json!(name), place).is_ok())),
+            "minProperties" => object.is_none_or(|fields| fields.len() >= limit),
             "maxProperties" => object.is_none_or(|fields| fields.len() <= limit),
             "required" => !value.is_object() || given(wanted),
             "dependentRequired" => wanted

@@ -66,14 +66,33 @@ pub fn warnings(document: &Value, plugin: &PluginConfig) -> Vec<String> {
 /// Warns of headers that decide more than who a client is, and that no filter is known to set: a client writes them.
 pub fn unset_headers(config: &Value) -> Vec<String> {
     let rules = config["rules"].as_array().into_iter().flatten().enumerate();
-    let by_header = rules.filter_map(|(at, rule)| Some((at, rule["limit"]["by"]["header"].as_str()?)));
-    let warned = by_header.map(|(at, header)| {
-        format!(
-            "warning: rules[{at}].limit.by.header: a client that writes {header} chooses its limit; use a claim or metadata, or have what \
-             stands before Weir set the header or remove it"
-        )
+    let warned = rules.flat_map(|(at, rule)| {
+        let of_plan = rule["limit"]["by"]["header"].as_str().map(|header| {
+            format!(
+                "warning: rules[{at}].limit.by.header: a client that writes {header} chooses its limit; use a claim or metadata, or have \
+                 what stands before Weir set the header or remove it"
+            )
+        });
+        of_plan.into_iter().chain(left_by_header(at, rule))
     });
     warned.collect()
+}
+
+/// Warns of exceptions by what a client writes.
+fn left_by_header(at: usize, rule: &Value) -> Option<String> {
+    let except = rule["match"]["except"].as_array()?;
+    let written = |(number, except): (usize, &Value)| {
+        let headers = except["headers"].as_array().into_iter().flatten();
+        let mut headers = headers.filter_map(|header| header["name"].as_str());
+        let header = headers.find(|name| !name.starts_with(':')).map(|name| format!("header {name}"));
+        let name = except["query"][0]["name"].as_str();
+        let what = header.or_else(|| name.map(|name| format!("query parameter {name}")))?;
+        Some(format!(
+            "warning: rules[{at}].match.except[{number}]: a client chooses {what}, and with it whether the rule applies; make an exception of \
+             what it cannot choose"
+        ))
+    };
+    except.iter().enumerate().find_map(written)
 }
 
 fn reads_claims(identifier: &Value) -> bool {
@@ -137,6 +156,12 @@ mod tests {
         let claim = json!({"identifier": [{"header": "a"}, {"jwt_claim": {"claim": "sub"}}]});
         let plan = json!({"limit": {"by": {"jwt_claim": {"claim": "plan"}}}});
         let header = json!({"limit": {"by": {"header": "x-plan"}}});
+        let excepts = |except: Value| json!({"match": {"except": except}});
+        let except =
+            excepts(json!([{"methods": "GET"}, {"headers": [{"name": "x-debug", "present": true}]}]));
+        let by_query = excepts(json!([{"query": [{"name": "debug", "present": true}]}]));
+        let by_path =
+            excepts(json!([{"path": {"segments": "/a"}, "headers": [{"name": ":method", "exact": "GET"}]}]));
         for (rule, before, after, part) in [
             (
                 &request,
@@ -163,6 +188,9 @@ mod tests {
             (&plan, &["JwtAuthentication"], &[], None),
             (&header, &["Router"], &["Lua"], Some("a client that writes x-plan chooses its limit")),
             (&header, &["ExtAuthz"], &[], None),
+            (&except, &["Router"], &[], Some("rules[0].match.except[1]: a client chooses header x-debug")),
+            (&by_query, &[], &[], Some("rules[0].match.except[0]: a client chooses query parameter debug")),
+            (&by_path, &[], &[], None),
             (&json!({"cost": 1}), &["Lua"], &["Lua"], None),
         ] {
             let found = warned(rule, before, after);

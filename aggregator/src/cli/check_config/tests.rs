@@ -283,7 +283,7 @@ fn what_has_many_spellings_is_warned_of() {
             "Authorization",
             Some("each spelling of header authorization is another client; use authorization"),
         ),
-        ("x-api-key", ":path", Some("use path_segment or query")),
+        ("x-api-key", ":path", Some("use path, path_segment or query")),
         (r#""header": "x-api-key""#, r#""authorization": true"#, None),
         (
             "\"limit\"",

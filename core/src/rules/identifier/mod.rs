@@ -92,7 +92,7 @@ pub(super) enum Found {
 const SPELT: [(&[u8], &str); 6] = [
     (b"authorization", "authorization"),
     (b"cookie", "cookie"),
-    (b":path", "path_segment or query"),
+    (b":path", "path, path_segment or query"),
     (b":authority", "host"),
     (b"host", "host"),
     (b"x-forwarded-for", "client_address"),
@@ -181,9 +181,13 @@ impl Part {
     }
 }
 
-/// Whether a part is a segment of the path.
-pub(super) fn reads_path(parts: &[Part]) -> bool {
-    parts.iter().any(|part| matches!(part.source, Source::PathSegment(_)))
+/// The field of a part that is of the path, if one is.
+pub(super) fn reads_path(parts: &[Part]) -> Option<&'static str> {
+    parts.iter().find_map(|part| match part.source {
+        Source::Path => Some("identifier.path"),
+        Source::PathSegment(_) => Some("identifier.path_segment"),
+        _ => None,
+    })
 }
 
 /// The names of the headers that are parts.

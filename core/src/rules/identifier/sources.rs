@@ -46,6 +46,8 @@ pub(super) enum Source {
     Cookie(Box<[u8]>, Pick),
     Query(Box<[u8]>, Pick),
     ClientAddress(ClientAddress),
+    /// The whole path without its query.
+    Path,
     PathSegment(usize),
     Authority {
         port: bool,
@@ -129,6 +131,12 @@ sources! {
             "trusted_hops" => integer(0..=TRUSTED_PROXIES_MAX),
             _ => json!({}),
         });
+    "path" [LOWERCASE, ONE_OF]
+        read |node, _, errors| match node.value {
+            Value::Bool(true) => Some(Source::Path),
+            _ => node.reject(errors, "has no effect", "true"),
+        },
+        schema json!({ "const": true });
     "path_segment" [LOWERCASE, ONE_OF]
         read |node, _, errors| {
             let number = node.integer(PATH_SEGMENTS, errors)?;
@@ -261,6 +269,7 @@ impl Source {
                 return !values.ambiguous;
             }
             Source::ClientAddress(part) => part.write(request, peer, buffer, out),
+            Source::Path => return path.of(request, buffer).write_whole(|byte| push_escaped_byte(byte, out)),
             Source::PathSegment(number) => match path.of(request, buffer).segment(*number) {
                 Ok(segment) => push_escaped(segment, out),
                 Err(Differs) => return false,

@@ -1,16 +1,24 @@
-//! Which requests a rule matches: the conditions on path, methods, headers, host, route, virtual host and metadata must all hold.
+//! Which requests a rule matches: the conditions on path, methods, headers, host, route, virtual host, query, client network and metadata
+//! must all hold, and none of its exceptions.
+//!
+//! What upstreams read differently meets a condition if one reading does, and an exception only if all do: no spelling takes a request
+//! out of a rule.
 
 pub(super) mod metadata;
+pub(super) mod network;
+pub(super) mod query;
 mod segments;
 pub(super) mod text;
 pub(super) mod value;
 
 use self::metadata::MetadataCondition;
+use self::network::NetworkCondition;
+use self::query::QueryCondition;
 use self::segments::Segments;
 use self::text::{TEXT_BYTES_MAX, Text};
 use self::value::ValueTest;
 use crate::fields::Errors;
-use crate::fields::{Node, is_token_byte};
+use crate::fields::{Fields, Node, is_token_byte};
 use crate::matching::case;
 use crate::rules::request::host::{self, Host, host_of};
 use crate::rules::request::path::{self, Readings};
@@ -28,8 +36,24 @@ pub(super) const HOSTS_MAX: usize = 64;
 
 pub(super) const METADATA_MAX: usize = 16;
 
-pub(super) const FIELDS: [&str; 7] =
-    ["path", "methods", "headers", "host", "route", "virtual_host", "metadata"];
+pub(super) const QUERIES_MAX: usize = 16;
+pub(super) const EXCEPTIONS_MAX: usize = 16;
+
+pub(super) const FIELDS: [&str; 10] = [
+    "path",
+    "methods",
+    "headers",
+    "host",
+    "route",
+    "virtual_host",
+    "query",
+    "client_network",
+    "metadata",
+    "except",
+];
+/// The fields of an exception.
+pub(super) const EXCEPTION_FIELDS: [&str; 9] =
+    ["path", "methods", "headers", "host", "route", "virtual_host", "query", "client_network", "metadata"];
 pub(super) const PATH_FIELDS: [&str; 5] = ["segments", "exact", "prefix", "regex", "ignore_case"];
 pub(super) const HEADER_FIELDS: [&str; 8] =
     ["name", "exact", "prefix", "suffix", "contains", "regex", "present", "invert"];
@@ -49,12 +73,45 @@ pub(in crate::rules) struct Conditions {
     hosts: Vec<Host>,
     route: Option<Text>,
     virtual_host: Option<Text>,
+    rarer: Option<Box<RarerConditions>>,
+}
+
+/// Conditions that few rules have.
+#[derive(Clone, Debug, Default)]
+struct RarerConditions {
+    query: Vec<QueryCondition>,
+    client: Option<NetworkCondition>,
     metadata: Vec<MetadataCondition>,
+    except: Vec<Conditions>,
+}
+
+/// How far a path narrows requests down: the later in order, the more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::rules) struct Specificity {
+    has_path: bool,
+    literal_bytes: usize,
+    is_whole: bool,
 }
 
 impl Conditions {
     pub fn read(node: Node<'_>, errors: &mut Errors) -> Option<Conditions> {
         let fields = node.object(&FIELDS, errors)?;
+        Conditions::read_fields(&fields, errors)
+    }
+
+    /// Reads an exception, which has a condition.
+    fn read_exception(node: Node<'_>, errors: &mut Errors) -> Option<Conditions> {
+        let fields = node.object(&EXCEPTION_FIELDS, errors)?;
+        let conditions = Conditions::read_fields(&fields, errors)?;
+        match conditions.is_empty() {
+            true => {
+                node.reject(errors, "has no condition, so that the rule would match nothing", "a condition")
+            }
+            false => Some(conditions),
+        }
+    }
+
+    fn read_fields(fields: &Fields<'_>, errors: &mut Errors) -> Option<Conditions> {
         let path = fields.optional("path", errors, PathCondition::read);
         let methods = fields.or("methods", Vec::new(), errors, |node, errors| {
             node.one_or_list(1..=METHODS_MAX, "methods", errors, read_method)
@@ -67,9 +124,7 @@ impl Conditions {
         });
         let route = fields.optional("route", errors, read_name);
         let virtual_host = fields.optional("virtual_host", errors, read_name);
-        let metadata = fields.or("metadata", Vec::new(), errors, |node, errors| {
-            node.list(1..=METADATA_MAX, "conditions", errors, MetadataCondition::read)
-        });
+        let rarer = RarerConditions::read(fields, errors);
         Some(Conditions {
             path: path?,
             methods: methods?,
@@ -77,14 +132,14 @@ impl Conditions {
             hosts: hosts?,
             route: route?,
             virtual_host: virtual_host?,
-            metadata: metadata?,
+            rarer: rarer?.map(Box::new),
         })
     }
 
     /// Whether every request matches.
     pub fn is_empty(&self) -> bool {
-        let Conditions { path, methods, headers, hosts, route, virtual_host, metadata } = self;
-        let named = route.is_some() || virtual_host.is_some() || !metadata.is_empty();
+        let Conditions { path, methods, headers, hosts, route, virtual_host, rarer } = self;
+        let named = route.is_some() || virtual_host.is_some() || rarer.is_some();
         path.is_none() && methods.is_empty() && headers.is_empty() && hosts.is_empty() && !named
     }
 
@@ -100,7 +155,17 @@ impl Conditions {
 
     /// Whether it has a condition on the path.
     pub fn reads_path(&self) -> bool {
-        self.path.is_some()
+        self.path.is_some() || self.exceptions().any(Conditions::reads_path)
+    }
+
+    /// How far its path narrows requests down.
+    pub fn specificity(&self) -> Specificity {
+        let (literal_bytes, is_whole) = self.path.as_ref().map_or((0, false), PathCondition::literal);
+        Specificity { has_path: self.path.is_some(), literal_bytes, is_whole }
+    }
+
+    fn exceptions(&self) -> impl Iterator<Item = &Conditions> {
+        self.rarer.iter().flat_map(|rarer| &rarer.except)
     }
 
     /// Whether it compares the path as it was sent, so that another spelling is another path. An inverted exact condition does too, and
@@ -109,22 +174,23 @@ impl Conditions {
         self.headers.iter().any(|header| {
             let leaves_out_one = header.invert && matches!(header.test, ValueTest::Value(Text::Exact(_)));
             *header.name == *b":path" && !leaves_out_one
-        })
+        }) || self.exceptions().any(|except| except.headers.iter().any(|header| *header.name == *b":path"))
     }
 
     /// The names of the headers that it reads.
     pub fn headers(&self) -> impl Iterator<Item = &[u8]> {
-        self.headers.iter().map(|header| &*header.name)
+        let of_exceptions = self.exceptions().flat_map(|except| &except.headers);
+        self.headers.iter().chain(of_exceptions).map(|header| &*header.name)
     }
 
     /// How many regular expressions it has.
     pub fn expressions(&self) -> usize {
         let of_path = self.path.iter().filter(|path| matches!(path.test, PathTest::Text(Text::Regex(_))));
         let of_headers = self.headers.iter().filter(|condition| condition.is_expression());
-        let of_metadata = self.metadata.iter().filter(|condition| condition.is_expression());
+        let of_others = self.rarer.as_ref().map_or(0, |rarer| rarer.expressions());
         let names = [&self.route, &self.virtual_host].into_iter().flatten();
         let of_names = names.filter(|name| matches!(name, Text::Regex(_)));
-        let of_values = of_headers.count().saturating_add(of_metadata.count());
+        let of_values = of_headers.count().saturating_add(of_others);
         of_path.count().saturating_add(of_values).saturating_add(of_names.count())
     }
 
@@ -137,7 +203,22 @@ impl Conditions {
             && self.headers.iter().all(|header| header.matches(request, buffer))
             && self.route.as_ref().is_none_or(|name| name.matches(route.of(request)))
             && self.virtual_host.as_ref().is_none_or(|name| name.matches(virtual_host.of(request)))
-            && self.metadata.iter().all(|condition| condition.matches(request, buffer))
+            && self.rarer.as_ref().is_none_or(|rarer| rarer.matches(request, sources, false))
+    }
+
+    /// Whether all upstreams read the request as one that matches.
+    pub fn matches_certainly<R: Request + ?Sized>(&self, request: &R, sources: &mut Sources) -> bool {
+        let Sources { path, buffer, route, virtual_host, .. } = sources;
+        self.method_matches_certainly(request, buffer)
+            && self.host_matches(request, buffer)
+            && !self.matches_some_hosts(request, buffer)
+            && self.path.as_ref().is_none_or(|condition| {
+                condition.matches_certainly(path.of(request, buffer)) && !has_fragment(request, buffer)
+            })
+            && self.headers.iter().all(|header| header.matches(request, buffer))
+            && self.route.as_ref().is_none_or(|name| name.matches(route.of(request)))
+            && self.virtual_host.as_ref().is_none_or(|name| name.matches(virtual_host.of(request)))
+            && self.rarer.as_ref().is_none_or(|rarer| rarer.matches(request, sources, true))
     }
 
     /// Whether the request, which the rule matches, has a reading of its path that does not meet the rule's condition.
@@ -167,6 +248,13 @@ impl Conditions {
         })
     }
 
+    /// Whether the method is one of those as it is written, or answered alike.
+    fn method_matches_certainly<R: Request + ?Sized>(&self, request: &R, buffer: &mut Vec<u8>) -> bool {
+        let method = joined_header(request, b":method", buffer).unwrap_or_default();
+        let is_allowed = |allowed: &[u8]| allowed == method || (method == b"HEAD" && allowed == b"GET");
+        self.methods.is_empty() || self.methods.iter().any(|allowed| is_allowed(allowed))
+    }
+
     fn host_matches<R: Request + ?Sized>(&self, request: &R, buffer: &mut Vec<u8>) -> bool {
         if self.hosts.is_empty() {
             return true;
@@ -174,6 +262,51 @@ impl Conditions {
         let authority = joined_header(request, b":authority", buffer);
         self.hosts.iter().any(|host| host.matches(authority))
     }
+}
+
+impl RarerConditions {
+    /// Reads them; `None` within if none is given.
+    fn read(fields: &Fields<'_>, errors: &mut Errors) -> Option<Option<RarerConditions>> {
+        let query = fields.or("query", Vec::new(), errors, |node, errors| {
+            node.list(1..=QUERIES_MAX, "conditions", errors, QueryCondition::read)
+        });
+        let client = fields.optional("client_network", errors, NetworkCondition::read);
+        let metadata = fields.or("metadata", Vec::new(), errors, |node, errors| {
+            node.list(1..=METADATA_MAX, "conditions", errors, MetadataCondition::read)
+        });
+        let except = fields.or("except", Vec::new(), errors, |node, errors| {
+            node.list(1..=EXCEPTIONS_MAX, "exceptions", errors, Conditions::read_exception)
+        });
+        let (query, client, metadata, except) = (query?, client?, metadata?, except?);
+        let is_none = query.is_empty() && client.is_none() && metadata.is_empty() && except.is_empty();
+        Some((!is_none).then_some(RarerConditions { query, client, metadata, except }))
+    }
+
+    fn expressions(&self) -> usize {
+        let of_query = self.query.iter().filter(|condition| condition.is_expression()).count();
+        let of_metadata = self.metadata.iter().filter(|condition| condition.is_expression()).count();
+        let of_exceptions = self.except.iter().map(Conditions::expressions);
+        of_exceptions.fold(of_query.saturating_add(of_metadata), usize::saturating_add)
+    }
+
+    /// Whether the request meets them, as some upstream reads it or as all do, and no exception as all do.
+    fn matches<R: Request + ?Sized>(&self, request: &R, sources: &mut Sources, certainly: bool) -> bool {
+        let Sources { peer, buffer, value, .. } = sources;
+        let mut meets = |one: &QueryCondition| match certainly {
+            true => one.matches_certainly(request, buffer, value),
+            false => one.matches(request, buffer, value),
+        };
+        self.query.iter().all(&mut meets)
+            && self.client.as_ref().is_none_or(|client| client.matches(request, peer, buffer))
+            && self.metadata.iter().all(|condition| condition.matches(request, buffer))
+            && !self.except.iter().any(|except| except.matches_certainly(request, sources))
+    }
+}
+
+/// Whether a request target has a `#`, which servers should refuse, and some take for a part of the path.
+fn has_fragment<R: Request + ?Sized>(request: &R, buffer: &mut Vec<u8>) -> bool {
+    let target = joined_header(request, b":path", buffer).unwrap_or_default();
+    memchr::memchr(b'#', target).is_some()
 }
 
 /// One condition on a header. `invert` negates its result, so an inverted condition on a value holds for a request
@@ -252,8 +385,29 @@ impl PathCondition {
         pattern.into_iter().flat_map(Segments::head).chain(path::segments(text))
     }
 
+    /// How many bytes of a path it states, and whether it states how the path ends.
+    fn literal(&self) -> (usize, bool) {
+        match &self.test {
+            PathTest::Segments(pattern) => pattern.literal(),
+            PathTest::Text(Text::Exact(text)) => (text.len(), true),
+            PathTest::Text(Text::Prefix(text)) => (text.len(), false),
+            PathTest::Text(_) => (0, false),
+        }
+    }
+
     fn matches(&self, path: &Readings) -> bool {
         path.any(|reading| self.matches_reading(reading, path.is_plain()))
+    }
+
+    /// Whether all readings meet it as they are written, and none would be another one if its escapes were decoded again.
+    fn matches_certainly(&self, path: &Readings) -> bool {
+        path.all(|reading| {
+            memchr::memchr(b'%', reading).is_none()
+                && match &self.test {
+                    PathTest::Segments(pattern) => pattern.matches_as_written(reading, self.ignore_case),
+                    PathTest::Text(_) => self.matches_reading(reading, true),
+                }
+        })
     }
 
     fn matches_reading(&self, path: &[u8], is_plain: bool) -> bool {
@@ -398,6 +552,92 @@ mod tests {
         check(r#"{"methods": ["GET"]}"#, TestRequest::default(), false);
         check(r#"{"host": "*"}"#, TestRequest::default(), true);
     }
+    #[test]
+    fn an_exception_holds_only_if_every_reading_does() {
+        let of = |except: &str| format!(r#"{{"except": [{except}]}}"#);
+        let assets = of(r#"{"path": {"segments": "/assets/**"}}"#);
+        let prefix = of(r#"{"path": {"prefix": "/assets/"}}"#);
+        let exact = of(r#"{"path": {"exact": "/assets/a"}}"#);
+        for path in
+            ["/assets/a", "//assets/a", "/assets//a", "/%61ssets/a", "/assets/a?b=/../c", "/x/../assets/a"]
+        {
+            let is_read_otherwise = path.starts_with("//") || path.starts_with("/x");
+            check(&assets, TestRequest::get(path), is_read_otherwise);
+            check(&prefix, TestRequest::get(path), is_read_otherwise);
+        }
+        check(&exact, TestRequest::get("/assets/a"), false);
+        for path in [
+            "/assets/../api",
+            "/assets/%2e%2e/api",
+            "/assets/%2E./api",
+            "/assets/..;/api",
+            "/assets/..;x=1/api",
+            "/assets/x/../../api",
+            "/assets/..%2fapi",
+            "/assets%2f..%2fapi",
+            "/assets/..\\api",
+            "/assets/..%5capi",
+            "/assets/%252e%252e/api",
+            "/assets/..%252fapi",
+            "/assets/a%00",
+            "/assets/a%0a",
+            "/assets/#/../../api",
+            "/assets;/../api",
+            "/assets./a",
+            "/assets%20/a",
+            "/Assets/a",
+            "/api",
+            "/api?/assets/",
+            "/api#/assets/",
+            "//host/assets/a",
+            "/",
+            "*",
+            "",
+        ] {
+            for except in [&assets, &prefix, &exact] {
+                check(except, TestRequest::get(path), true);
+            }
+        }
+        check(&of(r#"{"path": {"segments": "/"}}"#), TestRequest::get("/"), false);
+        check(&of(r#"{"path": {"segments": "/assets"}}"#), TestRequest::get("/assets/"), false);
+        check(&of(r#"{"path": {"regex": "/assets/[a-z]+"}}"#), TestRequest::get("/assets/a"), false);
+        check(&of(r#"{"path": {"regex": "/assets/.*"}}"#), TestRequest::get("/assets/..;/api"), true);
+    }
+
+    #[test]
+    fn an_exception_may_have_any_condition() {
+        let of = |except: &str| format!(r#"{{"methods": ["GET", "HEAD", "POST"], "except": [{except}]}}"#);
+        let get = |path: &str| TestRequest::get(path).header("x-tier", "gold").peer("10.1.2.3:4");
+        let post = || TestRequest::default().header(":method", "post").header(":path", "/a");
+        for (except, request, expected) in [
+            (r#"{"methods": "GET"}"#, get("/"), false),
+            (r#"{"methods": "POST"}"#, get("/"), true),
+            (r#"{"methods": "POST"}"#, post(), true),
+            (r#"{"host": "example.com"}"#, get("/"), false),
+            (r#"{"host": "other.com"}"#, get("/"), true),
+            (r#"{"host": "example.com"}"#, post().header(":authority", "ex%61mple.com"), true),
+            (r#"{"headers": [{"name": "x-tier", "exact": "gold"}]}"#, get("/"), false),
+            (r#"{"methods": "GET", "headers": [{"name": "x-tier", "exact": "iron"}]}"#, get("/"), true),
+            (r#"{"methods": "POST"}, {"headers": [{"name": "x-tier", "present": true}]}"#, get("/"), false),
+            (r#"{"client_network": {"in": ["10.0.0.0/8"]}}"#, get("/"), false),
+            (r#"{"client_network": {"not_in": ["10.0.0.0/8"]}}"#, get("/"), true),
+            (r#"{"query": [{"name": "a", "exact": "b"}]}"#, get("/?a=b"), false),
+            (r#"{"query": [{"name": "a", "exact": "b"}]}"#, get("/?a=b&A=c"), true),
+            (r#"{"query": [{"name": "a", "exact": "b"}]}"#, get("/?a=b&a=c"), true),
+            (r#"{"query": [{"name": "a", "present": false}]}"#, get("/"), false),
+            (r#"{"query": [{"name": "a", "present": false}]}"#, get("/?A=1"), true),
+        ] {
+            check(&of(except), request, expected);
+        }
+        check(
+            r#"{"query": [{"name": "a", "exact": "b"}], "client_network": {"in": ["10.0.0.0/8"]}}"#,
+            get("/?A=b"),
+            true,
+        );
+        check(r#"{"query": [{"name": "a", "exact": "b"}]}"#, get("/?a=c"), false);
+        check(r#"{"client_network": {"not_in": ["10.0.0.0/8"]}}"#, get("/"), false);
+    }
+
     #[test]
     fn names_of_route_and_virtual_host() {
         let request = || {

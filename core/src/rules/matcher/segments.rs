@@ -54,6 +54,12 @@ impl Segments {
         Some(Segments { wanted, below })
     }
 
+    /// How many bytes of a path it states, and whether it states how many segments the path has.
+    pub fn literal(&self) -> (usize, bool) {
+        let literals = self.wanted.iter().flatten().map(|segment| segment.len().saturating_add(1));
+        (literals.fold(0, usize::saturating_add), !self.below)
+    }
+
     /// The segments with which every path that matches begins.
     pub fn head(&self) -> impl Iterator<Item = &[u8]> {
         self.wanted.iter().map_while(|wanted| wanted.as_deref())
@@ -67,6 +73,12 @@ impl Segments {
     /// Whether a path matches this pattern if a segment of dots or blanks, or an empty one, is one like any other.
     pub fn matches_whole(&self, path: &[u8], ignore_case: bool) -> bool {
         path.first() == Some(&b'/') && self.fits(whole_segments(path), ignore_case)
+    }
+
+    /// Whether a path matches this pattern without anything that is not compared but for a slash at its end.
+    pub fn matches_as_written(&self, path: &[u8], ignore_case: bool) -> bool {
+        let is_root = path == b"/";
+        if is_root { self.matches(path, ignore_case) } else { self.matches_whole(path, ignore_case) }
     }
 
     fn fits<'a>(&self, mut found: impl Iterator<Item = &'a [u8]>, ignore_case: bool) -> bool {

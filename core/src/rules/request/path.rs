@@ -100,14 +100,33 @@ impl Readings {
     pub fn segment(&self, number: usize) -> Result<&[u8], Differs> {
         let mut found = self.each().map(|reading| segment(reading, number));
         let first = found.next().flatten().ok_or(Differs)?;
-        // A server decodes the escape, and may remove a blank.
-        let ends_with_control = |segment: &[u8]| {
-            let last = segment.len().checked_sub(3).and_then(|at| segment.get(at..));
-            [segment.get(..3), last].into_iter().flatten().any(is_escaped_control)
-        };
-        let is_one = !has_foreign_blank(first) && !ends_with_control(first);
-        if is_one && found.all(|other| other == Some(first)) { Ok(first) } else { Err(Differs) }
+        if is_one(first) && found.all(|other| other == Some(first)) { Ok(first) } else { Err(Differs) }
     }
+
+    /// Passes on the bytes of the whole path as conditions on segments compare it: without a slash at its end, repeated slashes, and
+    /// blanks and dots at the end of a segment. Returns false if upstreams read it differently; what was passed on is then invalid.
+    pub fn write_whole(&self, mut write: impl FnMut(u8)) -> bool {
+        let mut found = self.each();
+        let Some(first) = found.next() else { return false };
+        let mut is_empty = true;
+        for segment in segments(first).map(trim) {
+            is_empty = false;
+            write(b'/');
+            segment.iter().for_each(|byte| write(*byte));
+        }
+        if is_empty {
+            write(b'/');
+        }
+        segments(first).map(trim).all(is_one)
+            && found.all(|other| segments(other).map(trim).eq(segments(first).map(trim)))
+    }
+}
+
+/// Whether all servers read a segment alike: some decode the escape of a control character, and may remove a blank.
+fn is_one(segment: &[u8]) -> bool {
+    let last = segment.len().checked_sub(3).and_then(|at| segment.get(at..));
+    let ends_with_control = [segment.get(..3), last].into_iter().flatten().any(is_escaped_control);
+    !has_foreign_blank(segment) && !ends_with_control
 }
 
 /// Whether this is an escape of a control character.
@@ -623,6 +642,34 @@ mod tests {
         readings.read(b"/earlier/..;/path");
         readings.read(target.as_bytes());
         readings
+    }
+
+    #[test]
+    fn the_whole_path_is_one_in_all_spellings() {
+        for (path, expected) in [
+            ("/a/b", Some("/a/b")),
+            ("/a/b/", Some("/a/b")),
+            ("/a//b", Some("/a/b")),
+            ("/a/b?c=/d", Some("/a/b")),
+            ("/%61/b.", Some("/a/b")),
+            ("/a%20/b/.", Some("/a/b")),
+            ("/A/b", Some("/A/b")),
+            ("/a%2fb", None),
+            ("/a/../b", None),
+            ("/a;x/b", None),
+            ("/a\\b", None),
+            ("/a%0a/b", None),
+            ("/a%3F", Some("/a%3F")),
+            ("/", Some("/")),
+            ("", Some("/")),
+        ] {
+            let mut readings = Readings::default();
+            readings.read(path.as_bytes());
+            let mut bytes = Vec::new();
+            let is_one = readings.write_whole(|byte| bytes.push(byte));
+            let found = is_one.then(|| core::str::from_utf8(&bytes).unwrap());
+            assert_eq!(found, expected, "{path}");
+        }
     }
 
     #[test]

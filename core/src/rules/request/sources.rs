@@ -15,6 +15,8 @@ pub(in crate::rules) struct Sources {
     pub route: Once,
     pub virtual_host: Once,
     pub buffer: Vec<u8>,
+    /// Room for another value beside the buffer.
+    pub value: Vec<u8>,
 }
 
 impl Default for Sources {
@@ -25,6 +27,7 @@ impl Default for Sources {
             route: Once::new(ROUTE),
             virtual_host: Once::new(VIRTUAL_HOST),
             buffer: Vec::new(),
+            value: Vec::new(),
         }
     }
 }

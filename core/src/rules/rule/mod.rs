@@ -91,6 +91,10 @@ pub struct Rule {
     /// `response` (default: as `responses` states): the response to requests that the rule denies; see
     /// [`OwnResponse`].
     pub response: Option<Box<OwnResponse>>,
+    /// `path_group` (default: none): of the rules of one group that a request matches only the one with the most specific path applies.
+    pub path_group: Option<String>,
+    /// The rules of its group with a more specific path.
+    pub(super) more_specific: Box<[u16]>,
     /// `match` (default: every request).
     pub(super) conditions: Conditions,
     /// `identifier` (required): one part or a list of up to 8.
@@ -142,9 +146,10 @@ pub enum UnknownKey {
     AssumeLow,
 }
 
-pub(super) const FIELDS: [&str; 21] = [
+pub(super) const FIELDS: [&str; 22] = [
     "name",
     "match",
+    "path_group",
     "namespace",
     "identifier",
     "hash",
@@ -254,7 +259,7 @@ impl Rule {
     pub fn reads_path(&self) -> Option<&'static str> {
         match self.conditions.reads_path() {
             true => Some("match.path"),
-            false => reads_path(&self.parts).then_some("identifier.path_segment"),
+            false => reads_path(&self.parts),
         }
     }
 
@@ -304,6 +309,7 @@ impl Rule {
         let fields = node.object(&FIELDS, errors)?;
         let name = fields.required("name", "a name for headers, metrics and logs", errors, |n, e| n.name(e));
         let conditions = fields.or("match", Conditions::default(), errors, Conditions::read);
+        let path_group = fields.optional("path_group", errors, |n, e| n.name(e));
         let namespace = fields.optional("namespace", errors, |n, e| n.name(e));
         let parts = fields.required(
             "identifier",
@@ -363,6 +369,8 @@ impl Rule {
             unknown_key: unknown_key?,
             ban: ban?,
             response: response?.map(Box::new),
+            path_group: path_group?,
+            more_specific: Box::default(),
             conditions: conditions?,
             parts: parts?,
             overrides: overrides?,

@@ -138,6 +138,105 @@ async fn identifiers_of_several_parts() {
     .await;
 }
 
+/// Requests that an exception names pass, and no other that some upstream reads so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_spelling_of_a_path_or_a_query_is_an_exception() {
+    let closed = |name: &str, conditions: Value| {
+        with(rule(name, 0), json!({ "identifier": { "constant": "all" }, "match": conditions }))
+    };
+    let but_assets = json!({
+        "host": "assets.test", "except": [{ "path": { "segments": "/assets/**" }, "methods": "GET" }],
+    });
+    let by_query = json!({ "host": "query.test", "query": [{ "name": "format", "exact": "json" }] });
+    let but_query =
+        json!({ "host": "others.test", "query": [{ "name": "format", "exact": "json", "invert": true }] });
+    let own = json!({ "host": "network.test", "client_network": { "in": ["127.0.0.0/8"] } });
+    let others = json!({ "host": "elsewhere.test", "client_network": { "not_in": ["127.0.0.0/8"] } });
+    let rules = [
+        closed("assets", but_assets),
+        closed("query", by_query),
+        closed("others", but_query),
+        closed("network", own),
+        closed("elsewhere", others),
+    ];
+    let region = Region::start(1, EnvoyOptions::default(), &config(&rules)).await;
+    let send = async |host: &str, path: &str| {
+        let request = Request::get(path).header("host", host);
+        region.envoy().send(request).await.unwrap().status
+    };
+    for path in ["/assets/a.css", "/assets/a/b?x=/../c", "/%61ssets/a", "/assets"] {
+        assert_eq!(send("assets.test", path).await, 200, "{path}");
+    }
+    for path in [
+        "/assets/../api",
+        "/assets/%2e%2e/api",
+        "/assets/..;/api",
+        "/assets/..%2fapi",
+        "/assets%2f..%2fapi",
+        "/assets/..%5capi",
+        "/assets/%252e%252e/api",
+        "/assets;/../api",
+        "//host/assets/a",
+        "/assets./a",
+        "/api?/assets/",
+        "/api",
+    ] {
+        assert_eq!(send("assets.test", path).await, 429, "{path}");
+    }
+    for (query, by_value, but_value) in [
+        ("format=json", 429, 200),
+        ("a=b&%66ormat=js%6fn", 429, 200),
+        ("format=xml", 200, 429),
+        ("", 200, 429),
+        // Some upstreams read it so, and others do not.
+        ("format=json&format=xml", 429, 429),
+        ("Format=json", 429, 429),
+        ("format[]=json", 429, 429),
+        ("a=b;format=json", 429, 429),
+    ] {
+        let path = format!("/?{query}");
+        let found = (send("query.test", &path).await, send("others.test", &path).await);
+        assert_eq!(found, (by_value, but_value), "{query}");
+    }
+    assert_eq!((send("network.test", "/").await, send("elsewhere.test", "/").await), (429, 200));
+    region.is_sound().await;
+}
+
+/// Of a group the rule with the most specific path limits a request, and both do where only some upstreams read that path.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_most_specific_path_of_a_group_limits() {
+    let grouped = |name: &str, limit: u64, path: Value| {
+        with(rule(name, limit), json!({ "path_group": "api", "match": { "path": path } }))
+    };
+    let rules = [
+        grouped("all", 1, json!({ "prefix": "/" })),
+        grouped("search", 3, json!({ "segments": "/v1/search" })),
+        with(rule("paths", 2), json!({ "identifier": { "path": true }, "match": { "host": "paths.test" } })),
+    ];
+    let region = Region::start(1, EnvoyOptions::default(), &config(&rules)).await;
+    let send =
+        async |path: &str| region.envoy().send(Request::get(path).header("x-key", "a")).await.unwrap().status;
+    for (path, expected) in [
+        ("/v1/search?q=a", 200),
+        ("/v1/search/", 200),
+        ("/v1/other", 200),
+        ("/v1/other", 429),
+        ("/v1/search;a", 429),
+        ("/v1/search", 200),
+        ("/v1/search", 429),
+    ] {
+        assert_eq!(send(path).await, expected, "{path}");
+    }
+    let of_path = async |path: &str| {
+        let request = Request::get(path).header("host", "paths.test").header("x-key", path);
+        region.envoy().send(request).await.unwrap().status
+    };
+    for (path, expected) in [("/a/b?c", 200), ("/a//b/", 200), ("/a/%62", 429), ("/a/c", 200)] {
+        assert_eq!(of_path(path).await, expected, "{path}");
+    }
+    region.is_sound().await;
+}
+
 /// A path that upstreams read so differently that it may be meant for any of the rules.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_path_that_meets_too_many_rules_is_refused() {
