@@ -18,6 +18,7 @@ use weir_envoy::{
     Redis, RedisOptions, Route, Weir, binaries, validate_file, wait, yaml,
 };
 
+use crate::scenarios::attributes::Issuer;
 use crate::scenarios::common::run_aggregator;
 use crate::scenarios::upstream::{self, Upstream};
 
@@ -48,7 +49,7 @@ async fn api_keys_have_plans() {
     assert_eq!(call("pro_acme", "1").await.header("x-ratelimit-limit"), Some("3000"));
     assert_eq!(call("pro_1", "not a number").await.header("x-ratelimit-remaining"), Some("549"), "the cap");
 
-    for _ in 0..70 {
+    for _ in 0..61 {
         let exempt = call("internal_ci", "50").await;
         assert_eq!((exempt.status, exempt.header("x-ratelimit-limit")), (200, None));
     }
@@ -140,6 +141,68 @@ async fn each_client_address_has_its_budget() {
         explained["windows"][0]["limit"] == 600
     };
     wait::until("the region counts the /64", SOON, is_counted).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn plans_are_claims_and_a_customer_keeps_its_count() {
+    let issuer = Issuer::new();
+    let policy = Policy::behind("plans.json", vec![issuer.filter()]).await;
+    policy.begin_window(60).await;
+    let call = async |path: &str, plan: &str| {
+        let signed = issuer.request(&json!({ "org": "acme", "plan": plan }));
+        policy.send(Request { headers: signed.headers, ..Request::get(path) }).await
+    };
+    let mut passing = 0;
+    for _ in 0..70 {
+        passing += u32::from(call("/v1/orders", "free").await.status == 200);
+    }
+    assert_eq!(passing, 60);
+    assert_eq!(call("/v1/orders", "pro").await.status, 200, "more is left of the same count");
+    let denied = call("/v1/orders", "other").await;
+    assert_eq!((denied.status, denied.header("x-ratelimit-limit")), (429, Some("60")));
+    assert_eq!(call("/docs/start", "free").await.status, 200, "an exception");
+    for path in
+        ["/docs/../v1/orders", "/docs/%2e%2e/v1/orders", "/docs/..%2fv1/orders", "/docs/..;/v1/orders"]
+    {
+        assert_eq!(call(path, "free").await.status, 429, "{path}");
+    }
+    assert_eq!(call("/v1/export", "free").await.header("x-ratelimit-limit"), Some("0"), "a rule of its own");
+    for expected in [200; 10].into_iter().chain([429]) {
+        assert_eq!(call("/V1/export/", "pro").await.status, expected);
+    }
+    assert_eq!(policy.send(Request::get("/v1/orders")).await.status, 401, "by Envoy's own filter");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn countries_of_the_cdn_have_their_limits() {
+    let policy = Policy::start("countries.json").await;
+    policy.begin_window(60).await;
+    let status = async |path: &str, country: &str, forwarded: &str| {
+        let request =
+            Request::get(path).header("x-forwarded-for", forwarded).header("x-cdn-country", country);
+        policy.send(request).await.status
+    };
+    let passing = async |country: &str, client: &str, tries: u32| {
+        let mut passing = 0;
+        for _ in 0..tries {
+            passing += u32::from(status("/", country, &format!("{client}, 198.51.100.7")).await == 200);
+        }
+        passing
+    };
+    assert_eq!(passing("DE", "203.0.113.1", 31).await, 30);
+    assert_eq!(passing("NL", "203.0.113.2", 11).await, 10);
+    assert_eq!(passing("T1", "203.0.113.3", 3).await, 2);
+    assert_eq!(
+        passing("T1", "203.0.113.4", 3).await + passing("T1", "203.0.113.5", 3).await,
+        3,
+        "five in all"
+    );
+    for around in ["203.0.113.9", "198.51.100.7, 203.0.113.9", "198.51.101.7"] {
+        assert_eq!(status("/", "DE", around).await, 403, "{around}");
+        assert_eq!(status("/healthz", "DE", around).await, 403, "{around}");
+    }
+    assert_eq!(policy.send(Request::get("/healthz")).await.status, 200, "from the load balancer itself");
+    assert_eq!(policy.send(Request::get("/healthz/../x")).await.status, 403, "what only looks like it");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -586,7 +649,19 @@ impl Policy {
         Self::of(config, route, environment).await
     }
 
-    async fn of(mut config: Value, route: Route, environment: Vec<(String, String)>) -> Self {
+    /// The configuration of an example, with these filters before Weir.
+    async fn behind(name: &str, before: Vec<Value>) -> Self {
+        let file = repository().join("examples").join(name);
+        check_config(&file);
+        let config = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        Self::started(config, EnvoyOptions { before, ..EnvoyOptions::default() }, Vec::new()).await
+    }
+
+    async fn of(config: Value, route: Route, environment: Vec<(String, String)>) -> Self {
+        Self::started(config, EnvoyOptions { route, ..EnvoyOptions::default() }, environment).await
+    }
+
+    async fn started(mut config: Value, envoy: EnvoyOptions, environment: Vec<(String, String)>) -> Self {
         for rule in config["rules"].as_array_mut().unwrap() {
             // Long timeouts, because a busy machine delays responses. Those of windows may be no longer.
             rule["timeout"] = if rule["algorithm"].is_null() { "1s" } else { "5s" }.into();
@@ -597,9 +672,8 @@ impl Policy {
             filter: Filter::Weir(Weir::new(binaries::filter().unwrap(), config)),
             aggregator_ports: vec![aggregator.grpc_port()],
             access_log: true,
-            route,
             environment: vec![("WEIR_HASH_KEY".into(), HASH_KEY.into())],
-            ..EnvoyOptions::default()
+            ..envoy
         };
         let envoy = Envoy::start(options).await.unwrap();
         // One stream of the worker, and one of the main thread.

@@ -158,15 +158,15 @@ async fn a_customer_that_changes_plan_keeps_its_count() {
 }
 
 /// The issuer of JSON web tokens.
-struct Issuer(KeyPair);
+pub struct Issuer(KeyPair);
 
 impl Issuer {
-    fn new() -> Issuer {
+    pub fn new() -> Issuer {
         Issuer(KeyPair::generate_for(&PKCS_ED25519).unwrap())
     }
 
     /// Envoy's own filter, which verifies tokens and leaves their claims in dynamic metadata.
-    fn filter(&self) -> Value {
+    pub fn filter(&self) -> Value {
         let key = json!({ "kty": "OKP", "crv": "Ed25519", "alg": "EdDSA", "x": URL_SAFE_NO_PAD.encode(self.0.der_bytes()) });
         let provider = json!({
             "issuer": "weir", "payload_in_metadata": "jwt_payload",
@@ -188,7 +188,8 @@ impl Issuer {
         [signed, signature]
     }
 
-    fn request(&self, claims: &Value) -> Request {
+    /// A request with a token that has these claims.
+    pub fn request(&self, claims: &Value) -> Request {
         Request::get("/").header("authorization", format!("Bearer {}", self.token(claims).join(".")))
     }
 }

@@ -4,7 +4,7 @@
 mod addresses;
 mod aggregators;
 mod answers;
-mod attributes;
+pub mod attributes;
 mod bans;
 mod bodies;
 pub mod common;
