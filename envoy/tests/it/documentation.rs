@@ -44,7 +44,7 @@ const PAGES: [&str; 26] = [
 const SITE_LINK: &str = "../../issues/new";
 
 /// Objects of the configuration with an unknown field `x`. The parser's error lists the fields that it accepts there.
-const OBJECTS: [(&str, &str); 31] = [
+const OBJECTS: [(&str, &str); 34] = [
     ("", r#"{"x": 1}"#),
     ("aggregator", r#"{"aggregator": {"x": 1}}"#),
     ("table", r#"{"table": {"x": 1}}"#),

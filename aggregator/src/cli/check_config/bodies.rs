@@ -237,7 +237,7 @@ impl<'a> RuleOfBody<'a> {
         let is_no_higher = rate(*limit, evaded.duration_ms) <= rate(evaded.limit, *duration_ms);
         let can_lack = self.rule.left_out().is_some() || self.rule.metadata_parts().next().is_some();
         let skips = *missing == Missing::Skip && can_lack;
-        !shadow && *enforced == Share::ALL && *cost != Cost::Fixed(0) && !skips && (is_ledger || is_no_higher)
+        !shadow && *enforced == Share::ALL && !matches!(cost, Cost::Fixed(0)) && !skips && (is_ledger || is_no_higher)
     }
 
     /// Whether its conditions, but those on the metadata, hold for all requests of this method that meet those of `evaded`.
