@@ -48,6 +48,9 @@ pub struct Match<'a> {
     pub rule: &'a Rule,
     /// The canonical identifier, at most [`MAX_IDENTIFIER_BYTES`](crate::matching::canonical::MAX_IDENTIFIER_BYTES) long.
     pub identifier: &'a [u8],
+    /// Whether the identifier is of certain clients: a part that tells clients apart has a value, or the rule has no such part. Any
+    /// other is of all clients whose requests lack the value, or have several, so that no rule bans it.
+    pub is_of_client: bool,
     /// What to do for the rule.
     pub action: Action,
     /// Whether the identifier is in the share for which the rule is enforced. If not, the rule is in shadow mode for it.
@@ -134,6 +137,7 @@ struct Split {
 struct Applied {
     rule_index: usize,
     identifier_end: usize,
+    is_of_client: bool,
     action: Action,
     enforced: bool,
 }
@@ -357,7 +361,7 @@ impl Scratch {
         }
         let start = self.identifiers.len();
         self.hashed.clear();
-        match hash_key.filter(|_| rule.hash && written.has_value) {
+        match hash_key.filter(|_| rule.hash && written.is_of_client) {
             Some(key) => {
                 key.write(&self.raw, &mut self.hashed);
                 self.identifiers.extend_from_slice(&self.hashed);
@@ -394,7 +398,13 @@ impl Scratch {
                 return Ok(());
             }
         }
-        self.found.push(Applied { rule_index, identifier_end: self.identifiers.len(), action, enforced });
+        self.found.push(Applied {
+            rule_index,
+            identifier_end: self.identifiers.len(),
+            is_of_client: written.is_of_client,
+            action,
+            enforced,
+        });
         Ok(())
     }
 
@@ -498,10 +508,11 @@ impl<'a> Iterator for Matches<'a> {
     type Item = Match<'a>;
 
     fn next(&mut self) -> Option<Match<'a>> {
-        let Applied { rule_index, identifier_end, action, enforced } = *self.found.next()?;
+        let Applied { rule_index, identifier_end, is_of_client, action, enforced } = *self.found.next()?;
         let identifier = self.identifiers.get(self.identifier_start..identifier_end)?;
         self.identifier_start = identifier_end;
-        Some(Match { rule_index, rule: self.rules.get(rule_index)?, identifier, action, enforced })
+        let rule = self.rules.get(rule_index)?;
+        Some(Match { rule_index, rule, identifier, is_of_client, action, enforced })
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

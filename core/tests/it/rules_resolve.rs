@@ -242,6 +242,44 @@ fn a_namespace_with_a_ban_denies_ambiguous_identifiers() {
     assert_eq!(actions(&config, &controls, &twice), [Action::DenyAmbiguous]);
 }
 
+/// Else one client would have all those banned whose requests lack the value, or have several.
+#[test]
+fn an_identifier_is_of_certain_clients_if_a_part_that_tells_them_apart_has_a_value() {
+    let rule = |more: &str| {
+        let text = format!(
+            r#"{{"aggregator": {{"cluster": "c"}}, "hash_key": "0123456789abcdef", "rules": [{{"name": "r", "limit": 5, "window": "1m", {more}}}]}}"#
+        );
+        Config::parse(text.as_bytes()).unwrap()
+    };
+    let long = "a".repeat(64);
+    let (one, twice) = (&[("x-key", "alice")][..], &[("x-key", "alice"), ("x-key", "bob")][..]);
+    for (identifier, lines, expected) in [
+        (r#"{"header": "x-key"}"#, one, true),
+        (r#"{"header": "x-key"}"#, twice, false),
+        (r#"{"header": "x-key"}"#, &[], false),
+        (r#"[{"constant": "LONG"}, {"header": "x-key"}]"#, one, true),
+        (r#"[{"constant": "LONG"}, {"header": "x-key"}]"#, twice, false),
+        (r#"[{"constant": "LONG"}, {"header": "x-key"}]"#, &[], false),
+        (r#"[{"host": true}, {"header": "x-key"}]"#, twice, false),
+        (r#"[{"host": true}, {"header": "x-key"}, {"header": "x-user"}]"#, &[("x-user", "bob")], true),
+        (r#"[{"constant": "a"}, {"host": true}]"#, &[], true),
+    ] {
+        let identifier = identifier.replace("LONG", &long);
+        for more in ["", r#", "hash": true"#] {
+            let config = rule(&format!(r#""identifier": {identifier}{more}"#));
+            let lines: Vec<_> =
+                [(":authority", "shop.example")].into_iter().chain(lines.iter().copied()).collect();
+            let mut scratch = Scratch::default();
+            let found = config.resolve(&Headers::of(&lines), &Live::default(), &mut scratch).next();
+            assert_eq!(found.unwrap().is_of_client, expected, "{identifier}{more} {lines:?}");
+        }
+    }
+    let config = rule(r#""identifier": [{"constant": "a"}, {"host": true}]"#);
+    let mut scratch = Scratch::default();
+    let odd = Headers::of(&[(":authority", "%61.example")]);
+    assert!(!config.resolve(&odd, &Live::default(), &mut scratch).next().unwrap().is_of_client);
+}
+
 const LISTED: &str = r#"{"aggregator": {"cluster": "c"}, "rules": [
     {"name": "tools", "identifier": [{"header": "x-key"}, {"header": "x-tool", "one_of": ["search", "fetch"]}],
      "limit": 9, "window": "1m", "overrides": [{"identifier": "*|\\~", "limit": 2}, {"identifier": "*|fetch", "limit": 3}]},

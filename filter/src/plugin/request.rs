@@ -69,7 +69,7 @@ impl Plugin {
         }
         let is_path_on_trial = matches.is_path_on_trial();
         matches.unlisted().iter().for_each(|rule| self.statistics.count_unlisted(*rule));
-        for rules::Match { rule_index: rule, identifier, action, enforced, .. } in matches {
+        for rules::Match { rule_index: rule, identifier, is_of_client, action, enforced, .. } in matches {
             let Some(compiled) = self.compiled_rules.get(rule) else { continue };
             let shadow = compiled.policy.shadow || !enforced;
             match action {
@@ -91,7 +91,9 @@ impl Plugin {
                     label = Some((rule, RuleOutcome::Exempt));
                 }
                 Action::Limit { limit, configured, cost, epoch } => {
-                    self.bans.accuse(rule, identifier);
+                    if is_of_client {
+                        self.bans.accuse(rule, identifier);
+                    }
                     let terms = Terms { limit, configured, cost, epoch, enforced };
                     compiled.check(identifier, terms, &mut self.checks);
                 }

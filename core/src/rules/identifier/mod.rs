@@ -163,6 +163,11 @@ impl Part {
         }
     }
 
+    /// Whether its value is the same for all clients of a service.
+    fn is_of_service(&self) -> bool {
+        matches!(self.source, Source::Constant(_) | Source::Authority { .. })
+    }
+
     /// Whether the rule does not apply to values that are not listed.
     fn skips_unlisted(&self) -> bool {
         self.listed.as_ref().is_some_and(|listed| listed.skips())
@@ -267,8 +272,8 @@ fn of_no_use<'a>(fields: &Fields<'a>, option: &'a str, errors: &mut Errors) -> O
 pub(super) struct Written {
     /// The greatest [`Found`] of its parts.
     pub found: Found,
-    /// Whether at least one part has a value.
-    pub has_value: bool,
+    /// Whether at least one part that tells clients apart has a value, or all parts have one and none tells them apart.
+    pub is_of_client: bool,
 }
 
 /// Writes the raw identifier to `out`.
@@ -279,15 +284,18 @@ pub(super) fn write_raw<R: Request + ?Sized>(
     out: &mut Vec<u8>,
 ) -> Written {
     out.clear();
-    let mut all = Written { found: Found::Whole, has_value: false };
+    let mut all = Written { found: Found::Whole, is_of_client: false };
+    let mut are_of_service = true;
     for (index, part) in parts.iter().enumerate() {
         if index > 0 {
             out.push(b'|');
         }
         let found = part.write(request, sources, out);
         all.found = all.found.max(found);
-        all.has_value |= found == Found::Whole;
+        all.is_of_client |= found == Found::Whole && !part.is_of_service();
+        are_of_service &= part.is_of_service();
     }
+    all.is_of_client |= are_of_service && all.found == Found::Whole;
     all
 }
 
