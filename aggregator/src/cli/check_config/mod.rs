@@ -2,7 +2,7 @@
 //!
 //! The file has the filter's own object, a whole Envoy configuration or Kubernetes objects, in JSON or YAML, also several
 //! documents of YAML. All configurations of the filter in it are validated. Kubernetes objects without one are left alone.
-//! Limits of the rate-limit service and tokens files are read as the aggregator reads them. Any other document is taken for the filter's
+//! Limits of the rate-limit service, also in a ConfigMap, and tokens files are read as the aggregator reads them. Any other document is taken for the filter's
 //! object, so that an error always names what is expected.
 //!
 //! - `judge` checks what is in a file, `order` the filters around it, and `bodies` those that parse bodies;
@@ -83,7 +83,10 @@ pub fn check_text(text: &[u8]) -> Report {
             object: object_name(&json),
             path: String::new(),
         };
-        report.append(judge_document(&place, &document.repeated, &json));
+        report.append(match others::check_config_map(&place, &json) {
+            Some(limits) => limits,
+            None => judge_document(&place, &document.repeated, &json),
+        });
     }
     if report.is_empty() {
         report.reject(Place::default(), "", NOTHING_FOUND.to_owned() + EXPECTED);

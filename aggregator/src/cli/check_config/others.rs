@@ -1,4 +1,4 @@
-//! Files of the aggregator: limits of the rate-limit service, and tokens.
+//! Files of the aggregator: limits of the rate-limit service, also in a ConfigMap, and tokens. Those of Limitador are named.
 
 use super::report::{Place, Report};
 use crate::api::rls::config::{Domains, Limits};
@@ -8,6 +8,10 @@ use std::fmt::Display;
 use std::path::Path;
 use weir_core::fields::Value;
 use weir_core::fields::yaml::Document;
+use weir_core::rules::{Documents, documents};
+
+const LIMITADOR: &str = "it has limits of Limitador; expected them in the format of the reference rate-limit service, as \
+    envoy/MOVING.md states for Limitador";
 
 /// Which file of the aggregator a text is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +20,8 @@ pub enum Other {
     Limits,
     /// That of `--tokens-file`.
     Tokens,
+    /// The limits of Limitador, which is another rate-limit service.
+    Limitador,
 }
 
 impl Other {
@@ -37,6 +43,9 @@ impl Other {
             _ => false,
         };
         match &values[..] {
+            [Value::List(limits)] if limits.iter().any(|limit| has(limit, "max_value")) => {
+                Some(Other::Limitador)
+            }
             // No other file is a list.
             [Value::List(entries)] if entries.iter().any(is_object) => Some(Other::Tokens),
             [one] if is_entry(one) || has_entries(one) => Some(Other::Tokens),
@@ -51,33 +60,59 @@ impl Other {
     pub fn check(self, text: &[u8]) -> Report {
         let text = String::from_utf8_lossy(text);
         match self {
-            Other::Limits => {
-                of_limits(Limits::parse([("limits", &*text)], Domains::Unique).map(|limits| limits.len()))
-            }
+            Other::Limits => of_limits(Place::default(), parsed([("limits", &*text)])),
             Other::Tokens => {
                 let checked = Tokens::parse(text.as_bytes());
                 let is_valid = checked.map(|_| "valid: tokens".to_owned());
-                reported(is_valid.map_err(|error| format!("it is taken for a tokens file: {error}")))
+                let is_valid = is_valid.map_err(|error| format!("it is taken for a tokens file: {error}"));
+                reported(Place::default(), is_valid)
             }
+            Other::Limitador => reported(Place::default(), Err(LIMITADOR)),
         }
     }
 }
 
 /// Validates a folder of the rate-limit service's limits.
 pub fn check_folder(folder: &Path) -> Report {
-    of_limits(files::check(folder, Domains::Unique))
+    of_limits(Place::default(), files::check(folder, Domains::Unique))
 }
 
-fn of_limits(domains: Result<usize, impl Display>) -> Report {
-    reported(domains.map(|domains| format!("valid: limits of the rate-limit service, domains: {domains}")))
+/// Validates the files of a ConfigMap that have limits of the rate-limit service, as if they were a folder; `None` if there are none.
+pub fn check_config_map(place: &Place, object: &serde_json::Value) -> Option<Report> {
+    let data = object.get("data").filter(|_| object["kind"] == "ConfigMap")?.as_object()?;
+    let texts = data.iter().filter_map(|(name, text)| Some((name.as_str(), text.as_str()?)));
+    let limits: Vec<_> = texts.filter(|(_, text)| has_limits(text)).collect();
+    let place = Place { path: "data".to_owned(), ..place.clone() };
+    (!limits.is_empty()).then(|| of_limits(place, parsed(limits)))
 }
 
-fn reported(checked: Result<String, impl Display>) -> Report {
+/// Whether a text of a ConfigMap, which may have files of any program, has limits.
+fn has_limits(text: &str) -> bool {
+    let other = match documents(text.as_bytes()) {
+        Ok(Documents::Yaml(documents)) => Other::of(&documents),
+        Ok(Documents::Json(document)) => Other::of(&[document]),
+        // What keeps it from being read is then reported.
+        Err(_) => text.contains("descriptors:").then_some(Other::Limits),
+    };
+    other == Some(Other::Limits)
+}
+
+/// The number of domains in limits, each text with its name.
+fn parsed<'a>(limits: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<usize, impl Display> {
+    Limits::parse(limits, Domains::Unique).map(|limits| limits.len())
+}
+
+fn of_limits(place: Place, domains: Result<usize, impl Display>) -> Report {
+    let summary = |domains| format!("valid: limits of the rate-limit service, domains: {domains}");
+    reported(place, domains.map(summary))
+}
+
+fn reported(place: Place, checked: Result<String, impl Display>) -> Report {
     let mut report = Report::default();
     match checked {
-        Ok(summary) => report.accept(Place::default(), summary),
+        Ok(summary) => report.accept(place, summary),
         Err(errors) => {
-            errors.to_string().lines().for_each(|line| report.reject(Place::default(), "", line.to_owned()));
+            errors.to_string().lines().for_each(|line| report.reject(place.clone(), "", line.to_owned()));
         }
     }
     report

@@ -510,12 +510,36 @@ fn files_of_the_aggregator_are_checked() {
     for named in [format!("tokens:\n{token}"), format!("shop: {}", token.trim_start_matches("- "))] {
         check_said(&named, false, "a tokens file: expected a YAML list of {name, ");
     }
+    let limitador = "- { namespace: shop, max_value: 2, seconds: 60, conditions: [], variables: [] }\n";
+    check_said(limitador, false, "it has limits of Limitador; expected them in the format of");
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("a.yaml"), limits).unwrap();
     assert!(check(folder.path()).unwrap().is_valid());
     std::fs::write(folder.path().join("b.yaml"), limits).unwrap();
     let report = check(folder.path()).unwrap();
     assert!(!report.is_valid() && report.to_text().contains("b.yaml"), "{report:?}");
+}
+
+#[test]
+fn limits_in_a_config_map_are_checked() {
+    let limits = |domain: &str, unit: &str| {
+        format!(
+            "domain: {domain}\n    descriptors: [{{ key: k, rate_limit: {{ unit: {unit}, requests_per_unit: 1 }} }}]\n"
+        )
+    };
+    let of_map = |files: &[(&str, &str)]| {
+        let files = files.iter().map(|(name, text)| format!("  {name}: |\n    {text}\n"));
+        object("ConfigMap", &format!("data:\n{}", files.collect::<String>()))
+    };
+    let (shop, edge) = (&*limits("shop", "second"), &*limits("edge", "minute"));
+    let both = of_map(&[("shop.yaml", shop), ("edge.yaml", edge), ("other.ini", "[a]\n    b = c")]);
+    check_said(&both, true, "data:\n  valid: limits of the rate-limit service, domains: 2");
+    let own = object("WasmPlugin", &format!("spec:\n  pluginConfig:\n{}", yaml("5", 4)));
+    check_said(&format!("{both}---\n{own}"), true, "document 1, ConfigMap weir, data:\n  valid: limits");
+    check_said(&of_map(&[("a.yaml", shop), ("b.yaml", shop)]), false, "b.yaml");
+    check_said(&of_map(&[("a.yaml", &limits("shop", "fortnight"))]), false, "fortnight");
+    check_said(&of_map(&[("a.yaml", "descriptors: [")]), false, "a.yaml");
+    check_said(&of_map(&[("a.ini", "descriptors = 1")]), false, "no document of this file");
 }
 
 #[test]
