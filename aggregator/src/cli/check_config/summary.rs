@@ -58,7 +58,7 @@ fn warnings(rules: &[Rule]) -> impl Iterator<Item = String> {
     })
 }
 
-/// Warns of what is compared or counted as it was sent, though upstreams accept many spellings of it.
+/// Warns of what is compared or counted as it was sent, though upstreams accept many spellings of it or take it from elsewhere.
 fn spelling_warnings((at, rule): (usize, &Rule)) -> impl Iterator<Item = String> {
     let headers = rule.spelt_headers().map(move |(name, part)| {
         let name = String::from_utf8_lossy(name);
@@ -69,7 +69,14 @@ fn spelling_warnings((at, rule): (usize, &Rule)) -> impl Iterator<Item = String>
     let path = rule.compares_sent_path().then(|| {
         format!("warning: rules[{at}].match.headers: :path is compared as it was sent, in any spelling; use match.path")
     });
-    headers.chain(path)
+    let body = rule.query_beside_body().map(|name| {
+        let name = String::from_utf8_lossy(name);
+        format!(
+            "warning: rules[{at}].identifier: many upstreams take {name} from a form in the body where it has one, and a client chooses either; \
+             use a header that the front end sets, or let the upstream read the query alone"
+        )
+    });
+    headers.chain(path).chain(body)
 }
 
 /// Warns of a limit that a few requests beyond it exceed by much.

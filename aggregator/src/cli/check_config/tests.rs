@@ -208,6 +208,13 @@ fn the_cluster_is_held_against_those_of_the_file() {
 fn the_connection_manager_is_held_against_rules_by_path() {
     let by_path = PLUGIN.replace("\"limit\"", r#""match": {"path": {"prefix": "/v1/"}}, "limit""#);
     let by_segment = PLUGIN.replace(r#"{"header": "x-api-key"}"#, r#"{"path_segment": 2}"#);
+    let on_header = |test: &str| {
+        let condition =
+            format!(r#""match": {{"headers": [{{"name": ":path", {test}, "invert": true}}]}}, "limit""#);
+        PLUGIN.replace("\"limit\"", &condition)
+    };
+    // The second leaves out one spelling alone, which all upstreams read alike.
+    let (by_header, but_one) = (on_header(r#""prefix": "/assets""#), on_header(r#""exact": "/health""#));
     let managed = |plugin: &str, settings: &str| {
         let kind = "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
         let manager =
@@ -228,6 +235,9 @@ fn the_connection_manager_is_held_against_rules_by_path() {
             "  path_with_escaped_slashes_action: ",
         ),
         (managed(&by_segment, ""), false, "normalize_path: rules[0].identifier.path_segment reads"),
+        (managed(&by_header, ""), false, "normalize_path: rules[0].match.headers on :path reads the path"),
+        (managed(&by_header, &sound), true, "valid"),
+        (managed(&but_one, ""), true, "valid"),
         (managed(PLUGIN, ""), true, "valid"),
         (by_path.clone(), true, "valid"),
     ] {
@@ -289,6 +299,21 @@ fn what_has_many_spellings_is_warned_of() {
             "\"limit\"",
             r#""match": {"headers": [{"name": ":path", "prefix": "/a"}]}, "limit""#,
             Some("use match.path"),
+        ),
+        (
+            r#""header": "x-api-key""#,
+            r#""query": "user""#,
+            Some("rules[0].identifier: many upstreams take user from a form in the body where it has one"),
+        ),
+        (
+            r#""identifier": [{"header": "x-api-key"}]"#,
+            r#""match": {"methods": ["GET", "PUT"]}, "identifier": [{"header": "a"}, {"query": "user"}]"#,
+            Some("many upstreams take user from a form in the body"),
+        ),
+        (
+            r#""identifier": [{"header": "x-api-key"}]"#,
+            r#""match": {"methods": "GET"}, "identifier": {"query": "user"}"#,
+            None,
         ),
         (
             "\"limit\"",

@@ -251,6 +251,14 @@ pub(super) fn evaded_parts(parts: &[Part]) -> impl Iterator<Item = (&'static str
     parts.iter().filter(|part| part.skips_unlisted()).filter_map(Part::optional)
 }
 
+/// The names of the query parameters that are parts.
+pub(super) fn query_parts(parts: &[Part]) -> impl Iterator<Item = &[u8]> {
+    parts.iter().filter_map(|part| match &part.source {
+        Source::Query(name, _) => Some(&**name),
+        _ => None,
+    })
+}
+
 /// Kind and name of each part that a client can omit.
 pub(super) fn optional_parts(parts: &[Part]) -> impl Iterator<Item = (&'static str, &[u8])> {
     parts.iter().filter_map(Part::optional)

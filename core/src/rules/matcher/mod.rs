@@ -177,6 +177,12 @@ impl Conditions {
         }) || self.exceptions().any(|except| except.headers.iter().any(|header| *header.name == *b":path"))
     }
 
+    /// Whether it holds for a method whose requests have a body.
+    pub fn allows_body(&self) -> bool {
+        let has_body = |method: &[u8]| [&b"POST"[..], b"PUT", b"PATCH"].contains(&method);
+        self.methods.is_empty() || self.methods.iter().any(|method| has_body(method))
+    }
+
     /// The names of the headers that it reads.
     pub fn headers(&self) -> impl Iterator<Item = &[u8]> {
         let of_exceptions = self.exceptions().flat_map(|except| &except.headers);

@@ -14,7 +14,7 @@ pub(super) mod share;
 
 use super::identifier::{
     MetadataPart, Part, can_be_missing, evaded_parts, header_parts, metadata_parts, optional_parts,
-    reads_path, skips_unlisted, spelt_parts,
+    query_parts, reads_path, skips_unlisted, spelt_parts,
 };
 use super::matcher::Conditions;
 use crate::fields::Errors;
@@ -257,10 +257,14 @@ impl Rule {
 
     /// The field that reads the path, if there is one.
     pub fn reads_path(&self) -> Option<&'static str> {
-        match self.conditions.reads_path() {
-            true => Some("match.path"),
-            false => reads_path(&self.parts),
-        }
+        let of_match = self.conditions.reads_path().then_some("match.path");
+        let of_header = || self.compares_sent_path().then_some("match.headers on :path");
+        of_match.or_else(|| reads_path(&self.parts)).or_else(of_header)
+    }
+
+    /// The name of a query parameter of the identifier, if the rule is for requests that have a body as a rule.
+    pub fn query_beside_body(&self) -> Option<&[u8]> {
+        query_parts(&self.parts).next().filter(|_| self.conditions.allows_body())
     }
 
     /// Whether a condition compares the path as it was sent, in any spelling.
