@@ -15,6 +15,25 @@ use core::ops::RangeInclusive;
 /// Names of rules, namespaces and workspaces are part of headers and metrics, so they must be short and plain.
 pub const NAME_BYTES_MAX: usize = 64;
 
+/// Names that other programs, or other places of a text, have for a field: the name, the field beside which it is meant, and what is
+/// meant.
+const NEIGHBOURS: [(&str, &str, &str); 14] = [
+    ("shadow", "shadow_mode", "shadow_mode"),
+    ("dry_run", "shadow_mode", "shadow_mode"),
+    ("prefix", "path", "path.prefix"),
+    ("exact", "path", "path.exact"),
+    ("regex", "path", "path.regex"),
+    ("segments", "path", "path.segments"),
+    ("duration", "window", "window"),
+    ("period", "window", "window"),
+    ("interval", "window", "window"),
+    ("unit", "window", "window, such as \"1m\""),
+    ("requests_per_unit", "limit", "limit, with a window"),
+    ("burst", "limit", "limit, all of which may be used at once"),
+    ("key", "identifier", "identifier"),
+    ("failure_mode", "on_failure", "on_failure"),
+];
+
 pub(crate) const HEADER_NAME_BYTES_MAX: usize = 128;
 
 /// A value and its path.
@@ -145,7 +164,19 @@ impl<'a> Node<'a> {
         match self.value.as_integer() {
             Some(value) if range.contains(&value) => Some(value),
             Some(_) => self.reject(errors, "is out of range", expected()),
-            None => self.reject(errors, "is not a whole number in range", expected()),
+            None => self.reject(errors, self.no_integer(&range), expected()),
+        }
+    }
+
+    fn no_integer(&self, range: &RangeInclusive<u64>) -> &'static str {
+        let is_quoted = |text: &str| {
+            let is_short = text == "0" || !text.starts_with('0');
+            is_short && text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u64>().is_ok()
+        };
+        match self.value {
+            Value::Text(text) if is_quoted(text) => "is a text; write it without quotes",
+            _ if *range == (0..=u64::MAX) => "is not a whole number",
+            _ => "is not a whole number in range",
         }
     }
 
@@ -303,7 +334,12 @@ impl<'a> Fields<'a> {
     }
 
     fn reject_unknown(&self, name: &str, known: &[&str], errors: &mut Errors) {
-        let problem = match closest(name, known) {
+        let neighbour = || {
+            let mut others =
+                NEIGHBOURS.iter().filter(|(other, field, _)| *other == name && known.contains(field));
+            others.next().map(|(.., meant)| *meant)
+        };
+        let problem = match closest(name, known).or_else(neighbour) {
             Some(near) => format!("there is no such field; did you mean {near}?"),
             None => "there is no such field".to_string(),
         };
@@ -378,6 +414,51 @@ mod tests {
         ] {
             assert_eq!(closest(name, &known), expected, "{name}");
         }
+    }
+
+    #[test]
+    fn the_neighbour_of_an_unknown_field_is_named() {
+        let rule = ["identifier", "limit", "window", "shadow_mode", "match"];
+        for (known, name, expected) in [
+            (&rule[..], "shadow", "did you mean shadow_mode?"),
+            (&rule, "duration", "did you mean window?"),
+            (&rule, "unit", "did you mean window, such as \"1m\"?"),
+            (&rule, "requests_per_unit", "did you mean limit, with a window?"),
+            (&rule, "burst", "did you mean limit, all of which may be used at once?"),
+            (&rule, "colour", "there is no such field; expected"),
+            (&["path", "methods"], "prefix", "did you mean path.prefix?"),
+            (&["threshold", "duration"], "unit", "there is no such field; expected"),
+        ] {
+            let value = Value::Object([(name.into(), Value::Null)].into());
+            let mut errors = Errors::default();
+            Node::root("", &value).object(known, &mut errors);
+            let errors = errors.finish(Some(())).unwrap_err().to_string();
+            assert!(errors.contains(expected), "{errors}");
+        }
+    }
+
+    #[test]
+    fn a_number_in_quotes_is_named() {
+        let error = |text: &str, range: RangeInclusive<u64>| {
+            let mut errors = Errors::default();
+            Node::root("", &Value::Text(text.into())).integer(range, &mut errors);
+            errors.finish(Some(())).unwrap_err().to_string()
+        };
+        let (all, some) = (0..=u64::MAX, 1..=5);
+        assert_eq!(
+            error("10", all.clone()),
+            "\"10\" is a text; write it without quotes; expected a whole number, 0 or more"
+        );
+        assert_eq!(
+            error("10k", all.clone()),
+            "\"10k\" is not a whole number; expected a whole number, 0 or more"
+        );
+        assert!(error("08", all).contains("is not a whole number;"));
+        assert!(
+            error("many", some.clone())
+                .contains("is not a whole number in range; expected a whole number from 1 to 5")
+        );
+        assert!(error("3", some).contains("is a text"));
     }
 
     #[test]

@@ -259,12 +259,9 @@ fn invalid_names_limits_and_words() {
         (r#""name": """#, r#"rules[0].name: "" is not a name"#),
         (r#""namespace": null"#, "rules[0].namespace: null is not a name"),
         (r#""limits": 5"#, r#"rules[0].limits: there is no such field; did you mean limit?"#),
-        (
-            r#""limit": -1"#,
-            "rules[0].limit: -1 is not a whole number in range; expected a whole number, 0 or more",
-        ),
+        (r#""limit": -1"#, "rules[0].limit: -1 is not a whole number; expected a whole number, 0 or more"),
         (r#""limit": 1.5"#, "rules[0].limit: 1.5 is not a whole number"),
-        (r#""limit": "5""#, r#"rules[0].limit: "5" is not a whole number"#),
+        (r#""limit": "5""#, r#"rules[0].limit: "5" is a text; write it without quotes; expected"#),
         (r#""limit": 18446744073709551616"#, "rules[0].limit: 18446744073709552000 is not a whole number"),
         (
             r#""window": "5x""#,

@@ -316,7 +316,7 @@ mod tests {
                 "response.status: 399 is out of range; expected a whole number from 400 to 599",
             ),
             (r#"{"status": 600}"#, "response.status: 600 is out of range"),
-            (r#"{"status": "429"}"#, "response.status: \"429\" is not a whole number in range"),
+            (r#"{"status": "429"}"#, "response.status: \"429\" is a text; write it without quotes"),
             (r#"{"body": ""}"#, "response.body: \"\" is empty"),
             (r#"{"body": {}}"#, "response.body: an object is not a string"),
             (long.as_str(), "response.body: "),
