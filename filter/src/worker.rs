@@ -24,6 +24,8 @@ use weir_core::model::time::{MonoMs, Now};
 use weir_core::model::wire::{FilterFrame, RegionFrame};
 use weir_core::rules::{Aggregator, Config};
 
+/// The gRPC status if no aggregator was reached.
+const UNAVAILABLE: u32 = 14;
 /// Most sets of four keys in the worker cache: 32 768 keys, some 6 MB once all are used.
 const LOCAL_SETS: usize = 8_192;
 /// Time after which a stream moves to the newest root. Each move lets the process repeat all its counts, so that updates which follow each
@@ -99,7 +101,11 @@ impl Worker {
 
     /// Handles the end of the stream.
     pub fn on_stream_closed(&mut self, here: Here, status: u32, mono: MonoMs) {
-        self.stream.log_failure(&format!("it ended with gRPC status {status}"), mono);
+        let hint = match status {
+            UNAVAILABLE => "; check the cluster's address, and that it has http2_protocol_options",
+            _ => "",
+        };
+        self.stream.log_failure(&format!("it ended with gRPC status {status}{hint}"), mono);
         self.break_stream(here, mono);
     }
 

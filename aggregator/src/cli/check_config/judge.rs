@@ -1,6 +1,8 @@
 //! Checks what was read: the filter's own object, and what an Envoy configuration or a Kubernetes object contains.
 
+use super::around;
 use super::bodies::{self, Chain};
+use super::conditions;
 use super::order;
 use super::report::{Place, Report};
 use super::summary::{MODULE_OF_RESPONSES, summary};
@@ -20,7 +22,8 @@ pub fn judge_text(place: Place, text: &[u8], json: &serde_json::Value) -> Report
     let mut report = Report::default();
     match Config::parse_with(text, &|_| Some(STAND_IN.to_owned())) {
         Ok(config) => {
-            let warnings = bodies::warnings(&config, json, &[]).into_iter().chain(order::unset_headers(json));
+            let of_bodies = bodies::warnings(&config, json, &[]);
+            let warnings = of_rules(json).chain(of_bodies).chain(order::unset_headers(json));
             report.accept(place, summary(&config, json) + &listed(warnings));
         }
         Err(errors) => report.reject_all(&place, &errors),
@@ -47,6 +50,7 @@ pub fn judge_document(place: &Place, repeated: &[Repeated], json: &serde_json::V
                 settings: path_settings(json),
                 underscores: underscore_managers(json),
                 document: json,
+                plugins: &plugins,
             };
             for plugin in &plugins {
                 let place = Place { path: plugin.path.clone(), ..place.clone() };
@@ -56,6 +60,11 @@ pub fn judge_document(place: &Place, repeated: &[Repeated], json: &serde_json::V
         Err(message) => report.reject(place.clone(), "", message),
     }
     report
+}
+
+/// Warns of what a configuration means by itself.
+fn of_rules(json: &serde_json::Value) -> impl Iterator<Item = String> {
+    around::placeholder(json).into_iter().chain(conditions::warnings(json))
 }
 
 fn listed(warnings: impl IntoIterator<Item = String>) -> String {
@@ -69,6 +78,7 @@ struct Around<'a> {
     /// Connection managers that pass headers with underscores on.
     underscores: Vec<String>,
     document: &'a serde_json::Value,
+    plugins: &'a [PluginConfig],
 }
 
 /// Validates a filter's configuration by itself, and against the document that contains it.
@@ -83,10 +93,12 @@ fn judge_plugin(place: Place, plugin: &PluginConfig, around: &Around<'_>) -> Rep
             return report;
         }
     };
-    let Around { clusters, settings, underscores, document } = around;
+    let Around { clusters, settings, underscores, document, plugins } = around;
     let cluster =
         clusters.as_deref().and_then(|clusters| no_such_cluster(&config.aggregator.cluster, clusters));
-    let wrong = [cluster, wrong_module(&config, plugin)];
+    let http2 = around::without_http2(document, &config.aggregator.cluster)
+        .map(|message| ("aggregator.cluster".to_owned(), message));
+    let wrong = [cluster, http2, wrong_module(&config, plugin)];
     let settings = wrong_settings(&config, plugin, settings);
     let json = serde_json::from_str(&plugin.json).unwrap_or_default();
     let chain = Chain::of(document, plugin);
@@ -95,6 +107,8 @@ fn judge_plugin(place: Place, plugin: &PluginConfig, around: &Around<'_>) -> Rep
         let of_bodies = chain.map(|chain| (chain.namespaces(), chain.warnings(&json)));
         let (namespaces, around) = of_bodies.unwrap_or_default();
         let warnings = underscore_warning(&config, plugin, underscores).into_iter();
+        let warnings = of_rules(&json).chain(warnings);
+        let warnings = warnings.chain(around::warnings(&config, document, plugin, plugins));
         let warnings = warnings.chain(order::warnings(document, plugin));
         let warnings = warnings.chain(bodies::warnings(&config, &json, &namespaces)).chain(around);
         report.accept(place.clone(), summary(&config, &json) + &listed(warnings));

@@ -5,10 +5,12 @@
 //! Limits of the rate-limit service, also in a ConfigMap, and tokens files are read as the aggregator reads them. Any other document is taken for the filter's
 //! object, so that an error always names what is expected.
 //!
-//! - `judge` checks what is in a file, `order` the filters around it, and `bodies` those that parse bodies;
-//!   `others` checks files of the aggregator. `summary` describes what is valid, and `report` has the result.
+//! - `judge` checks what is in a file, `conditions` what looks like a pattern and is none, `around` cluster and connection manager,
+//!   `order` the filters around it, and `bodies` those that parse bodies; `others` checks files of the aggregator. `summary` describes what is valid, and `report` has the result.
 
+mod around;
 mod bodies;
+mod conditions;
 mod judge;
 mod order;
 mod others;

@@ -108,7 +108,7 @@ pub(super) fn filters_of<'a>(document: &'a Value, path: &str) -> Option<(&'a Vec
     Some((value_at(document, list)?.as_array()?, rest.split_once(']')?.0.parse().ok()?))
 }
 
-/// The value at a path such as `a.b[0].c`.
+/// The value at a path such as `a.b[0].c`; `None` if a name in it has a dot.
 pub(super) fn value_at<'a>(document: &'a Value, path: &str) -> Option<&'a Value> {
     let mut steps = path.split(['.', '[', ']']).filter(|step| !step.is_empty());
     steps.try_fold(document, |value, step| match value {

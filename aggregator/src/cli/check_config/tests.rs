@@ -188,9 +188,10 @@ fn the_module_is_held_against_the_configuration() {
 #[test]
 fn the_cluster_is_held_against_those_of_the_file() {
     let with = |names: &str, rest: &str| format!("{}  clusters: [{names}]\n{rest}", envoy(PLUGIN));
+    let sound = format!("{{name: weir, {}}}", http2("{connection_keepalive: {interval: 1s}}"));
     let many: Vec<String> = (0..12).map(|number| format!("{{name: c{number}}}")).collect();
     for (text, sound, part) in [
-        (with("{name: web}, {name: weir}", ""), true, "valid"),
+        (with(&format!("{{name: web}}, {sound}"), ""), true, "valid"),
         (
             with("{name: web}, {name: weird}", ""),
             false,
@@ -201,6 +202,116 @@ fn the_cluster_is_held_against_those_of_the_file() {
         (with("", ""), true, "valid"),
     ] {
         check_said(&text, sound, part);
+    }
+}
+
+/// The extension of a cluster that makes it HTTP/2 with these options.
+fn http2(options: &str) -> String {
+    protocol(&format!("explicit_http_config: {{http2_protocol_options: {options}}}"))
+}
+
+fn protocol(stated: &str) -> String {
+    let kind = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
+    format!(
+        "typed_extension_protocol_options: {{{kind}: {{\"@type\": type.googleapis.com/{kind}, {stated}}}}}"
+    )
+}
+
+#[test]
+fn a_cluster_without_http2_is_an_error() {
+    let with = |rest: &str| format!("{}  clusters: [{{name: weir{rest}}}]\n", envoy(PLUGIN));
+    let stated = |text: &str| with(&format!(", {text}"));
+    let (missing, unbounded) = (
+        "aggregator.cluster: the cluster \"weir\" of this file is not HTTP/2",
+        "has no connection_keepalive",
+    );
+    for (text, wrong) in [
+        (with(""), Some(missing)),
+        (stated(&protocol("explicit_http_config: {http_protocol_options: {}}")), Some(missing)),
+        (stated(&protocol("explicit_http_config: {http3_protocol_options: {}}")), Some(missing)),
+        (format!("{}dynamic_resources: {{cds_config: {{}}}}\n", with("")), Some(missing)),
+        (stated(&http2("{}")), Some(unbounded)),
+        (stated("http2_protocol_options: {}"), Some(unbounded)),
+        (stated(&http2("{connection_keepalive: {interval: 1s}}")), None),
+        (stated(&protocol("auto_config: {}")), None),
+        (stated(&protocol("use_downstream_protocol_config: {}")), None),
+    ] {
+        let report = check_text(text.as_bytes());
+        assert_eq!(report.is_valid(), wrong != Some(missing), "{text}\n{report:?}");
+        let report = report.to_text();
+        assert_eq!(report.contains("connection_keepalive"), wrong == Some(unbounded), "{text}\n{report}");
+        assert!(report.contains(wrong.unwrap_or_default()), "{text}\n{report}");
+    }
+}
+
+/// The connection manager of `envoy` with settings, each in a line of its own.
+fn managed(plugin: &str, settings: &[&str]) -> String {
+    let kind = "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
+    let lines: String = settings.iter().map(|line| format!("          {line}\n")).collect();
+    let manager = format!("typed_config:\n          \"@type\": {kind}\n{lines}          http_filters:");
+    envoy(plugin).replace("typed_config:\n          http_filters:", &manager)
+}
+
+#[test]
+fn an_address_that_clients_write_is_warned_of() {
+    let by_address = |fields: &str| {
+        PLUGIN.replace(r#"{"header": "x-api-key"}"#, &format!(r#"{{"client_address": {{{fields}}}}}"#))
+    };
+    let by_network = PLUGIN.replace("\"rules\"", r#""client_networks": {"exempt": ["10.0.0.0/8"]}, "rules""#);
+    let warning = "Envoy takes the client's address from x-forwarded-for";
+    for (text, warned) in [
+        (managed(&by_address(""), &[]), Some("rules[0].identifier.client_address: ")),
+        (managed(&by_address("\"trusted_hops\": 0"), &[]), Some("rules[0].identifier.client_address: ")),
+        (managed(&by_network, &["use_remote_address: false"]), Some("client_networks: ")),
+        (managed(&by_address("\"trusted_hops\": 1"), &[]), None),
+        (managed(&by_address(""), &["use_remote_address: true"]), None),
+        (managed(&by_address(""), &["xff_num_trusted_hops: 1"]), None),
+        (managed(&by_address(""), &["original_ip_detection_extensions: [{name: a}]"]), None),
+        (managed(PLUGIN, &[]), None),
+        (envoy(&by_address("")), None),
+    ] {
+        let report = valid(&text);
+        assert_eq!(report.contains(warning), warned.is_some(), "{text}\n{report}");
+        assert!(report.contains(warned.unwrap_or_default()), "{text}\n{report}");
+    }
+}
+
+#[test]
+fn what_lets_requests_pass_or_counts_them_twice_is_warned_of() {
+    let policy = |name: &str| {
+        envoy(PLUGIN)
+            .replace("configuration:", &format!("failure_policy: {name}\n                configuration:"))
+    };
+    let twice = |second: &str, settings: &str| {
+        let first = envoy(PLUGIN);
+        let (_, filter) = first.split_once("          - name: weir").unwrap();
+        let filter = filter.replace(&PLUGIN.replace('\n', " "), &second.replace('\n', " "));
+        format!("{first}          - name: again{settings}{filter}")
+    };
+    let token = |text: &str| PLUGIN.replace("\"weir\"", &format!("\"weir\", \"token\": \"{text}\""));
+    let of_istio =
+        |fields: &str| object("WasmPlugin", &format!("spec:\n  {fields}\n  pluginConfig:\n{}", yaml("9", 4)));
+    let both = "rules[0]: http_filters[0] (weir) counts in namespace \"api\" too";
+    for (text, warned) in [
+        (policy("FAIL_OPEN"), Some("requests pass without any limit (FAIL_OPEN)")),
+        (policy("FAIL_RELOAD"), None),
+        (of_istio("failStrategy: FAIL_OPEN"), Some("(FAIL_OPEN)")),
+        (of_istio("failStrategy: FAIL_CLOSED"), None),
+        (twice(PLUGIN, ""), Some(both)),
+        (twice(PLUGIN, "\n            disabled: true"), None),
+        (twice(&PLUGIN.replace("\"api\"", "\"other\""), ""), None),
+        (twice(&PLUGIN.replace("1h", "1m"), ""), None),
+        (token("change-me"), Some("aggregator.token: it is a placeholder")),
+        (envoy(&token("change-me-too")), Some("aggregator.token: it is a placeholder")),
+        (token("s3cret"), None),
+        (
+            PLUGIN.replace("\"limit\"", r#""match": {"methods": "ALL"}, "limit""#),
+            Some("rules[0].match.methods"),
+        ),
+    ] {
+        let report = valid(&text);
+        assert_eq!(report.contains("warning: "), warned.is_some(), "{text}\n{report}");
+        assert!(report.contains(warned.unwrap_or_default()), "{text}\n{report}");
     }
 }
 
@@ -543,6 +654,41 @@ fn files_of_the_aggregator_are_checked() {
     std::fs::write(folder.path().join("b.yaml"), limits).unwrap();
     let report = check(folder.path()).unwrap();
     assert!(!report.is_valid() && report.to_text().contains("b.yaml"), "{report:?}");
+}
+
+/// What the repository shows and ships is without warnings.
+#[test]
+fn files_of_the_repository_are_not_warned_of() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut checked = 0;
+    for name in [
+        "examples/mcp-tools/envoy.yaml",
+        "examples/model-limits/envoy.yaml",
+        "examples/rate-limit-service/limits.yaml",
+        "examples/rate-limit-quota/limits.yaml",
+        "envoy/deploy/envoy.yaml",
+        "envoy/deploy/docker/envoy.yaml",
+    ] {
+        let report = valid(&std::fs::read_to_string(root.join(name)).unwrap());
+        assert!(!report.contains("warning: "), "{name}\n{report}");
+    }
+    for entry in root.join("examples").read_dir().unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|end| end == "json") {
+            let json = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+            assert_eq!(conditions::warnings(&json), [""; 0], "{}", path.display());
+            checked += 1;
+        }
+    }
+    let page = std::fs::read_to_string(root.join("filter/CONFIGURATION.md")).unwrap();
+    for block in page.split("```yaml\n").skip(1).filter_map(|rest| rest.split("\n```").next()) {
+        let Ok(Documents::Yaml(documents)) = documents(block.as_bytes()) else { continue };
+        for document in documents {
+            assert_eq!(conditions::warnings(&document.value.to_json()), [""; 0], "{block}");
+            checked += 1;
+        }
+    }
+    assert!(checked > 12, "{checked}");
 }
 
 #[test]
