@@ -45,6 +45,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 use tracing::{error, info};
+use weir_core::fields::yaml::{Dialect, Verbatim};
 use weir_core::region::shares::Grants;
 
 /// Most entries in the file.
@@ -130,6 +131,11 @@ pub enum Wrong {
         "expected a YAML list of {{name, sha256 or san, workspace or workspaces, zones, control, namespaces, max_cost}}: {0}"
     )]
     Yaml(String),
+    /// The first line is what the client presents.
+    #[error(
+        "line 1 is the token itself, which belongs to the client: remove it, and keep the entry below it"
+    )]
+    Pasted,
     /// Too many entries.
     #[error("the file has {0} entries; at most {MAX_TOKENS} are allowed")]
     TooMany(usize),
@@ -139,6 +145,17 @@ pub enum Wrong {
     /// Two entries share a name or a credential.
     #[error("entry {0} ({1:?}): an earlier entry has the same {2}")]
     Twice(usize, String, &'static str),
+}
+
+impl Wrong {
+    /// The problem without the number of its entry.
+    fn problem(&self) -> String {
+        match self {
+            Wrong::Entry(_, what) => (*what).to_owned(),
+            Wrong::Twice(_, name, field) => format!("an earlier entry has the same {field} (name {name:?})"),
+            other => other.to_string(),
+        }
+    }
 }
 
 /// A new token. It is shown once and not stored.
@@ -155,6 +172,14 @@ struct Table {
     digests: Vec<Words>,
     holders: Vec<Holder>,
     names: HashMap<String, Holder>,
+}
+
+/// What earlier entries have, which no other may have.
+#[derive(Debug, Default)]
+struct Taken {
+    names: HashSet<String>,
+    digests: HashSet<Words>,
+    sans: HashSet<String>,
 }
 
 /// A digest as words, which are compared faster than bytes.
@@ -177,6 +202,24 @@ impl Tokens {
     /// Parses the content of the file.
     pub fn parse(text: &[u8]) -> Result<Tokens, Wrong> {
         Table::parse(text).map(|table| Tokens::over(Some(table), false))
+    }
+
+    /// The entries of a file's content, or all that is wrong with it, each with the number of its entry from 0 if it is of one.
+    pub fn entries(text: &[u8]) -> Result<Vec<Entry>, Vec<(Option<usize>, String)>> {
+        let first = match Table::parse(text) {
+            Ok(_) => return yaml::document(text).map_err(|wrong| vec![(None, wrong)]),
+            Err(first) => first,
+        };
+        let mut taken = Taken::default();
+        let wrong = values(text).into_iter().enumerate().filter_map(|(at, value)| {
+            let entry = serde_json::from_value(value).map_err(|wrong| wrong.to_string());
+            let added = entry.and_then(|entry| {
+                Table::default().add(at + 1, entry, &mut taken).map_err(|wrong| wrong.problem())
+            });
+            Some((Some(at), added.err()?))
+        });
+        let wrong: Vec<_> = wrong.collect();
+        Err(if wrong.is_empty() { vec![(None, first.to_string())] } else { wrong })
     }
 
     fn over(table: Option<Table>, control: bool) -> Tokens {
@@ -296,6 +339,9 @@ impl NewToken {
 
 impl Table {
     fn parse(text: &[u8]) -> Result<Table, Wrong> {
+        if begins_with_a_token(text) {
+            return Err(Wrong::Pasted);
+        }
         let entries: Option<Vec<Entry>> = yaml::document(text).map_err(Wrong::Yaml)?;
         // An empty file may be one that is still being written, so an empty list must be explicit.
         let entries =
@@ -303,32 +349,36 @@ impl Table {
         if entries.len() > MAX_TOKENS {
             return Err(Wrong::TooMany(entries.len()));
         }
-        let mut table = Table::default();
-        let (mut names, mut digests) = (HashSet::new(), HashSet::new());
+        let (mut table, mut taken) = (Table::default(), Taken::default());
         for (number, entry) in (1..).zip(entries) {
-            entry.check().map_err(|what| Wrong::Entry(number, what))?;
-            let twice = |field| Wrong::Twice(number, entry.name.clone(), field);
-            if !names.insert(entry.name.clone()) {
-                return Err(twice("name"));
-            }
-            // Case does not matter in DNS names, which have no colon, and those of a certificate are in lower case.
-            let lower = |san: String| if san.contains(':') { san } else { san.to_ascii_lowercase() };
-            if let Some(san) = entry.san.clone().map(lower) {
-                if table.names.contains_key(&san) {
-                    return Err(twice("san"));
-                }
-                table.names.insert(san, Holder::of(entry));
-                continue;
-            }
-            let digest = entry.sha256.as_deref().and_then(digest_of);
-            let digest = digest.ok_or(Wrong::Entry(number, NOT_A_DIGEST))?;
-            if !digests.insert(digest) {
-                return Err(twice("sha256"));
-            }
-            table.digests.push(digest);
-            table.holders.push(Holder::of(entry));
+            table.add(number, entry, &mut taken)?;
         }
         Ok(table)
+    }
+
+    fn add(&mut self, number: usize, entry: Entry, taken: &mut Taken) -> Result<(), Wrong> {
+        entry.check().map_err(|what| Wrong::Entry(number, what))?;
+        let twice = |field| Wrong::Twice(number, entry.name.clone(), field);
+        if !taken.names.insert(entry.name.clone()) {
+            return Err(twice("name"));
+        }
+        // Case does not matter in DNS names, which have no colon, and those of a certificate are in lower case.
+        let lower = |san: String| if san.contains(':') { san } else { san.to_ascii_lowercase() };
+        if let Some(san) = entry.san.clone().map(lower) {
+            if !taken.sans.insert(san.clone()) {
+                return Err(twice("san"));
+            }
+            self.names.insert(san, Holder::of(entry));
+            return Ok(());
+        }
+        let digest = entry.sha256.as_deref().and_then(digest_of);
+        let digest = digest.ok_or(Wrong::Entry(number, NOT_A_DIGEST))?;
+        if !taken.digests.insert(digest) {
+            return Err(twice("sha256"));
+        }
+        self.digests.push(digest);
+        self.holders.push(Holder::of(entry));
+        Ok(())
     }
 
     fn names_filters(&self) -> bool {
@@ -353,6 +403,23 @@ impl Table {
             found.conditional_assign(&index, same(stored, digest));
         }
         self.holders.get(usize::try_from(found).ok()?).cloned()
+    }
+}
+
+/// Whether a text begins with what `weir-aggregator token` prints first.
+pub fn begins_with_a_token(text: &[u8]) -> bool {
+    let line = text.trim_ascii_start().split(u8::is_ascii_whitespace).next().unwrap_or_default();
+    line.strip_prefix(PREFIX.as_bytes())
+        .is_some_and(|rest| rest.len() >= 32 && rest.iter().all(u8::is_ascii_hexdigit))
+}
+
+/// The items of a file's only list.
+fn values(text: &[u8]) -> Vec<serde_json::Value> {
+    const TEXTS: Verbatim = Verbatim { fields: &["name", "sha256", "san", "workspace"], not_below: "" };
+    let documents = weir_core::fields::yaml::documents(text, Dialect::Written(TEXTS));
+    match documents.unwrap_or_default().first().map(|document| document.value.to_json()) {
+        Some(serde_json::Value::Array(entries)) => entries,
+        _ => Vec::new(),
     }
 }
 

@@ -40,7 +40,7 @@ pub enum FilesError {
 }
 
 /// Names and texts of all files.
-type Texts = Vec<(String, String)>;
+pub type Texts = Vec<(String, String)>;
 
 /// The configuration in force; `None` until an xDS server has sent one.
 pub type Current = watch::Receiver<Option<Arc<Limits>>>;
@@ -103,16 +103,12 @@ impl Files {
     }
 }
 
-/// Reads a file or a folder once. Returns the number of its domains.
-pub fn check(path: &Path, domains: Domains) -> Result<usize, FilesError> {
-    Ok(parse(&read(path)?, domains)?.len())
-}
-
 fn parse(texts: &Texts, domains: Domains) -> Result<Limits, LimitErrors> {
     Limits::parse(texts.iter().map(|(name, text)| (name.as_str(), text.as_str())), domains)
 }
 
-fn read(path: &Path) -> Result<Texts, FilesError> {
+/// Reads a file, or all files of a folder.
+pub fn read(path: &Path) -> Result<Texts, FilesError> {
     let failed = |path: &Path| {
         let path = path.display().to_string();
         |source| FilesError::Read { path, source }

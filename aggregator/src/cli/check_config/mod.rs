@@ -6,21 +6,25 @@
 //! object, so that an error always names what is expected.
 //!
 //! - `judge` checks what is in a file, `conditions` what looks like a pattern and is none, `around` cluster and connection manager,
-//!   `order` the filters around it, and `bodies` those that parse bodies; `others` checks files of the aggregator. `summary` describes what is valid, and `report` has the result.
+//!   `order` the filters around it, and `bodies` those that parse bodies; `others` finds out which file of the aggregator a text is, `limits` and
+//!   `tokens` check it. `summary` describes what is valid, and `report` has the result.
 
 mod around;
 mod bodies;
 mod conditions;
 mod judge;
+mod limits;
 mod order;
 mod others;
 mod report;
 mod summary;
 #[cfg(test)]
 mod tests;
+mod tokens;
 
 pub use report::Report;
 
+use crate::auth::begins_with_a_token;
 use judge::{judge_document, judge_text};
 use others::Other;
 use report::Place;
@@ -33,8 +37,10 @@ use weir_core::rules::{Documents, Written, documents, object_name, recognise};
 /// The file name that stands for the standard input.
 const STDIN: &str = "-";
 const NOTHING_FOUND: &str = "no document of this file has a configuration of Weir's filter; expected ";
-const EXPECTED: &str = "a WasmPlugin, a TrafficExtension, an EnvoyExtensionPolicy, an EnvoyFilter, an Envoy configuration or \
-    the filter's own object";
+const EXPECTED: &str = "a WasmPlugin, a TrafficExtension, an EnvoyExtensionPolicy, an EnvoyFilter, an Envoy configuration, the \
+    filter's own object, limits of --rls-config or a tokens file";
+/// Fields around the filter's object that some copy with it.
+const AROUND_OWN: [&str; 4] = ["configuration", "value", "config", "pluginConfig"];
 
 /// Validates a file, a folder of limits of the rate-limit service, or the standard input if the name is `-`. Returns the reason if it
 /// cannot be read.
@@ -60,10 +66,14 @@ fn start_of(reader: impl Read) -> std::io::Result<Vec<u8>> {
 /// Validates the content of a file.
 pub fn check_text(text: &[u8]) -> Report {
     let mut report = Report::default();
+    if begins_with_a_token(text) {
+        return tokens::check(text);
+    }
     let documents = match documents(text) {
         // The filter's parser reports repeated fields, too, in the order of the text.
         Ok(Documents::Json(document)) if is_filters_own(&document) => {
-            return judge_text(Place::default(), text, &document.value.to_json());
+            let json = document.value.to_json();
+            return wrapped(&json).unwrap_or_else(|| judge_text(Place::default(), text, &json));
         }
         Ok(Documents::Json(document)) => Vec::from([document]),
         Ok(Documents::Yaml(documents)) => documents,
@@ -85,6 +95,9 @@ pub fn check_text(text: &[u8]) -> Report {
             object: object_name(&json),
             path: String::new(),
         };
+        if let Some(wrapped) = wrapped(&json).filter(|_| !several) {
+            return wrapped;
+        }
         report.append(match others::check_config_map(&place, &json) {
             Some(limits) => limits,
             None => judge_document(&place, &document.repeated, &json),
@@ -94,6 +107,23 @@ pub fn check_text(text: &[u8]) -> Report {
         report.reject(Place::default(), "", NOTHING_FOUND.to_owned() + EXPECTED);
     }
     report
+}
+
+/// Refuses the filter's object if it was copied with what is around it in an Envoy configuration.
+fn wrapped(json: &serde_json::Value) -> Option<Report> {
+    let is_own =
+        |value: &serde_json::Value| value.get("rules").is_some() || value.get("aggregator").is_some();
+    if is_own(json) || !matches!(recognise(json), Ok(Written::Filter)) {
+        return None;
+    }
+    let around = AROUND_OWN.into_iter().find(|name| {
+        json.get(name).is_some_and(|inner| is_own(inner) || inner.get("value").is_some_and(is_own))
+    })?;
+    let mut report = Report::default();
+    let message =
+        "the filter's object is in it; expected that object alone, or the whole Envoy configuration";
+    report.reject(Place::default(), around, message.to_owned());
+    Some(report)
 }
 
 /// Whether a value is taken for the filter's own object.

@@ -47,7 +47,8 @@ fn verdicts() {
         (PLUGIN.replace("\n]}", ",\n]}"), Err("trailing comma at line 3 column 1: JSON has no comma after")),
         (envoy(PLUGIN).replace("\"1h\"}", "\"1h\",}"), Err("trailing comma")),
         ("{}".to_owned(), Err("rules")),
-        ("[]".to_owned(), Err("expected")),
+        ("[]".to_owned(), Ok("valid: tokens, entries: 0")),
+        ("[7]".to_owned(), Err("expected")),
         (String::new(), Err("expected")),
         ("a: b: c".to_owned(), Err("neither JSON nor YAML")),
         ("\u{feff}\0".to_owned(), Err("")),
@@ -632,10 +633,10 @@ fn a_field_given_twice_in_yaml_is_found() {
 fn files_of_the_aggregator_are_checked() {
     let limits = "domain: d\ndescriptors: [{ key: k, rate_limit: { unit: second, requests_per_unit: 1 } }]\n";
     let token = format!("- {{ name: shop, sha256: {}, workspace: default }}\n", "ab".repeat(32));
-    check_said(limits, true, "valid: limits of the rate-limit service, domains: 1");
+    check_said(limits, true, "valid: limits of the rate-limit service, domains: 1\n  d: k: 1 per second");
     check_said(&limits.replace("second", "fortnight"), false, "unit");
     check_said(&format!("{limits}---\n{limits}"), false, "d");
-    check_said(&token, true, "valid: tokens");
+    check_said(&token, true, "valid: tokens, entries: 1\n  shop: application of workspace default, by token");
     check_said(&token.replace("abab", "xx"), false, "sha256");
     check_said(&token.replace("workspace", "wrkspace"), false, "wrkspace");
     let not_hashed = "- { name: shop, token: weir_0123, workspace: default }\n";
@@ -654,6 +655,97 @@ fn files_of_the_aggregator_are_checked() {
     std::fs::write(folder.path().join("b.yaml"), limits).unwrap();
     let report = check(folder.path()).unwrap();
     assert!(!report.is_valid() && report.to_text().contains("b.yaml"), "{report:?}");
+}
+
+#[test]
+fn all_errors_of_a_tokens_file_are_named_and_what_has_no_effect() {
+    let sha256 = "ab".repeat(32);
+    let entry = |fields: &str| format!("- {{ name: shop, sha256: {sha256}, {fields} }}\n");
+    let wrong = format!(
+        "- {{ name: a, sha256: 12, workspace: w }}\n- {{ name: b, sha256: {sha256}, wrkspace: w }}\n- {{ name: a, san: x, workspaces: [] }}\n"
+    );
+    let report = check_text(wrong.as_bytes()).to_json();
+    let paths: Vec<_> = report["errors"].as_array().unwrap().iter().map(|one| one["path"].clone()).collect();
+    assert_eq!(paths, ["[0]", "[1]", "[2]"], "{report}");
+    let twice = entry("workspace: w") + &entry("workspace: w");
+    check_said(
+        &twice,
+        false,
+        "[1]: it is taken for a tokens file: an earlier entry has the same name (name \"shop\")",
+    );
+    let pasted = format!("weir_{sha256}\n{}", entry("workspace: w"));
+    check_said(&pasted, false, "line 1 is the token itself, which belongs to the client");
+    assert!(!check_text(pasted.as_bytes()).to_text().contains(&sha256));
+    let of_san = |san: &str| format!("- {{ name: shop, san: {san:?}, workspace: w }}\n");
+    for (text, warned) in [
+        (entry("workspace: all"), Some("[0].workspace: it is the one that is named all")),
+        (entry("workspace: w, zones: [0, 1]"), Some("[0].zones: there is no zone 0")),
+        (entry("workspace: w, max_cost: 0"), Some("[0].max_cost: ")),
+        (
+            entry("workspace: w, namespaces: [\"a*b\"]"),
+            Some("[0].namespaces: in \"a*b\" only a star at the end"),
+        ),
+        (entry("workspace: w, namespaces: [\"a*\", b], zones: all, max_cost: 1, control: true"), None),
+        (entry("workspaces: all"), None),
+        (of_san("*.example.com"), Some("[0].san: \"*.example.com\" is that name alone")),
+        (of_san("a@example.com"), Some("[0].san: \"a@example.com\" is neither")),
+        (of_san("spiffe://example.org/a"), None),
+    ] {
+        let report = valid(&text);
+        assert_eq!(report.contains("warning: "), warned.is_some(), "{text}\n{report}");
+        assert!(report.contains(warned.unwrap_or_default()), "{text}\n{report}");
+    }
+}
+
+#[test]
+fn what_of_a_limits_file_has_no_effect_is_warned_of() {
+    let rate = "rate_limit: { unit: second, requests_per_unit: 1";
+    let with = |descriptors: &str| format!("domain: d\ndescriptors: [{descriptors}]\n");
+    let several = |last: &str| {
+        with(&format!("{{ key: a, {rate}, name: n }} }}, {{ key: b, {rate}, name: {last} }} }}"))
+    };
+    for (text, warned) in [
+        (several("m"), None),
+        (several("n"), Some("d: a: several limits have the name \"n\"")),
+        (with("{ key: a }"), Some("d: a: it has neither a rate_limit nor descriptors")),
+        (with(&format!("{{ key: a, descriptors: [{{ key: b, value: 1, {rate} }} }}] }}")), None),
+        // The value is exempt from the limit of the others.
+        (with(&format!("{{ key: a, {rate} }} }}, {{ key: a, value: v }}")), None),
+        (
+            with(&format!("{{ key: a, {rate}, replaces: [{{ name: other }}] }} }}")),
+            Some("no limit has the name \"other\""),
+        ),
+        (several("m, replaces: [{ name: n }]"), None),
+    ] {
+        let report = valid(&text);
+        assert_eq!(report.contains("warning: "), warned.is_some(), "{text}\n{report}");
+        assert!(report.contains(warned.unwrap_or_default()), "{text}\n{report}");
+    }
+}
+
+#[test]
+fn what_a_file_is_taken_for_is_named() {
+    for text in ["", "domain: d\ndescriptors:\n\t- key: a\n"] {
+        check_said(text, false, "limits of --rls-config or a tokens file");
+    }
+    let typed = "{\"@type\": \"type.googleapis.com/google.protobuf.Struct\", \"value\": PLUGIN}"
+        .replace("PLUGIN", PLUGIN);
+    for (text, field) in [
+        (format!("{{\"configuration\": {PLUGIN}}}"), "configuration: "),
+        (format!("configuration:\n{}", yaml("5", 2)), "configuration: "),
+        (typed.clone(), "value: "),
+        (format!("{{\"configuration\": {typed}}}"), "configuration: "),
+    ] {
+        let report = check_text(text.as_bytes()).to_text();
+        assert_eq!(report.lines().count(), 1, "{report}");
+        assert!(report.starts_with(field) && report.contains("expected that object alone"), "{report}");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("a.json"), PLUGIN).unwrap();
+    std::fs::write(folder.path().join("b.yaml"), envoy(PLUGIN)).unwrap();
+    let report = check(folder.path()).unwrap().to_text();
+    assert_eq!(report.lines().count(), 2, "{report}");
+    assert!(report.contains("a.json: it configures a filter, and a folder is read as"), "{report}");
 }
 
 /// What the repository shows and ships is without warnings.
