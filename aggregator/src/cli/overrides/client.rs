@@ -22,6 +22,11 @@ const WITHIN: Duration = Duration::from_secs(15);
 /// Longest answer; a full page has about 700 KB.
 const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
 
+/// The target of a deletion has no control of that kind and window.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no control of this kind for the target; see weir-aggregator overrides list")]
+pub struct NoControl;
+
 /// Sends a request and returns the answer. Other servers may also answer with JSON, so `mark` names a field that the
 /// expected answer has.
 pub async fn call(
@@ -32,11 +37,13 @@ pub async fn call(
     mark: &str,
 ) -> anyhow::Result<Value> {
     let url = &server.api_url;
+    let method_deletes = method == Method::DELETE;
     let answered = timeout(WITHIN, connect_and_send(server, method, path, body)).await;
     let Ok(answered) = answered else { bail!("{url} does not answer; check --api-url or WEIR_API_URL") };
     let (status, value) = answered?;
     match value {
         Some(value) if status.is_success() && value.get(mark).is_some() => Ok(value),
+        Some(value) if value["error"]["code"] == "not_found" && method_deletes => Err(NoControl.into()),
         Some(value) if !status.is_success() && value["error"]["message"].is_string() => {
             bail!("{}", refusal(&value["error"]))
         }
@@ -58,9 +65,6 @@ fn refusal(error: &Value) -> String {
         }
         "token_unknown" => format!("{message}; check --api-token or WEIR_API_TOKEN"),
         "workspace_not_allowed" => "the token belongs to another workspace; omit --workspace".to_owned(),
-        "not_found" => {
-            "there is no control of this kind for the target; see weir-aggregator overrides list".to_owned()
-        }
         "invalid_request" if field == "expires_at" => "--expires-at is not in the future".to_owned(),
         _ => match message.strip_prefix(&format!("{field}: ")).filter(|_| !field.is_empty()) {
             Some(rest) => format!("{}: {rest}", flag(field)),
@@ -148,7 +152,6 @@ mod tests {
     fn refusals_name_arguments() {
         for (code, field, message, expected) in [
             ("token_missing", "", "no token was sent", "--api-token or WEIR_API_TOKEN"),
-            ("not_found", "", "GET /v1/overrides", "overrides list"),
             ("workspace_not_allowed", "workspace", "workspace: leave the field out", "omit --workspace"),
             ("invalid_request", "expires_in", "expires_in: missing; such", "--expires-in: missing; such"),
             ("invalid_request", "expires_at", "expires_at: expected ms", "--expires-at is not"),

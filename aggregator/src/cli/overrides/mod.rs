@@ -12,7 +12,7 @@ pub use arguments::Overrides;
 use crate::cli::outcome::{UNUSABLE, fail, plain_json, print};
 use anyhow::bail;
 use arguments::{Kind, Listed, Place, Server, Why, kind_of};
-use client::{call, with_query};
+use client::{NoControl, call, with_query};
 use hyper::Method;
 use serde_json::Value;
 use std::process::ExitCode;
@@ -87,15 +87,24 @@ async fn put(server: &Server, body: &Value) -> anyhow::Result<String> {
 
 async fn delete(server: &Server, place: &Place, kind: Option<Kind>, why: &Why) -> anyhow::Result<String> {
     let pairs: Vec<_> = place.pairs().into_iter().chain(kind_of(kind)).chain(why.pairs()).collect();
-    let answer = call(server, Method::DELETE, &with_query(PATH, &pairs), None, REVISION).await?;
-    Ok(output(server, &answer, || show::changed(&answer)))
+    let answered = call(server, Method::DELETE, &with_query(PATH, &pairs), None, REVISION).await;
+    match answered {
+        Err(error) if error.is::<NoControl>() => {
+            let found = list(server, place.pairs_of_all_windows()).await?;
+            bail!("{}", show::instead(&found))
+        }
+        answered => {
+            let answer = answered?;
+            Ok(output(server, &answer, || show::changed(&answer)))
+        }
+    }
 }
 
 /// Deletes every control of the target, each by its own kind and window.
 async fn delete_all(server: &Server, place: &Place, why: &Why) -> anyhow::Result<String> {
     let found = list(server, place.pairs_of_all_windows()).await?;
     if found.is_empty() {
-        bail!("there is no control for the target; see weir-aggregator overrides list");
+        bail!("{}", show::instead(&found));
     }
     let mut answers = Vec::new();
     for entry in &found {

@@ -100,6 +100,25 @@ pub fn changed(answer: &Value) -> String {
     format!("{description} (revision {revision}); {reach}\n{warning}")
 }
 
+/// What a target has that was not the control to delete, each with the options that name it.
+pub fn instead(found: &[Value]) -> String {
+    if found.is_empty() {
+        return "there is no control for the target; see weir-aggregator overrides list".to_owned();
+    }
+    let each = found.iter().map(|entry| {
+        let kind = Some(kind(entry)).filter(|kind| *kind != "override").map(|kind| format!("--kind {kind}"));
+        let window = entry["window"].as_u64().map(|ms| format!("--window {}", written(ms)));
+        let options: Vec<String> = kind.into_iter().chain(window).collect();
+        let without = "without --kind and --window".to_owned();
+        format!("{} ({})", what(entry), if options.is_empty() { without } else { options.join(" ") })
+    });
+    let each: Vec<String> = each.collect();
+    format!(
+        "there is no control of this kind for the target; there is: {}; --all-kinds deletes all of them",
+        each.join(", ")
+    )
+}
+
 /// The kind of an entry, as the API's parameter names it.
 pub fn kind(entry: &Value) -> &'static str {
     let has = |name: &str| !entry[name].is_null();
@@ -205,6 +224,15 @@ w          per-key    (rule)    shadow off     never                 12        b
         assert!(overrides(&[]).ends_with("REASON\n(none)\n"));
         let long = json!({"workspace": "w", "rule": "r", "shadow": true, "reason": "ä".repeat(61)});
         assert!(overrides(&[long]).ends_with(&format!(" {}…\n", "ä".repeat(59))));
+    }
+
+    #[test]
+    fn what_there_is_in_place_of_a_control() {
+        let found = [json!({"limit": 5000, "window": 300_000}), json!({"credit": 100}), json!({"ban": true})];
+        let text = instead(&found);
+        let each = "limit 5000 in 5m (--window 5m), credit 100 (--kind credit), ban (without --kind and --window); --all-kinds";
+        assert!(text.contains(each), "{text}");
+        assert!(instead(&[]).starts_with("there is no control for the target"));
     }
 
     #[test]
