@@ -22,7 +22,9 @@ pub enum TerminalError {
     #[error("{0}")]
     Refused(String),
     /// The answer is not an aggregator's.
-    #[error("the server at {0} is not an aggregator, or has another version")]
+    #[error(
+        "the server at {0} is not an aggregator's admin listener, or has another version; check that --admin-url is its --admin-listen"
+    )]
     Foreign(String),
     /// The terminal failed.
     #[error("the terminal cannot be used: {0}")]
