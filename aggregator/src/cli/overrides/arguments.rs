@@ -382,11 +382,17 @@ fn whole(text: &str) -> Result<u64, String> {
 
 fn expires_at(text: &str) -> Result<SystemTime, String> {
     humantime::parse_rfc3339_weak(text)
-        .map_err(|_| "expected a moment, such as 2030-01-31T12:00:00Z".to_owned())
+        .map_err(|_| "expected a moment in UTC, with Z at its end, such as 2030-01-31T12:00:00Z".to_owned())
 }
 
 fn expires_in(text: &str) -> Result<Duration, String> {
-    let expected = || "expected 1s to 3650d, such as 90s, 24h or 1w".to_owned();
+    let is_bare = text.bytes().all(|byte| byte.is_ascii_digit());
+    let expected = || {
+        let problem = if is_bare { "it has no unit; " } else { "" };
+        format!(
+            "{problem}expected a number with ms, s, m, h or d between 1s and 3650d, such as 90s, 24h or 7d"
+        )
+    };
     let time = humantime::parse_duration(text).map_err(|_| expected())?;
     let range = Duration::from_secs(1)..=Duration::from_secs(3_650 * 86_400);
     if range.contains(&time) { Ok(time) } else { Err(expected()) }
