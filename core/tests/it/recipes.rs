@@ -86,14 +86,19 @@ fn claims(customer: &str, plan: &str) -> Sent {
     key("").with(&place("sub"), customer).with(&place("plan"), plan)
 }
 
+/// A call of a language model, and what it reserves.
+fn prompt() -> Case {
+    let claim =
+        |name: &str| format!("metadata\0filter_metadata\0envoy.filters.http.jwt_authn\0jwt_payload\0{name}");
+    let sent = Sent::of(&[(":method", "POST"), (":path", "/v1/chat/completions"), ("content-length", "400")]);
+    let reserved =
+        vec![("alice", limit(200_000, 100 + 1_024)), ("acme", limit(50_000_000, 100 * 10 + 1_024 * 30))];
+    (sent.with(&claim("sub"), "alice").with(&claim("org"), "acme"), reserved)
+}
+
 fn cases() -> Vec<(&'static str, Vec<Case>)> {
     let forwarded = Sent::of(&[(":path", "/"), ("x-forwarded-for", "9.9.9.9, 198.51.100.1")]);
     let tokens = Sent::of(&[(":path", "/v1/chat"), ("authorization", "Bearer team_1")]);
-    let claim =
-        |name: &str| format!("metadata\0filter_metadata\0envoy.filters.http.jwt_authn\0jwt_payload\0{name}");
-    let prompt =
-        Sent::of(&[(":method", "POST"), (":path", "/v1/chat/completions"), ("content-length", "400")]);
-    let prompt = prompt.with(&claim("sub"), "alice").with(&claim("org"), "acme");
     vec![
         ("A limit for each API key", vec![(key("a"), vec![("a", limit(1_000, 1))])]),
         (
@@ -140,16 +145,7 @@ fn cases() -> Vec<(&'static str, Vec<Case>)> {
                 (login("/login", ""), vec![(r"\-", Action::DenyMissing)]),
             ],
         ),
-        (
-            "Tokens and money of language models",
-            vec![(
-                prompt,
-                vec![
-                    ("alice", limit(200_000, 100 + 1_024)),
-                    ("acme", limit(50_000_000, 100 * 10 + 1_024 * 30)),
-                ],
-            )],
-        ),
+        ("Tokens and money of language models", vec![prompt()]),
         (
             "Wrong passwords alone",
             vec![

@@ -300,8 +300,11 @@ const SIGNED: [(&str, &[&str]); 2] = [
     ),
 ];
 
+/// A request that carries a token.
+type Carrying = fn(&str) -> Sent;
+
 /// How a token is sent: the part of a rule, and the request.
-const SENT: [(&str, fn(&str) -> Sent); 5] = [
+const SENT: [(&str, Carrying); 5] = [
     (r#"{"authorization": true}"#, |token| Sent::to("/").with("authorization", format!("Bearer {token}"))),
     (r#"{"header": "x-jwt"}"#, |token| Sent::to("/").with("x-jwt", token)),
     (r#"{"cookie": "jwt"}"#, |token| Sent::to("/").with("cookie", format!("jwt={token}"))),

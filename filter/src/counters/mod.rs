@@ -163,7 +163,7 @@ mod tests {
             [(0, RuleOutcome::Exempt, 1), (0, RuleOutcome::Undecided, 1), (1, RuleOutcome::Denied, 2)]
         );
         counters.drain(|_, _, _| panic!("nothing is left"));
-        [1, 1, 7].map(|rule| counters.count_unlisted(rule));
+        [1, 1, 7].into_iter().for_each(|rule| counters.count_unlisted(rule));
         let mut drained = Vec::new();
         counters.drain_unlisted(|rule, count| drained.push((rule, count)));
         assert_eq!(drained, [(1, 2)]);

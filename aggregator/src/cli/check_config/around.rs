@@ -1,8 +1,9 @@
 //! What a document has around a plugin: the aggregators' cluster, the connection manager, what happens if the plugin fails, and another
 //! filter of the same kind.
 
-use super::order::{value_at, field, filters_of, name};
+use super::order::{filters_of, name, value_at};
 use serde_json::Value;
+use weir_core::rules::field;
 use weir_core::rules::{Config, PluginConfig, STAND_IN};
 
 /// The extension that states a cluster's protocol.

@@ -4,7 +4,9 @@
 use super::order::{filters_of, kind, name, value_at};
 use serde_json::{Value, json};
 use weir_core::model::exact::Algorithm;
-use weir_core::rules::{Config, Cost, Lines, Live, Missing, PluginConfig, Request, Rule, Scratch, Share, field};
+use weir_core::rules::{
+    Config, Cost, Lines, Live, Missing, PluginConfig, Request, Rule, Scratch, Share, field,
+};
 
 /// The filter for MCP, and the namespace of what it writes.
 const MCP: &str = "Mcp";
@@ -237,7 +239,11 @@ impl<'a> RuleOfBody<'a> {
         let is_no_higher = rate(*limit, evaded.duration_ms) <= rate(evaded.limit, *duration_ms);
         let can_lack = self.rule.left_out().is_some() || self.rule.metadata_parts().next().is_some();
         let skips = *missing == Missing::Skip && can_lack;
-        !shadow && *enforced == Share::ALL && !matches!(cost, Cost::Fixed(0)) && !skips && (is_ledger || is_no_higher)
+        !shadow
+            && *enforced == Share::ALL
+            && !matches!(cost, Cost::Fixed(0))
+            && !skips
+            && (is_ledger || is_no_higher)
     }
 
     /// Whether its conditions, but those on the metadata, hold for all requests of this method that meet those of `evaded`.

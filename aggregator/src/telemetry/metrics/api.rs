@@ -152,7 +152,7 @@ impl ApiMetrics {
     pub fn stale_files(&self) -> Vec<&'static str> {
         let is_stale =
             |files: &&'static str| self.table.files_stale.get_or_create(&[("files", *files)]).get() != 0;
-        files().iter().copied().filter(|files| is_stale(&files)).collect()
+        files().iter().copied().filter(|files| is_stale(files)).collect()
     }
 
     /// Sets whether there is a connection to the rate-limit service's xDS server.

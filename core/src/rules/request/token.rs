@@ -94,7 +94,7 @@ fn first_number(signature: &[u8]) -> Option<&[u8]> {
     if signature.len() < HALVED_BYTES_MIN {
         return None;
     }
-    let even = (signature.len() % 2 == 0).then_some(signature.len() / 2);
+    let even = signature.len().is_multiple_of(2).then_some(signature.len() / 2);
     let mut number = match first_of_der(signature) {
         Some(number) => number,
         None => signature.get(..even?)?,

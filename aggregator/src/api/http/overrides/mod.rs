@@ -11,7 +11,9 @@ use parse::{Removal, parse_audit, parse_delete, parse_list, parse_put};
 use super::HttpApi;
 use super::problem::{FieldProblem, Problem};
 use crate::auth::Caller;
-use crate::controls::{MAX_REASON_BYTES, NAME_THE_DIGEST, audited_json, name_and_value, put_field, stored_json};
+use crate::controls::{
+    MAX_REASON_BYTES, NAME_THE_DIGEST, audited_json, name_and_value, put_field, stored_json,
+};
 use crate::region::control::access::{Access, AccessError};
 use axum::http::StatusCode;
 use serde_json::{Value, json};
@@ -176,7 +178,9 @@ fn problem(error: AccessError) -> Problem {
     let (status, code) = match error {
         AccessError::NoDatabase => (StatusCode::NOT_IMPLEMENTED, "no_database"),
         AccessError::Waits | AccessError::Locked => (StatusCode::SERVICE_UNAVAILABLE, "busy"),
-        AccessError::Unavailable | AccessError::LacksTables | AccessError::Refused => (StatusCode::SERVICE_UNAVAILABLE, "database_unavailable"),
+        AccessError::Unavailable | AccessError::LacksTables | AccessError::Refused => {
+            (StatusCode::SERVICE_UNAVAILABLE, "database_unavailable")
+        }
     };
     Problem::new(status, code, error.to_string())
 }

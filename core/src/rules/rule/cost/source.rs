@@ -124,7 +124,7 @@ impl UsageSource {
             Some(Some(_)) => return Usage::Failed,
         }
         let (mut counts, mut found) = ([0; KEYS.len()], [false; KEYS.len()]);
-        let kinds = self.keys.iter().zip(&mut counts).zip(&mut found).take(KEYS.len() - 1);
+        let kinds = self.keys.iter().zip(&mut counts).zip(&mut found).take(KEYS.len().saturating_sub(1));
         for ((property, count), found) in kinds {
             match property.as_ref().and_then(|property| number(property, request, buffer)) {
                 None => {}
