@@ -401,3 +401,20 @@ fn expires_in(text: &str) -> Result<Duration, String> {
 fn given<const N: usize>(named: [(&'static str, &Option<String>); N]) -> Vec<(&'static str, String)> {
     named.into_iter().filter_map(|(name, value)| Some((name, value.clone()?))).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_moment_and_a_duration_lack_is_named() {
+        assert!(
+            expires_in("7200")
+                .unwrap_err()
+                .starts_with("it has no unit; expected a number with ms, s, m, h or d")
+        );
+        assert!(expires_in("11y").unwrap_err().starts_with("expected a number with"));
+        assert_eq!(expires_in("7d"), Ok(Duration::from_secs(7 * 86_400)));
+        assert!(expires_at("2030-01-31T12:00:00+01:00").unwrap_err().contains("in UTC, with Z"));
+    }
+}

@@ -100,6 +100,14 @@ mod tests {
     }
 
     #[test]
+    fn the_listener_to_name_stands_in_the_error() {
+        let client = Client::new("localhost:7072").unwrap();
+        let error = client.refused(r#"{"error": {"code": "not_found"}}"#).to_string();
+        assert!(error.contains("http://localhost:7072 is not an aggregator's admin listener"), "{error}");
+        assert!(error.contains("--admin-listen"), "{error}");
+    }
+
+    #[test]
     fn servers() {
         let cases = [
             ("http://127.0.0.1:7070", Some("http://127.0.0.1:7070")),
