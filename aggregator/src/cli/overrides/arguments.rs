@@ -288,7 +288,7 @@ impl Place {
     }
 
     /// Whether the target is all identifiers in all namespaces, or all clients of a namespace.
-    pub fn is_everybody(&self) -> bool {
+    fn is_everybody(&self) -> bool {
         [&self.namespace, &self.identifier].iter().all(|text| text.as_deref() == Some("*"))
             || self.network.as_deref().is_some_and(|network| network.ends_with("/0"))
     }
