@@ -9,7 +9,7 @@ use weir_core::rules::{Config, PluginConfig, STAND_IN};
 /// The extension that states a cluster's protocol.
 const PROTOCOL: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
 const MANAGER: &str = ".HttpConnectionManager";
-/// How the placeholder of a secret begins.
+/// The placeholder of a token, with which an aggregator refuses to start.
 const PLACEHOLDER: &str = "change-me";
 
 /// What is wrong with the aggregators' cluster, if the document has it: gRPC needs HTTP/2.
@@ -43,7 +43,7 @@ pub fn warnings(
 /// Warns of a token that is still the placeholder.
 pub fn placeholder(json: &Value) -> Option<String> {
     let token = json.pointer("/aggregator/token")?.as_str()?;
-    token.starts_with(PLACEHOLDER).then(|| {
+    (token.trim() == PLACEHOLDER).then(|| {
         "warning: aggregator.token: it is a placeholder, with which no aggregator starts; write that of --filter-token"
             .to_owned()
     })
