@@ -8,7 +8,7 @@ use crate::limiter::{Limiter, Violation, Violator, violations_namespace};
 use crate::model::key::{KeyParts, MAX_KEY_BYTES};
 use crate::model::shared::Shared;
 use crate::model::time::{MonoMs, Now, UnixMs};
-use crate::rules::identifier::has_value;
+use crate::rules::identifier::{has_value, is_of_client};
 use crate::rules::{Ban, Config, Rule, Violations};
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -36,6 +36,8 @@ struct Banning {
     namespace: String,
     /// The namespace in which its violations are counted.
     violations: String,
+    /// For each part of its identifiers, whether it is the same for all clients of a service.
+    of_service: Vec<bool>,
 }
 
 impl Bans {
@@ -44,7 +46,8 @@ impl Bans {
         let banning = |rule: &Rule| {
             let (name, namespace) = (rule.name.clone(), rule.namespace.clone());
             let violations = violations_namespace(&namespace);
-            rule.ban.map(|ban| Banning { ban, name, namespace, violations })
+            let of_service = rule.parts_of_service().collect();
+            rule.ban.map(|ban| Banning { ban, name, namespace, violations, of_service })
         };
         Bans {
             root,
@@ -117,7 +120,8 @@ impl Bans {
             return;
         }
         let Ok(KeyParts { identifier, .. }) = KeyParts::decode(charged) else { return };
-        if has_value(identifier) {
+        let banning = self.rules.get(rule).and_then(Option::as_ref);
+        if banning.is_some_and(|banning| is_of_client(identifier, &banning.of_service)) {
             self.violate(shared, (limiter, keeper), (rule, identifier), cost, now);
         }
     }

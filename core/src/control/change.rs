@@ -69,7 +69,7 @@ pub enum Changed {
     Done(Box<StoredControl>, Option<Box<StoredControl>>),
     /// Not needed: the control was already as requested.
     Same(Box<StoredControl>),
-    /// There is no control to delete.
+    /// There is no control to delete, or the ban of a rule has ended.
     Missing,
     /// Not applied: a person set or deleted the control since, or a rule's control lasts longer.
     Kept(Box<StoredControl>),
@@ -150,6 +150,11 @@ impl Change {
 
     /// The result if `found` is stored; `None` if the change must be written.
     fn judge(&self, found: Option<&StoredControl>, now: UnixMs) -> Option<Changed> {
+        // It waited until its end, as over a suspend. What a person decided meanwhile may have been cleaned up.
+        let is_over = |expires: Option<UnixMs>| expires.is_some_and(|expires| expires <= now);
+        if self.automatic.is_some() && matches!(self.wish, Wish::Set(_, expires) if is_over(expires)) {
+            return Some(Changed::Missing);
+        }
         if let Some(later) = found.filter(|found| self.comes_too_late(found)) {
             return Some(Changed::Kept(Box::new(later.clone())));
         }

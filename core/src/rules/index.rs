@@ -138,7 +138,7 @@ impl Index {
         let authority =
             if self.host_bytes > 0 { joined_header(request, b":authority", buffer) } else { None };
         let host = authority.map(host_of);
-        if host.is_some_and(|host| !is_plain(host)) {
+        if authority.is_some_and(|authority| !is_plain(authority)) {
             // It meets the conditions on all hosts.
             found = self.exact.values().chain(self.below.values()).try_fold(false, |left_out, tree| {
                 Ok(add_few(&tree.0, rules, split, trial, standing)? || left_out)

@@ -49,15 +49,19 @@ impl RatioKey {
 }
 
 impl Ratios {
-    /// The tokens of a response with so many bytes, rounded up.
+    /// The tokens of a response with so many bytes, rounded up. Never fewer than the seed states: clients choose what is learned from, and
+    /// would pay less for what they leave.
     pub fn estimate(&mut self, key: RatioKey, bytes: u64) -> u64 {
-        let mean = self.find(key).map_or(key.seed(), |ratio| ratio.mean);
+        let mean = self.find(key).map_or(0, |ratio| ratio.mean).max(key.seed());
         let tokens = u128::from(bytes).saturating_mul(mean.into()).div_ceil(UNIT.into());
         u64::try_from(tokens).unwrap_or(u64::MAX)
     }
 
-    /// Learns from a complete response. One without bytes states nothing.
+    /// Learns from a complete response. One without bytes or tokens, as of an embedding, states nothing.
     pub fn learn(&mut self, key: RatioKey, bytes: u64, tokens: u64) {
+        if tokens == 0 {
+            return;
+        }
         let scaled = u128::from(tokens).saturating_mul(UNIT.into());
         let Some(found) = scaled.checked_div(bytes.into()) else { return };
         // No response has more tokens than bytes.
@@ -115,7 +119,10 @@ mod tests {
         ratios.learn(key(0), 0, 50);
         assert_eq!(ratios.estimate(key(0), 1_900), 10, "a response without bytes");
         ratios.learn(key(0), 1_000, 20);
+        ratios.learn(key(0), 1_000, 0);
         assert_eq!(ratios.estimate(key(0), 1_000), 20);
+        (0..1_000).for_each(|_| ratios.learn(key(2), 100_000, 1));
+        assert_eq!(ratios.estimate(key(2), 1_900), 10, "not below the seed");
         assert_eq!(ratios.estimate(key(1), 1_900), 10, "another model");
         (0..1_000).for_each(|_| ratios.learn(key(0), 1_000, 40));
         assert!((39..=40).contains(&ratios.estimate(key(0), 1_000)));

@@ -633,6 +633,8 @@ fn of_a_group_the_rule_with_the_most_specific_path_applies() {
         rule("named", r#", "match": {"path": {"segments": "/v1/named"}}, "identifier": {"header": "x-key"}, "on_missing_identifier": "skip""#)
             .replacen(r#""identifier": {"constant": "x"}, "#, "", 1),
         rule("posts", r#", "match": {"path": {"segments": "/v1/posts"}, "methods": "POST"}"#),
+        of_path("below", "prefix", "/v2/", ""),
+        of_path("item", "segments", "/v2/*", ""),
         rule("again", ""),
         rule("alone", "").replace(r#""path_group": "api", "#, ""),
     ];
@@ -641,6 +643,8 @@ fn of_a_group_the_rule_with_the_most_specific_path_applies() {
     for (path, headers, expected) in [
         ("/", &[][..], &["any", "alone"][..]),
         ("/v1/x", &[], &["v1", "alone"]),
+        ("/v2/7", &[], &["item", "alone"]),
+        ("/v2/7/8", &[], &["below", "alone"]),
         ("/v1/users", &[], &["users", "alone"]),
         ("/v1/users/7", &[], &["users", "alone"]),
         ("/v1/users/7/orders", &[], &["orders", "alone"]),

@@ -16,6 +16,7 @@ found=(
     "wild 500282 1568705404 3741155536 3741155540 3741155707"
     "crowded 900064 900096 900215"
 )
+found_control="3044198152 3044198328"
 
 cargo_build -p weir-simulator
 simulate="$root/target/debug/weir-simulate"
@@ -44,6 +45,10 @@ log "simulating $fresh_crowded fresh worlds with keys that leave the tables"
 "$simulate" --scenario crowded --runs "$fresh_crowded" --out "$results"
 log "simulating $fresh fresh worlds of chance"
 "$simulate" --scenario random --runs "$fresh" --out "$results"
+log "simulating the worlds of live control that have failed"
+for seed in $found_control; do
+    "$simulate" --control --seed "$seed"
+done
 log "simulating live control: $control worlds"
 "$simulate" --control --seed 1 --runs "$control"
 log "simulating live control: $fresh_control fresh worlds"

@@ -117,13 +117,24 @@ fn by_address(config: &Value) -> Option<String> {
     let reads = |part: &Value| part.get("trusted_hops").is_none_or(|hops| hops == 0);
     let networks = config.get("client_networks").filter(|networks| reads(networks));
     let rules = config.get("rules").and_then(Value::as_array).into_iter().flatten().enumerate();
-    let mut of_rules = rules.filter(|(_, rule)| {
-        let identifier = rule.get("identifier").unwrap_or(&Value::Null);
-        let parts = identifier.as_array().map_or(std::slice::from_ref(identifier), Vec::as_slice);
-        parts.iter().filter_map(|part| part.get("client_address")).any(reads)
-    });
-    let of_networks = networks.map(|_| "client_networks".to_owned());
-    of_networks.or_else(|| of_rules.next().map(|(at, _)| format!("rules[{at}].identifier.client_address")))
+    let listed = |value: &'_ Value| value.as_array().cloned().unwrap_or_else(|| vec![value.clone()]);
+    let field_of = |rule: &Value| {
+        let parts = listed(rule.get("identifier").unwrap_or(&Value::Null));
+        let conditions = rule.get("match").unwrap_or(&Value::Null);
+        let exceptions = listed(conditions.get("except").unwrap_or(&Value::Null));
+        let reads_network = |conditions: &Value| conditions.get("client_network").is_some_and(reads);
+        match () {
+            () if parts.iter().filter_map(|part| part.get("client_address")).any(reads) => {
+                Some("identifier.client_address")
+            }
+            () if reads_network(conditions) => Some("match.client_network"),
+            () if exceptions.iter().any(reads_network) => Some("match.except.client_network"),
+            () => None,
+        }
+    };
+    let mut of_rules =
+        rules.filter_map(|(at, rule)| field_of(rule).map(|field| format!("rules[{at}].{field}")));
+    networks.map(|_| "client_networks".to_owned()).or_else(|| of_rules.next())
 }
 
 /// The connection manager whose list of filters has the plugin.

@@ -55,17 +55,19 @@ fn of_methods(methods: &Value) -> Option<String> {
 /// Warns of overrides that look like regular expressions, and of those that an earlier one of the same text hides.
 fn of_overrides(rule: &Value) -> Vec<String> {
     let listed = rule.get("overrides").and_then(Value::as_array).into_iter().flatten().enumerate();
+    // What a rule hashes is a secret.
+    let shown = |text: &str| if rule["hash"] == true { "its text".to_owned() } else { format!("{text:?}") };
     let mut first = HashMap::new();
     let found = listed.filter_map(|(at, entry)| {
         let text = entry.get("identifier")?.as_str()?;
         let problem = match first.entry(text) {
             Entry::Occupied(earlier) => {
-                format!("overrides[{}] is for {text:?} too, and applies", earlier.get())
+                format!("overrides[{}] is for {} too, and applies", earlier.get(), shown(text))
             }
             Entry::Vacant(room) => {
                 room.insert(at);
                 let problem = "looks like a regular expression, but only * is special, which is any text";
-                is_expression(text).then(|| format!("{text:?} {problem}"))?
+                is_expression(text).then(|| format!("{} {problem}", shown(text)))?
             }
         };
         Some(format!("overrides[{at}].identifier: {problem}"))

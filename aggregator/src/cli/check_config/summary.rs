@@ -114,8 +114,9 @@ fn unmatched_overrides((at, rule): (usize, &Rule), json: &serde_json::Value) -> 
     });
     let warned = unmatched.take(OVERRIDES_SHOWN).map(|(number, text)| {
         let of = if parts == 1 { "1 part".to_owned() } else { format!("{parts} parts") };
+        let text = if rule.hash { "it".to_owned() } else { format!("{text:?}") };
         format!(
-            "warning: rules[{at}].overrides[{number}].identifier: {text:?} matches none, as identifiers of the rule have {of}; `|` separates \
+            "warning: rules[{at}].overrides[{number}].identifier: {text} matches none, as identifiers of the rule have {of}; `|` separates \
              parts, and `\\|` is one in a value"
         )
     });

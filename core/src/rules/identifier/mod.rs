@@ -18,7 +18,7 @@ use self::sources::{FIELDS, HOST, LOWERCASE, NAMES, PICK, PICKS, Pick, Source, s
 use super::request::sources::Sources;
 use super::request::{Request, token, trim};
 use crate::fields::{Errors, Fields, Node};
-use crate::matching::canonical::canonical_identifier;
+use crate::matching::canonical::{DIGEST_PREFIX, canonical_identifier};
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::vec::Vec;
@@ -60,6 +60,24 @@ pub fn identifier_of(values: &[&[u8]], out: &mut Vec<u8>) {
 /// is not listed.
 pub fn has_value(identifier: &[u8]) -> bool {
     identifier.split(|byte| *byte == b'|').any(|part| ![ABSENT, AMBIGUOUS, UNLISTED].contains(&part))
+}
+
+/// Whether a canonical identifier has a value that is not the same for all clients; `of_service`: which of its parts are. Of a digest that is
+/// not known if it has such parts among others.
+pub fn is_of_client(identifier: &[u8], of_service: &[bool]) -> bool {
+    let is_mixed = of_service.contains(&true) && of_service.contains(&false);
+    if !is_mixed {
+        return has_value(identifier);
+    }
+    let mut escaped = false;
+    let parts = identifier.split(|byte| {
+        let separates = *byte == b'|' && !escaped;
+        escaped = *byte == b'\\' && !escaped;
+        separates
+    });
+    let has_value = |part: &[u8]| ![ABSENT, AMBIGUOUS, UNLISTED].contains(&part);
+    !identifier.starts_with(DIGEST_PREFIX)
+        && parts.zip(of_service).any(|(part, of_service)| !of_service && has_value(part))
 }
 
 /// One part of an identifier.
@@ -164,7 +182,7 @@ impl Part {
     }
 
     /// Whether its value is the same for all clients of a service.
-    fn is_of_service(&self) -> bool {
+    pub(super) fn is_of_service(&self) -> bool {
         matches!(self.source, Source::Constant(_) | Source::Authority { .. })
     }
 
@@ -562,6 +580,26 @@ mod tests {
             (r"~", true),
         ] {
             assert_eq!(has_value(identifier.as_bytes()), expected, "{identifier}");
+        }
+    }
+
+    #[test]
+    fn identifiers_of_clients() {
+        let digest = "sha256:47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU";
+        for (identifier, of_service, expected) in [
+            ("shop.example|alice", &[true, false][..], true),
+            (r"shop.example|\-", &[true, false], false),
+            (r"shop.example|\+", &[true, false], false),
+            (r"a\|b|\-", &[true, false], false),
+            (r"a\|b|c", &[true, false], true),
+            (r"\-|shop.example", &[false, true], false),
+            (digest, &[true, false], false),
+            (digest, &[false, false], true),
+            ("shop.example", &[true], true),
+            (r"\-", &[false], false),
+            ("hmac:0123", &[], true),
+        ] {
+            assert_eq!(is_of_client(identifier.as_bytes(), of_service), expected, "{identifier}");
         }
     }
 

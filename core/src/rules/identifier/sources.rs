@@ -297,7 +297,7 @@ fn write_authority<R: Request + ?Sized>(
 ) -> bool {
     let authority = joined_header(request, b":authority", buffer).unwrap_or_default();
     let (host, number) = host_and_port(authority);
-    if !is_plain(host) {
+    if !is_plain(authority) {
         return false;
     }
     host.iter().for_each(|byte| push_escaped_byte(byte.to_ascii_lowercase(), out));

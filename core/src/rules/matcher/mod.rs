@@ -20,7 +20,7 @@ use self::value::ValueTest;
 use crate::fields::Errors;
 use crate::fields::{Fields, Node, is_token_byte};
 use crate::matching::case;
-use crate::rules::request::host::{self, Host, host_of};
+use crate::rules::request::host::{self, Host};
 use crate::rules::request::path::{self, Readings};
 use crate::rules::request::sources::Sources;
 use crate::rules::request::{Lines, Request, joined_header};
@@ -239,7 +239,7 @@ impl Conditions {
         !self.hosts.is_empty()
             && !self.hosts.contains(&Host::Any)
             && joined_header(request, b":authority", buffer)
-                .is_some_and(|host| !host::is_plain(host_of(host)))
+                .is_some_and(|authority| !host::is_plain(authority))
     }
 
     fn method_matches<R: Request + ?Sized>(&self, request: &R, buffer: &mut Vec<u8>) -> bool {

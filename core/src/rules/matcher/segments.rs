@@ -56,8 +56,12 @@ impl Segments {
 
     /// How many bytes of a path it states, and whether it states how many segments the path has.
     pub fn literal(&self) -> (usize, bool) {
-        let literals = self.wanted.iter().flatten().map(|segment| segment.len().saturating_add(1));
-        (literals.fold(0, usize::saturating_add), !self.below)
+        // Each segment has a slash before it, also one that may be any; a path without segments is a slash.
+        let literals = self
+            .wanted
+            .iter()
+            .map(|wanted| wanted.as_ref().map_or(0, |segment| segment.len()).saturating_add(1));
+        (literals.fold(0, usize::saturating_add).max(1), !self.below)
     }
 
     /// The segments with which every path that matches begins.

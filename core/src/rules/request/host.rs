@@ -47,7 +47,7 @@ impl Host {
         match (self, host) {
             (Host::Any, _) => true,
             (_, None) => false,
-            (_, Some(host)) if !is_plain(host) => true,
+            (_, Some(_)) if !authority.is_some_and(is_plain) => true,
             (Host::Exact(name), Some(host)) => name.eq_ignore_ascii_case(host),
             (Host::Below(suffix), Some(host)) => {
                 let at = host.len().saturating_sub(suffix.len());
@@ -57,14 +57,17 @@ impl Host {
     }
 }
 
-/// Whether all upstreams take a host for the same.
-pub(in crate::rules) fn is_plain(host: &[u8]) -> bool {
+/// Whether all upstreams take the host of an authority for the same. Some take what stands before the first colon for it, also in a user.
+pub(in crate::rules) fn is_plain(authority: &[u8]) -> bool {
+    let user = memchr::memrchr(b'@', authority).and_then(|end| authority.get(..end)).unwrap_or_default();
+    let host = host_of(authority);
     // An escape in brackets is a zone.
     let is_address = host.starts_with(b"[");
-    host.iter().all(|byte| match byte {
-        b'%' => is_address,
-        byte => byte.is_ascii_graphic() && !matches!(byte, b'\\' | b'/' | b'?' | b'#'),
-    })
+    !user.contains(&b':')
+        && host.iter().all(|byte| match byte {
+            b'%' => is_address,
+            byte => byte.is_ascii_graphic() && !matches!(byte, b'\\' | b'/' | b'?' | b'#'),
+        })
 }
 
 /// The authority without user, port and trailing dot.
@@ -113,6 +116,8 @@ mod tests {
             ("a.com", Some("a.com."), true),
             ("a.com", Some("a.com.:80"), true),
             ("a.com", Some("user@a.com"), true),
+            ("a.com", Some("a.com:80@b.com"), true),
+            ("*.a.com", Some("c.a.com:80@b.com"), true),
             ("a.com", Some("b.a.com"), false),
             ("*.a.com", Some("b.A.com:1"), true),
             ("*.a.com", Some("c.b.a.com"), true),

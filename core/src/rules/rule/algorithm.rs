@@ -129,9 +129,8 @@ impl AlgorithmKind {
         errors: &mut Errors,
     ) -> Option<()> {
         let is_priced = matches!(cost, Some(Cost::Usage(cost)) if cost.is_money);
-        if let Some(limit) =
-            fields.get("limit").filter(|limit| is_money(limit) && cost.is_some() && !is_priced)
-        {
+        let in_dollars = || ["limit", "overrides"].iter().find_map(|name| fields.get(name).filter(has_money));
+        if let Some(limit) = in_dollars().filter(|_| cost.is_some() && !is_priced) {
             return limit.reject(
                 errors,
                 "is in dollars, and the cost is not",
@@ -190,9 +189,22 @@ fn read_money(node: Node<'_>, errors: &mut Errors) -> Option<u64> {
     })
 }
 
-/// Whether a limit is in dollars.
-pub(in crate::rules) fn is_money(node: &Node<'_>) -> bool {
-    matches!(node.value, Value::Object(fields) if fields.iter().any(|(name, _)| name == MONEY))
+/// Whether a limit, one of those that it has for plans or requests, or that of an override is in dollars. Where a number stands, an object
+/// states dollars.
+fn has_money(node: &Node<'_>) -> bool {
+    let is_object = |value: &Value<'_>| matches!(value, Value::Object(_));
+    match node.value {
+        Value::Object(fields) => fields.iter().any(|(name, value)| match (name.as_ref(), value) {
+            ("default" | "max", value) => is_object(value),
+            ("of", Value::Object(plans)) => plans.iter().any(|(_, limit)| is_object(limit)),
+            (name, _) => name == MONEY,
+        }),
+        Value::List(overrides) => overrides.iter().any(|entry| match entry {
+            Value::Object(fields) => fields.iter().any(|(name, value)| name == "limit" && is_object(value)),
+            _ => false,
+        }),
+        _ => false,
+    }
 }
 
 fn read_windows_hard_limit(

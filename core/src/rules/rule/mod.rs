@@ -225,6 +225,12 @@ impl Rule {
         self.overrides.count
     }
 
+    /// For each part of its identifiers, whether it is the same for all clients of a service. None where they are digests, which only
+    /// identifiers of clients are.
+    pub fn parts_of_service(&self) -> impl Iterator<Item = bool> {
+        self.parts.iter().filter(|_| !self.hash).map(Part::is_of_service)
+    }
+
     /// Of how many parts its raw identifiers are.
     pub fn parts_of_raw_identifiers(&self) -> usize {
         self.parts.len()

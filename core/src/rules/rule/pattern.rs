@@ -1,6 +1,6 @@
 //! A pattern over identifiers or names, as `overrides` and limits by plan have it.
 
-use crate::fields::{Errors, Node, quoted};
+use crate::fields::{Errors, Node};
 use crate::matching::glob::Pattern;
 use alloc::format;
 
@@ -19,8 +19,8 @@ pub(in crate::rules) fn pattern_of(
     match Pattern::parse(text.as_bytes()) {
         Some(pattern) => Some(pattern),
         None => {
-            let problem = format!("{} has a backslash before another character", quoted(text));
-            errors.reject(&node.path, problem, EXPECTED)
+            // Of a rule with hash it is a secret.
+            errors.reject(&node.path, "has a backslash before another character", EXPECTED)
         }
     }
 }

@@ -347,12 +347,14 @@ impl UsageCost {
         estimate.unwrap_or(self.reserve.input_default)
     }
 
-    /// The model that answered, or else that of the request.
+    /// The model that answered, or else that of the request: an answer may name a version that no pattern fits.
     fn model<R: Request + ?Sized>(&self, end: &End<'_, R>, buffer: &mut Vec<u8>) -> Model {
-        if let Some(name) = self.source.response_model(end.response, buffer) {
-            return self.models.find(Some(name));
+        let answered =
+            self.source.response_model(end.response, buffer).map(|name| self.models.find(Some(name)));
+        match answered.filter(|model| !model.is_other) {
+            Some(model) => model,
+            None => self.models.find(self.source.request_model(end.response, buffer)),
         }
-        self.models.find(self.source.request_model(end.response, buffer))
     }
 
     fn ratio_key<R: Request + ?Sized>(&self, end: &End<'_, R>, model: Model) -> RatioKey {

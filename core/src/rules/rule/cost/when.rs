@@ -140,6 +140,9 @@ impl WhenCost {
     ) -> Option<Settled> {
         if end.stage != Stage::Unanswered {
             for (line, number) in self.lines.iter().zip(1..) {
+                if line.is_unknown(end, buffer) {
+                    return Some(Settled::by(self.unanswered, Line::Unanswered));
+                }
                 if line.applies(end, buffer)? {
                     let cost = line.cost.of(end.response).unwrap_or(self.default);
                     return Some(Settled::by(cost, Line::Number(number)));
@@ -264,13 +267,27 @@ impl WhenLine {
         of_headers.saturating_add(of_metadata)
     }
 
-    /// Whether it applies. `None`: that is known once the response has ended.
-    fn applies<R: Request + ?Sized>(&self, end: &End<'_, R>, buffer: &mut Vec<u8>) -> Option<bool> {
-        let known = self.status_applies(end)
+    /// Whether the headers of the response meet all that is known by them.
+    fn headers_apply<R: Request + ?Sized>(&self, end: &End<'_, R>, buffer: &mut Vec<u8>) -> bool {
+        self.status_applies(end)
             && self.headers.iter().all(|header| header.matches(end.response, buffer))
             && self.from.is_none_or(|from| (from == From::Upstream) == end.is_from_upstream(buffer))
-            && self.details.as_ref().is_none_or(|details| end.details(buffer).starts_with(details));
-        if !known {
+            && self.details.as_ref().is_none_or(|details| end.details(buffer).starts_with(details))
+    }
+
+    /// Whether the response has ended without what states whether the line applies: it broke off, or its trailers were taken away. A later
+    /// line must not decide then.
+    fn is_unknown<R: Request + ?Sized>(&self, end: &End<'_, R>, buffer: &mut Vec<u8>) -> bool {
+        if !matches!(end.stage, Stage::Ended(_)) || !self.headers_apply(end, buffer) {
+            return false;
+        }
+        let lacks_status = !self.grpc_statuses.is_empty() && end.is_grpc() && end.grpc_status() == Some(None);
+        lacks_status || (!self.metadata.is_empty() && end.ending(buffer) == Ending::Unanswered)
+    }
+
+    /// Whether it applies. `None`: that is known once the response has ended.
+    fn applies<R: Request + ?Sized>(&self, end: &End<'_, R>, buffer: &mut Vec<u8>) -> Option<bool> {
+        if !self.headers_apply(end, buffer) {
             return Some(false);
         }
         if !self.grpc_statuses.is_empty() {
@@ -526,6 +543,32 @@ mod tests {
         assert_eq!(settle(&by_status, &grpc("404"), Stage::Headers), None);
         assert_eq!(settle(&by_status, &grpc("200"), Stage::Headers), Some((0, "default".into())));
         assert_eq!(settle(&by_status, &response("404"), Stage::Headers), Some((0, "default".into())));
+    }
+
+    /// A client that leaves early, or a filter that takes the trailers away, does not choose a later line.
+    #[test]
+    fn no_later_line_decides_where_the_end_is_missing() {
+        let lines = |first: &str| {
+            let text = format!(
+                r#"{{"when": [{first}, {{"status": 200, "cost": 0}}], "default": 0, "reserve": 1, "unanswered": 8}}"#
+            );
+            read(&text).unwrap()
+        };
+        let of_metadata = lines(r#"{"metadata": {"filter": "f", "key": "k", "exact": "v"}, "cost": 1}"#);
+        let reached = |response: TestRequest| response.property(b"upstream\0local_address", b"10.0.0.1:1");
+        let left = || reached(own("200", "downstream_remote_disconnect"));
+        assert_eq!(settle(&of_metadata, &left(), ENDED), Some((8, "unanswered".to_owned())));
+        assert_eq!(settle(&of_metadata, &reached(response("200")), ENDED), Some((0, "2".to_owned())));
+        let of_status = lines(r#"{"grpc_status": 16, "cost": 1}"#);
+        let grpc = || reached(response("200")).header("content-type", "application/grpc");
+        assert_eq!(settle(&of_status, &grpc(), ENDED), Some((8, "unanswered".to_owned())));
+        let with = Stage::Ended(Trailers { grpc_status: Some(16) });
+        assert_eq!(settle(&of_status, &grpc(), with), Some((1, "1".to_owned())));
+        assert_eq!(
+            settle(&of_status, &reached(response("200")), ENDED),
+            Some((0, "2".to_owned())),
+            "no gRPC"
+        );
     }
 
     #[test]

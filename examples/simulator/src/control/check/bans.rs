@@ -58,8 +58,9 @@ impl Made {
     /// When the database has it at the latest, proposed on a stream that was `opened` then, if the last fault was at `fault`.
     fn due(&self, opened: u64, fault: u64) -> u64 {
         let proposed = self.at.max(opened);
-        match fault.max(self.blocked).checked_sub(proposed).filter(|since| *since > 0) {
-            // The pause before a repetition is as long as all before it.
+        match fault.max(self.blocked).checked_sub(proposed) {
+            // The pause before a repetition is as long as all before it. What was blocked in the millisecond of the proposal may still be when
+            // that arrives.
             Some(since) => proposed + 2 * since + REPEAT_MS + STORED_MS,
             None => proposed + STORED_MS,
         }
