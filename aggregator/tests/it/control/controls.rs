@@ -574,7 +574,11 @@ async fn wrong_commands_fail(weir: &Weir) {
             "a limit of 0 for all clients; add --yes",
         ),
         (with(&["remove"], &["--all-kinds"]), 1, "there is no control for the target"),
-        (with(&["credit", "7"], &["--expires-in", "1"]), 2, "1s to 3650d"),
+        (
+            with(&["credit", "7"], &["--expires-in", "1"]),
+            2,
+            "it has no unit; expected a number with ms, s, m, h or d between 1s and 3650d",
+        ),
         (with(&["set"], &["--limit", "1", "--expires-at", "2001-01-01T00:00:00Z"]), 1, "--expires-at is not"),
         (
             with(&["set"], &["--limit", "1", "--window", "5x"]),

@@ -733,9 +733,9 @@ mod tests {
         };
         let aborted = reached(response("200", "downstream_remote_disconnect", 1_000));
         assert_eq!(settle(&aborted), 250, "the seed");
-        let record = [("extraction_status", 1), ("output_tokens", 30), ("input_tokens", 0)];
-        assert_eq!(settle(&reported(response("200", "via_upstream", 1_000), &record)), 30);
-        assert_eq!(settle(&aborted), 30);
+        let record = [("extraction_status", 1), ("output_tokens", 300), ("input_tokens", 0)];
+        assert_eq!(settle(&reported(response("200", "via_upstream", 1_000), &record)), 300);
+        assert_eq!(settle(&aborted), 300);
     }
 
     #[test]

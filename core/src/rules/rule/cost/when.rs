@@ -557,18 +557,14 @@ mod tests {
         let of_metadata = lines(r#"{"metadata": {"filter": "f", "key": "k", "exact": "v"}, "cost": 1}"#);
         let reached = |response: TestRequest| response.property(b"upstream\0local_address", b"10.0.0.1:1");
         let left = || reached(own("200", "downstream_remote_disconnect"));
-        assert_eq!(settle(&of_metadata, &left(), ENDED), Some((8, "unanswered".to_owned())));
-        assert_eq!(settle(&of_metadata, &reached(response("200")), ENDED), Some((0, "2".to_owned())));
+        assert_eq!(settle(&of_metadata, &left(), ENDED), Some((8, "unanswered".into())));
+        assert_eq!(settle(&of_metadata, &reached(response("200")), ENDED), Some((0, "2".into())));
         let of_status = lines(r#"{"grpc_status": 16, "cost": 1}"#);
         let grpc = || reached(response("200")).header("content-type", "application/grpc");
-        assert_eq!(settle(&of_status, &grpc(), ENDED), Some((8, "unanswered".to_owned())));
+        assert_eq!(settle(&of_status, &grpc(), ENDED), Some((8, "unanswered".into())));
         let with = Stage::Ended(Trailers { grpc_status: Some(16) });
-        assert_eq!(settle(&of_status, &grpc(), with), Some((1, "1".to_owned())));
-        assert_eq!(
-            settle(&of_status, &reached(response("200")), ENDED),
-            Some((0, "2".to_owned())),
-            "no gRPC"
-        );
+        assert_eq!(settle(&of_status, &grpc(), with), Some((1, "1".into())));
+        assert_eq!(settle(&of_status, &reached(response("200")), ENDED), Some((0, "2".into())), "no gRPC");
     }
 
     #[test]
