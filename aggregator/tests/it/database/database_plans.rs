@@ -196,7 +196,7 @@ async fn the_ledger_reads_what_counts(store: &Store) {
         (statements.cleanup_attempts, &["7", "3900", "50"], "created_at_idx", 51),
         (statements.cleanup_locks.unwrap(), &["1", "50"], "used_on_idx", 1),
         (statements.transaction, &["5"], "PRIMARY", 0),
-        (statements.refund, &["5", "7", "'x'"], "PRIMARY", 1),
+        (statements.refund, &["5", "7", "'x'", "1000"], "PRIMARY", 1),
     ] {
         let sql = filled_in(statement, args);
         assert_eq!(plan(&mut connection, &sql).await.1, key, "{sql}");
