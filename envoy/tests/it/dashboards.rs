@@ -138,6 +138,7 @@ impl Exported {
             { "name": "a.rule-of_mine", "identifier": { "header": "x-key" }, "limit": LIMIT, "window": "1h" },
             { "name": "held", "identifier": { "header": "x-key" }, "limit": 9, "window": "1h", "algorithm": "sliding_log" },
             { "name": "settled", "identifier": { "header": "x-key" }, "limit": 1_000, "window": "1h", "cost": { "refund": "5xx" } },
+            { "name": "listed", "identifier": { "header": "x-key", "one_of": ["shared"] }, "limit": 1_000, "window": "1h" },
             { "name": "tokens", "identifier": { "header": "x-key" }, "limit": 1_000, "window": "1h", "cost": { "usage": used, "max": 9, "reserve": { "input": 0, "output": 1 } } },
         ]});
         let envoy = Envoy::start(EnvoyOptions {
@@ -171,6 +172,7 @@ impl Exported {
                 "weir_exact_results_total{",
                 "weir_settled_total{",
                 "weir_usage_tokens_total{",
+                "weir_unlisted_values_total{",
             ];
             let mut expected = ["outcome=\"denied\"", "outcome=\"allowed\""].into_iter().chain(results);
             expected.all(|expected| text.contains(expected))

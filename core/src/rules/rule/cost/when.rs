@@ -281,7 +281,9 @@ impl WhenLine {
         if !matches!(end.stage, Stage::Ended(_)) || !self.headers_apply(end, buffer) {
             return false;
         }
-        let lacks_status = !self.grpc_statuses.is_empty() && end.is_grpc() && end.grpc_status() == Some(None);
+        // A response of gRPC with another status of HTTP has none of its own.
+        let has_to_state = end.is_grpc() && end.status() == Some(200);
+        let lacks_status = !self.grpc_statuses.is_empty() && has_to_state && end.grpc_status() == Some(None);
         lacks_status || (!self.metadata.is_empty() && end.ending(buffer) == Ending::Unanswered)
     }
 
