@@ -10,13 +10,14 @@ use rcgen::{CertificateParams, KeyPair};
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection, SqliteConnection};
 use weir_core::model::outcome::{Group, RuleOutcome};
-use weir_envoy::http::Request;
+use weir_envoy::http::{Protocol, Request};
 use weir_envoy::{
     Aggregator, AggregatorOptions, Envoy, EnvoyOptions, Filter, Redis, RedisOptions, Weir, binaries,
     bootstrap, wait, yaml,
 };
 
 use super::documentation;
+use super::scenarios::upstream::{self, Upstream};
 
 const SOON: Duration = Duration::from_secs(30);
 /// The limit of the first rule.
@@ -130,6 +131,7 @@ impl Exported {
         .unwrap();
         let wasm = binaries::filter().unwrap();
         let used = json!({ "metadata": { "filter": "test", "input": "in", "output": "out" } });
+        let unknown = json!({ "metadata": { "filter": "nobody", "input": "in", "output": "out" } });
         let set_metadata = json!({ "name": "set_metadata", "typed_config": {
             "@type": "type.googleapis.com/envoy.extensions.filters.http.set_metadata.v3.Config",
             "metadata": [{ "metadata_namespace": "test", "value": { "in": 3, "out": 2 } }],
@@ -140,12 +142,15 @@ impl Exported {
             { "name": "settled", "identifier": { "header": "x-key" }, "limit": 1_000, "window": "1h", "cost": { "refund": "5xx" } },
             { "name": "listed", "identifier": { "header": "x-key", "one_of": ["shared"] }, "limit": 1_000, "window": "1h" },
             { "name": "tokens", "identifier": { "header": "x-key" }, "limit": 1_000, "window": "1h", "cost": { "usage": used, "max": 9, "reserve": { "input": 0, "output": 1 } } },
+            { "name": "money", "identifier": { "header": "x-key" }, "limit": { "usd": 5 }, "window": "1h", "cost": { "usage": used, "prices": { "*": { "input": 1, "output": 1 } } } },
+            { "name": "guessed", "identifier": { "header": "x-key" }, "limit": 1_000, "window": "1h", "cost": { "usage": unknown, "max": 9, "reserve": { "input": 2, "output": 1 } } },
         ]});
+        let upstream = Upstream::start(Protocol::Http1, |_| Ok(upstream::whole(200, "an answer"))).await;
         let envoy = Envoy::start(EnvoyOptions {
             filter: Filter::Weir(Weir::new(wasm.clone(), config)),
             aggregator_ports: vec![aggregator.grpc_port()],
             before: vec![set_metadata],
-            ..EnvoyOptions::default()
+            ..upstream.options()
         })
         .await
         .unwrap();
@@ -164,7 +169,7 @@ impl Exported {
         .unwrap();
         let mut text = String::new();
         wait::until("all has happened that panels show", SOON, async || {
-            envoy.send(Request::get("/").header("x-key", "a")).await.unwrap();
+            envoy.send(Request::post("/", "a body").header("x-key", "a")).await.unwrap();
             text = envoy.admin_get("/stats/prometheus").await.unwrap().text();
             text += &aggregator.admin_get("/metrics").await.unwrap().text();
             let results = [
@@ -173,6 +178,8 @@ impl Exported {
                 "weir_settled_total{",
                 "weir_usage_tokens_total{",
                 "weir_unlisted_values_total{",
+                "weir_unpriced_models_total{",
+                "weir_usage_estimated_total{",
             ];
             let mut expected = ["outcome=\"denied\"", "outcome=\"allowed\""].into_iter().chain(results);
             expected.all(|expected| text.contains(expected))
