@@ -112,6 +112,21 @@ struct Exported {
     filter: Vec<u8>,
 }
 
+/// Rules that count in each way, by metadata that a filter before has set.
+fn rules() -> Value {
+    let used = json!({ "metadata": { "filter": "test", "input": "in", "output": "out" } });
+    let unknown = json!({ "metadata": { "filter": "nobody", "input": "in", "output": "out" } });
+    json!({ "aggregator": { "cluster": bootstrap::AGGREGATOR_CLUSTER }, "rules": [
+        { "name": "a.rule-of_mine", "identifier": { "header": "x-key" }, "limit": LIMIT, "window": "1h" },
+        { "name": "held", "identifier": { "header": "x-key" }, "limit": 9, "window": "1h", "algorithm": "sliding_log" },
+        { "name": "settled", "identifier": { "header": "x-key" }, "limit": 1_000, "window": "1h", "cost": { "refund": "5xx" } },
+        { "name": "listed", "identifier": { "header": "x-key", "one_of": ["shared"] }, "limit": 1_000, "window": "1h" },
+        { "name": "tokens", "identifier": { "header": "x-key" }, "limit": 1_000, "window": "1h", "cost": { "usage": used, "max": 9, "reserve": { "input": 0, "output": 1 } } },
+        { "name": "money", "identifier": { "header": "x-key" }, "limit": { "usd": 5 }, "window": "1h", "cost": { "usage": used, "prices": { "*": { "input": 1, "output": 1 } } } },
+        { "name": "guessed", "identifier": { "header": "x-key" }, "limit": 1_000, "window": "1h", "cost": { "usage": unknown, "max": 9, "reserve": { "input": 2, "output": 1 } } },
+    ]})
+}
+
 impl Exported {
     async fn gather() -> Exported {
         let redis = Redis::start(RedisOptions::default()).await.unwrap();
@@ -130,24 +145,13 @@ impl Exported {
         .await
         .unwrap();
         let wasm = binaries::filter().unwrap();
-        let used = json!({ "metadata": { "filter": "test", "input": "in", "output": "out" } });
-        let unknown = json!({ "metadata": { "filter": "nobody", "input": "in", "output": "out" } });
         let set_metadata = json!({ "name": "set_metadata", "typed_config": {
             "@type": "type.googleapis.com/envoy.extensions.filters.http.set_metadata.v3.Config",
             "metadata": [{ "metadata_namespace": "test", "value": { "in": 3, "out": 2 } }],
         }});
-        let config = json!({ "aggregator": { "cluster": bootstrap::AGGREGATOR_CLUSTER }, "rules": [
-            { "name": "a.rule-of_mine", "identifier": { "header": "x-key" }, "limit": LIMIT, "window": "1h" },
-            { "name": "held", "identifier": { "header": "x-key" }, "limit": 9, "window": "1h", "algorithm": "sliding_log" },
-            { "name": "settled", "identifier": { "header": "x-key" }, "limit": 1_000, "window": "1h", "cost": { "refund": "5xx" } },
-            { "name": "listed", "identifier": { "header": "x-key", "one_of": ["shared"] }, "limit": 1_000, "window": "1h" },
-            { "name": "tokens", "identifier": { "header": "x-key" }, "limit": 1_000, "window": "1h", "cost": { "usage": used, "max": 9, "reserve": { "input": 0, "output": 1 } } },
-            { "name": "money", "identifier": { "header": "x-key" }, "limit": { "usd": 5 }, "window": "1h", "cost": { "usage": used, "prices": { "*": { "input": 1, "output": 1 } } } },
-            { "name": "guessed", "identifier": { "header": "x-key" }, "limit": 1_000, "window": "1h", "cost": { "usage": unknown, "max": 9, "reserve": { "input": 2, "output": 1 } } },
-        ]});
         let upstream = Upstream::start(Protocol::Http1, |_| Ok(upstream::whole(200, "an answer"))).await;
         let envoy = Envoy::start(EnvoyOptions {
-            filter: Filter::Weir(Weir::new(wasm.clone(), config)),
+            filter: Filter::Weir(Weir::new(wasm.clone(), rules())),
             aggregator_ports: vec![aggregator.grpc_port()],
             before: vec![set_metadata],
             ..upstream.options()
