@@ -592,7 +592,7 @@ async fn wrong_commands_fail(weir: &Weir) {
         (
             with(&["set"], &["--ban", "--expires-at", "tomorrow"]),
             2,
-            "expected a moment, such as 2030-01-31T12",
+            "expected a moment in UTC, with Z at its end, such as 2030-01-31T12",
         ),
         (with(&["credit", "7"], &[]), 1, "a credit adds to the limit until it expires"),
         (with(&["set"], &[]), 2, "--limit"),
