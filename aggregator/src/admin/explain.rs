@@ -12,7 +12,7 @@ use crate::region::status::counters;
 use std::collections::BTreeSet;
 use weir_core::control::name_of;
 use weir_core::fields::written;
-use weir_core::matching::canonical::{DIGEST_PREFIX, canonical_identifier};
+use weir_core::matching::canonical::canonical_identifier;
 use weir_core::model::exact::AlgorithmKind;
 use weir_core::model::key::NodeId;
 use weir_core::model::time::UnixMs;
@@ -152,8 +152,7 @@ fn unused(
 /// Whether all rules of the namespace count digests, and `canonical` is none.
 fn names_raw_value(limits: &Limits<'_>, (workspace, namespace): &(String, String), canonical: &[u8]) -> bool {
     let mut rules = limits.rules_in(workspace.as_bytes(), namespace.as_bytes()).peekable();
-    let is_digest = is_digest(canonical) || canonical.starts_with(DIGEST_PREFIX);
-    !is_digest && rules.peek().is_some() && rules.all(|rule| rule.identifier_parts == 0)
+    !is_digest(canonical) && rules.peek().is_some() && rules.all(|rule| rule.identifier_parts == 0)
 }
 
 /// The text for a key without windows: its other windows, or the namespaces that filters count.

@@ -5,6 +5,7 @@
 use crate::fields::Errors;
 use crate::fields::Fields;
 use crate::fields::{Value, quoted};
+use crate::matching::canonical::DIGEST_PREFIX;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -15,10 +16,11 @@ use sha2::{Digest, Sha256};
 /// Every digest begins with this prefix, by which it can be recognised.
 const PREFIX: &[u8] = b"hmac:";
 
-/// Whether a text may be an identifier of a rule whose identifiers are digests: one of those, or what stands for a value that is missing,
-/// ambiguous or unlisted, or everybody.
+/// Whether a text may be an identifier of a rule whose identifiers are digests: one of those or of a long text, what stands for a value that
+/// is missing, ambiguous or unlisted, or everybody.
 pub fn is_digest(identifier: &[u8]) -> bool {
-    identifier.starts_with(PREFIX) || identifier.starts_with(b"\\") || identifier == b"*"
+    let begins = |prefix: &&[u8]| identifier.starts_with(prefix);
+    [PREFIX, DIGEST_PREFIX, b"\\"].iter().any(begins) || identifier == b"*"
 }
 
 /// Length of the longest name of an environment variable, in bytes.

@@ -1,10 +1,9 @@
 //! What a document has around a plugin: the aggregators' cluster, the connection manager, what happens if the plugin fails, and another
 //! filter of the same kind.
 
-use super::order::{filters_of, name, value_at};
+use super::order::{filters_of, manager_of, name, one_or_list, value_at};
 use serde_json::Value;
-use weir_core::rules::field;
-use weir_core::rules::{Config, PluginConfig, STAND_IN};
+use weir_core::rules::{Config, PluginConfig, STAND_IN, field};
 
 /// The extension that states a cluster's protocol.
 const PROTOCOL: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
@@ -97,6 +96,9 @@ fn without_keepalive(document: &Value, cluster: &str) -> Option<String> {
 /// Warns of rules by an address that Envoy takes from a header.
 fn written_address(document: &Value, plugin: &PluginConfig) -> Option<String> {
     let manager = manager_of(document, &plugin.path)?;
+    if !manager.get("@type").and_then(Value::as_str)?.ends_with(MANAGER) {
+        return None;
+    }
     let is_verified = field(manager, "use_remote_address", "useRemoteAddress").and_then(Value::as_bool) == Some(true)
         // Whoever states these knows what stands before this Envoy.
         || field(manager, "xff_num_trusted_hops", "xffNumTrustedHops").is_some_and(|hops| hops != 0)
@@ -117,32 +119,18 @@ fn by_address(config: &Value) -> Option<String> {
     let reads = |part: &Value| part.get("trusted_hops").is_none_or(|hops| hops == 0);
     let networks = config.get("client_networks").filter(|networks| reads(networks));
     let rules = config.get("rules").and_then(Value::as_array).into_iter().flatten().enumerate();
-    let listed = |value: &'_ Value| value.as_array().cloned().unwrap_or_else(|| vec![value.clone()]);
-    let field_of = |rule: &Value| {
-        let parts = listed(rule.get("identifier").unwrap_or(&Value::Null));
-        let conditions = rule.get("match").unwrap_or(&Value::Null);
-        let exceptions = listed(conditions.get("except").unwrap_or(&Value::Null));
-        let reads_network = |conditions: &Value| conditions.get("client_network").is_some_and(reads);
-        match () {
-            () if parts.iter().filter_map(|part| part.get("client_address")).any(reads) => {
-                Some("identifier.client_address")
-            }
-            () if reads_network(conditions) => Some("match.client_network"),
-            () if exceptions.iter().any(reads_network) => Some("match.except.client_network"),
-            () => None,
-        }
-    };
-    let mut of_rules =
-        rules.filter_map(|(at, rule)| field_of(rule).map(|field| format!("rules[{at}].{field}")));
+    let mut of_rules = rules.filter_map(|(at, rule)| {
+        let sources = [
+            ("identifier.client_address", &rule["identifier"], "client_address"),
+            ("match.client_network", &rule["match"], "client_network"),
+            ("match.except.client_network", &rule["match"]["except"], "client_network"),
+        ];
+        let mut read = sources.into_iter().filter(|(_, holders, name)| {
+            one_or_list(holders).iter().filter_map(|holder| holder.get(name)).any(reads)
+        });
+        read.next().map(|(field, ..)| format!("rules[{at}].{field}"))
+    });
     networks.map(|_| "client_networks".to_owned()).or_else(|| of_rules.next())
-}
-
-/// The connection manager whose list of filters has the plugin.
-fn manager_of<'a>(document: &'a Value, path: &str) -> Option<&'a Value> {
-    let ends = [".http_filters[", ".httpFilters["].into_iter();
-    let manager = value_at(document, path.get(..ends.filter_map(|name| path.rfind(name)).max()?)?)?;
-    let kind = manager.get("@type").and_then(Value::as_str)?;
-    kind.ends_with(MANAGER).then_some(manager)
 }
 
 /// Warns of a plugin whose failure lets requests pass without a limit.

@@ -1,7 +1,7 @@
 //! Rules by fields of the body, which filters of Envoy parse and leave in metadata: what clients evade or invent, and filters that stand
 //! where the metadata is not there yet.
 
-use super::order::{filters_of, kind, name, value_at};
+use super::order::{filters_of, kind, list_of, manager_of, name, one_or_list};
 use serde_json::{Value, json};
 use weir_core::model::exact::Algorithm;
 use weir_core::rules::{
@@ -42,12 +42,8 @@ impl<'a> Chain<'a> {
     /// The list of filters that has the plugin.
     pub fn of(document: &'a Value, plugin: &'a PluginConfig) -> Option<Chain<'a>> {
         let (filters, own) = filters_of(document, &plugin.path)?;
-        let end = ["http_filters[", "httpFilters["]
-            .iter()
-            .filter_map(|name| Some(plugin.path.rfind(name)? + name.len()));
-        let path = plugin.path.get(..end.max()?.checked_sub(1)?)?;
-        let manager = path.rsplit_once('.').and_then(|(manager, _)| value_at(document, manager));
-        Some(Chain { filters, own, path, manager })
+        let (path, _) = list_of(&plugin.path)?;
+        Some(Chain { filters, own, path, manager: manager_of(document, &plugin.path) })
     }
 
     /// The parsers of bodies in the list: place, filter, and the namespaces that it writes.
@@ -339,10 +335,6 @@ fn read(json: &Value) -> Vec<Read<'_>> {
         }
     }
     found
-}
-
-fn one_or_list(value: &Value) -> &[Value] {
-    value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice)
 }
 
 fn namespace_of(metadata: &Value) -> Option<&str> {

@@ -1,5 +1,6 @@
 //! Conditions and overrides that mean another thing than they look like: patterns of other programs, which here are plain text.
 
+use super::order::one_or_list;
 use serde_json::Value;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -8,8 +9,8 @@ use std::collections::hash_map::Entry;
 const ANY_METHOD: [&str; 3] = ["ALL", "ANY", "*"];
 /// What makes a regular expression more than a text.
 const OPERATORS: [char; 13] = ['.', '*', '+', '?', '(', ')', '[', ']', '{', '}', '|', '\\', '$'];
-/// Most overrides of a rule that are warned of.
-const OVERRIDES_SHOWN: usize = 5;
+/// Most overrides of a rule that are warned of, for each reason.
+pub const OVERRIDES_SHOWN: usize = 5;
 
 /// Warns of conditions and overrides of all rules of a valid configuration.
 pub fn warnings(json: &Value) -> Vec<String> {
@@ -47,8 +48,8 @@ fn of_path(kind: &str, text: &str) -> Option<String> {
 }
 
 fn of_methods(methods: &Value) -> Option<String> {
-    let methods = methods.as_array().map_or(std::slice::from_ref(methods), Vec::as_slice);
-    let method = methods.iter().filter_map(Value::as_str).find(|method| ANY_METHOD.contains(method))?;
+    let method =
+        one_or_list(methods).iter().filter_map(Value::as_str).find(|method| ANY_METHOD.contains(method))?;
     Some(format!("{method} is no method; without methods a rule is for any"))
 }
 

@@ -96,16 +96,32 @@ fn left_by_header(at: usize, rule: &Value) -> Option<String> {
 }
 
 fn reads_claims(identifier: &Value) -> bool {
-    let parts = identifier.as_array().map_or(std::slice::from_ref(identifier), Vec::as_slice);
-    parts.iter().any(|part| part.get("jwt_claim").is_some())
+    one_or_list(identifier).iter().any(|part| part.get("jwt_claim").is_some())
 }
 
-/// The list of HTTP filters that has the plugin, and its place there.
-pub(super) fn filters_of<'a>(document: &'a Value, path: &str) -> Option<(&'a Vec<Value>, usize)> {
+/// The values of a field that takes one or a list.
+pub(super) fn one_or_list(value: &Value) -> &[Value] {
+    value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice)
+}
+
+/// The path of the list of HTTP filters that has the plugin, and what follows there.
+pub(super) fn list_of(path: &str) -> Option<(&str, &str)> {
     let ends = ["http_filters[", "httpFilters["].into_iter();
     let end = ends.filter_map(|name| Some(path.rfind(name)? + name.len())).max()?;
     let (list, rest) = path.split_at_checked(end)?;
+    Some((list.strip_suffix('[')?, rest))
+}
+
+/// That list, and the plugin's place there.
+pub(super) fn filters_of<'a>(document: &'a Value, path: &str) -> Option<(&'a Vec<Value>, usize)> {
+    let (list, rest) = list_of(path)?;
     Some((value_at(document, list)?.as_array()?, rest.split_once(']')?.0.parse().ok()?))
+}
+
+/// What contains that list: a connection manager.
+pub(super) fn manager_of<'a>(document: &'a Value, path: &str) -> Option<&'a Value> {
+    let (manager, _) = list_of(path)?.0.rsplit_once('.')?;
+    value_at(document, manager)
 }
 
 /// The value at a path such as `a.b[0].c`; `None` if a name in it has a dot.

@@ -1,5 +1,6 @@
 //! Summarises a valid configuration: what each rule limits, and which rules clients can evade.
 
+use super::conditions::OVERRIDES_SHOWN;
 use weir_core::fields::written;
 use weir_core::matching::glob::matches_parts;
 use weir_core::model::exact::Algorithm;
@@ -8,9 +9,6 @@ use weir_core::rules::{Ban, CarriedLimit, Config, Cost, ResponseCost, Share, Vio
 
 /// The module with response callbacks.
 pub const MODULE_OF_RESPONSES: &str = "weir-filter-responses.wasm";
-
-/// Most overrides of a rule that are warned of.
-const OVERRIDES_SHOWN: usize = 5;
 
 /// Limits below this one are warned of if the algorithm is not exact.
 const SMALL: u64 = 5;

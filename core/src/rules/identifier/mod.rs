@@ -59,7 +59,18 @@ pub fn identifier_of(values: &[&[u8]], out: &mut Vec<u8>) {
 /// Whether a part of a canonical identifier has a value. One without any is of all clients whose requests lack it, or have a value that
 /// is not listed.
 pub fn has_value(identifier: &[u8]) -> bool {
-    identifier.split(|byte| *byte == b'|').any(|part| ![ABSENT, AMBIGUOUS, UNLISTED].contains(&part))
+    values(identifier).any(|value| value.is_some())
+}
+
+/// The values of the parts of a canonical identifier, as they are written; `None` for what stands for no value.
+fn values(identifier: &[u8]) -> impl Iterator<Item = Option<&[u8]>> {
+    let mut escaped = false;
+    let parts = identifier.split(move |byte| {
+        let separates = *byte == b'|' && !escaped;
+        escaped = *byte == b'\\' && !escaped;
+        separates
+    });
+    parts.map(|part| (![ABSENT, AMBIGUOUS, UNLISTED].contains(&part)).then_some(part))
 }
 
 /// Whether a canonical identifier has a value that is not the same for all clients; `of_service`: which of its parts are. Of a digest that is
@@ -69,15 +80,8 @@ pub fn is_of_client(identifier: &[u8], of_service: &[bool]) -> bool {
     if !is_mixed {
         return has_value(identifier);
     }
-    let mut escaped = false;
-    let parts = identifier.split(|byte| {
-        let separates = *byte == b'|' && !escaped;
-        escaped = *byte == b'\\' && !escaped;
-        separates
-    });
-    let has_value = |part: &[u8]| ![ABSENT, AMBIGUOUS, UNLISTED].contains(&part);
     !identifier.starts_with(DIGEST_PREFIX)
-        && parts.zip(of_service).any(|(part, of_service)| !of_service && has_value(part))
+        && values(identifier).zip(of_service).any(|(value, of_service)| !of_service && value.is_some())
 }
 
 /// One part of an identifier.

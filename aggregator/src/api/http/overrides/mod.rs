@@ -65,12 +65,13 @@ pub(super) async fn put(api: &HttpApi, body: &[u8], caller: &Caller) -> Result<V
     let target = request.place.target(workspace);
     let control = Control { target, effect: request.effect, expires, revision: 0 };
     control.check().map_err(|error| parse::explain(&error, request.effect))?;
-    if reach::is_secret(&api.services, &control.target) {
+    let rules = api.services.status.rules_of_region();
+    if reach::is_secret(&rules, &control.target) {
         let problem = FieldProblem { field: "identifier".to_owned(), message: NAME_THE_DIGEST.to_owned() };
         return Err(Problem::fields(vec![problem]));
     }
     let wish = Wish::Set(request.effect, expires);
-    let warning = reach::warning(&api.services, caller, &control.target);
+    let warning = reach::warning(&rules, caller, &control.target);
     let mut answer = change(api, by(caller, request.author, control.target, wish, request.reason)).await?;
     put_field(&mut answer, "warning", warning.map(Value::from));
     Ok(answer)

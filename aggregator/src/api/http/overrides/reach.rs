@@ -3,7 +3,6 @@
 
 use crate::auth::Caller;
 use crate::controls::NAME_THE_DIGEST;
-use crate::region::services::Services;
 use crate::region::status::counters::Rule;
 use std::collections::BTreeSet;
 use std::net::Ipv6Addr;
@@ -17,16 +16,15 @@ use weir_core::rules::is_digest;
 const MAX_NAMES: usize = 5;
 
 /// Whether a control names an identifier where all rules count digests, so that it may be a secret, which is not to be stored.
-pub(super) fn is_secret(services: &Services, target: &Target) -> bool {
-    names_raw_value(&services.status.rules_of_region(), target).is_some_and(|of_all| of_all)
+pub(super) fn is_secret(rules: &[Rule], target: &Target) -> bool {
+    names_raw_value(rules, target) == Some(true)
 }
 
 /// Whether all rules, or some, count digests where a control names an identifier that is none. `None` if no rule does, or the control is for
 /// all namespaces, some of which count otherwise.
 fn names_raw_value(rules: &[Rule], target: &Target) -> Option<bool> {
     let Selector::Identifier(text) = &target.selector else { return None };
-    let is_digest = is_digest(text.as_bytes()) || text.as_bytes().starts_with(DIGEST_PREFIX);
-    if is_digest {
+    if is_digest(text.as_bytes()) {
         return None;
     }
     let concerned = rules.iter().filter(|rule| is_there(rule, target));
@@ -35,14 +33,13 @@ fn names_raw_value(rules: &[Rule], target: &Target) -> Option<bool> {
     (is_meant && !hashed.is_empty()).then_some(others.is_empty())
 }
 
-/// The warning; `None` if a filter counts there, or no filter has reported its rules.
-pub(super) fn warning(services: &Services, caller: &Caller, target: &Target) -> Option<String> {
-    let rules = services.status.rules_of_region();
+/// The warning; `None` if a filter counts there, or no filter has reported its rules. `rules`: those of the region.
+pub(super) fn warning(rules: &[Rule], caller: &Caller, target: &Target) -> Option<String> {
     let may_name = |workspace: &str| caller.workspace(Some(workspace.as_bytes())).is_some();
-    unreported(&rules, target, may_name)
-        .or_else(|| unreported_window(&rules, target))
-        .or_else(|| names_raw_value(&rules, target).map(|_| format!("some {NAME_THE_DIGEST}")))
-        .or_else(|| unmatched_parts(&rules, target))
+    unreported(rules, target, may_name)
+        .or_else(|| unreported_window(rules, target))
+        .or_else(|| names_raw_value(rules, target).map(|_| format!("some {NAME_THE_DIGEST}")))
+        .or_else(|| unmatched_parts(rules, target))
         .or_else(|| uncounted_address(&target.selector))
 }
 

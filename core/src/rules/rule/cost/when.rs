@@ -140,12 +140,14 @@ impl WhenCost {
     ) -> Option<Settled> {
         if end.stage != Stage::Unanswered {
             for (line, number) in self.lines.iter().zip(1..) {
-                if line.is_unknown(end, buffer) {
-                    return Some(Settled::by(self.unanswered, Line::Unanswered));
-                }
-                if line.applies(end, buffer)? {
-                    let cost = line.cost.of(end.response).unwrap_or(self.default);
-                    return Some(Settled::by(cost, Line::Number(number)));
+                match line.fit(end, buffer) {
+                    Fit::No => {}
+                    Fit::Yes => {
+                        let cost = line.cost.of(end.response).unwrap_or(self.default);
+                        return Some(Settled::by(cost, Line::Number(number)));
+                    }
+                    Fit::AtEnd => return None,
+                    Fit::Never => return Some(Settled::by(self.unanswered, Line::Unanswered)),
                 }
             }
         }
@@ -214,6 +216,16 @@ fn highest(lines: &[WhenLine], default: u64) -> Option<u64> {
     })
 }
 
+/// Whether a line applies to a response.
+enum Fit {
+    Yes,
+    No,
+    /// That is known once the response has ended.
+    AtEnd,
+    /// The response has ended without what states it: it broke off, or its trailers were taken away. A later line must not decide then.
+    Never,
+}
+
 impl WhenLine {
     fn of_statuses(statuses: Vec<RangeInclusive<u16>>, cost: u64) -> WhenLine {
         WhenLine {
@@ -275,33 +287,31 @@ impl WhenLine {
             && self.details.as_ref().is_none_or(|details| end.details(buffer).starts_with(details))
     }
 
-    /// Whether the response has ended without what states whether the line applies: it broke off, or its trailers were taken away. A later
-    /// line must not decide then.
-    fn is_unknown<R: Request + ?Sized>(&self, end: &End<'_, R>, buffer: &mut Vec<u8>) -> bool {
-        if !matches!(end.stage, Stage::Ended(_)) || !self.headers_apply(end, buffer) {
-            return false;
-        }
-        // A response of gRPC with another status of HTTP has none of its own.
-        let has_to_state = end.is_grpc() && end.status() == Some(200);
-        let lacks_status = !self.grpc_statuses.is_empty() && has_to_state && end.grpc_status() == Some(None);
-        lacks_status || (!self.metadata.is_empty() && end.ending(buffer) == Ending::Unanswered)
-    }
-
-    /// Whether it applies. `None`: that is known once the response has ended.
-    fn applies<R: Request + ?Sized>(&self, end: &End<'_, R>, buffer: &mut Vec<u8>) -> Option<bool> {
+    /// Whether it applies.
+    fn fit<R: Request + ?Sized>(&self, end: &End<'_, R>, buffer: &mut Vec<u8>) -> Fit {
         if !self.headers_apply(end, buffer) {
-            return Some(false);
+            return Fit::No;
+        }
+        let has_ended = matches!(end.stage, Stage::Ended(_));
+        if has_ended && !self.metadata.is_empty() && end.ending(buffer) == Ending::Unanswered {
+            return Fit::Never;
         }
         if !self.grpc_statuses.is_empty() {
-            match end.grpc_status()? {
-                Some(status) if self.grpc_statuses.contains(&status) => {}
-                _ => return Some(false),
+            match end.grpc_status() {
+                None => return Fit::AtEnd,
+                Some(Some(status)) if self.grpc_statuses.contains(&status) => {}
+                // A response of gRPC with another status of HTTP has none of its own.
+                Some(None) if has_ended && end.is_grpc() && end.status() == Some(200) => return Fit::Never,
+                Some(_) => return Fit::No,
             }
         }
         if !self.metadata.is_empty() && end.stage == Stage::Headers {
-            return None;
+            return Fit::AtEnd;
         }
-        Some(self.metadata.iter().all(|condition| condition.matches(end.response, buffer)))
+        match self.metadata.iter().all(|condition| condition.matches(end.response, buffer)) {
+            true => Fit::Yes,
+            false => Fit::No,
+        }
     }
 
     fn status_applies<R: Request + ?Sized>(&self, end: &End<'_, R>) -> bool {
