@@ -5,6 +5,7 @@ use crate::support::rlqs::{Assigned, Entries, Proxy, RawProxy, reports, usage};
 use crate::support::rls::{OK, OVER, call, codes, descriptor, remaining, request};
 use crate::support::server::{DEADLINE, TOKEN, Weir, settings, start_with, until};
 use serde_json::json;
+use std::net::SocketAddr;
 use std::time::Duration;
 use tempfile::TempDir;
 use tokio::time::{Instant, timeout_at};
@@ -17,8 +18,10 @@ use weir_aggregator::api::rls::config::MAX_DEPTH;
 use weir_aggregator::api::{ApiSettings, rls};
 use weir_aggregator::auth::{self, Listed, NewToken};
 use weir_aggregator::database::DatabaseOptions;
+use weir_aggregator::redis::StoreOptions;
 use weir_aggregator::server::Settings;
 use weir_core::model::schedule::Schedule;
+use weir_envoy::{Redis, RedisOptions};
 
 const LIMITS: &str = "
 domain: edge
@@ -107,6 +110,30 @@ async fn what_is_reported_counts_for_all_and_is_denied_when_used_up() {
     drop(proxy);
     until("the stream is removed", || service.metric("streams") == 0.0).await;
     assert_eq!(service.metric("buckets"), 0.0);
+}
+
+/// Nothing waits for a new bucket's assignment, so it waits for the region's counts, also where these take longer than a request may wait.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_bucket_waits_for_counts_that_come_late() {
+    /// Far more than the 50 ms that a request waits for its answer.
+    const ONE_WAY: Duration = Duration::from_millis(60);
+    let redis = Redis::start(RedisOptions::default()).await.unwrap();
+    let on = |address: SocketAddr| {
+        let store = StoreOptions::parse(&format!("redis://{address}"), "test-region").unwrap();
+        Service::start_with(|settings| Settings { store: Some(store), ..settings })
+    };
+    let near = on(redis.address()).await;
+    let left = near.proxy().await.tokens(USER, 45, 0).await;
+    assert!((1..=55).contains(&left), "{left} of 55 that are left");
+    until("its count is in Redis", || {
+        near.weir.metric("weir_ratelimit_origin_operations_total{op=\"replay\"}") > 0.0
+    })
+    .await;
+    let proxy = weir_envoy::Proxy::start_distant(redis.address(), ONE_WAY).await.unwrap();
+    let far = on(proxy.address()).await;
+    // Far from half of the limit, so the key is not pushed unasked.
+    let given = far.proxy().await.tokens(USER, 0, 60).await;
+    assert!((1..=55).contains(&given), "{given} of 55 that are left");
 }
 
 /// Use beyond what was assigned has happened, so it is charged.
