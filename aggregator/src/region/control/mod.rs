@@ -162,9 +162,12 @@ impl Live {
     /// Applies the limits to the keys that the region holds, until the program ends.
     async fn apply_limits(&self) {
         loop {
-            let book = self.book();
-            let next = self.limits.lock().next(&mut &*self.hub, book.controls());
-            drop(book);
+            let next = {
+                let mut limits = self.limits.lock();
+                // Read under the lock, as `take` announces a change after it has stored it: an older book would hide the
+                // change's end until another change.
+                limits.next(&mut &*self.hub, self.book().controls())
+            };
             self.hub.idle(next).await;
         }
     }
