@@ -1,34 +1,34 @@
 //! How a rule's check of a request ends.
 //!
-//! One row of [`outcome_table`] is an outcome: its variant, its name in metrics, JSON and access logs, its label on the status page, its tag
-//! in [`RuleCounters`](crate::model::wire::RuleCounters), its [`Group`], and its meaning. Order, frames, JSON, columns of the terminal and
-//! figures of the page follow from the rows, so a further outcome is a row here, and the place that counts it.
+//! One row of [`outcome_table`] is an outcome: its variant, its name in metrics, JSON and access logs, its label on the status page, its
+//! [`Group`], and its meaning. Order, JSON, columns of the terminal and figures of the page follow from the rows, so a further outcome is a
+//! row here, a field of [`RuleCounters`](crate::model::wire::RuleCounters), and the place that counts it.
 
 use serde::{Deserialize, Serialize};
 
-/// Passes the rows to a macro. A tag is never changed and never used again.
+/// Passes the rows to a macro.
 macro_rules! outcome_table {
     ($with:ident) => {
         $with! {
             /// The request passed.
-            Allowed allowed "allowed" 7 Allowed;
+            Allowed allowed "allowed" Allowed;
             /// The request was denied.
-            Denied denied "denied" 8 Denied;
+            Denied denied "denied" Denied;
             /// A rule in shadow mode would have denied the request.
-            ShadowDenied shadow_denied "shadow" 9 Shadow;
+            ShadowDenied shadow_denied "shadow" Shadow;
             /// An override or live control exempts the identifier.
-            Exempt exempt "exempt" 10 Other;
+            Exempt exempt "exempt" Other;
             /// The limit is exact, and its store did not decide in time.
-            Undecided undecided "undecided" 11 Other;
+            Undecided undecided "undecided" Other;
             /// The request was denied by a ban.
-            Banned banned "banned" 12 Denied;
+            Banned banned "banned" Denied;
         }
     };
 }
 pub(in crate::model) use outcome_table;
 
 macro_rules! outcomes {
-    ($($(#[$meaning:meta])* $variant:ident $name:ident $label:literal $tag:literal $group:ident;)*) => {
+    ($($(#[$meaning:meta])* $variant:ident $name:ident $label:literal $group:ident;)*) => {
         /// How a rule's check ended: a value of the label `outcome` of `weir_decisions_total`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum RuleOutcome {

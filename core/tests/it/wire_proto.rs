@@ -1,16 +1,14 @@
-//! `wire.proto`, which clients in other languages are made from, describes what `wire.rs` sends.
+//! `wire.proto` has all that a client in another language needs, and its frames stay as they are.
 
 use prost::Message;
 use prost_reflect::{
-    DescriptorPool, DynamicMessage, FieldDescriptor, Kind, MessageDescriptor, ReflectMessage, Value,
+    DescriptorPool, DynamicMessage, FieldDescriptor, MessageDescriptor, ReflectMessage, Value,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use weir_core::model::wire::{self, FilterFrame, RegionFrame};
 use weir_core::model::{exact, trace, window};
 
 const PROTO: &str = include_str!("../../src/model/wire.proto");
-const RUST: &str = include_str!("../../src/model/wire.rs");
-const OUTCOMES: &str = include_str!("../../src/model/outcome.rs");
 const FRAMES: &str = include_str!("wire_frames.txt");
 
 /// `wire.proto`, compiled.
@@ -20,95 +18,25 @@ fn pool() -> DescriptorPool {
     DescriptorPool::from_file_descriptor_set(set).unwrap()
 }
 
-/// A field as `label kind name = tag`, in the terms of prost's attributes.
-fn described(field: &FieldDescriptor) -> String {
-    let kind = match field.kind() {
-        Kind::Message(message) => message.name().to_owned(),
-        kind => format!("{kind:?}").to_lowercase(),
-    };
-    let is_message = matches!(field.kind(), Kind::Message(_));
-    let label = match (field.is_list(), field.supports_presence() && !is_message) {
-        (true, _) => "repeated ",
-        (false, true) => "optional ",
-        (false, false) => "",
-    };
-    format!("{label}{kind} {} = {}", field.name(), field.number())
-}
-
-/// The messages that a frame may have, with their fields.
-fn reached(message: &MessageDescriptor, all: &mut BTreeMap<String, BTreeSet<String>>) {
-    if all.contains_key(message.name()) {
-        return;
+/// Notes a message and those within it.
+fn note_reached(message: &MessageDescriptor, reached: &mut BTreeSet<String>) {
+    if reached.insert(message.name().to_owned()) {
+        let kinds = message.fields().map(|field| field.kind());
+        kinds.filter_map(|kind| kind.as_message().cloned()).for_each(|inner| note_reached(&inner, reached));
     }
-    all.insert(message.name().to_owned(), message.fields().map(|field| described(&field)).collect());
-    for field in message.fields() {
-        if let Kind::Message(inner) = field.kind() {
-            reached(&inner, all);
-        }
-    }
-}
-
-/// `wire.rs` with the message that a macro makes, whose fields by outcome are the rows of a table.
-fn rust() -> String {
-    let rows = OUTCOMES.lines().filter_map(|line| match line.split_whitespace().collect::<Vec<_>>()[..] {
-        [_, name, label, tag, group] if label.starts_with('"') && group.ends_with(';') => {
-            Some(format!("    #[prost(uint64, tag = \"{tag}\")]\n    pub {name}: u64,\n"))
-        }
-        _ => None,
-    });
-    let repeated = "    $($(#[$meaning])* #[prost(uint64, tag = $tag)] pub $name: u64,)*\n";
-    let text = RUST.replace("\n        ", "\n");
-    assert!(text.contains(repeated));
-    text.replace(repeated, &rows.collect::<String>())
-}
-
-/// The messages of `wire.rs`, with their fields as prost encodes them.
-fn messages_of_rust() -> BTreeMap<String, BTreeSet<String>> {
-    let mut messages = BTreeMap::new();
-    for text in rust().split("prost::Message)]\npub struct ").skip(1) {
-        let (name, rest) = text.split_once(" {\n").unwrap();
-        let body = rest.split("\n}").next().unwrap();
-        let fields = body.split("#[prost(").skip(1).map(|field| {
-            let (attribute, rest) = field.split_once(")]\n    pub ").unwrap();
-            let (name, rest) = rest.split_once(": ").unwrap();
-            let words: Vec<&str> = attribute.split(", ").collect();
-            let tag = words.last().unwrap().strip_prefix("tag = \"").unwrap().trim_end_matches('"');
-            let inner = rest.lines().next().unwrap().trim_end_matches(['>', ',']).rsplit('<').next().unwrap();
-            let (kind, is_message) = match words[0].split(' ').next().unwrap() {
-                "message" => (inner, true),
-                kind => (kind, false),
-            };
-            let label = match (words.contains(&"repeated"), words.contains(&"optional") && !is_message) {
-                (true, _) => "repeated ",
-                (false, true) => "optional ",
-                (false, false) => "",
-            };
-            format!("{label}{kind} {name} = {tag}")
-        });
-        messages.insert(name.to_owned(), fields.collect());
-    }
-    messages
 }
 
 #[test]
-fn every_message_and_tag_of_the_stream_is_described() {
+fn every_message_is_of_the_stream() {
     let pool = pool();
     let service = pool.get_service_by_name(wire::SERVICE).unwrap();
     let method = service.methods().find(|method| method.name() == wire::METHOD).unwrap();
     assert!(method.is_client_streaming() && method.is_server_streaming());
     assert_eq!((method.input().name(), method.output().name()), ("FilterFrame", "RegionFrame"));
-    let mut described = BTreeMap::new();
-    reached(&method.input(), &mut described);
-    reached(&method.output(), &mut described);
-    let rust = messages_of_rust();
-    for (message, fields) in &described {
-        assert_eq!(rust.get(message), Some(fields), "{message} in wire.rs (left) and in wire.proto");
-    }
-    assert_eq!(described.len(), pool.all_messages().len(), "all messages of wire.proto are in a frame");
-    // What only aggregators send to each other, over Redis.
-    let others: Vec<&str> =
-        rust.keys().filter(|name| !described.contains_key(*name)).map(String::as_str).collect();
-    assert_eq!(others, ["Change", "Changes", "Part"]);
+    let mut reached = BTreeSet::new();
+    note_reached(&method.input(), &mut reached);
+    note_reached(&method.output(), &mut reached);
+    assert_eq!(reached, pool.all_messages().map(|message| message.name().to_owned()).collect());
 }
 
 #[test]
@@ -207,7 +135,7 @@ fn golden_frames_are_decoded_and_encoded_to_the_same_bytes() {
         let descriptor = pool.get_message_by_name(&format!("weir.v1.{}", golden.message)).unwrap();
         let message = DynamicMessage::decode(descriptor, &golden.bytes[..]).unwrap();
         assert_eq!(message.encode_to_vec(), golden.bytes, "{} by wire.proto", golden.what);
-        assert_eq!(again(&golden), golden.bytes, "{} by wire.rs", golden.what);
+        assert_eq!(again(&golden), golden.bytes, "{} by the messages in Rust", golden.what);
         note_fields(&message, &mut seen);
         assert_eq!(shown(&message), golden.text, "{}", golden.what);
     }
