@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::fmt::Formatter;
 use std::marker::PhantomData;
 use std::str::FromStr;
+use weir_core::fields::{Bounds, Value, yaml};
 use weir_core::model::key::{MAX_TEXT_BYTES, is_reserved};
 
 /// Most zones listed in one entry.
@@ -142,7 +143,9 @@ impl Entry {
     /// The entry as YAML for the tokens file; an error if it is invalid.
     pub fn to_yaml(&self) -> Result<String, &'static str> {
         self.check()?;
-        serde_saphyr::to_string(&[self]).map_err(|_| "the entry cannot be written as YAML")
+        let json = serde_json::to_vec(&[self]).ok();
+        let value = json.as_deref().and_then(|json| Value::parse(json, Bounds::OF_A_FILE).ok());
+        value.as_ref().map(yaml::write).ok_or("the entry cannot be written as YAML")
     }
 
     /// Validates the entry, except for its digest.

@@ -32,7 +32,6 @@ pub use entry::{Entry, Listed, MAX_NAME_BYTES, MAX_NAMESPACES, MAX_SAN_BYTES, MA
 use crate::net::follow::{self, Contents, Followed, ReadError};
 use crate::net::listen::ConnectionInfo;
 use crate::net::tls::CertificateNames;
-use crate::net::yaml;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::metrics::api::Files;
 use caller::Holder;
@@ -45,7 +44,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 use tracing::{error, info};
-use weir_core::fields::yaml::{Dialect, Verbatim};
+use weir_core::fields::Value;
+use weir_core::fields::yaml::{self, Dialect, Verbatim};
 use weir_core::region::shares::Grants;
 
 /// Most entries in the file.
@@ -54,6 +54,8 @@ const MAX_TOKENS: usize = 10_000;
 pub const MAX_HEADER_BYTES: usize = 512;
 const NOT_A_DIGEST: &str =
     "sha256 is not the 64 hexadecimal digits of a digest; make one with weir-aggregator token";
+/// It may be one that is still being written, so an empty list must be explicit.
+const EMPTY: &str = "the file is empty; write [] to have no tokens";
 /// Prefix of a token, by which scanners recognise a leaked token.
 pub const PREFIX: &str = "weir_";
 
@@ -141,7 +143,7 @@ pub enum Wrong {
     TooMany(usize),
     /// An entry is invalid.
     #[error("entry {0}: {1}")]
-    Entry(usize, &'static str),
+    Entry(usize, String),
     /// Two entries share a name or a credential.
     #[error("entry {0} ({1:?}): an earlier entry has the same {2}")]
     Twice(usize, String, &'static str),
@@ -151,7 +153,7 @@ impl Wrong {
     /// The problem without the number of its entry.
     fn problem(&self) -> String {
         match self {
-            Wrong::Entry(_, what) => (*what).to_owned(),
+            Wrong::Entry(_, what) => what.clone(),
             Wrong::Twice(_, name, field) => format!("an earlier entry has the same {field} (name {name:?})"),
             other => other.to_string(),
         }
@@ -206,20 +208,16 @@ impl Tokens {
 
     /// The entries of a file's content, or all that is wrong with it, each with the number of its entry from 0 if it is of one.
     pub fn entries(text: &[u8]) -> Result<Vec<Entry>, Vec<(Option<usize>, String)>> {
-        let first = match Table::parse(text) {
-            Ok(_) => return yaml::document(text).map_err(|wrong| vec![(None, wrong)]),
-            Err(first) => first,
-        };
-        let mut taken = Taken::default();
-        let wrong = values(text).into_iter().enumerate().filter_map(|(at, value)| {
-            let entry = serde_json::from_value(value).map_err(|wrong| wrong.to_string());
+        let read = read_entries(text).map_err(|wrong| vec![(None, wrong.to_string())])?;
+        let (mut entries, mut wrong, mut taken) = (Vec::new(), Vec::new(), Taken::default());
+        for (number, entry) in (1..).zip(read) {
             let added = entry.and_then(|entry| {
-                Table::default().add(at + 1, entry, &mut taken).map_err(|wrong| wrong.problem())
+                entries.push(entry.clone());
+                Table::default().add(number, entry, &mut taken)
             });
-            Some((Some(at), added.err()?))
-        });
-        let wrong: Vec<_> = wrong.collect();
-        Err(if wrong.is_empty() { vec![(None, first.to_string())] } else { wrong })
+            wrong.extend(added.err().map(|added| (Some(number - 1), added.problem())));
+        }
+        if wrong.is_empty() { Ok(entries) } else { Err(wrong) }
     }
 
     fn over(table: Option<Table>, control: bool) -> Tokens {
@@ -339,25 +337,16 @@ impl NewToken {
 
 impl Table {
     fn parse(text: &[u8]) -> Result<Table, Wrong> {
-        if begins_with_a_token(text) {
-            return Err(Wrong::Pasted);
-        }
-        let entries: Option<Vec<Entry>> = yaml::document(text).map_err(Wrong::Yaml)?;
-        // An empty file may be one that is still being written, so an empty list must be explicit.
-        let entries =
-            entries.ok_or_else(|| Wrong::Yaml("the file is empty; write [] to have no tokens".to_owned()))?;
-        if entries.len() > MAX_TOKENS {
-            return Err(Wrong::TooMany(entries.len()));
-        }
         let (mut table, mut taken) = (Table::default(), Taken::default());
-        for (number, entry) in (1..).zip(entries) {
-            table.add(number, entry, &mut taken)?;
+        for (number, entry) in (1..).zip(read_entries(text)?) {
+            table.add(number, entry?, &mut taken)?;
         }
         Ok(table)
     }
 
     fn add(&mut self, number: usize, entry: Entry, taken: &mut Taken) -> Result<(), Wrong> {
-        entry.check().map_err(|what| Wrong::Entry(number, what))?;
+        let wrong = |what: &str| Wrong::Entry(number, what.to_owned());
+        entry.check().map_err(wrong)?;
         let twice = |field| Wrong::Twice(number, entry.name.clone(), field);
         if !taken.names.insert(entry.name.clone()) {
             return Err(twice("name"));
@@ -372,7 +361,7 @@ impl Table {
             return Ok(());
         }
         let digest = entry.sha256.as_deref().and_then(digest_of);
-        let digest = digest.ok_or(Wrong::Entry(number, NOT_A_DIGEST))?;
+        let digest = digest.ok_or_else(|| wrong(NOT_A_DIGEST))?;
         if !taken.digests.insert(digest) {
             return Err(twice("sha256"));
         }
@@ -413,14 +402,36 @@ pub fn begins_with_a_token(text: &[u8]) -> bool {
         .is_some_and(|rest| rest.len() >= 32 && rest.iter().all(u8::is_ascii_hexdigit))
 }
 
-/// The items of a file's only list.
-fn values(text: &[u8]) -> Vec<serde_json::Value> {
-    const TEXTS: Verbatim = Verbatim { fields: &["name", "sha256", "san", "workspace"], not_below: "" };
-    let documents = weir_core::fields::yaml::documents(text, Dialect::Written(TEXTS));
-    match documents.unwrap_or_default().first().map(|document| document.value.to_json()) {
-        Some(serde_json::Value::Array(entries)) => entries,
-        _ => Vec::new(),
+/// The entries of a file's content, as far as each can be read.
+fn read_entries(text: &[u8]) -> Result<Vec<Result<Entry, Wrong>>, Wrong> {
+    const WRITTEN: Verbatim = Verbatim {
+        fields: &["name", "sha256", "san", "workspace"],
+        lists: &["workspaces", "namespaces"],
+        not_below: "",
+    };
+    if begins_with_a_token(text) {
+        return Err(Wrong::Pasted);
     }
+    let documents = yaml::documents(text, Dialect::Written(WRITTEN)).map_err(Wrong::Yaml)?;
+    let [document] = documents.as_slice() else {
+        let what = if documents.is_empty() { EMPTY } else { "the file has several documents" };
+        return Err(Wrong::Yaml(what.to_owned()));
+    };
+    if let Some(again) = document.repeated.first() {
+        return Err(Wrong::Yaml(format!("{}: {}", again.path, again.problem())));
+    }
+    let entries = match &document.value {
+        Value::List(entries) => entries,
+        Value::Null => return Err(Wrong::Yaml(EMPTY.to_owned())),
+        _ => return Err(Wrong::Yaml("it is not a list".to_owned())),
+    };
+    if entries.len() > MAX_TOKENS {
+        return Err(Wrong::TooMany(entries.len()));
+    }
+    let entry = |(number, entry): (usize, &Value<'_>)| {
+        serde_json::from_value(entry.to_json()).map_err(|wrong| Wrong::Entry(number, wrong.to_string()))
+    };
+    Ok((1..).zip(entries).map(entry).collect())
 }
 
 /// The content of the only file.
@@ -484,23 +495,43 @@ mod tests {
         };
         assert_eq!(wrong(&entries(2)), "");
         let error = wrong(&entries(200));
-        assert!(error.contains("alias replay limit exceeded"), "{error}");
+        assert!(error.contains("repeated and merged ones included"), "{error}");
         assert!(error.contains("line "), "{error}");
     }
 
     #[test]
-    fn what_cannot_be_read_has_a_line_and_a_column() {
-        for text in [
-            "- {name: a, workspace: w, san: s}\n- {name: a, wrkspace: w}\n",
-            "- name: a\n  workspace: w\n  name: b\n",
-            "- name: [a]\n  san: s\n",
-            "- name: a\n  san: *s\n",
-            "- name: a\n san: s\n",
-            "- name: a\n  san: s\n  namespaces: {<<: 5}\n",
+    fn what_cannot_be_read_has_a_place() {
+        for (text, place) in [
+            (
+                "- {name: a, workspace: w, san: s}\n- {name: a, wrkspace: w}\n",
+                "entry 2: unknown field `wrkspace`",
+            ),
+            ("- {name: a, workspace: w, san: s}\n- 5\n", "entry 2: invalid type: integer `5`"),
+            (
+                "- name: a\n  workspace: w\n  name: b\n",
+                "[0].name: it is given twice, again at line 3, column 3",
+            ),
+            ("- name: [a]\n  san: s\n", "at line 1, column 9"),
+            ("- name: a\n  san: *s\n", "at line 2, column 8"),
+            ("- name: a\n san: s\n", "at line 2, column 2"),
+            ("- name: a\n  san: s\n  namespaces: {<<: 5}\n", "at line 3, column 15"),
+            ("[]\n---\n[]\n", "several documents"),
+            ("name: a\n", "not a list"),
         ] {
             let error = wrong(text);
-            assert!(error.contains("line ") && error.contains("column "), "{text}: {error}");
+            assert!(error.contains(place), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn names_are_read_as_they_are_written() {
+        let text = "- {name: 007, san: 1.0, workspaces: [yes, 010]}\n- {name: no, san: 2, workspace: on, namespaces: all}\n";
+        let entries = Tokens::entries(text.as_bytes()).unwrap();
+        let names = |of: &[&str]| Listed::These(of.iter().map(ToString::to_string).collect());
+        assert_eq!((entries[0].name.as_str(), entries[0].san.as_deref()), ("007", Some("1.0")));
+        assert_eq!(entries[0].workspaces, Some(names(&["yes", "010"])));
+        assert_eq!((entries[1].name.as_str(), entries[1].workspace.as_deref()), ("no", Some("on")));
+        assert_eq!(entries[1].namespaces, Some(Listed::All));
     }
 
     /// Whoever saves an example unchanged must not admit everybody who has read it.

@@ -1,4 +1,4 @@
-//! Connections and files: listeners, TLS, HTTP/1.1, the host names of a listener, watched files, YAML.
+//! Connections and files: listeners, TLS, HTTP/1.1, the host names of a listener, watched files.
 
 pub mod calls;
 pub mod follow;
@@ -9,4 +9,3 @@ pub mod percent;
 pub mod serve;
 pub mod shutdown;
 pub mod tls;
-pub mod yaml;

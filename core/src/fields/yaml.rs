@@ -55,6 +55,8 @@ pub enum Dialect {
 pub struct Verbatim {
     /// Their names. A value that is missing is null.
     pub fields: &'static [&'static str],
+    /// The names of those that may also have a list, whose scalars are read as they are written.
+    pub lists: &'static [&'static str],
     /// Below a field of this name all scalars are read as what they stand for.
     pub not_below: &'static str,
 }
@@ -199,6 +201,8 @@ struct Place {
     verbatim: Verbatim,
     /// Whether it is a scalar that is read as it is written.
     is_written: bool,
+    /// Whether it may also be a list of them.
+    is_list: bool,
 }
 
 impl Place {
@@ -207,13 +211,15 @@ impl Place {
             Dialect::Written(verbatim) => verbatim,
             Dialect::Envoy | Dialect::Kubernetes => Verbatim::default(),
         };
-        Place { levels: BOUNDS.depth, verbatim, is_written: false }
+        Place { levels: BOUNDS.depth, verbatim, is_written: false, is_list: false }
     }
 
     /// The place of the value of a field.
     fn field(self, name: &str) -> Place {
         let verbatim = if self.verbatim.not_below == name { Verbatim::default() } else { self.verbatim };
-        Place { verbatim, is_written: self.verbatim.fields.contains(&name), ..self }
+        let is_list = self.verbatim.lists.contains(&name);
+        let is_written = is_list || self.verbatim.fields.contains(&name);
+        Place { verbatim, is_written, is_list, ..self }
     }
 }
 
@@ -271,6 +277,7 @@ impl<'a> Reader<'a> {
                 resolved = anchor.map(|_| value.clone());
                 if place.is_written && value != Value::Null { Value::Text(text) } else { value }
             }
+            Event::SequenceStart(..) if place.is_list => self.nested(&event, place, path)?,
             _ if place.is_written => return Err(self.refused(NOT_A_SCALAR)),
             nested => self.nested(&nested, place, path)?,
         };
@@ -285,7 +292,7 @@ impl<'a> Reader<'a> {
     }
 
     fn nested(&mut self, event: &Event<'a>, place: Place, path: &Path<'_>) -> Result<Value<'a>, String> {
-        let below = Place { levels: place.levels.saturating_sub(1), ..place };
+        let below = Place { levels: place.levels.saturating_sub(1), is_list: false, ..place };
         if below.levels == 0 {
             return Err(self.refused(too_deep()));
         }
@@ -369,6 +376,7 @@ impl<'a> Reader<'a> {
         match (&anchored.value, &anchored.written) {
             (Value::Null, _) => Ok(Value::Null),
             (_, Some(written)) if place.is_written => Ok(Value::Text(written.clone())),
+            (Value::List(_), _) if place.is_list => Ok(anchored.value.clone()),
             _ if place.is_written => Err(self.refused(NOT_A_SCALAR)),
             (value, _) => Ok(value.clone()),
         }
@@ -480,7 +488,7 @@ mod tests {
         assert!(error_of_size.contains("repeated and merged ones included, at line "), "{error_of_size}");
         assert!(error_of_size.ends_with(", column 3"), "{error_of_size}");
         assert_eq!(error(b"a: 1\n\xc3\xa4: \xff\n"), "it is not UTF-8, at line 2, column 4");
-        const VERBATIM: Verbatim = Verbatim { fields: &["key"], not_below: "" };
+        const VERBATIM: Verbatim = Verbatim { fields: &["key"], lists: &[], not_below: "" };
         let written = documents(b"- key:\n    a: 1\n", Dialect::Written(VERBATIM)).unwrap_err();
         assert_eq!(written, format!("{NOT_A_SCALAR}, at line 2, column 5"));
     }
@@ -556,7 +564,7 @@ mod tests {
 
     #[test]
     fn aliases_repeat_names_and_scalars_as_they_are_written() {
-        const VERBATIM: Verbatim = Verbatim { fields: &["key"], not_below: "" };
+        const VERBATIM: Verbatim = Verbatim { fields: &["key"], lists: &[], not_below: "" };
         let text = "- &n a\n- &z 010\n- {&k b: *z, *n : 1}\n- {key: *z, *k : *n}\n";
         let expected = "- a\n- 8\n- {b: 8, a: 1}\n- {key: '010', b: a}\n";
         let read = |text: &'static str| values(text.as_bytes(), Dialect::Written(VERBATIM));
@@ -696,7 +704,7 @@ mod tests {
 
     #[test]
     fn fields_may_be_read_as_they_are_written() {
-        const VERBATIM: Verbatim = Verbatim { fields: &["key"], not_below: "free" };
+        const VERBATIM: Verbatim = Verbatim { fields: &["key"], lists: &[], not_below: "free" };
         let of = |written: &str| {
             let document = format!("key: {written}\nfree: {{key: {written}}}\n");
             let read = values(document.as_bytes(), Dialect::Written(VERBATIM));

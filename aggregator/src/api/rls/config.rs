@@ -30,8 +30,11 @@ pub const MAX_TEXT_BYTES: usize = 1_024;
 /// Most errors of a file that are reported.
 const MAX_ERRORS: usize = 50;
 /// As in the reference service, these are texts, whatever else YAML takes them for.
-pub const WRITTEN: Verbatim =
-    Verbatim { fields: &["domain", "workspace", "key", "value", "unit", "name"], not_below: "metadata" };
+pub const WRITTEN: Verbatim = Verbatim {
+    fields: &["domain", "workspace", "key", "value", "unit", "name"],
+    lists: &[],
+    not_below: "metadata",
+};
 /// What an interval may last.
 const LONGEST: &str = "at most 366 days in all";
 /// The file itself has no name in the path of an error.

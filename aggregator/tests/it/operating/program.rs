@@ -13,6 +13,7 @@ use weir_aggregator::database::DatabaseOptions;
 use weir_aggregator::redis::StoreOptions;
 use weir_aggregator::server::Settings;
 use weir_aggregator::telemetry::build::{REVISION, RUST_VERSION, VERSION};
+use weir_core::fields::yaml::{self, Dialect};
 use weir_envoy::ports;
 
 fn program(arguments: &[&str]) -> Command {
@@ -537,6 +538,12 @@ fn a_token_is_made_with_what_it_allows() {
     assert!(tokens_of(&printed).name_filters());
 }
 
+/// The entries of a file's content.
+fn entries_of(text: &str) -> Vec<serde_json::Value> {
+    let documents = yaml::documents(text.as_bytes(), Dialect::Kubernetes).unwrap();
+    documents[0].value.to_json().as_array().unwrap().clone()
+}
+
 /// The commands above the entries in README.md make these entries, but for the digest.
 #[test]
 fn the_commands_of_the_page_make_its_entries() {
@@ -544,7 +551,7 @@ fn the_commands_of_the_page_make_its_entries() {
     let page = std::fs::read_to_string(page).unwrap();
     let (_, section) = page.split_once("## Tokens").unwrap();
     let yaml = section.split("```").nth(1).unwrap().strip_prefix("yaml").unwrap();
-    let entries: Vec<serde_json::Value> = serde_saphyr::from_str(yaml).unwrap();
+    let entries = entries_of(yaml);
     let commands: Vec<_> = yaml
         .lines()
         .filter_map(|line| line.split_once("weir-aggregator token "))
@@ -553,8 +560,7 @@ fn the_commands_of_the_page_make_its_entries() {
     assert_eq!(commands.len(), 2, "{yaml}");
     for (command, expected) in commands.iter().zip(&entries) {
         let arguments: Vec<_> = command.split(' ').map(|word| word.trim_matches('\'')).collect();
-        let made: Vec<serde_json::Value> =
-            serde_saphyr::from_str(made(&arguments).split_once("\n\n").unwrap().1).unwrap();
+        let made = entries_of(made(&arguments).split_once("\n\n").unwrap().1);
         let fields = |entry: &serde_json::Value| {
             let mut fields = entry.as_object().unwrap().clone();
             assert!(fields.remove("sha256").is_some());
