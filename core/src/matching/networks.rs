@@ -6,7 +6,8 @@
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::net::IpAddr;
-use ipnet::{IpNet, Ipv4Net};
+pub use ipnet::IpNet;
+use ipnet::Ipv4Net;
 
 /// Values by network; an address has the value of the longest prefix that contains it.
 #[derive(Clone, Debug)]

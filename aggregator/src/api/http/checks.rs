@@ -107,9 +107,16 @@ pub(super) fn read_body<T>(
     json: &[u8],
     read: impl FnOnce(Node<'_>, &mut Errors) -> Option<T>,
 ) -> Result<T, Problem> {
-    let value = Value::parse(json, BOUNDS).map_err(|error| Problem::json(&error))?;
+    read_value(&Value::parse(json, BOUNDS).map_err(|error| Problem::json(&error))?, read)
+}
+
+/// Reads a body, or the parameters of a query.
+pub(super) fn read_value<T>(
+    value: &Value<'_>,
+    read: impl FnOnce(Node<'_>, &mut Errors) -> Option<T>,
+) -> Result<T, Problem> {
     let mut errors = Errors::keeping(MAX_PROBLEMS);
-    let found = read(Node::root(BODY, &value), &mut errors);
+    let found = read(Node::root(BODY, value), &mut errors);
     errors.finish(found).map_err(|errors| Problem::fields(errors.iter().map(Into::into).collect()))
 }
 

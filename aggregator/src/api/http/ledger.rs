@@ -1,6 +1,6 @@
 //! The ledger's history: `GET /v1/ledger/{id}`, and `GET /v1/ledger?zone=&bucket=&before=&limit=`.
 
-use super::problem::{FieldProblem, Problem};
+use super::problem::Problem;
 use crate::auth::Caller;
 use crate::net::percent;
 use crate::region::exact::{Exact, HistoryQuery, Recorded, Unread};
@@ -22,7 +22,8 @@ pub(super) struct History {
 /// One transaction. For a zone that the caller may not use, the result is "not found".
 pub(super) async fn one(exact: &Exact, id: &str, caller: &Caller) -> Result<Recorded, Problem> {
     let number = id.parse::<u64>().ok().filter(|number| *number > 0);
-    let number = number.ok_or_else(|| wrong("id", "expected the number of a transaction, 1 or more"))?;
+    let number =
+        number.ok_or_else(|| Problem::field("id", "expected the number of a transaction, 1 or more"))?;
     let found = exact.history().map_err(unread)?.one(number).await.map_err(unread)?;
     match found {
         Some(recorded) if caller.may_use(recorded.zone) => Ok(recorded),
@@ -64,28 +65,31 @@ pub fn parse_history(query: &str) -> Result<HistoryQuery, Problem> {
             "identifier" => true,
             _ => {
                 let shown: String = name.chars().take(64).collect();
-                return Err(wrong(&shown, "there is no such parameter"));
+                return Err(Problem::field(&shown, "there is no such parameter"));
             }
         };
         if again {
-            return Err(wrong(name, "given too often"));
+            return Err(Problem::field(name, "given too often"));
         }
     }
     let bucket = match (bucket, identifier.is_empty()) {
         (Some(bucket), true) if (1..=HistoryQuery::MAX_BUCKET_BYTES).contains(&bucket.len()) => bucket,
-        (Some(_), true) => return Err(wrong("bucket", "expected 1 to 255 bytes, as responses show it")),
+        (Some(_), true) => {
+            return Err(Problem::field("bucket", "expected 1 to 255 bytes, as responses show it"));
+        }
         (None, false) => {
             let parts: Vec<&[u8]> = identifier.iter().map(Vec::as_slice).collect();
             let mut canonical = Vec::new();
             identifier_of(&parts, &mut canonical);
             canonical
         }
-        (None, true) => return Err(wrong("bucket", "missing; expected a bucket or an identifier")),
-        (Some(_), false) => return Err(wrong("bucket", "expected either this or an identifier")),
+        (None, true) => return Err(Problem::field("bucket", "missing; expected a bucket or an identifier")),
+        (Some(_), false) => return Err(Problem::field("bucket", "expected either this or an identifier")),
     };
     let zone = zone.and_then(|zone| u32::try_from(zone).ok());
     Ok(HistoryQuery {
-        zone: zone.ok_or_else(|| wrong("zone", "missing; expected the number of the ledger's zone"))?,
+        zone: zone
+            .ok_or_else(|| Problem::field("zone", "missing; expected the number of the ledger's zone"))?,
         bucket,
         before,
         limit: limit.and_then(|limit| u32::try_from(limit).ok()).unwrap_or(DEFAULT_ROWS),
@@ -112,19 +116,15 @@ fn number(name: &str, value: Option<Vec<u8>>, least: u64, most: u64) -> Result<u
     let text = value.and_then(|value| String::from_utf8(value).ok());
     let number =
         text.and_then(|text| text.parse::<u64>().ok()).filter(|number| (least..=most).contains(number));
-    number.ok_or_else(|| wrong(name, &format!("expected a whole number from {least} to {most}")))
+    number.ok_or_else(|| Problem::field(name, &format!("expected a whole number from {least} to {most}")))
 }
 
 fn bytes(name: &str, value: Option<Vec<u8>>) -> Result<Vec<u8>, Problem> {
-    let decoded = value.ok_or_else(|| wrong(name, "not valid percent-encoding"))?;
+    let decoded = value.ok_or_else(|| Problem::field(name, "not valid percent-encoding"))?;
     if decoded.len() > super::MAX_PART_BYTES {
-        return Err(wrong(name, "longer than 1024 bytes"));
+        return Err(Problem::field(name, "longer than 1024 bytes"));
     }
     Ok(decoded)
-}
-
-fn wrong(field: &str, message: &str) -> Problem {
-    Problem::fields(vec![FieldProblem { field: field.to_owned(), message: message.to_owned() }])
 }
 
 #[cfg(test)]

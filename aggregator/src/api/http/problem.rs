@@ -77,10 +77,14 @@ impl Problem {
         Problem { fields, ..Problem::new(StatusCode::BAD_REQUEST, "invalid_request", message) }
     }
 
+    /// One field is invalid.
+    pub(super) fn field(field: &str, message: &str) -> Problem {
+        Problem::fields(vec![FieldProblem { field: field.to_owned(), message: message.to_owned() }])
+    }
+
     /// The caller may not use this value.
     pub(super) fn forbidden(code: &'static str, field: String, message: String) -> Problem {
-        let fields = vec![FieldProblem { field, message }];
-        Problem { status: StatusCode::FORBIDDEN, code, ..Problem::fields(fields) }
+        Problem { status: StatusCode::FORBIDDEN, code, ..Problem::field(&field, &message) }
     }
 
     /// The caller is not authenticated (RFC 6750, section 3).

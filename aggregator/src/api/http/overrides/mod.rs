@@ -9,7 +9,7 @@ mod reach;
 use parse::{Removal, parse_audit, parse_delete, parse_list, parse_put};
 
 use super::HttpApi;
-use super::problem::{FieldProblem, Problem};
+use super::problem::Problem;
 use crate::auth::Caller;
 use crate::controls::{
     MAX_REASON_BYTES, NAME_THE_DIGEST, audited_json, name_and_value, put_field, stored_json,
@@ -67,8 +67,7 @@ pub(super) async fn put(api: &HttpApi, body: &[u8], caller: &Caller) -> Result<V
     control.check().map_err(|error| parse::explain(&error, request.effect))?;
     let rules = api.services.status.rules_of_region();
     if reach::is_secret(&rules, &control.target) {
-        let problem = FieldProblem { field: "identifier".to_owned(), message: NAME_THE_DIGEST.to_owned() };
-        return Err(Problem::fields(vec![problem]));
+        return Err(Problem::field("identifier", NAME_THE_DIGEST));
     }
     let wish = Wish::Set(request.effect, expires);
     let warning = reach::warning(&rules, caller, &control.target);

@@ -1,44 +1,41 @@
 //! Parsers of the requests for live control: pure functions from bytes to requests, or to what is invalid in them.
 
-use super::super::checks::read_body;
-use super::super::problem::{FieldProblem, Problem};
+use super::super::checks::{read_body, read_value};
+use super::super::problem::Problem;
+use super::super::{MAX_PART_BYTES, MAX_PARTS};
 use super::LATEST;
 use crate::controls::{AuditFilter, ControlFilter, MAX_PAGE, MAX_REASON_BYTES, PlaceFilter};
 use crate::net::percent;
-use std::ops::RangeInclusive;
 use std::time::UNIX_EPOCH;
 use weir_core::control::{ControlError, Effect, MAX_PATTERN_BYTES, Selector, Slot, Target};
 use weir_core::fields::{Errors, Fields, Node, Span, Value, parse_ms};
-use weir_core::matching::networks::parse_network;
-use weir_core::model::key::{MAX_DURATION_MS, MAX_TEXT_BYTES, MIN_DURATION_MS};
+use weir_core::matching::networks::{IpNet, parse_network};
+use weir_core::model::key::MAX_TEXT_BYTES;
 use weir_core::model::time::UnixMs;
 use weir_core::model::window::MAX_COUNT;
 
 /// From a second to ten years.
 const EXPIRES_IN: Span = Span { min_ms: 1_000, max_ms: 315_360_000_000, example: "1h" };
 const EFFECTS: [&str; 6] = ["limit", "exempt", "ban", "credit", "reset", "shadow"];
-const PUT_FIELDS: [&str; 16] = [
-    "workspace",
-    "namespace",
-    "identifier",
-    "network",
-    "rule",
-    "window",
-    "limit",
-    "exempt",
-    "ban",
-    "credit",
-    "reset",
-    "shadow",
-    "expires_in",
-    "expires_at",
-    "reason",
-    "author",
+const PLACE_FIELDS: [&str; 6] = ["workspace", "namespace", "identifier", "network", "rule", "window"];
+const PUT_FIELDS: [&str; 4] = ["expires_in", "expires_at", "reason", "author"];
+const FILTER_FIELDS: [&str; 5] = ["workspace", "namespace", "rule", "identifier", "network"];
+/// The parameters of queries that are numbers. A window may be a duration too.
+const NUMBERS: [&str; 4] = ["window", "after", "before", "limit"];
+const SLOTS: [(&str, Slot); 4] = [
+    ("override", Slot::Override),
+    ("credit", Slot::Credit),
+    ("reset", Slot::Reset),
+    ("shadow", Slot::Shadow),
 ];
 const MOMENT: &str =
     "a time in the future, such as \"2030-01-31T12:00:00Z\", or in milliseconds of Unix time";
 /// Longest author's name without a token; the stored name has a suffix that marks it as unverified.
 const MAX_CLAIMED_BYTES: usize = 100;
+/// Longest author of an audit entry that is selected: such a name with its suffix, or the name of a token or a rule.
+const MAX_AUTHOR_BYTES: usize = 128;
+/// Most characters of a parameter's name.
+const MAX_SHOWN_CHARS: usize = 64;
 const DEFAULT_PAGE: u32 = 100;
 
 /// A parsed `PUT`.
@@ -93,7 +90,7 @@ impl Expiry {
         match self {
             Expiry::In(ms) => Ok(UnixMs(now.0.saturating_add(ms))),
             Expiry::At(at) if (now..=LATEST).contains(&at) && at != now => Ok(at),
-            Expiry::At(_) => Err(wrong("expires_at", &format!("expected {MOMENT}"))),
+            Expiry::At(_) => Err(Problem::field("expires_at", &format!("expected {MOMENT}"))),
         }
     }
 }
@@ -112,13 +109,14 @@ impl Place {
 /// Parses the body of `PUT /v1/overrides`. Every invalid field is reported.
 pub fn parse_put(json: &[u8]) -> Result<ControlRequest, Problem> {
     read_body(json, |node, errors| {
-        let fields = node.object(&PUT_FIELDS, errors)?;
+        let known = [&PLACE_FIELDS[..], &EFFECTS, &PUT_FIELDS].concat();
+        let fields = node.object(&known, errors)?;
         let effect = effect(fields, errors);
         let place = place(fields, errors);
         let expires_in = fields.optional("expires_in", errors, |n, e| EXPIRES_IN.read_with(span_ms, n, e));
         let expires_at = fields.optional("expires_at", errors, moment);
-        let reason = fields.optional("reason", errors, |n, e| n.plain_text(MAX_REASON_BYTES, e));
-        let author = fields.optional("author", errors, |n, e| n.plain_text(MAX_CLAIMED_BYTES, e));
+        let reason = text("reason", MAX_REASON_BYTES, fields, errors);
+        let author = text("author", MAX_CLAIMED_BYTES, fields, errors);
         let expires = match (expires_in?, expires_at?) {
             (Some(_), Some(_)) => {
                 return fields.reject(
@@ -147,8 +145,8 @@ pub fn parse_put(json: &[u8]) -> Result<ControlRequest, Problem> {
                     place: place?,
                     effect,
                     expires,
-                    reason: reason.unwrap_or_default().to_owned(),
-                    author: author?.map(str::to_owned),
+                    reason: reason.unwrap_or_default(),
+                    author: author?,
                 });
             }
         };
@@ -201,150 +199,136 @@ fn only_true(node: Node<'_>, errors: &mut Errors) -> Option<()> {
 }
 
 fn place(fields: Fields<'_>, errors: &mut Errors) -> Option<Place> {
-    let mut text = |name, bytes_max| {
-        let text = fields.optional(name, errors, |n, e| n.plain_text(bytes_max, e));
-        text.map(|text| text.map(str::to_owned))
-    };
-    let workspace = text("workspace", MAX_TEXT_BYTES);
-    let namespace = text("namespace", MAX_TEXT_BYTES);
-    let identifier = text("identifier", MAX_PATTERN_BYTES);
-    let network = text("network", MAX_TEXT_BYTES);
-    let rule = text("rule", MAX_TEXT_BYTES);
+    const TARGETS: &str = "an identifier or a network in a namespace, or a rule";
+    let workspace = text("workspace", MAX_TEXT_BYTES, fields, errors);
+    let namespace = text("namespace", MAX_TEXT_BYTES, fields, errors);
+    let identifier = text("identifier", MAX_PATTERN_BYTES, fields, errors);
+    let network = fields.optional("network", errors, network);
+    let rule = text("rule", MAX_TEXT_BYTES, fields, errors);
     let window_ms = fields.optional("window", errors, |n, e| Span::WINDOW.read_with(span_ms, n, e));
-    let given = Given {
-        workspace: workspace?,
-        namespace: namespace?,
-        identifier: identifier?,
-        network: network?,
-        rule: rule?,
-        window_ms: window_ms?,
+    let (namespace, rule) = (namespace?, rule?);
+    let selector = match (identifier?, network?, &rule) {
+        (Some(identifier), None, None) => Selector::Identifier(identifier),
+        (None, Some(network), None) => Selector::Network(network),
+        (None, None, Some(_)) => Selector::Rule,
+        (None, None, None) => return fields.reject("identifier", "it is missing", TARGETS, errors),
+        _ => {
+            let expected = format!("{TARGETS}, and no more than one");
+            return fields.reject("identifier", "several targets are given", expected, errors);
+        }
     };
-    match given.place() {
-        Ok(place) => Some(place),
-        Err((field, message)) => fields.reject(field, message, "", errors),
-    }
+    let scope = match (namespace, rule) {
+        (None, Some(rule)) => rule,
+        (Some(namespace), None) => namespace,
+        (Some(_), Some(_)) => {
+            return fields.reject("namespace", "a rule has its namespace; leave it out", "", errors);
+        }
+        (None, None) => {
+            return fields.reject("namespace", "it is missing", "a namespace, or * for all", errors);
+        }
+    };
+    Some(Place { workspace: workspace?, scope, selector, window_ms: window_ms? })
 }
 
-/// The fields that name a target.
-#[derive(Default)]
-struct Given {
-    workspace: Option<String>,
-    namespace: Option<String>,
-    identifier: Option<String>,
-    network: Option<String>,
-    rule: Option<String>,
-    window_ms: Option<u64>,
+fn network(node: Node<'_>, errors: &mut Errors) -> Option<IpNet> {
+    let text = node.plain_text(MAX_TEXT_BYTES, errors)?;
+    parse_network(text).map_err(|error| errors.reject::<()>(&node.path, error.to_string(), "")).ok()
 }
 
-impl Given {
-    fn place(self) -> Result<Place, (&'static str, String)> {
-        const TARGETS: &str = "expected an identifier or a network in a namespace, or a rule";
-        let Given { workspace, namespace, identifier, network, rule, window_ms } = self;
-        let selector = match (identifier, network, &rule) {
-            (Some(identifier), None, None) => Selector::Identifier(identifier),
-            (None, Some(network), None) => {
-                Selector::Network(parse_network(&network).map_err(|error| ("network", error.to_string()))?)
-            }
-            (None, None, Some(_)) => Selector::Rule,
-            (None, None, None) => return Err(("identifier", format!("missing; {TARGETS}"))),
-            _ => return Err(("identifier", format!("{TARGETS}, and no more than one"))),
-        };
-        let scope = match (namespace, rule) {
-            (None, Some(rule)) => rule,
-            (Some(namespace), None) => namespace,
-            (Some(_), Some(_)) => {
-                return Err(("namespace", "a rule has its namespace; leave it out".to_owned()));
-            }
-            (None, None) => {
-                return Err(("namespace", "missing; expected a namespace, or * for all".to_owned()));
-            }
-        };
-        Ok(Place { workspace, scope, selector, window_ms })
-    }
+/// A text that may be left out.
+fn text<'a>(
+    name: &'a str,
+    bytes_max: usize,
+    fields: Fields<'a>,
+    errors: &mut Errors,
+) -> Option<Option<String>> {
+    fields.optional(name, errors, |n, e| n.plain_text(bytes_max, e).map(str::to_owned))
 }
 
 /// Parses the query of `DELETE /v1/overrides`: a target, `kind` (`override`, `credit`, `reset`; for a rule its shadow switch),
 /// `reason` and `author`.
 pub fn parse_delete(query: &str) -> Result<Removal, Problem> {
-    let (mut given, mut slot, mut reason, mut author) = (Given::default(), None, None, None);
-    each(query, |name, value| {
-        let place = match name {
-            "workspace" => &mut given.workspace,
-            "namespace" => &mut given.namespace,
-            "identifier" => &mut given.identifier,
-            "network" => &mut given.network,
-            "rule" => &mut given.rule,
-            "reason" if value.len() > MAX_REASON_BYTES => return Err(wrong(name, "longer than 500 bytes")),
-            "reason" => &mut reason,
-            "author" if value.len() > MAX_CLAIMED_BYTES => return Err(wrong(name, "longer than 100 bytes")),
-            "author" => &mut author,
-            "kind" => {
-                slot = Some(slot_of(&value)?);
-                return Ok(());
+    read_query(query, |node, errors| {
+        let fields = node.object(&[&PLACE_FIELDS[..], &["kind", "reason", "author"]].concat(), errors)?;
+        let place = place(fields, errors);
+        let slot = fields.optional("kind", errors, |n, e| n.word(&SLOTS, e));
+        let reason = text("reason", MAX_REASON_BYTES, fields, errors);
+        let author = text("author", MAX_CLAIMED_BYTES, fields, errors);
+        let (place, slot) = (place?, slot?);
+        let slot = match (&place.selector, slot) {
+            (Selector::Rule, None | Some(Slot::Shadow)) => Slot::Shadow,
+            (Selector::Rule, _) | (_, Some(Slot::Shadow)) => {
+                let problem = "a rule has a shadow switch and no other control; only a rule has one";
+                return fields.reject("kind", problem, "", errors);
             }
-            "window" => {
-                given.window_ms = Some(window_of(&value)?);
-                return Ok(());
-            }
-            _ => return Err(no_such(name)),
+            (_, slot) => slot.unwrap_or(Slot::Override),
         };
-        *place = Some(value);
-        Ok(())
-    })?;
-    let place = given.place().map_err(|(field, message)| wrong(field, &message))?;
-    let slot = match (&place.selector, slot) {
-        (Selector::Rule, None | Some(Slot::Shadow)) => Slot::Shadow,
-        (Selector::Rule, _) | (_, Some(Slot::Shadow)) => {
-            return Err(wrong(
-                "kind",
-                "a rule has a shadow switch and no other control; only a rule has one",
-            ));
-        }
-        (_, slot) => slot.unwrap_or(Slot::Override),
-    };
-    Ok(Removal { place, slot, reason: reason.unwrap_or_default(), author })
+        Some(Removal { place, slot, reason: reason?.unwrap_or_default(), author: author? })
+    })
 }
 
 /// Parses the query of `GET /v1/overrides`.
 pub fn parse_list(query: &str) -> Result<ControlFilter, Problem> {
-    let mut filter = ControlFilter { limit: DEFAULT_PAGE, ..ControlFilter::default() };
-    each(query, |name, value| {
-        match name {
-            "kind" => filter.slot = Some(slot_of(&value)?),
-            "matching" => filter.matching = Some(value),
-            "after" => filter.after = number(name, &value, 0..=i64::MAX.cast_unsigned())?,
-            "limit" => filter.limit = page(&value)?,
-            _ => narrow(&mut filter.place, name, value)?,
-        }
-        Ok(())
-    })?;
-    Ok(filter)
+    read_query(query, |node, errors| {
+        let own = ["kind", "matching", "after", "limit"];
+        let fields = node.object(&[&FILTER_FIELDS[..], &own].concat(), errors)?;
+        let place = place_filter(fields, errors);
+        let slot = fields.optional("kind", errors, |n, e| n.word(&SLOTS, e));
+        let matching = text("matching", MAX_PARTS * MAX_PART_BYTES, fields, errors);
+        let after = fields.or("after", 0, errors, |n, e| n.integer(0..=i64::MAX.cast_unsigned(), e));
+        let limit = page(fields, errors);
+        Some(ControlFilter { place: place?, slot: slot?, matching: matching?, after: after?, limit: limit? })
+    })
 }
 
 /// Parses the query of `GET /v1/overrides/audit`.
 pub fn parse_audit(query: &str) -> Result<AuditFilter, Problem> {
-    let mut filter = AuditFilter { limit: DEFAULT_PAGE, ..AuditFilter::default() };
-    each(query, |name, value| {
-        match name {
-            "author" => filter.author = value,
-            "before" => filter.before = Some(number(name, &value, 1..=u64::MAX)?),
-            "limit" => filter.limit = page(&value)?,
-            _ => narrow(&mut filter.place, name, value)?,
-        }
-        Ok(())
-    })?;
-    Ok(filter)
+    read_query(query, |node, errors| {
+        let fields = node.object(&[&FILTER_FIELDS[..], &["author", "before", "limit"]].concat(), errors)?;
+        let place = place_filter(fields, errors);
+        let author = text("author", MAX_AUTHOR_BYTES, fields, errors);
+        let before = fields.optional("before", errors, |n, e| n.integer(1..=u64::MAX, e));
+        let limit = page(fields, errors);
+        Some(AuditFilter {
+            place: place?,
+            author: author?.unwrap_or_default(),
+            before: before?,
+            limit: limit?,
+        })
+    })
 }
 
-fn narrow(place: &mut PlaceFilter, name: &str, value: String) -> Result<(), Problem> {
-    match name {
-        "workspace" => place.workspace = value,
-        "namespace" | "rule" => place.scope = value,
-        "identifier" => place.identifier = value,
-        "network" => place.network = network_of(&value)?,
-        _ => return Err(no_such(name)),
+fn place_filter(fields: Fields<'_>, errors: &mut Errors) -> Option<PlaceFilter> {
+    let workspace = text("workspace", MAX_TEXT_BYTES, fields, errors);
+    let namespace = text("namespace", MAX_TEXT_BYTES, fields, errors);
+    let rule = text("rule", MAX_TEXT_BYTES, fields, errors);
+    let identifier = text("identifier", MAX_PATTERN_BYTES, fields, errors);
+    let network = fields.optional("network", errors, network);
+    Some(PlaceFilter {
+        workspace: workspace?.unwrap_or_default(),
+        scope: namespace?.or(rule?).unwrap_or_default(),
+        identifier: identifier?.unwrap_or_default(),
+        network: network?.map(|network| network.to_string()).unwrap_or_default(),
+    })
+}
+
+fn page(fields: Fields<'_>, errors: &mut Errors) -> Option<u32> {
+    let limit = fields.or("limit", DEFAULT_PAGE.into(), errors, |n, e| n.integer(1..=MAX_PAGE.into(), e));
+    u32::try_from(limit?).ok()
+}
+
+/// Reads the parameters of a query as the fields of an object.
+fn read_query<T>(query: &str, read: impl FnOnce(Node<'_>, &mut Errors) -> Option<T>) -> Result<T, Problem> {
+    let mut fields = Vec::new();
+    for (name, value) in percent::parameters(query) {
+        let name: String = name.chars().take(MAX_SHOWN_CHARS).collect();
+        let Some(text) = value.and_then(|bytes| String::from_utf8(bytes).ok()) else {
+            return Err(Problem::field(&name, "expected a percent-encoded text"));
+        };
+        let number = NUMBERS.contains(&name.as_str()).then(|| text.parse().ok()).flatten();
+        fields.push((name.into(), number.map_or(Value::Text(text.into()), Value::Unsigned)));
     }
-    Ok(())
+    read_value(&Value::Object(fields), read)
 }
 
 /// The error of an invalid control, with the field of the body that it concerns.
@@ -361,69 +345,7 @@ pub(super) fn explain(error: &ControlError, effect: Effect) -> Problem {
         }
         _ => "identifier",
     };
-    wrong(field, &message)
-}
-
-/// Calls `take` with each parameter, which may occur only once.
-fn each(query: &str, mut take: impl FnMut(&str, String) -> Result<(), Problem>) -> Result<(), Problem> {
-    let mut seen = Vec::new();
-    for (name, value) in percent::parameters(query) {
-        let value = value.and_then(|bytes| String::from_utf8(bytes).ok());
-        let value = value.filter(|value| !value.is_empty() && !value.chars().any(char::is_control));
-        let value = value.ok_or_else(|| wrong(&shown(name), "expected a percent-encoded text"))?;
-        take(name, value)?;
-        if seen.contains(&name) {
-            return Err(wrong(&shown(name), "given more than once"));
-        }
-        seen.push(name);
-    }
-    Ok(())
-}
-
-fn slot_of(word: &str) -> Result<Slot, Problem> {
-    match word {
-        "override" => Ok(Slot::Override),
-        "credit" => Ok(Slot::Credit),
-        "reset" => Ok(Slot::Reset),
-        "shadow" => Ok(Slot::Shadow),
-        _ => {
-            Err(wrong("kind", "expected override (a limit, an exemption or a ban), credit, reset or shadow"))
-        }
-    }
-}
-
-fn window_of(text: &str) -> Result<u64, Problem> {
-    let ms = text.parse().ok().or_else(|| span_ms(text));
-    let ms = ms.filter(|ms| (MIN_DURATION_MS..=MAX_DURATION_MS).contains(ms));
-    ms.ok_or_else(|| wrong("window", "expected 1s to 366d, such as 1m, or milliseconds"))
-}
-
-fn network_of(text: &str) -> Result<String, Problem> {
-    let network = parse_network(text).map_err(|error| wrong("network", &error.to_string()))?;
-    Ok(network.to_string())
-}
-
-fn page(value: &str) -> Result<u32, Problem> {
-    let limit = number("limit", value, 1..=u64::from(MAX_PAGE))?;
-    Ok(u32::try_from(limit).unwrap_or(MAX_PAGE))
-}
-
-fn number(name: &str, value: &str, range: RangeInclusive<u64>) -> Result<u64, Problem> {
-    let number = value.parse::<u64>().ok().filter(|number| range.contains(number));
-    let expected = || format!("expected a whole number from {} to {}", range.start(), range.end());
-    number.ok_or_else(|| wrong(name, &expected()))
-}
-
-fn wrong(field: &str, message: &str) -> Problem {
-    Problem::fields(vec![FieldProblem { field: field.to_owned(), message: message.to_owned() }])
-}
-
-fn no_such(name: &str) -> Problem {
-    wrong(&shown(name), "there is no such parameter")
-}
-
-fn shown(name: &str) -> String {
-    name.chars().take(64).collect()
+    Problem::field(field, &message)
 }
 
 #[cfg(test)]
