@@ -6,6 +6,7 @@
 use crate::control::{Banned, Keeper, Local};
 use crate::limiter::{Limiter, Violation, Violator, violations_namespace};
 use crate::model::key::{KeyParts, MAX_KEY_BYTES};
+use crate::model::named::Namespace;
 use crate::model::shared::Shared;
 use crate::model::time::{MonoMs, Now, UnixMs};
 use crate::rules::identifier::{has_value, is_of_client};
@@ -140,7 +141,7 @@ impl Bans {
         now: Now,
     ) {
         let Some(banning) = self.rules.get(rule).and_then(Option::as_ref) else { return };
-        let last = keeper.controls().banned_here((&self.workspace, &banning.namespace), identifier, now);
+        let last = keeper.controls().banned_here(banning.of(&self.workspace), identifier, now);
         let parts = KeyParts {
             workspace: self.workspace.as_bytes(),
             namespace: banning.violations.as_bytes(),
@@ -163,13 +164,12 @@ impl Bans {
     /// Notes that a ban denied the current request. If it is a ban of this very identifier, wherever it was made, the rule's next
     /// ban lasts twice as long.
     pub fn on_banned(&mut self, keeper: &mut Keeper, rule: usize, now: Now) {
-        let Some(Banning { ban, namespace, .. }) = self.rules.get(rule).and_then(Option::as_ref) else {
-            return;
-        };
+        let Some(banning) = self.rules.get(rule).and_then(Option::as_ref) else { return };
+        let ban = &banning.ban;
         let Some(identifier) = find(&self.accused, rule) else { return };
-        let names = (self.workspace.as_str(), namespace.as_str());
-        let Some(Banned::Until(until)) = keeper.controls().named(names, identifier) else { return };
-        let last = keeper.controls().banned_here(names, identifier, now);
+        let namespace = banning.of(&self.workspace);
+        let Some(Banned::Until(until)) = keeper.controls().named(namespace, identifier) else { return };
+        let last = keeper.controls().banned_here(namespace, identifier, now);
         // Bounded by the rule's longest ban, as a longer one may be lifted early. Renewed when half of that time has passed.
         let within = |ms: u64| until.min(now.unix.after(ms));
         if until <= now.unix || last.is_some_and(|last| last.mark >= within(ban.max_duration_ms / 2)) {
@@ -179,7 +179,7 @@ impl Bans {
         let level =
             ban.level_lasting(mark.0.saturating_sub(now.unix.0)).max(last.map_or(1, |last| last.level));
         let kept_until = kept_until(mark, ban, now);
-        keeper.ban(names, identifier, Local { mark, level, kept_until, ..Local::default() }, now);
+        keeper.ban(namespace, identifier, Local { mark, level, kept_until, ..Local::default() }, now);
     }
 
     /// Bans an identifier whose violations reached the threshold of a rule.
@@ -187,20 +187,26 @@ impl Bans {
         let Ok(KeyParts { identifier, epoch: counted, .. }) = KeyParts::decode(&violator.key) else { return };
         let banning = self.rules.get(usize::from(violator.rule.1)).and_then(Option::as_ref);
         let Some(banning) = banning else { return };
-        let names = (self.workspace.as_str(), banning.namespace.as_str());
-        let last = keeper.controls().banned_here(names, identifier, now);
+        let namespace = banning.of(&self.workspace);
+        let last = keeper.controls().banned_here(namespace, identifier, now);
         // Another worker has made a ban of the same violations already.
         if last.is_some_and(|last| epoch(last.mark) != counted) {
             return;
         }
         let ban = next_ban(&banning.ban, last, now);
-        keeper.ban(names, identifier, ban, now);
+        keeper.ban(namespace, identifier, ban, now);
     }
 
     /// The name of the first rule that bans in a namespace.
     pub fn rule_in(&self, workspace: &str, namespace: &str) -> Option<&str> {
         let mut rules = self.rules.iter().flatten().filter(|_| workspace == self.workspace);
         rules.find(|rule| rule.namespace == namespace).map(|rule| rule.name.as_str())
+    }
+}
+
+impl Banning {
+    fn of<'a>(&'a self, workspace: &'a str) -> Namespace<&'a str> {
+        Namespace { workspace, name: &self.namespace }
     }
 }
 

@@ -9,13 +9,12 @@
 use crate::control::change::{Change, Wish};
 use crate::control::{ALL_NAMESPACES, Control, Effect, MAX_PATTERN_BYTES, Selector, Target};
 use crate::model::key::MAX_TEXT_BYTES;
-use crate::model::room::Held;
+use crate::model::named::{NamedMap, Namespace};
 use crate::model::time::UnixMs;
 use crate::model::wire::Ban;
 use crate::rules::MAX_BAN_MS;
 use crate::rules::identifier::has_value;
-use alloc::borrow::ToOwned;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -32,31 +31,17 @@ pub const WITHIN_MS: u64 = 5_000;
 /// Longest ban: the longest that a rule can state, and a minute for a clock that is ahead.
 const LONGEST_MS: u64 = MAX_BAN_MS + 60_000;
 
-/// Proposed bans that are not stored yet, by workspace and namespace. Those of each come in turn.
+/// Proposed bans that are not stored yet, by the pattern of their identifiers. Workspaces and namespaces come in turn.
 #[derive(Debug, Default)]
 pub struct BanQueue {
-    workspaces: Turns<OfWorkspace>,
-    count: usize,
+    waiting: NamedMap<String, Proposal>,
 }
 
-#[derive(Debug, Default)]
-struct OfWorkspace {
-    namespaces: Turns<BTreeMap<Target, Proposal>>,
-    count: usize,
-}
-
-/// Queues by name, none of them empty.
-#[derive(Debug)]
-struct Turns<T> {
-    queues: BTreeMap<String, T>,
-    /// Their names, the next one first.
-    order: VecDeque<String>,
-}
-
-#[derive(Clone, Debug)]
+/// Of two for one identifier, the one with the later end is the higher.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Proposal {
-    since: UnixMs,
     until: UnixMs,
+    since: UnixMs,
     level: u32,
     rule: String,
 }
@@ -64,76 +49,31 @@ struct Proposal {
 impl BanQueue {
     /// Queues the bans that a filter proposes. Returns how many were refused as invalid or beyond the bound.
     pub fn propose(&mut self, bans: &[Ban], now: UnixMs) -> usize {
-        let mut put = |ban| read(ban, now).is_some_and(|(target, proposal)| self.put(target, proposal));
-        bans.iter().filter(|ban| !put(*ban)).count()
+        bans.iter().filter(|ban| self.put(ban, now).is_none()).count()
     }
 
     /// Takes the changes of the next batch.
     pub fn take(&mut self) -> Vec<Change> {
-        let next = core::iter::from_fn(|| self.pop()).take(BATCH);
-        next.map(|(target, proposal)| proposal.change(target)).collect()
+        let next = self.waiting.take_in_turn(BATCH).into_iter();
+        next.map(|(of, pattern, proposal)| proposal.change(target(of, pattern))).collect()
     }
 
-    /// Adds a proposal, or lets the later end win. False if there is no place for it.
-    fn put(&mut self, target: Target, proposal: Proposal) -> bool {
-        let workspace = self.workspaces.queues.get_mut(&target.workspace);
-        let of_workspace = workspace.as_ref().map_or(0, |workspace| workspace.count);
-        let namespace = workspace.and_then(|workspace| workspace.namespaces.queues.get_mut(&target.scope));
-        let of_namespace = namespace.as_ref().map_or(0, |namespace| namespace.len());
-        if let Some(held) = namespace.and_then(|namespace| namespace.get_mut(&target)) {
-            if held.until < proposal.until {
-                *held = proposal;
-            }
-            return true;
+    /// Adds a proposal, or lets the later end win. `None` if it is invalid, or there is no place for it.
+    fn put(&mut self, ban: &Ban, now: UnixMs) -> Option<()> {
+        let (pattern, proposal) = read(ban, now)?;
+        let namespace = Namespace { workspace: &*ban.workspace, name: &ban.namespace };
+        let is_known = self.waiting.get(namespace, &*pattern).is_some();
+        if !is_known && !self.waiting.held(namespace).has_place(MAX_WAITING) {
+            return None;
         }
-        if !(Held { all: self.count, of_workspace, of_namespace }).has_place(MAX_WAITING) {
-            return false;
-        }
-        let workspace = self.workspaces.named(&target.workspace);
-        workspace.namespaces.named(&target.scope).insert(target, proposal);
-        workspace.count = workspace.count.saturating_add(1);
-        self.count = self.count.saturating_add(1);
-        true
-    }
-
-    /// Removes the next proposal.
-    fn pop(&mut self) -> Option<(Target, Proposal)> {
-        let next = self.workspaces.serve(|workspace| {
-            let next = workspace.namespaces.serve(|namespace| (namespace.pop_first(), namespace.is_empty()));
-            workspace.count = workspace.count.saturating_sub(usize::from(next.is_some()));
-            (next, workspace.count == 0)
-        });
-        self.count = self.count.saturating_sub(usize::from(next.is_some()));
-        next
+        self.waiting.raise(namespace, &*pattern, proposal);
+        Some(())
     }
 }
 
-impl<T: Default> Turns<T> {
-    /// The queue of this name, which is the last in turn if it is new.
-    fn named(&mut self, name: &str) -> &mut T {
-        if !self.queues.contains_key(name) {
-            self.order.push_back(name.to_owned());
-        }
-        self.queues.entry(name.to_owned()).or_default()
-    }
-
-    /// Takes from the next queue. `take` returns what it took, and whether it was the last.
-    fn serve<R>(&mut self, take: impl FnOnce(&mut T) -> (Option<R>, bool)) -> Option<R> {
-        let name = self.order.pop_front()?;
-        let (taken, is_last) = take(self.queues.get_mut(&name)?);
-        if is_last {
-            self.queues.remove(&name);
-        } else {
-            self.order.push_back(name);
-        }
-        taken
-    }
-}
-
-impl<T> Default for Turns<T> {
-    fn default() -> Self {
-        Turns { queues: BTreeMap::new(), order: VecDeque::new() }
-    }
+fn target(of: Namespace<Box<str>>, pattern: String) -> Target {
+    let (workspace, scope) = (of.workspace.into(), of.name.into());
+    Target { workspace, scope, selector: Selector::Identifier(pattern), window_ms: None }
 }
 
 impl Proposal {
@@ -150,7 +90,7 @@ impl Proposal {
 }
 
 /// Validates a ban from a filter; `None` if it is invalid.
-fn read(ban: &Ban, now: UnixMs) -> Option<(Target, Proposal)> {
+fn read(ban: &Ban, now: UnixMs) -> Option<(String, Proposal)> {
     let printable = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
     if ban.rule.is_empty() || ban.rule.len() > MAX_TEXT_BYTES || !printable(&ban.rule) {
         return None;
@@ -164,18 +104,19 @@ fn read(ban: &Ban, now: UnixMs) -> Option<(Target, Proposal)> {
         return None;
     }
     let until = UnixMs(ban.until_ms.min(now.0.saturating_add(LONGEST_MS)));
-    let target = Target {
-        workspace: ban.workspace.clone(),
-        scope: ban.namespace.clone(),
-        selector: Selector::Identifier(pattern(&ban.identifier)?),
-        window_ms: None,
+    let pattern = pattern(&ban.identifier)?;
+    let of = Namespace { workspace: ban.workspace.as_str().into(), name: ban.namespace.as_str().into() };
+    let control = Control {
+        target: target(of, pattern.clone()),
+        effect: Effect::Ban,
+        expires: Some(until),
+        revision: 0,
     };
-    let control = Control { target, effect: Effect::Ban, expires: Some(until), revision: 0 };
     let is_sound = control.is_in_force(now) && control.check().is_ok();
     // A time of 0 or in the future is replaced by now.
     let since = UnixMs(ban.since_ms).min(now);
     let since = if since.0 == 0 { now } else { since };
-    is_sound.then_some((control.target, Proposal { since, until, level: ban.level, rule: ban.rule.clone() }))
+    is_sound.then_some((pattern, Proposal { until, since, level: ban.level, rule: ban.rule.clone() }))
 }
 
 /// The pattern that matches only this raw identifier.

@@ -6,6 +6,7 @@ use crate::control::{Keeper, Local};
 use crate::limiter::table::{Geometry, Meta};
 use crate::limiter::{Limiter, Output, Setup};
 use crate::model::key::{HashKey, NodeId};
+use crate::model::named::Namespace;
 use crate::model::shared::MemoryShared;
 use crate::model::time::{MonoMs, Now, UnixMs};
 use crate::model::wire;
@@ -19,6 +20,7 @@ const CONFIG: &str = r#"{"aggregator": {"cluster": "weir"}, "rules": [{
     "ban": {"threshold": 3, "window": "1m", "duration": "10m", "max_duration": "30m"}
 }]}"#;
 const MINUTE: u64 = 60_000;
+const OF: Namespace<&str> = Namespace { workspace: "default", name: "login" };
 
 /// Workers of one process, each with its own memory.
 struct World {
@@ -77,7 +79,7 @@ impl World {
     /// Which ban in a row holds on a worker, and for how many more milliseconds.
     fn banned(&self, worker: usize, identifier: &str) -> Option<(u32, u64)> {
         let (_, keeper, ..) = &self.workers[worker];
-        let ban = keeper.controls().banned_here(("default", "login"), identifier.as_bytes(), self.now)?;
+        let ban = keeper.controls().banned_here(OF, identifier.as_bytes(), self.now)?;
         let left_ms = ban.until.0.saturating_sub(self.now.unix.0);
         (left_ms > 0).then_some((ban.level, left_ms))
     }
@@ -307,9 +309,9 @@ fn workspaces_and_namespaces_propose_in_turn() {
     let (_, keeper, _, proposals) = &mut world.workers[0];
     let (until, kept_until) = (now.unix.after(MINUTE), now.mono.after(MINUTE));
     let ban = Local { mark: until, level: 1, until, since: now.unix, kept_until, taken_over: false };
-    for (names, count) in [(("a", "a"), 1_100), (("a", "b"), 300), (("z", "z"), 400)] {
+    for (workspace, name, count) in [("a", "a", 1_100), ("a", "b", 300), ("z", "z", 400)] {
         for number in 0..count {
-            keeper.ban(names, format!("i{number}").as_bytes(), ban, now);
+            keeper.ban(Namespace { workspace, name }, format!("i{number}").as_bytes(), ban, now);
         }
     }
     let frames = proposals.take_frames(keeper, |_, _| Some("rule"), now);

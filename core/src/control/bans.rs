@@ -6,11 +6,10 @@
 use super::{Banned, Control, Effect, Selector};
 use crate::matching::glob::Pattern;
 use crate::model::key::MAX_TEXT_BYTES;
-use crate::model::room::Held;
+use crate::model::named::{NamedMap, Namespace};
 use crate::model::time::{MonoMs, Now, UnixMs};
 use crate::model::wire;
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
 use prost::Message;
@@ -73,30 +72,17 @@ pub struct Named<'a> {
     pub ban: Local,
 }
 
-/// One item of each of several queues in turn.
-struct InTurn<I>(VecDeque<I>);
-
-impl<I: Iterator> Iterator for InTurn<I> {
-    type Item = I::Item;
-
-    fn next(&mut self) -> Option<I::Item> {
-        while let Some(mut queue) = self.0.pop_front() {
-            if let Some(item) = queue.next() {
-                self.0.push_back(queue);
-                return Some(item);
-            }
-        }
-        None
+impl<'a> Named<'a> {
+    fn of(namespace: Namespace<&'a str>, identifier: &'a [u8], ban: &Local) -> Named<'a> {
+        let Namespace { workspace, name } = namespace;
+        Named { workspace, namespace: name, identifier, ban: *ban }
     }
 }
 
-/// By workspace, namespace and canonical identifier. Clients choose identifiers, so a map with a fixed hash key is not used.
-type ByName = BTreeMap<Box<str>, BTreeMap<Box<str>, BTreeMap<Box<[u8]>, Local>>>;
-
 #[derive(Clone, Debug, Default)]
 pub(super) struct Bans {
-    by_name: ByName,
-    count: usize,
+    /// By canonical identifier.
+    bans: NamedMap<Box<[u8]>, Local>,
     version: u64,
     /// Every ban denies until then, so that a scan would find none to drop.
     full_until: UnixMs,
@@ -132,7 +118,7 @@ struct StoredBan {
 
 impl Bans {
     pub fn is_empty(&self) -> bool {
-        self.count == 0
+        self.bans.is_empty()
     }
 
     /// Grows with each change.
@@ -141,103 +127,60 @@ impl Bans {
     }
 
     /// Until when an identifier is denied.
-    pub fn until(&self, workspace: &str, namespace: &str, canonical: &[u8], now: UnixMs) -> Option<UnixMs> {
-        let ban = self.by_name.get(workspace)?.get(namespace)?.get(canonical)?;
-        ban.denies(now).then_some(ban.until)
+    pub fn until(&self, namespace: Namespace<&str>, canonical: &[u8], now: UnixMs) -> Option<UnixMs> {
+        self.bans.get(namespace, canonical).filter(|ban| ban.denies(now)).map(|ban| ban.until)
     }
 
     /// Whether any identifier of a namespace is denied.
-    pub fn deny_some(&self, workspace: &str, namespace: &str, now: UnixMs) -> bool {
-        let of_namespace = self.by_name.get(workspace).and_then(|namespaces| namespaces.get(namespace));
-        of_namespace.is_some_and(|identifiers| identifiers.values().any(|ban| ban.denies(now)))
+    pub fn deny_some(&self, namespace: Namespace<&str>, now: UnixMs) -> bool {
+        self.bans.values(namespace).any(|ban| ban.denies(now))
     }
 
     /// The last ban of an identifier.
-    pub fn get(&self, workspace: &str, namespace: &str, canonical: &[u8], now: Now) -> Option<Local> {
-        let ban = self.by_name.get(workspace)?.get(namespace)?.get(canonical).copied()?;
-        ban.is_kept(now).then_some(ban)
+    pub fn get(&self, namespace: Namespace<&str>, canonical: &[u8], now: Now) -> Option<Local> {
+        self.bans.get(namespace, canonical).copied().filter(|ban| ban.is_kept(now))
     }
 
     /// The bans that deny now, in turn of each workspace and there of each namespace: of each come as many as of every other one.
     pub fn open(&self, now: UnixMs) -> impl Iterator<Item = Named<'_>> {
-        let in_turn = self.by_name.iter().map(move |(workspace, namespaces)| {
-            let of_workspace = namespaces.iter().map(move |(namespace, identifiers)| {
-                let open = identifiers.iter().filter(move |(_, ban)| ban.denies(now));
-                open.map(move |(identifier, ban)| Named { workspace, namespace, identifier, ban: *ban })
-            });
-            InTurn(of_workspace.collect())
-        });
-        InTurn(in_turn.collect())
-    }
-
-    fn all(&self) -> impl Iterator<Item = Named<'_>> {
-        self.by_name.iter().flat_map(|(workspace, namespaces)| {
-            namespaces.iter().flat_map(move |(namespace, identifiers)| {
-                identifiers.iter().map(move |(identifier, ban)| Named {
-                    workspace,
-                    namespace,
-                    identifier,
-                    ban: *ban,
-                })
-            })
-        })
+        let open = self.bans.in_turn(move |ban| ban.denies(now));
+        open.map(|(namespace, identifier, ban)| Named::of(namespace, identifier, ban))
     }
 
     /// Adds a ban that this worker made; returns whether anything changed. It is refused if there is no place for it.
-    pub fn put(&mut self, names: (&str, &str), canonical: &[u8], ban: Local, now: Now) -> bool {
-        let is_known = self.get_mut(names.0, names.1, canonical).is_some();
-        (is_known || self.has_place(names, now)) && self.merge_one(names, canonical, ban, now)
+    pub fn put(&mut self, namespace: Namespace<&str>, canonical: &[u8], ban: Local, now: Now) -> bool {
+        let is_known = self.bans.get(namespace, canonical).is_some();
+        (is_known || self.has_place(namespace, now)) && self.merge_one(namespace, canonical, ban, now)
     }
 
-    fn merge_one(
-        &mut self,
-        (workspace, namespace): (&str, &str),
-        canonical: &[u8],
-        ban: Local,
-        now: Now,
-    ) -> bool {
-        let short = [workspace.len(), namespace.len(), canonical.len()].iter().all(|n| *n <= MAX_TEXT_BYTES);
-        if !short || !ban.is_kept(now) {
+    fn merge_one(&mut self, namespace: Namespace<&str>, canonical: &[u8], ban: Local, now: Now) -> bool {
+        let lengths = [namespace.workspace.len(), namespace.name.len(), canonical.len()];
+        if lengths.iter().any(|length| *length > MAX_TEXT_BYTES) || !ban.is_kept(now) {
             return false;
         }
-        if let Some(stored) = self.get_mut(workspace, namespace, canonical) {
-            // The same ban after the region has it sorts above the one before.
-            let changes = ban > *stored;
-            *stored = ban.max(*stored);
-            self.version = self.version.wrapping_add(u64::from(changes));
-            return changes;
+        if self.bans.get(namespace, canonical).is_none() {
+            if self.bans.held(namespace).all >= MAX_MERGED {
+                return false;
+            }
+            // The next place may be free from the end of this one.
+            self.full_until = if ban.denies(now.unix) { self.full_until.min(ban.until) } else { UnixMs(0) };
         }
-        if self.count >= MAX_MERGED {
-            return false;
-        }
-        let namespaces = self.by_name.entry(workspace.into()).or_default();
-        namespaces.entry(namespace.into()).or_default().insert(canonical.into(), ban);
-        self.count = self.count.saturating_add(1);
-        self.version = self.version.wrapping_add(1);
-        // The next place may be free from the end of this one.
-        self.full_until = if ban.denies(now.unix) { self.full_until.min(ban.until) } else { UnixMs(0) };
-        true
+        // The same ban after the region has it sorts above the one before.
+        let changes = self.bans.raise(namespace, canonical, ban);
+        self.version = self.version.wrapping_add(u64::from(changes));
+        changes
     }
 
     /// Hands over to the region the bans that it has in force for exactly these identifiers and no shorter. `named` returns the region's
     /// ban. Returns whether there were any.
-    pub fn take_over(&mut self, named: impl Fn(&str, &str, &[u8]) -> Option<Banned>) -> bool {
+    pub fn take_over(&mut self, named: impl Fn(Namespace<&str>, &[u8]) -> Option<Banned>) -> bool {
         let mut changed = false;
-        for (workspace, namespaces) in &mut self.by_name {
-            for (namespace, identifiers) in namespaces {
-                for (identifier, ban) in identifiers.iter_mut().filter(|(_, ban)| ban.is_ours()) {
-                    let banned = named(workspace, namespace, identifier);
-                    if banned.is_some_and(|banned| banned >= Banned::Until(ban.until)) {
-                        (ban.taken_over, changed) = (true, true);
-                    }
-                }
+        for (namespace, identifier, ban) in self.bans.iter_mut().filter(|(.., ban)| ban.is_ours()) {
+            if named(namespace, identifier).is_some_and(|banned| banned >= Banned::Until(ban.until)) {
+                (ban.taken_over, changed) = (true, true);
             }
         }
-        if changed {
-            self.full_until = UnixMs(0);
-        }
-        self.version = self.version.wrapping_add(u64::from(changed));
-        changed
+        self.handed_over(changed)
     }
 
     /// The same for bans that the region had in force until they were lifted. `known` is the revision before this frame: older changes
@@ -251,14 +194,18 @@ impl Bans {
             let Ok(control) = Control::from_wire(entry) else { continue };
             let Selector::Identifier(text) = &control.target.selector else { continue };
             let Some(Pattern::Exact(raw)) = Pattern::parse(text.as_bytes()) else { continue };
-            let (workspace, namespace) = (&control.target.workspace, &control.target.scope);
+            let namespace = Namespace { workspace: &*control.target.workspace, name: &control.target.scope };
             if control.effect == Effect::Ban
-                && let Some(ban) = self.get_mut(workspace, namespace, &super::scope::canonical(raw))
+                && let Some(ban) = self.bans.get_mut(namespace, &*super::scope::canonical(raw))
                 && Banned::from(control.expires) >= Banned::Until(ban.until)
             {
                 changed |= !core::mem::replace(&mut ban.taken_over, true);
             }
         }
+        self.handed_over(changed)
+    }
+
+    fn handed_over(&mut self, changed: bool) -> bool {
         if changed {
             self.full_until = UnixMs(0);
         }
@@ -285,7 +232,8 @@ impl Bans {
                 kept_until: MonoMs(stored.kept_until_mono_ms),
                 taken_over: stored.taken_over,
             };
-            changed |= self.merge_one((&stored.workspace, &stored.namespace), &stored.identifier, ban, now);
+            let namespace = Namespace { workspace: &*stored.workspace, name: &stored.namespace };
+            changed |= self.merge_one(namespace, &stored.identifier, ban, now);
         }
         changed
     }
@@ -302,28 +250,17 @@ impl Bans {
             kept_until_mono_ms: ban.kept_until.0,
             taken_over: ban.taken_over,
         };
-        let bans = self.all().map(stored).collect();
+        let all = self.bans.iter().map(|(namespace, identifier, ban)| Named::of(namespace, identifier, ban));
+        let bans = all.map(stored).collect();
         let mut bytes = Vec::from([LAYOUT]);
         // Writing to memory cannot fail.
         let _ = Stored { bans }.encode(&mut bytes);
         bytes
     }
 
-    fn get_mut(&mut self, workspace: &str, namespace: &str, canonical: &[u8]) -> Option<&mut Local> {
-        self.by_name.get_mut(workspace)?.get_mut(namespace)?.get_mut(canonical)
-    }
-
     /// Whether there is a place for another ban in a namespace, after dropping some that deny no more if need be.
-    fn has_place(&mut self, (workspace, namespace): (&str, &str), now: Now) -> bool {
-        let admits = |bans: &Bans| {
-            let namespaces = bans.by_name.get(workspace);
-            let held = Held {
-                all: bans.count,
-                of_workspace: namespaces.map_or(0, |all| all.values().map(BTreeMap::len).sum()),
-                of_namespace: namespaces.and_then(|all| all.get(namespace)).map_or(0, BTreeMap::len),
-            };
-            held.has_place(MAX_BANS)
-        };
+    fn has_place(&mut self, namespace: Namespace<&str>, now: Now) -> bool {
+        let admits = |bans: &Bans| bans.bans.held(namespace).has_place(MAX_BANS);
         if admits(self) {
             return true;
         }
@@ -337,9 +274,9 @@ impl Bans {
             return;
         }
         let mut worths: Vec<Local> =
-            self.all().map(|named| named.ban).filter(|ban| !ban.denies(now.unix)).collect();
+            self.bans.iter().map(|(.., ban)| *ban).filter(|ban| !ban.denies(now.unix)).collect();
         if worths.is_empty() {
-            let ends = self.all().map(|named| named.ban.until).min();
+            let ends = self.bans.iter().map(|(.., ban)| ban.until).min();
             self.full_until = ends.unwrap_or_default();
             return;
         }
@@ -353,19 +290,9 @@ impl Bans {
         });
     }
 
-    fn retain(&mut self, mut keep: impl FnMut(&Local) -> bool) -> bool {
-        let before = self.count;
-        let mut count = 0_usize;
-        self.by_name.retain(|_, namespaces| {
-            namespaces.retain(|_, identifiers| {
-                identifiers.retain(|_, ban| keep(ban));
-                count = count.saturating_add(identifiers.len());
-                !identifiers.is_empty()
-            });
-            !namespaces.is_empty()
-        });
-        self.count = count;
-        self.version = self.version.wrapping_add(u64::from(count < before));
-        count < before
+    fn retain(&mut self, keep: impl FnMut(&Local) -> bool) -> bool {
+        let dropped = self.bans.retain(keep);
+        self.version = self.version.wrapping_add(u64::from(dropped));
+        dropped
     }
 }

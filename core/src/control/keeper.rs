@@ -7,6 +7,7 @@
 use super::bans::Local;
 use super::set::Controls;
 use super::stored::{self, Found};
+use crate::model::named::Namespace;
 use crate::model::shared::{Place, Shared, Version};
 use crate::model::time::{MonoMs, Now};
 use crate::model::wire;
@@ -84,8 +85,8 @@ impl Keeper {
     }
 
     /// Bans an identifier in this process; other workers load the ban at their next ticks.
-    pub fn ban(&mut self, names: (&str, &str), canonical: &[u8], ban: Local, now: Now) {
-        self.unsaved.bans |= self.controls.ban_here(names, canonical, ban, now);
+    pub fn ban(&mut self, namespace: Namespace<&str>, canonical: &[u8], ban: Local, now: Now) {
+        self.unsaved.bans |= self.controls.ban_here(namespace, canonical, ban, now);
     }
 
     /// Stores what was not stored yet, and loads what other workers stored.

@@ -8,6 +8,7 @@ use super::bans::{Bans, Local, Named};
 use super::index::{Banned, Found, Index, Scratch, Subject};
 use super::log::{Entry, Log, Stored, ignore_change};
 use super::{Control, Slot, Target};
+use crate::model::named::Namespace;
 use crate::model::time::{Now, UnixMs};
 use crate::model::wire;
 use core::net::IpAddr;
@@ -73,7 +74,8 @@ impl Controls {
     pub(super) fn take_over(&mut self) -> bool {
         let Controls { bans, index, .. } = self;
         !bans.is_empty()
-            && bans.take_over(|workspace, namespace, canonical| index.named(workspace, namespace, canonical))
+            && bans
+                .take_over(|namespace, canonical| index.named(namespace.workspace, namespace.name, canonical))
     }
 
     /// The revision up to which all was received, for the aggregator.
@@ -101,7 +103,8 @@ impl Controls {
         let mut found = self.index.find(subject, now, scratch);
         if !found.exempt && !self.bans.is_empty() {
             let Subject { workspace, namespace, canonical, .. } = *subject;
-            let own = self.bans.until(workspace, namespace, canonical, now).map(Banned::Until);
+            let namespace = Namespace { workspace, name: namespace };
+            let own = self.bans.until(namespace, canonical, now).map(Banned::Until);
             found.ban = found.ban.max(own);
         }
         found
@@ -147,23 +150,18 @@ impl Controls {
 
     /// Whether an identifier or a pattern is banned in a namespace.
     pub fn bans_some(&self, workspace: &str, namespace: &str, now: UnixMs) -> bool {
-        self.index.bans_some(workspace, namespace, now) || self.bans.deny_some(workspace, namespace, now)
+        let of = Namespace { workspace, name: namespace };
+        self.index.bans_some(workspace, namespace, now) || self.bans.deny_some(of, now)
     }
 
     /// Adds a ban of a rule of this process; see [`Local`]. Returns whether anything changed.
-    pub fn ban_here(
-        &mut self,
-        (workspace, namespace): (&str, &str),
-        canonical: &[u8],
-        ban: Local,
-        now: Now,
-    ) -> bool {
-        self.bans.put((workspace, namespace), canonical, ban, now)
+    pub fn ban_here(&mut self, namespace: Namespace<&str>, canonical: &[u8], ban: Local, now: Now) -> bool {
+        self.bans.put(namespace, canonical, ban, now)
     }
 
     /// The region's ban of exactly this identifier in exactly this namespace, expired or not; `None` if there is none.
-    pub fn named(&self, (workspace, namespace): (&str, &str), canonical: &[u8]) -> Option<Banned> {
-        self.index.named(workspace, namespace, canonical)
+    pub fn named(&self, namespace: Namespace<&str>, canonical: &[u8]) -> Option<Banned> {
+        self.index.named(namespace.workspace, namespace.name, canonical)
     }
 
     /// Bans of rules of this process that are in force and that the region does not have.
@@ -177,13 +175,8 @@ impl Controls {
     }
 
     /// The last ban of an identifier, wherever it was made.
-    pub fn banned_here(
-        &self,
-        (workspace, namespace): (&str, &str),
-        canonical: &[u8],
-        now: Now,
-    ) -> Option<Local> {
-        self.bans.get(workspace, namespace, canonical, now)
+    pub fn banned_here(&self, namespace: Namespace<&str>, canonical: &[u8], now: Now) -> Option<Local> {
+        self.bans.get(namespace, canonical, now)
     }
 
     pub(super) fn bans(&self) -> &Bans {

@@ -6,7 +6,7 @@
 //! - `metric`: a table of metrics: how each is defined, labelled and read.
 //! - `outcome`: how a rule's check ends, and a value for each outcome.
 //! - `wire`: the frames between a filter and an aggregator.
-//! - `room`: what a part may have of a room that several share.
+//! - `room`: what a part may have of a room that several share; `named`: what namespaces have in one, by name.
 //! - `shared`: the interface of a process' shared data.
 //! - `exact`: exact requests and their results.
 //! - `generations`: a bounded map of what was inserted lately.
@@ -18,6 +18,7 @@ pub mod exact;
 pub mod generations;
 pub mod key;
 pub mod metric;
+pub mod named;
 pub mod outcome;
 pub mod room;
 pub mod schedule;

@@ -6,6 +6,7 @@ use std::sync::LazyLock;
 use weir_core::control::{Banned, Control, Controls, Effect, Selector, Target};
 use weir_core::matching::canonical::MAX_IDENTIFIER_BYTES;
 use weir_core::matching::networks::parse_network;
+use weir_core::model::named::Namespace;
 use weir_core::model::time::{MonoMs, Now, UnixMs};
 use weir_core::model::wire;
 use weir_core::rules::{Action, Config, Lines, Live, Request, Scratch};
@@ -238,7 +239,12 @@ fn a_namespace_with_a_ban_denies_ambiguous_identifiers() {
         level: 1,
         ..Default::default()
     };
-    assert!(controls.ban_here(("default", "keys"), b"mallory", ban, Now::default()));
+    assert!(controls.ban_here(
+        Namespace { workspace: "default", name: "keys" },
+        b"mallory",
+        ban,
+        Now::default()
+    ));
     assert_eq!(actions(&config, &controls, &twice), [Action::DenyAmbiguous]);
 }
 

@@ -1,6 +1,7 @@
 //! Frames against a model: a database sends each process what it lacks, over a network that loses, repeats and delays.
 
 use super::*;
+use crate::model::named::Namespace;
 use crate::model::time::{MonoMs, Now};
 use alloc::collections::BTreeMap;
 use proptest::prelude::*;
@@ -174,7 +175,7 @@ proptest! {
         use prost::Message;
         let mut set = set(&[control(1, "n", "alice", Effect::Ban)]);
         let own = Local { mark: UnixMs(1), until: UnixMs(1), kept_until: MonoMs(9), ..Local::default() };
-        set.ban_here(("w", "n"), b"a", own, Now::default());
+        set.ban_here(Namespace { workspace: "w", name: "n" }, b"a", own, Now::default());
         if let Ok(frame) = wire::Controls::decode(bytes.as_slice()) {
             let known = set.known();
             set.apply(&frame);

@@ -1,4 +1,5 @@
 use super::*;
+use crate::model::named::Namespace;
 use crate::model::shared::{MemoryShared, Place, Shared, Version};
 use crate::model::time::{MonoMs, Now};
 use proptest::prelude::*;
@@ -47,7 +48,7 @@ fn controls_that_one_worker_received_reach_all_workers_and_later_ones() {
     let mut shared = MemoryShared::default();
     let mut workers = [Keeper::load(&mut shared, at(0)), Keeper::load(&mut shared, at(0))];
     workers[0].on_frame(&mut shared, &ban("alice", 3));
-    workers[0].ban(("w", "n"), b"bob", local(500), at(0));
+    workers[0].ban(Namespace { workspace: "w", name: "n" }, b"bob", local(500), at(0));
     assert!(banned(&workers[0], "alice") && banned(&workers[0], "bob"));
     assert!(!banned(&workers[1], "alice"));
     for worker in &mut workers {
@@ -78,7 +79,7 @@ fn a_failed_store_is_repeated_later() {
     let mut shared = FailingShared { refuses: true, ..FailingShared::default() };
     let mut workers = [Keeper::load(&mut shared, at(0)), Keeper::load(&mut shared, at(0))];
     workers[0].on_frame(&mut shared, &ban("alice", 3));
-    workers[0].ban(("w", "n"), b"bob", local(5_000), at(0));
+    workers[0].ban(Namespace { workspace: "w", name: "n" }, b"bob", local(5_000), at(0));
     workers[0].tick(&mut shared, at(50));
     assert!(banned(&workers[0], "alice"), "the ban applies in this worker at once");
     shared.refuses = false;
@@ -223,7 +224,7 @@ proptest! {
         let mut sound = MemoryShared::default();
         let mut worker = Keeper::load(&mut sound, at(0));
         worker.on_frame(&mut sound, &ban("alice", 3));
-        worker.ban(("w", "n"), b"bob", local(5_000), at(0));
+        worker.ban(Namespace { workspace: "w", name: "n" }, b"bob", local(5_000), at(0));
         worker.tick(&mut sound, at(50));
         for place in [Place::Controls, Place::ControlSet, Place::Bans] {
             let mut stored = Vec::new();

@@ -2,6 +2,7 @@ use super::*;
 use crate::control::book::MAX_KEPT;
 use crate::matching::canonical::DIGEST_BYTES;
 use crate::model::exact::{Algorithm, MAX_LOG_LIMIT};
+use crate::model::named::Namespace;
 use crate::model::time::{MonoMs, Now};
 use crate::model::window::MAX_COUNT;
 use alloc::collections::BTreeSet;
@@ -209,14 +210,14 @@ fn a_local_ban_applies_until_its_end_or_until_the_region_lifts_it() {
     let mut set = Controls::default();
     let ban = |until: u64, level| Local { level, kept_until: MonoMs(until + 50), ..made(until) };
     let local = |set: &Controls, now| find(set, "alice", "", now).ban;
-    assert!(set.ban_here(("w", "n"), b"alice", ban(100, 1), at(0)));
-    assert!(!set.ban_here(("w", "n"), b"alice", ban(90, 1), at(0)), "an earlier end has no effect");
+    assert!(set.ban_here(OF, b"alice", ban(100, 1), at(0)));
+    assert!(!set.ban_here(OF, b"alice", ban(90, 1), at(0)), "an earlier end has no effect");
     assert_eq!(local(&set, 99), Some(Banned::Until(UnixMs(100))));
     assert_eq!(local(&set, 100), None);
     assert_eq!(find_in(&set, "m", 60_000, "alice", "", None, 0), NOTHING);
-    assert_eq!(set.banned_here(("w", "n"), b"alice", at(149)).map(|ban| ban.level), Some(1));
-    assert_eq!(set.banned_here(("w", "n"), b"alice", at(150)), None);
-    assert!(set.ban_here(("w", "n"), b"alice", ban(300, 2), at(120)));
+    assert_eq!(set.banned_here(OF, b"alice", at(149)).map(|ban| ban.level), Some(1));
+    assert_eq!(set.banned_here(OF, b"alice", at(150)), None);
+    assert!(set.ban_here(OF, b"alice", ban(300, 2), at(120)));
 
     // An earlier ban that arrives late does not affect this one. Neither does a ban of an incomplete update.
     let early = until(control(3, "n", "alice", Effect::Ban), 100);
@@ -238,14 +239,14 @@ fn a_local_ban_applies_until_its_end_or_until_the_region_lifts_it() {
         ..wire::Controls { incarnation: INCARNATION, ..Default::default() }
     });
     assert_eq!(local(&set, 200), None);
-    assert_eq!(set.banned_here(("w", "n"), b"alice", at(200)).map(|ban| ban.level), Some(2));
+    assert_eq!(set.banned_here(OF, b"alice", at(200)).map(|ban| ban.level), Some(2));
 }
 
 #[test]
 fn an_exemption_lifts_a_local_ban_and_a_limit_does_not() {
     for (effect, banned) in [(Effect::Exempt, false), (Effect::Limit(5), true)] {
         let mut set = set(&[control(1, "n", "alice", effect)]);
-        set.ban_here(("w", "n"), b"alice", made(100), at(0));
+        set.ban_here(OF, b"alice", made(100), at(0));
         assert_eq!(find(&set, "alice", "", 0).ban.is_some(), banned, "{effect:?}");
     }
 }
@@ -257,7 +258,7 @@ fn a_local_ban_is_lifted_if_the_region_has_stored_and_lifted_it() {
         ..until(control(revision, "n", "alice", Effect::Ban), until_ms).to_wire()
     };
     let mut bans = bans::Bans::default();
-    bans.put(("w", "n"), b"alice", made(300), at(0));
+    bans.put(OF, b"alice", made(300), at(0));
     let mut lifts = |incarnation, entry| {
         let frame = wire::Controls { incarnation, entries: [entry].into(), ..Default::default() };
         bans.lift(&frame, wire::ControlsKnown { incarnation: INCARNATION, revision: 4, proof: 0, stamp: 0 })
@@ -270,19 +271,19 @@ fn a_local_ban_is_lifted_if_the_region_has_stored_and_lifted_it() {
         "an entry that is not a deletion"
     );
     assert!(lifts(INCARNATION, deleted(5, 300)));
-    assert_eq!(bans.until("w", "n", b"alice", UnixMs(0)), None);
-    assert!(bans.put(("w", "n"), b"alice", made(400), at(0)), "another ban can be set");
-    assert_eq!(bans.until("w", "n", b"alice", UnixMs(0)), Some(UnixMs(400)));
+    assert_eq!(bans.until(OF, b"alice", UnixMs(0)), None);
+    assert!(bans.put(OF, b"alice", made(400), at(0)), "another ban can be set");
+    assert_eq!(bans.until(OF, b"alice", UnixMs(0)), Some(UnixMs(400)));
 }
 
 #[test]
 fn a_later_ban_applies_though_it_ends_before_an_earlier_one() {
     let mut bans = bans::Bans::default();
-    bans.put(("w", "n"), b"alice", Local { taken_over: true, ..made(900) }, at(0));
-    assert_eq!(bans.until("w", "n", b"alice", UnixMs(0)), None);
+    bans.put(OF, b"alice", Local { taken_over: true, ..made(900) }, at(0));
+    assert_eq!(bans.until(OF, b"alice", UnixMs(0)), None);
     let later = Local { mark: UnixMs(901), until: UnixMs(300), ..made(300) };
-    assert!(bans.put(("w", "n"), b"alice", later, at(0)));
-    assert_eq!(bans.until("w", "n", b"alice", UnixMs(0)), Some(UnixMs(300)));
+    assert!(bans.put(OF, b"alice", later, at(0)));
+    assert_eq!(bans.until(OF, b"alice", UnixMs(0)), Some(UnixMs(300)));
     assert_eq!(bans.open(UnixMs(299)).map(|open| open.identifier).collect::<Vec<_>>(), [b"alice"]);
     assert_eq!(bans.open(UnixMs(300)).count(), 0);
 }
@@ -291,7 +292,7 @@ fn a_later_ban_applies_though_it_ends_before_an_earlier_one() {
 fn no_ban_leaves_before_its_end_because_of_others() {
     let mut bans = bans::Bans::default();
     let put = |bans: &mut bans::Bans, namespace: &str, name: &str, ban| {
-        bans.put(("w", namespace), name.as_bytes(), ban, at(0))
+        bans.put(of(namespace), name.as_bytes(), ban, at(0))
     };
     assert!(put(&mut bans, "n", "alice", made(500)));
     // A client that invents identifiers, each banned for longer than it is itself.
@@ -299,7 +300,7 @@ fn no_ban_leaves_before_its_end_because_of_others() {
         (0..2 * MAX_BANS).filter(|n| put(bans, namespace, &n.to_string(), made(9_000))).count()
     };
     let taken = flood(&mut bans, "n");
-    assert_eq!(bans.until("w", "n", b"alice", UnixMs(499)), Some(UnixMs(500)));
+    assert_eq!(bans.until(OF, b"alice", UnixMs(499)), Some(UnixMs(500)));
     assert_eq!(
         taken + 1,
         MAX_BANS * 9 / 16,
@@ -312,9 +313,9 @@ fn no_ban_leaves_before_its_end_because_of_others() {
     assert!(put(&mut bans, "n", "alice", made(800)), "a ban is prolonged");
     assert!(bans.open(UnixMs(0)).count() <= MAX_BANS);
     // A ban that has ended leaves its place.
-    assert!(bans.put(("w", "other"), b"erin", made(9_999), at(750)), "the one of bob");
+    assert!(bans.put(of("other"), b"erin", made(9_999), at(750)), "the one of bob");
     assert_eq!(
-        bans.until("w", "third", b"carol", UnixMs(0)),
+        bans.until(of("third"), b"carol", UnixMs(0)),
         None,
         "and the one of carol, which ended as well"
     );
@@ -323,15 +324,17 @@ fn no_ban_leaves_before_its_end_because_of_others() {
 #[test]
 fn a_flood_of_bans_in_a_workspace_leaves_places_and_turns_to_the_others() {
     let mut bans = bans::Bans::default();
-    let mut flood = |names: (&str, &str)| {
-        let put = |n: &usize| bans.put(names, format!("{n:05}").as_bytes(), made(9_000), at(0));
+    let mut flood = |workspace: &str, name: &str| {
+        let put = |n: &usize| {
+            bans.put(Namespace { workspace, name }, format!("{n:05}").as_bytes(), made(9_000), at(0))
+        };
         (0..MAX_BANS).filter(put).count()
     };
     // As many namespaces as a tenant likes.
     let namespaces: Vec<String> = (0..40).map(|n| format!("n{n}")).collect();
-    let first: usize = namespaces.iter().map(|namespace| flood(("a", namespace))).sum();
+    let first: usize = namespaces.iter().map(|namespace| flood("a", namespace)).sum();
     assert!(first <= MAX_BANS * 3 / 4 && first > MAX_BANS * 2 / 3, "{first}");
-    let second = flood(("b", "n"));
+    let second = flood("b", "n");
     assert!(second > MAX_BANS / 8, "{second}");
     let turns: Vec<_> = bans.open(UnixMs(0)).map(|open| (open.workspace, open.namespace)).take(8).collect();
     let of = |workspace: &str| turns.iter().filter(|(of, _)| *of == workspace).count();
@@ -344,7 +347,7 @@ fn a_flood_of_bans_in_a_workspace_leaves_places_and_turns_to_the_others() {
 #[test]
 fn bans_that_deny_no_more_make_room() {
     let mut bans = bans::Bans::default();
-    let put = |bans: &mut bans::Bans, name: &str, ban| bans.put(("w", "n"), name.as_bytes(), ban, at(0));
+    let put = |bans: &mut bans::Bans, name: &str, ban| bans.put(OF, name.as_bytes(), ban, at(0));
     let most = MAX_BANS as u64 * 9 / 16;
     for n in 0..most {
         let is_ours = n % 2 == 0;
@@ -359,9 +362,7 @@ fn bans_that_deny_no_more_make_room() {
         (most / 2, most),
         "each place of one that denied no more"
     );
-    assert!(
-        (0..most).step_by(2).all(|n| bans.until("w", "n", n.to_string().as_bytes(), UnixMs(0)).is_some())
-    );
+    assert!((0..most).step_by(2).all(|n| bans.until(OF, n.to_string().as_bytes(), UnixMs(0)).is_some()));
     let kept = bans.encode();
     let mut other = bans.clone();
     assert!(!other.merge(&kept, at(0)), "nothing new");
@@ -371,6 +372,12 @@ fn bans_that_deny_no_more_make_room() {
     assert!(!put(&mut bans, &"x".repeat(65), made(9_999)), "not a canonical identifier");
     assert!(bans.drop_expired(at(99_000)));
     assert!(bans.is_empty());
+}
+
+const OF: Namespace<&str> = Namespace { workspace: "w", name: "n" };
+
+fn of(name: &str) -> Namespace<&str> {
+    Namespace { name, ..OF }
 }
 
 /// A rule's first ban.

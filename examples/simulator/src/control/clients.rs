@@ -5,7 +5,7 @@
 
 use super::events::{Event, LATENCY_MS};
 use super::parts::Worker;
-use super::targets::{CLIENTS, FLOODED, NAMESPACE, THRESHOLD, WORKSPACE};
+use super::targets::{CLIENTS, FLOODED, NAMESPACE, OF, THRESHOLD, WORKSPACE};
 use super::{ACTIVE_MS, BEGIN_MS, World};
 use weir_core::bans::queue::{BETWEEN_MS, MAX_WAITING, WITHIN_MS};
 use weir_core::control::change::Changed;
@@ -67,7 +67,7 @@ impl Worker {
 
     /// The second of the mark of a client's last ban, 0 if there is none: denials are counted from there.
     fn epoch(&self, client: &str, now: Now) -> u64 {
-        let last = self.keeper.controls().banned_here((WORKSPACE, NAMESPACE), client.as_bytes(), now);
+        let last = self.keeper.controls().banned_here(OF, client.as_bytes(), now);
         last.map_or(0, |last| last.mark.0 / 1_000)
     }
 

@@ -2,12 +2,15 @@
 
 use weir_core::control::{ALL_NAMESPACES, Effect, Selector, Slot, Target};
 use weir_core::matching::networks::parse_network;
+use weir_core::model::named::Namespace;
 
 /// The workspace of all controls but those of a flood.
 pub(super) const WORKSPACE: &str = "w";
 
 /// The namespace of most controls.
 pub(super) const NAMESPACE: &str = "n";
+/// The namespace in its workspace.
+pub(super) const OF: Namespace<&str> = Namespace { workspace: WORKSPACE, name: NAMESPACE };
 
 /// The namespace of floods.
 pub(super) const FLOODED: &str = "f";

@@ -8,7 +8,7 @@
 //! - No rule replaces a person's control, restores what a person deleted afterwards, or shortens a ban.
 
 use super::super::World;
-use super::super::targets::{CLIENTS, NAMESPACE, Place, THRESHOLD, WORKSPACE, place_of};
+use super::super::targets::{CLIENTS, NAMESPACE, OF, Place, THRESHOLD, WORKSPACE, place_of};
 use super::BOUND_MS;
 use std::collections::BTreeMap;
 use weir_core::bans::proposals::REPEAT_MS;
@@ -92,8 +92,7 @@ impl World {
         let clocks = worker.limiter.moment(MonoMs(now));
         let mut bans = Vec::new();
         for (client, before) in CLIENTS.into_iter().zip(before) {
-            let last =
-                worker.keeper.controls().banned_here((WORKSPACE, NAMESPACE), client.as_bytes(), clocks);
+            let last = worker.keeper.controls().banned_here(OF, client.as_bytes(), clocks);
             let is_new = |ban: &Local| ban.until > UnixMs(0) && ban.since == clocks.unix && !ban.taken_over;
             let Some(ban) = last.filter(is_new) else { continue };
             if found.made.iter().any(|made| made.client == client && made.ban.mark == ban.mark) {
@@ -160,7 +159,7 @@ impl World {
         }
         for made in &mut found.made {
             let Made { client, ban, at, .. } = *made;
-            let named = controls.named((WORKSPACE, NAMESPACE), client.as_bytes());
+            let named = controls.named(OF, client.as_bytes());
             made.is_taken_over |= named >= Some(Banned::Until(ban.until));
             let (stands, is_exempt) = banned(controls, client, clock);
             let holds = stands >= Some(Banned::Until(ban.until)) || is_exempt;
