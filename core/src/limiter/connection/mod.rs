@@ -112,20 +112,18 @@ impl Connection {
         self.link.nodes(now).max(self.registered_nodes)
     }
 
-    /// What a decision rests on now, and the number of nodes in the region.
-    pub(super) fn view(&self, now: MonoMs) -> (Health, u32) {
-        let nodes = self.nodes(now);
-        let health = Health {
+    /// What a decision rests on now.
+    pub(super) fn view(&self, now: MonoMs) -> Health {
+        Health {
             usable: self.link.is_usable(),
             fresh: self.registry.complete
                 && self.registry.echo != MonoMs(0)
                 && now.since(self.registry.echo) < FRESH_MS,
             complete: self.registry.complete,
-            nodes,
+            nodes: self.nodes(now),
             strict: self.queries.strict.is_left(now),
             cold: self.queries.cold.is_left(now),
-        };
-        (health, nodes)
+        }
     }
 
     /// Whether this worker receives the region's pushes for its process.

@@ -122,15 +122,13 @@ impl Local {
         }
     }
 
-    /// Decides one item in the table, and spends its cost, or reserves it if it is deferred. A lease may be taken with it, by the number of
-    /// the region's `nodes`.
+    /// Decides one item in the table, and spends its cost, or reserves it if it is deferred. A lease may be taken with it.
     pub(super) fn spend<B: Basis>(
         &mut self,
         shared: &mut impl Shared,
         item: &Item,
         check: &Check<'_>,
         basis: &B,
-        nodes: u32,
         now: Now,
     ) -> Result<Budget, Refusal<B::Query>> {
         let slot = self.worker_cache.get(item.fingerprint).copied();
@@ -152,8 +150,9 @@ impl Local {
                     entry.charge(item.cost, now.mono);
                 }
                 let may_lease = trial.is_own(entry) && has_one_limit && item.deferred.is_none();
-                let leased = match may_lease && !is_strict(entry, at, item.limit, nodes, now.mono) {
+                let leased = match may_lease && !is_strict(entry, at, item.limit, basis.nodes(), now.mono) {
                     true => {
+                        let nodes = basis.nodes();
                         take_lease(entry, slot.as_ref(), trial.lease_tag, spare, item.cost, nodes, now.mono)
                     }
                     false => 0,

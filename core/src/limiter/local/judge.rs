@@ -71,11 +71,17 @@ pub trait Basis {
 
     /// Whether a key that was never received counts as received with its first cost.
     fn covers_unreceived(&self, policy: &Policy) -> bool;
+
+    /// Live processes of the region, this one included, by which a lease is taken.
+    fn nodes(&self) -> u32;
 }
 
 /// The local counts alone: the region was queried already, or is not to be queried.
-#[derive(Clone, Copy, Debug)]
-pub struct LocalCounts;
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LocalCounts {
+    /// Live processes of the region. What charges nothing needs no number.
+    pub nodes: u32,
+}
 
 impl Basis for LocalCounts {
     type Query = Infallible;
@@ -94,6 +100,10 @@ impl Basis for LocalCounts {
 
     fn covers_unreceived(&self, _: &Policy) -> bool {
         false
+    }
+
+    fn nodes(&self) -> u32 {
+        self.nodes
     }
 }
 
@@ -125,6 +135,10 @@ impl Basis for Health {
 
     fn covers_unreceived(&self, policy: &Policy) -> bool {
         (policy.trust_first || !self.cold) && self.usable && self.has_snapshot()
+    }
+
+    fn nodes(&self) -> u32 {
+        self.nodes
     }
 }
 

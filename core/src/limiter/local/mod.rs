@@ -1,5 +1,5 @@
 //! What one worker has in its process: the shared table, and beside it what no other worker has. Nothing here depends on the stream; what
-//! a decision needs of the region comes as a [`Basis`](judge::Basis) and as the number of its nodes.
+//! a decision needs of the region comes as a [`Basis`](judge::Basis), or as the number of its nodes.
 //!
 //! - `round`: all checks of a request, coalesced to one `item` for each cell; all are charged or none.
 //! - `charge`: one item, by a `lease` of the `worker_cache` or in the table (`transact`), where `judge` decides (`trial`: on one entry).

@@ -27,7 +27,7 @@ impl Local {
         shared: &mut impl Shared,
         request: u64,
         checks: &[Check<'_>],
-        view: impl FnOnce() -> (B, u32),
+        view: impl FnOnce() -> B,
         now: Now,
     ) -> Result<Outcome, Needs<B::Query>> {
         if let [check] = checks
@@ -44,14 +44,15 @@ impl Local {
         }
         let mut items = core::mem::take(&mut self.items);
         self.coalesce(checks, &mut items);
-        let (basis, nodes) = view();
-        let decided = self.enforce(shared, checks, &mut items, &basis, nodes, now);
+        let basis = view();
+        let decided = self.enforce(shared, checks, &mut items, &basis, now);
         let outcome = decided.map(|decided| {
             let (decision, budgets) = match decided {
                 Table::Charged(ShownBudgets { first, listed }) => (Decision::Allow(first), listed),
                 Table::Denied(denial) => (Decision::Deny(denial), Vec::new()),
             };
-            let charges = matches!(decision, Decision::Allow(_)).then_some(nodes);
+            let charges =
+                matches!(decision, Decision::Allow(_)).then(|| LocalCounts { nodes: basis.nodes() });
             let shadow_denied = self.shadows(shared, checks, &items, charges, now);
             Outcome { shadow_denied, budgets, ..Outcome::of(decision) }
         });
@@ -69,7 +70,7 @@ impl Local {
         nodes: u32,
         now: Now,
     ) -> Outcome {
-        let decided = self.round(shared, request, checks, || (LocalCounts, nodes), now);
+        let decided = self.round(shared, request, checks, || LocalCounts { nodes }, now);
         decided.unwrap_or_else(|needs| match needs.first {})
     }
 
@@ -85,7 +86,7 @@ impl Local {
         let wary = checks.iter().find(|check| check.policy.deny_on_failure && !check.policy.shadow);
         let Some(check) = wary else { return self.round_locally(shared, request, checks, nodes, now) };
         let item = self.item(0, check);
-        let denial = match self.look(shared, &item, check, &LocalCounts, now) {
+        let denial = match self.look(shared, &item, check, &LocalCounts::default(), now) {
             Ok(budget) => {
                 Denial { budget, retry_after_ms: Some(UNDECIDED_RETRY_MS), cause: Cause::Undecided }
             }
@@ -105,7 +106,7 @@ impl Local {
         &mut self,
         shared: &mut impl Shared,
         check: &Check<'_>,
-        view: impl FnOnce() -> (B, u32),
+        view: impl FnOnce() -> B,
         now: Now,
     ) -> Result<Decision, Needs<B::Query>> {
         let item = self.item(0, check);
@@ -115,8 +116,7 @@ impl Local {
         if let Some(decision) = self.decide_from_cache(&item, check, now) {
             return Ok(decision);
         }
-        let (basis, nodes) = view();
-        match self.spend(shared, &item, check, &basis, nodes, now) {
+        match self.spend(shared, &item, check, &view(), now) {
             Ok(budget) => Ok(Decision::Allow(Some(budget))),
             Err(Refusal::Denied(denial)) => Ok(Decision::Deny(denial)),
             Err(Refusal::Query(reason)) => Err(Needs::of(&item, reason)),
@@ -134,7 +134,7 @@ impl Local {
         if item.cost > item.limit {
             return Err(self.above_limit(shared, &item, check, now));
         }
-        self.look(shared, &item, check, &LocalCounts, now).map_err(Refusal::denial)
+        self.look(shared, &item, check, &LocalCounts::default(), now).map_err(Refusal::denial)
     }
 
     /// A denial that is certain by the local counts, since counts only grow. Charges nothing.
@@ -221,7 +221,6 @@ impl Local {
         checks: &[Check<'_>],
         items: &mut [Item],
         basis: &B,
-        nodes: u32,
         now: Now,
     ) -> Result<Table, Needs<B::Query>> {
         if let Some(denial) = self.certain_without_table(shared, checks, items, now) {
@@ -236,7 +235,7 @@ impl Local {
                 item.provision = Provision::Lease;
             }
         }
-        match self.charge_all(shared, checks, items, basis, nodes, now)? {
+        match self.charge_all(shared, checks, items, basis, now)? {
             Table::Charged(further) => shown.extend(further),
             denied @ Table::Denied(_) => return Ok(denied),
         }
@@ -285,7 +284,7 @@ impl Local {
                 continue;
             }
             // A reservation, such as this worker's own lease, is no certain denial: it may be released.
-            if let Err(Refusal::Denied(denial)) = self.look(shared, item, check, &LocalCounts, now)
+            if let Err(Refusal::Denied(denial)) = self.look(shared, item, check, &LocalCounts::default(), now)
                 && denial.cause == Cause::Limit
             {
                 denied = worse(denied, Some(denial));
@@ -301,7 +300,6 @@ impl Local {
         checks: &[Check<'_>],
         items: &mut [Item],
         basis: &B,
-        nodes: u32,
         now: Now,
     ) -> Result<Table, Needs<B::Query>> {
         let in_table = |item: &Item| !item.shadow && item.provision == Provision::Table;
@@ -314,7 +312,7 @@ impl Local {
             let failed = denied.is_some() || needs.is_some();
             let charged = match (failed, at == last) {
                 (true, _) => self.look(shared, item, check, basis, now),
-                (false, true) => self.spend(shared, item, check, basis, nodes, now),
+                (false, true) => self.spend(shared, item, check, basis, now),
                 (false, false) => {
                     self.hold(shared, item, check, basis, now).map(|Hold { budget, overflow }| {
                         item.provision = Provision::Held { overflow };
@@ -346,13 +344,13 @@ impl Local {
     }
 
     /// The shadow rules that would have denied. A shadow rule charges only if the request passes by it and by all others: `charges` is then
-    /// the number of the region's nodes.
+    /// what it charges by.
     fn shadows(
         &mut self,
         shared: &mut impl Shared,
         checks: &[Check<'_>],
         items: &[Item],
-        charges: Option<u32>,
+        charges: Option<LocalCounts>,
         now: Now,
     ) -> RuleSet {
         let mut denied = RuleSet::default();
@@ -371,7 +369,7 @@ impl Local {
         shared: &mut impl Shared,
         item: &Item,
         check: &Check<'_>,
-        charges: Option<u32>,
+        charges: Option<LocalCounts>,
         now: Now,
     ) -> bool {
         let passes = charges.is_some();
@@ -384,8 +382,8 @@ impl Local {
         let cost = if passes && item.peeks { 0 } else { item.cost };
         let item = &Item { cost, ..item.clone() };
         let decided = match charges {
-            Some(nodes) => self.spend(shared, item, check, &LocalCounts, nodes, now),
-            None => self.look(shared, item, check, &LocalCounts, now),
+            Some(basis) => self.spend(shared, item, check, &basis, now),
+            None => self.look(shared, item, check, &LocalCounts::default(), now),
         };
         // Reservations of deferred costs last until the requests end, so they do count.
         let counts = |cause| cause == Cause::Limit || (cause == Cause::Reserved && item.deferred.is_some());
@@ -395,7 +393,7 @@ impl Local {
     /// The denial of a cost above the limit. It charges nothing and begins no strict mode.
     fn above_limit(&mut self, shared: &mut impl Shared, item: &Item, check: &Check<'_>, now: Now) -> Denial {
         let free = Item { cost: 0, ..item.clone() };
-        let looked = self.look(shared, &free, check, &LocalCounts, now);
+        let looked = self.look(shared, &free, check, &LocalCounts::default(), now);
         let budget = looked.unwrap_or_else(|refusal| refusal.denial().budget);
         Denial { budget, retry_after_ms: None, cause: Cause::Cost }
     }
