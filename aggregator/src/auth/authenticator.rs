@@ -4,9 +4,10 @@ use super::{Caller, Presented, Scope, Tokens, bearer};
 use std::sync::Arc;
 use subtle::ConstantTimeEq;
 use tonic::Status;
+use weir_core::rules::PLACEHOLDER;
 
 /// The tokens in Weir's own manifests. They are placeholders there, and protect nothing.
-pub const PUBLISHED_TOKENS: [&str; 2] = ["change-me", "local-only"];
+pub const PUBLISHED_TOKENS: [&str; 2] = [PLACEHOLDER, "local-only"];
 
 /// The accepted credentials: the aggregator's own token, and the entries of the tokens file.
 #[derive(Clone)]

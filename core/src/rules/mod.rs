@@ -70,4 +70,4 @@ pub use rule::response::{Body, LimitHeaders, OwnResponse};
 pub use rule::share::Share;
 pub use rule::{Ambiguous, Missing, OnFailure, Rule, UnknownKey};
 pub use schema::schema;
-pub use secret::{STAND_IN, SecretKey, Variables, is_digest};
+pub use secret::{PLACEHOLDER, STAND_IN, SecretKey, Variables, is_digest};

@@ -86,6 +86,9 @@ pub(super) fn read_secret<T>(
     Some(given.or(read))
 }
 
+/// The secret of manifests and examples, which protects nothing.
+pub const PLACEHOLDER: &str = "change-me";
+
 /// `hash_key`, as the states of the two hash functions after its blocks. It is never printed.
 #[derive(Clone)]
 pub struct SecretKey {
@@ -100,7 +103,7 @@ impl SecretKey {
         problem: "it is not a key",
         expected: "16 to 1024 printable ASCII characters without spaces, a random text that is not published",
         bytes: 16..=1_024,
-        published: Some("change-me"),
+        published: Some(PLACEHOLDER),
         make: |text| SecretKey::new(text.as_bytes()),
     };
 

@@ -3,13 +3,11 @@
 
 use super::order::{filters_of, manager_of, name, one_or_list, value_at};
 use serde_json::Value;
-use weir_core::rules::{Config, PluginConfig, STAND_IN, field};
+use weir_core::rules::{Config, PLACEHOLDER, PluginConfig, STAND_IN, field};
 
 /// The extension that states a cluster's protocol.
 const PROTOCOL: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
 const MANAGER: &str = ".HttpConnectionManager";
-/// The placeholder of a token, with which an aggregator refuses to start.
-const PLACEHOLDER: &str = "change-me";
 
 /// What is wrong with the aggregators' cluster, if the document has it: gRPC needs HTTP/2.
 pub fn without_http2(document: &Value, cluster: &str) -> Option<String> {
