@@ -6,15 +6,17 @@
 use super::query::KeyQuery;
 use super::text::text;
 use super::view::{Control, Entry, Exact, Judged, Window};
+use crate::controls::name_and_value;
 use crate::region::exact::{ExactKey, Ruled};
 use crate::region::services::Services;
 use crate::region::status::counters::Rule;
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
-use weir_core::control::{ALL_NAMESPACES, Banned, Effect, Found, Scratch, Selector, Slot, Subject};
+use weir_core::control::{ALL_NAMESPACES, Banned, Found, Scratch, Selector, Slot, Subject};
 use weir_core::matching::networks::parse_network;
 use weir_core::model::exact::AlgorithmKind;
 use weir_core::model::key::KeyParts;
+use weir_core::model::named::Namespace;
 use weir_core::model::time::UnixMs;
 use weir_core::region::Explained;
 use weir_core::region::top::{KeyUsage, Ranked};
@@ -27,30 +29,25 @@ pub fn control_of(
     window_ms: u64,
     now: UnixMs,
 ) -> Control {
-    find(services, (&query.workspace, &query.namespace), (&query.identifier, canonical), window_ms, now, true)
+    let namespace = Namespace { workspace: &*query.workspace, name: &query.namespace };
+    find(services, namespace, (&query.identifier, canonical), window_ms, now, true)
 }
 
 /// Like [`control_of`], for a key of which only the counted identifier is known.
 fn control_of_key(services: &Services, key: &KeyParts<'_>, now: UnixMs) -> Control {
-    find(
-        services,
-        (key.workspace, key.namespace),
-        (key.identifier, key.identifier),
-        key.duration_ms,
-        now,
-        false,
-    )
+    let namespace = Namespace { workspace: key.workspace, name: key.namespace };
+    find(services, namespace, (key.identifier, key.identifier), key.duration_ms, now, false)
 }
 
 fn find(
     services: &Services,
-    (workspace, namespace): (&[u8], &[u8]),
+    namespace: Namespace<&[u8]>,
     (raw, canonical): (&[u8], &[u8]),
     window_ms: u64,
     now: UnixMs,
     by_entries: bool,
 ) -> Control {
-    let (workspace, namespace) = (&*text(workspace), &*text(namespace));
+    let (workspace, namespace) = (&*text(namespace.workspace), &*text(namespace.name));
     let address = address(raw);
     let subject = Subject { workspace, namespace, raw, canonical, window_ms, address, allowed: None };
     let (book, mut scratch) = (services.control.book(), Scratch::default());
@@ -81,21 +78,13 @@ fn address(raw: &[u8]) -> Option<IpAddr> {
 }
 
 fn entry(control: &weir_core::control::Control) -> Option<Entry> {
-    let kind = match control.effect {
-        Effect::Limit(_) => "limit",
-        Effect::Exempt => "exempt",
-        Effect::Ban => "ban",
-        Effect::Credit(_) => "credit",
-        Effect::Reset => "reset",
-        Effect::Shadow(_) => return None,
-    };
     let (identifier, network) = match &control.target.selector {
         Selector::Identifier(text) => (Some(text.clone()), None),
         Selector::Network(network) => (None, Some(network.to_string())),
         Selector::Rule => return None,
     };
     Some(Entry {
-        kind: kind.to_owned(),
+        kind: name_and_value(&control.effect).0.to_owned(),
         namespace: control.target.scope.clone(),
         identifier,
         network,
@@ -107,10 +96,10 @@ fn entry(control: &weir_core::control::Control) -> Option<Entry> {
 }
 
 /// Windows of a namespace for which there are controls that do not apply to all windows.
-pub fn windows_controlled(services: &Services, workspace: &str, namespace: &str) -> BTreeSet<u64> {
+pub fn windows_controlled(services: &Services, here: &Namespace<String>) -> BTreeSet<u64> {
     let is_here = |control: &weir_core::control::Control| {
-        control.target.workspace == workspace
-            && [namespace, ALL_NAMESPACES].contains(&control.target.scope.as_str())
+        control.target.workspace == here.workspace
+            && [&here.name, ALL_NAMESPACES].contains(&control.target.scope.as_str())
     };
     let book = services.control.book();
     book.controls().iter().filter(is_here).filter_map(|control| control.target.window_ms).collect()
@@ -161,12 +150,12 @@ impl<'a> Limits<'a> {
     /// The rules of a namespace that count windows of this length by this algorithm.
     pub fn rules_by(
         &self,
-        (workspace, namespace): (&[u8], &[u8]),
+        namespace: Namespace<&[u8]>,
         algorithm: AlgorithmKind,
         window_ms: u64,
     ) -> impl Iterator<Item = &Rule> {
         let is_wanted = move |rule: &&Rule| rule.is(algorithm) && rule.window_ms == window_ms;
-        self.rules_in(workspace, namespace).filter(is_wanted)
+        self.rules_in(namespace.workspace, namespace.name).filter(is_wanted)
     }
 
     /// The rules that charge a zone.
@@ -176,7 +165,8 @@ impl<'a> Limits<'a> {
 
     /// The rules that count a key.
     pub fn rules(&self, key: &KeyParts<'_>) -> impl Iterator<Item = &Rule> {
-        self.rules_by((key.workspace, key.namespace), AlgorithmKind::Window, key.duration_ms)
+        let namespace = Namespace { workspace: key.workspace, name: key.namespace };
+        self.rules_by(namespace, AlgorithmKind::Window, key.duration_ms)
     }
 
     /// What rules state of an exact key.
@@ -184,24 +174,23 @@ impl<'a> Limits<'a> {
         match key {
             ExactKey::Log(key) => {
                 let parts = key.parts();
-                let place = (parts.workspace, parts.namespace);
-                let rules = self.rules_by(place, AlgorithmKind::Log, parts.duration_ms);
+                let namespace = Namespace { workspace: parts.workspace, name: parts.namespace };
+                let rules = self.rules_by(namespace, AlgorithmKind::Log, parts.duration_ms);
                 Ruled { namespace: b"", shadow: only_shadow(rules) }
             }
             ExactKey::Ledger { zone, .. } => {
-                let namespace = self.place_of(*zone).map_or("", |(_, namespace)| namespace);
+                let namespace = self.namespace_of(*zone).map_or("", |namespace| namespace.name);
                 let shadow = only_shadow(self.rules_of_zone(*zone));
                 Ruled { namespace: namespace.as_bytes(), shadow }
             }
         }
     }
 
-    /// The workspace and the namespace of the rules that charge a zone, if they have one namespace.
-    pub fn place_of(&self, zone: u32) -> Option<(&str, &str)> {
-        let mut places =
-            self.rules_of_zone(zone).map(|rule| (rule.workspace.as_str(), rule.namespace.as_str()));
-        let first = places.next()?;
-        places.all(|place| place == first).then_some(first)
+    /// The namespace of the rules that charge a zone, if they have one.
+    pub fn namespace_of(&self, zone: u32) -> Option<Namespace<&str>> {
+        let mut namespaces = self.rules_of_zone(zone).map(namespace_of);
+        let first = namespaces.next()?;
+        namespaces.all(|namespace| namespace == first).then_some(first)
     }
 
     /// A rule as displayed with a key.
@@ -240,6 +229,11 @@ impl<'a> Limits<'a> {
         let rules: Vec<u64> = self.rules(key).map(|rule| rule.limit).collect();
         control.limit_over(&rules, applied).filter(|limit| Some(*limit) != applied)
     }
+}
+
+/// Where a rule counts.
+pub fn namespace_of(rule: &Rule) -> Namespace<&str> {
+    Namespace { workspace: &rule.workspace, name: &rule.namespace }
 }
 
 /// Whether there are rules, all in shadow mode.

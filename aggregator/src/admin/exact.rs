@@ -12,6 +12,7 @@ use tokio::time::Instant;
 use weir_core::matching::canonical::{identifier_in_epoch, split_epoch};
 use weir_core::model::exact::{AlgorithmKind, MAX_LOG_LIMIT};
 use weir_core::model::key::{Key, KeyParts};
+use weir_core::model::named::Namespace;
 
 /// Timeout of reading all exact limits of an identifier.
 const WITHIN: Duration = Duration::from_secs(1);
@@ -144,10 +145,10 @@ pub fn top_key(found: &ExactUsage, limits: &Limits<'_>) -> TopKey {
         }
         ExactKey::Ledger { zone, bucket } => {
             let (canonical, epoch) = split_epoch(bucket);
-            let (workspace, namespace) = limits.place_of(*zone).unwrap_or_default();
+            let Namespace { workspace, name } = limits.namespace_of(*zone).unwrap_or_default();
             TopKey {
                 workspace: workspace.to_owned(),
-                namespace: namespace.to_owned(),
+                namespace: name.to_owned(),
                 identifier: identifier(canonical),
                 counted: encode(canonical),
                 epoch,

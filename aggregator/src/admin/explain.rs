@@ -1,7 +1,7 @@
 //! `/v1/keys`: a key's counts in this region and in the others, their ages, the limit that applies, and what would
 //! happen to a request now.
 
-use super::control::{self, Limits};
+use super::control::{self, Limits, namespace_of};
 use super::exact;
 use super::query::KeyQuery;
 use super::text::{encode, identifier, text};
@@ -15,6 +15,7 @@ use weir_core::fields::written;
 use weir_core::matching::canonical::canonical_identifier;
 use weir_core::model::exact::AlgorithmKind;
 use weir_core::model::key::NodeId;
+use weir_core::model::named::Namespace;
 use weir_core::model::time::UnixMs;
 use weir_core::model::window::Position;
 use weir_core::region::exchange::BASELINE;
@@ -74,7 +75,7 @@ fn explain_counts(services: &Services, query: &KeyQuery, canonical: &[u8], exact
         windows.push(window);
     }
     let of_all = control_of(0);
-    let here = (text(&query.workspace), text(&query.namespace));
+    let here = Namespace { workspace: text(&query.workspace), name: text(&query.namespace) };
     // A zone has no windows that nodes count.
     let others = windows_of(services, &limits, &here).into_iter().filter(|_| query.zone.is_none());
     for window_ms in others.filter(|ms| is_wanted(*ms)) {
@@ -94,8 +95,8 @@ fn explain_counts(services: &Services, query: &KeyQuery, canonical: &[u8], exact
     Explanation {
         region: services.region_name.clone(),
         now_unix_ms: now.0,
-        workspace: here.0,
-        namespace: here.1,
+        workspace: here.workspace,
+        namespace: here.name,
         identifier: identifier(canonical),
         counted: encode(canonical),
         named: name_of(canonical),
@@ -107,13 +108,9 @@ fn explain_counts(services: &Services, query: &KeyQuery, canonical: &[u8], exact
 }
 
 /// The windows of a namespace that rules or live control define.
-fn windows_of(
-    services: &Services,
-    limits: &Limits<'_>,
-    (workspace, namespace): &(String, String),
-) -> BTreeSet<u64> {
-    let mut lengths = control::windows_controlled(services, workspace, namespace);
-    let rules = limits.rules_in(workspace.as_bytes(), namespace.as_bytes());
+fn windows_of(services: &Services, limits: &Limits<'_>, here: &Namespace<String>) -> BTreeSet<u64> {
+    let mut lengths = control::windows_controlled(services, here);
+    let rules = limits.rules_in(here.workspace.as_bytes(), here.name.as_bytes());
     lengths.extend(rules.filter(|rule| rule.is(AlgorithmKind::Window)).map(|rule| rule.window_ms));
     lengths
 }
@@ -122,12 +119,12 @@ fn windows_of(
 /// controls of that window matter.
 fn unused(
     limits: &Limits<'_>,
-    (workspace, namespace): &(String, String),
+    here: &Namespace<String>,
     (duration_ms, control, of_all): (u64, Control, &Control),
     now: UnixMs,
 ) -> Option<Window> {
-    let place = (workspace.as_bytes(), namespace.as_bytes());
-    let rules: Vec<&counters::Rule> = limits.rules_by(place, AlgorithmKind::Window, duration_ms).collect();
+    let here = Namespace { workspace: here.workspace.as_bytes(), name: here.name.as_bytes() };
+    let rules: Vec<&counters::Rule> = limits.rules_by(here, AlgorithmKind::Window, duration_ms).collect();
     if control == Control::default() || (rules.is_empty() && control == *of_all) {
         return None;
     }
@@ -150,36 +147,30 @@ fn unused(
 }
 
 /// Whether all rules of the namespace count digests, and `canonical` is none.
-fn names_raw_value(limits: &Limits<'_>, (workspace, namespace): &(String, String), canonical: &[u8]) -> bool {
-    let mut rules = limits.rules_in(workspace.as_bytes(), namespace.as_bytes()).peekable();
+fn names_raw_value(limits: &Limits<'_>, here: &Namespace<String>, canonical: &[u8]) -> bool {
+    let mut rules = limits.rules_in(here.workspace.as_bytes(), here.name.as_bytes()).peekable();
     !is_digest(canonical) && rules.peek().is_some() && rules.all(|rule| rule.identifier_parts == 0)
 }
 
 /// The text for a key without windows: its other windows, or the namespaces that filters count.
-fn unknown(
-    query: &KeyQuery,
-    limits: &Limits<'_>,
-    (workspace, namespace): &(String, String),
-    lengths: &[u64],
-) -> String {
+fn unknown(query: &KeyQuery, limits: &Limits<'_>, here: &Namespace<String>, lengths: &[u64]) -> String {
     if let (Some(window_ms), false) = (query.window_ms, lengths.is_empty()) {
         let mut lengths: Vec<String> = lengths.iter().map(|ms| written(*ms)).collect();
         lengths.dedup();
         let (window, others) = (written(window_ms), lengths.join(", "));
         return format!("this identifier has used nothing in a window of {window}, but has in {others}");
     }
-    let scopes: BTreeSet<(&str, &str)> =
-        limits.region_rules().map(|rule| (rule.workspace.as_str(), rule.namespace.as_str())).collect();
-    if scopes.is_empty() || scopes.contains(&(workspace.as_str(), namespace.as_str())) {
+    let scopes: BTreeSet<Namespace<&str>> = limits.region_rules().map(|rule| namespace_of(rule)).collect();
+    if scopes.is_empty() || scopes.contains(&Namespace { workspace: &*here.workspace, name: &here.name }) {
         return UNKNOWN.to_owned();
     }
     let shown: Vec<String> = scopes
         .iter()
         .take(MAX_SCOPES)
-        .map(|(workspace, namespace)| {
+        .map(|Namespace { workspace, name }| {
             format!(
                 "namespace {} of workspace {}",
-                identifier(namespace.as_bytes()),
+                identifier(name.as_bytes()),
                 identifier(workspace.as_bytes())
             )
         })
