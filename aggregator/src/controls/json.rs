@@ -34,12 +34,7 @@ pub fn stored_json(stored: &StoredControl) -> Value {
 
 /// A change.
 pub fn audited_json(change: &Audited) -> Value {
-    let kind = match change.slot {
-        Slot::Override => "override",
-        Slot::Credit => "credit",
-        Slot::Reset => "reset",
-        Slot::Shadow => "shadow",
-    };
+    let kind = Slot::WORDS.iter().find(|(_, slot)| *slot == change.slot).map(|(word, _)| *word);
     let mut response = json!({
         "id": change.id,
         "at": change.created_at,

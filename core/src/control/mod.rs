@@ -108,6 +108,16 @@ pub enum Slot {
     Shadow,
 }
 
+impl Slot {
+    /// Each slot with its name.
+    pub const WORDS: [(&str, Slot); 4] = [
+        ("override", Slot::Override),
+        ("credit", Slot::Credit),
+        ("reset", Slot::Reset),
+        ("shadow", Slot::Shadow),
+    ];
+}
+
 /// Why a control is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ControlError {

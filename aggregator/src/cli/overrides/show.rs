@@ -1,5 +1,6 @@
 //! Formats live control as text.
 
+use crate::admin::text::identifier;
 use serde_json::Value;
 use std::time::{Duration, UNIX_EPOCH};
 use weir_core::fields::written;
@@ -173,14 +174,7 @@ fn number(entry: &Value, name: &str) -> String {
 
 /// Escapes invisible characters, so that each entry takes one line; everything else stays as the user would type it.
 fn safe(text: &str) -> String {
-    let shown = |c: char| if is_unseen(c) { c.escape_unicode().to_string() } else { c.to_string() };
-    text.chars().map(shown).collect()
-}
-
-/// Characters that end a line, control a terminal, or change the direction of writing.
-fn is_unseen(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+    identifier(text.as_bytes())
 }
 
 fn moment(unix_ms: u64) -> String {

@@ -1,8 +1,7 @@
 //! Formats the answer of `/v1/keys` as text.
 
 use super::format::{bar, count, fit, percent, plain, right, time};
-use crate::admin::view::Control;
-use crate::admin::view::{Cell, Exact, Explanation, Judged, Window};
+use crate::admin::view::{Cell, Control, Exact, Explanation, Window};
 
 /// The lines of an explanation.
 pub fn lines(explanation: &Explanation) -> Vec<String> {
@@ -85,12 +84,8 @@ fn of_exact(exact: &Exact) -> Vec<String> {
 }
 
 fn exact_verdict(exact: &Exact) -> String {
-    let judged = exact.but_for_shadow.unwrap_or(Judged { passes: false, wait_ms: exact.wait_ms });
-    let denied = match judged.wait_ms {
-        Some(ms) => format!("a request of cost 1 would be denied, and would pass again in {}", time(ms)),
-        None if exact.control.banned => "every request would be denied: the key is banned".to_owned(),
-        None => "every request would be denied: the limit is 0".to_owned(),
-    };
+    let wait_ms = exact.but_for_shadow.map_or(exact.wait_ms, |judged| judged.wait_ms);
+    let denied = denied(wait_ms, &exact.control);
     match (&exact.trouble, exact.passes) {
         _ if exact.but_for_shadow.is_some() => {
             format!("every request passes because of shadow mode; without it, {denied}")
@@ -150,7 +145,7 @@ fn verdict(window: &Window) -> String {
     if let Some(judged) = &window.but_for_shadow {
         return format!(
             "every request passes because of shadow mode; without it, {}",
-            denied(window, judged)
+            denied(judged.wait_ms, &window.control)
         );
     }
     match (window.passes, window.wait_ms, window.remaining) {
@@ -159,18 +154,15 @@ fn verdict(window: &Window) -> String {
             "every request is denied: the key is banned".to_owned()
         }
         (Some(true), _, left) => format!("a request of cost 1 would pass; {} left", count(left.unwrap_or(0))),
-        (Some(false), Some(ms), _) => {
-            format!("a request of cost 1 would be denied, and would pass again in {}", time(ms))
-        }
-        (Some(false), None, _) => "every request would be denied: the limit is 0".to_owned(),
+        (Some(false), wait_ms, _) => denied(wait_ms, &window.control),
         (None, ..) => format!("{} used; no limit is known for this window", count(window.used)),
     }
 }
 
-fn denied(window: &Window, judged: &Judged) -> String {
-    match judged.wait_ms {
+fn denied(wait_ms: Option<u64>, control: &Control) -> String {
+    match wait_ms {
         Some(ms) => format!("a request of cost 1 would be denied, and would pass again in {}", time(ms)),
-        None if window.control.banned => "every request would be denied: the key is banned".to_owned(),
+        None if control.banned => "every request would be denied: the key is banned".to_owned(),
         None => "every request would be denied: the limit is 0".to_owned(),
     }
 }

@@ -66,9 +66,7 @@ fn slot_number(slot: Slot) -> u64 {
 }
 
 fn slot_of(number: u64) -> Option<Slot> {
-    [Slot::Override, Slot::Credit, Slot::Reset, Slot::Shadow]
-        .into_iter()
-        .find(|slot| slot_number(*slot) == number)
+    Slot::WORDS.into_iter().map(|(_, slot)| slot).find(|slot| slot_number(*slot) == number)
 }
 
 /// Reads a selected row; `None` if it is not a control that Weir wrote.

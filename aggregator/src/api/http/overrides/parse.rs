@@ -22,12 +22,6 @@ const PUT_FIELDS: [&str; 4] = ["expires_in", "expires_at", "reason", "author"];
 const FILTER_FIELDS: [&str; 5] = ["workspace", "namespace", "rule", "identifier", "network"];
 /// The parameters of queries that are numbers. A window may be a duration too.
 const NUMBERS: [&str; 4] = ["window", "after", "before", "limit"];
-const SLOTS: [(&str, Slot); 4] = [
-    ("override", Slot::Override),
-    ("credit", Slot::Credit),
-    ("reset", Slot::Reset),
-    ("shadow", Slot::Shadow),
-];
 const MOMENT: &str =
     "a time in the future, such as \"2030-01-31T12:00:00Z\", or in milliseconds of Unix time";
 /// Longest author's name without a token; the stored name has a suffix that marks it as unverified.
@@ -251,7 +245,7 @@ pub fn parse_delete(query: &str) -> Result<Removal, Problem> {
     read_query(query, |node, errors| {
         let fields = node.object(&[&PLACE_FIELDS[..], &["kind", "reason", "author"]].concat(), errors)?;
         let place = place(fields, errors);
-        let slot = fields.optional("kind", errors, |n, e| n.word(&SLOTS, e));
+        let slot = fields.optional("kind", errors, |n, e| n.word(&Slot::WORDS, e));
         let reason = text("reason", MAX_REASON_BYTES, fields, errors);
         let author = text("author", MAX_CLAIMED_BYTES, fields, errors);
         let (place, slot) = (place?, slot?);
@@ -273,7 +267,7 @@ pub fn parse_list(query: &str) -> Result<ControlFilter, Problem> {
         let own = ["kind", "matching", "after", "limit"];
         let fields = node.object(&[&FILTER_FIELDS[..], &own].concat(), errors)?;
         let place = place_filter(fields, errors);
-        let slot = fields.optional("kind", errors, |n, e| n.word(&SLOTS, e));
+        let slot = fields.optional("kind", errors, |n, e| n.word(&Slot::WORDS, e));
         let matching = text("matching", MAX_PARTS * MAX_PART_BYTES, fields, errors);
         let after = fields.or("after", 0, errors, |n, e| n.integer(0..=i64::MAX.cast_unsigned(), e));
         let limit = page(fields, errors);
