@@ -1,10 +1,12 @@
 //! What the program states of its build, the commit and the compiler, for `--version` and `weir_build_info`; and the descriptions of its
-//! gRPC services, which the reflection service serves.
+//! gRPC services, which the reflection service serves; and the messages of Envoy's services in Rust.
 //!
 //! The commit is `WEIR_REVISION`, where a build without git sets it, or else git's. Builds without optimisation, those of
 //! developers and tests, have none: each commit would compile the crate again.
 
 use prost::Message;
+use prost_types::field_descriptor_proto::Type;
+use prost_types::{DescriptorProto, FileDescriptorSet};
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -31,6 +33,10 @@ const SOURCES: [&str; 13] = [
 
 /// Where descriptions of gRPC services are, and the files of those that the aggregator has.
 const DESCRIPTIONS: [&str; 2] = ["proto", "../core/src/model"];
+/// The package of the service whose messages core has.
+const OF_CORE: &str = "weir.v1";
+/// Values of descriptors. A header's value need not be UTF-8, and must not end a call or a stream, so they are read as bytes.
+const VALUES: [&str; 2] = ["Entry", "BucketEntry"];
 const SERVICES: [&str; 3] =
     ["wire.proto", "envoy/service/ratelimit/v3/rls.proto", "envoy/service/rate_limit_quota/v3/rlqs.proto"];
 
@@ -51,7 +57,25 @@ fn describe_services() -> Result<(), Box<dyn Error>> {
     let mut compiler = protox::Compiler::new(DESCRIPTIONS)?;
     compiler.include_imports(true).include_source_info(false).open_files(SERVICES)?;
     let file = PathBuf::from(variable("OUT_DIR")).join("services.binpb");
-    Ok(std::fs::write(file, compiler.file_descriptor_set().encode_to_vec())?)
+    std::fs::write(file, compiler.file_descriptor_set().encode_to_vec())?;
+    let mut messages = protox::compile(SERVICES, DESCRIPTIONS)?;
+    read_values_as_bytes(&mut messages);
+    let mut config = prost_build::Config::new();
+    config.btree_map(["."]).type_attribute("BucketId", "#[derive(Eq, Hash)]").include_file("envoy.rs");
+    Ok(config.compile_fds(messages)?)
+}
+
+fn read_values_as_bytes(messages: &mut FileDescriptorSet) {
+    messages.file.retain(|file| file.package() != OF_CORE);
+    let outer = messages.file.iter_mut().flat_map(|file| &mut file.message_type);
+    let inner = outer.flat_map(|message| &mut message.nested_type);
+    for message in inner.filter(|message| VALUES.contains(&message.name())) {
+        let DescriptorProto { field, .. } = message;
+        field
+            .iter_mut()
+            .filter(|field| field.name() == "value")
+            .for_each(|value| value.set_type(Type::Bytes));
+    }
 }
 
 fn revision() -> String {

@@ -90,18 +90,22 @@ impl Action {
 
 /// The action that removes a bucket from its Envoy.
 pub fn abandon(bucket: &Bucket) -> BucketAction {
-    BucketAction { bucket_id: Some(bucket.id().clone()), action: Some(wire::Action::Abandon(Abandon {})) }
+    BucketAction {
+        bucket_id: Some(bucket.id().clone()),
+        bucket_action: Some(wire::Action::AbandonAction(Abandon {})),
+    }
 }
 
 fn assignment(bucket: &Bucket, strategy: Strategy, valid_ms: u64) -> BucketAction {
-    let strategy = Some(RateLimitStrategy { strategy: Some(strategy) });
-    let time_to_live = Some(seconds(valid_ms.div_ceil(1_000)));
-    let action = wire::Action::Assignment(Assignment { time_to_live, strategy });
-    BucketAction { bucket_id: Some(bucket.id().clone()), action: Some(action) }
+    let rate_limit_strategy = Some(RateLimitStrategy { strategy: Some(strategy) });
+    let assignment_time_to_live = Some(seconds(valid_ms.div_ceil(1_000)));
+    let action =
+        wire::Action::QuotaAssignmentAction(Assignment { assignment_time_to_live, rate_limit_strategy });
+    BucketAction { bucket_id: Some(bucket.id().clone()), bucket_action: Some(action) }
 }
 
 fn blanket(rule: BlanketRule) -> Strategy {
-    Strategy::Blanket(rule as i32)
+    Strategy::BlanketRule(rule as i32)
 }
 
 fn token_bucket(size: u64, tokens: u64, interval_s: u64) -> Strategy {

@@ -575,8 +575,8 @@ fn report(usage: &Usage) -> Report {
     let within = usage.time_elapsed.map_or(0, |elapsed| u64::try_from(elapsed.seconds).unwrap_or(0));
     let bounded = |requests: u64| requests.min(MOST_REQUESTS);
     Report {
-        allowed: bounded(usage.allowed),
-        denied: bounded(usage.denied),
+        allowed: bounded(usage.num_requests_allowed),
+        denied: bounded(usage.num_requests_denied),
         within_ms: within.saturating_mul(1_000),
     }
 }

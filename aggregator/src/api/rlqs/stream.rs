@@ -129,14 +129,14 @@ async fn serve(
             ));
         }
         let now = Instant::now();
-        let read_at = allowance.take(reports.usages.len() as u64, now);
+        let read_at = allowance.take(reports.bucket_quota_usages.len() as u64, now);
         if read_at > now {
             tokio::select! {
                 () = send_queue.closed() => return Ok(()),
                 () = sleep_until(read_at) => {}
             }
         }
-        quotas.take(stream, std::mem::take(&mut reports.usages)).await;
+        quotas.take(stream, std::mem::take(&mut reports.bucket_quota_usages)).await;
         reports = loop {
             while let Some(response) = quotas.next_response(stream) {
                 if send_queue.send(response).await.is_err() {

@@ -233,7 +233,7 @@ impl Subscriptions {
             subscription.valid_until = now.after(action.valid_ms());
             sent(action.label());
         }
-        (!actions.is_empty()).then_some(QuotaResponse { actions })
+        (!actions.is_empty()).then_some(QuotaResponse { bucket_action: actions })
     }
 }
 
@@ -258,18 +258,19 @@ mod tests {
 
     /// Each action in short: `deny`, the size of a bucket of tokens, `allow`, `gone`.
     fn sent(all: &mut Subscriptions, now: u64) -> Vec<String> {
-        let read = |action: &BucketAction| match &action.action {
-            Some(wire::Action::Abandon(_)) => "gone".to_owned(),
-            Some(wire::Action::Assignment(assignment)) => match assignment.strategy.clone().unwrap().strategy
-            {
-                Some(Strategy::Blanket(1)) => "deny".to_owned(),
-                Some(Strategy::TokenBucket(bucket)) => bucket.max_tokens.to_string(),
-                _ => "allow".to_owned(),
-            },
+        let read = |action: &BucketAction| match &action.bucket_action {
+            Some(wire::Action::AbandonAction(_)) => "gone".to_owned(),
+            Some(wire::Action::QuotaAssignmentAction(assignment)) => {
+                match assignment.rate_limit_strategy.unwrap().strategy {
+                    Some(Strategy::BlanketRule(1)) => "deny".to_owned(),
+                    Some(Strategy::TokenBucket(bucket)) => bucket.max_tokens.to_string(),
+                    _ => "allow".to_owned(),
+                }
+            }
             None => panic!("no action"),
         };
         let response = all.next_response(MonoMs(now), |_| {});
-        response.iter().flat_map(|response| &response.actions).map(read).collect()
+        response.iter().flat_map(|response| &response.bucket_action).map(read).collect()
     }
 
     #[test]
@@ -324,7 +325,7 @@ mod tests {
         all.numbers().into_iter().for_each(|number| all.assign(number, Action::Tokens(1), true, MonoMs(1)));
         let mut sizes = Vec::new();
         while let Some(response) = all.next_response(MonoMs(1), |_| {}) {
-            sizes.push(response.actions.len());
+            sizes.push(response.bucket_action.len());
         }
         assert_eq!((sizes.iter().max(), sizes.iter().sum()), (Some(&MAX_ACTIONS), 6 * MAX_ACTIONS));
         for number in 0..2 * MAX_ABANDONED {

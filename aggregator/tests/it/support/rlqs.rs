@@ -90,11 +90,16 @@ pub fn bucket(entries: Entries) -> BucketId {
 
 pub fn usage(entries: Entries, allowed: u64, denied: u64) -> Usage {
     let time_elapsed = Some(prost_types::Duration { seconds: 5, nanos: 0 });
-    Usage { bucket_id: Some(bucket(entries)), time_elapsed, allowed, denied }
+    Usage {
+        bucket_id: Some(bucket(entries)),
+        time_elapsed,
+        num_requests_allowed: allowed,
+        num_requests_denied: denied,
+    }
 }
 
 pub fn reports(domain: &str, usages: Vec<Usage>) -> UsageReports {
-    UsageReports { domain: domain.to_owned(), usages }
+    UsageReports { domain: domain.to_owned(), bucket_quota_usages: usages }
 }
 
 impl Proxy {
@@ -130,7 +135,7 @@ impl Proxy {
     pub async fn read(&mut self) -> Result<Option<QuotaResponse>, Status> {
         let response =
             timeout(DEADLINE, self.responses.message()).await.expect("a response within the deadline")?;
-        for action in response.iter().flat_map(|response| &response.actions) {
+        for action in response.iter().flat_map(|response| &response.bucket_action) {
             let (bucket, assigned, seconds) = read(action);
             let former = self.assigned.insert(bucket, (assigned, seconds));
             if let (Some((Assigned::Deny, _)), Assigned::Tokens(tokens)) = (former, assigned) {
@@ -194,14 +199,14 @@ impl Proxy {
 fn read(action: &BucketAction) -> (Vec<(String, String)>, Assigned, i64) {
     let bucket = action.bucket_id.clone().unwrap().bucket;
     let bucket = bucket.into_iter().map(|(key, value)| (key, String::from_utf8(value).unwrap())).collect();
-    let Some(Action::Assignment(assignment)) = &action.action else {
+    let Some(Action::QuotaAssignmentAction(assignment)) = &action.bucket_action else {
         return (bucket, Assigned::Abandoned, 0);
     };
-    let seconds = assignment.time_to_live.unwrap().seconds;
-    let strategy = assignment.strategy.clone().unwrap().strategy.unwrap();
+    let seconds = assignment.assignment_time_to_live.unwrap().seconds;
+    let strategy = assignment.rate_limit_strategy.unwrap().strategy.unwrap();
     let assigned = match strategy {
-        Strategy::Blanket(rule) if rule == BlanketRule::AllowAll as i32 => Assigned::Allow,
-        Strategy::Blanket(_) => Assigned::Deny,
+        Strategy::BlanketRule(rule) if rule == BlanketRule::AllowAll as i32 => Assigned::Allow,
+        Strategy::BlanketRule(_) => Assigned::Deny,
         Strategy::TokenBucket(bucket) => {
             let (tokens, interval) = (bucket.tokens_per_fill.unwrap(), bucket.fill_interval.unwrap().seconds);
             match interval {
