@@ -218,13 +218,13 @@ impl Live {
         if changed.iter().any(|changed| matches!(changed, Changed::Done(..))) {
             // In a task of its own, so that the announcement completes if the caller disconnects.
             let (live, global) = (self.clone(), global.clone());
-            let broadcast = tokio::spawn(async move { live.heartbeat(&global).await }.in_current_span());
-            let _ = timeout(READ_BACK, broadcast).await;
+            let announced = tokio::spawn(async move { live.announce(&global).await }.in_current_span());
+            let _ = timeout(READ_BACK, announced).await;
         }
         Ok(changed)
     }
 
-    async fn heartbeat(&self, global: &Global) {
+    async fn announce(&self, global: &Global) {
         if let Some(regional) = &self.regional {
             regional::broadcast_controls(&self.hub, regional).await;
         }
