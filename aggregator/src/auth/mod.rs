@@ -117,17 +117,17 @@ pub enum TokensError {
     Read(#[from] ReadError),
     /// The file has invalid content.
     #[error("{}: {reason}; see --tokens-file or WEIR_TOKENS_FILE", path.display())]
-    Wrong {
+    Content {
         /// The file.
         path: PathBuf,
         /// What is wrong with it.
-        reason: Wrong,
+        reason: ContentError,
     },
 }
 
 /// Why the content of the tokens file is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Wrong {
+pub enum ContentError {
     /// Not a YAML list of entries.
     #[error(
         "expected a YAML list of {{name, sha256 or san, workspace or workspaces, zones, control, namespaces, max_cost}}: {0}"
@@ -149,12 +149,14 @@ pub enum Wrong {
     Twice(usize, String, &'static str),
 }
 
-impl Wrong {
+impl ContentError {
     /// The problem without the number of its entry.
     fn problem(&self) -> String {
         match self {
-            Wrong::Entry(_, what) => what.clone(),
-            Wrong::Twice(_, name, field) => format!("an earlier entry has the same {field} (name {name:?})"),
+            ContentError::Entry(_, what) => what.clone(),
+            ContentError::Twice(_, name, field) => {
+                format!("an earlier entry has the same {field} (name {name:?})")
+            }
             other => other.to_string(),
         }
     }
@@ -197,12 +199,12 @@ impl Tokens {
     pub fn read(path: PathBuf) -> Result<(Arc<Tokens>, Followed<Contents>), TokensError> {
         let followed = Followed::open(vec![path.clone()])?;
         let text = text_of(followed.contents());
-        let tokens = Tokens::parse(text).map_err(|reason| TokensError::Wrong { path, reason })?;
+        let tokens = Tokens::parse(text).map_err(|reason| TokensError::Content { path, reason })?;
         Ok((Arc::new(tokens), followed))
     }
 
     /// Parses the content of the file.
-    pub fn parse(text: &[u8]) -> Result<Tokens, Wrong> {
+    pub fn parse(text: &[u8]) -> Result<Tokens, ContentError> {
         Table::parse(text).map(|table| Tokens::over(Some(table), false))
     }
 
@@ -336,7 +338,7 @@ impl NewToken {
 }
 
 impl Table {
-    fn parse(text: &[u8]) -> Result<Table, Wrong> {
+    fn parse(text: &[u8]) -> Result<Table, ContentError> {
         let (mut table, mut taken) = (Table::default(), Taken::default());
         for (number, entry) in (1..).zip(read_entries(text)?) {
             table.add(number, entry?, &mut taken)?;
@@ -344,10 +346,10 @@ impl Table {
         Ok(table)
     }
 
-    fn add(&mut self, number: usize, entry: Entry, taken: &mut Taken) -> Result<(), Wrong> {
-        let wrong = |what: &str| Wrong::Entry(number, what.to_owned());
+    fn add(&mut self, number: usize, entry: Entry, taken: &mut Taken) -> Result<(), ContentError> {
+        let wrong = |what: &str| ContentError::Entry(number, what.to_owned());
         entry.check().map_err(wrong)?;
-        let twice = |field| Wrong::Twice(number, entry.name.clone(), field);
+        let twice = |field| ContentError::Twice(number, entry.name.clone(), field);
         if !taken.names.insert(entry.name.clone()) {
             return Err(twice("name"));
         }
@@ -403,33 +405,34 @@ pub fn begins_with_a_token(text: &[u8]) -> bool {
 }
 
 /// The entries of a file's content, as far as each can be read.
-fn read_entries(text: &[u8]) -> Result<Vec<Result<Entry, Wrong>>, Wrong> {
+fn read_entries(text: &[u8]) -> Result<Vec<Result<Entry, ContentError>>, ContentError> {
     const WRITTEN: Verbatim = Verbatim {
         fields: &["name", "sha256", "san", "workspace"],
         lists: &["workspaces", "namespaces"],
         not_below: "",
     };
     if begins_with_a_token(text) {
-        return Err(Wrong::Pasted);
+        return Err(ContentError::Pasted);
     }
-    let documents = yaml::documents(text, Dialect::Written(WRITTEN)).map_err(Wrong::Yaml)?;
+    let documents = yaml::documents(text, Dialect::Written(WRITTEN)).map_err(ContentError::Yaml)?;
     let [document] = documents.as_slice() else {
         let what = if documents.is_empty() { EMPTY } else { "the file has several documents" };
-        return Err(Wrong::Yaml(what.to_owned()));
+        return Err(ContentError::Yaml(what.to_owned()));
     };
     if let Some(again) = document.repeated.first() {
-        return Err(Wrong::Yaml(format!("{}: {}", again.path, again.problem())));
+        return Err(ContentError::Yaml(format!("{}: {}", again.path, again.problem())));
     }
     let entries = match &document.value {
         Value::List(entries) => entries,
-        Value::Null => return Err(Wrong::Yaml(EMPTY.to_owned())),
-        _ => return Err(Wrong::Yaml("it is not a list".to_owned())),
+        Value::Null => return Err(ContentError::Yaml(EMPTY.to_owned())),
+        _ => return Err(ContentError::Yaml("it is not a list".to_owned())),
     };
     if entries.len() > MAX_TOKENS {
-        return Err(Wrong::TooMany(entries.len()));
+        return Err(ContentError::TooMany(entries.len()));
     }
     let entry = |(number, entry): (usize, &Value<'_>)| {
-        serde_json::from_value(entry.to_json()).map_err(|wrong| Wrong::Entry(number, wrong.to_string()))
+        serde_json::from_value(entry.to_json())
+            .map_err(|wrong| ContentError::Entry(number, wrong.to_string()))
     };
     Ok((1..).zip(entries).map(entry).collect())
 }
