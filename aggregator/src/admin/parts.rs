@@ -5,7 +5,7 @@ use crate::region::services::Services;
 use crate::region::status::limits::LimitsStatus;
 use crate::region::status::peers::{self, FRESH_MS, PeerStatus};
 use crate::region::status::streams::Envoy;
-use crate::telemetry::metrics::recent::{Refused, Went};
+use crate::telemetry::metrics::recent::{RecentCalls, RefusedStream};
 use crate::telemetry::metrics::{Api, Operation};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -33,7 +33,7 @@ pub struct Parts {
     /// Number of Envoys alive in the region.
     pub envoys_alive: u64,
     /// Why streams were refused within the last minute, newest first. Refused clients are not among the Envoys.
-    pub refused: Vec<Refused>,
+    pub refused: Vec<RefusedStream>,
     /// The peers: the other aggregators of the region.
     pub peers: Vec<Peer>,
     /// The region's Redis, if there is one.
@@ -101,7 +101,7 @@ pub struct Redis {
     /// Milliseconds since all hot cells were read.
     pub read_age_ms: Option<u64>,
     /// The last calls.
-    pub calls: Vec<Went>,
+    pub calls: Vec<RecentCalls>,
 }
 
 /// The database.
@@ -121,7 +121,7 @@ pub struct Database {
     /// Milliseconds since the other regions' counts were read.
     pub imported_age_ms: Option<u64>,
     /// The last calls.
-    pub calls: Vec<Went>,
+    pub calls: Vec<RecentCalls>,
 }
 
 /// A region, this one included.
@@ -266,7 +266,7 @@ fn split(foreign_writers: usize) -> Option<String> {
 
 /// What is wrong with a database to which calls are sent. `late` has the name, the age and the interval of each
 /// periodic task.
-fn trouble(calls: &[Went], late: [(&str, Option<u64>, u64); 2]) -> Option<String> {
+fn trouble(calls: &[RecentCalls], late: [(&str, Option<u64>, u64); 2]) -> Option<String> {
     if let Some(call) = calls.iter().find(|call| call.fails()) {
         let reason = call.failure.as_deref().unwrap_or_default();
         return Some(format!("{} failed: {reason}", call.operation.replace('_', " ")));
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn a_database_that_does_not_answer_is_in_trouble() {
-        let call = |age_ms, failure_age_ms| Went {
+        let call = |age_ms, failure_age_ms| RecentCalls {
             operation: "exchange".into(),
             calls: 7,
             failures: 1,

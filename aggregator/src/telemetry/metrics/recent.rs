@@ -27,7 +27,7 @@ struct Call {
 
 /// The last calls of one operation, as shown.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Went {
+pub struct RecentCalls {
     /// The operation.
     pub operation: String,
     /// The number of calls.
@@ -53,7 +53,7 @@ pub struct RefusedStreams {
 /// A reason for which streams were refused.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Refused {
+pub struct RefusedStream {
     /// The reason, as in the metric `frames_refused_total`.
     pub reason: String,
     /// Time since the last refusal.
@@ -67,11 +67,12 @@ impl RefusedStreams {
     }
 
     /// The refusals of the last minute, the latest first.
-    pub fn lately(&self) -> Vec<Refused> {
+    pub fn lately(&self) -> Vec<RefusedStream> {
         let mut last: Vec<_> = self.last.lock().iter().map(|(reason, at)| (*at, *reason)).collect();
         last.retain(|(at, _)| at.elapsed() < LATELY);
         last.sort_unstable_by(|one, other| other.cmp(one));
-        let refused = |(at, reason): (Instant, &str)| Refused { reason: reason.to_owned(), age_ms: ms(at) };
+        let refused =
+            |(at, reason): (Instant, &str)| RefusedStream { reason: reason.to_owned(), age_ms: ms(at) };
         last.into_iter().map(refused).collect()
     }
 }
@@ -80,7 +81,7 @@ fn ms(at: Instant) -> u64 {
     u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
-impl Went {
+impl RecentCalls {
     /// Whether the last of these calls failed recently.
     pub fn fails(&self) -> bool {
         // A call is noted before its failure.
@@ -108,13 +109,13 @@ impl Recent {
     }
 
     /// The last calls of each operation, if there were any.
-    pub fn went(&self, operations: &[Operation]) -> Vec<Went> {
+    pub fn went(&self, operations: &[Operation]) -> Vec<RecentCalls> {
         let (calls, now) = (self.calls.lock(), Instant::now());
         let ms =
             |at: Instant| u64::try_from(now.saturating_duration_since(at).as_millis()).unwrap_or(u64::MAX);
         let known = operations.iter().filter_map(|operation| calls.get_key_value(operation.into_str()));
         known
-            .map(|(operation, call)| Went {
+            .map(|(operation, call)| RecentCalls {
                 operation: (*operation).to_owned(),
                 calls: call.made,
                 failures: call.failed,
