@@ -7,7 +7,7 @@ use super::query::KeyQuery;
 use super::text::text;
 use super::view::{Control, Entry, Exact, Judged, Window};
 use crate::controls::name_and_value;
-use crate::region::exact::{ExactKey, Ruled};
+use crate::region::exact::{ExactKey, RuleFacts};
 use crate::region::services::Services;
 use crate::region::status::counters::Rule;
 use std::collections::{BTreeSet, HashMap};
@@ -170,18 +170,18 @@ impl<'a> Limits<'a> {
     }
 
     /// What rules state of an exact key.
-    pub fn ruled(&self, key: &ExactKey) -> Ruled<'_> {
+    pub fn ruled(&self, key: &ExactKey) -> RuleFacts<'_> {
         match key {
             ExactKey::Log(key) => {
                 let parts = key.parts();
                 let namespace = Namespace { workspace: parts.workspace, name: parts.namespace };
                 let rules = self.rules_by(namespace, AlgorithmKind::Log, parts.duration_ms);
-                Ruled { namespace: b"", shadow: only_shadow(rules) }
+                RuleFacts { namespace: b"", shadow: only_shadow(rules) }
             }
             ExactKey::Ledger { zone, .. } => {
                 let namespace = self.namespace_of(*zone).map_or("", |namespace| namespace.name);
                 let shadow = only_shadow(self.rules_of_zone(*zone));
-                Ruled { namespace: namespace.as_bytes(), shadow }
+                RuleFacts { namespace: namespace.as_bytes(), shadow }
             }
         }
     }

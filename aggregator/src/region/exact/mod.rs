@@ -14,7 +14,7 @@ mod recent;
 mod stores;
 
 pub use history::{History, HistoryQuery, Recorded, Unread};
-pub use recent::{ExactKey, ExactUsage, Nearest, Ruled};
+pub use recent::{ExactKey, ExactUsage, Nearest, RuleFacts};
 
 use crate::database::{BucketUse, Database};
 use crate::redis::Store;
@@ -108,7 +108,7 @@ impl Exact {
 
     /// The exact keys nearest their limits that match `text`, of those that this aggregator decided lately. `ruled` has what rules state of
     /// a key.
-    pub async fn nearest<'a>(&self, text: &[u8], ruled: impl Fn(&ExactKey) -> Ruled<'a>) -> Arc<Nearest> {
+    pub async fn nearest<'a>(&self, text: &[u8], ruled: impl Fn(&ExactKey) -> RuleFacts<'a>) -> Arc<Nearest> {
         self.recent.nearest(text, &self.stores, ruled).await
     }
 

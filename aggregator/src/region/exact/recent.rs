@@ -54,7 +54,7 @@ pub struct ExactUsage {
 
 /// What rules state of a key.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Ruled<'a> {
+pub struct RuleFacts<'a> {
     /// Of a bucket: the namespace of the rules that charge its zone; empty if it is not known.
     pub namespace: &'a [u8],
     /// Whether all rules that count it are in shadow mode, so that it is never denied.
@@ -182,7 +182,7 @@ impl Recent {
         &self,
         text: &[u8],
         stores: &Stores,
-        ruled: impl Fn(&ExactKey) -> Ruled<'a>,
+        ruled: impl Fn(&ExactKey) -> RuleFacts<'a>,
     ) -> Arc<Nearest> {
         if !text.is_empty() {
             let mut nearest = self.rank(text, ruled);
@@ -202,11 +202,11 @@ impl Recent {
         nearest
     }
 
-    fn rank<'a>(&self, text: &[u8], ruled: impl Fn(&ExactKey) -> Ruled<'a>) -> Nearest {
+    fn rank<'a>(&self, text: &[u8], ruled: impl Fn(&ExactKey) -> RuleFacts<'a>) -> Nearest {
         let now = Instant::now();
         let mut nearest = Nearest::default();
         for (key, seen) in self.seen.lock().iter() {
-            let Ruled { namespace, shadow } = ruled(key);
+            let RuleFacts { namespace, shadow } = ruled(key);
             let namespace = match key {
                 ExactKey::Log(key) => key.parts().namespace,
                 ExactKey::Ledger { .. } => namespace,
@@ -299,7 +299,7 @@ mod tests {
         note(b"full", denied, 10);
         note(b"full", denied, 10);
         note(b"other", Verdict::Undecided, 0);
-        let enforced = |_: &ExactKey| Ruled::default();
+        let enforced = |_: &ExactKey| RuleFacts::default();
         let nearest = recent.nearest(b"", &stores, enforced).await;
         let shown: Vec<_> = nearest.keys.iter().map(|one| (one.key.identifier(), one.denied)).collect();
         assert_eq!(shown, [(b"full".as_slice(), 2), (b"low", 0)]);
@@ -323,7 +323,7 @@ mod tests {
         for bucket in [b"one".as_slice(), b"two", b"alone"] {
             recent.note(&[ledger(bucket)], &[result(denied, 10, 10)]);
         }
-        let ruled = |key: &ExactKey| Ruled { namespace: b"cards", shadow: key.identifier() != b"two" };
+        let ruled = |key: &ExactKey| RuleFacts { namespace: b"cards", shadow: key.identifier() != b"two" };
         let of = |text: &[u8]| {
             let found = recent.rank(text, ruled);
             let names: Vec<_> = found.keys.iter().map(|one| one.key.identifier().to_vec()).collect();
@@ -340,6 +340,6 @@ mod tests {
         for number in 0..3 * MAX_KEYS as u64 {
             recent.note(&[ledger(&number.to_be_bytes())], &[result(Verdict::Allowed, 1, 2)]);
         }
-        assert_eq!(recent.rank(b"", |_| Ruled::default()).limited, 2 * MAX_KEYS as u64);
+        assert_eq!(recent.rank(b"", |_| RuleFacts::default()).limited, 2 * MAX_KEYS as u64);
     }
 }

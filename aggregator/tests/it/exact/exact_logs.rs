@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use weir_aggregator::redis::Store;
-use weir_aggregator::region::exact::{Exact, Ruled, Unread};
+use weir_aggregator::region::exact::{Exact, RuleFacts, Unread};
 use weir_core::model::exact::{
     Charge, ChargeResult, ExactRequestId, Limit, MAX_CHARGES, Verdict, all_allowed,
 };
@@ -341,7 +341,7 @@ async fn logs_are_shown_as_redis_has_them_or_as_of_their_last_decision() {
     other.refund_later(&unanswered(0, minute("alice", 1, 2)));
     let refunded = async || used(&other, &minute("alice", 0, 0)).await == 1;
     wait::until("the charge is refunded", AMPLE, refunded).await.unwrap();
-    let shown = exact.nearest(b"ALI", |_| Ruled::default()).await;
+    let shown = exact.nearest(b"ALI", |_| RuleFacts::default()).await;
     let [alice] = &shown.keys[..] else { panic!("{shown:?}") };
     assert_eq!(
         (alice.usage.used, alice.usage.limit, alice.usage.wait_ms),
@@ -355,7 +355,7 @@ async fn logs_are_shown_as_redis_has_them_or_as_of_their_last_decision() {
 
     redis.process().pause().await.unwrap();
     let began = Instant::now();
-    let shown = exact.nearest(b"", |_| Ruled::default()).await;
+    let shown = exact.nearest(b"", |_| RuleFacts::default()).await;
     assert_eq!(
         (shown.keys[0].usage.used, shown.keys[0].denied),
         (2, 1),
