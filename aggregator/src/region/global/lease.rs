@@ -15,11 +15,11 @@ use weir_core::replication::global::lease::{Holder, Keeping, TTL_MS, Taking, The
 
 /// Another aggregator serves this region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Taken;
+pub struct ServedElsewhere;
 
-/// Takes the region lease, or returns [`Taken`] if another aggregator holds it. If the database is unavailable, the aggregator
+/// Takes the region lease, or returns [`ServedElsewhere`] if another aggregator holds it. If the database is unavailable, the aggregator
 /// serves without the lease. Another aggregator may serve the region after the moment that is returned.
-pub async fn take(global: &Global) -> Result<MonoMs, Taken> {
+pub async fn take(global: &Global) -> Result<MonoMs, ServedElsewhere> {
     let mut taking = Taking::new(since_boot());
     loop {
         let sent = since_boot();
@@ -32,7 +32,7 @@ pub async fn take(global: &Global) -> Result<MonoMs, Taken> {
                 }
                 return Ok(sent.after(TTL_MS));
             }
-            Then::TakenOver => return Err(Taken),
+            Then::TakenOver => return Err(ServedElsewhere),
             Then::Again(ms) => {
                 if let (false, Ok(Lease::HeldBy { for_ms, .. })) = (was_held, &lease) {
                     info!(
