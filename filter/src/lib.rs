@@ -2,8 +2,8 @@
 //!
 //! The path of a request, from the top down:
 //!
-//! 1. `exports`: Envoy calls an exported function.
-//! 2. `dispatch`: passes the call to the VM's plugins, and carries out what they decide. `vm` finds the plugin that it belongs to.
+//! 1. `wasm`: Envoy calls an exported function, which passes the call to the VM's plugins, and carries out what they decide.
+//! 2. `vm`: finds the plugin that the call belongs to.
 //! 3. `plugin`: a configured filter. `plugin::request` matches the rules and calls the limiter; `plugin::verdict` turns the
 //!    outcome into a response or lets the request continue.
 //! 4. `worker`: what all plugins of a VM share: the limiter, live control and the stream to the aggregator.
@@ -37,16 +37,16 @@ pub mod host;
 pub mod responses;
 
 #[cfg(target_arch = "wasm32")]
-mod dispatch;
-#[cfg(target_arch = "wasm32")]
-mod exports;
-#[cfg(target_arch = "wasm32")]
 mod faults;
+#[cfg(target_arch = "wasm32")]
+mod perform;
 #[cfg(target_arch = "wasm32")]
 mod plugin;
 #[cfg(target_arch = "wasm32")]
 mod settle;
 #[cfg(target_arch = "wasm32")]
 mod vm;
+#[cfg(target_arch = "wasm32")]
+mod wasm;
 #[cfg(target_arch = "wasm32")]
 mod worker;

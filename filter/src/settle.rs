@@ -4,7 +4,8 @@
 //! body are there. A response that Envoy follows, by an internal redirect, is seen with the access log alone.
 
 use crate::host::calls::{self, Envoy};
-use crate::host::headers::{Headers, Nothing};
+use crate::host::headers::Nothing;
+use crate::host::request::Headers;
 use weir_core::rules::{Cost, End, Rule, Settled, Stage, Trailers};
 use weir_core::usage::Ratios;
 

@@ -13,6 +13,7 @@ use crate::responses::Header;
 use crate::worker::Worker;
 use weir_core::limiter::Output;
 use weir_core::model::time::MonoMs;
+use weir_core::rules::Config;
 
 /// Effects on requests, by their contexts.
 pub type Effects = Vec<(u32, Effect)>;
@@ -27,16 +28,15 @@ pub struct Vm {
 }
 
 impl Vm {
-    /// Configures the plugin of `root`; false rejects the configuration.
-    pub fn configure(&mut self, root: u32, text: &[u8]) -> bool {
-        let Some(plugin) = Plugin::configure(root, text, &mut self.workers) else { return false };
+    /// Configures the plugin of `root`.
+    pub fn configure(&mut self, root: u32, config: Config) {
+        let Some(plugin) = Plugin::configure(root, config, &mut self.workers) else { return };
         // A root that is configured again keeps its worker while another plugin has it.
         self.plugins.push(plugin);
         if self.plugins.iter().filter(|plugin| plugin.root == root).count() > 1 {
             self.end(root, Here::root(root), calls::mono_now());
         }
         roots::declare(root);
-        true
     }
 
     /// Handles the timer of `root`.

@@ -7,7 +7,7 @@
 
 use crate::counters::{self, Counters, Requests};
 use crate::host::calls;
-use proxy_wasm::types::MetricType;
+use crate::host::kinds::MetricType;
 use weir_core::limiter::{self, Stats};
 use weir_core::model::metric::{Kind, Label, Metric};
 use weir_core::model::outcome::{Outcomes, RuleOutcome};

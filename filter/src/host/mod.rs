@@ -1,15 +1,11 @@
-//! What Envoy provides: host calls, the memory through which it passes data, a request's headers, shared data, the stream to the
-//! aggregator, and the log.
+//! What Envoy provides: host calls, a request's headers, shared data, the stream to the aggregator, and the log.
+//!
+//! `wasm` is the edge of the WASM filter. The rooms above use its parts by their names here.
+
+pub mod headers;
+pub mod kinds;
+pub mod log_throttle;
+pub mod wasm;
 
 #[cfg(target_arch = "wasm32")]
-pub(crate) mod arena;
-#[cfg(target_arch = "wasm32")]
-pub(crate) mod calls;
-pub mod headers;
-pub mod log_throttle;
-#[cfg(target_arch = "wasm32")]
-pub(crate) mod roots;
-#[cfg(target_arch = "wasm32")]
-pub(crate) mod shared;
-#[cfg(target_arch = "wasm32")]
-pub(crate) mod stream;
+pub(crate) use wasm::{calls, request, roots, shared, stream};

@@ -3,10 +3,9 @@
 use super::Plugin;
 use super::requests::Requests;
 use super::statistics::Statistics;
-use crate::host::arena;
 use crate::host::calls;
+use crate::host::kinds::LogLevel;
 use crate::worker::Worker;
-use proxy_wasm::types::LogLevel;
 use weir_core::bans::making::Bans;
 use weir_core::limiter::{Checks, CompiledRule, Visibility};
 use weir_core::model::time::Now;
@@ -21,9 +20,8 @@ const NEEDS_RESPONSES: &str = "this module does not receive responses, which spa
     weir-filter-responses.wasm instead";
 
 impl Plugin {
-    /// Makes the plugin of `root`, with a worker of its own among `workers` if none has its aggregator. If the text is no valid
-    /// configuration, logs the errors and returns `None`.
-    pub fn configure(root: u32, text: &[u8], workers: &mut Vec<Worker>) -> Option<Plugin> {
+    /// Reads a configuration. If the text is no valid one, logs the errors and returns `None`.
+    pub fn parse(text: &[u8]) -> Option<Config> {
         let environment = calls::environment();
         let config = match Config::parse_with(text, &|name| variable(&environment, name)) {
             Ok(config) => config,
@@ -34,11 +32,16 @@ impl Plugin {
                 return None;
             }
         };
-        let has_response_callback = arena::has_response_callback();
-        if let Some(field) = config.needs_responses().filter(|_| !has_response_callback) {
+        if let Some(field) = config.needs_responses().filter(|_| !calls::has_response_callback()) {
             calls::log(LogLevel::Error, &format!("weir: configuration: {field}: {NEEDS_RESPONSES}"));
             return None;
         }
+        Some(config)
+    }
+
+    /// Makes the plugin of `root`, with a worker of its own among `workers` if none has its aggregator.
+    pub fn configure(root: u32, config: Config, workers: &mut Vec<Worker>) -> Option<Plugin> {
+        let has_response_callback = calls::has_response_callback();
         let now = Now { unix: calls::unix_now(), mono: calls::mono_now() };
         let shared = workers.iter().position(|worker| worker.is_for(&config.aggregator));
         let at = shared.unwrap_or(workers.len());

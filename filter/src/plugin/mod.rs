@@ -15,14 +15,14 @@ mod statistics;
 mod verdict;
 
 use crate::host::calls::{self, Envoy};
-use crate::host::headers::Headers;
+use crate::host::request::Headers;
 use crate::host::shared::EnvoyShared;
 use crate::responses::{self, Header};
 use crate::settle::{self, Settlement};
 use crate::worker::Worker;
 use requests::{Allowed, Requests};
 use statistics::Statistics;
-use std::rc::Rc;
+use std::sync::Arc;
 use weir_core::bans::making::Bans;
 use weir_core::limiter::{Checks, CompiledRule, Outcome, ShadowOutcome, Violator};
 use weir_core::model::time::MonoMs;
@@ -44,7 +44,7 @@ pub struct Plugin {
     config: Config,
     compiled_rules: Vec<CompiledRule>,
     /// The rules' names, for labels.
-    rule_names: Vec<Rc<str>>,
+    rule_names: Vec<Arc<str>>,
     bans: Bans,
     scratch: Scratch,
     /// The checks of the current request.

@@ -12,7 +12,7 @@ use super::requests::Paused;
 use super::verdict::{Effect, Label, Refused, applied};
 use crate::faults::{self, Fault};
 use crate::host::calls::{self, Envoy};
-use crate::host::headers::Headers;
+use crate::host::request::Headers;
 use crate::host::shared::EnvoyShared;
 use crate::responses::Client;
 use crate::worker::Worker;

@@ -9,7 +9,7 @@ use super::statistics::Statistics;
 use crate::host::shared::EnvoyShared;
 use crate::responses::{self, Client, Response};
 use crate::worker::Worker;
-use std::rc::Rc;
+use std::sync::Arc;
 use weir_core::control::Banned;
 use weir_core::limiter::{self, Cause, Checks, Decision, Denial, RuleSet};
 use weir_core::model::outcome::RuleOutcome;
@@ -40,7 +40,7 @@ pub enum Effect {
 #[derive(Clone, Debug)]
 pub struct Label {
     /// The rule's name.
-    pub rule: Rc<str>,
+    pub rule: Arc<str>,
     /// As metrics name it.
     pub outcome: &'static str,
 }

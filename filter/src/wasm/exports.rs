@@ -5,9 +5,9 @@
 //! `on_delete` for it. Of a request, the default module receives the headers alone: the build also drops `on_response_headers`, `on_log`
 //! and `on_done` from it, as only deferred costs and headers of allowed responses need these.
 //!
-//! The memory into which Envoy writes is in `host::arena`; `dispatch` does the work.
+//! The memory into which Envoy writes is in `host::wasm::arena`; `dispatch` does the work.
 
-use crate::dispatch;
+use super::dispatch;
 
 unsafe extern "C" {
     /// The C library's constructors, named by the linker.

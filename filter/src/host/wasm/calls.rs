@@ -3,9 +3,12 @@
 //! The SDK's wrappers panic at an unexpected status and allocate for each result. These functions return the status and read results
 //! in place. The numbers are those of the SDK's types.
 
-use crate::host::arena::{Arena, fetch};
-use crate::host::headers::Beyond;
-use proxy_wasm::types::{BufferType, LogLevel, MapType, MetricType, Status, StreamType};
+pub use super::arena::has_response_callback;
+use super::arena::{Arena, fetch};
+use super::request::serialise;
+use crate::host::headers::{Beyond, HeaderValue};
+use crate::host::kinds::{LogLevel, MetricType};
+use proxy_wasm::types::{BufferType, MapType, Status, StreamType};
 use weir_core::model::time::{MonoMs, UnixMs};
 
 mod raw {
@@ -181,7 +184,7 @@ fn buffer<R>(kind: BufferType, read: impl FnOnce(&[u8]) -> R) -> R {
     fetch(Arena::Other, call, |_, bytes| read(bytes))
 }
 
-/// All headers of the current request, as the ABI serialises them (see [`crate::host::headers`]).
+/// All headers of the current request, as the ABI serialises them (see [`request`](super::request)).
 pub fn request_headers<R>(read: impl FnOnce(&[u8]) -> R) -> R {
     let map = MapType::HttpRequestHeaders as u32;
     header_map(map, Arena::Headers, read)
@@ -280,14 +283,15 @@ pub fn resume_request() -> Result<(), Refused> {
     done(unsafe { raw::proxy_continue_stream(StreamType::HttpRequest as u32) })
 }
 
-/// Sends a local response to the current request. `headers` as the ABI serialises them; `grpc_status` is for gRPC requests only.
+/// Sends a local response to the current request. `grpc_status` is for gRPC requests only.
 pub fn respond(
     status: u32,
     details: &str,
-    headers: &[u8],
+    headers: &[(&str, HeaderValue)],
     body: &[u8],
     grpc_status: i32,
 ) -> Result<(), Refused> {
+    let headers = serialise(headers);
     // SAFETY: the host reads four live slices.
     done(unsafe {
         raw::proxy_send_local_response(

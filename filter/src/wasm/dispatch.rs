@@ -8,12 +8,10 @@
 //! arrives during another one (a stream that closes while it is opened) is queued until the next.
 
 use crate::host::calls;
-use crate::host::headers::{Headers, Nothing, serialise};
-use crate::plugin::{Effect, Label};
-use crate::responses::Response;
+use crate::perform::{perform, show};
+use crate::plugin::{Effect, Plugin};
 use crate::vm::{Effects, Vm};
 use std::cell::RefCell;
-use weir_core::rules::METADATA_PATH;
 
 /// What `on_request_headers` returns.
 const CONTINUE: u32 = 0;
@@ -33,8 +31,8 @@ thread_local! {
 
 /// Configures a plugin; false rejects the configuration.
 pub fn on_configure(root: u32) -> bool {
-    let text = calls::plugin_configuration();
-    with(|vm| vm.configure(root, &text)).unwrap_or(false)
+    let Some(config) = Plugin::parse(&calls::plugin_configuration()) else { return false };
+    with(|vm| vm.configure(root, config)).is_some()
 }
 
 /// Handles a root's timer.
@@ -120,55 +118,4 @@ fn apply(root: u32, effects: Option<Effects>) {
         }
     }
     let _ = calls::set_effective_context(root);
-}
-
-/// Applies an effect to the current request. If Envoy refuses, the request has ended and nothing is to be done.
-fn perform(effect: Effect) {
-    match effect {
-        Effect::Pause => {}
-        Effect::Pass => {
-            let _ = calls::resume_request();
-        }
-        Effect::PassLabelled(label) => {
-            show(&label);
-            let _ = calls::resume_request();
-        }
-        Effect::Refuse(label, response) => {
-            show(&label);
-            let response = completed(*response);
-            let headers = serialise(&response.headers);
-            let _ = calls::respond(
-                response.status,
-                response.details,
-                &headers,
-                response.body.as_bytes(),
-                response.grpc_status,
-            );
-        }
-    }
-}
-
-/// An error of JSON-RPC with the id of the current request's call.
-fn completed(response: Response) -> Response {
-    let Some(rpc) = &response.rpc else { return response };
-    let mut id = Vec::new();
-    if !calls::property(rpc.id_path(), &mut id) {
-        id.clear();
-    }
-    let mut metadata = Vec::new();
-    if rpc.needs_metadata(&id) && !calls::property(METADATA_PATH, &mut metadata) {
-        metadata.clear();
-    }
-    let accept = calls::request_headers(|bytes| {
-        let headers = Headers::new(bytes, Nothing);
-        let lines: Vec<&[u8]> = headers.lines(b"accept").collect();
-        (!lines.is_empty()).then(|| lines.join(&b','))
-    });
-    response.complete(&id, &metadata, accept.as_deref())
-}
-
-/// Writes rule and outcome for access logs to the filter state, as a WASM filter cannot set dynamic metadata.
-fn show(label: &Label) {
-    calls::set_filter_state("weir_rule", &label.rule);
-    calls::set_filter_state("weir_outcome", label.outcome);
 }

@@ -10,11 +10,11 @@
 //! Envoy collects a whole message before it calls the VM, and without a bound it collects any size. With the bound, it ends the
 //! stream at the head of a message that is larger.
 
-use crate::host::calls::{self, Refused};
-use crate::host::headers::serialise;
+use super::calls::{self, Refused};
+use super::request::serialise;
+use crate::host::kinds::LogLevel;
 use crate::host::log_throttle::LogThrottle;
 use prost::Message;
-use proxy_wasm::types::LogLevel;
 use weir_core::model::time::MonoMs;
 use weir_core::model::wire;
 use weir_core::rules::Aggregator;

@@ -3,7 +3,7 @@
 //! Shared data belongs to a `vm_id`, outlives a VM and its configuration, and is deleted with the last VM. Its compare-and-set is exact
 //! for keys that exist, so all keys are made before workers serve (`Meta::establish`).
 
-use crate::host::calls;
+use super::calls;
 use weir_core::model::shared::{Place, Shared, Version};
 
 /// Envoy's shared data.

@@ -4,7 +4,7 @@
 //! expressions of each root from 0. So each root defines its own id as its first expression, a constant, and a request that
 //! evaluates expression 0 gets the id of its root. `foreign.cc` in Envoy has both functions.
 
-use crate::host::calls;
+use super::calls;
 
 /// The number of a root's first expression.
 const FIRST: u32 = 0;
