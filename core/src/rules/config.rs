@@ -3,6 +3,7 @@
 use super::addresses::Addresses;
 use super::index::Index;
 use super::matcher::Specificity;
+use super::native;
 use super::parse::structure;
 use super::rule::Rule;
 use super::secret::{SecretKey, SecretKind, Variables, read_secret};
@@ -110,6 +111,9 @@ pub struct Responses {
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
+/// Parses a configuration for one of the filters: [`Config::parse_with`] or [`Config::parse_native`].
+pub type Parse = fn(&[u8], Variables<'_>) -> Result<Config, FieldErrors>;
+
 impl Config {
     /// Parses a configuration that names no environment variables, or returns all errors in it. `text` is JSON, or an
     /// encoded `google.protobuf.Struct`.
@@ -122,6 +126,19 @@ impl Config {
         let mut errors = Errors::default();
         let config = read_text(text, variables, &mut errors);
         errors.finish(config)
+    }
+
+    /// Parses a configuration of the native filter: as [`Config::parse_with`], but values that Envoy does not pass to dynamic
+    /// modules are errors.
+    pub fn parse_native(text: &[u8], variables: Variables<'_>) -> Result<Config, FieldErrors> {
+        let config = Config::parse_with(text, variables)?;
+        let mut errors = Errors::default();
+        let decoded = structure::json_of(text);
+        let json = parse_json(decoded.as_deref().map_or(text, str::as_bytes), &mut errors);
+        if let Some(json) = json {
+            native::check(&json, &ROOT, &mut errors);
+        }
+        errors.finish(Some(config))
     }
 
     /// The field that requires the module that receives responses, `weir-filter-responses.wasm`, with the reason if

@@ -586,6 +586,7 @@ mod tests {
             json: String::new(),
             module: None,
             variables: Vec::new(),
+            is_native: false,
         }
     }
 

@@ -8,7 +8,7 @@ use super::report::{Place, Report};
 use super::summary::{MODULE_OF_RESPONSES, summary};
 use weir_core::fields::yaml::Repeated;
 use weir_core::rules::{
-    Config, PathSetting, PluginConfig, STAND_IN, Written, path_settings, recognise, static_clusters,
+    Config, Parse, PathSetting, PluginConfig, STAND_IN, Written, path_settings, recognise, static_clusters,
     underscore_managers,
 };
 
@@ -84,9 +84,10 @@ struct Around<'a> {
 /// Validates a filter's configuration by itself, and against the document that contains it.
 fn judge_plugin(place: Place, plugin: &PluginConfig, around: &Around<'_>) -> Report {
     let mut report = Report::default();
-    let is_shown = |name: &str| plugin.variables.iter().any(|shown| shown == name);
+    let is_shown = |name: &str| plugin.is_native || plugin.variables.iter().any(|shown| shown == name);
     let variables = |name: &str| is_shown(name).then(|| STAND_IN.to_owned());
-    let config = match Config::parse_with(plugin.json.as_bytes(), &variables) {
+    let parse: Parse = if plugin.is_native { Config::parse_native } else { Config::parse_with };
+    let config = match parse(plugin.json.as_bytes(), &variables) {
         Ok(config) => config,
         Err(errors) => {
             report.reject_all(&place, &errors);

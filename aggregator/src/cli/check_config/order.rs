@@ -161,6 +161,7 @@ mod tests {
             json: json!({"rules": [rule]}).to_string(),
             module: None,
             variables: Vec::new(),
+            is_native: false,
         };
         warnings(&document, &plugin)
     }

@@ -15,6 +15,7 @@ const ENVOY_FIELDS: [&str; 6] =
 const CONNECTION_MANAGER: &str =
     "envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
 const WASM_FILTER: &str = "envoy.extensions.filters.http.wasm.v3.Wasm";
+const NATIVE_FILTER: &str = "envoy.extensions.filters.http.dynamic_modules.v3.DynamicModuleFilter";
 const TYPED_STRUCT: &str = ".TypedStruct";
 /// What states a decision about escaped slashes.
 const ESCAPED_SLASHES: [&str; 4] =
@@ -41,7 +42,8 @@ pub fn recognise(value: &Value) -> Result<Written, String> {
     }
     if ENVOY_FIELDS.iter().any(|field| value.get(field).is_some()) {
         return Err("this Envoy configuration has no Weir filter; expected an HTTP filter of type \
-                    envoy.extensions.filters.http.wasm.v3.Wasm whose name, root_id or vm_id has the word \"weir\""
+                    envoy.extensions.filters.http.wasm.v3.Wasm whose name, root_id or vm_id has the word \"weir\", or \
+                    envoy.extensions.filters.http.dynamic_modules.v3.DynamicModuleFilter whose filter_name has it"
             .to_string());
     }
     Ok(Written::Filter)
@@ -68,6 +70,9 @@ pub fn find_plugin_configs(value: &Value) -> Vec<PluginConfig> {
     walk(value, |path, value| {
         if let Some(plugin) = plugin_of(value) {
             found.extend(weir_config(path, plugin));
+        }
+        if let Some((way, filter)) = native_of(value) {
+            found.extend(native_config(path, way, filter));
         }
         let attached = manifest::attached(value).into_iter();
         found.extend(attached.map(|one| PluginConfig { path: join(&path(), &one.path), ..one }));
@@ -213,26 +218,62 @@ fn plugin_of(filter: &Value) -> Option<(&'static str, &Value)> {
     None
 }
 
-fn weir_config(path: impl Fn() -> String, (way, plugin): (&str, &Value)) -> Option<PluginConfig> {
-    let configuration = plugin.get("configuration");
-    let (part, json) = match configuration {
-        None | Some(Value::Null) => ("configuration", String::new()),
-        Some(Value::String(text)) => ("configuration", text.clone()),
-        Some(any) => match any.get("value") {
-            Some(Value::String(text)) => ("configuration.value", text.clone()),
-            Some(object) => ("configuration.value", object.to_string()),
-            // Some authors write the message's fields directly instead of its Any form.
-            None => ("configuration", any.to_string()),
-        },
+/// The filter of a dynamic module, typed or in a typed struct, and the path to it.
+fn native_of(filter: &Value) -> Option<(&'static str, &Value)> {
+    let kind = filter.get("@type")?.as_str()?;
+    if kind.ends_with(NATIVE_FILTER) {
+        return Some(("", filter));
+    }
+    let typed = field(filter, "type_url", "typeUrl")?.as_str()?;
+    (kind.ends_with(TYPED_STRUCT) && typed.ends_with(NATIVE_FILTER))
+        .then_some(("value", filter.get("value")?))
+}
+
+fn native_config(path: impl Fn() -> String, way: &str, filter: &Value) -> Option<PluginConfig> {
+    let (name, configuration) = match filter.get("filterConfig") {
+        Some(configuration) => ("filterConfig", Some(configuration)),
+        None => ("filter_config", filter.get("filter_config")),
     };
+    let (part, json) = text_of(name, configuration);
+    let module = field(filter, "dynamic_module_config", "dynamicModuleConfig");
+    let file = module.and_then(|module| module.get("module")?.get("local")?.get("filename"));
+    let names =
+        [field(filter, "filter_name", "filterName"), module.and_then(|module| module.get("name")), None];
+    Marks { names, module: file, json: &json }.are_ours().then(|| PluginConfig {
+        path: join(&join(&path(), way), &part),
+        json,
+        module: file.and_then(Value::as_str).map(String::from),
+        variables: Vec::new(),
+        is_native: true,
+    })
+}
+
+/// The text of a configuration in an `Any`, and the path to it from the field `name`.
+fn text_of(name: &str, configuration: Option<&Value>) -> (String, String) {
+    let value = || format!("{name}.value");
+    match configuration {
+        None | Some(Value::Null) => (name.to_string(), String::new()),
+        Some(Value::String(text)) => (name.to_string(), text.clone()),
+        Some(any) => match any.get("value") {
+            Some(Value::String(text)) => (value(), text.clone()),
+            Some(object) => (value(), object.to_string()),
+            // Some authors write the message's fields directly instead of its Any form.
+            None => (name.to_string(), any.to_string()),
+        },
+    }
+}
+
+fn weir_config(path: impl Fn() -> String, (way, plugin): (&str, &Value)) -> Option<PluginConfig> {
+    let (part, json) = text_of("configuration", plugin.get("configuration"));
     let vm_id = field(plugin, "vm_config", "vmConfig").and_then(|vm| field(vm, "vm_id", "vmId"));
     let (names, module) =
         ([plugin.get("name"), field(plugin, "root_id", "rootId"), vm_id], module_of(plugin));
     Marks { names, module, json: &json }.are_ours().then(|| PluginConfig {
-        path: join(&join(&path(), way), part),
+        path: join(&join(&path(), way), &part),
         json,
         module: module.and_then(Value::as_str).map(String::from),
         variables: variables_of(plugin),
+        is_native: false,
     })
 }
 
@@ -295,6 +336,7 @@ mod tests {
             json: String::new(),
             module: None,
             variables: Vec::new(),
+            is_native: false,
         }]));
         assert_eq!(recognise(&filter), Ok(found), "a list of filters is a part of an Envoy configuration");
     }
@@ -327,6 +369,36 @@ mod tests {
                 "value": {"config": {"name": "weir", "configuration": string("{}")}}}),
             &[("value.config.configuration.value", "{}")],
         );
+    }
+
+    #[test]
+    fn native_filters_are_found() {
+        let kind = "type.googleapis.com/envoy.extensions.filters.http.dynamic_modules.v3.DynamicModuleFilter";
+        let module = json!({"module": {"local": {"filename": "/usr/lib/weir/libweir_filter.so"}}});
+        let text = json!({"@type": "type.googleapis.com/google.protobuf.StringValue", "value": "{}"});
+        for (filter, expected) in [
+            (
+                json!({"@type": kind, "filter_name": "weir", "filter_config": text}),
+                Some(("filter_config.value", None)),
+            ),
+            (
+                json!({"@type": kind, "filterName": "limits", "filterConfig": text, "dynamicModuleConfig": module}),
+                Some(("filterConfig.value", Some("/usr/lib/weir/libweir_filter.so"))),
+            ),
+            (
+                json!({"@type": "type.googleapis.com/xds.type.v3.TypedStruct", "type_url": kind,
+                    "value": {"filter_name": "weir", "filter_config": text}}),
+                Some(("value.filter_config.value", None)),
+            ),
+            (json!({"@type": kind, "filter_name": "other", "filter_config": text}), None),
+        ] {
+            let found = find_plugin_configs(&filter);
+            let found = found.first().map(|one| {
+                assert!(one.is_native && one.json == "{}", "{one:?}");
+                (one.path.as_str(), one.module.as_deref())
+            });
+            assert_eq!(found, expected, "{filter}");
+        }
     }
 
     #[test]
@@ -442,7 +514,9 @@ mod tests {
         items.push(wasm(json!({"name": "weir"})));
         let found = find_plugin_configs(&json!({name: items}));
         let path = format!("{}…[50000].config.configuration", "n".repeat(64));
-        assert_eq!(found, [PluginConfig { path, json: String::new(), module: None, variables: Vec::new() }]);
+        let expected =
+            PluginConfig { path, json: String::new(), module: None, variables: Vec::new(), is_native: false };
+        assert_eq!(found, [expected]);
     }
 
     #[test]

@@ -30,12 +30,18 @@ pub(super) fn attached(object: &Value) -> Vec<PluginConfig> {
             spec.get("wasm").and_then(|wasm| of_istio("spec.wasm", wasm)).into_iter().collect()
         }
         "EnvoyExtensionPolicy" => {
-            let plugins = spec.get("wasm").and_then(Value::as_array).into_iter().flatten().enumerate();
-            plugins
-                .filter_map(|(at, plugin)| {
-                    config_of(format!("spec.wasm[{at}].config"), plugin, "config", name)
-                })
-                .collect()
+            let listed = |field: &str| {
+                let listed = spec.get(field).and_then(Value::as_array);
+                listed.map(Vec::as_slice).unwrap_or_default().iter().enumerate()
+            };
+            let wasm = listed("wasm").filter_map(|(at, plugin)| {
+                config_of(format!("spec.wasm[{at}].config"), plugin, "config", name)
+            });
+            let native = listed("dynamicModule").filter_map(|(at, plugin)| {
+                let found = config_of(format!("spec.dynamicModule[{at}].config"), plugin, "config", name)?;
+                Some(PluginConfig { is_native: true, ..found })
+            });
+            wasm.chain(native).collect()
         }
         _ => Vec::new(),
     }
@@ -52,12 +58,13 @@ fn config_of(path: String, plugin: &Value, field: &str, object: Option<&Value>) 
     let own = plugin.get("name").or_else(|| plugin.get("pluginName"));
     // An object may be named after what it serves, so its name counts only if nothing else shows it.
     let object = object.filter(|_| own.is_none() && module.is_none());
-    let names = [object, own, plugin.get("rootID")];
+    let names = [object, own, plugin.get("rootID").or_else(|| plugin.get("filterName"))];
     Marks { names, module, json: &json }.are_ours().then(|| PluginConfig {
         path,
         json,
         module: module.and_then(Value::as_str).map(String::from),
         variables: variables_of(plugin),
+        is_native: false,
     })
 }
 
@@ -118,6 +125,13 @@ mod tests {
                 of("spec.wasm[0].config", ""),
             ),
             (object("EnvoyExtensionPolicy", json!({"wasm": {"name": "weir"}})), Vec::new()),
+            (
+                object(
+                    "EnvoyExtensionPolicy",
+                    json!({"dynamicModule": [{"name": "other", "filterName": "weir", "config": rules}]}),
+                ),
+                of("spec.dynamicModule[0].config", r#"{"rules":[]}"#),
+            ),
             (object("ConfigMap", json!({"wasm": [{"config": rules}], "pluginConfig": rules})), Vec::new()),
             (json!({"kind": "WasmPlugin"}), Vec::new()),
             (

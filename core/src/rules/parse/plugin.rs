@@ -7,6 +7,8 @@ use serde_json::Value;
 const OUR_NAME: &str = "weir";
 /// The beginning of the names of the modules and of the images.
 const OUR_MODULE: &str = "weir-filter";
+/// The file of the native filter.
+const OUR_LIBRARY: &str = "libweir_filter.so";
 
 /// One configuration of the filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,8 +19,10 @@ pub struct PluginConfig {
     pub json: String,
     /// The file or URL of the module, if the plugin names one.
     pub module: Option<String>,
-    /// The environment variables that Envoy passes to the plugin.
+    /// The environment variables that Envoy passes to the plugin. The native filter has all of Envoy's own.
     pub variables: Vec<String>,
+    /// It is a configuration of the native filter, a dynamic module.
+    pub is_native: bool,
 }
 
 /// What shows whose plugin it is.
@@ -46,11 +50,13 @@ impl Marks<'_> {
     }
 }
 
-/// Whether a file, an image or a URL is named `weir-filter…`, whatever its folder, tag and digest are.
+/// Whether a file, an image or a URL is named `weir-filter…` or as the native filter, whatever its folder, tag and digest are.
 fn is_our_module(module: &str) -> bool {
     let file = module.rsplit('/').next().unwrap_or(module);
-    file.strip_prefix(OUR_MODULE)
-        .is_some_and(|rest| !rest.starts_with(|next: char| next.is_ascii_alphanumeric()))
+    file == OUR_LIBRARY
+        || file
+            .strip_prefix(OUR_MODULE)
+            .is_some_and(|rest| !rest.starts_with(|next: char| next.is_ascii_alphanumeric()))
 }
 
 /// Whether a name has our name as a word: `weir`, `my-Weir`, `weir_limits`, but not `weird`.
@@ -78,6 +84,7 @@ mod tests {
             ("plugin", "oci://r.example/weir-filter:0.1.0", "", true),
             ("plugin", "oci://r.example/weir-filter@sha256:ab", "", true),
             ("plugin", "file:///opt/weir-filter-responses.wasm", "", true),
+            ("plugin", "/opt/libweir_filter.so", "", true),
             ("plugin", "/opt/weir-filters.wasm", "", false),
             ("plugin", "/opt/weirwolf.wasm", "", false),
         ] {

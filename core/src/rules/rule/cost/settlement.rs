@@ -115,6 +115,19 @@ pub enum UsageResult {
 }
 
 impl UsageResult {
+    /// All results.
+    pub const ALL: [UsageResult; 9] = [
+        UsageResult::Complete,
+        UsageResult::Partial,
+        UsageResult::Missing,
+        UsageResult::Failed,
+        UsageResult::Encoded,
+        UsageResult::Disconnected,
+        UsageResult::Reset,
+        UsageResult::ErrorStatus,
+        UsageResult::WithoutBody,
+    ];
+
     /// As metrics name it.
     pub fn name(self) -> &'static str {
         match self {

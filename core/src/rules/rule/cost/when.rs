@@ -91,6 +91,12 @@ enum LineCost {
 }
 
 impl WhenCost {
+    /// What may decide the cost.
+    pub fn lines(&self) -> impl Iterator<Item = Line> {
+        let numbers = (1..).take(self.lines.len()).map(Line::Number);
+        numbers.chain([Line::Default, Line::Unanswered, Line::Unsent, Line::Header])
+    }
+
     pub(super) fn read(node: Node<'_>, errors: &mut Errors) -> Option<WhenCost> {
         let fields = node.object(&FIELDS, errors)?;
         let lines = fields.required("when", "a list of 1 to 16 lines", errors, |node, errors| {
