@@ -55,6 +55,10 @@ deny:
 filter:
     @envoy/tools/build/filter.sh
 
+# Build target/libweir_filter.so: the filter as a dynamic module of Envoy, for this machine's architecture.
+native-filter:
+    @envoy/tools/build/native.sh
+
 # Measure what the filter adds to a request, beside no filter, local_ratelimit and a no-op. `bench-filter --help` names the options.
 bench-filter *ARGS:
     @exec envoy/tools/bench/filter.sh "$@"

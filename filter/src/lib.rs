@@ -2,8 +2,8 @@
 //!
 //! The path of a request, from the top down:
 //!
-//! 1. `wasm`: Envoy calls an exported function, which passes the call to the VM's plugins, and carries out what they decide.
-//! 2. `vm`: finds the plugin that the call belongs to.
+//! 1. `wasm`, or `native` in a dynamic module: Envoy calls an exported function, which passes the call to the plugins of its VM or worker.
+//! 2. `vm`: finds the plugin that the call belongs to; `perform`: carries out what a plugin decides.
 //! 3. `plugin`: a configured filter. `plugin::request` matches the rules and calls the limiter; `plugin::verdict` turns the
 //!    outcome into a response or lets the request continue.
 //! 4. `worker`: what all plugins of a VM share: the limiter, live control and the stream to the aggregator.
@@ -36,17 +36,19 @@ pub mod counters;
 pub mod host;
 pub mod responses;
 
-#[cfg(target_arch = "wasm32")]
+#[cfg(any(target_arch = "wasm32", feature = "native", test))]
 mod faults;
-#[cfg(target_arch = "wasm32")]
+#[cfg(all(any(feature = "native", test), not(target_arch = "wasm32")))]
+mod native;
+#[cfg(any(target_arch = "wasm32", feature = "native", test))]
 mod perform;
-#[cfg(target_arch = "wasm32")]
+#[cfg(any(target_arch = "wasm32", feature = "native", test))]
 mod plugin;
-#[cfg(target_arch = "wasm32")]
+#[cfg(any(target_arch = "wasm32", feature = "native", test))]
 mod settle;
-#[cfg(target_arch = "wasm32")]
+#[cfg(any(target_arch = "wasm32", feature = "native", test))]
 mod vm;
 #[cfg(target_arch = "wasm32")]
 mod wasm;
-#[cfg(target_arch = "wasm32")]
+#[cfg(any(target_arch = "wasm32", feature = "native", test))]
 mod worker;

@@ -5,7 +5,7 @@
 
 use crate::host::calls::{self, Envoy};
 use crate::host::headers::Nothing;
-use crate::host::request::Headers;
+use crate::host::request::{Headers, Raw};
 use weir_core::rules::{Cost, End, Rule, Settled, Stage, Trailers};
 use weir_core::usage::Ratios;
 
@@ -41,7 +41,7 @@ impl<'a> Settlement<'a> {
     fn read(&mut self, cost: &Cost, rule: u16, reserved: u64) -> Option<Settled> {
         let Settlement { stage, ratios, buffer, .. } = self;
         let stage = *stage;
-        let mut settle = |bytes: &[u8]| {
+        let mut settle = |bytes: &Raw| {
             let end = End { response: &Headers::new(bytes, Envoy), stage, rule, reserved };
             cost.settle(&end, ratios, buffer)
         };

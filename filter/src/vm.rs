@@ -135,6 +135,35 @@ impl Vm {
         self.after_frames(at, here, mono)
     }
 
+    /// Whether a request has left state that must be cleaned up.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn is_tracking(&self) -> bool {
+        let has_left = |plugin: &Plugin| {
+            self.workers.get(plugin.worker).is_some_and(|worker| plugin.is_tracking(worker))
+        };
+        self.plugins.iter().any(has_left)
+    }
+
+    /// Whether a newer root is there for the worker of the stream `token` of `root`, so that Envoy ends that root and its streams.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn is_outdated(&self, root: u32, token: u32) -> bool {
+        let found = self.workers.iter().position(|worker| worker.has_stream(root, token));
+        found.is_some_and(|at| self.newest_of(at) != Some(root))
+    }
+
+    /// Handles that Envoy has removed the stream `token` of `root`, which did not fail.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn on_stream_lost(&mut self, root: u32, token: u32) -> Effects {
+        let (here, mono) = (Here::root(root), calls::mono_now());
+        let Some(at) = self.workers.iter().position(|worker| worker.has_stream(root, token)) else {
+            return Effects::new();
+        };
+        if let Some(worker) = self.workers.get_mut(at) {
+            worker.on_root_ended(root, here, mono);
+        }
+        self.after_frames(at, here, mono)
+    }
+
     /// Handles the end of the stream `token` of `root`, in the context of the root `here`.
     pub fn on_stream_closed(&mut self, (root, token): (u32, u32), status: u32, here: u32) -> Effects {
         let (here, mono) = (Here::root(here), calls::mono_now());

@@ -5,6 +5,8 @@
 //!
 //! The tables of the metrics are [`limiter::METRICS`] and [`counters::METRICS`](crate::counters::METRICS).
 
+#[cfg(not(target_arch = "wasm32"))]
+use crate::counters::SettledCount;
 use crate::counters::{self, Counters, Requests};
 use crate::host::calls;
 use crate::host::kinds::MetricType;
@@ -40,6 +42,45 @@ pub struct LimiterMetrics {
 #[derive(Debug, Default)]
 struct Ids(Vec<(&'static str, u32)>);
 
+/// All metrics that the configuration with these rules may have, by the names under which they are defined.
+#[cfg(not(target_arch = "wasm32"))]
+pub fn names(rules: &[Rule]) -> Vec<(MetricType, String)> {
+    let mut names = Vec::new();
+    add_names(limiter::METRICS, &mut names);
+    add_names(counters::METRICS, &mut names);
+    for rule in rules {
+        let decisions = RuleOutcome::ALL.iter().map(|outcome| decisions_name(&rule.name, *outcome));
+        let settled = SettledCount::all(&rule.cost).into_iter().map(|what| what.metric(&rule.name));
+        let all = decisions.chain([unlisted_name(&rule.name)]).chain(settled);
+        names.extend(all.map(|name| (MetricType::Counter, name)));
+    }
+    names
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+fn add_names<S>(metrics: &[Metric<S>], names: &mut Vec<(MetricType, String)>) {
+    for Metric { name, kind, label, .. } in metrics {
+        match label {
+            Some(label) => names.extend(
+                label.values.iter().map(|value| (MetricType::Counter, labelled_name(name, label, value))),
+            ),
+            None => names.push((type_of(*kind), (*name).to_owned())),
+        }
+    }
+}
+
+fn decisions_name(rule: &str, outcome: RuleOutcome) -> String {
+    format!("weir_decisions_total.rule.{rule}.outcome.{}", outcome.name())
+}
+
+fn unlisted_name(rule: &str) -> String {
+    format!("weir_unlisted_values_total.rule.{rule}")
+}
+
+fn labelled_name(name: &str, label: &Label, value: &str) -> String {
+    format!("{name}.{}.{value}", label.name)
+}
+
 impl DecisionMetrics {
     /// For `rules` rules.
     pub fn new(rules: usize) -> DecisionMetrics {
@@ -68,11 +109,10 @@ impl DecisionMetrics {
         counters.drain(|rule, outcome, count| {
             out(rule, outcome, count);
             let id = decisions.get_mut(rule).map(|ids| ids.get_mut(outcome));
-            let name = || format!("weir_decisions_total.rule.{}.outcome.{}", name(rule), outcome.name());
-            add(id, name, count);
+            add(id, || decisions_name(name(rule), outcome), count);
         });
         counters.drain_unlisted(|rule, count| {
-            add(unlisted.get_mut(rule), || format!("weir_unlisted_values_total.rule.{}", name(rule)), count);
+            add(unlisted.get_mut(rule), || unlisted_name(name(rule)), count);
         });
         for ((rule, what), count) in counters.take_settled() {
             let name = what.metric(rules.get(usize::from(rule)).map_or("", |rule| rule.name.as_str()));
@@ -161,8 +201,7 @@ fn report_each(name: &str, label: &Label, by: impl Fn(usize) -> i64) {
     for (at, value) in label.values.iter().enumerate() {
         let by = by(at);
         if by != 0
-            && let Some(id) =
-                calls::define_metric(MetricType::Counter, &format!("{name}.{}.{value}", label.name))
+            && let Some(id) = calls::define_metric(MetricType::Counter, &labelled_name(name, label, value))
         {
             calls::increment_metric(id, by);
         }

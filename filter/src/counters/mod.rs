@@ -1,13 +1,16 @@
 //! Decisions since the last tick by rule and outcome: counted in memory, added to Envoy's statistics in batches.
 
-#[cfg(target_arch = "wasm32")]
+#[cfg(any(target_arch = "wasm32", feature = "native", test))]
 pub(crate) mod metrics;
 pub mod reporter;
 
 use std::collections::BTreeMap;
 use weir_core::model::metric::Metric;
 use weir_core::model::outcome::{Outcomes, RuleOutcome};
+#[cfg(any(feature = "native", test))]
+use weir_core::rules::Cost;
 use weir_core::rules::{Line, Settled, UsageResult, Used};
+use weir_core::usage::Tokens;
 
 /// Counts by rule and outcome.
 #[derive(Clone, Debug, Default)]
@@ -20,6 +23,9 @@ pub struct Counters {
     /// Requests that end before any rule.
     pub requests: Requests,
 }
+
+/// The kinds of tokens.
+const TOKENS: [&str; 5] = ["input", "cached_input", "cache_creation", "output", "reasoning"];
 
 /// What is counted of costs that responses settle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,6 +43,20 @@ pub enum SettledCount {
 }
 
 impl SettledCount {
+    /// All that may be counted of a cost.
+    #[cfg(any(feature = "native", test))]
+    pub fn all(cost: &Cost) -> Vec<SettledCount> {
+        match cost {
+            Cost::When(when) => when.lines().map(SettledCount::Line).collect(),
+            Cost::Usage(_) => {
+                let results = UsageResult::ALL.iter().copied().map(SettledCount::Usage);
+                let tokens = TOKENS.iter().copied().map(SettledCount::Tokens);
+                results.chain(tokens).chain([SettledCount::Estimated, SettledCount::Unpriced]).collect()
+            }
+            Cost::Fixed(_) | Cost::Request(_) | Cost::Response(_) => Vec::new(),
+        }
+    }
+
     /// The name of the metric for a rule, with its labels.
     pub fn metric(self, rule: &str) -> String {
         match self {
@@ -60,11 +80,16 @@ pub struct Requests {
     pub paths_on_trial: u64,
 }
 
+/// Panics that were caught.
+pub const PANICS: &str = "weir_panics_total";
+
 /// The metrics of [`Requests`].
 pub const METRICS: &[Metric<Requests>] = &[
     Metric::counter("weir_addresses_denied_total", |requests, _| requests.denied_addresses),
     Metric::counter("weir_paths_denied_total", |requests, _| requests.ambiguous_paths),
     Metric::counter("weir_paths_shadow_denied_total", |requests, _| requests.paths_on_trial),
+    // The native filter adds to it where it catches one. A VM of WASM does not outlive a panic, and Envoy counts its reloads.
+    Metric::counter(PANICS, |_, _| 0),
 ];
 
 impl Counters {
@@ -92,13 +117,9 @@ impl Counters {
             self.add_settled(rule, SettledCount::Usage(result), 1);
         }
         let Some(Used { tokens, is_estimated, is_unpriced }) = used else { return };
-        for (kind, tokens) in [
-            ("input", tokens.input),
-            ("cached_input", tokens.cached_input),
-            ("cache_creation", tokens.cache_creation),
-            ("output", tokens.output),
-            ("reasoning", tokens.reasoning),
-        ] {
+        let Tokens { input, cached_input, cache_creation, output, reasoning } = tokens;
+        let counts = [input, cached_input, cache_creation, output, reasoning];
+        for (kind, tokens) in TOKENS.into_iter().zip(counts) {
             self.add_settled(rule, SettledCount::Tokens(kind), tokens);
         }
         self.add_settled(rule, SettledCount::Estimated, if is_estimated { cost } else { 0 });

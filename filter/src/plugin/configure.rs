@@ -23,7 +23,7 @@ impl Plugin {
     /// Reads a configuration. If the text is no valid one, logs the errors and returns `None`.
     pub fn parse(text: &[u8]) -> Option<Config> {
         let environment = calls::environment();
-        let config = match Config::parse_with(text, &|name| variable(&environment, name)) {
+        let config = match calls::PARSE(text, &|name| variable(&environment, name)) {
             Ok(config) => config,
             Err(errors) => {
                 for error in errors.iter() {

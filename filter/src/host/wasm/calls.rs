@@ -10,6 +10,7 @@ use crate::host::headers::{Beyond, HeaderValue};
 use crate::host::kinds::{LogLevel, MetricType};
 use proxy_wasm::types::{BufferType, MapType, Status, StreamType};
 use weir_core::model::time::{MonoMs, UnixMs};
+use weir_core::rules::{Config, Parse};
 
 mod raw {
     unsafe extern "C" {
@@ -166,6 +167,9 @@ pub fn set_tick_period(ms: u32) {
     // SAFETY: no memory is passed.
     unsafe { raw::proxy_set_tick_period_milliseconds(ms) };
 }
+
+/// How a configuration for this edge is parsed.
+pub const PARSE: Parse = Config::parse_with;
 
 /// The plugin's configuration.
 pub fn plugin_configuration() -> Vec<u8> {

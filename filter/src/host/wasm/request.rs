@@ -9,6 +9,9 @@
 use crate::host::headers::{Beyond, HeaderValue};
 use weir_core::rules::{Lines, Request};
 
+/// Headers as Envoy passes them.
+pub type Raw = [u8];
+
 /// Serialised headers. Reading ends at the first bytes that do not fit the format.
 #[derive(Clone, Copy, Debug)]
 pub struct Headers<'a, B> {
