@@ -15,9 +15,24 @@ pub fn aggregator() -> Result<PathBuf> {
     from_environment("WEIR_AGGREGATOR_BIN")
 }
 
-/// The built and stripped filter.
+/// The built filter of the kind that the variable `WEIR_FILTER` names: `native`, or without it WASM.
 pub fn filter() -> Result<PathBuf> {
+    if is_native() { native_filter() } else { wasm_filter() }
+}
+
+/// Whether tests are to run with the native filter.
+pub fn is_native() -> bool {
+    std::env::var_os("WEIR_FILTER").is_some_and(|kind| kind == "native")
+}
+
+/// The built and stripped filter of WASM.
+pub fn wasm_filter() -> Result<PathBuf> {
     from_environment("WEIR_FILTER_WASM")
+}
+
+/// The built native filter.
+pub fn native_filter() -> Result<PathBuf> {
+    from_environment("WEIR_FILTER_SO")
 }
 
 /// The playground's page; its other files are in the same folder.

@@ -153,26 +153,28 @@ pub struct Quota {
     pub deny_expired: bool,
 }
 
-/// A WASM filter: Weir's, or another module in its place.
+/// A module of a filter: Weir's, or another one in its place.
 #[derive(Clone, Debug)]
 pub struct Weir {
-    pub wasm: PathBuf,
-    /// VMs with the same id share their data between workers and across reloads.
+    /// A file of WASM, or with the ending `so` a dynamic module.
+    pub module: PathBuf,
+    /// VMs of WASM with the same id share their data between workers and across reloads. All of a dynamic module do.
     pub vm_id: String,
     /// The plugin's configuration.
     pub config: Value,
 }
 
 impl Weir {
-    /// The filter `wasm`, or the module beside it that receives responses, if the configuration needs that.
-    pub fn new(wasm: PathBuf, config: Value) -> Self {
+    /// The filter `module`, or the module of WASM beside it that receives responses, if the configuration needs that.
+    pub fn new(module: PathBuf, config: Value) -> Self {
         let text = config.to_string();
         let parsed = Config::parse_with(text.as_bytes(), &|_| Some(STAND_IN.to_owned()));
-        let wasm = match parsed.is_ok_and(|config| config.needs_responses().is_some()) {
-            true => wasm.with_file_name("weir-filter-responses.wasm"),
-            false => wasm,
+        let needs_responses = parsed.is_ok_and(|config| config.needs_responses().is_some());
+        let module = match needs_responses && !is_dynamic(&module) {
+            true => module.with_file_name("weir-filter-responses.wasm"),
+            false => module,
         };
-        Self { wasm, vm_id: "weir".to_owned(), config }
+        Self { module, vm_id: "weir".to_owned(), config }
     }
 }
 
@@ -215,6 +217,10 @@ pub fn bootstrap(options: &EnvoyOptions, folder: &Path) -> Value {
         "node": { "id": format!("weir-{}", options.port), "cluster": "weir" },
         "admin": { "address": local_address(options.admin_port) },
         "stats_config": { "stats_tags": stats_tags() },
+        // Dynamic modules' metrics then have the names of those of WASM in `/stats/prometheus`, too.
+        "layered_runtime": { "layers": [{ "name": "weir", "static_layer": {
+            "envoy.reloadable_features.dynamic_modules_strip_custom_stat_prefix": true,
+        }}]},
         "static_resources": { "clusters": clusters },
     });
     if options.reloadable {
@@ -314,6 +320,7 @@ fn http_filters(filter: &Filter, options: &EnvoyOptions) -> Vec<Value> {
     }});
     let first = match filter {
         Filter::None => None,
+        Filter::Weir(weir) if is_dynamic(&weir.module) => Some(native_filter(weir)),
         Filter::Weir(weir) => Some(wasm_filter(weir)),
         Filter::Local { tokens } => Some(local_ratelimit(*tokens)),
         Filter::RateLimit(service) => Some(rate_limit_service(service)),
@@ -322,6 +329,28 @@ fn http_filters(filter: &Filter, options: &EnvoyOptions) -> Vec<Value> {
     let filters = first.into_iter().flat_map(|filter| std::iter::repeat_n(filter, options.copies));
     let after = options.after.iter().cloned();
     options.before.iter().cloned().chain(filters).chain(after).chain([router]).collect()
+}
+
+/// Whether a module is a dynamic one, not one of WASM.
+fn is_dynamic(module: &Path) -> bool {
+    module.extension().is_some_and(|extension| extension == "so")
+}
+
+/// With the namespace of a WASM filter's metrics, so that tags and dashboards are the same.
+fn native_filter(weir: &Weir) -> Value {
+    json!({ "name": "weir", "typed_config": {
+        "@type": "type.googleapis.com/envoy.extensions.filters.http.dynamic_modules.v3.DynamicModuleFilter",
+        "dynamic_module_config": {
+            "module": { "local": { "filename": weir.module } },
+            "do_not_close": true,
+            "metrics_namespace": "wasmcustom",
+        },
+        "filter_name": "weir",
+        "filter_config": {
+            "@type": "type.googleapis.com/google.protobuf.StringValue",
+            "value": weir.config.to_string(),
+        },
+    }})
 }
 
 fn wasm_filter(weir: &Weir) -> Value {
@@ -333,7 +362,7 @@ fn wasm_filter(weir: &Weir) -> Value {
             "vm_config": {
                 "vm_id": weir.vm_id,
                 "runtime": "envoy.wasm.runtime.v8",
-                "code": { "local": { "filename": weir.wasm } },
+                "code": { "local": { "filename": weir.module } },
                 "allow_precompiled": false,
                 "environment_variables": { "host_env_keys": variables(&weir.config) },
             },

@@ -40,10 +40,14 @@ else
     "${tests[@]}" --no-run
     export WEIR_BUILT=1
 fi
+# It compiles while the compiler of the tests keeps one core busy, or with names of tests alone.
+"$root/envoy/tools/build/native.sh" >"$logs/native.log" 2>&1 &
+building_native=$!
 log "building the clock that tests move"
 rustc --edition 2024 --crate-type cdylib -C opt-level=2 -C panic=abort -D warnings \
     -o target/libweir_clock_shim.so envoy/tools/test/clock-shim.rs
 wait "$building" || { cat "$logs/modules.log" >&2 && die "The filter or the playground could not be built." "The messages above name it."; }
+wait "$building_native" || { cat "$logs/native.log" >&2 && die "The native filter could not be built." "The messages above name it."; }
 wait "$finding" || die "A program that the tests start is missing." "The messages above name it."
 set -a
 source "$logs/programs"
@@ -54,9 +58,15 @@ export WEIR_PLAYGROUND="$root/target/playground-page/index.html"
 export WEIR_AGGREGATOR_BIN="$root/target/debug/weir-aggregator"
 export WEIR_CLOCK_SHIM="$root/target/libweir_clock_shim.so"
 export WEIR_FILTER_WASM="$root/target/weir-filter.wasm"
+export WEIR_FILTER_SO="$root/target/libweir_filter.so"
 # Each end-to-end test keeps several processes busy: two at a time are enough for two cores.
 export RUST_TEST_THREADS="${RUST_TEST_THREADS:-2}"
 
+# With the native filter, scenarios that do not apply to it are left out.
+without=()
+if [[ "${WEIR_FILTER:-}" == native ]]; then
+    while read -r name _; do without+=(--skip "$name"); done < <(grep -v '^#' envoy/tests/without-native.txt)
+fi
 if (($# > 0)); then
     exec "${tests[@]}" "$@"
 fi
@@ -74,7 +84,7 @@ step() {
     step "examples in documentation" "${tests[@]}" --doc
 } </dev/null >"$logs/others.log" 2>&1 &
 others=$!
-step "scenarios" "${tests[@]}" --lib -- scenarios::
+step "scenarios" "${tests[@]}" --lib -- scenarios:: "${without[@]}"
 wait "$others"
 cat "$logs/others.log"
 if [[ -s "$logs/failed" ]]; then

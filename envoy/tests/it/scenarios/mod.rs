@@ -19,6 +19,7 @@ mod global_faults;
 mod hard_limit;
 mod hostile;
 mod leases;
+mod native;
 mod outcomes;
 mod peers;
 mod queries;

@@ -5,7 +5,7 @@ use weir_envoy::load::{self, LoadPlan};
 use weir_envoy::{Aggregator, AggregatorOptions, Envoy, EnvoyOptions, Reload, bootstrap, http, ports, wait};
 
 use super::common::{
-    Region, SOON, config, connected, filter, get_as, rule, settled, sum_of, vm_reloads, with,
+    Region, SOON, config, connected, filter, get_as, rule, settled, sum_of, threads, vm_reloads, with,
 };
 use super::global::metric;
 
@@ -133,7 +133,8 @@ async fn a_replaced_configuration_ends_its_streams() {
     }
     assert_eq!(passed(region.envoy(), "a", "5").await, 5);
     connected(region.envoy()).await;
-    let streams = async || metric(&region.aggregator, "weir_aggregator_streams").await == 3.0;
+    let expected = threads(options().concurrency.into()) as f64;
+    let streams = async || metric(&region.aggregator, "weir_aggregator_streams").await == expected;
     wait::until("the aggregator has a stream of each thread", SOON, streams).await.unwrap();
     region.is_sound().await;
 }
@@ -160,7 +161,7 @@ async fn updated(workers: u32, updates: u64) -> (Region, u64) {
     }
     let grown = resident(&mut region).saturating_sub(before);
     println!("{updates} updates of {workers} workers: {} KiB", grown >> 10);
-    let threads = u64::from(workers) + 1;
+    let threads = threads(workers.into());
     for metric in ["weir_workers", "weir_streams_settled"] {
         let name = format!("wasmcustom.{metric}");
         region.envoy().wait_stat(&name, SOON, |count| count == threads).await.unwrap();
@@ -220,15 +221,15 @@ async fn a_worker_of_another_aggregator_rests_while_it_is_idle() {
             region.envoy().wait_stat(&name, SOON, |count| count == expected).await.unwrap();
         }
     };
-    // The main thread and the worker each have both.
-    workers(4).await;
-    workers(2).await;
+    // The worker has both, and so has the main thread if it has any.
+    workers(2 * threads(1)).await;
+    workers(threads(1)).await;
     // The one that rests wakes with its first request, and decides by the counts of both.
     for (turn, address) in (0..8).zip([ports::local(port), region.envoy().address()].into_iter().cycle()) {
         let answer = http::send(address, get_as("a")).await.unwrap();
         assert_eq!((turn, answer.status), (turn, if turn < 6 { 200 } else { 429 }));
     }
-    workers(3).await;
+    workers(threads(1) + 1).await;
     region.settles_at("r", "a", 6).await;
     region.is_sound().await;
 }

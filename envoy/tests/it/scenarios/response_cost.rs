@@ -213,7 +213,7 @@ async fn a_module_without_responses_refuses_costs_from_responses() {
     let options = EnvoyOptions { reloadable: true, ..EnvoyOptions::default() };
     let mut region = Region::start(1, options, &config(&[rule("r", 3)])).await;
     let without_responses = Weir {
-        wasm: binaries::filter().unwrap(),
+        module: binaries::filter().unwrap(),
         ..Weir::new(binaries::filter().unwrap(), config(&[tokens(10, json!({ "reserve": 1 }))]))
     };
     assert_eq!(region.envoys[0].reload(Filter::Weir(without_responses)).await.unwrap(), Reload::Rejected);
