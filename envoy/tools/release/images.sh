@@ -2,7 +2,7 @@
 # images.sh REGISTRY ARCHITECTURE FOLDER: builds the images on a machine of the architecture (amd64 or arm64) and pushes them by digest;
 # publish.sh gives them their tags. Puts the digests (*.json) into FOLDER, and what is released as files into FOLDER/files.
 #
-# The filter is the same on each architecture, and is released from amd64. Its images have a single manifest with a single layer, as Istio and
+# The filter of WASM is the same on each architecture, and is released from amd64. Its images have a single manifest with a single layer, as Istio and
 # Envoy Gateway expect, so they carry no attestations.
 source "$(dirname -- "${BASH_SOURCE[0]}")/../common.sh"
 
@@ -30,6 +30,8 @@ for shell in bash fish zsh; do "$unpacked/weir-aggregator" completions "$shell" 
 archive "$folder/files/weir-aggregator-$version-linux-$architecture.tar.gz" "$unpacked" weir-aggregator completions
 # It runs, to put the filter into a volume of Compose.
 build weir-filter-installer filter/Dockerfile --target installer --provenance=mode=max --sbom=true
+build weir-filter-native filter/Dockerfile --target native --provenance=mode=max --sbom=true
+cp "$unpacked/libweir_filter.so" "$folder/files/libweir_filter-$version-linux-$architecture.so"
 if [[ "$architecture" == amd64 ]]; then
     for module in weir-filter weir-filter-responses; do
         build "$module" filter/Dockerfile --build-arg "FILTER=$module.wasm" --provenance=false --sbom=false

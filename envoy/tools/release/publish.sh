@@ -10,7 +10,7 @@ release="$root/envoy/tools/release"
 # digest_of FILE: what buildx wrote.
 digest_of() { python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["containerimage.digest"])' "$1"; }
 
-for name in weir-aggregator weir-filter weir-filter-responses weir-filter-installer; do
+for name in weir-aggregator weir-filter weir-filter-responses weir-filter-installer weir-filter-native; do
     digests=()
     for file in "$folder/$name".*.json; do digests+=("$registry/$name@$(digest_of "$file")"); done
     docker buildx imagetools create --tag "$registry/$name:$version" "${digests[@]}"

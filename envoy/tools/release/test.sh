@@ -47,7 +47,7 @@ while (($#)); do
     esac
     shift
 done
-[[ -z "$image" ]] || touch "$image/plugin.wasm"
+[[ -z "$image" ]] || touch "$image/plugin.wasm" "$image/libweir_filter.so"
 # The program prints its arguments.
 [[ -z "$image" ]] || { printf '#!/bin/sh\necho "$@"\n' >"$image/weir-aggregator" && chmod +x "$image/weir-aggregator"; }
 STUB
@@ -68,8 +68,8 @@ files="$work/out/files"
 "$release/sbom.py" weir-aggregator x86_64-unknown-linux-gnu >"$files/weir-aggregator-$version.cdx.json"
 "$release/sbom.py" weir-filter wasm32-wasip1 >"$files/weir-filter-$version.cdx.json"
 "$release/checksums.sh" "$files"
-expect "the files of a release" "$(cd "$files" && echo *)" "SHA256SUMS weir-$version.tgz weir-aggregator-$version-linux-amd64.tar.gz weir-aggregator-$version-linux-arm64.tar.gz weir-aggregator-$version.cdx.json weir-compose-$version.tar.gz weir-filter-$version.cdx.json weir-filter-responses.wasm weir-filter.wasm"
-expect "checksums" "$(wc -l <"$files/SHA256SUMS")" 8
+expect "the files of a release" "$(cd "$files" && echo *)" "SHA256SUMS libweir_filter-$version-linux-amd64.so libweir_filter-$version-linux-arm64.so weir-$version.tgz weir-aggregator-$version-linux-amd64.tar.gz weir-aggregator-$version-linux-arm64.tar.gz weir-aggregator-$version.cdx.json weir-compose-$version.tar.gz weir-filter-$version.cdx.json weir-filter-responses.wasm weir-filter.wasm"
+expect "checksums" "$(wc -l <"$files/SHA256SUMS")" 10
 archive="$files/weir-aggregator-$version-linux-arm64.tar.gz"
 expect "the files of the program's archive" "$(tar -tzf "$archive" | tr '\n' ' ')" \
     "weir-aggregator completions/ completions/weir-aggregator.bash completions/weir-aggregator.fish completions/weir-aggregator.zsh "
@@ -82,13 +82,13 @@ expect "images of the compose files" "$(sed -n 's/^ *image: \(.*weir-\)/\1/p' "$
 ! grep -rnE '^ *build:|envoy/deploy|\-\-build' "$compose" >&2 || die "the packed compose files name what is not beside them" "see above"
 "$release/compose.sh" "$registry" "$work"
 cmp "$work/weir-compose-$version.tar.gz" "$files/weir-compose-$version.tar.gz"
-expect "tags" "$(grep -c "imagetools create --tag $registry/weir-.*:$version " "$work/calls")" 4
+expect "tags" "$(grep -c "imagetools create --tag $registry/weir-.*:$version " "$work/calls")" 5
 expect "digests of the aggregator's architectures" \
     "$(grep "imagetools create --tag $registry/weir-aggregator:" "$work/calls" | grep -o @sha256: | wc -l)" 2
 expect "digests of the installer's architectures" \
     "$(grep "imagetools create --tag $registry/weir-filter-installer:" "$work/calls" | grep -o @sha256: | wc -l)" 2
-expect "signatures of images" "$(grep -c '^cosign sign --yes --recursive' "$work/calls")" 4
-expect "attestations of the filter" "$(grep 'filter/Dockerfile' "$work/calls" | grep -v -- '--target installer' | grep -vc -- '--provenance=false --sbom=false' || true)" 0
+expect "signatures of images" "$(grep -c '^cosign sign --yes --recursive' "$work/calls")" 5
+expect "attestations of the filter" "$(grep 'filter/Dockerfile' "$work/calls" | grep -vE -- '--target (installer|native)' | grep -vc -- '--provenance=false --sbom=false' || true)" 0
 
 helm="$("$root/envoy/tools/install/kubernetes.sh")/bin/helm"
 expect "the chart's images" \
