@@ -5,11 +5,12 @@ mod options;
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
 use rustix::process::{Signal, set_parent_process_death_signal};
+use serde_json::Value;
 use tempfile::TempDir;
 use tokio::signal::unix::{self, SignalKind};
 use tokio::time::interval;
@@ -38,15 +39,15 @@ async fn run(options: &Options) -> Result<()> {
     // It ends with its parent process, even if that is killed.
     set_parent_process_death_signal(Some(Signal::TERM))?;
     let mut stop = StopSignals::new()?;
+    let plugin_config = options.plugin_config()?;
     options.check_ports()?;
     options.check_stores(std::env::var("WEIR_REDIS_URL").ok().as_deref())?;
     // A signal while parts are starting drops, and so kills, those that have started.
     let mut running = tokio::select! {
         () = stop.recv() => return Ok(()),
-        running = start(options) => running?,
+        running = start(options, plugin_config) => running?,
     };
     print_ready(options, &running)?;
-    warn_of_disconnected(&running).await;
     tokio::select! {
         () = stop.recv() => running.stop().await,
         ended = running.watch() => ended,
@@ -68,9 +69,10 @@ impl Running {
         self.envoys.iter_mut().map(Envoy::process).chain(aggregators)
     }
 
-    /// Waits until a part ends, which is an error: none of them should.
+    /// Waits until a part ends, which is an error: none of them should. Warns meanwhile of each Envoy without a stream.
     async fn watch(&mut self) -> Result<()> {
         let mut watch = interval(WATCH_INTERVAL);
+        let (began, mut disconnected) = (Instant::now(), self.envoys.len());
         loop {
             watch.tick().await;
             for process in self.processes() {
@@ -78,7 +80,27 @@ impl Running {
                     bail!("{} ended by itself ({status}). {}", process.name(), process.tail());
                 }
             }
+            if disconnected > 0 {
+                disconnected = self.disconnected(began.elapsed() >= STREAM_TIMEOUT).await;
+            }
         }
+    }
+
+    /// How many Envoys are to be looked at again, as they have no stream yet: they apply their limits by themselves. None is after
+    /// the warning.
+    async fn disconnected(&self, warns: bool) -> usize {
+        let mut disconnected = 0;
+        for (number, envoy) in (1..).zip(&self.envoys) {
+            let streams = envoy.stat("wasmcustom.weir_streams_connected").await.unwrap_or(0);
+            if streams == 0 && warns {
+                let log = envoy.folder().display();
+                println!(
+                    "\nwarning: Envoy {number} has no stream to its aggregator, so its limits are its own; see {log}"
+                );
+            }
+            disconnected += usize::from(streams == 0 && !warns);
+        }
+        disconnected
     }
 
     async fn stop(mut self) -> Result<()> {
@@ -91,8 +113,7 @@ impl Running {
     }
 }
 
-async fn start(options: &Options) -> Result<Running> {
-    let plugin_config = options.plugin_config()?;
+async fn start(options: &Options, plugin_config: Value) -> Result<Running> {
     let filter = Filter::Weir(Weir::new(binaries::filter()?, plugin_config));
     println!("starting the upstream");
     let upstream = EchoUpstream::start(options.upstream_port).await?;
@@ -168,20 +189,6 @@ fn print_ready(options: &Options, running: &Running) -> Result<()> {
     }
     println!("\nCtrl-C stops everything.");
     Ok(())
-}
-
-/// Warns of each Envoy without a stream: it applies its limits by itself.
-async fn warn_of_disconnected(running: &Running) {
-    for (number, envoy) in (1..).zip(&running.envoys) {
-        let connected =
-            envoy.wait_stat("wasmcustom.weir_streams_connected", STREAM_TIMEOUT, |streams| streams > 0);
-        if connected.await.is_err() {
-            let log = envoy.folder().display();
-            println!(
-                "\nwarning: Envoy {number} has no stream to its aggregator, so its limits are its own; see {log}"
-            );
-        }
-    }
 }
 
 fn print_trials(options: &Options) {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Error, Result, bail};
 use clap::Parser;
 use serde_json::{Value, json};
-use weir_core::rules::{Documents, documents};
+use weir_core::rules::{Config, Documents, documents};
 use weir_envoy::bootstrap::AGGREGATOR_CLUSTER;
 use weir_envoy::ports;
 
@@ -50,6 +50,9 @@ pub struct Options {
     pub config: Option<PathBuf>,
 }
 
+/// Between two lines of an error, which begins with `error: `.
+const NEXT_LINE: &str = "\n       ";
+
 /// Between the ports of an aggregator and those of the next one.
 const NEXT_AGGREGATOR: usize = 100;
 
@@ -78,11 +81,13 @@ pub struct EnvoyPorts {
 }
 
 impl Options {
-    /// The filter's configuration. Its aggregator is the one that is started here, whatever name its cluster has.
+    /// The filter's configuration, as its own parser accepts it. Its aggregator is the one that is started here, whatever name its cluster
+    /// has.
     pub fn plugin_config(&self) -> Result<Value> {
         let Some(file) = &self.config else { return Ok(demo_config()) };
         let text = std::fs::read(file).with_context(|| format!("reading {}", file.display()))?;
         let mut config = object_of(&text).with_context(|| format!("reading {}", file.display()))?;
+        judge(&config).with_context(|| format!("the filter refuses {}", file.display()))?;
         if let Some(cluster) = config.pointer_mut("/aggregator/cluster").filter(|cluster| cluster.is_string())
         {
             *cluster = AGGREGATOR_CLUSTER.into();
@@ -160,7 +165,7 @@ impl Options {
             }
             seen.push(address.port());
         }
-        if problems.is_empty() { Ok(()) } else { bail!("{}", problems.join("\n       ")) }
+        if problems.is_empty() { Ok(()) } else { bail!("{}", problems.join(NEXT_LINE)) }
     }
 }
 
@@ -174,6 +179,15 @@ fn object_of(text: &[u8]) -> Result<Value> {
     match config.get("rules") {
         Some(_) => Ok(config),
         None => bail!("it is not the filter's own object, which has \"rules\""),
+    }
+}
+
+/// Refuses a configuration that the filter would refuse. Envoy inherits the variables that it names.
+fn judge(config: &Value) -> Result<()> {
+    let variables = |name: &str| std::env::var(name).ok();
+    match Config::parse_with(config.to_string().as_bytes(), &variables) {
+        Ok(_) => Ok(()),
+        Err(errors) => bail!("{}", errors.to_string().replace('\n', NEXT_LINE)),
     }
 }
 
@@ -243,9 +257,26 @@ mod tests {
         let error = options(&["--config", "/nowhere.json"]).plugin_config().unwrap_err();
         assert!(format!("{error:#}").contains("/nowhere.json"));
         let mut file = tempfile::NamedTempFile::new().unwrap();
-        file.write_all(br#"{"aggregator": {"cluster": "elsewhere"}, "rules": []}"#).unwrap();
+        file.write_all(br#"{"aggregator": {"cluster": "elsewhere"}, "rules": [{"name": "all", "identifier": {"header": "x-key"}, "limit": 1, "window": "1m"}]}"#).unwrap();
         let read = options(&["--config", file.path().to_str().unwrap()]).plugin_config().unwrap();
         assert_eq!(read["aggregator"]["cluster"], AGGREGATOR_CLUSTER);
+    }
+
+    #[test]
+    fn a_configuration_that_the_filter_refuses_is_refused_with_all_its_errors() {
+        let refused = json!({ "aggregator": { "cluster": "weir", "token_env": "WEIR_UP_TEST_UNSET" }, "rules": [
+            { "name": "per-key", "identifier": { "header": "x-api-key" }, "limit": "many", "window": "1y" },
+        ]});
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(refused.to_string().as_bytes()).unwrap();
+        let path = file.path().to_str().unwrap();
+        let error = format!("{:#}", options(&["--config", path]).plugin_config().unwrap_err());
+        assert_eq!(error.lines().count(), 3, "{error}");
+        for part in
+            ["the filter refuses", path, "rules[0].limit: ", "rules[0].window: ", "WEIR_UP_TEST_UNSET"]
+        {
+            assert!(error.contains(part), "{part} is not in: {error}");
+        }
     }
 
     #[test]
@@ -255,8 +286,7 @@ mod tests {
             file.write_all(text.as_bytes()).unwrap();
             options(&["--config", file.path().to_str().unwrap()]).plugin_config()
         };
-        let rule =
-            "aggregator: { cluster: weir }\nrules:\n  - name: per-key\n    limit: 100\n    window: 1m\n";
+        let rule = "aggregator: { cluster: weir }\nrules:\n  - name: per-key\n    identifier: { header: x-key }\n    limit: 100\n    window: 1m\n";
         let config = read(rule).unwrap();
         assert_eq!(
             (&config["rules"][0]["limit"], &config["rules"][0]["window"]),
@@ -264,7 +294,7 @@ mod tests {
         );
         assert_eq!(config["aggregator"]["cluster"], AGGREGATOR_CLUSTER);
         // As Envoy reads them.
-        let config = read("rules: [{ limit: 010, share: 12.5, name: yes }]\n").unwrap();
+        let config = object_of(b"rules: [{ limit: 010, share: 12.5, name: yes }]\n").unwrap();
         assert_eq!(config["rules"][0], json!({ "limit": 8, "share": "12.5", "name": true }));
         for (text, part) in [
             ("static_resources: {}\n", "the filter's own object"),
