@@ -393,7 +393,10 @@ async fn what_dashboard_and_alerts_name_is_exported() {
             }
             let runbook = text(&rule["annotations"], "runbook_url");
             let page = runbook.strip_prefix("https://github.com/OWNER/REPOSITORY/blob/main/");
-            assert!(page.is_some_and(is_heading), "{name}: {runbook} leads to no heading");
+            assert!(
+                page.is_some_and(|page| is_named(name, page)),
+                "{runbook} leads to no section that names {name}"
+            );
         }
     }
     let (metrics, documented) = (exported.metrics(), documented());
@@ -403,10 +406,30 @@ async fn what_dashboard_and_alerts_name_is_exported() {
     println!("{expressions} expressions, {} alerts and {} metrics", names.len(), metrics.len());
 }
 
-/// Whether a page of the repository has the heading, as `page#heading` names it.
-fn is_heading(place: &str) -> bool {
+/// Prometheus names the job of a ServiceMonitor after the Service.
+#[test]
+fn the_aggregators_job_has_one_name() {
+    let alerts = file("alerts.yml");
+    let (_, job) = alerts.split_once("up{job=\"").unwrap();
+    let job = job.split('"').next().unwrap();
+    let scraped: Value = yaml(&file("../docker/prometheus.yml")).unwrap();
+    let service: Value = yaml(&file("../kubernetes/base/service.yaml")).unwrap();
+    let monitor: Value = yaml(&file("../kubernetes/components/monitoring/service-monitor.yaml")).unwrap();
+    assert_eq!(
+        (&scraped["scrape_configs"][0]["job_name"], &service["metadata"]["name"]),
+        (&json!(job), &json!(job))
+    );
+    assert_eq!(monitor["spec"]["jobLabel"], Value::Null);
+    let name = "app.kubernetes.io/name";
+    assert_eq!(monitor["spec"]["selector"]["matchLabels"][name], service["metadata"]["labels"][name]);
+    assert!(file("../../../aggregator/METRICS.md").contains(&format!("job `{job}`")), "{job}");
+}
+
+/// Whether a section of a page of the repository, as `page#heading` names it, has the alert's name.
+fn is_named(alert: &str, place: &str) -> bool {
     let (page, anchor) = place.split_once('#').unwrap();
-    documentation::anchors(&documentation::read(Path::new(page))).contains(anchor)
+    let page = documentation::read(Path::new(page));
+    documentation::section(&page, anchor).is_some_and(|section| section.contains(&format!("`{alert}`")))
 }
 
 #[test]

@@ -213,6 +213,9 @@ fn anchors_are_those_of_github() {
     assert_eq!(anchors(page), ["a-b-c", "link--two", "a-b-c-1"].map(str::to_owned).into());
     assert_eq!(links("[a](b.md#c) ![d](e.png)\n[f\ng](h) [i](https://j)"), ["b.md#c", "e.png", "h"]);
     assert_eq!(prose("a `[b](c)` d\n```\n[e](f)\n```\n<!-- [g](h) -->i"), "a  d\ni");
+    assert_eq!(section(page, "a-b-c"), Some(page));
+    assert_eq!(section(page, "a-b-c-1"), Some("## A b c\n"));
+    assert_eq!(section(page, "link--two"), page.get(12..page.len() - 9));
 }
 
 /// A file of source code.
@@ -312,9 +315,31 @@ fn links(prose: &str) -> Vec<String> {
 
 /// The anchors that GitHub generates for headings.
 pub fn anchors(page: &str) -> BTreeSet<String> {
-    let mut fenced = false;
-    let mut all = BTreeSet::new();
-    for line in page.lines() {
+    headings(page).into_iter().map(|heading| heading.anchor).collect()
+}
+
+/// The section of a page below the heading with this anchor, to the next heading that is not below it.
+pub fn section<'a>(page: &'a str, anchor: &str) -> Option<&'a str> {
+    let mut headings = headings(page).into_iter();
+    let found = headings.find(|heading| heading.anchor == anchor)?;
+    let end = headings.find(|next| next.level <= found.level).map_or(page.len(), |next| next.at);
+    page.get(found.at..end)
+}
+
+/// A heading of a page.
+struct Heading {
+    /// Where its line begins, in bytes.
+    at: usize,
+    level: usize,
+    anchor: String,
+}
+
+fn headings(page: &str) -> Vec<Heading> {
+    let (mut fenced, mut next) = (false, 0);
+    let mut all: Vec<Heading> = Vec::new();
+    for line in page.split_inclusive('\n') {
+        let at = next;
+        next += line.len();
         fenced ^= line.starts_with("```");
         let heading = line.trim_start_matches('#');
         if fenced || heading == line || !heading.starts_with(' ') {
@@ -322,8 +347,9 @@ pub fn anchors(page: &str) -> BTreeSet<String> {
         }
         let slug = slug(heading);
         let numbered = (1..).map(|number| format!("{slug}-{number}"));
-        let free = std::iter::once(slug.clone()).chain(numbered).find(|slug| !all.contains(slug));
-        all.extend(free);
+        let is_free = |slug: &String| all.iter().all(|other| other.anchor != *slug);
+        let anchor = std::iter::once(slug.clone()).chain(numbered).find(is_free);
+        all.extend(anchor.map(|anchor| Heading { at, level: line.len() - heading.len(), anchor }));
     }
     all
 }
