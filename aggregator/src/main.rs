@@ -17,7 +17,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 use weir_aggregator::auth::{Entry, NewToken};
 use weir_aggregator::cli::args::{
-    AdminListen, AdminOptions, Cleanup, Cli, Command, ControlRetention, Explain, LogFormat, Top,
+    AdminListen, Cleanup, Cli, Command, ControlRetention, Explain, LogFormat, Top,
 };
 use weir_aggregator::cli::check_config;
 use weir_aggregator::cli::database::with_database;
@@ -73,7 +73,7 @@ fn main() -> ExitCode {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => fail(&error, 1),
         },
-        Command::Top(Top { admin, once }) => top(&admin, once),
+        Command::Top(arguments) => top(&arguments),
         Command::Explain(arguments) => explain(arguments),
         Command::Serve(arguments) => {
             let settings = match arguments.settings() {
@@ -252,13 +252,16 @@ fn completions(shell: Shell) -> std::io::Result<()> {
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn top(admin: &AdminOptions, once: bool) -> ExitCode {
+async fn top(Top { admin, once, text }: &Top) -> ExitCode {
     let manner = match (admin.json, once) {
         (true, _) => Manner::Json,
         (false, true) => Manner::Once,
         (false, false) => Manner::Live,
     };
-    shown(terminal::top(&admin.admin_url, manner).await)
+    shown(match text {
+        Some(text) => terminal::search(&admin.admin_url, text, admin.json).await,
+        None => terminal::top(&admin.admin_url, manner).await,
+    })
 }
 
 #[tokio::main(flavor = "current_thread")]

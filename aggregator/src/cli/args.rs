@@ -18,6 +18,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use std::path::PathBuf;
 use std::time::Duration;
+use weir_core::fields::parse_ms;
 use weir_core::model::key::{MAX_DURATION_MS, MIN_DURATION_MS};
 use weir_core::model::schedule::Schedule;
 use weir_core::region::RegionLimits;
@@ -117,6 +118,9 @@ pub struct Top {
     /// Print the tables once as text; the default if the output is not a terminal.
     #[arg(long)]
     pub once: bool,
+    /// Print only the keys whose identifier or namespace contains this, without regard to case, as the page's search finds them.
+    #[arg(long, value_name = "TEXT")]
+    pub text: Option<String>,
 }
 
 #[derive(Debug, Args)]
@@ -126,8 +130,8 @@ pub struct Explain {
     /// Workspace of the key.
     #[arg(long, default_value = "default", value_name = "NAME")]
     pub workspace: String,
-    /// Namespace, as in the rule.
-    #[arg(long, value_name = "NAME", required_unless_present = "zone", conflicts_with = "zone")]
+    /// Namespace, as in the rule; default: each namespace of the workspace that counts the identifier.
+    #[arg(long, value_name = "NAME", conflicts_with = "zone")]
     pub namespace: Option<String>,
     /// Zone of the ledger, in place of a namespace.
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..))]
@@ -191,13 +195,13 @@ pub struct Cleanup {
     #[command(flatten)]
     pub database: DatabaseUrl,
     /// Delete rows that expired at least this long ago.
-    #[arg(long, default_value = "1h", value_parser = humantime::parse_duration, value_name = "DURATION")]
+    #[arg(long, default_value = "1h", value_parser = duration, value_name = "DURATION")]
     pub older_than: Duration,
     /// Most rows that one statement deletes.
     #[arg(long, default_value_t = 25_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000), value_name = "NUMBER")]
     pub batch: u32,
     /// Delete transactions of the ledger after this time, except those that their zone still counts.
-    #[arg(long, env = "WEIR_LEDGER_RETENTION", default_value = "90d", value_parser = humantime::parse_duration, value_name = "DURATION")]
+    #[arg(long, env = "WEIR_LEDGER_RETENTION", default_value = "90d", value_parser = duration, value_name = "DURATION")]
     pub ledger_retention: Duration,
     #[command(flatten)]
     pub control: ControlRetention,
@@ -207,10 +211,10 @@ pub struct Cleanup {
 #[derive(Clone, Copy, Debug, Args)]
 pub struct ControlRetention {
     /// Keep deleted and expired controls for this time.
-    #[arg(long, env = "WEIR_CONTROL_RETENTION", default_value = "30d", value_parser = humantime::parse_duration, value_name = "DURATION")]
+    #[arg(long, env = "WEIR_CONTROL_RETENTION", default_value = "30d", value_parser = duration, value_name = "DURATION")]
     pub control_retention: Duration,
     /// Keep audit entries of live control for this time.
-    #[arg(long, env = "WEIR_AUDIT_RETENTION", default_value = "400d", value_parser = humantime::parse_duration, value_name = "DURATION")]
+    #[arg(long, env = "WEIR_AUDIT_RETENTION", default_value = "400d", value_parser = duration, value_name = "DURATION")]
     pub audit_retention: Duration,
 }
 
@@ -248,7 +252,7 @@ pub struct SetZone {
     #[arg(long, value_name = "NUMBER")]
     rate: u64,
     /// Length of the window in whole seconds: 1s to 366 days.
-    #[arg(long, value_parser = humantime::parse_duration, value_name = "DURATION")]
+    #[arg(long, value_parser = duration, value_name = "DURATION")]
     window: Duration,
     /// Description; default: keep the present one.
     #[arg(long, value_name = "TEXT")]
@@ -642,10 +646,15 @@ fn is_host_and_port(address: &str) -> bool {
 
 /// Parses a window that a rule may have.
 fn window(text: &str) -> Result<Duration, &'static str> {
-    let time = humantime::parse_duration(text).ok();
-    let ms = MIN_DURATION_MS..=MAX_DURATION_MS;
-    let within = |time: &Duration| u64::try_from(time.as_millis()).is_ok_and(|time| ms.contains(&time));
-    time.filter(within).ok_or("expected 1s to 366d, such as 90s, 5m or 1h")
+    let within = |ms: &u64| (MIN_DURATION_MS..=MAX_DURATION_MS).contains(ms);
+    let ms = parse_ms(text).filter(within).ok_or("expected 1s to 366d, such as 90s, 5m or 1h")?;
+    Ok(Duration::from_millis(ms))
+}
+
+/// Parses a duration as in a rule.
+fn duration(text: &str) -> Result<Duration, &'static str> {
+    let ms = parse_ms(text).ok_or("expected a number with ms, s, m, h or d, such as 90s, 24h or 7d")?;
+    Ok(Duration::from_millis(ms))
 }
 
 /// An empty environment variable counts as unset.

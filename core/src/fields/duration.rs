@@ -24,18 +24,8 @@ impl Span {
 
     /// Reads a field's value in milliseconds.
     pub fn read(&self, node: Node<'_>, errors: &mut Errors) -> Option<u64> {
-        self.read_with(parse_ms, node, errors)
-    }
-
-    /// Reads a field's value in milliseconds. `parse` turns a text into milliseconds.
-    pub fn read_with(
-        &self,
-        parse: fn(&str) -> Option<u64>,
-        node: Node<'_>,
-        errors: &mut Errors,
-    ) -> Option<u64> {
         let parsed = match node.value {
-            Value::Text(text) => parse(text).or_else(|| node.value.as_integer()),
+            Value::Text(text) => parse_ms(text).or_else(|| node.value.as_integer()),
             other => other.as_integer(),
         };
         match parsed {

@@ -4,6 +4,7 @@ use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use weir_core::fields::parse_ms;
 
 /// Operations on live control.
 #[derive(Debug, Subcommand)]
@@ -393,7 +394,7 @@ fn expires_in(text: &str) -> Result<Duration, String> {
             "{problem}expected a number with ms, s, m, h or d between 1s and 3650d, such as 90s, 24h or 7d"
         )
     };
-    let time = humantime::parse_duration(text).map_err(|_| expected())?;
+    let time = parse_ms(text).map(Duration::from_millis).ok_or_else(expected)?;
     let range = Duration::from_secs(1)..=Duration::from_secs(3_650 * 86_400);
     if range.contains(&time) { Ok(time) } else { Err(expected()) }
 }
@@ -413,7 +414,10 @@ mod tests {
                 .unwrap_err()
                 .starts_with("it has no unit; expected a number with ms, s, m, h or d")
         );
-        assert!(expires_in("11y").unwrap_err().starts_with("expected a number with"));
+        // The grammar is that of a rule's window.
+        for other in ["11y", "1w", "1h 30m", "1h30m"] {
+            assert!(expires_in(other).unwrap_err().starts_with("expected a number with"), "{other}");
+        }
         assert_eq!(expires_in("7d"), Ok(Duration::from_secs(7 * 86_400)));
         assert!(expires_at("2030-01-31T12:00:00+01:00").unwrap_err().contains("in UTC, with Z"));
     }

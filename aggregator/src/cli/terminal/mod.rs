@@ -1,27 +1,34 @@
 //! The status page in a terminal: `weir-aggregator top` and `weir-aggregator explain`.
 //!
 //! In reading order: [`client`] (requests to an aggregator's admin listener), [`format`] (formats of numbers and times),
-//! [`tables`] and [`explained`] (answers as lines), [`screen`] (a live screen, updated each second).
+//! [`tables`] and [`explained`] (answers as lines), `places` (the key that a command names, and where it may be counted), [`screen`] (a live screen, updated
+//! each second).
 
 pub mod client;
 mod error;
 pub mod explained;
 pub mod format;
+mod places;
 pub mod screen;
 mod snapshot;
 pub mod tables;
 
 use crate::admin::text::encode;
+use crate::admin::top::Top;
 use crate::admin::view::Explanation;
 use crate::cli::outcome::plain_json;
 use client::Client;
 use std::io::{IsTerminal, Write, stdin, stdout};
 
 pub use error::TerminalError;
+pub use places::KeyName;
 pub use snapshot::{Snapshot, snapshot};
 
 /// Columns of a text that is not shown on a terminal.
 const PLAIN_COLUMNS: usize = 120;
+/// What a search without a result states.
+const NOTHING_FOUND: &str =
+    "no key that was used in this window or the previous one has this in its identifier or namespace";
 
 /// The output of `top`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,21 +39,6 @@ pub enum Manner {
     Once,
     /// Once, as JSON.
     Json,
-}
-
-/// The key to explain.
-#[derive(Clone, Debug)]
-pub struct KeyName {
-    /// The workspace.
-    pub workspace: String,
-    /// The namespace, unless a zone is given.
-    pub namespace: Option<String>,
-    /// The zone of a ledger.
-    pub zone: Option<u32>,
-    /// The identifier.
-    pub identifier: String,
-    /// The only window to show.
-    pub window_ms: Option<u64>,
 }
 
 /// Shows the keys nearest their limits, the rules and the parts.
@@ -62,20 +54,35 @@ pub async fn top(server: &str, manner: Manner) -> Result<(), TerminalError> {
     }
 }
 
-/// Explains a key.
+/// Shows the keys that a search for this text finds.
+pub async fn search(server: &str, text: &str, json: bool) -> Result<(), TerminalError> {
+    let client = Client::new(server)?;
+    let path = format!("/v1/top?text={}", encode(text.as_bytes()));
+    if json {
+        return print(&(plain_json(&client.text(&path).await?) + "\n"));
+    }
+    let found: Top = client.get(&path).await?;
+    match found.keys.is_empty() {
+        true => Err(TerminalError::Refused(NOTHING_FOUND.to_owned())),
+        false => print(&(tables::keys(&found, PLAIN_COLUMNS).join("\n") + "\n")),
+    }
+}
+
+/// Explains a key, or an identifier in each namespace of its workspace that counts it.
 pub async fn explain(server: &str, key: &KeyName, json: bool) -> Result<(), TerminalError> {
     let client = Client::new(server)?;
-    let window = key.window_ms.map(|ms| format!("&window_ms={ms}")).unwrap_or_default();
-    let text = |text: &str| encode(text.as_bytes());
-    let place = match key.zone {
-        Some(zone) => format!("zone={zone}"),
-        None => format!("namespace={}", text(key.namespace.as_deref().unwrap_or_default())),
-    };
-    let path = format!(
-        "/v1/keys?workspace={}&{place}&identifier={}{window}",
-        text(&key.workspace),
-        text(&key.identifier)
-    );
+    if key.namespace.is_none() && key.zone.is_none() {
+        let found = places::explanations(&client, key).await?;
+        return match json {
+            true => print(&(plain_json(&serde_json::to_string(&found).unwrap_or_default()) + "\n")),
+            false => {
+                let texts: Vec<String> =
+                    found.iter().map(|found| explained::lines(found).join("\n")).collect();
+                print(&(texts.join("\n\n") + "\n"))
+            }
+        };
+    }
+    let path = key.path();
     if json {
         return print(&(plain_json(&client.text(&path).await?) + "\n"));
     }

@@ -524,13 +524,13 @@ async fn the_commands_print_what_the_api_returns() {
     let with_odd = |first: &[&'static str]| [first, &odd].concat();
     succeeds_with(
         &weir,
-        &with_odd(&["set", "--limit", "5", "--expires-in", "1w"]),
+        &with_odd(&["set", "--limit", "5", "--expires-in", "7d"]),
         r"limit 5 for we\|ird in",
     )
     .await;
     succeeds_with(
         &weir,
-        &with_odd(&["set", "--limit", "5", "--expires-in", "2w"]),
+        &with_odd(&["set", "--limit", "5", "--expires-in", "14d"]),
         "; before: limit 5 until 2",
     )
     .await;

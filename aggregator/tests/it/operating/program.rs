@@ -87,7 +87,7 @@ fn a_missing_or_empty_region_is_an_error_that_names_the_option() {
 
 #[test]
 fn other_arguments_that_cannot_be_used_have_the_same_exit_code() {
-    let cases: [&[&str]; 18] = [
+    let cases: [&[&str]; 20] = [
         &[],
         &["serve", "--region", "r", "--tls-cert-file", "a"],
         &["serve", "--region", "r", "--tls-key-file", "a"],
@@ -106,6 +106,9 @@ fn other_arguments_that_cannot_be_used_have_the_same_exit_code() {
         &["serve", "--region", "r", "--http-listen", "127.0.0.1:http"],
         &["serve", "--region", "r", "--database-url", "foo"],
         &["explain", "--namespace", "n", "--identifier", "i", "--window", "5x"],
+        // Durations are those of rules.
+        &["explain", "--namespace", "n", "--identifier", "i", "--window", "1h 30m"],
+        &["cleanup", "--database-url", "sqlite:///nowhere/weir.db", "--older-than", "1week"],
     ];
     for arguments in cases {
         assert_eq!(program(arguments).output().unwrap().status.code(), Some(2), "{arguments:?}");
@@ -598,6 +601,15 @@ fn top_and_explain_show_what_the_page_shows() {
     let (code, shown) = run(&["explain", "--namespace", "n", "--identifier", "a b&c"]);
     assert_eq!((code, shown.contains("no counts of this identifier")), (Some(1), true), "{shown}");
     assert_eq!(run(&["explain", "--namespace", "n"]).0, Some(2));
+    let (code, shown) = run(&["explain", "--identifier", "a b&c"]);
+    assert_eq!(
+        (code, shown.contains("no filter has reported rules of workspace default")),
+        (Some(1), true),
+        "{shown}"
+    );
+    let (code, shown) = run(&["top", "--text", "a b&c"]);
+    assert_eq!((code, shown.contains("no key that was used")), (Some(1), true), "{shown}");
+    assert_eq!(run(&["top", "--text", "a b&c", "--json"]).0, Some(0));
     let (code, shown) = run(&["top", "--admin-url", "https://weir"]);
     let hint = "(it has no TLS), as in http://127.0.0.1:7070";
     assert_eq!((code, shown.contains(hint)), (Some(2), true), "{shown}");

@@ -1,6 +1,6 @@
 //! A real Envoy's decisions as the aggregator's admin API and the terminal commands show them.
 
-use std::process::Command;
+use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 use weir_envoy::{Aggregator, EnvoyOptions, binaries, http, wait};
@@ -15,11 +15,22 @@ pub async fn page(aggregator: &Aggregator, path: &str) -> Value {
 
 /// The output of a command.
 fn printed(aggregator: &Aggregator, arguments: &[&str]) -> String {
-    let server = format!("http://{}", aggregator.admin_address());
-    let mut command = Command::new(binaries::aggregator().unwrap());
-    let output = command.args(arguments).args(["--admin-url", &server]).output().unwrap();
+    let output = output(aggregator, arguments);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
+}
+
+/// The error of a command that fails.
+fn fails(aggregator: &Aggregator, arguments: &[&str]) -> String {
+    let output = output(aggregator, arguments);
+    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stdout));
+    String::from_utf8(output.stderr).unwrap()
+}
+
+fn output(aggregator: &Aggregator, arguments: &[&str]) -> Output {
+    let server = format!("http://{}", aggregator.admin_address());
+    let mut command = Command::new(binaries::aggregator().unwrap());
+    command.args(arguments).args(["--admin-url", &server]).output().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -56,5 +67,17 @@ async fn decisions_of_an_envoy_are_shown_exactly() {
     for part in ["5 of 5 (100%)", "would be denied", "rule r, 5 before overrides", "connected here"] {
         assert!(explained.contains(part), "no {part:?} in\n{explained}");
     }
+    // Without a namespace the identifier is explained in each that counts it; a search shows one table.
+    let explained = printed(&region.aggregator, &["explain", "--identifier", HOSTILE]);
+    for part in ["in namespace r, workspace default", "in namespace tight, workspace default"] {
+        assert!(explained.contains(part), "no {part:?} in\n{explained}");
+    }
+    let refused = fails(&region.aggregator, &["explain", "--identifier", "nobody"]);
+    assert!(refused.contains("which are r, tight; see --workspace"), "{refused}");
+    let found = printed(&region.aggregator, &["top", "--text", "LIGHT"]);
+    assert!(
+        found.starts_with("NAMESPACE") && found.lines().count() == 3 && found.contains("light"),
+        "{found}"
+    );
     region.is_sound().await;
 }

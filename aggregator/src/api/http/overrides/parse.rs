@@ -107,7 +107,7 @@ pub fn parse_put(json: &[u8]) -> Result<ControlRequest, Problem> {
         let fields = node.object(&known, errors)?;
         let effect = effect(fields, errors);
         let place = place(fields, errors);
-        let expires_in = fields.optional("expires_in", errors, |n, e| EXPIRES_IN.read_with(span_ms, n, e));
+        let expires_in = fields.optional("expires_in", errors, |n, e| EXPIRES_IN.read(n, e));
         let expires_at = fields.optional("expires_at", errors, moment);
         let reason = text("reason", MAX_REASON_BYTES, fields, errors);
         let author = text("author", MAX_CLAIMED_BYTES, fields, errors);
@@ -164,12 +164,6 @@ fn moment(node: Node<'_>, errors: &mut Errors) -> Option<UnixMs> {
     }
 }
 
-/// A duration as in a rule, or as on the command line, such as `1w` and `1h 30m`.
-fn span_ms(text: &str) -> Option<u64> {
-    let of_commands = || u64::try_from(humantime::parse_duration(text).ok()?.as_millis()).ok();
-    parse_ms(text).or_else(of_commands)
-}
-
 fn effect(fields: Fields<'_>, errors: &mut Errors) -> Option<Effect> {
     match fields.exactly_one(&EFFECTS, errors)? {
         "limit" => fields.required("limit", "", errors, amount).map(Effect::Limit),
@@ -199,7 +193,7 @@ fn place(fields: Fields<'_>, errors: &mut Errors) -> Option<Place> {
     let identifier = text("identifier", MAX_PATTERN_BYTES, fields, errors);
     let network = fields.optional("network", errors, network);
     let rule = text("rule", MAX_TEXT_BYTES, fields, errors);
-    let window_ms = fields.optional("window", errors, |n, e| Span::WINDOW.read_with(span_ms, n, e));
+    let window_ms = fields.optional("window", errors, |n, e| Span::WINDOW.read(n, e));
     let (namespace, rule) = (namespace?, rule?);
     let selector = match (identifier?, network?, &rule) {
         (Some(identifier), None, None) => Selector::Identifier(identifier),

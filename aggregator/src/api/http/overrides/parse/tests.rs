@@ -29,7 +29,7 @@ fn all_fields_are_read() {
         (json!({"credit": 9, "expires_in": "1h"}), alice(Effect::Credit(9), Some(Expiry::In(3_600_000)), "")),
         (json!({"credit": 9, "expires_at": 7}), alice(Effect::Credit(9), Some(Expiry::At(UnixMs(7))), "")),
         (
-            json!({"credit": 9, "expires_in": "1w"}),
+            json!({"credit": 9, "expires_in": "7d"}),
             alice(Effect::Credit(9), Some(Expiry::In(604_800_000)), ""),
         ),
         (
