@@ -118,6 +118,7 @@ addEventListener("hashchange", open);
 search(field, found);
 explainTerms();
 document.getElementById("terms").append(...glossary());
+setText(document.getElementById("zone"), words.zone());
 linkGrafana();
 
 /** The link to Grafana, if the aggregator has its URL. */

@@ -49,11 +49,22 @@ export const level = (used, limit) => (used >= limit ? "over" : used > limit / 2
 /** A number with its noun in singular or plural. */
 export const plural = (number, one, many) => `${count(number)} ${number === 1 ? one : many}`;
 
-/** A day and a time, in the browser's time zone. */
-export const moment = (unixMs) => new Date(unixMs).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" });
+const MOMENT = { day: "numeric", month: "short", year: "numeric", hour: "2-digit", minute: "2-digit", timeZoneName: "short" };
 
-/** A time of day, in the browser's time zone. */
+/** A day and a time, with the browser's time zone. */
+export const moment = (unixMs) => new Date(unixMs).toLocaleString("en-GB", MOMENT);
+
+/** A time of day, in the browser's time zone, which the foot of the page states. */
 export const clock = (unixMs) => new Date(unixMs).toLocaleTimeString("en-GB");
+
+/** The browser's time zone, with its difference to UTC now. */
+export function zone() {
+  const minutes = -new Date().getTimezoneOffset();
+  const two = (number) => String(number).padStart(2, "0");
+  const difference = `${minutes < 0 ? "−" : "+"}${two(Math.floor(Math.abs(minutes) / 60))}:${two(Math.abs(minutes) % 60)}`;
+  const name = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  return name === "UTC" ? name : `${name} (UTC${minutes === 0 ? "" : difference})`;
+}
 
 /** A text with invisible characters spelt out: one that changes the direction of writing makes two texts look the same. */
 export const visible = (text) => text.replace(/[\p{Cc}\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/gu, (one) => `\\u{${one.codePointAt(0).toString(16)}}`);

@@ -227,10 +227,27 @@ async fn a_limit_is_raised(region: &mut Region) {
         .await
         .unwrap();
     region.browser.screenshot("control-commands").await.unwrap();
+    the_reason_is_on_the_first_screen_of_a_phone(region).await;
     region.paste(shown.as_str().unwrap());
     let passes = "return document.querySelector('.verdict')?.textContent.includes('would pass. 4 left')";
     region.browser.until("the limit is raised", passes).await.unwrap();
     region.passes("/", key).await;
+}
+
+/// Above what can be done about it. Times have a zone.
+async fn the_reason_is_on_the_first_screen_of_a_phone(region: &mut Region) {
+    region.browser.size(390, 844).await.unwrap();
+    let reason = "const list = document.querySelector('.reasons'); return !list.hidden && \
+        list.textContent.includes('A request of cost 1 would be denied. It would pass again in') && list.getBoundingClientRect().bottom <= innerHeight";
+    region.browser.until("the reason is on the first screen", reason).await.unwrap();
+    region.browser.screenshot("control-reason-phone").await.unwrap();
+    let zone = "return document.querySelector('footer').innerText";
+    let footer = region.browser.run(zone, &[]).await.unwrap();
+    assert!(
+        footer.as_str().unwrap().contains("Times are in ") && footer.as_str().unwrap().contains("UTC"),
+        "{footer}"
+    );
+    region.browser.size(1_200, 900).await.unwrap();
 }
 
 /// The button copies what is shown, and selects it where the clipboard may not be used.

@@ -15,17 +15,19 @@ export function key(query, raw) {
   const title = h("h1", { class: "identifier" }, name);
   const where = h("p", { class: "muted" });
   const control = h("ul", { class: "panel control", "aria-label": "Live control", hidden: "" });
+  const reasons = h("ul", { class: "panel reasons", "aria-label": "Why requests are denied", hidden: "" });
   const problem = h("p", { class: "panel empty", hidden: "" });
   const windows = h("div", { class: "stack" });
   const exact = h("div", { class: "stack" });
   const shown = new Map();
   const commands = commandPanel();
   const changes = h("a", { class: "more", hidden: "" }, "Changes of its live control");
-  const element = h("div", { class: "view" }, h("p", {}, h("a", { href: "#/keys" }, "← All keys")), h("div", { class: "strip" }, title, changes), where, control, problem, commands.element, exact, windows);
+  const element = h("div", { class: "view" }, h("p", {}, h("a", { href: "#/keys" }, "← All keys")), h("div", { class: "strip" }, title, changes), where, control, reasons, problem, commands.element, exact, windows);
   const exacts = keyed(exact, exactPanel);
   function update(response) {
     const body = response.body;
-    showControl(control, body);
+    showItems(control, body ? sentences(body.control, body.now_unix_ms) : []);
+    showItems(reasons, body ? denials(body) : []);
     if (body) commands.update(body);
     // A banned or exempt key may have used nothing.
     const nothing = () => (body.unknown ? `${words.sentence(body.unknown)}.` : "Nothing was used in this window or the previous one.");
@@ -63,14 +65,23 @@ export function key(query, raw) {
   return { title: name || "Key", paths: [path], element, update };
 }
 
-/** Live control for all windows of the key; a window panel shows its own. */
-function showControl(list, body) {
-  const items = body ? sentences(body.control, body.now_unix_ms) : [];
+/** A list of sentences: live control for all windows of the key (a window panel shows its own), or why it is denied. */
+function showItems(list, items) {
   list.hidden = items.length === 0;
   const shown = items.join("\n");
   if (list.dataset.shown === shown) return;
   list.dataset.shown = shown;
   list.replaceChildren(...items.map((sentence) => h("li", {}, sentence)));
+}
+
+/** Why requests are denied, above what can be done about it; the panels below have the figures. A ban of the key is live control's sentence. */
+function denials(body) {
+  if (body.control.banned) return [];
+  const isDenied = (one) => one.passes === false && !one.outdated;
+  return [
+    ...body.windows.filter(isDenied).map((window) => `Window of ${words.time(window.duration_ms)}: ${windowVerdict(window)}`),
+    ...body.exact.filter(isDenied).map((one) => `${exactTitle(one)}: ${exactVerdict(one)}`),
+  ].map((sentence) => sentence.replace(": ✕ ", ": "));
 }
 
 function sentences(control, nowMs) {
@@ -107,7 +118,7 @@ function exactPanel() {
       const limit = one.limit ?? 0;
       const isKnown = one.used !== null && one.used !== undefined;
       const level = isKnown ? words.level(one.used, limit) : "low";
-      setText(title, `${one.algorithm === "ledger" ? `Ledger, zone ${one.zone}, window` : "Exact log"}${one.window_ms ? ` of ${words.time(one.window_ms)}` : ""}`);
+      setText(title, exactTitle(one));
       verdict.dataset.passes = String(one.passes);
       setText(verdict, exactVerdict(one));
       element.dataset.level = level;
@@ -123,6 +134,8 @@ function exactPanel() {
     },
   };
 }
+
+const exactTitle = (one) => `${one.algorithm === "ledger" ? `Ledger, zone ${one.zone}, window` : "Exact log"}${one.window_ms ? ` of ${words.time(one.window_ms)}` : ""}`;
 
 function exactVerdict(one) {
   const denied = (wait) => (wait !== null && wait !== undefined ? `A request of cost 1 would be denied. It would pass again in ${words.time(wait)}, if nothing more is used.` : one.control.banned ? "Every request is denied: the key is banned." : "Every request would be denied: the limit is 0.");
@@ -175,7 +188,8 @@ function windowPanel(window, id) {
     element,
     update(now, nowMs, own) {
       const level = now.limit === null || now.limit === undefined ? "low" : words.level(now.used, now.limit);
-      judge(verdict, now);
+      verdict.dataset.passes = String(now.passes);
+      setText(verdict, windowVerdict(now));
       element.dataset.level = level;
       bar.set(now.used, now.limit ?? Math.max(now.used, 1), level);
       setText(use, now.limit === null || now.limit === undefined ? `${words.count(now.used)} used` : `${words.count(now.used)} of ${words.count(now.limit)} used (${words.percent(now.used, now.limit)})`);
@@ -189,19 +203,16 @@ function windowPanel(window, id) {
   };
 }
 
-function judge(verdict, window) {
-  const passes = window.passes;
-  verdict.dataset.passes = String(passes);
-  const control = window.control;
-  const denied = window.but_for_shadow;
-  if (window.outdated) setText(verdict, "Used before a reset; no longer counted.");
-  else if (denied) setText(verdict, `✓ Every request passes because of shadow mode. Without it, requests would be denied${denied.wait_ms !== null ? `, and would pass again in ${words.time(denied.wait_ms)}` : control.banned ? ": the key is banned" : ": the limit is 0"}.`);
-  else if (control.exempt) setText(verdict, "✓ Every request passes: the key is exempt.");
-  else if (control.banned && (window.wait_ms === null || window.wait_ms === undefined)) setText(verdict, "✕ Every request is denied: the key is banned.");
-  else if (passes === true) setText(verdict, `✓ A request of cost 1 would pass. ${words.count(window.remaining)} left.`);
-  else if (passes === false && window.wait_ms !== null && window.wait_ms !== undefined) setText(verdict, `✕ A request of cost 1 would be denied. It would pass again in ${words.time(window.wait_ms)}, if nothing more is used.`);
-  else if (passes === false) setText(verdict, "✕ Every request would be denied: the limit is 0.");
-  else setText(verdict, "No limit is known for this window.");
+function windowVerdict(window) {
+  const { passes, control, wait_ms: wait, but_for_shadow: denied } = window;
+  const waits = wait !== null && wait !== undefined;
+  if (window.outdated) return "Used before a reset; no longer counted.";
+  if (denied) return `✓ Every request passes because of shadow mode. Without it, requests would be denied${denied.wait_ms !== null ? `, and would pass again in ${words.time(denied.wait_ms)}` : control.banned ? ": the key is banned" : ": the limit is 0"}.`;
+  if (control.exempt) return "✓ Every request passes: the key is exempt.";
+  if (control.banned && !waits) return "✕ Every request is denied: the key is banned.";
+  if (passes === true) return `✓ A request of cost 1 would pass. ${words.count(window.remaining)} left.`;
+  if (passes === false && waits) return `✕ A request of cost 1 would be denied. It would pass again in ${words.time(wait)}, if nothing more is used.`;
+  return passes === false ? "✕ Every request would be denied: the limit is 0." : "No limit is known for this window.";
 }
 
 function factsOf(window, own) {
