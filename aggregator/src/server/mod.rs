@@ -336,6 +336,10 @@ fn rate_limits(services: &Arc<Services>, source: Source, helpers: &mut JoinSet<(
         Source::None => ("none", watch::Sender::new(Some(Arc::default())).subscribe()),
     };
     let domains = limits.borrow().as_ref().map(|limits| limits.len());
+    services
+        .metrics
+        .limits
+        .replace(limits.borrow().as_ref().map(|limits| limits.series()).unwrap_or_default());
     *services.status.limits.lock() = LimitsStatus::of(name, domains);
     match source {
         Source::Files(files) => drop(helpers.spawn(files.follow(services.clone()))),

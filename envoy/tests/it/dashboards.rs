@@ -25,6 +25,16 @@ const LIMIT: u64 = 2;
 /// The labels that Prometheus adds to every sample, and the metric that it generates.
 const SCRAPED: [&str; 2] = ["instance", "job"];
 const UP: &str = "up";
+/// The beginnings of the names of metrics. The second are those of another rate-limit service.
+const PREFIXES: [&str; 2] = ["weir", "ratelimit_service_"];
+/// Limits of the rate-limit service.
+const LIMITS: &str = "
+domain: shop
+descriptors:
+  - key: method
+    value: GET
+    descriptors: [{key: path, rate_limit: {unit: hour, requests_per_unit: 5}}]
+";
 /// Convergence metrics that must be exported under these names, by the filter or by the aggregator.
 const REQUIRED: [&str; 14] = [
     "weir_ratelimit_global_writes_total",
@@ -73,7 +83,7 @@ fn read(expression: &str) -> Expression {
             let (list, after) = list.split_once(')').expect("a list ends");
             parsed.grouped.extend(list.split(',').map(|label| label.trim().to_owned()));
             rest = after;
-        } else if word.starts_with("weir") || word == UP {
+        } else if PREFIXES.iter().any(|prefix| word.starts_with(prefix)) || word == UP {
             let mut matchers = Vec::new();
             if let Some(inside) = after.strip_prefix('{') {
                 let (inside, after) = inside.split_once('}').expect("a selector ends");
@@ -96,7 +106,7 @@ type Samples = BTreeMap<String, Vec<BTreeMap<String, String>>>;
 /// Parses Prometheus' text format.
 fn samples(text: &str) -> Samples {
     let mut samples = Samples::new();
-    for line in text.lines().filter(|line| line.starts_with("weir")) {
+    for line in text.lines().filter(|line| PREFIXES.iter().any(|prefix| line.starts_with(prefix))) {
         let (series, _value) = line.rsplit_once(' ').unwrap();
         let (name, labels) = series.trim_end_matches('}').split_once('{').unwrap_or((series, ""));
         let pairs = labels.split("\",").filter_map(|pair| pair.split_once("=\""));
@@ -132,7 +142,10 @@ impl Exported {
         let redis = Redis::start(RedisOptions::default()).await.unwrap();
         let folder = tempfile::tempdir().unwrap();
         let database = format!("sqlite://{}", folder.path().join("weir.db").display());
+        let limits = folder.path().join("limits.yaml");
+        std::fs::write(&limits, LIMITS).unwrap();
         let environment = [
+            ("WEIR_RLS_CONFIG", limits.display().to_string()),
             ("WEIR_REDIS_URL", redis.url()),
             ("WEIR_DATABASE_URL", database.clone()),
             ("WEIR_DATABASE_READ_URL", database.clone()),

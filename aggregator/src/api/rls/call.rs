@@ -5,6 +5,7 @@ use super::matching::{Domain, Limit, Rate, Rule};
 use super::naming;
 use super::wire::{Descriptor, Entry, Override, RateLimit, RateLimitRequest, Unit};
 use crate::api::embedded::LimitCheck;
+use crate::telemetry::metrics::limits::LimitSeries;
 use prost_types::Struct;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -75,6 +76,8 @@ pub enum Applied {
         check: LimitCheck,
         /// What the response contains if it passes.
         metadata: Option<Arc<Struct>>,
+        /// The metrics of the configured limit.
+        series: Option<Arc<LimitSeries>>,
     },
 }
 
@@ -180,7 +183,8 @@ fn configured(domain: &Domain, descriptor: &Descriptor, rule: &Rule, cost: u64) 
     let part = Part { shadow: rule.shadow, quota: rule.quota, ..Part::of(descriptor) };
     let shown =
         RateLimit { requests_per_unit: rate.requests, unit: rate.unit as i32, name: rule.name.clone() };
-    Applied::Limit { shown, part, check, metadata: rule.metadata.clone() }
+    let series = Some(Arc::clone(&rule.series));
+    Applied::Limit { shown, part, check, metadata: rule.metadata.clone(), series }
 }
 
 /// A limit in the request counts on the same key as the configured limit that it replaces.
@@ -200,5 +204,6 @@ fn overridden(
     };
     let check = domain.check(counted, rate, cost);
     let shown = RateLimit { requests_per_unit: rate.requests, unit: rate.unit as i32, name: String::new() };
-    Ok(Applied::Limit { shown, part: Part::of(descriptor), check, metadata: None })
+    let series = rule.map(|rule| Arc::clone(&rule.series));
+    Ok(Applied::Limit { shown, part: Part::of(descriptor), check, metadata: None, series })
 }

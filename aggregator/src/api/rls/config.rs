@@ -13,6 +13,7 @@ use super::matching::{Domain, Level, Limit, Rate, Rule};
 use super::metadata;
 use super::naming;
 use super::wire::Unit;
+use crate::telemetry::metrics::limits::LimitSeries;
 use prost_types::Struct;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -63,6 +64,7 @@ const LIMIT_FIELDS: [&str; 6] =
 pub struct Limits {
     domains: HashMap<String, Domain>,
     unserved: LimitErrors,
+    series: Vec<Arc<LimitSeries>>,
 }
 
 /// All errors of a configuration, by file.
@@ -157,6 +159,11 @@ impl Limits {
         self.domains.get(name)
     }
 
+    /// The metrics of all limits.
+    pub fn series(&self) -> Vec<Arc<LimitSeries>> {
+        self.series.clone()
+    }
+
     /// Why limits cannot be served.
     pub fn unserved(&self) -> &LimitErrors {
         &self.unserved
@@ -203,7 +210,20 @@ struct Parser {
 struct Marks {
     shadow: bool,
     quota: bool,
+    /// Its metrics have the values of requests.
+    detailed: bool,
     metadata: Option<Arc<Struct>>,
+}
+
+/// How a level's value is matched and shown.
+#[derive(Clone, Copy)]
+struct Matched {
+    /// By a pattern.
+    wild: bool,
+    /// All that match share a count.
+    shared: bool,
+    /// In the labels of metrics, if the configuration does not fix it.
+    valued: bool,
 }
 
 /// The path to a descriptor, and which of its values come from requests.
@@ -212,8 +232,12 @@ struct Way {
     workspace: String,
     /// The domain, then each level's key and how its value is matched.
     names: Vec<String>,
+    /// The domain, then each level's key and its value, if it has one: the labels of metrics, as in the reference service.
+    labels: Vec<String>,
     /// Levels whose values are not fixed by the configuration.
     free: Vec<usize>,
+    /// Those of them whose values are in labels.
+    valued: Vec<usize>,
     depth: usize,
 }
 
@@ -281,6 +305,7 @@ impl Parser {
         let way = Way {
             workspace: workspace.unwrap_or_default(),
             names: vec![name.clone().unwrap_or_default()],
+            labels: vec![name.clone().unwrap_or_default()],
             ..Way::default()
         };
         // A domain that other documents have begun is taken out while this one is read.
@@ -348,18 +373,17 @@ impl Parser {
         let value = fields.get("value").filter(given).and_then(|node| text(node, errors));
         let mut flag = |name| fields.or(name, false, errors, |n, e| n.boolean(e)).unwrap_or(false);
         let (shadow, quota, shared) = (flag("shadow_mode"), flag("quota_mode"), flag("share_threshold"));
-        // Accepted without effect: no metric has a label from a request.
-        flag("detailed_metric");
-        flag("value_to_metric");
+        let (detailed, valued) = (flag("detailed_metric"), flag("value_to_metric"));
         let metadata =
             fields.optional("metadata", errors, |node, errors| metadata::read(&node, errors)).flatten();
-        let marks = Marks { shadow, quota, metadata: metadata.map(Arc::new) };
+        let marks = Marks { shadow, quota, detailed, metadata: metadata.map(Arc::new) };
         let wild = value.as_ref().is_some_and(|value| value.contains('*'));
         if shared && !wild {
             let expected = "a value with a wildcard beside it, such as \"files/*\"";
             fields.reject::<()>("share_threshold", "it has no effect", expected, errors);
         }
-        let way = way.to(key.as_deref().unwrap_or_default(), value.as_deref(), wild, shared);
+        let way =
+            way.to(key.as_deref().unwrap_or_default(), value.as_deref(), Matched { wild, shared, valued });
         let rule = fields.optional("rate_limit", errors, |node, errors| self.rule(node, marks, &way, errors));
         let mut next = Level::default();
         self.level(fields, &way, &mut next, errors);
@@ -400,6 +424,9 @@ impl Parser {
                 }
             })
         });
+        let valued = if marks.detailed { &way.free } else { &way.valued };
+        let series = Arc::new(LimitSeries::new(way.labels.clone(), valued.clone()));
+        self.limits.series.push(Arc::clone(&series));
         Some(Rule {
             namespace,
             name: name.unwrap_or_default(),
@@ -409,6 +436,7 @@ impl Parser {
             metadata: marks.metadata,
             replaces: replaces?,
             free: way.free.clone(),
+            series,
         })
     }
 
@@ -472,12 +500,14 @@ fn remove_nulls(value: &mut Value<'_>) {
 
 impl Way {
     /// The path one level deeper.
-    fn to(&self, key: &str, value: Option<&str>, wild: bool, shared: bool) -> Way {
+    fn to(&self, key: &str, value: Option<&str>, Matched { wild, shared, valued }: Matched) -> Way {
         let mut way = self.clone();
         way.names.push(key.to_owned());
         way.names.push(naming::matched(value, wild, shared));
+        way.labels.push(value.map_or_else(|| key.to_owned(), |value| format!("{key}_{value}")));
         if value.is_none() || (wild && !shared) {
             way.free.push(self.depth);
+            way.valued.extend(valued.then_some(self.depth));
         }
         way.depth += 1;
         way

@@ -18,6 +18,7 @@ use super::settings::Answering;
 use super::waits::{Tried, Waits};
 use super::wire::{Code, DescriptorStatus, HeaderValue, RateLimit, RateLimitRequest, RateLimitResponse};
 use crate::api::embedded::{CountedKey, EmbeddedLimiter, Failure, LimitCheck};
+use crate::telemetry::metrics::limits::{Decided, LimitSeries};
 use prost_types::{Duration as ProtoDuration, Struct};
 use std::collections::HashSet;
 use std::time::Duration;
@@ -54,6 +55,7 @@ struct Limit<'a> {
     part: Part,
     check: &'a LimitCheck,
     metadata: Option<&'a Struct>,
+    series: Option<&'a LimitSeries>,
 }
 
 /// The decision on a limit.
@@ -124,7 +126,10 @@ impl CallContext<'_> {
         let unserved = applied.iter().position(|one| *one == Applied::Unserved);
         match unserved.filter(|_| passes && !self.answering.shadow_mode) {
             Some(at) => Err(Refused::Unserved(at)),
-            None => Ok(self.respond(request, applied, &limits, &decisions, passes)),
+            None => {
+                count(request, &limits, &decisions);
+                Ok(self.respond(request, applied, &limits, &decisions, passes))
+            }
         }
     }
 
@@ -180,10 +185,10 @@ impl CallContext<'_> {
 
     /// The limit at this position, with the settings that hold for all.
     fn limit<'a>(self, at: usize, applied: &'a Applied) -> Option<Limit<'a>> {
-        let Applied::Limit { shown, part, check, metadata } = applied else { return None };
+        let Applied::Limit { shown, part, check, metadata, series } = applied else { return None };
         let Answering { shadow_mode, quota_mode, .. } = *self.answering;
         let part = Part { shadow: part.shadow || shadow_mode, quota: part.quota || quota_mode, ..*part };
-        Some(Limit { at, shown, part, check, metadata: metadata.as_deref() })
+        Some(Limit { at, shown, part, check, metadata: metadata.as_deref(), series: series.as_deref() })
     }
 
     /// Charges all or none.
@@ -304,6 +309,21 @@ impl CallContext<'_> {
         let Budget { limit, remaining, .. } = budget(shown);
         let values = [limit.to_string(), remaining.to_string(), reset.to_string()];
         names.iter().zip(values).map(|(name, value)| HeaderValue { key: name.clone(), value }).collect()
+    }
+}
+
+/// Counts what each configured limit has decided by itself: one that would have passed counts as such, also if another one denies the call.
+fn count(request: &RateLimitRequest, limits: &[Limit<'_>], decisions: &[Option<Decision>]) {
+    for Limit { at, part, check, series, .. } in limits {
+        let Some((series, decision)) = series.zip(decisions.get(*at).copied().flatten()) else { continue };
+        if part.refund {
+            continue;
+        }
+        let Decision { result, over } = decision;
+        let used = result.limit.saturating_sub(result.remaining);
+        let decided = Decided { hits: check.cost, over, shadow: part.shadow, used, limit: result.limit };
+        let entries = request.descriptors.get(*at).into_iter().flat_map(|descriptor| &descriptor.entries);
+        series.count(decided, entries.map(|entry| entry.value.trim_ascii()));
     }
 }
 

@@ -80,8 +80,10 @@ impl Files {
     pub async fn follow(self, services: Arc<Services>) {
         let Files { path, domains, followed, current } = self;
         let (path, in_force) = (path.display(), current.subscribe());
+        let metrics = services.metrics.limits.clone();
         let take = move |texts: &Texts| {
             let limits = parse(texts, domains).map_err(|error| error.to_string())?;
+            metrics.replace(limits.series());
             current.send_replace(Some(Arc::new(limits)));
             Ok(())
         };

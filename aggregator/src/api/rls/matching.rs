@@ -7,6 +7,7 @@
 use super::naming;
 use super::wire::{Entry, Unit};
 use crate::api::embedded::LimitCheck;
+use crate::telemetry::metrics::limits::LimitSeries;
 use memchr::memmem;
 use prost_types::Struct;
 use std::collections::{HashMap, HashSet};
@@ -44,6 +45,8 @@ pub struct Rule {
     pub replaces: Vec<String>,
     /// Positions of the entries whose values form the identifier.
     pub free: Vec<usize>,
+    /// Its metrics.
+    pub series: Arc<LimitSeries>,
 }
 
 /// What a descriptor's limit allows.

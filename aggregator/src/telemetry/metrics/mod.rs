@@ -1,7 +1,9 @@
-//! The metrics of this program: names, help texts and handles. No label contains an identifier or a node.
+//! The metrics of this program: names, help texts and handles. No label contains an identifier or a node, except for values that
+//! the rate-limit service's configuration asks for.
 
 use crate::telemetry::metrics::api::ApiMetrics;
 use crate::telemetry::metrics::families::{Label, Labels, at_zero, at_zero_by};
+use crate::telemetry::metrics::limits::LimitMetrics;
 use crate::telemetry::metrics::quota::QuotaMetrics;
 use crate::telemetry::metrics::recent::{Recent, RefusedStreams};
 use crate::telemetry::metrics::spans::SpanFigures;
@@ -95,6 +97,7 @@ macro_rules! table {
 pub mod api;
 pub mod exposition;
 pub(crate) mod families;
+pub mod limits;
 mod operation;
 mod process;
 pub mod quota;
@@ -351,6 +354,8 @@ pub struct Metrics {
     pub refusals: RefusedStreams,
     /// The metrics of the APIs.
     pub api: ApiMetrics,
+    /// The metrics of each limit of the rate-limit service.
+    pub limits: LimitMetrics,
     /// The metrics of the rate-limit quota service.
     pub quota: QuotaMetrics,
     /// The metrics of this program.
@@ -370,9 +375,10 @@ impl Metrics {
     pub fn new(exact: &ExactFigures, spans: &SpanFigures) -> Self {
         const WARNING_INTERVAL: Duration = Duration::from_secs(10);
         let (program, convergence) = (ProgramMetrics::default(), ConvergenceMetrics::default());
-        let (api, quota) = (ApiMetrics::default(), QuotaMetrics::default());
+        let (api, quota, limits) = (ApiMetrics::default(), QuotaMetrics::default(), LimitMetrics::default());
         let mut registry = Registry::default();
         process::register(&mut registry);
+        registry.register_collector(Box::new(limits.clone()));
         convergence.register(registry.sub_registry_with_prefix(RATELIMIT_PREFIX));
         let prefixed = registry.sub_registry_with_prefix(PREFIX);
         program.register(prefixed);
@@ -395,6 +401,7 @@ impl Metrics {
             exchange_seconds: convergence.global_tick_seconds.get_or_create_owned(&[("op", "exchange")]),
             import_seconds: convergence.global_tick_seconds.get_or_create_owned(&[("op", "import")]),
             api,
+            limits,
             quota,
             program,
             convergence,

@@ -10,6 +10,7 @@ mod http_openapi;
 mod request_ids;
 mod rlqs;
 mod rls;
+mod rls_metrics;
 mod rls_reference;
 mod rls_waits;
 mod rls_xds;

@@ -183,6 +183,7 @@ impl Xds {
             Ok(limits) => {
                 let domains = limits.len();
                 let (unserved, reasons) = (limits.unserved().count(), limits.unserved().to_string());
+                services.metrics.limits.replace(limits.series());
                 self.current.send_replace(Some(Arc::new(limits)));
                 info!(server, version, domains, "the rate-limit service's limits changed");
                 if unserved > 0 {
