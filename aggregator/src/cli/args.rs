@@ -449,11 +449,33 @@ pub struct Rls {
         value_name = "NAMES"
     )]
     rls_response_headers: HeaderNames,
+    /// Add this header to requests that pass although limits are exceeded, as these are in shadow mode or other quotas have room. It names
+    /// them, separated by commas.
+    #[arg(
+        long,
+        env = "WEIR_RLS_EXCEEDED_HEADER",
+        default_value = "",
+        hide_default_value = true,
+        value_parser = header_name,
+        value_name = "NAME"
+    )]
+    rls_exceeded_header: HeaderName,
 }
 
 /// The names of three headers, or none.
 #[derive(Clone, Debug)]
 struct HeaderNames(Option<[String; 3]>);
+
+/// The name of a header, or none.
+#[derive(Clone, Debug)]
+struct HeaderName(Option<String>);
+
+fn header_name(text: &str) -> Result<HeaderName, &'static str> {
+    match text.bytes().all(weir_core::fields::is_token_byte) {
+        true => Ok(HeaderName(Some(text.to_owned()).filter(|name| !name.is_empty()))),
+        false => Err("expected the name of a header, such as x-ratelimit-exceeded"),
+    }
+}
 
 fn header_names(text: &str) -> Result<HeaderNames, &'static str> {
     if text.is_empty() {
@@ -497,6 +519,7 @@ impl Rls {
                 quota_mode: self.rls_quota_mode,
                 dynamic_metadata: self.rls_dynamic_metadata,
                 response_headers: self.rls_response_headers.0,
+                exceeded_header: self.rls_exceeded_header.0,
             },
         })
     }

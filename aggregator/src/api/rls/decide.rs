@@ -26,6 +26,9 @@ use tokio::time::Instant;
 use weir_core::limiter::Budget;
 use weir_core::model::exact::{ChargeResult, Verdict};
 
+/// Longest value of the header that names exceeded limits, in bytes.
+const MAX_EXCEEDED_BYTES: usize = 1_024;
+
 /// How a call ended, for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
@@ -290,9 +293,33 @@ impl CallContext<'_> {
             .dynamic_metadata
             .then(|| dynamic_metadata::of_response(request, passed.filter_map(|limit| limit.metadata)));
         let overall_code = if allowed { Code::Ok } else { Code::OverLimit } as i32;
-        let response =
-            RateLimitResponse { overall_code, statuses, response_headers_to_add: headers, dynamic_metadata };
+        let over = limits.iter().filter(|limit| allowed && decided(limit).over);
+        let response = RateLimitResponse {
+            overall_code,
+            statuses,
+            response_headers_to_add: headers,
+            request_headers_to_add: self.exceeded_header(over).into_iter().collect(),
+            dynamic_metadata,
+        };
         (response, outcome)
+    }
+
+    /// The header by which an upstream learns which limits a request exceeds that passes.
+    fn exceeded_header<'a>(self, over: impl Iterator<Item = &'a Limit<'a>>) -> Option<HeaderValue> {
+        let name = self.answering.exceeded_header.as_ref()?;
+        let mut value = String::new();
+        for limit in over {
+            let named = match (limit.shown.name.as_str(), limit.series) {
+                ("", Some(series)) => series.path(),
+                (name, _) => name.to_owned(),
+            };
+            let named: String = named.chars().map(|one| if is_plain(one) { one } else { '_' }).collect();
+            if !named.is_empty() && value.len() + named.len() < MAX_EXCEEDED_BYTES {
+                value += if value.is_empty() { "" } else { ", " };
+                value += &named;
+            }
+        }
+        (!value.is_empty()).then(|| HeaderValue { key: name.clone(), value })
     }
 
     /// The headers that the settings name, of the limit that denies, or else of which the smallest share is left.
@@ -325,6 +352,11 @@ fn count(request: &RateLimitRequest, limits: &[Limit<'_>], decisions: &[Option<D
         let entries = request.descriptors.get(*at).into_iter().flat_map(|descriptor| &descriptor.entries);
         series.count(decided, entries.map(|entry| entry.value.trim_ascii()));
     }
+}
+
+/// Whether a character may stand in a list of names in a header.
+fn is_plain(one: char) -> bool {
+    one.is_ascii_graphic() && one != ','
 }
 
 /// Whether a limit was decided to be over.

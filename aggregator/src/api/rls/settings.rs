@@ -28,4 +28,6 @@ pub struct Answering {
     pub dynamic_metadata: bool,
     /// The names of headers for the limit, what remains, and the seconds until the window's end.
     pub response_headers: Option<[String; 3]>,
+    /// The name of a header for the upstream of a request that passes although limits are exceeded, which it names.
+    pub exceeded_header: Option<String>,
 }

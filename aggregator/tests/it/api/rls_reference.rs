@@ -266,6 +266,28 @@ async fn response_headers_show_the_nearest_limit() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upstream_may_learn_which_limits_a_request_exceeds() {
+    let exceeded_header = Some("x-ratelimit-exceeded".to_owned());
+    let (_weir, channel, _folder) =
+        service(LIMITS, Answering { exceeded_header, ..Answering::default() }).await;
+    let exceeded = |response: RateLimitResponse| {
+        response
+            .request_headers_to_add
+            .into_iter()
+            .map(|header| (header.key, header.value))
+            .collect::<Vec<_>>()
+    };
+    let named = |names: &str| vec![("x-ratelimit-exceeded".to_owned(), names.to_owned())];
+    assert_eq!(exceeded(of(&channel, &[ONE, TWO]).await), []);
+    assert_eq!(exceeded(of(&channel, &[ONE, TWO]).await), named("edge.one"));
+    assert_eq!(exceeded(of(&channel, &[ONE, TWO]).await), [], "a denied request has no upstream");
+    assert_eq!(exceeded(of(&channel, &[ONE, &[("shade", "x")]]).await), named("edge.one, edge.shade"));
+    assert_eq!(exceeded(of(&channel, &[USER]).await), []);
+    let (_weir, channel, _folder) = service(LIMITS, Answering::default()).await;
+    assert_eq!(exceeded(of(&channel, &[&[("shade", "x")]]).await), []);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn all_limits_may_be_in_shadow_mode_or_quotas() {
     let shadow = Answering { shadow_mode: true, ..Answering::default() };
     let (weir, channel, _folder) = service(LIMITS, shadow).await;

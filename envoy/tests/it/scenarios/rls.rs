@@ -290,7 +290,8 @@ async fn quotas_deny_together_and_envoy_shows_what_passes() {
         )
     };
     let limits = format!("domain: {DOMAIN}\ndescriptors:\n{}{}", pool("x-one", 1), pool("x-two", 2));
-    let service = Service::start_with(&limits, None, &["--rls-dynamic-metadata"]).await;
+    let arguments = ["--rls-dynamic-metadata", "--rls-exceeded-header", "x-ratelimit-exceeded"];
+    let service = Service::start_with(&limits, None, &arguments).await;
     let rate_limit = RateLimit {
         descriptors: vec![vec!["x-one"], vec!["x-two"]],
         shows_metadata: true,
@@ -304,6 +305,9 @@ async fn quotas_deny_together_and_envoy_shows_what_passes() {
         assert_eq!(response.status, 200);
         let shown: Value = serde_json::from_str(response.header("x-limit-metadata").unwrap()).unwrap();
         assert_eq!(shown["room"], expected);
+        // The upstream returns the request that it received.
+        let exceeded = if expected.get("x-one").is_none() { json!("native.x-one") } else { Value::Null };
+        assert_eq!(response.json().unwrap()["headers"]["x-ratelimit-exceeded"], exceeded);
     }
     assert_eq!(get(&envoy, &both).await.status, 429);
     assert_eq!(get(&envoy, &both[..1]).await.status, 429, "the only quota of the request");
