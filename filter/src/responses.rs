@@ -2,7 +2,7 @@
 //! too. A ban without end and a denied address give 403, and a path that meets too many rules 400, as a retry has no use.
 //!
 //! `retry-after` (RFC 9110) is in whole seconds, at least 1. `x-ratelimit-limit`, `-remaining` and `-reset` (seconds)
-//! are what most gateways send. `RateLimit` and `RateLimit-Policy` are those of
+//! are what most gateways send; a configuration may name them otherwise, and state the reset as a moment. `RateLimit` and `RateLimit-Policy` are those of
 //! draft-ietf-httpapi-ratelimit-headers-08 to -11, whose problem type `quota-exceeded` the JSON body is of. `x-ratelimit-…` are those of the
 //! budget that ends first; the two lists have the rules that apply, at most [`MAX_BUDGETS`]. A denial's `RateLimit` names only the rule that
 //! denies: another rule's `t` may be later than `retry-after`, which the draft advises against.
@@ -20,7 +20,7 @@ use weir_core::control::Banned;
 use weir_core::limiter::{Budget, Cause, Denial, ExactDetails, MAX_BUDGETS, RuleSet, Transactions};
 use weir_core::model::exact::Algorithm;
 use weir_core::model::time::UnixMs;
-use weir_core::rules::{JsonRpc, LimitHeaders, Responses, Rule};
+use weir_core::rules::{JsonRpc, LimitHeaders, Reset, Responses, Rule};
 
 /// Headers of a denial with all formats.
 const HEADERS: usize = 10;
@@ -30,6 +30,8 @@ const INTEGER_MAX: u64 = 999_999_999_999_999;
 
 /// An Envoy in front does not retry a response with this header.
 const RATE_LIMITED: &str = "x-envoy-ratelimited";
+/// The headers of a budget, as most gateways name them.
+const BUDGET_HEADERS: [&str; 3] = ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"];
 const CONTENT_TYPE: &str = "content-type";
 const JSON: &str = "application/json";
 const EVENTS: &str = "text/event-stream";
@@ -52,7 +54,7 @@ const FORBIDDEN: (u32, &str, i32) = (403, "Forbidden", GRPC_PERMISSION_DENIED);
 const TOO_MANY: (u32, &str, i32) = (429, "Too Many Requests", GRPC_RESOURCE_EXHAUSTED);
 
 /// A header of a response.
-pub type Header = (&'static str, HeaderValue);
+pub type Header = (Cow<'static, str>, HeaderValue);
 
 /// A response of the filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,7 +103,7 @@ impl Response {
         let id = rpc.form.id(id, metadata);
         if id.is_some() {
             self.status = rpc.status;
-            self.headers.retain(|(name, _)| *name != RATE_LIMITED);
+            self.headers.retain(|(name, _)| name != RATE_LIMITED);
             mark(self.status, &mut self.headers);
         }
         let body = JsonRpc::response(id.as_deref(), &rpc.error);
@@ -109,8 +111,8 @@ impl Response {
             true => (EVENTS, format!("event: message\ndata: {body}\n\n")),
             false => (JSON, body),
         };
-        self.headers.retain(|(name, _)| *name != CONTENT_TYPE);
-        self.headers.push((CONTENT_TYPE, kind.into()));
+        self.headers.retain(|(name, _)| name != CONTENT_TYPE);
+        self.headers.push((CONTENT_TYPE.into(), kind.into()));
         self.body = body.into();
         self
     }
@@ -140,6 +142,7 @@ pub fn denied(
     details: &ExactDetails,
     formats: &Responses,
     client: Client,
+    now: fn() -> UnixMs,
 ) -> Option<Response> {
     let rule = rules.get(usize::from(denial.budget.rule))?;
     // A cost above the limit never passes; the window's length makes the client wait before it tries again.
@@ -162,20 +165,20 @@ pub fn denied(
         ));
     }
     let mut headers = Vec::with_capacity(HEADERS);
-    headers.push(("retry-after", retry_after_s.into()));
+    headers.push(("retry-after".into(), retry_after_s.into()));
     // The budget of an undecided exact rule is unknown.
     if denial.cause != Cause::Undecided || rule.algorithm == Algorithm::Window {
         let wait_ms = retry_after_s.saturating_mul(1_000);
         // A client that waits for the reset may pass then.
         let shown = Budget { reset_ms: denial.budget.reset_ms.max(wait_ms), ..denial.budget };
-        budget_headers(&shown, &mut headers);
+        budget_headers(&shown, (formats, now), &mut headers);
         token_headers(rules, &[shown], &mut headers);
         if formats.ietf_headers {
             // The draft's `t` is the time until budget is available: here the wait, not the end of the cell.
             let waiting = Budget { reset_ms: wait_ms, ..denial.budget };
-            headers.push(("ratelimit", limits(rules, &[waiting]).into()));
+            headers.push(("ratelimit".into(), limits(rules, &[waiting]).into()));
             let policies = with_denying(rules, &denial.budget, policies);
-            headers.push(("ratelimit-policy", listed(rules, policies.into_iter(), details).into()));
+            headers.push(("ratelimit-policy".into(), listed(rules, policies.into_iter(), details).into()));
         }
     }
     let mut undecided = details.undecided.clone();
@@ -217,7 +220,7 @@ pub fn banned(
         Banned::Until(until) => (TOO_MANY, seconds(until.0.saturating_sub(now.0)).max(1)),
     };
     let is_shown = retry_after_s > 0 && !rule.is_some_and(Rule::is_hidden);
-    let headers = if is_shown { vec![("retry-after", retry_after_s.into())] } else { Vec::new() };
+    let headers = if is_shown { vec![("retry-after".into(), retry_after_s.into())] } else { Vec::new() };
     let of = rule.map(|rule| (rule, Numbers { limit: rule.limit, retry_after_s }));
     rejected(status, "weir_banned", "banned", headers, (of, formats), client)
 }
@@ -238,17 +241,18 @@ pub fn allowed_headers(
     mut budgets: Vec<Budget>,
     details: &ExactDetails,
     formats: &Responses,
+    now: fn() -> UnixMs,
 ) -> Vec<Header> {
     let mut headers = Vec::new();
     budgets.sort_unstable_by_key(|budget| budget.rule);
     let sooner = |one: Budget, other: Budget| if other.ends_before(&one) { other } else { one };
     if let Some(first) = budgets.iter().copied().reduce(sooner) {
-        budget_headers(&first, &mut headers);
+        budget_headers(&first, (formats, now), &mut headers);
         token_headers(rules, &budgets, &mut headers);
         if formats.ietf_headers {
-            headers.push(("ratelimit", limits(rules, &budgets).into()));
+            headers.push(("ratelimit".into(), limits(rules, &budgets).into()));
             let policies = budgets.iter().map(|budget| (budget.rule, budget.limit));
-            headers.push(("ratelimit-policy", listed(rules, policies, details).into()));
+            headers.push(("ratelimit-policy".into(), listed(rules, policies, details).into()));
         }
     }
     exact_headers(rules, &details.undecided, &details.transactions, &mut headers);
@@ -274,22 +278,28 @@ fn exact_headers(
 ) {
     if !transactions.is_empty() {
         let transactions: Vec<String> = transactions.iter().map(|number| number.to_string()).collect();
-        headers.push(("x-ratelimit-transaction", transactions.join(", ").into()));
+        headers.push(("x-ratelimit-transaction".into(), transactions.join(", ").into()));
     }
     if !undecided.is_empty() {
         let undecided = undecided.iter().filter_map(|rule| rules.get(usize::from(rule)));
         let shown = undecided.filter(|rule| !rule.is_hidden());
         let names: Vec<&str> = shown.map(|rule| rule.name.as_str()).collect();
         if !names.is_empty() {
-            headers.push(("x-ratelimit-undecided", names.join(", ").into()));
+            headers.push(("x-ratelimit-undecided".into(), names.join(", ").into()));
         }
     }
 }
 
-fn budget_headers(budget: &Budget, headers: &mut Vec<Header>) {
-    headers.push(("x-ratelimit-limit", budget.limit.into()));
-    headers.push(("x-ratelimit-remaining", budget.remaining.into()));
-    headers.push(("x-ratelimit-reset", seconds(budget.reset_ms).into()));
+fn budget_headers(budget: &Budget, (formats, now): (&Responses, fn() -> UnixMs), headers: &mut Vec<Header>) {
+    let reset = match formats.reset {
+        Reset::Seconds => seconds(budget.reset_ms),
+        Reset::UnixSeconds => seconds(now().0.saturating_add(budget.reset_ms)),
+    };
+    let values = [budget.limit, budget.remaining, reset];
+    for ((usual, given), value) in BUDGET_HEADERS.into_iter().zip(&formats.names).zip(values) {
+        let name = given.as_deref().map_or(Cow::Borrowed(usual), |name| Cow::Owned(name.to_owned()));
+        headers.push((name, value.into()));
+    }
 }
 
 /// The headers of OpenAI's API about tokens, of the first limit that shows them.
@@ -298,9 +308,9 @@ fn token_headers(rules: &[Rule], budgets: &[Budget], headers: &mut Vec<Header>) 
         rules.get(usize::from(budget.rule)).is_some_and(|rule| rule.headers() == LimitHeaders::OpenAi)
     };
     if let Some(budget) = budgets.iter().find(of_tokens) {
-        headers.push(("x-ratelimit-limit-tokens", budget.limit.into()));
-        headers.push(("x-ratelimit-remaining-tokens", budget.remaining.into()));
-        headers.push(("x-ratelimit-reset-tokens", format!("{}s", seconds(budget.reset_ms)).into()));
+        headers.push(("x-ratelimit-limit-tokens".into(), budget.limit.into()));
+        headers.push(("x-ratelimit-remaining-tokens".into(), budget.remaining.into()));
+        headers.push(("x-ratelimit-reset-tokens".into(), format!("{}s", seconds(budget.reset_ms)).into()));
     }
 }
 
@@ -389,10 +399,10 @@ fn error(
     let (own_status, own_body) = own(rule, numbers, client);
     let status = own_status.unwrap_or(TOO_MANY.0);
     let body = if let Some((kind, body)) = own_body {
-        headers.push(("content-type", kind.into()));
+        headers.push(("content-type".into(), kind.into()));
         body.into()
     } else if formats.problem_json && client == Client::Http {
-        headers.push(("content-type", "application/problem+json".into()));
+        headers.push(("content-type".into(), "application/problem+json".into()));
         serde_json::json!({
             "type": PROBLEM_TYPE,
             "title": "Request cannot be satisfied as assigned quota has been exceeded",
@@ -402,7 +412,7 @@ fn error(
         .to_string()
         .into()
     } else {
-        headers.push(("content-type", "text/plain".into()));
+        headers.push(("content-type".into(), "text/plain".into()));
         EXCEEDED.into()
     };
     mark(status, &mut headers);
@@ -435,7 +445,7 @@ fn rejected(
     } else {
         ("text/plain".into(), why.into())
     };
-    headers.push(("content-type", kind));
+    headers.push(("content-type".into(), kind));
     mark(status, &mut headers);
     let rpc = of.and_then(|(rule, numbers)| rpc_error(rule, numbers, why, client));
     Response { status, details, headers, body, grpc_status, rpc }
@@ -444,7 +454,7 @@ fn rejected(
 /// Marks a 429 as Envoy's own limiters do.
 fn mark(status: u32, headers: &mut Vec<Header>) {
     if status == TOO_MANY.0 {
-        headers.push((RATE_LIMITED, "true".into()));
+        headers.push((RATE_LIMITED.into(), "true".into()));
     }
 }
 
@@ -457,6 +467,10 @@ fn seconds(ms: u64) -> u64 {
 mod tests {
     use super::*;
     use weir_core::rules::Config;
+
+    fn now() -> UnixMs {
+        UnixMs(1_700_000_000_500)
+    }
 
     /// A window, a log and a ledger.
     fn config(responses: &str) -> Config {
@@ -497,11 +511,14 @@ mod tests {
     ) -> Response {
         let config = config(responses);
         let of = (denial, Vec::new());
-        let response = denied(&config.rules, of, details, &config.responses, Client::Http).unwrap();
-        let got: Vec<_> =
-            response.headers.iter().map(|(name, value)| (*name, value.with_text(str::to_owned))).collect();
+        let response = denied(&config.rules, of, details, &config.responses, Client::Http, now).unwrap();
+        let got: Vec<_> = response
+            .headers
+            .iter()
+            .map(|(name, value)| (name.to_string(), value.with_text(str::to_owned)))
+            .collect();
         let marked = expected.iter().chain(&[(RATE_LIMITED, "true")]);
-        let expected: Vec<_> = marked.map(|(name, value)| (*name, (*value).to_owned())).collect();
+        let expected: Vec<_> = marked.map(|(name, value)| (name.to_string(), (*value).to_owned())).collect();
         assert_eq!((response.status, got), (429, expected));
         response
     }
@@ -525,6 +542,28 @@ mod tests {
         let policy = "\"cards\";q=100;w=300";
         check_details(draft, &denial_of(2, Some(1), Cause::Limit), &details, &with("1", policy));
         check_details(draft, &denial_of(2, None, Cause::Cost), &details, &with("300", policy));
+    }
+
+    #[test]
+    fn a_reset_may_be_a_moment_and_headers_have_other_names() {
+        let responses = r#"{"reset": "unix_seconds", "names": {"limit": "X-Rate-Limit", "reset": "x-until"}, "ietf_headers": true}"#;
+        let expected = [
+            ("retry-after", "30"),
+            ("x-rate-limit", "100"),
+            ("x-ratelimit-remaining", "6"),
+            // 30 s after a moment half a second past the second.
+            ("x-until", "1700000031"),
+            ("ratelimit", "\"per-key\";r=6;t=30"),
+            ("ratelimit-policy", "\"per-key\";q=100;w=60"),
+            ("content-type", "text/plain"),
+        ];
+        check(responses, &denial(Some(30_000), Cause::Limit), &expected);
+        let config = config(responses);
+        let budget = Budget { rule: 0, limit: 9, remaining: 6, reset_ms: 12_001 };
+        let headers =
+            allowed_headers(&config.rules, vec![budget], &ExactDetails::default(), &config.responses, now);
+        assert_eq!(headers[2].0, "x-until");
+        assert_eq!(headers[2].1.with_text(str::to_owned), "1700000013");
     }
 
     #[test]
@@ -557,7 +596,7 @@ mod tests {
         let budget = Budget { rule: 1, limit: 9, remaining: 6, reset_ms: 12_001 };
         let get = |budgets: &[Budget], details: &ExactDetails| {
             let config = config("{}");
-            let headers = allowed_headers(&config.rules, budgets.to_vec(), details, &config.responses);
+            let headers = allowed_headers(&config.rules, budgets.to_vec(), details, &config.responses, now);
             headers
                 .iter()
                 .map(|(name, value)| value.with_text(|text| format!("{name}: {text}")))
@@ -574,10 +613,10 @@ mod tests {
     fn budgets_shown(budgets: &[Budget], details: &ExactDetails) -> [Vec<String>; 2] {
         let config = config(r#"{"ietf_headers": true, "headers_on_allowed": true}"#);
         let (rules, formats) = (&config.rules, &config.responses);
-        let allowed = allowed_headers(rules, budgets.to_vec(), details, formats);
+        let allowed = allowed_headers(rules, budgets.to_vec(), details, formats, now);
         let denial = Denial { budget: budgets[0], retry_after_ms: Some(5_000), cause: Cause::Limit };
         let policies = budgets.iter().map(|budget| (budget.rule, budget.limit)).collect();
-        let denied = denied(rules, (&denial, policies), details, formats, Client::Http).unwrap();
+        let denied = denied(rules, (&denial, policies), details, formats, Client::Http, now).unwrap();
         [allowed, denied.headers].map(|headers| {
             let about_limits = headers.iter().filter(|(name, _)| name.contains("ratelimit"));
             about_limits.map(|(name, value)| value.with_text(|text| format!("{name}: {text}"))).collect()
@@ -632,7 +671,8 @@ mod tests {
         };
         let policies: Vec<(u16, u64)> = (0..50).map(|rule| (rule, u64::MAX)).collect();
         let none = ExactDetails::default();
-        let response = denied(&rules, (&denial, policies), &none, &config.responses, Client::Http).unwrap();
+        let response =
+            denied(&rules, (&denial, policies), &none, &config.responses, Client::Http, now).unwrap();
         let list = response.headers.iter().find(|(name, _)| *name == "ratelimit-policy").unwrap();
         let list = list.1.with_text(str::to_owned);
         assert_eq!(list.split(", ").count(), MAX_BUDGETS);
@@ -688,7 +728,7 @@ mod tests {
         let denial = denial(Some(1), Cause::Limit);
         let details = ExactDetails::default();
         let of = (&denial, Vec::new());
-        let response = denied(&config.rules, of, &details, &config.responses, Client::Grpc).unwrap();
+        let response = denied(&config.rules, of, &details, &config.responses, Client::Grpc, now).unwrap();
         assert_eq!(response.body, "rate limit exceeded");
     }
 
@@ -700,8 +740,8 @@ mod tests {
         for (until, retry_after) in [(61_000, 60), (61_001, 61), (1_001, 1), (0, 1)] {
             let response = banned(Banned::Until(UnixMs(until)), now, None, responses, Client::Http);
             assert_eq!((response.status, response.details), (429, "weir_banned"));
-            assert_eq!(response.headers[0], ("retry-after", retry_after.into()));
-            assert_eq!(response.headers[2], (RATE_LIMITED, "true".into()));
+            assert_eq!(response.headers[0], ("retry-after".into(), retry_after.into()));
+            assert_eq!(response.headers[2], (RATE_LIMITED.into(), "true".into()));
             assert_eq!(
                 response.body,
                 r#"{"detail":"banned","status":429,"title":"Too Many Requests","type":"about:blank"}"#
@@ -710,7 +750,7 @@ mod tests {
         }
         let for_ever = banned(Banned::ForEver, now, None, responses, Client::Http);
         assert_eq!((for_ever.status, for_ever.grpc_status), (403, GRPC_PERMISSION_DENIED));
-        assert_eq!(for_ever.headers, [("content-type", "application/problem+json".into())]);
+        assert_eq!(for_ever.headers, [("content-type".into(), "application/problem+json".into())]);
         assert_eq!(
             for_ever.body,
             r#"{"detail":"banned","status":403,"title":"Forbidden","type":"about:blank"}"#
@@ -726,7 +766,10 @@ mod tests {
         ] {
             let response = missing_identifier(None, &config(responses).responses, Client::Http);
             assert_eq!((response.status, response.details), (429, "weir_missing_identifier"));
-            assert_eq!(response.headers, [("content-type", kind.into()), (RATE_LIMITED, "true".into())]);
+            assert_eq!(
+                response.headers,
+                [("content-type".into(), kind.into()), (RATE_LIMITED.into(), "true".into())]
+            );
             assert_eq!(response.body, body);
             let ambiguous = ambiguous_identifier(None, &config(responses).responses, Client::Http);
             assert_eq!((ambiguous.status, ambiguous.details), (429, "weir_ambiguous_identifier"));
@@ -770,7 +813,8 @@ mod tests {
         let (rules, formats, rule) = (&config.rules, &config.responses, config.rules.first());
         let none = ExactDetails::default();
         let by_limit = |wait, cause| {
-            denied(rules, (&denial(wait, cause), vec![(0, 100), (1, 9)]), &none, formats, client).unwrap()
+            denied(rules, (&denial(wait, cause), vec![(0, 100), (1, 9)]), &none, formats, client, now)
+                .unwrap()
         };
         let all = [
             by_limit(Some(2_000), Cause::Limit),
@@ -793,7 +837,8 @@ mod tests {
         let config = own_config(response, "{}");
         let denial = denial(Some(2_000), Cause::Limit);
         let none = ExactDetails::default();
-        let response = denied(&config.rules, (&denial, Vec::new()), &none, &config.responses, Client::Http);
+        let response =
+            denied(&config.rules, (&denial, Vec::new()), &none, &config.responses, Client::Http, now);
         response.unwrap().complete(id, &[], accept.map(str::as_bytes))
     }
 
@@ -936,12 +981,12 @@ mod tests {
             assert!(!body.contains("per-key"), "{body}");
         }
         let (rules, formats) = (&config.rules, &config.responses);
-        let names = |rule, undecided: &[u16]| -> Vec<&str> {
+        let names = |rule, undecided: &[u16]| -> Vec<String> {
             let budget = Budget { rule, limit: 9, remaining: 6, reset_ms: 1 };
             let exact = details(undecided, 0, &[]);
             let budgets = if is_shown(rules, rule) { vec![budget] } else { Vec::new() };
-            let headers = allowed_headers(rules, budgets, &exact, formats);
-            headers.iter().map(|(name, _)| *name).collect()
+            let headers = allowed_headers(rules, budgets, &exact, formats, now);
+            headers.iter().map(|(name, _)| name.to_string()).collect()
         };
         assert!(names(0, &[0]).is_empty());
         assert_eq!(names(0, &[0, 1]), ["x-ratelimit-undecided"]);
@@ -949,7 +994,14 @@ mod tests {
         // A denial by another rule does not name the hidden one.
         let denial = denial_of(1, Some(1), Cause::Undecided);
         let of = |denial| {
-            denied(rules, (denial, vec![(0, 100), (1, 9)]), &details(&[0], 0, &[]), formats, Client::Http)
+            denied(
+                rules,
+                (denial, vec![(0, 100), (1, 9)]),
+                &details(&[0], 0, &[]),
+                formats,
+                Client::Http,
+                now,
+            )
         };
         let response = of(&denial).unwrap();
         let undecided = response.headers.iter().find(|(name, _)| *name == "x-ratelimit-undecided").unwrap();
@@ -977,7 +1029,7 @@ mod tests {
         for (responses, client) in [("{}", Client::Http), (r#"{"problem_json": true}"#, Client::Grpc)] {
             let response = denied_address(&config(responses).responses, client);
             assert_eq!((response.status, &*response.body), (403, "address denied"));
-            assert_eq!(response.headers, [("content-type", "text/plain".into())]);
+            assert_eq!(response.headers, [("content-type".into(), "text/plain".into())]);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::addresses::Addresses;
 use super::index::Index;
-use super::matcher::Specificity;
+use super::matcher::{Conditions, Specificity};
 use super::native;
 use super::parse::structure;
 use super::rule::Rule;
@@ -10,6 +10,7 @@ use super::secret::{SecretKey, SecretKind, Variables, read_secret};
 use crate::fields::Node;
 use crate::fields::{Bounds, Value, quoted};
 use crate::fields::{Errors, FieldErrors, Path};
+use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -34,12 +35,13 @@ const MAX_KEYS_DEFAULT: u32 = 262_144;
 pub(super) const MAX_KEYS: RangeInclusive<u64> = 8..=8_388_608;
 pub(super) const CLUSTER_BYTES_MAX: usize = 255;
 
-pub(super) const FIELDS: [&str; 9] = [
+pub(super) const FIELDS: [&str; 10] = [
     "workspace",
     "aggregator",
     "table",
     "responses",
     "client_networks",
+    "exempt",
     "hash_key",
     "hash_key_env",
     "test_faults",
@@ -47,7 +49,31 @@ pub(super) const FIELDS: [&str; 9] = [
 ];
 pub(super) const AGGREGATOR_FIELDS: [&str; 5] = ["cluster", "token", "token_env", "authority", "trace"];
 pub(super) const TABLE_FIELDS: [&str; 1] = ["max_keys"];
-pub(super) const RESPONSES_FIELDS: [&str; 3] = ["ietf_headers", "problem_json", "headers_on_allowed"];
+pub(super) const RESPONSES_FIELDS: [&str; 5] =
+    ["ietf_headers", "problem_json", "headers_on_allowed", "reset", "names"];
+/// The values of `responses.reset`.
+pub(super) const RESET: [(&str, Reset); 2] =
+    [("seconds", Reset::Seconds), ("unix_seconds", Reset::UnixSeconds)];
+pub(super) const NAMES_FIELDS: [&str; 3] = ["limit", "remaining", "reset"];
+/// Most conditions of `exempt`.
+pub(super) const EXEMPT_MAX: usize = 16;
+/// Headers that responses have for other reasons, and that frame a message.
+const TAKEN_NAMES: [&str; 14] = [
+    "retry-after",
+    "ratelimit",
+    "ratelimit-policy",
+    "x-ratelimit-transaction",
+    "x-ratelimit-undecided",
+    "x-envoy-ratelimited",
+    "content-type",
+    "content-length",
+    "transfer-encoding",
+    "connection",
+    "upgrade",
+    "keep-alive",
+    "trailer",
+    "te",
+];
 
 /// The whole configuration, as errors name it.
 const ROOT: Path<'static> = Path::Root("configuration");
@@ -65,6 +91,8 @@ pub struct Config {
     pub responses: Responses,
     /// `client_networks` (default: none): clients that are exempt or denied by their address.
     pub addresses: Addresses,
+    /// `exempt` (default: none): up to 16 sets of conditions; a request that meets one is exempt from all rules.
+    pub(super) exempt: Vec<Conditions>,
     /// `hash_key`, or the variable that `hash_key_env` names (required by rules with `hash`): the key of the digests
     /// that replace secret identifiers.
     pub hash_key: Option<SecretKey>,
@@ -97,7 +125,7 @@ pub struct Table {
 }
 
 /// `responses`: headers and bodies of answers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Responses {
     /// `ietf_headers` (default false): adds `RateLimit` and `RateLimit-Policy` of the IETF draft, which list the rules that apply.
     pub ietf_headers: bool,
@@ -105,6 +133,20 @@ pub struct Responses {
     pub problem_json: bool,
     /// `headers_on_allowed` (default false): allowed responses carry the rate-limit headers too.
     pub headers_on_allowed: bool,
+    /// `reset` (default `seconds`): how `x-ratelimit-reset` states when the window ends.
+    pub reset: Reset,
+    /// `names` (default: `x-ratelimit-…`): other names of the headers of the limit, what remains, and the reset.
+    pub names: [Option<Box<str>>; 3],
+}
+
+/// How a header states when the window ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reset {
+    /// `seconds`: in so many seconds.
+    #[default]
+    Seconds,
+    /// `unix_seconds`: at this second of Unix time.
+    UnixSeconds,
 }
 
 /// The aggregator's token. It is available by [`Token::reveal`] only, and never printed.
@@ -209,9 +251,15 @@ fn read_config(node: Node<'_>, variables: Variables<'_>, errors: &mut Errors) ->
     let table = fields.or("table", Table::default(), errors, Table::read);
     let responses = fields.or("responses", Responses::default(), errors, Responses::read);
     let addresses = fields.or("client_networks", Addresses::default(), errors, Addresses::read);
+    let exempt = fields.or("exempt", Vec::new(), errors, |node, errors| {
+        node.list(1..=EXEMPT_MAX, "sets of conditions", errors, Conditions::read_exemption)
+    });
     let hash_key = read_secret(&fields, &SecretKey::KIND, variables, errors);
     let test_faults = fields.or("test_faults", false, errors, |n, e| n.boolean(e));
-    let rules = fields.required("rules", "a list of 1 to 1024 rules", errors, read_rules);
+    let expressions = exempt.iter().flatten().map(Conditions::expressions).fold(0, usize::saturating_add);
+    let rules = fields.required("rules", "a list of 1 to 1024 rules", errors, |node, errors| {
+        read_rules(node, expressions, errors)
+    });
     let hashed = rules.as_ref().and_then(|rules| rules.iter().position(|rule| rule.hash));
     if let (Some(at), Some(None)) = (hashed, &hash_key) {
         let problem = format!("it is missing, and rules[{at}].hash requires it");
@@ -224,6 +272,7 @@ fn read_config(node: Node<'_>, variables: Variables<'_>, errors: &mut Errors) ->
         table: table?,
         responses: responses?,
         addresses: addresses?,
+        exempt: exempt?,
         hash_key: hash_key?,
         test_faults: test_faults?,
         index: rules.as_deref().and_then(Index::of),
@@ -231,8 +280,8 @@ fn read_config(node: Node<'_>, variables: Variables<'_>, errors: &mut Errors) ->
     })
 }
 
-fn read_rules(node: Node<'_>, errors: &mut Errors) -> Option<Vec<Rule>> {
-    let mut expressions: usize = 0;
+/// Reads the rules; so many regular expressions are elsewhere.
+fn read_rules(node: Node<'_>, mut expressions: usize, errors: &mut Errors) -> Option<Vec<Rule>> {
     let rules = node.list(1..=RULES_MAX, "rules", errors, |node, errors| {
         if expressions > EXPRESSIONS_MAX {
             return None;
@@ -338,10 +387,39 @@ impl Responses {
         let ietf_headers = fields.or("ietf_headers", false, errors, |n, e| n.boolean(e));
         let problem_json = fields.or("problem_json", false, errors, |n, e| n.boolean(e));
         let headers_on_allowed = fields.or("headers_on_allowed", false, errors, |n, e| n.boolean(e));
+        let reset = fields.or("reset", Reset::default(), errors, |n, e| n.word(&RESET, e));
+        let names = fields.or("names", [None, None, None], errors, read_names);
         Some(Responses {
             ietf_headers: ietf_headers?,
             problem_json: problem_json?,
             headers_on_allowed: headers_on_allowed?,
+            reset: reset?,
+            names: names?,
         })
     }
+}
+
+/// Reads names of response headers, which differ.
+fn read_names(node: Node<'_>, errors: &mut Errors) -> Option<[Option<Box<str>>; 3]> {
+    let fields = node.object(&NAMES_FIELDS, errors)?;
+    let mut names = [None, None, None];
+    let mut sound = Some(());
+    for (at, field) in NAMES_FIELDS.into_iter().enumerate() {
+        let name = fields.optional(field, errors, |node, errors| {
+            let name = node.header_name(errors)?;
+            let name = core::str::from_utf8(&name).ok()?;
+            if name.starts_with(':') || TAKEN_NAMES.contains(&name) {
+                return node.reject(errors, "has another meaning in a response", "another name");
+            }
+            if names.iter().flatten().any(|other: &Box<str>| **other == *name) {
+                return node.reject(errors, "is given twice", "a different name for each header");
+            }
+            Some(Box::<str>::from(name))
+        });
+        match (name, names.get_mut(at)) {
+            (Some(name), Some(place)) => *place = name,
+            _ => sound = None,
+        }
+    }
+    sound.map(|()| names)
 }

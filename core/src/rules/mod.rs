@@ -46,7 +46,7 @@ mod secret;
 mod testing;
 
 pub use addresses::Addresses;
-pub use config::{Aggregator, Config, Parse, Responses, Table, Token};
+pub use config::{Aggregator, Config, Parse, Reset, Responses, Table, Token};
 pub use index::MAX_SPLIT_RULES;
 #[cfg(feature = "yaml")]
 pub use parse::documents::{Documents, documents};

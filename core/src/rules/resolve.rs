@@ -2,7 +2,8 @@
 //!
 //! Live control precedes the configuration. A network that the configuration denies is denied regardless of the rules,
 //! unless a live exemption of all namespaces has a prefix at least as long. A network that the configuration exempts is
-//! exempt from all rules, unless live control bans the identifier, or a network with a prefix at least as long.
+//! exempt from all rules, unless live control bans the identifier, or a network with a prefix at least as long. So is a request that
+//! meets the conditions of `exempt`, unless live control bans the identifier or a network of the client.
 //!
 //! A client whose identifier is ambiguous may be a banned one: while an identifier of a rule's namespace is banned, the rule denies
 //! requests with several.
@@ -16,6 +17,7 @@ use super::addresses::Listed;
 use super::config::Config;
 use super::identifier::{self, write_raw};
 use super::index::{Candidates, MAX_SPLIT_RULES, Standing, TooMany};
+use super::matcher::Conditions;
 use super::request::Request;
 use super::request::sources::Sources;
 use super::rule::carried::CarriedLimit;
@@ -118,7 +120,7 @@ pub struct Scratch {
 #[derive(Clone, Copy, Debug, Default)]
 struct Client {
     address: Option<IpAddr>,
-    /// Length of the prefix by which the configuration exempts it.
+    /// Length of the prefix by which the configuration exempts it; 0 if the request is exempt by its conditions.
     allowed: Option<u8>,
 }
 
@@ -169,7 +171,11 @@ impl Config {
             workspace: &self.workspace,
         };
         let hash_key = self.hash_key.as_ref();
-        let denied = match scratch.is_denied(self, request, &live) {
+        let is_denied = scratch.is_denied(self, request, &live);
+        if !is_denied && !self.exempt.is_empty() {
+            scratch.exempt(&self.exempt, request);
+        }
+        let denied = match is_denied {
             true => Some(Denied::Address),
             false => self.apply_all(request, hash_key, &live, scratch).err(),
         };
@@ -330,6 +336,14 @@ impl Scratch {
                     live.controls.and_then(|controls| controls.network(live.workspace, address, live.now));
                 !control.is_some_and(|(live_prefix, banned)| live_prefix >= prefix && !banned)
             }
+        }
+    }
+
+    /// Exempts a request that meets conditions in all of its readings. As the configuration exempts it by no network, each one that live
+    /// control bans precedes.
+    fn exempt<R: Request + ?Sized>(&mut self, conditions: &[Conditions], request: &R) {
+        if conditions.iter().any(|one| one.matches_certainly(request, &mut self.sources)) {
+            self.client.allowed = self.client.allowed.or(Some(0));
         }
     }
 

@@ -38,8 +38,9 @@ pub fn schema() -> Value {
         "workspace" => self::name(),
         "aggregator" => aggregator(),
         "table" => object(&config::TABLE_FIELDS, &[], |_| integer(config::MAX_KEYS)),
-        "responses" => object(&config::RESPONSES_FIELDS, &[], |_| boolean()),
+        "responses" => responses(),
         "client_networks" => client_networks(),
+        "exempt" => list(conditions(&matcher::EXCEPTION_FIELDS), 1..=config::EXEMPT_MAX),
         "hash_key" => secret(&SecretKey::KIND.bytes),
         "hash_key_env" => visible(1..=VARIABLE_BYTES_MAX),
         "test_faults" => boolean(),
@@ -67,6 +68,14 @@ fn aggregator() -> Value {
     });
     extend(&mut schema, json!({ "not": { "required": ["token", "token_env"] } }));
     schema
+}
+
+fn responses() -> Value {
+    object(&config::RESPONSES_FIELDS, &[], |name| match name {
+        "reset" => words(&config::RESET),
+        "names" => object(&config::NAMES_FIELDS, &[], |_| header_name()),
+        _ => boolean(),
+    })
 }
 
 fn client_networks() -> Value {

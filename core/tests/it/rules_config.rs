@@ -233,6 +233,25 @@ fn invalid_sections() {
             ],
         ),
         (
+            format!(
+                r#"{{"aggregator": {{"cluster": "c"}}, "exempt": [{{}}], "rules": {rule},
+                "responses": {{"reset": "minutes", "names": {{"limit": ":status", "remaining": "Retry-After", "reset": "x"}}}}}}"#
+            ),
+            &[
+                "responses.reset: \"minutes\" is not one of its values; expected seconds or unix_seconds",
+                "responses.names.limit: \":status\" has another meaning in a response; expected another name",
+                "responses.names.remaining: \"Retry-After\" has another meaning in a response",
+                "exempt[0]: an object has no condition, so that every request would be exempt",
+            ],
+        ),
+        (
+            format!(
+                r#"{{"aggregator": {{"cluster": "c"}}, "rules": {rule},
+                "responses": {{"names": {{"limit": "x-Limit", "reset": "X-limit"}}}}}}"#
+            ),
+            &["responses.names.reset: \"X-limit\" is given twice; expected a different name for each header"],
+        ),
+        (
             format!(r#"{{"aggregator": {{"cluster": "c"}}, "rules": {rule}, "aggregator": null}}"#),
             &["aggregator: it is given twice; expected one value"],
         ),

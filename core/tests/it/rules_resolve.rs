@@ -516,6 +516,44 @@ fn addresses_are_exempt_or_denied() {
     }
 }
 
+/// Of all rules, by conditions that hold in every reading. A denied address stays denied, and live control precedes.
+#[test]
+fn requests_are_exempt_by_their_conditions() {
+    let exempt = r#"{"exempt": [
+            {"headers": [{"name": "x-probe", "exact": "s3cret"}]},
+            {"path": {"segments": "/assets/**"}, "methods": "GET"},
+            {"metadata": [{"filter": "envoy.filters.http.jwt_authn", "key": ["jwt_payload", "sub"], "exact": "staff"}]}
+        ], "client_networks": {"trusted_hops": 1, "deny": ["10.0.0.0/8"]}, "#;
+    let config = Config::parse(CONFIG.replacen('{', exempt, 1).as_bytes()).unwrap();
+    let limit = Action::Limit { limit: 100, configured: None, cost: 1, epoch: 0 };
+    let live = controls(&[("keys", "bad", Effect::Ban), ("*", "198.51.100.0/24", Effect::Ban)]);
+    let banned = Action::Ban(Banned::ForEver);
+    let check = |lines: &[(&str, &str)], claim: &str, expected: Option<Action>| {
+        let lines = [&[("x-api-key", "k")], lines].concat();
+        let request = Headers { claim: claim.into(), ..Headers::of(&lines) };
+        let mut scratch = Scratch::default();
+        let live = Live { controls: Some(&live), now: UnixMs(0) };
+        let mut matches = config.resolve(&request, &live, &mut scratch);
+        let found =
+            matches.denied().is_none().then(|| matches.next().map(|matched| matched.action)).flatten();
+        assert_eq!(found, expected, "{lines:?} {claim}");
+    };
+    let probe = ("x-probe", "s3cret");
+    check(&[], "", Some(limit));
+    check(&[probe], "", Some(Action::Exempt));
+    check(&[("x-probe", "guess")], "", Some(limit));
+    check(&[], "staff", Some(Action::Exempt));
+    check(&[(":method", "GET"), (":path", "/assets/a.png")], "", Some(Action::Exempt));
+    check(&[(":method", "GET"), (":path", "/assets/../claims/a")], "", Some(limit));
+    check(&[probe, ("x-forwarded-for", "10.1.1.1")], "", None);
+    check(&[probe, ("x-forwarded-for", "198.51.100.1")], "", Some(banned));
+    let mut scratch = Scratch::default();
+    let request = Headers::of(&[("x-api-key", "bad"), probe]);
+    let live = Live { controls: Some(&live), now: UnixMs(0) };
+    let action = config.resolve(&request, &live, &mut scratch).next().map(|matched| matched.action);
+    assert_eq!(action, Some(banned), "of an identifier");
+}
+
 #[test]
 fn huge_headers_are_digested() {
     let config = Config::parse(CONFIG.as_bytes()).unwrap();

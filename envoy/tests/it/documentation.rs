@@ -44,11 +44,13 @@ const PAGES: [&str; 26] = [
 const SITE_LINK: &str = "../../issues/new";
 
 /// Objects of the configuration with an unknown field `x`. The parser's error lists the fields that it accepts there.
-const OBJECTS: [(&str, &str); 34] = [
+const OBJECTS: [(&str, &str); 36] = [
     ("", r#"{"x": 1}"#),
     ("aggregator", r#"{"aggregator": {"x": 1}}"#),
     ("table", r#"{"table": {"x": 1}}"#),
     ("responses", r#"{"responses": {"x": 1}}"#),
+    ("responses.names", r#"{"responses": {"names": {"x": 1}}}"#),
+    ("", r#"{"exempt": [{"x": 1}]}"#),
     ("client_networks", r#"{"client_networks": {"x": 1}}"#),
     ("", r#"{"rules": [{"x": 1}]}"#),
     ("", r#"{"rules": [{"match": {"x": 1}}]}"#),

@@ -62,7 +62,11 @@ fn complete() -> Value {
     json!({
         "workspace": "w", "hash_key": "0123456789abcdef", "test_faults": false, "table": { "max_keys": 1000 },
         "aggregator": { "cluster": "c", "token_env": "T", "authority": "a", "trace": true },
-        "responses": { "ietf_headers": true, "problem_json": false, "headers_on_allowed": true },
+        "responses": {
+            "ietf_headers": true, "problem_json": false, "headers_on_allowed": true, "reset": "unix_seconds",
+            "names": { "limit": "X-Rate-Limit", "remaining": "x-left", "reset": "x-reset" },
+        },
+        "exempt": [{ "headers": [{ "name": "x", "exact": "a" }] }, { "client_network": { "in": ["::1"] }, "methods": "GET" }],
         "client_networks": { "trusted_hops": 1, "exempt": ["10.0.0.0/8"], "deny": ["::1"] },
         "rules": [
             {
@@ -222,6 +226,10 @@ fn both_refuse_broken_configurations() {
         with("/hash_key", json!("short")),
         with("/table/max_keys", json!(7)),
         with("/client_networks/trusted_hops", json!(33)),
+        with("/responses/reset", json!("minutes")),
+        with("/responses/names/limit", json!("with space")),
+        with("/exempt", json!([])),
+        with("/exempt/0/except", json!([])),
         with("/rules", json!([])),
         with("/rules", Value::Array((0..1_025).map(|_| complete()["rules"][0].clone()).collect())),
         with("/rules/0/name", json!("with space")),

@@ -68,7 +68,13 @@ impl Plugin {
     pub fn on_response(&mut self, worker: &mut Worker, context: u32) -> Vec<Header> {
         self.settle(worker, context, Stage::Headers);
         let Some(Allowed { budgets, exact }) = self.requests.take_allowed(context) else { return Vec::new() };
-        responses::allowed_headers(&self.config.rules, budgets, &exact, &self.config.responses)
+        responses::allowed_headers(
+            &self.config.rules,
+            budgets,
+            &exact,
+            &self.config.responses,
+            calls::unix_now,
+        )
     }
 
     /// Settles the cost of a request by its whole response, which [`Plugin::on_response`] could not settle or did not see.

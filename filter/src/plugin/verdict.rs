@@ -6,6 +6,7 @@
 use super::Plugin;
 use super::requests::{Allowed, Applied};
 use super::statistics::Statistics;
+use crate::host::calls;
 use crate::host::shared::EnvoyShared;
 use crate::responses::{self, Client, Response};
 use crate::worker::Worker;
@@ -171,7 +172,8 @@ impl Plugin {
             Some(rules) => policies(rules.iter().copied()),
             None => policies(applied(&self.checks)),
         };
-        let Some(response) = responses::denied(rules, (denial, others), &outcome.exact, responses, client)
+        let Some(response) =
+            responses::denied(rules, (denial, others), &outcome.exact, responses, client, calls::unix_now)
         else {
             return Effect::Pass;
         };

@@ -64,7 +64,7 @@ pub fn on_request_headers(context: u32) -> u32 {
 /// Handles a response's headers.
 pub fn on_response_headers(context: u32) {
     for (name, value) in with(|vm| vm.on_response(context)).unwrap_or_default() {
-        value.with_text(|value| calls::add_response_header(name, value));
+        value.with_text(|value| calls::add_response_header(&name, value));
     }
 }
 

@@ -128,7 +128,10 @@ fn by_address(config: &Value) -> Option<String> {
         });
         read.next().map(|(field, ..)| format!("rules[{at}].{field}"))
     });
-    networks.map(|_| "client_networks".to_owned()).or_else(|| of_rules.next())
+    let exempt =
+        config.get("exempt").into_iter().flat_map(one_or_list).filter_map(|set| set.get("client_network"));
+    let exempt = exempt.filter(|network| reads(network)).map(|_| "exempt.client_network".to_owned()).next();
+    networks.map(|_| "client_networks".to_owned()).or(exempt).or_else(|| of_rules.next())
 }
 
 /// Warns of a plugin whose failure lets requests pass without a limit.

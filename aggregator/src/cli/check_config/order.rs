@@ -75,24 +75,36 @@ pub fn unset_headers(config: &Value) -> Vec<String> {
         });
         of_plan.into_iter().chain(left_by_header(at, rule))
     });
-    warned.collect()
+    warned.chain(exempt_by_header(config)).collect()
 }
 
 /// Warns of exceptions by what a client writes.
 fn left_by_header(at: usize, rule: &Value) -> Option<String> {
-    let except = rule["match"]["except"].as_array()?;
-    let written = |(number, except): (usize, &Value)| {
-        let headers = except["headers"].as_array().into_iter().flatten();
+    let (number, what) = written_by_client(&rule["match"]["except"])?;
+    Some(format!(
+        "warning: rules[{at}].match.except[{number}]: a client chooses {what}, and with it whether the rule applies; make an exception of \
+         what it cannot choose"
+    ))
+}
+
+/// Warns of an exemption from all rules by what a client writes.
+fn exempt_by_header(config: &Value) -> Option<String> {
+    let (number, what) = written_by_client(&config["exempt"])?;
+    Some(format!(
+        "warning: exempt[{number}]: a client chooses {what}, and with it whether any rule applies; exempt what it cannot choose, such as a \
+         claim, metadata or an address, or compare it with a secret"
+    ))
+}
+
+/// The first of these sets of conditions that reads what a client writes.
+fn written_by_client(all: &Value) -> Option<(usize, String)> {
+    all.as_array()?.iter().enumerate().find_map(|(number, conditions)| {
+        let headers = conditions["headers"].as_array().into_iter().flatten();
         let mut headers = headers.filter_map(|header| header["name"].as_str());
         let header = headers.find(|name| !name.starts_with(':')).map(|name| format!("header {name}"));
-        let name = except["query"][0]["name"].as_str();
-        let what = header.or_else(|| name.map(|name| format!("query parameter {name}")))?;
-        Some(format!(
-            "warning: rules[{at}].match.except[{number}]: a client chooses {what}, and with it whether the rule applies; make an exception of \
-             what it cannot choose"
-        ))
-    };
-    except.iter().enumerate().find_map(written)
+        let name = conditions["query"][0]["name"].as_str();
+        Some((number, header.or_else(|| name.map(|name| format!("query parameter {name}")))?))
+    })
 }
 
 fn reads_claims(identifier: &Value) -> bool {
@@ -164,6 +176,21 @@ mod tests {
             is_native: false,
         };
         warnings(&document, &plugin)
+    }
+
+    #[test]
+    fn an_exemption_by_what_a_client_chooses_is_named() {
+        let exempt = |conditions: Value| unset_headers(&json!({"exempt": conditions, "rules": []}));
+        let by_metadata =
+            json!([{"metadata": [{"filter": "f", "key": "k", "exact": "a"}]}, {"path": {"exact": "/"}}]);
+        assert_eq!(exempt(by_metadata), Vec::<String>::new());
+        let by_header =
+            json!([{"path": {"exact": "/"}}, {"headers": [{"name": "x-debug", "present": true}]}]);
+        let found = exempt(by_header);
+        assert!(
+            found.len() == 1 && found[0].starts_with("warning: exempt[1]: a client chooses header x-debug"),
+            "{found:?}"
+        );
     }
 
     #[test]

@@ -101,12 +101,19 @@ impl Conditions {
 
     /// Reads an exception, which has a condition.
     fn read_exception(node: Node<'_>, errors: &mut Errors) -> Option<Conditions> {
+        Conditions::read_some(node, "has no condition, so that the rule would match nothing", errors)
+    }
+
+    /// Reads what is exempt from all rules, which has a condition.
+    pub fn read_exemption(node: Node<'_>, errors: &mut Errors) -> Option<Conditions> {
+        Conditions::read_some(node, "has no condition, so that every request would be exempt", errors)
+    }
+
+    fn read_some(node: Node<'_>, without: &str, errors: &mut Errors) -> Option<Conditions> {
         let fields = node.object(&EXCEPTION_FIELDS, errors)?;
         let conditions = Conditions::read_fields(&fields, errors)?;
         match conditions.is_empty() {
-            true => {
-                node.reject(errors, "has no condition, so that the rule would match nothing", "a condition")
-            }
+            true => node.reject(errors, without, "a condition"),
             false => Some(conditions),
         }
     }

@@ -5,7 +5,7 @@ use weir_core::rules::Config;
 use weir_envoy::http::{Request, Response};
 use weir_envoy::{Envoy, EnvoyOptions, wait};
 
-use super::common::{KEY, Region, SOON, config, get_as, rule, threads, with};
+use super::common::{KEY, Region, SOON, config, get_as, rule, threads, unix_ms, with};
 
 async fn region(config: &serde_json::Value) -> Region {
     Region::start(1, EnvoyOptions { access_log: true, ..EnvoyOptions::default() }, config).await
@@ -30,6 +30,36 @@ async fn a_denial_states_when_to_retry() {
     assert_eq!(denied.text().trim_end(), "rate limit exceeded");
     assert!(denied.header("ratelimit").is_none(), "only if configured");
     region.is_sound().await;
+}
+
+/// As a library reads it that waits until a second of Unix time, on denied and allowed responses, from both modules.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reset_may_be_a_moment_and_headers_have_other_names() {
+    /// Two of the longest windows of [`rule`].
+    const LONGEST_WAIT_S: u64 = 62 * 86_400;
+    for on_allowed in [false, true] {
+        let names = json!({ "limit": "X-Rate-Limit", "reset": "x-rate-reset" });
+        let responses = json!({ "reset": "unix_seconds", "names": names, "headers_on_allowed": on_allowed });
+        let rules = config(&[rule("r", 1)]);
+        let region = region(&with(rules, json!({ "responses": responses }))).await;
+        let before_s = unix_ms() / 1_000;
+        let allowed = region.envoy().send(get_as("a")).await.unwrap();
+        let denied = region.envoy().send(get_as("a")).await.unwrap();
+        assert_eq!((allowed.status, denied.status), (200, 429));
+        for response in [&allowed, &denied].into_iter().skip(usize::from(!on_allowed)) {
+            assert_eq!((number(response, "x-rate-limit"), number(response, "x-ratelimit-remaining")), (1, 0));
+            let until_s = number(response, "x-rate-reset");
+            let latest_s = unix_ms() / 1_000 + LONGEST_WAIT_S;
+            assert!((before_s..=latest_s).contains(&until_s), "{until_s} after {before_s}: {response:?}");
+            assert!(
+                response.header("x-ratelimit-limit").is_none()
+                    && response.header("x-ratelimit-reset").is_none()
+            );
+        }
+        assert!(number(&denied, "retry-after") <= LONGEST_WAIT_S, "stays a number of seconds");
+        assert_eq!(allowed.header("x-rate-limit").is_some(), on_allowed);
+        region.is_sound().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,7 +1,7 @@
 //! Rules by what other filters and the connection state: routes, metadata, filter state, client certificates, and limits that
 //! requests carry.
 
-use super::common::{Region, config, filter, rule, with};
+use super::common::{Region, SOON, config, filter, rule, sum_of, with};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use rcgen::{
@@ -19,7 +19,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use weir_envoy::bootstrap::{ClientTls, ROUTE, VIRTUAL_HOST};
 use weir_envoy::http::Request;
-use weir_envoy::{Envoy, EnvoyOptions};
+use weir_envoy::{Envoy, EnvoyOptions, wait};
 
 /// Filters that write headers into metadata and filter state, as an authentication would.
 fn writers() -> Vec<Value> {
@@ -60,6 +60,38 @@ async fn check(rules: &[Value], requests: &[(&[(&str, &str)], u16)]) {
             headers.iter().fold(Request::get("/"), |request, (name, value)| request.header(name, value));
         let answer = region.envoy().send(request).await.unwrap();
         assert_eq!(answer.status, *expected, "request {at}: {headers:?}");
+    }
+    region.is_sound().await;
+}
+
+/// By metadata that another filter has set, by a secret header, and by a path in every reading.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_are_exempt_from_all_rules_by_their_conditions() {
+    let exempt = json!({ "exempt": [
+        { "metadata": [{ "filter": "acme.plans", "key": "plan", "exact": "staff" }] },
+        { "headers": [{ "name": "x-probe-key", "exact": "7d1f8a02" }] },
+        { "path": { "segments": "/assets/**" }, "methods": "GET" },
+    ]});
+    let options = EnvoyOptions { before: writers(), ..EnvoyOptions::default() };
+    let rules = config(&[rule("one", 0), rule("two", 0)]);
+    let region = Region::start(1, options, &with(rules, exempt)).await;
+    for (path, header, expected) in [
+        ("/", ("x-other", "a"), 429),
+        ("/", ("x-plan", "staff"), 200),
+        ("/", ("x-plan", "guest"), 429),
+        ("/", ("x-probe-key", "7d1f8a02"), 200),
+        ("/", ("x-probe-key", "7d1f8a03"), 429),
+        ("/assets/a.png", ("x-other", "a"), 200),
+        ("/assets/%2e%2e/a", ("x-other", "a"), 429),
+    ] {
+        let answer = region.envoy().send(Request::get(path).header(header.0, header.1)).await.unwrap();
+        assert_eq!(answer.status, expected, "{path} {header:?}");
+    }
+    // Each rule counts what is exempt from it.
+    for rule in ["one", "two"] {
+        let name = format!("wasmcustom.weir_decisions_total.rule.{rule}.outcome.exempt");
+        let counted = async || sum_of(region.envoy(), &name).await == 3;
+        wait::until("they are counted", SOON, counted).await.unwrap();
     }
     region.is_sound().await;
 }

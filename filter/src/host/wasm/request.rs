@@ -82,16 +82,16 @@ impl<B: Beyond> Request for Headers<'_, B> {
 const SERIALISED_BYTES: usize = 256;
 
 /// Serialises headers for a response or a call, in the same format.
-pub fn serialise(headers: &[(&str, HeaderValue)]) -> Vec<u8> {
+pub fn serialise(headers: &[(impl AsRef<str>, HeaderValue)]) -> Vec<u8> {
     let number = |number: usize| u32::try_from(number).unwrap_or(0).to_le_bytes();
     let mut bytes = Vec::with_capacity(SERIALISED_BYTES);
     bytes.extend_from_slice(&number(headers.len()));
     for (name, value) in headers {
-        bytes.extend_from_slice(&number(name.len()));
+        bytes.extend_from_slice(&number(name.as_ref().len()));
         bytes.extend_from_slice(&number(value.with_text(str::len)));
     }
     for (name, value) in headers {
-        bytes.extend_from_slice(name.as_bytes());
+        bytes.extend_from_slice(name.as_ref().as_bytes());
         bytes.push(0);
         value.with_text(|text| bytes.extend_from_slice(text.as_bytes()));
         bytes.push(0);
