@@ -32,6 +32,7 @@ pub mod rule;
 
 mod addresses;
 mod describe;
+mod digits;
 pub mod identifier;
 mod index;
 mod matcher;

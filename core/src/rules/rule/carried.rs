@@ -3,6 +3,7 @@
 
 use super::plans::Plans;
 use crate::fields::{Errors, Node, Value};
+use crate::rules::digits;
 use crate::rules::request::property::Property;
 use crate::rules::request::{Request, trim};
 use alloc::boxed::Box;
@@ -84,17 +85,10 @@ impl StatedLimit {
         }
         let limit = match self.property.number(buffer) {
             Some(number) => u64::try_from(number).ok()?,
-            None => digits(trim(buffer))?,
+            None => digits::parse(trim(buffer))?,
         };
         Some(limit.min(self.max))
     }
-}
-
-/// A number in decimal digits; one that is too large counts as the largest.
-fn digits(text: &[u8]) -> Option<u64> {
-    let text = core::str::from_utf8(text).ok()?;
-    let plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    plain.then(|| text.parse().unwrap_or(u64::MAX))
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@
 //! The client must be trusted to set the request's header. A value that is not a number costs the maximum. The
 //! response's header is set by the upstream and may be 0. Until the response arrives, an amount is reserved.
 
-mod digits;
 pub(in crate::rules) mod request;
 pub(in crate::rules) mod response;
 mod settlement;

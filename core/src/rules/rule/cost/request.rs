@@ -1,7 +1,7 @@
 //! The cost that a request states itself, in a header or in metadata.
 
-use super::digits::parse;
 use crate::fields::{Errors, Node};
+use crate::rules::digits::parse;
 use crate::rules::request::property::Property;
 use crate::rules::request::{Request, joined_header, trim};
 use alloc::boxed::Box;

@@ -1,8 +1,8 @@
 //! The cost that a response's header states.
 
-use super::digits::parse;
 use super::{TIMEOUT, TIMEOUT_MS_DEFAULT};
 use crate::fields::{Errors, Node};
+use crate::rules::digits::parse;
 use crate::rules::request::Request;
 use alloc::boxed::Box;
 

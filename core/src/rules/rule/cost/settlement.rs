@@ -8,8 +8,8 @@
 //!
 //! A response that Envoy follows, by an internal redirect, ends its request too: Envoy sends the next one through all filters again.
 
-use super::digits::parse;
 use super::{Cost, ResponseCost};
+use crate::rules::digits::parse;
 use crate::rules::request::{Lines, Request};
 use crate::usage::{Ratios, Tokens};
 use alloc::vec::Vec;

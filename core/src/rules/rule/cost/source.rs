@@ -1,7 +1,7 @@
 //! Where the use of a language model is written: metadata of Envoy's AI protocol manager, of Envoy AI Gateway, or of any filter.
 
-use super::digits::parse;
 use crate::fields::{Errors, Fields, Node, Value};
+use crate::rules::digits::parse;
 use crate::rules::request::property::{self, Property};
 use crate::rules::request::{Request, trim};
 use crate::usage::{Tokens, Weights};

@@ -3,11 +3,11 @@
 //! What a line compares is there with the response's headers, but for metadata and for the status of gRPC, which is in
 //! the trailers unless the response has nothing but headers. Such a line is decided at the response's end.
 
-use super::digits::parse;
 use super::response::read_response_header;
 use super::settlement::{End, Ending, Line, Settled, Stage};
 use super::{TIMEOUT, TIMEOUT_MS_DEFAULT};
 use crate::fields::{Errors, Fields, Node, Value};
+use crate::rules::digits::parse;
 use crate::rules::matcher::HeaderCondition;
 use crate::rules::matcher::metadata::MetadataCondition;
 use crate::rules::request::{Lines, Request};

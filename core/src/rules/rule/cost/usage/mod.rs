@@ -15,9 +15,9 @@ use models::Models;
 pub(in crate::rules) use models::{KINDS, MODEL_BYTES_MAX, MODEL_FIELDS, MODELS_MAX, millionths};
 
 use super::TIMEOUT;
-use super::digits::parse;
 use super::source::UsageSource;
 use crate::fields::{Errors, Node, Value};
+use crate::rules::digits::parse;
 use crate::rules::request::{Lines, Request};
 use crate::usage::Tokens;
 use alloc::vec::Vec;
